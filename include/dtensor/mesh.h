@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who takes part: ranks, and the named n-d grids (meshes) they form.
+ *
+ * A rank is a thread of this process or a process of its own, and nothing above this room can
+ * tell which. dt_run() starts the ranks and gives each a runtime; a mesh arranges ranks in a grid
+ * whose dims have names ("dp=2,tp=4", row-major, the last dim varies fastest). */
+#ifndef DT_MESH_H
+#define DT_MESH_H
+
+#include <dtensor/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DT_MAX_DIMS = 8, DT_DIM_NAME_BYTES = 24 };
+
+/* One rank's view of the world: its place in it, its threads, its registries, its caches. Made by
+ * dt_run(), borrowed by everything else. */
+typedef struct dt_runtime dt_runtime;
+
+/* An n-d grid of ranks with named dims. Counted handle, immutable. */
+typedef struct dt_mesh dt_mesh;
+
+typedef struct dt_run_options {
+    size_t size;           /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
+    int n_ranks;           /* ranks to start as threads; default 1 */
+    int threads_per_rank;  /* 0: cores / ranks, at least 1 */
+    bool bind;             /* bind threads to cores; a note is logged where that is impossible */
+    int64_t timeout_ms;    /* longest wait inside a collective; default 10 minutes */
+    dt_log_fn log;         /* NULL: silence */
+    void *log_arg;
+    const char *fault;     /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
+    const char *isa;       /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16" */
+} dt_run_options;
+
+#define DT_RUN_OPTIONS_INIT                                                                 \
+    {                                                                                       \
+        .size = sizeof(dt_run_options), .n_ranks = 1, .bind = true, .timeout_ms = 600000    \
+    }
+
+/* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */
+typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
+
+/**
+ * Starts the ranks, runs rank_main on each and returns when all have ended.
+ *
+ * If a rank returns an error, waits of the other ranks in collectives end with DT_ERR_COMM.
+ *
+ *   options  NULL for one rank with defaults
+ *   arg      handed to every rank; shared, so ranks must not write to it without care
+ *
+ * Collective  no: it creates the ranks.
+ * Threads     n_ranks threads; the calling thread is rank 0.
+ * Errors      DT_ERR_ARG     a malformed option
+ *             DT_ERR_MEMORY  threads could not be started
+ *             otherwise the status of the rank that failed first, its record in dt_last_error()
+ */
+DT_API DT_MUST_USE dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main,
+                                    void *arg);
+
+/** This rank's number in the world, 0 <= rank < size. Not collective. Errors: none. */
+DT_API int dt_runtime_rank(const dt_runtime *rt);
+
+/** Number of ranks in the world. Not collective. Errors: none. */
+DT_API int dt_runtime_size(const dt_runtime *rt);
+
+/** Threads that this rank computes with. Not collective. Errors: none. */
+DT_API int dt_runtime_threads(const dt_runtime *rt);
+
+/** Cores this rank is bound to, as text ("0-1"), or "" if it is not bound. Not collective.
+ * Errors: none. */
+DT_API const char *dt_runtime_cores(const dt_runtime *rt);
+
+/** Objects of this rank still alive (meshes, tensors, tapes); 0 after a clean release of all.
+ * Not collective. Errors: none. */
+DT_API int64_t dt_runtime_live(const dt_runtime *rt);
+
+/**
+ * Makes a mesh from text such as "tp=4" or "dp=2,tp=2" over ranks 0 .. product-1.
+ *
+ * Collective  every rank of the world calls it; ranks past the product get a mesh that they are
+ *             not members of.
+ * Ownership   *out is a new reference, released with dt_mesh_release().
+ * Errors      DT_ERR_ARG  malformed text, a repeated name, a size below 1, more than 8 dims, or a
+ *                         product that exceeds the number of ranks
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_create(dt_runtime *rt, const char *spec, dt_mesh **out);
+
+/**
+ * As dt_mesh_create() over an explicit array of ranks, row-major: ranks[i] is the world rank at
+ * place i. Ranks must be distinct and may be any subset in any order.
+ *
+ * Collective, Ownership, Errors as dt_mesh_create(); also DT_ERR_ARG for a repeated or unknown rank.
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_create_ranks(dt_runtime *rt, const char *spec,
+                                                  const int *ranks, dt_mesh **out);
+
+/**
+ * Parses a mesh text without a runtime: dim names and sizes and the number of ranks.
+ *
+ * Collective  no.
+ * Errors      DT_ERR_ARG as dt_mesh_create(), except that any number of ranks is accepted
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_parse(const char *spec, int *n_dims,
+                                           char names[][DT_DIM_NAME_BYTES], int *sizes,
+                                           int *n_ranks);
+
+/**
+ * The sub-mesh of the named dims that contains this rank (outer dims first, in mesh order). The
+ * sub-mesh of all dims is the mesh itself.
+ *
+ * Collective  no communication; every rank of the mesh makes the same slices in the same order.
+ * Ownership   *out is a new reference.
+ * Errors      DT_ERR_ARG  unknown or repeated name, names not in mesh order, no names
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names,
+                                           dt_mesh **out);
+
+DT_API dt_mesh *dt_mesh_retain(dt_mesh *mesh); /* one more reference; returns mesh */
+DT_API void dt_mesh_release(dt_mesh **mesh);   /* drops one, sets the variable to NULL */
+
+/* Queries. Not collective, no errors: an index out of range gives -1, NULL or false. */
+DT_API dt_runtime *dt_mesh_runtime(const dt_mesh *mesh);
+DT_API int dt_mesh_n_dims(const dt_mesh *mesh);
+DT_API int dt_mesh_n_ranks(const dt_mesh *mesh);
+DT_API int dt_mesh_dim_size(const dt_mesh *mesh, int dim);
+DT_API const char *dt_mesh_dim_name(const dt_mesh *mesh, int dim);
+DT_API int dt_mesh_find_dim(const dt_mesh *mesh, const char *name);
+DT_API bool dt_mesh_is_member(const dt_mesh *mesh);      /* is this rank part of it */
+DT_API int dt_mesh_coord(const dt_mesh *mesh, int dim);  /* of this rank; -1 for outsiders */
+DT_API int dt_mesh_rank_at(const dt_mesh *mesh, int place); /* world rank at row-major place */
+DT_API bool dt_mesh_equal(const dt_mesh *a, const dt_mesh *b); /* same ranks, sizes and names */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a communication back end provides, and how the rest of the library calls it.
+ *
+ * A communicator joins `size` ranks; every operation is collective over them and issued in the
+ * same order by all. A call is described by one dti_comm_call, so that counting, fault injection
+ * and error texts stand in one place (comm.c) for every back end. */
+#ifndef DTI_COMM_H
+#define DTI_COMM_H
+
+#include "base/error.h"
+
+/* clang-format off */
+#define DTI_COMM_OPS(X)                                                        \
+    X(BARRIER,        barrier)                                                 \
+    X(BROADCAST,      broadcast)      /* send on root -> recv on all         */ \
+    X(ALL_GATHER,     all_gather)     /* send -> recv, counts[r] from rank r */ \
+    X(ALL_REDUCE,     all_reduce)     /* send -> recv, counts[0] elements    */ \
+    X(REDUCE_SCATTER, reduce_scatter) /* send (all) -> recv, counts[r] to r  */ \
+    X(ALL_TO_ALL,     all_to_all)     /* send_counts[r] to r, counts[r] from */ \
+    X(EXCHANGE,       exchange)       /* strided boxes between any two ranks */ \
+    X(SEND,           send)           /* counts[0] elements to rank `root`   */ \
+    X(RECV,           recv)           /* counts[0] elements from rank `root` */
+/* clang-format on */
+
+typedef enum dti_comm_op {
+#define X(name, text) DTI_COMM_##name,
+    DTI_COMM_OPS(X)
+#undef X
+    DTI_COMM_N_OPS
+} dti_comm_op;
+
+enum { DTI_BOX_MAX_AXES = 8 };
+
+/* A strided box inside a buffer, in elements: MPI would call it a subarray type. n_axes == 0 is
+ * one element; an extent of 0 makes the box empty. */
+typedef struct dti_box {
+    int n_axes;
+    int64_t offset;
+    int64_t extent[DTI_BOX_MAX_AXES];
+    int64_t stride[DTI_BOX_MAX_AXES];
+} dti_box;
+
+/* One collective. Counts and displacements are in elements of `dtype`, arrays have `size` entries
+ * and are read until the wait has returned. Blocks lie in `recv` (all_gather, all_to_all) or `send`
+ * (reduce_scatter, and all_to_all with send_counts) at their displacements, or back to back in rank
+ * order when the displacements are NULL.
+ *   Aliasing: all_reduce allows recv == send; all_gather allows send to be its own block of recv.
+ *   Reductions add in rank order, bf16 and f16 in f32 with one rounding at the end (DT_AVG divides the sum by size), and give every
+ *   rank the same bits. Zero counts are allowed anywhere. */
+typedef struct dti_comm_call {
+    dti_comm_op op;
+    dt_dtype dtype;
+    dt_reduce reduce;
+    int root; /* broadcast: the source; send and recv: the peer */
+    const void *send;
+    void *recv;
+    const int64_t *counts;
+    const int64_t *displs;
+    const int64_t *send_counts; /* all_to_all only */
+    const int64_t *send_displs;
+    const dti_box *send_boxes; /* exchange only: [size], what goes to each rank */
+    const dti_box *recv_boxes; /* exchange only: [size], where it lands; same extents as sent */
+    void *stream;              /* device queue, NULL on CPU */
+} dti_comm_call;
+
+typedef struct dti_comm dti_comm;
+
+/* An operation under way; a value owned by the caller, filled by start. */
+typedef struct dti_comm_request {
+    dti_comm_call call;
+    uint64_t seq; /* 0: nothing under way */
+} dti_comm_request;
+
+/* Every slot is filled; a back end without an operation answers DT_ERR_UNSUPPORTED.
+ *   group  makes the communicator of `ranks` (numbers in c, distinct, in order, containing me).
+ *          Involves members only; the order of calls with the same members is the same on all.
+ *   start  may block only as long as a peer is a bounded number of operations behind; the buffers
+ *          belong to the operation until wait has returned. No malloc.
+ *   wait   returns when recv is complete here and send may be overwritten here. A second wait on
+ *          the same request is a no-op. Watches the abort flag and the deadline.
+ *   abort  from then on every pending and later call on any communicator of this world returns
+ *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread; returns
+ *          when no peer reads this rank's buffers any more.
+ *   close  not collective. */
+typedef struct dti_comm_ops {
+    const char *name; /* "local", "mpi", "nccl" */
+    dt_status (*group)(dti_comm *c, const int *ranks, int n, dti_comm **out);
+    dt_status (*start)(dti_comm *c, dti_comm_request *request);
+    dt_status (*wait)(dti_comm *c, dti_comm_request *request);
+    void (*abort)(dti_comm *c, int rank, const char *why);
+    void (*close)(dti_comm *c);
+} dti_comm_ops;
+
+/* The head of every back end's communicator. */
+struct dti_comm {
+    const dti_comm_ops *ops;
+    int rank; /* mine */
+    int size;
+    uint64_t seq;            /* operations started here */
+    char name[48];           /* mesh dim or "world": for error texts */
+    const int *world_ranks;  /* [size] */
+    struct dti_fault *fault; /* injection of this rank, or NULL */
+};
+
+const char *dti_comm_op_name(dti_comm_op op);
+
+/* start and wait with checks, sequence numbers, fault injection; the only way in. A communicator of
+ * one rank is served here (copies), no back end sees it. */
+dt_status dti_comm_start(dti_comm *c, dti_comm_request *request) DT_MUST_USE;
+dt_status dti_comm_wait(dti_comm *c, dti_comm_request *request) DT_MUST_USE;
+dt_status dti_comm_run(dti_comm *c, const dti_comm_call *call) DT_MUST_USE;
+
+/* The calls by name. */
+dt_status dti_barrier(dti_comm *c) DT_MUST_USE;
+dt_status dti_broadcast(dti_comm *c, void *buffer, int64_t n, dt_dtype t, int root) DT_MUST_USE;
+dt_status dti_all_reduce(dti_comm *c, const void *send, void *recv, int64_t n, dt_dtype t,
+                         dt_reduce op) DT_MUST_USE;
+dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_t *counts,
+                         const int64_t *displs, dt_dtype t) DT_MUST_USE;
+dt_status dti_reduce_scatter(dti_comm *c, const void *send, void *recv, const int64_t *counts,
+                             const int64_t *displs, dt_dtype t, dt_reduce op) DT_MUST_USE;
+dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes, void *recv,
+                       const dti_box *recv_boxes, dt_dtype t) DT_MUST_USE;
+
+/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller divides. */
+void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
+
+/* Copies a box between two strided places of equal extents. */
+void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
+                  size_t element_bytes);
+
+/* Fault injection: the `call`-th operation of kind `op` on this rank fails before it starts. */
+typedef struct dti_fault {
+    int rank;
+    int op; /* dti_comm_op, or -1 for any */
+    int64_t call;
+    int64_t seen;
+} dti_fault;
+
+dt_status dti_fault_parse(const char *text, dti_fault *out) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What later rooms ask of a runtime. */
+#ifndef DTI_RUNTIME_H
+#define DTI_RUNTIME_H
+
+#include <dtensor/mesh.h>
+
+#include "base/pool.h"
+#include "mesh/comm/comm.h"
+
+/* Things of later rooms that live as long as the rank: made on first use, destroyed in reverse
+ * order of creation when the rank ends. */
+typedef enum dti_slot {
+    DTI_SLOT_LAYOUTS,   /* placements: the intern table */
+    DTI_SLOT_DEVICE,    /* dtensor/device: memory pool, cpu kernels' state */
+    DTI_SLOT_OPS,       /* dtensor/ops: table of operators, decision cache */
+    DTI_SLOT_STYLES,    /* parallel_styles: the registry */
+    DTI_SLOT_MODELS,    /* models: architectures */
+    DTI_N_SLOTS
+} dti_slot;
+
+typedef dt_status (*dti_slot_create)(dt_runtime *rt, void **out);
+typedef void (*dti_slot_destroy)(void *object);
+
+/* The object in `slot`; the first call makes it with `create`. Afterwards a pointer load. */
+dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,
+                           dti_slot_destroy destroy, void **out) DT_MUST_USE;
+
+dti_comm *dti_runtime_world(dt_runtime *rt);
+dti_pool *dti_runtime_pool(dt_runtime *rt);
+const char *dti_runtime_isa(const dt_runtime *rt); /* as asked for, never NULL: "auto", ... */
+
+/* Live objects (dt_runtime_live) go up and down by this. */
+void dti_runtime_count(dt_runtime *rt, int64_t change);
+
+void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) DT_PRINTF(3, 4);
+
+/* Tells the other ranks that this one cannot go on. Uses the current error record as the reason. */
+void dti_runtime_abort(dt_runtime *rt);
+
+/* The communicator over the mesh dims in `dims` (bit m for dim m), flattened row-major, that
+ * contains this rank. Made on first use by its members and kept with the mesh; equal groups of
+ * other meshes share it. Borrowed. */
+dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out) DT_MUST_USE;
+
+#endif
