@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attributes of operators: constants of a call that are not tensors. All are plain values without
+ * padding surprises (zero-initialise them), because the decision cache compares their bytes. */
+#ifndef DTI_ATTRS_H
+#define DTI_ATTRS_H
+
+#include <dtensor/base.h>
+
+typedef struct dti_norm_attr {
+    float eps;
+} dti_norm_attr;
+
+/* Output dtype of linear, add_bias, cast, rope_table. */
+typedef struct dti_dtype_attr {
+    dt_dtype dtype;
+} dti_dtype_attr;
+
+typedef struct dti_rope_table_attr {
+    dt_dtype dtype; /* of the table: the model's dtype */
+    float factor;   /* attention factor on cos and sin, 1 for most */
+} dti_rope_table_attr;
+
+typedef struct dti_heads_attr {
+    int64_t head_dim;
+} dti_heads_attr;
+
+typedef struct dti_attention_attr {
+    int64_t n_heads;    /* global query heads */
+    int64_t n_kv_heads; /* global kv heads; divides n_heads */
+    int64_t window;     /* keys visible including self; 0: all */
+    float scale;        /* on q k^T */
+} dti_attention_attr;
+
+typedef struct dti_slice_attr {
+    int64_t begin; /* on axis 1; negative counts from the end */
+    int64_t count;
+} dti_slice_attr;
+
+#endif
