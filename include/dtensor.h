@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor: distributed tensors for C. */
+#ifndef DTENSOR_H
+#define DTENSOR_H
+
+#include <dtensor/base.h>
+#include <dtensor/mesh.h>
+#include <dtensor/placements.h>
+#include <dtensor/tensor.h>
+#include <dtensor/ops.h>
+
+#endif

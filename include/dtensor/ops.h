@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operators: what tensors can do. Each is one row of a table (dtensor/ops/table.c); its letters say
+ * both which extents must agree and what happens to placements.
+ *
+ * Every function here takes and returns tensors of a tape. After the first error it returns NULL and
+ * does nothing; ask dt_tape_status() once. None communicates unless the tape's policy allows it, and
+ * all operands lie on one mesh. F stands for f32, bf16 or f16, the same for all operands that say F. */
+#ifndef DT_OPS_H
+#define DT_OPS_H
+
+#include <dtensor/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DT_OP_MAX_IN = 6, DT_OP_MAX_ATTR_BYTES = 32 };
+
+/* What a kernel is handed. Shapes, dtypes and placements were checked before. */
+typedef struct dt_kargs {
+    const dt_local *in;
+    dt_local *out;
+    const void *attr; /* the operator's attributes */
+    struct dti_cpu *cpu; /* state of the built-in CPU kernels */
+    int n_in;
+    int n_out;
+} dt_kargs;
+
+typedef dt_status (*dt_kernel)(const dt_kargs *args);
+
+/* Flags of an operator row. */
+enum {
+    DT_OP_LINEAR = 1,        /* Partial passes if every float operand is Partial */
+    DT_OP_BILINEAR = 2,      /* Partial passes if exactly one operand is Partial */
+    DT_OP_VIEW = 4,          /* the output shares operand 0's storage, no kernel runs */
+    DT_OP_INPLACE_LAST = 8,  /* the output is the last operand, written in place */
+    DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
+    DT_OP_REDUCE_MAX = 32    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
+};
+
+struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */
+
+/* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading axes,
+ * the same for all operands that have it; [x] must be whole on every rank. A letter is one extent.
+ * Sharded letters that reach the output stay Shard, one that vanishes leaves Partial.
+ *   types  one letter per operand and result, "FF>F": F one float dtype for all, x any float,
+ *          f f32, i i32, k i64; as a result also a: the dtype that the attributes begin with. */
+typedef struct dt_op {
+    const char *name;
+    const char *axes;
+    const char *types;
+    dt_status (*infer)(struct dti_op_call *call); /* NULL: shapes by letters */
+    dt_status (*shard)(struct dti_op_call *call); /* NULL: placements by letters */
+    dt_kernel cpu;
+    uint32_t flags;
+    size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES */
+} dt_op;
+
+/**
+ * Applies an operator, built-in or the caller's own.
+ *
+ *   op    lives as long as the runtime; its address is its identity
+ *   attr  op->attr_bytes bytes, or NULL
+ *   in    n operands on one mesh; a NULL operand means that an earlier operator failed
+ *
+ * Returns the result, borrowed from the tape, or NULL after an error.
+ *
+ * Collective  no communication under DT_MOVES_FORBID.
+ * Errors      latched: DT_ERR_SHAPE   a letter with two extents, wrong number of axes, dtypes
+ *                      DT_ERR_LAYOUT  placements that do not fit; the message names the remedy
+ *                      DT_ERR_ARG, DT_ERR_MEMORY, those of the kernel
+ */
+DT_API dt_tensor *dt_apply(dt_tape *tape, const dt_op *op, const void *attr, int n,
+                           dt_tensor *const *in);
+
+/* x, y [...] F -> x + y */
+DT_API dt_tensor *dt_add(dt_tape *tape, dt_tensor *x, dt_tensor *y);
+
+/* x, y [...] F -> x y */
+DT_API dt_tensor *dt_mul(dt_tape *tape, dt_tensor *x, dt_tensor *y);
+
+/* x [...] F */
+DT_API dt_tensor *dt_silu(dt_tape *tape, dt_tensor *x);
+DT_API dt_tensor *dt_gelu_new(dt_tape *tape, dt_tensor *x);
+
+/* gate, up [...] F -> silu(gate) up */
+DT_API dt_tensor *dt_silu_mul(dt_tape *tape, dt_tensor *gate, dt_tensor *up);
+
+/* x [...] any float -> dtype; x itself if it has that dtype */
+DT_API dt_tensor *dt_cast(dt_tape *tape, dt_tensor *x, dt_dtype dtype);
+
+/* x [..., i] F, w [o, i] F, bias [o] F or NULL -> [..., o] F. If i is cut the result is Partial(sum)
+ * in f32, not to be rounded before it is reduced, and bias must be NULL. */
+DT_API dt_tensor *dt_linear(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *bias);
+
+/* x [..., o] float, bias [o] F -> x + bias rounded to F */
+DT_API dt_tensor *dt_add_bias(dt_tape *tape, dt_tensor *x, dt_tensor *bias);
+
+/* x [..., d] F, w [d] F; sums in f32, rounded to F before the product with w, as Llama does */
+DT_API dt_tensor *dt_rms_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
+
+/* x [..., d] F, w [d], b [d] F; one rounding at the end */
+DT_API dt_tensor *dt_layer_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *b, float eps);
+
+/* ids [...] i32, table [v, d] F -> [..., d] F. A cut of v leaves Partial(sum) of one exact term. */
+DT_API dt_tensor *dt_embedding(dt_tape *tape, dt_tensor *ids, dt_tensor *table);
+
+/* positions [b, t] i32, inv_freq [r] f32 -> [b, t, 2 r] dtype: cos | sin, times factor */
+DT_API dt_tensor *dt_rope_table(dt_tape *tape, dt_tensor *positions, dt_tensor *inv_freq,
+                                float factor, dt_dtype dtype);
+
+/* x [b, t, h, e] F, table [b, t, r] F with r <= e: rotates the first r columns, half split */
+DT_API dt_tensor *dt_rope(dt_tape *tape, dt_tensor *x, dt_tensor *table);
+
+/* x [b, t, h e] -> [b, t, h, e], and back: views. A cut must not split a head. */
+DT_API dt_tensor *dt_heads(dt_tape *tape, dt_tensor *x, int64_t head_dim);
+DT_API dt_tensor *dt_unheads(dt_tape *tape, dt_tensor *x);
+
+/* k [b, t, kv, e] F, positions [b, t] i32, cache [b, s, kv, e] F: writes k[., j] to row
+ * positions[., j] of the cache and returns the cache. */
+DT_API dt_tensor *dt_kv_write(dt_tape *tape, dt_tensor *k, dt_tensor *positions, dt_tensor *cache);
+
+typedef struct dt_attention_options {
+    int64_t n_heads;    /* global */
+    int64_t n_kv_heads; /* global; divides n_heads */
+    int64_t window;     /* keys a query sees, itself included; 0: all before it */
+    float scale;        /* of the scores */
+} dt_attention_options;
+
+/* q [b, t, h, e], k and v caches [b, s, kv, e], positions [b, t] -> [b, t, h, e]: causal attention of
+ * the query at position p over cache rows 0..p. Heads may be cut if every rank holds the kv heads
+ * that its query heads read. */
+DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
+                               dt_tensor *positions, const dt_attention_options *options);
+
+/* x [b, t, ...] -> rows begin .. begin + count - 1 of axis 1; negative begin counts from the end */
+DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int64_t begin, int64_t count);
+
+/* x [..., v] F -> [...] i64 keys, Partial(max) if v is cut; of a reduced key: [...] i32, the index of
+ * the first largest element. */
+DT_API dt_tensor *dt_argmax_key(dt_tape *tape, dt_tensor *x);
+DT_API dt_tensor *dt_argmax_id(dt_tape *tape, dt_tensor *key);
+
+/* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
+DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
