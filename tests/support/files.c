@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _XOPEN_SOURCE 700 /* nftw */
+
+#include "tests/support/dt_test.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char *join(char path[DT_TEST_PATH_BYTES], const char *folder, const char *name)
+{
+    const int n = snprintf(path, DT_TEST_PATH_BYTES, "%s/%s", folder, name);
+
+    if (n < 0 || n >= DT_TEST_PATH_BYTES)
+        dt_test_fail(__FILE__, __LINE__, "the path of %s is too long", name);
+    return path;
+}
+
+const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relative)
+{
+    const char *root = getenv("DTENSOR_SOURCE_DIR");
+
+    return join(path, root ? root : ".", relative);
+}
+
+const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relative)
+{
+    const char *root = getenv("DTENSOR_BINARY_DIR");
+
+    if (root == NULL) dt_test_skip("DTENSOR_BINARY_DIR is not set: run under ctest");
+    return join(path, root ? root : ".", relative);
+}
+
+const char *dt_test_temp_dir(char path[DT_TEST_PATH_BYTES])
+{
+    const char *root = getenv("TMPDIR");
+
+    (void)join(path, root ? root : "/tmp", "dtensor_test_XXXXXX");
+    if (mkdtemp(path) == NULL) dt_test_fail(__FILE__, __LINE__, "no folder %s", path);
+    return path;
+}
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
+{
+    (void)info;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+void dt_test_remove_dir(const char *path)
+{
+    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void dt_test_write_file(const char *folder, const char *name, const void *data, size_t bytes)
+{
+    char path[DT_TEST_PATH_BYTES];
+    FILE *f = fopen(join(path, folder, name), "wb");
+    const bool written = f != NULL && fwrite(data, 1, bytes, f) == bytes;
+
+    if (f == NULL || fclose(f) != 0 || !written)
+        dt_test_fail(__FILE__, __LINE__, "%s could not be written", path);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/dt_test.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+typedef struct rank_job {
+    const char *spec;
+    dt_test_body body;
+    const void *arg;
+} rank_job;
+
+static dt_status rank_main(dt_runtime *rt, void *arg)
+{
+    const rank_job *job = arg;
+    dt_status st = DT_OK;
+    dt_mesh *mesh = NULL;
+
+    DT_TRY(dt_mesh_create(rt, job->spec, &mesh));
+    DT_TRY_TO(done, st, job->body(mesh, job->arg));
+done:
+    dt_mesh_release(&mesh);
+    if (st != DT_OK) return st;
+    DT_EXPECT(dt_runtime_live(rt) == 0, "%" PRId64 " objects were not released",
+              dt_runtime_live(rt));
+    return DT_OK;
+}
+
+dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_body body,
+                      const void *arg)
+{
+    dt_run_options o = options ? *options : DT_TEST_RUN_OPTIONS;
+    rank_job job = { spec, body, arg };
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int n_dims, sizes[DT_MAX_DIMS];
+
+    DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &o.n_ranks));
+    DT_TRY(dt_run(&o, rank_main, &job));
+    return DT_OK;
+}
+
+void dt_test_on_ranks(const char *spec, dt_test_body body, const void *arg)
+{
+    const dt_status st = dt_test_run(NULL, spec, body, arg);
+
+    dt_test_ok(__FILE__, __LINE__, spec, st);
+}
+
+void dt_test_on_ranks_fail(const char *spec, dt_test_body body, const void *arg, dt_status code,
+                           const char *substring)
+{
+    const dt_status st = dt_test_run(NULL, spec, body, arg);
+
+    dt_test_status(__FILE__, __LINE__, spec, st, code, substring);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A test runner without processes: tests register before main, run one after the other in the
+ * order of their names, and leave by longjmp on the main thread.
+ *
+ *   test_mesh [--filter suite/name*] [--list] */
+#include "tests/support/dt_test.h"
+
+#include <fnmatch.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PASSED = 0, FAILED = 1, SKIPPED = 2, N_VERDICTS = 3 };
+
+static dt_test_entry *entries;
+static jmp_buf leave;
+
+static int order(const dt_test_entry *a, const dt_test_entry *b)
+{
+    const int by_suite = strcmp(a->suite, b->suite);
+
+    return by_suite ? by_suite : strcmp(a->name, b->name);
+}
+
+void dt_test_register(dt_test_entry *entry)
+{
+    dt_test_entry **at = &entries;
+
+    while (*at != NULL && order(*at, entry) < 0) at = &(*at)->next;
+    entry->next = *at;
+    *at = entry;
+}
+
+void dt_test_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list args;
+
+    (void)fprintf(stderr, "%s:%d: ", file, line);
+    va_start(args, fmt);
+    (void)vfprintf(stderr, fmt, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    longjmp(leave, FAILED);
+}
+
+void dt_test_skip(const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vfprintf(stderr, fmt, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    longjmp(leave, SKIPPED);
+}
+
+static int run(const dt_test_entry *e)
+{
+    static const char *const words[N_VERDICTS] = { "pass", "FAIL", "skip" };
+    const int verdict = setjmp(leave);
+
+    if (verdict == PASSED) e->run();
+    (void)printf("%s  %s/%s\n", words[verdict], e->suite, e->name);
+    (void)fflush(stdout);
+    return verdict;
+}
+
+int main(int argc, char **argv)
+{
+    const char *filter = "*";
+    bool list = false;
+    int count[N_VERDICTS] = { 0, 0, 0 };
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
+            filter = argv[++i];
+        else if (strcmp(argv[i], "--list") == 0)
+            list = true;
+    }
+    for (const dt_test_entry *e = entries; e != NULL; e = e->next) {
+        char name[512];
+
+        (void)snprintf(name, sizeof name, "%s/%s", e->suite, e->name);
+        if (fnmatch(filter, name, 0) != 0) continue;
+        if (list)
+            (void)puts(name);
+        else
+            count[run(e)]++;
+    }
+    if (!list)
+        (void)printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED],
+                     count[SKIPPED]);
+    return count[FAILED] > 0 || (!list && count[PASSED] + count[SKIPPED] == 0);
+}
