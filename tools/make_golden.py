@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Make tests/golden/<architecture>/<name>/: tiny random checkpoints and what Transformers makes of them.
+
+Each folder is a Hugging Face folder (config.json, generation_config.json, safetensors) with one
+file more, expected.safetensors, computed with attn_implementation="eager" on the CPU:
+
+    prompt           I64 [T]
+    logits_f32       F32 [T, V]   logits of the checkpoint loaded in float32
+    logits_bf16      F32 [T, V]   the same, loaded in bfloat16, logits cast to float32
+    greedy_f32       I64 [40]     the new tokens of generate(do_sample=False), no end token
+    beams_f32        I64 [3, 12]  the new tokens of generate(num_beams=3), best beam first
+    beam_scores_f32  F32 [3]      their scores
+
+Norm weights and biases are random too, so that a forgotten one shows. A token is compared
+exactly, so every decision must be wider than rounding: for each fixture the script walks over
+seeds and gains of the weights, drops those that miss a bound, keeps the one with the widest
+decisions and asserts the bounds once more on the files it wrote:
+
+    - smallest top-2 margin of the 40 greedy steps > 1e-3 of the largest |logit|
+    - at least 20 distinct tokens among the 40
+    - float64 gives the same tokens and beams, and logits within 2e-6 of the largest |logit|
+    - beams stay the same under noise of 1e-4 of the largest |logit|
+
+Run, from the repository root (about ten minutes; a name makes that fixture alone, and no README):
+
+    python3 tools/make_golden.py [llama/tied ...]
+
+Needs torch, transformers and safetensors.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, GPTNeoConfig, LlamaConfig, LogitsProcessor,
+                          LogitsProcessorList, Qwen3Config)
+
+NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
+MIN_MARGIN, MIN_DISTINCT = 1e-3, 20
+SEEDS, GAINS = range(1, 61), (1.5, 2.0, 3.0)
+
+NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+# name: config class, its keys, length of the prompt, dtype on disk, what the fixture is for.
+FIXTURES = {
+    "llama/uneven": (LlamaConfig, {
+        "vocab_size": 257, "hidden_size": 48, "intermediate_size": 250, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+                            "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                            "original_max_position_embeddings": 32},
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+    }, 13, "float32", "sizes that no rank count divides; llama3 RoPE, each of its three branches"),
+    "llama/tied": (LlamaConfig, {
+        "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64,
+        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+    }, 14, "bfloat16", "head tied to the embedding; stored in bf16; as many KV heads as heads"),
+    "llama/biases": (LlamaConfig, {
+        "vocab_size": 96, "hidden_size": 40, "intermediate_size": 72, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 8,
+        "max_position_embeddings": 64, "attention_bias": True, "mlp_bias": True,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+    }, 12, "float32", "biases everywhere; head_dim is not hidden/heads; linear RoPE; "
+                      "config.json in the spelling of Transformers 4"),
+    "llama/sharded": (LlamaConfig, {
+        "vocab_size": 120, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 64,
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+    }, 16, "float32", "three safetensors files and an index"),
+    "qwen3/base": (Qwen3Config, {
+        "vocab_size": 160, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 64, "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    }, 15, "float32", "q and k norms; tied; head_dim is not hidden/heads"),
+    "qwen3/uneven": (Qwen3Config, {
+        "vocab_size": 131, "hidden_size": 40, "intermediate_size": 77, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8,
+        "max_position_embeddings": 64, "attention_bias": True, "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-6,
+    }, 13, "float32", "sizes that no rank count divides; attention biases; untied"),
+    "gpt_neo/base": (GPTNeoConfig, {
+        "vocab_size": 128, "hidden_size": 48, "num_layers": 2, "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]], "window_size": 8,
+        "max_position_embeddings": 64,
+    }, 14, "float32", "global and local layers, window 8; feed-forward width by default"),
+    "gpt_neo/uneven": (GPTNeoConfig, {
+        "vocab_size": 101, "hidden_size": 36, "num_layers": 3, "num_heads": 3,
+        "attention_types": [[["local", "global"], 1], [["local"], 1]], "window_size": 5,
+        "intermediate_size": 50, "max_position_embeddings": 64,
+    }, 12, "float32", "sizes that no rank count divides; window 5"),
+}
+
+
+def is_norm(name):
+    """input_layernorm, q_norm, model.norm; ln_1, ln_f."""
+    return any(part.endswith("norm") or part.startswith("ln_") for part in name.split("."))
+
+
+def randomise(model, seed, gain):
+    """Random values for every parameter: norms around 1, biases around 0, weights by fan-in."""
+    generator = torch.Generator().manual_seed(seed)
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            noise = torch.randn(p.shape, generator=generator)
+            if is_norm(name) and name.endswith("weight"):
+                p.copy_(1 + 0.3 * noise)
+            elif p.dim() == 1:
+                p.copy_(0.3 * noise)
+            elif "embed_tokens" in name or "wte" in name or "wpe" in name:
+                # A tied head likes to repeat the last token: less so when embeddings are small.
+                p.copy_((0.3 if tied else 0.7) * noise)
+            else:
+                # GPT-Neo does not scale its scores, so its q and k are smaller.
+                soft = 0.5 if "attention.q_proj" in name or "attention.k_proj" in name else 1.0
+                p.copy_(soft * gain * noise / math.sqrt(p.shape[1]))
+
+
+def build(name, seed, gain):
+    config_class, keys, _, dtype, _ = FIXTURES[name]
+    model = AutoModelForCausalLM.from_config(config_class(**keys, **NO_SPECIAL))
+    randomise(model, seed, gain)
+    return model.to(getattr(torch, dtype))
+
+
+def write_checkpoint(name, model, folder):
+    """save_pretrained; llama/sharded in three files, llama/biases in the older spelling."""
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    for limit in range(total // 3, total, 1024) if name == "llama/sharded" else [10 * total]:
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(folder, max_shard_size=limit)
+        files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
+        if len(files) == (3 if name == "llama/sharded" else 1):
+            break
+    for f in files:
+        os.chmod(os.path.join(folder, f), 0o644)
+    if name == "llama/biases":
+        spell_as_version_4(os.path.join(folder, "config.json"))
+
+
+def spell_as_version_4(path):
+    """rope_parameters -> rope_theta and rope_scaling, dtype -> torch_dtype; loads the same."""
+    before = LlamaConfig.from_pretrained(path).to_dict()
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = {"type": rope.pop("rope_type"), **rope}
+    config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.44.0"
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
+    after = LlamaConfig.from_pretrained(path).to_dict()
+    for config in (before, after):
+        config.pop("transformers_version")
+        config["rope_parameters"].pop("type", None)
+    assert before == after, (before, after)
+
+
+def load(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def generate(model, prompt, **keys):
+    """New tokens, and what else generate() was asked to return."""
+    out = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]),
+                         do_sample=False, return_dict_in_generate=True, **keys)
+    return out.sequences[:, len(prompt):], out
+
+
+def beams(model, prompt, processors=()):
+    return generate(model, prompt, num_beams=BEAMS, num_return_sequences=BEAMS,
+                    max_new_tokens=BEAM_TOKENS, output_scores=True,
+                    logits_processor=LogitsProcessorList(processors))
+
+
+class Noise(LogitsProcessor):
+    def __init__(self, size, seed):
+        self.size, self.generator = size, torch.Generator().manual_seed(seed)
+
+    def __call__(self, input_ids, scores):
+        return scores + self.size * torch.randn(scores.shape, generator=self.generator)
+
+
+@torch.no_grad()
+def expect(folder, prompt):
+    """The expected tensors, and the numbers that say how safe they are to compare with."""
+    model, exact, half = (load(folder, t) for t in (torch.float32, torch.float64, torch.bfloat16))
+    logits = model(prompt[None]).logits[0]
+    logits_bf16 = half(prompt[None]).logits[0].float()
+    greedy, out = generate(model, prompt, max_new_tokens=NEW_TOKENS, output_logits=True)
+    steps = torch.cat(out.logits)
+    largest = max(steps.abs().max().item(), logits.abs().max().item())
+    two = steps.topk(2).values
+    safety = {
+        "margin": (two[:, 0] - two[:, 1]).min().item() / largest,
+        "distinct": len(set(greedy[0].tolist())),
+        "largest": largest,
+        "bf16": ((logits_bf16 - logits).pow(2).mean().sqrt() / logits.pow(2).mean().sqrt()).item(),
+    }
+    tensors = {"prompt": prompt, "logits_f32": logits, "logits_bf16": logits_bf16,
+               "greedy_f32": greedy[0].contiguous()}
+    if safety["margin"] <= MIN_MARGIN or safety["distinct"] < MIN_DISTINCT:
+        return tensors, safety, "margin or variety"
+
+    exact_logits = exact(prompt[None]).logits[0]
+    assert torch.isfinite(exact_logits).all() and exact_logits.dtype == torch.float64
+    safety["f32"] = (exact_logits - logits).abs().max().item() / largest
+    found, out = beams(model, prompt)
+    tensors["beams_f32"] = found.contiguous()
+    tensors["beam_scores_f32"] = out.sequences_scores.contiguous()
+    others = [beams(exact, prompt)[0]]
+    others += [beams(model, prompt, [Noise(1e-4 * largest, s)])[0] for s in range(4)]
+    if not all(torch.equal(found, o) for o in others):
+        return tensors, safety, "beams"
+    if not torch.equal(greedy, generate(exact, prompt, max_new_tokens=NEW_TOKENS)[0]):
+        return tensors, safety, "float64 tokens"
+    if safety["f32"] > 2e-6:
+        return tensors, safety, "float64 logits"
+    return tensors, safety, None
+
+
+def make_prompt(name, seed):
+    _, keys, length, _, _ = FIXTURES[name]
+    generator = torch.Generator().manual_seed(1000 + seed)
+    return torch.randint(keys["vocab_size"], (length,), generator=generator)
+
+
+def search(name):
+    """(margin, seed, gain) of the best candidate."""
+    best, dropped = None, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in SEEDS:
+            for gain in GAINS:
+                build(name, seed, gain).save_pretrained(folder)
+                _, safety, fault = expect(folder, make_prompt(name, seed))
+                if fault:
+                    dropped[fault] = dropped.get(fault, 0) + 1
+                elif best is None or safety["margin"] > best[0]:
+                    best = (safety["margin"], seed, gain)
+    assert best, f"{name}: no candidate holds; dropped {dropped}"
+    print(f"{name}: seed {best[1]}, gain {best[2]}; dropped {dropped}", flush=True)
+    return best
+
+
+def make(name, root):
+    """Search, write, read back what was written, check, and give the line for the README."""
+    _, seed, gain = search(name)
+    folder = os.path.join(root, name)
+    prompt = make_prompt(name, seed)
+    write_checkpoint(name, build(name, seed, gain), folder)
+    tensors, safety, fault = expect(folder, prompt)
+    assert fault is None, f"{name}: {fault}"
+    assert tensors["logits_f32"].dtype == tensors["logits_bf16"].dtype == torch.float32
+    assert tensors["greedy_f32"].shape == (NEW_TOKENS,)
+    assert tensors["beams_f32"].shape == (BEAMS, BEAM_TOKENS)
+    save_file(tensors, os.path.join(folder, "expected.safetensors"))
+    os.chmod(os.path.join(folder, "expected.safetensors"), 0o644)
+    back = load_file(os.path.join(folder, "expected.safetensors"))
+    assert all(torch.equal(back[k], v) for k, v in tensors.items())
+    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+    assert size < 500_000, f"{name}: {size} bytes"
+    line = (f"| {name} | {FIXTURES[name][4]} | {safety['margin']:.1e} | {safety['distinct']} "
+            f"| {safety['bf16']:.1e} | {size // 1000} |")
+    print(line, flush=True)
+    return line
+
+
+README = """# Golden fixtures
+
+Tiny random checkpoints and what Hugging Face Transformers computes with them, made by
+`tools/make_golden.py` with transformers {transformers} and torch {torch} (CPU, eager attention);
+its first lines say what is in `expected.safetensors` and which bounds every fixture holds.
+`tokenizer/` is made by `tools/make_tokenizer_golden.py` and has its own page.
+
+Margin: smallest top-2 margin of the 40 greedy steps, over the largest |logit|. Distinct: different
+tokens among the 40. bf16: RMS of (logits_bf16 - logits_f32) over RMS of logits_f32.
+
+| fixture | what it is for | margin | distinct | bf16 | kB |
+|---|---|---|---|---|---|
+{lines}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="fixtures to make; all, and the README, if none")
+    parser.add_argument("--out", default="tests/golden")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(FIXTURES)
+    if unknown:
+        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(FIXTURES)}")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    lines = [make(name, args.out) for name in args.names or FIXTURES]
+    if not args.names:
+        with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as f:
+            f.write(README.format(lines="\n".join(lines), torch=torch.__version__.split("+")[0],
+                                  transformers=transformers.__version__))
+
+
+if __name__ == "__main__":
+    main()
