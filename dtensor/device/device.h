@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device of a rank: its memory and the state of its kernels. CPU only so far. */
+#ifndef DTI_DEVICE_H
+#define DTI_DEVICE_H
+
+#include "dtensor/device/memory.h"
+#include "dtensor/kernels/cpu/cpu.h"
+
+typedef struct dti_device {
+    dt_runtime *rt;
+    dti_memory *memory;
+    dti_cpu *cpu;
+    struct dt_tensor *free_tensors; /* headers to reuse */
+} dti_device;
+
+/* The device of this rank, made on first use (DTI_SLOT_DEVICE). */
+dt_status dti_device_of(dt_runtime *rt, dti_device **out) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dtensor/device/memory.h"
+
+#include "base/memory.h"
+
+/* Four classes per power of two from 256 bytes: at most 25 % of a block is unused. */
+enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (48 - MIN_SHIFT) };
+
+struct dti_memory {
+    dti_storage *free_blocks[N_CLASSES];
+    dti_storage *free_headers;
+    size_t used;
+    size_t peak;
+};
+
+static int class_of(size_t bytes)
+{
+    int shift = MIN_SHIFT;
+
+    if (bytes <= (size_t)1 << MIN_SHIFT) return 0;
+    shift = 63 - __builtin_clzll((unsigned long long)(bytes - 1)); /* 2^shift < bytes <= 2^(shift+1) */
+    return (shift - MIN_SHIFT) * STEPS + 1 +
+           (int)(((bytes - 1) >> (shift - 2)) & (STEPS - 1));
+}
+
+static size_t class_bytes(int size_class)
+{
+    const int shift = MIN_SHIFT + (size_class - 1) / STEPS;
+    const size_t step = (size_t)((size_class - 1) % STEPS + 1);
+
+    if (size_class == 0) return (size_t)1 << MIN_SHIFT;
+    return ((size_t)1 << shift) + step * ((size_t)1 << (shift - 2));
+}
+
+dt_status dti_memory_create(dti_memory **out)
+{
+    dti_memory *m;
+
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *m, &m));
+    *out = m;
+    return DT_OK;
+}
+
+void dti_memory_destroy(dti_memory **memory)
+{
+    dti_memory *m = *memory;
+
+    if (m == NULL) return;
+    *memory = NULL;
+    for (int c = 0; c < N_CLASSES; c++)
+        for (dti_storage *s = m->free_blocks[c], *next; s != NULL; s = next) {
+            next = s->next;
+            dti_big_free(s->data, s->bytes);
+            dti_free(s);
+        }
+    for (dti_storage *s = m->free_headers, *next; s != NULL; s = next) {
+        next = s->next;
+        dti_free(s);
+    }
+    dti_free(m);
+}
+
+/* A block of the class or an empty header, whichever is at hand; NULL if neither. */
+static dti_storage *take(dti_memory *m, int size_class, size_t bytes)
+{
+    dti_storage **list = &m->free_headers;
+    dti_storage *s;
+
+    if (size_class >= 0 && m->free_blocks[size_class] != NULL) list = &m->free_blocks[size_class];
+    s = *list;
+    if (s != NULL) *list = s->next;
+    m->used += bytes;
+    if (m->used > m->peak) m->peak = m->used;
+    return s;
+}
+
+dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage **out)
+{
+    const int size_class = pool ? class_of(bytes) : -1;
+    dt_status st = DT_OK;
+    dti_storage *s;
+
+    *out = NULL;
+    DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
+    bytes = pool ? class_bytes(size_class) : bytes;
+    s = take(m, size_class, bytes);
+    if (s == NULL) DT_TRY_TO(fail, st, dti_new(sizeof *s, &s));
+    s->memory = m;
+    s->size_class = size_class;
+    s->bytes = bytes;
+    s->next = NULL;
+    s->refs = 1;
+    if (s->data == NULL) DT_TRY_TO(fail, st, dti_big_alloc(bytes, &s->data));
+    *out = s;
+    return DT_OK;
+
+fail:
+    if (s != NULL) dti_storage_free(s);
+    return st;
+}
+
+void dti_storage_free(dti_storage *s)
+{
+    dti_memory *m = s->memory;
+
+    m->used -= s->bytes;
+    if (s->size_class >= 0 && s->data != NULL) {
+        s->next = m->free_blocks[s->size_class];
+        m->free_blocks[s->size_class] = s;
+    } else {
+        dti_big_free(s->data, s->bytes);
+        s->data = NULL;
+        s->next = m->free_headers;
+        m->free_headers = s;
+    }
+}
+
+size_t dti_memory_used(const dti_memory *m)
+{
+    return m->used;
+}
+
+size_t dti_memory_peak(const dti_memory *m)
+{
+    return m->peak;
+}

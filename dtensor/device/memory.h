@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of one rank's tensors. Blocks come from size classes and return to them, so that a decode
+ * step that repeats allocates nothing; weights are exact blocks of their own.
+ *
+ * A rank's tensors belong to the rank's thread, which alone creates and releases them: counts are
+ * plain integers and nothing here locks. */
+#ifndef DTI_DEVICE_MEMORY_H
+#define DTI_DEVICE_MEMORY_H
+
+#include "base/error.h"
+
+typedef struct dti_memory dti_memory;
+
+/* Counted bytes that one or several tensors (views) lie in. */
+typedef struct dti_storage {
+    int refs;
+    int size_class; /* -1: exact */
+    void *data;
+    size_t bytes;   /* as allocated */
+    dti_memory *memory;
+    struct dti_storage *next; /* free list */
+} dti_storage;
+
+dt_status dti_memory_create(dti_memory **out) DT_MUST_USE;
+void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
+
+/* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse) or fresh
+ * zeroed ones that go back to the system when released. */
+dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool, dti_storage **out)
+    DT_MUST_USE;
+
+/* Bytes of tensors now alive, and the most there ever were, pool overhead not included. */
+size_t dti_memory_used(const dti_memory *memory);
+size_t dti_memory_peak(const dti_memory *memory);
+
+void dti_storage_free(dti_storage *storage);
+
+static inline dti_storage *dti_storage_retain(dti_storage *s)
+{
+    s->refs++;
+    return s;
+}
+
+static inline void dti_storage_release(dti_storage *s)
+{
+    if (s != NULL && --s->refs == 0) dti_storage_free(s);
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dtensor/ops/cache.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "mesh/runtime.h"
+
+enum { FIRST_SLOTS = 256 };
+
+typedef struct dti_parsed_op {
+    const dt_op *op;
+    dti_letters letters;
+    struct dti_parsed_op *next;
+} dti_parsed_op;
+
+static void cache_destroy(void *object)
+{
+    dti_op_cache *c = object;
+
+    for (size_t i = 0; i < c->n_slots; i++) dti_free(c->slots[i]);
+    dti_free(c->slots);
+    for (dti_parsed_op *p = c->parsed, *next; p != NULL; p = next) {
+        next = p->next;
+        dti_free(p);
+    }
+    dti_free(c);
+}
+
+static dt_status cache_create(dt_runtime *rt, void **out)
+{
+    dt_status st = DT_OK;
+    dti_op_cache *c;
+
+    (void)rt;
+    DT_TRY(dti_new(sizeof *c, &c));
+    DT_TRY_TO(fail, st, dti_alloc_array(FIRST_SLOTS, sizeof *c->slots, (void **)&c->slots));
+    c->n_slots = FIRST_SLOTS;
+    *out = c;
+    return DT_OK;
+
+fail:
+    cache_destroy(c);
+    return st;
+}
+
+dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out)
+{
+    void *slot;
+
+    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_OPS, cache_create, cache_destroy, &slot));
+    *out = slot;
+    return DT_OK;
+}
+
+void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
+{
+    dti_op_cache *c;
+    const bool there = dti_op_cache_of(rt, &c) == DT_OK;
+
+    if (calls != NULL) *calls = there ? c->calls : 0;
+    if (misses != NULL) *misses = there ? c->misses : 0;
+}
+
+uint64_t dti_op_key_hash(const dti_op_key *key)
+{
+    enum { WORDS = sizeof *key / sizeof(uint64_t) };
+    uint64_t words[WORDS], h = 0x9e3779b97f4a7c15u;
+
+    memcpy(words, key, sizeof words);
+    for (int i = 0; i < WORDS; i++) {
+        h = (h ^ words[i]) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+dti_decision *dti_op_cache_find(dti_op_cache *c, const dti_op_key *key, uint64_t hash)
+{
+    for (size_t i = hash & (c->n_slots - 1); c->slots[i] != NULL; i = (i + 1) & (c->n_slots - 1))
+        if (c->slots[i]->hash == hash && memcmp(&c->slots[i]->key, key, sizeof *key) == 0)
+            return c->slots[i];
+    return NULL;
+}
+
+static void place(dti_decision **slots, size_t n_slots, dti_decision *d)
+{
+    size_t i = d->hash & (n_slots - 1);
+
+    while (slots[i] != NULL) i = (i + 1) & (n_slots - 1);
+    slots[i] = d;
+}
+
+dt_status dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
+{
+    if (2 * (c->n_entries + 1) > c->n_slots) {
+        dti_decision **bigger;
+        DT_TRY(dti_alloc_array(2 * c->n_slots, sizeof *bigger, (void **)&bigger));
+        for (size_t i = 0; i < c->n_slots; i++)
+            if (c->slots[i] != NULL) place(bigger, 2 * c->n_slots, c->slots[i]);
+        dti_free(c->slots);
+        c->slots = bigger;
+        c->n_slots *= 2;
+    }
+    place(c->slots, c->n_slots, decision);
+    c->n_entries++;
+    return DT_OK;
+}
+
+/* A row is checked as strictly as it is read: a user's own row may be malformed. */
+static dt_status check_types(const dt_op *op, int n_in)
+{
+    const char *end = strchr(op->types, '>');
+
+    DT_CHECK(end != NULL && end - op->types == n_in && strlen(end) == 2 &&
+                 strspn(op->types, "Fxfik") == (size_t)n_in && strchr("Fxfika", end[1]) != NULL,
+             DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
+             op->axes);
+    DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
+             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
+             op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
+    DT_CHECK((op->flags & (DT_OP_VIEW)) != 0 || op->cpu != NULL, DT_ERR_ARG,
+             "operator %s has no CPU kernel", op->name);
+    return DT_OK;
+}
+
+dt_status dti_op_letters(dti_op_cache *c, const dt_op *op, const dti_letters **out)
+{
+    dt_status st = DT_OK;
+    dti_parsed_op *p;
+
+    for (p = c->parsed; p != NULL; p = p->next)
+        if (p->op == op) {
+            *out = &p->letters;
+            return DT_OK;
+        }
+    DT_CHECK(op->name != NULL && op->axes != NULL && op->types != NULL, DT_ERR_ARG,
+             "an operator needs a name, axes and types");
+    DT_TRY(dti_new(sizeof *p, &p));
+    p->op = op;
+    DT_TRY_TO(fail, st, dti_letters_parse(op->axes, &p->letters));
+    DT_TRY_TO(fail, st, check_types(op, p->letters.n_in));
+    p->next = c->parsed;
+    c->parsed = p;
+    *out = &p->letters;
+    return DT_OK;
+
+fail:
+    dti_free(p);
+    return st;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decision cache of a rank: for (operator, attributes, layouts and dtypes of operands) what the
+ * rules said. A decision does not depend on extents; shapes are remembered beside it, because the
+ * same few come again at every step. */
+#ifndef DTI_OP_CACHE_H
+#define DTI_OP_CACHE_H
+
+#include "dtensor/ops/rules.h"
+
+enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
+
+typedef struct dti_op_key {
+    const dt_op *op;
+    const dt_mesh *mesh;
+    const dt_layout *in[DT_OP_MAX_IN];
+    uint64_t dtypes; /* 8 bits per operand, 0xff for none */
+    uint64_t attr[DT_OP_MAX_ATTR_BYTES / 8];
+} dti_op_key;
+
+/* Input extents that were seen, and the result's shape for them. */
+typedef struct dti_op_memo {
+    int n_extents; /* 0: empty */
+    int64_t extents[DTI_MEMO_EXTENTS];
+    int64_t out_shape[DT_MAX_AXES];
+    dt_local out_local;
+} dti_op_memo;
+
+typedef struct dti_decision {
+    dti_op_key key;
+    uint64_t hash;
+    const dti_letters *letters;
+    const dt_layout *in_want[DT_OP_MAX_IN]; /* NULL: as it is */
+    const dt_layout *out_layout;
+    dt_dtype out_dtype;
+    int out_axes;
+    bool wants_moves; /* some in_want is set */
+    int next_memo;
+    dti_op_memo memo[DTI_N_MEMOS];
+} dti_decision;
+
+typedef struct dti_op_cache {
+    uint64_t calls;
+    uint64_t misses;
+    size_t n_entries;
+    size_t n_slots; /* power of two */
+    dti_decision **slots;
+    struct dti_parsed_op *parsed; /* list of operators whose letters were parsed */
+} dti_op_cache;
+
+dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out) DT_MUST_USE; /* DTI_SLOT_OPS */
+
+uint64_t dti_op_key_hash(const dti_op_key *key);
+
+/* The decision for `key`, or NULL. */
+dti_decision *dti_op_cache_find(dti_op_cache *cache, const dti_op_key *key, uint64_t hash);
+
+/* Adds a decision made on the heap; the cache owns it from then on. */
+dt_status dti_op_cache_add(dti_op_cache *cache, dti_decision *decision) DT_MUST_USE;
+
+/* The letters of an operator, parsed and checked once. */
+dt_status dti_op_letters(dti_op_cache *cache, const dt_op *op, const dti_letters **out) DT_MUST_USE;
+
+/* Asks the rules (decide.c). */
+dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves moves,
+                        dt_tensor *const *in, int n, dti_decision **out) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A miss of the decision cache: checks dtypes, asks the shape and sharding rules of the row, interns
+ * the layouts they name. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/ops/cache.h"
+
+/* The dtype of the result, after checking the operands against the row's type letters. */
+static dt_status decide_dtype(const dti_op_call *call, dt_dtype *out)
+{
+    const char *types = call->op->types;
+    const char result = strchr(types, '>')[1];
+    dt_dtype model = DT_N_DTYPES;
+
+    for (int i = 0; i < call->n; i++) {
+        const dt_dtype t = call->in[i]->local.dtype;
+        const bool fits = types[i] == 'F'   ? t == DT_F32 || t == DT_BF16 || t == DT_F16
+                          : types[i] == 'x' ? dt_dtype_is_float(t)
+                          : types[i] == 'f' ? t == DT_F32
+                          : types[i] == 'i' ? t == DT_I32
+                                            : t == DT_I64;
+        DT_CHECK(fits, DT_ERR_SHAPE, "%s \"%s\": operand %d is %s, which type %c of \"%s\" excludes",
+                 call->op->name, call->op->axes, i, dt_dtype_name(t), types[i], types);
+        if (types[i] != 'F') continue;
+        DT_CHECK(model == DT_N_DTYPES || model == t, DT_ERR_SHAPE,
+                 "%s \"%s\": operand %d is %s but operands before it are %s: cast one of them",
+                 call->op->name, call->op->axes, i, dt_dtype_name(t), dt_dtype_name(model));
+        model = t;
+    }
+    *out = result == 'F'   ? model
+           : result == 'f' ? DT_F32
+           : result == 'i' ? DT_I32
+           : result == 'k' ? DT_I64
+           : result == 'x' ? call->in[0]->local.dtype
+                           : *(const dt_dtype *)call->attr;
+    DT_CHECK(dt_dtype_size(*out) > 0, DT_ERR_ARG, "%s: %d is no dtype", call->op->name, (int)*out);
+    return DT_OK;
+}
+
+/* Orders of cuts follow the first operand that has an order of its own. */
+static const int *decide_order(const dti_op_call *call)
+{
+    for (int i = 0; i < call->n; i++)
+        if (!call->in[i]->layout->default_order) return call->in[i]->layout->order;
+    return NULL;
+}
+
+/* Two operands that share a letter must be cut at the same rows of it, in the same order. */
+static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *want)
+{
+    for (int i = 0; i < call->n; i++)
+        for (int j = i + 1; j < call->n; j++)
+            for (int a = 0; a < call->in[i]->n_axes; a++) {
+                const int letter = dti_letter_of(&call->letters->in[i], call->in[i]->n_axes, a);
+                const int b = dti_axis_of(&call->letters->in[j], call->in[j]->n_axes, letter);
+                DT_CHECK(b < 0 || dti_layout_same_cuts(want[i], a, want[j], b), DT_ERR_LAYOUT,
+                         "%s \"%s\": axis %d of operand %d and axis %d of operand %d are cut in "
+                         "different orders; redistribute one of them",
+                         call->op->name, call->op->axes, a, i, b, j);
+            }
+    return DT_OK;
+}
+
+static dt_status intern(const dti_op_call *call, dti_decision *d)
+{
+    const dt_layout *grid = call->in[0]->layout;
+    const int *order = decide_order(call);
+    const dt_layout *want[DT_OP_MAX_IN];
+    dti_layouts *table;
+
+    DT_TRY(dti_layouts_of(dt_mesh_runtime(call->in[0]->mesh), &table));
+    for (int i = 0; i < call->n; i++) {
+        const dt_layout *own = call->in[i]->layout;
+        want[i] = own;
+        if (memcmp(call->in_place[i], own->place, (size_t)grid->n_dims * sizeof(dt_placement)) == 0)
+            continue;
+        DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->in[i]->n_axes,
+                                 call->in_place[i], order, &want[i]));
+        d->in_want[i] = want[i] == own ? NULL : want[i];
+        d->wants_moves = d->wants_moves || d->in_want[i] != NULL;
+    }
+    if (call->op->infer == NULL && call->op->shard == NULL) DT_TRY(check_cuts(call, want));
+    DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->out_axes, call->out_place,
+                             order, &d->out_layout));
+    return DT_OK;
+}
+
+static dt_status run_rules(dti_op_call *call)
+{
+    for (int i = 0; i < call->n; i++)
+        memcpy(call->in_place[i], call->in[i]->layout->place, sizeof call->in_place[i]);
+    DT_TRY(call->op->infer != NULL ? call->op->infer(call) : dti_infer_letters(call));
+    for (int a = 0; a < call->out_axes; a++)
+        DT_CHECK(call->out_shape[a] >= 0, DT_ERR_ARG, "operator %s \"%s\": axis %d of the result has "
+                 "no extent: the row needs a shape rule of its own", call->op->name, call->op->axes,
+                 a);
+    DT_TRY(call->op->shard != NULL ? call->op->shard(call) : dti_shard_letters(call));
+    return DT_OK;
+}
+
+dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves moves,
+                        dt_tensor *const *in, int n, dti_decision **out)
+{
+    dti_op_call call = { .op = key->op, .attr = key->attr, .n = n, .in = in,
+                         .may_move = moves != DT_MOVES_FORBID };
+    dt_status st = DT_OK;
+    dti_decision *d = NULL;
+
+    *out = NULL;
+    DT_TRY(dti_op_letters(cache, key->op, &call.letters));
+    DT_CHECK(n == call.letters->n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
+             key->op->axes, n);
+    for (int i = 1; i < n; i++)
+        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh), DT_ERR_LAYOUT,
+                 "%s \"%s\": operands 0 and %d lie on different meshes", key->op->name, key->op->axes,
+                 i);
+    DT_TRY(run_rules(&call));
+    DT_TRY(dti_new(sizeof *d, &d));
+    DT_TRY_TO(fail, st, decide_dtype(&call, &d->out_dtype));
+    DT_TRY_TO(fail, st, intern(&call, d));
+    if (call.reduced && !(key->op->flags & (DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX)) &&
+        (d->out_dtype == DT_BF16 || d->out_dtype == DT_F16))
+        d->out_dtype = DT_F32; /* terms of a sum are rounded after it, once */
+    d->key = *key;
+    d->letters = call.letters;
+    d->out_axes = call.out_axes;
+    *out = d;
+    return DT_OK;
+
+fail:
+    dti_free(d);
+    return st;
+}

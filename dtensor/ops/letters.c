@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The letters of an operator row, and the shape rule that follows from them: one letter, one extent. */
+#include <stdio.h>
+#include <string.h>
+
+#include "dtensor/ops/rules.h"
+
+static dt_status parse_letter(const char *axes, const char **at, dti_letters *all, dti_term *term)
+{
+    const char *p = *at;
+    const bool whole = *p == '[';
+
+    if (whole) p++;
+    DT_CHECK(*p >= 'a' && *p <= 'z', DT_ERR_ARG, "axes \"%s\": a letter is expected at \"%s\"", axes,
+             p);
+    DT_CHECK(term->n_letters < DT_MAX_AXES, DT_ERR_ARG, "axes \"%s\": more than %d letters", axes,
+             DT_MAX_AXES);
+    term->letter[term->n_letters++] = *p - 'a';
+    if (whole) {
+        all->whole |= 1u << (*p - 'a');
+        p++;
+        DT_CHECK(*p == ']', DT_ERR_ARG, "axes \"%s\": ']' is expected at \"%s\"", axes, p);
+    }
+    *at = p + 1;
+    return DT_OK;
+}
+
+static dt_status parse_term(const char *axes, const char **at, dti_letters *all, dti_term *term)
+{
+    *term = (dti_term){ 0 };
+    if (strncmp(*at, "...", 3) == 0) {
+        term->dots = true;
+        *at += 3;
+    }
+    while (**at != '\0' && **at != ',' && **at != ' ') DT_TRY(parse_letter(axes, at, all, term));
+    return DT_OK;
+}
+
+dt_status dti_letters_parse(const char *axes, dti_letters *out)
+{
+    const char *at = axes;
+
+    *out = (dti_letters){ 0 };
+    for (;;) {
+        DT_CHECK(out->n_in < DT_OP_MAX_IN, DT_ERR_ARG, "axes \"%s\": more than %d operands", axes,
+                 DT_OP_MAX_IN);
+        DT_TRY(parse_term(axes, &at, out, &out->in[out->n_in++]));
+        if (strncmp(at, ", ", 2) != 0) break;
+        at += 2;
+    }
+    DT_CHECK(strncmp(at, " ->", 3) == 0, DT_ERR_ARG, "axes \"%s\": \" -> \" is expected at \"%s\"",
+             axes, at);
+    at += 3;
+    if (*at == ' ') at++;
+    DT_TRY(parse_term(axes, &at, out, &out->out));
+    DT_CHECK(*at == '\0', DT_ERR_ARG, "axes \"%s\": nothing is expected at \"%s\"", axes, at);
+    return DT_OK;
+}
+
+int dti_axis_of(const dti_term *term, int n_axes, int letter)
+{
+    for (int a = 0; a < n_axes; a++)
+        if (dti_letter_of(term, n_axes, a) == letter) return a;
+    return -1;
+}
+
+static const char *shape_text(const dt_tensor *x, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int a = 0; a < x->n_axes && used < bytes; a++)
+        used += (size_t)snprintf(text + used, bytes - used, a ? ", %lld" : "%lld",
+                                 (long long)x->shape[a]);
+    return text;
+}
+
+typedef struct bound_letter {
+    int operand; /* that fixed it */
+    int64_t extent;
+} bound_letter;
+
+static dt_status clash(const dti_op_call *call, int letter, const bound_letter *first, int operand,
+                       int64_t extent)
+{
+    char one[128], two[128], name[32];
+
+    if (letter < DTI_DOTS)
+        (void)snprintf(name, sizeof name, "axis %c", 'a' + letter);
+    else
+        (void)snprintf(name, sizeof name, "leading axis %d", letter - DTI_DOTS);
+    DT_FAIL(DT_ERR_SHAPE, "%s \"%s\": %s is %lld in operand %d [%s] but %lld in operand %d [%s]",
+            call->op->name, call->op->axes, name, (long long)first->extent, first->operand,
+            shape_text(call->in[first->operand], one, sizeof one), (long long)extent, operand,
+            shape_text(call->in[operand], two, sizeof two));
+}
+
+static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *leading)
+{
+    const dti_term *term = &call->letters->in[i];
+    const dt_tensor *x = call->in[i];
+    const int extra = x->n_axes - term->n_letters;
+    char text[128];
+
+    DT_CHECK(term->dots ? extra >= 0 : extra == 0, DT_ERR_SHAPE,
+             "%s \"%s\": operand %d [%s] has %d axes, but %s%d are named", call->op->name,
+             call->op->axes, i, shape_text(x, text, sizeof text), x->n_axes,
+             term->dots ? "at least " : "", term->n_letters);
+    if (term->dots) {
+        DT_CHECK(*leading < 0 || *leading == extra, DT_ERR_SHAPE,
+                 "%s \"%s\": operand %d [%s] has %d leading axes, operands before it %d",
+                 call->op->name, call->op->axes, i, shape_text(x, text, sizeof text), extra,
+                 *leading);
+        *leading = extra;
+    }
+    for (int a = 0; a < x->n_axes; a++) {
+        const int letter = dti_letter_of(term, x->n_axes, a);
+        if (bound[letter].operand < 0)
+            bound[letter] = (bound_letter){ i, x->shape[a] };
+        else if (bound[letter].extent != x->shape[a])
+            return clash(call, letter, &bound[letter], i, x->shape[a]);
+    }
+    return DT_OK;
+}
+
+dt_status dti_infer_letters(dti_op_call *call)
+{
+    const dti_term *out = &call->letters->out;
+    bound_letter bound[DTI_N_LETTERS];
+    int leading = -1;
+
+    for (int l = 0; l < DTI_N_LETTERS; l++) bound[l].operand = -1;
+    for (int i = 0; i < call->n; i++) DT_TRY(bind(call, i, bound, &leading));
+    call->out_axes = out->n_letters + (out->dots && leading > 0 ? leading : 0);
+    DT_CHECK(call->out_axes <= DT_MAX_AXES, DT_ERR_SHAPE, "%s \"%s\": the result has %d axes",
+             call->op->name, call->op->axes, call->out_axes);
+    for (int a = 0; a < call->out_axes; a++) {
+        const int letter = dti_letter_of(out, call->out_axes, a);
+        /* A letter that only the result has takes its extent from the row's own shape rule. */
+        call->out_shape[a] = bound[letter].operand < 0 ? -1 : bound[letter].extent;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operators by name: each packs its attributes and applies its row. */
+#include <string.h>
+
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/rules.h"
+#include "dtensor/tape.h"
+
+static dt_tensor *unary(dt_tape *t, const dt_op *op, const void *attr, dt_tensor *x)
+{
+    return dt_apply(t, op, attr, 1, (dt_tensor *[]){ x });
+}
+
+static dt_tensor *binary(dt_tape *t, const dt_op *op, const void *attr, dt_tensor *x, dt_tensor *y)
+{
+    return dt_apply(t, op, attr, 2, (dt_tensor *[]){ x, y });
+}
+
+dt_tensor *dt_add(dt_tape *t, dt_tensor *x, dt_tensor *y)
+{
+    return binary(t, &dti_op_add, NULL, x, y);
+}
+
+dt_tensor *dt_mul(dt_tape *t, dt_tensor *x, dt_tensor *y)
+{
+    return binary(t, &dti_op_mul, NULL, x, y);
+}
+
+dt_tensor *dt_silu(dt_tape *t, dt_tensor *x)
+{
+    return unary(t, &dti_op_silu, NULL, x);
+}
+
+dt_tensor *dt_gelu_new(dt_tape *t, dt_tensor *x)
+{
+    return unary(t, &dti_op_gelu_new, NULL, x);
+}
+
+dt_tensor *dt_silu_mul(dt_tape *t, dt_tensor *gate, dt_tensor *up)
+{
+    return binary(t, &dti_op_silu_mul, NULL, gate, up);
+}
+
+dt_tensor *dt_cast(dt_tape *t, dt_tensor *x, dt_dtype dtype)
+{
+    if (x != NULL && x->local.dtype == dtype) return x;
+    return unary(t, &dti_op_cast, &(dti_dtype_attr){ dtype }, x);
+}
+
+dt_tensor *dt_linear(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *bias)
+{
+    const dti_dtype_attr attr = { x != NULL ? x->local.dtype : DT_F32 };
+
+    if (bias == NULL) return binary(t, &dti_op_linear, &attr, x, w);
+    return dt_apply(t, &dti_op_linear_bias, &attr, 3, (dt_tensor *[]){ x, w, bias });
+}
+
+dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)
+{
+    return binary(t, &dti_op_add_bias,
+                  &(dti_dtype_attr){ bias != NULL ? bias->local.dtype : DT_F32 }, x, bias);
+}
+
+dt_tensor *dt_rms_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
+{
+    return binary(t, &dti_op_rms_norm, &(dti_norm_attr){ eps }, x, w);
+}
+
+dt_tensor *dt_layer_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *b, float eps)
+{
+    return dt_apply(t, &dti_op_layer_norm, &(dti_norm_attr){ eps }, 3, (dt_tensor *[]){ x, w, b });
+}
+
+dt_tensor *dt_embedding(dt_tape *t, dt_tensor *ids, dt_tensor *table)
+{
+    return binary(t, &dti_op_embedding, NULL, ids, table);
+}
+
+dt_tensor *dt_rope_table(dt_tape *t, dt_tensor *positions, dt_tensor *inv_freq, float factor,
+                         dt_dtype dtype)
+{
+    return binary(t, &dti_op_rope_table, &(dti_rope_table_attr){ dtype, factor }, positions, inv_freq);
+}
+
+dt_tensor *dt_rope(dt_tape *t, dt_tensor *x, dt_tensor *table)
+{
+    return binary(t, &dti_op_rope, NULL, x, table);
+}
+
+dt_tensor *dt_heads(dt_tape *t, dt_tensor *x, int64_t head_dim)
+{
+    return unary(t, &dti_op_heads, &(dti_heads_attr){ head_dim }, x);
+}
+
+dt_tensor *dt_unheads(dt_tape *t, dt_tensor *x)
+{
+    return unary(t, &dti_op_unheads, NULL, x);
+}
+
+dt_tensor *dt_kv_write(dt_tape *t, dt_tensor *k, dt_tensor *positions, dt_tensor *cache)
+{
+    return dt_apply(t, &dti_op_kv_write, NULL, 3, (dt_tensor *[]){ k, positions, cache });
+}
+
+dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_tensor *positions,
+                        const dt_attention_options *o)
+{
+    dti_attention_attr attr;
+
+    if (o == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_attention: options is NULL");
+    memset(&attr, 0, sizeof attr); /* its padding is part of the cache key */
+    attr.n_heads = o->n_heads;
+    attr.n_kv_heads = o->n_kv_heads;
+    attr.window = o->window;
+    attr.scale = o->scale;
+    return dt_apply(t, &dti_op_attention, &attr, 4, (dt_tensor *[]){ q, k, v, positions });
+}
+
+dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int64_t begin, int64_t count)
+{
+    return unary(t, &dti_op_slice, &(dti_slice_attr){ begin, count }, x);
+}
+
+dt_tensor *dt_argmax_key(dt_tape *t, dt_tensor *x)
+{
+    return unary(t, &dti_op_argmax_key, NULL, x);
+}
+
+dt_tensor *dt_argmax_id(dt_tape *t, dt_tensor *key)
+{
+    return unary(t, &dti_op_argmax_id, NULL, key);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rules of rows whose shapes or placements letters cannot say: views that split or merge axes, tables
+ * that double an axis, and attention, where query heads read kv heads of another axis. */
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/rules.h"
+
+/* [b, t, h e] -> [b, t, h, e] */
+dt_status dti_heads_infer(dti_op_call *call)
+{
+    const int64_t head_dim = ((const dti_heads_attr *)call->attr)->head_dim;
+
+    DT_TRY(dti_infer_letters(call));
+    DT_CHECK(head_dim > 0 && call->in[0]->shape[2] % head_dim == 0, DT_ERR_SHAPE,
+             "heads: axis 2 has %lld columns, which heads of %lld do not divide",
+             (long long)call->in[0]->shape[2], (long long)head_dim);
+    call->out_shape[2] = call->in[0]->shape[2] / head_dim;
+    call->out_shape[3] = head_dim;
+    return DT_OK;
+}
+
+dt_status dti_heads_shard(dti_op_call *call)
+{
+    const int64_t head_dim = ((const dti_heads_attr *)call->attr)->head_dim;
+    const dt_layout *x = call->in[0]->layout;
+
+    DT_TRY(dti_shard_letters(call));
+    for (int m = 0; m < x->n_dims; m++) {
+        const dt_placement *p = &call->in_place[0][m];
+        if (x->dim_size[m] == 1 || p->kind != DT_PLACE_SHARD || p->axis != 2) continue;
+        if (p->unit % head_dim != 0) {
+            DT_TRY(dti_op_clash(call, m, "axis 2 is cut in units of %lld, which splits heads of %lld",
+                                (long long)p->unit, (long long)head_dim));
+            continue;
+        }
+        call->out_place[m] = *p;
+        call->out_place[m].unit = p->unit / head_dim;
+    }
+    return DT_OK;
+}
+
+/* [b, t, h, e] -> [b, t, h e] */
+dt_status dti_unheads_infer(dti_op_call *call)
+{
+    DT_TRY(dti_infer_letters(call));
+    call->out_shape[2] = call->in[0]->shape[2] * call->in[0]->shape[3];
+    return DT_OK;
+}
+
+dt_status dti_unheads_shard(dti_op_call *call)
+{
+    const dt_layout *x = call->in[0]->layout;
+
+    DT_TRY(dti_shard_letters(call));
+    for (int m = 0; m < x->n_dims; m++)
+        if (x->dim_size[m] > 1 && call->in_place[0][m].kind == DT_PLACE_SHARD &&
+            call->in_place[0][m].axis == 2) {
+            call->out_place[m] = call->in_place[0][m];
+            call->out_place[m].unit *= call->in[0]->shape[3];
+        }
+    return DT_OK;
+}
+
+/* positions [b, t], inv_freq [r] -> [b, t, 2 r] */
+dt_status dti_rope_table_infer(dti_op_call *call)
+{
+    DT_TRY(dti_infer_letters(call));
+    call->out_shape[2] = 2 * call->in[1]->shape[0];
+    return DT_OK;
+}
+
+dt_status dti_rope_infer(dti_op_call *call)
+{
+    const int64_t e = call->in[0]->n_axes == 4 ? call->in[0]->shape[3] : 0;
+
+    DT_TRY(dti_infer_letters(call));
+    DT_CHECK(call->in[1]->shape[2] <= e && call->in[1]->shape[2] % 2 == 0, DT_ERR_SHAPE,
+             "rope: a table of %lld columns rotates heads of %lld: it must be even and not wider",
+             (long long)call->in[1]->shape[2], (long long)e);
+    return DT_OK;
+}
+
+dt_status dti_slice_infer(dti_op_call *call)
+{
+    const dti_slice_attr *attr = call->attr;
+    const dt_tensor *x = call->in[0];
+    int64_t begin;
+
+    DT_CHECK(x->n_axes >= 2, DT_ERR_SHAPE, "slice: a tensor of %d axes has no axis 1", x->n_axes);
+    begin = attr->begin < 0 ? attr->begin + x->shape[1] : attr->begin;
+    DT_CHECK(begin >= 0 && attr->count >= 0 && begin + attr->count <= x->shape[1], DT_ERR_SHAPE,
+             "slice: rows %lld to %lld of an axis of %lld", (long long)begin,
+             (long long)(begin + attr->count), (long long)x->shape[1]);
+    call->out_axes = x->n_axes;
+    for (int a = 0; a < x->n_axes; a++) call->out_shape[a] = x->shape[a];
+    call->out_shape[1] = attr->count;
+    return DT_OK;
+}
+
+dt_status dti_slice_shard(dti_op_call *call)
+{
+    const dt_layout *x = call->in[0]->layout;
+
+    for (int m = 0; m < x->n_dims; m++) {
+        const dt_placement p = call->in_place[0][m];
+        call->out_place[m] = p;
+        if (x->dim_size[m] > 1 && p.kind == DT_PLACE_SHARD && p.axis == 1)
+            DT_TRY(dti_op_clash(call, m, "operand 0 is Shard(1) but axis 1 must be whole"));
+    }
+    return DT_OK;
+}
+
+/* Does every coordinate of mesh dim m hold the kv heads that its query heads read? */
+static bool heads_meet(const dti_attention_attr *attr, const dt_placement *q, const dt_placement *k,
+                       int p)
+{
+    const int64_t group = attr->n_heads / attr->n_kv_heads;
+
+    for (int coord = 0; coord < p; coord++) {
+        int64_t q0 = 0, q1 = attr->n_heads, k0 = 0, k1 = attr->n_kv_heads;
+        if (q->kind == DT_PLACE_SHARD) dti_shard_range(q, attr->n_heads, p, coord, &q0, &q1);
+        if (k->kind == DT_PLACE_SHARD) dti_shard_range(k, attr->n_kv_heads, p, coord, &k0, &k1);
+        if (q0 < q1 && (q0 / group < k0 || (q1 - 1) / group >= k1)) return false;
+    }
+    return true;
+}
+
+static dt_status attention_dim(dti_op_call *call, int m, int p)
+{
+    enum { Q, K, V, POSITIONS };
+    const dti_attention_attr *attr = call->attr;
+    dt_placement(*in)[DT_MAX_DIMS] = call->in_place;
+    char q[48], k[48];
+    int batch_cuts = 0;
+
+    for (int i = 0; i < call->n; i++) {
+        const dt_placement *x = &in[i][m];
+        if (x->kind == DT_PLACE_PARTIAL)
+            return dti_op_clash(call, m, "operand %d is Partial and must be reduced", i);
+        if (x->kind == DT_PLACE_SHARD && x->axis == 0) batch_cuts++;
+        if (x->kind == DT_PLACE_SHARD && x->axis != 0 && (i == POSITIONS || x->axis != 2))
+            return dti_op_clash(call, m, "operand %d is %s but only batch and heads may be cut", i,
+                                dti_place_text(x, q));
+    }
+    if (batch_cuts > 0) return dti_shard_letters(call); /* all cut alike, or a clash */
+    if (in[K][m].kind != in[V][m].kind ||
+        (in[K][m].kind == DT_PLACE_SHARD &&
+         (in[K][m].unit != in[V][m].unit || in[K][m].replicas != in[V][m].replicas)))
+        return dti_op_clash(call, m, "keys are %s and values are %s", dti_place_text(&in[K][m], q),
+                            dti_place_text(&in[V][m], k));
+    if (!heads_meet(attr, &in[Q][m], &in[K][m], p))
+        return dti_op_clash(call, m,
+                            "query heads are %s and kv heads %s (%lld and %lld heads over %d ranks): a "
+                            "rank would miss the kv heads its query heads read",
+                            dti_place_text(&in[Q][m], q), dti_place_text(&in[K][m], k),
+                            (long long)attr->n_heads, (long long)attr->n_kv_heads, p);
+    call->out_place[m] = in[Q][m];
+    return DT_OK;
+}
+
+dt_status dti_attention_shard(dti_op_call *call)
+{
+    const dti_attention_attr *attr = call->attr;
+    const dt_layout *grid = call->in[0]->layout;
+
+    DT_CHECK(attr->n_kv_heads > 0 && attr->n_heads % attr->n_kv_heads == 0, DT_ERR_ARG,
+             "attention: %lld heads cannot share %lld kv heads", (long long)attr->n_heads,
+             (long long)attr->n_kv_heads);
+    for (int m = 0; m < grid->n_dims; m++) {
+        call->out_place[m] = DT_REPLICATE;
+        if (grid->dim_size[m] > 1) DT_TRY(attention_dim(call, m, grid->dim_size[m]));
+    }
+    return DT_OK;
+}
+
+dt_status dti_attention_infer(dti_op_call *call)
+{
+    const dti_attention_attr *attr = call->attr;
+
+    DT_TRY(dti_infer_letters(call));
+    DT_CHECK(call->in[0]->shape[2] == attr->n_heads && call->in[1]->shape[2] == attr->n_kv_heads,
+             DT_ERR_SHAPE, "attention: operands have %lld heads and %lld kv heads, attributes say "
+             "%lld and %lld", (long long)call->in[0]->shape[2], (long long)call->in[1]->shape[2],
+             (long long)attr->n_heads, (long long)attr->n_kv_heads);
+    return DT_OK;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One call of an operator: look up the decision, make the result, run the kernel. A warm call does no
+ * malloc, takes no lock and touches no string. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/ops/cache.h"
+#include "dtensor/tape.h"
+#include "mesh/runtime.h"
+
+static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in, dti_op_key *key)
+{
+    memset(key, 0, sizeof *key);
+    key->op = op;
+    key->mesh = in[0]->mesh;
+    key->dtypes = ~(uint64_t)0;
+    for (int i = 0; i < n; i++) {
+        key->in[i] = in[i]->layout;
+        key->dtypes = key->dtypes << 8 | (uint64_t)in[i]->local.dtype;
+    }
+    if (attr != NULL) memcpy(key->attr, attr, op->attr_bytes);
+}
+
+static dt_status look_up(dt_tape *t, dti_op_cache *cache, const dti_op_key *key, dt_tensor *const *in,
+                         int n, dti_decision **out)
+{
+    const uint64_t hash = dti_op_key_hash(key);
+    dti_decision *d = dti_op_cache_find(cache, key, hash);
+
+    cache->calls++;
+    if (d == NULL) {
+        cache->misses++;
+        DT_TRY(dti_op_decide(cache, key, t->moves, in, n, &d));
+        d->hash = hash;
+        DT_TRY(dti_op_cache_add(cache, d));
+    }
+    *out = d;
+    return DT_OK;
+}
+
+static bool memo_fits(const dti_op_memo *memo, dt_tensor *const *in, int n)
+{
+    const int64_t *at = memo->extents;
+
+    if (memo->n_extents == 0) return false;
+    for (int i = 0; i < n; i++)
+        for (int a = 0; a < in[i]->n_axes; a++)
+            if (*at++ != in[i]->shape[a]) return false;
+    return true;
+}
+
+/* Shapes that were not seen with this decision before: infer, and remember if they fit a memo. */
+static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo *memo)
+{
+    dti_op_call call = { .op = d->key.op, .letters = d->letters, .attr = d->key.attr, .n = n, .in = in };
+    int n_extents = 0;
+
+    DT_TRY(call.op->infer != NULL ? call.op->infer(&call) : dti_infer_letters(&call));
+    memcpy(memo->out_shape, call.out_shape, sizeof memo->out_shape);
+    memo->out_local.dtype = d->out_dtype;
+    dti_tensor_local_shape(in[0]->mesh, d->out_layout, d->out_axes, memo->out_shape,
+                           &memo->out_local);
+    for (int i = 0; i < n; i++)
+        for (int a = 0; a < in[i]->n_axes; a++, n_extents++)
+            if (n_extents < DTI_MEMO_EXTENTS) memo->extents[n_extents] = in[i]->shape[a];
+    memo->n_extents = n_extents <= DTI_MEMO_EXTENTS ? n_extents : 0;
+    return DT_OK;
+}
+
+static dt_status shapes_of(dti_decision *d, dt_tensor *const *in, int n, const dti_op_memo **out)
+{
+    dti_op_memo fresh;
+
+    for (int k = 0; k < DTI_N_MEMOS; k++)
+        if (memo_fits(&d->memo[k], in, n)) {
+            *out = &d->memo[k];
+            return DT_OK;
+        }
+    DT_TRY(infer(d, in, n, &fresh));
+    d->memo[d->next_memo] = fresh;
+    *out = &d->memo[d->next_memo];
+    d->next_memo = (d->next_memo + 1) % DTI_N_MEMOS;
+    return DT_OK;
+}
+
+/* Operands that the decision wants cut or moved first; new ones belong to the tape. */
+static dt_status move_operands(dt_tape *t, const dti_decision *d, int n, dt_tensor **in)
+{
+    for (int i = 0; i < n; i++) {
+        dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+        dt_tensor *y;
+
+        if (d->in_want[i] == NULL) continue;
+        if (t->moves == DT_MOVES_FORBID && !dti_move_is_local(in[i]->layout, d->in_want[i]))
+            DT_FAIL(DT_ERR_LAYOUT, "%s \"%s\": operand %d does not lie as the others are cut, and "
+                    "slicing it needs communication; redistribute it first", d->key.op->name,
+                    d->key.op->axes, i);
+        DT_TRY(dti_redistribute(in[i], d->in_want[i], moved, &y));
+        in[i] = dti_tape_push(t, y);
+        for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+            t->comm[k].calls += moved[k].calls;
+            t->comm[k].bytes += moved[k].bytes;
+            if (moved[k].calls > 0 && t->moves == DT_MOVES_TRACE)
+                dti_runtime_log(t->rt, DT_LOG_INFO, "%s: operand %d was redistributed, %lld bytes",
+                                d->key.op->name, i, (long long)moved[k].bytes);
+        }
+    }
+    return DT_OK;
+}
+
+/* The result's header and, unless it shares an operand's, its storage. */
+static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, dt_tensor *const *in,
+                             int n, dt_tensor **out)
+{
+    const uint32_t flags = d->key.op->flags;
+    const dt_tensor *shared = (flags & DT_OP_VIEW) != 0           ? in[0]
+                              : (flags & DT_OP_INPLACE_LAST) != 0 ? in[n - 1]
+                                                                  : NULL;
+    dti_device *device = in[0]->device;
+    dt_tensor *y;
+
+    DT_TRY(dti_tensor_take(device, &y));
+    y->mesh = dt_mesh_retain(in[0]->mesh);
+    y->layout = d->out_layout;
+    y->n_axes = d->out_axes;
+    memcpy(y->shape, shapes->out_shape, sizeof y->shape);
+    y->local = shapes->out_local;
+    y->storage = NULL;
+    if (shared != NULL) {
+        y->storage = dti_storage_retain(shared->storage);
+        y->local.data = shared->local.data;
+    } else {
+        const dt_status st = dti_storage_create(
+            device->memory, (size_t)dti_local_count(&y->local) * dt_dtype_size(d->out_dtype), true,
+            &y->storage);
+        if (st != DT_OK) {
+            dt_tensor_release(&y);
+            return dti_error_frame(st, __func__, __FILE__, __LINE__);
+        }
+        y->local.data = y->storage->data;
+    }
+    *out = y;
+    return DT_OK;
+}
+
+static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                            dt_tensor *y)
+{
+    dt_local locals[DT_OP_MAX_IN];
+    const dt_kargs args = { .in = locals, .out = &y->local, .attr = attr, .cpu = y->device->cpu,
+                            .n_in = n, .n_out = 1 };
+
+    for (int i = 0; i < n; i++) locals[i] = in[i]->local;
+    DT_TRY(op->cpu(&args));
+    return DT_OK;
+}
+
+static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
+                       dt_tensor **out)
+{
+    const dti_op_memo *shapes = NULL;
+    dti_op_cache *cache;
+    dti_decision *d = NULL;
+    dti_op_key key;
+    dt_status st;
+
+    DT_TRY(dti_op_cache_of(t->rt, &cache));
+    make_key(op, attr, n, in, &key);
+    DT_TRY(look_up(t, cache, &key, in, n, &d));
+    DT_TRY(shapes_of(d, in, n, &shapes));
+    if (d->wants_moves) DT_TRY(move_operands(t, d, n, in));
+    DT_TRY(make_result(d, shapes, in, n, out));
+    if ((op->flags & DT_OP_VIEW) != 0 || !dt_mesh_is_member(in[0]->mesh)) return DT_OK;
+    st = run_kernel(op, attr, n, in, *out);
+    if (st != DT_OK) dt_tensor_release(out);
+    return st;
+}
+
+dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in)
+{
+    dt_tensor *operands[DT_OP_MAX_IN];
+    dt_tensor *y = NULL;
+    dt_status st;
+
+    if (t->status != DT_OK) return NULL;
+    if (op == NULL || n < 1 || n > DT_OP_MAX_IN)
+        return dt_tape_fail(t, DT_ERR_ARG, "an operator call with %d operands: 1 to %d are possible", n,
+                            DT_OP_MAX_IN);
+    for (int i = 0; i < n; i++) {
+        operands[i] = in[i];
+        if (in[i] == NULL) return dt_tape_fail(t, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
+    }
+    st = apply(t, op, attr, n, operands, &y);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return dti_tape_push(t, y);
+}

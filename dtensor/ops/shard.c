@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sharding rule that follows from the letters, one mesh dim at a time. Operands cut at one letter
+ * stay put; a Replicate operand that has the letter is sliced locally; a letter that reaches the
+ * result leaves Shard there, one that vanishes leaves Partial. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dtensor/ops/rules.h"
+
+const char *dti_place_text(const dt_placement *place, char buffer[48])
+{
+    static const char *const reduces[] = { "sum", "avg", "min", "max", "prod" };
+
+    switch (place->kind) {
+    case DT_PLACE_SHARD:
+        if (place->unit > 1 || place->replicas > 1)
+            (void)snprintf(buffer, 48, "Shard(%d, unit %lld, replicas %d)", place->axis,
+                           (long long)place->unit, place->replicas);
+        else
+            (void)snprintf(buffer, 48, "Shard(%d)", place->axis);
+        break;
+    case DT_PLACE_PARTIAL:
+        (void)snprintf(buffer, 48, "Partial(%s)", reduces[place->reduce]);
+        break;
+    default:
+        (void)snprintf(buffer, 48, "Replicate");
+    }
+    return buffer;
+}
+
+dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+
+    if (call->may_move) {
+        for (int i = 0; i < call->n; i++) call->in_place[i][m] = DT_REPLICATE;
+        call->out_place[m] = DT_REPLICATE;
+        return DT_OK;
+    }
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    DT_FAIL(DT_ERR_LAYOUT, "%s \"%s\": on mesh dim \"%s\" %s; redistribute it first", call->op->name,
+            call->op->axes, dt_mesh_dim_name(call->in[0]->mesh, m), text);
+}
+
+/* Partial operands on mesh dim m, none of them cut there. */
+static dt_status shard_partial(dti_op_call *call, int m, int n_partial, int first)
+{
+    const dt_placement p = call->in_place[first][m];
+    const bool sums = p.reduce == DT_SUM || p.reduce == DT_AVG;
+    char text[48];
+
+    if ((call->op->flags & DT_OP_LINEAR) && n_partial == call->n) {
+        for (int i = 0; i < call->n; i++)
+            if (!sums || call->in_place[i][m].reduce != p.reduce)
+                return dti_op_clash(call, m, "operand %d is %s, which does not pass through", i,
+                                    dti_place_text(&call->in_place[i][m], text));
+        call->out_place[m] = p;
+        return DT_OK;
+    }
+    if ((call->op->flags & DT_OP_BILINEAR) && n_partial == 1 && sums) {
+        for (int i = 0; i < call->n; i++)
+            if (call->in_place[i][m].kind == DT_PLACE_SHARD)
+                return dti_op_clash(call, m, "operand %d is Partial and operand %d is %s", first, i,
+                                    dti_place_text(&call->in_place[i][m], text));
+        call->out_place[m] = p;
+        return DT_OK;
+    }
+    return dti_op_clash(call, m, "operand %d is %s and must be reduced", first,
+                        dti_place_text(&p, text));
+}
+
+static void letter_text(int letter, char text[24])
+{
+    if (letter < DTI_DOTS)
+        (void)snprintf(text, 24, "axis %c", 'a' + letter);
+    else
+        (void)snprintf(text, 24, "leading axis %d", letter - DTI_DOTS);
+}
+
+/* Operand `first` is cut on mesh dim m; the others must agree or be free to slice. */
+static dt_status shard_cut(dti_op_call *call, int m, int first)
+{
+    const dti_letters *l = call->letters;
+    const dt_placement cut = call->in_place[first][m];
+    const int letter = dti_letter_of(&l->in[first], call->in[first]->n_axes, cut.axis);
+    char one[48], two[48], name[24];
+    int axis;
+
+    letter_text(letter, name);
+    if (letter < DTI_DOTS && (l->whole >> letter & 1u))
+        return dti_op_clash(call, m, "operand %d is %s but %s must be whole", first,
+                            dti_place_text(&cut, one), name);
+    for (int i = 0; i < call->n; i++) {
+        dt_placement *p = &call->in_place[i][m];
+        axis = dti_axis_of(&l->in[i], call->in[i]->n_axes, letter);
+        if (p->kind == DT_PLACE_SHARD) {
+            if (p->axis != axis || p->unit != cut.unit || p->replicas != cut.replicas)
+                return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere",
+                                    first, dti_place_text(&cut, one), i, dti_place_text(p, two));
+        } else if (axis >= 0) {
+            *p = cut;
+            p->axis = axis;
+        }
+    }
+    axis = dti_axis_of(&l->out, call->out_axes, letter);
+    call->out_place[m] = cut;
+    call->out_place[m].axis = axis;
+    if (axis < 0) {
+        if (cut.replicas > 1)
+            return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies", first,
+                                dti_place_text(&cut, one), name);
+        call->out_place[m] = DT_PARTIAL((call->op->flags & DT_OP_REDUCE_MAX) ? DT_MAX : DT_SUM);
+        call->reduced = true;
+    }
+    return DT_OK;
+}
+
+static dt_status shard_dim(dti_op_call *call, int m)
+{
+    int n_partial = 0, first_partial = -1, first_cut = -1;
+
+    for (int i = call->n - 1; i >= 0; i--) {
+        const dt_placement *p = &call->in_place[i][m];
+        if (p->kind == DT_PLACE_PARTIAL) {
+            n_partial++;
+            first_partial = i;
+        } else if (p->kind == DT_PLACE_SHARD) {
+            first_cut = i;
+        }
+    }
+    call->out_place[m] = DT_REPLICATE;
+    if (n_partial > 0) return shard_partial(call, m, n_partial, first_partial);
+    if (first_cut >= 0) return shard_cut(call, m, first_cut);
+    return DT_OK;
+}
+
+dt_status dti_shard_letters(dti_op_call *call)
+{
+    const dt_layout *grid = call->in[0]->layout;
+
+    for (int m = 0; m < grid->n_dims; m++) {
+        call->out_place[m] = DT_REPLICATE;
+        if (grid->dim_size[m] > 1) DT_TRY(shard_dim(call, m));
+    }
+    return DT_OK;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dtensor/tape.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
+
+dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
+{
+    dt_status st = DT_OK;
+    dt_tape *t;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
+    DT_TRY(dti_new(sizeof *t, &t));
+    t->rt = rt;
+    t->n_scopes = 1;
+    DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
+    dti_runtime_count(rt, 1);
+    *out = t;
+    return DT_OK;
+
+fail:
+    dti_free(t);
+    return st;
+}
+
+static void release_from(dt_tape *t, size_t first)
+{
+    while (t->n_owned > first) dt_tensor_release(&t->owned[--t->n_owned]);
+}
+
+void dt_tape_reset(dt_tape *t)
+{
+    release_from(t, 0);
+    t->n_scopes = 1;
+    t->status = DT_OK;
+    memset(t->comm, 0, sizeof t->comm);
+}
+
+void dt_tape_release(dt_tape **tape)
+{
+    dt_tape *t = tape ? *tape : NULL;
+
+    if (t == NULL) return;
+    *tape = NULL;
+    release_from(t, 0);
+    dti_runtime_count(t->rt, -1);
+    dti_free(t->owned);
+    dti_free(t);
+}
+
+dt_status dt_tape_status(dt_tape *t)
+{
+    if (t->status != DT_OK) dti_error_restore(&t->error);
+    return t->status;
+}
+
+dt_tensor *dti_tape_latch(dt_tape *t, dt_status status)
+{
+    char path[256] = "";
+    size_t used = 0;
+
+    if (t->status != DT_OK) return NULL;
+    for (int i = 1; i < t->n_scopes && used < sizeof path; i++)
+        used += (size_t)snprintf(path + used, sizeof path - used, i > 1 ? ".%s" : "%s",
+                                 t->scopes[i].name);
+    if (used > 0) dti_error_prefix("%s", path);
+    t->status = status;
+    t->error = *dt_last_error();
+    if (status == DT_ERR_MEMORY || status == DT_ERR_IO || status == DT_ERR_DEVICE ||
+        status == DT_ERR_INTERNAL)
+        dti_runtime_abort(t->rt);
+    return NULL;
+}
+
+dt_tensor *dt_tape_fail(dt_tape *t, dt_status code, const char *fmt, ...)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return dti_tape_latch(t, dti_error_set(code, __func__, __FILE__, __LINE__, "%s", text));
+}
+
+dt_tensor *dti_tape_push(dt_tape *t, dt_tensor *x)
+{
+    if (t->n_owned == t->owned_capacity) {
+        const dt_status st = dti_grow((void **)&t->owned, &t->owned_capacity, t->n_owned + 1,
+                                      sizeof(dt_tensor *));
+        if (st != DT_OK) {
+            dt_tensor_release(&x);
+            return dti_tape_latch(t, st);
+        }
+    }
+    t->owned[t->n_owned++] = x;
+    return x;
+}
+
+dt_tensor *dt_tape_own(dt_tape *t, dt_tensor *x)
+{
+    if (t->status != DT_OK) {
+        dt_tensor_release(&x);
+        return NULL;
+    }
+    if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_tape_own: x is NULL");
+    return dti_tape_push(t, x);
+}
+
+void dt_scope_begin(dt_tape *t, const char *name)
+{
+    if (t->status != DT_OK) return;
+    if (t->n_scopes == DTI_MAX_SCOPES) {
+        dt_tape_fail(t, DT_ERR_ARG, "scope \"%s\": more than %d scopes are open; is a dt_scope_end() "
+                     "missing?", name, DTI_MAX_SCOPES);
+        return;
+    }
+    t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned };
+}
+
+dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
+{
+    size_t first;
+    bool mine = false;
+
+    if (t->status != DT_OK) return NULL;
+    if (t->n_scopes == 1)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_scope_end() without a dt_scope_begin()");
+    first = t->scopes[--t->n_scopes].first;
+    for (size_t i = t->n_owned; keep != NULL && i > first && !mine; i--)
+        if (t->owned[i - 1] == keep) { /* it takes the first place, its reference stays */
+            t->owned[i - 1] = t->owned[first];
+            t->owned[first] = keep;
+            mine = true;
+        }
+    release_from(t, mine ? first + 1 : first);
+    return keep;
+}
+
+void dt_tape_set_moves(dt_tape *t, dt_moves policy)
+{
+    t->moves = policy;
+}
+
+dt_comm_counter dt_tape_comm(const dt_tape *t, dt_comm_kind kind)
+{
+    const bool known = (int)kind >= 0 && kind < DT_N_COMM_KINDS;
+
+    return known ? t->comm[kind] : (dt_comm_counter){ 0, 0 };
+}
+
+dt_runtime *dt_tape_runtime(const dt_tape *t)
+{
+    return t->rt;
+}
+
+dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
+{
+    const dt_layout *layout;
+    dt_tensor *y;
+    dt_status st;
+
+    if (t->status != DT_OK) return NULL;
+    if (x == NULL || want == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move: x or want is NULL");
+    st = dti_tensor_layout(x, want, &layout);
+    if (st == DT_OK && layout == x->layout) return x;
+    if (st == DT_OK) st = dti_redistribute(x, layout, t->comm, &y);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return dti_tape_push(t, y);
+}
+
+dt_tensor *dt_move_dim(dt_tape *t, dt_tensor *x, int dim, dt_placement want)
+{
+    dt_placement place[DT_MAX_DIMS];
+
+    if (t->status != DT_OK) return NULL;
+    if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: x is NULL");
+    if (dim < 0 || dim >= x->layout->n_dims)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: mesh dim %d of a mesh that has %d", dim,
+                            x->layout->n_dims);
+    memcpy(place, x->layout->place, sizeof place);
+    place[dim] = want;
+    return dt_move(t, x, place);
+}

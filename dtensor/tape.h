@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The struct behind dt_tape, for this room only. */
+#ifndef DTI_TAPE_H
+#define DTI_TAPE_H
+
+#include <dtensor/tensor.h>
+
+#include "dtensor/device/device.h"
+
+enum { DTI_MAX_SCOPES = 16 };
+
+typedef struct dti_scope {
+    const char *name;
+    size_t first; /* entry of `owned` at which the scope's tensors begin */
+} dti_scope;
+
+struct dt_tape {
+    dt_runtime *rt;
+    dti_device *device;
+    dt_status status;
+    dt_moves moves;
+    int n_scopes;
+    dti_scope scopes[DTI_MAX_SCOPES];
+    dt_tensor **owned; /* one reference each, oldest first */
+    size_t n_owned;
+    size_t owned_capacity;
+    dt_comm_counter comm[DT_N_COMM_KINDS];
+    dt_error error; /* valid if status is not DT_OK */
+};
+
+/* Latches the thread's error record, with the scopes' names before the message. Errors that this rank
+ * alone can have (memory, files, device, internal) free the other ranks. Returns NULL. */
+dt_tensor *dti_tape_latch(dt_tape *tape, dt_status status);
+
+/* Takes over a reference of `x`. */
+dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
+
+#endif

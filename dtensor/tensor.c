@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
+
+void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_axes,
+                            const int64_t *shape, dt_local *local)
+{
+    int coord[DT_MAX_DIMS];
+
+    local->n_axes = n_axes;
+    for (int a = 0; a < n_axes; a++) {
+        local->shape[a] = shape[a];
+        local->offset[a] = 0;
+    }
+    if (!dt_mesh_is_member(mesh)) {
+        for (int a = 0; a < n_axes; a++) local->shape[a] = 0;
+        return;
+    }
+    if (layout->shard_dims == 0) return;
+    for (int m = 0; m < layout->n_dims; m++) coord[m] = dt_mesh_coord(mesh, m);
+    for (int a = 0; a < n_axes; a++) {
+        int64_t end;
+        dti_layout_axis_range(layout, a, shape[a], coord, &local->offset[a], &end);
+        local->shape[a] = end - local->offset[a];
+    }
+}
+
+dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
+{
+    dt_tensor *x = device->free_tensors;
+
+    if (x != NULL)
+        device->free_tensors = x->next;
+    else
+        DT_TRY(dti_new(sizeof *x, &x));
+    x->device = device;
+    x->refs = 1;
+    dti_runtime_count(device->rt, 1);
+    *out = x;
+    return DT_OK;
+}
+
+static dt_status check_shape(dt_dtype dtype, int n_axes, const int64_t *shape)
+{
+    int64_t n = (int64_t)dt_dtype_size(dtype);
+
+    DT_CHECK(n > 0, DT_ERR_ARG, "%d is no dtype", (int)dtype);
+    for (int a = 0; a < n_axes; a++) {
+        DT_CHECK(shape[a] >= 0, DT_ERR_SHAPE, "axis %d has extent %lld", a, (long long)shape[a]);
+        DT_CHECK(dti_mul_i64(n, shape[a] > 0 ? shape[a] : 1, &n), DT_ERR_SHAPE,
+                 "a tensor of %d axes exceeds 2^63 bytes at axis %d (extent %lld)", n_axes, a,
+                 (long long)shape[a]);
+    }
+    return DT_OK;
+}
+
+dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                            const int64_t *shape, dt_tensor **out)
+{
+    dti_device *device;
+    dt_tensor *x;
+
+    *out = NULL;
+    DT_TRY(check_shape(dtype, layout->n_axes, shape));
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY(dti_tensor_take(device, &x));
+    x->mesh = dt_mesh_retain(mesh);
+    x->layout = layout;
+    x->n_axes = layout->n_axes;
+    memcpy(x->shape, shape, (size_t)x->n_axes * sizeof *shape);
+    x->storage = NULL;
+    x->next = NULL;
+    x->local.data = NULL;
+    x->local.dtype = dtype;
+    dti_tensor_local_shape(mesh, layout, x->n_axes, shape, &x->local);
+    *out = x;
+    return DT_OK;
+}
+
+static dt_status create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                        const int64_t *shape, bool pool, dt_tensor **out)
+{
+    dt_tensor *x;
+    dt_status st;
+
+    DT_TRY(dti_tensor_header(mesh, layout, dtype, shape, &x));
+    st = dti_storage_create(x->device->memory,
+                            (size_t)dti_local_count(&x->local) * dt_dtype_size(dtype), pool,
+                            &x->storage);
+    if (st != DT_OK) {
+        dt_tensor_release(&x);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    x->local.data = x->storage->data;
+    *out = x;
+    return DT_OK;
+}
+
+dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                            const int64_t *shape, dt_tensor **out)
+{
+    *out = NULL;
+    DT_TRY(create(mesh, layout, dtype, shape, true, out));
+    return DT_OK;
+}
+
+dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                                  const int64_t *shape, dt_tensor **out)
+{
+    *out = NULL;
+    DT_TRY(create(mesh, layout, dtype, shape, false, out));
+    return DT_OK;
+}
+
+dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, const int64_t *shape,
+                          dt_tensor **out)
+{
+    dt_tensor *y;
+
+    *out = NULL;
+    DT_ASSERT(layout->n_axes == n_axes);
+    (void)n_axes;
+    DT_TRY(dti_tensor_header(x->mesh, layout, x->local.dtype, shape, &y));
+    DT_ASSERT(dti_local_count(&y->local) == dti_local_count(&x->local));
+    y->storage = dti_storage_retain(x->storage);
+    y->local.data = x->local.data;
+    *out = y;
+    return DT_OK;
+}
+
+dt_tensor *dt_tensor_retain(dt_tensor *x)
+{
+    if (x != NULL) x->refs++;
+    return x;
+}
+
+void dt_tensor_release(dt_tensor **tensor)
+{
+    dt_tensor *x = tensor ? *tensor : NULL;
+
+    if (x == NULL) return;
+    *tensor = NULL;
+    if (--x->refs > 0) return;
+    dti_storage_release(x->storage);
+    dt_mesh_release(&x->mesh);
+    x->storage = NULL;
+    x->next = x->device->free_tensors;
+    x->device->free_tensors = x;
+    dti_runtime_count(x->device->rt, -1);
+}
+
+dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place, const dt_layout **out)
+{
+    dti_layouts *table;
+
+    DT_TRY(dti_layouts_of(dt_mesh_runtime(x->mesh), &table));
+    return dti_layout_intern(table, x->layout->n_dims, x->layout->dim_size, x->n_axes, place, NULL,
+                             out);
+}
+
+static dt_status check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
+                              const int64_t *shape, const dt_layout **layout)
+{
+    DT_CHECK(mesh != NULL && place != NULL, DT_ERR_ARG, "mesh or place is NULL");
+    DT_CHECK(n_axes >= 0 && n_axes <= DT_MAX_AXES, DT_ERR_ARG, "%d axes: 0 to %d are possible",
+             n_axes, DT_MAX_AXES);
+    DT_CHECK(shape != NULL || n_axes == 0, DT_ERR_ARG, "shape is NULL");
+    DT_TRY(dt_layout_get(mesh, n_axes, place, NULL, layout));
+    return DT_OK;
+}
+
+dt_status dt_zeros(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
+                   const int64_t *shape, dt_tensor **out)
+{
+    const dt_layout *layout;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_TRY(check_create(mesh, place, n_axes, shape, &layout));
+    DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT,
+             "a tensor is not created Partial: use dt_from_local() for terms of a sum");
+    DT_TRY(dti_tensor_create_exact(mesh, layout, dtype, shape, out));
+    return DT_OK;
+}
+
+dt_status dt_from_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
+                        const int64_t *shape, const void *data, dt_tensor **out)
+{
+    const dt_layout *layout;
+    dt_tensor *x;
+    size_t bytes;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_TRY(check_create(mesh, place, n_axes, shape, &layout));
+    DT_TRY(dti_tensor_create(mesh, layout, dtype, shape, &x));
+    bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(dtype);
+    if (bytes > 0 && data == NULL) {
+        dt_tensor_release(&x);
+        DT_FAIL(DT_ERR_ARG, "data is NULL, but this rank's piece has %zu bytes", bytes);
+    }
+    if (bytes > 0) memcpy(x->local.data, data, bytes);
+    *out = x;
+    return DT_OK;
+}
+
+dt_mesh *dt_tensor_mesh(const dt_tensor *x)
+{
+    return x->mesh;
+}
+
+const dt_layout *dt_tensor_layout(const dt_tensor *x)
+{
+    return x->layout;
+}
+
+dt_dtype dt_tensor_dtype(const dt_tensor *x)
+{
+    return x->local.dtype;
+}
+
+int dt_tensor_n_axes(const dt_tensor *x)
+{
+    return x->n_axes;
+}
+
+int64_t dt_tensor_extent(const dt_tensor *x, int axis)
+{
+    if (axis < 0) axis += x->n_axes;
+    return axis >= 0 && axis < x->n_axes ? x->shape[axis] : -1;
+}
+
+const dt_local *dt_tensor_local(const dt_tensor *x)
+{
+    return &x->local;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The struct behind dt_tensor, for this room only. */
+#ifndef DTI_TENSOR_INTERNAL_H
+#define DTI_TENSOR_INTERNAL_H
+
+#include <dtensor/tensor.h>
+
+#include "dtensor/device/device.h"
+#include "placements/layout.h"
+
+struct dt_tensor {
+    int refs;
+    int n_axes;
+    dt_mesh *mesh;
+    const dt_layout *layout;
+    dti_device *device;
+    dti_storage *storage;
+    int64_t shape[DT_MAX_AXES]; /* global */
+    dt_local local;
+    dt_tensor *next; /* in the list of free headers */
+};
+
+/* A tensor without storage: header, checked global shape, local shape. */
+dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                            const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* A tensor with uninitialised bytes from the pool. */
+dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                            const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* A zeroed tensor with an exact block of its own: weights and caches. */
+dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                                  const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* The same bytes under another shape and layout whose local piece has as many elements. */
+dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, const int64_t *shape,
+                          dt_tensor **out) DT_MUST_USE;
+
+/* Takes a header from the free list or the heap; every field but refs is the caller's to fill. */
+dt_status dti_tensor_take(dti_device *device, dt_tensor **out) DT_MUST_USE;
+
+/* This rank's piece of `shape` under `layout`; extents 0 for outsiders of the mesh. */
+void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_axes,
+                            const int64_t *shape, dt_local *local);
+
+/* Interns `place` for tensors with x's mesh and axes. */
+dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
+                            const dt_layout **out) DT_MUST_USE;
+
+/* dt_redistribute() to an interned layout; counters may be NULL. */
+dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
+                           dt_tensor **y) DT_MUST_USE;
+
+/* True if every rank already holds its piece of `want`: moving there needs no communication. */
+bool dti_move_is_local(const dt_layout *from, const dt_layout *want);
+
+#endif
