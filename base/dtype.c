@@ -6,8 +6,8 @@ static const struct {
     size_t bytes;
     bool is_float;
 } dtypes[DT_N_DTYPES] = {
-    [DT_F32] = { "f32", 4, true },  [DT_BF16] = { "bf16", 2, true }, [DT_F16] = { "f16", 2, true },
-    [DT_F64] = { "f64", 8, true },  [DT_I32] = { "i32", 4, false },  [DT_I64] = { "i64", 8, false },
+    [DT_F32] = { "f32", 4, true }, [DT_BF16] = { "bf16", 2, true }, [DT_F16] = { "f16", 2, true },
+    [DT_F64] = { "f64", 8, true }, [DT_I32] = { "i32", 4, false },  [DT_I64] = { "i64", 8, false },
     [DT_U8] = { "u8", 1, false },
 };
 
@@ -103,12 +103,15 @@ void dti_convert(void *to, dt_dtype to_dtype, const void *from, dt_dtype from_dt
         return;
     }
     if (to_dtype == DT_F32 && from_dtype == DT_BF16) {
-        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = dti_bf16_to_f32(((const uint16_t *)from)[i]);
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[i] = dti_bf16_to_f32(((const uint16_t *)from)[i]);
         return;
     }
     if (to_dtype == DT_BF16 && from_dtype == DT_F32) {
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = dti_f32_to_bf16(((const float *)from)[i]);
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[i] = dti_f32_to_bf16(((const float *)from)[i]);
         return;
     }
-    for (int64_t i = 0; i < n; i++) dti_store_f32(to, to_dtype, i, dti_load_f32(from, from_dtype, i));
+    for (int64_t i = 0; i < n; i++)
+        dti_store_f32(to, to_dtype, i, dti_load_f32(from, from_dtype, i));
 }

@@ -19,11 +19,15 @@ const dt_error *dt_last_error(void)
     return &record.error;
 }
 
+/* Cuts what does not fit, between two characters of UTF-8. */
 static void copy_text(char *to, size_t to_bytes, const char *from)
 {
     size_t n = strlen(from);
 
-    if (n >= to_bytes) n = to_bytes - 1;
+    if (n >= to_bytes) {
+        n = to_bytes - 1;
+        while (n > 0 && ((unsigned char)from[n] & 0xc0u) == 0x80u) n--;
+    }
     memcpy(to, from, n);
     to[n] = '\0';
 }
@@ -41,7 +45,7 @@ dt_status dti_error_set(dt_status code, const char *func, const char *file, int 
                         const char *fmt, ...)
 {
     dt_error *e = &record.error;
-    char text[DT_ERROR_MESSAGE_BYTES]; /* arguments may point into the old message */
+    char text[2 * DT_ERROR_MESSAGE_BYTES]; /* arguments may point into the old message */
     va_list args;
 
     va_start(args, fmt);
@@ -58,15 +62,13 @@ dt_status dti_error_set(dt_status code, const char *func, const char *file, int 
 void dti_error_prefix(const char *fmt, ...)
 {
     dt_error *e = &record.error;
-    char text[DT_ERROR_MESSAGE_BYTES];
+    char prefix[2 * DT_ERROR_MESSAGE_BYTES], text[4 * DT_ERROR_MESSAGE_BYTES];
     va_list args;
-    size_t n;
 
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
+    (void)vsnprintf(prefix, sizeof prefix, fmt, args);
     va_end(args);
-    n = strlen(text);
-    (void)snprintf(text + n, sizeof text - n, ": %s", e->message);
+    (void)snprintf(text, sizeof text, "%s: %s", prefix, e->message);
     copy_text(e->message, sizeof e->message, text);
 }
 

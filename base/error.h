@@ -50,12 +50,12 @@ void dti_error_clear(void);
     } while (0)
 
 /* DT_CHECK for functions that hold something. */
-#define DT_CHECK_TO(label, st, cond, code, ...)                                             \
-    do {                                                                                    \
-        if (!(cond)) {                                                                      \
-            (st) = dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__);        \
-            goto label;                                                                     \
-        }                                                                                   \
+#define DT_CHECK_TO(label, st, cond, code, ...)                                      \
+    do {                                                                             \
+        if (!(cond)) {                                                               \
+            (st) = dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
+            goto label;                                                              \
+        }                                                                            \
     } while (0)
 
 #ifdef NDEBUG

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BIG_BYTES = 2 << 20, ARENA_BLOCK_BYTES = 64 << 10 };
+/* Small blocks are aligned for the types of base/sync.h that keep flags two cache lines apart. */
+enum { BIG_BYTES = 2 << 20, SMALL_ALIGN = 128, ARENA_BLOCK_BYTES = 64 << 10 };
 
 static _Thread_local uint64_t alloc_count;
 static _Thread_local int64_t alloc_live;
@@ -46,12 +47,10 @@ dt_status dti_grow(void **array, size_t *capacity, size_t want, size_t element_b
     void *p;
 
     if (want <= *capacity) return DT_OK;
-    while (next < want) {
-        DT_CHECK(next <= SIZE_MAX / 2, DT_ERR_MEMORY, "an array of %zu elements is too large", want);
-        next *= 2;
-    }
-    DT_CHECK(next <= SIZE_MAX / element_bytes, DT_ERR_MEMORY, "an array of %zu elements is too large",
-             want);
+    DT_ASSERT(element_bytes > 0);
+    DT_CHECK(want <= SIZE_MAX / 2 / element_bytes, DT_ERR_MEMORY,
+             "an array of %zu elements of %zu bytes is too large", want, element_bytes);
+    while (next < want) next *= 2;
     p = realloc(*array, next * element_bytes);
     DT_CHECK(p != NULL, DT_ERR_MEMORY, "%zu bytes could not be allocated", next * element_bytes);
     memset((char *)p + *capacity * element_bytes, 0, (next - *capacity) * element_bytes);
@@ -112,8 +111,8 @@ dt_status dti_big_alloc(size_t bytes, void **out)
     if (bytes >= BIG_BYTES) {
         p = map_huge(round_up(bytes, BIG_BYTES));
     } else {
-        const size_t small = round_up(bytes ? bytes : 1, 64);
-        p = aligned_alloc(64, small);
+        const size_t small = round_up(bytes ? bytes : 1, SMALL_ALIGN);
+        p = aligned_alloc(SMALL_ALIGN, small);
         if (p != NULL) memset(p, 0, small);
     }
     DT_CHECK(p != NULL, DT_ERR_MEMORY, "%zu bytes could not be allocated", bytes);
@@ -139,6 +138,21 @@ typedef struct dti_arena_block {
     _Alignas(16) unsigned char data[];
 } dti_arena_block;
 
+/* Links a new block in at *at; *out is its data. */
+static dt_status add_block(dti_arena_block **at, size_t bytes, void **out)
+{
+    dti_arena_block *block;
+
+    DT_TRY(dti_new(sizeof *block + bytes, &block));
+    block->next = *at;
+    block->bytes = bytes;
+    *at = block;
+    *out = block->data;
+    return DT_OK;
+}
+
+/* Small requests share the first block; a large one gets its own behind it, so that what is left
+ * of the first is not lost. */
 dt_status dti_arena_alloc(dti_arena *arena, size_t bytes, void **out)
 {
     const size_t need = round_up(bytes ? bytes : 1, 16);
@@ -146,16 +160,14 @@ dt_status dti_arena_alloc(dti_arena *arena, size_t bytes, void **out)
 
     *out = NULL;
     DT_CHECK(bytes <= SIZE_MAX / 2, DT_ERR_MEMORY, "%zu bytes exceed the address space", bytes);
-    if (block == NULL || block->bytes - arena->used < need) {
-        const size_t data = need > ARENA_BLOCK_BYTES ? need : ARENA_BLOCK_BYTES;
-        DT_TRY(dti_new(sizeof *block + data, &block));
-        block->next = arena->blocks;
-        block->bytes = data;
-        arena->blocks = block;
-        arena->used = 0;
+    if (block != NULL && block->bytes - arena->used >= need) {
+        *out = block->data + arena->used;
+        arena->used += need;
+        return DT_OK;
     }
-    *out = block->data + arena->used;
-    arena->used += need;
+    if (block != NULL && need >= ARENA_BLOCK_BYTES) return add_block(&block->next, need, out);
+    DT_TRY(add_block(&arena->blocks, need > ARENA_BLOCK_BYTES ? need : ARENA_BLOCK_BYTES, out));
+    arena->used = need;
     return DT_OK;
 }
 
@@ -164,8 +176,9 @@ dt_status dti_arena_strndup(dti_arena *arena, const char *text, size_t n, char *
     void *p;
 
     *out = NULL;
+    DT_CHECK(n < SIZE_MAX, DT_ERR_MEMORY, "%zu bytes exceed the address space", n);
     DT_TRY(dti_arena_alloc(arena, n + 1, &p));
-    memcpy(p, text, n);
+    if (n > 0) memcpy(p, text, n);
     *out = p;
     return DT_OK;
 }

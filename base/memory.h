@@ -22,13 +22,15 @@ void dti_free(void *p); /* accepts NULL */
 #define dti_new(bytes, out) dti_alloc((bytes), (void **)(out))
 
 /* Large zeroed blocks for weights, caches and activations: 2 MiB aligned with MADV_HUGEPAGE from
- * 2 MiB up (worth 18 to 45 % of read bandwidth), 64-byte aligned heap memory below. Pages are not
- * touched, so the thread that writes first decides the NUMA node. */
+ * 2 MiB up (worth 18 to 45 % of read bandwidth), 128-byte aligned heap memory below. Pages of large
+ * blocks are not touched, so the thread that writes first decides the NUMA node. `bytes` of
+ * dti_big_free() is what was asked for. */
 dt_status dti_big_alloc(size_t bytes, void **out) DT_MUST_USE;
 void dti_big_free(void *p, size_t bytes);
 
 /* Calls of dti_alloc / dti_grow / dti_big_alloc made by this thread so far, and blocks that this
- * thread allocated minus blocks it freed. Tests assert that a decode step leaves the first alone. */
+ * thread allocated minus blocks it freed. Tests assert that a decode step leaves the first alone.
+ */
 uint64_t dti_alloc_count(void);
 int64_t dti_alloc_live(void);
 
@@ -38,9 +40,12 @@ typedef struct dti_arena {
     size_t used;
 } dti_arena;
 
-#define DTI_ARENA_INIT { NULL, 0 }
+#define DTI_ARENA_INIT \
+    {                  \
+        NULL, 0        \
+    }
 
-/* Zeroed, 16-byte aligned; valid until reset or free. */
+/* Zeroed, 16-byte aligned; valid until free. */
 dt_status dti_arena_alloc(dti_arena *arena, size_t bytes, void **out) DT_MUST_USE;
 dt_status dti_arena_strndup(dti_arena *arena, const char *text, size_t n, char **out) DT_MUST_USE;
 void dti_arena_free(dti_arena *arena); /* the arena is empty and usable afterwards */

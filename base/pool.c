@@ -8,7 +8,7 @@
 #include "base/sync.h"
 
 /* A round is announced by raising `round`; a worker answers by raising its own `done`. */
-enum { SPIN_NS = 200000, SPINS_PER_CLOCK = 64 };
+enum { SPIN_NS = 200000, SPINS_PER_CLOCK = 64, MAX_DONE_SPINS = 20000 };
 
 typedef struct pool_worker {
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t done;
@@ -123,6 +123,22 @@ int dti_pool_size(const dti_pool *p)
     return p == NULL ? 1 : p->n_threads;
 }
 
+/* Shares are equal, so the wait is short, unless somebody else's thread has taken the worker's
+ * core: then spinning would keep the worker from finding another one. */
+static void wait_for_done(const dti_pool *p, pool_worker *w, uint32_t round)
+{
+    int spins = p->spin ? MAX_DONE_SPINS : 0;
+
+    while (atomic_load_explicit(&w->done, memory_order_acquire) != round) {
+        if (spins > 0) {
+            spins--;
+            dti_cpu_relax();
+        } else {
+            (void)sched_yield();
+        }
+    }
+}
+
 void dti_pool_run(dti_pool *p, dti_pool_fn fn, void *arg)
 {
     uint32_t round;
@@ -136,9 +152,7 @@ void dti_pool_run(dti_pool *p, dti_pool_fn fn, void *arg)
     announce(p);
     round = atomic_load_explicit(&p->round, memory_order_relaxed);
     fn(arg, 0, p->n_threads);
-    for (int i = 1; i < p->n_threads; i++)
-        while (atomic_load_explicit(&p->workers[i].done, memory_order_acquire) != round)
-            p->spin ? dti_cpu_relax() : (void)sched_yield();
+    for (int i = 1; i < p->n_threads; i++) wait_for_done(p, &p->workers[i], round);
 }
 
 void dti_pool_share(int64_t n, int64_t grain, int worker, int n_workers, int64_t *begin,

@@ -21,7 +21,8 @@ void dti_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_n
 {
     const struct timespec t = { .tv_sec = timeout_ns / NS_PER_S, .tv_nsec = timeout_ns % NS_PER_S };
 
-    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns < 0 ? NULL : &t, NULL, 0);
+    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns < 0 ? NULL : &t, NULL,
+                  0);
 }
 
 void dti_futex_wake_all(_Atomic uint32_t *word)

@@ -16,8 +16,8 @@
 #define DT_VERSION_PATCH 0
 
 #if defined(__GNUC__)
-#define DT_API         __attribute__((visibility("default")))
-#define DT_MUST_USE    __attribute__((warn_unused_result))
+#define DT_API          __attribute__((visibility("default")))
+#define DT_MUST_USE     __attribute__((warn_unused_result))
 #define DT_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define DT_API

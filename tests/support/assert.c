@@ -84,8 +84,8 @@ dt_status dt_test_expect_int(const char *func, const char *file, int line, const
                              int64_t a, int64_t b)
 {
     if (a == b) return DT_OK;
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line,
-                         "%s is %" PRId64 ", expected %" PRId64, a_text, a, b);
+    return dti_error_set(DT_ERR_INTERNAL, func, file, line, "%s is %" PRId64 ", expected %" PRId64,
+                         a_text, a, b);
 }
 
 dt_status dt_test_expect_text(const char *func, const char *file, int line, const char *a_text,

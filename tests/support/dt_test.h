@@ -27,13 +27,13 @@ typedef struct dt_test_entry {
 
 void dt_test_register(dt_test_entry *entry);
 
-#define DT_TEST(suite_, name_)                                                          \
-    static void suite_##_##name_##_test(void);                                          \
-    __attribute__((constructor)) static void suite_##_##name_##_register(void)          \
-    {                                                                                   \
+#define DT_TEST(suite_, name_)                                                           \
+    static void suite_##_##name_##_test(void);                                           \
+    __attribute__((constructor)) static void suite_##_##name_##_register(void)           \
+    {                                                                                    \
         static dt_test_entry entry = { #suite_, #name_, suite_##_##name_##_test, NULL }; \
-        dt_test_register(&entry);                                                       \
-    }                                                                                   \
+        dt_test_register(&entry);                                                        \
+    }                                                                                    \
     static void suite_##_##name_##_test(void)
 
 #else
@@ -53,8 +53,8 @@ void dt_test_print_error(void);
 /* --- on the test's thread --------------------------------------------------------------------- */
 
 #undef DT_ASSERT /* base/error.h has the one that aborts */
-#define DT_ASSERT(cond)                                                     \
-    do {                                                                    \
+#define DT_ASSERT(cond)                                                       \
+    do {                                                                      \
         if (!(cond)) dt_test_fail(__FILE__, __LINE__, "not true: %s", #cond); \
     } while (0)
 
@@ -82,12 +82,12 @@ void dt_test_status(const char *file, int line, const char *call, dt_status st, 
 /* --- in the body of a rank, or any function that returns dt_status ---------------------------- */
 
 /* DT_EXPECT(n == 3, "after %d steps", step): returns a failure if the condition does not hold. */
-#define DT_EXPECT(cond, ...)                                                                   \
-    do {                                                                                       \
+#define DT_EXPECT(cond, ...)                                                                      \
+    do {                                                                                          \
         if (!(cond)) return dt_test_unexpected(__func__, __FILE__, __LINE__, #cond, __VA_ARGS__); \
     } while (0)
 
-#define DT_EXPECT_EQ_INT(a, b)                                                                \
+#define DT_EXPECT_EQ_INT(a, b) \
     DT_TRY(dt_test_expect_int(__func__, __FILE__, __LINE__, #a, (int64_t)(a), (int64_t)(b)))
 #define DT_EXPECT_EQ_STR(a, b) \
     DT_TRY(dt_test_expect_text(__func__, __FILE__, __LINE__, #a, (a), (b)))
@@ -98,12 +98,12 @@ void dt_test_status(const char *file, int line, const char *call, dt_status st, 
     DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, (call), (code), (substring)))
 
 /* For bodies that hold something: records the failure and goes to the label. */
-#define DT_EXPECT_TO(label, st, cond, ...)                                                    \
-    do {                                                                                      \
-        if (!(cond)) {                                                                        \
-            (st) = dt_test_unexpected(__func__, __FILE__, __LINE__, #cond, __VA_ARGS__);      \
-            goto label;                                                                       \
-        }                                                                                     \
+#define DT_EXPECT_TO(label, st, cond, ...)                                               \
+    do {                                                                                 \
+        if (!(cond)) {                                                                   \
+            (st) = dt_test_unexpected(__func__, __FILE__, __LINE__, #cond, __VA_ARGS__); \
+            goto label;                                                                  \
+        }                                                                                \
     } while (0)
 
 dt_status dt_test_unexpected(const char *func, const char *file, int line, const char *cond,
