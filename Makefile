@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Front doors. CMake does the work: see CMakePresets.json for the presets these call.
+
+PRESET ?= dev
+CMAKE ?= cmake
+CTEST ?= ctest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long build bench asan tsan format lint tidy install clean setup
+
+help:
+	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
+	@echo "make test       build and run the tests (PRESET=dev, release, asan or tsan)"
+	@echo "make test-long  all tests, the long ones too, on the release build"
+	@echo "make build      the release build: build/release/bin/dtensor"
+	@echo "make bench      run the benches; each prints the limit of this machine beside its figure"
+	@echo "make asan tsan  the tests under sanitizers"
+	@echo "make format     clang-format 14, in place"
+	@echo "make lint       the rules a script can check; make tidy: clang-tidy"
+	@echo "make install    the release build, to PREFIX (default /usr/local)"
+	@echo "make clean      remove build/"
+
+setup:
+	@tools/setup.sh
+
+# A build folder configures itself again when a file comes or goes; this is the first time.
+configure-%: setup
+	@test -f build/$*/build.ninja || $(CMAKE) --preset $*
+
+build-%: configure-%
+	@$(CMAKE) --build --preset $*
+
+test-in-%: build-%
+	@$(CTEST) --preset $* -LE long
+
+build: build-release
+
+demo: build-release
+	build/release/bin/dtensor generate --model examples/checkpoint --prompt "ROMEO:" --mesh tp=2 --max-new-tokens 200
+
+test: test-in-$(PRESET)
+
+test-long: build-release
+	@$(CTEST) --preset release
+
+asan tsan: %: test-in-%
+
+bench: build-release
+	@for b in build/release/bench/bench_*; do echo "== $$b"; $$b || exit 1; done
+
+format:
+	@tools/lint.sh --files | xargs -P 2 -n 16 clang-format -i
+
+lint: build-$(PRESET)
+	@tools/lint.sh build/$(PRESET)/lib/libdtensor.a
+
+tidy: configure-dev
+	@tools/lint.sh --files | grep '\.c$$' | grep -v '\.inc\.c$$' | xargs -P 2 -n 4 clang-tidy --quiet -p build/dev
+
+install: build-release
+	@$(CMAKE) --install build/release $(if $(PREFIX),--prefix $(PREFIX))
+
+clean:
+	rm -rf build

@@ -1,0 +1,194 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The rules of this house that a script can check.
+#
+#   tools/lint.sh [ARCHIVE]   all checks; those on symbols only with build/<preset>/lib/libdtensor.a
+#   tools/lint.sh --files     the C files that the rules hold for
+#
+# Exit status: 0 clean, 1 something was found, 77 a tool is missing.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+ROOMS="base mesh placements dtensor parallel_styles models cli"
+
+c_files() {
+    for folder in include $ROOMS tests examples bench; do
+        [ ! -d "$folder" ] || find "$folder" -type f \( -name '*.c' -o -name '*.h' \)
+    done | sort
+}
+
+if [ "${1:-}" = "--files" ]; then
+    c_files
+    exit 0
+fi
+archive=${1:-}
+
+for tool in awk find grep sort; do
+    command -v $tool >/dev/null 2>&1 || { echo "lint: $tool is missing, skipped"; exit 77; }
+done
+
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+
+# Rule of looking: a file includes its own room and earlier ones; siblings do not know each other.
+check_includes() {
+    c_files | grep -v -e ^tests/ -e ^examples/ -e ^bench/ | xargs awk -v rooms="$ROOMS" '
+        BEGIN {
+            n = split(rooms, name, " ")
+            for (i = 1; i <= n; i++) order[name[i]] = i
+            order["include"] = 0
+            split("base mesh placements parallel_styles models", same, " ")
+            for (i in same) face["dtensor/" same[i] ".h"] = same[i]
+            face["dtensor/tensor.h"] = face["dtensor/ops.h"] = "dtensor"
+        }
+        # The folder below kernels/, comm/ or models/ that a path lies in, or nothing.
+        function wing(path) {
+            return match(path, /^(dtensor\/kernels|mesh\/comm|models)\/[^\/]+\//) \
+                ? substr(path, 1, RLENGTH) : ""
+        }
+        function room_of(path) { return substr(path, 1, index(path, "/") - 1) }
+        /^#[ \t]*include/ {
+            if (!match($0, /["<][^">]+[">]/)) next
+            target = substr($0, RSTART + 1, RLENGTH - 2)
+            public = substr($0, RSTART, 1) == "<"
+            here = room_of(FILENAME)
+            if (here == "include") {
+                if (FILENAME == "include/dtensor.h") next
+                here = face[substr(FILENAME, 9)]
+            }
+            if (public && target == "dtensor.h" && here != "cli")
+                print FILENAME ":" FNR ": the umbrella <dtensor.h> is for users"
+            if (public && target in face) there = face[target]
+            else if (!public && room_of(target) in order) there = room_of(target)
+            else if (!public && target !~ /\//) {
+                print FILENAME ":" FNR ": include \"" target "\" by its path from the root"
+                next
+            } else next
+            if (order[there] > order[here])
+                print FILENAME ":" FNR ": room " here " may not look at " there " (" target ")"
+            if (target ~ /_internal\.h$/ && there != here)
+                print FILENAME ":" FNR ": " target " belongs to room " there " alone"
+            if (!public && wing(target) != "" && wing(FILENAME) != "" && wing(target) != wing(FILENAME))
+                print FILENAME ":" FNR ": sibling " target " may not be included"
+        }'
+}
+
+# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (132 where
+# clang-format is off), public headers of 400 lines; one SPDX line near the top.
+check_sizes() {
+    c_files | xargs awk '
+        function close_file() {
+            if (file == "") return
+            limit = file ~ /^include\// ? 400 : 600
+            if (lines > limit && file !~ /\/table\.c$/)
+                print file ": " lines " lines, the limit is " limit
+            if (!spdx) print file ": no SPDX line"
+        }
+        FNR == 1 { close_file(); file = FILENAME; spdx = 0; wide = 0; begin = 0; head = "" }
+        { lines = FNR }
+        FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { spdx = 1 }
+        /clang-format off/ { wide = 1 }
+        /clang-format on/ { wide = 0 }
+        length($0) > (wide ? 132 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
+        /^\{/ {
+            begin = FNR
+            signature = head
+            gsub(/"[^"]*"/, "", signature)
+            while (gsub(/\([^()]*\)\(/, "(", signature)) { }
+            sub(/^[^(]*\(/, "", signature)
+            while (gsub(/\([^()]*\)/, "", signature)) { }
+            commas = gsub(/,/, ",", signature)
+            if (commas + 1 > 7) print FILENAME ":" FNR ": " commas + 1 " parameters, the limit is 7"
+        }
+        /^\}/ {
+            if (begin && FNR - begin - 1 > 80)
+                print FILENAME ":" begin ": function of " FNR - begin - 1 " lines, the limit is 80"
+            begin = 0
+        }
+        /^[^ \t#\/*{}].*\(/ && !/;$/ { head = $0; next }
+        /^[ \t]/ && !begin { head = head " " $0; next }
+        { if (!/^\{/) head = "" }
+        END { close_file() }'
+}
+
+# Every public function says whether it is collective and how it fails. Consecutive declarations
+# may share a comment; retain and release are alike everywhere.
+check_doc_comments() {
+    find include/dtensor -name '*.h' | sort | xargs awk '
+        FNR == 1 { comment = ""; inside = 0 }
+        /^[ \t]*\/\*/ { comment = ""; inside = 1 }
+        inside { comment = comment " " tolower($0); if (/\*\//) inside = 0; next }
+        /^[ \t]*$/ { comment = ""; next }
+        /^DT_API/ && !/_(retain|release)\(/ {
+            if (comment !~ /collective/) print FILENAME ":" FNR ": the comment lacks \"Collective\""
+            if (comment !~ /error/) print FILENAME ":" FNR ": the comment lacks \"Errors\""
+        }'
+}
+
+# The room dtensor/ and the include folder share a name: a private header called like a public one
+# would be found by the order of search folders alone.
+check_header_names() {
+    for public in include/dtensor/*.h; do
+        find $ROOMS -name "$(basename "$public")" 2>/dev/null |
+            awk -v public="$public" '{ print $0 ": is called like " public }'
+    done
+}
+
+# Nobody prints, exits or reads the environment inside the library.
+check_calls() {
+    for room in $ROOMS; do
+        [ "$room" != cli ] || continue
+        find "$room" -name '*.c' -exec grep -nE \
+            '(^|[^_a-zA-Z0-9])(printf|puts|putchar|abort|exit|_exit|getenv|setenv)\(' {} + |
+            grep -v 'dt_run_options_from_env' |
+            awk '{ print $0 "   (not in the library)" }'
+    done
+}
+
+# No mutable globals: sections of the objects, not letters of nm. Thread locals are .tbss.
+# Exported names begin with dt_ or dti_.
+check_archive() {
+    [ -n "$archive" ] && [ -f "$archive" ] || return
+    if grep -q 'DT_SANITIZE:.*=.' "$(dirname "$archive")/../CMakeCache.txt" 2>/dev/null; then
+        return # sanitizers add data of their own
+    fi
+    readelf -SW "$archive" | awk '
+        /^File: / { file = $2 }
+        match($0, /\] \.(data|bss|sdata|sbss)[^ ]*/) {
+            section = substr($0, RSTART + 2, RLENGTH - 2)
+            if (section ~ /^\.data\.rel\.ro/) next
+            rest = substr($0, RSTART + RLENGTH)
+            split(rest, column, " ")
+            if (column[4] !~ /^0+$/) print file ": mutable globals in section " section
+        }'
+    nm -g --defined-only "$archive" 2>/dev/null | awk '
+        NF == 3 && $3 !~ /^(dt_|dti_)/ { print "symbol " $3 " lacks the prefix dt_ or dti_" }'
+}
+
+check_format() {
+    command -v clang-format >/dev/null 2>&1 || return
+    case $(clang-format --version) in
+    *"version 14."*) ;;
+    *) return ;; # other versions break lines in other places
+    esac
+    c_files | xargs -P 2 -n 16 clang-format --dry-run 2>&1 | grep 'warning:' |
+        awk -F: '!seen[$1]++ { print $1 ":" $2 ": not as clang-format 14 writes it (make format)" }'
+}
+
+{
+    check_includes
+    check_sizes
+    check_doc_comments
+    check_header_names
+    check_calls
+    check_archive
+    check_format
+} >"$report" 2>&1
+
+if [ -s "$report" ]; then
+    cat "$report"
+    echo "lint: $(wc -l <"$report") findings"
+    exit 1
+fi
+echo "lint: clean, $(c_files | wc -l) files"
