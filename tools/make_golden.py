@@ -21,7 +21,7 @@ decisions and asserts the bounds once more on the files it wrote:
     - float64 gives the same tokens and beams, and logits within 2e-6 of the largest |logit|
     - beams stay the same under noise of 1e-4 of the largest |logit|
 
-Run, from the repository root (about ten minutes; a name makes that fixture alone, and no README):
+Run, from the repository root (about five minutes; a name makes that fixture alone, and no README):
 
     python3 tools/make_golden.py [llama/tied ...]
 
