@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Named recipes for laying layers over a mesh dim. A model is a flat list of named layers; a style
+ * says how a layer's parameters are cut, what it asks of its input and what it leaves in its output; a
+ * plan maps layer names to styles. Styles are data for the built-in ones and functions for a user's
+ * own; both are found by name in the runtime's registry. */
+#ifndef DT_PARALLEL_STYLES_H
+#define DT_PARALLEL_STYLES_H
+
+#include <dtensor/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- Layers --------------------------------------------------------------------------------- */
+
+typedef enum dt_layer_kind {
+    DT_LAYER_POINT,      /* no parameters: a place where a value may be laid out anew */
+    DT_LAYER_LINEAR,     /* weight [out, in], bias [out] if any */
+    DT_LAYER_EMBEDDING,  /* weight [rows, columns] */
+    DT_LAYER_RMS_NORM,   /* weight [columns] */
+    DT_LAYER_LAYER_NORM, /* weight [columns], bias [columns] */
+    DT_N_LAYER_KINDS
+} dt_layer_kind;
+
+/* What may not be split when a parameter's axis is cut. Attention heads follow the head rule of
+ * dt_cut_axis(). */
+typedef enum dt_axis_unit { DT_UNIT_ROW, DT_UNIT_HEADS, DT_UNIT_KV_HEADS } dt_axis_unit;
+
+typedef struct dt_axis {
+    int64_t extent;
+    dt_axis_unit unit;
+} dt_axis;
+
+typedef struct dt_head_counts {
+    int64_t n_heads;
+    int64_t n_kv_heads;
+    int64_t head_dim;
+} dt_head_counts;
+
+/* One layer as a model describes it. */
+typedef struct dt_layer_spec {
+    const char *name; /* the checkpoint's own: "model.layers.3.self_attn.q_proj"; copied */
+    dt_layer_kind kind;
+    dt_axis axis[2];      /* of the weight; a norm uses axis[0] */
+    bool bias;            /* linear only */
+    float eps;            /* norms only */
+    dt_head_counts heads; /* if an axis counts heads */
+    const char *style;    /* default style; NULL is "replicate" */
+    const char *tied_to;  /* name of an earlier layer whose weight this one shares, or NULL */
+} dt_layer_spec;
+
+enum { DT_LAYER_MAX_PARAMS = 2, DT_PARAM_WEIGHT = 0, DT_PARAM_BIAS = 1 };
+
+typedef struct dt_layer dt_layer;   /* borrowed from its list */
+typedef struct dt_layers dt_layers; /* the list of a model */
+
+/* A parameter as a style sees it: names and global shape, never bytes. */
+typedef struct dt_param_info {
+    const char *layer; /* "model.layers.3.self_attn.q_proj" */
+    const char *name;  /* "weight" or "bias" */
+    dt_layer_kind kind;
+    int n_axes;
+    dt_axis axis[2];
+    dt_head_counts heads;
+} dt_param_info;
+
+/* --- Styles --------------------------------------------------------------------------------- */
+
+/* How a built-in style cuts a weight. COLUMNS are the outputs of a linear layer (rows of its [out, in]
+ * matrix, and its bias) and the columns of an embedding; ROWS are the inputs of a linear layer (its
+ * bias stays whole) and the vocabulary of an embedding. */
+typedef enum dt_cut { DT_CUT_NONE, DT_CUT_COLUMNS, DT_CUT_ROWS } dt_cut;
+
+/* What a built-in style does with a value that passes through it. */
+typedef enum dt_pass {
+    DT_PASS_KEEP,      /* leave it as it is */
+    DT_PASS_REPLICATE, /* make it whole: gathers what is cut, reduces what is Partial */
+    DT_PASS_SHARD_LAST /* cut the last axis as the weight's inputs are cut; free from Replicate */
+} dt_pass;
+
+typedef struct dt_style dt_style;
+
+/* One recipe. A NULL function means: what the data fields say. A user's style fills what it needs:
+ *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks. Called before any
+ *                    byte is read and for any mesh size; touches no bytes.
+ *   prepare_input    lays out the layer's input on mesh dim `dim`; returns a tensor of the tape
+ *   prepare_output   the same for its output
+ *   validate         refuses a layer it does not fit, with a reason (dt_fail in the record) */
+struct dt_style {
+    size_t size; /* sizeof(dt_style) */
+    const char *name;
+    const char *summary; /* one line: what is cut, which collective */
+    dt_cut cut;
+    dt_pass input;
+    dt_pass output;
+    dt_status (*partition_param)(const dt_style *style, const dt_param_info *param, int n_parts,
+                                 dt_placement *out);
+    dt_tensor *(*prepare_input)(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                                dt_tensor *x);
+    dt_tensor *(*prepare_output)(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                                 dt_tensor *y);
+    dt_status (*validate)(const dt_style *style, const dt_layer *layer, int n_parts);
+    const void *user; /* the style's own */
+};
+
+/**
+ * Adds a style under `name`. The struct is copied; its strings and `user` must live as long as the
+ * runtime.
+ *
+ * Collective  no communication; every rank registers the same styles.
+ * Errors      DT_ERR_ARG  NULL, an empty name, a name that is taken, a size that is no dt_style
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
+                                               const dt_style *style);
+
+/**
+ * The style of that name or alias.
+ *
+ * Collective  no.
+ * Ownership   borrowed from the runtime.
+ * Errors      DT_ERR_ARG  unknown; the message lists the names there are
+ */
+DT_API DT_MUST_USE dt_status dt_style_find(dt_runtime *rt, const char *name, const dt_style **out);
+
+/**
+ * The placement that cuts `axis` (of tensor axis number `tensor_axis`) over a mesh dim of n_parts
+ * ranks without splitting its unit. For attention with kv heads >= n_parts, query heads are cut in
+ * whole kv groups and kv heads one by one. With fewer kv heads, if they divide n_parts and n_parts
+ * divides the heads, neighbours share kv heads; otherwise kv heads are Replicate and query heads are
+ * cut one by one. Any n_parts works; a rank may own no head.
+ *
+ * Not collective. Errors: none.
+ */
+DT_API dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
+                                int n_parts);
+
+/* --- Plans ---------------------------------------------------------------------------------- */
+
+/* Layers whose name matches `pattern` get `style`. A pattern is a name whose component "*" stands for
+ * any one component ("model.layers.*.self_attn.q_proj"). An exact name beats a pattern, among
+ * patterns the one with fewer stars, then the later one. */
+typedef struct dt_plan_rule {
+    const char *pattern;
+    const char *style;
+} dt_plan_rule;
+
+typedef struct dt_plan {
+    const dt_plan_rule *rules;
+    int n_rules;
+    bool strict; /* a rule that matches no layer is an error, not a warning in the log */
+} dt_plan;
+
+/**
+ * Builds a model's layers and lays them over one mesh dim: resolves plan and styles and decides the
+ * placement of every parameter. Reads no weights.
+ *
+ *   dim   mesh dim that styles speak of ("tp"); if the mesh has no such dim everything is Replicate
+ *   plan  overrides the specs' default styles; may be NULL
+ *
+ * Collective  no communication; every rank of the mesh passes the same.
+ * Ownership   *out is released with dt_layers_release().
+ * Errors      DT_ERR_ARG     a repeated name, an unknown style, a strict rule without a match
+ *             DT_ERR_LAYOUT  a style that refuses a layer, tied weights that are cut differently
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
+                                              const dt_layer_spec *specs, int n_specs,
+                                              const dt_plan *plan, dt_layers **out);
+DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accepts NULL */
+
+DT_API int dt_layers_count(const dt_layers *layers);
+DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);                 /* NULL out of range */
+DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name);    /* NULL if unknown */
+
+/* Queries of a layer. Not collective, no errors. */
+DT_API const char *dt_layer_name(const dt_layer *layer);
+DT_API dt_layer_kind dt_layer_kind_of(const dt_layer *layer);
+DT_API const dt_style *dt_layer_style(const dt_layer *layer);
+DT_API int dt_layer_n_params(const dt_layer *layer); /* 0, 1 or 2; a tied layer has its partner's */
+DT_API dt_param_info dt_layer_param_info(const dt_layer *layer, int param);
+DT_API const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param);
+DT_API dt_tensor *dt_layer_param(const dt_layer *layer, int param); /* NULL before it is set */
+DT_API const dt_layer *dt_layer_tied_to(const dt_layer *layer);     /* NULL if it is not */
+
+/**
+ * Gives a layer one of its parameters. It must have the global shape of the spec and the layout that
+ * was decided; weights of a layer share one dtype.
+ *
+ * Collective  no.
+ * Ownership   takes a reference of its own. Layers tied to this one see it at once.
+ * Errors      DT_ERR_ARG, DT_ERR_SHAPE, DT_ERR_LAYOUT
+ */
+DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value);
+
+/**
+ * Runs a layer on a tape: the style prepares the input, the layer computes (x W^T + b, a look-up, a
+ * norm; a point passes x through), the style prepares the output. A product whose inputs are cut is
+ * reduced in f32, then the bias is added once, then it is rounded to the model's dtype.
+ *
+ *   x  linear [..., in]; embedding ids [...] i32; norm [..., columns]; point: anything
+ *
+ * Collective  as the style says, over the mesh.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched on the tape, with the layer's name before the message
+ */
+DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/* The two halves of a style for points that frame a block (`self_attn`, `mlp`). As dt_layer_forward(). */
+DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+DT_API dt_tensor *dt_layer_leave(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
+
+/** Records an error for a style's own functions and returns `code`. Not collective. */
+DT_API dt_status dt_fail(dt_status code, const char *fmt, ...) DT_PRINTF(2, 3);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The vocabulary: one row per style. For a weight [out, in] and x [..., in] over one mesh dim of p
+ * ranks: what is cut, what the layer asks of x, what it leaves in y. Names follow Hugging Face
+ * Transformers and PyTorch. */
+#include "parallel_styles/layers_internal.h"
+
+#define STYLE(n, c, i, o, s)                                                                   \
+    {                                                                                          \
+        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c,              \
+        .input = DT_PASS_##i, .output = DT_PASS_##o                                            \
+    }
+
+/* clang-format off */
+const dt_style dti_builtin_styles[] = {
+/*          name                      cut      x           y                                                                        */
+    STYLE("colwise",               COLUMNS, REPLICATE,  KEEP,      "outputs cut; y stays cut on its last axis; moves nothing"),
+    STYLE("colwise_gather_output", COLUMNS, REPLICATE,  REPLICATE, "outputs cut; y is gathered: one all-gather"),
+    STYLE("rowwise",               ROWS,    SHARD_LAST, REPLICATE, "inputs cut; y is summed: one all-reduce, then the bias"),
+    STYLE("rowwise_split_input",   ROWS,    SHARD_LAST, REPLICATE, "rowwise on a whole x, which is sliced: one all-reduce"),
+    STYLE("embedding_rowwise",     ROWS,    REPLICATE,  REPLICATE, "vocabulary cut; rows of other ranks are zeros: one all-reduce"),
+    STYLE("replicate",             NONE,    REPLICATE,  KEEP,      "every rank holds and computes all; moves nothing"),
+};
+
+const dti_style_alias dti_style_aliases[] = {
+    { "colwise_rep", "colwise_gather_output" }, /* Transformers up to 5.0 */
+    { "rowwise_rep", "rowwise_split_input" },
+};
+/* clang-format on */
+
+const int dti_n_builtin_styles = (int)DT_COUNT(dti_builtin_styles);
+const int dti_n_style_aliases = (int)DT_COUNT(dti_style_aliases);
