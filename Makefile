@@ -56,7 +56,7 @@ lint: build-$(PRESET)
 	@tools/lint.sh build/$(PRESET)/lib/libdtensor.a
 
 tidy: configure-dev
-	@tools/lint.sh --files | grep '\.c$$' | grep -v '\.inc\.c$$' | xargs -P 2 -n 4 clang-tidy --quiet -p build/dev
+	@tools/lint.sh --tidy build/dev
 
 install: build-release
 	@$(CMAKE) --install build/release $(if $(PREFIX),--prefix $(PREFIX))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` leaves: headers, the library, the command, and the files by which CMake and
+# pkg-config find them.
+
+include(CMakePackageConfigHelpers)
+
+set(dt_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/dtensor")
+set(dt_targets dtensor)
+if(DT_SHARED)
+    list(APPEND dt_targets dtensor_shared)
+endif()
+
+install(TARGETS ${dt_targets} EXPORT dtensorTargets)
+install(EXPORT dtensorTargets NAMESPACE dtensor:: DESTINATION "${dt_package_dir}")
+install(FILES include/dtensor.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" OPTIONAL)
+install(DIRECTORY include/dtensor DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+    FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+if(TARGET dtensor_cli)
+    install(TARGETS dtensor_cli)
+endif()
+
+configure_package_config_file(cmake/dtensorConfig.cmake.in
+    "${PROJECT_BINARY_DIR}/package/dtensorConfig.cmake" INSTALL_DESTINATION "${dt_package_dir}")
+# Until 1.0 minor versions may break.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/package/dtensorConfigVersion.cmake"
+    COMPATIBILITY SameMinorVersion)
+install(FILES
+    "${PROJECT_BINARY_DIR}/package/dtensorConfig.cmake"
+    "${PROJECT_BINARY_DIR}/package/dtensorConfigVersion.cmake"
+    cmake/FindOneDNN.cmake
+    DESTINATION "${dt_package_dir}")
+
+# Who links the archive needs what it needs; a shared library brings that along.
+set(DT_PC_REQUIRES "hwloc jansson libpcre2-8 libutf8proc")
+set(DT_PC_LIBS "-ldnnl -lm -pthread")
+if(DT_SHARED)
+    set(DT_PC_REQUIRES_PRIVATE "${DT_PC_REQUIRES}")
+    set(DT_PC_LIBS_PRIVATE "${DT_PC_LIBS}")
+    set(DT_PC_REQUIRES "")
+    set(DT_PC_LIBS "")
+endif()
+file(RELATIVE_PATH DT_PC_PREFIX "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
+configure_file(cmake/dtensor.pc.in "${PROJECT_BINARY_DIR}/package/dtensor.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/package/dtensor.pc"
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
