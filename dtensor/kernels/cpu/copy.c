@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operators that only move rows: embedding, kv_write, slice. Exact in every dtype. */
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+typedef struct embedding_job {
+    const int32_t *ids;
+    const char *table;
+    char *y;
+    int64_t n_ids, first, n_rows, row_bytes;
+} embedding_job;
+
+static void embedding_share(void *arg, int worker, int n_workers)
+{
+    const embedding_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->n_ids, 1, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t row = j->ids[i] - j->first;
+        char *y = j->y + i * j->row_bytes;
+        if (row >= 0 && row < j->n_rows)
+            memcpy(y, j->table + row * j->row_bytes, (size_t)j->row_bytes);
+        else
+            memset(y, 0, (size_t)j->row_bytes);
+    }
+}
+
+/* ids [...] i32, table [V, d] -> y [..., d]: row ids[i] of the global table, zeros if this rank
+ * does not hold it. The table may be empty on this rank. */
+dt_status dti_embedding_cpu(const dt_kargs *a)
+{
+    const dt_local *ids = &a->in[0], *table = &a->in[1];
+    embedding_job job = { .ids = ids->data,
+                          .table = table->data,
+                          .y = a->out[0].data,
+                          .n_ids = dti_local_count(ids),
+                          .first = table->offset[0],
+                          .n_rows = table->shape[0],
+                          .row_bytes = table->shape[1] * (int64_t)dt_dtype_size(table->dtype) };
+
+    if (job.row_bytes > 0)
+        dti_cpu_run(a->cpu, 2 * job.n_ids * job.row_bytes, embedding_share, &job);
+    return DT_OK;
+}
+
+/* k [B, T, K, e], positions [B, T] i32, cache [B, S, K, e]: cache[b, positions[b, t]] = k[b, t]. */
+dt_status dti_kv_write_cpu(const dt_kargs *a)
+{
+    const dt_local *k = &a->in[0], *cache = &a->out[0];
+    const int32_t *positions = a->in[1].data;
+    const int64_t row_bytes = k->shape[2] * k->shape[3] * (int64_t)dt_dtype_size(k->dtype);
+    const int64_t n_tokens = k->shape[1], n_rows = cache->shape[1];
+
+    if (row_bytes == 0) return DT_OK;
+    for (int64_t b = 0; b < k->shape[0]; b++)
+        for (int64_t t = 0; t < n_tokens; t++) {
+            const int64_t from = b * n_tokens + t;
+            const int64_t to = b * n_rows + positions[from];
+            memcpy((char *)cache->data + to * row_bytes, (const char *)k->data + from * row_bytes,
+                   (size_t)row_bytes);
+        }
+    return DT_OK;
+}
+
+/* x [B, T, ...] -> y [B, count, ...]: rows begin .. begin + count - 1 of axis 1. */
+dt_status dti_slice_cpu(const dt_kargs *a)
+{
+    const dt_local *x = &a->in[0];
+    const dti_slice_attr *attr = a->attr;
+    const int64_t n_tokens = x->shape[1];
+    const int64_t begin = attr->begin < 0 ? attr->begin + n_tokens : attr->begin;
+    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype);
+
+    for (int axis = 2; axis < x->n_axes; axis++) row_bytes *= x->shape[axis];
+    if (row_bytes == 0 || attr->count == 0) return DT_OK;
+    for (int64_t b = 0; b < x->shape[0]; b++)
+        memcpy((char *)a->out[0].data + b * attr->count * row_bytes,
+               (const char *)x->data + (b * n_tokens + begin) * row_bytes,
+               (size_t)(attr->count * row_bytes));
+    return DT_OK;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+#ifdef DT_HAVE_X86_KERNELS
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[DTI_N_ISAS] = {
+    [DTI_ISA_PORTABLE] = "portable",
+    [DTI_ISA_AVX2] = "avx2",
+    [DTI_ISA_AVX512] = "avx512",
+    [DTI_ISA_AVX512_BF16] = "avx512_bf16",
+};
+
+const char *dti_isa_name(dti_isa isa)
+{
+    return (unsigned)isa < DTI_N_ISAS ? isa_names[isa] : "?";
+}
+
+#ifdef DT_HAVE_X86_KERNELS
+/* The builtins also check that the system saves the registers; f16c has no builtin in clang 14. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+dti_isa dti_isa_detect(void)
+{
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
+        return DTI_ISA_PORTABLE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+        return DTI_ISA_AVX2;
+    return __builtin_cpu_supports("avx512bf16") ? DTI_ISA_AVX512_BF16 : DTI_ISA_AVX512;
+}
+#else
+dti_isa dti_isa_detect(void)
+{
+    return DTI_ISA_PORTABLE;
+}
+#endif
+
+dt_status dti_isa_parse(const char *text, dti_isa *out)
+{
+    const dti_isa best = dti_isa_detect();
+
+    if (strcmp(text, "auto") == 0) {
+        *out = best;
+        return DT_OK;
+    }
+    for (int i = 0; i < DTI_N_ISAS; i++) {
+        if (strcmp(text, isa_names[i]) != 0) continue;
+        DT_CHECK(i <= (int)best, DT_ERR_UNSUPPORTED,
+                 "instruction set \"%s\" is not available: this machine and this build have \"%s\" "
+                 "at most; choose that, a lesser one, or \"auto\"",
+                 text, isa_names[best]);
+        *out = (dti_isa)i;
+        return DT_OK;
+    }
+    DT_FAIL(DT_ERR_ARG,
+            "instruction set \"%s\" is unknown: use auto, portable, avx2, avx512 or avx512_bf16",
+            text);
+}
+
+static const dti_row_ops *rows_of(dti_isa isa)
+{
+    switch (isa) {
+#ifdef DT_HAVE_X86_KERNELS
+    case DTI_ISA_AVX2:
+        return dti_rows_avx2;
+    case DTI_ISA_AVX512:
+    case DTI_ISA_AVX512_BF16:
+        return dti_rows_avx512;
+#endif
+    default:
+        return dti_rows_portable;
+    }
+}
+
+dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
+{
+    dti_cpu *cpu;
+
+    *out = NULL;
+    DT_CHECK((int)isa >= 0 && isa <= dti_isa_detect(), DT_ERR_UNSUPPORTED,
+             "instruction set \"%s\" is not available here", dti_isa_name(isa));
+    DT_TRY(dti_new(sizeof *cpu, &cpu));
+    cpu->isa = isa;
+    cpu->pool = pool;
+    cpu->rows = rows_of(isa);
+    *out = cpu;
+    return DT_OK;
+}
+
+void dti_cpu_destroy(dti_cpu **cpu_)
+{
+    dti_cpu *cpu = *cpu_;
+
+    if (cpu == NULL) return;
+    *cpu_ = NULL;
+    dti_big_free(cpu->scratch, cpu->scratch_bytes);
+    dti_free(cpu);
+}
+
+dti_isa dti_cpu_isa(const dti_cpu *cpu)
+{
+    return cpu->isa;
+}
+
+dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out)
+{
+    if (bytes > cpu->scratch_bytes || cpu->scratch == NULL) {
+        void *fresh;
+        DT_TRY(dti_big_alloc(bytes, &fresh)); /* the old one stays if there is no memory */
+        dti_big_free(cpu->scratch, cpu->scratch_bytes);
+        cpu->scratch = fresh;
+        cpu->scratch_bytes = bytes;
+    }
+    *out = cpu->scratch;
+    return DT_OK;
+}
+
+dt_status dti_cpu_rows(const dti_cpu *cpu, const char *op, const dt_local *x,
+                       const dti_row_ops **out)
+{
+    DT_CHECK((unsigned)x->dtype < DTI_N_ROW_DTYPES, DT_ERR_UNSUPPORTED,
+             "%s on CPU takes f32, bf16 or f16, not %s; cast first", op, dt_dtype_name(x->dtype));
+    *out = &cpu->rows[x->dtype];
+    return DT_OK;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * State of the CPU kernels of one rank, and how kernels split their work over its pool. */
+#ifndef DTI_CPU_INTERNAL_H
+#define DTI_CPU_INTERNAL_H
+
+#include "dtensor/kernels/cpu/cpu.h"
+#include "dtensor/kernels/cpu/rows.h"
+
+struct dti_cpu {
+    dti_isa isa;
+    dti_pool *pool; /* borrowed */
+    const dti_row_ops *rows;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* Waking a worker costs some microseconds: worth it from this many bytes of traffic. */
+enum { DTI_PARALLEL_BYTES = 64 << 10 };
+
+/* Runs fn on every worker if the work touches enough bytes, else on the caller alone. */
+static inline void dti_cpu_run(const dti_cpu *cpu, int64_t bytes, dti_pool_fn fn, void *arg)
+{
+    dti_pool_run(bytes >= DTI_PARALLEL_BYTES ? cpu->pool : NULL, fn, arg);
+}
+
+static inline int64_t dti_bytes(const dt_local *x)
+{
+    return dti_local_count(x) * (int64_t)dt_dtype_size(x->dtype);
+}
+
+/* DT_ERR_UNSUPPORTED unless x is f32, bf16 or f16; otherwise the loops for it. */
+dt_status dti_cpu_rows(const dti_cpu *cpu, const char *op, const dt_local *x,
+                       const dti_row_ops **out) DT_MUST_USE;
+
+#endif

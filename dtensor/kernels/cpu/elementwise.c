@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operators that treat elements alone. Each element depends on its operands only, so no split over
+ * ranks or threads changes a bit. Outputs may be inputs. */
+#include <dtensor/ops.h>
+
+#include "base/dtype.h"
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
+/* Shares begin on lines of 128 bytes, and blocks that pass through f32 fit into level 1. */
+enum { GRAIN = 64, BLOCK = 1024 };
+
+typedef struct unary_job {
+    void (*fn)(void *y, const void *x, int64_t n);
+    char *y;
+    const char *x;
+    int64_t n;
+    int64_t bytes; /* of an element */
+} unary_job;
+
+static void unary_share(void *arg, int worker, int n_workers)
+{
+    const unary_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
+    j->fn(j->y + begin * j->bytes, j->x + begin * j->bytes, end - begin);
+}
+
+static dt_status unary(const dt_kargs *a, void (*fn)(void *y, const void *x, int64_t n))
+{
+    unary_job job = { fn, a->out[0].data, a->in[0].data, dti_local_count(&a->in[0]),
+                      (int64_t)dt_dtype_size(a->in[0].dtype) };
+
+    dti_cpu_run(a->cpu, 2 * job.n * job.bytes, unary_share, &job);
+    return DT_OK;
+}
+
+typedef struct binary_job {
+    void (*fn)(void *y, const void *x, const void *z, int64_t n);
+    char *y;
+    const char *x, *z;
+    int64_t n;
+    int64_t bytes;
+} binary_job;
+
+static void binary_share(void *arg, int worker, int n_workers)
+{
+    const binary_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
+    j->fn(j->y + begin * j->bytes, j->x + begin * j->bytes, j->z + begin * j->bytes, end - begin);
+}
+
+static dt_status binary(const dt_kargs *a,
+                        void (*fn)(void *y, const void *x, const void *z, int64_t n))
+{
+    binary_job job = { fn,
+                       a->out[0].data,
+                       a->in[0].data,
+                       a->in[1].data,
+                       dti_local_count(&a->in[0]),
+                       (int64_t)dt_dtype_size(a->in[0].dtype) };
+
+    dti_cpu_run(a->cpu, 3 * job.n * job.bytes, binary_share, &job);
+    return DT_OK;
+}
+
+dt_status dti_add_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "add", &a->in[0], &ops));
+    return binary(a, ops->add);
+}
+
+dt_status dti_mul_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "mul", &a->in[0], &ops));
+    return binary(a, ops->mul);
+}
+
+dt_status dti_silu_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "silu", &a->in[0], &ops));
+    return unary(a, ops->silu);
+}
+
+dt_status dti_gelu_new_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "gelu_new", &a->in[0], &ops));
+    return unary(a, ops->gelu_new);
+}
+
+dt_status dti_silu_mul_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "silu_mul", &a->in[0], &ops));
+    return binary(a, ops->silu_mul);
+}
+
+/* --- cast ------------------------------------------------------------------------------------- */
+
+typedef struct cast_job {
+    const dti_row_ops *rows; /* all dtypes of the instruction set */
+    const dt_local *x;
+    const dt_local *y;
+    int64_t n;
+} cast_job;
+
+static void cast_share(void *arg, int worker, int n_workers)
+{
+    const cast_job *j = arg;
+    const dt_dtype from = j->x->dtype, to = j->y->dtype;
+    const int64_t from_bytes = (int64_t)dt_dtype_size(from), to_bytes = (int64_t)dt_dtype_size(to);
+    _Alignas(64) float block[BLOCK];
+    int64_t begin, end;
+
+    dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i += BLOCK) {
+        const int64_t n = end - i < BLOCK ? end - i : BLOCK;
+        const char *x = (const char *)j->x->data + i * from_bytes;
+        char *y = (char *)j->y->data + i * to_bytes;
+        if (from == to || from == DT_F64 || to == DT_F64) {
+            dti_convert(y, to, x, from, n);
+        } else {
+            j->rows[from].load(block, x, n);
+            j->rows[to].store(y, block, n);
+        }
+    }
+}
+
+dt_status dti_cast_cpu(const dt_kargs *a)
+{
+    cast_job job = { a->cpu->rows, &a->in[0], &a->out[0], dti_local_count(&a->in[0]) };
+
+    DT_CHECK(dt_dtype_is_float(job.x->dtype) && dt_dtype_is_float(job.y->dtype), DT_ERR_UNSUPPORTED,
+             "cast from %s to %s: both must be floats", dt_dtype_name(job.x->dtype),
+             dt_dtype_name(job.y->dtype));
+    dti_cpu_run(a->cpu, dti_bytes(job.x) + dti_bytes(job.y), cast_share, &job);
+    return DT_OK;
+}
+
+/* --- add_bias --------------------------------------------------------------------------------- */
+
+typedef struct bias_job {
+    const dti_row_ops *rows;
+    const dt_local *x, *bias, *y;
+    int64_t n_rows, n;
+} bias_job;
+
+/* y[r, :] = x[r, :] + bias in f32, one rounding. */
+static void bias_share(void *arg, int worker, int n_workers)
+{
+    const bias_job *j = arg;
+    const int64_t x_bytes = (int64_t)dt_dtype_size(j->x->dtype);
+    const int64_t y_bytes = (int64_t)dt_dtype_size(j->y->dtype);
+    const int64_t b_bytes = (int64_t)dt_dtype_size(j->bias->dtype);
+    _Alignas(64) float block[BLOCK], bias[BLOCK];
+    int64_t begin, end;
+
+    dti_pool_share(j->n_rows, 1, worker, n_workers, &begin, &end);
+    for (int64_t i = 0; i < j->n; i += BLOCK) {
+        const int64_t n = j->n - i < BLOCK ? j->n - i : BLOCK;
+        j->rows[j->bias->dtype].load(bias, (const char *)j->bias->data + i * b_bytes, n);
+        for (int64_t r = begin; r < end; r++) {
+            const int64_t at = r * j->n + i;
+            j->rows[j->x->dtype].load(block, (const char *)j->x->data + at * x_bytes, n);
+            j->rows[DT_F32].add(block, block, bias, n);
+            j->rows[j->y->dtype].store((char *)j->y->data + at * y_bytes, block, n);
+        }
+    }
+}
+
+dt_status dti_add_bias_cpu(const dt_kargs *a)
+{
+    bias_job job = { a->cpu->rows, &a->in[0], &a->in[1], &a->out[0], dti_rows(&a->in[0]), 0 };
+    const dti_row_ops *ops;
+
+    for (int i = 0; i < 2; i++) DT_TRY(dti_cpu_rows(a->cpu, "add_bias", &a->in[i], &ops));
+    DT_TRY(dti_cpu_rows(a->cpu, "add_bias", &a->out[0], &ops));
+    job.n = a->in[0].shape[a->in[0].n_axes - 1];
+    dti_cpu_run(a->cpu, dti_bytes(job.x) + dti_bytes(job.y), bias_share, &job);
+    return DT_OK;
+}

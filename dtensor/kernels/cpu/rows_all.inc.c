@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The three tables of one instruction set. Before including, define DT_SIMD and DT_ROWS (the name
+ * of the array). */
+#include "dtensor/kernels/cpu/rows.h"
+
+#include <math.h>
+
+#include "dtensor/kernels/cpu/simd.inc.c"
+
+#define T              float
+#define LD(p, left)    load_f32((p), (left))
+#define ST(p, v, left) store_f32((p), (v), (left))
+#define RN(v)          (v)
+#define FN(name)       name##_of_f32
+#include "dtensor/kernels/cpu/rows.inc.c"
+
+#define T              uint16_t
+#define LD(p, left)    vf_of_bf16(load_half((p), (left)))
+#define ST(p, v, left) store_half((p), bf16_of_vf(v), (left))
+#define RN(v)          round_bf16(v)
+#define FN(name)       name##_of_bf16
+#include "dtensor/kernels/cpu/rows.inc.c"
+
+#define T              uint16_t
+#define LD(p, left)    vf_of_f16(load_half((p), (left)))
+#define ST(p, v, left) store_half((p), f16_of_vf(v), (left))
+#define RN(v)          round_f16(v)
+#define FN(name)       name##_of_f16
+#include "dtensor/kernels/cpu/rows.inc.c"
+
+#define ROW(dtype)                                                                                \
+    {                                                                                             \
+        .load = load_of_##dtype, .store = store_of_##dtype, .add = add_of_##dtype,                \
+        .mul = mul_of_##dtype, .silu = silu_of_##dtype, .gelu_new = gelu_new_of_##dtype,          \
+        .silu_mul = silu_mul_of_##dtype, .rms_norm = rms_norm_of_##dtype,                         \
+        .layer_norm = layer_norm_of_##dtype, .rope = rope_of_##dtype, .argmax = argmax_of_##dtype \
+    }
+
+const dti_row_ops DT_ROWS[DTI_N_ROW_DTYPES] = {
+    [DT_F32] = ROW(f32), [DT_BF16] = ROW(bf16), [DT_F16] = ROW(f16)
+};
