@@ -23,20 +23,28 @@ void dti_error_set_rank(int rank);
 void dti_error_set_where(const char *where);
 
 /* Copies a record between threads (dt_run hands the culprit's to its caller). */
-void dti_error_restore(const dt_error *record);
+void dti_error_restore(const dt_error *from);
 void dti_error_clear(void);
 
-#define DT_FAIL(code, ...) return dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__)
+/* The macros return the code itself, so that compilers and analyzers see that it is no DT_OK. */
+#define DT_FAIL(code, ...)                                                      \
+    do {                                                                        \
+        (void)dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
+        return (code);                                                          \
+    } while (0)
 
 #define DT_CHECK(cond, code, ...)                  \
     do {                                           \
         if (!(cond)) DT_FAIL((code), __VA_ARGS__); \
     } while (0)
 
-#define DT_TRY(call)                                                                       \
-    do {                                                                                   \
-        dt_status dti_st = (call);                                                         \
-        if (dti_st != DT_OK) return dti_error_frame(dti_st, __func__, __FILE__, __LINE__); \
+#define DT_TRY(call)                                                     \
+    do {                                                                 \
+        dt_status dti_st = (call);                                       \
+        if (dti_st != DT_OK) {                                           \
+            (void)dti_error_frame(dti_st, __func__, __FILE__, __LINE__); \
+            return dti_st;                                               \
+        }                                                                \
     } while (0)
 
 /* For functions that hold something: records the frame and goes to the one clean-up label. */
@@ -50,12 +58,13 @@ void dti_error_clear(void);
     } while (0)
 
 /* DT_CHECK for functions that hold something. */
-#define DT_CHECK_TO(label, st, cond, code, ...)                                      \
-    do {                                                                             \
-        if (!(cond)) {                                                               \
-            (st) = dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
-            goto label;                                                              \
-        }                                                                            \
+#define DT_CHECK_TO(label, st, cond, code, ...)                                     \
+    do {                                                                            \
+        if (!(cond)) {                                                              \
+            (void)dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
+            (st) = (code);                                                          \
+            goto label;                                                             \
+        }                                                                           \
     } while (0)
 
 #ifdef NDEBUG

@@ -89,8 +89,8 @@ static void *map_huge(size_t bytes)
     size_t head;
 
     if (raw == MAP_FAILED) return NULL;
-    start = (char *)(((uintptr_t)raw + BIG_BYTES - 1) & ~((uintptr_t)BIG_BYTES - 1));
-    head = (size_t)(start - raw);
+    head = (BIG_BYTES - (uintptr_t)raw % BIG_BYTES) % BIG_BYTES;
+    start = raw + head;
     if (head > 0) (void)munmap(raw, head);
     if (span - head > bytes) (void)munmap(start + bytes, span - head - bytes);
     (void)madvise(start, bytes, MADV_HUGEPAGE); /* a kernel without it still gives the memory */

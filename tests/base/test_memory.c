@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MIB = 1 << 20 };
+#define BIG ((size_t)2 << 20) /* from here on blocks are large pages */
 
 static bool all_zero(const void *p, size_t bytes)
 {
@@ -85,11 +85,11 @@ DT_TEST(memory, an_array_grows_with_its_contents_and_new_room_is_zero)
 
 DT_TEST(memory, big_blocks_are_aligned_zeroed_and_writable_to_the_end)
 {
-    static const size_t sizes[] = { 0, 1, 127, 4096, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB };
+    static const size_t sizes[] = { 0, 1, 127, 4096, BIG - 1, BIG, BIG + 1, 3 * BIG - 5 };
     const int64_t live = dti_alloc_live();
 
     for (size_t i = 0; i < DT_COUNT(sizes); i++) {
-        const size_t align = sizes[i] >= 2 * MIB ? 2 * MIB : 128;
+        const size_t align = sizes[i] >= BIG ? BIG : 128;
         void *p;
         DT_ASSERT_OK(dti_big_alloc(sizes[i], &p));
         DT_ASSERT_EQ_INT((uintptr_t)p % align, 0);

@@ -106,9 +106,9 @@ DT_TEST(pool, a_round_costs_no_malloc)
 
 static void mark_started(void *arg, int worker)
 {
-    int *started = arg;
+    int(*started)[16] = arg;
 
-    started[worker * 16] = worker;
+    started[worker][0] = worker;
 }
 
 static void nothing(void *arg, int worker, int n_workers)
@@ -120,12 +120,12 @@ static void nothing(void *arg, int worker, int n_workers)
 
 DT_TEST(pool, on_start_runs_on_each_started_thread_before_its_first_share)
 {
-    int started[4 * 16] = { 0 };
+    int started[4][16] = { { 0 } };
     dti_pool *pool;
 
     DT_ASSERT_OK(dti_pool_create(4, false, mark_started, started, &pool));
     dti_pool_run(pool, nothing, NULL);
-    for (int w = 1; w < 4; w++) DT_ASSERT_EQ_INT(started[w * 16], w);
+    for (int w = 1; w < 4; w++) DT_ASSERT_EQ_INT(started[w][0], w);
     dti_pool_destroy(&pool);
 }
 
