@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The value: a tensor with a global shape and a placement on a mesh, of which each rank holds a
+ * piece; moving it between placements; and the tape that owns what a forward pass makes.
+ *
+ * Shapes in this header are global. Only dt_tensor_local() speaks of a rank's own piece. */
+#ifndef DT_TENSOR_H
+#define DT_TENSOR_H
+
+#include <dtensor/placements.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A distributed tensor. Counted handle; immutable but for its bytes. */
+typedef struct dt_tensor dt_tensor;
+
+/* Owner of the temporaries of a forward pass, its error latch and its counters. */
+typedef struct dt_tape dt_tape;
+
+/* This rank's piece of a tensor: contiguous, row-major, in host memory. offset[a] is where the
+ * piece starts on global axis a. Outsiders of the mesh see a piece of extent 0. */
+typedef struct dt_local {
+    void *data;
+    dt_dtype dtype;
+    int n_axes;
+    int64_t shape[DT_MAX_AXES];
+    int64_t offset[DT_MAX_AXES];
+} dt_local;
+
+/**
+ * A zeroed tensor.
+ *
+ *   place  one placement per mesh dim; not Partial
+ *   shape  global, n_axes entries >= 0
+ *
+ * Collective  no communication.
+ * Ownership   *out is a new reference, released with dt_tensor_release().
+ * Errors      DT_ERR_ARG     NULL, n_axes outside 0..8, unknown dtype
+ *             DT_ERR_SHAPE   a negative extent, or more bytes than fit into 63 bits
+ *             DT_ERR_LAYOUT  as dt_layout_get(); Partial
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_zeros(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
+                                      int n_axes, const int64_t *shape, dt_tensor **out);
+
+/**
+ * Wraps this rank's piece: its bytes are copied.
+ *
+ *   data   local shape as dt_layout_range() says for `shape`, row-major; may be NULL if it is empty
+ *   shape  global
+ *   place  any placements; with Partial every rank gives its term, of the whole shape
+ *
+ * Collective  no communication; every rank of the mesh passes the same shape and placements.
+ * Ownership   *out is a new reference.
+ * Errors      as dt_zeros(), Partial allowed; DT_ERR_ARG if data is NULL and the piece is not empty
+ */
+DT_API DT_MUST_USE dt_status dt_from_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
+                                           int n_axes, const int64_t *shape, const void *data,
+                                           dt_tensor **out);
+
+/**
+ * Distributes a whole tensor.
+ *
+ *   full   the whole value, row-major. With root >= 0 only the rank at that row-major place of the
+ *          mesh passes it and the others' is ignored; with root == DT_EQUAL_COPIES every rank
+ *          passes the same bytes and nothing is communicated.
+ *
+ * Collective  yes, over the mesh, if root >= 0: the root sends each rank its piece.
+ * Ownership   *out is a new reference.
+ * Errors      as dt_zeros(); DT_ERR_ARG for a root outside the mesh or a missing `full`;
+ *             DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
+                                           int n_axes, const int64_t *shape, const void *full,
+                                           int root, dt_tensor **out);
+enum { DT_EQUAL_COPIES = -1 };
+
+/**
+ * Moves a tensor to new placements on its mesh. The global value does not change.
+ *
+ *   x     any dtype; global shape [s0, ..., s(n-1)]
+ *   want  one placement per mesh dim: want[m] says how mesh dim m holds the tensor
+ *   *y    same global shape and dtype as x, placed as `want`
+ *
+ * Communication on mesh dim m, with p ranks and N bytes of tensor per group of p:
+ *
+ *   Shard(a)  -> Replicate   all-gather       (p-1)/p N bytes received per rank
+ *   Replicate -> Shard(a)    none             a local slice
+ *   Partial   -> Replicate   all-reduce       2 (p-1)/p N
+ *   Partial   -> Shard(a)    reduce-scatter   (p-1)/p N
+ *   Shard(a)  -> Shard(b)    all-to-all       (p-1)/p^2 N
+ *
+ * Changes on several mesh dims that need no reduction are one exchange of the boxes that differ.
+ * Sums are taken in rank order, bf16 and f16 in f32 with one rounding.
+ *
+ * Collective  every rank of x's mesh calls it, in the same order, with the same `want`.
+ * Ownership   *y is a new reference, released with dt_tensor_release(). If nothing has to move, *y
+ *             is x with one more reference.
+ * Threads     reads x only.
+ * Errors      DT_ERR_ARG     x, want or y is NULL
+ *             DT_ERR_LAYOUT  Shard(a) with a outside [-n, n), or Partial wanted of a whole value
+ *             DT_ERR_MEMORY  this rank cannot hold its shard of y
+ *             DT_ERR_COMM    another rank failed, left or timed out
+ *             On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or DT_ERR_COMM the mesh
+ *             is aborted on every rank and can only be released.
+ * See also    dt_distribute(), dt_full_tensor()
+ */
+DT_API DT_MUST_USE dt_status dt_redistribute(dt_tensor *x, const dt_placement *want, dt_tensor **y);
+
+/** dt_redistribute() to Replicate on every mesh dim: each rank gets the whole value. */
+DT_API DT_MUST_USE dt_status dt_full_tensor(dt_tensor *x, dt_tensor **y);
+
+DT_API dt_tensor *dt_tensor_retain(dt_tensor *x); /* one more reference; returns x */
+DT_API void dt_tensor_release(dt_tensor **x);     /* drops one; accepts NULL; sets *x to NULL */
+
+/* Queries. Not collective, no errors. Borrowed results are valid while x is. */
+DT_API dt_mesh *dt_tensor_mesh(const dt_tensor *x);
+DT_API const dt_layout *dt_tensor_layout(const dt_tensor *x);
+DT_API dt_dtype dt_tensor_dtype(const dt_tensor *x);
+DT_API int dt_tensor_n_axes(const dt_tensor *x);
+DT_API int64_t dt_tensor_extent(const dt_tensor *x, int axis); /* global; negative axes count back */
+DT_API const dt_local *dt_tensor_local(const dt_tensor *x);    /* this rank's piece */
+
+/* --- The tape ------------------------------------------------------------------------------- */
+
+/* What to do when operands of an operator do not fit without communication. */
+typedef enum dt_moves {
+    DT_MOVES_FORBID, /* default: DT_ERR_LAYOUT that names the missing redistribute */
+    DT_MOVES_TRACE,  /* move and log it */
+    DT_MOVES_ALLOW   /* move */
+} dt_moves;
+
+/* Kinds of communication that a tape counts. Bytes are those that this rank receives, by the
+ * formulas of dt_redistribute(). */
+typedef enum dt_comm_kind {
+    DT_COMM_ALL_GATHER,
+    DT_COMM_ALL_REDUCE,
+    DT_COMM_REDUCE_SCATTER,
+    DT_COMM_ALL_TO_ALL,
+    DT_N_COMM_KINDS
+} dt_comm_kind;
+
+typedef struct dt_comm_counter {
+    int64_t calls;
+    int64_t bytes;
+} dt_comm_counter;
+
+/**
+ * An empty tape with one open scope.
+ *
+ * Collective  no.
+ * Ownership   *out is released with dt_tape_release(), which releases what it owns.
+ * Errors      DT_ERR_ARG, DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_tape_create(dt_runtime *rt, dt_tape **out);
+DT_API void dt_tape_release(dt_tape **tape); /* accepts NULL; sets *tape to NULL */
+
+/** The first error of the tape's operators, whose record it puts back into dt_last_error(); DT_OK
+ * if none. Not collective. Errors: the latched one. */
+DT_API DT_MUST_USE dt_status dt_tape_status(dt_tape *tape);
+
+/** Releases everything the tape made, closes all scopes but the first, clears a latched error and
+ * the counters. Memory stays in the rank's pool. Not collective. Errors: none. */
+DT_API void dt_tape_reset(dt_tape *tape);
+
+/**
+ * Opens a scope: a named part of the forward pass. What operators make until its end is released
+ * then. The name appears in error messages; it is borrowed until the scope ends.
+ *
+ * Collective  no.
+ * Errors      none: a failed scope latches on the tape.
+ */
+DT_API void dt_scope_begin(dt_tape *tape, const char *name);
+
+/**
+ * Closes the innermost scope and releases what it made, except `keep`, which passes to the scope
+ * around it. keep may be NULL or belong to an outer scope. Returns keep (NULL after an error).
+ *
+ * Not collective. Errors: none.
+ */
+DT_API dt_tensor *dt_scope_end(dt_tape *tape, dt_tensor *keep);
+
+/**
+ * The recorded form of dt_redistribute(): the result belongs to the tape, errors latch, bytes are
+ * counted. Returns NULL after an error.
+ *
+ *   want  one placement per mesh dim of x's mesh
+ *
+ * Collective  yes, over x's mesh, as dt_redistribute().
+ * Ownership   borrowed from the tape.
+ * Errors      latched: those of dt_redistribute()
+ */
+DT_API dt_tensor *dt_move(dt_tape *tape, dt_tensor *x, const dt_placement *want);
+
+/** dt_move() that changes one mesh dim and leaves the others. */
+DT_API dt_tensor *dt_move_dim(dt_tape *tape, dt_tensor *x, int dim, dt_placement want);
+
+/** Hands a tensor to the tape: it releases one reference when the current scope ends. Returns x,
+ * or NULL after an error. Not collective. Errors: latched DT_ERR_ARG for NULL. */
+DT_API dt_tensor *dt_tape_own(dt_tape *tape, dt_tensor *x);
+
+DT_API void dt_tape_set_moves(dt_tape *tape, dt_moves policy);
+DT_API dt_comm_counter dt_tape_comm(const dt_tape *tape, dt_comm_kind kind); /* since the reset */
+DT_API dt_runtime *dt_tape_runtime(const dt_tape *tape);
+
+/** Latches an error of the caller's own on the tape (a style that refuses). Returns NULL always.
+ * Not collective. Errors: none. */
+DT_API dt_tensor *dt_tape_fail(dt_tape *tape, dt_status code, const char *fmt, ...) DT_PRINTF(3, 4);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
