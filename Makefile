@@ -5,6 +5,8 @@
 PRESET ?= dev
 CMAKE ?= cmake
 CTEST ?= ctest
+# More for the first configuring of a build folder, such as -DDT_WERROR=ON.
+CMAKE_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long build bench asan tsan format lint tidy install clean setup
@@ -26,7 +28,7 @@ setup:
 
 # A build folder configures itself again when a file comes or goes; this is the first time.
 configure-%: setup
-	@test -f build/$*/build.ninja || $(CMAKE) --preset $*
+	@test -f build/$*/build.ninja || $(CMAKE) --preset $* $(CMAKE_ARGS)
 
 build-%: configure-%
 	@$(CMAKE) --build --preset $*
