@@ -52,7 +52,4 @@ dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y) DT_MUST_USE;
 
-/* True if every rank already holds its piece of `want`: moving there needs no communication. */
-bool dti_move_is_local(const dt_layout *from, const dt_layout *want);
-
 #endif

@@ -2,6 +2,7 @@
 #include "dtensor/device/device.h"
 
 #include "base/memory.h"
+#include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -13,6 +14,7 @@ static void device_destroy(void *object)
         next = x->next;
         dti_free(x);
     }
+    dti_move_cache_free(d);
     dti_cpu_destroy(&d->cpu);
     dti_memory_destroy(&d->memory);
     dti_free(d);

@@ -12,6 +12,7 @@ typedef struct dti_device {
     dti_memory *memory;
     dti_cpu *cpu;
     struct dt_tensor *free_tensors; /* headers to reuse */
+    struct dti_move_cache *moves;   /* plans to reuse */
 } dti_device;
 
 /* The device of this rank, made on first use (DTI_SLOT_DEVICE). */

@@ -8,6 +8,7 @@
 #include "dtensor/ops/cache.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
+#include "placements/move.h"
 
 static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in, dti_op_key *key)
 {

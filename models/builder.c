@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/model.h"
+
+static dt_status join(dti_arena *arena, const char *prefix, const char *name, const char **out)
+{
+    const size_t bytes = strlen(prefix) + strlen(name) + 2;
+    void *text;
+
+    DT_TRY(dti_arena_alloc(arena, bytes, &text));
+    (void)snprintf(text, bytes, prefix[0] ? "%s.%s" : "%s%s", prefix, name);
+    *out = text;
+    return DT_OK;
+}
+
+dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n, void *block)
+{
+    DT_TRY(dti_grow((void **)&b->specs, &b->specs_capacity, (size_t)(b->n + n), sizeof *b->specs));
+    DT_TRY(dti_grow((void **)&b->slots, &b->slots_capacity, (size_t)(b->n + n), sizeof *b->slots));
+    for (int i = 0; i < n; i++) {
+        dt_layer_spec *spec = &b->specs[b->n];
+        *spec = (dt_layer_spec){ .kind = rows[i].kind,
+                                 .axis = { rows[i].out, rows[i].in },
+                                 .bias = rows[i].bias,
+                                 .eps = b->eps,
+                                 .heads = b->heads,
+                                 .style = rows[i].style,
+                                 .tied_to = rows[i].tied_to };
+        DT_TRY(join(&b->arena, prefix, rows[i].name, &spec->name));
+        b->slots[b->n++] = (dt_layer **)((char *)block + rows[i].field);
+    }
+    return DT_OK;
+}
+
+dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
+                             dt_layers **out)
+{
+    DT_TRY(dt_layers_create(mesh, dim, b->specs, b->n, plan, out));
+    for (int i = 0; i < b->n; i++) *b->slots[i] = dt_layers_at(*out, i);
+    return DT_OK;
+}
+
+void dti_builder_free(dti_builder *b)
+{
+    dti_free(b->specs);
+    dti_free(b->slots);
+    dti_arena_free(&b->arena);
+    *b = (dti_builder){ 0 };
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/config.h"
+
+#include <math.h>
+#include <string.h>
+
+dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
+{
+    static const struct {
+        const char *name;
+        dt_dtype dtype;
+    } names[] = { { "float32", DT_F32 }, { "bfloat16", DT_BF16 }, { "float16", DT_F16 } };
+    dti_json v = dti_json_get(config, "dtype");
+    const char *name;
+
+    if (!dti_json_is_set(&v)) v = dti_json_get(config, "torch_dtype");
+    *out = DT_F32;
+    if (!dti_json_is_set(&v)) return DT_OK;
+    DT_TRY(dti_json_as_string(&v, &name));
+    for (size_t i = 0; i < DT_COUNT(names); i++)
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].dtype;
+            return DT_OK;
+        }
+    return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "float32, bfloat16 or float16");
+}
+
+/* One id, a list of them, or nothing. */
+static dt_status read_eos(const dti_json *config, dt_model_info *info)
+{
+    const dti_json v = dti_json_get(config, "eos_token_id");
+    const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
+    const size_t n = list ? dti_json_count(&v) : dti_json_is_set(&v) ? 1 : 0;
+
+    info->n_eos = 0;
+    if (n > DT_MAX_EOS)
+        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "at most %d token ids", (int)DT_MAX_EOS);
+    for (size_t i = 0; i < n; i++) {
+        const dti_json one = list ? dti_json_at(&v, i) : v;
+        int64_t id;
+        DT_TRY(dti_json_as_int(&one, -1, INT32_MAX, &id));
+        if (id >= 0) info->eos[info->n_eos++] = (int32_t)id;
+    }
+    return DT_OK;
+}
+
+static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *d,
+                            dt_model_info *info)
+{
+    const char *heads_key = d->heads_key != NULL ? d->heads_key : "num_attention_heads";
+    const int64_t max = DTI_CONFIG_MAX_EXTENT;
+    int64_t head_dim = d->head_dim;
+
+    DT_TRY(dti_json_int_or(config, heads_key, d->heads, 1, 65536, &info->n_heads));
+    DT_TRY(dti_json_int_or(config, "num_key_value_heads", d->kv_heads ? d->kv_heads : info->n_heads, 1,
+                           65536, &info->n_kv_heads));
+    if (info->n_heads % info->n_kv_heads != 0) {
+        const dti_json v = dti_json_get(config, "num_key_value_heads");
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
+                               (long long)info->n_heads);
+    }
+    DT_TRY(dti_json_int_or(config, "head_dim", head_dim, 0, 65536, &head_dim));
+    if (head_dim == 0) {
+        const dti_json v = dti_json_get(config, "hidden_size");
+        if (info->hidden_size % info->n_heads != 0)
+            return dti_json_refuse(&v, DT_ERR_FORMAT, "a multiple of %s, %lld, or head_dim has to be "
+                                   "given", heads_key, (long long)info->n_heads);
+        head_dim = info->hidden_size / info->n_heads;
+    }
+    info->head_dim = head_dim;
+    if (head_dim % 2 != 0 || info->n_heads * head_dim > max) {
+        const dti_json v = dti_json_get(config, "head_dim");
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "even (it is %lld), and not larger than %lld for %lld "
+                               "heads", (long long)head_dim, (long long)(max / info->n_heads),
+                               (long long)info->n_heads);
+    }
+    return DT_OK;
+}
+
+dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *d,
+                             dt_model_info *info)
+{
+    const dti_json quantised = dti_json_get(config, "quantization_config");
+    const int64_t max = DTI_CONFIG_MAX_EXTENT;
+    int64_t bos;
+
+    if (dti_json_is_set(&quantised))
+        return dti_json_refuse(&quantised, DT_ERR_UNSUPPORTED,
+                               "absent: quantised checkpoints are not supported, use one in "
+                               "float32, bfloat16 or float16");
+    DT_TRY(dti_config_dtype(config, &info->dtype));
+    DT_TRY(dti_json_int_or(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
+    DT_TRY(dti_json_int_or(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
+    DT_TRY(dti_json_int_or(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
+                           d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
+    DT_TRY(dti_json_int_or(config, "max_position_embeddings", d->positions, 1, max,
+                           &info->max_positions));
+    DT_TRY(read_heads(config, d, info));
+    DT_TRY(dti_json_bool_or(config, "tie_word_embeddings", d->tied, &info->tied));
+    DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
+    info->bos = (int32_t)bos;
+    DT_TRY(read_eos(config, info));
+    return DT_OK;
+}
+
+dt_status dti_config_eps(const dti_json *config, const char *key, double fallback, float *out)
+{
+    double eps;
+
+    DT_TRY(dti_json_number_or(config, key, fallback, 0.0, 1.0, &eps));
+    *out = (float)eps;
+    return DT_OK;
+}
+
+dt_status dti_config_word(const dti_json *config, const char *key, const char *fallback,
+                          const char *supported)
+{
+    const char *word;
+
+    DT_TRY(dti_json_string_or(config, key, fallback, &word));
+    if (strcmp(word, supported) != 0) {
+        const dti_json v = dti_json_get(config, key);
+        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported", supported);
+    }
+    return DT_OK;
+}
+
+dt_attention_options dti_scaled_attention(const dt_model_info *info)
+{
+    return (dt_attention_options){ .n_heads = info->n_heads,
+                                   .n_kv_heads = info->n_kv_heads,
+                                   .scale = (float)(1.0 / sqrt((double)info->head_dim)) };
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What config.json files of decoder models have in common. */
+#ifndef DTI_CONFIG_H
+#define DTI_CONFIG_H
+
+#include <dtensor/models.h>
+#include <dtensor/ops.h>
+
+#include "models/checkpoint/json.h"
+
+/* Values of an architecture where the file has none, and how it spells some keys. */
+typedef struct dti_decoder_defaults {
+    int64_t vocab;
+    int64_t hidden;
+    int64_t layers;
+    int64_t heads;
+    int64_t kv_heads; /* 0: as many as heads */
+    int64_t head_dim; /* 0: hidden / heads */
+    int64_t positions;
+    bool tied;
+    const char *layers_key; /* NULL: num_hidden_layers */
+    const char *heads_key;  /* NULL: num_attention_heads */
+} dti_decoder_defaults;
+
+enum { DTI_CONFIG_MAX_EXTENT = 1 << 30, DTI_CONFIG_MAX_LAYERS = 4096 };
+
+/* Fills the shared part of `info` (all but model_type) and refuses quantised checkpoints. */
+dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *defaults,
+                             dt_model_info *info) DT_MUST_USE;
+
+/* The checkpoint's dtype: "dtype" (Transformers 5) or "torch_dtype"; f32 where neither stands. */
+dt_status dti_config_dtype(const dti_json *config, dt_dtype *out) DT_MUST_USE;
+
+/* A small positive number such as rms_norm_eps. */
+dt_status dti_config_eps(const dti_json *config, const char *key, double fallback,
+                         float *out) DT_MUST_USE;
+
+/* Refuses a config whose `key` (default `fallback`) is not the one word that is supported. */
+dt_status dti_config_word(const dti_json *config, const char *key, const char *fallback,
+                          const char *supported) DT_MUST_USE;
+
+/* Full causal attention with scores scaled by 1 / sqrt(head_dim). */
+dt_attention_options dti_scaled_attention(const dt_model_info *info);
+
+#endif

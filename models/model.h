@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an architecture is made of: its configuration, its layers as rows, its forward pass. */
+#ifndef DTI_MODEL_H
+#define DTI_MODEL_H
+
+#include <dtensor/models.h>
+#include <dtensor/ops.h>
+
+#include "base/memory.h"
+#include "models/checkpoint/json.h"
+
+/* --- Layers as rows ------------------------------------------------------------------------- */
+
+/* One layer of a block: the field of the block that points to it, its name after the block's, and
+ * what it is. Axes of a weight [out, in]; a norm has one. */
+typedef struct dti_row {
+    size_t field;
+    const char *name;
+    dt_layer_kind kind;
+    dt_axis out;
+    dt_axis in;
+    bool bias;
+    const char *style; /* the built-in plan */
+    const char *tied_to;
+} dti_row;
+
+/* Collects rows of all blocks, then makes the layers and points the fields at them. */
+typedef struct dti_builder {
+    dti_arena arena;
+    dt_head_counts heads;
+    float eps;
+    dt_layer_spec *specs;
+    size_t specs_capacity;
+    dt_layer ***slots;
+    size_t slots_capacity;
+    int n;
+} dti_builder;
+
+/* Adds the rows of one block: "prefix.name", or "name" with an empty prefix. */
+dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n,
+                          void *block) DT_MUST_USE;
+dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
+                             dt_layers **out) DT_MUST_USE;
+void dti_builder_free(dti_builder *b);
+
+/* --- Architectures -------------------------------------------------------------------------- */
+
+/* Keys and values that one block has seen. */
+typedef struct dti_kv {
+    dt_tensor *k; /* [batch, capacity, kv heads, head_dim] */
+    dt_tensor *v;
+} dti_kv;
+
+struct dt_state {
+    dt_model *model;
+    int64_t batch;
+    int64_t capacity;
+    int64_t length;
+    dti_kv *kv; /* [n_layers] */
+};
+
+/* One pass through the model. */
+typedef struct dti_pass {
+    dt_tensor *ids;       /* [batch, tokens] i32 */
+    dt_tensor *positions; /* [batch, tokens] i32 */
+    dti_kv *kv;           /* [n_layers] */
+    dt_logits_rows rows;
+} dti_pass;
+
+/* One architecture: one folder, one of these. `self` is its own struct of self_bytes, zeroed. */
+typedef struct dti_arch {
+    const char *model_type;
+    size_t self_bytes;
+    const char *prefix;           /* of all names, may be absent in files: "model.", "transformer." */
+    const char *const *ignored;   /* endings of tensors that files may hold and nobody needs; NULL ends */
+    dt_status (*read_config)(void *self, const dti_json *config, dt_model_info *info);
+    dt_status (*add_layers)(void *self, dti_builder *builder);
+    dt_status (*prepare)(void *self, dt_mesh *mesh); /* constants such as rope frequencies */
+    const dt_layer *(*key_layer)(const void *self, int block); /* whose output the cache holds */
+    dt_tensor *(*forward)(const void *self, dt_tape *tape, const dti_pass *pass);
+    void (*release)(void *self);
+} dti_arch;
+
+extern const dti_arch dti_arch_llama, dti_arch_qwen3, dti_arch_gpt_neo;
+
+/* The architecture of that model_type, or DT_ERR_UNSUPPORTED with the list of those there are. */
+dt_status dti_arch_find(const char *model_type, const dti_arch **out) DT_MUST_USE;
+
+struct dt_model {
+    const dti_arch *arch;
+    void *self;
+    dt_model_info info;
+    dt_mesh *mesh;
+    dt_layers *layers;
+    int64_t local_bytes;
+};
+
+#endif
