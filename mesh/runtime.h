@@ -12,11 +12,11 @@
 /* Things of later rooms that live as long as the rank: made on first use, destroyed in reverse
  * order of creation when the rank ends. */
 typedef enum dti_slot {
-    DTI_SLOT_LAYOUTS,   /* placements: the intern table */
-    DTI_SLOT_DEVICE,    /* dtensor/device: memory pool, cpu kernels' state */
-    DTI_SLOT_OPS,       /* dtensor/ops: table of operators, decision cache */
-    DTI_SLOT_STYLES,    /* parallel_styles: the registry */
-    DTI_SLOT_MODELS,    /* models: architectures */
+    DTI_SLOT_LAYOUTS, /* placements: the intern table */
+    DTI_SLOT_DEVICE,  /* dtensor/device: memory pool, cpu kernels' state */
+    DTI_SLOT_OPS,     /* dtensor/ops: table of operators, decision cache */
+    DTI_SLOT_STYLES,  /* parallel_styles: the registry */
+    DTI_SLOT_MODELS,  /* models: architectures */
     DTI_N_SLOTS
 } dti_slot;
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies between strided boxes. */
+#include <string.h>
+
+#include "mesh/comm/call.h"
+
+bool dti_box_same_extents(const dti_box *a, const dti_box *b)
+{
+    if (a->n_axes != b->n_axes) return false;
+    for (int i = 0; i < a->n_axes; i++)
+        if (a->extent[i] != b->extent[i]) return false;
+    return true;
+}
+
+/* A pair of boxes with their axes merged as far as both allow, outermost first. */
+typedef struct box_pair {
+    int n_axes;
+    int64_t extent[DTI_BOX_MAX_AXES];
+    int64_t to_stride[DTI_BOX_MAX_AXES];
+    int64_t from_stride[DTI_BOX_MAX_AXES];
+} box_pair;
+
+/* False if the box is empty. Axes of extent 1 go; an axis whose step is the whole of the next one,
+ * on both sides, becomes one with it. */
+static bool merge_axes(const dti_box *to, const dti_box *from, box_pair *p)
+{
+    int n = 0;
+
+    for (int a = 0; a < to->n_axes; a++) {
+        const int64_t extent = to->extent[a];
+        if (extent == 0) return false;
+        if (extent == 1) continue;
+        if (n > 0 && p->to_stride[n - 1] == extent * to->stride[a] &&
+            p->from_stride[n - 1] == extent * from->stride[a]) {
+            p->extent[n - 1] *= extent;
+        } else {
+            p->extent[n++] = extent;
+        }
+        p->to_stride[n - 1] = to->stride[a];
+        p->from_stride[n - 1] = from->stride[a];
+    }
+    if (n == 0) {
+        p->extent[0] = p->to_stride[0] = p->from_stride[0] = 1;
+        n = 1;
+    }
+    p->n_axes = n;
+    return true;
+}
+
+/* One innermost row; strides in elements. */
+static void copy_row(char *to, const char *from, int64_t n, int64_t to_stride, int64_t from_stride,
+                     size_t bytes)
+{
+    if (to_stride == 1 && from_stride == 1) {
+        memcpy(to, from, (size_t)n * bytes);
+        return;
+    }
+    to_stride *= (int64_t)bytes;
+    from_stride *= (int64_t)bytes;
+    switch (bytes) { /* a constant size makes each copy one move */
+    case 2:
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 2);
+        break;
+    case 4:
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 4);
+        break;
+    case 8:
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 8);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, bytes);
+        break;
+    }
+}
+
+void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
+                  size_t element_bytes)
+{
+    const int64_t bytes = (int64_t)element_bytes;
+    int64_t at[DTI_BOX_MAX_AXES] = { 0 };
+    box_pair p;
+    char *t;
+    const char *f;
+    int inner;
+
+    if (!merge_axes(to_box, from_box, &p)) return;
+    t = (char *)to + to_box->offset * bytes;
+    f = (const char *)from + from_box->offset * bytes;
+    inner = p.n_axes - 1;
+    for (;;) {
+        int a = inner - 1;
+        copy_row(t, f, p.extent[inner], p.to_stride[inner], p.from_stride[inner], element_bytes);
+        for (; a >= 0; a--) { /* the next row, as an odometer */
+            t += p.to_stride[a] * bytes;
+            f += p.from_stride[a] * bytes;
+            if (++at[a] < p.extent[a]) break;
+            at[a] = 0;
+            t -= p.extent[a] * p.to_stride[a] * bytes;
+            f -= p.extent[a] * p.from_stride[a] * bytes;
+        }
+        if (a < 0) return;
+    }
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The only way into a back end: checks, sequence numbers, injected faults, communicators of one. */
+#include "mesh/comm/comm.h"
+
+#include <string.h>
+
+#include "mesh/comm/call.h"
+
+const char *dti_comm_op_name(dti_comm_op op)
+{
+    static const char *const names[DTI_COMM_N_OPS] = {
+#define X(name, text) [DTI_COMM_##name] = #text,
+        DTI_COMM_OPS(X)
+#undef X
+    };
+    return (unsigned)op < DTI_COMM_N_OPS ? names[op] : "?";
+}
+
+/* Only this rank fails, so it tells the others before it returns. */
+static dt_status inject(dti_comm *c, dti_comm_op op)
+{
+    dti_fault *f = c->fault;
+    const int rank = c->world_ranks[c->rank];
+
+    if (rank != f->rank || (f->op >= 0 && f->op != (int)op)) return DT_OK;
+    if (++f->seen != f->call) return DT_OK;
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s on \"%s\": a fault was injected on rank %d (call %lld of it)",
+                        dti_comm_op_name(op), c->name, rank, (long long)f->call);
+    c->ops->abort(c, rank, dt_last_error()->message);
+    return DT_ERR_COMM;
+}
+
+static bool is_message(dti_comm_op op)
+{
+    return op == DTI_COMM_SEND || op == DTI_COMM_RECV;
+}
+
+dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
+{
+    dt_status st;
+
+    r->seq = 0;
+    DT_TRY(dti_call_check(c, &r->call));
+    if (c->fault != NULL) DT_TRY(inject(c, r->call.op));
+    if (c->size == 1) {
+        dti_call_alone(&r->call);
+        c->seq++;
+        return DT_OK;
+    }
+    if (!is_message(r->call.op)) r->seq = ++c->seq; /* messages are numbered per pair of ranks */
+    st = c->ops->start(c, r);
+    if (st == DT_OK) return DT_OK;
+    r->seq = 0;
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
+{
+    dt_status st;
+
+    if (r->seq == 0) return DT_OK;
+    st = c->ops->wait(c, r);
+    r->seq = 0;
+    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return DT_OK;
+}
+
+dt_status dti_comm_run(dti_comm *c, const dti_comm_call *call)
+{
+    dti_comm_request r = { .call = *call };
+
+    DT_TRY(dti_comm_start(c, &r));
+    DT_TRY(dti_comm_wait(c, &r));
+    return DT_OK;
+}
+
+dt_status dti_barrier(dti_comm *c)
+{
+    const dti_comm_call call = { .op = DTI_COMM_BARRIER };
+
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_broadcast(dti_comm *c, void *buffer, int64_t n, dt_dtype t, int root)
+{
+    const dti_comm_call call = { .op = DTI_COMM_BROADCAST,
+                                 .dtype = t,
+                                 .root = root,
+                                 .send = buffer,
+                                 .recv = buffer,
+                                 .counts = &n };
+
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_all_reduce(dti_comm *c, const void *send, void *recv, int64_t n, dt_dtype t,
+                         dt_reduce op)
+{
+    const dti_comm_call call = { .op = DTI_COMM_ALL_REDUCE,
+                                 .dtype = t,
+                                 .reduce = op,
+                                 .send = send,
+                                 .recv = recv,
+                                 .counts = &n };
+
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_t *counts,
+                         const int64_t *displs, dt_dtype t)
+{
+    const dti_comm_call call = { .op = DTI_COMM_ALL_GATHER,
+                                 .dtype = t,
+                                 .send = send,
+                                 .recv = recv,
+                                 .counts = counts,
+                                 .displs = displs };
+
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_reduce_scatter(dti_comm *c, const void *send, void *recv, const int64_t *counts,
+                             const int64_t *displs, dt_dtype t, dt_reduce op)
+{
+    const dti_comm_call call = { .op = DTI_COMM_REDUCE_SCATTER,
+                                 .dtype = t,
+                                 .reduce = op,
+                                 .send = send,
+                                 .recv = recv,
+                                 .counts = counts,
+                                 .displs = displs };
+
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes, void *recv,
+                       const dti_box *recv_boxes, dt_dtype t)
+{
+    const dti_comm_call call = { .op = DTI_COMM_EXCHANGE,
+                                 .dtype = t,
+                                 .send = send,
+                                 .recv = recv,
+                                 .send_boxes = send_boxes,
+                                 .recv_boxes = recv_boxes };
+
+    return dti_comm_run(c, &call);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The local back end, as dt_run() sees it: ranks are threads of this process. */
+#ifndef DTI_LOCAL_H
+#define DTI_LOCAL_H
+
+#include "mesh/comm/comm.h"
+
+/* What the ranks of one run share. */
+typedef struct dti_local_world dti_local_world;
+
+/* `spin`: every rank has a core, so waiting threads may keep theirs busy for a while. */
+dt_status dti_local_world_create(int n_ranks, int64_t timeout_ms, bool spin,
+                                 dti_local_world **out) DT_MUST_USE;
+void dti_local_world_destroy(dti_local_world **world); /* after all ranks have ended */
+
+/* The communicator "world" of one rank; called once by each. `fault` may be NULL. */
+dt_status dti_local_open(dti_local_world *world, int rank, dti_fault *fault,
+                         dti_comm **out) DT_MUST_USE;
+
+/* Says that this rank starts no more operations: peers that wait for it fail at once. An error if
+ * the rank has operations under way, whose buffers are gone when its function has returned. */
+dt_status dti_local_leave(dti_comm *world) DT_MUST_USE;
+
+/* The abort of a rank that could not even open its communicator. */
+void dti_local_abort_world(dti_local_world *world, int rank, const char *why);
+
+/* True if the world was aborted; *out is then the record of the rank that noticed first. */
+bool dti_local_failure(dti_local_world *world, dt_error *out);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The local back end: who owns which memory, and the protocol of an operation.
+ *
+ * Operation number s of a communicator uses slot s % 16 of each member. A member publishes its call
+ * there (the number is stored last), and when all have, it does its share of the work straight from
+ * and into the peers' buffers, then raises `done` to s. Its own buffers are free again when every
+ * peer has raised `done` to s. So an operation costs two hand-overs of a cache line.
+ *
+ * Work happens in order of s, inside start and wait only; a rank that waits also does the work that
+ * is due on its other communicators, so ranks may wait for outstanding operations in any order. */
+#ifndef DTI_LOCAL_INTERNAL_H
+#define DTI_LOCAL_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/sync.h"
+#include "mesh/comm/local.h"
+
+enum { DTI_LOCAL_RING = 16, DTI_LOCAL_WHY_BYTES = 512 };
+
+/* A published call. What a reduction needs lies in the first cache line, beside the flag. */
+typedef struct dti_local_slot {
+    _Alignas(DTI_LINE_BYTES) _Atomic uint64_t seq;
+    int64_t n;     /* the count that peers compare */
+    uint32_t kind; /* operation, dtype, reduction, root packed: equal on all members */
+    dti_comm_call call;
+} dti_local_slot;
+
+typedef struct dti_local_member {
+    dti_local_slot slots[DTI_LOCAL_RING];
+    _Alignas(DTI_LINE_BYTES) _Atomic uint64_t done;
+} dti_local_member;
+
+/* One end of a message. */
+typedef struct dti_local_end {
+    const void *send;
+    void *recv;
+    int64_t n;
+    dt_dtype dtype;
+} dti_local_end;
+
+/* Messages from one member to another. The sender raises `posted`, the receiver `taken`. */
+typedef struct dti_local_channel {
+    _Alignas(DTI_LINE_BYTES) _Atomic uint64_t posted;
+    dti_local_end sends[DTI_LOCAL_RING];
+    _Alignas(DTI_LINE_BYTES) _Atomic uint64_t taken;
+    uint64_t wanted; /* receives started; the receiver's own, as are recvs */
+    dti_local_end recvs[DTI_LOCAL_RING];
+} dti_local_channel;
+
+/* What the members of a communicator share. Lives as long as the world. */
+typedef struct dti_local_group {
+    struct dti_local_group *next;
+    int n;
+    int *world_ranks;                       /* [n] */
+    bool *joined;                           /* [n], under the world's lock */
+    dti_local_member *members;              /* [n] */
+    _Atomic(dti_local_channel *) *channels; /* [n] by source, each [n] by destination; on demand */
+} dti_local_group;
+
+struct dti_local_comm;
+
+/* One rank of the world. Below `left` the fields belong to the rank's own thread. */
+typedef struct dti_local_rank {
+    _Alignas(DTI_LINE_BYTES) _Atomic uint32_t wake; /* futex word */
+    _Atomic uint32_t asleep;
+    _Alignas(DTI_LINE_BYTES) _Atomic uint32_t busy; /* inside peers' buffers */
+    _Alignas(DTI_LINE_BYTES) _Atomic uint32_t left; /* its function has returned */
+    struct dti_local_comm *comms;
+    int n_due;       /* started here, share of the work not yet done */
+    int n_under_way; /* started here, not yet waited for */
+} dti_local_rank;
+
+struct dti_local_world {
+    _Alignas(DTI_LINE_BYTES) _Atomic uint32_t aborted;
+    _Alignas(DTI_LINE_BYTES) _Atomic uint32_t sleepers;
+    _Alignas(DTI_LINE_BYTES)
+        pthread_mutex_t lock; /* groups, joined, channels, the abort's record */
+    int n_ranks;
+    bool spin;
+    int64_t timeout_ns;
+    dti_local_rank *ranks; /* [n_ranks] */
+    dti_local_group *groups;
+    int culprit; /* written once, before `aborted` */
+    char why[DTI_LOCAL_WHY_BYTES];
+    dt_error record;
+};
+
+typedef struct dti_local_comm {
+    dti_comm head;
+    dti_local_world *world;
+    dti_local_rank *self;
+    dti_local_group *group; /* NULL for a communicator of one rank */
+    struct dti_local_comm *next;
+    uint64_t started;  /* collectives published by this rank */
+    uint64_t worked;   /* share of the work done up to this one */
+    uint64_t all_done; /* every peer is known to have done its share up to this one */
+    int arrived;       /* peers below this one have published worked + 1 */
+    int n_recvs;       /* receives started and not yet served */
+} dti_local_comm;
+
+/* clang-format off */
+enum { DTI_LOCAL_READY = -1, DTI_LOCAL_FAILED = -2 };
+/* clang-format on */
+
+/* What a wait is for: DTI_LOCAL_READY, DTI_LOCAL_FAILED (error set, world aborted), or the member
+ * that it still depends on. Called again and again. */
+typedef int (*dti_local_condition)(dti_local_comm *c, const dti_comm_request *r);
+
+/* local_wait.c */
+dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_local_condition ready,
+                          const char *verb) DT_MUST_USE;
+dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+void dti_local_wake_members(dti_local_comm *c);
+void dti_local_wake_rank(dti_local_rank *rank);
+bool dti_local_enter(dti_local_comm *c); /* before touching peers' buffers; false: aborted */
+void dti_local_exit(dti_local_comm *c);
+void dti_local_abort(dti_comm *c, int rank, const char *why);
+
+/* local_ops.c: the share of the work of the slot's operation. */
+dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+
+/* local_p2p.c */
+dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r) DT_MUST_USE;
+dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+void dti_local_p2p_progress(dti_local_comm *c);
+
+/* local.c: does the next due collective if all have arrived; a dti_local_condition's answer. */
+int dti_local_try_work(dti_local_comm *c);
+
+static inline dti_local_slot *dti_local_slot_of(dti_local_comm *c, int member, uint64_t seq)
+{
+    return &c->group->members[member].slots[seq % DTI_LOCAL_RING];
+}
+
+#endif

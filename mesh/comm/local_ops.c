@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank's share of each collective: straight from and into the buffers of its peers, all of which
+ * have arrived. */
+#include <string.h>
+
+#include "base/pool.h"
+#include "mesh/comm/call.h"
+#include "mesh/comm/local_internal.h"
+#include "mesh/comm/reduce.h"
+
+/* Slices of a reduction begin on a cache line if the buffers do. */
+enum { SLICE_BYTES = 64 };
+
+static const dti_local_slot *slot_of(dti_local_comm *c, const dti_local_slot *mine, int member)
+{
+    return dti_local_slot_of(c, member, atomic_load_explicit(&mine->seq, memory_order_relaxed));
+}
+
+static dt_status fail_differs(dti_local_comm *c, const dti_local_slot *mine, int member,
+                              int64_t my_n, int64_t their_n)
+{
+    const dti_local_slot *theirs = slot_of(c, mine, member);
+
+    DT_FAIL(DT_ERR_ARG,
+            "operation #%llu on \"%s\" differs: rank %d calls %s of %lld %s, rank %d calls %s of "
+            "%lld %s; all ranks of a communicator issue the same operations in the same order",
+            (unsigned long long)atomic_load(&mine->seq), c->head.name,
+            c->head.world_ranks[c->head.rank], dti_comm_op_name(mine->call.op), (long long)my_n,
+            dt_dtype_name(mine->call.dtype), c->head.world_ranks[member],
+            dti_comm_op_name(theirs->call.op), (long long)their_n,
+            dt_dtype_name(theirs->call.dtype));
+}
+
+/* `n`: what this rank expects of the member's count. */
+static dt_status check_same(dti_local_comm *c, const dti_local_slot *mine, int member, int64_t n)
+{
+    const dti_local_slot *theirs = slot_of(c, mine, member);
+
+    if (theirs->kind == mine->kind && theirs->n == n) return DT_OK;
+    return fail_differs(c, mine, member, n, theirs->n);
+}
+
+/* Where block `member` begins, in elements. */
+static int64_t block_at(const int64_t *counts, const int64_t *displs, int member)
+{
+    int64_t at = 0;
+
+    if (displs != NULL) return displs[member];
+    for (int m = 0; m < member; m++) at += counts[m];
+    return at;
+}
+
+static void *element(const void *base, int64_t i, size_t bytes)
+{
+    return (char *)base + i * (int64_t)bytes;
+}
+
+/* Own blocks may lie in place already. */
+static void copy(void *to, const void *from, int64_t n, size_t bytes)
+{
+    if (n > 0 && to != from) memcpy(to, from, (size_t)n * bytes);
+}
+
+static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
+{
+    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, 0));
+    return DT_OK;
+}
+
+static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const dti_local_slot *root = slot_of(c, mine, mine->call.root);
+
+    DT_TRY(check_same(c, mine, mine->call.root, mine->n));
+    DT_CHECK(root->call.root == mine->call.root, DT_ERR_ARG,
+             "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",
+             (unsigned long long)atomic_load(&mine->seq), c->head.name,
+             c->head.world_ranks[c->head.rank], c->head.world_ranks[mine->call.root],
+             c->head.world_ranks[mine->call.root], c->head.world_ranks[root->call.root]);
+    copy(mine->call.recv, root->call.send, mine->n, dt_dtype_size(mine->call.dtype));
+    return DT_OK;
+}
+
+/* Ranks begin with different peers, so that they do not all read the same memory at a time. */
+static dt_status work_all_gather(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const dti_comm_call *call = &mine->call;
+    const size_t bytes = dt_dtype_size(call->dtype);
+
+    for (int i = 0; i < c->head.size; i++) {
+        const int m = (c->head.rank + i) % c->head.size;
+        const int64_t at = block_at(call->counts, call->displs, m);
+        DT_TRY(check_same(c, mine, m, call->counts[m]));
+        copy(element(call->recv, at, bytes), slot_of(c, mine, m)->call.send, call->counts[m],
+             bytes);
+    }
+    return DT_OK;
+}
+
+/* Elements [begin, end) of everybody's send buffer, reduced in rank order and written into
+ * everybody's recv buffer. No other rank touches these elements, so recv may be send. */
+static void reduce_slice(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
+{
+    const size_t bytes = dt_dtype_size(mine->call.dtype);
+    dti_reducer r;
+
+    r.dtype = mine->call.dtype;
+    r.op = mine->call.reduce;
+    for (int64_t i = begin; i < end; i += DTI_REDUCE_BLOCK) {
+        const int64_t n = end - i < DTI_REDUCE_BLOCK ? end - i : DTI_REDUCE_BLOCK;
+        const void *result;
+        dti_reducer_first(&r, element(slot_of(c, mine, 0)->call.send, i, bytes), n);
+        for (int m = 1; m < c->head.size; m++)
+            dti_reducer_add(&r, element(slot_of(c, mine, m)->call.send, i, bytes), n);
+        result = dti_reducer_finish(&r, n);
+        for (int m = 0; m < c->head.size; m++)
+            memcpy(element(slot_of(c, mine, m)->call.recv, i, bytes), result, (size_t)n * bytes);
+    }
+}
+
+static dt_status work_all_reduce(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const int64_t grain = SLICE_BYTES / (int64_t)dt_dtype_size(mine->call.dtype);
+    int64_t begin, end;
+
+    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
+    dti_pool_share(mine->n, grain, c->head.rank, c->head.size, &begin, &end);
+    reduce_slice(c, mine, begin, end);
+    return DT_OK;
+}
+
+static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const size_t bytes = dt_dtype_size(mine->call.dtype);
+    const int64_t count = mine->call.counts[c->head.rank];
+    dti_reducer r;
+
+    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
+    r.dtype = mine->call.dtype;
+    r.op = mine->call.reduce;
+    for (int64_t i = 0; i < count; i += DTI_REDUCE_BLOCK) {
+        const int64_t n = count - i < DTI_REDUCE_BLOCK ? count - i : DTI_REDUCE_BLOCK;
+        for (int m = 0; m < c->head.size; m++) {
+            const dti_comm_call *theirs = &slot_of(c, mine, m)->call;
+            const int64_t at = block_at(mine->call.counts, theirs->displs, c->head.rank) + i;
+            const void *x = element(theirs->send, at, bytes);
+            if (m == 0)
+                dti_reducer_first(&r, x, n);
+            else
+                dti_reducer_add(&r, x, n);
+        }
+        memcpy(element(mine->call.recv, i, bytes), dti_reducer_finish(&r, n), (size_t)n * bytes);
+    }
+    return DT_OK;
+}
+
+static dt_status work_all_to_all(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const dti_comm_call *call = &mine->call;
+    const size_t bytes = dt_dtype_size(call->dtype);
+
+    for (int i = 0; i < c->head.size; i++) {
+        const int m = (c->head.rank + i) % c->head.size;
+        const dti_comm_call *theirs = &slot_of(c, mine, m)->call;
+        const int64_t n = call->counts[m];
+        int64_t to, from;
+        DT_TRY(check_same(c, mine, m, 0));
+        if (theirs->send_counts[c->head.rank] != n)
+            return fail_differs(c, mine, m, n, theirs->send_counts[c->head.rank]);
+        to = block_at(call->counts, call->displs, m);
+        from = block_at(theirs->send_counts, theirs->send_displs, c->head.rank);
+        copy(element(call->recv, to, bytes), element(theirs->send, from, bytes), n, bytes);
+    }
+    return DT_OK;
+}
+
+static dt_status work_exchange(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const dti_comm_call *call = &mine->call;
+    const size_t bytes = dt_dtype_size(call->dtype);
+
+    for (int i = 0; i < c->head.size; i++) {
+        const int m = (c->head.rank + i) % c->head.size;
+        const dti_comm_call *theirs = &slot_of(c, mine, m)->call;
+        const dti_box *from, *to = &call->recv_boxes[m];
+        DT_TRY(check_same(c, mine, m, 0));
+        from = &theirs->send_boxes[c->head.rank];
+        DT_CHECK(dti_box_same_extents(from, to), DT_ERR_ARG,
+                 "exchange #%llu on \"%s\": the box that rank %d sends to rank %d has other "
+                 "extents than the one it lands in",
+                 (unsigned long long)atomic_load(&mine->seq), c->head.name, c->head.world_ranks[m],
+                 c->head.world_ranks[c->head.rank]);
+        dti_box_copy(call->recv, to, theirs->send, from, bytes);
+    }
+    return DT_OK;
+}
+
+dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine)
+{
+    switch (mine->call.op) {
+    case DTI_COMM_BARRIER:
+        return work_barrier(c, mine);
+    case DTI_COMM_BROADCAST:
+        return work_broadcast(c, mine);
+    case DTI_COMM_ALL_GATHER:
+        return work_all_gather(c, mine);
+    case DTI_COMM_ALL_REDUCE:
+        return work_all_reduce(c, mine);
+    case DTI_COMM_REDUCE_SCATTER:
+        return work_reduce_scatter(c, mine);
+    case DTI_COMM_ALL_TO_ALL:
+        return work_all_to_all(c, mine);
+    case DTI_COMM_EXCHANGE:
+        return work_exchange(c, mine);
+    default:
+        DT_FAIL(DT_ERR_INTERNAL, "operation %d is not a collective", (int)mine->call.op);
+    }
+}

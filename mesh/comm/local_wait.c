@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waiting for peers, and how waits end when a rank fails, leaves or never comes. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mesh/comm/local_internal.h"
+
+/* With a core per rank: polls, then a clock read now and then, then yields, then the futex. With
+ * more ranks than cores nobody spins: the peer may need this very core. */
+enum {
+    POLLS_WITHOUT_PAUSE = 16,
+    POLLS_PER_CLOCK = 64,
+    SPIN_NS = 50 * 1000,
+    YIELD_NS = 1000 * 1000,
+    SLEEP_NS = 2 * 1000 * 1000,
+    NS_PER_MS = 1000 * 1000
+};
+
+typedef struct waiter {
+    int64_t begin_ns; /* 0: the clock was not read yet */
+    unsigned polls;
+    int left_member; /* 1 + the member that was seen to have left, then polled once more */
+    bool armed;      /* peers know that this rank sleeps */
+    uint32_t wake;   /* the futex word when it was armed */
+} waiter;
+
+static dti_local_rank *rank_of(dti_local_comm *c, int member)
+{
+    return &c->world->ranks[c->head.world_ranks[member]];
+}
+
+void dti_local_wake_rank(dti_local_rank *rank)
+{
+    atomic_fetch_add(&rank->wake, 1);
+    dti_futex_wake_all(&rank->wake);
+}
+
+/* The plain load may miss a peer that falls asleep at this moment; no fence is spent on it, as
+ * sleepers look again after SLEEP_NS by themselves. */
+void dti_local_wake_members(dti_local_comm *c)
+{
+    if (atomic_load_explicit(&c->world->sleepers, memory_order_relaxed) == 0) return;
+    for (int m = 0; m < c->head.size; m++) {
+        dti_local_rank *rank = rank_of(c, m);
+        if (m != c->head.rank && atomic_load(&rank->asleep)) dti_local_wake_rank(rank);
+    }
+}
+
+/* Sequential consistency of both sides makes sure that either this rank sees the abort, or the
+ * aborting rank sees it busy and waits. */
+bool dti_local_enter(dti_local_comm *c)
+{
+    atomic_store(&c->self->busy, 1);
+    if (atomic_load(&c->world->aborted) == 0) return true;
+    dti_local_exit(c);
+    return false;
+}
+
+void dti_local_exit(dti_local_comm *c)
+{
+    atomic_store_explicit(&c->self->busy, 0, memory_order_release);
+}
+
+/* After an abort: until no other rank is inside anybody's buffers. Copies are finite, and none
+ * begins once the flag is up. */
+static void wait_until_quiet(dti_local_world *w, const dti_local_rank *self)
+{
+    for (int r = 0; r < w->n_ranks; r++)
+        while (&w->ranks[r] != self && atomic_load(&w->ranks[r].busy)) (void)sched_yield();
+}
+
+static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank, const char *why)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    if (!atomic_load(&w->aborted)) {
+        w->culprit = rank;
+        (void)snprintf(w->why, sizeof w->why, "%s", why);
+        w->record = *dt_last_error();
+        if (w->record.code == DT_OK) {
+            w->record = (dt_error){ .code = DT_ERR_COMM, .rank = rank };
+            (void)snprintf(w->record.message, sizeof w->record.message, "rank %d: %s", rank, why);
+        }
+        atomic_store(&w->aborted, 1);
+    }
+    (void)pthread_mutex_unlock(&w->lock);
+    for (int r = 0; r < w->n_ranks; r++) dti_local_wake_rank(&w->ranks[r]);
+    wait_until_quiet(w, self);
+}
+
+void dti_local_abort(dti_comm *head, int rank, const char *why)
+{
+    dti_local_comm *c = (dti_local_comm *)head;
+
+    abort_world(c->world, c->self, rank, why);
+}
+
+void dti_local_abort_world(dti_local_world *world, int rank, const char *why)
+{
+    abort_world(world, &world->ranks[rank], rank, why);
+}
+
+dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r)
+{
+    dti_local_world *w = c->world;
+
+    if (atomic_load_explicit(&w->aborted, memory_order_acquire) == 0) return DT_OK;
+    wait_until_quiet(w, c->self);
+    DT_FAIL(DT_ERR_COMM, "%s #%llu on \"%s\" was cut short by rank %d: %s",
+            dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->head.name, w->culprit,
+            w->why);
+}
+
+static dt_status fail_left(dti_local_comm *c, const dti_comm_request *r, int member)
+{
+    const char *op = dti_comm_op_name(r->call.op);
+    const int rank = c->head.world_ranks[member];
+    char why[DTI_LOCAL_WHY_BYTES];
+
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
+                        "taking part",
+                        op, (unsigned long long)r->seq, c->head.name, rank);
+    (void)snprintf(why, sizeof why, "it has left before %s #%llu on \"%s\"", op,
+                   (unsigned long long)r->seq, c->head.name);
+    dti_local_abort(&c->head, rank, why);
+    return DT_ERR_COMM;
+}
+
+/* The last collective that a member has started: what it did instead of arriving. */
+static unsigned long long last_started(dti_local_comm *c, int member)
+{
+    unsigned long long last = 0;
+
+    for (int i = 0; i < DTI_LOCAL_RING; i++) {
+        const unsigned long long seq = atomic_load(&c->group->members[member].slots[i].seq);
+        if (seq > last) last = seq;
+    }
+    return last;
+}
+
+static dt_status fail_expired(dti_local_comm *c, const dti_comm_request *r, int member,
+                              const char *verb)
+{
+    const char *op = dti_comm_op_name(r->call.op);
+    const long long ms = c->world->timeout_ns / NS_PER_MS;
+    const int rank = c->head.world_ranks[member];
+    char why[DTI_LOCAL_WHY_BYTES];
+
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms (its last collective "
+                        "there is #%llu); if it is only slow, raise timeout_ms",
+                        op, (unsigned long long)r->seq, c->head.name, rank, verb, ms,
+                        last_started(c, member));
+    (void)snprintf(why, sizeof why, "it has not %s at %s #%llu on \"%s\" within %lld ms", verb, op,
+                   (unsigned long long)r->seq, c->head.name, ms);
+    dti_local_abort(&c->head, rank, why);
+    return DT_ERR_COMM;
+}
+
+/* Peers may be waiting for this rank's share on another communicator. */
+static void progress(dti_local_comm *current)
+{
+    for (dti_local_comm *c = current->self->comms; c != NULL; c = c->next) {
+        while (c->worked < c->started && dti_local_try_work(c) == DTI_LOCAL_READY) {
+        }
+        if (c->n_recvs > 0) dti_local_p2p_progress(c);
+    }
+}
+
+/* Arms first and sleeps at the next call, so that the condition is looked at in between. */
+static void sleep_a_little(dti_local_comm *c, waiter *w)
+{
+    if (!w->armed) {
+        w->armed = true;
+        w->wake = atomic_load(&c->self->wake);
+        atomic_store(&c->self->asleep, 1);
+        atomic_fetch_add(&c->world->sleepers, 1);
+        return;
+    }
+    dti_futex_wait(&c->self->wake, w->wake, SLEEP_NS);
+    w->wake = atomic_load(&c->self->wake);
+}
+
+static void disarm(dti_local_comm *c, const waiter *w)
+{
+    if (!w->armed) return;
+    atomic_store(&c->self->asleep, 0);
+    atomic_fetch_sub(&c->world->sleepers, 1);
+}
+
+/* One step of waiting for `member`; false when the deadline has passed. */
+static bool wait_step(dti_local_comm *c, waiter *w, int member)
+{
+    const bool spin = c->world->spin;
+    int64_t now, elapsed;
+
+    w->polls++;
+    if (c->self->n_due > 1) progress(c);
+    if (spin && w->polls % POLLS_PER_CLOCK != 0) {
+        if (w->polls > POLLS_WITHOUT_PAUSE) dti_cpu_relax();
+        return true;
+    }
+    now = dti_now_ns();
+    if (w->begin_ns == 0) w->begin_ns = now;
+    elapsed = now - w->begin_ns;
+    if (elapsed > c->world->timeout_ns) return false;
+    if (c->self->n_due > 0) progress(c);
+    if (atomic_load_explicit(&rank_of(c, member)->left, memory_order_acquire))
+        w->left_member = member + 1;
+    if (spin && elapsed < SPIN_NS)
+        dti_cpu_relax();
+    else if (elapsed < YIELD_NS)
+        (void)sched_yield();
+    else
+        sleep_a_little(c, w);
+    return true;
+}
+
+dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_local_condition ready,
+                          const char *verb)
+{
+    waiter w = { 0 };
+    dt_status st = DT_OK;
+
+    for (;;) {
+        const int left = w.left_member;
+        const int member = ready(c, r);
+        if (member == DTI_LOCAL_READY) break;
+        if (member == DTI_LOCAL_FAILED) {
+            st = dt_last_error()->code;
+            break;
+        }
+        st = dti_local_check_abort(c, r);
+        if (st != DT_OK) break;
+        if (left == member + 1) {
+            st = fail_left(c, r, member);
+            break;
+        }
+        if (!wait_step(c, &w, member)) {
+            st = fail_expired(c, r, member, verb);
+            break;
+        }
+    }
+    disarm(c, &w);
+    return st;
+}

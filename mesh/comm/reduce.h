@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reductions of blocks, in the order in which they are handed in. */
+#ifndef DTI_REDUCE_H
+#define DTI_REDUCE_H
+
+#include "mesh/comm/comm.h"
+
+/* Elements that a reducer takes at a time: they stay in the first cache level. */
+enum { DTI_REDUCE_BLOCK = 2048 };
+
+/* Reduces up to DTI_REDUCE_BLOCK elements: first, add for each further source, finish. bf16 and f16
+ * accumulate in f32. */
+typedef struct dti_reducer {
+    dt_dtype dtype;
+    dt_reduce op;
+    int n_sources;
+    _Alignas(64) unsigned char acc[DTI_REDUCE_BLOCK * 8];
+    _Alignas(64) unsigned char half[DTI_REDUCE_BLOCK * 4]; /* a source as f32; the result as half */
+} dti_reducer;
+
+void dti_reducer_first(dti_reducer *r, const void *x, int64_t n);
+void dti_reducer_add(dti_reducer *r, const void *x, int64_t n);
+const void *dti_reducer_finish(dti_reducer *r, int64_t n); /* n elements of the dtype */
+
+#endif

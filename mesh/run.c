@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dt_run: ranks as threads, from the check of the options to the record of the culprit. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sync.h"
+#include "mesh/comm/local.h"
+#include "mesh/runtime_internal.h"
+
+enum { MAX_RANKS = 4096, MAX_THREADS = 4096 };
+
+/* Ranks wait at the gate until all threads exist, so that a run starts whole or not at all. */
+enum { GATE_CLOSED, GATE_OPEN, GATE_CANCELLED };
+
+typedef struct run_state run_state;
+
+typedef struct run_rank {
+    run_state *run;
+    int rank;
+    pthread_t thread;
+    dti_fault fault; /* its own copy: it counts calls */
+} run_rank;
+
+struct run_state {
+    dt_run_options options;
+    dt_rank_main rank_main;
+    void *arg;
+    dti_topology *topology;
+    bool bind;
+    bool has_fault;
+    dti_local_world *world;
+    run_rank *ranks; /* [options.n_ranks] */
+    _Atomic uint32_t gate;
+};
+
+static dt_status check_isa(const char *isa)
+{
+    static const char *const known[] = { "auto", "portable", "avx2", "avx512", "avx512_bf16" };
+
+    if (isa == NULL) return DT_OK;
+    for (size_t i = 0; i < DT_COUNT(known); i++)
+        if (strcmp(isa, known[i]) == 0) return DT_OK;
+    DT_FAIL(DT_ERR_ARG, "isa \"%s\" is unknown; choose auto, portable, avx2, avx512 or avx512_bf16",
+            isa);
+}
+
+static dt_status check_options(const dt_run_options *o)
+{
+    DT_CHECK(o->n_ranks >= 1 && o->n_ranks <= MAX_RANKS, DT_ERR_ARG, "n_ranks is %d, not in 1..%d",
+             o->n_ranks, MAX_RANKS);
+    DT_CHECK(o->threads_per_rank >= 0 && o->threads_per_rank <= MAX_THREADS, DT_ERR_ARG,
+             "threads_per_rank is %d, not in 0..%d (0: cores / ranks)", o->threads_per_rank,
+             MAX_THREADS);
+    DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
+             (long long)o->timeout_ms);
+    DT_TRY(check_isa(o->isa));
+    return DT_OK;
+}
+
+/* Started by a launcher, each process would run all ranks by itself and print its own results. */
+static dt_status check_launcher(void)
+{
+    static const char *const names[] = { "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
+
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        const char *text = getenv(names[i]);
+        DT_CHECK(text == NULL || atoi(text) <= 1, DT_ERR_UNSUPPORTED,
+                 "%s is %s: this is one of several processes, and the library was built without "
+                 "MPI; start one process (its ranks are threads), or build with MPI and start it "
+                 "with mpirun",
+                 names[i], text);
+    }
+    return DT_OK;
+}
+
+static dt_status make_ranks(run_state *run)
+{
+    const dt_run_options *o = &run->options;
+    dti_fault fault = { 0 };
+
+    if (o->fault != NULL) {
+        DT_TRY(dti_fault_parse(o->fault, &fault));
+        DT_CHECK(fault.rank < o->n_ranks, DT_ERR_ARG, "fault \"%s\": the run has ranks 0..%d",
+                 o->fault, o->n_ranks - 1);
+        run->has_fault = true;
+    }
+    DT_TRY(dti_alloc_array((size_t)o->n_ranks, sizeof *run->ranks, (void **)&run->ranks));
+    for (int r = 0; r < o->n_ranks; r++)
+        run->ranks[r] = (run_rank){ .run = run, .rank = r, .fault = fault };
+    return DT_OK;
+}
+
+static dt_status make_run(run_state *run)
+{
+    const dt_run_options *o = &run->options;
+    bool fits;
+
+    DT_TRY(make_ranks(run));
+    DT_TRY(dti_topology_load(NULL, &run->topology));
+    DT_TRY(dti_topology_divide(run->topology, o->n_ranks, o->threads_per_rank));
+    fits = dti_topology_fits(run->topology);
+    run->bind = o->bind && fits && dti_topology_can_bind(run->topology);
+    DT_TRY(dti_local_world_create(o->n_ranks, o->timeout_ms, fits, &run->world));
+    return DT_OK;
+}
+
+static void free_run(run_state *run)
+{
+    dti_local_world_destroy(&run->world);
+    dti_topology_free(&run->topology);
+    dti_free(run->ranks);
+}
+
+/* Workers of the pool bind themselves; worker 0 is the rank's thread and is bound already. */
+static void bind_worker(void *arg, int worker)
+{
+    const run_rank *r = arg;
+
+    if (r->run->bind) (void)dti_topology_bind(r->run->topology, r->rank, worker);
+}
+
+/* What became of a rank's binding. */
+typedef struct binding {
+    bool cpus, memory;
+    int error; /* errno of a refusal */
+} binding;
+
+static void log_binding(dt_runtime *rt, const run_state *run, const binding *b)
+{
+    const dti_topology *t = run->topology;
+    const int threads = dti_topology_threads(t);
+
+    if (!run->options.bind) return;
+    if (rt->rank == 0 && !dti_topology_fits(t))
+        dti_runtime_log(rt, DT_LOG_INFO,
+                        "not bound to cores: %d rank%s of %d thread%s on %d core%s", rt->size,
+                        rt->size == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
+                        dti_topology_n_cores(t), dti_topology_n_cores(t) == 1 ? "" : "s");
+    else if (rt->rank == 0 && !run->bind)
+        dti_runtime_log(rt, DT_LOG_INFO, "not bound to cores: this system does not offer it");
+    if (run->bind && !b->cpus)
+        dti_runtime_log(rt, DT_LOG_INFO, "rank %d could not be bound to its cores (%s)", rt->rank,
+                        strerror(b->error));
+    if (b->cpus && !b->memory)
+        dti_runtime_log(rt, DT_LOG_INFO,
+                        "memory of rank %d could not be bound to its NUMA node; pages lie where "
+                        "they are first touched",
+                        rt->rank);
+}
+
+/* Binds before anything is allocated, so that the rank's memory is near. */
+static dt_status make_runtime(run_rank *r, dt_runtime **out)
+{
+    run_state *run = r->run;
+    const int n_threads = dti_topology_threads(run->topology);
+    char cores[DTI_CORES_TEXT_BYTES] = "";
+    binding b = { false, false, 0 };
+    dti_comm *world = NULL;
+    dti_pool *pool = NULL;
+
+    if (run->bind) {
+        b.cpus = dti_topology_bind(run->topology, r->rank, 0);
+        b.error = errno;
+        b.memory = b.cpus && dti_topology_bind_memory(run->topology, r->rank);
+        if (b.cpus) dti_topology_cores_text(run->topology, r->rank, cores);
+    }
+    DT_TRY(dti_local_open(run->world, r->rank, run->has_fault ? &r->fault : NULL, &world));
+    if (n_threads > 1) {
+        const dt_status st =
+            dti_pool_create(n_threads, dti_topology_fits(run->topology), bind_worker, r, &pool);
+        if (st != DT_OK) {
+            world->ops->close(world);
+            return dti_error_frame(st, __func__, __FILE__, __LINE__);
+        }
+    }
+    DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
+    log_binding(*out, run, &b);
+    return DT_OK;
+}
+
+/* A rank that returns a status without a record still has to say something to the others. */
+static void ensure_record(dt_status st, int rank)
+{
+    if (dt_last_error()->code == st) return;
+    (void)dti_error_set(st, __func__, __FILE__, __LINE__, "rank %d returned %s without a message",
+                        rank, dt_status_name(st));
+}
+
+/* The thread is ending inside rank_main (pthread_exit, cancellation). For the caller's own thread
+ * this is also the end of dt_run(), which has to see the other ranks out. */
+typedef struct leaver {
+    run_state *run;
+    dt_runtime *rt;
+} leaver;
+
+static void thread_left(void *arg)
+{
+    leaver *l = arg;
+    const int rank = l->rt->rank;
+
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "rank %d has left: its thread ended inside rank_main", rank);
+    dti_runtime_abort(l->rt);
+    dti_runtime_destroy(&l->rt);
+    if (rank != 0) return;
+    for (int r = 1; r < l->run->options.n_ranks; r++)
+        (void)pthread_join(l->run->ranks[r].thread, NULL);
+    free_run(l->run);
+}
+
+static dt_status call_rank_main(run_state *run, dt_runtime *rt)
+{
+    leaver l = { run, rt };
+    dt_status st;
+
+    pthread_cleanup_push(thread_left, &l);
+    st = run->rank_main(rt, run->arg);
+    pthread_cleanup_pop(0);
+    return st;
+}
+
+/* What happens on the thread of a rank. */
+static void run_one(run_rank *r)
+{
+    dt_runtime *rt = NULL;
+    dt_status st;
+
+    dti_error_set_rank(r->rank);
+    dti_error_set_where("");
+    dti_error_clear();
+    st = make_runtime(r, &rt);
+    if (st == DT_OK) st = call_rank_main(r->run, rt);
+    if (st == DT_OK) st = dti_local_leave(rt->world);
+    if (st != DT_OK) {
+        ensure_record(st, r->rank);
+        if (rt != NULL)
+            dti_runtime_abort(rt);
+        else
+            dti_local_abort_world(r->run->world, r->rank, dt_last_error()->message);
+    }
+    dti_runtime_destroy(&rt);
+}
+
+static void *thread_main(void *arg)
+{
+    run_rank *r = arg;
+    uint32_t gate;
+
+    while ((gate = atomic_load(&r->run->gate)) == GATE_CLOSED)
+        dti_futex_wait(&r->run->gate, GATE_CLOSED, -1);
+    if (gate == GATE_OPEN) run_one(r);
+    return NULL;
+}
+
+static void open_gate(run_state *run, uint32_t state)
+{
+    atomic_store(&run->gate, state);
+    dti_futex_wake_all(&run->gate);
+}
+
+static dt_status start_threads(run_state *run)
+{
+    dt_status st = DT_OK;
+    int started = 1;
+
+    for (; started < run->options.n_ranks; started++) {
+        run_rank *r = &run->ranks[started];
+        const int error = pthread_create(&r->thread, NULL, thread_main, r);
+        DT_CHECK_TO(fail, st, error == 0, DT_ERR_MEMORY,
+                    "the thread of rank %d of %d could not be started (%s)", started,
+                    run->options.n_ranks, strerror(error));
+    }
+    return DT_OK;
+
+fail:
+    open_gate(run, GATE_CANCELLED);
+    for (int r = 1; r < started; r++) (void)pthread_join(run->ranks[r].thread, NULL);
+    return st;
+}
+
+/* The caller is rank 0 meanwhile, and gets its place and its number back. */
+static void run_all(run_state *run)
+{
+    dti_binding *before = run->bind ? dti_binding_save(run->topology) : NULL;
+    int outer_rank;
+
+    dti_error_clear();
+    outer_rank = dt_last_error()->rank;
+    open_gate(run, GATE_OPEN);
+    run_one(&run->ranks[0]);
+    for (int r = 1; r < run->options.n_ranks; r++) (void)pthread_join(run->ranks[r].thread, NULL);
+    dti_error_set_rank(outer_rank);
+    dti_error_set_where("");
+    dti_binding_restore(run->topology, before);
+}
+
+dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *arg)
+{
+    dt_status st = DT_OK;
+    run_state run = { .options = DT_RUN_OPTIONS_INIT, .rank_main = rank_main, .arg = arg };
+    dt_error record;
+
+    DT_CHECK(rank_main != NULL, DT_ERR_ARG, "rank_main is NULL");
+    if (options != NULL) {
+        DT_CHECK(options->size == sizeof run.options, DT_ERR_ARG,
+                 "options.size is %zu, not %zu; start from DT_RUN_OPTIONS_INIT", options->size,
+                 sizeof run.options);
+        run.options = *options;
+    }
+    DT_TRY(check_options(&run.options));
+    DT_TRY(check_launcher());
+    DT_TRY_TO(done, st, make_run(&run));
+    DT_TRY_TO(done, st, start_threads(&run));
+    run_all(&run);
+    if (dti_local_failure(run.world, &record)) {
+        st = record.code;
+        dti_error_restore(&record);
+    }
+done:
+    free_run(&run);
+    return st;
+}

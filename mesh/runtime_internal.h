@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The struct behind a runtime, and its making: for dt_run() only. */
+#ifndef DTI_RUNTIME_INTERNAL_H
+#define DTI_RUNTIME_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "mesh/runtime.h"
+#include "mesh/topology.h"
+
+enum { DTI_ISA_BYTES = 24 };
+
+struct dt_runtime {
+    int rank;
+    int size;
+    int n_threads;
+    dti_comm *world;
+    dti_pool *pool; /* NULL: this rank computes alone */
+    dt_log_fn log;
+    void *log_arg;
+    char isa[DTI_ISA_BYTES];
+    char cores[DTI_CORES_TEXT_BYTES];
+    _Atomic int64_t live; /* handles may be released by any thread */
+
+    void *slots[DTI_N_SLOTS];
+    dti_slot_destroy slot_destroy[DTI_N_SLOTS];
+    dti_slot slot_order[DTI_N_SLOTS];
+    int n_slots;
+
+    dti_comm **comms; /* every communicator made by meshes of this rank, until the rank ends */
+    size_t n_comms;
+    size_t comms_capacity;
+};
+
+/* Takes the world communicator and the pool, even when it fails. */
+dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
+                             const char *cores, dt_runtime **out) DT_MUST_USE;
+void dti_runtime_destroy(dt_runtime **rt); /* accepts NULL */
+
+/* The communicator of these world ranks (this rank among them), made on first use. */
+dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const char *name,
+                           dti_comm **out) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mesh/topology.h"
+
+#include <hwloc.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+struct dti_topology {
+    hwloc_topology_t hw; /* NULL: hwloc could not read this machine */
+    int n_cores;
+    hwloc_obj_t *cores; /* [n_cores] in logical order; PUs where the system names no cores */
+    hwloc_bitmap_t usable;
+    int n_ranks; /* after the division */
+    int threads;
+    int *first; /* [n_ranks] index of a rank's first core; NULL if the threads do not fit */
+};
+
+struct dti_binding {
+    hwloc_bitmap_t cpus;
+    hwloc_bitmap_t nodes; /* NULL: memory was not bound */
+    hwloc_membind_policy_t policy;
+};
+
+/* A loaded topology or NULL. I/O objects stay out: with them loading takes six times as long. */
+static hwloc_topology_t load(const char *synthetic)
+{
+    hwloc_topology_t hw;
+
+    if (hwloc_topology_init(&hw) != 0) return NULL;
+    if (synthetic != NULL && hwloc_topology_set_synthetic(hw, synthetic) != 0) goto fail;
+    if (hwloc_topology_load(hw) != 0) goto fail;
+    return hw;
+
+fail:
+    hwloc_topology_destroy(hw);
+    return NULL;
+}
+
+/* The topology holds what the cpuset of the process allows; a binding (taskset, mpirun, an outer
+ * run) narrows it. */
+static hwloc_bitmap_t usable_cpus(hwloc_topology_t hw)
+{
+    hwloc_bitmap_t usable = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(hw));
+    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+
+    if (usable != NULL && bound != NULL && hwloc_topology_is_thissystem(hw) &&
+        hwloc_get_cpubind(hw, bound, HWLOC_CPUBIND_THREAD) == 0 &&
+        hwloc_bitmap_intersects(usable, bound))
+        (void)hwloc_bitmap_and(usable, usable, bound);
+    hwloc_bitmap_free(bound);
+    return usable;
+}
+
+static dt_status list_cores(dti_topology *t)
+{
+    const hwloc_obj_type_t type =
+        hwloc_get_nbobjs_by_type(t->hw, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    const int n = hwloc_get_nbobjs_by_type(t->hw, type);
+
+    if (n <= 0) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof(hwloc_obj_t), (void **)&t->cores));
+    t->n_cores = 0;
+    for (int i = 0; i < n; i++) {
+        hwloc_obj_t core = hwloc_get_obj_by_type(t->hw, type, (unsigned)i);
+        if (hwloc_bitmap_intersects(core->cpuset, t->usable)) t->cores[t->n_cores++] = core;
+    }
+    return DT_OK;
+}
+
+dt_status dti_topology_load(const char *synthetic, dti_topology **out)
+{
+    dt_status st = DT_OK;
+    dti_topology *t = NULL;
+    long online;
+
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *t, &t));
+    t->hw = load(synthetic);
+    if (t->hw != NULL) {
+        t->usable = usable_cpus(t->hw);
+        DT_CHECK_TO(fail, st, t->usable != NULL, DT_ERR_MEMORY, "a set of cores could not be made");
+        DT_TRY_TO(fail, st, list_cores(t));
+    }
+    if (t->n_cores == 0) {
+        online = sysconf(_SC_NPROCESSORS_ONLN);
+        t->n_cores = online > 0 && online < INT32_MAX ? (int)online : 1;
+        dti_free(t->cores);
+        t->cores = NULL;
+    }
+    *out = t;
+    return DT_OK;
+
+fail:
+    dti_topology_free(&t);
+    return st;
+}
+
+void dti_topology_free(dti_topology **topology)
+{
+    dti_topology *t = *topology;
+
+    if (t == NULL) return;
+    *topology = NULL;
+    dti_free(t->first);
+    dti_free((void *)t->cores);
+    hwloc_bitmap_free(t->usable);
+    if (t->hw != NULL) hwloc_topology_destroy(t->hw);
+    dti_free(t);
+}
+
+int dti_topology_n_cores(const dti_topology *t)
+{
+    return t->n_cores;
+}
+
+bool dti_topology_can_bind(const dti_topology *t)
+{
+    return t->cores != NULL && hwloc_topology_is_thissystem(t->hw) &&
+           hwloc_topology_get_support(t->hw)->cpubind->set_thisthread_cpubind;
+}
+
+/* The first core behind `core` that belongs to another NUMA node. */
+static int next_node(const dti_topology *t, int core)
+{
+    int next = core + 1;
+
+    while (next < t->n_cores &&
+           hwloc_bitmap_isequal(t->cores[next]->nodeset, t->cores[core]->nodeset))
+        next++;
+    return next;
+}
+
+/* Ranks lie side by side, so that the last mesh dim stays close. A rank that would straddle two
+ * NUMA nodes starts at the next one, if enough cores are left for those behind it. */
+static void place_ranks(dti_topology *t)
+{
+    const int width = t->n_cores / t->n_ranks;
+    int at = 0;
+
+    for (int r = 0; r < t->n_ranks; r++) {
+        const int behind = (t->n_ranks - r) * width;
+        const int node = t->cores != NULL ? next_node(t, at) : t->n_cores;
+        if (at + width > node && node + behind <= t->n_cores) at = node;
+        t->first[r] = at;
+        at += width;
+    }
+}
+
+dt_status dti_topology_divide(dti_topology *t, int n_ranks, int threads)
+{
+    if (threads == 0) threads = t->n_cores >= n_ranks ? t->n_cores / n_ranks : 1;
+    dti_free(t->first);
+    t->first = NULL;
+    t->n_ranks = n_ranks;
+    t->threads = threads;
+    if ((int64_t)n_ranks * threads > t->n_cores) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *t->first, (void **)&t->first));
+    place_ranks(t);
+    return DT_OK;
+}
+
+int dti_topology_threads(const dti_topology *t)
+{
+    return t->threads;
+}
+
+bool dti_topology_fits(const dti_topology *t)
+{
+    return t->first != NULL;
+}
+
+/* The usable cpus of `n` cores; the caller frees it. NULL without memory or cores. */
+static hwloc_bitmap_t cpus_of(const dti_topology *t, int first, int n)
+{
+    hwloc_bitmap_t set;
+
+    if (t->cores == NULL || t->first == NULL) return NULL;
+    set = hwloc_bitmap_alloc();
+    if (set == NULL) return NULL;
+    for (int i = 0; i < n; i++) (void)hwloc_bitmap_or(set, set, t->cores[first + i]->cpuset);
+    (void)hwloc_bitmap_and(set, set, t->usable);
+    return set;
+}
+
+void dti_topology_cores_text(const dti_topology *t, int rank, char text[DTI_CORES_TEXT_BYTES])
+{
+    hwloc_bitmap_t set = t->first != NULL ? cpus_of(t, t->first[rank], t->threads) : NULL;
+
+    text[0] = '\0';
+    if (set == NULL) return;
+    (void)hwloc_bitmap_list_snprintf(text, DTI_CORES_TEXT_BYTES, set);
+    hwloc_bitmap_free(set);
+}
+
+bool dti_topology_bind(const dti_topology *t, int rank, int worker)
+{
+    hwloc_bitmap_t set;
+    bool bound;
+
+    if (!dti_topology_can_bind(t) || t->first == NULL) return false;
+    set = cpus_of(t, t->first[rank] + worker, 1);
+    bound = set != NULL && hwloc_set_cpubind(t->hw, set, HWLOC_CPUBIND_THREAD) == 0;
+    hwloc_bitmap_free(set);
+    return bound;
+}
+
+/* Without HWLOC_MEMBIND_STRICT a full node spills over into the others instead of failing. */
+bool dti_topology_bind_memory(const dti_topology *t, int rank)
+{
+    hwloc_bitmap_t set;
+    bool bound;
+
+    if (!dti_topology_can_bind(t) || t->first == NULL) return false;
+    if (hwloc_get_nbobjs_by_type(t->hw, HWLOC_OBJ_NUMANODE) < 2) return true;
+    set = cpus_of(t, t->first[rank], t->threads);
+    bound =
+        set != NULL && hwloc_set_membind(t->hw, set, HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_THREAD) == 0;
+    hwloc_bitmap_free(set);
+    return bound;
+}
+
+dti_binding *dti_binding_save(const dti_topology *t)
+{
+    dti_binding *b = NULL;
+
+    if (!dti_topology_can_bind(t) || dti_new(sizeof *b, &b) != DT_OK) return NULL;
+    b->cpus = hwloc_bitmap_alloc();
+    b->nodes = hwloc_bitmap_alloc();
+    if (b->cpus == NULL || b->nodes == NULL ||
+        hwloc_get_cpubind(t->hw, b->cpus, HWLOC_CPUBIND_THREAD) != 0) {
+        hwloc_bitmap_free(b->cpus);
+        hwloc_bitmap_free(b->nodes);
+        dti_free(b);
+        return NULL;
+    }
+    if (hwloc_get_membind(t->hw, b->nodes, &b->policy,
+                          HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) != 0) {
+        hwloc_bitmap_free(b->nodes);
+        b->nodes = NULL;
+    }
+    return b;
+}
+
+void dti_binding_restore(const dti_topology *t, dti_binding *b)
+{
+    if (b == NULL) return;
+    (void)hwloc_set_cpubind(t->hw, b->cpus, HWLOC_CPUBIND_THREAD);
+    if (b->nodes != NULL && hwloc_get_nbobjs_by_type(t->hw, HWLOC_OBJ_NUMANODE) >= 2)
+        (void)hwloc_set_membind(t->hw, b->nodes, b->policy,
+                                HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
+    hwloc_bitmap_free(b->cpus);
+    hwloc_bitmap_free(b->nodes);
+    dti_free(b);
+}
