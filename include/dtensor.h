@@ -9,5 +9,7 @@
 #include <dtensor/placements.h>
 #include <dtensor/tensor.h>
 #include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <dtensor/models.h>
 
 #endif

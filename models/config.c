@@ -14,7 +14,7 @@ dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
     const char *name;
 
     if (!dti_json_is_set(&v)) v = dti_json_get(config, "torch_dtype");
-    *out = DT_F32;
+    *out = DT_N_DTYPES;
     if (!dti_json_is_set(&v)) return DT_OK;
     DT_TRY(dti_json_as_string(&v, &name));
     for (size_t i = 0; i < DT_COUNT(names); i++)
@@ -26,13 +26,13 @@ dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
 }
 
 /* One id, a list of them, or nothing. */
-static dt_status read_eos(const dti_json *config, dt_model_info *info)
+dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
 {
     const dti_json v = dti_json_get(config, "eos_token_id");
     const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
     const size_t n = list ? dti_json_count(&v) : dti_json_is_set(&v) ? 1 : 0;
 
-    info->n_eos = 0;
+    if (n > 0) info->n_eos = 0;
     if (n > DT_MAX_EOS)
         return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "at most %d token ids", (int)DT_MAX_EOS);
     for (size_t i = 0; i < n; i++) {
@@ -99,7 +99,7 @@ dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults 
     DT_TRY(dti_json_bool_or(config, "tie_word_embeddings", d->tied, &info->tied));
     DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
     info->bos = (int32_t)bos;
-    DT_TRY(read_eos(config, info));
+    DT_TRY(dti_config_eos(config, info));
     return DT_OK;
 }
 

@@ -29,8 +29,12 @@ enum { DTI_CONFIG_MAX_EXTENT = 1 << 30, DTI_CONFIG_MAX_LAYERS = 4096 };
 dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *defaults,
                              dt_model_info *info) DT_MUST_USE;
 
-/* The checkpoint's dtype: "dtype" (Transformers 5) or "torch_dtype"; f32 where neither stands. */
+/* The checkpoint's dtype: "dtype" (Transformers 5) or "torch_dtype"; DT_N_DTYPES where
+ * neither stands, then the weights decide. */
 dt_status dti_config_dtype(const dti_json *config, dt_dtype *out) DT_MUST_USE;
+
+/* "eos_token_id": one id or a list; what `info` has stays where the file has none. */
+dt_status dti_config_eos(const dti_json *config, dt_model_info *info) DT_MUST_USE;
 
 /* A small positive number such as rms_norm_eps. */
 dt_status dti_config_eps(const dti_json *config, const char *key, double fallback,

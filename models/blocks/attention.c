@@ -1,12 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/blocks/attention.h"
 
+#include "dtensor/tensor_internal.h"
+#include "dtensor/tape.h"
+
+/* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
+static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor **out)
+{
+    const int64_t shape[] = { like->shape[0], capacity, like->shape[2], like->shape[3] };
+
+    return dti_tensor_create_exact(like->mesh, like->layout, like->local.dtype, shape, out);
+}
+
+static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)
+{
+    if (kv->k == NULL) DT_TRY(make_cache(k, kv->capacity, &kv->k));
+    if (kv->v == NULL) DT_TRY(make_cache(v, kv->capacity, &kv->v));
+    return DT_OK;
+}
+
 dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dti_kv *kv,
                                 dt_tensor *positions, const dt_attention_options *options)
 {
-    dt_tensor *keys = dt_kv_write(t, k, positions, kv->k);
-    dt_tensor *values = dt_kv_write(t, v, positions, kv->v);
+    dt_tensor *keys, *values;
 
+    if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
+        const dt_status st = make_caches(kv, k, v);
+        if (st != DT_OK) return dti_tape_latch(t, st);
+    }
+    keys = dt_kv_write(t, k, positions, kv->k);
+    values = dt_kv_write(t, v, positions, kv->v);
     return dt_unheads(t, dt_attention(t, q, keys, values, positions, options));
 }
 

@@ -153,6 +153,13 @@ static dt_status add_layers(void *self, dti_builder *builder)
     return DT_OK;
 }
 
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    (void)mesh;
+    ((gpt_neo *)self)->info = *info;
+    return DT_OK;
+}
+
 /* x [B, T, D] -> [B, T, D] */
 static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
                                 const dti_pass *pass, dti_kv *kv, dt_tensor *x)
@@ -184,11 +191,6 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
     return dt_layer_forward(t, m->head, x);
 }
 
-static const dt_layer *key_layer(const void *self, int block)
-{
-    return ((const gpt_neo *)self)->blocks[block].k;
-}
-
 static void release(void *self)
 {
     dti_free(((gpt_neo *)self)->blocks);
@@ -204,8 +206,7 @@ const dti_arch dti_arch_gpt_neo = {
     .ignored = ignored,
     .read_config = read_config,
     .add_layers = add_layers,
-    .prepare = NULL,
-    .key_layer = key_layer,
+    .prepare = prepare,
     .forward = forward,
     .release = release,
 };

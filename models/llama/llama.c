@@ -77,10 +77,11 @@ static dt_status add_layers(void *self, dti_builder *builder)
     return DT_OK;
 }
 
-static dt_status prepare(void *self, dt_mesh *mesh)
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 {
     llama *m = self;
 
+    m->info = *info;
     return dti_rope_tensor(&m->config.rope, m->info.head_dim, mesh, &m->inv_freq);
 }
 
@@ -116,11 +117,6 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
     return dt_layer_forward(t, m->head, x);
 }
 
-static const dt_layer *key_layer(const void *self, int block)
-{
-    return ((const llama *)self)->blocks[block].k;
-}
-
 static void release(void *self)
 {
     llama *m = self;
@@ -139,7 +135,6 @@ const dti_arch dti_arch_llama = {
     .read_config = read_config,
     .add_layers = add_layers,
     .prepare = prepare,
-    .key_layer = key_layer,
     .forward = forward,
     .release = release,
 };

@@ -101,10 +101,11 @@ static dt_status add_layers(void *self, dti_builder *builder)
     return DT_OK;
 }
 
-static dt_status prepare(void *self, dt_mesh *mesh)
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 {
     qwen3 *m = self;
 
+    m->info = *info;
     return dti_rope_tensor(&m->rope, m->info.head_dim, mesh, &m->inv_freq);
 }
 
@@ -141,11 +142,6 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
     return dt_layer_forward(t, m->head, x);
 }
 
-static const dt_layer *key_layer(const void *self, int block)
-{
-    return ((const qwen3 *)self)->blocks[block].k;
-}
-
 static void release(void *self)
 {
     qwen3 *m = self;
@@ -164,7 +160,6 @@ const dti_arch dti_arch_qwen3 = {
     .read_config = read_config,
     .add_layers = add_layers,
     .prepare = prepare,
-    .key_layer = key_layer,
     .forward = forward,
     .release = release,
 };

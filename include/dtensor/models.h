@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models from Hugging Face checkpoint folders: load them onto a mesh, run them, generate. */
+#ifndef DT_MODELS_H
+#define DT_MODELS_H
+
+#include <dtensor/parallel_styles.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A loaded model: layers with their parameters, each rank holding its shards. */
+typedef struct dt_model dt_model;
+
+/* The KV caches of a batch of sequences, and how long they are. */
+typedef struct dt_state dt_state;
+
+enum { DT_MAX_EOS = 8 };
+
+/* What a checkpoint's config.json says, in the terms all architectures share. */
+typedef struct dt_model_info {
+    char model_type[32]; /* "llama", "qwen3", "gpt_neo" */
+    dt_dtype dtype;      /* of the checkpoint's weights, as config.json or the file says */
+    int64_t vocab_size;
+    int64_t hidden_size;
+    int64_t n_layers;
+    int64_t n_heads;
+    int64_t n_kv_heads;
+    int64_t head_dim;
+    int64_t max_positions; /* longest sequence */
+    bool tied;             /* the head shares the embedding's weight */
+    int32_t bos;           /* -1: none */
+    int n_eos;
+    int32_t eos[DT_MAX_EOS];
+} dt_model_info;
+
+/* Called on rank 0 while weights are read: bytes of the whole model done and in all. */
+typedef void (*dt_progress_fn)(void *arg, int64_t done, int64_t total);
+
+typedef struct dt_load_options {
+    size_t size;         /* sizeof(dt_load_options) */
+    bool keep_dtype;     /* compute in the checkpoint's dtype; default */
+    dt_dtype dtype;      /* otherwise in this one: f32, bf16 or f16 */
+    const char *dim;     /* mesh dim that the styles speak of; default "tp" */
+    const dt_plan *plan; /* overrides the architecture's built-in plan; NULL: none */
+    dt_progress_fn progress;
+    void *progress_arg;
+} dt_load_options;
+
+#define DT_LOAD_OPTIONS_INIT                                                         \
+    {                                                                                \
+        .size = sizeof(dt_load_options), .keep_dtype = true, .dtype = DT_F32,        \
+        .dim = "tp"                                                                  \
+    }
+
+/**
+ * Reads what a checkpoint folder is, without reading weights and without a runtime: config.json is
+ * parsed, every tensor that the model needs is looked up and its shape checked.
+ *
+ *   n_params, bytes  of the checkpoint's tensors that the model uses; may be NULL
+ *
+ * Not collective.
+ * Errors      DT_ERR_IO           a file cannot be read
+ *             DT_ERR_FORMAT       malformed JSON or safetensors, missing tensor, contradicting shape
+ *             DT_ERR_UNSUPPORTED  unknown architecture, quantised weights, an unknown variant
+ */
+DT_API DT_MUST_USE dt_status dt_model_inspect(const char *dir, dt_model_info *info,
+                                              int64_t *n_params, int64_t *bytes);
+
+/**
+ * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
+ * index). Every rank reads only its slices.
+ *
+ *   mesh  any; styles apply to the dim that the options name, other dims hold copies
+ *
+ * Collective  every rank of the mesh calls it with the same options.
+ * Ownership   *out is released with dt_model_release().
+ * Errors      as dt_model_inspect(); DT_ERR_ARG; those of dt_layers_create(); DT_ERR_MEMORY;
+ *             DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_model_load(dt_mesh *mesh, const char *dir,
+                                           const dt_load_options *options, dt_model **out);
+DT_API void dt_model_release(dt_model **model); /* accepts NULL */
+
+/* Queries. Not collective, no errors. */
+DT_API const dt_model_info *dt_model_info_of(const dt_model *model); /* dtype: the run's */
+DT_API dt_layers *dt_model_layers(const dt_model *model);
+DT_API dt_mesh *dt_model_mesh(const dt_model *model);
+DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this rank */
+
+/**
+ * Empty KV caches for `batch` sequences of up to `capacity` tokens.
+ *
+ * Collective  no communication; every rank makes the same.
+ * Ownership   *out is released with dt_state_release(), before the model.
+ * Errors      DT_ERR_ARG     batch or capacity below 1, capacity above the model's max_positions
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity,
+                                             dt_state **out);
+DT_API void dt_state_release(dt_state **state); /* accepts NULL */
+DT_API int64_t dt_state_length(const dt_state *state); /* tokens seen */
+DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens from `length` on */
+
+typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
+
+/**
+ * Runs n_tokens new tokens per sequence through the model after those that the state has seen.
+ *
+ *   ids  [batch, n_tokens] row-major, the same on every rank
+ *
+ * Returns logits [batch, n_tokens or 1, vocab] in the model's dtype, cut over the vocabulary as the
+ * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.
+ *
+ * Collective  over the model's mesh.
+ * Errors      latched: DT_ERR_ARG  n_tokens below 1, ids outside the vocabulary, no room in the state
+ */
+DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *state,
+                                   const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
+
+typedef struct dt_generate_options {
+    size_t size;
+    int64_t max_new_tokens; /* default 20 */
+    bool ignore_eos;        /* go on after an end-of-sequence token */
+} dt_generate_options;
+
+#define DT_GENERATE_OPTIONS_INIT                                             \
+    {                                                                        \
+        .size = sizeof(dt_generate_options), .max_new_tokens = 20            \
+    }
+
+/* Called on every rank after each new token, n = 0, 1, ...; false stops the generation and must be
+ * the same on every rank. */
+typedef bool (*dt_token_fn)(void *arg, int64_t n, int32_t id);
+
+/**
+ * Greedy generation of one sequence: the prompt runs once, then token by token. Logits stay cut over
+ * the vocabulary; every rank takes the same decision. An end-of-sequence token is generated and then
+ * ends the run.
+ *
+ *   prompt   n_prompt ids >= 1
+ *   out      room for max_new_tokens ids, or NULL
+ *   n_out    ids generated
+ *
+ * Collective  over the model's mesh.
+ * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or prompt and new tokens that
+ *                         exceed the state's capacity less its length; those of the forward pass
+ */
+DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
+                                         int64_t n_prompt, const dt_generate_options *options,
+                                         dt_token_fn on_token, void *arg, int32_t *out,
+                                         int64_t *n_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a folder to a description: which architecture, its configuration, its layers as rows; and the
+ * check of a checkpoint against it. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models/checkpoint/checkpoint.h"
+#include "models/config.h"
+#include "models/model.h"
+
+static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
+
+enum { PATH_BYTES = 4096 };
+
+static dt_status path_in(const char *dir, const char *name, char path[PATH_BYTES])
+{
+    const int n = snprintf(path, PATH_BYTES, "%s/%s", dir, name);
+
+    DT_CHECK(n > 0 && n < PATH_BYTES, DT_ERR_ARG, "the path of %s is longer than %d bytes", name,
+             PATH_BYTES - 1);
+    return DT_OK;
+}
+
+static dt_status find_arch(const dti_json *config, const dti_arch **out)
+{
+    const dti_json type = dti_json_get(config, "model_type");
+    const char *name;
+    char names[256] = "";
+    size_t used = 0;
+
+    DT_TRY(dti_json_string(config, "model_type", &name));
+    for (size_t i = 0; i < DT_COUNT(archs); i++) {
+        if (strcmp(archs[i]->model_type, name) == 0) {
+            *out = archs[i];
+            return DT_OK;
+        }
+        used += (size_t)snprintf(names + used, sizeof names - used, i ? ", \"%s\"" : "\"%s\"",
+                                 archs[i]->model_type);
+    }
+    return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "one of the supported architectures: %s", names);
+}
+
+/* generation_config.json may name other end-of-sequence tokens than config.json; it wins. */
+static dt_status read_generation_config(const char *dir, dt_model_info *info)
+{
+    dti_json_doc doc = { 0 };
+    char path[PATH_BYTES];
+    dt_status st;
+
+    DT_TRY(path_in(dir, "generation_config.json", path));
+    if (access(path, F_OK) != 0) return DT_OK;
+    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    st = dti_config_eos(&doc.root, info);
+    dti_json_free(&doc);
+    return st;
+}
+
+static dt_status read_config(const char *dir, const dti_json *config, dti_described *d)
+{
+    DT_TRY(find_arch(config, &d->arch));
+    DT_TRY(dti_new(d->arch->self_bytes, &d->self));
+    (void)snprintf(d->info.model_type, sizeof d->info.model_type, "%s", d->arch->model_type);
+    DT_TRY(d->arch->read_config(d->self, config, &d->info));
+    DT_TRY(read_generation_config(dir, &d->info));
+    d->dtype_known = d->info.dtype != DT_N_DTYPES;
+    DT_TRY(d->arch->add_layers(d->self, &d->builder));
+    return DT_OK;
+}
+
+dt_status dti_describe(const char *dir, dti_described *out)
+{
+    dti_json_doc doc = { 0 };
+    char path[PATH_BYTES];
+    dt_status st;
+
+    *out = (dti_described){ 0 };
+    DT_TRY(path_in(dir, "config.json", path));
+    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    st = read_config(dir, &doc.root, out);
+    dti_json_free(&doc);
+    if (st != DT_OK) dti_described_free(out);
+    return st;
+}
+
+void dti_described_free(dti_described *d)
+{
+    if (d->self != NULL) {
+        d->arch->release(d->self);
+        dti_free(d->self);
+    }
+    dti_builder_free(&d->builder);
+    *d = (dti_described){ 0 };
+}
+
+static dt_param_info param_of(const dt_layer_spec *spec, int param)
+{
+    dt_param_info info = { .layer = spec->name, .n_axes = 1, .axis = { spec->axis[0] } };
+    const bool matrix = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EMBEDDING;
+
+    info.name = param == DT_PARAM_BIAS ? "bias" : "weight";
+    if (matrix && param == DT_PARAM_WEIGHT) {
+        info.n_axes = 2;
+        info.axis[1] = spec->axis[1];
+    }
+    return info;
+}
+
+static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p)
+{
+    char found[96] = "", wanted[64] = "";
+    size_t used = 0;
+    bool fits = e->n_axes == p->n_axes;
+
+    for (int a = 0; a < p->n_axes && fits; a++) fits = e->shape[a] == p->axis[a].extent;
+    if (fits) {
+        DT_CHECK(e->supported && dt_dtype_is_float(e->dtype), DT_ERR_UNSUPPORTED,
+                 "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
+                 e->name, e->dtype_name);
+        return DT_OK;
+    }
+    for (int a = 0; a < e->n_axes && used < sizeof found; a++)
+        used += (size_t)snprintf(found + used, sizeof found - used, a ? ", %lld" : "%lld",
+                                 (long long)e->shape[a]);
+    (void)snprintf(wanted, sizeof wanted, p->n_axes == 2 ? "%lld, %lld" : "%lld",
+                   (long long)p->axis[0].extent, (long long)p->axis[1].extent);
+    DT_FAIL(DT_ERR_FORMAT, "%s: tensor %s is [%s], but config.json asks for [%s]",
+            dti_ckpt_label(ckpt, e->name), e->name, found, wanted);
+}
+
+const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, const char *layer,
+                                   const char *param)
+{
+    const size_t prefix = strlen(arch->prefix);
+    const dti_st_entry *e;
+    char name[256];
+
+    (void)snprintf(name, sizeof name, "%s.%s", layer, param);
+    e = dti_ckpt_find(ckpt, name);
+    if (e == NULL && strncmp(name, arch->prefix, prefix) == 0) e = dti_ckpt_find(ckpt, name + prefix);
+    return e;
+}
+
+static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_layer_spec *spec,
+                             int param, int64_t *n_params, int64_t *bytes)
+{
+    const dt_param_info info = param_of(spec, param);
+    const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
+
+    DT_CHECK(e != NULL, DT_ERR_FORMAT, "%s: tensor %s.%s is missing: config.json describes a %s model "
+             "of %lld layers that needs it", dti_ckpt_dir(ckpt), spec->name, info.name,
+             d->arch->model_type, (long long)d->info.n_layers);
+    DT_TRY(check_shape(ckpt, e, &info));
+    if (!d->dtype_known) {
+        d->info.dtype = e->dtype;
+        d->dtype_known = true;
+    }
+    *bytes += e->end - e->begin;
+    *n_params += (e->end - e->begin) / (int64_t)dt_dtype_size(e->dtype);
+    return DT_OK;
+}
+
+dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
+                               int64_t *bytes)
+{
+    int64_t params = 0, all = 0;
+
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        const bool two = spec->kind == DT_LAYER_LAYER_NORM || (spec->kind == DT_LAYER_LINEAR && spec->bias);
+        if (spec->tied_to == NULL && spec->kind != DT_LAYER_POINT)
+            DT_TRY(check_param(d, ckpt, spec, DT_PARAM_WEIGHT, &params, &all));
+        if (two) DT_TRY(check_param(d, ckpt, spec, DT_PARAM_BIAS, &params, &all));
+    }
+    if (n_params != NULL) *n_params = params;
+    if (bytes != NULL) *bytes = all;
+    return DT_OK;
+}
+
+dt_status dt_model_inspect(const char *dir, dt_model_info *info, int64_t *n_params, int64_t *bytes)
+{
+    dt_status st = DT_OK;
+    dti_ckpt *ckpt = NULL;
+    dti_described d;
+
+    DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
+    DT_TRY(dti_describe(dir, &d));
+    DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
+    DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, n_params, bytes));
+    *info = d.info;
+done:
+    dti_ckpt_close(&ckpt);
+    dti_described_free(&d);
+    return st;
+}

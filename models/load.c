@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its own
+ * slice of every parameter straight into place. */
+#include <string.h>
+
+#include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/model.h"
+
+typedef struct loader {
+    dt_model *model;
+    const dti_ckpt *ckpt;
+    const dt_load_options *options;
+    dti_st_stage stage;
+    int64_t done;
+    int64_t total;
+} loader;
+
+static dt_status load_param(loader *l, dt_layer *layer, int param)
+{
+    const dt_param_info info = dt_layer_param_info(layer, param);
+    const dti_st_entry *e = dti_find_param(l->ckpt, l->model->arch, info.layer, info.name);
+    int64_t shape[2], end[DT_MAX_AXES];
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL;
+
+    DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
+    for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
+    DT_TRY(dti_tensor_create_exact(l->model->mesh, dt_layer_param_layout(layer, param),
+                                   l->model->info.dtype, shape, &x));
+    for (int a = 0; a < info.n_axes; a++) end[a] = x->local.offset[a] + x->local.shape[a];
+    if (dti_local_count(&x->local) > 0)
+        DT_TRY_TO(done, st, dti_ckpt_read(l->ckpt, e, x->local.offset, end, l->model->info.dtype,
+                                          &l->stage, x->local.data));
+    DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
+    l->model->local_bytes += dti_local_count(&x->local) * (int64_t)dt_dtype_size(l->model->info.dtype);
+    l->done += e->end - e->begin;
+    if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
+        l->options->progress(l->options->progress_arg, l->done, l->total);
+done:
+    dt_tensor_release(&x);
+    return st;
+}
+
+static dt_status load_params(loader *l)
+{
+    dt_layers *layers = l->model->layers;
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            if (dt_layer_tied_to(layer) == NULL || p != DT_PARAM_WEIGHT)
+                DT_TRY(load_param(l, layer, p));
+    }
+    return DT_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static bool is_used(const loader *l, const char *name)
+{
+    const dti_arch *arch = l->model->arch;
+
+    for (const char *const *end = arch->ignored; end != NULL && *end != NULL; end++)
+        if (ends_with(name, *end)) return true;
+    if (l->model->info.tied && strcmp(name, "lm_head.weight") == 0) return true;
+    for (int i = 0; i < dt_layers_count(l->model->layers); i++) {
+        const dt_layer *layer = dt_layers_at(l->model->layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++) {
+            const dt_param_info info = dt_layer_param_info(layer, p);
+            const dti_st_entry *e = dti_find_param(l->ckpt, arch, info.layer, info.name);
+            if (e != NULL && strcmp(e->name, name) == 0) return true;
+        }
+    }
+    return false;
+}
+
+/* Tensors that no layer asks for hint at a config.json that does not belong to the weights. */
+static void warn_unused(const loader *l)
+{
+    dt_runtime *rt = dt_mesh_runtime(l->model->mesh);
+    const char *first = NULL;
+    int n = 0;
+
+    if (dt_runtime_rank(rt) != 0) return;
+    for (size_t i = 0; i < dti_ckpt_count(l->ckpt); i++) {
+        const dti_st_entry *e = dti_ckpt_at(l->ckpt, i);
+        if (is_used(l, e->name)) continue;
+        if (n++ == 0) first = e->name;
+    }
+    if (n > 0)
+        dti_runtime_log(rt, DT_LOG_WARNING, "%s: %d tensors of the checkpoint are not used by the %s "
+                        "model that config.json describes, the first is %s", dti_ckpt_dir(l->ckpt), n,
+                        l->model->arch->model_type, first);
+}
+
+static dt_status check_options(const dt_load_options *o)
+{
+    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG, "options.size is %zu, not %zu: use DT_LOAD_OPTIONS_INIT",
+             o->size, sizeof *o);
+    DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16, DT_ERR_ARG,
+             "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
+    DT_CHECK(o->dim != NULL, DT_ERR_ARG, "options.dim is NULL");
+    return DT_OK;
+}
+
+/* The model without weights: takes the description's own struct over. */
+static dt_status make_model(dti_described *d, dt_mesh *mesh, const dt_load_options *o, dt_model **out)
+{
+    dt_status st = DT_OK;
+    dt_model *m;
+
+    *out = NULL;
+    if (!o->keep_dtype) d->info.dtype = o->dtype;
+    DT_TRY(dti_new(sizeof *m, &m));
+    m->arch = d->arch;
+    m->info = d->info;
+    m->mesh = dt_mesh_retain(mesh);
+    dti_runtime_count(dt_mesh_runtime(mesh), 1);
+    m->self = d->self;
+    d->self = NULL;
+    DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
+    DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
+    *out = m;
+    return DT_OK;
+
+fail:
+    dt_model_release(&m);
+    return st;
+}
+
+dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options, dt_model **out)
+{
+    const dt_load_options defaults = DT_LOAD_OPTIONS_INIT;
+    loader l = { .options = options != NULL ? options : &defaults };
+    dti_described d = { 0 };
+    dti_ckpt *ckpt = NULL;
+    dt_status st = DT_OK;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
+    DT_TRY(check_options(l.options));
+    DT_TRY(dti_describe(dir, &d));
+    DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
+    DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, &l.total));
+    DT_TRY_TO(done, st, make_model(&d, mesh, l.options, &l.model));
+    l.ckpt = ckpt;
+    DT_TRY_TO(done, st,
+              dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(dt_mesh_runtime(mesh))),
+                                  dti_runtime_pool(dt_mesh_runtime(mesh)), &l.stage));
+    DT_TRY_TO(done, st, load_params(&l));
+    warn_unused(&l);
+    *out = l.model;
+    l.model = NULL;
+done:
+    dti_st_stage_destroy(&l.stage);
+    dti_ckpt_close(&ckpt);
+    dti_described_free(&d);
+    dt_model_release(&l.model);
+    return st;
+}
+
+void dt_model_release(dt_model **model)
+{
+    dt_model *m = model ? *model : NULL;
+
+    if (m == NULL) return;
+    *model = NULL;
+    m->arch->release(m->self);
+    dti_free(m->self);
+    dt_layers_release(&m->layers);
+    dti_runtime_count(dt_mesh_runtime(m->mesh), -1);
+    dt_mesh_release(&m->mesh);
+    dti_free(m);
+}
+
+const dt_model_info *dt_model_info_of(const dt_model *m)
+{
+    return &m->info;
+}
+
+dt_layers *dt_model_layers(const dt_model *m)
+{
+    return m->layers;
+}
+
+dt_mesh *dt_model_mesh(const dt_model *m)
+{
+    return m->mesh;
+}
+
+int64_t dt_model_local_bytes(const dt_model *m)
+{
+    return m->local_bytes;
+}
