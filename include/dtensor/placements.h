@@ -15,14 +15,19 @@ extern "C" {
 
 enum { DT_MAX_AXES = 8 };
 
-typedef enum dt_place_kind { DT_PLACE_REPLICATE = 0, DT_PLACE_SHARD, DT_PLACE_PARTIAL } dt_place_kind;
+typedef enum dt_place_kind {
+    DT_PLACE_REPLICATE = 0,
+    DT_PLACE_SHARD,
+    DT_PLACE_PARTIAL
+} dt_place_kind;
 
 /* One placement: what one mesh dim of p ranks does to a tensor. A value; all zeros is Replicate.
  *
  * Shard follows torch.chunk in units: with n = extent / unit (rounded up) and parts = p / replicas,
- * part k owns units [k c, (k+1) c) with c = ceil(n / parts), and the rank at coordinate r holds part
- * r / replicas. unit and replicas are 1 (or 0, the same) unless a model's heads ask for more: a cut
- * never splits a unit, and `replicas` neighbours hold the same part (replicas must divide p). */
+ * part k owns units [k c, (k+1) c) with c = ceil(n / parts), and the rank at coordinate r holds
+ * part r / replicas. unit and replicas are 1 (or 0, the same) unless a model's heads ask for more:
+ * a cut never splits a unit, and `replicas` neighbours hold the same part (replicas must divide p).
+ */
 typedef struct dt_placement {
     dt_place_kind kind;
     int axis;         /* Shard: tensor axis; negative counts from the end */
@@ -31,10 +36,11 @@ typedef struct dt_placement {
     int64_t unit;     /* Shard: rows that stay together */
 } dt_placement;
 
-#define DT_REPLICATE         ((dt_placement){ .kind = DT_PLACE_REPLICATE })
-#define DT_SHARD(a)          ((dt_placement){ .kind = DT_PLACE_SHARD, .axis = (a), .unit = 1, .replicas = 1 })
-#define DT_SHARD_UNITS(a, u) ((dt_placement){ .kind = DT_PLACE_SHARD, .axis = (a), .unit = (u), .replicas = 1 })
-#define DT_PARTIAL(op)       ((dt_placement){ .kind = DT_PLACE_PARTIAL, .reduce = (op) })
+#define DT_REPLICATE   ((dt_placement){ .kind = DT_PLACE_REPLICATE })
+#define DT_SHARD(a)    DT_SHARD_UNITS(a, 1)
+#define DT_PARTIAL(op) ((dt_placement){ .kind = DT_PLACE_PARTIAL, .reduce = (op) })
+#define DT_SHARD_UNITS(a, u) \
+    ((dt_placement){ .kind = DT_PLACE_SHARD, .axis = (a), .replicas = 1, .unit = (u) })
 
 /* Placements on every dim of a mesh, interned: equal layouts of one runtime are the same pointer,
  * so comparing is one compare. Knows the sizes of the mesh dims and the number of tensor axes, not
@@ -56,11 +62,12 @@ typedef struct dt_layout dt_layout;
 DT_API DT_MUST_USE dt_status dt_layout_get(dt_mesh *mesh, int n_axes, const dt_placement *place,
                                            const int *order, const dt_layout **out);
 
-/* Queries. Not collective. Indices out of range are DT_ERR_ARG where a status is returned. */
+/* Queries. Not collective. Errors: none; an index out of range or NULL gives -1, Replicate or
+ * false. A placement's axis is not negative; "replicated" looks at dims of more than one rank. */
 DT_API int dt_layout_n_dims(const dt_layout *layout);
 DT_API int dt_layout_n_axes(const dt_layout *layout);
-DT_API dt_placement dt_layout_placement(const dt_layout *layout, int dim); /* axis not negative */
-DT_API bool dt_layout_is_replicated(const dt_layout *layout); /* on every dim of more than one rank */
+DT_API dt_placement dt_layout_placement(const dt_layout *layout, int dim);
+DT_API bool dt_layout_is_replicated(const dt_layout *layout);
 
 /**
  * The piece [begin[a], end[a]) of every axis that the rank at mesh coordinates `coord` holds, of a

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pure half of redistribute: which collectives bring a value from one layout to another, who
+ * sends what to whom, and how many bytes that is. No memory, no communication: a plan is a value.
+ *
+ * A plan reduces first, because that shrinks the data, and then moves once:
+ *
+ *   local_slice     (if a reduction follows) cut what the target cuts anyway and nobody else needs
+ *   reduce_scatter  one mesh dim each: Partial -> Shard appended as the last cut of its axis
+ *   all_reduce      what is still Partial and shall not be, over all those dims at once
+ *   exchange        everything that is left in one move of boxes, or local_slice where every rank
+ *                   holds its target piece already
+ *
+ * Each step leads from one interned layout to the next, so steps are executed and counted alone. */
+#ifndef DTI_MOVE_H
+#define DTI_MOVE_H
+
+#include "mesh/comm/comm.h"
+#include "placements/layout.h"
+
+typedef enum dti_move_kind {
+    DTI_MOVE_LOCAL_SLICE,
+    DTI_MOVE_REDUCE_SCATTER,
+    DTI_MOVE_ALL_REDUCE,
+    DTI_MOVE_EXCHANGE
+} dti_move_kind;
+
+typedef struct dti_move_step {
+    dti_move_kind kind;
+    uint32_t dims; /* bit m: mesh dim m takes part; the group is these dims flattened row-major */
+    dt_reduce reduce; /* of the two reductions; DT_SUM elsewhere */
+    int64_t divisor;  /* all_reduce of sum and avg mixed: divide the sum by this; otherwise 1 */
+    bool same_piece;  /* local_slice: the piece stays as it is, so its bytes can be shared */
+    bool gathers;     /* exchange: axes are made whole and no more, an all-gather */
+    const dt_layout *from;
+    const dt_layout *to;
+} dti_move_step;
+
+/* n_steps == 0: from and to are one layout. */
+enum { DTI_MOVE_MAX_STEPS = 2 * DT_MAX_DIMS + 1 };
+typedef struct dti_move {
+    int n_steps;
+    dti_move_step step[DTI_MOVE_MAX_STEPS];
+} dti_move;
+
+/* Plans the way between two layouts of `table` with the same grid and axes. No malloc when the
+ * layouts in between exist already.
+ *   Errors  DT_ERR_ARG     the layouts have different grids or numbers of axes
+ *           DT_ERR_LAYOUT  Partial is wanted where the value is whole, cut, or Partial of another
+ *                          reduction
+ *           DT_ERR_MEMORY */
+dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layout *to,
+                        dti_move *out) DT_MUST_USE;
+
+/* True if a plan from one to the other would communicate nothing. For legal moves only. */
+bool dti_move_is_local(const dt_layout *from, const dt_layout *to);
+
+/* Ranks that take part in a step together: product of the sizes of step->dims. */
+int dti_move_group_size(const dti_move_step *step);
+
+/* The coordinates of member i of the group of the rank at coordinates `me`: the order of members is
+ * that of dti_mesh_comm(mesh, step->dims). */
+void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord);
+
+/* What the rank at `peer` sends to the rank at `me` in this step, for a tensor of global `shape`:
+ * the place in the sender's piece of step->from and in the receiver's piece of step->to, both
+ * contiguous row-major, in elements, equal extents. Returns false, and empty boxes, for nothing.
+ *
+ *   exchange, local_slice  every element of my target piece comes from exactly one peer, myself
+ *                          wherever I hold it. Where `replicas` ranks hold the same part, the
+ * nearest of them along that mesh dim sends it. reduce_scatter         every member sends me its
+ * term of my whole target piece all_reduce             every member sends me its whole piece */
+bool dti_move_boxes(const dti_move_step *step, const int64_t *shape, const int *me, const int *peer,
+                    dti_box *sent, dti_box *received);
+
+/* Bytes that the rank at `me` receives in this step. Executors count by this function, so that
+ * prediction and counter agree; p is the size of the group.
+ *
+ *   exchange        what other ranks send: exactly the sum of their boxes
+ *   reduce_scatter  (p-1) times the bytes of my target piece: a term from every other member
+ *   all_reduce      2 (p-1)/p N, rounded down, N the bytes of my piece: reduce-scatter, then gather
+ *   local_slice     0 */
+int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
+                       const int *me);
+
+/* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
+const char *dti_move_name(const dti_move_step *step);
+
+/* The states of a plan joined by arrows, "P(sum)S(0)->RS(0)->RR"; returns the length, like
+ * snprintf. */
+int dti_move_print(const dti_move *plan, char *text, size_t text_bytes);
+
+#endif

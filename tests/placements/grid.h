@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layouts written as text, for tables in tests: layout(t, (grid){ 2, { 2, 3 } }, 2, "S(0)R"). */
+#ifndef DT_TEST_GRID_H
+#define DT_TEST_GRID_H
+
+#include "placements/layout.h"
+#include "tests/support/dt_test.h"
+
+enum { GRID_MAX_RANKS = 16 };
+
+typedef struct grid {
+    int n_dims;
+    int size[DT_MAX_DIMS];
+} grid;
+
+static inline int grid_ranks(const grid *g)
+{
+    int n = 1;
+
+    for (int m = 0; m < g->n_dims; m++) n *= g->size[m];
+    return n;
+}
+
+/* The coordinates of rank r, the last dim varies fastest. */
+static inline void grid_coord(const grid *g, int r, int *coord)
+{
+    for (int m = g->n_dims - 1; m >= 0; m--) {
+        coord[m] = r % g->size[m];
+        r /= g->size[m];
+    }
+}
+
+static inline const dt_layout *layout(dti_layouts *table, const grid *g, int n_axes,
+                                      const char *text)
+{
+    dt_placement place[DT_MAX_DIMS];
+    int order[DT_MAX_DIMS];
+    const dt_layout *l;
+
+    DT_ASSERT_OK(dti_layout_parse(text, g->n_dims, place, order));
+    DT_ASSERT_OK(dti_layout_intern(table, g->n_dims, g->size, n_axes, place, order, &l));
+    return l;
+}
+
+static inline dti_layouts *new_table(void)
+{
+    dti_layouts *table;
+
+    DT_ASSERT_OK(dti_layouts_create(&table));
+    return table;
+}
+
+#endif

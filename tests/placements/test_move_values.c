@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every plan between every two layouts of small meshes, executed on plain arrays: all ranks live in
+ * one thread and a step is a loop over pairs of ranks. The result must be the target's content, and
+ * every element of a piece must come from exactly one rank. */
+#include <string.h>
+
+#include "placements/move.h"
+#include "tests/placements/grid.h"
+
+enum { N_AXES = 2, MAX_ELEMENTS = 64, MAX_LAYOUTS = 256 };
+
+/* The pieces of all ranks, row-major. */
+typedef struct world {
+    const grid *g;
+    const int64_t *shape;
+    double data[GRID_MAX_RANKS][MAX_ELEMENTS];
+} world;
+
+/* Calls of one rank pair. */
+typedef struct pair {
+    int me, peer;
+    int my_coord[DT_MAX_DIMS], peer_coord[DT_MAX_DIMS];
+} pair;
+
+static pair pair_of(const grid *g, int me, int peer)
+{
+    pair p = { .me = me, .peer = peer };
+
+    grid_coord(g, me, p.my_coord);
+    grid_coord(g, peer, p.peer_coord);
+    return p;
+}
+
+static int64_t piece(const dt_layout *l, const int64_t *shape, const int *coord, int64_t *begin,
+                     int64_t *extent)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < N_AXES; a++) {
+        int64_t end;
+        dti_layout_axis_range(l, a, shape[a], coord, &begin[a], &end);
+        extent[a] = end - begin[a];
+        n *= extent[a];
+    }
+    return n;
+}
+
+/* The term that the rank at `coord` has of global element `index` when `dims` are Partial. */
+static double term(int64_t index, const dt_layout *l, const int *coord)
+{
+    uint32_t h = (uint32_t)index * 2654435761u;
+
+    for (int m = 0; m < l->n_dims; m++)
+        if (l->partial_dims >> m & 1u) h = (h ^ (uint32_t)(coord[m] + 1 + 7 * m)) * 2246822519u;
+    return 1.0 + (h >> 28);
+}
+
+/* Global row-major index of element i of a piece. */
+static int64_t global_index(const int64_t *shape, const int64_t *begin, const int64_t *extent,
+                            int64_t i)
+{
+    int64_t index = 0, stride = 1;
+
+    for (int a = N_AXES - 1; a >= 0 && extent[a] > 0; a--) {
+        index += (begin[a] + i % extent[a]) * stride;
+        i /= extent[a];
+        stride *= shape[a];
+    }
+    return index;
+}
+
+/* The value of an element at `coord` under `to`: the terms over all coordinates that it lost. */
+static double expected(int64_t index, const dt_layout *from, const dt_layout *to, const int *coord)
+{
+    const uint32_t lost = from->partial_dims & ~to->partial_dims;
+    double value = 0, divisor = 1;
+    int at[DT_MAX_DIMS], n = 1;
+
+    for (int m = 0; m < from->n_dims; m++) {
+        at[m] = coord[m];
+        if (lost >> m & 1u) n *= from->dim_size[m];
+    }
+    for (int i = 0; i < n; i++) {
+        dt_reduce op = DT_SUM;
+        for (int m = 0, rest = i; m < from->n_dims; m++) {
+            if (!(lost >> m & 1u)) continue;
+            at[m] = rest % from->dim_size[m];
+            rest /= from->dim_size[m];
+            op = from->place[m].reduce;
+            if (i == 0 && op == DT_AVG) divisor *= from->dim_size[m];
+        }
+        const double t = term(index, from, at);
+        if (i == 0)
+            value = t;
+        else if (op == DT_MIN || op == DT_MAX)
+            value = (op == DT_MIN) == (t < value) ? t : value;
+        else
+            value = op == DT_PROD ? value * t : value + t;
+    }
+    return value / divisor;
+}
+
+static void fill(world *w, const dt_layout *from)
+{
+    for (int r = 0; r < grid_ranks(w->g); r++) {
+        int64_t begin[N_AXES] = { 0 }, extent[N_AXES] = { 0 };
+        int coord[DT_MAX_DIMS] = { 0 };
+        grid_coord(w->g, r, coord);
+        const int64_t n = piece(from, w->shape, coord, begin, extent);
+        DT_ASSERT(n <= MAX_ELEMENTS);
+        for (int64_t i = 0; i < n; i++)
+            w->data[r][i] = term(global_index(w->shape, begin, extent, i), from, coord);
+    }
+}
+
+static bool holds(const world *w, const dt_layout *from, const dt_layout *to)
+{
+    for (int r = 0; r < grid_ranks(w->g); r++) {
+        int64_t begin[N_AXES] = { 0 }, extent[N_AXES] = { 0 };
+        int coord[DT_MAX_DIMS] = { 0 };
+        grid_coord(w->g, r, coord);
+        const int64_t n = piece(to, w->shape, coord, begin, extent);
+        for (int64_t i = 0; i < n; i++) {
+            const double want = expected(global_index(w->shape, begin, extent, i), from, to, coord);
+            const double off = w->data[r][i] - want;
+            if (!(off < 1e-9 * want && off > -1e-9 * want)) return false;
+        }
+    }
+    return true;
+}
+
+/* Element i of a box as a place in its buffer. */
+static int64_t box_at(const dti_box *box, int64_t i)
+{
+    int64_t at = box->offset;
+
+    for (int a = box->n_axes - 1; a >= 0; a--) {
+        at += i % box->extent[a] * box->stride[a];
+        i /= box->extent[a];
+    }
+    return at;
+}
+
+static int64_t box_count(const dti_box *box)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
+    return n;
+}
+
+static double combine(dt_reduce op, double a, double b)
+{
+    switch (op) {
+    case DT_MIN:
+        return a < b ? a : b;
+    case DT_MAX:
+        return a > b ? a : b;
+    case DT_PROD:
+        return a * b;
+    default:
+        return a + b;
+    }
+}
+
+/* Takes what p->peer sends into `out`, counting arrivals per element. Returns how many. */
+static int64_t receive(const world *w, const dti_move_step *s, const pair *p, double *out,
+                       int *seen)
+{
+    dti_box sent, received;
+    const bool any = dti_move_boxes(s, w->shape, p->my_coord, p->peer_coord, &sent, &received);
+    const int64_t n = box_count(&sent);
+
+    DT_ASSERT(any == (n > 0) && sent.n_axes == received.n_axes);
+    for (int a = 0; a < sent.n_axes; a++) DT_ASSERT(sent.extent[a] == received.extent[a]);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = box_at(&sent, i), to = box_at(&received, i);
+        DT_ASSERT(from >= 0 && from < MAX_ELEMENTS && to >= 0 && to < MAX_ELEMENTS);
+        const double x = w->data[p->peer][from];
+        out[to] = seen[to] > 0 ? combine(s->reduce, out[to], x) : x;
+        seen[to]++;
+    }
+    return n;
+}
+
+/* One step on all ranks. Whoever is not in my group sends nothing; bytes are those predicted. */
+static void run_step(world *w, const dti_move_step *s)
+{
+    const bool reduces = s->kind == DTI_MOVE_ALL_REDUCE || s->kind == DTI_MOVE_REDUCE_SCATTER;
+    const int ranks = grid_ranks(w->g), p = dti_move_group_size(s);
+    static world next;
+
+    next = *w;
+    for (int me = 0; me < ranks; me++) {
+        int64_t begin[N_AXES], extent[N_AXES], foreign = 0, all = 0;
+        int seen[MAX_ELEMENTS] = { 0 };
+        pair mine = pair_of(w->g, me, me);
+        for (int peer = 0; peer < ranks; peer++) {
+            const pair both = pair_of(w->g, me, peer);
+            const int64_t n = receive(w, s, &both, next.data[me], seen);
+            all += n;
+            if (peer != me) foreign += n;
+        }
+        const int64_t n = piece(s->to, w->shape, mine.my_coord, begin, extent);
+        for (int64_t i = 0; i < n; i++) {
+            DT_ASSERT(seen[i] == (reduces ? p : 1));
+            if (s->reduce == DT_AVG) next.data[me][i] /= p;
+            next.data[me][i] /= (double)s->divisor;
+        }
+        DT_ASSERT(all == (reduces ? n * p : n));
+        const int64_t bytes = dti_move_bytes(s, w->shape, 4, mine.my_coord);
+        if (s->kind == DTI_MOVE_ALL_REDUCE)
+            DT_ASSERT(bytes == 4 * n * 2 * (p - 1) / p);
+        else
+            DT_ASSERT(bytes == 4 * foreign);
+    }
+    *w = next;
+}
+
+static void check_move(dti_layouts *t, world *w, const dt_layout *from, const dt_layout *to)
+{
+    const dt_layout *at = from;
+    dti_move plan;
+
+    DT_ASSERT_OK(dti_move_plan(t, from, to, &plan));
+    DT_ASSERT((plan.n_steps == 0) == (from == to));
+    fill(w, from);
+    for (int i = 0; i < plan.n_steps; i++) {
+        const dti_move_step *s = &plan.step[i];
+        DT_ASSERT(s->from == at);
+        DT_ASSERT(!s->same_piece || s->kind == DTI_MOVE_LOCAL_SLICE);
+        DT_ASSERT((s->dims == 0) == (s->kind == DTI_MOVE_LOCAL_SLICE));
+        run_step(w, s);
+        at = s->to;
+    }
+    DT_ASSERT(at == to);
+    if (!holds(w, from, to)) {
+        char text[512];
+        (void)dti_move_print(&plan, text, sizeof text);
+        dt_test_fail(__FILE__, __LINE__, "wrong content after %s", text);
+    }
+}
+
+/* All layouts of the grid with placements from `places`, in all orders. */
+static int all_layouts(dti_layouts *t, const grid *g, const char *const *places, int n_places,
+                       const dt_layout **out)
+{
+    static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
+                                      { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    int n = 0, total = 1;
+
+    for (int m = 0; m < g->n_dims; m++) total *= n_places;
+    for (int i = 0; i < total * 6; i++) {
+        dt_placement place[DT_MAX_DIMS];
+        int order[3], n_order = 0, rest = i / 6, seen = 0;
+        for (int m = 0; m < g->n_dims; m++, rest /= n_places)
+            DT_ASSERT_OK(dti_placement_parse(places[rest % n_places], &place[m]));
+        for (int k = 0; k < 3; k++)
+            if (orders[i % 6][k] < g->n_dims) order[n_order++] = orders[i % 6][k];
+        DT_ASSERT(n < MAX_LAYOUTS);
+        DT_ASSERT_OK(dti_layout_intern(t, g->n_dims, g->size, N_AXES, place, order, &out[n]));
+        while (seen < n && out[seen] != out[n]) seen++;
+        n += seen == n;
+    }
+    return n;
+}
+
+static bool is_legal(const dt_layout *from, const dt_layout *to)
+{
+    for (int m = 0; m < to->n_dims; m++)
+        if ((to->partial_dims >> m & 1u) &&
+            (!(from->partial_dims >> m & 1u) || from->place[m].reduce != to->place[m].reduce))
+            return false;
+    return true;
+}
+
+static int check_all(const grid *g, const char *const *places, int n_places,
+                     const int64_t (*shapes)[N_AXES], int n_shapes)
+{
+    static const dt_layout *layouts[MAX_LAYOUTS];
+    static world w;
+    dti_layouts *t = new_table();
+    const int n = all_layouts(t, g, places, n_places, layouts);
+    int moves = 0;
+
+    for (int i = 0; i < n * n; i++) {
+        const dt_layout *from = layouts[i / n], *to = layouts[i % n];
+        if (!is_legal(from, to)) {
+            dti_move plan;
+            DT_ASSERT_STATUS(dti_move_plan(t, from, to, &plan), DT_ERR_LAYOUT, "Partial(");
+            continue;
+        }
+        for (int s = 0; s < n_shapes; s++, moves++) {
+            w.g = g;
+            w.shape = shapes[s];
+            check_move(t, &w, from, to);
+        }
+    }
+    dti_layouts_destroy(t);
+    return moves;
+}
+
+DT_TEST(move_values, all_pairs_of_layouts_on_small_meshes)
+{
+    static const char *const places[] = { "R", "S(0)", "S(1)", "P" };
+    static const int64_t shapes[][N_AXES] = { { 5, 3 }, { 4, 6 }, { 7, 2 }, { 1, 3 }, { 0, 4 } };
+    static const grid grids[] = { { 1, { 2 } },    { 1, { 3 } },       { 2, { 2, 2 } },
+                                  { 2, { 2, 3 } }, { 3, { 2, 2, 2 } }, { 2, { 4, 1 } } };
+
+    for (size_t i = 0; i < DT_COUNT(grids); i++)
+        DT_ASSERT(check_all(&grids[i], places, DT_COUNT(places), shapes, DT_COUNT(shapes)) > 0);
+}
+
+/* Heads: units of 4 rows, and two ranks that share a kv head. */
+DT_TEST(move_values, units_and_replicas)
+{
+    static const char *const places[] = { "R",           "P",
+                                          "S(0)",        "S(1)",
+                                          "S(0,unit=4)", "S(0,unit=4,replicas=2)",
+                                          "S(1,unit=2)", "S(0,replicas=2)" };
+    static const int64_t shapes[][N_AXES] = { { 8, 3 }, { 16, 4 }, { 10, 2 }, { 3, 5 } };
+    static const grid grids[] = { { 1, { 4 } }, { 2, { 2, 4 } } };
+
+    for (size_t i = 0; i < DT_COUNT(grids); i++)
+        DT_ASSERT(check_all(&grids[i], places, DT_COUNT(places), shapes, DT_COUNT(shapes)) > 0);
+}
+
+DT_TEST(move_values, every_reduction)
+{
+    static const char *const places[][4] = { { "R", "S(0)", "P(avg)", "P(sum)" },
+                                             { "R", "S(0)", "P(min)", "S(1)" },
+                                             { "R", "S(0)", "P(max)", "S(1)" },
+                                             { "R", "S(0)", "P(prod)", "S(1)" } };
+    static const int64_t shapes[][N_AXES] = { { 5, 3 } };
+    static const grid grids[] = { { 2, { 2, 3 } }, { 3, { 2, 2, 2 } } };
+
+    for (size_t k = 0; k < DT_COUNT(places); k++)
+        for (size_t i = 0; i < DT_COUNT(grids); i++)
+            DT_ASSERT(check_all(&grids[i], places[k], 4, shapes, 1) > 0);
+}
