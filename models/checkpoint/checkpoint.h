@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The weights in a Hugging Face folder: one model.safetensors, or the shards that
+ * model.safetensors.index.json names. Every file is checked when the folder is opened; nothing of
+ * the data is read. Afterwards a checkpoint does not change: rank threads may share one. */
+#ifndef DTI_CHECKPOINT_H
+#define DTI_CHECKPOINT_H
+
+#include "models/checkpoint/safetensors.h"
+
+typedef struct dti_ckpt dti_ckpt;
+
+/* Errors: DT_ERR_IO no such folder, a missing shard; DT_ERR_FORMAT no config.json or no weights in
+ * it (the message says what was looked for and what is there), a malformed file, an index that
+ * contradicts its shards; DT_ERR_UNSUPPORTED weights in another format alone.
+ * Ownership: *out is closed with dti_ckpt_close(). On error it is NULL. */
+dt_status dti_ckpt_open(const char *folder, dti_ckpt **out) DT_MUST_USE;
+void dti_ckpt_close(dti_ckpt **ckpt); /* accepts NULL */
+
+/* Queries; what they give is borrowed from the checkpoint. Tensors come sorted by name. */
+const char *dti_ckpt_folder(const dti_ckpt *ckpt);
+size_t dti_ckpt_count(const dti_ckpt *ckpt);
+const dti_st_entry *dti_ckpt_at(const dti_ckpt *ckpt, size_t i);
+const dti_st_entry *dti_ckpt_find(const dti_ckpt *ckpt, const char *name); /* or NULL */
+int64_t dti_ckpt_bytes(const dti_ckpt *ckpt);                              /* of all tensors */
+size_t dti_ckpt_n_files(const dti_ckpt *ckpt);
+
+/* The file that tensor `name` is in, for messages; the folder if there is no such tensor. */
+const char *dti_ckpt_label(const dti_ckpt *ckpt, const char *name);
+
+/* dti_ckpt_find() for a tensor that has to be there: DT_ERR_FORMAT says which is missing, and
+ * whether one with another prefix is there. */
+dt_status dti_ckpt_need(const dti_ckpt *ckpt, const char *name,
+                        const dti_st_entry **out) DT_MUST_USE;
+
+/* The path of a file in the folder, "config.json"; freed with dti_free(). */
+dt_status dti_ckpt_path(const char *folder, const char *name, char **out) DT_MUST_USE;
+
+/* Reads a box of tensor `name` as dti_st_read_slice() does. */
+dt_status dti_ckpt_read(const dti_ckpt *ckpt, const char *name, const int64_t *begin,
+                        const int64_t *end, dt_dtype want, const dti_st_stage *stage,
+                        void *dst) DT_MUST_USE;
+
+#endif

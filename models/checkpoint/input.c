@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/checkpoint/input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Linux moves at most 2^31 - 4096 bytes in one call. */
+enum { READ_BYTES = 1 << 30 };
+
+static bool is_continuation(char c)
+{
+    return ((unsigned char)c & 0xc0u) == 0x80u;
+}
+
+const char *dti_printable(const char *text, char *out, size_t out_bytes)
+{
+    static const char gap[] = "...";
+    const size_t n = strlen(text), room = out_bytes - 1;
+    const char *tail = text + n;
+    size_t head = n;
+
+    DT_ASSERT(out_bytes >= 16);
+    if (n > room) { /* both ends tell more than either: cut between characters */
+        head = (room - (sizeof gap - 1)) / 2;
+        tail = text + n - head;
+        while (head > 0 && is_continuation(text[head])) head--;
+        while (*tail != '\0' && is_continuation(*tail)) tail++;
+    }
+    memcpy(out, text, head);
+    out[head] = '\0';
+    if (n > room) {
+        memcpy(out + head, gap, sizeof gap);
+        strcat(out, tail);
+    }
+    for (char *c = out; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return out;
+}
+
+dt_status dti_input_open(const char *path, dti_input *out)
+{
+    dt_status st = DT_OK;
+    struct stat info;
+
+    *out = (dti_input){ .fd = -1, .pread = pread };
+    (void)dti_printable(path, out->label, sizeof out->label);
+
+    /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
+    out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    DT_CHECK(out->fd >= 0, DT_ERR_IO, "%s: cannot be opened: %s%s", out->label, strerror(errno),
+             errno == EMFILE ? " (see ulimit -n)" : "");
+    DT_CHECK_TO(fail, st, fstat(out->fd, &info) == 0, DT_ERR_IO, "%s: %s", out->label,
+                strerror(errno));
+    DT_CHECK_TO(fail, st, S_ISREG(info.st_mode), DT_ERR_IO, "%s: is %s, not a file", out->label,
+                S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
+    out->bytes = (int64_t)info.st_size;
+    return DT_OK;
+
+fail:
+    dti_input_close(out);
+    return st;
+}
+
+void dti_input_close(dti_input *in)
+{
+    if (in->fd >= 0) (void)close(in->fd);
+    in->fd = -1;
+}
+
+dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at)
+{
+    for (int64_t done = 0; done < n;) {
+        const int64_t want = n - done < READ_BYTES ? n - done : READ_BYTES;
+        const ssize_t got = in->pread(in->fd, (char *)to + done, (size_t)want, (off_t)(at + done));
+
+        if (got < 0 && errno == EINTR) continue;
+        DT_CHECK(got >= 0, DT_ERR_IO, "%s: reading %lld bytes at offset %lld failed: %s", in->label,
+                 (long long)want, (long long)(at + done), strerror(errno));
+        DT_CHECK(got > 0, DT_ERR_IO,
+                 "%s: ends at byte %lld but had %lld bytes when it was opened: something shortened "
+                 "it while it was read",
+                 in->label, (long long)(at + done), (long long)in->bytes);
+        done += got;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A file that is read at chosen offsets: weights, and the small JSON files beside them. */
+#ifndef DTI_INPUT_H
+#define DTI_INPUT_H
+
+#include <sys/types.h>
+
+#include "base/error.h"
+
+enum { DTI_INPUT_LABEL_BYTES = 200 };
+
+/* Immutable after open, so threads may share it. `pread` is a slot so that a test can make a disk
+ * fail. */
+typedef struct dti_input {
+    int fd;
+    int64_t bytes; /* size when it was opened */
+    ssize_t (*pread)(int fd, void *to, size_t n, off_t at);
+    char label[DTI_INPUT_LABEL_BYTES]; /* its path for messages, a long one without its head */
+} dti_input;
+
+/* Opens a regular file (a symbolic link to one will do). */
+dt_status dti_input_open(const char *path, dti_input *out) DT_MUST_USE;
+void dti_input_close(dti_input *in);
+
+/* Reads exactly n bytes at offset `at`; a file that has become shorter is an error. */
+dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at) DT_MUST_USE;
+
+/* `text` for a message: control characters become '?', a long text loses its middle. `out` has
+ * room for 16 bytes or more. Returns it. */
+const char *dti_printable(const char *text, char *out, size_t out_bytes);
+
+#endif

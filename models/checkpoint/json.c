@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parsing a document and walking it. Typed access is in json_value.c. */
+#include "models/checkpoint/json.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "models/checkpoint/input.h"
+
+/* What jansson allocates at least for a scalar, an array and an object (Debian 12, measured). A
+ * small file must not turn into all of memory: "[[],[],[]..." grows fifty times. */
+enum { SCALAR_BYTES = 48, ARRAY_BYTES = 128, OBJECT_BYTES = 256 };
+static const size_t max_tree_bytes = (size_t)1 << 30;
+
+static size_t tree_bytes(const char *text, size_t n)
+{
+    size_t bytes = 0;
+    bool quoted = false;
+
+    for (size_t i = 0; i < n; i++) {
+        const char c = text[i];
+
+        if (c == '"') quoted = !quoted;
+        if (quoted && c == '\\') i++;
+        if (quoted) continue;
+        if (c == ',' || c == ':') bytes += SCALAR_BYTES;
+        if (c == '[') bytes += ARRAY_BYTES;
+        if (c == '{') bytes += OBJECT_BYTES;
+    }
+    return bytes;
+}
+
+/* The string that ends at or right before text[end], without its quotes, for a message. */
+static const char *string_before(const char *text, size_t n, int end, char *out, size_t out_bytes)
+{
+    size_t last = end < 0 ? 0 : (size_t)end, first;
+    char raw[256];
+
+    while (last > 0 && (last >= n || text[last] != '"')) last--;
+    for (first = last; first > 0 && text[first - 1] != '"'; first--) {
+    }
+    if (last - first >= sizeof raw) last = first + sizeof raw - 1;
+    memcpy(raw, text + first, last - first);
+    raw[last - first] = '\0';
+    return dti_printable(raw, out, out_bytes);
+}
+
+static dt_status syntax_error(const char *file, const char *text, size_t n, const json_error_t *e)
+{
+    char key[120], why[JSON_ERROR_TEXT_LENGTH + 1];
+
+    if (json_error_code(e) == json_error_duplicate_key)
+        DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: key \"%s\" occurs twice in one object", file,
+                e->line, e->column, string_before(text, n, e->position - 1, key, sizeof key));
+    if (json_error_code(e) == json_error_out_of_memory)
+        DT_FAIL(DT_ERR_MEMORY, "%s: no memory for its JSON of %zu bytes", file, n);
+    DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: %s", file, e->line, e->column,
+            dti_printable(e->text, why, sizeof why));
+}
+
+dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_doc *out)
+{
+    json_error_t e;
+    json_t *root;
+
+    *out = (dti_json_doc){ 0 };
+    DT_CHECK(tree_bytes(text, n) <= max_tree_bytes, DT_ERR_FORMAT,
+             "%s: its %zu bytes of JSON hold so many values that they would take over %zu MiB",
+             file, n, max_tree_bytes >> 20);
+    root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (root == NULL) return syntax_error(file, text, n, &e);
+    out->root.value = root;
+    DT_TRY(dti_strdup(file, &out->file));
+    out->root.file = out->file;
+    if (!json_is_object(root)) {
+        dti_json_free(out);
+        DT_FAIL(DT_ERR_FORMAT, "%s: holds an array, must hold an object", file);
+    }
+    return DT_OK;
+}
+
+dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out)
+{
+    dt_status st = DT_OK;
+    dti_input in;
+    void *text = NULL;
+
+    *out = (dti_json_doc){ 0 };
+    DT_TRY(dti_input_open(path, &in));
+    DT_CHECK_TO(done, st, in.bytes <= max_bytes, DT_ERR_FORMAT,
+                "%s: is %lld bytes, at most %lld are read", in.label, (long long)in.bytes,
+                (long long)max_bytes);
+    DT_TRY_TO(done, st, dti_alloc((size_t)in.bytes, &text));
+    DT_TRY_TO(done, st, dti_input_read(&in, text, in.bytes, 0));
+    DT_TRY_TO(done, st, dti_json_parse(in.label, text, (size_t)in.bytes, out));
+done:
+    dti_free(text);
+    dti_input_close(&in);
+    return st;
+}
+
+void dti_json_free(dti_json_doc *doc)
+{
+    json_decref((json_t *)(uintptr_t)doc->root.value);
+    dti_free(doc->file);
+    *doc = (dti_json_doc){ 0 };
+}
+
+dti_json_kind dti_json_kind_of(const dti_json *v)
+{
+    if (v->value == NULL) return DTI_JSON_ABSENT;
+    switch (json_typeof(v->value)) {
+    case JSON_NULL:
+        return DTI_JSON_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return DTI_JSON_BOOL;
+    case JSON_INTEGER:
+        return DTI_JSON_INT;
+    case JSON_REAL:
+        return DTI_JSON_REAL;
+    case JSON_STRING:
+        return DTI_JSON_STRING;
+    case JSON_ARRAY:
+        return DTI_JSON_ARRAY;
+    case JSON_OBJECT:
+        return DTI_JSON_OBJECT;
+    }
+    return DTI_JSON_ABSENT;
+}
+
+bool dti_json_is_set(const dti_json *v)
+{
+    return v->value != NULL && !json_is_null(v->value);
+}
+
+size_t dti_json_count(const dti_json *v)
+{
+    if (json_is_array(v->value)) return json_array_size(v->value);
+    return json_object_size(v->value);
+}
+
+/* Deep paths keep their beginning, and at least a few letters of the last key. */
+static dti_json member_of(const dti_json *object, const char *key, const json_t *value)
+{
+    dti_json m = { .value = value, .file = object->file };
+    char shown[DTI_JSON_PATH_BYTES];
+
+    (void)snprintf(m.path, sizeof m.path, "%.100s%s", object->path, object->path[0] ? "." : "");
+    (void)dti_printable(key, shown, sizeof shown - strlen(m.path));
+    strcat(m.path, shown);
+    return m;
+}
+
+dti_json dti_json_get(const dti_json *object, const char *key)
+{
+    return member_of(object, key, json_object_get(object->value, key));
+}
+
+dti_json dti_json_at(const dti_json *array, size_t i)
+{
+    dti_json e = { .value = json_array_get(array->value, i), .file = array->file };
+
+    (void)snprintf(e.path, sizeof e.path, "%.100s[%zu]", array->path, i);
+    return e;
+}
+
+bool dti_json_next(const dti_json *object, const char **key, dti_json *member)
+{
+    json_t *o = (json_t *)(uintptr_t)object->value; /* jansson's iterators are not const */
+    void *at = *key ? json_object_iter_next(o, json_object_key_to_iter(*key)) : json_object_iter(o);
+
+    if (at == NULL) return false;
+    *key = json_object_iter_key(at);
+    *member = member_of(object, *key, json_object_iter_value(at));
+    return true;
+}

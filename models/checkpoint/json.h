@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * JSON files, strictly: a thin layer over jansson that refuses repeated keys and files that are too
+ * large, and whose messages name the file, the key and what was found:
+ *
+ *   config.json: hidden_size is -3, must be an integer from 1 to 1048576
+ *   config.json: line 3 column 7: '}' expected near '"b"'
+ *
+ * Comments, trailing commas, NaN, leading zeros, bad UTF-8 and escaped NULs are refused too, and
+ * nesting deeper than 2048. Keys keep the order of the file. */
+#ifndef DTI_JSON_H
+#define DTI_JSON_H
+
+#include "base/error.h"
+
+struct json_t;
+
+enum {
+    DTI_JSON_PATH_BYTES = 128,
+    DTI_JSON_CONFIG_BYTES = 16 << 20, /* limit that suits config.json and its like */
+    DTI_JSON_INDEX_BYTES = 100000000, /* and headers, indices, tokenizers */
+};
+
+typedef enum dti_json_kind {
+    DTI_JSON_ABSENT = 0,
+    DTI_JSON_NULL,
+    DTI_JSON_BOOL,
+    DTI_JSON_INT,
+    DTI_JSON_REAL,
+    DTI_JSON_STRING,
+    DTI_JSON_ARRAY,
+    DTI_JSON_OBJECT
+} dti_json_kind;
+
+/* A value, and where it is for messages. Copy freely; valid while its document is. `value` is
+ * jansson's, for loops over hundreds of thousands of entries. */
+typedef struct dti_json {
+    const struct json_t *value; /* NULL: absent */
+    const char *file;
+    char
+        path[DTI_JSON_PATH_BYTES]; /* "rope_scaling.factor", "attention_types[0]"; "" at the root */
+} dti_json;
+
+/* A parsed file. Its root is an object. Immutable, so threads may share it. */
+typedef struct dti_json_doc {
+    dti_json root;
+    char *file;
+} dti_json_doc;
+
+/* Reads and parses the file at `path`, of at most max_bytes. */
+dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out) DT_MUST_USE;
+
+/* Parses n bytes; messages call them `file`. */
+dt_status dti_json_parse(const char *file, const char *text, size_t n,
+                         dti_json_doc *out) DT_MUST_USE;
+
+void dti_json_free(dti_json_doc *doc); /* accepts a zeroed document */
+
+/* Walking. A member of something that is no object, or an index past the end, is absent. */
+dti_json_kind dti_json_kind_of(const dti_json *v);
+bool dti_json_is_set(const dti_json *v);  /* present and not null */
+size_t dti_json_count(const dti_json *v); /* of an array or object, otherwise 0 */
+dti_json dti_json_get(const dti_json *object, const char *key);
+dti_json dti_json_at(const dti_json *array, size_t i);
+
+/* The members of an object in file order: *key is NULL before the first call; false at the end. */
+bool dti_json_next(const dti_json *object, const char **key, dti_json *member);
+
+/* The value, or an error that says what is there instead. Numbers may be written as integers.
+ * Strings are borrowed from the document. */
+dt_status dti_json_as_int(const dti_json *v, int64_t min, int64_t max, int64_t *out) DT_MUST_USE;
+dt_status dti_json_as_number(const dti_json *v, double min, double max, double *out) DT_MUST_USE;
+dt_status dti_json_as_bool(const dti_json *v, bool *out) DT_MUST_USE;
+dt_status dti_json_as_string(const dti_json *v, const char **out) DT_MUST_USE;
+dt_status dti_json_as_array(const dti_json *v) DT_MUST_USE;
+dt_status dti_json_as_object(const dti_json *v) DT_MUST_USE;
+
+/* Member `key` of an object; it has to be there. */
+dt_status dti_json_int(const dti_json *object, const char *key, int64_t min, int64_t max,
+                       int64_t *out) DT_MUST_USE;
+dt_status dti_json_number(const dti_json *object, const char *key, double min, double max,
+                          double *out) DT_MUST_USE;
+dt_status dti_json_bool(const dti_json *object, const char *key, bool *out) DT_MUST_USE;
+dt_status dti_json_string(const dti_json *object, const char *key, const char **out) DT_MUST_USE;
+dt_status dti_json_array(const dti_json *object, const char *key, dti_json *out) DT_MUST_USE;
+dt_status dti_json_object(const dti_json *object, const char *key, dti_json *out) DT_MUST_USE;
+
+/* The same, where an absent or null member gives the fallback (arrays and objects: an absent
+ * value, see dti_json_is_set). A member of another kind or out of range is still an error. */
+dt_status dti_json_int_or(const dti_json *object, const char *key, int64_t fallback, int64_t min,
+                          int64_t max, int64_t *out) DT_MUST_USE;
+dt_status dti_json_number_or(const dti_json *object, const char *key, double fallback, double min,
+                             double max, double *out) DT_MUST_USE;
+dt_status dti_json_bool_or(const dti_json *object, const char *key, bool fallback,
+                           bool *out) DT_MUST_USE;
+dt_status dti_json_string_or(const dti_json *object, const char *key, const char *fallback,
+                             const char **out) DT_MUST_USE;
+dt_status dti_json_array_or_none(const dti_json *object, const char *key,
+                                 dti_json *out) DT_MUST_USE;
+dt_status dti_json_object_or_none(const dti_json *object, const char *key,
+                                  dti_json *out) DT_MUST_USE;
+
+/* Refuses a value in the same words: "FILE: PATH is WHAT IT IS, must be <fmt>". Returns `code`. */
+dt_status dti_json_refuse(const dti_json *v, dt_status code, const char *fmt, ...) DT_PRINTF(3, 4);
+
+#endif

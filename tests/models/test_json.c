@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/checkpoint/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+static dti_json_doc parse(const char *text)
+{
+    dti_json_doc doc;
+
+    DT_ASSERT_OK(dti_json_parse("config.json", text, strlen(text), &doc));
+    return doc;
+}
+
+DT_TEST(json, malformed_texts_are_refused_with_line_and_column)
+{
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        { "", "config.json: line 1 column 0:" },
+        { "{", "config.json: line 1 column 1:" },
+        { "{\n \"a\": 1,\n}", "config.json: line 3 column 1:" },
+        { "{\"a\": 01}", "config.json: line 1 column" },
+        { "{\"a\": NaN}", "config.json: line 1 column" },
+        { "{\"a\": 1} x", "end of file expected" },
+        { "{\"a\": 1 // no\n}", "config.json: line 1 column" },
+        { "{\"a\": \"\xff\"}", "config.json: line 1 column" },
+        { "{\"a\": \"\\ud800\"}", "config.json: line 1 column" },
+        { "{\"a\": \"x\\u0000y\"}", "config.json: line 1 column" },
+        { "{\"a\\u0000b\": 1}", "config.json: line 1 column" },
+        { "{\"a\": 1e400}", "config.json: line 1 column" },
+        { "{\"a\": 9223372036854775808}", "config.json: line 1 column" },
+        { "[1, 2]", "config.json: holds an array, must hold an object" },
+        { "3", "config.json: line 1 column 1:" },
+        { "{\"hidden_size\": 1, \"hidden_size\": 2}",
+          "config.json: line 1 column 32: key \"hidden_size\" occurs twice in one object" },
+        { "{\"a\": {\"a rather long key, longer than twenty\": 1,\n"
+          "\"a rather long key, longer than twenty\": 2}}",
+          "line 2 column 39: key \"a rather long key, longer than twenty\" occurs twice" },
+    };
+    dti_json_doc doc;
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        DT_ASSERT_STATUS(dti_json_parse("config.json", cases[i].text, strlen(cases[i].text), &doc),
+                         DT_ERR_FORMAT, cases[i].message);
+        DT_ASSERT(doc.root.value == NULL && doc.file == NULL);
+        dti_json_free(&doc);
+    }
+}
+
+/* `n` times `open`, then nothing: deep nesting, or many values. */
+static void refuse_repeated(const char *start, const char *again, size_t n, const char *message)
+{
+    const size_t head = strlen(start), step = strlen(again);
+    char *text = malloc(head + n * step);
+    dti_json_doc doc;
+
+    DT_ASSERT(text != NULL);
+    memcpy(text, start, head);
+    for (size_t i = 0; i < n; i++) memcpy(text + head + i * step, again, step);
+    DT_ASSERT_STATUS(dti_json_parse("bomb.json", text, head + n * step, &doc), DT_ERR_FORMAT,
+                     message);
+    free(text);
+}
+
+DT_TEST(json, bombs_are_refused_before_they_take_memory)
+{
+    refuse_repeated("{\"a\":", "[", 100000, "bomb.json: line 1 column 2053: maximum parsing depth");
+    refuse_repeated("{\"a\":", "{\"a\":", 100000, "maximum parsing depth");
+    refuse_repeated("{\"a\":[[]", ",[]", 8000000, "hold so many values");
+}
+
+DT_TEST(json, text_with_brackets_in_strings_is_no_bomb)
+{
+    const size_t n = 9000000;
+    char *text = malloc(n + 16);
+    dti_json_doc doc;
+    const char *value;
+
+    DT_ASSERT(text != NULL);
+    memcpy(text, "{\"a\":\"", 6);
+    for (size_t i = 0; i < n; i += 3) memcpy(text + 6 + i, "[\\\"", 3);
+    memcpy(text + 6 + n, "\"}", 2);
+    DT_ASSERT_OK(dti_json_parse("x", text, n + 8, &doc));
+    DT_ASSERT_OK(dti_json_string(&doc.root, "a", &value));
+    DT_ASSERT_EQ_INT(strlen(value), n / 3 * 2);
+    dti_json_free(&doc);
+    free(text);
+}
+
+DT_TEST(json, getters_give_values)
+{
+    dti_json_doc doc = parse("{\"i\": -5, \"x\": 1.5, \"theta\": 10000, \"b\": true, \"s\": \"hi\","
+                             " \"n\": null, \"a\": [1, \"two\"], \"o\": {\"k\": {\"l\": 7}}}");
+    const dti_json *r = &doc.root;
+    dti_json v;
+    int64_t i;
+    double x;
+    bool b;
+    const char *s;
+
+    DT_ASSERT_OK(dti_json_int(r, "i", -5, 5, &i));
+    DT_ASSERT_EQ_INT(i, -5);
+    DT_ASSERT_OK(dti_json_number(r, "x", 0, 2, &x));
+    DT_ASSERT_CLOSE(x, 1.5, 0);
+    DT_ASSERT_OK(dti_json_number(r, "theta", 0, INFINITY, &x));
+    DT_ASSERT_CLOSE(x, 10000, 0);
+    DT_ASSERT_OK(dti_json_bool(r, "b", &b));
+    DT_ASSERT(b);
+    DT_ASSERT_OK(dti_json_string(r, "s", &s));
+    DT_ASSERT_EQ_STR(s, "hi");
+
+    DT_ASSERT_OK(dti_json_int_or(r, "missing", 42, 0, 100, &i));
+    DT_ASSERT_EQ_INT(i, 42);
+    DT_ASSERT_OK(dti_json_int_or(r, "n", 43, 0, 100, &i));
+    DT_ASSERT_EQ_INT(i, 43);
+    DT_ASSERT_OK(dti_json_number_or(r, "missing", 0.5, 0, 1, &x));
+    DT_ASSERT_CLOSE(x, 0.5, 0);
+    DT_ASSERT_OK(dti_json_bool_or(r, "missing", true, &b));
+    DT_ASSERT(b);
+    DT_ASSERT_OK(dti_json_string_or(r, "n", NULL, &s));
+    DT_ASSERT(s == NULL);
+
+    DT_ASSERT_OK(dti_json_array(r, "a", &v));
+    DT_ASSERT_EQ_INT(dti_json_count(&v), 2);
+    v = dti_json_at(&v, 1);
+    DT_ASSERT_OK(dti_json_as_string(&v, &s));
+    DT_ASSERT_EQ_STR(s, "two");
+    DT_ASSERT_EQ_STR(v.path, "a[1]");
+    DT_ASSERT_OK(dti_json_object_or_none(r, "o", &v));
+    DT_ASSERT(dti_json_is_set(&v));
+    DT_ASSERT_OK(dti_json_object(&v, "k", &v));
+    DT_ASSERT_OK(dti_json_int(&v, "l", 0, 9, &i));
+    DT_ASSERT_EQ_INT(i, 7);
+    DT_ASSERT_OK(dti_json_array_or_none(r, "n", &v));
+    DT_ASSERT(!dti_json_is_set(&v));
+    dti_json_free(&doc);
+}
+
+DT_TEST(json, wrong_values_are_named_with_what_was_found)
+{
+    dti_json_doc doc = parse("{\"hidden_size\": -3, \"n\": null, \"f\": 2.5, \"one\": 1.0,"
+                             "\"s\": \"12\\u001b[31m\", \"a\": [1, -2], \"o\": {\"k\": 1e30}}");
+    const dti_json *r = &doc.root;
+    dti_json v, w;
+    int64_t i;
+    double x;
+    bool b;
+    const char *s;
+
+    DT_ASSERT_STATUS(dti_json_int(r, "hidden_size", 1, 1048576, &i), DT_ERR_FORMAT,
+                     "config.json: hidden_size is -3, must be an integer from 1 to 1048576");
+    DT_ASSERT_STATUS(dti_json_int_or(r, "hidden_size", 4, 1, INT64_MAX, &i), DT_ERR_FORMAT,
+                     "config.json: hidden_size is -3, must be an integer of at least 1");
+    DT_ASSERT_STATUS(dti_json_int(r, "heads", 1, 8, &i), DT_ERR_FORMAT, "heads is missing, must");
+    DT_ASSERT_STATUS(dti_json_int(r, "n", 1, 8, &i), DT_ERR_FORMAT, "n is null, must");
+    DT_ASSERT_STATUS(dti_json_int(r, "f", 1, 8, &i), DT_ERR_FORMAT, "f is 2.5, must");
+    DT_ASSERT_STATUS(dti_json_int(r, "one", 1, 8, &i), DT_ERR_FORMAT, "one is 1.0, must");
+    DT_ASSERT_STATUS(dti_json_int(r, "s", 1, 8, &i), DT_ERR_FORMAT,
+                     "s is the string \"12?[31m\", must");
+    DT_ASSERT_STATUS(dti_json_number(r, "s", 0, 1, &x), DT_ERR_FORMAT,
+                     "must be a number from 0 to 1");
+    DT_ASSERT_STATUS(dti_json_number(r, "s", -INFINITY, INFINITY, &x), DT_ERR_FORMAT,
+                     "must be a number");
+    DT_ASSERT_STATUS(dti_json_bool(r, "f", &b), DT_ERR_FORMAT, "f is 2.5, must be true or false");
+    DT_ASSERT_STATUS(dti_json_string(r, "a", &s), DT_ERR_FORMAT, "a is an array of 2, must be a");
+    DT_ASSERT_STATUS(dti_json_array(r, "o", &v), DT_ERR_FORMAT, "o is an object, must be an array");
+    DT_ASSERT_STATUS(dti_json_object(r, "a", &v), DT_ERR_FORMAT, "must be an object");
+    DT_ASSERT_STATUS(dti_json_object_or_none(r, "a", &v), DT_ERR_FORMAT, "must be an object");
+    v = dti_json_get(r, "a");
+    w = dti_json_at(&v, 1);
+    DT_ASSERT_STATUS(dti_json_as_int(&w, 0, 9, &i), DT_ERR_FORMAT, "config.json: a[1] is -2, must");
+    v = dti_json_get(r, "o");
+    DT_ASSERT_STATUS(dti_json_number(&v, "k", 0, 1e9, &x), DT_ERR_FORMAT,
+                     "config.json: o.k is 1e+30, must be a number from 0 to 1e+09");
+    DT_ASSERT_STATUS(dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "%d of %s", 3, "these"),
+                     DT_ERR_UNSUPPORTED, "config.json: o is an object, must be 3 of these");
+    dti_json_free(&doc);
+}
+
+DT_TEST(json, members_come_in_file_order)
+{
+    dti_json_doc doc = parse("{\"z\": 0, \"a\": 1, \"m\": 2, \"\": 3}");
+    static const char *const keys[] = { "z", "a", "m", "" };
+    const char *key = NULL;
+    dti_json member;
+    int64_t n = 0, i;
+
+    while (dti_json_next(&doc.root, &key, &member)) {
+        DT_ASSERT_EQ_STR(key, keys[n]);
+        DT_ASSERT_OK(dti_json_as_int(&member, 0, 9, &i));
+        DT_ASSERT_EQ_INT(i, n++);
+    }
+    DT_ASSERT_EQ_INT(n, 4);
+    dti_json_free(&doc);
+}
+
+DT_TEST(json, absent_values_can_be_walked)
+{
+    dti_json_doc doc = parse("{\"a\": 1}");
+    dti_json v = dti_json_get(&doc.root, "a"), w = dti_json_get(&v, "b"), x = dti_json_at(&w, 3);
+    const char *key = NULL;
+    int64_t i;
+
+    DT_ASSERT_EQ_INT(dti_json_kind_of(&v), DTI_JSON_INT);
+    DT_ASSERT_EQ_INT(dti_json_kind_of(&w), DTI_JSON_ABSENT);
+    DT_ASSERT_EQ_INT(dti_json_count(&w), 0);
+    DT_ASSERT(!dti_json_next(&w, &key, &v));
+    DT_ASSERT_STATUS(dti_json_as_int(&x, 0, 1, &i), DT_ERR_FORMAT, "a.b[3] is missing");
+    dti_json_free(&doc);
+}
+
+DT_TEST(json, deep_paths_and_long_keys_stay_within_their_field)
+{
+    char text[4096], key[301];
+    dti_json_doc doc;
+    dti_json v;
+    int64_t i;
+
+    memset(key, 'k', 300);
+    key[300] = '\0';
+    (void)snprintf(text, sizeof text, "{\"%s\": {\"%s\": {\"%s\": 5}}}", key, key, key);
+    doc = parse(text);
+    v = dti_json_get(&doc.root, key);
+    v = dti_json_get(&v, key);
+    DT_ASSERT_OK(dti_json_int(&v, key, 0, 5, &i));
+    v = dti_json_get(&v, "last");
+    DT_ASSERT_STATUS(dti_json_as_int(&v, 0, 5, &i), DT_ERR_FORMAT, ".last is missing");
+    dti_json_free(&doc);
+}
+
+DT_TEST(json, files_are_read_and_their_errors_name_them)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
+    dti_json_doc doc;
+    int64_t i;
+
+    dt_test_temp_dir(folder);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    DT_ASSERT_STATUS(dti_json_read(path, 100, &doc), DT_ERR_IO, "/config.json: cannot be opened");
+    DT_ASSERT_STATUS(dti_json_read(folder, 100, &doc), DT_ERR_IO, "is a folder, not a file");
+    DT_ASSERT_STATUS(dti_json_read("/dev/null", 100, &doc), DT_ERR_IO, "is a device");
+    dt_test_write_file(folder, "config.json", "{\"a\": 3}", 8);
+    DT_ASSERT_OK(dti_json_read(path, 8, &doc));
+    DT_ASSERT_OK(dti_json_int(&doc.root, "a", 0, 5, &i));
+    DT_ASSERT_STATUS(dti_json_int(&doc.root, "a", 0, 2, &i), DT_ERR_FORMAT,
+                     "/config.json: a is 3, must be an integer from 0 to 2");
+    dti_json_free(&doc);
+    DT_ASSERT_STATUS(dti_json_read(path, 7, &doc), DT_ERR_FORMAT,
+                     "/config.json: is 8 bytes, at most 7 are read");
+    dt_test_write_file(folder, "config.json", "", 0);
+    DT_ASSERT_STATUS(dti_json_read(path, 7, &doc), DT_ERR_FORMAT, "/config.json: line 1 column 0");
+    dt_test_remove_dir(folder);
+}
