@@ -149,7 +149,7 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_la
     const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
 
     DT_CHECK(e != NULL, DT_ERR_FORMAT, "%s: tensor %s.%s is missing: config.json describes a %s model "
-             "of %lld layers that needs it", dti_ckpt_dir(ckpt), spec->name, info.name,
+             "of %lld layers that needs it", dti_ckpt_folder(ckpt), spec->name, info.name,
              d->arch->model_type, (long long)d->info.n_layers);
     DT_TRY(check_shape(ckpt, e, &info));
     if (!d->dtype_known) {

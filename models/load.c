@@ -32,7 +32,7 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
                                    l->model->info.dtype, shape, &x));
     for (int a = 0; a < info.n_axes; a++) end[a] = x->local.offset[a] + x->local.shape[a];
     if (dti_local_count(&x->local) > 0)
-        DT_TRY_TO(done, st, dti_ckpt_read(l->ckpt, e, x->local.offset, end, l->model->info.dtype,
+        DT_TRY_TO(done, st, dti_ckpt_read(l->ckpt, e->name, x->local.offset, end, l->model->info.dtype,
                                           &l->stage, x->local.data));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     l->model->local_bytes += dti_local_count(&x->local) * (int64_t)dt_dtype_size(l->model->info.dtype);
@@ -97,7 +97,7 @@ static void warn_unused(const loader *l)
     }
     if (n > 0)
         dti_runtime_log(rt, DT_LOG_WARNING, "%s: %d tensors of the checkpoint are not used by the %s "
-                        "model that config.json describes, the first is %s", dti_ckpt_dir(l->ckpt), n,
+                        "model that config.json describes, the first is %s", dti_ckpt_folder(l->ckpt), n,
                         l->model->arch->model_type, first);
 }
 
