@@ -19,7 +19,9 @@ const dt_style dti_builtin_styles[] = {
     STYLE("rowwise",               ROWS,    SHARD_LAST, REPLICATE, "inputs cut; y is summed: one all-reduce, then the bias"),
     STYLE("rowwise_split_input",   ROWS,    SHARD_LAST, REPLICATE, "rowwise on a whole x, which is sliced: one all-reduce"),
     STYLE("embedding_rowwise",     ROWS,    REPLICATE,  REPLICATE, "vocabulary cut; rows of other ranks are zeros: one all-reduce"),
-    STYLE("replicate",             NONE,    REPLICATE,  KEEP,      "every rank holds and computes all; moves nothing"),
+    STYLE("replicate",             NONE,    REPLICATE,  KEEP,      "parameters whole; x is made whole and every rank computes all"),
+    STYLE("replicated_with_grad_allreduce",
+                                   NONE,    KEEP,       KEEP,      "parameters whole; x stays as it lies, such as heads for q_norm"),
 };
 
 const dti_style_alias dti_style_aliases[] = {

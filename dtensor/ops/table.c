@@ -44,8 +44,8 @@ ROW(embedding)  = { "embedding",   "..., vd -> ...d",                   "iF>F", 
 ROW(rope_table) = { "rope_table",  "bt, [r] -> bt[q]",                  "if>a",    dti_rope_table_infer, NULL,              dti_rope_table_cpu,  0,                   sizeof(dti_rope_table_attr) };
 ROW(rope)       = { "rope",        "bth[e], bt[r] -> bth[e]",           "FF>F",    dti_rope_infer, NULL,                    dti_rope_cpu,        0,                   NO_ATTR };
 /* attention */
-ROW(heads)      = { "heads",       "btc -> bth[e]",                     "F>F",     dti_heads_infer, dti_heads_shard,        NULL,                VIEW,                sizeof(dti_heads_attr) };
-ROW(unheads)    = { "unheads",     "bth[e] -> btc",                     "F>F",     dti_unheads_infer, dti_unheads_shard,    NULL,                VIEW,                NO_ATTR };
+ROW(heads)      = { "heads",       "bth -> bth[e]",                     "F>F",     dti_heads_infer, dti_heads_shard,        NULL,                VIEW,                sizeof(dti_heads_attr) };
+ROW(unheads)    = { "unheads",     "bth[e] -> bth",                     "F>F",     dti_unheads_infer, dti_unheads_shard,    NULL,                VIEW,                NO_ATTR };
 ROW(kv_write)   = { "kv_write",    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]", "FiF>F", BY_LETTERS,                             dti_kv_write_cpu,    DT_OP_INPLACE_LAST,  NO_ATTR };
 ROW(attention)  = { "attention",   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]", "FFFi>F", dti_attention_infer, dti_attention_shard, dti_attention_cpu, 0,                sizeof(dti_attention_attr) };
 /* rows and choices */

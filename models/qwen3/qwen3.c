@@ -67,6 +67,7 @@ static dt_status add_layers(void *self, dti_builder *builder)
     DT_TRY(dti_alloc_array((size_t)m->info.n_layers, sizeof *m->blocks, (void **)&m->blocks));
 
     /* clang-format off */
+#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
 #define M(field) offsetof(qwen3, field)
 #define B(field) offsetof(qwen3_block, field)
     const dti_row model[] = {
@@ -80,8 +81,8 @@ static dt_status add_layers(void *self, dti_builder *builder)
         { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    bias,  "colwise",           NULL },
         { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    bias,  "colwise",           NULL },
         { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    bias,  "colwise",           NULL },
-        { B(q_norm), "self_attn.q_norm",          DT_LAYER_RMS_NORM,   E,   none, false, NULL,                NULL },
-        { B(k_norm), "self_attn.k_norm",          DT_LAYER_RMS_NORM,   E,   none, false, NULL,                NULL },
+        { B(q_norm), "self_attn.q_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm), "self_attn.k_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
         { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    bias,  "rowwise",           NULL },
         { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    false, "colwise",           NULL },
@@ -90,6 +91,7 @@ static dt_status add_layers(void *self, dti_builder *builder)
     };
 #undef M
 #undef B
+#undef PER_HEAD
     /* clang-format on */
 
     DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
