@@ -151,9 +151,9 @@ check_doc_comments() {
 # The room dtensor/ and the include folder share a name: a private header called like a public one
 # would be found by the order of search folders alone.
 check_header_names() {
-    for public in include/dtensor/*.h; do
-        find $ROOMS -name "$(basename "$public")" 2>/dev/null |
-            awk -v public="$public" '{ print $0 ": is called like " public }'
+    for header in include/dtensor/*.h; do
+        find $ROOMS -name "$(basename "$header")" 2>/dev/null |
+            awk -v public="$header" '{ print $0 ": is called like " public }'
     done
 }
 
