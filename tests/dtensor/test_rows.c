@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One driver for every row of the operator table: whatever placements a row accepts, the gathered
+ * result is that of whole operands; what it refuses, it refuses as a layout. */
+#include <dtensor/ops.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/rules.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
+
+enum { MAX_ELEMENTS = 2048 };
+
+/* One call: shapes of operands by their axes, 0 ends. Integer operands count up modulo `modulo`. */
+typedef struct row_case {
+    const dt_op *op;
+    int64_t shape[DT_OP_MAX_IN][5];
+    uint64_t attr[4];
+    int64_t modulo;
+    int accepted; /* at least so many combinations on one mesh dim of 2 ranks */
+} row_case;
+
+/* clang-format off */
+static const row_case cases[] = {
+    { .op = &dti_op_add,         .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 8 },
+    { .op = &dti_op_mul,         .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 9 },
+    { .op = &dti_op_silu,        .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_gelu_new,    .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_silu_mul,    .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 7 },
+    { .op = &dti_op_cast,        .shape = { { 3, 5 } }, .attr = { DT_BF16 },           .accepted = 3 },
+    { .op = &dti_op_linear,      .shape = { { 2, 3, 6 }, { 5, 6 } }, .attr = { DT_F32 }, .accepted = 9 },
+    { .op = &dti_op_linear_bias, .shape = { { 2, 3, 6 }, { 5, 6 }, { 5 } }, .attr = { DT_F32 }, .accepted = 6 },
+    { .op = &dti_op_add_bias,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { DT_F32 },  .accepted = 6 },
+    { .op = &dti_op_rms_norm,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
+    { .op = &dti_op_layer_norm,  .shape = { { 2, 3, 5 }, { 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
+    { .op = &dti_op_embedding,   .shape = { { 2, 3 }, { 7, 5 } }, .modulo = 7,         .accepted = 5 },
+    { .op = &dti_op_rope_table,  .shape = { { 2, 3 }, { 4 } }, .attr = { 0x3f80000000000000u | DT_F32 }, .modulo = 9, .accepted = 3 },
+    { .op = &dti_op_rope,        .shape = { { 2, 3, 4, 8 }, { 2, 3, 8 } },             .accepted = 7 },
+    { .op = &dti_op_heads,       .shape = { { 2, 3, 8 } }, .attr = { 2 },              .accepted = 3 },
+    { .op = &dti_op_unheads,     .shape = { { 2, 3, 4, 2 } },                          .accepted = 4 },
+    { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } }, .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
+    { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 2 },           .accepted = 4 },
+    { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
+};
+/* clang-format on */
+
+static int n_axes_of(const int64_t *shape)
+{
+    int n = 0;
+
+    while (n < 5 && shape[n] > 0) n++;
+    return n;
+}
+
+/* Operand i of a case, placed on every mesh dim as its digits say: 0 whole, 1 .. n cut, n + 1 terms. */
+static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_placement *place,
+                              dt_tensor **out)
+{
+    dt_placement whole[DT_MAX_DIMS];
+    const int n_axes = n_axes_of(c->shape[i]);
+    const bool ints = c->op->types[i] == 'i';
+    float values[MAX_ELEMENTS];
+    int32_t ids[MAX_ELEMENTS];
+    dt_tensor *x = NULL;
+    bool partial = false;
+    int64_t n = 1;
+
+    for (int a = 0; a < n_axes; a++) n *= c->shape[i][a];
+    dt_test_random(values, n, (uint32_t)i + 1);
+    for (int64_t k = 0; k < n; k++) ids[k] = (int32_t)(k * 5 % (c->modulo > 0 ? c->modulo : 1));
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+        whole[m] = place[m].kind == DT_PLACE_PARTIAL ? DT_REPLICATE : place[m];
+        if (place[m].kind != DT_PLACE_PARTIAL || dt_mesh_dim_size(mesh, m) == 1) continue;
+        partial = true;
+        for (int64_t k = 0; k < n; k++)
+            values[k] = dt_mesh_coord(mesh, m) > 0 ? 0.25f
+                                                   : values[k] - 0.25f * (float)(dt_mesh_dim_size(mesh, m) - 1);
+    }
+    DT_TRY(dt_distribute(mesh, whole, ints ? DT_I32 : DT_F32, n_axes, c->shape[i],
+                         ints ? (const void *)ids : values, DT_EQUAL_COPIES, &x));
+    if (!partial) {
+        *out = x;
+        return DT_OK;
+    }
+    const dt_status st = dt_from_local(mesh, place, DT_F32, n_axes, c->shape[i],
+                                       dt_tensor_local(x)->data, out);
+    dt_tensor_release(&x);
+    return st;
+}
+
+static dt_status compare(const row_case *c, dt_tensor *got, dt_tensor *want)
+{
+    const dt_local *g = dt_tensor_local(got), *w = dt_tensor_local(want);
+    dt_tensor *full = NULL;
+    dt_status st = DT_OK;
+    int64_t n = 1;
+
+    DT_TRY(dt_full_tensor(got, &full));
+    g = dt_tensor_local(full);
+    DT_EXPECT_TO(done, st, g->n_axes == w->n_axes, "axes");
+    for (int a = 0; a < w->n_axes; a++) {
+        DT_EXPECT_TO(done, st, g->shape[a] == w->shape[a], "extent of axis %d", a);
+        n *= w->shape[a];
+    }
+    for (int64_t k = 0; k < n; k++) {
+        if (w->dtype == DT_I64) {
+            DT_EXPECT_TO(done, st, ((const int64_t *)g->data)[k] == ((const int64_t *)w->data)[k],
+                         "%s: key %lld", c->op->name, (long long)k);
+            continue;
+        }
+        const double a = (double)dti_load_f32(g->data, g->dtype, k);
+        const double b = (double)dti_load_f32(w->data, w->dtype, k);
+        DT_EXPECT_TO(done, st, fabs(a - b) <= 2e-6 * (1.0 + fabs(b)), "%s: element %lld is %.9g, not %.9g",
+                     c->op->name, (long long)k, a, b);
+    }
+done:
+    dt_tensor_release(&full);
+    return st;
+}
+
+/* Digits choose one placement per operand and mesh dim. */
+static bool next_choice(const row_case *c, int n, int n_dims, int *digit)
+{
+    for (int k = 0; k < n * n_dims; k++) {
+        const bool ints = c->op->types[k / n_dims] == 'i';
+        if (++digit[k] <= n_axes_of(c->shape[k / n_dims]) + (ints ? 0 : 1)) return true;
+        digit[k] = 0;
+    }
+    return false;
+}
+
+static void choice_of(const row_case *c, int i, int n_dims, const int *digit, dt_placement *place)
+{
+    const int n_axes = n_axes_of(c->shape[i]);
+
+    for (int m = 0; m < n_dims; m++) {
+        const int d = digit[i * n_dims + m];
+        place[m] = d == 0 ? DT_REPLICATE : d <= n_axes ? DT_SHARD(d - 1) : DT_PARTIAL(DT_SUM);
+    }
+}
+
+static dt_status try_choice(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, const int *digit,
+                            dt_tensor *want, int *accepted)
+{
+    dt_tensor *in[DT_OP_MAX_IN], *y;
+    dt_status st;
+
+    dt_tape_reset(t);
+    for (int i = 0; i < n; i++) {
+        dt_placement place[DT_MAX_DIMS];
+        choice_of(c, i, dt_mesh_n_dims(mesh), digit, place);
+        DT_TRY(make_operand(mesh, c, i, place, &in[i]));
+        in[i] = dt_tape_own(t, in[i]);
+    }
+    y = dt_apply(t, c->op, c->attr, n, in);
+    st = dt_tape_status(t);
+    DT_EXPECT(st == DT_OK || st == DT_ERR_LAYOUT, "%s: %s", c->op->name, dt_last_error()->message);
+    if (st != DT_OK) {
+        DT_EXPECT(strstr(dt_last_error()->message, c->op->name) != NULL, "message names the row");
+        return DT_OK;
+    }
+    ++*accepted;
+    return compare(c, y, want);
+}
+
+static dt_status every_placement(dt_mesh *mesh, const void *arg)
+{
+    const row_case *c = arg;
+    const int n_dims = dt_mesh_n_dims(mesh);
+    int digit[DT_OP_MAX_IN * DT_MAX_DIMS] = { 0 }, n = 0, accepted = 0;
+    dt_tape *t = NULL, *whole = NULL;
+    dt_tensor *in[DT_OP_MAX_IN], *want;
+    dt_status st = DT_OK;
+
+    while (n < DT_OP_MAX_IN && c->shape[n][0] > 0) n++;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &whole));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (int i = 0; i < n; i++) {
+        const dt_placement place[DT_MAX_DIMS] = { { 0 } };
+        DT_TRY_TO(done, st, make_operand(mesh, c, i, place, &in[i]));
+        in[i] = dt_tape_own(whole, in[i]);
+    }
+    want = dt_apply(whole, c->op, c->attr, n, in);
+    DT_TRY_TO(done, st, dt_tape_status(whole));
+    do {
+        DT_TRY_TO(done, st, try_choice(mesh, t, c, n, digit, want, &accepted));
+    } while (next_choice(c, n, n_dims, digit));
+    if (n_dims == 1 && dt_mesh_dim_size(mesh, 0) == 2)
+        DT_EXPECT_TO(done, st, accepted >= c->accepted, "%s accepted %d placements, %d are legal",
+                     c->op->name, accepted, c->accepted);
+done:
+    dt_tape_release(&t);
+    dt_tape_release(&whole);
+    return st;
+}
+
+DT_TEST(rows, every_accepted_placement_gives_the_whole_result)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t c = 0; c < DT_COUNT(cases); c++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++)
+            dt_test_on_ranks(meshes[m], every_placement, &cases[c]);
+}
+
+DT_TEST(rows, products_and_sums_on_two_mesh_dims)
+{
+    static const dt_op *const ops[] = { &dti_op_add, &dti_op_linear, &dti_op_embedding };
+
+    for (size_t c = 0; c < DT_COUNT(cases); c++)
+        for (size_t o = 0; o < DT_COUNT(ops); o++)
+            if (cases[c].op == ops[o]) dt_test_on_ranks("dp=2,tp=2", every_placement, &cases[c]);
+}
+
+DT_TEST(rows, every_row_has_a_case)
+{
+    /* kv_write changes its operand and argmax_id takes keys: both have tests of their own. */
+    for (int i = 0; i < dti_op_table_size; i++) {
+        bool found = dti_op_table[i] == &dti_op_kv_write || dti_op_table[i] == &dti_op_argmax_id;
+        for (size_t c = 0; c < DT_COUNT(cases); c++) found = found || cases[c].op == dti_op_table[i];
+        DT_ASSERT(found);
+    }
+}
+
+DT_TEST(rows, letters_of_every_row_parse)
+{
+    for (int i = 0; i < dti_op_table_size; i++) {
+        dti_letters letters;
+        DT_ASSERT_OK(dti_letters_parse(dti_op_table[i]->axes, &letters));
+    }
+}
+
+DT_TEST(rows, malformed_letters_are_refused_where_they_go_wrong)
+{
+    dti_letters letters;
+
+    DT_ASSERT_STATUS(dti_letters_parse("ab, bc", &letters), DT_ERR_ARG, "->");
+    DT_ASSERT_STATUS(dti_letters_parse("aB -> a", &letters), DT_ERR_ARG, "letter is expected at \"B");
+    DT_ASSERT_STATUS(dti_letters_parse("a[b -> a", &letters), DT_ERR_ARG, "']'");
+    DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g -> a", &letters), DT_ERR_ARG, "operands");
+    DT_ASSERT_STATUS(dti_letters_parse("a -> a b", &letters), DT_ERR_ARG, "nothing is expected");
+}
