@@ -53,8 +53,10 @@ check_includes() {
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
             face["dtensor/tensor.h"] = face["dtensor/ops.h"] = "dtensor"
         }
-        # The folder below kernels/, comm/ or models/ that a path lies in, or nothing.
+        # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
+        # architectures share is no sibling.
         function wing(path) {
+            if (path ~ /^models\/(blocks|checkpoint|tokenizer)\//) return ""
             return match(path, /^(dtensor\/kernels|mesh\/comm|models)\/[^\/]+\//) \
                 ? substr(path, 1, RLENGTH) : ""
         }
