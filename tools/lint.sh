@@ -37,10 +37,10 @@ for tool in awk find grep sort; do
     command -v $tool >/dev/null 2>&1 || { echo "lint: $tool is missing, skipped"; exit 77; }
 done
 
-report=$(mktemp)
-symbols=$report.symbols
-public=$report.public
-trap 'rm -f "$report" "$symbols" "$public"' EXIT
+lint_tmp=$(mktemp -d)
+readonly lint_tmp
+trap 'rm -rf "$lint_tmp"' EXIT
+report=$lint_tmp/report
 
 # Rule of looking: a file includes its own room and earlier ones; siblings do not know each other.
 check_includes() {
@@ -203,12 +203,12 @@ check_archive() {
             split(rest, column, " ")
             if (column[4] !~ /^0+$/) print file ": mutable globals in section " section
         }'
-    nm -g --defined-only "$archive" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$symbols"
-    grep -v -E '^(dt_|dti_)' "$symbols" | awk '{ print "symbol " $1 " lacks the prefix dt_ or dti_" }'
-    declared >"$public"
-    grep '^dt_' "$symbols" | comm -13 "$public" - |
+    nm -g --defined-only "$archive" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$lint_tmp/symbols"
+    grep -v -E '^(dt_|dti_)' "$lint_tmp/symbols" | awk '{ print "symbol " $1 " lacks the prefix dt_ or dti_" }'
+    declared >"$lint_tmp/public"
+    grep '^dt_' "$lint_tmp/symbols" | comm -13 "$lint_tmp/public" - |
         awk '{ print "symbol " $1 " is called like a public one, but no public header declares it" }'
-    comm -23 "$public" "$symbols" | awk '{ print $1 " is declared in a public header but not defined" }'
+    comm -23 "$lint_tmp/public" "$lint_tmp/symbols" | awk '{ print $1 " is declared in a public header but not defined" }'
 }
 
 check_format() {

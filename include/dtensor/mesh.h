@@ -24,20 +24,20 @@ typedef struct dt_runtime dt_runtime;
 typedef struct dt_mesh dt_mesh;
 
 typedef struct dt_run_options {
-    size_t size;           /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
-    int n_ranks;           /* ranks to start as threads; default 1 */
-    int threads_per_rank;  /* 0: cores / ranks, at least 1 */
-    bool bind;             /* bind threads to cores; a note is logged where that is impossible */
-    int64_t timeout_ms;    /* longest wait inside a collective; default 10 minutes */
-    dt_log_fn log;         /* NULL: silence */
+    size_t size;          /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
+    int n_ranks;          /* ranks to start as threads; default 1 */
+    int threads_per_rank; /* 0: cores / ranks, at least 1 */
+    bool bind;            /* bind threads to cores; a note is logged where that is impossible */
+    int64_t timeout_ms;   /* longest wait inside a collective; default 10 minutes */
+    dt_log_fn log;        /* NULL: silence */
     void *log_arg;
-    const char *fault;     /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
-    const char *isa;       /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16" */
+    const char *fault; /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
+    const char *isa;   /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16" */
 } dt_run_options;
 
-#define DT_RUN_OPTIONS_INIT                                                                 \
-    {                                                                                       \
-        .size = sizeof(dt_run_options), .n_ranks = 1, .bind = true, .timeout_ms = 600000    \
+#define DT_RUN_OPTIONS_INIT                                                              \
+    {                                                                                    \
+        .size = sizeof(dt_run_options), .n_ranks = 1, .bind = true, .timeout_ms = 600000 \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */
@@ -93,7 +93,8 @@ DT_API DT_MUST_USE dt_status dt_mesh_create(dt_runtime *rt, const char *spec, dt
  * As dt_mesh_create() over an explicit array of ranks, row-major: ranks[i] is the world rank at
  * place i. Ranks must be distinct and may be any subset in any order.
  *
- * Collective, Ownership, Errors as dt_mesh_create(); also DT_ERR_ARG for a repeated or unknown rank.
+ * Collective, Ownership, Errors as dt_mesh_create(); also DT_ERR_ARG for a repeated or unknown
+ * rank.
  */
 DT_API DT_MUST_USE dt_status dt_mesh_create_ranks(dt_runtime *rt, const char *spec,
                                                   const int *ranks, dt_mesh **out);
@@ -129,9 +130,9 @@ DT_API int dt_mesh_n_ranks(const dt_mesh *mesh);
 DT_API int dt_mesh_dim_size(const dt_mesh *mesh, int dim);
 DT_API const char *dt_mesh_dim_name(const dt_mesh *mesh, int dim);
 DT_API int dt_mesh_find_dim(const dt_mesh *mesh, const char *name);
-DT_API bool dt_mesh_is_member(const dt_mesh *mesh);      /* is this rank part of it */
-DT_API int dt_mesh_coord(const dt_mesh *mesh, int dim);  /* of this rank; -1 for outsiders */
-DT_API int dt_mesh_rank_at(const dt_mesh *mesh, int place); /* world rank at row-major place */
+DT_API bool dt_mesh_is_member(const dt_mesh *mesh);            /* is this rank part of it */
+DT_API int dt_mesh_coord(const dt_mesh *mesh, int dim);        /* of this rank; -1 for outsiders */
+DT_API int dt_mesh_rank_at(const dt_mesh *mesh, int place);    /* world rank at row-major place */
 DT_API bool dt_mesh_equal(const dt_mesh *a, const dt_mesh *b); /* same ranks, sizes and names */
 
 #ifdef __cplusplus

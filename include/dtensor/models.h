@@ -48,10 +48,9 @@ typedef struct dt_load_options {
     void *progress_arg;
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                         \
-    {                                                                                \
-        .size = sizeof(dt_load_options), .keep_dtype = true, .dtype = DT_F32,        \
-        .dim = "tp"                                                                  \
+#define DT_LOAD_OPTIONS_INIT                                                              \
+    {                                                                                     \
+        .size = sizeof(dt_load_options), .keep_dtype = true, .dtype = DT_F32, .dim = "tp" \
     }
 
 /**
@@ -62,8 +61,8 @@ typedef struct dt_load_options {
  *
  * Not collective.
  * Errors      DT_ERR_IO           a file cannot be read
- *             DT_ERR_FORMAT       malformed JSON or safetensors, missing tensor, contradicting shape
- *             DT_ERR_UNSUPPORTED  unknown architecture, quantised weights, an unknown variant
+ *             DT_ERR_FORMAT       malformed JSON or safetensors, missing tensor, contradicting
+ * shape DT_ERR_UNSUPPORTED  unknown architecture, quantised weights, an unknown variant
  */
 DT_API DT_MUST_USE dt_status dt_model_inspect(const char *dir, dt_model_info *info,
                                               int64_t *n_params, int64_t *bytes);
@@ -99,8 +98,8 @@ DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this r
  */
 DT_API DT_MUST_USE dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity,
                                              dt_state **out);
-DT_API void dt_state_release(dt_state **state); /* accepts NULL */
-DT_API int64_t dt_state_length(const dt_state *state); /* tokens seen */
+DT_API void dt_state_release(dt_state **state);               /* accepts NULL */
+DT_API int64_t dt_state_length(const dt_state *state);        /* tokens seen */
 DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens from `length` on */
 
 typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
@@ -114,43 +113,45 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
  * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.
  *
  * Collective  over the model's mesh.
- * Errors      latched: DT_ERR_ARG  n_tokens below 1, ids outside the vocabulary, no room in the state
+ * Errors      latched: DT_ERR_ARG  n_tokens below 1, ids outside the vocabulary, no room in the
+ * state
  */
 DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *state,
                                    const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
-
-typedef struct dt_generate_options {
-    size_t size;
-    int64_t max_new_tokens; /* default 20 */
-    bool ignore_eos;        /* go on after an end-of-sequence token */
-} dt_generate_options;
-
-#define DT_GENERATE_OPTIONS_INIT                                             \
-    {                                                                        \
-        .size = sizeof(dt_generate_options), .max_new_tokens = 20            \
-    }
 
 /* Called on every rank after each new token, n = 0, 1, ...; false stops the generation and must be
  * the same on every rank. */
 typedef bool (*dt_token_fn)(void *arg, int64_t n, int32_t id);
 
+typedef struct dt_generate_options {
+    size_t size;            /* sizeof(dt_generate_options) */
+    int64_t max_new_tokens; /* default 20 */
+    bool ignore_eos;        /* go on after an end-of-sequence token */
+    dt_token_fn on_token;   /* may be NULL */
+    void *arg;              /* of on_token */
+} dt_generate_options;
+
+#define DT_GENERATE_OPTIONS_INIT                                  \
+    {                                                             \
+        .size = sizeof(dt_generate_options), .max_new_tokens = 20 \
+    }
+
 /**
- * Greedy generation of one sequence: the prompt runs once, then token by token. Logits stay cut over
- * the vocabulary; every rank takes the same decision. An end-of-sequence token is generated and then
- * ends the run.
+ * Greedy generation of one sequence: the prompt runs once, then token by token. Logits stay cut
+ * over the vocabulary; every rank takes the same decision. An end-of-sequence token is generated
+ * and then ends the run.
  *
  *   prompt   n_prompt ids >= 1
  *   out      room for max_new_tokens ids, or NULL
  *   n_out    ids generated
  *
  * Collective  over the model's mesh.
- * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or prompt and new tokens that
- *                         exceed the state's capacity less its length; those of the forward pass
+ * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or prompt and new tokens
+ * that exceed the state's capacity less its length; those of the forward pass
  */
 DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
                                          int64_t n_prompt, const dt_generate_options *options,
-                                         dt_token_fn on_token, void *arg, int32_t *out,
-                                         int64_t *n_out);
+                                         int32_t *out, int64_t *n_out);
 
 #ifdef __cplusplus
 }

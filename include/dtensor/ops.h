@@ -3,9 +3,14 @@
  * Operators: what tensors can do. Each is one row of a table (dtensor/ops/table.c); its letters say
  * both which extents must agree and what happens to placements.
  *
- * Every function here takes and returns tensors of a tape. After the first error it returns NULL and
- * does nothing; ask dt_tape_status() once. None communicates unless the tape's policy allows it, and
- * all operands lie on one mesh. F stands for f32, bf16 or f16, the same for all operands that say F. */
+ * Every function here takes tensors and returns one that belongs to the tape. After the first error
+ * it returns NULL and does nothing; ask dt_tape_status() once.
+ *
+ * Collective  no: none communicates, unless the tape's policy allows moves. All operands lie on one
+ *             mesh.
+ * Errors      latched on the tape, as dt_apply() says.
+ *
+ * F stands for f32, bf16 or f16, the same for all operands that say F. */
 #ifndef DT_OPS_H
 #define DT_OPS_H
 
@@ -21,7 +26,7 @@ enum { DT_OP_MAX_IN = 6, DT_OP_MAX_ATTR_BYTES = 32 };
 typedef struct dt_kargs {
     const dt_local *in;
     dt_local *out;
-    const void *attr; /* the operator's attributes */
+    const void *attr;    /* the operator's attributes */
     struct dti_cpu *cpu; /* state of the built-in CPU kernels */
     int n_in;
     int n_out;
@@ -31,21 +36,21 @@ typedef dt_status (*dt_kernel)(const dt_kargs *args);
 
 /* Flags of an operator row. */
 enum {
-    DT_OP_LINEAR = 1,        /* Partial passes if every float operand is Partial */
-    DT_OP_BILINEAR = 2,      /* Partial passes if exactly one operand is Partial */
-    DT_OP_VIEW = 4,          /* the output shares operand 0's storage, no kernel runs */
-    DT_OP_INPLACE_LAST = 8,  /* the output is the last operand, written in place */
+    DT_OP_LINEAR = 1,         /* Partial passes if every float operand is Partial */
+    DT_OP_BILINEAR = 2,       /* Partial passes if exactly one operand is Partial */
+    DT_OP_VIEW = 4,           /* the output shares operand 0's storage, no kernel runs */
+    DT_OP_INPLACE_LAST = 8,   /* the output is the last operand, written in place */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
-    DT_OP_REDUCE_MAX = 32    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
+    DT_OP_REDUCE_MAX = 32     /* a letter that vanishes leaves Partial(max), not Partial(sum) */
 };
 
 struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */
 
-/* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading axes,
- * the same for all operands that have it; [x] must be whole on every rank. A letter is one extent.
- * Sharded letters that reach the output stay Shard, one that vanishes leaves Partial.
- *   types  one letter per operand and result, "FF>F": F one float dtype for all, x any float,
- *          f f32, i i32, k i64; as a result also a: the dtype that the attributes begin with. */
+/* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading
+ * axes, the same for all operands that have it; [x] must be whole on every rank. A letter is one
+ * extent. Sharded letters that reach the output stay Shard, one that vanishes leaves Partial. types
+ * one letter per operand and result, "FF>F": F one float dtype for all, x any float, f f32, i i32,
+ * k i64; as a result also a: the dtype that the attributes begin with. */
 typedef struct dt_op {
     const char *name;
     const char *axes;
@@ -90,8 +95,8 @@ DT_API dt_tensor *dt_silu_mul(dt_tape *tape, dt_tensor *gate, dt_tensor *up);
 /* x [...] any float -> dtype; x itself if it has that dtype */
 DT_API dt_tensor *dt_cast(dt_tape *tape, dt_tensor *x, dt_dtype dtype);
 
-/* x [..., i] F, w [o, i] F, bias [o] F or NULL -> [..., o] F. If i is cut the result is Partial(sum)
- * in f32, not to be rounded before it is reduced, and bias must be NULL. */
+/* x [..., i] F, w [o, i] F, bias [o] F or NULL -> [..., o] F. If i is cut the result is
+ * Partial(sum) in f32, not to be rounded before it is reduced, and bias must be NULL. */
 DT_API dt_tensor *dt_linear(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *bias);
 
 /* x [..., o] float, bias [o] F -> x + bias rounded to F */
@@ -128,17 +133,17 @@ typedef struct dt_attention_options {
     float scale;        /* of the scores */
 } dt_attention_options;
 
-/* q [b, t, h, e], k and v caches [b, s, kv, e], positions [b, t] -> [b, t, h, e]: causal attention of
- * the query at position p over cache rows 0..p. Heads may be cut if every rank holds the kv heads
- * that its query heads read. */
+/* q [b, t, h, e], k and v caches [b, s, kv, e], positions [b, t] -> [b, t, h, e]: causal attention
+ * of the query at position p over cache rows 0..p. Heads may be cut if every rank holds the kv
+ * heads that its query heads read. */
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 
 /* x [b, t, ...] -> rows begin .. begin + count - 1 of axis 1; negative begin counts from the end */
 DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int64_t begin, int64_t count);
 
-/* x [..., v] F -> [...] i64 keys, Partial(max) if v is cut; of a reduced key: [...] i32, the index of
- * the first largest element. */
+/* x [..., v] F -> [...] i64 keys, Partial(max) if v is cut; of a reduced key: [...] i32, the index
+ * of the first largest element. */
 DT_API dt_tensor *dt_argmax_key(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_argmax_id(dt_tape *tape, dt_tensor *key);
 

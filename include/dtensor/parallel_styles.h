@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Named recipes for laying layers over a mesh dim. A model is a flat list of named layers; a style
- * says how a layer's parameters are cut, what it asks of its input and what it leaves in its output; a
- * plan maps layer names to styles. Styles are data for the built-in ones and functions for a user's
- * own; both are found by name in the runtime's registry. */
+ * says how a layer's parameters are cut, what it asks of its input and what it leaves in its
+ * output; a plan maps layer names to styles. Styles are data for the built-in ones and functions
+ * for a user's own; both are found by name in the runtime's registry. */
 #ifndef DT_PARALLEL_STYLES_H
 #define DT_PARALLEL_STYLES_H
 
@@ -68,9 +68,9 @@ typedef struct dt_param_info {
 
 /* --- Styles --------------------------------------------------------------------------------- */
 
-/* How a built-in style cuts a weight. COLUMNS are the outputs of a linear layer (rows of its [out, in]
- * matrix, and its bias) and the columns of an embedding; ROWS are the inputs of a linear layer (its
- * bias stays whole) and the vocabulary of an embedding. */
+/* How a built-in style cuts a weight. COLUMNS are the outputs of a linear layer (rows of its [out,
+ * in] matrix, and its bias) and the columns of an embedding; ROWS are the inputs of a linear layer
+ * (its bias stays whole) and the vocabulary of an embedding. */
 typedef enum dt_cut { DT_CUT_NONE, DT_CUT_COLUMNS, DT_CUT_ROWS } dt_cut;
 
 /* What a built-in style does with a value that passes through it. */
@@ -83,10 +83,9 @@ typedef enum dt_pass {
 typedef struct dt_style dt_style;
 
 /* One recipe. A NULL function means: what the data fields say. A user's style fills what it needs:
- *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks. Called before any
- *                    byte is read and for any mesh size; touches no bytes.
- *   prepare_input    lays out the layer's input on mesh dim `dim`; returns a tensor of the tape
- *   prepare_output   the same for its output
+ *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks. Called before
+ * any byte is read and for any mesh size; touches no bytes. prepare_input    lays out the layer's
+ * input on mesh dim `dim`; returns a tensor of the tape prepare_output   the same for its output
  *   validate         refuses a layer it does not fit, with a reason (dt_fail in the record) */
 struct dt_style {
     size_t size; /* sizeof(dt_style) */
@@ -97,10 +96,10 @@ struct dt_style {
     dt_pass output;
     dt_status (*partition_param)(const dt_style *style, const dt_param_info *param, int n_parts,
                                  dt_placement *out);
-    dt_tensor *(*prepare_input)(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                                dt_tensor *x);
-    dt_tensor *(*prepare_output)(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                                 dt_tensor *y);
+    dt_tensor *(*prepare_input)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
+                                int dim, dt_tensor *x);
+    dt_tensor *(*prepare_output)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
+                                 int dim, dt_tensor *y);
     dt_status (*validate)(const dt_style *style, const dt_layer *layer, int n_parts);
     const void *user; /* the style's own */
 };
@@ -129,8 +128,8 @@ DT_API DT_MUST_USE dt_status dt_style_find(dt_runtime *rt, const char *name, con
  * The placement that cuts `axis` (of tensor axis number `tensor_axis`) over a mesh dim of n_parts
  * ranks without splitting its unit. For attention with kv heads >= n_parts, query heads are cut in
  * whole kv groups and kv heads one by one. With fewer kv heads, if they divide n_parts and n_parts
- * divides the heads, neighbours share kv heads; otherwise kv heads are Replicate and query heads are
- * cut one by one. Any n_parts works; a rank may own no head.
+ * divides the heads, neighbours share kv heads; otherwise kv heads are Replicate and query heads
+ * are cut one by one. Any n_parts works; a rank may own no head.
  *
  * Not collective. Errors: none.
  */
@@ -139,8 +138,8 @@ DT_API dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads
 
 /* --- Plans ---------------------------------------------------------------------------------- */
 
-/* Layers whose name matches `pattern` get `style`. A pattern is a name whose component "*" stands for
- * any one component ("model.layers.*.self_attn.q_proj"). An exact name beats a pattern, among
+/* Layers whose name matches `pattern` get `style`. A pattern is a name whose component "*" stands
+ * for any one component ("model.layers.*.self_attn.q_proj"). An exact name beats a pattern, among
  * patterns the one with fewer stars, then the later one. */
 typedef struct dt_plan_rule {
     const char *pattern;
@@ -172,8 +171,8 @@ DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
 DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accepts NULL */
 
 DT_API int dt_layers_count(const dt_layers *layers);
-DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);                 /* NULL out of range */
-DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name);    /* NULL if unknown */
+DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */
+DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if unknown */
 
 /* Queries of a layer. Not collective, no errors. */
 DT_API const char *dt_layer_name(const dt_layer *layer);
@@ -186,8 +185,8 @@ DT_API dt_tensor *dt_layer_param(const dt_layer *layer, int param); /* NULL befo
 DT_API const dt_layer *dt_layer_tied_to(const dt_layer *layer);     /* NULL if it is not */
 
 /**
- * Gives a layer one of its parameters. It must have the global shape of the spec and the layout that
- * was decided; weights of a layer share one dtype.
+ * Gives a layer one of its parameters. It must have the global shape of the spec and the layout
+ * that was decided; weights of a layer share one dtype.
  *
  * Collective  no.
  * Ownership   takes a reference of its own. Layers tied to this one see it at once.
@@ -208,7 +207,8 @@ DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_t
  */
 DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 
-/* The two halves of a style for points that frame a block (`self_attn`, `mlp`). As dt_layer_forward(). */
+/* The two halves of a style for points that frame a block (`self_attn`, `mlp`). As
+ * dt_layer_forward(). */
 DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 DT_API dt_tensor *dt_layer_leave(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
 

@@ -60,12 +60,17 @@ DT_API DT_MUST_USE dt_status dt_from_local(dt_mesh *mesh, const dt_placement *pl
                                            int n_axes, const int64_t *shape, const void *data,
                                            dt_tensor **out);
 
+/* Where a whole tensor comes from. With root >= 0 only the rank at that row-major place of the mesh
+ * passes `full` and the others' is ignored; with root == DT_EQUAL_COPIES every rank passes the same
+ * bytes and nothing is communicated. */
+typedef struct dt_source {
+    const void *full; /* the whole value, row-major */
+    int root;
+} dt_source;
+enum { DT_EQUAL_COPIES = -1 };
+
 /**
  * Distributes a whole tensor.
- *
- *   full   the whole value, row-major. With root >= 0 only the rank at that row-major place of the
- *          mesh passes it and the others' is ignored; with root == DT_EQUAL_COPIES every rank
- *          passes the same bytes and nothing is communicated.
  *
  * Collective  yes, over the mesh, if root >= 0: the root sends each rank its piece.
  * Ownership   *out is a new reference.
@@ -73,9 +78,8 @@ DT_API DT_MUST_USE dt_status dt_from_local(dt_mesh *mesh, const dt_placement *pl
  *             DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
-                                           int n_axes, const int64_t *shape, const void *full,
-                                           int root, dt_tensor **out);
-enum { DT_EQUAL_COPIES = -1 };
+                                           int n_axes, const int64_t *shape, dt_source source,
+                                           dt_tensor **out);
 
 /**
  * Moves a tensor to new placements on its mesh. The global value does not change.
@@ -120,8 +124,9 @@ DT_API dt_mesh *dt_tensor_mesh(const dt_tensor *x);
 DT_API const dt_layout *dt_tensor_layout(const dt_tensor *x);
 DT_API dt_dtype dt_tensor_dtype(const dt_tensor *x);
 DT_API int dt_tensor_n_axes(const dt_tensor *x);
-DT_API int64_t dt_tensor_extent(const dt_tensor *x, int axis); /* global; negative axes count back */
-DT_API const dt_local *dt_tensor_local(const dt_tensor *x);    /* this rank's piece */
+DT_API int64_t dt_tensor_extent(const dt_tensor *x,
+                                int axis);                  /* global; negative axes count back */
+DT_API const dt_local *dt_tensor_local(const dt_tensor *x); /* this rank's piece */
 
 /* --- The tape ------------------------------------------------------------------------------- */
 
