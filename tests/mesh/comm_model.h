@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Collectives against a serial model: every rank computes by itself what it must receive, from
+ * inputs that are functions of (salt, rank, element), and compares all bytes, guards included. */
+#ifndef TESTS_COMM_MODEL_H
+#define TESTS_COMM_MODEL_H
+
+#include "mesh/comm/comm.h"
+
+typedef struct comm_case {
+    dti_comm_op op; /* SEND: each rank sends to the next one and receives from the one before */
+    dt_dtype dtype;
+    dt_reduce reduce;
+    int root;
+    int64_t n;      /* elements per block; of uneven blocks the most */
+    bool uneven;    /* counts from 0 to n */
+    bool displaced; /* blocks in reverse order, with gaps */
+    bool in_place;  /* where the operation allows it */
+    uint32_t salt;
+} comm_case;
+
+/* A case under way on one rank. */
+typedef struct comm_trial {
+    comm_case kase;
+    dti_comm_request requests[2]; /* the second one for messages */
+    int64_t *counts, *displs, *send_counts, *send_displs;
+    dti_box *send_boxes, *recv_boxes;
+    void *send, *recv, *want;
+    size_t send_bytes, recv_bytes;
+} comm_trial;
+
+dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t) DT_MUST_USE;
+dt_status comm_trial_finish(dti_comm *c, comm_trial *t) DT_MUST_USE; /* waits, compares, frees */
+dt_status comm_trial_run(dti_comm *c, const comm_case *kase) DT_MUST_USE;
+void comm_trial_free(comm_trial *t); /* after a failure, when no operation is under way */
+
+/* Pseudo-random bits of three numbers. */
+uint64_t comm_hash(uint64_t a, uint64_t b, uint64_t c);
+
+#endif
