@@ -87,8 +87,8 @@ check_includes() {
         }'
 }
 
-# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (132 where
-# clang-format is off), public headers of 400 lines; one SPDX line near the top.
+# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (144 in
+# tables, where clang-format is off), public headers of 400 lines; one SPDX line near the top.
 check_sizes() {
     c_files | xargs awk '
         function close_file() {
@@ -103,7 +103,7 @@ check_sizes() {
         FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { spdx = 1 }
         /clang-format off/ { wide = 1 }
         /clang-format on/ { wide = 0 }
-        length($0) > (wide ? 132 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
+        length($0) > (wide ? 144 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
         /^\{/ {
             begin = FNR
             signature = head
@@ -159,13 +159,14 @@ check_header_names() {
     done
 }
 
-# Nobody prints, exits or reads the environment inside the library.
+# Nobody prints, exits or reads the environment inside the library; how a run was launched is asked
+# in mesh/run.c.
 check_calls() {
     for room in $ROOMS; do
         [ "$room" != cli ] || continue
         find "$room" -name '*.c' -exec grep -nE \
-            '(^|[^_a-zA-Z0-9])(printf|puts|putchar|abort|exit|_exit|getenv|setenv)\(' {} + |
-            grep -v 'dt_run_options_from_env' |
+            '(^|[^_a-zA-Z0-9>.])(printf|puts|putchar|abort|exit|_exit|getenv|setenv)\(' {} + |
+            grep -v '^mesh/run\.c:.*getenv' |
             awk '{ print $0 "   (not in the library)" }'
     done
 }

@@ -170,6 +170,8 @@ DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
                                               const dt_plan *plan, dt_layers **out);
 DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accepts NULL */
 
+/* Not collective, no errors. */
+/* Queries. Not collective, no errors. */
 DT_API int dt_layers_count(const dt_layers *layers);
 DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */
 DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if unknown */
