@@ -73,8 +73,10 @@ static dt_status scatter(dt_tensor *x, const void *full, int root)
 }
 
 dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
-                        const int64_t *shape, const void *full, int root, dt_tensor **out)
+                        const int64_t *shape, dt_source source, dt_tensor **out)
 {
+    const void *full = source.full;
+    const int root = source.root;
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
     dti_box box;

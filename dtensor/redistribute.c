@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Executes the plans of placements/move.h on bytes. Each step makes one tensor from the one before. */
+ * Executes the plans of placements/move.h on bytes. Each step makes one tensor from the one before.
+ */
 #include "base/dtype.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
@@ -96,7 +97,8 @@ static int64_t box_count(const dti_box *box)
 }
 
 /* The terms for all members back to back, in the order of members. */
-static void pack(const dti_box *boxes, const int64_t *counts, int size, const dt_tensor *x, char *to)
+static void pack(const dti_box *boxes, const int64_t *counts, int size, const dt_tensor *x,
+                 char *to)
 {
     const size_t bytes = dt_dtype_size(x->local.dtype);
 
@@ -140,7 +142,8 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     return st;
 }
 
-static dt_status exchange(const dti_move_step *step, const int *me, const dt_tensor *x, dt_tensor *y)
+static dt_status exchange(const dti_move_step *step, const int *me, const dt_tensor *x,
+                          dt_tensor *y)
 {
     group_room room;
     dti_comm *comm;
@@ -154,8 +157,8 @@ static dt_status exchange(const dti_move_step *step, const int *me, const dt_ten
         (void)dti_move_boxes(step, x->shape, member, me, &room.sent[r], &unused);
         (void)dti_move_boxes(step, x->shape, me, member, &unused, &room.received[r]);
     }
-    DT_TRY(dti_exchange(comm, x->local.data, room.sent, y->local.data, room.received,
-                        x->local.dtype));
+    DT_TRY(
+        dti_exchange(comm, x->local.data, room.sent, y->local.data, room.received, x->local.dtype));
     return DT_OK;
 }
 

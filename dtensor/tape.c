@@ -93,8 +93,8 @@ dt_tensor *dt_tape_fail(dt_tape *t, dt_status code, const char *fmt, ...)
 dt_tensor *dti_tape_push(dt_tape *t, dt_tensor *x)
 {
     if (t->n_owned == t->owned_capacity) {
-        const dt_status st = dti_grow((void **)&t->owned, &t->owned_capacity, t->n_owned + 1,
-                                      sizeof(dt_tensor *));
+        const dt_status st =
+            dti_grow((void **)&t->owned, &t->owned_capacity, t->n_owned + 1, sizeof(dt_tensor *));
         if (st != DT_OK) {
             dt_tensor_release(&x);
             return dti_tape_latch(t, st);
@@ -118,8 +118,10 @@ void dt_scope_begin(dt_tape *t, const char *name)
 {
     if (t->status != DT_OK) return;
     if (t->n_scopes == DTI_MAX_SCOPES) {
-        dt_tape_fail(t, DT_ERR_ARG, "scope \"%s\": more than %d scopes are open; is a dt_scope_end() "
-                     "missing?", name, DTI_MAX_SCOPES);
+        dt_tape_fail(t, DT_ERR_ARG,
+                     "scope \"%s\": more than %d scopes are open; is a dt_scope_end() "
+                     "missing?",
+                     name, DTI_MAX_SCOPES);
         return;
     }
     t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned };

@@ -6,6 +6,7 @@
 
 #include <dtensor/tensor.h>
 
+#include "dtensor/create.h"
 #include "dtensor/device/device.h"
 
 enum { DTI_MAX_SCOPES = 16 };
@@ -28,12 +29,5 @@ struct dt_tape {
     dt_comm_counter comm[DT_N_COMM_KINDS];
     dt_error error; /* valid if status is not DT_OK */
 };
-
-/* Latches the thread's error record, with the scopes' names before the message. Errors that this rank
- * alone can have (memory, files, device, internal) free the other ranks. Returns NULL. */
-dt_tensor *dti_tape_latch(dt_tape *tape, dt_status status);
-
-/* Takes over a reference of `x`. */
-dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <dtensor/tensor.h>
 
+#include "dtensor/create.h"
 #include "dtensor/device/device.h"
 #include "placements/layout.h"
 
@@ -24,14 +25,6 @@ struct dt_tensor {
 /* A tensor without storage: header, checked global shape, local shape. */
 dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                             const int64_t *shape, dt_tensor **out) DT_MUST_USE;
-
-/* A tensor with uninitialised bytes from the pool. */
-dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
-                            const int64_t *shape, dt_tensor **out) DT_MUST_USE;
-
-/* A zeroed tensor with an exact block of its own: weights and caches. */
-dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
-                                  const int64_t *shape, dt_tensor **out) DT_MUST_USE;
 
 /* The same bytes under another shape and layout whose local piece has as many elements. */
 dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, const int64_t *shape,

@@ -15,7 +15,8 @@ static dt_status join(dti_arena *arena, const char *prefix, const char *name, co
     return DT_OK;
 }
 
-dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n, void *block)
+dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n,
+                          void *block)
 {
     DT_TRY(dti_grow((void **)&b->specs, &b->specs_capacity, (size_t)(b->n + n), sizeof *b->specs));
     DT_TRY(dti_grow((void **)&b->slots, &b->slots_capacity, (size_t)(b->n + n), sizeof *b->slots));

@@ -52,8 +52,8 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     int64_t head_dim = d->head_dim;
 
     DT_TRY(dti_json_int_or(config, heads_key, d->heads, 1, 65536, &info->n_heads));
-    DT_TRY(dti_json_int_or(config, "num_key_value_heads", d->kv_heads ? d->kv_heads : info->n_heads, 1,
-                           65536, &info->n_kv_heads));
+    DT_TRY(dti_json_int_or(config, "num_key_value_heads", d->kv_heads ? d->kv_heads : info->n_heads,
+                           1, 65536, &info->n_kv_heads));
     if (info->n_heads % info->n_kv_heads != 0) {
         const dti_json v = dti_json_get(config, "num_key_value_heads");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
@@ -63,15 +63,19 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     if (head_dim == 0) {
         const dti_json v = dti_json_get(config, "hidden_size");
         if (info->hidden_size % info->n_heads != 0)
-            return dti_json_refuse(&v, DT_ERR_FORMAT, "a multiple of %s, %lld, or head_dim has to be "
-                                   "given", heads_key, (long long)info->n_heads);
+            return dti_json_refuse(&v, DT_ERR_FORMAT,
+                                   "a multiple of %s, %lld, or head_dim has to be "
+                                   "given",
+                                   heads_key, (long long)info->n_heads);
         head_dim = info->hidden_size / info->n_heads;
     }
     info->head_dim = head_dim;
     if (head_dim % 2 != 0 || info->n_heads * head_dim > max) {
         const dti_json v = dti_json_get(config, "head_dim");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "even (it is %lld), and not larger than %lld for %lld "
-                               "heads", (long long)head_dim, (long long)(max / info->n_heads),
+        return dti_json_refuse(&v, DT_ERR_FORMAT,
+                               "even (it is %lld), and not larger than %lld for %lld "
+                               "heads",
+                               (long long)head_dim, (long long)(max / info->n_heads),
                                (long long)info->n_heads);
     }
     return DT_OK;
@@ -120,7 +124,8 @@ dt_status dti_config_word(const dti_json *config, const char *key, const char *f
     DT_TRY(dti_json_string_or(config, key, fallback, &word));
     if (strcmp(word, supported) != 0) {
         const dti_json v = dti_json_get(config, key);
-        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported", supported);
+        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported",
+                               supported);
     }
     return DT_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a folder to a description: which architecture, its configuration, its layers as rows; and the
- * check of a checkpoint against it. */
+ * From a folder to a description: which architecture, its configuration, its layers as rows; and
+ * the check of a checkpoint against it. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,7 +39,8 @@ static dt_status find_arch(const dti_json *config, const dti_arch **out)
         used += (size_t)snprintf(names + used, sizeof names - used, i ? ", \"%s\"" : "\"%s\"",
                                  archs[i]->model_type);
     }
-    return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "one of the supported architectures: %s", names);
+    return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "one of the supported architectures: %s",
+                           names);
 }
 
 /* generation_config.json may name other end-of-sequence tokens than config.json; it wins. */
@@ -116,8 +117,8 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const 
     for (int a = 0; a < p->n_axes && fits; a++) fits = e->shape[a] == p->axis[a].extent;
     if (fits) {
         DT_CHECK(e->supported && dt_dtype_is_float(e->dtype), DT_ERR_UNSUPPORTED,
-                 "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
-                 e->name, e->dtype_name);
+                 "%s: tensor %s is %s: weights must be F32, BF16 or F16",
+                 dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name);
         return DT_OK;
     }
     for (int a = 0; a < e->n_axes && used < sizeof found; a++)
@@ -138,7 +139,8 @@ const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, c
 
     (void)snprintf(name, sizeof name, "%s.%s", layer, param);
     e = dti_ckpt_find(ckpt, name);
-    if (e == NULL && strncmp(name, arch->prefix, prefix) == 0) e = dti_ckpt_find(ckpt, name + prefix);
+    if (e == NULL && strncmp(name, arch->prefix, prefix) == 0)
+        e = dti_ckpt_find(ckpt, name + prefix);
     return e;
 }
 
@@ -148,9 +150,11 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_la
     const dt_param_info info = param_of(spec, param);
     const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
 
-    DT_CHECK(e != NULL, DT_ERR_FORMAT, "%s: tensor %s.%s is missing: config.json describes a %s model "
-             "of %lld layers that needs it", dti_ckpt_folder(ckpt), spec->name, info.name,
-             d->arch->model_type, (long long)d->info.n_layers);
+    DT_CHECK(e != NULL, DT_ERR_FORMAT,
+             "%s: tensor %s.%s is missing: config.json describes a %s model "
+             "of %lld layers that needs it",
+             dti_ckpt_folder(ckpt), spec->name, info.name, d->arch->model_type,
+             (long long)d->info.n_layers);
     DT_TRY(check_shape(ckpt, e, &info));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
@@ -168,7 +172,8 @@ dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *
 
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
-        const bool two = spec->kind == DT_LAYER_LAYER_NORM || (spec->kind == DT_LAYER_LINEAR && spec->bias);
+        const bool two =
+            spec->kind == DT_LAYER_LAYER_NORM || (spec->kind == DT_LAYER_LINEAR && spec->bias);
         if (spec->tied_to == NULL && spec->kind != DT_LAYER_POINT)
             DT_TRY(check_param(d, ckpt, spec, DT_PARAM_WEIGHT, &params, &all));
         if (two) DT_TRY(check_param(d, ckpt, spec, DT_PARAM_BIAS, &params, &all));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state of a batch of sequences, and one pass of new tokens through the model. */
-#include "dtensor/tape.h"
-#include "dtensor/tensor_internal.h"
+#include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/model.h"
 
@@ -19,7 +18,8 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
              "a context of %lld tokens: the model has positions for 1 to %lld", (long long)capacity,
              (long long)model->info.max_positions);
     DT_TRY(dti_new(sizeof *s, &s));
-    DT_TRY_TO(fail, st, dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
+    DT_TRY_TO(fail, st,
+              dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
     for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
     s->model = model;
     s->batch = batch;
@@ -58,12 +58,16 @@ void dt_state_rewind(dt_state *s, int64_t length)
     if (length >= 0 && length < s->length) s->length = length;
 }
 
-static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
+static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *ids,
+                           int64_t n_tokens)
 {
-    DT_CHECK(ids != NULL && n_tokens >= 1, DT_ERR_ARG, "a pass of %lld tokens", (long long)n_tokens);
-    DT_CHECK(n_tokens <= s->capacity - s->length, DT_ERR_ARG,
-             "%lld tokens after %lld exceed the context of %lld: shorten the prompt or ask for fewer "
-             "new tokens", (long long)n_tokens, (long long)s->length, (long long)s->capacity);
+    DT_CHECK(ids != NULL && n_tokens >= 1, DT_ERR_ARG, "a pass of %lld tokens",
+             (long long)n_tokens);
+    DT_CHECK(
+        n_tokens <= s->capacity - s->length, DT_ERR_ARG,
+        "%lld tokens after %lld exceed the context of %lld: shorten the prompt or ask for fewer "
+        "new tokens",
+        (long long)n_tokens, (long long)s->length, (long long)s->capacity);
     for (int64_t i = 0; i < s->batch * n_tokens; i++)
         DT_CHECK(ids[i] >= 0 && ids[i] < m->info.vocab_size, DT_ERR_ARG,
                  "token id %d at place %lld is outside the vocabulary: ids are 0 to %lld", ids[i],
@@ -72,7 +76,8 @@ static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *
 }
 
 /* A whole [batch, tokens] tensor of i32 that belongs to the tape. */
-static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tokens, dt_tensor **out)
+static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tokens,
+                           dt_tensor **out)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     const int64_t shape[] = { batch, n_tokens };
@@ -86,8 +91,8 @@ static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tok
     return DT_OK;
 }
 
-static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
-                           dti_pass *pass)
+static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                           int64_t n_tokens, dti_pass *pass)
 {
     int32_t *to;
 
@@ -95,15 +100,15 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->ids));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->positions));
     if (!dt_mesh_is_member(m->mesh)) return DT_OK;
-    to = pass->ids->local.data;
+    to = dt_tensor_local(pass->ids)->data;
     for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = ids[i];
-    to = pass->positions->local.data;
+    to = dt_tensor_local(pass->positions)->data;
     for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = (int32_t)(s->length + i % n_tokens);
     return DT_OK;
 }
 
-dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
-                            dt_logits_rows rows)
+dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
 {
     dti_pass pass = { .rows = rows };
     dt_tensor *logits;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Greedy generation. Logits stay cut over the vocabulary: every rank finds its own best, a maximum of
- * one key per sequence is the only message, and all ranks read the same decision out of it. */
-#include "dtensor/tensor_internal.h"
+ * Greedy generation. Logits stay cut over the vocabulary: every rank finds its own best, a maximum
+ * of one key per sequence is the only message, and all ranks read the same decision out of it. */
+#include "dtensor/create.h"
 #include "models/model.h"
 
 /* Runs ids through the model and picks the token after the last. */
@@ -16,7 +16,7 @@ static dt_status next_token(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     id = dt_argmax_key(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST));
     if (id != NULL) id = dt_argmax_id(t, dt_move(t, id, whole));
     DT_TRY(dt_tape_status(t));
-    *out = dt_mesh_is_member(m->mesh) ? *(const int32_t *)id->local.data : 0;
+    *out = dt_mesh_is_member(m->mesh) ? *(const int32_t *)dt_tensor_local(id)->data : 0;
     return DT_OK;
 }
 
@@ -27,19 +27,17 @@ static bool is_eos(const dt_model_info *info, int32_t id)
     return false;
 }
 
-static dt_status generate(dt_tape *t, dt_model *m, dt_state *s, const int32_t *prompt, int64_t n_prompt,
-                          const dt_generate_options *o, dt_token_fn on_token, void *arg, int32_t *out,
-                          int64_t *n_out)
+static dt_status generate(dt_tape *t, dt_state *s, const int32_t *ids, int64_t n,
+                          const dt_generate_options *o, int32_t *out, int64_t *n_out)
 {
-    const int32_t *ids = prompt;
-    int64_t n = n_prompt;
+    dt_model *m = s->model;
     int32_t id;
 
     for (*n_out = 0; *n_out < o->max_new_tokens;) {
         DT_TRY(next_token(t, m, s, ids, n, &id));
         if (out != NULL) out[*n_out] = id;
         (*n_out)++;
-        if (on_token != NULL && !on_token(arg, *n_out - 1, id)) break;
+        if (o->on_token != NULL && !o->on_token(o->arg, *n_out - 1, id)) break;
         if (!o->ignore_eos && is_eos(&m->info, id)) break;
         ids = &id;
         n = 1;
@@ -48,8 +46,7 @@ static dt_status generate(dt_tape *t, dt_model *m, dt_state *s, const int32_t *p
 }
 
 dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, int64_t n_prompt,
-                      const dt_generate_options *options, dt_token_fn on_token, void *arg, int32_t *out,
-                      int64_t *n_out)
+                      const dt_generate_options *options, int32_t *out, int64_t *n_out)
 {
     const dt_generate_options defaults = DT_GENERATE_OPTIONS_INIT;
     const dt_generate_options *o = options != NULL ? options : &defaults;
@@ -66,13 +63,15 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
              (long long)state->batch);
     DT_CHECK(prompt != NULL && n_prompt >= 1, DT_ERR_ARG,
              "the prompt is empty: generation needs at least one token to start from");
-    DT_CHECK(o->max_new_tokens >= 0, DT_ERR_ARG, "max_new_tokens is %lld", (long long)o->max_new_tokens);
-    DT_CHECK(o->max_new_tokens <= 1 || n_prompt + o->max_new_tokens - 1 <= state->capacity - state->length,
+    DT_CHECK(o->max_new_tokens >= 0, DT_ERR_ARG, "max_new_tokens is %lld",
+             (long long)o->max_new_tokens);
+    DT_CHECK(o->max_new_tokens <= 1 ||
+                 n_prompt + o->max_new_tokens - 1 <= state->capacity - state->length,
              DT_ERR_ARG, "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
              (long long)n_prompt, (long long)o->max_new_tokens,
              (long long)(state->capacity - state->length));
     DT_TRY(dt_tape_create(dt_mesh_runtime(model->mesh), &t));
-    st = generate(t, model, state, prompt, n_prompt, o, on_token, arg, out, &n);
+    st = generate(t, state, prompt, n_prompt, o, out, &n);
     dt_tape_release(&t);
     if (n_out != NULL) *n_out = n;
     return st;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its own
- * slice of every parameter straight into place. */
+ * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
+ * own slice of every parameter straight into place. */
 #include <string.h>
 
-#include "dtensor/tensor_internal.h"
+#include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/model.h"
@@ -23,19 +23,26 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     const dt_param_info info = dt_layer_param_info(layer, param);
     const dti_st_entry *e = dti_find_param(l->ckpt, l->model->arch, info.layer, info.name);
     int64_t shape[2], end[DT_MAX_AXES];
+    const dt_local *local;
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
+    int64_t n = 1;
 
     DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     DT_TRY(dti_tensor_create_exact(l->model->mesh, dt_layer_param_layout(layer, param),
                                    l->model->info.dtype, shape, &x));
-    for (int a = 0; a < info.n_axes; a++) end[a] = x->local.offset[a] + x->local.shape[a];
-    if (dti_local_count(&x->local) > 0)
-        DT_TRY_TO(done, st, dti_ckpt_read(l->ckpt, e->name, x->local.offset, end, l->model->info.dtype,
-                                          &l->stage, x->local.data));
+    local = dt_tensor_local(x);
+    for (int a = 0; a < info.n_axes; a++) {
+        end[a] = local->offset[a] + local->shape[a];
+        n *= local->shape[a];
+    }
+    if (n > 0)
+        DT_TRY_TO(done, st,
+                  dti_ckpt_read(l->ckpt, e->name, local->offset, end, l->model->info.dtype,
+                                &l->stage, local->data));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    l->model->local_bytes += dti_local_count(&x->local) * (int64_t)dt_dtype_size(l->model->info.dtype);
+    l->model->local_bytes += n * (int64_t)dt_dtype_size(l->model->info.dtype);
     l->done += e->end - e->begin;
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);
@@ -96,23 +103,25 @@ static void warn_unused(const loader *l)
         if (n++ == 0) first = e->name;
     }
     if (n > 0)
-        dti_runtime_log(rt, DT_LOG_WARNING, "%s: %d tensors of the checkpoint are not used by the %s "
-                        "model that config.json describes, the first is %s", dti_ckpt_folder(l->ckpt), n,
-                        l->model->arch->model_type, first);
+        dti_runtime_log(rt, DT_LOG_WARNING,
+                        "%s: %d tensors of the checkpoint are not used by the %s "
+                        "model that config.json describes, the first is %s",
+                        dti_ckpt_folder(l->ckpt), n, l->model->arch->model_type, first);
 }
 
 static dt_status check_options(const dt_load_options *o)
 {
-    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG, "options.size is %zu, not %zu: use DT_LOAD_OPTIONS_INIT",
-             o->size, sizeof *o);
-    DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16, DT_ERR_ARG,
-             "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
+    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG,
+             "options.size is %zu, not %zu: use DT_LOAD_OPTIONS_INIT", o->size, sizeof *o);
+    DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
+             DT_ERR_ARG, "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
     DT_CHECK(o->dim != NULL, DT_ERR_ARG, "options.dim is NULL");
     return DT_OK;
 }
 
 /* The model without weights: takes the description's own struct over. */
-static dt_status make_model(dti_described *d, dt_mesh *mesh, const dt_load_options *o, dt_model **out)
+static dt_status make_model(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                            dt_model **out)
 {
     dt_status st = DT_OK;
     dt_model *m;
@@ -136,7 +145,8 @@ fail:
     return st;
 }
 
-dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options, dt_model **out)
+dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
+                        dt_model **out)
 {
     const dt_load_options defaults = DT_LOAD_OPTIONS_INIT;
     loader l = { .options = options != NULL ? options : &defaults };

@@ -46,8 +46,8 @@ void dti_builder_free(dti_builder *b);
 
 /* --- Architectures -------------------------------------------------------------------------- */
 
-/* Keys and values that one block has seen. Made when the block first runs, laid out as its keys are,
- * so that every plan and every head rule gets the cache that fits it. */
+/* Keys and values that one block has seen. Made when the block first runs, laid out as its keys
+ * are, so that every plan and every head rule gets the cache that fits it. */
 typedef struct dti_kv {
     dt_tensor *k; /* [batch, capacity, kv heads, head_dim]; NULL before the first pass */
     dt_tensor *v;
@@ -74,11 +74,13 @@ typedef struct dti_pass {
 typedef struct dti_arch {
     const char *model_type;
     size_t self_bytes;
-    const char *prefix;           /* of all names, may be absent in files: "model.", "transformer." */
-    const char *const *ignored;   /* endings of tensors that files may hold and nobody needs; NULL ends */
+    const char *prefix; /* of all names, may be absent in files: "model.", "transformer." */
+    const char *const
+        *ignored; /* endings of tensors that files may hold and nobody needs; NULL ends */
     dt_status (*read_config)(void *self, const dti_json *config, dt_model_info *info);
     dt_status (*add_layers)(void *self, dti_builder *builder);
-    dt_status (*prepare)(void *self, dt_mesh *mesh, const dt_model_info *info); /* final info; constants */
+    dt_status (*prepare)(void *self, dt_mesh *mesh,
+                         const dt_model_info *info); /* final info; constants */
     dt_tensor *(*forward)(const void *self, dt_tape *tape, const dti_pass *pass);
     void (*release)(void *self);
 } dti_arch;
@@ -94,20 +96,21 @@ typedef struct dti_described {
     dti_builder builder; /* rows of all layers */
 } dti_described;
 
-/* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which leaves
- * `self` alone if it was taken over (set to NULL). */
+/* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which
+ * leaves `self` alone if it was taken over (set to NULL). */
 dt_status dti_describe(const char *dir, dti_described *out) DT_MUST_USE;
 void dti_described_free(dti_described *d);
 
 struct dti_ckpt;
 struct dti_st_entry;
 
-/* The tensor of a layer's parameter, with or without the architecture's prefix; NULL if it is missing. */
+/* The tensor of a layer's parameter, with or without the architecture's prefix; NULL if it is
+ * missing. */
 const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dti_arch *arch,
                                           const char *layer, const char *param);
 
-/* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Names in
- * files may lack the architecture's prefix. Counts what the model uses; outputs may be NULL. */
+/* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Names
+ * in files may lack the architecture's prefix. Counts what the model uses; outputs may be NULL. */
 dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes) DT_MUST_USE;
 

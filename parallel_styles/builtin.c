@@ -5,23 +5,23 @@
  * Transformers and PyTorch. */
 #include "parallel_styles/layers_internal.h"
 
-#define STYLE(n, c, i, o, s)                                                                   \
-    {                                                                                          \
-        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c,              \
-        .input = DT_PASS_##i, .output = DT_PASS_##o                                            \
+#define STYLE(n, c, i, o, s)                                                      \
+    {                                                                             \
+        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c, \
+        .input = DT_PASS_##i, .output = DT_PASS_##o                               \
     }
 
 /* clang-format off */
 const dt_style dti_builtin_styles[] = {
-/*          name                      cut      x           y                                                                        */
+/*          name                      cut      x           y                                                 */
     STYLE("colwise",               COLUMNS, REPLICATE,  KEEP,      "outputs cut; y stays cut on its last axis; moves nothing"),
     STYLE("colwise_gather_output", COLUMNS, REPLICATE,  REPLICATE, "outputs cut; y is gathered: one all-gather"),
     STYLE("rowwise",               ROWS,    SHARD_LAST, REPLICATE, "inputs cut; y is summed: one all-reduce, then the bias"),
-    STYLE("rowwise_split_input",   ROWS,    SHARD_LAST, REPLICATE, "rowwise on a whole x, which is sliced: one all-reduce"),
-    STYLE("embedding_rowwise",     ROWS,    REPLICATE,  REPLICATE, "vocabulary cut; rows of other ranks are zeros: one all-reduce"),
-    STYLE("replicate",             NONE,    REPLICATE,  KEEP,      "parameters whole; x is made whole and every rank computes all"),
+    STYLE("rowwise_split_input",   ROWS,    SHARD_LAST, REPLICATE, "rowwise on a whole x, sliced: one all-reduce"),
+    STYLE("embedding_rowwise",     ROWS,    REPLICATE,  REPLICATE, "vocabulary cut, zeros elsewhere: one all-reduce"),
+    STYLE("replicate",             NONE,    REPLICATE,  KEEP,      "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
-                                   NONE,    KEEP,       KEEP,      "parameters whole; x stays as it lies, such as heads for q_norm"),
+                                   NONE,    KEEP,       KEEP,      "parameters whole; x stays as it lies (q_norm)"),
 };
 
 const dti_style_alias dti_style_aliases[] = {

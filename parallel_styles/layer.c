@@ -47,8 +47,8 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     dt_param_info info;
 
     DT_CHECK(layer != NULL && value != NULL, DT_ERR_ARG, "layer or value is NULL");
-    DT_CHECK(param >= 0 && param < layer->n_params, DT_ERR_ARG, "%s has %d parameters, not a number %d",
-             layer->name, layer->n_params, param);
+    DT_CHECK(param >= 0 && param < layer->n_params, DT_ERR_ARG,
+             "%s has %d parameters, not a number %d", layer->name, layer->n_params, param);
     DT_CHECK(layer->tied_to == NULL || param != DT_PARAM_WEIGHT, DT_ERR_ARG,
              "%s shares the weight of %s: set it there", layer->name,
              layer->tied_to != NULL ? layer->tied_to->name : "");
@@ -105,14 +105,16 @@ static dt_tensor *compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 dt_tensor *dt_layer_enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "a layer or its input is NULL");
+    if (layer == NULL || x == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its input is NULL");
     return layer->list->dim < 0 ? x : dti_style_input(layer->style, t, layer, layer->list->dim, x);
 }
 
 dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 {
     if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || y == NULL) return dt_tape_fail(t, DT_ERR_ARG, "a layer or its output is NULL");
+    if (layer == NULL || y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its output is NULL");
     return layer->list->dim < 0 ? y : dti_style_output(layer->style, t, layer, layer->list->dim, y);
 }
 

@@ -54,8 +54,8 @@ static dt_status partition(dt_layer *layer, int param)
                  layer->style->name, layer->name, info.name);
     }
     if (dt_layout_get(mesh, info.n_axes, place, NULL, &layer->layout[param]) != DT_OK) {
-        dti_error_prefix("style \"%s\" on %s.%s (%d axes)", layer->style->name, layer->name, info.name,
-                         info.n_axes);
+        dti_error_prefix("style \"%s\" on %s.%s (%d axes)", layer->style->name, layer->name,
+                         info.name, info.n_axes);
         return dti_error_frame(dt_last_error()->code, __func__, __FILE__, __LINE__);
     }
     return DT_OK;
@@ -92,7 +92,8 @@ static const char *partner_style(const dt_layer *layer, const dt_style *partner)
 
 static dt_status set_style(dt_layer *layer, const char *name)
 {
-    if (dt_style_find(dt_mesh_runtime(layer->list->mesh), name, &layer->style) == DT_OK) return DT_OK;
+    if (dt_style_find(dt_mesh_runtime(layer->list->mesh), name, &layer->style) == DT_OK)
+        return DT_OK;
     dti_error_prefix("plan for %s", layer->name);
     return dti_error_frame(dt_last_error()->code, __func__, __FILE__, __LINE__);
 }
@@ -106,8 +107,10 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
              spec->name);
     if (spec->tied_to != NULL) {
         layer->tied_to = dt_layers_find(list, spec->tied_to);
-        DT_CHECK(layer->tied_to != NULL, DT_ERR_ARG, "%s shares the weight of %s, which is no layer "
-                 "before it", spec->name, spec->tied_to);
+        DT_CHECK(layer->tied_to != NULL, DT_ERR_ARG,
+                 "%s shares the weight of %s, which is no layer "
+                 "before it",
+                 spec->name, spec->tied_to);
     }
     DT_TRY(dti_strdup(spec->name, &layer->name));
     layer->list = list;
@@ -149,8 +152,10 @@ static dt_status check_unused(dt_layers *list, const dt_plan *plan, const bool *
 {
     for (int i = 0; plan != NULL && i < plan->n_rules; i++) {
         if (used[i]) continue;
-        DT_CHECK(!plan->strict, DT_ERR_ARG, "plan rule \"%s\": \"%s\" matches no layer (first layers: "
-                 "%s, %s)", plan->rules[i].pattern, plan->rules[i].style,
+        DT_CHECK(!plan->strict, DT_ERR_ARG,
+                 "plan rule \"%s\": \"%s\" matches no layer (first layers: "
+                 "%s, %s)",
+                 plan->rules[i].pattern, plan->rules[i].style,
                  list->n > 0 ? list->layers[0].name : "none",
                  list->n > 1 ? list->layers[1].name : "none");
         dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING,
@@ -175,8 +180,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     list->mesh = dt_mesh_retain(mesh);
     list->dim = dt_mesh_find_dim(mesh, dim);
     dti_runtime_count(dt_mesh_runtime(mesh), 1);
-    DT_TRY_TO(fail, st,
-              dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
+    DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, dti_alloc_array(plan ? (size_t)plan->n_rules : 0, 1, (void **)&used));
     for (int i = 0; i < n_specs; i++)
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));

@@ -18,9 +18,9 @@ static int class_of(size_t bytes)
     int shift = MIN_SHIFT;
 
     if (bytes <= (size_t)1 << MIN_SHIFT) return 0;
-    shift = 63 - __builtin_clzll((unsigned long long)(bytes - 1)); /* 2^shift < bytes <= 2^(shift+1) */
-    return (shift - MIN_SHIFT) * STEPS + 1 +
-           (int)(((bytes - 1) >> (shift - 2)) & (STEPS - 1));
+    shift =
+        63 - __builtin_clzll((unsigned long long)(bytes - 1)); /* 2^shift < bytes <= 2^(shift+1) */
+    return (shift - MIN_SHIFT) * STEPS + 1 + (int)(((bytes - 1) >> (shift - 2)) & (STEPS - 1));
 }
 
 static size_t class_bytes(int size_class)

@@ -17,7 +17,7 @@ typedef struct dti_storage {
     int refs;
     int size_class; /* -1: exact */
     void *data;
-    size_t bytes;   /* as allocated */
+    size_t bytes; /* as allocated */
     dti_memory *memory;
     struct dti_storage *next; /* free list */
 } dti_storage;
@@ -27,8 +27,8 @@ void dti_memory_destroy(dti_memory **memory); /* every storage has been released
 
 /* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse) or fresh
  * zeroed ones that go back to the system when released. */
-dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool, dti_storage **out)
-    DT_MUST_USE;
+dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
+                             dti_storage **out) DT_MUST_USE;
 
 /* Bytes of tensors now alive, and the most there ever were, pool overhead not included. */
 size_t dti_memory_used(const dti_memory *memory);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a kernel is handed (dt_kargs, dt_local are public: users write kernels too). It only computes:
- * it never allocates except scratch, never communicates, never logs. */
+ * What a kernel is handed (dt_kargs, dt_local are public: users write kernels too). It only
+ * computes: it never allocates except scratch, never communicates, never logs. */
 #ifndef DTI_KERNEL_H
 #define DTI_KERNEL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A miss of the decision cache: checks dtypes, asks the shape and sharding rules of the row, interns
- * the layouts they name. */
+ * A miss of the decision cache: checks dtypes, asks the shape and sharding rules of the row,
+ * interns the layouts they name. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -21,8 +21,9 @@ static dt_status decide_dtype(const dti_op_call *call, dt_dtype *out)
                           : types[i] == 'f' ? t == DT_F32
                           : types[i] == 'i' ? t == DT_I32
                                             : t == DT_I64;
-        DT_CHECK(fits, DT_ERR_SHAPE, "%s \"%s\": operand %d is %s, which type %c of \"%s\" excludes",
-                 call->op->name, call->op->axes, i, dt_dtype_name(t), types[i], types);
+        DT_CHECK(fits, DT_ERR_SHAPE,
+                 "%s \"%s\": operand %d is %s, which type %c of \"%s\" excludes", call->op->name,
+                 call->op->axes, i, dt_dtype_name(t), types[i], types);
         if (types[i] != 'F') continue;
         DT_CHECK(model == DT_N_DTYPES || model == t, DT_ERR_SHAPE,
                  "%s \"%s\": operand %d is %s but operands before it are %s: cast one of them",
@@ -93,9 +94,10 @@ static dt_status run_rules(dti_op_call *call)
         memcpy(call->in_place[i], call->in[i]->layout->place, sizeof call->in_place[i]);
     DT_TRY(call->op->infer != NULL ? call->op->infer(call) : dti_infer_letters(call));
     for (int a = 0; a < call->out_axes; a++)
-        DT_CHECK(call->out_shape[a] >= 0, DT_ERR_ARG, "operator %s \"%s\": axis %d of the result has "
-                 "no extent: the row needs a shape rule of its own", call->op->name, call->op->axes,
-                 a);
+        DT_CHECK(call->out_shape[a] >= 0, DT_ERR_ARG,
+                 "operator %s \"%s\": axis %d of the result has "
+                 "no extent: the row needs a shape rule of its own",
+                 call->op->name, call->op->axes, a);
     DT_TRY(call->op->shard != NULL ? call->op->shard(call) : dti_shard_letters(call));
     return DT_OK;
 }
@@ -103,8 +105,9 @@ static dt_status run_rules(dti_op_call *call)
 dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves moves,
                         dt_tensor *const *in, int n, dti_decision **out)
 {
-    dti_op_call call = { .op = key->op, .attr = key->attr, .n = n, .in = in,
-                         .may_move = moves != DT_MOVES_FORBID };
+    dti_op_call call = {
+        .op = key->op, .attr = key->attr, .n = n, .in = in, .may_move = moves != DT_MOVES_FORBID
+    };
     dt_status st = DT_OK;
     dti_decision *d = NULL;
 
@@ -113,9 +116,9 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
     DT_CHECK(n == call.letters->n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
              key->op->axes, n);
     for (int i = 1; i < n; i++)
-        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh), DT_ERR_LAYOUT,
-                 "%s \"%s\": operands 0 and %d lie on different meshes", key->op->name, key->op->axes,
-                 i);
+        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh),
+                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes",
+                 key->op->name, key->op->axes, i);
     DT_TRY(run_rules(&call));
     DT_TRY(dti_new(sizeof *d, &d));
     DT_TRY_TO(fail, st, decide_dtype(&call, &d->out_dtype));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The letters of an operator row, and the shape rule that follows from them: one letter, one extent. */
+ * The letters of an operator row, and the shape rule that follows from them: one letter, one
+ * extent. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,8 +13,8 @@ static dt_status parse_letter(const char *axes, const char **at, dti_letters *al
     const bool whole = *p == '[';
 
     if (whole) p++;
-    DT_CHECK(*p >= 'a' && *p <= 'z', DT_ERR_ARG, "axes \"%s\": a letter is expected at \"%s\"", axes,
-             p);
+    DT_CHECK(*p >= 'a' && *p <= 'z', DT_ERR_ARG, "axes \"%s\": a letter is expected at \"%s\"",
+             axes, p);
     DT_CHECK(term->n_letters < DT_MAX_AXES, DT_ERR_ARG, "axes \"%s\": more than %d letters", axes,
              DT_MAX_AXES);
     term->letter[term->n_letters++] = *p - 'a';

@@ -80,7 +80,8 @@ dt_tensor *dt_embedding(dt_tape *t, dt_tensor *ids, dt_tensor *table)
 dt_tensor *dt_rope_table(dt_tape *t, dt_tensor *positions, dt_tensor *inv_freq, float factor,
                          dt_dtype dtype)
 {
-    return binary(t, &dti_op_rope_table, &(dti_rope_table_attr){ dtype, factor }, positions, inv_freq);
+    return binary(t, &dti_op_rope_table, &(dti_rope_table_attr){ dtype, factor }, positions,
+                  inv_freq);
 }
 
 dt_tensor *dt_rope(dt_tape *t, dt_tensor *x, dt_tensor *table)

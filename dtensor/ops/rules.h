@@ -26,8 +26,8 @@ typedef struct dti_letters {
     uint32_t whole; /* bit l: letter l stood in brackets */
 } dti_letters;
 
-/* Grammar: term {", " term} " -> " term; term = ["..."] {letter | "[" letter "]"}. A scalar result is
- * an empty term. DT_ERR_ARG points at the offending character. */
+/* Grammar: term {", " term} " -> " term; term = ["..."] {letter | "[" letter "]"}. A scalar result
+ * is an empty term. DT_ERR_ARG points at the offending character. */
 dt_status dti_letters_parse(const char *axes, dti_letters *out) DT_MUST_USE;
 
 /* The letter of `axis` of a tensor with n_axes axes under `term`. */
@@ -63,8 +63,9 @@ dt_status dti_infer_letters(dti_op_call *call) DT_MUST_USE;
 /* Placements by letters. */
 dt_status dti_shard_letters(dti_op_call *call) DT_MUST_USE;
 
-/* For rules: operands do not fit on mesh dim m. With may_move all operands become Replicate there and
- * DT_OK comes back; otherwise DT_ERR_LAYOUT with the operator's name and letters before the message. */
+/* For rules: operands do not fit on mesh dim m. With may_move all operands become Replicate there
+ * and DT_OK comes back; otherwise DT_ERR_LAYOUT with the operator's name and letters before the
+ * message. */
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...) DT_PRINTF(3, 4) DT_MUST_USE;
 
 /* "Shard(1)", "Replicate", "Partial(sum)" for messages; the text lives in `buffer`. */
@@ -85,9 +86,10 @@ dt_status dti_attention_shard(dti_op_call *call);
 /* The built-in rows (table.c), and all of them in a list for tests and documents. */
 extern const dt_op *const dti_op_table[];
 extern const int dti_op_table_size;
-extern const dt_op dti_op_add, dti_op_mul, dti_op_silu, dti_op_gelu_new, dti_op_silu_mul, dti_op_cast,
-    dti_op_linear, dti_op_linear_bias, dti_op_add_bias, dti_op_rms_norm, dti_op_layer_norm,
-    dti_op_embedding, dti_op_rope_table, dti_op_rope, dti_op_heads, dti_op_unheads, dti_op_kv_write,
-    dti_op_attention, dti_op_slice, dti_op_argmax_key, dti_op_argmax_id;
+extern const dt_op dti_op_add, dti_op_mul, dti_op_silu, dti_op_gelu_new, dti_op_silu_mul,
+    dti_op_cast, dti_op_linear, dti_op_linear_bias, dti_op_add_bias, dti_op_rms_norm,
+    dti_op_layer_norm, dti_op_embedding, dti_op_rope_table, dti_op_rope, dti_op_heads,
+    dti_op_unheads, dti_op_kv_write, dti_op_attention, dti_op_slice, dti_op_argmax_key,
+    dti_op_argmax_id;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of rows whose shapes or placements letters cannot say: views that split or merge axes, tables
- * that double an axis, and attention, where query heads read kv heads of another axis. */
+ * Rules of rows whose shapes or placements letters cannot say: views that split or merge axes,
+ * tables that double an axis, and attention, where query heads read kv heads of another axis. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/rules.h"
 
@@ -29,7 +29,8 @@ dt_status dti_heads_shard(dti_op_call *call)
         const dt_placement *p = &call->in_place[0][m];
         if (x->dim_size[m] == 1 || p->kind != DT_PLACE_SHARD || p->axis != 2) continue;
         if (p->unit % head_dim != 0) {
-            DT_TRY(dti_op_clash(call, m, "axis 2 is cut in units of %lld, which splits heads of %lld",
+            DT_TRY(dti_op_clash(call, m,
+                                "axis 2 is cut in units of %lld, which splits heads of %lld",
                                 (long long)p->unit, (long long)head_dim));
             continue;
         }
@@ -149,11 +150,12 @@ static dt_status attention_dim(dti_op_call *call, int m, int p)
         return dti_op_clash(call, m, "keys are %s and values are %s", dti_place_text(&in[K][m], q),
                             dti_place_text(&in[V][m], k));
     if (!heads_meet(attr, &in[Q][m], &in[K][m], p))
-        return dti_op_clash(call, m,
-                            "query heads are %s and kv heads %s (%lld and %lld heads over %d ranks): a "
-                            "rank would miss the kv heads its query heads read",
-                            dti_place_text(&in[Q][m], q), dti_place_text(&in[K][m], k),
-                            (long long)attr->n_heads, (long long)attr->n_kv_heads, p);
+        return dti_op_clash(
+            call, m,
+            "query heads are %s and kv heads %s (%lld and %lld heads over %d ranks): a "
+            "rank would miss the kv heads its query heads read",
+            dti_place_text(&in[Q][m], q), dti_place_text(&in[K][m], k), (long long)attr->n_heads,
+            (long long)attr->n_kv_heads, p);
     call->out_place[m] = in[Q][m];
     return DT_OK;
 }
@@ -179,8 +181,10 @@ dt_status dti_attention_infer(dti_op_call *call)
 
     DT_TRY(dti_infer_letters(call));
     DT_CHECK(call->in[0]->shape[2] == attr->n_heads && call->in[1]->shape[2] == attr->n_kv_heads,
-             DT_ERR_SHAPE, "attention: operands have %lld heads and %lld kv heads, attributes say "
-             "%lld and %lld", (long long)call->in[0]->shape[2], (long long)call->in[1]->shape[2],
+             DT_ERR_SHAPE,
+             "attention: operands have %lld heads and %lld kv heads, attributes say "
+             "%lld and %lld",
+             (long long)call->in[0]->shape[2], (long long)call->in[1]->shape[2],
              (long long)attr->n_heads, (long long)attr->n_kv_heads);
     return DT_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of an operator: look up the decision, make the result, run the kernel. A warm call does no
- * malloc, takes no lock and touches no string. */
+ * One call of an operator: look up the decision, make the result, run the kernel. A warm call does
+ * no malloc, takes no lock and touches no string. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -10,7 +10,8 @@
 #include "mesh/runtime.h"
 #include "placements/move.h"
 
-static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in, dti_op_key *key)
+static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                     dti_op_key *key)
 {
     memset(key, 0, sizeof *key);
     key->op = op;
@@ -23,8 +24,8 @@ static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const 
     if (attr != NULL) memcpy(key->attr, attr, op->attr_bytes);
 }
 
-static dt_status look_up(dt_tape *t, dti_op_cache *cache, const dti_op_key *key, dt_tensor *const *in,
-                         int n, dti_decision **out)
+static dt_status look_up(dt_tape *t, dti_op_cache *cache, const dti_op_key *key,
+                         dt_tensor *const *in, int n, dti_decision **out)
 {
     const uint64_t hash = dti_op_key_hash(key);
     dti_decision *d = dti_op_cache_find(cache, key, hash);
@@ -54,7 +55,9 @@ static bool memo_fits(const dti_op_memo *memo, dt_tensor *const *in, int n)
 /* Shapes that were not seen with this decision before: infer, and remember if they fit a memo. */
 static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo *memo)
 {
-    dti_op_call call = { .op = d->key.op, .letters = d->letters, .attr = d->key.attr, .n = n, .in = in };
+    dti_op_call call = {
+        .op = d->key.op, .letters = d->letters, .attr = d->key.attr, .n = n, .in = in
+    };
     int n_extents = 0;
 
     DT_TRY(call.op->infer != NULL ? call.op->infer(&call) : dti_infer_letters(&call));
@@ -94,9 +97,10 @@ static dt_status move_operands(dt_tape *t, const dti_decision *d, int n, dt_tens
 
         if (d->in_want[i] == NULL) continue;
         if (t->moves == DT_MOVES_FORBID && !dti_move_is_local(in[i]->layout, d->in_want[i]))
-            DT_FAIL(DT_ERR_LAYOUT, "%s \"%s\": operand %d does not lie as the others are cut, and "
-                    "slicing it needs communication; redistribute it first", d->key.op->name,
-                    d->key.op->axes, i);
+            DT_FAIL(DT_ERR_LAYOUT,
+                    "%s \"%s\": operand %d does not lie as the others are cut, and "
+                    "slicing it needs communication; redistribute it first",
+                    d->key.op->name, d->key.op->axes, i);
         DT_TRY(dti_redistribute(in[i], d->in_want[i], moved, &y));
         in[i] = dti_tape_push(t, y);
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
@@ -149,8 +153,9 @@ static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor 
                             dt_tensor *y)
 {
     dt_local locals[DT_OP_MAX_IN];
-    const dt_kargs args = { .in = locals, .out = &y->local, .attr = attr, .cpu = y->device->cpu,
-                            .n_in = n, .n_out = 1 };
+    const dt_kargs args = {
+        .in = locals, .out = &y->local, .attr = attr, .cpu = y->device->cpu, .n_in = n, .n_out = 1
+    };
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
     DT_TRY(op->cpu(&args));
@@ -186,11 +191,13 @@ dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_ten
 
     if (t->status != DT_OK) return NULL;
     if (op == NULL || n < 1 || n > DT_OP_MAX_IN)
-        return dt_tape_fail(t, DT_ERR_ARG, "an operator call with %d operands: 1 to %d are possible", n,
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "an operator call with %d operands: 1 to %d are possible", n,
                             DT_OP_MAX_IN);
     for (int i = 0; i < n; i++) {
         operands[i] = in[i];
-        if (in[i] == NULL) return dt_tape_fail(t, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
+        if (in[i] == NULL)
+            return dt_tape_fail(t, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
     }
     st = apply(t, op, attr, n, operands, &y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));

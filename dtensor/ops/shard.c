@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sharding rule that follows from the letters, one mesh dim at a time. Operands cut at one letter
- * stay put; a Replicate operand that has the letter is sliced locally; a letter that reaches the
- * result leaves Shard there, one that vanishes leaves Partial. */
+ * The sharding rule that follows from the letters, one mesh dim at a time. Operands cut at one
+ * letter stay put; a Replicate operand that has the letter is sliced locally; a letter that reaches
+ * the result leaves Shard there, one that vanishes leaves Partial. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,8 +43,8 @@ dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    DT_FAIL(DT_ERR_LAYOUT, "%s \"%s\": on mesh dim \"%s\" %s; redistribute it first", call->op->name,
-            call->op->axes, dt_mesh_dim_name(call->in[0]->mesh, m), text);
+    DT_FAIL(DT_ERR_LAYOUT, "%s \"%s\": on mesh dim \"%s\" %s; redistribute it first",
+            call->op->name, call->op->axes, dt_mesh_dim_name(call->in[0]->mesh, m), text);
 }
 
 /* Partial operands on mesh dim m, none of them cut there. */
@@ -112,8 +112,8 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     call->out_place[m].axis = axis;
     if (axis < 0) {
         if (cut.replicas > 1)
-            return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies", first,
-                                dti_place_text(&cut, one), name);
+            return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies",
+                                first, dti_place_text(&cut, one), name);
         call->out_place[m] = DT_PARTIAL((call->op->flags & DT_OP_REDUCE_MAX) ? DT_MAX : DT_SUM);
         call->reduced = true;
     }

@@ -2,63 +2,73 @@
  *
  * Every operator, one row each: the page to read first.
  *
- * `axes` names axes by letter. "..." is any leading axes; [x] must be whole on every rank. BY_LETTERS
- * reads both the shape rule and the sharding rule from it: a sharded letter that reaches the result
- * leaves Shard, one that vanishes leaves Partial. A row whose shapes or sharding the letters cannot
- * say names its own function instead (rules_own.c).
+ * `axes` names axes by letter. "..." is any leading axes; [x] must be whole on every rank. LETTERS
+ * in the rule columns reads the shape rule and the sharding rule from it: a sharded letter that
+ * reaches the result leaves Shard, one that vanishes leaves Partial. A row whose shapes or sharding
+ * the letters cannot say names its own function instead (rules_own.c).
  *
  * `types`: F one float dtype for all, x any float, f f32, i i32, k i64 keys, a the dtype that the
  * attributes begin with.
  *
- * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is; any
- * other row asks for them to be reduced first. VIEW rows share their operand's storage. */
+ * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
+ * any other row asks for them to be reduced first. VIEW rows share their operand's storage. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/rules.h"
 
-#define BY_LETTERS NULL, NULL
-#define LINEAR     DT_OP_LINEAR
-#define BILINEAR   DT_OP_BILINEAR
-#define VIEW       DT_OP_VIEW
-#define NO_ATTR    0
-#define ROW(field) const dt_op dti_op_##field
+#define AXES         NULL /* what the axes say */
+#define INFER(f)     dti_##f##_infer
+#define SHARD(f)     dti_##f##_shard
+#define dti_none_cpu NULL
+#define ATTR(a)      sizeof(dti_##a##_attr)
+#define LINEAR       DT_OP_LINEAR
+#define BILINEAR     DT_OP_BILINEAR
+#define VIEW         DT_OP_VIEW
+#define EXACT        DT_OP_EXACT_PARTIAL
+#define MAXIMUM      DT_OP_REDUCE_MAX
+#define IN_PLACE     DT_OP_INPLACE_LAST
+#define ROW(row, axes, types, infer, shard, cpu, flags, bytes) \
+    const dt_op dti_op_##row = { #row, axes, types, infer, shard, dti_##cpu##_cpu, flags, bytes };
 
 /* clang-format off */
-/*                  name           axes                                 types      shape rule, sharding rule                CPU kernel           flags                attributes */
+/*  name         axes                          types     shape rule         sharding rule     CPU kernel  flags     attr */
 /* elementwise */
-ROW(add)        = { "add",         "..., ... -> ...",                   "FF>F",    BY_LETTERS,                              dti_add_cpu,         LINEAR,              NO_ATTR };
-ROW(mul)        = { "mul",         "..., ... -> ...",                   "FF>F",    BY_LETTERS,                              dti_mul_cpu,         BILINEAR,            NO_ATTR };
-ROW(silu)       = { "silu",        "... -> ...",                        "F>F",     BY_LETTERS,                              dti_silu_cpu,        0,                   NO_ATTR };
-ROW(gelu_new)   = { "gelu_new",    "... -> ...",                        "F>F",     BY_LETTERS,                              dti_gelu_new_cpu,    0,                   NO_ATTR };
-ROW(silu_mul)   = { "silu_mul",    "..., ... -> ...",                   "FF>F",    BY_LETTERS,                              dti_silu_mul_cpu,    0,                   NO_ATTR };
-ROW(cast)       = { "cast",        "... -> ...",                        "x>a",     BY_LETTERS,                              dti_cast_cpu,        0,                   sizeof(dti_dtype_attr) };
+ROW(add,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             add,        LINEAR,   0)
+ROW(mul,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             mul,        BILINEAR, 0)
+ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES,             silu,       0,        0)
+ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   0,        0)
+ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   0,        0)
+ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       0,        ATTR(dtype))
 /* products */
-ROW(linear)     = { "linear",      "...i, oi -> ...o",                  "FF>a",    BY_LETTERS,                              dti_linear_cpu,      BILINEAR,            sizeof(dti_dtype_attr) };
-ROW(linear_bias)= { "linear_bias", "...[i], o[i], o -> ...o",           "FFF>a",   BY_LETTERS,                              dti_linear_cpu,      0,                   sizeof(dti_dtype_attr) };
-ROW(add_bias)   = { "add_bias",    "...o, o -> ...o",                   "xF>a",    BY_LETTERS,                              dti_add_bias_cpu,    0,                   sizeof(dti_dtype_attr) };
+ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     BILINEAR, ATTR(dtype))
+ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     0,        ATTR(dtype))
+ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   0,        ATTR(dtype))
 /* norms */
-ROW(rms_norm)   = { "rms_norm",    "...[d], [d] -> ...[d]",             "FF>F",    BY_LETTERS,                              dti_rms_norm_cpu,    0,                   sizeof(dti_norm_attr) };
-ROW(layer_norm) = { "layer_norm",  "...[d], [d], [d] -> ...[d]",        "FFF>F",   BY_LETTERS,                              dti_layer_norm_cpu,  0,                   sizeof(dti_norm_attr) };
+ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,        ATTR(norm))
+ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,        ATTR(norm))
 /* embeddings and positions */
-ROW(embedding)  = { "embedding",   "..., vd -> ...d",                   "iF>F",    BY_LETTERS,                              dti_embedding_cpu,   DT_OP_EXACT_PARTIAL, NO_ATTR };
-ROW(rope_table) = { "rope_table",  "bt, [r] -> bt[q]",                  "if>a",    dti_rope_table_infer, NULL,              dti_rope_table_cpu,  0,                   sizeof(dti_rope_table_attr) };
-ROW(rope)       = { "rope",        "bth[e], bt[r] -> bth[e]",           "FF>F",    dti_rope_infer, NULL,                    dti_rope_cpu,        0,                   NO_ATTR };
+ROW(embedding,   "..., vd -> ...d",            "iF>F",   AXES,              AXES,             embedding,  EXACT,    0)
+ROW(rope_table,  "bt, [r] -> bt[q]",           "if>a",   INFER(rope_table), AXES,             rope_table, 0,        ATTR(rope_table))
+ROW(rope,        "bth[e], bt[r] -> bth[e]",    "FF>F",   INFER(rope),       AXES,             rope,       0,        0)
 /* attention */
-ROW(heads)      = { "heads",       "bth -> bth[e]",                     "F>F",     dti_heads_infer, dti_heads_shard,        NULL,                VIEW,                sizeof(dti_heads_attr) };
-ROW(unheads)    = { "unheads",     "bth[e] -> bth",                     "F>F",     dti_unheads_infer, dti_unheads_shard,    NULL,                VIEW,                NO_ATTR };
-ROW(kv_write)   = { "kv_write",    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]", "FiF>F", BY_LETTERS,                             dti_kv_write_cpu,    DT_OP_INPLACE_LAST,  NO_ATTR };
-ROW(attention)  = { "attention",   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]", "FFFi>F", dti_attention_infer, dti_attention_shard, dti_attention_cpu, 0,                sizeof(dti_attention_attr) };
+ROW(heads,       "bth -> bth[e]",              "F>F",    INFER(heads),      SHARD(heads),     none,       VIEW,     ATTR(heads))
+ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,     0)
+ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
+                                               "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE, 0)
+ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
+                                               "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,        ATTR(attention))
 /* rows and choices */
-ROW(slice)      = { "slice",       "... -> ...",                        "x>x",     dti_slice_infer, dti_slice_shard,        dti_slice_cpu,       LINEAR,              sizeof(dti_slice_attr) };
-ROW(argmax_key) = { "argmax_key",  "...v -> ...",                       "F>k",     BY_LETTERS,                              dti_argmax_key_cpu,  DT_OP_REDUCE_MAX,    NO_ATTR };
-ROW(argmax_id)  = { "argmax_id",   "... -> ...",                        "k>i",     BY_LETTERS,                              dti_argmax_id_cpu,   0,                   NO_ATTR };
+ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR,   ATTR(slice))
+ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,  0)
+ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,        0)
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
-    &dti_op_add,        &dti_op_mul,        &dti_op_silu,       &dti_op_gelu_new, &dti_op_silu_mul,
-    &dti_op_cast,       &dti_op_linear,     &dti_op_linear_bias, &dti_op_add_bias, &dti_op_rms_norm,
-    &dti_op_layer_norm, &dti_op_embedding,  &dti_op_rope_table, &dti_op_rope,     &dti_op_heads,
-    &dti_op_unheads,    &dti_op_kv_write,   &dti_op_attention,  &dti_op_slice,    &dti_op_argmax_key,
+    &dti_op_add,        &dti_op_mul,       &dti_op_silu,       &dti_op_gelu_new,
+    &dti_op_silu_mul,   &dti_op_cast,      &dti_op_linear,     &dti_op_linear_bias,
+    &dti_op_add_bias,   &dti_op_rms_norm,  &dti_op_layer_norm, &dti_op_embedding,
+    &dti_op_rope_table, &dti_op_rope,      &dti_op_heads,      &dti_op_unheads,
+    &dti_op_kv_write,   &dti_op_attention, &dti_op_slice,      &dti_op_argmax_key,
     &dti_op_argmax_id,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/blocks/attention.h"
 
-#include "dtensor/tensor_internal.h"
-#include "dtensor/tape.h"
+#include "dtensor/create.h"
 
 /* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
 static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor **out)
 {
-    const int64_t shape[] = { like->shape[0], capacity, like->shape[2], like->shape[3] };
+    const int64_t shape[] = { dt_tensor_extent(like, 0), capacity, dt_tensor_extent(like, 2),
+                              dt_tensor_extent(like, 3) };
 
-    return dti_tensor_create_exact(like->mesh, like->layout, like->local.dtype, shape, out);
+    return dti_tensor_create_exact(dt_tensor_mesh(like), dt_tensor_layout(like),
+                                   dt_tensor_dtype(like), shape, out);
 }
 
 static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the attention of every architecture here shares: remember keys and values, attend, join heads. */
+ * What the attention of every architecture here shares: remember keys and values, attend, join
+ * heads. */
 #ifndef DTI_BLOCK_ATTENTION_H
 #define DTI_BLOCK_ATTENTION_H
 

@@ -10,8 +10,8 @@ static dt_status read_llama3(const dti_json *scaling, int64_t max_positions, dti
 {
     DT_TRY(dti_json_number(scaling, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor));
     DT_TRY(dti_json_number(scaling, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor));
-    DT_TRY(dti_json_number_or(scaling, "original_max_position_embeddings", (double)max_positions, 1.0,
-                              1e12, &out->original_positions));
+    DT_TRY(dti_json_number_or(scaling, "original_max_position_embeddings", (double)max_positions,
+                              1.0, 1e12, &out->original_positions));
     if (out->high_freq_factor <= out->low_freq_factor) {
         const dti_json v = dti_json_get(scaling, "high_freq_factor");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
@@ -27,18 +27,20 @@ dt_status dti_rope_read(const dti_json *config, int64_t max_positions, dti_rope 
 
     *out = (dti_rope){ .type = DTI_ROPE_DEFAULT, .factor = 1.0 };
     DT_TRY(dti_json_object_or_none(config, "rope_parameters", &scaling));
-    DT_TRY(dti_json_number_or(dti_json_is_set(&scaling) ? &scaling : config, "rope_theta", 10000.0, 1.0,
-                              1e15, &out->theta));
-    if (!dti_json_is_set(&scaling)) DT_TRY(dti_json_object_or_none(config, "rope_scaling", &scaling));
+    DT_TRY(dti_json_number_or(dti_json_is_set(&scaling) ? &scaling : config, "rope_theta", 10000.0,
+                              1.0, 1e15, &out->theta));
+    if (!dti_json_is_set(&scaling))
+        DT_TRY(dti_json_object_or_none(config, "rope_scaling", &scaling));
     if (!dti_json_is_set(&scaling)) return DT_OK;
     type = dti_json_get(&scaling, "rope_type");
     if (!dti_json_is_set(&type)) type = dti_json_get(&scaling, "type");
     if (dti_json_is_set(&type)) DT_TRY(dti_json_as_string(&type, &name));
     if (strcmp(name, "default") == 0) return DT_OK;
     if (strcmp(name, "linear") != 0 && strcmp(name, "llama3") != 0)
-        return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
-                               "\"default\", \"linear\" or \"llama3\": other kinds of rotary scaling are "
-                               "not supported yet");
+        return dti_json_refuse(
+            &type, DT_ERR_UNSUPPORTED,
+            "\"default\", \"linear\" or \"llama3\": other kinds of rotary scaling are "
+            "not supported yet");
     DT_TRY(dti_json_number(&scaling, "factor", 1e-6, 1e6, &out->factor));
     out->type = DTI_ROPE_LINEAR;
     if (strcmp(name, "linear") == 0) return DT_OK;
@@ -46,7 +48,8 @@ dt_status dti_rope_read(const dti_json *config, int64_t max_positions, dti_rope 
     return read_llama3(&scaling, max_positions, out);
 }
 
-/* Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are blended. */
+/* Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are
+ * blended. */
 static float llama3(const dti_rope *rope, float inv)
 {
     const double two_pi = 6.283185307179586476925;

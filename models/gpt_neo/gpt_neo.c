@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GPT-Neo: LayerNorm, learned positions, biases, layers that alternate between global attention and a
- * local window, no scaling of scores.
- * D model width (heads * head_dim), F feed-forward width, V vocabulary, P positions. */
+ * GPT-Neo: LayerNorm, learned positions, biases, layers that alternate between global attention and
+ * a local window, no scaling of scores. D model width (heads * head_dim), F feed-forward width, V
+ * vocabulary, P positions. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,8 +51,10 @@ static dt_status read_group(gpt_neo *m, const dti_json *group, int64_t window, i
         for (size_t k = 0; k < dti_json_count(&names); k++, ++*n) {
             const dti_json name = dti_json_at(&names, k);
             if (*n >= m->info.n_layers)
-                return dti_json_refuse(group, DT_ERR_FORMAT, "for num_layers, %lld, in all: there are "
-                                       "more", (long long)m->info.n_layers);
+                return dti_json_refuse(group, DT_ERR_FORMAT,
+                                       "for num_layers, %lld, in all: there are "
+                                       "more",
+                                       (long long)m->info.n_layers);
             DT_TRY(read_window(&name, window, &m->blocks[*n].attention.window));
         }
     return DT_OK;
@@ -74,26 +76,33 @@ static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window
         DT_TRY(read_group(m, &group, window, &n));
     }
     if (n != m->info.n_layers)
-        return dti_json_refuse(&types, DT_ERR_FORMAT, "for num_layers, %lld, in all: there are %lld",
+        return dti_json_refuse(&types, DT_ERR_FORMAT,
+                               "for num_layers, %lld, in all: there are %lld",
                                (long long)m->info.n_layers, (long long)n);
     return DT_OK;
 }
 
 static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = {
-        .vocab = 50257, .hidden = 2048, .layers = 24, .heads = 16, .positions = 2048, .tied = true,
-        .layers_key = "num_layers", .heads_key = "num_heads"
-    };
+    static const dti_decoder_defaults defaults = { .vocab = 50257,
+                                                   .hidden = 2048,
+                                                   .layers = 24,
+                                                   .heads = 16,
+                                                   .positions = 2048,
+                                                   .tied = true,
+                                                   .layers_key = "num_layers",
+                                                   .heads_key = "num_heads" };
     gpt_neo *m = self;
     int64_t window;
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
     m->info = *info;
-    DT_CHECK(info->n_kv_heads == info->n_heads && info->head_dim * info->n_heads == info->hidden_size,
+    DT_CHECK(info->n_kv_heads == info->n_heads &&
+                 info->head_dim * info->n_heads == info->hidden_size,
              DT_ERR_FORMAT, "GPT-Neo: %lld heads of %lld do not make hidden_size %lld",
              (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
-    DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
+                           DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dti_json_int_or(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
     DT_TRY(dti_config_word(config, "activation_function", "gelu_new", "gelu_new"));

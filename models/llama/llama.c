@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Llama: the table of its layers, then what it computes.
- * D model width, Q = heads * head_dim, KV = kv heads * head_dim, F feed-forward width, V vocabulary. */
+ * D model width, Q = heads * head_dim, KV = kv heads * head_dim, F feed-forward width, V
+ * vocabulary. */
 #include "models/llama/llama.h"
 
 #include <stdio.h>
@@ -86,8 +87,8 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 }
 
 /* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const llama *m, const llama_block *b, dt_tape *t, const dti_pass *pass,
-                                dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+static dt_tensor *block_forward(const llama *m, const llama_block *b, dt_tape *t,
+                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
 {
     const int64_t e = m->info.head_dim;
 

@@ -30,10 +30,13 @@ typedef struct qwen3 {
 
 static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = {
-        .vocab = 151936, .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128,
-        .positions = 32768
-    };
+    static const dti_decoder_defaults defaults = { .vocab = 151936,
+                                                   .hidden = 4096,
+                                                   .layers = 32,
+                                                   .heads = 32,
+                                                   .kv_heads = 32,
+                                                   .head_dim = 128,
+                                                   .positions = 32768 };
     qwen3 *m = self;
     bool windowed;
 
@@ -43,7 +46,8 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
     DT_TRY(dti_json_bool_or(config, "use_sliding_window", false, &windowed));
-    DT_CHECK(!windowed, DT_ERR_UNSUPPORTED, "use_sliding_window is true: sliding windows of Qwen3 are "
+    DT_CHECK(!windowed, DT_ERR_UNSUPPORTED,
+             "use_sliding_window is true: sliding windows of Qwen3 are "
              "not supported yet");
     DT_TRY(dti_rope_read(config, info->max_positions, &m->rope));
     m->attention = dti_scaled_attention(info);
@@ -112,8 +116,8 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 }
 
 /* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const qwen3 *m, const qwen3_block *b, dt_tape *t, const dti_pass *pass,
-                                dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+static dt_tensor *block_forward(const qwen3 *m, const qwen3_block *b, dt_tape *t,
+                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
 {
     const int64_t e = m->info.head_dim;
 

@@ -83,7 +83,9 @@ DT_TEST(redistribute, every_move_keeps_the_global_value)
     static const shape_case cases[] = {
         { 2, { 4, 6 } }, { 2, { 5, 7 } }, { 2, { 1, 3 } }, { 3, { 3, 2, 5 } }, { 2, { 0, 4 } },
     };
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2", "dp=3,tp=2" };
+    static const char *const meshes[] = {
+        "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2", "dp=3,tp=2"
+    };
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (size_t c = 0; c < DT_COUNT(cases); c++)
@@ -114,7 +116,8 @@ DT_TEST(redistribute, units_and_shared_parts_move_exactly)
 
 static dt_status partial_is_refused(dt_mesh *mesh, const void *arg)
 {
-    const dt_placement whole = DT_REPLICATE, partial = DT_PARTIAL(DT_SUM), maximum = DT_PARTIAL(DT_MAX);
+    const dt_placement whole = DT_REPLICATE, partial = DT_PARTIAL(DT_SUM),
+                       maximum = DT_PARTIAL(DT_MAX);
     const int64_t shape[] = { 4, 4 };
     dt_status st = DT_OK;
     dt_tensor *x = NULL, *p = NULL, *y = NULL;
@@ -123,7 +126,8 @@ static dt_status partial_is_refused(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
     DT_EXPECT_TO(done, st, dt_redistribute(x, &partial, &y) == DT_ERR_LAYOUT && y == NULL,
                  "a whole value became Partial");
-    DT_TRY_TO(done, st, dt_from_local(mesh, &partial, DT_F32, 2, shape, dt_tensor_local(x)->data, &p));
+    DT_TRY_TO(done, st,
+              dt_from_local(mesh, &partial, DT_F32, 2, shape, dt_tensor_local(x)->data, &p));
     DT_EXPECT_TO(done, st, dt_redistribute(p, &maximum, &y) == DT_ERR_LAYOUT, "sum became max");
     DT_EXPECT_TO(done, st, dt_zeros(mesh, &partial, DT_F32, 2, shape, &y) == DT_ERR_LAYOUT,
                  "zeros were made Partial");
@@ -146,7 +150,10 @@ static dt_status reductions(dt_mesh *mesh, const void *arg)
     const int p = dt_mesh_n_ranks(mesh);
     const int64_t n = 5;
     const float want[] = { (float)(p * (p + 1)) / 2, (float)(p + 1) / 2, 1, (float)p,
-                           p == 1 ? 1 : p == 2 ? 2 : p == 3 ? 6 : 24 };
+                           p == 1   ? 1
+                           : p == 2 ? 2
+                           : p == 3 ? 6
+                                    : 24 };
 
     for (size_t k = 0; k < DT_COUNT(ops); k++) {
         const dt_placement partial = DT_PARTIAL(ops[k]);
@@ -191,9 +198,11 @@ static dt_status distributes(dt_mesh *mesh, const void *arg)
         const int me = dt_runtime_rank(dt_mesh_runtime(mesh));
         dt_status st = DT_OK;
         dt_tensor *x = NULL, *y = NULL;
-        DT_TRY_TO(done, st,
-                  dt_distribute(mesh, place, DT_F32, 2, shape,
-                                root == DT_EQUAL_COPIES || root == me ? full : NULL, root, &x));
+        DT_TRY_TO(
+            done, st,
+            dt_distribute(mesh, place, DT_F32, 2, shape,
+                          (dt_source){ root == DT_EQUAL_COPIES || root == me ? full : NULL, root },
+                          &x));
         DT_TRY_TO(done, st, dt_full_tensor(x, &y));
         DT_TRY_TO(done, st, dt_test_expect_arange(y));
     done:
@@ -233,7 +242,8 @@ static dt_status counts(dt_mesh *mesh, const void *arg)
         const int64_t calls = k == (int)c->kind ? c->calls : 0, bytes = calls ? c->bytes : 0;
         DT_EXPECT_TO(done, st, got.calls == calls && got.bytes == bytes,
                      "kind %d: %lld calls of %lld bytes, wanted %lld of %lld", k,
-                     (long long)got.calls, (long long)got.bytes, (long long)calls, (long long)bytes);
+                     (long long)got.calls, (long long)got.bytes, (long long)calls,
+                     (long long)bytes);
     }
 done:
     dt_tensor_release(&x);

@@ -37,11 +37,13 @@ static const row_case cases[] = {
     { .op = &dti_op_rms_norm,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_layer_norm,  .shape = { { 2, 3, 5 }, { 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_embedding,   .shape = { { 2, 3 }, { 7, 5 } }, .modulo = 7,         .accepted = 5 },
-    { .op = &dti_op_rope_table,  .shape = { { 2, 3 }, { 4 } }, .attr = { 0x3f80000000000000u | DT_F32 }, .modulo = 9, .accepted = 3 },
+    { .op = &dti_op_rope_table,  .shape = { { 2, 3 }, { 4 } },
+      .attr = { 0x3f80000000000000u | DT_F32 }, .modulo = 9, .accepted = 3 },
     { .op = &dti_op_rope,        .shape = { { 2, 3, 4, 8 }, { 2, 3, 8 } },             .accepted = 7 },
     { .op = &dti_op_heads,       .shape = { { 2, 3, 8 } }, .attr = { 2 },              .accepted = 3 },
     { .op = &dti_op_unheads,     .shape = { { 2, 3, 4, 2 } },                          .accepted = 4 },
-    { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } }, .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
+    { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } },
+      .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 2 },           .accepted = 4 },
     { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
 };
@@ -55,7 +57,8 @@ static int n_axes_of(const int64_t *shape)
     return n;
 }
 
-/* Operand i of a case, placed on every mesh dim as its digits say: 0 whole, 1 .. n cut, n + 1 terms. */
+/* Operand i of a case, placed on every mesh dim as its digits say: 0 whole, 1 .. n cut, n + 1
+ * terms. */
 static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_placement *place,
                               dt_tensor **out)
 {
@@ -76,17 +79,18 @@ static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_
         if (place[m].kind != DT_PLACE_PARTIAL || dt_mesh_dim_size(mesh, m) == 1) continue;
         partial = true;
         for (int64_t k = 0; k < n; k++)
-            values[k] = dt_mesh_coord(mesh, m) > 0 ? 0.25f
-                                                   : values[k] - 0.25f * (float)(dt_mesh_dim_size(mesh, m) - 1);
+            values[k] = dt_mesh_coord(mesh, m) > 0
+                            ? 0.25f
+                            : values[k] - 0.25f * (float)(dt_mesh_dim_size(mesh, m) - 1);
     }
     DT_TRY(dt_distribute(mesh, whole, ints ? DT_I32 : DT_F32, n_axes, c->shape[i],
-                         ints ? (const void *)ids : values, DT_EQUAL_COPIES, &x));
+                         (dt_source){ ints ? (const void *)ids : values, DT_EQUAL_COPIES }, &x));
     if (!partial) {
         *out = x;
         return DT_OK;
     }
-    const dt_status st = dt_from_local(mesh, place, DT_F32, n_axes, c->shape[i],
-                                       dt_tensor_local(x)->data, out);
+    const dt_status st =
+        dt_from_local(mesh, place, DT_F32, n_axes, c->shape[i], dt_tensor_local(x)->data, out);
     dt_tensor_release(&x);
     return st;
 }
@@ -113,8 +117,8 @@ static dt_status compare(const row_case *c, dt_tensor *got, dt_tensor *want)
         }
         const double a = (double)dti_load_f32(g->data, g->dtype, k);
         const double b = (double)dti_load_f32(w->data, w->dtype, k);
-        DT_EXPECT_TO(done, st, fabs(a - b) <= 2e-6 * (1.0 + fabs(b)), "%s: element %lld is %.9g, not %.9g",
-                     c->op->name, (long long)k, a, b);
+        DT_EXPECT_TO(done, st, fabs(a - b) <= 2e-6 * (1.0 + fabs(b)),
+                     "%s: element %lld is %.9g, not %.9g", c->op->name, (long long)k, a, b);
     }
 done:
     dt_tensor_release(&full);
@@ -220,7 +224,8 @@ DT_TEST(rows, every_row_has_a_case)
     /* kv_write changes its operand and argmax_id takes keys: both have tests of their own. */
     for (int i = 0; i < dti_op_table_size; i++) {
         bool found = dti_op_table[i] == &dti_op_kv_write || dti_op_table[i] == &dti_op_argmax_id;
-        for (size_t c = 0; c < DT_COUNT(cases); c++) found = found || cases[c].op == dti_op_table[i];
+        for (size_t c = 0; c < DT_COUNT(cases); c++)
+            found = found || cases[c].op == dti_op_table[i];
         DT_ASSERT(found);
     }
 }
@@ -238,8 +243,10 @@ DT_TEST(rows, malformed_letters_are_refused_where_they_go_wrong)
     dti_letters letters;
 
     DT_ASSERT_STATUS(dti_letters_parse("ab, bc", &letters), DT_ERR_ARG, "->");
-    DT_ASSERT_STATUS(dti_letters_parse("aB -> a", &letters), DT_ERR_ARG, "letter is expected at \"B");
+    DT_ASSERT_STATUS(dti_letters_parse("aB -> a", &letters), DT_ERR_ARG,
+                     "letter is expected at \"B");
     DT_ASSERT_STATUS(dti_letters_parse("a[b -> a", &letters), DT_ERR_ARG, "']'");
-    DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g -> a", &letters), DT_ERR_ARG, "operands");
+    DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g -> a", &letters), DT_ERR_ARG,
+                     "operands");
     DT_ASSERT_STATUS(dti_letters_parse("a -> a b", &letters), DT_ERR_ARG, "nothing is expected");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints made by Transformers: our logits and greedy tokens against its own, on 1 to 4 ranks, by
- * the measures of docs/numerics.md. tools/make_golden.py makes the fixtures. */
+ * Checkpoints made by Transformers: our logits and greedy tokens against its own, on 1 to 4 ranks,
+ * by the measures of docs/numerics.md. tools/make_golden.py makes the fixtures. */
 #include <dtensor/models.h>
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ static dt_status read_ids(const dti_st_file *file, const char *name, const dti_s
     const dti_st_entry *e = dti_st_find(file, name);
     int64_t ids[MAX_PROMPT];
 
-    DT_EXPECT(e != NULL && e->dtype == DT_I64 && e->shape[0] <= max && max <= MAX_PROMPT, "%s", name);
+    DT_EXPECT(e != NULL && e->dtype == DT_I64 && e->shape[0] <= max && max <= MAX_PROMPT, "%s",
+              name);
     DT_TRY(dti_st_read_slice(file, e, NULL, NULL, DT_I64, stage, ids));
     *n = e->shape[0];
     for (int64_t i = 0; i < *n; i++) to[i] = (int32_t)ids[i];
@@ -97,8 +98,8 @@ static dt_status judge_f32(const expected *x, const float *ours)
         worst = fmax(worst, fabs((double)ours[i] - x->f32[i]));
         largest = fmax(largest, fabs((double)x->f32[i]));
     }
-    DT_EXPECT(worst <= 1e-5 * largest, "max |ours - theirs| is %g of max |theirs| %g", worst / largest,
-              largest);
+    DT_EXPECT(worst <= 1e-5 * largest, "max |ours - theirs| is %g of max |theirs| %g",
+              worst / largest, largest);
     return DT_OK;
 }
 
@@ -133,7 +134,8 @@ static dt_status prompt_logits(dt_model *model, const expected *x, float *to)
     DT_TRY_TO(done, st, dt_tape_status(tape));
     DT_EXPECT_TO(done, st, dt_tensor_extent(logits, 2) == x->vocab, "vocabulary");
     DT_TRY_TO(done, st, dt_full_tensor(logits, &full));
-    dti_convert(to, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full), x->n_prompt * x->vocab);
+    dti_convert(to, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full),
+                x->n_prompt * x->vocab);
 done:
     dt_tensor_release(&full);
     dt_state_release(&state);
@@ -152,8 +154,7 @@ static dt_status check_greedy(dt_model *model, const expected *x)
     options.max_new_tokens = N_GREEDY;
     options.ignore_eos = true;
     DT_TRY(dt_state_create(model, 1, x->n_prompt + N_GREEDY, &state));
-    DT_TRY_TO(done, st,
-              dt_generate(model, state, x->prompt, x->n_prompt, &options, NULL, NULL, out, &n));
+    DT_TRY_TO(done, st, dt_generate(model, state, x->prompt, x->n_prompt, &options, out, &n));
     for (int i = 0; i < N_GREEDY; i++)
         DT_EXPECT_TO(done, st, out[i] == x->greedy[i], "token %d is %d, theirs is %d", i, out[i],
                      x->greedy[i]);
@@ -199,7 +200,8 @@ static void check_all(dt_dtype dtype, const char *isa)
             dt_status st;
             options.isa = isa;
             st = dt_test_run(&options, meshes[m], matches, &x);
-            if (st != DT_OK) dti_error_prefix("%s, %s, %s", fixtures[f], meshes[m], dt_dtype_name(dtype));
+            if (st != DT_OK)
+                dti_error_prefix("%s, %s, %s", fixtures[f], meshes[m], dt_dtype_name(dtype));
             DT_ASSERT_OK(st);
         }
         free_expected(&x);

@@ -46,8 +46,9 @@ dt_status dt_test_arange(dt_mesh *mesh, const dt_placement *place, dt_dtype dtyp
     DT_TRY_TO(done, st, dti_alloc_array((size_t)n, dt_dtype_size(dtype), &data));
     for (int64_t i = 0; i < n; i++) full[i] = term(mesh, place, (float)i);
     dti_convert(data, dtype, full, DT_F32, n);
-    DT_TRY_TO(done, st,
-              dt_distribute(mesh, whole, dtype, n_axes, shape, data, DT_EQUAL_COPIES, &x));
+    DT_TRY_TO(
+        done, st,
+        dt_distribute(mesh, whole, dtype, n_axes, shape, (dt_source){ data, DT_EQUAL_COPIES }, &x));
     if (partial)
         st = dt_from_local(mesh, given, dtype, n_axes, shape, dt_tensor_local(x)->data, out);
     else
@@ -67,8 +68,8 @@ dt_status dt_test_expect_arange(const dt_tensor *x)
     for (int a = 0; a < l->n_axes; a++)
         DT_EXPECT(l->shape[a] == dt_tensor_extent(x, a), "axis %d is not whole", a);
     for (int64_t i = 0; i < n; i++)
-        DT_EXPECT(dti_load_f32(l->data, l->dtype, i) == (float)i, "element %lld is %g", (long long)i,
-                  (double)dti_load_f32(l->data, l->dtype, i));
+        DT_EXPECT(dti_load_f32(l->data, l->dtype, i) == (float)i, "element %lld is %g",
+                  (long long)i, (double)dti_load_f32(l->data, l->dtype, i));
     return DT_OK;
 }
 

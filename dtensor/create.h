@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors as later rooms make them: with a layout that is interned already, and no bytes to copy.
+ */
+#ifndef DTI_CREATE_H
+#define DTI_CREATE_H
+
+#include <dtensor/tensor.h>
+
+#include "base/error.h"
+
+/* A tensor with uninitialised bytes from the pool. */
+dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                            const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* A zeroed tensor with an exact block of its own: weights and caches. */
+dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                                  const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* Takes over a reference of `x`; NULL after an error. */
+dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
+
+/* Latches the thread's error record, with the scopes' names before the message. Errors that this
+ * rank alone can have (memory, files, device, internal) free the other ranks. Returns NULL. */
+dt_tensor *dti_tape_latch(dt_tape *tape, dt_status status);
+
+#endif
