@@ -201,9 +201,8 @@ static dt_status missing(const dti_ckpt *ckpt, const char *name)
     DT_CHECK(similar == NULL, DT_ERR_FORMAT,
              "%s: tensor \"%s\" is missing; it has \"%s\", with another prefix", label, shown,
              dti_printable(similar ? similar : "", other, sizeof other));
-    DT_FAIL(DT_ERR_FORMAT,
-            "%s: tensor \"%s\" is missing; the weights are %zu tensors in %zu file%s", label, shown,
-            ckpt->n_tensors, ckpt->n_files, ckpt->n_files == 1 ? "" : "s");
+    DT_FAIL(DT_ERR_FORMAT, "%s: tensor \"%s\" is missing (tensors present: %zu)", label, shown,
+            ckpt->n_tensors);
 }
 
 dt_status dti_ckpt_need(const dti_ckpt *ckpt, const char *name, const dti_st_entry **out)

@@ -173,7 +173,8 @@ static dt_status read_range(const box *b, int64_t first, int64_t last, const dti
                             char *dst)
 {
     const int64_t out = (int64_t)dt_dtype_size(b->want);
-    const bool direct = b->piece * (int64_t)dt_dtype_size(b->entry->dtype) >= DIRECT_BYTES;
+    const int64_t bytes = b->piece * (int64_t)dt_dtype_size(b->entry->dtype);
+    const bool direct = bytes >= least(DIRECT_BYTES, (int64_t)stage->bytes);
 
     while (first < last) {
         const int64_t within = first % b->piece, from = first;
