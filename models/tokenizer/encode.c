@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The way of a text through the pipeline. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "models/tokenizer/tokenizer_internal.h"
+#include "models/tokenizer/word_cache.h"
+
+/* Offsets of symbols fit into 32 bits even where every byte becomes a character of two. */
+static const size_t max_text_bytes = (size_t)1 << 30;
+
+/* What one call needs. */
+typedef struct encoding {
+    const dt_tokenizer *tok;
+    bool parse_special;
+    dti_ids ids;
+    dti_normalizer_work normalizing;
+    dti_pre_walk cutting;
+    dti_word_cache cache;
+    dti_text chars; /* a word in byte-level characters */
+    dti_bpe_work merging;
+} encoding;
+
+static dt_status encode_new_word(encoding *e, const char *s, size_t n)
+{
+    if (e->tok->pre_tokenizers.byte_level_words) {
+        e->chars.bytes = 0;
+        DT_TRY(dti_text_append_bytes_as_chars(&e->chars, s, n));
+        s = e->chars.data;
+        n = e->chars.bytes;
+    }
+    return dti_bpe_encode(&e->tok->bpe, &e->merging, s, n, &e->ids);
+}
+
+/* Copies ids that are in the result already. */
+static dt_status repeat_ids(dti_ids *ids, size_t begin, size_t n)
+{
+    if (ids->capacity - ids->n < n)
+        DT_TRY(dti_grow((void **)&ids->data, &ids->capacity, ids->n + n, sizeof *ids->data));
+    memcpy(ids->data + ids->n, ids->data + begin, n * sizeof *ids->data);
+    ids->n += n;
+    return DT_OK;
+}
+
+static dt_status encode_word(void *arg, const char *s, size_t n)
+{
+    encoding *e = arg;
+    size_t begin, n_ids;
+    uint64_t hash;
+
+    if (n > DTI_CACHED_WORD_BYTES) return encode_new_word(e, s, n);
+    hash = dti_hash_bytes(s, n);
+    if (dti_word_cache_find(&e->cache, hash, s, n, &begin, &n_ids))
+        return repeat_ids(&e->ids, begin, n_ids);
+    begin = e->ids.n;
+    DT_TRY(encode_new_word(e, s, n));
+    return dti_word_cache_add(&e->cache, hash, s, n, begin, e->ids.n - begin);
+}
+
+/* A part of the text without added tokens of the raw kind: normalise it, cut out the other kind. */
+static dt_status encode_part(encoding *e, const char *s, size_t n, bool first)
+{
+    const dt_tokenizer *tok = e->tok;
+    const dti_added_token *token;
+    dti_added_walk walk;
+    size_t begin, end;
+
+    DT_TRY(dti_normalizers_run(&tok->normalizers, &e->normalizing, s, n, &s, &n));
+    DT_CHECK(n <= max_text_bytes, DT_ERR_UNSUPPORTED, "the normalised text is %zu bytes, at most %zu are supported",
+             n, max_text_bytes);
+    walk = dti_added_walk_in(&tok->added.normal, s, n, !e->parse_special);
+    do {
+        token = dti_added_next(&walk, &begin, &end);
+        DT_TRY(dti_pre_tokenize(&e->cutting,
+                                (dti_span){ s + begin, end - begin, first && begin == 0 }));
+        if (token != NULL) DT_TRY(dti_ids_append(&e->ids, &token->id, 1));
+    } while (token != NULL);
+    return DT_OK;
+}
+
+static dt_status encode_text(encoding *e, const char *s, size_t n)
+{
+    dti_added_walk walk = dti_added_walk_in(&e->tok->added.raw, s, n, !e->parse_special);
+    const dti_added_token *token;
+    size_t begin, end;
+
+    do {
+        token = dti_added_next(&walk, &begin, &end);
+        if (begin < end) DT_TRY(encode_part(e, s + begin, end - begin, begin == 0));
+        if (token != NULL) DT_TRY(dti_ids_append(&e->ids, &token->id, 1));
+    } while (token != NULL);
+    return DT_OK;
+}
+
+static void encoding_free(encoding *e)
+{
+    dti_normalizer_work_free(&e->normalizing);
+    dti_pre_walk_free(&e->cutting);
+    dti_word_cache_free(&e->cache);
+    dti_text_free(&e->chars);
+    dti_bpe_work_free(&e->merging);
+    dti_free(e->ids.data);
+}
+
+/* Broken UTF-8 is repaired in a copy. */
+static dt_status repair(const char **text, size_t *n, dti_text *copy)
+{
+    dti_utf8_repair r = { 0 };
+
+    if (dti_utf8_valid(*text, *n) == *n) return DT_OK;
+    DT_TRY(dti_utf8_push(&r, *text, *n, copy));
+    DT_TRY(dti_utf8_flush(&r, copy));
+    *text = copy->data;
+    *n = copy->bytes;
+    return DT_OK;
+}
+
+dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
+                              unsigned flags, int32_t **ids, size_t *n_ids)
+{
+    encoding e = { .tok = tok, .parse_special = (flags & DT_ENCODE_PARSE_SPECIAL) != 0 };
+    dti_text copy = { 0 };
+    dt_status st;
+
+    DT_CHECK(ids != NULL && n_ids != NULL, DT_ERR_ARG, "ids or n_ids is NULL");
+    *ids = NULL;
+    *n_ids = 0;
+    DT_CHECK(tok != NULL, DT_ERR_ARG, "tok is NULL");
+    DT_CHECK(text != NULL || n_bytes == 0, DT_ERR_ARG, "text is NULL");
+    DT_CHECK(flags <= (DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL), DT_ERR_ARG,
+             "flags %#x have a bit that is no DT_ENCODE_ flag", flags);
+    DT_CHECK(n_bytes <= max_text_bytes, DT_ERR_UNSUPPORTED,
+             "the text is %zu bytes, at most %zu are supported: encode it in parts", n_bytes, max_text_bytes);
+    if (n_bytes == 0) text = "";
+    e.cutting.all = &tok->pre_tokenizers;
+    e.cutting.word = encode_word;
+    e.cutting.arg = &e;
+
+    DT_TRY_TO(done, st, repair(&text, &n_bytes, &copy));
+    DT_TRY_TO(done, st, encode_text(&e, text, n_bytes));
+    DT_TRY_TO(done, st, dti_template_apply(&tok->around, (flags & DT_ENCODE_ADD_SPECIAL) != 0, &e.ids));
+    *n_ids = e.ids.n;
+    if (e.ids.n > 0) {
+        *ids = e.ids.data;
+        e.ids.data = NULL;
+    }
+done:
+    encoding_free(&e);
+    dti_text_free(&copy);
+    return st;
+}
+
+void dt_tokenizer_free(void *result)
+{
+    dti_free(result);
+}
