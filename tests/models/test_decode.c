@@ -143,7 +143,8 @@ static dt_status bad_input(dt_mesh *mesh, const void *arg)
     DT_TRY(load(mesh, "llama/uneven", &m));
     DT_EXPECT_TO(done, st, dt_state_create(m, 1, 129, &s) == DT_ERR_ARG && s == NULL, "capacity");
     DT_TRY_TO(done, st, dt_state_create(m, 1, 16, &s));
-    DT_EXPECT_TO(done, st, dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG, "20 tokens in 16");
+    DT_EXPECT_TO(done, st, dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG,
+                 "20 tokens in 16");
     o.max_new_tokens = 4;
     DT_EXPECT_TO(done, st, dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG && n == 0, "id");
     DT_EXPECT_TO(done, st, dt_generate(m, s, large, 0, &o, out, &n) == DT_ERR_ARG, "empty prompt");

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Styles: every built-in one gives the result of one rank and costs the collectives that its line
+ * names; the head rule; the registry; own styles that go wrong. */
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
+
+enum { IN = 7, OUT = 9, VOCAB = 11 };
+
+typedef struct style_case {
+    const char *style;
+    dt_layer_kind kind;
+    dt_placement input;
+    dt_comm_kind comm; /* one call of it on 2 ranks and more, none if calls is 0 */
+    int64_t calls;
+} style_case;
+
+/* clang-format off */
+static const style_case cases[] = {
+    { "colwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
+    { "colwise_gather_output", DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+    { "colwise_rep",           DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+    { "rowwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_SHARD, .axis = 1, .unit = 1, .replicas = 1 }, DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise_split_input",   DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise_rep",           DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "replicate",             DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 0 },
+    { "embedding_rowwise",     DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise",               DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "colwise",               DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
+    { "colwise_gather_output", DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+};
+/* clang-format on */
+
+static dt_status fill(dt_mesh *mesh, dt_layer *layer)
+{
+    float values[OUT * VOCAB];
+
+    for (int p = 0; p < dt_layer_n_params(layer); p++) {
+        const dt_param_info info = dt_layer_param_info(layer, p);
+        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
+        const dt_layout *layout = dt_layer_param_layout(layer, p);
+        dt_placement place[DT_MAX_DIMS];
+        dt_tensor *x = NULL;
+        dt_status st;
+        dt_test_random(values, OUT * VOCAB, (uint32_t)p + 7);
+        for (int m = 0; m < dt_mesh_n_dims(mesh); m++) place[m] = dt_layout_placement(layout, m);
+        DT_TRY(dt_distribute(mesh, place, DT_F32, info.n_axes, shape,
+                             (dt_source){ values, DT_EQUAL_COPIES }, &x));
+        st = dt_layer_set_param(layer, p, x);
+        dt_tensor_release(&x);
+        DT_TRY(st);
+    }
+    return DT_OK;
+}
+
+static dt_layer_spec spec_of(const style_case *c, const char *style)
+{
+    const bool linear = c->kind == DT_LAYER_LINEAR;
+
+    return (dt_layer_spec){ .name = "layer",
+                            .kind = c->kind,
+                            .axis = { { linear ? OUT : VOCAB, DT_UNIT_ROW },
+                                      { linear ? IN : OUT, DT_UNIT_ROW } },
+                            .bias = linear,
+                            .style = style };
+}
+
+/* The layer under `style`, gathered; with the tape's counters left behind. */
+static dt_status run(dt_mesh *mesh, const style_case *c, const char *style, dt_tape *t,
+                     dt_tensor **out)
+{
+    const int64_t shape[] = { 4, IN }, n_ids = 4;
+    const int32_t ids[] = { 0, 10, 5, 3 };
+    const dt_placement whole = DT_REPLICATE;
+    const dt_layer_spec spec = spec_of(c, style);
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL, *y;
+    dt_status st = DT_OK;
+    float values[4 * IN];
+
+    dt_test_random(values, 4 * IN, 3);
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0)));
+    if (c->kind == DT_LAYER_LINEAR)
+        DT_TRY_TO(done, st,
+                  dt_distribute(mesh, strcmp(style, "replicate") == 0 ? &whole : &c->input, DT_F32,
+                                2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    else
+        DT_TRY_TO(done, st,
+                  dt_distribute(mesh, &whole, DT_I32, 1, &n_ids,
+                                (dt_source){ ids, DT_EQUAL_COPIES }, &x));
+    y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_full_tensor(y, out));
+done:
+    dt_tensor_release(&x);
+    dt_layers_release(&layers);
+    return st;
+}
+
+static dt_status equals_one_rank(dt_mesh *mesh, const void *arg)
+{
+    const style_case *c = arg;
+    dt_tensor *got = NULL, *want = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, run(mesh, c, "replicate", t, &want));
+    DT_TRY_TO(done, st, run(mesh, c, c->style, t, &got));
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        const int64_t calls = k == (int)c->comm && dt_mesh_n_ranks(mesh) > 1 ? c->calls : 0;
+        DT_EXPECT_TO(done, st, dt_tape_comm(t, (dt_comm_kind)k).calls == calls,
+                     "%s: %lld collectives of kind %d, not %lld", c->style,
+                     (long long)dt_tape_comm(t, (dt_comm_kind)k).calls, k, (long long)calls);
+    }
+    for (int i = 0; i < 4 * OUT; i++) {
+        const float a = ((const float *)dt_tensor_local(got)->data)[i];
+        const float b = ((const float *)dt_tensor_local(want)->data)[i];
+        DT_EXPECT_TO(done, st, fabsf(a - b) <= 1e-6f * (1 + fabsf(b)),
+                     "%s: element %d is %g, not %g", c->style, i, (double)a, (double)b);
+    }
+done:
+    dt_tensor_release(&got);
+    dt_tensor_release(&want);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(styles, every_style_gives_the_result_of_one_rank_at_its_price)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t c = 0; c < DT_COUNT(cases); c++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++)
+            dt_test_on_ranks(meshes[m], equals_one_rank, &cases[c]);
+}
+
+DT_TEST(styles, heads_are_cut_by_the_head_rule)
+{
+    const dt_axis q = { 0, DT_UNIT_HEADS }, kv = { 0, DT_UNIT_KV_HEADS };
+    const struct {
+        int64_t heads, kv;
+        int parts;
+        int64_t q_unit; /* in heads */
+        dt_place_kind kv_kind;
+        int kv_replicas;
+    } rule[] = {
+        { 8, 8, 4, 1, DT_PLACE_SHARD, 1 },     /* one kv head per query head */
+        { 8, 2, 2, 4, DT_PLACE_SHARD, 1 },     /* whole groups of four */
+        { 6, 2, 3, 1, DT_PLACE_REPLICATE, 0 }, /* 2 kv heads do not divide 3 ranks */
+        { 8, 2, 4, 1, DT_PLACE_SHARD, 2 },     /* two ranks share a kv head */
+        { 6, 2, 4, 1, DT_PLACE_REPLICATE, 0 }, /* 4 ranks do not divide 6 heads */
+        { 5, 5, 3, 1, DT_PLACE_SHARD, 1 },     /* uneven: 2, 2, 1 */
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rule); i++) {
+        const dt_head_counts heads = { rule[i].heads, rule[i].kv, 16 };
+        const dt_placement p = dt_cut_axis(&q, &heads, 0, rule[i].parts);
+        const dt_placement k = dt_cut_axis(&kv, &heads, 0, rule[i].parts);
+        DT_ASSERT_EQ_INT(p.unit, 16 * rule[i].q_unit);
+        DT_ASSERT_EQ_INT(k.kind, rule[i].kv_kind);
+        if (k.kind != DT_PLACE_SHARD) continue;
+        DT_ASSERT_EQ_INT(k.unit, 16);
+        DT_ASSERT_EQ_INT(k.replicas, rule[i].kv_replicas);
+    }
+}
+
+static dt_status partial_param(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+{
+    (void)s, (void)p, (void)n;
+    *out = DT_PARTIAL(DT_SUM);
+    return DT_OK;
+}
+
+static dt_status axis_seven(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+{
+    (void)s, (void)p, (void)n;
+    *out = DT_SHARD(7);
+    return DT_OK;
+}
+
+static dt_status refuses(const dt_style *s, const dt_layer *layer, int n_parts)
+{
+    (void)s, (void)layer;
+    return dt_fail(DT_ERR_LAYOUT, "%d ranks are too many", n_parts);
+}
+
+static dt_status registry(dt_mesh *mesh, const void *arg)
+{
+    dt_style style = { .size = sizeof(dt_style), .partition_param = partial_param };
+    dt_layer_spec spec = { .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } } };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+    const dt_style *found;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_style_find(rt, "nope", &found), DT_ERR_ARG,
+                     "colwise, colwise_gather_output");
+    DT_EXPECT_STATUS(dt_style_register(rt, "colwise", &style), DT_ERR_ARG, "registered already");
+    DT_EXPECT_STATUS(dt_style_register(rt, "colwise_rep", &style), DT_ERR_ARG, "another name");
+    DT_EXPECT_STATUS(dt_style_register(rt, "", &style), DT_ERR_ARG, "needs a name");
+    style.size = 3;
+    DT_EXPECT_STATUS(dt_style_register(rt, "mine", &style), DT_ERR_ARG, "size is 3");
+    style.size = sizeof style;
+    DT_TRY(dt_style_register(rt, "partial", &style));
+    style.partition_param = axis_seven;
+    DT_TRY(dt_style_register(rt, "seven", &style));
+    style.validate = refuses;
+    DT_TRY(dt_style_register(rt, "never", &style));
+    spec.style = "partial";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "makes a.b.weight Partial");
+    spec.style = "seven";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "a.b.weight");
+    spec.style = "never";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "\"never\" refuses a.b: 2 ranks are too many");
+    DT_EXPECT(layers == NULL, "nothing is left behind");
+    return DT_OK;
+}
+
+DT_TEST(styles, the_registry_and_wrong_styles_are_refused_by_name)
+{
+    dt_test_on_ranks("tp=2", registry, NULL);
+}
