@@ -31,18 +31,33 @@ int dti_mesh_fiber(const dt_mesh *mesh, uint32_t dims, const int *coord, int *wo
     }
 }
 
+/* "dp,tp": what errors call the communicator. Cut off if it is long. */
+static void name_of(const dt_mesh *mesh, uint32_t dims, char *name, size_t bytes)
+{
+    size_t used = 0;
+
+    name[0] = '\0';
+    for (int d = 0; d < mesh->n_dims && used < bytes; d++) {
+        int n;
+        if ((dims >> d & 1u) == 0) continue;
+        n = snprintf(name + used, bytes - used, "%s%s", used ? "," : "", mesh->names[d]);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
 /* Names to bits; they have to be distinct and in mesh order. */
 static dt_status find_dims(const dt_mesh *mesh, const char *const *names, int n_names,
                            uint32_t *dims)
 {
+    char known[DT_MAX_DIMS * DT_DIM_NAME_BYTES];
     int last = -1;
 
     *dims = 0;
+    name_of(mesh, ~0u, known, sizeof known);
     for (int i = 0; i < n_names; i++) {
         const int dim = dt_mesh_find_dim(mesh, names[i]);
-        DT_CHECK(dim >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"; its dims are \"%s\"%s",
-                 names[i] ? names[i] : "(null)", mesh->names[0],
-                 mesh->n_dims > 1 ? " and others" : "");
+        DT_CHECK(dim >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"; it has \"%s\"",
+                 names[i] ? names[i] : "(null)", known);
         DT_CHECK(dim != last, DT_ERR_ARG, "dim \"%s\" is named twice", names[i]);
         DT_CHECK(dim > last, DT_ERR_ARG,
                  "dim \"%s\" comes before \"%s\" in the mesh; name dims from the outermost on",
@@ -89,20 +104,6 @@ dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt
     else
         DT_TRY(make_slice(mesh, dims, out));
     return DT_OK;
-}
-
-/* "dp,tp": what errors call the communicator. Cut off if it is long. */
-static void name_of(const dt_mesh *mesh, uint32_t dims, char *name, size_t bytes)
-{
-    size_t used = 0;
-
-    name[0] = '\0';
-    for (int d = 0; d < mesh->n_dims && used < bytes; d++) {
-        int n;
-        if ((dims >> d & 1u) == 0) continue;
-        n = snprintf(name + used, bytes - used, "%s%s", used ? "," : "", mesh->names[d]);
-        used += n > 0 ? (size_t)n : 0;
-    }
 }
 
 dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)

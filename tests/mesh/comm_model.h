@@ -5,6 +5,8 @@
 #ifndef TESTS_COMM_MODEL_H
 #define TESTS_COMM_MODEL_H
 
+#include <dtensor/mesh.h>
+
 #include "mesh/comm/comm.h"
 
 typedef struct comm_case {
@@ -33,6 +35,9 @@ dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t) DT
 dt_status comm_trial_finish(dti_comm *c, comm_trial *t) DT_MUST_USE; /* waits, compares, frees */
 dt_status comm_trial_run(dti_comm *c, const comm_case *kase) DT_MUST_USE;
 void comm_trial_free(comm_trial *t); /* after a failure, when no operation is under way */
+
+/* Random cases on all communicators of the mesh, many under way, waited for in any order. */
+dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps) DT_MUST_USE;
 
 /* Pseudo-random bits of three numbers. */
 uint64_t comm_hash(uint64_t a, uint64_t b, uint64_t c);

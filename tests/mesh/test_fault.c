@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank that fails frees the others: every operation, every rank, and no memory read after it was
+ * given back (which the sanitizer builds see). */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/sync.h"
+#include "mesh/runtime.h"
+#include "tests/mesh/comm_model.h"
+#include "tests/support/dt_test.h"
+
+enum { MAX_RANKS = 8, QUICK_MS = 5000 };
+
+/* What each rank saw, written by itself. */
+typedef struct outcome {
+    dt_status status;
+    char message[DT_ERROR_MESSAGE_BYTES];
+} outcome;
+
+typedef struct scene {
+    const char *spec;
+    dti_comm_op op;
+    int culprit;
+    dt_status (*play)(struct scene *s, dt_mesh *mesh, dti_comm *c);
+    outcome seen[MAX_RANKS];
+} scene;
+
+static dt_status scene_main(dt_runtime *rt, void *arg)
+{
+    scene *s = arg;
+    outcome *o = &s->seen[dt_runtime_rank(rt)];
+    dt_mesh *mesh = NULL;
+    dti_comm *c = NULL;
+
+    DT_TRY(dt_mesh_create(rt, s->spec, &mesh));
+    o->status = dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &c);
+    if (o->status == DT_OK) o->status = s->play(s, mesh, c);
+    (void)snprintf(o->message, sizeof o->message, "%s",
+                   o->status == DT_OK ? "" : dt_last_error()->message);
+    dt_mesh_release(&mesh);
+    return o->status;
+}
+
+/* Runs the scene, which has to end soon. */
+static dt_status run_scene(scene *s, const char *fault, int64_t timeout_ms)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    const int64_t begin = dti_now_ns();
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int sizes[DT_MAX_DIMS], n_dims;
+    dt_status st;
+
+    DT_ASSERT_OK(dt_mesh_parse(s->spec, &n_dims, names, sizes, &o.n_ranks));
+    o.fault = fault;
+    o.timeout_ms = timeout_ms;
+    st = dt_run(&o, scene_main, s);
+    DT_ASSERT(dti_now_ns() - begin < (int64_t)QUICK_MS * 1000000);
+    return st;
+}
+
+static void assert_contains(const char *message, const char *part)
+{
+    if (strstr(message, part) == NULL)
+        dt_test_fail(__FILE__, __LINE__, "\"%s\" is not in \"%s\"", part, message);
+}
+
+/* --- injected faults ---------------------------------------------------------------------------
+ */
+
+static dt_status three_times(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    (void)mesh;
+    for (uint32_t i = 0; i < 3; i++)
+        DT_TRY(comm_trial_run(c, &(comm_case){ .op = s->op, .n = 200, .salt = i }));
+    return DT_OK;
+}
+
+static void inject(const char *spec, int n_ranks, dti_comm_op op, int culprit)
+{
+    scene s = { .spec = spec, .op = op, .culprit = culprit, .play = three_times };
+    const char *name = dti_comm_op_name(op);
+    char fault[64], named[64], culprit_text[32];
+
+    if (op == DTI_COMM_RECV) s.op = DTI_COMM_SEND; /* the case does both */
+    (void)snprintf(fault, sizeof fault, "rank=%d,op=%s,call=2", culprit, name);
+    (void)snprintf(named, sizeof named, "a fault was injected on rank %d", culprit);
+    (void)snprintf(culprit_text, sizeof culprit_text, "rank %d: %s", culprit, name);
+    DT_ASSERT_STATUS(run_scene(&s, fault, 20000), DT_ERR_COMM, named);
+    DT_ASSERT_EQ_INT(dt_last_error()->rank, culprit);
+    for (int r = 0; r < n_ranks; r++) {
+        if (r == culprit || s.seen[r].status == DT_OK) continue;
+        DT_ASSERT_EQ_INT(s.seen[r].status, DT_ERR_COMM);
+        assert_contains(s.seen[r].message, "was cut short by");
+        assert_contains(s.seen[r].message, culprit_text);
+        assert_contains(s.seen[r].message, "\"tp\"");
+    }
+}
+
+DT_TEST(fault, every_operation_on_every_rank_ends_all_ranks_with_the_culprit_named)
+{
+    static const char *const specs[] = { "tp=2", "tp=3", "tp=8" };
+    static const int sizes[] = { 2, 3, 8 };
+
+    for (size_t i = 0; i < DT_COUNT(specs); i++)
+        for (int op = 0; op < DTI_COMM_N_OPS; op++)
+            for (int culprit = 0; culprit < sizes[i]; culprit++)
+                inject(specs[i], sizes[i], (dti_comm_op)op, culprit);
+}
+
+static dt_status random_play(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    (void)c;
+    return comm_random_steps(mesh, (uint64_t)s->culprit * 977, 150);
+}
+
+DT_TEST(fault, random_interleavings_end_and_free_their_buffers)
+{
+    static const char *const specs[] = { "a=2", "a=3", "a=2,b=2", "a=2,b=2,c=2" };
+
+    for (int i = 0; i < 60; i++) {
+        const uint64_t h = comm_hash((uint64_t)i, 3, 3);
+        scene s = { .spec = specs[i % 4], .culprit = i, .play = random_play };
+        char fault[64], named[64];
+        (void)snprintf(fault, sizeof fault, "rank=%d,call=%d", (int)(h % 2),
+                       1 + (int)((h >> 8) % 80));
+        (void)snprintf(named, sizeof named, "a fault was injected on rank %d", (int)(h % 2));
+        DT_ASSERT_STATUS(run_scene(&s, fault, 20000), DT_ERR_COMM, named);
+    }
+}
+
+/* --- ranks that fail by themselves -------------------------------------------------------------
+ */
+
+static dt_status out_of_memory(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    (void)mesh;
+    DT_TRY(dti_barrier(c));
+    if (c->rank == s->culprit) DT_FAIL(DT_ERR_MEMORY, "4096 bytes could not be allocated");
+    return comm_trial_run(c, &(comm_case){ .op = s->op, .n = 100, .root = s->culprit });
+}
+
+DT_TEST(fault, the_record_of_the_failing_rank_is_that_of_the_run)
+{
+    for (int culprit = 0; culprit < 3; culprit++) {
+        scene s = { "tp=3", DTI_COMM_ALL_GATHER, culprit, out_of_memory, { { DT_OK, "" } } };
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_MEMORY,
+                         "4096 bytes could not be allocated");
+        DT_ASSERT_EQ_INT(dt_last_error()->rank, culprit);
+        for (int r = 0; r < 3; r++) {
+            if (r == culprit) continue;
+            DT_ASSERT_EQ_INT(s.seen[r].status, DT_ERR_COMM);
+            assert_contains(s.seen[r].message, "on \"tp\" was cut short by rank");
+            assert_contains(s.seen[r].message, "4096 bytes could not be allocated");
+        }
+    }
+}
+
+/* The culprit starts operations, fails before waiting, and gives the buffers back at once. */
+static dt_status free_while_read(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    const int64_t n = 1 << 21;
+    const bool culprit = c->rank == s->culprit;
+    dt_status st = DT_OK;
+    float *x = NULL, *y = NULL;
+    dti_comm_request r = { 0 };
+
+    (void)mesh;
+    DT_TRY(dti_big_alloc((size_t)n * 4, (void **)&x));
+    DT_TRY_TO(done, st, dti_big_alloc((size_t)n * 4, (void **)&y));
+    r.call = (dti_comm_call){ .op = DTI_COMM_ALL_REDUCE, .send = x, .recv = y, .counts = &n };
+    DT_TRY_TO(done, st, dti_comm_start(c, &r));
+    if (culprit) {
+        while (dti_now_ns() % 7 != 0) { /* the others are somewhere in their copies */
+        }
+        st = dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "a disk went away");
+        dti_runtime_abort(dt_mesh_runtime(mesh));
+        goto done;
+    }
+    DT_TRY_TO(done, st, dti_comm_wait(c, &r));
+done:
+    dti_big_free(x, (size_t)n * 4);
+    dti_big_free(y, (size_t)n * 4);
+    return st;
+}
+
+DT_TEST(fault, buffers_can_be_freed_once_abort_has_returned)
+{
+    for (int i = 0; i < 20; i++) {
+        scene s = {
+            i % 2 ? "tp=2" : "tp=4", DTI_COMM_BARRIER, i % 2, free_while_read, { { DT_OK, "" } }
+        };
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_IO, "a disk went away");
+    }
+}
+
+/* --- ranks that leave ---------------------------------------------------------------------------
+ */
+
+static dt_status leave_early(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    (void)mesh;
+    DT_TRY(dti_barrier(c));
+    if (c->rank == s->culprit) return DT_OK;
+    return comm_trial_run(c, &(comm_case){ .op = s->op, .n = 100, .root = s->culprit });
+}
+
+DT_TEST(fault, a_rank_that_returns_early_is_named)
+{
+    for (int op = 0; op < DTI_COMM_RECV; op++)
+        for (int culprit = 0; culprit < 3; culprit++) {
+            scene s = { "tp=3", (dti_comm_op)op, culprit, leave_early, { { DT_OK, "" } } };
+            char named[64];
+            (void)snprintf(named, sizeof named, "rank %d has left", culprit);
+            DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_COMM, named);
+            if (op != DTI_COMM_SEND) /* the case waits for either end first */
+                assert_contains(dt_last_error()->message, dti_comm_op_name((dti_comm_op)op));
+            DT_ASSERT_EQ_INT(s.seen[culprit].status, DT_OK);
+        }
+}
+
+static dt_status end_the_thread(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    DT_TRY(dti_barrier(c));
+    if (c->rank == s->culprit) {
+        dt_mesh_release(&mesh);
+        pthread_exit(NULL);
+    }
+    return dti_barrier(c);
+}
+
+DT_TEST(fault, a_rank_whose_thread_ends_is_named)
+{
+    scene s = { "tp=3", DTI_COMM_BARRIER, 2, end_the_thread, { { DT_OK, "" } } };
+
+    DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_COMM,
+                     "rank 2 has left: its thread ended inside rank_main");
+    assert_contains(s.seen[0].message, "on \"tp\" was cut short by rank 2");
+}
+
+static dt_status leave_under_way(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    static const int64_t one = 1;
+    float x[2] = { 0 };
+    dti_comm_request r = {
+        .call = { .op = DTI_COMM_ALL_REDUCE, .send = &x[0], .recv = &x[1], .counts = &one }
+    };
+
+    (void)mesh;
+    if (c->rank != s->culprit) return dti_all_reduce(c, x, x, 2, DT_F32, DT_SUM);
+    r.call.counts = &one;
+    DT_TRY(dti_comm_start(c, &r));
+    (void)usleep(1000);
+    return DT_OK;
+}
+
+DT_TEST(fault, a_rank_must_wait_for_what_it_started)
+{
+    scene s = { "tp=2", DTI_COMM_BARRIER, 1, leave_under_way, { { DT_OK, "" } } };
+    const dt_status st = run_scene(&s, NULL, 20000);
+
+    DT_ASSERT(st == DT_ERR_ARG); /* counts differ as well: either rank may see its mistake first */
+}
+
+/* --- ranks that never come ----------------------------------------------------------------------
+ */
+
+static dt_status come_late(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    (void)mesh;
+    DT_TRY(dti_barrier(c));
+    if (c->rank == s->culprit) (void)usleep(300 * 1000);
+    return comm_trial_run(c, &(comm_case){ .op = s->op, .n = 100, .root = s->culprit });
+}
+
+DT_TEST(fault, the_deadline_names_rank_operation_number_and_communicator)
+{
+    for (int op = 0; op < DTI_COMM_RECV; op++) {
+        scene s = { "tp=3", (dti_comm_op)op, 1, come_late, { { DT_OK, "" } } };
+        char named[128];
+        (void)snprintf(named, sizeof named, "%s #%d on \"tp\": rank 1 has not arrived after 60 ms",
+                       dti_comm_op_name((dti_comm_op)op), op == DTI_COMM_SEND ? 1 : 2);
+        if (op == DTI_COMM_SEND) { /* who waits for whom depends on the order of the two ends */
+            DT_ASSERT_STATUS(run_scene(&s, NULL, 60), DT_ERR_COMM, "has not arrived after 60 ms");
+            continue;
+        }
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 60), DT_ERR_COMM, named);
+        assert_contains(s.seen[1].message, "was cut short by rank 1: it has not arrived at");
+    }
+}
+
+/* --- ranks that disagree ------------------------------------------------------------------------
+ */
+
+static dt_status disagree(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    float x[8] = { 0 }, y[64];
+    int64_t counts[] = { 8, 8, 8 };
+
+    (void)mesh;
+    if (c->rank != s->culprit) return dti_all_reduce(c, x, y, 8, DT_F32, DT_SUM);
+    if (s->op == DTI_COMM_ALL_GATHER) return dti_all_gather(c, x, y, counts, NULL, DT_F32);
+    if (s->op == DTI_COMM_BROADCAST) return dti_broadcast(c, x, 8, DT_F32, 0);
+    if (s->op == DTI_COMM_BARRIER) return dti_barrier(c);
+    return dti_all_reduce(c, x, y, 7, DT_F32, DT_SUM);
+}
+
+DT_TEST(fault, different_calls_are_refused)
+{
+    static const dti_comm_op ops[] = { DTI_COMM_ALL_GATHER, DTI_COMM_BROADCAST, DTI_COMM_BARRIER,
+                                       DTI_COMM_ALL_REDUCE };
+
+    for (size_t i = 0; i < DT_COUNT(ops); i++) {
+        scene s = { "tp=3", ops[i], 1, disagree, { { DT_OK, "" } } };
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_ARG,
+                         "issue the same operations in the same order");
+    }
+}
+
+/* --- the text of faults --------------------------------------------------------------------------
+ */
+
+DT_TEST(fault, the_text_is_parsed)
+{
+    dti_fault f;
+
+    DT_ASSERT_OK(dti_fault_parse("rank=1,op=all_reduce,call=3", &f));
+    DT_ASSERT_EQ_INT(f.rank, 1);
+    DT_ASSERT_EQ_INT(f.op, DTI_COMM_ALL_REDUCE);
+    DT_ASSERT_EQ_INT(f.call, 3);
+    DT_ASSERT_OK(dti_fault_parse("op=any,rank=0", &f));
+    DT_ASSERT_EQ_INT(f.op, -1);
+    DT_ASSERT_EQ_INT(f.call, 1);
+    DT_ASSERT_STATUS(dti_fault_parse("", &f), DT_ERR_ARG, "\"\" is not understood");
+    DT_ASSERT_STATUS(dti_fault_parse("op=all_reduce", &f), DT_ERR_ARG, "names no rank");
+    DT_ASSERT_STATUS(dti_fault_parse("rank=1,op=allreduce", &f), DT_ERR_ARG, "\"op=allreduce\"");
+    DT_ASSERT_STATUS(dti_fault_parse("rank=1,call=0", &f), DT_ERR_ARG, "\"call=0\"");
+    DT_ASSERT_STATUS(dti_fault_parse("rank=-1", &f), DT_ERR_ARG, "\"rank=-1\"");
+    DT_ASSERT_STATUS(dti_fault_parse("rank=1,", &f), DT_ERR_ARG, "\"\" is not understood");
+    DT_ASSERT_STATUS(dti_fault_parse("rank=99999999999999999999", &f), DT_ERR_ARG, "rank=9");
+}
