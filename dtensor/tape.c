@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/ops/cache.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -21,6 +22,7 @@ dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
     t->rt = rt;
     t->n_scopes = 1;
     DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
+    DT_TRY_TO(fail, st, dti_op_cache_of(rt, &t->ops));
     dti_runtime_count(rt, 1);
     *out = t;
     return DT_OK;

@@ -19,6 +19,7 @@ typedef struct dti_scope {
 struct dt_tape {
     dt_runtime *rt;
     dti_device *device;
+    struct dti_op_cache *ops; /* decisions of this rank */
     dt_status status;
     dt_moves moves;
     int n_scopes;

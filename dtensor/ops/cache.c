@@ -62,16 +62,19 @@ void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
     if (misses != NULL) *misses = there ? c->misses : 0;
 }
 
-uint64_t dti_op_key_hash(const dti_op_key *key)
+static uint64_t mix(uint64_t h, uint64_t word)
 {
-    enum { WORDS = sizeof *key / sizeof(uint64_t) };
-    uint64_t words[WORDS], h = 0x9e3779b97f4a7c15u;
+    h = (h ^ word) * 0xff51afd7ed558ccdu;
+    return h ^ h >> 32;
+}
 
-    memcpy(words, key, sizeof words);
-    for (int i = 0; i < WORDS; i++) {
-        h = (h ^ words[i]) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
+/* Only what a call of n operands can differ in; the rest of the key is zero. */
+uint64_t dti_op_key_hash(const dti_op_key *key, int n)
+{
+    uint64_t h = mix((uint64_t)(uintptr_t)key->op, (uint64_t)(uintptr_t)key->mesh ^ key->dtypes);
+
+    for (int i = 0; i < n; i++) h = mix(h, (uint64_t)(uintptr_t)key->in[i]);
+    for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = mix(h, key->attr[i / 8]);
     return h;
 }
 

@@ -50,7 +50,7 @@ typedef struct dti_op_cache {
 
 dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out) DT_MUST_USE; /* DTI_SLOT_OPS */
 
-uint64_t dti_op_key_hash(const dti_op_key *key);
+uint64_t dti_op_key_hash(const dti_op_key *key, int n);
 
 /* The decision for `key`, or NULL. */
 dti_decision *dti_op_cache_find(dti_op_cache *cache, const dti_op_key *key, uint64_t hash);

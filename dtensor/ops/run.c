@@ -24,10 +24,11 @@ static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const 
     if (attr != NULL) memcpy(key->attr, attr, op->attr_bytes);
 }
 
-static dt_status look_up(dt_tape *t, dti_op_cache *cache, const dti_op_key *key,
-                         dt_tensor *const *in, int n, dti_decision **out)
+static dt_status look_up(dt_tape *t, const dti_op_key *key, dt_tensor *const *in, int n,
+                         dti_decision **out)
 {
-    const uint64_t hash = dti_op_key_hash(key);
+    dti_op_cache *cache = t->ops;
+    const uint64_t hash = dti_op_key_hash(key, n);
     dti_decision *d = dti_op_cache_find(cache, key, hash);
 
     cache->calls++;
@@ -166,14 +167,12 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
                        dt_tensor **out)
 {
     const dti_op_memo *shapes = NULL;
-    dti_op_cache *cache;
     dti_decision *d = NULL;
     dti_op_key key;
     dt_status st;
 
-    DT_TRY(dti_op_cache_of(t->rt, &cache));
     make_key(op, attr, n, in, &key);
-    DT_TRY(look_up(t, cache, &key, in, n, &d));
+    DT_TRY(look_up(t, &key, in, n, &d));
     DT_TRY(shapes_of(d, in, n, &shapes));
     if (d->wants_moves) DT_TRY(move_operands(t, d, n, in));
     DT_TRY(make_result(d, shapes, in, n, out));
