@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the commands share: their arguments, where they talk, and the row that each of them adds to
+ * the table in main.c. Results go to stdout, everything else to stderr. */
+#ifndef DTI_CLI_H
+#define DTI_CLI_H
+
+#include <dtensor.h>
+
+#include "base/memory.h"
+
+/* Exit codes of the command; docs/cli.md promises them. */
+enum {
+    CLI_EXIT_OK = 0,
+    CLI_EXIT_FAILURE = 1,
+    CLI_EXIT_INPUT = 2, /* an option, a file, a checkpoint, a request that cannot be met */
+    CLI_EXIT_MEMORY = 4,
+    CLI_EXIT_COMM = 5
+};
+
+/* Which commands an option belongs to. */
+enum { CLI_GENERATE = 1, CLI_LOGITS = 2, CLI_INSPECT = 4 };
+
+/* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
+typedef struct cli_args {
+    const char *folder; /* --model, or the argument of inspect */
+    const char *prompt;
+    const char *prompt_file;
+    const char *tokens;
+    const char *mesh;
+    const char *dtype;
+    const char *plan;
+    const char *isa;
+    int64_t max_new_tokens;
+    int64_t threads;
+    bool no_bind;
+    bool ignore_eos;
+    bool json;
+    bool quiet;
+    bool verbose;
+    bool help;
+} cli_args;
+
+/* What the environment says; read once, by cli_environment(). */
+typedef struct cli_env {
+    const char *fault;      /* DTENSOR_FAULT */
+    const char *timeout_ms; /* DTENSOR_TIMEOUT_MS */
+    bool verbose;           /* DTENSOR_VERBOSE */
+    bool no_color;          /* NO_COLOR */
+    bool dumb_terminal;     /* TERM=dumb or none: no escape sequences */
+} cli_env;
+
+void cli_environment(cli_env *out);
+
+/* The user's side of a run: how much to say, and how. Shared by all ranks, read only. */
+typedef struct cli_console {
+    bool quiet;
+    bool verbose;
+    bool terminal; /* stderr is a terminal that understands escape sequences */
+    bool color;
+} cli_console;
+
+typedef struct cli_command {
+    const char *name;
+    unsigned bit; /* its options: CLI_GENERATE, ... */
+    const char
+        *argument;       /* "DIR": one argument without a dash, stored in args.folder; NULL: none */
+    const char *usage;   /* what follows the name */
+    const char *summary; /* one line */
+    const char *details; /* paragraphs for --help */
+    dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
+} cli_command;
+
+extern const cli_command cli_generate, cli_logits, cli_inspect;
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The only place of the command that looks at environment variables. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const char *non_empty(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+void cli_environment(cli_env *out)
+{
+    const char *verbose = non_empty("DTENSOR_VERBOSE");
+    const char *term = non_empty("TERM");
+
+    *out = (cli_env){
+        .fault = non_empty("DTENSOR_FAULT"),
+        .timeout_ms = non_empty("DTENSOR_TIMEOUT_MS"),
+        .verbose = verbose != NULL && strcmp(verbose, "0") != 0,
+        .no_color = non_empty("NO_COLOR") != NULL,
+        .dumb_terminal = term == NULL || strcmp(term, "dumb") == 0,
+    };
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor inspect: what a checkpoint is, and whether it can be run or precisely why not. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/input.h"
+
+/* What could be found out; zero and NULL where nothing could. */
+typedef struct findings {
+    const char *folder;
+    bool supported;
+    dt_error why_not;
+    dt_model_info info; /* if it is supported */
+    int64_t n_params, bytes;
+    char model_type[64]; /* as config.json says, known here or not */
+    size_t n_files, n_tensors;
+    int64_t file_bytes;
+    const char *tokenizer; /* its files */
+    int32_t n_tokens;
+    char tokenizer_error[DT_ERROR_MESSAGE_BYTES];
+} findings;
+
+/* What files say by themselves, also those of a checkpoint that is refused. */
+static void look_at_files(findings *f)
+{
+    dti_json_doc doc = { 0 };
+    dti_ckpt *ckpt = NULL;
+    const char *type = NULL;
+    char *path = NULL;
+
+    if (dti_ckpt_path(f->folder, "config.json", &path) == DT_OK &&
+        dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc) == DT_OK &&
+        dti_json_string(&doc.root, "model_type", &type) == DT_OK)
+        (void)dti_printable(type, f->model_type, sizeof f->model_type);
+    if (dti_ckpt_open(f->folder, &ckpt) == DT_OK) {
+        f->n_files = dti_ckpt_n_files(ckpt);
+        f->n_tensors = dti_ckpt_count(ckpt);
+        f->file_bytes = dti_ckpt_bytes(ckpt);
+    }
+    dti_ckpt_close(&ckpt);
+    dti_json_free(&doc);
+    dti_free(path);
+}
+
+static void look_at_tokenizer(findings *f)
+{
+    dt_tokenizer *tokenizer = NULL;
+
+    f->tokenizer = cli_tokenizer_kind(f->folder);
+    if (f->tokenizer == NULL) return;
+    if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK)
+        f->n_tokens = dt_tokenizer_vocab_size(tokenizer);
+    else
+        (void)snprintf(f->tokenizer_error, sizeof f->tokenizer_error, "%s",
+                       dt_last_error()->message);
+    dt_tokenizer_release(&tokenizer);
+}
+
+/* --- as text ------------------------------------------------------------------------------------
+ */
+
+static void print_model(const findings *f)
+{
+    const dt_model_info *i = &f->info;
+    char number[CLI_NUMBER_BYTES];
+
+    (void)printf("dtype       %s\n", dt_dtype_name(i->dtype));
+    (void)printf("parameters  %" PRId64 " (%s)", f->n_params, cli_count_text(f->n_params, number));
+    (void)printf(", %s\n", cli_bytes_text(f->bytes, number));
+    (void)printf("layers      %" PRId64 " of width %" PRId64 "\n", i->n_layers, i->hidden_size);
+    (void)printf("attention   %" PRId64 " heads of %" PRId64 ", %" PRId64 " key-value heads\n",
+                 i->n_heads, i->head_dim, i->n_kv_heads);
+    (void)printf("vocabulary  %" PRId64 " tokens, %s head\n", i->vocab_size,
+                 i->tied ? "tied" : "untied");
+    (void)printf("context     %" PRId64 " tokens\n", i->max_positions);
+}
+
+static void print_text(const findings *f)
+{
+    char number[CLI_NUMBER_BYTES];
+
+    if (f->model_type[0] != '\0') (void)printf("model       %s\n", f->model_type);
+    if (f->supported) print_model(f);
+    if (f->n_files > 0)
+        (void)printf("files       %zu with %zu tensors, %s\n", f->n_files, f->n_tensors,
+                     cli_bytes_text(f->file_bytes, number));
+    if (!f->supported && f->model_type[0] == '\0' && f->n_files == 0) return;
+    if (f->tokenizer == NULL)
+        (void)printf("tokenizer   none\n");
+    else if (f->tokenizer_error[0] != '\0')
+        (void)printf("tokenizer   not supported: %s\n", f->tokenizer_error);
+    else
+        (void)printf("tokenizer   %s, %" PRId32 " tokens\n", f->tokenizer, f->n_tokens);
+    (void)printf("supported   %s\n", f->supported ? "yes" : "no");
+}
+
+/* --- as JSON ------------------------------------------------------------------------------------
+ */
+
+static json_t *json_of_eos(const dt_model_info *info)
+{
+    json_t *array = json_array();
+
+    for (int i = 0; i < info->n_eos; i++)
+        (void)json_array_append_new(array, json_integer(info->eos[i]));
+    return array;
+}
+
+static json_t *json_of_model(const findings *f)
+{
+    const dt_model_info *i = &f->info;
+
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:o}", "dtype",
+                     dt_dtype_name(i->dtype), "parameters", (json_int_t)f->n_params, "bytes",
+                     (json_int_t)f->bytes, "vocab_size", (json_int_t)i->vocab_size, "hidden_size",
+                     (json_int_t)i->hidden_size, "layers", (json_int_t)i->n_layers, "heads",
+                     (json_int_t)i->n_heads, "kv_heads", (json_int_t)i->n_kv_heads, "head_dim",
+                     (json_int_t)i->head_dim, "max_positions", (json_int_t)i->max_positions, "tied",
+                     (int)i->tied, "bos", (json_int_t)i->bos, "eos", json_of_eos(i));
+}
+
+static json_t *json_of_text(const char *text)
+{
+    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
+}
+
+static dt_status print_json(const findings *f)
+{
+    json_t *object = f->supported ? json_of_model(f) : json_object();
+    dt_status st = DT_OK;
+    int failed = object == NULL;
+
+    failed |= json_object_set_new(object, "folder", json_string(f->folder));
+    failed |= json_object_set_new(object, "supported", json_boolean(f->supported));
+    if (!f->supported)
+        failed |= json_object_set_new(object, "reason", json_string(f->why_not.message));
+    failed |= json_object_set_new(object, "model_type", json_of_text(f->model_type));
+    failed |= json_object_set_new(object, "files", json_integer((json_int_t)f->n_files));
+    failed |= json_object_set_new(object, "tensors", json_integer((json_int_t)f->n_tensors));
+    failed |= json_object_set_new(object, "file_bytes", json_integer(f->file_bytes));
+    failed |= json_object_set_new(object, "tokenizer", json_of_text(f->tokenizer));
+    failed |= json_object_set_new(object, "tokenizer_error", json_of_text(f->tokenizer_error));
+    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY,
+                "the result cannot be written as JSON: memory, or a name that is not UTF-8");
+    (void)json_dumpf(object, stdout, JSON_INDENT(2));
+    (void)fputc('\n', stdout);
+done:
+    json_decref(object);
+    return st;
+}
+
+/* --- the command --------------------------------------------------------------------------------
+ */
+
+static dt_status inspect(const cli_args *args, const cli_env *env, const cli_console *console)
+{
+    findings f = { .folder = args->folder };
+    dt_status st;
+
+    (void)env;
+    (void)console;
+    DT_CHECK(args->folder != NULL, DT_ERR_ARG,
+             "inspect: no folder; usage: dtensor inspect DIR, a Hugging Face folder");
+    st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
+    f.supported = st == DT_OK;
+    if (!f.supported) f.why_not = *dt_last_error();
+    look_at_files(&f);
+    look_at_tokenizer(&f);
+    if (args->json)
+        DT_TRY(print_json(&f));
+    else
+        print_text(&f);
+    DT_TRY(cli_flush());
+    if (!f.supported) dti_error_restore(&f.why_not); /* looking on has left records of its own */
+    DT_TRY(st);
+    return DT_OK;
+}
+
+const cli_command cli_inspect = {
+    .name = "inspect",
+    .bit = CLI_INSPECT,
+    .argument = "DIR",
+    .usage = "DIR [--json]",
+    .summary = "says what a checkpoint is, and whether it can be run",
+    .details =
+        "DIR is a Hugging Face folder. Every file and every tensor's shape is checked, no weights\n"
+        "are read. Exit code 2 if the checkpoint is malformed or not supported; the message says\n"
+        "precisely why.",
+    .run = inspect,
+};

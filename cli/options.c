@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of options, and how a command line is read by it. */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { FLAG, TEXT, NUMBER } kind;
+
+typedef struct option {
+    const char *name;
+    char letter; /* 0: none */
+    kind kind;
+    const char *value; /* what help calls it; NULL for a flag */
+    size_t field;      /* of cli_args */
+    unsigned commands;
+    int64_t max; /* of a number, which begins at 1 */
+    const char *help;
+} option;
+
+#define AT(field) offsetof(cli_args, field)
+#define RUNS      (CLI_GENERATE | CLI_LOGITS)
+#define ALL       (CLI_GENERATE | CLI_LOGITS | CLI_INSPECT)
+
+enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
+
+/* clang-format off */
+static const option options[] = {
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         RUNS,         0, "Hugging Face folder of the model" },
+    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         RUNS,         0, "what the model reads first" },
+    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file),    RUNS,         0, "the same, less one final newline; - is stdin" },
+    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         RUNS,         0, "the same as token ids: 1,2,3" },
+    { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
+    { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           RUNS,         0, "ranks by named dims (default tp=1)" },
+    { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          RUNS,         0, "auto (the checkpoint's, default), f32, bf16, f16" },
+    { "plan",            0,  TEXT,   "FILE", AT(plan),           RUNS,         0, "JSON file of styles, over the built-in plan" },
+    { "threads",         0,  NUMBER, "N",    AT(threads),        RUNS,         MAX_THREADS, "of each rank (default: cores / ranks)" },
+    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "auto, portable, avx2, avx512, avx512_bf16" },
+    { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        RUNS,         0, "do not bind ranks to cores" },
+    { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
+    { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
+    { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },
+    { "help",           'h', FLAG,   NULL,   AT(help),           ALL,          0, "this text" },
+};
+/* clang-format on */
+
+static const option *find_name(const cli_command *command, const char *name, size_t n)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if ((options[i].commands & command->bit) && strlen(options[i].name) == n &&
+            memcmp(options[i].name, name, n) == 0)
+            return &options[i];
+    return NULL;
+}
+
+static const option *find_letter(const cli_command *command, char letter)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if ((options[i].commands & command->bit) && options[i].letter == letter) return &options[i];
+    return NULL;
+}
+
+static dt_status unknown_name(const cli_command *command, const char *name, size_t n)
+{
+    const char *names[DT_COUNT(options)], *near;
+    char word[64];
+    size_t n_names = 0;
+
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if (options[i].commands & command->bit) names[n_names++] = options[i].name;
+    (void)snprintf(word, sizeof word, "%.*s", (int)n, name);
+    near = cli_nearest(word, names, n_names);
+    DT_CHECK(near != NULL, DT_ERR_ARG,
+             "%s: unknown option --%s; \"dtensor %s --help\" lists the options", command->name,
+             word, command->name);
+    DT_FAIL(DT_ERR_ARG, "%s: unknown option --%s; did you mean --%s?", command->name, word, near);
+}
+
+dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    char *end = NULL;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    DT_CHECK(text[0] != '\0' && strspn(text, "-0123456789") == strlen(text) && *end == '\0' &&
+                 errno == 0 && value >= min && value <= max,
+             DT_ERR_ARG, "%s: \"%s\" is not a number from %lld to %lld", what, text, (long long)min,
+             (long long)max);
+    *out = value;
+    return DT_OK;
+}
+
+static dt_status store(const option *o, const char *value, cli_args *args)
+{
+    void *field = (char *)args + o->field;
+    char what[64];
+
+    (void)snprintf(what, sizeof what, "--%s", o->name);
+    if (o->kind == FLAG) *(bool *)field = true;
+    if (o->kind == TEXT) *(const char **)field = value;
+    if (o->kind == NUMBER) DT_TRY(cli_parse_int(what, value, 1, o->max, field));
+    return DT_OK;
+}
+
+/* Where in the command line we are. */
+typedef struct reader {
+    const cli_command *command;
+    char **words;
+    int n_words, next;
+    cli_args *args;
+} reader;
+
+/* The value of an option that is not in the option's own word. */
+static dt_status next_value(reader *r, const option *o, const char **value)
+{
+    DT_CHECK(r->next < r->n_words, DT_ERR_ARG, "%s: --%s needs a value: --%s %s", r->command->name,
+             o->name, o->name, o->value);
+    *value = r->words[r->next++];
+    return DT_OK;
+}
+
+static dt_status read_long(reader *r, const char *word)
+{
+    const size_t n = strcspn(word, "=");
+    const option *o = find_name(r->command, word, n);
+    const char *value = word[n] == '=' ? word + n + 1 : NULL;
+
+    if (o == NULL) return unknown_name(r->command, word, n);
+    DT_CHECK(o->kind != FLAG || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
+             r->command->name, o->name, value);
+    if (o->kind != FLAG && value == NULL) DT_TRY(next_value(r, o, &value));
+    DT_TRY(store(o, value, r->args));
+    return DT_OK;
+}
+
+static dt_status read_letters(reader *r, const char *word)
+{
+    for (const char *p = word; *p != '\0'; p++) {
+        const option *o = find_letter(r->command, *p);
+        const char *value = p[1] != '\0' ? p + 1 : NULL;
+
+        DT_CHECK(o != NULL, DT_ERR_ARG,
+                 "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
+                 r->command->name, *p, word, r->command->name);
+        if (o->kind == FLAG) {
+            DT_TRY(store(o, NULL, r->args));
+            continue;
+        }
+        if (value == NULL) DT_TRY(next_value(r, o, &value));
+        DT_TRY(store(o, value, r->args));
+        break;
+    }
+    return DT_OK;
+}
+
+static dt_status read_argument(reader *r, const char *word)
+{
+    const char *name = r->command->name;
+
+    DT_CHECK(r->command->argument != NULL, DT_ERR_ARG,
+             "%s: unexpected argument \"%s\"; usage: dtensor %s %s", name, word, name,
+             r->command->usage);
+    DT_CHECK(r->args->folder == NULL, DT_ERR_ARG,
+             "%s: a second %s, \"%s\" after \"%s\"; one at a time", name, r->command->argument,
+             word, r->args->folder);
+    r->args->folder = word;
+    return DT_OK;
+}
+
+dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_args *out)
+{
+    reader r = { .command = command, .words = words, .n_words = n_words, .args = out };
+    bool dashes = true; /* mean options */
+
+    *out = (cli_args){ 0 };
+    while (r.next < n_words && !out->help) {
+        const char *word = words[r.next++];
+
+        if (dashes && strcmp(word, "--") == 0)
+            dashes = false;
+        else if (dashes && strncmp(word, "--", 2) == 0)
+            DT_TRY(read_long(&r, word + 2));
+        else if (dashes && word[0] == '-' && word[1] != '\0')
+            DT_TRY(read_letters(&r, word + 1));
+        else
+            DT_TRY(read_argument(&r, word));
+    }
+    return DT_OK;
+}
+
+void cli_print_options(const cli_command *command)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++) {
+        const option *o = &options[i];
+        char name[48];
+
+        if (!(o->commands & command->bit)) continue;
+        (void)snprintf(name, sizeof name, "--%s%s%s", o->name, o->value ? " " : "",
+                       o->value ? o->value : "");
+        (void)printf("  %c%c%s %-19s %s\n", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
+                     o->letter ? "," : " ", name, o->help);
+    }
+}

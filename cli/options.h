@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command line: one table of options for all commands. */
+#ifndef DTI_CLI_OPTIONS_H
+#define DTI_CLI_OPTIONS_H
+
+#include "cli/cli.h"
+
+/* Reads the words after the command's name: "--name value", "--name=value", "-n value", "-nvalue",
+ * flags in one word ("-qv"), "--" before arguments that begin with a dash. The last of repeated
+ * options counts. Stops early at --help, which needs nothing else to be right. */
+dt_status cli_parse(const cli_command *command, int n_words, char **words,
+                    cli_args *out) DT_MUST_USE;
+
+/* Prints the options of a command to stdout, one line each. */
+void cli_print_options(const cli_command *command);
+
+/* A whole decimal number from min to max. `what` names its place in messages: "--threads". */
+dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t max,
+                        int64_t *out) DT_MUST_USE;
+
+/* The name that was probably meant by `word`, or NULL. */
+const char *cli_nearest(const char *word, const char *const *names, size_t n);
+
+#endif

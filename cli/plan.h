@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A plan from a JSON file: {"model.layers.*.mlp.up_proj": "colwise", ...}. */
+#ifndef DTI_CLI_PLAN_H
+#define DTI_CLI_PLAN_H
+
+#include "cli/cli.h"
+#include "models/checkpoint/json.h"
+
+typedef struct cli_plan {
+    dti_json_doc doc; /* owns the texts of the rules */
+    dt_plan_rule *rules;
+    dt_plan plan; /* strict: a rule that matches nothing is a slip of the pen */
+} cli_plan;
+
+/* Zeroed before; freed with cli_plan_free() whether it could be read or not. */
+dt_status cli_plan_read(const char *path, cli_plan *out) DT_MUST_USE;
+
+/* Looks every style up in the rank's registry, so that an unknown one is named with file and key.
+ */
+dt_status cli_plan_check(const cli_plan *plan, dt_runtime *rt) DT_MUST_USE;
+
+void cli_plan_free(cli_plan *plan); /* accepts a zeroed plan */
+
+#endif

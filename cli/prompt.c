@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/prompt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/report.h"
+
+enum { PATH_BYTES = 4096, MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[PATH_BYTES];
+    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+
+    return n > 0 && n < PATH_BYTES && access(path, F_OK) == 0;
+}
+
+const char *cli_tokenizer_kind(const char *folder)
+{
+    if (has_file(folder, "tokenizer.json")) return "tokenizer.json";
+    if (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"))
+        return "vocab.json and merges.txt";
+    return NULL;
+}
+
+/* Ids can be answered with ids: there a tokenizer that is not understood costs only the text. */
+static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p)
+{
+    const char *folder = s->args->folder;
+    dt_status st;
+
+    if (cli_tokenizer_kind(folder) == NULL) {
+        DT_CHECK(!needed, DT_ERR_FORMAT,
+                 "%s: has no tokenizer.json, so text cannot become tokens; give ids with --tokens",
+                 folder);
+        return DT_OK;
+    }
+    st = dt_tokenizer_open(folder, &p->tokenizer);
+    if ((st == DT_ERR_UNSUPPORTED || st == DT_ERR_FORMAT) && !needed) {
+        cli_log((void *)s->console, DT_LOG_WARNING, 0, dt_last_error()->message);
+        cli_log((void *)s->console, DT_LOG_WARNING, 0,
+                "the tokenizer cannot be used; output is token ids");
+        return DT_OK;
+    }
+    DT_TRY(st);
+    return DT_OK;
+}
+
+/* --- ids ----------------------------------------------------------------------------------------
+ */
+
+/* One id of the list at *text, which moves behind it and its comma. */
+static dt_status parse_id(const char **text, int64_t item, int64_t vocab, int32_t *out)
+{
+    const char *p = *text;
+    const size_t blanks = strspn(p, " "), n = strcspn(p, ",");
+    char *end;
+    long long id;
+
+    errno = 0;
+    id = strtoll(p + blanks, &end, 10);
+    while (*end == ' ') end++;
+    DT_CHECK(end == p + n && n > blanks && strspn(p + blanks, "0123456789") > 0, DT_ERR_ARG,
+             "--tokens: \"%.*s\" (item %lld) is not a token id; write ids with commas: 1,2,3",
+             (int)(n < 40 ? n : 40), p, (long long)item);
+    DT_CHECK(errno == 0 && id < vocab, DT_ERR_ARG,
+             "--tokens: token id %.*s (item %lld) is outside the model's vocabulary, 0..%lld",
+             (int)(n - blanks), p + blanks, (long long)item, (long long)vocab - 1);
+    *out = (int32_t)id;
+    *text = p + n + (p[n] == ',');
+    return DT_OK;
+}
+
+static dt_status parse_ids(const char *text, int64_t vocab, cli_prompt *p)
+{
+    size_t n = 1;
+
+    DT_CHECK(text[strspn(text, " ")] != '\0', DT_ERR_ARG,
+             "--tokens: the prompt is empty; generation needs at least one token to start from");
+    for (const char *c = text; *c != '\0'; c++) n += *c == ',';
+    DT_TRY(dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
+    while ((size_t)p->n < n) {
+        DT_TRY(parse_id(&text, p->n + 1, vocab, &p->ids[p->n]));
+        p->n++;
+    }
+    return DT_OK;
+}
+
+/* --- text ---------------------------------------------------------------------------------------
+ */
+
+static dt_status read_stream(FILE *f, const char *path, char **text, size_t *bytes)
+{
+    size_t capacity = 0, got;
+
+    *bytes = 0;
+    do {
+        DT_TRY(dti_grow((void **)text, &capacity, *bytes + READ_BYTES, 1));
+        got = fread(*text + *bytes, 1, READ_BYTES, f);
+        *bytes += got;
+        DT_CHECK(*bytes <= MAX_FILE_BYTES, DT_ERR_IO, "--prompt-file: %s has more than %d bytes",
+                 path, MAX_FILE_BYTES);
+    } while (got == READ_BYTES);
+    DT_CHECK(!ferror(f), DT_ERR_IO, "--prompt-file: %s: %s", path, strerror(errno));
+    return DT_OK;
+}
+
+static dt_status read_file(const char *path, char **text, size_t *bytes)
+{
+    const bool standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "rb");
+    dt_status st;
+
+    DT_CHECK(f != NULL, DT_ERR_IO, "--prompt-file: %s: %s", path, strerror(errno));
+    st = read_stream(f, standard ? "standard input" : path, text, bytes);
+    if (!standard) (void)fclose(f);
+    DT_TRY(st);
+    /* Editors end a file with a newline that nobody means. */
+    if (*bytes > 0 && (*text)[*bytes - 1] == '\n') (*bytes)--;
+    return DT_OK;
+}
+
+static dt_status encode(const cli_session *s, const char *text, size_t bytes, cli_prompt *p)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_tokenizer_encode(p->tokenizer, text, bytes,
+                               DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL, &ids, &n));
+    for (size_t i = 0; i < n; i++)
+        DT_CHECK_TO(done, st, ids[i] < s->info.vocab_size, DT_ERR_FORMAT,
+                    "%s: its tokenizer made token id %d of the prompt, but the model's vocabulary "
+                    "is 0..%lld; the tokenizer belongs to another model",
+                    s->args->folder, (int)ids[i], (long long)s->info.vocab_size - 1);
+    DT_CHECK_TO(done, st, n > 0, DT_ERR_ARG, "the prompt is empty once it is tokenized");
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
+    memcpy(p->ids, ids, n * sizeof *ids);
+    p->n = (int64_t)n;
+done:
+    dt_tokenizer_free(ids);
+    return st;
+}
+
+static dt_status read_text(const cli_session *s, cli_prompt *p)
+{
+    const cli_args *a = s->args;
+    const char *option = a->prompt != NULL ? "--prompt" : "--prompt-file";
+    const char *text = a->prompt;
+    size_t bytes = text != NULL ? strlen(text) : 0;
+    char *file = NULL;
+    dt_status st = DT_OK;
+
+    if (text == NULL) {
+        DT_TRY_TO(done, st, read_file(a->prompt_file, &file, &bytes));
+        text = file;
+    }
+    DT_CHECK_TO(done, st, bytes > 0, DT_ERR_ARG,
+                "%s: the prompt is empty; generation needs a text to go on from", option);
+    DT_TRY_TO(done, st, encode(s, text, bytes, p));
+done:
+    dti_free(file);
+    return st;
+}
+
+dt_status cli_prompt_read(const cli_session *s, cli_prompt *out)
+{
+    const cli_args *a = s->args;
+    const int given = (a->prompt != NULL) + (a->prompt_file != NULL) + (a->tokens != NULL);
+
+    DT_CHECK(given == 1, DT_ERR_ARG,
+             "%s; give one of --prompt TEXT, --prompt-file FILE, --tokens IDS",
+             given == 0 ? "no prompt" : "more than one prompt");
+    DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
+    if (a->tokens != NULL)
+        DT_TRY(parse_ids(a->tokens, s->info.vocab_size, out));
+    else
+        DT_TRY(read_text(s, out));
+    DT_CHECK(out->n <= s->info.max_positions, DT_ERR_ARG,
+             "the prompt has %lld tokens, the model's context is %lld (%s/config.json); shorten it",
+             (long long)out->n, (long long)s->info.max_positions, a->folder);
+    return DT_OK;
+}
+
+void cli_prompt_free(cli_prompt *prompt)
+{
+    dt_tokenizer_release(&prompt->tokenizer);
+    dti_free(prompt->ids);
+    *prompt = (cli_prompt){ 0 };
+}

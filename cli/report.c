@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RED        "\033[1;31m"
+#define YELLOW     "\033[1;33m"
+#define PLAIN      "\033[0m"
+#define ERASE_LINE "\r\033[K"
+
+enum { RANK_BYTES = 32 };
+
+void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
+{
+    const bool terminal = isatty(STDERR_FILENO) && !env->dumb_terminal;
+
+    *out = (cli_console){
+        .quiet = args->quiet,
+        .verbose = args->verbose || env->verbose,
+        .terminal = terminal,
+        .color = terminal && !env->no_color,
+    };
+}
+
+/* Codes that one rank runs into alone; the others are found by every rank alike, and naming the
+ * one that was first would only mislead. */
+static bool is_of_one_rank(dt_status st)
+{
+    return st == DT_ERR_MEMORY || st == DT_ERR_COMM || st == DT_ERR_DEVICE || st == DT_ERR_IO ||
+           st == DT_ERR_INTERNAL;
+}
+
+/* "rank 1: ", or nothing if the text says it already. */
+static void name_rank(int rank, const char *text, char to[RANK_BYTES])
+{
+    (void)snprintf(to, RANK_BYTES, "rank %d", rank);
+    if (strstr(text, to) != NULL)
+        to[0] = '\0';
+    else
+        (void)snprintf(to, RANK_BYTES, "rank %d: ", rank);
+}
+
+static int exit_code(dt_status st)
+{
+    switch (st) {
+    case DT_OK:
+        return CLI_EXIT_OK;
+    case DT_ERR_ARG:
+    case DT_ERR_SHAPE:
+    case DT_ERR_LAYOUT:
+    case DT_ERR_UNSUPPORTED:
+    case DT_ERR_IO:
+    case DT_ERR_FORMAT:
+        return CLI_EXIT_INPUT;
+    case DT_ERR_MEMORY:
+        return CLI_EXIT_MEMORY;
+    case DT_ERR_COMM:
+        return CLI_EXIT_COMM;
+    default:
+        return CLI_EXIT_FAILURE;
+    }
+}
+
+int cli_report(const cli_console *console, dt_status st)
+{
+    const dt_error *e = dt_last_error();
+    const bool known = e->code == st;
+    char rank[RANK_BYTES] = "";
+
+    if (st == DT_OK) return CLI_EXIT_OK;
+    if (known && e->rank >= 0 && is_of_one_rank(st)) name_rank(e->rank, e->message, rank);
+    (void)fprintf(stderr, "%sdtensor:%s %s%s\n", console->color ? RED : "",
+                  console->color ? PLAIN : "", rank, known ? e->message : dt_status_text(st));
+    if (!console->verbose || !known) return exit_code(st);
+    (void)fprintf(stderr, "    %s, %s\n", dt_status_name(st), dt_status_text(st));
+    if (e->where[0] != '\0') (void)fprintf(stderr, "    on rank %d, %s\n", e->rank, e->where);
+    for (int i = 0; i < e->n_frames; i++)
+        (void)fprintf(stderr, "    at %s (%s:%d)\n", e->frames[i].func, e->frames[i].file,
+                      e->frames[i].line);
+    return exit_code(st);
+}
+
+void cli_log(void *arg, dt_log_level level, int rank, const char *line)
+{
+    const cli_console *c = arg;
+    const bool warning = level == DT_LOG_WARNING;
+    char from[RANK_BYTES] = "";
+
+    if (c->quiet && !warning) return;
+    if (rank > 0) name_rank(rank, line, from);
+    (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
+                  c->color && warning ? YELLOW : "", warning ? "warning" : "note",
+                  c->color && warning ? PLAIN : "", from, line);
+}
+
+void cli_progress(void *arg, int64_t done, int64_t total)
+{
+    const cli_console *c = arg;
+    char d[CLI_NUMBER_BYTES], t[CLI_NUMBER_BYTES];
+
+    if (c->quiet || !c->terminal || total <= 0) return;
+    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s",
+                  (int)(100.0 * (double)done / (double)total), cli_bytes_text(done, d),
+                  cli_bytes_text(total, t));
+}
+
+void cli_progress_end(const cli_console *console)
+{
+    if (!console->quiet && console->terminal) (void)fputs(ERASE_LINE, stderr);
+}
+
+dt_status cli_flush(void)
+{
+    const int failed = fflush(stdout);
+
+    DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
+    return DT_OK;
+}
+
+static const char *scaled(double value, double step, const char *const *units, int n_units,
+                          char text[CLI_NUMBER_BYTES])
+{
+    int unit = 0;
+
+    while (value >= step && unit + 1 < n_units) {
+        value /= step;
+        unit++;
+    }
+    (void)snprintf(text, CLI_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    if (units[unit][0] == '\0') text[strlen(text) - 1] = '\0';
+    return text;
+}
+
+const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "", "K", "M", "B" };
+
+    return scaled((double)n, 1000.0, units, 4, text);
+}
+
+const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB" };
+
+    return scaled((double)bytes, 1024.0, units, 4, text);
+}

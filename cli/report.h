@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the user reads on stderr: errors, notes, progress; and how numbers look. */
+#ifndef DTI_CLI_REPORT_H
+#define DTI_CLI_REPORT_H
+
+#include "cli/cli.h"
+
+void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out);
+
+/* Prints the calling thread's error record, and its frames if the console is verbose. Returns the
+ * exit code that belongs to `st`. */
+int cli_report(const cli_console *console, dt_status st);
+
+/* A dt_log_fn whose arg is the console. */
+void cli_log(void *arg, dt_log_level level, int rank, const char *line);
+
+/* A dt_progress_fn whose arg is the console: one line that is written over, on terminals only. */
+void cli_progress(void *arg, int64_t done, int64_t total);
+void cli_progress_end(const cli_console *console);
+
+/* Hands what was printed to stdout on; DT_ERR_IO if nobody can take it. */
+dt_status cli_flush(void) DT_MUST_USE;
+
+enum { CLI_NUMBER_BYTES = 32 };
+
+/* "1.8 M", "7 B": a count of parameters; "3.4 MiB": bytes. They return `text`. */
+const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES]);
+const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES]);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/session.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sync.h"
+#include "cli/options.h"
+#include "cli/report.h"
+#include "dtensor/device/device.h"
+#include "mesh/runtime.h"
+
+enum { MAX_RANKS = 1024 };
+
+static dt_status read_mesh(const char *text, int *n_ranks)
+{
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int sizes[DT_MAX_DIMS], n_dims;
+    const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, n_ranks);
+
+    if (st != DT_OK) dti_error_prefix("--mesh");
+    DT_TRY(st);
+    DT_CHECK(*n_ranks <= MAX_RANKS, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d ranks; this command starts at most %d", text, *n_ranks,
+             MAX_RANKS);
+    return DT_OK;
+}
+
+static dt_status read_dtype(const char *text, dt_load_options *load)
+{
+    static const dt_dtype known[] = { DT_F32, DT_BF16, DT_F16 };
+
+    if (text == NULL || strcmp(text, "auto") == 0) return DT_OK;
+    load->keep_dtype = false;
+    for (size_t i = 0; i < DT_COUNT(known); i++) {
+        load->dtype = known[i];
+        if (strcmp(text, dt_dtype_name(known[i])) == 0) return DT_OK;
+    }
+    DT_FAIL(DT_ERR_ARG, "--dtype: \"%s\" is unknown; choose auto, f32, bf16 or f16", text);
+}
+
+static dt_status read_run_options(const cli_args *args, const cli_env *env,
+                                  const cli_console *console, dt_run_options *run)
+{
+    dti_isa isa;
+    dt_status st;
+
+    if (env->timeout_ms != NULL)
+        DT_TRY(
+            cli_parse_int("DTENSOR_TIMEOUT_MS", env->timeout_ms, 1, INT32_MAX, &run->timeout_ms));
+    run->fault = env->fault;
+    run->threads_per_rank = (int)args->threads;
+    run->bind = !args->no_bind;
+    run->log = cli_log;
+    run->log_arg = (void *)console;
+    if (args->isa == NULL) return DT_OK;
+    st = dti_isa_parse(args->isa, &isa);
+    if (st != DT_OK) dti_error_prefix("--isa");
+    DT_TRY(st);
+    run->isa = args->isa;
+    return DT_OK;
+}
+
+dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,
+                           cli_session *out)
+{
+    *out = (cli_session){
+        .args = args,
+        .console = console,
+        .mesh = args->mesh != NULL ? args->mesh : "tp=1",
+        .run = DT_RUN_OPTIONS_INIT,
+        .load = DT_LOAD_OPTIONS_INIT,
+    };
+    DT_CHECK(args->folder != NULL, DT_ERR_ARG,
+             "no model; give --model DIR, a Hugging Face folder with config.json and "
+             "model.safetensors");
+    DT_TRY(read_run_options(args, env, console, &out->run));
+    DT_TRY(read_mesh(out->mesh, &out->run.n_ranks));
+    DT_TRY(read_dtype(args->dtype, &out->load));
+    if (args->plan != NULL) {
+        DT_TRY(cli_plan_read(args->plan, &out->plan));
+        out->load.plan = &out->plan.plan;
+    }
+    out->load.progress = cli_progress;
+    out->load.progress_arg = (void *)console;
+    DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
+    out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
+    DT_TRY(dti_alloc_array((size_t)out->run.n_ranks, sizeof *out->ranks, (void **)&out->ranks));
+    return DT_OK;
+}
+
+void cli_session_close(cli_session *s)
+{
+    dti_free(s->ranks);
+    cli_plan_free(&s->plan);
+    *s = (cli_session){ 0 };
+}
+
+static dt_status describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
+{
+    dti_device *device;
+
+    DT_TRY(dti_device_of(rt, &device));
+    *out = (cli_rank){
+        .rank = dt_runtime_rank(rt),
+        .threads = dt_runtime_threads(rt),
+        .bytes = dt_model_local_bytes(model),
+    };
+    (void)snprintf(out->cores, sizeof out->cores, "%s", dt_runtime_cores(rt));
+    (void)snprintf(out->isa, sizeof out->isa, "%s", dti_isa_name(dti_cpu_isa(device->cpu)));
+    return DT_OK;
+}
+
+/* Collective: rank 0 learns what every rank has to tell. */
+static dt_status gather_ranks(cli_session *s, dt_model *model)
+{
+    dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(model));
+    const size_t n = (size_t)dt_runtime_size(rt);
+    cli_rank mine, *all = NULL;
+    int64_t *counts = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(describe_rank(rt, model, &mine));
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *counts, (void **)&counts));
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *all, (void **)&all));
+    for (size_t r = 0; r < n; r++) counts[r] = (int64_t)sizeof mine;
+    DT_TRY_TO(done, st, dti_all_gather(dti_runtime_world(rt), &mine, all, counts, NULL, DT_U8));
+    if (mine.rank == 0) memcpy(s->ranks, all, n * sizeof *all);
+done:
+    dti_free(counts);
+    dti_free(all);
+    return st;
+}
+
+static void print_ranks(const cli_session *s)
+{
+    char number[CLI_NUMBER_BYTES];
+
+    (void)fprintf(stderr, "%s, %s parameters in %s, mesh %s, %s kernels%s%s\n", s->info.model_type,
+                  cli_count_text(s->n_params, number), dt_dtype_name(s->dtype), s->mesh,
+                  s->ranks[0].isa, s->args->plan != NULL ? ", plan " : "",
+                  s->args->plan != NULL ? s->args->plan : "");
+    for (int r = 0; r < s->run.n_ranks; r++) {
+        const cli_rank *k = &s->ranks[r];
+        const bool bound = k->cores[0] != '\0';
+        const bool one = bound && strspn(k->cores, "0123456789") == strlen(k->cores);
+
+        (void)fprintf(
+            stderr, "  rank %-3" PRId32 " %s%s, %" PRId32 " thread%s, %s of weights\n", k->rank,
+            !bound ? "not bound to cores"
+            : one  ? "core "
+                   : "cores ",
+            k->cores, k->threads, k->threads == 1 ? "" : "s", cli_bytes_text(k->bytes, number));
+    }
+}
+
+/* What the ranks of a run share. */
+typedef struct launch {
+    cli_session *session;
+    cli_body body;
+    void *arg;
+} launch;
+
+static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
+{
+    cli_session *s = l->session;
+    const bool speaks = dt_runtime_rank(dt_mesh_runtime(mesh)) == 0;
+    const int64_t begin = dti_now_ns();
+    dt_status st;
+
+    DT_TRY(cli_plan_check(&s->plan, dt_mesh_runtime(mesh)));
+    st = dt_model_load(mesh, s->args->folder, &s->load, out);
+    if (speaks) {
+        cli_progress_end(s->console);
+        s->loading_ns = dti_now_ns() - begin;
+    }
+    DT_TRY(st);
+    return DT_OK;
+}
+
+static dt_status rank_main(dt_runtime *rt, void *arg)
+{
+    launch *l = arg;
+    const bool speaks = dt_runtime_rank(rt) == 0;
+    dt_model *model = NULL;
+    dt_mesh *mesh = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_mesh_create(rt, l->session->mesh, &mesh));
+    DT_TRY_TO(done, st, load_model(l, mesh, &model));
+    DT_TRY_TO(done, st, gather_ranks(l->session, model));
+    if (speaks && !l->session->console->quiet) print_ranks(l->session);
+    DT_TRY_TO(done, st, l->body(l->arg, model, speaks));
+done:
+    dt_model_release(&model);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+dt_status cli_session_run(cli_session *s, cli_body body, void *arg)
+{
+    DT_TRY(dt_run(&s->run, rank_main, &(launch){ s, body, arg }));
+    return DT_OK;
+}
+
+dt_status cli_session_json(const cli_session *s, json_t *object)
+{
+    json_t *ranks = json_array();
+    int failed = 0;
+
+    failed |= json_object_set_new(object, "model", json_string(s->args->folder));
+    failed |= json_object_set_new(object, "model_type", json_string(s->info.model_type));
+    failed |= json_object_set_new(object, "dtype", json_string(dt_dtype_name(s->dtype)));
+    failed |= json_object_set_new(object, "mesh", json_string(s->mesh));
+    for (int r = 0; r < s->run.n_ranks; r++) {
+        const cli_rank *k = &s->ranks[r];
+        failed |= json_array_append_new(
+            ranks, json_pack("{s:i, s:s, s:i, s:I}", "rank", (int)k->rank, "cores", k->cores,
+                             "threads", (int)k->threads, "bytes", (json_int_t)k->bytes));
+    }
+    failed |= json_object_set_new(object, "ranks", ranks);
+    DT_CHECK(failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    return DT_OK;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the command line to a model that is loaded on all ranks. */
+#ifndef DTI_CLI_SESSION_H
+#define DTI_CLI_SESSION_H
+
+#include "cli/cli.h"
+#include "cli/plan.h"
+
+enum { CLI_CORES_BYTES = 48, CLI_ISA_BYTES = 16 };
+
+/* What one rank tells about itself. Plain bytes: they travel between ranks. */
+typedef struct cli_rank {
+    int32_t rank;
+    int32_t threads;
+    int64_t bytes; /* of weights */
+    char cores[CLI_CORES_BYTES];
+    char isa[CLI_ISA_BYTES];
+} cli_rank;
+
+/* Made by the process before there are ranks; afterwards ranks only read it, apart from what is
+ * said to be rank 0's. */
+typedef struct cli_session {
+    const cli_args *args;
+    const cli_console *console;
+    const char *mesh; /* "tp=2" */
+    dt_run_options run;
+    dt_load_options load;
+    cli_plan plan;
+    dt_model_info info; /* of the checkpoint */
+    int64_t n_params;
+    dt_dtype dtype;     /* of the run */
+    cli_rank *ranks;    /* [run.n_ranks]; rank 0's */
+    int64_t loading_ns; /* rank 0's */
+} cli_session;
+
+/* Checks options, plan and checkpoint without reading weights. `*out` is zeroed before, and closed
+ * whether this succeeds or not. */
+dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,
+                           cli_session *out) DT_MUST_USE;
+void cli_session_close(cli_session *s);
+
+/* What a command does with the model. Runs on every rank; only the one that `speaks` writes to
+ * stdout and to what `arg` points to. */
+typedef dt_status (*cli_body)(void *arg, dt_model *model, bool speaks);
+
+/* Starts the ranks, loads the model, says what is in use, runs body on each rank. */
+dt_status cli_session_run(cli_session *s, cli_body body, void *arg) DT_MUST_USE;
+
+struct json_t;
+
+/* Members "model", "model_type", "dtype", "mesh" and "ranks" of a result. */
+dt_status cli_session_json(const cli_session *s, struct json_t *object) DT_MUST_USE;
+
+#endif
