@@ -51,7 +51,7 @@ NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 # name: config class, its keys, length of the prompt, dtype on disk, what the fixture is for.
 FIXTURES = {
     "llama/uneven": (LlamaConfig, {
-        "vocab_size": 257, "hidden_size": 48, "intermediate_size": 250, "num_hidden_layers": 2,
+        "vocab_size": 257, "hidden_size": 96, "intermediate_size": 250, "num_hidden_layers": 2,
         "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 128,
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
                             "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -271,7 +271,7 @@ def make(name, root):
     back = load_file(os.path.join(folder, "expected.safetensors"))
     assert all(torch.equal(back[k], v) for k, v in tensors.items())
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-    assert size < 500_000, f"{name}: {size} bytes"
+    assert size < 1_100_000, f"{name}: {size} bytes"
     line = (f"| {name} | {FIXTURES[name][4]} | {safety['margin']:.1e} | {safety['distinct']} "
             f"| {safety['bf16']:.1e} | {size // 1000} |")
     print(line, flush=True)
