@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Llama checkpoints of any size with random weights, in a folder that goes away at the end. */
+#ifndef DT_BENCH_MODEL_H
+#define DT_BENCH_MODEL_H
+
+#include <dtensor/models.h>
+
+#include "base/error.h"
+
+typedef struct bench_shapes {
+    int64_t hidden, layers, heads, kv_heads, head_dim, ff, vocab, positions;
+    dt_dtype dtype; /* of the file */
+} bench_shapes;
+
+/* Llama-3.2-1B: 2.47 GB in bf16, its head tied to the embedding. */
+extern const bench_shapes bench_llama_1b;
+extern const bench_shapes bench_llama_tiny; /* for --quick */
+
+enum { BENCH_PATH_BYTES = 1024 };
+
+typedef struct bench_folder {
+    char path[BENCH_PATH_BYTES];
+    char weights[BENCH_PATH_BYTES]; /* its one file of weights, where there is one */
+    bool made;                      /* by us: removed when it is closed */
+} bench_folder;
+
+/* `model` NULL: writes a checkpoint below $TMPDIR or /tmp and waits until it is on the disk.
+ * Otherwise that folder is used. An interrupted program removes what it wrote, too. */
+dt_status bench_folder_open(const char *model, const bench_shapes *shapes,
+                            bench_folder *out) DT_MUST_USE;
+
+/* Removes the folder if this program made it, unless `keep`: then it prints where it is. */
+void bench_folder_close(bench_folder *folder, bool keep);
+
+/* Bytes of weights that one decoded token reads on this rank: all but the rows of an embedding that
+ * is not also the head. */
+int64_t bench_token_bytes(dt_model *model);
+
+/* Multiply-adds, as two operations each, of `tokens` new tokens through all blocks (products and
+ * causal attention, of all ranks) and one row through the head. */
+double bench_prefill_flops(dt_model *model, int64_t tokens);
+
+#endif
