@@ -38,7 +38,8 @@ test-in-%: build-%
 
 build: build-release
 
-demo: build-release
+demo: configure-release
+	@$(CMAKE) --build --preset release --target dtensor_cli
 	build/release/bin/dtensor generate --model examples/checkpoint --prompt "ROMEO:" --mesh tp=2 --max-new-tokens 200
 
 test: test-in-$(PRESET)
