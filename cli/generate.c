@@ -239,10 +239,10 @@ static dt_status decide_max_new(generation *g)
              "shorten it",
              (long long)g->prompt->n, (long long)context, a->folder);
     DT_CHECK(a->max_new_tokens <= room, DT_ERR_ARG,
-             "--max-new-tokens %lld and a prompt of %lld tokens exceed the model's context of %lld "
-             "(%s/config.json); ask for at most %lld",
-             (long long)a->max_new_tokens, (long long)g->prompt->n, (long long)context, a->folder,
-             (long long)room);
+             "--max-new-tokens %lld after a prompt of %lld token%s exceeds the model's context of "
+             "%lld (%s/config.json); ask for at most %lld",
+             (long long)a->max_new_tokens, (long long)g->prompt->n, g->prompt->n == 1 ? "" : "s",
+             (long long)context, a->folder, (long long)room);
     g->max_new = a->max_new_tokens;
     if (g->max_new == 0) g->max_new = room < DEFAULT_NEW_TOKENS ? room : DEFAULT_NEW_TOKENS;
     return DT_OK;
@@ -261,6 +261,7 @@ static dt_status run_session(cli_session *s, const cli_prompt *prompt)
     if (s->args->json) DT_TRY_TO(done, st, print_json(&g));
     if (!s->console->quiet) print_times(&g);
 done:
+    if (st != DT_OK && g.begun && !g.ends_line) (void)putchar('\n'); /* the message begins a line */
     dt_tokenizer_stream_release(&g.stream);
     dti_free(g.tokens);
     dti_free(g.text);

@@ -168,7 +168,8 @@ static dt_status inspect(const cli_args *args, const cli_env *env, const cli_con
     (void)console;
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "inspect: no folder; usage: dtensor inspect DIR, a Hugging Face folder");
-    st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
+    st = cli_check_folder(f.folder);
+    if (st == DT_OK) st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
     f.supported = st == DT_OK;
     if (!f.supported) f.why_not = *dt_last_error();
     look_at_files(&f);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/session.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/sync.h"
 #include "cli/options.h"
@@ -12,7 +15,23 @@
 #include "dtensor/device/device.h"
 #include "mesh/runtime.h"
 
-enum { MAX_RANKS = 1024 };
+enum { MAX_RANKS = 1024, PATH_BYTES = 4096 };
+
+dt_status cli_check_folder(const char *folder)
+{
+    static const char what[] = "a model is a Hugging Face folder on this machine (config.json, "
+                               "model.safetensors, tokenizer.json)";
+    char path[PATH_BYTES];
+    struct stat info;
+    int n;
+
+    DT_CHECK(stat(folder, &info) == 0, DT_ERR_IO, "%s: %s; %s", folder, strerror(errno), what);
+    DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder; %s", folder, what);
+    n = snprintf(path, sizeof path, "%s/config.json", folder);
+    DT_CHECK(n > 0 && n < PATH_BYTES && access(path, F_OK) == 0, DT_ERR_FORMAT,
+             "%s: has no config.json; %s", folder, what);
+    return DT_OK;
+}
 
 static dt_status read_mesh(const char *text, int *n_ranks)
 {
@@ -85,6 +104,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     }
     out->load.progress = cli_progress;
     out->load.progress_arg = (void *)console;
+    DT_TRY(cli_check_folder(args->folder));
     DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
     out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
     DT_TRY(dti_alloc_array((size_t)out->run.n_ranks, sizeof *out->ranks, (void **)&out->ranks));
@@ -176,6 +196,9 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
         cli_progress_end(s->console);
         s->loading_ns = dti_now_ns() - begin;
     }
+    /* The checkpoint was checked before: what is wrong with layers now is the plan's doing. */
+    if ((st == DT_ERR_ARG || st == DT_ERR_LAYOUT) && s->args->plan != NULL)
+        dti_error_prefix("%s", s->args->plan);
     DT_TRY(st);
     return DT_OK;
 }

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command from outside: what it prints, where, and how it ends. */
+#include <jansson.h>
+#include <math.h>
+
+#include "models/checkpoint/safetensors.h"
+#include "tests/cli/command.h"
+
+enum { MAX_IDS = 64, IDS_BYTES = 512 };
+
+static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+static const char *demo(void)
+{
+    return "examples/checkpoint";
+}
+
+/* The ids of a tensor of a fixture. */
+static int64_t read_ids(const char *folder, const char *name, int64_t ids[MAX_IDS])
+{
+    char path[DT_TEST_PATH_BYTES + 32];
+    const dti_st_entry *e;
+    dti_st_stage stage;
+    dti_st_file *file;
+    int64_t n;
+
+    (void)snprintf(path, sizeof path, "%s/expected.safetensors", folder);
+    DT_ASSERT_OK(dti_st_open(path, &file));
+    DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
+    e = dti_st_find(file, name);
+    DT_ASSERT(e != NULL && e->dtype == DT_I64 && e->n_axes == 1 && e->shape[0] <= MAX_IDS);
+    DT_ASSERT_OK(dti_st_read_slice(file, e, NULL, NULL, DT_I64, &stage, ids));
+    n = e->shape[0];
+    dti_st_stage_destroy(&stage);
+    dti_st_close(&file);
+    return n;
+}
+
+static const char *join_ids(const int64_t *ids, int64_t n, char separator, char text[IDS_BYTES])
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int64_t i = 0; i < n; i++)
+        used += (size_t)snprintf(text + used, IDS_BYTES - used, "%.*s%lld", i > 0, &separator,
+                                 (long long)ids[i]);
+    return text;
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *v = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+
+    if (v == NULL) dt_test_fail(__FILE__, __LINE__, "%s in %.300s", error.text, text);
+    return v;
+}
+
+/* --- help ---------------------------------------------------------------------------------------
+ */
+
+DT_TEST(cli, help_needs_no_model_and_goes_to_stdout)
+{
+    static const char *const words[][2] = {
+        { "--help", NULL },       { "-h", NULL },     { "--version", NULL },
+        { "generate", "--help" }, { "logits", "-h" }, { "inspect", "--help" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(words); i++) {
+        command_result r =
+            command_run(NULL, (const char *const[]){ words[i][0], words[i][1], NULL });
+        COMMAND_ASSERT_CODE(r, 0);
+        DT_ASSERT_EQ_STR(r.err, "");
+        COMMAND_ASSERT_HAS(r.out, "dtensor");
+        command_free(&r);
+    }
+}
+
+DT_TEST(cli, help_of_a_command_lists_its_options)
+{
+    command_result r = COMMAND("generate", "--help");
+
+    COMMAND_ASSERT_HAS(r.out, "--max-new-tokens N");
+    COMMAND_ASSERT_HAS(r.out, "-m, --model DIR");
+    COMMAND_ASSERT_HAS(r.out, "--ignore-eos");
+    command_free(&r);
+    r = COMMAND("logits", "--help");
+    DT_ASSERT(strstr(r.out, "--max-new-tokens") == NULL);
+    command_free(&r);
+}
+
+DT_TEST(cli, version_names_kernels_and_libraries)
+{
+    command_result r = COMMAND("--version");
+
+    COMMAND_ASSERT_HAS(r.out, dt_version());
+    COMMAND_ASSERT_HAS(r.out, "portable");
+    COMMAND_ASSERT_HAS(r.out, "oneDNN");
+    command_free(&r);
+}
+
+/* --- generate -----------------------------------------------------------------------------------
+ */
+
+/* prompt and greedy tokens, as the command prints them for a folder without a tokenizer. */
+static void expect_greedy(const char *fixture, const char *mesh)
+{
+    int64_t ids[2 * MAX_IDS];
+    char folder[DT_TEST_PATH_BYTES], relative[128], prompt[IDS_BYTES], all[IDS_BYTES];
+    char count[16], want[IDS_BYTES + 2];
+    int64_t n_prompt, n_new;
+    command_result r;
+
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
+    (void)dt_test_source_path(folder, relative);
+    n_prompt = read_ids(folder, "prompt", ids);
+    n_new = read_ids(folder, "greedy_f32", ids + n_prompt);
+    (void)join_ids(ids, n_prompt, ',', prompt);
+    (void)snprintf(want, sizeof want, "%s\n", join_ids(ids, n_prompt + n_new, ' ', all));
+    (void)snprintf(count, sizeof count, "%lld", (long long)n_new);
+    r = COMMAND("generate", "--model", folder, "--tokens", prompt, "--mesh", mesh, "--dtype", "f32",
+                "--max-new-tokens", count, "--ignore-eos", "--threads", "1");
+    COMMAND_ASSERT_CODE(r, 0);
+    DT_ASSERT_EQ_STR(r.out, want);
+    COMMAND_ASSERT_HAS(r.err, mesh);
+    COMMAND_ASSERT_HAS(r.err, "rank 0");
+    COMMAND_ASSERT_HAS(r.err, "tokens/s");
+    command_free(&r);
+}
+
+DT_TEST(cli, generate_gives_the_golden_tokens_on_every_mesh)
+{
+    static const char *const fixtures[] = {
+        "llama/uneven", "llama/tied",   "llama/biases", "llama/sharded",
+        "qwen3/base",   "qwen3/uneven", "gpt_neo/base", "gpt_neo/uneven",
+    };
+
+    for (size_t f = 0; f < DT_COUNT(fixtures); f++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) expect_greedy(fixtures[f], meshes[m]);
+}
+
+DT_TEST(cli, generate_streams_prompt_and_text)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r = COMMAND("generate", "--model", dt_test_source_path(folder, demo()),
+                               "--prompt", "ROMEO:", "--mesh", "tp=2", "-n", "12");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    DT_ASSERT(strncmp(r.out, "ROMEO:", 6) == 0 && strlen(r.out) > 12);
+    DT_ASSERT_EQ_INT(r.out[strlen(r.out) - 1], '\n');
+    COMMAND_ASSERT_HAS(r.err, "llama, 1.8 M parameters in bf16, mesh tp=2");
+    COMMAND_ASSERT_HAS(r.err, "rank 1");
+    command_free(&r);
+}
+
+DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
+{
+    char folder[DT_TEST_PATH_BYTES], streamed[4096];
+    const char *text;
+    command_result r;
+    json_t *v;
+
+    (void)dt_test_source_path(folder, demo());
+    r = COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "-q");
+    COMMAND_ASSERT_CODE(r, 0);
+    DT_ASSERT_EQ_STR(r.err, "");
+    (void)snprintf(streamed, sizeof streamed, "%s", r.out);
+    command_free(&r);
+    r = COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(r.out);
+    text = json_string_value(json_object_get(v, "text"));
+    DT_ASSERT(text != NULL && strncmp(streamed + 6, text, strlen(text)) == 0);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "tokens")), 12);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "prompt_tokens")), 3);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "ranks")), 2);
+    DT_ASSERT(json_is_number(json_object_get(json_object_get(v, "timing"), "prompt_s")));
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(v, "stop")), "length");
+    json_decref(v);
+    command_free(&r);
+}
+
+DT_TEST(cli, a_prompt_file_loses_one_final_newline)
+{
+    char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];
+    command_result a, b;
+
+    (void)dt_test_source_path(model, demo());
+    dt_test_write_file(dt_test_temp_dir(folder), "prompt.txt", "JULIET:\n", 8);
+    (void)snprintf(file, sizeof file, "%s/prompt.txt", folder);
+    a = COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q");
+    b = COMMAND("generate", "-m", model, "--prompt=JULIET:", "-n8", "-q");
+    COMMAND_ASSERT_CODE(a, 0);
+    COMMAND_ASSERT_CODE(b, 0);
+    DT_ASSERT_EQ_STR(a.out, b.out);
+    command_free(&a);
+    command_free(&b);
+    dt_test_remove_dir(folder);
+}
+
+/* --max-new-tokens is 100 by default, more than these contexts have room for. */
+DT_TEST(cli, the_default_length_gives_way_to_the_context)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r =
+        COMMAND("generate", "-m", dt_test_source_path(folder, "tests/golden/llama/tied"), "-t",
+                "1,2,3,4", "--ignore-eos", "--json");
+    json_t *v;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(r.out);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "tokens")), 60);
+    DT_ASSERT(json_is_null(json_object_get(v, "text")));
+    json_decref(v);
+    command_free(&r);
+}
+
+/* A plan that leaves everything whole changes where weights lie and no token. */
+DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
+{
+    static const char plan[] = "{\"model.layers.*.mlp.gate_proj\": \"replicate\","
+                               " \"model.layers.*.mlp.up_proj\": \"replicate\","
+                               " \"model.layers.*.mlp.down_proj\": \"replicate\"}";
+    char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];
+    command_result r[2];
+    json_t *v[2];
+    int64_t bytes[2];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/sharded");
+    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", plan, sizeof plan - 1);
+    (void)snprintf(file, sizeof file, "%s/plan.json", folder);
+    r[0] = COMMAND("generate", "-m", model, "-t", "5,6", "-n", "8", "--mesh", "tp=2", "--json");
+    r[1] = COMMAND("generate", "-m", model, "-t", "5,6", "-n", "8", "--mesh", "tp=2", "--json",
+                   "--plan", file);
+    for (int i = 0; i < 2; i++) {
+        COMMAND_ASSERT_CODE(r[i], 0);
+        v[i] = parse(r[i].out);
+        bytes[i] = json_integer_value(
+            json_object_get(json_array_get(json_object_get(v[i], "ranks"), 0), "bytes"));
+    }
+    DT_ASSERT(json_equal(json_object_get(v[0], "tokens"), json_object_get(v[1], "tokens")));
+    DT_ASSERT(bytes[1] > bytes[0]);
+    for (int i = 0; i < 2; i++) {
+        json_decref(v[i]);
+        command_free(&r[i]);
+    }
+    dt_test_remove_dir(folder);
+}
+
+/* --- logits -------------------------------------------------------------------------------------
+ */
+
+DT_TEST(cli, logits_are_json_of_the_right_shape_on_every_mesh)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    json_t *first = NULL;
+
+    (void)dt_test_source_path(folder, "tests/golden/llama/uneven");
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        command_result r = COMMAND("logits", "-m", folder, "-t", "7,8,9", "--mesh", meshes[m],
+                                   "--dtype", "f32", "--json", "-q");
+        json_t *v, *rows;
+        COMMAND_ASSERT_CODE(r, 0);
+        DT_ASSERT_EQ_STR(r.err, "");
+        v = parse(r.out);
+        rows = json_object_get(v, "logits");
+        DT_ASSERT_EQ_INT(json_integer_value(json_array_get(json_object_get(v, "shape"), 0)), 3);
+        DT_ASSERT_EQ_INT(json_integer_value(json_array_get(json_object_get(v, "shape"), 1)), 257);
+        DT_ASSERT_EQ_INT(json_array_size(rows), 3);
+        if (first == NULL) first = json_incref(rows);
+        for (size_t i = 0; i < 3 * 257; i++) {
+            const json_t *ours = json_array_get(json_array_get(rows, i / 257), i % 257);
+            const json_t *theirs = json_array_get(json_array_get(first, i / 257), i % 257);
+            DT_ASSERT(json_is_number(ours));
+            DT_ASSERT_CLOSE(json_number_value(ours), json_number_value(theirs), 1e-4);
+        }
+        json_decref(v);
+        command_free(&r);
+    }
+    json_decref(first);
+}
+
+DT_TEST(cli, logits_without_json_are_a_table)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r =
+        COMMAND("logits", "-m", dt_test_source_path(folder, demo()), "-t", "5,6,7", "-q");
+    int lines = 0;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    for (const char *c = r.out; *c != '\0'; c++) lines += *c == '\n';
+    DT_ASSERT_EQ_INT(lines, 4);
+    command_free(&r);
+}
+
+/* --- inspect ------------------------------------------------------------------------------------
+ */
+
+DT_TEST(cli, inspect_says_what_a_checkpoint_is)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r = COMMAND("inspect", dt_test_source_path(folder, demo()));
+
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "llama");
+    COMMAND_ASSERT_HAS(r.out, "1771200");
+    COMMAND_ASSERT_HAS(r.out, "tokenizer.json, 1024 tokens");
+    COMMAND_ASSERT_HAS(r.out, "supported   yes");
+    DT_ASSERT_EQ_STR(r.err, "");
+    command_free(&r);
+}
+
+DT_TEST(cli, inspect_json_has_the_same_facts)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r =
+        COMMAND("inspect", dt_test_source_path(folder, "tests/golden/llama/sharded"), "--json");
+    json_t *v;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(r.out);
+    DT_ASSERT(json_is_true(json_object_get(v, "supported")));
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(v, "model_type")), "llama");
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "files")), 3);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "vocab_size")), 120);
+    DT_ASSERT(json_is_null(json_object_get(v, "tokenizer")));
+    json_decref(v);
+    command_free(&r);
+}
+
+/* --- ranks that fail ----------------------------------------------------------------------------
+ */
+
+DT_TEST(cli, a_rank_that_fails_ends_the_run_and_is_named)
+{
+    static const char *const faults[] = {
+        "DTENSOR_FAULT=rank=1,op=all_reduce,call=3",
+        "DTENSOR_FAULT=rank=1,op=any,call=1",
+        "DTENSOR_FAULT=rank=1,op=any,call=20",
+    };
+    char folder[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(folder, demo());
+    for (size_t i = 0; i < DT_COUNT(faults); i++) {
+        command_result r = COMMAND_ENV(faults[i], "generate", "-m", folder, "-p",
+                                       "ROMEO:", "--mesh", "tp=2", "-q");
+        COMMAND_ASSERT_CODE(r, 5);
+        COMMAND_ASSERT_HAS(r.err, "rank 1");
+        COMMAND_ASSERT_HAS(r.err, "dtensor: ");
+        DT_ASSERT(strstr(r.err, "    at ") == NULL);
+        command_free(&r);
+    }
+}
+
+DT_TEST(cli, verbose_shows_the_path_of_an_error)
+{
+    command_result r = COMMAND("generate", "--model", "nowhere", "-t", "1", "--verbose");
+
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "    at ");
+    command_free(&r);
+    r = COMMAND_ENV("DTENSOR_VERBOSE=1", "generate", "--model", "nowhere", "-t", "1");
+    COMMAND_ASSERT_HAS(r.err, "    at ");
+    command_free(&r);
+}
