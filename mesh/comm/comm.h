@@ -27,7 +27,7 @@ typedef enum dti_comm_op {
 #define X(name, text) DTI_COMM_##name,
     DTI_COMM_OPS(X)
 #undef X
-    DTI_COMM_N_OPS
+        DTI_COMM_N_OPS
 } dti_comm_op;
 
 enum { DTI_BOX_MAX_AXES = 8 };
@@ -45,9 +45,10 @@ typedef struct dti_box {
  * and are read until the wait has returned. Blocks lie in `recv` (all_gather, all_to_all) or `send`
  * (reduce_scatter, and all_to_all with send_counts) at their displacements, or back to back in rank
  * order when the displacements are NULL.
- *   Aliasing: all_reduce allows recv == send; all_gather allows send to be its own block of recv.
- *   Reductions add in rank order, bf16 and f16 in f32 with one rounding at the end (DT_AVG divides the sum by size), and give every
- *   rank the same bits. Zero counts are allowed anywhere. */
+ *   Aliasing: all_reduce and broadcast allow recv == send; all_gather allows send to be its own
+ *   block of recv. Reductions add in rank order, bf16 and f16 in f32 with one rounding at the end
+ *   (DT_AVG divides the sum by size), and give every rank the same bits. Zero counts are allowed
+ *   anywhere. */
 typedef struct dti_comm_call {
     dti_comm_op op;
     dt_dtype dtype;
@@ -80,8 +81,8 @@ typedef struct dti_comm_request {
  *   wait   returns when recv is complete here and send may be overwritten here. A second wait on
  *          the same request is a no-op. Watches the abort flag and the deadline.
  *   abort  from then on every pending and later call on any communicator of this world returns
- *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread; returns
- *          when no peer reads this rank's buffers any more.
+ *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread;
+ *          returns when no peer reads this rank's buffers any more.
  *   close  not collective. */
 typedef struct dti_comm_ops {
     const char *name; /* "local", "mpi", "nccl" */
@@ -123,7 +124,8 @@ dt_status dti_reduce_scatter(dti_comm *c, const void *send, void *recv, const in
 dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes, void *recv,
                        const dti_box *recv_boxes, dt_dtype t) DT_MUST_USE;
 
-/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller divides. */
+/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller
+ * divides. */
 void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
 
 /* Copies a box between two strided places of equal extents. */

@@ -6,6 +6,7 @@
 
 #include "base/pool.h"
 #include "mesh/comm/call.h"
+#include "mesh/comm/copy.h"
 #include "mesh/comm/local_internal.h"
 #include "mesh/comm/reduce.h"
 
@@ -56,10 +57,19 @@ static void *element(const void *base, int64_t i, size_t bytes)
     return (char *)base + i * (int64_t)bytes;
 }
 
+static bool is_large(int64_t n, size_t bytes)
+{
+    return n >= DTI_STREAM_BYTES / (int64_t)bytes;
+}
+
 /* Own blocks may lie in place already. */
 static void copy(void *to, const void *from, int64_t n, size_t bytes)
 {
-    if (n > 0 && to != from) memcpy(to, from, (size_t)n * bytes);
+    const bool stream = is_large(n, bytes);
+
+    if (n == 0 || to == from) return;
+    dti_copy(to, from, (size_t)n * bytes, stream);
+    dti_copy_finish(stream);
 }
 
 static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
@@ -103,6 +113,7 @@ static dt_status work_all_gather(dti_local_comm *c, const dti_local_slot *mine)
 static void reduce_slice(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
 {
     const size_t bytes = dt_dtype_size(mine->call.dtype);
+    const bool stream = is_large(mine->n, bytes);
     dti_reducer r;
 
     r.dtype = mine->call.dtype;
@@ -115,8 +126,10 @@ static void reduce_slice(dti_local_comm *c, const dti_local_slot *mine, int64_t 
             dti_reducer_add(&r, element(slot_of(c, mine, m)->call.send, i, bytes), n);
         result = dti_reducer_finish(&r, n);
         for (int m = 0; m < c->head.size; m++)
-            memcpy(element(slot_of(c, mine, m)->call.recv, i, bytes), result, (size_t)n * bytes);
+            dti_copy(element(slot_of(c, mine, m)->call.recv, i, bytes), result, (size_t)n * bytes,
+                     stream);
     }
+    dti_copy_finish(stream);
 }
 
 static dt_status work_all_reduce(dti_local_comm *c, const dti_local_slot *mine)
@@ -134,6 +147,7 @@ static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mi
 {
     const size_t bytes = dt_dtype_size(mine->call.dtype);
     const int64_t count = mine->call.counts[c->head.rank];
+    const bool stream = is_large(count, bytes);
     dti_reducer r;
 
     for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
@@ -150,8 +164,10 @@ static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mi
             else
                 dti_reducer_add(&r, x, n);
         }
-        memcpy(element(mine->call.recv, i, bytes), dti_reducer_finish(&r, n), (size_t)n * bytes);
+        dti_copy(element(mine->call.recv, i, bytes), dti_reducer_finish(&r, n), (size_t)n * bytes,
+                 stream);
     }
+    dti_copy_finish(stream);
     return DT_OK;
 }
 

@@ -136,7 +136,8 @@ dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r)
     DT_TRY(channel_of(c, &r->call, &ch));
     r->seq = (sends ? atomic_load(&ch->posted) : ch->wanted) + 1;
     DT_TRY(dti_local_check_abort(c, r));
-    DT_TRY(dti_local_await(c, r, sends ? send_has_room : recv_has_room, "finished"));
+    DT_TRY(
+        dti_local_await(c, r, sends ? send_has_room : recv_has_room, sends ? "received" : "sent"));
     end = sends ? &ch->sends[r->seq % DTI_LOCAL_RING] : &ch->recvs[r->seq % DTI_LOCAL_RING];
     *end = (dti_local_end){ r->call.send, r->call.recv, r->call.counts[0], r->call.dtype };
     if (sends) {
@@ -153,6 +154,9 @@ dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r)
 
 dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r)
 {
-    DT_TRY(dti_local_await(c, r, r->call.op == DTI_COMM_SEND ? is_sent : is_received, "arrived"));
+    if (r->call.op == DTI_COMM_SEND)
+        DT_TRY(dti_local_await(c, r, is_sent, "received"));
+    else
+        DT_TRY(dti_local_await(c, r, is_received, "sent"));
     return DT_OK;
 }
