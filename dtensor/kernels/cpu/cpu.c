@@ -7,13 +7,15 @@
 
 #ifdef DT_HAVE_X86_KERNELS
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 static const char *const isa_names[DTI_N_ISAS] = {
-    [DTI_ISA_PORTABLE] = "portable",
-    [DTI_ISA_AVX2] = "avx2",
-    [DTI_ISA_AVX512] = "avx512",
-    [DTI_ISA_AVX512_BF16] = "avx512_bf16",
+    [DTI_ISA_PORTABLE] = "portable",       [DTI_ISA_AVX2] = "avx2", [DTI_ISA_AVX512] = "avx512",
+    [DTI_ISA_AVX512_BF16] = "avx512_bf16", [DTI_ISA_AMX] = "amx",
 };
 
 const char *dti_isa_name(dti_isa isa)
@@ -30,6 +32,22 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
+/* Tiles, and bf16 in them. The kernel hands tile registers to a process that asks once; asking
+ * again is harmless, and threads inherit the answer. */
+static bool has_amx(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    const unsigned needed = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE */
+    unsigned a, b, c, d;
+
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & needed) != needed) return false;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 dti_isa dti_isa_detect(void)
 {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
@@ -37,7 +55,8 @@ dti_isa dti_isa_detect(void)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return DTI_ISA_AVX2;
-    return __builtin_cpu_supports("avx512bf16") ? DTI_ISA_AVX512_BF16 : DTI_ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16")) return DTI_ISA_AVX512;
+    return has_amx() ? DTI_ISA_AMX : DTI_ISA_AVX512_BF16;
 }
 #else
 dti_isa dti_isa_detect(void)
@@ -64,7 +83,8 @@ dt_status dti_isa_parse(const char *text, dti_isa *out)
         return DT_OK;
     }
     DT_FAIL(DT_ERR_ARG,
-            "instruction set \"%s\" is unknown: use auto, portable, avx2, avx512 or avx512_bf16",
+            "instruction set \"%s\" is unknown: use auto, portable, avx2, avx512, avx512_bf16 or "
+            "amx",
             text);
 }
 
@@ -76,10 +96,29 @@ static const dti_row_ops *rows_of(dti_isa isa)
         return dti_rows_avx2;
     case DTI_ISA_AVX512:
     case DTI_ISA_AVX512_BF16:
+    case DTI_ISA_AMX:
         return dti_rows_avx512;
 #endif
     default:
         return dti_rows_portable;
+    }
+}
+
+static const dti_skinny_ops *skinny_of(dti_isa isa, dt_dtype dtype)
+{
+    switch (isa) {
+#ifdef DT_HAVE_X86_KERNELS
+    case DTI_ISA_AVX2:
+        return &dti_skinny_avx2[dtype];
+    case DTI_ISA_AMX:
+        return dtype == DT_BF16 ? &dti_skinny_bf16_amx : &dti_skinny_avx512[dtype];
+    case DTI_ISA_AVX512_BF16:
+        return dtype == DT_BF16 ? &dti_skinny_bf16_avx512_bf16 : &dti_skinny_avx512[dtype];
+    case DTI_ISA_AVX512:
+        return &dti_skinny_avx512[dtype];
+#endif
+    default:
+        return &dti_skinny_portable[dtype];
     }
 }
 
@@ -94,6 +133,7 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->isa = isa;
     cpu->pool = pool;
     cpu->rows = rows_of(isa);
+    for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
     *out = cpu;
     return DT_OK;
 }
@@ -104,6 +144,7 @@ void dti_cpu_destroy(dti_cpu **cpu_)
 
     if (cpu == NULL) return;
     *cpu_ = NULL;
+    dti_onednn_destroy(&cpu->onednn);
     dti_big_free(cpu->scratch, cpu->scratch_bytes);
     dti_free(cpu);
 }

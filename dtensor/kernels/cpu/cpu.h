@@ -12,6 +12,7 @@ typedef enum dti_isa {
     DTI_ISA_AVX2,
     DTI_ISA_AVX512,
     DTI_ISA_AVX512_BF16,
+    DTI_ISA_AMX, /* all of the above and tiles of bf16 */
     DTI_N_ISAS
 } dti_isa;
 
@@ -31,7 +32,8 @@ dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
 
 /* One function per row of the operator table; formulas stand at the definitions.
  * F is any of f32, bf16, f16; model dtype is the dtype of the first float input. Rounding follows
- * Hugging Face: where a sentence says "rounds", the value is rounded to the output's dtype there. */
+ * Hugging Face: where a sentence says "rounds", the value is rounded to the output's dtype there.
+ */
 dt_status dti_add_cpu(const dt_kargs *a);      /* x F, y F -> x + y */
 dt_status dti_mul_cpu(const dt_kargs *a);      /* x F, y F -> x y */
 dt_status dti_silu_cpu(const dt_kargs *a);     /* x F -> x / (1 + e^-x) */
@@ -39,25 +41,28 @@ dt_status dti_gelu_new_cpu(const dt_kargs *a); /* x F -> tanh form, every step r
 dt_status dti_silu_mul_cpu(const dt_kargs *a); /* g F, u F -> silu(g) rounds, times u rounds */
 dt_status dti_cast_cpu(const dt_kargs *a);     /* x any float -> out any float */
 
-/* x [..., O] (F or f32), bias [O] F -> out [..., O]: x + bias in f32, rounds once to out's dtype. */
+/* x [..., O] (F or f32), bias [O] F -> out [..., O]: x + bias in f32, rounds once to out's dtype.
+ */
 dt_status dti_add_bias_cpu(const dt_kargs *a);
 
-/* x [..., I] F, w [O, I] F (, bias [O] F) -> out [..., O], F or f32. f32 accumulation, bias added in
- * f32, one rounding. Any extent may be 0 (I == 0 gives zeros, plus bias). */
+/* x [..., I] F, w [O, I] F (, bias [O] F) -> out [..., O], F or f32. f32 accumulation, bias added
+ * in f32, one rounding. Any extent may be 0 (I == 0 gives zeros, plus bias). */
 dt_status dti_linear_cpu(const dt_kargs *a);
 
-/* x [..., d] F, w [d] F -> h = x / sqrt(mean x^2 + eps) in f32, rounds, times w, rounds. norm_attr. */
+/* x [..., d] F, w [d] F -> h = x / sqrt(mean x^2 + eps) in f32, rounds, times w, rounds. norm_attr.
+ */
 dt_status dti_rms_norm_cpu(const dt_kargs *a);
 
-/* x [..., d] F, w [d], b [d] -> (x - mean) / sqrt(var + eps) * w + b in f32, rounds once. norm_attr. */
+/* x [..., d] F, w [d], b [d] -> (x - mean) / sqrt(var + eps) * w + b in f32, rounds once.
+ * norm_attr. */
 dt_status dti_layer_norm_cpu(const dt_kargs *a);
 
 /* ids [...] i32 (global), table [V, d] F (this rank's rows start at offset[0]) -> [..., d]; rows of
  * ids that this rank does not own are zeros. */
 dt_status dti_embedding_cpu(const dt_kargs *a);
 
-/* positions [B, T] i32, inv_freq [r/2] f32 -> [B, T, r]: cos of (f32 position * f32 inv_freq) in the
- * first half, sin in the second, times factor in f32, rounds. rope_table_attr. */
+/* positions [B, T] i32, inv_freq [r/2] f32 -> [B, T, r]: cos of (f32 position * f32 inv_freq) in
+ * the first half, sin in the second, times factor in f32, rounds. rope_table_attr. */
 dt_status dti_rope_table_cpu(const dt_kargs *a);
 
 /* x [B, T, H, e] F, table [B, T, r] F with r <= e -> half-split rotation of the first r columns:
@@ -68,18 +73,19 @@ dt_status dti_rope_cpu(const dt_kargs *a);
  * data): row positions[b, t] of batch b becomes k[b, t]. 0 <= position < S was checked. */
 dt_status dti_kv_write_cpu(const dt_kargs *a);
 
-/* q [B, T, H, e], K cache [B, S, Kv, e], V cache [B, S, Kv, e], positions [B, T] i32 -> [B, T, H, e].
- * Global head g = q.offset[2] + h reads kv head g / (n_heads / n_kv_heads), local index minus
- * k.offset[2]. Query at position p sees cache rows j <= p, and j > p - window if window > 0. Scores,
- * softmax and sums in f32, one rounding at the end. attention_attr. */
+/* q [B, T, H, e], K cache [B, S, Kv, e], V cache [B, S, Kv, e], positions [B, T] i32 -> [B, T, H,
+ * e]. Global head g = q.offset[2] + h reads kv head g / (n_heads / n_kv_heads), local index minus
+ * k.offset[2]. Query at position p sees cache rows j <= p, and j > p - window if window > 0.
+ * Scores, softmax and sums in f32, one rounding at the end. attention_attr. */
 dt_status dti_attention_cpu(const dt_kargs *a);
 
 /* x [B, T, ...] -> out [B, n, ...]: rows begin .. begin + n - 1 of axis 1. slice_attr. */
 dt_status dti_slice_cpu(const dt_kargs *a);
 
 /* x [..., V] F with offset of the last axis -> key [...] i64 whose order is that of (value, lower
- * index first): the maximum over ranks of keys is the first argmax of the whole row. NaN is largest.
- * An empty row gives INT64_MIN. argmax_id takes the index out of a key, i64 [...] -> i32 [...]. */
+ * index first): the maximum over ranks of keys is the first argmax of the whole row. NaN is
+ * largest. An empty row gives INT64_MIN. argmax_id takes the index out of a key, i64 [...] -> i32
+ * [...]. */
 dt_status dti_argmax_key_cpu(const dt_kargs *a);
 dt_status dti_argmax_id_cpu(const dt_kargs *a);
 

@@ -5,12 +5,16 @@
 #define DTI_CPU_INTERNAL_H
 
 #include "dtensor/kernels/cpu/cpu.h"
+#include "dtensor/kernels/cpu/onednn.h"
 #include "dtensor/kernels/cpu/rows.h"
+#include "dtensor/kernels/cpu/skinny.h"
 
 struct dti_cpu {
     dti_isa isa;
-    dti_pool *pool; /* borrowed */
-    const dti_row_ops *rows;
+    dti_pool *pool;          /* borrowed */
+    const dti_row_ops *rows; /* by dtype */
+    const dti_skinny_ops *skinny[DTI_N_SKINNY_DTYPES];
+    dti_onednn *onednn; /* NULL until the first large product */
     void *scratch;
     size_t scratch_bytes;
 };

@@ -1,47 +1,122 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]); x [M, I], w [O, I] row-major, bias [O], y [M, O] of
- * the model's dtype or f32. Sums in f32. */
-#include "dtensor/kernels/cpu/cpu_internal.h"
+ * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set and on
+ * M < 32 or not, never on the number of threads: outputs are split over threads, sums are not.
+ * Splitting O over ranks changes no bit for M < 32; splitting I does. */
+#include "dtensor/kernels/cpu/linear.h"
 
-#include "base/dtype.h"
+#include <string.h>
 
-typedef struct linear_job {
-    const dt_local *x, *w, *bias, *y;
-    int64_t n_rows, n_in, n_out;
-} linear_job;
+#include "dtensor/kernels/cpu/skinny.h"
 
-static void linear_share(void *arg, int worker, int n_workers)
+enum { BLOCK = 512 }; /* floats that pass through level 1 */
+
+void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, int64_t row,
+                      int64_t n_rows, int64_t o, int64_t n)
 {
-    const linear_job *j = arg;
+    const dti_row_ops *rows = l->cpu->rows;
+    const int64_t y_bytes = (int64_t)dt_dtype_size(l->y->dtype);
+    _Alignas(64) float bias[BLOCK], block[BLOCK];
+
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t part = n - i < BLOCK ? n - i : BLOCK;
+        if (l->bias != NULL)
+            rows[l->bias->dtype].load(bias,
+                                      (const char *)l->bias->data +
+                                          (o + i) * (int64_t)dt_dtype_size(l->bias->dtype),
+                                      part);
+        for (int64_t m = 0; m < n_rows; m++) {
+            const float *from = sums + m * stride + i;
+            char *y = (char *)l->y->data + ((row + m) * l->n_out + o + i) * y_bytes;
+            if (l->bias != NULL) {
+                rows[DT_F32].add(block, from, bias, part);
+                from = block;
+            }
+            rows[l->y->dtype].store(y, from, part);
+        }
+    }
+}
+
+/* --- few rows --------------------------------------------------------------------------------- */
+
+enum { SKINNY_GRAIN = 16 }; /* outputs: the rows of w that kernels take at a time divide it */
+
+typedef struct skinny_job {
+    const dti_linear *l;
+    const dti_skinny_ops *ops;
+    dti_skinny_args args;
+    bool direct; /* sums are the result */
+} skinny_job;
+
+static void skinny_share(void *arg, int worker, int n_workers)
+{
+    const skinny_job *j = arg;
     int64_t begin, end;
 
-    dti_pool_share(j->n_out, 1, worker, n_workers, &begin, &end);
-    for (int64_t m = 0; m < j->n_rows; m++)
-        for (int64_t o = begin; o < end; o++) {
-            float sum = 0.0f;
-            for (int64_t i = 0; i < j->n_in; i++)
-                sum += dti_load_f32(j->x->data, j->x->dtype, m * j->n_in + i) *
-                       dti_load_f32(j->w->data, j->w->dtype, o * j->n_in + i);
-            if (j->bias != NULL) sum += dti_load_f32(j->bias->data, j->bias->dtype, o);
-            dti_store_f32(j->y->data, j->y->dtype, m * j->n_out + o, sum);
-        }
+    dti_pool_share(j->l->n_out, SKINNY_GRAIN, worker, n_workers, &begin, &end);
+    if (begin >= end) return;
+    j->ops->dot(&j->args, begin, end);
+    if (!j->direct)
+        dti_linear_store(j->l, j->args.y + begin, j->args.y_stride, 0, j->l->n_rows, begin,
+                         end - begin);
+}
+
+dt_status dti_linear_skinny(const dti_linear *l)
+{
+    const dti_skinny_ops *ops = l->cpu->skinny[l->w->dtype];
+    const size_t packed = (ops->packed_bytes(l->n_rows, l->n_in) + 127) / 128 * 128;
+    const size_t sums = (size_t)(l->n_rows * l->n_out) * sizeof(float);
+    const bool direct = l->bias == NULL && l->y->dtype == DT_F32;
+    skinny_job job = { .l = l, .ops = ops, .direct = direct };
+    void *scratch;
+
+    DT_TRY(dti_cpu_scratch(l->cpu, packed + (direct ? 0 : sums), &scratch));
+    ops->pack(scratch, l->x->data, l->n_rows, l->n_in);
+    job.args = (dti_skinny_args){ .x = scratch,
+                                  .w = l->w->data,
+                                  .y = direct ? l->y->data : (void *)((char *)scratch + packed),
+                                  .n_rows = l->n_rows,
+                                  .n_in = l->n_in,
+                                  .y_stride = l->n_out };
+    dti_cpu_run(l->cpu, dti_bytes(l->w), skinny_share, &job);
+    return DT_OK;
+}
+
+/* --- the operator ----------------------------------------------------------------------------- */
+
+/* No columns to sum over: y = bias, or zeros. */
+static void store_empty_sums(const dti_linear *l)
+{
+    static const float zeros[BLOCK];
+
+    for (int64_t o = 0; o < l->n_out; o += BLOCK)
+        dti_linear_store(l, zeros, 0, 0, l->n_rows, o, l->n_out - o < BLOCK ? l->n_out - o : BLOCK);
 }
 
 dt_status dti_linear_cpu(const dt_kargs *a)
 {
-    linear_job job = { .x = &a->in[0],
-                       .w = &a->in[1],
-                       .bias = a->n_in > 2 ? &a->in[2] : NULL,
-                       .y = &a->out[0],
-                       .n_rows = dti_rows(&a->in[0]),
-                       .n_in = a->in[1].shape[1],
-                       .n_out = a->in[1].shape[0] };
+    const dti_linear l = { .cpu = a->cpu,
+                           .x = &a->in[0],
+                           .w = &a->in[1],
+                           .bias = a->n_in > 2 ? &a->in[2] : NULL,
+                           .y = &a->out[0],
+                           .n_rows = dti_rows(&a->in[0]),
+                           .n_in = a->in[1].shape[1],
+                           .n_out = a->in[1].shape[0] };
     const dti_row_ops *ops;
 
-    DT_TRY(dti_cpu_rows(a->cpu, "linear", job.x, &ops));
-    DT_TRY(dti_cpu_rows(a->cpu, "linear", job.w, &ops));
-    DT_TRY(dti_cpu_rows(a->cpu, "linear", job.y, &ops));
-    dti_cpu_run(a->cpu, dti_bytes(job.w), linear_share, &job);
+    for (int i = 0; i < a->n_in; i++) DT_TRY(dti_cpu_rows(a->cpu, "linear", &a->in[i], &ops));
+    DT_TRY(dti_cpu_rows(a->cpu, "linear", l.y, &ops));
+    DT_CHECK(l.x->dtype == l.w->dtype, DT_ERR_UNSUPPORTED,
+             "linear on CPU: x is %s but w is %s; cast one of them", dt_dtype_name(l.x->dtype),
+             dt_dtype_name(l.w->dtype));
+    if (l.n_rows == 0 || l.n_out == 0) return DT_OK;
+    if (l.n_in == 0)
+        store_empty_sums(&l);
+    else if (l.n_rows < DTI_SKINNY_ROWS)
+        DT_TRY(dti_linear_skinny(&l));
+    else
+        DT_TRY(dti_linear_gemm(&l));
     return DT_OK;
 }

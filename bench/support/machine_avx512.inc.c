@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/support/machine.h"
+
+#include <immintrin.h>
+
+static uint64_t read_avx512(const void *p, size_t bytes)
+{
+    const __m512i *v = p;
+    __m512i sum[8];
+
+    for (int a = 0; a < 8; a++) sum[a] = _mm512_setzero_si512();
+    for (size_t i = 0; i + 8 <= bytes / sizeof *v; i += 8)
+        for (size_t a = 0; a < 8; a++)
+            sum[a] = _mm512_add_epi64(sum[a], _mm512_load_si512(v + i + a));
+    for (int a = 1; a < 8; a++) sum[0] = _mm512_add_epi64(sum[0], sum[a]);
+    return (uint64_t)_mm512_reduce_add_epi64(sum[0]);
+}
+
+static void copy_avx512(void *to, const void *from, size_t bytes)
+{
+    const __m512i *x = from;
+    __m512i *y = to;
+
+    for (size_t i = 0; i < bytes / sizeof *x; i++)
+        _mm512_stream_si512(y + i, _mm512_load_si512(x + i));
+    _mm_sfence();
+}
+
+/* Independent sums that hide the latency of two multiply-adds per cycle; two small loops, because
+ * compilers unroll those and keep the sums in registers. */
+enum { GROUPS = 3, SUMS = 8 };
+
+static double f32_avx512(int64_t rounds)
+{
+    volatile float seed = 1e-9f;
+    volatile float sink;
+    const __m512 x = _mm512_set1_ps(seed);
+    __m512 sum[GROUPS][SUMS];
+    __m512 total = _mm512_setzero_ps();
+
+    for (int g = 0; g < GROUPS; g++)
+        for (int a = 0; a < SUMS; a++) sum[g][a] = _mm512_set1_ps(seed * (float)(g + a));
+    for (int64_t i = 0; i < rounds; i++)
+        for (int g = 0; g < GROUPS; g++)
+            for (int a = 0; a < SUMS; a++) sum[g][a] = _mm512_fmadd_ps(sum[g][a], x, x);
+    for (int g = 0; g < GROUPS; g++)
+        for (int a = 0; a < SUMS; a++) total = _mm512_add_ps(total, sum[g][a]);
+    sink = _mm512_cvtss_f32(total);
+    (void)sink;
+    return (double)rounds * GROUPS * SUMS * 16 * 2;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the forms of linear share: y[m, o] = sum_i x[m, i] w[o, i] + bias[o]. */
+#ifndef DTI_LINEAR_H
+#define DTI_LINEAR_H
+
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
+typedef struct dti_linear {
+    dti_cpu *cpu;
+    const dt_local *x, *w, *bias, *y; /* bias may be NULL */
+    int64_t n_rows, n_in, n_out;      /* all > 0 */
+} dti_linear;
+
+/* Stores sums [n_rows, n] (rows `stride` apart) as y[row .. , o .. o + n - 1]: adds the bias in
+ * f32, rounds once. */
+void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, int64_t row,
+                      int64_t n_rows, int64_t o, int64_t n);
+
+dt_status dti_linear_skinny(const dti_linear *l) DT_MUST_USE; /* n_rows < DTI_SKINNY_ROWS */
+dt_status dti_linear_gemm(const dti_linear *l) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * linear: few rows (own kernels), many rows (oneDNN), with and without bias, all dtypes. */
+#include "tests/dtensor/test_kernels.h"
+
+typedef struct linear_shape {
+    int64_t m, k, n;
+} linear_shape;
+
+/* Any order of n additions in f32 is off by at most n units of the sum of magnitudes; the products
+ * of halves are exact. */
+static void expect_linear(kt_case *c, int64_t k, int64_t n)
+{
+    const int64_t count = kt_count(&c->out);
+
+    kt_expect(c);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t m = i / n, o = i % n;
+        double sum = c->n_in > 2 ? kt_get(&c->in[2], o) : 0.0, magnitude = fabs(sum);
+        for (int64_t j = 0; j < k; j++) {
+            const double term = kt_get(&c->in[0], m * k + j) * kt_get(&c->in[1], o * k + j);
+            sum += term;
+            magnitude += fabs(term);
+        }
+        c->want[i] = sum;
+        c->slack[i] = 0x1p-24 * (double)(k + 2) * magnitude;
+    }
+}
+
+static void run_linear(linear_shape s, dt_dtype dtype, dt_dtype out, bool bias, kt_fill fill)
+{
+    const int64_t x[] = { s.m, s.k }, w[] = { s.n, s.k };
+    const dti_dtype_attr attr = { out };
+    char name[64];
+    kt_case c = { .name = name, .kernel = dti_linear_cpu, .n_in = bias ? 3 : 2, .attr = &attr };
+
+    (void)snprintf(name, sizeof name, "linear %lldx%lldx%lld of %s", (long long)s.m, (long long)s.k,
+                   (long long)s.n, dt_dtype_name(dtype));
+    c.in[0] = kt_filled(dtype, 2, x, fill, 11);
+    c.in[1] = kt_filled(dtype, 2, w, fill, 12);
+    if (bias) c.in[2] = kt_filled(dtype, 1, w, fill, 13);
+    c.out = (dt_local){ .dtype = out, .n_axes = 2, .shape = { s.m, s.n } };
+    expect_linear(&c, s.k, s.n);
+    kt_run(&c);
+}
+
+static void run_everywhere(linear_shape s)
+{
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+        run_linear(s, kt_floats[t], kt_floats[t], false, KT_UNIFORM);
+        run_linear(s, kt_floats[t], kt_floats[t], true, KT_UNIFORM);
+        if (kt_floats[t] != DT_F32) run_linear(s, kt_floats[t], DT_F32, false, KT_UNIFORM);
+    }
+}
+
+DT_TEST(kernels_linear, every_number_of_few_rows)
+{
+    for (int64_t m = 1; m < 32; m++) run_everywhere((linear_shape){ m, 65, 35 });
+}
+
+DT_TEST(kernels_linear, few_rows_of_odd_sizes)
+{
+    static const int64_t rows[] = { 1, 2, 3, 7, 8, 17, 31 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++)
+        for (size_t k = 0; k < DT_COUNT(kt_sizes); k++)
+            for (size_t n = 0; n < DT_COUNT(kt_sizes); n += 2)
+                run_linear((linear_shape){ rows[m], kt_sizes[k], kt_sizes[n] },
+                           kt_floats[(k + n + m) % 3], kt_floats[(k + n + m) % 3], k % 2 == 0,
+                           KT_UNIFORM);
+}
+
+DT_TEST(kernels_linear, few_rows_on_several_threads)
+{
+    static const int64_t rows[] = { 1, 2, 5, 9, 31 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++) run_everywhere((linear_shape){ rows[m], 264, 300 });
+}
+
+DT_TEST(kernels_linear, many_rows_of_odd_sizes)
+{
+    static const int64_t rows[] = { 32, 33, 63, 100, 257 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++) {
+        run_everywhere((linear_shape){ rows[m], 96, 250 });
+        run_linear((linear_shape){ rows[m], 257, 65 }, kt_floats[m % 3], kt_floats[m % 3], true,
+                   KT_UNIFORM);
+        run_linear((linear_shape){ rows[m], 1, 7 }, kt_floats[m % 3], DT_F32, true, KT_UNIFORM);
+        run_linear((linear_shape){ rows[m], 31, 1 }, kt_floats[m % 3], DT_F32, false, KT_UNIFORM);
+    }
+    run_linear((linear_shape){ 330, 64, 513 }, DT_BF16, DT_BF16, true, KT_UNIFORM);
+    run_linear((linear_shape){ 40, 64, 1300 }, DT_F32, DT_F32, false, KT_UNIFORM);
+}
+
+DT_TEST(kernels_linear, nothing_to_sum_gives_the_bias)
+{
+    static const int64_t rows[] = { 0, 1, 40 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++) {
+        run_everywhere((linear_shape){ rows[m], 0, 600 });
+        run_everywhere((linear_shape){ rows[m], 16, 0 });
+        run_everywhere((linear_shape){ rows[m], 16, 3 });
+    }
+}
+
+DT_TEST(kernels_linear, huge_and_tiny_side_by_side)
+{
+    static const int64_t rows[] = { 1, 6, 40 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            run_linear((linear_shape){ rows[m], 250, 33 }, kt_floats[t], DT_F32, false, KT_MIXED);
+            run_linear((linear_shape){ rows[m], 250, 33 }, kt_floats[t], DT_F32, true, KT_EQUAL);
+            run_linear((linear_shape){ rows[m], 64, 33 }, kt_floats[t], kt_floats[t], true,
+                       KT_ZERO);
+        }
+}
+
+/* A row of few rows is the same whatever rows stand beside it (tiles: from two rows on). */
+DT_TEST(kernels_linear, a_row_does_not_depend_on_its_neighbours)
+{
+    enum { K = 200, N = 37, M = 31 };
+    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
+    const dti_dtype_attr attr = { DT_F32 };
+    static float first[N * M], y[N * M];
+
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
+                               kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
+            dt_local out = { .data = first, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
+            const bool tiles = isa == DTI_ISA_AMX && kt_floats[t] == DT_BF16;
+            dti_cpu *cpu;
+            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+            out.data = y;
+            for (int64_t m = tiles ? 2 : 1; m < M; m++) {
+                in[0].shape[0] = out.shape[0] = m;
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT(memcmp(y, first, (size_t)(m * N) * sizeof(float)) == 0);
+            }
+            in[0].shape[0] = M;
+            for (int i = 0; i < 2; i++) kt_release(&in[i]);
+            dti_cpu_destroy(&cpu);
+        }
+}
+
+/* Ranks are threads: several call the library at the same time, each with its own state. */
+typedef struct rank_arg {
+    dt_local in[2];
+    float y[8][64 * 96];
+} rank_arg;
+
+static void rank_body(void *arg_, int worker, int n_workers)
+{
+    rank_arg *arg = arg_;
+    const dti_dtype_attr attr = { DT_F32 };
+    dt_local out = { .data = arg->y[worker], .dtype = DT_F32, .n_axes = 2, .shape = { 64, 96 } };
+    dti_cpu *cpu;
+
+    (void)n_workers;
+    if (dti_cpu_create(dti_isa_detect(), NULL, &cpu) != DT_OK) return;
+    for (int i = 0; i < 20; i++)
+        if (dti_linear_cpu(&(dt_kargs){ arg->in, &out, &attr, cpu, 2, 1 }) != DT_OK) break;
+    dti_cpu_destroy(&cpu);
+}
+
+DT_TEST(kernels_linear, ranks_do_not_disturb_each_other)
+{
+    const int64_t x_shape[] = { 64, 200 }, w_shape[] = { 96, 200 };
+    rank_arg *arg;
+    dti_pool *pool;
+
+    for (size_t t = 0; t < 2; t++) {
+        DT_ASSERT_OK(dti_new(sizeof *arg, &arg));
+        arg->in[0] = kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1);
+        arg->in[1] = kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2);
+        DT_ASSERT_OK(dti_pool_create(4, false, NULL, NULL, &pool));
+        dti_pool_run(pool, rank_body, arg);
+        dti_pool_destroy(&pool);
+        DT_ASSERT(arg->y[0][0] != 0.0f);
+        for (int r = 1; r < 4; r++) DT_ASSERT(memcmp(arg->y[0], arg->y[r], sizeof arg->y[0]) == 0);
+        for (int i = 0; i < 2; i++) kt_release(&arg->in[i]);
+        dti_free(arg);
+    }
+}
+
+/* Products are kept: a shape that was seen once allocates no more. */
+DT_TEST(kernels_linear, a_known_shape_allocates_nothing)
+{
+    static const int64_t rows[] = { 1, 8, 40 };
+    const dti_dtype_attr attr = { DT_BF16 };
+    const int64_t w_shape[] = { 100, 64 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++) {
+        const int64_t x_shape[] = { rows[m], 64 }, y_shape[] = { rows[m], 100 };
+        dt_local in[2] = { kt_filled(DT_BF16, 2, x_shape, KT_UNIFORM, 1),
+                           kt_filled(DT_BF16, 2, w_shape, KT_UNIFORM, 2) };
+        dt_local out = kt_local(DT_BF16, 2, y_shape);
+        uint64_t before;
+        dti_cpu *cpu;
+        DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+        before = dti_alloc_count();
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+        DT_ASSERT_EQ_INT(dti_alloc_count(), before);
+        dti_cpu_destroy(&cpu);
+        for (int i = 0; i < 2; i++) kt_release(&in[i]);
+        kt_release(&out);
+    }
+}
