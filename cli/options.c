@@ -39,7 +39,7 @@ static const option options[] = {
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          RUNS,         0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           RUNS,         0, "JSON file of styles, over the built-in plan" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        RUNS,         MAX_THREADS, "of each rank (default: cores / ranks)" },
-    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "auto, portable, avx2, avx512, avx512_bf16" },
+    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        RUNS,         0, "do not bind ranks to cores" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
@@ -138,23 +138,22 @@ static dt_status read_long(reader *r, const char *word)
     return DT_OK;
 }
 
-static dt_status read_letters(reader *r, const char *word)
+/* The letter at *at, which moves behind it and what it takes of the word "-qn8". */
+static dt_status read_letter(reader *r, const char *word, const char **at)
 {
-    for (const char *p = word; *p != '\0'; p++) {
-        const option *o = find_letter(r->command, *p);
-        const char *value = p[1] != '\0' ? p + 1 : NULL;
+    const option *o = find_letter(r->command, **at);
+    const char *value = NULL;
 
-        DT_CHECK(o != NULL, DT_ERR_ARG,
-                 "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
-                 r->command->name, *p, word, r->command->name);
-        if (o->kind == FLAG) {
-            DT_TRY(store(o, NULL, r->args));
-            continue;
-        }
-        if (value == NULL) DT_TRY(next_value(r, o, &value));
-        DT_TRY(store(o, value, r->args));
-        break;
+    DT_CHECK(o != NULL, DT_ERR_ARG,
+             "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
+             r->command->name, **at, word, r->command->name);
+    (*at)++;
+    if (o->kind != FLAG) {
+        if (**at == '\0') DT_TRY(next_value(r, o, &value));
+        if (value == NULL) value = *at;
+        *at = "";
     }
+    DT_TRY(store(o, value, r->args));
     return DT_OK;
 }
 
@@ -186,7 +185,7 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
         else if (dashes && strncmp(word, "--", 2) == 0)
             DT_TRY(read_long(&r, word + 2));
         else if (dashes && word[0] == '-' && word[1] != '\0')
-            DT_TRY(read_letters(&r, word + 1));
+            for (const char *at = word + 1; *at != '\0';) DT_TRY(read_letter(&r, word + 1, &at));
         else
             DT_TRY(read_argument(&r, word));
     }

@@ -96,20 +96,22 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line)
                   c->color && warning ? PLAIN : "", from, line);
 }
 
-void cli_progress(void *arg, int64_t done, int64_t total)
+void cli_progress_show(void *arg, int64_t done, int64_t total)
 {
-    const cli_console *c = arg;
+    cli_progress *p = arg;
+    const int percent = total > 0 ? (int)(100.0 * (double)done / (double)total) : 0;
     char d[CLI_NUMBER_BYTES], t[CLI_NUMBER_BYTES];
 
-    if (c->quiet || !c->terminal || total <= 0) return;
-    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s",
-                  (int)(100.0 * (double)done / (double)total), cli_bytes_text(done, d),
+    if (p->console->quiet || !p->console->terminal || percent == p->percent) return;
+    p->percent = percent;
+    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s", percent, cli_bytes_text(done, d),
                   cli_bytes_text(total, t));
 }
 
-void cli_progress_end(const cli_console *console)
+void cli_progress_end(cli_progress *p)
 {
-    if (!console->quiet && console->terminal) (void)fputs(ERASE_LINE, stderr);
+    if (p->percent > 0) (void)fputs(ERASE_LINE, stderr);
+    p->percent = 0;
 }
 
 dt_status cli_flush(void)

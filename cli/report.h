@@ -15,9 +15,14 @@ int cli_report(const cli_console *console, dt_status st);
 /* A dt_log_fn whose arg is the console. */
 void cli_log(void *arg, dt_log_level level, int rank, const char *line);
 
-/* A dt_progress_fn whose arg is the console: one line that is written over, on terminals only. */
-void cli_progress(void *arg, int64_t done, int64_t total);
-void cli_progress_end(const cli_console *console);
+/* The line that loading writes over and over, on terminals only. One thread at a time. */
+typedef struct cli_progress {
+    const cli_console *console;
+    int percent; /* shown last; 0 to begin with */
+} cli_progress;
+
+void cli_progress_show(void *arg, int64_t done, int64_t total); /* a dt_progress_fn, arg is it */
+void cli_progress_end(cli_progress *p);
 
 /* Hands what was printed to stdout on; DT_ERR_IO if nobody can take it. */
 dt_status cli_flush(void) DT_MUST_USE;

@@ -102,8 +102,9 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
         DT_TRY(cli_plan_read(args->plan, &out->plan));
         out->load.plan = &out->plan.plan;
     }
-    out->load.progress = cli_progress;
-    out->load.progress_arg = (void *)console;
+    out->progress.console = console;
+    out->load.progress = cli_progress_show;
+    out->load.progress_arg = &out->progress;
     DT_TRY(cli_check_folder(args->folder));
     DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
     out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
@@ -193,7 +194,7 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     DT_TRY(cli_plan_check(&s->plan, dt_mesh_runtime(mesh)));
     st = dt_model_load(mesh, s->args->folder, &s->load, out);
     if (speaks) {
-        cli_progress_end(s->console);
+        cli_progress_end(&s->progress);
         s->loading_ns = dti_now_ns() - begin;
     }
     /* The checkpoint was checked before: what is wrong with layers now is the plan's doing. */

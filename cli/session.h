@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/plan.h"
+#include "cli/report.h"
 
 enum { CLI_CORES_BYTES = 48, CLI_ISA_BYTES = 16 };
 
@@ -32,6 +33,7 @@ typedef struct cli_session {
     dt_dtype dtype;     /* of the run */
     cli_rank *ranks;    /* [run.n_ranks]; rank 0's */
     int64_t loading_ns; /* rank 0's */
+    cli_progress progress;
 } cli_session;
 
 /* Refuses what cannot be a Hugging Face folder at all. */

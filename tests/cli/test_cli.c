@@ -269,7 +269,7 @@ DT_TEST(cli, logits_are_json_of_the_right_shape_on_every_mesh)
         DT_ASSERT_EQ_INT(json_integer_value(json_array_get(json_object_get(v, "shape"), 1)), 257);
         DT_ASSERT_EQ_INT(json_array_size(rows), 3);
         if (first == NULL) first = json_incref(rows);
-        for (size_t i = 0; i < 3 * 257; i++) {
+        for (size_t i = 0; i < (size_t)3 * 257; i++) {
             const json_t *ours = json_array_get(json_array_get(rows, i / 257), i % 257);
             const json_t *theirs = json_array_get(json_array_get(first, i / 257), i % 257);
             DT_ASSERT(json_is_number(ours));
