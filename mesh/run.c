@@ -162,6 +162,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     binding b = { false, false, 0 };
     dti_comm *world = NULL;
     dti_pool *pool = NULL;
+    dt_status st;
 
     if (run->bind) {
         b.cpus = dti_topology_bind(run->topology, r->rank, 0);
@@ -169,14 +170,12 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
         b.memory = b.cpus && dti_topology_bind_memory(run->topology, r->rank);
         if (b.cpus) dti_topology_cores_text(run->topology, r->rank, cores);
     }
-    DT_TRY(dti_local_open(run->world, r->rank, run->has_fault ? &r->fault : NULL, &world));
-    if (n_threads > 1) {
-        const dt_status st =
-            dti_pool_create(n_threads, dti_topology_fits(run->topology), bind_worker, r, &pool);
-        if (st != DT_OK) {
-            world->ops->close(world);
-            return dti_error_frame(st, __func__, __FILE__, __LINE__);
-        }
+    if (n_threads > 1)
+        DT_TRY(dti_pool_create(n_threads, dti_topology_fits(run->topology), bind_worker, r, &pool));
+    st = dti_local_open(run->world, r->rank, pool, run->has_fault ? &r->fault : NULL, &world);
+    if (st != DT_OK) {
+        dti_pool_destroy(&pool);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     log_binding(*out, run, &b);
@@ -234,8 +233,11 @@ static void run_one(run_rank *r)
     dti_error_set_where("");
     dti_error_clear();
     st = make_runtime(r, &rt);
-    if (st == DT_OK) st = call_rank_main(r->run, rt);
-    if (st == DT_OK) st = dti_local_leave(rt->world);
+    if (st == DT_OK) {
+        DT_ASSERT(rt != NULL);
+        st = call_rank_main(r->run, rt);
+        if (st == DT_OK) st = dti_local_leave(rt->world);
+    }
     if (st != DT_OK) {
         ensure_record(st, r->rank);
         if (rt != NULL)

@@ -36,7 +36,7 @@ struct dt_runtime {
 /* Takes the world communicator and the pool, even when it fails. */
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out) DT_MUST_USE;
-void dti_runtime_destroy(dt_runtime **rt); /* accepts NULL */
+void dti_runtime_destroy(dt_runtime **runtime); /* accepts NULL */
 
 /* The communicator of these world ranks (this rank among them), made on first use. */
 dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const char *name,

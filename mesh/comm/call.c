@@ -53,21 +53,28 @@ static dt_status check_peer(const dti_comm *c, const dti_comm_call *call)
     return DT_OK;
 }
 
+static dt_status check_box(const dti_comm *c, const char *what, int member, const dti_box *b,
+                           bool *empty)
+{
+    DT_CHECK(b->n_axes >= 0 && b->n_axes <= DTI_BOX_MAX_AXES, DT_ERR_ARG,
+             "exchange on \"%s\": %s[%d] has %d axes", c->name, what, member, b->n_axes);
+    *empty = false;
+    for (int a = 0; a < b->n_axes; a++) {
+        DT_CHECK(b->extent[a] >= 0, DT_ERR_ARG,
+                 "exchange on \"%s\": axis %d of %s[%d] has extent %lld", c->name, a, what, member,
+                 (long long)b->extent[a]);
+        if (b->extent[a] == 0) *empty = true;
+    }
+    return DT_OK;
+}
+
 static dt_status check_boxes(const dti_comm *c, const dti_comm_call *call, const char *what,
                              const dti_box *boxes, const void *buffer)
 {
     DT_CHECK(boxes != NULL, DT_ERR_ARG, "exchange on \"%s\": %s is NULL", c->name, what);
     for (int m = 0; m < c->size; m++) {
-        const dti_box *b = &boxes[m];
-        bool empty = false;
-        DT_CHECK(b->n_axes >= 0 && b->n_axes <= DTI_BOX_MAX_AXES, DT_ERR_ARG,
-                 "exchange on \"%s\": %s[%d] has %d axes", c->name, what, m, b->n_axes);
-        for (int a = 0; a < b->n_axes; a++) {
-            DT_CHECK(b->extent[a] >= 0, DT_ERR_ARG,
-                     "exchange on \"%s\": axis %d of %s[%d] has extent %lld", c->name, a, what, m,
-                     (long long)b->extent[a]);
-            if (b->extent[a] == 0) empty = true;
-        }
+        bool empty;
+        DT_TRY(check_box(c, what, m, &boxes[m], &empty));
         DT_TRY(check_buffer(c, call, what, buffer, empty ? 0 : 1));
     }
     return DT_OK;

@@ -7,7 +7,7 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 
-enum { LINE = 64 };
+#define LINE ((size_t)64)
 
 /* Whole lines to an aligned place: a line written in full needs no read. */
 static void stream_lines(char *to, const char *from, size_t bytes)
@@ -32,7 +32,7 @@ void dti_copy(void *to, const void *from, size_t bytes, bool stream)
         memcpy(to, from, bytes);
         return;
     }
-    head = (size_t)(-(uintptr_t)to % LINE);
+    head = -(uintptr_t)to % LINE;
     body = (bytes - head) / LINE * LINE;
     memcpy(to, from, head);
     stream_lines((char *)to + head, (const char *)from + head, body);

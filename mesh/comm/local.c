@@ -286,12 +286,14 @@ fail:
     return st;
 }
 
-dt_status dti_local_open(dti_local_world *w, int rank, dti_fault *fault, dti_comm **out)
+dt_status dti_local_open(dti_local_world *w, int rank, dti_pool *pool, dti_fault *fault,
+                         dti_comm **out)
 {
     dt_status st = DT_OK;
     int *ranks = NULL;
 
     *out = NULL;
+    w->ranks[rank].pool = pool;
     DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *ranks, (void **)&ranks));
     for (int r = 0; r < w->n_ranks; r++) ranks[r] = r;
     DT_TRY_TO(done, st, make_comm(w, rank, ranks, w->n_ranks, out));

@@ -4,6 +4,7 @@
 #ifndef DTI_LOCAL_H
 #define DTI_LOCAL_H
 
+#include "base/pool.h"
 #include "mesh/comm/comm.h"
 
 /* What the ranks of one run share. */
@@ -14,8 +15,9 @@ dt_status dti_local_world_create(int n_ranks, int64_t timeout_ms, bool spin,
                                  dti_local_world **out) DT_MUST_USE;
 void dti_local_world_destroy(dti_local_world **world); /* after all ranks have ended */
 
-/* The communicator "world" of one rank; called once by each. `fault` may be NULL. */
-dt_status dti_local_open(dti_local_world *world, int rank, dti_fault *fault,
+/* The communicator "world" of one rank; called once by each. Large operations are shared among the
+ * threads of `pool`, which outlives the last of them. `pool` and `fault` may be NULL. */
+dt_status dti_local_open(dti_local_world *world, int rank, dti_pool *pool, dti_fault *fault,
                          dti_comm **out) DT_MUST_USE;
 
 /* Says that this rank starts no more operations: peers that wait for it fail at once. An error if

@@ -69,6 +69,7 @@ typedef struct dti_local_rank {
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t busy; /* inside peers' buffers */
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t left; /* its function has returned */
     struct dti_local_comm *comms;
+    dti_pool *pool;
     int n_due;       /* started here, share of the work not yet done */
     int n_under_way; /* started here, not yet waited for */
 } dti_local_rank;
@@ -117,7 +118,7 @@ void dti_local_wake_members(dti_local_comm *c);
 void dti_local_wake_rank(dti_local_rank *rank);
 bool dti_local_enter(dti_local_comm *c); /* before touching peers' buffers; false: aborted */
 void dti_local_exit(dti_local_comm *c);
-void dti_local_abort(dti_comm *c, int rank, const char *why);
+void dti_local_abort(dti_comm *head, int rank, const char *why);
 
 /* local_ops.c: the share of the work of the slot's operation. */
 dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;

@@ -10,8 +10,9 @@
 #include "mesh/comm/local_internal.h"
 #include "mesh/comm/reduce.h"
 
-/* Slices of a reduction begin on a cache line if the buffers do. */
-enum { SLICE_BYTES = 64 };
+/* Slices of a reduction begin on a cache line if the buffers do. Work of PARALLEL_BYTES takes
+ * longer than waking the threads of the pool. */
+enum { SLICE_BYTES = 64, PARALLEL_BYTES = 1 << 20 };
 
 static const dti_local_slot *slot_of(dti_local_comm *c, const dti_local_slot *mine, int member)
 {
@@ -62,14 +63,63 @@ static bool is_large(int64_t n, size_t bytes)
     return n >= DTI_STREAM_BYTES / (int64_t)bytes;
 }
 
-/* Own blocks may lie in place already. */
-static void copy(void *to, const void *from, int64_t n, size_t bytes)
+/* Elements [begin, end) of an operation's share, by whatever thread of this rank. */
+typedef void (*range_fn)(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end);
+
+typedef struct range_job {
+    range_fn run;
+    dti_local_comm *c;
+    const dti_local_slot *mine;
+    int64_t begin, end;
+} range_job;
+
+static void run_part(void *arg, int worker, int n_workers)
 {
-    const bool stream = is_large(n, bytes);
+    const range_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->end - j->begin, DTI_REDUCE_BLOCK, worker, n_workers, &begin, &end);
+    if (begin < end) j->run(j->c, j->mine, j->begin + begin, j->begin + end);
+}
+
+static void run_range(dti_local_comm *c, const dti_local_slot *mine, range_fn run, int64_t begin,
+                      int64_t end)
+{
+    range_job j = { run, c, mine, begin, end };
+
+    if (end - begin < PARALLEL_BYTES / (int64_t)dt_dtype_size(mine->call.dtype))
+        run(c, mine, begin, end);
+    else
+        dti_pool_run(c->self->pool, run_part, &j);
+}
+
+typedef struct copy_job {
+    char *to;
+    const char *from;
+    size_t bytes;
+    bool stream;
+} copy_job;
+
+static void copy_part(void *arg, int worker, int n_workers)
+{
+    const copy_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share((int64_t)j->bytes, SLICE_BYTES, worker, n_workers, &begin, &end);
+    dti_copy(j->to + begin, j->from + begin, (size_t)(end - begin), j->stream);
+    dti_copy_finish(j->stream);
+}
+
+/* Own blocks may lie in place already. */
+static void copy(dti_local_comm *c, void *to, const void *from, int64_t n, size_t bytes)
+{
+    copy_job j = { to, from, (size_t)n * bytes, is_large(n, bytes) };
 
     if (n == 0 || to == from) return;
-    dti_copy(to, from, (size_t)n * bytes, stream);
-    dti_copy_finish(stream);
+    if (j.bytes < PARALLEL_BYTES)
+        memcpy(to, from, j.bytes);
+    else
+        dti_pool_run(c->self->pool, copy_part, &j);
 }
 
 static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
@@ -88,7 +138,7 @@ static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
              (unsigned long long)atomic_load(&mine->seq), c->head.name,
              c->head.world_ranks[c->head.rank], c->head.world_ranks[mine->call.root],
              c->head.world_ranks[mine->call.root], c->head.world_ranks[root->call.root]);
-    copy(mine->call.recv, root->call.send, mine->n, dt_dtype_size(mine->call.dtype));
+    copy(c, mine->call.recv, root->call.send, mine->n, dt_dtype_size(mine->call.dtype));
     return DT_OK;
 }
 
@@ -102,7 +152,7 @@ static dt_status work_all_gather(dti_local_comm *c, const dti_local_slot *mine)
         const int m = (c->head.rank + i) % c->head.size;
         const int64_t at = block_at(call->counts, call->displs, m);
         DT_TRY(check_same(c, mine, m, call->counts[m]));
-        copy(element(call->recv, at, bytes), slot_of(c, mine, m)->call.send, call->counts[m],
+        copy(c, element(call->recv, at, bytes), slot_of(c, mine, m)->call.send, call->counts[m],
              bytes);
     }
     return DT_OK;
@@ -139,22 +189,21 @@ static dt_status work_all_reduce(dti_local_comm *c, const dti_local_slot *mine)
 
     for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
     dti_pool_share(mine->n, grain, c->head.rank, c->head.size, &begin, &end);
-    reduce_slice(c, mine, begin, end);
+    run_range(c, mine, reduce_slice, begin, end);
     return DT_OK;
 }
 
-static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine)
+/* Elements [begin, end) of this rank's block. */
+static void reduce_block(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
 {
     const size_t bytes = dt_dtype_size(mine->call.dtype);
-    const int64_t count = mine->call.counts[c->head.rank];
-    const bool stream = is_large(count, bytes);
+    const bool stream = is_large(mine->call.counts[c->head.rank], bytes);
     dti_reducer r;
 
-    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
     r.dtype = mine->call.dtype;
     r.op = mine->call.reduce;
-    for (int64_t i = 0; i < count; i += DTI_REDUCE_BLOCK) {
-        const int64_t n = count - i < DTI_REDUCE_BLOCK ? count - i : DTI_REDUCE_BLOCK;
+    for (int64_t i = begin; i < end; i += DTI_REDUCE_BLOCK) {
+        const int64_t n = end - i < DTI_REDUCE_BLOCK ? end - i : DTI_REDUCE_BLOCK;
         for (int m = 0; m < c->head.size; m++) {
             const dti_comm_call *theirs = &slot_of(c, mine, m)->call;
             const int64_t at = block_at(mine->call.counts, theirs->displs, c->head.rank) + i;
@@ -168,6 +217,12 @@ static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mi
                  stream);
     }
     dti_copy_finish(stream);
+}
+
+static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine)
+{
+    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
+    run_range(c, mine, reduce_block, 0, mine->call.counts[c->head.rank]);
     return DT_OK;
 }
 
@@ -186,7 +241,7 @@ static dt_status work_all_to_all(dti_local_comm *c, const dti_local_slot *mine)
             return fail_differs(c, mine, m, n, theirs->send_counts[c->head.rank]);
         to = block_at(call->counts, call->displs, m);
         from = block_at(theirs->send_counts, theirs->send_displs, c->head.rank);
-        copy(element(call->recv, to, bytes), element(theirs->send, from, bytes), n, bytes);
+        copy(c, element(call->recv, to, bytes), element(theirs->send, from, bytes), n, bytes);
     }
     return DT_OK;
 }
