@@ -33,6 +33,7 @@ static const bench_loops *best_loops(void)
 {
     switch (dti_isa_detect()) {
 #ifdef DT_HAVE_X86_KERNELS
+    case DTI_ISA_AMX:
     case DTI_ISA_AVX512_BF16:
         return &bench_loops_avx512_bf16;
     case DTI_ISA_AVX512:

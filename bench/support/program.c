@@ -62,7 +62,7 @@ bool bench_parse(int argc, char **argv, const char *summary, const bench_option 
           &common->mesh },
         { "--threads", "N", "threads of all ranks together (default: one per core)", BENCH_COUNT,
           &common->threads },
-        { "--isa", "NAME", "portable, avx2, avx512, avx512_bf16 (default: auto)", BENCH_TEXT,
+        { "--isa", "NAME", "portable, avx2, avx512, ... (default: auto)", BENCH_TEXT,
           &common->isa },
         { "--quick", NULL, "tiny sizes: shows that it runs, measures nothing", BENCH_FLAG,
           &common->quick },
@@ -192,27 +192,21 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double bench_median(const bench_samples *s)
+double bench_quantile(const bench_samples *s, double q)
 {
     bench_samples sorted = *s;
+    double at;
+    int below;
 
     if (s->n == 0) return NAN;
     qsort(sorted.value, (size_t)sorted.n, sizeof sorted.value[0], by_size);
-    return (sorted.value[(s->n - 1) / 2] + sorted.value[s->n / 2]) / 2.0;
+    at = q * (s->n - 1);
+    below = (int)at < s->n - 1 ? (int)at : s->n - 1;
+    if (below == s->n - 1) return sorted.value[below];
+    return sorted.value[below] + (at - below) * (sorted.value[below + 1] - sorted.value[below]);
 }
 
-double bench_least(const bench_samples *s)
+double bench_median(const bench_samples *s)
 {
-    double least = NAN;
-
-    for (int i = 0; i < s->n; i++) least = fmin(least, s->value[i]); /* NAN gives way */
-    return least;
-}
-
-double bench_most(const bench_samples *s)
-{
-    double most = NAN;
-
-    for (int i = 0; i < s->n; i++) most = fmax(most, s->value[i]);
-    return most;
+    return bench_quantile(s, 0.5);
 }

@@ -75,9 +75,8 @@ typedef struct bench_samples {
     double value[BENCH_MAX_SAMPLES];
 } bench_samples;
 
-void bench_add(bench_samples *s, double value); /* drops what exceeds the room */
-double bench_median(const bench_samples *s);    /* NAN if there are none */
-double bench_least(const bench_samples *s);
-double bench_most(const bench_samples *s);
+void bench_add(bench_samples *s, double value);          /* drops what exceeds the room */
+double bench_quantile(const bench_samples *s, double q); /* q from 0 to 1; NAN if there are none */
+double bench_median(const bench_samples *s);
 
 #endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decoding one token after the other: every weight is read once per token, so the limit is the
+ * memory's read bandwidth, measured right before and after each run of tokens. */
+#include "base/sync.h"
+#include "bench/support/model.h"
+#include "bench/support/report.h"
+
+enum { PROMPT = 8, MAX_RANKS = 64 };
+
+static const bench_column columns[] = {
+    { "mesh", "mesh", 6, -1 },          { "threads_per_rank", "threads", 7, 0 },
+    { "tokens", "tokens", 6, 0 },       { "token_ms", "ms/token", 8, 2 },
+    { "tokens_per_s", "tok/s", 7, 2 },  { "weight_bytes", "weight bytes", 12, 0 },
+    { "weight_gbs", "GB/s", 7, 2 },     { "limit_bytes", "limit over bytes", 16, 0 },
+    { "limit_gbs", "read GB/s", 9, 2 }, { "ratio", "ratio", 6, 3 },
+    { "ratio_least", "least", 6, 3 },   { "ratio_most", "most", 6, 3 },
+};
+
+typedef struct decode_options {
+    bench_common common;
+    const char *model;
+    bool keep;
+    int64_t layers;
+    int64_t tokens;
+    int64_t rounds;
+} decode_options;
+
+typedef struct decode_job {
+    const decode_options *options;
+    const char *mesh;
+    const char *folder;
+    const bench_machine *limits;
+    int64_t rank_bytes[MAX_RANKS];       /* each rank writes its own */
+    bench_samples seconds, limit, ratio; /* of rank 0 */
+} decode_job;
+
+/* A state that has seen the prompt again: every round decodes at the same positions. */
+static dt_status restart(dt_model *m, dt_state *s)
+{
+    static const int32_t prompt[PROMPT] = { 1, 5, 9, 13, 17, 21, 25, 29 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+
+    dt_state_rewind(s, 0);
+    o.max_new_tokens = 1;
+    o.ignore_eos = true;
+    DT_TRY(dt_generate(m, s, prompt, PROMPT, &o, NULL, NULL));
+    return DT_OK;
+}
+
+static dt_status decode(dt_runtime *rt, dt_model *m, dt_state *s, int64_t tokens, double *seconds)
+{
+    const int32_t first = 3;
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    int64_t start;
+
+    o.max_new_tokens = tokens;
+    o.ignore_eos = true;
+    DT_TRY(bench_barrier(rt));
+    start = dti_now_ns();
+    DT_TRY(dt_generate(m, s, &first, 1, &o, NULL, NULL));
+    *seconds = (double)(dti_now_ns() - start) * 1e-9;
+    return DT_OK;
+}
+
+static int64_t all_bytes(const decode_job *j, int n_ranks)
+{
+    int64_t bytes = 0;
+
+    for (int r = 0; r < n_ranks && r < MAX_RANKS; r++) bytes += j->rank_bytes[r];
+    return bytes;
+}
+
+static dt_status measure(dt_runtime *rt, decode_job *j, dt_model *m, dt_state *s)
+{
+    const decode_options *o = j->options;
+    const bool root = dt_runtime_rank(rt) == 0;
+    double seconds, before = 0, after = 0;
+
+    DT_TRY(restart(m, s));
+    DT_TRY(decode(rt, m, s, 2, &seconds)); /* caches of decisions and blocks fill */
+    for (int64_t i = 0; i < o->rounds; i++) {
+        DT_TRY(restart(m, s));
+        DT_TRY(bench_alone(rt, bench_read_gbs, j->limits, &before));
+        DT_TRY(decode(rt, m, s, o->tokens, &seconds));
+        DT_TRY(bench_alone(rt, bench_read_gbs, j->limits, &after));
+        if (!root) continue;
+        bench_add(&j->seconds, seconds / (double)o->tokens);
+        bench_add(&j->limit, (before + after) / 2);
+        bench_add(&j->ratio, (double)all_bytes(j, dt_runtime_size(rt)) * 1e-9 * (double)o->tokens /
+                                 seconds / ((before + after) / 2));
+    }
+    return DT_OK;
+}
+
+static dt_status on_rank(dt_runtime *rt, void *arg)
+{
+    decode_job *j = arg;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_status st = DT_OK;
+    dt_mesh *mesh = NULL;
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+
+    DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
+    DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
+    j->rank_bytes[dt_runtime_rank(rt) % MAX_RANKS] = bench_token_bytes(m);
+    DT_TRY_TO(done, st, dt_state_create(m, 1, PROMPT + j->options->tokens + 2, &s));
+    DT_TRY_TO(done, st, measure(rt, j, m, s));
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+static dt_status run_case(const decode_options *o, const char *folder, size_t limit_bytes,
+                          const char *spec, bench_report *report)
+{
+    decode_job j = { .options = o, .mesh = spec, .folder = folder };
+    bench_machine limits = { 0 };
+    dt_status st = DT_OK;
+    bench_case c;
+    double bytes, seconds;
+
+    DT_TRY(bench_case_of(&o->common, spec, &c));
+    DT_TRY(bench_limits_open(bench_case_width(&c), limit_bytes, &limits));
+    j.limits = &limits;
+    DT_TRY_TO(done, st, bench_run(&o->common, &c, on_rank, &j));
+    bytes = (double)all_bytes(&j, c.n_ranks);
+    seconds = bench_median(&j.seconds);
+    bench_report_row(report, spec, (double)c.threads, (double)o->tokens, seconds * 1e3, 1 / seconds,
+                     bytes, bytes * 1e-9 / seconds, (double)limits.bytes, bench_median(&j.limit),
+                     bench_median(&j.ratio), bench_quantile(&j.ratio, 0),
+                     bench_quantile(&j.ratio, 1));
+done:
+    bench_machine_close(&limits);
+    return st;
+}
+
+/* The read limit is measured over as many bytes as a token reads, so that caches help both alike.
+ */
+static dt_status run(const decode_options *o, bench_report *report)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+    bench_shapes shapes = o->common.quick ? bench_llama_tiny : bench_llama_1b;
+    dt_status st = DT_OK;
+    dt_model_info info;
+    bench_folder folder;
+    int64_t bytes;
+
+    if (o->layers > 0) shapes.layers = o->layers;
+    DT_TRY(bench_folder_open(o->model, &shapes, &folder));
+    DT_TRY_TO(done, st, dt_model_inspect(folder.path, &info, NULL, &bytes));
+    bench_report_fact(report, "model", "%s, %lld layers, %s, %.3f GB", info.model_type,
+                      (long long)info.n_layers, dt_dtype_name(info.dtype), (double)bytes * 1e-9);
+    if (o->common.mesh != NULL)
+        DT_TRY_TO(done, st, run_case(o, folder.path, (size_t)bytes, o->common.mesh, report));
+    for (size_t i = 0; o->common.mesh == NULL && i < DT_COUNT(meshes); i++)
+        DT_TRY_TO(done, st, run_case(o, folder.path, (size_t)bytes, meshes[i], report));
+done:
+    bench_folder_close(&folder, o->keep);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    decode_options o = { .tokens = 16, .rounds = 7 };
+    const bench_option own[] = {
+        { "--model", "DIR", "a Hugging Face folder instead of random weights", BENCH_TEXT,
+          &o.model },
+        { "--keep", NULL, "leave the random checkpoint on the disk and print where", BENCH_FLAG,
+          &o.keep },
+        { "--layers", "N", "of the random checkpoint (default: 16, 2.47 GB)", BENCH_COUNT,
+          &o.layers },
+        { "--tokens", "N", "decoded in one round (default: 16)", BENCH_COUNT, &o.tokens },
+        { "--rounds", "N", "of which medians are taken (default: 7)", BENCH_COUNT, &o.rounds },
+    };
+    bench_report report;
+    int exit_code;
+
+    if (!bench_parse(argc, argv,
+                     "Tokens per second of a Llama in bf16, against the memory's read bandwidth.",
+                     own, DT_COUNT(own), &o.common, &exit_code))
+        return exit_code;
+    if (o.common.quick) o.rounds = 1;
+    bench_report_open(&report, "decode", &o.common, columns, DT_COUNT(columns));
+    return bench_report_close(&report, run(&o, &report));
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading a checkpoint, against reading its file alone: plain preads, by as many threads, into one
+ * buffer of 16 MiB per thread that is used again and again. A second limit reads into memory that
+ * is fresh from the system, as a loader must: what the first touch of a page costs is in it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/sync.h"
+#include "bench/support/model.h"
+#include "bench/support/report.h"
+
+enum { BLOCK_BYTES = 16 << 20 };
+
+static const bench_column columns[] = {
+    { "file_dtype", "file", 5, -1 },
+    { "run_dtype", "run", 5, -1 },
+    { "cache", "cache", 5, -1 },
+    { "mesh", "mesh", 6, -1 },
+    { "threads_per_rank", "threads", 7, 0 },
+    { "load_s", "load s", 7, 3 },
+    { "load_gbs", "file GB/s", 9, 2 },
+    { "read_s", "read s", 7, 3 },
+    { "ratio", "ratio", 6, 3 }, /* read / load */
+    { "ratio_least", "least", 6, 3 },
+    { "ratio_most", "most", 6, 3 },
+    { "fresh_read_s", "fresh s", 7, 3 },
+    { "fresh_ratio", "ratio", 6, 3 },
+};
+
+typedef struct load_options {
+    bench_common common;
+    const char *model;
+    bool keep;
+    bool no_cold;
+    int64_t layers;
+    int64_t rounds;
+} load_options;
+
+/* --- reading alone ---------------------------------------------------------------------------- */
+
+typedef struct reader {
+    int fd;
+    int64_t bytes;
+    bool reuse;
+    unsigned char *buffer; /* a block per worker, or as large as the file */
+    _Atomic bool failed;
+} reader;
+
+static void read_share(void *arg, int worker, int n_workers)
+{
+    reader *r = arg;
+    int64_t begin, end;
+
+    dti_pool_share(r->bytes, BLOCK_BYTES, worker, n_workers, &begin, &end);
+    while (begin < end) {
+        const size_t want = end - begin < BLOCK_BYTES ? (size_t)(end - begin) : BLOCK_BYTES;
+        unsigned char *to = r->buffer + (r->reuse ? (int64_t)worker * BLOCK_BYTES : begin);
+        const ssize_t got = pread(r->fd, to, want, (off_t)begin);
+        if (got <= 0) {
+            if (got < 0 && errno == EINTR) continue;
+            r->failed = true;
+            return;
+        }
+        begin += got;
+    }
+}
+
+/* Opening the file, and in the second form getting the memory, is part of the time. */
+static dt_status read_alone(const char *path, dti_pool *pool, bool reuse, double *seconds)
+{
+    const int64_t start = dti_now_ns();
+    reader r = { .fd = open(path, O_RDONLY | O_CLOEXEC), .reuse = reuse };
+    dt_status st = DT_OK;
+    struct stat info;
+    size_t room = 0;
+
+    DT_CHECK(r.fd >= 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK_TO(done, st, fstat(r.fd, &info) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    r.bytes = info.st_size;
+    room = reuse ? (size_t)dti_pool_size(pool) * BLOCK_BYTES : (size_t)r.bytes;
+    DT_TRY_TO(done, st, dti_big_alloc(room, (void **)&r.buffer));
+    dti_pool_run(pool, read_share, &r);
+    DT_CHECK_TO(done, st, !r.failed, DT_ERR_IO, "%s could not be read", path);
+    *seconds = (double)(dti_now_ns() - start) * 1e-9;
+done:
+    dti_big_free(r.buffer, room);
+    (void)close(r.fd);
+    return st;
+}
+
+/* --- the page cache --------------------------------------------------------------------------- */
+
+/* The share of the file's pages that are in memory; 1 where the system does not say. */
+static double cached_share(int fd, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (bytes + page - 1) / page;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    unsigned char *state = NULL;
+    double share = 1.0;
+    size_t found = 0;
+
+    if (map == MAP_FAILED) return share;
+    if (dti_alloc(n, (void **)&state) == DT_OK && mincore(map, bytes, state) == 0) {
+        for (size_t i = 0; i < n; i++) found += state[i] & 1u;
+        share = (double)found / (double)n;
+    }
+    dti_free(state);
+    (void)munmap(map, bytes);
+    return share;
+}
+
+/* Asks the system to forget the file. False if most of it stayed. */
+static bool drop_cache(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    bool dropped;
+
+    if (fd < 0) return false;
+    dropped = fstat(fd, &info) == 0 && info.st_size > 0 &&
+              posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 &&
+              cached_share(fd, (size_t)info.st_size) < 0.05;
+    (void)close(fd);
+    return dropped;
+}
+
+/* --- loading ---------------------------------------------------------------------------------- */
+
+typedef struct load_job {
+    const char *mesh;
+    const char *folder;
+    dt_dtype dtype;
+    double seconds; /* of rank 0, from and to a barrier */
+} load_job;
+
+static dt_status on_rank(dt_runtime *rt, void *arg)
+{
+    load_job *j = arg;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_status st = DT_OK;
+    dt_mesh *mesh = NULL;
+    dt_model *m = NULL;
+    int64_t start;
+
+    load.keep_dtype = false;
+    load.dtype = j->dtype;
+    DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
+    DT_TRY_TO(done, st, bench_barrier(rt));
+    start = dti_now_ns();
+    DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
+    DT_TRY_TO(done, st, bench_barrier(rt));
+    if (dt_runtime_rank(rt) == 0) j->seconds = (double)(dti_now_ns() - start) * 1e-9;
+done:
+    dt_model_release(&m);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+static dt_status run_case(const load_options *o, const bench_folder *folder, const char *spec,
+                          bool cold, bench_report *report)
+{
+    load_job j = { .mesh = spec, .folder = folder->path, .dtype = DT_BF16 };
+    bench_samples load = { 0 }, reuse = { 0 }, fresh = { 0 }, ratio = { 0 }, fresh_ratio = { 0 };
+    bench_machine limits = { 0 };
+    dt_status st = DT_OK;
+    dt_model_info info;
+    int64_t bytes;
+    bench_case c;
+
+    DT_TRY(dt_model_inspect(folder->path, &info, NULL, &bytes));
+    DT_TRY(bench_case_of(&o->common, spec, &c));
+    DT_TRY(bench_limits_open(bench_case_width(&c), 1, &limits));
+    for (int64_t i = -1; i < o->rounds; i++) { /* the first round warms up */
+        double again, anew;
+        if (cold && i < 0) continue;
+        if (cold) (void)drop_cache(folder->weights);
+        DT_TRY_TO(done, st, read_alone(folder->weights, limits.pool, true, &again));
+        if (cold) (void)drop_cache(folder->weights);
+        DT_TRY_TO(done, st, bench_run(&o->common, &c, on_rank, &j));
+        if (cold) (void)drop_cache(folder->weights);
+        DT_TRY_TO(done, st, read_alone(folder->weights, limits.pool, false, &anew));
+        if (i < 0) continue;
+        bench_add(&load, j.seconds);
+        bench_add(&reuse, again);
+        bench_add(&fresh, anew);
+        bench_add(&ratio, again / j.seconds);
+        bench_add(&fresh_ratio, anew / j.seconds);
+    }
+    bench_report_row(report, dt_dtype_name(info.dtype), dt_dtype_name(j.dtype),
+                     cold ? "cold" : "hot", spec, (double)c.threads, bench_median(&load),
+                     (double)bytes * 1e-9 / bench_median(&load), bench_median(&reuse),
+                     bench_median(&ratio), bench_quantile(&ratio, 0), bench_quantile(&ratio, 1),
+                     bench_median(&fresh), bench_median(&fresh_ratio));
+done:
+    bench_machine_close(&limits);
+    return st;
+}
+
+static dt_status run_folder(const load_options *o, const bench_folder *folder, bool cold,
+                            bench_report *report)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+
+    if (o->common.mesh != NULL) {
+        DT_TRY(run_case(o, folder, o->common.mesh, cold, report));
+        return DT_OK;
+    }
+    for (size_t i = 0; i < DT_COUNT(meshes); i++)
+        DT_TRY(run_case(o, folder, meshes[i], cold, report));
+    return DT_OK;
+}
+
+/* One checkpoint, hot and cold. */
+static dt_status run_shapes(const load_options *o, const bench_shapes *shapes, const char *key,
+                            bench_report *report)
+{
+    dt_status st = DT_OK;
+    dt_model_info info;
+    bench_folder folder;
+    int64_t bytes;
+
+    DT_TRY(bench_folder_open(o->model, shapes, &folder));
+    DT_TRY_TO(done, st, dt_model_inspect(folder.path, &info, NULL, &bytes));
+    bench_report_fact(report, key, "%s, %lld layers, %s, %.3f GB", info.model_type,
+                      (long long)info.n_layers, dt_dtype_name(info.dtype), (double)bytes * 1e-9);
+    DT_TRY_TO(done, st, run_folder(o, &folder, false, report));
+    if (!o->no_cold && drop_cache(folder.weights))
+        DT_TRY_TO(done, st, run_folder(o, &folder, true, report));
+    else if (!o->no_cold)
+        bench_report_fact(report, "cold", "left out: the system keeps the file in memory");
+done:
+    bench_folder_close(&folder, o->keep);
+    return st;
+}
+
+static dt_status run(const load_options *o, bench_report *report)
+{
+    bench_shapes shapes = o->common.quick ? bench_llama_tiny : bench_llama_1b;
+
+    if (o->layers > 0) shapes.layers = o->layers;
+    DT_TRY(run_shapes(o, &shapes, "model", report));
+    if (o->model != NULL) return DT_OK;
+    shapes.dtype = DT_F32;
+    if (!o->common.quick) shapes.layers = shapes.layers * 3 / 8; /* as many bytes */
+    DT_TRY(run_shapes(o, &shapes, "model_f32", report));
+    return DT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    load_options o = { .rounds = 5 };
+    const bench_option own[] = {
+        { "--model", "DIR", "a folder with one model.safetensors instead of random weights",
+          BENCH_TEXT, &o.model },
+        { "--keep", NULL, "leave the random checkpoints on the disk and print where", BENCH_FLAG,
+          &o.keep },
+        { "--no-cold", NULL, "only with the file in the page cache", BENCH_FLAG, &o.no_cold },
+        { "--layers", "N", "of the bf16 checkpoint (default: 16, 2.47 GB)", BENCH_COUNT,
+          &o.layers },
+        { "--rounds", "N", "of which medians are taken (default: 5)", BENCH_COUNT, &o.rounds },
+    };
+    bench_report report;
+    int exit_code;
+
+    if (!bench_parse(argc, argv,
+                     "Loading a checkpoint to run in bf16, against reading its file alone.", own,
+                     DT_COUNT(own), &o.common, &exit_code))
+        return exit_code;
+    if (o.common.quick) o.rounds = 1;
+    bench_report_open(&report, "load", &o.common, columns, DT_COUNT(columns));
+    return bench_report_close(&report, run(&o, &report));
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every bench runs in its quick form and prints rows of figures as JSON; none is asserted. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "tests/support/dt_test.h"
+
+/* The output of "bench_x arguments" as JSON; NULL if it is none. */
+static json_t *run(const char *name, const char *arguments, int *exit_code)
+{
+    char relative[64], path[DT_TEST_PATH_BYTES], command[DT_TEST_PATH_BYTES + 128];
+    json_t *out;
+    FILE *f;
+    int state;
+
+    (void)snprintf(relative, sizeof relative, "bench/bench_%s", name);
+    (void)snprintf(command, sizeof command, "'%s' %s", dt_test_binary_path(path, relative),
+                   arguments);
+    f = popen(command, "r");
+    DT_ASSERT(f != NULL);
+    out = json_loadf(f, 0, NULL);
+    while (fgetc(f) != EOF) { /* what is no JSON: the program shall not die of a closed pipe */
+    }
+    state = pclose(f);
+    *exit_code = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+    return out;
+}
+
+/* At least n rows that name a mesh or an operator and hold numbers. */
+static void check_rows(const char *name, size_t n)
+{
+    int exit_code;
+    json_t *out = run(name, "--quick --json", &exit_code), *rows = json_object_get(out, "rows"),
+           *row;
+    size_t i;
+
+    DT_ASSERT_EQ_INT(exit_code, 0);
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(out, "bench")), name);
+    DT_ASSERT(json_array_size(rows) >= n);
+    json_array_foreach(rows, i, row)
+    {
+        size_t numbers = 0;
+        const char *key;
+        json_t *value;
+        json_object_foreach(row, key, value) numbers += json_is_real(value);
+        DT_ASSERT(json_is_string(json_object_get(row, "mesh")));
+        DT_ASSERT(numbers >= 4);
+    }
+    json_decref(out);
+}
+
+DT_TEST(bench, decode_runs)
+{
+    check_rows("decode", 2);
+}
+
+DT_TEST(bench, prefill_runs)
+{
+    check_rows("prefill", 6);
+}
+
+DT_TEST(bench, load_runs)
+{
+    check_rows("load", 4);
+}
+
+DT_TEST(bench, redistribute_runs)
+{
+    check_rows("redistribute", 16);
+}
+
+DT_TEST(bench, dispatch_runs)
+{
+    check_rows("dispatch", 10);
+}
+
+DT_TEST(bench, a_wrong_option_ends_with_2)
+{
+    static const char *const wrong[] = { "--quick --nonsense 2>&1", "--tokens x 2>&1",
+                                         "--tokens 2>&1", "--quick --mesh tp= 2>&1" };
+    int exit_code;
+
+    for (size_t i = 0; i < DT_COUNT(wrong); i++) {
+        json_decref(run("decode", wrong[i], &exit_code));
+        DT_ASSERT_EQ_INT(exit_code, 2);
+    }
+    json_decref(run("decode", "--help", &exit_code));
+    DT_ASSERT_EQ_INT(exit_code, 0);
+}
