@@ -42,15 +42,6 @@ static dti_box own_box(const dt_tensor *x)
     return box;
 }
 
-static int my_place(const dt_mesh *mesh)
-{
-    int place = 0;
-
-    for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
-        place = place * dt_mesh_dim_size(mesh, m) + dt_mesh_coord(mesh, m);
-    return place;
-}
-
 /* The root sends every rank its piece. */
 static dt_status scatter(dt_tensor *x, const void *full, int root)
 {
@@ -89,14 +80,14 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
              dt_mesh_n_ranks(mesh) - 1);
     DT_TRY(dt_zeros(mesh, place, dtype, n_axes, shape, &x));
     if (dt_mesh_is_member(mesh)) {
-        const bool mine = root == DT_EQUAL_COPIES || my_place(mesh) == root;
+        const bool mine = root == DT_EQUAL_COPIES || dti_mesh_place(mesh) == root;
         bool empty = false;
         for (int a = 0; a < n_axes; a++) empty = empty || shape[a] == 0;
         DT_CHECK_TO(fail, st, !mine || full != NULL || empty, DT_ERR_ARG,
                     "this rank has to pass the whole tensor, but full is NULL");
         if (root == DT_EQUAL_COPIES && !empty) {
             const dti_box own = own_box(x);
-            piece_of(x, my_place(mesh), &box);
+            piece_of(x, dti_mesh_place(mesh), &box);
             dti_box_copy(x->local.data, &own, full, &box, dt_dtype_size(dtype));
         } else if (root >= 0) {
             DT_TRY_TO(fail, st, scatter(x, full, root));

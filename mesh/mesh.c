@@ -210,6 +210,11 @@ int dt_mesh_coord(const dt_mesh *mesh, int dim)
     return has_dim(mesh, dim) ? mesh->coord[dim] : -1;
 }
 
+int dti_mesh_place(const dt_mesh *mesh)
+{
+    return mesh->place;
+}
+
 int dt_mesh_rank_at(const dt_mesh *mesh, int place)
 {
     return place >= 0 && place < mesh->n_ranks ? mesh->ranks[place] : -1;

@@ -39,6 +39,9 @@ void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) D
 /* Tells the other ranks that this one cannot go on. Uses the current error record as the reason. */
 void dti_runtime_abort(dt_runtime *rt);
 
+/* This rank's row-major place in the mesh, which says all its coordinates; -1 for outsiders. */
+int dti_mesh_place(const dt_mesh *mesh);
+
 /* The communicator over the mesh dims in `dims` (bit m for dim m), flattened row-major, that
  * contains this rank. Made on first use by its members and kept with the mesh; equal groups of
  * other meshes share it. Borrowed. */

@@ -71,7 +71,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
 /* Only what a call of n operands can differ in; the rest of the key is zero. */
 uint64_t dti_op_key_hash(const dti_op_key *key, int n)
 {
-    uint64_t h = mix((uint64_t)(uintptr_t)key->op, (uint64_t)(uintptr_t)key->mesh ^ key->dtypes);
+    uint64_t h = mix((uint64_t)(uintptr_t)key->op, (uint64_t)key->place ^ key->dtypes);
 
     for (int i = 0; i < n; i++) h = mix(h, (uint64_t)(uintptr_t)key->in[i]);
     for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = mix(h, key->attr[i / 8]);

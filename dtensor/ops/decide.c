@@ -115,10 +115,6 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
     DT_TRY(dti_op_letters(cache, key->op, &call.letters));
     DT_CHECK(n == call.letters->n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
              key->op->axes, n);
-    for (int i = 1; i < n; i++)
-        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh),
-                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes",
-                 key->op->name, key->op->axes, i);
     DT_TRY(run_rules(&call));
     DT_TRY(dti_new(sizeof *d, &d));
     DT_TRY_TO(fail, st, decide_dtype(&call, &d->out_dtype));

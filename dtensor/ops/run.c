@@ -15,7 +15,7 @@ static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const 
 {
     memset(key, 0, sizeof *key);
     key->op = op;
-    key->mesh = in[0]->mesh;
+    key->place = dti_mesh_place(in[0]->mesh);
     key->dtypes = ~(uint64_t)0;
     for (int i = 0; i < n; i++) {
         key->in[i] = in[i]->layout;
@@ -171,6 +171,10 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     dti_op_key key;
     dt_status st;
 
+    for (int i = 1; i < n; i++)
+        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh),
+                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes", op->name,
+                 op->axes, i);
     make_key(op, attr, n, in, &key);
     DT_TRY(look_up(t, &key, in, n, &d));
     DT_TRY(shapes_of(d, in, n, &shapes));
