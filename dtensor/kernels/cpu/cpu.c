@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/kernels/cpu/attention.h"
 
 #ifdef DT_HAVE_X86_KERNELS
 #include <cpuid.h>
@@ -134,6 +135,7 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->pool = pool;
     cpu->rows = rows_of(isa);
     for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
+    cpu->attention = dti_attention_ops_of(isa);
     *out = cpu;
     return DT_OK;
 }

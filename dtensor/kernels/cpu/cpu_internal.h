@@ -9,11 +9,14 @@
 #include "dtensor/kernels/cpu/rows.h"
 #include "dtensor/kernels/cpu/skinny.h"
 
+struct dti_attention_ops;
+
 struct dti_cpu {
     dti_isa isa;
     dti_pool *pool;          /* borrowed */
     const dti_row_ops *rows; /* by dtype */
     const dti_skinny_ops *skinny[DTI_N_SKINNY_DTYPES];
+    const struct dti_attention_ops *attention;
     dti_onednn *onednn; /* NULL until the first large product */
     void *scratch;
     size_t scratch_bytes;

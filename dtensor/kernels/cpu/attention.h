@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the two forms of attention share: y[b, t, h] = sum_j p_j v[b, j], p = softmax_j of
+ * scale q[b, t, h] . k[b, j] over the cache rows that the query sees. f32 throughout. */
+#ifndef DTI_ATTENTION_H
+#define DTI_ATTENTION_H
+
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
+enum {
+    DTI_DECODE_KEYS = 128, /* keys whose scores are held at a time by the form for one token */
+    DTI_TILE_KEYS = 64,    /* the same for many tokens */
+    DTI_TILE_ROWS = 128,   /* queries times heads of a group that share a tile of keys */
+    DTI_PAD = 16           /* floats: rows of scratch are multiples of the widest vector */
+};
+
+static inline int64_t dti_padded(int64_t n)
+{
+    return (n + DTI_PAD - 1) / DTI_PAD * DTI_PAD;
+}
+
+/* One tile of keys against up to DTI_TILE_ROWS rows, where every vector runs across rows: R below
+ * is DTI_TILE_ROWS, E is dti_padded(width). Columns begin .. end - 1 (multiples of DTI_PAD) see
+ * keys of this tile; others are left alone. */
+typedef struct dti_attention_tile {
+    const float *q;              /* [width, R]: transposed */
+    const float *k;              /* [n_keys, E] */
+    const float *v;              /* [n_keys, E], zeros beyond width */
+    float *scores;               /* [DTI_TILE_KEYS, R] scratch */
+    float *sums;                 /* [R, E] weighted sums of v so far */
+    float *largest, *total;      /* [R] of the scores so far; of the weights so far */
+    float *factor;               /* [R] scratch */
+    const int32_t *first, *last; /* [R] keys that a row sees */
+    int64_t width, n_keys, begin, end;
+    int32_t key; /* index of the tile's first key */
+    float scale;
+    bool masked; /* some row sees only part of the tile */
+} dti_attention_tile;
+
+/* Loops of one instruction set. */
+typedef struct dti_attention_ops {
+    /* s[g, j] = q[g, :] . k[j, :], g < n_heads, j < n; q [n_heads, E] zero-padded, k rows of
+     * `stride` elements, s rows of DTI_DECODE_KEYS; by dtype of k */
+    void (*scores[3])(float *s, const float *q, int64_t n_heads, const void *k, int64_t stride,
+                      int64_t n, int64_t width);
+    /* o[g, :] += sum_j p[g, j] v[j, :]; o [n_heads, E] */
+    void (*mix[3])(float *o, const float *p, int64_t n_heads, const void *v, int64_t stride,
+                   int64_t n, int64_t width);
+    /* s = e^(scale s - m) where m becomes the larger of *largest and all scale s; *total and o [E]
+     * follow the change of m, then *total grows by the sum of s */
+    void (*soften)(float *s, int64_t n, float scale, float *largest, float *total, float *o,
+                   int64_t width);
+    void (*tile)(const dti_attention_tile *t);
+} dti_attention_ops;
+
+extern const dti_attention_ops dti_attention_portable;
+#ifdef DT_HAVE_X86_KERNELS
+extern const dti_attention_ops dti_attention_avx2;
+extern const dti_attention_ops dti_attention_avx512;
+#endif
+const dti_attention_ops *dti_attention_ops_of(dti_isa isa);
+
+/* A call, unpacked. B batch, T tokens, H heads, Kv kv heads of this rank, S rows of the cache. */
+typedef struct dti_attention {
+    dti_cpu *cpu;
+    const dti_row_ops *rows;
+    const dti_attention_ops *ops;
+    dt_dtype dtype;
+    int64_t bytes; /* of an element */
+    const char *q, *k, *v;
+    char *y;
+    const int32_t *positions; /* [B, T] */
+    int64_t batch, n_tokens, n_heads, n_kv, n_rows, width;
+    int64_t group;              /* query heads that read one kv head */
+    int64_t q_offset, k_offset; /* global number of the first local head */
+    int64_t first_kv, n_used;   /* local kv heads that some local query head reads */
+    int64_t window;
+    float scale;
+} dti_attention;
+
+/* Local query heads [*begin, *end) that read local kv head kv. */
+static inline void dti_attention_heads(const dti_attention *a, int64_t kv, int64_t *begin,
+                                       int64_t *end)
+{
+    const int64_t first = (a->k_offset + kv) * a->group - a->q_offset;
+
+    *begin = first > 0 ? first : 0;
+    *end = first + a->group < a->n_heads ? first + a->group : a->n_heads;
+}
+
+/* The first key that the query at `position` sees. */
+static inline int64_t dti_attention_first(const dti_attention *a, int64_t position)
+{
+    return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
+}
+
+dt_status dti_attention_decode(const dti_attention *a) DT_MUST_USE;  /* one token */
+dt_status dti_attention_prefill(const dti_attention *a) DT_MUST_USE; /* many */
+
+#endif

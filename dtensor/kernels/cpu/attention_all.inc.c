@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loops of attention for one instruction set. Before including, define DT_SIMD, DT_ATTENTION
+ * (the name of the table), and what fits into the registers: HEADS by COLUMNS sums for one token,
+ * P_ROWS by P_COLUMNS sums for a product of tiles. */
+#include "dtensor/kernels/cpu/attention.h"
+
+#include <math.h>
+
+#include "dtensor/kernels/cpu/simd.inc.c"
+
+typedef struct mix_args {
+    int64_t stride, n, width;
+    int64_t left; /* columns from d on */
+} mix_args;
+
+#define T           float
+#define LD(p, left) load_f32((p), (left))
+#define FN(name)    name##_of_f32
+#include "dtensor/kernels/cpu/attention.inc.c"
+
+#define T           uint16_t
+#define LD(p, left) vf_of_bf16(load_half((p), (left)))
+#define FN(name)    name##_of_bf16
+#include "dtensor/kernels/cpu/attention.inc.c"
+
+#define T           uint16_t
+#define LD(p, left) vf_of_f16(load_half((p), (left)))
+#define FN(name)    name##_of_f16
+#include "dtensor/kernels/cpu/attention.inc.c"
+
+static void soften(float *s, int64_t n, float scale, float *largest, float *total, float *o,
+                   int64_t width)
+{
+    vf most = vf_set(*largest), sum = vf_set(0.0f);
+    float m, factor;
+
+    for (int64_t j = 0; j < n; j += VW) {
+        vf v = load_f32(s + j, n - j) * scale;
+        for (int64_t lane = n - j; lane < VW; lane++) v[lane] = -INFINITY;
+        store_f32(s + j, v, n - j);
+        most = vf_max(v, most);
+    }
+    m = vf_largest(most);
+    factor = vf_exp(vf_set(*largest - m))[0]; /* 0 the first time */
+    for (int64_t j = 0; j < n; j += VW) {
+        vf v = vf_exp(load_f32(s + j, n - j) - m);
+        for (int64_t lane = n - j; lane < VW; lane++) v[lane] = 0.0f;
+        store_f32(s + j, v, n - j);
+        sum += v;
+    }
+    *total = *total * factor + vf_sum(sum);
+    *largest = m;
+    if (factor == 1.0f) return;
+    for (int64_t d = 0; d < width; d += VW) vf_store(o + d, vf_load(o + d) * factor);
+}
+
+/* --- many tokens ------------------------------------------------------------------------------ */
+
+/* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of VW. The
+ * sum of an element goes along k, one multiply-add after the other. */
+typedef struct product {
+    float *c;
+    const float *a, *b;
+    int64_t c_stride, a_row, a_column, b_stride;
+    int64_t m, n, k;
+    bool add;
+} product;
+
+static inline __attribute__((always_inline)) void product_block(const product *p, int64_t i,
+                                                                int64_t j, const int M, const int N)
+{
+    const float *a = p->a + i * p->a_row, *b = p->b + j;
+    float *c = p->c + i * p->c_stride + j;
+    vf sum[P_ROWS][P_COLUMNS];
+
+    for (int r = 0; r < M; r++)
+        for (int v = 0; v < N; v++)
+            sum[r][v] = p->add ? vf_load(c + r * p->c_stride + v * VW) : vf_set(0.0f);
+    for (int64_t k = 0; k < p->k; k++) {
+        vf row[P_COLUMNS];
+        for (int v = 0; v < N; v++) row[v] = vf_load(b + k * p->b_stride + v * VW);
+        for (int r = 0; r < M; r++) {
+            const vf factor = vf_set(a[r * p->a_row + k * p->a_column]);
+            for (int v = 0; v < N; v++) sum[r][v] = vf_fma(factor, row[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < M; r++)
+        for (int v = 0; v < N; v++) vf_store(c + r * p->c_stride + v * VW, sum[r][v]);
+}
+
+static void multiply(const product *p)
+{
+    for (int64_t j = 0; j < p->n;) {
+        const bool wide = j + P_COLUMNS * VW <= p->n;
+        int64_t i = 0;
+        if (wide) {
+            for (; i + P_ROWS <= p->m; i += P_ROWS) product_block(p, i, j, P_ROWS, P_COLUMNS);
+            for (; i < p->m; i++) product_block(p, i, j, 1, P_COLUMNS);
+        } else {
+            for (; i + P_ROWS <= p->m; i += P_ROWS) product_block(p, i, j, P_ROWS, 1);
+            for (; i < p->m; i++) product_block(p, i, j, 1, 1);
+        }
+        j += wide ? P_COLUMNS * VW : VW;
+    }
+}
+
+/* Scores of VW rows become weights, the running maximum and total of these rows move on. A row that
+ * sees no key of this tile keeps its bits: its factor is 1, its weights are 0. */
+static void soften_columns(const dti_attention_tile *t, int64_t column)
+{
+    const vf old = vf_load(t->largest + column);
+    vf most = old, sum = vf_set(0.0f), base, factor;
+    vi first, last;
+
+    memcpy(&first, t->first + column, sizeof first);
+    memcpy(&last, t->last + column, sizeof last);
+    for (int64_t j = 0; j < t->n_keys; j++) {
+        float *s = t->scores + j * DTI_TILE_ROWS + column;
+        vf v = vf_load(s) * t->scale;
+        if (t->masked) {
+            const vi key = (t->key + (int32_t)j) - (vi){ 0 };
+            v = vf_select((key >= first) & (key <= last), v, vf_set(-INFINITY));
+            vf_store(s, v);
+        }
+        most = vf_max(v, most);
+    }
+    base = vf_select(most == -INFINITY, vf_set(0.0f), most); /* no key seen yet */
+    for (int64_t j = 0; j < t->n_keys; j++) {
+        float *s = t->scores + j * DTI_TILE_ROWS + column;
+        const vf v = vf_exp((t->masked ? vf_load(s) : vf_load(s) * t->scale) - base);
+        vf_store(s, v);
+        sum += v;
+    }
+    factor = vf_exp(old - base);
+    vf_store(t->factor + column, factor);
+    vf_store(t->total + column, vf_load(t->total + column) * factor + sum);
+    vf_store(t->largest + column, most);
+}
+
+static void tile(const dti_attention_tile *t)
+{
+    const int64_t padded = dti_padded(t->width);
+    const product scores = { .c = t->scores + t->begin,
+                             .c_stride = DTI_TILE_ROWS,
+                             .a = t->k,
+                             .a_row = padded,
+                             .a_column = 1,
+                             .b = t->q + t->begin,
+                             .b_stride = DTI_TILE_ROWS,
+                             .m = t->n_keys,
+                             .n = t->end - t->begin,
+                             .k = t->width };
+    const product sums = { .c = t->sums + t->begin * padded,
+                           .c_stride = padded,
+                           .a = t->scores + t->begin,
+                           .a_row = 1,
+                           .a_column = DTI_TILE_ROWS,
+                           .b = t->v,
+                           .b_stride = padded,
+                           .m = t->end - t->begin,
+                           .n = padded,
+                           .k = t->n_keys,
+                           .add = true };
+
+    multiply(&scores);
+    for (int64_t column = t->begin; column < t->end; column += VW) soften_columns(t, column);
+    for (int64_t row = t->begin; row < t->end; row++) {
+        float *o = t->sums + row * padded;
+        if (t->factor[row] == 1.0f) continue;
+        for (int64_t d = 0; d < padded; d += VW) vf_store(o + d, vf_load(o + d) * t->factor[row]);
+    }
+    multiply(&sums);
+}
+
+const dti_attention_ops DT_ATTENTION = {
+    .scores = { scores_of_f32, scores_of_bf16, scores_of_f16 },
+    .mix = { mix_of_f32, mix_of_bf16, mix_of_f16 },
+    .soften = soften,
+    .tile = tile,
+};

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of one and of many tokens over a cache. */
+#include "tests/dtensor/test_kernels.h"
+
+typedef struct attention_shape {
+    int64_t batch, tokens, heads, kv, rows, width; /* of this rank */
+    int64_t q_offset, k_offset, n_heads, n_kv;     /* global */
+    int64_t window;
+    int64_t position; /* of the first token in batch row 0; row b starts at position / (b + 1) */
+} attention_shape;
+
+static int64_t row_of(const attention_shape *s, int64_t b, int64_t j, int64_t kv)
+{
+    return ((b * s->rows + j) * s->kv + kv) * s->width;
+}
+
+/* Fills want and slack of one query head: plain softmax in float64. */
+static void expect_row(kt_case *c, const attention_shape *s, int64_t row, double *p)
+{
+    const dti_attention_attr *attr = c->attr;
+    const int64_t b = row / s->heads / s->tokens, h = row % s->heads;
+    const int64_t kv = (s->q_offset + h) / (s->n_heads / s->n_kv) - s->k_offset;
+    const int64_t last = ((const int32_t *)c->in[3].data)[row / s->heads];
+    const int64_t first = s->window > 0 && last >= s->window ? last - s->window + 1 : 0;
+    double largest = -INFINITY, total = 0.0, magnitude = 0.0;
+
+    for (int64_t j = first; j <= last; j++) {
+        double dot = 0.0, terms = 0.0;
+        for (int64_t d = 0; d < s->width; d++) {
+            const double term =
+                kt_get(&c->in[0], row * s->width + d) * kt_get(&c->in[1], row_of(s, b, j, kv) + d);
+            dot += term;
+            terms += fabs(term);
+        }
+        p[j] = dot * (double)attr->scale;
+        largest = fmax(largest, p[j]);
+        magnitude = fmax(magnitude, terms * fabs((double)attr->scale));
+    }
+    for (int64_t j = first; j <= last; j++) total += p[j] = exp(p[j] - largest);
+    for (int64_t d = 0; d < s->width; d++) {
+        double sum = 0.0, terms = 0.0;
+        for (int64_t j = first; j <= last; j++) {
+            const double term = p[j] / total * kt_get(&c->in[2], row_of(s, b, j, kv) + d);
+            sum += term;
+            terms += fabs(term);
+        }
+        c->want[row * s->width + d] = sum;
+        /* Scores are off by some units of their magnitude, which weights follow; then the weighted
+         * sum rounds once per key at most. */
+        c->slack[row * s->width + d] =
+            0x1p-24 * terms *
+            ((double)(s->width + 8) * magnitude + 8.0 + (double)(last - first + 1));
+    }
+}
+
+static void run_attention(const attention_shape *s, dt_dtype dtype, kt_fill fill)
+{
+    const int64_t q[] = { s->batch, s->tokens, s->heads, s->width };
+    const int64_t k[] = { s->batch, s->rows, s->kv, s->width };
+    const int64_t positions[] = { s->batch, s->tokens };
+    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window,
+                                      1.0f / sqrtf((float)(s->width + (s->width == 0))) };
+    char name[96];
+    double *p;
+    kt_case c = { .name = name, .kernel = dti_attention_cpu, .n_in = 4, .attr = &attr };
+
+    (void)snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld e%lld w%lld at %lld",
+                   (long long)s->batch, (long long)s->tokens, (long long)s->heads, (long long)s->kv,
+                   (long long)s->width, (long long)s->window, (long long)s->position);
+    c.in[0] = kt_filled(dtype, 4, q, fill, 21);
+    c.in[1] = kt_filled(dtype, 4, k, fill, 22);
+    c.in[2] = kt_filled(dtype, 4, k, fill, 23);
+    c.in[3] = kt_local(DT_I32, 2, positions);
+    c.in[0].offset[2] = s->q_offset;
+    c.in[1].offset[2] = c.in[2].offset[2] = s->k_offset;
+    for (int64_t i = 0; i < s->batch * s->tokens; i++)
+        ((int32_t *)c.in[3].data)[i] = (int32_t)(s->position / (i / s->tokens + 1) + i % s->tokens);
+    c.out = (dt_local){ .dtype = dtype, .n_axes = 4 };
+    memcpy(c.out.shape, q, sizeof q);
+    kt_expect(&c);
+    DT_ASSERT_OK(dti_alloc_array((size_t)s->rows + 1, sizeof *p, (void **)&p));
+    for (int64_t row = 0; row < s->batch * s->tokens * s->heads; row++) expect_row(&c, s, row, p);
+    dti_free(p);
+    kt_run(&c);
+}
+
+static void run_everywhere(attention_shape s)
+{
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++) run_attention(&s, kt_floats[t], KT_UNIFORM);
+}
+
+/* clang-format off */
+/*    B  T    H  Kv  S     e    q0 k0  nH  nKv window position */
+static const attention_shape shapes[] = {
+    { 1, 1,   1, 1,  1,    1,   0, 0,  1,  1,  0,   0 },
+    { 1, 1,   8, 2,  300,  64,  0, 0,  8,  2,  0,   290 },
+    { 3, 1,   6, 2,  140,  7,   0, 0,  6,  2,  0,   128 },
+    { 2, 1,   3, 3,  40,   80,  0, 0,  3,  3,  16,  39 },
+    { 1, 1,   5, 1,  70,   33,  0, 0,  5,  1,  1,   69 },
+    { 1, 1,   2, 1,  2500, 16,  0, 0,  2,  1,  0,   2400 },
+    { 2, 1,   4, 2,  2500, 16,  0, 0,  4,  2,  1500, 2499 },
+    { 1, 1,   9, 1,  130,  128, 0, 0,  9,  1,  0,   127 },
+    { 1, 2,   2, 1,  3,    2,   0, 0,  2,  1,  0,   0 },
+    { 1, 65,  4, 2,  65,   64,  0, 0,  4,  2,  0,   0 },
+    { 2, 33,  6, 2,  120,  7,   0, 0,  6,  2,  0,   80 },
+    { 1, 150, 1, 1,  150,  20,  0, 0,  1,  1,  0,   0 },
+    { 1, 150, 2, 2,  200,  20,  0, 0,  2,  2,  31,  40 },
+    { 1, 9,   3, 1,  70,   130, 0, 0,  3,  1,  1,   60 },
+    { 1, 3,   260, 1, 5,   3,   0, 0,  260, 1, 0,   0 },
+    { 2, 5,   3, 2,  30,   16,  3, 0,  8,  2,  0,   9 },   /* heads 3 4 5 of 8: parts of two groups */
+    { 2, 1,   3, 2,  30,   16,  3, 0,  8,  2,  0,   9 },
+    { 1, 4,   2, 1,  30,   16,  6, 3,  8,  4,  0,   3 },   /* kv head 3 alone */
+    { 1, 1,   2, 4,  30,   16,  4, 0,  8,  4,  0,   20 },  /* all kv heads, one of them read */
+    { 1, 4,   0, 0,  30,   16,  8, 4,  8,  4,  0,   3 },   /* a rank without heads */
+    { 0, 4,   2, 2,  30,   16,  0, 0,  2,  2,  0,   3 },
+};
+/* clang-format on */
+
+DT_TEST(kernels_attention, matches_float64)
+{
+    for (size_t i = 0; i < DT_COUNT(shapes); i++) run_everywhere(shapes[i]);
+}
+
+DT_TEST(kernels_attention, large_scores_do_not_overflow)
+{
+    attention_shape s = { 1, 1, 4, 2, 200, 24, 0, 0, 4, 2, 0, 190 };
+
+    for (int t = 0; t < 2; t++) {
+        run_attention(&s, DT_F32, KT_EQUAL);
+        run_attention(&s, DT_BF16, KT_ZERO);
+        s.tokens = 70;
+        s.position = 100;
+    }
+}
+
+/* One head with scores of +-1e30: the softmax picks one key and gives its v exactly. */
+DT_TEST(kernels_attention, a_softmax_of_one_key_is_exact)
+{
+    enum { E = 4, S = 200 };
+    static float q[2 * E], k[S * E], v[S * E], y[2 * E];
+    static int32_t positions[2] = { S - 2, S - 1 };
+    const dti_attention_attr attr = { 1, 1, 0, 1.0f };
+
+    for (int d = 0; d < E; d++) q[d] = q[E + d] = 1e15f;
+    for (int j = 0; j < S; j++)
+        for (int d = 0; d < E; d++) {
+            k[j * E + d] = j == 77 ? 1e15f : -1e15f;
+            v[j * E + d] = (float)(j * 10 + d);
+        }
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (int64_t tokens = 1; tokens <= 2; tokens++) {
+            const dt_local in[4] = {
+                { .data = q, .dtype = DT_F32, .n_axes = 4, .shape = { 1, tokens, 1, E } },
+                { .data = k, .dtype = DT_F32, .n_axes = 4, .shape = { 1, S, 1, E } },
+                { .data = v, .dtype = DT_F32, .n_axes = 4, .shape = { 1, S, 1, E } },
+                { .data = positions, .dtype = DT_I32, .n_axes = 2, .shape = { 1, tokens } }
+            };
+            dt_local out = in[0];
+            dti_cpu *cpu;
+            out.data = y;
+            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+            for (int i = 0; i < E * tokens; i++) DT_ASSERT(y[i] == (float)(770 + i % E));
+            dti_cpu_destroy(&cpu);
+        }
+}
+
+/* Rows of a larger batch, and a rank that holds fewer heads, give the bits of the smaller call. */
+DT_TEST(kernels_attention, a_row_does_not_depend_on_its_neighbours)
+{
+    enum { T = 70, H = 4, E = 24, S = 90 };
+    const int64_t q_shape[] = { 1, T, H, E }, k_shape[] = { 1, S, 2, E }, p_shape[] = { 1, T };
+    const dti_attention_attr attr = { H, 2, 0, 0.2f };
+    static float whole[T * H * E], part[T * H * E];
+    dt_local in[4] = { kt_filled(DT_F32, 4, q_shape, KT_UNIFORM, 1),
+                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 2),
+                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 3), kt_local(DT_I32, 2, p_shape) };
+
+    for (int t = 0; t < T; t++) ((int32_t *)in[3].data)[t] = t;
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+        dt_local out = { .data = whole, .dtype = DT_F32, .n_axes = 4, .shape = { 1, T, H, E } };
+        dti_cpu *cpu;
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+        out.data = part;
+        for (int64_t n = 2; n < T; n += 13) {
+            in[0].shape[1] = in[3].shape[1] = out.shape[1] = n;
+            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+            DT_ASSERT(memcmp(part, whole, (size_t)(n * H * E) * sizeof(float)) == 0);
+        }
+        in[0].shape[1] = in[3].shape[1] = T;
+        dti_cpu_destroy(&cpu);
+    }
+    for (int i = 0; i < 4; i++) kt_release(&in[i]);
+}
+
+DT_TEST(kernels_attention, heads_without_their_kv_heads_are_refused)
+{
+    float data[64] = { 0 };
+    int32_t position = 0;
+    const dti_attention_attr attr = { 8, 4, 0, 1.0f };
+    dt_local in[4] = { { .data = data,
+                         .dtype = DT_F32,
+                         .n_axes = 4,
+                         .shape = { 1, 1, 2, 2 },
+                         .offset = { 0, 0, 4 } },
+                       { .data = data, .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
+                       { .data = data, .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
+                       { .data = &position, .dtype = DT_I32, .n_axes = 2, .shape = { 1, 1 } } };
+    dt_local out = in[0];
+    dti_cpu *cpu;
+
+    DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, NULL, &cpu));
+    DT_ASSERT_STATUS(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }), DT_ERR_LAYOUT,
+                     "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
+    dti_cpu_destroy(&cpu);
+}
+
+/* A decode step allocates nothing, wherever in the cache it is. */
+DT_TEST(kernels_attention, decode_allocates_once)
+{
+    const int64_t q_shape[] = { 1, 1, 4, 16 }, k_shape[] = { 1, 3000, 2, 16 }, p_shape[] = { 1, 1 };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    dt_local in[4] = { kt_filled(DT_BF16, 4, q_shape, KT_UNIFORM, 1),
+                       kt_filled(DT_BF16, 4, k_shape, KT_UNIFORM, 2),
+                       kt_filled(DT_BF16, 4, k_shape, KT_UNIFORM, 3),
+                       kt_local(DT_I32, 2, p_shape) };
+    dt_local out = kt_local(DT_BF16, 4, q_shape);
+    uint64_t before = 0;
+    dti_cpu *cpu;
+
+    DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
+    for (int32_t p = 0; p < 3000; p += 700) {
+        *(int32_t *)in[3].data = p;
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+        if (p == 0) before = dti_alloc_count();
+        DT_ASSERT_EQ_INT(dti_alloc_count(), before);
+    }
+    dti_cpu_destroy(&cpu);
+    for (int i = 0; i < 4; i++) kt_release(&in[i]);
+    kt_release(&out);
+}
