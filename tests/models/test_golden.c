@@ -18,7 +18,7 @@ static const char *const fixtures[] = {
     "llama/uneven", "llama/tied",   "llama/biases", "llama/sharded",
     "qwen3/base",   "qwen3/uneven", "gpt_neo/base", "gpt_neo/uneven",
 };
-static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
 /* What a fixture's expected.safetensors holds. */
 typedef struct expected {
