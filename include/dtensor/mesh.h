@@ -53,8 +53,10 @@ typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
  *
  * Collective  no: it creates the ranks.
  * Threads     n_ranks threads; the calling thread is rank 0.
- * Errors      DT_ERR_ARG     a malformed option
- *             DT_ERR_MEMORY  threads could not be started
+ * Errors      DT_ERR_ARG          a malformed option
+ *             DT_ERR_MEMORY       threads could not be started
+ *             DT_ERR_UNSUPPORTED  the process is one of several (mpirun, torchrun), and this build
+ *                                 has no transport between processes
  *             otherwise the status of the rank that failed first, its record in dt_last_error()
  */
 DT_API DT_MUST_USE dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main,
@@ -111,7 +113,8 @@ DT_API DT_MUST_USE dt_status dt_mesh_parse(const char *spec, int *n_dims,
 
 /**
  * The sub-mesh of the named dims that contains this rank (outer dims first, in mesh order). The
- * sub-mesh of all dims is the mesh itself.
+ * sub-mesh of all dims is the mesh itself. Ranks outside the mesh get the one at coordinates 0, of
+ * which they are no members either.
  *
  * Collective  no communication; every rank of the mesh makes the same slices in the same order.
  * Ownership   *out is a new reference.
