@@ -231,10 +231,15 @@ static size_t spaces_after(const dti_added_walk *w, size_t end)
 /* A match that does not count is used up all the same: the search goes on behind it. */
 const dti_added_token *dti_added_next(dti_added_walk *w, size_t *begin, size_t *end)
 {
-    while (w->set->n > 0 && w->at < w->bytes) {
-        size_t start = w->at, stop, bytes = 0;
-        const dti_added_token *t = longest_at(w->set, w->text + start, w->bytes - start, &bytes);
+    const dti_added_set *set = w->set;
 
+    while (set->n > 0 && w->at < w->bytes) {
+        const unsigned char lead = (unsigned char)w->text[w->at];
+        size_t start = w->at, stop, bytes = 0;
+        const dti_added_token *t = NULL;
+
+        if (set->first[lead] < set->first[lead + 1]) /* rare in most texts */
+            t = longest_at(set, w->text + start, w->bytes - start, &bytes);
         w->at += t ? bytes : 1;
         if (t == NULL || (t->special && w->skip_special)) continue;
         stop = start + bytes;

@@ -32,6 +32,7 @@ static const uint64_t no_pair = UINT64_MAX;
 
 dt_status dti_ids_append(dti_ids *ids, const int32_t *more, size_t n)
 {
+    if (n == 0) return DT_OK;
     if (ids->capacity - ids->n < n)
         DT_TRY(dti_grow((void **)&ids->data, &ids->capacity, ids->n + n, sizeof *ids->data));
     memcpy(ids->data + ids->n, more, n * sizeof *more);

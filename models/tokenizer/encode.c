@@ -36,6 +36,7 @@ static dt_status encode_new_word(encoding *e, const char *s, size_t n)
 /* Copies ids that are in the result already. */
 static dt_status repeat_ids(dti_ids *ids, size_t begin, size_t n)
 {
+    if (n == 0) return DT_OK;
     if (ids->capacity - ids->n < n)
         DT_TRY(dti_grow((void **)&ids->data, &ids->capacity, ids->n + n, sizeof *ids->data));
     memcpy(ids->data + ids->n, ids->data + begin, n * sizeof *ids->data);

@@ -35,7 +35,7 @@ dt_status dti_regex_literal(const char *text, dti_regex **out)
     return regex_new(text, out);
 }
 
-static dt_status compile(const char *pattern, size_t n, pcre2_code **out)
+static dt_status compile(const char *source, const dti_text *pattern, pcre2_code **out)
 {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     PCRE2_SIZE where = 0;
@@ -45,13 +45,13 @@ static dt_status compile(const char *pattern, size_t n, pcre2_code **out)
     DT_CHECK(context != NULL, DT_ERR_MEMORY, "no memory for a regular expression");
     (void)pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     /* In Ruby's syntax ^ and $ always mean lines. */
-    *out = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error,
-                         &where, context);
+    *out = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->bytes,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, context);
     pcre2_compile_context_free(context);
     if (*out == NULL) {
         (void)pcre2_get_error_message(error, why, sizeof why);
-        DT_FAIL(DT_ERR_UNSUPPORTED, "regular expression \"%.200s\": %s at offset %zu", pattern,
-                (const char *)why, (size_t)where);
+        DT_FAIL(DT_ERR_UNSUPPORTED, "regular expression \"%.200s\": %s", source,
+                (const char *)why); /* the offset would be one into the translation */
     }
     /* Without pages for compiled code the interpreter does the same, three times slower. */
     (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
@@ -67,8 +67,7 @@ dt_status dti_regex_compile(const char *pattern, dti_regex **out)
     *out = NULL;
     DT_TRY(regex_new(pattern, &re));
     DT_TRY_TO(fail, st, dti_regex_translate(pattern, &translated));
-    DT_TRY_TO(fail, st, dti_text_append(&translated, "", 1));
-    DT_TRY_TO(fail, st, compile(translated.data, translated.bytes - 1, &re->code));
+    DT_TRY_TO(fail, st, compile(pattern, &translated, &re->code));
     dti_text_free(&translated);
     *out = re;
     return DT_OK;

@@ -134,12 +134,16 @@ static dt_status translate_property(translation *t)
 /* \xHH, \x{H..} and \uHHHH: at the letter. */
 static dt_status translate_code(translation *t)
 {
+    static const char digits[] = "0123456789abcdefABCDEF";
     const bool u = *t->at == 'u';
-    const size_t n = strspn(t->at + 1, "0123456789abcdefABCDEF");
+    const size_t n = strspn(t->at + 1, digits);
 
     if (!u && t->at[1] == '{') { /* the same in both */
+        const size_t inside = strspn(t->at + 2, digits);
+
+        if (inside == 0 || t->at[2 + inside] != '}') return refuse(t, "this escape");
         DT_TRY(put(t, "\\"));
-        return copy(t, 1);
+        return copy(t, inside + 3);
     }
     if (n < (u ? 4u : 1u)) return refuse(t, "this escape");
     if (!u && n >= 2 && t->at[1] >= '8') return refuse(t, "\\xHH of a byte that is no character");
@@ -227,14 +231,17 @@ static dt_status translate_class(translation *t)
     return copy(t, 1);
 }
 
-/* At "(?": only options read differently, m is what PCRE2 calls s. */
+/* At "(?": groups are alike, of the options m is what PCRE2 calls s. */
 static dt_status translate_group(translation *t)
 {
     const bool first = t->at == t->pattern;
     const size_t n = strspn(t->at + 2, "imx-");
+    const char end = t->at[2 + n];
 
-    if (n == 0 || (t->at[2 + n] != ':' && t->at[2 + n] != ')')) return copy(t, 2);
-    if (t->at[2 + n] == ')' && !first) return refuse(t, "an option that is not in front");
+    if (n == 0 && (end == ':' || end == '=' || end == '!' || end == '>' || end == '<'))
+        return copy(t, 2);
+    if (n == 0 || (end != ':' && end != ')')) return refuse(t, "this kind of group");
+    if (end == ')' && !first) return refuse(t, "an option that is not in front");
     DT_TRY(copy(t, 2));
     for (size_t i = 0; i < n; i++, t->at++)
         DT_TRY(dti_text_append(t->out, *t->at == 'm' ? "s" : t->at, 1));

@@ -56,25 +56,36 @@ static dt_status load(dt_tokenizer *tok, const dti_json *root)
     return check_template(tok, &post_processor);
 }
 
+dt_status dti_tokenizer_load(const dti_json *root, dt_tokenizer **out)
+{
+    dt_tokenizer *tok = NULL;
+    dt_status st;
+
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *tok, &tok));
+    atomic_init(&tok->refs, 1);
+    DT_TRY_TO(fail, st, load(tok, root));
+    *out = tok;
+    return DT_OK;
+
+fail:
+    dt_tokenizer_release(&tok);
+    return st;
+}
+
 dt_status dt_tokenizer_open(const char *path, dt_tokenizer **out)
 {
     dti_json_doc doc = { 0 };
-    dt_tokenizer *tok = NULL;
     dt_status st;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(path != NULL, DT_ERR_ARG, "path is NULL");
     DT_TRY(dti_tokenizer_read(path, &doc));
-    DT_TRY_TO(done, st, dti_new(sizeof *tok, &tok));
-    atomic_init(&tok->refs, 1);
-    DT_TRY_TO(done, st, load(tok, &doc.root));
-    *out = tok;
-    tok = NULL;
-done:
-    dt_tokenizer_release(&tok);
+    st = dti_tokenizer_load(&doc.root, out);
     dti_json_free(&doc);
-    return st;
+    DT_TRY(st);
+    return DT_OK;
 }
 
 dt_tokenizer *dt_tokenizer_retain(dt_tokenizer *tok)

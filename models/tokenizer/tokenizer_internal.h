@@ -28,6 +28,9 @@ struct dt_tokenizer {
  * as such a document (tokenizer_files.c). */
 dt_status dti_tokenizer_read(const char *path, dti_json_doc *out) DT_MUST_USE;
 
+/* Makes a tokenizer of a document in the format of tokenizer.json. */
+dt_status dti_tokenizer_load(const dti_json *root, dt_tokenizer **out) DT_MUST_USE;
+
 /* The string of an id as decoders take it; NULL if no token has it. */
 const char *dti_tokenizer_decoder_piece(const dt_tokenizer *tok, int32_t id, size_t *n);
 
