@@ -21,6 +21,7 @@ const char *dti_printable(const char *text, char *out, size_t out_bytes)
     const size_t n = strlen(text), room = out_bytes - 1;
     const char *tail = text + n;
     size_t head = n;
+    char *end;
 
     DT_ASSERT(out_bytes >= 16);
     if (n > room) { /* both ends tell more than either: cut between characters */
@@ -30,11 +31,14 @@ const char *dti_printable(const char *text, char *out, size_t out_bytes)
         while (*tail != '\0' && is_continuation(*tail)) tail++;
     }
     memcpy(out, text, head);
-    out[head] = '\0';
+    end = out + head;
     if (n > room) {
-        memcpy(out + head, gap, sizeof gap);
-        strcat(out, tail);
+        memcpy(end, gap, sizeof gap - 1);
+        end += sizeof gap - 1;
+        memcpy(end, tail, strlen(tail));
+        end += strlen(tail);
     }
+    *end = '\0';
     for (char *c = out; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     return out;

@@ -104,7 +104,7 @@ done:
 
 void dti_json_free(dti_json_doc *doc)
 {
-    json_decref((json_t *)(uintptr_t)doc->root.value);
+    json_decref(doc->root.value);
     dti_free(doc->file);
     *doc = (dti_json_doc){ 0 };
 }
@@ -144,14 +144,14 @@ size_t dti_json_count(const dti_json *v)
 }
 
 /* Deep paths keep their beginning, and at least a few letters of the last key. */
-static dti_json member_of(const dti_json *object, const char *key, const json_t *value)
+static dti_json member_of(const dti_json *object, const char *key, json_t *value)
 {
     dti_json m = { .value = value, .file = object->file };
-    char shown[DTI_JSON_PATH_BYTES];
+    size_t n;
 
     (void)snprintf(m.path, sizeof m.path, "%.100s%s", object->path, object->path[0] ? "." : "");
-    (void)dti_printable(key, shown, sizeof shown - strlen(m.path));
-    strcat(m.path, shown);
+    n = strlen(m.path);
+    (void)dti_printable(key, m.path + n, sizeof m.path - n);
     return m;
 }
 
@@ -170,7 +170,7 @@ dti_json dti_json_at(const dti_json *array, size_t i)
 
 bool dti_json_next(const dti_json *object, const char **key, dti_json *member)
 {
-    json_t *o = (json_t *)(uintptr_t)object->value; /* jansson's iterators are not const */
+    json_t *o = object->value;
     void *at = *key ? json_object_iter_next(o, json_object_key_to_iter(*key)) : json_object_iter(o);
 
     if (at == NULL) return false;

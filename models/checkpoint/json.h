@@ -35,7 +35,7 @@ typedef enum dti_json_kind {
 /* A value, and where it is for messages. Copy freely; valid while its document is. `value` is
  * jansson's, for loops over hundreds of thousands of entries. */
 typedef struct dti_json {
-    const struct json_t *value; /* NULL: absent */
+    struct json_t *value; /* NULL: absent */
     const char *file;
     char
         path[DTI_JSON_PATH_BYTES]; /* "rope_scaling.factor", "attention_types[0]"; "" at the root */

@@ -31,8 +31,8 @@ static void describe(const dti_json *v, char out[FOUND_BYTES])
         (void)snprintf(out, FOUND_BYTES, "%lld", (long long)json_integer_value(v->value));
         return;
     case DTI_JSON_REAL:
-        (void)snprintf(out, FOUND_BYTES, "%.9g", json_real_value(v->value));
-        if (strpbrk(out, ".en") == NULL) strcat(out, ".0"); /* as it must have been written */
+        (void)snprintf(text, sizeof text, "%.9g", json_real_value(v->value));
+        (void)snprintf(out, FOUND_BYTES, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
         return;
     case DTI_JSON_STRING:
         (void)dti_printable(json_string_value(v->value), text, sizeof text);

@@ -168,26 +168,28 @@ static dt_status read_block(const box *b, int64_t *first, int64_t last, const dt
     return DT_OK;
 }
 
+/* Reads the elements *first, ..., at least one, the way that suits them. Moves *first past them. */
+static dt_status read_some(const box *b, int64_t *first, int64_t last, const dti_st_stage *stage,
+                           char *dst)
+{
+    const int64_t bytes = b->piece * (int64_t)dt_dtype_size(b->entry->dtype);
+    const int64_t within = *first % b->piece;
+    const int64_t n = least(b->piece - within, last - *first);
+
+    if (bytes < least(DIRECT_BYTES, (int64_t)stage->bytes) && n < last - *first)
+        return read_block(b, first, last, stage, dst);
+    DT_TRY(read_run(b, piece_begin(b, *first / b->piece) + within, n, stage, dst));
+    *first += n;
+    return DT_OK;
+}
+
 /* Elements [first, last) of the box into dst, which is where element `first` goes. */
 static dt_status read_range(const box *b, int64_t first, int64_t last, const dti_st_stage *stage,
                             char *dst)
 {
-    const int64_t out = (int64_t)dt_dtype_size(b->want);
-    const int64_t bytes = b->piece * (int64_t)dt_dtype_size(b->entry->dtype);
-    const bool direct = bytes >= least(DIRECT_BYTES, (int64_t)stage->bytes);
+    const int64_t begin = first, out = (int64_t)dt_dtype_size(b->want);
 
-    while (first < last) {
-        const int64_t within = first % b->piece, from = first;
-        const int64_t n = least(b->piece - within, last - first);
-
-        if (direct || n == last - first) {
-            DT_TRY(read_run(b, piece_begin(b, first / b->piece) + within, n, stage, dst));
-            first += n;
-        } else {
-            DT_TRY(read_block(b, &first, last, stage, dst));
-        }
-        dst += (first - from) * out;
-    }
+    while (first < last) DT_TRY(read_some(b, &first, last, stage, dst + (first - begin) * out));
     return DT_OK;
 }
 

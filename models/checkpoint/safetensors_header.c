@@ -199,12 +199,11 @@ static dt_status parse_members(dti_st_file *file, const dti_json *root)
     dti_json member;
 
     while (dti_json_next(root, &key, &member)) {
-        if (strcmp(key, metadata_key) == 0) {
-            DT_TRY(check_metadata(&member));
-            continue;
-        }
-        DT_TRY(parse_entry(file, key, &member, &file->entries[file->n]));
-        file->n++;
+        const bool is_tensor = strcmp(key, metadata_key) != 0;
+
+        DT_TRY(is_tensor ? parse_entry(file, key, &member, &file->entries[file->n])
+                         : check_metadata(&member));
+        if (is_tensor) file->n++;
     }
     return DT_OK;
 }
