@@ -32,7 +32,8 @@ typedef struct dt_run_options {
     dt_log_fn log;        /* NULL: silence */
     void *log_arg;
     const char *fault; /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
-    const char *isa;   /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16" */
+    const char *isa;   /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16", "amx"; a name
+                        * that kernels do not have is refused when the first tensor is made */
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                              \
