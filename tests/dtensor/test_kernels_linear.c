@@ -3,6 +3,8 @@
  * linear: few rows (own kernels), many rows (oneDNN), with and without bias, all dtypes. */
 #include "tests/dtensor/test_kernels.h"
 
+#include <sys/mman.h>
+
 /* oneDNN is not built for ThreadSanitizer, which therefore does not see how it hands a product that
  * two ranks ask for from one to the other, and reports a race inside it. */
 const char *__tsan_default_suppressions(void);
@@ -151,6 +153,77 @@ DT_TEST(kernels_linear, a_row_does_not_depend_on_its_neighbours)
             for (int i = 0; i < 2; i++) kt_release(&in[i]);
             dti_cpu_destroy(&cpu);
         }
+}
+
+/* A weight that is no number spoils its own output and no other: nothing is read into a sum from
+ * beyond the end of a row. */
+DT_TEST(kernels_linear, a_nan_stays_in_its_row)
+{
+    enum { K = 37, N = 19, M = 40 };
+    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
+    const dti_dtype_attr attr = { DT_F32 };
+    static float y[N * M];
+
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
+                               kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
+            dt_local out = { .data = y, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
+            dti_cpu *cpu;
+            for (int64_t i = 0; i < K; i++)
+                dti_store_f32(in[1].data, kt_floats[t], 4 * K + i, i % 2 ? NAN : INFINITY);
+            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+            for (int64_t m = 1; m <= M; m += m < 5 ? 1 : 7) {
+                in[0].shape[0] = out.shape[0] = m;
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                for (int64_t i = 0; i < m * N; i++) DT_ASSERT(isnan(y[i]) == (i % N == 4));
+            }
+            in[0].shape[0] = M;
+            for (int i = 0; i < 2; i++) kt_release(&in[i]);
+            dti_cpu_destroy(&cpu);
+        }
+}
+
+/* `bytes` that end where memory ends: a read beyond them is a fault. */
+static void *at_the_edge(size_t bytes, void **map)
+{
+    const size_t page = 1 << 16; /* no system has larger ones by default */
+    char *p = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    DT_ASSERT(p != MAP_FAILED && bytes <= page);
+    DT_ASSERT(mprotect(p + page, page, PROT_NONE) == 0);
+    *map = p;
+    return p + page - bytes;
+}
+
+DT_TEST(kernels_linear, nothing_is_read_beyond_the_end)
+{
+    enum { K = 37, N = 19, M = 40 };
+    const dti_dtype_attr attr = { DT_F32 };
+    static float y[N * M];
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+        const size_t bytes = dt_dtype_size(kt_floats[t]);
+        void *maps[2];
+        dt_local in[2] = {
+            { .dtype = kt_floats[t], .n_axes = 2, .shape = { M, K } },
+            { .dtype = kt_floats[t], .n_axes = 2, .shape = { N, K } },
+        };
+        in[1].data = at_the_edge(N * K * bytes, &maps[1]);
+        for (int64_t m = 1; m <= M; m += m < 5 ? 1 : 7) {
+            dt_local out = { .data = y, .dtype = DT_F32, .n_axes = 2, .shape = { m, N } };
+            in[0].shape[0] = m;
+            in[0].data = at_the_edge((size_t)m * K * bytes, &maps[0]);
+            for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+                dti_cpu *cpu;
+                DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                dti_cpu_destroy(&cpu);
+            }
+            (void)munmap(maps[0], 1 << 17);
+        }
+        (void)munmap(maps[1], 1 << 17);
+    }
 }
 
 /* Ranks are threads: several call the library at the same time, each with its own state. */
