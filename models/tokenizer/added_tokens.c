@@ -83,7 +83,8 @@ static dt_status load_token(dti_added_token *t, const dti_json *from,
     DT_TRY(dti_json_bool_or(from, "lstrip", false, &t->lstrip));
     DT_TRY(dti_json_bool_or(from, "rstrip", false, &t->rstrip));
     DT_TRY(dti_json_bool_or(from, "single_word", false, &t->single_word));
-    DT_CHECK(content[0] != '\0', DT_ERR_FORMAT, "%s: %s has an empty content", from->file, from->path);
+    DT_CHECK(content[0] != '\0', DT_ERR_FORMAT, "%s: %s has an empty content", from->file,
+             from->path);
     DT_TRY(dti_text_append(&t->content, content, strlen(content) + 1));
     t->content.bytes--; /* the zero byte stays behind it */
     if (!t->normalized) return DT_OK;
@@ -106,10 +107,11 @@ static dt_status give_id(dti_added_token *t, const dti_json *from, const dti_bpe
     DT_CHECK(t->id <= DTI_MAX_TOKEN_ID, DT_ERR_FORMAT, "%s: %s: more than %d ids", from->file,
              from->path, DTI_MAX_TOKEN_ID + 1);
     DT_TRY(dti_json_int_or(from, "id", t->id, 0, DTI_MAX_TOKEN_ID, &said));
-    DT_CHECK(said == t->id, DT_ERR_FORMAT,
-             "%s: %s \"%.64s\" has id %lld, but the vocabulary or its place in the list gives it %d: "
-             "they do not belong together",
-             from->file, from->path, t->content.data, (long long)said, (int)t->id);
+    DT_CHECK(
+        said == t->id, DT_ERR_FORMAT,
+        "%s: %s \"%.64s\" has id %lld, but the vocabulary or its place in the list gives it %d: "
+        "they do not belong together",
+        from->file, from->path, t->content.data, (long long)said, (int)t->id);
     return DT_OK;
 }
 
@@ -160,8 +162,8 @@ void dti_added_free(dti_added_tokens *added)
 dti_added_walk dti_added_walk_in(const dti_added_set *set, const char *text, size_t bytes,
                                  bool skip_special)
 {
-    return (dti_added_walk){ .set = set, .text = text, .bytes = bytes,
-                             .skip_special = skip_special };
+    return (
+        dti_added_walk){ .set = set, .text = text, .bytes = bytes, .skip_special = skip_special };
 }
 
 /* The first of the tokens [low, high) whose pattern has at least `byte` at `depth`. */

@@ -22,7 +22,7 @@ typedef struct dti_added_token {
 typedef struct dti_added_set {
     const dti_added_token **tokens;
     size_t n;
-    bool by_normal;     /* patterns are `normal`, not `content` */
+    bool by_normal;      /* patterns are `normal`, not `content` */
     uint32_t first[257]; /* tokens whose pattern begins with byte b: first[b] to first[b + 1] - 1 */
 } dti_added_set;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merging with a heap, O(n log n): some tokenizers never cut a text into words, so a word may be the
- * whole text. */
+ * Merging with a heap, O(n log n): some tokenizers never cut a text into words, so a word may be
+ * the whole text. */
 #include "models/tokenizer/bpe.h"
 
 #include <string.h>

@@ -39,8 +39,8 @@ static dt_status load_vocab(dti_bpe *bpe, const dti_json *model)
     DT_TRY(dti_vocab_create(&bpe->vocab, json_object_size(tokens), bytes, (int32_t)(top + 1)));
     json_object_foreach(tokens, text, value)
     {
-        const dt_status st = dti_vocab_add(&bpe->vocab, text, strlen(text),
-                                           (int32_t)json_integer_value(value));
+        const dt_status st =
+            dti_vocab_add(&bpe->vocab, text, strlen(text), (int32_t)json_integer_value(value));
         if (st != DT_OK) dti_error_prefix("%s: %s", vocab.file, vocab.path);
         DT_TRY(st);
     }
@@ -73,8 +73,9 @@ static dt_status find_part(const dti_bpe *bpe, const dti_json *merges, size_t i,
                            size_t n, int32_t *id)
 {
     *id = dti_vocab_find(&bpe->vocab, s, n);
-    DT_CHECK(*id >= 0, DT_ERR_FORMAT, "%s: %s[%zu] needs the token \"%.*s\", which is not in the vocabulary",
-             merges->file, merges->path, i, (int)(n < 64 ? n : 64), s);
+    DT_CHECK(*id >= 0, DT_ERR_FORMAT,
+             "%s: %s[%zu] needs the token \"%.*s\", which is not in the vocabulary", merges->file,
+             merges->path, i, (int)(n < 64 ? n : 64), s);
     return DT_OK;
 }
 
@@ -115,7 +116,8 @@ static dt_status load_merges(dti_bpe *bpe, const dti_json *model)
     for (size_t i = 0; i < n && st == DT_OK; i++) {
         const char *line = json_string_value(json_array_get(merges.value, i));
 
-        if (line != NULL && strncmp(line, "#version", 8) == 0) continue; /* a header of merges.txt */
+        if (line != NULL && strncmp(line, "#version", 8) == 0)
+            continue; /* a header of merges.txt */
         st = load_merge(bpe, &merges, i, rank++, &scratch);
     }
     dti_text_free(&scratch);

@@ -93,13 +93,12 @@ dt_status dt_tokenizer_stream_push(dt_tokenizer_stream *stream, int32_t id, cons
     *text = "";
     *n_bytes = 0;
     stream->decoding.out.bytes = 0;
-    DT_TRY(hand_out(stream, push_id(stream->tok, &stream->decoding, id, stream->skip_special),
-                    text, n_bytes));
+    DT_TRY(hand_out(stream, push_id(stream->tok, &stream->decoding, id, stream->skip_special), text,
+                    n_bytes));
     return DT_OK;
 }
 
-dt_status dt_tokenizer_stream_flush(dt_tokenizer_stream *stream, const char **text,
-                                    size_t *n_bytes)
+dt_status dt_tokenizer_stream_flush(dt_tokenizer_stream *stream, const char **text, size_t *n_bytes)
 {
     DT_CHECK(stream != NULL && text != NULL && n_bytes != NULL, DT_ERR_ARG,
              "stream, text or n_bytes is NULL");

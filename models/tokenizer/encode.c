@@ -68,8 +68,8 @@ static dt_status encode_part(encoding *e, const char *s, size_t n, bool first)
     size_t begin, end;
 
     DT_TRY(dti_normalizers_run(&tok->normalizers, &e->normalizing, s, n, &s, &n));
-    DT_CHECK(n <= max_text_bytes, DT_ERR_UNSUPPORTED, "the normalised text is %zu bytes, at most %zu are supported",
-             n, max_text_bytes);
+    DT_CHECK(n <= max_text_bytes, DT_ERR_UNSUPPORTED,
+             "the normalised text is %zu bytes, at most %zu are supported", n, max_text_bytes);
     walk = dti_added_walk_in(&tok->added.normal, s, n, !e->parse_special);
     do {
         token = dti_added_next(&walk, &begin, &end);
@@ -132,7 +132,8 @@ dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t 
     DT_CHECK(flags <= (DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL), DT_ERR_ARG,
              "flags %#x have a bit that is no DT_ENCODE_ flag", flags);
     DT_CHECK(n_bytes <= max_text_bytes, DT_ERR_UNSUPPORTED,
-             "the text is %zu bytes, at most %zu are supported: encode it in parts", n_bytes, max_text_bytes);
+             "the text is %zu bytes, at most %zu are supported: encode it in parts", n_bytes,
+             max_text_bytes);
     if (n_bytes == 0) text = "";
     e.cutting.all = &tok->pre_tokenizers;
     e.cutting.word = encode_word;
@@ -140,7 +141,8 @@ dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t 
 
     DT_TRY_TO(done, st, repair(&text, &n_bytes, &copy));
     DT_TRY_TO(done, st, encode_text(&e, text, n_bytes));
-    DT_TRY_TO(done, st, dti_template_apply(&tok->around, (flags & DT_ENCODE_ADD_SPECIAL) != 0, &e.ids));
+    DT_TRY_TO(done, st,
+              dti_template_apply(&tok->around, (flags & DT_ENCODE_ADD_SPECIAL) != 0, &e.ids));
     *n_ids = e.ids.n;
     if (e.ids.n > 0) {
         *ids = e.ids.data;

@@ -136,14 +136,10 @@ static dt_status run_byte_level(const dti_normalizer *step, dti_matcher *matcher
 }
 
 static const dti_normalizer_row rows[] = {
-    { "NFC", DTI_NFC, load_nothing, run_form },
-    { "NFD", DTI_NFD, load_nothing, run_form },
-    { "NFKC", DTI_NFKC, load_nothing, run_form },
-    { "NFKD", DTI_NFKD, load_nothing, run_form },
-    { "Lowercase", 0, load_nothing, run_lowercase },
-    { "Strip", 0, load_strip, run_strip },
-    { "Prepend", 0, load_prepend, run_prepend },
-    { "Replace", 0, load_replace, run_replace },
+    { "NFC", DTI_NFC, load_nothing, run_form },       { "NFD", DTI_NFD, load_nothing, run_form },
+    { "NFKC", DTI_NFKC, load_nothing, run_form },     { "NFKD", DTI_NFKD, load_nothing, run_form },
+    { "Lowercase", 0, load_nothing, run_lowercase },  { "Strip", 0, load_strip, run_strip },
+    { "Prepend", 0, load_prepend, run_prepend },      { "Replace", 0, load_replace, run_replace },
     { "ByteLevel", 0, load_nothing, run_byte_level },
 };
 static const char known[] =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps hand each of their pieces to the next step at once, so a text of any length needs no list of
- * pieces. */
+ * Steps hand each of their pieces to the next step at once, so a text of any length needs no list
+ * of pieces. */
 #include "models/tokenizer/pre_tokenizer.h"
 
 #include <string.h>
@@ -200,17 +200,15 @@ static dt_status run_marked(dti_pre_walk *walk, size_t step, dti_span text)
     const dti_pre_tokenizer *how = &walk->all->steps[step];
     const dti_text *marker = &how->marker;
     dti_text *scratch = &walk->scratch[step];
-    const bool prepend = (how->prepend == DTI_PREPEND_ALWAYS ||
-                          (how->prepend == DTI_PREPEND_FIRST && text.first)) &&
-                         !starts_with(text, marker) &&
-                         !(how->replaces_spaces && text.s[0] == ' ');
+    const bool prepend =
+        (how->prepend == DTI_PREPEND_ALWAYS || (how->prepend == DTI_PREPEND_FIRST && text.first)) &&
+        !starts_with(text, marker) && !(how->replaces_spaces && text.s[0] == ' ');
 
     if (prepend || how->replaces_spaces) {
         scratch->bytes = 0;
         if (prepend) DT_TRY(dti_text_append(scratch, marker->data, marker->bytes));
         for (size_t at = 0; at < text.n;) {
-            const char *space =
-                how->replaces_spaces ? memchr(text.s + at, ' ', text.n - at) : NULL;
+            const char *space = how->replaces_spaces ? memchr(text.s + at, ' ', text.n - at) : NULL;
             const size_t end = space ? (size_t)(space - text.s) : text.n;
 
             DT_TRY(dti_text_append(scratch, text.s + at, end - at));
@@ -234,8 +232,9 @@ static dt_status load_digits(dti_pre_tokenizers *all, dti_pre_tokenizer *step, c
 
 static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_span text)
 {
-    cut c = { .walk = walk, .step = step, .text = text,
-              .behavior = walk->all->steps[step].behavior };
+    cut c = {
+        .walk = walk, .step = step, .text = text, .behavior = walk->all->steps[step].behavior
+    };
     size_t done = 0, length;
 
     for (size_t at = 0; at < text.n; at += length) {

@@ -7,11 +7,11 @@
 #include "models/tokenizer/normalizer.h"
 
 typedef enum dti_behavior { /* what becomes of a separator */
-    DTI_REMOVED,
-    DTI_ISOLATED,
-    DTI_MERGED_WITH_PREVIOUS,
-    DTI_MERGED_WITH_NEXT,
-    DTI_CONTIGUOUS
+                            DTI_REMOVED,
+                            DTI_ISOLATED,
+                            DTI_MERGED_WITH_PREVIOUS,
+                            DTI_MERGED_WITH_NEXT,
+                            DTI_CONTIGUOUS
 } dti_behavior;
 
 typedef enum dti_prepend { DTI_PREPEND_NEVER, DTI_PREPEND_FIRST, DTI_PREPEND_ALWAYS } dti_prepend;
@@ -38,8 +38,10 @@ typedef struct dti_pre_tokenizers {
 dt_status dti_pre_tokenizers_load(dti_pre_tokenizers *all, const dti_json *from) DT_MUST_USE;
 void dti_pre_tokenizers_free(dti_pre_tokenizers *all);
 
-/* The fields that Metaspace has as a pre-tokenizer and as a decoder. A zero byte follows *marker. */
-dt_status dti_metaspace_load(const dti_json *from, dti_text *marker, dti_prepend *prepend) DT_MUST_USE;
+/* The fields that Metaspace has as a pre-tokenizer and as a decoder. A zero byte follows *marker.
+ */
+dt_status dti_metaspace_load(const dti_json *from, dti_text *marker,
+                             dti_prepend *prepend) DT_MUST_USE;
 
 /* A part of a text. */
 typedef struct dti_span {

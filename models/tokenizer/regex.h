@@ -32,9 +32,9 @@ typedef struct dti_matches {
     const dti_regex *regex;
     const char *text; /* valid UTF-8 */
     size_t bytes;
-    size_t at;          /* where the search goes on */
-    bool any;           /* a match was found before */
-    size_t begin, end;  /* the match; [bytes, bytes) after the last one */
+    size_t at;         /* where the search goes on */
+    bool any;          /* a match was found before */
+    size_t begin, end; /* the match; [bytes, bytes) after the last one */
     bool done;
 } dti_matches;
 

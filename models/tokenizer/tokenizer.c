@@ -10,9 +10,9 @@ static dt_status check_template(const dt_tokenizer *tok, const dti_json *from)
     for (size_t i = 0; i < tok->around.items.n; i++) {
         const int32_t id = tok->around.items.data[i];
 
-        DT_CHECK(id == DTI_TEMPLATE_TEXT || dt_tokenizer_piece(tok, id, NULL) != NULL, DT_ERR_FORMAT,
-                 "%s: %s: its template adds id %d, which is no token", from->file, from->path,
-                 (int)id);
+        DT_CHECK(id == DTI_TEMPLATE_TEXT || dt_tokenizer_piece(tok, id, NULL) != NULL,
+                 DT_ERR_FORMAT, "%s: %s: its template adds id %d, which is no token", from->file,
+                 from->path, (int)id);
     }
     return DT_OK;
 }
@@ -22,8 +22,8 @@ static dt_status index_added(dt_tokenizer *tok)
     tok->n_ids = tok->bpe.vocab.n_ids;
     for (size_t i = 0; i < tok->added.n; i++)
         if (tok->added.tokens[i].id >= tok->n_ids) tok->n_ids = tok->added.tokens[i].id + 1;
-    DT_TRY(dti_alloc_array((size_t)tok->n_ids, sizeof *tok->added_by_id,
-                           (void **)&tok->added_by_id));
+    DT_TRY(
+        dti_alloc_array((size_t)tok->n_ids, sizeof *tok->added_by_id, (void **)&tok->added_by_id));
     for (size_t i = 0; i < tok->added.n; i++)
         tok->added_by_id[tok->added.tokens[i].id] = &tok->added.tokens[i];
     return DT_OK;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a tokenizer is read from. Older GPT-2 and GPT-Neo folders have vocab.json and merges.txt: the
- * tokenizer.json that they stand for is made of them in memory, so that there is one way to load. */
+ * Where a tokenizer is read from. Older GPT-2 and GPT-Neo folders have vocab.json and merges.txt:
+ * the tokenizer.json that they stand for is made of them in memory, so that there is one way to
+ * load. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>

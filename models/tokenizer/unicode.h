@@ -9,7 +9,7 @@
 typedef struct dti_category_row {
     uint32_t first, last;
     char category[3]; /* general category, "Lo" */
-    int since;        /* Unicode version by which all libraries know it; 17: only Rust's own tables */
+    int since; /* Unicode version by which all libraries know it; 17: only Rust's own tables */
 } dti_category_row;
 
 typedef struct dti_lower_row {

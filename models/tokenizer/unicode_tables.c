@@ -3,7 +3,8 @@
  * Where the Unicode tables of the reference library and of the libraries used here differ. Found by
  * comparing them over every character: tokenizers 0.23 (regular expressions and word characters:
  * Unicode 16; numbers: 17; normalisation forms: 9) with PCRE2 10.42 (Unicode 14) and utf8proc 2.8
- * (15). Newer versions of those know more of these rows by themselves, which does no harm. */
+ * (15). Newer versions of those know more of the first two tables by themselves, which does no
+ * harm; a newer utf8proc also knows new decompositions, which belong into the third. */
 #include "models/tokenizer/unicode.h"
 
 /* clang-format off */

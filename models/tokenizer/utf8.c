@@ -199,7 +199,7 @@ dt_status dti_text_append_bytes_as_chars(dti_text *text, const char *s, size_t n
     DT_CHECK(n < SIZE_MAX / 4, DT_ERR_MEMORY, "a text of %zu bytes", n);
     DT_TRY(dti_text_reserve(text, 2 * n));
     for (size_t i = 0; i < n; i++)
-        text->bytes += dti_utf8_write(dti_byte_to_char((unsigned char)s[i]),
-                                      text->data + text->bytes);
+        text->bytes +=
+            dti_utf8_write(dti_byte_to_char((unsigned char)s[i]), text->data + text->bytes);
     return DT_OK;
 }

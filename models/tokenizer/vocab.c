@@ -34,8 +34,7 @@ dt_status dti_vocab_create(dti_vocab *v, size_t n_tokens, size_t n_bytes, int32_
 
     *v = (dti_vocab){ .n_ids = n_ids, .n_slots = 16 };
     while (v->n_slots < 2 * n_tokens) v->n_slots *= 2;
-    DT_TRY_TO(fail, st,
-              dti_alloc_array((size_t)n_ids, sizeof *v->pieces, (void **)&v->pieces));
+    DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_ids, sizeof *v->pieces, (void **)&v->pieces));
     DT_TRY_TO(fail, st, dti_alloc_array(v->n_slots, sizeof *v->slots, (void **)&v->slots));
     DT_TRY_TO(fail, st, dti_alloc(n_bytes + n_tokens, (void **)&v->text));
     return DT_OK;
@@ -69,8 +68,8 @@ dt_status dti_vocab_add(dti_vocab *v, const char *s, size_t n, int32_t id)
     DT_ASSERT(id >= 0 && id < v->n_ids);
     DT_CHECK(slot->next == 0, DT_ERR_FORMAT, "token \"%.64s\" occurs twice, with ids %d and %d", s,
              (int)slot->next - 1, (int)id);
-    DT_CHECK(v->pieces[id].text == NULL, DT_ERR_FORMAT, "id %d belongs to both \"%.64s\" and \"%.64s\"",
-             (int)id, v->pieces[id].text, s);
+    DT_CHECK(v->pieces[id].text == NULL, DT_ERR_FORMAT,
+             "id %d belongs to both \"%.64s\" and \"%.64s\"", (int)id, v->pieces[id].text, s);
     memcpy(text, s, n);
     text[n] = '\0';
     v->text_bytes += n + 1;

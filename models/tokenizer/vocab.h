@@ -28,7 +28,8 @@ typedef struct dti_vocab {
 } dti_vocab;
 
 /* Makes room once: at most n_tokens tokens of n_bytes in all, ids below n_ids. */
-dt_status dti_vocab_create(dti_vocab *v, size_t n_tokens, size_t n_bytes, int32_t n_ids) DT_MUST_USE;
+dt_status dti_vocab_create(dti_vocab *v, size_t n_tokens, size_t n_bytes,
+                           int32_t n_ids) DT_MUST_USE;
 
 /* Adds a token. DT_ERR_FORMAT if the string or the id is there already. */
 dt_status dti_vocab_add(dti_vocab *v, const char *s, size_t n, int32_t id) DT_MUST_USE;

@@ -64,10 +64,11 @@ dt_status dti_word_cache_add(dti_word_cache *cache, uint64_t hash, const char *s
     if (begin > UINT32_MAX || n_ids > UINT16_MAX || cache->n >= MAX_SLOTS / 2) return DT_OK;
     if (2 * (cache->n + 1) > cache->n_slots)
         DT_TRY(resize(cache, cache->n_slots ? 2 * cache->n_slots : FIRST_SLOTS));
-    *slot_of(cache, hash, s, n) = (dti_cached_word){
-        .hash = hash, .text = (uint32_t)cache->words.bytes, .begin = (uint32_t)begin,
-        .bytes = (uint16_t)n, .n_ids = (uint16_t)n_ids
-    };
+    *slot_of(cache, hash, s, n) = (dti_cached_word){ .hash = hash,
+                                                     .text = (uint32_t)cache->words.bytes,
+                                                     .begin = (uint32_t)begin,
+                                                     .bytes = (uint16_t)n,
+                                                     .n_ids = (uint16_t)n_ids };
     cache->n++;
     return dti_text_append(&cache->words, s, n);
 }

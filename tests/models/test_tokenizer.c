@@ -8,13 +8,15 @@
 
 /* Byte tokens, a normalised special token, and an unknown one, as in Llama 2. */
 static const char llama2[] =
-    "{\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\", \"special\": true, \"normalized\": true}],"
+    "{\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\", \"special\": true, \"normalized\": "
+    "true}],"
     " \"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"_\"},"
     " \"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
     "  {\"type\": \"Replace\", \"pattern\": {\"String\": \"_\"}, \"content\": \" \"},"
     "  {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"},"
     "  {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]},"
-    " \"model\": {\"byte_fallback\": true, \"vocab\": {\"_\": 0, \"a\": 1, \"<0xC3>\": 2, \"<0xA9>\": 3,"
+    " \"model\": {\"byte_fallback\": true, \"vocab\": {\"_\": 0, \"a\": 1, \"<0xC3>\": 2, "
+    "\"<0xA9>\": 3,"
     "  \"_a\": 4, \"<0x41>\": 5, \"<0xF0>\": 6}, \"merges\": [\"_ a\"]}}";
 
 static dt_tokenizer *open_golden(const char *name)
@@ -48,7 +50,9 @@ DT_TEST(tokenizer, broken_utf8_becomes_replacement_characters)
 {
 #define R "\xef\xbf\xbd"
     static const char *const cases[][2] = {
-        { "a\xff" "b", "a" R "b" },
+        { "a\xff"
+          "b",
+          "a" R "b" },
         { "\xc3", R },
         { "\xc3(", R "(" },
         { "\xe2\x82", R },
@@ -112,7 +116,8 @@ DT_TEST(tokenizer, ids_and_pieces_are_found_both_ways)
         DT_ASSERT(piece != NULL && piece[bytes] == '\0');
         DT_ASSERT_EQ_INT(dt_tokenizer_id(tok, piece, bytes), id);
     }
-    DT_ASSERT(dt_tokenizer_piece(tok, n, &bytes) == NULL && dt_tokenizer_piece(tok, -1, NULL) == NULL);
+    DT_ASSERT(dt_tokenizer_piece(tok, n, &bytes) == NULL &&
+              dt_tokenizer_piece(tok, -1, NULL) == NULL);
     DT_ASSERT_EQ_INT(dt_tokenizer_id(tok, "no such token", 13), -1);
     DT_ASSERT_EQ_INT(dt_tokenizer_id(tok, "", 0), -1);
     DT_ASSERT(!dt_tokenizer_is_special(tok, 0) && !dt_tokenizer_is_special(tok, n));
@@ -147,8 +152,17 @@ DT_TEST(tokenizer, a_stream_holds_back_incomplete_characters)
     dt_tokenizer *tok = open_golden("gpt2");
     /* The bytes of U+1F600, then a lone lead byte before a letter, then another at the end. */
     static const unsigned char bytes[] = { 0xf0, 0x9f, 0x98, 0x80, 0xc3, 'a', 0xf0, 0x9f };
-    static const char *const parts[] = { "", "", "", "\xf0\x9f\x98\x80", "", "\xef\xbf\xbd" "a", "", "",
-                                         "\xef\xbf\xbd", NULL };
+    static const char *const parts[] = { "",
+                                         "",
+                                         "",
+                                         "\xf0\x9f\x98\x80",
+                                         "",
+                                         "\xef\xbf\xbd"
+                                         "a",
+                                         "",
+                                         "",
+                                         "\xef\xbf\xbd",
+                                         NULL };
     int32_t ids[DT_COUNT(bytes)];
 
     for (size_t i = 0; i < DT_COUNT(bytes); i++) {
@@ -168,10 +182,14 @@ DT_TEST(tokenizer, a_stream_holds_back_runs_of_byte_tokens)
 
     /* _a C3 A9 a: the character is certain only when the run is over. */
     check_stream(tok, false, (int32_t[]){ 4, 2, 3, 1 },
-                 (const char *const[]){ "a", "", "", "\xc3\xa9" "a", "", NULL });
+                 (const char *const[]){ "a", "", "",
+                                        "\xc3\xa9"
+                                        "a",
+                                        "", NULL });
     /* One broken byte breaks the whole run; _ is stripped in front only. */
     check_stream(tok, false, (int32_t[]){ 0, 5, 2, 4, 2 },
-                 (const char *const[]){ "", "", "", "\xef\xbf\xbd\xef\xbf\xbd a", "", "\xef\xbf\xbd", NULL });
+                 (const char *const[]){ "", "", "", "\xef\xbf\xbd\xef\xbf\xbd a", "",
+                                        "\xef\xbf\xbd", NULL });
     /* A normalised special token is skipped by its id, and otherwise decoded as it was matched. */
     check_stream(tok, true, (int32_t[]){ 7, 4 }, (const char *const[]){ "", "a", "", NULL });
     check_stream(tok, false, (int32_t[]){ 4, 7 }, (const char *const[]){ "a", " <s>", "", NULL });
@@ -200,7 +218,8 @@ DT_TEST(tokenizer, a_warm_stream_does_no_malloc)
     dt_tokenizer_release(&tok);
 }
 
-/* Models that do not cut texts meet a word as long as the text: a quadratic merge would take hours. */
+/* Models that do not cut texts meet a word as long as the text: a quadratic merge would take hours.
+ */
 DT_TEST(tokenizer, a_word_of_a_million_characters_is_merged)
 {
     enum { N = 1 << 20 };
@@ -279,8 +298,8 @@ DT_TEST(tokenizer, threads_share_a_tokenizer)
     worker workers[4];
 
     for (int i = 0; i < 4; i++) {
-        workers[i] = (worker){ dt_tokenizer_retain(tok), corpus, json_object_get(expected, "cases"),
-                               DT_OK };
+        workers[i] =
+            (worker){ dt_tokenizer_retain(tok), corpus, json_object_get(expected, "cases"), DT_OK };
         DT_ASSERT(pthread_create(&threads[i], NULL, work_on_thread, &workers[i]) == 0);
     }
     dt_tokenizer_release(&tok);

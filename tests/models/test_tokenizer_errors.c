@@ -5,7 +5,7 @@
 
 #define VOCAB "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "
 #define MODEL "\"model\": {" VOCAB "\"merges\": [\"a b\"]}"
-#define SPLIT(re) \
+#define SPLIT(re)                                                              \
     "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"" re \
     "\"}, \"behavior\": \"Isolated\"}, " MODEL "}"
 
@@ -109,9 +109,10 @@ DT_TEST(tokenizer_errors, more_steps_than_a_pipeline_holds_are_refused)
     size_t at;
 
     for (int pass = 0; pass < 2; pass++) {
-        at = (size_t)snprintf(text, sizeof text,
-                              pass ? "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
-                                   : "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
+        at =
+            (size_t)snprintf(text, sizeof text,
+                             pass ? "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
+                                  : "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
         for (int i = 0; i < DTI_MAX_STEPS + 1; i++)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"type\": \"%s\"}",
                                    i ? "," : "", pass ? "Fuse" : "NFC");
@@ -129,7 +130,8 @@ DT_TEST(tokenizer_errors, missing_files_are_named)
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_IO,
                      "holds neither tokenizer.json nor vocab.json and merges.txt");
     dt_test_write_file(folder, "tokenizer.model", "x", 1);
-    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_IO, "its tokenizer.model is of another");
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_IO,
+                     "its tokenizer.model is of another");
     DT_ASSERT_STATUS(dt_tokenizer_open("/nowhere/at/all", &tok), DT_ERR_IO, "/nowhere/at/all");
     DT_ASSERT_STATUS(dt_tokenizer_open(NULL, &tok), DT_ERR_ARG, "path");
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, NULL), DT_ERR_ARG, "out");
@@ -139,7 +141,8 @@ DT_TEST(tokenizer_errors, missing_files_are_named)
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
                      "model.merges[1] needs the token \"b\"");
     dt_test_write_file(folder, "merges.txt", "#version: 0.2\na b\xff\n", 19);
-    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT, "merges.txt: line 2 is not UTF-8");
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
+                     "merges.txt: line 2 is not UTF-8");
     dt_test_write_file(folder, "tokenizer.json", "{\"model\": 3}", 12);
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
                      "tokenizer.json: model is 3, must be an object");

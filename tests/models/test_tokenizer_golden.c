@@ -40,8 +40,8 @@ static void check_fixture(const char *name)
     {
         const json_t *ids = json_object_get(row, "ids");
 
-        DT_ASSERT_OK(tok_expect_text(tok, ids, false,
-                                     json_string_value(json_object_get(row, "decoded"))));
+        DT_ASSERT_OK(
+            tok_expect_text(tok, ids, false, json_string_value(json_object_get(row, "decoded"))));
         DT_ASSERT_OK(tok_expect_text(tok, ids, true,
                                      json_string_value(json_object_get(row, "decoded_skip"))));
     }
@@ -99,7 +99,8 @@ static void check_step(json_t *model, json_t *row)
     if (st == DT_OK)
         st = tok_expect_text(tok, json_object_get(row, "ids"), false,
                              json_string_value(json_object_get(row, "decoded")));
-    if (st != DT_OK) (void)fprintf(stderr, "%s: %s\n", json_string_value(json_object_get(row, "name")), written);
+    if (st != DT_OK)
+        (void)fprintf(stderr, "%s: %s\n", json_string_value(json_object_get(row, "name")), written);
     DT_ASSERT_OK(st);
     dt_tokenizer_release(&tok);
     free(written);

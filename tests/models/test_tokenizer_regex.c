@@ -50,6 +50,7 @@ static const struct {
     { "\\p{Han}+", "a\xf0\xb1\x8d\x90\xe4\xb8\xad\xe3\x80\x82", "1-8" }, /* U+3002 is shared, not Han */
     { "\\d+", "x12\xd9\xa1", "1-5" },
     { "\\w+", "-a\xcc\x81_\xe2\x80\xbf""1-", "1-9" },              /* marks and connectors belong */
+    { "\\w", "\xc2\xb2\xe2\x81\xb4", "0-2" },                  /* so do Latin-1's small digits */
     { "\\W", "a-", "1-2" },
     { "\\bb", "ab b\xcc\x81", "3-4" },
     { "b\\b", "b\xcc\x81 b", "4-5" },

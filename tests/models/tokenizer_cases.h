@@ -83,13 +83,16 @@ static inline dt_status tok_expect_text(dt_tokenizer *tok, const json_t *ids, bo
                  "decoded \"%s\", expected \"%s\"", whole, want);
     DT_TRY_TO(done, st, dt_tokenizer_stream_create(tok, skip, &stream));
     for (size_t i = 0; i <= n; i++) {
-        DT_TRY_TO(done, st, i < n ? dt_tokenizer_stream_push(stream, list[i], &part, &bytes)
-                                  : dt_tokenizer_stream_flush(stream, &part, &bytes));
+        DT_TRY_TO(done, st,
+                  i < n ? dt_tokenizer_stream_push(stream, list[i], &part, &bytes)
+                        : dt_tokenizer_stream_flush(stream, &part, &bytes));
         DT_EXPECT_TO(done, st, dti_utf8_valid(part, bytes) == bytes && part[bytes] == '\0',
                      "the stream split a character of \"%s\"", want);
         DT_TRY_TO(done, st, dti_text_append(&all, part, bytes));
     }
-    DT_EXPECT_TO(done, st, all.bytes == strlen(want) && memcmp(all.data ? all.data : "", want, all.bytes) == 0,
+    DT_EXPECT_TO(done, st,
+                 all.bytes == strlen(want) &&
+                     memcmp(all.data ? all.data : "", want, all.bytes) == 0,
                  "streamed \"%.*s\", expected \"%s\"", (int)all.bytes, all.data, want);
 done:
     dt_tokenizer_stream_release(&stream);
