@@ -284,14 +284,15 @@ static const char known[] = "ByteLevel, ByteFallback, Fuse, Strip, Replace, Meta
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-static dt_status load_step(dti_decoders *all, const dti_json *from, const char *type)
+static dt_status load_step(void *arg, const dti_json *from, const char *type)
 {
+    dti_decoders *all = arg;
+
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         dti_decoder *step = &all->steps[all->n];
 
         if (strcmp(rows[i].type, type) != 0) continue;
-        DT_CHECK(all->n < DTI_MAX_STEPS, DT_ERR_UNSUPPORTED, "%s: %s: more than %d steps",
-                 from->file, from->path, DTI_MAX_STEPS);
+        if (all->n == DTI_MAX_STEPS) return dti_step_too_many(from);
         step->row = &rows[i];
         step->fused = all->n > 0 && (step[-1].fused || step[-1].row->fuses);
         all->n++;
@@ -300,25 +301,9 @@ static dt_status load_step(dti_decoders *all, const dti_json *from, const char *
     return dti_step_unknown(from, type, known);
 }
 
-static dt_status load_steps(dti_decoders *all, const dti_json *from)
-{
-    const char *type;
-    dti_json steps;
-
-    DT_TRY(dti_step_type(from, &type));
-    if (strcmp(type, "Sequence") != 0) return load_step(all, from, type);
-    DT_TRY(dti_json_array(from, "decoders", &steps));
-    for (size_t i = 0; i < dti_json_count(&steps); i++) {
-        const dti_json step = dti_json_at(&steps, i);
-
-        DT_TRY(load_steps(all, &step));
-    }
-    return DT_OK;
-}
-
 dt_status dti_decoders_load(dti_decoders *all, const dti_json *from)
 {
-    if (dti_json_is_set(from)) return load_steps(all, from);
+    if (dti_json_is_set(from)) return dti_steps_each(from, "decoders", load_step, all);
     all->steps[0].row = &join_row;
     all->n = 1;
     return DT_OK;

@@ -12,38 +12,6 @@ typedef struct dti_normalizer_row {
                      dti_text *out, bool *changed);
 } dti_normalizer_row;
 
-dt_status dti_step_type(const dti_json *step, const char **type)
-{
-    DT_TRY(dti_json_as_object(step));
-    return dti_json_string(step, "type", type);
-}
-
-dt_status dti_step_unknown(const dti_json *step, const char *type, const char *known)
-{
-    DT_FAIL(DT_ERR_UNSUPPORTED,
-            "%s: %s is of type \"%.64s\", which is not supported here; known types are %s",
-            step->file, step->path, type, known);
-}
-
-dt_status dti_step_pattern(const dti_json *step, dti_regex **out)
-{
-    const char *text = NULL;
-    dti_json pattern;
-    dt_status st;
-
-    DT_TRY(dti_json_object(step, "pattern", &pattern));
-    DT_TRY(dti_json_string_or(&pattern, "String", NULL, &text));
-    if (text != NULL) {
-        st = dti_regex_literal(text, out);
-    } else {
-        DT_TRY(dti_json_string(&pattern, "Regex", &text));
-        st = dti_regex_compile(text, out);
-    }
-    if (st != DT_OK) dti_error_prefix("%s: %s", pattern.file, pattern.path);
-    DT_TRY(st);
-    return DT_OK;
-}
-
 /* --- the rows --------------------------------------------------------------------------------- */
 
 static dt_status load_nothing(dti_normalizer *step, const dti_json *from)
@@ -147,14 +115,15 @@ static const char known[] =
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-static dt_status load_step(dti_normalizers *all, const dti_json *from, const char *type)
+static dt_status load_step(void *arg, const dti_json *from, const char *type)
 {
+    dti_normalizers *all = arg;
+
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         dti_normalizer *step = &all->steps[all->n];
 
         if (strcmp(rows[i].type, type) != 0) continue;
-        DT_CHECK(all->n < DTI_MAX_STEPS, DT_ERR_UNSUPPORTED, "%s: %s: more than %d steps",
-                 from->file, from->path, DTI_MAX_STEPS);
+        if (all->n == DTI_MAX_STEPS) return dti_step_too_many(from);
         all->n++;
         step->row = &rows[i];
         step->form = (dti_form)rows[i].form;
@@ -165,20 +134,7 @@ static dt_status load_step(dti_normalizers *all, const dti_json *from, const cha
 
 dt_status dti_normalizers_load(dti_normalizers *all, const dti_json *from)
 {
-    const char *type;
-    dti_json steps;
-
-    if (!dti_json_is_set(from)) return DT_OK;
-    DT_TRY(dti_step_type(from, &type));
-    if (strcmp(type, "Sequence") != 0) return load_step(all, from, type);
-    DT_TRY(dti_json_array(from, "normalizers", &steps));
-    for (size_t i = 0; i < dti_json_count(&steps); i++) {
-        const dti_json step = dti_json_at(&steps, i);
-
-        DT_TRY(dti_json_as_object(&step));
-        DT_TRY(dti_normalizers_load(all, &step));
-    }
-    return DT_OK;
+    return dti_steps_each(from, "normalizers", load_step, all);
 }
 
 void dti_normalizers_free(dti_normalizers *all)

@@ -4,20 +4,8 @@
 #ifndef DTI_NORMALIZER_H
 #define DTI_NORMALIZER_H
 
-#include "models/checkpoint/json.h"
-#include "models/tokenizer/regex.h"
+#include "models/tokenizer/steps.h"
 #include "models/tokenizer/unicode.h"
-
-/* Steps of one kind in a pipeline, once Sequences are unfolded. */
-enum { DTI_MAX_STEPS = 16 };
-
-/* Whether a "type" of the file is the one a row describes, and the error for one that has no row:
- * "tokenizer.json: normalizer is of type "Nmt", which is not supported (known: NFC, ...)". */
-dt_status dti_step_type(const dti_json *step, const char **type) DT_MUST_USE;
-dt_status dti_step_unknown(const dti_json *step, const char *type, const char *known);
-
-/* A pattern object of the file, {"String": ..} or {"Regex": ..}. */
-dt_status dti_step_pattern(const dti_json *step, dti_regex **out) DT_MUST_USE;
 
 typedef struct dti_normalizer {
     const struct dti_normalizer_row *row;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/tokenizer/steps.h"
 
 static const int32_t text_item = DTI_TEMPLATE_TEXT;
 
@@ -42,6 +43,7 @@ static dt_status load_sequence(dti_template *t, const dti_json *piece)
 
 static dt_status load_template(dti_template *t, const dti_json *from)
 {
+    bool has_text = false;
     dti_json pieces;
 
     DT_CHECK(t->items.n == 0, DT_ERR_UNSUPPORTED, "%s: %s is the second TemplateProcessing",
@@ -58,35 +60,22 @@ static dt_status load_template(dti_template *t, const dti_json *from)
             DT_TRY(load_sequence(t, &sequence));
         else
             return dti_json_refuse(&piece, DT_ERR_FORMAT, "a SpecialToken or a Sequence");
+        has_text = has_text || sequence.value != NULL;
     }
+    DT_CHECK(has_text, DT_ERR_FORMAT, "%s: %s has no place for the text", pieces.file, pieces.path);
     return DT_OK;
 }
 
-static dt_status load_steps(dti_template *t, const dti_json *from)
+static dt_status load_step(void *arg, const dti_json *from, const char *type)
 {
-    const char *type;
-    dti_json steps;
-
-    DT_TRY(dti_json_as_object(from));
-    DT_TRY(dti_json_string(from, "type", &type));
     if (strcmp(type, "ByteLevel") == 0) return DT_OK; /* trims offsets, which are not given here */
-    if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, from);
-    DT_CHECK(strcmp(type, "Sequence") == 0, DT_ERR_UNSUPPORTED,
-             "%s: %s is of type \"%.64s\", which is not supported here; known types are ByteLevel, "
-             "TemplateProcessing, Sequence",
-             from->file, from->path, type);
-    DT_TRY(dti_json_array(from, "processors", &steps));
-    for (size_t i = 0; i < dti_json_count(&steps); i++) {
-        const dti_json step = dti_json_at(&steps, i);
-
-        DT_TRY(load_steps(t, &step));
-    }
-    return DT_OK;
+    if (strcmp(type, "TemplateProcessing") == 0) return load_template(arg, from);
+    return dti_step_unknown(from, type, "ByteLevel, TemplateProcessing, Sequence");
 }
 
 dt_status dti_template_load(dti_template *t, const dti_json *from)
 {
-    if (dti_json_is_set(from)) DT_TRY(load_steps(t, from));
+    DT_TRY(dti_steps_each(from, "processors", load_step, t));
     return t->items.n == 0 ? dti_ids_append(&t->items, &text_item, 1) : DT_OK;
 }
 

@@ -170,8 +170,7 @@ static dt_status load_byte_level(dti_pre_tokenizers *all, dti_pre_tokenizer *ste
     step->prepend = prefix ? DTI_PREPEND_ALWAYS : DTI_PREPEND_NEVER;
     step->behavior = DTI_ISOLATED;
     if (regex) DT_TRY(dti_regex_compile(gpt2_words, &step->regex));
-    DT_CHECK(all->n < DTI_MAX_STEPS, DT_ERR_UNSUPPORTED, "%s: %s: more than %d steps", from->file,
-             from->path, DTI_MAX_STEPS);
+    if (all->n == DTI_MAX_STEPS) return dti_step_too_many(from);
     all->steps[all->n++].row = &byte_chars_row;
     return DT_OK;
 }
@@ -288,14 +287,15 @@ dt_status dti_metaspace_load(const dti_json *from, dti_text *marker, dti_prepend
     return dti_json_refuse(&scheme, DT_ERR_FORMAT, "never, first or always");
 }
 
-static dt_status load_step(dti_pre_tokenizers *all, const dti_json *from, const char *type)
+static dt_status load_step(void *arg, const dti_json *from, const char *type)
 {
+    dti_pre_tokenizers *all = arg;
+
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         dti_pre_tokenizer *step = &all->steps[all->n];
 
         if (strcmp(rows[i].type, type) != 0) continue;
-        DT_CHECK(all->n < DTI_MAX_STEPS, DT_ERR_UNSUPPORTED, "%s: %s: more than %d steps",
-                 from->file, from->path, DTI_MAX_STEPS);
+        if (all->n == DTI_MAX_STEPS) return dti_step_too_many(from);
         all->n++;
         step->row = &rows[i];
         return rows[i].load(all, step, from);
@@ -303,26 +303,9 @@ static dt_status load_step(dti_pre_tokenizers *all, const dti_json *from, const 
     return dti_step_unknown(from, type, known);
 }
 
-static dt_status load_steps(dti_pre_tokenizers *all, const dti_json *from)
-{
-    const char *type;
-    dti_json steps;
-
-    DT_TRY(dti_step_type(from, &type));
-    if (strcmp(type, "Sequence") != 0) return load_step(all, from, type);
-    DT_TRY(dti_json_array(from, "pretokenizers", &steps));
-    for (size_t i = 0; i < dti_json_count(&steps); i++) {
-        const dti_json step = dti_json_at(&steps, i);
-
-        DT_TRY(load_steps(all, &step));
-    }
-    return DT_OK;
-}
-
 dt_status dti_pre_tokenizers_load(dti_pre_tokenizers *all, const dti_json *from)
 {
-    if (!dti_json_is_set(from)) return DT_OK;
-    DT_TRY(load_steps(all, from));
+    DT_TRY(dti_steps_each(from, "pretokenizers", load_step, all));
     if (all->n > 0 && all->steps[all->n - 1].row == &byte_chars_row) {
         all->n--;
         all->byte_level_words = true;

@@ -165,11 +165,12 @@ static dt_status read_pair(const char *folder, dti_json_doc *out)
     model = json_object_get(out->root.value, "model");
     added = json_object_get(out->root.value, "added_tokens");
     merges = json_array();
+    DT_CHECK_TO(fail, st, json_object_set_new(model, "merges", merges) == 0, DT_ERR_MEMORY,
+                "no memory for %s", label);
     DT_TRY_TO(fail, st, read_json(folder, "vocab.json", &vocab));
     DT_CHECK_TO(fail, st,
-                json_object_set_new(model, "merges", merges) == 0 &&
-                    json_object_set(model, "vocab", (json_t *)(uintptr_t)vocab.root.value) == 0,
-                DT_ERR_MEMORY, "no memory");
+                json_object_set(model, "vocab", (json_t *)(uintptr_t)vocab.root.value) == 0,
+                DT_ERR_MEMORY, "no memory for %s", label);
     DT_TRY_TO(fail, st, read_specials(folder, vocab.root.value, added));
     DT_TRY_TO(fail, st, read_merges(folder, merges));
     dti_json_free(&vocab);

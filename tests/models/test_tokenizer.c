@@ -256,6 +256,35 @@ DT_TEST(tokenizer, many_different_words_decode_to_themselves)
     dt_tokenizer_release(&tok);
 }
 
+/* What Transformers writes beside vocab.json: a prefix space, special tokens in all forms. */
+DT_TEST(tokenizer, an_old_folder_names_its_special_tokens_and_its_prefix_space)
+{
+    static const char map[] =
+        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"<|endoftext|>\"},"
+        " \"additional_special_tokens\": [\"<x>\", {\"content\": \"<y>\"}]}";
+    static const char vocab[] = "{\"a\": 0, \"\\u0120\": 1, \"\\u0120a\": 2, \"<|endoftext|>\": 3}";
+    static const char text[] = "a<s><|endoftext|><y>a";
+    static const int32_t want[] = { 2, 4, 3, 6, 2 };
+    char folder[DT_TEST_PATH_BYTES];
+    dt_tokenizer *tok;
+    int32_t *ids;
+    size_t n;
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "vocab.json", vocab, strlen(vocab));
+    dt_test_write_file(folder, "merges.txt", "#version: 0.2\r\n\xc4\xa0 a\r\n\r\n", 23);
+    dt_test_write_file(folder, "special_tokens_map.json", map, strlen(map));
+    dt_test_write_file(folder, "tokenizer_config.json", "{\"add_prefix_space\": true}", 26);
+    DT_ASSERT_OK(dt_tokenizer_open(folder, &tok));
+    DT_ASSERT_OK(dt_tokenizer_encode(tok, text, strlen(text), DT_ENCODE_PARSE_SPECIAL, &ids, &n));
+    DT_ASSERT(n == DT_COUNT(want) && memcmp(ids, want, sizeof want) == 0);
+    for (int32_t id = 3; id < 7; id++) DT_ASSERT(dt_tokenizer_is_special(tok, id));
+    DT_ASSERT_EQ_INT(dt_tokenizer_vocab_size(tok), 7);
+    dt_tokenizer_free(ids);
+    dt_tokenizer_release(&tok);
+    dt_test_remove_dir(folder);
+}
+
 typedef struct worker {
     dt_tokenizer *tok;
     const json_t *corpus, *cases;

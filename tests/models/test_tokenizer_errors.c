@@ -68,8 +68,10 @@ static const struct {
       "post_processor is of type \"RobertaProcessing\"" },
     { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}],"
       " \"special_tokens\": {}}, " MODEL "}", DT_ERR_FORMAT, "post_processor.special_tokens.<s> is missing" },
-    { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}],"
-      " \"special_tokens\": {\"<s>\": {\"ids\": [7]}}}, " MODEL "}", DT_ERR_FORMAT, "adds id 7, which is no token" },
+    { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}},"
+      " {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [7]}}}, " MODEL "}", DT_ERR_FORMAT, "adds id 7, which is no token" },
+    { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": []}, " MODEL "}", DT_ERR_FORMAT,
+      "post_processor.single has no place for the text" },
     { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"B\"}}]}, " MODEL "}",
       DT_ERR_UNSUPPORTED, "post_processor.single[0].Sequence.id is the string \"B\"" },
     { "{\"decoder\": {\"type\": \"WordPiece\"}, " MODEL "}", DT_ERR_UNSUPPORTED, "decoder is of type \"WordPiece\"" },
@@ -136,6 +138,9 @@ DT_TEST(tokenizer_errors, missing_files_are_named)
     DT_ASSERT_STATUS(dt_tokenizer_open(NULL, &tok), DT_ERR_ARG, "path");
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, NULL), DT_ERR_ARG, "out");
 
+    dt_test_write_file(folder, "merges.txt", "a b\n", 4);
+    dt_test_write_file(folder, "vocab.json", "{\"a\": 0", 7);
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT, "vocab.json: line 1 column");
     dt_test_write_file(folder, "vocab.json", "{\"a\": 0}", 8);
     dt_test_write_file(folder, "merges.txt", "#version: 0.2\na b\n", 18);
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
@@ -143,6 +148,15 @@ DT_TEST(tokenizer_errors, missing_files_are_named)
     dt_test_write_file(folder, "merges.txt", "#version: 0.2\na b\xff\n", 19);
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
                      "merges.txt: line 2 is not UTF-8");
+    dt_test_write_file(folder, "merges.txt", "a a a\r\n", 7);
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
+                     "model.merges[0] is the string \"a a a\"");
+    dt_test_write_file(folder, "special_tokens_map.json", "{\"bos_token\": ", 14);
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
+                     "special_tokens_map.json: line 1");
+    dt_test_write_file(folder, "tokenizer_config.json", "{\"add_prefix_space\": 1}", 23);
+    DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
+                     "tokenizer_config.json: add_prefix_space is 1, must be true or false");
     dt_test_write_file(folder, "tokenizer.json", "{\"model\": 3}", 12);
     DT_ASSERT_STATUS(dt_tokenizer_open(folder, &tok), DT_ERR_FORMAT,
                      "tokenizer.json: model is 3, must be an object");
