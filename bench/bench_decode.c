@@ -8,14 +8,23 @@
 
 enum { PROMPT = 8, MAX_RANKS = 64 };
 
+/* clang-format off */
 static const bench_column columns[] = {
-    { "mesh", "mesh", 6, -1 },          { "threads_per_rank", "threads", 7, 0 },
-    { "tokens", "tokens", 6, 0 },       { "token_ms", "ms/token", 8, 2 },
-    { "tokens_per_s", "tok/s", 7, 2 },  { "weight_bytes", "weight bytes", 12, 0 },
-    { "weight_gbs", "GB/s", 7, 2 },     { "limit_bytes", "limit over bytes", 16, 0 },
-    { "limit_gbs", "read GB/s", 9, 2 }, { "ratio", "ratio", 6, 3 },
-    { "ratio_least", "least", 6, 3 },   { "ratio_most", "most", 6, 3 },
+    { "mesh", "mesh", 6, -1 },
+    { "threads_per_rank", "threads", 7, 0 },
+    { "tokens", "tokens", 6, 0 },
+    { "token_ms", "ms/token", 8, 2 },
+    { "tokens_per_s", "tok/s", 7, 2 },
+    { "weight_bytes", "weight bytes", 12, 0 },
+    { "weight_gbs", "GB/s", 7, 2 },
+    { "limit_bytes", "limit over bytes", 16, 0 },
+    { "limit_gbs", "read GB/s", 9, 2 },
+    { "ratio", "ratio", 6, 3 },
+    { "ratio_least", "least", 6, 3 },
+    { "ratio_most", "most", 6, 3 },
+    { "others_percent", "others %", 8, 1 },
 };
+/* clang-format on */
 
 typedef struct decode_options {
     bench_common common;
@@ -31,8 +40,9 @@ typedef struct decode_job {
     const char *mesh;
     const char *folder;
     const bench_machine *limits;
-    int64_t rank_bytes[MAX_RANKS];       /* each rank writes its own */
-    bench_samples seconds, limit, ratio; /* of rank 0 */
+    int64_t rank_bytes[MAX_RANKS]; /* each rank writes its own */
+    bench_rounds rounds;           /* from here on: written by rank 0 */
+    bench_samples seconds, limit, ratio, others;
 } decode_job;
 
 /* A state that has seen the prompt again: every round decodes at the same positions. */
@@ -71,6 +81,20 @@ static int64_t all_bytes(const decode_job *j, int n_ranks)
     return bytes;
 }
 
+static void count_round(decode_job *j, double seconds, double limit)
+{
+    const double gbs = (double)all_bytes(j, MAX_RANKS) * 1e-9 / seconds;
+    double others;
+    const bench_verdict verdict = bench_round_end(&j->rounds, &others);
+
+    if (verdict == BENCH_DROP_IT) return;
+    if (verdict == BENCH_DROP_EARLIER) j->seconds.n = j->limit.n = j->ratio.n = j->others.n = 0;
+    bench_add(&j->seconds, seconds);
+    bench_add(&j->limit, limit);
+    bench_add(&j->ratio, gbs / limit);
+    bench_add(&j->others, others);
+}
+
 static dt_status measure(dt_runtime *rt, decode_job *j, dt_model *m, dt_state *s)
 {
     const decode_options *o = j->options;
@@ -79,16 +103,14 @@ static dt_status measure(dt_runtime *rt, decode_job *j, dt_model *m, dt_state *s
 
     DT_TRY(restart(m, s));
     DT_TRY(decode(rt, m, s, 2, &seconds)); /* caches of decisions and blocks fill */
-    for (int64_t i = 0; i < o->rounds; i++) {
+    while (j->rounds.more) {
         DT_TRY(restart(m, s));
+        if (root) bench_round_begin(&j->rounds);
         DT_TRY(bench_alone(rt, bench_read_gbs, j->limits, &before));
         DT_TRY(decode(rt, m, s, o->tokens, &seconds));
         DT_TRY(bench_alone(rt, bench_read_gbs, j->limits, &after));
-        if (!root) continue;
-        bench_add(&j->seconds, seconds / (double)o->tokens);
-        bench_add(&j->limit, (before + after) / 2);
-        bench_add(&j->ratio, (double)all_bytes(j, dt_runtime_size(rt)) * 1e-9 * (double)o->tokens /
-                                 seconds / ((before + after) / 2));
+        if (root) count_round(j, seconds / (double)o->tokens, (before + after) / 2);
+        DT_TRY(bench_barrier(rt));
     }
     return DT_OK;
 }
@@ -123,6 +145,7 @@ static dt_status run_case(const decode_options *o, const char *folder, size_t li
     bench_case c;
     double bytes, seconds;
 
+    bench_rounds_open(&j.rounds, o->rounds);
     DT_TRY(bench_case_of(&o->common, spec, &c));
     DT_TRY(bench_limits_open(bench_case_width(&c), limit_bytes, &limits));
     j.limits = &limits;
@@ -132,7 +155,7 @@ static dt_status run_case(const decode_options *o, const char *folder, size_t li
     bench_report_row(report, spec, (double)c.threads, (double)o->tokens, seconds * 1e3, 1 / seconds,
                      bytes, bytes * 1e-9 / seconds, (double)limits.bytes, bench_median(&j.limit),
                      bench_median(&j.ratio), bench_quantile(&j.ratio, 0),
-                     bench_quantile(&j.ratio, 1));
+                     bench_quantile(&j.ratio, 1), 100 * bench_median(&j.others));
 done:
     bench_machine_close(&limits);
     return st;

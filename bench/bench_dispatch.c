@@ -9,13 +9,19 @@
 #include "bench/support/report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
+/* clang-format off */
 static const bench_column columns[] = {
-    { "op", "operator", 28, -1 },          { "mesh", "mesh", 6, -1 },
-    { "call_ns", "call ns", 8, 1 },        { "kernel_ns", "kernel ns", 9, 1 }, /* the limit */
-    { "over_ns", "over ns", 8, 1 },        { "over_quarter_ns", "quarter", 8, 1 },
-    { "over_3_quarters_ns", "3/4", 8, 1 }, { "calls", "calls", 10, 0 },
+    { "op", "operator", 28, -1 },
+    { "mesh", "mesh", 6, -1 },
+    { "call_ns", "call ns", 8, 1 },
+    { "kernel_ns", "kernel ns", 9, 1 }, /* the limit */
+    { "over_ns", "over ns", 8, 1 },
+    { "over_quarter_ns", "quarter", 8, 1 },
+    { "over_3_quarters_ns", "3/4", 8, 1 },
+    { "calls", "calls", 10, 0 },
     { "misses", "misses", 6, 0 },
 };
+/* clang-format on */
 
 typedef struct dispatch_options {
     bench_common common;

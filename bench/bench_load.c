@@ -18,6 +18,7 @@
 
 enum { BLOCK_BYTES = 16 << 20 };
 
+/* clang-format off */
 static const bench_column columns[] = {
     { "file_dtype", "file", 5, -1 },
     { "run_dtype", "run", 5, -1 },
@@ -32,7 +33,9 @@ static const bench_column columns[] = {
     { "ratio_most", "most", 6, 3 },
     { "fresh_read_s", "fresh s", 7, 3 },
     { "fresh_ratio", "ratio", 6, 3 },
+    { "others_percent", "others %", 8, 1 },
 };
+/* clang-format on */
 
 typedef struct load_options {
     bench_common common;
@@ -187,43 +190,82 @@ done:
     return st;
 }
 
-static dt_status run_case(const load_options *o, const bench_folder *folder, const char *spec,
-                          bool cold, bench_report *report)
+typedef struct load_figures {
+    bench_rounds rounds;
+    bench_samples load, again, fresh, ratio, fresh_ratio, others;
+} load_figures;
+
+static void count_round(load_figures *f, double load, double again, double fresh)
 {
-    load_job j = { .mesh = spec, .folder = folder->path, .dtype = DT_BF16 };
-    bench_samples load = { 0 }, reuse = { 0 }, fresh = { 0 }, ratio = { 0 }, fresh_ratio = { 0 };
+    double others;
+    const bench_verdict verdict = bench_round_end(&f->rounds, &others);
+
+    if (verdict == BENCH_DROP_IT) return;
+    if (verdict == BENCH_DROP_EARLIER)
+        f->load.n = f->again.n = f->fresh.n = f->ratio.n = f->fresh_ratio.n = f->others.n = 0;
+    bench_add(&f->load, load);
+    bench_add(&f->again, again);
+    bench_add(&f->fresh, fresh);
+    bench_add(&f->ratio, again / load);
+    bench_add(&f->fresh_ratio, fresh / load);
+    bench_add(&f->others, others);
+}
+
+/* One checkpoint on one mesh, with the file in memory or not. */
+typedef struct load_case {
+    const load_options *options;
+    const bench_folder *folder;
+    const char *mesh;
+    bool cold;
+    int64_t bytes; /* of the weights */
+    bench_case ranks;
+    dti_pool *pool; /* reads the file alone */
+} load_case;
+
+/* What every measured step begins with. */
+static void prepare(const load_case *c, bool memory)
+{
+    if (c->cold) (void)drop_cache(c->folder->weights);
+    if (memory && !c->options->no_prime) prime(c->pool, c->bytes);
+}
+
+static dt_status run_round(const load_case *c, load_job *j, load_figures *figures)
+{
+    double again, fresh;
+
+    bench_round_begin(&figures->rounds);
+    prepare(c, false);
+    DT_TRY(read_alone(c->folder->weights, c->pool, true, &again));
+    prepare(c, true);
+    DT_TRY(bench_run(&c->options->common, &c->ranks, on_rank, j));
+    prepare(c, true);
+    DT_TRY(read_alone(c->folder->weights, c->pool, false, &fresh));
+    count_round(figures, j->seconds, again, fresh);
+    return DT_OK;
+}
+
+static dt_status run_case(load_case *c, bench_report *report)
+{
+    load_job j = { .mesh = c->mesh, .folder = c->folder->path, .dtype = DT_BF16 };
     bench_machine limits = { 0 };
     dt_status st = DT_OK;
     dt_model_info info;
-    int64_t bytes;
-    bench_case c;
+    load_figures f = { .load = { 0 } };
 
-    DT_TRY(dt_model_inspect(folder->path, &info, NULL, &bytes));
-    DT_TRY(bench_case_of(&o->common, spec, &c));
-    DT_TRY(bench_limits_open(bench_case_width(&c), 1, &limits));
-    for (int64_t i = -1; i < o->rounds; i++) { /* the first round warms up */
-        double again, anew;
-        if (cold && i < 0) continue;
-        if (cold) (void)drop_cache(folder->weights);
-        DT_TRY_TO(done, st, read_alone(folder->weights, limits.pool, true, &again));
-        if (cold) (void)drop_cache(folder->weights);
-        if (!o->no_prime) prime(limits.pool, bytes);
-        DT_TRY_TO(done, st, bench_run(&o->common, &c, on_rank, &j));
-        if (cold) (void)drop_cache(folder->weights);
-        if (!o->no_prime) prime(limits.pool, bytes);
-        DT_TRY_TO(done, st, read_alone(folder->weights, limits.pool, false, &anew));
-        if (i < 0) continue;
-        bench_add(&load, j.seconds);
-        bench_add(&reuse, again);
-        bench_add(&fresh, anew);
-        bench_add(&ratio, again / j.seconds);
-        bench_add(&fresh_ratio, anew / j.seconds);
-    }
+    DT_TRY(dt_model_inspect(c->folder->path, &info, NULL, &c->bytes));
+    DT_TRY(bench_case_of(&c->options->common, c->mesh, &c->ranks));
+    DT_TRY(bench_limits_open(bench_case_width(&c->ranks), 1, &limits));
+    c->pool = limits.pool;
+    if (!c->cold) DT_TRY_TO(done, st, run_round(c, &j, &f)); /* brings the file into memory */
+    f = (load_figures){ .load = { 0 } };
+    bench_rounds_open(&f.rounds, c->options->rounds);
+    while (f.rounds.more) DT_TRY_TO(done, st, run_round(c, &j, &f));
     bench_report_row(report, dt_dtype_name(info.dtype), dt_dtype_name(j.dtype),
-                     cold ? "cold" : "hot", spec, (double)c.threads, bench_median(&load),
-                     (double)bytes * 1e-9 / bench_median(&load), bench_median(&reuse),
-                     bench_median(&ratio), bench_quantile(&ratio, 0), bench_quantile(&ratio, 1),
-                     bench_median(&fresh), bench_median(&fresh_ratio));
+                     c->cold ? "cold" : "hot", c->mesh, (double)c->ranks.threads,
+                     bench_median(&f.load), (double)c->bytes * 1e-9 / bench_median(&f.load),
+                     bench_median(&f.again), bench_median(&f.ratio), bench_quantile(&f.ratio, 0),
+                     bench_quantile(&f.ratio, 1), bench_median(&f.fresh),
+                     bench_median(&f.fresh_ratio), 100 * bench_median(&f.others));
 done:
     bench_machine_close(&limits);
     return st;
@@ -234,12 +276,13 @@ static dt_status run_folder(const load_options *o, const bench_folder *folder, b
 {
     static const char *const meshes[] = { "tp=1", "tp=2" };
 
-    if (o->common.mesh != NULL) {
-        DT_TRY(run_case(o, folder, o->common.mesh, cold, report));
-        return DT_OK;
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) {
+        load_case c = { .options = o, .folder = folder, .mesh = meshes[i], .cold = cold };
+
+        if (o->common.mesh != NULL && i > 0) break;
+        if (o->common.mesh != NULL) c.mesh = o->common.mesh;
+        DT_TRY(run_case(&c, report));
     }
-    for (size_t i = 0; i < DT_COUNT(meshes); i++)
-        DT_TRY(run_case(o, folder, meshes[i], cold, report));
     return DT_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "bench/support/model.h"
 #include "bench/support/report.h"
 
+/* clang-format off */
 static const bench_column columns[] = {
     { "dtype", "dtype", 5, -1 },
     { "mesh", "mesh", 6, -1 },
@@ -25,7 +26,9 @@ static const bench_column columns[] = {
     { "ratio_most", "most", 6, 3 },
     { "tile_gflops", "tile peak", 9, 1 },
     { "tile_ratio", "ratio", 6, 3 },
+    { "others_percent", "others %", 8, 1 },
 };
+/* clang-format on */
 
 typedef struct prefill_options {
     bench_common common;
@@ -45,7 +48,8 @@ typedef struct prefill_job {
     const bench_machine *limits;
     int32_t *ids;
     double flops; /* from here on: written by rank 0 */
-    bench_samples seconds, peak, tiles, ratio, tile_ratio;
+    bench_rounds rounds;
+    bench_samples seconds, peak, tiles, ratio, tile_ratio, others;
 } prefill_job;
 
 static dt_status pass(dt_runtime *rt, const prefill_job *j, dt_tape *t, dt_model *m, dt_state *s,
@@ -64,26 +68,41 @@ static dt_status pass(dt_runtime *rt, const prefill_job *j, dt_tape *t, dt_model
     return DT_OK;
 }
 
+static void count_round(prefill_job *j, double seconds, double peak, double tiles)
+{
+    const double gflops = j->flops * 1e-9 / seconds;
+    double others;
+    const bench_verdict verdict = bench_round_end(&j->rounds, &others);
+
+    if (verdict == BENCH_DROP_IT) return;
+    if (verdict == BENCH_DROP_EARLIER)
+        j->seconds.n = j->peak.n = j->tiles.n = j->ratio.n = j->tile_ratio.n = j->others.n = 0;
+    bench_add(&j->seconds, seconds);
+    bench_add(&j->peak, peak);
+    bench_add(&j->ratio, gflops / peak);
+    bench_add(&j->others, others);
+    if (tiles == 0.0) return;
+    bench_add(&j->tiles, tiles);
+    bench_add(&j->tile_ratio, gflops / tiles);
+}
+
 static dt_status measure(dt_runtime *rt, prefill_job *j, dt_tape *t, dt_model *m, dt_state *s)
 {
     const bool bf16 = j->dtype == DT_BF16 && j->limits->loops->bf16 != NULL;
+    const bool root = dt_runtime_rank(rt) == 0;
     double (*peak)(const bench_machine *) = bf16 ? bench_bf16_gflops : bench_f32_gflops;
     double seconds, before[2] = { 0 }, after[2] = { 0 };
 
     DT_TRY(pass(rt, j, t, m, s, &seconds)); /* caches of decisions, primitives and blocks fill */
-    for (int64_t i = 0; i < j->options->rounds; i++) {
+    while (j->rounds.more) {
+        if (root) bench_round_begin(&j->rounds);
         DT_TRY(bench_alone(rt, peak, j->limits, &before[0]));
         if (bf16) DT_TRY(bench_alone(rt, bench_amx_gflops, j->limits, &before[1]));
         DT_TRY(pass(rt, j, t, m, s, &seconds));
         DT_TRY(bench_alone(rt, peak, j->limits, &after[0]));
         if (bf16) DT_TRY(bench_alone(rt, bench_amx_gflops, j->limits, &after[1]));
-        if (dt_runtime_rank(rt) != 0) continue;
-        bench_add(&j->seconds, seconds);
-        bench_add(&j->peak, (before[0] + after[0]) / 2);
-        bench_add(&j->ratio, j->flops * 1e-9 / seconds / ((before[0] + after[0]) / 2));
-        if (before[1] == 0.0 || after[1] == 0.0) continue;
-        bench_add(&j->tiles, (before[1] + after[1]) / 2);
-        bench_add(&j->tile_ratio, j->flops * 1e-9 / seconds / ((before[1] + after[1]) / 2));
+        if (root) count_round(j, seconds, (before[0] + after[0]) / 2, (before[1] + after[1]) / 2);
+        DT_TRY(bench_barrier(rt));
     }
     return DT_OK;
 }
@@ -123,6 +142,7 @@ static dt_status run_case(const prefill_options *o, const char *folder, dt_dtype
     dt_status st = DT_OK;
     double seconds;
 
+    bench_rounds_open(&j.rounds, o->rounds);
     DT_TRY(dti_alloc_array((size_t)o->tokens, sizeof *j.ids, (void **)&j.ids));
     for (int64_t i = 0; i < o->tokens; i++) j.ids[i] = (int32_t)(i * 7 % 251);
     DT_TRY_TO(done, st, bench_limits_open(bench_case_width(c), 1, &limits));
@@ -134,7 +154,8 @@ static dt_status run_case(const prefill_options *o, const char *folder, dt_dtype
                      (double)o->tokens / seconds, *first / seconds, j.flops * 1e-9,
                      j.flops * 1e-9 / seconds, bench_median(&j.peak), bench_median(&j.ratio),
                      bench_quantile(&j.ratio, 0), bench_quantile(&j.ratio, 1),
-                     bench_median(&j.tiles), bench_median(&j.tile_ratio));
+                     bench_median(&j.tiles), bench_median(&j.tile_ratio),
+                     100 * bench_median(&j.others));
 done:
     bench_machine_close(&limits);
     dti_free(j.ids);

@@ -17,6 +17,7 @@
 
 enum { MAX_RANKS = 64, WARM_UP = 3 };
 
+/* clang-format off */
 static const bench_column columns[] = {
     { "move", "move", 10, -1 },
     { "mesh", "mesh", 6, -1 },
@@ -30,6 +31,7 @@ static const bench_column columns[] = {
     { "handoff_ns", "handoff ns", 10, 0 },
     { "handoffs", "handoffs", 8, 1 }, /* move / handoff */
 };
+/* clang-format on */
 
 typedef enum move_kind { SHARD_TO_WHOLE, SUM_TO_WHOLE, SUM_TO_SHARD, SHARD_TO_SHARD } move_kind;
 

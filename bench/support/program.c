@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "mesh/runtime.h"
 
@@ -176,6 +178,64 @@ dt_status bench_alone(dt_runtime *rt, double (*measure)(const bench_machine *m),
     }
     DT_TRY(bench_barrier(rt));
     return DT_OK;
+}
+
+/* --- rounds ----------------------------------------------------------------------------------- */
+
+/* Seconds of processor time so far: of everybody, idle time included and not. 0 where the system
+ * does not say; then every round is quiet. */
+static void machine_clocks(double *total, double *busy)
+{
+    const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
+    long long t[8] = { 0 }; /* user nice system idle iowait irq softirq steal */
+    FILE *f = fopen("/proc/stat", "r");
+    double all = 0;
+
+    if (f != NULL && fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &t[0], &t[1], &t[2],
+                            &t[3], &t[4], &t[5], &t[6], &t[7]) != 8)
+        memset(t, 0, sizeof t);
+    if (f != NULL) (void)fclose(f);
+    for (size_t i = 0; i < DT_COUNT(t); i++) all += (double)t[i] * tick;
+    *total = all;
+    *busy = all - (double)(t[3] + t[4]) * tick;
+}
+
+static double own_clock(void)
+{
+    struct rusage u;
+
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+void bench_rounds_open(bench_rounds *r, int64_t wanted)
+{
+    *r = (bench_rounds){ .wanted = wanted, .more = true };
+}
+
+void bench_round_begin(bench_rounds *r)
+{
+    machine_clocks(&r->total, &r->busy);
+    r->own = own_clock();
+}
+
+bench_verdict bench_round_end(bench_rounds *r, double *others)
+{
+    double total, busy, own;
+    bool quiet;
+
+    machine_clocks(&total, &busy);
+    total -= r->total;
+    busy -= r->busy;
+    own = own_clock() - r->own;
+    *others = total > 0 && busy > own ? (busy - own) / total : 0.0;
+    quiet = *others <= 0.05;
+    r->tried++;
+    r->quiet += quiet;
+    r->more = r->quiet < r->wanted && r->tried < 4 * r->wanted;
+    if (quiet) return r->quiet == 1 ? BENCH_DROP_EARLIER : BENCH_COUNT_IT;
+    return r->quiet == 0 ? BENCH_COUNT_IT : BENCH_DROP_IT;
 }
 
 /* --- samples ---------------------------------------------------------------------------------- */

@@ -66,6 +66,27 @@ dt_status bench_alone(dt_runtime *rt, double (*measure)(const bench_machine *m),
 
 dt_status bench_barrier(dt_runtime *rt) DT_MUST_USE;
 
+/* --- rounds ----------------------------------------------------------------------------------- */
+
+/* Rounds of a measurement. One during which other programs (or other virtual machines) took more
+ * than a twentieth of the processor time does not count and is made up for, up to four times as
+ * many rounds as were asked for. If none was quiet, all count. */
+typedef struct bench_rounds {
+    int64_t wanted;
+    int64_t tried;
+    int64_t quiet;
+    bool more;               /* another round is needed; ranks read it after a barrier */
+    double busy, own, total; /* clocks at the beginning of the round, in seconds */
+} bench_rounds;
+
+void bench_rounds_open(bench_rounds *r, int64_t wanted);
+
+/* Around each round, on one thread. The second returns what to do with the round's samples; *others
+ * is the share of the machine that others took. */
+typedef enum bench_verdict { BENCH_COUNT_IT, BENCH_DROP_IT, BENCH_DROP_EARLIER } bench_verdict;
+void bench_round_begin(bench_rounds *r);
+bench_verdict bench_round_end(bench_rounds *r, double *others);
+
 /* --- samples ---------------------------------------------------------------------------------- */
 
 enum { BENCH_MAX_SAMPLES = 256 };
