@@ -69,7 +69,7 @@ static const struct {
     { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}],"
       " \"special_tokens\": {}}, " MODEL "}", DT_ERR_FORMAT, "post_processor.special_tokens.<s> is missing" },
     { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}},"
-      " {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [7]}}}, "
+      " {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [7]}}}, " MODEL "}",
       DT_ERR_FORMAT, "adds id 7, which is no token" },
     { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": []}, " MODEL "}", DT_ERR_FORMAT,
       "post_processor.single has no place for the text" },
