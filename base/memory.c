@@ -6,7 +6,12 @@
 #include <sys/mman.h>
 
 /* Small blocks are aligned for the types of base/sync.h that keep flags two cache lines apart. */
-enum { BIG_BYTES = 2 << 20, SMALL_ALIGN = 128, ARENA_BLOCK_BYTES = 64 << 10 };
+enum {
+    BIG_BYTES = 2 << 20,
+    PAGE_BYTES = 64 << 10,
+    SMALL_ALIGN = 128,
+    ARENA_BLOCK_BYTES = 64 << 10
+};
 
 static _Thread_local uint64_t alloc_count;
 static _Thread_local int64_t alloc_live;
@@ -109,7 +114,7 @@ dt_status dti_big_alloc(size_t bytes, void **out)
     *out = NULL;
     DT_CHECK(bytes <= SIZE_MAX / 2, DT_ERR_MEMORY, "%zu bytes exceed the address space", bytes);
     if (bytes >= BIG_BYTES) {
-        p = map_huge(round_up(bytes, BIG_BYTES));
+        p = map_huge(round_up(bytes, PAGE_BYTES)); /* no huge page ends past it */
     } else {
         const size_t small = round_up(bytes ? bytes : 1, SMALL_ALIGN);
         p = aligned_alloc(SMALL_ALIGN, small);
@@ -127,7 +132,7 @@ void dti_big_free(void *p, size_t bytes)
     if (p == NULL) return;
     alloc_live--;
     if (bytes >= BIG_BYTES)
-        (void)munmap(p, round_up(bytes, BIG_BYTES));
+        (void)munmap(p, round_up(bytes, PAGE_BYTES));
     else
         free(p);
 }
