@@ -11,7 +11,10 @@ enum {
     DTI_DECODE_KEYS = 128, /* keys whose scores are held at a time by the form for one token */
     DTI_TILE_KEYS = 64,    /* the same for many tokens */
     DTI_TILE_ROWS = 128,   /* queries times heads of a group that share a tile of keys */
-    DTI_PAD = 16           /* floats: rows of scratch are multiples of the widest vector */
+    DTI_PAD = 16,          /* floats: rows of scratch are multiples of the widest vector */
+    /* Where columns are rows of a tile: not a power of two, so that a column does not fall into few
+     * sets of the cache. */
+    DTI_TILE_STRIDE = DTI_TILE_ROWS + DTI_PAD
 };
 
 static inline int64_t dti_padded(int64_t n)
@@ -23,10 +26,10 @@ static inline int64_t dti_padded(int64_t n)
  * is DTI_TILE_ROWS, E is dti_padded(width). Columns begin .. end - 1 (multiples of DTI_PAD) see
  * keys of this tile; others are left alone. */
 typedef struct dti_attention_tile {
-    const float *q;              /* [width, R]: transposed */
+    const float *q;              /* [width, DTI_TILE_STRIDE]: transposed */
     const float *k;              /* [n_keys, E] */
     const float *v;              /* [n_keys, E], zeros beyond width */
-    float *scores;               /* [DTI_TILE_KEYS, R] scratch */
+    float *scores;               /* [DTI_TILE_KEYS, DTI_TILE_STRIDE] scratch */
     float *sums;                 /* [R, E] weighted sums of v so far */
     float *largest, *total;      /* [R] of the scores so far; of the weights so far */
     float *factor;               /* [R] scratch */
@@ -50,6 +53,8 @@ typedef struct dti_attention_ops {
      * follow the change of m, then *total grows by the sum of s */
     void (*soften)(float *s, int64_t n, float scale, float *largest, float *total, float *o,
                    int64_t width);
+    /* n rows of `stride` elements -> [n, E] floats, zeros beyond width */
+    void (*rows[3])(float *to, const void *from, int64_t stride, int64_t n, int64_t width);
     void (*tile)(const dti_attention_tile *t);
 } dti_attention_ops;
 

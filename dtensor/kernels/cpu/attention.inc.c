@@ -16,24 +16,32 @@ static inline __attribute__((always_inline)) void FN(dots)(float *s, const float
         const vf row = LD(k + d, width - d);
         for (int g = 0; g < G; g++) sum[g] = vf_fma(row, vf_load(q + g * padded + d), sum[g]);
     }
-    for (int g = 0; g < G; g++) s[g * DTI_DECODE_KEYS] = vf_sum(sum[g]);
+    if (G == HEADS) {
+        float sums[HEADS];
+        vf_sum4(sums, sum[0], sum[1], sum[2], sum[3]);
+        for (int g = 0; g < G; g++) s[g * DTI_DECODE_KEYS] = sums[g];
+    } else {
+        for (int g = 0; g < G; g++) s[g * DTI_DECODE_KEYS] = vf_sum(sum[g]);
+    }
 }
 
 static void FN(scores)(float *s, const float *q, int64_t n_heads, const void *k_, int64_t stride,
                        int64_t n, int64_t width)
 {
     const T *k = k_;
+    const int64_t row_bytes = width * (int64_t)sizeof *k;
 
     for (int64_t g = 0; g < n_heads;) {
-        const int64_t padded = dti_padded(width);
-        const bool several = g + HEADS <= n_heads;
+        const int64_t heads = heads_of(n_heads - g);
+        const float *first = q + g * dti_padded(width);
         for (int64_t j = 0; j < n; j++) {
-            if (several)
-                FN(dots)(s + g * DTI_DECODE_KEYS + j, q + g * padded, k + j * stride, width, HEADS);
-            else
-                FN(dots)(s + g * DTI_DECODE_KEYS + j, q + g * padded, k + j * stride, width, 1);
+            float *to = s + g * DTI_DECODE_KEYS + j;
+            if (g == 0) ahead_of(k + (j + AHEAD) * stride, row_bytes);
+            if (heads == HEADS) FN(dots)(to, first, k + j * stride, width, HEADS);
+            if (heads == 2) FN(dots)(to, first, k + j * stride, width, 2);
+            if (heads == 1) FN(dots)(to, first, k + j * stride, width, 1);
         }
-        g += several ? HEADS : 1;
+        g += heads;
     }
 }
 
@@ -48,6 +56,7 @@ FN(mix_block)(float *o, const float *p, const T *v, const mix_args *a, const int
         for (int c = 0; c < N; c++) sum[g][c] = vf_load(o + g * padded + c * VW);
     for (int64_t j = 0; j < a->n; j++) {
         vf row[COLUMNS];
+        if (a->ahead) ahead_of(v + (j + AHEAD) * a->stride, N * VW * (int64_t)sizeof *v);
         for (int c = 0; c < N; c++) row[c] = LD(v + j * a->stride + c * VW, a->left - c * VW);
         for (int g = 0; g < G; g++) {
             const vf weight = vf_set(p[g * DTI_DECODE_KEYS + j]);
@@ -62,22 +71,34 @@ static void FN(mix)(float *o, const float *p, int64_t n_heads, const void *v_, i
                     int64_t n, int64_t width)
 {
     const T *v = v_;
-    const int64_t padded = dti_padded(width);
 
     for (int64_t g = 0; g < n_heads;) {
-        const bool several = g + HEADS <= n_heads;
+        const int64_t heads = heads_of(n_heads - g);
         for (int64_t d = 0; d < width;) {
-            const mix_args a = { stride, n, width, width - d };
+            const mix_args a = { stride, n, width, width - d, g == 0 };
             const bool wide = d + COLUMNS * VW <= width;
-            float *to = o + g * padded + d;
+            float *to = o + g * dti_padded(width) + d;
             const float *weights = p + g * DTI_DECODE_KEYS;
-            if (several && wide) FN(mix_block)(to, weights, v + d, &a, HEADS, COLUMNS);
-            if (several && !wide) FN(mix_block)(to, weights, v + d, &a, HEADS, 1);
-            if (!several && wide) FN(mix_block)(to, weights, v + d, &a, 1, COLUMNS);
-            if (!several && !wide) FN(mix_block)(to, weights, v + d, &a, 1, 1);
+            if (heads == HEADS && wide) FN(mix_block)(to, weights, v + d, &a, HEADS, COLUMNS);
+            if (heads == HEADS && !wide) FN(mix_block)(to, weights, v + d, &a, HEADS, 1);
+            if (heads == 2 && wide) FN(mix_block)(to, weights, v + d, &a, 2, COLUMNS);
+            if (heads == 2 && !wide) FN(mix_block)(to, weights, v + d, &a, 2, 1);
+            if (heads == 1 && wide) FN(mix_block)(to, weights, v + d, &a, 1, COLUMNS);
+            if (heads == 1 && !wide) FN(mix_block)(to, weights, v + d, &a, 1, 1);
             d += wide ? COLUMNS * VW : VW;
         }
-        g += several ? HEADS : 1;
+        g += heads;
+    }
+}
+
+static void FN(rows)(float *to, const void *from, int64_t stride, int64_t n, int64_t width)
+{
+    const int64_t padded = dti_padded(width);
+
+    for (int64_t j = 0; j < n; j++) {
+        const T *row = (const T *)from + j * stride;
+        for (int64_t d = 0; d < padded; d += VW)
+            vf_store(to + j * padded + d, d < width ? LD(row + d, width - d) : vf_set(0.0f));
     }
 }
 

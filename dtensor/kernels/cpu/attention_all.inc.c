@@ -12,7 +12,25 @@
 typedef struct mix_args {
     int64_t stride, n, width;
     int64_t left; /* columns from d on */
+    bool ahead;   /* fetch rows before they are used */
 } mix_args;
+
+/* Rows of one kv head lie apart, so the processor's prefetchers lose them: rows are fetched this
+ * many ahead. */
+enum { AHEAD = 16 };
+
+/* Heads of a group are taken four, two or one at a time; their bits do not depend on it. */
+enum { HEADS = 4 };
+
+static inline int64_t heads_of(int64_t left)
+{
+    return left >= HEADS ? HEADS : left >= 2 ? 2 : 1;
+}
+
+static inline void ahead_of(const void *p, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)p + at, 0, 3);
+}
 
 #define T           float
 #define LD(p, left) load_f32((p), (left))
@@ -116,7 +134,7 @@ static void soften_columns(const dti_attention_tile *t, int64_t column)
     memcpy(&first, t->first + column, sizeof first);
     memcpy(&last, t->last + column, sizeof last);
     for (int64_t j = 0; j < t->n_keys; j++) {
-        float *s = t->scores + j * DTI_TILE_ROWS + column;
+        float *s = t->scores + j * DTI_TILE_STRIDE + column;
         vf v = vf_load(s) * t->scale;
         if (t->masked) {
             const vi key = (t->key + (int32_t)j) - (vi){ 0 };
@@ -127,7 +145,7 @@ static void soften_columns(const dti_attention_tile *t, int64_t column)
     }
     base = vf_select(most == -INFINITY, vf_set(0.0f), most); /* no key seen yet */
     for (int64_t j = 0; j < t->n_keys; j++) {
-        float *s = t->scores + j * DTI_TILE_ROWS + column;
+        float *s = t->scores + j * DTI_TILE_STRIDE + column;
         const vf v = vf_exp((t->masked ? vf_load(s) : vf_load(s) * t->scale) - base);
         vf_store(s, v);
         sum += v;
@@ -142,12 +160,12 @@ static void tile(const dti_attention_tile *t)
 {
     const int64_t padded = dti_padded(t->width);
     const product scores = { .c = t->scores + t->begin,
-                             .c_stride = DTI_TILE_ROWS,
+                             .c_stride = DTI_TILE_STRIDE,
                              .a = t->k,
                              .a_row = padded,
                              .a_column = 1,
                              .b = t->q + t->begin,
-                             .b_stride = DTI_TILE_ROWS,
+                             .b_stride = DTI_TILE_STRIDE,
                              .m = t->n_keys,
                              .n = t->end - t->begin,
                              .k = t->width };
@@ -155,7 +173,7 @@ static void tile(const dti_attention_tile *t)
                            .c_stride = padded,
                            .a = t->scores + t->begin,
                            .a_row = 1,
-                           .a_column = DTI_TILE_ROWS,
+                           .a_column = DTI_TILE_STRIDE,
                            .b = t->v,
                            .b_stride = padded,
                            .m = t->end - t->begin,
@@ -176,6 +194,7 @@ static void tile(const dti_attention_tile *t)
 const dti_attention_ops DT_ATTENTION = {
     .scores = { scores_of_f32, scores_of_bf16, scores_of_f16 },
     .mix = { mix_of_f32, mix_of_bf16, mix_of_f16 },
+    .rows = { rows_of_f32, rows_of_bf16, rows_of_f16 },
     .soften = soften,
     .tile = tile,
 };

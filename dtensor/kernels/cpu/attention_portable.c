@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define DT_SIMD      128
 #define DT_ATTENTION dti_attention_portable
-#define HEADS        4
 #define COLUMNS      2
 #define P_ROWS       6
 #define P_COLUMNS    2

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { R = DTI_TILE_ROWS };
+enum { R = DTI_TILE_ROWS, STRIDE = DTI_TILE_STRIDE };
 
 /* An item is (batch row, kv head, part of the group's heads, block of queries). */
 typedef struct prefill_job {
@@ -28,8 +28,8 @@ typedef struct prefill_scratch {
     float q[DTI_TILE_ROWS]; /* one row of q before it is transposed, in pieces of R */
     float largest[DTI_TILE_ROWS], total[DTI_TILE_ROWS], factor[DTI_TILE_ROWS];
     int32_t first[DTI_TILE_ROWS], last[DTI_TILE_ROWS];
-    float scores[DTI_TILE_KEYS * DTI_TILE_ROWS];
-    float arrays[]; /* qt [E, R], sums [R, E], k [DTI_TILE_KEYS, E], v [DTI_TILE_KEYS, E] */
+    float scores[DTI_TILE_KEYS * DTI_TILE_STRIDE];
+    float arrays[]; /* qt [E, STRIDE], sums [R, E], k [DTI_TILE_KEYS, E], v [DTI_TILE_KEYS, E] */
 } prefill_scratch;
 
 typedef struct prefill_item {
@@ -56,7 +56,7 @@ static void begin_rows(const prefill_item *it)
     const int64_t E = dti_padded(a->width);
     prefill_scratch *s = it->s;
 
-    memset(it->qt, 0, (size_t)(E * R) * sizeof(float));
+    memset(it->qt, 0, (size_t)(E * STRIDE) * sizeof(float));
     memset(it->sums, 0, (size_t)(R * E) * sizeof(float));
     for (int64_t i = 0; i < R; i++) {
         const bool used = i < it->n_rows;
@@ -68,7 +68,7 @@ static void begin_rows(const prefill_item *it)
         for (int64_t d = 0; used && d < a->width; d += R) {
             const int64_t n = a->width - d < R ? a->width - d : R;
             a->rows->load(s->q, a->q + (row_at(it, i) + d) * a->bytes, n);
-            for (int64_t c = 0; c < n; c++) it->qt[(d + c) * R + i] = s->q[c];
+            for (int64_t c = 0; c < n; c++) it->qt[(d + c) * STRIDE + i] = s->q[c];
         }
     }
 }
@@ -95,14 +95,11 @@ static bool columns_of(const prefill_item *it, int64_t key, dti_attention_tile *
 static void load_keys(const prefill_item *it, int64_t key, int64_t n)
 {
     const dti_attention *a = it->a;
-    const int64_t E = dti_padded(a->width);
+    const int64_t stride = a->n_kv * a->width;
+    const int64_t at = ((it->b * a->n_rows + key) * a->n_kv + it->kv) * a->width * a->bytes;
 
-    for (int64_t j = 0; j < n; j++) {
-        const int64_t at = ((it->b * a->n_rows + key + j) * a->n_kv + it->kv) * a->width * a->bytes;
-        a->rows->load(it->k + j * E, a->k + at, a->width);
-        a->rows->load(it->v + j * E, a->v + at, a->width);
-        for (int64_t d = a->width; d < E; d++) it->v[j * E + d] = 0.0f;
-    }
+    a->ops->rows[a->dtype](it->k, a->k + at, stride, n, a->width);
+    a->ops->rows[a->dtype](it->v, a->v + at, stride, n, a->width);
 }
 
 /* Tiles begin at multiples of their size, whatever the first key is. */
@@ -159,7 +156,7 @@ static void prefill_run(const prefill_job *j, int64_t number, void *scratch)
         a->n_tokens - it.first_query < j->queries ? a->n_tokens - it.first_query : j->queries;
     it.n_rows = it.n_queries * it.n_heads;
     it.qt = s->arrays;
-    it.sums = it.qt + E * R;
+    it.sums = it.qt + E * STRIDE;
     it.k = it.sums + R * E;
     it.v = it.k + DTI_TILE_KEYS * E;
     begin_rows(&it);
@@ -187,7 +184,7 @@ static void prefill_share(void *arg, int worker, int n_workers)
 dt_status dti_attention_prefill(const dti_attention *a)
 {
     const int64_t E = dti_padded(a->width);
-    const int64_t floats = 2 * (R + DTI_TILE_KEYS) * E;
+    const int64_t floats = (STRIDE + R + 2 * DTI_TILE_KEYS) * E;
     prefill_job job = { .a = a, .heads = a->group < R ? a->group : R };
     void *scratch;
 

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * y = x w^T for few rows (decode) and many (prefill), beside what the machine can do at most: the
+ * reading of memory, since each weight is read once, and the peak of multiply-adds. The limits are
+ * measured right before and after each sample, with as many threads. Weights rotate over memory
+ * that is larger than the caches. */
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "base/sync.h"
+#include "bench/support/report.h"
+#include "dtensor/kernels/cpu/cpu.h"
+
+static const bench_column columns[] = {
+    { "dtype", "dtype", 5, -1 },
+    { "threads", "threads", 7, 0 },
+    { "rows", "rows", 5, 0 },
+    { "in", "in", 6, 0 },
+    { "out", "out", 6, 0 },
+    { "us", "us", 9, 1 },
+    { "weights_gbs", "GB/s of w", 9, 1 },
+    { "read_gbs", "read", 6, 1 },
+    { "read_ratio", "ratio", 6, 3 },
+    { "gflops", "GFLOP/s", 8, 1 },
+    { "fma_gflops", "FMA peak", 8, 1 }, /* of f32, the instruction that f32 and f16 end up in */
+    { "fma_ratio", "ratio", 6, 3 },
+    { "dot_gflops", "dot peak", 8, 1 }, /* vdpbf16ps; bf16 alone, as the next two */
+    { "tile_gflops", "tile peak", 9, 1 },
+    { "tile_ratio", "ratio", 6, 3 },
+};
+
+typedef struct linear_options {
+    bench_common common;
+    int64_t in, out;
+    int64_t rows; /* 0: a list */
+    int64_t rounds;
+    int64_t memory; /* MiB */
+    const char *dtype;
+} linear_options;
+
+static const int64_t row_list[] = { 1, 2, 4, 8, 16, 31, 32, 64, 128, 256, 512 };
+static const dt_dtype dtypes[] = { DT_BF16, DT_F32, DT_F16 };
+
+/* One row of the table. */
+typedef struct linear_case {
+    const linear_options *options;
+    const bench_machine *machine;
+    dti_cpu *cpu;
+    dt_dtype dtype;
+    int64_t rows;
+    dt_local x, y;
+    size_t at; /* in the machine's memory: where the next weights lie */
+    bench_samples seconds, read, read_ratio, fma, fma_ratio, dot, tile, tile_ratio;
+} linear_case;
+
+enum { SAMPLE_NS = 100000000 };
+
+static dt_status product(linear_case *c)
+{
+    const linear_options *o = c->options;
+    const size_t bytes = (size_t)(o->in * o->out) * dt_dtype_size(c->dtype);
+    const dti_dtype_attr attr = { c->dtype };
+    dt_local in[2] = { c->x, { .dtype = c->dtype, .n_axes = 2, .shape = { o->out, o->in } } };
+
+    if (c->at + bytes > c->machine->bytes) c->at = 0;
+    in[1].data = c->machine->memory + c->at;
+    c->at += (bytes + 4095) / 4096 * 4096;
+    DT_TRY(dti_linear_cpu(&(dt_kargs){ in, &c->y, &attr, c->cpu, 2, 1 }));
+    return DT_OK;
+}
+
+/* Products for about SAMPLE_NS, until all weights were read once at least if they are few. */
+static dt_status sample(linear_case *c, double *seconds)
+{
+    const int64_t start = dti_now_ns();
+    int64_t n = 0;
+
+    do {
+        DT_TRY(product(c));
+        n++;
+    } while (dti_now_ns() - start < (c->options->common.quick ? 1 : SAMPLE_NS));
+    *seconds = (double)(dti_now_ns() - start) * 1e-9 / (double)n;
+    return DT_OK;
+}
+
+typedef struct limits {
+    double read, fma, dot, tile;
+} limits;
+
+static limits measure_limits(const linear_case *c)
+{
+    const bool bf16 = c->dtype == DT_BF16;
+
+    return (limits){ bench_read_gbs(c->machine), bench_f32_gflops(c->machine),
+                     bf16 ? bench_bf16_gflops(c->machine) : 0.0,
+                     bf16 ? bench_amx_gflops(c->machine) : 0.0 };
+}
+
+static dt_status measure(linear_case *c)
+{
+    const linear_options *o = c->options;
+    const double weights = (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9;
+    const double gflop = 2e-9 * (double)(c->rows * o->in) * (double)o->out;
+    limits before, after;
+    double seconds;
+
+    DT_TRY(product(c)); /* scratch and the library's products are made */
+    before = measure_limits(c);
+    for (int64_t i = 0; i < o->rounds; i++) {
+        DT_TRY(sample(c, &seconds));
+        after = measure_limits(c);
+        bench_add(&c->seconds, seconds);
+        bench_add(&c->read, (before.read + after.read) / 2);
+        bench_add(&c->read_ratio, weights / seconds / ((before.read + after.read) / 2));
+        bench_add(&c->fma, (before.fma + after.fma) / 2);
+        bench_add(&c->fma_ratio, gflop / seconds / ((before.fma + after.fma) / 2));
+        if (before.dot > 0.0) bench_add(&c->dot, (before.dot + after.dot) / 2);
+        if (before.tile > 0.0) bench_add(&c->tile, (before.tile + after.tile) / 2);
+        if (before.tile > 0.0)
+            bench_add(&c->tile_ratio, gflop / seconds / ((before.tile + after.tile) / 2));
+        before = after;
+    }
+    return DT_OK;
+}
+
+static void print_case(const linear_case *c, bench_report *report)
+{
+    const linear_options *o = c->options;
+    const double seconds = bench_median(&c->seconds);
+
+    bench_report_row(report, dt_dtype_name(c->dtype), (double)c->machine->n_threads,
+                     (double)c->rows, (double)o->in, (double)o->out, seconds * 1e6,
+                     (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9 / seconds,
+                     bench_median(&c->read), bench_median(&c->read_ratio),
+                     2e-9 * (double)(c->rows * o->in) * (double)o->out / seconds,
+                     bench_median(&c->fma), bench_median(&c->fma_ratio), bench_median(&c->dot),
+                     bench_median(&c->tile), bench_median(&c->tile_ratio));
+}
+
+static dt_status matrix(dt_dtype dtype, int64_t rows, int64_t columns_, dt_local *out)
+{
+    const int64_t n = rows * columns_;
+
+    *out = (dt_local){ .dtype = dtype, .n_axes = 2, .shape = { rows, columns_ } };
+    DT_TRY(dti_big_alloc((size_t)n * dt_dtype_size(dtype), &out->data));
+    for (int64_t i = 0; i < n; i++) dti_store_f32(out->data, dtype, i, 0.0078125f);
+    return DT_OK;
+}
+
+static void matrix_free(dt_local *x)
+{
+    dti_big_free(x->data, (size_t)dti_local_count(x) * dt_dtype_size(x->dtype));
+}
+
+static dt_status run_case(const linear_options *o, const bench_machine *machine, dt_dtype dtype,
+                          int64_t rows, bench_report *report)
+{
+    linear_case c = { .options = o, .machine = machine, .dtype = dtype, .rows = rows };
+    dt_status st = DT_OK;
+    dti_isa isa;
+
+    DT_TRY(dti_isa_parse(o->common.isa == NULL ? "auto" : o->common.isa, &isa));
+    DT_TRY(dti_cpu_create(isa, machine->pool, &c.cpu));
+    DT_TRY_TO(done, st, matrix(dtype, rows, o->in, &c.x));
+    DT_TRY_TO(done, st, matrix(dtype, rows, o->out, &c.y));
+    DT_TRY_TO(done, st, measure(&c));
+    print_case(&c, report);
+done:
+    matrix_free(&c.y);
+    matrix_free(&c.x);
+    dti_cpu_destroy(&c.cpu);
+    return st;
+}
+
+static dt_status run_threads(const linear_options *o, int n_threads, bench_report *report)
+{
+    bench_machine machine;
+    dt_status st = DT_OK;
+
+    DT_TRY(bench_machine_open(n_threads, (size_t)o->memory << 20, &machine));
+    DT_CHECK_TO(done, st, (size_t)(o->in * o->out) * 4 <= machine.bytes, DT_ERR_ARG,
+                "weights of %lld x %lld do not fit into the %zu MiB that they rotate over",
+                (long long)o->out, (long long)o->in, machine.bytes >> 20);
+    if (n_threads == 1)
+        bench_report_fact(report, "memory", "%zu MiB that weights and read rotate over",
+                          machine.bytes >> 20);
+    else
+        bench_report_fact(report, "handoff", "%.0f ns from one thread to another",
+                          bench_handoff_ns(&machine));
+    for (size_t t = 0; t < DT_COUNT(dtypes); t++) {
+        if (o->dtype != NULL && strcmp(o->dtype, dt_dtype_name(dtypes[t])) != 0) continue;
+        for (size_t r = 0; r < (o->rows > 0 ? 1 : DT_COUNT(row_list)); r++)
+            DT_TRY_TO(
+                done, st,
+                run_case(o, &machine, dtypes[t], o->rows > 0 ? o->rows : row_list[r], report));
+    }
+done:
+    bench_machine_close(&machine);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    linear_options o = { .in = 4096, .out = 4096, .rounds = 5, .memory = 2048 };
+    const bench_option own[] = {
+        { "--in", "N", "columns of x and w (4096)", BENCH_COUNT, &o.in },
+        { "--out", "N", "rows of w (4096)", BENCH_COUNT, &o.out },
+        { "--rows", "N", "rows of x (1 to 512, a list)", BENCH_COUNT, &o.rows },
+        { "--rounds", "N", "samples of which medians are taken (5)", BENCH_COUNT, &o.rounds },
+        { "--memory", "MIB", "memory that weights rotate over (2048)", BENCH_COUNT, &o.memory },
+        { "--dtype", "NAME", "bf16, f32 or f16 (all)", BENCH_TEXT, &o.dtype },
+    };
+    bench_report report;
+    dt_status st = DT_OK;
+    int exit_code = 0;
+
+    if (!bench_parse(argc, argv, "Products of linear beside the limits of the machine.", own,
+                     DT_COUNT(own), &o.common, &exit_code))
+        return exit_code;
+    if (o.common.quick) {
+        o.in = o.out = 256;
+        o.memory = 8;
+        o.rounds = 1;
+    }
+    bench_report_open(&report, "linear", &o.common, columns, DT_COUNT(columns));
+    for (int n = 1; st == DT_OK && n <= (int)o.common.threads; n = 2 * n)
+        st = run_threads(&o, n, &report);
+    return bench_report_close(&report, st);
+}
