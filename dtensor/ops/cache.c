@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "mesh/runtime.h"
 
-enum { FIRST_SLOTS = 256 };
+enum { FIRST_SLOTS = 256, MAX_ENTRIES = 8192 };
 
 typedef struct dti_parsed_op {
     const dt_op *op;
@@ -94,8 +94,19 @@ static void place(dti_decision **slots, size_t n_slots, dti_decision *d)
     slots[i] = d;
 }
 
+/* Attributes that change with each call would grow the cache without end: then it starts anew. */
+static void forget_all(dti_op_cache *c)
+{
+    for (size_t i = 0; i < c->n_slots; i++) {
+        dti_free(c->slots[i]);
+        c->slots[i] = NULL;
+    }
+    c->n_entries = 0;
+}
+
 dt_status dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
 {
+    if (c->n_entries == MAX_ENTRIES) forget_all(c);
     if (2 * (c->n_entries + 1) > c->n_slots) {
         dti_decision **bigger;
         DT_TRY(dti_alloc_array(2 * c->n_slots, sizeof *bigger, (void **)&bigger));

@@ -82,7 +82,12 @@ static dt_status intern(const dti_op_call *call, dti_decision *d)
         d->in_want[i] = want[i] == own ? NULL : want[i];
         d->wants_moves = d->wants_moves || d->in_want[i] != NULL;
     }
-    if (call->op->infer == NULL && call->op->shard == NULL) DT_TRY(check_cuts(call, want));
+    DT_CHECK((call->op->flags & DT_OP_INPLACE_LAST) == 0 || d->in_want[call->n - 1] == NULL,
+             DT_ERR_LAYOUT,
+             "%s \"%s\": operand %d is written in place and must lie as the others are cut; "
+             "redistribute it first",
+             call->op->name, call->op->axes, call->n - 1);
+    DT_TRY(check_cuts(call, want));
     DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->out_axes, call->out_place,
                              order, &d->out_layout));
     return DT_OK;

@@ -96,7 +96,9 @@ dt_tensor *dt_heads(dt_tape *t, dt_tensor *x, int64_t head_dim)
 
 dt_tensor *dt_unheads(dt_tape *t, dt_tensor *x)
 {
-    return unary(t, &dti_op_unheads, NULL, x);
+    const dti_heads_attr attr = { x != NULL && x->n_axes == 4 ? x->shape[3] : 0 };
+
+    return unary(t, &dti_op_unheads, &attr, x);
 }
 
 dt_tensor *dt_kv_write(dt_tape *t, dt_tensor *k, dt_tensor *positions, dt_tensor *cache)

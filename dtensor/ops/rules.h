@@ -60,8 +60,9 @@ typedef struct dti_op_call {
 /* Shapes by letters. */
 dt_status dti_infer_letters(dti_op_call *call) DT_MUST_USE;
 
-/* Placements by letters. */
+/* Placements by letters: on every mesh dim, and on one that has more than one rank. */
 dt_status dti_shard_letters(dti_op_call *call) DT_MUST_USE;
+dt_status dti_shard_letters_dim(dti_op_call *call, int m) DT_MUST_USE;
 
 /* For rules: operands do not fit on mesh dim m. With may_move all operands become Replicate there
  * and DT_OK comes back; otherwise DT_ERR_LAYOUT with the operator's name and letters before the

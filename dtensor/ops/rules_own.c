@@ -44,6 +44,10 @@ dt_status dti_heads_shard(dti_op_call *call)
 dt_status dti_unheads_infer(dti_op_call *call)
 {
     DT_TRY(dti_infer_letters(call));
+    DT_CHECK(call->in[0]->shape[3] == ((const dti_heads_attr *)call->attr)->head_dim, DT_ERR_SHAPE,
+             "unheads: heads of %lld columns, attributes say %lld",
+             (long long)call->in[0]->shape[3],
+             (long long)((const dti_heads_attr *)call->attr)->head_dim);
     call->out_shape[2] = call->in[0]->shape[2] * call->in[0]->shape[3];
     return DT_OK;
 }
@@ -57,7 +61,7 @@ dt_status dti_unheads_shard(dti_op_call *call)
         if (x->dim_size[m] > 1 && call->in_place[0][m].kind == DT_PLACE_SHARD &&
             call->in_place[0][m].axis == 2) {
             call->out_place[m] = call->in_place[0][m];
-            call->out_place[m].unit *= call->in[0]->shape[3];
+            call->out_place[m].unit *= ((const dti_heads_attr *)call->attr)->head_dim;
         }
     return DT_OK;
 }
@@ -111,28 +115,39 @@ dt_status dti_slice_shard(dti_op_call *call)
     return DT_OK;
 }
 
-/* Does every coordinate of mesh dim m hold the kv heads that its query heads read? */
-static bool heads_meet(const dti_attention_attr *attr, const dt_placement *q, const dt_placement *k,
-                       int p)
+/* Does the rank at `coord` hold the kv heads that its query heads read? */
+static bool heads_meet(const dti_op_call *call, const int *coord)
 {
+    const dti_attention_attr *attr = call->attr;
     const int64_t group = attr->n_heads / attr->n_kv_heads;
+    int64_t q0, q1, k0, k1;
 
-    for (int coord = 0; coord < p; coord++) {
-        int64_t q0 = 0, q1 = attr->n_heads, k0 = 0, k1 = attr->n_kv_heads;
-        if (q->kind == DT_PLACE_SHARD) dti_shard_range(q, attr->n_heads, p, coord, &q0, &q1);
-        if (k->kind == DT_PLACE_SHARD) dti_shard_range(k, attr->n_kv_heads, p, coord, &k0, &k1);
-        if (q0 < q1 && (q0 / group < k0 || (q1 - 1) / group >= k1)) return false;
-    }
-    return true;
+    dti_layout_axis_range(call->in[0]->layout, 2, attr->n_heads, coord, &q0, &q1);
+    dti_layout_axis_range(call->in[1]->layout, 2, attr->n_kv_heads, coord, &k0, &k1);
+    return q0 == q1 || (q0 / group >= k0 && (q1 - 1) / group < k1);
 }
 
-static dt_status attention_dim(dti_op_call *call, int m, int p)
+/* The same for all ranks, whatever number of mesh dims cuts the heads. */
+static bool all_heads_meet(const dti_op_call *call)
 {
-    enum { Q, K, V, POSITIONS };
-    const dti_attention_attr *attr = call->attr;
+    const dt_layout *grid = call->in[0]->layout;
+    int coord[DT_MAX_DIMS] = { 0 };
+
+    for (;;) {
+        int m = grid->n_dims - 1;
+        if (!heads_meet(call, coord)) return false;
+        while (m >= 0 && ++coord[m] == grid->dim_size[m]) coord[m--] = 0;
+        if (m < 0) return true;
+    }
+}
+
+enum { Q, K, V, POSITIONS };
+
+static dt_status attention_dim(dti_op_call *call, int m)
+{
     dt_placement(*in)[DT_MAX_DIMS] = call->in_place;
-    char q[48], k[48];
     int batch_cuts = 0;
+    char q[48], k[48];
 
     for (int i = 0; i < call->n; i++) {
         const dt_placement *x = &in[i][m];
@@ -143,42 +158,55 @@ static dt_status attention_dim(dti_op_call *call, int m, int p)
             return dti_op_clash(call, m, "operand %d is %s but only batch and heads may be cut", i,
                                 dti_place_text(x, q));
     }
-    if (batch_cuts > 0) return dti_shard_letters(call); /* all cut alike, or a clash */
+    if (batch_cuts > 0) return dti_shard_letters_dim(call, m); /* all cut alike, or a clash */
     if (in[K][m].kind != in[V][m].kind ||
         (in[K][m].kind == DT_PLACE_SHARD &&
          (in[K][m].unit != in[V][m].unit || in[K][m].replicas != in[V][m].replicas)))
         return dti_op_clash(call, m, "keys are %s and values are %s", dti_place_text(&in[K][m], q),
                             dti_place_text(&in[V][m], k));
-    if (!heads_meet(attr, &in[Q][m], &in[K][m], p))
-        return dti_op_clash(
-            call, m,
-            "query heads are %s and kv heads %s (%lld and %lld heads over %d ranks): a "
-            "rank would miss the kv heads its query heads read",
-            dti_place_text(&in[Q][m], q), dti_place_text(&in[K][m], k), (long long)attr->n_heads,
-            (long long)attr->n_kv_heads, p);
     call->out_place[m] = in[Q][m];
+    return DT_OK;
+}
+
+/* On every mesh dim that cuts heads: a rank would miss kv heads that its query heads read. */
+static dt_status heads_clash(dti_op_call *call)
+{
+    const dti_attention_attr *attr = call->attr;
+    const dt_layout *grid = call->in[0]->layout;
+    char q[48], k[48];
+
+    for (int m = 0; m < grid->n_dims; m++) {
+        const dt_placement *x = &call->in_place[Q][m], *y = &call->in_place[K][m];
+        const bool cuts = (x->kind == DT_PLACE_SHARD && x->axis == 2) ||
+                          (y->kind == DT_PLACE_SHARD && y->axis == 2);
+        if (grid->dim_size[m] == 1 || !cuts) continue;
+        DT_TRY(dti_op_clash(call, m,
+                            "query heads are %s and kv heads %s (%lld and %lld heads over %d "
+                            "ranks): a rank would miss the kv heads its query heads read",
+                            dti_place_text(x, q), dti_place_text(y, k), (long long)attr->n_heads,
+                            (long long)attr->n_kv_heads, grid->dim_size[m]));
+    }
     return DT_OK;
 }
 
 dt_status dti_attention_shard(dti_op_call *call)
 {
-    const dti_attention_attr *attr = call->attr;
     const dt_layout *grid = call->in[0]->layout;
 
-    DT_CHECK(attr->n_kv_heads > 0 && attr->n_heads % attr->n_kv_heads == 0, DT_ERR_ARG,
-             "attention: %lld heads cannot share %lld kv heads", (long long)attr->n_heads,
-             (long long)attr->n_kv_heads);
     for (int m = 0; m < grid->n_dims; m++) {
         call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] > 1) DT_TRY(attention_dim(call, m, grid->dim_size[m]));
+        if (grid->dim_size[m] > 1) DT_TRY(attention_dim(call, m));
     }
-    return DT_OK;
+    return all_heads_meet(call) ? DT_OK : heads_clash(call);
 }
 
 dt_status dti_attention_infer(dti_op_call *call)
 {
     const dti_attention_attr *attr = call->attr;
 
+    DT_CHECK(attr->n_kv_heads > 0 && attr->n_heads % attr->n_kv_heads == 0, DT_ERR_ARG,
+             "attention: %lld heads cannot share %lld kv heads", (long long)attr->n_heads,
+             (long long)attr->n_kv_heads);
     DT_TRY(dti_infer_letters(call));
     DT_CHECK(call->in[0]->shape[2] == attr->n_heads && call->in[1]->shape[2] == attr->n_kv_heads,
              DT_ERR_SHAPE,

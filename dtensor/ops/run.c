@@ -104,6 +104,7 @@ static dt_status move_operands(dt_tape *t, const dti_decision *d, int n, dt_tens
                     d->key.op->name, d->key.op->axes, i);
         DT_TRY(dti_redistribute(in[i], d->in_want[i], moved, &y));
         in[i] = dti_tape_push(t, y);
+        if (in[i] == NULL) return t->status;
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             t->comm[k].calls += moved[k].calls;
             t->comm[k].bytes += moved[k].bytes;

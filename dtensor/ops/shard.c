@@ -120,7 +120,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     return DT_OK;
 }
 
-static dt_status shard_dim(dti_op_call *call, int m)
+dt_status dti_shard_letters_dim(dti_op_call *call, int m)
 {
     int n_partial = 0, first_partial = -1, first_cut = -1;
 
@@ -145,7 +145,7 @@ dt_status dti_shard_letters(dti_op_call *call)
 
     for (int m = 0; m < grid->n_dims; m++) {
         call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] > 1) DT_TRY(shard_dim(call, m));
+        if (grid->dim_size[m] > 1) DT_TRY(dti_shard_letters_dim(call, m));
     }
     return DT_OK;
 }

@@ -52,7 +52,7 @@ ROW(rope_table,  "bt, [r] -> bt[q]",           "if>a",   INFER(rope_table), AXES
 ROW(rope,        "bth[e], bt[r] -> bth[e]",    "FF>F",   INFER(rope),       AXES,             rope,       0,        0)
 /* attention */
 ROW(heads,       "bth -> bth[e]",              "F>F",    INFER(heads),      SHARD(heads),     none,       VIEW,     ATTR(heads))
-ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,     0)
+ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,     ATTR(heads))
 ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
                                                "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE, 0)
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",

@@ -108,7 +108,8 @@ DT_API dt_tensor *dt_rms_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, float e
 /* x [..., d] F, w [d], b [d] F; one rounding at the end */
 DT_API dt_tensor *dt_layer_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *b, float eps);
 
-/* ids [...] i32, table [v, d] F -> [..., d] F. A cut of v leaves Partial(sum) of one exact term. */
+/* ids [...] i32, table [v, d] F -> [..., d] F. A cut of v leaves Partial(sum) of one exact term. An
+ * id that no row has gives zeros. */
 DT_API dt_tensor *dt_embedding(dt_tape *tape, dt_tensor *ids, dt_tensor *table);
 
 /* positions [b, t] i32, inv_freq [r] f32 -> [b, t, 2 r] dtype: cos | sin, times factor */

@@ -41,7 +41,7 @@ static const row_case cases[] = {
       .attr = { 0x3f80000000000000u | DT_F32 }, .modulo = 9, .accepted = 3 },
     { .op = &dti_op_rope,        .shape = { { 2, 3, 4, 8 }, { 2, 3, 8 } },             .accepted = 7 },
     { .op = &dti_op_heads,       .shape = { { 2, 3, 8 } }, .attr = { 2 },              .accepted = 3 },
-    { .op = &dti_op_unheads,     .shape = { { 2, 3, 4, 2 } },                          .accepted = 4 },
+    { .op = &dti_op_unheads,     .shape = { { 2, 3, 4, 2 } }, .attr = { 2 },           .accepted = 4 },
     { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } },
       .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 2 },           .accepted = 4 },

@@ -52,6 +52,7 @@ dt_status dti_attention_cpu(const dt_kargs *args)
 
     DT_TRY(dti_cpu_rows(args->cpu, "attention", q, &a.rows));
     if (dti_local_count(q) == 0) return DT_OK;
+    DT_TRY(dti_check_positions("attention", &args->in[3], a.n_rows));
     a.first_kv = a.q_offset / a.group - a.k_offset;
     a.n_used = (a.q_offset + a.n_heads - 1) / a.group - a.k_offset - a.first_kv + 1;
     DT_CHECK(a.first_kv >= 0 && a.first_kv + a.n_used <= a.n_kv, DT_ERR_LAYOUT,

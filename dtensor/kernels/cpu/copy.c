@@ -46,6 +46,18 @@ dt_status dti_embedding_cpu(const dt_kargs *a)
     return DT_OK;
 }
 
+dt_status dti_check_positions(const char *op, const dt_local *positions, int64_t n_rows)
+{
+    const int32_t *p = positions->data;
+    const int64_t n = dti_local_count(positions);
+
+    for (int64_t i = 0; i < n; i++)
+        DT_CHECK(p[i] >= 0 && p[i] < n_rows, DT_ERR_ARG,
+                 "%s: position %d at place %lld; the cache has rows 0 to %lld", op, p[i],
+                 (long long)i, (long long)n_rows - 1);
+    return DT_OK;
+}
+
 /* k [B, T, K, e], positions [B, T] i32, cache [B, S, K, e]: cache[b, positions[b, t]] = k[b, t]. */
 dt_status dti_kv_write_cpu(const dt_kargs *a)
 {
@@ -54,6 +66,7 @@ dt_status dti_kv_write_cpu(const dt_kargs *a)
     const int64_t row_bytes = k->shape[2] * k->shape[3] * (int64_t)dt_dtype_size(k->dtype);
     const int64_t n_tokens = k->shape[1], n_rows = cache->shape[1];
 
+    DT_TRY(dti_check_positions("kv_write", &a->in[1], n_rows));
     if (row_bytes == 0) return DT_OK;
     for (int64_t b = 0; b < k->shape[0]; b++)
         for (int64_t t = 0; t < n_tokens; t++) {

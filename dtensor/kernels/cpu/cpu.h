@@ -70,7 +70,8 @@ dt_status dti_rope_table_cpu(const dt_kargs *a);
 dt_status dti_rope_cpu(const dt_kargs *a);
 
 /* k [B, T, K, e] F, positions [B, T] i32, cache [B, S, K, e] F -> out[0] is the cache itself (same
- * data): row positions[b, t] of batch b becomes k[b, t]. 0 <= position < S was checked. */
+ * data): row positions[b, t] of batch b becomes k[b, t]. A position outside 0..S-1 is DT_ERR_ARG.
+ */
 dt_status dti_kv_write_cpu(const dt_kargs *a);
 
 /* q [B, T, H, e], K cache [B, S, Kv, e], V cache [B, S, Kv, e], positions [B, T] i32 -> [B, T, H,
