@@ -20,8 +20,9 @@ dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dty
 /* Takes over a reference of `x`; NULL after an error. */
 dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 
-/* Latches the thread's error record, with the scopes' names before the message. Errors that this
- * rank alone can have (memory, files, device, internal) free the other ranks. Returns NULL. */
+/* Latches the thread's error record, with the innermost scope's name before the message. Errors
+ * that this rank alone can have (memory, files, device, internal) free the other ranks. Returns
+ * NULL. */
 dt_tensor *dti_tape_latch(dt_tape *tape, dt_status status);
 
 #endif

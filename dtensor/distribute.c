@@ -97,6 +97,8 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     return DT_OK;
 
 fail:
+    /* The root alone finds that it has nothing to send, and the others wait for it. */
+    if (root >= 0) dti_runtime_abort(dt_mesh_runtime(mesh));
     dt_tensor_release(&x);
     return st;
 }

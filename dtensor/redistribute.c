@@ -218,7 +218,7 @@ dt_status dt_redistribute(dt_tensor *x, const dt_placement *want, dt_tensor **y)
     *y = NULL;
     DT_CHECK(x != NULL && want != NULL, DT_ERR_ARG, "x or want is NULL");
     DT_TRY(dti_tensor_layout(x, want, &layout));
-    DT_TRY(dti_redistribute(x, layout, NULL, y));
+    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), dti_redistribute(x, layout, NULL, y)));
     return DT_OK;
 }
 

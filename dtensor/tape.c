@@ -65,19 +65,11 @@ dt_status dt_tape_status(dt_tape *t)
 
 dt_tensor *dti_tape_latch(dt_tape *t, dt_status status)
 {
-    char path[256] = "";
-    size_t used = 0;
-
     if (t->status != DT_OK) return NULL;
-    for (int i = 1; i < t->n_scopes && used < sizeof path; i++)
-        used += (size_t)snprintf(path + used, sizeof path - used, i > 1 ? ".%s" : "%s",
-                                 t->scopes[i].name);
-    if (used > 0) dti_error_prefix("%s", path);
+    if (t->n_scopes > 1) dti_error_prefix("%s", t->scopes[t->n_scopes - 1].name);
     t->status = status;
     t->error = *dt_last_error();
-    if (status == DT_ERR_MEMORY || status == DT_ERR_IO || status == DT_ERR_DEVICE ||
-        status == DT_ERR_INTERNAL)
-        dti_runtime_abort(t->rt);
+    (void)dti_runtime_alone(t->rt, status);
     return NULL;
 }
 

@@ -155,3 +155,10 @@ void dti_runtime_abort(dt_runtime *rt)
 
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
 }
+
+dt_status dti_runtime_alone(dt_runtime *rt, dt_status st)
+{
+    if (st == DT_ERR_MEMORY || st == DT_ERR_IO || st == DT_ERR_DEVICE || st == DT_ERR_INTERNAL)
+        dti_runtime_abort(rt);
+    return st;
+}

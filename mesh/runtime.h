@@ -36,6 +36,10 @@ void dti_runtime_count(dt_runtime *rt, int64_t change);
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) DT_PRINTF(3, 4);
 
+/* Hands `st` back. An error that this rank alone can have (memory, files, device, internal) frees
+ * the other ranks first: they would wait for it at their next collective. */
+dt_status dti_runtime_alone(dt_runtime *rt, dt_status st);
+
 /* Tells the other ranks that this one cannot go on. Uses the current error record as the reason. */
 void dti_runtime_abort(dt_runtime *rt);
 

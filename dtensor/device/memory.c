@@ -62,7 +62,7 @@ void dti_memory_destroy(dti_memory **memory)
 }
 
 /* A block of the class or an empty header, whichever is at hand; NULL if neither. */
-static dti_storage *take(dti_memory *m, int size_class, size_t bytes)
+static dti_storage *take(dti_memory *m, int size_class)
 {
     dti_storage **list = &m->free_headers;
     dti_storage *s;
@@ -70,8 +70,6 @@ static dti_storage *take(dti_memory *m, int size_class, size_t bytes)
     if (size_class >= 0 && m->free_blocks[size_class] != NULL) list = &m->free_blocks[size_class];
     s = *list;
     if (s != NULL) *list = s->next;
-    m->used += bytes;
-    if (m->used > m->peak) m->peak = m->used;
     return s;
 }
 
@@ -84,8 +82,10 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     *out = NULL;
     DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
     bytes = pool ? class_bytes(size_class) : bytes;
-    s = take(m, size_class, bytes);
+    s = take(m, size_class);
     if (s == NULL) DT_TRY_TO(fail, st, dti_new(sizeof *s, &s));
+    m->used += bytes;
+    if (m->used > m->peak) m->peak = m->used;
     s->memory = m;
     s->size_class = size_class;
     s->bytes = bytes;

@@ -219,6 +219,22 @@ DT_TEST(redistribute, a_whole_tensor_is_distributed_from_any_root)
     dt_test_on_ranks("dp=1,tp=3", distributes, NULL);
 }
 
+static dt_status root_has_nothing(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement rows = DT_SHARD(0);
+    const int64_t shape[] = { 4, 4 };
+    dt_tensor *x = NULL;
+
+    (void)arg;
+    DT_TRY(dt_distribute(mesh, &rows, DT_F32, 2, shape, (dt_source){ NULL, 1 }, &x));
+    return DT_OK;
+}
+
+DT_TEST(redistribute, a_root_without_data_frees_the_others_at_once)
+{
+    dt_test_on_ranks_fail("tp=3", root_has_nothing, NULL, DT_ERR_ARG, "full is NULL");
+}
+
 typedef struct counted {
     dt_placement from, to;
     dt_comm_kind kind;
