@@ -46,6 +46,7 @@ static dt_status partition(dt_layer *layer, int param)
     const dt_param_info info = dt_layer_param_info(layer, param);
     dt_mesh *mesh = layer->list->mesh;
     const int dim = layer->list->dim;
+    dt_status st;
 
     if (dim >= 0) {
         DT_TRY(dti_style_partition(layer->style, &info, dt_mesh_dim_size(mesh, dim), &place[dim]));
@@ -53,12 +54,23 @@ static dt_status partition(dt_layer *layer, int param)
                  "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate",
                  layer->style->name, layer->name, info.name);
     }
-    if (dt_layout_get(mesh, info.n_axes, place, NULL, &layer->layout[param]) != DT_OK) {
+    st = dt_layout_get(mesh, info.n_axes, place, NULL, &layer->layout[param]);
+    if (st != DT_OK) {
         dti_error_prefix("style \"%s\" on %s.%s (%d axes)", layer->style->name, layer->name,
                          info.name, info.n_axes);
-        return dti_error_frame(dt_last_error()->code, __func__, __FILE__, __LINE__);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     return DT_OK;
+}
+
+/* A user's function may fail without writing a record. */
+static dt_status refusal(dt_status st, const dt_style *style, const dt_layer *layer)
+{
+    if (st == DT_OK) return DT_OK;
+    if (dt_last_error()->code == DT_OK)
+        DT_FAIL(st, "style \"%s\" refuses %s", style->name, layer->name);
+    dti_error_prefix("style \"%s\" refuses %s", style->name, layer->name);
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
 static dt_status lay_out(dt_layer *layer)
@@ -67,9 +79,9 @@ static dt_status lay_out(dt_layer *layer)
     const int dim = layer->list->dim;
     const int parts = dim < 0 ? 1 : dt_mesh_dim_size(layer->list->mesh, dim);
 
-    if (style->validate != NULL && style->validate(style, layer, parts) != DT_OK) {
-        dti_error_prefix("style \"%s\" refuses %s", style->name, layer->name);
-        return dti_error_frame(dt_last_error()->code, __func__, __FILE__, __LINE__);
+    if (style->validate != NULL) {
+        dti_error_clear();
+        DT_TRY(refusal(style->validate(style, layer, parts), style, layer));
     }
     for (int p = 0; p < layer->n_params; p++) DT_TRY(partition(layer, p));
     if (layer->tied_to != NULL)
@@ -83,20 +95,43 @@ static dt_status lay_out(dt_layer *layer)
     return DT_OK;
 }
 
-/* The style that lays a tied partner as its other half lies: vocabulary cut with vocabulary cut. */
-static const char *partner_style(const dt_layer *layer, const dt_style *partner)
-{
-    if (partner->cut == DT_CUT_NONE) return "replicate";
-    return layer->kind == DT_LAYER_EMBEDDING ? "embedding_rowwise" : "colwise";
-}
-
 static dt_status set_style(dt_layer *layer, const char *name)
 {
-    if (dt_style_find(dt_mesh_runtime(layer->list->mesh), name, &layer->style) == DT_OK)
-        return DT_OK;
-    dti_error_prefix("plan for %s", layer->name);
-    return dti_error_frame(dt_last_error()->code, __func__, __FILE__, __LINE__);
+    const dt_status st = dt_style_find(dt_mesh_runtime(layer->list->mesh), name, &layer->style);
+
+    if (st != DT_OK) dti_error_prefix("plan for %s", layer->name);
+    DT_TRY(st);
+    return DT_OK;
 }
+
+/* The style that lays a tied layer as its partner's style lays the shared weight. */
+static dt_status follow(dt_layer *layer, const dt_layer *partner)
+{
+    const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
+    const int dim = layer->list->dim;
+    const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
+    dt_placement place = DT_REPLICATE;
+
+    if (dim >= 0)
+        DT_TRY(dti_style_partition(partner->style, &weight,
+                                   dt_mesh_dim_size(layer->list->mesh, dim), &place));
+    if (place.kind != DT_PLACE_SHARD) return set_style(layer, "replicate");
+    if (place.axis == 0) return set_style(layer, embeds ? "embedding_rowwise" : "colwise");
+    return set_style(layer, embeds ? "colwise" : "rowwise");
+}
+
+/* An open-addressing table of twice as many places as layers. */
+static dt_status make_index(dt_layers *list, int n)
+{
+    uint32_t places = 16;
+
+    while (places < 2 * (uint32_t)n) places *= 2;
+    DT_TRY(dti_alloc_array(places, sizeof *list->index, (void **)&list->index));
+    list->index_mask = places - 1;
+    return DT_OK;
+}
+
+static int *index_place(const dt_layers *list, const char *name);
 
 static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spec *spec)
 {
@@ -119,7 +154,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     layer->heads = spec->heads;
     layer->eps = spec->eps;
     layer->n_params = n_params_of(spec);
-    list->n++;
+    *index_place(list, layer->name) = ++list->n;
     return DT_OK;
 }
 
@@ -138,9 +173,9 @@ static dt_status choose_styles(dt_layers *list, const dt_layer_spec *specs, cons
         dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
         if (partner == NULL) continue;
         if (layer->style != NULL && partner->style == NULL)
-            DT_TRY(set_style(partner, partner_style(partner, layer->style)));
+            DT_TRY(follow(partner, layer));
         else if (layer->style == NULL && partner->style != NULL)
-            DT_TRY(set_style(layer, partner_style(layer, partner->style)));
+            DT_TRY(follow(layer, partner));
     }
     for (int i = 0; i < list->n; i++)
         if (list->layers[i].style == NULL)
@@ -181,6 +216,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     list->dim = dt_mesh_find_dim(mesh, dim);
     dti_runtime_count(dt_mesh_runtime(mesh), 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
+    DT_TRY_TO(fail, st, make_index(list, n_specs));
     DT_TRY_TO(fail, st, dti_alloc_array(plan ? (size_t)plan->n_rules : 0, 1, (void **)&used));
     for (int i = 0; i < n_specs; i++)
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));
@@ -207,6 +243,7 @@ void dt_layers_release(dt_layers **layers)
         for (int p = 0; p < DT_LAYER_MAX_PARAMS; p++) dt_tensor_release(&list->layers[i].param[p]);
         dti_free(list->layers[i].name);
     }
+    dti_free(list->index);
     dti_free(list->layers);
     dti_runtime_count(dt_mesh_runtime(list->mesh), -1);
     dt_mesh_release(&list->mesh);
@@ -223,9 +260,27 @@ dt_layer *dt_layers_at(dt_layers *list, int i)
     return i >= 0 && i < list->n ? &list->layers[i] : NULL;
 }
 
+static uint32_t hash_of(const char *name)
+{
+    uint32_t h = 2166136261u; /* FNV-1a */
+
+    for (; *name != '\0'; name++) h = (h ^ (unsigned char)*name) * 16777619u;
+    return h;
+}
+
+/* Where `name` is in the index, or the empty place where it belongs. */
+static int *index_place(const dt_layers *list, const char *name)
+{
+    uint32_t i = hash_of(name) & list->index_mask;
+
+    while (list->index[i] > 0 && strcmp(list->layers[list->index[i] - 1].name, name) != 0)
+        i = (i + 1) & list->index_mask;
+    return &list->index[i];
+}
+
 dt_layer *dt_layers_find(dt_layers *list, const char *name)
 {
-    for (int i = 0; i < list->n; i++)
-        if (strcmp(list->layers[i].name, name) == 0) return &list->layers[i];
-    return NULL;
+    const int found = *index_place(list, name);
+
+    return found > 0 ? &list->layers[found - 1] : NULL;
 }

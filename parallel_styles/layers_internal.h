@@ -28,6 +28,8 @@ struct dt_layers {
     int dim; /* mesh dim that styles speak of, -1 if the mesh has none of that name */
     int n;
     dt_layer *layers;
+    int *index;          /* hash of a name -> 1 + its layer, 0: empty */
+    uint32_t index_mask; /* places - 1 */
 };
 
 /* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */

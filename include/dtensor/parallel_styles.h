@@ -83,10 +83,13 @@ typedef enum dt_pass {
 typedef struct dt_style dt_style;
 
 /* One recipe. A NULL function means: what the data fields say. A user's style fills what it needs:
- *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks. Called before
- * any byte is read and for any mesh size; touches no bytes. prepare_input    lays out the layer's
- * input on mesh dim `dim`; returns a tensor of the tape prepare_output   the same for its output
- *   validate         refuses a layer it does not fit, with a reason (dt_fail in the record) */
+ *
+ *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks; called before
+ *                    any byte is read and for any mesh size, touches no bytes
+ *   prepare_input    lays out the layer's input on mesh dim `dim`, returns a tensor of the tape
+ *   prepare_output   the same for its output
+ *   validate         refuses a layer it does not fit, with a reason (dt_fail() in the record)
+ */
 struct dt_style {
     size_t size; /* sizeof(dt_style) */
     const char *name;
@@ -170,7 +173,6 @@ DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
                                               const dt_plan *plan, dt_layers **out);
 DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accepts NULL */
 
-/* Not collective, no errors. */
 /* Queries. Not collective, no errors. */
 DT_API int dt_layers_count(const dt_layers *layers);
 DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */

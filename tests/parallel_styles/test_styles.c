@@ -192,6 +192,12 @@ static dt_status refuses(const dt_style *s, const dt_layer *layer, int n_parts)
     return dt_fail(DT_ERR_LAYOUT, "%d ranks are too many", n_parts);
 }
 
+static dt_status silent(const dt_style *s, const dt_layer *layer, int n_parts)
+{
+    (void)s, (void)layer, (void)n_parts;
+    return DT_ERR_LAYOUT; /* without a record */
+}
+
 static dt_status registry(dt_mesh *mesh, const void *arg)
 {
     dt_style style = { .size = sizeof(dt_style), .partition_param = partial_param };
@@ -223,6 +229,11 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     spec.style = "never";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
                      "\"never\" refuses a.b: 2 ranks are too many");
+    style.validate = silent;
+    DT_TRY(dt_style_register(rt, "silent", &style));
+    spec.style = "silent";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "\"silent\" refuses a.b");
     DT_EXPECT(layers == NULL, "nothing is left behind");
     return DT_OK;
 }
