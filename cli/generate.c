@@ -108,7 +108,11 @@ static bool on_token(void *arg, int64_t n, int32_t id)
 
     if (!l->speaks) return true;
     l->g->end_ns = dti_now_ns();
-    if (n == 0) l->g->first_ns = l->g->end_ns;
+    if (n == 0) { /* not before: a model that cannot run prints nothing */
+        l->g->first_ns = l->g->end_ns;
+        l->st = put_prompt(l->g);
+        if (l->st != DT_OK) return false;
+    }
     l->st = put_token(l->g, id, true);
     return l->st == DT_OK;
 }
@@ -129,16 +133,14 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
     int64_t n = 0;
 
     DT_TRY(dt_state_create(model, 1, g->prompt->n + g->max_new, &state));
-    if (speaks) {
-        DT_TRY_TO(done, st, put_prompt(g));
-        g->begin_ns = dti_now_ns();
-    }
+    if (speaks) g->begin_ns = dti_now_ns();
     DT_TRY_TO(done, st,
               dt_generate(model, state, g->prompt->ids, g->prompt->n, &options,
                           speaks ? g->tokens : NULL, &n));
     DT_TRY_TO(done, st, l.st);
     if (speaks) {
         g->n_tokens = n;
+        if (n == 0) DT_TRY_TO(done, st, put_prompt(g));
         DT_TRY_TO(done, st, put_end(g));
     }
 done:

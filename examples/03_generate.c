@@ -19,8 +19,11 @@ static bool print_token(void *arg, int64_t n, int32_t id)
     size_t bytes;
 
     (void)n;
-    if (arg != NULL && dt_tokenizer_stream_push(arg, id, &text, &bytes) == DT_OK)
+    if (arg == NULL) return true;
+    if (dt_tokenizer_stream_push(arg, id, &text, &bytes) == DT_OK) {
         fwrite(text, 1, bytes, stdout);
+        fflush(stdout);
+    }
     return true;
 }
 
@@ -50,6 +53,8 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     dt_tokenizer_stream *stream = NULL;
     dt_model *model = NULL;
     dt_mesh *mesh = NULL;
+    const char *rest;
+    size_t bytes;
     dt_status st;
 
     st = dt_mesh_create(rt, "tp=2", &mesh);
@@ -59,7 +64,10 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
         printf("%s", j->prompt);
     }
     if (st == DT_OK) st = generate(model, j, stream);
-    if (st == DT_OK && dt_runtime_rank(rt) == 0) printf("\n");
+    if (st == DT_OK && stream != NULL) {
+        st = dt_tokenizer_stream_flush(stream, &rest, &bytes);
+        if (st == DT_OK) printf("%.*s\n", (int)bytes, rest);
+    }
     dt_tokenizer_stream_release(&stream);
     dt_model_release(&model);
     dt_mesh_release(&mesh);

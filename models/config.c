@@ -70,13 +70,10 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
         head_dim = info->hidden_size / info->n_heads;
     }
     info->head_dim = head_dim;
-    if (head_dim % 2 != 0 || info->n_heads * head_dim > max) {
+    if (info->n_heads * head_dim > max) {
         const dti_json v = dti_json_get(config, "head_dim");
-        return dti_json_refuse(&v, DT_ERR_FORMAT,
-                               "even (it is %lld), and not larger than %lld for %lld "
-                               "heads",
-                               (long long)head_dim, (long long)(max / info->n_heads),
-                               (long long)info->n_heads);
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "at most %lld for %lld heads",
+                               (long long)(max / info->n_heads), (long long)info->n_heads);
     }
     return DT_OK;
 }

@@ -116,8 +116,8 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const 
 
     for (int a = 0; a < p->n_axes && fits; a++) fits = e->shape[a] == p->axis[a].extent;
     if (fits) {
-        DT_CHECK(e->supported && dt_dtype_is_float(e->dtype), DT_ERR_UNSUPPORTED,
-                 "%s: tensor %s is %s: weights must be F32, BF16 or F16",
+        DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64,
+                 DT_ERR_UNSUPPORTED, "%s: tensor %s is %s: weights must be F32, BF16 or F16",
                  dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name);
         return DT_OK;
     }

@@ -16,7 +16,7 @@ static dt_status next_token(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     id = dt_argmax_key(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST));
     if (id != NULL) id = dt_argmax_id(t, dt_move(t, id, whole));
     DT_TRY(dt_tape_status(t));
-    *out = dt_mesh_is_member(m->mesh) ? *(const int32_t *)dt_tensor_local(id)->data : 0;
+    *out = *(const int32_t *)dt_tensor_local(id)->data;
     return DT_OK;
 }
 
@@ -50,7 +50,7 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
 {
     const dt_generate_options defaults = DT_GENERATE_OPTIONS_INIT;
     const dt_generate_options *o = options != NULL ? options : &defaults;
-    int64_t n = 0;
+    int64_t n = 0, room;
     dt_status st;
     dt_tape *t;
 
@@ -65,11 +65,11 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
              "the prompt is empty: generation needs at least one token to start from");
     DT_CHECK(o->max_new_tokens >= 0, DT_ERR_ARG, "max_new_tokens is %lld",
              (long long)o->max_new_tokens);
-    DT_CHECK(o->max_new_tokens <= 1 ||
-                 n_prompt + o->max_new_tokens - 1 <= state->capacity - state->length,
-             DT_ERR_ARG, "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
-             (long long)n_prompt, (long long)o->max_new_tokens,
-             (long long)(state->capacity - state->length));
+    room = state->capacity - state->length;
+    DT_CHECK(n_prompt <= room && o->max_new_tokens - 1 <= room - n_prompt, DT_ERR_ARG,
+             "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
+             (long long)n_prompt, (long long)o->max_new_tokens, (long long)room);
+    if (!dt_mesh_is_member(model->mesh)) return DT_OK; /* outsiders have nothing to say */
     DT_TRY(dt_tape_create(dt_mesh_runtime(model->mesh), &t));
     st = generate(t, state, prompt, n_prompt, o, out, &n);
     dt_tape_release(&t);

@@ -2,11 +2,13 @@
  *
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
  * own slice of every parameter straight into place. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/input.h"
 #include "models/model.h"
 
 typedef struct loader {
@@ -16,6 +18,9 @@ typedef struct loader {
     dti_st_stage stage;
     int64_t done;
     int64_t total;
+    const dti_st_entry **used; /* tensors that parameters were read from */
+    size_t n_used;
+    size_t used_capacity;
 } loader;
 
 static dt_status load_param(loader *l, dt_layer *layer, int param)
@@ -43,6 +48,9 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
                                 &l->stage, local->data));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     l->model->local_bytes += n * (int64_t)dt_dtype_size(l->model->info.dtype);
+    DT_TRY_TO(done, st,
+              dti_grow((void **)&l->used, &l->used_capacity, l->n_used + 1, sizeof *l->used));
+    l->used[l->n_used++] = e;
     l->done += e->end - e->begin;
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);
@@ -71,42 +79,43 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-static bool is_used(const loader *l, const char *name)
+static int by_address(const void *a, const void *b)
 {
-    const dti_arch *arch = l->model->arch;
+    const uintptr_t x = (uintptr_t) * (const dti_st_entry *const *)a;
+    const uintptr_t y = (uintptr_t) * (const dti_st_entry *const *)b;
 
-    for (const char *const *end = arch->ignored; end != NULL && *end != NULL; end++)
-        if (ends_with(name, *end)) return true;
-    if (l->model->info.tied && strcmp(name, "lm_head.weight") == 0) return true;
-    for (int i = 0; i < dt_layers_count(l->model->layers); i++) {
-        const dt_layer *layer = dt_layers_at(l->model->layers, i);
-        for (int p = 0; p < dt_layer_n_params(layer); p++) {
-            const dt_param_info info = dt_layer_param_info(layer, p);
-            const dti_st_entry *e = dti_find_param(l->ckpt, arch, info.layer, info.name);
-            if (e != NULL && strcmp(e->name, name) == 0) return true;
-        }
-    }
-    return false;
+    return (x > y) - (x < y);
+}
+
+static bool is_used(const loader *l, const dti_st_entry *e)
+{
+    for (const char *const *end = l->model->arch->ignored; end != NULL && *end != NULL; end++)
+        if (ends_with(e->name, *end)) return true;
+    if (l->model->info.tied && strcmp(e->name, "lm_head.weight") == 0) return true;
+    return l->n_used > 0 && bsearch(&e, l->used, l->n_used, sizeof *l->used, by_address) != NULL;
 }
 
 /* Tensors that no layer asks for hint at a config.json that does not belong to the weights. */
-static void warn_unused(const loader *l)
+static void warn_unused(loader *l)
 {
     dt_runtime *rt = dt_mesh_runtime(l->model->mesh);
+    char text[128];
     const char *first = NULL;
     int n = 0;
 
     if (dt_runtime_rank(rt) != 0) return;
+    if (l->n_used > 0) qsort(l->used, l->n_used, sizeof *l->used, by_address);
     for (size_t i = 0; i < dti_ckpt_count(l->ckpt); i++) {
         const dti_st_entry *e = dti_ckpt_at(l->ckpt, i);
-        if (is_used(l, e->name)) continue;
+        if (is_used(l, e)) continue;
         if (n++ == 0) first = e->name;
     }
     if (n > 0)
         dti_runtime_log(rt, DT_LOG_WARNING,
                         "%s: %d tensors of the checkpoint are not used by the %s "
                         "model that config.json describes, the first is %s",
-                        dti_ckpt_folder(l->ckpt), n, l->model->arch->model_type, first);
+                        dti_ckpt_folder(l->ckpt), n, l->model->arch->model_type,
+                        dti_printable(first, text, sizeof text));
 }
 
 static dt_status check_options(const dt_load_options *o)
@@ -171,11 +180,12 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     *out = l.model;
     l.model = NULL;
 done:
+    dti_free(l.used);
     dti_st_stage_destroy(&l.stage);
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
     dt_model_release(&l.model);
-    return st;
+    return dti_runtime_alone(dt_mesh_runtime(mesh), st);
 }
 
 void dt_model_release(dt_model **model)

@@ -113,8 +113,8 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
  * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.
  *
  * Collective  over the model's mesh.
- * Errors      latched: DT_ERR_ARG  n_tokens below 1, ids outside the vocabulary, no room in the
- * state
+ * Errors      latched: DT_ERR_ARG for n_tokens below 1, ids outside the vocabulary or no room in
+ *             the state; those of operators
  */
 DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *state,
                                    const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
@@ -146,8 +146,9 @@ typedef struct dt_generate_options {
  *   n_out    ids generated
  *
  * Collective  over the model's mesh.
- * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or prompt and new tokens
- * that exceed the state's capacity less its length; those of the forward pass
+ *             Ranks outside the mesh stand by: no callback, *n_out is 0.
+ * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or more tokens than the
+ *                         state has room for; those of the forward pass
  */
 DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
                                          int64_t n_prompt, const dt_generate_options *options,

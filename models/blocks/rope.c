@@ -20,15 +20,56 @@ static dt_status read_llama3(const dti_json *scaling, int64_t max_positions, dti
     return DT_OK;
 }
 
-dt_status dti_rope_read(const dti_json *config, int64_t max_positions, dti_rope *out)
+/* rope_theta stands at the root (Transformers 4) or inside rope_parameters (5). */
+static dt_status read_theta(const dti_json *config, const dti_json *parameters, double *out)
+{
+    const dti_json inner = dti_json_get(parameters, "rope_theta");
+    double root;
+
+    DT_TRY(dti_json_number_or(config, "rope_theta", 10000.0, 1.0, 1e15, &root));
+    *out = root;
+    if (!dti_json_is_set(&inner)) return DT_OK;
+    DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, out));
+    {
+        const dti_json outer = dti_json_get(config, "rope_theta");
+        if (dti_json_is_set(&outer) && root != *out)
+            return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to rope_theta at the root, %g",
+                                   root);
+    }
+    return DT_OK;
+}
+
+/* Heads rotate whole; they must have an even width. */
+static dt_status check_width(const dti_json *config, const dti_json *parameters,
+                             const dt_model_info *info)
+{
+    const dti_json head_dim = dti_json_get(config, "head_dim");
+    const dti_json *const places[] = { config, parameters };
+
+    for (size_t i = 0; i < DT_COUNT(places); i++) {
+        const dti_json part = dti_json_get(places[i], "partial_rotary_factor");
+        double factor;
+        DT_TRY(dti_json_number_or(places[i], "partial_rotary_factor", 1.0, 0.0, 1.0, &factor));
+        if (factor < 1.0)
+            return dti_json_refuse(&part, DT_ERR_UNSUPPORTED,
+                                   "1: partial rotation is not supported yet");
+    }
+    if (info->head_dim % 2 != 0)
+        return dti_json_refuse(&head_dim, DT_ERR_FORMAT,
+                               "even for rotary positions; heads have %lld columns",
+                               (long long)info->head_dim);
+    return DT_OK;
+}
+
+dt_status dti_rope_read(const dti_json *config, const dt_model_info *info, dti_rope *out)
 {
     dti_json scaling, type;
     const char *name = "default";
 
     *out = (dti_rope){ .type = DTI_ROPE_DEFAULT, .factor = 1.0 };
     DT_TRY(dti_json_object_or_none(config, "rope_parameters", &scaling));
-    DT_TRY(dti_json_number_or(dti_json_is_set(&scaling) ? &scaling : config, "rope_theta", 10000.0,
-                              1.0, 1e15, &out->theta));
+    DT_TRY(read_theta(config, &scaling, &out->theta));
+    DT_TRY(check_width(config, &scaling, info));
     if (!dti_json_is_set(&scaling))
         DT_TRY(dti_json_object_or_none(config, "rope_scaling", &scaling));
     if (!dti_json_is_set(&scaling)) return DT_OK;
@@ -45,7 +86,7 @@ dt_status dti_rope_read(const dti_json *config, int64_t max_positions, dti_rope 
     out->type = DTI_ROPE_LINEAR;
     if (strcmp(name, "linear") == 0) return DT_OK;
     out->type = DTI_ROPE_LLAMA3;
-    return read_llama3(&scaling, max_positions, out);
+    return read_llama3(&scaling, info->max_positions, out);
 }
 
 /* Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are

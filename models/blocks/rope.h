@@ -4,7 +4,7 @@
 #ifndef DTI_ROPE_H
 #define DTI_ROPE_H
 
-#include <dtensor/tensor.h>
+#include <dtensor/models.h>
 
 #include "models/checkpoint/json.h"
 
@@ -21,7 +21,8 @@ typedef struct dti_rope {
 
 /* Reads rope_theta with rope_scaling (Transformers 4) or rope_parameters (5). Types that are not
  * built are DT_ERR_UNSUPPORTED by name. */
-dt_status dti_rope_read(const dti_json *config, int64_t max_positions, dti_rope *out) DT_MUST_USE;
+dt_status dti_rope_read(const dti_json *config, const dt_model_info *info,
+                        dti_rope *out) DT_MUST_USE;
 
 /* inv_freq[i], i < dim / 2, in the f32 arithmetic of the reference implementation. */
 void dti_rope_frequencies(const dti_rope *rope, int64_t dim, float *inv_freq);

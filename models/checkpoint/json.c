@@ -65,6 +65,7 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
 {
     json_error_t e;
     json_t *root;
+    dt_status st;
 
     *out = (dti_json_doc){ 0 };
     DT_CHECK(tree_bytes(text, n) <= max_tree_bytes, DT_ERR_FORMAT,
@@ -73,7 +74,11 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (root == NULL) return syntax_error(file, text, n, &e);
     out->root.value = root;
-    DT_TRY(dti_strdup(file, &out->file));
+    st = dti_strdup(file, &out->file);
+    if (st != DT_OK) {
+        dti_json_free(out);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
     out->root.file = out->file;
     if (!json_is_object(root)) {
         dti_json_free(out);

@@ -25,7 +25,7 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     DT_TRY(dti_json_bool_or(config, "mlp_bias", false, &c->mlp_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &c->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
-    DT_TRY(dti_rope_read(config, info->max_positions, &c->rope));
+    DT_TRY(dti_rope_read(config, info, &c->rope));
     m->attention = dti_scaled_attention(info);
     m->info = *info;
     return DT_OK;

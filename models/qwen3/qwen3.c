@@ -49,7 +49,7 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     DT_CHECK(!windowed, DT_ERR_UNSUPPORTED,
              "use_sliding_window is true: sliding windows of Qwen3 are "
              "not supported yet");
-    DT_TRY(dti_rope_read(config, info->max_positions, &m->rope));
+    DT_TRY(dti_rope_read(config, info, &m->rope));
     m->attention = dti_scaled_attention(info);
     m->info = *info;
     return DT_OK;

@@ -6,6 +6,7 @@
 #include <dtensor/ops.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "tests/support/dt_test.h"
@@ -127,6 +128,88 @@ DT_TEST(decode, caches_give_what_a_whole_pass_gives)
         dt_test_on_ranks("tp=1", cached_equals_whole, fixtures[f]);
         dt_test_on_ranks("tp=3", cached_equals_whole, fixtures[f]);
     }
+}
+
+/* Decisions of one model must not serve another whose heads have another width. */
+static dt_status one_after_the_other(dt_mesh *mesh, const void *arg)
+{
+    static const char *const both[] = { "llama/tied", "qwen3/uneven" };
+    int32_t alone[8], together[8];
+    const int32_t prompt[] = { 5, 17, 40 };
+    const bool first_too = *(const bool *)arg;
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    static int32_t reference[8];
+    dt_status st = DT_OK;
+
+    o.max_new_tokens = 8;
+    load.keep_dtype = false; /* both in f32: the same layouts and dtypes */
+    for (int i = first_too ? 0 : 1; i < 2; i++) {
+        char relative[128], path[DT_TEST_PATH_BYTES];
+        dt_model *m = NULL;
+        dt_state *s = NULL;
+        int64_t n;
+        (void)snprintf(relative, sizeof relative, "tests/golden/%s", both[i]);
+        DT_TRY_TO(next, st, dt_model_load(mesh, dt_test_source_path(path, relative), &load, &m));
+        DT_TRY_TO(next, st, dt_state_create(m, 1, 16, &s));
+        DT_TRY_TO(next, st, dt_generate(m, s, prompt, 3, &o, first_too ? together : alone, &n));
+    next:
+        dt_state_release(&s);
+        dt_model_release(&m);
+        DT_TRY(st);
+    }
+    if (dt_runtime_rank(dt_mesh_runtime(mesh)) != 0) return DT_OK;
+    if (!first_too) memcpy(reference, alone, sizeof alone);
+    DT_EXPECT(!first_too || memcmp(together, reference, sizeof together) == 0, "tokens differ");
+    return DT_OK;
+}
+
+DT_TEST(decode, two_models_in_one_run_do_not_disturb_each_other)
+{
+    static const bool alone = false, after_another = true;
+
+    dt_test_on_ranks("tp=2", one_after_the_other, &alone);
+    dt_test_on_ranks("tp=2", one_after_the_other, &after_another);
+}
+
+/* A rank that is not on the mesh takes part in nothing and is told nothing. */
+static bool never(void *arg, int64_t n, int32_t id)
+{
+    (void)n, (void)id;
+    *(bool *)arg = true;
+    return true;
+}
+
+static dt_status outsiders(dt_mesh *world, const void *arg)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    const int32_t prompt[] = { 3 };
+    dt_status st = DT_OK;
+    dt_model *m = NULL;
+    dt_mesh *mesh = NULL;
+    dt_state *s = NULL;
+    bool called = false;
+    int64_t n = -1;
+
+    (void)arg;
+    o.on_token = never;
+    o.arg = &called;
+    DT_TRY(dt_mesh_create(dt_mesh_runtime(world), "tp=2", &mesh));
+    DT_TRY_TO(done, st, load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, 32, &s));
+    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 1, &o, NULL, &n));
+    DT_EXPECT_TO(done, st, called == dt_mesh_is_member(mesh), "callback");
+    DT_EXPECT_TO(done, st, n == (dt_mesh_is_member(mesh) ? 20 : 0), "%lld tokens", (long long)n);
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+DT_TEST(decode, ranks_outside_the_mesh_stand_by)
+{
+    dt_test_on_ranks("all=3", outsiders, NULL);
 }
 
 static dt_status bad_input(dt_mesh *mesh, const void *arg)
