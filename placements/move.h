@@ -67,9 +67,11 @@ void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord
  * contiguous row-major, in elements, equal extents. Returns false, and empty boxes, for nothing.
  *
  *   exchange, local_slice  every element of my target piece comes from exactly one peer, myself
- *                          wherever I hold it. Where `replicas` ranks hold the same part, the
- * nearest of them along that mesh dim sends it. reduce_scatter         every member sends me its
- * term of my whole target piece all_reduce             every member sends me its whole piece */
+ *                          wherever I hold it; where `replicas` ranks hold the same part, from
+ *                          the nearest of them along that mesh dim
+ *   reduce_scatter         every member sends me its term of my whole target piece
+ *   all_reduce             every member sends me its whole piece
+ */
 bool dti_move_boxes(const dti_move_step *step, const int64_t *shape, const int *me, const int *peer,
                     dti_box *sent, dti_box *received);
 

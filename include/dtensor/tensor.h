@@ -206,7 +206,6 @@ DT_API dt_tensor *dt_move_dim(dt_tape *tape, dt_tensor *x, int dim, dt_placement
  * or NULL after an error. Not collective. Errors: latched DT_ERR_ARG for NULL. */
 DT_API dt_tensor *dt_tape_own(dt_tape *tape, dt_tensor *x);
 
-/* Not collective, no errors. */
 /* Settings and counters. Not collective, no errors. */
 DT_API void dt_tape_set_moves(dt_tape *tape, dt_moves policy);
 DT_API dt_comm_counter dt_tape_comm(const dt_tape *tape, dt_comm_kind kind); /* since the reset */

@@ -24,7 +24,7 @@ enum { DTI_LOCAL_RING = 16, DTI_LOCAL_WHY_BYTES = 512 };
 typedef struct dti_local_slot {
     _Alignas(DTI_LINE_BYTES) _Atomic uint64_t seq;
     int64_t n;     /* the count that peers compare */
-    uint32_t kind; /* operation, dtype, reduction, root packed: equal on all members */
+    uint32_t kind; /* operation, dtype and reduction packed: equal on all members */
     dti_comm_call call;
 } dti_local_slot;
 
