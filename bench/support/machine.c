@@ -142,7 +142,7 @@ double bench_copy_gbs(const bench_machine *m)
     const int64_t start = dti_now_ns();
 
     dti_pool_run(m->pool, copy_share, &job);
-    return (double)(m->bytes / 2 * 2) / (double)(dti_now_ns() - start);
+    return 2.0 * (double)(m->bytes / 2) / (double)(dti_now_ns() - start);
 }
 
 /* --- arithmetic ------------------------------------------------------------------------------- */

@@ -37,7 +37,7 @@ typedef struct bench_machine {
 
 /* Memory of at most `bytes`, or a quarter of what the machine has free if that is less, filled with
  * numbers (zeros would be measured too fast). */
-dt_status bench_machine_open(int n_threads, size_t bytes, bench_machine *out) DT_MUST_USE;
+dt_status bench_machine_open(int n_threads, size_t bytes, bench_machine *m) DT_MUST_USE;
 void bench_machine_close(bench_machine *m);
 
 /* Each measures once, for about 0.1 s, with all threads. Repeat and take medians. */

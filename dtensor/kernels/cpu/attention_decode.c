@@ -96,22 +96,15 @@ static void merge(const decode_job *j, int64_t b, int64_t kv, int64_t h, int64_t
 {
     const dti_attention *a = j->a;
     const int64_t E = dti_padded(a->width), pair = b * a->n_used + kv - a->first_kv;
-    float largest = -INFINITY, total = 0.0f, *sums = NULL;
+    const int64_t first = dti_attention_first(a, a->positions[b]) / SEGMENT;
+    const int64_t last = a->positions[b] / SEGMENT;
+    const int64_t into = (pair * j->n_segments + first) * a->group + g;
+    float *sums = j->sums + into * E, largest = j->largest[into], total = j->total[into];
 
-    for (int64_t segment = 0; segment < j->n_segments; segment++) {
+    for (int64_t segment = first + 1; segment <= last; segment++) {
         const int64_t at = (pair * j->n_segments + segment) * a->group + g;
-        int64_t lo, hi;
-        float m, old, add;
-        if (!keys_of(a, a->positions[b], segment, &lo, &hi)) continue;
-        if (sums == NULL) {
-            sums = j->sums + at * E;
-            largest = j->largest[at];
-            total = j->total[at];
-            continue;
-        }
-        m = fmaxf(largest, j->largest[at]);
-        old = expf(largest - m);
-        add = expf(j->largest[at] - m);
+        const float m = fmaxf(largest, j->largest[at]);
+        const float old = expf(largest - m), add = expf(j->largest[at] - m);
         for (int64_t d = 0; d < a->width; d++) sums[d] = sums[d] * old + j->sums[at * E + d] * add;
         total = total * old + j->total[at] * add;
         largest = m;
@@ -132,7 +125,7 @@ dt_status dti_attention_decode(const dti_attention *a)
 
     DT_TRY(dti_cpu_scratch(
         a->cpu,
-        (size_t)(n_parts * (E + 2 * DTI_PAD) + dti_pool_size(a->cpu->pool) * job.scratch_floats) *
+        (size_t)(n_parts * (E + 2) + dti_pool_size(a->cpu->pool) * job.scratch_floats) *
             sizeof(float),
         &scratch));
     job.sums = scratch;

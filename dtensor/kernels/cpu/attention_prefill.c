@@ -125,7 +125,8 @@ static void walk_keys(const prefill_item *it)
         if (s->first[i] < first) first = s->first[i];
         if (s->last[i] > last) last = s->last[i];
     }
-    for (int64_t key = first / DTI_TILE_KEYS * DTI_TILE_KEYS; key <= last; key += DTI_TILE_KEYS) {
+    for (int64_t key = (int64_t)(first / DTI_TILE_KEYS) * DTI_TILE_KEYS; key <= last;
+         key += DTI_TILE_KEYS) {
         t.key = (int32_t)key;
         t.n_keys = last + 1 - key < DTI_TILE_KEYS ? last + 1 - key : DTI_TILE_KEYS;
         if (!columns_of(it, key, &t)) continue;

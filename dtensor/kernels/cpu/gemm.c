@@ -15,7 +15,7 @@
 
 /* Rows are cut into blocks of 256, 128, 64 and 32, so that a handful of products serves every M;
  * the last block of 32 overlaps its predecessor. Outputs: see chunk_of(). */
-enum { N_ROW_SIZES = 4, MAX_ROWS = 256, MIN_ROWS = 32, MIN_CHUNK = 64, MAX_CHUNK = 256 };
+enum { N_ROW_SIZES = 4, MAX_ROWS = 256, MIN_ROWS = 32, MIN_CHUNK = 64, MAX_CHUNK = 128 };
 
 typedef struct gemm_job {
     const dti_linear *l;
@@ -114,25 +114,29 @@ static void convert_share(void *arg, int worker, int n_workers)
     j->ops->load(j->y + begin, (const char *)j->x + begin * j->bytes, end - begin);
 }
 
-/* The products that the row blocks and the two chunk sizes need, and the scratch of the greediest.
- */
-static dt_status find_products(gemm_job *j)
+/* The product of one size of rows and of full or last chunks, if there are such chunks. */
+static dt_status find_product(gemm_job *j, int size, bool last)
 {
     const dti_linear *l = j->l;
-    const int64_t last = l->n_out - (j->n_chunks - 1) * j->chunk;
+    const int64_t rest = l->n_out - (j->n_chunks - 1) * j->chunk;
+    const dti_product_shape shape = { MAX_ROWS >> size, last ? rest : j->chunk, l->n_in, j->dtype };
+    const dti_product **p = &j->products[size][last];
+    const bool used = last ? rest < j->chunk : j->n_chunks > 1 || rest == j->chunk;
 
-    for (int64_t m = 0; m < l->n_rows;) {
-        const int size = size_for(l->n_rows - m);
-        for (int small = 0; small < 2; small++) {
-            const dti_product_shape shape = { MAX_ROWS >> size, small ? last : j->chunk, l->n_in,
-                                              j->dtype };
-            const dti_product **p = &j->products[size][small];
-            const bool used = small ? last < j->chunk : j->n_chunks > 1 || last == j->chunk;
-            if (!used || *p != NULL) continue;
-            DT_TRY(dti_onednn_product(l->cpu->onednn, &shape, p));
-            if (align(dti_product_scratch(*p)) > j->lib_bytes)
-                j->lib_bytes = align(dti_product_scratch(*p));
-        }
+    if (!used || *p != NULL) return DT_OK;
+    DT_TRY(dti_onednn_product(l->cpu->onednn, &shape, p));
+    if (align(dti_product_scratch(*p)) > j->lib_bytes)
+        j->lib_bytes = align(dti_product_scratch(*p));
+    return DT_OK;
+}
+
+/* The products of all row blocks, and the scratch of the greediest. */
+static dt_status find_products(gemm_job *j)
+{
+    for (int64_t m = 0; m < j->l->n_rows;) {
+        const int size = size_for(j->l->n_rows - m);
+        DT_TRY(find_product(j, size, false));
+        DT_TRY(find_product(j, size, true));
         m += MAX_ROWS >> size;
     }
     return DT_OK;

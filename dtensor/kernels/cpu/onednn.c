@@ -83,12 +83,6 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *out, const dti_onednn *lib,
     return dnnl_matmul_primitive_desc_create(out, lib->engine, *x, *w, NULL, *y, attr);
 }
 
-static size_t scratch_bytes(const_dnnl_primitive_desc_t desc)
-{
-    return dnnl_memory_desc_get_size(
-        dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
-}
-
 #else
 
 typedef dnnl_memory_desc_t matrix;
@@ -122,13 +116,13 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *out, const dti_onednn *lib,
                               : dnnl_primitive_desc_create(out, &matmul, attr, lib->engine, NULL);
 }
 
+#endif
+
 static size_t scratch_bytes(const_dnnl_primitive_desc_t desc)
 {
     return dnnl_memory_desc_get_size(
         dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
 }
-
-#endif
 
 /* --- products --------------------------------------------------------------------------------- */
 

@@ -95,7 +95,7 @@ USES_TILES static void outputs(const dti_skinny_args *a, scratch *s, int64_t o, 
 {
     const uint16_t *w = (const uint16_t *)a->w + o * a->n_in, *x = a->x;
     const int64_t half = n_chunks(a->n_in) * SIDE * CHUNK;
-    const size_t x_bytes = SIDE * 2 * sizeof(uint16_t);
+    const size_t x_bytes = sizeof(uint16_t) * SIDE * 2;
     const bool two = a->n_rows > SIDE;
 
     _tile_zero(0);
