@@ -203,7 +203,8 @@ static inline vf vf_of_f16(vh h)
 static inline vh f16_of_vf(vf v)
 {
 #if DT_SIMD == 512
-    return (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (vh)_mm512_maskz_cvtps_ph((__mmask16)0xffff, (__m512)v,
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif DT_SIMD == 256
     return (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
