@@ -4,11 +4,14 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "base/sync.h"
 #include "dtensor/kernels/cpu/cpu.h"
+
+_Static_assert(sizeof(cpu_set_t) <= sizeof((bench_machine){ 0 }.cores), "cores hold a cpu_set_t");
 
 /* --- threads and memory ----------------------------------------------------------------------- */
 
@@ -75,6 +78,7 @@ dt_status bench_machine_open(int n_threads, size_t bytes, bench_machine *m)
     m->bytes = (bytes < limit ? bytes : limit) / (2 << 20) * (2 << 20);
     CPU_ZERO(&allowed);
     (void)sched_getaffinity(0, sizeof allowed, &allowed);
+    memcpy(m->cores, &allowed, sizeof allowed);
     DT_TRY(dti_pool_create(n_threads, n_threads <= CPU_COUNT(&allowed), bind_worker, &allowed,
                            &m->pool));
     DT_TRY_TO(fail, st, dti_big_alloc(m->bytes, (void **)&m->memory));
@@ -89,6 +93,10 @@ fail:
 
 void bench_machine_close(bench_machine *m)
 {
+    cpu_set_t cores;
+
+    memcpy(&cores, m->cores, sizeof cores);
+    if (CPU_COUNT(&cores) > 0) (void)sched_setaffinity(0, sizeof cores, &cores);
     dti_pool_destroy(&m->pool);
     dti_big_free(m->memory, m->bytes);
     *m = (bench_machine){ 0 };

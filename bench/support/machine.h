@@ -33,9 +33,11 @@ typedef struct bench_machine {
     int n_threads;
     unsigned char *memory;
     size_t bytes;
+    unsigned char cores[128]; /* that the caller could run on before: a cpu_set_t */
 } bench_machine;
 
-/* Memory of at most `bytes`, or a quarter of what the machine has free if that is less, filled with
+/* The caller becomes the first of the threads and is bound, too, until the machine is closed.
+ * Memory of at most `bytes`, or a quarter of what the machine has free if that is less, filled with
  * numbers (zeros would be measured too fast). */
 dt_status bench_machine_open(int n_threads, size_t bytes, bench_machine *m) DT_MUST_USE;
 void bench_machine_close(bench_machine *m);
