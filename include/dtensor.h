@@ -7,10 +7,10 @@
 #include <dtensor/base.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
-#include <dtensor/tokenizer.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/placements.h>
 #include <dtensor/tensor.h>
+#include <dtensor/tokenizer.h>
 
 #endif

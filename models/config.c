@@ -52,14 +52,17 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     int64_t head_dim = d->head_dim;
 
     DT_TRY(dti_json_int_or(config, heads_key, d->heads, 1, 65536, &info->n_heads));
-    DT_TRY(dti_json_int_or(config, "num_key_value_heads", d->kv_heads ? d->kv_heads : info->n_heads,
-                           1, 65536, &info->n_kv_heads));
+    info->n_kv_heads = info->n_heads;
+    if (!d->plain_heads)
+        DT_TRY(dti_json_int_or(config, "num_key_value_heads",
+                               d->kv_heads ? d->kv_heads : info->n_heads, 1, 65536,
+                               &info->n_kv_heads));
     if (info->n_heads % info->n_kv_heads != 0) {
         const dti_json v = dti_json_get(config, "num_key_value_heads");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
                                (long long)info->n_heads);
     }
-    DT_TRY(dti_json_int_or(config, "head_dim", head_dim, 0, 65536, &head_dim));
+    if (!d->plain_heads) DT_TRY(dti_json_int_or(config, "head_dim", head_dim, 0, 65536, &head_dim));
     if (head_dim == 0) {
         const dti_json v = dti_json_get(config, "hidden_size");
         if (info->hidden_size % info->n_heads != 0)

@@ -19,6 +19,7 @@ typedef struct dti_decoder_defaults {
     int64_t head_dim; /* 0: hidden / heads */
     int64_t positions;
     bool tied;
+    bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
     const char *layers_key; /* NULL: num_hidden_layers */
     const char *heads_key;  /* NULL: num_attention_heads */
 } dti_decoder_defaults;

@@ -152,9 +152,12 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_la
 
     DT_CHECK(e != NULL, DT_ERR_FORMAT,
              "%s: tensor %s.%s is missing: config.json describes a %s model "
-             "of %lld layers that needs it",
+             "of %lld layers that needs it%s",
              dti_ckpt_folder(ckpt), spec->name, info.name, d->arch->model_type,
-             (long long)d->info.n_layers);
+             (long long)d->info.n_layers,
+             strcmp(spec->name, "lm_head") == 0
+                 ? "; a head that shares the embedding needs tie_word_embeddings true"
+                 : "");
     DT_TRY(check_shape(ckpt, e, &info));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
@@ -165,11 +168,25 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_la
     return DT_OK;
 }
 
+/* A checkpoint that stores a head beside its embedding means it: the two may differ, whatever the
+ * configuration says, and Transformers then uses the stored one. */
+static void untie_stored(dti_described *d, const dti_ckpt *ckpt)
+{
+    for (int i = 0; i < d->builder.n; i++) {
+        dt_layer_spec *spec = &d->builder.specs[i];
+        if (spec->tied_to == NULL || dti_find_param(ckpt, d->arch, spec->name, "weight") == NULL)
+            continue;
+        spec->tied_to = NULL;
+        d->info.tied = false;
+    }
+}
+
 dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes)
 {
     int64_t params = 0, all = 0;
 
+    untie_stored(d, ckpt);
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
         const bool two =

@@ -3,6 +3,7 @@
  * Greedy generation. Logits stay cut over the vocabulary: every rank finds its own best, a maximum
  * of one key per sequence is the only message, and all ranks read the same decision out of it. */
 #include "dtensor/create.h"
+#include "dtensor/kernels/cpu/cpu.h"
 #include "models/model.h"
 
 /* Runs ids through the model and picks the token after the last. */
@@ -10,12 +11,17 @@ static dt_status next_token(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
                             int32_t *out)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-    dt_tensor *id;
+    dt_tensor *key, *id;
 
     dt_tape_reset(t);
-    id = dt_argmax_key(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST));
-    if (id != NULL) id = dt_argmax_id(t, dt_move(t, id, whole));
+    key = dt_move(t, dt_argmax_key(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST)), whole);
+    id = dt_argmax_id(t, key);
     DT_TRY(dt_tape_status(t));
+    DT_CHECK(
+        !dti_argmax_is_nan(*(const int64_t *)dt_tensor_local(key)->data), DT_ERR_FORMAT,
+        "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s",
+        (long long)s->length, dt_dtype_name(m->info.dtype),
+        m->info.dtype == DT_F16 ? "; f32 or bf16 have a wider range" : "");
     *out = *(const int32_t *)dt_tensor_local(id)->data;
     return DT_OK;
 }

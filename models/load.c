@@ -91,7 +91,6 @@ static bool is_used(const loader *l, const dti_st_entry *e)
 {
     for (const char *const *end = l->model->arch->ignored; end != NULL && *end != NULL; end++)
         if (ends_with(e->name, *end)) return true;
-    if (l->model->info.tied && strcmp(e->name, "lm_head.weight") == 0) return true;
     return l->n_used > 0 && bsearch(&e, l->used, l->n_used, sizeof *l->used, by_address) != NULL;
 }
 

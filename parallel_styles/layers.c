@@ -214,6 +214,9 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     DT_TRY(dti_new(sizeof *list, &list));
     list->mesh = dt_mesh_retain(mesh);
     list->dim = dt_mesh_find_dim(mesh, dim);
+    if (list->dim < 0 && dt_mesh_n_ranks(mesh) > 1 && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
+        dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_WARNING,
+                        "the mesh has no dim \"%s\": every rank holds and computes all", dim);
     dti_runtime_count(dt_mesh_runtime(mesh), 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, make_index(list, n_specs));

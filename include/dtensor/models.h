@@ -16,7 +16,7 @@ typedef struct dt_model dt_model;
 /* The KV caches of a batch of sequences, and how long they are. */
 typedef struct dt_state dt_state;
 
-enum { DT_MAX_EOS = 8 };
+enum { DT_MAX_EOS = 32 };
 
 /* What a checkpoint's config.json says, in the terms all architectures share. */
 typedef struct dt_model_info {

@@ -150,7 +150,8 @@ static dt_status fail_expired(dti_local_comm *c, const dti_comm_request *r, int 
 
     (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
                         "%s #%llu on \"%s\": rank %d has not %s after %lld ms (its last collective "
-                        "there is #%llu); if it is only slow, raise timeout_ms",
+                        "there is #%llu); if it is only slow, allow more (timeout_ms; the command "
+                        "reads DTENSOR_TIMEOUT_MS)",
                         op, (unsigned long long)r->seq, c->head.name, rank, verb, ms,
                         last_started(c, member));
     (void)snprintf(why, sizeof why, "it has not %s at %s #%llu on \"%s\" within %lld ms", verb, op,

@@ -6,12 +6,17 @@
 
 #include "base/memory.h"
 
-static dt_status read_llama3(const dti_json *scaling, int64_t max_positions, dti_rope *out)
+static dt_status read_llama3(const dti_json *config, const dti_json *scaling, int64_t max_positions,
+                             dti_rope *out)
 {
+    double original;
+
     DT_TRY(dti_json_number(scaling, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor));
     DT_TRY(dti_json_number(scaling, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor));
-    DT_TRY(dti_json_number_or(scaling, "original_max_position_embeddings", (double)max_positions,
-                              1.0, 1e12, &out->original_positions));
+    DT_TRY(dti_json_number_or(config, "original_max_position_embeddings", (double)max_positions,
+                              1.0, 1e12, &original));
+    DT_TRY(dti_json_number_or(scaling, "original_max_position_embeddings", original, 1.0, 1e12,
+                              &out->original_positions));
     if (out->high_freq_factor <= out->low_freq_factor) {
         const dti_json v = dti_json_get(scaling, "high_freq_factor");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
@@ -20,22 +25,19 @@ static dt_status read_llama3(const dti_json *scaling, int64_t max_positions, dti
     return DT_OK;
 }
 
-/* rope_theta stands at the root (Transformers 4) or inside rope_parameters (5). */
-static dt_status read_theta(const dti_json *config, const dti_json *parameters, double *out)
+/* rope_theta stands at the root (Transformers 4) or inside the scaling object (5). */
+static dt_status read_theta(const dti_json *config, const dti_json *scaling, double *out)
 {
-    const dti_json inner = dti_json_get(parameters, "rope_theta");
+    const dti_json inner = dti_json_get(scaling, "rope_theta");
+    const dti_json outer = dti_json_get(config, "rope_theta");
     double root;
 
     DT_TRY(dti_json_number_or(config, "rope_theta", 10000.0, 1.0, 1e15, &root));
     *out = root;
     if (!dti_json_is_set(&inner)) return DT_OK;
     DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, out));
-    {
-        const dti_json outer = dti_json_get(config, "rope_theta");
-        if (dti_json_is_set(&outer) && root != *out)
-            return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to rope_theta at the root, %g",
-                                   root);
-    }
+    if (dti_json_is_set(&outer) && root != *out)
+        return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to rope_theta at the root, %g", root);
     return DT_OK;
 }
 
@@ -63,15 +65,18 @@ static dt_status check_width(const dti_json *config, const dti_json *parameters,
 
 dt_status dti_rope_read(const dti_json *config, const dt_model_info *info, dti_rope *out)
 {
-    dti_json scaling, type;
+    dti_json scaling, old, type;
     const char *name = "default";
 
     *out = (dti_rope){ .type = DTI_ROPE_DEFAULT, .factor = 1.0 };
     DT_TRY(dti_json_object_or_none(config, "rope_parameters", &scaling));
+    DT_TRY(dti_json_object_or_none(config, "rope_scaling", &old));
+    if (dti_json_is_set(&scaling) && dti_json_is_set(&old))
+        return dti_json_refuse(&old, DT_ERR_FORMAT,
+                               "absent where rope_parameters stands: both say the same thing");
+    if (!dti_json_is_set(&scaling)) scaling = old;
     DT_TRY(read_theta(config, &scaling, &out->theta));
     DT_TRY(check_width(config, &scaling, info));
-    if (!dti_json_is_set(&scaling))
-        DT_TRY(dti_json_object_or_none(config, "rope_scaling", &scaling));
     if (!dti_json_is_set(&scaling)) return DT_OK;
     type = dti_json_get(&scaling, "rope_type");
     if (!dti_json_is_set(&type)) type = dti_json_get(&scaling, "type");
@@ -86,7 +91,7 @@ dt_status dti_rope_read(const dti_json *config, const dt_model_info *info, dti_r
     out->type = DTI_ROPE_LINEAR;
     if (strcmp(name, "linear") == 0) return DT_OK;
     out->type = DTI_ROPE_LLAMA3;
-    return read_llama3(&scaling, info->max_positions, out);
+    return read_llama3(config, &scaling, info->max_positions, out);
 }
 
 /* Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are

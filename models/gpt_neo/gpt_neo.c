@@ -52,22 +52,43 @@ static dt_status read_group(gpt_neo *m, const dti_json *group, int64_t window, i
             const dti_json name = dti_json_at(&names, k);
             if (*n >= m->info.n_layers)
                 return dti_json_refuse(group, DT_ERR_FORMAT,
-                                       "for num_layers, %lld, in all: there are "
-                                       "more",
+                                       "within num_layers, %lld: the list "
+                                       "names more",
                                        (long long)m->info.n_layers);
             DT_TRY(read_window(&name, window, &m->blocks[*n].attention.window));
         }
     return DT_OK;
 }
 
-/* attention_types [[["global", "local"], 6], ...]; without it layers alternate from global. */
+/* attention_layers ["global", "local", ...], one per layer. */
+static dt_status read_flat(gpt_neo *m, const dti_json *layers, int64_t window)
+{
+    if ((int64_t)dti_json_count(layers) != m->info.n_layers)
+        return dti_json_refuse(layers, DT_ERR_FORMAT, "as long as num_layers, %lld",
+                               (long long)m->info.n_layers);
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const dti_json name = dti_json_at(layers, (size_t)i);
+        DT_TRY(read_window(&name, window, &m->blocks[i].attention.window));
+    }
+    return DT_OK;
+}
+
+/* attention_layers wins; then attention_types [[["global", "local"], 6], ...]; with neither the
+ * reference has twelve pairs, which fit 24 layers only. */
 static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window)
 {
-    dti_json types;
+    dti_json types, flat;
     int64_t n = 0;
 
+    DT_TRY(dti_json_array_or_none(config, "attention_layers", &flat));
     DT_TRY(dti_json_array_or_none(config, "attention_types", &types));
+    if (dti_json_is_set(&flat)) return read_flat(m, &flat, window);
     if (!dti_json_is_set(&types)) {
+        if (m->info.n_layers != 24)
+            return dti_json_refuse(
+                &types, DT_ERR_FORMAT,
+                "there for %lld layers: without it GPT-Neo has 24 that alternate",
+                (long long)m->info.n_layers);
         for (; n < m->info.n_layers; n++) m->blocks[n].attention.window = n % 2 == 0 ? 0 : window;
         return DT_OK;
     }
@@ -77,7 +98,8 @@ static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window
     }
     if (n != m->info.n_layers)
         return dti_json_refuse(&types, DT_ERR_FORMAT,
-                               "for num_layers, %lld, in all: there are %lld",
+                               "a list that names num_layers, %lld, layers: it "
+                               "names %lld",
                                (long long)m->info.n_layers, (long long)n);
     return DT_OK;
 }
@@ -91,7 +113,8 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
                                                    .positions = 2048,
                                                    .tied = true,
                                                    .layers_key = "num_layers",
-                                                   .heads_key = "num_heads" };
+                                                   .heads_key = "num_heads",
+                                                   .plain_heads = true };
     gpt_neo *m = self;
     int64_t window;
 

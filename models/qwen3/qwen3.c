@@ -4,6 +4,7 @@
  * D model width, Q = heads * head_dim, KV = kv heads * head_dim, E head_dim, F feed-forward width,
  * V vocabulary. */
 #include <stdio.h>
+#include <string.h>
 
 #include "models/blocks/attention.h"
 #include "models/blocks/rope.h"
@@ -28,6 +29,37 @@ typedef struct qwen3 {
     dt_tensor *inv_freq;
 } qwen3;
 
+/* Full attention in every layer; a config that asks for sliding windows is refused. */
+static dt_status check_windows(const dti_json *config, const dt_model_info *info)
+{
+    const dti_json switched = dti_json_get(config, "use_sliding_window");
+    int64_t first;
+    dti_json types;
+    bool windowed;
+
+    DT_TRY(dti_json_bool_or(config, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_json_int_or(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dti_json_array_or_none(config, "layer_types", &types));
+    if (!dti_json_is_set(&types)) {
+        if (windowed && first < info->n_layers)
+            return dti_json_refuse(&switched, DT_ERR_UNSUPPORTED,
+                                   "false: sliding windows of Qwen3 are not supported yet");
+        return DT_OK;
+    }
+    if ((int64_t)dti_json_count(&types) != info->n_layers)
+        return dti_json_refuse(&types, DT_ERR_FORMAT, "as long as num_hidden_layers, %lld",
+                               (long long)info->n_layers);
+    for (int64_t i = 0; i < info->n_layers; i++) {
+        const dti_json type = dti_json_at(&types, (size_t)i);
+        const char *name;
+        DT_TRY(dti_json_as_string(&type, &name));
+        if (strcmp(name, "full_attention") != 0)
+            return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
+                                   "\"full_attention\": nothing else is supported yet");
+    }
+    return DT_OK;
+}
+
 static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
 {
     static const dti_decoder_defaults defaults = { .vocab = 151936,
@@ -38,17 +70,13 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
                                                    .head_dim = 128,
                                                    .positions = 32768 };
     qwen3 *m = self;
-    bool windowed;
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
     DT_TRY(dti_json_int_or(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dti_json_bool_or(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
-    DT_TRY(dti_json_bool_or(config, "use_sliding_window", false, &windowed));
-    DT_CHECK(!windowed, DT_ERR_UNSUPPORTED,
-             "use_sliding_window is true: sliding windows of Qwen3 are "
-             "not supported yet");
+    DT_TRY(check_windows(config, info));
     DT_TRY(dti_rope_read(config, info, &m->rope));
     m->attention = dti_scaled_attention(info);
     m->info = *info;

@@ -15,7 +15,7 @@
 
 /* 113 million weights: enough that one more copy of any dtype would exceed the allowance. */
 enum { HIDDEN = 1024, KV = 256, FF = 4096, VOCAB = 32000, LAYERS = 5, MAX_SPECS = 64 };
-enum { ALLOWED_BYTES = 64 << 20 };
+enum { SLACK_BYTES = 4 << 20, ALLOWED_BYTES = 64 << 20 };
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define HAS_SANITIZER 1
@@ -158,8 +158,10 @@ static dt_status peak_is_small(dt_mesh *mesh, const void *arg)
         peak = status_bytes("VmHWM");
         DT_EXPECT_TO(done, st, shards > 3 * (int64_t)ALLOWED_BYTES, "%lld bytes of shards",
                      (long long)shards);
-        DT_EXPECT_TO(done, st, peak - before >= shards, "the shards are resident: %lld of %lld",
-                     (long long)(peak - before), (long long)shards);
+        /* Else the peak was not measured. Pages that were resident before may be used again. */
+        DT_EXPECT_TO(done, st, peak - before >= shards - SLACK_BYTES,
+                     "the shards are resident: %lld of %lld", (long long)(peak - before),
+                     (long long)shards);
         DT_EXPECT_TO(done, st, peak - before <= shards + ALLOWED_BYTES,
                      "%lld bytes at most while %lld bytes of shards load: %lld MiB more",
                      (long long)(peak - before), (long long)shards,

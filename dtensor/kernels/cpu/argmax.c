@@ -18,6 +18,11 @@ static int64_t key_of(float value, int64_t index)
     return (int64_t)order * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)index);
 }
 
+bool dti_argmax_is_nan(int64_t key)
+{
+    return key >> 32 == INT32_MAX;
+}
+
 typedef struct argmax_job {
     const dti_row_ops *ops;
     const dt_local *x;

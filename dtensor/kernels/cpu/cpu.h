@@ -89,5 +89,6 @@ dt_status dti_slice_cpu(const dt_kargs *a);
  * [...]. */
 dt_status dti_argmax_key_cpu(const dt_kargs *a);
 dt_status dti_argmax_id_cpu(const dt_kargs *a);
+bool dti_argmax_is_nan(int64_t key); /* the largest element was no number */
 
 #endif
