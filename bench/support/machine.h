@@ -12,7 +12,8 @@
  * return the operations done (a multiply-add counts as two). */
 typedef struct bench_loops {
     const char *name;
-    uint64_t (*read)(const void *p, size_t bytes); /* a sum, so that nothing is optimised away */
+    /* a sum, so that nothing is optimised away; fetches lines `ahead` bytes early if it is not 0 */
+    uint64_t (*read)(const void *p, size_t bytes, size_t ahead);
     void (*copy)(void *to, const void *from, size_t bytes); /* past the caches where possible */
     double (*f32)(int64_t rounds);
     double (*bf16)(int64_t rounds); /* vdpbf16ps; NULL: the machine has none */
@@ -33,6 +34,7 @@ typedef struct bench_machine {
     int n_threads;
     unsigned char *memory;
     size_t bytes;
+    size_t ahead; /* what makes reading fastest here */
     unsigned char cores[128]; /* that the caller could run on before: a cpu_set_t */
 } bench_machine;
 

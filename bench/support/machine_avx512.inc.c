@@ -3,15 +3,17 @@
 
 #include <immintrin.h>
 
-static uint64_t read_avx512(const void *p, size_t bytes)
+static uint64_t read_avx512(const void *p, size_t bytes, size_t ahead)
 {
     const __m512i *v = p;
     __m512i sum[8];
 
     for (int a = 0; a < 8; a++) sum[a] = _mm512_setzero_si512();
     for (size_t i = 0; i + 8 <= bytes / sizeof *v; i += 8)
-        for (size_t a = 0; a < 8; a++)
+        for (size_t a = 0; a < 8; a++) {
+            if (ahead > 0) _mm_prefetch((const char *)(v + i + a) + ahead, _MM_HINT_T0);
             sum[a] = _mm512_add_epi64(sum[a], _mm512_load_si512(v + i + a));
+        }
     for (int a = 1; a < 8; a++) sum[0] = _mm512_add_epi64(sum[0], sum[a]);
     return (uint64_t)_mm512_reduce_add_epi64(sum[0]);
 }
