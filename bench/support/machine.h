@@ -34,7 +34,7 @@ typedef struct bench_machine {
     int n_threads;
     unsigned char *memory;
     size_t bytes;
-    size_t ahead; /* what makes reading fastest here */
+    size_t ahead;             /* what makes reading fastest here */
     unsigned char cores[128]; /* that the caller could run on before: a cpu_set_t */
 } bench_machine;
 
