@@ -116,6 +116,24 @@ static void pack(const dti_box *boxes, const int64_t *counts, int size, const dt
     }
 }
 
+/* Do the terms lie back to back in the order of members already, as those of a cut of axis 0 do? */
+static bool lies_in_order(const dti_box *boxes, const int64_t *counts, int size)
+{
+    int64_t at = 0;
+
+    for (int r = 0; r < size; r++) {
+        int64_t stride = 1;
+        if (counts[r] == 0) continue;
+        if (boxes[r].offset != at) return false;
+        for (int a = boxes[r].n_axes - 1; a >= 0; a--) {
+            if (boxes[r].extent[a] > 1 && boxes[r].stride[a] != stride) return false;
+            stride *= boxes[r].extent[a];
+        }
+        at += counts[r];
+    }
+    return true;
+}
+
 static dt_status reduce_scatter(const dti_move_step *step, const int *me, const dt_tensor *x,
                                 dt_tensor *y)
 {
@@ -134,10 +152,12 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
         if (dti_move_boxes(step, x->shape, member, me, &room.sent[r], &room.received[r]))
             room.counts[r] = box_count(&room.sent[r]);
     }
-    DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
-    pack(room.sent, room.counts, comm->size, x, packed->data);
-    st = dti_reduce_scatter(comm, packed->data, y->local.data, room.counts, NULL, x->local.dtype,
-                            step->reduce);
+    if (!lies_in_order(room.sent, room.counts, comm->size)) {
+        DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
+        pack(room.sent, room.counts, comm->size, x, packed->data);
+    }
+    st = dti_reduce_scatter(comm, packed != NULL ? packed->data : x->local.data, y->local.data,
+                            room.counts, NULL, x->local.dtype, step->reduce);
     dti_storage_release(packed);
     return st;
 }
