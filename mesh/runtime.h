@@ -16,7 +16,6 @@ typedef enum dti_slot {
     DTI_SLOT_DEVICE,  /* dtensor/device: memory pool, cpu kernels' state */
     DTI_SLOT_OPS,     /* dtensor/ops: table of operators, decision cache */
     DTI_SLOT_STYLES,  /* parallel_styles: the registry */
-    DTI_SLOT_MODELS,  /* models: architectures */
     DTI_N_SLOTS
 } dti_slot;
 

@@ -217,7 +217,7 @@ static slot_object *objects_of(dt_runtime *rt)
 {
     void *object = NULL;
 
-    return dti_runtime_slot(rt, DTI_SLOT_MODELS, NULL, NULL, &object) == DT_OK ? object : NULL;
+    return dti_runtime_slot(rt, DTI_SLOT_DEVICE, NULL, NULL, &object) == DT_OK ? object : NULL;
 }
 
 static dt_status make_first(dt_runtime *rt, void **out)
@@ -264,7 +264,7 @@ static dt_status use_slots(dt_runtime *rt, void *arg)
     void *p, *q;
 
     first_object = objects;
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_MODELS, make_root, note_end, &p));
+    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, make_root, note_end, &p));
     DT_TRY(dti_runtime_slot(rt, DTI_SLOT_LAYOUTS, make_first, note_end, &p));
     DT_EXPECT_STATUS(dti_runtime_slot(rt, DTI_SLOT_OPS, refuse, note_end, &q), DT_ERR_MEMORY,
                      "no memory for a slot");
