@@ -61,6 +61,11 @@ int dti_layout_common_cuts(const dt_layout *a, int a_axis, const dt_layout *b, i
 /* "sum", "avg", ...; "?" for a value that is no reduction. */
 const char *dti_reduce_name(dt_reduce reduce);
 
+/* "Shard(1)", "Shard(0, unit=4, replicas=2)", "Replicate", "Partial(sum)": for messages. The text
+ * lives in `text`, which any placement fits into. */
+enum { DTI_PLACEMENT_BYTES = 80 };
+const char *dti_placement_words(const dt_placement *place, char text[DTI_PLACEMENT_BYTES]);
+
 /* Reads one placement: what dt_placement_print() writes, and the words "replicate", "shard(0)",
  * "partial(sum)" in any case; "P" and "partial" alone mean sum. */
 dt_status dti_placement_parse(const char *text, dt_placement *out) DT_MUST_USE;

@@ -5,7 +5,8 @@
  *   layout     placement ( "[" place in the axis' order "]" )?   once per mesh dim, nothing between
  *   placement  "R" | "S(" axis ("," "unit=" n)? ("," "replicas=" n)? ")" | "P(" reduction ")"
  *
- * Places are written only for axes whose cuts are not in the default order. */
+ * Places are written only for axes whose cuts are not in the default order. Messages about one
+ * placement write the letters as words, "Shard(0, unit=4)"; reading takes both. */
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -54,19 +55,21 @@ static void put(sink *s, const char *fmt, ...)
     va_end(args);
 }
 
-static void put_placement(sink *s, const dt_placement *p)
+static void put_placement(sink *s, const dt_placement *p, bool words)
 {
+    const char *comma = words ? ", " : ",";
+
     switch (p->kind) {
     case DT_PLACE_REPLICATE:
-        put(s, "R");
+        put(s, words ? "Replicate" : "R");
         return;
     case DT_PLACE_PARTIAL:
-        put(s, "P(%s)", dti_reduce_name(p->reduce));
+        put(s, "%s(%s)", words ? "Partial" : "P", dti_reduce_name(p->reduce));
         return;
     case DT_PLACE_SHARD:
-        put(s, "S(%d", p->axis);
-        if (p->unit > 1) put(s, ",unit=%lld", (long long)p->unit);
-        if (p->replicas > 1) put(s, ",replicas=%d", p->replicas);
+        put(s, "%s(%d", words ? "Shard" : "S", p->axis);
+        if (p->unit > 1) put(s, "%sunit=%lld", comma, (long long)p->unit);
+        if (p->replicas > 1) put(s, "%sreplicas=%d", comma, p->replicas);
         put(s, ")");
         return;
     }
@@ -95,7 +98,7 @@ int dt_layout_print(const dt_layout *layout, char *text, size_t text_bytes)
     if (layout == NULL) put(&s, "(no layout)");
     for (int m = 0; layout != NULL && m < layout->n_dims; m++) {
         const int place = place_in_order(layout, m);
-        put_placement(&s, &layout->place[m]);
+        put_placement(&s, &layout->place[m], false);
         if (place >= 0) put(&s, "[%d]", place);
     }
     return s.length;
@@ -108,8 +111,16 @@ int dt_placement_print(const dt_placement *place, char *text, size_t text_bytes)
     if (place == NULL)
         put(&s, "(no placement)");
     else
-        put_placement(&s, place);
+        put_placement(&s, place, false);
     return s.length;
+}
+
+const char *dti_placement_words(const dt_placement *place, char text[DTI_PLACEMENT_BYTES])
+{
+    sink s = sink_of(text, DTI_PLACEMENT_BYTES);
+
+    put_placement(&s, place, true);
+    return text;
 }
 
 /* --- parsing ---------------------------------------------------------------------------------- */

@@ -69,9 +69,6 @@ dt_status dti_shard_letters_dim(dti_op_call *call, int m) DT_MUST_USE;
  * message. */
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...) DT_PRINTF(3, 4) DT_MUST_USE;
 
-/* "Shard(1)", "Replicate", "Partial(sum)" for messages; the text lives in `buffer`. */
-const char *dti_place_text(const dt_placement *place, char buffer[48]);
-
 /* Own rules of rows whose shapes or placements letters cannot say (rules_own.c). */
 dt_status dti_heads_infer(dti_op_call *call);
 dt_status dti_heads_shard(dti_op_call *call);

@@ -147,7 +147,7 @@ static dt_status attention_dim(dti_op_call *call, int m)
 {
     dt_placement(*in)[DT_MAX_DIMS] = call->in_place;
     int batch_cuts = 0;
-    char q[48], k[48];
+    char q[DTI_PLACEMENT_BYTES], k[DTI_PLACEMENT_BYTES];
 
     for (int i = 0; i < call->n; i++) {
         const dt_placement *x = &in[i][m];
@@ -156,14 +156,14 @@ static dt_status attention_dim(dti_op_call *call, int m)
         if (x->kind == DT_PLACE_SHARD && x->axis == 0) batch_cuts++;
         if (x->kind == DT_PLACE_SHARD && x->axis != 0 && (i == POSITIONS || x->axis != 2))
             return dti_op_clash(call, m, "operand %d is %s but only batch and heads may be cut", i,
-                                dti_place_text(x, q));
+                                dti_placement_words(x, q));
     }
     if (batch_cuts > 0) return dti_shard_letters_dim(call, m); /* all cut alike, or a clash */
     if (in[K][m].kind != in[V][m].kind ||
         (in[K][m].kind == DT_PLACE_SHARD &&
          (in[K][m].unit != in[V][m].unit || in[K][m].replicas != in[V][m].replicas)))
-        return dti_op_clash(call, m, "keys are %s and values are %s", dti_place_text(&in[K][m], q),
-                            dti_place_text(&in[V][m], k));
+        return dti_op_clash(call, m, "keys are %s and values are %s",
+                            dti_placement_words(&in[K][m], q), dti_placement_words(&in[V][m], k));
     call->out_place[m] = in[Q][m];
     return DT_OK;
 }
@@ -173,7 +173,7 @@ static dt_status heads_clash(dti_op_call *call)
 {
     const dti_attention_attr *attr = call->attr;
     const dt_layout *grid = call->in[0]->layout;
-    char q[48], k[48];
+    char q[DTI_PLACEMENT_BYTES], k[DTI_PLACEMENT_BYTES];
 
     for (int m = 0; m < grid->n_dims; m++) {
         const dt_placement *x = &call->in_place[Q][m], *y = &call->in_place[K][m];
@@ -183,8 +183,9 @@ static dt_status heads_clash(dti_op_call *call)
         DT_TRY(dti_op_clash(call, m,
                             "query heads are %s and kv heads %s (%lld and %lld heads over %d "
                             "ranks): a rank would miss the kv heads its query heads read",
-                            dti_place_text(x, q), dti_place_text(y, k), (long long)attr->n_heads,
-                            (long long)attr->n_kv_heads, grid->dim_size[m]));
+                            dti_placement_words(x, q), dti_placement_words(y, k),
+                            (long long)attr->n_heads, (long long)attr->n_kv_heads,
+                            grid->dim_size[m]));
     }
     return DT_OK;
 }

@@ -9,27 +9,6 @@
 
 #include "dtensor/ops/rules.h"
 
-const char *dti_place_text(const dt_placement *place, char buffer[48])
-{
-    static const char *const reduces[] = { "sum", "avg", "min", "max", "prod" };
-
-    switch (place->kind) {
-    case DT_PLACE_SHARD:
-        if (place->unit > 1 || place->replicas > 1)
-            (void)snprintf(buffer, 48, "Shard(%d, unit %lld, replicas %d)", place->axis,
-                           (long long)place->unit, place->replicas);
-        else
-            (void)snprintf(buffer, 48, "Shard(%d)", place->axis);
-        break;
-    case DT_PLACE_PARTIAL:
-        (void)snprintf(buffer, 48, "Partial(%s)", reduces[place->reduce]);
-        break;
-    default:
-        (void)snprintf(buffer, 48, "Replicate");
-    }
-    return buffer;
-}
-
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...)
 {
     char text[256];
@@ -52,13 +31,13 @@ static dt_status shard_partial(dti_op_call *call, int m, int n_partial, int firs
 {
     const dt_placement p = call->in_place[first][m];
     const bool sums = p.reduce == DT_SUM || p.reduce == DT_AVG;
-    char text[48];
+    char text[DTI_PLACEMENT_BYTES];
 
     if ((call->op->flags & DT_OP_LINEAR) && n_partial == call->n) {
         for (int i = 0; i < call->n; i++)
             if (!sums || call->in_place[i][m].reduce != p.reduce)
                 return dti_op_clash(call, m, "operand %d is %s, which does not pass through", i,
-                                    dti_place_text(&call->in_place[i][m], text));
+                                    dti_placement_words(&call->in_place[i][m], text));
         call->out_place[m] = p;
         return DT_OK;
     }
@@ -66,12 +45,12 @@ static dt_status shard_partial(dti_op_call *call, int m, int n_partial, int firs
         for (int i = 0; i < call->n; i++)
             if (call->in_place[i][m].kind == DT_PLACE_SHARD)
                 return dti_op_clash(call, m, "operand %d is Partial and operand %d is %s", first, i,
-                                    dti_place_text(&call->in_place[i][m], text));
+                                    dti_placement_words(&call->in_place[i][m], text));
         call->out_place[m] = p;
         return DT_OK;
     }
     return dti_op_clash(call, m, "operand %d is %s and must be reduced", first,
-                        dti_place_text(&p, text));
+                        dti_placement_words(&p, text));
 }
 
 static void letter_text(int letter, char text[24])
@@ -88,20 +67,21 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     const dti_letters *l = call->letters;
     const dt_placement cut = call->in_place[first][m];
     const int letter = dti_letter_of(&l->in[first], call->in[first]->n_axes, cut.axis);
-    char one[48], two[48], name[24];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[24];
     int axis;
 
     letter_text(letter, name);
     if (letter < DTI_DOTS && (l->whole >> letter & 1u))
         return dti_op_clash(call, m, "operand %d is %s but %s must be whole", first,
-                            dti_place_text(&cut, one), name);
+                            dti_placement_words(&cut, one), name);
     for (int i = 0; i < call->n; i++) {
         dt_placement *p = &call->in_place[i][m];
         axis = dti_axis_of(&l->in[i], call->in[i]->n_axes, letter);
         if (p->kind == DT_PLACE_SHARD) {
             if (p->axis != axis || p->unit != cut.unit || p->replicas != cut.replicas)
                 return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere",
-                                    first, dti_place_text(&cut, one), i, dti_place_text(p, two));
+                                    first, dti_placement_words(&cut, one), i,
+                                    dti_placement_words(p, two));
         } else if (axis >= 0) {
             *p = cut;
             p->axis = axis;
@@ -113,7 +93,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     if (axis < 0) {
         if (cut.replicas > 1)
             return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies",
-                                first, dti_place_text(&cut, one), name);
+                                first, dti_placement_words(&cut, one), name);
         call->out_place[m] = DT_PARTIAL((call->op->flags & DT_OP_REDUCE_MAX) ? DT_MAX : DT_SUM);
         call->reduced = true;
     }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <string.h>
 
 #include "tests/placements/grid.h"
@@ -88,6 +89,30 @@ DT_TEST(print, placements_are_read_in_words_too)
         DT_ASSERT_OK(dti_placement_parse(rows[i].text, &p));
         (void)dt_placement_print(&p, text, sizeof text);
         DT_ASSERT_EQ_STR(text, rows[i].printed);
+    }
+}
+
+DT_TEST(print, words_in_messages_are_read_back)
+{
+    static const struct {
+        dt_placement place;
+        const char *words;
+    } rows[] = {
+        { { .kind = DT_PLACE_REPLICATE }, "Replicate" },
+        { { .kind = DT_PLACE_PARTIAL, .reduce = DT_MAX }, "Partial(max)" },
+        { { .kind = DT_PLACE_SHARD, .axis = 1, .replicas = 1, .unit = 1 }, "Shard(1)" },
+        { { .kind = DT_PLACE_SHARD, .axis = 0, .replicas = 2, .unit = 4 },
+          "Shard(0, unit=4, replicas=2)" },
+        { { .kind = DT_PLACE_SHARD, .axis = INT_MIN, .replicas = INT_MAX, .unit = INT64_MAX },
+          "Shard(-2147483648, unit=9223372036854775807, replicas=2147483647)" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        char words[DTI_PLACEMENT_BYTES], read[DTI_PLACEMENT_BYTES];
+        dt_placement p;
+        DT_ASSERT_EQ_STR(dti_placement_words(&rows[i].place, words), rows[i].words);
+        DT_ASSERT_OK(dti_placement_parse(words, &p));
+        DT_ASSERT_EQ_STR(dti_placement_words(&p, read), words);
     }
 }
 
