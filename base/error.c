@@ -3,7 +3,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/text.h"
 
 /* The one per-thread state of the library. */
 typedef struct thread_record {
@@ -19,17 +22,23 @@ const dt_error *dt_last_error(void)
     return &record.error;
 }
 
-/* Cuts what does not fit, between two characters of UTF-8. */
-static void copy_text(char *to, size_t to_bytes, const char *from)
+/* Formats a text of any length and keeps what fits of it, one line that can be printed: a long one
+ * loses its middle, because a message begins with the thing and ends with the remedy. Arguments may
+ * point into `to`. Only without memory does a long text lose its end instead. */
+static void format(char *to, size_t to_bytes, const char *fmt, va_list args)
 {
-    size_t n = strlen(from);
+    char text[2 * DT_ERROR_MESSAGE_BYTES];
+    char *whole = NULL;
+    va_list again;
+    int n;
 
-    if (n >= to_bytes) {
-        n = to_bytes - 1;
-        while (n > 0 && ((unsigned char)from[n] & 0xc0u) == 0x80u) n--;
-    }
-    memcpy(to, from, n);
-    to[n] = '\0';
+    va_copy(again, args);
+    n = vsnprintf(text, sizeof text, fmt, args);
+    if (n >= (int)sizeof text) whole = malloc((size_t)n + 1);
+    if (whole != NULL) (void)vsnprintf(whole, (size_t)n + 1, fmt, again);
+    va_end(again);
+    (void)dti_printable(whole != NULL ? whole : text, to, to_bytes);
+    free(whole);
 }
 
 dt_status dti_error_frame(dt_status code, const char *func, const char *file, int line)
@@ -41,35 +50,50 @@ dt_status dti_error_frame(dt_status code, const char *func, const char *file, in
     return code;
 }
 
-dt_status dti_error_set(dt_status code, const char *func, const char *file, int line,
-                        const char *fmt, ...)
+/* What a record says besides its message. */
+static void begin_record(dt_status code)
 {
     dt_error *e = &record.error;
-    char text[2 * DT_ERROR_MESSAGE_BYTES]; /* arguments may point into the old message */
-    va_list args;
 
-    va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    copy_text(e->message, sizeof e->message, text);
-    copy_text(e->where, sizeof e->where, record.where);
+    memcpy(e->where, record.where, sizeof e->where);
     e->code = code;
     e->rank = record.rank_plus_one - 1;
     e->n_frames = 0;
+}
+
+dt_status dti_error_set(dt_status code, const char *func, const char *file, int line,
+                        const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    format(record.error.message, sizeof record.error.message, fmt, args);
+    va_end(args);
+    begin_record(code);
     return dti_error_frame(code, func, file, line);
+}
+
+dt_status dt_fail(dt_status code, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    format(record.error.message, sizeof record.error.message, fmt, args);
+    va_end(args);
+    begin_record(code);
+    return code;
 }
 
 void dti_error_prefix(const char *fmt, ...)
 {
-    dt_error *e = &record.error;
-    char prefix[2 * DT_ERROR_MESSAGE_BYTES], text[4 * DT_ERROR_MESSAGE_BYTES];
+    char prefix[DT_ERROR_MESSAGE_BYTES / 2], text[2 * DT_ERROR_MESSAGE_BYTES];
     va_list args;
 
     va_start(args, fmt);
-    (void)vsnprintf(prefix, sizeof prefix, fmt, args);
+    format(prefix, sizeof prefix, fmt, args);
     va_end(args);
-    (void)snprintf(text, sizeof text, "%s: %s", prefix, e->message);
-    copy_text(e->message, sizeof e->message, text);
+    (void)snprintf(text, sizeof text, "%s: %s", prefix, record.error.message);
+    (void)dti_printable(text, record.error.message, sizeof record.error.message);
 }
 
 void dti_error_set_rank(int rank)
@@ -79,7 +103,7 @@ void dti_error_set_rank(int rank)
 
 void dti_error_set_where(const char *where)
 {
-    copy_text(record.where, sizeof record.where, where);
+    (void)dti_printable(where, record.where, sizeof record.where);
 }
 
 void dti_error_restore(const dt_error *from)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "mesh/runtime_internal.h"
 
 enum { LOG_LINE_BYTES = 512 };
@@ -139,13 +140,14 @@ void dti_runtime_count(dt_runtime *rt, int64_t change)
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...)
 {
-    char line[LOG_LINE_BYTES];
+    char text[LOG_LINE_BYTES], line[LOG_LINE_BYTES];
     va_list args;
 
     if (rt->log == NULL) return;
     va_start(args, fmt);
-    (void)vsnprintf(line, sizeof line, fmt, args);
+    (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    (void)dti_printable(text, line, sizeof line);
     rt->log(rt->log_arg, level, rt->rank, line);
 }
 

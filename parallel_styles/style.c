@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The registry of styles, and what a style's data fields mean. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -207,15 +206,4 @@ dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer
 {
     if (style->prepare_output != NULL) return style->prepare_output(style, tape, layer, dim, y);
     return pass(style->output, tape, layer, dim, y);
-}
-
-dt_status dt_fail(dt_status code, const char *fmt, ...)
-{
-    char text[DT_ERROR_MESSAGE_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return dti_error_set(code, __func__, __FILE__, __LINE__, "%s", text);
 }

@@ -96,6 +96,15 @@ typedef struct dt_error {
  */
 DT_API const dt_error *dt_last_error(void);
 
+/**
+ * Records an error in the calling thread's record and returns `code`: how the functions of a user's
+ * own style, operator or rank say why they refuse.
+ *
+ * Collective  no.
+ * Errors      `code` itself, always
+ */
+DT_API dt_status dt_fail(dt_status code, const char *fmt, ...) DT_PRINTF(2, 3);
+
 /** The sentence that belongs to a status code. Never NULL. Not collective. Errors: none. */
 DT_API const char *dt_status_text(dt_status code);
 

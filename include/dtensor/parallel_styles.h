@@ -216,9 +216,6 @@ DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tens
 DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 DT_API dt_tensor *dt_layer_leave(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
 
-/** Records an error for a style's own functions and returns `code`. Not collective. */
-DT_API dt_status dt_fail(dt_status code, const char *fmt, ...) DT_PRINTF(2, 3);
-
 #ifdef __cplusplus
 }
 #endif

@@ -10,40 +10,6 @@
 /* Linux moves at most 2^31 - 4096 bytes in one call. */
 enum { READ_BYTES = 1 << 30 };
 
-static bool is_continuation(char c)
-{
-    return ((unsigned char)c & 0xc0u) == 0x80u;
-}
-
-const char *dti_printable(const char *text, char *out, size_t out_bytes)
-{
-    static const char gap[] = "...";
-    const size_t n = strlen(text), room = out_bytes - 1;
-    const char *tail = text + n;
-    size_t head = n;
-    char *end;
-
-    DT_ASSERT(out_bytes >= 16);
-    if (n > room) { /* both ends tell more than either: cut between characters */
-        head = (room - (sizeof gap - 1)) / 2;
-        tail = text + n - head;
-        while (head > 0 && is_continuation(text[head])) head--;
-        while (*tail != '\0' && is_continuation(*tail)) tail++;
-    }
-    memcpy(out, text, head);
-    end = out + head;
-    if (n > room) {
-        memcpy(end, gap, sizeof gap - 1);
-        end += sizeof gap - 1;
-        memcpy(end, tail, strlen(tail));
-        end += strlen(tail);
-    }
-    *end = '\0';
-    for (char *c = out; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    return out;
-}
-
 dt_status dti_input_open(const char *path, dti_input *out)
 {
     dt_status st = DT_OK;

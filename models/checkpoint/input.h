@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 enum { DTI_INPUT_LABEL_BYTES = 200 };
 
@@ -25,9 +26,5 @@ void dti_input_close(dti_input *in);
 
 /* Reads exactly n bytes at offset `at`; a file that has become shorter is an error. */
 dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at) DT_MUST_USE;
-
-/* `text` for a message: control characters become '?', a long text loses its middle. `out` has
- * room for 16 bytes or more. Returns it. */
-const char *dti_printable(const char *text, char *out, size_t out_bytes);
 
 #endif

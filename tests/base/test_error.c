@@ -81,10 +81,11 @@ DT_TEST(error, frames_beyond_the_last_place_are_dropped)
     DT_ASSERT_EQ_INT(dt_last_error()->n_frames, 2);
 }
 
-/* 3-byte characters at every offset: the cut must never leave a part of one. */
-DT_TEST(error, long_messages_are_cut_between_characters)
+/* 3-byte characters at every offset: the cut must never leave a part of one, which would be shown
+ * as an escape. */
+DT_TEST(error, long_messages_lose_their_middle_between_characters)
 {
-    char text[2048];
+    char text[20000];
 
     for (size_t shift = 0; shift < 3; shift++) {
         size_t n = 0;
@@ -94,13 +95,25 @@ DT_TEST(error, long_messages_are_cut_between_characters)
             n += 3;
         }
         text[n] = '\0';
-        (void)dti_error_set(DT_ERR_ARG, "f", "f.c", 1, "%s", text);
-        DT_ASSERT(strlen(dt_last_error()->message) >= DT_ERROR_MESSAGE_BYTES - 3);
-        DT_ASSERT_EQ_INT((strlen(dt_last_error()->message) - shift) % 3, 0);
+        (void)dti_error_set(DT_ERR_ARG, "f", "f.c", 1, "file %s: is too long; shorten it", text);
+        DT_ASSERT(strlen(dt_last_error()->message) >= DT_ERROR_MESSAGE_BYTES - 6);
+        DT_ASSERT(strncmp(dt_last_error()->message, "file ", 5) == 0);
+        DT_ASSERT(strstr(dt_last_error()->message, "...\xe2\x82\xac") != NULL);
+        DT_ASSERT(strstr(dt_last_error()->message, "\xac: is too long; shorten it") != NULL);
+        DT_ASSERT(strchr(dt_last_error()->message, '\\') == NULL);
         dti_error_prefix("%s", text);
         DT_ASSERT(strlen(dt_last_error()->message) < DT_ERROR_MESSAGE_BYTES);
-        DT_ASSERT_EQ_INT((strlen(dt_last_error()->message) - shift) % 3, 0);
+        DT_ASSERT(strstr(dt_last_error()->message, "\xac: is too long; shorten it") != NULL);
+        DT_ASSERT(strchr(dt_last_error()->message, '\\') == NULL);
     }
+}
+
+DT_TEST(error, a_users_own_function_fails_with_a_record)
+{
+    (void)fails(3);
+    DT_ASSERT_STATUS(dt_fail(DT_ERR_LAYOUT, "%s, said %s", "no", dt_last_error()->message),
+                     DT_ERR_LAYOUT, "no, said n is 3");
+    DT_ASSERT_EQ_INT(dt_last_error()->n_frames, 0);
 }
 
 static void *other_thread(void *arg)

@@ -160,7 +160,7 @@ DT_TEST(json, wrong_values_are_named_with_what_was_found)
     DT_ASSERT_STATUS(dti_json_int(r, "f", 1, 8, &i), DT_ERR_FORMAT, "f is 2.5, must");
     DT_ASSERT_STATUS(dti_json_int(r, "one", 1, 8, &i), DT_ERR_FORMAT, "one is 1.0, must");
     DT_ASSERT_STATUS(dti_json_int(r, "s", 1, 8, &i), DT_ERR_FORMAT,
-                     "s is the string \"12?[31m\", must");
+                     "s is the string \"12\\x1b[31m\", must");
     DT_ASSERT_STATUS(dti_json_number(r, "s", 0, 1, &x), DT_ERR_FORMAT,
                      "must be a number from 0 to 1");
     DT_ASSERT_STATUS(dti_json_number(r, "s", -INFINITY, INFINITY, &x), DT_ERR_FORMAT,

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { UNIT_BYTES = 12 }; /* the longest unit below: an escaped control of two bytes, and a zero */
+
+/* The length of the character of UTF-8 at `p`, or 0 if there is none. */
+static size_t character(const unsigned char *p)
+{
+    const size_t n = p[0] < 0x80   ? 1
+                     : p[0] < 0xc2 ? 0
+                     : p[0] < 0xe0 ? 2
+                     : p[0] < 0xf0 ? 3
+                     : p[0] < 0xf5 ? 4
+                                   : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((p[i] & 0xc0u) != 0x80u) return 0;
+    if (p[0] == 0xe0 && p[1] < 0xa0) return 0; /* overlong */
+    if (p[0] == 0xed && p[1] > 0x9f) return 0; /* surrogates */
+    if (p[0] == 0xf0 && p[1] < 0x90) return 0; /* overlong */
+    if (p[0] == 0xf4 && p[1] > 0x8f) return 0; /* past the last character */
+    return n;
+}
+
+static size_t escaped(const unsigned char *p, size_t n, char unit[UNIT_BYTES])
+{
+    static const char letters[] = "\n\r\t", names[] = "nrt";
+    const char *letter = memchr(letters, p[0], sizeof letters - 1);
+    size_t used = 0;
+
+    if (letter != NULL) return (size_t)snprintf(unit, UNIT_BYTES, "\\%c", names[letter - letters]);
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(unit + used, UNIT_BYTES - used, "\\x%02x", p[i]);
+    return used;
+}
+
+/* What becomes of the character at *p, which moves behind it. Returns its bytes. */
+static size_t next_unit(const unsigned char **p, char unit[UNIT_BYTES])
+{
+    const unsigned char *at = *p;
+    const size_t n = character(at);
+    const bool c1 = n == 2 && at[0] == 0xc2 && at[1] < 0xa0;
+
+    *p += n > 0 ? n : 1;
+    if (n == 0 || at[0] < 0x20 || at[0] == 0x7f || c1) return escaped(at, n > 0 ? n : 1, unit);
+    memcpy(unit, at, n);
+    return n;
+}
+
+/* Copies units while they fit into `room` bytes; *p moves behind them. */
+static size_t copy_units(const unsigned char **p, char *out, size_t room)
+{
+    char unit[UNIT_BYTES];
+    size_t used = 0;
+
+    while (**p != '\0') {
+        const unsigned char *next = *p;
+        const size_t n = next_unit(&next, unit);
+        if (used + n > room) break;
+        memcpy(out + used, unit, n);
+        used += n;
+        *p = next;
+    }
+    return used;
+}
+
+const char *dti_printable(const char *text, char *out, size_t out_bytes)
+{
+    static const char gap[] = "...";
+    const unsigned char *p = (const unsigned char *)text;
+    const size_t room = out_bytes - 1, head = (room - (sizeof gap - 1)) / 2;
+    const size_t tail = room - (sizeof gap - 1) - head;
+    char unit[UNIT_BYTES];
+    size_t all = 0, used;
+
+    DT_ASSERT(out_bytes >= 16);
+    for (const unsigned char *q = p; *q != '\0';) all += next_unit(&q, unit);
+    if (all <= room) {
+        used = copy_units(&p, out, room);
+    } else {
+        used = copy_units(&p, out, head);
+        all -= used;
+        while (all > tail) all -= next_unit(&p, unit);
+        memcpy(out + used, gap, sizeof gap - 1);
+        used += sizeof gap - 1;
+        used += copy_units(&p, out + used, tail);
+    }
+    out[used] = '\0';
+    return out;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Foreign text in messages: names of files, options, keys that somebody else wrote. */
+#ifndef DTI_TEXT_H
+#define DTI_TEXT_H
+
+#include <stddef.h>
+
+/* How much of a name is shown in a message that says more than the name. */
+enum { DTI_SHOWN_BYTES = 80 };
+
+/* Writes `text` as valid UTF-8 without control characters: those, and bytes that are not UTF-8,
+ * become "\n", "\x1b" and so on. What does not fit loses its middle, between two characters: both
+ * ends tell more than either. `out` has room for 16 bytes or more and does not overlap `text`.
+ * Doing it twice changes nothing more. Returns `out`. */
+const char *dti_printable(const char *text, char *out, size_t out_bytes);
+
+#endif
