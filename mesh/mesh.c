@@ -41,6 +41,7 @@ dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYT
     DT_TRY(dti_new(sizeof *mesh, &mesh));
     atomic_init(&mesh->refs, 1);
     mesh->rt = rt;
+    mesh->timeout_ms = rt->world->timeout_ms;
     mesh->n_dims = n_dims;
     mesh->n_ranks = 1;
     dti_runtime_count(rt, 1);

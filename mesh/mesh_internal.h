@@ -14,6 +14,7 @@ struct dt_mesh {
     int n_dims;
     int n_ranks;
     int place; /* of this rank, row-major; -1 for outsiders */
+    int64_t timeout_ms;
     int size[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS]; /* -1 for outsiders */
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];

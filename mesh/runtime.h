@@ -47,7 +47,8 @@ int dti_mesh_place(const dt_mesh *mesh);
 
 /* The communicator over the mesh dims in `dims` (bit m for dim m), flattened row-major, that
  * contains this rank. Made on first use by its members and kept with the mesh; equal groups of
- * other meshes share it. Borrowed. */
+ * other meshes share it, so ask for it before each operation: it then has this mesh's deadline.
+ * Borrowed. */
 dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out) DT_MUST_USE;
 
 #endif

@@ -85,6 +85,7 @@ static dt_status make_slice(dt_mesh *mesh, uint32_t dims, dt_mesh **out)
     DT_TRY(dti_alloc_array((size_t)mesh->n_ranks, sizeof *ranks, (void **)&ranks));
     (void)dti_mesh_fiber(mesh, dims, mesh->place < 0 ? origin : mesh->coord, ranks);
     DT_TRY_TO(done, st, dti_mesh_make(mesh->rt, n_dims, names, sizes, ranks, out));
+    (*out)->timeout_ms = mesh->timeout_ms;
 done:
     dti_free(ranks);
     return st;
@@ -106,18 +107,14 @@ dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt
     return DT_OK;
 }
 
-dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
+/* A new one, or one that another mesh of this rank has made. */
+static dt_status find_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
 {
     dt_status st = DT_OK;
     int *ranks = NULL;
     char name[48];
     int n;
 
-    *out = NULL;
-    DT_CHECK(dims < 1u << mesh->n_dims, DT_ERR_ARG, "dims 0x%x of a mesh that has %d", dims,
-             mesh->n_dims);
-    *out = mesh->comms[dims];
-    if (*out != NULL) return DT_OK;
     name_of(mesh, dims, name, sizeof name);
     DT_CHECK(mesh->place >= 0, DT_ERR_ARG,
              "rank %d is not a member of the mesh and cannot communicate on \"%s\"",
@@ -129,4 +126,15 @@ dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
 done:
     dti_free(ranks);
     return st;
+}
+
+dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
+{
+    *out = NULL;
+    DT_CHECK(dims < 1u << mesh->n_dims, DT_ERR_ARG, "dims 0x%x of a mesh that has %d", dims,
+             mesh->n_dims);
+    if (mesh->comms[dims] == NULL) DT_TRY(find_comm(mesh, dims, out));
+    *out = mesh->comms[dims];
+    (*out)->timeout_ms = mesh->timeout_ms; /* equal groups of other meshes may have set theirs */
+    return DT_OK;
 }

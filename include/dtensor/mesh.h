@@ -20,7 +20,7 @@ enum { DT_MAX_DIMS = 8, DT_DIM_NAME_BYTES = 24 };
  * dt_run(), borrowed by everything else. */
 typedef struct dt_runtime dt_runtime;
 
-/* An n-d grid of ranks with named dims. Counted handle, immutable. */
+/* An n-d grid of ranks with named dims. Counted handle, immutable but for its deadline. */
 typedef struct dt_mesh dt_mesh;
 
 typedef struct dt_run_options {
@@ -123,6 +123,36 @@ DT_API DT_MUST_USE dt_status dt_mesh_parse(const char *spec, int *n_dims,
  */
 DT_API DT_MUST_USE dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names,
                                            dt_mesh **out);
+
+/**
+ * Sets the longest wait for a peer in collectives on this mesh, in milliseconds, from the next one
+ * on. A mesh begins with that of the run (dt_run_options.timeout_ms), and a mesh made from another
+ * with that of the other; meshes made before keep theirs.
+ *
+ * Collective  no, but the ranks of a mesh should agree: the shortest wait decides.
+ * Errors      DT_ERR_ARG  mesh is NULL, or timeout_ms is below 1
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_set_timeout(dt_mesh *mesh, int64_t timeout_ms);
+DT_API int64_t dt_mesh_timeout(const dt_mesh *mesh); /* Not collective. Errors: none. */
+
+/**
+ * Hands work from one rank to all: `bytes` bytes at `data` of the rank at place `root` (row-major)
+ * are copied to `data` of the others. What distinguishes it from a collective is that the others
+ * wait for the root without a deadline, asleep: a chat may wait for its user for a day, a worker
+ * for its next request. The root itself waits for the others at most as long as the mesh allows.
+ *
+ *   data      [capacity] bytes on every rank; sent by the root, overwritten on the others
+ *   capacity  the same on all ranks
+ *   bytes     at the root how many to send, 0 <= *bytes <= capacity; set on the others
+ *
+ * Collective  every rank of the mesh, with the same root and capacity.
+ * Errors      DT_ERR_ARG   an argument is NULL or out of range, the rank is no member, the work
+ *                          exceeds capacity; found by the root alone, nothing was sent, and the
+ *                          others still wait
+ *             DT_ERR_COMM  a rank failed or left; those that wait for work notice at once
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_broadcast_work(dt_mesh *mesh, int root, void *data,
+                                                    int64_t capacity, int64_t *bytes);
 
 DT_API dt_mesh *dt_mesh_retain(dt_mesh *mesh); /* one more reference; returns mesh */
 DT_API void dt_mesh_release(dt_mesh **mesh);   /* drops one, sets the variable to NULL */

@@ -42,6 +42,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     dt_status st;
 
     r->seq = 0;
+    r->timeout_ms = c->timeout_ms;
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r->call.op));
     if (c->size == 1) {
@@ -83,15 +84,28 @@ dt_status dti_barrier(dti_comm *c)
     return dti_comm_run(c, &call);
 }
 
+static dti_comm_call broadcast_of(void *buffer, const int64_t *n, dt_dtype t, int root)
+{
+    return (dti_comm_call){ .op = DTI_COMM_BROADCAST,
+                            .dtype = t,
+                            .root = root,
+                            .send = buffer,
+                            .recv = buffer,
+                            .counts = n };
+}
+
 dt_status dti_broadcast(dti_comm *c, void *buffer, int64_t n, dt_dtype t, int root)
 {
-    const dti_comm_call call = { .op = DTI_COMM_BROADCAST,
-                                 .dtype = t,
-                                 .root = root,
-                                 .send = buffer,
-                                 .recv = buffer,
-                                 .counts = &n };
+    const dti_comm_call call = broadcast_of(buffer, &n, t, root);
 
+    return dti_comm_run(c, &call);
+}
+
+dt_status dti_broadcast_work(dti_comm *c, void *buffer, int64_t n, dt_dtype t, int root)
+{
+    dti_comm_call call = broadcast_of(buffer, &n, t, root);
+
+    call.for_work = true;
     return dti_comm_run(c, &call);
 }
 

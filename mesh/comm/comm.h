@@ -62,6 +62,7 @@ typedef struct dti_comm_call {
     const int64_t *send_displs;
     const dti_box *send_boxes; /* exchange only: [size], what goes to each rank */
     const dti_box *recv_boxes; /* exchange only: [size], where it lands; same extents as sent */
+    bool for_work;             /* broadcast only: wait for the root without a deadline */
     void *stream;              /* device queue, NULL on CPU */
 } dti_comm_call;
 
@@ -70,7 +71,8 @@ typedef struct dti_comm dti_comm;
 /* An operation under way; a value owned by the caller, filled by start. */
 typedef struct dti_comm_request {
     dti_comm_call call;
-    uint64_t seq; /* 0: nothing under way */
+    uint64_t seq;       /* 0: nothing under way */
+    int64_t timeout_ms; /* the communicator's when the operation was started */
 } dti_comm_request;
 
 /* Every slot is filled; a back end without an operation answers DT_ERR_UNSUPPORTED.
@@ -79,7 +81,8 @@ typedef struct dti_comm_request {
  *   start  may block only as long as a peer is a bounded number of operations behind; the buffers
  *          belong to the operation until wait has returned. No malloc.
  *   wait   returns when recv is complete here and send may be overwritten here. A second wait on
- *          the same request is a no-op. Watches the abort flag and the deadline.
+ *          the same request is a no-op. Watches the abort flag and the deadline of the request; a
+ *          broadcast `for_work` has none until its root has come.
  *   abort  from then on every pending and later call on any communicator of this world returns
  *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread;
  *          returns when no peer reads this rank's buffers any more.
@@ -99,6 +102,7 @@ struct dti_comm {
     int rank; /* mine */
     int size;
     uint64_t seq;            /* operations started here */
+    int64_t timeout_ms;      /* longest wait for a peer; of the mesh that asked for it last */
     char name[48];           /* mesh dim or "world": for error texts */
     const int *world_ranks;  /* [size] */
     struct dti_fault *fault; /* injection of this rank, or NULL */
@@ -115,6 +119,8 @@ dt_status dti_comm_run(dti_comm *c, const dti_comm_call *call) DT_MUST_USE;
 /* The calls by name. */
 dt_status dti_barrier(dti_comm *c) DT_MUST_USE;
 dt_status dti_broadcast(dti_comm *c, void *buffer, int64_t n, dt_dtype t, int root) DT_MUST_USE;
+dt_status dti_broadcast_work(dti_comm *c, void *buffer, int64_t n, dt_dtype t,
+                             int root) DT_MUST_USE;
 dt_status dti_all_reduce(dti_comm *c, const void *send, void *recv, int64_t n, dt_dtype t,
                          dt_reduce op) DT_MUST_USE;
 dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_t *counts,

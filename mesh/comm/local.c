@@ -97,6 +97,7 @@ static dt_status local_group(dti_comm *head, const int *ranks, int n, dti_comm *
     for (int i = 0; i < n; i++) world_ranks[i] = head->world_ranks[ranks[i]];
     DT_TRY_TO(done, st, make_comm(c->world, head->world_ranks[head->rank], world_ranks, n, out));
     (*out)->fault = head->fault;
+    (*out)->timeout_ms = head->timeout_ms;
     (void)snprintf((*out)->name, sizeof(*out)->name, "%s", head->name);
 done:
     dti_free(world_ranks);
@@ -225,6 +226,7 @@ static dt_status local_start(dti_comm *head, dti_comm_request *r)
     c->started = r->seq;
     c->self->n_due++;
     c->self->n_under_way++;
+    if (r->call.for_work) dti_local_see_sleepers(c);
     dti_local_wake_members(c);
     return DT_OK;
 }
@@ -270,6 +272,7 @@ static dt_status make_comm(dti_local_world *w, int rank, const int *world_ranks,
     memcpy(ranks, world_ranks, (size_t)n * sizeof *ranks);
     c->head.ops = &local_ops;
     c->head.size = n;
+    c->head.timeout_ms = w->timeout_ms;
     c->head.world_ranks = ranks;
     while (ranks[c->head.rank] != rank) c->head.rank++;
     c->world = w;
@@ -340,7 +343,7 @@ dt_status dti_local_world_create(int n_ranks, int64_t timeout_ms, bool spin, dti
     (void)pthread_mutex_init(&w->lock, NULL);
     w->n_ranks = n_ranks;
     w->spin = spin;
-    w->timeout_ns = timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
+    w->timeout_ms = timeout_ms;
     *out = w;
     return DT_OK;
 }

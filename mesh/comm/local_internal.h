@@ -81,7 +81,7 @@ struct dti_local_world {
         pthread_mutex_t lock; /* groups, joined, channels, the abort's record */
     int n_ranks;
     bool spin;
-    int64_t timeout_ns;
+    int64_t timeout_ms;    /* of the communicators that are opened */
     dti_local_rank *ranks; /* [n_ranks] */
     dti_local_group *groups;
     int culprit; /* written once, before `aborted` */
@@ -115,6 +115,7 @@ dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_loca
                           const char *verb) DT_MUST_USE;
 dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
 void dti_local_wake_members(dti_local_comm *c);
+void dti_local_see_sleepers(dti_local_comm *c); /* before: misses nobody who sleeps for long */
 void dti_local_wake_rank(dti_local_rank *rank);
 bool dti_local_enter(dti_local_comm *c); /* before touching peers' buffers; false: aborted */
 void dti_local_exit(dti_local_comm *c);

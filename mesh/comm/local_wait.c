@@ -15,10 +15,12 @@ enum {
     SPIN_NS = 50 * 1000,
     YIELD_NS = 1000 * 1000,
     SLEEP_NS = 2 * 1000 * 1000,
+    IDLE_SLEEP_NS = 500 * 1000 * 1000,
     NS_PER_MS = 1000 * 1000
 };
 
 typedef struct waiter {
+    const dti_comm_request *request;
     int64_t begin_ns; /* 0: the clock was not read yet */
     unsigned polls;
     int left_member; /* 1 + the member that was seen to have left, then polled once more */
@@ -46,6 +48,13 @@ void dti_local_wake_members(dti_local_comm *c)
         dti_local_rank *rank = rank_of(c, m);
         if (m != c->head.rank && atomic_load(&rank->asleep)) dti_local_wake_rank(rank);
     }
+}
+
+/* Writing the counter that sleepers raise orders what was published before it: whoever raises it
+ * later sees the operation before falling asleep. */
+void dti_local_see_sleepers(dti_local_comm *c)
+{
+    (void)atomic_fetch_add(&c->world->sleepers, 0);
 }
 
 /* Sequential consistency of both sides makes sure that either this rank sees the abort, or the
@@ -144,7 +153,7 @@ static dt_status fail_expired(dti_local_comm *c, const dti_comm_request *r, int 
                               const char *verb)
 {
     const char *op = dti_comm_op_name(r->call.op);
-    const long long ms = c->world->timeout_ns / NS_PER_MS;
+    const long long ms = r->timeout_ms;
     const int rank = c->head.world_ranks[member];
     char why[DTI_LOCAL_WHY_BYTES];
 
@@ -170,9 +179,23 @@ static void progress(dti_local_comm *current)
     }
 }
 
-/* Arms first and sleeps at the next call, so that the condition is looked at in between. */
+/* Waiting for the root of a broadcast of work, which may come tomorrow. */
+static bool waits_for_work(const dti_local_comm *c, const dti_comm_request *r)
+{
+    return r->call.for_work && c->head.rank != r->call.root && c->worked + 1 == r->seq;
+}
+
+static bool is_expired(const dti_local_comm *c, const waiter *w, int64_t elapsed_ns)
+{
+    return elapsed_ns / NS_PER_MS >= w->request->timeout_ms && !waits_for_work(c, w->request);
+}
+
+/* Arms first and sleeps at the next call, so that the condition is looked at in between. Only work
+ * is announced by a rank that misses no sleeper; everybody else may, so sleep is short. */
 static void sleep_a_little(dti_local_comm *c, waiter *w)
 {
+    const bool idle = waits_for_work(c, w->request) && c->self->n_due <= 1;
+
     if (!w->armed) {
         w->armed = true;
         w->wake = atomic_load(&c->self->wake);
@@ -180,7 +203,7 @@ static void sleep_a_little(dti_local_comm *c, waiter *w)
         atomic_fetch_add(&c->world->sleepers, 1);
         return;
     }
-    dti_futex_wait(&c->self->wake, w->wake, SLEEP_NS);
+    dti_futex_wait(&c->self->wake, w->wake, idle ? IDLE_SLEEP_NS : SLEEP_NS);
     w->wake = atomic_load(&c->self->wake);
 }
 
@@ -206,7 +229,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
     now = dti_now_ns();
     if (w->begin_ns == 0) w->begin_ns = now;
     elapsed = now - w->begin_ns;
-    if (elapsed > c->world->timeout_ns) return false;
+    if (is_expired(c, w, elapsed)) return false;
     if (c->self->n_due > 0) progress(c);
     if (atomic_load_explicit(&rank_of(c, member)->left, memory_order_acquire))
         w->left_member = member + 1;
@@ -222,7 +245,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
 dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_local_condition ready,
                           const char *verb)
 {
-    waiter w = { 0 };
+    waiter w = { .request = r };
     dt_status st = DT_OK;
 
     for (;;) {
