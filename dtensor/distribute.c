@@ -81,7 +81,7 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     DT_TRY(dt_zeros(mesh, place, dtype, n_axes, shape, &x));
     if (dt_mesh_is_member(mesh)) {
         const bool mine = root == DT_EQUAL_COPIES || dti_mesh_place(mesh) == root;
-        bool empty = false;
+        bool empty = x->device->dry;
         for (int a = 0; a < n_axes; a++) empty = empty || shape[a] == 0;
         DT_CHECK_TO(fail, st, !mine || full != NULL || empty, DT_ERR_ARG,
                     "this rank has to pass the whole tensor, but full is NULL");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Executes the plans of placements/move.h on bytes. Each step makes one tensor from the one before.
- */
+ * Dry tensors take the same way: what would be copied here is left out, what would be sent goes to
+ * the dry back end, so that steps, counters and memory are those of a run. */
 #include "base/dtype.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
@@ -40,7 +41,7 @@ static dt_status local_slice(const dti_move_step *step, const int *me, const dt_
 {
     dti_box from, to;
 
-    if (dti_move_boxes(step, x->shape, me, me, &from, &to))
+    if (!x->device->dry && dti_move_boxes(step, x->shape, me, me, &from, &to))
         dti_box_copy(y->local.data, &to, x->local.data, &from, dt_dtype_size(x->local.dtype));
     return DT_OK;
 }
@@ -50,7 +51,7 @@ static void divide(dt_local *x, int64_t divisor)
 {
     const int64_t n = dti_local_count(x);
 
-    if (divisor == 1) return;
+    if (divisor == 1 || x->data == NULL) return;
     for (int64_t i = 0; i < n; i++)
         dti_store_f32(x->data, x->dtype, i, dti_load_f32(x->data, x->dtype, i) / (float)divisor);
 }
@@ -154,7 +155,7 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     }
     if (!lies_in_order(room.sent, room.counts, comm->size)) {
         DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
-        pack(room.sent, room.counts, comm->size, x, packed->data);
+        if (!x->device->dry) pack(room.sent, room.counts, comm->size, x, packed->data);
     }
     st = dti_reduce_scatter(comm, packed != NULL ? packed->data : x->local.data, y->local.data,
                             room.counts, NULL, x->local.dtype, step->reduce);

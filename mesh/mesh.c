@@ -69,7 +69,7 @@ static void tell_where(const dt_mesh *mesh)
     char where[DT_ERROR_WHERE_BYTES] = "";
     size_t used = 0;
 
-    if (!dt_mesh_is_member(mesh)) return;
+    if (!dt_mesh_is_member(mesh) || mesh->rt->dry) return;
     for (int d = 0; d < mesh->n_dims && used < sizeof where; d++) {
         const int n = snprintf(where + used, sizeof where - used, "%s%s=%d", d ? "," : "",
                                mesh->names[d], mesh->coord[d]);
@@ -141,6 +141,15 @@ dt_status dt_mesh_create_ranks(dt_runtime *rt, const char *spec, const int *rank
     *out = NULL;
     DT_CHECK(rt != NULL && spec != NULL && ranks != NULL, DT_ERR_ARG, "rt, spec or ranks is NULL");
     DT_TRY(create(rt, spec, ranks, out));
+    return DT_OK;
+}
+
+dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out)
+{
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+
+    memcpy(names, mesh->names, sizeof names);
+    DT_TRY(dti_mesh_make(rt, mesh->n_dims, names, mesh->size, mesh->ranks, out));
     return DT_OK;
 }
 

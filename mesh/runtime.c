@@ -7,9 +7,10 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "mesh/comm/dry.h"
 #include "mesh/runtime_internal.h"
 
-enum { LOG_LINE_BYTES = 512 };
+enum { LOG_LINE_BYTES = 512, MAX_DRY_RANKS = 1 << 20 };
 
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out)
@@ -53,11 +54,19 @@ void dti_runtime_destroy(dt_runtime **runtime)
     dti_free(rt);
 }
 
+/* What users have registered holds for plans as well as for runs. */
+static bool is_registry(dti_slot slot)
+{
+    return slot == DTI_SLOT_STYLES;
+}
+
 dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,
                            dti_slot_destroy destroy, void **out)
 {
     if (rt->slots[slot] == NULL) {
         void *object = NULL;
+        if (rt->like != NULL && is_registry(slot))
+            return dti_runtime_slot(rt->like, slot, create, destroy, out);
         *out = NULL;
         DT_TRY(create(rt, &object)); /* may make other slots, which then outlive this one */
         rt->slots[slot] = object;
@@ -66,6 +75,38 @@ dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create
     }
     *out = rt->slots[slot];
     return DT_OK;
+}
+
+dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runtime *like,
+                                dt_runtime **out)
+{
+    dti_comm *world;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(options != NULL && options->size == sizeof *options, DT_ERR_ARG,
+             "options is NULL or of another size; start from DT_RUN_OPTIONS_INIT");
+    DT_CHECK(options->n_ranks >= 1 && options->n_ranks <= MAX_DRY_RANKS, DT_ERR_ARG,
+             "n_ranks is %d, not in 1..%d", options->n_ranks, MAX_DRY_RANKS);
+    DT_CHECK(rank >= 0 && rank < options->n_ranks, DT_ERR_ARG,
+             "rank %d: a world of %d has ranks 0..%d", rank, options->n_ranks,
+             options->n_ranks - 1);
+    DT_TRY(dti_dry_open(rank, options->n_ranks, &world));
+    world->timeout_ms = options->timeout_ms;
+    DT_TRY(dti_runtime_create(options, world, NULL, "", out));
+    (*out)->dry = true;
+    (*out)->like = like;
+    return DT_OK;
+}
+
+void dt_runtime_release_dry(dt_runtime **runtime)
+{
+    if (runtime != NULL && *runtime != NULL && (*runtime)->dry) dti_runtime_destroy(runtime);
+}
+
+bool dt_runtime_is_dry(const dt_runtime *rt)
+{
+    return rt->dry;
 }
 
 static dti_comm *find_comm(const dt_runtime *rt, const int *world_ranks, int n)

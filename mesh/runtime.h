@@ -45,6 +45,10 @@ void dti_runtime_abort(dt_runtime *rt);
 /* This rank's row-major place in the mesh, which says all its coordinates; -1 for outsiders. */
 int dti_mesh_place(const dt_mesh *mesh);
 
+/* The same grid over the same rank numbers in another runtime (a dry one), of which rt's rank may
+ * be a member or not. Ownership: a new reference. */
+dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out) DT_MUST_USE;
+
 /* The communicator over the mesh dims in `dims` (bit m for dim m), flattened row-major, that
  * contains this rank. Made on first use by its members and kept with the mesh; equal groups of
  * other meshes share it, so ask for it before each operation: it then has this mesh's deadline.

@@ -15,6 +15,8 @@ struct dt_runtime {
     int rank;
     int size;
     int n_threads;
+    bool dry;
+    dt_runtime *like; /* of a dry runtime: the one whose registries it looks into, or NULL */
     dti_comm *world;
     dti_pool *pool; /* NULL: this rank computes alone */
     dt_log_fn log;

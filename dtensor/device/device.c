@@ -29,7 +29,8 @@ static dt_status device_create(dt_runtime *rt, void **out)
     DT_TRY(dti_isa_parse(dti_runtime_isa(rt), &isa));
     DT_TRY(dti_new(sizeof *d, &d));
     d->rt = rt;
-    DT_TRY_TO(fail, st, dti_memory_create(&d->memory));
+    d->dry = dt_runtime_is_dry(rt);
+    DT_TRY_TO(fail, st, dti_memory_create(d->dry, &d->memory));
     DT_TRY_TO(fail, st, dti_cpu_create(isa, dti_runtime_pool(rt), &d->cpu));
     *out = d;
     return DT_OK;

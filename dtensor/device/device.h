@@ -9,6 +9,7 @@
 
 typedef struct dti_device {
     dt_runtime *rt;
+    bool dry; /* memory is counted, not taken; kernels do not run */
     dti_memory *memory;
     dti_cpu *cpu;
     struct dt_tensor *free_tensors; /* headers to reuse */

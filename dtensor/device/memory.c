@@ -9,8 +9,10 @@ enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (48 - MIN_SHIFT) };
 struct dti_memory {
     dti_storage *free_blocks[N_CLASSES];
     dti_storage *free_headers;
+    bool dry;
     size_t used;
     size_t peak;
+    size_t held;
 };
 
 static int class_of(size_t bytes)
@@ -32,12 +34,13 @@ static size_t class_bytes(int size_class)
     return ((size_t)1 << shift) + step * ((size_t)1 << (shift - 2));
 }
 
-dt_status dti_memory_create(dti_memory **out)
+dt_status dti_memory_create(bool dry, dti_memory **out)
 {
     dti_memory *m;
 
     *out = NULL;
     DT_TRY(dti_new(sizeof *m, &m));
+    m->dry = dry;
     *out = m;
     return DT_OK;
 }
@@ -91,7 +94,11 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     s->bytes = bytes;
     s->next = NULL;
     s->refs = 1;
-    if (s->data == NULL) DT_TRY_TO(fail, st, dti_big_alloc(bytes, &s->data));
+    if (!s->held) {
+        if (!m->dry) DT_TRY_TO(fail, st, dti_big_alloc(bytes, &s->data));
+        s->held = true;
+        m->held += bytes;
+    }
     *out = s;
     return DT_OK;
 
@@ -105,12 +112,14 @@ void dti_storage_free(dti_storage *s)
     dti_memory *m = s->memory;
 
     m->used -= s->bytes;
-    if (s->size_class >= 0 && s->data != NULL) {
+    if (s->size_class >= 0 && s->held) {
         s->next = m->free_blocks[s->size_class];
         m->free_blocks[s->size_class] = s;
     } else {
         dti_big_free(s->data, s->bytes);
+        if (s->held) m->held -= s->bytes;
         s->data = NULL;
+        s->held = false;
         s->next = m->free_headers;
         m->free_headers = s;
     }
@@ -124,4 +133,9 @@ size_t dti_memory_used(const dti_memory *m)
 size_t dti_memory_peak(const dti_memory *m)
 {
     return m->peak;
+}
+
+size_t dti_memory_held(const dti_memory *m)
+{
+    return m->held;
 }

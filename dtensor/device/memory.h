@@ -16,13 +16,15 @@ typedef struct dti_memory dti_memory;
 typedef struct dti_storage {
     int refs;
     int size_class; /* -1: exact */
+    bool held;      /* there is a block behind it, in a dry memory one without bytes */
     void *data;
     size_t bytes; /* as allocated */
     dti_memory *memory;
     struct dti_storage *next; /* free list */
 } dti_storage;
 
-dt_status dti_memory_create(dti_memory **out) DT_MUST_USE;
+/* `dry`: storages are counted as ever, but have no bytes and data is NULL. */
+dt_status dti_memory_create(bool dry, dti_memory **out) DT_MUST_USE;
 void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
 
 /* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse) or fresh
@@ -33,6 +35,9 @@ dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
 /* Bytes of tensors now alive, and the most there ever were, pool overhead not included. */
 size_t dti_memory_used(const dti_memory *memory);
 size_t dti_memory_peak(const dti_memory *memory);
+
+/* Bytes taken from the system: those in use and those kept for reuse. */
+size_t dti_memory_held(const dti_memory *memory);
 
 void dti_storage_free(dti_storage *storage);
 

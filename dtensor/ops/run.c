@@ -173,15 +173,17 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     dt_status st;
 
     for (int i = 1; i < n; i++)
-        DT_CHECK(in[i]->mesh == in[0]->mesh || dt_mesh_equal(in[i]->mesh, in[0]->mesh),
-                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes", op->name,
-                 op->axes, i);
+        DT_CHECK(in[i]->mesh == in[0]->mesh ||
+                     (in[i]->device == in[0]->device && dt_mesh_equal(in[i]->mesh, in[0]->mesh)),
+                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes%s", op->name,
+                 op->axes, i, in[i]->device->dry != in[0]->device->dry ? ", one of them dry" : "");
     make_key(op, attr, n, in, &key);
     DT_TRY(look_up(t, &key, in, n, &d));
     DT_TRY(shapes_of(d, in, n, &shapes));
     if (d->wants_moves) DT_TRY(move_operands(t, d, n, in));
     DT_TRY(make_result(d, shapes, in, n, out));
-    if ((op->flags & DT_OP_VIEW) != 0 || !dt_mesh_is_member(in[0]->mesh)) return DT_OK;
+    if ((op->flags & DT_OP_VIEW) != 0 || in[0]->device->dry || !dt_mesh_is_member(in[0]->mesh))
+        return DT_OK;
     st = run_kernel(op, attr, n, in, *out);
     if (st != DT_OK) dt_tensor_release(out);
     return st;

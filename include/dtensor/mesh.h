@@ -81,6 +81,28 @@ DT_API const char *dt_runtime_cores(const dt_runtime *rt);
 DT_API int64_t dt_runtime_live(const dt_runtime *rt);
 
 /**
+ * A runtime without ranks, for judging and planning what a run would do. Tensors on its meshes are
+ * dry (PyTorch: on the meta device): shape, layout and dtype, no bytes. An operator runs its rules
+ * and no kernel; a collective is counted and waits for nobody; memory is counted as a run would
+ * take it. A mesh may have any size, and is seen from one rank.
+ *
+ *   options  n_ranks (up to 2^20), log and isa count; the others do not matter
+ *   rank     the rank whose view it is
+ *   like     the runtime of a run whose registries (styles) hold here too, or NULL
+ *
+ * Collective  no.
+ * Ownership   *out is released with dt_runtime_release_dry(), after all that was made with it and
+ *             before `like` ends. It belongs to the calling thread.
+ * Errors      DT_ERR_ARG, DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_runtime_create_dry(const dt_run_options *options, int rank,
+                                                   dt_runtime *like, dt_runtime **out);
+DT_API void dt_runtime_release_dry(dt_runtime **rt); /* accepts NULL; sets *rt to NULL */
+
+/** Whether dt_runtime_create_dry() made it. Not collective. Errors: none. */
+DT_API bool dt_runtime_is_dry(const dt_runtime *rt);
+
+/**
  * Makes a mesh from text such as "tp=4" or "dp=2,tp=2" over ranks 0 .. product-1.
  *
  * Collective  every rank of the world calls it; ranks past the product get a mesh that they are

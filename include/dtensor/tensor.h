@@ -20,7 +20,8 @@ typedef struct dt_tensor dt_tensor;
 typedef struct dt_tape dt_tape;
 
 /* This rank's piece of a tensor: contiguous, row-major, in host memory. offset[a] is where the
- * piece starts on global axis a. Outsiders of the mesh see a piece of extent 0. */
+ * piece starts on global axis a. Outsiders of the mesh see a piece of extent 0. In a dry runtime
+ * (dt_runtime_create_dry()) data is NULL. */
 typedef struct dt_local {
     void *data;
     dt_dtype dtype;

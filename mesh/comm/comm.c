@@ -45,7 +45,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     r->timeout_ms = c->timeout_ms;
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r->call.op));
-    if (c->size == 1) {
+    if (c->size == 1 && !c->dry) {
         dti_call_alone(&r->call);
         c->seq++;
         return DT_OK;

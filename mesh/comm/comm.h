@@ -88,7 +88,7 @@ typedef struct dti_comm_request {
  *          returns when no peer reads this rank's buffers any more.
  *   close  not collective. */
 typedef struct dti_comm_ops {
-    const char *name; /* "local", "mpi", "nccl" */
+    const char *name; /* "local", "dry" */
     dt_status (*group)(dti_comm *c, const int *ranks, int n, dti_comm **out);
     dt_status (*start)(dti_comm *c, dti_comm_request *request);
     dt_status (*wait)(dti_comm *c, dti_comm_request *request);
@@ -101,6 +101,7 @@ struct dti_comm {
     const dti_comm_ops *ops;
     int rank; /* mine */
     int size;
+    bool dry;                /* no peers and no bytes: buffers are not looked at (dry.h) */
     uint64_t seq;            /* operations started here */
     int64_t timeout_ms;      /* longest wait for a peer; of the mesh that asked for it last */
     char name[48];           /* mesh dim or "world": for error texts */
