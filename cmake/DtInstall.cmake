@@ -32,8 +32,13 @@ install(FILES
     DESTINATION "${dt_package_dir}")
 
 # Who links the archive needs what it needs; a shared library brings that along.
-set(DT_PC_REQUIRES "hwloc jansson libpcre2-8 libutf8proc")
-set(DT_PC_LIBS "-ldnnl -lm -pthread")
+# libutf8proc is no requirement by name: its module would hand -DUTF8PROC_EXPORTS to every user.
+set(dt_utf8proc "-lutf8proc")
+if(NOT UTF8PROC_LIBDIR IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+    string(PREPEND dt_utf8proc "-L${UTF8PROC_LIBDIR} ")
+endif()
+set(DT_PC_REQUIRES "hwloc jansson libpcre2-8")
+set(DT_PC_LIBS "${dt_utf8proc} -ldnnl -lm -pthread")
 if(DT_SHARED)
     set(DT_PC_REQUIRES_PRIVATE "${DT_PC_REQUIRES}")
     set(DT_PC_LIBS_PRIVATE "${DT_PC_LIBS}")

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/sync.h"
 #include "mesh/comm/local.h"
 #include "mesh/runtime_internal.h"
@@ -298,12 +299,8 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
     dt_error record;
 
     DT_CHECK(rank_main != NULL, DT_ERR_ARG, "rank_main is NULL");
-    if (options != NULL) {
-        DT_CHECK(options->size == sizeof run.options, DT_ERR_ARG,
-                 "options.size is %zu, not %zu; start from DT_RUN_OPTIONS_INIT", options->size,
-                 sizeof run.options);
-        run.options = *options;
-    }
+    DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", options,
+                            &run.options, sizeof run.options));
     DT_TRY(check_options(&run.options));
     DT_TRY(check_launcher());
     DT_TRY_TO(done, st, make_run(&run));

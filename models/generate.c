@@ -2,6 +2,7 @@
  *
  * Greedy generation. Logits stay cut over the vocabulary: every rank finds its own best, a maximum
  * of one key per sequence is the only message, and all ranks read the same decision out of it. */
+#include "base/options.h"
 #include "dtensor/create.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "models/model.h"
@@ -54,8 +55,7 @@ static dt_status generate(dt_tape *t, dt_state *s, const int32_t *ids, int64_t n
 dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, int64_t n_prompt,
                       const dt_generate_options *options, int32_t *out, int64_t *n_out)
 {
-    const dt_generate_options defaults = DT_GENERATE_OPTIONS_INIT;
-    const dt_generate_options *o = options != NULL ? options : &defaults;
+    dt_generate_options own = DT_GENERATE_OPTIONS_INIT, *const o = &own;
     int64_t n = 0, room;
     dt_status st;
     dt_tape *t;
@@ -63,8 +63,8 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
     if (n_out != NULL) *n_out = 0;
     DT_CHECK(model != NULL && state != NULL && state->model == model, DT_ERR_ARG,
              "the state does not belong to this model");
-    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG,
-             "options.size is %zu, not %zu: use DT_GENERATE_OPTIONS_INIT", o->size, sizeof *o);
+    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
+                            o, sizeof *o));
     DT_CHECK(state->batch == 1, DT_ERR_ARG, "generation of %lld sequences at once: one is possible",
              (long long)state->batch);
     DT_CHECK(prompt != NULL && n_prompt >= 1, DT_ERR_ARG,

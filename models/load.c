@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
@@ -119,8 +120,6 @@ static void warn_unused(loader *l)
 
 static dt_status check_options(const dt_load_options *o)
 {
-    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG,
-             "options.size is %zu, not %zu: use DT_LOAD_OPTIONS_INIT", o->size, sizeof *o);
     DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
              DT_ERR_ARG, "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
     DT_CHECK(o->dim != NULL, DT_ERR_ARG, "options.dim is NULL");
@@ -156,8 +155,8 @@ fail:
 dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
                         dt_model **out)
 {
-    const dt_load_options defaults = DT_LOAD_OPTIONS_INIT;
-    loader l = { .options = options != NULL ? options : &defaults };
+    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    loader l = { .options = &own };
     dti_described d = { 0 };
     dti_ckpt *ckpt = NULL;
     dt_status st = DT_OK;
@@ -165,6 +164,8 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
+    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
+                            sizeof own));
     DT_TRY(check_options(l.options));
     DT_TRY(dti_describe(dir, &d));
     DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));

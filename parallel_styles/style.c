@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
@@ -45,7 +46,7 @@ static dt_status add(style_registry *r, const char *name, const dt_style *style)
 
     DT_TRY(dti_new(sizeof *e, &e));
     DT_TRY_TO(fail, st, dti_strdup(name, &e->name));
-    memcpy(&e->style, style, style->size);
+    e->style = *style;
     e->style.name = e->name;
     while (*last != NULL) last = &(*last)->next;
     *last = e;
@@ -84,19 +85,18 @@ static dt_status registry_of(dt_runtime *rt, style_registry **out)
 
 dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *style)
 {
+    dt_style own = { .size = sizeof own };
     style_registry *r;
 
     DT_CHECK(rt != NULL && name != NULL && style != NULL, DT_ERR_ARG, "rt, name or style is NULL");
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
-    DT_CHECK(style->size == sizeof(dt_style), DT_ERR_ARG,
-             "style \"%s\": size is %zu, a dt_style has %zu: set .size = sizeof(dt_style)", name,
-             style->size, sizeof(dt_style));
+    DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
     DT_TRY(registry_of(rt, &r));
     DT_CHECK(find(r, name) == NULL, DT_ERR_ARG, "a style \"%s\" is registered already", name);
     for (int i = 0; i < dti_n_style_aliases; i++)
         DT_CHECK(strcmp(name, dti_style_aliases[i].alias) != 0, DT_ERR_ARG,
                  "\"%s\" is another name of the style \"%s\"", name, dti_style_aliases[i].name);
-    DT_TRY(add(r, name, style));
+    DT_TRY(add(r, name, &own));
     return DT_OK;
 }
 

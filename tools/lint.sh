@@ -152,6 +152,12 @@ check_doc_comments() {
         }'
 }
 
+# Users include the headers in C++14 and C++17, which know no designated initializers.
+check_initializers() {
+    grep -nE '[{,][[:space:]]*\.[a-z_]+ *=|^[[:space:]]*\.[a-z_]+ *=' include/*.h include/dtensor/*.h |
+        awk '{ print $0 "   (a designated initializer needs C++20)" }'
+}
+
 # The room dtensor/ and the include folder share a name: a private header called like a public one
 # would be found by the order of search folders alone.
 check_header_names() {
@@ -228,6 +234,7 @@ check_format() {
     check_includes
     check_sizes
     check_doc_comments
+    check_initializers
     check_header_names
     check_calls
     check_archive

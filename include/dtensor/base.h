@@ -3,7 +3,12 @@
  * The floor of the house: status codes, the error record of a thread, element types, log.
  *
  * Infrastructure functions return a dt_status. The function that decides on an error writes one
- * message into the record of its thread; the ones above it only add a frame. Nobody prints. */
+ * message into the record of its thread; the ones above it only add a frame. Nobody prints.
+ *
+ * Configuration structs (dt_run_options, ...) begin with their size, which DT_..._INIT sets
+ * together with the defaults. New versions add fields at the end: a program may run with an older
+ * or newer library than it was compiled against, as long as it sets no field that the library does
+ * not know. Headers are C11 and C++ from C++14 on. */
 #ifndef DT_BASE_H
 #define DT_BASE_H
 

@@ -36,9 +36,9 @@ typedef struct dt_run_options {
                         * that kernels do not have is refused when the first tensor is made */
 } dt_run_options;
 
-#define DT_RUN_OPTIONS_INIT                                                              \
-    {                                                                                    \
-        .size = sizeof(dt_run_options), .n_ranks = 1, .bind = true, .timeout_ms = 600000 \
+#define DT_RUN_OPTIONS_INIT                                                \
+    {                                                                      \
+        sizeof(dt_run_options), 1, 0, true, 600000, NULL, NULL, NULL, NULL \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

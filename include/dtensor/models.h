@@ -48,9 +48,9 @@ typedef struct dt_load_options {
     void *progress_arg;
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                              \
-    {                                                                                     \
-        .size = sizeof(dt_load_options), .keep_dtype = true, .dtype = DT_F32, .dim = "tp" \
+#define DT_LOAD_OPTIONS_INIT                                          \
+    {                                                                 \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL \
     }
 
 /**
@@ -131,9 +131,9 @@ typedef struct dt_generate_options {
     void *arg;              /* of on_token */
 } dt_generate_options;
 
-#define DT_GENERATE_OPTIONS_INIT                                  \
-    {                                                             \
-        .size = sizeof(dt_generate_options), .max_new_tokens = 20 \
+#define DT_GENERATE_OPTIONS_INIT                           \
+    {                                                      \
+        sizeof(dt_generate_options), 20, false, NULL, NULL \
     }
 
 /**

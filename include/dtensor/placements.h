@@ -36,11 +36,16 @@ typedef struct dt_placement {
     int64_t unit;     /* Shard: rows that stay together */
 } dt_placement;
 
-#define DT_REPLICATE   ((dt_placement){ .kind = DT_PLACE_REPLICATE })
-#define DT_SHARD(a)    DT_SHARD_UNITS(a, 1)
-#define DT_PARTIAL(op) ((dt_placement){ .kind = DT_PLACE_PARTIAL, .reduce = (op) })
-#define DT_SHARD_UNITS(a, u) \
-    ((dt_placement){ .kind = DT_PLACE_SHARD, .axis = (a), .replicas = 1, .unit = (u) })
+/* kind, axis, reduce, replicas, unit; by position, so that C++ before C++20 takes them as well. */
+#ifdef __cplusplus
+#define DT_PLACEMENT(k, a, op, r, u) (dt_placement{ (k), (a), (op), (r), (u) })
+#else
+#define DT_PLACEMENT(k, a, op, r, u) ((dt_placement){ (k), (a), (op), (r), (u) })
+#endif
+#define DT_REPLICATE         DT_PLACEMENT(DT_PLACE_REPLICATE, 0, DT_SUM, 0, 0)
+#define DT_SHARD(a)          DT_SHARD_UNITS(a, 1)
+#define DT_SHARD_UNITS(a, u) DT_PLACEMENT(DT_PLACE_SHARD, (a), DT_SUM, 1, (u))
+#define DT_PARTIAL(op)       DT_PLACEMENT(DT_PLACE_PARTIAL, 0, (op), 0, 0)
 
 /* Placements on every dim of a mesh, interned: equal layouts of one runtime are the same pointer,
  * so comparing is one compare. Knows the sizes of the mesh dims and the number of tensor axes, not

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs a build into a fresh folder and builds tests/install/main.c against it: by CMake, by
-# pkg-config, and the headers as C++ where there is a C++ compiler.
+# pkg-config, and main.cc where there is a C++ compiler.
 #
 #   run.sh CMAKE BUILD_FOLDER CC
 set -eu
@@ -28,10 +28,16 @@ export PKG_CONFIG_PATH
     $(pkg-config --cflags --libs dtensor)
 LD_LIBRARY_PATH=$(pkg-config --variable=libdir dtensor) "$work/by_pkg_config"
 
+# What the library was built with is its own affair: a user's compiler gets one include path.
+case $(pkg-config --cflags dtensor) in
+*-D*) echo "pkg-config hands on definitions: $(pkg-config --cflags dtensor)"; exit 1 ;;
+esac
+
 if command -v c++ >/dev/null 2>&1; then
-    echo '#include <dtensor.h>' >"$work/headers.cc"
     # shellcheck disable=SC2046
-    c++ -std=c++14 -Wall -fsyntax-only $(pkg-config --cflags dtensor) "$work/headers.cc"
+    c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror "$here/main.cc" -o "$work/by_cxx" \
+        $(pkg-config --cflags --libs dtensor)
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir dtensor) "$work/by_cxx"
 fi
 
 if [ -x "$prefix/bin/dtensor" ]; then
