@@ -45,7 +45,9 @@ DT_TEST(error, the_record_names_message_and_path)
     DT_ASSERT_EQ_INT(e->code, DT_ERR_SHAPE);
     DT_ASSERT_EQ_INT(e->n_frames, 2);
     DT_ASSERT_EQ_STR(e->frames[0].func, "fails");
-    DT_ASSERT_EQ_STR(e->frames[0].file, "tests/base/test_error.c");
+    /* No folder of the build machine; compiler caches may put "../../" before it. */
+    DT_ASSERT(strstr(e->frames[0].file, "tests/base/test_error.c") != NULL);
+    DT_ASSERT(e->frames[0].file[0] != '/');
     DT_ASSERT_EQ_STR(e->frames[1].func, "passes_on");
 }
 
