@@ -8,31 +8,22 @@
 #include "mesh/mesh_internal.h"
 #include "mesh/runtime_internal.h"
 
-void dti_mesh_strides(const dt_mesh *mesh, int *stride)
-{
-    int product = 1;
-
-    for (int d = mesh->n_dims - 1; d >= 0; d--) {
-        stride[d] = product;
-        product *= mesh->size[d];
-    }
-}
-
 static void find_myself(dt_mesh *mesh)
 {
-    const int me = dt_runtime_rank(mesh->rt);
-    int stride[DT_MAX_DIMS];
+    const int me = dti_roster_find(mesh->grid.roster, dt_runtime_rank(mesh->rt));
 
     mesh->place = -1;
-    for (int i = 0; i < mesh->n_ranks; i++)
-        if (mesh->ranks[i] == me) mesh->place = i;
-    dti_mesh_strides(mesh, stride);
-    for (int d = 0; d < mesh->n_dims; d++)
-        mesh->coord[d] = mesh->place < 0 ? -1 : mesh->place / stride[d] % mesh->size[d];
+    if (me >= 0 && dti_grid_find(&mesh->grid, me, mesh->coord)) {
+        mesh->place = 0;
+        for (int d = 0; d < mesh->n_dims; d++)
+            mesh->place = mesh->place * mesh->size[d] + mesh->coord[d];
+        return;
+    }
+    for (int d = 0; d < mesh->n_dims; d++) mesh->coord[d] = -1;
 }
 
-dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYTES],
-                        const int *sizes, const int *ranks, dt_mesh **out)
+dt_status dti_mesh_make_grid(dt_runtime *rt, const dti_grid *grid, const dt_mesh *like,
+                             dt_mesh **out)
 {
     dt_status st = DT_OK;
     dt_mesh *mesh = NULL;
@@ -41,19 +32,20 @@ dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYT
     DT_TRY(dti_new(sizeof *mesh, &mesh));
     atomic_init(&mesh->refs, 1);
     mesh->rt = rt;
-    mesh->timeout_ms = rt->world->timeout_ms;
-    mesh->n_dims = n_dims;
+    mesh->timeout_ms = like != NULL ? like->timeout_ms : rt->world->timeout_ms;
+    mesh->n_dims = grid->n_dims;
     mesh->n_ranks = 1;
+    mesh->grid = *grid;
+    if (grid->roster != NULL)
+        (void)atomic_fetch_add_explicit(&grid->roster->refs, 1, memory_order_relaxed);
     dti_runtime_count(rt, 1);
-    for (int d = 0; d < n_dims; d++) {
-        mesh->size[d] = sizes[d];
-        mesh->n_ranks *= sizes[d];
-        memcpy(mesh->names[d], names[d], DT_DIM_NAME_BYTES);
+    for (int d = 0; d < mesh->n_dims; d++) {
+        mesh->size[d] = dti_span_count(&grid->span[d]);
+        mesh->n_ranks *= mesh->size[d];
     }
-    DT_TRY_TO(fail, st, dti_alloc_array((size_t)mesh->n_ranks, sizeof(int), (void **)&mesh->ranks));
-    DT_TRY_TO(fail, st,
-              dti_alloc_array((size_t)1 << n_dims, sizeof(dti_comm *), (void **)&mesh->comms));
-    memcpy(mesh->ranks, ranks, (size_t)mesh->n_ranks * sizeof(int));
+    DT_TRY_TO(
+        fail, st,
+        dti_alloc_array((size_t)1 << mesh->n_dims, sizeof(dti_comm *), (void **)&mesh->comms));
     find_myself(mesh);
     *out = mesh;
     return DT_OK;
@@ -62,6 +54,28 @@ fail:
     dt_mesh_release(&mesh);
     return st;
 }
+
+dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYTES],
+                        const int *sizes, const int *ranks, dt_mesh **out)
+{
+    dti_grid grid = { .n_dims = n_dims };
+    dt_status st;
+    int n = 1;
+
+    *out = NULL;
+    for (int d = n_dims - 1; d >= 0; d--) {
+        memcpy(grid.names[d], names[d], DT_DIM_NAME_BYTES);
+        dti_span_add(&grid.span[d], sizes[d], n);
+        n *= sizes[d];
+    }
+    if (ranks != NULL) DT_TRY(dti_roster_make(ranks, n, &grid.roster));
+    st = dti_mesh_make_grid(rt, &grid, NULL, out);
+    dti_roster_release(grid.roster); /* the mesh has its own reference */
+    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return DT_OK;
+}
+
+/* --- creation --------------------------------------------------------------------------------- */
 
 /* Error records of this rank say where it is on the mesh that was made last. */
 static void tell_where(const dt_mesh *mesh)
@@ -72,7 +86,7 @@ static void tell_where(const dt_mesh *mesh)
     if (!dt_mesh_is_member(mesh) || mesh->rt->dry) return;
     for (int d = 0; d < mesh->n_dims && used < sizeof where; d++) {
         const int n = snprintf(where + used, sizeof where - used, "%s%s=%d", d ? "," : "",
-                               mesh->names[d], mesh->coord[d]);
+                               mesh->grid.names[d], mesh->coord[d]);
         used += n > 0 ? (size_t)n : 0;
     }
     dti_error_set_where(where);
@@ -102,28 +116,19 @@ done:
 
 static dt_status create(dt_runtime *rt, const char *spec, const int *ranks, dt_mesh **out)
 {
-    dt_status st = DT_OK;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES] = { { 0 } };
     int sizes[DT_MAX_DIMS];
     int n_dims, n_ranks;
-    int *identity = NULL;
 
     DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &n_ranks));
     DT_CHECK(n_ranks <= rt->size, DT_ERR_ARG,
              "mesh \"%s\" needs %d ranks but the run has %d; start it with n_ranks = %d or make "
              "the mesh smaller",
              spec, n_ranks, rt->size, n_ranks);
-    if (ranks == NULL) {
-        DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *identity, (void **)&identity));
-        for (int i = 0; i < n_ranks; i++) identity[i] = i;
-        ranks = identity;
-    }
-    DT_TRY_TO(done, st, check_ranks(spec, ranks, n_ranks, rt->size));
-    DT_TRY_TO(done, st, dti_mesh_make(rt, n_dims, names, sizes, ranks, out));
+    if (ranks != NULL) DT_TRY(check_ranks(spec, ranks, n_ranks, rt->size));
+    DT_TRY(dti_mesh_make(rt, n_dims, names, sizes, ranks, out));
     tell_where(*out);
-done:
-    dti_free(identity);
-    return st;
+    return DT_OK;
 }
 
 dt_status dt_mesh_create(dt_runtime *rt, const char *spec, dt_mesh **out)
@@ -146,10 +151,7 @@ dt_status dt_mesh_create_ranks(dt_runtime *rt, const char *spec, const int *rank
 
 dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out)
 {
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-
-    memcpy(names, mesh->names, sizeof names);
-    DT_TRY(dti_mesh_make(rt, mesh->n_dims, names, mesh->size, mesh->ranks, out));
+    DT_TRY(dti_mesh_make_grid(rt, &mesh->grid, NULL, out));
     return DT_OK;
 }
 
@@ -169,9 +171,11 @@ void dt_mesh_release(dt_mesh **mesh)
     if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
     dti_runtime_count(m->rt, -1);
     dti_free((void *)m->comms);
-    dti_free(m->ranks);
+    dti_roster_release(m->grid.roster);
     dti_free(m);
 }
+
+/* --- queries ---------------------------------------------------------------------------------- */
 
 dt_runtime *dt_mesh_runtime(const dt_mesh *mesh)
 {
@@ -200,13 +204,13 @@ int dt_mesh_dim_size(const dt_mesh *mesh, int dim)
 
 const char *dt_mesh_dim_name(const dt_mesh *mesh, int dim)
 {
-    return has_dim(mesh, dim) ? mesh->names[dim] : NULL;
+    return has_dim(mesh, dim) ? mesh->grid.names[dim] : NULL;
 }
 
 int dt_mesh_find_dim(const dt_mesh *mesh, const char *name)
 {
     for (int d = 0; name != NULL && d < mesh->n_dims; d++)
-        if (strcmp(mesh->names[d], name) == 0) return d;
+        if (strcmp(mesh->grid.names[d], name) == 0) return d;
     return -1;
 }
 
@@ -227,14 +231,75 @@ int dti_mesh_place(const dt_mesh *mesh)
 
 int dt_mesh_rank_at(const dt_mesh *mesh, int place)
 {
-    return place >= 0 && place < mesh->n_ranks ? mesh->ranks[place] : -1;
+    int coord[DT_MAX_DIMS];
+
+    if (place < 0 || place >= mesh->n_ranks) return -1;
+    for (int d = mesh->n_dims - 1; d >= 0; d--) {
+        coord[d] = place % mesh->size[d];
+        place /= mesh->size[d];
+    }
+    return dti_grid_rank(&mesh->grid, dti_grid_place(&mesh->grid, coord));
+}
+
+bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord)
+{
+    const int place = dti_roster_find(mesh->grid.roster, world_rank);
+
+    return place >= 0 && dti_grid_find(&mesh->grid, place, coord);
+}
+
+/* The places of the dims in `dims` (bits), at the coordinates `coord` of the others, row-major. */
+int dti_mesh_fiber(const dt_mesh *mesh, uint32_t dims, const int *coord, int *world_ranks)
+{
+    int at[DT_MAX_DIMS];
+    int n = 0;
+
+    for (int d = 0; d < mesh->n_dims; d++) at[d] = dims >> d & 1u ? 0 : coord[d];
+    for (;;) {
+        int d = mesh->n_dims - 1;
+        world_ranks[n++] = dti_grid_rank(&mesh->grid, dti_grid_place(&mesh->grid, at));
+        for (; d >= 0; d--) {
+            if ((dims >> d & 1u) == 0) continue;
+            if (++at[d] < mesh->size[d]) break;
+            at[d] = 0;
+        }
+        if (d < 0) return n;
+    }
+}
+
+int dt_mesh_group(const dt_mesh *mesh, int dim, const int *coord, int *ranks)
+{
+    int at[DT_MAX_DIMS];
+
+    if (!has_dim(mesh, dim)) return -1;
+    for (int d = 0; d < mesh->n_dims; d++) {
+        at[d] = coord != NULL ? coord[d] : mesh->place < 0 ? 0 : mesh->coord[d];
+        if (d != dim && (at[d] < 0 || at[d] >= mesh->size[d])) return -1;
+    }
+    return dti_mesh_fiber(mesh, 1u << dim, at, ranks);
+}
+
+static bool same_span(const dti_span *a, const dti_span *b)
+{
+    const size_t bytes = (size_t)a->n * sizeof a->size[0];
+
+    return a->n == b->n && memcmp(a->size, b->size, bytes) == 0 &&
+           memcmp(a->stride, b->stride, bytes) == 0;
 }
 
 bool dt_mesh_equal(const dt_mesh *a, const dt_mesh *b)
 {
+    bool same = true;
+
     if (a == b) return true;
     if (a == NULL || b == NULL || a->n_dims != b->n_dims) return false;
-    for (int d = 0; d < a->n_dims; d++)
-        if (a->size[d] != b->size[d] || strcmp(a->names[d], b->names[d]) != 0) return false;
-    return memcmp(a->ranks, b->ranks, (size_t)a->n_ranks * sizeof(int)) == 0;
+    for (int d = 0; d < a->n_dims; d++) {
+        if (a->size[d] != b->size[d] || strcmp(a->grid.names[d], b->grid.names[d]) != 0)
+            return false;
+        same = same && same_span(&a->grid.span[d], &b->grid.span[d]);
+    }
+    if (same && a->grid.roster == b->grid.roster && a->grid.origin == b->grid.origin) return true;
+    for (int i = 0; i < a->n_ranks; i++) /* the same ranks, said in another way */
+        if (dt_mesh_rank_at(a, i) != dt_mesh_rank_at(b, i)) return false;
+    return true;
 }

@@ -7,6 +7,24 @@
 #include <stdatomic.h>
 
 #include "mesh/runtime.h"
+#include "mesh/span.h"
+
+/* The ranks that a mesh and all meshes made from it choose from. */
+typedef struct dti_roster {
+    _Atomic int refs;
+    int n;
+    int ranks[]; /* [n] world ranks, distinct */
+} dti_roster;
+
+/* The dims of a mesh in a roster: the rank at coordinates c stands at place
+ * origin + sum over d of place(span[d], c[d]). */
+typedef struct dti_grid {
+    dti_roster *roster; /* NULL: place p is world rank p */
+    int n_dims;
+    int origin;
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    dti_span span[DT_MAX_DIMS];
+} dti_grid;
 
 struct dt_mesh {
     _Atomic int refs;
@@ -17,17 +35,48 @@ struct dt_mesh {
     int64_t timeout_ms;
     int size[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS]; /* -1 for outsiders */
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int *ranks;       /* [n_ranks] world rank at each place */
-    dti_comm **comms; /* [1 << n_dims] by the bits of dims, NULL until first used; borrowed */
+    dti_grid grid;          /* keeps a reference of its roster */
+    dti_comm **comms;       /* [1 << n_dims] by the bits of dims, NULL until first used; borrowed */
 };
 
-/* A mesh of these dims over a copy of `ranks`, which are valid. */
+/* A row-major mesh of these dims over a copy of `ranks`, which are valid; NULL: ranks 0, 1, ... */
 dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYTES],
                         const int *sizes, const int *ranks, dt_mesh **out) DT_MUST_USE;
 
-/* Row-major strides of the places along each dim. */
-void dti_mesh_strides(const dt_mesh *mesh, int *stride);
+/* A mesh of any grid, which is valid; takes a reference of its roster. Deadlines are those of the
+ * mesh `like`, or of the run if it is NULL. */
+dt_status dti_mesh_make_grid(dt_runtime *rt, const dti_grid *grid, const dt_mesh *like,
+                             dt_mesh **out) DT_MUST_USE;
+
+/* Names and span of dim `from` of `mesh` as the last dim of `grid`. */
+void dti_grid_add(dti_grid *grid, const dt_mesh *mesh, int from);
+
+/* A copy of `ranks`, with one reference. Release accepts NULL. */
+dt_status dti_roster_make(const int *ranks, int n, dti_roster **out) DT_MUST_USE;
+void dti_roster_release(dti_roster *roster);
+
+/* The roster's place of a rank, or -1. */
+int dti_roster_find(const dti_roster *roster, int world_rank);
+
+/* World rank at a place of the roster. */
+int dti_grid_rank(const dti_grid *grid, int place);
+
+/* The place in the roster of the coordinates `coord`. */
+int dti_grid_place(const dti_grid *grid, const int *coord);
+
+/* The coordinates of a place in the roster; false if the grid does not run through it. */
+bool dti_grid_find(const dti_grid *grid, int place, int *coord);
+
+/* "dp,tp": the dims in `dims` (bits), for errors and names of communicators. Cut off if long. */
+void dti_mesh_dims_text(const dt_mesh *mesh, uint32_t dims, const char *separator, char *text,
+                        size_t text_bytes);
+
+/* Names of dims to bits; they have to be distinct and in mesh order. */
+dt_status dti_mesh_find_dims(const dt_mesh *mesh, const char *const *names, int n_names,
+                             uint32_t *dims) DT_MUST_USE;
+
+/* Is `name` a letter, then letters, digits and _, and short enough. */
+dt_status dti_mesh_check_name(const char *name) DT_MUST_USE;
 
 /* The places of the dims in `dims` (bits), at the coordinates `coord` of the others, row-major:
  * writes the world ranks and returns their number. */

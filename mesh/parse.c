@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a mesh: "dp=2,tp=4". */
+ * The text of a mesh: "dp=2,tp=4", read and written. */
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -25,6 +26,17 @@ static size_t name_length(const char *text)
     if (!is_name_start(text[0])) return 0;
     while (is_name_start(text[n]) || is_digit(text[n])) n++;
     return n;
+}
+
+dt_status dti_mesh_check_name(const char *name)
+{
+    const size_t n = name_length(name);
+
+    DT_CHECK(n > 0 && name[n] == '\0', DT_ERR_ARG,
+             "\"%s\" is no name of a dim: a letter, then letters, digits and _", name);
+    DT_CHECK(n < DT_DIM_NAME_BYTES, DT_ERR_ARG, "the dim name \"%s\" has more than %d characters",
+             name, DT_DIM_NAME_BYTES - 1);
+    return DT_OK;
 }
 
 /* Digits to a number, INT_MAX for any that is larger. Returns the number of digits. */
@@ -94,4 +106,65 @@ dt_status dt_mesh_parse(const char *spec, int *n_dims, char names[][DT_DIM_NAME_
     *n_dims = n + 1;
     *n_ranks = product;
     return DT_OK;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* What snprintf() is for one piece of text, appended. */
+typedef struct writer {
+    char *text;
+    size_t bytes;
+    size_t used;
+} writer;
+
+static void put(writer *w, const char *text)
+{
+    const size_t n = strlen(text);
+
+    for (size_t i = 0; i < n; i++)
+        if (w->used + i + 1 < w->bytes) w->text[w->used + i] = text[i];
+    w->used += n;
+    if (w->bytes > 0) w->text[w->used < w->bytes ? w->used : w->bytes - 1] = '\0';
+}
+
+static void put_int(writer *w, int number)
+{
+    char digits[16];
+
+    (void)snprintf(digits, sizeof digits, "%d", number);
+    put(w, digits);
+}
+
+/* How many dims begin anew at row-major place i. */
+static int dims_at(const dt_mesh *mesh, int i)
+{
+    int n = 0;
+
+    for (int d = mesh->n_dims - 1, block = 1; d >= 0; d--) {
+        block *= mesh->size[d];
+        if (i % block != 0) break;
+        n++;
+    }
+    return n;
+}
+
+int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes)
+{
+    writer w = { text, text_bytes, 0 };
+
+    for (int d = 0; d < mesh->n_dims; d++) {
+        put(&w, d > 0 ? "," : "");
+        put(&w, mesh->grid.names[d]);
+        put(&w, "=");
+        put_int(&w, mesh->size[d]);
+    }
+    put(&w, " ");
+    for (int i = 0; i < mesh->n_ranks; i++) {
+        const int begun = dims_at(mesh, i), ended = dims_at(mesh, i + 1);
+        put(&w, i == 0 ? "" : begun > 0 ? "," : " ");
+        for (int k = 0; k < begun; k++) put(&w, "[");
+        put_int(&w, dt_mesh_rank_at(mesh, i));
+        for (int k = 0; k < ended; k++) put(&w, "]");
+    }
+    return (int)w.used;
 }

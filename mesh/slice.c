@@ -8,52 +8,29 @@
 #include "mesh/mesh_internal.h"
 #include "mesh/runtime_internal.h"
 
-int dti_mesh_fiber(const dt_mesh *mesh, uint32_t dims, const int *coord, int *world_ranks)
-{
-    int stride[DT_MAX_DIMS];
-    int at[DT_MAX_DIMS] = { 0 };
-    int n = 0, place = 0;
-
-    dti_mesh_strides(mesh, stride);
-    for (int d = 0; d < mesh->n_dims; d++)
-        if ((dims >> d & 1u) == 0) place += coord[d] * stride[d];
-    for (;;) {
-        int d = mesh->n_dims - 1;
-        world_ranks[n++] = mesh->ranks[place];
-        for (; d >= 0; d--) {
-            if ((dims >> d & 1u) == 0) continue;
-            place += stride[d];
-            if (++at[d] < mesh->size[d]) break;
-            place -= mesh->size[d] * stride[d];
-            at[d] = 0;
-        }
-        if (d < 0) return n;
-    }
-}
-
-/* "dp,tp": what errors call the communicator. Cut off if it is long. */
-static void name_of(const dt_mesh *mesh, uint32_t dims, char *name, size_t bytes)
+void dti_mesh_dims_text(const dt_mesh *mesh, uint32_t dims, const char *separator, char *text,
+                        size_t text_bytes)
 {
     size_t used = 0;
 
-    name[0] = '\0';
-    for (int d = 0; d < mesh->n_dims && used < bytes; d++) {
+    text[0] = '\0';
+    for (int d = 0; d < mesh->n_dims && used < text_bytes; d++) {
         int n;
         if ((dims >> d & 1u) == 0) continue;
-        n = snprintf(name + used, bytes - used, "%s%s", used ? "," : "", mesh->names[d]);
+        n = snprintf(text + used, text_bytes - used, "%s%s", used ? separator : "",
+                     mesh->grid.names[d]);
         used += n > 0 ? (size_t)n : 0;
     }
 }
 
-/* Names to bits; they have to be distinct and in mesh order. */
-static dt_status find_dims(const dt_mesh *mesh, const char *const *names, int n_names,
-                           uint32_t *dims)
+dt_status dti_mesh_find_dims(const dt_mesh *mesh, const char *const *names, int n_names,
+                             uint32_t *dims)
 {
     char known[DT_MAX_DIMS * DT_DIM_NAME_BYTES];
     int last = -1;
 
     *dims = 0;
-    name_of(mesh, ~0u, known, sizeof known);
+    dti_mesh_dims_text(mesh, ~0u, ",", known, sizeof known);
     for (int i = 0; i < n_names; i++) {
         const int dim = dt_mesh_find_dim(mesh, names[i]);
         DT_CHECK(dim >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"; it has \"%s\"",
@@ -61,49 +38,44 @@ static dt_status find_dims(const dt_mesh *mesh, const char *const *names, int n_
         DT_CHECK(dim != last, DT_ERR_ARG, "dim \"%s\" is named twice", names[i]);
         DT_CHECK(dim > last, DT_ERR_ARG,
                  "dim \"%s\" comes before \"%s\" in the mesh; name dims from the outermost on",
-                 names[i], mesh->names[last]);
+                 names[i], mesh->grid.names[last]);
         *dims |= 1u << dim;
         last = dim;
     }
     return DT_OK;
 }
 
-static dt_status make_slice(dt_mesh *mesh, uint32_t dims, dt_mesh **out)
+/* The grid of the named dims through this rank; through coordinates 0 for outsiders. */
+static void slice_grid(const dt_mesh *mesh, uint32_t dims, dti_grid *grid)
 {
-    static const int origin[DT_MAX_DIMS] = { 0 };
-    dt_status st = DT_OK;
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS];
-    int n_dims = 0;
-    int *ranks = NULL;
+    int coord[DT_MAX_DIMS] = { 0 };
 
+    *grid = (dti_grid){ .roster = mesh->grid.roster };
     for (int d = 0; d < mesh->n_dims; d++) {
-        if ((dims >> d & 1u) == 0) continue;
-        memcpy(names[n_dims], mesh->names[d], DT_DIM_NAME_BYTES);
-        sizes[n_dims++] = mesh->size[d];
+        if (dims >> d & 1u)
+            dti_grid_add(grid, mesh, d);
+        else if (mesh->place >= 0)
+            coord[d] = mesh->coord[d];
     }
-    DT_TRY(dti_alloc_array((size_t)mesh->n_ranks, sizeof *ranks, (void **)&ranks));
-    (void)dti_mesh_fiber(mesh, dims, mesh->place < 0 ? origin : mesh->coord, ranks);
-    DT_TRY_TO(done, st, dti_mesh_make(mesh->rt, n_dims, names, sizes, ranks, out));
-    (*out)->timeout_ms = mesh->timeout_ms;
-done:
-    dti_free(ranks);
-    return st;
+    grid->origin = dti_grid_place(&mesh->grid, coord);
 }
 
 dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt_mesh **out)
 {
+    dti_grid grid;
     uint32_t dims;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL && names != NULL, DT_ERR_ARG, "mesh or names is NULL");
     DT_CHECK(n_names >= 1, DT_ERR_ARG, "a slice needs the name of a dim");
-    DT_TRY(find_dims(mesh, names, n_names, &dims));
-    if (n_names == mesh->n_dims)
+    DT_TRY(dti_mesh_find_dims(mesh, names, n_names, &dims));
+    if (n_names == mesh->n_dims) {
         *out = dt_mesh_retain(mesh);
-    else
-        DT_TRY(make_slice(mesh, dims, out));
+        return DT_OK;
+    }
+    slice_grid(mesh, dims, &grid);
+    DT_TRY(dti_mesh_make_grid(mesh->rt, &grid, mesh, out));
     return DT_OK;
 }
 
@@ -115,7 +87,7 @@ static dt_status find_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
     char name[48];
     int n;
 
-    name_of(mesh, dims, name, sizeof name);
+    dti_mesh_dims_text(mesh, dims, ",", name, sizeof name);
     DT_CHECK(mesh->place >= 0, DT_ERR_ARG,
              "rank %d is not a member of the mesh and cannot communicate on \"%s\"",
              dt_runtime_rank(mesh->rt), name);

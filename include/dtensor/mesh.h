@@ -147,6 +147,47 @@ DT_API DT_MUST_USE dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *nam
                                            dt_mesh **out);
 
 /**
+ * The named dims of a mesh merged into one, row-major: the sub-mesh of those dims that contains
+ * this rank, as a mesh of one dim. The dims need not be neighbours.
+ *
+ *   names  from the outermost on; n_names == 0: all dims
+ *   name   of the merged dim; NULL: their names joined by "_"
+ *
+ * The mesh itself keeps its dims. PyTorch registers the new name with the root mesh, where it can
+ * clash later; here names belong to one mesh, so any number of flattened meshes may share a name.
+ *
+ * Collective  no communication; every rank of the mesh makes the same meshes in the same order.
+ * Ownership   *out is a new reference.
+ * Errors      DT_ERR_ARG  as dt_mesh_slice(); a name that another dim of the mesh has, a malformed
+ *                         or long name
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_flatten(dt_mesh *mesh, const char *const *names, int n_names,
+                                             const char *name, dt_mesh **out);
+
+/**
+ * The mesh with dim `name` split into the dims of `spec`, row-major: "dp=4,tp=2" with dp split by
+ * "dp=2,cp=2" is "dp=2,cp=2,tp=2". Groups of the other dims stay what they are.
+ *
+ * Collective, Ownership as dt_mesh_flatten().
+ * Errors      DT_ERR_ARG  an unknown name, a malformed spec, sizes whose product is not that of the
+ *                         dim, a name that another dim has, more than 8 dims
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_unflatten(dt_mesh *mesh, const char *name, const char *spec,
+                                               dt_mesh **out);
+
+/**
+ * One mesh of all dims of several, the first mesh's outermost. They are slices of one mesh (or were
+ * made over the same list of ranks) and cross in one rank only: slices dp and tp of "dp=2,tp=4"
+ * make that mesh again.
+ *
+ * Collective, Ownership as dt_mesh_flatten().
+ * Errors      DT_ERR_ARG  no mesh, different lists of ranks, dims that run through the same ranks,
+ *                         a repeated name, more than 8 dims
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_concatenate(dt_mesh *const *meshes, int n_meshes,
+                                                 dt_mesh **out);
+
+/**
  * Sets the longest wait for a peer in collectives on this mesh, in milliseconds, from the next one
  * on. A mesh begins with that of the run (dt_run_options.timeout_ms), and a mesh made from another
  * with that of the other; meshes made before keep theirs.
@@ -190,6 +231,19 @@ DT_API bool dt_mesh_is_member(const dt_mesh *mesh);            /* is this rank p
 DT_API int dt_mesh_coord(const dt_mesh *mesh, int dim);        /* of this rank; -1 for outsiders */
 DT_API int dt_mesh_rank_at(const dt_mesh *mesh, int place);    /* world rank at row-major place */
 DT_API bool dt_mesh_equal(const dt_mesh *a, const dt_mesh *b); /* same ranks, sizes and names */
+
+/** The mesh coordinates of any world rank; false, and `coord` as it was, for outsiders. Not
+ * collective. Errors: none. */
+DT_API bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord);
+
+/** Writes the world ranks of the group along `dim` that passes through mesh coordinates `coord`
+ * (NULL: this rank's, or 0 for outsiders), in the order of the group, and returns how many they
+ * are. Makes no communicator. Not collective. Errors: -1 for a dim or coordinate out of range. */
+DT_API int dt_mesh_group(const dt_mesh *mesh, int dim, const int *coord, int *ranks);
+
+/** Writes the mesh as "dp=2,tp=2 [[0 1],[2 3]]" and returns the length needed, like snprintf. Not
+ * collective. Errors: none. */
+DT_API int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes);
 
 #ifdef __cplusplus
 }
