@@ -48,9 +48,60 @@ static const char *string_before(const char *text, size_t n, int end, char *out,
     return dti_printable(raw, out, out_bytes);
 }
 
+/* jansson's sentences by their beginnings, and ours. */
+static const struct {
+    const char *theirs, *ours;
+} sentences[] = {
+    { "string or '}' expected near '}'", "no comma may stand before '}'" },
+    { "unexpected token near ']'", "no comma may stand before ']'" },
+    { "string or '}' expected", "a key in double quotes or '}' must stand here" },
+    { "':' expected", "':' must follow the key" },
+    { "'}' expected", "',' or '}' must follow the value" },
+    { "']' expected", "',' or ']' must follow the value" },
+    { "'[' or '{' expected", "it must begin with '{'" },
+    { "end of file expected", "nothing may follow the '}' that closes the first '{'" },
+    { "unexpected token", "a value must stand here" },
+    { "invalid token", "this is no value of JSON" },
+    { "unexpected newline", "a string must end in its line" },
+    { "invalid escape", "this escape in a string does not exist" },
+    { "invalid Unicode", "this escape in a string is no character" },
+    { "control character", "a control character in a string must be written as an escape" },
+    { "premature end", "a string must end" },
+    { "unable to decode", "the text is not UTF-8" },
+    { "\\u0000", "a string with a zero character is not supported" },
+    { "NUL byte in object key", "a key with a zero character is not supported" },
+    { "maximum parsing depth", "arrays and objects are nested deeper than 2048" },
+    { "too big", "the integer does not fit into 64 bits" },
+    { "real number overflow", "the number does not fit into a double" },
+};
+
+/* "a value must stand here, found '}'": our sentence, and the few characters that jansson quotes
+ * (it says "... near '}'"). A sentence of other versions stays as it is. */
+static const char *explain(const char *theirs, char *out, size_t out_bytes)
+{
+    const char *near = strstr(theirs, " near ");
+    const char *ours = NULL;
+
+    for (size_t i = 0; i < DT_COUNT(sentences) && ours == NULL; i++) {
+        const char *begin = sentences[i].theirs;
+        if (strncmp(theirs, begin, strlen(begin)) != 0) continue;
+        ours = sentences[i].ours;
+        if (near != NULL && near < theirs + strlen(begin)) near = NULL; /* it says that already */
+    }
+    if (ours == NULL)
+        (void)snprintf(out, out_bytes, "%s", theirs);
+    else if (near == NULL)
+        (void)snprintf(out, out_bytes, "%s", ours);
+    else if (strcmp(near, " near end of file") == 0)
+        (void)snprintf(out, out_bytes, "%s, but the file ends", ours);
+    else
+        (void)snprintf(out, out_bytes, "%s, found %s", ours, near + strlen(" near "));
+    return out;
+}
+
 static dt_status syntax_error(const char *file, const char *text, size_t n, const json_error_t *e)
 {
-    char key[120], why[JSON_ERROR_TEXT_LENGTH + 1];
+    char key[120], why[2 * JSON_ERROR_TEXT_LENGTH];
 
     if (json_error_code(e) == json_error_duplicate_key)
         DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: key \"%s\" occurs twice in one object", file,
@@ -58,7 +109,24 @@ static dt_status syntax_error(const char *file, const char *text, size_t n, cons
     if (json_error_code(e) == json_error_out_of_memory)
         DT_FAIL(DT_ERR_MEMORY, "%s: no memory for its JSON of %zu bytes", file, n);
     DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: %s", file, e->line, e->column,
-            dti_printable(e->text, why, sizeof why));
+            explain(e->text, why, sizeof why));
+}
+
+/* Files that are no JSON from their first byte on. */
+static dt_status check_beginning(const char *file, const char *text, size_t n)
+{
+    size_t blanks = 0;
+
+    while (blanks < n && strchr(" \t\r\n", text[blanks]) != NULL && text[blanks] != '\0') blanks++;
+    DT_CHECK(blanks < n, DT_ERR_FORMAT, "%s: is empty (%zu bytes), must hold a JSON object", file,
+             n);
+    DT_CHECK(n < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0, DT_ERR_FORMAT,
+             "%s: line 1 column 1: begins with a byte order mark (EF BB BF); save it as UTF-8 "
+             "without one",
+             file);
+    DT_CHECK(n < 2 || (memcmp(text, "\xff\xfe", 2) != 0 && memcmp(text, "\xfe\xff", 2) != 0),
+             DT_ERR_FORMAT, "%s: line 1 column 1: is UTF-16; save it as UTF-8", file);
+    return DT_OK;
 }
 
 dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_doc *out)
@@ -68,6 +136,7 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
     dt_status st;
 
     *out = (dti_json_doc){ 0 };
+    DT_TRY(check_beginning(file, text, n));
     DT_CHECK(tree_bytes(text, n) <= max_tree_bytes, DT_ERR_FORMAT,
              "%s: its %zu bytes of JSON hold so many values that they would take over %zu MiB",
              file, n, max_tree_bytes >> 20);

@@ -4,10 +4,10 @@
  * large, and whose messages name the file, the key and what was found:
  *
  *   config.json: hidden_size is -3, must be an integer from 1 to 1048576
- *   config.json: line 3 column 7: '}' expected near '"b"'
+ *   config.json: line 3 column 7: ',' or '}' must follow the value, found '"b"'
  *
- * Comments, trailing commas, NaN, leading zeros, bad UTF-8 and escaped NULs are refused too, and
- * nesting deeper than 2048. Keys keep the order of the file. */
+ * Empty files, byte order marks, comments, trailing commas, NaN, leading zeros, bad UTF-8 and
+ * escaped NULs are refused too, and nesting deeper than 2048. Keys keep the order of the file. */
 #ifndef DTI_JSON_H
 #define DTI_JSON_H
 
