@@ -15,20 +15,8 @@ dt_status cli_plan_read(const char *path, cli_plan *out)
         DT_TRY(dti_json_as_string(&member, &out->rules[n].style));
         n++;
     }
-    out->plan = (dt_plan){ .rules = out->rules, .n_rules = n, .strict = true };
-    return DT_OK;
-}
-
-dt_status cli_plan_check(const cli_plan *plan, dt_runtime *rt)
-{
-    for (int i = 0; i < plan->plan.n_rules; i++) {
-        const dt_plan_rule *rule = &plan->rules[i];
-        const dt_style *style;
-        const dt_status st = dt_style_find(rt, rule->style, &style);
-
-        if (st != DT_OK) dti_error_prefix("%s: \"%s\"", plan->doc.file, rule->pattern);
-        DT_TRY(st);
-    }
+    out->plan =
+        (dt_plan){ .rules = out->rules, .n_rules = n, .strict = true, .source = out->doc.file };
     return DT_OK;
 }
 

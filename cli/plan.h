@@ -16,10 +16,6 @@ typedef struct cli_plan {
 /* Zeroed before; freed with cli_plan_free() whether it could be read or not. */
 dt_status cli_plan_read(const char *path, cli_plan *out) DT_MUST_USE;
 
-/* Looks every style up in the rank's registry, so that an unknown one is named with file and key.
- */
-dt_status cli_plan_check(const cli_plan *plan, dt_runtime *rt) DT_MUST_USE;
-
 void cli_plan_free(cli_plan *plan); /* accepts a zeroed plan */
 
 #endif

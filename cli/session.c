@@ -191,15 +191,11 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     const int64_t begin = dti_now_ns();
     dt_status st;
 
-    DT_TRY(cli_plan_check(&s->plan, dt_mesh_runtime(mesh)));
     st = dt_model_load(mesh, s->args->folder, &s->load, out);
     if (speaks) {
         cli_progress_end(&s->progress);
         s->loading_ns = dti_now_ns() - begin;
     }
-    /* The checkpoint was checked before: what is wrong with layers now is the plan's doing. */
-    if ((st == DT_ERR_ARG || st == DT_ERR_LAYOUT) && s->args->plan != NULL)
-        dti_error_prefix("%s", s->args->plan);
     DT_TRY(st);
     return DT_OK;
 }

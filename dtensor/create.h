@@ -17,6 +17,13 @@ dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
 dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                                   const int64_t *shape, dt_tensor **out) DT_MUST_USE;
 
+/* The mesh dims (bits) on which x is Partial over more than one rank. */
+uint32_t dti_tensor_partial_dims(const dt_tensor *x);
+
+/* x, which is no Partial, as a sum over the ranks of the mesh dims in `dims`, on which it is whole:
+ * a view of x on the first of them, zeros on the others. Communicates nothing. */
+dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out) DT_MUST_USE;
+
 /* Takes over a reference of `x`; NULL after an error. */
 dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 

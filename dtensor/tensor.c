@@ -131,6 +131,32 @@ dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, con
     return DT_OK;
 }
 
+uint32_t dti_tensor_partial_dims(const dt_tensor *x)
+{
+    return x->layout->partial_dims;
+}
+
+dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out)
+{
+    dt_placement place[DT_MAX_DIMS];
+    const dt_layout *layout;
+    bool first = true;
+
+    *out = NULL;
+    memcpy(place, x->layout->place, sizeof place);
+    for (int m = 0; m < x->layout->n_dims; m++) {
+        if ((dims >> m & 1u) == 0) continue;
+        DT_CHECK(place[m].kind == DT_PLACE_REPLICATE, DT_ERR_LAYOUT,
+                 "a term of a sum over mesh dim \"%s\" has to be whole on it",
+                 dt_mesh_dim_name(x->mesh, m));
+        place[m] = DT_PARTIAL(DT_SUM);
+        first = first && dt_mesh_coord(x->mesh, m) == 0;
+    }
+    DT_TRY(dti_tensor_layout(x, place, &layout));
+    if (first) return dti_tensor_view(x, layout, x->n_axes, x->shape, out);
+    return dti_tensor_create_exact(x->mesh, layout, x->local.dtype, x->shape, out);
+}
+
 dt_tensor *dt_tensor_retain(dt_tensor *x)
 {
     if (x != NULL) x->refs++;

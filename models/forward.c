@@ -22,6 +22,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
               dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
     for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
     s->model = model;
+    model->refs++;
     s->batch = batch;
     s->capacity = capacity;
     dti_runtime_count(dt_mesh_runtime(model->mesh), 1);
@@ -45,6 +46,7 @@ void dt_state_release(dt_state **state)
     }
     dti_runtime_count(dt_mesh_runtime(s->model->mesh), -1);
     dti_free(s->kv);
+    dt_model_release(&s->model);
     dti_free(s);
 }
 

@@ -136,6 +136,7 @@ static dt_status make_model(dti_described *d, dt_mesh *mesh, const dt_load_optio
     *out = NULL;
     if (!o->keep_dtype) d->info.dtype = o->dtype;
     DT_TRY(dti_new(sizeof *m, &m));
+    m->refs = 1;
     m->arch = d->arch;
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
@@ -194,6 +195,7 @@ void dt_model_release(dt_model **model)
 
     if (m == NULL) return;
     *model = NULL;
+    if (--m->refs > 0) return;
     m->arch->release(m->self);
     dti_free(m->self);
     dt_layers_release(&m->layers);

@@ -115,6 +115,7 @@ dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, in
                                int64_t *bytes) DT_MUST_USE;
 
 struct dt_model {
+    int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dti_arch *arch;
     void *self;
     dt_model_info info;

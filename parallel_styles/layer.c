@@ -3,6 +3,7 @@
  * One layer: its parameters, and its way over the tape: style, operator, style. */
 #include <dtensor/ops.h>
 
+#include "dtensor/create.h"
 #include "parallel_styles/layers_internal.h"
 
 const char *dt_layer_name(const dt_layer *layer)
@@ -17,7 +18,12 @@ dt_layer_kind dt_layer_kind_of(const dt_layer *layer)
 
 const dt_style *dt_layer_style(const dt_layer *layer)
 {
-    return layer->style;
+    return layer->style[layer->list->slot];
+}
+
+const dt_style *dt_layer_style_on(const dt_layer *layer, int dim)
+{
+    return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->style[dim] : NULL;
 }
 
 int dt_layer_n_params(const dt_layer *layer)
@@ -42,17 +48,15 @@ const dt_layer *dt_layer_tied_to(const dt_layer *layer)
     return layer->tied_to;
 }
 
-dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
+static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
 {
-    dt_param_info info;
+    const dt_param_info info = dt_layer_param_info(layer, param);
+    dt_mesh *mesh = layer->list->mesh;
+    const dt_dtype dtype = dt_tensor_dtype(value);
 
-    DT_CHECK(layer != NULL && value != NULL, DT_ERR_ARG, "layer or value is NULL");
-    DT_CHECK(param >= 0 && param < layer->n_params, DT_ERR_ARG,
-             "%s has %d parameters, not a number %d", layer->name, layer->n_params, param);
-    DT_CHECK(layer->tied_to == NULL || param != DT_PARAM_WEIGHT, DT_ERR_ARG,
-             "%s shares the weight of %s: set it there", layer->name,
-             layer->tied_to != NULL ? layer->tied_to->name : "");
-    info = dt_layer_param_info(layer, param);
+    DT_CHECK(dt_mesh_runtime(dt_tensor_mesh(value)) == dt_mesh_runtime(mesh) &&
+                 dt_mesh_equal(dt_tensor_mesh(value), mesh),
+             DT_ERR_LAYOUT, "%s.%s lies on another mesh than its layer", layer->name, info.name);
     DT_CHECK(dt_tensor_n_axes(value) == info.n_axes, DT_ERR_SHAPE, "%s.%s has %d axes, not %d",
              layer->name, info.name, info.n_axes, dt_tensor_n_axes(value));
     for (int a = 0; a < info.n_axes; a++)
@@ -61,10 +65,89 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
                  (long long)info.axis[a].extent, (long long)dt_tensor_extent(value, a));
     DT_CHECK(dt_tensor_layout(value) == layer->layout[param], DT_ERR_LAYOUT,
              "%s.%s does not lie as style \"%s\" decided: redistribute it first", layer->name,
-             info.name, layer->style->name);
+             info.name, dt_layer_style(layer)->name);
+    DT_CHECK(dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16, DT_ERR_SHAPE,
+             "%s.%s is %s: parameters are f32, bf16 or f16", layer->name, info.name,
+             dt_dtype_name(dtype));
+    for (int p = 0; p < layer->n_params; p++) {
+        const dt_tensor *other = dt_layer_param(layer, p);
+        DT_CHECK(p == param || other == NULL || dt_tensor_dtype(other) == dtype, DT_ERR_SHAPE,
+                 "%s.%s is %s, but the layer has a parameter in %s: convert one of them",
+                 layer->name, info.name, dt_dtype_name(dtype),
+                 dt_dtype_name(dt_tensor_dtype(other)));
+    }
+    return DT_OK;
+}
+
+dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
+{
+    DT_CHECK(layer != NULL && value != NULL, DT_ERR_ARG, "layer or value is NULL");
+    DT_CHECK(param >= 0 && param < layer->n_params, DT_ERR_ARG,
+             "%s has %d parameters, not a number %d", layer->name, layer->n_params, param);
+    DT_CHECK(layer->tied_to == NULL || param != DT_PARAM_WEIGHT, DT_ERR_ARG,
+             "%s shares the weight of %s: set it there", layer->name,
+             layer->tied_to != NULL ? layer->tied_to->name : "");
+    DT_TRY(check_value(layer, param, value));
     dt_tensor_release(&layer->param[param]);
     layer->param[param] = dt_tensor_retain(value);
+    if (param == DT_PARAM_BIAS) dt_tensor_release(&layer->bias_term);
+    layer->list->dtype = dt_tensor_dtype(value);
     return DT_OK;
+}
+
+/* --- styles on all mesh dims ------------------------------------------------------------------ */
+
+static dt_tensor *enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
+        if (layer->style[m] != NULL) x = dti_style_input(layer->style[m], t, layer, m, x);
+    return x;
+}
+
+static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
+{
+    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0; m--)
+        if (layer->style[m] != NULL) y = dti_style_output(layer->style[m], t, layer, m, y);
+    return y;
+}
+
+/* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
+ * model: one rounding. */
+static dt_tensor *round_sum(dt_tape *t, const dt_layer *layer, bool was_partial, dt_tensor *x)
+{
+    const dt_dtype dtype = layer->list->dtype;
+
+    if (x == NULL || !was_partial || dti_tensor_partial_dims(x) != 0) return x;
+    if (dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES) return x;
+    return dt_cast(t, x, dtype);
+}
+
+dt_tensor *dt_layer_enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (layer == NULL || x == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its input is NULL");
+    return round_sum(t, layer, dti_tensor_partial_dims(x) != 0, enter(t, layer, x));
+}
+
+dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
+{
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (layer == NULL || y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its output is NULL");
+    return round_sum(t, layer, dti_tensor_partial_dims(y) != 0, leave(t, layer, y));
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+/* y is a sum whose terms lie on ranks of these mesh dims: the bias joins one of them. */
+static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_tensor *b)
+{
+    if (layer->bias_term == NULL) {
+        const dt_status st = dti_tensor_as_term(b, dti_tensor_partial_dims(y), &layer->bias_term);
+        if (st != DT_OK) return dti_tape_latch(t, st);
+    }
+    return dt_add_bias(t, y, layer->bias_term);
 }
 
 /* y = x W^T + b. With cut inputs y is a sum over ranks: it stays f32 through the output move, then
@@ -73,15 +156,13 @@ static dt_tensor *linear_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x
 {
     dt_tensor *w = dt_layer_param(layer, DT_PARAM_WEIGHT);
     dt_tensor *b = dt_layer_param(layer, DT_PARAM_BIAS);
-    const int dim = layer->list->dim;
     dt_tensor *y;
 
-    if (!layer->inputs_cut) {
-        y = dt_linear(t, x, w, b);
-        return dim < 0 ? y : dti_style_output(layer->style, t, layer, dim, y);
-    }
-    y = dti_style_output(layer->style, t, layer, dim, dt_linear(t, x, w, NULL));
+    if (!layer->inputs_cut) return leave(t, layer, dt_linear(t, x, w, b));
+    y = leave(t, layer, dt_linear(t, x, w, NULL));
     if (y == NULL) return NULL;
+    if (dti_tensor_partial_dims(y) != 0)
+        return b != NULL ? add_bias_term(t, (dt_layer *)layer, y, b) : y;
     if (b != NULL) return dt_add_bias(t, y, b);
     return dt_cast(t, y, dt_tensor_dtype(w));
 }
@@ -100,22 +181,6 @@ static dt_tensor *compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     default:
         return x;
     }
-}
-
-dt_tensor *dt_layer_enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || x == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its input is NULL");
-    return layer->list->dim < 0 ? x : dti_style_input(layer->style, t, layer, layer->list->dim, x);
-}
-
-dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
-{
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || y == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its output is NULL");
-    return layer->list->dim < 0 ? y : dti_style_output(layer->style, t, layer, layer->list->dim, y);
 }
 
 dt_tensor *dt_layer_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)

@@ -8,6 +8,11 @@
 
 #include "base/error.h"
 
+/* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
+ * the list speaks of if the mesh does not have it. What is there is looked up and checked, but lays
+ * nothing out. */
+enum { DTI_NO_DIM = DT_MAX_DIMS, DTI_N_STYLE_SLOTS = DT_MAX_DIMS + 1 };
+
 struct dt_layer {
     char *name;
     dt_layer_kind kind;
@@ -15,17 +20,20 @@ struct dt_layer {
     dt_head_counts heads;
     float eps;
     int n_params;
-    const dt_style *style;
+    const dt_style *style[DTI_N_STYLE_SLOTS]; /* NULL: none */
+    int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */
     struct dt_layers *list;
     struct dt_layer *tied_to;
     const dt_layout *layout[DT_LAYER_MAX_PARAMS];
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
+    dt_tensor *bias_term; /* the bias as a term of a Partial sum; NULL until it is needed */
     bool inputs_cut; /* linear: the contraction is cut, so bias and rounding come after the move */
 };
 
 struct dt_layers {
     dt_mesh *mesh;
-    int dim; /* mesh dim that styles speak of, -1 if the mesh has none of that name */
+    int slot;       /* of the dim that specs speak of: a mesh dim, or DTI_NO_DIM */
+    dt_dtype dtype; /* of the parameters, as the last that was set says; DT_N_DTYPES before */
     int n;
     dt_layer *layers;
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
@@ -35,8 +43,48 @@ struct dt_layers {
 /* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
 int dti_plan_match(const char *pattern, const char *name);
 
-/* The style name that the plan has for `name`, or NULL; marks the rule in used[]. */
-const char *dti_plan_style(const dt_plan *plan, const char *name, bool *used);
+/* The rules of a plan and of those chained to it, in one list; a number is a place in it. */
+typedef struct dti_rule {
+    const char *pattern;
+    const char *style;
+    const dt_plan *plan; /* that it stands in */
+    int slot;            /* of its dim; -1: the mesh has none of that name */
+    bool used;           /* matches a layer */
+} dti_rule;
+
+typedef struct dti_rules {
+    dti_rule *rule;
+    int n;
+} dti_rules;
+
+/* `dim` is the one that plans without a dim speak of. Freed with dti_free(out->rule). */
+dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
+                       dti_rules *out) DT_MUST_USE;
+
+/* The number of the best rule for `name` on the dim of `slot`, or -1; marks all that match. */
+int dti_rules_find(dti_rules *rules, const char *name, int slot);
+
+/* Reports rules without a match and dims that the mesh does not have: errors of strict plans. */
+dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
+
+/* "plan.json, rule \"a.*\": \"colwise\"" for messages. Returns `text`. */
+enum { DTI_RULE_TEXT_BYTES = 320 };
+const char *dti_rule_text(const dti_rule *rule, char text[DTI_RULE_TEXT_BYTES]);
+
+/* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */
+dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,
+                            dti_rules *rules) DT_MUST_USE;
+dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_USE;
+
+/* "weight [96, 64]" for messages. Returns `text`. */
+enum { DTI_PARAM_TEXT_BYTES = 72 };
+const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES]);
+
+/* "colwise, rowwise, ...": styles that fit a kind of layer. */
+dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes) DT_MUST_USE;
+
+/* "a linear layer", "an embedding", ... */
+const char *dti_kind_text(dt_layer_kind kind);
 
 /* The built-in styles and their older names (builtin.c). */
 typedef struct dti_style_alias {

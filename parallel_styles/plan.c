@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matching of plan rules to layer names: "*" is one whole component between dots. */
+ * Plans as lists of rules: matching of patterns to layer names ("*" is one whole component between
+ * dots), which rule wins, which match nothing. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/text.h"
+#include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
 static size_t component(const char *text)
@@ -29,18 +34,99 @@ int dti_plan_match(const char *pattern, const char *name)
     }
 }
 
-const char *dti_plan_style(const dt_plan *plan, const char *name, bool *used)
+static const char *source_of(const dt_plan *plan, char text[DTI_SHOWN_BYTES])
+{
+    return plan->source != NULL ? dti_printable(plan->source, text, DTI_SHOWN_BYTES) : "the plan";
+}
+
+const char *dti_rule_text(const dti_rule *rule, char text[DTI_RULE_TEXT_BYTES])
+{
+    char source[DTI_SHOWN_BYTES], pattern[DTI_SHOWN_BYTES], style[DTI_SHOWN_BYTES];
+
+    (void)snprintf(text, DTI_RULE_TEXT_BYTES, "%s, rule \"%s\": \"%s\"",
+                   source_of(rule->plan, source),
+                   dti_printable(rule->pattern, pattern, sizeof pattern),
+                   dti_printable(rule->style, style, sizeof style));
+    return text;
+}
+
+/* Every plan names another dim, so a longer chain than dims is a circle or a slip. */
+static dt_status count_rules(const dt_plan *plan, int *n)
+{
+    int plans = 0;
+
+    *n = 0;
+    for (; plan != NULL; plan = plan->more) {
+        DT_CHECK(++plans <= DT_MAX_DIMS, DT_ERR_ARG,
+                 "more than %d plans are chained by `more`: one per mesh dim is enough",
+                 (int)DT_MAX_DIMS);
+        DT_CHECK(plan->n_rules >= 0 && (plan->rules != NULL || plan->n_rules == 0), DT_ERR_ARG,
+                 "a plan of %d rules", plan->n_rules);
+        *n += plan->n_rules;
+    }
+    return DT_OK;
+}
+
+dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan, dti_rules *out)
+{
+    const int main_dim = dt_mesh_find_dim(mesh, dim);
+    int n = 0;
+
+    *out = (dti_rules){ 0 };
+    DT_TRY(count_rules(plan, &n));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *out->rule, (void **)&out->rule));
+    for (; plan != NULL; plan = plan->more) {
+        const bool other = plan->dim != NULL && strcmp(plan->dim, dim) != 0;
+        const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
+        for (int i = 0; i < plan->n_rules; i++) {
+            const dt_plan_rule *r = &plan->rules[i];
+            out->rule[out->n++] = (dti_rule){ .pattern = r->pattern != NULL ? r->pattern : "",
+                                              .style = r->style != NULL ? r->style : "",
+                                              .plan = plan,
+                                              .slot = found >= 0 || other ? found : DTI_NO_DIM };
+        }
+    }
+    return DT_OK;
+}
+
+int dti_rules_find(dti_rules *rules, const char *name, int slot)
 {
     int best = -1, best_stars = 0;
 
-    for (int i = 0; i < plan->n_rules; i++) {
-        const int stars = dti_plan_match(plan->rules[i].pattern, name);
+    for (int i = 0; i < rules->n; i++) {
+        dti_rule *rule = &rules->rule[i];
+        const int stars = rule->slot == slot ? dti_plan_match(rule->pattern, name) : -1;
         if (stars < 0) continue;
-        used[i] = true;
+        rule->used = true;
         if (best < 0 || stars <= best_stars) {
             best = i;
             best_stars = stars;
         }
     }
-    return best < 0 ? NULL : plan->rules[best].style;
+    return best;
+}
+
+dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
+{
+    dt_runtime *rt = dt_mesh_runtime(list->mesh);
+    char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
+
+    for (int i = 0; i < rules->n; i++) {
+        const dti_rule *r = &rules->rule[i];
+        if (r->used) continue;
+        (void)dti_rule_text(r, text);
+        if (r->slot < 0) {
+            (void)dti_printable(r->plan->dim, dim, sizeof dim);
+            DT_CHECK(!r->plan->strict, DT_ERR_ARG,
+                     "%s: the mesh has no dim \"%s\"; add it (\"%s=1\") or leave the rule out",
+                     text, dim, dim);
+            dti_runtime_log(rt, DT_LOG_WARNING, "%s: the mesh has no dim \"%s\"", text, dim);
+            continue;
+        }
+        DT_CHECK(!r->plan->strict, DT_ERR_ARG, "%s matches no layer (first layers: %s, %s)", text,
+                 list->n > 0 ? list->layers[0].name : "none",
+                 list->n > 1 ? list->layers[1].name : "none");
+        dti_runtime_log(rt, DT_LOG_WARNING, "%s matches no layer", text);
+    }
+    return DT_OK;
 }

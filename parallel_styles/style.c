@@ -100,13 +100,24 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     return DT_OK;
 }
 
-static void list_names(const style_registry *r, char *text, size_t bytes)
+/* Names of the styles that fit one of `kinds`. */
+static void list_names(const style_registry *r, uint32_t kinds, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = '\0';
     for (const style_entry *e = r->first; e != NULL && used < bytes; e = e->next)
-        used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
+        if (e->style.kinds == 0 || (e->style.kinds & kinds) != 0)
+            used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
+}
+
+dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes)
+{
+    style_registry *r;
+
+    DT_TRY(registry_of(rt, &r));
+    list_names(r, DT_KIND_BIT(kind), text, bytes);
+    return DT_OK;
 }
 
 dt_status dt_style_find(dt_runtime *rt, const char *name, const dt_style **out)
@@ -122,7 +133,7 @@ dt_status dt_style_find(dt_runtime *rt, const char *name, const dt_style **out)
         if (strcmp(name, dti_style_aliases[i].alias) == 0) wanted = dti_style_aliases[i].name;
     *out = find(r, wanted);
     if (*out != NULL) return DT_OK;
-    list_names(r, names, sizeof names);
+    list_names(r, ~0u, names, sizeof names);
     DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"; there are: %s", name, names);
 }
 

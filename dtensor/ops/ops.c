@@ -58,8 +58,11 @@ dt_tensor *dt_linear(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *bias)
 
 dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)
 {
-    return binary(t, &dti_op_add_bias,
-                  &(dti_dtype_attr){ bias != NULL ? bias->local.dtype : DT_F32 }, x, bias);
+    const bool terms = x != NULL && x->layout->partial_dims != 0; /* are not rounded */
+    const dt_tensor *like = terms ? x : bias;
+    const dti_dtype_attr attr = { like != NULL ? like->local.dtype : DT_F32 };
+
+    return binary(t, &dti_op_add_bias, &attr, x, bias);
 }
 
 dt_tensor *dt_rms_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)

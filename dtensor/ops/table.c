@@ -42,7 +42,7 @@ ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES
 /* products */
 ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     BILINEAR, ATTR(dtype))
 ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     0,        ATTR(dtype))
-ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   0,        ATTR(dtype))
+ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   LINEAR,   ATTR(dtype))
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,        ATTR(norm))
 ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,        ATTR(norm))

@@ -92,7 +92,7 @@ DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this r
  * Empty KV caches for `batch` sequences of up to `capacity` tokens.
  *
  * Collective  no communication; every rank makes the same.
- * Ownership   *out is released with dt_state_release(), before the model.
+ * Ownership   *out is released with dt_state_release(); it keeps the model alive until then.
  * Errors      DT_ERR_ARG     batch or capacity below 1, capacity above the model's max_positions
  *             DT_ERR_MEMORY
  */

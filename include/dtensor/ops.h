@@ -99,7 +99,8 @@ DT_API dt_tensor *dt_cast(dt_tape *tape, dt_tensor *x, dt_dtype dtype);
  * Partial(sum) in f32, not to be rounded before it is reduced, and bias must be NULL. */
 DT_API dt_tensor *dt_linear(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *bias);
 
-/* x [..., o] float, bias [o] F -> x + bias rounded to F */
+/* x [..., o] float, bias [o] F -> x + bias rounded to F. Both may be terms of a sum: then x + bias
+ * is one too, and has x's dtype. */
 DT_API dt_tensor *dt_add_bias(dt_tape *tape, dt_tensor *x, dt_tensor *bias);
 
 /* x [..., d] F, w [d] F; sums in f32, rounded to F before the product with w, as Llama does */

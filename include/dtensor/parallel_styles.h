@@ -105,7 +105,10 @@ struct dt_style {
                                  int dim, dt_tensor *y);
     dt_status (*validate)(const dt_style *style, const dt_layer *layer, int n_parts);
     const void *user; /* the style's own */
+    uint32_t kinds;   /* layers it fits: DT_KIND_BIT(DT_LAYER_LINEAR) | ...; 0: any */
 };
+
+#define DT_KIND_BIT(kind) ((uint32_t)1 << (kind))
 
 /**
  * Adds a style under `name`. The struct is copied; its strings and `user` must live as long as the
@@ -149,23 +152,34 @@ typedef struct dt_plan_rule {
     const char *style;
 } dt_plan_rule;
 
+/* The rules for one mesh dim, and those for others. On the dim that dt_layers_create() names a
+ * layer without a rule has its built-in style; on any other dim it has none: its parameters are
+ * whole there and values pass as they lie. */
 typedef struct dt_plan {
     const dt_plan_rule *rules;
     int n_rules;
-    bool strict; /* a rule that matches no layer is an error, not a warning in the log */
+    bool strict;        /* a rule that matches no layer is an error, not a warning in the log */
+    const char *source; /* where the rules come from, for messages: a file; NULL: "the plan" */
+    const char *dim;    /* mesh dim that they speak of; NULL: that of dt_layers_create() */
+    const struct dt_plan *more; /* rules for another dim, or NULL */
 } dt_plan;
 
 /**
- * Builds a model's layers and lays them over one mesh dim: resolves plan and styles and decides the
- * placement of every parameter. Reads no weights.
+ * Builds a model's layers and lays them over the mesh: resolves plan and styles and decides the
+ * placement of every parameter. Reads no weights. Styles on several mesh dims prepare a layer's
+ * input from the first dim to the last and its output from the last to the first.
  *
- *   dim   mesh dim that styles speak of ("tp"); if the mesh has no such dim everything is Replicate
+ *   dim   mesh dim that the specs' styles speak of ("tp"); if the mesh has no such dim they do
+ *         nothing, and every rank holds and computes all
  *   plan  overrides the specs' default styles; may be NULL
  *
  * Collective  no communication; every rank of the mesh passes the same.
  * Ownership   *out is released with dt_layers_release().
- * Errors      DT_ERR_ARG     a repeated name, an unknown style, a strict rule without a match
- *             DT_ERR_LAYOUT  a style that refuses a layer, tied weights that are cut differently
+ * Errors      name the plan's source, rule, parameter, its sizes and the mesh dim:
+ *             DT_ERR_ARG     a repeated name, an unknown style; of a strict plan a rule without a
+ *                            match, or a dim that the mesh does not have
+ *             DT_ERR_LAYOUT  a style that does not fit the kind of layer or refuses it, tied
+ *                            weights that are cut differently
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
@@ -181,7 +195,8 @@ DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if
 /* Queries of a layer. Not collective, no errors. */
 DT_API const char *dt_layer_name(const dt_layer *layer);
 DT_API dt_layer_kind dt_layer_kind_of(const dt_layer *layer);
-DT_API const dt_style *dt_layer_style(const dt_layer *layer);
+DT_API const dt_style *dt_layer_style(const dt_layer *layer); /* on the dim of the list */
+DT_API const dt_style *dt_layer_style_on(const dt_layer *layer, int dim); /* NULL: none */
 DT_API int dt_layer_n_params(const dt_layer *layer); /* 0, 1 or 2; a tied layer has its partner's */
 DT_API dt_param_info dt_layer_param_info(const dt_layer *layer, int param);
 DT_API const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param);
@@ -189,19 +204,23 @@ DT_API dt_tensor *dt_layer_param(const dt_layer *layer, int param); /* NULL befo
 DT_API const dt_layer *dt_layer_tied_to(const dt_layer *layer);     /* NULL if it is not */
 
 /**
- * Gives a layer one of its parameters. It must have the global shape of the spec and the layout
- * that was decided; weights of a layer share one dtype.
+ * Gives a layer one of its parameters. It must lie on the list's mesh and have the global shape of
+ * the spec, the layout that was decided, and a float dtype, the same for all parameters of a layer.
  *
  * Collective  no.
  * Ownership   takes a reference of its own. Layers tied to this one see it at once.
- * Errors      DT_ERR_ARG, DT_ERR_SHAPE, DT_ERR_LAYOUT
+ * Errors      DT_ERR_ARG     NULL, no such parameter, a weight that belongs to the tied partner
+ *             DT_ERR_SHAPE   another shape or dtype
+ *             DT_ERR_LAYOUT  another mesh or layout
  */
 DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value);
 
 /**
  * Runs a layer on a tape: the style prepares the input, the layer computes (x W^T + b, a look-up, a
  * norm; a point passes x through), the style prepares the output. A product whose inputs are cut is
- * reduced in f32, then the bias is added once, then it is rounded to the model's dtype.
+ * reduced in f32, then the bias is added once, then it is rounded to the model's dtype. A style
+ * that leaves it Partial leaves f32 terms in every model, one of them with the bias; the layer or
+ * point whose style reduces them rounds the sum.
  *
  *   x  linear [..., in]; embedding ids [...] i32; norm [..., columns]; point: anything
  *

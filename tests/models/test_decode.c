@@ -212,6 +212,33 @@ DT_TEST(decode, ranks_outside_the_mesh_stand_by)
     dt_test_on_ranks("all=3", outsiders, NULL);
 }
 
+static dt_status state_outlives(dt_mesh *mesh, const void *arg)
+{
+    const int32_t prompt[] = { 3, 14 };
+    dt_status st = DT_OK;
+    dt_model *m = NULL, *borrowed;
+    dt_state *s = NULL;
+    int32_t out[20];
+    int64_t n = 0;
+
+    (void)arg;
+    DT_TRY(load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, 32, &s));
+    borrowed = m;
+    dt_model_release(&m);
+    DT_TRY_TO(done, st, dt_generate(borrowed, s, prompt, 2, NULL, out, &n));
+    DT_EXPECT_TO(done, st, n == 20, "%lld tokens", (long long)n);
+done:
+    dt_model_release(&m);
+    dt_state_release(&s);
+    return st;
+}
+
+DT_TEST(decode, a_state_keeps_its_model_alive)
+{
+    dt_test_on_ranks("tp=2", state_outlives, NULL);
+}
+
 static dt_status bad_input(dt_mesh *mesh, const void *arg)
 {
     const int32_t large[] = { 1, 100000 };

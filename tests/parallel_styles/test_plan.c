@@ -46,7 +46,7 @@ static dt_status expect_style(dt_layers *layers, const char *layer, const char *
 
 static dt_status make(dt_mesh *mesh, const dt_plan_rule *rules, int n, bool strict, dt_layers **out)
 {
-    const dt_plan plan = { rules, n, strict };
+    const dt_plan plan = { .rules = rules, .n_rules = n, .strict = strict };
 
     return dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), &plan, out);
 }
@@ -85,8 +85,9 @@ static dt_status wrong_plans(dt_mesh *mesh, const void *arg)
     dt_status st;
 
     (void)arg;
-    DT_EXPECT_STATUS(make(mesh, &unknown, 1, false, &layers), DT_ERR_ARG,
-                     "plan for layers.0.up: unknown style \"sideways\"");
+    DT_EXPECT_STATUS(
+        make(mesh, &unknown, 1, false, &layers), DT_ERR_ARG,
+        "the plan, rule \"layers.*.up\": \"sideways\": layers.0.up: unknown style \"sideways\"");
     DT_EXPECT_STATUS(make(mesh, &unused, 1, true, &layers), DT_ERR_ARG,
                      "\"layer.*.up\": \"colwise\" matches no layer");
     DT_EXPECT_STATUS(make(mesh, torn, 2, true, &layers), DT_ERR_LAYOUT,

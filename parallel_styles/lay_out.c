@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From specs and rules to styles, from styles to the placement of every parameter. Whatever does
+ * not fit is refused here, by names and sizes, before a tensor is made. */
+#include <stdio.h>
+#include <string.h>
+
+#include "parallel_styles/layers_internal.h"
+
+static int n_parts(const dt_layers *list, int slot)
+{
+    return slot == DTI_NO_DIM ? 1 : dt_mesh_dim_size(list->mesh, slot);
+}
+
+const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES])
+{
+    int used = snprintf(text, DTI_PARAM_TEXT_BYTES, "%s [", param->name);
+
+    for (int a = 0; a < param->n_axes; a++)
+        used += snprintf(text + used, DTI_PARAM_TEXT_BYTES - (size_t)used, "%s%lld", a ? ", " : "",
+                         (long long)param->axis[a].extent);
+    (void)snprintf(text + used, DTI_PARAM_TEXT_BYTES - (size_t)used, "]");
+    return text;
+}
+
+const char *dti_kind_text(dt_layer_kind kind)
+{
+    static const char *const texts[DT_N_LAYER_KINDS] = {
+        [DT_LAYER_POINT] = "a point without parameters", [DT_LAYER_LINEAR] = "a linear layer",
+        [DT_LAYER_EMBEDDING] = "an embedding",           [DT_LAYER_RMS_NORM] = "an RMS norm",
+        [DT_LAYER_LAYER_NORM] = "a layer norm",
+    };
+
+    return texts[kind];
+}
+
+/* --- styles ----------------------------------------------------------------------------------- */
+
+/* Puts the rule that chose the style of `layer` in front of an error's message, if a rule did. */
+static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_rules *rules)
+{
+    char text[DTI_RULE_TEXT_BYTES];
+
+    if (st == DT_OK) return DT_OK;
+    if (layer->rule[slot] >= 0)
+        dti_error_prefix("%s", dti_rule_text(&rules->rule[layer->rule[slot]], text));
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+static dt_status set_style(dt_layer *layer, int slot, const char *name)
+{
+    dt_runtime *rt = dt_mesh_runtime(layer->list->mesh);
+    const dt_status st = dt_style_find(rt, name, &layer->style[slot]);
+
+    if (st != DT_OK) dti_error_prefix("%s", layer->name);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+/* The style that lays a tied layer as its partner's style lays the shared weight. */
+static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
+{
+    const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
+    const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
+    dt_placement place = DT_REPLICATE;
+
+    if (slot != DTI_NO_DIM)
+        DT_TRY(
+            dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &place));
+    if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate");
+    if (place.axis == 0) return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise");
+    return set_style(layer, slot, embeds ? "colwise" : "rowwise");
+}
+
+/* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
+static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rules *rules, int slot)
+{
+    for (int i = 0; i < list->n; i++) {
+        dt_layer *layer = &list->layers[i];
+        const int rule = dti_rules_find(rules, layer->name, slot);
+        layer->rule[slot] = rule;
+        if (rule < 0) continue;
+        DT_TRY(blame(set_style(layer, slot, rules->rule[rule].style), layer, slot, rules));
+    }
+    for (int i = 0; i < list->n; i++) {
+        dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
+        if (partner == NULL) continue;
+        if (layer->style[slot] != NULL && partner->style[slot] == NULL)
+            DT_TRY(follow(partner, layer, slot));
+        else if (layer->style[slot] == NULL && partner->style[slot] != NULL)
+            DT_TRY(follow(layer, partner, slot));
+    }
+    if (slot != list->slot) return DT_OK;
+    for (int i = 0; i < list->n; i++)
+        if (list->layers[i].style[slot] == NULL)
+            DT_TRY(
+                set_style(&list->layers[i], slot, specs[i].style ? specs[i].style : "replicate"));
+    return DT_OK;
+}
+
+dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs, dti_rules *rules)
+{
+    for (int m = 0; m < dt_mesh_n_dims(list->mesh); m++) DT_TRY(choose_on(list, specs, rules, m));
+    if (list->slot == DTI_NO_DIM) DT_TRY(choose_on(list, specs, rules, DTI_NO_DIM));
+    return DT_OK;
+}
+
+/* --- placements ------------------------------------------------------------------------------- */
+
+static dt_status check_kind(const dt_layer *layer, int slot)
+{
+    const dt_style *style = layer->style[slot];
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+    char text[DTI_PARAM_TEXT_BYTES] = "", names[256];
+
+    if (style->kinds == 0 || (style->kinds & DT_KIND_BIT(layer->kind)) != 0) return DT_OK;
+    DT_TRY(dti_style_list(dt_mesh_runtime(layer->list->mesh), layer->kind, names, sizeof names));
+    if (layer->n_params > 0) (void)dti_param_text(&weight, text);
+    DT_FAIL(DT_ERR_LAYOUT, "style \"%s\" does not fit %s, %s%s%s; there it can be: %s", style->name,
+            layer->name, dti_kind_text(layer->kind), text[0] ? " with " : "", text, names);
+}
+
+/* A user's function may fail without writing a record. */
+static dt_status validate(const dt_layer *layer, int slot)
+{
+    const dt_style *style = layer->style[slot];
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+    const int parts = n_parts(layer->list, slot);
+    char text[DTI_PARAM_TEXT_BYTES] = "";
+    dt_status st;
+
+    if (style->validate == NULL) return DT_OK;
+    dti_error_clear();
+    st = style->validate(style, layer, parts);
+    if (st == DT_OK) return DT_OK;
+    if (layer->n_params > 0) (void)dti_param_text(&weight, text);
+    DT_FAIL(st, "style \"%s\" refuses %s%s%s (%s%smesh dim \"%s\" of %d rank%s)", style->name,
+            layer->name, dt_last_error()->code == DT_OK ? "" : ": ",
+            dt_last_error()->code == DT_OK ? "" : dt_last_error()->message, text,
+            text[0] ? ", " : "",
+            slot == DTI_NO_DIM ? "none" : dt_mesh_dim_name(layer->list->mesh, slot), parts,
+            parts == 1 ? "" : "s");
+}
+
+static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, int m,
+                              dt_placement *place)
+{
+    const dt_style *style = layer->style[m];
+    char text[DTI_PARAM_TEXT_BYTES];
+    const dt_layout *unused;
+
+    if (style == NULL) return DT_OK;
+    DT_TRY(dti_style_partition(style, info, n_parts(layer->list, m), &place[m]));
+    DT_CHECK(place[m].kind != DT_PLACE_PARTIAL, DT_ERR_LAYOUT,
+             "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
+             layer->name, info->name);
+    if (dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &unused) != DT_OK) {
+        const dt_status st = dt_last_error()->code;
+        dti_error_prefix("style \"%s\" on %s.%s on mesh dim \"%s\" of %d ranks", style->name,
+                         layer->name, dti_param_text(info, text),
+                         dt_mesh_dim_name(layer->list->mesh, m), n_parts(layer->list, m));
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    return DT_OK;
+}
+
+static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
+{
+    const int n_dims = dt_mesh_n_dims(layer->list->mesh);
+
+    for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
+        if (layer->style[s] == NULL) continue;
+        DT_TRY(blame(check_kind(layer, s), layer, s, rules));
+        DT_TRY(blame(validate(layer, s), layer, s, rules));
+    }
+    for (int p = 0; p < layer->n_params; p++) {
+        dt_placement place[DT_MAX_DIMS] = { { 0 } };
+        const dt_param_info info = dt_layer_param_info(layer, p);
+        for (int m = 0; m < n_dims; m++)
+            DT_TRY(blame(partition_on(layer, &info, m, place), layer, m, rules));
+        DT_TRY(dt_layout_get(layer->list->mesh, info.n_axes, place, NULL, &layer->layout[p]));
+    }
+    for (int m = 0; layer->kind == DT_LAYER_LINEAR && m < n_dims; m++) {
+        const dt_placement w = dt_layout_placement(layer->layout[DT_PARAM_WEIGHT], m);
+        if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == 1)
+            layer->inputs_cut = true;
+    }
+    return DT_OK;
+}
+
+/* A tied weight is one tensor: both styles have to lay it out alike. */
+static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
+{
+    const dt_layer *partner = layer->tied_to;
+    char one[DTI_RULE_TEXT_BYTES] = "", two[DTI_RULE_TEXT_BYTES] = "";
+    int m = 0;
+
+    if (partner == NULL || layer->layout[0] == partner->layout[0]) return DT_OK;
+    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++)
+        if (layer->style[d] != partner->style[d]) m = d;
+    if (layer->rule[m] >= 0) (void)dti_rule_text(&rules->rule[layer->rule[m]], one);
+    if (partner->rule[m] >= 0) (void)dti_rule_text(&rules->rule[partner->rule[m]], two);
+    DT_FAIL(DT_ERR_LAYOUT,
+            "%s%s%s%s%s shares the weight of %s, but style \"%s\" cuts it otherwise than \"%s\" "
+            "does on mesh dim \"%s\"; leave one of the rules out, the other holds for both",
+            one, one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
+            partner->name, layer->style[m] ? layer->style[m]->name : "none",
+            partner->style[m] ? partner->style[m]->name : "none",
+            dt_mesh_dim_name(layer->list->mesh, m));
+}
+
+dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules)
+{
+    for (int i = 0; i < list->n; i++) {
+        DT_TRY(lay_out(&list->layers[i], rules));
+        DT_TRY(check_tied(&list->layers[i], rules));
+    }
+    return DT_OK;
+}

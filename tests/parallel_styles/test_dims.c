@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Styles on several mesh dims, sums that a style leaves Partial, and parameters that do not belong
+ * to their layer. */
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <math.h>
+
+#include "base/dtype.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
+
+enum { ROWS = 4, IN = 7, OUT = 9 };
+
+static const dt_layer_spec specs[] = {
+    { .name = "up",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { OUT, 0 }, { IN, 0 } },
+      .bias = true,
+      .style = "colwise" },
+    { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { OUT, 0 } } },
+    { .name = "sum", .kind = DT_LAYER_POINT },
+};
+
+/* Weights by global index, whatever the layout. */
+static dt_status fill(dt_mesh *mesh, dt_layer *layer, dt_dtype dtype)
+{
+    float values[OUT * IN];
+    char data[sizeof values];
+
+    for (int p = 0; p < dt_layer_n_params(layer); p++) {
+        const dt_param_info info = dt_layer_param_info(layer, p);
+        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
+        dt_placement place[DT_MAX_DIMS];
+        dt_tensor *x = NULL;
+        dt_status st;
+        dt_test_random(values, OUT * IN, (uint32_t)p + 11);
+        dti_convert(data, dtype, values, DT_F32, OUT * IN);
+        for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+            place[m] = dt_layout_placement(dt_layer_param_layout(layer, p), m);
+        DT_TRY(dt_distribute(mesh, place, dtype, info.n_axes, shape,
+                             (dt_source){ data, DT_EQUAL_COPIES }, &x));
+        st = dt_layer_set_param(layer, p, x);
+        dt_tensor_release(&x);
+        DT_TRY(st);
+    }
+    return DT_OK;
+}
+
+static dt_status make_x(dt_mesh *mesh, dt_dtype dtype, dt_tensor **out)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { ROWS, IN };
+    float values[ROWS * IN];
+    char data[sizeof values];
+
+    dt_test_random(values, ROWS * IN, 3);
+    dti_convert(data, dtype, values, DT_F32, ROWS * IN);
+    return dt_distribute(mesh, whole, dtype, 2, shape, (dt_source){ data, DT_EQUAL_COPIES }, out);
+}
+
+/* up(x) under `plan`, then the point, then the whole of it in f32. */
+static dt_status run(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_tape *t, float *to)
+{
+    dt_tensor *x = NULL, *full = NULL, *y;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, plan, &layers));
+    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0), dtype));
+    DT_TRY_TO(done, st, make_x(mesh, dtype, &x));
+    y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    y = dt_layer_forward(t, dt_layers_at(layers, 2), y);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, dt_tensor_dtype(y) == dtype, "the model's dtype is back");
+    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    dti_convert(to, DT_F32, dt_tensor_local(full)->data, dtype, ROWS * OUT);
+done:
+    dt_tensor_release(&full);
+    dt_tensor_release(&x);
+    dt_tape_reset(t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+static dt_status agree(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, float tolerance)
+{
+    const dt_plan_rule whole[] = { { "up", "replicate" } };
+    const dt_plan none = { .rules = whole, .n_rules = 1 };
+    float want[ROWS * OUT], got[ROWS * OUT];
+    dt_status st = DT_OK;
+    dt_tape *t;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, run(mesh, &none, dtype, t, want));
+    DT_TRY_TO(done, st, run(mesh, plan, dtype, t, got));
+    for (int i = 0; i < ROWS * OUT; i++)
+        DT_EXPECT_TO(done, st, fabsf(got[i] - want[i]) <= tolerance * (1 + fabsf(want[i])),
+                     "element %d is %g, not %g", i, (double)got[i], (double)want[i]);
+done:
+    dt_tape_release(&t);
+    return st;
+}
+
+/* --- two dims --------------------------------------------------------------------------------- */
+
+static dt_status two_dims(dt_mesh *mesh, const void *arg)
+{
+    const dt_plan_rule out_rules[] = { { "up", "colwise" } }, in_rules[] = { { "*", "rowwise" } };
+    const dt_plan in_plan = { .rules = in_rules, .n_rules = 1, .dim = "cp", .more = NULL };
+    const dt_plan plan = { .rules = out_rules, .n_rules = 1, .strict = true, .more = &in_plan };
+    const dt_plan_rule up_only[] = { { "up", "rowwise" } };
+    const dt_plan in_up = { .rules = up_only, .n_rules = 1, .dim = "cp", .strict = true };
+    const dt_plan both = { .rules = out_rules, .n_rules = 1, .strict = true, .more = &in_up };
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    const dt_layer *up;
+    char text[64];
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers), DT_ERR_LAYOUT,
+                     "the plan, rule \"*\": \"rowwise\": style \"rowwise\" does not fit norm, an "
+                     "RMS norm with weight [9]; there it can be: replicate");
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &both, &layers));
+    up = dt_layers_at(layers, 0);
+    (void)dt_layout_print(dt_layer_param_layout(up, DT_PARAM_WEIGHT), text, sizeof text);
+    DT_EXPECT_TO(done, st, text[2] == '1' && text[6] == '0', "inputs on cp, outputs on tp: %s",
+                 text);
+    (void)dt_layout_print(dt_layer_param_layout(up, DT_PARAM_BIAS), text, sizeof text);
+    DT_EXPECT_TO(done, st, text[0] == 'R' && text[3] == '0', "the bias follows outputs: %s", text);
+    DT_EXPECT_TO(done, st, dt_layer_style_on(up, 0) != dt_layer_style(up), "two styles");
+    DT_EXPECT_TO(done, st, dt_layer_style_on(up, 1) == dt_layer_style(up), "tp is the list's");
+    DT_EXPECT_TO(done, st, dt_layer_style_on(up, 2) == NULL, "no third dim");
+    DT_EXPECT_TO(done, st, dt_layer_style_on(dt_layers_at(layers, 1), 0) == NULL,
+                 "no rule, no style on another dim");
+done:
+    dt_layers_release(&layers);
+    DT_TRY(st);
+    DT_TRY(agree(mesh, &both, DT_F32, 1e-6f));
+    DT_TRY(agree(mesh, &both, DT_BF16, 1e-2f));
+    return DT_OK;
+}
+
+DT_TEST(dims, styles_on_two_mesh_dims_work_together)
+{
+    dt_test_on_ranks("cp=2,tp=2", two_dims, NULL);
+    dt_test_on_ranks("cp=3,tp=2", two_dims, NULL);
+}
+
+static dt_status missing_dim(dt_mesh *mesh, const void *arg)
+{
+    const dt_plan_rule rules[] = { { "up", "rowwise" } };
+    dt_plan plan = { .rules = rules, .n_rules = 1, .dim = "cp", .strict = true };
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    plan.source = "a\nplan";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers), DT_ERR_ARG,
+                     "a\\nplan, rule \"up\": \"rowwise\": the mesh has no dim \"cp\"; add it "
+                     "(\"cp=1\")");
+    plan.strict = false;
+    plan.more = &plan;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers), DT_ERR_ARG,
+                     "chained by `more`");
+    plan.more = NULL;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers));
+    DT_EXPECT_TO(done, st, dt_layer_style_on(dt_layers_at(layers, 0), 0) != NULL, "built-in stays");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(dims, rules_for_a_dim_that_is_not_there_are_reported)
+{
+    dt_test_on_ranks("tp=2", missing_dim, NULL);
+}
+
+/* --- Partial ---------------------------------------------------------------------------------- */
+
+static dt_status partial_sum(dt_mesh *mesh, const void *arg)
+{
+    static const dt_plan_rule rules[] = { { "up", "rowwise_partial" }, { "sum", "reduce" } };
+    const dt_plan plan = { .rules = rules, .n_rules = 2, .strict = true };
+    const dt_style leaves = { .size = sizeof(dt_style),
+                              .cut = DT_CUT_ROWS,
+                              .input = DT_PASS_SHARD_LAST,
+                              .output = DT_PASS_KEEP };
+    const dt_style reduces = { .size = sizeof(dt_style), .input = DT_PASS_REPLICATE };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL, *y;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "rowwise_partial", &leaves));
+    DT_TRY(dt_style_register(rt, "reduce", &reduces));
+    DT_TRY(agree(mesh, &plan, DT_F32, 1e-6f));
+    DT_TRY(agree(mesh, &plan, DT_BF16, 1e-2f));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers));
+    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0), DT_BF16));
+    DT_TRY_TO(done, st, make_x(mesh, DT_BF16, &x));
+    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    for (int again = 0; again < 2; again++) {
+        y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_EXPECT_TO(done, st, dt_tensor_dtype(y) == DT_F32, "terms are not rounded");
+        DT_EXPECT_TO(done, st, dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL,
+                     "Partial");
+        DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls == 0, "nothing moved");
+    }
+done:
+    dt_tape_release(&t);
+    dt_tensor_release(&x);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(dims, a_sum_left_partial_is_f32_terms_with_the_bias_in_one)
+{
+    dt_test_on_ranks("tp=2", partial_sum, NULL);
+    dt_test_on_ranks("tp=3", partial_sum, NULL);
+    dt_test_on_ranks("tp=4", partial_sum, NULL);
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+static dt_status wrong_params(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement rows[DT_MAX_DIMS] = { DT_SHARD(0) };
+    const int64_t w_shape[] = { OUT, IN }, b_shape[] = { OUT };
+    dt_tensor *other = NULL, *ids = NULL, *w = NULL, *b = NULL;
+    dt_layers *layers = NULL;
+    dt_mesh *another = NULL;
+    dt_status st = DT_OK;
+    dt_layer *up;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, NULL, &layers));
+    up = dt_layers_at(layers, 0);
+    DT_TRY_TO(done, st, dt_mesh_create(dt_mesh_runtime(mesh), "cp=2", &another));
+    DT_TRY_TO(done, st, dt_zeros(another, rows, DT_F32, 2, w_shape, &other));
+    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_I32, 2, w_shape, &ids));
+    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_BF16, 2, w_shape, &w));
+    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_F32, 1, b_shape, &b));
+#define REFUSED(call, code, says) \
+    DT_TRY_TO(done, st, dt_test_expect_status(__func__, __FILE__, __LINE__, call, code, says))
+    REFUSED(dt_layer_set_param(up, 0, other), DT_ERR_LAYOUT, "up.weight lies on another mesh");
+    REFUSED(dt_layer_set_param(up, 0, ids), DT_ERR_SHAPE, "up.weight is i32");
+    DT_TRY_TO(done, st, dt_layer_set_param(up, 0, w));
+    REFUSED(dt_layer_set_param(up, 1, b), DT_ERR_SHAPE,
+            "up.bias is f32, but the layer has a "
+            "parameter in bf16");
+    REFUSED(dt_layer_set_param(up, 1, w), DT_ERR_SHAPE, "up.bias has 1 axes");
+#undef REFUSED
+done:
+    dt_tensor_release(&other);
+    dt_tensor_release(&ids);
+    dt_tensor_release(&w);
+    dt_tensor_release(&b);
+    dt_mesh_release(&another);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(dims, parameters_of_another_mesh_or_dtype_are_refused)
+{
+    dt_test_on_ranks("tp=2", wrong_params, NULL);
+}
