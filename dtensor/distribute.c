@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/agree.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -49,9 +50,10 @@ static dt_status scatter(dt_tensor *x, const void *full, int root)
     const dti_box empty = { .n_axes = 1 };
     dt_status st = DT_OK;
     dti_box *sent = NULL;
+    dti_comm_note note;
     dti_comm *comm;
 
-    DT_TRY(dti_mesh_comm(x->mesh, all, &comm));
+    DT_TRY(dti_agree_comm(x, NULL, all, &note, &comm));
     DT_TRY(dti_alloc_array(2 * (size_t)comm->size, sizeof *sent, (void **)&sent));
     for (int r = 0; r < comm->size; r++) {
         sent[r] = sent[comm->size + r] = empty;

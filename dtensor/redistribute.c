@@ -4,6 +4,7 @@
  * Dry tensors take the same way: what would be copied here is left out, what would be sent goes to
  * the dry back end, so that steps, counters and memory are those of a run. */
 #include "base/dtype.h"
+#include "dtensor/agree.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -58,12 +59,13 @@ static void divide(dt_local *x, int64_t divisor)
 
 static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_tensor *y)
 {
+    dti_comm_note note;
     dti_comm *comm;
 
     DT_CHECK(step->divisor == 1 || dt_dtype_is_float(x->local.dtype), DT_ERR_UNSUPPORTED,
              "a mixture of Partial(sum) and Partial(avg) of %s cannot be divided",
              dt_dtype_name(x->local.dtype));
-    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
     DT_TRY(dti_all_reduce(comm, x->local.data, y->local.data, dti_local_count(&x->local),
                           x->local.dtype, step->reduce));
     divide(&y->local, step->divisor);
@@ -140,11 +142,12 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
 {
     const size_t bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(x->local.dtype);
     dti_storage *packed = NULL;
+    dti_comm_note note;
     group_room room;
     dti_comm *comm;
     dt_status st;
 
-    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
     DT_TRY(take_room(x->device, comm->size, &room));
     for (int r = 0; r < comm->size; r++) {
         int member[DT_MAX_DIMS];
@@ -166,11 +169,12 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
 static dt_status exchange(const dti_move_step *step, const int *me, const dt_tensor *x,
                           dt_tensor *y)
 {
+    dti_comm_note note;
     group_room room;
     dti_comm *comm;
     dti_box unused;
 
-    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
     DT_TRY(take_room(x->device, comm->size, &room));
     for (int r = 0; r < comm->size; r++) {
         int member[DT_MAX_DIMS];

@@ -39,6 +39,21 @@ struct run_state {
     _Atomic uint32_t gate;
 };
 
+/* What was not chosen by the program is up to the environment. */
+static void read_environment(dt_run_options *o)
+{
+#ifdef NDEBUG
+    static const char by_default[] = "none";
+#else
+    static const char by_default[] = "agree";
+#endif
+
+    if (o->check == NULL) o->check = getenv("DTENSOR_CHECK");
+    if (o->check == NULL || o->check[0] == '\0') o->check = by_default;
+    if (o->flight == NULL) o->flight = getenv("DTENSOR_FLIGHT");
+    if (o->flight != NULL && o->flight[0] == '\0') o->flight = NULL;
+}
+
 static dt_status check_options(const dt_run_options *o)
 {
     DT_CHECK(o->n_ranks >= 1 && o->n_ranks <= MAX_RANKS, DT_ERR_ARG, "n_ranks is %d, not in 1..%d",
@@ -50,6 +65,8 @@ static dt_status check_options(const dt_run_options *o)
              (long long)o->timeout_ms);
     DT_CHECK(o->isa == NULL || strlen(o->isa) < DTI_ISA_BYTES, DT_ERR_ARG,
              "isa \"%s\" is no name of an instruction set; \"auto\" chooses the best", o->isa);
+    DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,
+             "check (DTENSOR_CHECK) is \"%s\"; choose \"agree\" or \"none\"", o->check);
     return DT_OK;
 }
 
@@ -301,6 +318,7 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
     DT_CHECK(rank_main != NULL, DT_ERR_ARG, "rank_main is NULL");
     DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", options,
                             &run.options, sizeof run.options));
+    read_environment(&run.options);
     DT_TRY(check_options(&run.options));
     DT_TRY(check_launcher());
     DT_TRY_TO(done, st, make_run(&run));

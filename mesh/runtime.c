@@ -24,6 +24,9 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
         world->ops->close(world);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
+    dti_flight_open(&rt->flight, options->flight, world->rank, world->size);
+    world->flight = &rt->flight;
+    world->agree = options->check != NULL && strcmp(options->check, "agree") == 0;
     rt->world = world;
     rt->pool = pool;
     rt->rank = world->rank;
@@ -127,8 +130,7 @@ dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const 
     *out = c;
     if (c != NULL) return DT_OK;
     DT_TRY(dti_grow((void **)&rt->comms, &rt->comms_capacity, rt->n_comms + 1, sizeof(dti_comm *)));
-    DT_TRY(rt->world->ops->group(rt->world, world_ranks, n, &c));
-    (void)snprintf(c->name, sizeof c->name, "%s", name);
+    DT_TRY(dti_comm_group(rt->world, world_ranks, n, name, &c));
     rt->comms[rt->n_comms++] = c;
     *out = c;
     return DT_OK;
@@ -196,6 +198,7 @@ void dti_runtime_abort(dt_runtime *rt)
 {
     const dt_error *e = dt_last_error();
 
+    (void)dti_flight_dump(&rt->flight);
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
 }
 

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "mesh/comm/flight.h"
 #include "mesh/runtime.h"
 #include "mesh/topology.h"
 
@@ -23,6 +24,7 @@ struct dt_runtime {
     void *log_arg;
     char isa[DTI_ISA_BYTES];
     char cores[DTI_CORES_TEXT_BYTES];
+    dti_flight flight;
     _Atomic int64_t live; /* handles may be released by any thread */
 
     void *slots[DTI_N_SLOTS];

@@ -31,14 +31,18 @@ typedef struct dt_run_options {
     int64_t timeout_ms;   /* longest wait inside a collective; default 10 minutes */
     dt_log_fn log;        /* NULL: silence */
     void *log_arg;
-    const char *fault; /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
-    const char *isa;   /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16", "amx"; a name
-                        * that kernels do not have is refused when the first tensor is made */
+    const char *fault;  /* fault injection for tests, "rank=1,op=all_reduce,call=3"; NULL: none */
+    const char *isa;    /* "auto" (NULL), "portable", "avx2", "avx512", "avx512_bf16", "amx"; a name
+                         * that kernels do not have is refused when the first tensor is made */
+    const char *check;  /* "agree": ranks compare operation, shape, dtype and placements before each
+                         * collective; "none". NULL: DTENSOR_CHECK, else agree in debug builds */
+    const char *flight; /* when a collective fails each rank writes its last 64 to the file
+                         * "<flight>.<rank>". NULL: DTENSOR_FLIGHT, else nothing is written */
 } dt_run_options;
 
-#define DT_RUN_OPTIONS_INIT                                                \
-    {                                                                      \
-        sizeof(dt_run_options), 1, 0, true, 600000, NULL, NULL, NULL, NULL \
+#define DT_RUN_OPTIONS_INIT                                                            \
+    {                                                                                  \
+        sizeof(dt_run_options), 1, 0, true, 600000, NULL, NULL, NULL, NULL, NULL, NULL \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -135,6 +135,26 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
     }
 }
 
+int64_t dti_call_count(const dti_comm *c, const dti_comm_call *call)
+{
+    int64_t n = 0;
+
+    switch (call->op) {
+    case DTI_COMM_BROADCAST:
+    case DTI_COMM_ALL_REDUCE:
+    case DTI_COMM_SEND:
+    case DTI_COMM_RECV:
+        return call->counts[0];
+    case DTI_COMM_ALL_GATHER:
+        return call->counts[c->rank];
+    case DTI_COMM_REDUCE_SCATTER:
+        for (int m = 0; m < c->size; m++) n += call->counts[m];
+        return n;
+    default:
+        return 0;
+    }
+}
+
 /* The buffers may be the same, never half of each other. */
 static void copy(void *to, int64_t to_at, const void *from, int64_t from_at, int64_t n,
                  size_t bytes)

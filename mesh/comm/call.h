@@ -12,6 +12,13 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call) DT_MUST_U
 /* Serves a checked call of the only rank. */
 void dti_call_alone(const dti_comm_call *call);
 
+/* What a rank contributes, in elements: for comparison and records. 0 where it differs by peer. */
+int64_t dti_call_count(const dti_comm *c, const dti_comm_call *call);
+
+/* The note of an operation that has its number, with what the caller says of it, if anything. */
+void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_note *about,
+                   dti_comm_note *out);
+
 bool dti_box_same_extents(const dti_box *a, const dti_box *b);
 
 #endif

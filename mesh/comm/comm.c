@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "mesh/comm/call.h"
+#include "mesh/comm/flight.h"
 
 const char *dti_comm_op_name(dti_comm_op op)
 {
@@ -37,11 +38,42 @@ static bool is_message(dti_comm_op op)
     return op == DTI_COMM_SEND || op == DTI_COMM_RECV;
 }
 
-dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
+/* Hands `st` back. Whatever a back end reports ends this rank's part in the run. */
+static dt_status record_failure(dti_comm *c, const dti_comm_request *r, dt_status st)
 {
+    if (c->flight == NULL) return st;
+    dti_flight_end(c->flight, r, true);
+    (void)dti_flight_dump(c->flight);
+    return st;
+}
+
+static dt_status start(dti_comm *c, dti_comm_request *r, const dti_comm_note *about)
+{
+    dti_comm_note note;
     dt_status st;
 
+    if (!is_message(r->call.op)) r->seq = ++c->seq; /* messages are numbered per pair of ranks */
+    if (c->agree && !is_message(r->call.op)) {
+        dti_note_make(c, r, about, &note);
+        r->note = &note;
+    }
+    if (c->flight != NULL) dti_flight_begin(c->flight, c, r);
+    st = c->ops->start(c, r);
+    r->note = NULL;
+    if (st == DT_OK) return DT_OK;
+    (void)record_failure(c, r, st);
     r->seq = 0;
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
+{
+    const dti_comm_note *about = c->about;
+
+    c->about = NULL;
+    r->seq = 0;
+    r->flight = 0;
+    r->note = NULL;
     r->timeout_ms = c->timeout_ms;
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r->call.op));
@@ -50,11 +82,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
         c->seq++;
         return DT_OK;
     }
-    if (!is_message(r->call.op)) r->seq = ++c->seq; /* messages are numbered per pair of ranks */
-    st = c->ops->start(c, r);
-    if (st == DT_OK) return DT_OK;
-    r->seq = 0;
-    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return start(c, r, about);
 }
 
 dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
@@ -63,8 +91,23 @@ dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
 
     if (r->seq == 0) return DT_OK;
     st = c->ops->wait(c, r);
+    if (st != DT_OK) {
+        (void)record_failure(c, r, st);
+        r->seq = 0;
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    if (c->flight != NULL) dti_flight_end(c->flight, r, false);
     r->seq = 0;
-    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return DT_OK;
+}
+
+dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name, dti_comm **out)
+{
+    DT_TRY(c->ops->group(c, ranks, n, name, out));
+    (*out)->timeout_ms = c->timeout_ms;
+    (*out)->fault = c->fault;
+    (*out)->flight = c->flight;
+    (*out)->agree = c->agree;
     return DT_OK;
 }
 

@@ -68,18 +68,30 @@ typedef struct dti_comm_call {
 
 typedef struct dti_comm dti_comm;
 
+enum { DTI_NOTE_BYTES = 256, DTI_COMM_NAME_BYTES = 48 };
+
+/* What the ranks have to agree on besides counts, and how it is called in messages. */
+typedef struct dti_comm_note {
+    uint64_t hash;
+    char text[DTI_NOTE_BYTES];
+} dti_comm_note;
+
 /* An operation under way; a value owned by the caller, filled by start. */
 typedef struct dti_comm_request {
     dti_comm_call call;
-    uint64_t seq;       /* 0: nothing under way */
-    int64_t timeout_ms; /* the communicator's when the operation was started */
+    uint64_t seq;              /* 0: nothing under way */
+    int64_t timeout_ms;        /* the communicator's when the operation was started */
+    uint64_t flight;           /* its number in the flight recorder; 0: not recorded */
+    const dti_comm_note *note; /* during start, if agreement is checked */
 } dti_comm_request;
 
 /* Every slot is filled; a back end without an operation answers DT_ERR_UNSUPPORTED.
  *   group  makes the communicator of `ranks` (numbers in c, distinct, in order, containing me).
  *          Involves members only; the order of calls with the same members is the same on all.
+ *          Called through dti_comm_group(), which fills in what is common to all back ends.
  *   start  may block only as long as a peer is a bounded number of operations behind; the buffers
- *          belong to the operation until wait has returned. No malloc.
+ *          belong to the operation until wait has returned. No malloc. With a note: keeps a copy
+ *          where peers can compare it with theirs before any byte is moved.
  *   wait   returns when recv is complete here and send may be overwritten here. A second wait on
  *          the same request is a no-op. Watches the abort flag and the deadline of the request; a
  *          broadcast `for_work` has none until its root has come.
@@ -89,7 +101,7 @@ typedef struct dti_comm_request {
  *   close  not collective. */
 typedef struct dti_comm_ops {
     const char *name; /* "local", "dry" */
-    dt_status (*group)(dti_comm *c, const int *ranks, int n, dti_comm **out);
+    dt_status (*group)(dti_comm *c, const int *ranks, int n, const char *name, dti_comm **out);
     dt_status (*start)(dti_comm *c, dti_comm_request *request);
     dt_status (*wait)(dti_comm *c, dti_comm_request *request);
     void (*abort)(dti_comm *c, int rank, const char *why);
@@ -101,15 +113,22 @@ struct dti_comm {
     const dti_comm_ops *ops;
     int rank; /* mine */
     int size;
-    bool dry;                /* no peers and no bytes: buffers are not looked at (dry.h) */
-    uint64_t seq;            /* operations started here */
-    int64_t timeout_ms;      /* longest wait for a peer; of the mesh that asked for it last */
-    char name[48];           /* mesh dim or "world": for error texts */
-    const int *world_ranks;  /* [size] */
-    struct dti_fault *fault; /* injection of this rank, or NULL */
+    bool dry;           /* no peers and no bytes: buffers are not looked at (dry.h) */
+    uint64_t seq;       /* operations started here */
+    int64_t timeout_ms; /* longest wait for a peer; of the mesh that asked for it last */
+    char name[DTI_COMM_NAME_BYTES]; /* mesh dim or "world": for error texts */
+    const int *world_ranks;         /* [size] */
+    struct dti_fault *fault;        /* injection of this rank, or NULL */
+    struct dti_flight *flight;      /* this rank's recorder, or NULL */
+    bool agree;                     /* compare notes before each collective */
+    const dti_comm_note *about;     /* of the next operation; its start takes it away */
 };
 
 const char *dti_comm_op_name(dti_comm_op op);
+
+/* The communicator of some ranks of c, with its deadline, recorder and checks. */
+dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
+                         dti_comm **out) DT_MUST_USE;
 
 /* start and wait with checks, sequence numbers, fault injection; the only way in. A communicator of
  * one rank is served here (copies), no back end sees it. */
@@ -138,6 +157,9 @@ void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce 
 /* Copies a box between two strided places of equal extents. */
 void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
                   size_t element_bytes);
+
+/* A hash that is the same on all ranks and machines of one byte order. */
+uint64_t dti_note_hash(uint64_t seed, const void *data, size_t bytes);
 
 /* Fault injection: the `call`-th operation of kind `op` on this rank fails before it starts. */
 typedef struct dti_fault {

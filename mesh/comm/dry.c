@@ -41,7 +41,7 @@ static dt_status make(const int *ranks, int n, int rank, dry_comm **out)
     return DT_OK;
 }
 
-static dt_status dry_group(dti_comm *c, const int *ranks, int n, dti_comm **out)
+static dt_status dry_group(dti_comm *c, const int *ranks, int n, const char *name, dti_comm **out)
 {
     const dry_comm *parent = (const dry_comm *)c;
     int me = -1;
@@ -55,6 +55,7 @@ static dt_status dry_group(dti_comm *c, const int *ranks, int n, dti_comm **out)
     DT_TRY(make(NULL, n, me, &d));
     for (int i = 0; i < n; i++) d->ranks[i] = parent->ranks[ranks[i]];
     d->world = parent->world;
+    (void)snprintf(d->head.name, sizeof d->head.name, "%s", name);
     *out = &d->head;
     return DT_OK;
 }

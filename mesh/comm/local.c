@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "mesh/comm/call.h"
 #include "mesh/comm/local_internal.h"
 
 _Static_assert(sizeof(dti_local_slot) == DTI_LINE_BYTES, "a slot is a pair of cache lines");
@@ -25,6 +26,7 @@ static void *alloc_lines(size_t n, size_t bytes)
 static void free_group(dti_local_group *g)
 {
     for (int m = 0; g->channels != NULL && m < g->n; m++) free(atomic_load(&g->channels[m]));
+    for (int m = 0; g->members != NULL && m < g->n; m++) free(g->members[m].notes);
     free((void *)g->channels);
     free(g->members);
     free(g->joined);
@@ -33,13 +35,15 @@ static void free_group(dti_local_group *g)
 }
 
 /* With the world's lock held. NULL without memory. */
-static dti_local_group *make_group(dti_local_world *w, const int *world_ranks, int n)
+static dti_local_group *make_group(dti_local_world *w, const int *world_ranks, int n,
+                                   const char *name)
 {
     dti_local_group *g = calloc(1, sizeof *g);
     const size_t count = (size_t)n;
 
     if (g == NULL) return NULL;
     g->n = n;
+    (void)snprintf(g->name, sizeof g->name, "%s", name);
     g->world_ranks = calloc(count, sizeof *g->world_ranks);
     g->joined = calloc(count, sizeof *g->joined);
     g->members = alloc_lines(count, sizeof *g->members);
@@ -67,38 +71,46 @@ static dti_local_group *find_group(dti_local_world *w, const int *world_ranks, i
     return found;
 }
 
-static dt_status join_group(dti_local_world *w, const int *world_ranks, int n, int member,
-                            dti_local_group **out)
+static dt_status join_group(dti_local_comm *c, const char *name)
 {
+    dti_local_world *w = c->world;
+    const dti_comm *head = &c->head;
     dti_local_group *g;
 
     (void)pthread_mutex_lock(&w->lock);
-    g = find_group(w, world_ranks, n, member);
-    if (g == NULL) g = make_group(w, world_ranks, n);
-    if (g != NULL) g->joined[member] = true;
+    g = find_group(w, head->world_ranks, head->size, head->rank);
+    if (g == NULL) g = make_group(w, head->world_ranks, head->size, name);
+    if (g != NULL) g->joined[head->rank] = true;
     (void)pthread_mutex_unlock(&w->lock);
-    DT_CHECK(g != NULL, DT_ERR_MEMORY, "a communicator of %d ranks could not be allocated", n);
-    *out = g;
+    DT_CHECK(g != NULL, DT_ERR_MEMORY, "a communicator of %d ranks could not be allocated",
+             head->size);
+    c->group = g;
     return DT_OK;
 }
 
-/* A communicator of world ranks for world rank `rank`. */
-static dt_status make_comm(dti_local_world *w, int rank, const int *world_ranks, int n,
-                           dti_comm **out);
+/* What a communicator is made of. */
+typedef struct comm_plan {
+    int rank; /* whose it is; this and the others are numbers in the world */
+    const int *world_ranks;
+    int n;
+    const char *name;
+} comm_plan;
 
-static dt_status local_group(dti_comm *head, const int *ranks, int n, dti_comm **out)
+static dt_status make_comm(dti_local_world *w, const comm_plan *plan, dti_comm **out);
+
+static dt_status local_group(dti_comm *head, const int *ranks, int n, const char *name,
+                             dti_comm **out)
 {
     dti_local_comm *c = (dti_local_comm *)head;
     dt_status st = DT_OK;
     int *world_ranks = NULL;
+    comm_plan plan;
 
     *out = NULL;
     DT_TRY(dti_alloc_array((size_t)n, sizeof *world_ranks, (void **)&world_ranks));
     for (int i = 0; i < n; i++) world_ranks[i] = head->world_ranks[ranks[i]];
-    DT_TRY_TO(done, st, make_comm(c->world, head->world_ranks[head->rank], world_ranks, n, out));
-    (*out)->fault = head->fault;
-    (*out)->timeout_ms = head->timeout_ms;
-    (void)snprintf((*out)->name, sizeof(*out)->name, "%s", head->name);
+    plan = (comm_plan){ head->world_ranks[head->rank], world_ranks, n, name };
+    DT_TRY_TO(done, st, make_comm(c->world, &plan, out));
 done:
     dti_free(world_ranks);
     return st;
@@ -189,23 +201,25 @@ static uint32_t kind_of(const dti_comm_call *call)
            (reduces ? (uint32_t)call->reduce << 16 : 0);
 }
 
-/* What peers can compare: the common count, or what this rank sends to all. */
-static int64_t count_of(const dti_comm *c, const dti_comm_call *call)
+/* Beside the slot. The first note of a communicator makes room for them all. */
+static dt_status keep_note(dti_local_comm *c, const dti_comm_request *r)
 {
-    int64_t n = 0;
+    dti_local_member *me = &c->group->members[c->head.rank];
 
-    switch (call->op) {
-    case DTI_COMM_BROADCAST:
-    case DTI_COMM_ALL_REDUCE:
-        return call->counts[0];
-    case DTI_COMM_ALL_GATHER:
-        return call->counts[c->rank];
-    case DTI_COMM_REDUCE_SCATTER:
-        for (int m = 0; m < c->size; m++) n += call->counts[m];
-        return n;
-    default:
-        return 0;
-    }
+    if (r->note == NULL) return DT_OK;
+    if (me->notes == NULL) me->notes = calloc(DTI_LOCAL_RING, sizeof *me->notes);
+    DT_CHECK(me->notes != NULL, DT_ERR_MEMORY, "notes of \"%s\" could not be allocated",
+             c->head.name);
+    me->notes[r->seq % DTI_LOCAL_RING] = *r->note;
+    return DT_OK;
+}
+
+/* For those who wait in vain; only they look at it. */
+static void tell_progress(dti_local_comm *c, const dti_comm_request *r)
+{
+    atomic_store_explicit(&c->self->reached, (uint64_t)r->call.op | r->seq << 8,
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->self->reached_group, c->group, memory_order_release);
 }
 
 static dt_status local_start(dti_comm *head, dti_comm_request *r)
@@ -218,10 +232,12 @@ static dt_status local_start(dti_comm *head, dti_comm_request *r)
     DT_TRY(dti_local_check_abort(c, r));
     if (r->seq > c->all_done + DTI_LOCAL_RING)
         DT_TRY(dti_local_await(c, r, slot_is_free, "finished"));
+    DT_TRY(keep_note(c, r));
+    tell_progress(c, r);
     slot = dti_local_slot_of(c, head->rank, r->seq);
     slot->call = r->call;
     slot->kind = kind_of(&r->call);
-    slot->n = count_of(head, &r->call);
+    slot->n = dti_call_count(head, &r->call);
     atomic_store_explicit(&slot->seq, r->seq, memory_order_release);
     c->started = r->seq;
     c->self->n_due++;
@@ -260,24 +276,24 @@ static const dti_comm_ops local_ops = {
     .close = local_close,
 };
 
-static dt_status make_comm(dti_local_world *w, int rank, const int *world_ranks, int n,
-                           dti_comm **out)
+static dt_status make_comm(dti_local_world *w, const comm_plan *plan, dti_comm **out)
 {
     dt_status st = DT_OK;
     dti_local_comm *c = NULL;
     int *ranks = NULL;
 
     DT_TRY(dti_new(sizeof *c, &c));
-    DT_TRY_TO(fail, st, dti_alloc_array((size_t)n, sizeof *ranks, (void **)&ranks));
-    memcpy(ranks, world_ranks, (size_t)n * sizeof *ranks);
+    DT_TRY_TO(fail, st, dti_alloc_array((size_t)plan->n, sizeof *ranks, (void **)&ranks));
+    memcpy(ranks, plan->world_ranks, (size_t)plan->n * sizeof *ranks);
     c->head.ops = &local_ops;
-    c->head.size = n;
+    c->head.size = plan->n;
     c->head.timeout_ms = w->timeout_ms;
     c->head.world_ranks = ranks;
-    while (ranks[c->head.rank] != rank) c->head.rank++;
+    (void)snprintf(c->head.name, sizeof c->head.name, "%s", plan->name);
+    while (ranks[c->head.rank] != plan->rank) c->head.rank++;
     c->world = w;
-    c->self = &w->ranks[rank];
-    if (n > 1) DT_TRY_TO(fail, st, join_group(w, ranks, n, c->head.rank, &c->group));
+    c->self = &w->ranks[plan->rank];
+    if (plan->n > 1) DT_TRY_TO(fail, st, join_group(c, plan->name));
     c->next = c->self->comms;
     c->self->comms = c;
     *out = &c->head;
@@ -294,14 +310,15 @@ dt_status dti_local_open(dti_local_world *w, int rank, dti_pool *pool, dti_fault
 {
     dt_status st = DT_OK;
     int *ranks = NULL;
+    comm_plan plan;
 
     *out = NULL;
     w->ranks[rank].pool = pool;
     DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *ranks, (void **)&ranks));
     for (int r = 0; r < w->n_ranks; r++) ranks[r] = r;
-    DT_TRY_TO(done, st, make_comm(w, rank, ranks, w->n_ranks, out));
+    plan = (comm_plan){ rank, ranks, w->n_ranks, "world" };
+    DT_TRY_TO(done, st, make_comm(w, &plan, out));
     (*out)->fault = fault;
-    (void)snprintf((*out)->name, sizeof(*out)->name, "world");
 done:
     dti_free(ranks);
     return st;

@@ -31,6 +31,7 @@ typedef struct dti_local_slot {
 typedef struct dti_local_member {
     dti_local_slot slots[DTI_LOCAL_RING];
     _Alignas(DTI_LINE_BYTES) _Atomic uint64_t done;
+    dti_comm_note *notes; /* [DTI_LOCAL_RING] beside the slots, if agreement is checked */
 } dti_local_member;
 
 /* One end of a message. */
@@ -53,6 +54,7 @@ typedef struct dti_local_channel {
 /* What the members of a communicator share. Lives as long as the world. */
 typedef struct dti_local_group {
     struct dti_local_group *next;
+    char name[DTI_COMM_NAME_BYTES]; /* as the first member calls it */
     int n;
     int *world_ranks;                       /* [n] */
     bool *joined;                           /* [n], under the world's lock */
@@ -68,6 +70,9 @@ typedef struct dti_local_rank {
     _Atomic uint32_t asleep;
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t busy; /* inside peers' buffers */
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t left; /* its function has returned */
+    _Atomic(dti_local_group *) reached_group; /* where it started a collective last, and which */
+    _Atomic uint64_t reached;                 /* operation | number << 8 */
+    _Atomic uint32_t waits_for;               /* 1 + a rank, once it has taken a while */
     struct dti_local_comm *comms;
     dti_pool *pool;
     int n_due;       /* started here, share of the work not yet done */
@@ -103,23 +108,29 @@ typedef struct dti_local_comm {
 } dti_local_comm;
 
 /* clang-format off */
-enum { DTI_LOCAL_READY = -1, DTI_LOCAL_FAILED = -2 };
+enum { DTI_LOCAL_READY = -1, DTI_LOCAL_FAILED = -2, DTI_LOCAL_NOBODY = -1 };
 /* clang-format on */
 
 /* What a wait is for: DTI_LOCAL_READY, DTI_LOCAL_FAILED (error set, world aborted), or the member
  * that it still depends on. Called again and again. */
 typedef int (*dti_local_condition)(dti_local_comm *c, const dti_comm_request *r);
 
+/* local_fail.c: how waits end for another reason. */
+dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_local_fail_left(dti_local_comm *c, const dti_comm_request *r, int member) DT_MUST_USE;
+dt_status dti_local_fail_expired(dti_local_comm *c, const dti_comm_request *r, int member,
+                                 const char *verb) DT_MUST_USE;
+void dti_local_tell_wait(dti_local_comm *c, int rank); /* whom this rank waits for, or NOBODY */
+void dti_local_abort(dti_comm *head, int rank, const char *why);
+
 /* local_wait.c */
 dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_local_condition ready,
                           const char *verb) DT_MUST_USE;
-dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
 void dti_local_wake_members(dti_local_comm *c);
 void dti_local_see_sleepers(dti_local_comm *c); /* before: misses nobody who sleeps for long */
 void dti_local_wake_rank(dti_local_rank *rank);
 bool dti_local_enter(dti_local_comm *c); /* before touching peers' buffers; false: aborted */
 void dti_local_exit(dti_local_comm *c);
-void dti_local_abort(dti_comm *head, int rank, const char *why);
 
 /* local_ops.c: the share of the work of the slot's operation. */
 dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;

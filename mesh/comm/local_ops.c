@@ -2,6 +2,7 @@
  *
  * A rank's share of each collective: straight from and into the buffers of its peers, all of which
  * have arrived. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/pool.h"
@@ -19,28 +20,51 @@ static const dti_local_slot *slot_of(dti_local_comm *c, const dti_local_slot *mi
     return dti_local_slot_of(c, member, atomic_load_explicit(&mine->seq, memory_order_relaxed));
 }
 
+static const dti_comm_note *note_of(dti_local_comm *c, const dti_local_slot *mine, int member)
+{
+    const uint64_t seq = atomic_load_explicit(&mine->seq, memory_order_relaxed);
+    const dti_comm_note *notes = c->group->members[member].notes;
+
+    return notes != NULL ? &notes[seq % DTI_LOCAL_RING] : NULL;
+}
+
+/* "rank 1 calls all_reduce of 8 f32 (redistribute [2, 4] ...)" */
+static void side_text(dti_local_comm *c, const dti_local_slot *mine, int member, int64_t n,
+                      char *text, size_t bytes)
+{
+    const dti_local_slot *slot = slot_of(c, mine, member);
+    const dti_comm_note *note = note_of(c, mine, member);
+    const bool has_words = note != NULL && note->text[0] != '\0';
+
+    (void)snprintf(text, bytes, "rank %d calls %s of %lld %s%s%s%s", c->head.world_ranks[member],
+                   dti_comm_op_name(slot->call.op), (long long)n, dt_dtype_name(slot->call.dtype),
+                   has_words ? " (" : "", has_words ? note->text : "", has_words ? ")" : "");
+}
+
 static dt_status fail_differs(dti_local_comm *c, const dti_local_slot *mine, int member,
                               int64_t my_n, int64_t their_n)
 {
-    const dti_local_slot *theirs = slot_of(c, mine, member);
+    char ours[DTI_NOTE_BYTES + 96], theirs[DTI_NOTE_BYTES + 96];
 
+    side_text(c, mine, c->head.rank, my_n, ours, sizeof ours);
+    side_text(c, mine, member, their_n, theirs, sizeof theirs);
     DT_FAIL(DT_ERR_ARG,
-            "operation #%llu on \"%s\" differs: rank %d calls %s of %lld %s, rank %d calls %s of "
-            "%lld %s; all ranks of a communicator issue the same operations in the same order",
-            (unsigned long long)atomic_load(&mine->seq), c->head.name,
-            c->head.world_ranks[c->head.rank], dti_comm_op_name(mine->call.op), (long long)my_n,
-            dt_dtype_name(mine->call.dtype), c->head.world_ranks[member],
-            dti_comm_op_name(theirs->call.op), (long long)their_n,
-            dt_dtype_name(theirs->call.dtype));
+            "operation #%llu on \"%s\" differs: %s, %s; all ranks of a communicator issue the same "
+            "operations in the same order",
+            (unsigned long long)atomic_load(&mine->seq), c->head.name, ours, theirs);
 }
 
 /* `n`: what this rank expects of the member's count. */
 static dt_status check_same(dti_local_comm *c, const dti_local_slot *mine, int member, int64_t n)
 {
     const dti_local_slot *theirs = slot_of(c, mine, member);
+    const dti_comm_note *my_note = note_of(c, mine, c->head.rank);
 
-    if (theirs->kind == mine->kind && theirs->n == n) return DT_OK;
-    return fail_differs(c, mine, member, n, theirs->n);
+    if (theirs->kind != mine->kind || theirs->n != n)
+        return fail_differs(c, mine, member, n, theirs->n);
+    if (my_note != NULL && my_note->hash != note_of(c, mine, member)->hash)
+        return fail_differs(c, mine, member, mine->n, theirs->n);
+    return DT_OK;
 }
 
 /* Where block `member` begins, in elements. */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting for peers, and how waits end when a rank fails, leaves or never comes. */
+ * Waiting for peers. */
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "mesh/comm/local_internal.h"
 
@@ -28,7 +26,7 @@ typedef struct waiter {
     uint32_t wake;   /* the futex word when it was armed */
 } waiter;
 
-static dti_local_rank *rank_of(dti_local_comm *c, int member)
+static dti_local_rank *rank_of(const dti_local_comm *c, int member)
 {
     return &c->world->ranks[c->head.world_ranks[member]];
 }
@@ -70,103 +68,6 @@ bool dti_local_enter(dti_local_comm *c)
 void dti_local_exit(dti_local_comm *c)
 {
     atomic_store_explicit(&c->self->busy, 0, memory_order_release);
-}
-
-/* After an abort: until no other rank is inside anybody's buffers. Copies are finite, and none
- * begins once the flag is up. */
-static void wait_until_quiet(dti_local_world *w, const dti_local_rank *self)
-{
-    for (int r = 0; r < w->n_ranks; r++)
-        while (&w->ranks[r] != self && atomic_load(&w->ranks[r].busy)) (void)sched_yield();
-}
-
-static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank, const char *why)
-{
-    (void)pthread_mutex_lock(&w->lock);
-    if (!atomic_load(&w->aborted)) {
-        w->culprit = rank;
-        (void)snprintf(w->why, sizeof w->why, "%s", why);
-        w->record = *dt_last_error();
-        if (w->record.code == DT_OK) {
-            w->record = (dt_error){ .code = DT_ERR_COMM, .rank = rank };
-            (void)snprintf(w->record.message, sizeof w->record.message, "rank %d: %s", rank, why);
-        }
-        atomic_store(&w->aborted, 1);
-    }
-    (void)pthread_mutex_unlock(&w->lock);
-    for (int r = 0; r < w->n_ranks; r++) dti_local_wake_rank(&w->ranks[r]);
-    wait_until_quiet(w, self);
-}
-
-void dti_local_abort(dti_comm *head, int rank, const char *why)
-{
-    dti_local_comm *c = (dti_local_comm *)head;
-
-    abort_world(c->world, c->self, rank, why);
-}
-
-void dti_local_abort_world(dti_local_world *world, int rank, const char *why)
-{
-    abort_world(world, &world->ranks[rank], rank, why);
-}
-
-dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r)
-{
-    dti_local_world *w = c->world;
-
-    if (atomic_load_explicit(&w->aborted, memory_order_acquire) == 0) return DT_OK;
-    wait_until_quiet(w, c->self);
-    DT_FAIL(DT_ERR_COMM, "%s #%llu on \"%s\" was cut short by rank %d: %s",
-            dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->head.name, w->culprit,
-            w->why);
-}
-
-static dt_status fail_left(dti_local_comm *c, const dti_comm_request *r, int member)
-{
-    const char *op = dti_comm_op_name(r->call.op);
-    const int rank = c->head.world_ranks[member];
-    char why[DTI_LOCAL_WHY_BYTES];
-
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
-                        "taking part",
-                        op, (unsigned long long)r->seq, c->head.name, rank);
-    (void)snprintf(why, sizeof why, "it has left before %s #%llu on \"%s\"", op,
-                   (unsigned long long)r->seq, c->head.name);
-    dti_local_abort(&c->head, rank, why);
-    return DT_ERR_COMM;
-}
-
-/* The last collective that a member has started: what it did instead of arriving. */
-static unsigned long long last_started(dti_local_comm *c, int member)
-{
-    unsigned long long last = 0;
-
-    for (int i = 0; i < DTI_LOCAL_RING; i++) {
-        const unsigned long long seq = atomic_load(&c->group->members[member].slots[i].seq);
-        if (seq > last) last = seq;
-    }
-    return last;
-}
-
-static dt_status fail_expired(dti_local_comm *c, const dti_comm_request *r, int member,
-                              const char *verb)
-{
-    const char *op = dti_comm_op_name(r->call.op);
-    const long long ms = r->timeout_ms;
-    const int rank = c->head.world_ranks[member];
-    char why[DTI_LOCAL_WHY_BYTES];
-
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms (its last collective "
-                        "there is #%llu); if it is only slow, allow more (timeout_ms; the command "
-                        "reads DTENSOR_TIMEOUT_MS)",
-                        op, (unsigned long long)r->seq, c->head.name, rank, verb, ms,
-                        last_started(c, member));
-    (void)snprintf(why, sizeof why, "it has not %s at %s #%llu on \"%s\" within %lld ms", verb, op,
-                   (unsigned long long)r->seq, c->head.name, ms);
-    dti_local_abort(&c->head, rank, why);
-    return DT_ERR_COMM;
 }
 
 /* Peers may be waiting for this rank's share on another communicator. */
@@ -229,6 +130,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
     now = dti_now_ns();
     if (w->begin_ns == 0) w->begin_ns = now;
     elapsed = now - w->begin_ns;
+    dti_local_tell_wait(c, c->head.world_ranks[member]);
     if (is_expired(c, w, elapsed)) return false;
     if (c->self->n_due > 0) progress(c);
     if (atomic_load_explicit(&rank_of(c, member)->left, memory_order_acquire))
@@ -259,14 +161,15 @@ dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_loca
         st = dti_local_check_abort(c, r);
         if (st != DT_OK) break;
         if (left == member + 1) {
-            st = fail_left(c, r, member);
+            st = dti_local_fail_left(c, r, member);
             break;
         }
         if (!wait_step(c, &w, member)) {
-            st = fail_expired(c, r, member, verb);
+            st = dti_local_fail_expired(c, r, member, verb);
             break;
         }
     }
     disarm(c, &w);
+    if (w.begin_ns != 0) dti_local_tell_wait(c, DTI_LOCAL_NOBODY);
     return st;
 }

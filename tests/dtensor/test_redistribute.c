@@ -2,6 +2,7 @@
  *
  * Tensors move between any two placements and keep their value. */
 #include <dtensor/tensor.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "tests/support/dt_test.h"
@@ -280,4 +281,40 @@ DT_TEST(redistribute, moves_are_counted_by_the_documented_formulas)
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_ranks("tp=2", counts, &cases[i]);
+}
+
+/* --- ranks that disagree ---------------------------------------------------------------------- */
+
+/* Rank 1 takes the tensor for one of another shape, or wants it elsewhere; the bytes are as many.
+ */
+static dt_status move_differently(dt_mesh *mesh, const void *arg)
+{
+    const bool wants_other = *(const int *)arg == 1, odd = dt_mesh_coord(mesh, 0) == 1;
+    const int64_t shape[] = { odd && !wants_other ? 6 : 4, odd && !wants_other ? 4 : 6 };
+    const dt_placement from = DT_PARTIAL(DT_SUM);
+    const dt_placement to = !wants_other ? DT_REPLICATE : odd ? DT_SHARD(1) : DT_SHARD(0);
+    dt_tensor *x = NULL, *y = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_test_arange(mesh, &from, DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_redistribute(x, &to, &y));
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    return st;
+}
+
+DT_TEST(redistribute, ranks_that_disagree_are_told_both_sides)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    o.check = "agree";
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", move_differently, &(int){ 0 }), DT_ERR_ARG,
+                     "rank 0 calls all_reduce of 24 f32 (redistribute f32[4, 6] P(sum) -> R");
+    DT_ASSERT(strstr(dt_last_error()->message,
+                     "rank 1 calls all_reduce of 24 f32 (redistribute f32[6, 4] P(sum) -> R"));
+    DT_ASSERT_STATUS(
+        dt_test_run(&o, "tp=2", move_differently, &(int){ 1 }), DT_ERR_ARG,
+        "rank 0 calls reduce_scatter of 24 f32 (redistribute f32[4, 6] P(sum) -> S(0)");
+    DT_ASSERT(strstr(dt_last_error()->message, "rank 1 calls reduce_scatter of 24 f32"));
 }

@@ -311,7 +311,7 @@ DT_TEST(fault, the_deadline_names_rank_operation_number_and_communicator)
             continue;
         }
         DT_ASSERT_STATUS(run_scene(&s, NULL, 60), DT_ERR_COMM, named);
-        assert_contains(s.seen[1].message, "was cut short by rank 1: it has not arrived at");
+        assert_contains(s.seen[1].message, "was cut short by rank 1: rank 1 has not arrived at");
     }
 }
 

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dtensor/agree.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "mesh/runtime.h"
+
+enum { LAYOUT_BYTES = 64 };
+
+/* "redistribute f32[8, 4] S(0) -> R" */
+static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *note)
+{
+    char from_text[LAYOUT_BYTES], to_text[LAYOUT_BYTES] = "";
+    size_t used = 0;
+    int n;
+
+    n = snprintf(note->text, sizeof note->text, "%s %s[",
+                 to != NULL ? "redistribute" : "distribute", dt_dtype_name(x->local.dtype));
+    for (int a = 0; n >= 0 && used + (size_t)n < sizeof note->text; a++) {
+        used += (size_t)n;
+        if (a == x->n_axes) break;
+        n = snprintf(note->text + used, sizeof note->text - used, "%s%lld", a ? ", " : "",
+                     (long long)x->shape[a]);
+    }
+    (void)dt_layout_print(x->layout, from_text, sizeof from_text);
+    if (to != NULL) (void)dt_layout_print(to, to_text, sizeof to_text);
+    (void)snprintf(note->text + used, sizeof note->text - used, "] %s%s%s", from_text,
+                   to != NULL ? " -> " : "", to_text);
+    note->hash = dti_note_hash(1, note->text, strlen(note->text));
+}
+
+dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,
+                         dti_comm_note *note, dti_comm **out)
+{
+    DT_TRY(dti_mesh_comm(x->mesh, dims, out));
+    if (!(*out)->agree) return DT_OK;
+    describe(x, to, note);
+    (*out)->about = note;
+    return DT_OK;
+}

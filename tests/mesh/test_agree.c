@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks that do not do the same: for every collective one rank fails, is late, leaves, calls
+ * another collective or passes another shape, and all ranks end soon with an error that says so. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/sync.h"
+#include "mesh/runtime.h"
+#include "tests/support/dt_test.h"
+
+enum { MAX_RANKS = 4, CULPRIT = 1, DEADLINE_MS = 150, GRACE_MS = 2000, N = 6 };
+
+typedef enum mistake { FAIL_ALONE, BE_LATE, LEAVE, CALL_ANOTHER, PASS_ANOTHER_SHAPE } mistake;
+
+typedef struct scene {
+    dti_comm_op op;
+    mistake mistake;
+    dti_comm_op other; /* that the culprit calls instead */
+    const char *check;
+    int n_ranks;
+    dt_status seen[MAX_RANKS];
+    char message[MAX_RANKS][DT_ERROR_MESSAGE_BYTES];
+} scene;
+
+/* One call of an operation; all buffers have room for a block per rank. */
+static dt_status call_op(dti_comm *c, dti_comm_op op, int64_t n)
+{
+    float send[MAX_RANKS * (N + 1)] = { 0 }, recv[MAX_RANKS * (N + 1)] = { 0 };
+    int64_t counts[MAX_RANKS];
+    dti_box boxes[MAX_RANKS];
+    dti_comm_call call = { .op = op, .send = send, .recv = recv, .counts = counts };
+
+    for (int m = 0; m < MAX_RANKS; m++) {
+        counts[m] = n;
+        boxes[m] = (dti_box){ 1, m * n, { n }, { 1 } };
+    }
+    call.send_counts = counts;
+    call.send_boxes = call.recv_boxes = boxes;
+    return dti_comm_run(c, &call);
+}
+
+static dt_status mistaken_call(const scene *s, dti_comm *c)
+{
+    switch (s->mistake) {
+    case FAIL_ALONE:
+        DT_FAIL(DT_ERR_DEVICE, "the device is gone");
+    case BE_LATE:
+        (void)usleep(2 * DEADLINE_MS * 1000);
+        return call_op(c, s->op, N);
+    case LEAVE:
+        return DT_OK;
+    case CALL_ANOTHER:
+        return call_op(c, s->other, N);
+    default:
+        return call_op(c, s->op, N + 1);
+    }
+}
+
+/* The last barrier is for those whom the collective itself lets go before all have come. */
+static dt_status play(const scene *s, dti_comm *c)
+{
+    DT_TRY(dti_barrier(c));
+    if (c->rank == CULPRIT)
+        DT_TRY(mistaken_call(s, c));
+    else
+        DT_TRY(call_op(c, s->op, N));
+    if (c->rank != CULPRIT || s->mistake != LEAVE) DT_TRY(dti_barrier(c));
+    return DT_OK;
+}
+
+static dt_status scene_main(dt_runtime *rt, void *arg)
+{
+    scene *s = arg;
+    const int rank = dt_runtime_rank(rt);
+    dt_mesh *mesh = NULL;
+    dti_comm *c = NULL;
+
+    DT_TRY(dt_mesh_create(rt, s->n_ranks == 3 ? "tp=3" : "tp=2", &mesh));
+    s->seen[rank] = dti_mesh_comm(mesh, 1, &c);
+    if (s->seen[rank] == DT_OK) s->seen[rank] = play(s, c);
+    (void)snprintf(s->message[rank], sizeof s->message[rank], "%s",
+                   s->seen[rank] == DT_OK ? "" : dt_last_error()->message);
+    dt_mesh_release(&mesh);
+    return s->seen[rank];
+}
+
+static dt_status run_scene(scene *s, int n_ranks)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    const int64_t begin = dti_now_ns();
+    const bool late = s->mistake == BE_LATE;
+    dt_status st;
+
+    s->n_ranks = o.n_ranks = n_ranks;
+    o.timeout_ms = late ? DEADLINE_MS : 60000;
+    o.check = s->check;
+    st = dt_run(&o, scene_main, s);
+    DT_ASSERT(dti_now_ns() - begin < (int64_t)(DEADLINE_MS + GRACE_MS) * 1000000);
+    return st;
+}
+
+static void assert_contains(const char *message, const char *part)
+{
+    if (strstr(message, part) == NULL)
+        dt_test_fail(__FILE__, __LINE__, "\"%s\" is not in \"%s\"", part, message);
+}
+
+/* Everybody but the culprit names it and the collective. */
+static void assert_named(const scene *s, int n_ranks, const char *where)
+{
+    for (int r = 0; r < n_ranks; r++) {
+        if (r == CULPRIT) continue;
+        DT_ASSERT_EQ_INT(s->seen[r], DT_ERR_COMM);
+        assert_contains(s->message[r], "rank 1");
+        assert_contains(s->message[r], "on \"tp\"");
+        assert_contains(s->message[r], where);
+    }
+}
+
+/* --- one row per way to go wrong -------------------------------------------------------------- */
+
+/* Messages have one peer and tests of their own. */
+#define EACH_COLLECTIVE(op) for (dti_comm_op op = 0; op < DTI_COMM_SEND; op++)
+
+DT_TEST(agree, a_rank_that_fails_alone_ends_all)
+{
+    EACH_COLLECTIVE(op)
+    {
+        scene s = { .op = op, .mistake = FAIL_ALONE };
+        DT_ASSERT_STATUS(run_scene(&s, 3), DT_ERR_DEVICE, "the device is gone");
+        assert_named(&s, 3, "the device is gone");
+    }
+}
+
+DT_TEST(agree, a_rank_that_is_late_is_named_with_what_it_does_instead)
+{
+    EACH_COLLECTIVE(op)
+    {
+        scene s = { .op = op, .mistake = BE_LATE };
+        DT_ASSERT_STATUS(run_scene(&s, 3), DT_ERR_COMM,
+                         "the last collective that rank 1 began is barrier #1");
+        assert_contains(dt_last_error()->message, "after 150 ms");
+        assert_named(&s, 3, "the last collective that rank 1 began is barrier #1 on \"tp\"");
+        DT_ASSERT_EQ_INT(s.seen[CULPRIT], DT_ERR_COMM);
+    }
+}
+
+DT_TEST(agree, a_rank_that_leaves_is_named_with_its_last_collective)
+{
+    EACH_COLLECTIVE(op)
+    {
+        scene s = { .op = op, .mistake = LEAVE };
+        DT_ASSERT_STATUS(run_scene(&s, 3), DT_ERR_COMM,
+                         "the last collective that rank 1 began is barrier #1 on \"tp\"");
+        assert_named(&s, 3, "the last collective that rank 1 began is barrier #1");
+    }
+}
+
+/* Who notices first reports the mistake, the others that they were cut short. */
+static void assert_differs(scene *s, int n_ranks)
+{
+    DT_ASSERT_STATUS(run_scene(s, n_ranks), DT_ERR_ARG, "#2 on \"tp\"");
+    for (int r = 0; r < n_ranks; r++) {
+        DT_ASSERT(s->seen[r] == DT_ERR_ARG || s->seen[r] == DT_ERR_COMM);
+        assert_contains(s->message[r], "#2 on \"tp\"");
+    }
+}
+
+DT_TEST(agree, a_rank_that_calls_another_collective_is_refused)
+{
+    EACH_COLLECTIVE(op)
+    for (dti_comm_op other = 0; other < DTI_COMM_SEND; other++) {
+        static const char *const checks[] = { "agree", "none" };
+        scene s = { .op = op, .mistake = CALL_ANOTHER, .other = other };
+        char mine[64], theirs[64];
+        if (op == other) continue;
+        s.check = checks[(op + other) % 2];
+        assert_differs(&s, 2 + (int)((op + other) % 2));
+        (void)snprintf(mine, sizeof mine, "rank 1 calls %s", dti_comm_op_name(other));
+        (void)snprintf(theirs, sizeof theirs, "calls %s", dti_comm_op_name(op));
+        assert_contains(dt_last_error()->message, mine);
+        assert_contains(dt_last_error()->message, theirs);
+    }
+}
+
+DT_TEST(agree, a_rank_that_passes_another_shape_is_refused)
+{
+    EACH_COLLECTIVE(op)
+    {
+        scene s = { .op = op, .mistake = PASS_ANOTHER_SHAPE, .check = op % 2 ? "agree" : "none" };
+        if (op == DTI_COMM_BARRIER) continue;
+        assert_differs(&s, 3);
+    }
+}
+
+/* --- what counts alone do not show ------------------------------------------------------------ */
+
+static dt_status other_words(dt_mesh *mesh, const void *arg)
+{
+    const bool culprit = dt_mesh_coord(mesh, 0) == 1;
+    dti_comm_note note = { .hash = culprit ? 1 : 2 };
+    float x[N] = { 0 };
+    dti_comm *c;
+
+    (void)arg;
+    (void)snprintf(note.text, sizeof note.text, "%s", culprit ? "move [2, 3]" : "move [3, 2]");
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    c->about = &note;
+    DT_TRY(dti_all_reduce(c, x, x, N, DT_F32, DT_SUM));
+    return DT_OK;
+}
+
+DT_TEST(agree, equal_counts_of_different_shapes_differ_if_checked)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    o.check = "none";
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", other_words, NULL));
+    o.check = "agree";
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", other_words, NULL), DT_ERR_ARG,
+                     "rank 1 calls all_reduce of 6 f32 (move [2, 3]");
+    assert_contains(dt_last_error()->message, "rank 0 calls all_reduce of 6 f32 (move [3, 2]");
+    assert_contains(dt_last_error()->message, "from "); /* both call sites */
+    o.check = "agreed";
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", other_words, NULL), DT_ERR_ARG,
+                     "check (DTENSOR_CHECK) is \"agreed\"");
+}
+
+/* --- the flight recorder ---------------------------------------------------------------------- */
+
+static dt_status fly(dt_mesh *mesh, const void *arg)
+{
+    float x[N] = { 0 };
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    for (int i = 0; i < 70; i++) DT_TRY(dti_all_reduce(c, x, x, N, DT_F32, DT_SUM));
+    if (c->rank == CULPRIT) DT_FAIL(DT_ERR_IO, "a disk went away");
+    DT_TRY(dti_barrier(c));
+    return DT_OK;
+}
+
+static size_t read_text(const char *folder, int rank, char *text, size_t bytes)
+{
+    char path[DT_TEST_PATH_BYTES + 16];
+    FILE *file;
+    size_t n;
+
+    (void)snprintf(path, sizeof path, "%s/f.%d", folder, rank);
+    file = fopen(path, "r");
+    DT_ASSERT(file != NULL);
+    n = fread(text, 1, bytes - 1, file);
+    (void)fclose(file);
+    text[n] = '\0';
+    return n;
+}
+
+static int count_of(const char *text, const char *word)
+{
+    int n = 0;
+
+    for (const char *p = text; (p = strstr(p, word)) != NULL; p += strlen(word)) n++;
+    return n;
+}
+
+DT_TEST(agree, the_last_collectives_are_written_down_when_one_fails)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8], text[1 << 15];
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    (void)snprintf(path, sizeof path, "%s/f", dt_test_temp_dir(folder));
+    o.flight = path;
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", fly, NULL), DT_ERR_IO, "a disk went away");
+    (void)read_text(folder, 0, text, sizeof text);
+    assert_contains(text, "rank 0 of 2, tp=0: the last 64 of 71 collectives");
+    assert_contains(text, "was cut short by rank 1: a disk went away");
+    DT_ASSERT_EQ_INT(count_of(text, "all_reduce"), 63);
+    DT_ASSERT_EQ_INT(count_of(text, " failed "), 1);
+    DT_ASSERT_EQ_INT(count_of(text, " done "), 63);
+    (void)read_text(folder, 1, text, sizeof text);
+    assert_contains(text, "rank 1 of 2, tp=1: the last 64 of 70 collectives");
+    assert_contains(text, "DT_ERR_IO: a disk went away");
+    DT_ASSERT_EQ_INT(count_of(text, " done "), 64);
+    dt_test_remove_dir(folder);
+}
