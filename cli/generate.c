@@ -277,7 +277,8 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
     cli_session s;
 
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
-    DT_TRY_TO(done, st, cli_prompt_read(&s, &prompt));
+    if (!args->ignore_eos) DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
+    DT_TRY_TO(done, st, cli_prompt_read(&s, true, &prompt));
     DT_TRY_TO(done, st, run_session(&s, &prompt));
 done:
     cli_prompt_free(&prompt);

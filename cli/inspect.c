@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dtensor inspect: what a checkpoint is, and whether it can be run or precisely why not. */
+ * dtensor inspect: what a checkpoint is, and whether it can be run or precisely why not. A model
+ * that runs beside a tokenizer that does not is said so, and is no success. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
@@ -16,7 +18,7 @@
 typedef struct findings {
     const char *folder;
     bool supported;
-    dt_error why_not;
+    dt_error why_not;   /* the model */
     dt_model_info info; /* if it is supported */
     int64_t n_params, bytes;
     char model_type[64]; /* as config.json says, known here or not */
@@ -24,7 +26,7 @@ typedef struct findings {
     int64_t file_bytes;
     const char *tokenizer; /* its files */
     int32_t n_tokens;
-    char tokenizer_error[DT_ERROR_MESSAGE_BYTES];
+    dt_error tokenizer_error, generation_error; /* code DT_OK: none */
 } findings;
 
 /* What files say by themselves, also those of a checkpoint that is refused. */
@@ -58,9 +60,15 @@ static void look_at_tokenizer(findings *f)
     if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK)
         f->n_tokens = dt_tokenizer_vocab_size(tokenizer);
     else
-        (void)snprintf(f->tokenizer_error, sizeof f->tokenizer_error, "%s",
-                       dt_last_error()->message);
+        f->tokenizer_error = *dt_last_error();
     dt_tokenizer_release(&tokenizer);
+}
+
+/* What ends a text, if the model itself is sound. */
+static void look_at_generation(findings *f)
+{
+    if (f->supported && dt_model_inspect_generation(f->folder, &f->info) != DT_OK)
+        f->generation_error = *dt_last_error();
 }
 
 /* --- as text ------------------------------------------------------------------------------------
@@ -94,11 +102,14 @@ static void print_text(const findings *f)
     if (!f->supported && f->model_type[0] == '\0' && f->n_files == 0) return;
     if (f->tokenizer == NULL)
         (void)printf("tokenizer   none\n");
-    else if (f->tokenizer_error[0] != '\0')
-        (void)printf("tokenizer   not supported: %s\n", f->tokenizer_error);
+    else if (f->tokenizer_error.code != DT_OK)
+        (void)printf("tokenizer   cannot be used: %s\n", f->tokenizer_error.message);
     else
         (void)printf("tokenizer   %s, %" PRId32 " tokens\n", f->tokenizer, f->n_tokens);
-    (void)printf("supported   %s\n", f->supported ? "yes" : "no");
+    if (f->generation_error.code != DT_OK)
+        (void)printf("generation  only with --ignore-eos: %s\n", f->generation_error.message);
+    (void)printf("supported   %s%s\n", f->supported ? "yes" : "no",
+                 f->supported && f->tokenizer_error.code != DT_OK ? ", with --tokens" : "");
 }
 
 /* --- as JSON ------------------------------------------------------------------------------------
@@ -108,6 +119,10 @@ static json_t *json_of_eos(const dt_model_info *info)
 {
     json_t *array = json_array();
 
+    if (info->n_eos < 0) { /* unknown */
+        json_decref(array);
+        return json_null();
+    }
     for (int i = 0; i < info->n_eos; i++)
         (void)json_array_append_new(array, json_integer(info->eos[i]));
     return array;
@@ -133,11 +148,13 @@ static json_t *json_of_text(const char *text)
 
 static dt_status print_json(const findings *f)
 {
+    char folder[DT_ERROR_MESSAGE_BYTES]; /* names of files need not be UTF-8, JSON has to be */
     json_t *object = f->supported ? json_of_model(f) : json_object();
     dt_status st = DT_OK;
     int failed = object == NULL;
 
-    failed |= json_object_set_new(object, "folder", json_string(f->folder));
+    failed |= json_object_set_new(object, "folder",
+                                  json_string(dti_printable(f->folder, folder, sizeof folder)));
     failed |= json_object_set_new(object, "supported", json_boolean(f->supported));
     if (!f->supported)
         failed |= json_object_set_new(object, "reason", json_string(f->why_not.message));
@@ -146,9 +163,11 @@ static dt_status print_json(const findings *f)
     failed |= json_object_set_new(object, "tensors", json_integer((json_int_t)f->n_tensors));
     failed |= json_object_set_new(object, "file_bytes", json_integer(f->file_bytes));
     failed |= json_object_set_new(object, "tokenizer", json_of_text(f->tokenizer));
-    failed |= json_object_set_new(object, "tokenizer_error", json_of_text(f->tokenizer_error));
-    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY,
-                "the result cannot be written as JSON: memory, or a name that is not UTF-8");
+    failed |=
+        json_object_set_new(object, "tokenizer_error", json_of_text(f->tokenizer_error.message));
+    failed |=
+        json_object_set_new(object, "generation_error", json_of_text(f->generation_error.message));
+    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     (void)json_dumpf(object, stdout, JSON_INDENT(2));
     (void)fputc('\n', stdout);
 done:
@@ -159,6 +178,19 @@ done:
 /* --- the command --------------------------------------------------------------------------------
  */
 
+/* What the command ends with: looking on has left records of its own. */
+static dt_status first_error(const findings *f)
+{
+    const dt_error *const errors[] = { &f->why_not, &f->tokenizer_error, &f->generation_error };
+
+    for (size_t i = 0; i < DT_COUNT(errors); i++) {
+        if (errors[i]->code == DT_OK) continue;
+        dti_error_restore(errors[i]);
+        return errors[i]->code;
+    }
+    return DT_OK;
+}
+
 static dt_status inspect(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     findings f = { .folder = args->folder };
@@ -168,20 +200,18 @@ static dt_status inspect(const cli_args *args, const cli_env *env, const cli_con
     (void)console;
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "inspect: no folder; usage: dtensor inspect DIR, a Hugging Face folder");
-    st = cli_check_folder(f.folder);
-    if (st == DT_OK) st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
+    st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
     f.supported = st == DT_OK;
     if (!f.supported) f.why_not = *dt_last_error();
     look_at_files(&f);
     look_at_tokenizer(&f);
+    look_at_generation(&f);
     if (args->json)
         DT_TRY(print_json(&f));
     else
         print_text(&f);
     DT_TRY(cli_flush());
-    if (!f.supported) dti_error_restore(&f.why_not); /* looking on has left records of its own */
-    DT_TRY(st);
-    return DT_OK;
+    return first_error(&f);
 }
 
 const cli_command cli_inspect = {
@@ -192,7 +222,7 @@ const cli_command cli_inspect = {
     .summary = "says what a checkpoint is, and whether it can be run",
     .details =
         "DIR is a Hugging Face folder. Every file and every tensor's shape is checked, no weights\n"
-        "are read. Exit code 2 if the checkpoint is malformed or not supported; the message says\n"
-        "precisely why.",
+        "are read. Exit code 2 if the checkpoint, its tokenizer or generation_config.json is\n"
+        "malformed or not supported; the message says precisely why.",
     .run = inspect,
 };

@@ -128,7 +128,7 @@ static dt_status logits(const cli_args *args, const cli_env *env, const cli_cons
     cli_session s;
 
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
-    DT_TRY_TO(done, st, cli_prompt_read(&s, &prompt));
+    DT_TRY_TO(done, st, cli_prompt_read(&s, false, &prompt));
     DT_TRY_TO(done, st, cli_session_run(&s, score_on_rank, &x));
     if (args->json)
         print_json(&x);

@@ -102,6 +102,8 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 
     (void)snprintf(what, sizeof what, "--%s", o->name);
     if (o->kind == FLAG) *(bool *)field = true;
+    DT_CHECK(o->kind == FLAG || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
+             what, what, o->value);
     if (o->kind == TEXT) *(const char **)field = value;
     if (o->kind == NUMBER) DT_TRY(cli_parse_int(what, value, 1, o->max, field));
     return DT_OK;
@@ -164,6 +166,8 @@ static dt_status read_argument(reader *r, const char *word)
     DT_CHECK(r->command->argument != NULL, DT_ERR_ARG,
              "%s: unexpected argument \"%s\"; usage: dtensor %s %s", name, word, name,
              r->command->usage);
+    DT_CHECK(word[0] != '\0', DT_ERR_ARG, "%s: %s is empty; usage: dtensor %s %s", name,
+             r->command->argument, name, r->command->usage);
     DT_CHECK(r->args->folder == NULL, DT_ERR_ARG,
              "%s: a second %s, \"%s\" after \"%s\"; one at a time", name, r->command->argument,
              word, r->args->folder);

@@ -7,7 +7,7 @@ dt_status cli_plan_read(const char *path, cli_plan *out)
     dti_json member;
     int n = 0;
 
-    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &out->doc));
+    DT_TRY(dti_json_read_stream(path, DTI_JSON_CONFIG_BYTES, &out->doc));
     DT_TRY(
         dti_alloc_array(dti_json_count(&out->doc.root), sizeof *out->rules, (void **)&out->rules));
     while (dti_json_next(&out->doc.root, &pattern, &member)) {

@@ -80,7 +80,7 @@ static dt_status parse_ids(const char *text, int64_t vocab, cli_prompt *p)
     size_t n = 1;
 
     DT_CHECK(text[strspn(text, " ")] != '\0', DT_ERR_ARG,
-             "--tokens: the prompt is empty; generation needs at least one token to start from");
+             "--tokens: the prompt is empty; the model needs at least one token to start from");
     for (const char *c = text; *c != '\0'; c++) n += *c == ',';
     DT_TRY(dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
     while ((size_t)p->n < n) {
@@ -137,7 +137,8 @@ static dt_status encode(const cli_session *s, const char *text, size_t bytes, cl
                     "%s: its tokenizer made token id %d of the prompt, but the model's vocabulary "
                     "is 0..%lld; the tokenizer belongs to another model",
                     s->args->folder, (int)ids[i], (long long)s->info.vocab_size - 1);
-    DT_CHECK_TO(done, st, n > 0, DT_ERR_ARG, "the prompt is empty once it is tokenized");
+    DT_CHECK_TO(done, st, n > 0, DT_ERR_ARG,
+                "the prompt is empty once it is tokenized; the model needs at least one token");
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
     memcpy(p->ids, ids, n * sizeof *ids);
     p->n = (int64_t)n;
@@ -160,14 +161,14 @@ static dt_status read_text(const cli_session *s, cli_prompt *p)
         text = file;
     }
     DT_CHECK_TO(done, st, bytes > 0, DT_ERR_ARG,
-                "%s: the prompt is empty; generation needs a text to go on from", option);
+                "%s: the prompt is empty; the model needs a text to start from", option);
     DT_TRY_TO(done, st, encode(s, text, bytes, p));
 done:
     dti_free(file);
     return st;
 }
 
-dt_status cli_prompt_read(const cli_session *s, cli_prompt *out)
+dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out)
 {
     const cli_args *a = s->args;
     const int given = (a->prompt != NULL) + (a->prompt_file != NULL) + (a->tokens != NULL);
@@ -175,7 +176,7 @@ dt_status cli_prompt_read(const cli_session *s, cli_prompt *out)
     DT_CHECK(given == 1, DT_ERR_ARG,
              "%s; give one of --prompt TEXT, --prompt-file FILE, --tokens IDS",
              given == 0 ? "no prompt" : "more than one prompt");
-    DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
+    if (a->tokens == NULL || answers_text) DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
     if (a->tokens != NULL)
         DT_TRY(parse_ids(a->tokens, s->info.vocab_size, out));
     else

@@ -15,8 +15,9 @@ typedef struct cli_prompt {
 } cli_prompt;
 
 /* Reads and encodes the prompt, and checks that its ids are in the vocabulary and that it fits into
- * the model's context. Zeroed before; freed with cli_prompt_free() in any case. */
-dt_status cli_prompt_read(const cli_session *s, cli_prompt *out) DT_MUST_USE;
+ * the model's context. A tokenizer is opened if the prompt is text or the answer should be. Zeroed
+ * before; freed with cli_prompt_free() in any case. */
+dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out) DT_MUST_USE;
 void cli_prompt_free(cli_prompt *prompt);
 
 /* Whether the folder has a tokenizer that could be opened: tokenizer.json, or vocab.json and

@@ -1,37 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/session.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/sync.h"
+#include "base/text.h"
 #include "cli/options.h"
 #include "cli/report.h"
 #include "dtensor/device/device.h"
 #include "mesh/runtime.h"
 
-enum { MAX_RANKS = 1024, PATH_BYTES = 4096 };
-
-dt_status cli_check_folder(const char *folder)
-{
-    static const char what[] = "a model is a Hugging Face folder on this machine (config.json, "
-                               "model.safetensors, tokenizer.json)";
-    char path[PATH_BYTES];
-    struct stat info;
-    int n;
-
-    DT_CHECK(stat(folder, &info) == 0, DT_ERR_IO, "%s: %s; %s", folder, strerror(errno), what);
-    DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder; %s", folder, what);
-    n = snprintf(path, sizeof path, "%s/config.json", folder);
-    DT_CHECK(n > 0 && n < PATH_BYTES && access(path, F_OK) == 0, DT_ERR_FORMAT,
-             "%s: has no config.json; %s", folder, what);
-    return DT_OK;
-}
+enum { MAX_RANKS = 1024 };
 
 static dt_status read_mesh(const char *text, int *n_ranks)
 {
@@ -105,7 +87,6 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     out->progress.console = console;
     out->load.progress = cli_progress_show;
     out->load.progress_arg = &out->progress;
-    DT_TRY(cli_check_folder(args->folder));
     DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
     out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
     DT_TRY(dti_alloc_array((size_t)out->run.n_ranks, sizeof *out->ranks, (void **)&out->ranks));
@@ -157,12 +138,13 @@ done:
 
 static void print_ranks(const cli_session *s)
 {
-    char number[CLI_NUMBER_BYTES];
+    const char *plan = s->args->plan;
+    char number[CLI_NUMBER_BYTES], shown[DTI_SHOWN_BYTES];
 
     (void)fprintf(stderr, "%s, %s parameters in %s, mesh %s, %s kernels%s%s\n", s->info.model_type,
                   cli_count_text(s->n_params, number), dt_dtype_name(s->dtype), s->mesh,
-                  s->ranks[0].isa, s->args->plan != NULL ? ", plan " : "",
-                  s->args->plan != NULL ? s->args->plan : "");
+                  s->ranks[0].isa, plan != NULL ? ", plan " : "",
+                  plan != NULL ? dti_printable(plan, shown, sizeof shown) : "");
     for (int r = 0; r < s->run.n_ranks; r++) {
         const cli_rank *k = &s->ranks[r];
         const bool bound = k->cores[0] != '\0';
@@ -227,10 +209,12 @@ dt_status cli_session_run(cli_session *s, cli_body body, void *arg)
 
 dt_status cli_session_json(const cli_session *s, json_t *object)
 {
+    char folder[DT_ERROR_MESSAGE_BYTES]; /* names of files need not be UTF-8, JSON has to be */
     json_t *ranks = json_array();
     int failed = 0;
 
-    failed |= json_object_set_new(object, "model", json_string(s->args->folder));
+    (void)dti_printable(s->args->folder, folder, sizeof folder);
+    failed |= json_object_set_new(object, "model", json_string(folder));
     failed |= json_object_set_new(object, "model_type", json_string(s->info.model_type));
     failed |= json_object_set_new(object, "dtype", json_string(dt_dtype_name(s->dtype)));
     failed |= json_object_set_new(object, "mesh", json_string(s->mesh));

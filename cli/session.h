@@ -36,9 +36,6 @@ typedef struct cli_session {
     cli_progress progress;
 } cli_session;
 
-/* Refuses what cannot be a Hugging Face folder at all. */
-dt_status cli_check_folder(const char *folder) DT_MUST_USE;
-
 /* Checks options, plan and checkpoint without reading weights. `*out` is zeroed before, and closed
  * whether this succeeds or not. */
 dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,

@@ -4,6 +4,33 @@
 #include <math.h>
 #include <string.h>
 
+static bool is_absent(const dti_json *config, const char *key)
+{
+    const dti_json v = dti_json_get(config, key);
+
+    return dti_json_kind_of(&v) == DTI_JSON_ABSENT;
+}
+
+dt_status dti_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
+                         int64_t max, int64_t *out)
+{
+    *out = fallback;
+    return is_absent(config, key) ? DT_OK : dti_json_int(config, key, min, max, out);
+}
+
+dt_status dti_config_number(const dti_json *config, const char *key, double fallback, double min,
+                            double max, double *out)
+{
+    *out = fallback;
+    return is_absent(config, key) ? DT_OK : dti_json_number(config, key, min, max, out);
+}
+
+dt_status dti_config_bool(const dti_json *config, const char *key, bool fallback, bool *out)
+{
+    *out = fallback;
+    return is_absent(config, key) ? DT_OK : dti_json_bool(config, key, out);
+}
+
 dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
 {
     static const struct {
@@ -32,7 +59,7 @@ dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
     const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
     const size_t n = list ? dti_json_count(&v) : dti_json_is_set(&v) ? 1 : 0;
 
-    if (n > 0) info->n_eos = 0;
+    info->n_eos = 0;
     if (n > DT_MAX_EOS)
         return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "at most %d token ids", (int)DT_MAX_EOS);
     for (size_t i = 0; i < n; i++) {
@@ -44,25 +71,36 @@ dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
     return DT_OK;
 }
 
+/* null means as many as heads; an absent key the architecture's default, which may be another. */
+static dt_status read_kv_heads(const dti_json *config, const dti_decoder_defaults *d,
+                               dt_model_info *info)
+{
+    const char *key = "num_key_value_heads";
+    int64_t fallback = info->n_heads;
+
+    if (is_absent(config, key) && d->kv_heads != 0) fallback = d->kv_heads;
+    return dti_json_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
+}
+
 static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *d,
                             dt_model_info *info)
 {
     const char *heads_key = d->heads_key != NULL ? d->heads_key : "num_attention_heads";
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
+    const dti_json width = dti_json_get(config, "head_dim");
     int64_t head_dim = d->head_dim;
 
-    DT_TRY(dti_json_int_or(config, heads_key, d->heads, 1, 65536, &info->n_heads));
+    DT_TRY(dti_config_int(config, heads_key, d->heads, 1, 65536, &info->n_heads));
     info->n_kv_heads = info->n_heads;
-    if (!d->plain_heads)
-        DT_TRY(dti_json_int_or(config, "num_key_value_heads",
-                               d->kv_heads ? d->kv_heads : info->n_heads, 1, 65536,
-                               &info->n_kv_heads));
+    if (!d->plain_heads) DT_TRY(read_kv_heads(config, d, info));
     if (info->n_heads % info->n_kv_heads != 0) {
         const dti_json v = dti_json_get(config, "num_key_value_heads");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
                                (long long)info->n_heads);
     }
-    if (!d->plain_heads) DT_TRY(dti_json_int_or(config, "head_dim", head_dim, 0, 65536, &head_dim));
+    /* null means hidden / heads where that is the default as well */
+    if (!d->plain_heads && (dti_json_is_set(&width) || head_dim != 0))
+        DT_TRY(dti_config_int(config, "head_dim", head_dim, 1, 65536, &head_dim));
     if (head_dim == 0) {
         const dti_json v = dti_json_get(config, "hidden_size");
         if (info->hidden_size % info->n_heads != 0)
@@ -93,14 +131,14 @@ dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults 
                                "absent: quantised checkpoints are not supported, use one in "
                                "float32, bfloat16 or float16");
     DT_TRY(dti_config_dtype(config, &info->dtype));
-    DT_TRY(dti_json_int_or(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
-    DT_TRY(dti_json_int_or(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
-    DT_TRY(dti_json_int_or(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
-                           d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
-    DT_TRY(dti_json_int_or(config, "max_position_embeddings", d->positions, 1, max,
-                           &info->max_positions));
+    DT_TRY(dti_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
+    DT_TRY(dti_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
+    DT_TRY(dti_config_int(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
+                          d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
+    DT_TRY(dti_config_int(config, "max_position_embeddings", d->positions, 1, max,
+                          &info->max_positions));
     DT_TRY(read_heads(config, d, info));
-    DT_TRY(dti_json_bool_or(config, "tie_word_embeddings", d->tied, &info->tied));
+    DT_TRY(dti_config_bool(config, "tie_word_embeddings", d->tied, &info->tied));
     DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
     info->bos = (int32_t)bos;
     DT_TRY(dti_config_eos(config, info));
@@ -111,7 +149,7 @@ dt_status dti_config_eps(const dti_json *config, const char *key, double fallbac
 {
     double eps;
 
-    DT_TRY(dti_json_number_or(config, key, fallback, 0.0, 1.0, &eps));
+    DT_TRY(dti_config_number(config, key, fallback, 0.0, 1.0, &eps));
     *out = (float)eps;
     return DT_OK;
 }
@@ -119,9 +157,9 @@ dt_status dti_config_eps(const dti_json *config, const char *key, double fallbac
 dt_status dti_config_word(const dti_json *config, const char *key, const char *fallback,
                           const char *supported)
 {
-    const char *word;
+    const char *word = fallback;
 
-    DT_TRY(dti_json_string_or(config, key, fallback, &word));
+    if (!is_absent(config, key)) DT_TRY(dti_json_string(config, key, &word));
     if (strcmp(word, supported) != 0) {
         const dti_json v = dti_json_get(config, key);
         return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported",

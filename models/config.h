@@ -30,11 +30,20 @@ enum { DTI_CONFIG_MAX_EXTENT = 1 << 30, DTI_CONFIG_MAX_LAYERS = 4096 };
 dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *defaults,
                              dt_model_info *info) DT_MUST_USE;
 
+/* Keys of config.json: absent means the architecture's default; null is refused, as Transformers 5
+ * refuses it. The few keys where null says something are read with dti_json_..._or(). */
+dt_status dti_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
+                         int64_t max, int64_t *out) DT_MUST_USE;
+dt_status dti_config_number(const dti_json *config, const char *key, double fallback, double min,
+                            double max, double *out) DT_MUST_USE;
+dt_status dti_config_bool(const dti_json *config, const char *key, bool fallback,
+                          bool *out) DT_MUST_USE;
+
 /* The checkpoint's dtype: "dtype" (Transformers 5) or "torch_dtype"; DT_N_DTYPES where
  * neither stands, then the weights decide. */
 dt_status dti_config_dtype(const dti_json *config, dt_dtype *out) DT_MUST_USE;
 
-/* "eos_token_id": one id or a list; what `info` has stays where the file has none. */
+/* "eos_token_id": one id, a list, or none. */
 dt_status dti_config_eos(const dti_json *config, dt_model_info *info) DT_MUST_USE;
 
 /* A small positive number such as rms_norm_eps. */

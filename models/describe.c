@@ -12,17 +12,6 @@
 
 static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
 
-enum { PATH_BYTES = 4096 };
-
-static dt_status path_in(const char *dir, const char *name, char path[PATH_BYTES])
-{
-    const int n = snprintf(path, PATH_BYTES, "%s/%s", dir, name);
-
-    DT_CHECK(n > 0 && n < PATH_BYTES, DT_ERR_ARG, "the path of %s is longer than %d bytes", name,
-             PATH_BYTES - 1);
-    return DT_OK;
-}
-
 static dt_status find_arch(const dti_json *config, const dti_arch **out)
 {
     const dti_json type = dti_json_get(config, "model_type");
@@ -43,19 +32,32 @@ static dt_status find_arch(const dti_json *config, const dti_arch **out)
                            names);
 }
 
-/* generation_config.json may name other end-of-sequence tokens than config.json; it wins. */
-static dt_status read_generation_config(const char *dir, dt_model_info *info)
+/* Where generation_config.json exists it alone says what ends a text, as in Transformers. */
+dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info)
 {
     dti_json_doc doc = { 0 };
-    char path[PATH_BYTES];
-    dt_status st;
+    char *path = NULL;
+    dt_status st = DT_OK;
 
-    DT_TRY(path_in(dir, "generation_config.json", path));
-    if (access(path, F_OK) != 0) return DT_OK;
-    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
-    st = dti_config_eos(&doc.root, info);
+    DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
+    DT_TRY(dti_ckpt_path(dir, "generation_config.json", &path));
+    if (access(path, F_OK) != 0) goto done;
+    DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    DT_TRY_TO(done, st, dti_config_eos(&doc.root, info));
+done:
     dti_json_free(&doc);
+    dti_free(path);
     return st;
+}
+
+static dt_status read_generation_config(const char *dir, dti_described *d)
+{
+    const dt_status st = dt_model_inspect_generation(dir, &d->info);
+
+    if (st == DT_OK || st == DT_ERR_MEMORY) return st;
+    d->info.n_eos = -1;
+    DT_TRY(dti_strdup(dt_last_error()->message, &d->generation_error));
+    return DT_OK;
 }
 
 static dt_status read_config(const char *dir, const dti_json *config, dti_described *d)
@@ -64,7 +66,7 @@ static dt_status read_config(const char *dir, const dti_json *config, dti_descri
     DT_TRY(dti_new(d->arch->self_bytes, &d->self));
     (void)snprintf(d->info.model_type, sizeof d->info.model_type, "%s", d->arch->model_type);
     DT_TRY(d->arch->read_config(d->self, config, &d->info));
-    DT_TRY(read_generation_config(dir, &d->info));
+    DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
     DT_TRY(d->arch->add_layers(d->self, &d->builder));
     return DT_OK;
@@ -73,15 +75,18 @@ static dt_status read_config(const char *dir, const dti_json *config, dti_descri
 dt_status dti_describe(const char *dir, dti_described *out)
 {
     dti_json_doc doc = { 0 };
-    char path[PATH_BYTES];
-    dt_status st;
+    char *path = NULL;
+    dt_status st = DT_OK;
 
     *out = (dti_described){ 0 };
-    DT_TRY(path_in(dir, "config.json", path));
-    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
-    st = read_config(dir, &doc.root, out);
-    dti_json_free(&doc);
+    DT_TRY(dti_ckpt_check_folder(dir));
+    DT_TRY(dti_ckpt_path(dir, "config.json", &path));
+    DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    DT_TRY_TO(done, st, read_config(dir, &doc.root, out));
+done:
     if (st != DT_OK) dti_described_free(out);
+    dti_json_free(&doc);
+    dti_free(path);
     return st;
 }
 
@@ -92,6 +97,7 @@ void dti_described_free(dti_described *d)
         dti_free(d->self);
     }
     dti_builder_free(&d->builder);
+    dti_free(d->generation_error);
     *d = (dti_described){ 0 };
 }
 

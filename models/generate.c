@@ -71,6 +71,9 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
              "the prompt is empty: generation needs at least one token to start from");
     DT_CHECK(o->max_new_tokens >= 0, DT_ERR_ARG, "max_new_tokens is %lld",
              (long long)o->max_new_tokens);
+    DT_CHECK(o->ignore_eos || model->info.n_eos >= 0, DT_ERR_FORMAT,
+             "generation_config.json could not be read when the model was loaded, so it is unknown "
+             "which tokens end a text; mend it, or set ignore_eos");
     room = state->capacity - state->length;
     DT_CHECK(n_prompt <= room && o->max_new_tokens - 1 <= room - n_prompt, DT_ERR_ARG,
              "a prompt of %lld tokens and %lld new ones exceed the context of %lld",

@@ -178,6 +178,8 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
                                   dti_runtime_pool(dt_mesh_runtime(mesh)), &l.stage));
     DT_TRY_TO(done, st, load_params(&l));
     warn_unused(&l);
+    if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
+        dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
     *out = l.model;
     l.model = NULL;
 done:

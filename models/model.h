@@ -92,8 +92,10 @@ typedef struct dti_described {
     const dti_arch *arch;
     void *self; /* the architecture's own struct */
     dt_model_info info;
-    bool dtype_known;    /* config.json names one */
-    dti_builder builder; /* rows of all layers */
+    bool dtype_known;       /* config.json names one */
+    dti_builder builder;    /* rows of all layers */
+    char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
+                               there */
 } dti_described;
 
 /* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which

@@ -31,7 +31,7 @@ typedef struct dt_model_info {
     int64_t max_positions; /* longest sequence */
     bool tied;             /* the head shares the embedding's weight */
     int32_t bos;           /* -1: none */
-    int n_eos;
+    int n_eos;             /* -1: generation_config.json cannot be read */
     int32_t eos[DT_MAX_EOS];
 } dt_model_info;
 
@@ -66,6 +66,18 @@ typedef struct dt_load_options {
  */
 DT_API DT_MUST_USE dt_status dt_model_inspect(const char *dir, dt_model_info *info,
                                               int64_t *n_params, int64_t *bytes);
+
+/**
+ * Reads what only generation needs: generation_config.json, which says what ends a text. Where
+ * there is none config.json does. dt_model_inspect() and dt_model_load() go on without a file that
+ * cannot be read, because logits do not need it; dt_generate() then wants ignore_eos.
+ *
+ *   info  as dt_model_inspect() gave it; its n_eos and eos are settled
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG, DT_ERR_IO, DT_ERR_FORMAT, DT_ERR_UNSUPPORTED (too many tokens)
+ */
+DT_API DT_MUST_USE dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info);
 
 /**
  * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
@@ -149,6 +161,7 @@ typedef struct dt_generate_options {
  *             Ranks outside the mesh stand by: no callback, *n_out is 0.
  * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or more tokens than the
  *                         state has room for; those of the forward pass
+ *             DT_ERR_FORMAT  it is unknown what ends a text (n_eos is -1) and ignore_eos is not set
  */
 DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
                                          int64_t n_prompt, const dt_generate_options *options,

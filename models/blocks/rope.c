@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/config.h"
 
 static dt_status read_llama3(const dti_json *config, const dti_json *scaling, int64_t max_positions,
                              dti_rope *out)
@@ -13,10 +14,10 @@ static dt_status read_llama3(const dti_json *config, const dti_json *scaling, in
 
     DT_TRY(dti_json_number(scaling, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor));
     DT_TRY(dti_json_number(scaling, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor));
-    DT_TRY(dti_json_number_or(config, "original_max_position_embeddings", (double)max_positions,
-                              1.0, 1e12, &original));
-    DT_TRY(dti_json_number_or(scaling, "original_max_position_embeddings", original, 1.0, 1e12,
-                              &out->original_positions));
+    DT_TRY(dti_config_number(config, "original_max_position_embeddings", (double)max_positions, 1.0,
+                             1e12, &original));
+    DT_TRY(dti_config_number(scaling, "original_max_position_embeddings", original, 1.0, 1e12,
+                             &out->original_positions));
     if (out->high_freq_factor <= out->low_freq_factor) {
         const dti_json v = dti_json_get(scaling, "high_freq_factor");
         return dti_json_refuse(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
@@ -32,10 +33,10 @@ static dt_status read_theta(const dti_json *config, const dti_json *scaling, dou
     const dti_json outer = dti_json_get(config, "rope_theta");
     double root;
 
-    DT_TRY(dti_json_number_or(config, "rope_theta", 10000.0, 1.0, 1e15, &root));
-    *out = root;
-    if (!dti_json_is_set(&inner)) return DT_OK;
+    if (dti_json_kind_of(&inner) == DTI_JSON_ABSENT)
+        return dti_config_number(config, "rope_theta", 10000.0, 1.0, 1e15, out);
     DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, out));
+    DT_TRY(dti_json_number_or(config, "rope_theta", *out, 1.0, 1e15, &root));
     if (dti_json_is_set(&outer) && root != *out)
         return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to rope_theta at the root, %g", root);
     return DT_OK;
@@ -79,8 +80,8 @@ dt_status dti_rope_read(const dti_json *config, const dt_model_info *info, dti_r
     DT_TRY(check_width(config, &scaling, info));
     if (!dti_json_is_set(&scaling)) return DT_OK;
     type = dti_json_get(&scaling, "rope_type");
-    if (!dti_json_is_set(&type)) type = dti_json_get(&scaling, "type");
-    if (dti_json_is_set(&type)) DT_TRY(dti_json_as_string(&type, &name));
+    if (dti_json_kind_of(&type) == DTI_JSON_ABSENT) type = dti_json_get(&scaling, "type");
+    if (dti_json_kind_of(&type) != DTI_JSON_ABSENT) DT_TRY(dti_json_as_string(&type, &name));
     if (strcmp(name, "default") == 0) return DT_OK;
     if (strcmp(name, "linear") != 0 && strcmp(name, "llama3") != 0)
         return dti_json_refuse(

@@ -35,37 +35,32 @@ static int by_name(const void *left, const void *right)
                   ((const dti_ckpt_tensor *)right)->entry->name);
 }
 
-static dt_status check_folder(const char *folder)
+dt_status dti_ckpt_check_folder(const char *folder)
 {
-    char label[DTI_INPUT_LABEL_BYTES];
+    static const char what[] = "a model is a Hugging Face folder on this machine (config.json, "
+                               "model.safetensors, tokenizer.json)";
+    char label[DTI_INPUT_LABEL_BYTES], *config = NULL;
     struct stat info;
+    bool there;
 
     (void)dti_printable(folder, label, sizeof label);
-    if (stat(folder, &info) != 0)
-        DT_FAIL(DT_ERR_IO,
-                "%s: %s; a model is a Hugging Face folder on this machine (config.json, "
-                "model.safetensors, ...)",
-                label, strerror(errno));
-    DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO,
-             "%s: is a file, must be the Hugging Face folder it is in (config.json, "
-             "model.safetensors, ...)",
-             label);
+    DT_CHECK(stat(folder, &info) == 0, DT_ERR_IO, "%s: %s; %s", label, strerror(errno), what);
+    DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder; %s", label, what);
+    DT_TRY(dti_ckpt_path(folder, "config.json", &config));
+    there = access(config, F_OK) == 0;
+    dti_free(config);
+    DT_CHECK(there, DT_ERR_FORMAT, "%s: has no config.json; %s", label, what);
     return DT_OK;
 }
 
 /* Which files hold the weights. A single file is preferred, as in Transformers. */
 static dt_status open_files(dti_ckpt *ckpt)
 {
-    char *config = NULL, *single = NULL, *index = NULL;
-    char label[DTI_INPUT_LABEL_BYTES];
+    char *single = NULL, *index = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, dti_ckpt_path(ckpt->folder, "config.json", &config));
     DT_TRY_TO(done, st, dti_ckpt_path(ckpt->folder, single_name, &single));
     DT_TRY_TO(done, st, dti_ckpt_path(ckpt->folder, index_name, &index));
-    DT_CHECK_TO(done, st, access(config, F_OK) == 0, DT_ERR_FORMAT,
-                "%s: has no config.json, so it is no Hugging Face folder",
-                dti_printable(ckpt->folder, label, sizeof label));
     if (access(single, F_OK) == 0)
         DT_TRY_TO(done, st, open_single(ckpt, single));
     else if (access(index, F_OK) == 0)
@@ -73,7 +68,6 @@ static dt_status open_files(dti_ckpt *ckpt)
     else
         DT_TRY_TO(done, st, dti_ckpt_no_weights(ckpt->folder));
 done:
-    dti_free(config);
     dti_free(single);
     dti_free(index);
     return st;
@@ -85,7 +79,7 @@ dt_status dti_ckpt_open(const char *folder, dti_ckpt **out)
     dti_ckpt *ckpt;
 
     *out = NULL;
-    DT_TRY(check_folder(folder));
+    DT_TRY(dti_ckpt_check_folder(folder));
     DT_TRY(dti_new(sizeof *ckpt, &ckpt));
     DT_TRY_TO(fail, st, dti_strdup(folder, &ckpt->folder));
     DT_TRY_TO(fail, st, open_files(ckpt));

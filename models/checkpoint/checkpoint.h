@@ -10,6 +10,10 @@
 
 typedef struct dti_ckpt dti_ckpt;
 
+/* Refuses what cannot be a Hugging Face folder at all: DT_ERR_IO no folder, DT_ERR_FORMAT no
+ * config.json in it. */
+dt_status dti_ckpt_check_folder(const char *folder) DT_MUST_USE;
+
 /* Errors: DT_ERR_IO no such folder, a missing shard; DT_ERR_FORMAT no config.json or no weights in
  * it (the message says what was looked for and what is there), a malformed file, an index that
  * contradicts its shards; DT_ERR_UNSUPPORTED weights in another format alone.

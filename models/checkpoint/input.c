@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+
 /* Linux moves at most 2^31 - 4096 bytes in one call. */
-enum { READ_BYTES = 1 << 30 };
+enum { READ_BYTES = 1 << 30, CHUNK_BYTES = 1 << 16 };
 
 dt_status dti_input_open(const char *path, dti_input *out)
 {
@@ -56,4 +58,45 @@ dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at)
         done += got;
     }
     return DT_OK;
+}
+
+/* Reads until the end, into an array that grows. */
+static dt_status read_all(int fd, const char *label, int64_t max_bytes, void **bytes, int64_t *n)
+{
+    size_t capacity = 0;
+
+    for (;;) {
+        const int64_t room = max_bytes + 1 - *n; /* one more shows that there is too much */
+        const int64_t want = room < CHUNK_BYTES ? room : CHUNK_BYTES;
+        ssize_t got;
+
+        DT_TRY(dti_grow(bytes, &capacity, (size_t)(*n + want), 1));
+        got = read(fd, (char *)*bytes + *n, (size_t)want);
+        if (got < 0 && errno == EINTR) continue;
+        DT_CHECK(got >= 0, DT_ERR_IO, "%s: cannot be read: %s", label, strerror(errno));
+        *n += got;
+        DT_CHECK(*n <= max_bytes, DT_ERR_FORMAT,
+                 "%s: has more than %lld bytes, at most %lld are read", label, (long long)max_bytes,
+                 (long long)max_bytes);
+        if (got == 0) return DT_OK;
+    }
+}
+
+dt_status dti_input_read_all(const char *path, int64_t max_bytes, void **bytes, int64_t *n)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+    dt_status st;
+    int fd;
+
+    *bytes = NULL;
+    *n = 0;
+    (void)dti_printable(path, label, sizeof label);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    DT_CHECK(fd >= 0, DT_ERR_IO, "%s: cannot be opened: %s", label, strerror(errno));
+    st = read_all(fd, label, max_bytes, bytes, n);
+    (void)close(fd);
+    if (st == DT_OK) return DT_OK;
+    dti_free(*bytes);
+    *bytes = NULL;
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }

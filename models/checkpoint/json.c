@@ -176,6 +176,20 @@ done:
     return st;
 }
 
+dt_status dti_json_read_stream(const char *path, int64_t max_bytes, dti_json_doc *out)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+    void *text;
+    dt_status st;
+    int64_t n;
+
+    *out = (dti_json_doc){ 0 };
+    DT_TRY(dti_input_read_all(path, max_bytes, &text, &n));
+    st = dti_json_parse(dti_printable(path, label, sizeof label), text, (size_t)n, out);
+    dti_free(text);
+    return st;
+}
+
 void dti_json_free(dti_json_doc *doc)
 {
     json_decref(doc->root.value);

@@ -50,6 +50,9 @@ typedef struct dti_json_doc {
 /* Reads and parses the file at `path`, of at most max_bytes. */
 dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out) DT_MUST_USE;
 
+/* As dti_json_read() for a file that the user names, which may be a pipe. */
+dt_status dti_json_read_stream(const char *path, int64_t max_bytes, dti_json_doc *out) DT_MUST_USE;
+
 /* Parses n bytes; messages call them `file`. */
 dt_status dti_json_parse(const char *file, const char *text, size_t n,
                          dti_json_doc *out) DT_MUST_USE;

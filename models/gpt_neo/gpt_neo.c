@@ -80,9 +80,12 @@ static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window
     dti_json types, flat;
     int64_t n = 0;
 
-    DT_TRY(dti_json_array_or_none(config, "attention_layers", &flat));
+    flat = dti_json_get(config, "attention_layers");
+    if (dti_json_kind_of(&flat) != DTI_JSON_ABSENT) {
+        DT_TRY(dti_json_as_array(&flat));
+        return read_flat(m, &flat, window);
+    }
     DT_TRY(dti_json_array_or_none(config, "attention_types", &types));
-    if (dti_json_is_set(&flat)) return read_flat(m, &flat, window);
     if (!dti_json_is_set(&types)) {
         if (m->info.n_layers != 24)
             return dti_json_refuse(
@@ -126,7 +129,7 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
              (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
     DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
                            DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_json_int_or(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
+    DT_TRY(dti_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
     DT_TRY(dti_config_word(config, "activation_function", "gelu_new", "gelu_new"));
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));

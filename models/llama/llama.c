@@ -20,9 +20,9 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
     c->hidden = info->hidden_size;
-    DT_TRY(dti_json_int_or(config, "intermediate_size", 11008, 1, DTI_CONFIG_MAX_EXTENT, &c->ff));
-    DT_TRY(dti_json_bool_or(config, "attention_bias", false, &c->attention_bias));
-    DT_TRY(dti_json_bool_or(config, "mlp_bias", false, &c->mlp_bias));
+    DT_TRY(dti_config_int(config, "intermediate_size", 11008, 1, DTI_CONFIG_MAX_EXTENT, &c->ff));
+    DT_TRY(dti_config_bool(config, "attention_bias", false, &c->attention_bias));
+    DT_TRY(dti_config_bool(config, "mlp_bias", false, &c->mlp_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &c->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
     DT_TRY(dti_rope_read(config, info, &c->rope));

@@ -37,8 +37,8 @@ static dt_status check_windows(const dti_json *config, const dt_model_info *info
     dti_json types;
     bool windowed;
 
-    DT_TRY(dti_json_bool_or(config, "use_sliding_window", false, &windowed));
-    DT_TRY(dti_json_int_or(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dti_config_bool(config, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
     DT_TRY(dti_json_array_or_none(config, "layer_types", &types));
     if (!dti_json_is_set(&types)) {
         if (windowed && first < info->n_layers)
@@ -72,8 +72,8 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     qwen3 *m = self;
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
-    DT_TRY(dti_json_int_or(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_json_bool_or(config, "attention_bias", false, &m->attention_bias));
+    DT_TRY(dti_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dti_config_bool(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
     DT_TRY(check_windows(config, info));

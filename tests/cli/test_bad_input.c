@@ -218,6 +218,24 @@ static void plan_with_a_comma_too_many(const char *folder)
     write_plan(folder, "{\"model.layers.*.mlp.up_proj\": \"colwise\",}");
 }
 
+static void broken_tokenizer(const char *folder)
+{
+    copy_all(folder);
+    dt_test_write_file(folder, "tokenizer.json", "{\"model\": ", 10);
+}
+
+static void broken_generation_config(const char *folder)
+{
+    copy_all(folder);
+    dt_test_write_file(folder, "generation_config.json", "{\"eos_token_id\": \"x\"}", 21);
+}
+
+static void null_width(const char *folder)
+{
+    copy_config(folder, "\"hidden_size\": 64", "\"hidden_size\": null");
+    copy_file(folder, "model.safetensors", 0);
+}
+
 /* --- the table ----------------------------------------------------------------------------------
  */
 
@@ -232,7 +250,10 @@ typedef struct mistake {
 #define TEN   "1,1,1,1,1,1,1,1,1,1,"
 #define FIFTY TEN TEN TEN TEN TEN
 #define ONE   "generate", "-m", "@", "-t", "1"
-#define RUN   "generate", "--model", "@", "--tokens", "1,2,3", "--mesh", "tp=2"
+#define NAME  "a_folder_name_of_about_fifty_characters_and_a_slash/"
+#define LONG \
+    NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME NAME
+#define RUN "generate", "--model", "@", "--tokens", "1,2,3", "--mesh", "tp=2"
 
 /* clang-format off */
 static const mistake mistakes[] = {
@@ -250,6 +271,13 @@ static const mistake mistakes[] = {
     { "only pickle",      only_pickle,          NULL, { RUN }, { "pytorch_model.bin", "model.safetensors" } },
     { "no weights",       no_weights,           NULL, { RUN }, { "@", "model.safetensors" } },
     { "missing shard",    missing_shard,        NULL, { RUN }, { "model-00001-of-00002.safetensors" } },
+    { "null",             null_width,           NULL, { RUN }, { "config.json", "hidden_size is null", "integer from 1" } },
+    { "tokenizer",        broken_tokenizer,     NULL, { "generate", "-m", "@", "-p", "a" }, { "tokenizer.json: line 1 column" } },
+    { "tokenizer of logits", broken_tokenizer,  NULL, { "logits", "-m", "@", "-p", "a" }, { "tokenizer.json: line 1 column" } },
+    { "generation config", broken_generation_config, NULL, { RUN }, { "generation_config.json", "eos_token_id", "\"x\"" } },
+    { "escape sequence",  NULL,                 NULL, { "generate", "-m", "\033[31mred\n\x9b", "-t", "1" },
+      { "\\x1b[31mred\\n\\x9b: No such file", "Hugging Face folder" } },
+    { "long folder",      NULL,                 NULL, { "generate", "-m", LONG, "-t", "1" }, { NAME, "...", "Hugging Face folder" } },
     { "empty folder",     NULL,                 NULL, { RUN }, { "@", "config.json" } },
     { "missing folder",   NULL,                 NULL, { "generate", "-m", "@/nowhere", "-t", "1" },
       { "@/nowhere", "No such file", "Hugging Face folder" } },
@@ -263,6 +291,10 @@ static const mistake mistakes[] = {
     { "no style",         plan_of_numbers,            NULL, { RUN, "--plan", "@/plan.json" },
       { "plan.json", "model.layers.*.mlp.up_proj", "3", "string" } },
     { "plan syntax",      plan_with_a_comma_too_many, NULL, { RUN, "--plan", "@/plan.json" }, { "plan.json", "line 1" } },
+    { "long plan",        copy_all,                   NULL, { RUN, "--plan", LONG LONG LONG LONG }, { NAME, "...", "No such file" } },
+    { "folder as plan",   copy_all,                   NULL, { RUN, "--plan", "@" }, { "@", "Is a directory" } },
+    { "empty plan",       copy_all,                   NULL, { RUN, "--plan", "/dev/null" }, { "/dev/null: is empty" } },
+    { "endless plan",     copy_all,                   NULL, { RUN, "--plan", "/dev/zero" }, { "/dev/zero", "16777216" } },
     { "missing plan",     copy_all,                   NULL, { RUN, "--plan", "@/nowhere" }, { "@/nowhere", "No such file" } },
     /* prompts; the vocabulary is 128, the context 64 */
     { "id too large",     copy_all, NULL, { "generate", "-m", "@", "-t", "1,128" }, { "--tokens", "128", "item 2", "0..127" } },
@@ -270,8 +302,10 @@ static const mistake mistakes[] = {
       { "--tokens", "99999999999999999999", "0..127" } },
     { "negative id",      copy_all, NULL, { "generate", "-m", "@", "-t", "1,-2" }, { "--tokens", "-2", "item 2" } },
     { "no id",            copy_all, NULL, { "logits", "-m", "@", "-t", "1,x,3" }, { "--tokens", "\"x\"", "item 2", "1,2,3" } },
-    { "empty tokens",     copy_all, NULL, { "generate", "-m", "@", "-t", "" }, { "--tokens", "empty" } },
-    { "empty prompt",     copy_all, NULL, { "generate", "-m", "examples/checkpoint", "-p", "" }, { "--prompt", "empty" } },
+    { "empty tokens",     copy_all, NULL, { "generate", "-m", "@", "-t", "" }, { "--tokens", "empty", "--tokens IDS" } },
+    { "blank tokens",     copy_all, NULL, { "generate", "-m", "@", "-t", " " }, { "--tokens", "empty", "one token" } },
+    { "empty prompt",     copy_all, NULL, { "logits", "-m", "examples/checkpoint", "-p", "" }, { "--prompt", "empty", "--prompt TEXT" } },
+    { "empty file",       copy_all, NULL, { "logits", "-m", "examples/checkpoint", "-f", "/dev/null" }, { "--prompt-file", "empty" } },
     { "no prompt",        copy_all, NULL, { "generate", "-m", "@" }, { "--prompt", "--tokens" } },
     { "two prompts",      copy_all, NULL, { "generate", "-m", "@", "-p", "a", "-t", "1" }, { "one of --prompt" } },
     { "no tokenizer",     copy_all, NULL, { "generate", "-m", "@", "-p", "a" }, { "@", "tokenizer.json", "--tokens" } },
@@ -301,12 +335,16 @@ static const mistake mistakes[] = {
     { "missing value",    NULL,     NULL, { "generate", "--model" }, { "--model", "needs a value" } },
     { "value of a flag",  NULL,     NULL, { "generate", "--json=yes" }, { "--json", "takes no value" } },
     { "argument",         NULL,     NULL, { "generate", "@" }, { "unexpected argument", "usage" } },
+    { "empty model",      NULL,     NULL, { "generate", "-t", "1", "--model", "" }, { "--model: its value is empty", "--model DIR" } },
+    { "empty mesh",       NULL,     NULL, { "generate", "-t", "1", "--mesh=" }, { "--mesh: its value is empty" } },
+    { "empty count",      NULL,     NULL, { "generate", "-t", "1", "-n", "" }, { "--max-new-tokens: its value is empty" } },
     { "no model",         NULL,     NULL, { "generate", "-t", "1" }, { "--model DIR" } },
     { "no command",       NULL,     NULL, { NULL }, { "--help" } },
     { "unknown command",  NULL,     NULL, { "genrate" }, { "genrate", "did you mean \"generate\"" } },
     { "far command",      NULL,     NULL, { "frobnicate" }, { "frobnicate", "generate, logits, inspect" } },
     /* inspect */
     { "inspect nothing",  NULL,      NULL, { "inspect" }, { "inspect DIR" } },
+    { "inspect empty name", NULL,    NULL, { "inspect", "" }, { "DIR is empty" } },
     { "inspect nowhere",  NULL,      NULL, { "inspect", "@/nowhere" }, { "@/nowhere", "No such file" } },
     { "inspect two",      NULL,      NULL, { "inspect", "@", "@" }, { "second DIR" } },
     { "inspect empty",    NULL,      NULL, { "inspect", "@" }, { "@", "config.json" } },
@@ -340,6 +378,10 @@ static void check(const mistake *m)
     if (r.code != 2 || r.out[0] != '\0')
         dt_test_fail(__FILE__, __LINE__, "%s: exit code %d, stdout \"%.200s\", stderr: %.1000s",
                      m->name, r.code, r.out, r.err);
+    for (const char *c = r.err; *c != '\0'; c++)
+        if (((unsigned char)*c < ' ' && *c != '\n') || *c == 0x7f)
+            dt_test_fail(__FILE__, __LINE__, "%s: control character %d in: %.1000s", m->name, *c,
+                         r.err);
     for (int i = 0; i < MAX_SAYS && m->says[i] != NULL; i++)
         if (strstr(r.err, in_folder(m->says[i], folder, said)) == NULL)
             dt_test_fail(__FILE__, __LINE__, "%s: \"%s\" is not in: %.1000s", m->name, m->says[i],
@@ -383,5 +425,41 @@ DT_TEST(cli_bad_input, inspect_says_precisely_why_a_checkpoint_is_not_supported)
         COMMAND_ASSERT_HAS(json.out, cases[i].why);
         command_free(&text);
         command_free(&json);
+    }
+}
+
+/* The model runs with ids, but a folder with a part that cannot be used is no success. */
+DT_TEST(cli_bad_input, inspect_names_a_broken_part_beside_a_sound_model)
+{
+    static const struct {
+        void (*setup)(const char *folder);
+        const char *line, *key, *why;
+    } cases[] = {
+        { broken_tokenizer, "supported   yes, with --tokens", "tokenizer_error",
+          "tokenizer.json: line 1 column" },
+        { broken_generation_config, "generation  only with --ignore-eos", "generation_error",
+          "eos_token_id is the string" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        char folder[DT_TEST_PATH_BYTES], key[64];
+        command_result text, json, logits;
+
+        cases[i].setup(dt_test_temp_dir(folder));
+        text = COMMAND("inspect", folder);
+        json = COMMAND("inspect", folder, "--json");
+        logits = COMMAND("logits", "-m", folder, "-t", "1,2");
+        dt_test_remove_dir(folder);
+        COMMAND_ASSERT_CODE(text, 2);
+        COMMAND_ASSERT_CODE(json, 2);
+        COMMAND_ASSERT_CODE(logits, 0);
+        COMMAND_ASSERT_HAS(text.out, cases[i].line);
+        COMMAND_ASSERT_HAS(text.err, cases[i].why);
+        COMMAND_ASSERT_HAS(json.out, "\"supported\": true");
+        (void)snprintf(key, sizeof key, "\"%s\": \"/", cases[i].key);
+        COMMAND_ASSERT_HAS(json.out, key);
+        command_free(&text);
+        command_free(&json);
+        command_free(&logits);
     }
 }

@@ -3,6 +3,8 @@
  * The command from outside: what it prints, where, and how it ends. */
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
+#include <sys/stat.h>
 
 #include "models/checkpoint/safetensors.h"
 #include "tests/cli/command.h"
@@ -245,6 +247,34 @@ DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
         json_decref(v[i]);
         command_free(&r[i]);
     }
+    dt_test_remove_dir(folder);
+}
+
+static void *write_plan(void *path)
+{
+    FILE *f = fopen(path, "w"); /* waits for the reader */
+
+    if (f == NULL) return NULL;
+    (void)fputs("{\"model.layers.*.mlp.up_proj\": \"colwise\"}", f);
+    (void)fclose(f);
+    return path;
+}
+
+DT_TEST(cli, a_plan_may_come_out_of_a_pipe)
+{
+    char folder[DT_TEST_PATH_BYTES], pipe[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];
+    command_result r;
+    pthread_t writer;
+
+    (void)dt_test_source_path(model, "tests/golden/llama/tied");
+    (void)snprintf(pipe, sizeof pipe, "%s/plan", dt_test_temp_dir(folder));
+    DT_ASSERT_EQ_INT(mkfifo(pipe, 0600), 0);
+    DT_ASSERT_EQ_INT(pthread_create(&writer, NULL, write_plan, pipe), 0);
+    r = COMMAND("logits", "-m", model, "-t", "5,6", "--mesh", "tp=2", "--plan", pipe);
+    DT_ASSERT_EQ_INT(pthread_join(writer, NULL), 0);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.err, pipe);
+    command_free(&r);
     dt_test_remove_dir(folder);
 }
 

@@ -259,12 +259,12 @@ DT_TEST(checkpoint, what_is_no_model_folder_is_said)
     fixture f;
 
     dt_test_temp_dir(f.folder);
-    refuse(&f, DT_ERR_FORMAT, ": has no config.json, so it is no Hugging Face folder");
+    refuse(&f, DT_ERR_FORMAT, ": has no config.json; a model is a Hugging Face folder");
     put_tensors(&f, "model.safetensors", (const char *const[]){ "a" }, 1);
     refuse(&f, DT_ERR_FORMAT, ": has no config.json");
     (void)snprintf(path, sizeof path, "%s/model.safetensors", f.folder);
     DT_ASSERT_STATUS(dti_ckpt_open(path, &ckpt), DT_ERR_IO,
-                     "model.safetensors: is a file, must be the Hugging Face folder it is in");
+                     "model.safetensors: is no folder; a model is a Hugging Face folder");
     DT_ASSERT_STATUS(dti_ckpt_open("no/such/model", &ckpt), DT_ERR_IO,
                      "no/such/model: No such file or directory; a model is a Hugging Face folder");
     put_text(&f, "config.json", "{}");

@@ -3,6 +3,7 @@
  * Spellings of config.json: what Transformers reads we read the same, what contradicts itself or
  * asks for what is not built is refused by key. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "models/blocks/rope.h"
@@ -127,25 +128,121 @@ static const arch_case archs[] = {
     { &dti_arch_llama, "{\"hidden_act\": \"gelu\"}", "hidden_act" },
 };
 
+/* Reads a config: refused with that part in the message, or taken. */
+static void read_text(const dti_arch *arch, const char *text, const char *refused,
+                      dt_model_info *out)
+{
+    dt_model_info info = { .n_eos = 0 };
+    dti_json_doc doc;
+    void *self;
+    dt_status st;
+
+    DT_ASSERT_OK(dti_json_parse("config.json", text, strlen(text), &doc));
+    DT_ASSERT_OK(dti_alloc(arch->self_bytes, &self));
+    st = arch->read_config(self, &doc.root, &info);
+    if (refused != NULL)
+        DT_ASSERT_STATUS(st, st == DT_ERR_UNSUPPORTED ? st : DT_ERR_FORMAT, refused);
+    else
+        DT_ASSERT_OK(st);
+    if (out != NULL) *out = info;
+    arch->release(self);
+    dti_free(self);
+    dti_json_free(&doc);
+}
+
 DT_TEST(config, architectures_refuse_what_they_cannot_run)
 {
-    for (size_t i = 0; i < DT_COUNT(archs); i++) {
-        const arch_case *c = &archs[i];
-        dt_model_info info = { .n_eos = 0 };
-        dti_json_doc doc;
-        void *self;
-        dt_status st;
-        DT_ASSERT_OK(dti_json_parse("config.json", c->text, strlen(c->text), &doc));
-        DT_ASSERT_OK(dti_alloc(c->arch->self_bytes, &self));
-        st = c->arch->read_config(self, &doc.root, &info);
-        if (c->refused != NULL) {
-            DT_ASSERT(st == DT_ERR_FORMAT || st == DT_ERR_UNSUPPORTED);
-            DT_ASSERT(strstr(dt_last_error()->message, c->refused) != NULL);
-        } else {
-            DT_ASSERT_OK(st);
+    for (size_t i = 0; i < DT_COUNT(archs); i++)
+        read_text(archs[i].arch, archs[i].text, archs[i].refused, NULL);
+}
+
+/* What Transformers 5.23 makes of null, key by key. */
+DT_TEST(config, null_is_refused_where_it_says_nothing)
+{
+    static const struct {
+        const dti_arch *arch;
+        const char *refused[20], *taken[16];
+    } rows[] = {
+        { &dti_arch_llama,
+          { "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+            "attention_bias", "mlp_bias", "tie_word_embeddings", "rope_theta" },
+          { "num_key_value_heads", "head_dim", "bos_token_id", "eos_token_id", "rope_scaling",
+            "rope_parameters", "partial_rotary_factor", "dtype", "torch_dtype",
+            "original_max_position_embeddings", "quantization_config" } },
+        { &dti_arch_qwen3,
+          { "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+            "hidden_act", "attention_bias", "tie_word_embeddings", "use_sliding_window",
+            "max_window_layers", "rope_theta" },
+          { "num_key_value_heads", "bos_token_id", "eos_token_id", "layer_types" } },
+        { &dti_arch_gpt_neo,
+          { "vocab_size", "hidden_size", "num_layers", "num_heads", "max_position_embeddings",
+            "layer_norm_epsilon", "activation_function", "tie_word_embeddings", "window_size",
+            "attention_layers" },
+          { "intermediate_size", "bos_token_id", "eos_token_id", "attention_types" } },
+    };
+    char text[96];
+
+    for (size_t a = 0; a < DT_COUNT(rows); a++) {
+        for (int k = 0; k < 20 && rows[a].refused[k] != NULL; k++) {
+            (void)snprintf(text, sizeof text, "{\"%s\": null}", rows[a].refused[k]);
+            read_text(rows[a].arch, text, rows[a].refused[k], NULL);
         }
-        c->arch->release(self);
-        dti_free(self);
-        dti_json_free(&doc);
+        for (int k = 0; k < 16 && rows[a].taken[k] != NULL; k++) {
+            (void)snprintf(text, sizeof text, "{\"%s\": null}", rows[a].taken[k]);
+            read_text(rows[a].arch, text, NULL, NULL);
+        }
+    }
+}
+
+DT_TEST(config, null_and_absent_heads_differ)
+{
+    dt_model_info info;
+
+    read_text(&dti_arch_qwen3, "{\"num_attention_heads\": 64}", NULL, &info);
+    DT_ASSERT_EQ_INT(info.n_kv_heads, 32);
+    read_text(&dti_arch_qwen3, "{\"num_attention_heads\": 64, \"num_key_value_heads\": null}", NULL,
+              &info);
+    DT_ASSERT_EQ_INT(info.n_kv_heads, 64);
+    read_text(&dti_arch_llama, "{\"num_attention_heads\": 64, \"head_dim\": null}", NULL, &info);
+    DT_ASSERT_EQ_INT(info.n_kv_heads, 64);
+    DT_ASSERT_EQ_INT(info.head_dim, 64);
+    read_text(&dti_arch_llama, "{\"head_dim\": 0}", "head_dim is 0", NULL);
+}
+
+/* generation_config.json wins where it exists, even if it names nothing. */
+DT_TEST(config, what_ends_a_text_is_said_by_one_file)
+{
+    static const struct {
+        const char *file; /* NULL: none */
+        int n;            /* -1: an error */
+        int32_t first;
+    } rows[] = {
+        { NULL, 1, 7 },
+        { "{}", 0, 0 },
+        { "{\"eos_token_id\": null}", 0, 0 },
+        { "{\"eos_token_id\": 5}", 1, 5 },
+        { "{\"eos_token_id\": [6, 5]}", 2, 6 },
+        { "{\"eos_token_id\": \"5\"}", -1, 0 },
+        { "{", -1, 0 },
+        { "", -1, 0 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        dt_model_info info = { .n_eos = 1, .eos = { 7 } };
+        char folder[DT_TEST_PATH_BYTES];
+        dt_status st;
+
+        (void)dt_test_temp_dir(folder);
+        if (rows[i].file != NULL)
+            dt_test_write_file(folder, "generation_config.json", rows[i].file,
+                               strlen(rows[i].file));
+        st = dt_model_inspect_generation(folder, &info);
+        dt_test_remove_dir(folder);
+        DT_ASSERT_EQ_INT(st, rows[i].n < 0 ? DT_ERR_FORMAT : DT_OK);
+        if (st != DT_OK) continue;
+        DT_ASSERT_EQ_INT(info.n_eos, rows[i].n);
+        if (info.n_eos > 0) DT_ASSERT_EQ_INT(info.eos[0], rows[i].first);
     }
 }
