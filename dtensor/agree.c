@@ -28,6 +28,8 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     (void)snprintf(note->text + used, sizeof note->text - used, "] %s%s%s", from_text,
                    to != NULL ? " -> " : "", to_text);
     note->hash = dti_note_hash(1, note->text, strlen(note->text));
+    note->hash = dti_note_hash(note->hash, &x->layout->hash, sizeof x->layout->hash);
+    if (to != NULL) note->hash = dti_note_hash(note->hash, &to->hash, sizeof to->hash);
 }
 
 dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,

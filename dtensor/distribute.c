@@ -1,68 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A whole tensor in one place becomes a distributed one. */
-#include <string.h>
-
-#include "base/memory.h"
 #include "dtensor/agree.h"
+#include "dtensor/exchange.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
-/* Where the piece of the rank at row-major `place` lies in the whole tensor. */
-static void piece_of(const dt_tensor *x, int place, dti_box *box)
-{
-    int coord[DT_MAX_DIMS];
-    int64_t stride = 1;
+/* The tensor to distribute, and the layout of the whole in one place: x's without cuts. */
+typedef struct source_pairs {
+    const dt_tensor *x;
+    dt_layout whole;
+    int me;
+    int root;
+} source_pairs;
 
-    for (int m = x->layout->n_dims - 1; m >= 0; m--) {
-        coord[m] = place % x->layout->dim_size[m];
-        place /= x->layout->dim_size[m];
+/* What the rank at row-major `place` holds of the whole. */
+static bool piece_of(const source_pairs *p, int place, dti_overlap *out)
+{
+    const int origin[DT_MAX_DIMS] = { 0 };
+    int coord[DT_MAX_DIMS];
+
+    for (int m = p->whole.n_dims - 1; m >= 0; m--) {
+        coord[m] = place % p->whole.dim_size[m];
+        place /= p->whole.dim_size[m];
     }
-    *box = (dti_box){ .n_axes = x->n_axes };
-    for (int a = x->n_axes - 1; a >= 0; a--) {
-        int64_t begin, end;
-        dti_layout_axis_range(x->layout, a, x->shape[a], coord, &begin, &end);
-        box->extent[a] = end - begin;
-        box->stride[a] = stride;
-        box->offset += begin * stride;
-        stride *= x->shape[a];
-    }
+    return dti_overlap_of(&p->whole, origin, p->x->layout, coord, p->x->shape, out);
 }
 
-/* The whole of this rank's own piece. */
-static dti_box own_box(const dt_tensor *x)
+static bool sent_to(const void *arg, int r, dti_overlap *out)
 {
-    dti_box box = { .n_axes = x->n_axes };
-    int64_t stride = 1;
+    const source_pairs *p = arg;
 
-    for (int a = x->n_axes - 1; a >= 0; a--) {
-        box.extent[a] = x->local.shape[a];
-        box.stride[a] = stride;
-        stride *= x->local.shape[a];
-    }
-    return box;
+    return p->me == p->root && piece_of(p, r, out);
+}
+
+static bool received_from(const void *arg, int r, dti_overlap *out)
+{
+    const source_pairs *p = arg;
+
+    return r == p->root && piece_of(p, p->me, out);
+}
+
+static source_pairs pairs_of(const dt_tensor *x, int root)
+{
+    source_pairs p = { .x = x, .whole = *x->layout, .me = dti_mesh_place(x->mesh), .root = root };
+
+    p.whole.shard_dims = p.whole.packed_axes = 0;
+    return p;
 }
 
 /* The root sends every rank its piece. */
 static dt_status scatter(dt_tensor *x, const void *full, int root)
 {
     const uint32_t all = ((uint32_t)1 << x->layout->n_dims) - 1;
-    const dti_box empty = { .n_axes = 1 };
-    dt_status st = DT_OK;
-    dti_box *sent = NULL;
+    const source_pairs arg = pairs_of(x, root);
+    const dti_pairs pairs = { sent_to, received_from, &arg };
     dti_comm_note note;
     dti_comm *comm;
 
     DT_TRY(dti_agree_comm(x, NULL, all, &note, &comm));
-    DT_TRY(dti_alloc_array(2 * (size_t)comm->size, sizeof *sent, (void **)&sent));
-    for (int r = 0; r < comm->size; r++) {
-        sent[r] = sent[comm->size + r] = empty;
-        if (comm->rank == root) piece_of(x, r, &sent[r]);
-    }
-    sent[comm->size + root] = own_box(x);
-    st = dti_exchange(comm, full, sent, x->local.data, sent + comm->size, x->local.dtype);
-    dti_free(sent);
-    return st;
+    DT_TRY(dti_exchange_pairs(x->device, comm, &pairs, full, x->local.data, x->local.dtype));
+    return DT_OK;
+}
+
+/* Every rank has the whole: its piece is copied. */
+static void take_piece(dt_tensor *x, const void *full)
+{
+    const source_pairs p = pairs_of(x, DT_EQUAL_COPIES);
+    dti_overlap o;
+
+    if (!x->device->dry && piece_of(&p, p.me, &o))
+        dti_overlap_copy(&o, full, x->local.data, dt_dtype_size(x->local.dtype));
 }
 
 dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
@@ -72,7 +80,6 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     const int root = source.root;
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
-    dti_box box;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
@@ -87,10 +94,8 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
         for (int a = 0; a < n_axes; a++) empty = empty || shape[a] == 0;
         DT_CHECK_TO(fail, st, !mine || full != NULL || empty, DT_ERR_ARG,
                     "this rank has to pass the whole tensor, but full is NULL");
-        if (root == DT_EQUAL_COPIES && !empty) {
-            const dti_box own = own_box(x);
-            piece_of(x, dti_mesh_place(mesh), &box);
-            dti_box_copy(x->local.data, &own, full, &box, dt_dtype_size(dtype));
+        if (root == DT_EQUAL_COPIES) {
+            if (!empty) take_piece(x, full);
         } else if (root >= 0) {
             DT_TRY_TO(fail, st, scatter(x, full, root));
         }

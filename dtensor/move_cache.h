@@ -12,6 +12,9 @@ struct dti_device;
 dt_status dti_move_cache_plan(struct dti_device *device, const dt_layout *from, const dt_layout *to,
                               const dti_move **out) DT_MUST_USE;
 
+/* Memory for the boxes of one move, of the device's own; valid until the next call. */
+dt_status dti_move_room(struct dti_device *device, size_t bytes, void **out) DT_MUST_USE;
+
 void dti_move_cache_free(struct dti_device *device);
 
 #endif

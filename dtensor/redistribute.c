@@ -5,6 +5,7 @@
  * the dry back end, so that steps, counters and memory are those of a run. */
 #include "base/dtype.h"
 #include "dtensor/agree.h"
+#include "dtensor/exchange.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -40,10 +41,10 @@ static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
 static dt_status local_slice(const dti_move_step *step, const int *me, const dt_tensor *x,
                              dt_tensor *y)
 {
-    dti_box from, to;
+    dti_overlap o;
 
-    if (!x->device->dry && dti_move_boxes(step, x->shape, me, me, &from, &to))
-        dti_box_copy(y->local.data, &to, x->local.data, &from, dt_dtype_size(x->local.dtype));
+    if (!x->device->dry && dti_move_overlap(step, x->shape, me, me, &o))
+        dti_overlap_copy(&o, x->local.data, y->local.data, dt_dtype_size(x->local.dtype));
     return DT_OK;
 }
 
@@ -72,69 +73,54 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
     return DT_OK;
 }
 
-/* Room for two boxes and two counts per member, in the kernels' scratch memory. */
-typedef struct group_room {
-    int64_t *counts;
-    dti_box *sent;
-    dti_box *received;
-} group_room;
-
-static dt_status take_room(dti_device *device, int size, group_room *out)
-{
-    const size_t n = (size_t)size;
-    void *room;
-
-    DT_TRY(dti_cpu_scratch(device->cpu, n * (2 * sizeof(dti_box) + sizeof(int64_t)), &room));
-    out->sent = room;
-    out->received = out->sent + n;
-    out->counts = (int64_t *)(out->received + n);
-    return DT_OK;
-}
-
-static int64_t box_count(const dti_box *box)
-{
-    int64_t n = 1;
-
-    for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
-    return n;
-}
-
-/* The terms for all members back to back, in the order of members. */
-static void pack(const dti_box *boxes, const int64_t *counts, int size, const dt_tensor *x,
-                 char *to)
+/* The terms of all members, each laid out as the member's piece, in the order of members. */
+static void pack(const dti_move_step *step, const int *me, int size, const dt_tensor *x, char *to)
 {
     const size_t bytes = dt_dtype_size(x->local.dtype);
+    dti_overlap o;
 
     for (int r = 0; r < size; r++) {
-        dti_box flat = boxes[r];
-        int64_t stride = 1;
-        if (counts[r] == 0) continue;
-        flat.offset = 0;
-        for (int a = flat.n_axes - 1; a >= 0; a--) {
-            flat.stride[a] = stride;
-            stride *= flat.extent[a];
-        }
-        dti_box_copy(to, &flat, x->local.data, &boxes[r], bytes);
-        to += (size_t)counts[r] * bytes;
+        int member[DT_MAX_DIMS];
+        dti_move_member(step, me, r, member);
+        if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
+        dti_overlap_copy(&o, x->local.data, to, bytes);
+        to += (size_t)o.count * bytes;
     }
 }
 
-/* Do the terms lie back to back in the order of members already, as those of a cut of axis 0 do? */
-static bool lies_in_order(const dti_box *boxes, const int64_t *counts, int size)
+/* Does this box follow on the `at` elements before it, as those of a cut of axis 0 do? */
+static bool lies_next(const dti_overlap *o, int64_t at)
 {
-    int64_t at = 0;
+    dti_box box, other;
+    int64_t stride = 1;
 
-    for (int r = 0; r < size; r++) {
-        int64_t stride = 1;
-        if (counts[r] == 0) continue;
-        if (boxes[r].offset != at) return false;
-        for (int a = boxes[r].n_axes - 1; a >= 0; a--) {
-            if (boxes[r].extent[a] > 1 && boxes[r].stride[a] != stride) return false;
-            stride *= boxes[r].extent[a];
-        }
-        at += counts[r];
+    dti_overlap_box(o, 0, &box, &other);
+    if (o->n_boxes > 1 || box.offset != at) return false;
+    for (int a = box.n_axes - 1; a >= 0; a--) {
+        if (box.extent[a] > 1 && box.stride[a] != stride) return false;
+        stride *= box.extent[a];
     }
     return true;
+}
+
+/* Terms per member; false if they have to be packed to lie in the order of members. */
+static bool count_terms(const dti_move_step *step, const int *me, int size, const dt_tensor *x,
+                        int64_t *counts)
+{
+    bool in_order = true;
+    int64_t at = 0;
+    dti_overlap o;
+
+    for (int r = 0; r < size; r++) {
+        int member[DT_MAX_DIMS];
+        dti_move_member(step, me, r, member);
+        counts[r] = 0;
+        if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
+        counts[r] = o.count;
+        in_order = in_order && lies_next(&o, at);
+        at += o.count;
+    }
+    return in_order;
 }
 
 static dt_status reduce_scatter(const dti_move_step *step, const int *me, const dt_tensor *x,
@@ -143,47 +129,58 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     const size_t bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(x->local.dtype);
     dti_storage *packed = NULL;
     dti_comm_note note;
-    group_room room;
     dti_comm *comm;
     dt_status st;
+    void *counts;
 
     DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
-    DT_TRY(take_room(x->device, comm->size, &room));
-    for (int r = 0; r < comm->size; r++) {
-        int member[DT_MAX_DIMS];
-        dti_move_member(step, me, r, member);
-        room.counts[r] = 0;
-        if (dti_move_boxes(step, x->shape, member, me, &room.sent[r], &room.received[r]))
-            room.counts[r] = box_count(&room.sent[r]);
-    }
-    if (!lies_in_order(room.sent, room.counts, comm->size)) {
+    DT_TRY(dti_move_room(x->device, (size_t)comm->size * sizeof(int64_t), &counts));
+    if (!count_terms(step, me, comm->size, x, counts)) {
         DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
-        if (!x->device->dry) pack(room.sent, room.counts, comm->size, x, packed->data);
+        if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
     }
     st = dti_reduce_scatter(comm, packed != NULL ? packed->data : x->local.data, y->local.data,
-                            room.counts, NULL, x->local.dtype, step->reduce);
+                            counts, NULL, x->local.dtype, step->reduce);
     dti_storage_release(packed);
     return st;
+}
+
+/* The pairs of one step, seen from one rank. */
+typedef struct step_pairs {
+    const dti_move_step *step;
+    const int *me;
+    const int64_t *shape;
+} step_pairs;
+
+static bool sent_to(const void *arg, int r, dti_overlap *out)
+{
+    const step_pairs *p = arg;
+    int member[DT_MAX_DIMS];
+
+    dti_move_member(p->step, p->me, r, member);
+    return dti_move_overlap(p->step, p->shape, member, p->me, out);
+}
+
+static bool received_from(const void *arg, int r, dti_overlap *out)
+{
+    const step_pairs *p = arg;
+    int member[DT_MAX_DIMS];
+
+    dti_move_member(p->step, p->me, r, member);
+    return dti_move_overlap(p->step, p->shape, p->me, member, out);
 }
 
 static dt_status exchange(const dti_move_step *step, const int *me, const dt_tensor *x,
                           dt_tensor *y)
 {
     dti_comm_note note;
-    group_room room;
+    const step_pairs arg = { step, me, x->shape };
+    const dti_pairs pairs = { sent_to, received_from, &arg };
     dti_comm *comm;
-    dti_box unused;
 
     DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
-    DT_TRY(take_room(x->device, comm->size, &room));
-    for (int r = 0; r < comm->size; r++) {
-        int member[DT_MAX_DIMS];
-        dti_move_member(step, me, r, member);
-        (void)dti_move_boxes(step, x->shape, member, me, &room.sent[r], &unused);
-        (void)dti_move_boxes(step, x->shape, me, member, &unused, &room.received[r]);
-    }
     DT_TRY(
-        dti_exchange(comm, x->local.data, room.sent, y->local.data, room.received, x->local.dtype));
+        dti_exchange_pairs(x->device, comm, &pairs, x->local.data, y->local.data, x->local.dtype));
     return DT_OK;
 }
 

@@ -157,31 +157,41 @@ dt_runtime *dt_tape_runtime(const dt_tape *t)
     return t->rt;
 }
 
+/* x, or a tensor of the tape's that lies as `layout` says. */
+static dt_tensor *move_to(dt_tape *t, dt_tensor *x, const dt_layout *layout)
+{
+    dt_tensor *y;
+    dt_status st;
+
+    if (layout == x->layout) return x;
+    st = dti_redistribute(x, layout, t->comm, &y);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return dti_tape_push(t, y);
+}
+
 dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
 {
     const dt_layout *layout;
-    dt_tensor *y;
     dt_status st;
 
     if (t->status != DT_OK) return NULL;
     if (x == NULL || want == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move: x or want is NULL");
     st = dti_tensor_layout(x, want, &layout);
-    if (st == DT_OK && layout == x->layout) return x;
-    if (st == DT_OK) st = dti_redistribute(x, layout, t->comm, &y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    return dti_tape_push(t, y);
+    return move_to(t, x, layout);
 }
 
 dt_tensor *dt_move_dim(dt_tape *t, dt_tensor *x, int dim, dt_placement want)
 {
-    dt_placement place[DT_MAX_DIMS];
+    const dt_layout *layout;
+    dt_status st;
 
     if (t->status != DT_OK) return NULL;
     if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: x is NULL");
     if (dim < 0 || dim >= x->layout->n_dims)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: mesh dim %d of a mesh that has %d", dim,
                             x->layout->n_dims);
-    memcpy(place, x->layout->place, sizeof place);
-    place[dim] = want;
-    return dt_move(t, x, place);
+    st = dti_layout_with(x->layout, dim, &want, &layout);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return move_to(t, x, layout);
 }

@@ -21,11 +21,8 @@ void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_
     }
     if (layout->shard_dims == 0) return;
     for (int m = 0; m < layout->n_dims; m++) coord[m] = dt_mesh_coord(mesh, m);
-    for (int a = 0; a < n_axes; a++) {
-        int64_t end;
-        dti_layout_axis_range(layout, a, shape[a], coord, &local->offset[a], &end);
-        local->shape[a] = end - local->offset[a];
-    }
+    for (int a = 0; a < n_axes; a++)
+        dti_layout_axis_extent(layout, a, shape[a], coord, &local->offset[a], &local->shape[a]);
 }
 
 dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
@@ -65,6 +62,7 @@ dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
 
     *out = NULL;
     DT_TRY(check_shape(dtype, layout->n_axes, shape));
+    if (layout->table_axes != 0) DT_TRY(dti_layout_check_shape(layout, shape));
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dti_tensor_take(device, &x));
     x->mesh = dt_mesh_retain(mesh);

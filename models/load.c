@@ -11,6 +11,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
 #include "models/model.h"
+#include "placements/layout.h"
 
 typedef struct loader {
     dt_model *model;
@@ -35,6 +36,10 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     int64_t n = 1;
 
     DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
+    DT_CHECK(
+        dt_layer_param_layout(layer, param)->packed_axes == 0, DT_ERR_UNSUPPORTED,
+        "%s.%s: its style cuts it in blocks (packed), which are not read from a checkpoint yet",
+        info.layer, info.name);
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     DT_TRY(dti_tensor_create_exact(l->model->mesh, dt_layer_param_layout(layer, param),
                                    l->model->info.dtype, shape, &x));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Interned layouts: what the caller wrote is checked and brought into one normal form, and equal
- * normal forms share one object, so that later rooms compare layouts by pointer. */
+ * Interned layouts: equal normal forms (normal.c) share one object, so that later rooms compare
+ * layouts by pointer. */
 #include "placements/layout.h"
 
 #include <string.h>
@@ -10,119 +10,12 @@
 
 enum { FIRST_BUCKETS = 64 };
 
-struct dti_layouts {
+struct dt_layouts {
     size_t n_layouts;
     size_t n_buckets; /* a power of two */
     dt_layout **buckets;
+    dti_arena numbers; /* offsets and blocks of all layouts */
 };
-
-/* --- normal form ------------------------------------------------------------------------------ */
-
-static dt_status normal_shard(int dim, int ranks, int n_axes, dt_placement *place)
-{
-    const int axis = place->axis;
-    const int replicas = place->replicas == 0 ? 1 : place->replicas;
-    const int64_t unit = place->unit == 0 ? 1 : place->unit;
-
-    DT_CHECK(n_axes > 0, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d), but a tensor without axes cannot be cut", dim, axis);
-    DT_CHECK(axis >= -n_axes && axis < n_axes, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d), but the axis must lie in [%d, %d) for a tensor of %d axes",
-             dim, axis, -n_axes, n_axes, n_axes);
-    DT_CHECK(unit >= 1, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d) with unit %lld: 1 or more is needed", dim, axis,
-             (long long)unit);
-    DT_CHECK(replicas >= 1, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d) with %d replicas: 1 or more are needed", dim, axis,
-             replicas);
-    DT_CHECK(ranks % replicas == 0, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d) with %d replicas, which do not divide its %d ranks", dim,
-             axis, replicas, ranks);
-    *place = (dt_placement){ .kind = DT_PLACE_SHARD,
-                             .axis = axis < 0 ? axis + n_axes : axis,
-                             .replicas = replicas,
-                             .unit = unit };
-    return DT_OK;
-}
-
-/* One placement in normal form; sets the bit of dim m in the mask it belongs to. */
-static dt_status normal_place(dt_layout *l, int m, dt_placement *p)
-{
-    switch (p->kind) {
-    case DT_PLACE_REPLICATE:
-        *p = DT_REPLICATE;
-        return DT_OK;
-    case DT_PLACE_SHARD:
-        DT_TRY(normal_shard(m, l->dim_size[m], l->n_axes, p));
-        if (l->dim_size[m] > p->replicas) l->shard_dims |= 1u << m;
-        return DT_OK;
-    case DT_PLACE_PARTIAL:
-        DT_CHECK((unsigned)p->reduce < DT_N_REDUCES, DT_ERR_ARG,
-                 "mesh dim %d is Partial of unknown reduction %d", m, (int)p->reduce);
-        *p = DT_PARTIAL(p->reduce);
-        if (l->dim_size[m] > 1) l->partial_dims |= 1u << m;
-        return DT_OK;
-    }
-    DT_FAIL(DT_ERR_ARG, "mesh dim %d has a placement of unknown kind %d", m, (int)p->kind);
-}
-
-static bool is_sum(dt_reduce reduce)
-{
-    return reduce == DT_SUM || reduce == DT_AVG;
-}
-
-/* Reductions over several dims commute only if they are equal, or sum and avg. */
-static dt_status check_mixture(const dt_layout *l)
-{
-    int first = -1;
-
-    for (int m = 0; m < l->n_dims; m++) {
-        if (!(l->partial_dims >> m & 1u)) continue;
-        if (first < 0) {
-            first = m;
-            continue;
-        }
-        const dt_reduce a = l->place[first].reduce, b = l->place[m].reduce;
-        DT_CHECK(
-            a == b || (is_sum(a) && is_sum(b)), DT_ERR_LAYOUT,
-            "mesh dim %d is Partial(%s) and mesh dim %d is Partial(%s): only sum and avg can be "
-            "mixed in one tensor",
-            first, dti_reduce_name(a), m, dti_reduce_name(b));
-    }
-    return DT_OK;
-}
-
-/* Only the order among dims that cut the same axis means anything. In the canonical permutation a
- * dim that cuts nothing stands at its own index, and the dims that cut one axis share their indices
- * among them, so the default order is the identity and equal meanings are equal arrays. */
-static dt_status canonical_order(dt_layout *l, const int *order)
-{
-    int n[DT_MAX_AXES] = { 0 }, dims[DT_MAX_AXES][DT_MAX_DIMS];
-    int next[DT_MAX_AXES] = { 0 };
-    uint32_t seen = 0;
-
-    for (int i = 0; i < l->n_dims; i++) {
-        const int m = order != NULL ? order[i] : i;
-        DT_CHECK(m >= 0 && m < l->n_dims, DT_ERR_ARG,
-                 "order[%d] is %d, but the mesh has the dims 0 to %d", i, m, l->n_dims - 1);
-        DT_CHECK(!(seen >> m & 1u), DT_ERR_ARG, "order names mesh dim %d twice", m);
-        seen |= 1u << m;
-        if (l->shard_dims >> m & 1u) {
-            const int a = l->place[m].axis;
-            dims[a][n[a]++] = m;
-        }
-    }
-    l->default_order = true;
-    for (int m = 0; m < l->n_dims; m++) {
-        l->order[m] = m;
-        if (l->shard_dims >> m & 1u) {
-            const int a = l->place[m].axis;
-            l->order[m] = dims[a][next[a]++];
-        }
-        l->default_order = l->default_order && l->order[m] == m;
-    }
-    return DT_OK;
-}
 
 static uint64_t mix(uint64_t h, uint64_t value)
 {
@@ -130,29 +23,41 @@ static uint64_t mix(uint64_t h, uint64_t value)
     return h ^ h >> 29;
 }
 
-static uint64_t hash_of(const dt_layout *l)
+static uint64_t mix_numbers(uint64_t h, int n, const int64_t *numbers)
+{
+    h = mix(h, (uint64_t)n);
+    for (int i = 0; i < n; i++) h = mix(h, (uint64_t)numbers[i]);
+    return h;
+}
+
+uint64_t dti_layout_hash(const dt_layout *l)
 {
     uint64_t h = mix(mix(0, (uint64_t)l->n_dims), (uint64_t)l->n_axes);
 
     for (int m = 0; m < l->n_dims; m++) {
         const dt_placement *p = &l->place[m];
         h = mix(h, (uint64_t)l->dim_size[m] << 32 | (uint64_t)l->order[m]);
-        h = mix(h, (uint64_t)p->kind | (uint64_t)p->reduce << 8 | (uint64_t)p->axis << 16);
-        h = mix(h, (uint64_t)p->replicas);
+        h = mix(h, (uint64_t)p->kind | (uint64_t)p->reduce << 8 | (uint64_t)p->axis << 16 |
+                       (uint64_t)p->replicas << 32);
         h = mix(h, (uint64_t)p->unit);
+        if (p->n_offsets > 0) h = mix_numbers(h, p->n_offsets, p->offsets);
+        if (p->n_blocks > 0) h = mix_numbers(mix(h, 1), p->n_blocks, p->blocks);
     }
     return h;
 }
 
-/* Unused fields are zero and the masks follow from the rest. */
-static bool equal(const dt_layout *a, const dt_layout *b)
+/* Places, masks and default_order follow from the rest. */
+bool dti_layout_equal(const dt_layout *a, const dt_layout *b)
 {
     const size_t n = (size_t)a->n_dims;
 
-    return a->hash == b->hash && a->n_dims == b->n_dims && a->n_axes == b->n_axes &&
-           memcmp(a->dim_size, b->dim_size, n * sizeof a->dim_size[0]) == 0 &&
-           memcmp(a->order, b->order, n * sizeof a->order[0]) == 0 &&
-           memcmp(a->place, b->place, n * sizeof a->place[0]) == 0;
+    if (a->hash != b->hash || a->n_dims != b->n_dims || a->n_axes != b->n_axes ||
+        memcmp(a->dim_size, b->dim_size, n * sizeof a->dim_size[0]) != 0 ||
+        memcmp(a->order, b->order, n * sizeof a->order[0]) != 0)
+        return false;
+    for (int m = 0; m < a->n_dims; m++)
+        if (!dti_placement_equal(&a->place[m], &b->place[m])) return false;
+    return true;
 }
 
 /* --- the table -------------------------------------------------------------------------------- */
@@ -184,8 +89,23 @@ void dti_layouts_destroy(dti_layouts *table)
             table->buckets[b] = next;
         }
     }
+    dti_arena_free(&table->numbers);
     dti_free(table->buckets);
     dti_free(table);
+}
+
+dt_status dt_layouts_create(dt_layouts **out)
+{
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    DT_TRY(dti_layouts_create(out));
+    return DT_OK;
+}
+
+void dt_layouts_release(dt_layouts **layouts)
+{
+    if (layouts == NULL) return;
+    dti_layouts_destroy(*layouts);
+    *layouts = NULL;
 }
 
 /* Doubles the buckets; layouts stay where they are, so pointers to them stay good. */
@@ -209,62 +129,105 @@ static dt_status grow(dti_layouts *table)
     return DT_OK;
 }
 
-dt_status dti_layout_intern(dti_layouts *table, int n_dims, const int *dim_size, int n_axes,
-                            const dt_placement *place, const int *order, const dt_layout **out)
+/* Copies offsets or blocks into the table's memory. */
+static dt_status keep_numbers(dti_layouts *table, int n, const int64_t **numbers)
 {
-    dt_layout key = { .n_dims = n_dims, .n_axes = n_axes };
+    void *kept;
+
+    if (n == 0) return DT_OK;
+    DT_TRY(dti_arena_alloc(&table->numbers, (size_t)n * sizeof(int64_t), &kept));
+    memcpy(kept, *numbers, (size_t)n * sizeof(int64_t));
+    *numbers = kept;
+    return DT_OK;
+}
+
+static dt_status add(dti_layouts *table, const dt_layout *key, const dt_layout **out)
+{
+    dt_status st = DT_OK;
     dt_layout *l;
 
-    *out = NULL;
-    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG, "%d mesh dims: 1 to %d are possible",
-             n_dims, DT_MAX_DIMS);
-    DT_CHECK(n_axes >= 0 && n_axes <= DT_MAX_AXES, DT_ERR_ARG, "%d axes: 0 to %d are possible",
-             n_axes, DT_MAX_AXES);
-    for (int m = 0; m < n_dims; m++) {
-        DT_CHECK(dim_size[m] >= 1, DT_ERR_ARG, "mesh dim %d has %d ranks", m, dim_size[m]);
-        key.dim_size[m] = dim_size[m];
-        key.place[m] = place[m];
-        DT_TRY(normal_place(&key, m, &key.place[m]));
+    if (table->n_layouts >= table->n_buckets) DT_TRY(grow(table));
+    DT_TRY(dti_new(sizeof *l, &l));
+    *l = *key;
+    l->table = table;
+    for (int m = 0; m < l->n_dims; m++) {
+        dt_placement *p = &l->place[m];
+        DT_TRY_TO(fail, st, keep_numbers(table, p->n_offsets, &p->offsets));
+        DT_TRY_TO(fail, st, keep_numbers(table, p->n_blocks, &p->blocks));
     }
-    DT_TRY(check_mixture(&key));
-    DT_TRY(canonical_order(&key, order));
-    key.hash = hash_of(&key);
+    l->next = table->buckets[key->hash & (table->n_buckets - 1)];
+    table->buckets[key->hash & (table->n_buckets - 1)] = l;
+    table->n_layouts++;
+    *out = l;
+    return DT_OK;
 
-    for (l = table->buckets[key.hash & (table->n_buckets - 1)]; l != NULL; l = l->next) {
-        if (equal(l, &key)) {
+fail:
+    dti_free(l);
+    return st;
+}
+
+dt_status dti_layout_intern_key(dti_layouts *table, dt_layout *key, const dt_layout **out)
+{
+    *out = NULL;
+    key->hash = dti_layout_hash(key);
+    for (const dt_layout *l = table->buckets[key->hash & (table->n_buckets - 1)]; l != NULL;
+         l = l->next) {
+        if (dti_layout_equal(l, key)) {
             *out = l;
             return DT_OK;
         }
     }
-    if (table->n_layouts >= table->n_buckets) DT_TRY(grow(table));
-    DT_TRY(dti_new(sizeof *l, &l));
-    *l = key;
-    l->next = table->buckets[key.hash & (table->n_buckets - 1)];
-    table->buckets[key.hash & (table->n_buckets - 1)] = l;
-    table->n_layouts++;
-    *out = l;
+    DT_TRY(add(table, key, out));
     return DT_OK;
 }
 
-/* --- queries ---------------------------------------------------------------------------------- */
-
-int dt_layout_n_dims(const dt_layout *layout)
+dt_status dti_layout_intern(dti_layouts *table, int n_dims, const int *dim_size, int n_axes,
+                            const dt_placement *place, const int *order, const dt_layout **out)
 {
-    return layout != NULL ? layout->n_dims : -1;
+    dt_layout key = { .n_dims = n_dims, .n_axes = n_axes };
+
+    *out = NULL;
+    for (int m = 0; m < n_dims && m < DT_MAX_DIMS; m++) {
+        key.dim_size[m] = dim_size[m];
+        key.place[m] = place[m];
+    }
+    DT_TRY(dti_layout_normalise(&key, order));
+    DT_TRY(dti_layout_intern_key(table, &key, out));
+    return DT_OK;
 }
 
-int dt_layout_n_axes(const dt_layout *layout)
+dt_status dti_layout_with(const dt_layout *base, int dim, const dt_placement *want,
+                          const dt_layout **out)
 {
-    return layout != NULL ? layout->n_axes : -1;
+    const dt_placement *have = &base->place[dim];
+    dt_layout key;
+
+    *out = base;
+    if (want->kind == have->kind && want->order == 0 && want->axis == have->axis &&
+        want->reduce == have->reduce && dti_placement_same_cut(want, have))
+        return DT_OK; /* which keeps its place among the cuts */
+    *out = NULL;
+    DT_TRY(dti_layout_replace(base, dim, want, &key));
+    DT_TRY(dti_layout_intern_key(base->table, &key, out));
+    return DT_OK;
 }
 
-dt_placement dt_layout_placement(const dt_layout *layout, int dim)
+dt_placement dt_shard_offsets(int axis, int n_offsets, const int64_t *offsets)
 {
-    if (layout == NULL || dim < 0 || dim >= layout->n_dims) return DT_REPLICATE;
-    return layout->place[dim];
+    return (dt_placement){ .kind = DT_PLACE_SHARD,
+                           .axis = axis,
+                           .replicas = 1,
+                           .unit = 1,
+                           .n_offsets = n_offsets,
+                           .offsets = offsets };
 }
 
-bool dt_layout_is_replicated(const dt_layout *layout)
+dt_placement dt_shard_packed(int axis, int n_blocks, const int64_t *blocks)
 {
-    return layout != NULL && layout->shard_dims == 0 && layout->partial_dims == 0;
+    return (dt_placement){ .kind = DT_PLACE_SHARD,
+                           .axis = axis,
+                           .replicas = 1,
+                           .unit = 1,
+                           .n_blocks = n_blocks,
+                           .blocks = blocks };
 }

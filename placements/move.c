@@ -94,16 +94,12 @@ static void emit_slice(planner *p, const dt_layout *to)
 /* The layout `base` with mesh dim m as in p->to, applied as the last cut of its axis. */
 static dt_status with_target(planner *p, const dt_layout *base, int m, const dt_layout **out)
 {
-    dt_placement place[DT_MAX_DIMS];
-    int order[DT_MAX_DIMS], n = 0;
+    dt_placement want = p->to->place[m];
+    dt_layout next;
 
-    memcpy(place, base->place, sizeof place);
-    place[m] = p->to->place[m];
-    for (int i = 0; i < base->n_dims; i++)
-        if (base->order[i] != m) order[n++] = base->order[i];
-    order[n] = m;
-    return dti_layout_intern(p->table, base->n_dims, base->dim_size, base->n_axes, place, order,
-                             out);
+    want.order = DT_MAX_DIMS; /* more than there are cuts: last */
+    DT_TRY(dti_layout_replace(base, m, &want, &next));
+    return dti_layout_intern_key(p->table, &next, out);
 }
 
 /* True if appending mesh dim m's target cut to p->next leaves a start of the target's cuts: the

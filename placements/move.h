@@ -15,8 +15,7 @@
 #ifndef DTI_MOVE_H
 #define DTI_MOVE_H
 
-#include "mesh/comm/comm.h"
-#include "placements/layout.h"
+#include "placements/overlap.h"
 
 typedef enum dti_move_kind {
     DTI_MOVE_LOCAL_SLICE,
@@ -63,8 +62,8 @@ int dti_move_group_size(const dti_move_step *step);
 void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord);
 
 /* What the rank at `peer` sends to the rank at `me` in this step, for a tensor of global `shape`:
- * the place in the sender's piece of step->from and in the receiver's piece of step->to, both
- * contiguous row-major, in elements, equal extents. Returns false, and empty boxes, for nothing.
+ * parts of the sender's piece of step->from and of the receiver's piece of step->to. Returns false,
+ * and no boxes, for nothing.
  *
  *   exchange, local_slice  every element of my target piece comes from exactly one peer, myself
  *                          wherever I hold it; where `replicas` ranks hold the same part, from
@@ -72,8 +71,8 @@ void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord
  *   reduce_scatter         every member sends me its term of my whole target piece
  *   all_reduce             every member sends me its whole piece
  */
-bool dti_move_boxes(const dti_move_step *step, const int64_t *shape, const int *me, const int *peer,
-                    dti_box *sent, dti_box *received);
+bool dti_move_overlap(const dti_move_step *step, const int64_t *shape, const int *me,
+                      const int *peer, dti_overlap *out);
 
 /* Bytes that the rank at `me` receives in this step. Executors count by this function, so that
  * prediction and counter agree; p is the size of the group.
@@ -84,6 +83,11 @@ bool dti_move_boxes(const dti_move_step *step, const int64_t *shape, const int *
  *   local_slice     0 */
 int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                        const int *me);
+
+/* Bytes that it sends, by the same formulas: in an exchange its boxes for others, in a
+ * reduce-scatter its terms of their pieces. Walks over the group. */
+int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
+                            const int *me);
 
 /* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
 const char *dti_move_name(const dti_move_step *step);

@@ -64,6 +64,13 @@ static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *wan
     return DT_OK;
 }
 
+static bool unchanged(const dt_placement *place, const dt_layout *own)
+{
+    for (int m = 0; m < own->n_dims; m++)
+        if (!dti_placement_equal(&place[m], &own->place[m])) return false;
+    return true;
+}
+
 static dt_status intern(const dti_op_call *call, dti_decision *d)
 {
     const dt_layout *grid = call->in[0]->layout;
@@ -75,8 +82,7 @@ static dt_status intern(const dti_op_call *call, dti_decision *d)
     for (int i = 0; i < call->n; i++) {
         const dt_layout *own = call->in[i]->layout;
         want[i] = own;
-        if (memcmp(call->in_place[i], own->place, (size_t)grid->n_dims * sizeof(dt_placement)) == 0)
-            continue;
+        if (unchanged(call->in_place[i], own)) continue;
         DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->in[i]->n_axes,
                                  call->in_place[i], order, &want[i]));
         d->in_want[i] = want[i] == own ? NULL : want[i];
@@ -93,6 +99,21 @@ static dt_status intern(const dti_op_call *call, dti_decision *d)
     return DT_OK;
 }
 
+/* A packed piece's rows are not those from offset[] on, which is what most kernels assume. */
+static dt_status refuse_packed(dti_op_call *call)
+{
+    if (call->op->flags & DT_OP_ANY_ROWS) return DT_OK;
+    for (int i = 0; i < call->n; i++)
+        for (int m = 0; m < call->in[i]->layout->n_dims; m++) {
+            const dt_placement *p = &call->in_place[i][m];
+            if (p->kind == DT_PLACE_SHARD && p->n_blocks > 0 &&
+                call->in[i]->layout->dim_size[m] > 1)
+                DT_TRY(dti_op_clash(call, m, "operand %d is packed in %d blocks along axis %d", i,
+                                    p->n_blocks, p->axis));
+        }
+    return DT_OK;
+}
+
 static dt_status run_rules(dti_op_call *call)
 {
     for (int i = 0; i < call->n; i++)
@@ -104,6 +125,7 @@ static dt_status run_rules(dti_op_call *call)
                  "no extent: the row needs a shape rule of its own",
                  call->op->name, call->op->axes, a);
     DT_TRY(call->op->shard != NULL ? call->op->shard(call) : dti_shard_letters(call));
+    DT_TRY(refuse_packed(call));
     return DT_OK;
 }
 

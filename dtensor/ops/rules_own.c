@@ -61,6 +61,10 @@ dt_status dti_unheads_shard(dti_op_call *call)
         if (x->dim_size[m] > 1 && call->in_place[0][m].kind == DT_PLACE_SHARD &&
             call->in_place[0][m].axis == 2) {
             call->out_place[m] = call->in_place[0][m];
+            if (call->out_place[m].n_offsets > 0) {
+                DT_TRY(dti_op_clash(call, m, "axis 2 is cut at offsets, which count heads"));
+                continue;
+            }
             call->out_place[m].unit *= ((const dti_heads_attr *)call->attr)->head_dim;
         }
     return DT_OK;
@@ -160,8 +164,7 @@ static dt_status attention_dim(dti_op_call *call, int m)
     }
     if (batch_cuts > 0) return dti_shard_letters_dim(call, m); /* all cut alike, or a clash */
     if (in[K][m].kind != in[V][m].kind ||
-        (in[K][m].kind == DT_PLACE_SHARD &&
-         (in[K][m].unit != in[V][m].unit || in[K][m].replicas != in[V][m].replicas)))
+        (in[K][m].kind == DT_PLACE_SHARD && !dti_placement_same_cut(&in[K][m], &in[V][m])))
         return dti_op_clash(call, m, "keys are %s and values are %s",
                             dti_placement_words(&in[K][m], q), dti_placement_words(&in[V][m], k));
     call->out_place[m] = in[Q][m];

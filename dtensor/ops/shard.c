@@ -78,7 +78,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
         dt_placement *p = &call->in_place[i][m];
         axis = dti_axis_of(&l->in[i], call->in[i]->n_axes, letter);
         if (p->kind == DT_PLACE_SHARD) {
-            if (p->axis != axis || p->unit != cut.unit || p->replicas != cut.replicas)
+            if (p->axis != axis || !dti_placement_same_cut(p, &cut))
                 return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere",
                                     first, dti_placement_words(&cut, one), i,
                                     dti_placement_words(p, two));

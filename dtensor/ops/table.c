@@ -11,7 +11,8 @@
  * attributes begin with.
  *
  * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
- * any other row asks for them to be reduced first. VIEW rows share their operand's storage. */
+ * any other row asks for them to be reduced first. VIEW rows share their operand's storage. ANY
+ * rows take packed operands, whose local rows do not follow each other in the whole. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/rules.h"
@@ -27,40 +28,41 @@
 #define EXACT        DT_OP_EXACT_PARTIAL
 #define MAXIMUM      DT_OP_REDUCE_MAX
 #define IN_PLACE     DT_OP_INPLACE_LAST
+#define ANY          DT_OP_ANY_ROWS
 #define ROW(row, axes, types, infer, shard, cpu, flags, bytes) \
     const dt_op dti_op_##row = { #row, axes, types, infer, shard, dti_##cpu##_cpu, flags, bytes };
 
 /* clang-format off */
-/*  name         axes                          types     shape rule         sharding rule     CPU kernel  flags     attr */
+/*  name         axes                          types     shape rule         sharding rule     CPU kernel  flags           attr */
 /* elementwise */
-ROW(add,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             add,        LINEAR,   0)
-ROW(mul,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             mul,        BILINEAR, 0)
-ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES,             silu,       0,        0)
-ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   0,        0)
-ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   0,        0)
-ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       0,        ATTR(dtype))
+ROW(add,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             add,        ANY | LINEAR,   0)
+ROW(mul,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             mul,        ANY | BILINEAR, 0)
+ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES,             silu,       ANY,            0)
+ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   ANY,            0)
+ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   ANY,            0)
+ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       ANY,            ATTR(dtype))
 /* products */
-ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     BILINEAR, ATTR(dtype))
-ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     0,        ATTR(dtype))
-ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   LINEAR,   ATTR(dtype))
+ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     ANY | BILINEAR, ATTR(dtype))
+ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     ANY,            ATTR(dtype))
+ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   ANY | LINEAR,   ATTR(dtype))
 /* norms */
-ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,        ATTR(norm))
-ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,        ATTR(norm))
+ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,              ATTR(norm))
+ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,              ATTR(norm))
 /* embeddings and positions */
-ROW(embedding,   "..., vd -> ...d",            "iF>F",   AXES,              AXES,             embedding,  EXACT,    0)
-ROW(rope_table,  "bt, [r] -> bt[q]",           "if>a",   INFER(rope_table), AXES,             rope_table, 0,        ATTR(rope_table))
-ROW(rope,        "bth[e], bt[r] -> bth[e]",    "FF>F",   INFER(rope),       AXES,             rope,       0,        0)
+ROW(embedding,   "..., vd -> ...d",            "iF>F",   AXES,              AXES,             embedding,  EXACT,          0)
+ROW(rope_table,  "bt, [r] -> bt[q]",           "if>a",   INFER(rope_table), AXES,             rope_table, 0,              ATTR(rope_table))
+ROW(rope,        "bth[e], bt[r] -> bth[e]",    "FF>F",   INFER(rope),       AXES,             rope,       0,              0)
 /* attention */
-ROW(heads,       "bth -> bth[e]",              "F>F",    INFER(heads),      SHARD(heads),     none,       VIEW,     ATTR(heads))
-ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,     ATTR(heads))
+ROW(heads,       "bth -> bth[e]",              "F>F",    INFER(heads),      SHARD(heads),     none,       VIEW,           ATTR(heads))
+ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,           ATTR(heads))
 ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
-                                               "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE, 0)
+                                               "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE,       0)
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
-                                               "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,        ATTR(attention))
+                                               "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,              ATTR(attention))
 /* rows and choices */
-ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR,   ATTR(slice))
-ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,  0)
-ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,        0)
+ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR,         ATTR(slice))
+ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,        0)
+ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,              0)
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {

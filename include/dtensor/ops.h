@@ -41,7 +41,8 @@ enum {
     DT_OP_VIEW = 4,           /* the output shares operand 0's storage, no kernel runs */
     DT_OP_INPLACE_LAST = 8,   /* the output is the last operand, written in place */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
-    DT_OP_REDUCE_MAX = 32     /* a letter that vanishes leaves Partial(max), not Partial(sum) */
+    DT_OP_REDUCE_MAX = 32,    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
+    DT_OP_ANY_ROWS = 64       /* the kernel reads no offset[]: operands may be packed */
 };
 
 struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */

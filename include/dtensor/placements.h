@@ -23,29 +23,67 @@ typedef enum dt_place_kind {
 
 /* One placement: what one mesh dim of p ranks does to a tensor. A value; all zeros is Replicate.
  *
- * Shard follows torch.chunk in units: with n = extent / unit (rounded up) and parts = p / replicas,
- * part k owns units [k c, (k+1) c) with c = ceil(n / parts), and the rank at coordinate r holds
- * part r / replicas. unit and replicas are 1 (or 0, the same) unless a model's heads ask for more:
- * a cut never splits a unit, and `replicas` neighbours hold the same part (replicas must divide p).
- */
+ * Shard cuts what it is given into parts = p / replicas parts, and the rank at coordinate r of the
+ * mesh dim holds part r / replicas:
+ *
+ *   chunks   (default) torch.chunk in units: with n = rows / unit (rounded up), part k owns units
+ *            [k c, (k+1) c) with c = ceil(n / parts). A cut never splits a unit.
+ *   offsets  part k owns rows [offsets[k], offsets[k+1]): any split, parts without rows too.
+ *            parts + 1 numbers, ascending, the first 0, the last the number of rows.
+ *   blocks   the rows are blocks one after the other (gate | up, q | k | v), and each block is cut
+ *            into chunks on its own: a rank holds its part of every block, one after the other.
+ *
+ * Several mesh dims may cut one axis: the first cuts the rows, the next what that leaves. Outer
+ * mesh dims cut first, unless the placements of all these dims name their places (`order`).
+ *
+ * offsets and blocks are read while a call lasts; placements handed out by a layout point into the
+ * layout. */
 typedef struct dt_placement {
     dt_place_kind kind;
     int axis;         /* Shard: tensor axis; negative counts from the end */
     dt_reduce reduce; /* Partial: how the terms combine */
-    int replicas;     /* Shard: ranks that hold the same part */
-    int64_t unit;     /* Shard: rows that stay together */
+    int replicas;     /* Shard: neighbours that hold the same part; 0 is 1; must divide p */
+    int64_t unit;     /* Shard: rows that stay together; 0 is 1 */
+    int order;        /* Shard: 1 + its place among the cuts of its axis; 0: outer dims first */
+    int n_offsets;
+    int n_blocks;
+    const int64_t *offsets; /* [n_offsets] or NULL */
+    const int64_t *blocks;  /* [n_blocks] rows of each block, or NULL */
 } dt_placement;
 
-/* kind, axis, reduce, replicas, unit; by position, so that C++ before C++20 takes them as well. */
+/* kind, axis, reduce, replicas, unit, order; by position, so that C++ before C++20 takes them as
+ * well. */
 #ifdef __cplusplus
-#define DT_PLACEMENT(k, a, op, r, u) (dt_placement{ (k), (a), (op), (r), (u) })
+#define DT_PLACEMENT(k, a, op, r, u, o) \
+    (dt_placement{ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL })
 #else
-#define DT_PLACEMENT(k, a, op, r, u) ((dt_placement){ (k), (a), (op), (r), (u) })
+#define DT_PLACEMENT(k, a, op, r, u, o) \
+    ((dt_placement){ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL })
 #endif
-#define DT_REPLICATE         DT_PLACEMENT(DT_PLACE_REPLICATE, 0, DT_SUM, 0, 0)
+#define DT_REPLICATE         DT_PLACEMENT(DT_PLACE_REPLICATE, 0, DT_SUM, 0, 0, 0)
 #define DT_SHARD(a)          DT_SHARD_UNITS(a, 1)
-#define DT_SHARD_UNITS(a, u) DT_PLACEMENT(DT_PLACE_SHARD, (a), DT_SUM, 1, (u))
-#define DT_PARTIAL(op)       DT_PLACEMENT(DT_PLACE_PARTIAL, 0, (op), 0, 0)
+#define DT_SHARD_UNITS(a, u) DT_PLACEMENT(DT_PLACE_SHARD, (a), DT_SUM, 1, (u), 0)
+#define DT_PARTIAL(op)       DT_PLACEMENT(DT_PLACE_PARTIAL, 0, (op), 0, 0, 0)
+
+/* DT_SHARD_NTH(0, 1): the second cut of axis 0, "S(0)[1]". */
+#define DT_SHARD_NTH(a, place_) DT_PLACEMENT(DT_PLACE_SHARD, (a), DT_SUM, 1, 1, (place_) + 1)
+
+/* DT_SHARD_OFFSETS(0, 0, 3, 3, 10): rows 0-2, none, 3-9. DT_SHARD_PACKED(0, 64, 16, 16): q | k | v
+ * of 64, 16 and 16 rows, each cut on its own. The numbers live as long as the block in which this
+ * is written; the functions below take arrays (and serve C++, which has no such literals). */
+#ifndef __cplusplus
+#define DT_SHARD_OFFSETS(a, ...)                                                       \
+    dt_shard_offsets((a), (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
+                     (const int64_t[]){ __VA_ARGS__ })
+#define DT_SHARD_PACKED(a, ...)                                                       \
+    dt_shard_packed((a), (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
+                    (const int64_t[]){ __VA_ARGS__ })
+#endif
+
+/** Shard at given boundaries, and Shard of n blocks, from arrays that the caller keeps until the
+ * placement was used. Checked where a layout is made of them. Not collective. Errors: none. */
+DT_API dt_placement dt_shard_offsets(int axis, int n_offsets, const int64_t *offsets);
+DT_API dt_placement dt_shard_packed(int axis, int n_blocks, const int64_t *blocks);
 
 /* Placements on every dim of a mesh, interned: equal layouts of one runtime are the same pointer,
  * so comparing is one compare. Knows the sizes of the mesh dims and the number of tensor axes, not
@@ -56,16 +94,47 @@ typedef struct dt_layout dt_layout;
  * The layout of tensors with n_axes axes on `mesh`, one placement per mesh dim.
  *
  *   order  NULL, or a permutation of the mesh dims: cuts of one tensor axis by several mesh dims
- *          are applied in this order. Default: outer mesh dims first.
+ *          are applied in this order, whatever `order` the placements name
  *
  * Collective  no.
- * Ownership   *out belongs to the mesh's runtime.
+ * Ownership   *out belongs to the mesh's runtime; offsets and blocks are copied.
  * Errors      DT_ERR_ARG     NULL, n_axes outside 0..8, order no permutation
  *             DT_ERR_LAYOUT  axis outside [-n, n), unit or replicas below 1, replicas that do not
- *                            divide the mesh dim, different reductions that cannot be mixed
+ *                            divide the mesh dim, offsets that do not ascend from 0 or are not
+ *                            parts + 1, negative blocks or more than 32 on an axis, places in the
+ *                            order of cuts that are given twice or for some cuts only, different
+ *                            reductions that cannot be mixed
  */
 DT_API DT_MUST_USE dt_status dt_layout_get(dt_mesh *mesh, int n_axes, const dt_placement *place,
                                            const int *order, const dt_layout **out);
+
+/**
+ * As dt_layout_get(), from what dt_layout_print() writes:
+ *
+ *   layout     one placement per mesh dim, nothing between them
+ *   placement  R | P(sum) | S(axis) | S(axis,unit=4,replicas=2) | S(axis,offsets=0:3:3:10) |
+ *              S(axis,blocks=64:16:16); each S(...) may be followed by [place], its place among the
+ *              cuts of its axis, which is printed where several mesh dims cut one axis
+ *   words      "replicate", "shard(0)", "partial(sum)" in any case are read too; P alone is P(sum)
+ *
+ * Not collective. Ownership as dt_layout_get().
+ * Errors      those of dt_layout_get(); DT_ERR_ARG for text that is no layout, with the place
+ */
+DT_API DT_MUST_USE dt_status dt_layout_parse(dt_mesh *mesh, int n_axes, const char *text,
+                                             const dt_layout **out);
+
+/* Layouts of a grid of mesh dims without ranks, for planning: "dp=16,tp=64" may be any size. */
+typedef struct dt_layouts dt_layouts;
+
+/** An empty set of layouts. Not collective. *out is released with dt_layouts_release(), which frees
+ * its layouts. Errors: DT_ERR_ARG, DT_ERR_MEMORY. */
+DT_API DT_MUST_USE dt_status dt_layouts_create(dt_layouts **out);
+DT_API void dt_layouts_release(dt_layouts **layouts); /* accepts NULL; sets *layouts to NULL */
+
+/** As dt_layout_parse() for the mesh "dp=16,tp=64" that need not exist; *out belongs to `layouts`.
+ * Not collective. Errors: those of dt_mesh_parse() and dt_layout_parse(). */
+DT_API DT_MUST_USE dt_status dt_layouts_parse(dt_layouts *layouts, const char *mesh, int n_axes,
+                                              const char *text, const dt_layout **out);
 
 /* Queries. Not collective. Errors: none; an index out of range or NULL gives -1, Replicate or
  * false. A placement's axis is not negative; "replicated" looks at dims of more than one rank. */
@@ -74,18 +143,58 @@ DT_API int dt_layout_n_axes(const dt_layout *layout);
 DT_API dt_placement dt_layout_placement(const dt_layout *layout, int dim);
 DT_API bool dt_layout_is_replicated(const dt_layout *layout);
 
+/* Rows [begin, end) of a global axis. */
+typedef struct dt_rows {
+    int64_t begin;
+    int64_t end;
+} dt_rows;
+enum { DT_MAX_RUNS = 32 };
+
 /**
  * The piece [begin[a], end[a]) of every axis that the rank at mesh coordinates `coord` holds, of a
  * tensor with global shape `shape`. Empty pieces have begin == end.
  *
- * Not collective. Errors: DT_ERR_ARG for NULL or a coordinate outside the mesh.
+ * Not collective.
+ * Errors      DT_ERR_ARG     NULL, a negative extent or a coordinate outside the mesh
+ *             DT_ERR_SHAPE   offsets or blocks of the layout do not end where the axis does
+ *             DT_ERR_LAYOUT  the piece has several runs, being packed: see dt_layout_runs()
  */
 DT_API DT_MUST_USE dt_status dt_layout_range(const dt_layout *layout, const int64_t *shape,
                                              const int *coord, int64_t *begin, int64_t *end);
 
 /**
- * Writes the placements in PyTorch's trace grammar ("S(0)RP(sum)", "S(0)[1]S(0)[0]" where the order
- * of cuts is not the default) and returns the length needed, like snprintf.
+ * The rows of one axis that the rank at `coord` holds, ascending, one run after the other in its
+ * piece: one run or none, unless the layout is packed.
+ *
+ *   runs  room for DT_MAX_RUNS
+ *
+ * Not collective. Errors: as dt_layout_range(); DT_ERR_ARG for an axis that does not exist.
+ */
+DT_API DT_MUST_USE dt_status dt_layout_runs(const dt_layout *layout, const int64_t *shape, int axis,
+                                            const int *coord, dt_rows *runs, int *n_runs);
+
+/** Extents of the piece at `coord`. Not collective. Errors: as dt_layout_range(), but packed pieces
+ * have extents too. */
+DT_API DT_MUST_USE dt_status dt_layout_local_shape(const dt_layout *layout, const int64_t *shape,
+                                                   const int *coord, int64_t *local);
+
+/** Bytes of the piece at `coord`. Not collective. Errors: as dt_layout_local_shape(); DT_ERR_ARG
+ * for an unknown dtype, DT_ERR_SHAPE for more than 2^63 bytes. */
+DT_API DT_MUST_USE dt_status dt_layout_bytes(const dt_layout *layout, const int64_t *shape,
+                                             const int *coord, dt_dtype dtype, int64_t *bytes);
+
+/**
+ * Which ranks hold the element at global `index`: *n_owners of them, the first one (row-major) at
+ * `coord`. With Partial every owner holds a term.
+ *
+ * Not collective. Errors: as dt_layout_range(); DT_ERR_ARG for an index outside the tensor.
+ */
+DT_API DT_MUST_USE dt_status dt_layout_owner(const dt_layout *layout, const int64_t *shape,
+                                             const int64_t *index, int *coord, int *n_owners);
+
+/**
+ * Writes the placements in PyTorch's trace grammar ("S(0)RP(sum)", "S(0)[1]S(0)[0]" where several
+ * mesh dims cut one axis) and returns the length needed, like snprintf. dt_layout_parse() reads it.
  *
  * Not collective. Errors: none.
  */

@@ -20,7 +20,8 @@ typedef struct dt_tensor dt_tensor;
 typedef struct dt_tape dt_tape;
 
 /* This rank's piece of a tensor: contiguous, row-major, in host memory. offset[a] is where the
- * piece starts on global axis a. Outsiders of the mesh see a piece of extent 0. In a dry runtime
+ * piece starts on global axis a; the rows of a packed piece do not follow each other from there,
+ * see dt_layout_runs(). Outsiders of the mesh see a piece of extent 0. In a dry runtime
  * (dt_runtime_create_dry()) data is NULL. */
 typedef struct dt_local {
     void *data;
@@ -39,7 +40,8 @@ typedef struct dt_local {
  * Collective  no communication.
  * Ownership   *out is a new reference, released with dt_tensor_release().
  * Errors      DT_ERR_ARG     NULL, n_axes outside 0..8, unknown dtype
- *             DT_ERR_SHAPE   a negative extent, or more bytes than fit into 63 bits
+ *             DT_ERR_SHAPE   a negative extent, more bytes than fit into 63 bits, or offsets or
+ *                            blocks that do not end where the axis does
  *             DT_ERR_LAYOUT  as dt_layout_get(); Partial
  *             DT_ERR_MEMORY
  */
@@ -49,7 +51,7 @@ DT_API DT_MUST_USE dt_status dt_zeros(dt_mesh *mesh, const dt_placement *place, 
 /**
  * Wraps this rank's piece: its bytes are copied.
  *
- *   data   local shape as dt_layout_range() says for `shape`, row-major; may be NULL if it is empty
+ *   data   local shape as dt_layout_local_shape() says, row-major; may be NULL if it is empty
  *   shape  global
  *   place  any placements; with Partial every rank gives its term, of the whole shape
  *
@@ -105,7 +107,8 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  *             is x with one more reference.
  * Threads     reads x only.
  * Errors      DT_ERR_ARG     x, want or y is NULL
- *             DT_ERR_LAYOUT  Shard(a) with a outside [-n, n), or Partial wanted of a whole value
+ *             DT_ERR_LAYOUT  as dt_layout_get(), or Partial wanted of a whole value
+ *             DT_ERR_SHAPE   offsets or blocks of `want` do not end where the axis does
  *             DT_ERR_MEMORY  this rank cannot hold its shard of y
  *             DT_ERR_COMM    another rank failed, left or timed out
  *             On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or DT_ERR_COMM the mesh
@@ -200,7 +203,9 @@ DT_API dt_tensor *dt_scope_end(dt_tape *tape, dt_tensor *keep);
  */
 DT_API dt_tensor *dt_move(dt_tape *tape, dt_tensor *x, const dt_placement *want);
 
-/** dt_move() that changes one mesh dim and leaves the others. */
+/** dt_move() that changes one mesh dim and leaves the others, with the order of their cuts. A cut
+ * that names its place (DT_SHARD_NTH) goes there; one that does not stays where the dim's cut was
+ * if that is equal, and otherwise goes before the cuts of inner mesh dims. */
 DT_API dt_tensor *dt_move_dim(dt_tape *tape, dt_tensor *x, int dim, dt_placement want);
 
 /** Hands a tensor to the tape: it releases one reference when the current scope ends. Returns x,

@@ -34,12 +34,11 @@ static inline void grid_coord(const grid *g, int r, int *coord)
 static inline const dt_layout *layout(dti_layouts *table, const grid *g, int n_axes,
                                       const char *text)
 {
-    dt_placement place[DT_MAX_DIMS];
-    int order[DT_MAX_DIMS];
+    dti_parsed parsed;
     const dt_layout *l;
 
-    DT_ASSERT_OK(dti_layout_parse(text, g->n_dims, place, order));
-    DT_ASSERT_OK(dti_layout_intern(table, g->n_dims, g->size, n_axes, place, order, &l));
+    DT_ASSERT_OK(dti_placements_parse(text, g->n_dims, &parsed));
+    DT_ASSERT_OK(dti_layout_intern(table, g->n_dims, g->size, n_axes, parsed.place, NULL, &l));
     return l;
 }
 

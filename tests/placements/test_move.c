@@ -82,37 +82,37 @@ DT_TEST(move, plans_on_two_dims)
         { "S(0)S(2)", "S(1)S(0)", "all_to_all", NULL },
         { "S(1)S(1)", "S(1)S(2)", "all_to_all", NULL },
         { "S(0)S(0)", "S(0)R", "all_gather", NULL },
-        { "S(0)S(0)", "RR", "all_gather", "S(0)S(0)->RR" },
+        { "S(0)S(0)", "RR", "all_gather", "S(0)[0]S(0)[1]->RR" },
         { "S(0)[1]S(0)[0]", "RS(0)", "all_gather", NULL },
         { "S(0)S(0)", "RS(0)", "all_to_all", NULL },
         { "S(0)S(0)", "S(0)[1]S(0)[0]", "all_to_all", NULL },
         { "S(0)S(1)", "RR", "all_gather", NULL },
         { "S(0)R", "RS(1)", "all_gather", NULL }, /* of narrower pieces */
         { "S(0)R", "RS(0)", "all_to_all", NULL },
-        { "RR", "S(0)S(0)", "", "RR->S(0)S(0)" },
+        { "RR", "S(0)S(0)", "", "RR->S(0)[0]S(0)[1]" },
         { "S(0)R", "S(0)S(0)", "", NULL },
         { "RS(0)", "S(0)[1]S(0)[0]", "", NULL },
         { "RS(0)", "S(0)S(0)", "all_to_all", NULL },
         { "P(sum)P(sum)", "RR", "all_reduce", "P(sum)P(sum)->RR" },
         { "P(sum)P(avg)", "RR", "all_reduce", "P(sum)P(avg)->RR" },
         { "P(sum)P(sum)", "S(0)S(0)", "reduce_scatter reduce_scatter",
-          "P(sum)P(sum)->S(0)P(sum)->S(0)S(0)" },
+          "P(sum)P(sum)->S(0)P(sum)->S(0)[0]S(0)[1]" },
         { "P(sum)P(sum)", "S(0)[1]S(0)[0]", "reduce_scatter reduce_scatter",
           "P(sum)P(sum)->P(sum)S(0)->S(0)[1]S(0)[0]" },
         { "P(sum)P(sum)", "S(0)S(1)", "reduce_scatter reduce_scatter", NULL },
         { "P(sum)P(sum)", "RS(0)", "reduce_scatter all_reduce", "P(sum)P(sum)->P(sum)S(0)->RS(0)" },
         { "P(sum)P(sum)", "RP(sum)", "all_reduce", "P(sum)P(sum)->RP(sum)" },
-        { "S(0)P(sum)", "S(0)S(0)", "reduce_scatter", "S(0)P(sum)->S(0)S(0)" },
+        { "S(0)P(sum)", "S(0)S(0)", "reduce_scatter", "S(0)P(sum)->S(0)[0]S(0)[1]" },
         { "P(sum)S(0)", "S(0)[1]S(0)[0]", "reduce_scatter", "P(sum)S(0)->S(0)[1]S(0)[0]" },
         /* the append would stand behind the wrong cut */
-        { "P(sum)S(0)", "S(0)S(0)", "all_reduce all_to_all", "P(sum)S(0)->RS(0)->S(0)S(0)" },
+        { "P(sum)S(0)", "S(0)S(0)", "all_reduce all_to_all", "P(sum)S(0)->RS(0)->S(0)[0]S(0)[1]" },
         { "P(sum)S(0)", "S(0)R", "all_reduce all_to_all", "P(sum)S(0)->RS(0)->S(0)R" },
         { "P(sum)S(0)", "S(1)R", "reduce_scatter all_gather", "P(sum)S(0)->S(1)S(0)->S(1)R" },
         { "P(sum)S(0)", "RR", "all_reduce all_gather", "P(sum)S(0)->RS(0)->RR" },
         /* what the target cuts anyway is cut before it is reduced */
         { "P(sum)R", "RS(0)", "all_reduce", "P(sum)R->P(sum)S(0)->RS(0)" },
-        { "RP(sum)", "S(0)S(0)", "reduce_scatter", "RP(sum)->S(0)P(sum)->S(0)S(0)" },
-        { "P(sum)R", "S(0)S(0)", "reduce_scatter", "P(sum)R->S(0)R->S(0)S(0)" },
+        { "RP(sum)", "S(0)S(0)", "reduce_scatter", "RP(sum)->S(0)P(sum)->S(0)[0]S(0)[1]" },
+        { "P(sum)R", "S(0)S(0)", "reduce_scatter", "P(sum)R->S(0)R->S(0)[0]S(0)[1]" },
         { "P(sum)R", "S(0)S(1)", "reduce_scatter", "P(sum)R->P(sum)S(1)->S(0)S(1)" },
     };
     CHECK_ROWS(3, rows, { 2, { 4, 2 } });
@@ -335,8 +335,11 @@ DT_TEST(move, copies_are_read_from_myself_and_then_from_the_nearest)
         char text[64] = "";
         size_t n = 0;
         for (int peer = 0; peer < 4; peer++) {
+            static dti_overlap o;
             dti_box sent, received;
-            if (!dti_move_boxes(&plan.step[0], &shape, &me, &peer, &sent, &received)) continue;
+            if (!dti_move_overlap(&plan.step[0], &shape, &me, &peer, &o)) continue;
+            DT_ASSERT_EQ_INT(o.n_boxes, 1);
+            dti_overlap_box(&o, 0, &sent, &received);
             DT_ASSERT_EQ_INT(sent.offset, 0);
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%d:%lld+%lld", n > 0 ? " " : "",
                                   peer, (long long)received.offset, (long long)received.extent[0]);
@@ -350,11 +353,14 @@ DT_TEST(move, a_scalar_has_boxes_of_one_element)
 {
     const grid g = { 1, { 2 } };
     dti_layouts *t = new_table();
+    static dti_overlap o;
     dti_box sent, received;
     dti_move plan;
 
     DT_ASSERT_OK(dti_move_plan(t, layout(t, &g, 0, "P(sum)"), layout(t, &g, 0, "R"), &plan));
-    DT_ASSERT(dti_move_boxes(&plan.step[0], NULL, (int[]){ 0 }, (int[]){ 1 }, &sent, &received));
+    DT_ASSERT(dti_move_overlap(&plan.step[0], NULL, (int[]){ 0 }, (int[]){ 1 }, &o));
+    DT_ASSERT_EQ_INT(o.n_boxes, 1);
+    dti_overlap_box(&o, 0, &sent, &received);
     DT_ASSERT_EQ_INT(sent.n_axes, 0);
     DT_ASSERT_EQ_INT(sent.offset, 0);
     DT_ASSERT_EQ_INT(dti_move_bytes(&plan.step[0], NULL, 4, (int[]){ 0 }), 4);

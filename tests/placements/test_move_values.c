@@ -32,16 +32,18 @@ static pair pair_of(const grid *g, int me, int peer)
     return p;
 }
 
-static int64_t piece(const dt_layout *l, const int64_t *shape, const int *coord, int64_t *begin,
-                     int64_t *extent)
+/* The rows of a rank's piece. */
+typedef struct rows {
+    dti_runs axis[N_AXES];
+} rows;
+
+static int64_t piece(const dt_layout *l, const int64_t *shape, const int *coord, rows *out)
 {
     int64_t n = 1;
 
     for (int a = 0; a < N_AXES; a++) {
-        int64_t end;
-        dti_layout_axis_range(l, a, shape[a], coord, &begin[a], &end);
-        extent[a] = end - begin[a];
-        n *= extent[a];
+        dti_layout_axis_runs(l, a, shape[a], coord, &out->axis[a]);
+        n *= out->axis[a].total;
     }
     return n;
 }
@@ -56,15 +58,24 @@ static double term(int64_t index, const dt_layout *l, const int *coord)
     return 1.0 + (h >> 28);
 }
 
+/* Row i of a piece's axis in the whole. */
+static int64_t global_row(const dti_runs *runs, int64_t i)
+{
+    int k = 0;
+
+    for (; i >= runs->run[k].end - runs->run[k].begin; k++)
+        i -= runs->run[k].end - runs->run[k].begin;
+    return runs->run[k].begin + i;
+}
+
 /* Global row-major index of element i of a piece. */
-static int64_t global_index(const int64_t *shape, const int64_t *begin, const int64_t *extent,
-                            int64_t i)
+static int64_t global_index(const int64_t *shape, const rows *r, int64_t i)
 {
     int64_t index = 0, stride = 1;
 
-    for (int a = N_AXES - 1; a >= 0 && extent[a] > 0; a--) {
-        index += (begin[a] + i % extent[a]) * stride;
-        i /= extent[a];
+    for (int a = N_AXES - 1; a >= 0; a--) {
+        index += global_row(&r->axis[a], i % r->axis[a].total) * stride;
+        i /= r->axis[a].total;
         stride *= shape[a];
     }
     return index;
@@ -104,25 +115,25 @@ static double expected(int64_t index, const dt_layout *from, const dt_layout *to
 static void fill(world *w, const dt_layout *from)
 {
     for (int r = 0; r < grid_ranks(w->g); r++) {
-        int64_t begin[N_AXES] = { 0 }, extent[N_AXES] = { 0 };
+        rows mine;
         int coord[DT_MAX_DIMS] = { 0 };
         grid_coord(w->g, r, coord);
-        const int64_t n = piece(from, w->shape, coord, begin, extent);
+        const int64_t n = piece(from, w->shape, coord, &mine);
         DT_ASSERT(n <= MAX_ELEMENTS);
         for (int64_t i = 0; i < n; i++)
-            w->data[r][i] = term(global_index(w->shape, begin, extent, i), from, coord);
+            w->data[r][i] = term(global_index(w->shape, &mine, i), from, coord);
     }
 }
 
 static bool holds(const world *w, const dt_layout *from, const dt_layout *to)
 {
     for (int r = 0; r < grid_ranks(w->g); r++) {
-        int64_t begin[N_AXES] = { 0 }, extent[N_AXES] = { 0 };
+        rows mine;
         int coord[DT_MAX_DIMS] = { 0 };
         grid_coord(w->g, r, coord);
-        const int64_t n = piece(to, w->shape, coord, begin, extent);
+        const int64_t n = piece(to, w->shape, coord, &mine);
         for (int64_t i = 0; i < n; i++) {
-            const double want = expected(global_index(w->shape, begin, extent, i), from, to, coord);
+            const double want = expected(global_index(w->shape, &mine, i), from, to, coord);
             const double off = w->data[r][i] - want;
             if (!(off < 1e-9 * want && off > -1e-9 * want)) return false;
         }
@@ -140,14 +151,6 @@ static int64_t box_at(const dti_box *box, int64_t i)
         i /= box->extent[a];
     }
     return at;
-}
-
-static int64_t box_count(const dti_box *box)
-{
-    int64_t n = 1;
-
-    for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
-    return n;
 }
 
 static double combine(dt_reduce op, double a, double b)
@@ -168,19 +171,25 @@ static double combine(dt_reduce op, double a, double b)
 static int64_t receive(const world *w, const dti_move_step *s, const pair *p, double *out,
                        int *seen)
 {
-    dti_box sent, received;
-    const bool any = dti_move_boxes(s, w->shape, p->my_coord, p->peer_coord, &sent, &received);
-    const int64_t n = box_count(&sent);
+    static dti_overlap o;
+    const bool any = dti_move_overlap(s, w->shape, p->my_coord, p->peer_coord, &o);
+    int64_t n = 0;
 
-    DT_ASSERT(any == (n > 0) && sent.n_axes == received.n_axes);
-    for (int a = 0; a < sent.n_axes; a++) DT_ASSERT(sent.extent[a] == received.extent[a]);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t from = box_at(&sent, i), to = box_at(&received, i);
-        DT_ASSERT(from >= 0 && from < MAX_ELEMENTS && to >= 0 && to < MAX_ELEMENTS);
-        const double x = w->data[p->peer][from];
-        out[to] = seen[to] > 0 ? combine(s->reduce, out[to], x) : x;
-        seen[to]++;
+    DT_ASSERT(any == (o.n_boxes > 0));
+    for (int b = 0; b < o.n_boxes; b++) {
+        dti_box sent, received;
+        dti_overlap_box(&o, b, &sent, &received);
+        DT_ASSERT(sent.n_axes == received.n_axes && dti_box_count(&sent) > 0);
+        for (int a = 0; a < sent.n_axes; a++) DT_ASSERT(sent.extent[a] == received.extent[a]);
+        for (int64_t i = 0; i < dti_box_count(&sent); i++, n++) {
+            const int64_t from = box_at(&sent, i), to = box_at(&received, i);
+            DT_ASSERT(from >= 0 && from < MAX_ELEMENTS && to >= 0 && to < MAX_ELEMENTS);
+            const double x = w->data[p->peer][from];
+            out[to] = seen[to] > 0 ? combine(s->reduce, out[to], x) : x;
+            seen[to]++;
+        }
     }
+    DT_ASSERT(n == (any ? o.count : 0));
     return n;
 }
 
@@ -193,7 +202,8 @@ static void run_step(world *w, const dti_move_step *s)
 
     next = *w;
     for (int me = 0; me < ranks; me++) {
-        int64_t begin[N_AXES], extent[N_AXES], foreign = 0, all = 0;
+        int64_t foreign = 0, all = 0;
+        rows piece_rows;
         int seen[MAX_ELEMENTS] = { 0 };
         pair mine = pair_of(w->g, me, me);
         for (int peer = 0; peer < ranks; peer++) {
@@ -202,7 +212,7 @@ static void run_step(world *w, const dti_move_step *s)
             all += n;
             if (peer != me) foreign += n;
         }
-        const int64_t n = piece(s->to, w->shape, mine.my_coord, begin, extent);
+        const int64_t n = piece(s->to, w->shape, mine.my_coord, &piece_rows);
         for (int64_t i = 0; i < n; i++) {
             DT_ASSERT(seen[i] == (reduces ? p : 1));
             if (s->reduce == DT_AVG) next.data[me][i] /= p;
@@ -253,9 +263,12 @@ static int all_layouts(dti_layouts *t, const grid *g, const char *const *places,
     for (int m = 0; m < g->n_dims; m++) total *= n_places;
     for (int i = 0; i < total * 6; i++) {
         dt_placement place[DT_MAX_DIMS];
+        dti_parsed parsed[DT_MAX_DIMS];
         int order[3], n_order = 0, rest = i / 6, seen = 0;
-        for (int m = 0; m < g->n_dims; m++, rest /= n_places)
-            DT_ASSERT_OK(dti_placement_parse(places[rest % n_places], &place[m]));
+        for (int m = 0; m < g->n_dims; m++, rest /= n_places) {
+            DT_ASSERT_OK(dti_placement_parse(places[rest % n_places], &parsed[m]));
+            place[m] = parsed[m].place[0];
+        }
         for (int k = 0; k < 3; k++)
             if (orders[i % 6][k] < g->n_dims) order[n_order++] = orders[i % 6][k];
         DT_ASSERT(n < MAX_LAYOUTS);
@@ -324,6 +337,27 @@ DT_TEST(move_values, units_and_replicas)
 
     for (size_t i = 0; i < DT_COUNT(grids); i++)
         DT_ASSERT(check_all(&grids[i], places, DT_COUNT(places), shapes, DT_COUNT(shapes)) > 0);
+}
+
+/* gate|up and q|k|v, and splits that no chunk rule makes, one with a rank that has nothing. */
+DT_TEST(move_values, packed_and_offset_cuts)
+{
+    static const char *const p4[] = { "R",
+                                      "P",
+                                      "S(0)",
+                                      "S(1)",
+                                      "S(0,blocks=6:2:2)",
+                                      "S(0,blocks=5:5)",
+                                      "S(0,offsets=0:1:1:9:10)",
+                                      "S(0,blocks=4:6,unit=2)" };
+    static const char *const p22[] = { "R", "P", "S(1)", "S(0,blocks=6:2:2)",
+                                       "S(1,offsets=0:3:3)" };
+    static const int64_t shapes4[][N_AXES] = { { 10, 3 }, { 10, 5 } };
+    static const int64_t shapes22[][N_AXES] = { { 10, 3 } };
+    static const grid g4 = { 1, { 4 } }, g22 = { 2, { 2, 2 } };
+
+    DT_ASSERT(check_all(&g4, p4, DT_COUNT(p4), shapes4, DT_COUNT(shapes4)) > 0);
+    DT_ASSERT(check_all(&g22, p22, DT_COUNT(p22), shapes22, DT_COUNT(shapes22)) > 0);
 }
 
 DT_TEST(move_values, every_reduction)

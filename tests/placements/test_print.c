@@ -16,12 +16,11 @@ DT_TEST(print, layouts_are_written_in_the_trace_grammar_and_read_back)
         { { 2, { 2, 2 } }, "P(sum)R", NULL },
         { { 2, { 2, 2 } }, "RP(max)", NULL },
         { { 2, { 2, 2 } }, "S(0)[1]S(0)[0]", NULL },
-        { { 2, { 2, 2 } }, "S(0)[0]S(0)[1]", "S(0)S(0)" },
-        { { 2, { 2, 2 } }, "S(1)S(-1)", "S(1)S(1)" },
+        { { 2, { 2, 2 } }, "S(0)[0]S(0)[1]", NULL },
+        { { 2, { 2, 2 } }, "S(0)S(0)", "S(0)[0]S(0)[1]" },
+        { { 2, { 2, 2 } }, "S(1)S(-1)", "S(1)[0]S(1)[1]" },
         { { 3, { 2, 2, 2 } }, "S(0)[2]S(0)[0]S(0)[1]", NULL },
-        { { 4, { 2, 2, 2, 2 } },
-          "S(0)[1]S(1)S(0)[0]S(1)",
-          NULL }, /* only where it is not default */
+        { { 4, { 2, 2, 2, 2 } }, "S(0)[1]S(1)S(0)[0]S(1)", "S(0)[1]S(1)[0]S(0)[0]S(1)[1]" },
         { { 4, { 2, 2, 2, 2 } }, "S(0)[1]S(1)[1]S(0)[0]S(1)[0]", NULL },
         { { 3, { 2, 1, 2 } }, "S(0)[1]S(0)S(0)[0]", NULL }, /* one rank has no place */
         { { 3, { 2, 1, 2 } }, "S(0)[2]S(0)[1]S(0)[0]", "S(0)[1]S(0)S(0)[0]" },
@@ -30,6 +29,10 @@ DT_TEST(print, layouts_are_written_in_the_trace_grammar_and_read_back)
         { { 1, { 4 } }, " s( 0 , replicas = 2 , unit = 32 ) ", "S(0,unit=32,replicas=2)" },
         { { 2, { 2, 2 } }, "r p(avg)", "RP(avg)" },
         { { 2, { 2, 2 } }, "PR", "P(sum)R" },
+        { { 2, { 2, 2 } }, "P(product)R", "P(prod)R" },
+        { { 2, { 3, 2 } }, "S(0,offsets=0:3:3:10)R", NULL },
+        { { 2, { 2, 2 } }, "S(0,blocks=64:16:16)S(1)", NULL },
+        { { 2, { 2, 2 } }, "S(0,blocks=6:2,unit=2)[1]S(0)[0]", "S(0,unit=2,blocks=6:2)[1]S(0)[0]" },
     };
     dti_layouts *t = new_table();
 
@@ -84,10 +87,10 @@ DT_TEST(print, placements_are_read_in_words_too)
     };
 
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
-        dt_placement p;
+        dti_parsed p;
         char text[64];
         DT_ASSERT_OK(dti_placement_parse(rows[i].text, &p));
-        (void)dt_placement_print(&p, text, sizeof text);
+        (void)dt_placement_print(&p.place[0], text, sizeof text);
         DT_ASSERT_EQ_STR(text, rows[i].printed);
     }
 }
@@ -109,10 +112,10 @@ DT_TEST(print, words_in_messages_are_read_back)
 
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         char words[DTI_PLACEMENT_BYTES], read[DTI_PLACEMENT_BYTES];
-        dt_placement p;
+        dti_parsed p;
         DT_ASSERT_EQ_STR(dti_placement_words(&rows[i].place, words), rows[i].words);
         DT_ASSERT_OK(dti_placement_parse(words, &p));
-        DT_ASSERT_EQ_STR(dti_placement_words(&p, read), words);
+        DT_ASSERT_EQ_STR(dti_placement_words(&p.place[0], read), words);
     }
 }
 
@@ -130,25 +133,59 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
         { "S(0,units=2)", "\"units\" is neither \"unit\" nor \"replicas\"" },
         { "S(0,unit=0)", "a number of at least 1 expected at \"0)\"" },
         { "S(0,unit)", "'=' expected at \")\"" },
+        { "S(0,offsets=)", "a number of at least 0" },
+        { "S(0,blocks=3:)", "a number of at least 0" },
         { "P(median)", "\"median\" is no reduction; there are sum, avg, min, max, prod" },
         { "P(sum", "')' expected" },
         { "RR", "\"R\" follows after its end" },
         { "shard(0)x", "\"x\" follows after its end" },
         { "replicatereplicatereplicate", "is no placement" },
     };
-    dt_placement place[DT_MAX_DIMS];
-    int order[DT_MAX_DIMS];
+    static dti_parsed out;
 
     for (size_t i = 0; i < DT_COUNT(rows); i++)
-        DT_ASSERT_STATUS(dti_placement_parse(rows[i].text, place), DT_ERR_ARG,
+        DT_ASSERT_STATUS(dti_placement_parse(rows[i].text, &out), DT_ERR_ARG,
                          i + 1 < DT_COUNT(rows) ? rows[i].message : NULL);
-    DT_ASSERT_STATUS(dti_placement_parse(NULL, place), DT_ERR_ARG, "NULL");
-    DT_ASSERT_STATUS(dti_layout_parse("S(0)", 2, place, order), DT_ERR_ARG,
+    DT_ASSERT_STATUS(dti_placement_parse(NULL, &out), DT_ERR_ARG, "NULL");
+    DT_ASSERT_STATUS(dti_placements_parse("S(0)", 2, &out), DT_ERR_ARG,
                      "placements \"S(0)\": 1 given, the mesh has 2 dims");
-    DT_ASSERT_STATUS(dti_layout_parse("S(0)RR", 2, place, order), DT_ERR_ARG,
+    DT_ASSERT_STATUS(dti_placements_parse("S(0)RR", 2, &out), DT_ERR_ARG,
                      "\"R\" follows, the mesh has 2 dims");
-    DT_ASSERT_STATUS(dti_layout_parse("S(0)[1]S(0)[1]", 2, place, order), DT_ERR_ARG,
-                     "mesh dims 0 and 1 both stand at [1] of axis 0");
-    DT_ASSERT_STATUS(dti_layout_parse("S(0)[2]S(0)[0]", 2, place, order), DT_ERR_ARG,
+    DT_ASSERT_STATUS(dti_placements_parse("S(0)[8]S(0)[0]", 2, &out), DT_ERR_ARG,
                      "a number of at least 0");
+}
+
+DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
+{
+    static const struct {
+        const char *mesh, *text, *message;
+        dt_status code;
+    } rows[] = {
+        { "dp=2,tp=2", "S(0)[1]S(0)[1]",
+          "placements \"S(0)[1]S(0)[1]\": mesh dims 0 and 1 both stand at place 1 among the cuts "
+          "of "
+          "axis 0",
+          DT_ERR_LAYOUT },
+        { "dp=2,tp=2", "S(0)[1]S(0)", "only one of them names its place", DT_ERR_LAYOUT },
+        { "dp=2,tp=2", "S(5)R", "mesh dim 0 is Shard(5)", DT_ERR_LAYOUT },
+        { "dp=2,tp=2", "S(0)", "1 given, the mesh has 2 dims", DT_ERR_ARG },
+        { "dp=0", "R", "dp", DT_ERR_ARG },
+        { NULL, "R", "mesh is NULL", DT_ERR_ARG },
+    };
+    dt_layouts *all = NULL;
+    const dt_layout *l;
+    char text[64];
+
+    DT_ASSERT_OK(dt_layouts_create(&all));
+    DT_ASSERT_OK(dt_layouts_parse(all, "dp=16,pp=64,tp=16", 3, "S(0)RS(0)", &l));
+    (void)dt_layout_print(l, text, sizeof text);
+    DT_ASSERT_EQ_STR(text, "S(0)[0]RS(0)[1]");
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        DT_ASSERT_STATUS(dt_layouts_parse(all, rows[i].mesh, 2, rows[i].text, &l), rows[i].code,
+                         rows[i].message);
+        DT_ASSERT(l == NULL);
+    }
+    dt_layouts_release(&all);
+    DT_ASSERT(all == NULL);
+    dt_layouts_release(&all);
 }
