@@ -185,8 +185,8 @@ dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place, const dt_la
                              out);
 }
 
-static dt_status check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
-                              const int64_t *shape, const dt_layout **layout)
+dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
+                           const int64_t *shape, const dt_layout **layout)
 {
     DT_CHECK(mesh != NULL && place != NULL, DT_ERR_ARG, "mesh or place is NULL");
     DT_CHECK(n_axes >= 0 && n_axes <= DT_MAX_AXES, DT_ERR_ARG, "%d axes: 0 to %d are possible",
@@ -203,7 +203,7 @@ dt_status dt_zeros(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
-    DT_TRY(check_create(mesh, place, n_axes, shape, &layout));
+    DT_TRY(dti_check_create(mesh, place, n_axes, shape, &layout));
     DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT,
              "a tensor is not created Partial: use dt_from_local() for terms of a sum");
     DT_TRY(dti_tensor_create_exact(mesh, layout, dtype, shape, out));
@@ -219,7 +219,7 @@ dt_status dt_from_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
-    DT_TRY(check_create(mesh, place, n_axes, shape, &layout));
+    DT_TRY(dti_check_create(mesh, place, n_axes, shape, &layout));
     DT_TRY(dti_tensor_create(mesh, layout, dtype, shape, &x));
     bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(dtype);
     if (bytes > 0 && data == NULL && !x->device->dry) {

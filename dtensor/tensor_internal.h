@@ -37,6 +37,10 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out) DT_MUST_USE;
 void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_axes,
                             const int64_t *shape, dt_local *local);
 
+/* Checks the arguments that creating functions share, and interns the layout. */
+dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
+                           const int64_t *shape, const dt_layout **layout) DT_MUST_USE;
+
 /* Interns `place` for tensors with x's mesh and axes. */
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
                             const dt_layout **out) DT_MUST_USE;

@@ -5,6 +5,7 @@
 #define DTENSOR_H
 
 #include <dtensor/base.h>
+#include <dtensor/factories.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
 #include <dtensor/ops.h>

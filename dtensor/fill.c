@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Filling tensors by global index. */
+#include "dtensor/fill.h"
+
+#include <dtensor/factories.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "dtensor/kernels/cpu/cpu_internal.h"
+#include "dtensor/kernels/cpu/random.h"
+
+/* --- runs ------------------------------------------------------------------------------------- */
+
+/* The piece as runs of neighbours: axes behind `axis` are whole, so `inner` elements each. */
+typedef struct fill_job {
+    const dt_tensor *x;
+    dti_fill_fn fn;
+    const void *arg;
+    int axis;
+    int64_t inner;
+} fill_job;
+
+/* Global index of local row-major element i, and how many neighbours follow it up to the end of its
+ * run, itself included. */
+static int64_t global_of(const fill_job *j, int64_t i, int64_t *left)
+{
+    const dt_tensor *x = j->x;
+    const dt_local *l = &x->local;
+    int64_t rest = j->axis < 0 ? 0 : i / j->inner, global = 0, stride = j->inner;
+
+    *left = j->inner - i % j->inner;
+    if (j->axis < 0) return i;
+    for (int a = j->axis; a >= 0; a--) {
+        const int64_t at = rest % l->shape[a];
+        if (a == j->axis) *left += (l->shape[a] - at - 1) * j->inner;
+        global += (l->offset[a] + at) * stride;
+        stride *= x->shape[a];
+        rest /= l->shape[a];
+    }
+    return global + i % j->inner;
+}
+
+static void fill_share(void *arg, int worker, int n_workers)
+{
+    const fill_job *j = arg;
+    const int64_t bytes = (int64_t)dt_dtype_size(j->x->local.dtype);
+    int64_t begin, end;
+
+    dti_pool_share(dti_local_count(&j->x->local), 64, worker, n_workers, &begin, &end);
+    while (begin < end) {
+        int64_t left;
+        const int64_t first = global_of(j, begin, &left);
+        const int64_t n = left < end - begin ? left : end - begin;
+        j->fn(j->arg, (char *)j->x->local.data + begin * bytes, first, n);
+        begin += n;
+    }
+}
+
+void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
+{
+    fill_job job = { x, fn, arg, x->n_axes - 1, 1 };
+
+    if (x->device->dry || dti_local_count(&x->local) == 0) return;
+    while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
+        job.inner *= x->shape[job.axis--];
+    /* A few nanoseconds per element: worth the workers earlier than a copy. */
+    dti_cpu_run(x->device->cpu, 16 * dti_bytes(&x->local), fill_share, &job);
+}
+
+static dt_status check_fill(const dt_tensor *x)
+{
+    DT_CHECK(x != NULL, DT_ERR_ARG, "x is NULL");
+    DT_CHECK(x->layout->partial_dims == 0, DT_ERR_LAYOUT,
+             "a Partial tensor has terms, not elements, to fill; redistribute it first");
+    return DT_OK;
+}
+
+/* --- constants -------------------------------------------------------------------------------- */
+
+static bool holds(dt_dtype dtype, double value)
+{
+    switch (dtype) {
+    case DT_I32:
+        return floor(value) == value && value >= -0x1p31 && value < 0x1p31;
+    case DT_I64:
+        return floor(value) == value && value >= -0x1p63 && value < 0x1p63;
+    case DT_U8:
+        return floor(value) == value && value >= 0.0 && value < 256.0;
+    default:
+        return true;
+    }
+}
+
+dt_status dti_fill_check(dt_dtype dtype, double value, const char *what)
+{
+    DT_CHECK(holds(dtype, value), DT_ERR_ARG, "%s is %.17g, which %s cannot hold", what, value,
+             dt_dtype_name(dtype));
+    return DT_OK;
+}
+
+typedef struct steps_arg {
+    dt_dtype dtype;
+    dt_steps steps;
+} steps_arg;
+
+static void arange_run(const void *arg, void *to, int64_t first, int64_t n)
+{
+    const steps_arg *a = arg;
+    const int64_t start = (int64_t)(dt_dtype_is_float(a->dtype) ? 0 : a->steps.start);
+    const int64_t step = (int64_t)(dt_dtype_is_float(a->dtype) ? 0 : a->steps.step);
+
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t g = first + i, whole = start + step * g;
+        const double value = a->steps.start + a->steps.step * (double)g;
+        switch (a->dtype) {
+        case DT_F64:
+            ((double *)to)[i] = value;
+            break;
+        case DT_I64:
+            ((int64_t *)to)[i] = whole;
+            break;
+        case DT_I32:
+            ((int32_t *)to)[i] = (int32_t)whole;
+            break;
+        case DT_U8:
+            ((uint8_t *)to)[i] = (uint8_t)whole;
+            break;
+        default:
+            dti_store_f32(to, a->dtype, i, (float)value);
+        }
+    }
+}
+
+dt_status dt_fill_arange(dt_tensor *x, dt_steps steps)
+{
+    steps_arg arg;
+    int64_t n = 1;
+
+    DT_TRY(check_fill(x));
+    for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
+    arg = (steps_arg){ x->local.dtype, steps };
+    DT_TRY(dti_fill_check(arg.dtype, steps.start, "start"));
+    if (!dt_dtype_is_float(arg.dtype)) {
+        DT_TRY(
+            dti_fill_check(DT_I64, steps.step, "step")); /* may be negative, whatever the dtype */
+        if (n > 1)
+            DT_TRY(dti_fill_check(arg.dtype, steps.start + steps.step * (double)(n - 1),
+                                  "the last element"));
+    }
+    dti_fill_runs(x, arange_run, &arg);
+    return DT_OK;
+}
+
+typedef struct value_arg {
+    size_t bytes;
+    char element[8];
+} value_arg;
+
+static void value_run(const void *arg, void *to, int64_t first, int64_t n)
+{
+    const value_arg *a = arg;
+    const size_t all = (size_t)n * a->bytes;
+    size_t done = a->bytes;
+
+    (void)first;
+    memcpy(to, a->element, a->bytes);
+    while (done < all) { /* what is there is doubled, in pieces that stay in level 1 */
+        size_t more = done < 4096 ? done : 4096 / a->bytes * a->bytes;
+        if (more > all - done) more = all - done;
+        memcpy((char *)to + done, to, more);
+        done += more;
+    }
+}
+
+dt_status dt_fill(dt_tensor *x, double value)
+{
+    value_arg arg = { 0 };
+    steps_arg one;
+
+    DT_TRY(check_fill(x));
+    DT_TRY(dti_fill_check(x->local.dtype, value, "value"));
+    one = (steps_arg){ x->local.dtype, { value, 0.0 } };
+    arg.bytes = dt_dtype_size(x->local.dtype);
+    arange_run(&one, arg.element, 0, 1);
+    dti_fill_runs(x, value_run, &arg);
+    return DT_OK;
+}
+
+/* --- random values ---------------------------------------------------------------------------- */
+
+static void random_run(const void *arg, void *to, int64_t first, int64_t n)
+{
+    dti_random_run(arg, to, first, n);
+}
+
+static dt_status fill_random(dt_tensor *x, const char *name, dti_random_fill f)
+{
+    DT_TRY(check_fill(x));
+    f.dtype = x->local.dtype;
+    DT_CHECK(dt_dtype_is_float(f.dtype), DT_ERR_ARG,
+             "%s makes floats, and x is %s; dt_fill_randint() makes whole numbers", name,
+             dt_dtype_name(f.dtype));
+    dti_fill_runs(x, random_run, &f);
+    return DT_OK;
+}
+
+dt_status dt_fill_rand(dt_tensor *x, dt_random key, double low, double high)
+{
+    const dti_random_fill f = {
+        .kind = DTI_RANDOM_UNIFORM, .key = key, .shift = low, .scale = high - low
+    };
+
+    DT_CHECK(low <= high && isfinite(high - low), DT_ERR_ARG,
+             "no uniform values in [%.17g, %.17g): both must be finite, low the smaller", low,
+             high);
+    DT_TRY(fill_random(x, "dt_fill_rand()", f));
+    return DT_OK;
+}
+
+dt_status dt_fill_randn(dt_tensor *x, dt_random key, double mean, double deviation)
+{
+    const dti_random_fill f = {
+        .kind = DTI_RANDOM_NORMAL, .key = key, .shift = mean, .scale = deviation
+    };
+
+    DT_CHECK(isfinite(mean) && isfinite(deviation) && deviation >= 0.0, DT_ERR_ARG,
+             "no normal values of mean %.17g and deviation %.17g: both must be finite, the latter "
+             "not negative",
+             mean, deviation);
+    DT_TRY(fill_random(x, "dt_fill_randn()", f));
+    return DT_OK;
+}
+
+dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high)
+{
+    dti_random_fill f = { .kind = DTI_RANDOM_INTEGER, .key = key, .low = low };
+
+    DT_TRY(check_fill(x));
+    DT_CHECK(low < high, DT_ERR_ARG, "no whole number in [%lld, %lld)", (long long)low,
+             (long long)high);
+    f.range = (uint64_t)high - (uint64_t)low;
+    f.dtype = x->local.dtype;
+    DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
+    if (f.dtype != DT_I64) DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
+    dti_fill_runs(x, random_run, &f);
+    return DT_OK;
+}
+
+dt_random dt_random_next(dt_random *generator)
+{
+    const dt_random key = *generator;
+
+    generator->stream++;
+    return key;
+}
