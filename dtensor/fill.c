@@ -20,7 +20,19 @@ typedef struct fill_job {
     const void *arg;
     int axis;
     int64_t inner;
+    dti_runs runs[DT_MAX_AXES]; /* rows of axes 0 .. axis */
 } fill_job;
+
+/* The global row of row `at` of a piece, and how many rows follow it without a gap. */
+static int64_t global_row(const dti_runs *runs, int64_t at, int64_t *left)
+{
+    int i = 0;
+
+    for (; at >= runs->run[i].end - runs->run[i].begin; i++)
+        at -= runs->run[i].end - runs->run[i].begin;
+    *left = runs->run[i].end - runs->run[i].begin - at;
+    return runs->run[i].begin + at;
+}
 
 /* Global index of local row-major element i, and how many neighbours follow it up to the end of its
  * run, itself included. */
@@ -33,9 +45,9 @@ static int64_t global_of(const fill_job *j, int64_t i, int64_t *left)
     *left = j->inner - i % j->inner;
     if (j->axis < 0) return i;
     for (int a = j->axis; a >= 0; a--) {
-        const int64_t at = rest % l->shape[a];
-        if (a == j->axis) *left += (l->shape[a] - at - 1) * j->inner;
-        global += (l->offset[a] + at) * stride;
+        int64_t rows;
+        global += global_row(&j->runs[a], rest % l->shape[a], &rows) * stride;
+        if (a == j->axis) *left += (rows - 1) * j->inner;
         stride *= x->shape[a];
         rest /= l->shape[a];
     }
@@ -60,11 +72,15 @@ static void fill_share(void *arg, int worker, int n_workers)
 
 void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
 {
-    fill_job job = { x, fn, arg, x->n_axes - 1, 1 };
+    fill_job job = { .x = x, .fn = fn, .arg = arg, .axis = x->n_axes - 1, .inner = 1 };
+    int coord[DT_MAX_DIMS];
 
     if (x->device->dry || dti_local_count(&x->local) == 0) return;
     while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
         job.inner *= x->shape[job.axis--];
+    for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);
+    for (int a = 0; a <= job.axis; a++)
+        dti_layout_axis_runs(x->layout, a, x->shape[a], coord, &job.runs[a]);
     /* A few nanoseconds per element: worth the workers earlier than a copy. */
     dti_cpu_run(x->device->cpu, 16 * dti_bytes(&x->local), fill_share, &job);
 }

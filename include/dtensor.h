@@ -6,6 +6,7 @@
 
 #include <dtensor/base.h>
 #include <dtensor/factories.h>
+#include <dtensor/inspect.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
 #include <dtensor/ops.h>

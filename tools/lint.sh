@@ -51,7 +51,8 @@ check_includes() {
             order["include"] = 0
             split("base mesh placements parallel_styles models", same, " ")
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
-            face["dtensor/tensor.h"] = face["dtensor/ops.h"] = face["dtensor/factories.h"] = "dtensor"
+            split("tensor ops factories inspect", own, " ")
+            for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/tokenizer.h"] = "models"
         }
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all

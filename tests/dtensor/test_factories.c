@@ -58,6 +58,26 @@ static void element(maker how, dt_dtype dtype, int64_t g, void *to)
         dti_store_f32(to, dtype, 0, (float)whole);
 }
 
+/* The global row of row `at` of this rank's piece of axis `a`. */
+static dt_status row_of(const dt_tensor *x, int a, int64_t at, int64_t *row)
+{
+    int64_t shape[DT_MAX_AXES];
+    int coord[DT_MAX_DIMS], n;
+    dt_rows runs[DT_MAX_RUNS];
+
+    for (int i = 0; i < dt_tensor_n_axes(x); i++) shape[i] = dt_tensor_extent(x, i);
+    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(x)); m++)
+        coord[m] = dt_mesh_coord(dt_tensor_mesh(x), m);
+    DT_TRY(dt_layout_runs(dt_tensor_layout(x), shape, a, coord, runs, &n));
+    for (int i = 0; i < n; i++) {
+        *row = runs[i].begin + at;
+        at -= runs[i].end - runs[i].begin;
+        if (at < 0) return DT_OK;
+    }
+    DT_EXPECT(false, "the piece has rows that the layout does not know");
+    return DT_OK;
+}
+
 /* Every element of this rank's piece is the one of its global index. */
 static dt_status check_piece(const dt_tensor *x, maker how)
 {
@@ -70,7 +90,9 @@ static dt_status check_piece(const dt_tensor *x, maker how)
         int64_t rest = i, g = 0, stride = 1;
         char want[8];
         for (int a = l->n_axes - 1; a >= 0; a--) {
-            g += (l->offset[a] + rest % l->shape[a]) * stride;
+            int64_t row = 0;
+            DT_TRY(row_of(x, a, rest % l->shape[a], &row));
+            g += row * stride;
             stride *= dt_tensor_extent(x, a);
             rest /= l->shape[a];
         }
@@ -123,6 +145,38 @@ DT_TEST(factories, elements_do_not_depend_on_the_placement_or_the_mesh)
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (size_t c = 0; c < DT_COUNT(cases); c++)
             dt_test_on_ranks(meshes[m], same_everywhere, &cases[c]);
+}
+
+/* Offsets, packed blocks, and cuts of one axis in another order than the default. */
+static dt_status odd_places(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 7, 5 };
+    const dt_placement columns = DT_SHARD(1), packed = DT_SHARD_PACKED(0, 3, 1, 3);
+    const dt_placement cases[][2] = {
+        { DT_SHARD_OFFSETS(0, 0, 0, 7), columns },
+        { DT_SHARD_OFFSETS(0, 0, 5, 7), DT_SHARD_OFFSETS(1, 0, 4, 5) },
+        { packed, DT_REPLICATE },
+        { packed, DT_SHARD_PACKED(1, 2, 3) },
+        { DT_SHARD_NTH(0, 1), DT_SHARD_NTH(0, 0) },
+        { packed, DT_SHARD(0) },
+    };
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        for (int how = 0; how < N_MAKERS; how++) {
+            dt_tensor *x;
+            dt_status st;
+            DT_TRY(make((maker)how, mesh, cases[i], DT_F32, 2, shape, &x));
+            st = check_piece(x, (maker)how);
+            dt_tensor_release(&x);
+            DT_TRY(st);
+        }
+    return DT_OK;
+}
+
+DT_TEST(factories, elements_do_not_depend_on_offsets_blocks_or_order)
+{
+    dt_test_on_ranks("dp=2,tp=2", odd_places, NULL);
 }
 
 /* A tensor large enough for all workers of a rank is the same as with one. */

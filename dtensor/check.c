@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Do all ranks pass the same to dt_from_local()? */
+#include <dtensor/inspect.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
+
+/* What a rank tells the others, in words. */
+typedef struct claim {
+    int64_t status; /* of its own arguments */
+    int64_t dtype;
+    int64_t n_axes;
+    int64_t layout; /* hash */
+    int64_t shape[DT_MAX_AXES];
+    int64_t offset[DT_MAX_AXES]; /* of its piece */
+    int64_t extent[DT_MAX_AXES];
+    int64_t bytes; /* hash of its piece */
+} claim;
+enum { CLAIM_WORDS = sizeof(claim) / sizeof(int64_t) };
+
+/* FNV-1a over words, then bytes; equal pieces have equal hashes. */
+static int64_t hash_bytes(const void *data, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u, word;
+    const char *p = data;
+
+    for (; n >= 8; n -= 8, p += 8) {
+        memcpy(&word, p, 8);
+        h = (h ^ word) * 0x100000001b3u;
+        h ^= h >> 32;
+    }
+    for (; n > 0; n--, p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+    return (int64_t)h;
+}
+
+static claim claim_of(const dt_tensor *x, dt_status st)
+{
+    claim c = { .status = st };
+
+    if (st != DT_OK) return c;
+    c.dtype = x->local.dtype;
+    c.n_axes = x->n_axes;
+    c.layout = (int64_t)x->layout->hash;
+    for (int a = 0; a < x->n_axes; a++) {
+        c.shape[a] = x->shape[a];
+        c.offset[a] = x->local.offset[a];
+        c.extent[a] = x->local.shape[a];
+    }
+    c.bytes = hash_bytes(x->local.data,
+                         (size_t)dti_local_count(&x->local) * dt_dtype_size(x->local.dtype));
+    return c;
+}
+
+/* Two ranks hold copies of one piece, or of one term of it. */
+static bool hold_the_same(const dt_tensor *x, const claim *all, int p, int q)
+{
+    for (int m = x->layout->n_dims - 1, i = p, j = q; m >= 0; m--) {
+        const int size = x->layout->dim_size[m];
+        if ((x->layout->partial_dims >> m & 1u) && i % size != j % size) return false;
+        i /= size;
+        j /= size;
+    }
+    return memcmp(all[p].offset, all[q].offset, sizeof all[p].offset) == 0 &&
+           memcmp(all[p].extent, all[q].extent, sizeof all[p].extent) == 0;
+}
+
+/* Extents of a claim as "4, 3". */
+static const char *shape_text(const claim *c, char text[200])
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int a = 0; a < c->n_axes && n < 200; a++)
+        n += (size_t)snprintf(text + n, 200 - n, "%s%lld", a ? ", " : "", (long long)c->shape[a]);
+    return text;
+}
+
+static dt_status compare_claims(const dt_tensor *x, const claim *all, int n)
+{
+    char one[200], two[200];
+
+    for (int p = 0; p < n; p++)
+        DT_CHECK(all[p].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid (%s)",
+                 dt_mesh_rank_at(x->mesh, p), dt_status_name((dt_status)all[p].status));
+    for (int p = 1; p < n; p++) {
+        const int a = dt_mesh_rank_at(x->mesh, 0), b = dt_mesh_rank_at(x->mesh, p);
+        DT_CHECK(all[p].dtype == all[0].dtype, DT_ERR_SHAPE, "rank %d passes %s, rank %d %s", a,
+                 dt_dtype_name((dt_dtype)all[0].dtype), b, dt_dtype_name((dt_dtype)all[p].dtype));
+        DT_CHECK(all[p].n_axes == all[0].n_axes &&
+                     memcmp(all[p].shape, all[0].shape, sizeof all[p].shape) == 0,
+                 DT_ERR_SHAPE, "rank %d passes the global shape [%s], rank %d [%s]", a,
+                 shape_text(&all[0], one), b, shape_text(&all[p], two));
+        DT_CHECK(all[p].layout == all[0].layout, DT_ERR_LAYOUT,
+                 "ranks %d and %d pass different placements", a, b);
+    }
+    for (int p = 1; p < n; p++)
+        for (int q = 0; q < p; q++)
+            DT_CHECK(!hold_the_same(x, all, p, q) || all[p].bytes == all[q].bytes, DT_ERR_ARG,
+                     "ranks %d and %d hold copies of one piece, but their bytes differ",
+                     dt_mesh_rank_at(x->mesh, q), dt_mesh_rank_at(x->mesh, p));
+    return DT_OK;
+}
+
+/* st: of this rank's own arguments; x may be NULL if it is not DT_OK. */
+static dt_status compare_ranks(dt_mesh *mesh, const dt_tensor *x, dt_status own)
+{
+    const claim mine = claim_of(x, own);
+    dt_status st = DT_OK;
+    int64_t *counts = NULL;
+    claim *all = NULL;
+    dti_comm *comm;
+
+    DT_TRY_TO(done, st, dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)comm->size, sizeof *all, (void **)&all));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)comm->size, sizeof *counts, (void **)&counts));
+    for (int r = 0; r < comm->size; r++) counts[r] = CLAIM_WORDS;
+    DT_TRY_TO(done, st, dti_all_gather(comm, &mine, all, counts, NULL, DT_I64));
+    if (own == DT_OK) DT_TRY_TO(done, st, compare_claims(x, all, comm->size));
+done:
+    dti_free(counts);
+    dti_free(all);
+    return st;
+}
+
+dt_status dt_from_local_checked(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
+                                int n_axes, const int64_t *shape, const void *data, dt_tensor **out)
+{
+    dt_status own, st;
+    dt_tensor *x;
+    dt_error error;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(mesh != NULL, DT_ERR_ARG, "mesh is NULL");
+    own = dt_from_local(mesh, place, dtype, n_axes, shape, data, &x);
+    error = *dt_last_error();
+    if (dt_mesh_is_member(mesh)) {
+        st = dti_runtime_alone(dt_mesh_runtime(mesh), compare_ranks(mesh, x, own));
+        if (st != DT_OK) {
+            dt_tensor_release(&x);
+            return dti_error_frame(st, __func__, __FILE__, __LINE__);
+        }
+    }
+    if (own != DT_OK) { /* the others were told */
+        dti_error_restore(&error);
+        return dti_error_frame(own, __func__, __FILE__, __LINE__);
+    }
+    *out = x;
+    return DT_OK;
+}

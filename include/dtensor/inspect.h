@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looking at tensors: comparing them, reading an element, checking that ranks agree.
+ *
+ * All functions here work on the tensor's own mesh. PyTorch compares over all ranks of the world,
+ * which waits for ever if ranks outside the mesh do not take part. */
+#ifndef DT_INSPECT_H
+#define DT_INSPECT_H
+
+#include <dtensor/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Whether two tensors have the same dtype, shape and elements. Placements need not be the same: b
+ * is moved to lie as a does, terms of a Partial are reduced first. NaN equals nothing, -0 equals 0.
+ *
+ * All ranks of the mesh get one answer, also if replicas differ: then it is false, unless they
+ * differ in both alike. Outsiders of the mesh have nothing that could differ and get true.
+ *
+ * Collective  yes, over the mesh, unless dtype or shape differ; at most two moves and one
+ * all-reduce of four bytes. Errors      DT_ERR_ARG          NULL DT_ERR_LAYOUT       different
+ * meshes DT_ERR_UNSUPPORTED  dry tensors DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_equal(dt_tensor *a, dt_tensor *b, bool *equal);
+
+/**
+ * As dt_equal(), where elements may differ: |a - b| <= absolute + relative |b|. Infinities are
+ * close if they are equal.
+ *
+ * Collective, Errors as dt_equal(); DT_ERR_ARG for a negative tolerance or one that is no number.
+ */
+DT_API DT_MUST_USE dt_status dt_allclose(dt_tensor *a, dt_tensor *b, double relative,
+                                         double absolute, bool *close);
+
+/**
+ * One element of a tensor, as a double.
+ *
+ *   index  global, one entry per axis; may be NULL for a tensor without axes
+ *
+ * Ranks that hold the element read it; the others get it from the first rank that does. Outsiders
+ * of the mesh get 0.
+ *
+ * Collective  yes, over the mesh, with the same index; nothing is sent if x is cut nowhere.
+ * Errors      DT_ERR_ARG          NULL, an index outside the tensor, an i64 that no double is
+ *             DT_ERR_LAYOUT       x is Partial: no rank has the element (PyTorch returned a term of
+ *                                 it for long, issues 152406, 166638, 167213)
+ *             DT_ERR_UNSUPPORTED  a dry tensor
+ *             DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_item(dt_tensor *x, const int64_t *index, double *value);
+
+/**
+ * dt_from_local(), after comparing what the ranks of the mesh pass: dtype, shape and placements
+ * have to be the same, and ranks that hold the same piece have to hold the same bytes of it. All
+ * ranks find the same error, which names two of them; PyTorch's check copies the first rank's data
+ * over the others' instead.
+ *
+ * Collective  yes, over the mesh: one all-gather of some 200 bytes per rank.
+ * Errors      as dt_from_local(); DT_ERR_SHAPE for ranks that disagree on dtype or shape,
+ *             DT_ERR_LAYOUT on placements, DT_ERR_ARG on the bytes of replicas, or if another
+ * rank's arguments are invalid; DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_from_local_checked(dt_mesh *mesh, const dt_placement *place,
+                                                   dt_dtype dtype, int n_axes, const int64_t *shape,
+                                                   const void *data, dt_tensor **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
