@@ -64,6 +64,24 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     return DT_OK;
 }
 
+/* Before a weight is looked at, and once instead of on every rank. */
+static dt_status check_plan(const cli_session *s)
+{
+    dt_runtime *rt = NULL;
+    dt_mesh *mesh = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_runtime_create_dry(
+        &(dt_run_options){ .size = sizeof(dt_run_options), .n_ranks = s->run.n_ranks }, 0, NULL,
+        &rt));
+    DT_TRY_TO(done, st, dt_mesh_create(rt, s->mesh, &mesh));
+    DT_TRY_TO(done, st, dt_model_check(mesh, s->args->folder, &s->load));
+done:
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
+    return st;
+}
+
 dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,
                            cli_session *out)
 {
@@ -82,11 +100,12 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
         DT_TRY(cli_plan_read(args->plan, &out->plan));
-        out->load.plan = &out->plan.plan;
+        out->load.plan = out->plan.plan;
     }
     out->progress.console = console;
     out->load.progress = cli_progress_show;
     out->load.progress_arg = &out->progress;
+    DT_TRY(check_plan(out));
     DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
     out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
     DT_TRY(dti_alloc_array((size_t)out->run.n_ranks, sizeof *out->ranks, (void **)&out->ranks));

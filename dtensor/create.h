@@ -24,6 +24,9 @@ uint32_t dti_tensor_partial_dims(const dt_tensor *x);
  * a view of x on the first of them, zeros on the others. Communicates nothing. */
 dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out) DT_MUST_USE;
 
+/* The innermost open scope, or the one in which the tape's error happened; NULL outside all. */
+const char *dti_tape_scope(const dt_tape *tape);
+
 /* Takes over a reference of `x`; NULL after an error. */
 dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 

@@ -63,6 +63,11 @@ dt_status dt_tape_status(dt_tape *t)
     return t->status;
 }
 
+const char *dti_tape_scope(const dt_tape *t)
+{
+    return t->n_scopes > 1 ? t->scopes[t->n_scopes - 1].name : NULL;
+}
+
 dt_tensor *dti_tape_latch(dt_tape *t, dt_status status)
 {
     if (t->status != DT_OK) return NULL;

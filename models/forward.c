@@ -101,7 +101,7 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
     DT_TRY(check_ids(m, s, ids, n_tokens));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->ids));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->positions));
-    if (!dt_mesh_is_member(m->mesh)) return DT_OK;
+    if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
     to = dt_tensor_local(pass->ids)->data;
     for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = ids[i];
     to = dt_tensor_local(pass->positions)->data;

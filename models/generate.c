@@ -7,16 +7,22 @@
 #include "dtensor/kernels/cpu/cpu.h"
 #include "models/model.h"
 
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+
+    *key = dt_move(t, dt_argmax_key(t, logits), whole);
+    return dt_argmax_id(t, *key);
+}
+
 /* Runs ids through the model and picks the token after the last. */
 static dt_status next_token(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n,
                             int32_t *out)
 {
-    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     dt_tensor *key, *id;
 
     dt_tape_reset(t);
-    key = dt_move(t, dt_argmax_key(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST)), whole);
-    id = dt_argmax_id(t, key);
+    id = dti_choose_greedy(t, dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST), &key);
     DT_TRY(dt_tape_status(t));
     DT_CHECK(
         !dti_argmax_is_nan(*(const int64_t *)dt_tensor_local(key)->data), DT_ERR_FORMAT,
@@ -67,6 +73,8 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
                             o, sizeof *o));
     DT_CHECK(state->batch == 1, DT_ERR_ARG, "generation of %lld sequences at once: one is possible",
              (long long)state->batch);
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(model->mesh)), DT_ERR_ARG,
+             "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
     DT_CHECK(prompt != NULL && n_prompt >= 1, DT_ERR_ARG,
              "the prompt is empty: generation needs at least one token to start from");
     DT_CHECK(o->max_new_tokens >= 0, DT_ERR_ARG, "max_new_tokens is %lld",

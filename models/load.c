@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "dtensor/create.h"
+#include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
@@ -25,24 +26,41 @@ typedef struct loader {
     size_t used_capacity;
 } loader;
 
+/* A parameter's tensor, zeroed, where its style has laid it. */
+static dt_status make_param(dt_model *m, const dt_layer *layer, int param, dt_tensor **out)
+{
+    const dt_param_info info = dt_layer_param_info(layer, param);
+    const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
+
+    DT_CHECK(
+        dt_layer_param_layout(layer, param)->packed_axes == 0, DT_ERR_UNSUPPORTED,
+        "%s.%s: its style cuts it in blocks (packed), which are not read from a checkpoint yet",
+        info.layer, info.name);
+    DT_TRY(dti_tensor_create_exact(m->mesh, dt_layer_param_layout(layer, param), m->info.dtype,
+                                   shape, out));
+    m->local_bytes +=
+        dti_local_count(dt_tensor_local(*out)) * (int64_t)dt_dtype_size(m->info.dtype);
+    return DT_OK;
+}
+
+/* A tied weight belongs to the partner. */
+static bool has_own(const dt_layer *layer, int param)
+{
+    return dt_layer_tied_to(layer) == NULL || param != DT_PARAM_WEIGHT;
+}
+
 static dt_status load_param(loader *l, dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     const dti_st_entry *e = dti_find_param(l->ckpt, l->model->arch, info.layer, info.name);
-    int64_t shape[2], end[DT_MAX_AXES];
+    int64_t end[DT_MAX_AXES];
     const dt_local *local;
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
     int64_t n = 1;
 
     DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
-    DT_CHECK(
-        dt_layer_param_layout(layer, param)->packed_axes == 0, DT_ERR_UNSUPPORTED,
-        "%s.%s: its style cuts it in blocks (packed), which are not read from a checkpoint yet",
-        info.layer, info.name);
-    for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
-    DT_TRY(dti_tensor_create_exact(l->model->mesh, dt_layer_param_layout(layer, param),
-                                   l->model->info.dtype, shape, &x));
+    DT_TRY(make_param(l->model, layer, param, &x));
     local = dt_tensor_local(x);
     for (int a = 0; a < info.n_axes; a++) {
         end[a] = local->offset[a] + local->shape[a];
@@ -53,7 +71,6 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
                   dti_ckpt_read(l->ckpt, e->name, local->offset, end, l->model->info.dtype,
                                 &l->stage, local->data));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    l->model->local_bytes += n * (int64_t)dt_dtype_size(l->model->info.dtype);
     DT_TRY_TO(done, st,
               dti_grow((void **)&l->used, &l->used_capacity, l->n_used + 1, sizeof *l->used));
     l->used[l->n_used++] = e;
@@ -72,8 +89,7 @@ static dt_status load_params(loader *l)
     for (int i = 0; i < dt_layers_count(layers); i++) {
         dt_layer *layer = dt_layers_at(layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_tied_to(layer) == NULL || p != DT_PARAM_WEIGHT)
-                DT_TRY(load_param(l, layer, p));
+            if (has_own(layer, p)) DT_TRY(load_param(l, layer, p));
     }
     return DT_OK;
 }
@@ -123,7 +139,7 @@ static void warn_unused(loader *l)
                         dti_printable(first, text, sizeof text));
 }
 
-static dt_status check_options(const dt_load_options *o)
+dt_status dti_check_load_options(const dt_load_options *o)
 {
     DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
              DT_ERR_ARG, "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
@@ -131,9 +147,7 @@ static dt_status check_options(const dt_load_options *o)
     return DT_OK;
 }
 
-/* The model without weights: takes the description's own struct over. */
-static dt_status make_model(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
-                            dt_model **out)
+dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o, dt_model **out)
 {
     dt_status st = DT_OK;
     dt_model *m;
@@ -158,6 +172,66 @@ fail:
     return st;
 }
 
+dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                             dt_model **out)
+{
+    dt_status st = DT_OK;
+    dt_model *m;
+
+    *out = NULL;
+    if (o->keep_dtype && !d->dtype_known) d->info.dtype = DT_F32; /* as Transformers does */
+    DT_TRY(dti_model_make(d, mesh, o, &m));
+    for (int i = 0; i < dt_layers_count(m->layers); i++) {
+        dt_layer *layer = dt_layers_at(m->layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++) {
+            dt_tensor *x = NULL;
+            if (!has_own(layer, p)) continue;
+            DT_TRY_TO(fail, st, make_param(m, layer, p, &x));
+            st = dt_layer_set_param(layer, p, x);
+            dt_tensor_release(&x);
+            DT_TRY_TO(fail, st, st);
+        }
+    }
+    *out = m;
+    return DT_OK;
+
+fail:
+    dt_model_release(&m);
+    return st;
+}
+
+/* What the files of weights say besides is judged again: that the head is no copy of the embedding,
+ * or which dtype it all has. */
+static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_options *o,
+                               dti_described *d, dti_ckpt **ckpt, int64_t *total)
+{
+    const bool tied = d->info.tied, dtype_known = d->dtype_known;
+
+    DT_TRY(dti_ckpt_open(dir, ckpt));
+    DT_TRY(dti_check_checkpoint(d, *ckpt, NULL, total));
+    if (d->info.tied != tied || d->dtype_known != dtype_known) DT_TRY(dti_judge(mesh, dir, d, o));
+    return DT_OK;
+}
+
+/* On a dry mesh: from config.json alone, and from the headers of the weights if there are any. */
+static dt_status load_dry(dt_mesh *mesh, const char *dir, const dt_load_options *o, dt_model **out)
+{
+    dti_described d = { 0 };
+    dti_ckpt *ckpt = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_describe(dir, &d));
+    if (dti_ckpt_exists(dir)) {
+        DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
+        DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
+    }
+    DT_TRY_TO(done, st, dti_model_make_dry(&d, mesh, o, out));
+done:
+    dti_ckpt_close(&ckpt);
+    dti_described_free(&d);
+    return st;
+}
+
 dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
                         dt_model **out)
 {
@@ -172,11 +246,12 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
     DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
                             sizeof own));
-    DT_TRY(check_options(l.options));
+    DT_TRY(dti_check_load_options(l.options));
+    if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, l.options, out);
     DT_TRY(dti_describe(dir, &d));
-    DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
-    DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, &l.total));
-    DT_TRY_TO(done, st, make_model(&d, mesh, l.options, &l.model));
+    DT_TRY_TO(done, st, dti_judge(mesh, dir, &d, l.options));
+    DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));
+    DT_TRY_TO(done, st, dti_model_make(&d, mesh, l.options, &l.model));
     l.ckpt = ckpt;
     DT_TRY_TO(done, st,
               dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(dt_mesh_runtime(mesh))),

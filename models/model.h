@@ -103,6 +103,26 @@ typedef struct dti_described {
 dt_status dti_describe(const char *dir, dti_described *out) DT_MUST_USE;
 void dti_described_free(dti_described *d);
 
+dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
+
+/* The model without values of its parameters: takes the description's own struct over. */
+dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                         dt_model **out) DT_MUST_USE;
+
+/* A model with dry parameters, on a mesh of a dry runtime. */
+dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                             dt_model **out) DT_MUST_USE;
+
+/* Judges the plan in `o` by dry passes, on a dry copy of `mesh`, of a model that is as `known` says
+ * (judge.c). The message of a refusal names the plan's source, rule, parameter, sizes and mesh dim,
+ * and what would fit. */
+dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
+                    const dt_load_options *o) DT_MUST_USE;
+
+/* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
+ */
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);
+
 struct dti_ckpt;
 struct dti_st_entry;
 

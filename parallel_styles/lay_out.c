@@ -36,14 +36,18 @@ const char *dti_kind_text(dt_layer_kind kind)
 
 /* --- styles ----------------------------------------------------------------------------------- */
 
+static const char *text_of(const dti_rules *rules, int number, char text[DTI_RULE_TEXT_BYTES])
+{
+    return dti_rule_text(rules->rule[number].plan, &rules->rule[number].rule, text);
+}
+
 /* Puts the rule that chose the style of `layer` in front of an error's message, if a rule did. */
 static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_rules *rules)
 {
     char text[DTI_RULE_TEXT_BYTES];
 
     if (st == DT_OK) return DT_OK;
-    if (layer->rule[slot] >= 0)
-        dti_error_prefix("%s", dti_rule_text(&rules->rule[layer->rule[slot]], text));
+    if (layer->rule[slot] >= 0) dti_error_prefix("%s", text_of(rules, layer->rule[slot], text));
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
@@ -80,7 +84,7 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
         const int rule = dti_rules_find(rules, layer->name, slot);
         layer->rule[slot] = rule;
         if (rule < 0) continue;
-        DT_TRY(blame(set_style(layer, slot, rules->rule[rule].style), layer, slot, rules));
+        DT_TRY(blame(set_style(layer, slot, rules->rule[rule].rule.style), layer, slot, rules));
     }
     for (int i = 0; i < list->n; i++) {
         dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
@@ -198,8 +202,8 @@ static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
     if (partner == NULL || layer->layout[0] == partner->layout[0]) return DT_OK;
     for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++)
         if (layer->style[d] != partner->style[d]) m = d;
-    if (layer->rule[m] >= 0) (void)dti_rule_text(&rules->rule[layer->rule[m]], one);
-    if (partner->rule[m] >= 0) (void)dti_rule_text(&rules->rule[partner->rule[m]], two);
+    if (layer->rule[m] >= 0) (void)text_of(rules, layer->rule[m], one);
+    if (partner->rule[m] >= 0) (void)text_of(rules, partner->rule[m], two);
     DT_FAIL(DT_ERR_LAYOUT,
             "%s%s%s%s%s shares the weight of %s, but style \"%s\" cuts it otherwise than \"%s\" "
             "does on mesh dim \"%s\"; leave one of the rules out, the other holds for both",

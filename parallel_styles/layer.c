@@ -26,6 +26,11 @@ const dt_style *dt_layer_style_on(const dt_layer *layer, int dim)
     return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->style[dim] : NULL;
 }
 
+int dti_layer_rule(const dt_layer *layer, int dim)
+{
+    return layer->rule[dim >= 0 ? dim : DTI_NO_DIM];
+}
+
 int dt_layer_n_params(const dt_layer *layer)
 {
     return layer->n_params;

@@ -7,6 +7,7 @@
 #include <dtensor/parallel_styles.h>
 
 #include "base/error.h"
+#include "parallel_styles/rules.h"
 
 /* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
  * the list speaks of if the mesh does not have it. What is there is looked up and checked, but lays
@@ -45,8 +46,7 @@ int dti_plan_match(const char *pattern, const char *name);
 
 /* The rules of a plan and of those chained to it, in one list; a number is a place in it. */
 typedef struct dti_rule {
-    const char *pattern;
-    const char *style;
+    dt_plan_rule rule;
     const dt_plan *plan; /* that it stands in */
     int slot;            /* of its dim; -1: the mesh has none of that name */
     bool used;           /* matches a layer */
@@ -67,18 +67,10 @@ int dti_rules_find(dti_rules *rules, const char *name, int slot);
 /* Reports rules without a match and dims that the mesh does not have: errors of strict plans. */
 dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
 
-/* "plan.json, rule \"a.*\": \"colwise\"" for messages. Returns `text`. */
-enum { DTI_RULE_TEXT_BYTES = 320 };
-const char *dti_rule_text(const dti_rule *rule, char text[DTI_RULE_TEXT_BYTES]);
-
 /* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */
 dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,
                             dti_rules *rules) DT_MUST_USE;
 dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_USE;
-
-/* "weight [96, 64]" for messages. Returns `text`. */
-enum { DTI_PARAM_TEXT_BYTES = 72 };
-const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES]);
 
 /* "colwise, rowwise, ...": styles that fit a kind of layer. */
 dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes) DT_MUST_USE;

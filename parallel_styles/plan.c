@@ -39,15 +39,25 @@ static const char *source_of(const dt_plan *plan, char text[DTI_SHOWN_BYTES])
     return plan->source != NULL ? dti_printable(plan->source, text, DTI_SHOWN_BYTES) : "the plan";
 }
 
-const char *dti_rule_text(const dti_rule *rule, char text[DTI_RULE_TEXT_BYTES])
+const char *dti_rule_text(const dt_plan *plan, const dt_plan_rule *rule,
+                          char text[DTI_RULE_TEXT_BYTES])
 {
     char source[DTI_SHOWN_BYTES], pattern[DTI_SHOWN_BYTES], style[DTI_SHOWN_BYTES];
 
-    (void)snprintf(text, DTI_RULE_TEXT_BYTES, "%s, rule \"%s\": \"%s\"",
-                   source_of(rule->plan, source),
+    (void)snprintf(text, DTI_RULE_TEXT_BYTES, "%s, rule \"%s\": \"%s\"", source_of(plan, source),
                    dti_printable(rule->pattern, pattern, sizeof pattern),
                    dti_printable(rule->style, style, sizeof style));
     return text;
+}
+
+const dt_plan_rule *dti_plan_rule(const dt_plan *first, int number, const dt_plan **plan)
+{
+    for (; first != NULL && number >= 0; number -= first->n_rules, first = first->more)
+        if (number < first->n_rules) {
+            *plan = first;
+            return &first->rules[number];
+        }
+    return NULL;
 }
 
 /* Every plan names another dim, so a longer chain than dims is a circle or a slip. */
@@ -70,6 +80,8 @@ static dt_status count_rules(const dt_plan *plan, int *n)
 dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan, dti_rules *out)
 {
     const int main_dim = dt_mesh_find_dim(mesh, dim);
+    char source[DTI_SHOWN_BYTES];
+    dt_status st = DT_OK;
     int n = 0;
 
     *out = (dti_rules){ 0 };
@@ -80,13 +92,19 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
         const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
         for (int i = 0; i < plan->n_rules; i++) {
             const dt_plan_rule *r = &plan->rules[i];
-            out->rule[out->n++] = (dti_rule){ .pattern = r->pattern != NULL ? r->pattern : "",
-                                              .style = r->style != NULL ? r->style : "",
+            DT_CHECK_TO(fail, st, r->pattern != NULL && r->style != NULL, DT_ERR_ARG,
+                        "%s: rule %d has no pattern or no style", source_of(plan, source), i);
+            out->rule[out->n++] = (dti_rule){ .rule = *r,
                                               .plan = plan,
                                               .slot = found >= 0 || other ? found : DTI_NO_DIM };
         }
     }
     return DT_OK;
+
+fail:
+    dti_free(out->rule);
+    *out = (dti_rules){ 0 };
+    return st;
 }
 
 int dti_rules_find(dti_rules *rules, const char *name, int slot)
@@ -95,7 +113,7 @@ int dti_rules_find(dti_rules *rules, const char *name, int slot)
 
     for (int i = 0; i < rules->n; i++) {
         dti_rule *rule = &rules->rule[i];
-        const int stars = rule->slot == slot ? dti_plan_match(rule->pattern, name) : -1;
+        const int stars = rule->slot == slot ? dti_plan_match(rule->rule.pattern, name) : -1;
         if (stars < 0) continue;
         rule->used = true;
         if (best < 0 || stars <= best_stars) {
@@ -114,7 +132,7 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
     for (int i = 0; i < rules->n; i++) {
         const dti_rule *r = &rules->rule[i];
         if (r->used) continue;
-        (void)dti_rule_text(r, text);
+        (void)dti_rule_text(r->plan, &r->rule, text);
         if (r->slot < 0) {
             (void)dti_printable(r->plan->dim, dim, sizeof dim);
             DT_CHECK(!r->plan->strict, DT_ERR_ARG,

@@ -100,6 +100,16 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     return DT_OK;
 }
 
+const dt_style *dti_style_at(dt_runtime *rt, int i)
+{
+    const style_entry *e;
+    style_registry *r;
+
+    if (registry_of(rt, &r) != DT_OK) return NULL;
+    for (e = r->first; e != NULL && i > 0; i--) e = e->next;
+    return e != NULL ? &e->style : NULL;
+}
+
 /* Names of the styles that fit one of `kinds`. */
 static void list_names(const style_registry *r, uint32_t kinds, char *text, size_t bytes)
 {

@@ -80,15 +80,33 @@ DT_API DT_MUST_USE dt_status dt_model_inspect(const char *dir, dt_model_info *in
 DT_API DT_MUST_USE dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info);
 
 /**
- * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
- * index). Every rank reads only its slices.
+ * Judges whether a model can run on a mesh under the plan of the options: config.json is read, the
+ * layers are laid out, and passes over a prompt and over one new token are made without bytes, on a
+ * dry copy of the mesh. What fails then would fail in a run. No file of weights is looked at.
  *
- *   mesh  any; styles apply to the dim that the options name, other dims hold copies
+ *   mesh     of a run, or of a dry runtime for any number of ranks
+ *   options  as for dt_model_load(); NULL for defaults
+ *
+ * Collective  no communication; all ranks find the same.
+ * Errors      as dt_model_inspect() for config.json; those of dt_layers_create(); DT_ERR_LAYOUT or
+ *             DT_ERR_SHAPE for styles that do not fit together. The message names the plan's source
+ *             and rule, a parameter with its sizes, the mesh dim, and styles or sizes that fit.
+ */
+DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
+                                            const dt_load_options *options);
+
+/**
+ * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
+ * index). The plan is judged as by dt_model_check() before weights are read; every rank reads only
+ * its slices.
+ *
+ *   mesh  any; styles apply to the dim that the options name, other dims hold copies. On a mesh of
+ *         a dry runtime parameters have no bytes and only config.json is needed; if there are
+ *         weights, their headers are read
  *
  * Collective  every rank of the mesh calls it with the same options.
  * Ownership   *out is released with dt_model_release().
- * Errors      as dt_model_inspect(); DT_ERR_ARG; those of dt_layers_create(); DT_ERR_MEMORY;
- *             DT_ERR_COMM
+ * Errors      as dt_model_inspect() and dt_model_check(); DT_ERR_ARG; DT_ERR_MEMORY; DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_model_load(dt_mesh *mesh, const char *dir,
                                            const dt_load_options *options, dt_model **out);

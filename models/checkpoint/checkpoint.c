@@ -94,6 +94,20 @@ fail:
     return st;
 }
 
+bool dti_ckpt_exists(const char *folder)
+{
+    const char *const names[] = { single_name, index_name };
+    bool found = false;
+
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        char *path = NULL;
+        if (dti_ckpt_path(folder, names[i], &path) == DT_OK)
+            found = found || access(path, F_OK) == 0;
+        dti_free(path);
+    }
+    return found;
+}
+
 void dti_ckpt_close(dti_ckpt **ckpt)
 {
     dti_ckpt *c = ckpt ? *ckpt : NULL;

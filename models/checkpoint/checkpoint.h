@@ -21,6 +21,9 @@ dt_status dti_ckpt_check_folder(const char *folder) DT_MUST_USE;
 dt_status dti_ckpt_open(const char *folder, dti_ckpt **out) DT_MUST_USE;
 void dti_ckpt_close(dti_ckpt **ckpt); /* accepts NULL */
 
+/* Whether there are weights in the folder to open, good ones or bad ones. */
+bool dti_ckpt_exists(const char *folder);
+
 /* Queries; what they give is borrowed from the checkpoint. Tensors come sorted by name. */
 const char *dti_ckpt_folder(const dti_ckpt *ckpt);
 size_t dti_ckpt_count(const dti_ckpt *ckpt);

@@ -208,6 +208,33 @@ static void plan_without_a_match(const char *folder)
     write_plan(folder, "{\"model.layers.*.mlp.op_proj\": \"colwise\"}");
 }
 
+/* Plans beside a config.json without weights: they are judged before anybody looks for those. */
+static void plan_only(const char *folder, const char *text)
+{
+    copy_file(folder, "config.json", 0);
+    dt_test_write_file(folder, "plan.json", text, strlen(text));
+}
+
+static void torn_plan(const char *folder)
+{
+    plan_only(folder, "{\"model.layers.*.self_attn.q_proj\": \"replicate\"}");
+}
+
+static void plan_for_a_norm(const char *folder)
+{
+    plan_only(folder, "{\"model.norm\": \"rowwise\"}");
+}
+
+static void plan_without_weights(const char *folder)
+{
+    plan_only(folder, "{\"model.layers.7.mlp.up_proj\": \"colwise\"}");
+}
+
+static void plan_for_another_dim(const char *folder)
+{
+    plan_only(folder, "{\"model.layers.*.mlp.up_proj\": {\"cp\": \"rowwise\"}}");
+}
+
 static void plan_of_numbers(const char *folder)
 {
     write_plan(folder, "{\"model.layers.*.mlp.up_proj\": 3}");
@@ -290,6 +317,15 @@ static const mistake mistakes[] = {
       { "plan.json", "model.layers.*.mlp.op_proj", "no layer" } },
     { "no style",         plan_of_numbers,            NULL, { RUN, "--plan", "@/plan.json" },
       { "plan.json", "model.layers.*.mlp.up_proj", "3", "string" } },
+    { "torn plan",        torn_plan,                  NULL, { RUN, "--plan", "@/plan.json" },
+      { "@/plan.json, rule \"model.layers.*.self_attn.q_proj\": \"replicate\"", "model.layers.0.self_attn.q_proj.weight [64, 64]",
+        "mesh dim \"tp\" of 2", "styles that fit: \"colwise\"" } },
+    { "kind of layer",    plan_for_a_norm,            NULL, { RUN, "--plan", "@/plan.json" },
+      { "@/plan.json, rule \"model.norm\": \"rowwise\"", "an RMS norm with weight [64]", "replicate" } },
+    { "no such layer",    plan_without_weights,       NULL, { RUN, "--plan", "@/plan.json" },
+      { "@/plan.json, rule \"model.layers.7.mlp.up_proj\"", "matches no layer" } },
+    { "no such dim",      plan_for_another_dim,       NULL, { RUN, "--plan", "@/plan.json" },
+      { "@/plan.json, rule \"model.layers.*.mlp.up_proj\"", "no dim \"cp\"" } },
     { "plan syntax",      plan_with_a_comma_too_many, NULL, { RUN, "--plan", "@/plan.json" }, { "plan.json", "line 1" } },
     { "long plan",        copy_all,                   NULL, { RUN, "--plan", LONG LONG LONG LONG }, { NAME, "...", "No such file" } },
     { "folder as plan",   copy_all,                   NULL, { RUN, "--plan", "@" }, { "@", "Is a directory" } },

@@ -222,7 +222,7 @@ DT_TEST(cli, the_default_length_gives_way_to_the_context)
 DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
 {
     static const char plan[] = "{\"model.layers.*.mlp.gate_proj\": \"replicate\","
-                               " \"model.layers.*.mlp.up_proj\": \"replicate\","
+                               " \"model.layers.*.mlp.up_proj\": {\"tp\": \"replicate\"},"
                                " \"model.layers.*.mlp.down_proj\": \"replicate\"}";
     char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];
     command_result r[2];

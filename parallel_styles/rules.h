@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What later rooms ask about where a layer's styles come from. */
+#ifndef DTI_RULES_OF_PLANS_H
+#define DTI_RULES_OF_PLANS_H
+
+#include <dtensor/parallel_styles.h>
+
+#include "base/error.h"
+
+/* The number of the rule that chose the layer's style on mesh dim `dim`, counted over the plan and
+ * those chained to it by `more`; -1 if none did. */
+int dti_layer_rule(const dt_layer *layer, int dim);
+
+/* The i-th style of the registry; NULL behind the last. */
+const dt_style *dti_style_at(dt_runtime *rt, int i);
+
+/* "weight [96, 64]" for messages. Returns `text`. */
+enum { DTI_PARAM_TEXT_BYTES = 72 };
+const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES]);
+
+/* "plan.json, rule \"a.*\": \"colwise\"" for messages. Returns `text`. */
+enum { DTI_RULE_TEXT_BYTES = 320 };
+const char *dti_rule_text(const dt_plan *plan, const dt_plan_rule *rule,
+                          char text[DTI_RULE_TEXT_BYTES]);
+
+/* The rule of that number, and the plan of the chain that it stands in; NULL if there is none. */
+const dt_plan_rule *dti_plan_rule(const dt_plan *first, int number, const dt_plan **plan);
+
+#endif
