@@ -20,16 +20,20 @@ dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *row
 {
     DT_TRY(dti_grow((void **)&b->specs, &b->specs_capacity, (size_t)(b->n + n), sizeof *b->specs));
     DT_TRY(dti_grow((void **)&b->slots, &b->slots_capacity, (size_t)(b->n + n), sizeof *b->slots));
+    DT_TRY(dti_grow((void **)&b->keys, &b->keys_capacity, (size_t)(b->n + n), sizeof *b->keys));
     for (int i = 0; i < n; i++) {
         dt_layer_spec *spec = &b->specs[b->n];
         *spec = (dt_layer_spec){ .kind = rows[i].kind,
-                                 .axis = { rows[i].out, rows[i].in },
+                                 .axis = { { rows[i].out.extent, rows[i].out.unit },
+                                           { rows[i].in.extent, rows[i].in.unit } },
                                  .bias = rows[i].bias,
                                  .eps = b->eps,
                                  .heads = b->heads,
                                  .style = rows[i].style,
                                  .tied_to = rows[i].tied_to };
         DT_TRY(join(&b->arena, prefix, rows[i].name, &spec->name));
+        b->keys[b->n][0] = rows[i].out.keys;
+        b->keys[b->n][1] = rows[i].in.keys;
         b->slots[b->n++] = (dt_layer **)((char *)block + rows[i].field);
     }
     return DT_OK;
@@ -47,6 +51,7 @@ void dti_builder_free(dti_builder *b)
 {
     dti_free(b->specs);
     dti_free(b->slots);
+    dti_free((void *)b->keys);
     dti_arena_free(&b->arena);
     *b = (dti_builder){ 0 };
 }

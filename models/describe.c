@@ -9,6 +9,9 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/config.h"
 #include "models/model.h"
+#include "parallel_styles/spec.h"
+
+enum { SHAPE_BYTES = 96 };
 
 static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
 
@@ -101,39 +104,35 @@ void dti_described_free(dti_described *d)
     *d = (dti_described){ 0 };
 }
 
-static dt_param_info param_of(const dt_layer_spec *spec, int param)
+/* "[250, 96]" of n extents. */
+static const char *shape_text(const int64_t *shape, int n, char text[SHAPE_BYTES])
 {
-    dt_param_info info = { .layer = spec->name, .n_axes = 1, .axis = { spec->axis[0] } };
-    const bool matrix = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EMBEDDING;
+    size_t used = (size_t)snprintf(text, SHAPE_BYTES, "[");
 
-    info.name = param == DT_PARAM_BIAS ? "bias" : "weight";
-    if (matrix && param == DT_PARAM_WEIGHT) {
-        info.n_axes = 2;
-        info.axis[1] = spec->axis[1];
-    }
-    return info;
+    for (int a = 0; a < n && used < SHAPE_BYTES; a++)
+        used += (size_t)snprintf(text + used, SHAPE_BYTES - used, a ? ", %lld" : "%lld",
+                                 (long long)shape[a]);
+    if (used < SHAPE_BYTES) (void)snprintf(text + used, SHAPE_BYTES - used, "]");
+    return text;
 }
 
-static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p)
+/* `keys` of config.json, one per axis of the parameter. */
+static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p,
+                             const char *const keys[2])
 {
-    char found[96] = "", wanted[64] = "";
-    size_t used = 0;
-    bool fits = e->n_axes == p->n_axes;
+    const int64_t want[] = { p->axis[0].extent, p->axis[1].extent };
+    const size_t bytes = (size_t)p->n_axes * sizeof want[0];
+    char found[SHAPE_BYTES], wanted[SHAPE_BYTES];
 
-    for (int a = 0; a < p->n_axes && fits; a++) fits = e->shape[a] == p->axis[a].extent;
-    if (fits) {
-        DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64,
-                 DT_ERR_UNSUPPORTED, "%s: tensor %s is %s: weights must be F32, BF16 or F16",
-                 dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name);
-        return DT_OK;
-    }
-    for (int a = 0; a < e->n_axes && used < sizeof found; a++)
-        used += (size_t)snprintf(found + used, sizeof found - used, a ? ", %lld" : "%lld",
-                                 (long long)e->shape[a]);
-    (void)snprintf(wanted, sizeof wanted, p->n_axes == 2 ? "%lld, %lld" : "%lld",
-                   (long long)p->axis[0].extent, (long long)p->axis[1].extent);
-    DT_FAIL(DT_ERR_FORMAT, "%s: tensor %s is [%s], but config.json asks for [%s]",
-            dti_ckpt_label(ckpt, e->name), e->name, found, wanted);
+    DT_CHECK(e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0, DT_ERR_FORMAT,
+             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s",
+             dti_ckpt_label(ckpt, e->name), e->name, shape_text(e->shape, e->n_axes, found),
+             shape_text(want, p->n_axes, wanted), keys[0], p->n_axes == 2 ? " by " : "",
+             p->n_axes == 2 ? keys[1] : "");
+    DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64, DT_ERR_UNSUPPORTED,
+             "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
+             e->name, e->dtype_name);
+    return DT_OK;
 }
 
 const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, const char *layer,
@@ -150,10 +149,11 @@ const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, c
     return e;
 }
 
-static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_layer_spec *spec,
-                             int param, int64_t *n_params, int64_t *bytes)
+static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int param,
+                             int64_t *n_params, int64_t *bytes)
 {
-    const dt_param_info info = param_of(spec, param);
+    const dt_layer_spec *spec = &d->builder.specs[i];
+    const dt_param_info info = dti_spec_param(spec, param);
     const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
 
     DT_CHECK(e != NULL, DT_ERR_FORMAT,
@@ -164,7 +164,7 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, const dt_la
              strcmp(spec->name, "lm_head") == 0
                  ? "; a head that shares the embedding needs tie_word_embeddings true"
                  : "");
-    DT_TRY(check_shape(ckpt, e, &info));
+    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i]));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;
@@ -195,11 +195,9 @@ dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *
     untie_stored(d, ckpt);
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
-        const bool two =
-            spec->kind == DT_LAYER_LAYER_NORM || (spec->kind == DT_LAYER_LINEAR && spec->bias);
-        if (spec->tied_to == NULL && spec->kind != DT_LAYER_POINT)
-            DT_TRY(check_param(d, ckpt, spec, DT_PARAM_WEIGHT, &params, &all));
-        if (two) DT_TRY(check_param(d, ckpt, spec, DT_PARAM_BIAS, &params, &all));
+        for (int p = 0; p < dti_spec_n_params(spec); p++)
+            if (spec->tied_to == NULL || p != DT_PARAM_WEIGHT)
+                DT_TRY(check_param(d, ckpt, i, p, &params, &all));
     }
     if (n_params != NULL) *n_params = params;
     if (bytes != NULL) *bytes = all;

@@ -12,14 +12,21 @@
 
 /* --- Layers as rows ------------------------------------------------------------------------- */
 
+/* An axis of a weight, and the keys of config.json that its extent comes from, for messages. */
+typedef struct dti_extent {
+    int64_t extent;
+    dt_axis_unit unit;
+    const char *keys; /* "intermediate_size", "num_attention_heads * head_dim" */
+} dti_extent;
+
 /* One layer of a block: the field of the block that points to it, its name after the block's, and
  * what it is. Axes of a weight [out, in]; a norm has one. */
 typedef struct dti_row {
     size_t field;
     const char *name;
     dt_layer_kind kind;
-    dt_axis out;
-    dt_axis in;
+    dti_extent out;
+    dti_extent in;
     bool bias;
     const char *style; /* the built-in plan */
     const char *tied_to;
@@ -34,6 +41,8 @@ typedef struct dti_builder {
     size_t specs_capacity;
     dt_layer ***slots;
     size_t slots_capacity;
+    const char *(*keys)[2]; /* of the axes of a spec's weight */
+    size_t keys_capacity;
     int n;
 } dti_builder;
 

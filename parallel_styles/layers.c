@@ -7,37 +7,15 @@
 #include "base/memory.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
+#include "parallel_styles/spec.h"
 
 dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
 {
-    dt_param_info info = { .layer = layer->name,
-                           .name = param == DT_PARAM_BIAS ? "bias" : "weight",
-                           .kind = layer->kind,
-                           .n_axes = 1,
-                           .axis = { layer->axis[0] },
-                           .heads = layer->heads };
-
-    if (param == DT_PARAM_WEIGHT &&
-        (layer->kind == DT_LAYER_LINEAR || layer->kind == DT_LAYER_EMBEDDING)) {
-        info.n_axes = 2;
-        info.axis[1] = layer->axis[1];
-    }
-    return info;
-}
-
-static int n_params_of(const dt_layer_spec *spec)
-{
-    switch (spec->kind) {
-    case DT_LAYER_LINEAR:
-        return spec->bias ? 2 : 1;
-    case DT_LAYER_EMBEDDING:
-    case DT_LAYER_RMS_NORM:
-        return 1;
-    case DT_LAYER_LAYER_NORM:
-        return 2;
-    default:
-        return 0;
-    }
+    return dti_spec_param(&(dt_layer_spec){ .name = layer->name,
+                                            .kind = layer->kind,
+                                            .axis = { layer->axis[0], layer->axis[1] },
+                                            .heads = layer->heads },
+                          param);
 }
 
 /* An open-addressing table of twice as many places as layers. */
@@ -73,7 +51,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     memcpy(layer->axis, spec->axis, sizeof layer->axis);
     layer->heads = spec->heads;
     layer->eps = spec->eps;
-    layer->n_params = n_params_of(spec);
+    layer->n_params = dti_spec_n_params(spec);
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) layer->rule[s] = -1;
     *index_place(list, layer->name) = ++list->n;
     return DT_OK;

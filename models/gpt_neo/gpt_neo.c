@@ -145,11 +145,12 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
 static dt_status add_layers(void *self, dti_builder *builder)
 {
     gpt_neo *m = self;
-    const dt_axis D = { m->info.hidden_size, DT_UNIT_ROW }, F = { m->ff, DT_UNIT_ROW };
-    const dt_axis Q = { m->info.hidden_size, DT_UNIT_HEADS }, none = { 0, DT_UNIT_ROW };
-    const dt_axis KV = { m->info.hidden_size, DT_UNIT_KV_HEADS };
-    const dt_axis V = { m->info.vocab_size, DT_UNIT_ROW };
-    const dt_axis P = { m->info.max_positions, DT_UNIT_ROW };
+    const dti_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" }, none = { 0 };
+    const dti_extent Q = { m->info.hidden_size, DT_UNIT_HEADS, "hidden_size" };
+    const dti_extent KV = { m->info.hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
+    const dti_extent V = { m->info.vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dti_extent P = { m->info.max_positions, DT_UNIT_ROW, "max_position_embeddings" };
     const char *tied = m->info.tied ? "transformer.wte" : NULL;
 
     builder->eps = m->eps;

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Llama: the table of its layers, then what they compute.
+ * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
+ * vocabulary; B sequences of T tokens. */
+#include "models/blocks/decoder.h"
+
+#include <stdio.h>
+
+#include "models/blocks/attention.h"
+
+dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti_row *more,
+                                 int n_more)
+{
+    const dt_model_info *c = &m->info;
+    const dti_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dti_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                           "num_attention_heads * head_dim" };
+    const dti_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                            "num_key_value_heads * head_dim" };
+    const dti_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    const bool ab = m->attention_bias, mb = m->mlp_bias;
+
+    /* clang-format off */
+#define M(field) offsetof(dti_decoder, field)
+#define B(field) DTI_BLOCK(field)
+    const dti_row model[] = {
+/*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
+        { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+    };
+    const dti_row block[] = {
+        { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ab,    "rowwise",           NULL },
+        { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
+        { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
+        { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
+    };
+#undef M
+#undef B
+    /* clang-format on */
+
+    builder->eps = m->eps;
+    builder->heads = (dt_head_counts){ c->n_heads, c->n_kv_heads, c->head_dim };
+    DT_TRY(dti_alloc_array((size_t)c->n_layers, sizeof *m->blocks, (void **)&m->blocks));
+    DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        dti_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
+        DT_TRY(dti_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        DT_TRY(dti_builder_add(builder, b->name, more, n_more, b));
+    }
+    return DT_OK;
+}
+
+dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    dti_decoder *m = self;
+
+    m->info = *info;
+    return dti_rope_tensor(&m->rope, m->info.head_dim, mesh, &m->inv_freq);
+}
+
+/* x [B, T, H, E], each head normed by itself; x as it is where the block has no such norm. */
+static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
+{
+    return norm != NULL ? dt_layer_forward(t, norm, x) : x;
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
+                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+{
+    const int64_t e = m->info.head_dim;
+
+    dt_scope_begin(t, b->name);
+    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
+    dt_tensor *q = norm_heads(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
+    dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
+    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    dt_tensor *a = dti_cached_attention(t, dt_rope(t, q, rope), dt_rope(t, k, rope), v, kv,
+                                        pass->positions, &m->attention);
+    dt_tensor *h = dt_add(t, x, dt_layer_forward(t, b->o, a));
+
+    n = dt_layer_forward(t, b->norm2, h);
+    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
+    dt_tensor *up = dt_layer_forward(t, b->up, n);
+    return dt_scope_end(t, dt_add(t, h, dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up))));
+}
+
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pass)
+{
+    const dti_decoder *m = self;
+    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
+    dt_tensor *rope = dt_rope_table(t, pass->positions, m->inv_freq, 1.0f, m->info.dtype);
+
+    for (int64_t i = 0; i < m->info.n_layers; i++)
+        x = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], rope, x);
+    x = dt_layer_forward(t, m->norm, dti_wanted_rows(t, x, pass->rows));
+    return dt_layer_forward(t, m->head, x);
+}
+
+void dti_decoder_release(void *self)
+{
+    dti_decoder *m = self;
+
+    dt_tensor_release(&m->inv_freq);
+    dti_free(m->blocks);
+}
+
+/* Frequencies that old files hold as buffers. */
+const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decoder of Llama and its kin: RMS norms before attention and before a gated feed-forward,
+ * rotary positions, grouped key-value heads. An architecture of this family is its configuration
+ * and the rows that it adds to the block. */
+#ifndef DTI_BLOCK_DECODER_H
+#define DTI_BLOCK_DECODER_H
+
+#include "models/blocks/rope.h"
+#include "models/model.h"
+
+/* One block. Layers that an architecture has no row for stay NULL. */
+typedef struct dti_block {
+    dt_layer *norm1, *q, *k, *v, *q_norm, *k_norm, *o;
+    dt_layer *norm2, *gate, *up, *down;
+    char name[40]; /* "model.layers.3" */
+} dti_block;
+
+#define DTI_BLOCK(field) offsetof(dti_block, field)
+
+/* `self` of these architectures. The first half is filled by their read_config(). */
+typedef struct dti_decoder {
+    dt_model_info info;
+    dt_attention_options attention;
+    dti_rope rope;
+    int64_t ff;
+    bool attention_bias;
+    bool mlp_bias;
+    float eps;
+
+    dt_layer *embed, *norm, *head;
+    dti_block *blocks; /* [n_layers] */
+    dt_tensor *inv_freq;
+} dti_decoder;
+
+/* Lists the layers: the model's, then block by block those of every architecture here and `more`
+ * rows of dti_block. */
+dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti_row *more,
+                                 int n_more) DT_MUST_USE;
+
+/* The rest of a dti_arch. */
+dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pass);
+void dti_decoder_release(void *self);
+extern const char *const dti_decoder_ignored[];
+
+#endif
