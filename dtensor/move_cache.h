@@ -4,17 +4,17 @@
 #ifndef DTI_MOVE_CACHE_H
 #define DTI_MOVE_CACHE_H
 
-#include "placements/move.h"
+#include "dtensor/tensor_internal.h"
+#include "placements/plan.h"
 
-struct dti_device;
-
-/* The plan between two layouts of the device's runtime; borrowed, valid until the next call. */
-dt_status dti_move_cache_plan(struct dti_device *device, const dt_layout *from, const dt_layout *to,
+/* The plan that brings x to layout `to` of its runtime, by the costs of x's mesh; borrowed, valid
+ * until the next call. Plans that hold for any shape are found for any. */
+dt_status dti_move_cache_plan(const dt_tensor *x, const dt_layout *to,
                               const dti_move **out) DT_MUST_USE;
 
 /* Memory for the boxes of one move, of the device's own; valid until the next call. */
-dt_status dti_move_room(struct dti_device *device, size_t bytes, void **out) DT_MUST_USE;
+dt_status dti_move_room(dti_device *device, size_t bytes, void **out) DT_MUST_USE;
 
-void dti_move_cache_free(struct dti_device *device);
+void dti_move_cache_free(dti_device *device);
 
 #endif

@@ -48,14 +48,28 @@ static dt_status local_slice(const dti_move_step *step, const int *me, const dt_
     return DT_OK;
 }
 
-/* x / divisor in place, for a sum that is part average. */
+/* x / divisor in place, for a sum that is part average: rounded once, integers towards zero, as
+ * the collectives do. */
 static void divide(dt_local *x, int64_t divisor)
 {
     const int64_t n = dti_local_count(x);
 
     if (divisor == 1 || x->data == NULL) return;
-    for (int64_t i = 0; i < n; i++)
-        dti_store_f32(x->data, x->dtype, i, dti_load_f32(x->data, x->dtype, i) / (float)divisor);
+    for (int64_t i = 0; i < n; i++) switch (x->dtype) {
+        case DT_F64:
+            ((double *)x->data)[i] /= (double)divisor;
+            break;
+        case DT_I32:
+            ((int32_t *)x->data)[i] = (int32_t)(((int32_t *)x->data)[i] / divisor);
+            break;
+        case DT_I64:
+            ((int64_t *)x->data)[i] /= divisor;
+            break;
+        default:
+            dti_store_f32(x->data, x->dtype, i,
+                          dti_load_f32(x->data, x->dtype, i) / (float)divisor);
+            break;
+        }
 }
 
 static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_tensor *y)
@@ -63,9 +77,6 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
     dti_comm_note note;
     dti_comm *comm;
 
-    DT_CHECK(step->divisor == 1 || dt_dtype_is_float(x->local.dtype), DT_ERR_UNSUPPORTED,
-             "a mixture of Partial(sum) and Partial(avg) of %s cannot be divided",
-             dt_dtype_name(x->local.dtype));
     DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
     DT_TRY(dti_all_reduce(comm, x->local.data, y->local.data, dti_local_count(&x->local),
                           x->local.dtype, step->reduce));
@@ -88,39 +99,15 @@ static void pack(const dti_move_step *step, const int *me, int size, const dt_te
     }
 }
 
-/* Does this box follow on the `at` elements before it, as those of a cut of axis 0 do? */
-static bool lies_next(const dti_overlap *o, int64_t at)
-{
-    dti_box box, other;
-    int64_t stride = 1;
-
-    dti_overlap_box(o, 0, &box, &other);
-    if (o->n_boxes > 1 || box.offset != at) return false;
-    for (int a = box.n_axes - 1; a >= 0; a--) {
-        if (box.extent[a] > 1 && box.stride[a] != stride) return false;
-        stride *= box.extent[a];
-    }
-    return true;
-}
-
-/* Terms per member; false if they have to be packed to lie in the order of members. */
-static bool count_terms(const dti_move_step *step, const int *me, int size, const dt_tensor *x,
+/* Terms per member. */
+static void count_terms(const dti_move_step *step, const int *me, int size, const dt_tensor *x,
                         int64_t *counts)
 {
-    bool in_order = true;
-    int64_t at = 0;
-    dti_overlap o;
-
     for (int r = 0; r < size; r++) {
         int member[DT_MAX_DIMS];
         dti_move_member(step, me, r, member);
-        counts[r] = 0;
-        if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
-        counts[r] = o.count;
-        in_order = in_order && lies_next(&o, at);
-        at += o.count;
+        counts[r] = dti_piece_count(step->to, member, x->shape);
     }
-    return in_order;
 }
 
 static dt_status reduce_scatter(const dti_move_step *step, const int *me, const dt_tensor *x,
@@ -135,13 +122,15 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
 
     DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
     DT_TRY(dti_move_room(x->device, (size_t)comm->size * sizeof(int64_t), &counts));
-    if (!count_terms(step, me, comm->size, x, counts)) {
+    count_terms(step, me, comm->size, x, counts);
+    if (!dti_move_terms_in_order(step, x->shape, me)) {
         DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
         if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
     }
     st = dti_reduce_scatter(comm, packed != NULL ? packed->data : x->local.data, y->local.data,
                             counts, NULL, x->local.dtype, step->reduce);
     dti_storage_release(packed);
+    if (st == DT_OK) divide(&y->local, step->divisor);
     return st;
 }
 
@@ -218,7 +207,8 @@ dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter 
         *y = dt_tensor_retain(x);
         return DT_OK;
     }
-    DT_TRY(dti_move_cache_plan(x->device, x->layout, want, &plan));
+    if (want->table_axes != 0) DT_TRY(dti_layout_check_shape(want, x->shape));
+    DT_TRY(dti_move_cache_plan(x, want, &plan));
     coords_of(x->mesh, me);
     now = dt_tensor_retain(x);
     for (int i = 0; i < plan->n_steps; i++) {

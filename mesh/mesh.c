@@ -47,6 +47,7 @@ dt_status dti_mesh_make_grid(dt_runtime *rt, const dti_grid *grid, const dt_mesh
         fail, st,
         dti_alloc_array((size_t)1 << mesh->n_dims, sizeof(dti_comm *), (void **)&mesh->comms));
     find_myself(mesh);
+    dti_mesh_default_costs(&mesh->costs);
     *out = mesh;
     return DT_OK;
 
@@ -152,6 +153,7 @@ dt_status dt_mesh_create_ranks(dt_runtime *rt, const char *spec, const int *rank
 dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out)
 {
     DT_TRY(dti_mesh_make_grid(rt, &mesh->grid, NULL, out));
+    (*out)->costs = mesh->costs;
     return DT_OK;
 }
 

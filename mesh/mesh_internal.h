@@ -35,9 +35,13 @@ struct dt_mesh {
     int64_t timeout_ms;
     int size[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS]; /* -1 for outsiders */
-    dti_grid grid;          /* keeps a reference of its roster */
-    dti_comm **comms;       /* [1 << n_dims] by the bits of dims, NULL until first used; borrowed */
+    dti_mesh_costs costs;
+    dti_grid grid;    /* keeps a reference of its roster */
+    dti_comm **comms; /* [1 << n_dims] by the bits of dims, NULL until first used; borrowed */
 };
+
+/* Nothing measured, no bound. */
+void dti_mesh_default_costs(dti_mesh_costs *costs);
 
 /* A row-major mesh of these dims over a copy of `ranks`, which are valid; NULL: ranks 0, 1, ... */
 dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYTES],

@@ -45,6 +45,15 @@ void dti_runtime_abort(dt_runtime *rt);
 /* This rank's row-major place in the mesh, which says all its coordinates; -1 for outsiders. */
 int dti_mesh_place(const dt_mesh *mesh);
 
+/* What planners think of a mesh. `id` says all of it: equal ids, equal plans. */
+typedef struct dti_mesh_costs {
+    uint64_t id;
+    bool measured;
+    int64_t memory_bytes; /* most that a rank may hold of a tensor while it moves; 0: any */
+    dt_link link[DT_MAX_DIMS];
+} dti_mesh_costs;
+const dti_mesh_costs *dti_mesh_costs_of(const dt_mesh *mesh);
+
 /* The same grid over the same rank numbers in another runtime (a dry one), of which rt's rank may
  * be a member or not. Ownership: a new reference. */
 dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out) DT_MUST_USE;

@@ -93,6 +93,7 @@ void dti_shard_range(const dt_placement *place, int64_t extent, int size, int co
 
 /* Do the extents fit the offsets and blocks? Errors name mesh dim, axis and numbers. */
 dt_status dti_layout_check_shape(const dt_layout *layout, const int64_t *shape) DT_MUST_USE;
+bool dti_layout_fits(const dt_layout *layout, const int64_t *shape); /* without a message */
 
 /* True if both layouts cut axis `a_axis` of a and `b_axis` of b at the same rows on every rank,
  * whatever the extent: same mesh dims in the same order with the same cuts. */

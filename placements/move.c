@@ -70,6 +70,13 @@ static dt_status check_partials(const dt_layout *from, const dt_layout *to)
     return DT_OK;
 }
 
+dt_status dti_move_check(const dt_layout *from, const dt_layout *to)
+{
+    DT_TRY(check_grids(from, to));
+    DT_TRY(check_partials(from, to));
+    return DT_OK;
+}
+
 /* --- steps ------------------------------------------------------------------------------------ */
 
 static dti_move_step *emit(planner *p, dti_move_kind kind, uint32_t dims, const dt_layout *to)
@@ -138,49 +145,55 @@ static dt_status reduce_scatters(planner *p)
             m++;
             continue;
         }
-        const dt_reduce reduce = p->next->place[m].reduce;
         if (p->next != p->at) emit_slice(p, p->next);
         DT_TRY(with_target(p, p->at, m, &to));
-        emit(p, DTI_MOVE_REDUCE_SCATTER, 1u << m, to)->reduce = reduce;
+        dti_move_set_reduction(emit(p, DTI_MOVE_REDUCE_SCATTER, 1u << m, to));
         DT_TRY(slice_ahead(p));
         m = 0;
     }
     return DT_OK;
 }
 
-/* All other Partial dims that the target wants whole or cut, as one reduction. A layout mixes no
- * reductions but sum and avg; if both occur the sum is divided afterwards. */
+/* A layout mixes no reductions but sum and avg; if both occur the sum is divided afterwards. */
+void dti_move_set_reduction(dti_move_step *step)
+{
+    bool sums = false, averages = false;
+
+    step->divisor = 1;
+    for (int m = 0; m < step->from->n_dims; m++) {
+        if (!has(step->dims, m)) continue;
+        step->reduce = step->from->place[m].reduce;
+        sums = sums || step->reduce == DT_SUM;
+        averages = averages || step->reduce == DT_AVG;
+        if (step->reduce == DT_AVG) step->divisor *= step->from->dim_size[m];
+    }
+    if (sums && averages)
+        step->reduce = DT_SUM;
+    else
+        step->divisor = 1; /* the collective divides */
+}
+
+/* All other Partial dims that the target wants whole or cut, as one reduction. */
 static dt_status all_reduce(planner *p)
 {
     const uint32_t dims = p->at->partial_dims & ~p->to->partial_dims;
     dt_placement place[DT_MAX_DIMS];
     const dt_layout *to;
-    dt_reduce reduce = DT_SUM;
-    int64_t divisor = 1;
-    bool mixed = false;
 
     if (dims == 0) return DT_OK;
     if (p->next != p->at) emit_slice(p, p->next);
     memcpy(place, p->at->place, sizeof place);
-    for (int m = 0, first = -1; m < p->at->n_dims; m++) {
-        if (!has(dims, m)) continue;
-        if (first < 0) first = m;
-        if (place[m].reduce == DT_AVG) divisor *= p->at->dim_size[m];
-        mixed = mixed || p->at->place[m].reduce != p->at->place[first].reduce;
-        reduce = p->at->place[m].reduce;
-        place[m] = has(p->to->shard_dims, m) ? DT_REPLICATE : p->to->place[m];
-    }
+    for (int m = 0; m < p->at->n_dims; m++)
+        if (has(dims, m)) place[m] = has(p->to->shard_dims, m) ? DT_REPLICATE : p->to->place[m];
     DT_TRY(dti_layout_intern(p->table, p->at->n_dims, p->at->dim_size, p->at->n_axes, place,
                              p->at->order, &to));
-    dti_move_step *s = emit(p, DTI_MOVE_ALL_REDUCE, dims, to);
-    s->reduce = mixed ? DT_SUM : reduce;
-    s->divisor = mixed ? divisor : 1;
+    dti_move_set_reduction(emit(p, DTI_MOVE_ALL_REDUCE, dims, to));
     return DT_OK;
 }
 
 /* The mesh dims a rank has to read over to get its piece of `to`: per axis those cuts of `from`
  * that follow after the common start. All other dims keep their coordinate. */
-static uint32_t exchange_dims(const dt_layout *from, const dt_layout *to)
+uint32_t dti_move_exchange_dims(const dt_layout *from, const dt_layout *to)
 {
     uint32_t dims = 0;
 
@@ -195,7 +208,7 @@ static uint32_t exchange_dims(const dt_layout *from, const dt_layout *to)
 
 /* True if an exchange over `dims` makes axes whole and does nothing else to them: no dim of the
  * group cuts the result, and no axis is both gathered and cut anew. */
-static bool is_gather(const dt_layout *from, const dt_layout *to, uint32_t dims)
+bool dti_move_is_gather(const dt_layout *from, const dt_layout *to, uint32_t dims)
 {
     if ((to->shard_dims & dims) != 0) return false;
     for (int axis = 0; axis < from->n_axes; axis++)
@@ -205,8 +218,8 @@ static bool is_gather(const dt_layout *from, const dt_layout *to, uint32_t dims)
 
 static void last_move(planner *p)
 {
-    const uint32_t dims = exchange_dims(p->at, p->to);
-    const bool gathers = is_gather(p->at, p->to, dims);
+    const uint32_t dims = dti_move_exchange_dims(p->at, p->to);
+    const bool gathers = dti_move_is_gather(p->at, p->to, dims);
 
     if (p->at == p->to) return;
     if (dims == 0)
@@ -222,8 +235,7 @@ dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layo
 
     out->n_steps = 0;
     if (from == to) return DT_OK;
-    DT_TRY(check_grids(from, to));
-    DT_TRY(check_partials(from, to));
+    DT_TRY(dti_move_check(from, to));
     if ((from->partial_dims & ~to->partial_dims) != 0) {
         DT_TRY(slice_ahead(&p));
         DT_TRY(reduce_scatters(&p));
@@ -236,7 +248,7 @@ dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layo
 bool dti_move_is_local(const dt_layout *from, const dt_layout *to)
 {
     return from == to ||
-           ((from->partial_dims & ~to->partial_dims) == 0 && exchange_dims(from, to) == 0);
+           ((from->partial_dims & ~to->partial_dims) == 0 && dti_move_exchange_dims(from, to) == 0);
 }
 
 const char *dti_move_name(const dti_move_step *step)
@@ -254,6 +266,12 @@ const char *dti_move_name(const dti_move_step *step)
     return "?";
 }
 
+/* One collective over several mesh dims. */
+static bool is_merged(const dti_move_step *step)
+{
+    return (step->dims & (step->dims - 1)) != 0;
+}
+
 int dti_move_print(const dti_move *plan, char *text, size_t text_bytes)
 {
     size_t n = 0;
@@ -267,7 +285,7 @@ int dti_move_print(const dti_move *plan, char *text, size_t text_bytes)
             if (part == 1)
                 n += (size_t)dt_layout_print(l, at, left);
             else if (i > 0)
-                n += (size_t)snprintf(at, left, "->");
+                n += (size_t)snprintf(at, left, "%s->", is_merged(&plan->step[i - 1]) ? "-" : "");
         }
     }
     return (int)n;

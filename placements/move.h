@@ -28,7 +28,7 @@ typedef struct dti_move_step {
     dti_move_kind kind;
     uint32_t dims; /* bit m: mesh dim m takes part; the group is these dims flattened row-major */
     dt_reduce reduce; /* of the two reductions; DT_SUM elsewhere */
-    int64_t divisor;  /* all_reduce of sum and avg mixed: divide the sum by this; otherwise 1 */
+    int64_t divisor;  /* reduction of sum and avg mixed: divide the sum by this; otherwise 1 */
     bool same_piece;  /* local_slice: the piece stays as it is, so its bytes can be shared */
     bool gathers;     /* exchange: axes are made whole and no more, an all-gather */
     const dt_layout *from;
@@ -53,6 +53,19 @@ dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layo
 
 /* True if a plan from one to the other would communicate nothing. For legal moves only. */
 bool dti_move_is_local(const dt_layout *from, const dt_layout *to);
+
+/* May a tensor of layout `from` move to `to`? The errors of dti_move_plan(), without memory. */
+dt_status dti_move_check(const dt_layout *from, const dt_layout *to) DT_MUST_USE;
+
+/* The mesh dims that ranks have to read over to get their pieces of `to`, bit m for dim m: per axis
+ * those cuts of `from` that follow after the common start. */
+uint32_t dti_move_exchange_dims(const dt_layout *from, const dt_layout *to);
+
+/* True if an exchange over `dims` makes axes whole and does nothing else to them. */
+bool dti_move_is_gather(const dt_layout *from, const dt_layout *to, uint32_t dims);
+
+/* Sets the reduction and divisor of a step that reduces step->dims of step->from together. */
+void dti_move_set_reduction(dti_move_step *step);
 
 /* Ranks that take part in a step together: product of the sizes of step->dims. */
 int dti_move_group_size(const dti_move_step *step);
@@ -88,6 +101,10 @@ int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t e
  * reduce-scatter its terms of their pieces. Walks over the group. */
 int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                             const int *me);
+
+/* reduce_scatter: do the terms for all members lie one after the other in my piece, in the order of
+ * members? Otherwise they are packed first. */
+bool dti_move_terms_in_order(const dti_move_step *step, const int64_t *shape, const int *me);
 
 /* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
 const char *dti_move_name(const dti_move_step *step);

@@ -81,20 +81,32 @@ void dti_overlap_box(const dti_overlap *o, int i, dti_box *sent, dti_box *receiv
     }
 }
 
+int64_t dti_overlap_rows(const dt_layout *from, const int *from_coord, const dt_layout *to,
+                         const int *to_coord, int axis, int64_t extent)
+{
+    dti_shared shared[DTI_MAX_SHARED];
+    int64_t begin[2], end[2], rows;
+    dti_runs a, b;
+
+    if (!((from->packed_axes | to->packed_axes) >> axis & 1u)) {
+        dti_layout_axis_range(from, axis, extent, from_coord, &begin[0], &end[0]);
+        dti_layout_axis_range(to, axis, extent, to_coord, &begin[1], &end[1]);
+        rows = min_of(end[0], end[1]) - max_of(begin[0], begin[1]);
+        return rows > 0 ? rows : 0;
+    }
+    dti_layout_axis_runs(from, axis, extent, from_coord, &a);
+    dti_layout_axis_runs(to, axis, extent, to_coord, &b);
+    (void)share(&a, &b, shared, &rows);
+    return rows;
+}
+
 int64_t dti_overlap_count(const dt_layout *from, const int *from_coord, const dt_layout *to,
                           const int *to_coord, const int64_t *shape)
 {
-    dti_shared shared[DTI_MAX_SHARED];
     int64_t n = 1;
-    dti_runs a, b;
 
-    for (int axis = 0; axis < from->n_axes && n > 0; axis++) {
-        int64_t rows;
-        dti_layout_axis_runs(from, axis, shape[axis], from_coord, &a);
-        dti_layout_axis_runs(to, axis, shape[axis], to_coord, &b);
-        (void)share(&a, &b, shared, &rows);
-        n *= rows;
-    }
+    for (int axis = 0; axis < from->n_axes && n > 0; axis++)
+        n *= dti_overlap_rows(from, from_coord, to, to_coord, axis, shape[axis]);
     return n;
 }
 

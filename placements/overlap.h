@@ -41,6 +41,10 @@ void dti_overlap_box(const dti_overlap *o, int i, dti_box *sent, dti_box *receiv
 int64_t dti_overlap_count(const dt_layout *from, const int *from_coord, const dt_layout *to,
                           const int *to_coord, const int64_t *shape);
 
+/* The same for one axis: rows. */
+int64_t dti_overlap_rows(const dt_layout *from, const int *from_coord, const dt_layout *to,
+                         const int *to_coord, int axis, int64_t extent);
+
 /* Elements of a piece. */
 int64_t dti_piece_count(const dt_layout *l, const int *coord, const int64_t *shape);
 

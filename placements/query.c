@@ -28,55 +28,64 @@ bool dt_layout_is_replicated(const dt_layout *layout)
 
 /* --- do extents fit offsets and blocks? ------------------------------------------------------- */
 
-/* What cut number `nth` of an axis (mesh dim m) is given at `coord`: a piece of `rows` rows. */
-static dt_status check_given(const dt_layout *l, int m, int64_t rows)
+/* How many rows a placement's offsets or blocks cover; -1: any. */
+static int64_t table_rows(const dt_placement *p)
 {
-    const dt_placement *p = &l->place[m];
-    int64_t sum = 0;
+    int64_t rows = 0;
 
-    if (p->n_offsets > 0) {
-        const int64_t last = p->offsets[p->n_offsets - 1];
-        DT_CHECK(rows == last, DT_ERR_SHAPE,
-                 "mesh dim %d cuts axis %d at offsets that end at %lld, but %lld rows are cut", m,
-                 p->axis, (long long)last, (long long)rows);
-    }
-    if (p->n_blocks == 0) return DT_OK;
-    for (int b = 0; b < p->n_blocks; b++) sum += p->blocks[b];
-    DT_CHECK(rows == sum, DT_ERR_SHAPE,
-             "mesh dim %d cuts axis %d in blocks of %lld rows together, but %lld rows are cut", m,
-             p->axis, (long long)sum, (long long)rows);
-    return DT_OK;
+    if (p->n_offsets > 0) return p->offsets[p->n_offsets - 1];
+    if (p->n_blocks == 0) return -1;
+    for (int b = 0; b < p->n_blocks; b++) rows += p->blocks[b];
+    return rows;
 }
 
-/* A table below other cuts is given pieces of several sizes; each must fit, or have no rows. */
-static dt_status check_axis(const dt_layout *l, int axis, int64_t extent)
+/* A table below other cuts is given pieces of several sizes; each must fit, or have no rows.
+ * Returns the mesh dim whose table does not fit, and what it is given; -1: all fit. */
+static int misfit(const dt_layout *l, int axis, int64_t extent, int64_t *rows)
 {
     int dims[DT_MAX_DIMS];
     const int n = dti_layout_cuts(l, axis, dims);
     dt_layout outer = *l;
 
     for (int i = n - 1; i >= 0; i--) { /* `outer` has cuts 0 .. i-1 only */
-        const dt_placement *p = &l->place[dims[i]];
+        const int64_t covered = table_rows(&l->place[dims[i]]);
         int coord[DT_MAX_DIMS] = { 0 };
         outer.shard_dims &= ~(1u << dims[i]);
-        if (p->n_offsets == 0 && p->n_blocks == 0) continue;
-        for (int k = 0; k >= 0;) { /* all coordinates of the outer cuts, as an odometer */
-            int64_t begin, rows;
-            dti_layout_axis_extent(&outer, axis, extent, coord, &begin, &rows);
-            if (i == 0 || rows > 0) DT_TRY(check_given(l, dims[i], rows));
+        for (int k = 0; k >= 0 && covered >= 0;) { /* all coordinates of the outer cuts */
+            int64_t begin;
+            dti_layout_axis_extent(&outer, axis, extent, coord, &begin, rows);
+            if (*rows != covered && (i == 0 || *rows > 0)) return dims[i];
             for (k = i - 1; k >= 0; k--) {
                 if (++coord[dims[k]] < l->dim_size[dims[k]]) break;
                 coord[dims[k]] = 0;
             }
         }
     }
-    return DT_OK;
+    return -1;
+}
+
+bool dti_layout_fits(const dt_layout *layout, const int64_t *shape)
+{
+    int64_t rows;
+
+    for (int axis = 0; axis < layout->n_axes && layout->table_axes != 0; axis++)
+        if ((layout->table_axes >> axis & 1u) && misfit(layout, axis, shape[axis], &rows) >= 0)
+            return false;
+    return true;
 }
 
 dt_status dti_layout_check_shape(const dt_layout *layout, const int64_t *shape)
 {
-    for (int axis = 0; axis < layout->n_axes && layout->table_axes != 0; axis++)
-        if (layout->table_axes >> axis & 1u) DT_TRY(check_axis(layout, axis, shape[axis]));
+    for (int axis = 0; axis < layout->n_axes && layout->table_axes != 0; axis++) {
+        int64_t rows;
+        const int m =
+            layout->table_axes >> axis & 1u ? misfit(layout, axis, shape[axis], &rows) : -1;
+        if (m < 0) continue;
+        DT_FAIL(DT_ERR_SHAPE, "mesh dim %d cuts axis %d %s %lld%s, but %lld rows are cut", m, axis,
+                layout->place[m].n_offsets > 0 ? "at offsets that end at" : "in blocks of",
+                (long long)table_rows(&layout->place[m]),
+                layout->place[m].n_offsets > 0 ? "" : " rows together", (long long)rows);
+    }
     return DT_OK;
 }
 

@@ -23,6 +23,13 @@ typedef struct dt_runtime dt_runtime;
 /* An n-d grid of ranks with named dims. Counted handle, immutable but for its deadline. */
 typedef struct dt_mesh dt_mesh;
 
+/* What planners think of one mesh dim: the time of a message between its ranks, and the bytes per
+ * nanosecond (GB/s) that a rank receives over it. */
+typedef struct dt_link {
+    double latency_ns;
+    double bytes_per_ns;
+} dt_link;
+
 typedef struct dt_run_options {
     size_t size;          /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
     int n_ranks;          /* ranks to start as threads; default 1 */
@@ -201,6 +208,40 @@ DT_API DT_MUST_USE dt_status dt_mesh_concatenate(dt_mesh *const *meshes, int n_m
  */
 DT_API DT_MUST_USE dt_status dt_mesh_set_timeout(dt_mesh *mesh, int64_t timeout_ms);
 DT_API int64_t dt_mesh_timeout(const dt_mesh *mesh); /* Not collective. Errors: none. */
+
+/* Links where nothing was given or measured: as fast as memory. */
+#define DT_DEFAULT_LATENCY_NS   1000.0
+#define DT_DEFAULT_BYTES_PER_NS 10.0
+
+/**
+ * Tells planners what the dims of a mesh cost, one link per dim. dt_redistribute() then takes the
+ * cheapest plan by them. Meshes made from this one do not inherit them.
+ *
+ * Collective  no, but every rank of the mesh has to set the same: plans follow from it.
+ * Errors      DT_ERR_ARG  NULL, a negative latency, a bandwidth that is not positive
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_set_links(dt_mesh *mesh, const dt_link *links);
+DT_API dt_link dt_mesh_link(const dt_mesh *mesh, int dim); /* Not collective. Errors: none. */
+
+/**
+ * dt_mesh_set_links() with what this machine does: the median of nine gathers of 64 bytes and of
+ * 4 MiB per rank along each dim, of the slowest rank. Measures once; a second call does nothing, as
+ * do outsiders and dry runtimes.
+ *
+ * Collective  every rank of the mesh.
+ * Errors      DT_ERR_ARG, DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_measure_links(dt_mesh *mesh);
+
+/**
+ * Bounds the bytes that a rank may hold of a tensor while it moves on this mesh: its piece before,
+ * its piece after, and what is in between. 0, the default: no bound. A move that no plan can do
+ * within it fails with DT_ERR_LAYOUT on every rank, before anything is sent.
+ *
+ * Collective  no, but every rank of the mesh has to set the same.
+ * Errors      DT_ERR_ARG  mesh is NULL, or bytes is negative
+ */
+DT_API DT_MUST_USE dt_status dt_mesh_set_move_memory(dt_mesh *mesh, int64_t bytes);
 
 /**
  * Hands work from one rank to all: `bytes` bytes at `data` of the rank at place `root` (row-major)

@@ -203,6 +203,66 @@ DT_API int dt_layout_print(const dt_layout *layout, char *text, size_t text_byte
 /** "S(0)", "R", "P(sum)": one placement, like snprintf. Not collective. Errors: none. */
 DT_API int dt_placement_print(const dt_placement *place, char *text, size_t text_bytes);
 
+/* --- Planning moves -------------------------------------------------------------------------- */
+
+/* A move to plan, without ranks: layouts of one mesh or dt_layouts. */
+typedef struct dt_move_query {
+    const dt_layout *from;
+    const dt_layout *to;
+    const int64_t *shape; /* global */
+    dt_dtype dtype;
+    const dt_link *links; /* one per mesh dim; NULL: DT_DEFAULT_LATENCY_NS and ..._BYTES_PER_NS */
+    int64_t memory_bytes; /* most that a rank may hold of the tensor at a time; 0: any */
+} dt_move_query;
+
+/* One step, as the rank sees it that was asked for. */
+typedef struct dt_route_step {
+    const char *name; /* local_slice, all_gather, all_to_all, reduce_scatter, all_reduce */
+    uint32_t dims;    /* bit m: runs over mesh dim m; several are one flattened group */
+    const dt_layout *from;
+    const dt_layout *to;
+    int64_t sent_bytes;
+    int64_t received_bytes;
+    int64_t peak_bytes; /* held of the tensor during the step, the piece before the move included */
+    double ns;          /* by the links, of the busiest rank */
+} dt_route_step;
+
+enum { DT_MAX_ROUTE_STEPS = 17 };
+typedef struct dt_route {
+    int n_steps; /* 0: the layouts are one */
+    dt_route_step step[DT_MAX_ROUTE_STEPS];
+} dt_route;
+
+/**
+ * The steps that dt_redistribute() would take, and what they cost the rank at `coord`. Takes the
+ * cheapest plan by the links: reductions alone or of several mesh dims together, slices and
+ * exchanges between them; without reductions and with equal links it is one exchange of the boxes
+ * that differ, than which nothing moves less.
+ *
+ * Cost        exact for meshes of up to 64 ranks; on larger ones plans are compared at corner and
+ *             middle ranks. Bytes are exact for any rank.
+ * Collective  no.
+ * Ownership   route->step[].from and .to belong to the owner of query->from.
+ * Errors      DT_ERR_ARG     NULL, an unknown dtype, a coordinate outside the mesh, layouts of
+ *                            different meshes or numbers of axes
+ *             DT_ERR_SHAPE   a negative extent; offsets or blocks that do not end where the axis
+ * does DT_ERR_LAYOUT  Partial is wanted where the value is not Partial of that reduction; no plan
+ * stays within memory_bytes DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord,
+                                                  dt_route *route);
+
+/**
+ * Writes the states of a plan in PyTorch's trace grammar, "S(0)[0]S(0)[1]->S(0)R->RR" ("-->" over
+ * several mesh dims), and a line per step with the rank's bytes, and returns the length needed in
+ * *length (may be NULL), like snprintf.
+ *
+ * Not collective. Errors: as dt_redistribute_plan().
+ */
+DT_API DT_MUST_USE dt_status dt_redistribute_plan_print(const dt_move_query *query,
+                                                        const int *coord, char *text,
+                                                        size_t text_bytes, int *length);
+
 #ifdef __cplusplus
 }
 #endif

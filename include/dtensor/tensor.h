@@ -100,6 +100,8 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  *   Shard(a)  -> Shard(b)    all-to-all       (p-1)/p^2 N
  *
  * Changes on several mesh dims that need no reduction are one exchange of the boxes that differ.
+ * Otherwise the cheapest plan by the mesh's links is taken: see dt_redistribute_plan(),
+ * dt_mesh_set_links() and dt_mesh_set_move_memory().
  * Sums are taken in rank order, bf16 and f16 in f32 with one rounding.
  *
  * Collective  every rank of x's mesh calls it, in the same order, with the same `want`.
@@ -107,13 +109,12 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  *             is x with one more reference.
  * Threads     reads x only.
  * Errors      DT_ERR_ARG     x, want or y is NULL
- *             DT_ERR_LAYOUT  as dt_layout_get(), or Partial wanted of a whole value
- *             DT_ERR_SHAPE   offsets or blocks of `want` do not end where the axis does
- *             DT_ERR_MEMORY  this rank cannot hold its shard of y
- *             DT_ERR_COMM    another rank failed, left or timed out
- *             On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or DT_ERR_COMM the mesh
- *             is aborted on every rank and can only be released.
- * See also    dt_distribute(), dt_full_tensor()
+ *             DT_ERR_LAYOUT  as dt_layout_get(), or Partial wanted of a whole value, or no plan
+ * stays within the mesh's memory for moves DT_ERR_SHAPE   offsets or blocks of `want` do not end
+ * where the axis does DT_ERR_MEMORY  this rank cannot hold its shard of y DT_ERR_COMM    another
+ * rank failed, left or timed out On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or
+ * DT_ERR_COMM the mesh is aborted on every rank and can only be released. See also dt_distribute(),
+ * dt_full_tensor()
  */
 DT_API DT_MUST_USE dt_status dt_redistribute(dt_tensor *x, const dt_placement *want, dt_tensor **y);
 

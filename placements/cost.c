@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "placements/cost.h"
+
+enum { ALL_RANKS = 64 };
+
+static bool has(uint32_t dims, int m)
+{
+    return dims >> m & 1u;
+}
+
+/* --- probes ----------------------------------------------------------------------------------- */
+
+/* Coordinates looked at on a dim: all, or the first, the last and the middle one. */
+static int probe_coords(int size, int most, int *out)
+{
+    if (size <= most) {
+        for (int i = 0; i < size; i++) out[i] = i;
+        return size;
+    }
+    out[0] = 0;
+    out[1] = size - 1;
+    out[2] = size / 2;
+    return most < 3 ? most : 3;
+}
+
+void dti_probes_of(const dt_layout *grid, dti_probes *out)
+{
+    int64_t ranks = 1;
+    int wide = 0;
+
+    for (int m = 0; m < grid->n_dims; m++) {
+        ranks *= ranks > ALL_RANKS ? 1 : grid->dim_size[m];
+        wide += grid->dim_size[m] > 1;
+    }
+    const int most = ranks <= ALL_RANKS ? ALL_RANKS : wide <= 4 ? 3 : wide <= 6 ? 2 : 1;
+    out->n = 1;
+    for (int m = 0; m < grid->n_dims; m++) {
+        int at[ALL_RANKS];
+        const int n = probe_coords(grid->dim_size[m], most, at), before = out->n;
+        for (int i = n - 1; i >= 0; i--) /* the first in place, the others behind */
+            for (int r = 0; r < before; r++) {
+                int *to = out->coord[i * before + r];
+                for (int d = 0; d < m; d++) to[d] = out->coord[r][d];
+                to[m] = at[i];
+            }
+        out->n *= n;
+    }
+}
+
+bool dti_links_equal(const dti_cost_model *model, const dt_layout *grid)
+{
+    const dt_link *first = NULL;
+
+    for (int m = 0; m < grid->n_dims; m++) {
+        const dt_link *l = &model->link[m];
+        if (grid->dim_size[m] == 1) continue;
+        if (first == NULL) first = l;
+        if (l->latency_ns < first->latency_ns || l->latency_ns > first->latency_ns ||
+            l->bytes_per_ns < first->bytes_per_ns || l->bytes_per_ns > first->bytes_per_ns)
+            return false;
+    }
+    return true;
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* The dims of a group, fastest link first; outer dims last among equals. */
+static int by_speed(const dti_cost_model *model, uint32_t dims, int n_dims, int *order)
+{
+    int n = 0;
+
+    for (int m = n_dims - 1; m >= 0; m--) {
+        int at = n;
+        if (!has(dims, m)) continue;
+        for (; at > 0 && model->link[order[at - 1]].bytes_per_ns < model->link[m].bytes_per_ns;
+             at--)
+            order[at] = order[at - 1];
+        order[at] = m;
+        n++;
+    }
+    return n;
+}
+
+/* Rows of `want` that ranks hold whose coordinates on `dims` are any and on other dims are mine. */
+static int64_t rows_in_reach(const dti_move_step *step, int axis, int64_t extent, uint32_t dims,
+                             const int *me)
+{
+    int cuts[DT_MAX_DIMS], coord[DT_MAX_DIMS];
+    const int n = dti_layout_cuts(step->from, axis, cuts);
+    int64_t rows = 0;
+
+    for (int m = 0; m < step->from->n_dims; m++) coord[m] = me[m];
+    for (int i = 0; i < n; i++)
+        if (has(dims, cuts[i])) coord[cuts[i]] = 0;
+    for (int i = 0; i >= 0;) {
+        rows += dti_overlap_rows(step->from, coord, step->to, me, axis, extent);
+        for (i = n - 1; i >= 0; i--) { /* the next holder of other rows, as an odometer */
+            const int m = cuts[i];
+            if (!has(dims, m)) continue;
+            coord[m] += step->from->place[m].replicas;
+            if (coord[m] < step->from->dim_size[m]) break;
+            coord[m] = 0;
+        }
+    }
+    return rows;
+}
+
+static int64_t elements_in_reach(const dti_cost_model *model, const dti_move_step *step,
+                                 uint32_t dims, const int *me)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < step->from->n_axes && n > 0; a++)
+        n *= rows_in_reach(step, a, model->shape[a], dims, me);
+    return n;
+}
+
+/* Bytes that the rank receives from those that differ from it first in dim order[i]. */
+static void bytes_by_dim(const dti_cost_model *model, const dti_move_step *step, const int *me,
+                         const int *order, int n, double *bytes)
+{
+    const double each = (double)model->element_bytes;
+
+    if (step->kind == DTI_MOVE_EXCHANGE) {
+        uint32_t dims = 0;
+        double before = (double)dti_overlap_count(step->from, me, step->to, me, model->shape);
+        for (int i = 0; i < n; i++) {
+            dims |= 1u << order[i];
+            const double reach = i == n - 1 ? (double)dti_piece_count(step->to, me, model->shape)
+                                            : (double)elements_in_reach(model, step, dims, me);
+            bytes[i] = each * (reach - before);
+            before = reach;
+        }
+        return;
+    }
+    double all = (double)dti_move_bytes(step, model->shape, model->element_bytes, me);
+    double peers = 0, nearer = 1, members = dti_move_group_size(step);
+    for (int i = 0; i < n; i++) {
+        const double reach = nearer * step->from->dim_size[order[i]];
+        peers = reach - nearer;
+        bytes[i] = all * peers / (members - 1);
+        nearer = reach;
+    }
+}
+
+static double latency_ns(const dti_cost_model *model, const dti_move_step *step)
+{
+    double sum = 0, most = 0;
+
+    for (int m = 0; m < step->from->n_dims; m++) {
+        if (!has(step->dims, m)) continue;
+        const double each = model->link[m].latency_ns;
+        for (int reach = 1; reach < step->from->dim_size[m]; reach *= 2) sum += each;
+        if (each > most) most = each;
+    }
+    return sum + most;
+}
+
+double dti_step_ns(const dti_cost_model *model, const dti_move_step *step, const dti_probes *probes)
+{
+    const bool equal = dti_links_equal(model, step->from);
+    int order[DT_MAX_DIMS];
+    double most = 0;
+
+    if (step->kind == DTI_MOVE_LOCAL_SLICE) return 0;
+    const int n = by_speed(model, step->dims, step->from->n_dims, order);
+    for (int r = 0; r < probes->n; r++) {
+        const int *me = probes->coord[r];
+        double bytes[DT_MAX_DIMS], ns = 0;
+        if (equal) {
+            ns = (double)dti_move_bytes(step, model->shape, model->element_bytes, me) /
+                 model->link[order[0]].bytes_per_ns;
+        } else {
+            bytes_by_dim(model, step, me, order, n, bytes);
+            for (int i = 0; i < n; i++) ns += bytes[i] / model->link[order[i]].bytes_per_ns;
+        }
+        if (ns > most) most = ns;
+    }
+    return latency_ns(model, step) + most;
+}
+
+double dti_least_ns(const dti_cost_model *model, const dt_layout *to, const dti_probes *probes)
+{
+    double fastest = 0, most = 0;
+
+    for (int m = 0; m < to->n_dims; m++)
+        if (to->dim_size[m] > 1 && model->link[m].bytes_per_ns > fastest)
+            fastest = model->link[m].bytes_per_ns;
+    for (int r = 0; r < probes->n && fastest > 0; r++) {
+        const double ns = (double)dti_piece_count(to, probes->coord[r], model->shape) *
+                          (double)model->element_bytes / fastest;
+        if (ns > most) most = ns;
+    }
+    return most;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* What passes through a buffer of its own: terms that do not lie in order, messages of several
+ * boxes. For those this is an upper bound. */
+static int64_t packed_elements(const dti_move_step *step, const int64_t *shape, const int *me)
+{
+    if (step->kind == DTI_MOVE_REDUCE_SCATTER)
+        return dti_move_terms_in_order(step, shape, me) ? 0
+                                                        : dti_piece_count(step->from, me, shape);
+    if (step->kind == DTI_MOVE_EXCHANGE && (step->from->packed_axes | step->to->packed_axes) != 0)
+        return dti_piece_count(step->from, me, shape) + dti_piece_count(step->to, me, shape);
+    return 0;
+}
+
+int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
+                        const int *me, bool first)
+{
+    int64_t n = 0;
+
+    if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece)
+        return first ? 0 : dti_piece_count(step->from, me, shape) * (int64_t)element_bytes;
+    if (!first) n = dti_piece_count(step->from, me, shape);
+    n += dti_piece_count(step->to, me, shape) + packed_elements(step, shape, me);
+    return n * (int64_t)element_bytes;
+}
+
+int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
+                      const dt_layout *source, bool first, const dti_probes *probes)
+{
+    const int64_t each = (int64_t)model->element_bytes;
+    int64_t most = 0;
+
+    for (int r = 0; r < probes->n; r++) {
+        const int *me = probes->coord[r];
+        const int64_t own = dti_piece_count(source, me, model->shape);
+        const int64_t n =
+            own * each + dti_step_memory(step, model->shape, model->element_bytes, me, first);
+        if (n > most) most = n;
+    }
+    return most;
+}
