@@ -21,6 +21,7 @@ dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
     DT_TRY(dti_new(sizeof *t, &t));
     t->rt = rt;
     t->n_scopes = 1;
+    t->scopes[0].node = -1;
     DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
     DT_TRY_TO(fail, st, dti_op_cache_of(rt, &t->ops));
     dti_runtime_count(rt, 1);
@@ -42,7 +43,9 @@ void dt_tape_reset(dt_tape *t)
     release_from(t, 0);
     t->n_scopes = 1;
     t->status = DT_OK;
+    t->scopes[0].node = -1;
     memset(t->comm, 0, sizeof t->comm);
+    dti_comm_log_clear(&t->log);
 }
 
 void dt_tape_release(dt_tape **tape)
@@ -53,6 +56,7 @@ void dt_tape_release(dt_tape **tape)
     *tape = NULL;
     release_from(t, 0);
     dti_runtime_count(t->rt, -1);
+    dti_comm_log_free(&t->log);
     dti_free(t->owned);
     dti_free(t);
 }
@@ -123,7 +127,7 @@ void dt_scope_begin(dt_tape *t, const char *name)
                      name, DTI_MAX_SCOPES);
         return;
     }
-    t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned };
+    t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned, -1 };
 }
 
 dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
@@ -165,11 +169,14 @@ dt_runtime *dt_tape_runtime(const dt_tape *t)
 /* x, or a tensor of the tape's that lies as `layout` says. */
 static dt_tensor *move_to(dt_tape *t, dt_tensor *x, const dt_layout *layout)
 {
-    dt_tensor *y;
+    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+    dt_tensor *y = NULL;
     dt_status st;
 
     if (layout == x->layout) return x;
-    st = dti_redistribute(x, layout, t->comm, &y);
+    st = dti_redistribute(x, layout, moved, &y);
+    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
+    if (st != DT_OK) dt_tensor_release(&y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return dti_tape_push(t, y);
 }

@@ -6,6 +6,7 @@
 
 #include <dtensor/tensor.h>
 
+#include "dtensor/comm_log.h"
 #include "dtensor/create.h"
 #include "dtensor/device/device.h"
 
@@ -14,6 +15,7 @@ enum { DTI_MAX_SCOPES = 16 };
 typedef struct dti_scope {
     const char *name;
     size_t first; /* entry of `owned` at which the scope's tensors begin */
+    int node;     /* of the log, -1 until something is communicated inside */
 } dti_scope;
 
 struct dt_tape {
@@ -28,7 +30,13 @@ struct dt_tape {
     size_t n_owned;
     size_t owned_capacity;
     dt_comm_counter comm[DT_N_COMM_KINDS];
-    dt_error error; /* valid if status is not DT_OK */
+    dti_comm_log log;   /* the same by scope and reason */
+    const char *reason; /* of the caller's moves; NULL: "move" */
+    dt_error error;     /* valid if status is not DT_OK */
 };
+
+/* Counts what a move has communicated, here and in the node of the innermost scope. */
+dt_status dti_tape_count(dt_tape *tape, const char *reason,
+                         const dt_comm_counter counters[DT_N_COMM_KINDS]) DT_MUST_USE;
 
 #endif

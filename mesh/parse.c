@@ -2,10 +2,10 @@
  *
  * The text of a mesh: "dp=2,tp=4", read and written. */
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/writer.h"
 #include "mesh/mesh_internal.h"
 
 static bool is_name_start(char c)
@@ -110,31 +110,6 @@ dt_status dt_mesh_parse(const char *spec, int *n_dims, char names[][DT_DIM_NAME_
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* What snprintf() is for one piece of text, appended. */
-typedef struct writer {
-    char *text;
-    size_t bytes;
-    size_t used;
-} writer;
-
-static void put(writer *w, const char *text)
-{
-    const size_t n = strlen(text);
-
-    for (size_t i = 0; i < n; i++)
-        if (w->used + i + 1 < w->bytes) w->text[w->used + i] = text[i];
-    w->used += n;
-    if (w->bytes > 0) w->text[w->used < w->bytes ? w->used : w->bytes - 1] = '\0';
-}
-
-static void put_int(writer *w, int number)
-{
-    char digits[16];
-
-    (void)snprintf(digits, sizeof digits, "%d", number);
-    put(w, digits);
-}
-
 /* How many dims begin anew at row-major place i. */
 static int dims_at(const dt_mesh *mesh, int i)
 {
@@ -150,21 +125,17 @@ static int dims_at(const dt_mesh *mesh, int i)
 
 int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes)
 {
-    writer w = { text, text_bytes, 0 };
+    dti_writer w = { text, text_bytes, 0 };
 
-    for (int d = 0; d < mesh->n_dims; d++) {
-        put(&w, d > 0 ? "," : "");
-        put(&w, mesh->grid.names[d]);
-        put(&w, "=");
-        put_int(&w, mesh->size[d]);
-    }
-    put(&w, " ");
+    for (int d = 0; d < mesh->n_dims; d++)
+        dti_put(&w, "%s%s=%d", d > 0 ? "," : "", mesh->grid.names[d], mesh->size[d]);
+    dti_put(&w, " ");
     for (int i = 0; i < mesh->n_ranks; i++) {
         const int begun = dims_at(mesh, i), ended = dims_at(mesh, i + 1);
-        put(&w, i == 0 ? "" : begun > 0 ? "," : " ");
-        for (int k = 0; k < begun; k++) put(&w, "[");
-        put_int(&w, dt_mesh_rank_at(mesh, i));
-        for (int k = 0; k < ended; k++) put(&w, "]");
+        dti_put(&w, "%s", i == 0 ? "" : begun > 0 ? "," : " ");
+        for (int k = 0; k < begun; k++) dti_put(&w, "[");
+        dti_put(&w, "%d", dt_mesh_rank_at(mesh, i));
+        for (int k = 0; k < ended; k++) dti_put(&w, "]");
     }
-    return (int)w.used;
+    return dti_written(&w);
 }

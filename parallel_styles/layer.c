@@ -102,17 +102,30 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
 
 /* --- styles on all mesh dims ------------------------------------------------------------------ */
 
+/* Moves of a style are counted under its name. */
 static dt_tensor *enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
-        if (layer->style[m] != NULL) x = dti_style_input(layer->style[m], t, layer, m, x);
+    const char *before = dt_tape_because(t, NULL);
+
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++) {
+        if (layer->style[m] == NULL) continue;
+        (void)dt_tape_because(t, layer->style[m]->name);
+        x = dti_style_input(layer->style[m], t, layer, m, x);
+    }
+    (void)dt_tape_because(t, before);
     return x;
 }
 
 static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 {
-    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0; m--)
-        if (layer->style[m] != NULL) y = dti_style_output(layer->style[m], t, layer, m, y);
+    const char *before = dt_tape_because(t, NULL);
+
+    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0; m--) {
+        if (layer->style[m] == NULL) continue;
+        (void)dt_tape_because(t, layer->style[m]->name);
+        y = dti_style_output(layer->style[m], t, layer, m, y);
+    }
+    (void)dt_tape_because(t, before);
     return y;
 }
 

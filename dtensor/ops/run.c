@@ -105,13 +105,11 @@ static dt_status move_operands(dt_tape *t, const dti_decision *d, int n, dt_tens
         DT_TRY(dti_redistribute(in[i], d->in_want[i], moved, &y));
         in[i] = dti_tape_push(t, y);
         if (in[i] == NULL) return t->status;
-        for (int k = 0; k < DT_N_COMM_KINDS; k++) {
-            t->comm[k].calls += moved[k].calls;
-            t->comm[k].bytes += moved[k].bytes;
-            if (moved[k].calls > 0 && t->moves == DT_MOVES_TRACE)
+        DT_TRY(dti_tape_count(t, d->key.op->name, moved));
+        for (int k = 0; k < DT_N_COMM_KINDS && t->moves == DT_MOVES_TRACE; k++)
+            if (moved[k].calls > 0)
                 dti_runtime_log(t->rt, DT_LOG_INFO, "%s: operand %d was redistributed, %lld bytes",
                                 d->key.op->name, i, (long long)moved[k].bytes);
-        }
     }
     return DT_OK;
 }

@@ -216,6 +216,39 @@ DT_API dt_tensor *dt_tape_own(dt_tape *tape, dt_tensor *x);
 /* Settings and counters. Not collective, no errors. */
 DT_API void dt_tape_set_moves(dt_tape *tape, dt_moves policy);
 DT_API dt_comm_counter dt_tape_comm(const dt_tape *tape, dt_comm_kind kind); /* since the reset */
+DT_API const char *dt_comm_kind_name(dt_comm_kind kind); /* "all_gather"; "?" for no kind */
+
+/** Names the reason of the moves that follow, for the counters, until it is called again: a style's
+ * name, for example. NULL is "move"; moves that an operator asks for carry its name. Borrowed while
+ * it is set. Returns the reason before. Not collective. Errors: none. */
+DT_API const char *dt_tape_because(dt_tape *tape, const char *reason);
+
+/** What was communicated in a scope and in those inside it, since the reset: the scope's name and
+ * those of the scopes around it, outermost first. kind DT_N_COMM_KINDS is all of them. Scopes of
+ * one name are counted together. Not collective. Errors: none, zeros for a scope that does not
+ * exist. */
+DT_API dt_comm_counter dt_tape_comm_in(const dt_tape *tape, const char *const *scopes, int n_scopes,
+                                       dt_comm_kind kind);
+
+/**
+ * Writes all counters as a tree of scopes, or as JSON, and returns the length needed, like
+ * snprintf.
+ *
+ *   total: 3 calls, 1536 bytes
+ *     - all_gather x1, 512 bytes: move
+ *     block: 2 calls, 1024 bytes
+ *       - all_reduce x2, 1024 bytes: rowwise
+ *
+ *   {"name":"total","calls":3,"bytes":1536,"own":[{"kind":"all_gather","reason":"move","calls":1,
+ *    "bytes":512}],"scopes":[{"name":"block", ...}]}
+ *
+ * calls and bytes of a scope include those of the scopes inside it; bytes are as in
+ * dt_tape_comm(). Scopes in which nothing is communicated are left out.
+ *
+ * Not collective. Errors: none.
+ */
+DT_API int dt_tape_comm_print(const dt_tape *tape, char *text, size_t text_bytes);
+DT_API int dt_tape_comm_json(const dt_tape *tape, char *text, size_t text_bytes);
 DT_API dt_runtime *dt_tape_runtime(const dt_tape *tape);
 
 /** Latches an error of the caller's own on the tape (a style that refuses). Returns NULL always.
