@@ -222,11 +222,14 @@ typedef struct load_case {
     dti_pool *pool; /* reads the file alone */
 } load_case;
 
-/* What every measured step begins with. */
+/* What every measured step begins with: `memory` says that it takes as much as the weights for
+ * itself. A file that comes from the disk needs memory in the page cache, too. */
 static void prepare(const load_case *c, bool memory)
 {
+    const int64_t bytes = c->bytes * ((memory ? 1 : 0) + (c->cold ? 1 : 0));
+
     if (c->cold) (void)drop_cache(c->folder->weights);
-    if (memory && !c->options->no_prime) prime(c->pool, c->bytes);
+    if (bytes > 0 && !c->options->no_prime) prime(c->pool, bytes);
 }
 
 static dt_status run_round(const load_case *c, load_job *j, load_figures *figures)
