@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linear: few rows (own kernels), many rows (oneDNN), with and without bias, all dtypes. */
+ * linear: few rows, many rows (panels, or oneDNN), with and without bias, all dtypes. */
 #include "tests/dtensor/test_kernels.h"
 
 #include <sys/mman.h>
@@ -100,6 +100,51 @@ DT_TEST(kernels_linear, many_rows_of_odd_sizes)
     }
     run_linear((linear_shape){ 330, 64, 513 }, DT_BF16, DT_BF16, true, KT_UNIFORM);
     run_linear((linear_shape){ 40, 64, 1300 }, DT_F32, DT_F32, false, KT_UNIFORM);
+}
+
+/* More rows than a block has, more columns than a depth, more outputs than a chunk. */
+DT_TEST(kernels_linear, more_of_everything_than_is_taken_at_a_time)
+{
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        run_linear((linear_shape){ 530, 531, 290 }, kt_floats[t], DT_F32, t == 0, KT_UNIFORM);
+    run_linear((linear_shape){ 40, 2090, 33 }, DT_BF16, DT_BF16, false, KT_UNIFORM);
+}
+
+/* On panels an output is one chain of additions, whatever rows and blocks stand beside it. */
+DT_TEST(kernels_linear, many_rows_on_panels_are_one_chain)
+{
+    enum { K = 300, N = 70, M = 515 };
+    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
+    const dti_dtype_attr attr = { DT_F32 };
+    static float all[N * M], y[N * M];
+
+    for (int isa = DTI_ISA_AVX512; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            const bool fused = kt_floats[t] != DT_BF16 || isa == DTI_ISA_AVX512;
+            if (isa == DTI_ISA_AVX512_BF16 && !fused) continue; /* the library's */
+            dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
+                               kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
+            dt_local out = { .data = all, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
+            dti_cpu *cpu;
+            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+            for (int64_t i = 0; fused && i < M * N; i += 17) {
+                float sum = 0.0f;
+                for (int64_t k = 0; k < K; k++)
+                    sum = fmaf((float)kt_get(&in[0], i / N * K + k),
+                               (float)kt_get(&in[1], i % N * K + k), sum);
+                DT_ASSERT(memcmp(&sum, &all[i], sizeof sum) == 0);
+            }
+            out.data = y;
+            for (int64_t m = 32; m < M; m += 161) {
+                in[0].shape[0] = out.shape[0] = m;
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT(memcmp(y, all, (size_t)(m * N) * sizeof(float)) == 0);
+            }
+            in[0].shape[0] = M;
+            for (int i = 0; i < 2; i++) kt_release(&in[i]);
+            dti_cpu_destroy(&cpu);
+        }
 }
 
 DT_TEST(kernels_linear, nothing_to_sum_gives_the_bias)

@@ -123,6 +123,19 @@ static const dti_skinny_ops *skinny_of(dti_isa isa, dt_dtype dtype)
     }
 }
 
+/* Large products: see panels.h. Where bf16 has dot products and no tiles, the library is best. */
+static const dti_panel_ops *panels_of(dti_isa isa, dt_dtype dtype)
+{
+#ifdef DT_HAVE_X86_KERNELS
+    if (isa == DTI_ISA_AMX && dtype == DT_BF16) return &dti_panels_amx;
+    if (isa == DTI_ISA_AVX512_BF16 && dtype == DT_BF16) return NULL;
+    if (isa >= DTI_ISA_AVX512) return &dti_panels_avx512;
+#endif
+    (void)isa;
+    (void)dtype;
+    return NULL;
+}
+
 dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
 {
     dti_cpu *cpu;
@@ -134,7 +147,10 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->isa = isa;
     cpu->pool = pool;
     cpu->rows = rows_of(isa);
-    for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
+    for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) {
+        cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
+        cpu->panels[t] = panels_of(isa, (dt_dtype)t);
+    }
     cpu->attention = dti_attention_ops_of(isa);
     *out = cpu;
     return DT_OK;

@@ -3,7 +3,7 @@
  * y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]); x [M, I], w [O, I] row-major, bias [O], y [M, O] of
  * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set and on
  * M < 32 or not, never on the number of threads: outputs are split over threads, sums are not.
- * Splitting O over ranks changes no bit for M < 32; splitting I does. */
+ * Splitting O over ranks changes no bit for M < 32 and on panels; splitting I does. */
 #include "dtensor/kernels/cpu/linear.h"
 
 #include <string.h>
@@ -116,7 +116,9 @@ dt_status dti_linear_cpu(const dt_kargs *a)
         store_empty_sums(&l);
     else if (l.n_rows < DTI_SKINNY_ROWS)
         DT_TRY(dti_linear_skinny(&l));
+    else if (a->cpu->panels[l.w->dtype] != NULL)
+        DT_TRY(dti_linear_panels(&l, a->cpu->panels[l.w->dtype]));
     else
-        DT_TRY(dti_linear_gemm(&l));
+        DT_TRY(dti_linear_library(&l));
     return DT_OK;
 }

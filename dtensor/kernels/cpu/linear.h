@@ -18,6 +18,7 @@ void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, in
                       int64_t n_rows, int64_t o, int64_t n);
 
 dt_status dti_linear_skinny(const dti_linear *l) DT_MUST_USE; /* n_rows < DTI_SKINNY_ROWS */
-dt_status dti_linear_gemm(const dti_linear *l) DT_MUST_USE;
+dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops) DT_MUST_USE;
+dt_status dti_linear_library(const dti_linear *l) DT_MUST_USE;
 
 #endif

@@ -10,21 +10,11 @@
 
 #ifdef DT_HAVE_X86_KERNELS
 
-#include <immintrin.h>
 #include <string.h>
 
-#define USES_TILES __attribute__((target("amx-tile,amx-bf16,avx512f")))
+#include "dtensor/kernels/cpu/tiles_amx.h"
 
-enum { SIDE = 16, CHUNK = 32 }; /* rows of a tile; elements in one of its rows */
-
-/* Tiles 0 and 1: sums [16 outputs, rows of x]; 2: w; 3 and 4: x [16 pairs, rows of x]. */
-typedef struct tile_config {
-    _Alignas(64) uint8_t palette;
-    uint8_t start_row;
-    uint8_t reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
+enum { SIDE = DTI_TILE_SIDE, CHUNK = DTI_TILE_CHUNK };
 
 typedef struct scratch {
     _Alignas(64) uint16_t w[SIDE * CHUNK];
@@ -60,26 +50,21 @@ static void pack(void *to_, const void *x_, int64_t n_rows, int64_t n_in)
     }
 }
 
-/* One element of the struct is volatile for the compiler's sake: gcc 12 takes the load of a
- * configuration for a read of its first eight bytes and drops the stores to the rest. */
-USES_TILES static void configure(int64_t n_rows)
+/* Tiles 0 and 1: sums [16 outputs, rows of x]; 2: w; 3 and 4: x [16 pairs, rows of x]. */
+DTI_USES_TILES static void configure(int64_t n_rows)
 {
-    volatile tile_config volatile_config;
-    tile_config config = { .palette = 1 };
+    dti_tile_config config = dti_tile_full();
     const int64_t first = n_rows < SIDE ? n_rows : SIDE;
     const int64_t second = n_rows > SIDE ? n_rows - SIDE : 1;
 
-    for (int i = 0; i < 5; i++) config.rows[i] = SIDE;
     config.row_bytes[0] = config.row_bytes[3] = (uint16_t)(first * 4);
     config.row_bytes[1] = config.row_bytes[4] = (uint16_t)(second * 4);
-    config.row_bytes[2] = CHUNK * sizeof(uint16_t);
-    volatile_config = config;
-    _tile_loadconfig((const void *)&volatile_config);
+    dti_tile_configure(&config);
 }
 
 /* Tile 2 = rows o .. o + n - 1 of w, elements i .. i + left - 1; zeros beyond. */
-USES_TILES static void load_edge(const dti_skinny_args *a, scratch *s, int64_t o, int64_t n,
-                                 int64_t i)
+DTI_USES_TILES static void load_edge(const dti_skinny_args *a, scratch *s, int64_t o, int64_t n,
+                                     int64_t i)
 {
     const int64_t left = a->n_in - i < CHUNK ? a->n_in - i : CHUNK;
 
@@ -91,7 +76,7 @@ USES_TILES static void load_edge(const dti_skinny_args *a, scratch *s, int64_t o
 }
 
 /* Outputs o .. o + n - 1, n <= 16, of all rows of x. */
-USES_TILES static void outputs(const dti_skinny_args *a, scratch *s, int64_t o, int64_t n)
+DTI_USES_TILES static void outputs(const dti_skinny_args *a, scratch *s, int64_t o, int64_t n)
 {
     const uint16_t *w = (const uint16_t *)a->w + o * a->n_in, *x = a->x;
     const int64_t half = n_chunks(a->n_in) * SIDE * CHUNK;
@@ -118,7 +103,7 @@ USES_TILES static void outputs(const dti_skinny_args *a, scratch *s, int64_t o, 
             a->y[m * a->y_stride + o + j] = s->sum[m / SIDE][j * SIDE + m % SIDE];
 }
 
-USES_TILES static void dot(const dti_skinny_args *a, int64_t begin, int64_t end)
+DTI_USES_TILES static void dot(const dti_skinny_args *a, int64_t begin, int64_t end)
 {
     scratch s;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of 32 rows and more, by oneDNN on plain row-major weights. The outputs are cut into
+ * Products of 32 rows and more where there are no panels of ours (panels.h): AVX2, portable, and
+ * bf16 with dot products, by oneDNN on plain row-major weights. The outputs are cut into
  * blocks whose sizes depend on the shape alone; workers take blocks as they become free, each
  * calling the library on its own thread. Sums of a block are f32 in the worker's scratch; bias and
  * rounding are ours, so that all dtypes and instruction sets share them.
@@ -142,7 +143,7 @@ static dt_status find_products(gemm_job *j)
     return DT_OK;
 }
 
-dt_status dti_linear_gemm(const dti_linear *l)
+dt_status dti_linear_library(const dti_linear *l)
 {
     const bool native = l->w->dtype == DT_BF16 && l->cpu->isa >= DTI_ISA_AVX512_BF16;
     gemm_job job = { .l = l,

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Products of 32 rows and more on panels (panels.h). Rows are taken in blocks that fit beside the
+ * weights into level 2. For each block x is packed by all workers; then they take chunks of outputs
+ * as they become free, pack the weights of a chunk, one depth after the other, and multiply. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "dtensor/kernels/cpu/linear.h"
+#include "dtensor/kernels/cpu/panels.h"
+
+enum { MAX_ROWS = 512, MAX_CHUNK = 256, MAX_PANEL_ROWS = 32 };
+
+typedef struct panels_job {
+    const dti_linear *l;
+    const dti_panel_ops *ops;
+    int64_t row, n_rows;          /* of the block */
+    int64_t depth;                /* columns at a time */
+    int64_t n_x_panels, n_depths; /* of the block; over the columns */
+    int64_t chunk, n_chunks;      /* outputs, a multiple of a panel's */
+    char *x;                      /* [n_depths, n_x_panels] panels */
+    char *scratch;                /* of worker 0 */
+    int64_t w_bytes, sums_bytes;  /* parts of a worker's scratch */
+    int64_t rows_bytes;
+    _Atomic int64_t next; /* chunk to be taken */
+} panels_job;
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t depth_at(const panels_job *j, int64_t d)
+{
+    const int64_t left = j->l->n_in - d * j->depth;
+
+    return left < j->depth ? left : j->depth;
+}
+
+/* A panel's rows from `row` on, of n_rows that there are; columns of depth d. */
+static dti_panel_source source_of(const panels_job *j, const dt_local *m, int64_t row,
+                                  int64_t n_rows, int64_t d)
+{
+    const int64_t bytes = (int64_t)dt_dtype_size(m->dtype), stride = j->l->n_in;
+
+    return (dti_panel_source){
+        .first = (const char *)m->data + (row * stride + d * j->depth) * bytes,
+        .n_rows = n_rows,
+        .stride = stride,
+        .depth = depth_at(j, d),
+        .load = m->dtype == DT_F32 ? NULL : j->l->cpu->rows[m->dtype].load,
+        .element_bytes = bytes,
+    };
+}
+
+static void pack_share(void *arg, int worker, int n_workers)
+{
+    const panels_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->n_depths * j->n_x_panels, 1, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t panel = i % j->n_x_panels, row = panel * j->ops->rows;
+        const int64_t left = j->n_rows - row;
+        const dti_panel_source from = source_of(
+            j, j->l->x, j->row + row, left < j->ops->rows ? left : j->ops->rows, i / j->n_x_panels);
+        j->ops->pack_x(j->x + i * j->depth * j->ops->x_bytes, &from);
+    }
+}
+
+/* --- one chunk of outputs --------------------------------------------------------------------- */
+
+typedef struct panels_part {
+    char *w;     /* a panel */
+    float *sums; /* [panels of w, panels of x] tiles */
+    float *rows; /* a panel of rows, all outputs of the chunk */
+    int64_t o, n, n_panels;
+} panels_part;
+
+/* Rows of w from `row` on, as far as the chunk goes, at depth d. */
+static dti_panel_source w_source(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
+{
+    const int64_t o = b * j->ops->outputs, left = p->n - o;
+
+    return source_of(j, j->l->w, p->o + o, left < j->ops->outputs ? left : j->ops->outputs, d);
+}
+
+/* Part a of n of a panel's source: reading it from memory when it is packed would take as long as
+ * some of the products that can be computed meanwhile. */
+static dti_panel_ahead ahead_of(const dti_panel_source *from, int64_t columns, int64_t a, int64_t n)
+{
+    const int64_t begin = from->n_rows * a / n, end = from->n_rows * (a + 1) / n;
+    const int64_t stride = from->stride * from->element_bytes;
+
+    return (dti_panel_ahead){ (const char *)from->first + begin * stride, end - begin, stride,
+                              columns * from->element_bytes };
+}
+
+/* Panel b of w at depth d, or the panel that follows it. */
+static dti_panel_source next_source(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
+{
+    if (b + 1 < p->n_panels) return w_source(j, p, b + 1, d);
+    return w_source(j, p, 0, d + 1 < j->n_depths ? d + 1 : d);
+}
+
+static void multiply_depth(const panels_job *j, const panels_part *p, int64_t d)
+{
+    const dti_panel_ops *ops = j->ops;
+    const int64_t tile = ops->rows * ops->outputs, x_bytes = j->depth * ops->x_bytes;
+    const char *x = j->x + d * j->n_x_panels * x_bytes;
+
+    for (int64_t b = 0; b < p->n_panels; b++) {
+        const dti_panel_source from = w_source(j, p, b, d), next = next_source(j, p, b, d);
+        ops->pack_w(p->w, &from);
+        for (int64_t a = 0; a < j->n_x_panels; a++)
+            ops->multiply(
+                &(dti_panel_product){ .sums = p->sums + (b * j->n_x_panels + a) * tile,
+                                      .x = x + a * x_bytes,
+                                      .w = p->w,
+                                      .depth = depth_at(j, d),
+                                      .add = d > 0,
+                                      .ahead = ahead_of(&next, ops->columns, a, j->n_x_panels) });
+    }
+}
+
+/* Whole tiles whose sums are the result go where they belong at once. */
+static void store_part(const panels_job *j, const panels_part *p)
+{
+    const dti_panel_ops *ops = j->ops;
+    const dti_linear *l = j->l;
+    const int64_t tile = ops->rows * ops->outputs;
+    const bool direct = l->bias == NULL && l->y->dtype == DT_F32 && p->n % ops->outputs == 0;
+
+    for (int64_t a = 0; a < j->n_x_panels; a++) {
+        const int64_t row = j->row + a * ops->rows, left = j->n_rows - a * ops->rows;
+        const bool whole = direct && left >= ops->rows;
+        float *to = whole ? (float *)l->y->data + row * l->n_out + p->o : p->rows;
+        const int64_t stride = whole ? l->n_out : j->chunk;
+        for (int64_t b = 0; b < p->n_panels; b++)
+            ops->unpack(to + b * ops->outputs, stride, p->sums + (b * j->n_x_panels + a) * tile);
+        if (!whole)
+            dti_linear_store(l, p->rows, j->chunk, row, left < ops->rows ? left : ops->rows, p->o,
+                             p->n);
+    }
+}
+
+static void multiply_share(void *arg, int worker, int n_workers)
+{
+    panels_job *j = arg;
+    char *scratch = j->scratch + worker * (j->w_bytes + j->sums_bytes + j->rows_bytes);
+    panels_part p = { .w = scratch,
+                      .sums = (float *)(void *)(scratch + j->w_bytes),
+                      .rows = (float *)(void *)(scratch + j->w_bytes + j->sums_bytes) };
+
+    (void)n_workers;
+    if (j->ops->begin != NULL) j->ops->begin();
+    for (;;) {
+        const int64_t c = atomic_fetch_add(&j->next, 1);
+        if (c >= j->n_chunks) break;
+        p.o = c * j->chunk;
+        p.n = j->l->n_out - p.o < j->chunk ? j->l->n_out - p.o : j->chunk;
+        p.n_panels = divide_up(p.n, j->ops->outputs);
+        for (int64_t d = 0; d < j->n_depths; d++) multiply_depth(j, &p, d);
+        store_part(j, &p);
+    }
+    if (j->ops->end != NULL) j->ops->end();
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+/* Wide, so that x is read from the outer caches few times; yet some chunks for every worker. */
+static int64_t chunk_of(int64_t n_out, int64_t outputs, int n_workers)
+{
+    const int64_t fair = divide_up(divide_up(n_out, 4 * (int64_t)n_workers), outputs) * outputs;
+
+    return fair < MAX_CHUNK ? fair : MAX_CHUNK;
+}
+
+/* With few rows the reading of w is what takes time; it is fast where pieces of a row are long. */
+static int64_t depth_of(const dti_panel_ops *ops, int64_t n_x_panels, int64_t n_in)
+{
+    const int64_t depth = ops->depth * (n_x_panels < 8 ? 8 / n_x_panels : 1);
+    const int64_t all = divide_up(n_in, ops->columns) * ops->columns;
+
+    return depth < all ? depth : all;
+}
+
+static void run_block(panels_job *j)
+{
+    j->n_x_panels = divide_up(j->n_rows, j->ops->rows);
+    j->next = 0;
+    dti_cpu_run(j->l->cpu, dti_bytes(j->l->x), pack_share, j);
+    dti_cpu_run(j->l->cpu, dti_bytes(j->l->w), multiply_share, j);
+}
+
+dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops)
+{
+    const int64_t max_rows = l->n_rows < MAX_ROWS ? l->n_rows : MAX_ROWS;
+    const int64_t max_panels = divide_up(max_rows, ops->rows);
+    const int n_workers = dti_pool_size(l->cpu->pool);
+    panels_job j = { .l = l,
+                     .ops = ops,
+                     .depth = depth_of(ops, max_panels, l->n_in),
+                     .chunk = chunk_of(l->n_out, ops->outputs, n_workers) };
+    int64_t x_bytes;
+    void *scratch;
+
+    j.n_depths = divide_up(l->n_in, j.depth);
+    x_bytes = j.n_depths * j.depth * max_panels * ops->x_bytes;
+    j.n_chunks = divide_up(l->n_out, j.chunk);
+    j.w_bytes = j.depth * ops->w_bytes;
+    j.sums_bytes = max_panels * ops->rows * j.chunk * (int64_t)sizeof(float);
+    j.rows_bytes = ops->rows * j.chunk * (int64_t)sizeof(float);
+    DT_TRY(dti_cpu_scratch(
+        l->cpu, (size_t)(x_bytes + n_workers * (j.w_bytes + j.sums_bytes + j.rows_bytes)),
+        &scratch));
+    j.x = scratch;
+    j.scratch = j.x + x_bytes;
+    for (j.row = 0; j.row < l->n_rows; j.row += j.n_rows) {
+        const int64_t left = l->n_rows - j.row;
+        j.n_rows = left < MAX_ROWS ? left : MAX_ROWS;
+        run_block(&j);
+    }
+    return DT_OK;
+}

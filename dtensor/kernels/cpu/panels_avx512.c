@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Panels of f32 for AVX-512: 24 of the 32 registers hold a tile of 12 rows and 32 outputs; each
+ * column costs two loads of w, 12 broadcasts of x and 24 multiply-adds. */
+#include "dtensor/kernels/cpu/panels.h"
+
+#include "dtensor/kernels/cpu/transpose_avx512.h"
+
+enum { LANES = 16, ROWS = 12, VECTORS = 2, OUTPUTS = VECTORS * LANES, DEPTH = 256 };
+
+/* 16 columns from i of up to n rows from r; zeros where there is nothing. */
+static void load_edge(__m512i to[LANES], const dti_panel_source *from, int64_t r, int64_t i,
+                      int64_t n)
+{
+    const int64_t left = from->depth - i < LANES ? from->depth - i : LANES;
+    const __mmask16 mask = (__mmask16)((1u << left) - 1);
+
+    for (int64_t k = 0; k < LANES; k++) {
+        const char *row =
+            (const char *)from->first + ((r + k) * from->stride + i) * from->element_bytes;
+        float converted[LANES];
+        to[k] = _mm512_setzero_si512();
+        if (k >= n || r + k >= from->n_rows) continue;
+        if (from->load != NULL) {
+            from->load(converted, row, left);
+            row = (const char *)converted;
+        }
+        to[k] = _mm512_maskz_loadu_epi32(mask, row);
+    }
+}
+
+static inline void load_square(__m512i to[LANES], const dti_panel_source *from, int64_t r,
+                               int64_t i, const int64_t n)
+{
+    if (from->load == NULL && r + n <= from->n_rows && i + LANES <= from->depth) {
+        const float *row = (const float *)from->first + r * from->stride + i;
+        for (int64_t k = 0; k < n; k++) to[k] = _mm512_loadu_si512(row + k * from->stride);
+        for (int64_t k = n; k < LANES; k++) to[k] = _mm512_setzero_si512();
+    } else {
+        load_edge(to, from, r, i, n);
+    }
+}
+
+/* [column, ROWS] */
+static void pack_x(void *to, const dti_panel_source *from)
+{
+    const __mmask16 mask = (1u << ROWS) - 1;
+
+    for (int64_t i = 0; i < from->depth; i += LANES) {
+        float *p = (float *)to + i * ROWS;
+        __m512i square[LANES];
+        load_square(square, from, 0, i, ROWS);
+        dti_transpose_16(square);
+        for (int k = 0; k < LANES; k++) _mm512_mask_storeu_epi32(p + k * ROWS, mask, square[k]);
+    }
+}
+
+/* [column, OUTPUTS] */
+static void pack_w(void *to, const dti_panel_source *from)
+{
+    for (int64_t v = 0; v < VECTORS; v++)
+        for (int64_t i = 0; i < from->depth; i += LANES) {
+            float *p = (float *)to + i * OUTPUTS + v * LANES;
+            __m512i square[LANES];
+            load_square(square, from, v * LANES, i, LANES);
+            dti_transpose_16(square);
+            for (int k = 0; k < LANES; k++) _mm512_store_si512(p + k * OUTPUTS, square[k]);
+        }
+}
+
+static void multiply(const dti_panel_product *p)
+{
+    const float *x = p->x, *w = p->w;
+    float *sums = p->sums;
+    __m512 sum[ROWS][VECTORS];
+
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] =
+                p->add ? _mm512_load_ps(sums + r * OUTPUTS + v * LANES) : _mm512_setzero_ps();
+    for (int64_t i = 0; i < p->depth; i++, x += ROWS, w += OUTPUTS) {
+        const __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + LANES);
+        if (i % LANES == 0) DTI_PANEL_PREFETCH(&p->ahead, i / LANES);
+        for (int r = 0; r < ROWS; r++) {
+            const __m512 xr = _mm512_set1_ps(x[r]);
+            sum[r][0] = _mm512_fmadd_ps(xr, w0, sum[r][0]);
+            sum[r][1] = _mm512_fmadd_ps(xr, w1, sum[r][1]);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_store_ps(sums + r * OUTPUTS + v * LANES, sum[r][v]);
+}
+
+static void unpack(float *to, int64_t stride, const float *sums)
+{
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(to + r * stride + v * LANES,
+                             _mm512_load_ps(sums + r * OUTPUTS + v * LANES));
+}
+
+const dti_panel_ops dti_panels_avx512 = {
+    .rows = ROWS,
+    .outputs = OUTPUTS,
+    .columns = LANES,
+    .depth = DEPTH,
+    .x_bytes = ROWS * sizeof(float),
+    .w_bytes = OUTPUTS * sizeof(float),
+    .pack_x = pack_x,
+    .pack_w = pack_w,
+    .multiply = multiply,
+    .unpack = unpack,
+};
