@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/writer.h"
 #include "mesh/mesh_internal.h"
 
@@ -31,77 +32,96 @@ static size_t name_length(const char *text)
 dt_status dti_mesh_check_name(const char *name)
 {
     const size_t n = name_length(name);
+    char shown[DTI_SHOWN_BYTES];
 
+    (void)dti_printable(name, shown, sizeof shown);
     DT_CHECK(n > 0 && name[n] == '\0', DT_ERR_ARG,
-             "\"%s\" is no name of a dim: a letter, then letters, digits and _", name);
+             "\"%s\" is no name of a dim: a letter, then letters, digits and _", shown);
     DT_CHECK(n < DT_DIM_NAME_BYTES, DT_ERR_ARG, "the dim name \"%s\" has more than %d characters",
-             name, DT_DIM_NAME_BYTES - 1);
+             shown, DT_DIM_NAME_BYTES - 1);
     return DT_OK;
 }
 
-/* Digits to a number, INT_MAX for any that is larger. Returns the number of digits. */
-static size_t parse_size(const char *text, int *out)
+/* Digits to a number; false if it does not fit. *n is the number of digits. */
+static bool parse_size(const char *text, int *out, size_t *n)
 {
-    size_t n = 0;
-    int value = 0;
+    int64_t value = 0;
 
-    for (; is_digit(text[n]); n++) {
-        const int digit = text[n] - '0';
-        value = value > (INT_MAX - digit) / 10 ? INT_MAX : value * 10 + digit;
-    }
-    *out = value;
-    return n;
+    for (*n = 0; is_digit(text[*n]); (*n)++)
+        if (value <= INT_MAX) value = value * 10 + (text[*n] - '0');
+    *out = value <= INT_MAX ? (int)value : INT_MAX;
+    return value <= INT_MAX;
 }
 
-/* One "name=size" at *p, which moves behind it. */
-static dt_status parse_dim(const char *spec, const char **p, char name[DT_DIM_NAME_BYTES],
-                           int *size)
+/* What is left of a text, and the whole of it for messages, shortened if it is long. */
+typedef struct reader {
+    const char *at;
+    char spec[DTI_SHOWN_BYTES];
+    char rest[DTI_SHOWN_BYTES];
+} reader;
+
+static const char *rest_of(reader *r)
 {
-    const size_t n = name_length(*p);
+    return dti_printable(r->at, r->rest, sizeof r->rest);
+}
+
+/* One "name=size", which r moves behind. */
+static dt_status parse_dim(reader *r, char name[DT_DIM_NAME_BYTES], int *size)
+{
+    const size_t n = name_length(r->at);
     size_t digits;
+    bool fits;
 
     DT_CHECK(n > 0, DT_ERR_ARG,
-             "mesh \"%s\": a dim name is missing at \"%s\"; write it as \"dp=2,tp=4\"", spec, *p);
+             "mesh \"%s\": a dim name is missing at \"%s\"; write it as \"dp=2,tp=4\"", r->spec,
+             rest_of(r));
     DT_CHECK(n < DT_DIM_NAME_BYTES, DT_ERR_ARG,
-             "mesh \"%s\": the dim name \"%.*s\" has more than %d characters", spec, (int)n, *p,
-             DT_DIM_NAME_BYTES - 1);
-    memcpy(name, *p, n);
+             "mesh \"%s\": the dim name at \"%s\" has %zu characters, at most %d are possible",
+             r->spec, rest_of(r), n, DT_DIM_NAME_BYTES - 1);
+    memcpy(name, r->at, n);
     name[n] = '\0';
-    *p += n;
-    DT_CHECK(**p == '=', DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has no size; write it as \"%s=2\"",
-             spec, name, name);
-    (*p)++;
-    digits = parse_size(*p, size);
+    r->at += n;
+    DT_CHECK(*r->at == '=', DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has no size; write it as \"%s=2\"",
+             r->spec, name, name);
+    r->at++;
+    fits = parse_size(r->at, size, &digits);
     DT_CHECK(digits > 0, DT_ERR_ARG,
-             "mesh \"%s\": the size of dim \"%s\" is not a number at \"%s\"", spec, name, *p);
-    DT_CHECK(*size >= 1, DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has size 0; sizes begin at 1", spec,
-             name);
-    *p += digits;
+             "mesh \"%s\": the size of dim \"%s\" is not a number at \"%s\"", r->spec, name,
+             rest_of(r));
+    DT_CHECK(fits, DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has size %.*s%s, at most %d is possible",
+             r->spec, name, digits < 24 ? (int)digits : 24, r->at, digits < 24 ? "" : "...",
+             INT_MAX);
+    DT_CHECK(*size >= 1, DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has size 0; sizes begin at 1",
+             r->spec, name);
+    r->at += digits;
     return DT_OK;
 }
 
 dt_status dt_mesh_parse(const char *spec, int *n_dims, char names[][DT_DIM_NAME_BYTES], int *sizes,
                         int *n_ranks)
 {
-    const char *p = spec;
+    reader r = { .at = spec };
     int n = 0, product = 1;
 
     DT_CHECK(spec != NULL && n_dims != NULL && names != NULL && sizes != NULL && n_ranks != NULL,
              DT_ERR_ARG, "dt_mesh_parse: an argument is NULL");
+    (void)dti_printable(spec, r.spec, sizeof r.spec);
     for (;; n++) {
-        DT_CHECK(n < DT_MAX_DIMS, DT_ERR_ARG, "mesh \"%s\" has more than %d dims", spec,
+        DT_CHECK(n < DT_MAX_DIMS, DT_ERR_ARG, "mesh \"%s\" has more than %d dims", r.spec,
                  DT_MAX_DIMS);
-        DT_TRY(parse_dim(spec, &p, names[n], &sizes[n]));
+        DT_TRY(parse_dim(&r, names[n], &sizes[n]));
         for (int i = 0; i < n; i++)
             DT_CHECK(strcmp(names[i], names[n]) != 0, DT_ERR_ARG,
-                     "mesh \"%s\" names dim \"%s\" twice", spec, names[n]);
-        DT_CHECK(product <= INT_MAX / sizes[n], DT_ERR_ARG, "mesh \"%s\" has too many ranks", spec);
+                     "mesh \"%s\" names dim \"%s\" twice", r.spec, names[n]);
+        DT_CHECK(product <= INT_MAX / sizes[n], DT_ERR_ARG,
+                 "mesh \"%s\" has %lld ranks with dim \"%s\", at most %d are possible", r.spec,
+                 (long long)product * sizes[n], names[n], INT_MAX);
         product *= sizes[n];
-        if (*p == '\0') break;
-        DT_CHECK(*p == ',', DT_ERR_ARG,
-                 "mesh \"%s\": \"%s\" follows dim \"%s\"; dims are separated by a comma", spec, p,
-                 names[n]);
-        p++;
+        if (*r.at == '\0') break;
+        DT_CHECK(*r.at == ',', DT_ERR_ARG,
+                 "mesh \"%s\": \"%s\" follows dim \"%s\"; dims are separated by a comma", r.spec,
+                 rest_of(&r), names[n]);
+        r.at++;
     }
     *n_dims = n + 1;
     *n_ranks = product;

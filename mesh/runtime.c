@@ -40,12 +40,27 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     return DT_OK;
 }
 
+/* A test that injects a fault must not pass because nothing came to it. */
+static void warn_of_unused_fault(dt_runtime *rt)
+{
+    const dti_fault *f = rt->world->fault;
+
+    if (f == NULL || f->rank != rt->rank || f->seen >= f->call) return;
+    dti_runtime_log(
+        rt, DT_LOG_WARNING,
+        "the injected fault did not happen: rank %d was to fail in call %lld of %s, and "
+        "made %lld",
+        f->rank, (long long)f->call,
+        f->op < 0 ? "any operation" : dti_comm_op_name((dti_comm_op)f->op), (long long)f->seen);
+}
+
 void dti_runtime_destroy(dt_runtime **runtime)
 {
     dt_runtime *rt = *runtime;
 
     if (rt == NULL) return;
     *runtime = NULL;
+    warn_of_unused_fault(rt);
     for (int i = rt->n_slots - 1; i >= 0; i--) {
         const dti_slot slot = rt->slot_order[i];
         if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);

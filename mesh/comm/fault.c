@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The text of dt_run_options.fault: "rank=1,op=all_reduce,call=3". */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "mesh/comm/comm.h"
 
 static bool parse_number(const char *text, size_t n, int64_t *out)
@@ -55,20 +57,35 @@ static bool parse_item(const char *item, size_t n, dti_fault *f)
     return true;
 }
 
+/* "barrier, broadcast, ..., any": what op= takes. */
+static const char *list_ops(char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    for (int op = 0; op < DTI_COMM_N_OPS; op++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s, ", dti_comm_op_name((dti_comm_op)op));
+    (void)snprintf(text + used, bytes - used, "any");
+    return text;
+}
+
 dt_status dti_fault_parse(const char *text, dti_fault *out)
 {
     dti_fault f = { .rank = -1, .op = -1, .call = 1 };
+    char whole[DTI_SHOWN_BYTES], ops[160];
 
+    (void)dti_printable(text, whole, sizeof whole);
     for (const char *p = text;;) {
         const size_t n = strcspn(p, ",");
         DT_CHECK(parse_item(p, n, &f), DT_ERR_ARG,
-                 "fault \"%s\": \"%.*s\" is not understood; write rank=R,op=NAME,call=N with an "
-                 "operation such as all_reduce (or any) and N from 1",
-                 text, (int)n, p);
+                 "fault \"%s\": \"%.*s\" is not understood; write rank=R,op=NAME,call=N with R "
+                 "from 0, N from 1 and one of the operations %s",
+                 whole, (int)(n < 60 ? n : 60), p, list_ops(ops, sizeof ops));
         if (p[n] == '\0') break;
         p += n + 1;
     }
-    DT_CHECK(f.rank >= 0, DT_ERR_ARG, "fault \"%s\" names no rank", text);
+    DT_CHECK(f.rank >= 0, DT_ERR_ARG, "fault \"%s\" names no rank; write rank=R,op=NAME,call=N",
+             whole);
     *out = f;
     return DT_OK;
 }

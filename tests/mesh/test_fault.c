@@ -365,3 +365,45 @@ DT_TEST(fault, the_text_is_parsed)
     DT_ASSERT_STATUS(dti_fault_parse("rank=1,", &f), DT_ERR_ARG, "\"\" is not understood");
     DT_ASSERT_STATUS(dti_fault_parse("rank=99999999999999999999", &f), DT_ERR_ARG, "rank=9");
 }
+
+/* What was logged as a warning, and how often. */
+typedef struct warnings {
+    int n;
+    char last[256];
+} warnings;
+
+static void note_warning(void *arg, dt_log_level level, int rank, const char *line)
+{
+    warnings *w = arg;
+
+    if (level != DT_LOG_WARNING) return;
+    DT_ASSERT_EQ_INT(rank, 0); /* so that nobody else writes */
+    w->n++;
+    (void)snprintf(w->last, sizeof w->last, "%s", line);
+}
+
+DT_TEST(fault, one_that_did_not_happen_is_reported)
+{
+    static const struct {
+        const char *fault, *said;
+    } cases[] = {
+        { "rank=0,op=barrier,call=1", "rank 0 was to fail in call 1 of barrier, and made 0" },
+        { "rank=0,op=all_reduce,call=50",
+          "rank 0 was to fail in call 50 of all_reduce, and made 3" },
+        { "rank=0,call=1000", "rank 0 was to fail in call 1000 of any operation, and made" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        scene s = { .spec = "tp=2", .op = DTI_COMM_ALL_REDUCE, .play = three_times };
+        dt_run_options o = DT_TEST_RUN_OPTIONS;
+        warnings w = { 0, "" };
+
+        o.n_ranks = 2;
+        o.fault = cases[i].fault;
+        o.log = note_warning;
+        o.log_arg = &w;
+        DT_ASSERT_OK(dt_run(&o, scene_main, &s));
+        DT_ASSERT_EQ_INT(w.n, 1);
+        assert_contains(w.last, cases[i].said);
+    }
+}

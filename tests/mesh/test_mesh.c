@@ -46,9 +46,12 @@ DT_TEST(mesh, bad_text_is_refused_with_the_place)
         { "tp=2;dp=2", "\";dp=2\" follows dim \"tp\"" },
         { "tp=2 ", "\" \" follows dim \"tp\"" },
         { "tp=2,tp=2", "names dim \"tp\" twice" },
-        { "tp=99999999999999999999,dp=2", "too many ranks" },
+        { "tp=99999999999,dp=2", "dim \"tp\" has size 99999999999, at most 2147483647" },
+        { "tp=2147483648", "dim \"tp\" has size 2147483648, at most 2147483647" },
+        { "tp=999999999999999999999999999999", "has size 999999999999999999999999..., at most" },
+        { "dp=65536,tp=65536", "has 4294967296 ranks with dim \"tp\", at most 2147483647" },
         { "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1", "more than 8 dims" },
-        { "a_name_that_is_far_too_long=2", "more than 23 characters" },
+        { "a_name_that_is_far_too_long=2", "27 characters, at most 23" },
     };
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims, n_ranks;
