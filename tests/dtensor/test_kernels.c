@@ -3,6 +3,8 @@
  * State of the CPU kernels, and the operators that treat elements alone. */
 #include "tests/dtensor/test_kernels.h"
 
+#include "dtensor/kernels/cpu/cpu_internal.h"
+
 #define DT_SIMD 128 /* the form that every compiler accepts here; all have the same polynomials */
 #include "dtensor/kernels/cpu/simd.inc.c"
 
@@ -297,4 +299,36 @@ DT_TEST(kernels, add_bias_rounds_once)
                 }
                 kt_run(&c);
             }
+}
+
+static void note_workers(void *arg, int worker, int n_workers)
+{
+    if (worker == 0) *(int *)arg = n_workers;
+}
+
+/* Small products of a decode step stay on the rank's own thread: waking another takes longer. */
+DT_TEST(kernels, workers_are_woken_for_enough_work_only)
+{
+    static const struct {
+        int64_t bytes;
+        int any, stream;
+    } rows[] = { { 0, 1, 1 },
+                 { DTI_PARALLEL_BYTES - 1, 1, 1 },
+                 { DTI_PARALLEL_BYTES, 2, 1 },
+                 { DTI_PARALLEL_STREAM_BYTES - 1, 2, 1 },
+                 { DTI_PARALLEL_STREAM_BYTES, 2, 2 } };
+    dti_pool *pool;
+    dti_cpu *cpu;
+
+    DT_ASSERT_OK(dti_pool_create(2, false, NULL, NULL, &pool));
+    DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, pool, &cpu));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        int n = 0;
+        dti_cpu_run(cpu, rows[i].bytes, note_workers, &n);
+        DT_ASSERT_EQ_INT(n, rows[i].any);
+        dti_cpu_run_stream(cpu, rows[i].bytes, note_workers, &n);
+        DT_ASSERT_EQ_INT(n, rows[i].stream);
+    }
+    dti_cpu_destroy(&cpu);
+    dti_pool_destroy(&pool);
 }

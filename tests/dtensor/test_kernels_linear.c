@@ -84,7 +84,7 @@ DT_TEST(kernels_linear, few_rows_on_several_threads)
 {
     static const int64_t rows[] = { 1, 2, 5, 9, 31 };
 
-    for (size_t m = 0; m < DT_COUNT(rows); m++) run_everywhere((linear_shape){ rows[m], 264, 300 });
+    for (size_t m = 0; m < DT_COUNT(rows); m++) run_everywhere((linear_shape){ rows[m], 520, 524 });
 }
 
 DT_TEST(kernels_linear, many_rows_of_odd_sizes)

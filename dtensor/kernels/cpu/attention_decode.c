@@ -134,7 +134,7 @@ dt_status dti_attention_decode(const dti_attention *a)
     job.total = job.largest + n_parts;
     for (int64_t b = 0; b < a->batch; b++)
         n_keys += a->positions[b] + 1 - dti_attention_first(a, a->positions[b]);
-    dti_cpu_run(a->cpu, 2 * n_keys * a->n_used * a->width * a->bytes, decode_share, &job);
+    dti_cpu_run_stream(a->cpu, 2 * n_keys * a->n_used * a->width * a->bytes, decode_share, &job);
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t kv = a->first_kv; kv < a->first_kv + a->n_used; kv++) {
             int64_t begin, end;

@@ -79,7 +79,7 @@ dt_status dti_linear_skinny(const dti_linear *l)
                                   .n_rows = l->n_rows,
                                   .n_in = l->n_in,
                                   .y_stride = l->n_out };
-    dti_cpu_run(l->cpu, dti_bytes(l->w), skinny_share, &job);
+    dti_cpu_run_stream(l->cpu, dti_bytes(l->w), skinny_share, &job);
     return DT_OK;
 }
 
