@@ -9,7 +9,8 @@
 #include "cli/report.h"
 #include "cli/version.h"
 
-static const cli_command *const commands[] = { &cli_generate, &cli_logits, &cli_inspect };
+static const cli_command *const commands[] = { &cli_generate, &cli_logits, &cli_inspect,
+                                               &cli_show_plan };
 
 static void print_help(void)
 {

@@ -23,24 +23,27 @@ typedef struct option {
 
 #define AT(field) offsetof(cli_args, field)
 #define RUNS      (CLI_GENERATE | CLI_LOGITS)
-#define ALL       (CLI_GENERATE | CLI_LOGITS | CLI_INSPECT)
+#define LAID_OUT  (RUNS | CLI_PLAN)
+#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
 /* clang-format off */
 static const option options[] = {
-    { "model",          'm', TEXT,   "DIR",  AT(folder),         RUNS,         0, "Hugging Face folder of the model" },
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT,     0, "Hugging Face folder of the model" },
     { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         RUNS,         0, "what the model reads first" },
     { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file),    RUNS,         0, "the same, less one final newline; - is stdin" },
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         RUNS,         0, "the same as token ids: 1,2,3" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
-    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           RUNS,         0, "ranks by named dims (default tp=1)" },
-    { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          RUNS,         0, "auto (the checkpoint's, default), f32, bf16, f16" },
-    { "plan",            0,  TEXT,   "FILE", AT(plan),           RUNS,         0, "JSON file of styles, over the built-in plan" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT,     0, "ranks by named dims (default tp=1)" },
+    { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
+    { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, over the built-in plan" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        RUNS,         MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        RUNS,         0, "do not bind ranks to cores" },
+    { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
+    { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
     { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },

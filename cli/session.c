@@ -29,7 +29,7 @@ static dt_status read_mesh(const char *text, int *n_ranks)
     return DT_OK;
 }
 
-static dt_status read_dtype(const char *text, dt_load_options *load)
+dt_status cli_read_dtype(const char *text, dt_load_options *load)
 {
     static const dt_dtype known[] = { DT_F32, DT_BF16, DT_F16 };
 
@@ -97,7 +97,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
              "model.safetensors");
     DT_TRY(read_run_options(args, env, console, &out->run));
     DT_TRY(read_mesh(out->mesh, &out->run.n_ranks));
-    DT_TRY(read_dtype(args->dtype, &out->load));
+    DT_TRY(cli_read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
         DT_TRY(cli_plan_read(args->plan, &out->plan));
         out->load.plan = out->plan.plan;

@@ -36,6 +36,9 @@ typedef struct cli_session {
     cli_progress progress;
 } cli_session;
 
+/* --dtype into the options of loading. */
+dt_status cli_read_dtype(const char *text, dt_load_options *load) DT_MUST_USE;
+
 /* Checks options, plan and checkpoint without reading weights. `*out` is zeroed before, and closed
  * whether this succeeds or not. */
 dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,

@@ -18,7 +18,9 @@ static void coords_of(const dt_mesh *mesh, int *coord)
 static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
                   dt_comm_counter *counters)
 {
+    dti_device *device = x->device;
     dt_comm_kind kind;
+    int64_t bytes;
 
     switch (step->kind) {
     case DTI_MOVE_REDUCE_SCATTER:
@@ -33,9 +35,12 @@ static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
     default:
         return;
     }
+    if (counters == NULL && device->observer == NULL) return;
+    bytes = dti_move_bytes(step, x->shape, dt_dtype_size(x->local.dtype), me);
+    if (device->observer != NULL) device->observer(device->observer_arg, kind, step->dims, bytes);
     if (counters == NULL) return;
     counters[kind].calls++;
-    counters[kind].bytes += dti_move_bytes(step, x->shape, dt_dtype_size(x->local.dtype), me);
+    counters[kind].bytes += bytes;
 }
 
 static dt_status local_slice(const dti_move_step *step, const int *me, const dt_tensor *x,

@@ -137,7 +137,7 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
 /**
  * Runs n_tokens new tokens per sequence through the model after those that the state has seen.
  *
- *   ids  [batch, n_tokens] row-major, the same on every rank
+ *   ids  [batch, n_tokens] row-major, the same on every rank; on a dry mesh not looked at
  *
  * Returns logits [batch, n_tokens or 1, vocab] in the model's dtype, cut over the vocabulary as the
  * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.

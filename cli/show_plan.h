@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What `dtensor plan` has found out, for its two ways of printing it. */
+#ifndef DTI_CLI_SHOW_PLAN_H
+#define DTI_CLI_SHOW_PLAN_H
+
+#include "cli/cli.h"
+#include "models/predict.h"
+
+/* What a rank would hold and receive. */
+typedef struct cli_rank_cost {
+    int64_t weight_bytes;
+    int64_t cache_bytes;
+    int64_t activation_bytes;
+    int64_t prompt_bytes; /* received in the prompt's pass */
+    int64_t step_bytes;   /* received in a step */
+} cli_rank_cost;
+
+typedef struct cli_resolved {
+    const char *folder;
+    const char *mesh; /* "dp=4,tp=8" */
+    const char *plan; /* its file, or NULL */
+    int64_t batch;
+    int64_t sequence;
+    int64_t n_params;
+    int n_ranks;
+    cli_rank_cost *ranks; /* [n_ranks] */
+    dti_prediction first; /* as rank 0 sees it */
+} cli_resolved;
+
+void cli_resolved_print(const cli_resolved *r);
+dt_status cli_resolved_json(const cli_resolved *r) DT_MUST_USE;
+
+enum { CLI_DIMS_BYTES = 96, CLI_STYLE_BYTES = 96 };
+
+/* "dp,tp": the dims (bits) of a mesh; their number of ranks. */
+const char *cli_dims_text(const dt_mesh *mesh, uint32_t dims, char text[CLI_DIMS_BYTES]);
+int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims);
+
+#endif

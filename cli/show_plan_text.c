@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The result of `dtensor plan` as text: what repeats from block to block is one line, with "*" for
+ * the block's number and how often it stands for one. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/report.h"
+#include "cli/show_plan.h"
+
+enum { NAME_BYTES = 96, TEXT_BYTES = 64 };
+
+/* A line of one of the two tables: its texts say which items it stands for. */
+typedef struct row {
+    char name[NAME_BYTES];
+    char text[3][TEXT_BYTES];
+    int64_t n;
+    int64_t calls[2]; /* of the prompt's pass and of a step */
+    int64_t bytes[2];
+} row;
+
+typedef struct table {
+    row *rows;
+    size_t n;
+    size_t capacity;
+} table;
+
+/* Numbers between dots become "*". */
+static void starred(const char *name, char out[NAME_BYTES])
+{
+    size_t n = 0;
+
+    for (const char *at = name; *at != '\0' && n + 1 < NAME_BYTES;) {
+        const size_t part = strcspn(at, ".");
+        const bool number = part > 0 && strspn(at, "0123456789") == part;
+        const int wrote = snprintf(out + n, NAME_BYTES - n, "%.*s%s", number ? 1 : (int)part,
+                                   number ? "*" : at, at[part] == '.' ? "." : "");
+        n += wrote > 0 ? (size_t)wrote : 0;
+        at += part + (at[part] == '.');
+    }
+    out[n < NAME_BYTES ? n : NAME_BYTES - 1] = '\0';
+}
+
+/* The row that says the same as `like`, or a new one; NULL without memory. */
+static row *row_of(table *t, const row *like)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        row *r = &t->rows[i];
+        if (strcmp(r->name, like->name) == 0 && strcmp(r->text[0], like->text[0]) == 0 &&
+            strcmp(r->text[1], like->text[1]) == 0 && strcmp(r->text[2], like->text[2]) == 0)
+            return r;
+    }
+    if (dti_grow((void **)&t->rows, &t->capacity, t->n + 1, sizeof *like) != DT_OK) return NULL;
+    t->rows[t->n] = *like;
+    return &t->rows[t->n++];
+}
+
+static void widen(int *width, const char *text)
+{
+    const int n = (int)strlen(text);
+
+    if (n > *width) *width = n;
+}
+
+/* Columns as wide as their widest text. */
+static void measure(const table *t, int widths[4])
+{
+    for (size_t i = 0; i < t->n; i++) {
+        widen(&widths[0], t->rows[i].name);
+        for (int k = 0; k < 3; k++) widen(&widths[k + 1], t->rows[i].text[k]);
+    }
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+/* "colwise", or "tp:colwise cp:rowwise" where there are several. */
+static void style_text(const dt_mesh *mesh, const dt_layer *layer, char text[TEXT_BYTES])
+{
+    size_t used = 0, n = 0;
+
+    for (int d = 0; d < dt_mesh_n_dims(mesh); d++) n += dt_layer_style_on(layer, d) != NULL;
+    (void)snprintf(text, TEXT_BYTES, "-");
+    for (int d = 0; d < dt_mesh_n_dims(mesh) && used < TEXT_BYTES; d++) {
+        const dt_style *style = dt_layer_style_on(layer, d);
+        if (style == NULL) continue;
+        used +=
+            (size_t)snprintf(text + used, TEXT_BYTES - used, "%s%s%s%s", used ? " " : "",
+                             n > 1 ? dt_mesh_dim_name(mesh, d) : "", n > 1 ? ":" : "", style->name);
+    }
+}
+
+static void shape_text(const dt_local *local, char text[TEXT_BYTES])
+{
+    int used = snprintf(text, TEXT_BYTES, "[");
+
+    for (int a = 0; a < local->n_axes; a++)
+        used += snprintf(text + used, TEXT_BYTES - (size_t)used, a ? ", %" PRId64 : "%" PRId64,
+                         local->shape[a]);
+    (void)snprintf(text + used, TEXT_BYTES - (size_t)used, "]");
+}
+
+static void add_param(const cli_resolved *r, const dt_layer *layer, int param, table *t)
+{
+    const dt_local *local = dt_tensor_local(dt_layer_param(layer, param));
+    const dt_layer *partner = param == DT_PARAM_WEIGHT ? dt_layer_tied_to(layer) : NULL;
+    const dt_param_info info = dt_layer_param_info(layer, param);
+    int64_t bytes = (int64_t)dt_dtype_size(local->dtype);
+    char name[512];
+    row like = { .n = 0 }, *found;
+
+    (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
+    starred(name, like.name);
+    style_text(r->first.mesh, layer, like.text[0]);
+    (void)dt_layout_print(dt_layer_param_layout(layer, param), like.text[1], TEXT_BYTES);
+    shape_text(local, like.text[2]);
+    found = row_of(t, &like);
+    if (found == NULL) return;
+    for (int a = 0; a < local->n_axes; a++) bytes *= local->shape[a];
+    found->n++;
+    found->bytes[0] += partner != NULL ? 0 : bytes;
+}
+
+static void print_params(const cli_resolved *r)
+{
+    dt_layers *layers = dt_model_layers(r->first.model);
+    char number[CLI_NUMBER_BYTES];
+    int widths[4] = { 9, 5, 9, 9 };
+    table t = { 0 };
+
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        for (int p = 0; p < dt_layer_n_params(dt_layers_at(layers, i)); p++)
+            add_param(r, dt_layers_at(layers, i), p, &t);
+    measure(&t, widths);
+    (void)printf("\n%-*s %5s  %-*s  %-*s  %-*s %10s\n", widths[0], "parameter", "n", widths[1],
+                 "style", widths[2], "placement", widths[3], "on rank 0", "bytes");
+    for (size_t i = 0; i < t.n; i++) {
+        const row *w = &t.rows[i];
+        (void)printf("%-*s %5" PRId64 "  %-*s  %-*s  %-*s %10s\n", widths[0], w->name, w->n,
+                     widths[1], w->text[0], widths[2], w->text[1], widths[3], w->text[2],
+                     cli_bytes_text(w->bytes[0], number));
+    }
+    dti_free(t.rows);
+}
+
+/* --- collectives ------------------------------------------------------------------------------ */
+
+static void add_pass(const cli_resolved *r, const dti_pass_cost *cost, int pass, table *t)
+{
+    for (size_t i = 0; i < cost->n; i++) {
+        const dti_traffic *item = &cost->items[i];
+        char dims[CLI_DIMS_BYTES];
+        row like = { .n = 0 }, *found;
+
+        starred(item->layer != NULL ? item->layer : "(choice of the next token)", like.name);
+        (void)snprintf(like.text[0], TEXT_BYTES, "%s", dt_comm_kind_name(item->kind));
+        (void)snprintf(like.text[1], TEXT_BYTES, "%.60s",
+                       cli_dims_text(r->first.mesh, item->dims, dims));
+        found = row_of(t, &like);
+        if (found == NULL) return;
+        found->calls[pass] += item->count.calls;
+        found->bytes[pass] += item->count.bytes;
+    }
+}
+
+static void print_traffic(const cli_resolved *r)
+{
+    char prompt[CLI_NUMBER_BYTES], step[CLI_NUMBER_BYTES];
+    int64_t calls[2] = { 0, 0 };
+    int widths[4] = { 11, 14, 4, 0 };
+    table t = { 0 };
+
+    add_pass(r, &r->first.prefill, 0, &t);
+    add_pass(r, &r->first.decode, 1, &t);
+    measure(&t, widths);
+    (void)printf("\n%-*s  %-*s  %-*s %6s %10s %6s %10s\n", widths[0], "collectives", widths[1],
+                 "kind", widths[2], "over", "calls", "prompt", "calls", "step");
+    for (size_t i = 0; i < t.n; i++) {
+        const row *w = &t.rows[i];
+        (void)printf("%-*s  %-*s  %-*s %6" PRId64 " %10s %6" PRId64 " %10s\n", widths[0], w->name,
+                     widths[1], w->text[0], widths[2], w->text[1], w->calls[0],
+                     cli_bytes_text(w->bytes[0], prompt), w->calls[1],
+                     cli_bytes_text(w->bytes[1], step));
+        for (int k = 0; k < 2; k++) calls[k] += w->calls[k];
+    }
+    (void)printf("%-*s  %-*s  %-*s %6" PRId64 " %10s %6" PRId64 " %10s\n", widths[0], "all",
+                 widths[1], "", widths[2], "", calls[0],
+                 cli_bytes_text(r->ranks[0].prompt_bytes, prompt), calls[1],
+                 cli_bytes_text(r->ranks[0].step_bytes, step));
+    dti_free(t.rows);
+}
+
+/* --- ranks ------------------------------------------------------------------------------------ */
+
+static void print_ranks(const cli_resolved *r)
+{
+    char text[CLI_NUMBER_BYTES], number[4][CLI_NUMBER_BYTES];
+
+    (void)printf("\n%-12s %10s %10s %12s %10s\n", "ranks", "weights", "caches", "temporaries",
+                 "all");
+    for (int first = 0, end; first < r->n_ranks; first = end) {
+        const cli_rank_cost *c = &r->ranks[first];
+        for (end = first + 1; end < r->n_ranks && memcmp(c, &r->ranks[end], sizeof *c) == 0;) end++;
+        if (end == first + 1)
+            (void)snprintf(text, sizeof text, "%d", first);
+        else
+            (void)snprintf(text, sizeof text, "%d-%d", first, end - 1);
+        (void)printf(
+            "%-12s %10s %10s %12s %10s\n", text, cli_bytes_text(c->weight_bytes, number[0]),
+            cli_bytes_text(c->cache_bytes, number[1]),
+            cli_bytes_text(c->activation_bytes, number[2]),
+            cli_bytes_text(c->weight_bytes + c->cache_bytes + c->activation_bytes, number[3]));
+    }
+}
+
+void cli_resolved_print(const cli_resolved *r)
+{
+    const dt_model_info *info = dt_model_info_of(r->first.model);
+    char number[CLI_NUMBER_BYTES];
+
+    (void)printf("%s, %s parameters in %s, mesh %s of %d rank%s, %" PRId64 " sequence%s of %" PRId64
+                 " tokens%s%s\n",
+                 info->model_type, cli_count_text(r->n_params, number), dt_dtype_name(info->dtype),
+                 r->mesh, r->n_ranks, r->n_ranks == 1 ? "" : "s", r->batch,
+                 r->batch == 1 ? "" : "s", r->sequence, r->plan != NULL ? ", plan " : "",
+                 r->plan != NULL ? r->plan : "");
+    print_params(r);
+    print_traffic(r);
+    print_ranks(r);
+}

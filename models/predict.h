@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run would cost one rank: its weights, caches and temporaries, and the collectives of a
+ * prompt's pass and of a step. Found by dry passes, so the numbers are those that a run counts. */
+#ifndef DTI_PREDICT_H
+#define DTI_PREDICT_H
+
+#include "models/model.h"
+
+/* Collectives of one kind over the same mesh dims, made inside one layer. */
+typedef struct dti_traffic {
+    const char *layer; /* or the block or model around it; NULL: the choice of the next token */
+    dt_comm_kind kind;
+    uint32_t dims;
+    dt_comm_counter count; /* bytes that this rank receives */
+} dti_traffic;
+
+typedef struct dti_pass_cost {
+    dti_traffic *items; /* in the order in which they first happen */
+    size_t n;
+    size_t capacity;
+    dt_comm_counter total[DT_N_COMM_KINDS]; /* the tape's own counters */
+} dti_pass_cost;
+
+typedef struct dti_prediction {
+    dt_runtime *rt;
+    dt_mesh *mesh;
+    dt_model *model; /* dry; names and layouts of what is predicted */
+    int64_t weight_bytes;
+    int64_t cache_bytes;
+    int64_t activation_bytes; /* what the rank takes from the system for temporaries, without the
+                               * scratch memory of kernels */
+    dti_pass_cost prefill;    /* `sequence` tokens, logits of the last row, its greedy choice */
+    dti_pass_cost decode;     /* one more token, the caches being as long as before it */
+} dti_prediction;
+
+/* What the passes are run with. */
+typedef struct dti_predict_options {
+    const char *mesh; /* "dp=4,tp=8" */
+    int rank;
+    int64_t batch;
+    int64_t
+        sequence; /* tokens per sequence: at once in the prompt's pass, and room in the caches */
+    const dt_load_options *load;
+    dt_log_fn log; /* may be NULL */
+    void *log_arg;
+} dti_predict_options;
+
+/* Errors as dt_model_load() on a dry mesh; DT_ERR_ARG for a batch or sequence out of range. Freed
+ * with dti_prediction_free(), also after an error. */
+dt_status dti_predict(const char *dir, const dti_predict_options *options,
+                      dti_prediction *out) DT_MUST_USE;
+void dti_prediction_free(dti_prediction *p);
+
+/* One pass as dti_predict() makes it, and its cost: n tokens of zeros per sequence. For dry models
+ * and for real ones; `cost` zeroed before, its items freed with dti_free(). */
+dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_pass_cost *cost) DT_MUST_USE;
+
+/* Bytes of this rank's caches, and those it holds for tensors of any kind. */
+int64_t dti_state_bytes(const dt_state *s);
+dt_status dti_held_bytes(dt_runtime *rt, int64_t *out) DT_MUST_USE;
+
+#endif

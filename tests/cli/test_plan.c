@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor plan: what it says of a Llama of 70 B parameters, against arithmetic; and of a small one,
+ * against what a run of it says. */
+#include <inttypes.h>
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+static json_t *parse(const command_result *r)
+{
+    json_error_t error;
+    json_t *v = json_loads(r->out, 0, &error);
+
+    if (v == NULL) dt_test_fail(__FILE__, __LINE__, "no JSON (%s): %.200s", error.text, r->out);
+    return v;
+}
+
+static int64_t integer(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+
+    if (!json_is_integer(v)) dt_test_fail(__FILE__, __LINE__, "%s is no integer", key);
+    return json_integer_value(v);
+}
+
+static const json_t *find(const json_t *array, const char *key, const char *value)
+{
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(array, i, item)
+    {
+        const char *text = json_string_value(json_object_get(item, key));
+        if (text != NULL && strcmp(text, value) == 0) return item;
+    }
+    dt_test_fail(__FILE__, __LINE__, "no %s is \"%s\"", key, value);
+    return NULL;
+}
+
+static const char llama_70b[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672,"
+    " \"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"num_hidden_layers\": 80,"
+    " \"vocab_size\": 128256, \"max_position_embeddings\": 8192, \"rope_theta\": 500000.0,"
+    " \"rms_norm_eps\": 1e-05, \"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}";
+
+enum { D = 8192, F = 28672, KV = 1024, V = 128256, L = 80, TP = 8, T = 4096, B = 3 };
+
+/* `dtensor plan` of the large Llama on `mesh`. */
+static json_t *plan_large(const char *mesh)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *v;
+
+    dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
+    r = COMMAND("plan", "--model", folder, "--mesh", mesh, "--batch", "3", "--sequence", "4096",
+                "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(&r);
+    command_free(&r);
+    dt_test_remove_dir(folder);
+    return v;
+}
+
+DT_TEST(plan, memory_of_a_large_llama_by_arithmetic)
+{
+    const int64_t cut =
+        (int64_t)2 * V * D + (int64_t)L * (2 * D * D + 2 * KV * D + 3 * (int64_t)F * D);
+    const int64_t whole = (int64_t)(2 * L + 1) * D;
+    json_t *v = plan_large("dp=4,tp=8");
+    const json_t *item, *ranks = json_object_get(v, "ranks");
+
+    DT_ASSERT_EQ_INT(integer(v, "parameters"), cut + whole);
+    DT_ASSERT_EQ_INT(json_array_size(ranks), 32);
+    for (size_t i = 0; i < 32; i++) {
+        const json_t *one = json_array_get(ranks, i);
+        DT_ASSERT_EQ_INT(integer(one, "rank"), i);
+        DT_ASSERT_EQ_INT(integer(one, "weight_bytes"), 2 * (cut / TP + whole));
+        DT_ASSERT_EQ_INT(integer(one, "cache_bytes"), (int64_t)2 * L * B * T * (KV / TP) * 2);
+        DT_ASSERT(integer(one, "activation_bytes") > (int64_t)B * T * D * 2);
+    }
+    item = find(json_object_get(v, "layout"), "name", "model.layers.79.mlp.down_proj.weight");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(json_object_get(item, "style"), "tp")),
+                     "rowwise");
+    DT_ASSERT_EQ_STR(json_string_value(json_array_get(json_object_get(item, "placement"), 1)),
+                     "S(1)");
+    DT_ASSERT_EQ_INT(json_integer_value(json_array_get(json_object_get(item, "local_shape"), 1)),
+                     F / TP);
+    DT_ASSERT_EQ_INT(integer(item, "bytes"), (int64_t)2 * D * F / TP);
+    json_decref(v);
+}
+
+DT_TEST(plan, collectives_of_a_large_llama_by_arithmetic)
+{
+    const int64_t row = (int64_t)2 * (TP - 1) * D * 4 / TP; /* of one token; terms are f32 */
+    json_t *v = plan_large("tp=8");
+    const json_t *pass = json_object_get(v, "prompt"), *item;
+
+    DT_ASSERT_EQ_INT(integer(pass, "tokens"), B * T);
+    item = find(json_object_get(pass, "collectives"), "layer", "model.layers.40.self_attn.o_proj");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "kind")), "all_reduce");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "dim")), "tp");
+    DT_ASSERT_EQ_INT(integer(item, "ranks"), TP);
+    DT_ASSERT_EQ_INT(integer(item, "calls"), 1);
+    DT_ASSERT_EQ_INT(integer(item, "bytes"), B * T * row);
+    item = find(json_object_get(pass, "total"), "kind", "all_reduce");
+    DT_ASSERT_EQ_INT(integer(item, "calls"), 2 * L + 2);
+    pass = json_object_get(v, "step");
+    DT_ASSERT_EQ_INT(integer(pass, "tokens"), B);
+    item = find(json_object_get(pass, "collectives"), "layer", "model.layers.0.mlp.down_proj");
+    DT_ASSERT_EQ_INT(integer(item, "bytes"), B * row);
+    json_decref(v);
+}
+
+DT_TEST(plan, weights_are_those_that_ranks_of_a_run_hold)
+{
+    static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2" };
+    char model[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        command_result p = COMMAND("plan", "-m", model, "--mesh", meshes[m], "--json");
+        command_result g = COMMAND("generate", "-m", model, "-t", "1,2", "-n", "1", "--mesh",
+                                   meshes[m], "--json", "-q");
+        const json_t *predicted, *held;
+        json_t *a, *b;
+
+        COMMAND_ASSERT_CODE(p, 0);
+        COMMAND_ASSERT_CODE(g, 0);
+        a = parse(&p), b = parse(&g);
+        predicted = json_object_get(a, "ranks"), held = json_object_get(b, "ranks");
+        DT_ASSERT_EQ_INT(json_array_size(predicted), json_array_size(held));
+        for (size_t i = 0; i < json_array_size(held); i++)
+            DT_ASSERT_EQ_INT(integer(json_array_get(predicted, i), "weight_bytes"),
+                             integer(json_array_get(held, i), "bytes"));
+        json_decref(a), json_decref(b);
+        command_free(&p), command_free(&g);
+    }
+}
+
+DT_TEST(plan, the_text_has_a_line_for_what_repeats)
+{
+    static const char plan[] = "{\"model.layers.1.mlp.up_proj\": \"replicate\"}";
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
+    command_result r;
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", plan, sizeof plan - 1);
+    (void)snprintf(file, sizeof file, "%s/plan.json", folder);
+    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--sequence", "16", "--plan", file);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "mesh tp=2 of 2 ranks, 1 sequence of 16 tokens, plan ");
+    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.gate_proj.weight                2  colwise");
+    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.up_proj.weight                  1  colwise");
+    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.up_proj.weight                  1  replicate");
+    COMMAND_ASSERT_HAS(r.out, "model.layers.*.self_attn.o_proj  all_reduce");
+    COMMAND_ASSERT_HAS(r.out, "\n0 "); /* of 257 rows one rank has 129 */
+    COMMAND_ASSERT_HAS(r.out, "\n1 ");
+    DT_ASSERT(r.err[0] == '\0');
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}

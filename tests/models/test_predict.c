@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Predictions against runs: collectives by layer, their bytes, weights, caches and temporaries that
+ * dry passes find are, to the byte, what the same passes count in a run, on every rank. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/predict.h"
+#include "tests/support/dt_test.h"
+
+typedef struct predict_case {
+    const char *fixture;
+    const char *mesh;
+    int64_t batch;
+    int64_t sequence;
+    dt_plan_rule rule; /* or none */
+} predict_case;
+
+static const predict_case cases[] = {
+    { "llama/uneven", "tp=1", 1, 16, { NULL, NULL } },
+    { "llama/uneven", "tp=2", 1, 16, { NULL, NULL } },
+    { "llama/uneven", "tp=3", 2, 7, { NULL, NULL } },
+    { "llama/tied", "dp=2,tp=2", 3, 5, { NULL, NULL } },
+    { "llama/biases", "tp=4", 1, 33, { NULL, NULL } },
+    { "qwen3/uneven", "tp=2", 2, 9, { NULL, NULL } },
+    { "gpt_neo/base", "tp=2", 1, 12, { NULL, NULL } },
+    { "gpt_neo/uneven", "tp=3", 2, 1, { NULL, NULL } },
+    { "llama/uneven", "tp=2", 1, 8, { "model.layers.*.mlp.gate_proj", "replicate" } },
+    { "llama/uneven", "tp=3", 1, 8, { "lm_head", "colwise_gather_output" } },
+};
+
+static dt_status same_pass(const char *what, const dti_pass_cost *dry, const dti_pass_cost *real)
+{
+    DT_EXPECT(dry->n == real->n, "%s: %zu items, not %zu", what, dry->n, real->n);
+    for (size_t i = 0; i < dry->n; i++) {
+        const dti_traffic *a = &dry->items[i], *b = &real->items[i];
+        DT_EXPECT_EQ_STR(a->layer != NULL ? a->layer : "", b->layer != NULL ? b->layer : "");
+        DT_EXPECT(a->kind == b->kind && a->dims == b->dims && a->count.calls == b->count.calls,
+                  "%s, %s: another collective", what, a->layer);
+        DT_EXPECT_EQ_INT(a->count.bytes, b->count.bytes);
+    }
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        int64_t calls = 0, bytes = 0;
+        for (size_t i = 0; i < dry->n; i++)
+            if ((int)dry->items[i].kind == k) {
+                calls += dry->items[i].count.calls;
+                bytes += dry->items[i].count.bytes;
+            }
+        DT_EXPECT_EQ_INT(dry->total[k].calls, real->total[k].calls);
+        DT_EXPECT_EQ_INT(dry->total[k].bytes, real->total[k].bytes);
+        DT_EXPECT(calls == dry->total[k].calls && bytes == dry->total[k].bytes, "layers add up");
+    }
+    return DT_OK;
+}
+
+static dt_status measure_run(dt_mesh *mesh, const char *dir, const dt_load_options *load,
+                             const predict_case *c, dti_prediction *out)
+{
+    dt_status st = DT_OK;
+    dt_state *s = NULL;
+    dt_tape *t = NULL;
+    int64_t held;
+
+    DT_TRY_TO(done, st, dt_model_load(mesh, dir, load, &out->model));
+    DT_TRY_TO(done, st, dt_state_create(out->model, c->batch, c->sequence, &s));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dti_measure_pass(t, s, c->sequence, &out->prefill));
+    dt_state_rewind(s, c->sequence - 1);
+    DT_TRY_TO(done, st, dti_measure_pass(t, s, 1, &out->decode));
+    DT_TRY_TO(done, st, dti_held_bytes(dt_mesh_runtime(mesh), &held));
+    out->weight_bytes = dt_model_local_bytes(out->model);
+    out->cache_bytes = dti_state_bytes(s);
+    out->activation_bytes = held - out->weight_bytes - out->cache_bytes;
+done:
+    dt_tape_release(&t);
+    dt_state_release(&s);
+    return st;
+}
+
+static dt_status run_and_compare(dt_mesh *mesh, const void *arg)
+{
+    const predict_case *c = arg;
+    const dt_plan plan = { .rules = &c->rule, .n_rules = c->rule.pattern != NULL, .strict = true };
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    char relative[128], path[DT_TEST_PATH_BYTES];
+    dti_prediction dry = { 0 }, real = { 0 };
+    dti_predict_options o = { .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence };
+    dt_status st = DT_OK;
+
+    load.plan = &plan;
+    o.load = &load;
+    o.rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
+    (void)dt_test_source_path(path, relative);
+    DT_TRY_TO(done, st, dti_predict(path, &o, &dry));
+    DT_TRY_TO(done, st, measure_run(mesh, path, &load, c, &real));
+    DT_TRY_TO(done, st, same_pass("prompt", &dry.prefill, &real.prefill));
+    DT_TRY_TO(done, st, same_pass("step", &dry.decode, &real.decode));
+    DT_EXPECT_TO(done, st, dt_mesh_n_ranks(mesh) == 1 || dry.decode.n > 0, "there are collectives");
+    DT_EXPECT_TO(done, st, dry.weight_bytes == real.weight_bytes, "weights");
+    DT_EXPECT_TO(done, st, dry.cache_bytes == real.cache_bytes && dry.cache_bytes > 0, "caches");
+    DT_EXPECT_TO(done, st, dry.activation_bytes == real.activation_bytes,
+                 "temporaries: %" PRId64 " bytes, not %" PRId64, dry.activation_bytes,
+                 real.activation_bytes);
+done:
+    dti_prediction_free(&dry);
+    dti_free(real.prefill.items);
+    dti_free(real.decode.items);
+    dt_model_release(&real.model);
+    return st;
+}
+
+DT_TEST(predict, every_number_is_that_of_a_run)
+{
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        dt_test_on_ranks(cases[i].mesh, run_and_compare, &cases[i]);
+}
+
+DT_TEST(predict, bad_sizes_are_refused)
+{
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dti_predict_options o = { .mesh = "tp=2", .batch = 1, .sequence = 129, .load = &load };
+    char path[DT_TEST_PATH_BYTES];
+    dti_prediction p;
+
+    (void)dt_test_source_path(path, "tests/golden/llama/uneven");
+    DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "129 tokens");
+    dti_prediction_free(&p);
+    o.sequence = 8, o.batch = 0;
+    DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "a batch of 0");
+    dti_prediction_free(&p);
+    o.batch = 1, o.rank = 2;
+    DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "ranks 0..1");
+    dti_prediction_free(&p);
+    o.rank = 0, o.mesh = "tp=";
+    DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "tp");
+    dti_prediction_free(&p);
+}
