@@ -37,4 +37,14 @@ typedef struct dti_slice_attr {
     int64_t count;
 } dti_slice_attr;
 
+/* sum, max, min: begins with the dtype of the result. */
+typedef struct dti_reduce_attr {
+    dt_dtype dtype;
+    int32_t axis; /* -1: all */
+} dti_reduce_attr;
+
+typedef struct dti_scalar_attr {
+    double value;
+} dti_scalar_attr;
+
 #endif

@@ -48,18 +48,32 @@ static const int *decide_order(const dti_op_call *call)
     return NULL;
 }
 
-/* Two operands that share a letter must be cut at the same rows of it, in the same order. */
-static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *want)
+/* The mesh dims that cut axis `axis` of an operand. */
+static uint32_t dims_of_cuts(const dt_layout *layout, int axis)
 {
+    int dims[DT_MAX_DIMS];
+    uint32_t bits = 0;
+
+    for (int n = dti_layout_cuts(layout, axis, dims); n > 0; n--) bits |= 1u << dims[n - 1];
+    return bits;
+}
+
+/* Two operands that share a letter must be cut at the same rows of it, in the same order. *clash:
+ * the mesh dims of cuts that do not fit, which only a call that may move anything gets. */
+static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *want, uint32_t *clash)
+{
+    *clash = 0;
     for (int i = 0; i < call->n; i++)
         for (int j = i + 1; j < call->n; j++)
             for (int a = 0; a < call->in[i]->n_axes; a++) {
                 const int letter = dti_letter_of(&call->letters->in[i], call->in[i]->n_axes, a);
                 const int b = dti_axis_of(&call->letters->in[j], call->in[j]->n_axes, letter);
-                DT_CHECK(b < 0 || dti_layout_same_cuts(want[i], a, want[j], b), DT_ERR_LAYOUT,
+                if (b < 0 || dti_layout_same_cuts(want[i], a, want[j], b)) continue;
+                DT_CHECK(call->may_move, DT_ERR_LAYOUT,
                          "%s \"%s\": axis %d of operand %d and axis %d of operand %d are cut in "
                          "different orders; redistribute one of them",
                          call->op->name, call->op->axes, a, i, b, j);
+                *clash |= dims_of_cuts(want[i], a) | dims_of_cuts(want[j], b);
             }
     return DT_OK;
 }
@@ -71,31 +85,56 @@ static bool unchanged(const dt_placement *place, const dt_layout *own)
     return true;
 }
 
-static dt_status intern(const dti_op_call *call, dti_decision *d)
+/* The layouts that operands have to have. */
+static dt_status intern_operands(const dti_op_call *call, dti_layouts *table, dti_decision *d,
+                                 const dt_layout **want)
 {
     const dt_layout *grid = call->in[0]->layout;
-    const int *order = decide_order(call);
-    const dt_layout *want[DT_OP_MAX_IN];
-    dti_layouts *table;
 
-    DT_TRY(dti_layouts_of(dt_mesh_runtime(call->in[0]->mesh), &table));
+    d->wants_moves = false;
     for (int i = 0; i < call->n; i++) {
         const dt_layout *own = call->in[i]->layout;
         want[i] = own;
+        d->in_want[i] = NULL;
         if (unchanged(call->in_place[i], own)) continue;
         DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->in[i]->n_axes,
-                                 call->in_place[i], order, &want[i]));
+                                 call->in_place[i], decide_order(call), &want[i]));
         d->in_want[i] = want[i] == own ? NULL : want[i];
         d->wants_moves = d->wants_moves || d->in_want[i] != NULL;
+    }
+    return DT_OK;
+}
+
+static dt_status intern(dti_op_call *call, dti_decision *d)
+{
+    const dt_layout *grid = call->in[0]->layout;
+    const dt_layout *want[DT_OP_MAX_IN];
+    dti_layouts *table;
+    uint32_t clash;
+
+    DT_TRY(dti_layouts_of(dt_mesh_runtime(call->in[0]->mesh), &table));
+    DT_TRY(intern_operands(call, table, d, want));
+    DT_TRY(check_cuts(call, want, &clash));
+    if (clash != 0) { /* as dti_op_clash() does: all operands become whole there */
+        for (int m = 0; m < grid->n_dims; m++) {
+            if ((clash >> m & 1u) == 0) continue;
+            for (int i = 0; i < call->n; i++) call->in_place[i][m] = DT_REPLICATE;
+            call->out_place[m] = DT_REPLICATE;
+        }
+        call->reduced = false;
+        for (int m = 0; m < grid->n_dims; m++)
+            call->reduced = call->reduced || call->out_place[m].kind == DT_PLACE_PARTIAL;
+        DT_TRY(intern_operands(call, table, d, want));
+        call->may_move = false; /* what does not fit now never will */
+        DT_TRY(check_cuts(call, want, &clash));
     }
     DT_CHECK((call->op->flags & DT_OP_INPLACE_LAST) == 0 || d->in_want[call->n - 1] == NULL,
              DT_ERR_LAYOUT,
              "%s \"%s\": operand %d is written in place and must lie as the others are cut; "
              "redistribute it first",
              call->op->name, call->op->axes, call->n - 1);
-    DT_TRY(check_cuts(call, want));
     DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->out_axes, call->out_place,
-                             order, &d->out_layout));
+                             decide_order(call), &d->out_layout));
     return DT_OK;
 }
 

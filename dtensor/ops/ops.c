@@ -128,6 +128,59 @@ dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int64_t begin, int64_t count)
     return unary(t, &dti_op_slice, &(dti_slice_attr){ begin, count }, x);
 }
 
+dt_tensor *dt_add_scalar(dt_tape *t, dt_tensor *x, double value)
+{
+    return unary(t, &dti_op_add_scalar, &(dti_scalar_attr){ value }, x);
+}
+
+dt_tensor *dt_mul_scalar(dt_tape *t, dt_tensor *x, double value)
+{
+    return unary(t, &dti_op_mul_scalar, &(dti_scalar_attr){ value }, x);
+}
+
+/* `axis` of the caller's as attributes have it: -1 for all, or not negative. */
+static dt_tensor *reduce(dt_tape *t, const dt_op *op, dt_tensor *x, int axis, dt_dtype dtype)
+{
+    dti_reduce_attr attr = { dtype, -1 };
+
+    if (x == NULL || dt_tape_status(t) != DT_OK) return unary(t, op, &attr, x);
+    if (axis != DT_ALL_AXES) {
+        if (axis < -x->n_axes || axis >= x->n_axes)
+            return dt_tape_fail(t, DT_ERR_ARG, "%s: axis %d of a tensor of %d axes", op->name, axis,
+                                x->n_axes);
+        attr.axis = axis < 0 ? axis + x->n_axes : axis;
+    }
+    return unary(t, op, &attr, x);
+}
+
+dt_tensor *dt_sum(dt_tape *t, dt_tensor *x, int axis)
+{
+    return reduce(t, &dti_op_sum, x, axis, x != NULL ? x->local.dtype : DT_F32);
+}
+
+dt_tensor *dt_max(dt_tape *t, dt_tensor *x, int axis)
+{
+    return reduce(t, &dti_op_max, x, axis, x != NULL ? x->local.dtype : DT_F32);
+}
+
+dt_tensor *dt_min(dt_tape *t, dt_tensor *x, int axis)
+{
+    return reduce(t, &dti_op_min, x, axis, x != NULL ? x->local.dtype : DT_F32);
+}
+
+dt_tensor *dt_mean(dt_tape *t, dt_tensor *x, int axis)
+{
+    dt_tensor *y = reduce(t, &dti_op_sum, x, axis, DT_F32);
+    double n = 1.0;
+
+    if (y == NULL) return NULL;
+    for (int a = 0; a < x->n_axes; a++)
+        if (axis == DT_ALL_AXES || a == (axis < 0 ? axis + x->n_axes : axis))
+            n *= (double)x->shape[a];
+    y = dt_mul_scalar(t, y, 1.0 / n);
+    return y == NULL || y->layout->partial_dims != 0 ? y : dt_cast(t, y, x->local.dtype);
+}
+
 dt_tensor *dt_argmax_key(dt_tape *t, dt_tensor *x)
 {
     return unary(t, &dti_op_argmax_key, NULL, x);

@@ -21,7 +21,8 @@ static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const 
         key->in[i] = in[i]->layout;
         key->dtypes = key->dtypes << 8 | (uint64_t)in[i]->local.dtype;
     }
-    if (attr != NULL) memcpy(key->attr, attr, op->attr_bytes);
+    if (attr != NULL && (op->flags & DT_OP_VALUE_ATTR) == 0)
+        memcpy(key->attr, attr, op->attr_bytes);
 }
 
 static dt_status look_up(dt_tape *t, const dti_op_key *key, dt_tensor *const *in, int n,
@@ -149,13 +150,28 @@ static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, d
     return DT_OK;
 }
 
+/* Terms of a sum: what is added once joins the term at coordinates 0 of the dims that hold them. */
+static bool adds_once(const dt_tensor *x)
+{
+    for (int m = 0; m < x->layout->n_dims && x->layout->partial_dims != 0; m++)
+        if ((x->layout->partial_dims >> m & 1u) && x->layout->place[m].reduce == DT_SUM &&
+            dt_mesh_coord(x->mesh, m) != 0)
+            return false;
+    return true;
+}
+
 static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
                             dt_tensor *y)
 {
     dt_local locals[DT_OP_MAX_IN];
-    const dt_kargs args = {
-        .in = locals, .out = &y->local, .attr = attr, .cpu = y->device->cpu, .n_in = n, .n_out = 1
-    };
+    static const uint64_t zeros[DT_OP_MAX_ATTR_BYTES / 8] = { 0 };
+    const bool skip = (op->flags & DT_OP_ADDS_ONCE) != 0 && !adds_once(in[0]);
+    const dt_kargs args = { .in = locals,
+                            .out = &y->local,
+                            .attr = skip ? zeros : attr,
+                            .cpu = y->device->cpu,
+                            .n_in = n,
+                            .n_out = 1 };
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
     DT_TRY(op->cpu(&args));

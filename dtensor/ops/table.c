@@ -29,6 +29,8 @@
 #define MAXIMUM      DT_OP_REDUCE_MAX
 #define IN_PLACE     DT_OP_INPLACE_LAST
 #define ANY          DT_OP_ANY_ROWS
+#define VALUE        DT_OP_VALUE_ATTR
+#define ONCE         DT_OP_ADDS_ONCE
 #define ROW(row, axes, types, infer, shard, cpu, flags, bytes) \
     const dt_op dti_op_##row = { #row, axes, types, infer, shard, dti_##cpu##_cpu, flags, bytes };
 
@@ -41,6 +43,12 @@ ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES
 ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   ANY,            0)
 ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   ANY,            0)
 ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       ANY,            ATTR(dtype))
+ROW(add_scalar,  "... -> ...",                 "F>F",    AXES,              SHARD(add_scalar), add_scalar, ANY | VALUE | ONCE, ATTR(scalar))
+ROW(mul_scalar,  "... -> ...",                 "F>F",    AXES,              AXES,             mul_scalar, ANY | VALUE | LINEAR, ATTR(scalar))
+/* reductions over an axis of the caller's or over all */
+ROW(sum,         "... -> ...",                 "F>a",    INFER(reduce),     SHARD(sum),       sum,        ANY,            ATTR(reduce))
+ROW(max,         "... -> ...",                 "F>a",    INFER(extreme),    SHARD(max),       max,        ANY,            ATTR(reduce))
+ROW(min,         "... -> ...",                 "F>a",    INFER(extreme),    SHARD(min),       min,        ANY,            ATTR(reduce))
 /* products */
 ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     ANY | BILINEAR, ATTR(dtype))
 ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     ANY,            ATTR(dtype))
@@ -66,11 +74,12 @@ ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
-    &dti_op_add,        &dti_op_mul,       &dti_op_silu,       &dti_op_gelu_new,
-    &dti_op_silu_mul,   &dti_op_cast,      &dti_op_linear,     &dti_op_linear_bias,
-    &dti_op_add_bias,   &dti_op_rms_norm,  &dti_op_layer_norm, &dti_op_embedding,
-    &dti_op_rope_table, &dti_op_rope,      &dti_op_heads,      &dti_op_unheads,
-    &dti_op_kv_write,   &dti_op_attention, &dti_op_slice,      &dti_op_argmax_key,
-    &dti_op_argmax_id,
+    &dti_op_add,        &dti_op_mul,        &dti_op_silu,       &dti_op_gelu_new,
+    &dti_op_silu_mul,   &dti_op_cast,       &dti_op_linear,     &dti_op_linear_bias,
+    &dti_op_add_bias,   &dti_op_rms_norm,   &dti_op_layer_norm, &dti_op_embedding,
+    &dti_op_rope_table, &dti_op_rope,       &dti_op_heads,      &dti_op_unheads,
+    &dti_op_kv_write,   &dti_op_attention,  &dti_op_slice,      &dti_op_argmax_key,
+    &dti_op_argmax_id,  &dti_op_add_scalar, &dti_op_mul_scalar, &dti_op_sum,
+    &dti_op_max,        &dti_op_min,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

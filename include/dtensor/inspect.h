@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking at tensors: comparing them, reading an element, checking that ranks agree.
+ * Looking at tensors: comparing them, reading an element, drawing who owns what, checking that
+ * ranks agree.
  *
  * All functions here work on the tensor's own mesh. PyTorch compares over all ranks of the world,
  * which waits for ever if ranks outside the mesh do not take part. */
@@ -51,6 +52,38 @@ DT_API DT_MUST_USE dt_status dt_allclose(dt_tensor *a, dt_tensor *b, double rela
  *             DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_item(dt_tensor *x, const int64_t *index, double *value);
+
+typedef enum dt_drawing { DT_DRAW_TEXT, DT_DRAW_SVG } dt_drawing;
+
+/**
+ * Draws which ranks own what, as a table of text or as SVG:
+ *
+ *   S(0)S(1) on dp=2,tp=2, shape [5, 3]
+ *            Col 0-1  Col 2
+ *   Row 0-2  0        1
+ *   Row 3-4  2        3
+ *
+ * Cells name world ranks: "0,1" hold copies, "0 + 1" terms of a Partial, "-" nobody. Cuts may be
+ * uneven, ordered, at offsets or packed (a rank then stands in several rows). A tensor of more than
+ * two axes is drawn along those that are cut. Every rank draws the same, outsiders too.
+ *
+ *   text    room for text_bytes, cut if it does not suffice; may be NULL if text_bytes is 0
+ *   length  what the whole text needs without its end; may be NULL
+ *
+ * Collective  no.
+ * Errors      DT_ERR_ARG          NULL, an unknown form
+ *             DT_ERR_LAYOUT       the layout is one of another mesh
+ *             DT_ERR_SHAPE        a negative extent, offsets or blocks that do not fit the shape
+ *             DT_ERR_UNSUPPORTED  more than two axes are cut
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_visualize(const dt_tensor *x, dt_drawing form, char *text,
+                                          size_t text_bytes, size_t *length);
+
+/** dt_visualize() of any layout of a mesh, without a tensor. */
+DT_API DT_MUST_USE dt_status dt_visualize_layout(dt_mesh *mesh, const dt_layout *layout,
+                                                 const int64_t *shape, dt_drawing form, char *text,
+                                                 size_t text_bytes, size_t *length);
 
 /**
  * dt_from_local(), after comparing what the ranks of the mesh pass: dtype, shape and placements

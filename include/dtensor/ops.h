@@ -42,7 +42,10 @@ enum {
     DT_OP_INPLACE_LAST = 8,   /* the output is the last operand, written in place */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
     DT_OP_REDUCE_MAX = 32,    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
-    DT_OP_ANY_ROWS = 64       /* the kernel reads no offset[]: operands may be packed */
+    DT_OP_ANY_ROWS = 64,      /* the kernel reads no offset[]: operands may be packed */
+    DT_OP_VALUE_ATTR = 128,   /* attributes are for the kernel alone: no rule looks at them */
+    DT_OP_ADDS_ONCE = 256     /* the kernel adds its attributes: of terms of a sum, operand 0, only
+                               * one rank's kernel gets them, the others get zeros */
 };
 
 struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */
@@ -144,6 +147,22 @@ DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_ten
 
 /* x [b, t, ...] -> rows begin .. begin + count - 1 of axis 1; negative begin counts from the end */
 DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int64_t begin, int64_t count);
+
+/* x [...] F, a number. Of a sum of terms that lie on several ranks one rank's term gets the number,
+ * so it is added once (PyTorch adds it on every rank, issues 149768, 163193); terms of an average,
+ * a minimum or a maximum get it all. Products multiply the terms of a sum or an average. */
+DT_API dt_tensor *dt_add_scalar(dt_tape *tape, dt_tensor *x, double value);
+DT_API dt_tensor *dt_mul_scalar(dt_tape *tape, dt_tensor *x, double value);
+
+/* x [..., k, ...] F -> [..., ...]: over one axis (negative counts from the end) or over all, which
+ * leaves a tensor without axes. A cut of what is reduced leaves Partial(sum), of dt_max and dt_min
+ * Partial(max) and Partial(min). dt_mean is the sum divided by the global number of elements, so
+ * uneven and empty pieces count as they should; where it is Partial it is f32, as sums are. */
+enum { DT_ALL_AXES = -1000 };
+DT_API dt_tensor *dt_sum(dt_tape *tape, dt_tensor *x, int axis);
+DT_API dt_tensor *dt_mean(dt_tape *tape, dt_tensor *x, int axis);
+DT_API dt_tensor *dt_max(dt_tape *tape, dt_tensor *x, int axis);
+DT_API dt_tensor *dt_min(dt_tape *tape, dt_tensor *x, int axis);
 
 /* x [..., v] F -> [...] i64 keys, Partial(max) if v is cut; of a reduced key: [...] i32, the index
  * of the first largest element. */

@@ -45,6 +45,13 @@ static const row_case cases[] = {
     { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } },
       .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 2 },           .accepted = 4 },
+    { .op = &dti_op_add_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },
+    { .op = &dti_op_mul_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },
+    { .op = &dti_op_sum,         .shape = { { 3, 5 } },                                .accepted = 4 },
+    { .op = &dti_op_sum,         .shape = { { 2, 3, 5 } }, .attr = { (uint64_t)1 << 32 }, .accepted = 5 },
+    { .op = &dti_op_sum,         .shape = { { 3, 5 } }, .attr = { 0xffffffff00000000 }, .accepted = 4 },
+    { .op = &dti_op_max,         .shape = { { 2, 3, 5 } }, .attr = { (uint64_t)2 << 32 }, .accepted = 4 },
+    { .op = &dti_op_min,         .shape = { { 3, 5 } }, .attr = { 0xffffffff00000000 }, .accepted = 3 },
     { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
 };
 /* clang-format on */

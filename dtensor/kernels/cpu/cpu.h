@@ -89,6 +89,16 @@ dt_status dti_slice_cpu(const dt_kargs *a);
  * [...]. */
 dt_status dti_argmax_key_cpu(const dt_kargs *a);
 dt_status dti_argmax_id_cpu(const dt_kargs *a);
+/* x [..., k, ...] F -> [..., ...]: without axis reduce_attr.axis, or one element. Sums in f64, one
+ * rounding. NaN wins in max and min; of no elements: 0, -inf, inf. */
+dt_status dti_sum_cpu(const dt_kargs *a);
+dt_status dti_max_cpu(const dt_kargs *a);
+dt_status dti_min_cpu(const dt_kargs *a);
+
+/* x F -> x + value, x value; in f64, rounds. scalar_attr. */
+dt_status dti_add_scalar_cpu(const dt_kargs *a);
+dt_status dti_mul_scalar_cpu(const dt_kargs *a);
+
 bool dti_argmax_is_nan(int64_t key); /* the largest element was no number */
 
 #endif
