@@ -36,6 +36,7 @@ typedef struct cli_args {
     int64_t batch;
     int64_t sequence;
     bool no_bind;
+    bool oversubscribe;
     bool ignore_eos;
     bool json;
     bool quiet;

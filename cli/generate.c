@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/sync.h"
 #include "cli/cli.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
@@ -107,7 +106,7 @@ static bool on_token(void *arg, int64_t n, int32_t id)
     listener *l = arg;
 
     if (!l->speaks) return true;
-    l->g->end_ns = dti_now_ns();
+    l->g->end_ns = cli_now_ns();
     if (n == 0) { /* not before: a model that cannot run prints nothing */
         l->g->first_ns = l->g->end_ns;
         l->st = put_prompt(l->g);
@@ -133,7 +132,7 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
     int64_t n = 0;
 
     DT_TRY(dt_state_create(model, 1, g->prompt->n + g->max_new, &state));
-    if (speaks) g->begin_ns = dti_now_ns();
+    if (speaks) g->begin_ns = cli_now_ns();
     DT_TRY_TO(done, st,
               dt_generate(model, state, g->prompt->ids, g->prompt->n, &options,
                           speaks ? g->tokens : NULL, &n));

@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "base/dtype.h"
 #include "cli/cli.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
@@ -33,7 +33,7 @@ static dt_status keep(scoring *x, dt_tensor *logits)
     x->n_columns = whole->shape[2];
     DT_TRY(dti_alloc_array((size_t)(x->n_rows * x->n_columns), sizeof *x->logits,
                            (void **)&x->logits));
-    dti_convert(x->logits, DT_F32, whole->data, whole->dtype, x->n_rows * x->n_columns);
+    memcpy(x->logits, whole->data, (size_t)(x->n_rows * x->n_columns) * sizeof *x->logits);
     return DT_OK;
 }
 
@@ -49,6 +49,7 @@ static dt_status score_on_rank(void *arg, dt_model *model, bool speaks)
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
     DT_TRY_TO(done, st, dt_state_create(model, 1, x->prompt->n, &state));
     logits = dt_model_forward(tape, model, state, x->prompt->ids, x->prompt->n, DT_LOGITS_ALL);
+    logits = dt_cast(tape, logits, DT_F32);
     DT_TRY_TO(done, st, dt_tape_status(tape));
     DT_TRY_TO(done, st, dt_full_tensor(logits, &whole));
     if (speaks) DT_TRY_TO(done, st, keep(x, whole));

@@ -44,6 +44,7 @@ static const option options[] = {
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        RUNS,         0, "do not bind ranks to cores" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
+    { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
     { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RED        "\033[1;31m"
@@ -112,6 +113,14 @@ void cli_progress_end(cli_progress *p)
 {
     if (p->percent > 0) (void)fputs(ERASE_LINE, stderr);
     p->percent = 0;
+}
+
+int64_t cli_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 dt_status cli_flush(void)

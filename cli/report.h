@@ -24,6 +24,8 @@ typedef struct cli_progress {
 void cli_progress_show(void *arg, int64_t done, int64_t total); /* a dt_progress_fn, arg is it */
 void cli_progress_end(cli_progress *p);
 
+int64_t cli_now_ns(void); /* monotonic */
+
 /* Hands what was printed to stdout on; DT_ERR_IO if nobody can take it. */
 dt_status cli_flush(void) DT_MUST_USE;
 

@@ -6,17 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/sync.h"
 #include "base/text.h"
 #include "cli/options.h"
 #include "cli/report.h"
-#include "dtensor/device/device.h"
-#include "mesh/runtime.h"
 
-enum { MAX_RANKS = 1024 };
+/* Ranks are threads. Some more than there are cores show how a mesh would divide a model; hundreds
+ * on a few cores only wait for each other, and are seldom meant. */
+enum { MAX_RANKS = 1024, RANKS_PER_CORE = 16 };
 
-static dt_status read_mesh(const char *text, int *n_ranks)
+static dt_status read_mesh(const char *text, bool oversubscribe, int *n_ranks)
 {
+    const int most = RANKS_PER_CORE * dt_machine_cores();
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims;
     const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, n_ranks);
@@ -26,6 +26,10 @@ static dt_status read_mesh(const char *text, int *n_ranks)
     DT_CHECK(*n_ranks <= MAX_RANKS, DT_ERR_ARG,
              "--mesh: \"%s\" has %d ranks; this command starts at most %d", text, *n_ranks,
              MAX_RANKS);
+    DT_CHECK(*n_ranks <= most || oversubscribe, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d ranks, which would share %d core%s; ask for at most %d, add "
+             "--oversubscribe if that is meant, or see what \"dtensor plan\" says of it",
+             text, *n_ranks, most / RANKS_PER_CORE, most == RANKS_PER_CORE ? "" : "s", most);
     return DT_OK;
 }
 
@@ -45,7 +49,6 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
 static dt_status read_run_options(const cli_args *args, const cli_env *env,
                                   const cli_console *console, dt_run_options *run)
 {
-    dti_isa isa;
     dt_status st;
 
     if (env->timeout_ms != NULL)
@@ -57,7 +60,7 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     run->log = cli_log;
     run->log_arg = (void *)console;
     if (args->isa == NULL) return DT_OK;
-    st = dti_isa_parse(args->isa, &isa);
+    st = dt_kernels_check(args->isa);
     if (st != DT_OK) dti_error_prefix("--isa");
     DT_TRY(st);
     run->isa = args->isa;
@@ -96,7 +99,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
              "no model; give --model DIR, a Hugging Face folder with config.json and "
              "model.safetensors");
     DT_TRY(read_run_options(args, env, console, &out->run));
-    DT_TRY(read_mesh(out->mesh, &out->run.n_ranks));
+    DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run.n_ranks));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
         DT_TRY(cli_plan_read(args->plan, &out->plan));
@@ -119,39 +122,39 @@ void cli_session_close(cli_session *s)
     *s = (cli_session){ 0 };
 }
 
-static dt_status describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
+static void describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
 {
-    dti_device *device;
+    const char *kernels = dt_kernels_of(rt);
 
-    DT_TRY(dti_device_of(rt, &device));
     *out = (cli_rank){
         .rank = dt_runtime_rank(rt),
         .threads = dt_runtime_threads(rt),
         .bytes = dt_model_local_bytes(model),
     };
     (void)snprintf(out->cores, sizeof out->cores, "%s", dt_runtime_cores(rt));
-    (void)snprintf(out->isa, sizeof out->isa, "%s", dti_isa_name(dti_cpu_isa(device->cpu)));
-    return DT_OK;
+    (void)snprintf(out->isa, sizeof out->isa, "%s", kernels != NULL ? kernels : "no");
 }
 
-/* Collective: rank 0 learns what every rank has to tell. */
+/* Collective: rank 0 learns what every rank has to tell. A table with a row of bytes per rank, each
+ * of which holds its own, is made whole. */
 static dt_status gather_ranks(cli_session *s, dt_model *model)
 {
-    dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(model));
-    const size_t n = (size_t)dt_runtime_size(rt);
-    cli_rank mine, *all = NULL;
-    int64_t *counts = NULL;
+    dt_mesh *mesh = dt_model_mesh(model);
+    const int64_t shape[] = { dt_mesh_n_ranks(mesh), (int64_t)sizeof(cli_rank) };
+    dt_placement by_rank[DT_MAX_DIMS];
+    dt_tensor *mine = NULL, *all = NULL;
     dt_status st = DT_OK;
+    cli_rank me;
 
-    DT_TRY(describe_rank(rt, model, &mine));
-    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *counts, (void **)&counts));
-    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *all, (void **)&all));
-    for (size_t r = 0; r < n; r++) counts[r] = (int64_t)sizeof mine;
-    DT_TRY_TO(done, st, dti_all_gather(dti_runtime_world(rt), &mine, all, counts, NULL, DT_U8));
-    if (mine.rank == 0) memcpy(s->ranks, all, n * sizeof *all);
+    describe_rank(dt_mesh_runtime(mesh), model, &me);
+    for (int d = 0; d < DT_MAX_DIMS; d++) by_rank[d] = DT_SHARD(0);
+    DT_TRY_TO(done, st, dt_from_local(mesh, by_rank, DT_U8, 2, shape, &me, &mine));
+    DT_TRY_TO(done, st, dt_full_tensor(mine, &all));
+    if (me.rank == 0)
+        memcpy(s->ranks, dt_tensor_local(all)->data, (size_t)shape[0] * sizeof *s->ranks);
 done:
-    dti_free(counts);
-    dti_free(all);
+    dt_tensor_release(&mine);
+    dt_tensor_release(&all);
     return st;
 }
 
@@ -189,13 +192,13 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
 {
     cli_session *s = l->session;
     const bool speaks = dt_runtime_rank(dt_mesh_runtime(mesh)) == 0;
-    const int64_t begin = dti_now_ns();
+    const int64_t begin = cli_now_ns();
     dt_status st;
 
     st = dt_model_load(mesh, s->args->folder, &s->load, out);
     if (speaks) {
         cli_progress_end(&s->progress);
-        s->loading_ns = dti_now_ns() - begin;
+        s->loading_ns = cli_now_ns() - begin;
     }
     DT_TRY(st);
     return DT_OK;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/topology.h"
 
+#include <dtensor/mesh.h>
+
 #include <hwloc.h>
 #include <unistd.h>
 
@@ -112,6 +114,16 @@ void dti_topology_free(dti_topology **topology)
 int dti_topology_n_cores(const dti_topology *t)
 {
     return t->n_cores;
+}
+
+int dt_machine_cores(void)
+{
+    dti_topology *t;
+    int n = 1;
+
+    if (dti_topology_load(NULL, &t) == DT_OK) n = t->n_cores;
+    dti_topology_free(&t);
+    return n;
 }
 
 bool dti_topology_can_bind(const dti_topology *t)

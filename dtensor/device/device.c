@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtensor/device/device.h"
 
+#include <dtensor/ops.h>
+
 #include "base/memory.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
@@ -47,4 +49,35 @@ dt_status dti_device_of(dt_runtime *rt, dti_device **out)
     DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, device_create, device_destroy, &slot));
     *out = slot;
     return DT_OK;
+}
+
+const char *dt_kernels_name(int i)
+{
+#ifdef DT_HAVE_X86_KERNELS
+    const int n = DTI_N_ISAS;
+#else
+    const int n = 1;
+#endif
+
+    return i >= 0 && i < n ? dti_isa_name((dti_isa)i) : NULL;
+}
+
+const char *dt_kernels_best(void)
+{
+    return dti_isa_name(dti_isa_detect());
+}
+
+dt_status dt_kernels_check(const char *isa)
+{
+    dti_isa unused;
+
+    DT_CHECK(isa != NULL, DT_ERR_ARG, "isa is NULL");
+    return dti_isa_parse(isa, &unused);
+}
+
+const char *dt_kernels_of(dt_runtime *rt)
+{
+    dti_device *d;
+
+    return dti_device_of(rt, &d) == DT_OK ? dti_isa_name(dti_cpu_isa(d->cpu)) : NULL;
 }

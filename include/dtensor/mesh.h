@@ -87,6 +87,10 @@ DT_API int dt_runtime_threads(const dt_runtime *rt);
  * Errors: none. */
 DT_API const char *dt_runtime_cores(const dt_runtime *rt);
 
+/** Cores that this process may use: those of the machine less what a cpuset or a binding forbids;
+ * hyperthreads do not count. At least 1. Not collective. Errors: none. */
+DT_API int dt_machine_cores(void);
+
 /** Objects of this rank still alive (meshes, tensors, tapes); 0 after a clean release of all.
  * Not collective. Errors: none. */
 DT_API int64_t dt_runtime_live(const dt_runtime *rt);

@@ -172,6 +172,29 @@ DT_API dt_tensor *dt_argmax_id(dt_tape *tape, dt_tensor *key);
 /* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
 DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);
 
+/* --- Kernels -------------------------------------------------------------------------------- */
+
+/** The kernels that this build has, named by instruction set as in dt_run_options.isa, the plainest
+ * first: "portable", "avx2", ...; NULL past the last. Not collective. Errors: none. */
+DT_API const char *dt_kernels_name(int i);
+
+/** The best of them that this machine can run: what "auto" means. Not collective. Errors: none. */
+DT_API const char *dt_kernels_best(void);
+
+/**
+ * Whether dt_run_options.isa may be `isa`.
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG          NULL
+ *             DT_ERR_UNSUPPORTED  no such kernels, or this machine cannot run them; says which it
+ * can
+ */
+DT_API DT_MUST_USE dt_status dt_kernels_check(const char *isa);
+
+/** The kernels that this rank uses; NULL if it could not make them, as its first tensor will say.
+ * Not collective. Errors: none. */
+DT_API const char *dt_kernels_of(dt_runtime *rt);
+
 #ifdef __cplusplus
 }
 #endif

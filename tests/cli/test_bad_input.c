@@ -366,6 +366,8 @@ static const mistake mistakes[] = {
     { "mesh twice",       copy_all, NULL, { "logits", "-m", "@", "-t", "1", "--mesh", "tp=2,tp=2" }, { "--mesh", "\"tp\" twice" } },
     { "mesh of words",    copy_all, NULL, { ONE, "--mesh", "tp=two" }, { "--mesh", "two", "number" } },
     { "mesh too large",   copy_all, NULL, { ONE, "--mesh", "dp=300,tp=300" }, { "--mesh", "90000", "at most" } },
+    { "mesh for no machine", copy_all, NULL, { ONE, "--mesh", "tp=1000" }, { "--mesh", "1000 ranks", "core", "--oversubscribe" } },
+    { "mesh past all numbers", copy_all, NULL, { ONE, "--mesh", "tp=99999999999" }, { "--mesh", "99999999999", "2147483647" } },
     { "count of letters", copy_all, NULL, { ONE, "-n", "abc" }, { "--max-new-tokens", "\"abc\"", "1 to" } },
     { "count of 0",       copy_all, NULL, { ONE, "-n", "0" }, { "--max-new-tokens", "\"0\"", "1 to" } },
     { "fraction",         copy_all, NULL, { ONE, "--max-new-tokens=1.5" }, { "--max-new-tokens", "\"1.5\"" } },

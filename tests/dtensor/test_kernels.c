@@ -301,6 +301,32 @@ DT_TEST(kernels, add_bias_rounds_once)
             }
 }
 
+static dt_status uses_the_portable_ones(dt_mesh *mesh, const void *arg)
+{
+    (void)arg;
+    DT_EXPECT_EQ_STR(dt_kernels_of(dt_mesh_runtime(mesh)), "portable");
+    return DT_OK;
+}
+
+DT_TEST(kernels, users_learn_their_names)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    bool best = false;
+    int n = 0;
+
+    for (; dt_kernels_name(n) != NULL; n++)
+        best |= strcmp(dt_kernels_name(n), dt_kernels_best()) == 0;
+    DT_ASSERT(best && n >= 1);
+    DT_ASSERT_EQ_STR(dt_kernels_name(0), "portable");
+    DT_ASSERT(dt_kernels_name(-1) == NULL);
+    DT_ASSERT_OK(dt_kernels_check("auto"));
+    DT_ASSERT_OK(dt_kernels_check(dt_kernels_best()));
+    DT_ASSERT_STATUS(dt_kernels_check("mmx"), DT_ERR_ARG, "mmx");
+    DT_ASSERT_STATUS(dt_kernels_check(NULL), DT_ERR_ARG, "NULL");
+    o.isa = "portable";
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", uses_the_portable_ones, NULL));
+}
+
 static void note_workers(void *arg, int worker, int n_workers)
 {
     if (worker == 0) *(int *)arg = n_workers;

@@ -81,3 +81,13 @@ DT_TEST(topology, this_machine_has_a_core)
     dti_binding_restore(t, before);
     dti_topology_free(&t);
 }
+
+DT_TEST(topology, users_learn_how_many_cores_there_are)
+{
+    dti_topology *t;
+
+    DT_ASSERT_OK(dti_topology_load(NULL, &t));
+    DT_ASSERT_EQ_INT(dt_machine_cores(), dti_topology_n_cores(t));
+    DT_ASSERT(dt_machine_cores() >= 1);
+    dti_topology_free(&t);
+}
