@@ -32,12 +32,17 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     if (to != NULL) note->hash = dti_note_hash(note->hash, &to->hash, sizeof to->hash);
 }
 
+void dti_agree_about(const dt_tensor *x, const dt_layout *to, dti_comm *comm, dti_comm_note *note)
+{
+    if (!comm->agree) return;
+    describe(x, to, note);
+    comm->about = note;
+}
+
 dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,
                          dti_comm_note *note, dti_comm **out)
 {
     DT_TRY(dti_mesh_comm(x->mesh, dims, out));
-    if (!(*out)->agree) return DT_OK;
-    describe(x, to, note);
-    (*out)->about = note;
+    dti_agree_about(x, to, *out, note);
     return DT_OK;
 }

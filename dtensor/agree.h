@@ -13,4 +13,7 @@
 dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,
                          dti_comm_note *note, dti_comm **out) DT_MUST_USE;
 
+/* The same for a communicator that is there already. */
+void dti_agree_about(const dt_tensor *x, const dt_layout *to, dti_comm *comm, dti_comm_note *note);
+
 #endif

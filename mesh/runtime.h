@@ -64,4 +64,8 @@ dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out) DT_M
  * Borrowed. */
 dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out) DT_MUST_USE;
 
+/* The communicator of all ranks of two meshes, by world rank; *out is NULL for a rank of neither.
+ * It waits as long as the more patient mesh. Borrowed. */
+dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out) DT_MUST_USE;
+
 #endif

@@ -67,6 +67,11 @@ bool dti_move_is_gather(const dt_layout *from, const dt_layout *to, uint32_t dim
 /* Sets the reduction and divisor of a step that reduces step->dims of step->from together. */
 void dti_move_set_reduction(dti_move_step *step);
 
+/* True if the rank at coordinate `peer` of a mesh dim is the one from which the rank at `me` reads
+ * what `peer` holds under `place`: me for my own part, otherwise the first of its holders on the
+ * way. */
+bool dti_move_is_nearest(const dt_placement *place, int me, int peer);
+
 /* Ranks that take part in a step together: product of the sizes of step->dims. */
 int dti_move_group_size(const dti_move_step *step);
 

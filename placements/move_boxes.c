@@ -5,9 +5,7 @@
 
 #include <string.h>
 
-/* True if `peer` is the rank from which `me` reads what peer's coordinate on mesh dim m holds: me
- * for my own part, otherwise the first of its holders on the way. */
-static bool is_nearest(const dt_placement *place, int me, int peer)
+bool dti_move_is_nearest(const dt_placement *place, int me, int peer)
 {
     const int replicas = place->replicas;
     const int mine = me / replicas, theirs = peer / replicas;
@@ -22,7 +20,7 @@ static bool sends(const dti_move_step *step, const int *me, const int *peer)
         if (!(step->dims >> m & 1u)) {
             if (peer[m] != me[m]) return false;
         } else if (step->kind == DTI_MOVE_EXCHANGE) {
-            if (!is_nearest(&step->from->place[m], me[m], peer[m])) return false;
+            if (!dti_move_is_nearest(&step->from->place[m], me[m], peer[m])) return false;
         }
     }
     return true;

@@ -110,16 +110,37 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  * Threads     reads x only.
  * Errors      DT_ERR_ARG     x, want or y is NULL
  *             DT_ERR_LAYOUT  as dt_layout_get(), or Partial wanted of a whole value, or no plan
- * stays within the mesh's memory for moves DT_ERR_SHAPE   offsets or blocks of `want` do not end
- * where the axis does DT_ERR_MEMORY  this rank cannot hold its shard of y DT_ERR_COMM    another
- * rank failed, left or timed out On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or
- * DT_ERR_COMM the mesh is aborted on every rank and can only be released. See also dt_distribute(),
- * dt_full_tensor()
+ *                            stays within the mesh's memory for moves
+ *             DT_ERR_SHAPE   offsets or blocks of `want` do not end where the axis does
+ *             DT_ERR_MEMORY  this rank cannot hold its shard of y
+ *             DT_ERR_COMM    another rank failed, left or timed out
+ *             On error *y is NULL and x is unchanged; after DT_ERR_MEMORY or DT_ERR_COMM the mesh
+ *             is aborted on every rank and can only be released.
+ * See also    dt_distribute(), dt_full_tensor(), dt_copy_to()
  */
 DT_API DT_MUST_USE dt_status dt_redistribute(dt_tensor *x, const dt_placement *want, dt_tensor **y);
 
 /** dt_redistribute() to Replicate on every mesh dim: each rank gets the whole value. */
 DT_API DT_MUST_USE dt_status dt_full_tensor(dt_tensor *x, dt_tensor **y);
+
+/**
+ * Copies a tensor to another mesh, which may have other ranks, another shape, both.
+ *
+ *   x     lies on its mesh; outsiders of that mesh pass their handle, which holds metadata
+ *   want  one placement per dim of `mesh`; not Partial
+ *   *y    the same global value on `mesh`; metadata for outsiders of `mesh`
+ *
+ * One exchange over the ranks of both meshes: each rank receives what it lacks of its piece and
+ * keeps what it has. A Partial x is first reduced on its own mesh, scattered where that is less.
+ *
+ * Collective  every rank of x's mesh and of `mesh`, with the same `want`; a rank of neither may
+ *             call too, gets metadata, and waits for nobody.
+ * Ownership   *y is a new reference. On an equal mesh this is dt_redistribute().
+ * Errors      as dt_redistribute(); DT_ERR_ARG for meshes of different runtimes, DT_ERR_LAYOUT for
+ *             Partial wanted
+ */
+DT_API DT_MUST_USE dt_status dt_copy_to(dt_tensor *x, dt_mesh *mesh, const dt_placement *want,
+                                        dt_tensor **y);
 
 DT_API dt_tensor *dt_tensor_retain(dt_tensor *x); /* one more reference; returns x */
 DT_API void dt_tensor_release(dt_tensor **x);     /* drops one; accepts NULL; sets *x to NULL */
