@@ -131,7 +131,7 @@ int dti_local_try_work(dti_local_comm *c)
 {
     const uint64_t seq = c->worked + 1;
     const dti_local_slot *mine = dti_local_slot_of(c, c->head.rank, seq);
-    const bool from_root = mine->call.op == DTI_COMM_BROADCAST;
+    const bool from_root = dti_local_is_from_root(&mine->call);
     dt_status st;
 
     for (int m = from_root ? mine->call.root : c->arrived; m < c->head.size; m++) {
@@ -253,7 +253,7 @@ static dt_status wait_collective(dti_local_comm *c, const dti_comm_request *r)
 
     DT_TRY(dti_local_await(c, r, own_share_done, "arrived"));
     if (call->op == DTI_COMM_BARRIER) return DT_OK;
-    if (call->op == DTI_COMM_BROADCAST && call->root != c->head.rank) return DT_OK;
+    if (dti_local_is_from_root(call) && call->root != c->head.rank) return DT_OK;
     DT_TRY(dti_local_await(c, r, all_shares_done, "finished"));
     return DT_OK;
 }

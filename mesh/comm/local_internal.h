@@ -15,10 +15,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/dtype.h"
 #include "base/sync.h"
 #include "mesh/comm/local.h"
 
-enum { DTI_LOCAL_RING = 16, DTI_LOCAL_WHY_BYTES = 512 };
+enum { DTI_LOCAL_RING = 16, DTI_LOCAL_WHY_BYTES = 512, DTI_LOCAL_SHARED_BYTES = 256 << 10 };
 
 /* A published call. What a reduction needs lies in the first cache line, beside the flag. */
 typedef struct dti_local_slot {
@@ -142,6 +143,16 @@ void dti_local_p2p_progress(dti_local_comm *c);
 
 /* local.c: does the next due collective if all have arrived; a dti_local_condition's answer. */
 int dti_local_try_work(dti_local_comm *c);
+
+/* A small broadcast: each rank takes it from the root alone and goes on. A large one is shared out
+ * among all ranks, the root too, which then have to have come. */
+static inline bool dti_local_is_from_root(const dti_comm_call *call)
+{
+    const int64_t bytes =
+        call->op == DTI_COMM_BROADCAST ? call->counts[0] * (int64_t)dt_dtype_size(call->dtype) : 0;
+
+    return call->op == DTI_COMM_BROADCAST && bytes < DTI_LOCAL_SHARED_BYTES;
+}
 
 static inline dti_local_slot *dti_local_slot_of(dti_local_comm *c, int member, uint64_t seq)
 {

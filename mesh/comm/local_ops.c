@@ -13,7 +13,12 @@
 
 /* Slices of a reduction begin on a cache line if the buffers do. Work of PARALLEL_BYTES takes
  * longer than waking the threads of the pool. */
-enum { SLICE_BYTES = 64, PARALLEL_BYTES = 1 << 20 };
+enum {
+    SLICE_BYTES = 64,
+    PARALLEL_BYTES = 1 << 20,
+    ALONE_BYTES = 32 << 10,
+    SPREAD_BYTES = 16 << 10
+};
 
 static const dti_local_slot *slot_of(dti_local_comm *c, const dti_local_slot *mine, int member)
 {
@@ -152,17 +157,54 @@ static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
     return DT_OK;
 }
 
-static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
+/* The same source, the same count. */
+static dt_status check_root(dti_local_comm *c, const dti_local_slot *mine, int member)
 {
-    const dti_local_slot *root = slot_of(c, mine, mine->call.root);
+    const dti_local_slot *theirs = slot_of(c, mine, member);
 
-    DT_TRY(check_same(c, mine, mine->call.root, mine->n));
-    DT_CHECK(root->call.root == mine->call.root, DT_ERR_ARG,
+    DT_TRY(check_same(c, mine, member, mine->n));
+    DT_CHECK(theirs->call.root == mine->call.root, DT_ERR_ARG,
              "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",
              (unsigned long long)atomic_load(&mine->seq), c->head.name,
              c->head.world_ranks[c->head.rank], c->head.world_ranks[mine->call.root],
-             c->head.world_ranks[mine->call.root], c->head.world_ranks[root->call.root]);
-    copy(c, mine->call.recv, root->call.send, mine->n, dt_dtype_size(mine->call.dtype));
+             c->head.world_ranks[member], c->head.world_ranks[theirs->call.root]);
+    return DT_OK;
+}
+
+/* Elements [begin, end) to everybody: read once, written to all, in pieces that stay in a cache. */
+static void spread(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
+{
+    const size_t bytes = dt_dtype_size(mine->call.dtype);
+    const bool stream = is_large(mine->n, bytes);
+    const void *send = slot_of(c, mine, mine->call.root)->call.send;
+    const int64_t piece = SPREAD_BYTES / (int64_t)bytes;
+
+    for (int64_t i = begin; i < end; i += piece) {
+        const int64_t n = end - i < piece ? end - i : piece;
+        for (int m = 0; m < c->head.size; m++) {
+            void *recv = slot_of(c, mine, m)->call.recv;
+            if (recv != send)
+                dti_copy(element(recv, i, bytes), element(send, i, bytes), (size_t)n * bytes,
+                         stream);
+        }
+    }
+    dti_copy_finish(stream);
+}
+
+static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const dti_comm_call *call = &mine->call;
+    const size_t bytes = dt_dtype_size(call->dtype);
+    int64_t begin, end;
+
+    if (dti_local_is_from_root(call)) {
+        DT_TRY(check_root(c, mine, call->root));
+        copy(c, call->recv, slot_of(c, mine, call->root)->call.send, mine->n, bytes);
+        return DT_OK;
+    }
+    for (int m = 0; m < c->head.size; m++) DT_TRY(check_root(c, mine, m));
+    dti_pool_share(mine->n, SLICE_BYTES / (int64_t)bytes, c->head.rank, c->head.size, &begin, &end);
+    run_range(c, mine, spread, begin, end);
     return DT_OK;
 }
 
@@ -182,37 +224,84 @@ static dt_status work_all_gather(dti_local_comm *c, const dti_local_slot *mine)
     return DT_OK;
 }
 
-/* Elements [begin, end) of everybody's send buffer, reduced in rank order and written into
- * everybody's recv buffer. No other rank touches these elements, so recv may be send. */
-static void reduce_slice(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
+/* Somebody wants the result where its terms are. */
+static bool is_in_place(dti_local_comm *c, const dti_local_slot *mine)
+{
+    for (int m = 0; m < c->head.size; m++)
+        if (slot_of(c, mine, m)->call.send == slot_of(c, mine, m)->call.recv) return true;
+    return false;
+}
+
+/* Where `member` keeps the terms of element i; a block of reduce_scatter begins at its own place.
+ */
+static const void *term(dti_local_comm *c, const dti_local_slot *mine, int member, int64_t i)
+{
+    const dti_comm_call *theirs = &slot_of(c, mine, member)->call;
+
+    if (mine->call.op == DTI_COMM_REDUCE_SCATTER)
+        i += block_at(mine->call.counts, theirs->displs, c->head.rank);
+    return element(theirs->send, i, dt_dtype_size(mine->call.dtype));
+}
+
+/* n elements from i on, in rank order; made at `to` if it is not NULL. */
+static const void *reduce_terms(dti_local_comm *c, const dti_local_slot *mine, dti_reducer *r,
+                                void *to, int64_t i, int64_t n)
+{
+    dti_reducer_first_two(r, to, term(c, mine, 0, i), term(c, mine, 1, i), n);
+    for (int m = 2; m < c->head.size; m++) dti_reducer_add(r, term(c, mine, m, i), n);
+    return dti_reducer_finish(r, n);
+}
+
+/* Elements [begin, end) of everybody's send buffer, reduced in rank order and written into the recv
+ * buffers of members [first, last). Nobody else touches these elements there, so recv may be send.
+ */
+static void reduce_for(dti_local_comm *c, const dti_local_slot *mine, const int members[2],
+                       const int64_t range[2])
 {
     const size_t bytes = dt_dtype_size(mine->call.dtype);
-    const bool stream = is_large(mine->n, bytes);
+    const bool stream = is_large(mine->n, bytes), direct = !stream && !is_in_place(c, mine);
     dti_reducer r;
 
     r.dtype = mine->call.dtype;
     r.op = mine->call.reduce;
-    for (int64_t i = begin; i < end; i += DTI_REDUCE_BLOCK) {
-        const int64_t n = end - i < DTI_REDUCE_BLOCK ? end - i : DTI_REDUCE_BLOCK;
-        const void *result;
-        dti_reducer_first(&r, element(slot_of(c, mine, 0)->call.send, i, bytes), n);
-        for (int m = 1; m < c->head.size; m++)
-            dti_reducer_add(&r, element(slot_of(c, mine, m)->call.send, i, bytes), n);
-        result = dti_reducer_finish(&r, n);
-        for (int m = 0; m < c->head.size; m++)
-            dti_copy(element(slot_of(c, mine, m)->call.recv, i, bytes), result, (size_t)n * bytes,
-                     stream);
+    for (int64_t i = range[0]; i < range[1]; i += DTI_REDUCE_BLOCK) {
+        const int64_t n = range[1] - i < DTI_REDUCE_BLOCK ? range[1] - i : DTI_REDUCE_BLOCK;
+        void *to = element(slot_of(c, mine, members[0])->call.recv, i, bytes);
+        const void *result = reduce_terms(c, mine, &r, direct ? to : NULL, i, n);
+        for (int m = members[0]; m < members[1]; m++) {
+            to = element(slot_of(c, mine, m)->call.recv, i, bytes);
+            if (to != result) dti_copy(to, result, (size_t)n * bytes, stream);
+        }
     }
     dti_copy_finish(stream);
+}
+
+static void reduce_slice(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
+{
+    reduce_for(c, mine, (int[]){ 0, c->head.size }, (int64_t[]){ begin, end });
+}
+
+/* A small sum is made by every rank for itself: reading all terms costs less than writing into the
+ * peers' caches and their reading it back. The bits are the same, the order of terms is. */
+static bool everyone_sums(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const int64_t bytes = mine->n * (int64_t)dt_dtype_size(mine->call.dtype);
+
+    return bytes * (c->head.size - 1) <= ALONE_BYTES && !is_in_place(c, mine);
 }
 
 static dt_status work_all_reduce(dti_local_comm *c, const dti_local_slot *mine)
 {
     const int64_t grain = SLICE_BYTES / (int64_t)dt_dtype_size(mine->call.dtype);
+    const int me = c->head.rank;
     int64_t begin, end;
 
     for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
-    dti_pool_share(mine->n, grain, c->head.rank, c->head.size, &begin, &end);
+    if (everyone_sums(c, mine)) {
+        reduce_for(c, mine, (int[]){ me, me + 1 }, (int64_t[]){ 0, mine->n });
+        return DT_OK;
+    }
+    dti_pool_share(mine->n, grain, me, c->head.size, &begin, &end);
     run_range(c, mine, reduce_slice, begin, end);
     return DT_OK;
 }
@@ -228,17 +317,9 @@ static void reduce_block(dti_local_comm *c, const dti_local_slot *mine, int64_t 
     r.op = mine->call.reduce;
     for (int64_t i = begin; i < end; i += DTI_REDUCE_BLOCK) {
         const int64_t n = end - i < DTI_REDUCE_BLOCK ? end - i : DTI_REDUCE_BLOCK;
-        for (int m = 0; m < c->head.size; m++) {
-            const dti_comm_call *theirs = &slot_of(c, mine, m)->call;
-            const int64_t at = block_at(mine->call.counts, theirs->displs, c->head.rank) + i;
-            const void *x = element(theirs->send, at, bytes);
-            if (m == 0)
-                dti_reducer_first(&r, x, n);
-            else
-                dti_reducer_add(&r, x, n);
-        }
-        dti_copy(element(mine->call.recv, i, bytes), dti_reducer_finish(&r, n), (size_t)n * bytes,
-                 stream);
+        void *to = element(mine->call.recv, i, bytes);
+        const void *result = reduce_terms(c, mine, &r, stream ? NULL : to, i, n);
+        if (to != result) dti_copy(to, result, (size_t)n * bytes, stream);
     }
     dti_copy_finish(stream);
 }

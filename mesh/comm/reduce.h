@@ -15,11 +15,15 @@ typedef struct dti_reducer {
     dt_dtype dtype;
     dt_reduce op;
     int n_sources;
+    void *sum; /* acc, or where the result goes */
     _Alignas(64) unsigned char acc[DTI_REDUCE_BLOCK * 8];
     _Alignas(64) unsigned char half[DTI_REDUCE_BLOCK * 4]; /* a source as f32; the result as half */
 } dti_reducer;
 
 void dti_reducer_first(dti_reducer *r, const void *x, int64_t n);
+/* The first two at once. The result may be made in its place `to`, which is none of the sources;
+ * NULL: in the reducer. */
+void dti_reducer_first_two(dti_reducer *r, void *to, const void *x, const void *y, int64_t n);
 void dti_reducer_add(dti_reducer *r, const void *x, int64_t n);
 const void *dti_reducer_finish(dti_reducer *r, int64_t n); /* n elements of the dtype */
 

@@ -22,6 +22,25 @@ static void NAME(into)(T *restrict acc, const T *restrict x, int64_t n, dt_reduc
     }
 }
 
+/* sum[i] = x[i] (op) y[i], one pass less than a copy and into() */
+static void NAME(pair)(T *restrict sum, const T *x, const T *y, int64_t n, dt_reduce op)
+{
+    switch (op) {
+    case DT_MIN:
+        for (int64_t i = 0; i < n; i++) sum[i] = y[i] < x[i] || IS_NAN(y[i]) ? y[i] : x[i];
+        break;
+    case DT_MAX:
+        for (int64_t i = 0; i < n; i++) sum[i] = y[i] > x[i] || IS_NAN(y[i]) ? y[i] : x[i];
+        break;
+    case DT_PROD:
+        for (int64_t i = 0; i < n; i++) sum[i] = MUL(x[i], y[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) sum[i] = ADD(x[i], y[i]);
+        break;
+    }
+}
+
 static void NAME(divide)(T *acc, int64_t n, int divisor)
 {
     for (int64_t i = 0; i < n; i++) acc[i] = (T)(acc[i] / (T)divisor);

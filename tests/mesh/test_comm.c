@@ -71,8 +71,12 @@ static dt_status large_buffers(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_TRY(dti_mesh_comm(mesh, all_dims(mesh), &c));
-    for (size_t i = 0; i < DT_COUNT(ops); i++)
+    for (size_t i = 0; i < DT_COUNT(ops); i++) {
         DT_TRY(comm_trial_run(c, &(comm_case){ .op = ops[i], .n = (1 << 20) + 13, .salt = 5 }));
+        DT_TRY(comm_trial_run(c, &(comm_case){ .op = ops[i], .n = 70001, .root = 1, .salt = 6 }));
+        DT_TRY(comm_trial_run(
+            c, &(comm_case){ .op = ops[i], .n = 70001, .in_place = true, .salt = 7 }));
+    }
     return DT_OK;
 }
 

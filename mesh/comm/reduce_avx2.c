@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define LOOPS dti_reduce_avx2
+#include "mesh/comm/reduce_loops.inc.c"
