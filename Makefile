@@ -50,7 +50,7 @@ test-long: build-release
 asan tsan: %: test-in-%
 
 bench: build-release
-	@for b in build/release/bench/bench_*; do echo "== $$b"; $$b || exit 1; done
+	@for b in bench/bench_*.c; do b=build/release/bench/$$(basename $$b .c); echo "== $$b"; $$b || exit 1; done
 
 format:
 	@tools/lint.sh --files | xargs -P 2 -n 16 clang-format -i

@@ -60,6 +60,11 @@ DT_TEST(bench, decode_runs)
     check_rows("decode", 2);
 }
 
+DT_TEST(bench, comm_runs)
+{
+    check_rows("comm", 22);
+}
+
 DT_TEST(bench, prefill_runs)
 {
     check_rows("prefill", 6);
