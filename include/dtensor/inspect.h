@@ -22,8 +22,11 @@ extern "C" {
  * differ in both alike. Outsiders of the mesh have nothing that could differ and get true.
  *
  * Collective  yes, over the mesh, unless dtype or shape differ; at most two moves and one
- * all-reduce of four bytes. Errors      DT_ERR_ARG          NULL DT_ERR_LAYOUT       different
- * meshes DT_ERR_UNSUPPORTED  dry tensors DT_ERR_MEMORY, DT_ERR_COMM
+ *             all-reduce of four bytes.
+ * Errors      DT_ERR_ARG          NULL
+ *             DT_ERR_LAYOUT       different meshes
+ *             DT_ERR_UNSUPPORTED  dry tensors
+ *             DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_equal(dt_tensor *a, dt_tensor *b, bool *equal);
 

@@ -245,9 +245,10 @@ typedef struct dt_route {
  * Ownership   route->step[].from and .to belong to the owner of query->from.
  * Errors      DT_ERR_ARG     NULL, an unknown dtype, a coordinate outside the mesh, layouts of
  *                            different meshes or numbers of axes
- *             DT_ERR_SHAPE   a negative extent; offsets or blocks that do not end where the axis
- * does DT_ERR_LAYOUT  Partial is wanted where the value is not Partial of that reduction; no plan
- * stays within memory_bytes DT_ERR_MEMORY
+ *             DT_ERR_SHAPE   a negative extent; offsets or blocks that end elsewhere than the axis
+ *             DT_ERR_LAYOUT  Partial is wanted where the value is not Partial of that reduction; no
+ *                            plan stays within memory_bytes
+ *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord,
                                                   dt_route *route);
