@@ -285,7 +285,7 @@ done:
 }
 
 dt_status dt_visualize_layout(dt_mesh *mesh, const dt_layout *layout, const int64_t *shape,
-                              dt_drawing form, char *text, size_t text_bytes, size_t *length)
+                              dt_drawing form, char *text, size_t text_bytes, int *length)
 {
     dti_writer w = { text, text_bytes, 0 };
 
@@ -306,12 +306,12 @@ dt_status dt_visualize_layout(dt_mesh *mesh, const dt_layout *layout, const int6
     DT_CHECK(form == DT_DRAW_TEXT || form == DT_DRAW_SVG, DT_ERR_ARG, "%d is no form of drawing",
              (int)form);
     DT_TRY(draw(mesh, layout, shape, form, &w));
-    if (length != NULL) *length = w.used;
+    if (length != NULL) *length = dti_written(&w);
     return DT_OK;
 }
 
 dt_status dt_visualize(const dt_tensor *x, dt_drawing form, char *text, size_t text_bytes,
-                       size_t *length)
+                       int *length)
 {
     DT_CHECK(x != NULL, DT_ERR_ARG, "x is NULL");
     DT_TRY(dt_visualize_layout(x->mesh, x->layout, x->shape, form, text, text_bytes, length));

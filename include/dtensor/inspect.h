@@ -81,12 +81,12 @@ typedef enum dt_drawing { DT_DRAW_TEXT, DT_DRAW_SVG } dt_drawing;
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_visualize(const dt_tensor *x, dt_drawing form, char *text,
-                                          size_t text_bytes, size_t *length);
+                                          size_t text_bytes, int *length);
 
 /** dt_visualize() of any layout of a mesh, without a tensor. */
 DT_API DT_MUST_USE dt_status dt_visualize_layout(dt_mesh *mesh, const dt_layout *layout,
                                                  const int64_t *shape, dt_drawing form, char *text,
-                                                 size_t text_bytes, size_t *length);
+                                                 size_t text_bytes, int *length);
 
 /**
  * dt_from_local(), after comparing what the ranks of the mesh pass: dtype, shape and placements

@@ -22,7 +22,7 @@ static dt_status table_is(dt_mesh *mesh, const void *arg)
     const table_case *c = arg;
     const dt_layout *layout;
     char text[MAX_TEXT];
-    size_t length, again;
+    int length, again;
 
     DT_TRY(dt_layout_parse(mesh, c->n_axes, c->layout, &layout));
     DT_TRY(dt_visualize_layout(mesh, layout, c->shape, DT_DRAW_TEXT, text, sizeof text, &length));
@@ -134,12 +134,12 @@ static dt_status drawing(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
     char text[MAX_TEXT];
-    size_t length;
+    int length;
 
     (void)arg;
     DT_TRY_TO(done, st, dt_ones(mesh, tiles, DT_F32, 2, shape, &x));
     DT_TRY_TO(done, st, dt_visualize(x, DT_DRAW_SVG, text, sizeof text, &length));
-    DT_EXPECT_TO(done, st, length < sizeof text && strlen(text) == length, "%zu bytes", length);
+    DT_EXPECT_TO(done, st, length < MAX_TEXT && (int)strlen(text) == length, "%d bytes", length);
     DT_EXPECT_TO(done, st,
                  strncmp(text, "<svg xmlns=", 11) == 0 &&
                      strcmp(text + length - 7, "</svg>\n") == 0,
