@@ -103,6 +103,25 @@ DT_API DT_MUST_USE dt_status dt_from_local_checked(dt_mesh *mesh, const dt_place
                                                    dt_dtype dtype, int n_axes, const int64_t *shape,
                                                    const void *data, dt_tensor **out);
 
+/**
+ * A tensor from pieces of any sizes: its global shape is what the ranks' pieces add up to. Pieces
+ * of torch.chunk's sizes make a plain Shard, others one with offsets. (PyTorch's from_local takes
+ * every piece for one of equal size, issue 144109.)
+ *
+ *   place        no offsets, blocks or replicas; an axis is cut by one mesh dim at most
+ *   local_shape  of this rank's piece, or of its term; NULL is allowed for outsiders
+ *   data         row-major, copied
+ *
+ * Collective  yes, over the mesh: one all-gather of 72 bytes per rank. Outsiders of the mesh get a
+ *             tensor of which they do not know the extents: they are 0.
+ * Ownership   *out is a new reference.
+ * Errors      as dt_from_local(); DT_ERR_SHAPE for pieces that do not fit together, naming two
+ *             ranks; DT_ERR_UNSUPPORTED for placements as said above; DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_from_pieces(dt_mesh *mesh, const dt_placement *place,
+                                            dt_dtype dtype, int n_axes, const int64_t *local_shape,
+                                            const void *data, dt_tensor **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -120,6 +120,18 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  */
 DT_API DT_MUST_USE dt_status dt_redistribute(dt_tensor *x, const dt_placement *want, dt_tensor **y);
 
+/**
+ * dt_redistribute() to another float dtype. The cast stands where the fewer bytes travel: before an
+ * exchange if it narrows, after it if it widens. Sums are taken in the wider dtype and rounded
+ * once. (PyTorch casts first, so that terms of a sum are rounded one by one.)
+ *
+ * Collective, Ownership as dt_redistribute().
+ * Errors      as dt_redistribute(); DT_ERR_UNSUPPORTED for a cast from or to integers,
+ *             DT_ERR_LAYOUT if terms that stay Partial(sum, avg, prod) would have to be rounded
+ */
+DT_API DT_MUST_USE dt_status dt_redistribute_cast(dt_tensor *x, const dt_placement *want,
+                                                  dt_dtype dtype, dt_tensor **y);
+
 /** dt_redistribute() to Replicate on every mesh dim: each rank gets the whole value. */
 DT_API DT_MUST_USE dt_status dt_full_tensor(dt_tensor *x, dt_tensor **y);
 
@@ -224,6 +236,10 @@ DT_API dt_tensor *dt_scope_end(dt_tape *tape, dt_tensor *keep);
  * Errors      latched: those of dt_redistribute()
  */
 DT_API dt_tensor *dt_move(dt_tape *tape, dt_tensor *x, const dt_placement *want);
+
+/** The recorded form of dt_redistribute_cast(), as dt_move() is of dt_redistribute(). */
+DT_API dt_tensor *dt_move_cast(dt_tape *tape, dt_tensor *x, const dt_placement *want,
+                               dt_dtype dtype);
 
 /** dt_move() that changes one mesh dim and leaves the others, with the order of their cuts. A cut
  * that names its place (DT_SHARD_NTH) goes there; one that does not stays where the dim's cut was
