@@ -149,6 +149,20 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
     return keep;
 }
 
+/* The search begins with the newest: in a loop it is one of the last two. */
+void dt_tape_drop(dt_tape *t, dt_tensor *x)
+{
+    const size_t first = t->scopes[t->n_scopes - 1].first;
+
+    for (size_t i = t->n_owned; x != NULL && i > first; i--) {
+        if (t->owned[i - 1] != x) continue;
+        dt_tensor_release(&x);
+        memmove(&t->owned[i - 1], &t->owned[i], (t->n_owned - i) * sizeof(dt_tensor *));
+        t->n_owned--;
+        return;
+    }
+}
+
 void dt_tape_set_moves(dt_tape *t, dt_moves policy)
 {
     t->moves = policy;

@@ -250,6 +250,11 @@ DT_API dt_tensor *dt_move_dim(dt_tape *tape, dt_tensor *x, int dim, dt_placement
  * or NULL after an error. Not collective. Errors: latched DT_ERR_ARG for NULL. */
 DT_API dt_tensor *dt_tape_own(dt_tape *tape, dt_tensor *x);
 
+/** Releases a tensor before the scope it was made in ends, for the values of a loop of which only
+ * the newest is needed. The caller does not use x again. A tensor of another scope, of no tape, or
+ * NULL stays as it is. Not collective. Errors: none. */
+DT_API void dt_tape_drop(dt_tape *tape, dt_tensor *x);
+
 /* Settings and counters. Not collective, no errors. */
 DT_API void dt_tape_set_moves(dt_tape *tape, dt_moves policy);
 DT_API dt_comm_counter dt_tape_comm(const dt_tape *tape, dt_comm_kind kind); /* since the reset */

@@ -101,8 +101,11 @@ dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pas
     dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
     dt_tensor *rope = dt_rope_table(t, pass->positions, m->inv_freq, 1.0f, m->info.dtype);
 
-    for (int64_t i = 0; i < m->info.n_layers; i++)
-        x = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], rope, x);
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], rope, x);
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
     x = dt_layer_forward(t, m->norm, dti_wanted_rows(t, x, pass->rows));
     return dt_layer_forward(t, m->head, x);
 }

@@ -221,8 +221,11 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
     dt_tensor *x = dt_add(t, dt_layer_forward(t, m->wte, pass->ids),
                           dt_layer_forward(t, m->wpe, pass->positions));
 
-    for (int64_t i = 0; i < m->info.n_layers; i++)
-        x = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], x);
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], x);
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
     x = dt_layer_forward(t, m->ln_f, dti_wanted_rows(t, x, pass->rows));
     return dt_layer_forward(t, m->head, x);
 }

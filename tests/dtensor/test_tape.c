@@ -46,6 +46,49 @@ DT_TEST(tape, scopes_keep_what_they_return_and_nothing_else)
     dt_test_on_ranks("tp=1", scopes, NULL);
 }
 
+/* Of a loop's values one is alive at a time, whatever was made before. */
+static dt_status drops(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_tensor *given = NULL, *x, *before, *after;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+    int64_t live;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, dt_test_arange(mesh, &whole, DT_F32, 2, shape, &given));
+    before = dt_add(t, given, given);
+    dt_scope_begin(t, "loop");
+    x = dt_add(t, given, given);
+    live = dt_runtime_live(rt);
+    for (int i = 0; i < 5; i++) {
+        dt_tensor *y;
+        dt_scope_begin(t, "block");
+        y = dt_scope_end(t, dt_silu(t, dt_add(t, x, before)));
+        dt_tape_drop(t, x);
+        x = y;
+        DT_EXPECT_TO(done, st, dt_runtime_live(rt) == live, "round %d", i);
+    }
+    dt_tape_drop(t, given);  /* no tape's */
+    dt_tape_drop(t, before); /* another scope's */
+    dt_tape_drop(t, NULL);
+    after = dt_add(t, before, given);
+    DT_EXPECT_TO(done, st, dt_runtime_live(rt) == live + 1 && after != NULL, "all are alive");
+    (void)dt_scope_end(t, NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+done:
+    dt_tensor_release(&given);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(tape, a_dropped_tensor_is_released_at_once)
+{
+    dt_test_on_ranks("tp=1", drops, NULL);
+}
+
 static dt_status latches(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows = DT_SHARD(0), columns = DT_SHARD(1);
