@@ -14,26 +14,36 @@
 #include "base/memory.h"
 #include "base/sync.h"
 #include "bench/support/report.h"
+#include "dtensor/move_cache.h"
 
-enum { MAX_RANKS = 64, WARM_UP = 3 };
+enum { MAX_RANKS = 64, WARM_UP = 3, PLANS = 200, LOOKUPS = 20000 };
 
 /* clang-format off */
 static const bench_column columns[] = {
-    { "move", "move", 10, -1 },
+    { "move", "move", 15, -1 },
     { "mesh", "mesh", 6, -1 },
     { "bytes", "bytes", 9, 0 }, /* of the whole tensor */
     { "move_us", "us", 10, 2 },
-    { "traffic_gbs", "GB/s", 7, 2 }, /* read and written, at the least, by all ranks */
+    { "received_gbs", "recv GB/s", 9, 2 }, /* by all ranks from others, as plans count it */
+    { "traffic_gbs", "GB/s", 7, 2 },       /* read and written, at the least, by all ranks */
     { "copy_us", "memcpy us", 10, 2 },
     { "ratio", "ratio", 6, 3 }, /* memcpy / move */
     { "ratio_quarter", "quarter", 7, 3 },
     { "ratio_3_quarters", "3/4", 6, 3 },
     { "handoff_ns", "handoff ns", 10, 0 },
     { "handoffs", "handoffs", 8, 1 }, /* move / handoff */
+    { "plan_us", "plan us", 7, 2 },   /* made anew */
+    { "lookup_ns", "lookup ns", 9, 0 },
 };
 /* clang-format on */
 
-typedef enum move_kind { SHARD_TO_WHOLE, SUM_TO_WHOLE, SUM_TO_SHARD, SHARD_TO_SHARD } move_kind;
+typedef enum move_kind {
+    SHARD_TO_WHOLE,
+    SUM_TO_WHOLE,
+    SUM_TO_SHARD,
+    SHARD_TO_SHARD,
+    WHOLE_TO_SHARD
+} move_kind;
 
 typedef struct move {
     const char *name;
@@ -41,15 +51,19 @@ typedef struct move {
     dt_placement from, to;
 } move;
 
+/* clang-format off */
 static const move moves[] = {
-    { "S(0) -> R", SHARD_TO_WHOLE, { .kind = DT_PLACE_SHARD }, { .kind = DT_PLACE_REPLICATE } },
-    { "P -> R", SUM_TO_WHOLE, { .kind = DT_PLACE_PARTIAL }, { .kind = DT_PLACE_REPLICATE } },
-    { "P -> S(0)", SUM_TO_SHARD, { .kind = DT_PLACE_PARTIAL }, { .kind = DT_PLACE_SHARD } },
-    { "S(0)->S(1)",
-      SHARD_TO_SHARD,
-      { .kind = DT_PLACE_SHARD },
-      { .kind = DT_PLACE_SHARD, .axis = 1 } },
+    { "S(0) -> R",       SHARD_TO_WHOLE, { .kind = DT_PLACE_SHARD },            { .kind = DT_PLACE_REPLICATE } },
+    { "S(1) -> R",       SHARD_TO_WHOLE, { .kind = DT_PLACE_SHARD, .axis = 1 }, { .kind = DT_PLACE_REPLICATE } },
+    { "P -> R",          SUM_TO_WHOLE,   { .kind = DT_PLACE_PARTIAL },          { .kind = DT_PLACE_REPLICATE } },
+    { "P -> S(0)",       SUM_TO_SHARD,   { .kind = DT_PLACE_PARTIAL },          { .kind = DT_PLACE_SHARD } },
+    { "P -> S(1)",       SUM_TO_SHARD,   { .kind = DT_PLACE_PARTIAL },          { .kind = DT_PLACE_SHARD, .axis = 1 } },
+    { "S(0) -> S(1)",    SHARD_TO_SHARD, { .kind = DT_PLACE_SHARD },            { .kind = DT_PLACE_SHARD, .axis = 1 } },
+    { "R -> S(0)",       WHOLE_TO_SHARD, { .kind = DT_PLACE_REPLICATE },        { .kind = DT_PLACE_SHARD } },
+    { "R -> S(1)",       WHOLE_TO_SHARD, { .kind = DT_PLACE_REPLICATE },        { .kind = DT_PLACE_SHARD, .axis = 1 } },
+    { "S(0) -> halves",  SHARD_TO_SHARD, { .kind = DT_PLACE_SHARD },            { .kind = DT_PLACE_SHARD, .n_blocks = 2 } },
 };
+/* clang-format on */
 
 typedef struct redistribute_options {
     bench_common common;
@@ -79,7 +93,7 @@ static double least_copy(move_kind kind, double bytes, double ranks)
         return bytes;
     case SUM_TO_SHARD: /* p terms of its slice in, its slice out */
         return (bytes + bytes / ranks) / 2;
-    default: /* its slice in and out */
+    default: /* its piece in and out */
         return bytes / ranks;
     }
 }
@@ -165,15 +179,42 @@ static int64_t samples_for(const redistribute_options *o, int64_t bytes)
     return bytes <= 64 << 10 ? o->samples : bytes <= 4 << 20 ? o->samples / 4 : o->samples / 16;
 }
 
+/* A plan made anew, and one that is found again. */
+static dt_status time_plans(const row *r, double *cold_ns, double *warm_ns, int64_t *received)
+{
+    const dt_layout *from = dt_tensor_layout(r->x), *to;
+    const int me[DT_MAX_DIMS] = { dt_mesh_coord(dt_tensor_mesh(r->x), 0) };
+    const int64_t shape[] = { dt_tensor_extent(r->x, 0), dt_tensor_extent(r->x, 1) };
+    dti_cost_model model = { .shape = shape, .element_bytes = 4 };
+    const dti_move *found = NULL;
+    dti_move plan;
+    bool any;
+
+    DT_TRY(dti_tensor_layout(r->x, r->to, &to));
+    model.link[0] = dt_mesh_link(dt_tensor_mesh(r->x), 0);
+    int64_t begin = dti_now_ns();
+    for (int i = 0; i < PLANS; i++) DT_TRY(dti_plan(from, to, &model, &plan, &any));
+    *cold_ns = (double)(dti_now_ns() - begin) / PLANS;
+    begin = dti_now_ns();
+    for (int i = 0; i < LOOKUPS; i++) DT_TRY(dti_move_cache_plan(r->x, to, &found));
+    *warm_ns = (double)(dti_now_ns() - begin) / LOOKUPS;
+    *received = 0;
+    for (int i = 0; i < found->n_steps; i++)
+        *received += dti_move_bytes(&found->step[i], shape, 4, me);
+    return DT_OK;
+}
+
 static dt_status measure(const row *r)
 {
     redistribute_job *j = r->job;
     const int64_t n = samples_for(j->options, r->bytes);
     bench_samples move_ns = { 0 }, copy_ns = { 0 }, ratio = { 0 }, handoff = { 0 };
     const double traffic = 2.0 * (double)r->copy_bytes * dt_runtime_size(r->rt);
-    double ns[2] = { 0 }, hand = 0;
+    double ns[2] = { 0 }, hand = 0, cold_ns = 0, warm_ns = 0;
+    int64_t received = 0;
 
     j->slots[dt_runtime_rank(r->rt)].piece = dt_tensor_local(r->x)->data;
+    DT_TRY(time_plans(r, &cold_ns, &warm_ns, &received));
     DT_TRY(bench_alone(r->rt, bench_handoff_ns, j->limits, &hand));
     bench_add(&handoff, hand);
     for (int64_t i = -WARM_UP; i < n; i++) {
@@ -187,11 +228,12 @@ static dt_status measure(const row *r)
     DT_TRY(bench_alone(r->rt, bench_handoff_ns, j->limits, &hand));
     bench_add(&handoff, hand);
     if (dt_runtime_rank(r->rt) == 0)
-        bench_report_row(j->report, r->move->name, j->mesh, (double)r->bytes,
-                         bench_median(&move_ns) * 1e-3, traffic / bench_median(&move_ns),
-                         bench_median(&copy_ns) * 1e-3, bench_median(&ratio),
-                         bench_quantile(&ratio, 0.25), bench_quantile(&ratio, 0.75),
-                         bench_median(&handoff), bench_median(&move_ns) / bench_median(&handoff));
+        bench_report_row(
+            j->report, r->move->name, j->mesh, (double)r->bytes, bench_median(&move_ns) * 1e-3,
+            (double)received * dt_runtime_size(r->rt) / bench_median(&move_ns),
+            traffic / bench_median(&move_ns), bench_median(&copy_ns) * 1e-3, bench_median(&ratio),
+            bench_quantile(&ratio, 0.25), bench_quantile(&ratio, 0.75), bench_median(&handoff),
+            bench_median(&move_ns) / bench_median(&handoff), cold_ns * 1e-3, warm_ns);
     return DT_OK;
 }
 
@@ -200,6 +242,7 @@ static dt_status run_row(redistribute_job *j, dt_mesh *mesh, const move *m, int6
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const int64_t side = (int64_t)llround(sqrt((double)bytes / 4)), shape[] = { side, side };
     const double ranks = dt_runtime_size(rt);
+    const int64_t halves[] = { side / 2, side - side / 2 };
     row r = { .job = j, .rt = rt, .move = m, .to = { m->to }, .bytes = side * side * 4 };
     const dt_placement from[DT_MAX_DIMS] = { m->from };
     dt_placement start[DT_MAX_DIMS] = { m->from };
@@ -207,11 +250,13 @@ static dt_status run_row(redistribute_job *j, dt_mesh *mesh, const move *m, int6
     dt_tensor *zero = NULL;
     void *memory = NULL;
 
+    if (m->to.n_blocks > 0) r.to[0] = dt_shard_packed(0, 2, halves);
     r.copy_bytes = (int64_t)least_copy(m->kind, (double)r.bytes, ranks);
     if (m->from.kind == DT_PLACE_PARTIAL) start[0] = DT_REPLICATE;
     DT_TRY(dt_zeros(mesh, start, DT_F32, 2, shape, &zero));
     DT_TRY_TO(done, st,
               dt_from_local(mesh, from, DT_F32, 2, shape, dt_tensor_local(zero)->data, &r.x));
+    dt_tensor_release(&zero);
     DT_TRY_TO(done, st, dti_big_alloc((size_t)r.copy_bytes, &memory));
     memset(memory, 1, (size_t)r.copy_bytes);
     r.copy = memory;
@@ -231,7 +276,8 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
 
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     for (size_t m = 0; m < DT_COUNT(moves); m++)
-        for (int64_t bytes = 1 << 10; bytes <= j->options->most_bytes; bytes *= 16)
+        for (int64_t bytes = 1 << 10; bytes <= j->options->most_bytes;
+             bytes *= bytes < 64 << 20 ? 16 : 4)
             DT_TRY_TO(done, st, run_row(j, mesh, &moves[m], bytes));
 done:
     dt_mesh_release(&mesh);
@@ -272,9 +318,10 @@ done:
 
 int main(int argc, char **argv)
 {
-    redistribute_options o = { .most_bytes = 64 << 20, .samples = 200 };
+    redistribute_options o = { .most_bytes = 256 << 20, .samples = 200 };
     const bench_option own[] = {
-        { "--most-bytes", "N", "largest tensor (default: 64 MiB, in steps of 16 from 1 KiB)",
+        { "--most-bytes", "N",
+          "largest tensor (default: 256 MiB; sizes are 1 KiB, 16 KiB, ... 64 MiB, 256 MiB)",
           BENCH_COUNT, &o.most_bytes },
         { "--samples", "N", "for small tensors, fewer for large ones (default: 200)", BENCH_COUNT,
           &o.samples },
