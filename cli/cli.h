@@ -19,7 +19,7 @@ enum {
 };
 
 /* Which commands an option belongs to. */
-enum { CLI_GENERATE = 1, CLI_LOGITS = 2, CLI_INSPECT = 4, CLI_PLAN = 8 };
+enum { CLI_GENERATE = 1, CLI_LOGITS = 2, CLI_INSPECT = 4, CLI_PLAN = 8, CLI_TOPO = 16 };
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
@@ -31,6 +31,8 @@ typedef struct cli_args {
     const char *dtype;
     const char *plan;
     const char *isa;
+    const char *bind;
+    const char *machine;
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;
@@ -74,6 +76,6 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_inspect, cli_show_plan;
+extern const cli_command cli_generate, cli_logits, cli_inspect, cli_show_plan, cli_topo;
 
 #endif

@@ -10,7 +10,7 @@
 #include "cli/version.h"
 
 static const cli_command *const commands[] = { &cli_generate, &cli_logits, &cli_inspect,
-                                               &cli_show_plan };
+                                               &cli_show_plan, &cli_topo };
 
 static void print_help(void)
 {

@@ -23,8 +23,9 @@ typedef struct option {
 
 #define AT(field) offsetof(cli_args, field)
 #define RUNS      (CLI_GENERATE | CLI_LOGITS)
+#define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN)
+#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
@@ -36,12 +37,14 @@ static const option options[] = {
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         RUNS,         0, "the same as token ids: 1,2,3" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
-    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT,     0, "ranks by named dims (default tp=1)" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, over the built-in plan" },
-    { "threads",         0,  NUMBER, "N",    AT(threads),        RUNS,         MAX_THREADS, "of each rank (default: cores / ranks)" },
+    { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
-    { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        RUNS,         0, "do not bind ranks to cores" },
+    { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
+    { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "one that hwloc imagines: \"pack:2 [numa] core:8 pu:2\"" },
+    { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },

@@ -14,22 +14,24 @@
  * on a few cores only wait for each other, and are seldom meant. */
 enum { MAX_RANKS = 1024, RANKS_PER_CORE = 16 };
 
-static dt_status read_mesh(const char *text, bool oversubscribe, int *n_ranks)
+/* The last dim of a mesh talks most: its ranks shall be near each other. */
+static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options *run)
 {
     const int most = RANKS_PER_CORE * dt_machine_cores();
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims;
-    const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, n_ranks);
+    const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, &run->n_ranks);
 
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
-    DT_CHECK(*n_ranks <= MAX_RANKS, DT_ERR_ARG,
-             "--mesh: \"%s\" has %d ranks; this command starts at most %d", text, *n_ranks,
+    DT_CHECK(run->n_ranks <= MAX_RANKS, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d ranks; this command starts at most %d", text, run->n_ranks,
              MAX_RANKS);
-    DT_CHECK(*n_ranks <= most || oversubscribe, DT_ERR_ARG,
+    DT_CHECK(run->n_ranks <= most || oversubscribe, DT_ERR_ARG,
              "--mesh: \"%s\" has %d ranks, which would share %d core%s; ask for at most %d, add "
              "--oversubscribe if that is meant, or see what \"dtensor plan\" says of it",
-             text, *n_ranks, most / RANKS_PER_CORE, most == RANKS_PER_CORE ? "" : "s", most);
+             text, run->n_ranks, most / RANKS_PER_CORE, most == RANKS_PER_CORE ? "" : "s", most);
+    run->ranks_together = sizes[n_dims - 1];
     return DT_OK;
 }
 
@@ -46,6 +48,23 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
     DT_FAIL(DT_ERR_ARG, "--dtype: \"%s\" is unknown; choose auto, f32, bf16 or f16", text);
 }
 
+dt_status cli_read_bind(const cli_args *args, dt_bind *out)
+{
+    static const char *const names[] = {
+        [DT_BIND_NONE] = "none", [DT_BIND_COMPACT] = "compact", [DT_BIND_SPREAD] = "spread"
+    };
+
+    *out = args->no_bind ? DT_BIND_NONE : DT_BIND_COMPACT;
+    if (args->bind == NULL) return DT_OK;
+    DT_CHECK(!args->no_bind || strcmp(args->bind, "none") == 0, DT_ERR_ARG,
+             "--bind %s contradicts --no-bind", args->bind);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        *out = (dt_bind)i;
+        if (strcmp(args->bind, names[i]) == 0) return DT_OK;
+    }
+    DT_FAIL(DT_ERR_ARG, "--bind: \"%s\" is unknown; choose compact, spread or none", args->bind);
+}
+
 static dt_status read_run_options(const cli_args *args, const cli_env *env,
                                   const cli_console *console, dt_run_options *run)
 {
@@ -56,7 +75,7 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
             cli_parse_int("DTENSOR_TIMEOUT_MS", env->timeout_ms, 1, INT32_MAX, &run->timeout_ms));
     run->fault = env->fault;
     run->threads_per_rank = (int)args->threads;
-    run->bind = !args->no_bind;
+    DT_TRY(cli_read_bind(args, &run->bind));
     run->log = cli_log;
     run->log_arg = (void *)console;
     if (args->isa == NULL) return DT_OK;
@@ -99,7 +118,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
              "no model; give --model DIR, a Hugging Face folder with config.json and "
              "model.safetensors");
     DT_TRY(read_run_options(args, env, console, &out->run));
-    DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run.n_ranks));
+    DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
         DT_TRY(cli_plan_read(args->plan, &out->plan));

@@ -36,6 +36,9 @@ typedef struct cli_session {
     cli_progress progress;
 } cli_session;
 
+/* --bind and --no-bind. */
+dt_status cli_read_bind(const cli_args *args, dt_bind *out) DT_MUST_USE;
+
 /* --dtype into the options of loading. */
 dt_status cli_read_dtype(const char *text, dt_load_options *load) DT_MUST_USE;
 

@@ -61,6 +61,12 @@ static dt_status check_options(const dt_run_options *o)
     DT_CHECK(o->threads_per_rank >= 0 && o->threads_per_rank <= MAX_THREADS, DT_ERR_ARG,
              "threads_per_rank is %d, not in 0..%d (0: cores / ranks)", o->threads_per_rank,
              MAX_THREADS);
+    DT_CHECK((unsigned)o->bind <= DT_BIND_SPREAD, DT_ERR_ARG,
+             "bind is %d, not DT_BIND_NONE, DT_BIND_COMPACT or DT_BIND_SPREAD", (int)o->bind);
+    DT_CHECK(o->ranks_together >= 0 &&
+                 (o->ranks_together == 0 || o->n_ranks % o->ranks_together == 0),
+             DT_ERR_ARG, "ranks_together is %d, which does not divide n_ranks = %d",
+             o->ranks_together, o->n_ranks);
     DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
              (long long)o->timeout_ms);
     DT_CHECK(o->isa == NULL || strlen(o->isa) < DTI_ISA_BYTES, DT_ERR_ARG,
@@ -110,9 +116,10 @@ static dt_status make_run(run_state *run)
 
     DT_TRY(make_ranks(run));
     DT_TRY(dti_topology_load(NULL, &run->topology));
-    DT_TRY(dti_topology_divide(run->topology, o->n_ranks, o->threads_per_rank));
+    DT_TRY(dti_topology_divide(run->topology, &(dti_division){ o->n_ranks, o->threads_per_rank,
+                                                               o->bind, o->ranks_together }));
     fits = dti_topology_fits(run->topology);
-    run->bind = o->bind && fits && dti_topology_can_bind(run->topology);
+    run->bind = o->bind != DT_BIND_NONE && fits && dti_topology_can_bind(run->topology);
     DT_TRY(dti_local_world_create(o->n_ranks, o->timeout_ms, fits, &run->world));
     return DT_OK;
 }
@@ -143,7 +150,7 @@ static void log_binding(dt_runtime *rt, const run_state *run, const binding *b)
     const dti_topology *t = run->topology;
     const int threads = dti_topology_threads(t);
 
-    if (!run->options.bind) return;
+    if (run->options.bind == DT_BIND_NONE) return;
     if (rt->rank == 0 && !dti_topology_fits(t))
         dti_runtime_log(rt, DT_LOG_INFO,
                         "not bound to cores: %d rank%s of %d thread%s on %d core%s", rt->size,

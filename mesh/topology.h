@@ -4,6 +4,8 @@
 #ifndef DTI_TOPOLOGY_H
 #define DTI_TOPOLOGY_H
 
+#include <dtensor/mesh.h>
+
 #include "base/error.h"
 
 enum { DTI_CORES_TEXT_BYTES = 128 };
@@ -19,12 +21,40 @@ void dti_topology_free(dti_topology **topology); /* accepts NULL */
 int dti_topology_n_cores(const dti_topology *t); /* at least 1; hyperthreads do not count */
 bool dti_topology_can_bind(const dti_topology *t);
 
-/* Gives each rank consecutive cores, within one NUMA node where that is possible. threads == 0
- * chooses cores / ranks, at least 1. */
-dt_status dti_topology_divide(dti_topology *t, int n_ranks, int threads) DT_MUST_USE;
+/* How the cores are to be divided. */
+typedef struct dti_division {
+    int n_ranks;
+    int threads;  /* 0: cores / ranks, at least 1 */
+    dt_bind bind; /* compact or spread; none is as compact */
+    int together; /* ranks in a row that shall share a NUMA node; 0: each by itself */
+} dti_division;
+
+/* Gives each rank consecutive cores, within one NUMA node where that is possible. Ranks follow each
+ * other as cores do, neighbours first, so that the last dim of a mesh joins the nearest. */
+dt_status dti_topology_divide(dti_topology *t, const dti_division *d) DT_MUST_USE;
+
+/* Takes the ranks off their cores again; the number of threads stays. */
+void dti_topology_clear(dti_topology *t);
 
 int dti_topology_threads(const dti_topology *t); /* per rank */
 bool dti_topology_fits(const dti_topology *t);   /* every thread of every rank has its core */
+
+/* One core of those that may be used, and who runs on it. */
+typedef struct dti_core {
+    int package, node;                      /* logical numbers; -1: the system names none */
+    int64_t node_bytes, l3_bytes, l2_bytes; /* 0: unknown */
+    int l3;                                 /* logical number of its L3 cache, or -1 */
+    int n_cpus;                             /* hyperthreads */
+    char cpus[DTI_CORES_TEXT_BYTES];        /* OS numbers, "0,8" */
+    int rank, worker;                       /* -1: nobody */
+} dti_core;
+
+void dti_topology_core(const dti_topology *t, int core, dti_core *out);
+
+/* Draws the machine and the division as text, a line at a time without its newline. `mesh` ("dp=2,
+ * tp=4", valid, or NULL) adds coordinates to the ranks. */
+typedef void (*dti_topology_line)(void *arg, const char *line);
+void dti_topology_draw(const dti_topology *t, const char *mesh, dti_topology_line line, void *arg);
 
 /* OS numbers of a rank's cores, "0-3" ("0,8" for the two hyperthreads of one core). */
 void dti_topology_cores_text(const dti_topology *t, int rank, char text[DTI_CORES_TEXT_BYTES]);

@@ -79,6 +79,10 @@ dt_status dti_topology_load(const char *synthetic, dti_topology **out)
     *out = NULL;
     DT_TRY(dti_new(sizeof *t, &t));
     t->hw = load(synthetic);
+    DT_CHECK_TO(
+        fail, st, t->hw != NULL || synthetic == NULL, DT_ERR_ARG,
+        "hwloc does not understand the machine \"%s\"; \"pack:2 [numa] core:8 pu:2\" is one",
+        synthetic);
     if (t->hw != NULL) {
         t->usable = usable_cpus(t->hw);
         DT_CHECK_TO(fail, st, t->usable != NULL, DT_ERR_MEMORY, "a set of cores could not be made");
@@ -143,33 +147,59 @@ static int next_node(const dti_topology *t, int core)
     return next;
 }
 
-/* Ranks lie side by side, so that the last mesh dim stays close. A rank that would straddle two
- * NUMA nodes starts at the next one, if enough cores are left for those behind it. */
-static void place_ranks(dti_topology *t)
+/* The first core of a NUMA node that has room for n, or core 0. */
+static int roomy_node(const dti_topology *t, int n)
 {
-    const int width = t->n_cores / t->n_ranks;
-    int at = 0;
+    for (int at = 0, end; t->cores != NULL && at < t->n_cores; at = end) {
+        end = next_node(t, at);
+        if (end - at >= n) return at;
+    }
+    return 0;
+}
+
+/* Where `n` cores begin that lie in one NUMA node: at `at`, or at the next node if they would
+ * straddle, fit there, and enough cores are left for all `behind` (these included). */
+static int keep_in_node(const dti_topology *t, int at, int n, int behind)
+{
+    const int node = t->cores != NULL ? next_node(t, at) : t->n_cores;
+
+    if (at + n <= node || node + behind > t->n_cores) return at;
+    return next_node(t, node) - node >= n || n <= 1 ? node : at;
+}
+
+static void place_ranks(dti_topology *t, const dti_division *d)
+{
+    const bool spread = d->bind == DT_BIND_SPREAD;
+    const int width = spread ? t->n_cores / t->n_ranks : t->threads;
+    const int group = d->together > 0 && t->n_ranks % d->together == 0 ? d->together : 1;
+    int at = spread ? 0 : roomy_node(t, t->n_ranks * width);
 
     for (int r = 0; r < t->n_ranks; r++) {
         const int behind = (t->n_ranks - r) * width;
-        const int node = t->cores != NULL ? next_node(t, at) : t->n_cores;
-        if (at + width > node && node + behind <= t->n_cores) at = node;
+        if (r % group == 0) at = keep_in_node(t, at, group * width, behind);
+        at = keep_in_node(t, at, width, behind);
         t->first[r] = at;
         at += width;
     }
 }
 
-dt_status dti_topology_divide(dti_topology *t, int n_ranks, int threads)
+dt_status dti_topology_divide(dti_topology *t, const dti_division *d)
 {
-    if (threads == 0) threads = t->n_cores >= n_ranks ? t->n_cores / n_ranks : 1;
     dti_free(t->first);
     t->first = NULL;
-    t->n_ranks = n_ranks;
-    t->threads = threads;
-    if ((int64_t)n_ranks * threads > t->n_cores) return DT_OK;
-    DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *t->first, (void **)&t->first));
-    place_ranks(t);
+    t->n_ranks = d->n_ranks;
+    t->threads = d->threads;
+    if (t->threads == 0) t->threads = t->n_cores >= d->n_ranks ? t->n_cores / d->n_ranks : 1;
+    if ((int64_t)t->n_ranks * t->threads > t->n_cores) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)t->n_ranks, sizeof *t->first, (void **)&t->first));
+    place_ranks(t, d);
     return DT_OK;
+}
+
+void dti_topology_clear(dti_topology *t)
+{
+    dti_free(t->first);
+    t->first = NULL;
 }
 
 int dti_topology_threads(const dti_topology *t)
@@ -193,6 +223,44 @@ static hwloc_bitmap_t cpus_of(const dti_topology *t, int first, int n)
     for (int i = 0; i < n; i++) (void)hwloc_bitmap_or(set, set, t->cores[first + i]->cpuset);
     (void)hwloc_bitmap_and(set, set, t->usable);
     return set;
+}
+
+static hwloc_obj_t above(const dti_topology *t, int core, hwloc_obj_type_t type)
+{
+    return hwloc_get_ancestor_obj_by_type(t->hw, type, t->cores[core]);
+}
+
+static void describe_core(const dti_topology *t, int core, dti_core *out)
+{
+    const hwloc_obj_t package = above(t, core, HWLOC_OBJ_PACKAGE);
+    const hwloc_obj_t l3 = above(t, core, HWLOC_OBJ_L3CACHE),
+                      l2 = above(t, core, HWLOC_OBJ_L2CACHE);
+    const hwloc_obj_t node = hwloc_get_next_obj_covering_cpuset_by_type(
+        t->hw, t->cores[core]->cpuset, HWLOC_OBJ_NUMANODE, NULL);
+    hwloc_bitmap_t cpus = hwloc_bitmap_dup(t->cores[core]->cpuset);
+
+    if (package != NULL) out->package = (int)package->logical_index;
+    if (l3 != NULL) out->l3 = (int)l3->logical_index;
+    if (l3 != NULL) out->l3_bytes = (int64_t)l3->attr->cache.size;
+    if (l2 != NULL) out->l2_bytes = (int64_t)l2->attr->cache.size;
+    if (node != NULL) out->node = (int)node->logical_index;
+    if (node != NULL) out->node_bytes = (int64_t)node->attr->numanode.local_memory;
+    if (cpus == NULL) return;
+    (void)hwloc_bitmap_and(cpus, cpus, t->usable);
+    out->n_cpus = hwloc_bitmap_weight(cpus);
+    (void)hwloc_bitmap_list_snprintf(out->cpus, sizeof out->cpus, cpus);
+    hwloc_bitmap_free(cpus);
+}
+
+void dti_topology_core(const dti_topology *t, int core, dti_core *out)
+{
+    *out = (dti_core){ .package = -1, .node = -1, .l3 = -1, .n_cpus = 1, .rank = -1, .worker = -1 };
+    if (t->cores != NULL) describe_core(t, core, out);
+    for (int r = 0; t->first != NULL && r < t->n_ranks; r++)
+        if (core >= t->first[r] && core < t->first[r] + t->threads) {
+            out->rank = r;
+            out->worker = core - t->first[r];
+        }
 }
 
 void dti_topology_cores_text(const dti_topology *t, int rank, char text[DTI_CORES_TEXT_BYTES])

@@ -30,11 +30,17 @@ typedef struct dt_link {
     double bytes_per_ns;
 } dt_link;
 
+/* On which cores threads run. Compact: side by side, all in one NUMA node if they fit, so that
+ * ranks are near each other. Spread: evenly over the machine, for its caches and memory channels.
+ * With all cores in use (threads_per_rank = 0) both are the same. */
+typedef enum dt_bind { DT_BIND_NONE = 0, DT_BIND_COMPACT = 1, DT_BIND_SPREAD = 2 } dt_bind;
+
 typedef struct dt_run_options {
     size_t size;          /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
     int n_ranks;          /* ranks to start as threads; default 1 */
     int threads_per_rank; /* 0: cores / ranks, at least 1 */
-    bool bind;            /* bind threads to cores; a note is logged where that is impossible */
+    dt_bind bind;         /* threads to cores, memory to their NUMA node; default compact. A note is
+                           * logged where that is impossible */
     int64_t timeout_ms;   /* longest wait inside a collective; default 10 minutes */
     dt_log_fn log;        /* NULL: silence */
     void *log_arg;
@@ -45,11 +51,14 @@ typedef struct dt_run_options {
                          * collective; "none". NULL: DTENSOR_CHECK, else agree in debug builds */
     const char *flight; /* when a collective fails each rank writes its last 64 to the file
                          * "<flight>.<rank>". NULL: DTENSOR_FLIGHT, else nothing is written */
+    int ranks_together; /* so many ranks in a row share a NUMA node if they fit: the size of the
+                         * last mesh dim, say; it divides n_ranks. 0: no wish */
 } dt_run_options;
 
-#define DT_RUN_OPTIONS_INIT                                                            \
-    {                                                                                  \
-        sizeof(dt_run_options), 1, 0, true, 600000, NULL, NULL, NULL, NULL, NULL, NULL \
+#define DT_RUN_OPTIONS_INIT                                                                        \
+    {                                                                                              \
+        sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
+            0                                                                                      \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -3,6 +3,8 @@
  * Which cores a rank gets, on machines that need not exist. */
 #include "mesh/topology.h"
 
+#include <string.h>
+
 #include "tests/support/dt_test.h"
 
 typedef struct machine {
@@ -11,6 +13,11 @@ typedef struct machine {
     int n_ranks, want_threads; /* of 0 asked */
     const char *cores[4];      /* of the first ranks */
 } machine;
+
+static dt_status divide(dti_topology *t, int n_ranks, int threads)
+{
+    return dti_topology_divide(t, &(dti_division){ .n_ranks = n_ranks, .threads = threads });
+}
 
 DT_TEST(topology, cores_are_divided_side_by_side_within_numa_nodes)
 {
@@ -29,7 +36,7 @@ DT_TEST(topology, cores_are_divided_side_by_side_within_numa_nodes)
         DT_ASSERT_OK(dti_topology_load(m->synthetic, &t));
         DT_ASSERT_EQ_INT(dti_topology_n_cores(t), m->n_cores);
         DT_ASSERT(!dti_topology_can_bind(t));
-        DT_ASSERT_OK(dti_topology_divide(t, m->n_ranks, 0));
+        DT_ASSERT_OK(divide(t, m->n_ranks, 0));
         DT_ASSERT_EQ_INT(dti_topology_threads(t), m->want_threads);
         DT_ASSERT(dti_topology_fits(t));
         for (int r = 0; r < 4 && m->cores[r] != NULL; r++) {
@@ -48,17 +55,17 @@ DT_TEST(topology, more_threads_than_cores_do_not_fit)
     char text[DTI_CORES_TEXT_BYTES];
 
     DT_ASSERT_OK(dti_topology_load("pack:1 core:4 pu:2", &t));
-    DT_ASSERT_OK(dti_topology_divide(t, 5, 0));
+    DT_ASSERT_OK(divide(t, 5, 0));
     DT_ASSERT(!dti_topology_fits(t));
     DT_ASSERT_EQ_INT(dti_topology_threads(t), 1);
     dti_topology_cores_text(t, 4, text);
     DT_ASSERT_EQ_STR(text, "");
-    DT_ASSERT_OK(dti_topology_divide(t, 2, 3));
+    DT_ASSERT_OK(divide(t, 2, 3));
     DT_ASSERT(!dti_topology_fits(t));
-    DT_ASSERT_OK(dti_topology_divide(t, 2, 1));
+    DT_ASSERT_OK(divide(t, 2, 1));
     DT_ASSERT(dti_topology_fits(t));
     dti_topology_cores_text(t, 1, text);
-    DT_ASSERT_EQ_STR(text, "4-5"); /* the rank's share begins there, it uses one core of it */
+    DT_ASSERT_EQ_STR(text, "2-3"); /* compact: the next core, with both its hyperthreads */
     dti_topology_free(&t);
 }
 
@@ -69,7 +76,7 @@ DT_TEST(topology, this_machine_has_a_core)
 
     DT_ASSERT_OK(dti_topology_load(NULL, &t));
     DT_ASSERT(dti_topology_n_cores(t) >= 1);
-    DT_ASSERT_OK(dti_topology_divide(t, 1, 0));
+    DT_ASSERT_OK(divide(t, 1, 0));
     before = dti_binding_save(t);
     if (dti_topology_can_bind(t)) {
         dti_topology *narrow = NULL;
@@ -90,4 +97,112 @@ DT_TEST(topology, users_learn_how_many_cores_there_are)
     DT_ASSERT_EQ_INT(dt_machine_cores(), dti_topology_n_cores(t));
     DT_ASSERT(dt_machine_cores() >= 1);
     dti_topology_free(&t);
+}
+
+/* --- policies --------------------------------------------------------------------------------- */
+
+typedef struct placing {
+    const char *synthetic;
+    dti_division division;
+    const char *cores[8]; /* of each rank */
+} placing;
+
+#define TWO_SOCKETS "pack:2 [numa] core:8 pu:1"
+#define SMT         "pack:2 [numa] core:4 pu:2"
+#define FOUR_NODES  "pack:2 die:2 [numa] l3:1 core:3 pu:1"
+
+DT_TEST(topology, policies_place_ranks_as_documented)
+{
+    static const placing placings[] = {
+        /* compact: side by side in one node; spread: evenly over both */
+        { TWO_SOCKETS, { 2, 1, DT_BIND_COMPACT, 0 }, { "0", "1" } },
+        { TWO_SOCKETS, { 2, 1, DT_BIND_SPREAD, 0 }, { "0", "8" } },
+        { TWO_SOCKETS, { 4, 2, DT_BIND_COMPACT, 0 }, { "0-1", "2-3", "4-5", "6-7" } },
+        { TWO_SOCKETS, { 4, 2, DT_BIND_SPREAD, 0 }, { "0-1", "4-5", "8-9", "12-13" } },
+        { TWO_SOCKETS, { 3, 4, DT_BIND_COMPACT, 0 }, { "0-3", "4-7", "8-11" } },
+        /* a core is one place, whatever its hyperthreads */
+        { SMT, { 2, 1, DT_BIND_COMPACT, 0 }, { "0-1", "2-3" } },
+        { SMT, { 2, 2, DT_BIND_SPREAD, 0 }, { "0-3", "8-11" } },
+        /* "dp=2,tp=3": each tp in a node of its own, dp across them */
+        { SMT, { 6, 1, DT_BIND_COMPACT, 3 }, { "0-1", "2-3", "4-5", "8-9", "10-11", "12-13" } },
+        { SMT, { 6, 1, DT_BIND_COMPACT, 0 }, { "0-1", "2-3", "4-5", "6-7", "8-9", "10-11" } },
+        { TWO_SOCKETS, { 4, 3, DT_BIND_COMPACT, 2 }, { "0-2", "3-5", "8-10", "11-13" } },
+        /* four nodes of three cores: a pair fits into each */
+        { FOUR_NODES, { 8, 1, DT_BIND_COMPACT, 2 }, { "0", "1", "3", "4", "6", "7", "9", "10" } },
+        /* a group larger than any node is not kept together, and no core is wasted for it */
+        { FOUR_NODES, { 8, 1, DT_BIND_COMPACT, 4 }, { "0", "1", "2", "3", "4", "5", "6", "7" } },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(placings); i++) {
+        const placing *p = &placings[i];
+        dti_topology *t = NULL;
+        DT_ASSERT_OK(dti_topology_load(p->synthetic, &t));
+        DT_ASSERT_OK(dti_topology_divide(t, &p->division));
+        for (int r = 0; r < p->division.n_ranks; r++) {
+            char text[DTI_CORES_TEXT_BYTES];
+            dti_topology_cores_text(t, r, text);
+            DT_ASSERT_EQ_STR(text, p->cores[r]);
+        }
+        dti_topology_free(&t);
+    }
+}
+
+/* Whatever the machine, ranks do not share cores and stay on them. */
+DT_TEST(topology, no_two_ranks_share_a_core)
+{
+    static const char *const machines[] = { TWO_SOCKETS, SMT, FOUR_NODES, "core:7 pu:1" };
+
+    for (size_t i = 0; i < DT_COUNT(machines); i++)
+        for (int n = 1; n <= 16; n++)
+            for (int together = 0; together <= n; together++)
+                for (dt_bind bind = DT_BIND_COMPACT; bind <= DT_BIND_SPREAD; bind++) {
+                    const dti_division d = { n, n > 5 ? 1 : 0, bind, together };
+                    int seen = 0, last = -1;
+                    dti_topology *t = NULL;
+                    DT_ASSERT_OK(dti_topology_load(machines[i], &t));
+                    DT_ASSERT_OK(dti_topology_divide(t, &d));
+                    for (int k = 0; k < dti_topology_n_cores(t); k++) {
+                        dti_core c;
+                        dti_topology_core(t, k, &c);
+                        if (c.rank < 0) continue;
+                        DT_ASSERT(c.rank >= last && c.rank <= last + 1);
+                        last = c.rank;
+                        seen++;
+                    }
+                    if (dti_topology_fits(t)) DT_ASSERT_EQ_INT(seen, n * dti_topology_threads(t));
+                    dti_topology_free(&t);
+                }
+}
+
+static void append_line(void *arg, const char *line)
+{
+    char *text = arg;
+
+    DT_ASSERT(strlen(text) + strlen(line) + 2 < 4096);
+    strcat(text, line);
+    strcat(text, "\n");
+}
+
+DT_TEST(topology, is_drawn_with_its_ranks)
+{
+    dti_topology *t = NULL;
+    char text[4096] = "";
+
+    DT_ASSERT_OK(
+        dti_topology_load("pack:2 [numa(memory=8589934592)] l3:1(size=33554432) core:2 pu:2", &t));
+    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 3, 1, DT_BIND_COMPACT, 1 }));
+    dti_topology_draw(t, "tp=3", append_line, text);
+    DT_ASSERT_EQ_STR(text, "2 packages, 2 NUMA nodes, 4 cores of several hyperthreads\n"
+                           "package 0\n"
+                           "  NUMA node 0, 8 GiB\n"
+                           "    L3 cache 0, 32 MiB\n"
+                           "      core 0   cpu 0-1     rank 0 tp=0\n"
+                           "      core 1   cpu 2-3     rank 1 tp=1\n"
+                           "package 1\n"
+                           "  NUMA node 1, 8 GiB\n"
+                           "    L3 cache 1, 32 MiB\n"
+                           "      core 2   cpu 4-5     rank 2 tp=2\n"
+                           "      core 3   cpu 6-7\n");
+    dti_topology_free(&t);
+    DT_ASSERT_STATUS(dti_topology_load("nonsense", &t), DT_ERR_ARG, "the machine \"nonsense\"");
 }

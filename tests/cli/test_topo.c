@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor topo: this machine, and one that is not there. */
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+DT_TEST(topo, draws_an_imagined_machine)
+{
+    command_result r = COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:2", "--mesh",
+                               "dp=2,tp=3", "--threads", "1");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    DT_ASSERT(strncmp(r.out, "2 packages, 2 NUMA nodes, 8 cores of several hyperthreads\n", 57) ==
+              0);
+    COMMAND_ASSERT_HAS(r.out, "core 2   cpu 4-5     rank 2 dp=0,tp=2\n");
+    COMMAND_ASSERT_HAS(r.out, "core 3   cpu 6-7\n");
+    COMMAND_ASSERT_HAS(r.out, "core 4   cpu 8-9     rank 3 dp=1,tp=0\n");
+    COMMAND_ASSERT_HAS(r.out, "mesh dp=2,tp=3: 6 ranks of 1 thread, side by side (compact)\n");
+    command_free(&r);
+    r = COMMAND("topo", "--machine", "core:2 pu:1", "--mesh", "tp=3");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "3 ranks of 1 thread on 2 cores: more threads than cores");
+    command_free(&r);
+}
+
+DT_TEST(topo, json_has_a_row_per_core)
+{
+    command_result r = COMMAND("topo", "--machine", "pack:2 [numa] core:2 pu:1", "--mesh", "tp=2",
+                               "--threads", "1", "--bind", "spread", "--json");
+    json_t *v, *cores;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    v = json_loads(r.out, 0, NULL);
+    cores = json_object_get(v, "cores");
+    DT_ASSERT_EQ_INT(json_array_size(cores), 4);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(json_array_get(cores, 2), "rank")), 1);
+    DT_ASSERT(json_is_null(json_object_get(json_array_get(cores, 1), "rank")));
+    DT_ASSERT(json_is_true(json_object_get(v, "bound")));
+    json_decref(v);
+    command_free(&r);
+}
+
+DT_TEST(topo, refuses_what_it_does_not_understand)
+{
+    command_result r = COMMAND("topo", "--machine", "nonsense");
+
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--machine: hwloc does not understand the machine \"nonsense\"");
+    command_free(&r);
+    r = COMMAND("topo", "--bind", "tight");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--bind: \"tight\" is unknown; choose compact, spread or none");
+    command_free(&r);
+    r = COMMAND("topo", "--bind", "spread", "--no-bind");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--bind spread contradicts --no-bind");
+    command_free(&r);
+}
+
+DT_TEST(topo, knows_this_machine)
+{
+    command_result r = COMMAND("topo");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "core 0");
+    COMMAND_ASSERT_HAS(r.out, "mesh tp=1: 1 rank of ");
+    command_free(&r);
+}
