@@ -10,6 +10,9 @@ static dt_status add_dims(cli_plan *p, const dti_json *styles)
     const char *dim = NULL;
     dti_json style;
 
+    if (dti_json_count(styles) == 0)
+        return dti_json_refuse(styles, DT_ERR_FORMAT,
+                               "a style, or an object that has one per mesh dim");
     while (dti_json_next(styles, &dim, &style)) {
         int i = 1;
         while (i < DT_MAX_DIMS && p->plan[i].dim != NULL && strcmp(p->plan[i].dim, dim) != 0) i++;
@@ -33,7 +36,7 @@ static dt_status add_rules(cli_plan *p, const char *dim, int *n)
         dti_json style = member;
         if (object != (dim != NULL)) continue;
         if (object) style = dti_json_get(&member, dim);
-        if (object && !dti_json_is_set(&style)) continue;
+        if (dti_json_kind_of(&style) == DTI_JSON_ABSENT) continue;
         p->rules[*n].pattern = pattern;
         DT_TRY(dti_json_as_string(&style, &p->rules[*n].style));
         ++*n;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "parallel_styles/layers_internal.h"
+#include "placements/layout.h"
 
 static int n_parts(const dt_layers *list, int slot)
 {
@@ -192,25 +193,42 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
     return DT_OK;
 }
 
+/* "colwise makes it Shard(0)": what a tied layer's style does to the shared weight on mesh dim m.
+ */
+static void say_cut(const dt_layer *layer, int m, char text[DTI_RULE_TEXT_BYTES])
+{
+    const dt_placement place = dt_layout_placement(layer->layout[DT_PARAM_WEIGHT], m);
+    char words[DTI_PLACEMENT_BYTES];
+
+    (void)snprintf(text, DTI_RULE_TEXT_BYTES, "style \"%s\" of %s makes it %s",
+                   layer->style[m] != NULL ? layer->style[m]->name : "none", layer->name,
+                   dti_placement_words(&place, words));
+}
+
 /* A tied weight is one tensor: both styles have to lay it out alike. */
 static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
 {
     const dt_layer *partner = layer->tied_to;
     char one[DTI_RULE_TEXT_BYTES] = "", two[DTI_RULE_TEXT_BYTES] = "";
+    char mine[DTI_RULE_TEXT_BYTES], other[DTI_RULE_TEXT_BYTES];
     int m = 0;
 
     if (partner == NULL || layer->layout[0] == partner->layout[0]) return DT_OK;
-    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++)
-        if (layer->style[d] != partner->style[d]) m = d;
+    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++) {
+        const dt_placement a = dt_layout_placement(layer->layout[0], d);
+        const dt_placement b = dt_layout_placement(partner->layout[0], d);
+        if (!dti_placement_equal(&a, &b)) m = d;
+    }
     if (layer->rule[m] >= 0) (void)text_of(rules, layer->rule[m], one);
     if (partner->rule[m] >= 0) (void)text_of(rules, partner->rule[m], two);
-    DT_FAIL(DT_ERR_LAYOUT,
-            "%s%s%s%s%s shares the weight of %s, but style \"%s\" cuts it otherwise than \"%s\" "
-            "does on mesh dim \"%s\"; leave one of the rules out, the other holds for both",
-            one, one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
-            partner->name, layer->style[m] ? layer->style[m]->name : "none",
-            partner->style[m] ? partner->style[m]->name : "none",
-            dt_mesh_dim_name(layer->list->mesh, m));
+    say_cut(layer, m, mine);
+    say_cut(partner, m, other);
+    DT_FAIL(
+        DT_ERR_LAYOUT,
+        "%s%s%s%s%s shares the weight of %s, but on mesh dim \"%s\" %s and %s; leave one of the "
+        "rules out, the other holds for both",
+        one, one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
+        partner->name, dt_mesh_dim_name(layer->list->mesh, m), mine, other);
 }
 
 dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules)

@@ -185,9 +185,8 @@ DT_API const char *dt_kernels_best(void);
  * Whether dt_run_options.isa may be `isa`.
  *
  * Not collective.
- * Errors      DT_ERR_ARG          NULL
- *             DT_ERR_UNSUPPORTED  no such kernels, or this machine cannot run them; says which it
- * can
+ * Errors      DT_ERR_ARG          NULL, or no kernels have that name
+ *             DT_ERR_UNSUPPORTED  this machine cannot run them; says what it can
  */
 DT_API DT_MUST_USE dt_status dt_kernels_check(const char *isa);
 

@@ -240,6 +240,21 @@ static void plan_of_numbers(const char *folder)
     write_plan(folder, "{\"model.layers.*.mlp.up_proj\": 3}");
 }
 
+static void plan_of_null(const char *folder)
+{
+    write_plan(folder, "{\"model.layers.*.mlp.up_proj\": {\"tp\": null}}");
+}
+
+static void plan_of_no_dims(const char *folder)
+{
+    write_plan(folder, "{\"model.layers.*.mlp.up_proj\": {}}");
+}
+
+static void plan_that_tears_a_tied_weight(const char *folder)
+{
+    write_plan(folder, "{\"lm_head\": \"colwise\", \"model.embed_tokens\": \"colwise\"}");
+}
+
 static void plan_with_a_comma_too_many(const char *folder)
 {
     write_plan(folder, "{\"model.layers.*.mlp.up_proj\": \"colwise\",}");
@@ -327,6 +342,12 @@ static const mistake mistakes[] = {
       { "@/plan.json, rule \"model.layers.7.mlp.up_proj\"", "matches no layer" } },
     { "no such dim",      plan_for_another_dim,       NULL, { RUN, "--plan", "@/plan.json" },
       { "@/plan.json, rule \"model.layers.*.mlp.up_proj\"", "no dim \"cp\"" } },
+    { "null style",       plan_of_null,               NULL, { RUN, "--plan", "@/plan.json" },
+      { "plan.json", "model.layers.*.mlp.up_proj.tp is null", "string" } },
+    { "no dims",          plan_of_no_dims,            NULL, { RUN, "--plan", "@/plan.json" }, { "up_proj is an object", "per mesh dim" } },
+    { "tied weight",      plan_that_tears_a_tied_weight, NULL, { RUN, "--plan", "@/plan.json" },
+      { "lm_head shares the weight of model.embed_tokens", "dim \"tp\"", "lm_head makes it Shard(0)", "embed_tokens makes it Shard(1)",
+        "leave one" } },
     { "plan syntax",      plan_with_a_comma_too_many, NULL, { RUN, "--plan", "@/plan.json" }, { "plan.json", "line 1" } },
     { "long plan",        copy_all,                   NULL, { RUN, "--plan", LONG LONG LONG LONG }, { NAME, "...", "No such file" } },
     { "folder as plan",   copy_all,                   NULL, { RUN, "--plan", "@" }, { "@", "Is a directory" } },
