@@ -3,6 +3,8 @@
 # Front doors. CMake does the work: see CMakePresets.json for the presets these call.
 
 PRESET ?= dev
+# The long tests want optimised code, unless a preset is asked for.
+LONG_PRESET := $(if $(filter command line environment,$(origin PRESET)),$(PRESET),release)
 CMAKE ?= cmake
 CTEST ?= ctest
 # More for the first configuring of a build folder, such as -DDT_WERROR=ON.
@@ -14,7 +16,7 @@ CMAKE_ARGS ?=
 help:
 	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
 	@echo "make test       build and run the tests (PRESET=dev, release, asan or tsan)"
-	@echo "make test-long  all tests, the long ones too, on the release build"
+	@echo "make test-long  all tests, the long ones too, on the release build (or PRESET=asan)"
 	@echo "make build      the release build: build/release/bin/dtensor"
 	@echo "make bench      run the benches; each prints the limit of this machine beside its figure"
 	@echo "make asan tsan  the tests under sanitizers"
@@ -44,8 +46,8 @@ demo: configure-release
 
 test: test-in-$(PRESET)
 
-test-long: build-release
-	@$(CTEST) --preset release
+test-long: build-$(LONG_PRESET)
+	@$(CTEST) --preset $(LONG_PRESET)
 
 asan tsan: %: test-in-%
 

@@ -12,10 +12,10 @@ static dt_status check_offsets(int dim, int parts, const dt_placement *p)
 {
     DT_CHECK(p->offsets != NULL, DT_ERR_ARG,
              "mesh dim %d is Shard(%d) with %d offsets that are NULL", dim, p->axis, p->n_offsets);
-    DT_CHECK(p->n_offsets == parts + 1, DT_ERR_LAYOUT,
-             "mesh dim %d is Shard(%d) with %d offsets: its %d parts need %d, the last being the "
+    DT_CHECK(p->n_offsets - 1 == parts, DT_ERR_LAYOUT,
+             "mesh dim %d is Shard(%d) with %d offsets: its %d parts need %lld, the last being the "
              "axis' extent",
-             dim, p->axis, p->n_offsets, parts, parts + 1);
+             dim, p->axis, p->n_offsets, parts, (long long)parts + 1);
     DT_CHECK(p->unit <= 1, DT_ERR_LAYOUT,
              "mesh dim %d is Shard(%d) with offsets and a unit of %lld: offsets say all", dim,
              p->axis, (long long)p->unit);
