@@ -68,7 +68,7 @@ dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
     x->mesh = dt_mesh_retain(mesh);
     x->layout = layout;
     x->n_axes = layout->n_axes;
-    memcpy(x->shape, shape, (size_t)x->n_axes * sizeof *shape);
+    if (x->n_axes > 0) memcpy(x->shape, shape, (size_t)x->n_axes * sizeof *shape);
     x->storage = NULL;
     x->next = NULL;
     x->local.data = NULL;
