@@ -27,11 +27,11 @@ if(DT_TESTS AND NOT DT_TEST_PLAIN)
     dt_require(criterion 2.4 CRITERION libcriterion-dev)
 endif()
 
-set(DT_LIBRARIES Threads::Threads PkgConfig::HWLOC PkgConfig::JANSSON PkgConfig::PCRE2
+set(DT_LIBRARIES Threads::Threads ${CMAKE_DL_LIBS} PkgConfig::HWLOC PkgConfig::JANSSON PkgConfig::PCRE2
     PkgConfig::UTF8PROC OneDNN::dnnl)
 
-# Back ends of later versions: looked for so that the summary can say what this machine would give,
-# never linked.
+# CUDA is for a later version: looked for so that the summary can say what this machine would give,
+# never linked. MPI comes in modules that are opened at run time (DtMpi.cmake).
 foreach(option DT_WITH_CUDA DT_WITH_MPI)
     if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
         message(FATAL_ERROR "${option} is \"${${option}}\" but must be AUTO, ON or OFF.")
@@ -43,16 +43,5 @@ if(NOT DT_WITH_CUDA STREQUAL "OFF")
     if(DT_WITH_CUDA STREQUAL "ON" AND NOT CUDAToolkit_FOUND)
         message(FATAL_ERROR "DT_WITH_CUDA=ON, but no CUDA toolkit was found: set CUDAToolkit_ROOT "
             "to its folder, or use DT_WITH_CUDA=OFF.")
-    endif()
-endif()
-if(NOT DT_WITH_MPI STREQUAL "OFF")
-    find_program(DT_MPICC NAMES mpicc mpicc.openmpi mpicc.mpich)
-    mark_as_advanced(DT_MPICC)
-    if(DT_MPICC OR DT_WITH_MPI STREQUAL "ON")
-        find_package(MPI QUIET COMPONENTS C)
-    endif()
-    if(DT_WITH_MPI STREQUAL "ON" AND NOT MPI_C_FOUND)
-        message(FATAL_ERROR "DT_WITH_MPI=ON, but no MPI was found: apt-get install libopenmpi-dev, "
-            "or use DT_WITH_MPI=OFF.")
     endif()
 endif()

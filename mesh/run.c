@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dt_run: ranks as threads, from the check of the options to the record of the culprit. */
+ * dt_run: ranks as threads of one or more processes, from the check of the options to the record of
+ * the culprit. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,8 +11,8 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/sync.h"
-#include "mesh/comm/local.h"
 #include "mesh/runtime_internal.h"
+#include "mesh/world.h"
 
 enum { MAX_RANKS = 4096, MAX_THREADS = 4096 };
 
@@ -22,7 +23,8 @@ typedef struct run_state run_state;
 
 typedef struct run_rank {
     run_state *run;
-    int rank;
+    int rank;  /* in the world */
+    int place; /* among those that divide this process's cores */
     pthread_t thread;
     dti_fault fault; /* its own copy: it counts calls */
 } run_rank;
@@ -34,8 +36,8 @@ struct run_state {
     dti_topology *topology;
     bool bind;
     bool has_fault;
-    dti_local_world *world;
-    run_rank *ranks; /* [options.n_ranks] */
+    dti_world world;
+    run_rank *ranks; /* [world.n_local] */
     _Atomic uint32_t gate;
 };
 
@@ -76,57 +78,47 @@ static dt_status check_options(const dt_run_options *o)
     return DT_OK;
 }
 
-/* Started by a launcher, each process would run all ranks by itself and print its own results. */
-static dt_status check_launcher(void)
-{
-    static const char *const names[] = { "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
-
-    for (size_t i = 0; i < DT_COUNT(names); i++) {
-        const char *text = getenv(names[i]);
-        DT_CHECK(text == NULL || atoi(text) <= 1, DT_ERR_UNSUPPORTED,
-                 "%s is %s: this is one of several processes, and the library was built without "
-                 "MPI; start one process (its ranks are threads), or build with MPI and start it "
-                 "with mpirun",
-                 names[i], text);
-    }
-    return DT_OK;
-}
-
-static dt_status make_ranks(run_state *run)
+static dt_status make_ranks(run_state *run, int before)
 {
     const dt_run_options *o = &run->options;
+    const dti_world *w = &run->world;
     dti_fault fault = { 0 };
 
     if (o->fault != NULL) {
         DT_TRY(dti_fault_parse(o->fault, &fault));
-        DT_CHECK(fault.rank < o->n_ranks, DT_ERR_ARG, "fault \"%s\": the run has ranks 0..%d",
-                 o->fault, o->n_ranks - 1);
+        DT_CHECK(fault.rank < w->n_ranks, DT_ERR_ARG, "fault \"%s\": the run has ranks 0..%d",
+                 o->fault, w->n_ranks - 1);
         run->has_fault = true;
     }
-    DT_TRY(dti_alloc_array((size_t)o->n_ranks, sizeof *run->ranks, (void **)&run->ranks));
-    for (int r = 0; r < o->n_ranks; r++)
-        run->ranks[r] = (run_rank){ .run = run, .rank = r, .fault = fault };
+    DT_TRY(dti_alloc_array((size_t)w->n_local, sizeof *run->ranks, (void **)&run->ranks));
+    for (int i = 0; i < w->n_local; i++)
+        run->ranks[i] = (run_rank){
+            .run = run, .rank = w->first_rank + i, .place = before + i, .fault = fault
+        };
     return DT_OK;
 }
 
+/* Other processes of this machine that may use the same cores get their part of them. */
 static dt_status make_run(run_state *run)
 {
     const dt_run_options *o = &run->options;
+    int before, n;
     bool fits;
 
-    DT_TRY(make_ranks(run));
+    dti_world_neighbours(&run->world, &before, &n);
+    DT_TRY(make_ranks(run, before));
     DT_TRY(dti_topology_load(NULL, &run->topology));
-    DT_TRY(dti_topology_divide(run->topology, &(dti_division){ o->n_ranks, o->threads_per_rank,
-                                                               o->bind, o->ranks_together }));
+    DT_TRY(dti_topology_divide(
+        run->topology, &(dti_division){ n, o->threads_per_rank, o->bind, o->ranks_together }));
     fits = dti_topology_fits(run->topology);
     run->bind = o->bind != DT_BIND_NONE && fits && dti_topology_can_bind(run->topology);
-    DT_TRY(dti_local_world_create(o->n_ranks, o->timeout_ms, fits, &run->world));
+    DT_TRY(dti_world_start(&run->world, fits));
     return DT_OK;
 }
 
 static void free_run(run_state *run)
 {
-    dti_local_world_destroy(&run->world);
+    dti_world_close(&run->world);
     dti_topology_free(&run->topology);
     dti_free(run->ranks);
 }
@@ -136,7 +128,7 @@ static void bind_worker(void *arg, int worker)
 {
     const run_rank *r = arg;
 
-    if (r->run->bind) (void)dti_topology_bind(r->run->topology, r->rank, worker);
+    if (r->run->bind) (void)dti_topology_bind(r->run->topology, r->place, worker);
 }
 
 /* What became of a rank's binding. */
@@ -180,14 +172,14 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     dt_status st;
 
     if (run->bind) {
-        b.cpus = dti_topology_bind(run->topology, r->rank, 0);
+        b.cpus = dti_topology_bind(run->topology, r->place, 0);
         b.error = errno;
-        b.memory = b.cpus && dti_topology_bind_memory(run->topology, r->rank);
-        if (b.cpus) dti_topology_cores_text(run->topology, r->rank, cores);
+        b.memory = b.cpus && dti_topology_bind_memory(run->topology, r->place);
+        if (b.cpus) dti_topology_cores_text(run->topology, r->place, cores);
     }
     if (n_threads > 1)
         DT_TRY(dti_pool_create(n_threads, dti_topology_fits(run->topology), bind_worker, r, &pool));
-    st = dti_local_open(run->world, r->rank, pool, run->has_fault ? &r->fault : NULL, &world);
+    st = dti_world_join(&run->world, r->rank, pool, run->has_fault ? &r->fault : NULL, &world);
     if (st != DT_OK) {
         dti_pool_destroy(&pool);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -221,8 +213,8 @@ static void thread_left(void *arg)
                         "rank %d has left: its thread ended inside rank_main", rank);
     dti_runtime_abort(l->rt);
     dti_runtime_destroy(&l->rt);
-    if (rank != 0) return;
-    for (int r = 1; r < l->run->options.n_ranks; r++)
+    if (rank != l->run->world.first_rank) return;
+    for (int r = 1; r < l->run->world.n_local; r++)
         (void)pthread_join(l->run->ranks[r].thread, NULL);
     free_run(l->run);
 }
@@ -251,14 +243,14 @@ static void run_one(run_rank *r)
     if (st == DT_OK) {
         DT_ASSERT(rt != NULL);
         st = call_rank_main(r->run, rt);
-        if (st == DT_OK) st = dti_local_leave(rt->world);
+        if (st == DT_OK) st = dti_world_leave(&r->run->world, rt->world);
     }
     if (st != DT_OK) {
         ensure_record(st, r->rank);
         if (rt != NULL)
             dti_runtime_abort(rt);
         else
-            dti_local_abort_world(r->run->world, r->rank, dt_last_error()->message);
+            dti_world_abort(&r->run->world, r->rank, dt_last_error()->message);
     }
     dti_runtime_destroy(&rt);
 }
@@ -285,12 +277,12 @@ static dt_status start_threads(run_state *run)
     dt_status st = DT_OK;
     int started = 1;
 
-    for (; started < run->options.n_ranks; started++) {
+    for (; started < run->world.n_local; started++) {
         run_rank *r = &run->ranks[started];
         const int error = pthread_create(&r->thread, NULL, thread_main, r);
         DT_CHECK_TO(fail, st, error == 0, DT_ERR_MEMORY,
-                    "the thread of rank %d of %d could not be started (%s)", started,
-                    run->options.n_ranks, strerror(error));
+                    "the thread of rank %d of %d could not be started (%s)", r->rank,
+                    run->world.n_ranks, strerror(error));
     }
     return DT_OK;
 
@@ -300,7 +292,8 @@ fail:
     return st;
 }
 
-/* The caller is rank 0 meanwhile, and gets its place and its number back. */
+/* The caller is the first rank of this process meanwhile, and gets its place and its number back.
+ */
 static void run_all(run_state *run)
 {
     dti_binding *before = run->bind ? dti_binding_save(run->topology) : NULL;
@@ -310,7 +303,7 @@ static void run_all(run_state *run)
     outer_rank = dt_last_error()->rank;
     open_gate(run, GATE_OPEN);
     run_one(&run->ranks[0]);
-    for (int r = 1; r < run->options.n_ranks; r++) (void)pthread_join(run->ranks[r].thread, NULL);
+    for (int r = 1; r < run->world.n_local; r++) (void)pthread_join(run->ranks[r].thread, NULL);
     dti_error_set_rank(outer_rank);
     dti_error_set_where("");
     dti_binding_restore(run->topology, before);
@@ -320,6 +313,7 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
 {
     dt_status st = DT_OK;
     run_state run = { .options = DT_RUN_OPTIONS_INIT, .rank_main = rank_main, .arg = arg };
+    dti_launch launch;
     dt_error record;
 
     DT_CHECK(rank_main != NULL, DT_ERR_ARG, "rank_main is NULL");
@@ -327,11 +321,17 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
                             &run.options, sizeof run.options));
     read_environment(&run.options);
     DT_TRY(check_options(&run.options));
-    DT_TRY(check_launcher());
-    DT_TRY_TO(done, st, make_run(&run));
-    DT_TRY_TO(done, st, start_threads(&run));
+    DT_TRY(dti_launch_read(&launch));
+    DT_TRY_TO(done, st,
+              dti_world_open(&launch, run.options.n_ranks, run.options.timeout_ms, &run.world));
+    st = make_run(&run);
+    if (st == DT_OK) st = start_threads(&run);
+    if (st != DT_OK) { /* other processes count on this one */
+        dti_world_abort(&run.world, run.world.first_rank, dt_last_error()->message);
+        DT_TRY_TO(done, st, st);
+    }
     run_all(&run);
-    if (dti_local_failure(run.world, &record)) {
+    if (dti_world_finish(&run.world, &record)) {
         st = record.code;
         dti_error_restore(&record);
     }

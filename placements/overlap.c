@@ -126,11 +126,3 @@ dti_box dti_box_empty(void)
 {
     return (dti_box){ .n_axes = 1, .stride = { 1 } };
 }
-
-int64_t dti_box_count(const dti_box *box)
-{
-    int64_t n = 1;
-
-    for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
-    return n;
-}

@@ -50,6 +50,5 @@ int64_t dti_piece_count(const dt_layout *l, const int *coord, const int64_t *sha
 
 /* A box without elements. A box without axes is one element, so this has an axis of extent 0. */
 dti_box dti_box_empty(void);
-int64_t dti_box_count(const dti_box *box); /* elements */
 
 #endif

@@ -37,7 +37,7 @@ typedef enum dt_bind { DT_BIND_NONE = 0, DT_BIND_COMPACT = 1, DT_BIND_SPREAD = 2
 
 typedef struct dt_run_options {
     size_t size;          /* sizeof(dt_run_options), set by DT_RUN_OPTIONS_INIT */
-    int n_ranks;          /* ranks to start as threads; default 1 */
+    int n_ranks;          /* ranks of the run; default 1, among several processes: one for each */
     int threads_per_rank; /* 0: cores / ranks, at least 1 */
     dt_bind bind;         /* threads to cores, memory to their NUMA node; default compact. A note is
                            * logged where that is impossible */
@@ -67,17 +67,26 @@ typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
 /**
  * Starts the ranks, runs rank_main on each and returns when all have ended.
  *
+ * Alone, a process runs all ranks as threads. Processes that mpirun or srun has started are joined
+ * over MPI: every process calls dt_run() with the same options and runs its part of the ranks, the
+ * first process the first ones. So the program for one process is the program for many; what it
+ * prints, it prints on rank 0 (docs/launch.md).
+ *
  * If a rank returns an error, waits of the other ranks in collectives end with DT_ERR_COMM.
  *
- *   options  NULL for one rank with defaults
- *   arg      handed to every rank; shared, so ranks must not write to it without care
+ *   options  NULL for one rank per process with defaults
+ *   arg      handed to every rank of this process; shared by these, so ranks must not write to it
+ *            without care
  *
- * Collective  no: it creates the ranks.
- * Threads     n_ranks threads; the calling thread is rank 0.
- * Errors      DT_ERR_ARG          a malformed option
+ * Collective  over processes: returns the same status in all of them.
+ * Threads     the ranks of this process; the calling thread is the first of them.
+ * Errors      DT_ERR_ARG          a malformed option; fewer ranks than processes
  *             DT_ERR_MEMORY       threads could not be started
- *             DT_ERR_UNSUPPORTED  the process is one of several (mpirun, torchrun), and this build
- *                                 has no transport between processes
+ *             DT_ERR_UNSUPPORTED  the process is one of several, and no MPI joins them: it is not
+ *                                 installed, not built in, another one than the launcher's, or the
+ *                                 launcher (torchrun) is none of MPI; a run inside a run, among
+ *                                 several processes
+ *             DT_ERR_COMM         a process does not come within the timeout, at least a minute
  *             otherwise the status of the rank that failed first, its record in dt_last_error()
  */
 DT_API DT_MUST_USE dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main,

@@ -102,3 +102,64 @@ void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_b
         if (a < 0) return;
     }
 }
+
+/* Elements [first, first + n) of a box in row-major order, from or to `flat`, where they lie side
+ * by side. */
+static void copy_range(char *flat, char *base, const dti_box *box, int64_t first, int64_t n,
+                       size_t bytes, bool packs)
+{
+    const int inner = box->n_axes - 1;
+    int64_t at[DTI_BOX_MAX_AXES] = { 0 };
+    int64_t place = box->offset;
+
+    if (box->n_axes == 0) {
+        if (n > 0)
+            memcpy(packs ? flat : base + place * (int64_t)bytes,
+                   packs ? base + place * (int64_t)bytes : flat, bytes);
+        return;
+    }
+    for (int a = inner; a >= 0; a--) { /* where `first` is */
+        at[a] = first % box->extent[a];
+        first /= box->extent[a];
+        place += at[a] * box->stride[a];
+    }
+    while (n > 0) {
+        const int64_t left = box->extent[inner] - at[inner];
+        const int64_t row = left < n ? left : n;
+        char *p = base + place * (int64_t)bytes;
+        int a = inner;
+        if (packs)
+            copy_row(flat, p, row, 1, box->stride[inner], bytes);
+        else
+            copy_row(p, flat, row, box->stride[inner], 1, bytes);
+        flat += row * (int64_t)bytes;
+        n -= row;
+        at[inner] += row;
+        place += row * box->stride[inner];
+        for (; a > 0 && at[a] == box->extent[a]; a--) { /* the next row, as an odometer */
+            at[a] = 0;
+            place += box->stride[a - 1] - box->extent[a] * box->stride[a];
+            at[a - 1]++;
+        }
+    }
+}
+
+void dti_box_pack(void *to, const void *from, const dti_box *box, int64_t first, int64_t n,
+                  size_t element_bytes)
+{
+    copy_range(to, (char *)from, box, first, n, element_bytes, true);
+}
+
+void dti_box_unpack(void *to, const dti_box *box, const void *from, int64_t first, int64_t n,
+                    size_t element_bytes)
+{
+    copy_range((char *)from, to, box, first, n, element_bytes, false);
+}
+
+int64_t dti_box_count(const dti_box *box)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
+    return n;
+}

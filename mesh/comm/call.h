@@ -21,4 +21,11 @@ void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_
 
 bool dti_box_same_extents(const dti_box *a, const dti_box *b);
 
+/* Elements [first, first + n) of a box in row-major order, to or from a place where they lie side
+ * by side: for back ends that send a box in pieces. */
+void dti_box_pack(void *to, const void *from, const dti_box *box, int64_t first, int64_t n,
+                  size_t element_bytes);
+void dti_box_unpack(void *to, const dti_box *box, const void *from, int64_t first, int64_t n,
+                    size_t element_bytes);
+
 #endif

@@ -154,6 +154,8 @@ dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes,
  * divides. */
 void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
 
+int64_t dti_box_count(const dti_box *box); /* elements */
+
 /* Copies a box between two strided places of equal extents. */
 void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
                   size_t element_bytes);

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The MPI back end: worlds, communicators, start and wait. mpi_internal.h says how it works. */
+#include "mesh/comm/mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "mesh/comm/call.h"
+#include "mesh/comm/mpi_internal.h"
+
+/* Segments are as large as caches like, and small where every rank has one from every other. */
+enum {
+    SEGMENTS_BYTES = 1 << 20,
+    MIN_SEGMENT_BYTES = 8 << 10,
+    MAX_SEGMENT_BYTES = 128 << 10,
+    MIN_HASH_BITS = 8,
+    MAX_TAG_BITS = 30
+};
+
+uint64_t dti_mpi_hash(uint64_t seed, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    uint64_t h = (seed + 1) * 0x9e3779b97f4a7c15u;
+
+    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 0x100000001b3u;
+    h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
+    h ^= h >> 32;
+    return h != 0 ? h : 1;
+}
+
+/* --- ranks on processes -------------------------------------------------------------------------
+ */
+
+int dti_mpi_first_rank_of(const dti_mpi_world *w, int process)
+{
+    const int each = w->n_ranks / w->n_processes, more = w->n_ranks % w->n_processes;
+
+    return process * each + (process < more ? process : more);
+}
+
+int dti_mpi_process_of(const dti_mpi_world *w, int rank)
+{
+    const int each = w->n_ranks / w->n_processes, more = w->n_ranks % w->n_processes;
+
+    return rank < more * (each + 1) ? rank / (each + 1) : (rank - more) / each;
+}
+
+/* From the lowest bit: lane, sender's and receiver's place in their processes, the group. Groups of
+ * one rank whose numbers are cut to the same bits are refused when the second one is made, and the
+ * header says the whole number. */
+int dti_mpi_tag(const dti_mpi_world *w, dti_mpi_lane lane, int from, int to, uint64_t group)
+{
+    const uint64_t bits = group >> (64 - w->hash_bits);
+    const uint64_t f = (uint64_t)(from - dti_mpi_first_rank_of(w, dti_mpi_process_of(w, from)));
+    const uint64_t t = (uint64_t)(to - dti_mpi_first_rank_of(w, dti_mpi_process_of(w, to)));
+
+    return (int)((uint64_t)lane | f << 2 | t << (2 + w->thread_bits) |
+                 bits << (2 + 2 * w->thread_bits));
+}
+
+static dt_status divide_tags(dti_mpi_world *w, const dti_mpi_job *job)
+{
+    const int most = (w->n_ranks + w->n_processes - 1) / w->n_processes;
+    int bits = 0;
+
+    while (bits < MAX_TAG_BITS && (job->tag_max >> bits) > 1) bits++;
+    while (1 << w->thread_bits < most) w->thread_bits++;
+    w->hash_bits = bits - 2 - 2 * w->thread_bits;
+    DT_CHECK(w->hash_bits >= MIN_HASH_BITS, DT_ERR_UNSUPPORTED,
+             "%d ranks per process need larger tags than this MPI has (up to %d); start more "
+             "processes",
+             most, job->tag_max);
+    DT_CHECK(most == 1 || job->threads, DT_ERR_UNSUPPORTED,
+             "this MPI (%s) allows one thread per process (no MPI_THREAD_MULTIPLE), but %d ranks "
+             "in %d processes need more; start one process per rank",
+             w->api->name, w->n_ranks, w->n_processes);
+    return DT_OK;
+}
+
+/* --- worlds -------------------------------------------------------------------------------------
+ */
+
+static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job)
+{
+    const size_t n_processes = (size_t)job->n_processes;
+
+    w->process = job->process;
+    w->n_processes = job->n_processes;
+    DT_CHECK(w->n_ranks >= w->n_processes, DT_ERR_ARG,
+             "the run has %d rank%s, but %d processes were started; ask for at least one rank per "
+             "process, or start fewer",
+             w->n_ranks, w->n_ranks == 1 ? "" : "s", w->n_processes);
+    w->first_rank = dti_mpi_first_rank_of(w, w->process);
+    w->n_local = dti_mpi_first_rank_of(w, w->process + 1) - w->first_rank;
+    DT_TRY(divide_tags(w, job));
+    DT_TRY(dti_alloc_array(n_processes, sizeof *w->cards, (void **)&w->cards));
+    DT_TRY(dti_alloc_array(n_processes, sizeof *w->watched, (void **)&w->watched));
+    for (size_t p = 0; p < n_processes; p++) w->watched[p] = -1;
+    DT_TRY(dti_alloc_array((size_t)w->n_local, sizeof *w->ports, (void **)&w->ports));
+    DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *w->left, (void **)&w->left));
+    DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *w->places, (void **)&w->places));
+    for (int r = 0; r < w->n_ranks; r++)
+        w->places[r] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
+    for (int i = 0; i < w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
+    DT_TRY(dti_mpi_control_open(w));
+    return DT_OK;
+}
+
+dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job, int n_ranks,
+                               int64_t timeout_ms, dti_mpi_world **out)
+{
+    dti_mpi_world *w = NULL;
+    uint64_t session;
+    dt_status st;
+
+    *out = NULL;
+    DT_CHECK(module->enter(&session) == 0, DT_ERR_UNSUPPORTED,
+             "dt_run() was called while a run is under way in this process; among several "
+             "processes runs cannot overlap");
+    st = dti_new(sizeof *w, &w);
+    if (st != DT_OK) {
+        module->leave(true);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    w->api = module;
+    w->session = session;
+    w->n_ranks = n_ranks;
+    (void)pthread_mutex_init(&w->lock, NULL);
+    *out = w;
+    w->timeout_ms = timeout_ms;
+    st = make_world(w, job);
+    if (st == DT_OK) return DT_OK;
+    atomic_store(&w->aborted, 1); /* the others find out by themselves */
+    dti_mpi_world_destroy(out);
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+bool dti_mpi_world_finish(dti_mpi_world *w, dt_error *out)
+{
+    enum { NAP_NS = 200 * 1000, POLLS = 1000 };
+
+    for (int i = 0; !atomic_load(&w->aborted) && atomic_load(&w->n_left) < w->n_ranks; i++) {
+        dti_mpi_look(w);
+        if (i < POLLS)
+            (void)sched_yield();
+        else
+            dti_mpi_watch(w, NAP_NS);
+    }
+    if (!atomic_load(&w->aborted)) return false;
+    *out = w->record;
+    return true;
+}
+
+static void free_comm(dti_mpi_comm *c)
+{
+    for (int m = 0; c->channels != NULL && m < c->head.size; m++) dti_free(c->channels[m]);
+    dti_free((void *)c->channels);
+    dti_free(c->streams);
+    dti_free((void *)c->head.world_ranks);
+    dti_free(c);
+}
+
+void dti_mpi_world_destroy(dti_mpi_world **world)
+{
+    dti_mpi_world *w = *world;
+
+    if (w == NULL) return;
+    *world = NULL;
+    for (int i = 0; w->ports != NULL && i < w->n_local; i++) {
+        dti_mpi_port *port = &w->ports[i];
+        while (port->closed != NULL) {
+            dti_mpi_comm *c = port->closed;
+            port->closed = c->next;
+            free_comm(c);
+        }
+        w->api->queue_destroy(port->queue);
+    }
+    dti_mpi_control_close(w);
+    w->api->leave(atomic_load(&w->aborted) != 0);
+    (void)pthread_mutex_destroy(&w->lock);
+    dti_free(w->cards);
+    dti_free(w->watched);
+    dti_free(w->ports);
+    dti_free(w->places);
+    dti_free((void *)w->left);
+    dti_free(w);
+}
+
+int dti_mpi_first_rank(const dti_mpi_world *w)
+{
+    return w->first_rank;
+}
+
+int dti_mpi_n_local(const dti_mpi_world *w)
+{
+    return w->n_local;
+}
+
+void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n)
+{
+    *before = *n = 0;
+    for (int p = 0; p < w->n_processes; p++) {
+        const int n_ranks = dti_mpi_first_rank_of(w, p + 1) - dti_mpi_first_rank_of(w, p);
+        if (w->cards[p].cpus != w->cards[w->process].cpus) continue;
+        if (p < w->process) *before += n_ranks;
+        *n += n_ranks;
+    }
+}
+
+void dti_mpi_may_spin(dti_mpi_world *w, bool spin)
+{
+    w->spin = spin;
+}
+
+void dti_mpi_abort_world(dti_mpi_world *w, int rank, const char *why)
+{
+    dti_mpi_abort(w, rank, why);
+}
+
+/* --- communicators ------------------------------------------------------------------------------
+ */
+
+static int64_t segment_bytes(int n)
+{
+    const int64_t each = SEGMENTS_BYTES / n / MIN_SEGMENT_BYTES * MIN_SEGMENT_BYTES;
+
+    if (each < MIN_SEGMENT_BYTES) return MIN_SEGMENT_BYTES;
+    return each < MAX_SEGMENT_BYTES ? each : MAX_SEGMENT_BYTES;
+}
+
+/* The number of a group: of its ranks, in this run, and which of several with these ranks. All
+ * members make these in the same order, so they count alike. */
+static uint64_t number_of(const dti_mpi_port *port, const int *world_ranks, int n)
+{
+    const size_t bytes = (size_t)n * sizeof *world_ranks;
+    uint64_t which = 0;
+
+    for (int closed = 0; closed < 2; closed++)
+        for (dti_mpi_comm *c = closed ? port->closed : port->comms; c != NULL; c = c->next)
+            which += c->head.size == n && memcmp(c->head.world_ranks, world_ranks, bytes) == 0;
+    return dti_mpi_hash(port->world->session << 32 | which, world_ranks, bytes);
+}
+
+static dt_status check_number(const dti_mpi_port *port, uint64_t group, const char *name)
+{
+    const int cut = 64 - port->world->hash_bits;
+
+    for (dti_mpi_comm *c = port->comms; c != NULL; c = c->next)
+        DT_CHECK(c->head.size == 1 || c->group >> cut != group >> cut, DT_ERR_UNSUPPORTED,
+                 "\"%s\" and \"%s\" cannot be told apart by the tags of this MPI; list the ranks "
+                 "of one of them in another order",
+                 name, c->head.name);
+    return DT_OK;
+}
+
+static dt_status open_streams(dti_mpi_comm *c)
+{
+    const dti_mpi_world *w = c->port->world;
+    const int n = c->head.size, me = c->port->rank;
+    dti_mpi_stream **all = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *c->streams, (void **)&c->streams));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *c->channels, (void **)&c->channels));
+    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *all, (void **)&all));
+    for (int i = 0; i < 4 * n; i++) {
+        dti_mpi_stream *s = &c->streams[i];
+        const dti_mpi_lane lane = i < 2 * n ? DTI_MPI_LANE_FIRST : DTI_MPI_LANE_SECOND;
+        const int rank = c->head.world_ranks[i % n];
+        all[i] = s;
+        s->comm = c;
+        s->sends = i / n % 2 == 0;
+        s->member = i % n;
+        s->process = dti_mpi_process_of(w, rank);
+        s->tag = dti_mpi_tag(w, lane, s->sends ? me : rank, s->sends ? rank : me, c->group);
+    }
+    DT_TRY_TO(done, st, dti_mpi_streams_open(c, all, 4 * n));
+done:
+    dti_free((void *)all);
+    return st;
+}
+
+static const dti_comm_ops mpi_ops;
+
+/* A communicator of these world ranks, this one among them. */
+static dt_status make_comm(dti_mpi_port *port, const int *world_ranks, int n, const char *name,
+                           dti_comm **out)
+{
+    dt_status st = DT_OK;
+    dti_mpi_comm *c = NULL;
+    int *ranks = NULL;
+
+    DT_TRY(dti_new(sizeof *c, &c));
+    c->port = port;
+    c->group = number_of(port, world_ranks, n);
+    c->segment_bytes = segment_bytes(n);
+    c->head.ops = &mpi_ops;
+    c->head.size = n;
+    (void)snprintf(c->head.name, sizeof c->head.name, "%s", name);
+    DT_TRY_TO(fail, st, dti_alloc_array((size_t)n, sizeof *ranks, (void **)&ranks));
+    memcpy(ranks, world_ranks, (size_t)n * sizeof *ranks);
+    c->head.world_ranks = ranks;
+    while (ranks[c->head.rank] != port->rank) c->head.rank++;
+    if (n > 1) {
+        DT_TRY_TO(fail, st, check_number(port, c->group, name));
+        DT_TRY_TO(fail, st, open_streams(c));
+    }
+    c->next = port->comms;
+    port->comms = c;
+    *out = &c->head;
+    return DT_OK;
+
+fail:
+    free_comm(c);
+    return st;
+}
+
+static dt_status mpi_group(dti_comm *head, const int *ranks, int n, const char *name,
+                           dti_comm **out)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+    dt_status st = DT_OK;
+    int *world_ranks = NULL;
+
+    *out = NULL;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *world_ranks, (void **)&world_ranks));
+    for (int i = 0; i < n; i++) world_ranks[i] = head->world_ranks[ranks[i]];
+    DT_TRY_TO(done, st, make_comm(c->port, world_ranks, n, name, out));
+done:
+    dti_free(world_ranks);
+    return st;
+}
+
+/* Its segments may still be on their way. */
+static void mpi_close(dti_comm *head)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+    dti_mpi_comm **link = &c->port->comms;
+
+    while (*link != c) link = &(*link)->next;
+    *link = c->next;
+    c->next = c->port->closed;
+    c->port->closed = c;
+}
+
+/* --- operations ---------------------------------------------------------------------------------
+ */
+
+static int has_room(dti_mpi_comm *c, const dti_comm_request *r)
+{
+    return r->seq <= c->completed + DTI_MPI_RING ? DTI_MPI_READY : dti_mpi_waits_for(c);
+}
+
+static int is_done(dti_mpi_comm *c, const dti_comm_request *r)
+{
+    return r->seq <= c->completed ? DTI_MPI_READY : dti_mpi_waits_for(c);
+}
+
+static dt_status mpi_start(dti_comm *head, dti_comm_request *r)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+
+    if (r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV) return dti_mpi_p2p_start(c, r);
+    DT_TRY(dti_mpi_arrive(c, r));
+    if (r->seq > c->completed + DTI_MPI_RING) DT_TRY(dti_mpi_await(c, r, has_room, "finished"));
+    c->calls[r->seq % DTI_MPI_RING] = r->call;
+    c->counts[r->seq % DTI_MPI_RING] = dti_call_count(head, &r->call);
+    c->notes[r->seq % DTI_MPI_RING].hash = 0;
+    if (r->note != NULL) c->notes[r->seq % DTI_MPI_RING] = *r->note;
+    c->started = r->seq;
+    c->port->n_under_way++;
+    DT_TRY(dti_mpi_push_on(c));
+    return DT_OK;
+}
+
+static dt_status mpi_wait(dti_comm *head, dti_comm_request *r)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+
+    c->port->n_under_way--;
+    if (r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV) return dti_mpi_p2p_wait(c, r);
+    return dti_mpi_await(c, r, is_done, "arrived");
+}
+
+static void mpi_abort(dti_comm *head, int rank, const char *why)
+{
+    dti_mpi_abort(((dti_mpi_comm *)head)->port->world, rank, why);
+}
+
+static const dti_comm_ops mpi_ops = {
+    .name = "mpi",
+    .group = mpi_group,
+    .start = mpi_start,
+    .wait = mpi_wait,
+    .abort = mpi_abort,
+    .close = mpi_close,
+};
+
+/* --- ranks --------------------------------------------------------------------------------------
+ */
+
+dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **out)
+{
+    dti_mpi_port *port = &w->ports[rank - w->first_rank];
+    dt_status st = DT_OK;
+    int *ranks = NULL;
+
+    *out = NULL;
+    port->world = w;
+    port->rank = rank;
+    port->queue = w->api->queue_create(64);
+    DT_CHECK(port->queue != NULL, DT_ERR_MEMORY, "no memory for the messages of rank %d", rank);
+    DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *ranks, (void **)&ranks));
+    for (int r = 0; r < w->n_ranks; r++) ranks[r] = r;
+    DT_TRY_TO(done, st, make_comm(port, ranks, w->n_ranks, "world", out));
+    (*out)->fault = fault;
+    (*out)->timeout_ms = w->timeout_ms;
+done:
+    dti_free(ranks);
+    return st;
+}
+
+static bool is_sending(const dti_mpi_stream *s)
+{
+    bool busy = false;
+
+    for (int k = 0; s->sends && k < DTI_MPI_DEPTH; k++) busy = busy || s->slots[k].busy;
+    return busy;
+}
+
+/* READY, or a rank of the world that has not taken all that was sent to it. */
+static int is_sent(dti_mpi_comm *world, const dti_comm_request *r)
+{
+    const dti_mpi_port *port = world->port;
+
+    (void)r;
+    if (port->n_sends == 0) return DTI_MPI_READY;
+    for (int closed = 0; closed < 2; closed++)
+        for (dti_mpi_comm *c = closed ? port->closed : port->comms; c != NULL; c = c->next)
+            for (int i = 0; c->streams != NULL && i < 4 * c->head.size; i++)
+                if (is_sending(&c->streams[i])) return c->head.world_ranks[i % c->head.size];
+    return world->head.rank; /* a message: its wait is over only when it was taken */
+}
+
+dt_status dti_mpi_leave(dti_comm *world)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)world;
+    dti_mpi_world *w = c->port->world;
+    const int n = c->port->n_under_way;
+    const dti_comm_request last = { .call = { .op = DTI_COMM_BARRIER },
+                                    .seq = c->started + 1,
+                                    .timeout_ms = world->timeout_ms };
+
+    if (atomic_load(&w->aborted)) return DT_OK;
+    DT_CHECK(n == 0, DT_ERR_ARG,
+             "rank %d returned with %d operation%s under way; wait for what was started",
+             c->port->rank, n, n == 1 ? "" : "s");
+    DT_TRY(dti_mpi_await(c, &last, is_sent, "received what was sent"));
+    dti_mpi_tell_left(w, c->port->rank);
+    return DT_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The MPI back end, as dt_run() sees it: ranks are threads of several processes. */
+#ifndef DTI_MPI_H
+#define DTI_MPI_H
+
+#include "mesh/comm/comm.h"
+#include "mesh/comm/mpi_api.h"
+
+/* What the ranks of one run that live in this process share. */
+typedef struct dti_mpi_world dti_mpi_world;
+
+/* Joins the other processes of the job, which was opened before. Collective over processes; a
+ * process that does not come within timeout_ms is named. The n_ranks of the run, at least one per
+ * process and the same number everywhere, are given to processes in blocks. */
+dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job, int n_ranks,
+                               int64_t timeout_ms, dti_mpi_world **out) DT_MUST_USE;
+
+/* After all ranks of this process have ended. If none has failed: waits, without a deadline, until
+ * the ranks of all processes have ended. True if the run failed; *out is then the record of the
+ * rank that noticed first. */
+bool dti_mpi_world_finish(dti_mpi_world *w, dt_error *out);
+void dti_mpi_world_destroy(dti_mpi_world **world);
+
+/* Ranks of this process, and where it stands among those of its machine that may use the same
+ * cores: `before` ranks come first, `n` there are. */
+int dti_mpi_first_rank(const dti_mpi_world *w);
+int dti_mpi_n_local(const dti_mpi_world *w);
+void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n);
+void dti_mpi_may_spin(dti_mpi_world *w, bool spin); /* every rank has a core */
+
+/* The communicator "world" of one rank of this process; called once by each. */
+dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **out) DT_MUST_USE;
+
+/* Says that this rank starts no more operations. An error if it has operations under way. */
+dt_status dti_mpi_leave(dti_comm *world) DT_MUST_USE;
+
+/* The abort of a rank that could not even open its communicator. */
+void dti_mpi_abort_world(dti_mpi_world *w, int rank, const char *why);
+
+#endif

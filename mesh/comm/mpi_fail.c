@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How waits end when a rank fails, leaves or never comes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "mesh/comm/mpi_internal.h"
+
+enum { REACHED_BYTES = 192, LOOK_NS = 5 * 1000 * 1000, LOOKS = 4 };
+
+dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r)
+{
+    const dti_mpi_world *w = c->port->world;
+
+    if (atomic_load_explicit(&w->aborted, memory_order_acquire) == 0) return DT_OK;
+    DT_FAIL(DT_ERR_COMM, "%s #%llu on \"%s\" was cut short by rank %d: %s",
+            dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->head.name, w->culprit,
+            w->why);
+}
+
+/* A rank that comes late hears first what has happened meanwhile. MPI takes messages in when asked,
+ * and tells of them when asked again. */
+dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r)
+{
+    const int64_t now = dti_now_ns();
+
+    for (int i = 0; i < LOOKS && now - c->port->looked_ns > LOOK_NS; i++)
+        dti_mpi_look(c->port->world);
+    c->port->looked_ns = now;
+    DT_TRY(dti_mpi_check_abort(c, r));
+    atomic_store_explicit(&c->port->where, c->head.name, memory_order_relaxed);
+    atomic_store_explicit(&c->port->reached, (uint64_t)r->call.op | r->seq << 8,
+                          memory_order_release);
+    return DT_OK;
+}
+
+void dti_mpi_tell_wait(dti_mpi_port *port, int rank)
+{
+    atomic_store_explicit(&port->waits_for, rank, memory_order_relaxed);
+}
+
+/* Whom a rank waits for in the end: one that is late because another is late is no culprit. The
+ * rank itself if they wait for each other in a circle. */
+static int root_of_wait(dti_mpi_world *w, int rank)
+{
+    int last = rank;
+
+    for (int step = 0; step < w->n_ranks; step++) {
+        const int next = dti_mpi_place_of(w, last).waits_for;
+        if (next == DTI_MPI_NOBODY) return last;
+        last = next;
+    }
+    return rank;
+}
+
+/* What the last message of a rank said, if it does not answer. */
+static void place_seen(const dti_mpi_port *port, int rank, dti_mpi_place *p)
+{
+    uint64_t last = 0;
+
+    for (const dti_mpi_comm *c = port->comms; c != NULL; c = c->next)
+        for (int i = 0; c->streams != NULL && i < 4 * c->head.size; i++) {
+            const dti_mpi_stream *s = &c->streams[i];
+            if (c->head.world_ranks[s->member] != rank || s->seen_as <= last) continue;
+            last = s->seen_as;
+            p->op = (int32_t)(s->seen.kind & 0xff);
+            p->seq = s->seen.seq;
+            (void)snprintf(p->comm, sizeof p->comm, "%s", c->head.name);
+        }
+}
+
+/* Where a rank is instead of here, as far as it has told. */
+static void reached_text(const dti_mpi_port *port, int rank, char text[REACHED_BYTES])
+{
+    dti_mpi_place p = dti_mpi_place_of(port->world, rank);
+
+    if (p.op < 0) place_seen(port, rank, &p);
+
+    if (p.op < 0)
+        (void)snprintf(text, REACHED_BYTES, "rank %d has not begun any collective", rank);
+    else
+        (void)snprintf(text, REACHED_BYTES,
+                       "the last collective that rank %d began is %s #%llu on \"%s\"", rank,
+                       dti_comm_op_name((dti_comm_op)p.op), (unsigned long long)p.seq, p.comm);
+}
+
+dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int member)
+{
+    const char *op = dti_comm_op_name(r->call.op);
+    const int rank = c->head.world_ranks[member];
+    char why[DTI_MPI_WHY_BYTES], reached[REACHED_BYTES];
+
+    reached_text(c->port, rank, reached);
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
+                        "taking part; %s",
+                        op, (unsigned long long)r->seq, c->head.name, rank, reached);
+    (void)snprintf(why, sizeof why, "it has left before %s #%llu on \"%s\"; %s", op,
+                   (unsigned long long)r->seq, c->head.name, reached);
+    dti_mpi_abort(c->port->world, rank, why);
+    return DT_ERR_COMM;
+}
+
+/* The one who is waited for, and the one who keeps it if that is another. */
+dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int member,
+                               const char *verb)
+{
+    dti_mpi_world *w = c->port->world;
+    const char *op = dti_comm_op_name(r->call.op);
+    const long long ms = r->timeout_ms;
+    const int rank = c->head.world_ranks[member];
+    char why[DTI_MPI_WHY_BYTES], reached[REACHED_BYTES], keeper[64] = "";
+    int culprit;
+
+    dti_mpi_ask(w);
+    DT_TRY(dti_mpi_check_abort(c, r)); /* meanwhile another may have noticed */
+    culprit = root_of_wait(w, rank);
+    reached_text(c->port, culprit, reached);
+    if (culprit != rank)
+        (void)snprintf(keeper, sizeof keeper, " since it waits for rank %d", culprit);
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
+                        "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
+                        op, (unsigned long long)r->seq, c->head.name, rank, verb, ms, keeper,
+                        reached);
+    (void)snprintf(why, sizeof why, "rank %d has not %s at %s #%llu on \"%s\" within %lld ms%s; %s",
+                   rank, verb, op, (unsigned long long)r->seq, c->head.name, ms, keeper, reached);
+    dti_mpi_abort(w, culprit, why);
+    return DT_ERR_COMM;
+}
+
+/* --- ranks that do different things -------------------------------------------------------------
+ */
+
+static dti_comm_op op_of(uint32_t kind)
+{
+    return (dti_comm_op)(kind & 0xff);
+}
+
+static const char *dtype_of(uint32_t kind)
+{
+    return dt_dtype_name((dt_dtype)(kind >> 8 & 0xff));
+}
+
+/* "rank 1 calls all_reduce of 8 f32 (redistribute [2, 4] ...)" */
+static void side_text(int rank, const dti_mpi_header *h, const char *words,
+                      char text[DTI_MPI_SIDE_BYTES])
+{
+    const bool has_words = h->note != 0 && words != NULL && words[0] != '\0';
+
+    (void)snprintf(text, DTI_MPI_SIDE_BYTES, "rank %d calls %s of %lld %s%s%.*s%s", rank,
+                   dti_comm_op_name(op_of(h->kind)), (long long)h->count, dtype_of(h->kind),
+                   has_words ? " (" : "", DTI_NOTE_BYTES - 1, has_words ? words : "",
+                   has_words ? ")" : "");
+}
+
+/* What this rank did as operation `seq`, which is over: it expected nothing of the other rank. */
+static dti_mpi_header past_header(const dti_mpi_comm *c, uint64_t seq)
+{
+    const size_t k = seq % DTI_MPI_RING;
+
+    return (dti_mpi_header){ .seq = seq,
+                             .kind = dti_mpi_kind_of(&c->calls[k]),
+                             .count = c->counts[k],
+                             .note = c->notes[k].hash };
+}
+
+static dt_status fail_other_number(const dti_mpi_stream *s, const dti_mpi_header *theirs,
+                                   const char *their_words)
+{
+    const dti_comm *head = &s->comm->head;
+    const bool earlier = theirs->seq < s->header.seq;
+    const int me = head->world_ranks[head->rank], member = head->world_ranks[s->member];
+    dti_mpi_header ours = s->header;
+    char our_text[DTI_MPI_SIDE_BYTES], their_text[DTI_MPI_SIDE_BYTES];
+
+    if (earlier && theirs->seq + DTI_MPI_RING > s->comm->started)
+        ours = past_header(s->comm, theirs->seq);
+    side_text(me, &ours, ours.note != 0 ? s->comm->notes[ours.seq % DTI_MPI_RING].text : NULL,
+              our_text);
+    side_text(member, theirs, their_words, their_text);
+    DT_FAIL(DT_ERR_ARG,
+            "operation #%llu on \"%s\" differs: %s, %s%s; all ranks of a communicator issue the "
+            "same operations in the same order",
+            (unsigned long long)ours.seq, head->name, our_text, their_text,
+            earlier ? "" : " as a later one");
+}
+
+dt_status dti_mpi_fail_differs(const dti_mpi_stream *s, const dti_mpi_header *theirs,
+                               const char *their_words)
+{
+    const dti_comm *head = &s->comm->head;
+    const dti_mpi_header *ours = &s->header;
+    const int me = head->world_ranks[head->rank], member = head->world_ranks[s->member];
+    char our_text[DTI_MPI_SIDE_BYTES], their_text[DTI_MPI_SIDE_BYTES];
+
+    DT_CHECK(theirs->group == ours->group, DT_ERR_INTERNAL,
+             "\"%s\": a message of rank %d belongs to another communicator", head->name, member);
+    DT_CHECK(op_of(ours->kind) != DTI_COMM_RECV, DT_ERR_ARG,
+             "recv on \"%s\": rank %d sends %lld elements of %s but rank %d receives %lld of %s",
+             head->name, member, (long long)theirs->n, dtype_of(theirs->kind), me,
+             (long long)ours->n, dtype_of(ours->kind));
+    if (theirs->seq != ours->seq) return fail_other_number(s, theirs, their_words);
+    DT_CHECK(theirs->kind != ours->kind || theirs->root == ours->root, DT_ERR_ARG,
+             "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",
+             (unsigned long long)ours->seq, head->name, me, head->world_ranks[ours->root], member,
+             head->world_ranks[theirs->root]);
+    side_text(me, ours, s->words, our_text);
+    side_text(member, theirs, their_words, their_text);
+    DT_FAIL(DT_ERR_ARG,
+            "operation #%llu on \"%s\" differs: %s, %s; all ranks of a communicator issue the same "
+            "operations in the same order",
+            (unsigned long long)ours->seq, head->name, our_text, their_text);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The MPI back end: who owns which memory, and how bytes travel.
+ *
+ * Ranks are threads of several processes; those of one process share a dti_mpi_world, and each has
+ * a port: a queue of messages of its own. A collective is a set of streams, one per peer and
+ * direction. A stream cuts its bytes into segments, copies each into memory that belongs to MPI,
+ * and sends it on its own tag; at most two segments are under way, so peers that are far behind
+ * cost no memory. The first segment begins with a header that says what the sender believes to be
+ * doing, and the receiver compares before it takes a byte. A stream without bytes sends the header
+ * alone. So ranks that disagree are found out by the collective itself, in every build.
+ *
+ * MPI never sees a buffer of the caller: when a rank fails, nothing has to be called back, and
+ * buffers may be freed at once. Sums are made from the segments where they arrived.
+ *
+ * Operations of one communicator run one after the other, in the order of their numbers; those of
+ * different communicators run side by side. Whoever waits moves everything that is due. */
+#ifndef DTI_MPI_INTERNAL_H
+#define DTI_MPI_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/sync.h"
+#include "mesh/comm/mpi.h"
+#include "mesh/comm/mpi_api.h"
+
+enum {
+    DTI_MPI_DEPTH = 2, /* segments of a stream under way */
+    DTI_MPI_RING = 16, /* operations of a communicator, or messages of a pair, not yet complete */
+    DTI_MPI_WHY_BYTES = 512,
+    DTI_MPI_SIDE_BYTES = DTI_NOTE_BYTES + 128
+};
+
+/* Collectives use two kinds of streams, since an all-reduce hands out sums while terms still come;
+ * messages one; the last carries what processes tell each other. */
+typedef enum dti_mpi_lane {
+    DTI_MPI_LANE_FIRST,
+    DTI_MPI_LANE_SECOND,
+    DTI_MPI_LANE_MESSAGE,
+    DTI_MPI_LANE_CONTROL
+} dti_mpi_lane;
+
+/* What the first segment of a stream begins with: equal on both sides. The words of a note follow
+ * it if there is one. */
+typedef struct dti_mpi_header {
+    uint64_t group; /* of the communicator: its ranks, and which of several of them */
+    uint64_t seq;
+    int64_t n;     /* elements in this stream */
+    int64_t count; /* elements of the call, for messages */
+    uint32_t kind; /* operation, dtype and reduction */
+    int32_t root;
+    uint64_t note; /* hash of what else has to agree, 0: not checked */
+} dti_mpi_header;
+
+typedef enum dti_mpi_how {
+    DTI_MPI_COPY, /* bytes that lie side by side */
+    DTI_MPI_BOX,  /* a strided box */
+    DTI_MPI_HOLD  /* received segments wait in their slots to be summed */
+} dti_mpi_how;
+
+/* Where the bytes of a stream come from or go to. */
+typedef struct dti_mpi_transfer {
+    dti_mpi_how how;
+    void *data; /* COPY: the first byte; BOX: the buffer that the box lies in */
+    const dti_box *box;
+    int64_t n; /* elements */
+    size_t element_bytes;
+    const int64_t *available; /* of a sender: bytes that exist so far; NULL: all */
+} dti_mpi_transfer;
+
+typedef struct dti_mpi_slot {
+    struct dti_mpi_stream *stream;
+    char *data;
+    int bytes; /* that have come */
+    bool busy; /* with MPI, or received and not yet taken */
+    bool done;
+} dti_mpi_slot;
+
+typedef struct dti_mpi_stream {
+    struct dti_mpi_comm *comm;
+    bool sends;
+    bool matched; /* the last segment waits for its receiver */
+    int member;
+    int process;
+    int tag;
+    dti_mpi_header header;
+    const char *words; /* of the note; NULL without */
+    dti_mpi_transfer transfer;
+    int64_t bytes;
+    int64_t n_segments;  /* 0: idle */
+    dti_mpi_header seen; /* of a receiver: the last that came, and which of all of this rank */
+    uint64_t seen_as;
+    int64_t head_bytes; /* before the elements of the first segment, of a receiver as they came */
+    int64_t posted;     /* handed to MPI */
+    int64_t arrived;    /* of a receiver: come, in order, and the header was right */
+    int64_t finished;   /* sent, or taken */
+    dti_mpi_slot slots[DTI_MPI_DEPTH];
+} dti_mpi_stream;
+
+/* Messages between this rank and one other. */
+typedef struct dti_mpi_channel {
+    dti_mpi_stream send, recv;
+    dti_comm_call sends[DTI_MPI_RING], recvs[DTI_MPI_RING];
+    int64_t send_n[DTI_MPI_RING], recv_n[DTI_MPI_RING];
+    uint64_t send_started, send_done, recv_started, recv_done;
+} dti_mpi_channel;
+
+typedef struct dti_mpi_comm {
+    dti_comm head;
+    struct dti_mpi_port *port;
+    struct dti_mpi_comm *next;
+    uint64_t group;
+    int64_t segment_bytes;
+    dti_mpi_stream *streams;    /* [2 lanes][send, receive][size] */
+    dti_mpi_channel **channels; /* [size], made when first used */
+    dti_comm_call calls[DTI_MPI_RING];
+    dti_comm_note notes[DTI_MPI_RING]; /* hash 0: none */
+    int64_t counts[DTI_MPI_RING];      /* of the calls, also when they are over */
+    uint64_t started, completed;
+    bool moved; /* a message was done since somebody looked */
+
+    /* Of operation completed + 1, if it has begun. */
+    bool active;
+    int round, n_rounds;          /* barrier */
+    int64_t reduced;              /* segments of this rank's share of a sum */
+    int64_t reduced_bytes;        /* of it */
+    int64_t taken_bytes;          /* broadcast: what may be passed on */
+    int64_t share_begin, share_n; /* of a sum: this rank's elements */
+} dti_mpi_comm;
+
+/* Where a rank is, as far as it has told. */
+typedef struct dti_mpi_place {
+    int32_t waits_for; /* world rank, or DTI_MPI_NOBODY */
+    int32_t op;        /* last begun; -1: none */
+    uint64_t seq;
+    char comm[DTI_COMM_NAME_BYTES];
+} dti_mpi_place;
+
+/* One rank of this process. Belongs to the rank's thread, but for what it tells. */
+typedef struct dti_mpi_port {
+    _Atomic int waits_for;       /* what others may ask; as in dti_mpi_place */
+    _Atomic uint64_t reached;    /* operation and number << 8, of the next one */
+    _Atomic(const char *) where; /* name of a communicator, or NULL */
+    struct dti_mpi_world *world;
+    dti_mpi_queue *queue;
+    dti_mpi_comm *comms;
+    dti_mpi_comm *closed; /* freed with the port: their slots may be with MPI */
+    int rank;
+    int n_under_way;    /* started here, not yet waited for */
+    int n_sends;        /* with MPI */
+    uint64_t n_headers; /* seen */
+    int64_t looked_ns;  /* when this rank last asked what other processes have to say */
+} dti_mpi_port;
+
+typedef enum dti_mpi_kind {
+    DTI_MPI_CARD,  /* who takes part */
+    DTI_MPI_LEFT,  /* a rank has ended well; it was at `place` */
+    DTI_MPI_ABORT, /* a rank has failed */
+    DTI_MPI_ASK,   /* where are your ranks? Asked by process `rank` */
+    DTI_MPI_ANSWER /* rank `rank` is at `place` */
+} dti_mpi_kind;
+
+typedef struct dti_mpi_notice {
+    int32_t kind;
+    int32_t rank; /* who left, is to blame, asks or is spoken of */
+    dti_mpi_place place;
+    int32_t code;        /* from here on ABORT only */
+    int32_t record_rank; /* who noticed */
+    char why[DTI_MPI_WHY_BYTES];
+    char where[DT_ERROR_WHERE_BYTES];
+    char message[DT_ERROR_MESSAGE_BYTES];
+} dti_mpi_notice;
+
+/* What a process tells of itself when a run begins. */
+typedef struct dti_mpi_card {
+    uint64_t protocol; /* hash of what has to be the same program */
+    uint64_t machine;
+    uint64_t pid_space; /* process numbers can be compared if this is equal */
+    uint64_t cpus;      /* hash of those that the process may use */
+    int64_t pid;
+    int32_t n_ranks; /* of the whole run */
+    int32_t unused;
+} dti_mpi_card;
+
+/* A notice on its way. */
+typedef struct dti_mpi_letter {
+    dti_mpi_notice notice;
+    int n_pending; /* receivers that have not taken it */
+} dti_mpi_letter;
+
+struct dti_mpi_world {
+    _Atomic uint32_t aborted;
+    _Atomic int n_left;
+    const dti_mpi_module *api;
+    int process, n_processes;
+    int n_ranks, first_rank, n_local;
+    int thread_bits, hash_bits; /* parts of a tag */
+    uint64_t session;
+    int64_t timeout_ms;
+    bool spin;
+    dti_mpi_card *cards;   /* [n_processes] */
+    dti_mpi_port *ports;   /* [n_local] */
+    _Atomic uint8_t *left; /* [n_ranks] */
+
+    pthread_mutex_t lock; /* what follows */
+    dti_mpi_queue *control;
+    dti_mpi_notice *inbox;
+    dti_mpi_letter *outbox; /* [n_letters] */
+    int n_letters;
+    int n_notices;         /* with MPI */
+    int n_expected;        /* ranks elsewhere that have not said that they left */
+    int n_answers;         /* processes that have answered */
+    dti_mpi_place *places; /* [n_ranks], of ranks elsewhere */
+    int parent;            /* the launcher's process number */
+    int *watched;          /* [n_processes] descriptor of each process of this machine, or -1 */
+    int culprit;           /* this and the next two are written once, before `aborted` */
+    char why[DTI_MPI_WHY_BYTES];
+    dt_error record;
+};
+
+/* What a wait is for: DTI_MPI_READY, or the member that it still depends on. Called again and
+ * again. */
+enum { DTI_MPI_READY = -1, DTI_MPI_NOBODY = -1 };
+typedef int (*dti_mpi_condition)(dti_mpi_comm *c, const dti_comm_request *r);
+
+/* mpi.c: the layout of ranks on processes, block by block. */
+int dti_mpi_process_of(const dti_mpi_world *w, int rank);
+int dti_mpi_first_rank_of(const dti_mpi_world *w, int process);
+int dti_mpi_tag(const dti_mpi_world *w, dti_mpi_lane lane, int from, int to, uint64_t group);
+uint64_t dti_mpi_hash(uint64_t seed, const void *data, size_t bytes);
+
+/* mpi_stream.c. `push` and `pull` move what can be moved and set *moved if something was. */
+void dti_mpi_stream_begin(dti_mpi_stream *s, const dti_mpi_header *header,
+                          const dti_mpi_transfer *transfer, const char *words);
+dt_status dti_mpi_stream_push(dti_mpi_stream *s, bool *moved) DT_MUST_USE;
+dt_status dti_mpi_stream_pull(dti_mpi_stream *s, bool *moved) DT_MUST_USE;
+const void *dti_mpi_stream_held(const dti_mpi_stream *s, int64_t segment);
+void dti_mpi_stream_release(dti_mpi_stream *s); /* the oldest segment that is held */
+bool dti_mpi_stream_is_done(const dti_mpi_stream *s);
+size_t dti_mpi_slot_bytes(const dti_mpi_comm *c);
+dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n) DT_MUST_USE;
+
+/* mpi_ops.c: brings operations of a communicator forward as far as messages have come. */
+dt_status dti_mpi_advance(dti_mpi_comm *c) DT_MUST_USE;
+uint32_t dti_mpi_kind_of(const dti_comm_call *call);
+int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
+
+/* mpi_p2p.c */
+dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r) DT_MUST_USE;
+dt_status dti_mpi_p2p_wait(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_mpi_p2p_advance(dti_mpi_comm *c) DT_MUST_USE;
+
+/* mpi_fail.c */
+dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int member) DT_MUST_USE;
+dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int member,
+                               const char *verb) DT_MUST_USE;
+
+dt_status dti_mpi_fail_differs(const dti_mpi_stream *s, const dti_mpi_header *theirs,
+                               const char *their_words) DT_MUST_USE;
+
+/* What a rank tells of itself for those who may ask. */
+dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
+void dti_mpi_tell_wait(dti_mpi_port *port, int rank);
+
+/* mpi_wait.c */
+dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_condition ready,
+                        const char *verb) DT_MUST_USE;
+dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved) DT_MUST_USE;
+dt_status dti_mpi_push_on(dti_mpi_comm *c) DT_MUST_USE; /* something was started */
+
+/* mpi_control.c */
+void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why);
+void dti_mpi_look(dti_mpi_world *w); /* takes what other processes have to say */
+void dti_mpi_tell_left(dti_mpi_world *w, int rank);
+void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns); /* sleeps; wakes if a process dies */
+void dti_mpi_ask(dti_mpi_world *w); /* where the ranks of other processes are */
+dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int rank);
+dt_status dti_mpi_control_open(dti_mpi_world *w) DT_MUST_USE;
+void dti_mpi_control_close(dti_mpi_world *w);
+
+#endif

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An MPI implementation behind the table of mpi_api.h. Compiled once per implementation, as a
+ * module of its own that nothing links.
+ *
+ * MPI is initialised once per process and its state is global by nature; so is the little that is
+ * kept of it here. */
+#include "mesh/comm/mpi_api.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+typedef struct region {
+    struct region *next;
+    void *memory;
+    size_t bytes;
+} region;
+
+struct dti_mpi_queue {
+    MPI_Request *requests; /* [n], the first `used` are outstanding */
+    void **cookies;        /* [n] */
+    int *indices;          /* [n], these three are scratch of poll */
+    MPI_Status *statuses;
+    dti_mpi_done *done;
+    int n, used;
+    region *regions;
+    dti_mpi_queue *next; /* of those that were left with messages outstanding */
+    char why[DTI_MPI_TEXT_BYTES];
+};
+
+static struct {
+    bool open, initialised; /* `initialised`: by this module, which then finalizes */
+    dti_mpi_state state;
+    uint64_t session;
+    MPI_Comm comm;
+    dti_mpi_queue *abandoned; /* keeps their memory in sight of leak checkers */
+} mpi;
+
+static int failed(int error, const char *call, char why[DTI_MPI_TEXT_BYTES])
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+
+    if (error == MPI_SUCCESS) return 0;
+    (void)MPI_Error_string(error, text, &n);
+    (void)snprintf(why, DTI_MPI_TEXT_BYTES, "%s: %.300s", call, text);
+    return -1;
+}
+
+static void describe(char text[DTI_MPI_TEXT_BYTES])
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int n = 0;
+
+    (void)MPI_Get_library_version(version, &n);
+    version[strcspn(version, "\n")] = '\0';
+    for (char *p = version; *p != '\0'; p++)
+        if (*p == '\t') *p = ' ';
+    (void)snprintf(text, DTI_MPI_TEXT_BYTES, "%.200s", version);
+}
+
+/* --- the job ------------------------------------------------------------------------------------
+ */
+
+static void finalize(void)
+{
+    int done = 1;
+
+    if (!mpi.initialised || mpi.state != DTI_MPI_IDLE) return;
+    if (MPI_Finalized(&done) == MPI_SUCCESS && !done) (void)MPI_Finalize();
+}
+
+static int initialise(char why[DTI_MPI_TEXT_BYTES])
+{
+    int before = 0, after = 0, provided;
+
+    if (failed(MPI_Initialized(&before), "MPI_Initialized", why)) return -1;
+    if (failed(MPI_Finalized(&after), "MPI_Finalized", why)) return -1;
+    if (after) {
+        (void)snprintf(why, DTI_MPI_TEXT_BYTES, "MPI_Finalize was called before dt_run()");
+        return -1;
+    }
+    if (!before) {
+        if (failed(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread",
+                   why))
+            return -1;
+        mpi.initialised = true;
+        /* After MPI has registered its own handlers, and so before they run. */
+        (void)atexit(finalize);
+    }
+    if (failed(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.comm), "MPI_Comm_dup", why)) return -1;
+    (void)MPI_Comm_set_errhandler(mpi.comm, MPI_ERRORS_RETURN);
+    mpi.open = true;
+    return 0;
+}
+
+static int open_job(dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
+{
+    int *tag_max = NULL, found = 0, level = 0;
+
+    if (!mpi.open && initialise(why)) return -1;
+    (void)MPI_Comm_rank(mpi.comm, &out->process);
+    (void)MPI_Comm_size(mpi.comm, &out->n_processes);
+    (void)MPI_Query_thread(&level);
+    (void)MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&tag_max, &found);
+    out->threads = level == MPI_THREAD_MULTIPLE;
+    out->tag_max = found ? *tag_max : 32767;
+    return 0;
+}
+
+static int enter(uint64_t *session)
+{
+    if (mpi.state == DTI_MPI_RUNNING) return -1;
+    mpi.state = DTI_MPI_RUNNING;
+    *session = ++mpi.session;
+    return 0;
+}
+
+static void leave(bool has_failed)
+{
+    mpi.state = has_failed ? DTI_MPI_FAILED : DTI_MPI_IDLE;
+}
+
+/* --- queues -------------------------------------------------------------------------------------
+ */
+
+static int grow(void **array, size_t n, size_t bytes)
+{
+    void *larger = realloc(*array, n * bytes);
+
+    if (larger == NULL) return -1;
+    *array = larger;
+    return 0;
+}
+
+static int queue_reserve(dti_mpi_queue *q, int n_more)
+{
+    const size_t n = (size_t)q->n + (size_t)n_more;
+
+    if (grow((void **)&q->requests, n, sizeof *q->requests) ||
+        grow((void **)&q->cookies, n, sizeof *q->cookies) ||
+        grow((void **)&q->indices, n, sizeof *q->indices) ||
+        grow((void **)&q->statuses, n, sizeof *q->statuses) ||
+        grow((void **)&q->done, n, sizeof *q->done)) {
+        (void)snprintf(q->why, sizeof q->why, "no memory for %zu messages", n);
+        return -1;
+    }
+    q->n = (int)n;
+    return 0;
+}
+
+/* Pages that nobody touches cost nothing, and no allocator ever hands them to somebody else. */
+static void *queue_memory(dti_mpi_queue *q, size_t bytes)
+{
+    region *r = malloc(sizeof *r);
+    void *memory;
+
+    if (r == NULL) return NULL;
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        free(r);
+        return NULL;
+    }
+    *r = (region){ q->regions, memory, bytes };
+    q->regions = r;
+    return memory;
+}
+
+static void queue_destroy(dti_mpi_queue *q)
+{
+    if (q == NULL) return;
+    if (q->used > 0) {
+        q->next = mpi.abandoned;
+        mpi.abandoned = q;
+        return;
+    }
+    while (q->regions != NULL) {
+        region *r = q->regions;
+        q->regions = r->next;
+        (void)munmap(r->memory, r->bytes);
+        free(r);
+    }
+    free(q->requests);
+    free((void *)q->cookies);
+    free(q->indices);
+    free(q->statuses);
+    free(q->done);
+    free(q);
+}
+
+static dti_mpi_queue *queue_create(int n_messages)
+{
+    dti_mpi_queue *q = calloc(1, sizeof *q);
+
+    if (q != NULL && queue_reserve(q, n_messages) != 0) {
+        queue_destroy(q);
+        q = NULL;
+    }
+    return q;
+}
+
+static int started(dti_mpi_queue *q, int error, const char *call, void *cookie)
+{
+    if (failed(error, call, q->why)) return -1;
+    q->cookies[q->used++] = cookie;
+    return 0;
+}
+
+static int has_room(dti_mpi_queue *q)
+{
+    return q->used < q->n ? 0 : queue_reserve(q, q->n);
+}
+
+static int send(dti_mpi_queue *q, const dti_mpi_message *m)
+{
+    if (has_room(q)) return -1;
+    if (m->matched)
+        return started(q,
+                       MPI_Issend(m->data, m->bytes, MPI_BYTE, m->process, m->tag, mpi.comm,
+                                  &q->requests[q->used]),
+                       "MPI_Issend", m->cookie);
+    return started(
+        q,
+        MPI_Isend(m->data, m->bytes, MPI_BYTE, m->process, m->tag, mpi.comm, &q->requests[q->used]),
+        "MPI_Isend", m->cookie);
+}
+
+static int recv(dti_mpi_queue *q, const dti_mpi_message *m)
+{
+    const int process = m->process == DTI_MPI_ANY_PROCESS ? MPI_ANY_SOURCE : m->process;
+
+    if (has_room(q)) return -1;
+    return started(
+        q, MPI_Irecv(m->data, m->bytes, MPI_BYTE, process, m->tag, mpi.comm, &q->requests[q->used]),
+        "MPI_Irecv", m->cookie);
+}
+
+/* The requests that are over are MPI_REQUEST_NULL now: close the gaps, in order, so that older
+ * messages are looked at first. */
+static void compact(dti_mpi_queue *q)
+{
+    int kept = 0;
+
+    for (int i = 0; i < q->used; i++) {
+        if (q->requests[i] == MPI_REQUEST_NULL) continue;
+        q->requests[kept] = q->requests[i];
+        q->cookies[kept++] = q->cookies[i];
+    }
+    q->used = kept;
+}
+
+/* All of them are looked at: among many receives that nobody answers yet one may be done. */
+static int poll_queue(dti_mpi_queue *q, const dti_mpi_done **done)
+{
+    int n = 0, error;
+
+    if (q->used == 0) return 0;
+    error = MPI_Testsome(q->used, q->requests, &n, q->indices, q->statuses);
+    if (error == MPI_ERR_IN_STATUS)
+        for (int i = 0; i < n; i++)
+            if (failed(q->statuses[i].MPI_ERROR, "MPI_Testsome", q->why)) return -1;
+    if (failed(error, "MPI_Testsome", q->why)) return -1;
+    if (n == MPI_UNDEFINED) n = 0;
+    for (int i = 0; i < n; i++) {
+        q->done[i] = (dti_mpi_done){ q->cookies[q->indices[i]], 0 };
+        (void)MPI_Get_count(&q->statuses[i], MPI_BYTE, &q->done[i].bytes);
+    }
+    if (n > 0) compact(q);
+    *done = q->done;
+    return n;
+}
+
+static const char *why(const dti_mpi_queue *q)
+{
+    return q->why;
+}
+
+extern const dti_mpi_module dti_mpi_module_table;
+
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const dti_mpi_module dti_mpi_module_table = {
+    .version = DTI_MPI_API_VERSION,
+#if defined(OPEN_MPI)
+    .name = "openmpi",
+#elif defined(MPICH_VERSION) || defined(MPICH)
+    .name = "mpich",
+#else
+    .name = "mpi",
+#endif
+    .describe = describe,
+    .open = open_job,
+    .enter = enter,
+    .leave = leave,
+    .queue_create = queue_create,
+    .queue_reserve = queue_reserve,
+    .queue_memory = queue_memory,
+    .queue_destroy = queue_destroy,
+    .send = send,
+    .recv = recv,
+    .poll = poll_queue,
+    .why = why,
+};

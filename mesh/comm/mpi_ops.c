@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Collectives as sets of streams. With p ranks:
+ *
+ *   barrier         up to 8 ranks everybody tells everybody, so that it is clear who is missing;
+ *                   beyond, dissemination: log2 p rounds of headers
+ *   broadcast       a binomial tree; segments are passed on as they come
+ *   all_gather, all_to_all, exchange   every rank to every other, at once
+ *   reduce_scatter  as all_to_all; a rank sums its block in rank order as segments come
+ *   all_reduce      small: everybody sums everything; large: a reduce_scatter of p shares whose
+ *                   sums are handed out while later terms still come
+ *
+ * So a sum moves as many bytes as a ring would, 2 (p-1)/p of the tensor, and has the bits of a
+ * serial sum in rank order on every rank. What that order costs is the number of messages, p - 1
+ * per rank where a tree has log2 p. */
+#include <string.h>
+
+#include "base/pool.h"
+#include "mesh/comm/call.h"
+#include "mesh/comm/mpi_internal.h"
+#include "mesh/comm/reduce.h"
+
+/* Below this many bytes received per rank a sum by everybody is faster than two phases. */
+enum { WHOLE_BYTES = 32 * 1024, SHARE_BYTES = 64, DIRECT_RANKS = 8 };
+
+typedef enum direction { SENDS, RECEIVES } direction;
+
+static dti_mpi_stream *stream_of(const dti_mpi_comm *c, dti_mpi_lane lane, direction d, int member)
+{
+    return &c->streams[((int)lane * 2 + (int)d) * c->head.size + member];
+}
+
+static dti_comm_call *call_of(dti_mpi_comm *c)
+{
+    return &c->calls[(c->completed + 1) % DTI_MPI_RING];
+}
+
+uint32_t dti_mpi_kind_of(const dti_comm_call *call)
+{
+    const bool reduces = call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER;
+
+    if (call->op == DTI_COMM_BARRIER) return (uint32_t)call->op;
+    return (uint32_t)call->op | (uint32_t)call->dtype << 8 |
+           (reduces ? (uint32_t)call->reduce << 16 : 0);
+}
+
+static void *element(const void *base, int64_t i, size_t bytes)
+{
+    return (char *)base + i * (int64_t)bytes;
+}
+
+/* Where block `member` begins, in elements. */
+static int64_t block_at(const int64_t *counts, const int64_t *displs, int member)
+{
+    int64_t at = 0;
+
+    if (displs != NULL) return displs[member];
+    for (int m = 0; m < member; m++) at += counts[m];
+    return at;
+}
+
+/* --- the beginning of an operation --------------------------------------------------------------
+ */
+
+/* What this rank thinks that the member contributes. */
+static int64_t expected(const dti_mpi_comm *c, const dti_comm_call *call, int member, int64_t n)
+{
+    if (call->op == DTI_COMM_ALL_GATHER) return call->counts[member];
+    return call->op == DTI_COMM_ALL_TO_ALL ? n : c->counts[(c->completed + 1) % DTI_MPI_RING];
+}
+
+static void begin(dti_mpi_comm *c, dti_mpi_lane lane, direction d, int member,
+                  const dti_mpi_transfer *t)
+{
+    const dti_comm_call *call = call_of(c);
+    const dti_comm_note *note = &c->notes[(c->completed + 1) % DTI_MPI_RING];
+    const dti_mpi_header header = {
+        .group = c->group,
+        .seq = c->completed + 1,
+        .n = t->n,
+        .count = d == SENDS ? c->counts[(c->completed + 1) % DTI_MPI_RING]
+                            : expected(c, call, member, t->n),
+        .kind = dti_mpi_kind_of(call),
+        .root = call->op == DTI_COMM_BROADCAST ? call->root : 0,
+        .note = note->hash,
+    };
+
+    dti_mpi_stream_begin(stream_of(c, lane, d, member), &header, t,
+                         note->hash != 0 ? note->text : NULL);
+}
+
+/* Elements side by side; `how` COPY, or HOLD, which needs no place. */
+static dti_mpi_transfer flat(const dti_mpi_comm *c, dti_mpi_how how, const void *data, int64_t n)
+{
+    const dti_comm_call *call = &c->calls[(c->completed + 1) % DTI_MPI_RING];
+
+    return (dti_mpi_transfer){
+        .how = how, .data = (void *)data, .n = n, .element_bytes = dt_dtype_size(call->dtype)
+    };
+}
+
+static void copy(void *to, const void *from, int64_t n, size_t bytes)
+{
+    if (n > 0 && to != from) memcpy(to, from, (size_t)n * bytes);
+}
+
+static void begin_round(dti_mpi_comm *c)
+{
+    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+
+    if (c->round < c->n_rounds)
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, (c->head.rank + (1 << c->round)) % c->head.size, &t);
+}
+
+/* In round k a rank hears from the one 2^k before it, and tells the one 2^k behind it. */
+static void begin_barrier(dti_mpi_comm *c)
+{
+    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+    const int p = c->head.size;
+
+    c->round = c->n_rounds = 0;
+    for (int m = 0; p <= DIRECT_RANKS && m < p; m++) {
+        if (m == c->head.rank) continue;
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &t);
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &t);
+    }
+    if (p <= DIRECT_RANKS) return;
+    for (; 1 << c->n_rounds < p; c->n_rounds++)
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (c->head.rank + p - (1 << c->n_rounds)) % p, &t);
+    begin_round(c);
+}
+
+static void begin_broadcast(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const int p = c->head.size, place = (c->head.rank + p - call->root) % p;
+    const int64_t n = call->counts[0];
+    dti_mpi_transfer t = flat(c, DTI_MPI_COPY, call->recv, n);
+    int low = 1; /* the lowest set bit of the place; of the root's, one that is beyond all */
+
+    while (low < p && (place & low) == 0) low <<= 1;
+    if (place != 0)
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (place - low + call->root) % p, &t);
+    else
+        copy(call->recv, call->send, n, t.element_bytes);
+    c->taken_bytes = place == 0 ? n * (int64_t)t.element_bytes : -1;
+    t.available = &c->taken_bytes;
+    for (int step = low >> 1; step > 0; step >>= 1)
+        if (place + step < p)
+            begin(c, DTI_MPI_LANE_FIRST, SENDS, (place + step + call->root) % p, &t);
+}
+
+static void begin_all_gather(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const int me = c->head.rank;
+
+    for (int m = 0; m < c->head.size; m++) {
+        void *to = element(call->recv, block_at(call->counts, call->displs, m), bytes);
+        const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, call->send, call->counts[me]);
+        const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
+        if (m == me) {
+            copy(to, call->send, call->counts[me], bytes);
+            continue;
+        }
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+    }
+}
+
+static void begin_all_to_all(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const size_t bytes = dt_dtype_size(call->dtype);
+
+    for (int m = 0; m < c->head.size; m++) {
+        void *to = element(call->recv, block_at(call->counts, call->displs, m), bytes);
+        void *from = element(call->send, block_at(call->send_counts, call->send_displs, m), bytes);
+        const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, from, call->send_counts[m]);
+        const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
+        if (m == c->head.rank) {
+            copy(to, from, call->counts[m], bytes);
+            continue;
+        }
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+    }
+}
+
+static dti_mpi_transfer boxed(const dti_mpi_comm *c, const void *data, const dti_box *box)
+{
+    dti_mpi_transfer t = flat(c, DTI_MPI_BOX, data, dti_box_count(box));
+
+    t.box = box;
+    return t;
+}
+
+static void begin_exchange(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const int me = c->head.rank;
+
+    for (int m = 0; m < c->head.size; m++) {
+        const dti_mpi_transfer out = boxed(c, call->send, &call->send_boxes[m]);
+        const dti_mpi_transfer in = boxed(c, call->recv, &call->recv_boxes[m]);
+        if (m == me) {
+            dti_box_copy(call->recv, in.box, call->send, out.box, in.element_bytes);
+            continue;
+        }
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+    }
+}
+
+static void begin_reduce_scatter(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const dti_mpi_transfer in = flat(c, DTI_MPI_HOLD, NULL, call->counts[c->head.rank]);
+
+    for (int m = 0; m < c->head.size; m++) {
+        const int64_t at = block_at(call->counts, call->displs, m);
+        const dti_mpi_transfer out =
+            flat(c, DTI_MPI_COPY, element(call->send, at, bytes), call->counts[m]);
+        if (m == c->head.rank) {
+            c->share_begin = at;
+            c->share_n = call->counts[m];
+            continue;
+        }
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+    }
+}
+
+static bool sums_whole(const dti_mpi_comm *c, const dti_comm_call *call)
+{
+    const int64_t bytes = call->counts[0] * (int64_t)dt_dtype_size(call->dtype);
+
+    return bytes <= c->segment_bytes && bytes * (c->head.size - 1) <= WHOLE_BYTES;
+}
+
+static void begin_all_reduce(dti_mpi_comm *c)
+{
+    const dti_comm_call *call = call_of(c);
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const int64_t grain = SHARE_BYTES / (int64_t)bytes, n = call->counts[0];
+    const bool whole = sums_whole(c, call);
+    int64_t first = 0, end = n;
+
+    if (!whole) dti_pool_share(n, grain, c->head.rank, c->head.size, &first, &end);
+    c->share_begin = first;
+    c->share_n = end - first;
+    for (int m = 0; m < c->head.size; m++) {
+        dti_mpi_transfer terms = flat(c, DTI_MPI_HOLD, NULL, c->share_n);
+        dti_mpi_transfer sums =
+            flat(c, DTI_MPI_COPY, element(call->recv, first, bytes), c->share_n);
+        int64_t at = 0, behind = n;
+        if (m == c->head.rank) continue;
+        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &terms);
+        if (!whole) dti_pool_share(n, grain, m, c->head.size, &at, &behind);
+        terms = flat(c, DTI_MPI_COPY, element(call->send, at, bytes), behind - at);
+        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &terms);
+        if (whole) continue;
+        sums.available = &c->reduced_bytes;
+        begin(c, DTI_MPI_LANE_SECOND, SENDS, m, &sums);
+        sums = flat(c, DTI_MPI_COPY, element(call->recv, at, bytes), behind - at);
+        begin(c, DTI_MPI_LANE_SECOND, RECEIVES, m, &sums);
+    }
+}
+
+static void begin_call(dti_mpi_comm *c)
+{
+    for (int i = 0; i < 4 * c->head.size; i++) c->streams[i].n_segments = 0;
+    c->active = true;
+    c->reduced = c->reduced_bytes = c->share_n = 0;
+    switch (call_of(c)->op) {
+    case DTI_COMM_BROADCAST:
+        begin_broadcast(c);
+        break;
+    case DTI_COMM_ALL_GATHER:
+        begin_all_gather(c);
+        break;
+    case DTI_COMM_ALL_REDUCE:
+        begin_all_reduce(c);
+        break;
+    case DTI_COMM_REDUCE_SCATTER:
+        begin_reduce_scatter(c);
+        break;
+    case DTI_COMM_ALL_TO_ALL:
+        begin_all_to_all(c);
+        break;
+    case DTI_COMM_EXCHANGE:
+        begin_exchange(c);
+        break;
+    default:
+        begin_barrier(c);
+        break;
+    }
+}
+
+/* --- sums ---------------------------------------------------------------------------------------
+ */
+
+/* Elements [first, first + n) of this rank's share, which lie in segment `reduced` of every peer.
+ */
+static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
+{
+    const dti_comm_call *call = call_of(c);
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const bool all = call->op == DTI_COMM_ALL_REDUCE;
+    const char *own = element(call->send, c->share_begin + first, bytes);
+    char *to = element(call->recv, (all ? c->share_begin : 0) + first, bytes);
+    dti_reducer r;
+
+    r.dtype = call->dtype;
+    r.op = call->reduce;
+    for (int64_t i = 0; i < n; i += DTI_REDUCE_BLOCK) {
+        const int64_t now = n - i < DTI_REDUCE_BLOCK ? n - i : DTI_REDUCE_BLOCK;
+        for (int m = 0; m < c->head.size; m++) {
+            const void *x = own;
+            if (m != c->head.rank)
+                x = dti_mpi_stream_held(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m), c->reduced);
+            x = element(x, i, bytes);
+            if (m == 0)
+                dti_reducer_first(&r, x, now);
+            else
+                dti_reducer_add(&r, x, now);
+        }
+        copy(element(to, i, bytes), dti_reducer_finish(&r, now), now, bytes);
+    }
+}
+
+/* The next segment has come from everybody. A sum that overwrites its own terms also waits until
+ * these have been sent. */
+static bool segment_is_here(const dti_mpi_comm *c, const dti_comm_call *call)
+{
+    const bool overwrites = call->op == DTI_COMM_ALL_REDUCE && sums_whole(c, call);
+
+    for (int m = 0; m < c->head.size; m++) {
+        if (m == c->head.rank) continue;
+        if (stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m)->arrived <= c->reduced) return false;
+        if (overwrites && !dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, SENDS, m)))
+            return false;
+    }
+    return true;
+}
+
+static void sum(dti_mpi_comm *c, bool *moved)
+{
+    const dti_comm_call *call = call_of(c);
+    const int64_t bytes = (int64_t)dt_dtype_size(call->dtype);
+    const int64_t segment = c->segment_bytes / bytes;
+
+    while (c->reduced * segment < c->share_n || c->reduced == 0) {
+        const int64_t first = c->reduced * segment;
+        const int64_t n = c->share_n - first < segment ? c->share_n - first : segment;
+        if (!segment_is_here(c, call)) return;
+        sum_segment(c, first, n);
+        c->reduced++;
+        c->reduced_bytes = (first + n) * bytes;
+        for (int m = 0; m < c->head.size; m++)
+            if (m != c->head.rank)
+                dti_mpi_stream_release(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m));
+        *moved = true;
+    }
+}
+
+/* --- the middle and the end ---------------------------------------------------------------------
+ */
+
+/* What an operation does between receiving and sending. */
+static void between(dti_mpi_comm *c, bool *moved)
+{
+    const dti_comm_call *call = call_of(c);
+    const int p = c->head.size;
+
+    if (call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER) sum(c, moved);
+    if (call->op == DTI_COMM_BARRIER && c->round < c->n_rounds) {
+        const int from = (c->head.rank + p - (1 << c->round)) % p;
+        if (!dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, from))) return;
+        c->round++;
+        begin_round(c);
+        *moved = true;
+    }
+    if (call->op == DTI_COMM_BROADCAST && call->root != c->head.rank)
+        for (int m = 0; m < p; m++) {
+            const dti_mpi_stream *s = stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m);
+            if (s->n_segments == 0 || s->finished == 0) continue;
+            c->taken_bytes = s->finished * c->segment_bytes;
+            if (c->taken_bytes > s->bytes) c->taken_bytes = s->bytes;
+        }
+}
+
+/* A rank that only sends could run ahead of its receivers for ever, and MPI would keep what it
+ * sent. Every eighth broadcast waits for them. */
+static void bound_the_lead(dti_mpi_stream *s)
+{
+    s->matched = false;
+    if ((s->header.kind & 0xff) == DTI_COMM_BROADCAST && s->posted + 1 >= s->n_segments)
+        s->matched = s->header.seq % 8 == 0;
+}
+
+static dt_status advance_call(dti_mpi_comm *c, bool *moved)
+{
+    for (int i = 0; i < 4 * c->head.size; i++) {
+        dti_mpi_stream *s = &c->streams[i];
+        if (s->n_segments == 0) continue;
+        if (!s->sends) DT_TRY(dti_mpi_stream_pull(s, moved));
+    }
+    between(c, moved);
+    for (int i = 0; i < 4 * c->head.size; i++) {
+        dti_mpi_stream *s = &c->streams[i];
+        if (s->n_segments == 0 || !s->sends) continue;
+        bound_the_lead(s);
+        DT_TRY(dti_mpi_stream_push(s, moved));
+    }
+    return DT_OK;
+}
+
+static bool call_is_done(const dti_mpi_comm *c)
+{
+    if (c->calls[(c->completed + 1) % DTI_MPI_RING].op == DTI_COMM_BARRIER &&
+        c->round < c->n_rounds)
+        return false;
+    for (int i = 0; i < 4 * c->head.size; i++)
+        if (c->streams[i].n_segments > 0 && !dti_mpi_stream_is_done(&c->streams[i])) return false;
+    return true;
+}
+
+dt_status dti_mpi_advance(dti_mpi_comm *c)
+{
+    while (c->completed < c->started) {
+        bool moved = true;
+        if (!c->active) begin_call(c);
+        while (moved) {
+            moved = false;
+            DT_TRY(advance_call(c, &moved));
+        }
+        if (!call_is_done(c)) break;
+        c->active = false;
+        c->completed++;
+    }
+    DT_TRY(dti_mpi_p2p_advance(c));
+    return DT_OK;
+}
+
+int dti_mpi_waits_for(const dti_mpi_comm *c)
+{
+    int member = (c->head.rank + 1) % c->head.size;
+
+    for (int i = 4 * c->head.size - 1; i >= 0; i--) {
+        const dti_mpi_stream *s = &c->streams[i];
+        if (s->n_segments > 0 && s->sends && !dti_mpi_stream_is_done(s)) member = s->member;
+    }
+    for (int i = 4 * c->head.size - 1; i >= 0; i--) {
+        const dti_mpi_stream *s = &c->streams[i];
+        if (!s->sends && s->arrived < s->n_segments) member = s->member;
+    }
+    return member;
+}

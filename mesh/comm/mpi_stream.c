@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bytes from one rank to another, in segments through memory that belongs to MPI. */
+#include <string.h>
+
+#include "mesh/comm/call.h"
+#include "mesh/comm/copy.h"
+#include "mesh/comm/mpi_internal.h"
+
+/* Memory of a slot: header, words, elements. */
+enum { LINE = 64, HEAD_BYTES = LINE + DTI_NOTE_BYTES };
+
+_Static_assert(sizeof(dti_mpi_header) <= LINE, "a header is a line, so that elements are aligned");
+
+size_t dti_mpi_slot_bytes(const dti_mpi_comm *c)
+{
+    return HEAD_BYTES + (size_t)c->segment_bytes;
+}
+
+dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n)
+{
+    const dti_mpi_module *api = c->port->world->api;
+    const size_t bytes = dti_mpi_slot_bytes(c);
+    char *memory = api->queue_memory(c->port->queue, (size_t)n * DTI_MPI_DEPTH * bytes);
+
+    DT_CHECK(memory != NULL, DT_ERR_MEMORY,
+             "\"%s\": no memory for %d streams of segments of %lld bytes", c->head.name, n,
+             (long long)c->segment_bytes);
+    DT_CHECK(api->queue_reserve(c->port->queue, n * DTI_MPI_DEPTH) == 0, DT_ERR_MEMORY,
+             "\"%s\": %s", c->head.name, api->why(c->port->queue));
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < DTI_MPI_DEPTH; k++) {
+            streams[i]->slots[k] = (dti_mpi_slot){ .stream = streams[i], .data = memory };
+            memory += bytes;
+        }
+    return DT_OK;
+}
+
+void dti_mpi_stream_begin(dti_mpi_stream *s, const dti_mpi_header *header,
+                          const dti_mpi_transfer *transfer, const char *words)
+{
+    const int64_t segment = s->comm->segment_bytes;
+
+    s->header = *header;
+    s->transfer = *transfer;
+    s->bytes = transfer->n * (int64_t)transfer->element_bytes;
+    s->n_segments = s->bytes > segment ? (s->bytes + segment - 1) / segment : 1;
+    s->posted = s->arrived = s->finished = 0;
+    s->words = words;
+    s->head_bytes = words != NULL ? HEAD_BYTES : LINE;
+}
+
+/* A sender is done when nothing of the caller's is needed any more, or, if asked for, when the
+ * receiver has come. */
+bool dti_mpi_stream_is_done(const dti_mpi_stream *s)
+{
+    if (!s->sends) return s->finished == s->n_segments;
+    if (s->posted < s->n_segments) return false;
+    for (int k = 0; s->matched && k < DTI_MPI_DEPTH; k++)
+        if (s->slots[k].busy) return false;
+    return true;
+}
+
+/* Bytes of a segment, and where in the stream it begins. */
+static int64_t segment_at(const dti_mpi_stream *s, int64_t segment, int64_t *begin)
+{
+    *begin = segment * s->comm->segment_bytes;
+    return s->bytes - *begin < s->comm->segment_bytes ? s->bytes - *begin : s->comm->segment_bytes;
+}
+
+/* --- sending ------------------------------------------------------------------------------------
+ */
+
+static void pack(const dti_mpi_stream *s, char *to, int64_t begin, int64_t bytes)
+{
+    const dti_mpi_transfer *t = &s->transfer;
+    const int64_t each = (int64_t)t->element_bytes;
+
+    if (bytes == 0) return;
+    if (t->how == DTI_MPI_BOX)
+        dti_box_pack(to, t->data, t->box, begin / each, bytes / each, t->element_bytes);
+    else
+        memcpy(to, (const char *)t->data + begin, (size_t)bytes);
+}
+
+/* Hands the next segment to MPI. The first one is led by the header; later ones begin where its
+ * elements would. */
+static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t begin, int64_t bytes)
+{
+    dti_mpi_port *port = s->comm->port;
+    const dti_mpi_module *api = port->world->api;
+    const int64_t head = s->posted == 0 ? s->head_bytes : 0;
+    char *from = slot->data + HEAD_BYTES - head;
+
+    if (head > 0) memcpy(from, &s->header, sizeof s->header);
+    if (head > LINE) memcpy(from + LINE, s->words, DTI_NOTE_BYTES);
+    pack(s, slot->data + HEAD_BYTES, begin, bytes);
+    DT_CHECK(api->send(port->queue,
+                       &(dti_mpi_message){ .data = from,
+                                           .bytes = (int)(head + bytes),
+                                           .process = s->process,
+                                           .tag = s->tag,
+                                           .matched = s->matched && s->posted + 1 == s->n_segments,
+                                           .cookie = slot }) == 0,
+             DT_ERR_COMM, "\"%s\": %s", s->comm->head.name, api->why(port->queue));
+    slot->busy = true;
+    slot->done = false;
+    port->n_sends++;
+    s->posted++;
+    return DT_OK;
+}
+
+dt_status dti_mpi_stream_push(dti_mpi_stream *s, bool *moved)
+{
+    while (s->posted < s->n_segments) {
+        dti_mpi_slot *slot = &s->slots[s->posted % DTI_MPI_DEPTH];
+        int64_t begin;
+        const int64_t bytes = segment_at(s, s->posted, &begin);
+        if (slot->busy) return DT_OK;
+        if (s->transfer.available != NULL && *s->transfer.available < begin + bytes) return DT_OK;
+        DT_TRY(send_segment(s, slot, begin, bytes));
+        *moved = true;
+    }
+    return DT_OK;
+}
+
+/* --- receiving ----------------------------------------------------------------------------------
+ */
+
+static dt_status post(dti_mpi_stream *s, bool *moved)
+{
+    dti_mpi_port *port = s->comm->port;
+    const dti_mpi_module *api = port->world->api;
+
+    while (s->posted < s->n_segments) {
+        dti_mpi_slot *slot = &s->slots[s->posted % DTI_MPI_DEPTH];
+        /* Room for any segment: a sender that disagrees is to be understood, not cut off. */
+        const int head = s->posted == 0 ? HEAD_BYTES : 0;
+        const dti_mpi_message m = { .data = slot->data + HEAD_BYTES - head,
+                                    .bytes = (int)s->comm->segment_bytes + head,
+                                    .process = s->process,
+                                    .tag = s->tag,
+                                    .cookie = slot };
+        if (slot->busy) return DT_OK;
+        DT_CHECK(api->recv(port->queue, &m) == 0, DT_ERR_COMM, "\"%s\": %s", s->comm->head.name,
+                 api->why(port->queue));
+        slot->busy = true;
+        slot->done = false;
+        s->posted++;
+        *moved = true;
+    }
+    return DT_OK;
+}
+
+/* The header of the first segment, and what it says about the rest of it. */
+static dt_status check_header(dti_mpi_stream *s, const dti_mpi_slot *slot)
+{
+    const dti_mpi_header *ours = &s->header;
+    dti_mpi_header theirs = { 0 };
+
+    if (slot->bytes >= LINE) memcpy(&theirs, slot->data, sizeof theirs);
+    s->seen = theirs;
+    s->seen_as = ++s->comm->port->n_headers;
+    if (theirs.group != ours->group || theirs.seq != ours->seq || theirs.n != ours->n ||
+        theirs.kind != ours->kind || theirs.root != ours->root ||
+        (theirs.note != ours->note && theirs.note != 0 && ours->note != 0))
+        return dti_mpi_fail_differs(s, &theirs, slot->data + LINE);
+    s->head_bytes = theirs.note != 0 ? HEAD_BYTES : LINE;
+    return DT_OK;
+}
+
+/* The elements of a segment that has come. */
+static const char *elements_of(const dti_mpi_stream *s, int64_t segment)
+{
+    const char *data = s->slots[segment % DTI_MPI_DEPTH].data;
+
+    return data + (segment == 0 ? s->head_bytes : HEAD_BYTES);
+}
+
+static dt_status check_segment(dti_mpi_stream *s, const dti_mpi_slot *slot)
+{
+    const bool first = s->arrived == 0;
+    int64_t begin;
+
+    if (first) DT_TRY(check_header(s, slot));
+    DT_CHECK(slot->bytes == (first ? s->head_bytes : 0) + segment_at(s, s->arrived, &begin),
+             DT_ERR_INTERNAL, "\"%s\": segment %lld of rank %d has %d bytes", s->comm->head.name,
+             (long long)s->arrived, s->comm->head.world_ranks[s->member], slot->bytes);
+    return DT_OK;
+}
+
+static void unpack(const dti_mpi_stream *s, const char *from, int64_t begin, int64_t bytes)
+{
+    const dti_mpi_transfer *t = &s->transfer;
+    const int64_t each = (int64_t)t->element_bytes;
+
+    if (bytes == 0) return;
+    if (t->how == DTI_MPI_BOX)
+        dti_box_unpack(t->data, t->box, from, begin / each, bytes / each, t->element_bytes);
+    else
+        dti_copy((char *)t->data + begin, from, (size_t)bytes, s->bytes >= DTI_STREAM_BYTES);
+}
+
+const void *dti_mpi_stream_held(const dti_mpi_stream *s, int64_t segment)
+{
+    return elements_of(s, segment);
+}
+
+void dti_mpi_stream_release(dti_mpi_stream *s)
+{
+    s->slots[s->finished % DTI_MPI_DEPTH].busy = false;
+    s->finished++;
+}
+
+dt_status dti_mpi_stream_pull(dti_mpi_stream *s, bool *moved)
+{
+    DT_TRY(post(s, moved));
+    while (s->arrived < s->posted) {
+        const dti_mpi_slot *slot = &s->slots[s->arrived % DTI_MPI_DEPTH];
+        int64_t begin;
+        const int64_t bytes = segment_at(s, s->arrived, &begin);
+        if (!slot->done) return DT_OK;
+        DT_TRY(check_segment(s, slot));
+        s->arrived++;
+        *moved = true;
+        if (s->transfer.how == DTI_MPI_HOLD) continue;
+        unpack(s, elements_of(s, s->arrived - 1), begin, bytes);
+        if (s->bytes >= DTI_STREAM_BYTES) dti_copy_finish(true);
+        dti_mpi_stream_release(s);
+        DT_TRY(post(s, moved));
+    }
+    return DT_OK;
+}

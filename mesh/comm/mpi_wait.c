@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waiting for peers, and how waits end when a rank fails, leaves or never comes. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "mesh/comm/mpi_internal.h"
+
+/* Nobody wakes a rank that waits for another process, so it looks by itself: without a pause at
+ * first, then after yields, then after short sleeps. A rank that waits for work looks every few
+ * milliseconds. What a rank that has left sent before takes its time to arrive. */
+enum {
+    SPIN_NS = 50 * 1000,
+    YIELD_NS = 2 * 1000 * 1000,
+    SLEEP_NS = 200 * 1000,
+    IDLE_AFTER_NS = 100 * 1000 * 1000,
+    IDLE_SLEEP_NS = 5 * 1000 * 1000,
+    LEFT_NS = 200 * 1000 * 1000,
+    NS_PER_MS = 1000 * 1000,
+    LOOK_EVERY = 16
+};
+
+typedef struct waiter {
+    const dti_comm_request *request;
+    int64_t begin_ns; /* 0: the clock was not read yet */
+    int64_t left_ns;  /* when the member was first seen to have left; 0: it has not */
+    unsigned polls;
+} waiter;
+
+static void take(const dti_mpi_done *done)
+{
+    dti_mpi_slot *slot = done->cookie;
+    dti_mpi_stream *s = slot->stream;
+
+    slot->done = true;
+    slot->bytes = done->bytes;
+    s->comm->moved = true;
+    if (!s->sends) return;
+    slot->busy = false;
+    s->comm->port->n_sends--;
+}
+
+dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved)
+{
+    dti_mpi_world *w = port->world;
+    const dti_mpi_done *done = NULL;
+    const int n = w->api->poll(port->queue, &done);
+    dt_status st = DT_OK;
+
+    if (n < 0)
+        st = dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__, "MPI reports: %s",
+                           w->api->why(port->queue));
+    for (int i = 0; i < n; i++) take(&done[i]);
+    for (dti_mpi_comm *c = port->comms; c != NULL && st == DT_OK; c = c->next) {
+        if (!c->moved) continue;
+        c->moved = false;
+        *moved = true;
+        st = dti_mpi_advance(c);
+    }
+    if (st == DT_OK) return DT_OK;
+    dti_mpi_abort(w, port->rank, dt_last_error()->message);
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+dt_status dti_mpi_push_on(dti_mpi_comm *c)
+{
+    bool moved;
+
+    c->moved = true;
+    DT_TRY(dti_mpi_progress(c->port, &moved));
+    return DT_OK;
+}
+
+/* Waiting for the root of a broadcast of work, which may come tomorrow. */
+static bool waits_for_work(const dti_mpi_comm *c, const dti_comm_request *r)
+{
+    return r->call.for_work && c->head.rank != r->call.root && c->completed + 1 == r->seq &&
+           c->taken_bytes < 0;
+}
+
+static void pause_a_little(dti_mpi_world *w, bool idle, int64_t elapsed)
+{
+    const bool sleeps = elapsed >= YIELD_NS;
+
+    if (sleeps)
+        dti_mpi_watch(w, idle && elapsed > IDLE_AFTER_NS ? IDLE_SLEEP_NS : SLEEP_NS);
+    else if (w->spin && elapsed < SPIN_NS)
+        dti_cpu_relax();
+    else
+        (void)sched_yield();
+}
+
+typedef enum verdict { GOES_ON, HAS_LEFT, IS_LATE } verdict;
+
+/* One step of waiting for `member`, during which nothing has moved. */
+static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
+{
+    dti_mpi_world *w = c->port->world;
+    const bool idle = waits_for_work(c, wait->request);
+    const int rank = c->head.world_ranks[member];
+    int64_t now, elapsed;
+
+    wait->polls++;
+    if (wait->polls % LOOK_EVERY != 0 && wait->begin_ns == 0) {
+        if (w->spin)
+            dti_cpu_relax();
+        else
+            (void)sched_yield();
+        return GOES_ON;
+    }
+    now = dti_now_ns();
+    if (wait->begin_ns == 0) wait->begin_ns = now;
+    elapsed = now - wait->begin_ns;
+    dti_mpi_tell_wait(c->port, rank);
+    if (elapsed / NS_PER_MS >= wait->request->timeout_ms && !idle) return IS_LATE;
+    if (elapsed >= YIELD_NS || wait->polls % LOOK_EVERY == 0) dti_mpi_look(w);
+    if (atomic_load_explicit(&w->left[rank], memory_order_acquire)) {
+        if (wait->left_ns == 0) wait->left_ns = now;
+        if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;
+    }
+    pause_a_little(w, idle, elapsed);
+    return GOES_ON;
+}
+
+dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_condition ready,
+                        const char *verb)
+{
+    waiter wait = { .request = r };
+    verdict outcome = GOES_ON;
+    dt_status st = DT_OK;
+    int member;
+
+    while ((member = ready(c, r)) != DTI_MPI_READY) {
+        bool moved = false;
+        st = dti_mpi_check_abort(c, r);
+        if (st == DT_OK) st = dti_mpi_progress(c->port, &moved);
+        if (st != DT_OK) break;
+        if (moved)
+            wait.begin_ns = wait.left_ns = 0;
+        else
+            outcome = wait_step(c, &wait, member);
+        if (outcome == HAS_LEFT) st = dti_mpi_fail_left(c, r, member);
+        if (outcome == IS_LATE) st = dti_mpi_fail_expired(c, r, member, verb);
+        if (st != DT_OK) break;
+    }
+    dti_mpi_tell_wait(c->port, DTI_MPI_NOBODY);
+    return st;
+}

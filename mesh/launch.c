@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What launchers leave in the environment. With run.c the only place of the library that reads it.
+ */
+#include "mesh/launch.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first row whose size is set counts. Shells of batch jobs have SLURM_NTASKS too; the number
+ * of tasks of a step is there only for what srun started. */
+static const struct {
+    const char *launcher, *size, *rank, *module;
+    bool can_join;
+} launchers[] = {
+    { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", true },
+    { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", true },
+    { "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", NULL, true },
+    { "torchrun", "WORLD_SIZE", "RANK", NULL, false },
+};
+
+static const char *non_empty(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+static dt_status read_number(const char *name, long min, long max, int *out)
+{
+    const char *text = non_empty(name);
+    char *end = NULL;
+    long value = -1;
+
+    if (text != NULL) value = strtol(text, &end, 10);
+    DT_CHECK(text != NULL && *end == '\0' && value >= min && value <= max, DT_ERR_ARG,
+             "%s is \"%s\", not a number from %ld to %ld; a launcher sets it", name,
+             text != NULL ? text : "", min, max);
+    *out = (int)value;
+    return DT_OK;
+}
+
+dt_status dti_launch_read(dti_launch *out)
+{
+    *out = (dti_launch){ .n_processes = 1,
+                         .choice = non_empty("DTENSOR_MPI"),
+                         .folder = non_empty("DTENSOR_MODULES") };
+    for (size_t i = 0; i < DT_COUNT(launchers) && out->variable == NULL; i++) {
+        if (non_empty(launchers[i].size) == NULL) continue;
+        out->launcher = launchers[i].launcher;
+        out->variable = launchers[i].size;
+        out->module = launchers[i].module;
+        out->can_join = launchers[i].can_join;
+        DT_TRY(read_number(launchers[i].size, 1, INT_MAX, &out->n_processes));
+        if (out->n_processes == 1 || !out->can_join) continue;
+        DT_TRY(read_number(launchers[i].rank, 0, out->n_processes - 1, &out->process));
+    }
+    /* srun speaks for itself to both libraries; which one, depends on its --mpi option. */
+    if (out->variable != NULL && out->module == NULL && non_empty("PMIX_RANK") != NULL)
+        out->module = "openmpi";
+    return DT_OK;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mesh/world.h"
+
+static dt_status open_mpi(const dti_launch *launch, dti_world *w)
+{
+    dti_module_found found;
+    dti_mpi_job job;
+    char why[DTI_MPI_TEXT_BYTES] = "";
+
+    DT_TRY(dti_module_choose(launch, &found));
+    DT_CHECK(found.module->open(&job, why) == 0, DT_ERR_COMM, "MPI (%s) could not be started: %s",
+             found.name, why);
+    DT_CHECK(job.n_processes == launch->n_processes && job.process == launch->process,
+             DT_ERR_UNSUPPORTED,
+             "%s says that this is process %d of %d, but MPI (%s) says %d of %d: the launcher "
+             "belongs to another MPI; start with the mpirun of %s, or choose with DTENSOR_MPI",
+             launch->variable, launch->process, launch->n_processes, found.library, job.process,
+             job.n_processes, found.name);
+    DT_TRY(dti_mpi_world_create(found.module, &job, w->n_ranks, w->timeout_ms, &w->mpi));
+    w->first_rank = dti_mpi_first_rank(w->mpi);
+    w->n_local = dti_mpi_n_local(w->mpi);
+    return DT_OK;
+}
+
+dt_status dti_world_open(const dti_launch *launch, int n_ranks, int64_t timeout_ms, dti_world *out)
+{
+    *out = (dti_world){ .n_ranks = n_ranks, .n_local = n_ranks, .timeout_ms = timeout_ms };
+    if (launch->n_processes == 1) return DT_OK;
+    if (n_ranks == 1) out->n_ranks = launch->n_processes;
+    DT_TRY(open_mpi(launch, out));
+    return DT_OK;
+}
+
+void dti_world_close(dti_world *w)
+{
+    dti_local_world_destroy(&w->local);
+    dti_mpi_world_destroy(&w->mpi);
+}
+
+void dti_world_neighbours(const dti_world *w, int *before, int *n)
+{
+    *before = 0;
+    *n = w->n_local;
+    if (w->mpi != NULL) dti_mpi_neighbours(w->mpi, before, n);
+}
+
+dt_status dti_world_start(dti_world *w, bool spin)
+{
+    if (w->mpi != NULL)
+        dti_mpi_may_spin(w->mpi, spin);
+    else
+        DT_TRY(dti_local_world_create(w->n_ranks, w->timeout_ms, spin, &w->local));
+    return DT_OK;
+}
+
+dt_status dti_world_join(dti_world *w, int rank, dti_pool *pool, dti_fault *fault, dti_comm **out)
+{
+    if (w->mpi != NULL)
+        DT_TRY(dti_mpi_open(w->mpi, rank, fault, out));
+    else
+        DT_TRY(dti_local_open(w->local, rank, pool, fault, out));
+    return DT_OK;
+}
+
+dt_status dti_world_leave(dti_world *w, dti_comm *world)
+{
+    return w->mpi != NULL ? dti_mpi_leave(world) : dti_local_leave(world);
+}
+
+void dti_world_abort(dti_world *w, int rank, const char *why)
+{
+    if (w->mpi != NULL)
+        dti_mpi_abort_world(w->mpi, rank, why);
+    else if (w->local != NULL)
+        dti_local_abort_world(w->local, rank, why);
+}
+
+bool dti_world_finish(dti_world *w, dt_error *out)
+{
+    if (w->mpi != NULL) return dti_mpi_world_finish(w->mpi, out);
+    return w->local != NULL && dti_local_failure(w->local, out);
+}
