@@ -102,14 +102,15 @@ static dt_status make_ranks(run_state *run, int before)
 static dt_status make_run(run_state *run)
 {
     const dt_run_options *o = &run->options;
-    int before, n;
+    int before, n, together;
     bool fits;
 
     dti_world_neighbours(&run->world, &before, &n);
     DT_TRY(make_ranks(run, before));
     DT_TRY(dti_topology_load(NULL, &run->topology));
-    DT_TRY(dti_topology_divide(
-        run->topology, &(dti_division){ n, o->threads_per_rank, o->bind, o->ranks_together }));
+    together = o->ranks_together > 0 && n % o->ranks_together == 0 ? o->ranks_together : 0;
+    DT_TRY(dti_topology_divide(run->topology,
+                               &(dti_division){ n, o->threads_per_rank, o->bind, together }));
     fits = dti_topology_fits(run->topology);
     run->bind = o->bind != DT_BIND_NONE && fits && dti_topology_can_bind(run->topology);
     DT_TRY(dti_world_start(&run->world, fits));

@@ -12,6 +12,12 @@
 
 enum { MAX_RANKS = 4, CULPRIT = 1, DEADLINE_MS = 150, GRACE_MS = 2000, N = 6 };
 
+/* Launched processes may be kept waiting for a core, each by all the others. */
+static int64_t grace_ms(void)
+{
+    return dt_test_processes() > 1 ? 10 * GRACE_MS : GRACE_MS;
+}
+
 typedef enum mistake { FAIL_ALONE, BE_LATE, LEAVE, CALL_ANOTHER, PASS_ANOTHER_SHAPE } mistake;
 
 typedef struct scene {
@@ -97,7 +103,7 @@ static dt_status run_scene(scene *s, int n_ranks)
     o.timeout_ms = late ? DEADLINE_MS : 60000;
     o.check = s->check;
     st = dt_run(&o, scene_main, s);
-    DT_ASSERT(dti_now_ns() - begin < (int64_t)(DEADLINE_MS + GRACE_MS) * 1000000);
+    DT_ASSERT(dti_now_ns() - begin < (DEADLINE_MS + grace_ms()) * 1000000);
     return st;
 }
 
@@ -111,7 +117,7 @@ static void assert_contains(const char *message, const char *part)
 static void assert_named(const scene *s, int n_ranks, const char *where)
 {
     for (int r = 0; r < n_ranks; r++) {
-        if (r == CULPRIT) continue;
+        if (r == CULPRIT || !dt_test_is_here(r, n_ranks)) continue;
         DT_ASSERT_EQ_INT(s->seen[r], DT_ERR_COMM);
         assert_contains(s->message[r], "rank 1");
         assert_contains(s->message[r], "on \"tp\"");
@@ -143,7 +149,7 @@ DT_TEST(agree, a_rank_that_is_late_is_named_with_what_it_does_instead)
                          "the last collective that rank 1 began is barrier #1");
         assert_contains(dt_last_error()->message, "after 150 ms");
         assert_named(&s, 3, "the last collective that rank 1 began is barrier #1 on \"tp\"");
-        DT_ASSERT_EQ_INT(s.seen[CULPRIT], DT_ERR_COMM);
+        if (dt_test_is_here(CULPRIT, 3)) DT_ASSERT_EQ_INT(s.seen[CULPRIT], DT_ERR_COMM);
     }
 }
 
@@ -163,6 +169,7 @@ static void assert_differs(scene *s, int n_ranks)
 {
     DT_ASSERT_STATUS(run_scene(s, n_ranks), DT_ERR_ARG, "#2 on \"tp\"");
     for (int r = 0; r < n_ranks; r++) {
+        if (!dt_test_is_here(r, n_ranks)) continue;
         DT_ASSERT(s->seen[r] == DT_ERR_ARG || s->seen[r] == DT_ERR_COMM);
         assert_contains(s->message[r], "#2 on \"tp\"");
     }
@@ -274,6 +281,7 @@ DT_TEST(agree, the_last_collectives_are_written_down_when_one_fails)
     (void)snprintf(path, sizeof path, "%s/f", dt_test_temp_dir(folder));
     o.flight = path;
     DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", fly, NULL), DT_ERR_IO, "a disk went away");
+    if (dt_test_processes() > 1) return; /* each process has a folder of its own */
     (void)read_text(folder, 0, text, sizeof text);
     assert_contains(text, "rank 0 of 2, tp=0: the last 64 of 71 collectives");
     assert_contains(text, "was cut short by rank 1: a disk went away");

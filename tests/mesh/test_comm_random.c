@@ -83,7 +83,7 @@ done:
 
 static dt_status random_steps(dt_mesh *mesh, const void *arg)
 {
-    return comm_random_steps(mesh, *(const uint64_t *)arg, 1000);
+    return comm_random_steps(mesh, *(const uint64_t *)arg, dt_test_processes() > 1 ? 250 : 1000);
 }
 
 DT_TEST(comm, random_operations_waited_for_in_any_order)

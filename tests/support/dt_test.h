@@ -122,7 +122,10 @@ dt_status dt_test_expect_status(const char *func, const char *file, int line, dt
 typedef dt_status (*dt_test_body)(dt_mesh *mesh, const void *arg);
 
 /* Runs `body` on every rank of the mesh "dp=2,tp=2", each a thread. Fails the test once, with the
- * record of the rank that failed first; a rank that leaves objects alive fails it too. */
+ * record of the rank that failed first; a rank that leaves objects alive fails it too.
+ *
+ * Under mpirun the ranks are divided among the processes, all of which run the same tests; a mesh
+ * with fewer ranks than processes is left out. */
 void dt_test_on_ranks(const char *spec, dt_test_body body, const void *arg);
 
 /* As above, but the run has to fail with `code` and a message that contains `substring`. */
@@ -138,6 +141,13 @@ void dt_test_on_ranks_fail(const char *spec, dt_test_body body, const void *arg,
     }
 dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_body body,
                       const void *arg);
+
+/* Processes that a launcher started to run this program together, and which of them this is. */
+int dt_test_processes(void);
+int dt_test_process(void);
+
+/* Whether a rank of a run of n_ranks is a thread of this process. */
+bool dt_test_is_here(int rank, int n_ranks);
 
 /* --- files ------------------------------------------------------------------------------------ */
 

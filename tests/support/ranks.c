@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "mesh/launch.h"
+
 typedef struct rank_job {
     const char *spec;
     dt_test_body body;
@@ -26,6 +28,30 @@ done:
     return DT_OK;
 }
 
+int dt_test_processes(void)
+{
+    dti_launch launch;
+
+    return dti_launch_read(&launch) == DT_OK ? launch.n_processes : 1;
+}
+
+int dt_test_process(void)
+{
+    dti_launch launch;
+
+    return dti_launch_read(&launch) == DT_OK ? launch.process : 0;
+}
+
+/* Ranks are given to processes in blocks, the first ones get one more if it does not divide. */
+bool dt_test_is_here(int rank, int n_ranks)
+{
+    const int n = dt_test_processes(), each = n_ranks / n, more = n_ranks % n;
+    const int p = dt_test_process();
+    const int first = p * each + (p < more ? p : more);
+
+    return rank >= first && rank < first + each + (p < more ? 1 : 0);
+}
+
 dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_body body,
                       const void *arg)
 {
@@ -35,6 +61,7 @@ dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_b
     int n_dims, sizes[DT_MAX_DIMS];
 
     DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &o.n_ranks));
+    if (o.n_ranks < dt_test_processes()) return DT_OK;
     DT_TRY(dt_run(&o, rank_main, &job));
     return DT_OK;
 }

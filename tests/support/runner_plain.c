@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A test runner without processes: tests register before main, run one after the other in the
- * order of their names, and leave by longjmp on the main thread.
+ * order of their names, and leave by longjmp on the main thread. Of the processes that mpirun
+ * started the first one speaks, and those that find fault.
  *
  *   test_mesh [--filter suite/name*] [--list] */
 #include "tests/support/dt_test.h"
@@ -65,7 +66,8 @@ static int run(const dt_test_entry *e)
         dti_error_clear(); /* as if the test had a process of its own */
         e->run();
     }
-    (void)printf("%s  %s/%s\n", words[verdict], e->suite, e->name);
+    if (verdict == FAILED || dt_test_process() == 0)
+        (void)printf("%s  %s/%s\n", words[verdict], e->suite, e->name);
     (void)fflush(stdout);
     return verdict;
 }
@@ -92,7 +94,7 @@ int main(int argc, char **argv)
         else
             count[run(e)]++;
     }
-    if (!list)
+    if (!list && (dt_test_process() == 0 || count[FAILED] > 0))
         (void)printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED],
                      count[SKIPPED]);
     return count[FAILED] > 0 || (!list && count[PASSED] + count[SKIPPED] == 0);
