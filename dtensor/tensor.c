@@ -40,16 +40,18 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
     return DT_OK;
 }
 
-static dt_status check_shape(dt_dtype dtype, int n_axes, const int64_t *shape)
+dt_status dti_check_shape(const char *op, dt_dtype dtype, int n_axes, const int64_t *shape)
 {
+    const char *of = op == NULL ? "a tensor" : op, *result = op == NULL ? "" : ": a result";
     int64_t n = (int64_t)dt_dtype_size(dtype);
 
     DT_CHECK(n > 0, DT_ERR_ARG, "%d is no dtype", (int)dtype);
     for (int a = 0; a < n_axes; a++) {
-        DT_CHECK(shape[a] >= 0, DT_ERR_SHAPE, "axis %d has extent %lld", a, (long long)shape[a]);
-        DT_CHECK(dti_mul_i64(n, shape[a] > 0 ? shape[a] : 1, &n), DT_ERR_SHAPE,
-                 "a tensor of %d axes exceeds 2^63 bytes at axis %d (extent %lld)", n_axes, a,
+        DT_CHECK(shape[a] >= 0, DT_ERR_SHAPE, "%s%s whose axis %d has extent %lld", of, result, a,
                  (long long)shape[a]);
+        DT_CHECK(dti_mul_i64(n, shape[a] > 0 ? shape[a] : 1, &n), DT_ERR_SHAPE,
+                 "%s%s of %d axes exceeds 2^63 bytes at axis %d (extent %lld)", of, result, n_axes,
+                 a, (long long)shape[a]);
     }
     return DT_OK;
 }
@@ -61,7 +63,7 @@ dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
     dt_tensor *x;
 
     *out = NULL;
-    DT_TRY(check_shape(dtype, layout->n_axes, shape));
+    DT_TRY(dti_check_shape(NULL, dtype, layout->n_axes, shape));
     if (layout->table_axes != 0) DT_TRY(dti_layout_check_shape(layout, shape));
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dti_tensor_take(device, &x));

@@ -22,6 +22,10 @@ struct dt_tensor {
     dt_tensor *next; /* in the list of free headers */
 };
 
+/* Extents that are not negative, and bytes that fit into 63 bits. op: whose result it is; NULL. */
+dt_status dti_check_shape(const char *op, dt_dtype dtype, int n_axes,
+                          const int64_t *shape) DT_MUST_USE;
+
 /* A tensor without storage: header, checked global shape, local shape. */
 dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                             const int64_t *shape, dt_tensor **out) DT_MUST_USE;

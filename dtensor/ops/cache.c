@@ -104,7 +104,7 @@ static void forget_all(dti_op_cache *c)
     c->n_entries = 0;
 }
 
-dt_status dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
+dt_status dti_op_cache_room(dti_op_cache *c)
 {
     if (c->n_entries == MAX_ENTRIES) forget_all(c);
     if (2 * (c->n_entries + 1) > c->n_slots) {
@@ -116,9 +116,13 @@ dt_status dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
         c->slots = bigger;
         c->n_slots *= 2;
     }
+    return DT_OK;
+}
+
+void dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
+{
     place(c->slots, c->n_slots, decision);
     c->n_entries++;
-    return DT_OK;
 }
 
 /* A row is checked as strictly as it is read: a user's own row may be malformed. */
@@ -130,9 +134,6 @@ static dt_status check_types(const dt_op *op, int n_in)
                  strspn(op->types, "Fxfik") == (size_t)n_in && strchr("Fxfika", end[1]) != NULL,
              DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
              op->axes);
-    DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
-             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
-             op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
     DT_CHECK((op->flags & (DT_OP_VIEW)) != 0 || op->cpu != NULL, DT_ERR_ARG,
              "operator %s has no CPU kernel", op->name);
     return DT_OK;
@@ -148,8 +149,6 @@ dt_status dti_op_letters(dti_op_cache *c, const dt_op *op, const dti_letters **o
             *out = &p->letters;
             return DT_OK;
         }
-    DT_CHECK(op->name != NULL && op->axes != NULL && op->types != NULL, DT_ERR_ARG,
-             "an operator needs a name, axes and types");
     DT_TRY(dti_new(sizeof *p, &p));
     p->op = op;
     DT_TRY_TO(fail, st, dti_letters_parse(op->axes, &p->letters));

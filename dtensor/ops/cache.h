@@ -55,8 +55,11 @@ uint64_t dti_op_key_hash(const dti_op_key *key, int n);
 /* The decision for `key`, or NULL. */
 dti_decision *dti_op_cache_find(dti_op_cache *cache, const dti_op_key *key, uint64_t hash);
 
-/* Adds a decision made on the heap; the cache owns it from then on. */
-dt_status dti_op_cache_add(dti_op_cache *cache, dti_decision *decision) DT_MUST_USE;
+/* Makes room for one more decision, before it is made: a full cache starts anew. */
+dt_status dti_op_cache_room(dti_op_cache *cache) DT_MUST_USE;
+
+/* Adds a decision made on the heap, for which there is room; the cache owns it from then on. */
+void dti_op_cache_add(dti_op_cache *cache, dti_decision *decision);
 
 /* The letters of an operator, parsed and checked once. */
 dt_status dti_op_letters(dti_op_cache *cache, const dt_op *op, const dti_letters **out) DT_MUST_USE;

@@ -17,6 +17,9 @@ static dt_status parse_letter(const char *axes, const char **at, dti_letters *al
              axes, p);
     DT_CHECK(term->n_letters < DT_MAX_AXES, DT_ERR_ARG, "axes \"%s\": more than %d letters", axes,
              DT_MAX_AXES);
+    for (int i = 0; i < term->n_letters; i++) /* no diagonals: a cut would take each axis alone */
+        DT_CHECK(term->letter[i] != *p - 'a', DT_ERR_ARG,
+                 "axes \"%s\": letter %c stands twice in one term", axes, *p);
     term->letter[term->n_letters++] = *p - 'a';
     if (whole) {
         all->whole |= 1u << (*p - 'a');

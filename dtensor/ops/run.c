@@ -10,9 +10,13 @@
 #include "mesh/runtime.h"
 #include "placements/move.h"
 
-static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
-                     dti_op_key *key)
+/* Key and zeros hold attributes up to a limit: a user's own row may be over it. */
+static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                          dti_op_key *key)
 {
+    DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
+             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
+             op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
     memset(key, 0, sizeof *key);
     key->op = op;
     key->place = dti_mesh_place(in[0]->mesh);
@@ -23,6 +27,7 @@ static void make_key(const dt_op *op, const void *attr, int n, dt_tensor *const 
     }
     if (attr != NULL && (op->flags & DT_OP_VALUE_ATTR) == 0)
         memcpy(key->attr, attr, op->attr_bytes);
+    return DT_OK;
 }
 
 static dt_status look_up(dt_tape *t, const dti_op_key *key, dt_tensor *const *in, int n,
@@ -35,9 +40,10 @@ static dt_status look_up(dt_tape *t, const dti_op_key *key, dt_tensor *const *in
     cache->calls++;
     if (d == NULL) {
         cache->misses++;
+        DT_TRY(dti_op_cache_room(cache));
         DT_TRY(dti_op_decide(cache, key, t->moves, in, n, &d));
         d->hash = hash;
-        DT_TRY(dti_op_cache_add(cache, d));
+        dti_op_cache_add(cache, d);
     }
     *out = d;
     return DT_OK;
@@ -63,6 +69,7 @@ static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo
     int n_extents = 0;
 
     DT_TRY(call.op->infer != NULL ? call.op->infer(&call) : dti_infer_letters(&call));
+    DT_TRY(dti_check_shape(call.op->name, d->out_dtype, call.out_axes, call.out_shape));
     memcpy(memo->out_shape, call.out_shape, sizeof memo->out_shape);
     memo->out_local.dtype = d->out_dtype;
     dti_tensor_local_shape(in[0]->mesh, d->out_layout, d->out_axes, memo->out_shape,
@@ -191,7 +198,7 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
                      (in[i]->device == in[0]->device && dt_mesh_equal(in[i]->mesh, in[0]->mesh)),
                  DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes%s", op->name,
                  op->axes, i, in[i]->device->dry != in[0]->device->dry ? ", one of them dry" : "");
-    make_key(op, attr, n, in, &key);
+    DT_TRY(make_key(op, attr, n, in, &key));
     DT_TRY(look_up(t, &key, in, n, &d));
     DT_TRY(shapes_of(d, in, n, &shapes));
     if (d->wants_moves) DT_TRY(move_operands(t, d, n, in));
@@ -210,10 +217,11 @@ dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_ten
     dt_status st;
 
     if (t->status != DT_OK) return NULL;
-    if (op == NULL || n < 1 || n > DT_OP_MAX_IN)
-        return dt_tape_fail(t, DT_ERR_ARG,
-                            "an operator call with %d operands: 1 to %d are possible", n,
-                            DT_OP_MAX_IN);
+    if (op == NULL || op->name == NULL || op->axes == NULL || op->types == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "an operator needs a name, axes and types");
+    if (n < 1 || n > DT_OP_MAX_IN)
+        return dt_tape_fail(t, DT_ERR_ARG, "%s is called with %d operands: 1 to %d are possible",
+                            op->name, n, DT_OP_MAX_IN);
     for (int i = 0; i < n; i++) {
         operands[i] = in[i];
         if (in[i] == NULL)

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operators of the caller's own, and calls of built-in ones that no tensor can result from: each is
+ * refused with words, on the tape. */
+#include <dtensor/factories.h>
+#include <dtensor/ops.h>
+
+#include "tests/support/dt_test.h"
+
+static dt_status no_kernel(const dt_kargs *args)
+{
+    (void)args;
+    return DT_OK;
+}
+
+static char attributes[4096];
+
+typedef struct bad_row {
+    dt_op op;
+    int n;
+    dt_status code;
+    const char *message;
+} bad_row;
+
+static dt_status refuses(dt_mesh *mesh, const void *arg)
+{
+    static const bad_row rows[] = {
+        { { "big", "... -> ...", "F>F", NULL, NULL, no_kernel, 0, sizeof attributes },
+          1,
+          DT_ERR_ARG,
+          "big: 4096 bytes of attributes, at most 32" },
+        { { "big", "... -> ...", "F>F", NULL, NULL, no_kernel, DT_OP_VALUE_ATTR, 33 },
+          1,
+          DT_ERR_ARG,
+          "big: 33 bytes of attributes, at most 32" },
+        { { "diagonal", "aa -> a", "F>F", NULL, NULL, no_kernel, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "letter a stands twice in one term" },
+        { { "outer", "ab -> ba[b]", "F>F", NULL, NULL, no_kernel, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "letter b stands twice in one term" },
+        { { "add", "ab, ab -> ab", "FF>F", NULL, NULL, no_kernel, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "1 operands given" },
+        { { "none", "ab -> ab", "F>F", NULL, NULL, NULL, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "none has no CPU kernel" },
+        { { NULL, "ab -> ab", "F>F", NULL, NULL, no_kernel, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "needs a name, axes and types" },
+        { { "no_types", "ab -> ab", NULL, NULL, NULL, no_kernel, 0, 0 },
+          1,
+          DT_ERR_ARG,
+          "needs a name, axes and types" },
+        { { "many", "ab -> ab", "F>F", NULL, NULL, no_kernel, 0, 0 },
+          7,
+          DT_ERR_ARG,
+          "many is called with 7 operands: 1 to 6" },
+    };
+    const dt_placement cut = DT_SHARD(0);
+    dt_tensor *in[7] = { NULL };
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 4, 4 }, &in[0]));
+    for (int i = 1; i < 7; i++) in[i] = in[0];
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        const bad_row *r = &rows[i];
+        (void)dt_apply(t, &r->op, attributes, r->n, in);
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), r->code,
+                                   r->message);
+        if (st != DT_OK) goto done;
+        dt_tape_reset(t);
+    }
+done:
+    dt_tensor_release(&in[0]);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, malformed_rows_are_refused)
+{
+    dt_test_on_ranks("tp=1", refuses, NULL);
+    dt_test_on_ranks("tp=2", refuses, NULL);
+}
+
+/* A product of two tensors that exist, which has more bytes than a tensor can have. */
+DT_TEST(own_ops, a_result_beyond_63_bits_is_refused)
+{
+    const int64_t shape[] = { (int64_t)1 << 40, 2 };
+    const dt_placement place = DT_SHARD(0);
+    const dt_run_options o = DT_RUN_OPTIONS_INIT;
+    dt_runtime *rt;
+    dt_tensor *x = NULL;
+    dt_mesh *mesh;
+    dt_tape *t;
+
+    DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
+    DT_ASSERT_OK(dt_mesh_create(rt, "tp=1", &mesh));
+    DT_ASSERT_OK(dt_tape_create(rt, &t));
+    DT_ASSERT_OK(dt_zeros(mesh, &place, DT_F32, 2, shape, &x));
+    DT_ASSERT(dt_linear(t, x, x, NULL) == NULL);
+    DT_ASSERT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
+                     "linear: a result of 2 axes exceeds 2^63 bytes at axis 1");
+    dt_tape_release(&t);
+    dt_tensor_release(&x);
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
+}
