@@ -33,7 +33,8 @@ typedef struct dti_attention_attr {
 } dti_attention_attr;
 
 typedef struct dti_slice_attr {
-    int64_t begin; /* on axis 1; negative counts from the end */
+    int64_t axis;
+    int64_t begin; /* negative counts from the end */
     int64_t count;
 } dti_slice_attr;
 

@@ -123,9 +123,11 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     return dt_apply(t, &dti_op_attention, &attr, 4, (dt_tensor *[]){ q, k, v, positions });
 }
 
-dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int64_t begin, int64_t count)
+dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int axis, int64_t begin, int64_t count)
 {
-    return unary(t, &dti_op_slice, &(dti_slice_attr){ begin, count }, x);
+    const int from_front = x != NULL && axis < 0 && axis >= -x->n_axes ? axis + x->n_axes : axis;
+
+    return unary(t, &dti_op_slice, &(dti_slice_attr){ from_front, begin, count }, x);
 }
 
 dt_tensor *dt_add_scalar(dt_tape *t, dt_tensor *x, double value)

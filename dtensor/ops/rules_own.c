@@ -93,28 +93,33 @@ dt_status dti_slice_infer(dti_op_call *call)
 {
     const dti_slice_attr *attr = call->attr;
     const dt_tensor *x = call->in[0];
-    int64_t begin;
+    int64_t extent, begin;
 
-    DT_CHECK(x->n_axes >= 2, DT_ERR_SHAPE, "slice: a tensor of %d axes has no axis 1", x->n_axes);
-    begin = attr->begin < 0 ? attr->begin + x->shape[1] : attr->begin;
-    DT_CHECK(begin >= 0 && attr->count >= 0 && begin + attr->count <= x->shape[1], DT_ERR_SHAPE,
-             "slice: rows %lld to %lld of an axis of %lld", (long long)begin,
-             (long long)(begin + attr->count), (long long)x->shape[1]);
+    DT_CHECK(attr->axis >= 0 && attr->axis < x->n_axes, DT_ERR_ARG,
+             "slice: axis %lld of a tensor of %d axes", (long long)attr->axis, x->n_axes);
+    extent = x->shape[attr->axis];
+    begin = attr->begin < 0 ? attr->begin + extent : attr->begin;
+    DT_CHECK(begin >= 0 && begin <= extent && attr->count >= 0 && attr->count <= extent - begin,
+             DT_ERR_SHAPE, "slice: %lld rows from row %lld on of axis %lld, which has %lld",
+             (long long)attr->count, (long long)attr->begin, (long long)attr->axis,
+             (long long)extent);
     call->out_axes = x->n_axes;
     for (int a = 0; a < x->n_axes; a++) call->out_shape[a] = x->shape[a];
-    call->out_shape[1] = attr->count;
+    call->out_shape[attr->axis] = attr->count;
     return DT_OK;
 }
 
 dt_status dti_slice_shard(dti_op_call *call)
 {
+    const int64_t axis = ((const dti_slice_attr *)call->attr)->axis;
     const dt_layout *x = call->in[0]->layout;
 
     for (int m = 0; m < x->n_dims; m++) {
         const dt_placement p = call->in_place[0][m];
         call->out_place[m] = p;
-        if (x->dim_size[m] > 1 && p.kind == DT_PLACE_SHARD && p.axis == 1)
-            DT_TRY(dti_op_clash(call, m, "operand 0 is Shard(1) but axis 1 must be whole"));
+        if (x->dim_size[m] > 1 && p.kind == DT_PLACE_SHARD && p.axis == axis)
+            DT_TRY(dti_op_clash(call, m, "operand 0 is Shard(%d) but that axis must be whole",
+                                p.axis));
     }
     return DT_OK;
 }

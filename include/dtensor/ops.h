@@ -145,8 +145,9 @@ typedef struct dt_attention_options {
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 
-/* x [b, t, ...] -> rows begin .. begin + count - 1 of axis 1; negative begin counts from the end */
-DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int64_t begin, int64_t count);
+/* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one
+ * axis, which no mesh dim cuts; negative axis and begin count from the end. */
+DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int axis, int64_t begin, int64_t count);
 
 /* x [...] F, a number. Of a sum of terms that lie on several ranks one rank's term gets the number,
  * so it is added once (PyTorch adds it on every rank, issues 149768, 163193); terms of an average,

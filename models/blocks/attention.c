@@ -37,5 +37,5 @@ dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tenso
 dt_tensor *dti_wanted_rows(dt_tape *t, dt_tensor *x, dt_logits_rows rows)
 {
     if (x == NULL || rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
-    return dt_slice(t, x, -1, 1);
+    return dt_slice(t, x, 1, -1, 1);
 }

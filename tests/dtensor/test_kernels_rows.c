@@ -176,32 +176,42 @@ DT_TEST(kernels_rows, embedding_takes_its_own_rows)
     }
 }
 
-static void run_slice(int64_t batch, int64_t tokens, int64_t d, int64_t begin, int64_t count)
+/* x [2, 9, 5, 2] or another shape; its axis `axis` sliced. */
+static void run_slice(const int64_t *x, dti_slice_attr attr)
 {
-    const int64_t x[] = { batch, tokens, d, 2 };
-    const dti_slice_attr attr = { begin, count };
-    const int64_t first = begin < 0 ? begin + tokens : begin;
+    const int64_t rows = x[attr.axis], first = attr.begin < 0 ? attr.begin + rows : attr.begin;
+    int64_t inner = 1, n = 1;
     kt_case c = { .name = "slice", .kernel = dti_slice_cpu, .n_in = 1, .attr = &attr };
 
     c.in[0] = kt_filled(DT_BF16, 4, x, KT_UNIFORM, 52);
-    c.out = (dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { batch, count, d, 2 } };
+    c.out = (dt_local){ .dtype = DT_BF16, .n_axes = 4 };
+    for (int a = 0; a < 4; a++) {
+        c.out.shape[a] = a == attr.axis ? attr.count : x[a];
+        n *= c.out.shape[a];
+        if (a > attr.axis) inner *= x[a];
+    }
     kt_expect(&c);
     c.check = check_bits;
-    for (int64_t i = 0; i < batch * count * d * 2; i++)
-        c.want[i] =
-            kt_get(&c.in[0], (i / (count * d * 2) * tokens + first) * d * 2 + i % (count * d * 2));
+    for (int64_t i = 0; i < n; i++)
+        c.want[i] = kt_get(&c.in[0], (i / (attr.count * inner) * rows + first) * inner +
+                                         i % (attr.count * inner));
     kt_run(&c);
 }
 
 DT_TEST(kernels_rows, slice_counts_from_either_end)
 {
-    run_slice(2, 9, 5, 3, 4);
-    run_slice(3, 9, 5, -1, 1);
-    run_slice(2, 9, 5, -4, 2);
-    run_slice(1, 1, 1, 0, 1);
-    run_slice(2, 9, 5, 9, 0);
-    run_slice(0, 9, 5, 0, 3);
-    run_slice(2, 3, 0, 0, 3);
+    static const struct {
+        int64_t x[4];
+        dti_slice_attr attr;
+    } cases[] = {
+        { { 2, 9, 5, 2 }, { 1, 3, 4 } },  { { 3, 9, 5, 2 }, { 1, -1, 1 } },
+        { { 2, 9, 5, 2 }, { 1, -4, 2 } }, { { 1, 1, 1, 2 }, { 1, 0, 1 } },
+        { { 2, 9, 5, 2 }, { 1, 9, 0 } },  { { 0, 9, 5, 2 }, { 1, 0, 3 } },
+        { { 2, 3, 0, 2 }, { 1, 0, 3 } },  { { 7, 3, 5, 2 }, { 0, 2, 3 } },
+        { { 2, 3, 6, 2 }, { 2, -2, 2 } }, { { 2, 3, 5, 9 }, { 3, 4, 5 } },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) run_slice(cases[i].x, cases[i].attr);
 }
 
 DT_TEST(kernels_rows, kv_write_puts_rows_at_their_positions)

@@ -114,3 +114,54 @@ DT_TEST(own_ops, a_result_beyond_63_bits_is_refused)
     dt_mesh_release(&mesh);
     dt_runtime_release_dry(&rt);
 }
+
+/* Slices that leave the axis, also by numbers whose sums do not fit. */
+static dt_status slices(dt_mesh *mesh, const void *arg)
+{
+    static const struct {
+        int axis;
+        int64_t begin, count;
+        dt_status code;
+        const char *message;
+    } bad[] = {
+        { 1, 1, INT64_MAX, DT_ERR_SHAPE,
+          "slice: 9223372036854775807 rows from row 1 on of axis 1" },
+        { 1, INT64_MAX, 1, DT_ERR_SHAPE, "which has 4" },
+        { 1, INT64_MIN, 1, DT_ERR_SHAPE, "which has 4" },
+        { 1, 0, -1, DT_ERR_SHAPE, "slice: -1 rows" },
+        { 0, 1, 1, DT_ERR_SHAPE, "axis 0, which has 1" },
+        { 2, 0, 0, DT_ERR_ARG, "axis 2 of a tensor of 2 axes" },
+        { -3, 0, 0, DT_ERR_ARG, "axis -3 of a tensor of 2 axes" },
+    };
+    const dt_placement whole = DT_REPLICATE;
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(
+        done, st,
+        dt_arange(mesh, &whole, DT_F32, 2, (const int64_t[]){ 1, 4 }, (dt_steps){ 0, 1 }, &x));
+    for (size_t i = 0; i < DT_COUNT(bad); i++) {
+        (void)dt_slice(t, x, bad[i].axis, bad[i].begin, bad[i].count);
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), bad[i].code,
+                                   bad[i].message);
+        if (st != DT_OK) goto done;
+        dt_tape_reset(t);
+    }
+    dt_tensor *y = dt_slice(t, x, -1, -3, 2); /* and one that does not */
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, dt_tensor_extent(y, 1) == 2, "two columns");
+    DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(y)->data)[0] == 1.0f, "from column 1");
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, slices_outside_the_axis_are_refused)
+{
+    dt_test_on_ranks("tp=1", slices, NULL);
+    dt_test_on_ranks("tp=2", slices, NULL);
+}

@@ -78,20 +78,21 @@ dt_status dti_kv_write_cpu(const dt_kargs *a)
     return DT_OK;
 }
 
-/* x [B, T, ...] -> y [B, count, ...]: rows begin .. begin + count - 1 of axis 1. */
+/* x [..., T, ...] -> y [..., count, ...]: rows begin .. begin + count - 1 of an axis. */
 dt_status dti_slice_cpu(const dt_kargs *a)
 {
     const dt_local *x = &a->in[0];
     const dti_slice_attr *attr = a->attr;
-    const int64_t n_tokens = x->shape[1];
-    const int64_t begin = attr->begin < 0 ? attr->begin + n_tokens : attr->begin;
-    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype);
+    const int64_t n_rows = x->shape[attr->axis];
+    const int64_t begin = attr->begin < 0 ? attr->begin + n_rows : attr->begin;
+    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype), outer = 1;
 
-    for (int axis = 2; axis < x->n_axes; axis++) row_bytes *= x->shape[axis];
+    for (int axis = 0; axis < x->n_axes; axis++)
+        if (axis != attr->axis) *(axis < attr->axis ? &outer : &row_bytes) *= x->shape[axis];
     if (row_bytes == 0 || attr->count == 0) return DT_OK;
-    for (int64_t b = 0; b < x->shape[0]; b++)
-        memcpy((char *)a->out[0].data + b * attr->count * row_bytes,
-               (const char *)x->data + (b * n_tokens + begin) * row_bytes,
+    for (int64_t o = 0; o < outer; o++)
+        memcpy((char *)a->out[0].data + o * attr->count * row_bytes,
+               (const char *)x->data + (o * n_rows + begin) * row_bytes,
                (size_t)(attr->count * row_bytes));
     return DT_OK;
 }

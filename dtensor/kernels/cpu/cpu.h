@@ -80,7 +80,7 @@ dt_status dti_kv_write_cpu(const dt_kargs *a);
  * Scores, softmax and sums in f32, one rounding at the end. attention_attr. */
 dt_status dti_attention_cpu(const dt_kargs *a);
 
-/* x [B, T, ...] -> out [B, n, ...]: rows begin .. begin + n - 1 of axis 1. slice_attr. */
+/* x [..., T, ...] -> out [..., n, ...]: rows begin .. begin + n - 1 of an axis. slice_attr. */
 dt_status dti_slice_cpu(const dt_kargs *a);
 
 /* x [..., V] F with offset of the last axis -> key [...] i64 whose order is that of (value, lower
