@@ -87,7 +87,9 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     DT_CHECK(root >= DT_EQUAL_COPIES && root < dt_mesh_n_ranks(mesh), DT_ERR_ARG,
              "root %d: the mesh has places 0 to %d, or DT_EQUAL_COPIES", root,
              dt_mesh_n_ranks(mesh) - 1);
-    DT_TRY(dt_zeros(mesh, place, dtype, n_axes, shape, &x));
+    st = dt_zeros(mesh, place, dtype, n_axes, shape, &x);
+    if (st == DT_ERR_MEMORY) goto fail; /* others may have found memory */
+    DT_TRY(st);
     if (dt_mesh_is_member(mesh)) {
         const bool mine = root == DT_EQUAL_COPIES || dti_mesh_place(mesh) == root;
         bool empty = x->device->dry;
@@ -104,7 +106,7 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     return DT_OK;
 
 fail:
-    /* The root alone finds that it has nothing to send, and the others wait for it. */
+    /* One rank alone has nothing to send, or no room: the others wait for it. */
     if (root >= 0) dti_runtime_abort(dt_mesh_runtime(mesh));
     dt_tensor_release(&x);
     return st;

@@ -38,18 +38,27 @@ static dt_status check_work(const dt_mesh *mesh, int root, const void *data, int
 dt_status dt_mesh_broadcast_work(dt_mesh *mesh, int root, void *data, int64_t capacity,
                                  int64_t *bytes)
 {
+    int64_t head[2]; /* bytes, the root's capacity */
+    dt_status st = DT_OK;
     dti_comm *c;
     int64_t n;
 
     DT_TRY(check_work(mesh, root, data, capacity, bytes));
     DT_TRY(dti_mesh_comm(mesh, (1u << mesh->n_dims) - 1, &c));
-    n = *bytes;
-    DT_TRY(dti_broadcast_work(c, &n, 1, DT_I64, root));
-    DT_CHECK(n <= capacity, DT_ERR_ARG,
-             "work of %lld bytes does not fit into the %lld of rank %d; give all ranks the same "
-             "capacity",
-             (long long)n, (long long)capacity, dt_runtime_rank(mesh->rt));
+    head[0] = *bytes;
+    head[1] = capacity;
+    DT_TRY(dti_broadcast_work(c, head, 2, DT_I64, root));
+    n = head[0];
+    DT_CHECK_TO(
+        fail, st, head[1] == capacity, DT_ERR_ARG,
+        "rank %d has room for %lld bytes of work, the root for %lld; give all ranks the same "
+        "capacity",
+        dt_runtime_rank(mesh->rt), (long long)capacity, (long long)head[1]);
     if (n > 0) DT_TRY(dti_broadcast(c, data, n, DT_U8, root));
     *bytes = n;
     return DT_OK;
+
+fail:
+    dti_runtime_abort(mesh->rt); /* the others go on, to where they would wait for this rank */
+    return st;
 }

@@ -130,10 +130,11 @@ static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 }
 
 /* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
- * model: one rounding. */
+ * layer's parameters (of the model's, if it has none): one rounding. */
 static dt_tensor *round_sum(dt_tape *t, const dt_layer *layer, bool was_partial, dt_tensor *x)
 {
-    const dt_dtype dtype = layer->list->dtype;
+    const dt_tensor *own = layer->n_params > 0 ? dt_layer_param(layer, 0) : NULL;
+    const dt_dtype dtype = own != NULL ? dt_tensor_dtype(own) : layer->list->dtype;
 
     if (x == NULL || !was_partial || dti_tensor_partial_dims(x) != 0) return x;
     if (dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES) return x;
@@ -158,12 +159,18 @@ dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-/* y is a sum whose terms lie on ranks of these mesh dims: the bias joins one of them. */
+/* y is a sum whose terms lie on ranks of some mesh dims: the bias joins one of them. The last such
+ * term of the bias is kept, since a layer sees the same dims in every pass. */
 static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_tensor *b)
 {
-    if (layer->bias_term == NULL) {
-        const dt_status st = dti_tensor_as_term(b, dti_tensor_partial_dims(y), &layer->bias_term);
+    const uint32_t dims = dti_tensor_partial_dims(y);
+
+    if (layer->bias_term == NULL || layer->bias_term_dims != dims) {
+        dt_status st;
+        dt_tensor_release(&layer->bias_term);
+        st = dti_tensor_as_term(b, dims, &layer->bias_term);
         if (st != DT_OK) return dti_tape_latch(t, st);
+        layer->bias_term_dims = dims;
     }
     return dt_add_bias(t, y, layer->bias_term);
 }

@@ -27,7 +27,8 @@ struct dt_layer {
     struct dt_layer *tied_to;
     const dt_layout *layout[DT_LAYER_MAX_PARAMS];
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
-    dt_tensor *bias_term; /* the bias as a term of a Partial sum; NULL until it is needed */
+    dt_tensor *bias_term;    /* the bias as a term of a Partial sum; NULL until it is needed */
+    uint32_t bias_term_dims; /* of which mesh dims */
     bool inputs_cut; /* linear: the contraction is cut, so bias and rounding come after the move */
 };
 

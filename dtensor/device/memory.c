@@ -6,6 +6,10 @@
 /* Four classes per power of two from 256 bytes: at most 25 % of a block is unused. */
 enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (48 - MIN_SHIFT) };
 
+/* Idle blocks may hold this much, or twice the peak of living pooled ones if that is more: a step
+ * that repeats finds its blocks again, and prompts of many lengths do not leave a block of each. */
+static const size_t IDLE_BYTES = (size_t)64 << 20;
+
 struct dti_memory {
     dti_storage *free_blocks[N_CLASSES];
     dti_storage *free_headers;
@@ -13,6 +17,9 @@ struct dti_memory {
     size_t used;
     size_t peak;
     size_t held;
+    size_t idle;   /* of held: on free_blocks */
+    size_t pooled; /* of used: of size classes */
+    size_t pooled_peak;
 };
 
 static int class_of(size_t bytes)
@@ -45,18 +52,38 @@ dt_status dti_memory_create(bool dry, dti_memory **out)
     return DT_OK;
 }
 
+/* The block goes back to the system, the header to the free ones. */
+static void drop_block(dti_storage *s)
+{
+    dti_memory *m = s->memory;
+
+    dti_big_free(s->data, s->bytes);
+    if (s->held) m->held -= s->bytes;
+    s->data = NULL;
+    s->held = false;
+    s->next = m->free_headers;
+    m->free_headers = s;
+}
+
+/* Gives idle blocks back, large ones first, until at most `most` bytes are idle. */
+static void trim(dti_memory *m, size_t most)
+{
+    for (int c = N_CLASSES - 1; c >= 0 && m->idle > most; c--)
+        while (m->free_blocks[c] != NULL && m->idle > most) {
+            dti_storage *s = m->free_blocks[c];
+            m->free_blocks[c] = s->next;
+            m->idle -= s->bytes;
+            drop_block(s);
+        }
+}
+
 void dti_memory_destroy(dti_memory **memory)
 {
     dti_memory *m = *memory;
 
     if (m == NULL) return;
     *memory = NULL;
-    for (int c = 0; c < N_CLASSES; c++)
-        for (dti_storage *s = m->free_blocks[c], *next; s != NULL; s = next) {
-            next = s->next;
-            dti_big_free(s->data, s->bytes);
-            dti_free(s);
-        }
+    trim(m, 0);
     for (dti_storage *s = m->free_headers, *next; s != NULL; s = next) {
         next = s->next;
         dti_free(s);
@@ -72,8 +99,22 @@ static dti_storage *take(dti_memory *m, int size_class)
 
     if (size_class >= 0 && m->free_blocks[size_class] != NULL) list = &m->free_blocks[size_class];
     s = *list;
-    if (s != NULL) *list = s->next;
+    if (s == NULL) return NULL;
+    *list = s->next;
+    if (s->held) m->idle -= s->bytes;
     return s;
+}
+
+/* Bytes for s. Memory that is kept for reuse is not kept from who needs it now. */
+static dt_status fill(dti_memory *m, dti_storage *s)
+{
+    if (!m->dry && dti_big_alloc(s->bytes, &s->data) != DT_OK) {
+        trim(m, 0);
+        DT_TRY(dti_big_alloc(s->bytes, &s->data));
+    }
+    s->held = true;
+    m->held += s->bytes;
+    return DT_OK;
 }
 
 dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage **out)
@@ -89,16 +130,14 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     if (s == NULL) DT_TRY_TO(fail, st, dti_new(sizeof *s, &s));
     m->used += bytes;
     if (m->used > m->peak) m->peak = m->used;
+    m->pooled += pool ? bytes : 0;
+    if (m->pooled > m->pooled_peak) m->pooled_peak = m->pooled;
     s->memory = m;
     s->size_class = size_class;
     s->bytes = bytes;
     s->next = NULL;
     s->refs = 1;
-    if (!s->held) {
-        if (!m->dry) DT_TRY_TO(fail, st, dti_big_alloc(bytes, &s->data));
-        s->held = true;
-        m->held += bytes;
-    }
+    if (!s->held) DT_TRY_TO(fail, st, fill(m, s));
     *out = s;
     return DT_OK;
 
@@ -112,17 +151,15 @@ void dti_storage_free(dti_storage *s)
     dti_memory *m = s->memory;
 
     m->used -= s->bytes;
-    if (s->size_class >= 0 && s->held) {
-        s->next = m->free_blocks[s->size_class];
-        m->free_blocks[s->size_class] = s;
-    } else {
-        dti_big_free(s->data, s->bytes);
-        if (s->held) m->held -= s->bytes;
-        s->data = NULL;
-        s->held = false;
-        s->next = m->free_headers;
-        m->free_headers = s;
+    if (s->size_class >= 0) m->pooled -= s->bytes;
+    if (s->size_class < 0 || !s->held) {
+        drop_block(s);
+        return;
     }
+    s->next = m->free_blocks[s->size_class];
+    m->free_blocks[s->size_class] = s;
+    m->idle += s->bytes;
+    trim(m, 2 * m->pooled_peak > IDLE_BYTES ? 2 * m->pooled_peak : IDLE_BYTES);
 }
 
 size_t dti_memory_used(const dti_memory *m)

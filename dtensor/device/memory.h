@@ -27,8 +27,8 @@ typedef struct dti_storage {
 dt_status dti_memory_create(bool dry, dti_memory **out) DT_MUST_USE;
 void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
 
-/* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse) or fresh
- * zeroed ones that go back to the system when released. */
+/* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse within
+ * bounds and until memory is short) or fresh zeroed ones that go back to the system at once. */
 dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
                              dti_storage **out) DT_MUST_USE;
 

@@ -278,7 +278,8 @@ DT_API DT_MUST_USE dt_status dt_mesh_set_move_memory(dt_mesh *mesh, int64_t byte
  * Collective  every rank of the mesh, with the same root and capacity.
  * Errors      DT_ERR_ARG   an argument is NULL or out of range, the rank is no member, the work
  *                          exceeds capacity; found by the root alone, nothing was sent, and the
- *                          others still wait
+ *                          others still wait. A capacity that is not the root's: found by the rank
+ *                          that has it, the run is aborted
  *             DT_ERR_COMM  a rank failed or left; those that wait for work notice at once
  */
 DT_API DT_MUST_USE dt_status dt_mesh_broadcast_work(dt_mesh *mesh, int root, void *data,

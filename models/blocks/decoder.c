@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Llama: the table of its layers, then what they compute.
+ * The decoder of Llama and Qwen3: the table of its layers, then what they compute.
  * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
  * vocabulary; B sequences of T tokens. */
 #include "models/blocks/decoder.h"

@@ -2,6 +2,7 @@
  *
  * Styles on several mesh dims, sums that a style leaves Partial, and parameters that do not belong
  * to their layer. */
+#include <dtensor/factories.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <math.h>
@@ -222,6 +223,68 @@ DT_TEST(dims, a_sum_left_partial_is_f32_terms_with_the_bias_in_one)
     dt_test_on_ranks("tp=2", partial_sum, NULL);
     dt_test_on_ranks("tp=3", partial_sum, NULL);
     dt_test_on_ranks("tp=4", partial_sum, NULL);
+}
+
+/* A style that leaves its sum Partial on tp meets inputs that are whole on dp, and inputs that are
+ * terms of a sum there: the bias joins one term of either. */
+static dt_status changing_dims(dt_mesh *mesh, const void *arg)
+{
+    const dt_style style = { .size = sizeof style,
+                             .name = "rows_kept",
+                             .summary = "cut inputs, sum left Partial",
+                             .cut = DT_CUT_ROWS,
+                             .input = DT_PASS_KEEP,
+                             .output = DT_PASS_KEEP };
+    const dt_layer_spec spec = { .name = "l",
+                                 .kind = DT_LAYER_LINEAR,
+                                 .axis = { { 4, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } },
+                                 .bias = true,
+                                 .style = "rows_kept" };
+    const dt_placement whole[2] = { DT_REPLICATE, DT_SHARD(1) };
+    const dt_placement terms[2] = { DT_PARTIAL(DT_SUM), DT_SHARD(1) };
+    const int64_t shape[] = { 4, 4 };
+    dt_tensor *w = NULL, *b = NULL, *x[2] = { NULL };
+    const int first = *(const int *)arg;
+    const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    dt_layers *layers = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "rows_kept", &style));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_ones(mesh, whole, DT_F32, 2, shape, &w));
+    DT_TRY_TO(done, st,
+              dt_ones(mesh, (dt_placement[2]){ DT_REPLICATE, DT_REPLICATE }, DT_F32, 1, shape, &b));
+    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 1, b));
+    DT_TRY_TO(done, st, dt_from_local(mesh, whole, DT_F32, 2, shape, ones, &x[0]));
+    DT_TRY_TO(done, st, dt_from_local(mesh, terms, DT_F32, 2, shape, ones, &x[1]));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (int i = 0; i < 3; i++) {
+        const int which = (first + i) % 2;
+        dt_tensor *full = NULL, *y;
+        dt_tape_reset(t);
+        y = dt_layer_forward(t, dt_layers_at(layers, 0), x[which]);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+        for (int64_t e = 0; e < 16; e++) {
+            const float got = ((const float *)dt_tensor_local(full)->data)[e];
+            DT_EXPECT_TO(done, st, got == (which == 0 ? 5.0f : 9.0f), "%g", (double)got);
+        }
+        dt_tensor_release(&full);
+    }
+done:
+    dt_tape_release(&t);
+    for (int i = 0; i < 2; i++) dt_tensor_release(&x[i]);
+    dt_tensor_release(&b);
+    dt_tensor_release(&w);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(dims, the_bias_joins_a_sum_over_whatever_dims)
+{
+    for (int first = 0; first < 2; first++) dt_test_on_ranks("dp=2,tp=2", changing_dims, &first);
 }
 
 /* --- parameters ------------------------------------------------------------------------------- */

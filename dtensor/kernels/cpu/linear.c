@@ -2,8 +2,9 @@
  *
  * y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]); x [M, I], w [O, I] row-major, bias [O], y [M, O] of
  * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set and on
- * M < 32 or not, never on the number of threads: outputs are split over threads, sums are not.
- * Splitting O over ranks changes no bit for M < 32 and on panels; splitting I does. */
+ * M < 32 or not (bf16 tiles: also on M == 1), never on the number of threads: outputs are split
+ * over threads, sums are not. Splitting O over ranks changes no bit for M < 32 and on panels;
+ * splitting I does. */
 #include "dtensor/kernels/cpu/linear.h"
 
 #include <string.h>
