@@ -3,7 +3,9 @@
  * Copies between strided boxes. */
 #include <string.h>
 
+#include "base/pool.h"
 #include "mesh/comm/call.h"
+#include "mesh/comm/copy.h"
 
 bool dti_box_same_extents(const dti_box *a, const dti_box *b)
 {
@@ -48,14 +50,13 @@ static bool merge_axes(const dti_box *to, const dti_box *from, box_pair *p)
     return true;
 }
 
+/* Rows of fewer bytes are not worth the unaligned ends of streaming. */
+enum { STREAMED_ROW_BYTES = 1024, SHARED_BYTES = 1 << 20 };
+
 /* One innermost row; strides in elements. */
 static void copy_row(char *to, const char *from, int64_t n, int64_t to_stride, int64_t from_stride,
                      size_t bytes)
 {
-    if (to_stride == 1 && from_stride == 1) {
-        memcpy(to, from, (size_t)n * bytes);
-        return;
-    }
     to_stride *= (int64_t)bytes;
     from_stride *= (int64_t)bytes;
     switch (bytes) { /* a constant size makes each copy one move */
@@ -74,23 +75,31 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t to_stride, i
     }
 }
 
-void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
-                  size_t element_bytes)
+static void copy_box(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
+                     size_t element_bytes, bool stream)
 {
     const int64_t bytes = (int64_t)element_bytes;
     int64_t at[DTI_BOX_MAX_AXES] = { 0 };
     box_pair p;
     char *t;
     const char *f;
+    size_t row;
     int inner;
 
     if (!merge_axes(to_box, from_box, &p)) return;
     t = (char *)to + to_box->offset * bytes;
     f = (const char *)from + from_box->offset * bytes;
     inner = p.n_axes - 1;
+    row = p.to_stride[inner] == 1 && p.from_stride[inner] == 1
+              ? (size_t)p.extent[inner] * element_bytes
+              : 0; /* not in one piece */
     for (;;) {
         int a = inner - 1;
-        copy_row(t, f, p.extent[inner], p.to_stride[inner], p.from_stride[inner], element_bytes);
+        if (row > 0)
+            dti_copy(t, f, row, stream && row >= STREAMED_ROW_BYTES);
+        else
+            copy_row(t, f, p.extent[inner], p.to_stride[inner], p.from_stride[inner],
+                     element_bytes);
         for (; a >= 0; a--) { /* the next row, as an odometer */
             t += p.to_stride[a] * bytes;
             f += p.from_stride[a] * bytes;
@@ -99,8 +108,55 @@ void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_b
             t -= p.extent[a] * p.to_stride[a] * bytes;
             f -= p.extent[a] * p.from_stride[a] * bytes;
         }
-        if (a < 0) return;
+        if (a < 0) break;
     }
+    dti_copy_finish(stream);
+}
+
+void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
+                  size_t element_bytes)
+{
+    copy_box(to, to_box, from, from_box, element_bytes, false);
+}
+
+/* A copy that the threads of a rank share along one axis. */
+typedef struct box_job {
+    void *to;
+    const void *from;
+    const dti_box *to_box, *from_box;
+    size_t bytes;
+    int axis;
+    bool stream;
+} box_job;
+
+static void copy_part(void *arg, int worker, int n_workers)
+{
+    const box_job *j = arg;
+    dti_box to = *j->to_box, from = *j->from_box;
+    int64_t begin, end;
+
+    dti_pool_share(to.extent[j->axis], 1, worker, n_workers, &begin, &end);
+    to.offset += begin * to.stride[j->axis];
+    from.offset += begin * from.stride[j->axis];
+    to.extent[j->axis] = from.extent[j->axis] = end - begin;
+    copy_box(j->to, &to, j->from, &from, j->bytes, j->stream);
+}
+
+void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const void *from,
+                         const dti_box *from_box, size_t element_bytes)
+{
+    box_job j = { to, from, to_box, from_box, element_bytes, 0, false };
+    int64_t bytes = (int64_t)element_bytes;
+
+    for (int a = 0; a < to_box->n_axes; a++) {
+        bytes *= to_box->extent[a];
+        if (to_box->extent[a] > to_box->extent[j.axis] && to_box->extent[j.axis] == 1) j.axis = a;
+    }
+    j.stream = bytes >= DTI_STREAM_BYTES;
+    if (to_box->n_axes == 0 || bytes < SHARED_BYTES)
+        copy_box(to, to_box, from, from_box, element_bytes, false);
+    else
+        dti_pool_run(pool, copy_part, &j);
 }
 
 /* Elements [first, first + n) of a box in row-major order, from or to `flat`, where they lie side

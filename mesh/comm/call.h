@@ -4,6 +4,7 @@
 #ifndef DTI_CALL_H
 #define DTI_CALL_H
 
+#include "base/pool.h"
 #include "mesh/comm/comm.h"
 
 /* Mistakes that the caller can see alone. Nothing was sent when it fails. */
@@ -18,6 +19,10 @@ int64_t dti_call_count(const dti_comm *c, const dti_comm_call *call);
 /* The note of an operation that has its number, with what the caller says of it, if anything. */
 void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_note *about,
                    dti_comm_note *out);
+
+/* dti_box_copy() by all threads of a pool (NULL: one) and past the caches, if the box is large. */
+void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const void *from,
+                         const dti_box *from_box, size_t element_bytes);
 
 bool dti_box_same_extents(const dti_box *a, const dti_box *b);
 

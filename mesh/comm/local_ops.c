@@ -367,7 +367,7 @@ static dt_status work_exchange(dti_local_comm *c, const dti_local_slot *mine)
                  "extents than the one it lands in",
                  (unsigned long long)atomic_load(&mine->seq), c->head.name, c->head.world_ranks[m],
                  c->head.world_ranks[c->head.rank]);
-        dti_box_copy(call->recv, to, theirs->send, from, bytes);
+        dti_box_copy_shared(c->self->pool, call->recv, to, theirs->send, from, bytes);
     }
     return DT_OK;
 }

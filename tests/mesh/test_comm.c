@@ -73,7 +73,8 @@ static dt_status large_buffers(dt_mesh *mesh, const void *arg)
 {
     static const dti_comm_op ops[] = { DTI_COMM_ALL_REDUCE,     DTI_COMM_ALL_GATHER,
                                        DTI_COMM_REDUCE_SCATTER, DTI_COMM_BROADCAST,
-                                       DTI_COMM_ALL_TO_ALL,     DTI_COMM_SEND };
+                                       DTI_COMM_ALL_TO_ALL,     DTI_COMM_SEND,
+                                       DTI_COMM_EXCHANGE };
     const int64_t large = dt_test_processes() > 1 ? 1 << 18 : 1 << 20;
     dti_comm *c;
 
