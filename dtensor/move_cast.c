@@ -8,8 +8,7 @@
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
-/* x's piece in another float dtype. */
-static dt_status cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out)
+dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out)
 {
     const dti_dtype_attr attr = { dtype };
     dt_kargs args = {
@@ -90,7 +89,7 @@ static dt_status move_and_cast(dt_tensor *x, const dt_layout *want, dt_dtype dty
     DT_TRY(check_terms(x, want, dtype));
     DT_TRY(place_of_cast(x, want, dtype, &between));
     DT_TRY_TO(done, st, dti_redistribute(x, between, counters, &near));
-    DT_TRY_TO(done, st, cast(near, dtype, &narrow));
+    DT_TRY_TO(done, st, dti_tensor_cast(near, dtype, &narrow));
     DT_TRY_TO(done, st, dti_redistribute(narrow, want, counters, y));
 done:
     dt_tensor_release(&narrow);

@@ -53,8 +53,8 @@ static dt_status local_slice(const dti_move_step *step, const int *me, const dt_
     return DT_OK;
 }
 
-/* x / divisor in place, for a sum that is part average: rounded once, integers towards zero, as
- * the collectives do. */
+/* x / divisor in place, for a sum that is an average in part or by steps: integers towards zero, as
+ * the collectives do. Half floats are f32 here, so that they are rounded once. */
 static void divide(dt_local *x, int64_t divisor)
 {
     const int64_t n = dti_local_count(x);
@@ -200,12 +200,40 @@ static dt_status run_step(const dti_move_step *step, const int *me, dt_tensor *x
     return DT_OK;
 }
 
+/* Half floats become f32 or are rounded; takes over the reference `*x` and gives a new one. */
+static dt_status turn(dt_tensor **x, dt_dtype dtype)
+{
+    dt_tensor *y;
+    const dt_status st = dti_tensor_cast(*x, dtype, &y);
+
+    dt_tensor_release(x);
+    *x = y;
+    return st;
+}
+
+/* *now after the step, of a plan that began with elements of `dtype`. NULL after an error. */
+static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dtype,
+                           dt_comm_counter *counters, dt_tensor **now)
+{
+    const bool half = dtype == DT_BF16 || dtype == DT_F16;
+    dt_tensor *next;
+    dt_status st;
+
+    if (half && step->widens) DT_TRY(turn(now, DT_F32));
+    st = run_step(step, me, *now, &next);
+    if (st == DT_OK && dt_mesh_is_member((*now)->mesh)) count(step, *now, me, counters);
+    dt_tensor_release(now);
+    *now = next;
+    if (st == DT_OK && half && step->narrows) st = turn(now, dtype);
+    return st;
+}
+
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y)
 {
     const dti_move *plan;
     int me[DT_MAX_DIMS];
-    dt_tensor *now, *next;
+    dt_tensor *now;
 
     *y = NULL;
     if (want == x->layout) {
@@ -217,11 +245,8 @@ dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter 
     coords_of(x->mesh, me);
     now = dt_tensor_retain(x);
     for (int i = 0; i < plan->n_steps; i++) {
-        const dt_status st = run_step(&plan->step[i], me, now, &next);
-        if (st == DT_OK && dt_mesh_is_member(x->mesh)) count(&plan->step[i], now, me, counters);
-        dt_tensor_release(&now);
+        const dt_status st = take_step(&plan->step[i], me, x->local.dtype, counters, &now);
         if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
-        now = next;
     }
     *y = now;
     return DT_OK;

@@ -49,6 +49,9 @@ dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
                             const dt_layout **out) DT_MUST_USE;
 
+/* x in another float dtype, where it lies. */
+dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out) DT_MUST_USE;
+
 /* dt_redistribute() to an interned layout; counters may be NULL. */
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y) DT_MUST_USE;

@@ -110,6 +110,13 @@ done:
     return st;
 }
 
+/* The next power of two: plans and thereby the order of sums follow from links, so small changes
+ * between two measurements should not matter. */
+static double coarse(double x)
+{
+    return exp2(round(log2(x)));
+}
+
 dt_status dt_mesh_measure_links(dt_mesh *mesh)
 {
     dt_link links[DT_MAX_DIMS];
@@ -127,7 +134,7 @@ dt_status dt_mesh_measure_links(dt_mesh *mesh)
     DT_TRY(dti_mesh_comm(mesh, (1u << mesh->n_dims) - 1, &all));
     DT_TRY(dti_all_reduce(all, slowest, slowest, 2 * mesh->n_dims, DT_F64, DT_MAX));
     for (int d = 0; d < mesh->n_dims; d++)
-        links[d] = (dt_link){ slowest[2 * d], 1 / slowest[2 * d + 1] };
+        links[d] = (dt_link){ coarse(fmax(slowest[2 * d], 1)), coarse(1 / slowest[2 * d + 1]) };
     DT_TRY(dt_mesh_set_links(mesh, links));
     mesh->costs.measured = true;
     return DT_OK;

@@ -119,7 +119,7 @@ static int64_t elements_in_reach(const dti_cost_model *model, const dti_move_ste
 static void bytes_by_dim(const dti_cost_model *model, const dti_move_step *step, const int *me,
                          const int *order, int n, double *bytes)
 {
-    const double each = (double)model->element_bytes;
+    const double each = (double)dti_move_element_bytes(step, model->element_bytes);
 
     if (step->kind == DTI_MOVE_EXCHANGE) {
         uint32_t dims = 0;
@@ -208,16 +208,27 @@ static int64_t packed_elements(const dti_move_step *step, const int64_t *shape, 
     return 0;
 }
 
+static int64_t max_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                         const int *me, bool first)
 {
-    int64_t n = 0;
+    const int64_t each = (int64_t)dti_move_element_bytes(step, element_bytes);
+    const int64_t narrow = (int64_t)element_bytes;
+    const int64_t from = dti_piece_count(step->from, me, shape);
+    const int64_t own = first ? 0 : from; /* the first piece is the caller's */
+    int64_t to, most;
 
-    if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece)
-        return first ? 0 : dti_piece_count(step->from, me, shape) * (int64_t)element_bytes;
-    if (!first) n = dti_piece_count(step->from, me, shape);
-    n += dti_piece_count(step->to, me, shape) + packed_elements(step, shape, me);
-    return n * (int64_t)element_bytes;
+    if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece) return own * each;
+    to = dti_piece_count(step->to, me, shape);
+    most = (each > narrow && step->widens ? from : own) + to + packed_elements(step, shape, me);
+    most *= each;
+    if (each > narrow && step->widens) most = max_of(most, own * narrow + from * each);
+    if (each > narrow && step->narrows) most = max_of(most, to * (each + narrow));
+    return most;
 }
 
 int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,

@@ -42,7 +42,7 @@ double dti_least_ns(const dti_cost_model *model, const dt_layout *to, const dti_
 
 /* Bytes that a rank holds while the step runs, beside what it held before the plan began: the
  * piece before it (unless that is the caller's, `first`), the piece after it, and what is packed in
- * between. */
+ * between; or, where it widens or narrows, the piece before or after it in both widths. */
 int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                         const int *me, bool first);
 

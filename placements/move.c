@@ -154,25 +154,6 @@ static dt_status reduce_scatters(planner *p)
     return DT_OK;
 }
 
-/* A layout mixes no reductions but sum and avg; if both occur the sum is divided afterwards. */
-void dti_move_set_reduction(dti_move_step *step)
-{
-    bool sums = false, averages = false;
-
-    step->divisor = 1;
-    for (int m = 0; m < step->from->n_dims; m++) {
-        if (!has(step->dims, m)) continue;
-        step->reduce = step->from->place[m].reduce;
-        sums = sums || step->reduce == DT_SUM;
-        averages = averages || step->reduce == DT_AVG;
-        if (step->reduce == DT_AVG) step->divisor *= step->from->dim_size[m];
-    }
-    if (sums && averages)
-        step->reduce = DT_SUM;
-    else
-        step->divisor = 1; /* the collective divides */
-}
-
 /* All other Partial dims that the target wants whole or cut, as one reduction. */
 static dt_status all_reduce(planner *p)
 {
@@ -242,6 +223,7 @@ dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layo
         DT_TRY(all_reduce(&p));
     }
     last_move(&p);
+    dti_move_settle(out);
     return DT_OK;
 }
 

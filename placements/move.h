@@ -28,7 +28,10 @@ typedef struct dti_move_step {
     dti_move_kind kind;
     uint32_t dims; /* bit m: mesh dim m takes part; the group is these dims flattened row-major */
     dt_reduce reduce; /* of the two reductions; DT_SUM elsewhere */
-    int64_t divisor;  /* reduction of sum and avg mixed: divide the sum by this; otherwise 1 */
+    int64_t divisor;  /* of a sum that is an average in part or by steps: divide by this, or 1 */
+    bool wide;        /* terms of bf16 and f16 are f32: this is not the only step that reduces */
+    bool widens;      /* the first wide step: they become f32 before it */
+    bool narrows;     /* the last wide step: the sum is rounded after it, once */
     bool same_piece;  /* local_slice: the piece stays as it is, so its bytes can be shared */
     bool gathers;     /* exchange: axes are made whole and no more, an all-gather */
     const dt_layout *from;
@@ -67,6 +70,17 @@ bool dti_move_is_gather(const dt_layout *from, const dt_layout *to, uint32_t dim
 /* Sets the reduction and divisor of a step that reduces step->dims of step->from together. */
 void dti_move_set_reduction(dti_move_step *step);
 
+/* Sets the width of a step of a plan from `source` to `target`. A sum of half floats is rounded
+ * once, whatever way the plan takes: with several steps its terms are f32 in between. */
+void dti_move_set_width(dti_move_step *step, const dt_layout *source, const dt_layout *target);
+
+/* Sets the widths of all steps; averages of several steps are sums that the last step divides. */
+void dti_move_settle(dti_move *plan);
+
+/* Bytes of an element during the step, for a tensor of elements of `element_bytes`. Dtypes of two
+ * bytes are bf16 and f16. */
+size_t dti_move_element_bytes(const dti_move_step *step, size_t element_bytes);
+
 /* True if the rank at coordinate `peer` of a mesh dim is the one from which the rank at `me` reads
  * what `peer` holds under `place`: me for my own part, otherwise the first of its holders on the
  * way. */
@@ -92,7 +106,8 @@ void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord
 bool dti_move_overlap(const dti_move_step *step, const int64_t *shape, const int *me,
                       const int *peer, dti_overlap *out);
 
-/* Bytes that the rank at `me` receives in this step. Executors count by this function, so that
+/* Bytes that the rank at `me` receives in this step, of a tensor whose elements have
+ * `element_bytes` before and after the plan. Executors count by this function, so that
  * prediction and counter agree; p is the size of the group.
  *
  *   exchange        what other ranks send: exactly the sum of their boxes

@@ -63,7 +63,8 @@ static int64_t all_reduce_bytes(int64_t n, int64_t p)
 int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                        const int *me)
 {
-    const int64_t each = (int64_t)element_bytes, p = dti_move_group_size(step);
+    const int64_t each = (int64_t)dti_move_element_bytes(step, element_bytes);
+    const int64_t p = dti_move_group_size(step);
     const int64_t after = dti_piece_count(step->to, me, shape);
 
     switch (step->kind) {
@@ -95,7 +96,7 @@ int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, siz
         if (!self && sends(step, peer, me))
             n += dti_overlap_count(step->from, me, step->to, peer, shape);
     }
-    return n * (int64_t)element_bytes;
+    return n * (int64_t)dti_move_element_bytes(step, element_bytes);
 }
 
 bool dti_move_terms_in_order(const dti_move_step *step, const int64_t *shape, const int *me)

@@ -109,10 +109,11 @@ static void take_edge(void *arg, const dti_move_step *step)
     dti_move_step edge = *step;
 
     if (s->status != DT_OK) return;
-    const double ns = s->states[e->at].ns + step_cost(s, step);
+    dti_move_set_width(&edge, s->from, s->to);
+    const double ns = s->states[e->at].ns + step_cost(s, &edge);
     const bool reduces = (to->partial_dims & ~s->to->partial_dims) != 0;
     if (ns + (reduces ? s->least_ns : 0) >= s->best_ns) return;
-    if (!fits_memory(s, step, e->at == 0)) return;
+    if (!fits_memory(s, &edge, e->at == 0)) return;
     here = *to;
     here.hash = dti_layout_hash(&here);
     s->status = reach(s, &here, ns, &edge, e->at);
@@ -181,6 +182,7 @@ static dt_status trace_back(search *s, dti_move *out)
     if (n > DTI_MOVE_MAX_STEPS) return DT_OK;
     out->n_steps = 0;
     while (n > 0) DT_TRY(intern_step(out, s->from, &s->states[path[--n]], &at));
+    dti_move_settle(out);
     return DT_OK;
 }
 

@@ -247,8 +247,11 @@ DT_API dt_link dt_mesh_link(const dt_mesh *mesh, int dim); /* Not collective. Er
 
 /**
  * dt_mesh_set_links() with what this machine does: the median of nine gathers of 64 bytes and of
- * 4 MiB per rank along each dim, of the slowest rank. Measures once; a second call does nothing, as
- * do outsiders and dry runtimes.
+ * 4 MiB per rank along each dim, of the slowest rank, to the next power of two. Measures once; a
+ * second call does nothing, as do outsiders and dry runtimes.
+ *
+ * The order in which f32 terms are added follows from the links: where runs have to repeat bit for
+ * bit, give all of them the links that one has measured, by dt_mesh_set_links().
  *
  * Collective  every rank of the mesh.
  * Errors      DT_ERR_ARG, DT_ERR_MEMORY, DT_ERR_COMM

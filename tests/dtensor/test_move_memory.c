@@ -9,9 +9,11 @@
 
 typedef struct memory_case {
     const char *from, *to;
+    dt_dtype dtype;
 } memory_case;
 
-static dt_status make(dt_mesh *mesh, const dt_layout *l, const int64_t *shape, dt_tensor **out)
+static dt_status make(dt_mesh *mesh, const dt_layout *l, const int64_t *shape, dt_dtype dtype,
+                      dt_tensor **out)
 {
     dt_placement place[DT_MAX_DIMS];
     dt_status st;
@@ -19,7 +21,7 @@ static dt_status make(dt_mesh *mesh, const dt_layout *l, const int64_t *shape, d
 
     for (int m = 0; m < dt_layout_n_dims(l); m++) place[m] = dt_layout_placement(l, m);
     DT_TRY(dti_alloc_array((size_t)(shape[0] * shape[1]), sizeof(float), &data));
-    st = dt_from_local(mesh, place, DT_F32, 2, shape, data, out);
+    st = dt_from_local(mesh, place, dtype, 2, shape, data, out);
     dti_free(data);
     return st;
 }
@@ -28,7 +30,7 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
 {
     const memory_case *c = arg;
     const int64_t shape[] = { 64, 64 }; /* pieces are what the pool's blocks hold exactly */
-    dt_move_query q = { .shape = shape, .dtype = DT_F32 };
+    dt_move_query q = { .shape = shape, .dtype = c->dtype };
     dt_placement place[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS];
     dt_tensor *x = NULL, *y = NULL;
@@ -44,11 +46,11 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
         place[m] = dt_layout_placement(q.to, m);
     }
     DT_TRY(dt_redistribute_plan(&q, coord, &route));
-    DT_TRY(dt_layout_bytes(q.from, shape, coord, DT_F32, &peak));
+    DT_TRY(dt_layout_bytes(q.from, shape, coord, c->dtype, &peak));
     for (int i = 0; i < route.n_steps; i++)
         if (route.step[i].peak_bytes > peak) peak = route.step[i].peak_bytes;
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
-    DT_TRY_TO(done, st, make(mesh, q.from, shape, &x));
+    DT_TRY_TO(done, st, make(mesh, q.from, shape, c->dtype, &x));
     DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
     DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) == peak,
                  "%s -> %s held %lld bytes, predicted were %lld", c->from, c->to,
@@ -62,10 +64,21 @@ done:
 DT_TEST(move_memory, peaks_are_those_of_the_plan)
 {
     static const memory_case cases[] = {
-        { "S(0)S(1)", "RR" },          { "S(0)S(0)", "S(1)S(1)" },     { "RR", "S(1)S(0)" },
-        { "P(sum)P(sum)", "RR" },      { "P(sum)R", "S(0)R" },         { "P(sum)R", "S(1)R" },
-        { "P(sum)S(0)", "S(0)R" },     { "P(sum)P(sum)", "S(1)S(0)" }, { "P(sum)R", "S(0)S(0)" },
-        { "S(0)[1]S(0)[0]", "S(0)R" }, { "P(sum)P(sum)", "RS(1)" },
+        { "S(0)S(1)", "RR", DT_F32 },
+        { "S(0)S(0)", "S(1)S(1)", DT_F32 },
+        { "RR", "S(1)S(0)", DT_F32 },
+        { "P(sum)P(sum)", "RR", DT_F32 },
+        { "P(sum)R", "S(0)R", DT_F32 },
+        { "P(sum)R", "S(1)R", DT_F32 },
+        { "P(sum)S(0)", "S(0)R", DT_F32 },
+        { "P(sum)P(sum)", "S(1)S(0)", DT_F32 },
+        { "P(sum)R", "S(0)S(0)", DT_F32 },
+        { "S(0)[1]S(0)[0]", "S(0)R", DT_F32 },
+        { "P(sum)P(sum)", "RS(1)", DT_F32 },
+        { "P(sum)P(sum)", "S(1)S(0)", DT_BF16 },
+        { "P(avg)P(sum)", "RR", DT_BF16 },
+        { "P(sum)P(sum)", "RS(1)", DT_F16 },
+        { "P(max)P(max)", "S(1)S(0)", DT_BF16 },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {

@@ -308,9 +308,9 @@ DT_TEST(move, bytes_follow_the_formulas)
         DT_ASSERT_OK(
             dti_move_plan(t, layout(t, g, 3, rows[i].from), layout(t, g, 3, rows[i].to), &plan));
         for (int s = 0; s < plan.n_steps; s++) {
-            const int64_t n = dti_move_bytes(&plan.step[s], rows[i].shape, 2, coord);
-            DT_ASSERT_EQ_INT(n % 2, 0);
-            elements += n / 2;
+            const int64_t n = dti_move_bytes(&plan.step[s], rows[i].shape, 4, coord);
+            DT_ASSERT_EQ_INT(n % 4, 0);
+            elements += n / 4;
         }
         if (elements != rows[i].elements)
             dt_test_fail(__FILE__, __LINE__, "%s -> %s: %lld elements, not %lld", rows[i].from,
