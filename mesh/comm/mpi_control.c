@@ -58,7 +58,7 @@ static void raise_abort(dti_mpi_world *w, int culprit, const char *why, const dt
 {
     if (atomic_load(&w->aborted)) return;
     w->culprit = culprit;
-    (void)snprintf(w->why, sizeof w->why, "%s", why);
+    (void)snprintf(w->why, sizeof w->why, "%.*s", (int)sizeof w->why - 1, why);
     w->record = *record;
     atomic_store(&w->aborted, 1);
 }
