@@ -19,7 +19,14 @@ enum {
 };
 
 /* Which commands an option belongs to. */
-enum { CLI_GENERATE = 1, CLI_LOGITS = 2, CLI_INSPECT = 4, CLI_PLAN = 8, CLI_TOPO = 16 };
+enum {
+    CLI_GENERATE = 1,
+    CLI_LOGITS = 2,
+    CLI_INSPECT = 4,
+    CLI_PLAN = 8,
+    CLI_TOPO = 16,
+    CLI_ENV = 32
+};
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
@@ -57,12 +64,17 @@ typedef struct cli_env {
 
 void cli_environment(cli_env *out);
 
+/* The i-th variable that the command or the library looks at, and its value, NULL if it is not set.
+ * NULL behind the last. */
+const char *cli_environment_name(int i, const char **value);
+
 /* The user's side of a run: how much to say, and how. Shared by all ranks, read only. */
 typedef struct cli_console {
     bool quiet;
     bool verbose;
     bool terminal; /* stderr is a terminal that understands escape sequences */
     bool color;
+    int process, n_processes; /* that a launcher started; the first one speaks for all */
 } cli_console;
 
 typedef struct cli_command {
@@ -71,11 +83,13 @@ typedef struct cli_command {
     const char
         *argument;       /* "DIR": one argument without a dash, stored in args.folder; NULL: none */
     const char *usage;   /* what follows the name */
+    bool runs;           /* ranks; other commands are a matter of one process */
     const char *summary; /* one line */
     const char *details; /* paragraphs for --help */
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_inspect, cli_show_plan, cli_topo;
+extern const cli_command cli_generate, cli_logits, cli_inspect, cli_show_plan, cli_topo,
+    cli_env_command;
 
 #endif

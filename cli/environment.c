@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "cli/cli.h"
 
 static const char *non_empty(const char *name)
@@ -25,4 +26,32 @@ void cli_environment(cli_env *out)
         .no_color = non_empty("NO_COLOR") != NULL,
         .dumb_terminal = term == NULL || strcmp(term, "dumb") == 0,
     };
+}
+
+const char *cli_environment_name(int i, const char **value)
+{
+    static const char *const names[] = {
+        "DTENSOR_MPI",
+        "DTENSOR_MODULES",
+        "DTENSOR_CHECK",
+        "DTENSOR_FLIGHT",
+        "DTENSOR_FAULT",
+        "DTENSOR_TIMEOUT_MS",
+        "DTENSOR_VERBOSE",
+        "NO_COLOR",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_SIZE",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_PROCID",
+        "WORLD_SIZE",
+        "RANK",
+    };
+
+    *value = NULL;
+    if (i < 0 || (size_t)i >= DT_COUNT(names)) return NULL;
+    *value = getenv(names[i]);
+    return names[i];
 }

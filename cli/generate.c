@@ -259,6 +259,7 @@ static dt_status run_session(cli_session *s, const cli_prompt *prompt)
     if (prompt->tokenizer != NULL)
         DT_TRY_TO(done, st, dt_tokenizer_stream_create(prompt->tokenizer, true, &g.stream));
     DT_TRY_TO(done, st, cli_session_run(s, generate_on_rank, &g));
+    if (s->console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
     if (s->args->json) DT_TRY_TO(done, st, print_json(&g));
     if (!s->console->quiet) print_times(&g);
 done:
@@ -289,6 +290,7 @@ const cli_command cli_generate = {
     .name = "generate",
     .bit = CLI_GENERATE,
     .usage = "--model DIR (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTION]...",
+    .runs = true,
     .summary = "lets a model go on from a prompt",
     .details =
         "Streams the prompt and the generated text to standard output; a folder without tokenizer\n"

@@ -131,6 +131,7 @@ static dt_status logits(const cli_args *args, const cli_env *env, const cli_cons
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     DT_TRY_TO(done, st, cli_prompt_read(&s, false, &prompt));
     DT_TRY_TO(done, st, cli_session_run(&s, score_on_rank, &x));
+    if (console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
     if (args->json)
         print_json(&x);
     else
@@ -147,6 +148,7 @@ const cli_command cli_logits = {
     .name = "logits",
     .bit = CLI_LOGITS,
     .usage = "--model DIR (--tokens IDS | --prompt TEXT | --prompt-file FILE) [OPTION]...",
+    .runs = true,
     .summary = "prints the logits of every position of a prompt",
     .details =
         "With --json: {\"shape\":[T,V],\"logits\":[[...],...]}, T positions of V numbers in f32 "

@@ -9,8 +9,8 @@
 #include "cli/report.h"
 #include "cli/version.h"
 
-static const cli_command *const commands[] = { &cli_generate, &cli_logits, &cli_inspect,
-                                               &cli_show_plan, &cli_topo };
+static const cli_command *const commands[] = { &cli_generate,  &cli_logits, &cli_inspect,
+                                               &cli_show_plan, &cli_topo,   &cli_env_command };
 
 static void print_help(void)
 {
@@ -61,10 +61,10 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
     cli_console_init(&args, env, console);
     DT_TRY(st);
     if (args.help) {
-        print_command_help(command);
+        if (console->process == 0) print_command_help(command);
         return DT_OK;
     }
-    DT_TRY(command->run(&args, env, console));
+    if (command->runs || console->process == 0) DT_TRY(command->run(&args, env, console));
     return DT_OK;
 }
 
@@ -75,13 +75,15 @@ static bool is_any(const char *word, const char *a, const char *b, const char *c
 
 static dt_status run(int argc, char **argv, const cli_env *env, cli_console *console)
 {
+    const bool speaks = console->process == 0;
+
     DT_CHECK(argc >= 2, DT_ERR_ARG, "no command; \"dtensor --help\" lists them");
-    if (is_any(argv[1], "--help", "-h", "help"))
-        print_help();
-    else if (is_any(argv[1], "--version", "-V", "version"))
-        cli_print_version();
-    else
+    if (!is_any(argv[1], "--help", "-h", "help") && !is_any(argv[1], "--version", "-V", "version"))
         DT_TRY(run_command(argc, argv, env, console));
+    else if (speaks && is_any(argv[1], "--help", "-h", "help"))
+        print_help();
+    else if (speaks)
+        cli_print_version();
     DT_TRY(cli_flush());
     return DT_OK;
 }

@@ -25,7 +25,7 @@ typedef struct option {
 #define RUNS      (CLI_GENERATE | CLI_LOGITS)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO)
+#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
@@ -37,7 +37,7 @@ static const option options[] = {
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         RUNS,         0, "the same as token ids: 1,2,3" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
-    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1)" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1, or processes)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, over the built-in plan" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },

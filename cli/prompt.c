@@ -115,6 +115,8 @@ static dt_status read_file(const char *path, char **text, size_t *bytes)
     FILE *f = standard ? stdin : fopen(path, "rb");
     dt_status st;
 
+    DT_CHECK(!standard || dt_launch_size() == 1, DT_ERR_ARG,
+             "--prompt-file: launchers give standard input to one process only; name a file");
     DT_CHECK(f != NULL, DT_ERR_IO, "--prompt-file: %s: %s", path, strerror(errno));
     st = read_stream(f, standard ? "standard input" : path, text, bytes);
     if (!standard) (void)fclose(f);

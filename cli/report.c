@@ -23,6 +23,8 @@ void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out
         .verbose = args->verbose || env->verbose,
         .terminal = terminal,
         .color = terminal && !env->no_color,
+        .process = dt_launch_process(),
+        .n_processes = dt_launch_size(),
     };
 }
 
@@ -65,6 +67,15 @@ static int exit_code(dt_status st)
     }
 }
 
+/* Of several processes the one in which it happened reports an error: a record that has come from
+ * another one begins in no line. What happens before there are ranks happens to all alike, unless
+ * it is a matter of this machine. */
+static bool is_ours(const cli_console *console, const dt_error *e)
+{
+    if (e->rank >= 0) return e->n_frames > 0 && e->frames[0].line > 0;
+    return console->process == 0 || is_of_one_rank(e->code);
+}
+
 int cli_report(const cli_console *console, dt_status st)
 {
     const dt_error *e = dt_last_error();
@@ -72,6 +83,7 @@ int cli_report(const cli_console *console, dt_status st)
     char rank[RANK_BYTES] = "";
 
     if (st == DT_OK) return CLI_EXIT_OK;
+    if (console->n_processes > 1 && known && !is_ours(console, e)) return exit_code(st);
     if (known && e->rank >= 0 && is_of_one_rank(st)) name_rank(e->rank, e->message, rank);
     (void)fprintf(stderr, "%sdtensor:%s %s%s\n", console->color ? RED : "",
                   console->color ? PLAIN : "", rank, known ? e->message : dt_status_text(st));

@@ -10,14 +10,14 @@
 #include "cli/options.h"
 #include "cli/report.h"
 
-/* Ranks are threads. Some more than there are cores show how a mesh would divide a model; hundreds
- * on a few cores only wait for each other, and are seldom meant. */
+/* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
+ * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
 enum { MAX_RANKS = 1024, RANKS_PER_CORE = 16 };
 
 /* The last dim of a mesh talks most: its ranks shall be near each other. */
 static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options *run)
 {
-    const int most = RANKS_PER_CORE * dt_machine_cores();
+    const int n = dt_launch_size(), most = RANKS_PER_CORE * dt_machine_cores() * n;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims;
     const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, &run->n_ranks);
@@ -31,6 +31,10 @@ static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options 
              "--mesh: \"%s\" has %d ranks, which would share %d core%s; ask for at most %d, add "
              "--oversubscribe if that is meant, or see what \"dtensor plan\" says of it",
              text, run->n_ranks, most / RANKS_PER_CORE, most == RANKS_PER_CORE ? "" : "s", most);
+    DT_CHECK(run->n_ranks >= n, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d rank%s, but %d processes were started; give the mesh at least "
+             "one rank per process, or start fewer",
+             text, run->n_ranks, run->n_ranks == 1 ? "" : "s", n);
     run->ranks_together = sizes[n_dims - 1];
     return DT_OK;
 }
@@ -110,10 +114,11 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     *out = (cli_session){
         .args = args,
         .console = console,
-        .mesh = args->mesh != NULL ? args->mesh : "tp=1",
+        .mesh = args->mesh != NULL ? args->mesh : out->default_mesh,
         .run = DT_RUN_OPTIONS_INIT,
         .load = DT_LOAD_OPTIONS_INIT,
     };
+    (void)snprintf(out->default_mesh, sizeof out->default_mesh, "tp=%d", dt_launch_size());
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with config.json and "
              "model.safetensors");

@@ -25,6 +25,7 @@ typedef struct cli_session {
     const cli_args *args;
     const cli_console *console;
     const char *mesh; /* "tp=2" */
+    char default_mesh[24];
     dt_run_options run;
     dt_load_options load;
     cli_plan plan;

@@ -4,6 +4,8 @@
  */
 #include "mesh/launch.h"
 
+#include <dtensor/mesh.h>
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,4 +62,25 @@ dt_status dti_launch_read(dti_launch *out)
     if (out->variable != NULL && out->module == NULL && non_empty("PMIX_RANK") != NULL)
         out->module = "openmpi";
     return DT_OK;
+}
+
+/* A question leaves no error behind: dt_run() will say what is wrong. */
+static dti_launch ask(void)
+{
+    const dt_error before = *dt_last_error();
+    dti_launch launch;
+
+    if (dti_launch_read(&launch) == DT_OK) return launch;
+    dti_error_restore(&before);
+    return (dti_launch){ .n_processes = 1 };
+}
+
+int dt_launch_size(void)
+{
+    return ask().n_processes;
+}
+
+int dt_launch_process(void)
+{
+    return ask().process;
 }

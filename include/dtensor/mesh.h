@@ -105,6 +105,13 @@ DT_API int dt_runtime_threads(const dt_runtime *rt);
  * Errors: none. */
 DT_API const char *dt_runtime_cores(const dt_runtime *rt);
 
+/** Processes that a launcher (mpirun, srun, torchrun) has started together, this one included, and
+ * the number of this one among them: 1 and 0 for a process that was started alone. Known before any
+ * run; rank 0 of a run lives in process 0. Not collective. Errors: none; what dt_run() would refuse
+ * counts as alone. */
+DT_API int dt_launch_size(void);
+DT_API int dt_launch_process(void);
+
 /** Cores that this process may use: those of the machine less what a cpuset or a binding forbids;
  * hyperthreads do not count. At least 1. Not collective. Errors: none. */
 DT_API int dt_machine_cores(void);

@@ -148,6 +148,7 @@ static void take_abort(dti_mpi_world *w, dti_mpi_notice *n)
     n->message[sizeof n->message - 1] = '\0';
     (void)snprintf(record.where, sizeof record.where, "%s", n->where);
     (void)snprintf(record.message, sizeof record.message, "%s", n->message);
+    record.frames[record.n_frames++] = (dt_error_frame){ "a rank of another process", "there", 0 };
     raise_abort(w, n->rank, n->why, &record);
 }
 
@@ -333,6 +334,7 @@ static void process_died(dti_mpi_world *w, int process)
     (void)snprintf(why, sizeof why, "its process %lld has ended without returning from dt_run()",
                    (long long)w->cards[process].pid);
     (void)snprintf(record.message, sizeof record.message, "rank %d has left: %s", rank, why);
+    record.frames[record.n_frames++] = (dt_error_frame){ __func__, __FILE__, __LINE__ };
     raise_abort(w, rank, why, &record);
 }
 
@@ -343,6 +345,7 @@ static void launcher_died(dti_mpi_world *w)
 
     (void)snprintf(record.message, sizeof record.message,
                    "the launcher of this job (process %d) has ended", w->parent);
+    record.frames[record.n_frames++] = (dt_error_frame){ __func__, __FILE__, __LINE__ };
     raise_abort(w, w->first_rank, record.message, &record);
 }
 

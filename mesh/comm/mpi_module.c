@@ -56,7 +56,7 @@ static void describe(char text[DTI_MPI_TEXT_BYTES])
     int n = 0;
 
     (void)MPI_Get_library_version(version, &n);
-    version[strcspn(version, "\n")] = '\0';
+    version[strcspn(version, "\n,")] = '\0';
     for (char *p = version; *p != '\0'; p++)
         if (*p == '\t') *p = ' ';
     (void)snprintf(text, DTI_MPI_TEXT_BYTES, "%.200s", version);
