@@ -142,9 +142,8 @@ void dt_test_on_ranks_fail(const char *spec, dt_test_body body, const void *arg,
 dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_body body,
                       const void *arg);
 
-/* Processes that a launcher started to run this program together, and which of them this is. */
+/* Processes that a launcher started to run this program together. */
 int dt_test_processes(void);
-int dt_test_process(void);
 
 /* Whether a rank of a run of n_ranks is a thread of this process. */
 bool dt_test_is_here(int rank, int n_ranks);

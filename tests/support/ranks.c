@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "mesh/launch.h"
-
 typedef struct rank_job {
     const char *spec;
     dt_test_body body;
@@ -30,23 +28,14 @@ done:
 
 int dt_test_processes(void)
 {
-    dti_launch launch;
-
-    return dti_launch_read(&launch) == DT_OK ? launch.n_processes : 1;
-}
-
-int dt_test_process(void)
-{
-    dti_launch launch;
-
-    return dti_launch_read(&launch) == DT_OK ? launch.process : 0;
+    return dt_launch_size();
 }
 
 /* Ranks are given to processes in blocks, the first ones get one more if it does not divide. */
 bool dt_test_is_here(int rank, int n_ranks)
 {
     const int n = dt_test_processes(), each = n_ranks / n, more = n_ranks % n;
-    const int p = dt_test_process();
+    const int p = dt_launch_process();
     const int first = p * each + (p < more ? p : more);
 
     return rank >= first && rank < first + each + (p < more ? 1 : 0);

@@ -66,7 +66,7 @@ static int run(const dt_test_entry *e)
         dti_error_clear(); /* as if the test had a process of its own */
         e->run();
     }
-    if (verdict == FAILED || dt_test_process() == 0)
+    if (verdict == FAILED || dt_launch_process() == 0)
         (void)printf("%s  %s/%s\n", words[verdict], e->suite, e->name);
     (void)fflush(stdout);
     return verdict;
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
         else
             count[run(e)]++;
     }
-    if (!list && (dt_test_process() == 0 || count[FAILED] > 0))
+    if (!list && (dt_launch_process() == 0 || count[FAILED] > 0))
         (void)printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED],
                      count[SKIPPED]);
     return count[FAILED] > 0 || (!list && count[PASSED] + count[SKIPPED] == 0);

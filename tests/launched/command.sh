@@ -1,0 +1,69 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The command under a launcher: the first process speaks, for all.
+#
+#   command.sh MPIRUN DTENSOR
+set -u
+mpirun=$1 dtensor=$2
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+model=examples/checkpoint
+n=0
+
+fail() {
+    echo "FAIL $*"
+    sed 's/^/    /' "$folder/out" "$folder/err"
+    exit 1
+}
+
+pass() {
+    n=$((n + 1))
+    echo "pass  $*"
+}
+
+# run CODE PROCESSES WORDS...
+run() {
+    code=$1 processes=$2
+    shift 2
+    "$mpirun" -n "$processes" "$dtensor" "$@" </dev/null >"$folder/out" 2>"$folder/err"
+    got=$?
+    [ $got -eq "$code" ] || fail "exit code $got, not $code: $*"
+}
+
+says() { grep -q "$1" "$folder/err" || fail "\"$1\" is not said"; }
+
+"$dtensor" generate -q -m $model -p "ROMEO:" -n 20 >"$folder/alone" || exit 1
+for mesh in tp=2 dp=2,tp=2; do
+    run 0 2 generate -m $model -p "ROMEO:" -n 20 --mesh $mesh
+    cmp -s "$folder/out" "$folder/alone" || fail "other text on $mesh"
+    says "mesh $mesh"
+done
+run 0 4 generate -q -m $model -p "ROMEO:" -n 20
+cmp -s "$folder/out" "$folder/alone" || fail "other text on four processes"
+pass "generate prints once what one process prints"
+
+run 0 2 logits -q -m $model --tokens 1,2,3 --json
+[ "$(grep -c shape "$folder/out")" -eq 1 ] || fail "logits are not printed once"
+run 0 2 inspect $model
+[ "$(grep -c '^parameters' "$folder/out")" -eq 1 ] || fail "inspect does not print once"
+run 0 2 --version
+[ "$(grep -c '^dtensor' "$folder/out")" -eq 1 ] || fail "--version does not print once"
+run 0 2 env
+grep -q "process      0 of 2" "$folder/out" || fail "env does not see the launch"
+grep -q "chosen       processes joined over" "$folder/out" || fail "env chooses nothing"
+pass "other commands print once"
+
+run 2 2 generate -m $model -p x --mesh tp=1
+[ "$(grep -c 'tp=1' "$folder/err")" -eq 1 ] || fail "a mistake is not named once"
+says "2 processes were started"
+run 2 2 generate -m $model --prompt-file -
+says "standard input"
+pass "mistakes are named once"
+
+DTENSOR_FAULT=rank=1,op=all_reduce,call=9
+export DTENSOR_FAULT
+run 5 2 generate -q -m $model -p x
+[ "$(grep -c 'a fault was injected on rank 1' "$folder/err")" -eq 1 ] || fail "not reported once"
+unset DTENSOR_FAULT
+pass "a rank that fails is reported by its process"
+echo "$n passed, 0 failed"

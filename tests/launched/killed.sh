@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A process of a job is killed. The launcher ends the job soon, with a code other than 0; and where
+# the launcher lets them, the others say who is missing. The launcher is killed: its processes end.
+#
+#   killed.sh openmpi|mpich MPIRUN LOOP
+set -u
+mpi=$1 mpirun=$2 loop=$3
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+
+fail() {
+    echo "FAIL $*"
+    sed 's/^/    /' "$folder/out" "$folder/err"
+    exit 1
+}
+
+# Starts a job of three processes and waits until all have begun.
+start() {
+    : >"$folder/out"
+    "$mpirun" "$@" -n 3 "$loop" 60 </dev/null >"$folder/out" 2>"$folder/err" &
+    job=$!
+    tries=0
+    while [ "$(grep -c '^rank ' "$folder/out")" -lt 3 ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] && kill -0 "$job" 2>/dev/null || fail "the job does not begin"
+        sleep 0.1
+    done
+}
+
+pid_of_rank() { sed -n "s/^rank $1 of .* pid //p" "$folder/out"; }
+is_alive() { kill -0 "$1" 2>/dev/null; }
+
+# gone TENTHS PID...: all have ended by then
+gone() {
+    tenths=$1
+    shift
+    for pid in "$@"; do
+        while is_alive "$pid"; do
+            [ "$tenths" -gt 0 ] || return 1
+            tenths=$((tenths - 1))
+            sleep 0.1
+        done
+    done
+}
+
+start
+kill -9 "$(pid_of_rank 1)"
+gone 20 "$(pid_of_rank 0)" "$(pid_of_rank 2)" || fail "the job lives on after 2 s"
+wait "$job" && fail "the launcher's exit code is 0"
+echo "pass  a killed process ends the job"
+
+start
+kill -9 "$job"
+gone 20 "$(pid_of_rank 0)" "$(pid_of_rank 1)" "$(pid_of_rank 2)" ||
+    fail "processes live on 2 s after their launcher"
+wait "$job" 2>/dev/null
+echo "pass  a killed launcher ends its processes"
+
+n=2
+if [ "$mpi" = openmpi ]; then
+    start --enable-recovery
+    victim=$(pid_of_rank 1)
+    kill -9 "$victim"
+    gone 20 "$(pid_of_rank 0)" "$(pid_of_rank 2)" || fail "ranks still wait for the killed one"
+    wait "$job" # its code is Open MPI's affair: it has been told to recover
+    for r in 0 2; do
+        grep -q "^rank $r: .* was cut short by rank 1: its process $victim has ended" \
+            "$folder/err" || fail "rank $r does not name rank 1"
+    done
+    echo "pass  the others name the killed process"
+    n=3
+fi
+echo "$n passed, 0 failed"
