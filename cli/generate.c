@@ -10,6 +10,7 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/session.h"
+#include "models/model.h"
 
 enum { DEFAULT_NEW_TOKENS = 100 };
 
@@ -270,6 +271,11 @@ done:
     return st;
 }
 
+static void warn(void *console, const char *text)
+{
+    cli_log(console, DT_LOG_WARNING, 0, text);
+}
+
 static dt_status generate(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     cli_prompt prompt = { 0 };
@@ -278,6 +284,8 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
 
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     if (!args->ignore_eos) DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
+    if (!args->ignore_eos)
+        DT_TRY_TO(done, st, dti_remarks(args->folder, false, true, warn, (void *)console));
     DT_TRY_TO(done, st, cli_prompt_read(&s, true, &prompt));
     DT_TRY_TO(done, st, run_session(&s, &prompt));
 done:

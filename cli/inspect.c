@@ -13,6 +13,8 @@
 #include "cli/report.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
+#include "models/model.h"
+#include "models/tokenizer/coverage.h"
 
 /* What could be found out; zero and NULL where nothing could. */
 typedef struct findings {
@@ -27,6 +29,7 @@ typedef struct findings {
     const char *tokenizer; /* its files */
     int32_t n_tokens;
     dt_error tokenizer_error, generation_error; /* code DT_OK: none */
+    json_t *warnings;                           /* an array of texts */
 } findings;
 
 /* What files say by themselves, also those of a checkpoint that is refused. */
@@ -51,16 +54,50 @@ static void look_at_files(findings *f)
     dti_free(path);
 }
 
+static void add_warning(void *arg, const char *text)
+{
+    char shown[DT_ERROR_MESSAGE_BYTES]; /* JSON has to be UTF-8 */
+    findings *f = arg;
+
+    (void)json_array_append_new(f->warnings, json_string(dti_printable(text, shown, sizeof shown)));
+}
+
+/* Whether the tokenizer is that of this model, and can write every text. */
+static void judge_tokenizer(findings *f, const dt_tokenizer *tokenizer)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+    unsigned char first = 0;
+    const int lost = dti_tokenizer_lost_bytes(tokenizer, &first);
+
+    if (f->supported && f->n_tokens > f->info.vocab_size) {
+        (void)snprintf(text, sizeof text,
+                       "the tokenizer does not fit the model: its ids go up to %" PRId32
+                       ", the model's vocabulary is 0..%" PRId64
+                       "; a prompt that needs a token beyond is refused",
+                       f->n_tokens - 1, f->info.vocab_size - 1);
+        add_warning(f, text);
+    }
+    if (lost > 0) {
+        (void)snprintf(text, sizeof text,
+                       "the tokenizer has no token for %d of the bytes that text is made of, the "
+                       "first is 0x%02X: they vanish from prompts",
+                       lost, first);
+        add_warning(f, text);
+    }
+}
+
 static void look_at_tokenizer(findings *f)
 {
     dt_tokenizer *tokenizer = NULL;
 
     f->tokenizer = cli_tokenizer_kind(f->folder);
     if (f->tokenizer == NULL) return;
-    if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK)
+    if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK) {
         f->n_tokens = dt_tokenizer_vocab_size(tokenizer);
-    else
+        judge_tokenizer(f, tokenizer);
+    } else {
         f->tokenizer_error = *dt_last_error();
+    }
     dt_tokenizer_release(&tokenizer);
 }
 
@@ -93,6 +130,8 @@ static void print_model(const findings *f)
 static void print_text(const findings *f)
 {
     char number[CLI_NUMBER_BYTES];
+    const json_t *warning;
+    size_t i;
 
     if (f->model_type[0] != '\0') (void)printf("model       %s\n", f->model_type);
     if (f->supported) print_model(f);
@@ -108,8 +147,11 @@ static void print_text(const findings *f)
         (void)printf("tokenizer   %s, %" PRId32 " tokens\n", f->tokenizer, f->n_tokens);
     if (f->generation_error.code != DT_OK)
         (void)printf("generation  only with --ignore-eos: %s\n", f->generation_error.message);
-    (void)printf("supported   %s%s\n", f->supported ? "yes" : "no",
-                 f->supported && f->tokenizer_error.code != DT_OK ? ", with --tokens" : "");
+    json_array_foreach(f->warnings, i, warning)(void)
+        printf("warning     %s\n", json_string_value(warning));
+    (void)printf("supported   %s%s%s\n", f->supported ? "yes" : "no",
+                 f->supported && f->tokenizer_error.code != DT_OK ? ", with --tokens" : "",
+                 f->supported && json_array_size(f->warnings) > 0 ? ", with warnings" : "");
 }
 
 /* --- as JSON ------------------------------------------------------------------------------------
@@ -167,6 +209,7 @@ static dt_status print_json(const findings *f)
         json_object_set_new(object, "tokenizer_error", json_of_text(f->tokenizer_error.message));
     failed |=
         json_object_set_new(object, "generation_error", json_of_text(f->generation_error.message));
+    failed |= json_object_set(object, "warnings", f->warnings);
     DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     (void)json_dumpf(object, stdout, JSON_INDENT(2));
     (void)fputc('\n', stdout);
@@ -191,27 +234,38 @@ static dt_status first_error(const findings *f)
     return DT_OK;
 }
 
+static dt_status look_at_all(findings *f)
+{
+    f->supported = dt_model_inspect(f->folder, &f->info, &f->n_params, &f->bytes) == DT_OK;
+    if (!f->supported) f->why_not = *dt_last_error();
+    look_at_files(f);
+    look_at_tokenizer(f);
+    look_at_generation(f);
+    if (f->supported)
+        DT_TRY(dti_remarks(f->folder, true, f->generation_error.code == DT_OK, add_warning, f));
+    return DT_OK;
+}
+
 static dt_status inspect(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     findings f = { .folder = args->folder };
-    dt_status st;
+    dt_status st = DT_OK;
 
     (void)env;
     (void)console;
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "inspect: no folder; usage: dtensor inspect DIR, a Hugging Face folder");
-    st = dt_model_inspect(f.folder, &f.info, &f.n_params, &f.bytes);
-    f.supported = st == DT_OK;
-    if (!f.supported) f.why_not = *dt_last_error();
-    look_at_files(&f);
-    look_at_tokenizer(&f);
-    look_at_generation(&f);
+    f.warnings = json_array();
+    DT_TRY_TO(done, st, look_at_all(&f));
     if (args->json)
-        DT_TRY(print_json(&f));
+        DT_TRY_TO(done, st, print_json(&f));
     else
         print_text(&f);
-    DT_TRY(cli_flush());
-    return first_error(&f);
+    DT_TRY_TO(done, st, cli_flush());
+    st = first_error(&f);
+done:
+    json_decref(f.warnings);
+    return st;
 }
 
 const cli_command cli_inspect = {

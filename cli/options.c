@@ -116,13 +116,27 @@ static dt_status store(const option *o, const char *value, cli_args *args)
     return DT_OK;
 }
 
+/* A second value would silently replace the first. */
+static dt_status refuse_repeated(const cli_command *command, const option *o, uint32_t *given)
+{
+    const uint32_t bit = 1u << (o - options);
+
+    DT_CHECK(o->kind == FLAG || (*given & bit) == 0, DT_ERR_ARG,
+             "%s: --%s is given twice; give it once", command->name, o->name);
+    *given |= bit;
+    return DT_OK;
+}
+
 /* Where in the command line we are. */
 typedef struct reader {
     const cli_command *command;
     char **words;
     int n_words, next;
+    uint32_t given; /* a bit per row of the table */
     cli_args *args;
 } reader;
+
+_Static_assert(DT_COUNT(options) <= 32, "a bit per option");
 
 /* The value of an option that is not in the option's own word. */
 static dt_status next_value(reader *r, const option *o, const char **value)
@@ -140,6 +154,7 @@ static dt_status read_long(reader *r, const char *word)
     const char *value = word[n] == '=' ? word + n + 1 : NULL;
 
     if (o == NULL) return unknown_name(r->command, word, n);
+    DT_TRY(refuse_repeated(r->command, o, &r->given));
     DT_CHECK(o->kind != FLAG || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
              r->command->name, o->name, value);
     if (o->kind != FLAG && value == NULL) DT_TRY(next_value(r, o, &value));
@@ -157,6 +172,7 @@ static dt_status read_letter(reader *r, const char *word, const char **at)
              "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
              r->command->name, **at, word, r->command->name);
     (*at)++;
+    DT_TRY(refuse_repeated(r->command, o, &r->given));
     if (o->kind != FLAG) {
         if (**at == '\0') DT_TRY(next_value(r, o, &value));
         if (value == NULL) value = *at;

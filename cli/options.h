@@ -7,8 +7,8 @@
 #include "cli/cli.h"
 
 /* Reads the words after the command's name: "--name value", "--name=value", "-n value", "-nvalue",
- * flags in one word ("-qv"), "--" before arguments that begin with a dash. The last of repeated
- * options counts. Stops early at --help, which needs nothing else to be right. */
+ * flags in one word ("-qv"), "--" before arguments that begin with a dash. An option that has a
+ * value may be given once. Stops early at --help, which needs nothing else to be right. */
 dt_status cli_parse(const cli_command *command, int n_words, char **words,
                     cli_args *out) DT_MUST_USE;
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/report.h"
+#include "models/tokenizer/coverage.h"
 
 enum { PATH_BYTES = 4096, MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
 
@@ -40,7 +41,7 @@ static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p
         return DT_OK;
     }
     st = dt_tokenizer_open(folder, &p->tokenizer);
-    if ((st == DT_ERR_UNSUPPORTED || st == DT_ERR_FORMAT) && !needed) {
+    if (st != DT_OK && st != DT_ERR_MEMORY && !needed) {
         cli_log((void *)s->console, DT_LOG_WARNING, 0, dt_last_error()->message);
         cli_log((void *)s->console, DT_LOG_WARNING, 0,
                 "the tokenizer cannot be used; output is token ids");
@@ -128,12 +129,21 @@ static dt_status read_file(const char *path, char **text, size_t *bytes)
 
 static dt_status encode(const cli_session *s, const char *text, size_t bytes, cli_prompt *p)
 {
+    char left_out[DTI_LEFT_OUT_BYTES], warning[DT_ERROR_MESSAGE_BYTES];
     int32_t *ids = NULL;
     size_t n = 0;
     dt_status st = DT_OK;
 
-    DT_TRY(dt_tokenizer_encode(p->tokenizer, text, bytes,
-                               DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL, &ids, &n));
+    DT_TRY(dti_tokenizer_encode(p->tokenizer, text, bytes,
+                                DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL, &ids, &n,
+                                left_out));
+    if (left_out[0] != '\0') {
+        (void)snprintf(warning, sizeof warning,
+                       "%s: its tokenizer has no token for characters of the prompt, the first is "
+                       "%s: the model does not see them",
+                       s->args->folder, left_out);
+        cli_log((void *)s->console, DT_LOG_WARNING, 0, warning);
+    }
     for (size_t i = 0; i < n; i++)
         DT_CHECK_TO(done, st, ids[i] < s->info.vocab_size, DT_ERR_FORMAT,
                     "%s: its tokenizer made token id %d of the prompt, but the model's vocabulary "

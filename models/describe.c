@@ -36,15 +36,15 @@ static dt_status find_arch(const dti_json *config, const dti_arch **out)
 }
 
 /* Where generation_config.json exists it alone says what ends a text, as in Transformers. */
-dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info)
+static dt_status read_generation(const char *dir, dt_model_info *info, bool *exists)
 {
     dti_json_doc doc = { 0 };
     char *path = NULL;
     dt_status st = DT_OK;
 
-    DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
     DT_TRY(dti_ckpt_path(dir, "generation_config.json", &path));
-    if (access(path, F_OK) != 0) goto done;
+    *exists = access(path, F_OK) == 0;
+    if (!*exists) goto done;
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     DT_TRY_TO(done, st, dti_config_eos(&doc.root, info));
 done:
@@ -53,9 +53,35 @@ done:
     return st;
 }
 
+dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info)
+{
+    bool exists;
+
+    DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
+    DT_TRY(read_generation(dir, info, &exists));
+    return DT_OK;
+}
+
+/* Transformers goes by model_type, and so do we; "architectures" is only compared. */
+static dt_status read_class(const dti_json *config, dti_described *d)
+{
+    const dti_json all = dti_json_get(config, "architectures");
+    const char *name, *first = NULL;
+
+    for (size_t i = 0; i < dti_json_count(&all); i++) {
+        const dti_json one = dti_json_at(&all, i);
+        if (dti_json_kind_of(&one) != DTI_JSON_STRING) continue;
+        DT_TRY(dti_json_as_string(&one, &name));
+        if (strcmp(name, d->arch->class_name) == 0) return DT_OK;
+        if (first == NULL) first = name;
+    }
+    if (first != NULL) DT_TRY(dti_strdup(first, &d->other_class));
+    return DT_OK;
+}
+
 static dt_status read_generation_config(const char *dir, dti_described *d)
 {
-    const dt_status st = dt_model_inspect_generation(dir, &d->info);
+    const dt_status st = read_generation(dir, &d->info, &d->has_generation);
 
     if (st == DT_OK || st == DT_ERR_MEMORY) return st;
     d->info.n_eos = -1;
@@ -69,6 +95,7 @@ static dt_status read_config(const char *dir, const dti_json *config, dti_descri
     DT_TRY(dti_new(d->arch->self_bytes, &d->self));
     (void)snprintf(d->info.model_type, sizeof d->info.model_type, "%s", d->arch->model_type);
     DT_TRY(d->arch->read_config(d->self, config, &d->info));
+    DT_TRY(read_class(config, d));
     DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
     DT_TRY(d->arch->add_layers(d->self, &d->builder));
@@ -101,6 +128,8 @@ void dti_described_free(dti_described *d)
     }
     dti_builder_free(&d->builder);
     dti_free(d->generation_error);
+    dti_free(d->other_class);
+    dti_free(d->first_unused);
     *d = (dti_described){ 0 };
 }
 
@@ -187,6 +216,11 @@ static void untie_stored(dti_described *d, const dti_ckpt *ckpt)
     }
 }
 
+static bool has_own(const dt_layer_spec *spec, int param)
+{
+    return spec->tied_to == NULL || param != DT_PARAM_WEIGHT;
+}
+
 dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes)
 {
@@ -196,9 +230,9 @@ dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
         for (int p = 0; p < dti_spec_n_params(spec); p++)
-            if (spec->tied_to == NULL || p != DT_PARAM_WEIGHT)
-                DT_TRY(check_param(d, ckpt, i, p, &params, &all));
+            if (has_own(spec, p)) DT_TRY(check_param(d, ckpt, i, p, &params, &all));
     }
+    DT_TRY(dti_find_unused(d, ckpt));
     if (n_params != NULL) *n_params = params;
     if (bytes != NULL) *bytes = all;
     return DT_OK;

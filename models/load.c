@@ -2,9 +2,6 @@
  *
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
  * own slice of every parameter straight into place. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/options.h"
 #include "dtensor/create.h"
 #include "dtensor/kernels/kernel.h"
@@ -21,9 +18,6 @@ typedef struct loader {
     dti_st_stage stage;
     int64_t done;
     int64_t total;
-    const dti_st_entry **used; /* tensors that parameters were read from */
-    size_t n_used;
-    size_t used_capacity;
 } loader;
 
 /* A parameter's tensor, zeroed, where its style has laid it. */
@@ -71,9 +65,6 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
                   dti_ckpt_read(l->ckpt, e->name, local->offset, end, l->model->info.dtype,
                                 &l->stage, local->data));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    DT_TRY_TO(done, st,
-              dti_grow((void **)&l->used, &l->used_capacity, l->n_used + 1, sizeof *l->used));
-    l->used[l->n_used++] = e;
     l->done += e->end - e->begin;
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);
@@ -94,49 +85,17 @@ static dt_status load_params(loader *l)
     return DT_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
+static void log_remark(void *rt, const char *text)
 {
-    const size_t n = strlen(text), k = strlen(end);
-
-    return n >= k && strcmp(text + n - k, end) == 0;
+    dti_runtime_log(rt, DT_LOG_WARNING, "%s", text);
 }
 
-static int by_address(const void *a, const void *b)
+/* Rank 0 says for all what is odd about the checkpoint. */
+static void warn(dt_mesh *mesh, const char *dir, const dti_described *d)
 {
-    const uintptr_t x = (uintptr_t) * (const dti_st_entry *const *)a;
-    const uintptr_t y = (uintptr_t) * (const dti_st_entry *const *)b;
+    dt_runtime *rt = dt_mesh_runtime(mesh);
 
-    return (x > y) - (x < y);
-}
-
-static bool is_used(const loader *l, const dti_st_entry *e)
-{
-    for (const char *const *end = l->model->arch->ignored; end != NULL && *end != NULL; end++)
-        if (ends_with(e->name, *end)) return true;
-    return l->n_used > 0 && bsearch(&e, l->used, l->n_used, sizeof *l->used, by_address) != NULL;
-}
-
-/* Tensors that no layer asks for hint at a config.json that does not belong to the weights. */
-static void warn_unused(loader *l)
-{
-    dt_runtime *rt = dt_mesh_runtime(l->model->mesh);
-    char text[128];
-    const char *first = NULL;
-    int n = 0;
-
-    if (dt_runtime_rank(rt) != 0) return;
-    if (l->n_used > 0) qsort(l->used, l->n_used, sizeof *l->used, by_address);
-    for (size_t i = 0; i < dti_ckpt_count(l->ckpt); i++) {
-        const dti_st_entry *e = dti_ckpt_at(l->ckpt, i);
-        if (is_used(l, e)) continue;
-        if (n++ == 0) first = e->name;
-    }
-    if (n > 0)
-        dti_runtime_log(rt, DT_LOG_WARNING,
-                        "%s: %d tensors of the checkpoint are not used by the %s "
-                        "model that config.json describes, the first is %s",
-                        dti_ckpt_folder(l->ckpt), n, l->model->arch->model_type,
-                        dti_printable(first, text, sizeof text));
+    if (dt_runtime_rank(rt) == 0) dti_describe_remarks(d, dir, log_remark, rt);
 }
 
 dt_status dti_check_load_options(const dt_load_options *o)
@@ -226,6 +185,7 @@ static dt_status load_dry(dt_mesh *mesh, const char *dir, const dt_load_options 
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
     }
     DT_TRY_TO(done, st, dti_model_make_dry(&d, mesh, o, out));
+    warn(mesh, dir, &d);
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
@@ -257,13 +217,12 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
               dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(dt_mesh_runtime(mesh))),
                                   dti_runtime_pool(dt_mesh_runtime(mesh)), &l.stage));
     DT_TRY_TO(done, st, load_params(&l));
-    warn_unused(&l);
+    warn(mesh, dir, &d);
     if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
     *out = l.model;
     l.model = NULL;
 done:
-    dti_free(l.used);
     dti_st_stage_destroy(&l.stage);
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);

@@ -82,6 +82,7 @@ typedef struct dti_pass {
 /* One architecture: one folder, one of these. `self` is its own struct of self_bytes, zeroed. */
 typedef struct dti_arch {
     const char *model_type;
+    const char *class_name; /* of Transformers, as in "architectures" */
     size_t self_bytes;
     const char *prefix; /* of all names, may be absent in files: "model.", "transformer." */
     const char *const
@@ -105,7 +106,22 @@ typedef struct dti_described {
     dti_builder builder;    /* rows of all layers */
     char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
                                there */
+    bool has_generation;    /* generation_config.json says what ends a text, not config.json */
+    char *other_class;      /* what "architectures" says if that is not arch->class_name */
+    size_t n_unused;        /* tensors of the checkpoint that no layer asks for; ... */
+    char *first_unused;     /* ... once dti_check_checkpoint() has looked */
 } dti_described;
+
+typedef void (*dti_remark_fn)(void *arg, const char *text);
+
+/* Says what about a checkpoint is odd but no error: tensors that nobody uses, an architecture that
+ * contradicts model_type. */
+void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
+
+/* Everything that a folder is suspected of, read anew: the above, and with `generates` ids that can
+ * end no text. A folder that cannot be described gives no remarks. */
+dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say,
+                      void *arg) DT_MUST_USE;
 
 /* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which
  * leaves `self` alone if it was taken over (set to NULL). */
@@ -144,6 +160,9 @@ const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dti
  * in files may lack the architecture's prefix. Counts what the model uses; outputs may be NULL. */
 dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes) DT_MUST_USE;
+
+/* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
+dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
 
 struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */

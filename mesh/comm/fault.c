@@ -36,6 +36,18 @@ static bool parse_op(const char *text, size_t n, int *out)
     return false;
 }
 
+/* Which of the keys an item gives; -1: none. */
+static int key_of(const char *item, size_t n)
+{
+    static const char *const keys[] = { "rank", "op", "call" };
+
+    for (int i = 0; i < (int)DT_COUNT(keys); i++) {
+        const size_t k = strlen(keys[i]);
+        if (n > k && memcmp(item, keys[i], k) == 0 && item[k] == '=') return i;
+    }
+    return -1;
+}
+
 /* One "key=value". */
 static bool parse_item(const char *item, size_t n, dti_fault *f)
 {
@@ -73,14 +85,21 @@ dt_status dti_fault_parse(const char *text, dti_fault *out)
 {
     dti_fault f = { .rank = -1, .op = -1, .call = 1 };
     char whole[DTI_SHOWN_BYTES], ops[160];
+    unsigned given = 0; /* a bit per key */
 
     (void)dti_printable(text, whole, sizeof whole);
     for (const char *p = text;;) {
         const size_t n = strcspn(p, ",");
+        const int key = key_of(p, n);
         DT_CHECK(parse_item(p, n, &f), DT_ERR_ARG,
                  "fault \"%s\": \"%.*s\" is not understood; write rank=R,op=NAME,call=N with R "
                  "from 0, N from 1 and one of the operations %s",
                  whole, (int)(n < 60 ? n : 60), p, list_ops(ops, sizeof ops));
+        DT_CHECK(key < 0 || (given >> key & 1u) == 0, DT_ERR_ARG,
+                 "fault \"%s\": \"%.*s\" gives its key a second time; a fault has one rank, one "
+                 "operation and one call",
+                 whole, (int)(n < 60 ? n : 60), p);
+        if (key >= 0) given |= 1u << key;
         if (p[n] == '\0') break;
         p += n + 1;
     }

@@ -240,6 +240,7 @@ static const char *const ignored[] = { "attn.attention.bias", "attn.attention.ma
 
 const dti_arch dti_arch_gpt_neo = {
     .model_type = "gpt_neo",
+    .class_name = "GPTNeoForCausalLM",
     .self_bytes = sizeof(gpt_neo),
     .prefix = "transformer.",
     .ignored = ignored,

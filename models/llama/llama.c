@@ -31,6 +31,7 @@ static dt_status add_layers(void *self, dti_builder *builder)
 
 const dti_arch dti_arch_llama = {
     .model_type = "llama",
+    .class_name = "LlamaForCausalLM",
     .self_bytes = sizeof(dti_decoder),
     .prefix = "model.",
     .ignored = dti_decoder_ignored,

@@ -81,6 +81,7 @@ static dt_status add_layers(void *self, dti_builder *builder)
 
 const dti_arch dti_arch_qwen3 = {
     .model_type = "qwen3",
+    .class_name = "Qwen3ForCausalLM",
     .self_bytes = sizeof(dti_decoder),
     .prefix = "model.",
     .ignored = dti_decoder_ignored,

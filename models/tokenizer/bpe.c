@@ -203,7 +203,10 @@ static dt_status add_unknown(const dti_bpe *bpe, dti_bpe_work *w, const char *s,
         for (size_t i = 0; i < n; i++) DT_TRY(add_symbol(w, bpe->byte_ids[(unsigned char)s[i]]));
         return DT_OK;
     }
-    if (bpe->unk_token == NULL) return DT_OK;
+    if (bpe->unk_token == NULL) { /* dropped, as the reference does; but not in silence */
+        if (w->left_out == 0) w->left_out = dti_utf8_at(s);
+        return DT_OK;
+    }
     DT_CHECK(bpe->unk_id >= 0, DT_ERR_FORMAT,
              "the text needs the unknown token \"%.64s\", which is not in the model's vocabulary",
              bpe->unk_token);

@@ -39,6 +39,7 @@ typedef struct dti_bpe_work {
     size_t n_symbols, symbols_capacity;
     struct dti_candidate *heap;
     size_t n_heap, heap_capacity;
+    uint32_t left_out; /* the first character that has no token, not even an unknown one; 0: none */
 } dti_bpe_work;
 
 void dti_bpe_work_free(dti_bpe_work *work);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way of a text through the pipeline. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/tokenizer/coverage.h"
 #include "models/tokenizer/tokenizer_internal.h"
 #include "models/tokenizer/word_cache.h"
 
@@ -117,8 +119,58 @@ static dt_status repair(const char **text, size_t *n, dti_text *copy)
     return DT_OK;
 }
 
+static bool is_byte_level(const dt_tokenizer *tok)
+{
+    return tok->pre_tokenizers.byte_level_words || tok->normalizers.byte_level;
+}
+
+static void name_byte(unsigned char byte, char text[DTI_LEFT_OUT_BYTES])
+{
+    (void)snprintf(text, DTI_LEFT_OUT_BYTES, byte > '"' && byte < 0x7f ? "\"%c\"" : "byte 0x%02X",
+                   byte);
+}
+
+static void name_left_out(const dt_tokenizer *tok, uint32_t c, char text[DTI_LEFT_OUT_BYTES])
+{
+    const int byte = is_byte_level(tok) ? dti_char_to_byte(c) : c < 0x80 ? (int)c : -1;
+
+    text[0] = '\0';
+    if (c == 0) return;
+    if (byte >= 0)
+        name_byte((unsigned char)byte, text);
+    else
+        (void)snprintf(text, DTI_LEFT_OUT_BYTES, "U+%04X", (unsigned)c);
+}
+
+/* Never part of UTF-8, so no loss. */
+static bool is_no_utf8(int b)
+{
+    return b == 0xc0 || b == 0xc1 || b > 0xf4;
+}
+
+int dti_tokenizer_lost_bytes(const dt_tokenizer *tok, unsigned char *first)
+{
+    const dti_bpe *bpe = &tok->bpe;
+    int n = 0;
+
+    if (!is_byte_level(tok) || bpe->unk_token != NULL || bpe->byte_fallback) return 0;
+    for (int b = 0; b < 256; b++)
+        if (bpe->char_ids[dti_byte_to_char((unsigned char)b)] < 0 && !is_no_utf8(b) && n++ == 0)
+            *first = (unsigned char)b;
+    return n;
+}
+
 dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
                               unsigned flags, int32_t **ids, size_t *n_ids)
+{
+    char left_out[DTI_LEFT_OUT_BYTES];
+
+    return dti_tokenizer_encode(tok, text, n_bytes, flags, ids, n_ids, left_out);
+}
+
+dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
+                               unsigned flags, int32_t **ids, size_t *n_ids,
+                               char left_out[DTI_LEFT_OUT_BYTES])
 {
     encoding e = { .tok = tok, .parse_special = (flags & DT_ENCODE_PARSE_SPECIAL) != 0 };
     dti_text copy = { 0 };
@@ -127,6 +179,7 @@ dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t 
     DT_CHECK(ids != NULL && n_ids != NULL, DT_ERR_ARG, "ids or n_ids is NULL");
     *ids = NULL;
     *n_ids = 0;
+    left_out[0] = '\0';
     DT_CHECK(tok != NULL, DT_ERR_ARG, "tok is NULL");
     DT_CHECK(text != NULL || n_bytes == 0, DT_ERR_ARG, "text is NULL");
     DT_CHECK(flags <= (DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL), DT_ERR_ARG,
@@ -143,6 +196,7 @@ dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t 
     DT_TRY_TO(done, st, encode_text(&e, text, n_bytes));
     DT_TRY_TO(done, st,
               dti_template_apply(&tok->around, (flags & DT_ENCODE_ADD_SPECIAL) != 0, &e.ids));
+    name_left_out(tok, e.merging.left_out, left_out);
     *n_ids = e.ids.n;
     if (e.ids.n > 0) {
         *ids = e.ids.data;

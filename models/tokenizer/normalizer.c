@@ -127,6 +127,7 @@ static dt_status load_step(void *arg, const dti_json *from, const char *type)
         all->n++;
         step->row = &rows[i];
         step->form = (dti_form)rows[i].form;
+        all->byte_level = all->byte_level || rows[i].run == run_byte_level;
         return rows[i].load(step, from);
     }
     return dti_step_unknown(from, type, known);

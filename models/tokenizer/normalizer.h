@@ -18,6 +18,7 @@ typedef struct dti_normalizer {
 typedef struct dti_normalizers {
     dti_normalizer steps[DTI_MAX_STEPS];
     size_t n;
+    bool byte_level; /* one of them writes bytes as characters */
 } dti_normalizers;
 
 /* Reads the "normalizer" of the file: an object, or null for none. */

@@ -406,6 +406,8 @@ static const mistake mistakes[] = {
     { "empty model",      NULL,     NULL, { "generate", "-t", "1", "--model", "" }, { "--model: its value is empty", "--model DIR" } },
     { "empty mesh",       NULL,     NULL, { "generate", "-t", "1", "--mesh=" }, { "--mesh: its value is empty" } },
     { "empty count",      NULL,     NULL, { "generate", "-t", "1", "-n", "" }, { "--max-new-tokens: its value is empty" } },
+    { "repeated option",  NULL,     NULL, { "generate", "-m", "@", "-p", "a", "--prompt=b" }, { "--prompt is given twice" } },
+    { "repeated number",  NULL,     NULL, { "generate", "-n2", "-qn", "3" }, { "--max-new-tokens is given twice" } },
     { "no model",         NULL,     NULL, { "generate", "-t", "1" }, { "--model DIR" } },
     { "no command",       NULL,     NULL, { NULL }, { "--help" } },
     { "unknown command",  NULL,     NULL, { "genrate" }, { "genrate", "did you mean \"generate\"" } },
@@ -418,6 +420,7 @@ static const mistake mistakes[] = {
     { "inspect empty",    NULL,      NULL, { "inspect", "@" }, { "@", "config.json" } },
     /* environment */
     { "fault",            copy_all, "DTENSOR_FAULT=nonsense", { RUN }, { "fault", "nonsense", "rank=R" } },
+    { "fault of two ranks", copy_all, "DTENSOR_FAULT=rank=1,rank=0", { RUN }, { "rank=1,rank=0", "second time" } },
     { "fault of no rank", copy_all, "DTENSOR_FAULT=rank=7,op=any", { RUN }, { "rank=7", "0..1" } },
     { "timeout",          copy_all, "DTENSOR_TIMEOUT_MS=soon", { RUN }, { "DTENSOR_TIMEOUT_MS", "soon" } },
     { "launcher",         copy_all, "WORLD_SIZE=2", { RUN }, { "WORLD_SIZE", "MPI" } },

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What about a checkpoint is odd but no error. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/input.h"
+#include "models/model.h"
+#include "parallel_styles/spec.h"
+
+/* --- tensors that nobody uses ------------------------------------------------------------------
+ */
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t) * (const dti_st_entry *const *)a;
+    const uintptr_t y = (uintptr_t) * (const dti_st_entry *const *)b;
+
+    return (x > y) - (x < y);
+}
+
+static bool is_ignored(const dti_arch *arch, const char *name)
+{
+    for (const char *const *end = arch->ignored; end != NULL && *end != NULL; end++)
+        if (ends_with(name, *end)) return true;
+    return false;
+}
+
+/* The tensors of all parameters, [*n]; freed by the caller. */
+static dt_status list_used(const dti_described *d, const dti_ckpt *ckpt, const dti_st_entry ***used,
+                           size_t *n)
+{
+    size_t capacity = 0;
+
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        for (int p = 0; p < dti_spec_n_params(spec); p++) {
+            const dt_param_info info = dti_spec_param(spec, p);
+            const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
+            if (e == NULL) continue; /* tied */
+            DT_TRY(dti_grow((void **)used, &capacity, *n + 1, sizeof **used));
+            (*used)[(*n)++] = e;
+        }
+    }
+    if (*n > 0) qsort(*used, *n, sizeof **used, by_address);
+    return DT_OK;
+}
+
+dt_status dti_find_unused(dti_described *d, const dti_ckpt *ckpt)
+{
+    const dti_st_entry **used = NULL, *first = NULL;
+    dt_status st = DT_OK;
+    size_t n = 0;
+
+    DT_TRY_TO(done, st, list_used(d, ckpt, &used, &n));
+    d->n_unused = 0;
+    dti_free(d->first_unused);
+    d->first_unused = NULL;
+    for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
+        const dti_st_entry *e = dti_ckpt_at(ckpt, i);
+        if (is_ignored(d->arch, e->name)) continue;
+        if (n > 0 && bsearch(&e, used, n, sizeof *used, by_address) != NULL) continue;
+        if (d->n_unused++ == 0) first = e;
+    }
+    if (first != NULL) DT_TRY_TO(done, st, dti_strdup(first->name, &d->first_unused));
+done:
+    dti_free(used);
+    return st;
+}
+
+/* --- remarks -----------------------------------------------------------------------------------
+ */
+
+typedef struct speaker {
+    dti_remark_fn say;
+    void *arg;
+} speaker;
+
+DT_PRINTF(2, 3) static void remark(const speaker *s, const char *fmt, ...)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    s->say(s->arg, text);
+}
+
+void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg)
+{
+    const speaker s = { say, arg };
+    char text[128];
+
+    if (d->other_class != NULL)
+        remark(&s,
+               "%s/config.json: architectures names \"%s\", but model_type is \"%s\": that counts, "
+               "as in Transformers, and the model is run as %s",
+               dir, dti_printable(d->other_class, text, sizeof text), d->arch->model_type,
+               d->arch->class_name);
+    /* They hint at a config.json that does not belong to the weights. */
+    if (d->n_unused > 0)
+        remark(&s,
+               "%s: %zu tensor%s of the checkpoint %s not used by the %s model that config.json "
+               "describes, the first is %s",
+               dir, d->n_unused, d->n_unused == 1 ? "" : "s", d->n_unused == 1 ? "is" : "are",
+               d->arch->model_type, dti_printable(d->first_unused, text, sizeof text));
+}
+
+/* Ids that no step can choose end nothing, and the user wonders why the text goes on. */
+static void remark_ends(const dti_described *d, const char *dir, const speaker *s)
+{
+    const char *file = d->has_generation ? "generation_config.json" : "config.json";
+    const dt_model_info *info = &d->info;
+
+    for (int i = 0; i < info->n_eos; i++)
+        if (info->eos[i] >= info->vocab_size)
+            remark(s,
+                   "%s/%s: eos_token_id %d is outside the model's vocabulary, 0..%lld: it never "
+                   "ends a text",
+                   dir, file, (int)info->eos[i], (long long)info->vocab_size - 1);
+    if (info->n_eos == 0)
+        remark(s,
+               "%s/%s: eos_token_id names no token, so nothing ends a text before its length does",
+               dir, file);
+}
+
+dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say, void *arg)
+{
+    const speaker s = { say, arg };
+    dti_ckpt *ckpt = NULL;
+    dti_described d;
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_describe(dir, &d));
+    if (weights) {
+        DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
+        DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
+        dti_describe_remarks(&d, dir, say, arg);
+    }
+    if (generates) remark_ends(&d, dir, &s);
+done:
+    dti_ckpt_close(&ckpt);
+    dti_described_free(&d);
+    return st;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a vocabulary cannot write. A byte-level tokenizer without an unknown token drops what it has
+ * no token for, here as in the reference library; whoever encodes a prompt wants to know. */
+#ifndef DTI_COVERAGE_H
+#define DTI_COVERAGE_H
+
+#include <dtensor/tokenizer.h>
+
+enum { DTI_LEFT_OUT_BYTES = 24 };
+
+/* How many of the bytes that UTF-8 is made of the tokenizer would drop, and the first of them; 0
+ * for a tokenizer that is not byte-level or has an unknown token. */
+int dti_tokenizer_lost_bytes(const dt_tokenizer *tok, unsigned char *first);
+
+/* dt_tokenizer_encode() that also says which character or byte of the text was dropped first: "Q",
+ * "byte 0xC3". Empty if nothing was. */
+dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
+                               unsigned flags, int32_t **ids, size_t *n_ids,
+                               char left_out[DTI_LEFT_OUT_BYTES]) DT_MUST_USE;
+
+#endif
