@@ -51,8 +51,7 @@ static claim claim_of(const dt_tensor *x, dt_status st)
         c.offset[a] = x->local.offset[a];
         c.extent[a] = x->local.shape[a];
     }
-    c.bytes = hash_bytes(x->local.data,
-                         (size_t)dti_local_count(&x->local) * dt_dtype_size(x->local.dtype));
+    if (!x->device->dry) c.bytes = hash_bytes(x->local.data, dti_tensor_bytes(x));
     return c;
 }
 

@@ -40,10 +40,9 @@ typedef struct tolerance {
     double absolute;
 } tolerance;
 
-static bool same_elements(const dt_local *a, const dt_local *b, const tolerance *t)
+/* The first n elements. */
+static bool same_elements(const dt_local *a, const dt_local *b, int64_t n, const tolerance *t)
 {
-    const int64_t n = dti_local_count(a);
-
     if (t->exact && !dt_dtype_is_float(a->dtype))
         return n == 0 || memcmp(a->data, b->data, (size_t)n * dt_dtype_size(a->dtype)) == 0;
     for (int64_t i = 0; i < n; i++) {
@@ -93,7 +92,7 @@ static dt_status compare(dt_tensor *a, dt_tensor *b, const tolerance *t, bool *o
 
     DT_TRY_TO(done, st, line_up(a, a->layout, &x));
     DT_TRY_TO(done, st, line_up(b, a->layout, &y));
-    same = same_elements(&x->local, &y->local, t);
+    same = same_elements(&x->local, &y->local, dti_tensor_count(x), t);
     if (dt_mesh_is_member(a->mesh)) DT_TRY_TO(done, st, agree(a->mesh, &same));
     *out = same;
 done:
@@ -107,8 +106,9 @@ static dt_status check_and_compare(dt_tensor *a, dt_tensor *b, const tolerance *
     DT_CHECK(out != NULL, DT_ERR_ARG, "the place for the answer is NULL");
     *out = false;
     DT_CHECK(a != NULL && b != NULL, DT_ERR_ARG, "a or b is NULL");
-    DT_CHECK(dt_mesh_equal(a->mesh, b->mesh), DT_ERR_LAYOUT,
-             "a and b lie on different meshes and cannot be compared");
+    DT_CHECK(a->device == b->device && dt_mesh_equal(a->mesh, b->mesh), DT_ERR_LAYOUT,
+             "a and b lie on different meshes%s and cannot be compared",
+             a->device->dry != b->device->dry ? ", one of them dry," : "");
     DT_CHECK(!a->device->dry, DT_ERR_UNSUPPORTED, "dry tensors have no elements to compare");
     if (a->local.dtype != b->local.dtype || a->n_axes != b->n_axes ||
         memcmp(a->shape, b->shape, (size_t)a->n_axes * sizeof a->shape[0]) != 0)

@@ -60,7 +60,7 @@ static void fill_share(void *arg, int worker, int n_workers)
     const int64_t bytes = (int64_t)dt_dtype_size(j->x->local.dtype);
     int64_t begin, end;
 
-    dti_pool_share(dti_local_count(&j->x->local), 64, worker, n_workers, &begin, &end);
+    dti_pool_share(dti_tensor_count(j->x), 64, worker, n_workers, &begin, &end);
     while (begin < end) {
         int64_t left;
         const int64_t first = global_of(j, begin, &left);
@@ -75,7 +75,7 @@ void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
     fill_job job = { .x = x, .fn = fn, .arg = arg, .axis = x->n_axes - 1, .inner = 1 };
     int coord[DT_MAX_DIMS];
 
-    if (x->device->dry || dti_local_count(&x->local) == 0) return;
+    if (x->device->dry || dti_tensor_count(x) == 0) return;
     while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
         job.inner *= x->shape[job.axis--];
     for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);

@@ -135,6 +135,9 @@ static dt_status check_pieces(dt_mesh *mesh, const dt_placement *place, int n_ax
 {
     const dt_layout *layout;
 
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_UNSUPPORTED,
+             "a dry mesh has no ranks that could say how large their pieces are; use "
+             "dt_from_local() with the global shape");
     DT_CHECK(place != NULL, DT_ERR_ARG, "place is NULL");
     DT_CHECK(n_axes >= 0 && n_axes <= DT_MAX_AXES, DT_ERR_ARG, "%d axes: 0 to %d are possible",
              n_axes, DT_MAX_AXES);

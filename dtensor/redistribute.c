@@ -83,8 +83,8 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
     dti_comm *comm;
 
     DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
-    DT_TRY(dti_all_reduce(comm, x->local.data, y->local.data, dti_local_count(&x->local),
-                          x->local.dtype, step->reduce));
+    DT_TRY(dti_all_reduce(comm, x->local.data, y->local.data, dti_tensor_count(x), x->local.dtype,
+                          step->reduce));
     divide(&y->local, step->divisor);
     return DT_OK;
 }
@@ -118,7 +118,7 @@ static void count_terms(const dti_move_step *step, const int *me, int size, cons
 static dt_status reduce_scatter(const dti_move_step *step, const int *me, const dt_tensor *x,
                                 dt_tensor *y)
 {
-    const size_t bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(x->local.dtype);
+    const size_t bytes = dti_tensor_bytes(x);
     dti_storage *packed = NULL;
     dti_comm_note note;
     dti_comm *comm;

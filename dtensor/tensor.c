@@ -87,9 +87,7 @@ static dt_status create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
     dt_status st;
 
     DT_TRY(dti_tensor_header(mesh, layout, dtype, shape, &x));
-    st = dti_storage_create(x->device->memory,
-                            (size_t)dti_local_count(&x->local) * dt_dtype_size(dtype), pool,
-                            &x->storage);
+    st = dti_storage_create(x->device->memory, dti_tensor_bytes(x), pool, &x->storage);
     if (st != DT_OK) {
         dt_tensor_release(&x);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -124,7 +122,7 @@ dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, con
     DT_ASSERT(layout->n_axes == n_axes);
     (void)n_axes;
     DT_TRY(dti_tensor_header(x->mesh, layout, x->local.dtype, shape, &y));
-    DT_ASSERT(dti_local_count(&y->local) == dti_local_count(&x->local));
+    DT_ASSERT(dti_tensor_count(y) == dti_tensor_count(x));
     y->storage = dti_storage_retain(x->storage);
     y->local.data = x->local.data;
     *out = y;
@@ -223,7 +221,7 @@ dt_status dt_from_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
     *out = NULL;
     DT_TRY(dti_check_create(mesh, place, n_axes, shape, &layout));
     DT_TRY(dti_tensor_create(mesh, layout, dtype, shape, &x));
-    bytes = (size_t)dti_local_count(&x->local) * dt_dtype_size(dtype);
+    bytes = dti_tensor_bytes(x);
     if (bytes > 0 && data == NULL && !x->device->dry) {
         dt_tensor_release(&x);
         DT_FAIL(DT_ERR_ARG, "data is NULL, but this rank's piece has %zu bytes", bytes);

@@ -26,6 +26,18 @@ struct dt_tensor {
 dt_status dti_check_shape(const char *op, dt_dtype dtype, int n_axes,
                           const int64_t *shape) DT_MUST_USE;
 
+/* Elements of this rank's piece; 0 for outsiders of the mesh, also of a tensor without axes, where
+ * the product of no extents would be 1. */
+static inline int64_t dti_tensor_count(const dt_tensor *x)
+{
+    return dt_mesh_is_member(x->mesh) ? dti_local_count(&x->local) : 0;
+}
+
+static inline size_t dti_tensor_bytes(const dt_tensor *x)
+{
+    return (size_t)dti_tensor_count(x) * dt_dtype_size(x->local.dtype);
+}
+
 /* A tensor without storage: header, checked global shape, local shape. */
 dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                             const int64_t *shape, dt_tensor **out) DT_MUST_USE;

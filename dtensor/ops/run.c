@@ -144,9 +144,8 @@ static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, d
         y->storage = dti_storage_retain(shared->storage);
         y->local.data = shared->local.data;
     } else {
-        const dt_status st = dti_storage_create(
-            device->memory, (size_t)dti_local_count(&y->local) * dt_dtype_size(d->out_dtype), true,
-            &y->storage);
+        const dt_status st =
+            dti_storage_create(device->memory, dti_tensor_bytes(y), true, &y->storage);
         if (st != DT_OK) {
             dt_tensor_release(&y);
             return dti_error_frame(st, __func__, __FILE__, __LINE__);

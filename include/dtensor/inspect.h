@@ -116,7 +116,8 @@ DT_API DT_MUST_USE dt_status dt_from_local_checked(dt_mesh *mesh, const dt_place
  *             tensor of which they do not know the extents: they are 0.
  * Ownership   *out is a new reference.
  * Errors      as dt_from_local(); DT_ERR_SHAPE for pieces that do not fit together, naming two
- *             ranks; DT_ERR_UNSUPPORTED for placements as said above; DT_ERR_COMM
+ *             ranks; DT_ERR_UNSUPPORTED for placements as said above and for dry meshes;
+ *             DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_from_pieces(dt_mesh *mesh, const dt_placement *place,
                                             dt_dtype dtype, int n_axes, const int64_t *local_shape,

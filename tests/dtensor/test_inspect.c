@@ -3,6 +3,7 @@
  * Comparing tensors, reading elements, and comparing what ranks pass. */
 #include <dtensor/factories.h>
 #include <dtensor/inspect.h>
+#include <dtensor/ops.h>
 
 #include <math.h>
 
@@ -307,36 +308,91 @@ DT_TEST(inspect, ranks_that_disagree_are_named) /* case 46 */
     for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_ranks("dp=2,tp=2", passes, &cases[i]);
 }
 
-/* Ranks outside the mesh: the same calls, nothing happens. */
-static dt_status outsiders(dt_mesh *world, const void *arg)
-{
-    const dt_placement rows = DT_SHARD(0);
-    const int64_t shape[] = { 6, 4 }, origin[] = { 5, 3 };
-    dt_runtime *rt = dt_mesh_runtime(world);
-    const bool inside = dt_runtime_rank(rt) % 2 == 0;
-    dt_status st = DT_OK;
-    dt_mesh *mesh = NULL;
-    dt_tensor *x = NULL, *y = NULL, *z = NULL;
-    float data[12] = { 0 };
-    bool same = false;
-    double v;
+/* --- outsiders -------------------------------------------------------------------------------- */
 
-    (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "tp=2", (int[]){ 0, 2 }, &mesh));
-    DT_TRY_TO(done, st, dt_arange(mesh, &rows, DT_F32, 2, shape, (dt_steps){ 0, 1 }, &x));
-    DT_TRY_TO(done, st, dt_full_tensor(x, &y));
-    DT_EXPECT_TO(done, st, dt_tensor_local(y)->shape[0] == (inside ? 6 : 0), "outsiders hold rows");
-    DT_TRY_TO(done, st, dt_equal(x, y, &same));
-    DT_EXPECT_TO(done, st, same, "not equal on rank %d", dt_runtime_rank(rt));
-    DT_TRY_TO(done, st, dt_item(x, origin, &v));
-    DT_EXPECT_TO(done, st, v == (inside ? 23.0 : 0.0), "element %g", v);
-    DT_TRY_TO(done, st,
-              dt_from_local_checked(mesh, &rows, DT_F32, 2, shape, inside ? data : NULL, &z));
+/* Two members and two ranks outside: the same calls, nothing happens there. */
+typedef struct outside {
+    dt_mesh *mesh;
+    dt_placement place;
+    int n_axes;
+    bool inside;
+} outside;
+
+static const int64_t extents[] = { 6, 4 };
+
+/* dt_sum() over all leaves a tensor without axes; its bytes on outsiders are nobody's. */
+static dt_status sums_are_equal(const outside *o, dt_tensor *x)
+{
+    bool same = false, close = false;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+    dt_tensor *sum, *copy;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(o->mesh), &t));
+    sum = dt_move(t, dt_sum(t, x, DT_ALL_AXES), &(dt_placement){ 0 });
+    copy = dt_mul_scalar(t, sum, 1.0);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    if (!o->inside && dt_tensor_local(sum)->data != NULL) /* blocks of the pool have 256 bytes */
+        memset(dt_tensor_local(sum)->data, 0x3f, sizeof(float));
+    DT_TRY_TO(done, st, dt_equal(sum, copy, &same));
+    DT_TRY_TO(done, st, dt_allclose(sum, copy, 0.0, 0.0, &close));
+    DT_EXPECT_TO(done, st, same && close, "sums of %d axes differ", o->n_axes);
 done:
-    dt_tensor_release(&z);
+    dt_tape_release(&t);
+    return st;
+}
+
+static dt_status outside_of(const outside *o)
+{
+    const float data[24] = { 0 };
+    const int64_t origin[] = { 5, 3 }, mine[] = { 3, 4 };
+    const int64_t *piece = o->inside ? mine : NULL;
+    const void *bytes = o->inside ? data : NULL;
+    dt_tensor *x = NULL, *y = NULL, *z[2] = { NULL, NULL };
+    const double last = o->n_axes == 0 ? 0.0 : o->n_axes == 1 ? 5.0 : 23.0;
+    dt_status st = DT_OK;
+    char text[200];
+    bool same = false;
+    double v = -1.0;
+    int length = 0;
+
+    DT_TRY_TO(done, st,
+              dt_arange(o->mesh, &o->place, DT_F32, o->n_axes, extents, (dt_steps){ 0, 1 }, &x));
+    DT_TRY_TO(done, st, dt_full_tensor(x, &y));
+    for (int a = 0; a < o->n_axes; a++)
+        DT_EXPECT_TO(done, st, dt_tensor_local(y)->shape[a] == (o->inside ? extents[a] : 0),
+                     "outsiders hold rows");
+    DT_TRY_TO(done, st, dt_equal(x, y, &same));
+    DT_EXPECT_TO(done, st, same, "a tensor of %d axes is not equal", o->n_axes);
+    DT_TRY_TO(done, st, dt_allclose(x, y, 0.0, 0.0, &same));
+    DT_EXPECT_TO(done, st, same, "a tensor of %d axes is not close", o->n_axes);
+    DT_TRY_TO(done, st, dt_item(x, o->n_axes > 0 ? origin : NULL, &v));
+    DT_EXPECT_TO(done, st, v == (o->inside ? last : 0.0), "element %g", v);
+    DT_TRY_TO(done, st, dt_visualize(x, DT_DRAW_TEXT, text, sizeof text, &length));
+    DT_TRY_TO(done, st,
+              dt_from_local_checked(o->mesh, &o->place, DT_F32, o->n_axes, extents, bytes, &z[0]));
+    DT_TRY_TO(done, st, dt_from_pieces(o->mesh, &o->place, DT_F32, o->n_axes, piece, bytes, &z[1]));
+    DT_TRY_TO(done, st, sums_are_equal(o, x));
+done:
+    for (int i = 0; i < 2; i++) dt_tensor_release(&z[i]);
     dt_tensor_release(&y);
     dt_tensor_release(&x);
-    dt_mesh_release(&mesh);
+    return st;
+}
+
+static dt_status outsiders(dt_mesh *world, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(world);
+    outside o = { .inside = dt_runtime_rank(rt) % 2 == 0 };
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_mesh_create_ranks(rt, "tp=2", (int[]){ 0, 2 }, &o.mesh));
+    for (; o.n_axes <= 2 && st == DT_OK; o.n_axes++) {
+        o.place = o.n_axes == 0 ? DT_REPLICATE : DT_SHARD(0);
+        st = outside_of(&o);
+    }
+    dt_mesh_release(&o.mesh);
     return st;
 }
 
