@@ -128,7 +128,9 @@ static void arange_run(const void *arg, void *to, int64_t first, int64_t n)
     const int64_t step = (int64_t)(dt_dtype_is_float(a->dtype) ? 0 : a->steps.step);
 
     for (int64_t i = 0; i < n; i++) {
-        const int64_t g = first + i, whole = start + step * g;
+        /* Modulo 2^64: a step's multiple may leave the range where its sum with start does not. */
+        const int64_t g = first + i;
+        const int64_t whole = (int64_t)((uint64_t)start + (uint64_t)step * (uint64_t)g);
         const double value = a->steps.start + a->steps.step * (double)g;
         switch (a->dtype) {
         case DT_F64:
@@ -149,6 +151,22 @@ static void arange_run(const void *arg, void *to, int64_t first, int64_t n)
     }
 }
 
+/* The last of n whole numbers, at start + (n - 1) step, fits into the dtype. Exact: doubles lie
+ * 1024 apart near 2^63. */
+static dt_status check_last(dt_dtype dtype, dt_steps steps, int64_t n)
+{
+    const uint64_t start = (uint64_t)(int64_t)steps.start, step = (uint64_t)(int64_t)steps.step;
+    const uint64_t room =
+        steps.step > 0 ? (uint64_t)INT64_MAX - start : start - (uint64_t)INT64_MIN;
+    const uint64_t size = steps.step > 0 ? step : 0 - step, left = (uint64_t)n - 1;
+    const int64_t last = (int64_t)(start + step * left);
+
+    DT_CHECK((size == 0 || left <= room / size) && (dtype == DT_I64 || holds(dtype, (double)last)),
+             DT_ERR_ARG, "the last element is %.17g, which %s cannot hold",
+             steps.start + steps.step * (double)left, dt_dtype_name(dtype));
+    return DT_OK;
+}
+
 dt_status dt_fill_arange(dt_tensor *x, dt_steps steps)
 {
     steps_arg arg;
@@ -161,9 +179,7 @@ dt_status dt_fill_arange(dt_tensor *x, dt_steps steps)
     if (!dt_dtype_is_float(arg.dtype)) {
         DT_TRY(
             dti_fill_check(DT_I64, steps.step, "step")); /* may be negative, whatever the dtype */
-        if (n > 1)
-            DT_TRY(dti_fill_check(arg.dtype, steps.start + steps.step * (double)(n - 1),
-                                  "the last element"));
+        if (n > 1) DT_TRY(check_last(arg.dtype, steps, n));
     }
     dti_fill_runs(x, arange_run, &arg);
     return DT_OK;
@@ -258,8 +274,10 @@ dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high
              (long long)high);
     f.range = (uint64_t)high - (uint64_t)low;
     f.dtype = x->local.dtype;
-    DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
-    if (f.dtype != DT_I64) DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
+    if (f.dtype != DT_I64) { /* which holds all that an int64_t does, and doubles do not */
+        DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
+        DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
+    }
     dti_fill_runs(x, random_run, &f);
     return DT_OK;
 }

@@ -313,6 +313,10 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
             "the last element is 275");
     REFUSED(dt_arange(mesh, &rows, DT_I32, 2, shape, (dt_steps){ 0, 1e300 }, &bad), DT_ERR_ARG,
             "step is 1.0");
+    REFUSED(dt_arange(mesh, &rows, DT_I64, 2, shape, (dt_steps){ 0x1p62, 0x1p59 }, &bad),
+            DT_ERR_ARG, "which i64 cannot hold");
+    REFUSED(dt_arange(mesh, &rows, DT_I64, 2, shape, (dt_steps){ -0x1p62, -0x1p59 }, &bad),
+            DT_ERR_ARG, "which i64 cannot hold");
     REFUSED(dt_rand(mesh, &rows, DT_I32, 2, shape, key, &bad), DT_ERR_ARG,
             "dt_fill_randint() makes whole numbers");
     REFUSED(dt_fill_rand(x, key, 1.0, 0.0), DT_ERR_ARG, "no uniform values in [1, 0)");
@@ -334,4 +338,58 @@ done:
 DT_TEST(factories, misuse_is_refused_with_the_numbers)
 {
     dt_test_on_ranks("tp=2", refused, NULL);
+}
+
+/* Steps whose multiples leave the range of an i64 though the elements do not, up to its ends. */
+static dt_status whole_numbers(dt_mesh *mesh, const void *arg)
+{
+    static const struct {
+        dt_steps steps;
+        int64_t n, want[3];
+    } cases[] = {
+        { { -9e18, 9e18 }, 3, { -9000000000000000000, 0, 9000000000000000000 } },
+        { { 9e18, -9e18 }, 3, { 9000000000000000000, 0, -9000000000000000000 } },
+        { { -0x1p63, 0x1p62 }, 3, { INT64_MIN, INT64_MIN / 2, 0 } },
+        { { 0x1p62, -0x1p63 }, 2, { INT64_MAX / 2 + 1, INT64_MIN / 2 } },
+        { { 0.0, -0x1p62 }, 3, { 0, INT64_MIN / 2, INT64_MIN } },
+    };
+    const dt_placement whole = DT_REPLICATE;
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        dt_tensor *x;
+        DT_TRY(dt_arange(mesh, &whole, DT_I64, 1, &cases[i].n, cases[i].steps, &x));
+        const bool same = memcmp(dt_tensor_local(x)->data, cases[i].want,
+                                 (size_t)cases[i].n * sizeof(int64_t)) == 0;
+        dt_tensor_release(&x);
+        DT_EXPECT(same, "case %d", (int)i);
+    }
+    return DT_OK;
+}
+
+DT_TEST(factories, whole_numbers_reach_both_ends)
+{
+    dt_test_on_ranks("tp=1", whole_numbers, NULL);
+}
+
+/* The largest of all is a whole number that no double equals. */
+static dt_status largest(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t n = 3;
+    dt_status st = DT_OK;
+    dt_tensor *x;
+
+    (void)arg;
+    DT_TRY(dt_zeros(mesh, &whole, DT_I64, 1, &n, &x));
+    DT_TRY_TO(done, st, dt_fill_randint(x, (dt_random){ 1, 0 }, INT64_MAX - 1, INT64_MAX));
+    DT_EXPECT_TO(done, st, *(const int64_t *)dt_tensor_local(x)->data == INT64_MAX - 1, "another");
+done:
+    dt_tensor_release(&x);
+    return st;
+}
+
+DT_TEST(factories, random_numbers_reach_the_largest)
+{
+    dt_test_on_ranks("tp=1", largest, NULL);
 }
