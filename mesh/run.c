@@ -71,8 +71,7 @@ static dt_status check_options(const dt_run_options *o)
              o->ranks_together, o->n_ranks);
     DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
              (long long)o->timeout_ms);
-    DT_CHECK(o->isa == NULL || strlen(o->isa) < DTI_ISA_BYTES, DT_ERR_ARG,
-             "isa \"%s\" is no name of an instruction set; \"auto\" chooses the best", o->isa);
+    DT_TRY(dti_check_isa(o->isa));
     DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,
              "check (DTENSOR_CHECK) is \"%s\"; choose \"agree\" or \"none\"", o->check);
     return DT_OK;

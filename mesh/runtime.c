@@ -6,11 +6,19 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "mesh/comm/dry.h"
 #include "mesh/runtime_internal.h"
 
 enum { LOG_LINE_BYTES = 512, MAX_DRY_RANKS = 1 << 20 };
+
+dt_status dti_check_isa(const char *isa)
+{
+    DT_CHECK(isa == NULL || strlen(isa) < DTI_ISA_BYTES, DT_ERR_ARG,
+             "isa \"%s\" is no name of an instruction set; \"auto\" chooses the best", isa);
+    return DT_OK;
+}
 
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out)
@@ -98,20 +106,24 @@ dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create
 dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runtime *like,
                                 dt_runtime **out)
 {
+    dt_run_options own = DT_RUN_OPTIONS_INIT;
     dti_comm *world;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
-    DT_CHECK(options != NULL && options->size == sizeof *options, DT_ERR_ARG,
-             "options is NULL or of another size; start from DT_RUN_OPTIONS_INIT");
-    DT_CHECK(options->n_ranks >= 1 && options->n_ranks <= MAX_DRY_RANKS, DT_ERR_ARG,
-             "n_ranks is %d, not in 1..%d", options->n_ranks, MAX_DRY_RANKS);
-    DT_CHECK(rank >= 0 && rank < options->n_ranks, DT_ERR_ARG,
-             "rank %d: a world of %d has ranks 0..%d", rank, options->n_ranks,
-             options->n_ranks - 1);
-    DT_TRY(dti_dry_open(rank, options->n_ranks, &world));
-    world->timeout_ms = options->timeout_ms;
-    DT_TRY(dti_runtime_create(options, world, NULL, "", out));
+    DT_CHECK(options != NULL, DT_ERR_ARG, "options is NULL; start from DT_RUN_OPTIONS_INIT");
+    DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", options, &own,
+                            sizeof own));
+    DT_CHECK(own.n_ranks >= 1 && own.n_ranks <= MAX_DRY_RANKS, DT_ERR_ARG,
+             "n_ranks is %d, not in 1..%d", own.n_ranks, MAX_DRY_RANKS);
+    DT_CHECK(rank >= 0 && rank < own.n_ranks, DT_ERR_ARG, "rank %d: a world of %d has ranks 0..%d",
+             rank, own.n_ranks, own.n_ranks - 1);
+    DT_TRY(dti_check_isa(own.isa));
+    own.check = NULL;  /* nobody to agree with */
+    own.flight = NULL; /* the file is the run's: a plan that fails must not write over it */
+    DT_TRY(dti_dry_open(rank, own.n_ranks, &world));
+    world->timeout_ms = own.timeout_ms < 1 ? 1 : own.timeout_ms; /* meshes report it */
+    DT_TRY(dti_runtime_create(&own, world, NULL, "", out));
     (*out)->dry = true;
     (*out)->like = like;
     return DT_OK;

@@ -37,6 +37,9 @@ struct dt_runtime {
     size_t comms_capacity;
 };
 
+/* DT_ERR_ARG for a name that is too long; kernels check the others when they are made. */
+dt_status dti_check_isa(const char *isa) DT_MUST_USE;
+
 /* Takes the world communicator and the pool, even when it fails. */
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out) DT_MUST_USE;

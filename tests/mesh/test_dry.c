@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Dry runtimes: meshes of any size without ranks, collectives that are counted and never wait. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/memory.h"
 #include "mesh/comm/dry.h"
 #include "mesh/runtime.h"
@@ -137,4 +141,52 @@ DT_TEST(dry, bad_options_are_refused)
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
     DT_ASSERT_STATUS(dt_mesh_create(rt, "tp=3", &mesh), DT_ERR_ARG, "needs 3 ranks");
     dt_runtime_release_dry(&rt);
+}
+
+/* As from a program of an older version, of a newer one, and with what no version has. */
+DT_TEST(dry, options_are_read_as_those_of_a_run)
+{
+    struct {
+        dt_run_options options;
+        int64_t later;
+    } newer = { of_ranks(3), 0 };
+    dt_run_options o = of_ranks(3);
+    dt_runtime *rt;
+
+    o.size -= sizeof(int64_t);
+    DT_ASSERT_OK(dt_runtime_create_dry(&o, 2, NULL, &rt));
+    dt_runtime_release_dry(&rt);
+    newer.options.size = sizeof newer;
+    DT_ASSERT_OK(dt_runtime_create_dry(&newer.options, 2, NULL, &rt));
+    dt_runtime_release_dry(&rt);
+    newer.later = 1;
+    DT_ASSERT_STATUS(dt_runtime_create_dry(&newer.options, 2, NULL, &rt), DT_ERR_ARG,
+                     "compiled against a newer version");
+    o = of_ranks(3);
+    o.isa = "an_instruction_set_of_far_too_many_letters";
+    DT_ASSERT_STATUS(dt_runtime_create_dry(&o, 2, NULL, &rt), DT_ERR_ARG, "no name of an instr");
+}
+
+/* A plan that fails leaves the file of the run beside it alone. */
+DT_TEST(dry, a_failure_writes_no_flight_file)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    dt_run_options o = of_ranks(2);
+    dt_runtime *rt;
+    dt_mesh *mesh;
+    dti_comm *c;
+
+    (void)snprintf(path, sizeof path, "%s/flight", dt_test_temp_dir(folder));
+    o.flight = path;
+    DT_ASSERT_OK(dt_runtime_create_dry(&o, 1, NULL, &rt));
+    DT_ASSERT_OK(dt_mesh_create(rt, "tp=2", &mesh));
+    DT_ASSERT_OK(dti_mesh_comm(mesh, 1, &c));
+    (void)dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "dry");
+    dti_runtime_abort(rt);
+    DT_ASSERT_STATUS(dti_barrier(c), DT_ERR_COMM, "rank 1 failed");
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
+    (void)strcat(path, ".1");
+    DT_ASSERT(access(path, F_OK) != 0);
+    dt_test_remove_dir(folder);
 }
