@@ -293,3 +293,81 @@ DT_TEST(scalars, operands_cut_at_other_rows_are_refused_or_moved)
     for (size_t i = 0; i < DT_COUNT(cases); i++)
         dt_test_on_ranks("dp=2,tp=2", boundaries, &cases[i]);
 }
+
+/* --- long rows -------------------------------------------------------------------------------- */
+
+enum { PIECE = 8192, N_PIECES = 20 };
+
+static float value_at(const dt_tensor *x, int64_t i)
+{
+    return ((const float *)dt_tensor_local(x)->data)[i];
+}
+
+/* Ones after 2^54 are lost one by one, and count where they were added up first: whole pieces of a
+ * row are, so that they can be shared by any number of threads with the same bits. The first and
+ * the last piece lose those that are in a lane, one of eight, with +-2^54. */
+static dt_status sums_of_pieces(dt_tape *t, dt_tensor *x)
+{
+    const int64_t n_rows = dt_tensor_extent(x, 0), n = dt_tensor_extent(x, 1);
+    const int axis = n_rows == 1 ? DT_ALL_AXES : 1;
+    const double want = PIECE * (N_PIECES - 2) + 2 * (PIECE / 8 * 7);
+    dt_tensor *sum, *most, *least;
+
+    for (int64_t r = 0; r < n_rows; r++) {
+        float *row = (float *)dt_tensor_local(x)->data + r * n;
+        row[0] = 0x1p54f;
+        row[n - 1] = -0x1p54f;
+    }
+    sum = dt_sum(t, x, axis);
+    most = dt_max(t, x, axis);
+    least = dt_min(t, x, axis);
+    DT_TRY(dt_tape_status(t));
+    for (int64_t r = 0; r < n_rows; r++) {
+        DT_EXPECT_CLOSE(value_at(sum, r), want, 0.25 * PIECE);
+        DT_EXPECT(value_at(sum, r) == value_at(sum, 0), "equal rows have equal bits");
+        DT_EXPECT(value_at(most, r) == 0x1p54f, "max %g", (double)value_at(most, r));
+        DT_EXPECT(value_at(least, r) == -0x1p54f, "min %g", (double)value_at(least, r));
+    }
+    return DT_OK;
+}
+
+/* A NaN in any piece is the largest and the smallest. */
+static dt_status extremes_of_pieces(dt_tape *t, dt_tensor *x)
+{
+    dt_tensor *most, *least;
+
+    ((float *)dt_tensor_local(x)->data)[3 * PIECE + 77] = (float)NAN;
+    most = dt_max(t, x, 1);
+    least = dt_min(t, x, 1);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(isnan(value_at(most, 0)) && isnan(value_at(least, 0)), "a NaN is lost");
+    return DT_OK;
+}
+
+static dt_status long_rows(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { *(const int64_t *)arg, PIECE * N_PIECES - 5 };
+    const dt_placement whole = DT_REPLICATE;
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, sums_of_pieces(t, x));
+    DT_TRY_TO(done, st, extremes_of_pieces(t, x));
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(scalars, long_rows_are_taken_in_pieces)
+{
+    for (int threads = 1; threads <= 3; threads++)
+        for (int64_t n_rows = 1; n_rows <= 3; n_rows += 2) {
+            dt_run_options o = DT_TEST_RUN_OPTIONS;
+            o.threads_per_rank = threads;
+            DT_ASSERT_OK(dt_test_run(&o, "tp=1", long_rows, &n_rows));
+        }
+}

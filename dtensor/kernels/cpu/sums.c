@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reductions over an axis or over all, and arithmetic with a number. Sums are taken in f64 in the
- * order of the axis, so no split over threads changes a bit. */
+ * Reductions over an axis or over all, and arithmetic with a number. Sums are taken in f64, in an
+ * order that depends on the shape alone, so no split over threads changes a bit. */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
 #include <math.h>
 
 #include "base/dtype.h"
 
-enum { BLOCK = 512 };
+enum { BLOCK = 512, LANES = 8, PIECE = 16 * BLOCK };
 
 /* n elements from element `first` on, in f32. */
 static void load(const dti_row_ops *rows, const dt_local *x, int64_t first, int64_t n, float *to)
@@ -28,8 +28,11 @@ typedef struct reduce_job {
     const dt_local *x, *y;
     reduction how;
     int64_t outer, k, inner;
+    int64_t n_pieces; /* of a row, where inner is 1 */
+    double *partial;  /* [outer, n_pieces]; NULL if a row is one piece */
 } reduce_job;
 
+/* acc[i] and x[i] */
 static void take(reduction how, double *acc, const float *x, int64_t n)
 {
     switch (how) {
@@ -52,6 +55,11 @@ static double start_of(reduction how)
     return how == SUM ? 0.0 : how == MAX ? (double)-INFINITY : (double)INFINITY;
 }
 
+static void store(const reduce_job *j, int64_t i, double value)
+{
+    dti_store_f32(j->y->data, j->y->dtype, i, (float)value);
+}
+
 /* Results first .. first + n - 1 of one outer index, n <= BLOCK. */
 static void reduce_columns(const reduce_job *j, int64_t o, int64_t first, int64_t n)
 {
@@ -63,38 +71,79 @@ static void reduce_columns(const reduce_job *j, int64_t o, int64_t first, int64_
         load(j->rows, j->x, (o * j->k + r) * j->inner + first, n, block);
         take(j->how, acc, block, n);
     }
-    for (int64_t i = 0; i < n; i++)
-        dti_store_f32(j->y->data, j->y->dtype, o * j->inner + first + i, (float)acc[i]);
+    for (int64_t i = 0; i < n; i++) store(j, o * j->inner + first + i, acc[i]);
 }
 
-/* The only result of an outer index whose elements lie side by side. */
-static void reduce_row(const reduce_job *j, int64_t o)
+/* acc and values, in their order. */
+static double fold(reduction how, double acc, const double *values, int64_t n)
 {
-    double acc = start_of(j->how);
+    for (int64_t i = 0; i < n; i++) {
+        const double v = values[i];
+        acc = how == SUM ? acc + v : (how == MAX ? v > acc : v < acc) || isnan(v) ? v : acc;
+    }
+    return acc;
+}
+
+/* Elements side by side: lane l has every LANES-th from l on, then the lanes are folded. */
+static double reduce_piece(const reduce_job *j, int64_t first, int64_t n)
+{
+    double lanes[LANES];
     float block[BLOCK];
 
-    for (int64_t i = 0; i < j->k; i += BLOCK) {
-        const int64_t n = j->k - i < BLOCK ? j->k - i : BLOCK;
-        load(j->rows, j->x, o * j->k + i, n, block);
-        for (int64_t e = 0; e < n; e++) take(j->how, &acc, block + e, 1);
+    for (int l = 0; l < LANES; l++) lanes[l] = start_of(j->how);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        load(j->rows, j->x, first + i, m, block);
+        for (int64_t e = 0; e < m; e += LANES)
+            take(j->how, lanes, block + e, m - e < LANES ? m - e : LANES);
     }
-    dti_store_f32(j->y->data, j->y->dtype, o, (float)acc);
+    return fold(j->how, start_of(j->how), lanes, LANES);
 }
 
-static void reduce_share(void *arg, int worker, int n_workers)
+/* Pieces of rows whose elements lie side by side; even one row is shared. */
+static void reduce_rows(void *arg, int worker, int n_workers)
 {
     const reduce_job *j = arg;
     int64_t begin, end;
 
-    dti_pool_share(j->outer * j->inner, j->inner == 1 ? 1 : 64, worker, n_workers, &begin, &end);
+    dti_pool_share(j->outer * j->n_pieces, 1, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t o = i / j->n_pieces, at = i % j->n_pieces * PIECE;
+        const int64_t n = j->k - at < PIECE ? j->k - at : PIECE;
+        const double value = reduce_piece(j, o * j->k + at, n);
+        if (j->partial != NULL)
+            j->partial[i] = value;
+        else
+            store(j, o, value);
+    }
+}
+
+static dt_status run_rows(dti_cpu *cpu, reduce_job *j)
+{
+    void *partial = NULL;
+
+    j->n_pieces = j->k > PIECE ? (j->k + PIECE - 1) / PIECE : 1;
+    if (j->n_pieces > 1)
+        DT_TRY(
+            dti_cpu_scratch(cpu, (size_t)(j->outer * j->n_pieces) * sizeof *j->partial, &partial));
+    j->partial = partial;
+    dti_cpu_run(cpu, dti_bytes(j->x), reduce_rows, j);
+    for (int64_t o = 0; o < j->outer && partial != NULL; o++)
+        store(j, o, fold(j->how, start_of(j->how), j->partial + o * j->n_pieces, j->n_pieces));
+    return DT_OK;
+}
+
+static void reduce_all_columns(void *arg, int worker, int n_workers)
+{
+    const reduce_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->outer * j->inner, 64, worker, n_workers, &begin, &end);
     while (begin < end) {
         const int64_t o = begin / j->inner, first = begin % j->inner;
         int64_t n = j->inner - first < end - begin ? j->inner - first : end - begin;
         if (n > BLOCK) n = BLOCK;
-        if (j->inner == 1)
-            reduce_row(j, o);
-        else
-            reduce_columns(j, o, first, n);
+        reduce_columns(j, o, first, n);
         begin += n;
     }
 }
@@ -103,13 +152,14 @@ static dt_status reduce(const dt_kargs *a, reduction how)
 {
     const dt_local *x = &a->in[0];
     const int axis = ((const dti_reduce_attr *)a->attr)->axis;
-    reduce_job job = { a->cpu->rows, x, &a->out[0], how, 1, 1, 1 };
+    reduce_job job = { a->cpu->rows, x, &a->out[0], how, 1, 1, 1, 1, NULL };
     const dti_row_ops *ops;
 
     DT_TRY(dti_cpu_rows(a->cpu, "a reduction", x, &ops));
     for (int b = 0; b < x->n_axes; b++)
         *(axis < 0 || b == axis ? &job.k : b < axis ? &job.outer : &job.inner) *= x->shape[b];
-    dti_cpu_run(a->cpu, dti_bytes(x), reduce_share, &job);
+    if (job.inner == 1) return run_rows(a->cpu, &job);
+    dti_cpu_run(a->cpu, dti_bytes(x), reduce_all_columns, &job);
     return DT_OK;
 }
 
