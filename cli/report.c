@@ -166,7 +166,7 @@ const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES])
 
 const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
 {
-    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB" };
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB", "PiB" };
 
-    return scaled((double)bytes, 1024.0, units, 4, text);
+    return scaled((double)bytes, 1024.0, units, (int)DT_COUNT(units), text);
 }

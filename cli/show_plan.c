@@ -4,15 +4,15 @@
  * find it from config.json alone. */
 #include "cli/show_plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/plan.h"
 #include "cli/report.h"
 #include "cli/session.h"
-#include "mesh/runtime.h"
 
-enum { DEFAULT_SEQUENCE = 2048 };
+enum { DEFAULT_SEQUENCE = 2048, MAX_RANKS = 1 << 20 /* of a dry runtime */ };
 
 const char *cli_dims_text(const dt_mesh *mesh, uint32_t dims, char text[CLI_DIMS_BYTES])
 {
@@ -35,23 +35,6 @@ int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims)
     return n;
 }
 
-static int64_t received(const dti_pass_cost *c)
-{
-    int64_t bytes = 0;
-
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) bytes += c->total[k].bytes;
-    return bytes;
-}
-
-static cli_rank_cost cost_of(const dti_prediction *p)
-{
-    return (cli_rank_cost){ .weight_bytes = p->weight_bytes,
-                            .cache_bytes = p->cache_bytes,
-                            .activation_bytes = p->activation_bytes,
-                            .prompt_bytes = received(&p->prefill),
-                            .step_bytes = received(&p->decode) };
-}
-
 static int64_t count_params(const dt_model *m)
 {
     dt_layers *layers = dt_model_layers(m);
@@ -70,57 +53,26 @@ static int64_t count_params(const dt_model *m)
     return all;
 }
 
-/* Dims on which no layer has a style hold copies: all their coordinates cost the same. */
-static uint32_t dims_with_styles(const dti_prediction *p)
+/* Bytes are 63-bit numbers. A token leaves less than 64 bytes per row and column of the weights in
+ * caches, temporaries and messages; a step that is cut over ranks receives a row from each. */
+static dt_status check_sizes(const dti_predict_options *o, const dti_described *d, int n_ranks)
 {
-    dt_layers *layers = dt_model_layers(p->model);
-    uint32_t dims = 0;
+    double each = 0.0, most;
 
-    for (int i = 0; i < dt_layers_count(layers); i++)
-        for (int d = 0; d < dt_mesh_n_dims(p->mesh); d++)
-            if (dt_layer_style_on(dt_layers_at(layers, i), d) != NULL) dims |= 1u << d;
-    return dims;
-}
-
-/* The first rank that has rank's coordinates on `dims`. */
-static int like_rank(const dt_mesh *mesh, int rank, uint32_t dims)
-{
-    int stride = 1, like = 0;
-
-    for (int d = dt_mesh_n_dims(mesh) - 1; d >= 0; d--) {
-        const int size = dt_mesh_dim_size(mesh, d);
-        if ((dims >> d & 1u) != 0) like += rank / stride % size * stride;
-        stride *= size;
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        each += (double)spec->axis[0].extent + (double)spec->axis[1].extent;
     }
-    return like;
-}
-
-static dt_status predict_all(const dti_predict_options *options, cli_resolved *r)
-{
-    dti_predict_options o = *options;
-    uint32_t dims;
-
-    DT_TRY(dti_predict(r->folder, &o, &r->first));
-    r->n_ranks = dt_mesh_n_ranks(r->first.mesh);
-    r->n_params = count_params(r->first.model);
-    DT_TRY(dti_alloc_array((size_t)r->n_ranks, sizeof *r->ranks, (void **)&r->ranks));
-    r->ranks[0] = cost_of(&r->first);
-    dims = dims_with_styles(&r->first);
-    o.log = NULL; /* said once */
-    for (o.rank = 1; o.rank < r->n_ranks; o.rank++) {
-        const int like = like_rank(r->first.mesh, o.rank, dims);
-        dti_prediction p;
-        dt_status st;
-        if (like != o.rank) {
-            r->ranks[o.rank] = r->ranks[like];
-            continue;
-        }
-        st = dti_predict(r->folder, &o, &p);
-        r->ranks[o.rank] = cost_of(&p);
-        dti_prediction_free(&p);
-        if (st != DT_OK) dti_error_prefix("seen from rank %d", o.rank);
-        DT_TRY(st);
-    }
+    each *= 64.0 * (double)o->sequence > 8.0 * n_ranks ? 64.0 * (double)o->sequence : 8.0 * n_ranks;
+    most = floor(0x1p62 / each);
+    DT_CHECK(most >= 1.0, DT_ERR_ARG,
+             "--sequence %lld: this model's bytes on %d ranks are beyond what can be counted",
+             (long long)o->sequence, n_ranks);
+    DT_CHECK(
+        (double)o->batch <= most, DT_ERR_ARG,
+        "--batch %lld: with --sequence %lld on %d rank%s this model's bytes can be counted for "
+        "--batch up to %.0f",
+        (long long)o->batch, (long long)o->sequence, n_ranks, n_ranks == 1 ? "" : "s", most);
     return DT_OK;
 }
 
@@ -136,9 +88,12 @@ static dt_status check(dti_predict_options *o, cli_resolved *r)
     dti_described d = { 0 };
     dt_status st = dt_mesh_parse(o->mesh, &n_dims, names, sizes, &run.n_ranks);
 
-    if (st == DT_OK) st = dt_runtime_create_dry(&run, 0, NULL, &rt);
-    if (st != DT_OK) dti_error_prefix("--mesh \"%s\"", o->mesh);
+    if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
+    DT_CHECK(run.n_ranks <= MAX_RANKS, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d ranks; this command plans for at most %d", o->mesh, run.n_ranks,
+             (int)MAX_RANKS);
+    DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, o->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_check(mesh, r->folder, o->load));
     DT_TRY_TO(done, st, dti_describe(r->folder, &d));
@@ -148,6 +103,7 @@ static dt_status check(dti_predict_options *o, cli_resolved *r)
     DT_CHECK_TO(done, st, o->sequence <= info.max_positions, DT_ERR_ARG,
                 "--sequence %lld exceeds the model's context of %lld (%s/config.json)",
                 (long long)o->sequence, (long long)info.max_positions, r->folder);
+    DT_TRY_TO(done, st, check_sizes(o, &d, run.n_ranks));
 done:
     dti_described_free(&d);
     dt_mesh_release(&mesh);
@@ -174,7 +130,9 @@ static dt_status resolve(const cli_args *args, const cli_console *console, cli_p
     DT_TRY(check(&o, r));
     r->batch = o.batch;
     r->sequence = o.sequence;
-    DT_TRY(predict_all(&o, r));
+    DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));
+    r->n_ranks = dt_mesh_n_ranks(r->first.mesh);
+    r->n_params = count_params(r->first.model);
     return DT_OK;
 }
 
@@ -193,7 +151,7 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
     if (args->json)
         DT_TRY_TO(done, st, cli_resolved_json(&r));
     else
-        cli_resolved_print(&r);
+        DT_TRY_TO(done, st, cli_resolved_print(&r));
     DT_TRY_TO(done, st, cli_flush());
 done:
     dti_prediction_free(&r.first);
@@ -208,12 +166,12 @@ const cli_command cli_show_plan = {
     .usage = "--model DIR --mesh MESH [OPTION]...",
     .summary = "shows how a model would lie on a mesh, and what a run would send and hold",
     .details =
-        "Needs the folder's config.json and no weights; the mesh may have any size. For every\n"
-        "parameter its style, placement and the piece of rank 0; for every layer its collectives,\n"
-        "with the bytes that rank 0 receives in the pass over a prompt of --sequence tokens and "
-        "in\n"
-        "a step of one token; for every rank the bytes of weights, of caches for that many tokens\n"
-        "and of temporaries, without the scratch memory of kernels. A plan that cannot work is\n"
-        "refused.",
+        "Needs the folder's config.json and no weights; the mesh may have up to 1048576 ranks. "
+        "For\n"
+        "every parameter its style, placement and the piece of rank 0; for every layer its\n"
+        "collectives, with the bytes that rank 0 receives in the pass over a prompt of --sequence\n"
+        "tokens and in a step of one token; for every rank the bytes of weights, of caches for\n"
+        "that many tokens and of temporaries, without the scratch memory of kernels. Ranks that\n"
+        "hold and receive the same are one line. A plan that cannot work is refused.",
     .run = show_plan,
 };

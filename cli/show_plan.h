@@ -7,15 +7,6 @@
 #include "cli/cli.h"
 #include "models/predict.h"
 
-/* What a rank would hold and receive. */
-typedef struct cli_rank_cost {
-    int64_t weight_bytes;
-    int64_t cache_bytes;
-    int64_t activation_bytes;
-    int64_t prompt_bytes; /* received in the prompt's pass */
-    int64_t step_bytes;   /* received in a step */
-} cli_rank_cost;
-
 typedef struct cli_resolved {
     const char *folder;
     const char *mesh; /* "dp=4,tp=8" */
@@ -24,11 +15,11 @@ typedef struct cli_resolved {
     int64_t sequence;
     int64_t n_params;
     int n_ranks;
-    cli_rank_cost *ranks; /* [n_ranks] */
+    dti_rank_cost *ranks; /* [n_ranks] */
     dti_prediction first; /* as rank 0 sees it */
 } cli_resolved;
 
-void cli_resolved_print(const cli_resolved *r);
+dt_status cli_resolved_print(const cli_resolved *r) DT_MUST_USE;
 dt_status cli_resolved_json(const cli_resolved *r) DT_MUST_USE;
 
 enum { CLI_DIMS_BYTES = 96, CLI_STYLE_BYTES = 96 };

@@ -112,7 +112,7 @@ static json_t *json_ranks(const cli_resolved *r)
     json_t *array = json_array();
 
     for (int i = 0; i < r->n_ranks; i++) {
-        const cli_rank_cost *c = &r->ranks[i];
+        const dti_rank_cost *c = &r->ranks[i];
         (void)json_array_append_new(
             array, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I}", "rank", i, "weight_bytes",
                              (json_int_t)c->weight_bytes, "cache_bytes", (json_int_t)c->cache_bytes,

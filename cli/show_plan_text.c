@@ -9,7 +9,7 @@
 #include "cli/report.h"
 #include "cli/show_plan.h"
 
-enum { NAME_BYTES = 96, TEXT_BYTES = 64 };
+enum { NAME_BYTES = 96, TEXT_BYTES = 64, RANKS_BYTES = 25 };
 
 /* A line of one of the two tables: its texts say which items it stands for. */
 typedef struct row {
@@ -192,28 +192,72 @@ static void print_traffic(const cli_resolved *r)
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-static void print_ranks(const cli_resolved *r)
+static bool same_cost(const cli_resolved *r, int a, int b)
 {
-    char text[CLI_NUMBER_BYTES], number[4][CLI_NUMBER_BYTES];
-
-    (void)printf("\n%-12s %10s %10s %12s %10s\n", "ranks", "weights", "caches", "temporaries",
-                 "all");
-    for (int first = 0, end; first < r->n_ranks; first = end) {
-        const cli_rank_cost *c = &r->ranks[first];
-        for (end = first + 1; end < r->n_ranks && memcmp(c, &r->ranks[end], sizeof *c) == 0;) end++;
-        if (end == first + 1)
-            (void)snprintf(text, sizeof text, "%d", first);
-        else
-            (void)snprintf(text, sizeof text, "%d-%d", first, end - 1);
-        (void)printf(
-            "%-12s %10s %10s %12s %10s\n", text, cli_bytes_text(c->weight_bytes, number[0]),
-            cli_bytes_text(c->cache_bytes, number[1]),
-            cli_bytes_text(c->activation_bytes, number[2]),
-            cli_bytes_text(c->weight_bytes + c->cache_bytes + c->activation_bytes, number[3]));
-    }
+    return memcmp(&r->ranks[a], &r->ranks[b], sizeof *r->ranks) == 0;
 }
 
-void cli_resolved_print(const cli_resolved *r)
+/* "0-5,64-69,...": the ranks from `first` on that cost the same. Returns how many. */
+static int ranks_text(const cli_resolved *r, int first, char text[RANKS_BYTES])
+{
+    size_t used = 0;
+    int n = 0;
+
+    for (int begin = first, end; begin < r->n_ranks; begin = end) {
+        char range[32];
+        int bytes;
+        for (end = begin; end < r->n_ranks && same_cost(r, first, end);) end++;
+        n += end - begin;
+        bytes = snprintf(range, sizeof range, end > begin + 1 ? "%s%d-%d" : "%s%d",
+                         begin > first ? "," : "", begin, end - 1);
+        if (used + (size_t)bytes + sizeof ",..." <= RANKS_BYTES)
+            used += (size_t)snprintf(text + used, RANKS_BYTES - used, "%s", range);
+        else if (used + sizeof ",..." <= RANKS_BYTES) {
+            (void)snprintf(text + used, RANKS_BYTES - used, ",...");
+            used = RANKS_BYTES;
+        }
+        while (end < r->n_ranks && !same_cost(r, first, end)) end++;
+    }
+    return n;
+}
+
+static void print_cost(const cli_resolved *r, int first)
+{
+    const dti_rank_cost *c = &r->ranks[first];
+    char text[RANKS_BYTES], number[4][CLI_NUMBER_BYTES];
+    const int n = ranks_text(r, first, text);
+
+    (void)printf("%-*s %8d %10s %10s %12s %10s\n", RANKS_BYTES - 1, text, n,
+                 cli_bytes_text(c->weight_bytes, number[0]),
+                 cli_bytes_text(c->cache_bytes, number[1]),
+                 cli_bytes_text(c->activation_bytes, number[2]),
+                 cli_bytes_text(c->weight_bytes + c->cache_bytes + c->activation_bytes, number[3]));
+}
+
+/* One line for all ranks that cost the same. */
+static dt_status print_ranks(const cli_resolved *r)
+{
+    dt_status st = DT_OK;
+    size_t n = 0, capacity = 0;
+    int *shown = NULL; /* the first rank of each line */
+
+    (void)printf("\n%-*s %8s %10s %10s %12s %10s\n", RANKS_BYTES - 1, "ranks", "n", "weights",
+                 "caches", "temporaries", "all");
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        size_t i = 0;
+        if (rank > 0 && same_cost(r, rank, rank - 1)) continue;
+        while (i < n && !same_cost(r, rank, shown[i])) i++;
+        if (i < n) continue;
+        DT_TRY_TO(done, st, dti_grow((void **)&shown, &capacity, n + 1, sizeof *shown));
+        shown[n++] = rank;
+        print_cost(r, rank);
+    }
+done:
+    dti_free(shown);
+    return st;
+}
+
+dt_status cli_resolved_print(const cli_resolved *r)
 {
     const dt_model_info *info = dt_model_info_of(r->first.model);
     char number[CLI_NUMBER_BYTES];
@@ -226,5 +270,6 @@ void cli_resolved_print(const cli_resolved *r)
                  r->plan != NULL ? r->plan : "");
     print_params(r);
     print_traffic(r);
-    print_ranks(r);
+    DT_TRY(print_ranks(r));
+    return DT_OK;
 }

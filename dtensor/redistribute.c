@@ -18,7 +18,7 @@ static void coords_of(const dt_mesh *mesh, int *coord)
 static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
                   dt_comm_counter *counters)
 {
-    dti_device *device = x->device;
+    const dti_observer *observer = x->device->observer;
     dt_comm_kind kind;
     int64_t bytes;
 
@@ -35,9 +35,9 @@ static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
     default:
         return;
     }
-    if (counters == NULL && device->observer == NULL) return;
+    if (counters == NULL && observer == NULL) return;
     bytes = dti_move_bytes(step, x->shape, dt_dtype_size(x->local.dtype), me);
-    if (device->observer != NULL) device->observer(device->observer_arg, kind, step->dims, bytes);
+    if (observer != NULL) observer->moved(observer->arg, step, x->shape, kind, bytes);
     if (counters == NULL) return;
     counters[kind].calls++;
     counters[kind].bytes += bytes;

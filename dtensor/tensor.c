@@ -93,6 +93,8 @@ static dt_status create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     x->local.data = x->storage->data;
+    if (x->device->observer != NULL)
+        x->device->observer->made(x->device->observer->arg, layout, shape);
     *out = x;
     return DT_OK;
 }

@@ -52,6 +52,22 @@ dt_status dti_predict(const char *dir, const dti_predict_options *options,
                       dti_prediction *out) DT_MUST_USE;
 void dti_prediction_free(dti_prediction *p);
 
+/* What a rank would hold, and receive in the prompt's pass and in a step. */
+typedef struct dti_rank_cost {
+    int64_t weight_bytes;
+    int64_t cache_bytes;
+    int64_t activation_bytes;
+    int64_t prompt_bytes;
+    int64_t step_bytes;
+} dti_rank_cost;
+dti_rank_cost dti_prediction_cost(const dti_prediction *p);
+
+/* dti_predict() for all ranks of the mesh (options->rank does not matter): one dry pass for each
+ * class of ranks that cost the same, see rank_classes.h. `*first` is what rank 0 sees, `*ranks` one
+ * cost per rank, freed with dti_free(); both are freed also after an error. */
+dt_status dti_predict_ranks(const char *dir, const dti_predict_options *options,
+                            dti_prediction *first, dti_rank_cost **ranks) DT_MUST_USE;
+
 /* One pass as dti_predict() makes it, and its cost: n tokens of zeros per sequence. For dry models
  * and for real ones; `cost` zeroed before, its items freed with dti_free(). */
 dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_pass_cost *cost) DT_MUST_USE;

@@ -8,10 +8,16 @@
 
 #include "dtensor/device/memory.h"
 #include "dtensor/kernels/cpu/cpu.h"
+#include "placements/move.h"
 
-/* Told of every collective that a move of tensors makes: over which mesh dims (bits), and how many
- * bytes this rank receives. */
-typedef void (*dti_observer)(void *arg, dt_comm_kind kind, uint32_t dims, int64_t bytes);
+/* Told of every step of a move that communicates, with the bytes that this rank receives, and of
+ * every tensor that gets memory of its own. `step` and `shape` (global) hold during the call. */
+typedef struct dti_observer {
+    void (*moved)(void *arg, const dti_move_step *step, const int64_t *shape, dt_comm_kind kind,
+                  int64_t bytes);
+    void (*made)(void *arg, const dt_layout *layout, const int64_t *shape);
+    void *arg;
+} dti_observer;
 
 typedef struct dti_device {
     dt_runtime *rt;
@@ -20,8 +26,7 @@ typedef struct dti_device {
     dti_cpu *cpu;
     struct dt_tensor *free_tensors; /* headers to reuse */
     struct dti_move_cache *moves;   /* plans to reuse */
-    dti_observer observer;          /* NULL: nobody listens */
-    void *observer_arg;
+    const dti_observer *observer;   /* NULL: nobody listens */
 } dti_device;
 
 /* The device of this rank, made on first use (DTI_SLOT_DEVICE). */

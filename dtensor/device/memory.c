@@ -4,7 +4,7 @@
 #include "base/memory.h"
 
 /* Four classes per power of two from 256 bytes: at most 25 % of a block is unused. */
-enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (48 - MIN_SHIFT) };
+enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (62 - MIN_SHIFT) };
 
 /* Idle blocks may hold this much, or twice the peak of living pooled ones if that is more: a step
  * that repeats finds its blocks again, and prompts of many lengths do not leave a block of each. */

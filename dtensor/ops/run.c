@@ -151,6 +151,8 @@ static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, d
             return dti_error_frame(st, __func__, __FILE__, __LINE__);
         }
         y->local.data = y->storage->data;
+        if (device->observer != NULL)
+            device->observer->made(device->observer->arg, y->layout, y->shape);
     }
     *out = y;
     return DT_OK;

@@ -162,3 +162,56 @@ DT_TEST(plan, the_text_has_a_line_for_what_repeats)
     command_free(&r);
     dt_test_remove_dir(folder);
 }
+
+DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8192");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "\n0-63                           64 "); /* a query head each */
+    COMMAND_ASSERT_HAS(r.out, "\n8016-8191                     176 "); /* no row of the head */
+    command_free(&r);
+    r = COMMAND("plan", "-m", folder, "--mesh", "dp=64,tp=64");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, " 4096 ranks, ");
+    command_free(&r);
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2000000");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--mesh: \"tp=2000000\" has 2000000 ranks; this command plans for at "
+                              "most 1048576");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(plan, bytes_are_counted_as_far_as_63_bits_go)
+{
+    char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *v;
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--batch", "1000000000", "--sequence", "128",
+                "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(&r);
+    DT_ASSERT(integer(json_array_get(json_object_get(v, "ranks"), 0), "activation_bytes") >
+              (int64_t)128 * 96 * 1000000000); /* one activation in bf16 is twice that */
+    json_decref(v);
+    command_free(&r);
+    dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "1000000000", "--sequence",
+                "512");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err,
+                       "--batch 1000000000: with --sequence 512 on 8 ranks this model's bytes "
+                       "can be counted for --batch up to 9682549");
+    command_free(&r);
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "9682549", "--sequence", "512",
+                "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}

@@ -137,3 +137,50 @@ DT_TEST(predict, bad_sizes_are_refused)
     DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "tp");
     dti_prediction_free(&p);
 }
+
+/* One pass stands for many ranks: is it that of each of them? */
+static void every_rank_alone(const predict_case *c)
+{
+    const dt_plan plan = { .rules = &c->rule, .n_rules = c->rule.pattern != NULL, .strict = true };
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dti_predict_options o = {
+        .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence, .load = &load
+    };
+    char relative[128], path[DT_TEST_PATH_BYTES];
+    dti_rank_cost *ranks;
+    dti_prediction first;
+
+    load.plan = &plan;
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
+    (void)dt_test_source_path(path, relative);
+    DT_ASSERT_OK(dti_predict_ranks(path, &o, &first, &ranks));
+    for (o.rank = 0; o.rank < dt_mesh_n_ranks(first.mesh); o.rank++) {
+        dti_prediction alone;
+        dti_rank_cost cost;
+        DT_ASSERT_OK(dti_predict(path, &o, &alone));
+        cost = dti_prediction_cost(&alone);
+        if (memcmp(&cost, &ranks[o.rank], sizeof cost) != 0)
+            dt_test_fail(__FILE__, __LINE__, "%s on %s: rank %d costs something else", c->fixture,
+                         c->mesh, o.rank);
+        dti_prediction_free(&alone);
+    }
+    dti_prediction_free(&first);
+    dti_free(ranks);
+}
+
+DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
+{
+    static const predict_case many[] = {
+        { "llama/uneven", "tp=37", 1, 16, { NULL, NULL } },
+        { "llama/uneven", "dp=3,tp=7", 2, 11, { NULL, NULL } },
+        { "llama/tied", "dp=5,cp=2,tp=6", 3, 5, { NULL, NULL } },
+        { "qwen3/uneven", "tp=13", 2, 9, { NULL, NULL } },
+        { "gpt_neo/uneven", "tp=5,dp=4", 2, 3, { NULL, NULL } },
+        { "llama/uneven", "tp=23", 1, 30, { "model.layers.*.mlp.gate_proj", "replicate" } },
+        { "llama/uneven", "tp=11", 1, 8, { "lm_head", "colwise_gather_output" } },
+        { "llama/uneven", "tp=9", 2, 31, { "model.layers.*.mlp.down_proj", "colwise" } },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) every_rank_alone(&cases[i]);
+    for (size_t i = 0; i < DT_COUNT(many); i++) every_rank_alone(&many[i]);
+}
