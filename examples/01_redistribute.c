@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Four ranks, a 2 x 2 mesh, one tensor on its way through three layouts.
- * Build: cc 01_redistribute.c $(pkg-config --cflags --libs --static dtensor) */
+ * Build: cc 01_redistribute.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 

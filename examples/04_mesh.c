@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Eight ranks as one mesh, seen in several ways: slices, a flattened pair of dims, a split dim, and
- * slices put together again. Build: cc 04_mesh.c $(pkg-config --cflags --libs --static dtensor) */
+ * slices put together again. Build: cc 04_mesh.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 

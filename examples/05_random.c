@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One random matrix, made by 1, 2, 3 and 4 ranks under different placements: always the same bits.
- * Build: cc 05_random.c $(pkg-config --cflags --libs --static dtensor) */
+ * Build: cc 05_random.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 #include <string.h>

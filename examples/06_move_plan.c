@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What moves would cost on 1024 ranks, without one of them: layouts as text, plans, links.
- * Build: cc 06_move_plan.c $(pkg-config --cflags --libs --static dtensor) */
+ * Build: cc 06_move_plan.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A tensor trained on four ranks goes to two others that serve it: copies between meshes.
- * Build: cc 07_copy_to.c $(pkg-config --cflags --libs --static dtensor) */
+ * Build: cc 07_copy_to.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 

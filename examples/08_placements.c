@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ways to lay one tensor on four ranks, drawn as tables of who owns what.
- * Build: cc 08_placements.c $(pkg-config --cflags --libs --static dtensor) */
+ * Build: cc 08_placements.c $(pkg-config --cflags --libs dtensor) */
 #include <dtensor.h>
 #include <stdio.h>
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state of a batch of sequences, and one pass of new tokens through the model. */
+#include <stdio.h>
+
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/model.h"
+
+enum { SHOWN_IDS = 12 };
 
 dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_state **out)
 {
@@ -95,6 +99,39 @@ static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tok
     return DT_OK;
 }
 
+/* "pass over 3 tokens after 0: 1, 5, 6" */
+static void describe_ids(const dt_state *s, const int32_t *ids, int64_t n_tokens,
+                         dti_comm_note *note)
+{
+    const int64_t n = s->batch * n_tokens, facts[] = { s->batch, n_tokens, s->length };
+    int used =
+        snprintf(note->text, sizeof note->text,
+                 "pass over %lld tokens after %lld: ", (long long)n_tokens, (long long)s->length);
+
+    for (int64_t i = 0; i < n && i < SHOWN_IDS; i++)
+        used += snprintf(note->text + used, sizeof note->text - (size_t)used, "%s%d",
+                         i > 0 ? ", " : "", (int)ids[i]);
+    if (n > SHOWN_IDS) (void)snprintf(note->text + used, sizeof note->text - (size_t)used, ", ...");
+    note->hash = dti_note_hash(3, facts, sizeof facts);
+    note->hash = dti_note_hash(note->hash, ids, (size_t)n * sizeof *ids);
+}
+
+/* Every rank is handed the ids, and no message says them: ranks that were handed different ones
+ * would compute a mixture. With checks of agreement they meet first and compare. */
+static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
+{
+    const uint32_t all_dims = (1u << dt_mesh_n_dims(m->mesh)) - 1;
+    dti_comm_note note;
+    dti_comm *comm;
+
+    if (!dti_runtime_world(dt_mesh_runtime(m->mesh))->agree) return DT_OK;
+    describe_ids(s, ids, n_tokens, &note);
+    DT_TRY(dti_mesh_comm(m->mesh, all_dims, &comm));
+    comm->about = &note;
+    DT_TRY(dti_barrier(comm));
+    return DT_OK;
+}
+
 static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
                            int64_t n_tokens, dti_pass *pass)
 {
@@ -104,6 +141,7 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->ids));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->positions));
     if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
+    DT_TRY(agree_on_ids(m, s, ids, n_tokens));
     to = dt_tensor_local(pass->ids)->data;
     for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = ids[i];
     to = dt_tensor_local(pass->positions)->data;

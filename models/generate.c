@@ -3,8 +3,8 @@
  * Greedy generation. Logits stay cut over the vocabulary: every rank finds its own best, a maximum
  * of one key per sequence is the only message, and all ranks read the same decision out of it. */
 #include "base/options.h"
+#include "dtensor/argmax.h"
 #include "dtensor/create.h"
-#include "dtensor/kernels/cpu/cpu.h"
 #include "models/model.h"
 
 dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)

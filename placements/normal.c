@@ -250,6 +250,27 @@ static void canonical_order(dt_layout *l, const cuts *c)
     }
 }
 
+/* The places that placements name are places among as many cuts as the axis has. */
+static dt_status check_places(const dt_layout *l)
+{
+    for (int m = 0; m < l->n_dims; m++) {
+        const dt_placement *p = &l->place[m];
+        int n = 0;
+        if (p->kind != DT_PLACE_SHARD || p->order <= 0) continue;
+        for (int k = 0; k < l->n_dims; k++) {
+            const dt_placement *q = &l->place[k];
+            n +=
+                q->kind == DT_PLACE_SHARD && (q->axis - p->axis) % (l->n_axes ? l->n_axes : 1) == 0;
+        }
+        DT_CHECK(
+            p->order <= n, DT_ERR_LAYOUT,
+            "mesh dim %d is Shard(%d) at place %d among the cuts of its axis, but there %s %d, "
+            "and places begin at 0",
+            m, p->axis, p->order - 1, n == 1 ? "is only" : "are only", n);
+    }
+    return DT_OK;
+}
+
 dt_status dti_layout_normalise(dt_layout *l, const int *order)
 {
     cuts c = { { 0 }, { { 0 } } };
@@ -259,6 +280,7 @@ dt_status dti_layout_normalise(dt_layout *l, const int *order)
              "%d mesh dims: 1 to %d are possible", l->n_dims, DT_MAX_DIMS);
     DT_CHECK(l->n_axes >= 0 && l->n_axes <= DT_MAX_AXES, DT_ERR_ARG,
              "%d axes: 0 to %d are possible", l->n_axes, DT_MAX_AXES);
+    if (order == NULL) DT_TRY(check_places(l));
     for (int m = 0; m < l->n_dims; m++) {
         DT_CHECK(l->dim_size[m] >= 1, DT_ERR_ARG, "mesh dim %d has %d ranks", m, l->dim_size[m]);
         DT_TRY(normal_place(l, m, &l->place[m]));

@@ -239,6 +239,40 @@ DT_TEST(decode, a_state_keeps_its_model_alive)
     dt_test_on_ranks("tp=2", state_outlives, NULL);
 }
 
+/* Rank 1 is handed another second token. */
+static dt_status other_prompts(dt_mesh *mesh, const void *arg)
+{
+    const int32_t prompt[] = { 1, dt_mesh_coord(mesh, 0) == 1 ? *(const int *)arg : 2, 3 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dt_status st = DT_OK;
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+    int32_t out[4];
+    int64_t n;
+
+    o.max_new_tokens = 2;
+    DT_TRY(load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, 16, &s));
+    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 3, &o, out, &n));
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(decode, ranks_with_different_tokens_are_told_both_sides)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    o.check = "agree";
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", other_prompts, &(int){ 2 }));
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", other_prompts, &(int){ 4 }), DT_ERR_ARG,
+                     "pass over 3 tokens after 0: 1, 2, 3");
+    DT_ASSERT(strstr(dt_last_error()->message, "pass over 3 tokens after 0: 1, 4, 3"));
+    DT_ASSERT_STATUS(dt_test_run(&o, "dp=2,tp=2", other_prompts, &(int){ 4 }), DT_ERR_ARG,
+                     "pass over 3 tokens");
+}
+
 static dt_status bad_input(dt_mesh *mesh, const void *arg)
 {
     const int32_t large[] = { 1, 100000 };

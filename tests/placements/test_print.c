@@ -161,6 +161,13 @@ DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
         const char *mesh, *text, *message;
         dt_status code;
     } rows[] = {
+        { "tp=2", "S(0)[5]",
+          "placements \"S(0)[5]\": mesh dim 0 is Shard(0) at place 5 among the cuts of its axis, "
+          "but "
+          "there is only 1",
+          DT_ERR_LAYOUT },
+        { "dp=2,tp=2", "S(0)[1]S(1)[0]",
+          "at place 1 among the cuts of its axis, but there is only 1", DT_ERR_LAYOUT },
         { "dp=2,tp=2", "S(0)[1]S(0)[1]",
           "placements \"S(0)[1]S(0)[1]\": mesh dims 0 and 1 both stand at place 1 among the cuts "
           "of "
@@ -180,6 +187,7 @@ DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=16,pp=64,tp=16", 3, "S(0)RS(0)", &l));
     (void)dt_layout_print(l, text, sizeof text);
     DT_ASSERT_EQ_STR(text, "S(0)[0]RS(0)[1]");
+    DT_ASSERT_OK(dt_layouts_parse(all, "dp=1,tp=2", 2, "S(0)[1]S(-2)[0]", &l));
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         DT_ASSERT_STATUS(dt_layouts_parse(all, rows[i].mesh, 2, rows[i].text, &l), rows[i].code,
                          rows[i].message);

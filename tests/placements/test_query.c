@@ -150,7 +150,7 @@ DT_TEST(query, malformed_offsets_blocks_and_places_are_refused)
         { "S(0,offsets=0:2:1:3)R", "offset[2] = 1 after 2: offsets must not descend" },
         { "S(0,offsets=0:1:2:3,unit=2)R", "offsets and a unit of 2" },
         { "S(0,offsets=0:1:2:3,blocks=3)R", "4 offsets and 1 blocks: give one" },
-        { "S(0)[2]S(0)[2]", "both stand at place 2 among the cuts of axis 0" },
+        { "S(0)[1]S(0)[1]", "both stand at place 1 among the cuts of axis 0" },
         { "S(0)[0]S(0)", "only one of them names its place" },
     };
     const grid g = { 2, { 3, 2 } };

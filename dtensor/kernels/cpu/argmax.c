@@ -8,7 +8,8 @@
 
 #include "base/dtype.h"
 
-/* Upper half: the float as an integer of the same order, both zeros equal, NaN above all. Lower
+/* Upper half: the float as an integer of the same order, both zeros equal, NaN above all, as
+ * dtensor/argmax.h reads it. Lower
  * half: the index, upside down. */
 static int64_t key_of(float value, int64_t index)
 {
@@ -16,11 +17,6 @@ static int64_t key_of(float value, int64_t index)
     const int32_t order = isnan(value) ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
 
     return (int64_t)order * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)index);
-}
-
-bool dti_argmax_is_nan(int64_t key)
-{
-    return key >> 32 == INT32_MAX;
 }
 
 typedef struct argmax_job {

@@ -99,6 +99,4 @@ dt_status dti_min_cpu(const dt_kargs *a);
 dt_status dti_add_scalar_cpu(const dt_kargs *a);
 dt_status dti_mul_scalar_cpu(const dt_kargs *a);
 
-bool dti_argmax_is_nan(int64_t key); /* the largest element was no number */
-
 #endif
