@@ -33,6 +33,7 @@ void dti_probes_of(const dt_layout *grid, dti_probes *out)
         wide += grid->dim_size[m] > 1;
     }
     const int most = ranks <= ALL_RANKS ? ALL_RANKS : wide <= 4 ? 3 : wide <= 6 ? 2 : 1;
+    out->all = ranks <= ALL_RANKS;
     out->n = 1;
     for (int m = 0; m < grid->n_dims; m++) {
         int at[ALL_RANKS];
@@ -213,22 +214,65 @@ static int64_t max_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
-                        const int *me, bool first)
+/* Elements that a step has to do with, on one rank or at most. */
+typedef struct step_sizes {
+    int64_t from, to, packed;
+} step_sizes;
+
+static int64_t step_memory(const dti_move_step *step, const step_sizes *n, size_t element_bytes,
+                           bool first)
 {
     const int64_t each = (int64_t)dti_move_element_bytes(step, element_bytes);
     const int64_t narrow = (int64_t)element_bytes;
-    const int64_t from = dti_piece_count(step->from, me, shape);
-    const int64_t own = first ? 0 : from; /* the first piece is the caller's */
-    int64_t to, most;
+    const int64_t own = first ? 0 : n->from; /* the first piece is the caller's */
+    int64_t most;
 
     if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece) return own * each;
-    to = dti_piece_count(step->to, me, shape);
-    most = (each > narrow && step->widens ? from : own) + to + packed_elements(step, shape, me);
-    most *= each;
-    if (each > narrow && step->widens) most = max_of(most, own * narrow + from * each);
-    if (each > narrow && step->narrows) most = max_of(most, to * (each + narrow));
+    most = ((each > narrow && step->widens ? n->from : own) + n->to + n->packed) * each;
+    if (each > narrow && step->widens) most = max_of(most, own * narrow + n->from * each);
+    if (each > narrow && step->narrows) most = max_of(most, n->to * (each + narrow));
     return most;
+}
+
+int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
+                        const int *me, bool first)
+{
+    const step_sizes n = { dti_piece_count(step->from, me, shape),
+                           dti_piece_count(step->to, me, shape), packed_elements(step, shape, me) };
+
+    return step_memory(step, &n, element_bytes, first);
+}
+
+/* The first part of a cut is the largest but for offsets, also of cuts within cuts. */
+static int64_t largest_piece(const dt_layout *l, const int64_t *shape)
+{
+    int coord[DT_MAX_DIMS] = { 0 };
+
+    for (int m = 0; m < l->n_dims; m++) {
+        const dt_placement *p = &l->place[m];
+        int64_t most = -1;
+        for (int k = 0; has(l->shard_dims, m) && k + 1 < p->n_offsets; k++) {
+            if (p->offsets[k + 1] - p->offsets[k] <= most) continue;
+            most = p->offsets[k + 1] - p->offsets[k];
+            coord[m] = k;
+        }
+    }
+    return dti_piece_count(l, coord, shape);
+}
+
+/* At no rank more than this. */
+static int64_t bound_of_peak(const dti_cost_model *model, const dti_move_step *step,
+                             const dt_layout *source, bool first)
+{
+    const int64_t from = largest_piece(step->from, model->shape);
+    const int64_t to = largest_piece(step->to, model->shape);
+    const bool packs =
+        step->kind == DTI_MOVE_EXCHANGE && (step->from->packed_axes | step->to->packed_axes) != 0;
+    const bool packs_terms = step->kind == DTI_MOVE_REDUCE_SCATTER;
+    const step_sizes n = { from, to, packs ? from + to : packs_terms ? from : 0 };
+
+    return largest_piece(source, model->shape) * (int64_t)model->element_bytes +
+           step_memory(step, &n, model->element_bytes, first);
 }
 
 int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
@@ -237,12 +281,14 @@ int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
     const int64_t each = (int64_t)model->element_bytes;
     int64_t most = 0;
 
+    if (!probes->all && (source->table_axes | step->from->table_axes | step->to->table_axes) != 0)
+        return bound_of_peak(model, step, source, first);
     for (int r = 0; r < probes->n; r++) {
         const int *me = probes->coord[r];
         const int64_t own = dti_piece_count(source, me, model->shape);
         const int64_t n =
             own * each + dti_step_memory(step, model->shape, model->element_bytes, me, first);
-        if (n > most) most = n;
+        most = max_of(most, n);
     }
     return most;
 }

@@ -19,6 +19,7 @@ typedef struct dti_cost_model {
 enum { DTI_MAX_PROBES = 81 };
 typedef struct dti_probes {
     int n;
+    bool all; /* no rank is left out */
     int coord[DTI_MAX_PROBES][DT_MAX_DIMS];
 } dti_probes;
 
@@ -46,7 +47,9 @@ double dti_least_ns(const dti_cost_model *model, const dt_layout *to, const dti_
 int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                         const int *me, bool first);
 
-/* dti_step_memory() plus the piece of `source`, which the caller keeps; the most at any probe. */
+/* dti_step_memory() plus the piece of `source`, which the caller keeps; the most at any rank. Where
+ * probes leave ranks out and offsets cut an axis, the largest pieces of all layouts together: an
+ * upper bound. Without offsets the first rank, always a probe, has all of them. */
 int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
                       const dt_layout *source, bool first, const dti_probes *probes);
 

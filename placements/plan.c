@@ -12,6 +12,8 @@
 /* States that are looked at before the best plan found so far is taken. */
 enum { MAX_STATES = 4096, FIRST_STATES = 64 };
 
+#define NOT_REACHED_NS 1e300
+
 typedef struct state {
     dt_layout layout;   /* normal form with its hash, not interned */
     double ns;          /* from the beginning */
@@ -35,6 +37,7 @@ typedef struct search {
     double best_ns;  /* of a whole plan, found by rules or by the search */
     double least_ns; /* that any plan from a state with something to reduce still takes */
     int best;        /* state of the target, -1: none yet */
+    bool cut_short;  /* there were more states than are looked at */
     dt_status status;
 } search;
 
@@ -76,7 +79,10 @@ static dt_status reach(search *s, const dt_layout *to, double ns, const dti_move
     state *x;
 
     if (i < 0) {
-        if (s->n_states >= MAX_STATES) return DT_OK;
+        if (s->n_states >= MAX_STATES) {
+            s->cut_short = true;
+            return DT_OK;
+        }
         DT_TRY(dti_grow((void **)&s->states, &s->capacity, s->n_states + 1, sizeof *s->states));
         i = (int)s->n_states++;
         x = &s->states[i];
@@ -196,6 +202,7 @@ static dt_status improve(search *s, dti_move *out)
     s->least_ns = dti_least_ns(s->model, s->to, &s->probes);
     s->best = -1;
     st = reach(s, s->from, 0, &nothing, -1);
+    if (st == DT_OK) st = reach(s, s->to, NOT_REACHED_NS, &nothing, -1); /* has its place */
     if (st == DT_OK) st = run_search(s);
     if (st == DT_OK && s->best >= 0) st = trace_back(s, out);
     dti_free(s->states);
@@ -232,11 +239,11 @@ static dt_status fail_memory(const search *s, const dti_move *plan)
     char from[256], to[256];
     (void)dt_layout_print(s->from, from, sizeof from);
     (void)dt_layout_print(s->to, to, sizeof to);
-    DT_FAIL(
-        DT_ERR_LAYOUT,
-        "%s -> %s: no plan stays within %lld bytes per rank; one that ranks have %lld bytes for "
-        "exists",
-        from, to, (long long)s->model->memory_bytes, (long long)least);
+    DT_FAIL(DT_ERR_LAYOUT,
+            "%s -> %s: no plan %s within %lld bytes per rank; one that ranks have %lld bytes for "
+            "exists",
+            from, to, s->cut_short ? "was found that stays" : "stays",
+            (long long)s->model->memory_bytes, (long long)least);
 }
 
 dt_status dti_plan(const dt_layout *from, const dt_layout *to, const dti_cost_model *model,
@@ -254,7 +261,7 @@ dt_status dti_plan(const dt_layout *from, const dt_layout *to, const dti_cost_mo
         fits = fits && fits_memory(&s, &out->step[i], i == 0);
         s.best_ns += step_cost(&s, &out->step[i]);
     }
-    if (!fits) s.best_ns = 1e300;
+    if (!fits) s.best_ns = NOT_REACHED_NS;
     s.best = -1;
     DT_TRY(improve(&s, out));
     if (!fits && s.best < 0) return fail_memory(&s, out);

@@ -268,7 +268,8 @@ DT_API DT_MUST_USE dt_status dt_mesh_measure_links(dt_mesh *mesh);
 /**
  * Bounds the bytes that a rank may hold of a tensor while it moves on this mesh: its piece before,
  * its piece after, and what is in between. 0, the default: no bound. A move that no plan can do
- * within it fails with DT_ERR_LAYOUT on every rank, before anything is sent.
+ * within it fails with DT_ERR_LAYOUT on every rank, before anything is sent. A copy to another mesh
+ * obeys the bounds of both, each on its mesh's ranks.
  *
  * Collective  no, but every rank of the mesh has to set the same.
  * Errors      DT_ERR_ARG  mesh is NULL, or bytes is negative

@@ -147,6 +147,7 @@ DT_API DT_MUST_USE dt_status dt_full_tensor(dt_tensor *x, dt_tensor **y);
  *
  * One exchange over the ranks of both meshes: each rank receives what it lacks of its piece and
  * keeps what it has. A Partial x is first reduced on its own mesh, scattered where that is less.
+ * All of it stays within both meshes' memory for moves.
  *
  * Collective  every rank of x's mesh and of `mesh`, with the same `want`; a rank of neither may
  *             call too, gets metadata, and waits for nobody.

@@ -3,6 +3,7 @@
  * Copies between meshes: who waits for whom, what is refused. Values and bytes: test_moves.c. */
 #include <dtensor/tensor.h>
 
+#include "dtensor/device/device.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 
@@ -136,4 +137,47 @@ done:
 DT_TEST(copy_to, moves_stay_within_the_meshs_memory)
 {
     dt_test_on_ranks("a=4", bounded, NULL);
+}
+
+/* To the same ranks in another order: only terms reduced by rows stay within the bound. */
+static dt_status bounded_copy(dt_mesh *mesh, const void *arg)
+{
+    static const int reversed[] = { 3, 2, 1, 0 };
+    const dt_placement partial = DT_PARTIAL(DT_SUM), rows = DT_SHARD(0), columns = DT_SHARD(1);
+    const int64_t shape[] = { 64, 64 };
+    const float data[64 * 64] = { 0 };
+    const int64_t least = 16384 + 2 * 4096; /* terms, reduced rows, rows on the other mesh */
+    dt_tensor *x = NULL, *y = NULL, *z = NULL;
+    dt_mesh *other = NULL;
+    dt_status st = DT_OK;
+    dti_device *device;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY_TO(done, st, dt_mesh_create_ranks(dt_mesh_runtime(mesh), "b=4", reversed, &other));
+    DT_TRY_TO(done, st, dt_from_local(mesh, &partial, DT_F32, 2, shape, data, &x));
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, least - 1));
+    DT_EXPECT_TO(done, st, dt_copy_to(x, other, &rows, &y) == DT_ERR_LAYOUT, "a byte too few");
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, least));
+    DT_TRY_TO(done, st, dt_copy_to(x, other, &rows, &y));
+    DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) == least, "held %lld bytes",
+                 (long long)dti_memory_peak(device->memory));
+    DT_EXPECT_TO(done, st, dt_tensor_local(y)->shape[0] == 16, "rows");
+    /* the exchange alone, by the bound of the mesh that the copy goes to */
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 0));
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(other, 2 * 4096 - 1));
+    DT_EXPECT_TO(done, st, dt_copy_to(y, mesh, &columns, &z) == DT_ERR_LAYOUT, "y and z");
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(other, 2 * 4096));
+    DT_TRY_TO(done, st, dt_copy_to(y, mesh, &columns, &z));
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    dt_tensor_release(&z);
+    dt_mesh_release(&other);
+    return st;
+}
+
+DT_TEST(copy_to, copies_stay_within_both_meshes_memory)
+{
+    dt_test_on_ranks("a=4", bounded_copy, NULL);
 }
