@@ -62,6 +62,18 @@ static void warn_of_unused_fault(dt_runtime *rt)
         f->op < 0 ? "any operation" : dti_comm_op_name((dti_comm_op)f->op), (long long)f->seen);
 }
 
+/* Whoever asked for the record looks for it after the run. */
+static void warn_of_lost_flight(dt_runtime *rt)
+{
+    const dti_flight *f = &rt->flight;
+
+    if (f->error == 0) return;
+    dti_runtime_log(rt, DT_LOG_WARNING,
+                    "the record of the last collectives could not be written to %s.%d "
+                    "(DTENSOR_FLIGHT): %s",
+                    f->path, f->rank, strerror(f->error));
+}
+
 void dti_runtime_destroy(dt_runtime **runtime)
 {
     dt_runtime *rt = *runtime;
@@ -69,6 +81,7 @@ void dti_runtime_destroy(dt_runtime **runtime)
     if (rt == NULL) return;
     *runtime = NULL;
     warn_of_unused_fault(rt);
+    warn_of_lost_flight(rt);
     for (int i = rt->n_slots - 1; i >= 0; i--) {
         const dti_slot slot = rt->slot_order[i];
         if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
@@ -225,7 +238,7 @@ void dti_runtime_abort(dt_runtime *rt)
 {
     const dt_error *e = dt_last_error();
 
-    (void)dti_flight_dump(&rt->flight);
+    dti_flight_dump(&rt->flight);
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
 }
 

@@ -125,26 +125,33 @@ static dt_status check_kind(const dt_layer *layer, int slot)
             layer->name, dti_kind_text(layer->kind), text[0] ? " with " : "", text, names);
 }
 
-/* A user's function may fail without writing a record. */
-static dt_status validate(const dt_layer *layer, int slot)
+/* A user's function has failed, perhaps without writing a record. `info` may be NULL. */
+static dt_status refuse(dt_status st, const dt_layer *layer, int slot, const dt_param_info *info)
 {
     const dt_style *style = layer->style[slot];
-    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     const int parts = n_parts(layer->list, slot);
     char text[DTI_PARAM_TEXT_BYTES] = "";
-    dt_status st;
 
-    if (style->validate == NULL) return DT_OK;
-    dti_error_clear();
-    st = style->validate(style, layer, parts);
-    if (st == DT_OK) return DT_OK;
-    if (layer->n_params > 0) (void)dti_param_text(&weight, text);
+    if (info != NULL) (void)dti_param_text(info, text);
     DT_FAIL(st, "style \"%s\" refuses %s%s%s (%s%smesh dim \"%s\" of %d rank%s)", style->name,
             layer->name, dt_last_error()->code == DT_OK ? "" : ": ",
             dt_last_error()->code == DT_OK ? "" : dt_last_error()->message, text,
             text[0] ? ", " : "",
             slot == DTI_NO_DIM ? "none" : dt_mesh_dim_name(layer->list->mesh, slot), parts,
             parts == 1 ? "" : "s");
+}
+
+static dt_status validate(const dt_layer *layer, int slot)
+{
+    const dt_style *style = layer->style[slot];
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+    dt_status st;
+
+    if (style->validate == NULL) return DT_OK;
+    dti_error_clear();
+    st = style->validate(style, layer, n_parts(layer->list, slot));
+    if (st == DT_OK) return DT_OK;
+    return refuse(st, layer, slot, layer->n_params > 0 ? &weight : NULL);
 }
 
 static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, int m,
@@ -154,13 +161,17 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     char text[DTI_PARAM_TEXT_BYTES];
     const dt_layout *unused;
 
+    dt_status st;
+
     if (style == NULL) return DT_OK;
-    DT_TRY(dti_style_partition(style, info, n_parts(layer->list, m), &place[m]));
+    dti_error_clear();
+    st = dti_style_partition(style, info, n_parts(layer->list, m), &place[m]);
+    if (st != DT_OK) return refuse(st, layer, m, info);
     DT_CHECK(place[m].kind != DT_PLACE_PARTIAL, DT_ERR_LAYOUT,
              "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
              layer->name, info->name);
     if (dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &unused) != DT_OK) {
-        const dt_status st = dt_last_error()->code;
+        st = dt_last_error()->code;
         dti_error_prefix("style \"%s\" on %s.%s on mesh dim \"%s\" of %d ranks", style->name,
                          layer->name, dti_param_text(info, text),
                          dt_mesh_dim_name(layer->list->mesh, m), n_parts(layer->list, m));

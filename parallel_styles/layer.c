@@ -102,15 +102,30 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
 
 /* --- styles on all mesh dims ------------------------------------------------------------------ */
 
+/* A function of a user's style that gives nothing has to say why. */
+static dt_tensor *given(dt_tape *t, const dt_layer *layer, int m, const char *func, dt_tensor *x)
+{
+    const dt_mesh *mesh = layer->list->mesh;
+
+    if (x != NULL || dt_tape_status(t) != DT_OK) return x;
+    return dt_tape_fail(
+        t, DT_ERR_ARG,
+        "style \"%s\": its %s gave NULL for %s (mesh dim \"%s\" of %d ranks) and no "
+        "error; return the tensor, or NULL from dt_tape_fail()",
+        layer->style[m]->name, func, layer->name, dt_mesh_dim_name(mesh, m),
+        dt_mesh_dim_size(mesh, m));
+}
+
 /* Moves of a style are counted under its name. */
 static dt_tensor *enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     const char *before = dt_tape_because(t, NULL);
 
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++) {
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && x != NULL; m++) {
         if (layer->style[m] == NULL) continue;
         (void)dt_tape_because(t, layer->style[m]->name);
         x = dti_style_input(layer->style[m], t, layer, m, x);
+        x = given(t, layer, m, "prepare_input", x);
     }
     (void)dt_tape_because(t, before);
     return x;
@@ -120,10 +135,11 @@ static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 {
     const char *before = dt_tape_because(t, NULL);
 
-    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0; m--) {
+    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && y != NULL; m--) {
         if (layer->style[m] == NULL) continue;
         (void)dt_tape_because(t, layer->style[m]->name);
         y = dti_style_output(layer->style[m], t, layer, m, y);
+        y = given(t, layer, m, "prepare_output", y);
     }
     (void)dt_tape_because(t, before);
     return y;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/comm/call.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -133,6 +134,20 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
     default:
         return DT_OK;
     }
+}
+
+const char *dti_call_text(dti_comm_op op, int64_t n, dt_dtype dtype, char text[DTI_CALL_TEXT_BYTES])
+{
+    const char *name = dti_comm_op_name(op);
+
+    if (op == DTI_COMM_BARRIER)
+        (void)snprintf(text, DTI_CALL_TEXT_BYTES, "%s", name);
+    else if (op == DTI_COMM_EXCHANGE)
+        (void)snprintf(text, DTI_CALL_TEXT_BYTES, "%s of %s", name, dt_dtype_name(dtype));
+    else
+        (void)snprintf(text, DTI_CALL_TEXT_BYTES, "%s of %lld %s", name, (long long)n,
+                       dt_dtype_name(dtype));
+    return text;
 }
 
 int64_t dti_call_count(const dti_comm *c, const dti_comm_call *call)

@@ -18,21 +18,6 @@ const char *dti_comm_op_name(dti_comm_op op)
     return (unsigned)op < DTI_COMM_N_OPS ? names[op] : "?";
 }
 
-/* Only this rank fails, so it tells the others before it returns. */
-static dt_status inject(dti_comm *c, dti_comm_op op)
-{
-    dti_fault *f = c->fault;
-    const int rank = c->world_ranks[c->rank];
-
-    if (rank != f->rank || (f->op >= 0 && f->op != (int)op)) return DT_OK;
-    if (++f->seen != f->call) return DT_OK;
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s on \"%s\": a fault was injected on rank %d (call %lld of it)",
-                        dti_comm_op_name(op), c->name, rank, (long long)f->call);
-    c->ops->abort(c, rank, dt_last_error()->message);
-    return DT_ERR_COMM;
-}
-
 static bool is_message(dti_comm_op op)
 {
     return op == DTI_COMM_SEND || op == DTI_COMM_RECV;
@@ -43,8 +28,30 @@ static dt_status record_failure(dti_comm *c, const dti_comm_request *r, dt_statu
 {
     if (c->flight == NULL) return st;
     dti_flight_end(c->flight, r, true);
-    (void)dti_flight_dump(c->flight);
+    dti_flight_dump(c->flight);
     return st;
+}
+
+/* Only this rank fails, so it tells the others before it returns. */
+static dt_status inject(dti_comm *c, dti_comm_request *r)
+{
+    const dti_comm_op op = r->call.op;
+    dti_fault *f = c->fault;
+    const int rank = c->world_ranks[c->rank];
+
+    if (rank != f->rank || (f->op >= 0 && f->op != (int)op)) return DT_OK;
+    if (++f->seen != f->call) return DT_OK;
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s on \"%s\": a fault was injected on rank %d (call %lld of it)",
+                        dti_comm_op_name(op), c->name, rank, (long long)f->call);
+    c->ops->abort(c, rank, dt_last_error()->message);
+    if (c->flight != NULL) { /* it never starts, and is what the reader of the record looks for */
+        r->seq = is_message(op) ? 0 : c->seq + 1;
+        dti_flight_begin(c->flight, c, r);
+        (void)record_failure(c, r, DT_ERR_COMM);
+        r->seq = 0;
+    }
+    return DT_ERR_COMM;
 }
 
 static dt_status start(dti_comm *c, dti_comm_request *r, const dti_comm_note *about)
@@ -76,7 +83,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     r->note = NULL;
     r->timeout_ms = c->timeout_ms;
     DT_TRY(dti_call_check(c, &r->call));
-    if (c->fault != NULL) DT_TRY(inject(c, r->call.op));
+    if (c->fault != NULL) DT_TRY(inject(c, r));
     if (c->size == 1 && !c->dry) {
         dti_call_alone(&r->call);
         c->seq++;

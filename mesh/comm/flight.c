@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/comm/flight.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,13 +61,15 @@ static void print_entry(FILE *file, const dti_flight_entry *e, uint64_t now, dou
     static const char *const states[] = { "under way", "done", "failed" };
     const bool to_peer =
         e->op == DTI_COMM_BROADCAST || e->op == DTI_COMM_SEND || e->op == DTI_COMM_RECV;
-    char peer[16] = "", took[24] = "-";
+    const bool counts = e->op != DTI_COMM_EXCHANGE && e->op != DTI_COMM_BARRIER;
+    char peer[16] = "", took[24] = "-", count[24] = "-";
 
     if (to_peer) (void)snprintf(peer, sizeof peer, "%d", e->root);
+    if (counts) (void)snprintf(count, sizeof count, "%" PRId64, e->count);
     if (e->state != DTI_FLIGHT_UNDER_WAY)
         (void)snprintf(took, sizeof took, "%.1f", (double)(e->end - e->begin) * ns_per_tick * 1e-3);
-    (void)fprintf(file, "%-12s %8" PRIu64 "  %-14s %4s %12" PRId64 " %-4s %12.3f %12s  %-9s %s\n",
-                  e->comm, e->seq, dti_comm_op_name(e->op), peer, e->count, dt_dtype_name(e->dtype),
+    (void)fprintf(file, "%-12s %8" PRIu64 "  %-14s %4s %12s %-4s %12.3f %12s  %-9s %s\n", e->comm,
+                  e->seq, dti_comm_op_name(e->op), peer, count, dt_dtype_name(e->dtype),
                   (double)(now - e->begin) * ns_per_tick * 1e-6, took, states[e->state], e->about);
 }
 
@@ -89,18 +92,25 @@ static void print_all(const dti_flight *f, FILE *file)
         print_entry(file, &f->entries[i % DTI_FLIGHT_ENTRIES], now, ns_per_tick);
 }
 
-bool dti_flight_dump(dti_flight *f)
+static int dump(dti_flight *f)
 {
     char path[4096];
     FILE *file;
-    int n;
+    int n, failed;
 
-    if (f->path == NULL || f->dumped) return true;
-    f->dumped = true;
     n = snprintf(path, sizeof path, "%s.%d", f->path, f->rank);
-    if (n < 0 || (size_t)n >= sizeof path) return false;
+    if (n < 0 || (size_t)n >= sizeof path) return ENAMETOOLONG;
     file = fopen(path, "w");
-    if (file == NULL) return false;
+    if (file == NULL) return errno;
     print_all(f, file);
-    return fclose(file) == 0;
+    failed = ferror(file);
+    return fclose(file) == 0 && !failed ? 0 : errno != 0 ? errno : EIO;
+}
+
+void dti_flight_dump(dti_flight *f)
+{
+    if (f->path == NULL || f->dumped) return;
+    f->dumped = true;
+    errno = 0;
+    f->error = dump(f);
 }

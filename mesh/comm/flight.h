@@ -31,6 +31,7 @@ typedef struct dti_flight {
     const char *path; /* files are "<path>.<rank>"; NULL: nothing is written */
     int rank, size;
     bool dumped;
+    int error; /* errno of a file that could not be written; 0: none */
     int64_t open_ns; /* the same moment in two units */
     uint64_t open_ticks;
     uint64_t n; /* recorded since the rank began */
@@ -44,7 +45,7 @@ void dti_flight_begin(dti_flight *f, const dti_comm *c, dti_comm_request *r);
 void dti_flight_end(dti_flight *f, const dti_comm_request *r, bool failed);
 
 /* Writes the file, the first time. The thread's error record stays as it is and is its headline.
- * False: it could not be written. */
-bool dti_flight_dump(dti_flight *f);
+ * If it cannot be written f->error says why. */
+void dti_flight_dump(dti_flight *f);
 
 #endif

@@ -40,10 +40,11 @@ static void side_text(dti_local_comm *c, const dti_local_slot *mine, int member,
     const dti_local_slot *slot = slot_of(c, mine, member);
     const dti_comm_note *note = note_of(c, mine, member);
     const bool has_words = note != NULL && note->text[0] != '\0';
+    char call[DTI_CALL_TEXT_BYTES];
 
-    (void)snprintf(text, bytes, "rank %d calls %s of %lld %s%s%s%s", c->head.world_ranks[member],
-                   dti_comm_op_name(slot->call.op), (long long)n, dt_dtype_name(slot->call.dtype),
-                   has_words ? " (" : "", has_words ? note->text : "", has_words ? ")" : "");
+    (void)snprintf(text, bytes, "rank %d calls %s%s%s%s", c->head.world_ranks[member],
+                   dti_call_text(slot->call.op, n, slot->call.dtype, call), has_words ? " (" : "",
+                   has_words ? note->text : "", has_words ? ")" : "");
 }
 
 static dt_status fail_differs(dti_local_comm *c, const dti_local_slot *mine, int member,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "mesh/comm/call.h"
 #include "mesh/comm/mpi_internal.h"
 
 enum { REACHED_BYTES = 192, LOOK_NS = 5 * 1000 * 1000, LOOKS = 4 };
@@ -137,9 +138,9 @@ static dti_comm_op op_of(uint32_t kind)
     return (dti_comm_op)(kind & 0xff);
 }
 
-static const char *dtype_of(uint32_t kind)
+static dt_dtype dtype_of(uint32_t kind)
 {
-    return dt_dtype_name((dt_dtype)(kind >> 8 & 0xff));
+    return (dt_dtype)(kind >> 8 & 0xff);
 }
 
 /* "rank 1 calls all_reduce of 8 f32 (redistribute [2, 4] ...)" */
@@ -147,9 +148,10 @@ static void side_text(int rank, const dti_mpi_header *h, const char *words,
                       char text[DTI_MPI_SIDE_BYTES])
 {
     const bool has_words = h->note != 0 && words != NULL && words[0] != '\0';
+    char call[DTI_CALL_TEXT_BYTES];
 
-    (void)snprintf(text, DTI_MPI_SIDE_BYTES, "rank %d calls %s of %lld %s%s%.*s%s", rank,
-                   dti_comm_op_name(op_of(h->kind)), (long long)h->count, dtype_of(h->kind),
+    (void)snprintf(text, DTI_MPI_SIDE_BYTES, "rank %d calls %s%s%.*s%s", rank,
+                   dti_call_text(op_of(h->kind), h->count, dtype_of(h->kind), call),
                    has_words ? " (" : "", DTI_NOTE_BYTES - 1, has_words ? words : "",
                    has_words ? ")" : "");
 }
@@ -198,8 +200,8 @@ dt_status dti_mpi_fail_differs(const dti_mpi_stream *s, const dti_mpi_header *th
              "\"%s\": a message of rank %d belongs to another communicator", head->name, member);
     DT_CHECK(op_of(ours->kind) != DTI_COMM_RECV, DT_ERR_ARG,
              "recv on \"%s\": rank %d sends %lld elements of %s but rank %d receives %lld of %s",
-             head->name, member, (long long)theirs->n, dtype_of(theirs->kind), me,
-             (long long)ours->n, dtype_of(ours->kind));
+             head->name, member, (long long)theirs->n, dt_dtype_name(dtype_of(theirs->kind)), me,
+             (long long)ours->n, dt_dtype_name(dtype_of(ours->kind)));
     if (theirs->seq != ours->seq) return fail_other_number(s, theirs, their_words);
     DT_CHECK(theirs->kind != ours->kind || theirs->root == ours->root, DT_ERR_ARG,
              "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",

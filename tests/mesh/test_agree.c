@@ -2,6 +2,7 @@
  *
  * Ranks that do not do the same: for every collective one rank fails, is late, leaves, calls
  * another collective or passes another shape, and all ranks end soon with an error that says so. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -271,6 +272,56 @@ static int count_of(const char *text, const char *word)
 
     for (const char *p = text; (p = strstr(p, word)) != NULL; p += strlen(word)) n++;
     return n;
+}
+
+/* Rank 1's third operation is made to fail before it starts. */
+static dt_status fly_into_fault(dt_mesh *mesh, const void *arg)
+{
+    float x[N] = { 0 };
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    for (int i = 0; i < 3; i++) DT_TRY(dti_all_reduce(c, x, x, N, DT_F32, DT_SUM));
+    return DT_OK;
+}
+
+DT_TEST(agree, the_record_of_the_failing_rank_has_what_failed)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8], text[1 << 15];
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    (void)snprintf(path, sizeof path, "%s/f", dt_test_temp_dir(folder));
+    o.flight = path;
+    o.fault = "rank=1,call=3";
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", fly_into_fault, NULL), DT_ERR_COMM, "injected");
+    if (dt_test_processes() > 1) return;
+    (void)read_text(folder, 1, text, sizeof text);
+    assert_contains(text, "rank 1 of 2, tp=1: the last 3 of 3 collectives");
+    DT_ASSERT_EQ_INT(count_of(text, " done "), 2);
+    DT_ASSERT_EQ_INT(count_of(text, " failed "), 1);
+    dt_test_remove_dir(folder);
+}
+
+static void count_lost_records(void *arg, dt_log_level level, int rank, const char *line)
+{
+    (void)rank;
+    if (level == DT_LOG_WARNING && strstr(line, "/nowhere/f.") != NULL &&
+        strstr(line, "DTENSOR_FLIGHT") != NULL)
+        (void)atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+DT_TEST(agree, a_record_that_cannot_be_written_is_told)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    atomic_int n = 0;
+
+    o.flight = "/nowhere/f";
+    o.fault = "rank=1,call=3";
+    o.log = count_lost_records;
+    o.log_arg = &n;
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", fly_into_fault, NULL), DT_ERR_COMM, "injected");
+    if (dt_test_processes() == 1) DT_ASSERT_EQ_INT(atomic_load(&n), 2); /* one of each rank */
 }
 
 DT_TEST(agree, the_last_collectives_are_written_down_when_one_fails)

@@ -198,6 +198,67 @@ static dt_status silent(const dt_style *s, const dt_layer *layer, int n_parts)
     return DT_ERR_LAYOUT; /* without a record */
 }
 
+static dt_status no_placement(const dt_style *s, const dt_param_info *param, int n_parts,
+                              dt_placement *out)
+{
+    (void)s, (void)param, (void)n_parts, (void)out;
+    return DT_ERR_LAYOUT; /* without a record */
+}
+
+static dt_tensor *nothing(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
+                          dt_tensor *x)
+{
+    (void)s, (void)t, (void)layer, (void)dim, (void)x;
+    return NULL; /* without an error */
+}
+
+/* A style whose prepare_input (*arg 0) or prepare_output (1) gives nothing. */
+static dt_status gives_nothing(dt_mesh *mesh, const void *arg)
+{
+    const bool output = *(const int *)arg == 1;
+    const int64_t shape[] = { 4, 4 };
+    dt_style style = { .size = sizeof style };
+    dt_layer_spec spec = {
+        .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } }, .style = "nothing"
+    };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    if (output)
+        style.prepare_output = nothing;
+    else
+        style.prepare_input = nothing;
+    DT_TRY_TO(done, st, dt_style_register(rt, "nothing", &style));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st,
+              dt_zeros(mesh, &(dt_placement){ .kind = DT_PLACE_REPLICATE }, DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, x));
+    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "no tensor");
+    DT_EXPECT_TO(done, st,
+                 dt_tape_status(t) == DT_ERR_ARG &&
+                     strstr(dt_last_error()->message,
+                            output ? "style \"nothing\": its prepare_output gave NULL for a.b "
+                                     "(mesh dim \"tp\" of 2 ranks)"
+                                   : "style \"nothing\": its prepare_input gave NULL for a.b (mesh "
+                                     "dim \"tp\" of 2 ranks)") != NULL,
+                 "%s", dt_last_error()->message);
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(styles, functions_that_give_nothing_are_named)
+{
+    dt_test_on_ranks("tp=2", gives_nothing, &(int){ 0 });
+    dt_test_on_ranks("tp=2", gives_nothing, &(int){ 1 });
+}
+
 static dt_status registry(dt_mesh *mesh, const void *arg)
 {
     dt_style style = { .size = sizeof(dt_style), .partition_param = partial_param };
@@ -234,6 +295,11 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     spec.style = "silent";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
                      "\"silent\" refuses a.b");
+    style = (dt_style){ .size = sizeof style, .partition_param = no_placement };
+    DT_TRY(dt_style_register(rt, "none", &style));
+    spec.style = "none";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "style \"none\" refuses a.b (weight [4, 4], mesh dim \"tp\" of 2 ranks)");
     DT_EXPECT(layers == NULL, "nothing is left behind");
     return DT_OK;
 }
