@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/text.h"
 #include "cli/options.h"
@@ -13,6 +14,35 @@
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
 enum { MAX_RANKS = 1024, RANKS_PER_CORE = 16 };
+
+/* A slip of the name of the dim that models are cut over: "TP", "pt", "tp0", "tensor". */
+static bool is_nearly(const char *name, const char *dim)
+{
+    static const char *const others[] = { "pt", "tensor", "tensor_parallel", "tensorparallel" };
+
+    if (strncasecmp(name, dim, strlen(dim)) == 0) return true;
+    for (size_t i = 0; i < DT_COUNT(others); i++)
+        if (strcasecmp(name, others[i]) == 0) return true;
+    return false;
+}
+
+dt_status cli_check_dims(const cli_args *args, const char *dim)
+{
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
+
+    /* A plan may give any dim its styles. */
+    if (args->mesh == NULL || args->plan != NULL) return DT_OK;
+    DT_TRY(dt_mesh_parse(args->mesh, &n_dims, names, sizes, &n_ranks));
+    for (int d = 0; d < n_dims; d++)
+        if (strcmp(names[d], dim) == 0) return DT_OK;
+    for (int d = 0; d < n_dims; d++)
+        DT_CHECK(!is_nearly(names[d], dim), DT_ERR_ARG,
+                 "--mesh: models are cut over the dim \"%s\"; over \"%s\" every rank would hold "
+                 "and compute the same: write \"%s=%d\"",
+                 dim, names[d], dim, sizes[d]);
+    return DT_OK;
+}
 
 /* The last dim of a mesh talks most: its ranks shall be near each other. */
 static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options *run)
@@ -124,6 +154,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
              "model.safetensors");
     DT_TRY(read_run_options(args, env, console, &out->run));
     DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
+    DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
         DT_TRY(cli_plan_read(args->plan, &out->plan));

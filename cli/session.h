@@ -40,6 +40,9 @@ typedef struct cli_session {
 /* --bind and --no-bind. */
 dt_status cli_read_bind(const cli_args *args, dt_bind *out) DT_MUST_USE;
 
+/* Refuses a --mesh that lacks the dim that models are cut over but has one of nearly that name. */
+dt_status cli_check_dims(const cli_args *args, const char *dim) DT_MUST_USE;
+
 /* --dtype into the options of loading. */
 dt_status cli_read_dtype(const char *text, dt_load_options *load) DT_MUST_USE;
 

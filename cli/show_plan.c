@@ -128,6 +128,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, cli_p
         load.plan = plan->plan;
     }
     DT_TRY(check(&o, r));
+    DT_TRY(cli_check_dims(args, load.dim));
     r->batch = o.batch;
     r->sequence = o.sequence;
     DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));

@@ -81,12 +81,18 @@ static dt_status parse_dim(reader *r, char name[DT_DIM_NAME_BYTES], int *size)
     memcpy(name, r->at, n);
     name[n] = '\0';
     r->at += n;
+    DT_CHECK(*r->at != ' ', DT_ERR_ARG,
+             "mesh \"%s\": a space follows \"%s\"; write it without spaces, as \"dp=2,tp=4\"",
+             r->spec, name);
     DT_CHECK(*r->at == '=', DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has no size; write it as \"%s=2\"",
              r->spec, name, name);
     r->at++;
     fits = parse_size(r->at, size, &digits);
     DT_CHECK(digits > 0, DT_ERR_ARG,
              "mesh \"%s\": the size of dim \"%s\" is not a number at \"%s\"", r->spec, name,
+             rest_of(r));
+    DT_CHECK(!is_name_start(r->at[digits]) && r->at[digits] != '.', DT_ERR_ARG,
+             "mesh \"%s\": the size of dim \"%s\" is not a decimal number at \"%s\"", r->spec, name,
              rest_of(r));
     DT_CHECK(fits, DT_ERR_ARG, "mesh \"%s\": dim \"%s\" has size %.*s%s, at most %d is possible",
              r->spec, name, digits < 24 ? (int)digits : 24, r->at, digits < 24 ? "" : "...",

@@ -11,7 +11,7 @@
 #include "models/model.h"
 #include "parallel_styles/spec.h"
 
-enum { SHAPE_BYTES = 96 };
+enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
 
 static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
 
@@ -145,19 +145,75 @@ static const char *shape_text(const int64_t *shape, int n, char text[SHAPE_BYTES
     return text;
 }
 
+/* A size that config.json leaves out, by its key; -1: not one of these. */
+static int64_t size_of_key(const dt_model_info *i, const char *key, size_t n)
+{
+    const struct {
+        const char *key;
+        int64_t size;
+    } sizes[] = { { "vocab_size", i->vocab_size },
+                  { "hidden_size", i->hidden_size },
+                  { "num_hidden_layers", i->n_layers },
+                  { "num_layers", i->n_layers },
+                  { "num_attention_heads", i->n_heads },
+                  { "num_heads", i->n_heads },
+                  { "num_key_value_heads", i->n_kv_heads },
+                  { "head_dim", i->head_dim },
+                  { "max_position_embeddings", i->max_positions } };
+
+    for (size_t k = 0; k < DT_COUNT(sizes); k++)
+        if (strlen(sizes[k].key) == n && memcmp(sizes[k].key, key, n) == 0) return sizes[k].size;
+    return -1;
+}
+
+/* "; hidden_size is missing there and was taken as 4096" of the keys in `keys`, as in
+ * "num_attention_heads * head_dim": a default is no wish of the file. `size` is that of a key that
+ * stands alone. Nothing if the file has them all. */
+static void say_missing(const dti_ckpt *ckpt, const dt_model_info *info, const char *keys,
+                        int64_t size, char text[MISSING_BYTES])
+{
+    size_t used = strlen(text), n;
+    dti_json_doc doc = { 0 };
+    char *path = NULL;
+
+    if (dti_ckpt_path(dti_ckpt_folder(ckpt), "config.json", &path) != DT_OK ||
+        dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc) != DT_OK)
+        goto done; /* it was read before */
+    for (const char *key = keys; *key != '\0'; key += n + strspn(key + n, " *")) {
+        char name[64];
+        dti_json v;
+        int64_t known;
+        n = strcspn(key, " *");
+        if (n >= sizeof name) continue;
+        (void)snprintf(name, sizeof name, "%.*s", (int)n, key);
+        v = dti_json_get(&doc.root, name);
+        if (dti_json_kind_of(&v) != DTI_JSON_ABSENT || used >= MISSING_BYTES) continue;
+        known = keys[n] == '\0' ? size : size_of_key(info, key, n);
+        if (known >= 0)
+            used += (size_t)snprintf(text + used, MISSING_BYTES - used,
+                                     "; %s is missing there and was taken as %lld", name,
+                                     (long long)known);
+    }
+done:
+    dti_json_free(&doc);
+    dti_free(path);
+}
+
 /* `keys` of config.json, one per axis of the parameter. */
 static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p,
-                             const char *const keys[2])
+                             const char *const keys[2], const dt_model_info *info)
 {
     const int64_t want[] = { p->axis[0].extent, p->axis[1].extent };
     const size_t bytes = (size_t)p->n_axes * sizeof want[0];
-    char found[SHAPE_BYTES], wanted[SHAPE_BYTES];
+    const bool fits = e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0;
+    char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";
 
-    DT_CHECK(e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0, DT_ERR_FORMAT,
-             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s",
+    for (int a = 0; a < p->n_axes && !fits; a++) say_missing(ckpt, info, keys[a], want[a], missing);
+    DT_CHECK(fits, DT_ERR_FORMAT,
+             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s",
              dti_ckpt_label(ckpt, e->name), e->name, shape_text(e->shape, e->n_axes, found),
              shape_text(want, p->n_axes, wanted), keys[0], p->n_axes == 2 ? " by " : "",
-             p->n_axes == 2 ? keys[1] : "");
+             p->n_axes == 2 ? keys[1] : "", missing);
     DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64, DT_ERR_UNSUPPORTED,
              "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
              e->name, e->dtype_name);
@@ -184,16 +240,22 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int 
     const dt_layer_spec *spec = &d->builder.specs[i];
     const dt_param_info info = dti_spec_param(spec, param);
     const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
+    char missing[MISSING_BYTES] = "";
 
+    if (e == NULL)
+        say_missing(ckpt, &d->info,
+                    d->arch == &dti_arch_gpt_neo ? "num_layers" : "num_hidden_layers",
+                    d->info.n_layers, missing);
     DT_CHECK(e != NULL, DT_ERR_FORMAT,
              "%s: tensor %s.%s is missing: config.json describes a %s model "
-             "of %lld layers that needs it%s",
+             "of %lld layers that needs it%s%s",
              dti_ckpt_folder(ckpt), spec->name, info.name, d->arch->model_type,
              (long long)d->info.n_layers,
              strcmp(spec->name, "lm_head") == 0
                  ? "; a head that shares the embedding needs tie_word_embeddings true"
-                 : "");
-    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i]));
+                 : "",
+             missing);
+    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i], &d->info));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;

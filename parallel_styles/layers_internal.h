@@ -98,4 +98,7 @@ dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer 
 dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
                             dt_tensor *y);
 
+/* The layer whose name a pattern comes nearest to; NULL if there are no layers (nearest.c). */
+const char *dti_nearest_layer(const dt_layers *list, const char *pattern);
+
 #endif

@@ -128,6 +128,7 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
 {
     dt_runtime *rt = dt_mesh_runtime(list->mesh);
     char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
+    const char *near;
 
     for (int i = 0; i < rules->n; i++) {
         const dti_rule *r = &rules->rule[i];
@@ -141,9 +142,11 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
             dti_runtime_log(rt, DT_LOG_WARNING, "%s: the mesh has no dim \"%s\"", text, dim);
             continue;
         }
-        DT_CHECK(!r->plan->strict, DT_ERR_ARG, "%s matches no layer (first layers: %s, %s)", text,
-                 list->n > 0 ? list->layers[0].name : "none",
-                 list->n > 1 ? list->layers[1].name : "none");
+        near = dti_nearest_layer(list, r->rule.pattern);
+        DT_CHECK(!r->plan->strict, DT_ERR_ARG,
+                 "%s matches no layer; the nearest is %s, and * stands for one component between "
+                 "dots",
+                 text, near != NULL ? near : "none");
         dti_runtime_log(rt, DT_LOG_WARNING, "%s matches no layer", text);
     }
     return DT_OK;

@@ -42,7 +42,10 @@ static dt_status read_integer(reader *r, int64_t low, int64_t high, int64_t *out
     skip_space(r);
     errno = 0;
     const long long value = strtoll(r->at, &end, 10);
-    DT_CHECK(end != r->at && errno == 0 && value >= low && value <= high, DT_ERR_ARG,
+    DT_CHECK(end == r->at || (errno == 0 && value <= high), DT_ERR_ARG,
+             "placement \"%s\": the number at \"%s\" is too large, at most %lld is possible",
+             r->text, r->at, (long long)high);
+    DT_CHECK(end != r->at && value >= low, DT_ERR_ARG,
              "placement \"%s\": a number of at least %lld expected at \"%s\"", r->text,
              (long long)low, r->at);
     r->at = end;

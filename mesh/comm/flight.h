@@ -31,7 +31,7 @@ typedef struct dti_flight {
     const char *path; /* files are "<path>.<rank>"; NULL: nothing is written */
     int rank, size;
     bool dumped;
-    int error; /* errno of a file that could not be written; 0: none */
+    int error;       /* errno of a file that could not be written; 0: none */
     int64_t open_ns; /* the same moment in two units */
     uint64_t open_ticks;
     uint64_t n; /* recorded since the rank began */

@@ -154,6 +154,18 @@ static void other_width(const char *folder)
     copy_file(folder, "model.safetensors", 0);
 }
 
+static void no_width(const char *folder)
+{
+    copy_config(folder, "\"hidden_size\": 64,", "");
+    copy_file(folder, "model.safetensors", 0);
+}
+
+static void no_layers(const char *folder)
+{
+    copy_config(folder, "\"num_hidden_layers\": 2,", "");
+    copy_file(folder, "model.safetensors", 0);
+}
+
 static void unknown_architecture(const char *folder)
 {
     copy_config(folder, "\"model_type\": \"llama\"", "\"model_type\": \"mixtral\"");
@@ -306,6 +318,9 @@ static const mistake mistakes[] = {
     { "wrong dtype",      integer_weight,       NULL, { RUN },
       { "model.safetensors", "model.layers.1.mlp.up_proj.weight", "I32", "BF16" } },
     { "missing tensor",   missing_tensor,       NULL, { RUN }, { "model.layers.1.mlp.up_proj.weight", "missing", "config.json" } },
+    { "default width",    no_width,             NULL, { RUN },
+      { "model.embed_tokens.weight", "hidden_size is missing there and was taken as 4096" } },
+    { "default layers",   no_layers,            NULL, { RUN }, { "layers.2.", "num_hidden_layers is missing there and was taken as 32" } },
     { "shape",            other_width,          NULL, { RUN },
       { "model.safetensors", "mlp", "[128, 64]", "[1128, 64]", "intermediate_size by hidden_size" } },
     { "architecture",     unknown_architecture, NULL, { RUN }, { "config.json", "mixtral", "llama", "qwen3", "gpt_neo" } },
@@ -330,7 +345,8 @@ static const mistake mistakes[] = {
     { "unknown style",    plan_of_unknown_style,      NULL, { RUN, "--plan", "@/plan.json" },
       { "plan.json", "model.layers.*.mlp.up_proj", "colwize", "colwise" } },
     { "no match",         plan_without_a_match,       NULL, { RUN, "--plan", "@/plan.json" },
-      { "plan.json", "model.layers.*.mlp.op_proj", "no layer" } },
+      { "plan.json", "model.layers.*.mlp.op_proj", "no layer",
+        "the nearest is model.layers.0.mlp.up_proj, and * stands for one component" } },
     { "no style",         plan_of_numbers,            NULL, { RUN, "--plan", "@/plan.json" },
       { "plan.json", "model.layers.*.mlp.up_proj", "3", "string" } },
     { "torn plan",        torn_plan,                  NULL, { RUN, "--plan", "@/plan.json" },
@@ -383,6 +399,8 @@ static const mistake mistakes[] = {
       { "--max-new-tokens 62", "3 tokens", "64", "at most 61" } },
     /* options */
     { "mesh without size", copy_all, NULL, { ONE, "--mesh", "tp" }, { "--mesh", "\"tp\"", "tp=2" } },
+    { "mesh of TP",       copy_all, NULL, { ONE, "--mesh", "dp=1,TP=2" }, { "--mesh", "cut over the dim \"tp\"", "write \"tp=2\"" } },
+    { "mesh of pt",       copy_all, NULL, { "plan", "-m", "@", "--mesh", "pt=2" }, { "--mesh", "over \"pt\"", "write \"tp=2\"" } },
     { "mesh of size 0",   copy_all, NULL, { ONE, "--mesh", "tp=0" }, { "--mesh", "tp=0", "begin at 1" } },
     { "mesh twice",       copy_all, NULL, { "logits", "-m", "@", "-t", "1", "--mesh", "tp=2,tp=2" }, { "--mesh", "\"tp\" twice" } },
     { "mesh of words",    copy_all, NULL, { ONE, "--mesh", "tp=two" }, { "--mesh", "two", "number" } },

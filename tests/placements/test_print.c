@@ -129,7 +129,9 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
         { "S", "'(' expected at \"\"" },
         { "S()", "a number of at least" },
         { "S(0", "')' expected at \"\"" },
-        { "S(99999999999)", "a number of at least" },
+        { "S(99999999999)", "the number at \"99999999999)\" is too large, at most 2147483647" },
+        { "S(0,unit=99999999999999999999)", "is too large, at most 9223372036854775807" },
+        { "S(-99999999999)", "a number of at least -2147483648 expected at" },
         { "S(0,units=2)", "\"units\" is neither \"unit\" nor \"replicas\"" },
         { "S(0,unit=0)", "a number of at least 1 expected at \"0)\"" },
         { "S(0,unit)", "'=' expected at \")\"" },
@@ -152,7 +154,7 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
     DT_ASSERT_STATUS(dti_placements_parse("S(0)RR", 2, &out), DT_ERR_ARG,
                      "\"R\" follows, the mesh has 2 dims");
     DT_ASSERT_STATUS(dti_placements_parse("S(0)[8]S(0)[0]", 2, &out), DT_ERR_ARG,
-                     "a number of at least 0");
+                     "the number at \"8]S(0)[0]\" is too large, at most 7 is possible");
 }
 
 DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
