@@ -10,6 +10,9 @@
 
 /* What a rank tells the others. */
 typedef struct piece {
+    int64_t status; /* of its own arguments */
+    int64_t dtype;
+    int64_t layout; /* hash of the placements as passed */
     int64_t n_axes;
     int64_t extent[DT_MAX_AXES];
 } piece;
@@ -65,7 +68,12 @@ static dt_status assemble_axis(assembly *a, int axis, int64_t *offsets)
                  dt_mesh_rank_at(a->mesh, p), (long long)a->pieces[p].extent[axis]);
     }
     offsets[0] = 0;
-    for (int k = 0; k < size; k++) offsets[k + 1] = offsets[k] + a->pieces[k * stride].extent[axis];
+    for (int k = 0; k < size; k++) {
+        const int64_t rows = a->pieces[k * stride].extent[axis];
+        DT_CHECK(rows <= INT64_MAX - offsets[k], DT_ERR_SHAPE,
+                 "the pieces of axis %d have more rows together than 64 bits count", axis);
+        offsets[k + 1] = offsets[k] + rows;
+    }
     a->shape[axis] = offsets[size];
     if (dim < 0) return DT_OK;
     for (int k = 0; k < size; k++) {
@@ -94,34 +102,50 @@ static dt_status check_places(assembly *a, const dt_placement *place)
     return DT_OK;
 }
 
-/* Collective: all pieces, by place. */
-static dt_status gather(dt_mesh *mesh, const piece *mine, piece *all)
+/* Collective over the world, so that ranks outside the mesh know the tensor too: what all ranks
+ * pass, by rank. */
+static dt_status gather(dt_runtime *rt, const piece *mine, piece *all)
 {
-    dt_status st = DT_OK;
+    dti_comm *world = dti_runtime_world(rt);
     int64_t *counts = NULL;
-    dti_comm *comm;
+    dt_status st = DT_OK;
 
-    DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
-    DT_TRY(dti_alloc_array((size_t)comm->size, sizeof *counts, (void **)&counts));
-    for (int r = 0; r < comm->size; r++) counts[r] = PIECE_WORDS;
-    st = dti_all_gather(comm, mine, all, counts, NULL, DT_I64);
+    DT_TRY(dti_alloc_array((size_t)world->size, sizeof *counts, (void **)&counts));
+    for (int r = 0; r < world->size; r++) counts[r] = PIECE_WORDS;
+    st = dti_all_gather(world, mine, all, counts, NULL, DT_I64);
     dti_free(counts);
     return st;
 }
 
-static dt_status assemble(assembly *a, const piece *mine, piece *all)
+/* One answer on every rank that was itself right. */
+static dt_status compare_ranks(const piece *all, int n)
 {
-    const int n_ranks = dt_mesh_n_ranks(a->mesh);
+    for (int r = 0; r < n; r++)
+        DT_CHECK(all[r].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid (%s)", r,
+                 dt_status_name((dt_status)all[r].status));
+    for (int r = 1; r < n; r++) {
+        DT_CHECK(all[r].n_axes == all[0].n_axes, DT_ERR_SHAPE,
+                 "rank 0 passes a piece of %lld axes and rank %d one of %lld",
+                 (long long)all[0].n_axes, r, (long long)all[r].n_axes);
+        DT_CHECK(all[r].dtype == all[0].dtype, DT_ERR_SHAPE, "rank 0 passes %s and rank %d %s",
+                 dt_dtype_name((dt_dtype)all[0].dtype), r, dt_dtype_name((dt_dtype)all[r].dtype));
+        DT_CHECK(all[r].layout == all[0].layout, DT_ERR_LAYOUT,
+                 "ranks 0 and %d pass different placements", r);
+    }
+    return DT_OK;
+}
+
+/* Global shape and offsets. `by_rank` has room for as many pieces again, of the mesh by place. */
+static dt_status assemble(assembly *a, piece *by_rank, int n_world)
+{
+    piece *pieces = by_rank + n_world;
     int64_t *offsets = a->offsets;
     int dim;
 
-    DT_TRY(gather(a->mesh, mine, all));
-    a->pieces = all;
-    for (int p = 1; p < n_ranks; p++)
-        DT_CHECK(all[p].n_axes == all[0].n_axes, DT_ERR_SHAPE,
-                 "rank %d passes a piece of %lld axes and rank %d one of %lld",
-                 dt_mesh_rank_at(a->mesh, 0), (long long)all[0].n_axes, dt_mesh_rank_at(a->mesh, p),
-                 (long long)all[p].n_axes);
+    DT_TRY(compare_ranks(by_rank, n_world));
+    for (int p = 0; p < dt_mesh_n_ranks(a->mesh); p++)
+        pieces[p] = by_rank[dt_mesh_rank_at(a->mesh, p)];
+    a->pieces = pieces;
     for (int axis = 0; axis < a->n_axes; axis++) {
         DT_TRY(assemble_axis(a, axis, offsets));
         DT_TRY(cut_of(a, axis, &dim));
@@ -130,51 +154,72 @@ static dt_status assemble(assembly *a, const piece *mine, piece *all)
     return DT_OK;
 }
 
-static dt_status check_pieces(dt_mesh *mesh, const dt_placement *place, int n_axes,
-                              const int64_t *local_shape)
+static dt_status check_pieces(assembly *a, const dt_placement *place, dt_dtype dtype,
+                              const int64_t *local_shape, const void *data, piece *mine)
 {
+    const bool member = dt_mesh_is_member(a->mesh);
     const dt_layout *layout;
+    bool empty = !member;
+    int dim;
 
-    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_UNSUPPORTED,
-             "a dry mesh has no ranks that could say how large their pieces are; use "
-             "dt_from_local() with the global shape");
     DT_CHECK(place != NULL, DT_ERR_ARG, "place is NULL");
-    DT_CHECK(n_axes >= 0 && n_axes <= DT_MAX_AXES, DT_ERR_ARG, "%d axes: 0 to %d are possible",
-             n_axes, DT_MAX_AXES);
-    DT_CHECK(local_shape != NULL || n_axes == 0 || !dt_mesh_is_member(mesh), DT_ERR_ARG,
-             "local_shape is NULL");
-    for (int axis = 0; axis < n_axes && local_shape != NULL; axis++)
+    DT_CHECK(dt_dtype_size(dtype) > 0, DT_ERR_ARG, "%d is no dtype", (int)dtype);
+    DT_CHECK(a->n_axes >= 0 && a->n_axes <= DT_MAX_AXES, DT_ERR_ARG,
+             "%d axes: 0 to %d are possible", a->n_axes, DT_MAX_AXES);
+    DT_CHECK(local_shape != NULL || a->n_axes == 0 || !member, DT_ERR_ARG, "local_shape is NULL");
+    for (int axis = 0; axis < a->n_axes && member; axis++) {
         DT_CHECK(local_shape[axis] >= 0, DT_ERR_SHAPE, "axis %d has extent %lld", axis,
                  (long long)local_shape[axis]);
-    DT_TRY(dt_layout_get(mesh, n_axes, place, NULL, &layout));
+        mine->extent[axis] = local_shape[axis];
+        empty = empty || local_shape[axis] == 0;
+    }
+    DT_CHECK(data != NULL || empty, DT_ERR_ARG, "data is NULL");
+    DT_TRY(dt_layout_get(a->mesh, a->n_axes, place, NULL, &layout));
+    mine->layout = (int64_t)layout->hash;
+    DT_TRY(check_places(a, place));
+    for (int axis = 0; axis < a->n_axes; axis++) DT_TRY(cut_of(a, axis, &dim));
     return DT_OK;
+}
+
+/* Every rank hears of every other's arguments before any returns, so none waits for one that left.
+ * Own mistakes keep their own message. */
+static dt_status join(assembly *a, piece *mine, dt_status own, piece *by_rank)
+{
+    dt_runtime *rt = dt_mesh_runtime(a->mesh);
+    const dt_error error = *dt_last_error();
+
+    mine->status = own;
+    DT_TRY(gather(rt, mine, by_rank));
+    if (own == DT_OK) DT_TRY(assemble(a, by_rank, dti_runtime_world(rt)->size));
+    if (own != DT_OK) dti_error_restore(&error);
+    return own;
 }
 
 dt_status dt_from_pieces(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                          const int64_t *local_shape, const void *data, dt_tensor **out)
 {
     assembly a = { .mesh = mesh, .n_axes = n_axes };
-    size_t n_offsets = 2;
-    dt_status st = DT_OK;
-    piece mine = { .n_axes = n_axes }, *all = NULL;
+    piece mine = { .n_axes = n_axes, .dtype = dtype }, *by_rank = NULL;
+    size_t n_offsets = 2, n_world;
+    dt_status st = DT_OK, own;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL, DT_ERR_ARG, "mesh is NULL");
-    DT_TRY_TO(done, st, check_pieces(mesh, place, n_axes, local_shape));
-    DT_TRY_TO(done, st, check_places(&a, place));
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_UNSUPPORTED,
+             "a dry mesh has no ranks that could say how large their pieces are; use "
+             "dt_from_local() with the global shape");
+    n_world = (size_t)dti_runtime_world(dt_mesh_runtime(mesh))->size;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
         n_offsets += (size_t)dt_mesh_dim_size(mesh, m) + 1;
     DT_TRY_TO(done, st, dti_alloc_array(n_offsets, sizeof(int64_t), (void **)&a.offsets));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)dt_mesh_n_ranks(mesh), sizeof *all, (void **)&all));
-    if (dt_mesh_is_member(mesh)) {
-        for (int axis = 0; axis < n_axes; axis++) mine.extent[axis] = local_shape[axis];
-        DT_TRY_TO(done, st, assemble(&a, &mine, all));
-    }
+    DT_TRY_TO(done, st, dti_alloc_array(2 * n_world, sizeof *by_rank, (void **)&by_rank));
+    own = check_pieces(&a, place, dtype, local_shape, data, &mine);
+    DT_TRY_TO(done, st, join(&a, &mine, own, by_rank));
     DT_TRY_TO(done, st, dt_from_local(mesh, a.place, dtype, n_axes, a.shape, data, out));
 done:
     if (st != DT_OK) st = dti_runtime_alone(dt_mesh_runtime(mesh), st);
-    dti_free(all);
+    dti_free(by_rank);
     dti_free(a.offsets);
     return st;
 }

@@ -112,12 +112,13 @@ DT_API DT_MUST_USE dt_status dt_from_local_checked(dt_mesh *mesh, const dt_place
  *   local_shape  of this rank's piece, or of its term; NULL is allowed for outsiders
  *   data         row-major, copied
  *
- * Collective  yes, over the mesh: one all-gather of 72 bytes per rank. Outsiders of the mesh get a
- *             tensor of which they do not know the extents: they are 0.
+ * Collective  yes, over all ranks of the runtime, so that outsiders of the mesh know the tensor
+ *             too: one all-gather of 96 bytes per rank. Every rank hears if another's arguments
+ *             are invalid.
  * Ownership   *out is a new reference.
  * Errors      as dt_from_local(); DT_ERR_SHAPE for pieces that do not fit together, naming two
- *             ranks; DT_ERR_UNSUPPORTED for placements as said above and for dry meshes;
- *             DT_ERR_COMM
+ *             ranks; DT_ERR_ARG if another rank's arguments are invalid; DT_ERR_UNSUPPORTED for
+ *             placements as said above and for dry meshes; DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_from_pieces(dt_mesh *mesh, const dt_placement *place,
                                             dt_dtype dtype, int n_axes, const int64_t *local_shape,

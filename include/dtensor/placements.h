@@ -98,6 +98,8 @@ typedef struct dt_layout dt_layout;
  *
  * Collective  no.
  * Ownership   *out belongs to the mesh's runtime; offsets and blocks are copied.
+ *             It lives as long as the runtime, as do those of steps of moves: a program that makes
+ *             ever new offsets or blocks keeps all of them.
  * Errors      DT_ERR_ARG     NULL, n_axes outside 0..8, order no permutation
  *             DT_ERR_LAYOUT  axis outside [-n, n), unit or replicas below 1, replicas that do not
  *                            divide the mesh dim, offsets that do not ascend from 0 or are not

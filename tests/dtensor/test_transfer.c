@@ -176,6 +176,73 @@ DT_TEST(transfer, chunks_stay_chunks)
     dt_test_on_ranks("dp=2,tp=2", even_pieces, NULL);
 }
 
+/* One rank's mistake is heard by all, and nobody waits for it; the mesh lives on. */
+static dt_status wrong_piece(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement rows = DT_SHARD(0);
+    const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    const int64_t negative = rank == 1 ? -1 : 2, huge = INT64_MAX, fine = 2;
+    const float data[2] = { 0 };
+    dt_tensor *x = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &negative, data, &x),
+                     rank == 1 ? DT_ERR_SHAPE : DT_ERR_ARG,
+                     rank == 1 ? "axis 0 has extent -1" : "what rank 1 passes is invalid");
+    DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &fine, rank == 1 ? NULL : data, &x),
+                     DT_ERR_ARG, rank == 1 ? "data is NULL" : "what rank 1 passes is invalid");
+    DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &huge, data, &x), DT_ERR_SHAPE,
+                     "more rows together");
+    DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, rank == 1 ? DT_I32 : DT_F32, 1, &fine, data, &x),
+                     DT_ERR_SHAPE, "rank 0 passes f32 and rank 1 i32");
+    DT_TRY(dt_from_pieces(mesh, &rows, DT_F32, 1, &fine, data, &x));
+    dt_tensor_release(&x);
+    return DT_OK;
+}
+
+DT_TEST(transfer, one_ranks_wrong_piece_is_heard_by_all)
+{
+    dt_test_on_ranks("a=2", wrong_piece, NULL);
+    dt_test_on_ranks("a=3", wrong_piece, NULL);
+}
+
+/* Pieces of 3 rows and 1 on ranks 0 and 1 go to ranks 1 and 2: rank 2 knows what it receives. */
+static dt_status pieces_of_others(dt_mesh *world, const void *arg)
+{
+    static const int later[] = { 1, 2 };
+    const dt_placement rows = DT_SHARD(0);
+    dt_runtime *rt = dt_mesh_runtime(world);
+    const int64_t mine = dt_runtime_rank(rt) == 0 ? 3 : 1;
+    const float data[] = { mine == 3 ? 0 : 3, 1, 2 };
+    dt_mesh *first = NULL, *second = NULL;
+    dt_tensor *x = NULL, *y = NULL, *z = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_mesh_create(rt, "a=2", &first));
+    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "b=2", later, &second));
+    DT_TRY_TO(
+        done, st,
+        dt_from_pieces(first, &rows, DT_F32, 1, dt_mesh_is_member(first) ? &mine : NULL, data, &x));
+    DT_EXPECT_TO(done, st, dt_tensor_extent(x, 0) == 4, "%d rows", (int)dt_tensor_extent(x, 0));
+    DT_TRY_TO(done, st, dt_copy_to(x, second, &rows, &y));
+    DT_TRY_TO(done, st, dt_full_tensor(y, &z));
+    if (dt_mesh_is_member(second)) DT_TRY_TO(done, st, dt_test_expect_arange(z));
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    dt_tensor_release(&z);
+    dt_mesh_release(&first);
+    dt_mesh_release(&second);
+    return st;
+}
+
+DT_TEST(transfer, outsiders_know_a_tensor_of_pieces)
+{
+    dt_test_on_ranks("w=3", pieces_of_others, NULL);
+    dt_test_on_ranks("w=4", pieces_of_others, NULL);
+}
+
 static dt_status odd_pieces(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows[] = { DT_SHARD(0), DT_REPLICATE },
