@@ -94,3 +94,14 @@ const char *dti_printable(const char *text, char *out, size_t out_bytes)
     out[used] = '\0';
     return out;
 }
+
+const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes)
+{
+    size_t used = (size_t)snprintf(out, out_bytes, "[");
+
+    for (int a = 0; a < n && used < out_bytes; a++)
+        used += (size_t)snprintf(out + used, out_bytes - used, a ? ", %lld" : "%lld",
+                                 (long long)shape[a]);
+    if (used < out_bytes) (void)snprintf(out + used, out_bytes - used, "]");
+    return out;
+}

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Foreign text in messages: names of files, options, keys that somebody else wrote. */
+ * Text in messages: names of files, options, keys that somebody else wrote; shapes. */
 #ifndef DTI_TEXT_H
 #define DTI_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* How much of a name is shown in a message that says more than the name. */
 enum { DTI_SHOWN_BYTES = 80 };
@@ -14,5 +15,8 @@ enum { DTI_SHOWN_BYTES = 80 };
  * ends tell more than either. `out` has room for 16 bytes or more and does not overlap `text`.
  * Doing it twice changes nothing more. Returns `out`. */
 const char *dti_printable(const char *text, char *out, size_t out_bytes);
+
+/* "[250, 96]" of n extents; what does not fit is cut off. Returns `out`. */
+const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes);
 
 #endif

@@ -120,7 +120,6 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     return DT_OK;
 }
 
-/* Before a weight is looked at, and once instead of on every rank. */
 static dt_status check_plan(const cli_session *s)
 {
     dt_runtime *rt = NULL;
@@ -136,6 +135,20 @@ done:
     dt_mesh_release(&mesh);
     dt_runtime_release_dry(&rt);
     return st;
+}
+
+/* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
+ * can be mended before the weights are there. */
+static dt_status inspect(cli_session *s)
+{
+    const dt_status st = dt_model_inspect(s->args->folder, &s->info, &s->n_params, NULL);
+    dt_error why;
+
+    if (st == DT_OK) return DT_OK;
+    why = *dt_last_error();
+    DT_TRY(check_plan(s));
+    dti_error_restore(&why);
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
 dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,
@@ -163,8 +176,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     out->progress.console = console;
     out->load.progress = cli_progress_show;
     out->load.progress_arg = &out->progress;
-    DT_TRY(check_plan(out));
-    DT_TRY(dt_model_inspect(args->folder, &out->info, &out->n_params, NULL));
+    DT_TRY(inspect(out));
     out->dtype = out->load.keep_dtype ? out->info.dtype : out->load.dtype;
     DT_TRY(dti_alloc_array((size_t)out->run.n_ranks, sizeof *out->ranks, (void **)&out->ranks));
     return DT_OK;

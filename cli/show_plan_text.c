@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/report.h"
 #include "cli/show_plan.h"
 
@@ -90,16 +91,6 @@ static void style_text(const dt_mesh *mesh, const dt_layer *layer, char text[TEX
     }
 }
 
-static void shape_text(const dt_local *local, char text[TEXT_BYTES])
-{
-    int used = snprintf(text, TEXT_BYTES, "[");
-
-    for (int a = 0; a < local->n_axes; a++)
-        used += snprintf(text + used, TEXT_BYTES - (size_t)used, a ? ", %" PRId64 : "%" PRId64,
-                         local->shape[a]);
-    (void)snprintf(text + used, TEXT_BYTES - (size_t)used, "]");
-}
-
 static void add_param(const cli_resolved *r, const dt_layer *layer, int param, table *t)
 {
     const dt_local *local = dt_tensor_local(dt_layer_param(layer, param));
@@ -113,7 +104,7 @@ static void add_param(const cli_resolved *r, const dt_layer *layer, int param, t
     starred(name, like.name);
     style_text(r->first.mesh, layer, like.text[0]);
     (void)dt_layout_print(dt_layer_param_layout(layer, param), like.text[1], TEXT_BYTES);
-    shape_text(local, like.text[2]);
+    (void)dti_shape_text(local->shape, local->n_axes, like.text[2], TEXT_BYTES);
     found = row_of(t, &like);
     if (found == NULL) return;
     for (int a = 0; a < local->n_axes; a++) bytes *= local->shape[a];

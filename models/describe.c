@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/config.h"
 #include "models/model.h"
@@ -133,18 +134,6 @@ void dti_described_free(dti_described *d)
     *d = (dti_described){ 0 };
 }
 
-/* "[250, 96]" of n extents. */
-static const char *shape_text(const int64_t *shape, int n, char text[SHAPE_BYTES])
-{
-    size_t used = (size_t)snprintf(text, SHAPE_BYTES, "[");
-
-    for (int a = 0; a < n && used < SHAPE_BYTES; a++)
-        used += (size_t)snprintf(text + used, SHAPE_BYTES - used, a ? ", %lld" : "%lld",
-                                 (long long)shape[a]);
-    if (used < SHAPE_BYTES) (void)snprintf(text + used, SHAPE_BYTES - used, "]");
-    return text;
-}
-
 /* A size that config.json leaves out, by its key; -1: not one of these. */
 static int64_t size_of_key(const dt_model_info *i, const char *key, size_t n)
 {
@@ -211,9 +200,10 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const 
     for (int a = 0; a < p->n_axes && !fits; a++) say_missing(ckpt, info, keys[a], want[a], missing);
     DT_CHECK(fits, DT_ERR_FORMAT,
              "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s",
-             dti_ckpt_label(ckpt, e->name), e->name, shape_text(e->shape, e->n_axes, found),
-             shape_text(want, p->n_axes, wanted), keys[0], p->n_axes == 2 ? " by " : "",
-             p->n_axes == 2 ? keys[1] : "", missing);
+             dti_ckpt_label(ckpt, e->name), e->name,
+             dti_shape_text(e->shape, e->n_axes, found, sizeof found),
+             dti_shape_text(want, p->n_axes, wanted, sizeof wanted), keys[0],
+             p->n_axes == 2 ? " by " : "", p->n_axes == 2 ? keys[1] : "", missing);
     DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64, DT_ERR_UNSUPPORTED,
              "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
              e->name, e->dtype_name);

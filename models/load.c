@@ -168,7 +168,8 @@ static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_opt
 
     DT_TRY(dti_ckpt_open(dir, ckpt));
     DT_TRY(dti_check_checkpoint(d, *ckpt, NULL, total));
-    if (d->info.tied != tied || d->dtype_known != dtype_known) DT_TRY(dti_judge(mesh, dir, d, o));
+    if (d->info.tied != tied || d->dtype_known != dtype_known)
+        DT_TRY(dti_judge_together(mesh, dir, d, o));
     return DT_OK;
 }
 
@@ -209,7 +210,7 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_TRY(dti_check_load_options(l.options));
     if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, l.options, out);
     DT_TRY(dti_describe(dir, &d));
-    DT_TRY_TO(done, st, dti_judge(mesh, dir, &d, l.options));
+    DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, l.options));
     DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, l.options, &l.model));
     l.ckpt = ckpt;

@@ -144,6 +144,11 @@ dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_opti
 dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
                     const dt_load_options *o) DT_MUST_USE;
 
+/* The same, judged by the mesh's first rank alone, whose status and message all ranks take over: a
+ * hundred ranks make one dry model. Collective over the mesh; outsiders judge for themselves. */
+dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
+                             const dt_load_options *o) DT_MUST_USE;
+
 /* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
  */
 dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);

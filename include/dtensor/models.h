@@ -97,8 +97,8 @@ DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
 
 /**
  * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
- * index). The plan is judged as by dt_model_check() before weights are read; every rank reads only
- * its slices.
+ * index). The plan is judged as by dt_model_check() before weights are read, by the first rank of
+ * the mesh, whose answer holds for all; every rank reads only its slices.
  *
  *   mesh  any; styles apply to the dim that the options name, other dims hold copies. On a mesh of
  *         a dry runtime parameters have no bytes and only config.json is needed; if there are

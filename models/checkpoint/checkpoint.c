@@ -213,13 +213,6 @@ static dt_status missing(const dti_ckpt *ckpt, const char *name)
             ckpt->n_tensors);
 }
 
-dt_status dti_ckpt_need(const dti_ckpt *ckpt, const char *name, const dti_st_entry **out)
-{
-    *out = dti_ckpt_find(ckpt, name);
-    if (*out == NULL) return missing(ckpt, name);
-    return DT_OK;
-}
-
 dt_status dti_ckpt_read(const dti_ckpt *ckpt, const char *name, const int64_t *begin,
                         const int64_t *end, dt_dtype want, const dti_st_stage *stage, void *dst)
 {

@@ -35,11 +35,6 @@ size_t dti_ckpt_n_files(const dti_ckpt *ckpt);
 /* The file that tensor `name` is in, for messages; the folder if there is no such tensor. */
 const char *dti_ckpt_label(const dti_ckpt *ckpt, const char *name);
 
-/* dti_ckpt_find() for a tensor that has to be there: DT_ERR_FORMAT says which is missing, and
- * whether one with another prefix is there. */
-dt_status dti_ckpt_need(const dti_ckpt *ckpt, const char *name,
-                        const dti_st_entry **out) DT_MUST_USE;
-
 /* The path of a file in the folder, "config.json"; freed with dti_free(). */
 dt_status dti_ckpt_path(const char *folder, const char *name, char **out) DT_MUST_USE;
 

@@ -111,8 +111,3 @@ const dti_st_entry *dti_st_find(const dti_st_file *file, const char *name)
     }
     return NULL;
 }
-
-int64_t dti_st_data_bytes(const dti_st_file *file)
-{
-    return file->data_bytes;
-}

@@ -35,7 +35,6 @@ const char *dti_st_label(const dti_st_file *file); /* its path, for messages */
 size_t dti_st_count(const dti_st_file *file);
 const dti_st_entry *dti_st_at(const dti_st_file *file, size_t i);
 const dti_st_entry *dti_st_find(const dti_st_file *file, const char *name); /* or NULL */
-int64_t dti_st_data_bytes(const dti_st_file *file);
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
@@ -80,13 +79,6 @@ typedef struct dti_st_spec {
 /* Gives `count` elements of specs[i] from element `first` on, in the spec's dtype. Tensors are
  * asked for one after the other, each from its first element to its last. */
 typedef dt_status (*dti_st_fill)(void *arg, size_t i, int64_t first, int64_t count, void *to);
-
-/* A fill for tensors that are in memory: arg is a dti_st_memory. */
-typedef struct dti_st_memory {
-    const dti_st_spec *specs;
-    const void *const *data;
-} dti_st_memory;
-dt_status dti_st_fill_memory(void *arg, size_t i, int64_t first, int64_t count, void *to);
 
 /* Writes n tensors to `path` through a temporary file beside it that is renamed at the end, so that
  * a reader never sees half a file. Needs 1 MiB whatever the size of the tensors. `metadata` is NULL

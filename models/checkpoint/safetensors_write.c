@@ -233,12 +233,3 @@ done:
     dti_free(order);
     return output_close(&out, st);
 }
-
-dt_status dti_st_fill_memory(void *arg, size_t i, int64_t first, int64_t count, void *to)
-{
-    const dti_st_memory *m = arg;
-    const size_t size = dt_dtype_size(m->specs[i].dtype);
-
-    memcpy(to, (const char *)m->data[i] + (size_t)first * size, (size_t)count * size);
-    return DT_OK;
-}

@@ -184,6 +184,46 @@ DT_TEST(judge, a_plan_is_refused_by_rule_parameter_and_remedy_before_weights)
     }
 }
 
+static _Thread_local int asked; /* of this rank's style */
+
+static dt_status never(const dt_style *style, const dt_layer *layer, int n)
+{
+    (void)style, (void)layer;
+    asked++;
+    return dt_fail(DT_ERR_LAYOUT, "not on %d ranks", n);
+}
+
+static dt_status one_judge(dt_mesh *mesh, const void *folder)
+{
+    static const dt_plan_rule rule = { L "mlp.up_proj", "never" };
+    const dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true, .source = "my.json" };
+    const dt_style style = {
+        .size = sizeof style, .cut = DT_CUT_COLUMNS, .input = DT_PASS_REPLICATE, .validate = never
+    };
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_model *m = NULL;
+
+    asked = 0;
+    o.plan = &plan;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "never", &style));
+    DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, dt_model_load(mesh, folder, &o, &m),
+                                 DT_ERR_LAYOUT, "\"never\" refuses " L0 "mlp.up_proj: not on"));
+    DT_EXPECT(m == NULL, "there is no model");
+    DT_EXPECT((asked > 0) == (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0),
+              "rank %d asked %d times", dt_runtime_rank(dt_mesh_runtime(mesh)), asked);
+    return DT_OK;
+}
+
+DT_TEST(judge, one_rank_judges_and_all_say_what_it_found)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "dp=2,tp=2" };
+    char folder[DT_TEST_PATH_BYTES];
+
+    config_only("llama/uneven", folder);
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) dt_test_on_ranks(meshes[i], one_judge, folder);
+    dt_test_remove_dir(folder);
+}
+
 static dt_status no_choice(dt_mesh *mesh, const void *arg)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
