@@ -48,7 +48,7 @@ static const judge_case cases[] = {
     { "llama/uneven", "tp=2", { { "lm_head", "colwize" } }, DT_ERR_ARG,
       { "my.json, rule \"lm_head\": \"colwize\"", "unknown style \"colwize\"", "colwise, " } },
     { "llama/uneven", "tp=2", { { "model.layer.*.mlp", "colwise" } }, DT_ERR_ARG,
-      { "my.json, rule \"model.layer.*.mlp\"", "matches no layer", "model.embed_tokens" } },
+      { "my.json, rule \"model.layer.*.mlp\"", "matches no layer", "the nearest is model.layers.0." } },
     { "llama/tied", "tp=2", { { "lm_head", "colwise" }, { "model.embed_tokens", "colwise" } }, DT_ERR_LAYOUT,
       { "my.json, rule \"lm_head\": \"colwise\" and my.json, rule \"model.embed_tokens\"",
         "shares the weight of model.embed_tokens", "tp" } },
