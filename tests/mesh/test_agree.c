@@ -11,7 +11,7 @@
 #include "mesh/runtime.h"
 #include "tests/support/dt_test.h"
 
-enum { MAX_RANKS = 4, CULPRIT = 1, DEADLINE_MS = 150, GRACE_MS = 2000, N = 6 };
+enum { MAX_RANKS = 4, CULPRIT = 1, DEADLINE_MS = 150, GRACE_MS = 2000, TRIES = 5, N = 6 };
 
 /* Launched processes may be kept waiting for a core, each by all the others. */
 static int64_t grace_ms(void)
@@ -93,7 +93,7 @@ static dt_status scene_main(dt_runtime *rt, void *arg)
     return s->seen[rank];
 }
 
-static dt_status run_scene(scene *s, int n_ranks)
+static dt_status play_scene(scene *s, int n_ranks, int64_t *ms)
 {
     dt_run_options o = DT_TEST_RUN_OPTIONS;
     const int64_t begin = dti_now_ns();
@@ -104,8 +104,23 @@ static dt_status run_scene(scene *s, int n_ranks)
     o.timeout_ms = late ? DEADLINE_MS : 60000;
     o.check = s->check;
     st = dt_run(&o, scene_main, s);
-    DT_ASSERT(dti_now_ns() - begin < (DEADLINE_MS + grace_ms()) * 1000000);
+    *ms = (dti_now_ns() - begin) / 1000000;
     return st;
+}
+
+/* Where other programs keep the ranks from running a scene may take long: it is played again. */
+static dt_status run_scene(scene *s, int n_ranks)
+{
+    const int tries = dt_test_processes() > 1 ? 1 : TRIES;
+    int64_t ms = 0;
+
+    for (int i = 0; i < tries; i++) {
+        const dt_status st = play_scene(s, n_ranks, &ms);
+        if (ms < DEADLINE_MS + grace_ms()) return st;
+    }
+    dt_test_fail(__FILE__, __LINE__, "%s: ranks ended after %lld ms, %d times",
+                 dti_comm_op_name(s->op), (long long)ms, tries);
+    return DT_ERR_INTERNAL;
 }
 
 static void assert_contains(const char *message, const char *part)
