@@ -10,34 +10,23 @@ dt_status dt_empty(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int
 {
     const dt_layout *layout;
 
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dti_check_create(mesh, place, n_axes, shape, &layout));
-    DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT,
-             "a tensor is not created Partial: use dt_from_local() for terms of a sum");
+    DT_TRY(dti_check_create_whole(mesh, place, n_axes, shape, &layout, out));
     DT_TRY(dti_tensor_create(mesh, layout, dtype, shape, out));
     return DT_OK;
 }
 
-/* Hands out *x if it was filled, and releases it otherwise. */
-static dt_status filled(dt_tensor *x, dt_status st, dt_tensor **out)
+/* Releases *x again if it could not be filled. */
+static dt_status filled(dt_tensor **x, dt_status st)
 {
-    if (st == DT_OK)
-        *out = x;
-    else
-        dt_tensor_release(&x);
+    if (st != DT_OK) dt_tensor_release(x);
     return st;
 }
 
 dt_status dt_full(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                   const int64_t *shape, double value, dt_tensor **out)
 {
-    dt_tensor *x;
-
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, &x));
-    DT_TRY(filled(x, dt_fill(x, value), out));
+    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, out));
+    DT_TRY(filled(out, dt_fill(*out, value)));
     return DT_OK;
 }
 
@@ -51,35 +40,23 @@ dt_status dt_ones(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int 
 dt_status dt_arange(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                     const int64_t *shape, dt_steps steps, dt_tensor **out)
 {
-    dt_tensor *x;
-
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, &x));
-    DT_TRY(filled(x, dt_fill_arange(x, steps), out));
+    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, out));
+    DT_TRY(filled(out, dt_fill_arange(*out, steps)));
     return DT_OK;
 }
 
 dt_status dt_rand(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                   const int64_t *shape, dt_random key, dt_tensor **out)
 {
-    dt_tensor *x;
-
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, &x));
-    DT_TRY(filled(x, dt_fill_rand(x, key, 0.0, 1.0), out));
+    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, out));
+    DT_TRY(filled(out, dt_fill_rand(*out, key, 0.0, 1.0)));
     return DT_OK;
 }
 
 dt_status dt_randn(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                    const int64_t *shape, dt_random key, dt_tensor **out)
 {
-    dt_tensor *x;
-
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, &x));
-    DT_TRY(filled(x, dt_fill_randn(x, key, 0.0, 1.0), out));
+    DT_TRY(dt_empty(mesh, place, dtype, n_axes, shape, out));
+    DT_TRY(filled(out, dt_fill_randn(*out, key, 0.0, 1.0)));
     return DT_OK;
 }

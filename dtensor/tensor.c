@@ -198,16 +198,23 @@ dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
     return DT_OK;
 }
 
+dt_status dti_check_create_whole(dt_mesh *mesh, const dt_placement *place, int n_axes,
+                                 const int64_t *shape, const dt_layout **layout, dt_tensor **out)
+{
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_TRY(dti_check_create(mesh, place, n_axes, shape, layout));
+    DT_CHECK((*layout)->partial_dims == 0, DT_ERR_LAYOUT,
+             "a tensor is not created Partial: use dt_from_local() for terms of a sum");
+    return DT_OK;
+}
+
 dt_status dt_zeros(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                    const int64_t *shape, dt_tensor **out)
 {
     const dt_layout *layout;
 
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_TRY(dti_check_create(mesh, place, n_axes, shape, &layout));
-    DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT,
-             "a tensor is not created Partial: use dt_from_local() for terms of a sum");
+    DT_TRY(dti_check_create_whole(mesh, place, n_axes, shape, &layout, out));
     DT_TRY(dti_tensor_create_exact(mesh, layout, dtype, shape, out));
     return DT_OK;
 }

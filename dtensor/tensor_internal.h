@@ -57,6 +57,11 @@ void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_
 dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
                            const int64_t *shape, const dt_layout **layout) DT_MUST_USE;
 
+/* The same for a tensor that is made whole: not Partial. Checks out, too, and sets *out to NULL. */
+dt_status dti_check_create_whole(dt_mesh *mesh, const dt_placement *place, int n_axes,
+                                 const int64_t *shape, const dt_layout **layout,
+                                 dt_tensor **out) DT_MUST_USE;
+
 /* Interns `place` for tensors with x's mesh and axes. */
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
                             const dt_layout **out) DT_MUST_USE;

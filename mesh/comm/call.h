@@ -16,13 +16,13 @@ void dti_call_alone(const dti_comm_call *call);
 /* What a rank contributes, in elements: for comparison and records. 0 where it differs by peer. */
 int64_t dti_call_count(const dti_comm *c, const dti_comm_call *call);
 
-/* The note of an operation that has its number, with what the caller says of it, if anything. */
 enum { DTI_CALL_TEXT_BYTES = 64 };
 
 /* "all_reduce of 8 f32", "exchange of f32" whose counts are each rank's own, "barrier". */
 const char *dti_call_text(dti_comm_op op, int64_t n, dt_dtype dtype,
                           char text[DTI_CALL_TEXT_BYTES]);
 
+/* The note of an operation that has its number, with what the caller says of it, if anything. */
 void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_note *about,
                    dti_comm_note *out);
 

@@ -7,8 +7,6 @@
 
 #include "mesh/comm/local_internal.h"
 
-enum { REACHED_BYTES = 192 };
-
 /* After an abort: until no other rank is inside anybody's buffers. Copies are finite, and none
  * begins once the flag is up. */
 static void wait_until_quiet(dti_local_world *w, const dti_local_rank *self)
@@ -78,34 +76,24 @@ static int root_of_wait(const dti_local_comm *c, int rank)
     return rank;
 }
 
-/* Where a rank is instead of here, as far as it has told. */
-static void reached_text(const dti_local_comm *c, int rank, char *text, size_t bytes)
+/* How far a rank has come, as it has told. */
+static dti_reached reached_by(const dti_local_comm *c, int rank)
 {
     const dti_local_rank *r = &c->world->ranks[rank];
     const dti_local_group *group = atomic_load(&r->reached_group);
     const uint64_t reached = atomic_load(&r->reached);
 
-    if (group == NULL)
-        (void)snprintf(text, bytes, "rank %d has not begun any collective", rank);
-    else
-        (void)snprintf(text, bytes, "the last collective that rank %d began is %s #%llu on \"%s\"",
-                       rank, dti_comm_op_name((dti_comm_op)(reached & 0xff)),
-                       (unsigned long long)(reached >> 8), group->name);
+    return (dti_reached){ group != NULL, (dti_comm_op)(reached & 0xff), reached >> 8,
+                          group != NULL ? group->name : "" };
 }
 
 dt_status dti_local_fail_left(dti_local_comm *c, const dti_comm_request *r, int member)
 {
-    const char *op = dti_comm_op_name(r->call.op);
     const int rank = c->head.world_ranks[member];
-    char why[DTI_LOCAL_WHY_BYTES], reached[REACHED_BYTES];
+    const dti_reached reached = reached_by(c, rank);
+    char why[DTI_WHY_BYTES];
 
-    reached_text(c, rank, reached, sizeof reached);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
-                        "taking part; %s",
-                        op, (unsigned long long)r->seq, c->head.name, rank, reached);
-    (void)snprintf(why, sizeof why, "it has left before %s #%llu on \"%s\"; %s", op,
-                   (unsigned long long)r->seq, c->head.name, reached);
+    dti_say_left(&c->head, r, rank, &reached, why);
     dti_local_abort(&c->head, rank, why);
     return DT_ERR_COMM;
 }
@@ -114,21 +102,12 @@ dt_status dti_local_fail_left(dti_local_comm *c, const dti_comm_request *r, int 
 dt_status dti_local_fail_expired(dti_local_comm *c, const dti_comm_request *r, int member,
                                  const char *verb)
 {
-    const char *op = dti_comm_op_name(r->call.op);
-    const long long ms = r->timeout_ms;
-    const int rank = c->head.world_ranks[member], culprit = root_of_wait(c, rank);
-    char why[DTI_LOCAL_WHY_BYTES], reached[REACHED_BYTES], keeper[64] = "";
+    const int rank = c->head.world_ranks[member];
+    const dti_late late = { rank, root_of_wait(c, rank), verb };
+    const dti_reached reached = reached_by(c, late.culprit);
+    char why[DTI_WHY_BYTES];
 
-    reached_text(c, culprit, reached, sizeof reached);
-    if (culprit != rank)
-        (void)snprintf(keeper, sizeof keeper, " since it waits for rank %d", culprit);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
-                        "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
-                        op, (unsigned long long)r->seq, c->head.name, rank, verb, ms, keeper,
-                        reached);
-    (void)snprintf(why, sizeof why, "rank %d has not %s at %s #%llu on \"%s\" within %lld ms%s; %s",
-                   rank, verb, op, (unsigned long long)r->seq, c->head.name, ms, keeper, reached);
-    dti_local_abort(&c->head, culprit, why);
+    dti_say_expired(&c->head, r, &late, &reached, why);
+    dti_local_abort(&c->head, late.culprit, why);
     return DT_ERR_COMM;
 }

@@ -17,9 +17,10 @@
 
 #include "base/dtype.h"
 #include "base/sync.h"
+#include "mesh/comm/fail_words.h"
 #include "mesh/comm/local.h"
 
-enum { DTI_LOCAL_RING = 16, DTI_LOCAL_WHY_BYTES = 512, DTI_LOCAL_SHARED_BYTES = 256 << 10 };
+enum { DTI_LOCAL_RING = 16, DTI_LOCAL_SHARED_BYTES = 256 << 10 };
 
 /* A published call. What a reduction needs lies in the first cache line, beside the flag. */
 typedef struct dti_local_slot {
@@ -91,7 +92,7 @@ struct dti_local_world {
     dti_local_rank *ranks; /* [n_ranks] */
     dti_local_group *groups;
     int culprit; /* written once, before `aborted` */
-    char why[DTI_LOCAL_WHY_BYTES];
+    char why[DTI_WHY_BYTES];
     dt_error record;
 };
 

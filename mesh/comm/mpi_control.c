@@ -320,7 +320,7 @@ static void process_died(dti_mpi_world *w, int process)
     const int rank = dti_mpi_first_rank_of(w, process);
     const int64_t begin = dti_now_ns();
     dt_error record = { .code = DT_ERR_COMM, .rank = w->first_rank };
-    char why[DTI_MPI_WHY_BYTES];
+    char why[DTI_WHY_BYTES];
 
     (void)close(w->watched[process]);
     w->watched[process] = -1;

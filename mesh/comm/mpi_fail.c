@@ -7,7 +7,7 @@
 #include "mesh/comm/call.h"
 #include "mesh/comm/mpi_internal.h"
 
-enum { REACHED_BYTES = 192, LOOK_NS = 5 * 1000 * 1000, LOOKS = 4 };
+enum { LOOK_NS = 5 * 1000 * 1000, LOOKS = 4 };
 
 dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r)
 {
@@ -70,34 +70,23 @@ static void place_seen(const dti_mpi_port *port, int rank, dti_mpi_place *p)
         }
 }
 
-/* Where a rank is instead of here, as far as it has told. */
-static void reached_text(const dti_mpi_port *port, int rank, char text[REACHED_BYTES])
+/* How far a rank has come, as it has told; its place holds the name. */
+static dti_reached reached_by(const dti_mpi_port *port, int rank, dti_mpi_place *place)
 {
-    dti_mpi_place p = dti_mpi_place_of(port->world, rank);
-
-    if (p.op < 0) place_seen(port, rank, &p);
-
-    if (p.op < 0)
-        (void)snprintf(text, REACHED_BYTES, "rank %d has not begun any collective", rank);
-    else
-        (void)snprintf(text, REACHED_BYTES,
-                       "the last collective that rank %d began is %s #%llu on \"%s\"", rank,
-                       dti_comm_op_name((dti_comm_op)p.op), (unsigned long long)p.seq, p.comm);
+    *place = dti_mpi_place_of(port->world, rank);
+    if (place->op < 0) place_seen(port, rank, place);
+    return (dti_reached){ place->op >= 0, (dti_comm_op)place->op, (uint64_t)place->seq,
+                          place->comm };
 }
 
 dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int member)
 {
-    const char *op = dti_comm_op_name(r->call.op);
     const int rank = c->head.world_ranks[member];
-    char why[DTI_MPI_WHY_BYTES], reached[REACHED_BYTES];
+    dti_mpi_place place;
+    const dti_reached reached = reached_by(c->port, rank, &place);
+    char why[DTI_WHY_BYTES];
 
-    reached_text(c->port, rank, reached);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
-                        "taking part; %s",
-                        op, (unsigned long long)r->seq, c->head.name, rank, reached);
-    (void)snprintf(why, sizeof why, "it has left before %s #%llu on \"%s\"; %s", op,
-                   (unsigned long long)r->seq, c->head.name, reached);
+    dti_say_left(&c->head, r, rank, &reached, why);
     dti_mpi_abort(c->port->world, rank, why);
     return DT_ERR_COMM;
 }
@@ -107,26 +96,17 @@ dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int m
                                const char *verb)
 {
     dti_mpi_world *w = c->port->world;
-    const char *op = dti_comm_op_name(r->call.op);
-    const long long ms = r->timeout_ms;
-    const int rank = c->head.world_ranks[member];
-    char why[DTI_MPI_WHY_BYTES], reached[REACHED_BYTES], keeper[64] = "";
-    int culprit;
+    dti_late late = { .rank = c->head.world_ranks[member], .verb = verb };
+    char why[DTI_WHY_BYTES];
+    dti_mpi_place place;
+    dti_reached reached;
 
     dti_mpi_ask(w);
     DT_TRY(dti_mpi_check_abort(c, r)); /* meanwhile another may have noticed */
-    culprit = root_of_wait(w, rank);
-    reached_text(c->port, culprit, reached);
-    if (culprit != rank)
-        (void)snprintf(keeper, sizeof keeper, " since it waits for rank %d", culprit);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
-                        "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
-                        op, (unsigned long long)r->seq, c->head.name, rank, verb, ms, keeper,
-                        reached);
-    (void)snprintf(why, sizeof why, "rank %d has not %s at %s #%llu on \"%s\" within %lld ms%s; %s",
-                   rank, verb, op, (unsigned long long)r->seq, c->head.name, ms, keeper, reached);
-    dti_mpi_abort(w, culprit, why);
+    late.culprit = root_of_wait(w, late.rank);
+    reached = reached_by(c->port, late.culprit, &place);
+    dti_say_expired(&c->head, r, &late, &reached, why);
+    dti_mpi_abort(w, late.culprit, why);
     return DT_ERR_COMM;
 }
 

@@ -22,13 +22,13 @@
 #include <stdatomic.h>
 
 #include "base/sync.h"
+#include "mesh/comm/fail_words.h"
 #include "mesh/comm/mpi.h"
 #include "mesh/comm/mpi_api.h"
 
 enum {
     DTI_MPI_DEPTH = 2, /* segments of a stream under way */
     DTI_MPI_RING = 16, /* operations of a communicator, or messages of a pair, not yet complete */
-    DTI_MPI_WHY_BYTES = 512,
     DTI_MPI_SIDE_BYTES = DTI_NOTE_BYTES + 128
 };
 
@@ -167,7 +167,7 @@ typedef struct dti_mpi_notice {
     dti_mpi_place place;
     int32_t code;        /* from here on ABORT only */
     int32_t record_rank; /* who noticed */
-    char why[DTI_MPI_WHY_BYTES];
+    char why[DTI_WHY_BYTES];
     char where[DT_ERROR_WHERE_BYTES];
     char message[DT_ERROR_MESSAGE_BYTES];
 } dti_mpi_notice;
@@ -215,7 +215,7 @@ struct dti_mpi_world {
     int parent;            /* the launcher's process number */
     int *watched;          /* [n_processes] descriptor of each process of this machine, or -1 */
     int culprit;           /* this and the next two are written once, before `aborted` */
-    char why[DTI_MPI_WHY_BYTES];
+    char why[DTI_WHY_BYTES];
     dt_error record;
 };
 

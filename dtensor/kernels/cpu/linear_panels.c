@@ -4,12 +4,11 @@
  * weights into level 2. For each block x is packed by all workers; then they take chunks of outputs
  * as they become free, pack the weights of a chunk, one depth after the other, and multiply. */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "dtensor/kernels/cpu/linear.h"
 #include "dtensor/kernels/cpu/panels.h"
 
-enum { MAX_ROWS = 512, MAX_CHUNK = 256, MAX_PANEL_ROWS = 32 };
+enum { MAX_ROWS = 512, MAX_CHUNK = 256 }; /* rows of a block; outputs of a chunk */
 
 typedef struct panels_job {
     const dti_linear *l;
@@ -77,7 +76,7 @@ typedef struct panels_part {
     int64_t o, n, n_panels;
 } panels_part;
 
-/* Rows of w from `row` on, as far as the chunk goes, at depth d. */
+/* Panel b of w, as far as the chunk goes, at depth d. */
 static dti_panel_source w_source(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
 {
     const int64_t o = b * j->ops->outputs, left = p->n - o;
@@ -96,51 +95,66 @@ static dti_panel_ahead ahead_of(const dti_panel_source *from, int64_t columns, i
                               columns * from->element_bytes };
 }
 
-/* Panel b of w at depth d, or the panel that follows it. */
+/* The panel of w that follows panel b of depth d in this chunk; the first again after the last. */
 static dti_panel_source next_source(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
 {
     if (b + 1 < p->n_panels) return w_source(j, p, b + 1, d);
     return w_source(j, p, 0, d + 1 < j->n_depths ? d + 1 : d);
 }
 
+/* Of rows a, how many panels of outputs multiply itself stores: whole ones whose sums are the
+ * result. */
+static int64_t n_stored(const panels_job *j, const panels_part *p, int64_t a)
+{
+    const dti_linear *l = j->l;
+    const bool whole = (a + 1) * j->ops->rows <= j->n_rows;
+    const bool direct = j->ops->stores_rows && l->bias == NULL && l->y->dtype == DT_F32;
+
+    return whole && direct ? p->n / j->ops->outputs : 0;
+}
+
 static void multiply_depth(const panels_job *j, const panels_part *p, int64_t d)
 {
     const dti_panel_ops *ops = j->ops;
     const int64_t tile = ops->rows * ops->outputs, x_bytes = j->depth * ops->x_bytes;
+    const bool last = d + 1 == j->n_depths;
+    float *y = (float *)j->l->y->data + j->row * j->l->n_out + p->o;
     const char *x = j->x + d * j->n_x_panels * x_bytes;
 
     for (int64_t b = 0; b < p->n_panels; b++) {
         const dti_panel_source from = w_source(j, p, b, d), next = next_source(j, p, b, d);
         ops->pack_w(p->w, &from);
-        for (int64_t a = 0; a < j->n_x_panels; a++)
+        for (int64_t a = 0; a < j->n_x_panels; a++) {
+            const bool store = last && b < n_stored(j, p, a);
+            float *to = store ? y + a * ops->rows * j->l->n_out + b * ops->outputs : NULL;
             ops->multiply(
                 &(dti_panel_product){ .sums = p->sums + (b * j->n_x_panels + a) * tile,
                                       .x = x + a * x_bytes,
                                       .w = p->w,
                                       .depth = depth_at(j, d),
                                       .add = d > 0,
+                                      .to = to,
+                                      .stride = j->l->n_out,
                                       .ahead = ahead_of(&next, ops->columns, a, j->n_x_panels) });
+        }
     }
 }
 
-/* Whole tiles whose sums are the result go where they belong at once. */
+/* What multiply did not. */
 static void store_part(const panels_job *j, const panels_part *p)
 {
     const dti_panel_ops *ops = j->ops;
-    const dti_linear *l = j->l;
     const int64_t tile = ops->rows * ops->outputs;
-    const bool direct = l->bias == NULL && l->y->dtype == DT_F32 && p->n % ops->outputs == 0;
 
     for (int64_t a = 0; a < j->n_x_panels; a++) {
-        const int64_t row = j->row + a * ops->rows, left = j->n_rows - a * ops->rows;
-        const bool whole = direct && left >= ops->rows;
-        float *to = whole ? (float *)l->y->data + row * l->n_out + p->o : p->rows;
-        const int64_t stride = whole ? l->n_out : j->chunk;
-        for (int64_t b = 0; b < p->n_panels; b++)
-            ops->unpack(to + b * ops->outputs, stride, p->sums + (b * j->n_x_panels + a) * tile);
-        if (!whole)
-            dti_linear_store(l, p->rows, j->chunk, row, left < ops->rows ? left : ops->rows, p->o,
-                             p->n);
+        const int64_t row = a * ops->rows, left = j->n_rows - row, first = n_stored(j, p, a);
+        const int64_t begin = first * ops->outputs;
+        for (int64_t b = first; b < p->n_panels; b++)
+            ops->unpack(p->rows + b * ops->outputs, j->chunk,
+                        p->sums + (b * j->n_x_panels + a) * tile);
+        if (begin < p->n)
+            dti_linear_store(j->l, p->rows + begin, j->chunk, j->row + row,
+                             left < ops->rows ? left : ops->rows, p->o + begin, p->n - begin);
     }
 }
 

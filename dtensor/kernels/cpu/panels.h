@@ -36,20 +36,23 @@ typedef struct dti_panel_product {
     float *sums; /* [rows * outputs] in the kernel's own order */
     const void *x, *w;
     int64_t depth;
-    bool add; /* to sums, else they are overwritten */
+    bool add;  /* to sums, else they are overwritten */
+    float *to; /* not NULL: the result goes there instead, [rows, outputs], rows `stride` apart */
+    int64_t stride;
     dti_panel_ahead ahead;
 } dti_panel_product;
 
 typedef struct dti_panel_ops {
     int64_t rows, outputs;
     int64_t columns; /* of a step of dti_panel_ahead */
-    int64_t
-        depth; /* columns at a time, a multiple of `columns`, so that level 1 holds a panel of w */
-    int64_t x_bytes, w_bytes; /* of a column of a panel; of `columns` columns, a multiple of 64 */
+    int64_t depth;   /* columns at a time, some steps: level 1 holds a panel of w */
+    int64_t x_bytes; /* of a column of a panel; of a step of columns, a multiple of 64 */
+    int64_t w_bytes;
+    bool stores_rows;                  /* multiply takes `to` */
     void (*begin)(void), (*end)(void); /* around the work of a thread; NULL: nothing to do */
-    void (*pack_x)(void *to, const dti_panel_source *from);
+    void (*pack_x)(void *to, const dti_panel_source *from); /* to: 64-byte aligned */
     void (*pack_w)(void *to, const dti_panel_source *from);
-    void (*multiply)(const dti_panel_product *p);
+    void (*multiply)(const dti_panel_product *p); /* sums = or += the product of two panels */
     /* sums -> to [rows, outputs], rows `stride` apart */
     void (*unpack)(float *to, int64_t stride, const float *sums);
 } dti_panel_ops;

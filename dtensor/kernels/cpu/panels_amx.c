@@ -8,8 +8,6 @@
 
 #ifdef DT_HAVE_X86_KERNELS
 
-#include <string.h>
-
 #include "dtensor/kernels/cpu/tiles_amx.h"
 #include "dtensor/kernels/cpu/transpose_avx512.h"
 

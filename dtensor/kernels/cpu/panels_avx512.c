@@ -68,28 +68,41 @@ static void pack_w(void *to, const dti_panel_source *from)
         }
 }
 
-static void multiply(const dti_panel_product *p)
+/* Constant loops that compilers unroll, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void
+add_columns(__m512 sum[ROWS][VECTORS], const float *x, const float *w, int64_t n)
 {
-    const float *x = p->x, *w = p->w;
-    float *sums = p->sums;
-    __m512 sum[ROWS][VECTORS];
-
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++)
-            sum[r][v] =
-                p->add ? _mm512_load_ps(sums + r * OUTPUTS + v * LANES) : _mm512_setzero_ps();
-    for (int64_t i = 0; i < p->depth; i++, x += ROWS, w += OUTPUTS) {
+    for (int64_t i = 0; i < n; i++, x += ROWS, w += OUTPUTS) {
         const __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + LANES);
-        if (i % LANES == 0) DTI_PANEL_PREFETCH(&p->ahead, i / LANES);
         for (int r = 0; r < ROWS; r++) {
             const __m512 xr = _mm512_set1_ps(x[r]);
             sum[r][0] = _mm512_fmadd_ps(xr, w0, sum[r][0]);
             sum[r][1] = _mm512_fmadd_ps(xr, w1, sum[r][1]);
         }
     }
+}
+
+/* In steps of LANES columns: a loop that nothing but products and loads run through is a tenth
+ * faster than one that looks in each column whether to prefetch. */
+static void multiply(const dti_panel_product *p)
+{
+    const float *x = p->x, *w = p->w;
+    const int64_t n_steps = p->depth / LANES;
+    float *to = p->to != NULL ? p->to : p->sums;
+    const int64_t stride = p->to != NULL ? p->stride : OUTPUTS;
+    __m512 sum[ROWS][VECTORS];
+
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < VECTORS; v++)
-            _mm512_store_ps(sums + r * OUTPUTS + v * LANES, sum[r][v]);
+            sum[r][v] =
+                p->add ? _mm512_load_ps(p->sums + r * OUTPUTS + v * LANES) : _mm512_setzero_ps();
+    for (int64_t s = 0; s < n_steps; s++, x += LANES * ROWS, w += LANES * OUTPUTS) {
+        DTI_PANEL_PREFETCH(&p->ahead, s);
+        add_columns(sum, x, w, LANES);
+    }
+    add_columns(sum, x, w, p->depth % LANES);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) _mm512_storeu_ps(to + r * stride + v * LANES, sum[r][v]);
 }
 
 static void unpack(float *to, int64_t stride, const float *sums)
@@ -107,6 +120,7 @@ const dti_panel_ops dti_panels_avx512 = {
     .depth = DEPTH,
     .x_bytes = ROWS * sizeof(float),
     .w_bytes = OUTPUTS * sizeof(float),
+    .stores_rows = true,
     .pack_x = pack_x,
     .pack_w = pack_w,
     .multiply = multiply,

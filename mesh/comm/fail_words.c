@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mesh/comm/fail_words.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+
+enum { REACHED_BYTES = 192 };
+
+/* Where a rank is instead of here, as far as it has told. */
+static void reached_text(int rank, const dti_reached *p, char text[REACHED_BYTES])
+{
+    if (!p->begun)
+        (void)snprintf(text, REACHED_BYTES, "rank %d has not begun any collective", rank);
+    else
+        (void)snprintf(text, REACHED_BYTES,
+                       "the last collective that rank %d began is %s #%llu on \"%s\"", rank,
+                       dti_comm_op_name(p->op), (unsigned long long)p->seq, p->comm);
+}
+
+void dti_say_left(const dti_comm *c, const dti_comm_request *r, int rank,
+                  const dti_reached *reached, char why[DTI_WHY_BYTES])
+{
+    const char *op = dti_comm_op_name(r->call.op);
+    const unsigned long long seq = (unsigned long long)r->seq;
+    char where[REACHED_BYTES];
+
+    reached_text(rank, reached, where);
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
+                        "taking part; %s",
+                        op, seq, c->name, rank, where);
+    (void)snprintf(why, DTI_WHY_BYTES, "it has left before %s #%llu on \"%s\"; %s", op, seq,
+                   c->name, where);
+}
+
+void dti_say_expired(const dti_comm *c, const dti_comm_request *r, const dti_late *late,
+                     const dti_reached *reached, char why[DTI_WHY_BYTES])
+{
+    const char *op = dti_comm_op_name(r->call.op);
+    const unsigned long long seq = (unsigned long long)r->seq;
+    const long long ms = r->timeout_ms;
+    char where[REACHED_BYTES], keeper[64] = "";
+
+    reached_text(late->culprit, reached, where);
+    if (late->culprit != late->rank)
+        (void)snprintf(keeper, sizeof keeper, " since it waits for rank %d", late->culprit);
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
+                        "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
+                        op, seq, c->name, late->rank, late->verb, ms, keeper, where);
+    (void)snprintf(why, DTI_WHY_BYTES,
+                   "rank %d has not %s at %s #%llu on \"%s\" within %lld ms%s; %s", late->rank,
+                   late->verb, op, seq, c->name, ms, keeper, where);
+}
