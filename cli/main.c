@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/manual.h"
 #include "cli/options.h"
 #include "cli/report.h"
 #include "cli/version.h"
@@ -12,17 +13,28 @@
 static const cli_command *const commands[] = { &cli_generate,  &cli_logits, &cli_inspect,
                                                &cli_show_plan, &cli_topo,   &cli_env_command };
 
+static const char about[] = "Runs language models from Hugging Face folders, sharded over ranks.";
+static const char ending[] =
+    "Results go to standard output, everything else to standard error. Exit codes: 0\n"
+    "done, 2 bad input, 4 out of memory, 5 a rank failed or timed out, 1 other.";
+
 static void print_help(void)
 {
-    (void)printf("usage: dtensor COMMAND [OPTION]...\n\n"
-                 "Runs language models from Hugging Face folders, sharded over ranks.\n\n");
+    (void)printf("usage: dtensor COMMAND [OPTION]...\n\n%s\n\n", about);
     for (size_t i = 0; i < DT_COUNT(commands); i++)
         (void)printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    (void)printf("\n"
-                 "  dtensor COMMAND --help   options of a command\n"
-                 "  dtensor --version        version and build features\n\n"
-                 "Results go to standard output, everything else to standard error. Exit codes: 0\n"
-                 "done, 2 bad input, 4 out of memory, 5 a rank failed or timed out, 1 other.\n");
+    (void)printf(
+        "\n"
+        "  dtensor COMMAND --help   options of a command\n"
+        "  dtensor --version        version and build features\n"
+        "  dtensor --manual         all of it as a manual page: \"dtensor --manual | man -l -\"\n\n"
+        "%s\n",
+        ending);
+}
+
+static void print_manual(void)
+{
+    cli_print_manual(&(cli_overview){ commands, DT_COUNT(commands), about, ending });
 }
 
 static void print_command_help(const cli_command *c)
@@ -68,22 +80,36 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
     return DT_OK;
 }
 
-static bool is_any(const char *word, const char *a, const char *b, const char *c)
+typedef void (*print_fn)(void);
+
+/* What stands in the place of a command and asks about the program itself; NULL: something else. */
+static print_fn find_print(const char *word)
 {
-    return strcmp(word, a) == 0 || strcmp(word, b) == 0 || strcmp(word, c) == 0;
+    static const struct {
+        const char *word;
+        print_fn print;
+    } words[] = {
+        { "--help", print_help },     { "-h", print_help },
+        { "help", print_help },       { "--version", cli_print_version },
+        { "-V", cli_print_version },  { "version", cli_print_version },
+        { "--manual", print_manual },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(words); i++)
+        if (strcmp(words[i].word, word) == 0) return words[i].print;
+    return NULL;
 }
 
 static dt_status run(int argc, char **argv, const cli_env *env, cli_console *console)
 {
-    const bool speaks = console->process == 0;
+    print_fn print;
 
     DT_CHECK(argc >= 2, DT_ERR_ARG, "no command; \"dtensor --help\" lists them");
-    if (!is_any(argv[1], "--help", "-h", "help") && !is_any(argv[1], "--version", "-V", "version"))
+    print = find_print(argv[1]);
+    if (print == NULL)
         DT_TRY(run_command(argc, argv, env, console));
-    else if (speaks && is_any(argv[1], "--help", "-h", "help"))
-        print_help();
-    else if (speaks)
-        cli_print_version();
+    else if (console->process == 0)
+        print();
     DT_TRY(cli_flush());
     return DT_OK;
 }

@@ -219,16 +219,26 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
     return DT_OK;
 }
 
+bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
+                   const char **help)
+{
+    for (size_t k = 0; k < DT_COUNT(options); k++) {
+        const option *o = &options[k];
+        if (!(o->commands & command->bit) || i-- > 0) continue;
+        (void)snprintf(name, CLI_OPTION_BYTES, "%c%c%s --%s%s%s", o->letter ? '-' : ' ',
+                       o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name,
+                       o->value ? " " : "", o->value ? o->value : "");
+        *help = o->help;
+        return true;
+    }
+    return false;
+}
+
 void cli_print_options(const cli_command *command)
 {
-    for (size_t i = 0; i < DT_COUNT(options); i++) {
-        const option *o = &options[i];
-        char name[48];
+    char name[CLI_OPTION_BYTES];
+    const char *help;
 
-        if (!(o->commands & command->bit)) continue;
-        (void)snprintf(name, sizeof name, "--%s%s%s", o->name, o->value ? " " : "",
-                       o->value ? o->value : "");
-        (void)printf("  %c%c%s %-19s %s\n", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
-                     o->letter ? "," : " ", name, o->help);
-    }
+    for (int i = 0; cli_option_at(command, i, name, &help); i++)
+        (void)printf("  %-23s %s\n", name, help);
 }

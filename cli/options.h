@@ -12,6 +12,12 @@
 dt_status cli_parse(const cli_command *command, int n_words, char **words,
                     cli_args *out) DT_MUST_USE;
 
+/* The i-th option of a command: "-m, --model DIR" (without a letter blanks stand in the place of
+ * "-m, "), and what it does. False past the last. */
+enum { CLI_OPTION_BYTES = 48, CLI_LETTER_BYTES = 4 };
+bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
+                   const char **help);
+
 /* Prints the options of a command to stdout, one line each. */
 void cli_print_options(const cli_command *command);
 
