@@ -32,17 +32,10 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     if (to != NULL) note->hash = dti_note_hash(note->hash, &to->hash, sizeof to->hash);
 }
 
-void dti_agree_about(const dt_tensor *x, const dt_layout *to, dti_comm *comm, dti_comm_note *note)
+const dti_comm_note *dti_agree_about(const dt_tensor *x, const dt_layout *to, const dti_comm *comm,
+                                     dti_comm_note *room)
 {
-    if (!comm->agree) return;
-    describe(x, to, note);
-    comm->about = note;
-}
-
-dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,
-                         dti_comm_note *note, dti_comm **out)
-{
-    DT_TRY(dti_mesh_comm(x->mesh, dims, out));
-    dti_agree_about(x, to, *out, note);
-    return DT_OK;
+    if (!comm->agree) return NULL;
+    describe(x, to, room);
+    return room;
 }

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Telling a communicator which tensor the next operation moves. */
+ * Telling a communicator which tensor an operation moves. */
 #ifndef DTI_AGREE_H
 #define DTI_AGREE_H
 
 #include "dtensor/tensor_internal.h"
 #include "mesh/comm/comm.h"
 
-/* dti_mesh_comm() of x's mesh. If ranks check that they agree, its next operation is described in
- * `note` (which lives until that has started) as one that moves x to layout `to`; NULL: hands x
- * out. */
-dt_status dti_agree_comm(const dt_tensor *x, const dt_layout *to, uint32_t dims,
-                         dti_comm_note *note, dti_comm **out) DT_MUST_USE;
-
-/* The same for a communicator that is there already. */
-void dti_agree_about(const dt_tensor *x, const dt_layout *to, dti_comm *comm, dti_comm_note *note);
+/* What ranks that check their agreement say of an operation that moves x to layout `to` (NULL: that
+ * hands x out), for dti_comm_call.about: made in `room`, which lives until the operation has
+ * started. NULL if they do not check. */
+const dti_comm_note *dti_agree_about(const dt_tensor *x, const dt_layout *to, const dti_comm *comm,
+                                     dti_comm_note *room);
 
 #endif

@@ -65,8 +65,8 @@ static dt_status cross(const dt_tensor *x, dt_tensor *y)
     DT_TRY(dti_mesh_union_comm(x->mesh, y->mesh, &comm));
     if (comm == NULL) return DT_OK; /* of neither mesh */
     const crossing arg = { x, y, comm };
-    const dti_pairs pairs = { sent_to, received_from, &arg };
-    dti_agree_about(x, y->layout, comm, &note);
+    const dti_pairs pairs = { sent_to, received_from, &arg,
+                              dti_agree_about(x, y->layout, comm, &note) };
     DT_TRY(
         dti_exchange_pairs(x->device, comm, &pairs, x->local.data, y->local.data, x->local.dtype));
     return DT_OK;

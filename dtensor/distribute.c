@@ -54,11 +54,12 @@ static dt_status scatter(dt_tensor *x, const void *full, int root)
 {
     const uint32_t all = ((uint32_t)1 << x->layout->n_dims) - 1;
     const source_pairs arg = pairs_of(x, root);
-    const dti_pairs pairs = { sent_to, received_from, &arg };
+    dti_pairs pairs = { .sent = sent_to, .received = received_from, .arg = &arg };
     dti_comm_note note;
     dti_comm *comm;
 
-    DT_TRY(dti_agree_comm(x, NULL, all, &note, &comm));
+    DT_TRY(dti_mesh_comm(x->mesh, all, &comm));
+    pairs.about = dti_agree_about(x, NULL, comm, &note);
     DT_TRY(dti_exchange_pairs(x->device, comm, &pairs, full, x->local.data, x->local.dtype));
     return DT_OK;
 }

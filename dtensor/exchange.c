@@ -131,8 +131,13 @@ dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs
     if (out.several) place_messages(&out, comm, (char *)(uintptr_t)send, bytes, !device->dry);
     if (in.several) place_messages(&in, comm, NULL, bytes, false);
     DT_TRY_TO(done, st,
-              dti_exchange(comm, out.several ? out.packed->data : send, out.boxes,
-                           in.several ? in.packed->data : recv, in.boxes, dtype));
+              dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_EXCHANGE,
+                                                   .dtype = dtype,
+                                                   .send = out.several ? out.packed->data : send,
+                                                   .recv = in.several ? in.packed->data : recv,
+                                                   .send_boxes = out.boxes,
+                                                   .recv_boxes = in.boxes,
+                                                   .about = pairs->about }));
     if (in.several && !device->dry) {
         int64_t at = 0;
         dti_overlap o;

@@ -14,6 +14,7 @@ typedef struct dti_pairs {
     bool (*sent)(const void *arg, int r, dti_overlap *out);
     bool (*received)(const void *arg, int r, dti_overlap *out);
     const void *arg;
+    const dti_comm_note *about; /* the exchange, see dti_comm_call; or NULL */
 } dti_pairs;
 
 /* Single boxes go from where they lie to where they belong. If a pair has several, what this rank

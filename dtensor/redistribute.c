@@ -79,12 +79,19 @@ static void divide(dt_local *x, int64_t divisor)
 
 static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_tensor *y)
 {
+    const int64_t n = dti_tensor_count(x);
+    dti_comm_call call = { .op = DTI_COMM_ALL_REDUCE,
+                           .dtype = x->local.dtype,
+                           .reduce = step->reduce,
+                           .send = x->local.data,
+                           .recv = y->local.data,
+                           .counts = &n };
     dti_comm_note note;
     dti_comm *comm;
 
-    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
-    DT_TRY(dti_all_reduce(comm, x->local.data, y->local.data, dti_tensor_count(x), x->local.dtype,
-                          step->reduce));
+    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    call.about = dti_agree_about(x, step->to, comm, &note);
+    DT_TRY(dti_comm_run(comm, &call));
     divide(&y->local, step->divisor);
     return DT_OK;
 }
@@ -125,15 +132,20 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     dt_status st;
     void *counts;
 
-    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
+    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
     DT_TRY(dti_move_room(x->device, (size_t)comm->size * sizeof(int64_t), &counts));
     count_terms(step, me, comm->size, x, counts);
     if (!dti_move_terms_in_order(step, x->shape, me)) {
         DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
         if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
     }
-    st = dti_reduce_scatter(comm, packed != NULL ? packed->data : x->local.data, y->local.data,
-                            counts, NULL, x->local.dtype, step->reduce);
+    st = dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
+                                              .dtype = x->local.dtype,
+                                              .reduce = step->reduce,
+                                              .send = packed != NULL ? packed->data : x->local.data,
+                                              .recv = y->local.data,
+                                              .counts = counts,
+                                              .about = dti_agree_about(x, step->to, comm, &note) });
     dti_storage_release(packed);
     if (st == DT_OK) divide(&y->local, step->divisor);
     return st;
@@ -169,10 +181,11 @@ static dt_status exchange(const dti_move_step *step, const int *me, const dt_ten
 {
     dti_comm_note note;
     const step_pairs arg = { step, me, x->shape };
-    const dti_pairs pairs = { sent_to, received_from, &arg };
+    dti_pairs pairs = { .sent = sent_to, .received = received_from, .arg = &arg };
     dti_comm *comm;
 
-    DT_TRY(dti_agree_comm(x, step->to, step->dims, &note, &comm));
+    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    pairs.about = dti_agree_about(x, step->to, comm, &note);
     DT_TRY(
         dti_exchange_pairs(x->device, comm, &pairs, x->local.data, y->local.data, x->local.dtype));
     return DT_OK;

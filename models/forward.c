@@ -127,8 +127,7 @@ static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids
     if (!dti_runtime_world(dt_mesh_runtime(m->mesh))->agree) return DT_OK;
     describe_ids(s, ids, n_tokens, &note);
     DT_TRY(dti_mesh_comm(m->mesh, all_dims, &comm));
-    comm->about = &note;
-    DT_TRY(dti_barrier(comm));
+    DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BARRIER, .about = &note }));
     return DT_OK;
 }
 

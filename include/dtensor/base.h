@@ -80,8 +80,9 @@ typedef struct dt_error_frame {
     int line;
 } dt_error_frame;
 
-/* What went wrong last on this thread. `rank` is the rank that the message speaks of, -1 outside
- * dt_run(); `where` its mesh coordinates ("dp=0,tp=1") or empty. */
+/* What went wrong last on this thread. `rank` is the rank that reports it, -1 outside dt_run();
+ * `where` its mesh coordinates ("dp=0,tp=1") or empty. Where another rank is to blame, since it
+ * failed, left, died or never came, the message names that one. */
 typedef struct dt_error {
     dt_status code;
     int rank;
@@ -93,7 +94,7 @@ typedef struct dt_error {
 
 /**
  * The error record of the calling thread; code DT_OK if nothing failed yet. After dt_run() it is
- * the record of the rank that failed first.
+ * the record of the rank that failed first, or that first noticed that another had left.
  *
  * Collective  no.
  * Ownership   borrowed; valid until the next error on this thread.

@@ -23,8 +23,7 @@ const char *dti_call_text(dti_comm_op op, int64_t n, dt_dtype dtype,
                           char text[DTI_CALL_TEXT_BYTES]);
 
 /* The note of an operation that has its number, with what the caller says of it, if anything. */
-void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_note *about,
-                   dti_comm_note *out);
+void dti_note_make(const dti_comm *c, const dti_comm_request *r, dti_comm_note *out);
 
 /* dti_box_copy() by all threads of a pool (NULL: one) and past the caches, if the box is large. */
 void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const void *from,

@@ -54,16 +54,17 @@ static dt_status inject(dti_comm *c, dti_comm_request *r)
     return DT_ERR_COMM;
 }
 
-static dt_status start(dti_comm *c, dti_comm_request *r, const dti_comm_note *about)
+static dt_status start(dti_comm *c, dti_comm_request *r)
 {
     dti_comm_note note;
     dt_status st;
 
     if (!is_message(r->call.op)) r->seq = ++c->seq; /* messages are numbered per pair of ranks */
     if (c->agree && !is_message(r->call.op)) {
-        dti_note_make(c, r, about, &note);
+        dti_note_make(c, r, &note);
         r->note = &note;
     }
+    r->call.about = NULL; /* the back end keeps the call for longer than the caller keeps this */
     if (c->flight != NULL) dti_flight_begin(c->flight, c, r);
     st = c->ops->start(c, r);
     r->note = NULL;
@@ -75,9 +76,6 @@ static dt_status start(dti_comm *c, dti_comm_request *r, const dti_comm_note *ab
 
 dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
 {
-    const dti_comm_note *about = c->about;
-
-    c->about = NULL;
     r->seq = 0;
     r->flight = 0;
     r->note = NULL;
@@ -89,7 +87,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
         c->seq++;
         return DT_OK;
     }
-    return start(c, r, about);
+    return start(c, r);
 }
 
 dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
@@ -181,33 +179,6 @@ dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_
                                  .recv = recv,
                                  .counts = counts,
                                  .displs = displs };
-
-    return dti_comm_run(c, &call);
-}
-
-dt_status dti_reduce_scatter(dti_comm *c, const void *send, void *recv, const int64_t *counts,
-                             const int64_t *displs, dt_dtype t, dt_reduce op)
-{
-    const dti_comm_call call = { .op = DTI_COMM_REDUCE_SCATTER,
-                                 .dtype = t,
-                                 .reduce = op,
-                                 .send = send,
-                                 .recv = recv,
-                                 .counts = counts,
-                                 .displs = displs };
-
-    return dti_comm_run(c, &call);
-}
-
-dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes, void *recv,
-                       const dti_box *recv_boxes, dt_dtype t)
-{
-    const dti_comm_call call = { .op = DTI_COMM_EXCHANGE,
-                                 .dtype = t,
-                                 .send = send,
-                                 .recv = recv,
-                                 .send_boxes = send_boxes,
-                                 .recv_boxes = recv_boxes };
 
     return dti_comm_run(c, &call);
 }

@@ -41,6 +41,14 @@ typedef struct dti_box {
     int64_t stride[DTI_BOX_MAX_AXES];
 } dti_box;
 
+enum { DTI_NOTE_BYTES = 256, DTI_COMM_NAME_BYTES = 48 };
+
+/* What the ranks have to agree on besides counts, and how it is called in messages. */
+typedef struct dti_comm_note {
+    uint64_t hash;
+    char text[DTI_NOTE_BYTES];
+} dti_comm_note;
+
 /* One collective. Counts and displacements are in elements of `dtype`, arrays have `size` entries
  * and are read until the wait has returned. Blocks lie in `recv` (all_gather, all_to_all) or `send`
  * (reduce_scatter, and all_to_all with send_counts) at their displacements, or back to back in rank
@@ -60,21 +68,14 @@ typedef struct dti_comm_call {
     const int64_t *displs;
     const int64_t *send_counts; /* all_to_all only */
     const int64_t *send_displs;
-    const dti_box *send_boxes; /* exchange only: [size], what goes to each rank */
-    const dti_box *recv_boxes; /* exchange only: [size], where it lands; same extents as sent */
-    bool for_work;             /* broadcast only: wait for the root without a deadline */
-    void *stream;              /* device queue, NULL on CPU */
+    const dti_box *send_boxes;  /* exchange only: [size], what goes to each rank */
+    const dti_box *recv_boxes;  /* exchange only: [size], where it lands; same extents as sent */
+    bool for_work;              /* broadcast only: wait for the root without a deadline */
+    void *stream;               /* device queue, NULL on CPU */
+    const dti_comm_note *about; /* what else has to agree, or NULL; read by start only */
 } dti_comm_call;
 
 typedef struct dti_comm dti_comm;
-
-enum { DTI_NOTE_BYTES = 256, DTI_COMM_NAME_BYTES = 48 };
-
-/* What the ranks have to agree on besides counts, and how it is called in messages. */
-typedef struct dti_comm_note {
-    uint64_t hash;
-    char text[DTI_NOTE_BYTES];
-} dti_comm_note;
 
 /* An operation under way; a value owned by the caller, filled by start. */
 typedef struct dti_comm_request {
@@ -121,7 +122,6 @@ struct dti_comm {
     struct dti_fault *fault;        /* injection of this rank, or NULL */
     struct dti_flight *flight;      /* this rank's recorder, or NULL */
     bool agree;                     /* compare notes before each collective */
-    const dti_comm_note *about;     /* of the next operation; its start takes it away */
 };
 
 const char *dti_comm_op_name(dti_comm_op op);
@@ -145,10 +145,6 @@ dt_status dti_all_reduce(dti_comm *c, const void *send, void *recv, int64_t n, d
                          dt_reduce op) DT_MUST_USE;
 dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_t *counts,
                          const int64_t *displs, dt_dtype t) DT_MUST_USE;
-dt_status dti_reduce_scatter(dti_comm *c, const void *send, void *recv, const int64_t *counts,
-                             const int64_t *displs, dt_dtype t, dt_reduce op) DT_MUST_USE;
-dt_status dti_exchange(dti_comm *c, const void *send, const dti_box *send_boxes, void *recv,
-                       const dti_box *recv_boxes, dt_dtype t) DT_MUST_USE;
 
 /* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller
  * divides. */

@@ -101,8 +101,7 @@ static int n_common_counts(const dti_comm *c, const dti_comm_call *call)
     }
 }
 
-void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_note *about,
-                   dti_comm_note *out)
+void dti_note_make(const dti_comm *c, const dti_comm_request *r, dti_comm_note *out)
 {
     const dti_comm_call *call = &r->call;
     const bool reduces = call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER;
@@ -114,12 +113,12 @@ void dti_note_make(const dti_comm *c, const dti_comm_request *r, const dti_comm_
         has_type ? (uint64_t)call->dtype : 0,
         reduces ? (uint64_t)call->reduce : 0,
         has_root ? (uint64_t)call->root : 0,
-        about != NULL ? about->hash : 0,
+        call->about != NULL ? call->about->hash : 0,
     };
 
     out->hash = dti_note_hash(0, facts, sizeof facts);
     out->hash = dti_note_hash(out->hash, call->counts,
                               (size_t)n_common_counts(c, call) * sizeof *call->counts);
-    (void)snprintf(out->text, sizeof out->text, "%s", about != NULL ? about->text : "");
+    (void)snprintf(out->text, sizeof out->text, "%s", call->about != NULL ? call->about->text : "");
     append_callers(out->text, sizeof out->text);
 }

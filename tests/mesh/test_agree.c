@@ -230,8 +230,12 @@ static dt_status other_words(dt_mesh *mesh, const void *arg)
     (void)arg;
     (void)snprintf(note.text, sizeof note.text, "%s", culprit ? "move [2, 3]" : "move [3, 2]");
     DT_TRY(dti_mesh_comm(mesh, 1, &c));
-    c->about = &note;
-    DT_TRY(dti_all_reduce(c, x, x, N, DT_F32, DT_SUM));
+    DT_TRY(dti_comm_run(c, &(dti_comm_call){ .op = DTI_COMM_ALL_REDUCE,
+                                             .dtype = DT_F32,
+                                             .send = x,
+                                             .recv = x,
+                                             .counts = (int64_t[]){ N },
+                                             .about = &note }));
     return DT_OK;
 }
 

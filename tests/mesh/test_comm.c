@@ -203,7 +203,9 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(dti_all_reduce(c, x, x, 4, DT_U8, DT_SUM), DT_ERR_ARG, "u8 can be moved");
     DT_EXPECT_STATUS(dti_all_reduce(c, x, x, 4, (dt_dtype)40, DT_SUM), DT_ERR_ARG, "dtype 40");
     DT_EXPECT_STATUS(dti_all_gather(c, x, x, NULL, NULL, DT_F32), DT_ERR_ARG, "counts is NULL");
-    DT_EXPECT_STATUS(dti_exchange(c, x, NULL, x, NULL, DT_F32), DT_ERR_ARG, "send_boxes is NULL");
+    DT_EXPECT_STATUS(
+        dti_comm_run(c, &(dti_comm_call){ .op = DTI_COMM_EXCHANGE, .send = x, .recv = x }),
+        DT_ERR_ARG, "send_boxes is NULL");
     DT_EXPECT_STATUS(
         dti_comm_run(
             c,
