@@ -123,11 +123,25 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     return dt_apply(t, &dti_op_attention, &attr, 4, (dt_tensor *[]){ q, k, v, positions });
 }
 
+/* Kernels see local rows: where the axis is cut they cannot count from its end. */
+static bool is_cut(const dt_tensor *x, int axis)
+{
+    for (int m = 0; m < x->layout->n_dims; m++)
+        if (x->layout->dim_size[m] > 1 && x->layout->place[m].kind == DT_PLACE_SHARD &&
+            x->layout->place[m].axis == axis)
+            return true;
+    return false;
+}
+
 dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int axis, int64_t begin, int64_t count)
 {
     const int from_front = x != NULL && axis < 0 && axis >= -x->n_axes ? axis + x->n_axes : axis;
+    dti_slice_attr attr = { from_front, begin, count };
 
-    return unary(t, &dti_op_slice, &(dti_slice_attr){ from_front, begin, count }, x);
+    if (x != NULL && begin < 0 && from_front >= 0 && from_front < x->n_axes &&
+        begin >= -x->shape[from_front] && is_cut(x, from_front))
+        attr.begin += x->shape[from_front];
+    return unary(t, &dti_op_slice, &attr, x);
 }
 
 dt_tensor *dt_add_scalar(dt_tape *t, dt_tensor *x, double value)

@@ -109,6 +109,28 @@ dt_status dti_slice_infer(dti_op_call *call)
     return DT_OK;
 }
 
+/* A rank of a cut axis has some of the wanted rows and writes zeros for the others, so the result is
+ * a sum of which one term counts. Sums only pass through sums. */
+static dt_status slice_cut(dti_op_call *call, int m)
+{
+    const dt_layout *x = call->in[0]->layout;
+    const dt_placement *cut = &call->in_place[0][m];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
+
+    if (cut->replicas > 1)
+        return dti_op_clash(call, m, "operand 0 is %s: summing its rows would count copies",
+                            dti_placement_words(cut, one));
+    for (int d = 0; d < x->n_dims; d++) {
+        const dt_placement *p = &call->in_place[0][d];
+        if (x->dim_size[d] > 1 && p->kind == DT_PLACE_PARTIAL && p->reduce != DT_SUM)
+            return dti_op_clash(call, m, "operand 0 is %s along the axis, and %s on another dim",
+                                dti_placement_words(cut, one), dti_placement_words(p, two));
+    }
+    call->out_place[m] = DT_PARTIAL(DT_SUM);
+    call->reduced = true;
+    return DT_OK;
+}
+
 dt_status dti_slice_shard(dti_op_call *call)
 {
     const int64_t axis = ((const dti_slice_attr *)call->attr)->axis;
@@ -118,8 +140,7 @@ dt_status dti_slice_shard(dti_op_call *call)
         const dt_placement p = call->in_place[0][m];
         call->out_place[m] = p;
         if (x->dim_size[m] > 1 && p.kind == DT_PLACE_SHARD && p.axis == axis)
-            DT_TRY(dti_op_clash(call, m, "operand 0 is Shard(%d) but that axis must be whole",
-                                p.axis));
+            DT_TRY(slice_cut(call, m));
     }
     return DT_OK;
 }

@@ -68,7 +68,7 @@ ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
                                                "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,              ATTR(attention))
 /* rows and choices */
-ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR,         ATTR(slice))
+ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR | EXACT, ATTR(slice))
 ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,        0)
 ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,              0)
 /* clang-format on */

@@ -145,8 +145,9 @@ typedef struct dt_attention_options {
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 
-/* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one
- * axis, which no mesh dim cuts; negative axis and begin count from the end. */
+/* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
+ * negative axis and begin count from the end. A cut of that axis leaves Partial(sum) of one exact
+ * term: each rank gives the rows that it holds, zeros for others. */
 DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int axis, int64_t begin, int64_t count);
 
 /* x [...] F, a number. Of a sum of terms that lie on several ranks one rank's term gets the number,

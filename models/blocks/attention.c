@@ -36,6 +36,14 @@ dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tenso
 
 dt_tensor *dti_wanted_rows(dt_tape *t, dt_tensor *x, dt_logits_rows rows)
 {
+    const dt_layout *before;
+
     if (x == NULL || rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
-    return dt_slice(t, x, 1, -1, 1);
+    before = dt_tensor_layout(x);
+    x = dt_slice(t, x, 1, -1, 1);
+    for (int m = 0; m < dt_layout_n_dims(before) && x != NULL; m++) {
+        const dt_placement cut = dt_layout_placement(before, m);
+        if (cut.kind == DT_PLACE_SHARD && cut.axis == 1) x = dt_move_dim(t, x, m, DT_REPLICATE);
+    }
+    return x;
 }

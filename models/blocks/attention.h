@@ -12,7 +12,7 @@
 dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dti_kv *kv,
                                 dt_tensor *positions, const dt_attention_options *options);
 
-/* The rows of x [B, T, D] that logits are wanted of. */
+/* The rows of x [B, T, D] that logits are wanted of. One row of a cut sequence becomes whole. */
 dt_tensor *dti_wanted_rows(dt_tape *t, dt_tensor *x, dt_logits_rows rows);
 
 #endif

@@ -34,11 +34,13 @@ dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti
     };
     const dti_row block[] = {
         { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
         { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
         { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
         { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ab,    "rowwise",           NULL },
         { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
         { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
         { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
@@ -74,25 +76,43 @@ static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
     return norm != NULL ? dt_layer_forward(t, norm, x) : x;
 }
 
-/* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
-                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t,
+                            const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *n)
 {
     const int64_t e = m->info.head_dim;
 
-    dt_scope_begin(t, b->name);
-    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = norm_heads(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
     dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
     dt_tensor *a = dti_cached_attention(t, dt_rope(t, q, rope), dt_rope(t, k, rope), v, kv,
                                         pass->positions, &m->attention);
-    dt_tensor *h = dt_add(t, x, dt_layer_forward(t, b->o, a));
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+}
 
-    n = dt_layer_forward(t, b->norm2, h);
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const dti_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
     dt_tensor *gate = dt_layer_forward(t, b->gate, n);
     dt_tensor *up = dt_layer_forward(t, b->up, n);
-    return dt_scope_end(t, dt_add(t, h, dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up))));
+    dt_tensor *y = dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
+                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+{
+    dt_scope_begin(t, b->name);
+    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
+    dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, kv, rope, n));
+
+    n = dt_layer_forward(t, b->norm2, h);
+    return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
 }
 
 dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pass)

@@ -11,8 +11,8 @@
 
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {
-    dt_layer *norm1, *q, *k, *v, *q_norm, *k_norm, *o;
-    dt_layer *norm2, *gate, *up, *down;
+    dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
+    dt_layer *norm2, *mlp, *gate, *up, *down;
     char name[40]; /* "model.layers.3" */
 } dti_block;
 

@@ -11,8 +11,8 @@
 #include "models/model.h"
 
 typedef struct gpt_neo_block {
-    dt_layer *ln_1, *q, *k, *v, *out;
-    dt_layer *ln_2, *c_fc, *c_proj;
+    dt_layer *ln_1, *attn, *q, *k, *v, *out;
+    dt_layer *ln_2, *mlp, *c_fc, *c_proj;
     dt_attention_options attention; /* window 0: global */
     char name[40];                  /* "transformer.h.3" */
 } gpt_neo_block;
@@ -168,11 +168,13 @@ static dt_status add_layers(void *self, dti_builder *builder)
     };
     const dti_row block[] = {
         { B(ln_1),   "ln_1",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
+        { B(attn),   "attn",                      DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(q),      "attn.attention.q_proj",     DT_LAYER_LINEAR,     Q,   D,    false, "colwise",           NULL },
         { B(k),      "attn.attention.k_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
         { B(v),      "attn.attention.v_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
         { B(out),    "attn.attention.out_proj",   DT_LAYER_LINEAR,     D,   Q,    true,  "rowwise",           NULL },
         { B(ln_2),   "ln_2",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
+        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(c_fc),   "mlp.c_fc",                  DT_LAYER_LINEAR,     F,   D,    true,  "colwise",           NULL },
         { B(c_proj), "mlp.c_proj",                DT_LAYER_LINEAR,     D,   F,    true,  "rowwise",           NULL },
     };
@@ -196,23 +198,40 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
     return DT_OK;
 }
 
-/* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
-                                const dti_pass *pass, dti_kv *kv, dt_tensor *x)
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
+                            const dti_pass *pass, dti_kv *kv, dt_tensor *n)
 {
     const int64_t e = m->info.head_dim;
 
-    dt_scope_begin(t, b->name);
-    dt_tensor *n = dt_layer_forward(t, b->ln_1, x);
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
     dt_tensor *a = dti_cached_attention(t, q, k, v, kv, pass->positions, &b->attention);
-    dt_tensor *h = dt_add(t, dt_layer_forward(t, b->out, a), x);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->out, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const gpt_neo_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
+    n = dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->c_proj, n)));
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
+                                const dti_pass *pass, dti_kv *kv, dt_tensor *x)
+{
+    dt_scope_begin(t, b->name);
+    dt_tensor *n = dt_layer_forward(t, b->ln_1, x);
+    dt_tensor *h = dt_add(t, attention(m, b, t, pass, kv, n), x);
 
     n = dt_layer_forward(t, b->ln_2, h);
-    n = dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n));
-    return dt_scope_end(t, dt_add(t, h, dt_layer_forward(t, b->c_proj, n)));
+    return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
 }
 
 static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)

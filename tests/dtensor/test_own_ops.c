@@ -5,6 +5,7 @@
 #include <dtensor/factories.h>
 #include <dtensor/ops.h>
 
+#include "base/dtype.h"
 #include "tests/support/dt_test.h"
 
 static dt_status no_kernel(const dt_kargs *args)
@@ -164,4 +165,61 @@ DT_TEST(own_ops, slices_outside_the_axis_are_refused)
 {
     dt_test_on_ranks("tp=1", slices, NULL);
     dt_test_on_ranks("tp=2", slices, NULL);
+}
+
+/* Rows 2.. of x [2, 7, 3] in bf16, whole numbers; the axis is cut, some ranks have no such row. */
+static dt_status slice_of_a_cut(dt_mesh *mesh, const void *arg)
+{
+    static const struct {
+        int64_t begin, count, first;
+    } rows[] = { { -1, 1, 6 }, { -7, 2, 0 }, { 2, 4, 2 }, { 0, 7, 0 }, { 3, 0, 3 } };
+    const dt_placement cuts[] = { DT_SHARD(1), DT_SHARD(1) }; /* over one dim or two */
+    const dt_placement mixed[] = { DT_PARTIAL(DT_MAX), DT_SHARD(1) };
+    const int64_t shape[] = { 2, 7, 3 };
+    dt_tensor *x = NULL, *full = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_arange(mesh, cuts, DT_BF16, 3, shape, (dt_steps){ 0, 1 }, &x));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        dt_tensor *y = dt_slice(t, x, -2, rows[i].begin, rows[i].count);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_EXPECT_TO(done, st, dt_tensor_dtype(y) == DT_BF16, "one term counts: no wider dtype");
+        DT_EXPECT_TO(done, st,
+                     dt_mesh_n_ranks(mesh) == 1 ||
+                         dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL,
+                     "a sum");
+        DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+        for (int64_t k = 0; k < 2 * rows[i].count * 3; k++) {
+            const int64_t b = k / (3 * rows[i].count), row = k / 3 % rows[i].count;
+            const float want = (float)(21 * b + 3 * (rows[i].first + row) + k % 3);
+            DT_EXPECT_TO(done, st, dti_load_f32(dt_tensor_local(full)->data, DT_BF16, k) == want,
+                         "case %zu, element %d", i, (int)k);
+        }
+        dt_tensor_release(&full);
+    }
+    (void)dt_slice(t, x, 1, -8, 1);
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
+                               "slice: 1 rows from row -8 on of axis 1, which has 7");
+    dt_tensor_release(&x);
+    dt_tape_reset(t);
+    if (st != DT_OK || dt_mesh_n_dims(mesh) < 2) goto done;
+    DT_TRY_TO(done, st, dt_from_local(mesh, mixed, DT_F32, 3, shape, (const float[42]){ 0 }, &x));
+    (void)dt_slice(t, x, 1, 0, 1); /* zeros of a rank without the row would enter the maximum */
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                               "mesh dim \"tp\" operand 0 is Shard(1) along the axis");
+done:
+    dt_tensor_release(&full);
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, a_slice_of_a_cut_axis_is_a_sum_of_one_term)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], slice_of_a_cut, NULL);
 }

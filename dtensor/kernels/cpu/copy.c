@@ -78,21 +78,32 @@ dt_status dti_kv_write_cpu(const dt_kargs *a)
     return DT_OK;
 }
 
-/* x [..., T, ...] -> y [..., count, ...]: rows begin .. begin + count - 1 of an axis. */
+/* x [..., T, ...] -> y [..., count, ...]: rows begin .. begin + count - 1 of an axis, zeros for
+ * those that this rank does not hold. Where the axis is cut `begin` is not negative. */
 dt_status dti_slice_cpu(const dt_kargs *a)
 {
     const dt_local *x = &a->in[0];
     const dti_slice_attr *attr = a->attr;
     const int64_t n_rows = x->shape[attr->axis];
-    const int64_t begin = attr->begin < 0 ? attr->begin + n_rows : attr->begin;
-    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype), outer = 1;
+    const int64_t begin = (attr->begin < 0 ? attr->begin + n_rows : attr->begin) -
+                          x->offset[attr->axis]; /* of the first wanted row, in ours */
+    const int64_t before = begin < 0 ? (-begin < attr->count ? -begin : attr->count) : 0;
+    int64_t after = begin + attr->count > n_rows ? begin + attr->count - n_rows : 0;
+    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype), outer = 1, held;
 
+    if (after > attr->count - before) after = attr->count - before;
+    held = attr->count - before - after;
     for (int axis = 0; axis < x->n_axes; axis++)
         if (axis != attr->axis) *(axis < attr->axis ? &outer : &row_bytes) *= x->shape[axis];
     if (row_bytes == 0 || attr->count == 0) return DT_OK;
-    for (int64_t o = 0; o < outer; o++)
-        memcpy((char *)a->out[0].data + o * attr->count * row_bytes,
-               (const char *)x->data + (o * n_rows + begin) * row_bytes,
-               (size_t)(attr->count * row_bytes));
+    for (int64_t o = 0; o < outer; o++) {
+        char *y = (char *)a->out[0].data + o * attr->count * row_bytes;
+        memset(y, 0, (size_t)(before * row_bytes));
+        if (held > 0)
+            memcpy(y + before * row_bytes,
+                   (const char *)x->data + (o * n_rows + begin + before) * row_bytes,
+                   (size_t)(held * row_bytes));
+        memset(y + (before + held) * row_bytes, 0, (size_t)(after * row_bytes));
+    }
     return DT_OK;
 }
