@@ -170,8 +170,8 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     if (args->plan != NULL) {
-        DT_TRY(cli_plan_read(args->plan, &out->plan));
-        out->load.plan = out->plan.plan;
+        DT_TRY(dt_plan_read(args->plan, &out->plan));
+        out->load.plan = out->plan;
     }
     out->progress.console = console;
     out->load.progress = cli_progress_show;
@@ -185,7 +185,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
 void cli_session_close(cli_session *s)
 {
     dti_free(s->ranks);
-    cli_plan_free(&s->plan);
+    dt_plan_release(&s->plan);
     *s = (cli_session){ 0 };
 }
 

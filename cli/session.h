@@ -5,7 +5,6 @@
 #define DTI_CLI_SESSION_H
 
 #include "cli/cli.h"
-#include "cli/plan.h"
 #include "cli/report.h"
 
 enum { CLI_CORES_BYTES = 48, CLI_ISA_BYTES = 16 };
@@ -28,7 +27,7 @@ typedef struct cli_session {
     char default_mesh[24];
     dt_run_options run;
     dt_load_options load;
-    cli_plan plan;
+    dt_plan *plan;      /* of --plan, or NULL */
     dt_model_info info; /* of the checkpoint */
     int64_t n_params;
     dt_dtype dtype;     /* of the run */

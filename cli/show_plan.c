@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/plan.h"
 #include "cli/report.h"
 #include "cli/session.h"
 
@@ -111,7 +110,7 @@ done:
     return st;
 }
 
-static dt_status resolve(const cli_args *args, const cli_console *console, cli_plan *plan,
+static dt_status resolve(const cli_args *args, const cli_console *console, dt_plan **plan,
                          cli_resolved *r)
 {
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
@@ -124,8 +123,8 @@ static dt_status resolve(const cli_args *args, const cli_console *console, cli_p
 
     DT_TRY(cli_read_dtype(args->dtype, &load));
     if (args->plan != NULL) {
-        DT_TRY(cli_plan_read(args->plan, plan));
-        load.plan = plan->plan;
+        DT_TRY(dt_plan_read(args->plan, plan));
+        load.plan = *plan;
     }
     DT_TRY(check(&o, r));
     DT_TRY(cli_check_dims(args, load.dim));
@@ -142,7 +141,7 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
     cli_resolved r = { .folder = args->folder,
                        .mesh = args->mesh != NULL ? args->mesh : "tp=1",
                        .plan = args->plan };
-    cli_plan plan = { 0 };
+    dt_plan *plan = NULL;
     dt_status st = DT_OK;
 
     (void)env;
@@ -157,7 +156,7 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
 done:
     dti_prediction_free(&r.first);
     dti_free(r.ranks);
-    cli_plan_free(&plan);
+    dt_plan_release(&plan);
     return st;
 }
 

@@ -12,6 +12,7 @@
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/placements.h>
+#include <dtensor/plans.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 

@@ -96,10 +96,11 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
             DT_TRY(follow(layer, partner, slot));
     }
     if (slot != list->slot) return DT_OK;
-    for (int i = 0; i < list->n; i++)
+    for (int i = 0; i < list->n; i++) {
+        const char *own = rules->manual == NULL ? specs[i].style : NULL;
         if (list->layers[i].style[slot] == NULL)
-            DT_TRY(
-                set_style(&list->layers[i], slot, specs[i].style ? specs[i].style : "replicate"));
+            DT_TRY(set_style(&list->layers[i], slot, own != NULL ? own : "replicate"));
+    }
     return DT_OK;
 }
 

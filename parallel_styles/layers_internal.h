@@ -56,6 +56,7 @@ typedef struct dti_rule {
 typedef struct dti_rules {
     dti_rule *rule;
     int n;
+    const dt_plan *manual; /* the plan that leaves no layer to its built-in style, or NULL */
 } dti_rules;
 
 /* `dim` is the one that plans without a dim speak of. Freed with dti_free(out->rule). */
@@ -65,7 +66,8 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
 /* The number of the best rule for `name` on the dim of `slot`, or -1; marks all that match. */
 int dti_rules_find(dti_rules *rules, const char *name, int slot);
 
-/* Reports rules without a match and dims that the mesh does not have: errors of strict plans. */
+/* Reports rules without a match, dims that the mesh does not have, and parameters that a manual
+ * plan does not cover: errors of strict plans. */
 dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
 
 /* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */

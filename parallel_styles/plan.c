@@ -90,6 +90,7 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
     for (; plan != NULL; plan = plan->more) {
         const bool other = plan->dim != NULL && strcmp(plan->dim, dim) != 0;
         const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
+        if (plan->manual && !other) out->manual = plan;
         for (int i = 0; i < plan->n_rules; i++) {
             const dt_plan_rule *r = &plan->rules[i];
             DT_CHECK_TO(fail, st, r->pattern != NULL && r->style != NULL, DT_ERR_ARG,
@@ -124,6 +125,51 @@ int dti_rules_find(dti_rules *rules, const char *name, int slot)
     return best;
 }
 
+static bool is_covered(const dt_layer *layer, int slot)
+{
+    return layer->rule[slot] >= 0 || (layer->tied_to != NULL && layer->tied_to->rule[slot] >= 0);
+}
+
+/* Linear layers and embeddings that no rule of a manual plan covers; *first is one of them. */
+static int count_uncovered(const dt_layers *list, const dt_layer **first)
+{
+    int n = 0;
+
+    for (int i = list->n - 1; i >= 0; i--) {
+        const dt_layer *layer = &list->layers[i];
+        bool covered = is_covered(layer, list->slot);
+        for (int k = 0; k < list->n && !covered; k++) /* its partner may come later */
+            covered = list->layers[k].tied_to == layer && is_covered(&list->layers[k], list->slot);
+        if (covered || (layer->kind != DT_LAYER_LINEAR && layer->kind != DT_LAYER_EMBEDDING))
+            continue;
+        *first = layer;
+        n++;
+    }
+    return n;
+}
+
+static dt_status check_covered(const dt_plan *plan, const dt_layers *list)
+{
+    const dt_layer *first = NULL;
+    const int n = count_uncovered(list, &first);
+    char source[DTI_SHOWN_BYTES], param[DTI_PARAM_TEXT_BYTES], others[32] = "";
+    dt_param_info info;
+
+    if (n == 0) return DT_OK;
+    info = dt_layer_param_info(first, DT_PARAM_WEIGHT);
+    (void)dti_param_text(&info, param);
+    if (n > 1) (void)snprintf(others, sizeof others, " (and %d more)", n - 1);
+    DT_CHECK(
+        !plan->strict, DT_ERR_ARG,
+        "%s: no rule covers %s.%s%s, and the plan is manual; give it a style, or \"replicate\" "
+        "to have it whole on every rank",
+        source_of(plan, source), first->name, param, others);
+    dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING,
+                    "%s: no rule covers %s.%s%s: whole on every rank", source_of(plan, source),
+                    first->name, param, others);
+    return DT_OK;
+}
+
 dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
 {
     dt_runtime *rt = dt_mesh_runtime(list->mesh);
@@ -149,5 +195,6 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
                  text, near != NULL ? near : "none");
         dti_runtime_log(rt, DT_LOG_WARNING, "%s matches no layer", text);
     }
+    if (rules->manual != NULL) DT_TRY(check_covered(rules->manual, list));
     return DT_OK;
 }

@@ -53,7 +53,7 @@ check_includes() {
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
             split("tensor ops factories inspect", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
-            face["dtensor/tokenizer.h"] = "models"
+            face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
         }
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
         # architectures share is no sibling.

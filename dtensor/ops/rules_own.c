@@ -109,8 +109,8 @@ dt_status dti_slice_infer(dti_op_call *call)
     return DT_OK;
 }
 
-/* A rank of a cut axis has some of the wanted rows and writes zeros for the others, so the result is
- * a sum of which one term counts. Sums only pass through sums. */
+/* A rank of a cut axis has some of the wanted rows and writes zeros for the others, so the result
+ * is a sum of which one term counts. Sums only pass through sums. */
 static dt_status slice_cut(dti_op_call *call, int m)
 {
     const dt_layout *x = call->in[0]->layout;

@@ -153,15 +153,19 @@ typedef struct dt_plan_rule {
 } dt_plan_rule;
 
 /* The rules for one mesh dim, and those for others. On the dim that dt_layers_create() names a
- * layer without a rule has its built-in style; on any other dim it has none: its parameters are
- * whole there and values pass as they lie. */
+ * layer without a rule has its built-in style, unless the plan is manual: then its parameters are
+ * whole on every rank ("replicate") and those of linear layers and embeddings are reported. On any
+ * other dim it has no style: parameters are whole there and values pass as they lie. A tied weight
+ * is covered by a rule for either of its layers. dt_plan_read() reads plans from files. */
 typedef struct dt_plan {
     const dt_plan_rule *rules;
     int n_rules;
-    bool strict;        /* a rule that matches no layer is an error, not a warning in the log */
+    bool strict; /* a rule that matches no layer, or of a manual plan a parameter that no rule
+                  * covers, is an error, not a warning in the log */
     const char *source; /* where the rules come from, for messages: a file; NULL: "the plan" */
     const char *dim;    /* mesh dim that they speak of; NULL: that of dt_layers_create() */
     const struct dt_plan *more; /* rules for another dim, or NULL */
+    bool manual; /* no built-in styles; of the plan for the dim of dt_layers_create() */
 } dt_plan;
 
 /**
@@ -177,7 +181,8 @@ typedef struct dt_plan {
  * Ownership   *out is released with dt_layers_release().
  * Errors      name the plan's source, rule, parameter, its sizes and the mesh dim:
  *             DT_ERR_ARG     a repeated name, an unknown style; of a strict plan a rule without a
- *                            match, or a dim that the mesh does not have
+ *                            match, a parameter that a manual one does not cover, or a dim that
+ *                            the mesh does not have
  *             DT_ERR_LAYOUT  a style that does not fit the kind of layer or refuses it, tied
  *                            weights that are cut differently
  *             DT_ERR_MEMORY

@@ -4,7 +4,7 @@
  * are refused with a message when they are tried. */
 #include "tests/fuzz/fuzz.h"
 
-#include "cli/plan.h"
+#include <dtensor/plans.h>
 
 enum { MOST_BYTES = 1 << 11 };
 
@@ -32,12 +32,11 @@ static const dt_layer_spec specs[] = {
       .tied_to = "embed" },
 };
 
-static void lay_out(dt_mesh *mesh, const cli_plan *plan)
+static void lay_out(dt_mesh *mesh, const dt_plan *plan)
 {
     dt_layers *layers = NULL;
 
-    if (fuzz_failed(
-            dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan->plan, &layers))) {
+    if (fuzz_failed(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers))) {
         if (layers != NULL) fuzz_stop("layers in spite of an error");
         return;
     }
@@ -54,22 +53,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char folder[64], path[96];
     dt_runtime *rt = NULL;
     dt_mesh *mesh = NULL;
-    cli_plan plan = { 0 };
+    dt_plan *plan = NULL;
     dt_run_options o = DT_RUN_OPTIONS_INIT;
 
     if (size > MOST_BYTES) return 0;
     (void)snprintf(path, sizeof path, "%s/plan.json", fuzz_folder(folder));
     fuzz_write(path, data, size);
-    if (!fuzz_failed(cli_plan_read(path, &plan))) {
+    if (!fuzz_failed(dt_plan_read(path, &plan))) {
         o.n_ranks = 4;
         if (dt_runtime_create_dry(&o, 0, NULL, &rt) != DT_OK ||
             dt_mesh_create(rt, "dp=2,tp=2", &mesh) != DT_OK)
             fuzz_stop("no mesh");
-        lay_out(mesh, &plan);
+        lay_out(mesh, plan);
         dt_mesh_release(&mesh);
         dt_runtime_release_dry(&rt);
     }
-    cli_plan_free(&plan);
+    dt_plan_release(&plan);
     (void)unlink(path);
     (void)rmdir(folder);
     return 0;

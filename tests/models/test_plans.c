@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans from files: what a file may say, what it becomes, what is refused; auto and manual. */
+#include <dtensor/plans.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+/* A plan file with this text, read. */
+static dt_status read_text(const char *text, dt_plan **out)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    dt_status st;
+
+    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
+    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
+    st = dt_plan_read(path, out);
+    dt_test_remove_dir(folder);
+    return st;
+}
+
+DT_TEST(plans, a_file_becomes_a_chain_of_plans)
+{
+    dt_plan *p;
+
+    DT_ASSERT_OK(
+        read_text("{\"a.*\": \"colwise\", \"a.b\": {\"tp\": \"rowwise\", \"dp\": \"mine\"},"
+                  " \"strict\": false, \"c\": \"replicate\", \"d\": {\"dp\": \"x\"}}",
+                  &p));
+    DT_ASSERT_EQ_INT(p->n_rules, 2);
+    DT_ASSERT_EQ_STR(p->rules[0].pattern, "a.*");
+    DT_ASSERT_EQ_STR(p->rules[1].style, "replicate");
+    DT_ASSERT(!p->strict && !p->manual && p->dim == NULL);
+    DT_ASSERT(strstr(p->source, "plan.json") != NULL);
+    DT_ASSERT_EQ_STR(p->more->dim, "tp");
+    DT_ASSERT_EQ_INT(p->more->n_rules, 1);
+    DT_ASSERT_EQ_STR(p->more->rules[0].style, "rowwise");
+    DT_ASSERT_EQ_STR(p->more->more->dim, "dp");
+    DT_ASSERT_EQ_INT(p->more->more->n_rules, 2);
+    DT_ASSERT_EQ_STR(p->more->more->rules[1].pattern, "d");
+    DT_ASSERT(!p->more->more->strict && p->more->more->more == NULL);
+    dt_plan_release(&p);
+    DT_ASSERT(p == NULL);
+    dt_plan_release(&p);
+
+    DT_ASSERT_OK(read_text("{\"mode\": \"manual\"}", &p));
+    DT_ASSERT(p->n_rules == 0 && p->strict && p->manual && p->more == NULL);
+    dt_plan_release(&p);
+}
+
+DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
+{
+    static const struct {
+        const char *text;
+        dt_status code;
+        const char *message;
+    } bad[] = {
+        { "[]", DT_ERR_FORMAT, "plan.json" },
+        { "{\"a\": 3}", DT_ERR_FORMAT, "plan.json: a is 3, must be a string" },
+        { "{\"a\": {}}", DT_ERR_FORMAT, "a style, or an object that has one per mesh dim" },
+        { "{\"a\": {\"tp\": null}}", DT_ERR_FORMAT, "a.tp is null" },
+        { "{\"strict\": 1}", DT_ERR_FORMAT, "plan.json: strict is 1" },
+        { "{\"mode\": \"semi\"}", DT_ERR_FORMAT,
+          "plan.json: mode is the string \"semi\", must be \"auto\" or \"manual\"" },
+        { "{\"a\": \"x\", \"a\": \"y\"}", DT_ERR_FORMAT, "\"a\"" },
+        { "{\"a\": {\"d1\":\"x\",\"d2\":\"x\",\"d3\":\"x\",\"d4\":\"x\",\"d5\":\"x\",\"d6\":\"x\","
+          "\"d7\":\"x\",\"d8\":\"x\"}}",
+          DT_ERR_ARG, "for one of 7 mesh dims" },
+    };
+    dt_plan *p;
+
+    for (size_t i = 0; i < DT_COUNT(bad); i++) {
+        DT_ASSERT_STATUS(read_text(bad[i].text, &p), bad[i].code, bad[i].message);
+        DT_ASSERT(p == NULL);
+    }
+    DT_ASSERT_STATUS(dt_plan_read("/nowhere/plan.json", &p), DT_ERR_IO, "/nowhere/plan.json");
+    DT_ASSERT_STATUS(dt_plan_read(NULL, &p), DT_ERR_ARG, "path is NULL");
+    DT_ASSERT_STATUS(dt_plan_read("x", NULL), DT_ERR_ARG, "out is NULL");
+}
+
+/* --- auto and manual -------------------------------------------------------------------------- */
+
+static const dt_layer_spec specs[] = {
+    { .name = "embed",
+      .kind = DT_LAYER_EMBEDDING,
+      .axis = { { 11, 0 }, { 6, 0 } },
+      .style = "embedding_rowwise" },
+    { .name = "layers.0.norm", .kind = DT_LAYER_RMS_NORM, .axis = { { 6, 0 } } },
+    { .name = "layers.0.up",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { 8, 0 }, { 6, 0 } },
+      .style = "colwise" },
+    { .name = "layers.0.down",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { 6, 0 }, { 8, 0 } },
+      .style = "rowwise" },
+    { .name = "head",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { 11, 0 }, { 6, 0 } },
+      .style = "colwise",
+      .tied_to = "embed" },
+};
+
+static dt_status expect_styles(dt_mesh *mesh, const char *text, const char *const *styles)
+{
+    dt_layers *layers = NULL;
+    dt_plan *plan = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, read_text(text, &plan));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        DT_EXPECT_TO(
+            done, st, strcmp(dt_layer_style(dt_layers_at(layers, i))->name, styles[i]) == 0,
+            "%s: %s is %s", text, specs[i].name, dt_layer_style(dt_layers_at(layers, i))->name);
+done:
+    dt_layers_release(&layers);
+    dt_plan_release(&plan);
+    return st;
+}
+
+static dt_status modes(dt_mesh *mesh, const void *arg)
+{
+    static const char *const built_in[] = { "embedding_rowwise", "replicate", "colwise", "rowwise",
+                                            "colwise" };
+    static const char *const automatic[] = { "embedding_rowwise", "replicate", "replicate",
+                                             "rowwise", "colwise" };
+    static const char *const manual[] = { "embedding_rowwise", "replicate", "replicate", "rowwise",
+                                          "colwise" };
+    static const char *const whole[] = { "replicate", "replicate", "replicate", "replicate",
+                                         "replicate" };
+    dt_layers *layers = NULL;
+    dt_plan *plan = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(expect_styles(mesh, "{}", built_in));
+    DT_TRY(expect_styles(mesh, "{\"layers.*.up\": \"replicate\"}", automatic));
+    /* the head's rule covers what it shares with the embedding, and norms need none */
+    DT_TRY(expect_styles(mesh,
+                         "{\"mode\": \"manual\", \"layers.*.up\": \"replicate\","
+                         " \"layers.*.down\": \"rowwise\", \"head\": \"colwise\"}",
+                         manual));
+    DT_TRY(expect_styles(mesh, "{\"mode\": \"manual\", \"strict\": false}", whole));
+    DT_TRY(read_text("{\"mode\": \"manual\", \"layers.*.up\": \"colwise\"}", &plan));
+    st = dt_test_expect_status(
+        __func__, __FILE__, __LINE__,
+        dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers), DT_ERR_ARG,
+        "plan.json: no rule covers embed.weight [11, 6] (and 2 more), and the plan is manual");
+    dt_plan_release(&plan);
+    return st;
+}
+
+DT_TEST(plans, a_manual_plan_has_to_cover_what_could_be_cut)
+{
+    dt_test_on_ranks("tp=1", modes, NULL);
+    dt_test_on_ranks("tp=2", modes, NULL);
+}
