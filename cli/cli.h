@@ -25,7 +25,8 @@ enum {
     CLI_INSPECT = 4,
     CLI_PLAN = 8,
     CLI_TOPO = 16,
-    CLI_ENV = 32
+    CLI_ENV = 32,
+    CLI_SAVE = 64
 };
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
@@ -40,6 +41,8 @@ typedef struct cli_args {
     const char *isa;
     const char *bind;
     const char *machine;
+    const char *output;
+    const char *max_shard_size;
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;
@@ -89,7 +92,7 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_inspect, cli_show_plan, cli_topo,
+extern const cli_command cli_generate, cli_logits, cli_save, cli_inspect, cli_show_plan, cli_topo,
     cli_env_command;
 
 #endif

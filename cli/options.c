@@ -22,7 +22,8 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(cli_args, field)
-#define RUNS      (CLI_GENERATE | CLI_LOGITS)
+#define READS     (CLI_GENERATE | CLI_LOGITS)
+#define RUNS      (READS | CLI_SAVE)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
 #define ALL       (RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
@@ -32,9 +33,9 @@ enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 /* clang-format off */
 static const option options[] = {
     { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT,     0, "Hugging Face folder of the model" },
-    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         RUNS,         0, "what the model reads first" },
-    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file),    RUNS,         0, "the same, less one final newline; - is stdin" },
-    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         RUNS,         0, "the same as token ids: 1,2,3" },
+    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS,        0, "what the model reads first" },
+    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file),    READS,        0, "the same, less one final newline; - is stdin" },
+    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS,        0, "the same as token ids: 1,2,3" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
     { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1, or processes)" },
@@ -47,6 +48,8 @@ static const option options[] = {
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
+    { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
+    { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
@@ -117,9 +120,9 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 }
 
 /* A second value would silently replace the first. */
-static dt_status refuse_repeated(const cli_command *command, const option *o, uint32_t *given)
+static dt_status refuse_repeated(const cli_command *command, const option *o, uint64_t *given)
 {
-    const uint32_t bit = 1u << (o - options);
+    const uint64_t bit = UINT64_C(1) << (o - options);
 
     DT_CHECK(o->kind == FLAG || (*given & bit) == 0, DT_ERR_ARG,
              "%s: --%s is given twice; give it once", command->name, o->name);
@@ -132,11 +135,11 @@ typedef struct reader {
     const cli_command *command;
     char **words;
     int n_words, next;
-    uint32_t given; /* a bit per row of the table */
+    uint64_t given; /* a bit per row of the table */
     cli_args *args;
 } reader;
 
-_Static_assert(DT_COUNT(options) <= 32, "a bit per option");
+_Static_assert(DT_COUNT(options) <= 64, "a bit per option");
 
 /* The value of an option that is not in the option's own word. */
 static dt_status next_value(reader *r, const option *o, const char **value)

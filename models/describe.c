@@ -114,6 +114,7 @@ dt_status dti_describe(const char *dir, dti_described *out)
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     DT_TRY_TO(done, st, read_config(dir, &doc.root, out));
+    DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
 done:
     if (st != DT_OK) dti_described_free(out);
     dti_json_free(&doc);
@@ -128,6 +129,7 @@ void dti_described_free(dti_described *d)
         dti_free(d->self);
     }
     dti_builder_free(&d->builder);
+    dti_free(d->folder);
     dti_free(d->generation_error);
     dti_free(d->other_class);
     dti_free(d->first_unused);

@@ -327,30 +327,14 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
-/* What the first rank of the mesh found, on its way to the others. */
-typedef struct verdict {
-    int32_t status;
-    char message[DT_ERROR_MESSAGE_BYTES];
-} verdict;
-
 dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
                              const dt_load_options *o)
 {
-    verdict v = { DT_OK, "" };
-    dti_comm *comm;
+    dt_status st = DT_OK;
 
-    if (dt_mesh_n_ranks(mesh) == 1 || !dt_mesh_is_member(mesh)) {
-        DT_TRY(dti_judge(mesh, dir, known, o));
-        return DT_OK;
-    }
-    if (dti_mesh_place(mesh) == 0) {
-        v.status = (int32_t)dti_judge(mesh, dir, known, o);
-        if (v.status != DT_OK)
-            (void)snprintf(v.message, sizeof v.message, "%s", dt_last_error()->message);
-    }
-    DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
-    DT_TRY(dti_broadcast(comm, &v, (int64_t)sizeof v, DT_U8, 0));
-    DT_CHECK(v.status == DT_OK, (dt_status)v.status, "%s", v.message);
+    if (dti_mesh_place(mesh) <= 0) st = dti_judge(mesh, dir, known, o);
+    if (dt_mesh_is_member(mesh)) st = dti_first_says(mesh, st);
+    DT_TRY(st);
     return DT_OK;
 }
 

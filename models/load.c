@@ -121,6 +121,8 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     dti_runtime_count(dt_mesh_runtime(mesh), 1);
     m->self = d->self;
     d->self = NULL;
+    m->folder = d->folder;
+    d->folder = NULL;
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
     *out = m;
@@ -240,6 +242,7 @@ void dt_model_release(dt_model **model)
     if (--m->refs > 0) return;
     m->arch->release(m->self);
     dti_free(m->self);
+    dti_free(m->folder);
     dt_layers_release(&m->layers);
     dti_runtime_count(dt_mesh_runtime(m->mesh), -1);
     dt_mesh_release(&m->mesh);

@@ -100,7 +100,8 @@ extern const dti_arch dti_arch_llama, dti_arch_qwen3, dti_arch_gpt_neo;
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
     const dti_arch *arch;
-    void *self; /* the architecture's own struct */
+    void *self;   /* the architecture's own struct */
+    char *folder; /* whose configuration it is */
     dt_model_info info;
     bool dtype_known;       /* config.json names one */
     dti_builder builder;    /* rows of all layers */
@@ -124,7 +125,7 @@ dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_
                       void *arg) DT_MUST_USE;
 
 /* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which
- * leaves `self` alone if it was taken over (set to NULL). */
+ * leaves `self` and `folder` alone if they were taken over (set to NULL). */
 dt_status dti_describe(const char *dir, dti_described *out) DT_MUST_USE;
 void dti_described_free(dti_described *d);
 
@@ -148,6 +149,10 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
  * hundred ranks make one dry model. Collective over the mesh; outsiders judge for themselves. */
 dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
                              const dt_load_options *o) DT_MUST_USE;
+
+/* The status that the mesh's first rank passes, with its message, on every rank: what it alone
+ * looked at, all know. Collective over the mesh's members. */
+dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
 
 /* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
  */
@@ -173,6 +178,7 @@ struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dti_arch *arch;
     void *self;
+    char *folder; /* that it was loaded from */
     dt_model_info info;
     dt_mesh *mesh;
     dt_layers *layers;

@@ -58,7 +58,7 @@ check_includes() {
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
         # architectures share is no sibling.
         function wing(path) {
-            if (path ~ /^models\/(blocks|checkpoint|tokenizer)\//) return ""
+            if (path ~ /^models\/(blocks|checkpoint|tokenizer|saving|generation)\//) return ""
             return match(path, /^(dtensor\/kernels|mesh\/comm|models)\/[^\/]+\//) \
                 ? substr(path, 1, RLENGTH) : ""
         }

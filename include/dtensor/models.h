@@ -112,6 +112,39 @@ DT_API DT_MUST_USE dt_status dt_model_load(dt_mesh *mesh, const char *dir,
                                            const dt_load_options *options, dt_model **out);
 DT_API void dt_model_release(dt_model **model); /* accepts NULL */
 
+typedef struct dt_save_options {
+    size_t size;            /* sizeof(dt_save_options) */
+    bool keep_dtype;        /* store what the model computes in; default */
+    dt_dtype dtype;         /* otherwise this: f32, bf16 or f16 */
+    int64_t max_file_bytes; /* tensors of one file; a larger tensor is alone. Default 5 * 10^9 */
+    dt_progress_fn progress;
+    void *progress_arg;
+} dt_save_options;
+
+#define DT_SAVE_OPTIONS_INIT                                                   \
+    {                                                                          \
+        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL \
+    }
+
+/**
+ * Saves a model as a Hugging Face folder: weights in one safetensors file, or in several with their
+ * index; config.json, generation_config.json and the tokenizer's files from the folder that it was
+ * loaded from. Every rank writes what it owns, each byte is written once, tied weights are stored
+ * once. Values that keep their dtype keep their bits; others round to nearest even.
+ *
+ * Files have temporary names until they are complete and on the disk; the index comes last.
+ *
+ *   dir  made if it is not there (its parent has to be); must hold no weights. On several hosts all
+ *        of them see it
+ *
+ * Collective  every rank of the model's mesh, with the same arguments. Outsiders do nothing.
+ * Errors      DT_ERR_ARG  `dir` holds weights already; a dry model; options that make no sense
+ *             DT_ERR_IO   a file cannot be written: what was begun is removed again
+ *             DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_model_save(dt_model *model, const char *dir,
+                                           const dt_save_options *options);
+
 /* Queries. Not collective, no errors. */
 DT_API const dt_model_info *dt_model_info_of(const dt_model *model); /* dtype: the run's */
 DT_API dt_layers *dt_model_layers(const dt_model *model);

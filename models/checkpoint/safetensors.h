@@ -76,6 +76,20 @@ typedef struct dti_st_spec {
     int64_t shape[DT_MAX_AXES];
 } dti_st_spec;
 
+/* What a file of tensors will be, for writers that each write a part of it. */
+typedef struct dti_st_file_plan {
+    void *header; /* the file's first bytes */
+    int64_t header_bytes;
+    int64_t *begin; /* [n] where the data of specs[i] begins in the file */
+    int64_t bytes;  /* of the whole file */
+} dti_st_file_plan;
+
+/* Plans a file as dti_st_write() lays it out; the same arguments give the same plan on every rank.
+ * Freed with dti_st_plan_free(). Errors: as dti_st_write() for its arguments. */
+dt_status dti_st_plan(const dti_st_spec *specs, size_t n, const char *const *metadata,
+                      dti_st_file_plan *out) DT_MUST_USE;
+void dti_st_plan_free(dti_st_file_plan *plan);
+
 /* Gives `count` elements of specs[i] from element `first` on, in the spec's dtype. Tensors are
  * asked for one after the other, each from its first element to its last. */
 typedef dt_status (*dti_st_fill)(void *arg, size_t i, int64_t first, int64_t count, void *to);

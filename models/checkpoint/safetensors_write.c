@@ -1,75 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writing a safetensors file. */
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "models/checkpoint/output.h"
 #include "models/checkpoint/safetensors_internal.h"
 
-enum { FILL_BYTES = 1 << 20, TRIES = 100, ALIGNMENT = 8 };
-
-/* A file being written: it has another name until it is complete. */
-typedef struct output {
-    const char *path;
-    char *temporary;
-    int fd;
-    int64_t at; /* bytes written */
-} output;
-
-static dt_status output_open(output *out, const char *path)
-{
-    const size_t bytes = strlen(path) + 48;
-    char label[DTI_INPUT_LABEL_BYTES];
-
-    *out = (output){ .path = path, .fd = -1 };
-    DT_TRY(dti_alloc(bytes, (void **)&out->temporary));
-    for (int i = 0; i < TRIES && out->fd < 0; i++) {
-        (void)snprintf(out->temporary, bytes, "%s.%ld-%d.tmp", path, (long)getpid(), i);
-        out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (out->fd < 0 && errno != EEXIST) break;
-    }
-    DT_CHECK(out->fd >= 0, DT_ERR_IO, "%s: cannot be created: %s",
-             dti_printable(out->temporary, label, sizeof label), strerror(errno));
-    return DT_OK;
-}
-
-static dt_status output_write(output *out, const void *data, size_t n)
-{
-    char label[DTI_INPUT_LABEL_BYTES];
-
-    for (size_t done = 0; done < n;) {
-        const ssize_t got = write(out->fd, (const char *)data + done, n - done);
-        if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_IO, "%s: writing %zu bytes at offset %lld failed: %s",
-                 dti_printable(out->temporary, label, sizeof label), n - done, (long long)out->at,
-                 strerror(errno));
-        done += (size_t)got;
-        out->at += got;
-    }
-    return DT_OK;
-}
-
-/* Gives the file its name if `st` is DT_OK, otherwise removes it. Returns the first error. */
-static dt_status output_close(output *out, dt_status st)
-{
-    char label[DTI_INPUT_LABEL_BYTES];
-    const bool opened = out->fd >= 0;
-
-    if (opened && close(out->fd) != 0 && st == DT_OK)
-        st = dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "%s: %s",
-                           dti_printable(out->path, label, sizeof label), strerror(errno));
-    if (opened && st == DT_OK && rename(out->temporary, out->path) != 0)
-        st = dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "%s: cannot be replaced: %s",
-                           dti_printable(out->path, label, sizeof label), strerror(errno));
-    if (opened && st != DT_OK) (void)unlink(out->temporary);
-    dti_free(out->temporary);
-    return st;
-}
+enum { FILL_BYTES = 1 << 20, ALIGNMENT = 8 };
 
 static dt_status check_spec(const dti_st_spec *spec, int64_t *bytes)
 {
@@ -169,33 +109,68 @@ done:
 }
 
 /* The length, the JSON, and spaces up to a multiple of 8, so that data is aligned in the file. */
-static dt_status write_header(output *out, const dti_st_spec *const *order, size_t n,
-                              const char *const *metadata)
+static dt_status make_header(const dti_st_spec *const *order, size_t n, const char *const *metadata,
+                             void **header, size_t *bytes)
 {
-    static const char padding[ALIGNMENT + 1] = "        ";
     char *text = header_text(order, n, metadata);
     dt_status st = DT_OK;
-    unsigned char length[DTI_ST_LENGTH_BYTES];
-    size_t bytes, padded;
+    unsigned char *to;
+    size_t length, padded;
 
     DT_CHECK(text != NULL, DT_ERR_ARG,
              "the header cannot be made: metadata that is no UTF-8, or no memory");
-    bytes = strlen(text);
-    padded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    length = strlen(text);
+    padded = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     DT_CHECK_TO(done, st, padded <= DTI_ST_HEADER_BYTES, DT_ERR_ARG,
                 "the header would have %zu bytes, at most %d are allowed", padded,
                 DTI_ST_HEADER_BYTES);
-    for (int i = 0; i < DTI_ST_LENGTH_BYTES; i++)
-        length[i] = (unsigned char)((uint64_t)padded >> (8 * i));
-    DT_TRY_TO(done, st, output_write(out, length, sizeof length));
-    DT_TRY_TO(done, st, output_write(out, text, bytes));
-    DT_TRY_TO(done, st, output_write(out, padding, padded - bytes));
+    *bytes = DTI_ST_LENGTH_BYTES + padded;
+    DT_TRY_TO(done, st, dti_alloc(*bytes, header));
+    to = *header;
+    for (int i = 0; i < DTI_ST_LENGTH_BYTES; i++) to[i] = (unsigned char)(padded >> (8 * i));
+    memset(to + DTI_ST_LENGTH_BYTES, ' ', padded);
+    memcpy(to + DTI_ST_LENGTH_BYTES, text, length);
 done:
     free(text); /* jansson's */
     return st;
 }
 
-static dt_status write_data(output *out, const dti_st_spec *specs, const dti_st_spec *spec,
+dt_status dti_st_plan(const dti_st_spec *specs, size_t n, const char *const *metadata,
+                      dti_st_file_plan *out)
+{
+    const dti_st_spec **order = NULL;
+    dt_status st = DT_OK;
+    int64_t at, elements, bytes;
+    size_t header_bytes;
+
+    *out = (dti_st_file_plan){ 0 };
+    DT_TRY_TO(done, st, sort_specs(specs, n, &order));
+    DT_TRY_TO(done, st, make_header(order, n, metadata, &out->header, &header_bytes));
+    DT_TRY_TO(done, st, dti_alloc_array(n + 1, sizeof *out->begin, (void **)&out->begin));
+    at = out->header_bytes = (int64_t)header_bytes;
+    for (size_t i = 0; i < n; i++) {
+        out->begin[order[i] - specs] = at;
+        (void)dti_st_size(dti_st_dtype_of(order[i]->dtype), order[i]->n_axes, order[i]->shape,
+                          &elements, &bytes); /* was checked */
+        DT_CHECK_TO(done, st, bytes <= INT64_MAX - at, DT_ERR_ARG,
+                    "the tensors of a file have more bytes together than 63 bits count");
+        at += bytes;
+    }
+    out->bytes = at;
+done:
+    dti_free(order);
+    if (st != DT_OK) dti_st_plan_free(out);
+    return st;
+}
+
+void dti_st_plan_free(dti_st_file_plan *plan)
+{
+    dti_free(plan->header);
+    dti_free(plan->begin);
+    *plan = (dti_st_file_plan){ 0 };
+}
+
+static dt_status write_data(dti_output *out, const dti_st_spec *specs, const dti_st_spec *spec,
                             dti_st_fill fill, void *arg)
 {
     const int64_t size = (int64_t)dt_dtype_size(spec->dtype), room = FILL_BYTES / size;
@@ -208,7 +183,7 @@ static dt_status write_data(output *out, const dti_st_spec *specs, const dti_st_
     for (int64_t first = 0; first < n; first += room) {
         const int64_t count = n - first < room ? n - first : room;
         DT_TRY_TO(done, st, fill(arg, (size_t)(spec - specs), first, count, buffer));
-        DT_TRY_TO(done, st, output_write(out, buffer, (size_t)(count * size)));
+        DT_TRY_TO(done, st, dti_output_write(out, buffer, (size_t)(count * size)));
     }
 done:
     dti_free(buffer);
@@ -219,17 +194,20 @@ dt_status dti_st_write(const char *path, const dti_st_spec *specs, size_t n,
                        const char *const *metadata, dti_st_fill fill, void *arg)
 {
     const dti_st_spec **order = NULL;
+    dti_st_file_plan plan = { 0 };
+    dti_output out = { .fd = -1 };
     dt_status st = DT_OK;
-    output out = { .fd = -1 };
 
     DT_CHECK(path != NULL && (specs != NULL || n == 0) && (fill != NULL || n == 0), DT_ERR_ARG,
              "path, specs or fill is NULL");
+    DT_TRY(dti_st_plan(specs, n, metadata, &plan));
     DT_TRY_TO(done, st, sort_specs(specs, n, &order));
-    DT_TRY_TO(done, st, output_open(&out, path));
-    DT_TRY_TO(done, st, write_header(&out, order, n, metadata));
+    DT_TRY_TO(done, st, dti_output_open(&out, path, NULL));
+    DT_TRY_TO(done, st, dti_output_write(&out, plan.header, (size_t)plan.header_bytes));
     for (size_t i = 0; i < n; i++)
         DT_TRY_TO(done, st, write_data(&out, specs, order[i], fill, arg));
 done:
     dti_free(order);
-    return output_close(&out, st);
+    dti_st_plan_free(&plan);
+    return dti_output_close(&out, st);
 }

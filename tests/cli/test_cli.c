@@ -394,3 +394,37 @@ DT_TEST(cli, verbose_shows_the_path_of_an_error)
     COMMAND_ASSERT_HAS(r.err, "    at ");
     command_free(&r);
 }
+
+DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
+{
+    char model[DT_TEST_PATH_BYTES], temporary[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 8];
+    command_result r, before, after;
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)dt_test_temp_dir(temporary);
+    (void)snprintf(to, sizeof to, "%s/new", temporary);
+    r = COMMAND("save", "-m", model, "-o", to, "--mesh", "tp=2", "--max-shard-size", "300KB",
+                "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "\"output\":");
+    command_free(&r);
+    before = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "-n", "20");
+    after = COMMAND("generate", "-q", "-m", to, "-p", "ROMEO:", "-n", "20");
+    COMMAND_ASSERT_CODE(after, 0);
+    DT_ASSERT_EQ_STR(after.out, before.out);
+    command_free(&before);
+    command_free(&after);
+    r = COMMAND("save", "-m", model, "-o", to);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "holds weights already");
+    command_free(&r);
+    r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "5 apples");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "is no size");
+    command_free(&r);
+    r = COMMAND("save", "-m", model);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--output");
+    command_free(&r);
+    dt_test_remove_dir(temporary);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A file that is written under another name until it is complete, so that a reader never sees half
+ * of it. */
+#ifndef DTI_OUTPUT_H
+#define DTI_OUTPUT_H
+
+#include "base/error.h"
+
+typedef struct dti_output {
+    const char *path; /* borrowed */
+    char *temporary;
+    int fd;     /* -1: not open */
+    int64_t at; /* bytes written by dti_output_write() */
+} dti_output;
+
+/* Creates a temporary file beside `path`. `name` is its whole name, which must be free, or NULL for
+ * one that is not used yet. On error there is nothing to close. */
+dt_status dti_output_open(dti_output *out, const char *path, const char *name) DT_MUST_USE;
+
+dt_status dti_output_write(dti_output *out, const void *data, size_t n) DT_MUST_USE;
+
+/* Writes n bytes at offset `at` of an open file; `label` is its name in messages. */
+dt_status dti_write_at(int fd, const char *label, const void *data, size_t n,
+                       int64_t at) DT_MUST_USE;
+
+/* Brings the bytes to the disk and gives the file its name if `st` is DT_OK, otherwise removes it.
+ * Returns the first error. */
+dt_status dti_output_close(dti_output *out, dt_status st);
+
+/* Writes a whole small file. */
+dt_status dti_output_file(const char *path, const void *data, size_t n) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is stored under which name, and in which file. Every rank comes to the same result. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/checkpoint/checkpoint.h"
+#include "models/saving/save.h"
+
+static dt_status add(dti_saver *s, const dt_layer *layer, int param)
+{
+    const dt_param_info info = dt_layer_param_info(layer, param);
+    dt_tensor *x = dt_layer_param(layer, param);
+    dti_st_spec *spec;
+    char name[512];
+
+    DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
+    (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
+    DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
+    DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof(dt_tensor *)));
+    spec = &s->specs[s->n];
+    *spec = (dti_st_spec){ .dtype = s->dtype, .n_axes = dt_tensor_n_axes(x) };
+    for (int a = 0; a < spec->n_axes; a++) spec->shape[a] = dt_tensor_extent(x, a);
+    DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
+    s->values[s->n++] = x;
+    return DT_OK;
+}
+
+dt_status dti_save_list(dti_saver *s)
+{
+    dt_layers *layers = s->model->layers;
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            if (dt_layer_tied_to(layer) == NULL || p != DT_PARAM_WEIGHT) DT_TRY(add(s, layer, p));
+    }
+    return DT_OK;
+}
+
+static int64_t bytes_of(const dti_st_spec *spec)
+{
+    int64_t n = (int64_t)dt_dtype_size(spec->dtype);
+
+    for (int a = 0; a < spec->n_axes; a++) n *= spec->shape[a]; /* a tensor has as many */
+    return n;
+}
+
+/* How many files, and what each holds. */
+static dt_status group(dti_saver *s, int64_t max_bytes)
+{
+    int64_t used = 0;
+
+    DT_TRY(dti_alloc_array(s->n + 1, sizeof *s->files, (void **)&s->files));
+    s->n_files = 1;
+    for (size_t i = 0; i < s->n; i++) {
+        const int64_t bytes = bytes_of(&s->specs[i]);
+        dti_save_file *f = &s->files[s->n_files - 1];
+        if (f->n > 0 && bytes > max_bytes - used) {
+            f = &s->files[s->n_files++];
+            f->first = i;
+            used = 0;
+        }
+        f->n++;
+        used += bytes;
+        s->bytes += bytes;
+    }
+    for (size_t i = 0; i < s->n_files; i++) {
+        s->files[i].fd = -1;
+        s->files[i].out.fd = -1;
+    }
+    return DT_OK;
+}
+
+dt_status dti_save_divide(dti_saver *s, int64_t max_bytes)
+{
+    static const char *const metadata[] = { "format", "pt", NULL };
+
+    DT_TRY(group(s, max_bytes));
+    for (size_t i = 0; i < s->n_files; i++) {
+        dti_save_file *f = &s->files[i];
+        size_t bytes;
+        if (s->n_files == 1)
+            (void)snprintf(f->name, sizeof f->name, "model.safetensors");
+        else
+            (void)snprintf(f->name, sizeof f->name, "model-%05zu-of-%05zu.safetensors", i + 1,
+                           s->n_files);
+        DT_TRY(dti_ckpt_path(s->dir, f->name, &f->path));
+        bytes = strlen(f->path) + 5;
+        DT_TRY(dti_alloc(bytes, (void **)&f->temporary));
+        (void)snprintf(f->temporary, bytes, "%s.tmp", f->path);
+        DT_TRY(dti_st_plan(&s->specs[f->first], f->n, metadata, &f->plan));
+    }
+    return DT_OK;
+}

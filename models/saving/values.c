@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bytes of parameters, from the ranks that hold them into the files. A rank's rows of a
+ * parameter that is cut along its first axis lie together in the file: it writes them. What is cut
+ * otherwise (columns, packed blocks, kv heads that neighbours share) is moved into rows first, so
+ * that a disk gets few large writes and every byte once. Of replicas the first writes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "mesh/runtime.h"
+#include "models/checkpoint/input.h"
+#include "models/saving/save.h"
+
+enum { CHUNK_ELEMENTS = 1 << 18 };
+
+/* Where x has to lie so that each rank holds whole rows that follow each other; whether this rank
+ * is the one of its replicas that writes. */
+static void rows_of(const dt_tensor *x, dt_placement want[DT_MAX_DIMS], bool *writes)
+{
+    const dt_mesh *mesh = dt_tensor_mesh(x);
+
+    *writes = true;
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+        const dt_placement p = dt_layout_placement(dt_tensor_layout(x), m);
+        const bool rows = p.kind == DT_PLACE_SHARD && p.axis == 0 && p.replicas <= 1;
+        want[m] = p;
+        if (p.kind == DT_PLACE_REPLICATE && dt_mesh_coord(mesh, m) > 0) *writes = false;
+        if (p.kind != DT_PLACE_REPLICATE && (!rows || p.n_blocks > 0)) want[m] = DT_SHARD(0);
+    }
+}
+
+static dt_status open_file(dti_save_file *f)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+
+    if (f->fd >= 0) return DT_OK;
+    f->fd = open(f->temporary, O_WRONLY | O_CLOEXEC);
+    DT_CHECK(f->fd >= 0, DT_ERR_IO,
+             "%s: cannot be opened: %s; every rank writes its part, so all hosts need the folder "
+             "under the same name",
+             dti_printable(f->temporary, label, sizeof label), strerror(errno));
+    return DT_OK;
+}
+
+/* n elements from `data` on, as the file's dtype. */
+static dt_status write_elements(dti_save_file *f, const dt_local *from, dt_dtype dtype, int64_t n,
+                                int64_t at)
+{
+    const int64_t size = (int64_t)dt_dtype_size(dtype);
+    const int64_t from_size = (int64_t)dt_dtype_size(from->dtype);
+    dt_status st = DT_OK;
+    void *buffer;
+
+    if (from->dtype == dtype)
+        return dti_write_at(f->fd, f->temporary, from->data, (size_t)(n * size), at);
+    DT_TRY(dti_alloc(CHUNK_ELEMENTS * sizeof(double), &buffer));
+    for (int64_t first = 0; first < n && st == DT_OK; first += CHUNK_ELEMENTS) {
+        const int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
+        dti_convert(buffer, dtype, (const char *)from->data + first * from_size, from->dtype,
+                    count);
+        st = dti_write_at(f->fd, f->temporary, buffer, (size_t)(count * size), at + first * size);
+    }
+    dti_free(buffer);
+    return st;
+}
+
+static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
+{
+    dt_placement want[DT_MAX_DIMS];
+    dt_tensor *rows = NULL;
+    const dt_local *local;
+    int64_t n = 1, row = 1;
+    dt_status st = DT_OK;
+    bool writes;
+
+    rows_of(s->values[i], want, &writes);
+    DT_TRY(dt_redistribute(s->values[i], want, &rows));
+    local = dt_tensor_local(rows);
+    for (int a = 0; a < local->n_axes; a++) {
+        n *= local->shape[a];
+        if (a > 0) row *= local->shape[a];
+    }
+    if (n > 0 && writes) {
+        const int64_t first = local->n_axes > 0 ? local->offset[0] * row : 0;
+        DT_TRY_TO(done, st, open_file(f));
+        DT_TRY_TO(
+            done, st,
+            write_elements(f, local, s->dtype, n,
+                           f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->dtype)));
+    }
+done:
+    dt_tensor_release(&rows);
+    return st;
+}
+
+/* Hosts keep what they wrote in memory of their own: each brings its part to the disk. */
+static dt_status sync_file(dti_save_file *f)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+
+    if (f->fd < 0) return DT_OK;
+    DT_CHECK(fsync(f->fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s",
+             dti_printable(f->temporary, label, sizeof label), strerror(errno));
+    (void)close(f->fd);
+    f->fd = -1;
+    return DT_OK;
+}
+
+dt_status dti_save_values(dti_saver *s, const dt_save_options *o)
+{
+    const bool speaks = dt_runtime_rank(dt_mesh_runtime(s->model->mesh)) == 0;
+    int64_t done = 0;
+
+    for (size_t k = 0; k < s->n_files; k++) {
+        dti_save_file *f = &s->files[k];
+        for (size_t i = f->first; i < f->first + f->n; i++) {
+            int64_t bytes = (int64_t)dt_dtype_size(s->dtype);
+            DT_TRY(write_value(s, f, i));
+            for (int a = 0; a < s->specs[i].n_axes; a++) bytes *= s->specs[i].shape[a];
+            done += bytes;
+            if (o->progress != NULL && speaks) o->progress(o->progress_arg, done, s->bytes);
+        }
+        DT_TRY(sync_file(f));
+    }
+    return DT_OK;
+}
