@@ -243,5 +243,5 @@ void cli_print_options(const cli_command *command)
     const char *help;
 
     for (int i = 0; cli_option_at(command, i, name, &help); i++)
-        (void)printf("  %-23s %s\n", name, help);
+        (void)printf("  %-31s %s\n", name, help);
 }

@@ -25,7 +25,7 @@ static void plain(char *roff)
 /* `line` up to its end; the option and its help stand in two columns, and on two lines of roff. */
 static void expect_line(const char *manual, const char *command, char *line)
 {
-    enum { OPTION = 26 };
+    enum { OPTION = 34 };
     char *help = strlen(line) > OPTION && strncmp(line + 6, "--", 2) == 0 ? line + OPTION : NULL;
 
     if (help != NULL) {
