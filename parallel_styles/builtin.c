@@ -19,20 +19,33 @@
 
 /* clang-format off */
 const dt_style dti_builtin_styles[] = {
-/*          name                      layers  cut      x           y                                                 */
-    STYLE("colwise",                  BOTH,   COLUMNS, REPLICATE,  KEEP,      "outputs cut; y stays cut on its last axis; moves nothing"),
-    STYLE("colwise_gather_output",    BOTH,   COLUMNS, REPLICATE,  REPLICATE, "outputs cut; y is gathered: one all-gather"),
-    STYLE("rowwise",                  BOTH,   ROWS,    SHARD_LAST, REPLICATE, "inputs cut; y is summed: one all-reduce, then the bias"),
-    STYLE("rowwise_split_input",      BOTH,   ROWS,    SHARD_LAST, REPLICATE, "rowwise on a whole x, sliced: one all-reduce"),
-    STYLE("embedding_rowwise",        LOOKUP, ROWS,    REPLICATE,  REPLICATE, "vocabulary cut, zeros elsewhere: one all-reduce"),
-    STYLE("replicate",                ANY,    NONE,    REPLICATE,  KEEP,      "parameters whole; x is made whole, all compute all"),
+/*          name                         layers  cut      x           y                                                 */
+    STYLE("colwise",                     BOTH,   COLUMNS, REPLICATE,  KEEP,       "outputs cut; y stays cut on its last axis; moves nothing"),
+    STYLE("colwise_gather_output",       BOTH,   COLUMNS, REPLICATE,  REPLICATE,  "outputs cut; y is gathered: one all-gather"),
+    STYLE("rowwise",                     BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
+    STYLE("rowwise_split_input",         BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
+    STYLE("embedding_rowwise",           LOOKUP, ROWS,    REPLICATE,  REPLICATE,  "vocabulary cut, zeros elsewhere: one all-reduce"),
+    STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
-                                      ANY,    NONE,    KEEP,       KEEP,      "parameters whole; x stays as it lies (q_norm)"),
+                                         ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x stays as it lies (q_norm)"),
+    /* tokens cut between blocks */
+    STYLE("sequence_parallel",           ANY,    NONE,    SEQUENCE,   KEEP,       "parameters whole; each rank has its tokens; moves nothing"),
+    STYLE("activation",                  ANY,    NONE,    SEQUENCE,   KEEP,       "sequence_parallel by another name"),
+    STYLE("activation_seq_dim_2",        ANY,    NONE,    KEEP,       KEEP,       "norm of each head; heads stay as they are cut"),
+    STYLE("module_allgather",            ANY,    NONE,    REPLICATE,  KEEP,       "x is made whole: one all-gather"),
+    STYLE("module_allgather_split",      ANY,    NONE,    REPLICATE,  SEQUENCE,   "x is gathered, each rank keeps its tokens of y"),
+    STYLE("vocab_reduce_scatter",        LOOKUP, ROWS,    REPLICATE,  SEQUENCE,   "vocabulary cut; one reduce-scatter over tokens"),
+    STYLE("rowwise_reduce_scatter",      LINEAR, ROWS,    SHARD_LAST, SEQUENCE,   "inputs cut; one reduce-scatter over tokens"),
+    STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),
+    /* Transformers v4.56, where its meaning was another */
+    STYLE("sequence_parallel@v4.56",     ANY,    NONE,    SEQUENCE,   REPLICATE,  "each rank has its tokens, y is gathered"),
 };
 
 const dti_style_alias dti_style_aliases[] = {
-    { "colwise_rep", "colwise_gather_output" }, /* Transformers up to 5.0 */
-    { "rowwise_rep", "rowwise_split_input" },
+    { "colwise_rep",                    NULL,    "colwise_gather_output" }, /* Transformers up to 5.0 */
+    { "rowwise_rep",                    NULL,    "rowwise_split_input" },
+    { "module_allgather_hidden_states", NULL,    "module_allgather" },
+    { "sequence_parallel",              "v4.56", "sequence_parallel@v4.56" },
 };
 /* clang-format on */
 

@@ -52,10 +52,10 @@ static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
-static dt_status set_style(dt_layer *layer, int slot, const char *name)
+static dt_status set_style(dt_layer *layer, int slot, const char *name, const char *version)
 {
     dt_runtime *rt = dt_mesh_runtime(layer->list->mesh);
-    const dt_status st = dt_style_find(rt, name, &layer->style[slot]);
+    const dt_status st = dt_style_find(rt, name, version, &layer->style[slot]);
 
     if (st != DT_OK) dti_error_prefix("%s", layer->name);
     DT_TRY(st);
@@ -72,9 +72,10 @@ static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
     if (slot != DTI_NO_DIM)
         DT_TRY(
             dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &place));
-    if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate");
-    if (place.axis == 0) return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise");
-    return set_style(layer, slot, embeds ? "colwise" : "rowwise");
+    if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate", NULL);
+    if (place.axis == 0)
+        return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise", NULL);
+    return set_style(layer, slot, embeds ? "colwise" : "rowwise", NULL);
 }
 
 /* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
@@ -83,9 +84,11 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
     for (int i = 0; i < list->n; i++) {
         dt_layer *layer = &list->layers[i];
         const int rule = dti_rules_find(rules, layer->name, slot);
+        const dti_rule *r;
         layer->rule[slot] = rule;
         if (rule < 0) continue;
-        DT_TRY(blame(set_style(layer, slot, rules->rule[rule].rule.style), layer, slot, rules));
+        r = &rules->rule[rule];
+        DT_TRY(blame(set_style(layer, slot, r->rule.style, r->plan->version), layer, slot, rules));
     }
     for (int i = 0; i < list->n; i++) {
         dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
@@ -99,7 +102,7 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
     for (int i = 0; i < list->n; i++) {
         const char *own = rules->manual == NULL ? specs[i].style : NULL;
         if (list->layers[i].style[slot] == NULL)
-            DT_TRY(set_style(&list->layers[i], slot, own != NULL ? own : "replicate"));
+            DT_TRY(set_style(&list->layers[i], slot, own != NULL ? own : "replicate", NULL));
     }
     return DT_OK;
 }

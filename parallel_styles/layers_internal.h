@@ -84,6 +84,7 @@ const char *dti_kind_text(dt_layer_kind kind);
 /* The built-in styles and their older names (builtin.c). */
 typedef struct dti_style_alias {
     const char *alias;
+    const char *version; /* that means this row by it; NULL: all do */
     const char *name;
 } dti_style_alias;
 
@@ -92,9 +93,12 @@ extern const int dti_n_builtin_styles;
 extern const dti_style_alias dti_style_aliases[];
 extern const int dti_n_style_aliases;
 
-/* What a style says, through its functions or its data fields (style.c). */
+/* What a style says, through its functions or its data fields (style.c, pass.c). */
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_placement *out) DT_MUST_USE;
+bool dti_pass_is_valid(dt_pass how);
+dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
+                    int dim, dt_tensor *x);
 dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
                            dt_tensor *x);
 dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,

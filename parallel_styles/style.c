@@ -91,11 +91,16 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     DT_CHECK(rt != NULL && name != NULL && style != NULL, DT_ERR_ARG, "rt, name or style is NULL");
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
     DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
+    DT_CHECK(dti_pass_is_valid(own.input) && dti_pass_is_valid(own.output), DT_ERR_ARG,
+             "style \"%s\": its input is %d and its output %d, which are no dt_pass", name,
+             (int)own.input, (int)own.output);
     DT_TRY(registry_of(rt, &r));
     DT_CHECK(find(r, name) == NULL, DT_ERR_ARG, "a style \"%s\" is registered already", name);
     for (int i = 0; i < dti_n_style_aliases; i++)
-        DT_CHECK(strcmp(name, dti_style_aliases[i].alias) != 0, DT_ERR_ARG,
-                 "\"%s\" is another name of the style \"%s\"", name, dti_style_aliases[i].name);
+        DT_CHECK(dti_style_aliases[i].version != NULL ||
+                     strcmp(name, dti_style_aliases[i].alias) != 0,
+                 DT_ERR_ARG, "\"%s\" is another name of the style \"%s\"", name,
+                 dti_style_aliases[i].name);
     DT_TRY(add(r, name, &own));
     return DT_OK;
 }
@@ -110,15 +115,21 @@ const dt_style *dti_style_at(dt_runtime *rt, int i)
     return e != NULL ? &e->style : NULL;
 }
 
-/* Names of the styles that fit one of `kinds`. */
+/* Names of the styles that fit one of `kinds`; those for which there is no room are dots. */
 static void list_names(const style_registry *r, uint32_t kinds, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = '\0';
-    for (const style_entry *e = r->first; e != NULL && used < bytes; e = e->next)
-        if (e->style.kinds == 0 || (e->style.kinds & kinds) != 0)
-            used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
+    for (const style_entry *e = r->first; e != NULL; e = e->next) {
+        const size_t need = strlen(e->name) + 2;
+        if (e->style.kinds != 0 && (e->style.kinds & kinds) == 0) continue;
+        if (used + need + sizeof ", ..." > bytes) {
+            (void)snprintf(text + used, bytes - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
+    }
 }
 
 dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes)
@@ -130,18 +141,41 @@ dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t 
     return DT_OK;
 }
 
-dt_status dt_style_find(dt_runtime *rt, const char *name, const dt_style **out)
+/* Versions whose names differ in meaning from the newest ones. */
+static dt_status read_version(const char *version, const char **out)
 {
-    const char *wanted = name;
+    *out = NULL;
+    if (version == NULL || strcmp(version, "newest") == 0) return DT_OK;
+    DT_CHECK(strcmp(version, "v4.56") == 0, DT_ERR_ARG,
+             "unknown version \"%s\" of style names; there are: \"newest\" (also if none is said), "
+             "\"v4.56\"",
+             version);
+    *out = version;
+    return DT_OK;
+}
+
+/* The name that a row of the table has; the rows of a version come before those of all. */
+static const char *real_name(const char *name, const char *version)
+{
+    for (int i = 0; i < dti_n_style_aliases; i++) {
+        const dti_style_alias *a = &dti_style_aliases[i];
+        if (strcmp(name, a->alias) != 0) continue;
+        if (a->version == NULL || (version != NULL && strcmp(version, a->version) == 0))
+            return a->name;
+    }
+    return name;
+}
+
+dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, const dt_style **out)
+{
     style_registry *r;
     char names[512];
 
     DT_CHECK(rt != NULL && name != NULL && out != NULL, DT_ERR_ARG, "rt, name or out is NULL");
     *out = NULL;
+    DT_TRY(read_version(version, &version));
     DT_TRY(registry_of(rt, &r));
-    for (int i = 0; i < dti_n_style_aliases; i++)
-        if (strcmp(name, dti_style_aliases[i].alias) == 0) wanted = dti_style_aliases[i].name;
-    *out = find(r, wanted);
+    *out = find(r, real_name(name, version));
     if (*out != NULL) return DT_OK;
     list_names(r, ~0u, names, sizeof names);
     DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"; there are: %s", name, names);
@@ -194,37 +228,4 @@ dt_status dti_style_partition(const dt_style *style, const dt_param_info *param,
     axis = axis_of_cut(style->cut, param);
     if (axis >= 0) *out = dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
     return DT_OK;
-}
-
-static dt_tensor *pass(dt_pass how, dt_tape *tape, const dt_layer *layer, int dim, dt_tensor *x)
-{
-    dt_placement cut;
-
-    switch (how) {
-    case DT_PASS_KEEP:
-        return x;
-    case DT_PASS_REPLICATE:
-        return dt_move_dim(tape, x, dim, DT_REPLICATE);
-    case DT_PASS_SHARD_LAST: /* as the weight's inputs, axis 1, lie on this dim */
-        cut = dt_layout_placement(dt_layer_param_layout(layer, DT_PARAM_WEIGHT), dim);
-        cut.axis = -1;
-        return cut.kind == DT_PLACE_SHARD ? dt_move_dim(tape, x, dim, cut) : x;
-    }
-    return x;
-}
-
-dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                           dt_tensor *x)
-{
-    if (style->prepare_input != NULL) return style->prepare_input(style, tape, layer, dim, x);
-    if (style->input == DT_PASS_SHARD_LAST && dt_layer_kind_of(layer) != DT_LAYER_LINEAR)
-        return pass(DT_PASS_REPLICATE, tape, layer, dim, x); /* ids of a row-cut embedding */
-    return pass(style->input, tape, layer, dim, x);
-}
-
-dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                            dt_tensor *y)
-{
-    if (style->prepare_output != NULL) return style->prepare_output(style, tape, layer, dim, y);
-    return pass(style->output, tape, layer, dim, y);
 }

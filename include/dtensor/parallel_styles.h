@@ -73,12 +73,20 @@ typedef struct dt_param_info {
  * (its bias stays whole) and the vocabulary of an embedding. */
 typedef enum dt_cut { DT_CUT_NONE, DT_CUT_COLUMNS, DT_CUT_ROWS } dt_cut;
 
-/* What a built-in style does with a value that passes through it. */
+/* What a style does with a value that passes through it, on its mesh dim: how the value has to lie
+ * from then on. A value that lies so already is not touched, whatever the boundaries of its cut. */
 typedef enum dt_pass {
-    DT_PASS_KEEP,      /* leave it as it is */
-    DT_PASS_REPLICATE, /* make it whole: gathers what is cut, reduces what is Partial */
-    DT_PASS_SHARD_LAST /* cut the last axis as the weight's inputs are cut; free from Replicate */
+    DT_PASS_KEEP,       /* leave it as it is */
+    DT_PASS_REPLICATE,  /* make it whole: gathers what is cut, reduces what is Partial */
+    DT_PASS_SHARD_LAST, /* cut the last axis, as the weight's inputs are cut; free from Replicate */
+    DT_PASS_SEQUENCE,   /* cut the tokens: axis 1 of [B, T, ...], axis 0 of [T, D] */
+    DT_PASS_PARTIAL,    /* leave the terms of a sum as they are; a value without terms is refused */
+    DT_PASS_AXIS_FIRST = 16, /* DT_PASS_SHARD(-8), and so on to ... */
+    DT_PASS_AXIS_LAST = 31   /* ... DT_PASS_SHARD(7) */
 } dt_pass;
+
+/* Cut axis `a`, from -8 to 7, in chunks; a negative one counts from the end. */
+#define DT_PASS_SHARD(a) ((dt_pass)(DT_PASS_AXIS_FIRST + 8 + (a)))
 
 typedef struct dt_style dt_style;
 
@@ -115,7 +123,8 @@ struct dt_style {
  * runtime.
  *
  * Collective  no communication; every rank registers the same styles.
- * Errors      DT_ERR_ARG  NULL, an empty name, a name that is taken, a size that is no dt_style
+ * Errors      DT_ERR_ARG  NULL, an empty name, a name that is taken, a size that is no dt_style, an
+ *                         input or output that is no dt_pass
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
@@ -124,11 +133,15 @@ DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
 /**
  * The style of that name or alias.
  *
+ *   version  of Transformers, whose names are meant: NULL or "newest", or "v4.56" for a plan of
+ *            that time, when "sequence_parallel" meant something else (docs/styles.md)
+ *
  * Collective  no.
  * Ownership   borrowed from the runtime.
- * Errors      DT_ERR_ARG  unknown; the message lists the names there are
+ * Errors      DT_ERR_ARG  unknown style or version; the message lists what there is
  */
-DT_API DT_MUST_USE dt_status dt_style_find(dt_runtime *rt, const char *name, const dt_style **out);
+DT_API DT_MUST_USE dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version,
+                                           const dt_style **out);
 
 /**
  * The placement that cuts `axis` (of tensor axis number `tensor_axis`) over a mesh dim of n_parts
@@ -165,7 +178,8 @@ typedef struct dt_plan {
     const char *source; /* where the rules come from, for messages: a file; NULL: "the plan" */
     const char *dim;    /* mesh dim that they speak of; NULL: that of dt_layers_create() */
     const struct dt_plan *more; /* rules for another dim, or NULL */
-    bool manual; /* no built-in styles; of the plan for the dim of dt_layers_create() */
+    bool manual;         /* no built-in styles; of the plan for the dim of dt_layers_create() */
+    const char *version; /* of Transformers, whose names the rules use: NULL, or "v4.56" */
 } dt_plan;
 
 /**

@@ -50,8 +50,8 @@ static dt_status sees_its_own_styles(dt_runtime *rt, const run *r)
     dt_status st = DT_OK;
     dt_placement place;
 
-    DT_TRY(dt_style_find(rt, r->own, &found));
-    DT_EXPECT_STATUS(dt_style_find(rt, r->foreign, &found), DT_ERR_ARG, "unknown style");
+    DT_TRY(dt_style_find(rt, r->own, NULL, &found));
+    DT_EXPECT_STATUS(dt_style_find(rt, r->foreign, NULL, &found), DT_ERR_ARG, "unknown style");
     DT_TRY(dt_mesh_create(rt, "tp=2", &mesh));
     DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     place = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 0), 0), 0);

@@ -268,14 +268,20 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     const dt_style *found;
 
     (void)arg;
-    DT_EXPECT_STATUS(dt_style_find(rt, "nope", &found), DT_ERR_ARG,
+    DT_EXPECT_STATUS(dt_style_find(rt, "nope", NULL, &found), DT_ERR_ARG,
                      "colwise, colwise_gather_output");
+    DT_EXPECT_STATUS(dt_style_find(rt, "colwise", "v3", &found), DT_ERR_ARG,
+                     "unknown version \"v3\" of style names; there are: \"newest\"");
     DT_EXPECT_STATUS(dt_style_register(rt, "colwise", &style), DT_ERR_ARG, "registered already");
     DT_EXPECT_STATUS(dt_style_register(rt, "colwise_rep", &style), DT_ERR_ARG, "another name");
     DT_EXPECT_STATUS(dt_style_register(rt, "", &style), DT_ERR_ARG, "needs a name");
     style.size = 3;
     DT_EXPECT_STATUS(dt_style_register(rt, "mine", &style), DT_ERR_ARG, "size is 3");
     style.size = sizeof style;
+    style.output = (dt_pass)9;
+    DT_EXPECT_STATUS(dt_style_register(rt, "mine", &style), DT_ERR_ARG,
+                     "style \"mine\": its input is 0 and its output 9, which are no dt_pass");
+    style.output = DT_PASS_KEEP;
     DT_TRY(dt_style_register(rt, "partial", &style));
     style.partition_param = axis_seven;
     DT_TRY(dt_style_register(rt, "seven", &style));
@@ -307,4 +313,88 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
 DT_TEST(styles, the_registry_and_wrong_styles_are_refused_by_name)
 {
     dt_test_on_ranks("tp=2", registry, NULL);
+}
+
+/* --- versions --------------------------------------------------------------------------------- */
+
+static dt_status versions(dt_mesh *mesh, const void *arg)
+{
+    const dt_layer_spec spec = { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { 4, 0 } } };
+    const dt_plan_rule rule = { "norm", "sequence_parallel" };
+    dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true };
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
+    DT_EXPECT_TO(done, st, dt_layer_style(dt_layers_at(layers, 0))->output == DT_PASS_KEEP,
+                 "the newest one leaves tokens cut");
+    dt_layers_release(&layers);
+    plan.version = "v4.56";
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
+    DT_EXPECT_TO(done, st, dt_layer_style(dt_layers_at(layers, 0))->output == DT_PASS_REPLICATE,
+                 "that of v4.56 gathers them");
+    dt_layers_release(&layers);
+    plan.version = "v1";
+    DT_EXPECT_STATUS(
+        dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers), DT_ERR_ARG,
+        "the plan, rule \"norm\": \"sequence_parallel\": norm: unknown version \"v1\"");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(styles, a_plan_of_v4_56_means_what_names_meant_then)
+{
+    dt_test_on_ranks("tp=2", versions, NULL);
+}
+
+/* --- values that cannot pass ------------------------------------------------------------------ */
+
+static dt_status wrong_values(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t shape[] = { 3, 4 };
+    const dt_style styles[] = {
+        { .size = sizeof(dt_style), .input = DT_PASS_SHARD(2) },
+        { .size = sizeof(dt_style), .output = DT_PASS_SHARD(-3) },
+        { .size = sizeof(dt_style), .output = DT_PASS_PARTIAL },
+    };
+    static const char *const says[] = {
+        "style \"s0\" cuts axis 2, but a value of here has 2 axes",
+        "style \"s1\" cuts axis -3, but a value of here has 2 axes",
+        "style \"s2\" leaves terms of a sum, but a value of here is Replicate on mesh dim \"tp\" "
+        "of 2 ranks",
+    };
+    dt_layer_spec spec = { .name = "here", .kind = DT_LAYER_POINT };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
+    for (int i = 0; i < (int)DT_COUNT(styles); i++) {
+        char name[] = { 's', (char)('0' + i), '\0' };
+        dt_layers *layers = NULL;
+        DT_TRY_TO(done, st, dt_style_register(rt, name, &styles[i]));
+        spec.style = name;
+        DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+        (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                   says[i]);
+        dt_tape_reset(t);
+        dt_layers_release(&layers);
+        DT_TRY_TO(done, st, st);
+    }
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(styles, values_that_a_style_cannot_lay_out_are_refused)
+{
+    dt_test_on_ranks("tp=2", wrong_values, NULL);
 }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tables of docs/styles.md as tests read them. */
+#ifndef DT_TEST_STYLE_ROWS_H
+#define DT_TEST_STYLE_ROWS_H
+
+#include <dtensor/tensor.h>
+
+/* Sizes that formulas on the page speak of. */
+enum { LETTER_B, LETTER_T, LETTER_I, LETTER_O, LETTER_V, LETTER_H, LETTER_E, LETTER_D, N_LETTERS };
+
+/* One line. Texts are as on the page, "" where a cell is empty. */
+typedef struct style_row {
+    int line; /* of the file */
+    char style[48], layer[24], weight[24], bias[24], x_comes[24], x_made[24], y_left[24], bytes[32];
+    dt_comm_kind comm; /* DT_N_COMM_KINDS: nothing moves */
+    char moved;        /* 'x' or 'y' */
+} style_row;
+
+enum { STYLE_ROWS_MAX = 128 };
+typedef struct style_rows {
+    int n;
+    style_row row[STYLE_ROWS_MAX];
+} style_rows;
+
+/* Reads the lines of nine cells that begin with a style's name; fails the test if it cannot. */
+void style_rows_read(style_rows *out);
+
+/* What the row's formula gives for f32, times p ranks: "r B T O e" is (p-1)/p B T O 4. */
+int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p);
+
+/* Whether the page has `name` in backquotes. */
+bool style_rows_mention(const char *name);
+
+#endif
