@@ -168,6 +168,38 @@ dt_status dti_config_word(const dti_json *config, const char *key, const char *f
     return DT_OK;
 }
 
+dt_status dti_config_window(const dti_json *config, int64_t fallback, int64_t *out)
+{
+    const dti_json v = dti_json_get(config, "sliding_window");
+
+    *out = 0;
+    if (dti_json_kind_of(&v) == DTI_JSON_NULL) return DT_OK;
+    return dti_config_int(config, "sliding_window", fallback, 1, DTI_CONFIG_MAX_EXTENT, out);
+}
+
+dt_status dti_config_layer_types(const dti_json *config, int64_t n_layers, dti_json *types)
+{
+    DT_TRY(dti_json_array_or_none(config, "layer_types", types));
+    if (dti_json_is_set(types) && (int64_t)dti_json_count(types) != n_layers)
+        return dti_json_refuse(types, DT_ERR_FORMAT, "as long as num_hidden_layers, %lld",
+                               (long long)n_layers);
+    return DT_OK;
+}
+
+dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides)
+{
+    const dti_json type = dti_json_at(types, (size_t)i);
+    const char *word;
+
+    if (!dti_json_is_set(types)) return DT_OK;
+    DT_TRY(dti_json_as_string(&type, &word));
+    *slides = strcmp(word, "sliding_attention") == 0;
+    if (!*slides && strcmp(word, "full_attention") != 0)
+        return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
+                               "\"full_attention\" or \"sliding_attention\"");
+    return DT_OK;
+}
+
 dt_attention_options dti_scaled_attention(const dt_model_info *info)
 {
     return (dt_attention_options){ .n_heads = info->n_heads,

@@ -54,6 +54,16 @@ dt_status dti_config_eps(const dti_json *config, const char *key, double fallbac
 dt_status dti_config_word(const dti_json *config, const char *key, const char *fallback,
                           const char *supported) DT_MUST_USE;
 
+/* "sliding_window": keys that a query sees, itself included; null: 0, no window. */
+dt_status dti_config_window(const dti_json *config, int64_t fallback, int64_t *out) DT_MUST_USE;
+
+/* "layer_types": an array with a word per layer, or absent, or null. */
+dt_status dti_config_layer_types(const dti_json *config, int64_t n_layers,
+                                 dti_json *types) DT_MUST_USE;
+
+/* Whether layer i has a window: as its word in `types` says; *slides stays where there are none. */
+dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides) DT_MUST_USE;
+
 /* Full causal attention with scores scaled by 1 / sqrt(head_dim). */
 dt_attention_options dti_scaled_attention(const dt_model_info *info);
 

@@ -14,7 +14,8 @@
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
 
-static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
+static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen2, &dti_arch_qwen3,
+                                         &dti_arch_gpt_neo };
 
 static dt_status find_arch(const dti_json *config, const dti_arch **out)
 {

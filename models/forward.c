@@ -160,6 +160,7 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
         return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
     dt_scope_begin(t, m->arch->model_type);
     pass.kv = s->kv;
+    pass.length = s->length + n_tokens;
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     logits = dt_scope_end(t, m->arch->forward(m->self, t, &pass));

@@ -36,7 +36,8 @@ typedef struct dti_row {
 typedef struct dti_builder {
     dti_arena arena;
     dt_head_counts heads;
-    float eps;
+    float eps;     /* of norms */
+    bool one_plus; /* norms multiply by 1 + weight */
     dt_layer_spec *specs;
     size_t specs_capacity;
     dt_layer ***slots;
@@ -76,6 +77,7 @@ typedef struct dti_pass {
     dt_tensor *ids;       /* [batch, tokens] i32 */
     dt_tensor *positions; /* [batch, tokens] i32 */
     dti_kv *kv;           /* [n_layers] */
+    int64_t length;       /* of the sequences, with these tokens */
     dt_logits_rows rows;
 } dti_pass;
 
@@ -95,7 +97,7 @@ typedef struct dti_arch {
     void (*release)(void *self);
 } dti_arch;
 
-extern const dti_arch dti_arch_llama, dti_arch_qwen3, dti_arch_gpt_neo;
+extern const dti_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {

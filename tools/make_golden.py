@@ -39,8 +39,9 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GPTNeoConfig, LlamaConfig, LogitsProcessor,
-                          LogitsProcessorList, Qwen3Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig,
+                          GPTNeoConfig, LlamaConfig, LogitsProcessor, LogitsProcessorList,
+                          Phi3Config, Qwen2Config, Qwen3Config)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
 MIN_MARGIN, MIN_DISTINCT = 1e-3, 20
@@ -76,6 +77,42 @@ FIXTURES = {
         "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 64,
         "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
     }, 16, "float32", "three safetensors files and an index"),
+    "llama/yarn": (LlamaConfig, {
+        "vocab_size": 128, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
+        "max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                            "original_max_position_embeddings": 16, "beta_fast": 2.0,
+                            "beta_slow": 0.5},
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
+    }, 18, "float32", "YaRN with its attention factor, each part of its ramp"),
+    "qwen2/base": (Qwen2Config, {
+        "vocab_size": 144, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    }, 14, "bfloat16", "biases on q, k and v alone; tied; stored in bf16"),
+    "qwen2/windows": (Qwen2Config, {
+        "vocab_size": 113, "hidden_size": 40, "intermediate_size": 69, "num_hidden_layers": 4,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2,
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
+    }, 17, "float32", "windows of 7 in the upper layers; sizes that no rank count divides; one "
+                      "KV head"),
+    "qwen2/dynamic": (Qwen2Config, {
+        "vocab_size": 120, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 24,
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    }, 13, "float32", "dynamic RoPE that sets in after the prompt; config.json in the spelling of "
+                      "Transformers 4"),
+    "qwen3/windows": (Qwen3Config, {
+        "vocab_size": 128, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8,
+        "max_position_embeddings": 64, "use_sliding_window": True, "sliding_window": 20,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+    }, 12, "float32", "windows by layer_types, longer than the prompt and shorter than the text"),
     "qwen3/base": (Qwen3Config, {
         "vocab_size": 160, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -88,6 +125,56 @@ FIXTURES = {
         "max_position_embeddings": 64, "attention_bias": True, "tie_word_embeddings": False,
         "rms_norm_eps": 1e-6,
     }, 13, "float32", "sizes that no rank count divides; attention biases; untied"),
+    "gemma3/base": (Gemma3TextConfig, {
+        "vocab_size": 130, "hidden_size": 40, "intermediate_size": 72, "num_hidden_layers": 7,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "max_position_embeddings": 64, "sliding_window": 6, "query_pre_attn_scalar": 12,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+    }, 15, "bfloat16", "one global layer in seven; windows shorter than the prompt; stored in bf16"),
+    "gemma3/uneven": (Gemma3TextConfig, {
+        "vocab_size": 101, "hidden_size": 36, "intermediate_size": 53, "num_hidden_layers": 3,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10,
+        "max_position_embeddings": 64, "sliding_window": 24, "query_pre_attn_scalar": 10,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "final_logit_softcapping": 5.0, "attention_bias": True, "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; windows longer than the prompt; logits "
+                      "capped; untied"),
+    "gemma3/multimodal": (Gemma3Config, {
+        "vocab_size": 120,
+        "text_config": {
+            "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8,
+            "max_position_embeddings": 64, "sliding_window": 9, "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-6},
+        "vision_config": {
+            "model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8,
+            "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 8, "patch_size": 4},
+        "mm_tokens_per_image": 4, "image_token_index": 119, "boi_token_index": 118,
+        "eoi_token_index": 117,
+    }, 12, "float32", "the text part of a multimodal checkpoint"),
+    "phi3/base": (Phi3Config, {
+        "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "original_max_position_embeddings": 64, "sliding_window": 8,
+        "partial_rotary_factor": 0.75, "tie_word_embeddings": False,
+    }, 14, "bfloat16", "packed q|k|v and gate|up; three quarters of a head rotate; window 8"),
+    "phi3/uneven": (Phi3Config, {
+        "vocab_size": 111, "hidden_size": 50, "intermediate_size": 61, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "max_position_embeddings": 64,
+        "original_max_position_embeddings": 64, "tie_word_embeddings": True,
+    }, 13, "float32", "sizes that no rank count divides; tied"),
+    "phi3/longrope": (Phi3Config, {
+        "vocab_size": 120, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "max_position_embeddings": 96,
+        "original_max_position_embeddings": 24, "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 1000.0,
+                            "short_factor": [1.0, 1.1, 1.3, 1.5],
+                            "long_factor": [1.0, 2.0, 5.0, 9.0],
+                            "original_max_position_embeddings": 24},
+    }, 14, "float32", "longrope that turns from short to long factors after the prompt"),
     "gpt_neo/base": (GPTNeoConfig, {
         "vocab_size": 128, "hidden_size": 48, "num_layers": 2, "num_heads": 4,
         "attention_types": [[["global", "local"], 1]], "window_size": 8,
@@ -101,6 +188,9 @@ FIXTURES = {
 }
 
 
+OLD_SPELLING = ("llama/biases", "qwen2/dynamic")
+
+
 def is_norm(name):
     """input_layernorm, q_norm, model.norm; ln_1, ln_f."""
     return any(part.endswith("norm") or part.startswith("ln_") for part in name.split("."))
@@ -108,13 +198,14 @@ def is_norm(name):
 
 def randomise(model, seed, gain):
     """Random values for every parameter: norms around 1, biases around 0, weights by fan-in."""
+    one = 0 if "Gemma3" in type(model).__name__ else 1  # which adds it itself
     generator = torch.Generator().manual_seed(seed)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             noise = torch.randn(p.shape, generator=generator)
             if is_norm(name) and name.endswith("weight"):
-                p.copy_(1 + 0.3 * noise)
+                p.copy_(one + 0.3 * noise)
             elif p.dim() == 1:
                 p.copy_(0.3 * noise)
             elif "embed_tokens" in name or "wte" in name or "wpe" in name:
@@ -134,7 +225,7 @@ def build(name, seed, gain):
 
 
 def write_checkpoint(name, model, folder):
-    """save_pretrained; llama/sharded in three files, llama/biases in the older spelling."""
+    """save_pretrained; llama/sharded in three files, some in the older spelling."""
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     for limit in range(total // 3, total, 1024) if name == "llama/sharded" else [10 * total]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -144,13 +235,13 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
-    if name == "llama/biases":
+    if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))
 
 
 def spell_as_version_4(path):
     """rope_parameters -> rope_theta and rope_scaling, dtype -> torch_dtype; loads the same."""
-    before = LlamaConfig.from_pretrained(path).to_dict()
+    before = AutoConfig.from_pretrained(path).to_dict()
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     rope = config.pop("rope_parameters")
@@ -161,7 +252,7 @@ def spell_as_version_4(path):
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f, indent=2, sort_keys=True)
         f.write("\n")
-    after = LlamaConfig.from_pretrained(path).to_dict()
+    after = AutoConfig.from_pretrained(path).to_dict()
     for config in (before, after):
         config.pop("transformers_version")
         config["rope_parameters"].pop("type", None)

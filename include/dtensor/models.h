@@ -20,7 +20,7 @@ enum { DT_MAX_EOS = 32 };
 
 /* What a checkpoint's config.json says, in the terms all architectures share. */
 typedef struct dt_model_info {
-    char model_type[32]; /* "llama", "qwen3", "gpt_neo" */
+    char model_type[32]; /* "llama", "qwen2", "gpt_neo", ... */
     dt_dtype dtype;      /* of the checkpoint's weights, as config.json or the file says */
     int64_t vocab_size;
     int64_t hidden_size;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of Llama and Qwen3: the table of its layers, then what they compute.
+ * The decoder of Llama, Qwen2 and Qwen3: the table of its layers, then what they compute.
  * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
  * vocabulary; B sequences of T tokens. */
 #include "models/blocks/decoder.h"
@@ -8,6 +8,41 @@
 #include <stdio.h>
 
 #include "models/blocks/attention.h"
+#include "models/config.h"
+
+dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
+{
+    info->max_positions = dti_rope_longest(&m->rope, info->max_positions);
+    m->info = *info;
+    DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
+    for (int64_t i = 0; i < info->n_layers; i++)
+        m->blocks[i].attention = dti_scaled_attention(info);
+    return DT_OK;
+}
+
+dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
+{
+    int64_t window, first;
+    dti_json types;
+    bool windowed;
+
+    DT_TRY(dti_config_bool(config, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_window(config, 4096, &window));
+    DT_TRY(dti_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
+    if (!windowed) window = 0;
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const dti_json type = dti_json_at(&types, (size_t)i);
+        bool slides = window > 0 && i >= first;
+        DT_TRY(dti_config_slides(&types, i, &slides));
+        if (slides && window == 0)
+            return dti_json_refuse(&type, DT_ERR_FORMAT,
+                                   "\"full_attention\": there is no window without "
+                                   "use_sliding_window true and a sliding_window");
+        m->blocks[i].attention.window = slides ? window : 0;
+    }
+    return DT_OK;
+}
 
 dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti_row *more,
                                  int n_more)
@@ -21,7 +56,7 @@ dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti
                             "num_key_value_heads * head_dim" };
     const dti_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
-    const bool ab = m->attention_bias, mb = m->mlp_bias;
+    const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
 
     /* clang-format off */
 #define M(field) offsetof(dti_decoder, field)
@@ -35,10 +70,10 @@ dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti
     const dti_row block[] = {
         { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
-        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
-        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
-        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ab,    "rowwise",           NULL },
+        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    qb,    "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ob,    "rowwise",           NULL },
         { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
@@ -51,7 +86,6 @@ dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti
 
     builder->eps = m->eps;
     builder->heads = (dt_head_counts){ c->n_heads, c->n_kv_heads, c->head_dim };
-    DT_TRY(dti_alloc_array((size_t)c->n_layers, sizeof *m->blocks, (void **)&m->blocks));
     DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         dti_block *b = &m->blocks[i];
@@ -67,7 +101,7 @@ dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *in
     dti_decoder *m = self;
 
     m->info = *info;
-    return dti_rope_tensor(&m->rope, m->info.head_dim, mesh, &m->inv_freq);
+    return dti_rope_prepare(&m->rope, mesh);
 }
 
 /* x [B, T, H, E], each head normed by itself; x as it is where the block has no such norm. */
@@ -88,7 +122,7 @@ static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t
     dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
     dt_tensor *a = dti_cached_attention(t, dt_rope(t, q, rope), dt_rope(t, k, rope), v, kv,
-                                        pass->positions, &m->attention);
+                                        pass->positions, &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
 }
 
@@ -119,7 +153,7 @@ dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pas
 {
     const dti_decoder *m = self;
     dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
-    dt_tensor *rope = dt_rope_table(t, pass->positions, m->inv_freq, 1.0f, m->info.dtype);
+    dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
 
     for (int64_t i = 0; i < m->info.n_layers; i++) {
         dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], rope, x);
@@ -134,7 +168,7 @@ void dti_decoder_release(void *self)
 {
     dti_decoder *m = self;
 
-    dt_tensor_release(&m->inv_freq);
+    dti_rope_release(&m->rope);
     dti_free(m->blocks);
 }
 

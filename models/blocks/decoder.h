@@ -13,7 +13,8 @@
 typedef struct dti_block {
     dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
     dt_layer *norm2, *mlp, *gate, *up, *down;
-    char name[40]; /* "model.layers.3" */
+    dt_attention_options attention; /* window 0: all keys */
+    char name[40];                  /* "model.layers.3" */
 } dti_block;
 
 #define DTI_BLOCK(field) offsetof(dti_block, field)
@@ -21,17 +22,24 @@ typedef struct dti_block {
 /* `self` of these architectures. The first half is filled by their read_config(). */
 typedef struct dti_decoder {
     dt_model_info info;
-    dt_attention_options attention;
     dti_rope rope;
     int64_t ff;
-    bool attention_bias;
+    bool qkv_bias;
+    bool out_bias;
     bool mlp_bias;
     float eps;
 
     dt_layer *embed, *norm, *head;
     dti_block *blocks; /* [n_layers] */
-    dt_tensor *inv_freq;
 } dti_decoder;
+
+/* The end of read_config(): settles `info` and makes the blocks, each with full attention. */
+dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE;
+
+/* The windows of Qwen2 and Qwen3: sliding_window counts where use_sliding_window is true, for the
+ * layers that layer_types names, or else from layer max_window_layers on. After
+ * dti_decoder_configure(). */
+dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MUST_USE;
 
 /* Lists the layers: the model's, then block by block those of every architecture here and `more`
  * rows of dti_block. */

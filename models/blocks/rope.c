@@ -1,105 +1,25 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frequencies of rotary positions in all variants of Transformers (modeling_rope_utils.py), each
+ * step in f32 or f64 as there, and the table of a pass. */
 #include "models/blocks/rope.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
-#include "models/config.h"
+#include "dtensor/create.h"
 
-static dt_status read_llama3(const dti_json *config, const dti_json *scaling, int64_t max_positions,
-                             dti_rope *out)
+static const double two_pi = 6.283185307179586476925;
+
+static int64_t n_frequencies(const dti_rope *rope)
 {
-    double original;
-
-    DT_TRY(dti_json_number(scaling, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor));
-    DT_TRY(dti_json_number(scaling, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor));
-    DT_TRY(dti_config_number(config, "original_max_position_embeddings", (double)max_positions, 1.0,
-                             1e12, &original));
-    DT_TRY(dti_config_number(scaling, "original_max_position_embeddings", original, 1.0, 1e12,
-                             &out->original_positions));
-    if (out->high_freq_factor <= out->low_freq_factor) {
-        const dti_json v = dti_json_get(scaling, "high_freq_factor");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
-                               out->low_freq_factor);
-    }
-    return DT_OK;
-}
-
-/* rope_theta stands at the root (Transformers 4) or inside the scaling object (5). */
-static dt_status read_theta(const dti_json *config, const dti_json *scaling, double *out)
-{
-    const dti_json inner = dti_json_get(scaling, "rope_theta");
-    const dti_json outer = dti_json_get(config, "rope_theta");
-    double root;
-
-    if (dti_json_kind_of(&inner) == DTI_JSON_ABSENT)
-        return dti_config_number(config, "rope_theta", 10000.0, 1.0, 1e15, out);
-    DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, out));
-    DT_TRY(dti_json_number_or(config, "rope_theta", *out, 1.0, 1e15, &root));
-    if (dti_json_is_set(&outer) && root != *out)
-        return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to rope_theta at the root, %g", root);
-    return DT_OK;
-}
-
-/* Heads rotate whole; they must have an even width. */
-static dt_status check_width(const dti_json *config, const dti_json *parameters,
-                             const dt_model_info *info)
-{
-    const dti_json head_dim = dti_json_get(config, "head_dim");
-    const dti_json *const places[] = { config, parameters };
-
-    for (size_t i = 0; i < DT_COUNT(places); i++) {
-        const dti_json part = dti_json_get(places[i], "partial_rotary_factor");
-        double factor;
-        DT_TRY(dti_json_number_or(places[i], "partial_rotary_factor", 1.0, 0.0, 1.0, &factor));
-        if (factor < 1.0)
-            return dti_json_refuse(&part, DT_ERR_UNSUPPORTED,
-                                   "1: partial rotation is not supported yet");
-    }
-    if (info->head_dim % 2 != 0)
-        return dti_json_refuse(&head_dim, DT_ERR_FORMAT,
-                               "even for rotary positions; heads have %lld columns",
-                               (long long)info->head_dim);
-    return DT_OK;
-}
-
-dt_status dti_rope_read(const dti_json *config, const dt_model_info *info, dti_rope *out)
-{
-    dti_json scaling, old, type;
-    const char *name = "default";
-
-    *out = (dti_rope){ .type = DTI_ROPE_DEFAULT, .factor = 1.0 };
-    DT_TRY(dti_json_object_or_none(config, "rope_parameters", &scaling));
-    DT_TRY(dti_json_object_or_none(config, "rope_scaling", &old));
-    if (dti_json_is_set(&scaling) && dti_json_is_set(&old))
-        return dti_json_refuse(&old, DT_ERR_FORMAT,
-                               "absent where rope_parameters stands: both say the same thing");
-    if (!dti_json_is_set(&scaling)) scaling = old;
-    DT_TRY(read_theta(config, &scaling, &out->theta));
-    DT_TRY(check_width(config, &scaling, info));
-    if (!dti_json_is_set(&scaling)) return DT_OK;
-    type = dti_json_get(&scaling, "rope_type");
-    if (dti_json_kind_of(&type) == DTI_JSON_ABSENT) type = dti_json_get(&scaling, "type");
-    if (dti_json_kind_of(&type) != DTI_JSON_ABSENT) DT_TRY(dti_json_as_string(&type, &name));
-    if (strcmp(name, "default") == 0) return DT_OK;
-    if (strcmp(name, "linear") != 0 && strcmp(name, "llama3") != 0)
-        return dti_json_refuse(
-            &type, DT_ERR_UNSUPPORTED,
-            "\"default\", \"linear\" or \"llama3\": other kinds of rotary scaling are "
-            "not supported yet");
-    DT_TRY(dti_json_number(&scaling, "factor", 1e-6, 1e6, &out->factor));
-    out->type = DTI_ROPE_LINEAR;
-    if (strcmp(name, "linear") == 0) return DT_OK;
-    out->type = DTI_ROPE_LLAMA3;
-    return read_llama3(config, &scaling, info->max_positions, out);
+    return (rope->dim + 1) / 2;
 }
 
 /* Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are
  * blended. */
 static float llama3(const dti_rope *rope, float inv)
 {
-    const double two_pi = 6.283185307179586476925;
     const double wavelength = two_pi / (double)inv;
     const double low = rope->original_positions / rope->low_freq_factor;
     const double high = rope->original_positions / rope->high_freq_factor;
@@ -112,28 +32,137 @@ static float llama3(const dti_rope *rope, float inv)
     return (float)((1.0 - s) * (double)inv / rope->factor + s * (double)inv);
 }
 
-void dti_rope_frequencies(const dti_rope *rope, int64_t dim, float *inv_freq)
+/* YaRN (arXiv 2309.00071): the column that turns n times over the length of training. */
+static double yarn_column(const dti_rope *rope, double n)
 {
-    for (int64_t i = 0; i < dim / 2; i++) {
-        const float exponent = (float)(2 * i) / (float)dim;
-        const float inv = 1.0f / powf((float)rope->theta, exponent);
-        inv_freq[i] = rope->type == DTI_ROPE_LINEAR   ? inv / (float)rope->factor
-                      : rope->type == DTI_ROPE_LLAMA3 ? llama3(rope, inv)
-                                                      : inv;
+    return (double)rope->dim * log(rope->original_positions / (n * two_pi)) /
+           (2.0 * log(rope->theta));
+}
+
+/* Columns before *low keep their frequency, those after *high are stretched. */
+static void yarn_range(const dti_rope *rope, float *low, float *high)
+{
+    double first = yarn_column(rope, rope->beta_fast), last = yarn_column(rope, rope->beta_slow);
+
+    if (rope->truncate) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    first = fmax(first, 0.0);
+    last = fmin(last, (double)(rope->dim - 1));
+    if (first == last) last += 0.001;
+    *low = (float)first;
+    *high = (float)(last - first);
+}
+
+static float yarn(const dti_rope *rope, int64_t i, float power)
+{
+    float low, span, stretched;
+
+    yarn_range(rope, &low, &span);
+    stretched = fminf(fmaxf(((float)i - low) / span, 0.0f), 1.0f);
+    return 1.0f / ((float)rope->factor * power) * stretched + 1.0f / power * (1.0f - stretched);
+}
+
+/* Dynamic NTK: the longer the sequence, the larger the base. */
+static double base_for(const dti_rope *rope, int64_t length)
+{
+    const double dim = (double)rope->dim, s = fmax((double)length, rope->max_positions);
+
+    if (rope->type != DTI_ROPE_DYNAMIC) return rope->theta;
+    return rope->theta *
+           pow(rope->factor * s / rope->max_positions - (rope->factor - 1.0), dim / (dim - 2.0));
+}
+
+void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq)
+{
+    const float base = (float)base_for(rope, length);
+    const bool is_long = (double)length > rope->original_positions;
+
+    for (int64_t i = 0; i < n_frequencies(rope); i++) {
+        const float power = powf(base, (float)(2 * i) / (float)rope->dim), inv = 1.0f / power;
+        switch (rope->type) {
+        case DTI_ROPE_LINEAR:
+            inv_freq[i] = inv / (float)rope->factor;
+            break;
+        case DTI_ROPE_LLAMA3:
+            inv_freq[i] = llama3(rope, inv);
+            break;
+        case DTI_ROPE_YARN:
+            inv_freq[i] = yarn(rope, i, power);
+            break;
+        case DTI_ROPE_LONGROPE:
+            inv_freq[i] = 1.0f / ((is_long ? rope->long_factor : rope->short_factor)[i] * power);
+            break;
+        default:
+            inv_freq[i] = inv;
+        }
     }
 }
 
-dt_status dti_rope_tensor(const dti_rope *rope, int64_t dim, dt_mesh *mesh, dt_tensor **out)
+int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions)
+{
+    const double longest = rope->factor * (double)max_positions;
+
+    return rope->type == DTI_ROPE_DYNAMIC ? (int64_t)fmin(longest, 1 << 30) : max_positions;
+}
+
+/* --- on a mesh -------------------------------------------------------------------------------- */
+
+static dt_status make_frequencies(const dti_rope *rope, int64_t length, dt_mesh *mesh,
+                                  dt_tensor **out)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-    const int64_t n = dim / 2;
+    const int64_t n = n_frequencies(rope);
     float *inv_freq;
     dt_status st;
 
-    *out = NULL;
     DT_TRY(dti_alloc_array((size_t)n, sizeof *inv_freq, (void **)&inv_freq));
-    dti_rope_frequencies(rope, dim, inv_freq);
+    dti_rope_frequencies(rope, length, inv_freq);
     st = dt_from_local(mesh, whole, DT_F32, 1, &n, inv_freq, out);
     dti_free(inv_freq);
     return st;
+}
+
+dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh)
+{
+    DT_TRY(make_frequencies(rope, 0, mesh, &rope->inv_freq));
+    if (rope->type == DTI_ROPE_LONGROPE)
+        DT_TRY(make_frequencies(rope, INT64_MAX, mesh, &rope->long_inv_freq));
+    return DT_OK;
+}
+
+void dti_rope_release(dti_rope *rope)
+{
+    dt_tensor_release(&rope->inv_freq);
+    dt_tensor_release(&rope->long_inv_freq);
+    dti_free(rope->short_factor);
+    dti_free(rope->long_factor);
+    rope->short_factor = rope->long_factor = NULL;
+}
+
+/* Frequencies for a length that only this pass has. */
+static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dti_pass *pass)
+{
+    dt_tensor *x;
+    dt_status st =
+        dti_tensor_create(dt_tensor_mesh(rope->inv_freq), dt_tensor_layout(rope->inv_freq), DT_F32,
+                          &(int64_t){ n_frequencies(rope) }, &x);
+
+    if (st != DT_OK) return dti_tape_latch(t, st);
+    if (dt_tensor_local(x)->data != NULL)
+        dti_rope_frequencies(rope, pass->length, dt_tensor_local(x)->data);
+    return dti_tape_push(t, x);
+}
+
+dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dti_pass *pass, dt_dtype dtype)
+{
+    dt_tensor *inv_freq = rope->inv_freq;
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (rope->type == DTI_ROPE_LONGROPE && (double)pass->length > rope->original_positions)
+        inv_freq = rope->long_inv_freq;
+    if (rope->type == DTI_ROPE_DYNAMIC && (double)pass->length > rope->max_positions)
+        inv_freq = frequencies_of_pass(t, rope, pass);
+    return dt_rope_table(t, pass->positions, inv_freq, (float)rope->attention_factor, dtype);
 }

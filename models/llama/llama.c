@@ -14,14 +14,13 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
     DT_TRY(dti_config_int(config, "intermediate_size", 11008, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_config_bool(config, "attention_bias", false, &m->attention_bias));
+    DT_TRY(dti_config_bool(config, "attention_bias", false, &m->qkv_bias));
+    m->out_bias = m->qkv_bias;
     DT_TRY(dti_config_bool(config, "mlp_bias", false, &m->mlp_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
-    DT_TRY(dti_rope_read(config, info, &m->rope));
-    m->attention = dti_scaled_attention(info);
-    m->info = *info;
-    return DT_OK;
+    DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
+    return dti_decoder_configure(m, info);
 }
 
 static dt_status add_layers(void *self, dti_builder *builder)

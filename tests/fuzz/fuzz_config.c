@@ -36,8 +36,9 @@ static void check_layers(const dti_arch *arch, void *self)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo };
-    const dti_arch *arch = archs[size > 0 ? data[0] % 3 : 0];
+    static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo,
+                                             &dti_arch_qwen2 };
+    const dti_arch *arch = archs[size > 0 ? data[0] % DT_COUNT(archs) : 0];
     dt_model_info info = { .n_eos = 0 };
     dti_json_doc doc;
     void *self;
@@ -61,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* clang-format off */
 #define DECODER "\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4," \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-05,\"hidden_act\":\"silu\",\"tie_word_embeddings\":true"
-static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo */
+static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' qwen2 */
     { "0{" DECODER ",\"attention_bias\":false,\"mlp_bias\":true,\"bos_token_id\":1,\"eos_token_id\":[2,3],"
       "\"torch_dtype\":\"bfloat16\"}", 0 },
     { "0{" DECODER ",\"head_dim\":8,\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
@@ -70,6 +71,13 @@ static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo */
       "\"dtype\":\"float32\",\"head_dim\":null}", 0 },
     { "1{" DECODER ",\"head_dim\":16,\"use_sliding_window\":false,\"max_window_layers\":2,\"sliding_window\":null,"
       "\"layer_types\":[\"full_attention\",\"full_attention\"],\"eos_token_id\":7}", 0 },
+    { "0{" DECODER ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.5,\"beta_fast\":8,"
+      "\"truncate\":false}}", 0 },
+    { "0{" DECODER ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,2,3.5,4],"
+      "\"original_max_position_embeddings\":32}}", 0 },
+    { "3{" DECODER ",\"use_sliding_window\":true,\"max_window_layers\":1,\"sliding_window\":5,"
+      "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}}", 0 },
+    { "3{" DECODER ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", 0 },
     { "2{\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":null,\"num_layers\":4,\"num_heads\":4,"
       "\"max_position_embeddings\":64,\"window_size\":8,\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\","
       "\"attention_types\":[[[\"global\",\"local\"],2]]}", 0 },

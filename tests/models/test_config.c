@@ -2,97 +2,13 @@
  *
  * Spellings of config.json: what Transformers reads we read the same, what contradicts itself or
  * asks for what is not built is refused by key. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "models/blocks/rope.h"
+#include "models/blocks/decoder.h"
 #include "models/config.h"
 #include "models/model.h"
 #include "tests/support/dt_test.h"
-
-typedef struct rope_case {
-    const char *text;
-    const char *refused; /* part of the message, or NULL */
-    double theta;
-    dti_rope_type type;
-    double original;
-} rope_case;
-
-static const rope_case ropes[] = {
-    { "{}", NULL, 10000, DTI_ROPE_DEFAULT, 0 },
-    { "{\"rope_theta\": 5e5, \"rope_scaling\": null}", NULL, 5e5, DTI_ROPE_DEFAULT, 0 },
-    { "{\"rope_theta\": 5e5, \"rope_parameters\": {\"rope_type\": \"default\"}}", NULL, 5e5,
-      DTI_ROPE_DEFAULT, 0 },
-    { "{\"rope_parameters\": {\"rope_theta\": 7, \"rope_type\": \"linear\", \"factor\": 2}}", NULL,
-      7, DTI_ROPE_LINEAR, 0 },
-    { "{\"rope_scaling\": {\"rope_theta\": 9, \"type\": \"linear\", \"factor\": 2}}", NULL, 9,
-      DTI_ROPE_LINEAR, 0 },
-    { "{\"original_max_position_embeddings\": 64, \"rope_scaling\": {\"rope_type\": \"llama3\","
-      "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}}",
-      NULL, 10000, DTI_ROPE_LLAMA3, 64 },
-    { "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
-      "\"high_freq_factor\": 4}}",
-      NULL, 10000, DTI_ROPE_LLAMA3, 128 },
-    { "{\"rope_theta\": 5, \"rope_parameters\": {\"rope_theta\": 7}}", "rope_parameters.rope_theta",
-      0, 0, 0 },
-    { "{\"rope_parameters\": {\"rope_theta\": 7}, \"rope_scaling\": {\"type\": \"linear\"}}",
-      "both say the same thing", 0, 0, 0 },
-    { "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}", "rope_scaling.type", 0, 0, 0 },
-    { "{\"rope_scaling\": {\"type\": \"linear\"}}", "factor", 0, 0, 0 },
-    { "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor", 0, 0, 0 },
-};
-
-DT_TEST(config, rotary_positions_in_every_spelling)
-{
-    const dt_model_info info = { .head_dim = 8, .max_positions = 128 };
-
-    for (size_t i = 0; i < DT_COUNT(ropes); i++) {
-        const rope_case *c = &ropes[i];
-        dti_json_doc doc;
-        dti_rope rope;
-        dt_status st;
-        DT_ASSERT_OK(dti_json_parse("config.json", c->text, strlen(c->text), &doc));
-        st = dti_rope_read(&doc.root, &info, &rope);
-        if (c->refused != NULL) {
-            DT_ASSERT(st == DT_ERR_FORMAT || st == DT_ERR_UNSUPPORTED);
-            DT_ASSERT(strstr(dt_last_error()->message, c->refused) != NULL);
-        } else {
-            DT_ASSERT_OK(st);
-            DT_ASSERT_CLOSE(rope.theta, c->theta, 0);
-            DT_ASSERT_EQ_INT(rope.type, c->type);
-            if (c->original > 0) DT_ASSERT_CLOSE(rope.original_positions, c->original, 0);
-        }
-        dti_json_free(&doc);
-    }
-}
-
-/* Figures of the Llama 3.1 paper's constants: dim 128, theta 5e5, factor 8, 8192 positions. */
-DT_TEST(config, llama3_frequencies_are_the_published_ones)
-{
-    static const struct {
-        int i;
-        double want;
-    } golden[] = { { 0, 1.0 },
-                   { 1, 8.146172339e-1 },
-                   { 20, 1.656044008e-2 },
-                   { 28, 3.211445995e-3 },
-                   { 30, 1.371893568e-3 },
-                   { 34, 1.785078128e-4 },
-                   { 40, 3.428102196e-5 },
-                   { 63, 3.068925989e-7 } };
-    const dti_rope rope = { .type = DTI_ROPE_LLAMA3,
-                            .theta = 5e5,
-                            .factor = 8,
-                            .low_freq_factor = 1,
-                            .high_freq_factor = 4,
-                            .original_positions = 8192 };
-    float inv_freq[64];
-
-    dti_rope_frequencies(&rope, 128, inv_freq);
-    for (size_t k = 0; k < DT_COUNT(golden); k++)
-        DT_ASSERT_CLOSE(inv_freq[golden[k].i] / golden[k].want, 1.0, 1e-5);
-}
 
 typedef struct arch_case {
     const dti_arch *arch;
@@ -116,13 +32,19 @@ static const arch_case archs[] = {
     { &dti_arch_gpt_neo,
       NEO "\"num_key_value_heads\": 3, \"head_dim\": 3, \"attention_types\": [[[\"global\"], 2]]}",
       NULL },
-    { &dti_arch_qwen3, QWEN "\"use_sliding_window\": true, \"max_window_layers\": 1}",
-      "use_sliding_window" },
-    { &dti_arch_qwen3, QWEN "\"use_sliding_window\": true, \"max_window_layers\": 2}", NULL },
+    { &dti_arch_qwen3, QWEN "\"use_sliding_window\": true, \"sliding_window\": 0}",
+      "sliding_window" },
     { &dti_arch_qwen3, QWEN "\"layer_types\": [\"full_attention\", \"full_attention\"]}", NULL },
     { &dti_arch_qwen3, QWEN "\"layer_types\": [\"full_attention\"]}", "layer_types" },
     { &dti_arch_qwen3, QWEN "\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
-      "layer_types[1]" },
+      "layer_types[1] is the string \"sliding_attention\", must be \"full_attention\"" },
+    { &dti_arch_qwen2,
+      QWEN "\"use_sliding_window\": true, \"layer_types\": [\"chunked_attention\", \"x\"]}",
+      "layer_types[0]" },
+    { &dti_arch_qwen2,
+      QWEN "\"use_sliding_window\": true, \"sliding_window\": null, \"layer_types\": "
+           "[\"full_attention\", \"sliding_attention\"]}",
+      "there is no window" },
     { &dti_arch_qwen3, QWEN "\"head_dim\": 7}", "head_dim" },
     { &dti_arch_llama, "{\"quantization_config\": {}}", "quantised" },
     { &dti_arch_llama, "{\"hidden_act\": \"gelu\"}", "hidden_act" },
@@ -156,6 +78,41 @@ DT_TEST(config, architectures_refuse_what_they_cannot_run)
         read_text(archs[i].arch, archs[i].text, archs[i].refused, NULL);
 }
 
+/* Windows of Qwen's layers, as use_sliding_window, max_window_layers and layer_types say them. */
+DT_TEST(config, windows_follow_three_keys)
+{
+    static const struct {
+        const char *text;
+        int64_t windows[2];
+    } rows[] = {
+        { QWEN "\"sliding_window\": 3, \"max_window_layers\": 0}", { 0, 0 } },
+        { QWEN "\"use_sliding_window\": true, \"sliding_window\": 3}", { 0, 0 } },
+        { QWEN "\"use_sliding_window\": true, \"sliding_window\": 3, \"max_window_layers\": 1}",
+          { 0, 3 } },
+        { QWEN "\"use_sliding_window\": true, \"max_window_layers\": 0}", { 4096, 4096 } },
+        { QWEN "\"use_sliding_window\": true, \"sliding_window\": null, \"max_window_layers\": 0}",
+          { 0, 0 } },
+        { QWEN "\"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": 2, "
+               "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+          { 5, 0 } },
+    };
+    static const dti_arch *const both[] = { &dti_arch_qwen2, &dti_arch_qwen3 };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++)
+        for (size_t a = 0; a < DT_COUNT(both); a++) {
+            dt_model_info info = { .n_eos = 0 };
+            dti_decoder m = { 0 };
+            dti_json_doc doc;
+            DT_ASSERT_OK(dti_json_parse("config.json", rows[i].text, strlen(rows[i].text), &doc));
+            DT_ASSERT_OK(both[a]->read_config(&m, &doc.root, &info));
+            for (int l = 0; l < 2; l++)
+                DT_ASSERT_EQ_INT(m.blocks[l].attention.window, rows[i].windows[l]);
+            DT_ASSERT(m.qkv_bias == (a == 0) && !m.out_bias);
+            both[a]->release(&m);
+            dti_json_free(&doc);
+        }
+}
+
 /* What Transformers 5.23 makes of null, key by key. */
 DT_TEST(config, null_is_refused_where_it_says_nothing)
 {
@@ -176,6 +133,10 @@ DT_TEST(config, null_is_refused_where_it_says_nothing)
             "hidden_act", "attention_bias", "tie_word_embeddings", "use_sliding_window",
             "max_window_layers", "rope_theta" },
           { "num_key_value_heads", "bos_token_id", "eos_token_id", "layer_types" } },
+        { &dti_arch_qwen2,
+          { "vocab_size", "hidden_size", "rms_norm_eps", "hidden_act", "use_sliding_window",
+            "max_window_layers", "tie_word_embeddings" },
+          { "num_key_value_heads", "sliding_window", "layer_types" } },
         { &dti_arch_gpt_neo,
           { "vocab_size", "hidden_size", "num_layers", "num_heads", "max_position_embeddings",
             "layer_norm_epsilon", "activation_function", "tie_word_embeddings", "window_size",

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Qwen2: Llama's block (models/blocks/decoder.c) with biases on queries, keys and values, and
+ * windows in the upper layers of some checkpoints. */
+#include "models/blocks/attention.h"
+#include "models/blocks/decoder.h"
+#include "models/config.h"
+
+static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
+{
+    static const dti_decoder_defaults defaults = { .vocab = 151936,
+                                                   .hidden = 4096,
+                                                   .layers = 32,
+                                                   .heads = 32,
+                                                   .kv_heads = 32,
+                                                   .positions = 32768 };
+    dti_decoder *m = self;
+
+    DT_TRY(dti_config_decoder(config, &defaults, info));
+    DT_TRY(dti_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
+    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
+    m->qkv_bias = true;
+    DT_TRY(dti_decoder_configure(m, info));
+    return dti_decoder_read_windows(m, config);
+}
+
+static dt_status add_layers(void *self, dti_builder *builder)
+{
+    return dti_decoder_add_layers(self, builder, NULL, 0);
+}
+
+const dti_arch dti_arch_qwen2 = {
+    .model_type = "qwen2",
+    .class_name = "Qwen2ForCausalLM",
+    .self_bytes = sizeof(dti_decoder),
+    .prefix = "model.",
+    .ignored = dti_decoder_ignored,
+    .read_config = read_config,
+    .add_layers = add_layers,
+    .prepare = dti_decoder_prepare,
+    .forward = dti_decoder_forward,
+    .release = dti_decoder_release,
+};
