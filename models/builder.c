@@ -28,6 +28,7 @@ dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *row
                                            { rows[i].in.extent, rows[i].in.unit } },
                                  .bias = rows[i].bias,
                                  .eps = b->eps,
+                                 .one_plus = b->one_plus,
                                  .heads = b->heads,
                                  .style = rows[i].style,
                                  .tied_to = rows[i].tied_to };

@@ -216,7 +216,8 @@ static dt_tensor *compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     case DT_LAYER_EMBEDDING:
         return dt_embedding(t, x, w);
     case DT_LAYER_RMS_NORM:
-        return dt_rms_norm(t, x, w, layer->eps);
+        return layer->one_plus ? dt_rms_norm_1p(t, x, w, layer->eps)
+                               : dt_rms_norm(t, x, w, layer->eps);
     case DT_LAYER_LAYER_NORM:
         return dt_layer_norm(t, x, w, dt_layer_param(layer, DT_PARAM_BIAS), layer->eps);
     default:

@@ -51,6 +51,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     memcpy(layer->axis, spec->axis, sizeof layer->axis);
     layer->heads = spec->heads;
     layer->eps = spec->eps;
+    layer->one_plus = spec->one_plus;
     layer->n_params = dti_spec_n_params(spec);
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) layer->rule[s] = -1;
     *index_place(list, layer->name) = ++list->n;

@@ -20,6 +20,7 @@ struct dt_layer {
     dt_axis axis[2];
     dt_head_counts heads;
     float eps;
+    bool one_plus;
     int n_params;
     const dt_style *style[DTI_N_STYLE_SLOTS]; /* NULL: none */
     int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */

@@ -210,7 +210,8 @@ def randomise(model, seed, gain):
                 p.copy_(0.3 * noise)
             elif "embed_tokens" in name or "wte" in name or "wpe" in name:
                 # A tied head likes to repeat the last token: less so when embeddings are small.
-                p.copy_((0.3 if tied else 0.7) * noise)
+                scale = math.sqrt(p.shape[1]) if one == 0 else 1  # Gemma multiplies by it
+                p.copy_((0.3 if tied else 0.7) / scale * noise)
             else:
                 # GPT-Neo does not scale its scores, so its q and k are smaller.
                 soft = 0.5 if "attention.q_proj" in name or "attention.k_proj" in name else 1.0

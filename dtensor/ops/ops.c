@@ -37,6 +37,22 @@ dt_tensor *dt_gelu_new(dt_tape *t, dt_tensor *x)
     return unary(t, &dti_op_gelu_new, NULL, x);
 }
 
+dt_tensor *dt_gelu_tanh(dt_tape *t, dt_tensor *x)
+{
+    return unary(t, &dti_op_gelu_tanh, NULL, x);
+}
+
+dt_tensor *dt_gelu_tanh_mul(dt_tape *t, dt_tensor *gate, dt_tensor *up)
+{
+    return binary(t, &dti_op_gelu_tanh_mul, NULL, gate, up);
+}
+
+dt_tensor *dt_soft_cap(dt_tape *t, dt_tensor *x, double cap)
+{
+    if (!(cap > 0.0)) return dt_tape_fail(t, DT_ERR_ARG, "dt_soft_cap: the cap is %g", cap);
+    return unary(t, &dti_op_soft_cap, &(dti_scalar_attr){ cap }, x);
+}
+
 dt_tensor *dt_silu_mul(dt_tape *t, dt_tensor *gate, dt_tensor *up)
 {
     return binary(t, &dti_op_silu_mul, NULL, gate, up);
@@ -68,6 +84,11 @@ dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)
 dt_tensor *dt_rms_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
 {
     return binary(t, &dti_op_rms_norm, &(dti_norm_attr){ eps }, x, w);
+}
+
+dt_tensor *dt_rms_norm_1p(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
+{
+    return binary(t, &dti_op_rms_norm_1p, &(dti_norm_attr){ eps }, x, w);
 }
 
 dt_tensor *dt_layer_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *b, float eps)

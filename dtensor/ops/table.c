@@ -41,7 +41,10 @@ ROW(add,         "..., ... -> ...",            "FF>F",   AXES,              AXES
 ROW(mul,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             mul,        ANY | BILINEAR, 0)
 ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES,             silu,       ANY,            0)
 ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   ANY,            0)
+ROW(gelu_tanh,   "... -> ...",                 "F>F",    AXES,              AXES,             gelu_tanh,  ANY,            0)
 ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   ANY,            0)
+ROW(gelu_tanh_mul, "..., ... -> ...",          "FF>F",   AXES,              AXES,             gelu_tanh_mul, ANY,         0)
+ROW(soft_cap,    "... -> ...",                 "F>F",    AXES,              AXES,             soft_cap,   ANY | VALUE,    ATTR(scalar))
 ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       ANY,            ATTR(dtype))
 ROW(add_scalar,  "... -> ...",                 "F>F",    AXES,              SHARD(add_scalar), add_scalar, ANY | VALUE | ONCE, ATTR(scalar))
 ROW(mul_scalar,  "... -> ...",                 "F>F",    AXES,              AXES,             mul_scalar, ANY | VALUE | LINEAR, ATTR(scalar))
@@ -55,6 +58,7 @@ ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES
 ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   ANY | LINEAR,   ATTR(dtype))
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,              ATTR(norm))
+ROW(rms_norm_1p, "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm_1p, 0,             ATTR(norm))
 ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,              ATTR(norm))
 /* embeddings and positions */
 ROW(embedding,   "..., vd -> ...d",            "iF>F",   AXES,              AXES,             embedding,  EXACT,          0)
@@ -74,12 +78,13 @@ ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
-    &dti_op_add,        &dti_op_mul,        &dti_op_silu,       &dti_op_gelu_new,
-    &dti_op_silu_mul,   &dti_op_cast,       &dti_op_linear,     &dti_op_linear_bias,
-    &dti_op_add_bias,   &dti_op_rms_norm,   &dti_op_layer_norm, &dti_op_embedding,
-    &dti_op_rope_table, &dti_op_rope,       &dti_op_heads,      &dti_op_unheads,
-    &dti_op_kv_write,   &dti_op_attention,  &dti_op_slice,      &dti_op_argmax_key,
-    &dti_op_argmax_id,  &dti_op_add_scalar, &dti_op_mul_scalar, &dti_op_sum,
-    &dti_op_max,        &dti_op_min,
+    &dti_op_add,        &dti_op_mul,         &dti_op_silu,       &dti_op_gelu_new,
+    &dti_op_silu_mul,   &dti_op_cast,        &dti_op_linear,     &dti_op_linear_bias,
+    &dti_op_add_bias,   &dti_op_rms_norm,    &dti_op_layer_norm, &dti_op_embedding,
+    &dti_op_rope_table, &dti_op_rope,        &dti_op_heads,      &dti_op_unheads,
+    &dti_op_kv_write,   &dti_op_attention,   &dti_op_slice,      &dti_op_argmax_key,
+    &dti_op_argmax_id,  &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
+    &dti_op_max,        &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
+    &dti_op_soft_cap,   &dti_op_rms_norm_1p,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

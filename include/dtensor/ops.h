@@ -91,10 +91,15 @@ DT_API dt_tensor *dt_mul(dt_tape *tape, dt_tensor *x, dt_tensor *y);
 
 /* x [...] F */
 DT_API dt_tensor *dt_silu(dt_tape *tape, dt_tensor *x);
-DT_API dt_tensor *dt_gelu_new(dt_tape *tape, dt_tensor *x);
+DT_API dt_tensor *dt_gelu_new(dt_tape *tape, dt_tensor *x);  /* tanh form; every step rounds to F */
+DT_API dt_tensor *dt_gelu_tanh(dt_tape *tape, dt_tensor *x); /* the same formula, rounds once */
 
-/* gate, up [...] F -> silu(gate) up */
+/* gate, up [...] F -> silu(gate) up, gelu_tanh(gate) up */
 DT_API dt_tensor *dt_silu_mul(dt_tape *tape, dt_tensor *gate, dt_tensor *up);
+DT_API dt_tensor *dt_gelu_tanh_mul(dt_tape *tape, dt_tensor *gate, dt_tensor *up);
+
+/* x [...] F -> cap tanh(x / cap), cap > 0; every step rounds to F, as Gemma does with logits */
+DT_API dt_tensor *dt_soft_cap(dt_tape *tape, dt_tensor *x, double cap);
 
 /* x [...] any float -> dtype; x itself if it has that dtype */
 DT_API dt_tensor *dt_cast(dt_tape *tape, dt_tensor *x, dt_dtype dtype);
@@ -109,6 +114,9 @@ DT_API dt_tensor *dt_add_bias(dt_tape *tape, dt_tensor *x, dt_tensor *bias);
 
 /* x [..., d] F, w [d] F; sums in f32, rounded to F before the product with w, as Llama does */
 DT_API dt_tensor *dt_rms_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
+
+/* The same times 1 + w, all in f32 and rounded once, as Gemma does */
+DT_API dt_tensor *dt_rms_norm_1p(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
 
 /* x [..., d] F, w [d], b [d] F; one rounding at the end */
 DT_API dt_tensor *dt_layer_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *b, float eps);

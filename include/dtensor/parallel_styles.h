@@ -46,6 +46,7 @@ typedef struct dt_layer_spec {
     dt_axis axis[2];      /* of the weight; a norm uses axis[0] */
     bool bias;            /* linear only */
     float eps;            /* norms only */
+    bool one_plus;        /* RMS norms only: multiplies by 1 + weight, dt_rms_norm_1p() */
     dt_head_counts heads; /* if an axis counts heads */
     const char *style;    /* default style; NULL is "replicate" */
     const char *tied_to;  /* name of an earlier layer whose weight this one shares, or NULL */

@@ -65,6 +65,8 @@ DT_TEST(kernels, other_dtypes_are_refused)
 
 /* --- elements --------------------------------------------------------------------------------- */
 
+#define TEST_CAP 0.75
+
 static double silu(double x)
 {
     return x / (1.0 + exp(-x));
@@ -78,6 +80,11 @@ static double gelu_new(double x, dt_dtype t)
     const double th = kt_round(t, tanh(kt_round(t, sqrt(2.0 / 3.14159265358979323846) * inner)));
 
     return kt_round(t, 0.5 * x) * kt_round(t, 1.0 + th);
+}
+
+static double gelu_tanh(double x)
+{
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
 /* x + y, x y, silu x, gelu_new x, silu(x) y with the slack that their inner roundings need, in
@@ -98,6 +105,19 @@ static void element(const char *op, dt_dtype t, double x, double y, double *want
         /* 1 + tanh loses digits where tanh is near -1: its error is absolute */
         *slack = unit * (8 * fabs(*want) + 4 * fabs(x));
     }
+    if (strcmp(op, "gelu_tanh") == 0) {
+        *want = gelu_tanh(x);
+        *slack = 0x1p-24 * (8 * fabs(*want) + 4 * fabs(x));
+    }
+    if (strcmp(op, "gelu_tanh_mul") == 0) {
+        *want = kt_round(t, gelu_tanh(x)) * y;
+        *slack = 2 * unit * fabs(*want) + 0x1p-24 * (8 * fabs(*want) + 4 * fabs(x * y));
+    }
+    if (strcmp(op, "soft_cap") == 0) {
+        const double inner = kt_round(t, tanh(kt_round(t, x / TEST_CAP)));
+        *want = inner * TEST_CAP;
+        *slack = 3 * unit * fabs(*want) + 0x1p-22;
+    }
     if (strcmp(op, "silu_mul") == 0) {
         *want = kt_round(t, silu(x)) * y;
         *slack = (2 * unit + 4 * 0x1p-24) * fabs(*want);
@@ -110,16 +130,23 @@ typedef struct element_op {
     int n_in;
 } element_op;
 
+static const dti_scalar_attr test_cap = { TEST_CAP };
+
 static const element_op element_ops[] = {
-    { "add", dti_add_cpu, 2 },           { "mul", dti_mul_cpu, 2 },
-    { "silu", dti_silu_cpu, 1 },         { "gelu_new", dti_gelu_new_cpu, 1 },
+    { "add", dti_add_cpu, 2 },
+    { "mul", dti_mul_cpu, 2 },
+    { "silu", dti_silu_cpu, 1 },
+    { "gelu_new", dti_gelu_new_cpu, 1 },
     { "silu_mul", dti_silu_mul_cpu, 2 },
+    { "gelu_tanh", dti_gelu_tanh_cpu, 1 },
+    { "gelu_tanh_mul", dti_gelu_tanh_mul_cpu, 2 },
+    { "soft_cap", dti_soft_cap_cpu, 1 },
 };
 
 static void run_element_op(const element_op *op, dt_dtype t, int64_t n, kt_fill fill)
 {
     const int64_t shape[] = { n };
-    kt_case c = { .name = op->name, .kernel = op->kernel, .n_in = op->n_in };
+    kt_case c = { .name = op->name, .kernel = op->kernel, .n_in = op->n_in, .attr = &test_cap };
 
     for (int i = 0; i < op->n_in; i++) c.in[i] = kt_filled(t, 1, shape, fill, (uint32_t)(7 + i));
     c.out = (dt_local){ .dtype = t, .n_axes = 1, .shape = { n } };

@@ -5,8 +5,11 @@
 
 /* --- norms ------------------------------------------------------------------------------------ */
 
-static void expect_norm_row(kt_case *c, int64_t r, int64_t n, bool layer)
+typedef enum norm_kind { RMS, RMS_1P, LAYER } norm_kind;
+
+static void expect_norm_row(kt_case *c, int64_t r, int64_t n, norm_kind kind)
 {
+    const bool layer = kind == LAYER;
     const dt_dtype t = c->out.dtype;
     const double eps = (double)((const dti_norm_attr *)c->attr)->eps;
     double mean = 0.0, square = 0.0, scale, most = 0.0;
@@ -17,44 +20,51 @@ static void expect_norm_row(kt_case *c, int64_t r, int64_t n, bool layer)
         square += pow(kt_get(&c->in[0], r * n + i) - mean, 2.0) / (double)n;
     scale = 1.0 / sqrt(square + eps);
     for (int64_t i = 0; i < n; i++) {
-        const double w = kt_get(&c->in[1], i), h = (kt_get(&c->in[0], r * n + i) - mean) * scale;
-        c->want[r * n + i] = layer ? h * w + kt_get(&c->in[2], i) : kt_round(t, h) * w;
+        const double w = kt_get(&c->in[1], i) + (kind == RMS_1P ? 1.0 : 0.0);
+        const double h = (kt_get(&c->in[0], r * n + i) - mean) * scale;
+        c->want[r * n + i] = kind == LAYER    ? h * w + kt_get(&c->in[2], i)
+                             : kind == RMS_1P ? h * w
+                                              : kt_round(t, h) * w;
         /* f32 sums in several lanes; the mean cancels against x; rms_norm rounds h to the dtype */
         c->slack[r * n + i] = 0x1p-24 * ((double)n / 8 + 8) * fabs(h * w) +
-                              (layer ? 0x1p-24 * 16 * most * scale * fabs(w) + 0x1p-22
-                                     : 2 * kt_unit(t) * fabs(h * w));
+                              (layer         ? 0x1p-24 * 16 * most * scale * fabs(w) + 0x1p-22
+                               : kind == RMS ? 2 * kt_unit(t) * fabs(h * w)
+                                             : 0.0);
     }
 }
 
-static void run_norm(bool layer, dt_dtype t, int64_t rows, int64_t n, kt_fill fill)
+static void run_norm(norm_kind kind, dt_dtype t, int64_t rows, int64_t n, kt_fill fill)
 {
     const int64_t shape[] = { rows, n };
     const dti_norm_attr attr = { 1e-5f };
-    kt_case c = { .name = layer ? "layer_norm" : "rms_norm",
-                  .kernel = layer ? dti_layer_norm_cpu : dti_rms_norm_cpu,
-                  .n_in = layer ? 3 : 2,
-                  .attr = &attr };
+    static const char *const names[] = { "rms_norm", "rms_norm_1p", "layer_norm" };
+    static const dt_kernel kernels[] = { dti_rms_norm_cpu, dti_rms_norm_1p_cpu,
+                                         dti_layer_norm_cpu };
+    const bool layer = kind == LAYER;
+    kt_case c = {
+        .name = names[kind], .kernel = kernels[kind], .n_in = layer ? 3 : 2, .attr = &attr
+    };
 
     c.in[0] = kt_filled(t, 2, shape, fill, 31);
     c.in[1] = kt_filled(t, 1, shape + 1, KT_UNIFORM, 32);
     if (layer) c.in[2] = kt_filled(t, 1, shape + 1, KT_UNIFORM, 33);
     c.out = (dt_local){ .dtype = t, .n_axes = 2, .shape = { rows, n } };
     kt_expect(&c);
-    for (int64_t r = 0; r < rows && n > 0; r++) expect_norm_row(&c, r, n, layer);
+    for (int64_t r = 0; r < rows && n > 0; r++) expect_norm_row(&c, r, n, kind);
     kt_run(&c);
 }
 
 DT_TEST(kernels_rows, norms_match_float64)
 {
-    for (int layer = 0; layer < 2; layer++)
+    for (norm_kind kind = RMS; kind <= LAYER; kind++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             for (size_t s = 0; s < DT_COUNT(kt_sizes); s++)
                 for (int64_t rows = 0; rows < 4; rows += 3)
-                    run_norm(layer, kt_floats[t], rows, kt_sizes[s], KT_UNIFORM);
-            run_norm(layer, kt_floats[t], 2, 96, KT_EQUAL);
-            run_norm(layer, kt_floats[t], 2, 96, KT_ZERO);
-            run_norm(layer, kt_floats[t], 3, 250, KT_MIXED);
-            run_norm(layer, kt_floats[t], 41, 1001, KT_UNIFORM); /* wakes the pool */
+                    run_norm(kind, kt_floats[t], rows, kt_sizes[s], KT_UNIFORM);
+            run_norm(kind, kt_floats[t], 2, 96, KT_EQUAL);
+            run_norm(kind, kt_floats[t], 2, 96, KT_ZERO);
+            run_norm(kind, kt_floats[t], 3, 250, KT_MIXED);
+            run_norm(kind, kt_floats[t], 41, 1001, KT_UNIFORM); /* wakes the pool */
         }
 }
 

@@ -34,12 +34,16 @@ dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
  * F is any of f32, bf16, f16; model dtype is the dtype of the first float input. Rounding follows
  * Hugging Face: where a sentence says "rounds", the value is rounded to the output's dtype there.
  */
-dt_status dti_add_cpu(const dt_kargs *a);      /* x F, y F -> x + y */
-dt_status dti_mul_cpu(const dt_kargs *a);      /* x F, y F -> x y */
-dt_status dti_silu_cpu(const dt_kargs *a);     /* x F -> x / (1 + e^-x) */
-dt_status dti_gelu_new_cpu(const dt_kargs *a); /* x F -> tanh form, every step rounds */
-dt_status dti_silu_mul_cpu(const dt_kargs *a); /* g F, u F -> silu(g) rounds, times u rounds */
-dt_status dti_cast_cpu(const dt_kargs *a);     /* x any float -> out any float */
+dt_status dti_add_cpu(const dt_kargs *a);           /* x F, y F -> x + y */
+dt_status dti_mul_cpu(const dt_kargs *a);           /* x F, y F -> x y */
+dt_status dti_silu_cpu(const dt_kargs *a);          /* x F -> x / (1 + e^-x) */
+dt_status dti_gelu_new_cpu(const dt_kargs *a);      /* x F -> tanh form, every step rounds */
+dt_status dti_gelu_tanh_cpu(const dt_kargs *a);     /* x F -> tanh form in f32, rounds once */
+dt_status dti_silu_mul_cpu(const dt_kargs *a);      /* g F, u F -> silu(g) rounds, times u rounds */
+dt_status dti_gelu_tanh_mul_cpu(const dt_kargs *a); /* g F, u F -> gelu_tanh(g) rounds, times u */
+dt_status
+dti_soft_cap_cpu(const dt_kargs *a); /* x F -> c tanh(x / c), every step rounds; scalar_attr */
+dt_status dti_cast_cpu(const dt_kargs *a); /* x any float -> out any float */
 
 /* x [..., O] (F or f32), bias [O] F -> out [..., O]: x + bias in f32, rounds once to out's dtype.
  */
@@ -52,6 +56,9 @@ dt_status dti_linear_cpu(const dt_kargs *a);
 /* x [..., d] F, w [d] F -> h = x / sqrt(mean x^2 + eps) in f32, rounds, times w, rounds. norm_attr.
  */
 dt_status dti_rms_norm_cpu(const dt_kargs *a);
+
+/* The same times 1 + w, all in f32, rounds once. norm_attr. */
+dt_status dti_rms_norm_1p_cpu(const dt_kargs *a);
 
 /* x [..., d] F, w [d], b [d] -> (x - mean) / sqrt(var + eps) * w + b in f32, rounds once.
  * norm_attr. */

@@ -99,12 +99,61 @@ dt_status dti_gelu_new_cpu(const dt_kargs *a)
     return unary(a, ops->gelu_new);
 }
 
+dt_status dti_gelu_tanh_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "gelu_tanh", &a->in[0], &ops));
+    return unary(a, ops->gelu_tanh);
+}
+
+dt_status dti_gelu_tanh_mul_cpu(const dt_kargs *a)
+{
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "gelu_tanh_mul", &a->in[0], &ops));
+    return binary(a, ops->gelu_tanh_mul);
+}
+
 dt_status dti_silu_mul_cpu(const dt_kargs *a)
 {
     const dti_row_ops *ops;
 
     DT_TRY(dti_cpu_rows(a->cpu, "silu_mul", &a->in[0], &ops));
     return binary(a, ops->silu_mul);
+}
+
+/* --- soft_cap --------------------------------------------------------------------------------- */
+
+typedef struct cap_job {
+    const dti_row_ops *ops;
+    char *y;
+    const char *x;
+    int64_t n, bytes;
+    float cap;
+} cap_job;
+
+static void cap_share(void *arg, int worker, int n_workers)
+{
+    const cap_job *j = arg;
+    int64_t begin, end;
+
+    dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
+    j->ops->soft_cap(j->y + begin * j->bytes, j->x + begin * j->bytes, end - begin, j->cap);
+}
+
+dt_status dti_soft_cap_cpu(const dt_kargs *a)
+{
+    const dti_scalar_attr *attr = a->attr;
+    cap_job job = { .y = a->out[0].data,
+                    .x = a->in[0].data,
+                    .n = dti_local_count(&a->in[0]),
+                    .bytes = (int64_t)dt_dtype_size(a->in[0].dtype),
+                    .cap = (float)attr->value };
+
+    DT_TRY(dti_cpu_rows(a->cpu, "soft_cap", &a->in[0], &job.ops));
+    dti_cpu_run(a->cpu, 2 * job.n * job.bytes, cap_share, &job);
+    return DT_OK;
 }
 
 /* --- cast ------------------------------------------------------------------------------------- */

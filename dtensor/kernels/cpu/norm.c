@@ -8,9 +8,10 @@ typedef struct norm_job {
     const dti_row_ops *ops;
     const char *x;
     char *y;
-    const void *w, *b; /* b NULL: rms_norm */
+    const void *w, *b; /* b NULL: an RMS norm */
     int64_t n_rows, n, bytes;
     float eps;
+    bool one_plus;
 } norm_job;
 
 static void norm_share(void *arg, int worker, int n_workers)
@@ -24,12 +25,14 @@ static void norm_share(void *arg, int worker, int n_workers)
         char *y = j->y + r * j->n * j->bytes;
         if (j->b != NULL)
             j->ops->layer_norm(y, x, j->w, j->b, j->n, j->eps);
+        else if (j->one_plus)
+            j->ops->rms_norm_1p(y, x, j->w, j->n, j->eps);
         else
             j->ops->rms_norm(y, x, j->w, j->n, j->eps);
     }
 }
 
-static dt_status norm(const dt_kargs *a, const char *op, const void *b)
+static dt_status norm(const dt_kargs *a, const char *op, const void *b, bool one_plus)
 {
     const dt_local *x = &a->in[0];
     const dti_norm_attr *attr = a->attr;
@@ -40,7 +43,8 @@ static dt_status norm(const dt_kargs *a, const char *op, const void *b)
                      .n_rows = dti_rows(x),
                      .n = x->shape[x->n_axes - 1],
                      .bytes = (int64_t)dt_dtype_size(x->dtype),
-                     .eps = attr->eps };
+                     .eps = attr->eps,
+                     .one_plus = one_plus };
 
     DT_TRY(dti_cpu_rows(a->cpu, op, x, &job.ops));
     if (dti_local_count(x) > 0) dti_cpu_run(a->cpu, 2 * dti_bytes(x), norm_share, &job);
@@ -49,10 +53,15 @@ static dt_status norm(const dt_kargs *a, const char *op, const void *b)
 
 dt_status dti_rms_norm_cpu(const dt_kargs *a)
 {
-    return norm(a, "rms_norm", NULL);
+    return norm(a, "rms_norm", NULL, false);
+}
+
+dt_status dti_rms_norm_1p_cpu(const dt_kargs *a)
+{
+    return norm(a, "rms_norm_1p", NULL, true);
 }
 
 dt_status dti_layer_norm_cpu(const dt_kargs *a)
 {
-    return norm(a, "layer_norm", a->in[2].data);
+    return norm(a, "layer_norm", a->in[2].data, false);
 }

@@ -16,8 +16,12 @@ typedef struct dti_row_ops {
     void (*mul)(void *y, const void *x, const void *z, int64_t n);
     void (*silu)(void *y, const void *x, int64_t n);
     void (*gelu_new)(void *y, const void *x, int64_t n);
+    void (*gelu_tanh)(void *y, const void *x, int64_t n);
     void (*silu_mul)(void *y, const void *g, const void *u, int64_t n);
+    void (*gelu_tanh_mul)(void *y, const void *g, const void *u, int64_t n);
+    void (*soft_cap)(void *y, const void *x, int64_t n, float cap);
     void (*rms_norm)(void *y, const void *x, const void *w, int64_t n, float eps);
+    void (*rms_norm_1p)(void *y, const void *x, const void *w, int64_t n, float eps);
     void (*layer_norm)(void *y, const void *x, const void *w, const void *b, int64_t n, float eps);
     /* x [2 half] -> y [2 half], table [2 half]: cos, then sin */
     void (*rope)(void *y, const void *x, const void *table, int64_t half);

@@ -73,6 +73,35 @@ static void FN(silu_mul)(void *y_, const void *g_, const void *u_, int64_t n)
         ST(y + i, RN(vf_silu(LD(g + i, n - i))) * LD(u + i, n - i), n - i);
 }
 
+/* y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) in f32, rounds once */
+static void FN(gelu_tanh)(void *y_, const void *x_, int64_t n)
+{
+    const T *x = x_;
+    T *y = y_;
+
+    for (int64_t i = 0; i < n; i += VW) ST(y + i, vf_gelu_tanh(LD(x + i, n - i)), n - i);
+}
+
+/* y = gelu_tanh(g) u, where gelu_tanh(g) rounds, then the product */
+static void FN(gelu_tanh_mul)(void *y_, const void *g_, const void *u_, int64_t n)
+{
+    const T *g = g_, *u = u_;
+    T *y = y_;
+
+    for (int64_t i = 0; i < n; i += VW)
+        ST(y + i, RN(vf_gelu_tanh(LD(g + i, n - i))) * LD(u + i, n - i), n - i);
+}
+
+/* y = cap tanh(x / cap), every operation rounds */
+static void FN(soft_cap)(void *y_, const void *x_, int64_t n, float cap)
+{
+    const T *x = x_;
+    T *y = y_;
+
+    for (int64_t i = 0; i < n; i += VW)
+        ST(y + i, RN(vf_tanh(RN(LD(x + i, n - i) / cap))) * cap, n - i);
+}
+
 /* Sum of (x[i] - shift)^p over the row, p = 1 or 2, in four vectors of f32: an order fixed by the
  * width of the vector, and errors of n / (4 VW) additions. */
 static float FN(moment)(const T *x, int64_t n, float shift, bool square)
@@ -106,6 +135,17 @@ static void FN(rms_norm)(void *y_, const void *x_, const void *w_, int64_t n, fl
 
     for (int64_t i = 0; i < n; i += VW)
         ST(y + i, RN(LD(x + i, n - i) * scale) * LD(w + i, n - i), n - i);
+}
+
+/* y = x / sqrt(mean x^2 + eps) (1 + w) in f32, rounds once */
+static void FN(rms_norm_1p)(void *y_, const void *x_, const void *w_, int64_t n, float eps)
+{
+    const T *x = x_, *w = w_;
+    T *y = y_;
+    const float scale = 1.0f / sqrtf(FN(moment)(x, n, 0.0f, true) / (float)n + eps);
+
+    for (int64_t i = 0; i < n; i += VW)
+        ST(y + i, LD(x + i, n - i) * scale * (1.0f + LD(w + i, n - i)), n - i);
 }
 
 /* y = (x - mean) / sqrt(var + eps) w + b in f32, rounds once; var is the mean of (x - mean)^2 */

@@ -316,3 +316,10 @@ static inline vf vf_silu(vf x)
 {
     return x / (1.0f + vf_exp(-x));
 }
+
+static inline vf vf_gelu_tanh(vf x)
+{
+    const vf inner = (x + x * x * x * 0.044715f) * 0.79788456080286536f;
+
+    return x * 0.5f * (1.0f + vf_tanh(inner));
+}
