@@ -111,38 +111,47 @@ static void pack(const dti_move_step *step, const int *me, int size, const dt_te
     }
 }
 
-/* Terms per member. */
-static void count_terms(const dti_move_step *step, const int *me, int size, const dt_tensor *x,
-                        int64_t *counts)
+/* Where each member's terms lie, as far as one box can say it, and how many they are. */
+static void find_terms(const dti_move_step *step, const int *me, const dt_tensor *x, dti_comm *comm,
+                       dti_box *boxes, int64_t *counts)
 {
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < comm->size; r++) {
         int member[DT_MAX_DIMS];
+        dti_box there;
+        dti_overlap o;
         dti_move_member(step, me, r, member);
-        counts[r] = dti_piece_count(step->to, member, x->shape);
+        boxes[r] = dti_box_empty();
+        counts[r] = 0;
+        if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
+        dti_overlap_box(&o, 0, &boxes[r], &there);
+        counts[r] = o.count;
     }
 }
 
 static dt_status reduce_scatter(const dti_move_step *step, const int *me, const dt_tensor *x,
                                 dt_tensor *y)
 {
-    const size_t bytes = dti_tensor_bytes(x);
     dti_storage *packed = NULL;
     dti_comm_note note;
     dti_comm *comm;
     dt_status st;
-    void *counts;
+    void *room;
 
     DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
-    DT_TRY(dti_move_room(x->device, (size_t)comm->size * sizeof(int64_t), &counts));
-    count_terms(step, me, comm->size, x, counts);
-    if (!dti_move_terms_in_order(step, x->shape, me)) {
-        DT_TRY(dti_storage_create(x->device->memory, bytes, true, &packed));
+    const size_t n = (size_t)comm->size;
+    DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + sizeof(int64_t)), &room));
+    dti_box *const boxes = room;
+    int64_t *const counts = (int64_t *)(void *)(boxes + n);
+    find_terms(step, me, x, comm, boxes, counts);
+    if (dti_move_packs_terms(step)) {
+        DT_TRY(dti_storage_create(x->device->memory, dti_tensor_bytes(x), true, &packed));
         if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
     }
     st = dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
                                               .dtype = x->local.dtype,
                                               .reduce = step->reduce,
                                               .send = packed != NULL ? packed->data : x->local.data,
+                                              .send_boxes = packed != NULL ? NULL : boxes,
                                               .recv = y->local.data,
                                               .counts = counts,
                                               .about = dti_agree_about(x, step->to, comm, &note) });

@@ -45,11 +45,10 @@ dt_status dti_watch_step(dti_watched *w, const dti_move_step *step, const int64_
     dti_watched_step *new;
 
     w->packed = w->packed || (step->from->packed_axes | step->to->packed_axes) != 0;
-    if (step->kind != DTI_MOVE_EXCHANGE && step->kind != DTI_MOVE_REDUCE_SCATTER) return DT_OK;
+    if (step->kind != DTI_MOVE_EXCHANGE) return DT_OK;
     for (size_t i = 0; i < w->n_steps; i++) {
         const dti_watched_step *s = &w->steps[i];
-        if (s->step.kind == step->kind && s->step.dims == step->dims &&
-            s->step.from == step->from && s->step.to == step->to &&
+        if (s->step.dims == step->dims && s->step.from == step->from && s->step.to == step->to &&
             memcmp(s->shape, shape, bytes) == 0)
             return DT_OK;
     }
@@ -78,9 +77,7 @@ static void key_of(const dti_watched *w, const int *coord, int64_t *key)
     }
     for (size_t i = 0; i < w->n_steps; i++) {
         const dti_watched_step *s = &w->steps[i];
-        *key++ = s->step.kind == DTI_MOVE_REDUCE_SCATTER
-                     ? dti_move_terms_in_order(&s->step, s->shape, coord)
-                     : dti_overlap_count(s->step.from, coord, s->step.to, coord, s->shape);
+        *key++ = dti_overlap_count(s->step.from, coord, s->step.to, coord, s->shape);
     }
 }
 

@@ -197,15 +197,13 @@ double dti_least_ns(const dti_cost_model *model, const dt_layout *to, const dti_
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* What passes through a buffer of its own: terms that do not lie in order, messages of several
- * boxes. For those this is an upper bound. */
-static int64_t packed_elements(const dti_move_step *step, const int64_t *shape, const int *me)
+/* What passes through a buffer of its own, of pieces of `from` and `to` elements: terms and
+ * messages of several boxes. For messages this is an upper bound. */
+static int64_t packed_elements(const dti_move_step *step, int64_t from, int64_t to)
 {
-    if (step->kind == DTI_MOVE_REDUCE_SCATTER)
-        return dti_move_terms_in_order(step, shape, me) ? 0
-                                                        : dti_piece_count(step->from, me, shape);
+    if (step->kind == DTI_MOVE_REDUCE_SCATTER) return dti_move_packs_terms(step) ? from : 0;
     if (step->kind == DTI_MOVE_EXCHANGE && (step->from->packed_axes | step->to->packed_axes) != 0)
-        return dti_piece_count(step->from, me, shape) + dti_piece_count(step->to, me, shape);
+        return from + to;
     return 0;
 }
 
@@ -237,8 +235,9 @@ static int64_t step_memory(const dti_move_step *step, const step_sizes *n, size_
 int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                         const int *me, bool first)
 {
-    const step_sizes n = { dti_piece_count(step->from, me, shape),
-                           dti_piece_count(step->to, me, shape), packed_elements(step, shape, me) };
+    const int64_t from = dti_piece_count(step->from, me, shape);
+    const int64_t to = dti_piece_count(step->to, me, shape);
+    const step_sizes n = { from, to, packed_elements(step, from, to) };
 
     return step_memory(step, &n, element_bytes, first);
 }
@@ -266,10 +265,7 @@ static int64_t bound_of_peak(const dti_cost_model *model, const dti_move_step *s
 {
     const int64_t from = largest_piece(step->from, model->shape);
     const int64_t to = largest_piece(step->to, model->shape);
-    const bool packs =
-        step->kind == DTI_MOVE_EXCHANGE && (step->from->packed_axes | step->to->packed_axes) != 0;
-    const bool packs_terms = step->kind == DTI_MOVE_REDUCE_SCATTER;
-    const step_sizes n = { from, to, packs ? from + to : packs_terms ? from : 0 };
+    const step_sizes n = { from, to, packed_elements(step, from, to) };
 
     return largest_piece(source, model->shape) * (int64_t)model->element_bytes +
            step_memory(step, &n, model->element_bytes, first);

@@ -122,9 +122,9 @@ int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t e
 int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                             const int *me);
 
-/* reduce_scatter: do the terms for all members lie one after the other in my piece, in the order of
- * members? Otherwise they are packed first. */
-bool dti_move_terms_in_order(const dti_move_step *step, const int64_t *shape, const int *me);
+/* reduce_scatter: may the terms for a member lie in several boxes of my piece? Then they are packed
+ * first; a single box is reduced from where it lies. */
+bool dti_move_packs_terms(const dti_move_step *step);
 
 /* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
 const char *dti_move_name(const dti_move_step *step);

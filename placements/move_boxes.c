@@ -99,22 +99,11 @@ int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, siz
     return n * (int64_t)dti_move_element_bytes(step, element_bytes);
 }
 
-bool dti_move_terms_in_order(const dti_move_step *step, const int64_t *shape, const int *me)
+bool dti_move_packs_terms(const dti_move_step *step)
 {
-    int axis = -1, last = -1;
-
-    for (int i = 0; i < step->to->n_dims; i++) { /* new cuts of one axis, outer mesh dims first */
-        const int m = step->to->order[i];
-        if (!(step->dims >> m & 1u)) continue;
-        if (m < last || (axis >= 0 && step->to->place[m].axis != axis)) return false;
-        last = m;
-        axis = step->to->place[m].axis;
-    }
-    if (step->to->packed_axes >> axis & 1u) return false;
-    for (int a = 0; a < axis; a++) {
-        int64_t begin, rows;
-        dti_layout_axis_extent(step->from, a, shape[a], me, &begin, &rows);
-        if (rows > 1) return false;
-    }
-    return true;
+    for (int m = 0; m < step->to->n_dims; m++)
+        if (step->dims >> m & 1u && step->to->shard_dims >> m & 1u &&
+            step->to->packed_axes >> step->to->place[m].axis & 1u)
+            return true;
+    return false;
 }

@@ -50,6 +50,20 @@ static bool merge_axes(const dti_box *to, const dti_box *from, box_pair *p)
     return true;
 }
 
+bool dti_box_merge(const dti_box *box, dti_box *out)
+{
+    box_pair p;
+
+    if (!merge_axes(box, box, &p)) return false;
+    out->n_axes = p.n_axes;
+    out->offset = box->offset;
+    for (int a = 0; a < p.n_axes; a++) {
+        out->extent[a] = p.extent[a];
+        out->stride[a] = p.to_stride[a];
+    }
+    return true;
+}
+
 /* Rows of fewer bytes are not worth the unaligned ends of streaming. */
 enum { STREAMED_ROW_BYTES = 1024, SHARED_BYTES = 1 << 20 };
 
@@ -57,6 +71,10 @@ enum { STREAMED_ROW_BYTES = 1024, SHARED_BYTES = 1 << 20 };
 static void copy_row(char *to, const char *from, int64_t n, int64_t to_stride, int64_t from_stride,
                      size_t bytes)
 {
+    if (to_stride == 1 && from_stride == 1) {
+        memcpy(to, from, (size_t)n * bytes);
+        return;
+    }
     to_stride *= (int64_t)bytes;
     from_stride *= (int64_t)bytes;
     switch (bytes) { /* a constant size makes each copy one move */

@@ -55,30 +55,44 @@ static dt_status check_peer(const dti_comm *c, const dti_comm_call *call)
     return DT_OK;
 }
 
-static dt_status check_box(const dti_comm *c, const char *what, int member, const dti_box *b,
-                           bool *empty)
+static dt_status check_box(const dti_comm *c, const char *op, const char *what, int member,
+                           const dti_box *b)
 {
     DT_CHECK(b->n_axes >= 0 && b->n_axes <= DTI_BOX_MAX_AXES, DT_ERR_ARG,
-             "exchange on \"%s\": %s[%d] has %d axes", c->name, what, member, b->n_axes);
-    *empty = false;
-    for (int a = 0; a < b->n_axes; a++) {
-        DT_CHECK(b->extent[a] >= 0, DT_ERR_ARG,
-                 "exchange on \"%s\": axis %d of %s[%d] has extent %lld", c->name, a, what, member,
-                 (long long)b->extent[a]);
-        if (b->extent[a] == 0) *empty = true;
-    }
+             "%s on \"%s\": %s[%d] has %d axes", op, c->name, what, member, b->n_axes);
+    for (int a = 0; a < b->n_axes; a++)
+        DT_CHECK(b->extent[a] >= 0, DT_ERR_ARG, "%s on \"%s\": axis %d of %s[%d] has extent %lld",
+                 op, c->name, a, what, member, (long long)b->extent[a]);
     return DT_OK;
 }
 
 static dt_status check_boxes(const dti_comm *c, const dti_comm_call *call, const char *what,
                              const dti_box *boxes, const void *buffer)
 {
-    DT_CHECK(boxes != NULL, DT_ERR_ARG, "exchange on \"%s\": %s is NULL", c->name, what);
+    const char *op = dti_comm_op_name(call->op);
+
+    DT_CHECK(boxes != NULL, DT_ERR_ARG, "%s on \"%s\": %s is NULL", op, c->name, what);
     for (int m = 0; m < c->size; m++) {
-        bool empty;
-        DT_TRY(check_box(c, what, m, &boxes[m], &empty));
-        DT_TRY(check_buffer(c, call, what, buffer, empty ? 0 : 1));
+        DT_TRY(check_box(c, op, what, m, &boxes[m]));
+        DT_TRY(check_buffer(c, call, what, buffer, dti_box_count(&boxes[m])));
     }
+    return DT_OK;
+}
+
+/* Blocks, or boxes of as many elements. */
+static dt_status check_terms(const dti_comm *c, const dti_comm_call *call)
+{
+    int64_t n;
+
+    DT_TRY(check_reduction(c, call));
+    DT_TRY(check_counts(c, call, "counts", call->counts, c->size, &n));
+    if (call->send_boxes == NULL) return check_buffer(c, call, "send", call->send, n);
+    DT_TRY(check_boxes(c, call, "send_boxes", call->send_boxes, call->send));
+    for (int m = 0; m < c->size; m++)
+        DT_CHECK(dti_box_count(&call->send_boxes[m]) == call->counts[m], DT_ERR_ARG,
+                 "%s on \"%s\": send_boxes[%d] has %lld elements, but counts[%d] is %lld",
+                 dti_comm_op_name(call->op), c->name, m,
+                 (long long)dti_box_count(&call->send_boxes[m]), m, (long long)call->counts[m]);
     return DT_OK;
 }
 
@@ -107,9 +121,7 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
         DT_TRY(check_buffer(c, call, "send", call->send, n));
         return check_buffer(c, call, "recv", call->recv, n);
     case DTI_COMM_REDUCE_SCATTER:
-        DT_TRY(check_reduction(c, call));
-        DT_TRY(check_counts(c, call, "counts", call->counts, c->size, &n));
-        DT_TRY(check_buffer(c, call, "send", call->send, n));
+        DT_TRY(check_terms(c, call));
         return check_buffer(c, call, "recv", call->recv, call->counts[me]);
     case DTI_COMM_ALL_TO_ALL:
         DT_TRY(check_counts(c, call, "send_counts", call->send_counts, c->size, &n));
@@ -198,7 +210,10 @@ void dti_call_alone(const dti_comm_call *call)
         copy(call->recv, at, call->send, 0, call->counts[0], bytes);
         break;
     case DTI_COMM_REDUCE_SCATTER:
-        copy(call->recv, 0, call->send, at, call->counts[0], bytes);
+        if (call->send_boxes == NULL)
+            copy(call->recv, 0, call->send, at, call->counts[0], bytes);
+        else if (call->counts[0] > 0)
+            dti_box_pack(call->recv, call->send, call->send_boxes, 0, call->counts[0], bytes);
         break;
     case DTI_COMM_ALL_TO_ALL:
         copy(call->recv, at, call->send, send_at, call->counts[0], bytes);

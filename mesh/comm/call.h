@@ -31,6 +31,10 @@ void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const 
 
 bool dti_box_same_extents(const dti_box *a, const dti_box *b);
 
+/* The same elements in the same order with as few axes as can be, at least one: axes of extent 1
+ * go, axes that continue each other become one. False if the box is empty. */
+bool dti_box_merge(const dti_box *box, dti_box *out);
+
 /* Elements [first, first + n) of a box in row-major order, to or from a place where they lie side
  * by side: for back ends that send a box in pieces. */
 void dti_box_pack(void *to, const void *from, const dti_box *box, int64_t first, int64_t n,

@@ -68,7 +68,9 @@ typedef struct dti_comm_call {
     const int64_t *displs;
     const int64_t *send_counts; /* all_to_all only */
     const int64_t *send_displs;
-    const dti_box *send_boxes;  /* exchange only: [size], what goes to each rank */
+    const dti_box *send_boxes;  /* exchange: [size], what goes to each rank. reduce_scatter: the
+                                 * same, in row-major order, with equal extents on all ranks;
+                                 * NULL: blocks */
     const dti_box *recv_boxes;  /* exchange only: [size], where it lands; same extents as sent */
     bool for_work;              /* broadcast only: wait for the root without a deadline */
     void *stream;               /* device queue, NULL on CPU */

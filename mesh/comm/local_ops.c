@@ -325,10 +325,64 @@ static void reduce_block(dti_local_comm *c, const dti_local_slot *mine, int64_t 
     dti_copy_finish(stream);
 }
 
+/* Where reduce_boxed() finds a member's terms. */
+typedef struct boxed_terms {
+    dti_local_comm *c;
+    const dti_local_slot *mine;
+} boxed_terms;
+
+static const void *boxed_term(const void *arg, int member, const dti_box **box)
+{
+    const boxed_terms *t = arg;
+    const dti_comm_call *theirs = &slot_of(t->c, t->mine, member)->call;
+
+    *box = &theirs->send_boxes[t->c->head.rank];
+    return theirs->send;
+}
+
+/* The same, read from the boxes that peers' terms lie in. */
+static void reduce_boxed(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
+{
+    const dti_comm_call *call = &mine->call;
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const boxed_terms arg = { c, mine };
+    const dti_box_terms terms = { .dtype = call->dtype,
+                                  .op = call->reduce,
+                                  .n_sources = c->head.size,
+                                  .source = boxed_term,
+                                  .arg = &arg,
+                                  .stream = is_large(call->counts[c->head.rank], bytes) };
+
+    dti_reduce_boxes(&terms, call->recv, begin, end);
+}
+
+/* Terms in blocks on one rank and in boxes on another, or in other boxes, are no terms of one sum.
+ */
+static dt_status check_terms(dti_local_comm *c, const dti_local_slot *mine, int member)
+{
+    const dti_box *theirs = slot_of(c, mine, member)->call.send_boxes;
+    const dti_box *ours = mine->call.send_boxes;
+    const int me = c->head.rank;
+
+    DT_CHECK((theirs == NULL) == (ours == NULL) &&
+                 (ours == NULL || dti_box_same_extents(&theirs[me], &ours[me])),
+             DT_ERR_ARG,
+             "reduce_scatter #%llu on \"%s\": the box of terms that rank %d has for rank %d has "
+             "other extents than that rank's own",
+             (unsigned long long)atomic_load(&mine->seq), c->head.name, c->head.world_ranks[member],
+             c->head.world_ranks[me]);
+    return DT_OK;
+}
+
 static dt_status work_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine)
 {
-    for (int m = 0; m < c->head.size; m++) DT_TRY(check_same(c, mine, m, mine->n));
-    run_range(c, mine, reduce_block, 0, mine->call.counts[c->head.rank]);
+    const range_fn reduce = mine->call.send_boxes != NULL ? reduce_boxed : reduce_block;
+
+    for (int m = 0; m < c->head.size; m++) {
+        DT_TRY(check_same(c, mine, m, mine->n));
+        DT_TRY(check_terms(c, mine, m));
+    }
+    run_range(c, mine, reduce, 0, mine->call.counts[c->head.rank]);
     return DT_OK;
 }
 

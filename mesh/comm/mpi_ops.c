@@ -213,18 +213,25 @@ static void begin_exchange(dti_mpi_comm *c)
     }
 }
 
+/* What this rank sends the member: a block, or a box, which is packed as it is sent. */
+static dti_mpi_transfer terms_for(const dti_mpi_comm *c, const dti_comm_call *call, int member)
+{
+    const size_t bytes = dt_dtype_size(call->dtype);
+    const int64_t at = block_at(call->counts, call->displs, member);
+
+    if (call->send_boxes != NULL) return boxed(c, call->send, &call->send_boxes[member]);
+    return flat(c, DTI_MPI_COPY, element(call->send, at, bytes), call->counts[member]);
+}
+
 static void begin_reduce_scatter(dti_mpi_comm *c)
 {
     const dti_comm_call *call = call_of(c);
-    const size_t bytes = dt_dtype_size(call->dtype);
     const dti_mpi_transfer in = flat(c, DTI_MPI_HOLD, NULL, call->counts[c->head.rank]);
 
     for (int m = 0; m < c->head.size; m++) {
-        const int64_t at = block_at(call->counts, call->displs, m);
-        const dti_mpi_transfer out =
-            flat(c, DTI_MPI_COPY, element(call->send, at, bytes), call->counts[m]);
+        const dti_mpi_transfer out = terms_for(c, call, m);
         if (m == c->head.rank) {
-            c->share_begin = at;
+            c->share_begin = block_at(call->counts, call->displs, m);
             c->share_n = call->counts[m];
             continue;
         }
@@ -302,6 +309,19 @@ static void begin_call(dti_mpi_comm *c)
 /* --- sums ---------------------------------------------------------------------------------------
  */
 
+/* n terms of this rank's own from element i of its share on: where they lie, or packed in `block`.
+ */
+static const void *own_terms(const dti_mpi_comm *c, const dti_comm_call *call, int64_t i, int64_t n,
+                             void *block)
+{
+    const size_t bytes = dt_dtype_size(call->dtype);
+
+    if (call->op != DTI_COMM_REDUCE_SCATTER || call->send_boxes == NULL)
+        return element(call->send, c->share_begin + i, bytes);
+    dti_box_pack(block, call->send, &call->send_boxes[c->head.rank], i, n, bytes);
+    return block;
+}
+
 /* Elements [first, first + n) of this rank's share, which lie in segment `reduced` of every peer.
  */
 static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
@@ -309,8 +329,8 @@ static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
     const dti_comm_call *call = call_of(c);
     const size_t bytes = dt_dtype_size(call->dtype);
     const bool all = call->op == DTI_COMM_ALL_REDUCE;
-    const char *own = element(call->send, c->share_begin + first, bytes);
     char *to = element(call->recv, (all ? c->share_begin : 0) + first, bytes);
+    _Alignas(64) char block[DTI_REDUCE_BLOCK * 8];
     dti_reducer r;
 
     r.dtype = call->dtype;
@@ -318,10 +338,10 @@ static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
     for (int64_t i = 0; i < n; i += DTI_REDUCE_BLOCK) {
         const int64_t now = n - i < DTI_REDUCE_BLOCK ? n - i : DTI_REDUCE_BLOCK;
         for (int m = 0; m < c->head.size; m++) {
-            const void *x = own;
-            if (m != c->head.rank)
-                x = dti_mpi_stream_held(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m), c->reduced);
-            x = element(x, i, bytes);
+            const dti_mpi_stream *s = stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m);
+            const void *x = m == c->head.rank
+                                ? own_terms(c, call, first + i, now, block)
+                                : element(dti_mpi_stream_held(s, c->reduced), i, bytes);
             if (m == 0)
                 dti_reducer_first(&r, x, now);
             else

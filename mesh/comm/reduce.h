@@ -27,4 +27,18 @@ void dti_reducer_first_two(dti_reducer *r, void *to, const void *x, const void *
 void dti_reducer_add(dti_reducer *r, const void *x, int64_t n);
 const void *dti_reducer_finish(dti_reducer *r, int64_t n); /* n elements of the dtype */
 
+/* Terms in boxes of equal extents, one of each source; a source is a buffer and the box in it. */
+typedef struct dti_box_terms {
+    dt_dtype dtype;
+    dt_reduce op;
+    int n_sources; /* at least 2 */
+    const void *(*source)(const void *arg, int source, const dti_box **box);
+    const void *arg;
+    bool stream; /* results go past the caches */
+} dti_box_terms;
+
+/* Elements [begin, end) of the boxes in row-major order, reduced in the order of sources; element 0
+ * belongs at `to`. No source overlaps `to`. */
+void dti_reduce_boxes(const dti_box_terms *terms, void *to, int64_t begin, int64_t end);
+
 #endif

@@ -120,9 +120,9 @@ static dt_status bounded(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_TRY_TO(done, st, dt_test_arange(mesh, &partial, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1535));
-    DT_EXPECT_TO(done, st, dt_redistribute(x, &columns, &y) == DT_ERR_LAYOUT, "1535 bytes");
-    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1536));
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1279));
+    DT_EXPECT_TO(done, st, dt_redistribute(x, &columns, &y) == DT_ERR_LAYOUT, "1279 bytes");
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1280));
     DT_TRY_TO(done, st, dt_redistribute(x, &columns, &y));
     DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 0));
     DT_TRY_TO(done, st, dt_full_tensor(y, &z));

@@ -79,6 +79,7 @@ DT_TEST(move_memory, peaks_are_those_of_the_plan)
         { "P(avg)P(sum)", "RR", DT_BF16 },
         { "P(sum)P(sum)", "RS(1)", DT_F16 },
         { "P(max)P(max)", "S(1)S(0)", DT_BF16 },
+        { "P(sum)R", "S(1,blocks=32:32)R", DT_F32 },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {

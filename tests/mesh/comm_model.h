@@ -17,7 +17,7 @@ typedef struct comm_case {
     int64_t n;      /* elements per block; of uneven blocks the most */
     bool uneven;    /* counts from 0 to n */
     bool displaced; /* blocks in reverse order, with gaps */
-    bool in_place;  /* where the operation allows it */
+    bool in_place;  /* where the operation allows it; of reduce_scatter: terms in strided boxes */
     uint32_t salt;
 } comm_case;
 

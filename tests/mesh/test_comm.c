@@ -67,6 +67,34 @@ DT_TEST(comm, every_operation_dtype_and_count)
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], table_holds, NULL);
 }
 
+/* Terms read from where they lie: in long rows and in short ones, in boxes that all ranks have
+ * alike and in such as each has for itself. */
+static dt_status boxed_terms(dt_mesh *mesh, const void *arg)
+{
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY(dti_mesh_comm(mesh, all_dims(mesh), &c));
+    for (int dtype = 0; dtype < DT_N_DTYPES; dtype++)
+        for (uint32_t form = 0; form < 16 && dtype != DT_U8; form++)
+            DT_TRY(comm_trial_run(c, &(comm_case){ .op = DTI_COMM_REDUCE_SCATTER,
+                                                   .dtype = (dt_dtype)dtype,
+                                                   .reduce = (dt_reduce)(form % DT_N_REDUCES),
+                                                   .n = form & 1 ? 7001 : 301,
+                                                   .uneven = form & 2,
+                                                   .displaced = form & 4,
+                                                   .in_place = true,
+                                                   .salt = 20 + (form >> 3) }));
+    return DT_OK;
+}
+
+DT_TEST(comm, terms_are_read_from_their_boxes)
+{
+    static const char *const few[] = { "tp=1", "tp=2", "tp=3", "dp=2,tp=2" };
+
+    for (size_t m = 0; m < DT_COUNT(few); m++) dt_test_on_ranks(few[m], boxed_terms, NULL);
+}
+
 /* --- large ------------------------------------------------------------------------------------ */
 
 static dt_status large_buffers(dt_mesh *mesh, const void *arg)
@@ -86,6 +114,9 @@ static dt_status large_buffers(dt_mesh *mesh, const void *arg)
         DT_TRY(comm_trial_run(
             c, &(comm_case){ .op = ops[i], .n = 70001, .in_place = true, .salt = 7 }));
     }
+    DT_TRY(comm_trial_run(
+        c, &(comm_case){
+               .op = DTI_COMM_REDUCE_SCATTER, .n = large + 13, .in_place = true, .salt = 4 }));
     for (int dtype = 0; dtype < DT_N_DTYPES; dtype++) { /* and in other forms */
         comm_case k = { .dtype = (dt_dtype)dtype, .n = 70001 + dtype, .salt = 8 };
         k.op = DTI_COMM_ALL_GATHER;

@@ -181,11 +181,49 @@ static dt_status prepare_all_gather(dti_comm *c, comm_trial *t)
     return DT_OK;
 }
 
+/* Terms for a member: rows [a, b] with gaps of a length that all ranks have alike, or, displaced,
+ * each its own; long rows and, by the salt, short ones. */
+static int64_t make_terms(const comm_case *k, int rank, int member, int64_t at, dti_box *box)
+{
+    const int64_t n = count_of(k, member, 0), short_row = 1 + k->salt % 5;
+    const int64_t b = k->salt % 2 ? short_row : n / 3 + 1, a = n / b;
+    const int64_t gap = k->displaced ? rank % 3 : 2;
+
+    *box = (dti_box){ .n_axes = 3,
+                      .offset = at,
+                      .extent = { a, 1, b },
+                      .stride = { b + gap, 1 + (int64_t)k->salt, 1 } };
+    return a * (b + gap);
+}
+
+static dt_status prepare_boxed_reduce_scatter(dti_comm *c, comm_trial *t)
+{
+    const comm_case *k = &t->kase;
+    int64_t first = 0, at = 1;
+
+    for (int m = 0; m < c->size; m++) {
+        at += make_terms(k, c->rank, m, at, &t->send_boxes[m]);
+        t->counts[m] = dti_box_count(&t->send_boxes[m]);
+    }
+    DT_TRY(buffers(t, at, t->counts[c->rank]));
+    for (int m = 0; m < c->size; m++) {
+        const dti_box *box = &t->send_boxes[m];
+        for (int64_t row = 0; row < box->extent[0]; row++)
+            put_inputs(t->send, box->offset + row * box->stride[0], k, c->world_ranks[c->rank],
+                       first + row * box->extent[2], box->extent[2]);
+        for (int64_t i = 0; m == c->rank && i < t->counts[m]; i++)
+            put_reduced(t->want, i, k, c, first + i);
+        first += t->counts[m];
+    }
+    return DT_OK;
+}
+
 static dt_status prepare_reduce_scatter(dti_comm *c, comm_trial *t)
 {
     const comm_case *k = &t->kase;
     int64_t first = 0;
 
+    if (k->in_place) return prepare_boxed_reduce_scatter(c, t);
     for (int m = 0; m < c->size; m++) t->counts[m] = count_of(k, m, 0);
     DT_TRY(buffers(t, place_blocks(k, t->counts, c->size, t->displs), t->counts[c->rank]));
     for (int m = 0; m < c->size; m++) {
@@ -339,6 +377,7 @@ static dt_status start_message(dti_comm *c, comm_trial *t)
 dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t)
 {
     const size_t n = (size_t)c->size;
+    const bool boxed = kase->op == DTI_COMM_EXCHANGE || kase->in_place;
 
     *t = (comm_trial){ .kase = *kase };
     if (kase->op == DTI_COMM_SEND && c->size == 1) t->kase.op = DTI_COMM_BARRIER;
@@ -360,7 +399,7 @@ dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t)
                                            .displs = kase->displaced ? t->displs : NULL,
                                            .send_counts = t->send_counts,
                                            .send_displs = kase->displaced ? t->send_displs : NULL,
-                                           .send_boxes = t->send_boxes,
+                                           .send_boxes = boxed ? t->send_boxes : NULL,
                                            .recv_boxes = t->recv_boxes };
     if (t->kase.op == DTI_COMM_SEND) return start_message(c, t);
     return dti_comm_start(c, &t->requests[0]);
