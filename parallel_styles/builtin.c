@@ -28,6 +28,14 @@ const dt_style dti_builtin_styles[] = {
     STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
                                          ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x stays as it lies (q_norm)"),
+    STYLE("embedding_colwise",           LOOKUP, COLUMNS, REPLICATE,  REPLICATE,  "columns cut, y is gathered: one all-gather"),
+    STYLE("mla_kv_a_proj",               LINEAR, NONE,    REPLICATE,  KEEP,       "replicate; sums its rope columns' gradients"),
+    /* a block's layers without moves, and the point around them that moves once */
+    STYLE("local_colwise",               BOTH,   COLUMNS, KEEP,       KEEP,       "outputs cut; x and y stay as they lie"),
+    STYLE("local_rowwise",               BOTH,   ROWS,    KEEP,       KEEP,       "inputs cut; y is left as terms of the sum"),
+    STYLE("local",                       ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x and y stay as they lie"),
+    STYLE("gather",                      ANY,    NONE,    KEEP,       REPLICATE,  "y is made whole: terms are summed, pieces gathered"),
+    STYLE("all_reduce",                  ANY,    NONE,    KEEP,       REPLICATE,  "gather by another name"),
     /* tokens cut between blocks */
     STYLE("sequence_parallel",           ANY,    NONE,    SEQUENCE,   KEEP,       "parameters whole; each rank has its tokens; moves nothing"),
     STYLE("activation",                  ANY,    NONE,    SEQUENCE,   KEEP,       "sequence_parallel by another name"),
@@ -44,6 +52,9 @@ const dt_style dti_builtin_styles[] = {
 const dti_style_alias dti_style_aliases[] = {
     { "colwise_rep",                    NULL,    "colwise_gather_output" }, /* Transformers up to 5.0 */
     { "rowwise_rep",                    NULL,    "rowwise_split_input" },
+    { "colwise_allgather",              NULL,    "colwise_gather_output" }, /* the sequence-parallel line */
+    { "rowwise_allreduce",              NULL,    "rowwise" },
+    { "vocab_allreduce",                NULL,    "rowwise_split_input" },
     { "module_allgather_hidden_states", NULL,    "module_allgather" },
     { "sequence_parallel",              "v4.56", "sequence_parallel@v4.56" },
 };

@@ -398,3 +398,55 @@ DT_TEST(styles, values_that_a_style_cannot_lay_out_are_refused)
 {
     dt_test_on_ranks("tp=2", wrong_values, NULL);
 }
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static dt_status all_names(dt_mesh *mesh, const void *arg)
+{
+    /* What each of them does is in docs/styles.md, which test_style_table.c runs. */
+    static const char *const names[][2] = {
+        { "colwise", "colwise" },
+        { "rowwise", "rowwise" },
+        { "colwise_rep", "colwise_gather_output" },
+        { "rowwise_rep", "rowwise_split_input" },
+        { "local_colwise", "local_colwise" },
+        { "local_rowwise", "local_rowwise" },
+        { "local", "local" },
+        { "gather", "gather" },
+        { "replicate", "replicate" },
+        { "sequence_parallel", "sequence_parallel" },
+        { "colwise_gather_output", "colwise_gather_output" },
+        { "rowwise_split_input", "rowwise_split_input" },
+        { "embedding_rowwise", "embedding_rowwise" },
+        { "embedding_colwise", "embedding_colwise" },
+        { "replicated_with_grad_allreduce", "replicated_with_grad_allreduce" },
+        { "mla_kv_a_proj", "mla_kv_a_proj" },
+        { "all_reduce", "all_reduce" },
+        { "rowwise_allreduce", "rowwise" },
+        { "colwise_allgather", "colwise_gather_output" },
+        { "vocab_allreduce", "rowwise_split_input" },
+        { "vocab_reduce_scatter", "vocab_reduce_scatter" },
+        { "activation", "activation" },
+        { "activation_seq_dim_2", "activation_seq_dim_2" },
+        { "module_allgather", "module_allgather" },
+        { "module_allgather_hidden_states", "module_allgather" },
+        { "module_allgather_split", "module_allgather_split" },
+        { "rowwise_reduce_scatter", "rowwise_reduce_scatter" },
+        { "colwise_loss_parallel", "colwise_loss_parallel" },
+    };
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        const dt_style *style;
+        DT_TRY(dt_style_find(dt_mesh_runtime(mesh), names[i][0], NULL, &style));
+        DT_EXPECT_EQ_STR(style->name, names[i][1]);
+        DT_TRY(dt_style_find(dt_mesh_runtime(mesh), names[i][0], "v4.56", &style));
+        DT_EXPECT(strncmp(style->name, names[i][1], strlen(names[i][1])) == 0, "%s", style->name);
+    }
+    return DT_OK;
+}
+
+DT_TEST(styles, every_name_of_transformers_is_known)
+{
+    dt_test_on_ranks("tp=1", all_names, NULL);
+}
