@@ -47,6 +47,7 @@ typedef struct cli_args {
     int64_t threads;
     int64_t batch;
     int64_t sequence;
+    bool sequence_parallel;
     bool no_bind;
     bool oversubscribe;
     bool ignore_eos;

@@ -169,6 +169,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
     DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
+    out->load.sequence_parallel = args->sequence_parallel;
     if (args->plan != NULL) {
         DT_TRY(dt_plan_read(args->plan, &out->plan));
         out->load.plan = out->plan;

@@ -122,6 +122,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
                               .log_arg = (void *)console };
 
     DT_TRY(cli_read_dtype(args->dtype, &load));
+    load.sequence_parallel = args->sequence_parallel;
     if (args->plan != NULL) {
         DT_TRY(dt_plan_read(args->plan, plan));
         load.plan = *plan;

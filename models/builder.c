@@ -40,6 +40,12 @@ dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *row
     return DT_OK;
 }
 
+void dti_builder_cut_tokens(dti_builder *b)
+{
+    for (int i = 0; i < b->n; i++)
+        b->specs[i].style = dt_sequence_style(b->specs[i].kind, b->specs[i].style);
+}
+
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out)
 {

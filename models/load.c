@@ -123,6 +123,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->self = NULL;
     m->folder = d->folder;
     d->folder = NULL;
+    if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
     *out = m;

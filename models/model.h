@@ -50,6 +50,10 @@ typedef struct dti_builder {
 /* Adds the rows of one block: "prefix.name", or "name" with an empty prefix. */
 dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n,
                           void *block) DT_MUST_USE;
+
+/* Sequence parallelism: the built-in plan with tokens cut between blocks. */
+void dti_builder_cut_tokens(dti_builder *b);
+
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out) DT_MUST_USE;
 void dti_builder_free(dti_builder *b);

@@ -11,6 +11,13 @@
         .input = DT_PASS_##i, .output = DT_PASS_##o, .kinds = (k)                 \
     }
 
+/* A style that cuts tokens, and the one that stands for it in steps of one token. */
+#define TOKENS(n, k, c, i, o, t, s)                                               \
+    {                                                                             \
+        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c, \
+        .input = DT_PASS_##i, .output = DT_PASS_##o, .kinds = (k), .twin = (t)    \
+    }
+
 /* Layers that a style fits. */
 #define LINEAR 1u << DT_LAYER_LINEAR
 #define LOOKUP 1u << DT_LAYER_EMBEDDING
@@ -37,16 +44,22 @@ const dt_style dti_builtin_styles[] = {
     STYLE("gather",                      ANY,    NONE,    KEEP,       REPLICATE,  "y is made whole: terms are summed, pieces gathered"),
     STYLE("all_reduce",                  ANY,    NONE,    KEEP,       REPLICATE,  "gather by another name"),
     /* tokens cut between blocks */
-    STYLE("sequence_parallel",           ANY,    NONE,    SEQUENCE,   KEEP,       "parameters whole; each rank has its tokens; moves nothing"),
-    STYLE("activation",                  ANY,    NONE,    SEQUENCE,   KEEP,       "sequence_parallel by another name"),
+    TOKENS("sequence_parallel",          ANY,    NONE,    SEQUENCE,   KEEP,       "replicate",
+           "parameters whole; each rank has its tokens; moves nothing"),
+    TOKENS("activation",                 ANY,    NONE,    SEQUENCE,   KEEP,       "replicate",
+           "sequence_parallel by another name"),
     STYLE("activation_seq_dim_2",        ANY,    NONE,    KEEP,       KEEP,       "norm of each head; heads stay as they are cut"),
     STYLE("module_allgather",            ANY,    NONE,    REPLICATE,  KEEP,       "x is made whole: one all-gather"),
-    STYLE("module_allgather_split",      ANY,    NONE,    REPLICATE,  SEQUENCE,   "x is gathered, each rank keeps its tokens of y"),
-    STYLE("vocab_reduce_scatter",        LOOKUP, ROWS,    REPLICATE,  SEQUENCE,   "vocabulary cut; one reduce-scatter over tokens"),
-    STYLE("rowwise_reduce_scatter",      LINEAR, ROWS,    SHARD_LAST, SEQUENCE,   "inputs cut; one reduce-scatter over tokens"),
+    TOKENS("module_allgather_split",     ANY,    NONE,    REPLICATE,  SEQUENCE,   "replicate",
+           "x is gathered, each rank keeps its tokens of y"),
+    TOKENS("vocab_reduce_scatter",       LOOKUP, ROWS,    REPLICATE,  SEQUENCE,   "embedding_rowwise",
+           "vocabulary cut; one reduce-scatter over tokens"),
+    TOKENS("rowwise_reduce_scatter",     LINEAR, ROWS,    SHARD_LAST, SEQUENCE,   "rowwise",
+           "inputs cut; one reduce-scatter over tokens"),
     STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),
     /* Transformers v4.56, where its meaning was another */
-    STYLE("sequence_parallel@v4.56",     ANY,    NONE,    SEQUENCE,   REPLICATE,  "each rank has its tokens, y is gathered"),
+    TOKENS("sequence_parallel@v4.56",    ANY,    NONE,    SEQUENCE,   REPLICATE,  "replicate",
+           "each rank has its tokens, y is gathered"),
 };
 
 const dti_style_alias dti_style_aliases[] = {

@@ -111,6 +111,7 @@ dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs, dti_rul
 {
     for (int m = 0; m < dt_mesh_n_dims(list->mesh); m++) DT_TRY(choose_on(list, specs, rules, m));
     if (list->slot == DTI_NO_DIM) DT_TRY(choose_on(list, specs, rules, DTI_NO_DIM));
+    for (int i = 0; i < list->n; i++) DT_TRY(dti_twins_find(&list->layers[i]));
     return DT_OK;
 }
 
@@ -200,6 +201,7 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
             DT_TRY(blame(partition_on(layer, &info, m, place), layer, m, rules));
         DT_TRY(dt_layout_get(layer->list->mesh, info.n_axes, place, NULL, &layer->layout[p]));
     }
+    DT_TRY(dti_twins_check(layer));
     for (int m = 0; layer->kind == DT_LAYER_LINEAR && m < n_dims; m++) {
         const dt_placement w = dt_layout_placement(layer->layout[DT_PARAM_WEIGHT], m);
         if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == 1)

@@ -26,6 +26,11 @@ const dt_style *dt_layer_style_on(const dt_layer *layer, int dim)
     return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->style[dim] : NULL;
 }
 
+const dt_style *dt_layer_step_style_on(const dt_layer *layer, int dim)
+{
+    return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->step[dim] : NULL;
+}
+
 int dti_layer_rule(const dt_layer *layer, int dim)
 {
     return layer->rule[dim >= 0 ? dim : DTI_NO_DIM];
@@ -116,15 +121,25 @@ static dt_tensor *given(dt_tape *t, const dt_layer *layer, int m, const char *fu
         dt_mesh_dim_size(mesh, m));
 }
 
+/* The styles for a value that enters or leaves: those of a step where it has one token. */
+static const dt_style *const *styles_for(const dt_layer *layer, const dt_tensor *x, bool enters)
+{
+    const bool ids = enters && layer->kind == DT_LAYER_EMBEDDING;
+    const int axis = dti_token_axis(dt_tensor_n_axes(x), ids);
+
+    return axis >= 0 && dt_tensor_extent(x, axis) == 1 ? layer->step : layer->style;
+}
+
 /* Moves of a style are counted under its name. */
 static dt_tensor *enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     const char *before = dt_tape_because(t, NULL);
 
     for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && x != NULL; m++) {
-        if (layer->style[m] == NULL) continue;
-        (void)dt_tape_because(t, layer->style[m]->name);
-        x = dti_style_input(layer->style[m], t, layer, m, x);
+        const dt_style *style = styles_for(layer, x, true)[m];
+        if (style == NULL) continue;
+        (void)dt_tape_because(t, style->name);
+        x = dti_style_input(style, t, layer, m, x);
         x = given(t, layer, m, "prepare_input", x);
     }
     (void)dt_tape_because(t, before);
@@ -136,9 +151,10 @@ static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
     const char *before = dt_tape_because(t, NULL);
 
     for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && y != NULL; m--) {
-        if (layer->style[m] == NULL) continue;
-        (void)dt_tape_because(t, layer->style[m]->name);
-        y = dti_style_output(layer->style[m], t, layer, m, y);
+        const dt_style *style = styles_for(layer, y, false)[m];
+        if (style == NULL) continue;
+        (void)dt_tape_because(t, style->name);
+        y = dti_style_output(style, t, layer, m, y);
         y = given(t, layer, m, "prepare_output", y);
     }
     (void)dt_tape_because(t, before);

@@ -23,6 +23,7 @@ struct dt_layer {
     bool one_plus;
     int n_params;
     const dt_style *style[DTI_N_STYLE_SLOTS]; /* NULL: none */
+    const dt_style *step[DTI_N_STYLE_SLOTS];  /* the same for a value of one token */
     int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */
     struct dt_layers *list;
     struct dt_layer *tied_to;
@@ -75,6 +76,14 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
 dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,
                             dti_rules *rules) DT_MUST_USE;
 dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_USE;
+
+/* Twins (twins.c): finds those of a layer's styles, checks that they lay the parameters alike. */
+dt_status dti_twins_find(dt_layer *layer) DT_MUST_USE;
+dt_status dti_twins_check(const dt_layer *layer) DT_MUST_USE;
+
+/* The axis of tokens of a value [B, T, ...] or [T, D]: of ids, [B, T] or [T], the last; -1 if there
+ * is none. */
+int dti_token_axis(int n_axes, bool ids);
 
 /* "colwise, rowwise, ...": styles that fit a kind of layer. */
 dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes) DT_MUST_USE;

@@ -82,8 +82,8 @@ dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_
     case DT_PASS_PARTIAL:
         return leave_partial(style, tape, layer, dim, x);
     case DT_PASS_SEQUENCE:
-        axis = n > 2 ? 1 : 0;
-        if (n < 2) return refuse_axis(style, tape, layer, 1, x);
+        axis = dti_token_axis(n, false);
+        if (axis < 0) return refuse_axis(style, tape, layer, 1, x);
         return cut_axis(tape, dim, axis, x);
     default:
         axis = (int)how - (int)DT_PASS_SHARD(0);
@@ -98,6 +98,9 @@ dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer 
     if (style->prepare_input != NULL) return style->prepare_input(style, tape, layer, dim, x);
     if (style->input == DT_PASS_SHARD_LAST && dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING)
         return dti_pass(style, DT_PASS_REPLICATE, tape, layer, dim, x); /* ids of cut rows */
+    if (style->input == DT_PASS_SEQUENCE && dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING &&
+        dt_tensor_n_axes(x) > 0)
+        return cut_axis(tape, dim, dti_token_axis(dt_tensor_n_axes(x), true), x);
     return dti_pass(style, style->input, tape, layer, dim, x);
 }
 

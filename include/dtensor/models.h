@@ -46,11 +46,12 @@ typedef struct dt_load_options {
     const dt_plan *plan; /* overrides the architecture's built-in plan; NULL: none */
     dt_progress_fn progress;
     void *progress_arg;
+    bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                          \
-    {                                                                 \
-        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL \
+#define DT_LOAD_OPTIONS_INIT                                                 \
+    {                                                                        \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false \
     }
 
 /**

@@ -98,7 +98,10 @@ typedef struct dt_style dt_style;
  *   prepare_input    lays out the layer's input on mesh dim `dim`, returns a tensor of the tape
  *   prepare_output   the same for its output
  *   validate         refuses a layer it does not fit, with a reason (dt_fail() in the record)
- */
+ *
+ * A value of one token cannot be cut over ranks with profit. Where `twin` names another style, a
+ * layer runs under that one when what it is given has one token; the twin lays parameters as the
+ * style does. */
 struct dt_style {
     size_t size; /* sizeof(dt_style) */
     const char *name;
@@ -115,6 +118,7 @@ struct dt_style {
     dt_status (*validate)(const dt_style *style, const dt_layer *layer, int n_parts);
     const void *user; /* the style's own */
     uint32_t kinds;   /* layers it fits: DT_KIND_BIT(DT_LAYER_LINEAR) | ...; 0: any */
+    const char *twin; /* name of the style for steps of one token; NULL: this one */
 };
 
 #define DT_KIND_BIT(kind) ((uint32_t)1 << (kind))
@@ -143,6 +147,16 @@ DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
  */
 DT_API DT_MUST_USE dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version,
                                            const dt_style **out);
+
+/**
+ * The style that does for a layer of that kind what `style` does, with the tokens cut over the mesh
+ * dim between blocks (sequence parallelism): "rowwise_reduce_scatter" for "rowwise", and so on, as
+ * docs/plans.md lists them. `style` itself where tokens do not matter or no such style is known. So
+ * a built-in plan has its sequence-parallel variant.
+ *
+ * Not collective. Errors: none. `style` may be NULL, which is "replicate".
+ */
+DT_API const char *dt_sequence_style(dt_layer_kind kind, const char *style);
 
 /**
  * The placement that cuts `axis` (of tensor axis number `tensor_axis`) over a mesh dim of n_parts
@@ -216,7 +230,8 @@ DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if
 DT_API const char *dt_layer_name(const dt_layer *layer);
 DT_API dt_layer_kind dt_layer_kind_of(const dt_layer *layer);
 DT_API const dt_style *dt_layer_style(const dt_layer *layer); /* on the dim of the list */
-DT_API const dt_style *dt_layer_style_on(const dt_layer *layer, int dim); /* NULL: none */
+DT_API const dt_style *dt_layer_style_on(const dt_layer *layer, int dim);      /* NULL: none */
+DT_API const dt_style *dt_layer_step_style_on(const dt_layer *layer, int dim); /* of one token */
 DT_API int dt_layer_n_params(const dt_layer *layer); /* 0, 1 or 2; a tied layer has its partner's */
 DT_API dt_param_info dt_layer_param_info(const dt_layer *layer, int param);
 DT_API const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param);

@@ -24,7 +24,8 @@ static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2
 /* What a fixture's expected.safetensors holds. */
 typedef struct expected {
     char folder[DT_TEST_PATH_BYTES];
-    dt_dtype dtype; /* of this run */
+    dt_dtype dtype;         /* of this run */
+    bool sequence_parallel; /* in this run */
     int64_t n_prompt;
     int64_t vocab;
     int32_t prompt[MAX_PROMPT];
@@ -175,6 +176,7 @@ static dt_status matches(dt_mesh *mesh, const void *arg)
 
     options.keep_dtype = false;
     options.dtype = x->dtype;
+    options.sequence_parallel = x->sequence_parallel;
     DT_TRY(dt_model_load(mesh, x->folder, &options, &model));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *once, (void **)&once));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *twice, (void **)&twice));
@@ -190,12 +192,13 @@ done:
     return st;
 }
 
-static void check_all(dt_dtype dtype, const char *isa)
+static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel)
 {
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
         expected x;
         DT_ASSERT_OK(read_expected(fixtures[f], &x));
         x.dtype = dtype;
+        x.sequence_parallel = sequence_parallel;
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
             dt_run_options options = DT_TEST_RUN_OPTIONS;
             dt_status st;
@@ -211,16 +214,26 @@ static void check_all(dt_dtype dtype, const char *isa)
 
 DT_TEST(golden, f32_logits_and_greedy_tokens_match_on_every_mesh)
 {
-    check_all(DT_F32, NULL);
+    check_all(DT_F32, NULL, false);
 }
 
 DT_TEST(golden, bf16_logits_match_on_every_mesh)
 {
-    check_all(DT_BF16, NULL);
+    check_all(DT_BF16, NULL, false);
+}
+
+DT_TEST(golden, f32_matches_with_tokens_cut_between_blocks)
+{
+    check_all(DT_F32, NULL, true);
+}
+
+DT_TEST(golden, bf16_matches_with_tokens_cut_between_blocks)
+{
+    check_all(DT_BF16, NULL, true);
 }
 
 DT_TEST(golden, portable_kernels_match_too)
 {
-    check_all(DT_F32, "portable");
-    check_all(DT_BF16, "portable");
+    check_all(DT_F32, "portable", false);
+    check_all(DT_BF16, "portable", false);
 }

@@ -15,19 +15,25 @@ typedef struct predict_case {
     int64_t batch;
     int64_t sequence;
     dt_plan_rule rule; /* or none */
+    bool sequence_parallel;
 } predict_case;
 
 static const predict_case cases[] = {
-    { "llama/uneven", "tp=1", 1, 16, { NULL, NULL } },
-    { "llama/uneven", "tp=2", 1, 16, { NULL, NULL } },
-    { "llama/uneven", "tp=3", 2, 7, { NULL, NULL } },
-    { "llama/tied", "dp=2,tp=2", 3, 5, { NULL, NULL } },
-    { "llama/biases", "tp=4", 1, 33, { NULL, NULL } },
-    { "qwen3/uneven", "tp=2", 2, 9, { NULL, NULL } },
-    { "gpt_neo/base", "tp=2", 1, 12, { NULL, NULL } },
-    { "gpt_neo/uneven", "tp=3", 2, 1, { NULL, NULL } },
-    { "llama/uneven", "tp=2", 1, 8, { "model.layers.*.mlp.gate_proj", "replicate" } },
-    { "llama/uneven", "tp=3", 1, 8, { "lm_head", "colwise_gather_output" } },
+    { "llama/uneven", "tp=1", 1, 16, { NULL, NULL }, false },
+    { "llama/uneven", "tp=2", 1, 16, { NULL, NULL }, false },
+    { "llama/uneven", "tp=3", 2, 7, { NULL, NULL }, false },
+    { "llama/tied", "dp=2,tp=2", 3, 5, { NULL, NULL }, false },
+    { "llama/biases", "tp=4", 1, 33, { NULL, NULL }, false },
+    { "qwen3/uneven", "tp=2", 2, 9, { NULL, NULL }, false },
+    { "gpt_neo/base", "tp=2", 1, 12, { NULL, NULL }, false },
+    { "gpt_neo/uneven", "tp=3", 2, 1, { NULL, NULL }, false },
+    { "llama/uneven", "tp=2", 1, 8, { "model.layers.*.mlp.gate_proj", "replicate" }, false },
+    { "llama/uneven", "tp=3", 1, 8, { "lm_head", "colwise_gather_output" }, false },
+    { "llama/uneven", "tp=2", 1, 16, { NULL, NULL }, true },
+    { "llama/uneven", "tp=3", 2, 7, { NULL, NULL }, true },
+    { "qwen3/uneven", "dp=2,tp=2", 3, 5, { NULL, NULL }, true },
+    { "gpt_neo/uneven", "tp=4", 1, 2, { NULL, NULL }, true },
+    { "llama/biases", "tp=4", 1, 8, { "model.layers.0.input_layernorm", "replicate" }, true },
 };
 
 static dt_status same_pass(const char *what, const dti_pass_cost *dry, const dti_pass_cost *real)
@@ -89,6 +95,7 @@ static dt_status run_and_compare(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     load.plan = &plan;
+    load.sequence_parallel = c->sequence_parallel;
     o.load = &load;
     o.rank = dt_runtime_rank(dt_mesh_runtime(mesh));
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
@@ -151,6 +158,7 @@ static void every_rank_alone(const predict_case *c)
     dti_prediction first;
 
     load.plan = &plan;
+    load.sequence_parallel = c->sequence_parallel;
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
     (void)dt_test_source_path(path, relative);
     DT_ASSERT_OK(dti_predict_ranks(path, &o, &first, &ranks));
@@ -171,14 +179,16 @@ static void every_rank_alone(const predict_case *c)
 DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
 {
     static const predict_case many[] = {
-        { "llama/uneven", "tp=37", 1, 16, { NULL, NULL } },
-        { "llama/uneven", "dp=3,tp=7", 2, 11, { NULL, NULL } },
-        { "llama/tied", "dp=5,cp=2,tp=6", 3, 5, { NULL, NULL } },
-        { "qwen3/uneven", "tp=13", 2, 9, { NULL, NULL } },
-        { "gpt_neo/uneven", "tp=5,dp=4", 2, 3, { NULL, NULL } },
-        { "llama/uneven", "tp=23", 1, 30, { "model.layers.*.mlp.gate_proj", "replicate" } },
-        { "llama/uneven", "tp=11", 1, 8, { "lm_head", "colwise_gather_output" } },
-        { "llama/uneven", "tp=9", 2, 31, { "model.layers.*.mlp.down_proj", "colwise" } },
+        { "llama/uneven", "tp=37", 1, 16, { NULL, NULL }, false },
+        { "llama/uneven", "dp=3,tp=7", 2, 11, { NULL, NULL }, false },
+        { "llama/tied", "dp=5,cp=2,tp=6", 3, 5, { NULL, NULL }, false },
+        { "qwen3/uneven", "tp=13", 2, 9, { NULL, NULL }, false },
+        { "gpt_neo/uneven", "tp=5,dp=4", 2, 3, { NULL, NULL }, false },
+        { "llama/uneven", "tp=23", 1, 30, { "model.layers.*.mlp.gate_proj", "replicate" }, false },
+        { "llama/uneven", "tp=11", 1, 8, { "lm_head", "colwise_gather_output" }, false },
+        { "llama/uneven", "tp=9", 2, 31, { "model.layers.*.mlp.down_proj", "colwise" }, false },
+        { "llama/uneven", "tp=11", 2, 31, { NULL, NULL }, true },
+        { "gpt_neo/uneven", "dp=2,tp=5", 1, 4, { NULL, NULL }, true },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) every_rank_alone(&cases[i]);

@@ -334,6 +334,21 @@ done:
     return st;
 }
 
+/* A style with a twin leaves a step of one token whole: no tokens are cut, sums are all-reduced. */
+static style_row of_a_step(const style_row *row)
+{
+    style_row r = *row;
+
+    if (is(r.x_made, "S(1)")) {
+        (void)snprintf(r.x_made, sizeof r.x_made, "R");
+        if (is(r.x_comes, "S(1)")) r.comm = DT_COMM_ALL_GATHER, r.moved = 'x';
+        if (r.comm == DT_COMM_ALL_GATHER && r.moved == 'y') r.comm = DT_N_COMM_KINDS;
+    }
+    if (is(r.y_left, "S(1)")) (void)snprintf(r.y_left, sizeof r.y_left, "R");
+    if (r.comm == DT_COMM_REDUCE_SCATTER) r.comm = DT_COMM_ALL_REDUCE;
+    return r;
+}
+
 static dt_status all_rows(dt_mesh *mesh, const void *arg)
 {
     const style_rows *rows = arg;
@@ -343,8 +358,12 @@ static dt_status all_rows(dt_mesh *mesh, const void *arg)
     DT_CHECK(v != NULL, DT_ERR_MEMORY, "no memory");
     for (int i = 0; i < rows->n && st == DT_OK; i++)
         for (size_t s = 0; s < DT_COUNT(sizes) && st == DT_OK; s++) {
+            const style_row step = of_a_step(&rows->row[i]);
             run_case c = { .row = &rows->row[i], .size = sizes[s], .mesh = mesh };
-            st = run_row(&c, v);
+            const dt_style *style;
+            st = dt_style_find(dt_mesh_runtime(mesh), rows->row[i].style, NULL, &style);
+            if (st == DT_OK && sizes[s][LETTER_T] == 1 && style->twin != NULL) c.row = &step;
+            if (st == DT_OK) st = run_row(&c, v);
             if (st != DT_OK)
                 dti_error_prefix("docs/styles.md:%d, sizes %d", rows->row[i].line, (int)s);
         }
