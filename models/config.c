@@ -119,17 +119,39 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     return DT_OK;
 }
 
+static dt_status refuse_quantised(const dti_json *config)
+{
+    const dti_json quantised = dti_json_get(config, "quantization_config");
+
+    if (!dti_json_is_set(&quantised)) return DT_OK;
+    return dti_json_refuse(&quantised, DT_ERR_UNSUPPORTED,
+                           "absent: quantised checkpoints are not supported, use one in "
+                           "float32, bfloat16 or float16");
+}
+
+/* Special tokens: an absent key means the architecture's, null means none. */
+static dt_status read_tokens(const dti_json *config, const dti_decoder_defaults *d,
+                             dt_model_info *info)
+{
+    int64_t bos;
+
+    DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
+    info->bos = (int32_t)bos;
+    if (d->bos > 0 && is_absent(config, "bos_token_id")) info->bos = d->bos;
+    DT_TRY(dti_config_eos(config, info));
+    if (d->eos > 0 && is_absent(config, "eos_token_id")) {
+        info->n_eos = 1;
+        info->eos[0] = d->eos;
+    }
+    return DT_OK;
+}
+
 dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *d,
                              dt_model_info *info)
 {
-    const dti_json quantised = dti_json_get(config, "quantization_config");
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
-    int64_t bos;
 
-    if (dti_json_is_set(&quantised))
-        return dti_json_refuse(&quantised, DT_ERR_UNSUPPORTED,
-                               "absent: quantised checkpoints are not supported, use one in "
-                               "float32, bfloat16 or float16");
+    DT_TRY(refuse_quantised(config));
     DT_TRY(dti_config_dtype(config, &info->dtype));
     DT_TRY(dti_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
     DT_TRY(dti_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
@@ -139,10 +161,25 @@ dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults 
                           &info->max_positions));
     DT_TRY(read_heads(config, d, info));
     DT_TRY(dti_config_bool(config, "tie_word_embeddings", d->tied, &info->tied));
-    DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
-    info->bos = (int32_t)bos;
-    DT_TRY(dti_config_eos(config, info));
-    return DT_OK;
+    return read_tokens(config, d, info);
+}
+
+dt_status dti_config_outer(const dti_json *root, dt_model_info *info)
+{
+    const dti_json bos = dti_json_get(root, "bos_token_id"),
+                   eos = dti_json_get(root, "eos_token_id");
+    int64_t id;
+    dt_dtype dtype;
+
+    DT_TRY(refuse_quantised(root));
+    DT_TRY(dti_config_dtype(root, &dtype));
+    if (dtype != DT_N_DTYPES) info->dtype = dtype;
+    if (dti_json_is_set(&bos)) {
+        DT_TRY(dti_json_as_int(&bos, -1, INT32_MAX, &id));
+        info->bos = (int32_t)id;
+    }
+    if (dti_json_is_set(&eos)) DT_TRY(dti_config_eos(root, info));
+    return dti_config_bool(root, "tie_word_embeddings", info->tied, &info->tied);
 }
 
 dt_status dti_config_eps(const dti_json *config, const char *key, double fallback, float *out)

@@ -19,6 +19,7 @@ typedef struct dti_decoder_defaults {
     int64_t head_dim; /* 0: hidden / heads */
     int64_t positions;
     bool tied;
+    int32_t bos, eos;       /* 0: none */
     bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
     const char *layers_key; /* NULL: num_hidden_layers */
     const char *heads_key;  /* NULL: num_attention_heads */
@@ -29,6 +30,10 @@ enum { DTI_CONFIG_MAX_EXTENT = 1 << 30, DTI_CONFIG_MAX_LAYERS = 4096 };
 /* Fills the shared part of `info` (all but model_type) and refuses quantised checkpoints. */
 dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *defaults,
                              dt_model_info *info) DT_MUST_USE;
+
+/* What the root of a multimodal config.json says instead of its text_config: dtype, special tokens,
+ * tying; and refuses quantised checkpoints. */
+dt_status dti_config_outer(const dti_json *root, dt_model_info *info) DT_MUST_USE;
 
 /* Keys of config.json: absent means the architecture's default; null is refused, as Transformers 5
  * refuses it. The few keys where null says something are read with dti_json_..._or(). */

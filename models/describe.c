@@ -14,8 +14,10 @@
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
 
-static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen2, &dti_arch_qwen3,
-                                         &dti_arch_gpt_neo };
+static const dti_arch *const archs[] = {
+    &dti_arch_llama,   &dti_arch_qwen2,  &dti_arch_qwen3,
+    &dti_arch_gpt_neo, &dti_arch_gemma3, &dti_arch_gemma3_text
+};
 
 static dt_status find_arch(const dti_json *config, const dti_arch **out)
 {
@@ -91,16 +93,27 @@ static dt_status read_generation_config(const char *dir, dti_described *d)
     return DT_OK;
 }
 
+/* What the text model's configuration says, and the root where that holds it. */
+static dt_status read_text_config(const dti_json *root, dti_described *d)
+{
+    dti_json text;
+
+    if (d->arch->text_config == NULL) return d->arch->read_config(d->self, root, &d->info);
+    DT_TRY(dti_json_object(root, d->arch->text_config, &text));
+    DT_TRY(d->arch->read_config(d->self, &text, &d->info));
+    return dti_config_outer(root, &d->info);
+}
+
 static dt_status read_config(const char *dir, const dti_json *config, dti_described *d)
 {
     DT_TRY(find_arch(config, &d->arch));
     DT_TRY(dti_new(d->arch->self_bytes, &d->self));
     (void)snprintf(d->info.model_type, sizeof d->info.model_type, "%s", d->arch->model_type);
-    DT_TRY(d->arch->read_config(d->self, config, &d->info));
+    DT_TRY(read_text_config(config, d));
     DT_TRY(read_class(config, d));
     DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
-    DT_TRY(d->arch->add_layers(d->self, &d->builder));
+    DT_TRY(d->arch->add_layers(d->self, &d->info, &d->builder));
     return DT_OK;
 }
 
@@ -161,16 +174,19 @@ static int64_t size_of_key(const dt_model_info *i, const char *key, size_t n)
 /* "; hidden_size is missing there and was taken as 4096" of the keys in `keys`, as in
  * "num_attention_heads * head_dim": a default is no wish of the file. `size` is that of a key that
  * stands alone. Nothing if the file has them all. */
-static void say_missing(const dti_ckpt *ckpt, const dt_model_info *info, const char *keys,
+static void say_missing(const dti_ckpt *ckpt, const dti_described *d, const char *keys,
                         int64_t size, char text[MISSING_BYTES])
 {
     size_t used = strlen(text), n;
     dti_json_doc doc = { 0 };
     char *path = NULL;
+    dti_json config;
 
     if (dti_ckpt_path(dti_ckpt_folder(ckpt), "config.json", &path) != DT_OK ||
         dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc) != DT_OK)
         goto done; /* it was read before */
+    config = doc.root;
+    if (d->arch->text_config != NULL) config = dti_json_get(&doc.root, d->arch->text_config);
     for (const char *key = keys; *key != '\0'; key += n + strspn(key + n, " *")) {
         char name[64];
         dti_json v;
@@ -178,9 +194,9 @@ static void say_missing(const dti_ckpt *ckpt, const dt_model_info *info, const c
         n = strcspn(key, " *");
         if (n >= sizeof name) continue;
         (void)snprintf(name, sizeof name, "%.*s", (int)n, key);
-        v = dti_json_get(&doc.root, name);
+        v = dti_json_get(&config, name);
         if (dti_json_kind_of(&v) != DTI_JSON_ABSENT || used >= MISSING_BYTES) continue;
-        known = keys[n] == '\0' ? size : size_of_key(info, key, n);
+        known = keys[n] == '\0' ? size : size_of_key(&d->info, key, n);
         if (known >= 0)
             used += (size_t)snprintf(text + used, MISSING_BYTES - used,
                                      "; %s is missing there and was taken as %lld", name,
@@ -193,14 +209,14 @@ done:
 
 /* `keys` of config.json, one per axis of the parameter. */
 static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p,
-                             const char *const keys[2], const dt_model_info *info)
+                             const char *const keys[2], const dti_described *d)
 {
     const int64_t want[] = { p->axis[0].extent, p->axis[1].extent };
     const size_t bytes = (size_t)p->n_axes * sizeof want[0];
     const bool fits = e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0;
     char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";
 
-    for (int a = 0; a < p->n_axes && !fits; a++) say_missing(ckpt, info, keys[a], want[a], missing);
+    for (int a = 0; a < p->n_axes && !fits; a++) say_missing(ckpt, d, keys[a], want[a], missing);
     DT_CHECK(fits, DT_ERR_FORMAT,
              "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s",
              dti_ckpt_label(ckpt, e->name), e->name,
@@ -216,14 +232,18 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const 
 const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, const char *layer,
                                    const char *param)
 {
-    const size_t prefix = strlen(arch->prefix);
+    const dti_spelling *s = arch->spellings;
     const dti_st_entry *e;
-    char name[256];
+    char name[256], other[320];
 
     (void)snprintf(name, sizeof name, "%s.%s", layer, param);
     e = dti_ckpt_find(ckpt, name);
-    if (e == NULL && strncmp(name, arch->prefix, prefix) == 0)
-        e = dti_ckpt_find(ckpt, name + prefix);
+    for (; e == NULL && s != NULL && s->ours != NULL; s++) {
+        const size_t n = strlen(s->ours);
+        if (strncmp(name, s->ours, n) != 0) continue;
+        (void)snprintf(other, sizeof other, "%s%s", s->theirs, name + n);
+        e = dti_ckpt_find(ckpt, other);
+    }
     return e;
 }
 
@@ -236,8 +256,8 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int 
     char missing[MISSING_BYTES] = "";
 
     if (e == NULL)
-        say_missing(ckpt, &d->info,
-                    d->arch == &dti_arch_gpt_neo ? "num_layers" : "num_hidden_layers",
+        say_missing(ckpt, d,
+                    d->arch->layers_key != NULL ? d->arch->layers_key : "num_hidden_layers",
                     d->info.n_layers, missing);
     DT_CHECK(e != NULL, DT_ERR_FORMAT,
              "%s: tensor %s.%s is missing: config.json describes a %s model "
@@ -248,7 +268,7 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int 
                  ? "; a head that shares the embedding needs tie_word_embeddings true"
                  : "",
              missing);
-    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i], &d->info));
+    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i], d));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;

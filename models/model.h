@@ -85,23 +85,32 @@ typedef struct dti_pass {
     dt_logits_rows rows;
 } dti_pass;
 
+/* Another beginning of names in files: base models leave the prefix out, others have more. */
+typedef struct dti_spelling {
+    const char *ours;
+    const char *theirs;
+} dti_spelling;
+
 /* One architecture: one folder, one of these. `self` is its own struct of self_bytes, zeroed. */
 typedef struct dti_arch {
     const char *model_type;
     const char *class_name; /* of Transformers, as in "architectures" */
     size_t self_bytes;
-    const char *prefix; /* of all names, may be absent in files: "model.", "transformer." */
-    const char *const
-        *ignored; /* endings of tensors that files may hold and nobody needs; NULL ends */
+    const char *text_config;       /* where config.json holds the text model's; NULL: at its root */
+    const char *layers_key;        /* how config.json calls their number; NULL: num_hidden_layers */
+    const dti_spelling *spellings; /* of names, tried in order after ours; NULL ends */
+    const char *const *ignored;    /* tensors that files may hold and nobody needs: endings, or with
+                                    * a "." at the end beginnings; NULL ends */
     dt_status (*read_config)(void *self, const dti_json *config, dt_model_info *info);
-    dt_status (*add_layers)(void *self, dti_builder *builder);
+    dt_status (*add_layers)(void *self, const dt_model_info *info, dti_builder *builder);
     dt_status (*prepare)(void *self, dt_mesh *mesh,
                          const dt_model_info *info); /* final info; constants */
     dt_tensor *(*forward)(const void *self, dt_tape *tape, const dti_pass *pass);
     void (*release)(void *self);
 } dti_arch;
 
-extern const dti_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo;
+extern const dti_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
+    dti_arch_gemma3_text, dti_arch_gemma3;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
@@ -167,13 +176,13 @@ dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);
 struct dti_ckpt;
 struct dti_st_entry;
 
-/* The tensor of a layer's parameter, with or without the architecture's prefix; NULL if it is
- * missing. */
+/* The tensor of a layer's parameter, in any of the architecture's spellings; NULL if it is missing.
+ */
 const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dti_arch *arch,
                                           const char *layer, const char *param);
 
-/* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Names
- * in files may lack the architecture's prefix. Counts what the model uses; outputs may be NULL. */
+/* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
+ * what the model uses; outputs may be NULL. */
 dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes) DT_MUST_USE;
 

@@ -31,8 +31,11 @@ static int by_address(const void *a, const void *b)
 
 static bool is_ignored(const dti_arch *arch, const char *name)
 {
-    for (const char *const *end = arch->ignored; end != NULL && *end != NULL; end++)
-        if (ends_with(name, *end)) return true;
+    for (const char *const *part = arch->ignored; part != NULL && *part != NULL; part++) {
+        const size_t n = strlen(*part);
+        const bool beginning = (*part)[n - 1] == '.';
+        if (beginning ? strncmp(name, *part, n) == 0 : ends_with(name, *part)) return true;
+    }
     return false;
 }
 

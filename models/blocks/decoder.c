@@ -44,10 +44,9 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
     return DT_OK;
 }
 
-dt_status dti_decoder_add_layers(dti_decoder *m, dti_builder *builder, const dti_row *more,
-                                 int n_more)
+dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dti_builder *builder,
+                                 const dti_row *more, int n_more)
 {
-    const dt_model_info *c = &m->info;
     const dti_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
     const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
     const dti_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
@@ -174,3 +173,6 @@ void dti_decoder_release(void *self)
 
 /* Frequencies that old files hold as buffers. */
 const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };
+
+/* Base models are stored without the prefix. */
+const dti_spelling dti_decoder_spellings[] = { { "model.", "" }, { NULL, NULL } };

@@ -115,6 +115,8 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
                                                    .heads = 16,
                                                    .positions = 2048,
                                                    .tied = true,
+                                                   .bos = 50256,
+                                                   .eos = 50256,
                                                    .layers_key = "num_layers",
                                                    .heads_key = "num_heads",
                                                    .plain_heads = true };
@@ -142,19 +144,19 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return DT_OK;
 }
 
-static dt_status add_layers(void *self, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
 {
     gpt_neo *m = self;
-    const dti_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dti_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
     const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" }, none = { 0 };
-    const dti_extent Q = { m->info.hidden_size, DT_UNIT_HEADS, "hidden_size" };
-    const dti_extent KV = { m->info.hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
-    const dti_extent V = { m->info.vocab_size, DT_UNIT_ROW, "vocab_size" };
-    const dti_extent P = { m->info.max_positions, DT_UNIT_ROW, "max_position_embeddings" };
-    const char *tied = m->info.tied ? "transformer.wte" : NULL;
+    const dti_extent Q = { info->hidden_size, DT_UNIT_HEADS, "hidden_size" };
+    const dti_extent KV = { info->hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
+    const dti_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dti_extent P = { info->max_positions, DT_UNIT_ROW, "max_position_embeddings" };
+    const char *tied = info->tied ? "transformer.wte" : NULL;
 
     builder->eps = m->eps;
-    builder->heads = (dt_head_counts){ m->info.n_heads, m->info.n_kv_heads, m->info.head_dim };
+    builder->heads = (dt_head_counts){ info->n_heads, info->n_kv_heads, info->head_dim };
 
     /* clang-format off */
 #define M(field) offsetof(gpt_neo, field)
@@ -183,7 +185,7 @@ static dt_status add_layers(void *self, dti_builder *builder)
     /* clang-format on */
 
     DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
+    for (int64_t i = 0; i < info->n_layers; i++) {
         gpt_neo_block *b = &m->blocks[i];
         (void)snprintf(b->name, sizeof b->name, "transformer.h.%lld", (long long)i);
         DT_TRY(dti_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
@@ -257,11 +259,15 @@ static void release(void *self)
 /* Causal masks that old files hold as buffers. */
 static const char *const ignored[] = { "attn.attention.bias", "attn.attention.masked_bias", NULL };
 
+/* Base models are stored without the prefix. */
+static const dti_spelling spellings[] = { { "transformer.", "" }, { NULL, NULL } };
+
 const dti_arch dti_arch_gpt_neo = {
     .model_type = "gpt_neo",
     .class_name = "GPTNeoForCausalLM",
     .self_bytes = sizeof(gpt_neo),
-    .prefix = "transformer.",
+    .layers_key = "num_layers",
+    .spellings = spellings,
     .ignored = ignored,
     .read_config = read_config,
     .add_layers = add_layers,

@@ -7,9 +7,13 @@
 
 static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = {
-        .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .positions = 2048
-    };
+    static const dti_decoder_defaults defaults = { .vocab = 32000,
+                                                   .hidden = 4096,
+                                                   .layers = 32,
+                                                   .heads = 32,
+                                                   .positions = 2048,
+                                                   .bos = 1,
+                                                   .eos = 2 };
     dti_decoder *m = self;
 
     DT_TRY(dti_config_decoder(config, &defaults, info));
@@ -23,16 +27,16 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return dti_decoder_configure(m, info);
 }
 
-static dt_status add_layers(void *self, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
 {
-    return dti_decoder_add_layers(self, builder, NULL, 0);
+    return dti_decoder_add_layers(self, info, builder, NULL, 0);
 }
 
 const dti_arch dti_arch_llama = {
     .model_type = "llama",
     .class_name = "LlamaForCausalLM",
     .self_bytes = sizeof(dti_decoder),
-    .prefix = "model.",
+    .spellings = dti_decoder_spellings,
     .ignored = dti_decoder_ignored,
     .read_config = read_config,
     .add_layers = add_layers,

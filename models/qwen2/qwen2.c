@@ -26,16 +26,16 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
 {
-    return dti_decoder_add_layers(self, builder, NULL, 0);
+    return dti_decoder_add_layers(self, info, builder, NULL, 0);
 }
 
 const dti_arch dti_arch_qwen2 = {
     .model_type = "qwen2",
     .class_name = "Qwen2ForCausalLM",
     .self_bytes = sizeof(dti_decoder),
-    .prefix = "model.",
+    .spellings = dti_decoder_spellings,
     .ignored = dti_decoder_ignored,
     .read_config = read_config,
     .add_layers = add_layers,

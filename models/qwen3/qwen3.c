@@ -28,10 +28,9 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
 {
-    const dti_decoder *m = self;
-    const dti_extent E = { m->info.head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
+    const dti_extent E = { info->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
     /* clang-format off */
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dti_row norms[] = {
@@ -42,14 +41,14 @@ static dt_status add_layers(void *self, dti_builder *builder)
 #undef PER_HEAD
     /* clang-format on */
 
-    return dti_decoder_add_layers(self, builder, norms, (int)DT_COUNT(norms));
+    return dti_decoder_add_layers(self, info, builder, norms, (int)DT_COUNT(norms));
 }
 
 const dti_arch dti_arch_qwen3 = {
     .model_type = "qwen3",
     .class_name = "Qwen3ForCausalLM",
     .self_bytes = sizeof(dti_decoder),
-    .prefix = "model.",
+    .spellings = dti_decoder_spellings,
     .ignored = dti_decoder_ignored,
     .read_config = read_config,
     .add_layers = add_layers,

@@ -147,6 +147,9 @@ static dt_status check(const dt_model *m, const dt_save_options *o)
 {
     DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(m->mesh)), DT_ERR_ARG,
              "a model on a dry mesh has no weights to save");
+    DT_CHECK(m->arch->text_config == NULL, DT_ERR_UNSUPPORTED,
+             "a %s model is only the text part of its checkpoint: saving it would lose the rest",
+             m->arch->model_type);
     DT_CHECK(o->max_file_bytes >= 1, DT_ERR_ARG, "max_file_bytes is %lld, must be at least 1",
              (long long)o->max_file_bytes);
     DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,

@@ -23,13 +23,15 @@ static void check_info(const dt_model_info *i)
     if (i->n_eos < 0 || i->n_eos > DT_MAX_EOS || i->bos < -1) fuzz_stop("special tokens");
 }
 
-static void check_layers(const dti_arch *arch, void *self)
+static void check_layers(const dti_arch *arch, void *self, const dt_model_info *info)
 {
     dti_builder b = { 0 };
 
-    if (!fuzz_failed(arch->add_layers(self, &b)))
+    if (!fuzz_failed(arch->add_layers(self, info, &b)))
         for (int i = 0; i < b.n; i++)
-            if (b.specs[i].name == NULL || b.specs[i].axis[0].extent < 1 || b.keys[i][0] == NULL)
+            if (b.specs[i].name == NULL ||
+                (b.specs[i].kind != DT_LAYER_POINT &&
+                 (b.specs[i].axis[0].extent < 1 || b.keys[i][0] == NULL)))
                 fuzz_stop("a layer without a name, an extent or a key");
     dti_builder_free(&b);
 }
@@ -37,8 +39,8 @@ static void check_layers(const dti_arch *arch, void *self)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo,
-                                             &dti_arch_qwen2 };
-    const dti_arch *arch = archs[size > 0 ? data[0] % DT_COUNT(archs) : 0];
+                                             &dti_arch_qwen2, &dti_arch_gemma3_text };
+    const dti_arch *arch = archs[size > 0 ? (data[0] - '0' + 250u) % DT_COUNT(archs) : 0];
     dt_model_info info = { .n_eos = 0 };
     dti_json_doc doc;
     void *self;
@@ -48,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (dti_alloc(arch->self_bytes, &self) != DT_OK) fuzz_stop("no memory");
         if (!fuzz_failed(arch->read_config(self, &doc.root, &info))) {
             check_info(&info);
-            if (info.n_layers <= MOST_LAYERS) check_layers(arch, self);
+            if (info.n_layers <= MOST_LAYERS) check_layers(arch, self, &info);
         }
         arch->release(self);
         dti_free(self);
@@ -62,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* clang-format off */
 #define DECODER "\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4," \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-05,\"hidden_act\":\"silu\",\"tie_word_embeddings\":true"
-static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' qwen2 */
+static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' qwen2, '4' gemma3 */
     { "0{" DECODER ",\"attention_bias\":false,\"mlp_bias\":true,\"bos_token_id\":1,\"eos_token_id\":[2,3],"
       "\"torch_dtype\":\"bfloat16\"}", 0 },
     { "0{" DECODER ",\"head_dim\":8,\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
@@ -78,6 +80,10 @@ static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' 
     { "3{" DECODER ",\"use_sliding_window\":true,\"max_window_layers\":1,\"sliding_window\":5,"
       "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}}", 0 },
     { "3{" DECODER ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", 0 },
+    { "4{" DECODER ",\"head_dim\":8,\"sliding_window\":5,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":8,"
+      "\"rope_local_base_freq\":100.0,\"rope_theta\":1e6,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}", 0 },
+    { "4{" DECODER ",\"head_dim\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"final_logit_softcapping\":30.0,"
+      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},\"sliding_attention\":{\"rope_theta\":1e4}}}", 0 },
     { "2{\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":null,\"num_layers\":4,\"num_heads\":4,"
       "\"max_position_embeddings\":64,\"window_size\":8,\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\","
       "\"attention_types\":[[[\"global\",\"local\"],2]]}", 0 },

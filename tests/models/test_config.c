@@ -7,6 +7,7 @@
 
 #include "models/blocks/decoder.h"
 #include "models/config.h"
+#include "models/gemma3/gemma3.h"
 #include "models/model.h"
 #include "tests/support/dt_test.h"
 
@@ -20,6 +21,10 @@ typedef struct arch_case {
 #define QWEN                                                                        \
     "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"num_hidden_layers\": 2, "
+
+#define GEMMA                                                                       \
+    "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
+    "\"head_dim\": 4, \"num_hidden_layers\": 2, "
 
 static const arch_case archs[] = {
     { &dti_arch_gpt_neo, NEO "\"attention_layers\": [\"local\", \"local\"]}", NULL },
@@ -46,6 +51,20 @@ static const arch_case archs[] = {
            "[\"full_attention\", \"sliding_attention\"]}",
       "there is no window" },
     { &dti_arch_qwen3, QWEN "\"head_dim\": 7}", "head_dim" },
+    { &dti_arch_gemma3_text, GEMMA "\"layer_types\": [\"full_attention\"]}", "layer_types" },
+    { &dti_arch_gemma3_text, GEMMA "\"sliding_window\": null}", "layer 0 is local" },
+    { &dti_arch_gemma3_text, GEMMA "\"sliding_window\": null, \"sliding_window_pattern\": 1}",
+      NULL },
+    { &dti_arch_gemma3_text, GEMMA "\"use_bidirectional_attention\": true}",
+      "use_bidirectional_attention" },
+    { &dti_arch_gemma3_text, GEMMA "\"final_logit_softcapping\": 0}", "final_logit_softcapping" },
+    { &dti_arch_gemma3_text, GEMMA "\"hidden_activation\": \"gelu\"}", "hidden_activation" },
+    { &dti_arch_gemma3_text, GEMMA "\"rope_parameters\": {\"rope_theta\": 5}}", "full_attention" },
+    { &dti_arch_gemma3_text,
+      GEMMA "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, "
+            "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}}",
+      "both say the same thing" },
+    { &dti_arch_gemma3_text, GEMMA "\"rope_local_base_freq\": 0}", "rope_local_base_freq" },
     { &dti_arch_llama, "{\"quantization_config\": {}}", "quantised" },
     { &dti_arch_llama, "{\"hidden_act\": \"gelu\"}", "hidden_act" },
 };
@@ -113,6 +132,37 @@ DT_TEST(config, windows_follow_three_keys)
         }
 }
 
+/* Both spellings of Gemma's rotations and kinds of layers. */
+DT_TEST(config, gemma_has_two_rotations_and_kinds_of_layers)
+{
+    static const char *const texts[] = {
+        GEMMA "\"sliding_window\": 3, \"sliding_window_pattern\": 2, \"rope_theta\": 5e5, "
+              "\"rope_local_base_freq\": 700, \"rope_scaling\": {\"rope_type\": \"linear\", "
+              "\"factor\": 8}, \"query_pre_attn_scalar\": 16}",
+        GEMMA "\"sliding_window\": 3, \"layer_types\": [\"sliding_attention\", "
+              "\"full_attention\"], \"query_pre_attn_scalar\": 16.0, \"rope_parameters\": "
+              "{\"full_attention\": {\"rope_theta\": 5e5, \"rope_type\": \"linear\", "
+              "\"factor\": 8}, \"sliding_attention\": {\"rope_theta\": 700}}}",
+    };
+
+    for (size_t i = 0; i < DT_COUNT(texts); i++) {
+        dt_model_info info = { .n_eos = 0 };
+        gemma3 m = { 0 };
+        dti_json_doc doc;
+        DT_ASSERT_OK(dti_json_parse("config.json", texts[i], strlen(texts[i]), &doc));
+        DT_ASSERT_OK(dti_arch_gemma3_text.read_config(&m, &doc.root, &info));
+        DT_ASSERT(m.blocks[0].local && m.blocks[0].attention.window == 3);
+        DT_ASSERT(!m.blocks[1].local && m.blocks[1].attention.window == 0);
+        DT_ASSERT_CLOSE(m.blocks[0].attention.scale, 0.25, 0);
+        DT_ASSERT(m.global.type == DTI_ROPE_LINEAR && m.local.type == DTI_ROPE_DEFAULT);
+        DT_ASSERT_CLOSE(m.global.theta, 5e5, 0);
+        DT_ASSERT_CLOSE(m.local.theta, 700, 0);
+        DT_ASSERT(info.tied && info.bos == 2 && info.n_eos == 1 && info.eos[0] == 1);
+        dti_arch_gemma3_text.release(&m);
+        dti_json_free(&doc);
+    }
+}
+
 /* What Transformers 5.23 makes of null, key by key. */
 DT_TEST(config, null_is_refused_where_it_says_nothing)
 {
@@ -137,6 +187,11 @@ DT_TEST(config, null_is_refused_where_it_says_nothing)
           { "vocab_size", "hidden_size", "rms_norm_eps", "hidden_act", "use_sliding_window",
             "max_window_layers", "tie_word_embeddings" },
           { "num_key_value_heads", "sliding_window", "layer_types" } },
+        { &dti_arch_gemma3_text,
+          { "vocab_size", "head_dim", "hidden_activation", "query_pre_attn_scalar",
+            "tie_word_embeddings", "rope_theta", "rope_local_base_freq" },
+          { "final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
+            "layer_types", "rope_parameters", "rope_scaling" } },
         { &dti_arch_gpt_neo,
           { "vocab_size", "hidden_size", "num_layers", "num_heads", "max_position_embeddings",
             "layer_norm_epsilon", "activation_function", "tie_word_embeddings", "window_size",

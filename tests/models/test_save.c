@@ -16,8 +16,8 @@
 #include "models/checkpoint/json.h"
 #include "tests/support/dt_test.h"
 
-static const char *const fixtures[] = { "llama/uneven", "llama/tied", "llama/sharded",
-                                        "qwen3/uneven", "gpt_neo/uneven" };
+static const char *const fixtures[] = { "llama/uneven", "llama/tied",     "llama/sharded",
+                                        "qwen3/uneven", "gpt_neo/uneven", "gemma3/uneven" };
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
 typedef struct saving {
@@ -232,6 +232,18 @@ DT_TEST(save, weights_are_never_written_over)
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_ARG,
                      "holds weights already");
     compare(&s, DT_N_DTYPES);
+    dt_test_remove_dir(temporary);
+}
+
+DT_TEST(save, a_part_of_a_checkpoint_is_not_saved_as_the_whole)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    char temporary[DT_TEST_PATH_BYTES];
+    saving s;
+
+    begin(&s, "gemma3/multimodal", temporary);
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_UNSUPPORTED,
+                     "only the text part");
     dt_test_remove_dir(temporary);
 }
 
