@@ -34,6 +34,7 @@ static const bench_column columns[] = {
     { "handoffs", "handoffs", 8, 1 }, /* us / handoff */
     { "openmpi_us", "Open MPI", 10, 2 },
     { "mpich_us", "MPICH", 10, 2 },
+    { "processes_us", "processes", 10, 2 }, /* dtensor over Open MPI */
     { "faster", "faster", 7, 1 },    /* Open MPI / us */
 };
 /* clang-format on */
@@ -56,7 +57,7 @@ typedef struct comm_job {
     int n_sizes;
     const bench_machine *limits;
     bench_report *report;
-    bench_mpi openmpi, mpich;
+    bench_mpi openmpi, mpich, processes; /* the last: ours over Open MPI */
     rank_buffers buffers[MAX_RANKS];
 } comm_job;
 
@@ -202,7 +203,8 @@ static void report(const row *r, const row_samples *s)
                      moves ? bench_median(&s->stream) * 1e-3 : none,
                      moves ? bench_median(&s->ratio) : none, bench_median(&s->handoff),
                      us * 1e3 / bench_median(&s->handoff), openmpi,
-                     bench_mpi_us(&r->job->mpich, name, r->bytes), openmpi / us);
+                     bench_mpi_us(&r->job->mpich, name, r->bytes),
+                     bench_mpi_us(&r->job->processes, name, r->bytes), openmpi / us);
 }
 
 static dt_status run_row(row *r)
@@ -276,10 +278,12 @@ static dt_status run_mesh(comm_job *j, const char *spec)
     DT_CHECK(c.n_ranks <= MAX_RANKS, DT_ERR_ARG, "--mesh \"%s\": at most %d ranks", spec,
              MAX_RANKS);
     j->mesh = spec;
-    j->openmpi.n = j->mpich.n = 0;
+    j->openmpi.n = j->mpich.n = j->processes.n = 0;
     if (!o->no_mpi && !o->common.quick) {
-        (void)bench_mpi_run("openmpi", c.n_ranks, all_sizes, (size_t)j->n_sizes, &j->openmpi);
-        (void)bench_mpi_run("mpich", c.n_ranks, all_sizes, (size_t)j->n_sizes, &j->mpich);
+        const size_t n = (size_t)j->n_sizes;
+        (void)bench_mpi_run("openmpi", "openmpi", c.n_ranks, all_sizes, n, &j->openmpi);
+        (void)bench_mpi_run("mpich", "mpich", c.n_ranks, all_sizes, n, &j->mpich);
+        (void)bench_mpi_run("processes", "openmpi", c.n_ranks, all_sizes, n, &j->processes);
     }
     c.threads = 1;
     DT_TRY(bench_run(&o->common, &c, on_rank, j));

@@ -25,7 +25,8 @@ static bool own_folder(char folder[PATH_BYTES])
 
 /* Open MPI refuses more ranks than cores, and root, unless told otherwise; MPICH takes milliseconds
  * for a call when ranks share cores. */
-static bool command_of(const char *library, int n_ranks, char *command, size_t bytes)
+static bool command_of(const char *program, const char *library, int n_ranks, char *command,
+                       size_t bytes)
 {
     char folder[PATH_BYTES];
     int n;
@@ -36,19 +37,19 @@ static bool command_of(const char *library, int n_ranks, char *command, size_t b
         "test -x '%sbench_comm_%s' && command -v mpirun.%s >/dev/null && "
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         "OMPI_MCA_rmaps_base_oversubscribe=1 timeout 100 mpirun.%s -np %d '%sbench_comm_%s'",
-        folder, library, library, library, n_ranks, folder, library);
+        folder, program, library, library, n_ranks, folder, program);
     return n > 0 && (size_t)n < bytes;
 }
 
-bool bench_mpi_run(const char *library, int n_ranks, const int64_t *bytes, size_t n_bytes,
-                   bench_mpi *out)
+bool bench_mpi_run(const char *program, const char *library, int n_ranks, const int64_t *bytes,
+                   size_t n_bytes, bench_mpi *out)
 {
     char command[4 * PATH_BYTES];
     size_t used;
     FILE *f;
 
     out->n = 0;
-    if (!command_of(library, n_ranks, command, sizeof command)) return false;
+    if (!command_of(program, library, n_ranks, command, sizeof command)) return false;
     used = strlen(command);
     for (size_t i = 0; i < n_bytes; i++)
         used += (size_t)snprintf(command + used, sizeof command - used, " %" PRId64, bytes[i]);

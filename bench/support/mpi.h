@@ -19,10 +19,10 @@ typedef struct bench_mpi {
     } row[BENCH_MPI_ROWS];
 } bench_mpi;
 
-/* Runs bench_comm_<library> beside this program under mpirun.<library> with `n_ranks` processes.
- * False, and no rows, if either is missing. */
-bool bench_mpi_run(const char *library, int n_ranks, const int64_t *bytes, size_t n_bytes,
-                   bench_mpi *out);
+/* Runs bench_comm_<program>, which lies beside this program, under mpirun.<library> with `n_ranks`
+ * processes. False, and no rows, if either is missing. */
+bool bench_mpi_run(const char *program, const char *library, int n_ranks, const int64_t *bytes,
+                   size_t n_bytes, bench_mpi *out);
 
 double bench_mpi_us(const bench_mpi *m, const char *op, int64_t bytes); /* NAN: not measured */
 
