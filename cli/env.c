@@ -6,6 +6,7 @@
 
 #include "cli/report.h"
 #include "cli/version.h"
+#include "mesh/comm/mpi_region.h"
 #include "mesh/launch.h"
 
 enum { MAX_MODULES = 8 };
@@ -16,6 +17,8 @@ typedef struct surroundings {
     dti_module_found modules[MAX_MODULES];
     int n_modules;
     const dti_module_found *chosen; /* NULL: ranks are threads, or there is no way */
+    bool can_share;                 /* memory with other processes of this machine */
+    char share_why[DTI_MPI_REGION_WHY_BYTES];
     char why[DT_ERROR_MESSAGE_BYTES];
 } surroundings;
 
@@ -52,6 +55,7 @@ static void choose(surroundings *s)
 
 static void look(surroundings *s)
 {
+    s->can_share = dti_mpi_region_possible(s->share_why);
     s->launch_is_sane = dti_launch_read(&s->launch) == DT_OK;
     if (!s->launch_is_sane) (void)snprintf(s->why, sizeof s->why, "%s", dt_last_error()->message);
     look_at_modules(s);
@@ -83,6 +87,13 @@ static void print_text(const surroundings *s)
         (void)printf("  MPI          %-8s %s%s%s%s\n", m->name, m->library,
                      m->path[0] != '\0' ? " (" : "", m->path, m->path[0] != '\0' ? ")" : "");
     }
+    if (!s->launch.shares)
+        (void)printf("  memory       is not shared between processes: DTENSOR_MPI_SHARED=off\n");
+    else if (s->can_share)
+        (void)printf("  memory       can be shared between processes of this machine\n");
+    else
+        (void)printf("  memory       cannot be shared between processes, MPI is used: %s\n",
+                     s->share_why);
     if (!can_run(s))
         (void)printf("  chosen       nothing: %s\n", s->why);
     else
@@ -109,9 +120,10 @@ static dt_status print_json(const surroundings *s)
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
         if (value != NULL) (void)json_object_set_new(variables, name, json_string(value));
     object =
-        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:s?, s:b, s:s, s:o}", "version", dt_version(),
-                  "process", s->launch.process, "processes", s->launch.n_processes, "launcher",
-                  s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules, "chosen",
+        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s?, s:b, s:s, s:o}", "version",
+                  dt_version(), "process", s->launch.process, "processes", s->launch.n_processes,
+                  "launcher", s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules,
+                  "shares_memory", s->can_share && s->launch.shares, "chosen",
                   s->chosen != NULL ? s->chosen->name
                   : can_run(s)      ? "threads"
                                     : NULL,

@@ -33,6 +33,7 @@ const char *cli_environment_name(int i, const char **value)
     static const char *const names[] = {
         "DTENSOR_MPI",
         "DTENSOR_MODULES",
+        "DTENSOR_MPI_SHARED",
         "DTENSOR_CHECK",
         "DTENSOR_FLIGHT",
         "DTENSOR_FAULT",

@@ -45,9 +45,14 @@ static dt_status read_number(const char *name, long min, long max, int *out)
 
 dt_status dti_launch_read(dti_launch *out)
 {
+    const char *shared = non_empty("DTENSOR_MPI_SHARED");
+
     *out = (dti_launch){ .n_processes = 1,
+                         .shares = shared == NULL || strcmp(shared, "off") != 0,
                          .choice = non_empty("DTENSOR_MPI"),
                          .folder = non_empty("DTENSOR_MODULES") };
+    DT_CHECK(!out->shares || shared == NULL || strcmp(shared, "on") == 0, DT_ERR_ARG,
+             "DTENSOR_MPI_SHARED is \"%s\"; choose \"on\" or \"off\"", shared);
     for (size_t i = 0; i < DT_COUNT(launchers) && out->variable == NULL; i++) {
         if (non_empty(launchers[i].size) == NULL) continue;
         out->launcher = launchers[i].launcher;

@@ -18,6 +18,7 @@ typedef struct dti_launch {
     const char *choice;   /* DTENSOR_MPI: a module, "off", or NULL */
     const char *folder;   /* DTENSOR_MODULES: where modules are looked for first, or NULL */
     bool can_join;        /* the launcher serves MPI */
+    bool shares;          /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
     int process, n_processes;
 } dti_launch;
 

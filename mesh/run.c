@@ -165,7 +165,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
 {
     run_state *run = r->run;
     const int n_threads = dti_topology_threads(run->topology);
-    char cores[DTI_CORES_TEXT_BYTES] = "";
+    char cores[DTI_CORES_TEXT_BYTES] = "", sharing[DTI_MPI_TEXT_BYTES];
     binding b = { false, false, 0 };
     dti_comm *world = NULL;
     dti_pool *pool = NULL;
@@ -186,6 +186,8 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     log_binding(*out, run, &b);
+    if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)
+        dti_runtime_log(*out, DT_LOG_INFO, "%s", sharing);
     return DT_OK;
 }
 

@@ -16,7 +16,8 @@ static dt_status open_mpi(const dti_launch *launch, dti_world *w)
              "belongs to another MPI; start with the mpirun of %s, or choose with DTENSOR_MPI",
              launch->variable, launch->process, launch->n_processes, found.library, job.process,
              job.n_processes, found.name);
-    DT_TRY(dti_mpi_world_create(found.module, &job, w->n_ranks, w->timeout_ms, &w->mpi));
+    DT_TRY(dti_mpi_world_create(
+        found.module, &job, &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->shares }, &w->mpi));
     w->first_rank = dti_mpi_first_rank(w->mpi);
     w->n_local = dti_mpi_n_local(w->mpi);
     return DT_OK;
@@ -42,6 +43,12 @@ void dti_world_neighbours(const dti_world *w, int *before, int *n)
     *before = 0;
     *n = w->n_local;
     if (w->mpi != NULL) dti_mpi_neighbours(w->mpi, before, n);
+}
+
+bool dti_world_sharing(const dti_world *w, char text[DTI_MPI_TEXT_BYTES])
+{
+    if (w->mpi != NULL) dti_mpi_sharing(w->mpi, text);
+    return w->mpi != NULL;
 }
 
 dt_status dti_world_start(dti_world *w, bool spin)

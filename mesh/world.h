@@ -30,6 +30,9 @@ void dti_world_close(dti_world *w);
  * before those of this process. */
 void dti_world_neighbours(const dti_world *w, int *before, int *n);
 
+/* How this process exchanges with others; false if it is the only one. */
+bool dti_world_sharing(const dti_world *w, char text[DTI_MPI_TEXT_BYTES]);
+
 /* Makes what the ranks share. `spin`: each of them has a core. */
 dt_status dti_world_start(dti_world *w, bool spin) DT_MUST_USE;
 

@@ -84,7 +84,7 @@ static dt_status divide_tags(dti_mpi_world *w, const dti_mpi_job *job)
 /* --- worlds -------------------------------------------------------------------------------------
  */
 
-static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job)
+static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job, bool share)
 {
     const size_t n_processes = (size_t)job->n_processes;
 
@@ -106,12 +106,12 @@ static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job)
     for (int r = 0; r < w->n_ranks; r++)
         w->places[r] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
     for (int i = 0; i < w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
-    DT_TRY(dti_mpi_control_open(w));
+    DT_TRY(dti_mpi_control_open(w, share));
     return DT_OK;
 }
 
-dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job, int n_ranks,
-                               int64_t timeout_ms, dti_mpi_world **out)
+dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job,
+                               const dti_mpi_plan *plan, dti_mpi_world **out)
 {
     dti_mpi_world *w = NULL;
     uint64_t session;
@@ -128,11 +128,11 @@ dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *
     }
     w->api = module;
     w->session = session;
-    w->n_ranks = n_ranks;
+    w->n_ranks = plan->n_ranks;
     (void)pthread_mutex_init(&w->lock, NULL);
     *out = w;
-    w->timeout_ms = timeout_ms;
-    st = make_world(w, job);
+    w->timeout_ms = plan->timeout_ms;
+    st = make_world(w, job, plan->share);
     if (st == DT_OK) return DT_OK;
     atomic_store(&w->aborted, 1); /* the others find out by themselves */
     dti_mpi_world_destroy(out);
@@ -211,6 +211,17 @@ void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n)
     }
 }
 
+void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES])
+{
+    int n = 0;
+
+    for (int p = 0; p < w->n_processes; p++) n += p != w->process && dti_mpi_shares(w, p);
+    (void)snprintf(text, DTI_MPI_TEXT_BYTES,
+                   "process %d shares memory with %d of %d other processes%s%s", w->process, n,
+                   w->n_processes - 1, n < w->n_processes - 1 && w->region.why[0] ? ": " : "",
+                   n < w->n_processes - 1 ? w->region.why : "");
+}
+
 void dti_mpi_may_spin(dti_mpi_world *w, bool spin)
 {
     w->spin = spin;
@@ -261,26 +272,30 @@ static dt_status open_streams(dti_mpi_comm *c)
 {
     const dti_mpi_world *w = c->port->world;
     const int n = c->head.size, me = c->port->rank;
-    dti_mpi_stream **all = NULL;
+    dti_mpi_stream **through_mpi = NULL;
     dt_status st = DT_OK;
+    int n_through_mpi = 0;
 
     DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *c->streams, (void **)&c->streams));
     DT_TRY(dti_alloc_array((size_t)n, sizeof *c->channels, (void **)&c->channels));
-    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *all, (void **)&all));
+    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *through_mpi, (void **)&through_mpi));
     for (int i = 0; i < 4 * n; i++) {
         dti_mpi_stream *s = &c->streams[i];
         const dti_mpi_lane lane = i < 2 * n ? DTI_MPI_LANE_FIRST : DTI_MPI_LANE_SECOND;
         const int rank = c->head.world_ranks[i % n];
-        all[i] = s;
         s->comm = c;
         s->sends = i / n % 2 == 0;
         s->member = i % n;
         s->process = dti_mpi_process_of(w, rank);
         s->tag = dti_mpi_tag(w, lane, s->sends ? me : rank, s->sends ? rank : me, c->group);
+        s->shared = rank != me && dti_mpi_shares(w, s->process);
+        c->shared = c->shared || s->shared;
+        if (rank != me && !s->shared) through_mpi[n_through_mpi++] = s;
     }
-    DT_TRY_TO(done, st, dti_mpi_streams_open(c, all, 4 * n));
+    DT_TRY_TO(done, st, dti_mpi_streams_open(c, through_mpi, n_through_mpi));
+    DT_TRY_TO(done, st, dti_mpi_rings_open(c));
 done:
-    dti_free((void *)all);
+    dti_free((void *)through_mpi);
     return st;
 }
 

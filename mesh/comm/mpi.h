@@ -10,11 +10,17 @@
 /* What the ranks of one run that live in this process share. */
 typedef struct dti_mpi_world dti_mpi_world;
 
+/* What a run asks for. */
+typedef struct dti_mpi_plan {
+    int n_ranks; /* at least one per process, the same everywhere; given to processes in blocks */
+    int64_t timeout_ms;
+    bool share; /* memory with processes of this machine, if they want it too */
+} dti_mpi_plan;
+
 /* Joins the other processes of the job, which was opened before. Collective over processes; a
- * process that does not come within timeout_ms is named. The n_ranks of the run, at least one per
- * process and the same number everywhere, are given to processes in blocks. */
-dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job, int n_ranks,
-                               int64_t timeout_ms, dti_mpi_world **out) DT_MUST_USE;
+ * process that does not come within the plan's time is named. */
+dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *job,
+                               const dti_mpi_plan *plan, dti_mpi_world **out) DT_MUST_USE;
 
 /* After all ranks of this process have ended. If none has failed: waits, without a deadline, until
  * the ranks of all processes have ended. True if the run failed; *out is then the record of the
@@ -27,6 +33,8 @@ void dti_mpi_world_destroy(dti_mpi_world **world);
 int dti_mpi_first_rank(const dti_mpi_world *w);
 int dti_mpi_n_local(const dti_mpi_world *w);
 void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n);
+/* "3 of 4 processes share memory with process 0", and why the others do not. */
+void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES]);
 void dti_mpi_may_spin(dti_mpi_world *w, bool spin); /* every rank has a core */
 
 /* The communicator "world" of one rank of this process; called once by each. */

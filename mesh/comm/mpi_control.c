@@ -301,7 +301,7 @@ static void watch_process(dti_mpi_world *w, int process)
     w->watched[process] = -1;
 #ifdef SYS_pidfd_open
     if (process != w->process && theirs->pid_space == mine->pid_space)
-        w->watched[process] = (int)syscall(SYS_pidfd_open, (pid_t)theirs->pid, 0);
+        w->watched[process] = (int)syscall(SYS_pidfd_open, (pid_t)theirs->region.pid, 0);
 #else
     (void)mine, (void)theirs;
 #endif
@@ -332,7 +332,7 @@ static void process_died(dti_mpi_world *w, int process)
     }
     if (has_left(w, process)) return;
     (void)snprintf(why, sizeof why, "its process %lld has ended without returning from dt_run()",
-                   (long long)w->cards[process].pid);
+                   (long long)w->cards[process].region.pid);
     (void)snprintf(record.message, sizeof record.message, "rank %d has left: %s", rank, why);
     record.frames[record.n_frames++] = (dt_error_frame){ __func__, __FILE__, __LINE__ };
     raise_abort(w, rank, why, &record);
@@ -412,7 +412,6 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->machine = hash_file(1, "/proc/sys/kernel/random/boot_id");
     card->pid_space = dti_mpi_hash(card->machine, space, strlen(space));
     card->cpus = dti_mpi_hash(card->machine, &cpus, sizeof cpus);
-    card->pid = getpid();
     card->n_ranks = w->n_ranks;
 }
 
@@ -433,6 +432,11 @@ static dt_status check_cards(const dti_mpi_world *w)
     return DT_OK;
 }
 
+static int64_t join_ms(const dti_mpi_world *w)
+{
+    return w->timeout_ms > JOIN_MS ? w->timeout_ms : JOIN_MS;
+}
+
 /* The first process whose card has not come; n_processes: all have. */
 static int first_missing(const dti_mpi_world *w, const dti_mpi_card *all)
 {
@@ -440,6 +444,26 @@ static int first_missing(const dti_mpi_world *w, const dti_mpi_card *all)
 
     while (p < w->n_processes && all[p].protocol != 0) p++;
     return p;
+}
+
+/* Where processes of this machine can share memory, they do. */
+static dt_status share_memory(dti_mpi_world *w)
+{
+    const int64_t begin = dti_now_ns();
+    const dti_mpi_card *mine = &w->cards[w->process];
+    int missing;
+
+    for (int p = 0; p < w->n_processes; p++)
+        if (w->cards[p].pid_space == mine->pid_space)
+            dti_mpi_region_reach(&w->region, p, &w->cards[p].region);
+    dti_mpi_region_tell(&w->region);
+    while ((missing = dti_mpi_region_agree(&w->region)) >= 0) {
+        DT_CHECK((dti_now_ns() - begin) / NS_PER_MS < join_ms(w), DT_ERR_COMM,
+                 "process %d of %d has not opened the memory of process %d after %lld ms", missing,
+                 w->n_processes, w->process, (long long)join_ms(w));
+        (void)sched_yield();
+    }
+    return DT_OK;
 }
 
 static dt_status post_cards(dti_mpi_world *w, dti_mpi_card *all)
@@ -459,7 +483,7 @@ static dt_status post_cards(dti_mpi_world *w, dti_mpi_card *all)
 static dt_status exchange_cards(dti_mpi_world *w, dti_mpi_card *all)
 {
     const int64_t begin = dti_now_ns();
-    const int64_t limit_ms = w->timeout_ms > JOIN_MS ? w->timeout_ms : JOIN_MS;
+    const int64_t limit_ms = join_ms(w);
     int missing = 2 * (w->n_processes - 1);
 
     DT_TRY(post_cards(w, all));
@@ -480,7 +504,7 @@ static dt_status exchange_cards(dti_mpi_world *w, dti_mpi_card *all)
     return DT_OK;
 }
 
-dt_status dti_mpi_control_open(dti_mpi_world *w)
+dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
 {
     dti_mpi_card *cards;
     char *memory;
@@ -499,9 +523,12 @@ dt_status dti_mpi_control_open(dti_mpi_world *w)
     cards = (dti_mpi_card *)(void *)(w->outbox + n_letters);
     w->parent = getppid();
     make_card(w, &cards[w->process]);
+    DT_TRY(dti_mpi_region_open(&w->region, w->process, w->n_processes, share,
+                               &cards[w->process].region));
     DT_TRY(exchange_cards(w, cards));
     memcpy(w->cards, cards, n_cards * sizeof *cards);
     DT_TRY(check_cards(w));
+    DT_TRY(share_memory(w));
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
     w->n_expected = w->n_ranks - w->n_local;
     listen(w);
@@ -514,4 +541,5 @@ void dti_mpi_control_close(dti_mpi_world *w)
         if (w->watched[p] >= 0) (void)close(w->watched[p]);
     w->api->queue_destroy(w->control);
     w->control = NULL;
+    dti_mpi_region_close(&w->region);
 }

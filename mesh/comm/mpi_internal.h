@@ -10,8 +10,11 @@
  * doing, and the receiver compares before it takes a byte. A stream without bytes sends the header
  * alone. So ranks that disagree are found out by the collective itself, in every build.
  *
- * MPI never sees a buffer of the caller: when a rank fails, nothing has to be called back, and
- * buffers may be freed at once. Sums are made from the segments where they arrived.
+ * Between processes of one machine that can share memory (mpi_region.h), and between threads of
+ * one, a stream is a ring of slots instead of messages; nothing else differs.
+ *
+ * Neither MPI nor another process sees a buffer of the caller: when a rank fails, nothing has to be
+ * called back, and buffers may be freed at once. Sums are made from segments where they arrived.
  *
  * Operations of one communicator run one after the other, in the order of their numbers; those of
  * different communicators run side by side. Whoever waits moves everything that is due. */
@@ -25,6 +28,7 @@
 #include "mesh/comm/fail_words.h"
 #include "mesh/comm/mpi.h"
 #include "mesh/comm/mpi_api.h"
+#include "mesh/comm/mpi_region.h"
 
 enum {
     DTI_MPI_DEPTH = 2, /* segments of a stream under way */
@@ -77,10 +81,13 @@ typedef struct dti_mpi_slot {
     bool done;
 } dti_mpi_slot;
 
+typedef struct dti_mpi_ring dti_mpi_ring;
+
 typedef struct dti_mpi_stream {
     struct dti_mpi_comm *comm;
     bool sends;
     bool matched; /* the last segment waits for its receiver */
+    bool shared;  /* through a ring, not through MPI */
     int member;
     int process;
     int tag;
@@ -96,6 +103,12 @@ typedef struct dti_mpi_stream {
     int64_t arrived;    /* of a receiver: come, in order, and the header was right */
     int64_t finished;   /* sent, or taken */
     dti_mpi_slot slots[DTI_MPI_DEPTH];
+
+    dti_mpi_ring *ring; /* NULL: not there yet */
+    uint64_t ring_name; /* of the block that it lies in, and where */
+    size_t ring_place;
+    uint64_t passed; /* segments sent or taken on it, of all operations */
+    uint64_t taken;  /* of a sender: as it saw last */
 } dti_mpi_stream;
 
 /* Messages between this rank and one other. */
@@ -118,7 +131,9 @@ typedef struct dti_mpi_comm {
     dti_comm_note notes[DTI_MPI_RING]; /* hash 0: none */
     int64_t counts[DTI_MPI_RING];      /* of the calls, also when they are over */
     uint64_t started, completed;
-    bool moved; /* a message was done since somebody looked */
+    int n_messages; /* started and not done */
+    bool shared;    /* with somebody: rings have to be looked at */
+    bool moved;     /* a message was done since somebody looked */
 
     /* Of operation completed + 1, if it has begun. */
     bool active;
@@ -178,7 +193,7 @@ typedef struct dti_mpi_card {
     uint64_t machine;
     uint64_t pid_space; /* process numbers can be compared if this is equal */
     uint64_t cpus;      /* hash of those that the process may use */
-    int64_t pid;
+    dti_mpi_region_card region;
     int32_t n_ranks; /* of the whole run */
     int32_t unused;
 } dti_mpi_card;
@@ -199,6 +214,7 @@ struct dti_mpi_world {
     uint64_t session;
     int64_t timeout_ms;
     bool spin;
+    dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */
     dti_mpi_port *ports;   /* [n_local] */
     _Atomic uint8_t *left; /* [n_ranks] */
@@ -238,18 +254,33 @@ dt_status dti_mpi_stream_pull(dti_mpi_stream *s, bool *moved) DT_MUST_USE;
 const void *dti_mpi_stream_held(const dti_mpi_stream *s, int64_t segment);
 void dti_mpi_stream_release(dti_mpi_stream *s); /* the oldest segment that is held */
 bool dti_mpi_stream_is_done(const dti_mpi_stream *s);
-size_t dti_mpi_slot_bytes(const dti_mpi_comm *c);
 dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n) DT_MUST_USE;
 
-/* mpi_ops.c: brings operations of a communicator forward as far as messages have come. */
-dt_status dti_mpi_advance(dti_mpi_comm *c) DT_MUST_USE;
+/* mpi_ring.c: streams that are `shared`. A sender fills `next` and puts it; a receiver takes what
+ * has come, in order. */
+bool dti_mpi_shares(const dti_mpi_world *w, int process);
+dt_status dti_mpi_rings_open(dti_mpi_comm *c) DT_MUST_USE;
+dt_status dti_mpi_ring_open(dti_mpi_stream *s) DT_MUST_USE; /* of messages */
+bool dti_mpi_ring_has_room(dti_mpi_stream *s);
+char *dti_mpi_ring_next(dti_mpi_stream *s);
+void dti_mpi_ring_put(dti_mpi_stream *s, int64_t bytes);
+bool dti_mpi_ring_is_empty(const dti_mpi_stream *s);
+bool dti_mpi_ring_has_come(dti_mpi_stream *s);
+int64_t dti_mpi_ring_arrival(const dti_mpi_stream *s, const dti_mpi_header **header,
+                             const char **words); /* bytes of what has come */
+const char *dti_mpi_ring_segment(const dti_mpi_stream *s, int64_t segment);
+void dti_mpi_ring_release(dti_mpi_stream *s);
+
+/* mpi_ops.c: brings operations of a communicator forward as far as messages have come; *moved is
+ * set if one has. */
+dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
 
 /* mpi_p2p.c */
 dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r) DT_MUST_USE;
 dt_status dti_mpi_p2p_wait(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
-dt_status dti_mpi_p2p_advance(dti_mpi_comm *c) DT_MUST_USE;
+dt_status dti_mpi_p2p_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 
 /* mpi_fail.c */
 dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
@@ -277,7 +308,7 @@ void dti_mpi_tell_left(dti_mpi_world *w, int rank);
 void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns); /* sleeps; wakes if a process dies */
 void dti_mpi_ask(dti_mpi_world *w); /* where the ranks of other processes are */
 dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int rank);
-dt_status dti_mpi_control_open(dti_mpi_world *w) DT_MUST_USE;
+dt_status dti_mpi_control_open(dti_mpi_world *w, bool share) DT_MUST_USE;
 void dti_mpi_control_close(dti_mpi_world *w);
 
 #endif

@@ -417,6 +417,7 @@ static void between(dti_mpi_comm *c, bool *moved)
 static void bound_the_lead(dti_mpi_stream *s)
 {
     s->matched = false;
+    if (s->shared) return; /* a ring has an end */
     if ((s->header.kind & 0xff) == DTI_COMM_BROADCAST && s->posted + 1 >= s->n_segments)
         s->matched = s->header.seq % 8 == 0;
 }
@@ -448,20 +449,22 @@ static bool call_is_done(const dti_mpi_comm *c)
     return true;
 }
 
-dt_status dti_mpi_advance(dti_mpi_comm *c)
+dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved)
 {
     while (c->completed < c->started) {
-        bool moved = true;
+        bool again = true;
         if (!c->active) begin_call(c);
-        while (moved) {
-            moved = false;
-            DT_TRY(advance_call(c, &moved));
+        while (again) {
+            again = false;
+            DT_TRY(advance_call(c, &again));
+            *moved = *moved || again;
         }
         if (!call_is_done(c)) break;
         c->active = false;
         c->completed++;
+        *moved = true;
     }
-    DT_TRY(dti_mpi_p2p_advance(c));
+    if (c->n_messages > 0) DT_TRY(dti_mpi_p2p_advance(c, moved));
     return DT_OK;
 }
 

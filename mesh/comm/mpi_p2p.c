@@ -14,7 +14,19 @@ static void describe_stream(dti_mpi_comm *c, dti_mpi_stream *s, int member, bool
     s->sends = s->matched = sends;
     s->member = member;
     s->process = dti_mpi_process_of(w, rank);
+    s->shared = dti_mpi_shares(w, s->process);
     s->tag = dti_mpi_tag(w, DTI_MPI_LANE_MESSAGE, sends ? me : rank, sends ? rank : me, c->group);
+}
+
+static dt_status open_streams(dti_mpi_comm *c, dti_mpi_channel *ch)
+{
+    if (ch->send.shared) {
+        DT_TRY(dti_mpi_ring_open(&ch->send));
+        DT_TRY(dti_mpi_ring_open(&ch->recv));
+    } else {
+        DT_TRY(dti_mpi_streams_open(c, (dti_mpi_stream *[]){ &ch->send, &ch->recv }, 2));
+    }
+    return DT_OK;
 }
 
 static dt_status channel_of(dti_mpi_comm *c, int member, dti_mpi_channel **out)
@@ -25,9 +37,9 @@ static dt_status channel_of(dti_mpi_comm *c, int member, dti_mpi_channel **out)
     *out = ch;
     if (ch != NULL) return DT_OK;
     DT_TRY(dti_new(sizeof *ch, &ch));
-    DT_TRY_TO(fail, st, dti_mpi_streams_open(c, (dti_mpi_stream *[]){ &ch->send, &ch->recv }, 2));
     describe_stream(c, &ch->send, member, true);
     describe_stream(c, &ch->recv, member, false);
+    DT_TRY_TO(fail, st, open_streams(c, ch));
     c->channels[member] = ch;
     *out = ch;
     return DT_OK;
@@ -54,34 +66,36 @@ static void begin(dti_mpi_stream *s, const dti_comm_call *call, int64_t n, uint6
 
 /* Sends or receives what has been started, one message after the other. */
 static dt_status advance(dti_mpi_stream *s, const dti_comm_call *calls, const int64_t *counts,
-                         uint64_t started, uint64_t *done)
+                         uint64_t started, uint64_t *done, bool *moved)
 {
-    bool moved = true;
+    bool again = true;
 
-    while (moved && *done < started) {
+    while (again && *done < started) {
         const uint64_t seq = *done + 1;
-        moved = false;
+        again = false;
         if (s->n_segments == 0)
             begin(s, &calls[seq % DTI_MPI_RING], counts[seq % DTI_MPI_RING], seq);
         if (s->sends)
-            DT_TRY(dti_mpi_stream_push(s, &moved));
+            DT_TRY(dti_mpi_stream_push(s, &again));
         else
-            DT_TRY(dti_mpi_stream_pull(s, &moved));
+            DT_TRY(dti_mpi_stream_pull(s, &again));
+        *moved = *moved || again;
         if (!dti_mpi_stream_is_done(s)) continue;
         s->n_segments = 0;
         *done = seq;
-        moved = true;
+        s->comm->n_messages--;
+        *moved = again = true;
     }
     return DT_OK;
 }
 
-dt_status dti_mpi_p2p_advance(dti_mpi_comm *c)
+dt_status dti_mpi_p2p_advance(dti_mpi_comm *c, bool *moved)
 {
     for (int m = 0; m < c->head.size; m++) {
         dti_mpi_channel *ch = c->channels[m];
         if (ch == NULL) continue;
-        DT_TRY(advance(&ch->recv, ch->recvs, ch->recv_n, ch->recv_started, &ch->recv_done));
-        DT_TRY(advance(&ch->send, ch->sends, ch->send_n, ch->send_started, &ch->send_done));
+        DT_TRY(advance(&ch->recv, ch->recvs, ch->recv_n, ch->recv_started, &ch->recv_done, moved));
+        DT_TRY(advance(&ch->send, ch->sends, ch->send_n, ch->send_started, &ch->send_done, moved));
     }
     return DT_OK;
 }
@@ -121,6 +135,7 @@ dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r)
     (sends ? ch->sends : ch->recvs)[r->seq % DTI_MPI_RING] = r->call;
     (sends ? ch->send_n : ch->recv_n)[r->seq % DTI_MPI_RING] = r->call.counts[0];
     *started = r->seq;
+    c->n_messages++;
     c->port->n_under_way++;
     DT_TRY(dti_mpi_push_on(c));
     return DT_OK;

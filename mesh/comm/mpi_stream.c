@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes from one rank to another, in segments through memory that belongs to MPI. */
+ * Bytes from one rank to another, in segments: through memory that belongs to MPI, or through a
+ * ring that both processes have mapped. */
 #include <string.h>
 
 #include "mesh/comm/call.h"
@@ -12,17 +13,14 @@ enum { LINE = 64, HEAD_BYTES = LINE + DTI_NOTE_BYTES };
 
 _Static_assert(sizeof(dti_mpi_header) <= LINE, "a header is a line, so that elements are aligned");
 
-size_t dti_mpi_slot_bytes(const dti_mpi_comm *c)
-{
-    return HEAD_BYTES + (size_t)c->segment_bytes;
-}
-
 dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n)
 {
     const dti_mpi_module *api = c->port->world->api;
-    const size_t bytes = dti_mpi_slot_bytes(c);
-    char *memory = api->queue_memory(c->port->queue, (size_t)n * DTI_MPI_DEPTH * bytes);
+    const size_t bytes = HEAD_BYTES + (size_t)c->segment_bytes;
+    char *memory;
 
+    if (n == 0) return DT_OK;
+    memory = api->queue_memory(c->port->queue, (size_t)n * DTI_MPI_DEPTH * bytes);
     DT_CHECK(memory != NULL, DT_ERR_MEMORY,
              "\"%s\": no memory for %d streams of segments of %lld bytes", c->head.name, n,
              (long long)c->segment_bytes);
@@ -56,6 +54,7 @@ bool dti_mpi_stream_is_done(const dti_mpi_stream *s)
 {
     if (!s->sends) return s->finished == s->n_segments;
     if (s->posted < s->n_segments) return false;
+    if (s->shared) return !s->matched || dti_mpi_ring_is_empty(s);
     for (int k = 0; s->matched && k < DTI_MPI_DEPTH; k++)
         if (s->slots[k].busy) return false;
     return true;
@@ -110,15 +109,25 @@ static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t beg
     return DT_OK;
 }
 
+static bool has_room(dti_mpi_stream *s)
+{
+    return s->shared ? dti_mpi_ring_has_room(s) : !s->slots[s->posted % DTI_MPI_DEPTH].busy;
+}
+
 dt_status dti_mpi_stream_push(dti_mpi_stream *s, bool *moved)
 {
     while (s->posted < s->n_segments) {
-        dti_mpi_slot *slot = &s->slots[s->posted % DTI_MPI_DEPTH];
         int64_t begin;
         const int64_t bytes = segment_at(s, s->posted, &begin);
-        if (slot->busy) return DT_OK;
+        if (!has_room(s)) return DT_OK;
         if (s->transfer.available != NULL && *s->transfer.available < begin + bytes) return DT_OK;
-        DT_TRY(send_segment(s, slot, begin, bytes));
+        if (s->shared) {
+            pack(s, dti_mpi_ring_next(s), begin, bytes);
+            dti_mpi_ring_put(s, bytes);
+            s->posted++;
+        } else {
+            DT_TRY(send_segment(s, &s->slots[s->posted % DTI_MPI_DEPTH], begin, bytes));
+        }
         *moved = true;
     }
     return DT_OK;
@@ -153,39 +162,39 @@ static dt_status post(dti_mpi_stream *s, bool *moved)
 }
 
 /* The header of the first segment, and what it says about the rest of it. */
-static dt_status check_header(dti_mpi_stream *s, const dti_mpi_slot *slot)
+static dt_status check_header(dti_mpi_stream *s, const dti_mpi_header *header, const char *words)
 {
-    const dti_mpi_header *ours = &s->header;
-    dti_mpi_header theirs = { 0 };
+    const dti_mpi_header *ours = &s->header, theirs = *header;
 
-    if (slot->bytes >= LINE) memcpy(&theirs, slot->data, sizeof theirs);
     s->seen = theirs;
     s->seen_as = ++s->comm->port->n_headers;
     if (theirs.group != ours->group || theirs.seq != ours->seq || theirs.n != ours->n ||
         theirs.kind != ours->kind || theirs.root != ours->root ||
         (theirs.note != ours->note && theirs.note != 0 && ours->note != 0))
-        return dti_mpi_fail_differs(s, &theirs, slot->data + LINE);
+        return dti_mpi_fail_differs(s, &theirs, words);
     s->head_bytes = theirs.note != 0 ? HEAD_BYTES : LINE;
     return DT_OK;
 }
 
-/* The elements of a segment that has come. */
-static const char *elements_of(const dti_mpi_stream *s, int64_t segment)
-{
-    const char *data = s->slots[segment % DTI_MPI_DEPTH].data;
-
-    return data + (segment == 0 ? s->head_bytes : HEAD_BYTES);
-}
-
-static dt_status check_segment(dti_mpi_stream *s, const dti_mpi_slot *slot)
+/* The elements of the next segment, which has come. */
+static dt_status check_segment(dti_mpi_stream *s)
 {
     const bool first = s->arrived == 0;
-    int64_t begin;
+    const dti_mpi_slot *slot = &s->slots[s->arrived % DTI_MPI_DEPTH];
+    dti_mpi_header header = { 0 };
+    const dti_mpi_header *theirs = &header;
+    const char *words = slot->data + LINE;
+    int64_t begin, bytes = slot->bytes;
 
-    if (first) DT_TRY(check_header(s, slot));
-    DT_CHECK(slot->bytes == (first ? s->head_bytes : 0) + segment_at(s, s->arrived, &begin),
-             DT_ERR_INTERNAL, "\"%s\": segment %lld of rank %d has %d bytes", s->comm->head.name,
-             (long long)s->arrived, s->comm->head.world_ranks[s->member], slot->bytes);
+    if (s->shared)
+        bytes = dti_mpi_ring_arrival(s, &theirs, &words);
+    else if (first && bytes >= LINE)
+        memcpy(&header, slot->data, sizeof header);
+    if (first) DT_TRY(check_header(s, theirs, words));
+    if (first && !s->shared) bytes -= s->head_bytes;
+    DT_CHECK(bytes == segment_at(s, s->arrived, &begin), DT_ERR_INTERNAL,
+             "\"%s\": segment %lld of rank %d has %lld bytes", s->comm->head.name,
+             (long long)s->arrived, s->comm->head.world_ranks[s->member], (long long)bytes);
     return DT_OK;
 }
 
@@ -203,31 +212,41 @@ static void unpack(const dti_mpi_stream *s, const char *from, int64_t begin, int
 
 const void *dti_mpi_stream_held(const dti_mpi_stream *s, int64_t segment)
 {
-    return elements_of(s, segment);
+    const dti_mpi_slot *slot = &s->slots[segment % DTI_MPI_DEPTH];
+
+    if (s->shared) return dti_mpi_ring_segment(s, segment);
+    return slot->data + (segment == 0 ? s->head_bytes : HEAD_BYTES);
 }
 
 void dti_mpi_stream_release(dti_mpi_stream *s)
 {
-    s->slots[s->finished % DTI_MPI_DEPTH].busy = false;
+    if (s->shared)
+        dti_mpi_ring_release(s);
+    else
+        s->slots[s->finished % DTI_MPI_DEPTH].busy = false;
     s->finished++;
+}
+
+static bool has_come(dti_mpi_stream *s)
+{
+    if (s->shared) return dti_mpi_ring_has_come(s);
+    return s->arrived < s->posted && s->slots[s->arrived % DTI_MPI_DEPTH].done;
 }
 
 dt_status dti_mpi_stream_pull(dti_mpi_stream *s, bool *moved)
 {
-    DT_TRY(post(s, moved));
-    while (s->arrived < s->posted) {
-        const dti_mpi_slot *slot = &s->slots[s->arrived % DTI_MPI_DEPTH];
+    if (!s->shared) DT_TRY(post(s, moved));
+    while (s->arrived < s->n_segments && has_come(s)) {
         int64_t begin;
         const int64_t bytes = segment_at(s, s->arrived, &begin);
-        if (!slot->done) return DT_OK;
-        DT_TRY(check_segment(s, slot));
+        DT_TRY(check_segment(s));
         s->arrived++;
         *moved = true;
         if (s->transfer.how == DTI_MPI_HOLD) continue;
-        unpack(s, elements_of(s, s->arrived - 1), begin, bytes);
+        unpack(s, dti_mpi_stream_held(s, s->arrived - 1), begin, bytes);
         if (s->bytes >= DTI_STREAM_BYTES) dti_copy_finish(true);
         dti_mpi_stream_release(s);
-        DT_TRY(post(s, moved));
+        if (!s->shared) DT_TRY(post(s, moved));
     }
     return DT_OK;
 }

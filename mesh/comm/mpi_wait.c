@@ -42,6 +42,12 @@ static void take(const dti_mpi_done *done)
     s->comm->port->n_sends--;
 }
 
+/* Nobody tells of what comes through rings. */
+static bool looks_at_rings(const dti_mpi_comm *c)
+{
+    return c->shared && (c->completed < c->started || c->n_messages > 0);
+}
+
 dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved)
 {
     dti_mpi_world *w = port->world;
@@ -54,10 +60,10 @@ dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved)
                            w->api->why(port->queue));
     for (int i = 0; i < n; i++) take(&done[i]);
     for (dti_mpi_comm *c = port->comms; c != NULL && st == DT_OK; c = c->next) {
-        if (!c->moved) continue;
+        if (!c->moved && !looks_at_rings(c)) continue;
+        *moved = *moved || c->moved;
         c->moved = false;
-        *moved = true;
-        st = dti_mpi_advance(c);
+        st = dti_mpi_advance(c, moved);
     }
     if (st == DT_OK) return DT_OK;
     dti_mpi_abort(w, port->rank, dt_last_error()->message);
@@ -66,7 +72,7 @@ dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved)
 
 dt_status dti_mpi_push_on(dti_mpi_comm *c)
 {
-    bool moved;
+    bool moved = false;
 
     c->moved = true;
     DT_TRY(dti_mpi_progress(c->port, &moved));

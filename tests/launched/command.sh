@@ -1,3 +1,6 @@
+grep -q "memory       can be shared" "$folder/out" || fail "env says nothing about memory"
+DTENSOR_MPI_SHARED=off run 0 2 env
+grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTENSOR_MPI_SHARED"
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The command under a launcher: the first process speaks, for all.

@@ -22,6 +22,9 @@ fail() {
     exit 1
 }
 
+# These hosts are one machine, whose processes could share memory.
+export DTENSOR_MPI_SHARED=off
+
 lay_cable() {
     ip netns add $a && ip netns add $b &&
         ip -n $a link add cable type veth peer name cable netns $b &&
@@ -49,7 +52,7 @@ launch() {
             -n "$1" --host 10.77.0.1:2,10.77.0.2:2 --map-by node \
             --mca plm_rsh_agent "$folder/agent" --mca btl tcp,vader,self \
             --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 \
-            -x DTENSOR_MODULES "$loop" 1 "$2"
+            -x DTENSOR_MODULES -x DTENSOR_MPI_SHARED "$loop" 1 "$2"
     else
         ip netns exec $a unshare --uts sh -c "hostname $a && exec \"\$@\"" sh "$mpirun" \
             -n "$1" -hosts 10.77.0.1,10.77.0.2 -ppn 1 -iface cable -launcher ssh \

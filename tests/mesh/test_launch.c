@@ -20,6 +20,7 @@ static const char *const variables[] = {
     "RANK",
     "DTENSOR_MPI",
     "DTENSOR_MODULES",
+    "DTENSOR_MPI_SHARED",
 };
 
 /* "NAME=VALUE NAME=VALUE": these and no others. */
@@ -80,6 +81,9 @@ DT_TEST(launch, nonsense_is_refused_by_its_name)
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_RANK is \"\"");
     set_environment("OMPI_COMM_WORLD_SIZE=0");
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_SIZE is \"0\"");
+    set_environment("DTENSOR_MPI_SHARED=never");
+    DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG,
+                     "DTENSOR_MPI_SHARED is \"never\"; choose \"on\" or \"off\"");
     set_environment("");
 }
 

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that processes of one machine share.
+ *
+ * Each process of a run has a region: a file without a name that its peers open through
+ * /proc/<pid>/fd and map. Nothing is left of it once the last process that maps it has ended,
+ * however it ended. A directory at its front says what lies where, so a rank can look for what
+ * another one has laid down, or is about to.
+ *
+ * Two processes use it if both could open the other's region; they agree about that when the run
+ * begins, and use MPI otherwise. */
+#ifndef DTI_MPI_REGION_H
+#define DTI_MPI_REGION_H
+
+#include <stdatomic.h>
+
+#include "base/error.h"
+
+enum { DTI_MPI_REGION_WHY_BYTES = 192 };
+
+typedef struct dti_mpi_region {
+    char *own;    /* NULL: there is none, see why */
+    char **peers; /* [n_processes], NULL: not reached; mine is `own` */
+    int process, n_processes;
+    int file; /* -1: only threads of this process can use it */
+    uint64_t token;
+    _Atomic uint64_t used; /* bytes of `own` that are given out */
+    char why[DTI_MPI_REGION_WHY_BYTES];
+} dti_mpi_region;
+
+/* What others have to know to open a region. */
+typedef struct dti_mpi_region_card {
+    uint64_t token; /* at its front */
+    int64_t pid;
+    int32_t file; /* descriptor in its process, or -1 */
+    int32_t unused;
+} dti_mpi_region_card;
+
+/* Makes the region of this process. If the system refuses, only `why` says so. `share`: for other
+ * processes too. Errors: memory. */
+dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, bool share,
+                              dti_mpi_region_card *card) DT_MUST_USE;
+
+/* Opens the region of another process of this machine, if that can be. */
+void dti_mpi_region_reach(dti_mpi_region *r, int process, const dti_mpi_region_card *card);
+
+/* Tells the others whom this process reaches. */
+void dti_mpi_region_tell(dti_mpi_region *r);
+
+/* Closes the regions of processes that do not reach this one. The number of one that has not told
+ * yet, or -1: it is agreed. */
+int dti_mpi_region_agree(dti_mpi_region *r);
+
+void dti_mpi_region_close(dti_mpi_region *r);
+
+/* Zeroed memory of `bytes` in the own region under a name that is not 0 and new. NULL: it is full.
+ * By any thread. */
+void *dti_mpi_region_lay(dti_mpi_region *r, uint64_t name, size_t bytes);
+
+/* What a process has laid down under a name; NULL: nothing yet. */
+void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name);
+
+/* Could processes of this machine share memory? If not, `why` says what the system answers. */
+bool dti_mpi_region_possible(char why[DTI_MPI_REGION_WHY_BYTES]);
+
+#endif
