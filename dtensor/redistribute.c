@@ -111,20 +111,17 @@ static void pack(const dti_move_step *step, const int *me, int size, const dt_te
     }
 }
 
-/* Where each member's terms lie, as far as one box can say it, and how many they are. */
+/* Where each member's terms lie if they are one box, and how many they are. */
 static void find_terms(const dti_move_step *step, const int *me, const dt_tensor *x, dti_comm *comm,
                        dti_box *boxes, int64_t *counts)
 {
+    const bool packs = dti_move_packs_terms(step);
+
     for (int r = 0; r < comm->size; r++) {
         int member[DT_MAX_DIMS];
-        dti_box there;
-        dti_overlap o;
         dti_move_member(step, me, r, member);
-        boxes[r] = dti_box_empty();
-        counts[r] = 0;
-        if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
-        dti_overlap_box(&o, 0, &boxes[r], &there);
-        counts[r] = o.count;
+        if (!packs) dti_move_term_box(step, x->shape, me, member, &boxes[r]);
+        counts[r] = packs ? dti_piece_count(step->to, member, x->shape) : dti_box_count(&boxes[r]);
     }
 }
 

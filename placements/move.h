@@ -126,6 +126,10 @@ int64_t dti_move_bytes_sent(const dti_move_step *step, const int64_t *shape, siz
  * first; a single box is reduced from where it lies. */
 bool dti_move_packs_terms(const dti_move_step *step);
 
+/* That box: where the terms for `member` lie in the piece of the rank at `me`. */
+void dti_move_term_box(const dti_move_step *step, const int64_t *shape, const int *me,
+                       const int *member, dti_box *out);
+
 /* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
 const char *dti_move_name(const dti_move_step *step);
 

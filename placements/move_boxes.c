@@ -107,3 +107,19 @@ bool dti_move_packs_terms(const dti_move_step *step)
             return true;
     return false;
 }
+
+void dti_move_term_box(const dti_move_step *step, const int64_t *shape, const int *me,
+                       const int *member, dti_box *out)
+{
+    int64_t stride = 1;
+
+    *out = (dti_box){ .n_axes = step->from->n_axes };
+    for (int a = out->n_axes - 1; a >= 0; a--) {
+        int64_t begin, rows, to_begin;
+        dti_layout_axis_extent(step->from, a, shape[a], me, &begin, &rows);
+        dti_layout_axis_extent(step->to, a, shape[a], member, &to_begin, &out->extent[a]);
+        out->stride[a] = stride;
+        if (out->extent[a] < rows) out->offset += (to_begin - begin) * stride;
+        stride *= rows;
+    }
+}

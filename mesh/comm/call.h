@@ -25,6 +25,23 @@ const char *dti_call_text(dti_comm_op op, int64_t n, dt_dtype dtype,
 /* The note of an operation that has its number, with what the caller says of it, if anything. */
 void dti_note_make(const dti_comm *c, const dti_comm_request *r, dti_comm_note *out);
 
+/* Element i of a buffer. */
+static inline void *dti_element(const void *base, int64_t i, size_t bytes)
+{
+    return (char *)base + i * (int64_t)bytes;
+}
+
+/* Where the block of `member` begins, in elements: blocks without displacements are back to back.
+ */
+static inline int64_t dti_block_at(const int64_t *counts, const int64_t *displs, int member)
+{
+    int64_t at = 0;
+
+    if (displs != NULL) return displs[member];
+    for (int m = 0; m < member; m++) at += counts[m];
+    return at;
+}
+
 /* dti_box_copy() by all threads of a pool (NULL: one) and past the caches, if the box is large. */
 void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const void *from,
                          const dti_box *from_box, size_t element_bytes);

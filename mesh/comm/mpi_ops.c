@@ -44,21 +44,6 @@ uint32_t dti_mpi_kind_of(const dti_comm_call *call)
            (reduces ? (uint32_t)call->reduce << 16 : 0);
 }
 
-static void *element(const void *base, int64_t i, size_t bytes)
-{
-    return (char *)base + i * (int64_t)bytes;
-}
-
-/* Where block `member` begins, in elements. */
-static int64_t block_at(const int64_t *counts, const int64_t *displs, int member)
-{
-    int64_t at = 0;
-
-    if (displs != NULL) return displs[member];
-    for (int m = 0; m < member; m++) at += counts[m];
-    return at;
-}
-
 /* --- the beginning of an operation --------------------------------------------------------------
  */
 
@@ -157,7 +142,7 @@ static void begin_all_gather(dti_mpi_comm *c)
     const int me = c->head.rank;
 
     for (int m = 0; m < c->head.size; m++) {
-        void *to = element(call->recv, block_at(call->counts, call->displs, m), bytes);
+        void *to = dti_element(call->recv, dti_block_at(call->counts, call->displs, m), bytes);
         const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, call->send, call->counts[me]);
         const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
         if (m == me) {
@@ -175,8 +160,9 @@ static void begin_all_to_all(dti_mpi_comm *c)
     const size_t bytes = dt_dtype_size(call->dtype);
 
     for (int m = 0; m < c->head.size; m++) {
-        void *to = element(call->recv, block_at(call->counts, call->displs, m), bytes);
-        void *from = element(call->send, block_at(call->send_counts, call->send_displs, m), bytes);
+        void *to = dti_element(call->recv, dti_block_at(call->counts, call->displs, m), bytes);
+        void *from =
+            dti_element(call->send, dti_block_at(call->send_counts, call->send_displs, m), bytes);
         const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, from, call->send_counts[m]);
         const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
         if (m == c->head.rank) {
@@ -217,10 +203,10 @@ static void begin_exchange(dti_mpi_comm *c)
 static dti_mpi_transfer terms_for(const dti_mpi_comm *c, const dti_comm_call *call, int member)
 {
     const size_t bytes = dt_dtype_size(call->dtype);
-    const int64_t at = block_at(call->counts, call->displs, member);
+    const int64_t at = dti_block_at(call->counts, call->displs, member);
 
     if (call->send_boxes != NULL) return boxed(c, call->send, &call->send_boxes[member]);
-    return flat(c, DTI_MPI_COPY, element(call->send, at, bytes), call->counts[member]);
+    return flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), call->counts[member]);
 }
 
 static void begin_reduce_scatter(dti_mpi_comm *c)
@@ -231,7 +217,7 @@ static void begin_reduce_scatter(dti_mpi_comm *c)
     for (int m = 0; m < c->head.size; m++) {
         const dti_mpi_transfer out = terms_for(c, call, m);
         if (m == c->head.rank) {
-            c->share_begin = block_at(call->counts, call->displs, m);
+            c->share_begin = dti_block_at(call->counts, call->displs, m);
             c->share_n = call->counts[m];
             continue;
         }
@@ -261,17 +247,17 @@ static void begin_all_reduce(dti_mpi_comm *c)
     for (int m = 0; m < c->head.size; m++) {
         dti_mpi_transfer terms = flat(c, DTI_MPI_HOLD, NULL, c->share_n);
         dti_mpi_transfer sums =
-            flat(c, DTI_MPI_COPY, element(call->recv, first, bytes), c->share_n);
+            flat(c, DTI_MPI_COPY, dti_element(call->recv, first, bytes), c->share_n);
         int64_t at = 0, behind = n;
         if (m == c->head.rank) continue;
         begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &terms);
         if (!whole) dti_pool_share(n, grain, m, c->head.size, &at, &behind);
-        terms = flat(c, DTI_MPI_COPY, element(call->send, at, bytes), behind - at);
+        terms = flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), behind - at);
         begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &terms);
         if (whole) continue;
         sums.available = &c->reduced_bytes;
         begin(c, DTI_MPI_LANE_SECOND, SENDS, m, &sums);
-        sums = flat(c, DTI_MPI_COPY, element(call->recv, at, bytes), behind - at);
+        sums = flat(c, DTI_MPI_COPY, dti_element(call->recv, at, bytes), behind - at);
         begin(c, DTI_MPI_LANE_SECOND, RECEIVES, m, &sums);
     }
 }
@@ -317,7 +303,7 @@ static const void *own_terms(const dti_mpi_comm *c, const dti_comm_call *call, i
     const size_t bytes = dt_dtype_size(call->dtype);
 
     if (call->op != DTI_COMM_REDUCE_SCATTER || call->send_boxes == NULL)
-        return element(call->send, c->share_begin + i, bytes);
+        return dti_element(call->send, c->share_begin + i, bytes);
     dti_box_pack(block, call->send, &call->send_boxes[c->head.rank], i, n, bytes);
     return block;
 }
@@ -329,7 +315,7 @@ static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
     const dti_comm_call *call = call_of(c);
     const size_t bytes = dt_dtype_size(call->dtype);
     const bool all = call->op == DTI_COMM_ALL_REDUCE;
-    char *to = element(call->recv, (all ? c->share_begin : 0) + first, bytes);
+    char *to = dti_element(call->recv, (all ? c->share_begin : 0) + first, bytes);
     _Alignas(64) char block[DTI_REDUCE_BLOCK * 8];
     dti_reducer r;
 
@@ -341,13 +327,13 @@ static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
             const dti_mpi_stream *s = stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m);
             const void *x = m == c->head.rank
                                 ? own_terms(c, call, first + i, now, block)
-                                : element(dti_mpi_stream_held(s, c->reduced), i, bytes);
+                                : dti_element(dti_mpi_stream_held(s, c->reduced), i, bytes);
             if (m == 0)
                 dti_reducer_first(&r, x, now);
             else
                 dti_reducer_add(&r, x, now);
         }
-        copy(element(to, i, bytes), dti_reducer_finish(&r, now), now, bytes);
+        copy(dti_element(to, i, bytes), dti_reducer_finish(&r, now), now, bytes);
     }
 }
 

@@ -34,8 +34,14 @@ typedef struct dti_box_terms {
     int n_sources; /* at least 2 */
     const void *(*source)(const void *arg, int source, const dti_box **box);
     const void *arg;
-    bool stream; /* results go past the caches */
+    bool stream; /* results go past the caches: dti_copy_finish() before anybody is told */
+    int64_t
+        row; /* found by dti_box_terms_look(): elements side by side in the boxes of all sources;
+                  * 0 if these have different strides, or no elements */
+    dti_box rows;
 } dti_box_terms;
+
+void dti_box_terms_look(dti_box_terms *terms);
 
 /* Elements [begin, end) of the boxes in row-major order, reduced in the order of sources; element 0
  * belongs at `to`. No source overlaps `to`. */

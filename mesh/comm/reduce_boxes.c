@@ -8,7 +8,7 @@
 #include "mesh/comm/reduce.h"
 
 /* Rows of fewer bytes are packed first: they are not worth a call for each. */
-enum { ROW_BYTES = 512, PACKED_BLOCK = 1024 };
+enum { ROW_BYTES = 256, PACKED_BLOCK = 1024, FEW_SOURCES = 16 };
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -22,19 +22,18 @@ static bool same_strides(const dti_box *a, const dti_box *b)
     return true;
 }
 
-/* The box that stands for those of all sources, which then differ in where they begin only, with
- * long rows as its last axis; false if there is none. */
-static bool common_rows(const dti_box_terms *t, dti_box *rows)
+void dti_box_terms_look(dti_box_terms *t)
 {
     const dti_box *first, *other;
 
+    t->row = 0;
     (void)t->source(t->arg, 0, &first);
     for (int k = 1; k < t->n_sources; k++) {
         (void)t->source(t->arg, k, &other);
-        if (!same_strides(first, other)) return false;
+        if (!same_strides(first, other)) return;
     }
-    if (!dti_box_merge(first, rows) || rows->stride[rows->n_axes - 1] != 1) return false;
-    return rows->extent[rows->n_axes - 1] * (int64_t)dt_dtype_size(t->dtype) >= ROW_BYTES;
+    if (!dti_box_merge(first, &t->rows) || t->rows.stride[t->rows.n_axes - 1] != 1) return;
+    t->row = t->rows.extent[t->rows.n_axes - 1];
 }
 
 /* Where element i of the box lies behind its first one. */
@@ -49,12 +48,13 @@ static int64_t place_in(const dti_box *box, int64_t i)
     return place + i * box->stride[0];
 }
 
-static const char *term_at(const dti_box_terms *t, int source, int64_t place)
+/* The first element of a source's box. */
+static const char *first_of(const dti_box_terms *t, int source)
 {
     const dti_box *box;
     const char *base = t->source(t->arg, source, &box);
 
-    return base + (box->offset + place) * (int64_t)dt_dtype_size(t->dtype);
+    return base + box->offset * (int64_t)dt_dtype_size(t->dtype);
 }
 
 /* The result of elements that begin at `to`, from the reducer. */
@@ -65,21 +65,23 @@ static void put(dti_reducer *r, char *to, int64_t n, bool stream)
     if (to != result) dti_copy(to, result, (size_t)n * dt_dtype_size(r->dtype), stream);
 }
 
-static void reduce_rows(const dti_box_terms *t, const dti_box *rows, char *to,
-                        const int64_t range[2])
+static void reduce_rows(const dti_box_terms *t, char *to, const int64_t range[2])
 {
-    const int64_t bytes = (int64_t)dt_dtype_size(t->dtype), row = rows->extent[rows->n_axes - 1];
+    const int64_t bytes = (int64_t)dt_dtype_size(t->dtype);
+    const char *first[FEW_SOURCES];
     dti_reducer r;
     int64_t n;
 
+    for (int k = 0; k < t->n_sources && k < FEW_SOURCES; k++) first[k] = first_of(t, k);
     r.dtype = t->dtype;
     r.op = t->op;
     for (int64_t i = range[0]; i < range[1]; i += n) {
-        const int64_t place = place_in(rows, i);
-        n = least(least(range[1] - i, row - i % row), DTI_REDUCE_BLOCK);
-        dti_reducer_first_two(&r, t->stream ? NULL : to + i * bytes, term_at(t, 0, place),
-                              term_at(t, 1, place), n);
-        for (int k = 2; k < t->n_sources; k++) dti_reducer_add(&r, term_at(t, k, place), n);
+        const int64_t place = place_in(&t->rows, i) * bytes;
+        n = least(least(range[1] - i, t->row - i % t->row), DTI_REDUCE_BLOCK);
+        dti_reducer_first_two(&r, t->stream ? NULL : to + i * bytes, first[0] + place,
+                              first[1] + place, n);
+        for (int k = 2; k < t->n_sources; k++)
+            dti_reducer_add(&r, (k < FEW_SOURCES ? first[k] : first_of(t, k)) + place, n);
         put(&r, to + i * bytes, n, t->stream);
     }
 }
@@ -116,12 +118,10 @@ static void reduce_packed(const dti_box_terms *t, char *to, const int64_t range[
 void dti_reduce_boxes(const dti_box_terms *t, void *to, int64_t begin, int64_t end)
 {
     const int64_t range[2] = { begin, end };
-    dti_box rows;
 
     if (begin >= end) return;
-    if (common_rows(t, &rows))
-        reduce_rows(t, &rows, to, range);
+    if (t->row >= ROW_BYTES / (int64_t)dt_dtype_size(t->dtype))
+        reduce_rows(t, to, range);
     else
         reduce_packed(t, to, range);
-    dti_copy_finish(t->stream);
 }
