@@ -13,6 +13,7 @@
 #include <dtensor/parallel_styles.h>
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
+#include <dtensor/policy.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 

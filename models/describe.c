@@ -10,6 +10,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/config.h"
 #include "models/model.h"
+#include "models/policies/policies.h"
 #include "parallel_styles/spec.h"
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
@@ -117,7 +118,43 @@ static dt_status read_config(const char *dir, const dti_json *config, dti_descri
     return DT_OK;
 }
 
-dt_status dti_describe(const char *dir, dti_described *out)
+/* Ranks that the styles of a load cut for. */
+static int parts_of(const dt_mesh *mesh, const dt_load_options *o)
+{
+    const int dim = dt_mesh_find_dim(mesh, o->dim);
+
+    return dim >= 0 ? dt_mesh_dim_size(mesh, dim) : 1;
+}
+
+static void free_notes(dti_policy_notes *notes)
+{
+    dti_free(notes->claims);
+    dti_free(notes->rules);
+    dti_arena_free(&notes->arena);
+    *notes = (dti_policy_notes){ 0 };
+}
+
+/* Reads the configuration anew if policies have changed it. */
+static dt_status change_config(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+                               dti_json_doc *doc, dti_described *d)
+{
+    dti_policy_notes notes = { 0 };
+    dt_status st = dti_policies_arguments(o, parts_of(mesh, o), doc, d, &notes);
+
+    if (st == DT_OK && notes.changed != NULL) {
+        dti_described_free(d);
+        st = read_config(dir, &doc->root, d);
+        if (st != DT_OK) dti_error_prefix("%s", notes.changed);
+        if (st == DT_OK) st = dti_policies_check_read(&notes, doc);
+    }
+    free_notes(&d->notes);
+    d->notes = notes;
+    DT_TRY(st);
+    return DT_OK;
+}
+
+static dt_status describe(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+                          dti_described *out)
 {
     dti_json_doc doc = { 0 };
     char *path = NULL;
@@ -128,12 +165,26 @@ dt_status dti_describe(const char *dir, dti_described *out)
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     DT_TRY_TO(done, st, read_config(dir, &doc.root, out));
+    if (o != NULL && dti_policies_change(o))
+        DT_TRY_TO(done, st, change_config(dir, mesh, o, &doc, out));
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
+    if (o != NULL && o->n_policies > 0) DT_TRY_TO(done, st, dti_policies_plan(out, o));
 done:
     if (st != DT_OK) dti_described_free(out);
     dti_json_free(&doc);
     dti_free(path);
     return st;
+}
+
+dt_status dti_describe(const char *dir, dti_described *out)
+{
+    return describe(dir, NULL, NULL, out);
+}
+
+dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+                           dti_described *out)
+{
+    return describe(dir, mesh, o, out);
 }
 
 void dti_described_free(dti_described *d)
@@ -147,6 +198,7 @@ void dti_described_free(dti_described *d)
     dti_free(d->generation_error);
     dti_free(d->other_class);
     dti_free(d->first_unused);
+    free_notes(&d->notes);
     *d = (dti_described){ 0 };
 }
 
@@ -296,17 +348,27 @@ static bool has_own(const dt_layer_spec *spec, int param)
     return spec->tied_to == NULL || param != DT_PARAM_WEIGHT;
 }
 
+static dt_status check_params(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
+                              int64_t *bytes)
+{
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        for (int p = 0; p < dti_spec_n_params(spec); p++)
+            if (has_own(spec, p)) DT_TRY(check_param(d, ckpt, i, p, n_params, bytes));
+    }
+    return DT_OK;
+}
+
 dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes)
 {
     int64_t params = 0, all = 0;
+    dt_status st;
 
     untie_stored(d, ckpt);
-    for (int i = 0; i < d->builder.n; i++) {
-        const dt_layer_spec *spec = &d->builder.specs[i];
-        for (int p = 0; p < dti_spec_n_params(spec); p++)
-            if (has_own(spec, p)) DT_TRY(check_param(d, ckpt, i, p, &params, &all));
-    }
+    st = check_params(d, ckpt, &params, &all);
+    if (st != DT_OK && d->notes.changed != NULL) dti_error_prefix("%s", d->notes.changed);
+    DT_TRY(st);
     DT_TRY(dti_find_unused(d, ckpt));
     if (n_params != NULL) *n_params = params;
     if (bytes != NULL) *bytes = all;

@@ -111,8 +111,8 @@ static dt_status make_model(const judge *j, dt_mesh *mesh, const dt_plan *plan, 
     dti_described d = { 0 };
     dt_status st;
 
-    o.plan = plan;
-    DT_TRY(dti_describe(j->dir, &d));
+    DT_TRY(dti_describe_for(j->dir, mesh, &o, &d));
+    o.plan = plan; /* the judged one has the rules of policies */
     if (j->known->dtype_known) {
         d.info.dtype = j->known->info.dtype;
         d.dtype_known = true;
@@ -348,7 +348,8 @@ dt_status dt_model_check(dt_mesh *mesh, const char *dir, const dt_load_options *
     DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
                             sizeof own));
     DT_TRY(dti_check_load_options(&own));
-    DT_TRY(dti_describe(dir, &d));
+    DT_TRY(dti_describe_for(dir, mesh, &own, &d));
+    own.plan = dti_plan_of(&d, &own);
     st = dti_judge(mesh, dir, &d, &own);
     dti_described_free(&d);
     return st;

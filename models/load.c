@@ -9,6 +9,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
 #include "models/model.h"
+#include "models/policies/policies.h"
 #include "placements/layout.h"
 
 typedef struct loader {
@@ -100,6 +101,8 @@ static void warn(dt_mesh *mesh, const char *dir, const dti_described *d)
 
 dt_status dti_check_load_options(const dt_load_options *o)
 {
+    DT_CHECK(o->n_policies >= 0 && (o->policies != NULL || o->n_policies == 0), DT_ERR_ARG,
+             "options.policies is a list of %d", o->n_policies);
     DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
              DT_ERR_ARG, "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
     DT_CHECK(o->dim != NULL, DT_ERR_ARG, "options.dim is NULL");
@@ -125,6 +128,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->folder = NULL;
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
+    DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
     DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
     *out = m;
     return DT_OK;
@@ -177,13 +181,14 @@ static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_opt
 }
 
 /* On a dry mesh: from config.json alone, and from the headers of the weights if there are any. */
-static dt_status load_dry(dt_mesh *mesh, const char *dir, const dt_load_options *o, dt_model **out)
+static dt_status load_dry(dt_mesh *mesh, const char *dir, dt_load_options *o, dt_model **out)
 {
     dti_described d = { 0 };
     dti_ckpt *ckpt = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY(dti_describe(dir, &d));
+    DT_TRY(dti_describe_for(dir, mesh, o, &d));
+    o->plan = dti_plan_of(&d, o);
     if (dti_ckpt_exists(dir)) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
@@ -211,8 +216,9 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
                             sizeof own));
     DT_TRY(dti_check_load_options(l.options));
-    if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, l.options, out);
-    DT_TRY(dti_describe(dir, &d));
+    if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, &own, out);
+    DT_TRY(dti_describe_for(dir, mesh, l.options, &d));
+    own.plan = dti_plan_of(&d, l.options);
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, l.options));
     DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, l.options, &l.model));

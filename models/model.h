@@ -107,7 +107,29 @@ typedef struct dti_arch {
                          const dt_model_info *info); /* final info; constants */
     dt_tensor *(*forward)(const void *self, dt_tape *tape, const dti_pass *pass);
     void (*release)(void *self);
+    const char *block_class; /* of its blocks in Transformers: "LlamaDecoderLayer"; may be NULL */
+    const char *blocks;      /* their names: "model.layers.*" */
 } dti_arch;
+
+/* An attribute of a block's module as a policy says that one rank holds it; models/policies/. */
+typedef struct dti_claim {
+    char policy[96]; /* for messages */
+    const char *blocks;
+    const char *module;    /* "self_attn" */
+    const char *attribute; /* "num_heads" */
+    int64_t value;
+} dti_claim;
+
+/* What policies come to for one model on one mesh. */
+typedef struct dti_policy_notes {
+    dti_arena arena;
+    dt_plan plan; /* their rules; `more` is the caller's plan */
+    dt_plan_rule *rules;
+    size_t rules_capacity;
+    dti_claim *claims;
+    size_t n_claims, claims_capacity;
+    const char *changed; /* `policy "x" set rope_theta to 100`, for messages; NULL: nothing */
+} dti_policy_notes;
 
 extern const dti_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
     dti_arch_gemma3_text, dti_arch_gemma3;
@@ -120,6 +142,7 @@ typedef struct dti_described {
     dt_model_info info;
     bool dtype_known;       /* config.json names one */
     dti_builder builder;    /* rows of all layers */
+    dti_policy_notes notes; /* of the policies it was described for */
     char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
                                there */
     bool has_generation;    /* generation_config.json says what ends a text, not config.json */
@@ -142,6 +165,12 @@ dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_
 /* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which
  * leaves `self` and `folder` alone if they were taken over (set to NULL). */
 dt_status dti_describe(const char *dir, dti_described *out) DT_MUST_USE;
+
+/* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
+ * their rules; dti_plan_of() is what to load with. */
+dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+                           dti_described *out) DT_MUST_USE;
+const dt_plan *dti_plan_of(const dti_described *d, const dt_load_options *o);
 void dti_described_free(dti_described *d);
 
 dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;

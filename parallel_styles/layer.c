@@ -189,6 +189,21 @@ dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
     return round_sum(t, layer, dti_tensor_partial_dims(y) != 0, leave(t, layer, y));
 }
 
+dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
+{
+    DT_CHECK(layer != NULL, DT_ERR_ARG, "layer is NULL");
+    DT_CHECK(layer->kind != DT_LAYER_POINT, DT_ERR_ARG,
+             "%s is a point: it computes nothing that a function could replace", layer->name);
+    layer->forward = forward;
+    layer->forward_arg = arg;
+    return DT_OK;
+}
+
+float dt_layer_eps(const dt_layer *layer)
+{
+    return layer->eps;
+}
+
 /* --- forward ---------------------------------------------------------------------------------- */
 
 /* y is a sum whose terms lie on ranks of some mesh dims: the bias joins one of them. The last such
@@ -207,6 +222,30 @@ static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_te
     return dt_add_bias(t, y, layer->bias_term);
 }
 
+/* The caller's function in the place of a layer's own. */
+static dt_tensor *replaced(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    dt_tensor *y;
+
+    if (x == NULL) return NULL;
+    y = layer->forward(layer->forward_arg, t, layer, x);
+    if (y != NULL || dt_tape_status(t) != DT_OK) return y;
+    return dt_tape_fail(t, DT_ERR_ARG,
+                        "the function that replaces the forward of %s gave NULL and no error; "
+                        "return a tensor, or NULL from dt_tape_fail()",
+                        layer->name);
+}
+
+/* x W^T + b */
+static dt_tensor *product(dt_tape *t, const dt_layer *layer, dt_tensor *x, dt_tensor *b)
+{
+    dt_tensor *y;
+
+    if (layer->forward == NULL) return dt_linear(t, x, dt_layer_param(layer, DT_PARAM_WEIGHT), b);
+    y = replaced(t, layer, x);
+    return y != NULL && b != NULL ? dt_add_bias(t, y, b) : y;
+}
+
 /* y = x W^T + b. With cut inputs y is a sum over ranks: it stays f32 through the output move, then
  * gets the bias once and is rounded. */
 static dt_tensor *linear_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
@@ -215,8 +254,8 @@ static dt_tensor *linear_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x
     dt_tensor *b = dt_layer_param(layer, DT_PARAM_BIAS);
     dt_tensor *y;
 
-    if (!layer->inputs_cut) return leave(t, layer, dt_linear(t, x, w, b));
-    y = leave(t, layer, dt_linear(t, x, w, NULL));
+    if (!layer->inputs_cut) return leave(t, layer, product(t, layer, x, b));
+    y = leave(t, layer, product(t, layer, x, NULL));
     if (y == NULL) return NULL;
     if (dti_tensor_partial_dims(y) != 0)
         return b != NULL ? add_bias_term(t, (dt_layer *)layer, y, b) : y;
@@ -228,6 +267,7 @@ static dt_tensor *compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     dt_tensor *w = dt_layer_param(layer, DT_PARAM_WEIGHT);
 
+    if (layer->forward != NULL) return replaced(t, layer, x);
     switch (layer->kind) {
     case DT_LAYER_EMBEDDING:
         return dt_embedding(t, x, w);

@@ -31,6 +31,8 @@ struct dt_layer {
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
     dt_tensor *bias_term;    /* the bias as a term of a Partial sum; NULL until it is needed */
     uint32_t bias_term_dims; /* of which mesh dims */
+    dt_layer_fn forward;     /* the caller's, NULL: the library's operator */
+    void *forward_arg;
     bool inputs_cut; /* linear: the contraction is cut, so bias and rounding come after the move */
 };
 
@@ -43,9 +45,6 @@ struct dt_layers {
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
     uint32_t index_mask; /* places - 1 */
 };
-
-/* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
-int dti_plan_match(const char *pattern, const char *name);
 
 /* The rules of a plan and of those chained to it, in one list; a number is a place in it. */
 typedef struct dti_rule {

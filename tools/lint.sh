@@ -54,6 +54,7 @@ check_includes() {
             split("tensor ops factories inspect", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
+            face["dtensor/policy.h"] = "models"
         }
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
         # architectures share is no sibling.

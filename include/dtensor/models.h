@@ -4,7 +4,7 @@
 #ifndef DT_MODELS_H
 #define DT_MODELS_H
 
-#include <dtensor/parallel_styles.h>
+#include <dtensor/policy.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,11 +47,13 @@ typedef struct dt_load_options {
     dt_progress_fn progress;
     void *progress_arg;
     bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */
+    const dt_policy *const *policies; /* a list of policies; their rules come before the plan's */
+    int n_policies;
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                 \
-    {                                                                        \
-        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false \
+#define DT_LOAD_OPTIONS_INIT                                                          \
+    {                                                                                 \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0 \
     }
 
 /**

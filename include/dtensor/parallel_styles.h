@@ -265,6 +265,24 @@ DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_t
  */
 DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 
+/* What a layer computes, between the two halves of its style: a function of the caller's in the
+ * place of the library's operator. `x` is what prepare_input made of the layer's input; parameters
+ * are dt_layer_param(layer, ...). A linear layer's function leaves out the bias: the layer adds it,
+ * after the sum where inputs are cut. Made of operators on the tape, the caller's own among them,
+ * it runs wherever the layer does, also dry. Returns NULL after an error. */
+typedef dt_tensor *(*dt_layer_fn)(void *arg, dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/**
+ * Lets dt_layer_forward() compute a layer by `forward`; NULL: by the library's operator again.
+ *
+ *   arg  handed to `forward`; lives as long as the layer
+ *
+ * Collective  no; every rank sets the same.
+ * Errors      DT_ERR_ARG  layer is NULL, or it is a point, which computes nothing
+ */
+DT_API DT_MUST_USE dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg);
+DT_API float dt_layer_eps(const dt_layer *layer); /* of a norm. Not collective. Errors: none. */
+
 /* The two halves of a style for points that frame a block (`self_attn`, `mlp`). As
  * dt_layer_forward(). */
 DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);

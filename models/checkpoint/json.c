@@ -234,7 +234,7 @@ size_t dti_json_count(const dti_json *v)
 /* Deep paths keep their beginning, and at least a few letters of the last key. */
 static dti_json member_of(const dti_json *object, const char *key, json_t *value)
 {
-    dti_json m = { .value = value, .file = object->file };
+    dti_json m = { .value = value, .file = object->file, .watch = object->watch };
     size_t n;
 
     (void)snprintf(m.path, sizeof m.path, "%.100s%s", object->path, object->path[0] ? "." : "");
@@ -245,12 +245,18 @@ static dti_json member_of(const dti_json *object, const char *key, json_t *value
 
 dti_json dti_json_get(const dti_json *object, const char *key)
 {
-    return member_of(object, key, json_object_get(object->value, key));
+    const dti_json m = member_of(object, key, json_object_get(object->value, key));
+
+    for (size_t i = 0; m.watch != NULL && i < m.watch->n; i++)
+        if (strcmp(m.watch->paths[i], m.path) == 0) m.watch->seen[i] = true;
+    return m;
 }
 
 dti_json dti_json_at(const dti_json *array, size_t i)
 {
-    dti_json e = { .value = json_array_get(array->value, i), .file = array->file };
+    dti_json e = { .value = json_array_get(array->value, i),
+                   .file = array->file,
+                   .watch = array->watch };
 
     (void)snprintf(e.path, sizeof e.path, "%.100s[%zu]", array->path, i);
     return e;

@@ -32,11 +32,19 @@ typedef enum dti_json_kind {
     DTI_JSON_OBJECT
 } dti_json_kind;
 
+/* Paths of a document ("rope_scaling.factor") of which somebody wants to know who looks at them. */
+typedef struct dti_json_watch {
+    const char *const *paths;
+    bool *seen; /* one per path */
+    size_t n;
+} dti_json_watch;
+
 /* A value, and where it is for messages. Copy freely; valid while its document is. `value` is
  * jansson's, for loops over hundreds of thousands of entries. */
 typedef struct dti_json {
     struct json_t *value; /* NULL: absent */
     const char *file;
+    const dti_json_watch *watch; /* NULL: nobody; members of a watched value are watched */
     char
         path[DTI_JSON_PATH_BYTES]; /* "rope_scaling.factor", "attention_types[0]"; "" at the root */
 } dti_json;

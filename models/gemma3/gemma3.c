@@ -174,7 +174,8 @@ static const dti_spelling spellings[] = { { "model.", "" },
         .model_type = (type), .class_name = (class), .text_config = (text),                  \
         .self_bytes = sizeof(gemma3), .spellings = spellings, .ignored = ignored,            \
         .read_config = dti_gemma3_read_config, .add_layers = add_layers, .prepare = prepare, \
-        .forward = forward, .release = release                                               \
+        .forward = forward, .release = release, .block_class = "Gemma3DecoderLayer",         \
+        .blocks = "model.layers.*"                                                           \
     }
 
 const dti_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);

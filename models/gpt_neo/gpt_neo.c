@@ -274,4 +274,6 @@ const dti_arch dti_arch_gpt_neo = {
     .prepare = prepare,
     .forward = forward,
     .release = release,
+    .block_class = "GPTNeoBlock",
+    .blocks = "transformer.h.*",
 };

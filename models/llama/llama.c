@@ -43,4 +43,6 @@ const dti_arch dti_arch_llama = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .block_class = "LlamaDecoderLayer",
+    .blocks = "model.layers.*",
 };

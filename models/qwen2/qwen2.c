@@ -42,4 +42,6 @@ const dti_arch dti_arch_qwen2 = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .block_class = "Qwen2DecoderLayer",
+    .blocks = "model.layers.*",
 };

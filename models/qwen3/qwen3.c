@@ -55,4 +55,6 @@ const dti_arch dti_arch_qwen3 = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .block_class = "Qwen3DecoderLayer",
+    .blocks = "model.layers.*",
 };

@@ -31,8 +31,9 @@ typedef struct expected {
     int64_t vocab;
     int32_t prompt[MAX_PROMPT];
     int32_t greedy[N_GREEDY];
-    float *f32;  /* [n_prompt, vocab] */
-    float *bf16; /* the same in bf16, widened */
+    const dt_policy *policy; /* to load with, or NULL */
+    float *f32;              /* [n_prompt, vocab] */
+    float *bf16;             /* the same in bf16, widened */
 } expected;
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
@@ -178,6 +179,8 @@ static dt_status matches(dt_mesh *mesh, const void *arg)
     options.keep_dtype = false;
     options.dtype = x->dtype;
     options.sequence_parallel = x->sequence_parallel;
+    options.policies = &x->policy;
+    options.n_policies = x->policy != NULL ? 1 : 0;
     DT_TRY(dt_model_load(mesh, x->folder, &options, &model));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *once, (void **)&once));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *twice, (void **)&twice));
@@ -193,13 +196,21 @@ done:
     return st;
 }
 
-static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel)
+static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, bool policies)
 {
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
         expected x;
+        if (policies && strstr(fixtures[f], "llama/") == NULL &&
+            strstr(fixtures[f], "uneven") == NULL)
+            continue;
         DT_ASSERT_OK(read_expected(fixtures[f], &x));
         x.dtype = dtype;
         x.sequence_parallel = sequence_parallel;
+        if (policies) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(fixtures[f], "/"), fixtures[f]);
+            DT_ASSERT_OK(dt_policy_find(name, &x.policy));
+        }
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
             dt_run_options options = DT_TEST_RUN_OPTIONS;
             dt_status st;
@@ -215,26 +226,31 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel)
 
 DT_TEST(golden, f32_logits_and_greedy_tokens_match_on_every_mesh)
 {
-    check_all(DT_F32, NULL, false);
+    check_all(DT_F32, NULL, false, false);
 }
 
 DT_TEST(golden, bf16_logits_match_on_every_mesh)
 {
-    check_all(DT_BF16, NULL, false);
+    check_all(DT_BF16, NULL, false, false);
 }
 
 DT_TEST(golden, f32_matches_with_tokens_cut_between_blocks)
 {
-    check_all(DT_F32, NULL, true);
+    check_all(DT_F32, NULL, true, false);
 }
 
 DT_TEST(golden, bf16_matches_with_tokens_cut_between_blocks)
 {
-    check_all(DT_BF16, NULL, true);
+    check_all(DT_BF16, NULL, true, false);
 }
 
 DT_TEST(golden, portable_kernels_match_too)
 {
-    check_all(DT_F32, "portable", false);
-    check_all(DT_BF16, "portable", false);
+    check_all(DT_F32, "portable", false, false);
+    check_all(DT_BF16, "portable", false, false);
+}
+
+DT_TEST(golden, policies_of_attention_and_mlp_match_too)
+{
+    check_all(DT_F32, NULL, false, true);
 }

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library's own policies, one per class of block. They say of attention and MLP what the
+ * built-in plans say; a test compares the two. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "models/policies/policies.h"
+
+/* Llama and its kin: biases, where a configuration has them, go with their weights. */
+static const dt_policy_layer decoder_qkv[] = {
+    { .weight = "self_attn.q_proj.weight" },
+    { .weight = "self_attn.k_proj.weight" },
+    { .weight = "self_attn.v_proj.weight" },
+};
+static const dt_policy_layer decoder_out[] = { { .weight = "self_attn.o_proj.weight" } };
+static const dt_policy_layer decoder_in[] = {
+    { .weight = "mlp.gate_proj.weight" },
+    { .weight = "mlp.up_proj.weight" },
+};
+static const dt_policy_layer decoder_down[] = { { .weight = "mlp.down_proj.weight" } };
+
+static const dt_policy_layer gpt_neo_qkv[] = {
+    { .weight = "attn.attention.q_proj.weight" },
+    { .weight = "attn.attention.k_proj.weight" },
+    { .weight = "attn.attention.v_proj.weight" },
+};
+static const dt_policy_layer gpt_neo_out[] = {
+    { .weight = "attn.attention.out_proj.weight", .bias = "attn.attention.out_proj.bias" },
+};
+static const dt_policy_layer gpt_neo_in[] = {
+    { .weight = "mlp.c_fc.weight", .bias = "mlp.c_fc.bias" },
+};
+static const dt_policy_layer gpt_neo_down[] = {
+    { .weight = "mlp.c_proj.weight", .bias = "mlp.c_proj.bias" },
+};
+
+#define POLICY(class, qkv, out, in, down)                                            \
+    {                                                                                \
+        .size = sizeof(dt_policy), .name = (class), .original_layer_class = (class), \
+        .attn_qkv = { DT_POLICY_LIST(qkv) }, .attn_out = { DT_POLICY_LIST(out) },    \
+        .mlp_in = { DT_POLICY_LIST(in) }, .mlp_out = {                               \
+            DT_POLICY_LIST(down)                                                     \
+        }                                                                            \
+    }
+#define DECODER(class) POLICY(class, decoder_qkv, decoder_out, decoder_in, decoder_down)
+
+static const struct {
+    const char *model_type;
+    const char *model_class;
+    dt_policy policy;
+} policies[] = {
+    { "llama", "LlamaForCausalLM", DECODER("LlamaDecoderLayer") },
+    { "qwen2", "Qwen2ForCausalLM", DECODER("Qwen2DecoderLayer") },
+    { "qwen3", "Qwen3ForCausalLM", DECODER("Qwen3DecoderLayer") },
+    { "gemma3_text", "Gemma3ForCausalLM", DECODER("Gemma3DecoderLayer") },
+    { "gemma3", "Gemma3ForConditionalGeneration", DECODER("Gemma3DecoderLayer") },
+    { "gpt_neo", "GPTNeoForCausalLM",
+      POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
+};
+
+dt_status dt_policy_find(const char *name, const dt_policy **out)
+{
+    char names[256] = "", shown[DTI_SHOWN_BYTES];
+    size_t used = 0;
+
+    DT_CHECK(name != NULL && out != NULL, DT_ERR_ARG, "name or out is NULL");
+    *out = NULL;
+    for (size_t i = 0; i < DT_COUNT(policies); i++) {
+        const dt_policy *p = &policies[i].policy;
+        if (strcmp(name, policies[i].model_type) == 0 ||
+            strcmp(name, policies[i].model_class) == 0 ||
+            strcmp(name, p->original_layer_class) == 0) {
+            *out = p;
+            return DT_OK;
+        }
+        if (used < sizeof names)
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s (%s)", i > 0 ? ", " : "",
+                                 policies[i].model_type, p->original_layer_class);
+    }
+    DT_FAIL(DT_ERR_ARG, "no policy is known for \"%s\"; there are: %s",
+            dti_printable(name, shown, sizeof shown), names);
+}
