@@ -14,7 +14,7 @@ struct dt_layouts {
     size_t n_layouts;
     size_t n_buckets; /* a power of two */
     dt_layout **buckets;
-    dti_arena numbers; /* offsets and blocks of all layouts */
+    dti_arena numbers; /* offsets, blocks and units of all layouts */
 };
 
 static uint64_t mix(uint64_t h, uint64_t value)
@@ -42,6 +42,7 @@ uint64_t dti_layout_hash(const dt_layout *l)
         h = mix(h, (uint64_t)p->unit);
         if (p->n_offsets > 0) h = mix_numbers(h, p->n_offsets, p->offsets);
         if (p->n_blocks > 0) h = mix_numbers(mix(h, 1), p->n_blocks, p->blocks);
+        if (p->units != NULL) h = mix_numbers(mix(h, 2), p->n_blocks, p->units);
     }
     return h;
 }
@@ -129,7 +130,7 @@ static dt_status grow(dti_layouts *table)
     return DT_OK;
 }
 
-/* Copies offsets or blocks into the table's memory. */
+/* Copies offsets, blocks or units into the table's memory. */
 static dt_status keep_numbers(dti_layouts *table, int n, const int64_t **numbers)
 {
     void *kept;
@@ -154,6 +155,7 @@ static dt_status add(dti_layouts *table, const dt_layout *key, const dt_layout *
         dt_placement *p = &l->place[m];
         DT_TRY_TO(fail, st, keep_numbers(table, p->n_offsets, &p->offsets));
         DT_TRY_TO(fail, st, keep_numbers(table, p->n_blocks, &p->blocks));
+        DT_TRY_TO(fail, st, keep_numbers(table, p->units != NULL ? p->n_blocks : 0, &p->units));
     }
     l->next = table->buckets[key->hash & (table->n_buckets - 1)];
     table->buckets[key->hash & (table->n_buckets - 1)] = l;

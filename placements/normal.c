@@ -44,7 +44,13 @@ static dt_status check_blocks(int dim, const dt_placement *p)
                  "mesh dim %d is Shard(%d) with block[%d] of %lld rows", dim, p->axis, i,
                  (long long)p->blocks[i]);
         rows += p->blocks[i];
+        DT_CHECK(p->units == NULL || p->units[i] >= 1, DT_ERR_LAYOUT,
+                 "mesh dim %d is Shard(%d) with unit %lld of block %d: 1 or more is needed", dim,
+                 p->axis, (long long)p->units[i], i);
     }
+    DT_CHECK(p->units == NULL || p->unit <= 1, DT_ERR_LAYOUT,
+             "mesh dim %d is Shard(%d) with a unit of %lld and units of its blocks: give one", dim,
+             p->axis, (long long)p->unit);
     return DT_OK;
 }
 
@@ -69,25 +75,38 @@ static dt_status check_shard(int dim, int ranks, int n_axes, const dt_placement 
     DT_CHECK(p->n_offsets >= 0 && p->n_blocks >= 0 && (p->n_offsets == 0 || p->n_blocks == 0),
              DT_ERR_LAYOUT, "mesh dim %d is Shard(%d) with %d offsets and %d blocks: give one", dim,
              p->axis, p->n_offsets, p->n_blocks);
+    DT_CHECK(p->units == NULL || p->n_blocks > 0, DT_ERR_LAYOUT,
+             "mesh dim %d is Shard(%d) with units of blocks but without blocks", dim, p->axis);
     if (p->n_offsets > 0)
         DT_TRY(check_offsets(dim, ranks / (p->replicas > 0 ? p->replicas : 1), p));
     if (p->n_blocks > 0) DT_TRY(check_blocks(dim, p));
     return DT_OK;
 }
 
+/* The unit of all blocks; 0: they have different ones. */
+static int64_t common_unit(const dt_placement *p)
+{
+    if (p->units == NULL) return p->unit == 0 ? 1 : p->unit;
+    for (int i = 1; i < p->n_blocks; i++)
+        if (p->units[i] != p->units[0]) return 0;
+    return p->units[0];
+}
+
 static dt_status normal_shard(int dim, int ranks, int n_axes, dt_placement *p)
 {
     DT_TRY(check_shard(dim, ranks, n_axes, p));
     const bool packed = p->n_blocks > 0, at = p->n_offsets > 0;
+    const int64_t unit = common_unit(p);
     *p = (dt_placement){ .kind = DT_PLACE_SHARD,
                          .axis = p->axis < 0 ? p->axis + n_axes : p->axis,
                          .replicas = p->replicas == 0 ? 1 : p->replicas,
-                         .unit = p->unit == 0 ? 1 : p->unit,
+                         .unit = unit == 0 ? 1 : unit,
                          .order = p->order,
                          .n_offsets = at ? p->n_offsets : 0,
                          .n_blocks = packed ? p->n_blocks : 0,
                          .offsets = at ? p->offsets : NULL,
-                         .blocks = packed ? p->blocks : NULL };
+                         .blocks = packed ? p->blocks : NULL,
+                         .units = unit == 0 ? p->units : NULL };
     return DT_OK;
 }
 
@@ -120,12 +139,13 @@ bool dti_placement_same_cut(const dt_placement *a, const dt_placement *b)
     const size_t each = sizeof *a->offsets;
 
     if (a->unit != b->unit || a->replicas != b->replicas || a->n_offsets != b->n_offsets ||
-        a->n_blocks != b->n_blocks)
+        a->n_blocks != b->n_blocks || (a->units == NULL) != (b->units == NULL))
         return false;
     return (a->offsets == b->offsets ||
             memcmp(a->offsets, b->offsets, (size_t)a->n_offsets * each) == 0) &&
            (a->blocks == b->blocks ||
-            memcmp(a->blocks, b->blocks, (size_t)a->n_blocks * each) == 0);
+            memcmp(a->blocks, b->blocks, (size_t)a->n_blocks * each) == 0) &&
+           (a->units == b->units || memcmp(a->units, b->units, (size_t)a->n_blocks * each) == 0);
 }
 
 bool dti_placement_equal(const dt_placement *a, const dt_placement *b)

@@ -83,17 +83,25 @@ static dt_status read_detail(reader *r, dti_parsed *out, dt_placement *p)
 {
     char word[16];
     int64_t value;
+    int n;
 
     read_word(r, word);
     const bool unit = strcmp(word, "unit") == 0, offsets = strcmp(word, "offsets") == 0;
-    const bool blocks = strcmp(word, "blocks") == 0;
-    DT_CHECK(unit || offsets || blocks || strcmp(word, "replicas") == 0, DT_ERR_ARG,
-             "placement \"%s\": \"%s\" is neither \"unit\" nor \"replicas\", \"offsets\" or "
-             "\"blocks\"",
+    const bool blocks = strcmp(word, "blocks") == 0, units = strcmp(word, "units") == 0;
+    DT_CHECK(unit || offsets || blocks || units || strcmp(word, "replicas") == 0, DT_ERR_ARG,
+             "placement \"%s\": \"%s\" is neither \"unit\" nor \"replicas\", \"offsets\", "
+             "\"blocks\" or \"units\"",
              r->text, word);
     DT_TRY(expect(r, '='));
     if (offsets) return read_numbers(r, out, &p->n_offsets, &p->offsets);
     if (blocks) return read_numbers(r, out, &p->n_blocks, &p->blocks);
+    if (units) {
+        DT_TRY(read_numbers(r, out, &n, &p->units));
+        DT_CHECK(n == p->n_blocks, DT_ERR_ARG,
+                 "placement \"%s\": %d units of %d blocks: write blocks first, then as many units",
+                 r->text, n, p->n_blocks);
+        return DT_OK;
+    }
     DT_TRY(read_integer(r, 1, unit ? INT64_MAX : INT_MAX, &value));
     if (unit)
         p->unit = value;

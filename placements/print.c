@@ -4,7 +4,8 @@
  *
  *   layout     placement ( "[" place among the cuts of its axis "]" )?   once per mesh dim
  *   placement  "R" | "P(" reduction ")" | "S(" axis ( "," detail )* ")"
- *   detail     "unit=" n | "replicas=" n | "offsets=" n ( ":" n )* | "blocks=" n ( ":" n )*
+ *   detail     "unit=" n | "replicas=" n | "offsets=" n ( ":" n )* | "blocks=" n ( ":" n )* |
+ *              "units=" n ( ":" n )*
  *
  * Places are written where several mesh dims cut one axis, as PyTorch does. Messages about one
  * placement write the letters as words, "Shard(0, unit=4)"; reading takes both. */
@@ -78,6 +79,7 @@ static void put_placement(sink *s, const dt_placement *p, bool words)
         if (p->replicas > 1) put(s, "%sreplicas=%d", comma, p->replicas);
         if (p->offsets != NULL) put_numbers(s, comma, "offsets", p->n_offsets, p->offsets);
         if (p->blocks != NULL) put_numbers(s, comma, "blocks", p->n_blocks, p->blocks);
+        if (p->units != NULL) put_numbers(s, comma, "units", p->n_blocks, p->units);
         put(s, ")");
         return;
     }

@@ -108,7 +108,7 @@ static void cut_runs(const dt_placement *p, int size, int coord, const dti_runs 
     }
     for (int b = 0; b < p->n_blocks; b++) {
         const int64_t rows = min_of(p->blocks[b], in->total - block);
-        chunk_range(rows, p->unit, parts, part, &begin, &end);
+        chunk_range(rows, p->units != NULL ? p->units[b] : p->unit, parts, part, &begin, &end);
         begin += block;
         end += block;
         take_rows(in, begin, end, out);

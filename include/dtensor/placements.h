@@ -32,11 +32,13 @@ typedef enum dt_place_kind {
  *            parts + 1 numbers, ascending, the first 0, the last the number of rows.
  *   blocks   the rows are blocks one after the other (gate | up, q | k | v), and each block is cut
  *            into chunks on its own: a rank holds its part of every block, one after the other.
+ *            Blocks may have units of their own (`units`): query heads go by whole groups of kv
+ *            heads, keys and values by head.
  *
  * Several mesh dims may cut one axis: the first cuts the rows, the next what that leaves. Outer
  * mesh dims cut first, unless the placements of all these dims name their places (`order`).
  *
- * offsets and blocks are read while a call lasts; placements handed out by a layout point into the
+ * offsets, blocks and units are read while a call lasts; placements handed out by a layout point into the
  * layout. */
 typedef struct dt_placement {
     dt_place_kind kind;
@@ -49,16 +51,17 @@ typedef struct dt_placement {
     int n_blocks;
     const int64_t *offsets; /* [n_offsets] or NULL */
     const int64_t *blocks;  /* [n_blocks] rows of each block, or NULL */
+    const int64_t *units;   /* [n_blocks] unit of each block, or NULL: `unit` is that of all */
 } dt_placement;
 
 /* kind, axis, reduce, replicas, unit, order; by position, so that C++ before C++20 takes them as
  * well. */
 #ifdef __cplusplus
 #define DT_PLACEMENT(k, a, op, r, u, o) \
-    (dt_placement{ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL })
+    (dt_placement{ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL })
 #else
 #define DT_PLACEMENT(k, a, op, r, u, o) \
-    ((dt_placement){ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL })
+    ((dt_placement){ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL })
 #endif
 #define DT_REPLICATE         DT_PLACEMENT(DT_PLACE_REPLICATE, 0, DT_SUM, 0, 0, 0)
 #define DT_SHARD(a)          DT_SHARD_UNITS(a, 1)
@@ -97,13 +100,14 @@ typedef struct dt_layout dt_layout;
  *          are applied in this order, whatever `order` the placements name
  *
  * Collective  no.
- * Ownership   *out belongs to the mesh's runtime; offsets and blocks are copied.
+ * Ownership   *out belongs to the mesh's runtime; offsets, blocks and units are copied.
  *             It lives as long as the runtime, as do those of steps of moves: a program that makes
  *             ever new offsets or blocks keeps all of them.
  * Errors      DT_ERR_ARG     NULL, n_axes outside 0..8, order no permutation
  *             DT_ERR_LAYOUT  axis outside [-n, n), unit or replicas below 1, replicas that do not
  *                            divide the mesh dim, offsets that do not ascend from 0 or are not
- *                            parts + 1, negative blocks or more than 32 on an axis, places in the
+ *                            parts + 1, negative blocks or more than 32 on an axis, units of
+ *                            blocks below 1 or without blocks, places in the
  *                            order of cuts that are given twice or for some cuts only, different
  *                            reductions that cannot be mixed
  */
@@ -115,7 +119,7 @@ DT_API DT_MUST_USE dt_status dt_layout_get(dt_mesh *mesh, int n_axes, const dt_p
  *
  *   layout     one placement per mesh dim, nothing between them
  *   placement  R | P(sum) | S(axis) | S(axis,unit=4,replicas=2) | S(axis,offsets=0:3:3:10) |
- *              S(axis,blocks=64:16:16); each S(...) may be followed by [place], its place among the
+ *              S(axis,blocks=64:16:16) | S(axis,blocks=64:16:16,units=32:8:8); each S(...) may be followed by [place], its place among the
  *              cuts of its axis, which is printed where several mesh dims cut one axis
  *   words      "replicate", "shard(0)", "partial(sum)" in any case are read too; P alone is P(sum)
  *

@@ -348,6 +348,7 @@ DT_TEST(move_values, packed_and_offset_cuts)
                                       "S(1)",
                                       "S(0,blocks=6:2:2)",
                                       "S(0,blocks=5:5)",
+                                      "S(0,blocks=6:4,units=3:1)",
                                       "S(0,offsets=0:1:1:9:10)",
                                       "S(0,blocks=4:6,unit=2)" };
     static const char *const p22[] = { "R", "P", "S(1)", "S(0,blocks=6:2:2)",

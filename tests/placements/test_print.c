@@ -32,6 +32,8 @@ DT_TEST(print, layouts_are_written_in_the_trace_grammar_and_read_back)
         { { 2, { 2, 2 } }, "P(product)R", "P(prod)R" },
         { { 2, { 3, 2 } }, "S(0,offsets=0:3:3:10)R", NULL },
         { { 2, { 2, 2 } }, "S(0,blocks=64:16:16)S(1)", NULL },
+        { { 1, { 2 } }, "S(0,blocks=64:16:16,units=32:8:8)", NULL },
+        { { 1, { 2 } }, "S(0,blocks=64:16,units=8:8)", "S(0,unit=8,blocks=64:16)" },
         { { 2, { 2, 2 } }, "S(0,blocks=6:2,unit=2)[1]S(0)[0]", "S(0,unit=2,blocks=6:2)[1]S(0)[0]" },
     };
     dti_layouts *t = new_table();
@@ -132,7 +134,9 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
         { "S(99999999999)", "the number at \"99999999999)\" is too large, at most 2147483647" },
         { "S(0,unit=99999999999999999999)", "is too large, at most 9223372036854775807" },
         { "S(-99999999999)", "a number of at least -2147483648 expected at" },
-        { "S(0,units=2)", "\"units\" is neither \"unit\" nor \"replicas\"" },
+        { "S(0,unite=2)", "\"unite\" is neither \"unit\" nor \"replicas\"" },
+        { "S(0,units=2)", "1 units of 0 blocks" },
+        { "S(0,blocks=4:4,units=2)", "1 units of 2 blocks" },
         { "S(0,unit=0)", "a number of at least 1 expected at \"0)\"" },
         { "S(0,unit)", "'=' expected at \")\"" },
         { "S(0,offsets=)", "a number of at least 0" },

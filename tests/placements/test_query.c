@@ -41,6 +41,8 @@ DT_TEST(query, runs_of_packed_and_offset_cuts)
         { { 1, { 4 } }, "S(0,blocks=6:2:2)", 10, "0-1,6,8 | 2-3,7,9 | 4-5 | -" },
         { { 1, { 3 } }, "S(0,blocks=0:5:0)", 5, "0-1 | 2-3 | 4" },
         { { 1, { 2 } }, "S(0,blocks=8:4,unit=4)", 12, "0-3,8-11 | 4-7" },
+        { { 1, { 2 } }, "S(0,blocks=8:4:4,units=4:2:2)", 16, "0-3,8-9,12-13 | 4-7,10-11,14-15" },
+        { { 1, { 3 } }, "S(0,blocks=8:2,units=4:1)", 10, "0-3,8 | 4-7,9 | -" },
         { { 1, { 1 } }, "S(0,blocks=2:3)", 5, "0-4" },
         /* a chunk of a packed piece, and blocks below a chunk */
         { { 2, { 2, 2 } }, "S(0,blocks=4:4)S(0)", 8, "0-1 | 4-5 | 2-3 | 6-7" },
@@ -150,6 +152,8 @@ DT_TEST(query, malformed_offsets_blocks_and_places_are_refused)
         { "S(0,offsets=0:2:1:3)R", "offset[2] = 1 after 2: offsets must not descend" },
         { "S(0,offsets=0:1:2:3,unit=2)R", "offsets and a unit of 2" },
         { "S(0,offsets=0:1:2:3,blocks=3)R", "4 offsets and 1 blocks: give one" },
+        { "S(0,blocks=4:4,units=2:0)R", "unit 0 of block 1: 1 or more is needed" },
+        { "S(0,unit=2,blocks=4:4,units=2:4)R", "a unit of 2 and units of its blocks: give one" },
         { "S(0)[1]S(0)[1]", "both stand at place 1 among the cuts of axis 0" },
         { "S(0)[0]S(0)", "only one of them names its place" },
     };
@@ -198,6 +202,10 @@ DT_TEST(query, equal_offsets_and_blocks_are_one_layout)
     DT_ASSERT(a == b);
     DT_ASSERT(a != layout(t, &g, 1, "S(0,offsets=0:4:7)"));
     DT_ASSERT(layout(t, &g, 1, "S(0,blocks=3:4)") != layout(t, &g, 1, "S(0,blocks=4:3)"));
+    DT_ASSERT(layout(t, &g, 1, "S(0,blocks=4:4,units=2:1)") !=
+              layout(t, &g, 1, "S(0,blocks=4:4,units=1:2)"));
+    DT_ASSERT(layout(t, &g, 1, "S(0,blocks=4:4,units=2:2)") ==
+              layout(t, &g, 1, "S(0,unit=2,blocks=4:4)"));
     DT_ASSERT(!dti_layout_same_cuts(a, 0, layout(t, &g, 1, "S(0,offsets=0:4:7)"), 0));
     DT_ASSERT(dti_layout_same_cuts(a, 0, layout(t, &g, 2, "S(1,offsets=0:3:7)"), 1));
     dti_layouts_destroy(t);

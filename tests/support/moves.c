@@ -91,6 +91,11 @@ static dt_placement random_shard(uint64_t *rng, const random_case *c, int ranks,
         p.n_blocks = n;
         p.blocks = numbers;
         p.unit = 1 + below(rng, 2);
+        if (below(rng, 2) == 0) { /* each its own */
+            p.unit = 1;
+            p.units = numbers + n + 1;
+            for (int b = 0; b < n; b++) numbers[n + 1 + b] = 1 + below(rng, 3);
+        }
         break;
     }
     default:
