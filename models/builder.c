@@ -46,6 +46,18 @@ void dti_builder_cut_tokens(dti_builder *b)
         b->specs[i].style = dt_sequence_style(b->specs[i].kind, b->specs[i].style);
 }
 
+dt_layer_spec *dti_builder_spec(dti_builder *b, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (int i = b->n - 1; i >= 0; i--) {
+        const size_t all = strlen(b->specs[i].name);
+        if (all >= n && strcmp(b->specs[i].name + all - n, name) == 0) return &b->specs[i];
+    }
+    DT_ASSERT(false);
+    return NULL;
+}
+
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out)
 {

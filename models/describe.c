@@ -263,7 +263,7 @@ done:
 static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p,
                              const char *const keys[2], const dti_described *d)
 {
-    const int64_t want[] = { p->axis[0].extent, p->axis[1].extent };
+    const int64_t want[] = { p->axis[p->reversed].extent, p->axis[!p->reversed].extent };
     const size_t bytes = (size_t)p->n_axes * sizeof want[0];
     const bool fits = e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0;
     char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";

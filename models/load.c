@@ -27,10 +27,6 @@ static dt_status make_param(dt_model *m, const dt_layer *layer, int param, dt_te
     const dt_param_info info = dt_layer_param_info(layer, param);
     const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
 
-    DT_CHECK(
-        dt_layer_param_layout(layer, param)->packed_axes == 0, DT_ERR_UNSUPPORTED,
-        "%s.%s: its style cuts it in blocks (packed), which are not read from a checkpoint yet",
-        info.layer, info.name);
     DT_TRY(dti_tensor_create_exact(m->mesh, dt_layer_param_layout(layer, param), m->info.dtype,
                                    shape, out));
     m->local_bytes +=
@@ -48,23 +44,12 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     const dti_st_entry *e = dti_find_param(l->ckpt, l->model->arch, info.layer, info.name);
-    int64_t end[DT_MAX_AXES];
-    const dt_local *local;
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
-    int64_t n = 1;
 
     DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
     DT_TRY(make_param(l->model, layer, param, &x));
-    local = dt_tensor_local(x);
-    for (int a = 0; a < info.n_axes; a++) {
-        end[a] = local->offset[a] + local->shape[a];
-        n *= local->shape[a];
-    }
-    if (n > 0)
-        DT_TRY_TO(done, st,
-                  dti_ckpt_read(l->ckpt, e->name, local->offset, end, l->model->info.dtype,
-                                &l->stage, local->data));
+    DT_TRY_TO(done, st, dti_read_param(l->ckpt, e->name, &info, x, &l->stage));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     l->done += e->end - e->begin;
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)

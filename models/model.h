@@ -54,6 +54,10 @@ dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *row
 /* Sequence parallelism: the built-in plan with tokens cut between blocks. */
 void dti_builder_cut_tokens(dti_builder *b);
 
+/* The layer added last whose name ends with `name`, to say more of it than a row does: that its
+ * axes are made of blocks, that files hold it transposed. There is one. */
+dt_layer_spec *dti_builder_spec(dti_builder *b, const char *name);
+
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out) DT_MUST_USE;
 void dti_builder_free(dti_builder *b);
@@ -209,6 +213,13 @@ struct dti_st_entry;
  */
 const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dti_arch *arch,
                                           const char *layer, const char *param);
+
+struct dti_st_stage;
+
+/* Reads this rank's piece of a parameter from the tensor `name` straight into place (read_param.c):
+ * its parts of blocks, if axes are packed, and transposed, if the file holds it so. */
+dt_status dti_read_param(const struct dti_ckpt *ckpt, const char *name, const dt_param_info *info,
+                         dt_tensor *x, const struct dti_st_stage *stage) DT_MUST_USE;
 
 /* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
  * what the model uses; outputs may be NULL. */

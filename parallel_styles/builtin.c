@@ -32,6 +32,8 @@ const dt_style dti_builtin_styles[] = {
     STYLE("rowwise",                     BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
     STYLE("rowwise_split_input",         BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
     STYLE("embedding_rowwise",           LOOKUP, ROWS,    REPLICATE,  REPLICATE,  "vocabulary cut, zeros elsewhere: one all-reduce"),
+    STYLE("packed_colwise",              LINEAR, PACKED_COLUMNS, REPLICATE, KEEP,   "each block of the outputs cut (gate | up, q | k | v); y stays cut so; moves nothing"),
+    STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, SHARD_LAST, REPLICATE, "each block of the inputs cut; y is summed: one all-reduce, then the bias"),
     STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
                                          ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x stays as it lies (q_norm)"),
@@ -70,6 +72,7 @@ const dti_style_alias dti_style_aliases[] = {
     { "vocab_allreduce",                NULL,    "rowwise_split_input" },
     { "module_allgather_hidden_states", NULL,    "module_allgather" },
     { "sequence_parallel",              "v4.56", "sequence_parallel@v4.56" },
+    { "local_packed_rowwise",           NULL,    "packed_rowwise" },
 };
 /* clang-format on */
 

@@ -68,10 +68,11 @@ static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
     const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
     const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
     dt_placement place = DT_REPLICATE;
+    dt_cut_room room;
 
     if (slot != DTI_NO_DIM)
-        DT_TRY(
-            dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &place));
+        DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
+                                   &place));
     if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate", NULL);
     if (place.axis == 0)
         return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise", NULL);
@@ -164,24 +165,25 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
 {
     const dt_style *style = layer->style[m];
     char text[DTI_PARAM_TEXT_BYTES];
-    const dt_layout *unused;
-
+    const dt_layout *layout;
+    dt_cut_room room;
     dt_status st;
 
     if (style == NULL) return DT_OK;
     dti_error_clear();
-    st = dti_style_partition(style, info, n_parts(layer->list, m), &place[m]);
+    st = dti_style_partition(style, info, n_parts(layer->list, m), &room, &place[m]);
     if (st != DT_OK) return refuse(st, layer, m, info);
     DT_CHECK(place[m].kind != DT_PLACE_PARTIAL, DT_ERR_LAYOUT,
              "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
              layer->name, info->name);
-    if (dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &unused) != DT_OK) {
+    if (dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout) != DT_OK) {
         st = dt_last_error()->code;
         dti_error_prefix("style \"%s\" on %s.%s on mesh dim \"%s\" of %d ranks", style->name,
                          layer->name, dti_param_text(info, text),
                          dt_mesh_dim_name(layer->list->mesh, m), n_parts(layer->list, m));
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
+    place[m] = dt_layout_placement(layout, m); /* its blocks outlive the room */
     return DT_OK;
 }
 
@@ -192,6 +194,10 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         if (layer->style[s] == NULL) continue;
         DT_TRY(blame(check_kind(layer, s), layer, s, rules));
+        if (layer->kind == DT_LAYER_LINEAR) {
+            const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+            DT_TRY(blame(dti_check_packed(layer->style[s], &weight), layer, s, rules));
+        }
         DT_TRY(blame(validate(layer, s), layer, s, rules));
     }
     for (int p = 0; p < layer->n_params; p++) {

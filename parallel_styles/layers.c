@@ -14,7 +14,9 @@ dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
     return dti_spec_param(&(dt_layer_spec){ .name = layer->name,
                                             .kind = layer->kind,
                                             .axis = { layer->axis[0], layer->axis[1] },
-                                            .heads = layer->heads },
+                                            .heads = layer->heads,
+                                            .blocks = { layer->blocks[0], layer->blocks[1] },
+                                            .reversed = layer->reversed },
                           param);
 }
 
@@ -45,10 +47,13 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
                  "before it",
                  spec->name, spec->tied_to);
     }
+    DT_TRY(dti_check_blocks(spec));
     DT_TRY(dti_strdup(spec->name, &layer->name));
     layer->list = list;
     layer->kind = spec->kind;
     memcpy(layer->axis, spec->axis, sizeof layer->axis);
+    memcpy(layer->blocks, spec->blocks, sizeof layer->blocks);
+    layer->reversed = spec->reversed;
     layer->heads = spec->heads;
     layer->eps = spec->eps;
     layer->one_plus = spec->one_plus;

@@ -18,6 +18,8 @@ struct dt_layer {
     char *name;
     dt_layer_kind kind;
     dt_axis axis[2];
+    dt_axis_blocks blocks[2];
+    bool reversed;
     dt_head_counts heads;
     float eps;
     bool one_plus;
@@ -102,9 +104,10 @@ extern const int dti_n_builtin_styles;
 extern const dti_style_alias dti_style_aliases[];
 extern const int dti_n_style_aliases;
 
-/* What a style says, through its functions or its data fields (style.c, pass.c). */
+/* What a style says, through its functions or its data fields (style.c, pass.c). *out may point
+ * into `room`. */
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
-                              dt_placement *out) DT_MUST_USE;
+                              dt_cut_room *room, dt_placement *out) DT_MUST_USE;
 bool dti_pass_is_valid(dt_pass how);
 dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
                     int dim, dt_tensor *x);
@@ -112,6 +115,11 @@ dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer 
                            dt_tensor *x);
 dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
                             dt_tensor *y);
+
+/* Blocks (packed.c): a spec's, checked; and a style whose cut does not fit a layer's blocks, or its
+ * lack of them, refused with the name of the one that does. */
+dt_status dti_check_blocks(const dt_layer_spec *spec) DT_MUST_USE;
+dt_status dti_check_packed(const dt_style *style, const dt_param_info *weight) DT_MUST_USE;
 
 /* The layer whose name a pattern comes nearest to; NULL if there are no layers (nearest.c). */
 const char *dti_nearest_layer(const dt_layers *list, const char *pattern);

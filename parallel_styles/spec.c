@@ -24,11 +24,14 @@ dt_param_info dti_spec_param(const dt_layer_spec *spec, int param)
                            .kind = spec->kind,
                            .n_axes = 1,
                            .axis = { spec->axis[0] },
-                           .heads = spec->heads };
+                           .heads = spec->heads,
+                           .blocks = { spec->blocks[0] },
+                           .reversed = spec->reversed && matrix && param == DT_PARAM_WEIGHT };
 
     if (matrix && param == DT_PARAM_WEIGHT) {
         info.n_axes = 2;
         info.axis[1] = spec->axis[1];
+        info.blocks[1] = spec->blocks[1];
     }
     return info;
 }

@@ -204,6 +204,8 @@ static int axis_of_cut(dt_cut cut, const dt_param_info *param)
 {
     const bool bias = param->n_axes == 1;
 
+    if (cut == DT_CUT_PACKED_COLUMNS) cut = DT_CUT_COLUMNS;
+    if (cut == DT_CUT_PACKED_ROWS) cut = DT_CUT_ROWS;
     switch (param->kind) {
     case DT_LAYER_LINEAR:
         if (cut == DT_CUT_COLUMNS) return 0; /* weight and bias */
@@ -216,7 +218,7 @@ static int axis_of_cut(dt_cut cut, const dt_param_info *param)
 }
 
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
-                              dt_placement *out)
+                              dt_cut_room *room, dt_placement *out)
 {
     int axis;
 
@@ -226,6 +228,9 @@ dt_status dti_style_partition(const dt_style *style, const dt_param_info *param,
         return DT_OK;
     }
     axis = axis_of_cut(style->cut, param);
-    if (axis >= 0) *out = dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
+    if (axis >= 0 && (style->cut == DT_CUT_PACKED_COLUMNS || style->cut == DT_CUT_PACKED_ROWS))
+        *out = dt_cut_param(param, axis, n_parts, room);
+    else if (axis >= 0)
+        *out = dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
     return DT_OK;
 }

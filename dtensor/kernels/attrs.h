@@ -38,6 +38,15 @@ typedef struct dti_slice_attr {
     int64_t count;
 } dti_slice_attr;
 
+/* The same of a packed axis: whole blocks, rows begin .. begin + count - 1 of the global axis, which
+ * begin at local_begin in this rank's piece. */
+typedef struct dti_blocks_attr {
+    int64_t axis;
+    int64_t begin;
+    int64_t count;
+    int64_t local_begin;
+} dti_blocks_attr;
+
 /* sum, max, min: begins with the dtype of the result. */
 typedef struct dti_reduce_attr {
     dt_dtype dtype;

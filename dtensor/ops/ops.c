@@ -154,11 +154,32 @@ static bool is_cut(const dt_tensor *x, int axis)
     return false;
 }
 
+/* Whole blocks of an axis that is packed. Where they begin in this rank's piece is an attribute,
+ * since a kernel sees no layout: the rows before them that the rank holds. */
+static dt_tensor *slice_blocks(dt_tape *t, dt_tensor *x, int axis, int64_t begin, int64_t count)
+{
+    dti_blocks_attr attr = { axis, begin < 0 ? begin + x->shape[axis] : begin, count, 0 };
+    int coord[DT_MAX_DIMS];
+    dti_runs runs;
+
+    if (dt_mesh_is_member(x->mesh)) {
+        for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);
+        dti_layout_axis_runs(x->layout, axis, x->shape[axis], coord, &runs);
+        for (int i = 0; i < runs.n && runs.run[i].begin < attr.begin; i++)
+            attr.local_begin +=
+                (runs.run[i].end < attr.begin ? runs.run[i].end : attr.begin) - runs.run[i].begin;
+    }
+    return unary(t, &dti_op_blocks, &attr, x);
+}
+
 dt_tensor *dt_slice(dt_tape *t, dt_tensor *x, int axis, int64_t begin, int64_t count)
 {
     const int from_front = x != NULL && axis < 0 && axis >= -x->n_axes ? axis + x->n_axes : axis;
     dti_slice_attr attr = { from_front, begin, count };
 
+    if (x != NULL && from_front >= 0 && from_front < x->n_axes &&
+        (x->layout->packed_axes >> from_front & 1u) && dt_tape_status(t) == DT_OK)
+        return slice_blocks(t, x, from_front, begin, count);
     if (x != NULL && begin < 0 && from_front >= 0 && from_front < x->n_axes &&
         begin >= -x->shape[from_front] && is_cut(x, from_front))
         attr.begin += x->shape[from_front];

@@ -145,6 +145,79 @@ dt_status dti_slice_shard(dti_op_call *call)
     return DT_OK;
 }
 
+dt_status dti_blocks_infer(dti_op_call *call)
+{
+    const dti_blocks_attr *attr = call->attr;
+    const dti_slice_attr rows = { attr->axis, attr->begin, attr->count };
+    const void *own = call->attr;
+    dt_status st;
+
+    call->attr = &rows;
+    st = dti_slice_infer(call);
+    call->attr = own;
+    return st;
+}
+
+/* The blocks that are exactly rows [begin, begin + count); false if there are none. */
+static bool find_blocks(const dt_placement *p, int64_t begin, int64_t count, int *first, int *n)
+{
+    int64_t at = 0;
+
+    for (*first = 0; *first < p->n_blocks && (at < begin || p->blocks[*first] == 0); ++*first)
+        at += p->blocks[*first];
+    for (*n = 0; at == begin && count > 0 && *first + *n < p->n_blocks; ++*n)
+        count -= p->blocks[*first + *n];
+    return *n > 0 && count == 0;
+}
+
+/* Never moved: the attribute says where blocks lie in the operand's own layout. */
+static dt_status blocks_dim(dti_op_call *call, int m)
+{
+    const dti_blocks_attr *attr = call->attr;
+    const dt_placement p = call->in_place[0][m];
+    dt_placement *out = &call->out_place[m];
+    char text[DTI_PLACEMENT_BYTES];
+    int first, n;
+
+    *out = p;
+    if (p.kind != DT_PLACE_SHARD || p.axis != attr->axis) return DT_OK;
+    if (attr->count == 0) {
+        *out = DT_SHARD(p.axis);
+        return DT_OK;
+    }
+    DT_CHECK(p.n_blocks > 0 &&
+                 dti_layout_cuts(call->in[0]->layout, p.axis, (int[DT_MAX_DIMS]){ 0 }) == 1,
+             DT_ERR_LAYOUT,
+             "blocks \"%s\": on mesh dim \"%s\" operand 0 is %s, and another dim cuts that axis; "
+             "redistribute it first",
+             call->op->axes, dt_mesh_dim_name(call->in[0]->mesh, m), dti_placement_words(&p, text));
+    DT_CHECK(
+        find_blocks(&p, attr->begin, attr->count, &first, &n), DT_ERR_LAYOUT,
+        "slice: rows %lld to %lld of axis %d are no blocks of it: on mesh dim \"%s\" operand 0 "
+        "is %s; slice whole blocks, or redistribute it first",
+        (long long)attr->begin, (long long)(attr->begin + attr->count - 1), p.axis,
+        dt_mesh_dim_name(call->in[0]->mesh, m), dti_placement_words(&p, text));
+    out->blocks = p.blocks + first;
+    out->units = p.units != NULL ? p.units + first : NULL;
+    out->n_blocks = n;
+    if (n > 1) return DT_OK;
+    out->unit = p.units != NULL ? p.units[first] : p.unit;
+    out->blocks = out->units = NULL;
+    out->n_blocks = 0;
+    return DT_OK;
+}
+
+dt_status dti_blocks_shard(dti_op_call *call)
+{
+    const dt_layout *x = call->in[0]->layout;
+
+    for (int m = 0; m < x->n_dims; m++) {
+        call->out_place[m] = call->in_place[0][m];
+        if (x->dim_size[m] > 1) DT_TRY(blocks_dim(call, m));
+    }
+    return DT_OK;
+}
+
 /* Does the rank at `coord` hold the kv heads that its query heads read? */
 static bool heads_meet(const dti_op_call *call, const int *coord)
 {

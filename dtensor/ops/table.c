@@ -73,6 +73,7 @@ ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
                                                "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,              ATTR(attention))
 /* rows and choices */
 ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR | EXACT, ATTR(slice))
+ROW(blocks,      "... -> ...",                 "x>x",    INFER(blocks),     SHARD(blocks),    blocks,     ANY | LINEAR,   ATTR(blocks))
 ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,        0)
 ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,              0)
 /* clang-format on */
@@ -85,6 +86,6 @@ const dt_op *const dti_op_table[] = {
     &dti_op_kv_write,   &dti_op_attention,   &dti_op_slice,      &dti_op_argmax_key,
     &dti_op_argmax_id,  &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
     &dti_op_max,        &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
-    &dti_op_soft_cap,   &dti_op_rms_norm_1p,
+    &dti_op_soft_cap,   &dti_op_rms_norm_1p, &dti_op_blocks,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

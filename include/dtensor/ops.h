@@ -155,7 +155,9 @@ DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_ten
 
 /* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
  * negative axis and begin count from the end. A cut of that axis leaves Partial(sum) of one exact
- * term: each rank gives the rows that it holds, zeros for others. */
+ * term: each rank gives the rows that it holds, zeros for others. Of a packed axis the rows are one
+ * of its blocks or several (q, k and v of one projection, gate and up): each rank takes its part of
+ * them and nothing moves; one block is cut as a Shard by its unit, several are packed again. */
 DT_API dt_tensor *dt_slice(dt_tape *tape, dt_tensor *x, int axis, int64_t begin, int64_t count);
 
 /* x [...] F, a number. Of a sum of terms that lie on several ranks one rank's term gets the number,

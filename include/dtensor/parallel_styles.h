@@ -33,6 +33,16 @@ typedef struct dt_axis {
     dt_axis_unit unit;
 } dt_axis;
 
+/* The blocks that an axis is made of, one after the other: gate | up, q | k | v. Each is cut on its
+ * own, by its own unit: a rank holds its part of every block. Their extents add up to the axis'. n
+ * 0: the axis is one piece. Styles whose names begin with "packed_" cut such axes; a style that
+ * would cut one as a single piece and leave it so is refused, and the other way round. */
+enum { DT_AXIS_MAX_BLOCKS = 8 };
+typedef struct dt_axis_blocks {
+    int n;
+    dt_axis block[DT_AXIS_MAX_BLOCKS];
+} dt_axis_blocks;
+
 typedef struct dt_head_counts {
     int64_t n_heads;
     int64_t n_kv_heads;
@@ -43,13 +53,15 @@ typedef struct dt_head_counts {
 typedef struct dt_layer_spec {
     const char *name; /* the checkpoint's own: "model.layers.3.self_attn.q_proj"; copied */
     dt_layer_kind kind;
-    dt_axis axis[2];      /* of the weight; a norm uses axis[0] */
-    bool bias;            /* linear only */
-    float eps;            /* norms only */
-    bool one_plus;        /* RMS norms only: multiplies by 1 + weight, dt_rms_norm_1p() */
-    dt_head_counts heads; /* if an axis counts heads */
-    const char *style;    /* default style; NULL is "replicate" */
-    const char *tied_to;  /* name of an earlier layer whose weight this one shares, or NULL */
+    dt_axis axis[2];          /* of the weight; a norm uses axis[0] */
+    bool bias;                /* linear only */
+    float eps;                /* norms only */
+    bool one_plus;            /* RMS norms only: multiplies by 1 + weight, dt_rms_norm_1p() */
+    dt_head_counts heads;     /* if an axis counts heads */
+    const char *style;        /* default style; NULL is "replicate" */
+    const char *tied_to;      /* name of an earlier layer whose weight this one shares, or NULL */
+    dt_axis_blocks blocks[2]; /* linear: of axis[0] and axis[1] */
+    bool reversed; /* linear: files hold it [in, out], as GPT-2's do; in memory it is [out, in] */
 } dt_layer_spec;
 
 enum { DT_LAYER_MAX_PARAMS = 2, DT_PARAM_WEIGHT = 0, DT_PARAM_BIAS = 1 };
@@ -65,14 +77,23 @@ typedef struct dt_param_info {
     int n_axes;
     dt_axis axis[2];
     dt_head_counts heads;
+    dt_axis_blocks blocks[2]; /* of axis[0] and axis[1]; n 0: one piece */
+    bool reversed;            /* as in dt_layer_spec */
 } dt_param_info;
 
 /* --- Styles --------------------------------------------------------------------------------- */
 
 /* How a built-in style cuts a weight. COLUMNS are the outputs of a linear layer (rows of its [out,
  * in] matrix, and its bias) and the columns of an embedding; ROWS are the inputs of a linear layer
- * (its bias stays whole) and the vocabulary of an embedding. */
-typedef enum dt_cut { DT_CUT_NONE, DT_CUT_COLUMNS, DT_CUT_ROWS } dt_cut;
+ * (its bias stays whole) and the vocabulary of an embedding. PACKED: the same, block by block, of an
+ * axis that is made of blocks. */
+typedef enum dt_cut {
+    DT_CUT_NONE,
+    DT_CUT_COLUMNS,
+    DT_CUT_ROWS,
+    DT_CUT_PACKED_COLUMNS,
+    DT_CUT_PACKED_ROWS
+} dt_cut;
 
 /* What a style does with a value that passes through it, on its mesh dim: how the value has to lie
  * from then on. A value that lies so already is not touched, whatever the boundaries of its cut. */
@@ -169,6 +190,27 @@ DT_API const char *dt_sequence_style(dt_layer_kind kind, const char *style);
  */
 DT_API dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
                                 int n_parts);
+
+/* Room for the numbers of a packed placement. */
+typedef struct dt_cut_room {
+    int64_t blocks[DT_AXIS_MAX_BLOCKS];
+    int64_t units[DT_AXIS_MAX_BLOCKS];
+} dt_cut_room;
+
+/**
+ * The placement that cuts tensor axis `axis` of a parameter over a mesh dim of n_parts ranks, block
+ * by block if it is made of blocks, otherwise as dt_cut_axis() does. The head rule holds for all
+ * blocks together: with kv heads >= n_parts each block goes in its units (whole kv groups, kv
+ * heads); with fewer, neighbours that share a kv head hold its query heads too; where kv heads
+ * neither divide n_parts nor are divided by it the parameter stays whole. (Placements have no blocks
+ * with copies of their own: what that costs is query heads that neighbours compute alike.)
+ *
+ *   room  is filled and pointed to by the result; must live until that was used
+ *
+ * Not collective. Errors: none; an axis that does not exist gives Replicate.
+ */
+DT_API dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts,
+                                 dt_cut_room *room);
 
 /* --- Plans ---------------------------------------------------------------------------------- */
 

@@ -222,3 +222,13 @@ dt_status dti_ckpt_read(const dti_ckpt *ckpt, const char *name, const int64_t *b
     DT_TRY(dti_st_read_slice(t->file, t->entry, begin, end, want, stage, dst));
     return DT_OK;
 }
+
+dt_status dti_ckpt_read_strided(const dti_ckpt *ckpt, const char *name, const dti_st_box *box,
+                                dt_dtype want, const dti_st_stage *stage, void *dst)
+{
+    const dti_ckpt_tensor *t = find(ckpt, name);
+
+    if (t == NULL) return missing(ckpt, name);
+    DT_TRY(dti_st_read_strided(t->file, t->entry, box, want, stage, dst));
+    return DT_OK;
+}

@@ -43,4 +43,8 @@ dt_status dti_ckpt_read(const dti_ckpt *ckpt, const char *name, const int64_t *b
                         const int64_t *end, dt_dtype want, const dti_st_stage *stage,
                         void *dst) DT_MUST_USE;
 
+/* The same as dti_st_read_strided() does. */
+dt_status dti_ckpt_read_strided(const dti_ckpt *ckpt, const char *name, const dti_st_box *box,
+                                dt_dtype want, const dti_st_stage *stage, void *dst) DT_MUST_USE;
+
 #endif

@@ -66,6 +66,20 @@ dt_status dti_st_read_slice(const dti_st_file *file, const dti_st_entry *entry,
                             const int64_t *begin, const int64_t *end, dt_dtype want,
                             const dti_st_stage *stage, void *dst) DT_MUST_USE;
 
+/* A box of a tensor, and where its elements go: `stride` elements apart along each axis. */
+typedef struct dti_st_box {
+    int64_t begin[DT_MAX_AXES];
+    int64_t end[DT_MAX_AXES];
+    int64_t stride[DT_MAX_AXES];
+} dti_st_box;
+
+/* The same into places that do not follow each other: a block of a packed axis, a transposed
+ * weight, one of many experts. What is not contiguous in dst for 64 KiB and more goes through half
+ * of the stage. Element (begin) is dst[0]. Errors as dti_st_read_slice(). */
+dt_status dti_st_read_strided(const dti_st_file *file, const dti_st_entry *entry,
+                              const dti_st_box *box, dt_dtype want, const dti_st_stage *stage,
+                              void *dst) DT_MUST_USE;
+
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* A tensor to be written. */

@@ -51,6 +51,7 @@ static const row_case cases[] = {
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 0, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 2, 1, 1 },        .accepted = 5 },
+    { .op = &dti_op_blocks,      .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2, 1 },     .accepted = 4 },
     { .op = &dti_op_add_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },
     { .op = &dti_op_mul_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },
     { .op = &dti_op_sum,         .shape = { { 3, 5 } },                                .accepted = 4 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operators that only move rows: embedding, kv_write, slice. Exact in every dtype. */
+ * Operators that only move rows: embedding, kv_write, slice, blocks. Exact in every dtype. */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
 #include <string.h>
@@ -105,5 +105,24 @@ dt_status dti_slice_cpu(const dt_kargs *a)
                    (size_t)(held * row_bytes));
         memset(y + (before + held) * row_bytes, 0, (size_t)(after * row_bytes));
     }
+    return DT_OK;
+}
+
+/* x [..., T, ...] -> y: this rank's part of some blocks of a packed axis, which begins at row
+ * local_begin of its piece. */
+dt_status dti_blocks_cpu(const dt_kargs *a)
+{
+    const dti_blocks_attr *attr = a->attr;
+    const dt_local *x = &a->in[0], *y = &a->out[0];
+    const int64_t n_rows = x->shape[attr->axis], count = y->shape[attr->axis];
+    int64_t row_bytes = (int64_t)dt_dtype_size(x->dtype), outer = 1;
+
+    for (int axis = 0; axis < x->n_axes; axis++)
+        if (axis != attr->axis) *(axis < attr->axis ? &outer : &row_bytes) *= x->shape[axis];
+    if (row_bytes == 0 || count == 0) return DT_OK;
+    for (int64_t o = 0; o < outer; o++)
+        memcpy((char *)y->data + o * count * row_bytes,
+               (const char *)x->data + (o * n_rows + attr->local_begin) * row_bytes,
+               (size_t)(count * row_bytes));
     return DT_OK;
 }

@@ -90,6 +90,9 @@ dt_status dti_attention_cpu(const dt_kargs *a);
 /* x [..., T, ...] -> out [..., n, ...]: rows begin .. begin + n - 1 of an axis. slice_attr. */
 dt_status dti_slice_cpu(const dt_kargs *a);
 
+/* The same from row local_begin on, as many rows as the output has. blocks_attr. */
+dt_status dti_blocks_cpu(const dt_kargs *a);
+
 /* x [..., V] F with offset of the last axis -> key [...] i64 whose order is that of (value, lower
  * index first): the maximum over ranks of keys is the first argmax of the whole row. NaN is
  * largest. An empty row gives INT64_MIN. argmax_id takes the index out of a key, i64 [...] -> i32

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a parameter's piece from a checkpoint. A piece is contiguous in memory; what it is of the
+ * tensor in the file are one or several runs of rows per axis. */
+#include "dtensor/create.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/model.h"
+#include "placements/layout.h"
+
+typedef struct piece {
+    int n_axes;
+    dti_runs axis[DT_MAX_AXES]; /* of global rows */
+    int64_t stride[DT_MAX_AXES];
+    bool reversed; /* the file's last two axes stand the other way round */
+} piece;
+
+static void piece_of(const dt_tensor *x, bool reversed, piece *out)
+{
+    const dt_local *local = dt_tensor_local(x);
+    int coord[DT_MAX_DIMS];
+    int64_t stride = 1;
+
+    out->n_axes = dt_tensor_n_axes(x);
+    out->reversed = reversed;
+    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(x)); m++)
+        coord[m] = dt_mesh_coord(dt_tensor_mesh(x), m);
+    for (int a = out->n_axes - 1; a >= 0; a--) {
+        dti_layout_axis_runs(dt_tensor_layout(x), a, dt_tensor_extent(x, a), coord, &out->axis[a]);
+        out->stride[a] = stride;
+        stride *= local->shape[a];
+    }
+}
+
+/* The box of run[a] of every axis, as the file has it, and its first element in the piece. */
+static int64_t box_of(const piece *p, const int *run, dti_st_box *box)
+{
+    int64_t first = 0;
+
+    for (int a = 0; a < p->n_axes; a++) {
+        const bool swaps = p->reversed && a >= p->n_axes - 2;
+        const int in_file = swaps ? 2 * p->n_axes - 3 - a : a;
+        const dti_runs *r = &p->axis[a];
+        box->begin[in_file] = r->run[run[a]].begin;
+        box->end[in_file] = r->run[run[a]].end;
+        box->stride[in_file] = p->stride[a];
+        for (int i = 0; i < run[a]; i++) first += (r->run[i].end - r->run[i].begin) * p->stride[a];
+    }
+    return first;
+}
+
+dt_status dti_read_param(const dti_ckpt *ckpt, const char *name, const dt_param_info *info,
+                         dt_tensor *x, const dti_st_stage *stage)
+{
+    const dt_local *local = dt_tensor_local(x);
+    const int64_t size = (int64_t)dt_dtype_size(local->dtype);
+    int run[DT_MAX_AXES] = { 0 };
+    piece p;
+
+    for (int a = 0; a < local->n_axes; a++)
+        if (local->shape[a] == 0) return DT_OK;
+    piece_of(x, info->reversed, &p);
+    for (int a = 0; a >= 0;) {
+        dti_st_box box;
+        const int64_t first = box_of(&p, run, &box);
+        DT_TRY(dti_ckpt_read_strided(ckpt, name, &box, local->dtype, stage,
+                                     (char *)local->data + first * size));
+        for (a = p.n_axes - 1; a >= 0; a--) {
+            if (++run[a] < p.axis[a].n) break;
+            run[a] = 0;
+        }
+    }
+    return DT_OK;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters read piece by piece: packed axes, transposed weights and both, on 1 to 4 ranks; the
+ * gathered parameter is what the file holds. */
+#include <stdio.h>
+
+#include "dtensor/create.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/model.h"
+#include "tests/support/dt_test.h"
+
+enum { OUT = 14, IN = 9 };
+
+static dt_status fill(void *arg, size_t t, int64_t first, int64_t count, void *to)
+{
+    (void)arg, (void)t;
+    for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)(first + i);
+    return DT_OK;
+}
+
+typedef struct param_case {
+    char folder[DT_TEST_PATH_BYTES];
+    bool reversed;
+    dt_axis_blocks blocks[2];
+    const char *style;
+} param_case;
+
+static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
+{
+    const param_case *c = arg;
+    const int64_t shape[] = { OUT, IN };
+    dt_layer_spec spec = { .name = "x",
+                           .kind = DT_LAYER_LINEAR,
+                           .axis = { { OUT, DT_UNIT_ROW }, { IN, DT_UNIT_ROW } },
+                           .blocks = { c->blocks[0], c->blocks[1] },
+                           .reversed = c->reversed,
+                           .style = c->style };
+    dt_tensor *x = NULL, *full = NULL;
+    dt_layers *layers = NULL;
+    dti_st_stage stage = { 0 };
+    dti_ckpt *ckpt = NULL;
+    dt_status st = DT_OK;
+    dt_param_info info;
+
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    info = dt_layer_param_info(dt_layers_at(layers, 0), 0);
+    DT_TRY_TO(done, st, dti_ckpt_open(c->folder, &ckpt));
+    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
+    DT_TRY_TO(done, st,
+              dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
+                                      DT_F32, shape, &x));
+    DT_TRY_TO(done, st, dti_read_param(ckpt, c->reversed ? "reversed" : "plain", &info, x, &stage));
+    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
+    for (int64_t o = 0; o < OUT; o++)
+        for (int64_t i = 0; i < IN; i++) {
+            const float got = ((const float *)dt_tensor_local(full)->data)[o * IN + i];
+            const float want = (float)(c->reversed ? i * OUT + o : o * IN + i);
+            DT_EXPECT_TO(done, st, got == want, "[%d, %d] is %g, not %g", (int)o, (int)i,
+                         (double)got, (double)want);
+        }
+done:
+    dt_tensor_release(&full);
+    dt_tensor_release(&x);
+    dti_st_stage_destroy(&stage);
+    dti_ckpt_close(&ckpt);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(read_param, packed_and_transposed_weights_are_what_the_file_holds)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+    const dt_axis_blocks none = { 0 };
+    const dt_axis_blocks gate_up = { 2, { { 7, DT_UNIT_ROW }, { 7, DT_UNIT_ROW } } };
+    const dt_axis_blocks parts = { 3,
+                                   { { 1, DT_UNIT_ROW }, { 6, DT_UNIT_ROW }, { 2, DT_UNIT_ROW } } };
+    const dti_st_spec specs[] = { { "plain", DT_F32, 2, { OUT, IN } },
+                                  { "reversed", DT_F32, 2, { IN, OUT } } };
+    param_case cases[] = {
+        { "", false, { gate_up, none }, "packed_colwise" },
+        { "", false, { none, parts }, "packed_rowwise" },
+        { "", true, { gate_up, none }, "packed_colwise" },
+        { "", true, { none, parts }, "packed_rowwise" },
+        { "", true, { none, none }, "colwise" },
+        { "", true, { none, none }, "rowwise" },
+        { "", true, { none, none }, "replicate" },
+    };
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
+
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    dt_test_write_file(folder, "config.json", "{}", 2);
+    DT_ASSERT_OK(dti_st_write(path, specs, 2, NULL, fill, NULL));
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            (void)snprintf(cases[i].folder, sizeof cases[i].folder, "%s", folder);
+            dt_test_on_ranks(meshes[m], reads_what_the_file_holds, &cases[i]);
+        }
+    dt_test_remove_dir(folder);
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Axes made of blocks: gate | up and q | k | v in one weight, cut block by block, taken apart
+ * again, equal to one rank and at the price that the styles name. */
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
+
+enum { MAX_VALUES = 4096, TOKENS = 5 };
+
+static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+static dt_status fill(dt_mesh *mesh, dt_layers *layers)
+{
+    float values[MAX_VALUES];
+
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        for (int p = 0; p < dt_layer_n_params(dt_layers_at(layers, i)); p++) {
+            dt_layer *layer = dt_layers_at(layers, i);
+            const dt_param_info info = dt_layer_param_info(layer, p);
+            const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
+            dt_placement place[DT_MAX_DIMS];
+            dt_tensor *x = NULL;
+            dt_status st;
+            dt_test_random(values, MAX_VALUES, (uint32_t)(7 + 2 * i + p));
+            for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+                place[m] = dt_layout_placement(dt_layer_param_layout(layer, p), m);
+            DT_TRY(dt_distribute(mesh, place, DT_F32, info.n_axes, shape,
+                                 (dt_source){ values, DT_EQUAL_COPIES }, &x));
+            st = dt_layer_set_param(layer, p, x);
+            dt_tensor_release(&x);
+            DT_TRY(st);
+        }
+    return DT_OK;
+}
+
+/* One model of two layers: its specs, what it computes, and the collectives that it costs. */
+typedef struct model_case {
+    dt_layer_spec specs[2];
+    dt_tensor *(*forward)(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *arg);
+    const dt_head_counts *heads;
+    int64_t width; /* of x and of the result */
+} model_case;
+
+static dt_status run(dt_mesh *mesh, const model_case *c, bool whole, dt_tape *t, dt_tensor **out)
+{
+    static const dt_plan_rule rules[] = { { "a", "replicate" }, { "b", "replicate" } };
+    const dt_plan plan = { .rules = rules, .n_rules = 2 };
+    const int64_t shape[] = { 1, TOKENS, c->width };
+    const dt_placement everywhere[DT_MAX_DIMS] = { { 0 } };
+    dt_layers *layers = NULL;
+    float values[MAX_VALUES];
+    dt_tensor *x = NULL, *y;
+    dt_status st = DT_OK;
+
+    dt_test_random(values, TOKENS * c->width, 3);
+    DT_TRY(dt_layers_create(mesh, "tp", c->specs, 2, whole ? &plan : NULL, &layers));
+    DT_TRY_TO(done, st, fill(mesh, layers));
+    DT_TRY_TO(done, st,
+              dt_distribute(mesh, everywhere, DT_F32, 3, shape,
+                            (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    y = c->forward(t, layers, x, c->heads);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_full_tensor(y, out));
+done:
+    dt_tensor_release(&x);
+    dt_layers_release(&layers);
+    return st;
+}
+
+/* One all-reduce of the result, and no byte more. Moves of what a rank holds already are free. Only
+ * where neighbours share kv heads and the query heads do not divide do some of them move. */
+static dt_status expect_price(const dt_mesh *mesh, const dt_head_counts *h, const dt_tape *t,
+                              int64_t bytes)
+{
+    const int64_t p = dt_mesh_n_ranks(mesh);
+    const bool heads_move = h != NULL && h->n_kv_heads < p && h->n_heads % p != 0;
+
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        const dt_comm_counter n = dt_tape_comm(t, (dt_comm_kind)k);
+        if (k == DT_COMM_ALL_REDUCE) {
+            DT_EXPECT(n.calls == (p > 1), "%lld all-reduces", (long long)n.calls);
+            DT_EXPECT(n.bytes == bytes * 2 * (p - 1) / p, "%lld bytes", (long long)n.bytes);
+        } else {
+            DT_EXPECT(n.bytes == 0 || (heads_move && k == DT_COMM_ALL_TO_ALL),
+                      "%lld bytes of kind %d", (long long)n.bytes, k);
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status equals_one_rank(dt_mesh *mesh, const void *arg)
+{
+    const model_case *c = arg;
+    dt_tensor *got = NULL, *want = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, run(mesh, c, true, t, &want));
+    dt_tape_reset(t);
+    DT_TRY_TO(done, st, run(mesh, c, false, t, &got));
+    DT_TRY_TO(done, st,
+              expect_price(mesh, c->heads, t, TOKENS * c->width * (int64_t)sizeof(float)));
+    for (int i = 0; i < TOKENS * c->width; i++) {
+        const float a = ((const float *)dt_tensor_local(got)->data)[i];
+        const float b = ((const float *)dt_tensor_local(want)->data)[i];
+        DT_EXPECT_TO(done, st, fabsf(a - b) <= 4e-6f * (1 + fabsf(b)), "element %d is %g, not %g",
+                     i, (double)a, (double)b);
+    }
+done:
+    dt_tensor_release(&got);
+    dt_tensor_release(&want);
+    dt_tape_release(&t);
+    return st;
+}
+
+/* --- gate | up -------------------------------------------------------------------------------- */
+
+static dt_tensor *gated(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *unused)
+{
+    dt_tensor *y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    const int64_t f = dt_layer_param_info(dt_layers_at(layers, 1), 0).axis[1].extent;
+    dt_tensor *gate = dt_slice(t, y, -1, 0, f), *up = dt_slice(t, y, -1, f, f);
+
+    (void)unused;
+    return dt_layer_forward(t, dt_layers_at(layers, 1), dt_silu_mul(t, gate, up));
+}
+
+DT_TEST(packed, gate_and_up_in_one_weight_equal_one_rank_for_one_all_reduce)
+{
+    static const int64_t widths[] = { 1, 3, 7, 8 }; /* of the feed-forward: also fewer than ranks */
+
+    for (size_t i = 0; i < DT_COUNT(widths); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            const int64_t f = widths[i], d = 6;
+            const model_case c = {
+                .specs = { { .name = "a",
+                             .kind = DT_LAYER_LINEAR,
+                             .axis = { { 2 * f, DT_UNIT_ROW }, { d, DT_UNIT_ROW } },
+                             .blocks = { { 2, { { f, DT_UNIT_ROW }, { f, DT_UNIT_ROW } } } },
+                             .bias = true,
+                             .style = "packed_colwise" },
+                           { .name = "b",
+                             .kind = DT_LAYER_LINEAR,
+                             .axis = { { d, DT_UNIT_ROW }, { f, DT_UNIT_ROW } },
+                             .bias = true,
+                             .style = "rowwise" } },
+                .forward = gated,
+                .width = d
+            };
+            dt_test_on_ranks(meshes[m], equals_one_rank, &c);
+        }
+}
+
+/* --- q | k | v -------------------------------------------------------------------------------- */
+
+static dt_tensor *attention(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *arg)
+{
+    const dt_head_counts *h = arg;
+    const dt_attention_options options = { .n_heads = h->n_heads,
+                                           .n_kv_heads = h->n_kv_heads,
+                                           .scale = 0.5f };
+    const int64_t q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim,
+                  shape[] = { 1, TOKENS };
+    const dt_placement everywhere[DT_MAX_DIMS] = { { 0 } };
+    int32_t places[TOKENS];
+    dt_tensor *positions = NULL, *y, *part[3];
+
+    for (int32_t i = 0; i < TOKENS; i++) places[i] = i;
+    if (dt_distribute(dt_tensor_mesh(x), everywhere, DT_I32, 2, shape,
+                      (dt_source){ places, DT_EQUAL_COPIES }, &positions) != DT_OK)
+        return NULL;
+    positions = dt_tape_own(t, positions);
+    y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    part[0] = dt_heads(t, dt_slice(t, y, 2, 0, q), h->head_dim);
+    part[1] = dt_heads(t, dt_slice(t, y, 2, q, kv), h->head_dim);
+    part[2] = dt_heads(t, dt_slice(t, y, 2, -kv, kv), h->head_dim);
+    y = dt_unheads(t, dt_attention(t, part[0], part[1], part[2], positions, &options));
+    return dt_layer_forward(t, dt_layers_at(layers, 1), y);
+}
+
+DT_TEST(packed, queries_keys_and_values_in_one_weight_equal_one_rank)
+{
+    static const dt_head_counts counts[] = {
+        { 4, 4, 2 }, { 8, 4, 2 }, { 6, 2, 4 }, { 4, 1, 2 }, { 5, 5, 4 }, { 6, 3, 2 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(counts); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            const dt_head_counts *h = &counts[i];
+            const int64_t q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim, d = 6;
+            const model_case c = {
+                .specs = { { .name = "a",
+                             .kind = DT_LAYER_LINEAR,
+                             .axis = { { q + 2 * kv, DT_UNIT_ROW }, { d, DT_UNIT_ROW } },
+                             .blocks = { { 3,
+                                           { { q, DT_UNIT_HEADS },
+                                             { kv, DT_UNIT_KV_HEADS },
+                                             { kv, DT_UNIT_KV_HEADS } } } },
+                             .heads = *h,
+                             .bias = true,
+                             .style = "packed_colwise" },
+                           { .name = "b",
+                             .kind = DT_LAYER_LINEAR,
+                             .axis = { { d, DT_UNIT_ROW }, { q, DT_UNIT_HEADS } },
+                             .heads = *h,
+                             .style = "rowwise" } },
+                .forward = attention,
+                .heads = h,
+                .width = d
+            };
+            dt_test_on_ranks(meshes[m], equals_one_rank, &c);
+        }
+}
+
+DT_TEST(packed, heads_are_cut_by_the_head_rule_in_every_block)
+{
+    const struct {
+        dt_head_counts heads;
+        int parts;
+        bool cut;
+        int64_t q_unit, kv_unit;
+        int copies;
+    } rows[] = {
+        { { 8, 4, 16 }, 4, true, 32, 16, 1 }, { { 8, 4, 16 }, 3, true, 32, 16, 1 },
+        { { 8, 2, 16 }, 4, true, 64, 16, 2 }, { { 6, 2, 16 }, 4, true, 48, 16, 2 },
+        { { 6, 2, 16 }, 3, false, 0, 0, 0 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        const dt_head_counts *h = &rows[i].heads;
+        const int64_t q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
+        const dt_param_info info = { .kind = DT_LAYER_LINEAR,
+                                     .n_axes = 2,
+                                     .heads = *h,
+                                     .blocks = { { 3,
+                                                   { { q, DT_UNIT_HEADS },
+                                                     { kv, DT_UNIT_KV_HEADS },
+                                                     { kv, DT_UNIT_KV_HEADS } } } } };
+        dt_cut_room room;
+        const dt_placement p = dt_cut_param(&info, 0, rows[i].parts, &room);
+        DT_ASSERT_EQ_INT(p.kind == DT_PLACE_SHARD, rows[i].cut);
+        if (!rows[i].cut) continue;
+        DT_ASSERT_EQ_INT(p.replicas, rows[i].copies);
+        DT_ASSERT(p.n_blocks == 3 && p.blocks[0] == q && p.blocks[2] == kv);
+        DT_ASSERT(p.units[0] == rows[i].q_unit && p.units[1] == rows[i].kv_unit);
+        DT_ASSERT_EQ_INT(p.units[2], rows[i].kv_unit);
+    }
+}
+
+/* --- packed inputs ---------------------------------------------------------------------------- */
+
+static dt_tensor *one_after_the_other(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *arg)
+{
+    (void)arg;
+    return dt_layer_forward(t, dt_layers_at(layers, 1),
+                            dt_layer_forward(t, dt_layers_at(layers, 0), x));
+}
+
+DT_TEST(packed, packed_inputs_are_summed_over_all_blocks)
+{
+    const dt_axis_blocks blocks = {
+        3, { { 7, DT_UNIT_ROW }, { 2, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } }
+    };
+    const model_case c = { .specs = { { .name = "a",
+                                        .kind = DT_LAYER_LINEAR,
+                                        .axis = { { 13, DT_UNIT_ROW }, { 6, DT_UNIT_ROW } },
+                                        .blocks = { blocks },
+                                        .style = "packed_colwise" },
+                                      { .name = "b",
+                                        .kind = DT_LAYER_LINEAR,
+                                        .axis = { { 6, DT_UNIT_ROW }, { 13, DT_UNIT_ROW } },
+                                        .blocks = { { 0 }, blocks },
+                                        .bias = true,
+                                        .style = "packed_rowwise" } },
+                           .forward = one_after_the_other,
+                           .width = 6 };
+    model_case sliced = c; /* from a whole x the blocks are sliced */
+
+    sliced.specs[0].blocks[0].n = 0;
+    sliced.specs[0].style = "replicate";
+    sliced.specs[1].style = "local_packed_rowwise";
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        dt_test_on_ranks(meshes[m], equals_one_rank, &c);
+        dt_test_on_ranks(meshes[m], equals_one_rank, &sliced);
+    }
+}
+
+/* --- pack, gather, pack ----------------------------------------------------------------------- */
+
+static dt_status there_and_back(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 14, 3 };
+    const dt_placement *packed = arg, plain = DT_SHARD(0);
+    dt_tensor *x = NULL, *full = NULL, *again = NULL, *other = NULL, *back = NULL;
+    dt_status st = DT_OK;
+    size_t bytes;
+
+    DT_TRY(dt_test_arange(mesh, packed, DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
+    DT_TRY_TO(done, st, dt_test_expect_arange(full));
+    DT_TRY_TO(done, st, dt_redistribute(full, packed, &again));
+    DT_TRY_TO(done, st, dt_redistribute(x, &plain, &other));
+    DT_TRY_TO(done, st, dt_redistribute(other, packed, &back));
+    bytes = (size_t)(dt_tensor_local(x)->shape[0] * 3) * sizeof(float);
+    DT_EXPECT_TO(done, st,
+                 dt_tensor_local(again)->shape[0] == dt_tensor_local(x)->shape[0] &&
+                     dt_tensor_local(back)->shape[0] == dt_tensor_local(x)->shape[0],
+                 "rows");
+    DT_EXPECT_TO(done, st,
+                 memcmp(dt_tensor_local(x)->data, dt_tensor_local(again)->data, bytes) == 0,
+                 "packed again it differs");
+    DT_EXPECT_TO(done, st,
+                 memcmp(dt_tensor_local(x)->data, dt_tensor_local(back)->data, bytes) == 0,
+                 "by way of a plain cut it differs");
+done:
+    dt_tensor_release(&back);
+    dt_tensor_release(&other);
+    dt_tensor_release(&again);
+    dt_tensor_release(&full);
+    dt_tensor_release(&x);
+    return st;
+}
+
+DT_TEST(packed, pack_gather_and_pack_again_is_the_identity)
+{
+    dt_placement places[] = { DT_SHARD_PACKED(0, 7, 7), DT_SHARD_PACKED(0, 8, 4, 2),
+                              DT_SHARD_PACKED(0, 1, 13), DT_SHARD_PACKED(0, 8, 4, 2) };
+
+    places[3].units = (const int64_t[]){ 4, 2, 1 };
+    for (size_t i = 0; i < DT_COUNT(places); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++)
+            dt_test_on_ranks(meshes[m], there_and_back, &places[i]);
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+static dt_status refusals(dt_mesh *mesh, const void *arg)
+{
+    dt_layer_spec spec = { .name = "mlp.gate_up",
+                           .kind = DT_LAYER_LINEAR,
+                           .axis = { { 16, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } },
+                           .blocks = { { 2, { { 8, DT_UNIT_ROW }, { 8, DT_UNIT_ROW } } } },
+                           .style = "colwise" };
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(
+        dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+        "cuts the outputs of mlp.gate_up as one piece, but those of weight [16, 4] are "
+        "2 blocks of which every rank needs its part; use \"packed_colwise\"");
+    spec.style = "colwise_gather_output"; /* whole again: any cut will do */
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    dt_layers_release(&layers);
+    spec.blocks[0].n = 0;
+    spec.style = "packed_colwise";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "those of weight [16, 4] are one piece; use \"colwise\"");
+    spec.style = "packed_rowwise";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "are one piece; use \"rowwise\"");
+    spec.blocks[1] = (dt_axis_blocks){ 2, { { 1, DT_UNIT_ROW }, { 3, DT_UNIT_ROW } } };
+    spec.style = "rowwise";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "use \"packed_rowwise\"");
+    spec.blocks[1].block[1].extent = 2;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "the blocks of its 4 inputs have 3 together");
+    spec.blocks[1].block[1].extent = 5;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "block 1 of its 4 inputs has 5, after 1");
+    spec.blocks[1].n = 9;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "9 blocks: 1 to 8");
+    spec.kind = DT_LAYER_EMBEDDING;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "only axes of linear layers are made of blocks");
+    DT_EXPECT(layers == NULL, "nothing is left behind");
+    return DT_OK;
+}
+
+DT_TEST(packed, styles_and_blocks_that_do_not_fit_are_refused_with_the_remedy)
+{
+    dt_test_on_ranks("tp=2", refusals, NULL);
+}
+
+static dt_status slices(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement packed = DT_SHARD_PACKED(1, 4, 2, 2);
+    const int64_t shape[] = { 2, 8 };
+    const struct {
+        int64_t begin, count;
+        const char *message; /* NULL: fits */
+    } rows[] = { { 0, 4, NULL },
+                 { 4, 4, NULL },
+                 { -2, 2, NULL },
+                 { 0, 8, NULL },
+                 { 4, 0, NULL },
+                 { 0, 3, "rows 0 to 2 of axis 1 are no blocks of it" },
+                 { 2, 2, "no blocks of it" },
+                 { 4, 3, "no blocks of it" },
+                 { 4, 5, "which has 8" } };
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        const int64_t first = rows[i].begin < 0 ? rows[i].begin + 8 : rows[i].begin;
+        dt_tensor *x = NULL, *full = NULL, *y;
+        dt_tape_reset(t);
+        DT_TRY_TO(done, st, dt_test_arange(mesh, &packed, DT_F32, 2, shape, &x));
+        y = dt_slice(t, dt_tape_own(t, x), 1, rows[i].begin, rows[i].count);
+        if (rows[i].message != NULL) {
+            DT_EXPECT_TO(done, st,
+                         y == NULL && strstr(dt_last_error()->message, rows[i].message) != NULL,
+                         "%s", dt_last_error()->message);
+            continue;
+        }
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+        for (int64_t k = 0; k < 2 * rows[i].count; k++) {
+            const float got = ((const float *)dt_tensor_local(full)->data)[k];
+            const float want = (float)(k / rows[i].count * 8 + first + k % rows[i].count);
+            if (got != want)
+                st = dt_test_unexpected(__func__, __FILE__, __LINE__, "got == want", "%g, not %g",
+                                        (double)got, (double)want);
+        }
+        dt_tensor_release(&full);
+        DT_TRY_TO(done, st, st);
+    }
+done:
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(packed, slices_are_whole_blocks)
+{
+    dt_test_on_ranks("tp=2", slices, NULL);
+    dt_test_on_ranks("tp=3", slices, NULL);
+}
