@@ -20,6 +20,8 @@ decisions and asserts the bounds once more on the files it wrote:
     - at least 20 distinct tokens among the 40
     - float64 gives the same tokens and beams, and logits within 2e-6 of the largest |logit|
     - beams stay the same under noise of 1e-4 of the largest |logit|
+    - a router's choice of experts, on the prompt, is wider than 0.05 of the rms of its logits, and
+      the same in bfloat16
 
 Run, from the repository root (about five minutes; a name makes that fixture alone, and no README):
 
@@ -41,10 +43,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig,
                           GPTNeoConfig, LlamaConfig, LogitsProcessor, LogitsProcessorList,
-                          Phi3Config, Qwen2Config, Qwen3Config)
+                          Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
-MIN_MARGIN, MIN_DISTINCT = 1e-3, 20
+MIN_MARGIN, MIN_DISTINCT, MIN_GAP = 1e-3, 20, 0.05
 SEEDS, GAINS = range(1, 61), (1.5, 2.0, 3.0)
 
 NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -175,6 +177,20 @@ FIXTURES = {
                             "long_factor": [1.0, 2.0, 5.0, 9.0],
                             "original_max_position_embeddings": 24},
     }, 14, "float32", "longrope that turns from short to long factors after the prompt"),
+    "qwen3_moe/base": (Qwen3MoeConfig, {
+        "vocab_size": 128, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
+        "max_position_embeddings": 64, "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
+    }, 9, "float32", "experts under a name each, as files of Transformers 4 have them"),
+    "qwen3_moe/uneven": (Qwen3MoeConfig, {
+        "vocab_size": 101, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8, "num_experts": 5,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 21, "norm_topk_prob": False,
+        "mlp_only_layers": [1], "max_position_embeddings": 64, "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-6,
+    }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; "
+                     "a dense layer between; weights of experts not renormalised"),
     "gpt_neo/base": (GPTNeoConfig, {
         "vocab_size": 128, "hidden_size": 48, "num_layers": 2, "num_heads": 4,
         "attention_types": [[["global", "local"], 1]], "window_size": 8,
@@ -215,7 +231,7 @@ def randomise(model, seed, gain):
             else:
                 # GPT-Neo does not scale its scores, so its q and k are smaller.
                 soft = 0.5 if "attention.q_proj" in name or "attention.k_proj" in name else 1.0
-                p.copy_(soft * gain * noise / math.sqrt(p.shape[1]))
+                p.copy_(soft * gain * noise / math.sqrt(p.shape[-1]))
 
 
 def build(name, seed, gain):
@@ -226,7 +242,8 @@ def build(name, seed, gain):
 
 
 def write_checkpoint(name, model, folder):
-    """save_pretrained; llama/sharded in three files, some in the older spelling."""
+    """save_pretrained; llama/sharded in three files, some in the older spelling, qwen3_moe/uneven
+    with the tensors that Transformers 5 computes with."""
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     for limit in range(total // 3, total, 1024) if name == "llama/sharded" else [10 * total]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -236,6 +253,8 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
+    if name == "qwen3_moe/uneven":
+        save_file(model.state_dict(), os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))
 
@@ -261,8 +280,35 @@ def spell_as_version_4(path):
 
 
 def load(folder, dtype):
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in json.load(f) else {}
     return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager").eval()
+        folder, dtype=dtype, attn_implementation="eager", **experts).eval()
+
+
+def forward(model, prompt):
+    """Logits [T, V], and what each router of a mixture of experts said: [(logits, indices)]."""
+    said = []
+    hooks = [m.register_forward_hook(lambda _, __, out: said.append((out[0], out[2])))
+             for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    logits = model(prompt[None]).logits[0]
+    for h in hooks:
+        h.remove()
+    return logits, said
+
+
+def routing_gap(model, half, prompt):
+    """The narrowest choice of experts, over the size of the logits it is made from; 0 if bfloat16
+    chooses others. Rounding that changes a choice would change everything after it."""
+    said, halves = forward(model, prompt)[1], forward(half, prompt)[1]
+    gaps = [1.0]
+    for (logits, chosen), (_, others) in zip(said, halves):
+        k = chosen.shape[1]
+        best = logits.sort(descending=True).values
+        gaps.append(((best[:, k - 1] - best[:, k]).min() / logits.pow(2).mean().sqrt()).item())
+        if not torch.equal(chosen.sort().values, others.sort().values):
+            return 0.0
+    return min(gaps)
 
 
 def generate(model, prompt, **keys):
@@ -296,6 +342,7 @@ def expect(folder, prompt):
     steps = torch.cat(out.logits)
     largest = max(steps.abs().max().item(), logits.abs().max().item())
     two = steps.topk(2).values
+    gap = routing_gap(model, half, prompt)
     safety = {
         "margin": (two[:, 0] - two[:, 1]).min().item() / largest,
         "distinct": len(set(greedy[0].tolist())),
@@ -306,6 +353,8 @@ def expect(folder, prompt):
                "greedy_f32": greedy[0].contiguous()}
     if safety["margin"] <= MIN_MARGIN or safety["distinct"] < MIN_DISTINCT:
         return tensors, safety, "margin or variety"
+    if gap < MIN_GAP:
+        return tensors, safety, "routing"
 
     exact_logits = exact(prompt[None]).logits[0]
     assert torch.isfinite(exact_logits).all() and exact_logits.dtype == torch.float64
