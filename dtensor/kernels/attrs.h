@@ -38,8 +38,8 @@ typedef struct dti_slice_attr {
     int64_t count;
 } dti_slice_attr;
 
-/* The same of a packed axis: whole blocks, rows begin .. begin + count - 1 of the global axis, which
- * begin at local_begin in this rank's piece. */
+/* The same of a packed axis: whole blocks, rows begin .. begin + count - 1 of the global axis. In
+ * this rank's piece they begin at local_begin. */
 typedef struct dti_blocks_attr {
     int64_t axis;
     int64_t begin;

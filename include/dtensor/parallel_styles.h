@@ -85,8 +85,8 @@ typedef struct dt_param_info {
 
 /* How a built-in style cuts a weight. COLUMNS are the outputs of a linear layer (rows of its [out,
  * in] matrix, and its bias) and the columns of an embedding; ROWS are the inputs of a linear layer
- * (its bias stays whole) and the vocabulary of an embedding. PACKED: the same, block by block, of an
- * axis that is made of blocks. */
+ * (its bias stays whole) and the vocabulary of an embedding. PACKED: the same, block by block,
+ * of an axis that is made of blocks. */
 typedef enum dt_cut {
     DT_CUT_NONE,
     DT_CUT_COLUMNS,
@@ -201,9 +201,9 @@ typedef struct dt_cut_room {
  * The placement that cuts tensor axis `axis` of a parameter over a mesh dim of n_parts ranks, block
  * by block if it is made of blocks, otherwise as dt_cut_axis() does. The head rule holds for all
  * blocks together: with kv heads >= n_parts each block goes in its units (whole kv groups, kv
- * heads); with fewer, neighbours that share a kv head hold its query heads too; where kv heads
- * neither divide n_parts nor are divided by it the parameter stays whole. (Placements have no blocks
- * with copies of their own: what that costs is query heads that neighbours compute alike.)
+ * heads); with fewer, neighbours that share a kv head hold its query heads too; where they do not
+ * divide n_parts, or all ranks would share one, the parameter stays whole. (Placements have no
+ * blocks with copies of their own: what that costs is query heads that neighbours compute alike.)
  *
  *   room  is filled and pointed to by the result; must live until that was used
  *

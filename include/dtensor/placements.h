@@ -38,8 +38,8 @@ typedef enum dt_place_kind {
  * Several mesh dims may cut one axis: the first cuts the rows, the next what that leaves. Outer
  * mesh dims cut first, unless the placements of all these dims name their places (`order`).
  *
- * offsets, blocks and units are read while a call lasts; placements handed out by a layout point into the
- * layout. */
+ * offsets, blocks and units are read while a call lasts; placements handed out by a layout point
+ * into the layout. */
 typedef struct dt_placement {
     dt_place_kind kind;
     int axis;         /* Shard: tensor axis; negative counts from the end */
@@ -119,8 +119,9 @@ DT_API DT_MUST_USE dt_status dt_layout_get(dt_mesh *mesh, int n_axes, const dt_p
  *
  *   layout     one placement per mesh dim, nothing between them
  *   placement  R | P(sum) | S(axis) | S(axis,unit=4,replicas=2) | S(axis,offsets=0:3:3:10) |
- *              S(axis,blocks=64:16:16) | S(axis,blocks=64:16:16,units=32:8:8); each S(...) may be followed by [place], its place among the
- *              cuts of its axis, which is printed where several mesh dims cut one axis
+ *              S(axis,blocks=64:16:16) | S(axis,blocks=64:16:16,units=32:8:8); each S(...) may be
+ *              followed by [place], its place among the cuts of its axis, which is printed where
+ *              several mesh dims cut one axis
  *   words      "replicate", "shard(0)", "partial(sum)" in any case are read too; P alone is P(sum)
  *
  * Not collective. Ownership as dt_layout_get().
