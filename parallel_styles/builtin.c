@@ -33,7 +33,7 @@ const dt_style dti_builtin_styles[] = {
     STYLE("rowwise_split_input",         BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
     STYLE("embedding_rowwise",           LOOKUP, ROWS,    REPLICATE,  REPLICATE,  "vocabulary cut, zeros elsewhere: one all-reduce"),
     STYLE("packed_colwise",              LINEAR, PACKED_COLUMNS, REPLICATE, KEEP,   "each block of the outputs cut (q | k | v); moves nothing"),
-    STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, SHARD_LAST, REPLICATE, "each block of the inputs cut: one all-reduce, then the bias"),
+    STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, SHARD_LAST, REPLICATE, "each block of the inputs cut: one all-reduce"),
     STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
                                          ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x stays as it lies (q_norm)"),
