@@ -14,6 +14,7 @@
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
+#include <dtensor/styles.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 

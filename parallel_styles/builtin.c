@@ -73,6 +73,12 @@ const dti_style_alias dti_style_aliases[] = {
     { "module_allgather_hidden_states", NULL,    "module_allgather" },
     { "sequence_parallel",              "v4.56", "sequence_parallel@v4.56" },
     { "local_packed_rowwise",           NULL,    "packed_rowwise" },
+    { "ColwiseParallel",                NULL,    "colwise" }, /* PyTorch */
+    { "RowwiseParallel",                NULL,    "rowwise" },
+    { "SequenceParallel",               NULL,    "sequence_parallel" },
+    { "PrepareModuleInput",             NULL,    "local" },
+    { "PrepareModuleOutput",            NULL,    "local" },
+    { "PrepareModuleInputOutput",       NULL,    "local" },
 };
 /* clang-format on */
 

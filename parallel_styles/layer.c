@@ -105,90 +105,6 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     return DT_OK;
 }
 
-/* --- styles on all mesh dims ------------------------------------------------------------------ */
-
-/* A function of a user's style that gives nothing has to say why. */
-static dt_tensor *given(dt_tape *t, const dt_layer *layer, int m, const char *func, dt_tensor *x)
-{
-    const dt_mesh *mesh = layer->list->mesh;
-
-    if (x != NULL || dt_tape_status(t) != DT_OK) return x;
-    return dt_tape_fail(
-        t, DT_ERR_ARG,
-        "style \"%s\": its %s gave NULL for %s (mesh dim \"%s\" of %d ranks) and no "
-        "error; return the tensor, or NULL from dt_tape_fail()",
-        layer->style[m]->name, func, layer->name, dt_mesh_dim_name(mesh, m),
-        dt_mesh_dim_size(mesh, m));
-}
-
-/* The styles for a value that enters or leaves: those of a step where it has one token. */
-static const dt_style *const *styles_for(const dt_layer *layer, const dt_tensor *x, bool enters)
-{
-    const bool ids = enters && layer->kind == DT_LAYER_EMBEDDING;
-    const int axis = dti_token_axis(dt_tensor_n_axes(x), ids);
-
-    return axis >= 0 && dt_tensor_extent(x, axis) == 1 ? layer->step : layer->style;
-}
-
-/* Moves of a style are counted under its name. */
-static dt_tensor *enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    const char *before = dt_tape_because(t, NULL);
-
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && x != NULL; m++) {
-        const dt_style *style = styles_for(layer, x, true)[m];
-        if (style == NULL) continue;
-        (void)dt_tape_because(t, style->name);
-        x = dti_style_input(style, t, layer, m, x);
-        x = given(t, layer, m, "prepare_input", x);
-    }
-    (void)dt_tape_because(t, before);
-    return x;
-}
-
-static dt_tensor *leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
-{
-    const char *before = dt_tape_because(t, NULL);
-
-    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && y != NULL; m--) {
-        const dt_style *style = styles_for(layer, y, false)[m];
-        if (style == NULL) continue;
-        (void)dt_tape_because(t, style->name);
-        y = dti_style_output(style, t, layer, m, y);
-        y = given(t, layer, m, "prepare_output", y);
-    }
-    (void)dt_tape_because(t, before);
-    return y;
-}
-
-/* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
- * layer's parameters (of the model's, if it has none): one rounding. */
-static dt_tensor *round_sum(dt_tape *t, const dt_layer *layer, bool was_partial, dt_tensor *x)
-{
-    const dt_tensor *own = layer->n_params > 0 ? dt_layer_param(layer, 0) : NULL;
-    const dt_dtype dtype = own != NULL ? dt_tensor_dtype(own) : layer->list->dtype;
-
-    if (x == NULL || !was_partial || dti_tensor_partial_dims(x) != 0) return x;
-    if (dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES) return x;
-    return dt_cast(t, x, dtype);
-}
-
-dt_tensor *dt_layer_enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || x == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its input is NULL");
-    return round_sum(t, layer, dti_tensor_partial_dims(x) != 0, enter(t, layer, x));
-}
-
-dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
-{
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (layer == NULL || y == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "a layer or its output is NULL");
-    return round_sum(t, layer, dti_tensor_partial_dims(y) != 0, leave(t, layer, y));
-}
-
 dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
 {
     DT_CHECK(layer != NULL, DT_ERR_ARG, "layer is NULL");
@@ -254,9 +170,9 @@ static dt_tensor *linear_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x
     dt_tensor *b = dt_layer_param(layer, DT_PARAM_BIAS);
     dt_tensor *y;
 
-    if (!layer->inputs_cut) return leave(t, layer, product(t, layer, x, b));
-    y = leave(t, layer, product(t, layer, x, NULL));
-    if (y == NULL) return NULL;
+    y = product(t, layer, x, layer->inputs_cut ? NULL : b);
+    if (y == NULL || !dti_layer_leave(t, layer, 1, &y)) return NULL;
+    if (!layer->inputs_cut) return y;
     if (dti_tensor_partial_dims(y) != 0)
         return b != NULL ? add_bias_term(t, (dt_layer *)layer, y, b) : y;
     if (b != NULL) return dt_add_bias(t, y, b);

@@ -109,12 +109,34 @@ extern const int dti_n_style_aliases;
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_cut_room *room, dt_placement *out) DT_MUST_USE;
 bool dti_pass_is_valid(dt_pass how);
-dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
-                    int dim, dt_tensor *x);
-dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                           dt_tensor *x);
-dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                            dt_tensor *y);
+
+/* Values that pass through a layer on mesh dim `dim`; each is replaced. */
+typedef struct dti_values {
+    const dt_style *style;
+    const dt_layer *layer;
+    int dim;
+    int n;
+    dt_tensor **x;
+    const char *what; /* "input" or "output" */
+} dti_values;
+
+/* dt_layer_leave_all() without the rounding of sums; false after an error (halves.c). */
+bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y);
+
+/* False after an error, which is latched, or if a function of the style gave nothing. */
+bool dti_style_input(dt_tape *tape, const dti_values *v);
+bool dti_style_output(dt_tape *tape, const dti_values *v);
+
+/* "shard(1)" */
+enum { DTI_PASS_BYTES = 24 };
+const char *dti_pass_text(dt_pass how, char text[DTI_PASS_BYTES]);
+dt_status dti_check_passes(const dt_passes *p, const char *what) DT_MUST_USE;
+
+/* A style with arguments (arguments.c): "rowwise(output=shard(1))" has the base "rowwise"; a name
+ * without arguments is its own base. dti_style_with() lays the arguments over the base's fields. */
+enum { DTI_STYLE_TEXT_BYTES = 256 };
+dt_status dti_style_base(const char *text, char *base, size_t bytes) DT_MUST_USE;
+dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
 
 /* Blocks (packed.c): a spec's, checked; and a style whose cut does not fit a layer's blocks, or its
  * lack of them, refused with the name of the one that does. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a style does with the values that pass through a layer, on one mesh dim. */
+#include <stdio.h>
+
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
@@ -66,8 +68,8 @@ static dt_tensor *refuse_axis(const dt_style *style, dt_tape *tape, const dt_lay
                         dt_tensor_n_axes(x) == 1 ? 'i' : 'e');
 }
 
-dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
-                    int dim, dt_tensor *x)
+static dt_tensor *pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
+                       int dim, dt_tensor *x)
 {
     const int n = dt_tensor_n_axes(x);
     int axis;
@@ -92,23 +94,120 @@ dt_tensor *dti_pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_
     }
 }
 
-dt_tensor *dti_style_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                           dt_tensor *x)
+/* --- several values --------------------------------------------------------------------------- */
+
+/* Does x lie as `how` would have it? */
+static bool lies_so(dt_pass how, const dt_tensor *x, int dim)
 {
-    if (style->prepare_input != NULL) return style->prepare_input(style, tape, layer, dim, x);
-    if (style->input == DT_PASS_SHARD_LAST && dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING)
-        return dti_pass(style, DT_PASS_REPLICATE, tape, layer, dim, x); /* ids of cut rows */
-    if (style->input == DT_PASS_SEQUENCE && dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING &&
-        dt_tensor_n_axes(x) > 0)
-        return cut_axis(tape, dim, dti_token_axis(dt_tensor_n_axes(x), true), x);
-    return dti_pass(style, style->input, tape, layer, dim, x);
+    const dt_placement now = place_of(x, dim);
+    const int n = dt_tensor_n_axes(x);
+    int axis = n - 1;
+
+    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh((dt_tensor *)x), dim) == 1)
+        return true;
+    if (how == DT_PASS_REPLICATE) return now.kind == DT_PLACE_REPLICATE;
+    if (how == DT_PASS_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
+    if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, false);
+    if (how >= DT_PASS_AXIS_FIRST) axis = (int)how - (int)DT_PASS_SHARD(0);
+    return now.kind == DT_PLACE_SHARD && now.axis == (axis < 0 ? axis + n : axis);
 }
 
-dt_tensor *dti_style_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                            dt_tensor *y)
+static bool refuse_layout(dt_tape *tape, const dti_values *v, dt_pass how, int i)
 {
-    const dt_pass how = style->output == DT_PASS_SHARD_LAST ? DT_PASS_SHARD(-1) : style->output;
+    const dt_placement now = place_of(v->x[i], v->dim);
+    dt_mesh *mesh = dt_tensor_mesh(v->x[i]);
+    char text[DTI_PLACEMENT_BYTES], wanted[DTI_PASS_BYTES];
 
-    if (style->prepare_output != NULL) return style->prepare_output(style, tape, layer, dim, y);
-    return dti_pass(style, how, tape, layer, dim, y);
+    (void)dt_tape_fail(
+        tape, DT_ERR_LAYOUT,
+        "style \"%s\" wants %s %d of %s to come as %s, but it is %s on mesh dim \"%s\" "
+        "of %d ranks",
+        name_of(v->style), v->what, i, dt_layer_name(v->layer), dti_pass_text(how, wanted),
+        dti_placement_words(&now, text), dt_mesh_dim_name(mesh, v->dim),
+        dt_mesh_dim_size(mesh, v->dim));
+    return false;
+}
+
+static bool right_number(dt_tape *tape, const dti_values *v, const dt_passes *said)
+{
+    if (said->n == 0 || said->n == v->n) return true;
+    (void)dt_tape_fail(tape, DT_ERR_ARG, "style \"%s\" speaks of %d %ss, %s has %d",
+                       name_of(v->style), said->n, v->what, dt_layer_name(v->layer), v->n);
+    return false;
+}
+
+static bool come_so(dt_tape *tape, const dti_values *v, const dt_passes *before)
+{
+    if (!right_number(tape, v, before)) return false;
+    for (int i = 0; i < before->n; i++)
+        if (!lies_so(before->of[i], v->x[i], v->dim))
+            return refuse_layout(tape, v, before->of[i], i);
+    return true;
+}
+
+/* As `all` says of them, or only of the first as `first` says. */
+static bool lay_out(dt_tape *tape, const dti_values *v, const dt_passes *all, dt_pass first)
+{
+    if (!right_number(tape, v, all)) return false;
+    for (int i = 0; i < v->n; i++) {
+        const dt_pass how = all->n > 0 ? all->of[i] : i == 0 ? first : DT_PASS_KEEP;
+        v->x[i] = pass(v->style, how, tape, v->layer, v->dim, v->x[i]);
+        if (v->x[i] == NULL) return false;
+    }
+    return true;
+}
+
+bool dti_style_input(dt_tape *tape, const dti_values *v)
+{
+    const dt_style *style = v->style;
+    dt_pass first = style->input;
+
+    if (!come_so(tape, v, &style->comes)) return false;
+    if (style->prepare_input != NULL) {
+        v->x[0] = style->prepare_input(style, tape, v->layer, v->dim, v->x[0]);
+        return v->x[0] != NULL;
+    }
+    if (first == DT_PASS_SHARD_LAST && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING)
+        first = DT_PASS_REPLICATE; /* ids of cut rows */
+    if (first == DT_PASS_SEQUENCE && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING &&
+        dt_tensor_n_axes(v->x[0]) > 0)
+        first = DT_PASS_SHARD(dti_token_axis(dt_tensor_n_axes(v->x[0]), true));
+    return lay_out(tape, v, &style->inputs, first);
+}
+
+bool dti_style_output(dt_tape *tape, const dti_values *v)
+{
+    const dt_style *style = v->style;
+    const dt_pass first = style->output == DT_PASS_SHARD_LAST ? DT_PASS_SHARD(-1) : style->output;
+
+    if (!come_so(tape, v, &style->gives)) return false;
+    if (style->prepare_output != NULL) {
+        v->x[0] = style->prepare_output(style, tape, v->layer, v->dim, v->x[0]);
+        return v->x[0] != NULL;
+    }
+    return lay_out(tape, v, &style->outputs, first);
+}
+
+/* --- in words --------------------------------------------------------------------------------- */
+
+const char *dti_pass_text(dt_pass how, char text[DTI_PASS_BYTES])
+{
+    static const char *const words[] = { "keep", "replicate", "shard(last)", "sequence",
+                                         "partial" };
+
+    if (how <= DT_PASS_PARTIAL)
+        (void)snprintf(text, DTI_PASS_BYTES, "%s", words[how]);
+    else
+        (void)snprintf(text, DTI_PASS_BYTES, "shard(%d)", (int)how - (int)DT_PASS_SHARD(0));
+    return text;
+}
+
+dt_status dti_check_passes(const dt_passes *p, const char *what)
+{
+    DT_CHECK(p->n >= 0 && p->n <= DT_MAX_PASSES, DT_ERR_ARG,
+             "%s of %d values: a style speaks of %d at most", what, p->n, (int)DT_MAX_PASSES);
+    for (int i = 0; i < p->n; i++)
+        DT_CHECK(dti_pass_is_valid(p->of[i]), DT_ERR_ARG,
+                 "%s: layout %d is %d, which is no dt_pass", what, i, (int)p->of[i]);
+    return DT_OK;
 }

@@ -83,6 +83,27 @@ static dt_status registry_of(dt_runtime *rt, style_registry **out)
     return DT_OK;
 }
 
+static dt_status check_passes(const char *name, const dt_style *style)
+{
+    const dt_passes *const all[] = { &style->comes, &style->inputs, &style->gives,
+                                     &style->outputs };
+    static const char *const fields[] = { "comes", "inputs", "gives", "outputs" };
+
+    DT_CHECK(dti_pass_is_valid(style->input) && dti_pass_is_valid(style->output), DT_ERR_ARG,
+             "style \"%s\": its input is %d and its output %d, which are no dt_pass", name,
+             (int)style->input, (int)style->output);
+    for (size_t i = 0; i < DT_COUNT(all); i++) {
+        const dt_status st = dti_check_passes(all[i], fields[i]);
+        if (st != DT_OK) dti_error_prefix("style \"%s\"", name);
+        DT_TRY(st);
+    }
+    for (size_t i = 0; i < DT_COUNT(all); i += 2)
+        DT_CHECK(all[i]->n == 0 || all[i + 1]->n == 0 || all[i]->n == all[i + 1]->n, DT_ERR_ARG,
+                 "style \"%s\" says how %d values are (%s) and how %d are made (%s)", name,
+                 all[i]->n, fields[i], all[i + 1]->n, fields[i + 1]);
+    return DT_OK;
+}
+
 dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *style)
 {
     dt_style own = { .size = sizeof own };
@@ -91,9 +112,9 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     DT_CHECK(rt != NULL && name != NULL && style != NULL, DT_ERR_ARG, "rt, name or style is NULL");
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
     DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
-    DT_CHECK(dti_pass_is_valid(own.input) && dti_pass_is_valid(own.output), DT_ERR_ARG,
-             "style \"%s\": its input is %d and its output %d, which are no dt_pass", name,
-             (int)own.input, (int)own.output);
+    DT_TRY(check_passes(name, &own));
+    DT_CHECK(strchr(name, '(') == NULL, DT_ERR_ARG,
+             "a style cannot be named \"%s\": what follows \"(\" are arguments", name);
     DT_TRY(registry_of(rt, &r));
     DT_CHECK(find(r, name) == NULL, DT_ERR_ARG, "a style \"%s\" is registered already", name);
     for (int i = 0; i < dti_n_style_aliases; i++)
@@ -166,10 +187,31 @@ static const char *real_name(const char *name, const char *version)
     return name;
 }
 
+/* The row of `name` with the arguments that follow it in `text`, added under that text. */
+static dt_status find_with(style_registry *r, const char *text, const char *base,
+                           const char *version, const dt_style **out)
+{
+    char name[DTI_STYLE_TEXT_BYTES];
+    const dt_style *row = find(r, real_name(base, version));
+    dt_style own;
+
+    if (row == NULL) return DT_OK;
+    (void)snprintf(name, sizeof name, "%s%s%s", text, version != NULL ? "@" : "",
+                   version != NULL ? version : "");
+    *out = find(r, name);
+    if (*out != NULL) return DT_OK;
+    own = *row;
+    DT_TRY(dti_style_with(text, &own));
+    DT_TRY(check_passes(name, &own));
+    DT_TRY(add(r, name, &own));
+    *out = find(r, name);
+    return DT_OK;
+}
+
 dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, const dt_style **out)
 {
+    char names[512], base[DTI_STYLE_TEXT_BYTES];
     style_registry *r;
-    char names[512];
 
     DT_CHECK(rt != NULL && name != NULL && out != NULL, DT_ERR_ARG, "rt, name or out is NULL");
     *out = NULL;
@@ -177,8 +219,11 @@ dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, c
     DT_TRY(registry_of(rt, &r));
     *out = find(r, real_name(name, version));
     if (*out != NULL) return DT_OK;
+    DT_TRY(dti_style_base(name, base, sizeof base));
+    if (strcmp(base, name) != 0) DT_TRY(find_with(r, name, base, version, out));
+    if (*out != NULL) return DT_OK;
     list_names(r, ~0u, names, sizeof names);
-    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"; there are: %s", name, names);
+    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"; there are: %s", base, names);
 }
 
 dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,

@@ -53,6 +53,7 @@ check_includes() {
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
             split("tensor ops factories inspect", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
+            face["dtensor/styles.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
             face["dtensor/policy.h"] = "models"
         }

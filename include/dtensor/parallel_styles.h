@@ -103,12 +103,19 @@ typedef enum dt_pass {
     DT_PASS_SHARD_LAST, /* cut the last axis, as the weight's inputs are cut; free from Replicate */
     DT_PASS_SEQUENCE,   /* cut the tokens: axis 1 of [B, T, ...], axis 0 of [T, D] */
     DT_PASS_PARTIAL,    /* leave the terms of a sum as they are; a value without terms is refused */
-    DT_PASS_AXIS_FIRST = 16, /* DT_PASS_SHARD(-8), and so on to ... */
-    DT_PASS_AXIS_LAST = 31   /* ... DT_PASS_SHARD(7) */
+    DT_PASS_AXIS_FIRST = 256, /* DT_PASS_SHARD(-8), and so on to ... */
+    DT_PASS_AXIS_LAST = 271   /* ... DT_PASS_SHARD(7) */
 } dt_pass;
 
 /* Cut axis `a`, from -8 to 7, in chunks; a negative one counts from the end. */
 #define DT_PASS_SHARD(a) ((dt_pass)(DT_PASS_AXIS_FIRST + 8 + (a)))
+
+/* One for each of several values; n 0: nothing is said of them. */
+enum { DT_MAX_PASSES = 8 };
+typedef struct dt_passes {
+    int n;
+    dt_pass of[DT_MAX_PASSES];
+} dt_passes;
 
 typedef struct dt_style dt_style;
 
@@ -140,6 +147,14 @@ struct dt_style {
     const void *user; /* the style's own */
     uint32_t kinds;   /* layers it fits: DT_KIND_BIT(DT_LAYER_LINEAR) | ...; 0: any */
     const char *twin; /* name of the style for steps of one token; NULL: this one */
+    /* Where a layer has several inputs or outputs `input` and `output` speak of the first, the
+     * others stay as they lie; these speak of all of them, and stand in the place of those. */
+    dt_passes inputs;
+    dt_passes outputs;
+    /* How inputs have to arrive, and outputs to be before they are laid out. What lies otherwise
+     * is refused by name, not moved: for plans that mean to know where values come from. */
+    dt_passes comes;
+    dt_passes gives;
 };
 
 #define DT_KIND_BIT(kind) ((uint32_t)1 << (kind))
@@ -150,14 +165,21 @@ struct dt_style {
  *
  * Collective  no communication; every rank registers the same styles.
  * Errors      DT_ERR_ARG  NULL, an empty name, a name that is taken, a size that is no dt_style, an
- *                         input or output that is no dt_pass
+ *                         input or output that is no dt_pass, different numbers of inputs
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
                                                const dt_style *style);
 
 /**
- * The style of that name or alias.
+ * The style of that name or alias. A name may carry arguments, which make a style of its own:
+ *
+ *   "rowwise(output=shard(1))"                     of the first or only value
+ *   "local(input=[shard(1), keep], comes=[R, R])"  of two
+ *
+ * input, output, comes and gives are fields of dt_style; PyTorch's input_layouts,
+ * desired_input_layouts, output_layouts, desired_output_layouts and sequence_dim are known too. A
+ * layout is keep (or none), replicate (R), shard(a) (S(a)), sequence, partial (P).
  *
  *   version  of Transformers, whose names are meant: NULL or "newest", or "v4.56" for a plan of
  *            that time, when "sequence_parallel" meant something else (docs/styles.md)
@@ -329,6 +351,12 @@ DT_API float dt_layer_eps(const dt_layer *layer); /* of a norm. Not collective. 
  * dt_layer_forward(). */
 DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 DT_API dt_tensor *dt_layer_leave(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
+
+/* The same for several values at once, each of which is replaced; all are NULL after an error. A
+ * style's functions get the first. As dt_layer_forward(); DT_ERR_ARG if the style speaks of another
+ * number of values. */
+DT_API void dt_layer_enter_all(dt_tape *tape, const dt_layer *layer, int n, dt_tensor **x);
+DT_API void dt_layer_leave_all(dt_tape *tape, const dt_layer *layer, int n, dt_tensor **y);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The two halves of a layer's style: what it does to values on their way in and on their way out,
+ * over all mesh dims. */
+#include <dtensor/ops.h>
+
+#include "dtensor/create.h"
+#include "parallel_styles/layers_internal.h"
+
+/* A function of a user's style that gives nothing has to say why. */
+static void given(dt_tape *t, const dti_values *v, const char *func)
+{
+    const dt_mesh *mesh = v->layer->list->mesh;
+
+    if (dt_tape_status(t) != DT_OK) return;
+    (void)dt_tape_fail(t, DT_ERR_ARG,
+                       "style \"%s\": its %s gave NULL for %s (mesh dim \"%s\" of %d ranks) and no "
+                       "error; return the tensor, or NULL from dt_tape_fail()",
+                       v->style->name, func, v->layer->name, dt_mesh_dim_name(mesh, v->dim),
+                       dt_mesh_dim_size(mesh, v->dim));
+}
+
+/* The styles for values that enter or leave: those of a step where the first has one token. */
+static const dt_style *const *styles_for(const dt_layer *layer, const dt_tensor *x, bool enters)
+{
+    const bool ids = enters && layer->kind == DT_LAYER_EMBEDDING;
+    const int axis = dti_token_axis(dt_tensor_n_axes(x), ids);
+
+    return axis >= 0 && dt_tensor_extent(x, axis) == 1 ? layer->step : layer->style;
+}
+
+/* Styles of all mesh dims on n values, each of which is replaced. Moves of a style are counted
+ * under its name. */
+static bool enter(dt_tape *t, const dt_layer *layer, int n, dt_tensor **x)
+{
+    const char *before = dt_tape_because(t, NULL);
+    bool ok = true;
+
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && ok; m++) {
+        const dti_values v = { styles_for(layer, x[0], true)[m], layer, m, n, x, "input" };
+        if (v.style == NULL) continue;
+        (void)dt_tape_because(t, v.style->name);
+        ok = dti_style_input(t, &v);
+        if (!ok) given(t, &v, "prepare_input");
+    }
+    (void)dt_tape_because(t, before);
+    return ok;
+}
+
+bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
+{
+    const char *before = dt_tape_because(t, NULL);
+    bool ok = true;
+
+    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && ok; m--) {
+        const dti_values v = { styles_for(layer, y[0], false)[m], layer, m, n, y, "output" };
+        if (v.style == NULL) continue;
+        (void)dt_tape_because(t, v.style->name);
+        ok = dti_style_output(t, &v);
+        if (!ok) given(t, &v, "prepare_output");
+    }
+    (void)dt_tape_because(t, before);
+    return ok;
+}
+
+/* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
+ * layer's parameters (of the model's, if it has none): one rounding. */
+static dt_tensor *round_sum(dt_tape *t, const dt_layer *layer, bool was_partial, dt_tensor *x)
+{
+    const dt_tensor *own = layer->n_params > 0 ? dt_layer_param(layer, 0) : NULL;
+    const dt_dtype dtype = own != NULL ? dt_tensor_dtype(own) : layer->list->dtype;
+
+    if (x == NULL || !was_partial || dti_tensor_partial_dims(x) != 0) return x;
+    if (dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES) return x;
+    return dt_cast(t, x, dtype);
+}
+
+/* The values of `x` through one half of a layer's style. */
+static void through(bool (*half)(dt_tape *, const dt_layer *, int, dt_tensor **), dt_tape *t,
+                    const dt_layer *layer, int n, dt_tensor **x)
+{
+    bool was_partial[DT_MAX_PASSES], ok = dt_tape_status(t) == DT_OK;
+
+    for (int i = 0; i < n && ok; i++) was_partial[i] = dti_tensor_partial_dims(x[i]) != 0;
+    ok = ok && half(t, layer, n, x);
+    for (int i = 0; i < n; i++) x[i] = ok ? round_sum(t, layer, was_partial[i], x[i]) : NULL;
+}
+
+static bool can_pass(dt_tape *t, const dt_layer *layer, int n, dt_tensor *const *x,
+                     const char *what)
+{
+    int missing = -1;
+
+    if (dt_tape_status(t) != DT_OK) return false;
+    if (layer == NULL || x == NULL) {
+        (void)dt_tape_fail(t, DT_ERR_ARG, "a layer or its %s is NULL", what);
+        return false;
+    }
+    if (n < 1 || n > DT_MAX_PASSES) {
+        (void)dt_tape_fail(t, DT_ERR_ARG, "%d %ss of %s: a layer has 1 to %d", n, what, layer->name,
+                           (int)DT_MAX_PASSES);
+        return false;
+    }
+    for (int i = n - 1; i >= 0; i--) missing = x[i] == NULL ? i : missing;
+    if (missing < 0) return true;
+    (void)dt_tape_fail(t, DT_ERR_ARG, "%s %d of %s is NULL", what, missing, layer->name);
+    return false;
+}
+
+static void lose(int n, dt_tensor **x)
+{
+    for (int i = 0; i < n && x != NULL; i++) x[i] = NULL;
+}
+
+void dt_layer_enter_all(dt_tape *t, const dt_layer *layer, int n, dt_tensor **x)
+{
+    if (can_pass(t, layer, n, x, "input"))
+        through(enter, t, layer, n, x);
+    else
+        lose(n, x);
+}
+
+void dt_layer_leave_all(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
+{
+    if (can_pass(t, layer, n, y, "output"))
+        through(dti_layer_leave, t, layer, n, y);
+    else
+        lose(n, y);
+}
+
+dt_tensor *dt_layer_enter(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    dt_layer_enter_all(t, layer, 1, &x);
+    return x;
+}
+
+dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
+{
+    dt_layer_leave_all(t, layer, 1, &y);
+    return y;
+}
