@@ -95,7 +95,7 @@ static dt_status check(dti_predict_options *o, cli_resolved *r)
     DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, o->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_check(mesh, r->folder, o->load));
-    DT_TRY_TO(done, st, dti_describe(r->folder, &d));
+    DT_TRY_TO(done, st, dti_describe(NULL, r->folder, &d));
     info = d.info;
     if (o->sequence == 0)
         o->sequence = info.max_positions < DEFAULT_SEQUENCE ? info.max_positions : DEFAULT_SEQUENCE;

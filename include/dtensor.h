@@ -4,6 +4,7 @@
 #ifndef DTENSOR_H
 #define DTENSOR_H
 
+#include <dtensor/architectures.h>
 #include <dtensor/base.h>
 #include <dtensor/factories.h>
 #include <dtensor/inspect.h>

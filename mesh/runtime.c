@@ -96,7 +96,7 @@ void dti_runtime_destroy(dt_runtime **runtime)
 /* What users have registered holds for plans as well as for runs. */
 static bool is_registry(dti_slot slot)
 {
-    return slot == DTI_SLOT_STYLES;
+    return slot == DTI_SLOT_STYLES || slot == DTI_SLOT_ARCHS;
 }
 
 dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,

@@ -15,9 +15,16 @@ static dt_status join(dti_arena *arena, const char *prefix, const char *name, co
     return DT_OK;
 }
 
-dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n,
-                          void *block)
+void dt_builder_settings(dt_builder *b, const dt_row_settings *settings)
 {
+    b->settings = *settings;
+}
+
+dt_status dt_builder_add(dt_builder *b, const char *prefix, const dt_layer_row *rows, int n,
+                         void *block)
+{
+    DT_CHECK(b != NULL && prefix != NULL && block != NULL && n >= 0 && (rows != NULL || n == 0),
+             DT_ERR_ARG, "builder, prefix, rows or block is NULL, or there are %d rows", n);
     DT_TRY(dti_grow((void **)&b->specs, &b->specs_capacity, (size_t)(b->n + n), sizeof *b->specs));
     DT_TRY(dti_grow((void **)&b->slots, &b->slots_capacity, (size_t)(b->n + n), sizeof *b->slots));
     DT_TRY(dti_grow((void **)&b->keys, &b->keys_capacity, (size_t)(b->n + n), sizeof *b->keys));
@@ -27,9 +34,9 @@ dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *row
                                  .axis = { { rows[i].out.extent, rows[i].out.unit },
                                            { rows[i].in.extent, rows[i].in.unit } },
                                  .bias = rows[i].bias,
-                                 .eps = b->eps,
-                                 .one_plus = b->one_plus,
-                                 .heads = b->heads,
+                                 .eps = b->settings.eps,
+                                 .one_plus = b->settings.one_plus,
+                                 .heads = b->settings.heads,
                                  .style = rows[i].style,
                                  .tied_to = rows[i].tied_to };
         DT_TRY(join(&b->arena, prefix, rows[i].name, &spec->name));

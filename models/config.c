@@ -11,24 +11,39 @@ static bool is_absent(const dti_json *config, const char *key)
     return dti_json_kind_of(&v) == DTI_JSON_ABSENT;
 }
 
-dt_status dti_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
-                         int64_t max, int64_t *out)
+dt_status dt_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
+                        int64_t max, int64_t *out)
 {
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_int(config, key, min, max, out);
 }
 
-dt_status dti_config_number(const dti_json *config, const char *key, double fallback, double min,
-                            double max, double *out)
+dt_status dt_config_number(const dti_json *config, const char *key, double fallback, double min,
+                           double max, double *out)
 {
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_number(config, key, min, max, out);
 }
 
-dt_status dti_config_bool(const dti_json *config, const char *key, bool fallback, bool *out)
+dt_status dt_config_bool(const dti_json *config, const char *key, bool fallback, bool *out)
 {
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_bool(config, key, out);
+}
+
+dt_status dt_config_string(const dt_config *config, const char *key, const char *fallback,
+                           const char **out)
+{
+    *out = fallback;
+    return is_absent(config, key) ? DT_OK : dti_json_string(config, key, out);
+}
+
+dt_status dt_config_refuse(const dt_config *config, const char *key, dt_status code,
+                           const char *what)
+{
+    const dti_json v = dti_json_get(config, key);
+
+    return dti_json_refuse(&v, code, "%s", what);
 }
 
 dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
@@ -72,7 +87,7 @@ dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
 }
 
 /* null means as many as heads; an absent key the architecture's default, which may be another. */
-static dt_status read_kv_heads(const dti_json *config, const dti_decoder_defaults *d,
+static dt_status read_kv_heads(const dti_json *config, const dt_config_defaults *d,
                                dt_model_info *info)
 {
     const char *key = "num_key_value_heads";
@@ -82,7 +97,7 @@ static dt_status read_kv_heads(const dti_json *config, const dti_decoder_default
     return dti_json_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
 }
 
-static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *d,
+static dt_status read_heads(const dti_json *config, const dt_config_defaults *d,
                             dt_model_info *info)
 {
     const char *heads_key = d->heads_key != NULL ? d->heads_key : "num_attention_heads";
@@ -90,7 +105,7 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     const dti_json width = dti_json_get(config, "head_dim");
     int64_t head_dim = d->head_dim;
 
-    DT_TRY(dti_config_int(config, heads_key, d->heads, 1, 65536, &info->n_heads));
+    DT_TRY(dt_config_int(config, heads_key, d->heads, 1, 65536, &info->n_heads));
     info->n_kv_heads = info->n_heads;
     if (!d->plain_heads) DT_TRY(read_kv_heads(config, d, info));
     if (info->n_heads % info->n_kv_heads != 0) {
@@ -100,7 +115,7 @@ static dt_status read_heads(const dti_json *config, const dti_decoder_defaults *
     }
     /* null means hidden / heads where that is the default as well */
     if (!d->plain_heads && (dti_json_is_set(&width) || head_dim != 0))
-        DT_TRY(dti_config_int(config, "head_dim", head_dim, 1, 65536, &head_dim));
+        DT_TRY(dt_config_int(config, "head_dim", head_dim, 1, 65536, &head_dim));
     if (head_dim == 0) {
         const dti_json v = dti_json_get(config, "hidden_size");
         if (info->hidden_size % info->n_heads != 0)
@@ -130,7 +145,7 @@ static dt_status refuse_quantised(const dti_json *config)
 }
 
 /* Special tokens: an absent key means the architecture's, null means none. */
-static dt_status read_tokens(const dti_json *config, const dti_decoder_defaults *d,
+static dt_status read_tokens(const dti_json *config, const dt_config_defaults *d,
                              dt_model_info *info)
 {
     int64_t bos;
@@ -146,21 +161,21 @@ static dt_status read_tokens(const dti_json *config, const dti_decoder_defaults 
     return DT_OK;
 }
 
-dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *d,
-                             dt_model_info *info)
+dt_status dt_config_decoder(const dti_json *config, const dt_config_defaults *d,
+                            dt_model_info *info)
 {
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
 
     DT_TRY(refuse_quantised(config));
     DT_TRY(dti_config_dtype(config, &info->dtype));
-    DT_TRY(dti_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
-    DT_TRY(dti_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
-    DT_TRY(dti_config_int(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
-                          d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
-    DT_TRY(dti_config_int(config, "max_position_embeddings", d->positions, 1, max,
-                          &info->max_positions));
+    DT_TRY(dt_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
+    DT_TRY(dt_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
+    DT_TRY(dt_config_int(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
+                         d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
+    DT_TRY(dt_config_int(config, "max_position_embeddings", d->positions, 1, max,
+                         &info->max_positions));
     DT_TRY(read_heads(config, d, info));
-    DT_TRY(dti_config_bool(config, "tie_word_embeddings", d->tied, &info->tied));
+    DT_TRY(dt_config_bool(config, "tie_word_embeddings", d->tied, &info->tied));
     return read_tokens(config, d, info);
 }
 
@@ -179,14 +194,14 @@ dt_status dti_config_outer(const dti_json *root, dt_model_info *info)
         info->bos = (int32_t)id;
     }
     if (dti_json_is_set(&eos)) DT_TRY(dti_config_eos(root, info));
-    return dti_config_bool(root, "tie_word_embeddings", info->tied, &info->tied);
+    return dt_config_bool(root, "tie_word_embeddings", info->tied, &info->tied);
 }
 
 dt_status dti_config_eps(const dti_json *config, const char *key, double fallback, float *out)
 {
     double eps;
 
-    DT_TRY(dti_config_number(config, key, fallback, 0.0, 1.0, &eps));
+    DT_TRY(dt_config_number(config, key, fallback, 0.0, 1.0, &eps));
     *out = (float)eps;
     return DT_OK;
 }
@@ -211,7 +226,7 @@ dt_status dti_config_window(const dti_json *config, int64_t fallback, int64_t *o
 
     *out = 0;
     if (dti_json_kind_of(&v) == DTI_JSON_NULL) return DT_OK;
-    return dti_config_int(config, "sliding_window", fallback, 1, DTI_CONFIG_MAX_EXTENT, out);
+    return dt_config_int(config, "sliding_window", fallback, 1, DTI_CONFIG_MAX_EXTENT, out);
 }
 
 dt_status dti_config_layer_types(const dti_json *config, int64_t n_layers, dti_json *types)
@@ -237,7 +252,7 @@ dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides)
     return DT_OK;
 }
 
-dt_attention_options dti_scaled_attention(const dt_model_info *info)
+dt_attention_options dt_config_attention(const dt_model_info *info)
 {
     return (dt_attention_options){ .n_heads = info->n_heads,
                                    .n_kv_heads = info->n_kv_heads,

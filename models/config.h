@@ -1,48 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What config.json files of decoder models have in common. */
+ * What config.json files of decoder models have in common, beside dtensor/architectures.h. */
 #ifndef DTI_CONFIG_H
 #define DTI_CONFIG_H
 
-#include <dtensor/models.h>
-#include <dtensor/ops.h>
+#include <dtensor/architectures.h>
 
 #include "models/checkpoint/json.h"
 
-/* Values of an architecture where the file has none, and how it spells some keys. */
-typedef struct dti_decoder_defaults {
-    int64_t vocab;
-    int64_t hidden;
-    int64_t layers;
-    int64_t heads;
-    int64_t kv_heads; /* 0: as many as heads */
-    int64_t head_dim; /* 0: hidden / heads */
-    int64_t positions;
-    bool tied;
-    int32_t bos, eos;       /* 0: none */
-    bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
-    const char *layers_key; /* NULL: num_hidden_layers */
-    const char *heads_key;  /* NULL: num_attention_heads */
-} dti_decoder_defaults;
-
 enum { DTI_CONFIG_MAX_EXTENT = 1 << 30, DTI_CONFIG_MAX_LAYERS = 4096 };
-
-/* Fills the shared part of `info` (all but model_type) and refuses quantised checkpoints. */
-dt_status dti_config_decoder(const dti_json *config, const dti_decoder_defaults *defaults,
-                             dt_model_info *info) DT_MUST_USE;
 
 /* What the root of a multimodal config.json says instead of its text_config: dtype, special tokens,
  * tying; and refuses quantised checkpoints. */
 dt_status dti_config_outer(const dti_json *root, dt_model_info *info) DT_MUST_USE;
-
-/* Keys of config.json: absent means the architecture's default; null is refused, as Transformers 5
- * refuses it. The few keys where null says something are read with dti_json_..._or(). */
-dt_status dti_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
-                         int64_t max, int64_t *out) DT_MUST_USE;
-dt_status dti_config_number(const dti_json *config, const char *key, double fallback, double min,
-                            double max, double *out) DT_MUST_USE;
-dt_status dti_config_bool(const dti_json *config, const char *key, bool fallback,
-                          bool *out) DT_MUST_USE;
 
 /* The checkpoint's dtype: "dtype" (Transformers 5) or "torch_dtype"; DT_N_DTYPES where
  * neither stands, then the weights decide. */
@@ -68,8 +38,5 @@ dt_status dti_config_layer_types(const dti_json *config, int64_t n_layers,
 
 /* Whether layer i has a window: as its word in `types` says; *slides stays where there are none. */
 dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides) DT_MUST_USE;
-
-/* Full causal attention with scores scaled by 1 / sqrt(head_dim). */
-dt_attention_options dti_scaled_attention(const dt_model_info *info);
 
 #endif

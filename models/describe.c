@@ -13,29 +13,17 @@
 #include "models/policies/policies.h"
 #include "parallel_styles/spec.h"
 
-enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
+enum { SHAPE_BYTES = 96, MISSING_BYTES = 256, NAMES_BYTES = 256 };
 
-static const dti_arch *const archs[] = {
-    &dti_arch_llama,   &dti_arch_qwen2,  &dti_arch_qwen3,
-    &dti_arch_gpt_neo, &dti_arch_gemma3, &dti_arch_gemma3_text
-};
-
-static dt_status find_arch(const dti_json *config, const dti_arch **out)
+static dt_status find_arch(dt_runtime *rt, const dti_json *config, const dt_arch **out)
 {
     const dti_json type = dti_json_get(config, "model_type");
+    char names[NAMES_BYTES];
     const char *name;
-    char names[256] = "";
-    size_t used = 0;
 
     DT_TRY(dti_json_string(config, "model_type", &name));
-    for (size_t i = 0; i < DT_COUNT(archs); i++) {
-        if (strcmp(archs[i]->model_type, name) == 0) {
-            *out = archs[i];
-            return DT_OK;
-        }
-        used += (size_t)snprintf(names + used, sizeof names - used, i ? ", \"%s\"" : "\"%s\"",
-                                 archs[i]->model_type);
-    }
+    *out = dti_arch_find(rt, name, names, sizeof names);
+    if (*out != NULL) return DT_OK;
     return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "one of the supported architectures: %s",
                            names);
 }
@@ -77,7 +65,7 @@ static dt_status read_class(const dti_json *config, dti_described *d)
         const dti_json one = dti_json_at(&all, i);
         if (dti_json_kind_of(&one) != DTI_JSON_STRING) continue;
         DT_TRY(dti_json_as_string(&one, &name));
-        if (strcmp(name, d->arch->class_name) == 0) return DT_OK;
+        if (d->arch->class_name == NULL || strcmp(name, d->arch->class_name) == 0) return DT_OK;
         if (first == NULL) first = name;
     }
     if (first != NULL) DT_TRY(dti_strdup(first, &d->other_class));
@@ -105,9 +93,10 @@ static dt_status read_text_config(const dti_json *root, dti_described *d)
     return dti_config_outer(root, &d->info);
 }
 
-static dt_status read_config(const char *dir, const dti_json *config, dti_described *d)
+static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *config,
+                             dti_described *d)
 {
-    DT_TRY(find_arch(config, &d->arch));
+    DT_TRY(find_arch(rt, config, &d->arch));
     DT_TRY(dti_new(d->arch->self_bytes, &d->self));
     (void)snprintf(d->info.model_type, sizeof d->info.model_type, "%s", d->arch->model_type);
     DT_TRY(read_text_config(config, d));
@@ -135,15 +124,15 @@ static void free_notes(dti_policy_notes *notes)
 }
 
 /* Reads the configuration anew if policies have changed it. */
-static dt_status change_config(const char *dir, dt_mesh *mesh, const dt_load_options *o,
-                               dti_json_doc *doc, dti_described *d)
+static dt_status change_config(dt_runtime *rt, const char *dir, dt_mesh *mesh,
+                               const dt_load_options *o, dti_json_doc *doc, dti_described *d)
 {
     dti_policy_notes notes = { 0 };
     dt_status st = dti_policies_arguments(o, parts_of(mesh, o), doc, d, &notes);
 
     if (st == DT_OK && notes.changed != NULL) {
         dti_described_free(d);
-        st = read_config(dir, &doc->root, d);
+        st = read_config(rt, dir, &doc->root, d);
         if (st != DT_OK) dti_error_prefix("%s", notes.changed);
         if (st == DT_OK) st = dti_policies_check_read(&notes, doc);
     }
@@ -153,7 +142,7 @@ static dt_status change_config(const char *dir, dt_mesh *mesh, const dt_load_opt
     return DT_OK;
 }
 
-static dt_status describe(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const dt_load_options *o,
                           dti_described *out)
 {
     dti_json_doc doc = { 0 };
@@ -164,9 +153,9 @@ static dt_status describe(const char *dir, dt_mesh *mesh, const dt_load_options 
     DT_TRY(dti_ckpt_check_folder(dir));
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
-    DT_TRY_TO(done, st, read_config(dir, &doc.root, out));
+    DT_TRY_TO(done, st, read_config(rt, dir, &doc.root, out));
     if (o != NULL && dti_policies_change(o))
-        DT_TRY_TO(done, st, change_config(dir, mesh, o, &doc, out));
+        DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
     if (o != NULL && o->n_policies > 0) DT_TRY_TO(done, st, dti_policies_plan(out, o));
 done:
@@ -176,15 +165,15 @@ done:
     return st;
 }
 
-dt_status dti_describe(const char *dir, dti_described *out)
+dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out)
 {
-    return describe(dir, NULL, NULL, out);
+    return describe(rt, dir, NULL, NULL, out);
 }
 
 dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
                            dti_described *out)
 {
-    return describe(dir, mesh, o, out);
+    return describe(dt_mesh_runtime(mesh), dir, mesh, o, out);
 }
 
 void dti_described_free(dti_described *d)
@@ -281,10 +270,10 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const 
     return DT_OK;
 }
 
-const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dti_arch *arch, const char *layer,
+const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_arch *arch, const char *layer,
                                    const char *param)
 {
-    const dti_spelling *s = arch->spellings;
+    const dt_spelling *s = arch->spellings;
     const dti_st_entry *e;
     char name[256], other[320];
 
@@ -377,12 +366,19 @@ dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *
 
 dt_status dt_model_inspect(const char *dir, dt_model_info *info, int64_t *n_params, int64_t *bytes)
 {
+    DT_TRY(dt_model_inspect_with(NULL, dir, info, n_params, bytes));
+    return DT_OK;
+}
+
+dt_status dt_model_inspect_with(dt_runtime *rt, const char *dir, dt_model_info *info,
+                                int64_t *n_params, int64_t *bytes)
+{
     dt_status st = DT_OK;
     dti_ckpt *ckpt = NULL;
     dti_described d;
 
     DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
-    DT_TRY(dti_describe(dir, &d));
+    DT_TRY(dti_describe(rt, dir, &d));
     DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
     DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, n_params, bytes));
     *info = d.info;

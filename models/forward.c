@@ -132,7 +132,7 @@ static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids
 }
 
 static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
-                           int64_t n_tokens, dti_pass *pass)
+                           int64_t n_tokens, dt_model_pass *pass)
 {
     int32_t *to;
 
@@ -151,7 +151,7 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
 dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
                             int64_t n_tokens, dt_logits_rows rows)
 {
-    dti_pass pass = { .rows = rows };
+    dt_model_pass pass = { .rows = rows };
     dt_tensor *logits;
     dt_status st;
 
@@ -160,6 +160,7 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
         return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
     dt_scope_begin(t, m->arch->model_type);
     pass.kv = s->kv;
+    pass.n_layers = m->info.n_layers;
     pass.length = s->length + n_tokens;
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));

@@ -1,43 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an architecture is made of: its configuration, its layers as rows, its forward pass. */
+ * What is behind dtensor/architectures.h, and a model before and after it is loaded. */
 #ifndef DTI_MODEL_H
 #define DTI_MODEL_H
 
-#include <dtensor/models.h>
-#include <dtensor/ops.h>
+#include <dtensor/architectures.h>
 
 #include "base/memory.h"
 #include "models/checkpoint/json.h"
 
 /* --- Layers as rows ------------------------------------------------------------------------- */
 
-/* An axis of a weight, and the keys of config.json that its extent comes from, for messages. */
-typedef struct dti_extent {
-    int64_t extent;
-    dt_axis_unit unit;
-    const char *keys; /* "intermediate_size", "num_attention_heads * head_dim" */
-} dti_extent;
-
-/* One layer of a block: the field of the block that points to it, its name after the block's, and
- * what it is. Axes of a weight [out, in]; a norm has one. */
-typedef struct dti_row {
-    size_t field;
-    const char *name;
-    dt_layer_kind kind;
-    dti_extent out;
-    dti_extent in;
-    bool bias;
-    const char *style; /* the built-in plan */
-    const char *tied_to;
-} dti_row;
-
 /* Collects rows of all blocks, then makes the layers and points the fields at them. */
 typedef struct dti_builder {
     dti_arena arena;
-    dt_head_counts heads;
-    float eps;     /* of norms */
-    bool one_plus; /* norms multiply by 1 + weight */
+    dt_row_settings settings; /* of the rows to come */
     dt_layer_spec *specs;
     size_t specs_capacity;
     dt_layer ***slots;
@@ -46,10 +23,6 @@ typedef struct dti_builder {
     size_t keys_capacity;
     int n;
 } dti_builder;
-
-/* Adds the rows of one block: "prefix.name", or "name" with an empty prefix. */
-dt_status dti_builder_add(dti_builder *b, const char *prefix, const dti_row *rows, int n,
-                          void *block) DT_MUST_USE;
 
 /* Sequence parallelism: the built-in plan with tokens cut between blocks. */
 void dti_builder_cut_tokens(dti_builder *b);
@@ -80,41 +53,6 @@ struct dt_state {
     dti_kv *kv; /* [n_layers] */
 };
 
-/* One pass through the model. */
-typedef struct dti_pass {
-    dt_tensor *ids;       /* [batch, tokens] i32 */
-    dt_tensor *positions; /* [batch, tokens] i32 */
-    dti_kv *kv;           /* [n_layers] */
-    int64_t length;       /* of the sequences, with these tokens */
-    dt_logits_rows rows;
-} dti_pass;
-
-/* Another beginning of names in files: base models leave the prefix out, others have more. */
-typedef struct dti_spelling {
-    const char *ours;
-    const char *theirs;
-} dti_spelling;
-
-/* One architecture: one folder, one of these. `self` is its own struct of self_bytes, zeroed. */
-typedef struct dti_arch {
-    const char *model_type;
-    const char *class_name; /* of Transformers, as in "architectures" */
-    size_t self_bytes;
-    const char *text_config;       /* where config.json holds the text model's; NULL: at its root */
-    const char *layers_key;        /* how config.json calls their number; NULL: num_hidden_layers */
-    const dti_spelling *spellings; /* of names, tried in order after ours; NULL ends */
-    const char *const *ignored;    /* tensors that files may hold and nobody needs: endings, or with
-                                    * a "." at the end beginnings; NULL ends */
-    dt_status (*read_config)(void *self, const dti_json *config, dt_model_info *info);
-    dt_status (*add_layers)(void *self, const dt_model_info *info, dti_builder *builder);
-    dt_status (*prepare)(void *self, dt_mesh *mesh,
-                         const dt_model_info *info); /* final info; constants */
-    dt_tensor *(*forward)(const void *self, dt_tape *tape, const dti_pass *pass);
-    void (*release)(void *self);
-    const char *block_class; /* of its blocks in Transformers: "LlamaDecoderLayer"; may be NULL */
-    const char *blocks;      /* their names: "model.layers.*" */
-} dti_arch;
-
 /* An attribute of a block's module as a policy says that one rank holds it; models/policies/. */
 typedef struct dti_claim {
     char policy[96]; /* for messages */
@@ -135,12 +73,12 @@ typedef struct dti_policy_notes {
     const char *changed; /* `policy "x" set rope_theta to 100`, for messages; NULL: nothing */
 } dti_policy_notes;
 
-extern const dti_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
+extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
     dti_arch_gemma3_text, dti_arch_gemma3;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
-    const dti_arch *arch;
+    const dt_arch *arch;
     void *self;   /* the architecture's own struct */
     char *folder; /* whose configuration it is */
     dt_model_info info;
@@ -166,9 +104,14 @@ void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn
 dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say,
                       void *arg) DT_MUST_USE;
 
-/* Reads config.json and generation_config.json of `dir`. Freed with dti_described_free(), which
+/* The architecture of that model_type: registered in `rt`, or built in; rt may be NULL. NULL: there
+ * is none, and `names` lists those there are. */
+const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names, size_t bytes);
+
+/* Reads config.json and generation_config.json of `dir`, with the architectures of `rt` (NULL: the
+ * built-in ones). Freed with dti_described_free(), which
  * leaves `self` and `folder` alone if they were taken over (set to NULL). */
-dt_status dti_describe(const char *dir, dti_described *out) DT_MUST_USE;
+dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
 
 /* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
  * their rules; dti_plan_of() is what to load with. */
@@ -211,7 +154,7 @@ struct dti_st_entry;
 
 /* The tensor of a layer's parameter, in any of the architecture's spellings; NULL if it is missing.
  */
-const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dti_arch *arch,
+const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dt_arch *arch,
                                           const char *layer, const char *param);
 
 struct dti_st_stage;
@@ -231,7 +174,7 @@ dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST
 
 struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
-    const dti_arch *arch;
+    const dt_arch *arch;
     void *self;
     char *folder; /* that it was loaded from */
     dt_model_info info;

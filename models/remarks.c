@@ -29,7 +29,7 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool is_ignored(const dti_arch *arch, const char *name)
+static bool is_ignored(const dt_arch *arch, const char *name)
 {
     for (const char *const *part = arch->ignored; part != NULL && *part != NULL; part++) {
         const size_t n = strlen(*part);
@@ -145,7 +145,7 @@ dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_
     dti_described d;
     dt_status st = DT_OK;
 
-    DT_TRY(dti_describe(dir, &d));
+    DT_TRY(dti_describe(NULL, dir, &d));
     if (weights) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));

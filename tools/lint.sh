@@ -55,7 +55,7 @@ check_includes() {
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/styles.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
-            face["dtensor/policy.h"] = "models"
+            face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
         }
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
         # architectures share is no sibling.

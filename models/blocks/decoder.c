@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 
-#include "models/blocks/attention.h"
 #include "models/config.h"
 
 dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
@@ -15,8 +14,7 @@ dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
     info->max_positions = dti_rope_longest(&m->rope, info->max_positions);
     m->info = *info;
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
-    for (int64_t i = 0; i < info->n_layers; i++)
-        m->blocks[i].attention = dti_scaled_attention(info);
+    for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention = dt_config_attention(info);
     return DT_OK;
 }
 
@@ -26,9 +24,9 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
     dti_json types;
     bool windowed;
 
-    DT_TRY(dti_config_bool(config, "use_sliding_window", false, &windowed));
+    DT_TRY(dt_config_bool(config, "use_sliding_window", false, &windowed));
     DT_TRY(dti_config_window(config, 4096, &window));
-    DT_TRY(dti_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dt_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
     DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
     if (!windowed) window = 0;
     for (int64_t i = 0; i < m->info.n_layers; i++) {
@@ -44,29 +42,29 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
     return DT_OK;
 }
 
-dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dti_builder *builder,
-                                 const dti_row *more, int n_more)
+dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_builder *builder,
+                                 const dt_layer_row *more, int n_more)
 {
-    const dti_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
-    const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
-    const dti_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
-                           "num_attention_heads * head_dim" };
-    const dti_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
-                            "num_key_value_heads * head_dim" };
-    const dti_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                          "num_attention_heads * head_dim" };
+    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                           "num_key_value_heads * head_dim" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
 
     /* clang-format off */
 #define M(field) offsetof(dti_decoder, field)
 #define B(field) DTI_BLOCK(field)
-    const dti_row model[] = {
+    const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
         { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
         { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
     };
-    const dti_row block[] = {
+    const dt_layer_row block[] = {
         { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    qb,    "colwise",           NULL },
@@ -83,14 +81,15 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dti_bui
 #undef B
     /* clang-format on */
 
-    builder->eps = m->eps;
-    builder->heads = (dt_head_counts){ c->n_heads, c->n_kv_heads, c->head_dim };
-    DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    dt_builder_settings(
+        builder,
+        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim }, .eps = m->eps });
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         dti_block *b = &m->blocks[i];
         (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        DT_TRY(dti_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
-        DT_TRY(dti_builder_add(builder, b->name, more, n_more, b));
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        DT_TRY(dt_builder_add(builder, b->name, more, n_more, b));
     }
     return DT_OK;
 }
@@ -111,7 +110,7 @@ static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
 
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t,
-                            const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *n)
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
 {
     const int64_t e = m->info.head_dim;
 
@@ -120,8 +119,8 @@ static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t
     dt_tensor *q = norm_heads(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
     dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dti_cached_attention(t, dt_rope(t, q, rope), dt_rope(t, k, rope), v, kv,
-                                        pass->positions, &b->attention);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, dt_rope(t, q, rope), dt_rope(t, k, rope), v,
+                                       &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
 }
 
@@ -138,28 +137,29 @@ static dt_tensor *feed_forward(const dti_block *b, dt_tape *t, dt_tensor *n)
 
 /* x [B, T, D] -> [B, T, D] */
 static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
-                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
+                                dt_tensor *x)
 {
     dt_scope_begin(t, b->name);
     dt_tensor *n = dt_layer_forward(t, b->norm1, x);
-    dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, kv, rope, n));
+    dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, layer, rope, n));
 
     n = dt_layer_forward(t, b->norm2, h);
     return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
 }
 
-dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pass)
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const dti_decoder *m = self;
     dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
     dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
 
     for (int64_t i = 0; i < m->info.n_layers; i++) {
-        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], rope, x);
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, rope, x);
         dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
         x = y;
     }
-    x = dt_layer_forward(t, m->norm, dti_wanted_rows(t, x, pass->rows));
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
     return dt_layer_forward(t, m->head, x);
 }
 
@@ -175,4 +175,4 @@ void dti_decoder_release(void *self)
 const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };
 
 /* Base models are stored without the prefix. */
-const dti_spelling dti_decoder_spellings[] = { { "model.", "" }, { NULL, NULL } };
+const dt_spelling dti_decoder_spellings[] = { { "model.", "" }, { NULL, NULL } };

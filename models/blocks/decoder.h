@@ -43,14 +43,14 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MU
 
 /* Lists the layers: the model's, then block by block those of every architecture here and `more`
  * rows of dti_block. */
-dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *info, dti_builder *builder,
-                                 const dti_row *more, int n_more) DT_MUST_USE;
+dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *info, dt_builder *builder,
+                                 const dt_layer_row *more, int n_more) DT_MUST_USE;
 
-/* The rest of a dti_arch. */
+/* The rest of a dt_arch. */
 dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
-dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dti_pass *pass);
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
 void dti_decoder_release(void *self);
 extern const char *const dti_decoder_ignored[];
-extern const dti_spelling dti_decoder_spellings[];
+extern const dt_spelling dti_decoder_spellings[];
 
 #endif

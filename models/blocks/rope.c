@@ -142,7 +142,7 @@ void dti_rope_release(dti_rope *rope)
 }
 
 /* Frequencies for a length that only this pass has. */
-static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dti_pass *pass)
+static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass)
 {
     dt_tensor *x;
     dt_status st =
@@ -155,7 +155,8 @@ static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dt
     return dti_tape_push(t, x);
 }
 
-dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dti_pass *pass, dt_dtype dtype)
+dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
+                          dt_dtype dtype)
 {
     dt_tensor *inv_freq = rope->inv_freq;
 
@@ -165,4 +166,28 @@ dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dti_pass *pass
     if (rope->type == DTI_ROPE_DYNAMIC && (double)pass->length > rope->max_positions)
         inv_freq = frequencies_of_pass(t, rope, pass);
     return dt_rope_table(t, pass->positions, inv_freq, (float)rope->attention_factor, dtype);
+}
+
+/* --- for architectures of users --------------------------------------------------------------- */
+
+dt_status dt_rotary_prepare(dt_rotary *rotary, dt_mesh *mesh)
+{
+    DT_CHECK(rotary != NULL && mesh != NULL, DT_ERR_ARG, "rotary or mesh is NULL");
+    return dti_rope_prepare(rotary, mesh);
+}
+
+dt_tensor *dt_rotary_table(dt_tape *t, const dt_rotary *rotary, const dt_model_pass *pass,
+                           dt_dtype dtype)
+{
+    if (rotary == NULL || rotary->inv_freq == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_rotary_table: rotary is NULL or was not prepared");
+    return dti_rope_table(t, rotary, pass, dtype);
+}
+
+void dt_rotary_release(dt_rotary **rotary)
+{
+    if (rotary == NULL || *rotary == NULL) return;
+    dti_rope_release(*rotary);
+    dti_free(*rotary);
+    *rotary = NULL;
 }

@@ -65,6 +65,7 @@ dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh) DT_MUST_USE;
 void dti_rope_release(dti_rope *rope);
 
 /* Cosines and sines of the pass's tokens, [B, T, dim] in `dtype`. */
-dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dti_pass *pass, dt_dtype dtype);
+dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
+                          dt_dtype dtype);
 
 #endif

@@ -27,7 +27,7 @@ static dt_status read_theta(const reader *r)
     double root;
 
     if (dti_json_kind_of(&inner) == DTI_JSON_ABSENT)
-        return dti_config_number(r->config, key, r->keys->theta, 1.0, 1e15, &r->rope->theta);
+        return dt_config_number(r->config, key, r->keys->theta, 1.0, 1e15, &r->rope->theta);
     DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, &r->rope->theta));
     DT_TRY(dti_json_number_or(r->config, key, r->rope->theta, 1.0, 1e15, &root));
     if (dti_json_is_set(&outer) && root != r->rope->theta)
@@ -265,4 +265,21 @@ dt_status dti_rope_read(const dti_json *config, const dti_rope_keys *keys,
         return dti_json_refuse(&nested, DT_ERR_UNSUPPORTED,
                                "absent: all layers of this architecture rotate alike");
     return dti_rope_read_parameters(config, &parameters, keys, info, out);
+}
+
+dt_status dt_rotary_read(const dt_config *config, dt_model_info *info, dt_rotary **out)
+{
+    dt_status st = DT_OK;
+    dti_rope *rope;
+
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *rope, &rope));
+    DT_TRY_TO(fail, st, dti_rope_read(config, NULL, info, rope));
+    info->max_positions = dti_rope_longest(rope, info->max_positions);
+    *out = rope;
+    return DT_OK;
+
+fail:
+    dti_free(rope);
+    return st;
 }

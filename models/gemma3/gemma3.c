@@ -10,37 +10,37 @@
 #include <stdio.h>
 
 #include "base/dtype.h"
-#include "models/blocks/attention.h"
 
-static dt_status add_layers(void *self, const dt_model_info *c, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
 {
     gemma3 *m = self;
-    const dti_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
-    const dti_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
-    const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
-    const dti_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
-                           "num_attention_heads * head_dim" };
-    const dti_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
-                            "num_key_value_heads * head_dim" };
-    const dti_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                          "num_attention_heads * head_dim" };
+    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                           "num_key_value_heads * head_dim" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
     const bool ab = m->attention_bias;
 
-    builder->eps = m->eps;
-    builder->one_plus = true;
-    builder->heads = (dt_head_counts){ c->n_heads, c->n_kv_heads, c->head_dim };
+    dt_builder_settings(builder,
+                        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim },
+                                            .eps = m->eps,
+                                            .one_plus = true });
 
     /* clang-format off */
 #define M(field) offsetof(gemma3, field)
 #define B(field) offsetof(gemma3_block, field)
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
-    const dti_row model[] = {
+    const dt_layer_row model[] = {
 /*      field              name in the checkpoint         kind                 out  in    bias   style on "tp"        tied to */
         { M(embed),         "model.embed_tokens",         DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
         { M(norm),          "model.norm",                 DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { M(head),          "lm_head",                    DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
     };
-    const dti_row block[] = {
+    const dt_layer_row block[] = {
         { B(attn_norm),     "input_layernorm",            DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(attn),          "self_attn",                  DT_LAYER_POINT,      none, none, false, "replicate",        NULL },
         { B(q),             "self_attn.q_proj",           DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
@@ -62,11 +62,11 @@ static dt_status add_layers(void *self, const dt_model_info *c, dti_builder *bui
 #undef PER_HEAD
     /* clang-format on */
 
-    DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         gemma3_block *b = &m->blocks[i];
         (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        DT_TRY(dti_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
     }
     return DT_OK;
 }
@@ -82,7 +82,7 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
-                            const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *n)
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
 {
     const int64_t e = m->info.head_dim;
 
@@ -91,8 +91,8 @@ static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
     dt_tensor *q = dt_layer_forward(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
     dt_tensor *k = dt_layer_forward(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dti_cached_attention(t, dt_rope(t, q, rope), dt_rope(t, k, rope), v, kv,
-                                        pass->positions, &b->attention);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, dt_rope(t, q, rope), dt_rope(t, k, rope), v,
+                                       &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
 }
 
@@ -109,10 +109,11 @@ static dt_tensor *feed_forward(const gemma3_block *b, dt_tape *t, dt_tensor *n)
 
 /* x [B, T, D] -> [B, T, D] */
 static dt_tensor *block_forward(const gemma3 *m, const gemma3_block *b, dt_tape *t,
-                                const dti_pass *pass, dti_kv *kv, dt_tensor *rope, dt_tensor *x)
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
+                                dt_tensor *x)
 {
     dt_scope_begin(t, b->name);
-    dt_tensor *y = attention(m, b, t, pass, kv, rope, dt_layer_forward(t, b->attn_norm, x));
+    dt_tensor *y = attention(m, b, t, pass, layer, rope, dt_layer_forward(t, b->attn_norm, x));
     dt_tensor *h = dt_add(t, x, dt_layer_forward(t, b->attn_out_norm, y));
 
     y = feed_forward(b, t, dt_layer_forward(t, b->mlp_norm, h));
@@ -128,7 +129,7 @@ static double embedding_scale(const dt_model_info *info)
     return (double)dti_load_f32(&bits, info->dtype, 0);
 }
 
-static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const gemma3 *m = self;
     dt_tensor *x =
@@ -139,11 +140,11 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
     for (int64_t i = 0; i < m->info.n_layers; i++) {
         const gemma3_block *b = &m->blocks[i];
         dt_tensor *rope = b->local ? local : global;
-        dt_tensor *y = block_forward(m, b, t, pass, &pass->kv[i], rope, x);
+        dt_tensor *y = block_forward(m, b, t, pass, i, rope, x);
         dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
         x = y;
     }
-    x = dt_layer_forward(t, m->norm, dti_wanted_rows(t, x, pass->rows));
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
     x = dt_layer_forward(t, m->head, x);
     return m->logit_cap > 0.0 ? dt_soft_cap(t, x, m->logit_cap) : x;
 }
@@ -163,20 +164,20 @@ static const char *const ignored[] = { "rotary_emb.inv_freq",          "vision_t
                                        "model.multi_modal_projector.", NULL };
 
 /* Names of multimodal checkpoints, before and after Transformers 4.52. */
-static const dti_spelling spellings[] = { { "model.", "" },
-                                          { "model.", "language_model.model." },
-                                          { "model.", "model.language_model." },
-                                          { "lm_head.", "language_model.lm_head." },
-                                          { NULL, NULL } };
+static const dt_spelling spellings[] = { { "model.", "" },
+                                         { "model.", "language_model.model." },
+                                         { "model.", "model.language_model." },
+                                         { "lm_head.", "language_model.lm_head." },
+                                         { NULL, NULL } };
 
 #define GEMMA3(type, class, text)                                                            \
     {                                                                                        \
-        .model_type = (type), .class_name = (class), .text_config = (text),                  \
-        .self_bytes = sizeof(gemma3), .spellings = spellings, .ignored = ignored,            \
-        .read_config = dti_gemma3_read_config, .add_layers = add_layers, .prepare = prepare, \
-        .forward = forward, .release = release, .block_class = "Gemma3DecoderLayer",         \
-        .blocks = "model.layers.*"                                                           \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                \
+        .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
+        .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
+        .prepare = prepare, .forward = forward, .release = release,                          \
+        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*"                      \
     }
 
-const dti_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);
-const dti_arch dti_arch_gemma3 = GEMMA3("gemma3", "Gemma3ForConditionalGeneration", "text_config");
+const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);
+const dt_arch dti_arch_gemma3 = GEMMA3("gemma3", "Gemma3ForConditionalGeneration", "text_config");

@@ -40,7 +40,7 @@ static dt_status read_blocks(gemma3 *m, const dti_json *config)
     DT_TRY(dti_config_window(config, 4096, &window));
     DT_TRY(
         dti_json_int_or(config, "sliding_window_pattern", 6, 1, DTI_CONFIG_MAX_LAYERS, &pattern));
-    DT_TRY(dti_config_number(config, "query_pre_attn_scalar", 256.0, 1e-6, 1e9, &scalar));
+    DT_TRY(dt_config_number(config, "query_pre_attn_scalar", 256.0, 1e-6, 1e9, &scalar));
     DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
     DT_TRY(dti_alloc_array((size_t)m->info.n_layers, sizeof *m->blocks, (void **)&m->blocks));
     for (int64_t i = 0; i < m->info.n_layers; i++) {
@@ -60,25 +60,25 @@ static dt_status read_blocks(gemma3 *m, const dti_json *config)
     return DT_OK;
 }
 
-dt_status dti_gemma3_read_config(void *self, const dti_json *config, dt_model_info *info)
+dt_status dti_gemma3_read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = { .vocab = 262208,
-                                                   .hidden = 2304,
-                                                   .layers = 26,
-                                                   .heads = 8,
-                                                   .kv_heads = 4,
-                                                   .head_dim = 256,
-                                                   .positions = 131072,
-                                                   .tied = true,
-                                                   .bos = 2,
-                                                   .eos = 1 };
+    static const dt_config_defaults defaults = { .vocab = 262208,
+                                                 .hidden = 2304,
+                                                 .layers = 26,
+                                                 .heads = 8,
+                                                 .kv_heads = 4,
+                                                 .head_dim = 256,
+                                                 .positions = 131072,
+                                                 .tied = true,
+                                                 .bos = 2,
+                                                 .eos = 1 };
     const dti_json both_ways = dti_json_get(config, "use_bidirectional_attention");
     gemma3 *m = self;
     bool bidirectional;
 
-    DT_TRY(dti_config_decoder(config, &defaults, info));
-    DT_TRY(dti_config_int(config, "intermediate_size", 9216, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_config_bool(config, "attention_bias", false, &m->attention_bias));
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", 9216, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dt_config_bool(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"));
     DT_TRY(dti_json_number_or(config, "final_logit_softcapping", 0.0, 1e-6, 1e9, &m->logit_cap));

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/blocks/attention.h"
 #include "models/config.h"
 #include "models/model.h"
 
@@ -107,23 +106,23 @@ static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window
     return DT_OK;
 }
 
-static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = { .vocab = 50257,
-                                                   .hidden = 2048,
-                                                   .layers = 24,
-                                                   .heads = 16,
-                                                   .positions = 2048,
-                                                   .tied = true,
-                                                   .bos = 50256,
-                                                   .eos = 50256,
-                                                   .layers_key = "num_layers",
-                                                   .heads_key = "num_heads",
-                                                   .plain_heads = true };
+    static const dt_config_defaults defaults = { .vocab = 50257,
+                                                 .hidden = 2048,
+                                                 .layers = 24,
+                                                 .heads = 16,
+                                                 .positions = 2048,
+                                                 .tied = true,
+                                                 .bos = 50256,
+                                                 .eos = 50256,
+                                                 .layers_key = "num_layers",
+                                                 .heads_key = "num_heads",
+                                                 .plain_heads = true };
     gpt_neo *m = self;
     int64_t window;
 
-    DT_TRY(dti_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_decoder(config, &defaults, info));
     m->info = *info;
     DT_CHECK(info->n_kv_heads == info->n_heads &&
                  info->head_dim * info->n_heads == info->hidden_size,
@@ -131,7 +130,7 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
              (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
     DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
                            DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
+    DT_TRY(dt_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
     DT_TRY(dti_config_word(config, "activation_function", "gelu_new", "gelu_new"));
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
@@ -144,31 +143,32 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return DT_OK;
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
 {
     gpt_neo *m = self;
-    const dti_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
-    const dti_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" }, none = { 0 };
-    const dti_extent Q = { info->hidden_size, DT_UNIT_HEADS, "hidden_size" };
-    const dti_extent KV = { info->hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
-    const dti_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
-    const dti_extent P = { info->max_positions, DT_UNIT_ROW, "max_position_embeddings" };
+    const dt_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" }, none = { 0 };
+    const dt_extent Q = { info->hidden_size, DT_UNIT_HEADS, "hidden_size" };
+    const dt_extent KV = { info->hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
+    const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dt_extent P = { info->max_positions, DT_UNIT_ROW, "max_position_embeddings" };
     const char *tied = info->tied ? "transformer.wte" : NULL;
 
-    builder->eps = m->eps;
-    builder->heads = (dt_head_counts){ info->n_heads, info->n_kv_heads, info->head_dim };
+    dt_builder_settings(
+        builder, &(dt_row_settings){ .heads = { info->n_heads, info->n_kv_heads, info->head_dim },
+                                     .eps = m->eps });
 
     /* clang-format off */
 #define M(field) offsetof(gpt_neo, field)
 #define B(field) offsetof(gpt_neo_block, field)
-    const dti_row model[] = {
+    const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
         { M(wte),    "transformer.wte",           DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
         { M(wpe),    "transformer.wpe",           DT_LAYER_EMBEDDING,  P,   D,    false, "replicate",         NULL },
         { M(ln_f),   "transformer.ln_f",          DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
         { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
     };
-    const dti_row block[] = {
+    const dt_layer_row block[] = {
         { B(ln_1),   "ln_1",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
         { B(attn),   "attn",                      DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
         { B(q),      "attn.attention.q_proj",     DT_LAYER_LINEAR,     Q,   D,    false, "colwise",           NULL },
@@ -184,11 +184,11 @@ static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *
 #undef B
     /* clang-format on */
 
-    DT_TRY(dti_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < info->n_layers; i++) {
         gpt_neo_block *b = &m->blocks[i];
         (void)snprintf(b->name, sizeof b->name, "transformer.h.%lld", (long long)i);
-        DT_TRY(dti_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
     }
     return DT_OK;
 }
@@ -202,7 +202,7 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
-                            const dti_pass *pass, dti_kv *kv, dt_tensor *n)
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *n)
 {
     const int64_t e = m->info.head_dim;
 
@@ -211,7 +211,7 @@ static dt_tensor *attention(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dti_cached_attention(t, q, k, v, kv, pass->positions, &b->attention);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->out, a)));
 }
 
@@ -226,28 +226,28 @@ static dt_tensor *feed_forward(const gpt_neo_block *b, dt_tape *t, dt_tensor *n)
 
 /* x [B, T, D] -> [B, T, D] */
 static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
-                                const dti_pass *pass, dti_kv *kv, dt_tensor *x)
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *x)
 {
     dt_scope_begin(t, b->name);
     dt_tensor *n = dt_layer_forward(t, b->ln_1, x);
-    dt_tensor *h = dt_add(t, attention(m, b, t, pass, kv, n), x);
+    dt_tensor *h = dt_add(t, attention(m, b, t, pass, layer, n), x);
 
     n = dt_layer_forward(t, b->ln_2, h);
     return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
 }
 
-static dt_tensor *forward(const void *self, dt_tape *t, const dti_pass *pass)
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const gpt_neo *m = self;
     dt_tensor *x = dt_add(t, dt_layer_forward(t, m->wte, pass->ids),
                           dt_layer_forward(t, m->wpe, pass->positions));
 
     for (int64_t i = 0; i < m->info.n_layers; i++) {
-        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, &pass->kv[i], x);
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, x);
         dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
         x = y;
     }
-    x = dt_layer_forward(t, m->ln_f, dti_wanted_rows(t, x, pass->rows));
+    x = dt_layer_forward(t, m->ln_f, dt_pass_rows(t, pass, x));
     return dt_layer_forward(t, m->head, x);
 }
 
@@ -260,9 +260,10 @@ static void release(void *self)
 static const char *const ignored[] = { "attn.attention.bias", "attn.attention.masked_bias", NULL };
 
 /* Base models are stored without the prefix. */
-static const dti_spelling spellings[] = { { "transformer.", "" }, { NULL, NULL } };
+static const dt_spelling spellings[] = { { "transformer.", "" }, { NULL, NULL } };
 
-const dti_arch dti_arch_gpt_neo = {
+const dt_arch dti_arch_gpt_neo = {
+    .size = sizeof(dt_arch),
     .model_type = "gpt_neo",
     .class_name = "GPTNeoForCausalLM",
     .self_bytes = sizeof(gpt_neo),

@@ -2,22 +2,21 @@
  *
  * Qwen2: Llama's block (models/blocks/decoder.c) with biases on queries, keys and values, and
  * windows in the upper layers of some checkpoints. */
-#include "models/blocks/attention.h"
 #include "models/blocks/decoder.h"
 #include "models/config.h"
 
-static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = { .vocab = 151936,
-                                                   .hidden = 4096,
-                                                   .layers = 32,
-                                                   .heads = 32,
-                                                   .kv_heads = 32,
-                                                   .positions = 32768 };
+    static const dt_config_defaults defaults = { .vocab = 151936,
+                                                 .hidden = 4096,
+                                                 .layers = 32,
+                                                 .heads = 32,
+                                                 .kv_heads = 32,
+                                                 .positions = 32768 };
     dti_decoder *m = self;
 
-    DT_TRY(dti_config_decoder(config, &defaults, info));
-    DT_TRY(dti_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
     DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
@@ -26,12 +25,13 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
 {
     return dti_decoder_add_layers(self, info, builder, NULL, 0);
 }
 
-const dti_arch dti_arch_qwen2 = {
+const dt_arch dti_arch_qwen2 = {
+    .size = sizeof(dt_arch),
     .model_type = "qwen2",
     .class_name = "Qwen2ForCausalLM",
     .self_bytes = sizeof(dti_decoder),

@@ -2,24 +2,23 @@
  *
  * Qwen3: Llama's block (models/blocks/decoder.c) with a norm of every query and key head before the
  * rotation. */
-#include "models/blocks/attention.h"
 #include "models/blocks/decoder.h"
 #include "models/config.h"
 
-static dt_status read_config(void *self, const dti_json *config, dt_model_info *info)
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dti_decoder_defaults defaults = { .vocab = 151936,
-                                                   .hidden = 4096,
-                                                   .layers = 32,
-                                                   .heads = 32,
-                                                   .kv_heads = 32,
-                                                   .head_dim = 128,
-                                                   .positions = 32768 };
+    static const dt_config_defaults defaults = { .vocab = 151936,
+                                                 .hidden = 4096,
+                                                 .layers = 32,
+                                                 .heads = 32,
+                                                 .kv_heads = 32,
+                                                 .head_dim = 128,
+                                                 .positions = 32768 };
     dti_decoder *m = self;
 
-    DT_TRY(dti_config_decoder(config, &defaults, info));
-    DT_TRY(dti_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_config_bool(config, "attention_bias", false, &m->qkv_bias));
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dt_config_bool(config, "attention_bias", false, &m->qkv_bias));
     m->out_bias = m->qkv_bias;
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
@@ -28,12 +27,12 @@ static dt_status read_config(void *self, const dti_json *config, dt_model_info *
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *builder)
+static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
 {
-    const dti_extent E = { info->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
+    const dt_extent E = { info->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
     /* clang-format off */
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
-    const dti_row norms[] = {
+    const dt_layer_row norms[] = {
 /*      field                name in the checkpoint  kind               out  in    bias   style on "tp"  tied to */
         { DTI_BLOCK(q_norm), "self_attn.q_norm",     DT_LAYER_RMS_NORM, E,   none, false, PER_HEAD,      NULL },
         { DTI_BLOCK(k_norm), "self_attn.k_norm",     DT_LAYER_RMS_NORM, E,   none, false, PER_HEAD,      NULL },
@@ -44,7 +43,8 @@ static dt_status add_layers(void *self, const dt_model_info *info, dti_builder *
     return dti_decoder_add_layers(self, info, builder, norms, (int)DT_COUNT(norms));
 }
 
-const dti_arch dti_arch_qwen3 = {
+const dt_arch dti_arch_qwen3 = {
+    .size = sizeof(dt_arch),
     .model_type = "qwen3",
     .class_name = "Qwen3ForCausalLM",
     .self_bytes = sizeof(dti_decoder),

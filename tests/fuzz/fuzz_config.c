@@ -23,7 +23,7 @@ static void check_info(const dt_model_info *i)
     if (i->n_eos < 0 || i->n_eos > DT_MAX_EOS || i->bos < -1) fuzz_stop("special tokens");
 }
 
-static void check_layers(const dti_arch *arch, void *self, const dt_model_info *info)
+static void check_layers(const dt_arch *arch, void *self, const dt_model_info *info)
 {
     dti_builder b = { 0 };
 
@@ -38,9 +38,9 @@ static void check_layers(const dti_arch *arch, void *self, const dt_model_info *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const dti_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo,
-                                             &dti_arch_qwen2, &dti_arch_gemma3_text };
-    const dti_arch *arch = archs[size > 0 ? (data[0] - '0' + 250u) % DT_COUNT(archs) : 0];
+    static const dt_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo,
+                                            &dti_arch_qwen2, &dti_arch_gemma3_text };
+    const dt_arch *arch = archs[size > 0 ? (data[0] - '0' + 250u) % DT_COUNT(archs) : 0];
     dt_model_info info = { .n_eos = 0 };
     dti_json_doc doc;
     void *self;

@@ -12,7 +12,7 @@
 #include "tests/support/dt_test.h"
 
 typedef struct arch_case {
-    const dti_arch *arch;
+    const dt_arch *arch;
     const char *text;
     const char *refused; /* NULL: accepted */
 } arch_case;
@@ -70,7 +70,7 @@ static const arch_case archs[] = {
 };
 
 /* Reads a config: refused with that part in the message, or taken. */
-static void read_text(const dti_arch *arch, const char *text, const char *refused,
+static void read_text(const dt_arch *arch, const char *text, const char *refused,
                       dt_model_info *out)
 {
     dt_model_info info = { .n_eos = 0 };
@@ -115,7 +115,7 @@ DT_TEST(config, windows_follow_three_keys)
                "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
           { 5, 0 } },
     };
-    static const dti_arch *const both[] = { &dti_arch_qwen2, &dti_arch_qwen3 };
+    static const dt_arch *const both[] = { &dti_arch_qwen2, &dti_arch_qwen3 };
 
     for (size_t i = 0; i < DT_COUNT(rows); i++)
         for (size_t a = 0; a < DT_COUNT(both); a++) {
@@ -167,7 +167,7 @@ DT_TEST(config, gemma_has_two_rotations_and_kinds_of_layers)
 DT_TEST(config, null_is_refused_where_it_says_nothing)
 {
     static const struct {
-        const dti_arch *arch;
+        const dt_arch *arch;
         const char *refused[20], *taken[16];
     } rows[] = {
         { &dti_arch_llama,

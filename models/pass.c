@@ -1,7 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "models/blocks/attention.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every architecture's pass has in common: keys and values are remembered, logits are wanted
+ * of some rows. */
 #include "dtensor/create.h"
+#include "models/model.h"
 
 /* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
 static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor **out)
@@ -20,11 +22,17 @@ static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)
     return DT_OK;
 }
 
-dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dti_kv *kv,
-                                dt_tensor *positions, const dt_attention_options *options)
+dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t layer, dt_tensor *q,
+                               dt_tensor *k, dt_tensor *v, const dt_attention_options *options)
 {
-    dt_tensor *keys, *values;
+    dt_tensor *keys, *values, *const positions = pass->positions;
+    dti_kv *kv;
 
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (layer < 0 || layer >= pass->n_layers)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
+                            (long long)layer, (long long)pass->n_layers);
+    kv = &pass->kv[layer];
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
         const dt_status st = make_caches(kv, k, v);
         if (st != DT_OK) return dti_tape_latch(t, st);
@@ -34,11 +42,11 @@ dt_tensor *dti_cached_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tenso
     return dt_unheads(t, dt_attention(t, q, keys, values, positions, options));
 }
 
-dt_tensor *dti_wanted_rows(dt_tape *t, dt_tensor *x, dt_logits_rows rows)
+dt_tensor *dt_pass_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *x)
 {
     const dt_layout *before;
 
-    if (x == NULL || rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
+    if (x == NULL || pass->rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
     before = dt_tensor_layout(x);
     x = dt_slice(t, x, 1, -1, 1);
     for (int m = 0; m < dt_layout_n_dims(before) && x != NULL; m++) {

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An architecture of one's own, registered from outside the library: the block of Llama written
+ * with nothing but public functions. It loads the weights of the demo checkpoint under the
+ * model_type "my_llama" and must give the logits of the built-in "llama", bit for bit, on one rank
+ * and on two. docs/adding_a_model.md explains it step by step.
+ * D model width, E head width, F feed-forward width, V vocabulary; B sequences of T tokens. */
+#include <dtensor.h>
+#include <dtensor/architectures.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- what it is made of ----------------------------------------------------------------------- */
+
+typedef struct my_block {
+    dt_layer *norm1, *attn, *q, *k, *v, *o;
+    dt_layer *norm2, *mlp, *gate, *up, *down;
+    char name[40]; /* "model.layers.3" */
+} my_block;
+
+typedef struct my_llama {
+    dt_model_info info;
+    int64_t ff;
+    double eps;
+    dt_rotary *rotary;
+    dt_layer *embed, *norm, *head;
+    my_block *blocks; /* [n_layers] */
+} my_llama;
+
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
+{
+    static const dt_config_defaults defaults = {
+        .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .positions = 2048
+    };
+    my_llama *m = self;
+    const char *act;
+    dt_status st;
+
+    if ((st = dt_config_decoder(config, &defaults, info)) != DT_OK) return st;
+    if ((st = dt_config_int(config, "intermediate_size", 11008, 1, 1 << 30, &m->ff)) != DT_OK)
+        return st;
+    if ((st = dt_config_number(config, "rms_norm_eps", 1e-6, 0, 1, &m->eps)) != DT_OK) return st;
+    if ((st = dt_config_string(config, "hidden_act", "silu", &act)) != DT_OK) return st;
+    if (strcmp(act, "silu") != 0)
+        return dt_config_refuse(config, "hidden_act", DT_ERR_UNSUPPORTED, "\"silu\"");
+    return dt_rotary_read(config, info, &m->rotary);
+}
+
+/* --- its layers ------------------------------------------------------------------------------- */
+
+static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+{
+    my_llama *m = self;
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                          "num_attention_heads * head_dim" };
+    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                           "num_key_value_heads * head_dim" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    dt_status st;
+
+    /* clang-format off */
+#define M(field) offsetof(my_llama, field)
+#define B(field) offsetof(my_block, field)
+    const dt_layer_row model[] = {
+/*      field        name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
+        { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,    D,    false, "embedding_rowwise", NULL },
+        { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,    D,    false, "colwise",           tied },
+    };
+    const dt_layer_row block[] = {
+        { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,    D,    false, "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,   D,    false, "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,   D,    false, "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,    Q,    false, "rowwise",           NULL },
+        { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,    D,    false, "colwise",           NULL },
+        { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,    D,    false, "colwise",           NULL },
+        { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,    F,    false, "rowwise",           NULL },
+    };
+#undef M
+#undef B
+    /* clang-format on */
+
+    m->blocks = calloc((size_t)c->n_layers, sizeof *m->blocks);
+    if (m->blocks == NULL) return dt_fail(DT_ERR_MEMORY, "my_llama: no room for its blocks");
+    dt_builder_settings(builder,
+                        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim },
+                                            .eps = (float)m->eps });
+    st = dt_builder_add(builder, "", model, (int)(sizeof model / sizeof *model), m);
+    for (int64_t i = 0; i < c->n_layers && st == DT_OK; i++) {
+        my_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
+        st = dt_builder_add(builder, b->name, block, (int)(sizeof block / sizeof *block), b);
+    }
+    return st;
+}
+
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    my_llama *m = self;
+
+    m->info = *info;
+    return dt_rotary_prepare(m->rotary, mesh);
+}
+
+/* --- what they compute ------------------------------------------------------------------------ */
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const my_llama *m, int64_t i, dt_tape *t, const dt_model_pass *pass,
+                            dt_tensor *rope, dt_tensor *n)
+{
+    const dt_attention_options options = dt_config_attention(&m->info);
+    const my_block *b = &m->blocks[i];
+    const int64_t e = m->info.head_dim;
+
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
+    dt_tensor *q = dt_rope(t, dt_heads(t, dt_layer_forward(t, b->q, n), e), rope);
+    dt_tensor *k = dt_rope(t, dt_heads(t, dt_layer_forward(t, b->k, n), e), rope);
+    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    dt_tensor *a = dt_cached_attention(t, pass, i, q, k, v, &options);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const my_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
+    dt_tensor *gate = dt_silu(t, dt_layer_forward(t, b->gate, n));
+    dt_tensor *y = dt_mul(t, gate, dt_layer_forward(t, b->up, n));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->down, y)));
+}
+
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const my_llama *m = self;
+    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
+    dt_tensor *rope = dt_rotary_table(t, m->rotary, pass, m->info.dtype);
+
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const my_block *b = &m->blocks[i];
+        dt_tensor *before = x;
+        dt_scope_begin(t, b->name);
+        x = dt_add(t, x, attention(m, i, t, pass, rope, dt_layer_forward(t, b->norm1, x)));
+        x = dt_add(t, x, feed_forward(b, t, dt_layer_forward(t, b->norm2, x)));
+        x = dt_scope_end(t, x);
+        dt_tape_drop(t, before); /* or the tape would hold one per block until the end */
+    }
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
+    return dt_layer_forward(t, m->head, x);
+}
+
+static void release(void *self)
+{
+    my_llama *m = self;
+
+    dt_rotary_release(&m->rotary);
+    free(m->blocks);
+}
+
+static const dt_arch my_arch = {
+    .size = sizeof(dt_arch),
+    .model_type = "my_llama",
+    .class_name = "LlamaForCausalLM",
+    .self_bytes = sizeof(my_llama),
+    .read_config = read_config,
+    .add_layers = add_layers,
+    .prepare = prepare,
+    .forward = forward,
+    .release = release,
+};
+
+/* --- is it equal to the built-in one? --------------------------------------------------------- */
+
+enum { N_TOKENS = 7, MOST = 1 << 16 };
+
+typedef struct job {
+    const char *folder; /* model_type "llama" */
+    const char *mine;   /* the same with model_type "my_llama" */
+} job;
+
+/* Logits of a few tokens, gathered: [N_TOKENS, V]. */
+static dt_status logits_of(dt_mesh *mesh, const char *folder, float *to, int64_t *n)
+{
+    static const int32_t ids[N_TOKENS] = { 1, 20, 300, 4, 50, 60, 7 };
+    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    dt_tensor *y = NULL, *full = NULL;
+    dt_state *state = NULL;
+    dt_model *model = NULL;
+    dt_tape *tape = NULL;
+    dt_status st;
+
+    options.keep_dtype = false; /* f32 */
+    st = dt_model_load(mesh, folder, &options, &model);
+    if (st == DT_OK) st = dt_state_create(model, 1, N_TOKENS, &state);
+    if (st == DT_OK) st = dt_tape_create(dt_mesh_runtime(mesh), &tape);
+    if (st == DT_OK) {
+        y = dt_model_forward(tape, model, state, ids, N_TOKENS, DT_LOGITS_ALL);
+        st = dt_tape_status(tape);
+    }
+    if (st == DT_OK) st = dt_full_tensor(y, &full);
+    if (st == DT_OK) {
+        *n = N_TOKENS * dt_model_info_of(model)->vocab_size;
+        if (*n > MOST) st = dt_fail(DT_ERR_ARG, "a vocabulary of more than %d", MOST / N_TOKENS);
+    }
+    if (st == DT_OK) memcpy(to, dt_tensor_local(full)->data, (size_t)*n * sizeof *to);
+    dt_tensor_release(&full);
+    dt_tape_release(&tape);
+    dt_state_release(&state);
+    dt_model_release(&model);
+    return st;
+}
+
+static dt_status rank_main(dt_runtime *rt, void *arg)
+{
+    const job *j = arg;
+    float *theirs = calloc(MOST, sizeof *theirs), *mine = calloc(MOST, sizeof *mine);
+    dt_mesh *mesh = NULL;
+    int64_t n = 0, n_mine = 0;
+    dt_status st = DT_OK;
+    char spec[16];
+
+    (void)snprintf(spec, sizeof spec, "tp=%d", dt_runtime_size(rt));
+    if (theirs == NULL || mine == NULL) st = dt_fail(DT_ERR_MEMORY, "no room for logits");
+    if (st == DT_OK) st = dt_arch_register(rt, &my_arch);
+    if (st == DT_OK) st = dt_mesh_create(rt, spec, &mesh);
+    if (st == DT_OK) st = logits_of(mesh, j->folder, theirs, &n);
+    if (st == DT_OK) st = logits_of(mesh, j->mine, mine, &n_mine);
+    if (st == DT_OK && (n != n_mine || memcmp(theirs, mine, (size_t)n * sizeof *mine) != 0))
+        st = dt_fail(DT_ERR_INTERNAL, "the logits of my_llama are not those of llama");
+    if (st == DT_OK && dt_runtime_rank(rt) == 0)
+        printf("%s: %lld logits of my_llama are equal, bit for bit, to those of llama\n", spec,
+               (long long)n);
+    dt_mesh_release(&mesh);
+    free(theirs);
+    free(mine);
+    return st;
+}
+
+/* config.json with another model_type, and a link to the weights. */
+static bool make_folder(const char *from, const char *to)
+{
+    static const char was[] = "\"model_type\": \"llama\"";
+    char path[1024], target[1024], config[16384], *at;
+    size_t n;
+    FILE *f;
+
+    (void)snprintf(path, sizeof path, "%s/config.json", from);
+    if ((f = fopen(path, "rb")) == NULL) return false;
+    n = fread(config, 1, sizeof config - 1, f);
+    (void)fclose(f);
+    config[n] = '\0';
+    if ((at = strstr(config, was)) == NULL) return false;
+    (void)snprintf(path, sizeof path, "%s/config.json", to);
+    if ((f = fopen(path, "wb")) == NULL) return false;
+    (void)fprintf(f, "%.*s\"model_type\": \"my_llama\"%s", (int)(at - config), config,
+                  at + sizeof was - 1);
+    if (fclose(f) != 0) return false;
+    (void)snprintf(target, sizeof target, "%s/model.safetensors", from);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", to);
+    return symlink(target, path) == 0;
+}
+
+static void remove_folder(const char *folder)
+{
+    static const char *const files[] = { "config.json", "model.safetensors" };
+    char path[1024];
+
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(folder);
+}
+
+int main(int argc, char **argv)
+{
+    char mine[] = "/tmp/my_llama.XXXXXX", folder[1024];
+    job j = { .folder = folder, .mine = mine };
+    dt_status st = DT_OK;
+
+    if (realpath(argc > 1 ? argv[1] : "examples/checkpoint", folder) == NULL ||
+        mkdtemp(mine) == NULL)
+        return perror("examples/checkpoint"), 1;
+    if (!make_folder(folder, mine)) st = DT_ERR_IO;
+    for (int n = 1; n <= 2 && st == DT_OK; n++) {
+        dt_run_options options = DT_RUN_OPTIONS_INIT;
+        options.n_ranks = n;
+        st = dt_run(&options, rank_main, &j);
+    }
+    remove_folder(mine);
+    if (st != DT_OK)
+        (void)fprintf(stderr, "%s: %s\n", dt_status_name(st), dt_last_error()->message);
+    return st == DT_OK ? 0 : 1;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Architectures: what the library needs to run a kind of model from its checkpoint folder. The
+ * built-in ones are made of what is here; a program may register its own. An architecture reads its
+ * keys of config.json, lists its layers as rows of a table, and computes one pass as an expression
+ * over a tape. It never asks how many ranks there are. docs/adding_a_model.md walks through one. */
+#ifndef DT_ARCHITECTURES_H
+#define DT_ARCHITECTURES_H
+
+#include <dtensor/models.h>
+#include <dtensor/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- Configuration -------------------------------------------------------------------------- */
+
+/* An object of config.json, borrowed while it is read. */
+typedef struct dti_json dt_config;
+
+/* Values where config.json has none, and how it spells some keys. */
+typedef struct dt_config_defaults {
+    int64_t vocab;          /* vocab_size */
+    int64_t hidden;         /* hidden_size */
+    int64_t layers;         /* num_hidden_layers */
+    int64_t heads;          /* num_attention_heads */
+    int64_t kv_heads;       /* num_key_value_heads; 0: as many as heads */
+    int64_t head_dim;       /* 0: hidden / heads */
+    int64_t positions;      /* max_position_embeddings */
+    bool tied;              /* tie_word_embeddings */
+    int32_t bos, eos;       /* bos_token_id, eos_token_id; 0: none */
+    bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
+    const char *layers_key; /* NULL: num_hidden_layers */
+    const char *heads_key;  /* NULL: num_attention_heads */
+} dt_config_defaults;
+
+/**
+ * Reads the keys that all decoders share into `info` (all but its model_type) and refuses quantised
+ * checkpoints.
+ *
+ * Not collective.
+ * Errors      DT_ERR_FORMAT, DT_ERR_UNSUPPORTED: file, key, what is there and what must be
+ */
+DT_API DT_MUST_USE dt_status dt_config_decoder(const dt_config *config,
+                                               const dt_config_defaults *defaults,
+                                               dt_model_info *info);
+
+/**
+ * One key: `fallback` where it is absent; null is refused, as Transformers 5 refuses it. A number
+ * may be written as an integer.
+ *
+ * Not collective.
+ * Ownership   a string lives as long as read_config() runs.
+ * Errors      DT_ERR_FORMAT  of another kind or outside of min .. max; says file, key and value
+ */
+DT_API DT_MUST_USE dt_status dt_config_int(const dt_config *config, const char *key,
+                                           int64_t fallback, int64_t min, int64_t max,
+                                           int64_t *out);
+DT_API DT_MUST_USE dt_status dt_config_number(const dt_config *config, const char *key,
+                                              double fallback, double min, double max, double *out);
+DT_API DT_MUST_USE dt_status dt_config_bool(const dt_config *config, const char *key, bool fallback,
+                                            bool *out);
+DT_API DT_MUST_USE dt_status dt_config_string(const dt_config *config, const char *key,
+                                              const char *fallback, const char **out);
+
+/**
+ * Refuses a key of config.json: "FILE: KEY is WHAT IT IS, must be WHAT". Returns `code`.
+ *
+ * Not collective.
+ * Errors      it is one
+ */
+DT_API dt_status dt_config_refuse(const dt_config *config, const char *key, dt_status code,
+                                  const char *what);
+
+/** Full causal attention of the heads of `info`, scores times 1 / sqrt(head_dim). Not collective.
+ * Errors: none. */
+DT_API dt_attention_options dt_config_attention(const dt_model_info *info);
+
+/* --- Layers as rows ------------------------------------------------------------------------- */
+
+/* An axis of a weight, and the keys of config.json that its extent comes from, for messages. */
+typedef struct dt_extent {
+    int64_t extent;
+    dt_axis_unit unit;
+    const char *keys; /* "intermediate_size", "num_attention_heads * head_dim" */
+} dt_extent;
+
+/* One layer of a block: the field (a dt_layer *) of the caller's struct that will point to it, its
+ * name in the checkpoint after the block's, and what it is. Axes of a weight [out, in]; a norm has
+ * one, a point none. */
+typedef struct dt_layer_row {
+    size_t field;
+    const char *name;
+    dt_layer_kind kind;
+    dt_extent out;
+    dt_extent in;
+    bool bias;
+    const char *style;   /* in the architecture's own plan, on the mesh dim that options name */
+    const char *tied_to; /* full name of an earlier layer with the same weight, or NULL */
+} dt_layer_row;
+
+/* What all rows of an architecture share. */
+typedef struct dt_row_settings {
+    dt_head_counts heads; /* of axes that count heads */
+    float eps;            /* of norms */
+    bool one_plus;        /* RMS norms multiply by 1 + weight */
+} dt_row_settings;
+
+typedef struct dti_builder dt_builder; /* collects rows */
+
+/** Sets what the rows added from now on share. Not collective. Errors: none. */
+DT_API void dt_builder_settings(dt_builder *builder, const dt_row_settings *settings);
+
+/**
+ * Adds rows: "prefix.name", or "name" with an empty prefix. Their fields are set when the model's
+ * layers are made, before prepare().
+ *
+ *   block  the struct that holds the fields; it must not move afterwards
+ *
+ * Not collective.
+ * Errors      DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_builder_add(dt_builder *builder, const char *prefix,
+                                            const dt_layer_row *rows, int n, void *block);
+
+/* --- One pass ------------------------------------------------------------------------------- */
+
+/* What forward() is given. */
+typedef struct dt_model_pass {
+    dt_tensor *ids;       /* [batch, tokens] i32 */
+    dt_tensor *positions; /* [batch, tokens] i32 */
+    int64_t length;       /* of the sequences, with these tokens */
+    dt_logits_rows rows;
+    int64_t n_layers;
+    struct dti_kv *kv; /* of all layers: dt_cached_attention() */
+} dt_model_pass;
+
+/**
+ * Attention of new tokens to all that the state has seen: k and v go into the cache of layer
+ * number `layer` at their positions, q attends to the cache up to its own position, heads are
+ * joined.
+ *
+ *   q        [batch, tokens, heads, head_dim]; k, v with the kv heads: from dt_heads()
+ *   layer    0 .. n_layers - 1, each once per pass
+ *
+ * Returns [batch, tokens, heads * head_dim], borrowed from the tape; NULL after an error.
+ *
+ * Collective  no communication.
+ * Errors      latched: those of dt_kv_write() and dt_attention(); DT_ERR_MEMORY
+ */
+DT_API dt_tensor *dt_cached_attention(dt_tape *tape, const dt_model_pass *pass, int64_t layer,
+                                      dt_tensor *q, dt_tensor *k, dt_tensor *v,
+                                      const dt_attention_options *options);
+
+/** The rows of x [batch, tokens, ...] that logits are wanted of: all, or the last. Not collective.
+ * Errors: latched, those of dt_slice(). */
+DT_API dt_tensor *dt_pass_rows(dt_tape *tape, const dt_model_pass *pass, dt_tensor *x);
+
+/* --- Rotary positions ----------------------------------------------------------------------- */
+
+/* Frequencies in any of the variants of Transformers: default, linear, dynamic, llama3, yarn,
+ * longrope. */
+typedef struct dti_rope dt_rotary;
+
+/**
+ * Reads rope_theta with rope_scaling (Transformers 4) or rope_parameters (5). `info` is complete;
+ * where scaling lets sequences be longer its max_positions grows.
+ *
+ * Not collective.
+ * Ownership   *out is released with dt_rotary_release(), from the architecture's release().
+ * Errors      DT_ERR_FORMAT, DT_ERR_UNSUPPORTED, DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_rotary_read(const dt_config *config, dt_model_info *info,
+                                            dt_rotary **out);
+
+/**
+ * Makes the frequencies known to all ranks; from prepare().
+ *
+ * Collective  no communication; every rank makes the same.
+ * Errors      DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_rotary_prepare(dt_rotary *rotary, dt_mesh *mesh);
+
+/** Cosines and sines of the pass's tokens for dt_rope(), in `dtype`. Not collective. Errors:
+ * latched, those of dt_rope_table(). */
+DT_API dt_tensor *dt_rotary_table(dt_tape *tape, const dt_rotary *rotary, const dt_model_pass *pass,
+                                  dt_dtype dtype);
+DT_API void dt_rotary_release(dt_rotary **rotary); /* accepts NULL */
+
+/* --- An architecture ------------------------------------------------------------------------ */
+
+/* Another way to write the beginning of a tensor's name: base models leave a prefix out, others
+ * have more. */
+typedef struct dt_spelling {
+    const char *ours;   /* "model." */
+    const char *theirs; /* "" */
+} dt_spelling;
+
+/* One architecture. Functions run on every rank alike; `self` is the architecture's own struct of
+ * self_bytes, zeroed before read_config(). The order of calls is read_config, add_layers, prepare,
+ * forward any number of times, release; release also follows an error in between. */
+typedef struct dt_arch {
+    size_t size;             /* sizeof(dt_arch) */
+    const char *model_type;  /* in config.json; at most 31 bytes */
+    const char *class_name;  /* of Transformers, as in "architectures"; NULL: not compared */
+    const char *text_config; /* key of config.json under which the keys stand; NULL: at its root */
+    const char *layers_key;  /* how config.json calls the number of layers, for messages; NULL:
+                              * num_hidden_layers */
+    const dt_spelling *spellings; /* of names in files, tried in order after the rows' own; the
+                                   * last has ours NULL; or NULL */
+    const char *const *ignored;   /* tensors that files may hold and nobody needs: endings of names,
+                                   * or with a "." at the end beginnings; NULL ends; or NULL */
+    size_t self_bytes;
+    dt_status (*read_config)(void *self, const dt_config *config, dt_model_info *info);
+    dt_status (*add_layers)(void *self, const dt_model_info *info, dt_builder *builder);
+    dt_status (*prepare)(void *self, dt_mesh *mesh, const dt_model_info *info); /* constants; info
+                                                                                 * is final */
+    dt_tensor *(*forward)(const void *self, dt_tape *tape, const dt_model_pass *pass); /* logits
+                                                                                        * [batch,
+                                                                                        * rows,
+                                                                                        * vocab] */
+    void (*release)(void *self);
+    const char *block_class; /* of its blocks in Transformers, for policies: "LlamaDecoderLayer";
+                              * or NULL */
+    const char *blocks;      /* their names: "model.layers.*"; or NULL */
+} dt_arch;
+
+/**
+ * Adds an architecture to those that this runtime loads. The struct is copied; what it points to
+ * must live as long as the runtime.
+ *
+ * Collective  no communication; every rank registers the same.
+ * Errors      DT_ERR_ARG  NULL, a missing function, a model_type that is empty, too long or taken
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch);
+
+/**
+ * dt_model_inspect() with the architectures of a runtime.
+ *
+ * Not collective.
+ * Errors      as dt_model_inspect()
+ */
+DT_API DT_MUST_USE dt_status dt_model_inspect_with(dt_runtime *rt, const char *dir,
+                                                   dt_model_info *info, int64_t *n_params,
+                                                   int64_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which architectures there are: the built-in ones, and those that a runtime was given. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "mesh/runtime.h"
+#include "models/model.h"
+
+static const dt_arch *const builtin[] = {
+    &dti_arch_llama,   &dti_arch_qwen2,  &dti_arch_qwen3,
+    &dti_arch_gpt_neo, &dti_arch_gemma3, &dti_arch_gemma3_text
+};
+
+typedef struct arch_entry {
+    dt_arch arch;
+    struct arch_entry *next;
+} arch_entry;
+
+typedef struct arch_registry {
+    arch_entry *first;
+} arch_registry;
+
+static void registry_destroy(void *object)
+{
+    arch_registry *r = object;
+
+    for (arch_entry *e = r->first, *next; e != NULL; e = next) {
+        next = e->next;
+        dti_free(e);
+    }
+    dti_free(r);
+}
+
+static dt_status registry_create(dt_runtime *rt, void **out)
+{
+    arch_registry *r;
+
+    (void)rt;
+    DT_TRY(dti_new(sizeof *r, &r));
+    *out = r;
+    return DT_OK;
+}
+
+/* NULL where there is none: then nothing was registered either. */
+static arch_registry *registry_of(dt_runtime *rt)
+{
+    void *slot;
+
+    if (rt == NULL) return NULL;
+    if (dti_runtime_slot(rt, DTI_SLOT_ARCHS, registry_create, registry_destroy, &slot) != DT_OK)
+        return NULL;
+    return slot;
+}
+
+static void append_name(char *names, size_t bytes, const char *name)
+{
+    const size_t used = strlen(names);
+
+    if (used + strlen(name) + sizeof ", \"\"" > bytes) return;
+    (void)snprintf(names + used, bytes - used, used ? ", \"%s\"" : "\"%s\"", name);
+}
+
+const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names, size_t bytes)
+{
+    const arch_registry *r = registry_of(rt);
+
+    names[0] = '\0';
+    for (size_t i = 0; i < DT_COUNT(builtin); i++) {
+        if (strcmp(builtin[i]->model_type, model_type) == 0) return builtin[i];
+        append_name(names, bytes, builtin[i]->model_type);
+    }
+    for (const arch_entry *e = r != NULL ? r->first : NULL; e != NULL; e = e->next) {
+        if (strcmp(e->arch.model_type, model_type) == 0) return &e->arch;
+        append_name(names, bytes, e->arch.model_type);
+    }
+    return NULL;
+}
+
+static dt_status check(dt_runtime *rt, const dt_arch *a)
+{
+    enum { MOST = sizeof((dt_model_info *)0)->model_type - 1, NAMES_BYTES = 512 };
+    char names[NAMES_BYTES];
+
+    DT_CHECK(a->model_type != NULL && a->model_type[0] != '\0', DT_ERR_ARG,
+             "an architecture needs a model_type, as config.json names it");
+    DT_CHECK(strlen(a->model_type) <= MOST, DT_ERR_ARG,
+             "model_type \"%s\" has %zu bytes: at most %d fit", a->model_type,
+             strlen(a->model_type), (int)MOST);
+    DT_CHECK(a->read_config != NULL && a->add_layers != NULL && a->prepare != NULL &&
+                 a->forward != NULL && a->release != NULL,
+             DT_ERR_ARG, "architecture \"%s\": one of its functions is NULL", a->model_type);
+    DT_CHECK(a->self_bytes > 0, DT_ERR_ARG,
+             "architecture \"%s\": self_bytes is 0: it is the size of its own struct",
+             a->model_type);
+    DT_CHECK((a->block_class == NULL) == (a->blocks == NULL), DT_ERR_ARG,
+             "architecture \"%s\": block_class and blocks go together", a->model_type);
+    DT_CHECK(dti_arch_find(rt, a->model_type, names, sizeof names) == NULL, DT_ERR_ARG,
+             "an architecture \"%s\" is there already", a->model_type);
+    return DT_OK;
+}
+
+dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch)
+{
+    dt_arch own = { .size = sizeof own };
+    arch_entry *e, **last;
+    void *slot;
+
+    DT_CHECK(rt != NULL && arch != NULL, DT_ERR_ARG, "rt or arch is NULL");
+    DT_TRY(dti_options_read("dt_arch", "set it to sizeof(dt_arch)", arch, &own, sizeof own));
+    DT_TRY(check(rt, &own));
+    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_ARCHS, registry_create, registry_destroy, &slot));
+    DT_TRY(dti_new(sizeof *e, &e));
+    e->arch = own;
+    for (last = &((arch_registry *)slot)->first; *last != NULL;) last = &(*last)->next;
+    *last = e;
+    return DT_OK;
+}

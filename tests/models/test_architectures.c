@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Architectures from outside the library: who sees them, and what goes wrong is said. */
+#include <dtensor.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/support/dt_test.h"
+
+/* --- a toy: every token is looked up and scored ----------------------------------------------- */
+
+typedef struct toy {
+    dt_model_info info;
+    int64_t fault; /* which step fails */
+    dt_layer *embed, *head;
+} toy;
+
+enum { NO_FAULT, FAULT_LAYERS, FAULT_PREPARE, FAULT_FORWARD, FAULT_LAYER, FAULT_ROTARY };
+
+static dt_status toy_read(void *self, const dt_config *config, dt_model_info *info)
+{
+    static const dt_config_defaults defaults = {
+        .vocab = 12, .hidden = 8, .layers = 2, .heads = 2, .positions = 16, .bos = 3, .eos = 5
+    };
+    toy *m = self;
+    const char *kind;
+
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_ROTARY, &m->fault));
+    DT_TRY(dt_config_string(config, "kind", "plain", &kind));
+    if (strcmp(kind, "plain") != 0)
+        return dt_config_refuse(config, "kind", DT_ERR_UNSUPPORTED, "\"plain\"");
+    return DT_OK;
+}
+
+static dt_status toy_layers(void *self, const dt_model_info *info, dt_builder *builder)
+{
+    toy *m = self;
+    const dt_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dt_layer_row rows[] = {
+        { offsetof(toy, embed), "embed", DT_LAYER_EMBEDDING, V, D, false, "embedding_rowwise",
+          NULL },
+        { offsetof(toy, head), "head", DT_LAYER_LINEAR, V, D, false, "colwise",
+          info->tied ? "embed" : NULL },
+    };
+
+    if (m->fault == FAULT_LAYERS) return dt_fail(DT_ERR_ARG, "the toy has no layers today");
+    DT_TRY(dt_builder_add(builder, "", rows, (int)DT_COUNT(rows), m));
+    return DT_OK;
+}
+
+static dt_status toy_prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    toy *m = self;
+
+    (void)mesh;
+    m->info = *info;
+    if (m->fault == FAULT_PREPARE) return dt_fail(DT_ERR_ARG, "the toy is not prepared");
+    return DT_OK;
+}
+
+static dt_tensor *toy_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const toy *m = self;
+    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
+
+    if (m->fault == FAULT_FORWARD) return dt_tape_fail(t, DT_ERR_ARG, "the toy goes no further");
+    if (m->fault == FAULT_ROTARY) return dt_rotary_table(t, NULL, pass, DT_F32);
+    if (m->fault == FAULT_LAYER) {
+        const dt_attention_options options = dt_config_attention(&m->info);
+        dt_tensor *q = dt_heads(t, x, m->info.head_dim);
+        return dt_cached_attention(t, pass, m->info.n_layers, q, q, q, &options);
+    }
+    return dt_layer_forward(t, m->head, dt_pass_rows(t, pass, x));
+}
+
+static void toy_release(void *self)
+{
+    (void)self;
+}
+
+static const dt_arch toy_arch = {
+    .size = sizeof(dt_arch),
+    .model_type = "toy",
+    .self_bytes = sizeof(toy),
+    .read_config = toy_read,
+    .add_layers = toy_layers,
+    .prepare = toy_prepare,
+    .forward = toy_forward,
+    .release = toy_release,
+};
+
+/* --- who sees it ------------------------------------------------------------------------------ */
+
+/* A dry runtime of one rank; with the toy or without. */
+static dt_runtime *make_runtime(bool with_toy)
+{
+    dt_run_options options = DT_RUN_OPTIONS_INIT;
+    dt_runtime *rt = NULL;
+
+    options.n_ranks = 3;
+    DT_ASSERT_OK(dt_runtime_create_dry(&options, 0, NULL, &rt));
+    if (with_toy) DT_ASSERT_OK(dt_arch_register(rt, &toy_arch));
+    return rt;
+}
+
+static dt_status load_and_run(dt_runtime *rt, const char *folder)
+{
+    dt_mesh *mesh = NULL;
+    dt_model *model = NULL;
+    dt_state *state = NULL;
+    dt_tape *tape = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_mesh_create(rt, "tp=3", &mesh));
+    DT_TRY_TO(done, st, dt_model_check(mesh, folder, NULL));
+    DT_TRY_TO(done, st, dt_model_load(mesh, folder, NULL, &model));
+    DT_TRY_TO(done, st, dt_state_create(model, 1, 8, &state));
+    DT_TRY_TO(done, st, dt_tape_create(rt, &tape));
+    (void)dt_model_forward(tape, model, state, NULL, 4, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(tape));
+done:
+    dt_tape_release(&tape);
+    dt_state_release(&state);
+    dt_model_release(&model);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+static void write_config(char folder[DT_TEST_PATH_BYTES], const char *text)
+{
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "config.json", text, strlen(text));
+}
+
+DT_TEST(architectures, a_runtime_knows_its_own_and_no_other_ones)
+{
+    dt_runtime *with = make_runtime(true), *without = make_runtime(false), *like = NULL;
+    dt_run_options options = DT_RUN_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    dt_model_info info;
+
+    write_config(folder, "{\"model_type\": \"toy\", \"tie_word_embeddings\": true}");
+    DT_ASSERT_OK(load_and_run(with, folder));
+    DT_ASSERT_STATUS(load_and_run(without, folder), DT_ERR_UNSUPPORTED,
+                     "must be one of the supported architectures: \"llama\"");
+    DT_ASSERT(strstr(dt_last_error()->message, ", \"toy\"") == NULL);
+    DT_ASSERT_STATUS(dt_model_inspect(folder, &info, NULL, NULL), DT_ERR_UNSUPPORTED, "toy");
+    /* there are no weights, which is found after the architecture was */
+    DT_ASSERT_STATUS(dt_model_inspect_with(with, folder, &info, NULL, NULL), DT_ERR_FORMAT,
+                     "has neither model.safetensors");
+    options.n_ranks = 3;
+    DT_ASSERT_OK(dt_runtime_create_dry(&options, 1, with, &like));
+    DT_ASSERT_OK(load_and_run(like, folder));
+    dt_runtime_release_dry(&like);
+    dt_runtime_release_dry(&with);
+    dt_runtime_release_dry(&without);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(architectures, unknown_ones_are_told_what_there_is)
+{
+    dt_runtime *rt = make_runtime(true);
+    char folder[DT_TEST_PATH_BYTES];
+
+    write_config(folder, "{\"model_type\": \"toys\"}");
+    DT_ASSERT_STATUS(load_and_run(rt, folder), DT_ERR_UNSUPPORTED, "\"toy\"");
+    dt_runtime_release_dry(&rt);
+    dt_test_remove_dir(folder);
+}
+
+/* --- what goes wrong -------------------------------------------------------------------------- */
+
+DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
+{
+    static const struct {
+        const char *config;
+        const char *said;
+    } rows[] = {
+        { "\"fault\": 1", "the toy has no layers today" },
+        { "\"fault\": 2", "the toy is not prepared" },
+        { "\"fault\": 3", "the toy goes no further" },
+        { "\"fault\": 4", "dt_cached_attention: layer 2 of a model of 2" },
+        { "\"fault\": 5", "dt_rotary_table: rotary is NULL" },
+        { "\"fault\": 6", "fault is 6, must be an integer from 0 to 5" },
+        { "\"kind\": \"wild\"", "kind is the string \"wild\", must be \"plain\"" },
+        { "\"kind\": 7", "kind is 7" },
+        { "\"quantization_config\": {}", "quantised" },
+    };
+    dt_runtime *rt = make_runtime(true);
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        char folder[DT_TEST_PATH_BYTES], text[128];
+        dt_status st;
+        (void)snprintf(text, sizeof text, "{\"model_type\": \"toy\", %s}", rows[i].config);
+        write_config(folder, text);
+        st = load_and_run(rt, folder);
+        DT_ASSERT(st != DT_OK);
+        DT_ASSERT_STATUS(st, st, rows[i].said);
+        dt_test_remove_dir(folder);
+    }
+    dt_runtime_release_dry(&rt);
+}
+
+DT_TEST(architectures, registering_refuses_what_could_not_be_used)
+{
+    dt_runtime *rt = make_runtime(true);
+    dt_arch a = toy_arch;
+
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "\"toy\" is there already");
+    a.model_type = "llama";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "\"llama\" is there already");
+    a.model_type = "";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "needs a model_type");
+    a.model_type = "a_name_that_does_not_fit_in_32_bytes";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "at most 31 fit");
+    a.model_type = "other";
+    a.forward = NULL;
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "one of its functions is NULL");
+    a = toy_arch;
+    a.model_type = "other";
+    a.self_bytes = 0;
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "self_bytes is 0");
+    a.self_bytes = sizeof(toy);
+    a.blocks = "model.layers.*";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "go together");
+    a.blocks = NULL;
+    a.size = 3;
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "sizeof(dt_arch)");
+    DT_ASSERT_STATUS(dt_arch_register(rt, NULL), DT_ERR_ARG, "arch is NULL");
+    DT_ASSERT_STATUS(dt_arch_register(NULL, &toy_arch), DT_ERR_ARG, "rt or arch");
+    a = toy_arch;
+    a.model_type = "other";
+    DT_ASSERT_OK(dt_arch_register(rt, &a));
+    dt_runtime_release_dry(&rt);
+}
