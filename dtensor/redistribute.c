@@ -206,11 +206,10 @@ static dt_status run_step(const dti_move_step *step, const int *me, dt_tensor *x
     if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece)
         return dti_tensor_view(x, step->to, x->n_axes, x->shape, out);
     DT_TRY(dti_tensor_create(x->mesh, step->to, x->local.dtype, x->shape, &y));
-    if (dt_mesh_is_member(x->mesh))
-        st = step->kind == DTI_MOVE_LOCAL_SLICE      ? local_slice(step, me, x, y)
-             : step->kind == DTI_MOVE_ALL_REDUCE     ? all_reduce(step, x, y)
-             : step->kind == DTI_MOVE_REDUCE_SCATTER ? reduce_scatter(step, me, x, y)
-                                                     : exchange(step, me, x, y);
+    st = step->kind == DTI_MOVE_LOCAL_SLICE      ? local_slice(step, me, x, y)
+         : step->kind == DTI_MOVE_ALL_REDUCE     ? all_reduce(step, x, y)
+         : step->kind == DTI_MOVE_REDUCE_SCATTER ? reduce_scatter(step, me, x, y)
+                                                 : exchange(step, me, x, y);
     if (st != DT_OK) {
         dt_tensor_release(&y);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -240,7 +239,7 @@ static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dt
 
     if (half && step->widens) DT_TRY(turn(now, DT_F32));
     st = run_step(step, me, *now, &next);
-    if (st == DT_OK && dt_mesh_is_member((*now)->mesh)) count(step, *now, me, counters);
+    if (st == DT_OK) count(step, *now, me, counters);
     dt_tensor_release(now);
     *now = next;
     if (st == DT_OK && half && step->narrows) st = turn(now, dtype);
@@ -260,6 +259,11 @@ dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter 
         return DT_OK;
     }
     if (want->table_axes != 0) DT_TRY(dti_layout_check_shape(want, x->shape));
+    if (!dt_mesh_is_member(x->mesh)) { /* which way members go is their affair */
+        DT_TRY(dti_move_check(x->layout, want));
+        DT_TRY(dti_tensor_create(x->mesh, want, x->local.dtype, x->shape, y));
+        return DT_OK;
+    }
     DT_TRY(dti_move_cache_plan(x, want, &plan));
     coords_of(x->mesh, me);
     now = dt_tensor_retain(x);

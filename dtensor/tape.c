@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/copy_to.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -205,6 +206,22 @@ dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
     st = dti_tensor_layout(x, want, &layout);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return move_to(t, x, layout);
+}
+
+dt_tensor *dt_move_to(dt_tape *t, dt_tensor *x, dt_mesh *mesh, const dt_placement *want)
+{
+    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+    dt_tensor *y = NULL;
+    dt_status st;
+
+    if (t->status != DT_OK) return NULL;
+    if (x == NULL || mesh == NULL || want == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_to: x, mesh or want is NULL");
+    st = dti_copy_to(x, mesh, want, moved, &y);
+    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
+    if (st == DT_OK) return dti_tape_push(t, y);
+    dt_tensor_release(&y);
+    return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }
 
 dt_tensor *dt_move_dim(dt_tape *t, dt_tensor *x, int dim, dt_placement want)

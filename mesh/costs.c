@@ -48,7 +48,8 @@ dt_status dt_mesh_set_links(dt_mesh *mesh, const dt_link *links)
                  "mesh dim \"%s\": a link of %g ns latency and %g bytes per ns; times must not be "
                  "negative, bandwidths must be positive",
                  dt_mesh_dim_name(mesh, d), links[d].latency_ns, links[d].bytes_per_ns);
-    for (int d = 0; d < mesh->n_dims; d++) mesh->costs.link[d] = links[d];
+    for (int d = 0; d < mesh->n_dims; d++) /* + 0.0: no negative zero, as bits are compared */
+        mesh->costs.link[d] = (dt_link){ links[d].latency_ns + 0.0, links[d].bytes_per_ns };
     number(&mesh->costs);
     return DT_OK;
 }

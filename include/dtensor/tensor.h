@@ -147,7 +147,8 @@ DT_API DT_MUST_USE dt_status dt_full_tensor(dt_tensor *x, dt_tensor **y);
  *
  * One exchange over the ranks of both meshes: each rank receives what it lacks of its piece and
  * keeps what it has. A Partial x is first reduced on its own mesh, scattered where that is less.
- * All of it stays within both meshes' memory for moves.
+ * All of it stays within both meshes' memory for moves. Links and bounds need be known to the ranks
+ * of their mesh only: the ranks of both tell each other first, in a reduction of 144 bytes.
  *
  * Collective  every rank of x's mesh and of `mesh`, with the same `want`; a rank of neither may
  *             call too, gets metadata, and waits for nobody.
@@ -244,6 +245,10 @@ DT_API dt_tensor *dt_move(dt_tape *tape, dt_tensor *x, const dt_placement *want)
 /** The recorded form of dt_redistribute_cast(), as dt_move() is of dt_redistribute(). */
 DT_API dt_tensor *dt_move_cast(dt_tape *tape, dt_tensor *x, const dt_placement *want,
                                dt_dtype dtype);
+
+/** The recorded form of dt_copy_to(), as dt_move() is of dt_redistribute(): reductions are counted
+ * by their kind, the exchange between the meshes as an all-to-all. */
+DT_API dt_tensor *dt_move_to(dt_tape *tape, dt_tensor *x, dt_mesh *mesh, const dt_placement *want);
 
 /** dt_move() that changes one mesh dim and leaves the others, with the order of their cuts. A cut
  * that names its place (DT_SHARD_NTH) goes there; one that does not stays where the dim's cut was

@@ -181,3 +181,126 @@ DT_TEST(copy_to, copies_stay_within_both_meshes_memory)
 {
     dt_test_on_ranks("a=4", bounded_copy, NULL);
 }
+
+/* Ranks 0 to 3 hold terms, 3 to 5 want rows. */
+typedef struct two_meshes {
+    dt_mesh *from, *to;
+    dt_tensor *x;
+} two_meshes;
+
+static dt_status make_two(dt_mesh *world, two_meshes *m)
+{
+    const dt_placement partial[] = { DT_PARTIAL(DT_SUM), DT_PARTIAL(DT_SUM) };
+    const int64_t shape[] = { 5, 4 };
+    dt_runtime *rt = dt_mesh_runtime(world);
+
+    DT_TRY(dt_mesh_create(rt, "a=2,b=2", &m->from));
+    DT_TRY(dt_mesh_create_ranks(rt, "c=3", (int[]){ 3, 4, 5 }, &m->to));
+    DT_TRY(dt_test_arange(m->from, partial, DT_F32, 2, shape, &m->x));
+    return DT_OK;
+}
+
+static void release_two(two_meshes *m)
+{
+    dt_tensor_release(&m->x);
+    dt_mesh_release(&m->from);
+    dt_mesh_release(&m->to);
+}
+
+static dt_status copy_is_right(const two_meshes *m)
+{
+    const dt_placement rows = DT_SHARD(0);
+    dt_tensor *y = NULL, *z = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, dt_copy_to(m->x, m->to, &rows, &y));
+    DT_TRY_TO(done, st, dt_full_tensor(y, &z));
+    if (dt_mesh_is_member(m->to)) DT_TRY_TO(done, st, dt_test_expect_arange(z));
+done:
+    dt_tensor_release(&y);
+    dt_tensor_release(&z);
+    return st;
+}
+
+/* Default links reduce along axis 1, these along axis 0 (the other dim slow: along axis 1). What a
+ * mesh's own ranks know decides for all. */
+static dt_status known_to_members(dt_mesh *world, const void *arg)
+{
+    static const dt_link slow[][2] = { { { 1000, 0.0001 }, { 1000, 10 } },
+                                       { { 1000, 10 }, { 1000, 0.0001 } },
+                                       { { 0, 10 }, { 0, 0.001 } } };
+    const dt_placement rows = DT_SHARD(0);
+    two_meshes m = { 0 };
+    dt_tensor *y = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, make_two(world, &m));
+    DT_TRY_TO(done, st, copy_is_right(&m));
+    for (size_t i = 0; i < DT_COUNT(slow); i++) {
+        if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_links(m.from, slow[i]));
+        DT_TRY_TO(done, st, copy_is_right(&m));
+    }
+    if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 99));
+    DT_EXPECT_TO(done, st, dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "99 bytes there");
+    if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 0));
+    if (dt_mesh_is_member(m.to)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.to, 31));
+    DT_EXPECT_TO(done, st, dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "31 bytes here");
+    /* outsiders may say what they like */
+    if (!dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 1));
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.to, dt_mesh_is_member(m.to) ? 1000 : 1));
+    DT_TRY_TO(done, st, copy_is_right(&m));
+done:
+    release_two(&m);
+    return st;
+}
+
+DT_TEST(copy_to, costs_that_only_members_know_decide_for_all)
+{
+    dt_test_on_ranks("w=6", known_to_members, NULL);
+}
+
+/* A tape counts the reduction on the one mesh and what arrives on the other: rows 0-1, 2-3, 4. */
+static dt_status counted(dt_mesh *world, const void *arg)
+{
+    static const int64_t arrives[6] = { 0, 0, 0, 0, 32, 16 };
+    const dt_placement rows = DT_SHARD(0), whole = DT_REPLICATE;
+    const int64_t shape[] = { 5, 4 };
+    const int me = dt_runtime_rank(dt_mesh_runtime(world));
+    two_meshes m = { 0 };
+    dt_tape *t = NULL;
+    dt_tensor *r = NULL, *same;
+    dt_status st = DT_OK;
+    int64_t reductions;
+
+    (void)arg;
+    DT_TRY_TO(done, st, make_two(world, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(world), &t));
+    (void)dt_move_to(t, m.x, m.to, &rows);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    reductions =
+        dt_tape_comm(t, DT_COMM_REDUCE_SCATTER).calls + dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls;
+    DT_EXPECT_TO(done, st, (me < 4) == (reductions > 0), "%lld reductions", (long long)reductions);
+    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_TO_ALL).calls == 1, "no exchange");
+    dt_tape_reset(t);
+    DT_TRY_TO(done, st,
+              dt_test_arange(m.from, (dt_placement[]){ whole, whole }, DT_F32, 2, shape, &r));
+    (void)dt_move_to(t, r, m.to, &rows);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes == arrives[me],
+                 "%lld bytes on rank %d", (long long)dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes, me);
+    same = dt_move_to(t, r, m.from, (dt_placement[]){ whole, whole });
+    DT_EXPECT_TO(done, st, same == r, "a copy to the same place");
+    DT_EXPECT_TO(done, st, dt_move_to(t, NULL, m.to, &rows) == NULL, "no tensor");
+    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "no error");
+done:
+    dt_tensor_release(&r);
+    dt_tape_release(&t);
+    release_two(&m);
+    return st;
+}
+
+DT_TEST(copy_to, a_tape_counts_copies)
+{
+    dt_test_on_ranks("w=6", counted, NULL);
+}
