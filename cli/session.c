@@ -69,6 +69,19 @@ static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options 
     return DT_OK;
 }
 
+dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *load)
+{
+    static const dt_plan no_rules = { .source = "--plan built-in" };
+
+    load->sequence_parallel = args->sequence_parallel;
+    if (args->plan == NULL || strcmp(args->plan, "auto") == 0) return DT_OK;
+    load->plan = &no_rules;
+    if (strcmp(args->plan, "built-in") == 0) return DT_OK;
+    DT_TRY(dt_plan_read(args->plan, plan));
+    load->plan = *plan;
+    return DT_OK;
+}
+
 dt_status cli_read_dtype(const char *text, dt_load_options *load)
 {
     static const dt_dtype known[] = { DT_F32, DT_BF16, DT_F16 };
@@ -169,11 +182,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
     DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
-    out->load.sequence_parallel = args->sequence_parallel;
-    if (args->plan != NULL) {
-        DT_TRY(dt_plan_read(args->plan, &out->plan));
-        out->load.plan = out->plan;
-    }
+    DT_TRY(cli_read_plan(args, &out->plan, &out->load));
     out->progress.console = console;
     out->load.progress = cli_progress_show;
     out->load.progress_arg = &out->progress;

@@ -10,6 +10,7 @@
 
 #include "cli/report.h"
 #include "cli/session.h"
+#include "parallel_styles/rules.h"
 
 enum { DEFAULT_SEQUENCE = 2048, MAX_RANKS = 1 << 20 /* of a dry runtime */ };
 
@@ -32,6 +33,14 @@ int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims)
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
         if ((dims >> d & 1u) != 0) n *= dt_mesh_dim_size(mesh, d);
     return n;
+}
+
+const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer)
+{
+    for (int d = 0; d < dt_mesh_n_dims(r->first.mesh); d++)
+        if (dti_layer_rule(layer, d) >= 0)
+            return r->plan != NULL && strcmp(r->plan, "auto") != 0 ? "plan" : "checkpoint";
+    return "built-in";
 }
 
 static int64_t count_params(const dt_model *m)
@@ -122,11 +131,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
                               .log_arg = (void *)console };
 
     DT_TRY(cli_read_dtype(args->dtype, &load));
-    load.sequence_parallel = args->sequence_parallel;
-    if (args->plan != NULL) {
-        DT_TRY(dt_plan_read(args->plan, plan));
-        load.plan = *plan;
-    }
+    DT_TRY(cli_read_plan(args, plan, &load));
     DT_TRY(check(&o, r));
     DT_TRY(cli_check_dims(args, load.dim));
     r->batch = o.batch;
@@ -141,7 +146,8 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
 {
     cli_resolved r = { .folder = args->folder,
                        .mesh = args->mesh != NULL ? args->mesh : "tp=1",
-                       .plan = args->plan };
+                       .plan = args->plan,
+                       .sequence_parallel = args->sequence_parallel };
     dt_plan *plan = NULL;
     dt_status st = DT_OK;
 

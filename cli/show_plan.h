@@ -11,6 +11,7 @@ typedef struct cli_resolved {
     const char *folder;
     const char *mesh; /* "dp=4,tp=8" */
     const char *plan; /* its file, or NULL */
+    bool sequence_parallel;
     int64_t batch;
     int64_t sequence;
     int64_t n_params;
@@ -23,6 +24,9 @@ dt_status cli_resolved_print(const cli_resolved *r) DT_MUST_USE;
 dt_status cli_resolved_json(const cli_resolved *r) DT_MUST_USE;
 
 enum { CLI_DIMS_BYTES = 96, CLI_STYLE_BYTES = 96 };
+
+/* Where the styles of a layer come from: "plan" (a file), "checkpoint" or "built-in". */
+const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer);
 
 /* "dp,tp": the dims (bits) of a mesh; their number of ranks. */
 const char *cli_dims_text(const dt_mesh *mesh, uint32_t dims, char text[CLI_DIMS_BYTES]);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "cli/show_plan.h"
-#include "parallel_styles/rules.h"
 
 static json_t *ints(const int64_t *values, int n)
 {
@@ -16,12 +15,13 @@ static json_t *ints(const int64_t *values, int n)
 }
 
 /* {"tp": "colwise"}: the dims on which the layer has a style. */
-static json_t *json_styles(const dt_mesh *mesh, const dt_layer *layer)
+static json_t *json_styles(const dt_mesh *mesh, const dt_layer *layer, bool step)
 {
     json_t *object = json_object();
 
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++) {
-        const dt_style *style = dt_layer_style_on(layer, d);
+        const dt_style *style =
+            step ? dt_layer_step_style_on(layer, d) : dt_layer_style_on(layer, d);
         if (style != NULL)
             (void)json_object_set_new(object, dt_mesh_dim_name(mesh, d), json_string(style->name));
     }
@@ -41,13 +41,6 @@ static json_t *json_placements(const dt_mesh *mesh, const dt_layout *layout)
     return array;
 }
 
-static bool is_from_plan(const dt_mesh *mesh, const dt_layer *layer)
-{
-    for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
-        if (dti_layer_rule(layer, d) >= 0) return true;
-    return false;
-}
-
 static json_t *json_param(const cli_resolved *r, const dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
@@ -62,12 +55,12 @@ static json_t *json_param(const cli_resolved *r, const dt_layer *layer, int para
         bytes *= local->shape[a];
     }
     (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
-    return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:I, s:o}", "name", name, "style",
-                     json_styles(r->first.mesh, layer), "from",
-                     is_from_plan(r->first.mesh, layer) ? "plan" : "built-in", "placement",
-                     json_placements(r->first.mesh, layout), "shape", ints(shape, info.n_axes),
-                     "local_shape", ints(local->shape, info.n_axes), "bytes",
-                     (json_int_t)(partner != NULL ? 0 : bytes), "tied_to",
+    return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:I, s:o}", "name", name, "style",
+                     json_styles(r->first.mesh, layer, false), "step_style",
+                     json_styles(r->first.mesh, layer, true), "from", cli_plan_source(r, layer),
+                     "placement", json_placements(r->first.mesh, layout), "shape",
+                     ints(shape, info.n_axes), "local_shape", ints(local->shape, info.n_axes),
+                     "bytes", (json_int_t)(partner != NULL ? 0 : bytes), "tied_to",
                      partner != NULL ? json_string(dt_layer_name(partner)) : json_null());
 }
 
@@ -79,6 +72,24 @@ static json_t *json_params(const cli_resolved *r)
     for (int i = 0; i < dt_layers_count(layers); i++)
         for (int p = 0; p < dt_layer_n_params(dt_layers_at(layers, i)); p++)
             (void)json_array_append_new(array, json_param(r, dt_layers_at(layers, i), p));
+    return array;
+}
+
+/* Layers without parameters, which only lay values out. */
+static json_t *json_points(const cli_resolved *r)
+{
+    dt_layers *layers = dt_model_layers(r->first.model);
+    json_t *array = json_array();
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        if (dt_layer_kind_of(layer) != DT_LAYER_POINT) continue;
+        (void)json_array_append_new(array,
+                                    json_pack("{s:s, s:o, s:o, s:s}", "name", dt_layer_name(layer),
+                                              "style", json_styles(r->first.mesh, layer, false),
+                                              "step_style", json_styles(r->first.mesh, layer, true),
+                                              "from", cli_plan_source(r, layer)));
+    }
     return array;
 }
 
@@ -126,11 +137,12 @@ dt_status cli_resolved_json(const cli_resolved *r)
 {
     const dt_model_info *info = dt_model_info_of(r->first.model);
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "model", r->folder,
-        "model_type", info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh", r->mesh,
-        "plan", r->plan != NULL ? json_string(r->plan) : json_null(), "parameters",
-        (json_int_t)r->n_params, "batch", (json_int_t)r->batch, "sequence", (json_int_t)r->sequence,
-        "layout", json_params(r), "prompt", json_pass(r, &r->first.prefill, r->batch * r->sequence),
+        "{s:s, s:s, s:s, s:s, s:o, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "model",
+        r->folder, "model_type", info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh",
+        r->mesh, "plan", r->plan != NULL ? json_string(r->plan) : json_null(), "sequence_parallel",
+        (int)r->sequence_parallel, "parameters", (json_int_t)r->n_params, "batch",
+        (json_int_t)r->batch, "sequence", (json_int_t)r->sequence, "layout", json_params(r),
+        "points", json_points(r), "prompt", json_pass(r, &r->first.prefill, r->batch * r->sequence),
         "step", json_pass(r, &r->first.decode, r->batch), "ranks", json_ranks(r));
 
     DT_CHECK(object != NULL, DT_ERR_MEMORY,

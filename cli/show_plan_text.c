@@ -7,10 +7,11 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "base/writer.h"
 #include "cli/report.h"
 #include "cli/show_plan.h"
 
-enum { NAME_BYTES = 96, TEXT_BYTES = 64, RANKS_BYTES = 25 };
+enum { NAME_BYTES = 96, TEXT_BYTES = 64, STYLE_BYTES = TEXT_BYTES, RANKS_BYTES = 25 };
 
 /* A line of one of the two tables: its texts say which items it stands for. */
 typedef struct row {
@@ -75,20 +76,44 @@ static void measure(const table *t, int widths[4])
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-/* "colwise", or "tp:colwise cp:rowwise" where there are several. */
-static void style_text(const dt_mesh *mesh, const dt_layer *layer, char text[TEXT_BYTES])
+/* "colwise", or "tp:colwise cp:rowwise" where there are several; "activation | replicate" where a
+ * step of one token has another. */
+static void style_text(const dt_mesh *mesh, const dt_layer *layer, char text[STYLE_BYTES])
 {
-    size_t used = 0, n = 0;
+    dti_writer w = { .text = text, .bytes = STYLE_BYTES };
+    int n = 0;
 
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++) n += dt_layer_style_on(layer, d) != NULL;
-    (void)snprintf(text, TEXT_BYTES, "-");
-    for (int d = 0; d < dt_mesh_n_dims(mesh) && used < TEXT_BYTES; d++) {
+    dti_put(&w, "%s", n == 0 ? "-" : "");
+    for (int d = 0; d < dt_mesh_n_dims(mesh); d++) {
         const dt_style *style = dt_layer_style_on(layer, d);
+        const dt_style *step = dt_layer_step_style_on(layer, d);
         if (style == NULL) continue;
-        used +=
-            (size_t)snprintf(text + used, TEXT_BYTES - used, "%s%s%s%s", used ? " " : "",
-                             n > 1 ? dt_mesh_dim_name(mesh, d) : "", n > 1 ? ":" : "", style->name);
+        dti_put(&w, "%s%s%s%s", w.used > 0 ? " " : "", n > 1 ? dt_mesh_dim_name(mesh, d) : "",
+                n > 1 ? ":" : "", style->name);
+        if (step != style) dti_put(&w, " | %s", step->name);
     }
+}
+
+static row *new_row(const cli_resolved *r, const dt_layer *layer, const char *param, row *like)
+{
+    char name[512];
+
+    (void)snprintf(name, sizeof name, "%s%s%s", dt_layer_name(layer), param[0] ? "." : "", param);
+    starred(name, like->name);
+    style_text(r->first.mesh, layer, like->text[0]);
+    return like;
+}
+
+/* A layer without parameters has a line if it does something: the style of most is "replicate". */
+static void add_point(const cli_resolved *r, const dt_layer *layer, table *t)
+{
+    row like = { .text = { "", "-", "-" } }, *found;
+
+    (void)new_row(r, layer, "", &like);
+    if (strcmp(like.text[0], "replicate") == 0) return;
+    found = row_of(t, &like);
+    if (found != NULL) found->n++;
 }
 
 static void add_param(const cli_resolved *r, const dt_layer *layer, int param, table *t)
@@ -97,12 +122,9 @@ static void add_param(const cli_resolved *r, const dt_layer *layer, int param, t
     const dt_layer *partner = param == DT_PARAM_WEIGHT ? dt_layer_tied_to(layer) : NULL;
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t bytes = (int64_t)dt_dtype_size(local->dtype);
-    char name[512];
     row like = { .n = 0 }, *found;
 
-    (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
-    starred(name, like.name);
-    style_text(r->first.mesh, layer, like.text[0]);
+    (void)new_row(r, layer, info.name, &like);
     (void)dt_layout_print(dt_layer_param_layout(layer, param), like.text[1], TEXT_BYTES);
     (void)dti_shape_text(local->shape, local->n_axes, like.text[2], TEXT_BYTES);
     found = row_of(t, &like);
@@ -116,15 +138,18 @@ static void print_params(const cli_resolved *r)
 {
     dt_layers *layers = dt_model_layers(r->first.model);
     char number[CLI_NUMBER_BYTES];
-    int widths[4] = { 9, 5, 9, 9 };
+    int widths[4] = { 9, r->sequence_parallel ? 17 : 5, 9, 9 };
     table t = { 0 };
 
-    for (int i = 0; i < dt_layers_count(layers); i++)
-        for (int p = 0; p < dt_layer_n_params(dt_layers_at(layers, i)); p++)
-            add_param(r, dt_layers_at(layers, i), p, &t);
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++) add_param(r, layer, p, &t);
+        if (dt_layer_n_params(layer) == 0) add_point(r, layer, &t);
+    }
     measure(&t, widths);
     (void)printf("\n%-*s %5s  %-*s  %-*s  %-*s %10s\n", widths[0], "parameter", "n", widths[1],
-                 "style", widths[2], "placement", widths[3], "on rank 0", "bytes");
+                 r->sequence_parallel ? "style | in a step" : "style", widths[2], "placement",
+                 widths[3], "on rank 0", "bytes");
     for (size_t i = 0; i < t.n; i++) {
         const row *w = &t.rows[i];
         (void)printf("%-*s %5" PRId64 "  %-*s  %-*s  %-*s %10s\n", widths[0], w->name, w->n,
@@ -254,11 +279,11 @@ dt_status cli_resolved_print(const cli_resolved *r)
     char number[CLI_NUMBER_BYTES];
 
     (void)printf("%s, %s parameters in %s, mesh %s of %d rank%s, %" PRId64 " sequence%s of %" PRId64
-                 " tokens%s%s\n",
+                 " tokens%s%s%s\n",
                  info->model_type, cli_count_text(r->n_params, number), dt_dtype_name(info->dtype),
                  r->mesh, r->n_ranks, r->n_ranks == 1 ? "" : "s", r->batch,
                  r->batch == 1 ? "" : "s", r->sequence, r->plan != NULL ? ", plan " : "",
-                 r->plan != NULL ? r->plan : "");
+                 r->plan != NULL ? r->plan : "", r->sequence_parallel ? ", tokens cut" : "");
     print_params(r);
     print_traffic(r);
     DT_TRY(print_ranks(r));

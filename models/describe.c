@@ -104,6 +104,7 @@ static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *co
     DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
     DT_TRY(d->arch->add_layers(d->self, &d->info, &d->builder));
+    DT_TRY(dti_own_plan_read(dir, config, d));
     return DT_OK;
 }
 
@@ -183,6 +184,7 @@ void dti_described_free(dti_described *d)
         dti_free(d->self);
     }
     dti_builder_free(&d->builder);
+    dti_arena_free(&d->plan_arena);
     dti_free(d->folder);
     dti_free(d->generation_error);
     dti_free(d->other_class);

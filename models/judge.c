@@ -324,6 +324,9 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
     why = *dt_last_error();
     if (is_of_plan(st) && why.code == st)
         st = j.laid_out ? explain_pass(&j, &why) : explain_refusal(&j, &why);
+    if (o->plan == &known->plan)
+        dti_error_prefix("the checkpoint's own plan (one without rules in its place leaves the "
+                         "built-in plan)");
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 

@@ -76,12 +76,16 @@ static void log_remark(void *rt, const char *text)
     dti_runtime_log(rt, DT_LOG_WARNING, "%s", text);
 }
 
-/* Rank 0 says for all what is odd about the checkpoint. */
-static void warn(dt_mesh *mesh, const char *dir, const dti_described *d)
+/* Rank 0 says for all what is odd about the checkpoint, and that its plan is followed. */
+static void warn(dt_mesh *mesh, const char *dir, const dti_described *d, const dt_load_options *o)
 {
     dt_runtime *rt = dt_mesh_runtime(mesh);
 
-    if (dt_runtime_rank(rt) == 0) dti_describe_remarks(d, dir, log_remark, rt);
+    if (dt_runtime_rank(rt) != 0) return;
+    dti_describe_remarks(d, dir, log_remark, rt);
+    if (o->plan == &d->plan)
+        dti_runtime_log(rt, DT_LOG_INFO, "%s holds a plan of %d rules, which is followed",
+                        d->plan.source, d->plan.n_rules);
 }
 
 dt_status dti_check_load_options(const dt_load_options *o)
@@ -179,7 +183,7 @@ static dt_status load_dry(dt_mesh *mesh, const char *dir, dt_load_options *o, dt
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
     }
     DT_TRY_TO(done, st, dti_model_make_dry(&d, mesh, o, out));
-    warn(mesh, dir, &d);
+    warn(mesh, dir, &d, o);
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
@@ -212,7 +216,7 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
               dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(dt_mesh_runtime(mesh))),
                                   dti_runtime_pool(dt_mesh_runtime(mesh)), &l.stage));
     DT_TRY_TO(done, st, load_params(&l));
-    warn(mesh, dir, &d);
+    warn(mesh, dir, &d, l.options);
     if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
     *out = l.model;

@@ -89,6 +89,8 @@ typedef struct dti_described {
                                there */
     bool has_generation;    /* generation_config.json says what ends a text, not config.json */
     char *other_class;      /* what "architectures" says if that is not arch->class_name */
+    dt_plan plan;           /* the checkpoint's own; no rules: it has none */
+    dti_arena plan_arena;   /* which its texts lie in */
     size_t n_unused;        /* tensors of the checkpoint that no layer asks for; ... */
     char *first_unused;     /* ... once dti_check_checkpoint() has looked */
 } dti_described;
@@ -114,11 +116,15 @@ const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names
 dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
 
 /* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
- * their rules; dti_plan_of() is what to load with. */
+ * their rules. dti_plan_of() is what to load with, over the built-in plan: those rules, the
+ * caller's plan, or the checkpoint's own unless tokens are to be cut, which no such plan knows. */
 dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
                            dti_described *out) DT_MUST_USE;
 const dt_plan *dti_plan_of(const dti_described *d, const dt_load_options *o);
 void dti_described_free(dti_described *d);
+
+/* Reads the plan that config.json, whose root is given, may hold (own_plan.c). */
+dt_status dti_own_plan_read(const char *dir, const dti_json *root, dti_described *d) DT_MUST_USE;
 
 dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
 

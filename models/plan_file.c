@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans as JSON: {"model.layers.*.mlp.up_proj": "colwise", ...}. Instead of a style a pattern may
- * have one per mesh dim; the file becomes a chain of plans, first that of no named dim. */
+ * Plans as JSON: {"model.layers.*.mlp.up_proj": "colwise", ...}. Instead of the name of a style a
+ * pattern may have an object, of a style and its layouts or of one style per mesh dim; the file
+ * becomes a chain of plans, first that of no named dim. */
 #include <dtensor/plans.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/writer.h"
 #include "models/checkpoint/json.h"
 
 /* What a plan of dt_plan_read() lies in; the plan comes first. */
 typedef struct plan_file {
     dt_plan plan[DT_MAX_DIMS];
-    dti_json_doc doc;    /* owns the texts of the rules */
+    dti_json_doc doc;    /* owns the texts of the rules ... */
+    dti_arena arena;     /* ... and this those with arguments */
     dt_plan_rule *rules; /* of all plans */
     int n_rules;
     bool strict;
     bool manual;
+    const char *version;
 } plan_file;
 
 /* --- settings --------------------------------------------------------------------------------- */
@@ -37,13 +41,23 @@ static dt_status read_mode(plan_file *p, const dti_json *value)
     return DT_OK;
 }
 
+static dt_status read_version(plan_file *p, const dti_json *value)
+{
+    DT_TRY(dti_json_as_string(value, &p->version));
+    return DT_OK;
+}
+
 /* Members that are no patterns. */
 typedef struct setting {
     const char *key;
     dt_status (*read)(plan_file *p, const dti_json *value);
 } setting;
 
-static const setting settings[] = { { "strict", read_strict }, { "mode", read_mode } };
+static const setting settings[] = {
+    { "strict", read_strict },
+    { "mode", read_mode },
+    { "version", read_version },
+};
 
 static const setting *find_setting(const char *key)
 {
@@ -53,6 +67,73 @@ static const setting *find_setting(const char *key)
 }
 
 /* --- rules ------------------------------------------------------------------------------------ */
+
+/* {"style": "colwise", "input": "S(1)", "output": "R"}, and not an object of mesh dims. */
+static bool has_style(const dti_json *rule)
+{
+    const dti_json style = dti_json_get(rule, "style");
+
+    return dti_json_kind_of(&style) != DTI_JSON_ABSENT;
+}
+
+/* "output=S(1)", or "input=[S(1), keep]" of several values. */
+static dt_status put_argument(const char *key, const dti_json *value, dti_writer *w)
+{
+    const bool list = dti_json_kind_of(value) == DTI_JSON_ARRAY;
+    const size_t n = list ? dti_json_count(value) : 1;
+
+    dti_put(w, "%s=%s", key, list ? "[" : "");
+    for (size_t i = 0; i < n; i++) {
+        const dti_json one = list ? dti_json_at(value, i) : *value;
+        const char *layout;
+        DT_TRY(dti_json_as_string(&one, &layout));
+        dti_put(w, "%s%s", i > 0 ? ", " : "", layout);
+    }
+    dti_put(w, "%s", list ? "]" : "");
+    return DT_OK;
+}
+
+/* The style of such an object as dt_style_find() reads it: "colwise(input=S(1), output=R)". */
+static dt_status put_style(const dti_json *rule, dti_writer *w)
+{
+    const char *key = NULL, *style;
+    dti_json member;
+    int n = 0;
+
+    DT_TRY(dti_json_string(rule, "style", &style));
+    dti_put(w, "%s", style);
+    while (dti_json_next(rule, &key, &member)) {
+        if (strcmp(key, "style") == 0) continue;
+        dti_put(w, "%s", n++ == 0 ? "(" : ", ");
+        DT_TRY(put_argument(key, &member, w));
+    }
+    dti_put(w, "%s", n > 0 ? ")" : "");
+    return DT_OK;
+}
+
+static dt_status join_style(plan_file *p, const dti_json *rule, const char **out)
+{
+    dti_writer w = { .text = NULL };
+    void *text;
+
+    DT_TRY(put_style(rule, &w));
+    w.bytes = w.used + 1;
+    DT_TRY(dti_arena_alloc(&p->arena, w.bytes, &text));
+    w.text = text;
+    w.used = 0;
+    DT_TRY(put_style(rule, &w));
+    *out = text;
+    return DT_OK;
+}
+
+static dt_status read_style(plan_file *p, const dti_json *rule, const char **out)
+{
+    if (dti_json_kind_of(rule) == DTI_JSON_OBJECT)
+        DT_TRY(join_style(p, rule, out));
+    else
+        DT_TRY(dti_json_as_string(rule, out));
+    return DT_OK;
+}
 
 /* Adds the dims that a pattern's object names to the chain; the first plan stays for no named dim.
  */
@@ -88,7 +169,7 @@ static dt_status survey(plan_file *p, size_t *n)
         const setting *s = find_setting(key);
         if (s != NULL) {
             DT_TRY(s->read(p, &member));
-        } else if (dti_json_kind_of(&member) != DTI_JSON_OBJECT) {
+        } else if (dti_json_kind_of(&member) != DTI_JSON_OBJECT || has_style(&member)) {
             ++*n;
         } else {
             DT_TRY(add_dims(p, &member));
@@ -105,13 +186,13 @@ static dt_status add_rules(plan_file *p, const char *dim)
     dti_json member;
 
     while (dti_json_next(&p->doc.root, &pattern, &member)) {
-        const bool object = dti_json_kind_of(&member) == DTI_JSON_OBJECT;
-        dti_json style = member;
-        if (object != (dim != NULL) || find_setting(pattern) != NULL) continue;
-        if (object) style = dti_json_get(&member, dim);
-        if (dti_json_kind_of(&style) == DTI_JSON_ABSENT) continue;
+        const bool dims = dti_json_kind_of(&member) == DTI_JSON_OBJECT && !has_style(&member);
+        dti_json rule = member;
+        if (dims != (dim != NULL) || find_setting(pattern) != NULL) continue;
+        if (dims) rule = dti_json_get(&member, dim);
+        if (dti_json_kind_of(&rule) == DTI_JSON_ABSENT) continue;
         p->rules[p->n_rules].pattern = pattern;
-        DT_TRY(dti_json_as_string(&style, &p->rules[p->n_rules].style));
+        DT_TRY(read_style(p, &rule, &p->rules[p->n_rules].style));
         p->n_rules++;
     }
     return DT_OK;
@@ -132,6 +213,7 @@ static dt_status fill(plan_file *p)
         plan->strict = p->strict;
         plan->manual = p->manual && i == 0;
         plan->source = p->doc.file;
+        plan->version = p->version;
         if (i > 0) p->plan[i - 1].more = plan;
     }
     return DT_OK;
@@ -166,6 +248,7 @@ void dt_plan_release(dt_plan **plan)
     if (p == NULL) return;
     *plan = NULL;
     dti_free(p->rules);
+    dti_arena_free(&p->arena);
     dti_json_free(&p->doc);
     dti_free(p);
 }

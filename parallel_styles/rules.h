@@ -8,6 +8,9 @@
 
 #include "base/error.h"
 
+/* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
+int dti_plan_match(const char *pattern, const char *name);
+
 /* The number of the rule that chose the layer's style on mesh dim `dim`, counted over the plan and
  * those chained to it by `more`; -1 if none did. */
 int dti_layer_rule(const dt_layer *layer, int dim);

@@ -43,7 +43,9 @@ typedef struct dt_load_options {
     bool keep_dtype;     /* compute in the checkpoint's dtype; default */
     dt_dtype dtype;      /* otherwise in this one: f32, bf16 or f16 */
     const char *dim;     /* mesh dim that the styles speak of; default "tp" */
-    const dt_plan *plan; /* overrides the architecture's built-in plan; NULL: none */
+    const dt_plan *plan; /* over the architecture's built-in plan; NULL: the plan that config.json
+                          * holds, if there is one and tokens are not cut; one without rules: the
+                          * built-in plan alone */
     dt_progress_fn progress;
     void *progress_arg;
     bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */

@@ -46,8 +46,8 @@ static const char llama_70b[] =
 
 enum { D = 8192, F = 28672, KV = 1024, V = 128256, L = 80, TP = 8, T = 4096, B = 3 };
 
-/* `dtensor plan` of the large Llama on `mesh`. */
-static json_t *plan_large(const char *mesh)
+/* `dtensor plan` of the large Llama on `mesh`, with another option. */
+static json_t *plan_large_with(const char *mesh, const char *option)
 {
     char folder[DT_TEST_PATH_BYTES];
     command_result r;
@@ -55,12 +55,17 @@ static json_t *plan_large(const char *mesh)
 
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
     r = COMMAND("plan", "--model", folder, "--mesh", mesh, "--batch", "3", "--sequence", "4096",
-                "--json");
+                "--json", option);
     COMMAND_ASSERT_CODE(r, 0);
     v = parse(&r);
     command_free(&r);
     dt_test_remove_dir(folder);
     return v;
+}
+
+static json_t *plan_large(const char *mesh)
+{
+    return plan_large_with(mesh, "--quiet");
 }
 
 DT_TEST(plan, memory_of_a_large_llama_by_arithmetic)
@@ -112,6 +117,71 @@ DT_TEST(plan, collectives_of_a_large_llama_by_arithmetic)
     item = find(json_object_get(pass, "collectives"), "layer", "model.layers.0.mlp.down_proj");
     DT_ASSERT_EQ_INT(integer(item, "bytes"), B * row);
     json_decref(v);
+}
+
+static const char *style_on_tp(const json_t *item, const char *which)
+{
+    return json_string_value(json_object_get(json_object_get(item, which), "tp"));
+}
+
+static int64_t bytes_of(const json_t *v, const char *pass, const char *layer, const char *kind)
+{
+    const json_t *all = json_object_get(json_object_get(v, pass), "collectives");
+    const json_t *item = find(all, "layer", layer);
+
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "kind")), kind);
+    return integer(item, "bytes");
+}
+
+DT_TEST(plan, both_tables_of_a_large_llama_whose_tokens_are_cut)
+{
+    const int64_t token = (int64_t)(TP - 1) * D / TP; /* elements that a rank lacks of one */
+    json_t *v = plan_large_with("tp=8", "--sequence-parallel");
+    const json_t *item, *total;
+
+    DT_ASSERT(json_is_true(json_object_get(v, "sequence_parallel")));
+    item = find(json_object_get(v, "layout"), "name", "model.layers.79.mlp.down_proj.weight");
+    DT_ASSERT_EQ_STR(style_on_tp(item, "style"), "rowwise_reduce_scatter");
+    DT_ASSERT_EQ_STR(style_on_tp(item, "step_style"), "rowwise");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "from")), "built-in");
+    item = find(json_object_get(v, "layout"), "name", "model.norm.weight");
+    DT_ASSERT_EQ_STR(style_on_tp(item, "style"), "activation");
+    DT_ASSERT_EQ_STR(style_on_tp(item, "step_style"), "replicate");
+    item = find(json_object_get(v, "points"), "name", "model.layers.0.mlp");
+    DT_ASSERT_EQ_STR(style_on_tp(item, "style"), "module_allgather");
+    /* what is gathered is bf16, terms are f32 */
+    DT_ASSERT_EQ_INT(bytes_of(v, "prompt", "model.layers.3.mlp", "all_gather"), B * T * token * 2);
+    DT_ASSERT_EQ_INT(bytes_of(v, "prompt", "model.layers.3.mlp.down_proj", "reduce_scatter"),
+                     B * T * token * 4);
+    DT_ASSERT_EQ_INT(bytes_of(v, "prompt", "model.embed_tokens", "reduce_scatter"),
+                     B * T * token * 2);
+    DT_ASSERT_EQ_INT(bytes_of(v, "step", "model.layers.3.mlp.down_proj", "all_reduce"),
+                     2 * B * token * 4);
+    total = json_object_get(json_object_get(v, "prompt"), "total");
+    DT_ASSERT_EQ_INT(integer(find(total, "kind", "reduce_scatter"), "calls"), 2 * L + 1);
+    DT_ASSERT_EQ_INT(integer(find(total, "kind", "all_gather"), "calls"), 2 * L);
+    json_decref(v);
+}
+
+DT_TEST(plan, a_run_with_tokens_cut_says_the_same)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result a, b;
+
+    (void)dt_test_source_path(model, "tests/golden/qwen3/uneven");
+    a = COMMAND("generate", "-m", model, "-t", "1,2,3,4,5", "-n", "6", "--mesh", "tp=3", "-q");
+    b = COMMAND("generate", "-m", model, "-t", "1,2,3,4,5", "-n", "6", "--mesh", "tp=3", "-q",
+                "--sequence-parallel");
+    COMMAND_ASSERT_CODE(a, 0);
+    COMMAND_ASSERT_CODE(b, 0);
+    DT_ASSERT_EQ_STR(a.out, b.out);
+    command_free(&a), command_free(&b);
+    a = COMMAND("plan", "-m", model, "--mesh", "tp=3", "--sequence-parallel", "--plan", "built-in");
+    COMMAND_ASSERT_CODE(a, 0);
+    COMMAND_ASSERT_HAS(a.out, "tokens cut");
+    COMMAND_ASSERT_HAS(a.out, "rowwise_reduce_scatter | rowwise");
+    COMMAND_ASSERT_HAS(a.out, "model.layers.*.self_attn ");
+    command_free(&a);
 }
 
 DT_TEST(plan, weights_are_those_that_ranks_of_a_run_hold)

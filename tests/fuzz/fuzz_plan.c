@@ -81,12 +81,14 @@ static const fuzz_seed seeds[] = {
     { "{}", 0 },
     { "{\"layers.*.q\": \"colwise\", \"layers.*.o\": \"rowwise\", \"embed\": \"embedding_rowwise\"}", 0 },
     { "{\"layers.*.*\": \"replicate\", \"layers.0.q\": {\"tp\": \"colwise\", \"dp\": \"rowwise\"}}", 0 },
+    { "{\"layers.0.o\": {\"style\": \"rowwise\", \"output\": \"S(1)\"}, \"version\": \"v4.56\", \"mode\": \"manual\"}", 0 },
     { "{\"head\": \"colwise_gather_output\", \"embed\": {\"tp\": \"colwise\"}, \"layers.0.norm\": \"sequence_parallel\"}", 0 },
 };
 static const char *const words[] = {
     "[", "]", "{", "}", ",", ":", "\"", "*", ".", "..", "\"*\"", "\"\"", "null", "true", "1", "[]", "{}", "\"colwise\"", "\"rowwise\"",
     "\"replicate\"", "\"embedding_rowwise\"", "\"colwise_rep\"", "\"head\":", "\"embed\":", "\"layers.0.q\":", "{\"dp\":\"colwise\"}",
     "{\"cp\":\"rowwise\"}", "{\"tp\":null}", "\"a\":{\"b\":\"c\"},", "layers.", "\\u0000", "\xff", "\033[1m",
+    "\"style\":", "\"input\":", "(output=", "S(1)",
 };
 static const fuzz_table table = { "fuzz_plan", 1000, MOST_BYTES, seeds, DT_COUNT(seeds), words, DT_COUNT(words), NULL };
 /* clang-format on */
