@@ -8,7 +8,7 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/model.h"
 
-enum { DTI_SAVE_NAME_BYTES = 48 };
+enum { DTI_SAVE_NAME_BYTES = 64 };
 
 /* One file of weights. */
 typedef struct dti_save_file {
