@@ -60,45 +60,54 @@ static const dt_policy my_policy = {
     .replace_arguments = replace_arguments,
 };
 
-/* Greedy tokens of the model in `folder` under `options`. */
-static dt_status tokens(dt_mesh *mesh, const char *folder, const dt_load_options *options,
-                        int32_t *out)
+/* Its greedy tokens; ends the model. */
+static dt_status tokens(dt_model *model, int32_t *out)
 {
     const int32_t prompt[] = { 1, 2, 3 };
     dt_generate_options generate = DT_GENERATE_OPTIONS_INIT;
-    dt_model *model = NULL;
     dt_state *state = NULL;
     int64_t n;
     dt_status st;
 
     generate.max_new_tokens = N_NEW;
     generate.ignore_eos = true;
-    st = dt_model_load(mesh, folder, options, &model);
-    if (st == DT_OK) st = dt_state_create(model, 1, N_NEW + 3, &state);
+    st = dt_state_create(model, 1, N_NEW + 3, &state);
     if (st == DT_OK) st = dt_generate(model, state, prompt, 3, &generate, out, &n);
     dt_state_release(&state);
     dt_model_release(&model);
     return st;
 }
 
+/* Every rank calls dt_parallelize(), where a Python program would call parallelize() once. */
 static dt_status rank_main(dt_runtime *rt, void *arg)
 {
     const dt_policy *const policies[] = { &my_policy };
-    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
     int32_t mine[N_NEW], builtin[N_NEW];
-    dt_mesh *mesh = NULL;
-    dt_status st = dt_mesh_create(rt, "tp=2", &mesh);
+    dt_model *model = NULL;
+    dt_status st;
 
-    if (st == DT_OK) st = tokens(mesh, arg, &options, builtin);
+    st = dt_parallelize(rt, arg, NULL, &model);
+    if (st == DT_OK) st = tokens(model, builtin);
+
+    options.n_ranks = 2;
     options.policies = policies;
     options.n_policies = 1;
-    if (st == DT_OK) st = tokens(mesh, arg, &options, mine);
+    options.verbose = DT_VERBOSE_DETAIL;
+    if (st == DT_OK) st = dt_parallelize(rt, arg, &options, &model);
+    if (st == DT_OK) st = tokens(model, mine);
+
     if (st == DT_OK && memcmp(mine, builtin, sizeof mine) != 0)
         st = dt_fail(DT_ERR_INTERNAL, "the policy chooses other tokens than the built-in plan");
     if (st == DT_OK && dt_runtime_rank(rt) == 0)
         printf("my_llama on 2 ranks: %d tokens as the built-in plan chooses them\n", (int)N_NEW);
-    dt_mesh_release(&mesh);
     return st;
+}
+
+static void print_line(void *arg, dt_log_level level, int rank, const char *line)
+{
+    (void)arg, (void)level, (void)rank;
+    printf("%s\n", line);
 }
 
 int main(int argc, char **argv)
@@ -107,6 +116,7 @@ int main(int argc, char **argv)
     char folder[] = "examples/checkpoint";
 
     options.n_ranks = 2;
+    options.log = print_line;
     if (dt_run(&options, rank_main, argc > 1 ? argv[1] : folder) == DT_OK) return 0;
     fprintf(stderr, "%s\n", dt_last_error()->message);
     return 1;

@@ -12,6 +12,7 @@
 #include <dtensor/models.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
+#include <dtensor/parallelize.h>
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>

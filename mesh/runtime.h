@@ -17,6 +17,7 @@ typedef enum dti_slot {
     DTI_SLOT_OPS,     /* dtensor/ops: table of operators, decision cache */
     DTI_SLOT_STYLES,  /* parallel_styles: the registry */
     DTI_SLOT_ARCHS,   /* models: the registry */
+    DTI_SLOT_MODELS,  /* models: what dt_parallelize() has loaded */
     DTI_N_SLOTS
 } dti_slot;
 

@@ -236,6 +236,7 @@ void dt_model_release(dt_model **model)
     if (m == NULL) return;
     *model = NULL;
     if (--m->refs > 0) return;
+    dti_parallelized_forget(m);
     m->arch->release(m->self);
     dti_free(m->self);
     dti_free(m->folder);

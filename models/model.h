@@ -178,11 +178,18 @@ dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, in
 /* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
 dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
 
+/* Takes a model that ends off the list of dt_parallelize(). */
+void dti_parallelized_forget(const dt_model *model);
+
+/* Says through the log what the ranks of a model hold. Collective over its mesh. */
+dt_status dti_memory_report(dt_model *m, const char *backend, int verbose) DT_MUST_USE;
+
 struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dt_arch *arch;
     void *self;
-    char *folder; /* that it was loaded from */
+    char *folder;      /* that it was loaded from */
+    bool parallelized; /* by dt_parallelize(), whose list it is on */
     dt_model_info info;
     dt_mesh *mesh;
     dt_layers *layers;

@@ -3,7 +3,7 @@
 #
 # Installs a build into a fresh folder and builds a user's project against it, outside the tree, by
 # CMake and by pkg-config: main.c, the examples that add to the library from outside, and main.cc
-# where there is a C++ compiler. Looks at what else was installed: library, version, manual.
+# where there is a C++ compiler. They run where the demo checkpoint is. Looks at what else was installed: library, version, manual.
 #
 #   run.sh CMAKE BUILD_FOLDER CC
 set -eu
@@ -37,15 +37,17 @@ libdir=$(pkg-config --variable=libdir dtensor)
 for source in "$project"/*.c; do
     name=$(basename "$source" .c)
     for program in "$work/by_cmake/$name" "$work/by_cmake/${name}_shared"; do
-        [ ! -x "$program" ] || (cd "$project" && "$program" >"$work/log" 2>&1) || fail "$program: $(cat "$work/log")"
+        [ ! -x "$program" ] || (cd "$here/../.." && "$program" >"$work/log" 2>&1) || fail "$program: $(cat "$work/log")"
     done
     # shellcheck disable=SC2046 # a list of flags
-    "$cc" -std=c11 -Wall -Wextra -Werror "$source" -o "$work/by_pkg_config" \
+    "$cc" -std=gnu11 -Wall -Wextra -Werror "$source" -o "$work/by_pkg_config" \
         $(pkg-config --cflags --libs dtensor)
-    (cd "$project" && LD_LIBRARY_PATH=$libdir "$work/by_pkg_config" >"$work/log" 2>&1) ||
+    (cd "$here/../.." && LD_LIBRARY_PATH=$libdir "$work/by_pkg_config" >"$work/log" 2>&1) ||
         fail "$name by pkg-config: $(cat "$work/log")"
 done
-[ -x "$work/by_cmake/02_own_style" ] || fail "the example of an own style was not built"
+for example in 02_own_style 10_own_architecture; do
+    [ -x "$work/by_cmake/$example" ] || fail "$example was not built"
+done
 
 # What the library was built with is its own affair: a user's compiler gets one include path.
 case $(pkg-config --cflags dtensor) in

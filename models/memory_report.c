@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every rank holds of a model, gathered and told. */
+#include <dtensor/parallelize.h>
+
+#include "dtensor/device/device.h"
+#include "dtensor/kernels/kernel.h"
+#include "mesh/runtime.h"
+#include "models/model.h"
+
+/* Weights of which this rank has a part, and those that it has whole. */
+static void count_weights(const dt_model *m, dt_rank_memory *out)
+{
+    for (int i = 0; i < dt_layers_count(m->layers); i++) {
+        const dt_layer *layer = dt_layers_at(m->layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++) {
+            const dt_tensor *x = dt_layer_param(layer, p);
+            int64_t local, global = 1;
+            if (x == NULL || (p == DT_PARAM_WEIGHT && dt_layer_tied_to(layer) != NULL)) continue;
+            local = dti_local_count(dt_tensor_local(x));
+            for (int a = 0; a < dt_tensor_n_axes(x); a++) global *= dt_tensor_extent(x, a);
+            *(local == global ? &out->whole_bytes : &out->cut_bytes) +=
+                local * (int64_t)dt_dtype_size(dt_tensor_dtype(x));
+        }
+    }
+}
+
+dt_status dt_model_memory(dt_model *model, dt_rank_memory *ranks)
+{
+    dt_rank_memory mine = { 0 };
+    dti_device *device;
+    int64_t *counts;
+    dti_comm *comm;
+    dt_mesh *mesh;
+    dt_status st;
+    int n;
+
+    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
+    mesh = model->mesh;
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_UNSUPPORTED,
+             "a model on a dry mesh has no memory; \"dtensor plan\" predicts what it would have");
+    if (!dt_mesh_is_member(mesh)) return DT_OK;
+    DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
+    n = dt_mesh_n_ranks(mesh);
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    mine.rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    count_weights(model, &mine);
+    mine.allocated_bytes = (int64_t)dti_memory_used(device->memory);
+    mine.peak_bytes = (int64_t)dti_memory_peak(device->memory);
+    mine.reserved_bytes = (int64_t)dti_memory_held(device->memory);
+    DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *counts, (void **)&counts));
+    for (int r = 0; r < n; r++) counts[r] = (int64_t)sizeof mine;
+    st = dti_all_gather(comm, &mine, ranks, counts, NULL, DT_U8);
+    dti_free(counts);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+dt_status dti_memory_report(dt_model *m, const char *backend, int verbose)
+{
+    dt_runtime *rt = dt_mesh_runtime(m->mesh);
+    dt_rank_memory *ranks = NULL;
+    const int n = dt_mesh_n_ranks(m->mesh);
+    char mesh[128];
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *ranks, (void **)&ranks));
+    DT_TRY_TO(done, st, dt_model_memory(m, ranks));
+    if (dt_runtime_rank(rt) != 0) goto done;
+    (void)dt_mesh_print(m->mesh, mesh, sizeof mesh);
+    if (verbose == DT_VERBOSE_DETAIL)
+        dti_runtime_log(rt, DT_LOG_INFO,
+                        "%s: %s of %lld layers in %s on mesh %s, device cpu, backend %s", m->folder,
+                        m->info.model_type, (long long)m->info.n_layers,
+                        dt_dtype_name(m->info.dtype), mesh, backend);
+    for (int r = 0; r < n; r++) {
+        const dt_rank_memory *x = &ranks[r];
+        if (verbose == DT_VERBOSE_SIMPLE)
+            dti_runtime_log(rt, DT_LOG_INFO, "rank %d: %.2f MiB allocated, %.2f MiB reserved",
+                            x->rank, mib(x->allocated_bytes), mib(x->reserved_bytes));
+        else
+            dti_runtime_log(rt, DT_LOG_INFO,
+                            "rank %d: %.2f MiB allocated (most: %.2f), %.2f MiB reserved; weights: "
+                            "%.2f MiB cut, %.2f MiB whole",
+                            x->rank, mib(x->allocated_bytes), mib(x->peak_bytes),
+                            mib(x->reserved_bytes), mib(x->cut_bytes), mib(x->whole_bytes));
+    }
+done:
+    dti_free(ranks);
+    return st;
+}
