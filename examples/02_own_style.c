@@ -9,13 +9,11 @@
 enum { IN = 6, OUT = 10, ROWS = 3 };
 
 /* Weight [out, in] and bias [out] are both cut along their outputs, axis 0. Called before any byte
- * is read: it only names a placement. */
+ * is read, for any number of ranks: it only names a placement. */
 static dt_status my_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_placement *out)
 {
     (void)style;
-    if (param->kind != DT_LAYER_LINEAR)
-        return dt_fail(DT_ERR_LAYOUT, "my_colwise is for linear layers, %s is none", param->layer);
     *out = dt_cut_axis(&param->axis[0], &param->heads, 0, n_parts);
     return DT_OK;
 }
@@ -29,11 +27,24 @@ static dt_tensor *my_input(const dt_style *style, dt_tape *tape, const dt_layer 
     return dt_move_dim(tape, x, dim, DT_REPLICATE);
 }
 
+/* What this style does not want, it says, before weights are read. */
+static dt_status my_validate(const dt_style *style, const dt_layer *layer, int n_parts)
+{
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+
+    (void)style;
+    if (weight.axis[0].extent >= n_parts) return DT_OK;
+    return dt_fail(DT_ERR_LAYOUT, "%d ranks for %lld outputs", n_parts,
+                   (long long)weight.axis[0].extent);
+}
+
 static const dt_style my_colwise = {
     .size = sizeof(dt_style),
     .summary = "outputs cut by a function of the user's",
+    .kinds = DT_KIND_BIT(DT_LAYER_LINEAR),
     .partition_param = my_partition,
     .prepare_input = my_input,
+    .validate = my_validate,
 };
 
 /* Gives `layer` the same weights on every mesh: w[o, i] and b[o] are functions of o and i. */

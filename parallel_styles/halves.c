@@ -7,19 +7,6 @@
 #include "dtensor/create.h"
 #include "parallel_styles/layers_internal.h"
 
-/* A function of a user's style that gives nothing has to say why. */
-static void given(dt_tape *t, const dti_values *v, const char *func)
-{
-    const dt_mesh *mesh = v->layer->list->mesh;
-
-    if (dt_tape_status(t) != DT_OK) return;
-    (void)dt_tape_fail(t, DT_ERR_ARG,
-                       "style \"%s\": its %s gave NULL for %s (mesh dim \"%s\" of %d ranks) and no "
-                       "error; return the tensor, or NULL from dt_tape_fail()",
-                       v->style->name, func, v->layer->name, dt_mesh_dim_name(mesh, v->dim),
-                       dt_mesh_dim_size(mesh, v->dim));
-}
-
 /* The styles for values that enter or leave: those of a step where the first has one token. */
 static const dt_style *const *styles_for(const dt_layer *layer, const dt_tensor *x, bool enters)
 {
@@ -41,7 +28,6 @@ static bool enter(dt_tape *t, const dt_layer *layer, int n, dt_tensor **x)
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
         ok = dti_style_input(t, &v);
-        if (!ok) given(t, &v, "prepare_input");
     }
     (void)dt_tape_because(t, before);
     return ok;
@@ -57,7 +43,6 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
         ok = dti_style_output(t, &v);
-        if (!ok) given(t, &v, "prepare_output");
     }
     (void)dt_tape_because(t, before);
     return ok;
@@ -86,11 +71,14 @@ static void through(bool (*half)(dt_tape *, const dt_layer *, int, dt_tensor **)
     for (int i = 0; i < n; i++) x[i] = ok ? round_sum(t, layer, was_partial[i], x[i]) : NULL;
 }
 
+static bool on_mesh(const dt_tensor *x, const dt_mesh *mesh)
+{
+    return dt_tensor_mesh(x) == mesh || dt_mesh_equal(dt_tensor_mesh(x), mesh);
+}
+
 static bool can_pass(dt_tape *t, const dt_layer *layer, int n, dt_tensor *const *x,
                      const char *what)
 {
-    int missing = -1;
-
     if (dt_tape_status(t) != DT_OK) return false;
     if (layer == NULL || x == NULL) {
         (void)dt_tape_fail(t, DT_ERR_ARG, "a layer or its %s is NULL", what);
@@ -101,10 +89,13 @@ static bool can_pass(dt_tape *t, const dt_layer *layer, int n, dt_tensor *const 
                            (int)DT_MAX_PASSES);
         return false;
     }
-    for (int i = n - 1; i >= 0; i--) missing = x[i] == NULL ? i : missing;
-    if (missing < 0) return true;
-    (void)dt_tape_fail(t, DT_ERR_ARG, "%s %d of %s is NULL", what, missing, layer->name);
-    return false;
+    for (int i = 0; i < n; i++) {
+        if (x[i] != NULL && on_mesh(x[i], layer->list->mesh)) continue;
+        (void)dt_tape_fail(t, x[i] == NULL ? DT_ERR_ARG : DT_ERR_LAYOUT, "%s %d of %s %s", what, i,
+                           layer->name, x[i] == NULL ? "is NULL" : "lies on another mesh");
+        return false;
+    }
+    return true;
 }
 
 static void lose(int n, dt_tensor **x)

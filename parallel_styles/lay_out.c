@@ -176,8 +176,12 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     DT_CHECK(place[m].kind != DT_PLACE_PARTIAL, DT_ERR_LAYOUT,
              "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
              layer->name, info->name);
-    if (dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout) != DT_OK) {
-        st = dt_last_error()->code;
+    st = dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout);
+    if (st == DT_OK) {
+        const int64_t shape[] = { info->axis[0].extent, info->axis[1].extent };
+        st = dti_layout_check_shape(layout, shape);
+    }
+    if (st != DT_OK) {
         dti_error_prefix("style \"%s\" on %s.%s on mesh dim \"%s\" of %d ranks", style->name,
                          layer->name, dti_param_text(info, text),
                          dt_mesh_dim_name(layer->list->mesh, m), n_parts(layer->list, m));

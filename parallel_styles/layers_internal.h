@@ -123,7 +123,7 @@ typedef struct dti_values {
 /* dt_layer_leave_all() without the rounding of sums; false after an error (halves.c). */
 bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y);
 
-/* False after an error, which is latched, or if a function of the style gave nothing. */
+/* False after an error, which is latched. */
 bool dti_style_input(dt_tape *tape, const dti_values *v);
 bool dti_style_output(dt_tape *tape, const dti_values *v);
 
@@ -142,6 +142,9 @@ dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
  * lack of them, refused with the name of the one that does. */
 dt_status dti_check_blocks(const dt_layer_spec *spec) DT_MUST_USE;
 dt_status dti_check_packed(const dt_style *style, const dt_param_info *weight) DT_MUST_USE;
+
+/* Characters to insert, remove or change until a pattern matches a name (nearest.c). */
+int dti_name_distance(const char *pattern, const char *name);
 
 /* The layer whose name a pattern comes nearest to; NULL if there are no layers (nearest.c). */
 const char *dti_nearest_layer(const dt_layers *list, const char *pattern);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layer that a pattern which matches none was probably meant for. */
+ * What a name that nothing has was probably meant for: the layer nearest to a pattern, a style. */
 #include <string.h>
 
 #include "parallel_styles/layers_internal.h"
@@ -14,7 +14,7 @@ static int min_of(int a, int b)
 
 /* Characters to insert, remove or change until `pattern` matches `name`; a star takes whatever lies
  * between two dots. */
-static int distance(const char *pattern, const char *name)
+int dti_name_distance(const char *pattern, const char *name)
 {
     int row[2][MAX_NAME + 1];
     const int n = (int)strlen(pattern), m = (int)strlen(name);
@@ -42,7 +42,7 @@ const char *dti_nearest_layer(const dt_layers *list, const char *pattern)
     int least = INT32_MAX;
 
     for (int i = 0; i < list->n; i++) {
-        const int d = distance(pattern, list->layers[i].name);
+        const int d = dti_name_distance(pattern, list->layers[i].name);
         if (d >= least) continue;
         least = d;
         best = list->layers[i].name;

@@ -2,9 +2,13 @@
  *
  * What a style does with the values that pass through a layer, on one mesh dim. */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/text.h"
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
+
+enum { SHAPE_BYTES = 96 };
 
 static const char *name_of(const dt_style *style)
 {
@@ -103,8 +107,7 @@ static bool lies_so(dt_pass how, const dt_tensor *x, int dim)
     const int n = dt_tensor_n_axes(x);
     int axis = n - 1;
 
-    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh((dt_tensor *)x), dim) == 1)
-        return true;
+    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh(x), dim) == 1) return true;
     if (how == DT_PASS_REPLICATE) return now.kind == DT_PLACE_REPLICATE;
     if (how == DT_PASS_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
     if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, false);
@@ -157,16 +160,59 @@ static bool lay_out(dt_tape *tape, const dti_values *v, const dt_passes *all, dt
     return true;
 }
 
+typedef dt_tensor *(*prepare_fn)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
+                                 int dim, dt_tensor *x);
+
+static void shape_of(const dt_tensor *x, int64_t shape[DT_MAX_AXES])
+{
+    for (int a = 0; a < dt_tensor_n_axes(x); a++) shape[a] = dt_tensor_extent(x, a);
+}
+
+/* A function of a user's style that gives nothing has to say why. */
+static bool gave_nothing(dt_tape *tape, const dti_values *v, const dt_mesh *mesh)
+{
+    if (dt_tape_status(tape) != DT_OK) return false;
+    (void)dt_tape_fail(
+        tape, DT_ERR_ARG,
+        "style \"%s\": its prepare_%s gave NULL for %s (mesh dim \"%s\" of %d ranks) "
+        "and no error; return the tensor, or NULL from dt_tape_fail()",
+        name_of(v->style), v->what, dt_layer_name(v->layer), dt_mesh_dim_name(mesh, v->dim),
+        dt_mesh_dim_size(mesh, v->dim));
+    return false;
+}
+
+/* A function of a user's style on the first value. */
+static bool call(dt_tape *tape, const dti_values *v, prepare_fn prepare)
+{
+    const int n = dt_tensor_n_axes(v->x[0]);
+    dt_mesh *mesh = dt_tensor_mesh(v->x[0]);
+    int64_t before[DT_MAX_AXES], after[DT_MAX_AXES];
+    char was[SHAPE_BYTES], is[SHAPE_BYTES];
+
+    shape_of(v->x[0], before);
+    v->x[0] = prepare(v->style, tape, v->layer, v->dim, v->x[0]);
+    if (v->x[0] == NULL) return gave_nothing(tape, v, mesh);
+    shape_of(v->x[0], after);
+    if (dt_tensor_mesh(v->x[0]) == mesh && dt_tensor_n_axes(v->x[0]) == n &&
+        memcmp(before, after, (size_t)n * sizeof *before) == 0)
+        return true;
+    (void)dt_tape_fail(tape, DT_ERR_SHAPE,
+                       "style \"%s\": its prepare_%s made %s%s of %s of %s; it may change nothing "
+                       "but the placements",
+                       name_of(v->style), v->what,
+                       dti_shape_text(after, dt_tensor_n_axes(v->x[0]), is, sizeof is),
+                       dt_tensor_mesh(v->x[0]) != mesh ? " on another mesh" : "",
+                       dti_shape_text(before, n, was, sizeof was), dt_layer_name(v->layer));
+    return false;
+}
+
 bool dti_style_input(dt_tape *tape, const dti_values *v)
 {
     const dt_style *style = v->style;
     dt_pass first = style->input;
 
     if (!come_so(tape, v, &style->comes)) return false;
-    if (style->prepare_input != NULL) {
-        v->x[0] = style->prepare_input(style, tape, v->layer, v->dim, v->x[0]);
-        return v->x[0] != NULL;
-    }
+    if (style->prepare_input != NULL) return call(tape, v, style->prepare_input);
     if (first == DT_PASS_SHARD_LAST && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING)
         first = DT_PASS_REPLICATE; /* ids of cut rows */
     if (first == DT_PASS_SEQUENCE && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING &&
@@ -181,10 +227,7 @@ bool dti_style_output(dt_tape *tape, const dti_values *v)
     const dt_pass first = style->output == DT_PASS_SHARD_LAST ? DT_PASS_SHARD(-1) : style->output;
 
     if (!come_so(tape, v, &style->gives)) return false;
-    if (style->prepare_output != NULL) {
-        v->x[0] = style->prepare_output(style, tape, v->layer, v->dim, v->x[0]);
-        return v->x[0] != NULL;
-    }
+    if (style->prepare_output != NULL) return call(tape, v, style->prepare_output);
     return lay_out(tape, v, &style->outputs, first);
 }
 

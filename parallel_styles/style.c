@@ -208,10 +208,32 @@ static dt_status find_with(style_registry *r, const char *text, const char *base
     return DT_OK;
 }
 
+/* The name or alias of which `name` is probably a slip, or NULL. */
+static const char *nearest_name(const style_registry *r, const char *name)
+{
+    int least = 1 + (int)strlen(name) / 4;
+    const char *best = NULL;
+
+    for (const style_entry *e = r->first; e != NULL; e = e->next) {
+        const int d = dti_name_distance(e->name, name);
+        if (d > least || (d == least && best != NULL)) continue;
+        least = d;
+        best = e->name;
+    }
+    for (int i = 0; i < dti_n_style_aliases; i++) {
+        const int d = dti_name_distance(dti_style_aliases[i].alias, name);
+        if (d >= least) continue;
+        least = d;
+        best = dti_style_aliases[i].alias;
+    }
+    return best;
+}
+
 dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, const dt_style **out)
 {
     char names[512], base[DTI_STYLE_TEXT_BYTES];
     style_registry *r;
+    const char *near;
 
     DT_CHECK(rt != NULL && name != NULL && out != NULL, DT_ERR_ARG, "rt, name or out is NULL");
     *out = NULL;
@@ -223,7 +245,10 @@ dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, c
     if (strcmp(base, name) != 0) DT_TRY(find_with(r, name, base, version, out));
     if (*out != NULL) return DT_OK;
     list_names(r, ~0u, names, sizeof names);
-    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"; there are: %s", base, names);
+    near = nearest_name(r, base);
+    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"%s%s%s; there are: %s", base,
+            near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",
+            near != NULL ? "\"" : "", names);
 }
 
 dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,

@@ -408,3 +408,36 @@ DT_TEST(style_table, every_style_is_on_the_page)
     style_rows_read(&rows);
     dt_test_on_ranks("tp=1", all_styles, &rows);
 }
+
+/* --- docs/adding_a_style.md ------------------------------------------------------------------- */
+
+static char *read_source(const char *name)
+{
+    char path[DT_TEST_PATH_BYTES];
+    FILE *file = fopen(dt_test_source_path(path, name), "r");
+    char *text = calloc(1, 1 << 16);
+
+    if (file == NULL || text == NULL) dt_test_fail(__FILE__, __LINE__, "cannot read %s", path);
+    if (file != NULL && text != NULL) (void)fread(text, 1, (1 << 16) - 1, file);
+    if (file != NULL) (void)fclose(file);
+    return text;
+}
+
+DT_TEST(style_table, the_page_on_own_styles_quotes_the_example)
+{
+    char *page = read_source("docs/adding_a_style.md");
+    char *example = read_source("examples/02_own_style.c");
+    int blocks = 0;
+
+    for (char *at = strstr(page, "```c\n"); at != NULL; at = strstr(at, "```c\n")) {
+        char *end = strstr(at += 5, "```");
+        if (end == NULL) dt_test_fail(__FILE__, __LINE__, "a block without an end");
+        *end = '\0';
+        if (strstr(example, at) == NULL) dt_test_fail(__FILE__, __LINE__, "not there: %s", at);
+        at = end + 1;
+        blocks++;
+    }
+    DT_ASSERT_EQ_INT(blocks, 5);
+    free(page);
+    free(example);
+}

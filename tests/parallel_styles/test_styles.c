@@ -186,6 +186,23 @@ static dt_status axis_seven(const dt_style *s, const dt_param_info *p, int n, dt
     return DT_OK;
 }
 
+static dt_status unknown_kind(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+{
+    (void)s, (void)p, (void)n;
+    out->kind = (dt_place_kind)7;
+    return DT_OK;
+}
+
+/* Boundaries that end one row too early. */
+static dt_status short_offsets(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+{
+    static const int64_t offsets[] = { 0, 1, 3 };
+
+    (void)s, (void)p, (void)n;
+    *out = dt_shard_offsets(0, 3, offsets);
+    return DT_OK;
+}
+
 static dt_status refuses(const dt_style *s, const dt_layer *layer, int n_parts)
 {
     (void)s, (void)layer;
@@ -212,10 +229,25 @@ static dt_tensor *nothing(const dt_style *s, dt_tape *t, const dt_layer *layer, 
     return NULL; /* without an error */
 }
 
-/* A style whose prepare_input (*arg 0) or prepare_output (1) gives nothing. */
-static dt_status gives_nothing(dt_mesh *mesh, const void *arg)
+static dt_tensor *another_shape(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
+                                dt_tensor *x)
 {
-    const bool output = *(const int *)arg == 1;
+    (void)s, (void)layer, (void)dim;
+    return dt_slice(t, x, 0, 0, 1);
+}
+
+typedef struct wrong_function {
+    bool output;
+    dt_tensor *(*prepare)(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
+                          dt_tensor *x);
+    dt_status status;
+    const char *says;
+} wrong_function;
+
+/* A style whose prepare_input or prepare_output gives nothing, or something else. */
+static dt_status wrong_result(dt_mesh *mesh, const void *arg)
+{
+    const wrong_function *wrong = arg;
     const int64_t shape[] = { 4, 4 };
     dt_style style = { .size = sizeof style };
     dt_layer_spec spec = {
@@ -227,10 +259,10 @@ static dt_status gives_nothing(dt_mesh *mesh, const void *arg)
     dt_tape *t = NULL;
     dt_status st = DT_OK;
 
-    if (output)
-        style.prepare_output = nothing;
+    if (wrong->output)
+        style.prepare_output = wrong->prepare;
     else
-        style.prepare_input = nothing;
+        style.prepare_input = wrong->prepare;
     DT_TRY_TO(done, st, dt_style_register(rt, "nothing", &style));
     DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     DT_TRY_TO(done, st, dt_tape_create(rt, &t));
@@ -238,14 +270,9 @@ static dt_status gives_nothing(dt_mesh *mesh, const void *arg)
               dt_zeros(mesh, &(dt_placement){ .kind = DT_PLACE_REPLICATE }, DT_F32, 2, shape, &x));
     DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, x));
     DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "no tensor");
-    DT_EXPECT_TO(done, st,
-                 dt_tape_status(t) == DT_ERR_ARG &&
-                     strstr(dt_last_error()->message,
-                            output ? "style \"nothing\": its prepare_output gave NULL for a.b "
-                                     "(mesh dim \"tp\" of 2 ranks)"
-                                   : "style \"nothing\": its prepare_input gave NULL for a.b (mesh "
-                                     "dim \"tp\" of 2 ranks)") != NULL,
-                 "%s", dt_last_error()->message);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), wrong->status,
+                                    wrong->says));
 done:
     dt_tensor_release(&x);
     dt_tape_release(&t);
@@ -253,10 +280,19 @@ done:
     return st;
 }
 
-DT_TEST(styles, functions_that_give_nothing_are_named)
+DT_TEST(styles, functions_that_give_nothing_or_another_shape_are_named)
 {
-    dt_test_on_ranks("tp=2", gives_nothing, &(int){ 0 });
-    dt_test_on_ranks("tp=2", gives_nothing, &(int){ 1 });
+    static const wrong_function wrong[] = {
+        { false, nothing, DT_ERR_ARG,
+          "style \"nothing\": its prepare_input gave NULL for a.b (mesh dim \"tp\" of 2 ranks)" },
+        { true, nothing, DT_ERR_ARG,
+          "style \"nothing\": its prepare_output gave NULL for a.b (mesh dim \"tp\" of 2 ranks)" },
+        { false, another_shape, DT_ERR_SHAPE,
+          "its prepare_input made [1, 4] of [4, 4] of a.b; it may change nothing but" },
+        { true, another_shape, DT_ERR_SHAPE, "its prepare_output made [1, 4] of [4, 4] of a.b" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(wrong); i++) dt_test_on_ranks("tp=2", wrong_result, &wrong[i]);
 }
 
 static dt_status registry(dt_mesh *mesh, const void *arg)
@@ -270,6 +306,10 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     (void)arg;
     DT_EXPECT_STATUS(dt_style_find(rt, "nope", NULL, &found), DT_ERR_ARG,
                      "colwise, colwise_gather_output");
+    DT_EXPECT_STATUS(dt_style_find(rt, "colwize", NULL, &found), DT_ERR_ARG,
+                     "unknown style \"colwize\", did you mean \"colwise\"; there are");
+    DT_EXPECT_STATUS(dt_style_find(rt, "RowiseParallel()", NULL, &found), DT_ERR_ARG,
+                     "did you mean \"RowwiseParallel\"");
     DT_EXPECT_STATUS(dt_style_find(rt, "colwise", "v3", &found), DT_ERR_ARG,
                      "unknown version \"v3\" of style names; there are: \"newest\"");
     DT_EXPECT_STATUS(dt_style_register(rt, "colwise", &style), DT_ERR_ARG, "registered already");
@@ -296,6 +336,16 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     spec.style = "never";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
                      "\"never\" refuses a.b: 2 ranks are too many");
+    style = (dt_style){ .size = sizeof style, .partition_param = short_offsets };
+    DT_TRY(dt_style_register(rt, "short", &style));
+    spec.style = "short";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_SHAPE,
+                     "style \"short\" on a.b.weight [4, 4] on mesh dim \"tp\" of 2 ranks: ");
+    style.partition_param = unknown_kind;
+    DT_TRY(dt_style_register(rt, "kind", &style));
+    spec.style = "kind";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "style \"kind\" on a.b.weight [4, 4] on mesh dim \"tp\" of 2 ranks: ");
     style.validate = silent;
     DT_TRY(dt_style_register(rt, "silent", &style));
     spec.style = "silent";
@@ -351,6 +401,30 @@ DT_TEST(styles, a_plan_of_v4_56_means_what_names_meant_then)
 
 /* --- values that cannot pass ------------------------------------------------------------------ */
 
+static dt_status on_another_mesh(dt_mesh *mesh, dt_tape *t)
+{
+    const dt_layer_spec spec = { .name = "here", .kind = DT_LAYER_POINT, .style = "local" };
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t shape[] = { 3, 4 };
+    dt_layers *layers = NULL;
+    dt_mesh *other = NULL;
+    dt_tensor *x = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_mesh_create(dt_mesh_runtime(mesh), "cp=2", &other));
+    DT_TRY_TO(done, st, dt_zeros(other, &whole, DT_F32, 2, shape, &x));
+    (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                               "input 0 of here lies on another mesh");
+    dt_tape_reset(t);
+done:
+    dt_tensor_release(&x);
+    dt_mesh_release(&other);
+    dt_layers_release(&layers);
+    return st;
+}
+
 static dt_status wrong_values(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE;
@@ -388,6 +462,7 @@ static dt_status wrong_values(dt_mesh *mesh, const void *arg)
         dt_layers_release(&layers);
         DT_TRY_TO(done, st, st);
     }
+    DT_TRY_TO(done, st, on_another_mesh(mesh, t));
 done:
     dt_tensor_release(&x);
     dt_tape_release(&t);
