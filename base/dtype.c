@@ -96,6 +96,19 @@ void dti_store_f32(void *data, dt_dtype dtype, int64_t i, float value)
     }
 }
 
+/* The nearest f32 on the side of zero, odd if it is not exact: rounded again, to 22 bits or fewer,
+ * it becomes what `d` does. */
+static float odd_f32(double d)
+{
+    const float f = (float)d;
+    uint32_t bits;
+
+    if (!((double)f < d || (double)f > d)) return f; /* exact, or NaN */
+    bits = dti_bits_of_float(f);
+    if (f < 0 ? (double)f < d : (double)f > d) bits--;
+    return dti_float_of_bits(bits | 1u);
+}
+
 void dti_convert(void *to, dt_dtype to_dtype, const void *from, dt_dtype from_dtype, int64_t n)
 {
     if (to_dtype == from_dtype) {
@@ -110,6 +123,11 @@ void dti_convert(void *to, dt_dtype to_dtype, const void *from, dt_dtype from_dt
     if (to_dtype == DT_BF16 && from_dtype == DT_F32) {
         for (int64_t i = 0; i < n; i++)
             ((uint16_t *)to)[i] = dti_f32_to_bf16(((const float *)from)[i]);
+        return;
+    }
+    if (from_dtype == DT_F64 && to_dtype != DT_F32) { /* a half float, rounded once */
+        for (int64_t i = 0; i < n; i++)
+            dti_store_f32(to, to_dtype, i, odd_f32(((const double *)from)[i]));
         return;
     }
     for (int64_t i = 0; i < n; i++)

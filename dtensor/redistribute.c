@@ -246,12 +246,25 @@ static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dt
     return st;
 }
 
+dt_status dti_run_move(dt_tensor *x, const dti_move *plan, dt_comm_counter *counters, dt_tensor **y)
+{
+    int me[DT_MAX_DIMS];
+    dt_tensor *now = dt_tensor_retain(x);
+
+    *y = NULL;
+    coords_of(x->mesh, me);
+    for (int i = 0; i < plan->n_steps; i++) {
+        const dt_status st = take_step(&plan->step[i], me, x->local.dtype, counters, &now);
+        if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    *y = now;
+    return DT_OK;
+}
+
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y)
 {
     const dti_move *plan;
-    int me[DT_MAX_DIMS];
-    dt_tensor *now;
 
     *y = NULL;
     if (want == x->layout) {
@@ -265,13 +278,7 @@ dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter 
         return DT_OK;
     }
     DT_TRY(dti_move_cache_plan(x, want, &plan));
-    coords_of(x->mesh, me);
-    now = dt_tensor_retain(x);
-    for (int i = 0; i < plan->n_steps; i++) {
-        const dt_status st = take_step(&plan->step[i], me, x->local.dtype, counters, &now);
-        if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
-    }
-    *y = now;
+    DT_TRY(dti_run_move(x, plan, counters, y));
     return DT_OK;
 }
 

@@ -267,7 +267,11 @@ static int64_t bound_of_peak(const dti_cost_model *model, const dti_move_step *s
     const int64_t to = largest_piece(step->to, model->shape);
     const step_sizes n = { from, to, packed_elements(step, from, to) };
 
-    return largest_piece(source, model->shape) * (int64_t)model->element_bytes +
+    const int64_t held =
+        model->held == NULL ? 0
+                            : largest_piece(model->held, model->shape) * (int64_t)model->held_bytes;
+
+    return held + largest_piece(source, model->shape) * (int64_t)model->element_bytes +
            step_memory(step, &n, model->element_bytes, first);
 }
 
@@ -275,15 +279,20 @@ int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
                       const dt_layout *source, bool first, const dti_probes *probes)
 {
     const int64_t each = (int64_t)model->element_bytes;
+    const uint32_t tables = model->held == NULL ? 0 : model->held->table_axes;
     int64_t most = 0;
 
-    if (!probes->all && (source->table_axes | step->from->table_axes | step->to->table_axes) != 0)
+    if (!probes->all &&
+        (tables | source->table_axes | step->from->table_axes | step->to->table_axes) != 0)
         return bound_of_peak(model, step, source, first);
     for (int r = 0; r < probes->n; r++) {
         const int *me = probes->coord[r];
         const int64_t own = dti_piece_count(source, me, model->shape);
-        const int64_t n =
-            own * each + dti_step_memory(step, model->shape, model->element_bytes, me, first);
+        const int64_t held = model->held == NULL ? 0
+                                                 : dti_piece_count(model->held, me, model->shape) *
+                                                       (int64_t)model->held_bytes;
+        const int64_t n = held + own * each +
+                          dti_step_memory(step, model->shape, model->element_bytes, me, first);
         most = max_of(most, n);
     }
     return most;

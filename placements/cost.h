@@ -10,7 +10,9 @@
 typedef struct dti_cost_model {
     const int64_t *shape; /* global */
     size_t element_bytes;
-    int64_t memory_bytes; /* most that a rank may hold at a time; 0: any */
+    int64_t memory_bytes;  /* most that a rank may hold at a time; 0: any */
+    const dt_layout *held; /* of a tensor that ranks hold besides, or NULL */
+    size_t held_bytes;     /* of its elements */
     dt_link link[DT_MAX_DIMS];
 } dti_cost_model;
 
@@ -47,7 +49,8 @@ double dti_least_ns(const dti_cost_model *model, const dt_layout *to, const dti_
 int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                         const int *me, bool first);
 
-/* dti_step_memory() plus the piece of `source`, which the caller keeps; the most at any rank. Where
+/* dti_step_memory() plus the pieces of `source` and model->held, which the caller keeps; the most
+ * at any rank. Where
  * probes leave ranks out and offsets cut an axis, the largest pieces of all layouts together: an
  * upper bound. Without offsets the first rank, always a probe, has all of them. */
 int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,

@@ -125,8 +125,9 @@ DT_API DT_MUST_USE dt_status dt_redistribute(dt_tensor *x, const dt_placement *w
 
 /**
  * dt_redistribute() to another float dtype. The cast stands where the fewer bytes travel: before an
- * exchange if it narrows, after it if it widens. Sums are taken in the wider dtype and rounded
- * once. (PyTorch casts first, so that terms of a sum are rounded one by one.)
+ * exchange if it narrows, after it if it widens. Sums are taken in the wider dtype, of bf16 and f16
+ * in f32, and rounded once. (PyTorch casts first, so that terms of a sum are rounded one by one.)
+ * The mesh's memory for moves bounds the whole of it: x, what it becomes on the way, *y.
  *
  * Collective, Ownership as dt_redistribute().
  * Errors      as dt_redistribute(); DT_ERR_UNSUPPORTED for a cast from or to integers,

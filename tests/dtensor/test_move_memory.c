@@ -87,3 +87,70 @@ DT_TEST(move_memory, peaks_are_those_of_the_plan)
         dt_test_on_ranks("a=4,b=2", peak_is_predicted, &cases[i]);
     }
 }
+
+/* --- casts ------------------------------------------------------------------------------------ */
+
+typedef struct cast_case {
+    const char *from, *to;
+    dt_dtype before, after;
+    int64_t least; /* bytes of the thriftiest way, of 64 x 64 elements over 4 ranks */
+} cast_case;
+
+typedef struct cast_bound {
+    const cast_case *kase;
+    int64_t bytes;
+} cast_bound;
+
+/* Within the bound: works and holds no more than that. Below it: refused, and nothing was sent. */
+static dt_status casts_obey(dt_mesh *mesh, const void *arg)
+{
+    const cast_bound *b = arg;
+    const cast_case *c = b->kase;
+    const int64_t shape[] = { 64, 64 };
+    const dt_layout *from, *to;
+    dt_placement place[DT_MAX_DIMS];
+    dt_tensor *x = NULL, *y = NULL;
+    dt_status st = DT_OK;
+    dti_device *device;
+
+    DT_TRY(dt_layout_parse(mesh, 2, c->from, &from));
+    DT_TRY(dt_layout_parse(mesh, 2, c->to, &to));
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) place[m] = dt_layout_placement(to, m);
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY(dt_mesh_set_move_memory(mesh, b->bytes));
+    DT_TRY_TO(done, st, make(mesh, from, shape, c->before, &x));
+    if (b->bytes < c->least) {
+        DT_EXPECT_TO(done, st, dt_redistribute_cast(x, place, c->after, &y) == DT_ERR_LAYOUT,
+                     "%s to %s in %lld bytes", c->from, c->to, (long long)b->bytes);
+        DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 0));
+        DT_TRY_TO(done, st, dt_redistribute_cast(x, place, c->after, &y)); /* the mesh lives on */
+        goto done;
+    }
+    DT_TRY_TO(done, st, dt_redistribute_cast(x, place, c->after, &y));
+    DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) <= b->bytes,
+                 "%s to %s held %lld bytes, not %lld", c->from, c->to,
+                 (long long)dti_memory_peak(device->memory), (long long)b->bytes);
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    return st;
+}
+
+DT_TEST(move_memory, casts_are_bounded_as_a_whole)
+{
+    enum { K = 1024 };
+    static const cast_case cases[] = {
+        { "S(0)", "R", DT_BF16, DT_F32, (2 + 4 + 16) * K }, /* cast first; cast last is 26 KiB */
+        { "S(0)", "R", DT_F32, DT_BF16, (4 + 2 + 8) * K },
+        { "S(0)", "S(1)", DT_BF16, DT_F16, (2 + 2 + 2) * K },
+        { "R", "S(0)", DT_F32, DT_F64, (16 + 4 + 8) * K },
+        { "P(sum)", "S(0)", DT_F32, DT_BF16, (16 + 4 + 2) * K },
+        { "P(sum)", "S(1)", DT_BF16, DT_F16, (8 + 16 + 4) * K }, /* terms as f32, a fourth */
+        { "P(max)", "S(1)", DT_BF16, DT_F16, (8 + 2 + 2) * K },  /* nothing to round */
+        { "P(sum)", "S(0)", DT_BF16, DT_F32, (8 + 16 + 4) * K },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        for (int64_t extra = -1; extra <= 1; extra++)
+            dt_test_on_ranks("a=4", casts_obey, &(cast_bound){ &cases[i], cases[i].least + extra });
+}

@@ -4,6 +4,7 @@
 #include <dtensor/tensor.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "dtensor/move_cache.h"
@@ -141,4 +142,89 @@ DT_TEST(move_rounding, bits_do_not_depend_on_links)
         dt_test_on_ranks("a=2,b=2", bits_do_not_depend_on_links, &cases[i]);
         dt_test_on_ranks("a=3,b=2", bits_do_not_depend_on_links, &cases[i]);
     }
+}
+
+/* --- casts ------------------------------------------------------------------------------------ */
+
+/* Terms of two ranks whose sum, f32, is rounded to the other half float: in two roundings, by way
+ * of their own dtype, it would be another value. */
+typedef struct cast_rounding {
+    dt_dtype from, to;
+    dt_reduce reduce;
+    float term[2];
+    float want, twice;
+} cast_rounding;
+
+static dt_status casts_round_once(dt_mesh *mesh, const void *arg)
+{
+    const cast_rounding *c = arg;
+    const dt_placement partial = DT_PARTIAL(c->reduce);
+    const dt_placement wanted[] = { DT_REPLICATE, DT_SHARD(0), DT_SHARD(1) };
+    const int64_t shape[] = { 5, 6 };
+    dt_tensor *x = NULL, *y = NULL, *whole = NULL;
+    double data[30];
+    dt_status st = DT_OK;
+
+    for (int64_t i = 0; i < 30; i++) {
+        const float term = c->term[dt_mesh_coord(mesh, 0)];
+        dti_store_f32(data, c->from, i, term);
+        DT_EXPECT_CLOSE(dti_load_f32(data, c->from, i), term, 0);
+    }
+    DT_TRY_TO(done, st, dt_from_local(mesh, &partial, c->from, 2, shape, data, &x));
+    for (size_t w = 0; w < DT_COUNT(wanted); w++) {
+        DT_TRY_TO(done, st, dt_redistribute_cast(x, &wanted[w], c->to, &y));
+        DT_TRY_TO(done, st, dt_full_tensor(y, &whole));
+        for (int64_t i = 0; i < 30; i++) {
+            const float got = dti_load_f32(dt_tensor_local(whole)->data, c->to, i);
+            DT_EXPECT_TO(done, st, got >= c->want && got <= c->want,
+                         "%s to %s: %.9g, not %.9g (%.9g is rounded twice)", dt_dtype_name(c->from),
+                         dt_dtype_name(c->to), (double)got, (double)c->want, (double)c->twice);
+        }
+        dt_tensor_release(&whole);
+        dt_tensor_release(&y);
+    }
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    dt_tensor_release(&whole);
+    return st;
+}
+
+DT_TEST(move_rounding, casts_of_sums_round_once)
+{
+    static const cast_rounding cases[] = {
+        /* 1 + 2^-8 is half way between two bf16, and a f16 */
+        { DT_BF16, DT_F16, DT_SUM, { 1, 0x1p-8f }, 1 + 0x1p-8f, 1 },
+        { DT_BF16, DT_F16, DT_AVG, { 2, 0x1p-7f }, 1 + 0x1p-8f, 1 },
+        { DT_BF16, DT_F16, DT_PROD, { 1 + 0x1p-7f, 1 + 0x1p-6f }, 1.0234375f, 1.0234375f },
+        /* a little above half way, which f16 does not see */
+        { DT_F16, DT_BF16, DT_SUM, { 1 + 0x1p-8f, 0x1p-12f }, 1 + 0x1p-7f, 1 },
+        { DT_F16, DT_BF16, DT_SUM, { 40000, 40000 }, 79872, INFINITY },
+        { DT_F32, DT_BF16, DT_SUM, { 1 + 0x1p-8f, 0x1p-20f }, 1 + 0x1p-7f, 1 },
+        { DT_BF16, DT_F32, DT_SUM, { 1, 0x1p-8f }, 1 + 0x1p-8f, 1 },
+        { DT_BF16, DT_F16, DT_MAX, { 1, 0x1p-8f }, 1, 1 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        dt_test_on_ranks("a=2", casts_round_once, &cases[i]);
+}
+
+/* f64 becomes a half float without a stop at f32. */
+DT_TEST(move_rounding, doubles_round_once)
+{
+    const double up = 1 + 0x1p-8 + 0x1p-40, down = 1 + 0x1p-7 + 0x1p-8 - 0x1p-40;
+    const double values[] = { up, -up, down, -down, 1e300, -1e300, 0x1p-300, 1.5, INFINITY };
+    const float bf16[] = { 1 + 0x1p-7f, -1 - 0x1p-7f, 1 + 0x1p-7f, -1 - 0x1p-7f,
+                           INFINITY,    -INFINITY,    0,           1.5f,
+                           INFINITY };
+    const double tie[] = { 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10 + 0x1p-11 - 0x1p-40 };
+    uint16_t half[DT_COUNT(values)];
+
+    dti_convert(half, DT_BF16, values, DT_F64, (int64_t)DT_COUNT(values));
+    for (size_t i = 0; i < DT_COUNT(values); i++)
+        DT_ASSERT(memcmp(&(float){ dti_bf16_to_f32(half[i]) }, &bf16[i], 4) == 0);
+    dti_convert(half, DT_F16, tie, DT_F64, 2);
+    DT_ASSERT(half[0] == 0x3c01 && half[1] == 0x3c01);
+    dti_convert(half, DT_F16, &(double){ NAN }, DT_F64, 1);
+    DT_ASSERT((half[0] & 0x7c00) == 0x7c00 && (half[0] & 0x3ff) != 0);
 }
