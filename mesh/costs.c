@@ -26,6 +26,43 @@ void dti_mesh_default_costs(dti_mesh_costs *costs)
     number(costs);
 }
 
+/* Of dims that are walked together: no hop is slower. Dims of one rank have none. */
+static dt_link slowest_link(const dt_mesh *mesh, uint32_t dims)
+{
+    dt_link slowest = { DT_DEFAULT_LATENCY_NS, DT_DEFAULT_BYTES_PER_NS };
+    bool found = false;
+
+    for (int pass = 0; pass < 2 && !found; pass++) /* the second one takes dims of one rank, too */
+        for (int d = 0; d < mesh->n_dims; d++) {
+            const dt_link *l = &mesh->costs.link[d];
+            if ((dims >> d & 1u) == 0 || (mesh->size[d] == 1 && pass == 0)) continue;
+            if (!found) slowest = *l;
+            found = true;
+            slowest.latency_ns = fmax(slowest.latency_ns, l->latency_ns);
+            slowest.bytes_per_ns = fmin(slowest.bytes_per_ns, l->bytes_per_ns);
+        }
+    return slowest;
+}
+
+void dti_mesh_inherit(dt_mesh *to, int dim, const dt_mesh *from, uint32_t dims)
+{
+    const int64_t bound = from->costs.memory_bytes;
+    dti_mesh_costs *costs = &to->costs;
+    int ranks = 1, n = 0;
+
+    for (int d = 0; d < from->n_dims; d++) {
+        if ((dims >> d & 1u) == 0) continue;
+        ranks *= from->size[d];
+        n++;
+    }
+    costs->link[dim] = slowest_link(from, dims);
+    costs->measured =
+        (dim == 0 || costs->measured) && from->costs.measured && n == 1 && ranks == to->size[dim];
+    if (bound > 0 && (costs->memory_bytes == 0 || bound < costs->memory_bytes))
+        costs->memory_bytes = bound;
+    number(costs);
+}
+
 const dti_mesh_costs *dti_mesh_costs_of(const dt_mesh *mesh)
 {
     return &mesh->costs;

@@ -43,6 +43,11 @@ struct dt_mesh {
 /* Nothing measured, no bound. */
 void dti_mesh_default_costs(dti_mesh_costs *costs);
 
+/* Dim `dim` of `to`, which runs along the dims in `dims` (bits) of `from` or a part of them, gets
+ * the slowest of their links, and `to` the tighter bound. Called for dims 0, 1, ... in order: `to`
+ * counts as measured if each of its dims is one that was. */
+void dti_mesh_inherit(dt_mesh *to, int dim, const dt_mesh *from, uint32_t dims);
+
 /* A row-major mesh of these dims over a copy of `ranks`, which are valid; NULL: ranks 0, 1, ... */
 dt_status dti_mesh_make(dt_runtime *rt, int n_dims, char names[][DT_DIM_NAME_BYTES],
                         const int *sizes, const int *ranks, dt_mesh **out) DT_MUST_USE;

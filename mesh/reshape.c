@@ -59,6 +59,7 @@ dt_status dt_mesh_flatten(dt_mesh *mesh, const char *const *names, int n_names, 
     st = dti_mesh_make_grid(mesh->rt, &grid, mesh, out);
     dt_mesh_release(&part);
     if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    dti_mesh_inherit(*out, 0, mesh, dims);
     return DT_OK;
 }
 
@@ -82,16 +83,20 @@ static dt_status split_dim(dt_mesh *mesh, int dim, int n, char names[][DT_DIM_NA
 {
     dti_grid grid = { .roster = mesh->grid.roster, .origin = mesh->grid.origin };
     dti_span parts[DT_MAX_DIMS];
+    int parent[DT_MAX_DIMS];
 
     if (!split_span(&mesh->grid.span[dim], n, sizes, parts)) return DT_ERR_UNSUPPORTED;
     for (int d = 0; d < mesh->n_dims; d++) {
+        if (d != dim) parent[grid.n_dims] = d;
         if (d != dim) dti_grid_add(&grid, mesh, d);
         for (int i = 0; d == dim && i < n; i++) {
+            parent[grid.n_dims] = d;
             memcpy(grid.names[grid.n_dims], names[i], DT_DIM_NAME_BYTES);
             grid.span[grid.n_dims++] = parts[i];
         }
     }
     DT_TRY(dti_mesh_make_grid(mesh->rt, &grid, mesh, out));
+    for (int d = 0; d < grid.n_dims; d++) dti_mesh_inherit(*out, d, mesh, 1u << parent[d]);
     return DT_OK;
 }
 
@@ -148,6 +153,7 @@ dt_status dt_mesh_unflatten(dt_mesh *mesh, const char *name, const char *spec, d
     if (st != DT_ERR_UNSUPPORTED) return st;
     DT_TRY(relist(mesh, &listed));
     listed->timeout_ms = mesh->timeout_ms;
+    listed->costs = mesh->costs;
     st = split_dim(listed, dim, n, names, sizes, out);
     dt_mesh_release(&listed);
     return st;
@@ -228,5 +234,8 @@ dt_status dt_mesh_concatenate(dt_mesh *const *meshes, int n_meshes, dt_mesh **ou
         grid.origin >= 0 && end < (grid.roster ? grid.roster->n : dt_runtime_size(meshes[0]->rt)),
         DT_ERR_ARG, "the meshes do not fit together: place %d of their ranks does not exist", end);
     DT_TRY(dti_mesh_make_grid(meshes[0]->rt, &grid, meshes[0], out));
+    for (int i = 0, at = 0; i < n_meshes; i++)
+        for (int d = 0; d < meshes[i]->n_dims; d++)
+            dti_mesh_inherit(*out, at++, meshes[i], 1u << d);
     return DT_OK;
 }

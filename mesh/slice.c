@@ -76,6 +76,8 @@ dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt
     }
     slice_grid(mesh, dims, &grid);
     DT_TRY(dti_mesh_make_grid(mesh->rt, &grid, mesh, out));
+    for (int d = 0, at = 0; d < mesh->n_dims; d++)
+        if (dims >> d & 1u) dti_mesh_inherit(*out, at++, mesh, 1u << d);
     return DT_OK;
 }
 

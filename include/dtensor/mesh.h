@@ -244,7 +244,8 @@ DT_API int64_t dt_mesh_timeout(const dt_mesh *mesh); /* Not collective. Errors: 
 
 /**
  * Tells planners what the dims of a mesh cost, one link per dim. dt_redistribute() then takes the
- * cheapest plan by them. Meshes made from this one do not inherit them.
+ * cheapest plan by them. Meshes made from this one begin with what follows from them: a dim that is
+ * taken over keeps its link, a flattened one has the slowest of its dims, parts of a dim have its.
  *
  * Collective  no, but every rank of the mesh has to set the same: plans follow from it.
  * Errors      DT_ERR_ARG  NULL, a negative latency, a bandwidth that is not positive
@@ -255,7 +256,8 @@ DT_API dt_link dt_mesh_link(const dt_mesh *mesh, int dim); /* Not collective. Er
 /**
  * dt_mesh_set_links() with what this machine does: the median of nine gathers of 64 bytes and of
  * 4 MiB per rank along each dim, of the slowest rank, to the next power of two. Measures once; a
- * second call does nothing, as do outsiders and dry runtimes.
+ * second call does nothing, as do outsiders, dry runtimes, and a mesh all of whose dims are dims of
+ * meshes that were measured before it was made from them.
  *
  * The order in which f32 terms are added follows from the links: where runs have to repeat bit for
  * bit, give all of them the links that one has measured, by dt_mesh_set_links().
@@ -269,7 +271,8 @@ DT_API DT_MUST_USE dt_status dt_mesh_measure_links(dt_mesh *mesh);
  * Bounds the bytes that a rank may hold of a tensor while it moves on this mesh: its piece before,
  * its piece after, and what is in between. 0, the default: no bound. A move that no plan can do
  * within it fails with DT_ERR_LAYOUT on every rank, before anything is sent. A copy to another mesh
- * obeys the bounds of both, each on its mesh's ranks.
+ * obeys the bounds of both, each on its mesh's ranks. Meshes made from this one begin with its
+ * bound, one made from several with the tightest.
  *
  * Collective  no, but every rank of the mesh has to set the same.
  * Errors      DT_ERR_ARG  mesh is NULL, or bytes is negative
