@@ -9,9 +9,10 @@
 
 /* From this many bytes per rank on, results go past the caches: a store that misses would first
  * read the line it overwrites, and nothing of the result would stay in the cache anyway. */
-enum { DTI_STREAM_BYTES = 4 << 20 };
+enum { DTI_STREAM_BYTES = 8 << 20 };
 
-/* memcpy; with `stream` by non-temporal stores where the processor has them. */
+/* memcpy; with `stream` by non-temporal stores where the processor has them, otherwise, if it is
+ * large, by a loop that asks for lines ahead of time. */
 void dti_copy(void *to, const void *from, size_t bytes, bool stream);
 
 /* Orders streamed stores before a flag that is raised next. */

@@ -114,7 +114,7 @@ static void copy(dti_local_comm *c, void *to, const void *from, int64_t n, size_
 
     if (n == 0 || to == from) return;
     if (j.bytes < PARALLEL_BYTES)
-        memcpy(to, from, j.bytes);
+        dti_copy(to, from, j.bytes, false);
     else
         dti_pool_run(c->self->pool, copy_part, &j);
 }
