@@ -74,7 +74,7 @@ typedef struct dti_policy_notes {
 } dti_policy_notes;
 
 extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
-    dti_arch_gemma3_text, dti_arch_gemma3;
+    dti_arch_gemma3_text, dti_arch_gemma3, dti_arch_phi3;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {

@@ -162,7 +162,7 @@ FIXTURES = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
         "original_max_position_embeddings": 64, "sliding_window": 8,
         "partial_rotary_factor": 0.75, "tie_word_embeddings": False,
-    }, 14, "bfloat16", "packed q, k, v and gate, up; three quarters of a head rotate; window 8"),
+    }, 16, "bfloat16", "packed q, k, v and gate, up; three quarters of a head rotate; window 8"),
     "phi3/uneven": (Phi3Config, {
         "vocab_size": 111, "hidden_size": 50, "intermediate_size": 61, "num_hidden_layers": 3,
         "num_attention_heads": 5, "num_key_value_heads": 5, "max_position_embeddings": 64,

@@ -11,6 +11,12 @@
 
 static const double two_pi = 6.283185307179586476925;
 
+/* longrope: whether a sequence takes its long factors. */
+static bool is_long(const dti_rope *rope, int64_t length)
+{
+    return (double)length > rope->original_positions;
+}
+
 static int64_t n_frequencies(const dti_rope *rope)
 {
     return (rope->dim + 1) / 2;
@@ -77,7 +83,6 @@ static double base_for(const dti_rope *rope, int64_t length)
 void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq)
 {
     const float base = (float)base_for(rope, length);
-    const bool is_long = (double)length > rope->original_positions;
 
     for (int64_t i = 0; i < n_frequencies(rope); i++) {
         const float power = powf(base, (float)(2 * i) / (float)rope->dim), inv = 1.0f / power;
@@ -92,7 +97,9 @@ void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq)
             inv_freq[i] = yarn(rope, i, power);
             break;
         case DTI_ROPE_LONGROPE:
-            inv_freq[i] = 1.0f / ((is_long ? rope->long_factor : rope->short_factor)[i] * power);
+            inv_freq[i] =
+                1.0f /
+                ((is_long(rope, length) ? rope->long_factor : rope->short_factor)[i] * power);
             break;
         default:
             inv_freq[i] = inv;
@@ -158,10 +165,17 @@ static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dt
 dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
                           dt_dtype dtype)
 {
+    const int64_t n = pass->positions != NULL ? dt_tensor_extent(pass->positions, 1) : 0;
     dt_tensor *inv_freq = rope->inv_freq;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    if (rope->type == DTI_ROPE_LONGROPE && (double)pass->length > rope->original_positions)
+    if (rope->type == DTI_ROPE_LONGROPE && is_long(rope, pass->length) && pass->length > n &&
+        !is_long(rope, pass->length - n))
+        return dt_tape_fail(t, DT_ERR_UNSUPPORTED,
+                            "a text that grows beyond %g tokens rotates by other factors from its "
+                            "first token on (longrope): run all of it in one pass",
+                            rope->original_positions);
+    if (rope->type == DTI_ROPE_LONGROPE && is_long(rope, pass->length))
         inv_freq = rope->long_inv_freq;
     if (rope->type == DTI_ROPE_DYNAMIC && (double)pass->length > rope->max_positions)
         inv_freq = frequencies_of_pass(t, rope, pass);

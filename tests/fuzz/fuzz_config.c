@@ -38,9 +38,10 @@ static void check_layers(const dt_arch *arch, void *self, const dt_model_info *i
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const dt_arch *const archs[] = { &dti_arch_llama, &dti_arch_qwen3, &dti_arch_gpt_neo,
-                                            &dti_arch_qwen2, &dti_arch_gemma3_text };
-    const dt_arch *arch = archs[size > 0 ? (data[0] - '0' + 250u) % DT_COUNT(archs) : 0];
+    static const dt_arch *const archs[] = { &dti_arch_llama,       &dti_arch_qwen3,
+                                            &dti_arch_gpt_neo,     &dti_arch_qwen2,
+                                            &dti_arch_gemma3_text, &dti_arch_phi3 };
+    const dt_arch *arch = archs[size > 0 ? (data[0] - '0' + 240u) % DT_COUNT(archs) : 0];
     dt_model_info info = { .n_eos = 0 };
     dti_json_doc doc;
     void *self;
@@ -64,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* clang-format off */
 #define DECODER "\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4," \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-05,\"hidden_act\":\"silu\",\"tie_word_embeddings\":true"
-static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' qwen2, '4' gemma3 */
+static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' qwen2, '4' gemma3, '5' phi3 */
     { "0{" DECODER ",\"attention_bias\":false,\"mlp_bias\":true,\"bos_token_id\":1,\"eos_token_id\":[2,3],"
       "\"torch_dtype\":\"bfloat16\"}", 0 },
     { "0{" DECODER ",\"head_dim\":8,\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
@@ -84,6 +85,8 @@ static const fuzz_seed seeds[] = { /* '0' is llama, '1' qwen3, '2' gpt_neo, '3' 
       "\"rope_local_base_freq\":100.0,\"rope_theta\":1e6,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}", 0 },
     { "4{" DECODER ",\"head_dim\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"final_logit_softcapping\":30.0,"
       "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},\"sliding_attention\":{\"rope_theta\":1e4}}}", 0 },
+    { "5{" DECODER ",\"sliding_window\":7,\"partial_rotary_factor\":0.75,\"original_max_position_embeddings\":32,"
+      "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1],\"long_factor\":[1,2,4]}}", 0 },
     { "2{\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":null,\"num_layers\":4,\"num_heads\":4,"
       "\"max_position_embeddings\":64,\"window_size\":8,\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\","
       "\"attention_types\":[[[\"global\",\"local\"],2]]}", 0 },

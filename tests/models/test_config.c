@@ -22,6 +22,10 @@ typedef struct arch_case {
     "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"num_hidden_layers\": 2, "
 
+#define PHI3                                                                       \
+    "{\"hidden_size\": 16, \"num_attention_heads\": 2, \"num_hidden_layers\": 2, " \
+    "\"max_position_embeddings\": 64, "
+
 #define GEMMA                                                                       \
     "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"head_dim\": 4, \"num_hidden_layers\": 2, "
@@ -65,6 +69,14 @@ static const arch_case archs[] = {
             "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}}",
       "both say the same thing" },
     { &dti_arch_gemma3_text, GEMMA "\"rope_local_base_freq\": 0}", "rope_local_base_freq" },
+    { &dti_arch_phi3, PHI3 "\"partial_rotary_factor\": 0.5, \"sliding_window\": 3}", NULL },
+    { &dti_arch_phi3, PHI3 "\"sliding_window\": null}", NULL },
+    { &dti_arch_phi3, PHI3 "\"sliding_window\": 0}", "sliding_window" },
+    { &dti_arch_phi3, PHI3 "\"num_key_value_heads\": 3}", "num_key_value_heads" },
+    { &dti_arch_phi3,
+      PHI3
+      "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}}",
+      "of 4 numbers, one per two of the 8 columns" },
     { &dti_arch_llama, "{\"quantization_config\": {}}", "quantised" },
     { &dti_arch_llama, "{\"hidden_act\": \"gelu\"}", "hidden_act" },
 };

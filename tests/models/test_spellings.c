@@ -22,6 +22,7 @@ static const respelling respellings[] = {
     { "llama/yarn", "\"model.", "\"", true },
     { "llama/yarn", "\"model.", "\"language_model.model.", false },
     { "qwen2/windows", "\"model.", "\"", true },
+    { "phi3/uneven", "\"model.", "\"", true },
     { "gpt_neo/base", "\"transformer.", "\"", true },
     { "gemma3/uneven", "\"model.", "\"", true },
     { "gemma3/uneven", "\"model.", "\"model.language_model.", true },
