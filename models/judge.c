@@ -215,7 +215,8 @@ static bool styles_that_fit(judge *j, const suspect *s, char list[LIST_BYTES])
 
     list[0] = '\0';
     for (int i = 0; (style = dti_style_at(rt, i)) != NULL; i++)
-        if ((style->kinds == 0 || (style->kinds & DT_KIND_BIT(s->kind)) != 0) &&
+        if (strchr(style->name, '(') == NULL &&
+            (style->kinds == 0 || (style->kinds & DT_KIND_BIT(s->kind)) != 0) &&
             fits_with(j, s->rule, style->name))
             append(list, "\"%s\"", style->name);
     return list[0] != '\0';

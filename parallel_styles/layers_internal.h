@@ -82,6 +82,10 @@ dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_US
 dt_status dti_twins_find(dt_layer *layer) DT_MUST_USE;
 dt_status dti_twins_check(const dt_layer *layer) DT_MUST_USE;
 
+/* Makes whole what the style would cut at the tokens, and asks no more that they come cut. False if
+ * it does neither. */
+bool dti_twin_uncut(dt_style *style);
+
 /* The axis of tokens of a value [B, T, ...] or [T, D]: of ids, [B, T] or [T], the last; -1 if there
  * is none. */
 int dti_token_axis(int n_axes, bool ids);

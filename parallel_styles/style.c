@@ -145,6 +145,7 @@ static void list_names(const style_registry *r, uint32_t kinds, char *text, size
     for (const style_entry *e = r->first; e != NULL; e = e->next) {
         const size_t need = strlen(e->name) + 2;
         if (e->style.kinds != 0 && (e->style.kinds & kinds) == 0) continue;
+        if (strchr(e->name, '(') != NULL) continue; /* made of others */
         if (used + need + sizeof ", ..." > bytes) {
             (void)snprintf(text + used, bytes - used, ", ...");
             return;
@@ -187,6 +188,19 @@ static const char *real_name(const char *name, const char *version)
     return name;
 }
 
+/* A style whose arguments cut tokens gets a twin that leaves them whole. */
+static dt_status add_twin(style_registry *r, const char *name, dt_style *own)
+{
+    char twin[DTI_STYLE_TEXT_BYTES + sizeof "@step"];
+    dt_style step = *own;
+
+    if (own->twin != NULL || !dti_twin_uncut(&step)) return DT_OK;
+    (void)snprintf(twin, sizeof twin, "%s@step", name);
+    DT_TRY(add(r, twin, &step));
+    own->twin = find(r, twin)->name;
+    return DT_OK;
+}
+
 /* The row of `name` with the arguments that follow it in `text`, added under that text. */
 static dt_status find_with(style_registry *r, const char *text, const char *base,
                            const char *version, const dt_style **out)
@@ -203,6 +217,7 @@ static dt_status find_with(style_registry *r, const char *text, const char *base
     own = *row;
     DT_TRY(dti_style_with(text, &own));
     DT_TRY(check_passes(name, &own));
+    DT_TRY(add_twin(r, name, &own));
     DT_TRY(add(r, name, &own));
     *out = find(r, name);
     return DT_OK;

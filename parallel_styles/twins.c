@@ -38,6 +38,32 @@ int dti_token_axis(int n_axes, bool ids)
     return n_axes > 2 ? 1 : n_axes == 2 ? 0 : -1;
 }
 
+static bool uncut(dt_pass *how, dt_pass instead)
+{
+    if (*how != DT_PASS_SEQUENCE && *how != DT_PASS_SHARD(1)) return false;
+    *how = instead;
+    return true;
+}
+
+static bool uncut_all(dt_passes *all, dt_pass instead)
+{
+    bool any = false;
+
+    for (int i = 0; i < all->n; i++) any = uncut(&all->of[i], instead) || any;
+    return any;
+}
+
+bool dti_twin_uncut(dt_style *style)
+{
+    bool any = uncut(&style->input, DT_PASS_REPLICATE);
+
+    any = uncut(&style->output, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->inputs, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->outputs, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->comes, DT_PASS_KEEP) || any;
+    return uncut_all(&style->gives, DT_PASS_KEEP) || any;
+}
+
 dt_status dti_twins_find(dt_layer *layer)
 {
     dt_runtime *rt = dt_mesh_runtime(layer->list->mesh);

@@ -15,11 +15,11 @@ extern "C" {
  *
  *   {"model.layers.*.self_attn.q_proj": "colwise",
  *    "model.layers.*.mlp.down_proj":    {"tp": "rowwise", "dp": "replicate"},
- *    "lm_head":                         {"style": "colwise", "input": "S(1)", "output": "R"},
+ *    "lm_head":                         {"style": "colwise", "output": "R"},
  *    "strict": false, "mode": "manual", "version": "v4.56"}
  *
- * A member is a pattern and its style, a style with layouts of its input and output as
- * dt_style_find() reads them, or one of both per mesh dim. Settings are "strict" (dt_plan.strict,
+ * A member is a pattern and its style, a style with arguments as dt_style_find() reads them (a list
+ * for several values), or one of both per mesh dim. Settings are "strict" (dt_plan.strict,
  * true unless said otherwise), "mode" (dt_plan.manual: "auto", the default, or "manual") and
  * "version" (dt_plan.version). The plan's source is the file, so every message about a rule names
  * it.

@@ -252,6 +252,63 @@ DT_TEST(plan_tables, a_table_and_a_file_give_the_model_of_the_built_in_plan)
                 dt_test_on_ranks(meshes[m], same_logits, &(table_case){ &tables[i], cut == 1 });
 }
 
+/* --- PyTorch's words -------------------------------------------------------------------------- */
+
+/* NeMo Automodel's plan of Llama with sequence parallelism, in the words of PyTorch. Its norms hand
+ * on what they gathered. */
+static const char nemo_llama[] =
+    "{\"model.embed_tokens\": {\"style\": \"RowwiseParallel\", \"input_layouts\": \"Replicate()\","
+    "                         \"output_layouts\": \"Shard(1)\"},"
+    " \"model.layers.*.input_layernorm\": {\"style\": \"SequenceParallel\", \"output\": \"R\"},"
+    " \"model.layers.*.self_attn.q_proj\": \"ColwiseParallel\","
+    " \"model.layers.*.self_attn.k_proj\": \"ColwiseParallel\","
+    " \"model.layers.*.self_attn.v_proj\": \"ColwiseParallel\","
+    " \"model.layers.*.self_attn.o_proj\": {\"style\": \"RowwiseParallel\","
+    "                                     \"output_layouts\": \"Shard(1)\"},"
+    " \"model.layers.*.post_attention_layernorm\": {\"style\": \"SequenceParallel\","
+    "                                              \"output\": \"R\"},"
+    " \"model.layers.*.mlp.gate_proj\": \"ColwiseParallel\","
+    " \"model.layers.*.mlp.up_proj\": \"ColwiseParallel\","
+    " \"model.layers.*.mlp.down_proj\": {\"style\": \"RowwiseParallel\","
+    "                                  \"output_layouts\": \"Shard(1)\"},"
+    " \"model.norm\": \"SequenceParallel\","
+    " \"lm_head\": {\"style\": \"ColwiseParallel\", \"input_layouts\": \"Shard(1)\","
+    "             \"output_layouts\": \"Shard(-1)\"},"
+    " \"mode\": \"manual\"}";
+
+static dt_status in_the_words_of_pytorch(dt_mesh *mesh, const void *arg)
+{
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_tensor *built_in = NULL, *nemo = NULL;
+    dt_status st = DT_OK;
+
+    o.sequence_parallel = true;
+    DT_TRY_TO(done, st, logits_of(mesh, "llama/uneven", &o, &built_in));
+    o.sequence_parallel = false;
+    o.plan = arg;
+    DT_TRY_TO(done, st, logits_of(mesh, "llama/uneven", &o, &nemo));
+    DT_TRY_TO(done, st, expect_same(built_in, nemo, "NeMo's plan"));
+done:
+    dt_tensor_release(&nemo);
+    dt_tensor_release(&built_in);
+    return st;
+}
+
+DT_TEST(plan_tables, the_plan_of_nemo_in_the_words_of_pytorch)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    dt_plan *plan;
+
+    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", nemo_llama, sizeof nemo_llama - 1);
+    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
+    DT_ASSERT_OK(dt_plan_read(path, &plan));
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        dt_test_on_ranks(meshes[m], in_the_words_of_pytorch, plan);
+    dt_plan_release(&plan);
+    dt_test_remove_dir(folder);
+}
+
 /* --- a checkpoint's own plan ------------------------------------------------------------------ */
 
 /* A folder with the fixture's config.json and `more` members behind its first brace. */

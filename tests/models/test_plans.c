@@ -49,6 +49,22 @@ DT_TEST(plans, a_file_becomes_a_chain_of_plans)
     dt_plan_release(&p);
 }
 
+DT_TEST(plans, a_rule_may_have_arguments)
+{
+    dt_plan *p;
+
+    DT_ASSERT_OK(read_text("{\"a\": {\"style\": \"rowwise\", \"output\": \"S(1)\"},"
+                           " \"b\": {\"tp\": {\"style\": \"x\", \"input\": [\"R\", \"keep\"],"
+                           " \"comes\": []}}, \"c\": {\"style\": \"y\"}, \"version\": \"v4.56\"}",
+                           &p));
+    DT_ASSERT_EQ_STR(p->rules[0].style, "rowwise(output=S(1))");
+    DT_ASSERT_EQ_STR(p->rules[1].style, "y");
+    DT_ASSERT_EQ_STR(p->more->rules[0].style, "x(input=[R, keep], comes=[])");
+    DT_ASSERT_EQ_STR(p->version, "v4.56");
+    DT_ASSERT_EQ_STR(p->more->version, "v4.56");
+    dt_plan_release(&p);
+}
+
 DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
 {
     static const struct {
@@ -60,6 +76,9 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
         { "{\"a\": 3}", DT_ERR_FORMAT, "plan.json: a is 3, must be a string" },
         { "{\"a\": {}}", DT_ERR_FORMAT, "a style, or an object that has one per mesh dim" },
         { "{\"a\": {\"tp\": null}}", DT_ERR_FORMAT, "a.tp is null" },
+        { "{\"a\": {\"style\": 3}}", DT_ERR_FORMAT, "a.style is 3" },
+        { "{\"a\": {\"style\": \"x\", \"input\": {}}}", DT_ERR_FORMAT, "a.input is" },
+        { "{\"version\": 4}", DT_ERR_FORMAT, "version is 4" },
         { "{\"strict\": 1}", DT_ERR_FORMAT, "plan.json: strict is 1" },
         { "{\"mode\": \"semi\"}", DT_ERR_FORMAT,
           "plan.json: mode is the string \"semi\", must be \"auto\" or \"manual\"" },

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two tables of a plan: styles for many tokens, and their twins for steps of one. */
+#include <dtensor/factories.h>
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+static dt_status expect_twin(dt_runtime *rt, const char *style, const char *twin)
+{
+    const dt_style *s;
+
+    DT_TRY(dt_style_find(rt, style, NULL, &s));
+    DT_EXPECT(s->twin != NULL && strcmp(s->twin, twin) == 0, "the twin of %s is %s, not %s", style,
+              s->twin != NULL ? s->twin : "none", twin);
+    return DT_OK;
+}
+
+static dt_status twins(dt_mesh *mesh, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    const dt_style *s;
+
+    (void)arg;
+    DT_TRY(expect_twin(rt, "vocab_reduce_scatter", "embedding_rowwise"));
+    DT_TRY(expect_twin(rt, "rowwise_reduce_scatter", "rowwise"));
+    DT_TRY(expect_twin(rt, "activation", "replicate"));
+    DT_TRY(expect_twin(rt, "activation(comes=S(1))", "replicate"));
+    DT_TRY(expect_twin(rt, "rowwise(output=S(1))", "rowwise(output=S(1))@step"));
+    DT_TRY(dt_style_find(rt, "rowwise(output=S(1))@step", NULL, &s));
+    DT_EXPECT(s->output == DT_PASS_REPLICATE && s->input == DT_PASS_SHARD_LAST, "tokens are whole");
+    DT_TRY(dt_style_find(rt, "local(input=[sequence, keep], comes=[S(1), S(2)])", NULL, &s));
+    DT_TRY(dt_style_find(rt, s->twin, NULL, &s));
+    DT_EXPECT(s->inputs.of[0] == DT_PASS_REPLICATE && s->inputs.of[1] == DT_PASS_KEEP, "inputs");
+    DT_EXPECT(s->comes.of[0] == DT_PASS_KEEP && s->comes.of[1] == DT_PASS_SHARD(2), "comes");
+    DT_TRY(dt_style_find(rt, "rowwise(output=R)", NULL, &s));
+    DT_EXPECT(s->twin == NULL, "nothing is cut");
+    return DT_OK;
+}
+
+DT_TEST(twins, styles_that_cut_tokens_have_one)
+{
+    dt_test_on_ranks("tp=1", twins, NULL);
+}
+
+DT_TEST(twins, a_built_in_plan_has_its_sequence_variant_by_kind)
+{
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, "rowwise"), "rowwise_reduce_scatter");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, "colwise"), "colwise");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, NULL), "replicate");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_EMBEDDING, "embedding_rowwise"),
+                     "vocab_reduce_scatter");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_EMBEDDING, NULL), "sequence_parallel");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_RMS_NORM, "replicate"), "activation");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LAYER_NORM, NULL), "activation");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_RMS_NORM, "replicated_with_grad_allreduce"),
+                     "replicated_with_grad_allreduce");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, NULL), "module_allgather");
+    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, "mine"), "mine");
+}
+
+static dt_status wrong(dt_mesh *mesh, const void *arg)
+{
+    dt_style style = { .size = sizeof style, .cut = DT_CUT_ROWS, .twin = "colwise" };
+    dt_layer_spec spec = { .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } } };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "torn", &style));
+    style.twin = "nobody";
+    DT_TRY(dt_style_register(rt, "lonely", &style));
+    style.twin = "embedding_rowwise";
+    DT_TRY(dt_style_register(rt, "odd", &style));
+    spec.style = "torn";
+    DT_EXPECT_STATUS(
+        dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+        "style \"torn\" makes a.b.weight [4, 4] Shard(1), but its twin \"colwise\" for "
+        "steps of one token makes it Shard(0) on mesh dim \"tp\"");
+    spec.style = "lonely";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "the twin of style \"lonely\" on a.b: unknown style \"nobody\"");
+    spec.style = "odd";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "its twin \"embedding_rowwise\" for steps of one token does not fit a linear");
+    DT_EXPECT(layers == NULL, "nothing is left behind");
+    return DT_OK;
+}
+
+DT_TEST(twins, a_twin_that_does_not_fit_is_refused)
+{
+    dt_test_on_ranks("tp=2", wrong, NULL);
+}
+
+/* A style of one's own and its twin, told apart by where they leave y. */
+static dt_status chosen(dt_mesh *mesh, const void *arg)
+{
+    const dt_style style = { .size = sizeof style,
+                             .output = DT_PASS_SEQUENCE,
+                             .twin = "replicate" };
+    const dt_layer_spec spec = { .name = "point", .kind = DT_LAYER_POINT, .style = "mine" };
+    static const struct {
+        int n_axes;
+        int64_t shape[4];
+        int cut; /* axis; -1: none */
+    } values[] = {
+        { 3, { 2, 5, 4 }, 1 }, { 3, { 2, 1, 4 }, -1 },   { 2, { 5, 4 }, 0 },
+        { 2, { 1, 4 }, -1 },   { 4, { 1, 3, 2, 2 }, 1 }, { 4, { 3, 1, 2, 2 }, -1 },
+    };
+    const dt_placement whole = DT_REPLICATE;
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &style));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_EXPECT_TO(done, st,
+                 strcmp(dt_layer_step_style_on(dt_layers_at(layers, 0), 0)->name, "replicate") == 0,
+                 "the style of a step");
+    DT_EXPECT_TO(done, st, dt_layer_step_style_on(dt_layers_at(layers, 0), 1) == NULL, "no dim");
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (size_t i = 0; i < DT_COUNT(values); i++) {
+        dt_placement now;
+        DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, values[i].n_axes, values[i].shape, &x));
+        x = dt_tape_own(t, x);
+        dt_tensor *y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+        x = NULL;
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        now = dt_layout_placement(dt_tensor_layout(y), 0);
+        DT_EXPECT_TO(done, st, (now.kind == DT_PLACE_SHARD ? now.axis : -1) == values[i].cut,
+                     "value %zu", i);
+    }
+done:
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(twins, a_value_of_one_token_meets_the_twin)
+{
+    dt_test_on_ranks("tp=2", chosen, NULL);
+    dt_test_on_ranks("tp=3", chosen, NULL);
+}
