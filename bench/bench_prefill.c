@@ -9,6 +9,7 @@
 #include "base/sync.h"
 #include "bench/support/model.h"
 #include "bench/support/report.h"
+#include "models/predict.h"
 
 /* clang-format off */
 static const bench_column columns[] = {
@@ -27,6 +28,8 @@ static const bench_column columns[] = {
     { "tile_gflops", "tile peak", 9, 1 },
     { "tile_ratio", "ratio", 6, 3 },
     { "others_percent", "others %", 8, 1 },
+    { "received_mb", "MB recvd", 8, 2 },       /* by rank 0, of collectives */
+    { "temporary_mib", "temp MiB", 8, 1 }, /* of rank 0, without the scratch of kernels */
 };
 /* clang-format on */
 
@@ -35,6 +38,7 @@ typedef struct prefill_options {
     const char *model;
     const char *dtype; /* NULL: f32, then bf16 */
     bool keep;
+    bool sequence_parallel;
     int64_t layers;
     int64_t tokens;
     int64_t rounds;
@@ -48,6 +52,7 @@ typedef struct prefill_job {
     const bench_machine *limits;
     int32_t *ids;
     double flops; /* from here on: written by rank 0 */
+    int64_t received_bytes, temporary_bytes;
     bench_rounds rounds;
     bench_samples seconds, peak, tiles, ratio, tile_ratio, others;
 } prefill_job;
@@ -107,6 +112,18 @@ static dt_status measure(dt_runtime *rt, prefill_job *j, dt_tape *t, dt_model *m
     return DT_OK;
 }
 
+/* What the last pass received, and what all of them took for temporaries. */
+static dt_status count_bytes(prefill_job *j, const dt_tape *t, const dt_model *m, const dt_state *s)
+{
+    int64_t held;
+
+    for (int k = 0; k < DT_N_COMM_KINDS; k++)
+        j->received_bytes += dt_tape_comm(t, (dt_comm_kind)k).bytes;
+    DT_TRY(dti_held_bytes(dt_tape_runtime(t), &held));
+    j->temporary_bytes = held - dt_model_local_bytes(m) - dti_state_bytes(s);
+    return DT_OK;
+}
+
 static dt_status on_rank(dt_runtime *rt, void *arg)
 {
     prefill_job *j = arg;
@@ -119,12 +136,14 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
 
     load.keep_dtype = false;
     load.dtype = j->dtype;
+    load.sequence_parallel = j->options->sequence_parallel;
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
     if (dt_runtime_rank(rt) == 0) j->flops = bench_prefill_flops(m, j->options->tokens);
     DT_TRY_TO(done, st, dt_state_create(m, 1, j->options->tokens, &s));
     DT_TRY_TO(done, st, dt_tape_create(rt, &t));
     DT_TRY_TO(done, st, measure(rt, j, t, m, s));
+    if (dt_runtime_rank(rt) == 0) DT_TRY_TO(done, st, count_bytes(j, t, m, s));
 done:
     dt_tape_release(&t);
     dt_state_release(&s);
@@ -155,7 +174,8 @@ static dt_status run_case(const prefill_options *o, const char *folder, dt_dtype
                      j.flops * 1e-9 / seconds, bench_median(&j.peak), bench_median(&j.ratio),
                      bench_quantile(&j.ratio, 0), bench_quantile(&j.ratio, 1),
                      bench_median(&j.tiles), bench_median(&j.tile_ratio),
-                     100 * bench_median(&j.others));
+                     100 * bench_median(&j.others), (double)j.received_bytes * 1e-6,
+                     (double)j.temporary_bytes / (1 << 20));
 done:
     bench_machine_close(&limits);
     dti_free(j.ids);
@@ -211,6 +231,7 @@ static dt_status run(const prefill_options *o, bench_report *report)
     bench_report_fact(report, "model", "%s, %lld layers, %.3f GB on disk; %lld tokens",
                       info.model_type, (long long)info.n_layers, (double)bytes * 1e-9,
                       (long long)o->tokens);
+    if (o->sequence_parallel) bench_report_fact(report, "tokens", "cut over ranks between blocks");
     if (f32) DT_TRY_TO(done, st, run_dtype(o, folder.path, DT_F32, report));
     if (bf16) DT_TRY_TO(done, st, run_dtype(o, folder.path, DT_BF16, report));
 done:
@@ -227,6 +248,8 @@ int main(int argc, char **argv)
         { "--keep", NULL, "leave the random checkpoint on the disk and print where", BENCH_FLAG,
           &o.keep },
         { "--dtype", "NAME", "f32 or bf16 (default: both)", BENCH_TEXT, &o.dtype },
+        { "--sequence-parallel", NULL, "tokens cut over ranks between blocks", BENCH_FLAG,
+          &o.sequence_parallel },
         { "--layers", "N", "of the random checkpoint (default: 6)", BENCH_COUNT, &o.layers },
         { "--tokens", "N", "of the prompt (default: 512)", BENCH_COUNT, &o.tokens },
         { "--rounds", "N", "of which medians are taken (default: 7)", BENCH_COUNT, &o.rounds },
