@@ -2,6 +2,8 @@
  *
  * Decoding one token after the other: every weight is read once per token, so the limit is the
  * memory's read bandwidth, measured right before and after each run of tokens. */
+#include <dtensor/generation.h>
+
 #include "base/sync.h"
 #include "bench/support/model.h"
 #include "bench/support/report.h"

@@ -121,17 +121,15 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
 {
     generation *g = arg;
     listener l = { g, speaks, DT_OK };
-    const dt_generate_options options = {
-        .size = sizeof options,
-        .max_new_tokens = g->max_new,
-        .ignore_eos = g->session->args->ignore_eos,
-        .on_token = on_token,
-        .arg = &l,
-    };
+    dt_generate_options options = DT_GENERATE_OPTIONS_INIT;
     dt_state *state = NULL;
     dt_status st = DT_OK;
     int64_t n = 0;
 
+    options.max_new_tokens = g->max_new;
+    options.ignore_eos = g->session->args->ignore_eos;
+    options.on_token = on_token;
+    options.arg = &l;
     DT_TRY(dt_state_create(model, 1, g->prompt->n + g->max_new, &state));
     if (speaks) g->begin_ns = cli_now_ns();
     DT_TRY_TO(done, st,

@@ -7,6 +7,7 @@
 #include <dtensor/architectures.h>
 #include <dtensor/base.h>
 #include <dtensor/factories.h>
+#include <dtensor/generation.h>
 #include <dtensor/inspect.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/config.h"
+#include "models/generation/config.h"
 #include "models/model.h"
 #include "models/policies/policies.h"
 #include "parallel_styles/spec.h"
@@ -29,7 +30,8 @@ static dt_status find_arch(dt_runtime *rt, const dti_json *config, const dt_arch
 }
 
 /* Where generation_config.json exists it alone says what ends a text, as in Transformers. */
-static dt_status read_generation(const char *dir, dt_model_info *info, bool *exists)
+static dt_status read_generation(const char *dir, dt_model_info *info,
+                                 dti_generation_config *config, bool *exists)
 {
     dti_json_doc doc = { 0 };
     char *path = NULL;
@@ -37,9 +39,12 @@ static dt_status read_generation(const char *dir, dt_model_info *info, bool *exi
 
     DT_TRY(dti_ckpt_path(dir, "generation_config.json", &path));
     *exists = access(path, F_OK) == 0;
-    if (!*exists) goto done;
-    DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
-    DT_TRY_TO(done, st, dti_config_eos(&doc.root, info));
+    if (*exists) {
+        DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+        DT_TRY_TO(done, st, dti_config_eos(&doc.root, info));
+    }
+    /* without a file: an absent value, of which everything is absent */
+    DT_TRY_TO(done, st, dti_generation_config_read(&doc.root, config));
 done:
     dti_json_free(&doc);
     dti_free(path);
@@ -48,10 +53,14 @@ done:
 
 dt_status dt_model_inspect_generation(const char *dir, dt_model_info *info)
 {
+    dti_generation_config config = { 0 };
+    dt_status st;
     bool exists;
 
     DT_CHECK(dir != NULL && info != NULL, DT_ERR_ARG, "dir or info is NULL");
-    DT_TRY(read_generation(dir, info, &exists));
+    st = read_generation(dir, info, &config, &exists);
+    dti_generation_config_free(&config);
+    DT_TRY(st);
     return DT_OK;
 }
 
@@ -74,9 +83,12 @@ static dt_status read_class(const dti_json *config, dti_described *d)
 
 static dt_status read_generation_config(const char *dir, dti_described *d)
 {
-    const dt_status st = read_generation(dir, &d->info, &d->has_generation);
+    dt_status st;
 
+    DT_TRY(dti_new(sizeof *d->generation, &d->generation));
+    st = read_generation(dir, &d->info, d->generation, &d->has_generation);
     if (st == DT_OK || st == DT_ERR_MEMORY) return st;
+    dti_generation_config_release(&d->generation);
     d->info.n_eos = -1;
     DT_TRY(dti_strdup(dt_last_error()->message, &d->generation_error));
     return DT_OK;
@@ -186,6 +198,7 @@ void dti_described_free(dti_described *d)
     dti_builder_free(&d->builder);
     dti_arena_free(&d->plan_arena);
     dti_free(d->folder);
+    dti_generation_config_release(&d->generation);
     dti_free(d->generation_error);
     dti_free(d->other_class);
     dti_free(d->first_unused);

@@ -1,68 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of a batch of sequences, and one pass of new tokens through the model. */
+ * One pass of new tokens through the model. */
 #include <stdio.h>
 
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/state.h"
 
 enum { SHOWN_IDS = 12 };
-
-dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_state **out)
-{
-    dt_status st = DT_OK;
-    dt_state *s;
-
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
-    DT_CHECK(batch >= 1, DT_ERR_ARG, "a batch of %lld sequences", (long long)batch);
-    DT_CHECK(capacity >= 1 && capacity <= model->info.max_positions, DT_ERR_ARG,
-             "a context of %lld tokens: the model has positions for 1 to %lld", (long long)capacity,
-             (long long)model->info.max_positions);
-    DT_TRY(dti_new(sizeof *s, &s));
-    DT_TRY_TO(fail, st,
-              dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
-    for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
-    s->model = model;
-    model->refs++;
-    s->batch = batch;
-    s->capacity = capacity;
-    dti_runtime_count(dt_mesh_runtime(model->mesh), 1);
-    *out = s;
-    return DT_OK;
-
-fail:
-    dti_free(s);
-    return st;
-}
-
-void dt_state_release(dt_state **state)
-{
-    dt_state *s = state ? *state : NULL;
-
-    if (s == NULL) return;
-    *state = NULL;
-    for (int64_t i = 0; i < s->model->info.n_layers; i++) {
-        dt_tensor_release(&s->kv[i].k);
-        dt_tensor_release(&s->kv[i].v);
-    }
-    dti_runtime_count(dt_mesh_runtime(s->model->mesh), -1);
-    dti_free(s->kv);
-    dt_model_release(&s->model);
-    dti_free(s);
-}
-
-int64_t dt_state_length(const dt_state *s)
-{
-    return s->length;
-}
-
-void dt_state_rewind(dt_state *s, int64_t length)
-{
-    if (length >= 0 && length < s->length) s->length = length;
-}
 
 static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *ids,
                            int64_t n_tokens)
@@ -76,6 +21,11 @@ static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *
         "%lld tokens after %lld exceed the context of %lld: shorten the prompt or ask for fewer "
         "new tokens",
         (long long)n_tokens, (long long)s->length, (long long)s->capacity);
+    for (int64_t b = 0; b < s->batch; b++)
+        DT_CHECK(s->pads[b] < n_tokens, DT_ERR_ARG,
+                 "sequence %lld would have %lld tokens of padding in a pass of %lld: at least one "
+                 "token has to be real",
+                 (long long)b, (long long)s->pads[b], (long long)n_tokens);
     for (int64_t i = 0; !dry && i < s->batch * n_tokens; i++)
         DT_CHECK(ids[i] >= 0 && ids[i] < m->info.vocab_size, DT_ERR_ARG,
                  "token id %d at place %lld is outside the vocabulary: ids are 0 to %lld", ids[i],
@@ -113,6 +63,7 @@ static void describe_ids(const dt_state *s, const int32_t *ids, int64_t n_tokens
                          i > 0 ? ", " : "", (int)ids[i]);
     if (n > SHOWN_IDS) (void)snprintf(note->text + used, sizeof note->text - (size_t)used, ", ...");
     note->hash = dti_note_hash(3, facts, sizeof facts);
+    note->hash = dti_note_hash(note->hash, s->pads, (size_t)s->batch * sizeof *s->pads);
     note->hash = dti_note_hash(note->hash, ids, (size_t)n * sizeof *ids);
 }
 
@@ -144,8 +95,21 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
     to = dt_tensor_local(pass->ids)->data;
     for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = ids[i];
     to = dt_tensor_local(pass->positions)->data;
-    for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = (int32_t)(s->length + i % n_tokens);
+    for (int64_t i = 0; i < s->batch * n_tokens; i++)
+        to[i] = (int32_t)dti_state_position(s, i / n_tokens, n_tokens, i % n_tokens);
     return DT_OK;
+}
+
+/* Of the sequences, without padding. */
+static int64_t longest_after(const dt_state *s, int64_t n_tokens)
+{
+    int64_t longest = 0;
+
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t length = s->lengths[b] + n_tokens - s->pads[b];
+        if (length > longest) longest = length;
+    }
+    return longest;
 }
 
 dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
@@ -161,10 +125,10 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     dt_scope_begin(t, m->arch->model_type);
     pass.kv = s->kv;
     pass.n_layers = m->info.n_layers;
-    pass.length = s->length + n_tokens;
+    pass.length = longest_after(s, n_tokens);
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     logits = dt_scope_end(t, m->arch->forward(m->self, t, &pass));
-    if (logits != NULL) s->length += n_tokens;
+    if (logits != NULL) dti_state_advance(s, ids, n_tokens);
     return logits;
 }

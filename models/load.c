@@ -8,6 +8,7 @@
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
+#include "models/generation/config.h"
 #include "models/model.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
@@ -115,6 +116,8 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->self = NULL;
     m->folder = d->folder;
     d->folder = NULL;
+    m->generation = d->generation;
+    d->generation = NULL;
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
@@ -240,6 +243,7 @@ void dt_model_release(dt_model **model)
     m->arch->release(m->self);
     dti_free(m->self);
     dti_free(m->folder);
+    dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);
     dti_runtime_count(dt_mesh_runtime(m->mesh), -1);
     dt_mesh_release(&m->mesh);

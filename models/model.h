@@ -45,14 +45,6 @@ typedef struct dti_kv {
     int64_t capacity;
 } dti_kv;
 
-struct dt_state {
-    dt_model *model;
-    int64_t batch;
-    int64_t capacity;
-    int64_t length;
-    dti_kv *kv; /* [n_layers] */
-};
-
 /* An attribute of a block's module as a policy says that one rank holds it; models/policies/. */
 typedef struct dti_claim {
     char policy[96]; /* for messages */
@@ -82,9 +74,10 @@ typedef struct dti_described {
     void *self;   /* the architecture's own struct */
     char *folder; /* whose configuration it is */
     dt_model_info info;
-    bool dtype_known;       /* config.json names one */
-    dti_builder builder;    /* rows of all layers */
-    dti_policy_notes notes; /* of the policies it was described for */
+    bool dtype_known;                         /* config.json names one */
+    dti_builder builder;                      /* rows of all layers */
+    dti_policy_notes notes;                   /* of the policies it was described for */
+    struct dti_generation_config *generation; /* what else generation_config.json says */
     char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
                                there */
     bool has_generation;    /* generation_config.json says what ends a text, not config.json */
@@ -111,8 +104,8 @@ dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_
 const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names, size_t bytes);
 
 /* Reads config.json and generation_config.json of `dir`, with the architectures of `rt` (NULL: the
- * built-in ones). Freed with dti_described_free(), which
- * leaves `self` and `folder` alone if they were taken over (set to NULL). */
+ * built-in ones). Freed with dti_described_free(), which leaves alone what was taken
+ * over and set to NULL: self, folder, generation. */
 dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
 
 /* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
@@ -188,8 +181,9 @@ struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dt_arch *arch;
     void *self;
-    char *folder;      /* that it was loaded from */
-    bool parallelized; /* by dt_parallelize(), whose list it is on */
+    char *folder;                             /* that it was loaded from */
+    bool parallelized;                        /* by dt_parallelize(), whose list it is on */
+    struct dti_generation_config *generation; /* NULL: could not be read */
     dt_model_info info;
     dt_mesh *mesh;
     dt_layers *layers;

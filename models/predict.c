@@ -8,6 +8,7 @@
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
 #include "models/rank_classes.h"
+#include "models/state.h"
 
 /* Listens to a device while a model is made (cost is NULL) or during one pass. */
 typedef struct listener {

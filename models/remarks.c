@@ -8,6 +8,7 @@
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
+#include "models/generation/config.h"
 #include "models/model.h"
 #include "parallel_styles/spec.h"
 
@@ -132,6 +133,9 @@ static void remark_ends(const dti_described *d, const char *dir, const speaker *
                    "%s/%s: eos_token_id %d is outside the model's vocabulary, 0..%lld: it never "
                    "ends a text",
                    dir, file, (int)info->eos[i], (long long)info->vocab_size - 1);
+    if (d->generation != NULL && d->generation->left_out[0] != '\0')
+        remark(s, "%s/%s: sets %s, which is not supported: texts are made without it", dir, file,
+               d->generation->left_out);
     if (info->n_eos == 0)
         remark(s,
                "%s/%s: eos_token_id names no token, so nothing ends a text before its length does",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models from Hugging Face checkpoint folders: load them onto a mesh, run them, generate. */
+ * Models from Hugging Face checkpoint folders: load them onto a mesh, run them, save them. What is
+ * made of their logits is in <dtensor/generation.h>. */
 #ifndef DT_MODELS_H
 #define DT_MODELS_H
 
@@ -168,8 +169,24 @@ DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this r
 DT_API DT_MUST_USE dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity,
                                              dt_state **out);
 DT_API void dt_state_release(dt_state **state);               /* accepts NULL */
-DT_API int64_t dt_state_length(const dt_state *state);        /* tokens seen */
+DT_API int64_t dt_state_length(const dt_state *state);        /* tokens seen; the longest's */
 DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens from `length` on */
+
+/* Tokens that one sequence of the batch has seen; 0 for a number out of range. Not collective, no
+ * errors. */
+DT_API int64_t dt_state_length_of(const dt_state *state, int64_t sequence);
+
+/**
+ * Says how many leading tokens of each sequence are padding in the next pass: sequences of
+ * different lengths are padded on the left, so that their last tokens stand together. Padding is
+ * seen by no token and counts for no position; each sequence gets the logits that it gets alone.
+ *
+ *   n_pads  [batch], each less than the tokens of that pass
+ *
+ * Collective  no communication; every rank says the same.
+ * Errors      DT_ERR_ARG  NULL or a negative number
+ */
+DT_API DT_MUST_USE dt_status dt_state_pad(dt_state *state, const int64_t *n_pads);
 
 typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
 
@@ -187,42 +204,6 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
  */
 DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *state,
                                    const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
-
-/* Called on every rank after each new token, n = 0, 1, ...; false stops the generation and must be
- * the same on every rank. */
-typedef bool (*dt_token_fn)(void *arg, int64_t n, int32_t id);
-
-typedef struct dt_generate_options {
-    size_t size;            /* sizeof(dt_generate_options) */
-    int64_t max_new_tokens; /* default 20 */
-    bool ignore_eos;        /* go on after an end-of-sequence token */
-    dt_token_fn on_token;   /* may be NULL */
-    void *arg;              /* of on_token */
-} dt_generate_options;
-
-#define DT_GENERATE_OPTIONS_INIT                           \
-    {                                                      \
-        sizeof(dt_generate_options), 20, false, NULL, NULL \
-    }
-
-/**
- * Greedy generation of one sequence: the prompt runs once, then token by token. Logits stay cut
- * over the vocabulary; every rank takes the same decision. An end-of-sequence token is generated
- * and then ends the run.
- *
- *   prompt   n_prompt ids >= 1
- *   out      room for max_new_tokens ids, or NULL
- *   n_out    ids generated
- *
- * Collective  over the model's mesh.
- *             Ranks outside the mesh stand by: no callback, *n_out is 0.
- * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, or more tokens than the
- *                         state has room for; those of the forward pass
- *             DT_ERR_FORMAT  it is unknown what ends a text (n_eos is -1) and ignore_eos is not set
- */
-DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
-                                         int64_t n_prompt, const dt_generate_options *options,
-                                         int32_t *out, int64_t *n_out);
 
 #ifdef __cplusplus
 }

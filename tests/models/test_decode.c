@@ -2,7 +2,7 @@
  *
  * A decode step that repeats does no malloc and misses no cache; caches hold what a pass over the
  * whole text would compute. */
-#include <dtensor/models.h>
+#include <dtensor/generation.h>
 #include <dtensor/ops.h>
 #include <math.h>
 #include <stdio.h>

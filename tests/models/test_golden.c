@@ -2,7 +2,7 @@
  *
  * Checkpoints made by Transformers: our logits and greedy tokens against its own, on 1 to 4 ranks,
  * by the measures of docs/numerics.md. tools/make_golden.py makes the fixtures. */
-#include <dtensor/models.h>
+#include <dtensor/generation.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

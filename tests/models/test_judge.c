@@ -2,7 +2,7 @@
  *
  * Plans are judged before weights are read: the folders here have a config.json and nothing else,
  * so a message about the plan is proof that nobody looked for weights. */
-#include <dtensor/models.h>
+#include <dtensor/generation.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -4,20 +4,8 @@
  * integer is (value, lower global index first), so that the maximum of keys over ranks decides. */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
-#include <math.h>
-
 #include "base/dtype.h"
-
-/* Upper half: the float as an integer of the same order, both zeros equal, NaN above all, as
- * dtensor/argmax.h reads it. Lower
- * half: the index, upside down. */
-static int64_t key_of(float value, int64_t index)
-{
-    const int32_t bits = (int32_t)dti_bits_of_float(value + 0.0f);
-    const int32_t order = isnan(value) ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
-
-    return (int64_t)order * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)index);
-}
+#include "dtensor/argmax.h"
 
 typedef struct argmax_job {
     const dti_row_ops *ops;
@@ -41,7 +29,7 @@ static void argmax_share(void *arg, int worker, int n_workers)
             continue;
         }
         at = j->ops->argmax(row, j->n);
-        j->keys[r] = key_of(dti_load_f32(row, j->x->dtype, at), first + at);
+        j->keys[r] = dti_argmax_key(dti_load_f32(row, j->x->dtype, at), first + at);
     }
 }
 
@@ -66,6 +54,6 @@ dt_status dti_argmax_id_cpu(const dt_kargs *a)
     const int64_t n = dti_local_count(&a->in[0]);
 
     for (int64_t i = 0; i < n; i++)
-        ids[i] = keys[i] == INT64_MIN ? -1 : (int32_t)(UINT32_MAX - (uint32_t)keys[i]);
+        ids[i] = keys[i] == INT64_MIN ? -1 : (int32_t)dti_argmax_index(keys[i]);
     return DT_OK;
 }

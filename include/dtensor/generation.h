@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Generation: which token comes next, and what ends a text, with the semantics of Transformers'
+ * generate(). Logits stay cut over the vocabulary: ranks exchange maxima, best candidates and sums,
+ * never a row of the vocabulary, and every rank takes the same decision.
+ *
+ * Sampling draws by Gumbel's maximum: the random number of a token is a function of (seed, row,
+ * step, token), so a seed gives the same text on every mesh, as far as the logits are the same. */
+#ifndef DT_GENERATION_H
+#define DT_GENERATION_H
+
+#include <dtensor/models.h>
+#include <dtensor/tokenizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Called on every rank after each new token, n = 0, 1, ...; false stops the generation and must be
+ * the same on every rank. */
+typedef bool (*dt_token_fn)(void *arg, int64_t n, int32_t id);
+
+/* Called on every rank before each choice with the scores it is made from, [n_rows, vocab] after
+ * all processors. Asking for them gathers the vocabulary. */
+typedef void (*dt_scores_fn)(void *arg, int64_t n, const float *scores, int64_t n_rows,
+                             int64_t vocab);
+
+/* A list of token ids, borrowed. */
+typedef struct dt_ids {
+    const int32_t *ids;
+    int64_t n;
+} dt_ids;
+
+/* When beam search ends: false, true and "never" of early_stopping. */
+typedef enum dt_early_stopping {
+    DT_EARLY_STOPPING_FALSE, /* when no running beam is likely to beat the finished ones */
+    DT_EARLY_STOPPING_TRUE,  /* when there are num_beams finished ones */
+    DT_EARLY_STOPPING_NEVER  /* when no running beam can beat the finished ones */
+} dt_early_stopping;
+
+/* Names, order and defaults are those of Transformers' GenerationConfig. Processors that change
+ * scores are applied in the order in which they stand here from repetition_penalty on. */
+typedef struct dt_generate_options {
+    size_t size;            /* sizeof(dt_generate_options) */
+    int64_t max_new_tokens; /* -1: as max_length says, or else 20 */
+    bool ignore_eos;        /* go on after an end-of-sequence token */
+    dt_token_fn on_token;   /* of dt_generate(); may be NULL */
+    void *arg;              /* of on_token */
+
+    int64_t max_length; /* of prompt and new tokens; 0: not set. max_new_tokens counts before it */
+    dt_ids eos;         /* tokens that end a text; ids NULL: the model's */
+    int32_t pad;        /* fills rows that have ended; -1: the first token of eos */
+
+    double repetition_penalty;    /* 1: off */
+    int64_t no_repeat_ngram_size; /* 0: off */
+    const dt_ids *bad_words;      /* [n_bad_words] sequences that are not generated */
+    int64_t n_bad_words;
+    int64_t min_length;           /* of prompt and new tokens, before a text may end */
+    int64_t min_new_tokens;       /* counts before min_length */
+    int32_t forced_bos;           /* the second token of a text; -1: none */
+    dt_ids forced_eos;            /* the last token that max_length allows */
+    bool remove_invalid_values;   /* NaN becomes 0, infinities the largest numbers */
+    dt_ids suppress_tokens;       /* never */
+    dt_ids begin_suppress_tokens; /* not as the first new token */
+
+    bool do_sample; /* false: the best token, and the following are ignored */
+    uint64_t seed;
+    double temperature;    /* 1: off */
+    int64_t top_k;         /* 50; 0: off */
+    double top_p;          /* 1: off */
+    double min_p;          /* 0: off */
+    double typical_p;      /* 1: off */
+    double epsilon_cutoff; /* 0: off */
+    double eta_cutoff;     /* 0: off */
+    bool renormalize_logits;
+
+    dt_scores_fn on_scores; /* may be NULL */
+    void *scores_arg;
+} dt_generate_options;
+
+#define DT_IDS_NONE \
+    {               \
+        NULL, 0     \
+    }
+#define DT_GENERATE_OPTIONS_INIT                                                                 \
+    {                                                                                            \
+        sizeof(dt_generate_options), -1, false, NULL, NULL, 0, DT_IDS_NONE, -1, 1.0, 0, NULL, 0, \
+            0, 0, -1, DT_IDS_NONE, false, DT_IDS_NONE, DT_IDS_NONE, false, 0, 1.0, 50, 1.0, 0.0, \
+            1.0, 0.0, 0.0, false, NULL, NULL                                                     \
+    }
+
+/**
+ * The options that a checkpoint asks for: defaults, with generation_config.json over them. What the
+ * caller sets afterwards counts more. Tokens that end a text are the model's in any case.
+ *
+ *   out  its lists are borrowed from the model
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG     NULL
+ *             DT_ERR_FORMAT  the file could not be read when the model was loaded
+ */
+DT_API DT_MUST_USE dt_status dt_model_generate_options(const dt_model *model,
+                                                       dt_generate_options *out);
+
+/**
+ * Generation of one sequence: the prompt runs once, then token by token. An end-of-sequence token
+ * is generated and then ends the run.
+ *
+ *   prompt   n_prompt ids >= 1
+ *   out      room for the new ids, or NULL
+ *   n_out    ids generated
+ *
+ * Collective  over the model's mesh.
+ *             Ranks outside the mesh stand by: no callback, *n_out is 0.
+ * Errors      DT_ERR_ARG  an empty prompt, an id outside the vocabulary, more tokens than the state
+ *                         has room for, an option out of its range (the message names it and says
+ *                         what is possible); processors that leave no token; those of the forward
+ *             DT_ERR_FORMAT  it is unknown what ends a text (n_eos is -1) and ignore_eos is not
+ *                         set; logits that are not numbers
+ */
+DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
+                                         int64_t n_prompt, const dt_generate_options *options,
+                                         int32_t *out, int64_t *n_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

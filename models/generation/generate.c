@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Token by token. Where nothing but the best token is wanted, a maximum of one key per sequence is
+ * the only message; otherwise scores are processed and chosen from where the logits lie. */
+#include "models/generation/generate.h"
+
+#include <math.h>
+
+#include "base/options.h"
+#include "dtensor/argmax.h"
+#include "dtensor/create.h"
+
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+
+    *key = dt_move(t, dt_argmax_key(t, logits), whole);
+    return dt_argmax_id(t, *key);
+}
+
+/* --- one step ----------------------------------------------------------------------------------
+ */
+
+dt_status dti_step_begin(dti_step *step, dt_state *state, dti_rules *rules)
+{
+    *step = (dti_step){ .state = state, .rules = rules };
+    DT_TRY(dt_tape_create(dt_mesh_runtime(state->model->mesh), &step->tape));
+    return DT_OK;
+}
+
+void dti_step_end(dti_step *step)
+{
+    dt_tape_release(&step->tape);
+    dti_scores_free(&step->scores);
+    dti_free(step->keys);
+    dti_free(step->whole);
+    *step = (dti_step){ 0 };
+}
+
+static dt_status not_numbers(const dti_step *step)
+{
+    const dt_model_info *info = &step->state->model->info;
+
+    DT_FAIL(DT_ERR_FORMAT,
+            "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s",
+            (long long)step->state->length, dt_dtype_name(info->dtype),
+            info->dtype == DT_F16 ? "; f32 or bf16 have a wider range" : "");
+}
+
+/* The best of the model's own logits, as they lie. */
+static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
+{
+    dt_tensor *key, *id = dti_choose_greedy(step->tape, logits, &key);
+    const int64_t *keys;
+
+    DT_TRY(dt_tape_status(step->tape));
+    keys = dt_tensor_local(key)->data;
+    for (int64_t r = 0; r < dt_tensor_extent(id, 0); r++) {
+        if (dti_argmax_is_nan(keys[r])) return not_numbers(step);
+        out[r] = ((const int32_t *)dt_tensor_local(id)->data)[r];
+    }
+    return DT_OK;
+}
+
+dt_status dti_step_show(dti_step *step)
+{
+    const dt_generate_options *o = &step->rules->o;
+    const dti_scores *s = &step->scores;
+
+    if (o->on_scores == NULL) return DT_OK;
+    DT_TRY(dti_grow((void **)&step->whole, &step->whole_room, (size_t)(s->n_rows * s->vocab),
+                    sizeof *step->whole));
+    DT_TRY(dti_scores_whole(s, step->whole));
+    o->on_scores(o->scores_arg, step->rules->n_new, step->whole, s->n_rows, s->vocab);
+    return DT_OK;
+}
+
+dti_history dti_history_of(const dt_state *s)
+{
+    return (dti_history){ .ids = s->ids, .room = s->capacity, .length = s->lengths };
+}
+
+/* From processed scores. */
+static dt_status choose(dti_step *step, int32_t *out)
+{
+    const dt_generate_options *o = &step->rules->o;
+    const dti_history h = dti_history_of(step->state);
+    dti_scores *s = &step->scores;
+
+    DT_TRY(dti_process(step->rules, &h, s));
+    DT_TRY(dti_step_show(step));
+    DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)s->n_rows, sizeof(int64_t)));
+    if (o->do_sample)
+        DT_TRY(dti_scores_draw(s, o->seed, step->rules->n_new, step->keys));
+    else
+        DT_TRY(dti_scores_best(s, step->keys));
+    for (int64_t r = 0; r < s->n_rows; r++) {
+        if (step->keys[r] != INT64_MIN && dti_argmax_is_nan(step->keys[r]))
+            return not_numbers(step);
+        DT_CHECK(step->keys[r] != INT64_MIN && dti_argmax_value(step->keys[r]) > -INFINITY,
+                 DT_ERR_ARG,
+                 "after %lld tokens no token is left to sequence %lld: bad_words, suppress_tokens, "
+                 "no_repeat_ngram_size and their like ban all %lld",
+                 (long long)h.length[r], (long long)r, (long long)s->vocab);
+        out[r] = (int32_t)dti_argmax_index(step->keys[r]);
+    }
+    return DT_OK;
+}
+
+dt_status dti_step_scores(dti_step *step, const int32_t *ids, int64_t n)
+{
+    dt_state *s = step->state;
+
+    dt_tape_reset(step->tape);
+    DT_TRY(dti_scores_take(&step->scores, step->tape,
+                           dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST)));
+    return DT_OK;
+}
+
+dt_status dti_step_next(dti_step *step, const int32_t *ids, int64_t n, int32_t *out)
+{
+    dt_state *s = step->state;
+
+    if (step->rules->processes) {
+        DT_TRY(dti_step_scores(step, ids, n));
+        DT_TRY(choose(step, out));
+        return DT_OK;
+    }
+    dt_tape_reset(step->tape);
+    DT_TRY(take_best(step, dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST), out));
+    return DT_OK;
+}
+
+/* --- one sequence ------------------------------------------------------------------------------
+ */
+
+static dt_status generate(dti_step *step, const int32_t *ids, int64_t n, int32_t *out,
+                          int64_t *n_out)
+{
+    dti_rules *u = step->rules;
+    int32_t id;
+
+    while (u->n_prompt + u->n_new < u->max_length) {
+        DT_TRY(dti_step_next(step, ids, n, &id));
+        if (out != NULL) out[u->n_new] = id;
+        *n_out = ++u->n_new;
+        if (u->o.on_token != NULL && !u->o.on_token(u->o.arg, u->n_new - 1, id)) break;
+        if (dti_is_eos(u, id)) break;
+        ids = &id;
+        n = 1;
+    }
+    return DT_OK;
+}
+
+static dt_status check_call(const dt_model *m, const dt_state *s, const int32_t *prompt,
+                            int64_t n_prompt)
+{
+    DT_CHECK(m != NULL && s != NULL && s->model == m, DT_ERR_ARG,
+             "the state does not belong to this model");
+    DT_CHECK(s->batch == 1, DT_ERR_ARG, "generation of %lld sequences at once: one is possible",
+             (long long)s->batch);
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(m->mesh)), DT_ERR_ARG,
+             "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
+    DT_CHECK(prompt != NULL && n_prompt >= 1, DT_ERR_ARG,
+             "the prompt is empty: generation needs at least one token to start from");
+    return DT_OK;
+}
+
+dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, int64_t n_prompt,
+                      const dt_generate_options *options, int32_t *out, int64_t *n_out)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dti_step step = { 0 };
+    dti_rules u = { 0 };
+    int64_t n = 0;
+    dt_status st = DT_OK;
+
+    if (n_out != NULL) *n_out = 0;
+    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
+                            &o, sizeof o));
+    DT_TRY(check_call(model, state, prompt, n_prompt));
+    DT_TRY(dti_rules_make(&u, &model->info, &o, state->length + n_prompt));
+    DT_CHECK(n_prompt <= state->capacity - state->length && u.max_length - 1 <= state->capacity,
+             DT_ERR_ARG, "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
+             (long long)n_prompt, (long long)(u.max_length - u.n_prompt),
+             (long long)(state->capacity - state->length));
+    if (!dt_mesh_is_member(model->mesh)) return DT_OK; /* outsiders have nothing to say */
+    DT_TRY_TO(done, st, dti_step_begin(&step, state, &u));
+    DT_TRY_TO(done, st, generate(&step, prompt, n_prompt, out, &n));
+done:
+    dti_step_end(&step);
+    dti_rules_free(&u);
+    if (n_out != NULL) *n_out = n;
+    return st;
+}

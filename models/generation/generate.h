@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One step of generation: a pass, and what is made of its scores. */
+#ifndef DTI_GENERATE_H
+#define DTI_GENERATE_H
+
+#include "models/generation/rules.h"
+#include "models/state.h"
+
+typedef struct dti_step {
+    dt_state *state;  /* borrowed */
+    dti_rules *rules; /* borrowed */
+    dt_tape *tape;
+    dti_scores scores;
+    int64_t *keys;
+    float *whole;
+    size_t keys_room, whole_room;
+} dti_step;
+
+dt_status dti_step_begin(dti_step *step, dt_state *state, dti_rules *rules) DT_MUST_USE;
+void dti_step_end(dti_step *step); /* accepts a zeroed one */
+
+/* Reads n tokens of each sequence, ids [batch, n], and chooses the next of each, out [batch]. */
+dt_status dti_step_next(dti_step *step, const int32_t *ids, int64_t n, int32_t *out) DT_MUST_USE;
+
+/* The parts of it: the scores of the next token, unprocessed; showing processed ones to the caller
+ * if that was asked for. */
+dt_status dti_step_scores(dti_step *step, const int32_t *ids, int64_t n) DT_MUST_USE;
+dt_status dti_step_show(dti_step *step) DT_MUST_USE;
+
+dti_history dti_history_of(const dt_state *s);
+
+#endif

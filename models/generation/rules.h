@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the options of a run mean: processors of scores, and what ends a text. */
+#ifndef DTI_RULES_H
+#define DTI_RULES_H
+
+#include <dtensor/generation.h>
+
+#include "models/generation/scores.h"
+
+/* What the sequences of a run have read and written, without padding. */
+typedef struct dti_history {
+    const int32_t *ids; /* [n_rows, room] */
+    int64_t room;
+    const int64_t *length; /* [n_rows] */
+} dti_history;
+
+/* Options with everything settled. */
+typedef struct dti_rules {
+    dt_generate_options o;
+    dt_ids eos; /* none with ignore_eos */
+    int64_t vocab;
+    int64_t n_prompt;   /* tokens of the longest prompt: lengths count padding, as upstream */
+    int64_t max_length; /* n_prompt + new tokens */
+    int64_t min_length;
+    int64_t n_new;  /* tokens that each row has got so far */
+    int64_t keep;   /* tokens that truncation leaves at least */
+    bool processes; /* there is more to do than to take the best */
+    /* of the processors */
+    float *limits, *values;
+    dti_norm *norms;
+    unsigned char *seen;
+    size_t limits_room, values_room, norms_room, seen_room;
+} dti_rules;
+
+/* Checks the options of a run and settles what they leave open. Freed with dti_rules_free(). */
+dt_status dti_rules_make(dti_rules *rules, const dt_model_info *info, const dt_generate_options *o,
+                         int64_t n_prompt) DT_MUST_USE;
+void dti_rules_free(dti_rules *rules); /* accepts a zeroed one */
+
+bool dti_is_eos(const dti_rules *rules, int32_t id);
+
+/* All processors, in Transformers' order. Collective. */
+dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
+
+/* Its two halves: what looks at tokens, and what looks at probabilities and only sampling does. */
+dt_status dti_process_tokens(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
+dt_status dti_process_sampling(dti_rules *rules, dti_scores *s) DT_MUST_USE;
+
+#endif

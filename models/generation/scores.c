@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/generation/scores.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "dtensor/argmax.h"
+#include "dtensor/create.h"
+#include "dtensor/kernels/random.h"
+#include "mesh/runtime.h"
+
+/* Weights are integers of this unit: exp(0) is 2^40, and 2^22 columns fit into 63 bits. */
+static const double unit = 0x1p40;
+
+/* --- taking ------------------------------------------------------------------------------- */
+
+/* Where logits have to lie: nothing but the vocabulary cut, in plain pieces. */
+static uint32_t plain_places(const dt_tensor *logits, dt_placement want[DT_MAX_DIMS])
+{
+    const dt_mesh *mesh = dt_tensor_mesh(logits);
+    uint32_t dims = 0;
+
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+        const dt_placement p = dt_layout_placement(dt_tensor_layout(logits), m);
+        const bool plain = p.kind == DT_PLACE_SHARD && p.axis == 2 && p.replicas <= 1;
+        want[m] = plain && p.n_blocks == 0 ? p : DT_REPLICATE;
+        if (want[m].kind == DT_PLACE_SHARD && dt_mesh_dim_size(mesh, m) > 1) dims |= 1u << m;
+    }
+    return dims;
+}
+
+static void find_invalid(dti_scores *s)
+{
+    for (int64_t r = 0; r < s->n_rows; r++) {
+        const float *row = s->data + r * s->n;
+        bool invalid = false;
+        for (int64_t i = 0; i < s->n; i++) invalid |= isnan(row[i]);
+        s->invalid[r] = invalid;
+    }
+}
+
+dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits)
+{
+    dt_placement want[DT_MAX_DIMS];
+    const dt_local *local;
+
+    DT_TRY(dt_tape_status(t));
+    DT_CHECK(dt_tensor_n_axes(logits) == 3 && dt_tensor_extent(logits, 1) == 1, DT_ERR_INTERNAL,
+             "logits have %d axes", dt_tensor_n_axes(logits));
+    s->dims = plain_places(logits, want);
+    logits = dt_move(t, logits, want);
+    DT_TRY(dt_tape_status(t));
+    local = dt_tensor_local(logits);
+    s->mesh = dt_tensor_mesh(logits);
+    s->n_rows = dt_tensor_extent(logits, 0);
+    s->vocab = dt_tensor_extent(logits, 2);
+    s->n = local->shape[2];
+    s->first = local->offset[2];
+    DT_TRY(dti_grow((void **)&s->data, &s->room, (size_t)(s->n_rows * s->n) + 1, sizeof(float)));
+    DT_TRY(dti_grow((void **)&s->invalid, &s->invalid_room, (size_t)s->n_rows, sizeof(bool)));
+    dti_convert(s->data, DT_F32, local->data, local->dtype, s->n_rows * s->n);
+    find_invalid(s);
+    return DT_OK;
+}
+
+dt_status dti_scores_expand(dti_scores *s, int64_t times)
+{
+    const size_t rows = (size_t)(s->n_rows * times), bytes = (size_t)s->n * sizeof *s->data;
+
+    DT_TRY(dti_grow((void **)&s->data, &s->room, rows * (size_t)s->n + 1, sizeof(float)));
+    DT_TRY(dti_grow((void **)&s->invalid, &s->invalid_room, rows, sizeof(bool)));
+    for (int64_t r = (int64_t)rows - 1; r > 0 && times > 1; r--) { /* from the end: in place */
+        memmove(s->data + r * s->n, s->data + r / times * s->n, bytes);
+        s->invalid[r] = s->invalid[r / times];
+    }
+    s->n_rows = (int64_t)rows;
+    return DT_OK;
+}
+
+void dti_scores_free(dti_scores *s)
+{
+    dti_free(s->data);
+    dti_free(s->invalid);
+    *s = (dti_scores){ 0 };
+}
+
+dt_status dti_scores_comm(const dti_scores *s, dti_comm **out)
+{
+    *out = NULL;
+    if (s->dims != 0) DT_TRY(dti_mesh_comm(s->mesh, s->dims, out));
+    return DT_OK;
+}
+
+static dt_status largest_keys(const dti_scores *s, int64_t *keys)
+{
+    dti_comm *comm;
+
+    DT_TRY(dti_scores_comm(s, &comm));
+    if (comm != NULL) DT_TRY(dti_all_reduce(comm, keys, keys, s->n_rows, DT_I64, DT_MAX));
+    return DT_OK;
+}
+
+/* --- the best ----------------------------------------------------------------------------- */
+
+dt_status dti_scores_best(const dti_scores *s, int64_t *best)
+{
+    for (int64_t r = 0; r < s->n_rows; r++) {
+        const float *row = s->data + r * s->n;
+        int64_t at = 0;
+        best[r] = INT64_MIN;
+        for (int64_t i = 1; i < s->n; i++)
+            if (row[i] > row[at]) at = i;
+        if (s->n > 0) best[r] = dti_argmax_key(row[at], s->first + at);
+        if (s->invalid[r]) best[r] = dti_argmax_key(NAN, 0);
+    }
+    DT_TRY(largest_keys(s, best));
+    return DT_OK;
+}
+
+/* -ln(-ln(u)), u in (0, 1) of 53 bits: steps of IEEE 754 alone, so the same bits everywhere. */
+double dti_gumbel(uint64_t seed, int64_t row, int64_t step, int64_t token)
+{
+    uint32_t c[4] = { (uint32_t)(token >> 1), (uint32_t)step, (uint32_t)row, 0x67656e65u };
+    const int half = (int)(token & 1) * 2;
+    double u;
+
+    dti_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
+    u = dti_uniform_f64(c[half], c[half + 1]) + 0x1p-54;
+    return dti_minus_ln_f64(dti_minus_ln_f64(u));
+}
+
+dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int64_t *best)
+{
+    for (int64_t r = 0; r < s->n_rows; r++) {
+        const float *row = s->data + r * s->n;
+        best[r] = INT64_MIN;
+        for (int64_t i = 0; i < s->n; i++) {
+            int64_t key;
+            if (row[i] == -INFINITY) continue;
+            key = dti_argmax_key((float)((double)row[i] + dti_gumbel(seed, r, step, s->first + i)),
+                                 s->first + i);
+            if (key > best[r]) best[r] = key;
+        }
+        if (s->invalid[r]) best[r] = dti_argmax_key(NAN, 0);
+    }
+    DT_TRY(largest_keys(s, best));
+    return DT_OK;
+}
+
+/* --- sums --------------------------------------------------------------------------------- */
+
+static void sum_row(const dti_scores *s, int64_t r, double largest, int64_t sums[2])
+{
+    const float *row = s->data + r * s->n;
+
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const double below = (double)row[i] - largest;
+        double weight;
+        if (row[i] == -INFINITY) continue;
+        weight = exp(below);
+        sums[0] += llrint(weight * unit);
+        sums[1] += llrint(weight * below * unit);
+    }
+}
+
+dt_status dti_scores_norms(const dti_scores *s, dti_norm *norm)
+{
+    const size_t n = (size_t)s->n_rows;
+    int64_t *keys = NULL;
+    dt_status st = DT_OK;
+    dti_comm *comm;
+
+    DT_TRY(dti_alloc_array(3 * n, sizeof *keys, (void **)&keys));
+    DT_TRY_TO(done, st, dti_scores_best(s, keys));
+    for (size_t r = 0; r < n; r++) {
+        norm[r].largest = (double)dti_argmax_value(keys[r]);
+        sum_row(s, (int64_t)r, norm[r].largest, &keys[n + 2 * r]);
+    }
+    DT_TRY_TO(done, st, dti_scores_comm(s, &comm));
+    if (comm != NULL)
+        DT_TRY_TO(done, st,
+                  dti_all_reduce(comm, keys + n, keys + n, 2 * (int64_t)n, DT_I64, DT_SUM));
+    for (size_t r = 0; r < n; r++) {
+        const double sum = (double)keys[n + 2 * r] / unit;
+        norm[r].log_sum = log(sum);
+        norm[r].entropy = norm[r].log_sum - (double)keys[n + 2 * r + 1] / unit / sum;
+    }
+done:
+    dti_free(keys);
+    return st;
+}
+
+dt_status dti_scores_normalise(dti_scores *s)
+{
+    dti_norm *norms;
+    dt_status st;
+
+    DT_TRY(dti_alloc_array((size_t)s->n_rows, sizeof *norms, (void **)&norms));
+    st = dti_scores_norms(s, norms);
+    for (int64_t r = 0; r < s->n_rows && st == DT_OK; r++) {
+        const double less = norms[r].largest + norms[r].log_sum;
+        for (int64_t i = r * s->n; i < (r + 1) * s->n; i++)
+            s->data[i] = (float)((double)s->data[i] - less);
+    }
+    dti_free(norms);
+    return st;
+}
+
+dt_status dti_scores_whole(const dti_scores *s, float *out)
+{
+    int64_t *counts = NULL;
+    float *all = NULL;
+    dt_status st = DT_OK;
+    int64_t mine[2] = { s->first, s->n };
+    dti_comm *comm;
+
+    DT_TRY(dti_scores_comm(s, &comm));
+    if (comm == NULL) {
+        memcpy(out, s->data, (size_t)(s->n_rows * s->n) * sizeof *out);
+        return DT_OK;
+    }
+    /* where each rank's columns begin, then the columns */
+    DT_TRY_TO(done, st, dti_alloc_array(3 * (size_t)comm->size, sizeof *counts, (void **)&counts));
+    for (int p = 0; p < comm->size; p++) counts[p] = 2;
+    DT_TRY_TO(done, st, dti_all_gather(comm, mine, counts + comm->size, counts, NULL, DT_I64));
+    for (int p = 0; p < comm->size; p++) counts[p] = counts[comm->size + 2 * p + 1] * s->n_rows;
+    DT_TRY_TO(done, st,
+              dti_alloc_array((size_t)(s->n_rows * s->vocab), sizeof *all, (void **)&all));
+    DT_TRY_TO(done, st, dti_all_gather(comm, s->data, all, counts, NULL, DT_F32));
+    for (int64_t p = 0, at = 0; p < comm->size; p++) {
+        const int64_t first = counts[comm->size + 2 * p], n = counts[comm->size + 2 * p + 1];
+        for (int64_t r = 0; r < s->n_rows; r++, at += n)
+            memcpy(out + r * s->vocab + first, all + at, (size_t)n * sizeof *out);
+    }
+done:
+    dti_free(counts);
+    dti_free(all);
+    return st;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scores of the next token, one row per sequence, cut over the vocabulary as the logits were: what
+ * processors change, and what choices are made from. Ranks that hold the same columns compute the
+ * same; messages go among the ranks that hold the others.
+ *
+ * Sums over the vocabulary are sums of integers: weights exp(score - best) in units of 2^-40. So
+ * they do not depend on how the vocabulary is cut. */
+#ifndef DTI_SCORES_H
+#define DTI_SCORES_H
+
+#include "mesh/comm/comm.h"
+#include "models/model.h"
+
+typedef struct dti_scores {
+    dt_mesh *mesh; /* borrowed */
+    uint32_t dims; /* mesh dims (bits) that cut the vocabulary */
+    int64_t n_rows;
+    int64_t n;     /* columns on this rank, ... */
+    int64_t first; /* ... from this one on */
+    int64_t vocab;
+    float *data;   /* [n_rows, n] */
+    bool *invalid; /* [n_rows] a NaN was among this rank's logits */
+    size_t room, invalid_room;
+} dti_scores;
+
+/* Copies logits [B, 1, V], which may be moved so that nothing but the vocabulary is cut. A zeroed
+ * struct is fine, and one that was used before saves the malloc. Collective if they are moved. */
+dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits) DT_MUST_USE;
+void dti_scores_free(dti_scores *s); /* accepts a zeroed one */
+
+/* --- facts of rows; all are collective over the ranks that cut the vocabulary ------------- */
+
+/* best[r]: the key of the row's largest score (dtensor/argmax.h). */
+dt_status dti_scores_best(const dti_scores *s, int64_t *best) DT_MUST_USE;
+
+/* The same of score + Gumbel noise keyed by (seed, row, step, token). */
+dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step,
+                          int64_t *best) DT_MUST_USE;
+
+/* A row's softmax. */
+typedef struct dti_norm {
+    double largest; /* score */
+    double log_sum; /* log of the sum of exp(score - largest) */
+    double entropy;
+} dti_norm;
+dt_status dti_scores_norms(const dti_scores *s, dti_norm *norm) DT_MUST_USE;
+
+/* Scores become log-probabilities. */
+dt_status dti_scores_normalise(dti_scores *s) DT_MUST_USE;
+
+/* Every row `times` times, side by side. */
+dt_status dti_scores_expand(dti_scores *s, int64_t times) DT_MUST_USE;
+
+/* limit[r]: the k-th largest of the row's values [n_rows, n] (NULL: its scores), -inf if it has
+ * fewer. 1 <= k. */
+dt_status dti_scores_kth(dti_scores *s, const float *values, int64_t k, float *limit) DT_MUST_USE;
+
+/* limit[r]: the least of the row's values (NULL: its scores) such that the columns up to it have
+ * more than `mass` of the row's probability, or at least `mass` with `reach`. */
+dt_status dti_scores_mass(dti_scores *s, const dti_norm *norm, const float *values, double mass,
+                          bool reach, float *limit) DT_MUST_USE;
+
+/* One candidate: the score of a column of a row. */
+typedef struct dti_candidate {
+    float score;
+    int32_t row;
+    int64_t token;
+} dti_candidate;
+
+/* The k best of each group of `rows_per_group` rows, after add[r] is added to row r (NULL: zeros),
+ * best first, at equal scores the lower row and token first: out[group][k]. Where a group has fewer
+ * columns, candidates of row -1 are last. With `noise`, best by score + Gumbel noise. */
+typedef struct dti_ranking {
+    int64_t rows_per_group;
+    int64_t k;
+    const float *add;
+    bool noise;
+    uint64_t seed;
+    int64_t step;
+} dti_ranking;
+dt_status dti_scores_rank(dti_scores *s, const dti_ranking *by, dti_candidate *out) DT_MUST_USE;
+
+/* All columns on every rank, [n_rows, vocab]. For those who ask; nothing here needs it. */
+dt_status dti_scores_whole(const dti_scores *s, float *out) DT_MUST_USE;
+
+/* The communicator of the ranks that hold the other columns; NULL: there are none. */
+dt_status dti_scores_comm(const dti_scores *s, dti_comm **out) DT_MUST_USE;
+
+/* Gumbel noise of a token. */
+double dti_gumbel(uint64_t seed, int64_t row, int64_t step, int64_t token);
+
+#endif

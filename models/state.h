@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of a batch of sequences: what each has read, and the caches of its keys and values. A
+ * token's row in a cache is its position, padding or not. */
+#ifndef DTI_STATE_H
+#define DTI_STATE_H
+
+#include "models/model.h"
+
+struct dt_state {
+    dt_model *model;
+    int64_t batch;
+    int64_t capacity;
+    int64_t length;   /* of the longest sequence */
+    int64_t *lengths; /* [batch] tokens that each has seen */
+    int64_t *pads;    /* [batch] of the next pass, see dt_state_pad() */
+    int32_t *ids;     /* [batch, capacity] those tokens; not kept in a dry runtime */
+    dti_kv *kv;       /* [n_layers] */
+};
+
+/* The position of token j of the next pass of n_tokens, of sequence b: real tokens follow what is
+ * there. Padding lies behind them, where no real token looks; the tokens that will have these
+ * positions write over it. */
+static inline int64_t dti_state_position(const dt_state *s, int64_t b, int64_t n_tokens, int64_t j)
+{
+    const int64_t pads = s->pads[b];
+
+    return s->lengths[b] + (j >= pads ? j - pads : n_tokens - pads + j);
+}
+
+/* The next pass's tokens have been read. */
+void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens);
+
+/* Every sequence `times` times, side by side: [a, b] becomes [a, a, b, b]. */
+dt_status dti_state_expand(dt_state *s, int64_t times) DT_MUST_USE;
+
+/* Sequence i becomes what sequence from[i] was; all have the same length. Copies no more than where
+ * the two differ. */
+dt_status dti_state_reorder(dt_state *s, const int64_t *from) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Processors of scores against those of Transformers, on scores that are cut over 1 to 4 ranks;
+ * draws, and what the options refuse. tools/make_generation_golden.py makes the cases. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/argmax.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/config.h"
+#include "models/generation/config.h"
+#include "models/generation/rules.h"
+#include "tests/support/dt_test.h"
+
+enum { ROWS = 3, VOCAB = 101, LENGTH = 24, MAX_EXPECTED = 64 };
+
+static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+typedef struct fixture {
+    dti_json_doc doc;
+    dti_json cases;
+    float scores[ROWS * VOCAB];
+    int32_t history[ROWS * LENGTH];
+    float expected[MAX_EXPECTED][ROWS * VOCAB]; /* of each case */
+} fixture;
+
+static dt_status read_floats(const dti_st_file *file, const char *name, const dti_st_stage *stage,
+                             float *to)
+{
+    const dti_st_entry *e = dti_st_find(file, name);
+
+    DT_EXPECT(e != NULL && e->n_axes == 2 && e->shape[0] == ROWS && e->shape[1] == VOCAB, "%s",
+              name);
+    DT_TRY(dti_st_read_slice(file, e, NULL, NULL, DT_F32, stage, to));
+    return DT_OK;
+}
+
+static dt_status read_tensors(fixture *f, const dti_st_file *file, const dti_st_stage *stage)
+{
+    const dti_st_entry *e = dti_st_find(file, "history");
+    int64_t ids[ROWS * LENGTH];
+
+    DT_TRY(read_floats(file, "scores", stage, f->scores));
+    DT_EXPECT(e != NULL && e->shape[0] == ROWS && e->shape[1] == LENGTH, "history");
+    DT_TRY(dti_st_read_slice(file, e, NULL, NULL, DT_I64, stage, ids));
+    for (int i = 0; i < ROWS * LENGTH; i++) f->history[i] = (int32_t)ids[i];
+    for (size_t i = 0; i < dti_json_count(&f->cases); i++) {
+        const dti_json one = dti_json_at(&f->cases, i);
+        const char *name;
+        DT_TRY(dti_json_string(&one, "name", &name));
+        DT_TRY(read_floats(file, name, stage, f->expected[i]));
+    }
+    return DT_OK;
+}
+
+static dt_status read_fixture(fixture *f)
+{
+    char path[DT_TEST_PATH_BYTES];
+    dti_st_stage stage = { 0 };
+    dti_st_file *file = NULL;
+    dt_status st = DT_OK;
+
+    (void)dt_test_source_path(path, "tests/golden/generation/processors.json");
+    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &f->doc));
+    DT_TRY(dti_json_array(&f->doc.root, "cases", &f->cases));
+    DT_EXPECT(dti_json_count(&f->cases) <= MAX_EXPECTED, "too many cases");
+    (void)dt_test_source_path(path, "tests/golden/generation/processors.safetensors");
+    DT_TRY_TO(done, st, dti_st_open(path, &file));
+    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
+    DT_TRY_TO(done, st, read_tensors(f, file, &stage));
+done:
+    dti_st_stage_destroy(&stage);
+    dti_st_close(&file);
+    return st;
+}
+
+/* Logits of ROWS sequences as a model leaves them, cut over "tp". */
+static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, const float *scores)
+{
+    const int64_t shape[] = { ROWS, 1, VOCAB };
+    dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    dt_tensor *logits;
+
+    place[dt_mesh_n_dims(mesh) - 1] = DT_SHARD(2);
+    DT_TRY(dt_distribute(mesh, place, DT_F32, 3, shape,
+                         (dt_source){ .full = scores, .root = DT_EQUAL_COPIES }, &logits));
+    DT_TRY(dti_scores_take(s, tape, dt_tape_own(tape, logits)));
+    return DT_OK;
+}
+
+/* As generate() would do it for this case. */
+static dt_status make_rules(const dti_json *one, dti_generation_config *config, dt_model_info *info,
+                            dti_rules *rules)
+{
+    int64_t step;
+    dti_json keys;
+    bool beams;
+
+    *info = (dt_model_info){ .vocab_size = VOCAB, .max_positions = 1000 };
+    DT_TRY(dti_json_int(one, "step", 0, LENGTH, &step));
+    DT_TRY(dti_json_bool(one, "beams", &beams));
+    DT_TRY(dti_json_object(one, "config", &keys));
+    DT_TRY(dti_generation_config_read(&keys, config));
+    DT_TRY(dti_config_eos(&keys, info));
+    DT_TRY(dti_rules_make(rules, info, &config->options, LENGTH - step));
+    rules->n_new = step;
+    if (beams) rules->keep = (info->n_eos > 0 ? info->n_eos : 1) + 1;
+    return DT_OK;
+}
+
+static dt_status compare(const char *name, const float *ours, const float *theirs)
+{
+    for (int i = 0; i < ROWS * VOCAB; i++) {
+        const float a = ours[i], b = theirs[i];
+        DT_EXPECT(a == b || fabsf(a - b) <= 1e-6f * fmaxf(1.0f, fabsf(b)),
+                  "%s: score of token %d in row %d is %.9g, theirs is %.9g", name, i % VOCAB,
+                  i / VOCAB, (double)a, (double)b);
+    }
+    return DT_OK;
+}
+
+static dt_status run_case(dt_mesh *mesh, const fixture *f, size_t i)
+{
+    static const int64_t lengths[ROWS] = { LENGTH, LENGTH, LENGTH };
+    const dti_history h = { .ids = f->history, .room = LENGTH, .length = lengths };
+    const dti_json one = dti_json_at(&f->cases, i);
+    dti_generation_config config = { 0 };
+    float whole[ROWS * VOCAB];
+    dti_scores scores = { 0 };
+    dti_rules rules = { 0 };
+    dt_tape *tape = NULL;
+    dt_model_info info;
+    dt_status st = DT_OK;
+    const char *name;
+
+    DT_TRY(dti_json_string(&one, "name", &name));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
+    DT_TRY_TO(done, st, make_rules(&one, &config, &info, &rules));
+    DT_TRY_TO(done, st, take(&scores, tape, mesh, f->scores));
+    DT_TRY_TO(done, st, dti_process(&rules, &h, &scores));
+    DT_TRY_TO(done, st, dti_scores_whole(&scores, whole));
+    DT_TRY_TO(done, st, compare(name, whole, f->expected[i]));
+done:
+    dti_rules_free(&rules);
+    dti_scores_free(&scores);
+    dti_generation_config_free(&config);
+    dt_tape_release(&tape);
+    return st;
+}
+
+static dt_status run_cases(dt_mesh *mesh, const void *arg)
+{
+    const fixture *f = arg;
+
+    for (size_t i = 0; i < dti_json_count(&f->cases); i++) DT_TRY(run_case(mesh, f, i));
+    return DT_OK;
+}
+
+DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
+{
+    fixture *f;
+
+    DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
+    DT_ASSERT_OK(read_fixture(f));
+    DT_ASSERT(dti_json_count(&f->cases) > 25);
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
+    dti_json_free(&f->doc);
+    dti_free(f);
+}
+
+/* --- draws ------------------------------------------------------------------------------------ */
+
+enum { DRAWS = 4000 };
+
+typedef struct draws {
+    float scores[ROWS * VOCAB];
+    int32_t *drawn; /* [DRAWS, ROWS], of the first mesh; others compare */
+    bool first;
+} draws;
+
+static dt_status draw(dt_mesh *mesh, const void *arg)
+{
+    const draws *d = arg;
+    dti_scores scores = { 0 };
+    dt_tape *tape = NULL;
+    dt_status st = DT_OK;
+    int64_t keys[ROWS];
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
+    DT_TRY_TO(done, st, take(&scores, tape, mesh, d->scores));
+    for (int64_t i = 0; i < DRAWS; i++) {
+        DT_TRY_TO(done, st, dti_scores_draw(&scores, 1234, i, keys));
+        for (int r = 0; r < ROWS; r++) {
+            const int32_t id = (int32_t)dti_argmax_index(keys[r]);
+            if (d->first)
+                d->drawn[i * ROWS + r] = id;
+            else
+                DT_EXPECT_TO(done, st, d->drawn[i * ROWS + r] == id, "draw %lld of row %d is %d",
+                             (long long)i, r, (int)id);
+        }
+    }
+done:
+    dti_scores_free(&scores);
+    dt_tape_release(&tape);
+    return st;
+}
+
+/* Six standard deviations of a binomial. */
+static void check_frequency(const draws *d, int row, int32_t token, double p)
+{
+    const double sd = sqrt(p * (1 - p) / DRAWS);
+    double n = 0;
+
+    for (int i = 0; i < DRAWS; i++) n += d->drawn[i * ROWS + row] == token;
+    if (fabs(n / DRAWS - p) > 6 * sd)
+        dt_test_fail(__FILE__, __LINE__, "token %d was drawn with frequency %g, should be %g",
+                     (int)token, n / DRAWS, p);
+}
+
+DT_TEST(processors, a_seed_draws_the_same_on_every_mesh_and_as_softmax_says)
+{
+    draws d = { .first = true };
+
+    for (int i = 0; i < ROWS * VOCAB; i++) d.scores[i] = -INFINITY;
+    d.scores[3] = 0.0f; /* row 0: 1/2, 1/4, 1/4 */
+    d.scores[50] = d.scores[100] = logf(0.5f);
+    for (int i = VOCAB; i < 2 * VOCAB; i++) d.scores[i] = 7.5f; /* row 1: all alike */
+    d.scores[2 * VOCAB + 40] = -3.0f;                           /* row 2: one */
+    DT_ASSERT_OK(dti_alloc_array(DRAWS * ROWS, sizeof *d.drawn, (void **)&d.drawn));
+    dt_test_on_ranks("tp=1", draw, &d);
+    d.first = false;
+    for (size_t m = 1; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], draw, &d);
+    check_frequency(&d, 0, 3, 0.5);
+    check_frequency(&d, 0, 50, 0.25);
+    check_frequency(&d, 0, 100, 0.25);
+    for (int32_t token = 0; token < VOCAB; token++) check_frequency(&d, 1, token, 1.0 / VOCAB);
+    for (int i = 0; i < DRAWS; i++) DT_ASSERT_EQ_INT(d.drawn[i * ROWS + 2], 40);
+    dti_free(d.drawn);
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+static void refuse(dt_generate_options o, const char *message)
+{
+    const dt_model_info info = { .vocab_size = 100, .max_positions = 64 };
+    dti_rules rules;
+
+    DT_ASSERT_STATUS(dti_rules_make(&rules, &info, &o, 10), DT_ERR_ARG, message);
+    dti_rules_free(&rules);
+}
+
+DT_TEST(processors, options_out_of_their_range_are_named)
+{
+    static const int32_t outside[] = { 5, 100 };
+    static const dt_ids empty = DT_IDS_NONE;
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT, p;
+
+    o.do_sample = true;
+#define REFUSE(field, value, message) \
+    do {                              \
+        p = o;                        \
+        p.field = value;              \
+        refuse(p, message);           \
+    } while (0)
+    REFUSE(temperature, 0.0, "do_sample false");
+    REFUSE(temperature, (double)NAN, "temperature");
+    REFUSE(top_k, -1, "top_k is -1");
+    REFUSE(top_p, 1.5, "top_p is 1.5");
+    REFUSE(min_p, -0.5, "min_p is -0.5");
+    REFUSE(typical_p, 0.0, "typical_p is 0");
+    REFUSE(epsilon_cutoff, 1.0, "epsilon_cutoff is 1");
+    REFUSE(repetition_penalty, 0.0, "repetition_penalty is 0");
+    REFUSE(no_repeat_ngram_size, -2, "no_repeat_ngram_size is -2");
+    REFUSE(max_new_tokens, -2, "max_new_tokens is -2");
+    REFUSE(max_length, 10, "leaves nothing of max_length 10");
+    REFUSE(forced_bos, 100, "forced_bos: token 100");
+    REFUSE(pad, 100, "pad: token 100");
+    REFUSE(suppress_tokens, ((dt_ids){ outside, 2 }), "suppress_tokens: token 100");
+    REFUSE(suppress_tokens, ((dt_ids){ NULL, 2 }), "that is NULL");
+    p = o;
+    p.bad_words = &empty;
+    p.n_bad_words = 1;
+    refuse(p, "list 0 is empty");
+}
+
+DT_TEST(processors, a_generation_config_fills_the_options)
+{
+    static const char text[] =
+        "{\"temperature\": 0.6, \"top_p\": 0.9, \"do_sample\": true, \"top_k\": null,"
+        " \"eos_token_id\": [1, 2], \"suppress_tokens\": [4], \"bad_words_ids\": [[1], [2, 3]],"
+        " \"forced_eos_token_id\": 7, \"guidance_scale\": 1.5, \"num_beam_groups\": 1,"
+        " \"transformers_version\": \"4.44.0\", \"diversity_penalty\": 0.0, \"top_h\": null}";
+    dti_generation_config config = { 0 };
+    dti_json_doc doc = { 0 };
+
+    DT_ASSERT_OK(dti_json_parse("generation_config.json", text, sizeof text - 1, &doc));
+    DT_ASSERT_OK(dti_generation_config_read(&doc.root, &config));
+    DT_ASSERT(config.options.do_sample && config.options.temperature == 0.6);
+    DT_ASSERT(config.options.top_p == 0.9 && config.options.top_k == 50);
+    DT_ASSERT(config.options.suppress_tokens.n == 1 && config.options.suppress_tokens.ids[0] == 4);
+    DT_ASSERT(config.options.n_bad_words == 2 && config.options.bad_words[1].ids[1] == 3);
+    DT_ASSERT(config.options.forced_eos.n == 1 && config.options.forced_eos.ids[0] == 7);
+    DT_ASSERT_EQ_STR(config.left_out, "guidance_scale");
+    dti_generation_config_free(&config);
+    dti_json_free(&doc);
+}
+
+DT_TEST(processors, a_bad_generation_config_is_refused_by_key)
+{
+    static const char *const texts[][2] = {
+        { "{\"temperature\": \"hot\"}", "temperature" },
+        { "{\"top_p\": 2}", "top_p is 2" },
+        { "{\"bad_words_ids\": [1]}", "bad_words_ids[0]" },
+        { "{\"bad_words_ids\": [[]]}", "bad_words_ids[0]" },
+        { "{\"suppress_tokens\": [-1]}", "suppress_tokens[0]" },
+        { "{\"do_sample\": 1}", "do_sample" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(texts); i++) {
+        dti_generation_config config = { 0 };
+        dti_json_doc doc = { 0 };
+        DT_ASSERT_OK(dti_json_parse("g.json", texts[i][0], strlen(texts[i][0]), &doc));
+        DT_ASSERT_STATUS(dti_generation_config_read(&doc.root, &config), DT_ERR_FORMAT,
+                         texts[i][1]);
+        dti_generation_config_free(&config);
+        dti_json_free(&doc);
+    }
+}
