@@ -25,6 +25,14 @@ typedef bool (*dt_token_fn)(void *arg, int64_t n, int32_t id);
 typedef void (*dt_scores_fn)(void *arg, int64_t n, const float *scores, int64_t n_rows,
                              int64_t vocab);
 
+/* Why a text has no more tokens. */
+typedef enum dt_end {
+    DT_END_NONE,   /* no token was asked for, or beam search found no such text */
+    DT_END_EOS,    /* an end-of-sequence token, which is its last */
+    DT_END_STRING, /* the last token completed one of stop_strings */
+    DT_END_LENGTH  /* as many as max_new_tokens or max_length allow */
+} dt_end;
+
 /* A list of token ids, borrowed. */
 typedef struct dt_ids {
     const int32_t *ids;
@@ -76,6 +84,16 @@ typedef struct dt_generate_options {
 
     dt_scores_fn on_scores; /* may be NULL */
     void *scores_arg;
+
+    const char *const *stop_strings; /* [n_stop_strings] UTF-8; any of them ends a text */
+    int64_t n_stop_strings;
+    dt_tokenizer *tokenizer; /* to find them by */
+
+    /* of dt_generate_batch() */
+    int64_t num_return_sequences; /* texts for each prompt: 1 */
+    int64_t num_beams;            /* 1: no beam search */
+    double length_penalty;        /* 1; finished beams: sum of log-probabilities / length^it */
+    dt_early_stopping early_stopping;
 } dt_generate_options;
 
 #define DT_IDS_NONE \
@@ -86,7 +104,7 @@ typedef struct dt_generate_options {
     {                                                                                            \
         sizeof(dt_generate_options), -1, false, NULL, NULL, 0, DT_IDS_NONE, -1, 1.0, 0, NULL, 0, \
             0, 0, -1, DT_IDS_NONE, false, DT_IDS_NONE, DT_IDS_NONE, false, 0, 1.0, 50, 1.0, 0.0, \
-            1.0, 0.0, 0.0, false, NULL, NULL                                                     \
+            1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE  \
     }
 
 /**
@@ -104,7 +122,8 @@ DT_API DT_MUST_USE dt_status dt_model_generate_options(const dt_model *model,
 
 /**
  * Generation of one sequence: the prompt runs once, then token by token. An end-of-sequence token
- * is generated and then ends the run.
+ * is generated and then ends the run. The state may have seen tokens before: a conversation goes
+ * on.
  *
  *   prompt   n_prompt ids >= 1
  *   out      room for the new ids, or NULL
@@ -121,6 +140,37 @@ DT_API DT_MUST_USE dt_status dt_model_generate_options(const dt_model *model,
 DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
                                          int64_t n_prompt, const dt_generate_options *options,
                                          int32_t *out, int64_t *n_out);
+
+/* Texts that were made. */
+typedef struct dt_generated dt_generated;
+
+/**
+ * Generation of several texts at once: prompts of any lengths are read together, as if each were
+ * alone. With num_beams above 1 by beam search, with num_return_sequences several texts of each
+ * prompt (their prompt is read once).
+ *
+ *   prompts  n_prompts lists of at least one id. Lengths (max_length, min_length) count from the
+ *            longest of them, as padded batches of Transformers do
+ *   *out     n_prompts * num_return_sequences texts, those of a prompt side by side; beams best
+ *            first
+ *
+ * Collective  over the model's mesh, with the same arguments. Ranks outside the mesh stand by and
+ *             get texts without tokens.
+ * Ownership   *out is released with dt_generated_release().
+ * Errors      as dt_generate(); on error *out is NULL
+ */
+DT_API DT_MUST_USE dt_status dt_generate_batch(dt_model *model, const dt_ids *prompts,
+                                               int64_t n_prompts,
+                                               const dt_generate_options *options,
+                                               dt_generated **out);
+DT_API void dt_generated_release(dt_generated **generated); /* accepts NULL */
+
+/* Queries of text i: its new tokens, borrowed; why it ended; the score of a beam. Nothing for an i
+ * out of range. Not collective, no errors. */
+DT_API int64_t dt_generated_count(const dt_generated *generated);
+DT_API dt_ids dt_generated_ids(const dt_generated *generated, int64_t i);
+DT_API dt_end dt_generated_end(const dt_generated *generated, int64_t i);
+DT_API double dt_generated_score(const dt_generated *generated, int64_t i);
 
 #ifdef __cplusplus
 }

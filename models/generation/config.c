@@ -41,6 +41,9 @@ static const entry entries[] = {
     { "epsilon_cutoff",       NUMBER, AT(epsilon_cutoff),        0,      1 },
     { "eta_cutoff",           NUMBER, AT(eta_cutoff),            0,      1 },
     { "renormalize_logits",   FLAG,   AT(renormalize_logits),    0,      0 },
+    { "num_beams",            COUNT,  AT(num_beams),             1,      1e6 },
+    { "num_return_sequences", COUNT,  AT(num_return_sequences),  1,      1e6 },
+    { "length_penalty",       NUMBER, AT(length_penalty),        -1e9,   1e9 },
 };
 
 /* What would change a text, is not done here, and has this value where it does nothing. */
@@ -132,6 +135,49 @@ static dt_status read_bad_words(const dti_json *config, dti_arena *arena, dt_gen
     return DT_OK;
 }
 
+/* One string or a list of them. */
+static dt_status read_strings(const dti_json *config, dti_arena *arena, dt_generate_options *o)
+{
+    const dti_json v = dti_json_get(config, "stop_strings");
+    const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
+    const size_t n = list ? dti_json_count(&v) : 1;
+    const char **strings;
+    void *memory;
+
+    if (!dti_json_is_set(&v)) return DT_OK;
+    if (n > MAX_LIST) return dti_json_refuse(&v, DT_ERR_FORMAT, "at most %d strings", MAX_LIST);
+    DT_TRY(dti_arena_alloc(arena, (n + 1) * sizeof *strings, &memory));
+    strings = memory;
+    for (size_t i = 0; i < n; i++) {
+        const dti_json one = list ? dti_json_at(&v, i) : v;
+        const char *text;
+        DT_TRY(dti_json_as_string(&one, &text));
+        DT_TRY(dti_arena_strndup(arena, text, strlen(text), (char **)(uintptr_t)&strings[i]));
+    }
+    o->stop_strings = strings;
+    o->n_stop_strings = (int64_t)n;
+    return DT_OK;
+}
+
+/* false, true or "never". */
+static dt_status read_early_stopping(const dti_json *config, dt_generate_options *o)
+{
+    const dti_json v = dti_json_get(config, "early_stopping");
+    const char *word;
+    bool flag;
+
+    if (!dti_json_is_set(&v)) return DT_OK;
+    if (dti_json_kind_of(&v) == DTI_JSON_STRING) {
+        DT_TRY(dti_json_as_string(&v, &word));
+        o->early_stopping = DT_EARLY_STOPPING_NEVER;
+        if (strcmp(word, "never") == 0) return DT_OK;
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "false, true or \"never\"");
+    }
+    DT_TRY(dti_json_as_bool(&v, &flag));
+    o->early_stopping = flag ? DT_EARLY_STOPPING_TRUE : DT_EARLY_STOPPING_FALSE;
+    return DT_OK;
+}
+
 static bool does_nothing(const dti_json *v, double nothing)
 {
     double value;
@@ -173,6 +219,8 @@ dt_status dti_generation_config_read(const dti_json *config, dti_generation_conf
     DT_TRY(read_list(config, "suppress_tokens", &out->arena, &o->suppress_tokens));
     DT_TRY(read_list(config, "begin_suppress_tokens", &out->arena, &o->begin_suppress_tokens));
     DT_TRY(read_bad_words(config, &out->arena, o));
+    DT_TRY(read_strings(config, &out->arena, o));
+    DT_TRY(read_early_stopping(config, o));
     list_unknown(config, out->left_out, sizeof out->left_out);
     return DT_OK;
 }

@@ -37,7 +37,7 @@ void dti_step_end(dti_step *step)
     *step = (dti_step){ 0 };
 }
 
-static dt_status not_numbers(const dti_step *step)
+dt_status dti_step_not_numbers(const dti_step *step)
 {
     const dt_model_info *info = &step->state->model->info;
 
@@ -56,7 +56,7 @@ static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
     DT_TRY(dt_tape_status(step->tape));
     keys = dt_tensor_local(key)->data;
     for (int64_t r = 0; r < dt_tensor_extent(id, 0); r++) {
-        if (dti_argmax_is_nan(keys[r])) return not_numbers(step);
+        if (dti_argmax_is_nan(keys[r])) return dti_step_not_numbers(step);
         out[r] = ((const int32_t *)dt_tensor_local(id)->data)[r];
     }
     return DT_OK;
@@ -95,8 +95,10 @@ static dt_status choose(dti_step *step, int32_t *out)
     else
         DT_TRY(dti_scores_best(s, step->keys));
     for (int64_t r = 0; r < s->n_rows; r++) {
+        out[r] = 0;
+        if (step->done != NULL && step->done[r]) continue;
         if (step->keys[r] != INT64_MIN && dti_argmax_is_nan(step->keys[r]))
-            return not_numbers(step);
+            return dti_step_not_numbers(step);
         DT_CHECK(step->keys[r] != INT64_MIN && dti_argmax_value(step->keys[r]) > -INFINITY,
                  DT_ERR_ARG,
                  "after %lld tokens no token is left to sequence %lld: bad_words, suppress_tokens, "
@@ -114,6 +116,10 @@ dt_status dti_step_scores(dti_step *step, const int32_t *ids, int64_t n)
     dt_tape_reset(step->tape);
     DT_TRY(dti_scores_take(&step->scores, step->tape,
                            dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST)));
+    if (step->times <= 1) return DT_OK;
+    DT_TRY(dti_scores_expand(&step->scores, step->times));
+    DT_TRY(dti_state_expand(s, step->times));
+    step->times = 1;
     return DT_OK;
 }
 
@@ -138,14 +144,16 @@ static dt_status generate(dti_step *step, const int32_t *ids, int64_t n, int32_t
                           int64_t *n_out)
 {
     dti_rules *u = step->rules;
+    dt_end end;
     int32_t id;
 
     while (u->n_prompt + u->n_new < u->max_length) {
         DT_TRY(dti_step_next(step, ids, n, &id));
+        DT_TRY(dti_ends(u, step->state->ids, step->state->length, id, &end));
         if (out != NULL) out[u->n_new] = id;
         *n_out = ++u->n_new;
         if (u->o.on_token != NULL && !u->o.on_token(u->o.arg, u->n_new - 1, id)) break;
-        if (dti_is_eos(u, id)) break;
+        if (end != DT_END_NONE) break;
         ids = &id;
         n = 1;
     }
@@ -180,6 +188,10 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
                             &o, sizeof o));
     DT_TRY(check_call(model, state, prompt, n_prompt));
     DT_TRY(dti_rules_make(&u, &model->info, &o, state->length + n_prompt));
+    DT_CHECK(o.num_beams == 1 && o.num_return_sequences == 1, DT_ERR_ARG,
+             "num_beams is %lld and num_return_sequences %lld: dt_generate() makes one text, "
+             "dt_generate_batch() several",
+             (long long)o.num_beams, (long long)o.num_return_sequences);
     DT_CHECK(n_prompt <= state->capacity - state->length && u.max_length - 1 <= state->capacity,
              DT_ERR_ARG, "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
              (long long)n_prompt, (long long)(u.max_length - u.n_prompt),

@@ -72,6 +72,33 @@ static dt_status check_tokens(const dt_generate_options *o, int64_t vocab)
     return DT_OK;
 }
 
+static dt_status check_strings(const dt_generate_options *o)
+{
+    DT_CHECK(o->n_stop_strings == 0 || (o->n_stop_strings > 0 && o->stop_strings != NULL),
+             DT_ERR_ARG, "stop_strings: %lld strings%s", (long long)o->n_stop_strings,
+             o->stop_strings == NULL ? " that are NULL" : "");
+    for (int64_t i = 0; i < o->n_stop_strings; i++)
+        DT_CHECK(o->stop_strings[i] != NULL && o->stop_strings[i][0] != '\0', DT_ERR_ARG,
+                 "stop_strings: string %lld is empty", (long long)i);
+    DT_CHECK(o->n_stop_strings == 0 || o->tokenizer != NULL, DT_ERR_ARG,
+             "stop_strings are found in text: set options.tokenizer");
+    return DT_OK;
+}
+
+static dt_status check_many(const dt_generate_options *o)
+{
+    DT_CHECK(o->num_return_sequences >= 1, DT_ERR_ARG,
+             "num_return_sequences is %lld, must be 1 or "
+             "more",
+             (long long)o->num_return_sequences);
+    DT_CHECK(o->num_beams >= 1, DT_ERR_ARG, "num_beams is %lld, must be 1 or more",
+             (long long)o->num_beams);
+    DT_CHECK(isfinite(o->length_penalty), DT_ERR_ARG, "length_penalty is %g", o->length_penalty);
+    DT_CHECK((int)o->early_stopping >= 0 && o->early_stopping <= DT_EARLY_STOPPING_NEVER,
+             DT_ERR_ARG, "early_stopping is %d", (int)o->early_stopping);
+    return DT_OK;
+}
+
 static dt_status check(const dt_generate_options *o, const dt_model_info *info)
 {
     DT_CHECK(o->max_new_tokens >= -1, DT_ERR_ARG,
@@ -92,6 +119,8 @@ static dt_status check(const dt_generate_options *o, const dt_model_info *info)
              "which tokens end a text; mend it, or set ignore_eos");
     DT_TRY(check_tokens(o, info->vocab_size));
     DT_TRY(check_sampling(o));
+    DT_TRY(check_strings(o));
+    DT_TRY(check_many(o));
     return DT_OK;
 }
 
@@ -144,14 +173,9 @@ void dti_rules_free(dti_rules *u)
     dti_free(u->values);
     dti_free(u->norms);
     dti_free(u->seen);
+    dti_free(u->window);
     u->limits = u->values = NULL;
     u->norms = NULL;
     u->seen = NULL;
-}
-
-bool dti_is_eos(const dti_rules *u, int32_t id)
-{
-    for (int64_t i = 0; i < u->eos.n; i++)
-        if (u->eos.ids[i] == id) return true;
-    return false;
+    u->window = NULL;
 }

@@ -30,7 +30,8 @@ typedef struct dti_rules {
     float *limits, *values;
     dti_norm *norms;
     unsigned char *seen;
-    size_t limits_room, values_room, norms_room, seen_room;
+    int32_t *window; /* of stop strings */
+    size_t window_room, limits_room, values_room, norms_room, seen_room;
 } dti_rules;
 
 /* Checks the options of a run and settles what they leave open. Freed with dti_rules_free(). */
@@ -39,6 +40,10 @@ dt_status dti_rules_make(dti_rules *rules, const dt_model_info *info, const dt_g
 void dti_rules_free(dti_rules *rules); /* accepts a zeroed one */
 
 bool dti_is_eos(const dti_rules *rules, int32_t id);
+
+/* Whether a sequence that has read and written n tokens ends with `next`, its next new token. */
+dt_status dti_ends(dti_rules *rules, const int32_t *ids, int64_t n, int32_t next,
+                   dt_end *out) DT_MUST_USE;
 
 /* All processors, in Transformers' order. Collective. */
 dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several prompts, several texts of each. Prompts are padded on the left and read once; where a
+ * prompt has several texts its caches are copied afterwards. */
+#include <string.h>
+
+#include "base/options.h"
+#include "mesh/runtime.h"
+#include "models/generation/generated.h"
+
+/* --- texts ------------------------------------------------------------------------------------ */
+
+dt_status dti_texts_make(int64_t n, int64_t max_new, dti_text **out)
+{
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_alloc_array((size_t)n, sizeof **out, (void **)out));
+    for (int64_t i = 0; i < n; i++)
+        DT_TRY_TO(fail, st,
+                  dti_alloc_array((size_t)max_new + 1, sizeof(int32_t), (void **)&(*out)[i].ids));
+    return DT_OK;
+
+fail:
+    dti_texts_free(*out, n);
+    *out = NULL;
+    return st;
+}
+
+void dti_texts_free(dti_text *texts, int64_t n)
+{
+    for (int64_t i = 0; i < n && texts != NULL; i++) dti_free(texts[i].ids);
+    dti_free(texts);
+}
+
+void dt_generated_release(dt_generated **generated)
+{
+    dt_generated *g = generated ? *generated : NULL;
+
+    if (g == NULL) return;
+    *generated = NULL;
+    dti_texts_free(g->texts, g->n);
+    dti_free(g);
+}
+
+int64_t dt_generated_count(const dt_generated *g)
+{
+    return g->n;
+}
+
+static const dti_text *text_of(const dt_generated *g, int64_t i)
+{
+    static const dti_text none = { 0 };
+
+    return i >= 0 && i < g->n ? &g->texts[i] : &none;
+}
+
+dt_ids dt_generated_ids(const dt_generated *g, int64_t i)
+{
+    return (dt_ids){ text_of(g, i)->ids, text_of(g, i)->n };
+}
+
+dt_end dt_generated_end(const dt_generated *g, int64_t i)
+{
+    return text_of(g, i)->end;
+}
+
+double dt_generated_score(const dt_generated *g, int64_t i)
+{
+    return (double)text_of(g, i)->score;
+}
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+static dt_status check_prompts(dti_batch *b)
+{
+    DT_CHECK(b->prompts != NULL && b->n_prompts >= 1, DT_ERR_ARG, "%lld prompts",
+             (long long)b->n_prompts);
+    for (int64_t i = 0; i < b->n_prompts; i++) {
+        DT_CHECK(b->prompts[i].ids != NULL && b->prompts[i].n >= 1, DT_ERR_ARG,
+                 "prompt %lld is empty: generation needs at least one token to start from",
+                 (long long)i);
+        if (b->prompts[i].n > b->longest) b->longest = b->prompts[i].n;
+    }
+    return DT_OK;
+}
+
+static dt_status check_counts(const dt_generate_options *o, const dt_model_info *info)
+{
+    DT_CHECK(o->num_return_sequences == 1 || o->do_sample || o->num_beams > 1, DT_ERR_ARG,
+             "num_return_sequences is %lld, but the best token is always the same; set do_sample "
+             "or num_beams",
+             (long long)o->num_return_sequences);
+    DT_CHECK(o->num_beams == 1 || o->num_return_sequences <= o->num_beams, DT_ERR_ARG,
+             "num_return_sequences is %lld, more than num_beams, %lld",
+             (long long)o->num_return_sequences, (long long)o->num_beams);
+    DT_CHECK(o->num_beams == 1 || info->vocab_size > o->num_beams, DT_ERR_ARG,
+             "num_beams is %lld, more than the %lld tokens of the vocabulary allow",
+             (long long)o->num_beams, (long long)info->vocab_size);
+    return DT_OK;
+}
+
+/* --- every row by itself ---------------------------------------------------------------------- */
+
+/* Prompts end together. */
+static dt_status read_prompts(dti_batch *b)
+{
+    dt_status st = DT_OK;
+    int64_t *pads;
+
+    DT_TRY(dti_alloc_array((size_t)b->n_prompts, sizeof *pads, (void **)&pads));
+    for (int64_t i = 0; i < b->n_prompts; i++) {
+        const dt_ids *p = &b->prompts[i];
+        int32_t *row = b->input + i * b->longest;
+        pads[i] = b->longest - p->n;
+        for (int64_t j = 0; j < pads[i]; j++) row[j] = b->pad;
+        memcpy(row + pads[i], p->ids, (size_t)p->n * sizeof *row);
+    }
+    st = dt_state_pad(b->state, pads);
+    dti_free(pads);
+    return st;
+}
+
+/* A row's next token; what has ended gets padding. */
+static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_text *text, bool *done)
+{
+    const dt_state *s = b->state;
+
+    b->input[r] = b->pad;
+    if (*done) return DT_OK;
+    b->input[r] = text->ids[text->n] = id;
+    DT_TRY(dti_ends(&b->rules, s->ids + r * s->capacity, s->lengths[r], id, &text->end));
+    text->n++;
+    *done = text->end != DT_END_NONE;
+    return DT_OK;
+}
+
+static dt_status generate_rows(dti_batch *b, dti_text *texts, int64_t n_rows)
+{
+    int64_t n = b->longest, n_done = 0;
+    int32_t *next = NULL;
+    bool *done = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n_rows, sizeof *next, (void **)&next));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n_rows, sizeof *done, (void **)&done));
+    b->step.done = done;
+    while (b->rules.n_new < b->max_new && n_done < n_rows) {
+        DT_TRY_TO(done, st, dti_step_next(&b->step, b->input, n, next));
+        for (int64_t r = 0; r < n_rows; r++) {
+            const bool was = done[r];
+            DT_TRY_TO(done, st, put(b, r, next[r], &texts[r], &done[r]));
+            n_done += done[r] && !was;
+        }
+        b->rules.n_new++;
+        n = 1;
+    }
+done:
+    dti_free(next);
+    dti_free(done);
+    return st;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static dt_status begin(dti_batch *b, const dt_generate_options *o)
+{
+    const int64_t positions = b->model->info.max_positions;
+    int64_t capacity;
+
+    DT_TRY(check_prompts(b));
+    DT_TRY(dti_rules_make(&b->rules, &b->model->info, o, b->longest));
+    DT_TRY(check_counts(o, &b->model->info));
+    b->max_new = b->rules.max_length - b->longest;
+    capacity = b->max_new > 0 ? b->rules.max_length - 1 : b->longest;
+    DT_CHECK(capacity <= positions, DT_ERR_ARG,
+             "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
+             (long long)b->longest, (long long)b->max_new, (long long)positions);
+    b->pad = o->pad >= 0 ? o->pad : b->rules.eos.n > 0 ? b->rules.eos.ids[0] : 0;
+    DT_CHECK(b->pad >= 0 && b->pad < b->model->info.vocab_size, DT_ERR_ARG,
+             "pad is not set, and the first end-of-sequence token, %d, is outside the vocabulary: "
+             "set pad",
+             b->pad);
+    DT_TRY(dt_state_create(b->model, b->n_prompts, capacity, &b->state));
+    return DT_OK;
+}
+
+static dt_status run(dti_batch *b, dt_generated *g)
+{
+    const dt_generate_options *o = &b->rules.o;
+    const int64_t width = o->num_beams > 1 ? o->num_beams : o->num_return_sequences;
+    const int64_t cells = b->n_prompts * (b->longest > width ? b->longest : width);
+
+    g->n = b->n_prompts * o->num_return_sequences;
+    DT_TRY(dti_texts_make(g->n, b->max_new, &g->texts));
+    if (!dt_mesh_is_member(b->model->mesh) || b->max_new == 0) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)cells, sizeof *b->input, (void **)&b->input));
+    DT_TRY(dti_step_begin(&b->step, b->state, &b->rules));
+    b->step.times = width;
+    DT_TRY(read_prompts(b));
+    if (o->num_beams > 1)
+        DT_TRY(dti_beam_search(b, g->texts));
+    else
+        DT_TRY(generate_rows(b, g->texts, g->n));
+    return DT_OK;
+}
+
+dt_status dt_generate_batch(dt_model *model, const dt_ids *prompts, int64_t n_prompts,
+                            const dt_generate_options *options, dt_generated **out)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dti_batch b = { .model = model, .prompts = prompts, .n_prompts = n_prompts };
+    dt_generated *g = NULL;
+    dt_status st = DT_OK;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(model->mesh)), DT_ERR_ARG,
+             "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
+    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
+                            &o, sizeof o));
+    DT_TRY_TO(done, st, begin(&b, &o));
+    DT_TRY_TO(done, st, dti_new(sizeof *g, &g));
+    DT_TRY_TO(done, st, run(&b, g));
+    *out = g;
+    g = NULL;
+done:
+    dt_generated_release(&g);
+    dti_step_end(&b.step);
+    dti_rules_free(&b.rules);
+    dt_state_release(&b.state);
+    dti_free(b.input);
+    return st;
+}
