@@ -208,4 +208,7 @@ DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *sta
 #ifdef __cplusplus
 }
 #endif
+
+#include <dtensor/generation.h> /* it has stood here before it had a header of its own */
+
 #endif
