@@ -22,6 +22,10 @@
 #define LINEAR 1u << DT_LAYER_LINEAR
 #define LOOKUP 1u << DT_LAYER_EMBEDDING
 #define BOTH   (LINEAR) | (LOOKUP)
+#define EXPERT 1u << DT_LAYER_EXPERTS
+#define POINT  1u << DT_LAYER_POINT
+#define MATRIX (LINEAR) | (EXPERT)
+#define WEIGHT (BOTH) | (EXPERT)
 #define ANY    0
 
 /* clang-format off */
@@ -29,10 +33,10 @@ const dt_style dti_builtin_styles[] = {
 /*          name                         layers  cut      x           y                                                 */
     STYLE("colwise",                     BOTH,   COLUMNS, REPLICATE,  KEEP,       "outputs cut; y stays cut on its last axis; moves nothing"),
     STYLE("colwise_gather_output",       BOTH,   COLUMNS, REPLICATE,  REPLICATE,  "outputs cut; y is gathered: one all-gather"),
-    STYLE("rowwise",                     BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
+    STYLE("rowwise",                     WEIGHT, ROWS,    SHARD_LAST, REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
     STYLE("rowwise_split_input",         BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
     STYLE("embedding_rowwise",           LOOKUP, ROWS,    REPLICATE,  REPLICATE,  "vocabulary cut, zeros elsewhere: one all-reduce"),
-    STYLE("packed_colwise",              LINEAR, PACKED_COLUMNS, REPLICATE, KEEP,   "each block of the outputs cut (q | k | v); moves nothing"),
+    STYLE("packed_colwise",              MATRIX, PACKED_COLUMNS, REPLICATE, KEEP,   "each block of the outputs cut (q | k | v); moves nothing"),
     STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, SHARD_LAST, REPLICATE, "each block of the inputs cut: one all-reduce"),
     STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
@@ -45,6 +49,12 @@ const dt_style dti_builtin_styles[] = {
     STYLE("local",                       ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x and y stay as they lie"),
     STYLE("gather",                      ANY,    NONE,    KEEP,       REPLICATE,  "y is made whole: terms are summed, pieces gathered"),
     STYLE("all_reduce",                  ANY,    NONE,    KEEP,       REPLICATE,  "gather by another name"),
+    /* mixtures of experts: weights, router, and the point around them that sums */
+    STYLE("grouped_gemm",                EXPERT, EXPERTS, KEEP,       KEEP,       "whole experts cut; no token is sent to a rank"),
+    STYLE("ep_router",                   LINEAR, NONE,    REPLICATE,  KEEP,       "weights whole; every rank routes all tokens"),
+    STYLE("moe_tp_experts",              POINT,  NONE,    REPLICATE,  REPLICATE,  "each rank's experts for all tokens: one all-reduce"),
+    { .size = sizeof(dt_style), .name = "moe_identity_expert", .cut = DT_CUT_NONE, .kinds = POINT,
+      .summary = "x whole; y joins a sum once", .input = DT_PASS_REPLICATE, .prepare_output = dti_output_as_term },
     /* tokens cut between blocks */
     TOKENS("sequence_parallel",          ANY,    NONE,    SEQUENCE,   KEEP,       "replicate",
            "parameters whole; each rank has its tokens; moves nothing"),
@@ -58,6 +68,8 @@ const dt_style dti_builtin_styles[] = {
            "vocabulary cut; one reduce-scatter over tokens"),
     TOKENS("rowwise_reduce_scatter",     LINEAR, ROWS,    SHARD_LAST, SEQUENCE,   "rowwise",
            "inputs cut; one reduce-scatter over tokens"),
+    TOKENS("moe_reduce_scatter",         POINT,  NONE,    REPLICATE,  SEQUENCE,   "moe_tp_experts",
+           "each rank's experts for all tokens: one reduce-scatter over tokens"),
     STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),
     /* Transformers v4.56, where its meaning was another */
     TOKENS("sequence_parallel@v4.56",    ANY,    NONE,    SEQUENCE,   REPLICATE,  "replicate",
@@ -79,6 +91,10 @@ const dti_style_alias dti_style_aliases[] = {
     { "PrepareModuleInput",             NULL,    "local" },
     { "PrepareModuleOutput",            NULL,    "local" },
     { "PrepareModuleInputOutput",       NULL,    "local" },
+    { "moe_experts_allreduce",          NULL,    "moe_tp_experts" },
+    { "ep_dispatch_experts",            NULL,    "moe_tp_experts" }, /* by other means: docs/styles.md */
+    { "megamoe_experts",                NULL,    "moe_tp_experts" },
+    { "megamoe_router",                 NULL,    "ep_router" },
 };
 /* clang-format on */
 

@@ -29,7 +29,7 @@ const char *dti_kind_text(dt_layer_kind kind)
     static const char *const texts[DT_N_LAYER_KINDS] = {
         [DT_LAYER_POINT] = "a point without parameters", [DT_LAYER_LINEAR] = "a linear layer",
         [DT_LAYER_EMBEDDING] = "an embedding",           [DT_LAYER_RMS_NORM] = "an RMS norm",
-        [DT_LAYER_LAYER_NORM] = "a layer norm",
+        [DT_LAYER_LAYER_NORM] = "a layer norm",          [DT_LAYER_EXPERTS] = "a layer of experts",
     };
 
     return texts[kind];
@@ -198,7 +198,7 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         if (layer->style[s] == NULL) continue;
         DT_TRY(blame(check_kind(layer, s), layer, s, rules));
-        if (layer->kind == DT_LAYER_LINEAR) {
+        if (layer->kind == DT_LAYER_LINEAR || layer->kind == DT_LAYER_EXPERTS) {
             const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
             DT_TRY(blame(dti_check_packed(layer->style[s], &weight), layer, s, rules));
         }

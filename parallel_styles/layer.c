@@ -202,6 +202,9 @@ dt_tensor *dt_layer_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     dt_tensor *y;
 
     if (layer == NULL) return dt_tape_fail(t, DT_ERR_ARG, "layer is NULL");
+    if (layer->kind == DT_LAYER_EXPERTS)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "%s is one half of experts: dt_layer_experts() runs both", layer->name);
     dt_scope_begin(t, layer->name);
     for (int p = 0; p < layer->n_params; p++)
         if (dt_layer_param(layer, p) == NULL)

@@ -16,7 +16,8 @@ dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
                                             .axis = { layer->axis[0], layer->axis[1] },
                                             .heads = layer->heads,
                                             .blocks = { layer->blocks[0], layer->blocks[1] },
-                                            .reversed = layer->reversed },
+                                            .reversed = layer->reversed,
+                                            .n_experts = layer->n_experts },
                           param);
 }
 
@@ -54,6 +55,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     memcpy(layer->axis, spec->axis, sizeof layer->axis);
     memcpy(layer->blocks, spec->blocks, sizeof layer->blocks);
     layer->reversed = spec->reversed;
+    layer->n_experts = spec->n_experts;
     layer->heads = spec->heads;
     layer->eps = spec->eps;
     layer->one_plus = spec->one_plus;

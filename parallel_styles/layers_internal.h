@@ -20,6 +20,7 @@ struct dt_layer {
     dt_axis axis[2];
     dt_axis_blocks blocks[2];
     bool reversed;
+    int64_t n_experts;
     dt_head_counts heads;
     float eps;
     bool one_plus;
@@ -141,6 +142,10 @@ dt_status dti_check_passes(const dt_passes *p, const char *what) DT_MUST_USE;
 enum { DTI_STYLE_TEXT_BYTES = 256 };
 dt_status dti_style_base(const char *text, char *base, size_t bytes) DT_MUST_USE;
 dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
+
+/* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
+dt_tensor *dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                              dt_tensor *y);
 
 /* Blocks (packed.c): a spec's, checked; and a style whose cut does not fit a layer's blocks, or its
  * lack of them, refused with the name of the one that does. */

@@ -57,16 +57,20 @@ dt_status dti_check_blocks(const dt_layer_spec *spec)
 {
     static const char *const sides[] = { "outputs", "inputs" };
 
-    DT_CHECK(!spec->reversed || spec->kind == DT_LAYER_LINEAR, DT_ERR_ARG,
+    const bool may = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EXPERTS;
+
+    DT_CHECK(!spec->reversed || may, DT_ERR_ARG,
              "%s is %s: only a linear layer's weight is stored the other way round", spec->name,
              dti_kind_text(spec->kind));
+    DT_CHECK(spec->kind != DT_LAYER_EXPERTS || (spec->n_experts >= 1 && !spec->bias), DT_ERR_ARG,
+             "%s has %lld experts%s", spec->name, (long long)spec->n_experts,
+             spec->bias ? " and a bias, which experts do not have" : ": 1 or more are needed");
     for (int a = 0; a < 2; a++) {
         const dt_axis_blocks *blocks = &spec->blocks[a];
         int64_t rows = 0;
         if (blocks->n == 0) continue;
-        DT_CHECK(spec->kind == DT_LAYER_LINEAR, DT_ERR_ARG,
-                 "%s is %s: only axes of linear layers are made of blocks", spec->name,
-                 dti_kind_text(spec->kind));
+        DT_CHECK(may, DT_ERR_ARG, "%s is %s: only axes of linear layers are made of blocks",
+                 spec->name, dti_kind_text(spec->kind));
         DT_CHECK(blocks->n > 0 && blocks->n <= DT_AXIS_MAX_BLOCKS, DT_ERR_ARG,
                  "%s: its %s are made of %d blocks: 1 to %d are possible", spec->name, sides[a],
                  blocks->n, (int)DT_AXIS_MAX_BLOCKS);
@@ -90,10 +94,11 @@ dt_status dti_check_packed(const dt_style *style, const dt_param_info *weight)
     const bool packed = style->cut == DT_CUT_PACKED_COLUMNS || style->cut == DT_CUT_PACKED_ROWS;
     const int axis = style->cut == DT_CUT_ROWS || style->cut == DT_CUT_PACKED_ROWS;
     const char *side = axis == 0 ? "outputs" : "inputs";
-    const int n = weight->blocks[axis].n;
+    const int n = weight->blocks[weight->n_axes - 2 + axis].n;
     char text[DTI_PARAM_TEXT_BYTES];
 
     if (style->partition_param != NULL || style->cut == DT_CUT_NONE) return DT_OK;
+    if (style->cut == DT_CUT_EXPERTS) return DT_OK; /* every expert stays as it is */
     DT_CHECK(!packed || n > 0, DT_ERR_LAYOUT,
              "style \"%s\" cuts the %s of %s block by block, but those of %s are one piece; use "
              "\"%s\"",

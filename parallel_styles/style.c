@@ -295,6 +295,8 @@ static int axis_of_cut(dt_cut cut, const dt_param_info *param)
     case DT_LAYER_LINEAR:
         if (cut == DT_CUT_COLUMNS) return 0; /* weight and bias */
         return cut == DT_CUT_ROWS && !bias ? 1 : -1;
+    case DT_LAYER_EXPERTS:
+        return cut == DT_CUT_EXPERTS ? 0 : cut == DT_CUT_COLUMNS ? 1 : cut == DT_CUT_ROWS ? 2 : -1;
     case DT_LAYER_EMBEDDING:
         return cut == DT_CUT_COLUMNS ? 1 : cut == DT_CUT_ROWS ? 0 : -1;
     default:

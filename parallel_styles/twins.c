@@ -19,6 +19,7 @@ static const struct {
     { 1u << DT_LAYER_EMBEDDING, "replicate", "sequence_parallel" }, /* of positions */
     { NORM, "replicate", "activation" },
     { 1u << DT_LAYER_POINT, "replicate", "module_allgather" },
+    { 1u << DT_LAYER_POINT, "moe_tp_experts", "moe_reduce_scatter" },
     { 1u << DT_LAYER_LINEAR, "rowwise", "rowwise_reduce_scatter" },
 };
 

@@ -47,6 +47,11 @@ typedef struct dti_blocks_attr {
     int64_t local_begin;
 } dti_blocks_attr;
 
+typedef struct dti_route_attr {
+    int64_t k;         /* experts per token (route_ids) */
+    int64_t normalise; /* 1: weights of the chosen experts add up to 1 (route_weights) */
+} dti_route_attr;
+
 /* sum, max, min: begins with the dtype of the result. */
 typedef struct dti_reduce_attr {
     dt_dtype dtype;

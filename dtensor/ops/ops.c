@@ -144,6 +144,23 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     return dt_apply(t, &dti_op_attention, &attr, 4, (dt_tensor *[]){ q, k, v, positions });
 }
 
+dt_tensor *dt_route_ids(dt_tape *t, dt_tensor *logits, int64_t k)
+{
+    return unary(t, &dti_op_route_ids, &(dti_route_attr){ .k = k }, logits);
+}
+
+dt_tensor *dt_route_weights(dt_tape *t, dt_tensor *logits, dt_tensor *ids, bool normalise)
+{
+    return binary(t, &dti_op_route_weights, &(dti_route_attr){ .normalise = normalise }, logits,
+                  ids);
+}
+
+dt_tensor *dt_experts(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
+                      dt_tensor *gate_up, dt_tensor *down)
+{
+    return dt_apply(t, &dti_op_experts, NULL, 5, (dt_tensor *[]){ x, ids, weights, gate_up, down });
+}
+
 /* Kernels see local rows: where the axis is cut they cannot count from its end. */
 static bool is_cut(const dt_tensor *x, int axis)
 {

@@ -71,6 +71,11 @@ ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
                                                "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE,       0)
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
                                                "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,              ATTR(attention))
+/* mixtures of experts: which experts, with which weights, and what they make of a token */
+ROW(route_ids,   "...[e] -> ...k",             "F>i",    INFER(route_ids),  AXES,             route_ids,  0,              ATTR(route))
+ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F",   AXES,              AXES,             route_weights, 0,           ATTR(route))
+ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
+                                               "FiFFF>F", INFER(experts),   SHARD(experts),   experts,    ANY,            0)
 /* rows and choices */
 ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR | EXACT, ATTR(slice))
 ROW(blocks,      "... -> ...",                 "x>x",    INFER(blocks),     SHARD(blocks),    blocks,     ANY | LINEAR,   ATTR(blocks))
@@ -87,5 +92,6 @@ const dt_op *const dti_op_table[] = {
     &dti_op_argmax_id,  &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
     &dti_op_max,        &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
     &dti_op_soft_cap,   &dti_op_rms_norm_1p, &dti_op_blocks,
+    &dti_op_route_ids,  &dti_op_route_weights, &dti_op_experts,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

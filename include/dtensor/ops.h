@@ -153,6 +153,21 @@ typedef struct dt_attention_options {
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 
+/* A mixture of experts. logits [..., e] F -> the k experts of each token, largest logit first, as
+ * ids [..., k] i32; their weights [..., k] F, a softmax over all experts in f32, with `normalise`
+ * divided by the sum of those k (norm_topk_prob). */
+DT_API dt_tensor *dt_route_ids(dt_tape *tape, dt_tensor *logits, int64_t k);
+DT_API dt_tensor *dt_route_weights(dt_tape *tape, dt_tensor *logits, dt_tensor *ids,
+                                   bool normalise);
+
+/* x [..., d], ids and weights [..., k], gate_up [e, 2 f, d] with gate | up, down [e, d, f] ->
+ * [..., d]: for each token the sum of weight * down (silu(gate x) * up x) over its experts, which
+ * are different ones. A rank computes what it holds, whole experts (Shard(0) of both weights) or
+ * its part of each (gate_up packed along axis 1, down Shard(2)), for all tokens: no token is sent
+ * anywhere, and the result is then Partial(sum) in f32. */
+DT_API dt_tensor *dt_experts(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
+                             dt_tensor *gate_up, dt_tensor *down);
+
 /* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
  * negative axis and begin count from the end. A cut of that axis leaves Partial(sum) of one exact
  * term: each rank gives the rows that it holds, zeros for others. Of a packed axis the rows are one

@@ -21,6 +21,7 @@ typedef enum dt_layer_kind {
     DT_LAYER_EMBEDDING,  /* weight [rows, columns] */
     DT_LAYER_RMS_NORM,   /* weight [columns] */
     DT_LAYER_LAYER_NORM, /* weight [columns], bias [columns] */
+    DT_LAYER_EXPERTS,    /* weight [experts, out, in]: gate | up, or down, of all experts */
     DT_N_LAYER_KINDS
 } dt_layer_kind;
 
@@ -60,11 +61,12 @@ typedef struct dt_layer_spec {
     dt_head_counts heads;     /* if an axis counts heads */
     const char *style;        /* default style; NULL is "replicate" */
     const char *tied_to;      /* name of an earlier layer whose weight this one shares, or NULL */
-    dt_axis_blocks blocks[2]; /* linear: of axis[0] and axis[1] */
+    dt_axis_blocks blocks[2]; /* linear and experts: of axis[0] and axis[1] */
     bool reversed; /* linear: files hold it [in, out], as GPT-2's do; in memory it is [out, in] */
+    int64_t n_experts; /* experts only; axis[0] and axis[1] are those of one expert's weight */
 } dt_layer_spec;
 
-enum { DT_LAYER_MAX_PARAMS = 2, DT_PARAM_WEIGHT = 0, DT_PARAM_BIAS = 1 };
+enum { DT_LAYER_MAX_PARAMS = 2, DT_PARAM_WEIGHT = 0, DT_PARAM_BIAS = 1, DT_PARAM_MAX_AXES = 3 };
 
 typedef struct dt_layer dt_layer;   /* borrowed from its list */
 typedef struct dt_layers dt_layers; /* the list of a model */
@@ -75,10 +77,10 @@ typedef struct dt_param_info {
     const char *name;  /* "weight" or "bias" */
     dt_layer_kind kind;
     int n_axes;
-    dt_axis axis[2];
+    dt_axis axis[DT_PARAM_MAX_AXES]; /* as the tensor has them: [out, in], [experts, out, in] */
     dt_head_counts heads;
-    dt_axis_blocks blocks[2]; /* of axis[0] and axis[1]; n 0: one piece */
-    bool reversed;            /* as in dt_layer_spec */
+    dt_axis_blocks blocks[DT_PARAM_MAX_AXES]; /* of each axis; n 0: one piece */
+    bool reversed;                            /* as in dt_layer_spec */
 } dt_param_info;
 
 /* --- Styles --------------------------------------------------------------------------------- */
@@ -92,7 +94,8 @@ typedef enum dt_cut {
     DT_CUT_COLUMNS,
     DT_CUT_ROWS,
     DT_CUT_PACKED_COLUMNS,
-    DT_CUT_PACKED_ROWS
+    DT_CUT_PACKED_ROWS,
+    DT_CUT_EXPERTS /* whole experts */
 } dt_cut;
 
 /* What a style does with a value that passes through it, on its mesh dim: how the value has to lie
@@ -346,6 +349,24 @@ typedef dt_tensor *(*dt_layer_fn)(void *arg, dt_tape *tape, const dt_layer *laye
  */
 DT_API DT_MUST_USE dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg);
 DT_API float dt_layer_eps(const dt_layer *layer); /* of a norm. Not collective. Errors: none. */
+
+/**
+ * Runs a mixture of experts: the style of `point` prepares the input, every rank computes what it
+ * holds of the experts for all tokens, the style of `point` prepares the output ("moe_tp_experts":
+ * one all-reduce of f32 terms, whether whole experts are cut or parts of each).
+ *
+ *   gate_up  experts [experts, 2 f, in], its outputs the blocks gate | up
+ *   down     experts [experts, in, f]
+ *   x        [..., in]
+ *   ids, weights  [..., k]: dt_route_ids(), dt_route_weights(); whole where x is made whole
+ *
+ * Collective  as the style of `point` says.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched on the tape: those of dt_experts(), styles that do not fit together among them
+ */
+DT_API dt_tensor *dt_layer_experts(dt_tape *tape, const dt_layer *point, const dt_layer *gate_up,
+                                   const dt_layer *down, dt_tensor *x, dt_tensor *ids,
+                                   dt_tensor *weights);
 
 /* The two halves of a style for points that frame a block (`self_attn`, `mlp`). As
  * dt_layer_forward(). */

@@ -164,6 +164,7 @@ void dti_cpu_destroy(dti_cpu **cpu_)
     *cpu_ = NULL;
     dti_onednn_destroy(&cpu->onednn);
     dti_big_free(cpu->scratch, cpu->scratch_bytes);
+    dti_big_free(cpu->outer, cpu->outer_bytes);
     dti_free(cpu);
 }
 
@@ -172,16 +173,29 @@ dti_isa dti_cpu_isa(const dti_cpu *cpu)
     return cpu->isa;
 }
 
+static dt_status grow(size_t bytes, void **scratch, size_t *scratch_bytes)
+{
+    void *fresh;
+
+    if (bytes <= *scratch_bytes && *scratch != NULL) return DT_OK;
+    DT_TRY(dti_big_alloc(bytes, &fresh)); /* the old one stays if there is no memory */
+    dti_big_free(*scratch, *scratch_bytes);
+    *scratch = fresh;
+    *scratch_bytes = bytes;
+    return DT_OK;
+}
+
 dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out)
 {
-    if (bytes > cpu->scratch_bytes || cpu->scratch == NULL) {
-        void *fresh;
-        DT_TRY(dti_big_alloc(bytes, &fresh)); /* the old one stays if there is no memory */
-        dti_big_free(cpu->scratch, cpu->scratch_bytes);
-        cpu->scratch = fresh;
-        cpu->scratch_bytes = bytes;
-    }
+    DT_TRY(grow(bytes, &cpu->scratch, &cpu->scratch_bytes));
     *out = cpu->scratch;
+    return DT_OK;
+}
+
+dt_status dti_cpu_outer_scratch(dti_cpu *cpu, size_t bytes, void **out)
+{
+    DT_TRY(grow(bytes, &cpu->outer, &cpu->outer_bytes));
+    *out = cpu->outer;
     return DT_OK;
 }
 

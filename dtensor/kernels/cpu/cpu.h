@@ -27,6 +27,9 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out) DT_MUST_USE
 void dti_cpu_destroy(dti_cpu **cpu);
 dti_isa dti_cpu_isa(const dti_cpu *cpu);
 
+/* The same for a kernel that calls others: theirs does not touch it. */
+dt_status dti_cpu_outer_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
+
 /* 64-byte aligned scratch of at least `bytes`, valid until the next call; grows, never shrinks. */
 dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
 
@@ -108,5 +111,11 @@ dt_status dti_min_cpu(const dt_kargs *a);
 /* x F -> x + value, x value; in f64, rounds. scalar_attr. */
 dt_status dti_add_scalar_cpu(const dt_kargs *a);
 dt_status dti_mul_scalar_cpu(const dt_kargs *a);
+
+
+/* Mixtures of experts (experts.c). route_attr for the first two. */
+dt_status dti_route_ids_cpu(const dt_kargs *a);
+dt_status dti_route_weights_cpu(const dt_kargs *a);
+dt_status dti_experts_cpu(const dt_kargs *a);
 
 #endif

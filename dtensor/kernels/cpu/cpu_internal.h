@@ -22,6 +22,8 @@ struct dti_cpu {
     dti_onednn *onednn; /* NULL until the first large product */
     void *scratch;
     size_t scratch_bytes;
+    void *outer; /* scratch of kernels that call others */
+    size_t outer_bytes;
 };
 
 /* Waking a worker costs some microseconds: worth it from this many bytes of traffic. The products

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rules of a mixture of experts. Tokens are not sent to ranks: each rank computes the slots whose
+ * expert it holds, or its part of every expert, and the results are terms of a sum. */
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/rules.h"
+
+/* logits [..., e] -> ids [..., k] */
+dt_status dti_route_ids_infer(dti_op_call *call)
+{
+    const int64_t k = ((const dti_route_attr *)call->attr)->k;
+    const dt_tensor *x = call->in[0];
+
+    DT_TRY(dti_infer_letters(call));
+    DT_CHECK(k >= 1 && k <= x->shape[x->n_axes - 1], DT_ERR_ARG,
+             "route_ids: %lld of %lld experts are asked for each token", (long long)k,
+             (long long)x->shape[x->n_axes - 1]);
+    call->out_shape[call->out_axes - 1] = k;
+    return DT_OK;
+}
+
+enum { X, IDS, WEIGHTS, GATE_UP, DOWN };
+
+/* gate_up [e, 2 f, d], down [e, d, f] */
+dt_status dti_experts_infer(dti_op_call *call)
+{
+    const int64_t *gate_up, *down;
+
+    DT_TRY(dti_infer_letters(call));
+    gate_up = call->in[GATE_UP]->shape;
+    down = call->in[DOWN]->shape;
+    DT_CHECK(
+        gate_up[1] == 2 * down[2], DT_ERR_SHAPE,
+        "experts: gate and up have %lld rows together, but down has %lld columns: twice as many "
+        "are needed",
+        (long long)gate_up[1], (long long)down[2]);
+    return DT_OK;
+}
+
+/* Are the rows of gate_up cut as the columns of down are, gate and up each on its own? */
+static bool parts_meet(const dti_op_call *call, const dt_placement *gate_up,
+                       const dt_placement *down)
+{
+    const int64_t f = call->in[DOWN]->shape[2];
+
+    return gate_up->axis == 1 && down->axis == 2 && gate_up->n_blocks == 2 &&
+           gate_up->blocks[0] == f && gate_up->units == NULL && gate_up->unit == down->unit &&
+           gate_up->replicas == 1 && down->replicas == 1 && down->n_blocks == 0 &&
+           down->n_offsets == 0;
+}
+
+/* On a mesh dim that cuts the weights. */
+static dt_status cut_weights(dti_op_call *call, int m)
+{
+    const dt_placement *gate_up = &call->in_place[GATE_UP][m], *down = &call->in_place[DOWN][m];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
+    bool meet = gate_up->kind == DT_PLACE_SHARD && down->kind == DT_PLACE_SHARD;
+
+    for (int i = X; i <= WEIGHTS; i++)
+        if (call->in_place[i][m].kind == DT_PLACE_SHARD)
+            return dti_op_clash(call, m, "operand %d is %s and experts are cut too", i,
+                                dti_placement_words(&call->in_place[i][m], one));
+    if (meet && gate_up->axis == 0)
+        meet = down->axis == 0 && gate_up->replicas == 1 && gate_up->n_blocks == 0 &&
+               dti_placement_same_cut(gate_up, down);
+    else
+        meet = meet && parts_meet(call, gate_up, down);
+    if (!meet)
+        return dti_op_clash(
+            call, m,
+            "gate and up are %s and down is %s: experts are cut as a whole, or gate "
+            "and up block by block as the columns of down",
+            dti_placement_words(gate_up, one), dti_placement_words(down, two));
+    call->out_place[m] = DT_PARTIAL(DT_SUM);
+    call->reduced = true;
+    return DT_OK;
+}
+
+dt_status dti_experts_shard(dti_op_call *call)
+{
+    const dt_layout *grid = call->in[0]->layout;
+
+    for (int m = 0; m < grid->n_dims; m++) {
+        call->out_place[m] = DT_REPLICATE;
+        if (grid->dim_size[m] == 1) continue;
+        for (int i = 0; i < call->n; i++)
+            if (call->in_place[i][m].kind == DT_PLACE_PARTIAL) {
+                DT_TRY(dti_op_clash(call, m, "operand %d is Partial and must be reduced", i));
+                i = -1; /* all of them are whole now */
+            }
+        if (call->in_place[GATE_UP][m].kind == DT_PLACE_SHARD ||
+            call->in_place[DOWN][m].kind == DT_PLACE_SHARD)
+            DT_TRY(cut_weights(call, m));
+        else
+            DT_TRY(dti_shard_letters_dim(call, m));
+    }
+    return DT_OK;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of a mixture of experts against float64: routing with ties and odd values, experts with
+ * many tokens, one and none. */
+#include "tests/dtensor/test_kernels.h"
+
+/* --- routing ---------------------------------------------------------------------------------- */
+
+static void check_ids(const kt_case *c, const void *got)
+{
+    static const int32_t want[] = { 2, 0, 1, 0, 1, 2, 3, 4, 0, 4, 1, 3 };
+
+    DT_ASSERT(memcmp(got, want, sizeof want) == 0);
+    (void)c;
+}
+
+DT_TEST(kernels_experts, the_largest_logits_choose_and_the_first_of_equals_wins)
+{
+    static const float logits[] = { 3,         1,  5,  0,     -7,  /* in order: 2 0 1 */
+                                    2,         2,  2,  2,     2,   /* equals: 0 1 2 */
+                                    0,         -9, -9, 1e30f, 1,   /* 3 4 0 */
+                                    -INFINITY, 4,  -1, 2,     5 }; /* 4 1 3 */
+    const int64_t shape[] = { 4, 5 };
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+        kt_case c = { .name = "route_ids", .kernel = dti_route_ids_cpu, .n_in = 1 };
+        c.in[0] = kt_local(kt_floats[t], 2, shape);
+        for (int i = 0; i < 20; i++) dti_store_f32(c.in[0].data, kt_floats[t], i, logits[i]);
+        c.out = (dt_local){ .dtype = DT_I32, .n_axes = 2, .shape = { 4, 3 } };
+        c.check = check_ids;
+        kt_run(&c);
+    }
+}
+
+static void run_weights(dt_dtype t, bool normalise, kt_fill fill)
+{
+    enum { ROWS = 6, E = 9, K = 3 };
+    const int64_t shape[] = { ROWS, E }, ids_shape[] = { ROWS, K };
+    const dti_route_attr attr = { .normalise = normalise };
+    kt_case c = {
+        .name = "route_weights", .kernel = dti_route_weights_cpu, .n_in = 2, .attr = &attr
+    };
+    int32_t *ids;
+
+    c.in[0] = kt_filled(t, 2, shape, fill, 5);
+    c.in[1] = kt_local(DT_I32, 2, ids_shape);
+    c.out = (dt_local){ .dtype = t, .n_axes = 2, .shape = { ROWS, K } };
+    kt_expect(&c);
+    ids = c.in[1].data;
+    for (int i = 0; i < ROWS * K; i++) ids[i] = i * 5 % E;
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0, chosen = 0, most = -INFINITY;
+        for (int e = 0; e < E; e++) most = fmax(most, kt_get(&c.in[0], r * E + e));
+        for (int e = 0; e < E; e++) sum += exp(kt_get(&c.in[0], r * E + e) - most);
+        for (int i = r * K; i < (r + 1) * K; i++) {
+            c.want[i] = exp(kt_get(&c.in[0], r * E + ids[i]) - most) / sum;
+            chosen += c.want[i];
+        }
+        for (int i = r * K; i < (r + 1) * K; i++) {
+            if (normalise) c.want[i] = chosen > 0 ? c.want[i] / chosen : NAN;
+            c.slack[i] = 0x1p-20 * fabs(c.want[i]);
+        }
+    }
+    kt_run(&c);
+}
+
+DT_TEST(kernels_experts, weights_are_the_softmax_over_all_experts)
+{
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (int normalise = 0; normalise < 2; normalise++) {
+            run_weights(kt_floats[t], normalise, KT_UNIFORM);
+            run_weights(kt_floats[t], normalise, KT_EQUAL);
+        }
+}
+
+/* --- experts ---------------------------------------------------------------------------------- */
+
+typedef struct experts_case {
+    int64_t tokens, k, experts, d, f;
+    int64_t first, all; /* this rank's experts begin at `first` of `all` */
+    dt_dtype out;
+} experts_case;
+
+/* What one expert makes of token t, in float64 but rounded where the kernel rounds. `size` is the
+ * sum of magnitudes of the last product, for the bound. */
+static void expect_expert(const kt_case *c, const experts_case *x, int64_t t, int64_t e, double *z,
+                          double *size)
+{
+    const dt_dtype dtype = c->in[0].dtype;
+    double inner[64];
+
+    for (int64_t i = 0; i < x->f; i++) {
+        double gate = 0, up = 0;
+        for (int64_t n = 0; n < x->d; n++) {
+            const double v = kt_get(&c->in[0], t * x->d + n);
+            gate += v * kt_get(&c->in[3], (e * 2 * x->f + i) * x->d + n);
+            up += v * kt_get(&c->in[3], (e * 2 * x->f + x->f + i) * x->d + n);
+        }
+        gate = kt_round(dtype, gate);
+        inner[i] = kt_round(dtype, kt_round(dtype, gate / (1 + exp(-gate))) * kt_round(dtype, up));
+    }
+    for (int64_t n = 0; n < x->d; n++) {
+        z[n] = size[n] = 0;
+        for (int64_t i = 0; i < x->f; i++) {
+            const double term = inner[i] * kt_get(&c->in[4], (e * x->d + n) * x->f + i);
+            z[n] += term;
+            size[n] += fabs(term);
+        }
+    }
+}
+
+static void run_experts(dt_dtype t, const experts_case *x)
+{
+    const int64_t x_shape[] = { x->tokens, x->d }, k_shape[] = { x->tokens, x->k };
+    const int64_t gate_up[] = { x->experts, 2 * x->f, x->d }, down[] = { x->experts, x->d, x->f };
+    kt_case c = { .name = "experts", .kernel = dti_experts_cpu, .n_in = 5 };
+    int32_t *ids;
+
+    c.in[0] = kt_filled(t, 2, x_shape, KT_UNIFORM, 1);
+    c.in[1] = kt_local(DT_I32, 2, k_shape);
+    c.in[2] = kt_filled(t, 2, k_shape, KT_UNIFORM, 2);
+    c.in[3] = kt_filled(t, 3, gate_up, KT_UNIFORM, 3);
+    c.in[4] = kt_filled(t, 3, down, KT_UNIFORM, 4);
+    c.in[3].offset[0] = c.in[4].offset[0] = x->first;
+    c.out = (dt_local){ .dtype = x->out, .n_axes = 2, .shape = { x->tokens, x->d } };
+    kt_expect(&c);
+    ids = c.in[1].data;
+    for (int64_t i = 0; i < x->tokens * x->k; i++)
+        ids[i] = (int32_t)((i / x->k * (i / x->k) + i % x->k) % x->all);
+    for (int64_t i = 0; i < x->tokens; i++)
+        for (int64_t s = 0; s < x->k; s++) {
+            const int64_t e = ids[i * x->k + s] - x->first;
+            double z[64], size[64];
+            if (e < 0 || e >= x->experts) continue;
+            expect_expert(&c, x, i, e, z, size);
+            for (int64_t n = 0; n < x->d; n++) {
+                const double w = kt_get(&c.in[2], i * x->k + s);
+                c.want[i * x->d + n] += w * z[n];
+                /* a gate or up that rounds the other way, three times per term */
+                c.slack[i * x->d + n] += fabs(w) * size[n] * (4 * kt_unit(t) + 0x1p-18);
+            }
+        }
+    kt_run(&c);
+}
+
+DT_TEST(kernels_experts, experts_match_float64)
+{
+    static const experts_case cases[] = {
+        { 7, 2, 5, 12, 9, 0, 5, DT_F32 },   { 1, 3, 6, 33, 7, 0, 6, DT_F32 },
+        { 40, 2, 3, 20, 16, 0, 3, DT_F32 }, /* more than the few rows of a decode step */
+        { 9, 3, 2, 12, 9, 3, 7, DT_F32 },   /* experts 3 and 4 of 7 */
+        { 9, 2, 0, 12, 9, 7, 7, DT_F32 },   /* none of them */
+        { 0, 2, 3, 12, 9, 0, 3, DT_F32 },   { 5, 2, 3, 12, 0, 0, 3, DT_F32 },
+    };
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(cases); i++) {
+            experts_case c = cases[i];
+            run_experts(kt_floats[t], &c);
+            c.out = kt_floats[t]; /* rounded where nothing is cut */
+            run_experts(kt_floats[t], &c);
+        }
+}
