@@ -8,9 +8,10 @@
 #include "mesh/runtime.h"
 #include "models/model.h"
 
-static const dt_arch *const builtin[] = { &dti_arch_llama,  &dti_arch_qwen2,       &dti_arch_qwen3,
-                                          &dti_arch_gemma3, &dti_arch_gemma3_text, &dti_arch_phi3,
-                                          &dti_arch_gpt_neo };
+static const dt_arch *const builtin[] = { &dti_arch_llama,  &dti_arch_qwen2,
+                                          &dti_arch_qwen3,  &dti_arch_qwen3_moe,
+                                          &dti_arch_gemma3, &dti_arch_gemma3_text,
+                                          &dti_arch_phi3,   &dti_arch_gpt_neo };
 
 typedef struct arch_entry {
     dt_arch arch;

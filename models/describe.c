@@ -263,52 +263,46 @@ done:
     dti_free(path);
 }
 
-/* `keys` of config.json, one per axis of the parameter. */
-static dt_status check_shape(const dti_ckpt *ckpt, const dti_st_entry *e, const dt_param_info *p,
+/* `keys` of config.json, one per axis of a layer's weight. */
+static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
                              const char *const keys[2], const dti_described *d)
 {
-    const int64_t want[] = { p->axis[p->reversed].extent, p->axis[!p->reversed].extent };
-    const size_t bytes = (size_t)p->n_axes * sizeof want[0];
-    const bool fits = e->n_axes == p->n_axes && memcmp(e->shape, want, bytes) == 0;
+    const dti_st_entry *e = t->entry;
+    const int all = t->n_axes == 3; /* experts before the weight's axes */
+    const size_t bytes = (size_t)t->n_axes * sizeof t->shape[0];
+    const bool fits = e->n_axes == t->n_axes && memcmp(e->shape, t->shape, bytes) == 0;
     char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";
 
-    for (int a = 0; a < p->n_axes && !fits; a++) say_missing(ckpt, d, keys[a], want[a], missing);
+    for (int a = all; a < t->n_axes && !fits; a++)
+        say_missing(ckpt, d, keys[a - all], t->shape[a], missing);
     DT_CHECK(fits, DT_ERR_FORMAT,
-             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s",
+             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s%s",
              dti_ckpt_label(ckpt, e->name), e->name,
              dti_shape_text(e->shape, e->n_axes, found, sizeof found),
-             dti_shape_text(want, p->n_axes, wanted, sizeof wanted), keys[0],
-             p->n_axes == 2 ? " by " : "", p->n_axes == 2 ? keys[1] : "", missing);
+             dti_shape_text(t->shape, t->n_axes, wanted, sizeof wanted),
+             all ? "num_experts by " : "", keys[0], t->n_axes > 1 ? " by " : "",
+             t->n_axes > 1 ? keys[1] : "", missing);
     DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64, DT_ERR_UNSUPPORTED,
              "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
              e->name, e->dtype_name);
     return DT_OK;
 }
 
-const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_arch *arch, const char *layer,
-                                   const char *param)
-{
-    const dt_spelling *s = arch->spellings;
-    const dti_st_entry *e;
-    char name[256], other[320];
+/* The check of one layer's tensors. */
+typedef struct checker {
+    dti_described *d;
+    const dti_ckpt *ckpt;
+    int layer;
+    int64_t n_params;
+    int64_t bytes;
+} checker;
 
-    (void)snprintf(name, sizeof name, "%s.%s", layer, param);
-    e = dti_ckpt_find(ckpt, name);
-    for (; e == NULL && s != NULL && s->ours != NULL; s++) {
-        const size_t n = strlen(s->ours);
-        if (strncmp(name, s->ours, n) != 0) continue;
-        (void)snprintf(other, sizeof other, "%s%s", s->theirs, name + n);
-        e = dti_ckpt_find(ckpt, other);
-    }
-    return e;
-}
-
-static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int param,
-                             int64_t *n_params, int64_t *bytes)
+static dt_status check_tensor(void *arg, const dti_param_tensor *t)
 {
-    const dt_layer_spec *spec = &d->builder.specs[i];
-    const dt_param_info info = dti_spec_param(spec, param);
-    const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
+    checker *c = arg;
+    dti_described *d = c->d;
+    const dti_ckpt *ckpt = c->ckpt;
+    const dti_st_entry *e = t->entry;
     char missing[MISSING_BYTES] = "";
 
     if (e == NULL)
@@ -316,21 +310,20 @@ static dt_status check_param(dti_described *d, const dti_ckpt *ckpt, int i, int 
                     d->arch->layers_key != NULL ? d->arch->layers_key : "num_hidden_layers",
                     d->info.n_layers, missing);
     DT_CHECK(e != NULL, DT_ERR_FORMAT,
-             "%s: tensor %s.%s is missing: config.json describes a %s model "
+             "%s: tensor %s is missing: config.json describes a %s model "
              "of %lld layers that needs it%s%s",
-             dti_ckpt_folder(ckpt), spec->name, info.name, d->arch->model_type,
-             (long long)d->info.n_layers,
-             strcmp(spec->name, "lm_head") == 0
+             dti_ckpt_folder(ckpt), t->name, d->arch->model_type, (long long)d->info.n_layers,
+             strcmp(d->builder.specs[c->layer].name, "lm_head") == 0
                  ? "; a head that shares the embedding needs tie_word_embeddings true"
                  : "",
              missing);
-    DT_TRY(check_shape(ckpt, e, &info, d->builder.keys[i], d));
+    DT_TRY(check_shape(ckpt, t, d->builder.keys[c->layer], d));
     if (!d->dtype_known) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;
     }
-    *bytes += e->end - e->begin;
-    *n_params += (e->end - e->begin) / (int64_t)dt_dtype_size(e->dtype);
+    c->bytes += e->end - e->begin;
+    c->n_params += (e->end - e->begin) / (int64_t)dt_dtype_size(e->dtype);
     return DT_OK;
 }
 
@@ -355,11 +348,17 @@ static bool has_own(const dt_layer_spec *spec, int param)
 static dt_status check_params(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
                               int64_t *bytes)
 {
-    for (int i = 0; i < d->builder.n; i++) {
-        const dt_layer_spec *spec = &d->builder.specs[i];
-        for (int p = 0; p < dti_spec_n_params(spec); p++)
-            if (has_own(spec, p)) DT_TRY(check_param(d, ckpt, i, p, n_params, bytes));
+    checker c = { .d = d, .ckpt = ckpt };
+
+    for (c.layer = 0; c.layer < d->builder.n; c.layer++) {
+        const dt_layer_spec *spec = &d->builder.specs[c.layer];
+        for (int p = 0; p < dti_spec_n_params(spec); p++) {
+            const dt_param_info info = dti_spec_param(spec, p);
+            if (has_own(spec, p)) DT_TRY(dti_each_tensor(ckpt, d->arch, &info, check_tensor, &c));
+        }
     }
+    *n_params = c.n_params;
+    *bytes = c.bytes;
     return DT_OK;
 }
 

@@ -18,6 +18,8 @@ typedef struct loader {
     const dti_ckpt *ckpt;
     const dt_load_options *options;
     dti_st_stage stage;
+    dt_tensor *into; /* the parameter that is read */
+    bool reversed;
     int64_t done;
     int64_t total;
 } loader;
@@ -26,7 +28,7 @@ typedef struct loader {
 static dt_status make_param(dt_model *m, const dt_layer *layer, int param, dt_tensor **out)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
-    const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
+    const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent, info.axis[2].extent };
 
     DT_TRY(dti_tensor_create_exact(m->mesh, dt_layer_param_layout(layer, param), m->info.dtype,
                                    shape, out));
@@ -41,18 +43,27 @@ static bool has_own(const dt_layer *layer, int param)
     return dt_layer_tied_to(layer) == NULL || param != DT_PARAM_WEIGHT;
 }
 
+static dt_status read_tensor(void *arg, const dti_param_tensor *t)
+{
+    loader *l = arg;
+
+    DT_CHECK(t->entry != NULL, DT_ERR_INTERNAL, "%s was there before", t->name);
+    DT_TRY(dti_read_param(l->ckpt, t, l->reversed, l->into, &l->stage));
+    l->done += t->entry->end - t->entry->begin;
+    return DT_OK;
+}
+
 static dt_status load_param(loader *l, dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
-    const dti_st_entry *e = dti_find_param(l->ckpt, l->model->arch, info.layer, info.name);
     dt_status st = DT_OK;
     dt_tensor *x = NULL;
 
-    DT_CHECK(e != NULL, DT_ERR_INTERNAL, "%s.%s was there before", info.layer, info.name);
     DT_TRY(make_param(l->model, layer, param, &x));
-    DT_TRY_TO(done, st, dti_read_param(l->ckpt, e->name, &info, x, &l->stage));
+    l->into = x;
+    l->reversed = info.reversed;
+    DT_TRY_TO(done, st, dti_each_tensor(l->ckpt, l->model->arch, &info, read_tensor, l));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    l->done += e->end - e->begin;
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);
 done:

@@ -65,8 +65,8 @@ typedef struct dti_policy_notes {
     const char *changed; /* `policy "x" set rope_theta to 100`, for messages; NULL: nothing */
 } dti_policy_notes;
 
-extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_gpt_neo,
-    dti_arch_gemma3_text, dti_arch_gemma3, dti_arch_phi3;
+extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_qwen3_moe,
+    dti_arch_gpt_neo, dti_arch_gemma3_text, dti_arch_gemma3, dti_arch_phi3;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
@@ -158,9 +158,32 @@ const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dt_
 
 struct dti_st_stage;
 
-/* Reads this rank's piece of a parameter from the tensor `name` straight into place (read_param.c):
- * its parts of blocks, if axes are packed, and transposed, if the file holds it so. */
-dt_status dti_read_param(const struct dti_ckpt *ckpt, const char *name, const dt_param_info *info,
+/* One of the tensors that a parameter is made of, as it has to be in the file. */
+typedef struct dti_param_tensor {
+    const char *name;                 /* in our spelling; while a call lasts */
+    const struct dti_st_entry *entry; /* NULL: it is missing */
+    int n_axes;
+    int64_t shape[DT_PARAM_MAX_AXES];
+    bool whole; /* it is the parameter; otherwise rows `first` .. of one expert's weight */
+    int64_t expert;
+    int64_t first;
+} dti_param_tensor;
+
+typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
+
+/* Calls fn for each tensor that makes up a parameter (param_tensors.c): the one of its name, or for
+ * experts, where that is missing, one per expert and block. */
+dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_arch *arch,
+                          const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
+
+/* The name of a parameter's own tensor, like snprintf: "a.weight"; experts have none of "weight".
+ */
+int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes);
+
+/* Reads this rank's piece of a parameter, as far as it is in the tensor `t`, straight into place
+ * (read_param.c): its parts of blocks, if axes are packed, and transposed, if the file holds it so.
+ */
+dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
                          dt_tensor *x, const struct dti_st_stage *stage) DT_MUST_USE;
 
 /* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reading a parameter's piece from a checkpoint. A piece is contiguous in memory; what it is of the
- * tensor in the file are one or several runs of rows per axis. */
+ * tensors in the file are one or several runs of rows per axis. */
 #include "dtensor/create.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/model.h"
@@ -48,7 +48,28 @@ static int64_t box_of(const piece *p, const int *run, dti_st_box *box)
     return first;
 }
 
-dt_status dti_read_param(const dti_ckpt *ckpt, const char *name, const dt_param_info *info,
+/* A box of the whole parameter as one of a tensor that has one expert and some of the rows, axes 0
+ * and 1 of the parameter. False if they have nothing in common. */
+static bool box_of_part(const dti_param_tensor *t, const int64_t *stride, dti_st_box *box,
+                        int64_t *first)
+{
+    const int64_t end = t->first + t->shape[0];
+
+    if (t->expert < box->begin[0] || t->expert >= box->end[0]) return false;
+    *first += (t->expert - box->begin[0]) * stride[0];
+    if (box->begin[1] < t->first) {
+        *first += (t->first - box->begin[1]) * stride[1];
+        box->begin[1] = t->first;
+    }
+    if (box->end[1] > end) box->end[1] = end;
+    if (box->begin[1] >= box->end[1]) return false;
+    *box = (dti_st_box){ .begin = { box->begin[1] - t->first, box->begin[2] },
+                         .end = { box->end[1] - t->first, box->end[2] },
+                         .stride = { box->stride[1], box->stride[2] } };
+    return true;
+}
+
+dt_status dti_read_param(const dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
                          dt_tensor *x, const dti_st_stage *stage)
 {
     const dt_local *local = dt_tensor_local(x);
@@ -58,12 +79,13 @@ dt_status dti_read_param(const dti_ckpt *ckpt, const char *name, const dt_param_
 
     for (int a = 0; a < local->n_axes; a++)
         if (local->shape[a] == 0) return DT_OK;
-    piece_of(x, info->reversed, &p);
+    piece_of(x, reversed, &p);
     for (int a = 0; a >= 0;) {
         dti_st_box box;
-        const int64_t first = box_of(&p, run, &box);
-        DT_TRY(dti_ckpt_read_strided(ckpt, name, &box, local->dtype, stage,
-                                     (char *)local->data + first * size));
+        int64_t first = box_of(&p, run, &box);
+        if (t->whole || box_of_part(t, p.stride, &box, &first))
+            DT_TRY(dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype, stage,
+                                         (char *)local->data + first * size));
         for (a = p.n_axes - 1; a >= 0; a--) {
             if (++run[a] < p.axis[a].n) break;
             run[a] = 0;

@@ -40,24 +40,40 @@ static bool is_ignored(const dt_arch *arch, const char *name)
     return false;
 }
 
+typedef struct used_list {
+    const dti_st_entry **entries;
+    size_t n, capacity;
+} used_list;
+
+static dt_status add_used(void *arg, const dti_param_tensor *t)
+{
+    used_list *l = arg;
+
+    if (t->entry == NULL) return DT_OK; /* tied */
+    DT_TRY(dti_grow((void **)&l->entries, &l->capacity, l->n + 1, sizeof *l->entries));
+    l->entries[l->n++] = t->entry;
+    return DT_OK;
+}
+
 /* The tensors of all parameters, [*n]; freed by the caller. */
 static dt_status list_used(const dti_described *d, const dti_ckpt *ckpt, const dti_st_entry ***used,
                            size_t *n)
 {
-    size_t capacity = 0;
+    used_list list = { NULL, 0, 0 };
+    dt_status st = DT_OK;
 
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
         for (int p = 0; p < dti_spec_n_params(spec); p++) {
             const dt_param_info info = dti_spec_param(spec, p);
-            const dti_st_entry *e = dti_find_param(ckpt, d->arch, spec->name, info.name);
-            if (e == NULL) continue; /* tied */
-            DT_TRY(dti_grow((void **)used, &capacity, *n + 1, sizeof **used));
-            (*used)[(*n)++] = e;
+            DT_TRY_TO(done, st, dti_each_tensor(ckpt, d->arch, &info, add_used, &list));
         }
     }
-    if (*n > 0) qsort(*used, *n, sizeof **used, by_address);
-    return DT_OK;
+    if (list.n > 0) qsort(list.entries, list.n, sizeof *list.entries, by_address);
+done:
+    *used = list.entries;
+    *n = list.n;
+    return st;
 }
 
 dt_status dti_find_unused(dti_described *d, const dti_ckpt *ckpt)

@@ -17,7 +17,8 @@ dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
                                             .heads = layer->heads,
                                             .blocks = { layer->blocks[0], layer->blocks[1] },
                                             .reversed = layer->reversed,
-                                            .n_experts = layer->n_experts },
+                                            .n_experts = layer->n_experts,
+                                            .parts = { layer->parts[0], layer->parts[1] } },
                           param);
 }
 
@@ -56,6 +57,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     memcpy(layer->blocks, spec->blocks, sizeof layer->blocks);
     layer->reversed = spec->reversed;
     layer->n_experts = spec->n_experts;
+    memcpy(layer->parts, spec->parts, sizeof layer->parts);
     layer->heads = spec->heads;
     layer->eps = spec->eps;
     layer->one_plus = spec->one_plus;

@@ -21,6 +21,7 @@ struct dt_layer {
     dt_axis_blocks blocks[2];
     bool reversed;
     int64_t n_experts;
+    const char *parts[2];
     dt_head_counts heads;
     float eps;
     bool one_plus;

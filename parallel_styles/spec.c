@@ -33,6 +33,7 @@ dt_param_info dti_spec_param(const dt_layer_spec *spec, int param)
                            .name = param == DT_PARAM_BIAS ? "bias" : "weight",
                            .kind = spec->kind,
                            .heads = spec->heads,
+                           .parts = { spec->parts[0], spec->parts[1] },
                            .reversed = spec->reversed && matrix && param == DT_PARAM_WEIGHT };
     int first = 0;
 

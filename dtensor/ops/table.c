@@ -84,14 +84,14 @@ ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
-    &dti_op_add,        &dti_op_mul,         &dti_op_silu,       &dti_op_gelu_new,
-    &dti_op_silu_mul,   &dti_op_cast,        &dti_op_linear,     &dti_op_linear_bias,
-    &dti_op_add_bias,   &dti_op_rms_norm,    &dti_op_layer_norm, &dti_op_embedding,
-    &dti_op_rope_table, &dti_op_rope,        &dti_op_heads,      &dti_op_unheads,
-    &dti_op_kv_write,   &dti_op_attention,   &dti_op_slice,      &dti_op_argmax_key,
-    &dti_op_argmax_id,  &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
-    &dti_op_max,        &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
-    &dti_op_soft_cap,   &dti_op_rms_norm_1p, &dti_op_blocks,
-    &dti_op_route_ids,  &dti_op_route_weights, &dti_op_experts,
+    &dti_op_add,           &dti_op_mul,         &dti_op_silu,       &dti_op_gelu_new,
+    &dti_op_silu_mul,      &dti_op_cast,        &dti_op_linear,     &dti_op_linear_bias,
+    &dti_op_add_bias,      &dti_op_rms_norm,    &dti_op_layer_norm, &dti_op_embedding,
+    &dti_op_rope_table,    &dti_op_rope,        &dti_op_heads,      &dti_op_unheads,
+    &dti_op_kv_write,      &dti_op_attention,   &dti_op_slice,      &dti_op_argmax_key,
+    &dti_op_argmax_id,     &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
+    &dti_op_max,           &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
+    &dti_op_soft_cap,      &dti_op_rms_norm_1p, &dti_op_blocks,     &dti_op_route_ids,
+    &dti_op_route_weights, &dti_op_experts,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

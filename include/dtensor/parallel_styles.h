@@ -63,7 +63,10 @@ typedef struct dt_layer_spec {
     const char *tied_to;      /* name of an earlier layer whose weight this one shares, or NULL */
     dt_axis_blocks blocks[2]; /* linear and experts: of axis[0] and axis[1] */
     bool reversed; /* linear: files hold it [in, out], as GPT-2's do; in memory it is [out, in] */
-    int64_t n_experts; /* experts only; axis[0] and axis[1] are those of one expert's weight */
+    int64_t n_experts;    /* experts only; axis[0] and axis[1] are those of one expert's weight */
+    const char *parts[2]; /* experts: what their blocks are called in files that have a tensor per
+                           * expert, "gate_proj" and "up_proj"; live as long as the layers; or NULL
+                           */
 } dt_layer_spec;
 
 enum { DT_LAYER_MAX_PARAMS = 2, DT_PARAM_WEIGHT = 0, DT_PARAM_BIAS = 1, DT_PARAM_MAX_AXES = 3 };
@@ -81,6 +84,7 @@ typedef struct dt_param_info {
     dt_head_counts heads;
     dt_axis_blocks blocks[DT_PARAM_MAX_AXES]; /* of each axis; n 0: one piece */
     bool reversed;                            /* as in dt_layer_spec */
+    const char *parts[2];                     /* as in dt_layer_spec */
 } dt_param_info;
 
 /* --- Styles --------------------------------------------------------------------------------- */
@@ -362,7 +366,7 @@ DT_API float dt_layer_eps(const dt_layer *layer); /* of a norm. Not collective. 
  *
  * Collective  as the style of `point` says.
  * Ownership   borrowed from the tape; NULL after an error.
- * Errors      latched on the tape: those of dt_experts(), styles that do not fit together among them
+ * Errors      latched on the tape: those of dt_experts(), as styles that do not fit together
  */
 DT_API dt_tensor *dt_layer_experts(dt_tape *tape, const dt_layer *point, const dt_layer *gate_up,
                                    const dt_layer *down, dt_tensor *x, dt_tensor *ids,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of Llama, Qwen2 and Qwen3: the table of its layers, then what they compute.
+ * The decoder of Llama and its kin: the table of its layers, then what they compute.
  * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
  * vocabulary; B sequences of T tokens. */
 #include "models/blocks/decoder.h"
@@ -73,6 +73,8 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_buil
         { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ob,    "rowwise",           NULL },
         { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
         { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+    };
+    const dt_layer_row dense[] = {
         { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
         { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
         { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
@@ -89,6 +91,10 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_buil
         dti_block *b = &m->blocks[i];
         (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
         DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        if (b->sparse)
+            DT_TRY(dti_moe_add_layers(m, c->hidden_size, builder, b));
+        else
+            DT_TRY(dt_builder_add(builder, b->name, dense, (int)DT_COUNT(dense), b));
         DT_TRY(dt_builder_add(builder, b->name, more, n_more, b));
     }
     return DT_OK;
@@ -125,13 +131,20 @@ static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const dti_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *gated(const dti_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
+    dt_tensor *up = dt_layer_forward(t, b->up, n);
+
+    return dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
 {
     dt_scope_begin(t, dt_layer_name(b->mlp));
     n = dt_layer_enter(t, b->mlp, n);
-    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
-    dt_tensor *up = dt_layer_forward(t, b->up, n);
-    dt_tensor *y = dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+    dt_tensor *y = b->sparse ? dti_moe_forward(m, b, t, n) : gated(b, t, n);
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
 }
 
@@ -145,7 +158,7 @@ static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tap
     dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, layer, rope, n));
 
     n = dt_layer_forward(t, b->norm2, h);
-    return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
+    return dt_scope_end(t, dt_add(t, h, feed_forward(m, b, t, n)));
 }
 
 dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass)

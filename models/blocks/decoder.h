@@ -13,11 +13,19 @@
 typedef struct dti_block {
     dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
     dt_layer *norm2, *mlp, *gate, *up, *down;
-    dt_attention_options attention; /* window 0: all keys */
-    char name[40];                  /* "model.layers.3" */
+    dt_layer *router, *experts, *gate_up, *experts_down; /* in place of gate, up, down: moe.c */
+    bool sparse;                                         /* it has experts */
+    dt_attention_options attention;                      /* window 0: all keys */
+    char name[40];                                       /* "model.layers.3" */
 } dti_block;
 
 #define DTI_BLOCK(field) offsetof(dti_block, field)
+
+/* The mixture of experts of sparse blocks. */
+typedef struct dti_moe {
+    int64_t n_experts, n_chosen, ff;
+    bool normalise; /* weights of the chosen experts add up to 1 */
+} dti_moe;
 
 /* `self` of these architectures. The first half is filled by their read_config(). */
 typedef struct dti_decoder {
@@ -28,6 +36,7 @@ typedef struct dti_decoder {
     bool out_bias;
     bool mlp_bias;
     float eps;
+    dti_moe moe; /* of sparse blocks */
 
     dt_layer *embed, *norm, *head;
     dti_block *blocks; /* [n_layers] */
@@ -45,6 +54,15 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MU
  * rows of dti_block. */
 dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *info, dt_builder *builder,
                                  const dt_layer_row *more, int n_more) DT_MUST_USE;
+
+/* The same, with a norm of every query and key head (head_norms.c). */
+dt_status dti_decoder_add_normed_layers(void *self, const dt_model_info *info,
+                                        dt_builder *builder) DT_MUST_USE;
+
+/* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
+dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *builder,
+                             dti_block *b) DT_MUST_USE;
+dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
 
 /* The rest of a dt_arch. */
 dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;

@@ -27,22 +27,6 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
-{
-    const dt_extent E = { info->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
-    /* clang-format off */
-#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
-    const dt_layer_row norms[] = {
-/*      field                name in the checkpoint  kind               out  in    bias   style on "tp"  tied to */
-        { DTI_BLOCK(q_norm), "self_attn.q_norm",     DT_LAYER_RMS_NORM, E,   none, false, PER_HEAD,      NULL },
-        { DTI_BLOCK(k_norm), "self_attn.k_norm",     DT_LAYER_RMS_NORM, E,   none, false, PER_HEAD,      NULL },
-    };
-#undef PER_HEAD
-    /* clang-format on */
-
-    return dti_decoder_add_layers(self, info, builder, norms, (int)DT_COUNT(norms));
-}
-
 const dt_arch dti_arch_qwen3 = {
     .size = sizeof(dt_arch),
     .model_type = "qwen3",
@@ -51,7 +35,7 @@ const dt_arch dti_arch_qwen3 = {
     .spellings = dti_decoder_spellings,
     .ignored = dti_decoder_ignored,
     .read_config = read_config,
-    .add_layers = add_layers,
+    .add_layers = dti_decoder_add_normed_layers,
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,

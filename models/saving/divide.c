@@ -15,7 +15,9 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     char name[512];
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
-    (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
+    DT_CHECK(!info.reversed, DT_ERR_UNSUPPORTED,
+             "%s.%s is stored transposed, which is not written yet", info.layer, info.name);
+    (void)dti_param_tensor_name(&info, name, sizeof name);
     DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
     DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof(dt_tensor *)));
     spec = &s->specs[s->n];

@@ -15,10 +15,10 @@
 enum { N_GREEDY = 40, MAX_PROMPT = 64 };
 
 static const char *const fixtures[] = {
-    "llama/uneven",  "llama/tied",    "llama/biases",      "llama/sharded", "llama/yarn",
-    "qwen2/base",    "qwen2/windows", "qwen2/dynamic",     "qwen3/base",    "qwen3/uneven",
-    "qwen3/windows", "gpt_neo/base",  "gpt_neo/uneven",    "phi3/base",     "phi3/uneven",
-    "gemma3/base",   "gemma3/uneven", "gemma3/multimodal",
+    "llama/uneven",  "llama/tied",    "llama/biases",      "llama/sharded",  "llama/yarn",
+    "qwen2/base",    "qwen2/windows", "qwen2/dynamic",     "qwen3/base",     "qwen3/uneven",
+    "qwen3/windows", "gpt_neo/base",  "gpt_neo/uneven",    "phi3/base",      "phi3/uneven",
+    "gemma3/base",   "gemma3/uneven", "gemma3/multimodal", "qwen3_moe/base", "qwen3_moe/uneven",
 };
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
@@ -32,6 +32,7 @@ typedef struct expected {
     int32_t prompt[MAX_PROMPT];
     int32_t greedy[N_GREEDY];
     const dt_policy *policy; /* to load with, or NULL */
+    const dt_plan *plan;     /* the same */
     float *f32;              /* [n_prompt, vocab] */
     float *bf16;             /* the same in bf16, widened */
 } expected;
@@ -179,6 +180,7 @@ static dt_status matches(dt_mesh *mesh, const void *arg)
     options.keep_dtype = false;
     options.dtype = x->dtype;
     options.sequence_parallel = x->sequence_parallel;
+    options.plan = x->plan;
     options.policies = &x->policy;
     options.n_policies = x->policy != NULL ? 1 : 0;
     DT_TRY(dt_model_load(mesh, x->folder, &options, &model));
@@ -196,12 +198,23 @@ done:
     return st;
 }
 
+static void check_one(const char *fixture, const char *mesh, const char *isa, const expected *x)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_status st;
+
+    options.isa = isa;
+    st = dt_test_run(&options, mesh, matches, x);
+    if (st != DT_OK) dti_error_prefix("%s, %s, %s", fixture, mesh, dt_dtype_name(x->dtype));
+    DT_ASSERT_OK(st);
+}
+
 static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, bool policies)
 {
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
         expected x;
         if (policies && strstr(fixtures[f], "llama/") == NULL &&
-            strstr(fixtures[f], "uneven") == NULL)
+            (strstr(fixtures[f], "uneven") == NULL || strstr(fixtures[f], "moe") != NULL))
             continue;
         if (policies && strncmp(fixtures[f], "phi3/", 5) == 0) continue; /* fused: none built in */
         DT_ASSERT_OK(read_expected(fixtures[f], &x));
@@ -212,15 +225,7 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, b
             (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(fixtures[f], "/"), fixtures[f]);
             DT_ASSERT_OK(dt_policy_find(name, &x.policy));
         }
-        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
-            dt_run_options options = DT_TEST_RUN_OPTIONS;
-            dt_status st;
-            options.isa = isa;
-            st = dt_test_run(&options, meshes[m], matches, &x);
-            if (st != DT_OK)
-                dti_error_prefix("%s, %s, %s", fixtures[f], meshes[m], dt_dtype_name(dtype));
-            DT_ASSERT_OK(st);
-        }
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) check_one(fixtures[f], meshes[m], isa, &x);
         free_expected(&x);
     }
 }
@@ -254,4 +259,30 @@ DT_TEST(golden, portable_kernels_match_too)
 DT_TEST(golden, policies_of_attention_and_mlp_match_too)
 {
     check_all(DT_F32, NULL, false, true);
+}
+
+/* Expert parallel: whole experts on each rank, on the dim of the rest or on one of their own. */
+DT_TEST(golden, experts_cut_as_a_whole_match_too)
+{
+    static const char *const moe[] = { "qwen3_moe/base", "qwen3_moe/uneven" };
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts", "moe_tp_experts" },
+    };
+    static const dt_plan on_tp = { .rules = rules, .n_rules = 3, .strict = true };
+    static const dt_plan on_ep = { .rules = rules, .n_rules = 3, .dim = "ep", .strict = true };
+
+    for (size_t f = 0; f < DT_COUNT(moe); f++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            expected x;
+            DT_ASSERT_OK(read_expected(moe[f], &x));
+            x.dtype = bf16 ? DT_BF16 : DT_F32;
+            x.plan = &on_tp;
+            for (size_t m = 0; m < 4; m++) check_one(moe[f], meshes[m], NULL, &x);
+            x.plan = &on_ep;
+            check_one(moe[f], "ep=2,tp=2", NULL, &x);
+            check_one(moe[f], "ep=3,tp=1", NULL, &x);
+            free_expected(&x);
+        }
 }

@@ -37,6 +37,10 @@ static const judge_case cases[] = {
     /* all of q, k and v whole is no contradiction, nor is a gate that is gathered */
     { "llama/uneven", "tp=2", { { L "self_attn.q_proj", "replicate" }, { L "self_attn.k_proj", "replicate" },
                                 { L "self_attn.v_proj", "replicate" } }, DT_OK, { NULL } },
+    { "qwen3_moe/base", "tp=4", { { L "mlp.experts.gate_up_proj", "grouped_gemm" } }, DT_ERR_LAYOUT,
+      { "\"grouped_gemm\" does not fit", "experts.gate_up_proj.weight [6, 64, 48]", "styles that fit: \"packed_colwise\"" } },
+    { "qwen3_moe/uneven", "tp=3", { { L "mlp.experts.gate_up_proj", "grouped_gemm" },
+      { L "mlp.experts.down_proj", "grouped_gemm" } }, DT_OK, { NULL } },
     { "llama/uneven", "tp=3", { { L "mlp.gate_proj", "replicate" } }, DT_OK, { NULL } },
     { "llama/tied", "tp=3", { { "lm_head", "rowwise" } }, DT_OK, { NULL } },
     /* wrong kind of layer */

@@ -34,6 +34,8 @@ static const predict_case cases[] = {
     { "qwen3/uneven", "dp=2,tp=2", 3, 5, { NULL, NULL }, true },
     { "gpt_neo/uneven", "tp=4", 1, 2, { NULL, NULL }, true },
     { "llama/biases", "tp=4", 1, 8, { "model.layers.0.input_layernorm", "replicate" }, true },
+    { "qwen3_moe/uneven", "tp=3", 1, 9, { NULL, NULL }, false },
+    { "qwen3_moe/base", "dp=2,tp=2", 2, 5, { NULL, NULL }, true },
 };
 
 static dt_status same_pass(const char *what, const dti_pass_cost *dry, const dti_pass_cost *real)
@@ -189,6 +191,7 @@ DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
         { "llama/uneven", "tp=9", 2, 31, { "model.layers.*.mlp.down_proj", "colwise" }, false },
         { "llama/uneven", "tp=11", 2, 31, { NULL, NULL }, true },
         { "gpt_neo/uneven", "dp=2,tp=5", 1, 4, { NULL, NULL }, true },
+        { "qwen3_moe/uneven", "tp=13", 1, 7, { NULL, NULL }, false },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) every_rank_alone(&cases[i]);

@@ -41,6 +41,7 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     dti_ckpt *ckpt = NULL;
     dt_status st = DT_OK;
     dt_param_info info;
+    dti_param_tensor tensor = { .whole = true };
 
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     info = dt_layer_param_info(dt_layers_at(layers, 0), 0);
@@ -49,7 +50,8 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st,
               dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
                                       DT_F32, shape, &x));
-    DT_TRY_TO(done, st, dti_read_param(ckpt, c->reversed ? "reversed" : "plain", &info, x, &stage));
+    tensor.entry = dti_ckpt_find(ckpt, c->reversed ? "reversed" : "plain");
+    DT_TRY_TO(done, st, dti_read_param(ckpt, &tensor, info.reversed, x, &stage));
     DT_TRY_TO(done, st, dt_full_tensor(x, &full));
     for (int64_t o = 0; o < OUT; o++)
         for (int64_t i = 0; i < IN; i++) {

@@ -2,7 +2,7 @@
  *
  * A mixture of experts: which ones a token goes to, and what they make of it.
  *
- *   y[t] = sum over slots s of weights[t, s] * down_e (silu(gate_e x[t]) * up_e x[t]), e = ids[t, s]
+ *   y[t] = sum over slots s of weights[t, s] down_e (silu(gate_e x[t]) up_e x[t]), e = ids[t, s]
  *
  * Tokens are gathered by expert, so that each expert's weights are read once and its products are
  * those of linear.c. Sums over slots are f32, in the order of experts; y is rounded once. */
@@ -28,7 +28,7 @@ static int32_t next_best(const float *x, int64_t n, const int32_t *ids, int64_t 
     return best;
 }
 
-/* logits [..., E] F -> ids [..., k] i32: the experts of the k largest, largest first. route_attr. */
+/* logits [..., E] F -> ids [..., k] i32: experts of the k largest, largest first. route_attr. */
 dt_status dti_route_ids_cpu(const dt_kargs *a)
 {
     const dt_local *x = &a->in[0];
