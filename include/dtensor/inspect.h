@@ -104,6 +104,20 @@ DT_API DT_MUST_USE dt_status dt_from_local_checked(dt_mesh *mesh, const dt_place
                                                    const void *data, dt_tensor **out);
 
 /**
+ * dt_distribute(), after comparing what the ranks of the mesh pass: dtype, shape, placements and
+ * root have to be the same, and of DT_EQUAL_COPIES the bytes. PyTorch compares nothing: ranks whose
+ * copies differ become a tensor that has no value.
+ *
+ * Collective  yes, over the mesh: one all-gather of some 200 bytes per rank, then dt_distribute().
+ * Errors      as dt_distribute(); DT_ERR_SHAPE for ranks that disagree on dtype or shape,
+ *             DT_ERR_LAYOUT on placements, DT_ERR_ARG on the root or on the bytes of their copies,
+ *             or if another rank's arguments are invalid
+ */
+DT_API DT_MUST_USE dt_status dt_distribute_checked(dt_mesh *mesh, const dt_placement *place,
+                                                   dt_dtype dtype, int n_axes, const int64_t *shape,
+                                                   dt_source source, dt_tensor **out);
+
+/**
  * A tensor from pieces of any sizes: its global shape is what the ranks' pieces add up to. Pieces
  * of torch.chunk's sizes make a plain Shard, others one with offsets. (PyTorch's from_local takes
  * every piece for one of equal size, issue 144109.)

@@ -33,6 +33,7 @@ static const dt_random key = { 7, 0 };
 
 MAKES(from_local, NULL)
 MAKES(distribute, (dt_source){ NULL, 0 })
+MAKES(distribute_checked, (dt_source){ NULL, 0 })
 MAKES(full, 2.0)
 MAKES(rand, key)
 MAKES(randn, key)
@@ -55,6 +56,7 @@ CALL(full_tensor, dt_full_tensor(d->x, &d->y))
 CALL(copy_to, dt_copy_to(d->x, d->other, cut, &d->y))
 CALL(move, (dt_move(d->tape, d->x, whole), dt_tape_status(d->tape)))
 CALL(move_cast, (dt_move_cast(d->tape, d->x, whole, DT_F16), dt_tape_status(d->tape)))
+CALL(move_to, (dt_move_to(d->tape, d->x, d->other, cut), dt_tape_status(d->tape)))
 CALL(move_dim, (dt_move_dim(d->tape, d->x, 1, DT_SHARD(1)), dt_tape_status(d->tape)))
 
 static dt_status equal_call(dry_state *d)
@@ -117,6 +119,7 @@ static const dry_call calls[] = {
     WORKS(from_local),
     WORKS(from_local_checked),
     WORKS(distribute),
+    WORKS(distribute_checked),
     WORKS(copies),
     WORKS(fill),
     WORKS(fill_arange),
@@ -129,6 +132,7 @@ static const dry_call calls[] = {
     WORKS(copy_to),
     WORKS(move),
     WORKS(move_cast),
+    WORKS(move_to),
     WORKS(move_dim),
     WORKS(visualize),
     { "pieces", pieces_call, DT_ERR_UNSUPPORTED, "a dry mesh has no ranks" },

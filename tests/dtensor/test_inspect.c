@@ -241,7 +241,9 @@ DT_TEST(inspect, elements_that_no_rank_has_are_refused) /* case 76 */
 /* --- what ranks pass -------------------------------------------------------------------------- */
 
 typedef struct odd_rank {
-    enum { DTYPE, SHAPE, PLACE, BYTES, NOTHING, NO_DATA } odd; /* what rank 2 does */
+    bool whole; /* of dt_distribute(), from rank 1 or as equal copies; else of dt_from_local() */
+    int root;
+    enum { DTYPE, SHAPE, PLACE, BYTES, NOTHING, NO_DATA, ROOT } odd; /* what rank 2 does */
     dt_placement place[2];
     dt_status code;
     const char *message;
@@ -264,10 +266,14 @@ static dt_status passes(dt_mesh *mesh, const void *arg)
     if (odd && c->odd == PLACE) place[0] = DT_REPLICATE;
     if (odd && c->odd == BYTES) data[1] = 1.0f;
     if (odd && c->odd == NO_DATA) passed = NULL;
-    st = dt_from_local_checked(mesh, place, dtype, 2, shape, passed, &x);
+    if (!c->whole)
+        st = dt_from_local_checked(mesh, place, dtype, 2, shape, passed, &x);
+    else
+        st = dt_distribute_checked(mesh, place, dtype, 2, shape,
+                                   (dt_source){ passed, odd && c->odd == ROOT ? 2 : c->root }, &x);
     dt_tensor_release(&x);
-    if (odd && c->odd == NO_DATA) { /* it knows better than the others */
-        DT_EXPECT_STATUS(st, DT_ERR_ARG, "data is NULL");
+    if (odd && c->odd == NO_DATA && c->code != DT_OK) { /* it knows better than the others */
+        DT_EXPECT_STATUS(st, DT_ERR_ARG, c->whole ? "full is NULL" : "data is NULL");
         return DT_OK;
     }
     if (c->code == DT_OK) return st;
@@ -278,29 +284,79 @@ static dt_status passes(dt_mesh *mesh, const void *arg)
 DT_TEST(inspect, ranks_that_disagree_are_named) /* case 46 */
 {
     const odd_rank cases[] = {
-        { NOTHING, { DT_SHARD(0), DT_REPLICATE }, DT_OK, NULL },
-        { DTYPE, { DT_SHARD(0), DT_REPLICATE }, DT_ERR_SHAPE, "rank 0 passes f32, rank 2 i32" },
-        { SHAPE,
+        { false, 0, NOTHING, { DT_SHARD(0), DT_REPLICATE }, DT_OK, NULL },
+        { false,
+          0,
+          DTYPE,
+          { DT_SHARD(0), DT_REPLICATE },
+          DT_ERR_SHAPE,
+          "rank 0 passes f32, rank 2 i32" },
+        { false,
+          0,
+          SHAPE,
           { DT_SHARD(0), DT_REPLICATE },
           DT_ERR_SHAPE,
           "rank 0 passes the global shape [6, 4], rank 2 [7, 4]" },
-        { PLACE,
+        { false,
+          0,
+          PLACE,
           { DT_SHARD(0), DT_REPLICATE },
           DT_ERR_LAYOUT,
           "ranks 0 and 2 pass different placements" },
-        { BYTES,
+        { false,
+          0,
+          BYTES,
           { DT_REPLICATE, DT_SHARD(1) },
           DT_ERR_ARG,
           "ranks 0 and 2 hold copies of one piece, but" },
-        { BYTES,
+        { false,
+          0,
+          BYTES,
           { DT_SHARD(0), DT_REPLICATE },
           DT_ERR_ARG,
           "ranks 2 and 3 hold copies of one piece, but" },
-        { BYTES, { DT_SHARD(0), DT_SHARD(1) }, DT_OK, NULL },        /* no copies */
-        { BYTES, { DT_PARTIAL(DT_SUM), DT_SHARD(1) }, DT_OK, NULL }, /* terms may differ */
-        { BYTES, { DT_PARTIAL(DT_SUM), DT_REPLICATE }, DT_ERR_ARG, "ranks 2 and 3 hold copies" },
-        { NO_DATA,
+        { false, 0, BYTES, { DT_SHARD(0), DT_SHARD(1) }, DT_OK, NULL }, /* no copies */
+        { false,
+          0,
+          BYTES,
+          { DT_PARTIAL(DT_SUM), DT_SHARD(1) },
+          DT_OK,
+          NULL }, /* terms may differ */
+        { false,
+          0,
+          BYTES,
+          { DT_PARTIAL(DT_SUM), DT_REPLICATE },
+          DT_ERR_ARG,
+          "ranks 2 and 3 hold copies" },
+        { false,
+          0,
+          NO_DATA,
           { DT_SHARD(0), DT_REPLICATE },
+          DT_ERR_ARG,
+          "what rank 2 passes is invalid (DT_ERR_ARG)" },
+        { true, 1, NOTHING, { DT_SHARD(0), DT_REPLICATE }, DT_OK, NULL },
+        { true, 1, BYTES, { DT_SHARD(0), DT_REPLICATE }, DT_OK, NULL }, /* nobody's affair */
+        { true, 1, NO_DATA, { DT_SHARD(0), DT_REPLICATE }, DT_OK, NULL },
+        { true, 1, DTYPE, { DT_SHARD(0), DT_REPLICATE }, DT_ERR_SHAPE, "passes f32, rank 2 i32" },
+        { true, 1, SHAPE, { DT_SHARD(0), DT_REPLICATE }, DT_ERR_SHAPE, "rank 2 [7, 4]" },
+        { true, 1, PLACE, { DT_SHARD(0), DT_REPLICATE }, DT_ERR_LAYOUT, "different placements" },
+        { true,
+          1,
+          ROOT,
+          { DT_SHARD(0), DT_SHARD(1) },
+          DT_ERR_ARG,
+          "at place 1, rank 2 at place 2" },
+        { true, DT_EQUAL_COPIES, NOTHING, { DT_SHARD(0), DT_SHARD(1) }, DT_OK, NULL },
+        { true,
+          DT_EQUAL_COPIES,
+          BYTES,
+          { DT_SHARD(0), DT_SHARD(1) },
+          DT_ERR_ARG,
+          "ranks 0 and 2 hold copies of one piece, but" },
+        { true,
+          DT_EQUAL_COPIES,
+          NO_DATA,
+          { DT_SHARD(0), DT_SHARD(1) },
           DT_ERR_ARG,
           "what rank 2 passes is invalid (DT_ERR_ARG)" },
     };

@@ -121,6 +121,12 @@ DT_TEST(torch_cases, redistribute_keeps_the_value_in_as_few_collectives)
         { 21, "a=2,b=2,c=2", 3, { 8, 8, 8 },   "S(0)[1]S(0)[0]S(0)[2]", "RS(0)S(0)",  3, 1 },
         { 21, "a=2,b=2,c=2", 3, { 8, 8, 8 },   "S(0)[1]S(0)[0]S(0)[2]", "S(0)S(0)R",  3, 1 },
         { 21, "a=2,b=2,c=2", 3, { 8, 8, 8 },   "S(0)S(0)R",       "RS(1)S(0)",        3, 1 },
+        /* strided shards are blocks; PyTorch's tests assert values only, so ours stands twice */
+        { 25, "a=2,b=2,c=2", 3, { 32, 13, 11 }, "S(0)S(0)S(0,blocks=3:3:2)", "RS(0)S(0)", 1, 1 },
+        { 25, "a=2,b=2,c=2", 3, { 32, 13, 11 }, "S(0)[1]S(0)[0]S(0)[2]", "RS(0)S(0,blocks=6:6:4)", 1, 1 },
+        { 25, "a=2,b=2,c=2", 3, { 32, 13, 11 }, "S(0)S(0,blocks=6:6:4)S(0)", "S(0,blocks=11:11:10)S(0)R", 1, 1 },
+        { 25, "a=2,b=2,c=2", 3, { 31, 13, 11 }, "S(0)S(0)R", "RS(1,blocks=3:3:3:3:1)S(0)", 1, 1 },
+        { 25, "a=2,b=2,c=2", 3, { 31, 13, 11 }, "S(0)S(0)S(0)", "S(0,blocks=11:11:9)S(0)R", 1, 1 },
         /* merged, on groups of our own: PyTorch needs the user to have flattened the mesh */
         { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "P(sum)P(sum)",   "RR",               1, 1 },
         { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "S(0)S(0)",       "RR",               1, 1 },

@@ -229,15 +229,15 @@ DT_TEST(plan, no_detour_is_cheaper)
     enum { MOST = 128 };
     static const dt_layout *layouts[MOST];
     static double cost[MOST][MOST];
-    static const int64_t shapes[][3] = { { 16, 8 }, { 13, 2 } };
+    static const int64_t shapes[][3] = { { 16, 8 }, { 13, 2 }, { 13, 2, 13 } };
     const grid g = { 2, { 2, 3 } };
     dti_layouts *t = new_table();
-    const int n = all_layouts(t, &g, 2, layouts, MOST);
     dti_probes probes;
 
-    dti_probes_of(layouts[0], &probes);
     for (size_t s = 0; s < DT_COUNT(shapes); s++) {
         const dti_cost_model model = model_of(shapes[s], 10);
+        const int n = all_layouts(t, &g, shapes[s][2] > 0 ? 3 : 2, layouts, MOST);
+        dti_probes_of(layouts[0], &probes);
         for (int i = 0; i < n * n; i++) {
             const dt_layout *from = layouts[i / n], *to = layouts[i % n];
             dti_move plan;
