@@ -222,9 +222,23 @@ dt_status dt_fill(dt_tensor *x, double value)
 
 /* --- random values ---------------------------------------------------------------------------- */
 
+typedef struct random_arg {
+    dti_random_fn fn;
+    dti_random_fill fill;
+} random_arg;
+
 static void random_run(const void *arg, void *to, int64_t first, int64_t n)
 {
-    dti_random_run(arg, to, first, n);
+    const random_arg *a = arg;
+
+    a->fn(&a->fill, to, first, n);
+}
+
+static void run_random(dt_tensor *x, const dti_random_fill *f)
+{
+    const random_arg arg = { x->device->cpu->random, *f };
+
+    dti_fill_runs(x, random_run, &arg);
 }
 
 static dt_status fill_random(dt_tensor *x, const char *name, dti_random_fill f)
@@ -234,7 +248,7 @@ static dt_status fill_random(dt_tensor *x, const char *name, dti_random_fill f)
     DT_CHECK(dt_dtype_is_float(f.dtype), DT_ERR_ARG,
              "%s makes floats, and x is %s; dt_fill_randint() makes whole numbers", name,
              dt_dtype_name(f.dtype));
-    dti_fill_runs(x, random_run, &f);
+    run_random(x, &f);
     return DT_OK;
 }
 
@@ -278,7 +292,7 @@ dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high
         DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
         DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
     }
-    dti_fill_runs(x, random_run, &f);
+    run_random(x, &f);
     return DT_OK;
 }
 

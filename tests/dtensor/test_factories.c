@@ -47,7 +47,7 @@ static void element(maker how, dt_dtype dtype, int64_t g, void *to)
                                 .range = 100 };
 
     if (how >= RAND)
-        dti_random_run(&f, to, g, 1);
+        dti_random_portable(&f, to, g, 1);
     else if (dtype == DT_I64)
         memcpy(to, &whole, 8);
     else if (dtype == DT_I32)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
+#include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/kernels/cpu/random.h"
 #include "tests/support/dt_test.h"
 
@@ -49,18 +50,18 @@ DT_TEST(random, elements_are_these_bits)
     double wide[2];
     int64_t whole[2];
 
-    dti_random_run(&f, value, 0, 8);
+    dti_random_portable(&f, value, 0, 8);
     for (int i = 0; i < 8; i++) DT_ASSERT(value[i] == (float)uniform[i] * 0x1p-24f);
     f.kind = DTI_RANDOM_NORMAL;
-    dti_random_run(&f, value, 0, 8);
+    dti_random_portable(&f, value, 0, 8);
     for (int i = 0; i < 8; i++) DT_ASSERT_EQ_INT(dti_bits_of_float(value[i]), normal[i]);
     f.dtype = DT_F64;
-    dti_random_run(&f, wide, 0, 2);
+    dti_random_portable(&f, wide, 0, 2);
     DT_ASSERT_CLOSE(wide[0], 1.7752810884494505, 1e-14);
     DT_ASSERT_CLOSE(wide[1], -0.09820935103702369, 1e-14);
     f.kind = DTI_RANDOM_INTEGER;
     f.dtype = DT_I64;
-    dti_random_run(&f, whole, 0, 2);
+    dti_random_portable(&f, whole, 0, 2);
     DT_ASSERT_EQ_INT(whole[0], 2);
     DT_ASSERT_EQ_INT(whole[1], 9);
 }
@@ -80,14 +81,55 @@ DT_TEST(random, a_run_may_begin_and_end_anywhere)
                                         .low = -3,
                                         .range = 7 };
             const size_t bytes = dt_dtype_size(dtypes[d]);
-            dti_random_run(&f, whole, 0, 200);
+            dti_random_portable(&f, whole, 0, 200);
             for (int64_t begin = 0; begin < 70; begin += 1 + begin / 9)
                 for (int64_t n = 1; begin + n <= 200; n += 1 + n / 5) {
-                    dti_random_run(&f, part, begin, n);
+                    dti_random_portable(&f, part, begin, n);
                     DT_ASSERT(memcmp(part, whole + (size_t)begin * bytes, (size_t)n * bytes) == 0);
                 }
         }
 }
+
+#ifdef DT_HAVE_X86_KERNELS
+/* Every set of instructions makes the bits of the portable code, which are those of random.h. */
+static void same_bits(dti_random_fn fn, const dti_random_fill *f)
+{
+    static char want[1 << 15], got[1 << 15];
+    static const int64_t starts[] = { 0, 1, 6, ((int64_t)1 << 34) - 9, ((int64_t)1 << 62) + 3 };
+    const size_t bytes = dt_dtype_size(f->dtype);
+
+    for (size_t s = 0; s < DT_COUNT(starts); s++)
+        for (int64_t n = 1; n <= (1 << 15) / 8; n += n < 140 ? 1 : 997) {
+            memset(want, 0x5a, sizeof want);
+            memset(got, 0x5a, sizeof got);
+            dti_random_portable(f, want, starts[s], n);
+            fn(f, got, starts[s], n);
+            DT_ASSERT(memcmp(want, got,
+                             (size_t)n * bytes + 8 < sizeof got ? (size_t)n * bytes + 8
+                                                                : sizeof got) == 0);
+        }
+}
+
+DT_TEST(random, instruction_sets_make_the_same_bits)
+{
+    static const dti_random_fn sets[] = { dti_random_avx2, dti_random_avx512 };
+    const int n = dti_isa_detect() >= DTI_ISA_AVX512 ? 2 : dti_isa_detect() >= DTI_ISA_AVX2 ? 1 : 0;
+
+    for (int i = 0; i < n; i++)
+        for (int kind = 0; kind < 3; kind++)
+            for (int dtype = 0; dtype < DT_N_DTYPES; dtype++) {
+                const dti_random_fill f = { .kind = (dti_random_kind)kind,
+                                            .dtype = (dt_dtype)dtype,
+                                            .key = { 0x9e3779b97f4a7c15u, 0xfedcba9876543210u },
+                                            .shift = kind == 1 ? 0.1 : -3,
+                                            .scale = 1.7,
+                                            .low = dtype == DT_U8 ? 0 : -7,
+                                            .range = 90 };
+                if (kind == DTI_RANDOM_INTEGER || dt_dtype_is_float(f.dtype))
+                    same_bits(sets[i], &f);
+            }
+}
+#endif
 
 DT_TEST(random, uniform_stays_below_one_in_every_dtype)
 {
@@ -176,7 +218,7 @@ DT_TEST(random, values_are_distributed_as_they_should)
     moments m;
 
     DT_ASSERT(x != NULL);
-    dti_random_run(&f, x, 0, MANY);
+    dti_random_portable(&f, x, 0, MANY);
     m = moments_of(x, MANY);
     DT_ASSERT_CLOSE(m.mean, 0.5, five * 0.2887);
     DT_ASSERT_CLOSE(m.variance, 1.0 / 12, five * 0.0745);
@@ -184,7 +226,7 @@ DT_TEST(random, values_are_distributed_as_they_should)
     f.kind = DTI_RANDOM_NORMAL;
     for (f.key.stream = 0; f.key.stream < 4; f.key.stream++) {
         int tail = 0;
-        dti_random_run(&f, x, 0, MANY);
+        dti_random_portable(&f, x, 0, MANY);
         m = moments_of(x, MANY);
         DT_ASSERT_CLOSE(m.mean, 0.0, five);
         DT_ASSERT_CLOSE(m.variance, 1.0, five * 1.4143);
@@ -208,7 +250,7 @@ DT_TEST(random, cells_are_hit_evenly)
     double chi = 0.0, chi_pairs = 0.0;
 
     DT_ASSERT(x != NULL);
-    dti_random_run(&f, x, (int64_t)1 << 33, MANY); /* counters beyond 32 bits */
+    dti_random_portable(&f, x, (int64_t)1 << 33, MANY); /* counters beyond 32 bits */
     for (int i = 0; i < MANY; i++) {
         cell[(int)(x[i] * 256.0f)]++;
         if (i % 2 == 1) pair[(int)(x[i - 1] * 16.0f) * 16 + (int)(x[i] * 16.0f)]++;
@@ -231,7 +273,7 @@ DT_TEST(random, seeds_streams_and_distant_elements_differ)
 
     for (size_t k = 0; k <= DT_COUNT(keys); k++) {
         const dti_random_fill f = { .key = keys[k % DT_COUNT(keys)], .scale = 1.0 };
-        dti_random_run(&f, x[k], k < DT_COUNT(keys) ? 0 : (int64_t)1 << 34, 64);
+        dti_random_portable(&f, x[k], k < DT_COUNT(keys) ? 0 : (int64_t)1 << 34, 64);
         for (size_t j = 0; j < k; j++) {
             int same = 0;
             for (int i = 0; i < 64; i++) same += x[j][i] == x[k][i];

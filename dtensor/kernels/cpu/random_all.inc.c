@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random values with the vectors of one instruction set. A lane is a block: its four words lie in
+ * four vectors. The arithmetic is that of random.h, operation by operation, and so are the bits.
+ * Defined by the includer: DT_SIMD, and DT_RANDOM, the name of the function. */
+#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/simd.inc.c"
+#include "dtensor/kernels/random.h"
+
+#if DT_SIMD == 128 && defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* High and low half of 32 x 32 bits. */
+static inline void multiply(vu a, uint32_t m, vu *high, vu *low)
+{
+#if DT_SIMD == 512
+    const __m512i mm = _mm512_set1_epi64(m);
+    const __m512i even = _mm512_mul_epu32((__m512i)a, mm);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), mm);
+
+    *high = (vu)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+    *low = (vu)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+#elif DT_SIMD == 256
+    const __m256i mm = _mm256_set1_epi64x(m);
+    const __m256i even = _mm256_mul_epu32((__m256i)a, mm);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), mm);
+
+    *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+#elif defined(__SSE2__)
+    const __m128i mm = _mm_set1_epi64x(m), upper = _mm_set1_epi64x(-0x100000000);
+    const __m128i even = _mm_mul_epu32((__m128i)a, mm);
+    const __m128i odd = _mm_mul_epu32(_mm_srli_epi64((__m128i)a, 32), mm);
+
+    *high = (vu)_mm_or_si128(_mm_srli_epi64(even, 32), _mm_and_si128(odd, upper));
+    *low = (vu)_mm_or_si128(_mm_andnot_si128(upper, even), _mm_slli_epi64(odd, 32));
+#else
+    for (int i = 0; i < VW; i++) {
+        const uint64_t product = (uint64_t)a[i] * m;
+        (*high)[i] = (uint32_t)(product >> 32);
+        (*low)[i] = (uint32_t)product;
+    }
+#endif
+}
+
+static inline vu vu_set(uint32_t x)
+{
+    return x - (vu){ 0 };
+}
+
+/* Which block a lane has: lane i of quarter k is block i VW / 4 + k, so that a transpose within
+ * quarters of vectors puts elements in order. */
+static inline int block_of(int lane)
+{
+    return lane % 4 * (VW / 4) + lane / 4;
+}
+
+/* The words of blocks first .. first + VW - 1. */
+static inline void philox(dt_random key, uint64_t first, vu w[4])
+{
+    uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
+    vu high0 = { 0 }, low0 = { 0 }, high2 = { 0 }, low2 = { 0 }, block = { 0 };
+
+    for (int l = 0; l < VW; l++) block[l] = (uint32_t)block_of(l);
+    w[0] = (uint32_t)first + block;
+    w[1] = (uint32_t)(first >> 32) - (vu)(w[0] < block); /* the carry */
+    w[2] = vu_set((uint32_t)key.stream);
+    w[3] = vu_set((uint32_t)(key.stream >> 32));
+    for (int i = 0; i < 10; i++) {
+        multiply(w[0], 0xD2511F53u, &high0, &low0);
+        multiply(w[2], 0xCD9E8D57u, &high2, &low2);
+        w[0] = high2 ^ w[1] ^ k0;
+        w[1] = low2;
+        w[2] = high0 ^ w[3] ^ k1;
+        w[3] = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+/* --- f32, f16, bf16: a word per element ------------------------------------------------------- */
+
+static inline vf vf_of_signed(vi v)
+{
+    return __builtin_convertvector(v, vf);
+}
+
+/* Rounds once, as a conversion does: both halves are exact, and so is the product. */
+static inline vf vf_of_word(vu w)
+{
+#if DT_SIMD == 512
+    return (vf)_mm512_cvtepu32_ps((__m512i)w);
+#else
+    return vf_of_signed((vi)(w >> 16)) * 65536.0f + vf_of_signed((vi)(w & 0xffffu));
+#endif
+}
+
+static inline vf vf_sqrt(vf v)
+{
+#if DT_SIMD == 512
+    return (vf)_mm512_sqrt_ps((__m512)v);
+#elif DT_SIMD == 256
+    return (vf)_mm256_sqrt_ps((__m256)v);
+#else
+    for (int i = 0; i < VW; i++) v[i] = sqrtf(v[i]);
+    return v;
+#endif
+}
+
+/* dti_minus_ln_f32() */
+static inline vf minus_ln(vf x)
+{
+    vu bits = (vu)x + (0x3f800000u - 0x3f3504f3u);
+    const vf e = vf_of_signed((vi)(bits >> 23) - 127);
+    vf m, z, y;
+
+    bits = (bits & 0x007fffffu) + 0x3f3504f3u;
+    m = (vf)bits - 1.0f;
+    z = m * m;
+    y = 7.0376836292e-2f * m - 1.1514610310e-1f;
+    y = y * m + 1.1676998740e-1f;
+    y = y * m - 1.2420140846e-1f;
+    y = y * m + 1.4249322787e-1f;
+    y = y * m - 1.6668057665e-1f;
+    y = y * m + 2.0000714765e-1f;
+    y = y * m - 2.4999993993e-1f;
+    y = y * m + 3.3333331174e-1f;
+    y = y * m * z;
+    y = y - 2.12194440e-4f * e;
+    y = y - 0.5f * z;
+    return -((m + y) + 0.693359375f * e);
+}
+
+/* dti_normal_f32() */
+static inline void normal(vu w0, vu w1, vf *z0, vf *z1)
+{
+    const vf u = vf_of_word(w0) * 0x1p-32f + 0x1p-33f;
+    const vf r = vf_sqrt(2.0f * minus_ln(u));
+    const vu q = (w1 + 0x20000000u) >> 30;
+    const vf x = vf_of_signed((vi)(w1 - (q << 30))) * (1.5707963267948966f * 0x1p-30f);
+    const vf z = x * x;
+    const vi odd = (vi)(q & 1u) != 0;
+    vf s = -1.9515295891e-4f * z + 8.3321608736e-3f;
+    vf c = 2.443315711809948e-5f * z - 1.388731625493765e-3f;
+
+    s = s * z - 1.6666654611e-1f;
+    s = s * z * x + x;
+    c = c * z + 4.166664568298827e-2f;
+    c = c * z * z - 0.5f * z + 1.0f;
+    *z0 = (vf)((vu)(r * vf_select(odd, s, c)) ^ ((q + 1u) & 2u) << 30);
+    *z1 = (vf)((vu)(r * vf_select(odd, c, s)) ^ (q & 2u) << 30);
+}
+
+/* Values of the 4 VW elements from 4 first on, before their order: z[j] has elements j, 4 + j, ...
+ */
+static inline void values_of(const dti_random_fill *f, uint64_t first, vf z[4])
+{
+    const int bits = f->dtype == DT_F32 ? 24 : f->dtype == DT_F16 ? 11 : 8;
+    const float shift = (float)f->shift, scale = (float)f->scale;
+    vu w[4];
+
+    philox(f->key, first, w);
+    if (f->kind == DTI_RANDOM_UNIFORM) {
+        const vf grid = (vf)vu_set((uint32_t)(127 - bits) << 23); /* 2^-bits */
+        for (int j = 0; j < 4; j++) z[j] = vf_of_signed((vi)(w[j] >> (32 - bits))) * grid;
+    } else {
+        normal(w[0], w[1], &z[0], &z[1]);
+        normal(w[2], w[3], &z[2], &z[3]);
+    }
+    for (int j = 0; j < 4; j++) z[j] = shift + scale * z[j];
+}
+
+/* Four vectors, of element 0, 1, 2, 3 of all blocks, to the elements of the first VW / 4 blocks, of
+ * the next, ... */
+static inline void transpose(vf z[4])
+{
+#if DT_SIMD == 512
+    const __m512 a = _mm512_unpacklo_ps((__m512)z[0], (__m512)z[1]);
+    const __m512 b = _mm512_unpackhi_ps((__m512)z[0], (__m512)z[1]);
+    const __m512 c = _mm512_unpacklo_ps((__m512)z[2], (__m512)z[3]);
+    const __m512 d = _mm512_unpackhi_ps((__m512)z[2], (__m512)z[3]);
+
+    z[0] = (vf)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
+    z[1] = (vf)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
+    z[2] = (vf)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
+    z[3] = (vf)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
+#elif DT_SIMD == 256
+    const __m256 a = _mm256_unpacklo_ps((__m256)z[0], (__m256)z[1]);
+    const __m256 b = _mm256_unpackhi_ps((__m256)z[0], (__m256)z[1]);
+    const __m256 c = _mm256_unpacklo_ps((__m256)z[2], (__m256)z[3]);
+    const __m256 d = _mm256_unpackhi_ps((__m256)z[2], (__m256)z[3]);
+
+    z[0] = (vf)_mm256_unpacklo_pd((__m256d)a, (__m256d)c);
+    z[1] = (vf)_mm256_unpackhi_pd((__m256d)a, (__m256d)c);
+    z[2] = (vf)_mm256_unpacklo_pd((__m256d)b, (__m256d)d);
+    z[3] = (vf)_mm256_unpackhi_pd((__m256d)b, (__m256d)d);
+#else
+    const vf a = z[0], b = z[1], c = z[2], d = z[3];
+
+    for (int i = 0; i < 4; i++) z[i] = (vf){ a[i], b[i], c[i], d[i] };
+#endif
+}
+
+/* In the order of elements, to f's dtype. */
+static inline void store(const dti_random_fill *f, char *to, vf z[4])
+{
+    transpose(z);
+    if (f->dtype == DT_F32) {
+        memcpy(to, z, 4 * sizeof z[0]);
+        return;
+    }
+    for (int j = 0; j < 4; j++) {
+        const vh h = f->dtype == DT_BF16 ? bf16_of_vf(z[j]) : f16_of_vf(z[j]);
+        memcpy(to + j * (int)sizeof h, &h, sizeof h);
+    }
+}
+
+static void run_f32(const dti_random_fill *f, char *to, int64_t first, int64_t n)
+{
+    const int64_t bytes = (int64_t)dt_dtype_size(f->dtype);
+    char part[4 * VW * sizeof(float)];
+    vf z[4];
+
+    while (n > 0) {
+        const int64_t skip = first % 4, have = 4 * VW - skip, take = n < have ? n : have;
+        values_of(f, (uint64_t)first / 4, z);
+        if (take == 4 * VW) {
+            store(f, to, z);
+        } else {
+            store(f, part, z);
+            memcpy(to, part + skip * bytes, (size_t)(take * bytes));
+        }
+        to += take * bytes;
+        first += take;
+        n -= take;
+    }
+}
+
+/* --- f64 and integers: two words per element ---------------------------------------------------
+ */
+
+static void store_integer(void *to, dt_dtype dtype, int64_t i, int64_t value)
+{
+    switch (dtype) {
+    case DT_I64:
+        ((int64_t *)to)[i] = value;
+        break;
+    case DT_I32:
+        ((int32_t *)to)[i] = (int32_t)value;
+        break;
+    case DT_U8:
+        ((uint8_t *)to)[i] = (uint8_t)value;
+        break;
+    case DT_F64:
+        ((double *)to)[i] = (double)value;
+        break;
+    default:
+        dti_store_f32(to, dtype, i, (float)value);
+    }
+}
+
+/* Elements `odd` .. `odd` + take - 1 of the two that a block makes. */
+static void store_block(const dti_random_fill *f, const uint32_t w[4], int odd, int take, void *to,
+                        int64_t at)
+{
+    double value[2];
+
+    if (f->kind == DTI_RANDOM_INTEGER) {
+        for (int k = 0; k < take; k++)
+            store_integer(to, f->dtype, at + k,
+                          (int64_t)((uint64_t)f->low +
+                                    dti_below(w[2 * (odd + k)], w[2 * (odd + k) + 1], f->range)));
+        return;
+    }
+    if (f->kind == DTI_RANDOM_UNIFORM) {
+        value[0] = dti_uniform_f64(w[0], w[1]);
+        value[1] = dti_uniform_f64(w[2], w[3]);
+    } else {
+        dti_normal_f64(w, &value[0], &value[1]);
+    }
+    for (int k = 0; k < take; k++) ((double *)to)[at + k] = f->shift + f->scale * value[odd + k];
+}
+
+static void run_pairs(const dti_random_fill *f, void *to, int64_t first, int64_t n)
+{
+    vu w[4] = { { 0 } };
+    uint32_t words[VW][4];
+
+    for (int64_t i = 0, done = 0; done < n; i = (i + 1) % VW) {
+        const int odd = (int)((first + done) % 2), take = odd || done + 1 == n ? 1 : 2;
+        if (i == 0) {
+            philox(f->key, (uint64_t)(first + done) / 2, w);
+            for (int j = 0; j < 4; j++)
+                for (int l = 0; l < VW; l++) words[block_of(l)][j] = w[j][l];
+        }
+        store_block(f, words[i], odd, take, to, done);
+        done += take;
+    }
+}
+
+void DT_RANDOM(const dti_random_fill *f, void *to, int64_t first, int64_t n)
+{
+    if (f->kind == DTI_RANDOM_INTEGER || f->dtype == DT_F64)
+        run_pairs(f, to, first, n);
+    else
+        run_f32(f, to, first, n);
+}
