@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "mesh/runtime.h"
 
 enum { LAYOUT_BYTES = 64 };
@@ -27,9 +28,9 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     if (to != NULL) (void)dt_layout_print(to, to_text, sizeof to_text);
     (void)snprintf(note->text + used, sizeof note->text - used, "] %s%s%s", from_text,
                    to != NULL ? " -> " : "", to_text);
-    note->hash = dti_note_hash(1, note->text, strlen(note->text));
-    note->hash = dti_note_hash(note->hash, &x->layout->hash, sizeof x->layout->hash);
-    if (to != NULL) note->hash = dti_note_hash(note->hash, &to->hash, sizeof to->hash);
+    note->hash = dti_hash_bytes(1, note->text, strlen(note->text));
+    note->hash = dti_hash_bytes(note->hash, &x->layout->hash, sizeof x->layout->hash);
+    if (to != NULL) note->hash = dti_hash_bytes(note->hash, &to->hash, sizeof to->hash);
 }
 
 const dti_comm_note *dti_agree_about(const dt_tensor *x, const dt_layout *to, const dti_comm *comm,

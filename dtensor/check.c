@@ -3,11 +3,11 @@
  * Do all ranks pass the same to dt_from_local(), or to dt_distribute()? */
 #include <dtensor/inspect.h>
 
-#include <stdio.h>
 #include <string.h>
 
-#include "base/dtype.h"
 #include "base/memory.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -25,21 +25,6 @@ typedef struct claim {
 } claim;
 enum { CLAIM_WORDS = sizeof(claim) / sizeof(int64_t) };
 
-/* FNV-1a over words, then bytes; equal pieces have equal hashes. */
-static int64_t hash_bytes(const void *data, size_t n)
-{
-    uint64_t h = 0xcbf29ce484222325u, word;
-    const char *p = data;
-
-    for (; n >= 8; n -= 8, p += 8) {
-        memcpy(&word, p, 8);
-        h = (h ^ word) * 0x100000001b3u;
-        h ^= h >> 32;
-    }
-    for (; n > 0; n--, p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
-    return (int64_t)h;
-}
-
 static claim claim_of(const dt_tensor *x, dt_status st)
 {
     claim c = { .status = st };
@@ -53,7 +38,7 @@ static claim claim_of(const dt_tensor *x, dt_status st)
         c.offset[a] = x->local.offset[a];
         c.extent[a] = x->local.shape[a];
     }
-    if (!x->device->dry) c.bytes = hash_bytes(x->local.data, dti_tensor_bytes(x));
+    if (!x->device->dry) c.bytes = (int64_t)dti_hash_bytes(0, x->local.data, dti_tensor_bytes(x));
     return c;
 }
 
@@ -70,21 +55,17 @@ static bool hold_the_same(const dt_layout *l, const claim *all, int p, int q)
            memcmp(all[p].extent, all[q].extent, sizeof all[p].extent) == 0;
 }
 
-/* Extents of a claim as "4, 3". */
-static const char *shape_text(const claim *c, char text[200])
-{
-    size_t n = 0;
+enum { SHAPE_BYTES = 200 };
 
-    text[0] = '\0';
-    for (int a = 0; a < c->n_axes && n < 200; a++)
-        n += (size_t)snprintf(text + n, 200 - n, "%s%lld", a ? ", " : "", (long long)c->shape[a]);
-    return text;
+static const char *shape_of(const claim *c, char text[SHAPE_BYTES])
+{
+    return dti_shape_text(c->shape, (int)c->n_axes, text, SHAPE_BYTES);
 }
 
 static dt_status compare_claims(const dt_mesh *mesh, const dt_layout *layout, const claim *all,
                                 int n)
 {
-    char one[200], two[200];
+    char one[SHAPE_BYTES], two[SHAPE_BYTES];
 
     for (int p = 0; p < n; p++)
         DT_CHECK(all[p].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid (%s)",
@@ -95,8 +76,8 @@ static dt_status compare_claims(const dt_mesh *mesh, const dt_layout *layout, co
                  dt_dtype_name((dt_dtype)all[0].dtype), b, dt_dtype_name((dt_dtype)all[p].dtype));
         DT_CHECK(all[p].n_axes == all[0].n_axes &&
                      memcmp(all[p].shape, all[0].shape, sizeof all[p].shape) == 0,
-                 DT_ERR_SHAPE, "rank %d passes the global shape [%s], rank %d [%s]", a,
-                 shape_text(&all[0], one), b, shape_text(&all[p], two));
+                 DT_ERR_SHAPE, "rank %d passes the global shape %s, rank %d %s", a,
+                 shape_of(&all[0], one), b, shape_of(&all[p], two));
         DT_CHECK(all[p].layout == all[0].layout, DT_ERR_LAYOUT,
                  "ranks %d and %d pass different placements", a, b);
         DT_CHECK(all[p].root == all[0].root, DT_ERR_ARG,
@@ -185,7 +166,7 @@ static dt_status claim_whole(dt_mesh *mesh, const dt_layout *layout, dt_dtype dt
     DT_CHECK(source.full != NULL || !dt_mesh_is_member(mesh), DT_ERR_ARG,
              "this rank has to pass the whole tensor, but full is NULL");
     if (source.root == DT_EQUAL_COPIES && source.full != NULL)
-        out->bytes = hash_bytes(source.full, (size_t)n);
+        out->bytes = (int64_t)dti_hash_bytes(0, source.full, (size_t)n);
     return DT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/sync.h"
 #include "mesh/mesh_internal.h"
 #include "mesh/runtime_internal.h"
@@ -14,8 +15,8 @@ enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, ROUNDS = 9 };
 static void number(dti_mesh_costs *costs)
 {
     costs->id = 0;
-    costs->id = dti_note_hash(1, costs->link, sizeof costs->link);
-    costs->id = dti_note_hash(costs->id, &costs->memory_bytes, sizeof costs->memory_bytes);
+    costs->id = dti_hash_bytes(1, costs->link, sizeof costs->link);
+    costs->id = dti_hash_bytes(costs->id, &costs->memory_bytes, sizeof costs->memory_bytes);
 }
 
 void dti_mesh_default_costs(dti_mesh_costs *costs)

@@ -3,6 +3,7 @@
  * One pass of new tokens through the model. */
 #include <stdio.h>
 
+#include "base/numbers.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/state.h"
@@ -62,9 +63,9 @@ static void describe_ids(const dt_state *s, const int32_t *ids, int64_t n_tokens
         used += snprintf(note->text + used, sizeof note->text - (size_t)used, "%s%d",
                          i > 0 ? ", " : "", (int)ids[i]);
     if (n > SHOWN_IDS) (void)snprintf(note->text + used, sizeof note->text - (size_t)used, ", ...");
-    note->hash = dti_note_hash(3, facts, sizeof facts);
-    note->hash = dti_note_hash(note->hash, s->pads, (size_t)s->batch * sizeof *s->pads);
-    note->hash = dti_note_hash(note->hash, ids, (size_t)n * sizeof *ids);
+    note->hash = dti_hash_bytes(3, facts, sizeof facts);
+    note->hash = dti_hash_bytes(note->hash, s->pads, (size_t)s->batch * sizeof *s->pads);
+    note->hash = dti_hash_bytes(note->hash, ids, (size_t)n * sizeof *ids);
 }
 
 /* Every rank is handed the ids, and no message says them: ranks that were handed different ones

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/numbers.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "mesh/runtime.h"
@@ -192,7 +193,7 @@ typedef struct word {
 
 static uint64_t hash_text(uint64_t seed, const char *text)
 {
-    return dti_note_hash(seed, text != NULL ? text : "", text != NULL ? strlen(text) + 1 : 1);
+    return dti_hash_bytes(seed, text != NULL ? text : "", text != NULL ? strlen(text) + 1 : 1);
 }
 
 static uint64_t hash_plans(const dt_load_options *o)
@@ -223,7 +224,7 @@ static dt_status hash_config(const char *dir, uint64_t *hash)
     DT_TRY(dti_ckpt_check_folder(dir));
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_input_read_all(path, DTI_JSON_CONFIG_BYTES, &bytes, &n));
-    *hash = dti_note_hash(7, bytes, (size_t)n);
+    *hash = dti_hash_bytes(7, bytes, (size_t)n);
 done:
     dti_free(bytes);
     dti_free(path);
@@ -253,8 +254,8 @@ static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_paralleli
                    o->sequence_parallel ? ", sequence parallel" : "",
                    (unsigned long long)(hash_plans(&l) & 0xffffff),
                    (unsigned long long)(config & 0xffffff));
-    w->hash =
-        hash_text(dti_note_hash(config, &(uint64_t){ hash_plans(&l) }, sizeof(uint64_t)), w->asked);
+    w->hash = hash_text(dti_hash_bytes(config, &(uint64_t){ hash_plans(&l) }, sizeof(uint64_t)),
+                        w->asked);
     return DT_OK;
 }
 

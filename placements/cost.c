@@ -3,11 +3,6 @@
 
 enum { ALL_RANKS = 64 };
 
-static bool has(uint32_t dims, int m)
-{
-    return dims >> m & 1u;
-}
-
 /* --- probes ----------------------------------------------------------------------------------- */
 
 /* Coordinates looked at on a dim: all, or the first, the last and the middle one. */
@@ -72,7 +67,7 @@ static int by_speed(const dti_cost_model *model, uint32_t dims, int n_dims, int 
 
     for (int m = n_dims - 1; m >= 0; m--) {
         int at = n;
-        if (!has(dims, m)) continue;
+        if (!dti_has(dims, m)) continue;
         for (; at > 0 && model->link[order[at - 1]].bytes_per_ns < model->link[m].bytes_per_ns;
              at--)
             order[at] = order[at - 1];
@@ -92,12 +87,12 @@ static int64_t rows_in_reach(const dti_move_step *step, int axis, int64_t extent
 
     for (int m = 0; m < step->from->n_dims; m++) coord[m] = me[m];
     for (int i = 0; i < n; i++)
-        if (has(dims, cuts[i])) coord[cuts[i]] = 0;
+        if (dti_has(dims, cuts[i])) coord[cuts[i]] = 0;
     for (int i = 0; i >= 0;) {
         rows += dti_overlap_rows(step->from, coord, step->to, me, axis, extent);
         for (i = n - 1; i >= 0; i--) { /* the next holder of other rows, as an odometer */
             const int m = cuts[i];
-            if (!has(dims, m)) continue;
+            if (!dti_has(dims, m)) continue;
             coord[m] += step->from->place[m].replicas;
             if (coord[m] < step->from->dim_size[m]) break;
             coord[m] = 0;
@@ -149,7 +144,7 @@ static double latency_ns(const dti_cost_model *model, const dti_move_step *step)
     double sum = 0, most = 0;
 
     for (int m = 0; m < step->from->n_dims; m++) {
-        if (!has(step->dims, m)) continue;
+        if (!dti_has(step->dims, m)) continue;
         const double each = model->link[m].latency_ns;
         for (int reach = 1; reach < step->from->dim_size[m]; reach *= 2) sum += each;
         if (each > most) most = each;
@@ -207,11 +202,6 @@ static int64_t packed_elements(const dti_move_step *step, int64_t from, int64_t 
     return 0;
 }
 
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Elements that a step has to do with, on one rank or at most. */
 typedef struct step_sizes {
     int64_t from, to, packed;
@@ -227,8 +217,8 @@ static int64_t step_memory(const dti_move_step *step, const step_sizes *n, size_
 
     if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece) return own * each;
     most = ((each > narrow && step->widens ? n->from : own) + n->to + n->packed) * each;
-    if (each > narrow && step->widens) most = max_of(most, own * narrow + n->from * each);
-    if (each > narrow && step->narrows) most = max_of(most, n->to * (each + narrow));
+    if (each > narrow && step->widens) most = dti_max(most, own * narrow + n->from * each);
+    if (each > narrow && step->narrows) most = dti_max(most, n->to * (each + narrow));
     return most;
 }
 
@@ -250,7 +240,7 @@ static int64_t largest_piece(const dt_layout *l, const int64_t *shape)
     for (int m = 0; m < l->n_dims; m++) {
         const dt_placement *p = &l->place[m];
         int64_t most = -1;
-        for (int k = 0; has(l->shard_dims, m) && k + 1 < p->n_offsets; k++) {
+        for (int k = 0; dti_has(l->shard_dims, m) && k + 1 < p->n_offsets; k++) {
             if (p->offsets[k + 1] - p->offsets[k] <= most) continue;
             most = p->offsets[k + 1] - p->offsets[k];
             coord[m] = k;
@@ -293,7 +283,7 @@ int64_t dti_step_peak(const dti_cost_model *model, const dti_move_step *step,
                                                        (int64_t)model->held_bytes;
         const int64_t n = held + own * each +
                           dti_step_memory(step, model->shape, model->element_bytes, me, first);
-        most = max_of(most, n);
+        most = dti_max(most, n);
     }
     return most;
 }

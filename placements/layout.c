@@ -17,32 +17,26 @@ struct dt_layouts {
     dti_arena numbers; /* offsets, blocks and units of all layouts */
 };
 
-static uint64_t mix(uint64_t h, uint64_t value)
-{
-    h = (h ^ value) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
 static uint64_t mix_numbers(uint64_t h, int n, const int64_t *numbers)
 {
-    h = mix(h, (uint64_t)n);
-    for (int i = 0; i < n; i++) h = mix(h, (uint64_t)numbers[i]);
+    h = dti_hash_word(h, (uint64_t)n);
+    for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)numbers[i]);
     return h;
 }
 
 uint64_t dti_layout_hash(const dt_layout *l)
 {
-    uint64_t h = mix(mix(0, (uint64_t)l->n_dims), (uint64_t)l->n_axes);
+    uint64_t h = dti_hash_word(dti_hash_word(0, (uint64_t)l->n_dims), (uint64_t)l->n_axes);
 
     for (int m = 0; m < l->n_dims; m++) {
         const dt_placement *p = &l->place[m];
-        h = mix(h, (uint64_t)l->dim_size[m] << 32 | (uint64_t)l->order[m]);
-        h = mix(h, (uint64_t)p->kind | (uint64_t)p->reduce << 8 | (uint64_t)p->axis << 16 |
-                       (uint64_t)p->replicas << 32);
-        h = mix(h, (uint64_t)p->unit);
+        h = dti_hash_word(h, (uint64_t)l->dim_size[m] << 32 | (uint64_t)l->order[m]);
+        h = dti_hash_word(h, (uint64_t)p->kind | (uint64_t)p->reduce << 8 |
+                                 (uint64_t)p->axis << 16 | (uint64_t)p->replicas << 32);
+        h = dti_hash_word(h, (uint64_t)p->unit);
         if (p->n_offsets > 0) h = mix_numbers(h, p->n_offsets, p->offsets);
-        if (p->n_blocks > 0) h = mix_numbers(mix(h, 1), p->n_blocks, p->blocks);
-        if (p->units != NULL) h = mix_numbers(mix(h, 2), p->n_blocks, p->units);
+        if (p->n_blocks > 0) h = mix_numbers(dti_hash_word(h, 1), p->n_blocks, p->blocks);
+        if (p->units != NULL) h = mix_numbers(dti_hash_word(h, 2), p->n_blocks, p->units);
     }
     return h;
 }

@@ -7,6 +7,8 @@
 #include <dtensor/placements.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
+#include "base/writer.h"
 
 /* The intern table of a runtime, without a mesh: planning needs only the sizes of the dims. */
 typedef struct dt_layouts dti_layouts;
@@ -119,6 +121,9 @@ const char *dti_reduce_name(dt_reduce reduce);
 enum { DTI_PLACEMENT_BYTES = 80 };
 const char *dti_placement_words(const dt_placement *place, char text[DTI_PLACEMENT_BYTES]);
 
+/* Appends what dt_layout_print() writes. */
+void dti_put_layout(dti_writer *w, const dt_layout *layout);
+
 /* Placements read from text, with the numbers that their offsets and blocks point to. */
 enum { DTI_MAX_NUMBERS = 1024 };
 typedef struct dti_parsed {
@@ -127,8 +132,7 @@ typedef struct dti_parsed {
     int64_t numbers[DTI_MAX_NUMBERS];
 } dti_parsed;
 
-/* One placement, or n_dims one after the other; the grammar is that of dt_layout_parse(). */
-dt_status dti_placement_parse(const char *text, dti_parsed *out) DT_MUST_USE;
+/* n_dims placements one after the other; the grammar is that of dt_layout_parse(). */
 dt_status dti_placements_parse(const char *text, int n_dims, dti_parsed *out) DT_MUST_USE;
 
 #endif

@@ -4,7 +4,6 @@
  * if the cuts it has are the first cuts of the target, in the same order ("is a start of"). */
 #include "placements/move.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* A plan being made: `at` is the layout after the last step, `next` after free slices that are not
@@ -16,11 +15,6 @@ typedef struct planner {
     const dt_layout *next;
     const dt_layout *to;
 } planner;
-
-static bool has(uint32_t dims, int m)
-{
-    return dims >> m & 1u;
-}
 
 /* True if the cuts of axis `axis` in `a` are the first cuts of that axis in `b`. */
 static bool is_start_of(const dt_layout *a, const dt_layout *b, int axis)
@@ -51,13 +45,14 @@ static dt_status check_partials(const dt_layout *from, const dt_layout *to)
     char have[256], want[256], place[64];
 
     for (int m = 0; m < to->n_dims; m++) {
-        if (!has(to->partial_dims, m)) continue;
-        if (has(from->partial_dims, m) && from->place[m].reduce == to->place[m].reduce) continue;
+        if (!dti_has(to->partial_dims, m)) continue;
+        if (dti_has(from->partial_dims, m) && from->place[m].reduce == to->place[m].reduce)
+            continue;
         (void)dt_layout_print(from, have, sizeof have);
         (void)dt_layout_print(to, want, sizeof want);
         (void)dt_placement_print(&from->place[m], place, sizeof place);
         DT_CHECK(
-            has(from->partial_dims, m), DT_ERR_LAYOUT,
+            dti_has(from->partial_dims, m), DT_ERR_LAYOUT,
             "%s -> %s: Partial(%s) is wanted on mesh dim %d (%d ranks), where the value is %s: "
             "a whole value cannot become terms; ask for Replicate or Shard",
             have, want, dti_reduce_name(to->place[m].reduce), m, to->dim_size[m], place);
@@ -117,7 +112,7 @@ static bool can_append(const planner *p, int m)
     int have[DT_MAX_DIMS], want[DT_MAX_DIMS];
     const int n = dti_layout_cuts(p->next, axis, have);
 
-    return has(p->to->shard_dims, m) && is_start_of(p->next, p->to, axis) &&
+    return dti_has(p->to->shard_dims, m) && is_start_of(p->next, p->to, axis) &&
            n < dti_layout_cuts(p->to, axis, want) && want[n] == m;
 }
 
@@ -125,7 +120,7 @@ static bool can_append(const planner *p, int m)
 static dt_status slice_ahead(planner *p)
 {
     for (int m = 0; m < p->to->n_dims;) {
-        if (has(p->next->shard_dims | p->next->partial_dims, m) || !can_append(p, m)) {
+        if (dti_has(p->next->shard_dims | p->next->partial_dims, m) || !can_append(p, m)) {
             m++;
             continue;
         }
@@ -141,7 +136,8 @@ static dt_status reduce_scatters(planner *p)
 {
     for (int m = 0; m < p->to->n_dims;) {
         const dt_layout *to;
-        if (!has(p->next->partial_dims, m) || !can_append(p, m) || p->to->place[m].replicas > 1) {
+        if (!dti_has(p->next->partial_dims, m) || !can_append(p, m) ||
+            p->to->place[m].replicas > 1) {
             m++;
             continue;
         }
@@ -165,7 +161,8 @@ static dt_status all_reduce(planner *p)
     if (p->next != p->at) emit_slice(p, p->next);
     memcpy(place, p->at->place, sizeof place);
     for (int m = 0; m < p->at->n_dims; m++)
-        if (has(dims, m)) place[m] = has(p->to->shard_dims, m) ? DT_REPLICATE : p->to->place[m];
+        if (dti_has(dims, m))
+            place[m] = dti_has(p->to->shard_dims, m) ? DT_REPLICATE : p->to->place[m];
     DT_TRY(dti_layout_intern(p->table, p->at->n_dims, p->at->dim_size, p->at->n_axes, place,
                              p->at->order, &to));
     dti_move_set_reduction(emit(p, DTI_MOVE_ALL_REDUCE, dims, to));
@@ -254,21 +251,11 @@ static bool is_merged(const dti_move_step *step)
     return (step->dims & (step->dims - 1)) != 0;
 }
 
-int dti_move_print(const dti_move *plan, char *text, size_t text_bytes)
+void dti_put_move(dti_writer *w, const dti_move *plan)
 {
-    size_t n = 0;
-
-    if (text_bytes > 0) text[0] = '\0';
-    for (int i = 0; i <= plan->n_steps && plan->n_steps > 0; i++) {
-        const dt_layout *l = i == 0 ? plan->step[0].from : plan->step[i - 1].to;
-        for (int part = 0; part < 2; part++) {
-            char *at = n < text_bytes ? text + n : NULL;
-            const size_t left = at != NULL ? text_bytes - n : 0;
-            if (part == 1)
-                n += (size_t)dt_layout_print(l, at, left);
-            else if (i > 0)
-                n += (size_t)snprintf(at, left, "%s->", is_merged(&plan->step[i - 1]) ? "-" : "");
-        }
+    for (int i = 0; i < plan->n_steps; i++) {
+        if (i == 0) dti_put_layout(w, plan->step[0].from);
+        dti_put(w, is_merged(&plan->step[i]) ? "-->" : "->");
+        dti_put_layout(w, plan->step[i].to);
     }
-    return (int)n;
 }

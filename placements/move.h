@@ -133,8 +133,8 @@ void dti_move_term_box(const dti_move_step *step, const int64_t *shape, const in
 /* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
 const char *dti_move_name(const dti_move_step *step);
 
-/* The states of a plan joined by arrows, "P(sum)S(0)->RS(0)->RR"; returns the length, like
- * snprintf. */
-int dti_move_print(const dti_move *plan, char *text, size_t text_bytes);
+/* Appends the states of a plan joined by arrows, "P(sum)S(0)->RS(0)->RR"; nothing if it has no
+ * steps. */
+void dti_put_move(dti_writer *w, const dti_move *plan);
 
 #endif

@@ -5,11 +5,6 @@
  * that has the last terms. */
 #include "placements/move.h"
 
-static bool has(uint32_t dims, int m)
-{
-    return dims >> m & 1u;
-}
-
 /* Adds the dims of a step to what is known of a reduction. */
 typedef struct terms {
     bool sums, averages;
@@ -20,7 +15,7 @@ typedef struct terms {
 static void look_at(const dti_move_step *step, terms *t)
 {
     for (int m = 0; m < step->from->n_dims; m++) {
-        if (!has(step->dims, m)) continue;
+        if (!dti_has(step->dims, m)) continue;
         t->reduce = step->from->place[m].reduce;
         t->sums = t->sums || t->reduce == DT_SUM;
         t->averages = t->averages || t->reduce == DT_AVG;
@@ -42,7 +37,7 @@ void dti_move_set_reduction(dti_move_step *step)
 static bool rounds(const dt_layout *source, uint32_t open)
 {
     for (int m = 0; m < source->n_dims; m++)
-        if (has(open, m))
+        if (dti_has(open, m))
             return source->place[m].reduce != DT_MIN && source->place[m].reduce != DT_MAX;
     return false;
 }

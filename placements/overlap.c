@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "placements/overlap.h"
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Two ascending lists of runs, walked together. Returns how many entries; `rows` their rows. */
 static int share(const dti_runs *a, const dti_runs *b, dti_shared *out, int64_t *rows)
 {
@@ -20,7 +10,7 @@ static int share(const dti_runs *a, const dti_runs *b, dti_shared *out, int64_t 
     *rows = 0;
     for (int i = 0, k = 0; i < a->n && k < b->n;) {
         const dt_rows *x = &a->run[i], *y = &b->run[k];
-        const int64_t begin = max_of(x->begin, y->begin), end = min_of(x->end, y->end);
+        const int64_t begin = dti_max(x->begin, y->begin), end = dti_min(x->end, y->end);
         if (begin < end) {
             const int64_t from = a_at + begin - x->begin, to = b_at + begin - y->begin;
             dti_shared *last = n > 0 ? &out[n - 1] : NULL;
@@ -91,7 +81,7 @@ int64_t dti_overlap_rows(const dt_layout *from, const int *from_coord, const dt_
     if (!((from->packed_axes | to->packed_axes) >> axis & 1u)) {
         dti_layout_axis_range(from, axis, extent, from_coord, &begin[0], &end[0]);
         dti_layout_axis_range(to, axis, extent, to_coord, &begin[1], &end[1]);
-        rows = min_of(end[0], end[1]) - max_of(begin[0], begin[1]);
+        rows = dti_min(end[0], end[1]) - dti_max(begin[0], begin[1]);
         return rows > 0 ? rows : 0;
     }
     dti_layout_axis_runs(from, axis, extent, from_coord, &a);

@@ -175,20 +175,6 @@ static dt_status read_placement(reader *r, dti_parsed *parsed, dt_placement *out
     }
 }
 
-dt_status dti_placement_parse(const char *text, dti_parsed *out)
-{
-    reader r = { text, text };
-
-    out->place[0] = DT_REPLICATE;
-    out->n_numbers = 0;
-    DT_CHECK(text != NULL, DT_ERR_ARG, "the placement's text is NULL");
-    DT_TRY(read_placement(&r, out, &out->place[0]));
-    skip_space(&r);
-    DT_CHECK(*r.at == '\0', DT_ERR_ARG, "placement \"%s\": \"%s\" follows after its end", text,
-             r.at);
-    return DT_OK;
-}
-
 dt_status dti_placements_parse(const char *text, int n_dims, dti_parsed *out)
 {
     reader r = { text, text };
@@ -199,13 +185,13 @@ dt_status dti_placements_parse(const char *text, int n_dims, dti_parsed *out)
              n_dims, DT_MAX_DIMS);
     for (int m = 0; m < n_dims; m++) {
         skip_space(&r);
-        DT_CHECK(*r.at != '\0', DT_ERR_ARG, "placements \"%s\": %d given, the mesh has %d dims",
-                 text, m, n_dims);
+        DT_CHECK(*r.at != '\0', DT_ERR_ARG, "placements \"%s\": %d given, the mesh has %d dim%s",
+                 text, m, n_dims, n_dims == 1 ? "" : "s");
         DT_TRY(read_placement(&r, out, &out->place[m]));
     }
     skip_space(&r);
-    DT_CHECK(*r.at == '\0', DT_ERR_ARG, "placements \"%s\": \"%s\" follows, the mesh has %d dims",
-             text, r.at, n_dims);
+    DT_CHECK(*r.at == '\0', DT_ERR_ARG, "placements \"%s\": \"%s\" follows, the mesh has %d dim%s",
+             text, r.at, n_dims, n_dims == 1 ? "" : "s");
     return DT_OK;
 }
 

@@ -9,11 +9,6 @@ typedef struct walker {
     void *arg;
 } walker;
 
-static bool has(uint32_t dims, int m)
-{
-    return dims >> m & 1u;
-}
-
 static void take(const walker *w, dti_move_kind kind, uint32_t dims, const dt_layout *to)
 {
     dti_move_step s = {
@@ -45,7 +40,7 @@ static void choices_of(const walker *w, int m, choices *out)
     out->n = 0;
     for (int a = 0; a < w->to->n_axes; a++)
         if (w->model->shape[a] > 1) out->place[out->n++] = DT_SHARD(a);
-    if (!has(w->to->shard_dims, m)) return;
+    if (!dti_has(w->to->shard_dims, m)) return;
     if (want->unit > 1 || want->replicas > 1 || want->n_offsets > 0 || want->n_blocks > 0 ||
         w->model->shape[want->axis] <= 1)
         out->place[out->n++] = *want;
@@ -68,7 +63,8 @@ static void slices(const walker *w)
     choices c;
 
     for (int m = 0; m < w->at->n_dims; m++) {
-        if (w->at->dim_size[m] == 1 || has(w->at->shard_dims | w->at->partial_dims, m)) continue;
+        if (w->at->dim_size[m] == 1 || dti_has(w->at->shard_dims | w->at->partial_dims, m))
+            continue;
         choices_of(w, m, &c);
         for (int i = 0; i < c.n; i++)
             if (append(w->at, m, &c.place[i], &to)) take(w, DTI_MOVE_LOCAL_SLICE, 0, &to);
@@ -99,7 +95,7 @@ static void all_reduce(const walker *w, uint32_t group)
     dt_layout to = *w->at;
 
     for (int m = 0; m < to.n_dims; m++)
-        if (has(group, m)) to.place[m] = DT_REPLICATE;
+        if (dti_has(group, m)) to.place[m] = DT_REPLICATE;
     if (dti_layout_normalise(&to, w->at->order) == DT_OK) take(w, DTI_MOVE_ALL_REDUCE, group, &to);
 }
 
@@ -111,7 +107,7 @@ static void reduce_scatter(const walker *w, uint32_t group, int axis)
     for (int i = 0; i < to.n_dims; i++) {
         const int m = axis < 0 ? w->to->order[i] : i; /* the target's cuts in its order */
         dt_placement cut = axis < 0 ? w->to->place[m] : DT_SHARD(axis);
-        if (!has(group, m)) continue;
+        if (!dti_has(group, m)) continue;
         if (cut.kind != DT_PLACE_SHARD || cut.replicas > 1 || !append(&to, m, &cut, &next)) return;
         to = next;
     }
@@ -122,7 +118,7 @@ static void reductions(const walker *w, uint32_t open)
 {
     int n_open = 0;
 
-    for (int m = 0; m < w->at->n_dims; m++) n_open += has(open, m);
+    for (int m = 0; m < w->at->n_dims; m++) n_open += dti_has(open, m);
     /* all subsets of up to four dims; of more only single dims and all together */
     for (uint32_t group = open; group != 0; group = (group - 1) & open) {
         if (n_open > 4 && group != open && (group & (group - 1)) != 0) continue;

@@ -9,9 +9,6 @@
  *
  * Places are written where several mesh dims cut one axis, as PyTorch does. Messages about one
  * placement write the letters as words, "Shard(0, unit=4)"; reading takes both. */
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "placements/layout.h"
 
 static const char *const reduce_names[DT_N_REDUCES] = { "sum", "avg", "min", "max", "prod" };
@@ -23,67 +20,40 @@ const char *dti_reduce_name(dt_reduce reduce)
 
 /* --- printing --------------------------------------------------------------------------------- */
 
-/* Text that grows like snprintf: what does not fit is counted only. */
-typedef struct sink {
-    char *text;
-    size_t bytes;
-    int length;
-} sink;
-
-static sink sink_of(char *text, size_t bytes)
-{
-    sink s = { NULL, 0, 0 };
-
-    if (text == NULL) return s;
-    s.text = text;
-    s.bytes = bytes;
-    return s;
-}
-
-static void put(sink *s, const char *fmt, ...) DT_PRINTF(2, 3);
-static void put(sink *s, const char *fmt, ...)
-{
-    const size_t used = (size_t)s->length < s->bytes ? (size_t)s->length : s->bytes;
-    va_list args;
-
-    va_start(args, fmt);
-    s->length += vsnprintf(s->bytes > 0 ? s->text + used : NULL, s->bytes - used, fmt, args);
-    va_end(args);
-}
-
-static void put_numbers(sink *s, const char *comma, const char *name, int n, const int64_t *numbers)
+static void put_numbers(dti_writer *w, const char *comma, const char *name, int n,
+                        const int64_t *numbers)
 {
     for (int i = 0; i < n; i++) {
         if (i == 0)
-            put(s, "%s%s=", comma, name);
+            dti_put(w, "%s%s=", comma, name);
         else
-            put(s, ":");
-        put(s, "%lld", (long long)numbers[i]);
+            dti_put(w, ":");
+        dti_put(w, "%lld", (long long)numbers[i]);
     }
 }
 
-static void put_placement(sink *s, const dt_placement *p, bool words)
+static void put_placement(dti_writer *w, const dt_placement *p, bool words)
 {
     const char *comma = words ? ", " : ",";
 
     switch (p->kind) {
     case DT_PLACE_REPLICATE:
-        put(s, words ? "Replicate" : "R");
+        dti_put(w, words ? "Replicate" : "R");
         return;
     case DT_PLACE_PARTIAL:
-        put(s, "%s(%s)", words ? "Partial" : "P", dti_reduce_name(p->reduce));
+        dti_put(w, "%s(%s)", words ? "Partial" : "P", dti_reduce_name(p->reduce));
         return;
     case DT_PLACE_SHARD:
-        put(s, "%s(%d", words ? "Shard" : "S", p->axis);
-        if (p->unit > 1) put(s, "%sunit=%lld", comma, (long long)p->unit);
-        if (p->replicas > 1) put(s, "%sreplicas=%d", comma, p->replicas);
-        if (p->offsets != NULL) put_numbers(s, comma, "offsets", p->n_offsets, p->offsets);
-        if (p->blocks != NULL) put_numbers(s, comma, "blocks", p->n_blocks, p->blocks);
-        if (p->units != NULL) put_numbers(s, comma, "units", p->n_blocks, p->units);
-        put(s, ")");
+        dti_put(w, "%s(%d", words ? "Shard" : "S", p->axis);
+        if (p->unit > 1) dti_put(w, "%sunit=%lld", comma, (long long)p->unit);
+        if (p->replicas > 1) dti_put(w, "%sreplicas=%d", comma, p->replicas);
+        if (p->offsets != NULL) put_numbers(w, comma, "offsets", p->n_offsets, p->offsets);
+        if (p->blocks != NULL) put_numbers(w, comma, "blocks", p->n_blocks, p->blocks);
+        if (p->units != NULL) put_numbers(w, comma, "units", p->n_blocks, p->units);
+        dti_put(w, ")");
         return;
     }
-    put(s, "?");
+    dti_put(w, "?");
 }
 
 /* Where mesh dim m stands among the cuts of its axis; -1 if it is alone there. */
@@ -97,36 +67,48 @@ static int place_in_order(const dt_layout *l, int m)
     return n > 1 ? place : -1;
 }
 
+void dti_put_layout(dti_writer *w, const dt_layout *layout)
+{
+    for (int m = 0; m < layout->n_dims; m++) {
+        const int place = place_in_order(layout, m);
+        put_placement(w, &layout->place[m], false);
+        if (place >= 0) dti_put(w, "[%d]", place);
+    }
+}
+
+static dti_writer writer_of(char *text, size_t bytes)
+{
+    return (dti_writer){ text, text != NULL ? bytes : 0, 0 };
+}
+
 int dt_layout_print(const dt_layout *layout, char *text, size_t text_bytes)
 {
-    sink s = sink_of(text, text_bytes);
+    dti_writer w = writer_of(text, text_bytes);
 
-    if (layout == NULL) put(&s, "(no layout)");
-    for (int m = 0; layout != NULL && m < layout->n_dims; m++) {
-        const int place = place_in_order(layout, m);
-        put_placement(&s, &layout->place[m], false);
-        if (place >= 0) put(&s, "[%d]", place);
-    }
-    return s.length;
+    if (layout == NULL)
+        dti_put(&w, "(no layout)");
+    else
+        dti_put_layout(&w, layout);
+    return dti_written(&w);
 }
 
 int dt_placement_print(const dt_placement *place, char *text, size_t text_bytes)
 {
-    sink s = sink_of(text, text_bytes);
+    dti_writer w = writer_of(text, text_bytes);
 
     if (place == NULL) {
-        put(&s, "(no placement)");
-        return s.length;
+        dti_put(&w, "(no placement)");
+        return dti_written(&w);
     }
-    put_placement(&s, place, false);
-    if (place->kind == DT_PLACE_SHARD && place->order > 0) put(&s, "[%d]", place->order - 1);
-    return s.length;
+    put_placement(&w, place, false);
+    if (place->kind == DT_PLACE_SHARD && place->order > 0) dti_put(&w, "[%d]", place->order - 1);
+    return dti_written(&w);
 }
 
 const char *dti_placement_words(const dt_placement *place, char text[DTI_PLACEMENT_BYTES])
 {
-    sink s = sink_of(text, DTI_PLACEMENT_BYTES);
+    dti_writer w = writer_of(text, DTI_PLACEMENT_BYTES);
 
-    put_placement(&s, place, true);
+    put_placement(&w, place, true);
     return text;
 }

@@ -9,11 +9,6 @@ static int64_t cover(int64_t all, int64_t each)
     return all / each + (all % each != 0);
 }
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Part `part` of `parts` by the chunk rule. */
 static void chunk_range(int64_t extent, int64_t unit, int parts, int64_t part, int64_t *begin,
                         int64_t *end)
@@ -38,8 +33,8 @@ void dti_shard_range(const dt_placement *place, int64_t extent, int size, int co
         chunk_range(extent, unit, size / replicas, part, begin, end);
         return;
     }
-    *begin = min_of(place->offsets[part], extent);
-    *end = min_of(place->offsets[part + 1], extent);
+    *begin = dti_min(place->offsets[part], extent);
+    *end = dti_min(place->offsets[part + 1], extent);
 }
 
 static bool cuts_axis(const dt_layout *l, int m, int axis)
@@ -71,7 +66,7 @@ static void take_rows(const dti_runs *in, int64_t begin, int64_t end, dti_runs *
         const int64_t length = in->run[i].end - in->run[i].begin;
         if (begin < length) {
             const int64_t first = in->run[i].begin + begin;
-            const int64_t last = in->run[i].begin + min_of(end, length);
+            const int64_t last = in->run[i].begin + dti_min(end, length);
             if (out->n > 0 && out->run[out->n - 1].end == first)
                 out->run[out->n - 1].end = last;
             else
@@ -107,7 +102,7 @@ static void cut_runs(const dt_placement *p, int size, int coord, const dti_runs 
         take_rows(in, begin, end, out);
     }
     for (int b = 0; b < p->n_blocks; b++) {
-        const int64_t rows = min_of(p->blocks[b], in->total - block);
+        const int64_t rows = dti_min(p->blocks[b], in->total - block);
         chunk_range(rows, p->units != NULL ? p->units[b] : p->unit, parts, part, &begin, &end);
         begin += block;
         end += block;

@@ -2,7 +2,6 @@
  *
  * Plans as users ask for them: steps with one rank's bytes, and as text. */
 #include <math.h>
-#include <stdio.h>
 
 #include "placements/plan.h"
 
@@ -80,58 +79,44 @@ dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord, dt_
 
 /* --- text ------------------------------------------------------------------------------------- */
 
-/* Appends at *used like snprintf: what does not fit is counted only. */
-#define PUT(...)                                                     \
-    used += snprintf((size_t)used < text_bytes ? text + used : NULL, \
-                     (size_t)used < text_bytes ? text_bytes - (size_t)used : 0, __VA_ARGS__)
-
-static void dims_text(uint32_t dims, char *text, size_t text_bytes)
+static void put_dims(dti_writer *w, uint32_t dims)
 {
-    int used = 0;
+    int n = 0;
 
-    if (dims == 0) PUT("here");
+    for (int m = 0; m < DT_MAX_DIMS; m++) n += dti_has(dims, m);
+    dti_put(w, n == 0 ? "here" : n == 1 ? "over mesh dim " : "over mesh dims ");
     for (int m = 0; m < DT_MAX_DIMS; m++)
-        if (dims >> m & 1u)
-            PUT("%s%d",
-                used > 0                         ? ","
-                : m < 31 && dims >> (m + 1) != 0 ? "over mesh dims "
-                                                 : "over mesh dim ",
-                m);
+        if (dti_has(dims, m)) dti_put(w, --n > 0 ? "%d," : "%d", m);
 }
 
-static int route_text(const dt_route *route, const dt_layout *from, char *text, size_t text_bytes)
+static void put_step(dti_writer *w, const dt_route_step *s)
 {
-    char layout[512], dims[64];
-    int used = 0;
+    char text[64];
+    dti_writer dims = { text, sizeof text, 0 };
 
-    if (text_bytes > 0) text[0] = '\0';
-    (void)dt_layout_print(from, layout, sizeof layout);
-    PUT("%s", layout);
-    for (int i = 0; i < route->n_steps; i++) {
-        const uint32_t over = route->step[i].dims;
-        (void)dt_layout_print(route->step[i].to, layout, sizeof layout);
-        PUT("%s%s", (over & (over - 1)) != 0 ? "-->" : "->", layout);
-    }
-    PUT("\n");
-    for (int i = 0; i < route->n_steps; i++) {
-        const dt_route_step *s = &route->step[i];
-        dims_text(s->dims, dims, sizeof dims);
-        PUT("  %-14s %-18s sent %lld B, received %lld B, peak %lld B, %.1f us\n", s->name, dims,
+    put_dims(&dims, s->dims);
+    dti_put(w, "  %-14s %-18s sent %lld B, received %lld B, peak %lld B, %.1f us\n", s->name, text,
             (long long)s->sent_bytes, (long long)s->received_bytes, (long long)s->peak_bytes,
             s->ns * 1e-3);
-    }
-    return used;
 }
-#undef PUT
 
 dt_status dt_redistribute_plan_print(const dt_move_query *query, const int *coord, char *text,
                                      size_t text_bytes, int *length)
 {
+    dti_writer w = { text, text_bytes, 0 };
+    dti_cost_model model;
     dt_route route;
+    dti_move plan;
 
     DT_CHECK(text != NULL || text_bytes == 0, DT_ERR_ARG, "text is NULL");
     DT_TRY(dt_redistribute_plan(query, coord, &route));
-    const int n = route_text(&route, query->from, text, text_bytes);
-    if (length != NULL) *length = n;
+    DT_TRY(plan_query(query, &model, &plan));
+    if (plan.n_steps == 0)
+        dti_put_layout(&w, query->from);
+    else
+        dti_put_move(&w, &plan);
+    dti_put(&w, "\n");
+    for (int i = 0; i < route.n_steps; i++) put_step(&w, &route.step[i]);
+    if (length != NULL) *length = dti_written(&w);
     return DT_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "mesh/runtime.h"
 
 enum { FIRST_SLOTS = 256, MAX_ENTRIES = 8192 };
@@ -62,19 +63,13 @@ void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
     if (misses != NULL) *misses = there ? c->misses : 0;
 }
 
-static uint64_t mix(uint64_t h, uint64_t word)
-{
-    h = (h ^ word) * 0xff51afd7ed558ccdu;
-    return h ^ h >> 32;
-}
-
 /* Only what a call of n operands can differ in; the rest of the key is zero. */
 uint64_t dti_op_key_hash(const dti_op_key *key, int n)
 {
-    uint64_t h = mix((uint64_t)(uintptr_t)key->op, (uint64_t)key->place ^ key->dtypes);
+    uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op, (uint64_t)key->place ^ key->dtypes);
 
-    for (int i = 0; i < n; i++) h = mix(h, (uint64_t)(uintptr_t)key->in[i]);
-    for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = mix(h, key->attr[i / 8]);
+    for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)(uintptr_t)key->in[i]);
+    for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = dti_hash_word(h, key->attr[i / 8]);
     return h;
 }
 

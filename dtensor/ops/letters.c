@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "dtensor/ops/rules.h"
 
 static dt_status parse_letter(const char *axes, const char **at, dti_letters *all, dti_term *term)
@@ -69,15 +70,11 @@ int dti_axis_of(const dti_term *term, int n_axes, int letter)
     return -1;
 }
 
-static const char *shape_text(const dt_tensor *x, char *text, size_t bytes)
-{
-    size_t used = 0;
+enum { SHAPE_BYTES = 128 };
 
-    text[0] = '\0';
-    for (int a = 0; a < x->n_axes && used < bytes; a++)
-        used += (size_t)snprintf(text + used, bytes - used, a ? ", %lld" : "%lld",
-                                 (long long)x->shape[a]);
-    return text;
+static const char *shape_of(const dt_tensor *x, char text[SHAPE_BYTES])
+{
+    return dti_shape_text(x->shape, x->n_axes, text, SHAPE_BYTES);
 }
 
 typedef struct bound_letter {
@@ -88,16 +85,16 @@ typedef struct bound_letter {
 static dt_status clash(const dti_op_call *call, int letter, const bound_letter *first, int operand,
                        int64_t extent)
 {
-    char one[128], two[128], name[32];
+    char one[SHAPE_BYTES], two[SHAPE_BYTES], name[32];
 
     if (letter < DTI_DOTS)
         (void)snprintf(name, sizeof name, "axis %c", 'a' + letter);
     else
         (void)snprintf(name, sizeof name, "leading axis %d", letter - DTI_DOTS);
-    DT_FAIL(DT_ERR_SHAPE, "%s \"%s\": %s is %lld in operand %d [%s] but %lld in operand %d [%s]",
+    DT_FAIL(DT_ERR_SHAPE, "%s \"%s\": %s is %lld in operand %d %s but %lld in operand %d %s",
             call->op->name, call->op->axes, name, (long long)first->extent, first->operand,
-            shape_text(call->in[first->operand], one, sizeof one), (long long)extent, operand,
-            shape_text(call->in[operand], two, sizeof two));
+            shape_of(call->in[first->operand], one), (long long)extent, operand,
+            shape_of(call->in[operand], two));
 }
 
 static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *leading)
@@ -105,17 +102,16 @@ static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *
     const dti_term *term = &call->letters->in[i];
     const dt_tensor *x = call->in[i];
     const int extra = x->n_axes - term->n_letters;
-    char text[128];
+    char text[SHAPE_BYTES];
 
     DT_CHECK(term->dots ? extra >= 0 : extra == 0, DT_ERR_SHAPE,
-             "%s \"%s\": operand %d [%s] has %d axes, but %s%d are named", call->op->name,
-             call->op->axes, i, shape_text(x, text, sizeof text), x->n_axes,
-             term->dots ? "at least " : "", term->n_letters);
+             "%s \"%s\": operand %d %s has %d axes, but %s%d are named", call->op->name,
+             call->op->axes, i, shape_of(x, text), x->n_axes, term->dots ? "at least " : "",
+             term->n_letters);
     if (term->dots) {
         DT_CHECK(*leading < 0 || *leading == extra, DT_ERR_SHAPE,
-                 "%s \"%s\": operand %d [%s] has %d leading axes, operands before it %d",
-                 call->op->name, call->op->axes, i, shape_text(x, text, sizeof text), extra,
-                 *leading);
+                 "%s \"%s\": operand %d %s has %d leading axes, operands before it %d",
+                 call->op->name, call->op->axes, i, shape_of(x, text), extra, *leading);
         *leading = extra;
     }
     for (int a = 0; a < x->n_axes; a++) {

@@ -158,9 +158,6 @@ int64_t dti_box_count(const dti_box *box); /* elements */
 void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,
                   size_t element_bytes);
 
-/* A hash that is the same on all ranks and machines of one byte order. */
-uint64_t dti_note_hash(uint64_t seed, const void *data, size_t bytes);
-
 /* Fault injection: the `call`-th operation of kind `op` on this rank fails before it starts. */
 typedef struct dti_fault {
     int rank;

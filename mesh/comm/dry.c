@@ -19,7 +19,6 @@ typedef struct dry_comm {
     dti_comm head;
     dry_world *world;
     bool owns_world;
-    int64_t calls[DTI_COMM_N_OPS];
     int ranks[]; /* [size] world ranks */
 } dry_comm;
 
@@ -62,11 +61,10 @@ static dt_status dry_group(dti_comm *c, const int *ranks, int n, const char *nam
 
 static dt_status dry_start(dti_comm *c, dti_comm_request *request)
 {
-    dry_comm *d = (dry_comm *)c;
+    const dry_comm *d = (const dry_comm *)c;
 
     DT_CHECK(!d->world->aborted, DT_ERR_COMM, "%s on \"%s\": rank %d failed: %s",
              dti_comm_op_name(request->call.op), c->name, d->world->culprit, d->world->why);
-    d->calls[request->call.op]++;
     return DT_OK;
 }
 
@@ -119,9 +117,4 @@ dt_status dti_dry_open(int rank, int size, dti_comm **out)
 fail:
     dti_free(d);
     return st;
-}
-
-int64_t dti_dry_calls(const dti_comm *c, dti_comm_op op)
-{
-    return ((const dry_comm *)c)->calls[op];
 }

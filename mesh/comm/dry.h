@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The dry back end: one rank's view of a world that is not there. Operations are checked and
- * counted, nothing is moved and nobody is waited for; buffers may be NULL and stay as they are. */
+ * numbered, nothing is moved and nobody is waited for; buffers may be NULL and stay as they are. */
 #ifndef DTI_DRY_H
 #define DTI_DRY_H
 
@@ -9,8 +9,5 @@
 
 /* The communicator "world" of `rank` among `size` imagined ranks. */
 dt_status dti_dry_open(int rank, int size, dti_comm **out) DT_MUST_USE;
-
-/* Operations of kind `op` that were started on this communicator of the dry back end. */
-int64_t dti_dry_calls(const dti_comm *c, dti_comm_op op);
 
 #endif

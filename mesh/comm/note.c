@@ -14,16 +14,8 @@
 #endif
 #endif
 
+#include "base/numbers.h"
 #include "mesh/comm/call.h"
-
-uint64_t dti_note_hash(uint64_t seed, const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-    uint64_t h = seed ^ 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
-    return h;
-}
 
 #ifdef HAVE_BACKTRACE
 
@@ -116,9 +108,9 @@ void dti_note_make(const dti_comm *c, const dti_comm_request *r, dti_comm_note *
         call->about != NULL ? call->about->hash : 0,
     };
 
-    out->hash = dti_note_hash(0, facts, sizeof facts);
-    out->hash = dti_note_hash(out->hash, call->counts,
-                              (size_t)n_common_counts(c, call) * sizeof *call->counts);
+    out->hash = dti_hash_bytes(0, facts, sizeof facts);
+    out->hash = dti_hash_bytes(out->hash, call->counts,
+                               (size_t)n_common_counts(c, call) * sizeof *call->counts);
     (void)snprintf(out->text, sizeof out->text, "%s", call->about != NULL ? call->about->text : "");
     append_callers(out->text, sizeof out->text);
 }

@@ -3,17 +3,13 @@
  * Reductions of terms that lie in strided boxes. Long rows are reduced where they are; short ones
  * pass through a block that stays in the first cache level. */
 #include "base/dtype.h"
+#include "base/numbers.h"
 #include "mesh/comm/call.h"
 #include "mesh/comm/copy.h"
 #include "mesh/comm/reduce.h"
 
 /* Rows of fewer bytes are packed first: they are not worth a call for each. */
 enum { ROW_BYTES = 256, PACKED_BLOCK = 1024, FEW_SOURCES = 16 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static bool same_strides(const dti_box *a, const dti_box *b)
 {
@@ -77,7 +73,7 @@ static void reduce_rows(const dti_box_terms *t, char *to, const int64_t range[2]
     r.op = t->op;
     for (int64_t i = range[0]; i < range[1]; i += n) {
         const int64_t place = place_in(&t->rows, i) * bytes;
-        n = least(least(range[1] - i, t->row - i % t->row), DTI_REDUCE_BLOCK);
+        n = dti_min(dti_min(range[1] - i, t->row - i % t->row), DTI_REDUCE_BLOCK);
         dti_reducer_first_two(&r, t->stream ? NULL : to + i * bytes, first[0] + place,
                               first[1] + place, n);
         for (int k = 2; k < t->n_sources; k++)
@@ -103,7 +99,7 @@ static void reduce_packed(const dti_box_terms *t, char *to, const int64_t range[
     r.dtype = t->dtype;
     r.op = t->op;
     for (int64_t i = range[0]; i < range[1]; i += PACKED_BLOCK) {
-        const int64_t n = least(range[1] - i, PACKED_BLOCK);
+        const int64_t n = dti_min(range[1] - i, PACKED_BLOCK);
         pack(t, 0, block[0], i, n);
         pack(t, 1, block[1], i, n);
         dti_reducer_first_two(&r, t->stream ? NULL : to + i * bytes, block[0], block[1], n);

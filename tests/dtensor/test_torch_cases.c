@@ -31,8 +31,9 @@ typedef struct move_case {
     int n_axes;
     int64_t shape[4];
     const char *from, *to;
-    int torch, ours;
+    int torch, ours; /* CHOICE: the cost model chooses, torch's number bounds it */
 } move_case;
+enum { CHOICE = -1 };
 
 static dt_status moves(dt_mesh *mesh, const void *arg)
 {
@@ -51,9 +52,11 @@ static dt_status moves(dt_mesh *mesh, const void *arg)
     y = dt_move(t, x, to);
     DT_TRY_TO(done, st, dt_tape_status(t));
     all = dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS);
-    DT_EXPECT_TO(done, st, all.calls == c->ours && c->ours <= c->torch,
+    DT_EXPECT_TO(done, st,
+                 all.calls <= c->torch &&
+                     (c->ours == CHOICE ? all.calls > 0 : all.calls == c->ours),
                  "case %d, %s to %s: %lld collectives, not %d", c->number, c->from, c->to,
-                 (long long)all.calls, c->ours);
+                 (long long)all.calls, c->ours == CHOICE ? c->torch : c->ours);
     DT_TRY_TO(done, st, dt_test_arange(mesh, to, DT_F32, c->n_axes, c->shape, &direct));
     DT_TRY_TO(done, st, dt_equal(y, direct, &same));
     DT_EXPECT_TO(done, st, same, "case %d, %s to %s: other values", c->number, c->from, c->to);
@@ -135,55 +138,19 @@ DT_TEST(torch_cases, redistribute_keeps_the_value_in_as_few_collectives)
         { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)RP(sum)",  "RRR",              1, 1 },
         { 27, "a=2,b=2,c=2", 1, { 16 },        "S(0)S(0)S(0)",    "RRR",              1, 1 },
         { 27, "a=2,b=2,c=2", 1, { 17 },        "S(0)[1]S(0)[0]S(0)[2]", "RRR",        3, 1 },
+        /* reductions and cuts together */
+        { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "P(sum)P(sum)",       "S(0)S(0)",     1, CHOICE },
+        { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "P(sum)P(sum)",       "S(0)S(1)",     2, CHOICE },
+        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)S(0)P(sum)",   "RRR",          3, CHOICE },
+        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)R",      "S(0)S(1)R",    2, CHOICE },
+        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)P(sum)", "S(0)S(0)S(1)", 2, CHOICE },
+        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)S(0)",   "S(0)S(0)S(0)", 3, CHOICE },
+        { 30, "a=2,b=4,c=1", 1, { 8 },          "P(sum)S(0)P(sum)",   "S(0)S(0)S(0)", 3, CHOICE },
+        { 30, "a=2,b=2,c=2", 1, { 24 },         "S(0)P(sum)P(sum)",   "S(0)S(0)S(0)", 2, CHOICE },
     };
     /* clang-format on */
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_ranks(cases[i].mesh, moves, &cases[i]);
-}
-
-/* Those whose plan the cost model may choose: an upper bound, which is PyTorch's number. */
-static dt_status at_most(dt_mesh *mesh, const void *arg)
-{
-    const move_case *c = arg;
-    dt_placement from[DT_MAX_DIMS], to[DT_MAX_DIMS];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *full = NULL;
-    int64_t calls;
-
-    DT_TRY(places(mesh, c->n_axes, c->from, from));
-    DT_TRY(places(mesh, c->n_axes, c->to, to));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, from, DT_F32, c->n_axes, c->shape, &x));
-    DT_TRY_TO(done, st, dt_full_tensor(dt_move(t, x, to), &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-    calls = dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls;
-    DT_EXPECT_TO(done, st, calls >= 1 && calls <= c->torch, "case %d, %s to %s: %lld collectives",
-                 c->number, c->from, c->to, (long long)calls);
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
-}
-
-DT_TEST(torch_cases, reductions_and_cuts_together_take_no_more_collectives)
-{
-    /* clang-format off */
-    static const move_case cases[] = {
-        { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "P(sum)P(sum)",       "S(0)S(0)",     1, 0 },
-        { 26, "dp=4,tp=2",   3, { 16, 16, 16 }, "P(sum)P(sum)",       "S(0)S(1)",     2, 0 },
-        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)S(0)P(sum)",   "RRR",          3, 0 },
-        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)R",      "S(0)S(1)R",    2, 0 },
-        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)P(sum)", "S(0)S(0)S(1)", 2, 0 },
-        { 26, "a=2,b=2,c=2", 3, { 16, 16, 16 }, "P(sum)P(sum)S(0)",   "S(0)S(0)S(0)", 3, 0 },
-        { 30, "a=2,b=4,c=1", 1, { 8 },          "P(sum)S(0)P(sum)",   "S(0)S(0)S(0)", 3, 0 },
-        { 30, "a=2,b=2,c=2", 1, { 24 },         "S(0)P(sum)P(sum)",   "S(0)S(0)S(0)", 2, 0 },
-    };
-    /* clang-format on */
-
-    for (size_t i = 0; i < DT_COUNT(cases); i++)
-        dt_test_on_ranks(cases[i].mesh, at_most, &cases[i]);
 }
 
 /* --- local sizes ------------------------------------------------------------------------------ */

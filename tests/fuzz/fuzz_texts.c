@@ -76,12 +76,12 @@ static void try_placement(const char *text)
     char printed[TEXT_BYTES], words[DTI_PLACEMENT_BYTES], again[TEXT_BYTES];
     dti_parsed parsed, back;
 
-    if (refused(dti_placement_parse(text, &parsed))) return;
+    if (refused(dti_placements_parse(text, 1, &parsed))) return;
     if (dt_placement_print(&parsed.place[0], printed, sizeof printed) >= TEXT_BYTES)
         fuzz_stop("a placement that is longer than its text");
     if (strlen(dti_placement_words(&parsed.place[0], words)) >= sizeof words)
         fuzz_stop("words without an end");
-    if (refused(dti_placement_parse(printed, &back))) fuzz_stop("a placement is not read back");
+    if (refused(dti_placements_parse(printed, 1, &back))) fuzz_stop("a placement is not read back");
     (void)dt_placement_print(&back.place[0], again, sizeof again);
     if (strcmp(printed, again) != 0) fuzz_stop("another placement is read back");
 }

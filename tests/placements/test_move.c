@@ -39,8 +39,10 @@ static void check_rows(const grid *g, int n_axes, const row *rows, size_t n_rows
             dt_test_fail(__FILE__, __LINE__, "%s -> %s: \"%s\", not \"%s\"", rows[i].from,
                          rows[i].to, text, rows[i].collectives);
         DT_ASSERT_EQ_INT(dti_move_is_local(from, to), rows[i].collectives[0] == '\0');
-        const int n = dti_move_print(&plan, text, sizeof text);
-        DT_ASSERT_EQ_INT(n, strlen(text));
+        text[0] = '\0';
+        dti_writer w = { text, sizeof text, 0 };
+        dti_put_move(&w, &plan);
+        DT_ASSERT_EQ_INT(dti_written(&w), strlen(text));
         if (rows[i].trace != NULL) DT_ASSERT_EQ_STR(text, rows[i].trace);
     }
     dti_layouts_destroy(t);

@@ -247,7 +247,7 @@ static void check_move(dti_layouts *t, world *w, const dt_layout *from, const dt
     DT_ASSERT(at == to);
     if (!holds(w, from, to)) {
         char text[512];
-        (void)dti_move_print(&plan, text, sizeof text);
+        dti_put_move(&(dti_writer){ text, sizeof text, 0 }, &plan);
         dt_test_fail(__FILE__, __LINE__, "wrong content after %s", text);
     }
 }
@@ -266,7 +266,7 @@ static int all_layouts(dti_layouts *t, const grid *g, const char *const *places,
         dti_parsed parsed[DT_MAX_DIMS];
         int order[3], n_order = 0, rest = i / 6, seen = 0;
         for (int m = 0; m < g->n_dims; m++, rest /= n_places) {
-            DT_ASSERT_OK(dti_placement_parse(places[rest % n_places], &parsed[m]));
+            DT_ASSERT_OK(dti_placements_parse(places[rest % n_places], 1, &parsed[m]));
             place[m] = parsed[m].place[0];
         }
         for (int k = 0; k < 3; k++)

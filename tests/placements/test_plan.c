@@ -67,7 +67,7 @@ static int64_t compare_all(const grid *g, int n_axes, const int64_t *shape, int6
             theirs.greedy >= 0 && theirs.greedy < theirs.graph ? theirs.greedy : theirs.graph;
         if (ours > (double)best) {
             char trace[512];
-            (void)dti_move_print(&plan, trace, sizeof trace);
+            dti_put_move(&(dti_writer){ trace, sizeof trace, 0 }, &plan);
             dt_test_fail(__FILE__, __LINE__,
                          "%s moves %g bytes, PyTorch %lld (greedy), %lld (graph)", trace, ours,
                          (long long)theirs.greedy, (long long)theirs.graph);
@@ -113,7 +113,7 @@ static void check_rows(const grid *g, const int64_t *shape, const row *rows, siz
         bool any;
         dti_probes_of(from, &probes);
         DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
-        (void)dti_move_print(&plan, trace, sizeof trace);
+        dti_put_move(&(dti_writer){ trace, sizeof trace, 0 }, &plan);
         DT_ASSERT_EQ_STR(trace, rows[i].trace);
         DT_ASSERT_CLOSE(dti_plan_ns(&plan, &model, &probes), rows[i].bytes, 1e-9);
     }
@@ -204,7 +204,7 @@ DT_TEST(plan, stays_within_memory_or_says_what_it_needs)
 
     model.memory_bytes = 1024 + 256;
     DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
-    (void)dti_move_print(&plan, trace, sizeof trace);
+    dti_put_move(&(dti_writer){ trace, sizeof trace, 0 }, &plan);
     DT_ASSERT_EQ_STR(trace, "P(sum)->S(1)");
     model.memory_bytes--;
     DT_ASSERT_STATUS(dti_plan(from, to, &model, &plan, &any), DT_ERR_LAYOUT,

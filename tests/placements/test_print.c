@@ -91,7 +91,7 @@ DT_TEST(print, placements_are_read_in_words_too)
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         dti_parsed p;
         char text[64];
-        DT_ASSERT_OK(dti_placement_parse(rows[i].text, &p));
+        DT_ASSERT_OK(dti_placements_parse(rows[i].text, 1, &p));
         (void)dt_placement_print(&p.place[0], text, sizeof text);
         DT_ASSERT_EQ_STR(text, rows[i].printed);
     }
@@ -116,7 +116,7 @@ DT_TEST(print, words_in_messages_are_read_back)
         char words[DTI_PLACEMENT_BYTES], read[DTI_PLACEMENT_BYTES];
         dti_parsed p;
         DT_ASSERT_EQ_STR(dti_placement_words(&rows[i].place, words), rows[i].words);
-        DT_ASSERT_OK(dti_placement_parse(words, &p));
+        DT_ASSERT_OK(dti_placements_parse(words, 1, &p));
         DT_ASSERT_EQ_STR(dti_placement_words(&p.place[0], read), words);
     }
 }
@@ -126,8 +126,8 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
     static const struct {
         const char *text, *message;
     } rows[] = {
-        { "", "\"\" is no placement; write replicate, shard(axis)" },
-        { "colwise", "\"colwise\" is no placement" },
+        { "", "0 given, the mesh has 1 dim" },
+        { "colwise", "\"colwise\" is no placement; write replicate, shard(axis)" },
         { "S", "'(' expected at \"\"" },
         { "S()", "a number of at least" },
         { "S(0", "')' expected at \"\"" },
@@ -143,16 +143,16 @@ DT_TEST(print, malformed_text_is_shown_with_the_place)
         { "S(0,blocks=3:)", "a number of at least 0" },
         { "P(median)", "\"median\" is no reduction; there are sum, avg, min, max, prod" },
         { "P(sum", "')' expected" },
-        { "RR", "\"R\" follows after its end" },
-        { "shard(0)x", "\"x\" follows after its end" },
+        { "RR", "\"R\" follows, the mesh has 1 dim" },
+        { "shard(0)x", "\"x\" follows, the mesh has 1 dim" },
         { "replicatereplicatereplicate", "is no placement" },
     };
     static dti_parsed out;
 
     for (size_t i = 0; i < DT_COUNT(rows); i++)
-        DT_ASSERT_STATUS(dti_placement_parse(rows[i].text, &out), DT_ERR_ARG,
+        DT_ASSERT_STATUS(dti_placements_parse(rows[i].text, 1, &out), DT_ERR_ARG,
                          i + 1 < DT_COUNT(rows) ? rows[i].message : NULL);
-    DT_ASSERT_STATUS(dti_placement_parse(NULL, &out), DT_ERR_ARG, "NULL");
+    DT_ASSERT_STATUS(dti_placements_parse(NULL, 1, &out), DT_ERR_ARG, "NULL");
     DT_ASSERT_STATUS(dti_placements_parse("S(0)", 2, &out), DT_ERR_ARG,
                      "placements \"S(0)\": 1 given, the mesh has 2 dims");
     DT_ASSERT_STATUS(dti_placements_parse("S(0)RR", 2, &out), DT_ERR_ARG,

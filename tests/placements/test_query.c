@@ -235,7 +235,7 @@ DT_TEST(query, replacing_one_cut_keeps_the_order_of_the_others)
         const dt_layout *l;
         dti_parsed want;
         char text[128];
-        DT_ASSERT_OK(dti_placement_parse(rows[i].want, &want));
+        DT_ASSERT_OK(dti_placements_parse(rows[i].want, 1, &want));
         DT_ASSERT_OK(dti_layout_with(layout(t, &g, 2, rows[i].base), rows[i].dim, want.place, &l));
         (void)dt_layout_print(l, text, sizeof text);
         DT_ASSERT_EQ_STR(text, rows[i].result);
