@@ -111,17 +111,30 @@ static void pack(const dti_move_step *step, const int *me, int size, const dt_te
     }
 }
 
-/* Where each member's terms lie if they are one box, and how many they are. */
-static void find_terms(const dti_move_step *step, const int *me, const dt_tensor *x, dti_comm *comm,
-                       dti_box *boxes, int64_t *counts)
-{
-    const bool packs = dti_move_packs_terms(step);
+/* Where each member's terms lie in a piece, [size of the group] each. */
+typedef struct term_places {
+    dti_box *boxes;
+    int64_t *counts, *begins;
+    bool packs;  /* several boxes each: to be packed */
+    bool blocks; /* each box is a block of neighbours */
+} term_places;
 
-    for (int r = 0; r < comm->size; r++) {
+static void find_terms(const dti_move_step *step, const int *me, const dt_tensor *x, int size,
+                       term_places *t)
+{
+    t->packs = dti_move_packs_terms(step);
+    t->blocks = !t->packs;
+    for (int r = 0; r < size; r++) {
         int member[DT_MAX_DIMS];
         dti_move_member(step, me, r, member);
-        if (!packs) dti_move_term_box(step, x->shape, me, member, &boxes[r]);
-        counts[r] = packs ? dti_piece_count(step->to, member, x->shape) : dti_box_count(&boxes[r]);
+        if (t->packs) {
+            t->counts[r] = dti_piece_count(step->to, member, x->shape);
+            continue;
+        }
+        dti_move_term_box(step, x->shape, me, member, &t->boxes[r]);
+        t->counts[r] = dti_box_count(&t->boxes[r]);
+        t->begins[r] = t->boxes[r].offset;
+        t->blocks = t->blocks && dti_box_is_block(&t->boxes[r]);
     }
 }
 
@@ -131,26 +144,29 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     dti_storage *packed = NULL;
     dti_comm_note note;
     dti_comm *comm;
+    term_places t;
     dt_status st;
     void *room;
 
     DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
     const size_t n = (size_t)comm->size;
-    DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + sizeof(int64_t)), &room));
-    dti_box *const boxes = room;
-    int64_t *const counts = (int64_t *)(void *)(boxes + n);
-    find_terms(step, me, x, comm, boxes, counts);
-    if (dti_move_packs_terms(step)) {
+    DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + 2 * sizeof(int64_t)), &room));
+    t.boxes = room;
+    t.counts = (int64_t *)(void *)(t.boxes + n);
+    t.begins = t.counts + n;
+    find_terms(step, me, x, comm->size, &t);
+    if (t.packs) {
         DT_TRY(dti_storage_create(x->device->memory, dti_tensor_bytes(x), true, &packed));
         if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
     }
     st = dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
                                               .dtype = x->local.dtype,
                                               .reduce = step->reduce,
-                                              .send = packed != NULL ? packed->data : x->local.data,
-                                              .send_boxes = packed != NULL ? NULL : boxes,
+                                              .send = t.packs ? packed->data : x->local.data,
+                                              .send_boxes = t.packs || t.blocks ? NULL : t.boxes,
                                               .recv = y->local.data,
-                                              .counts = counts,
+                                              .counts = t.counts,
+                                              .displs = t.blocks ? t.begins : NULL,
                                               .about = dti_agree_about(x, step->to, comm, &note) });
     dti_storage_release(packed);
     if (st == DT_OK) divide(&y->local, step->divisor);

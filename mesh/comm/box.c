@@ -237,3 +237,14 @@ int64_t dti_box_count(const dti_box *box)
     for (int a = 0; a < box->n_axes; a++) n *= box->extent[a];
     return n;
 }
+
+bool dti_box_is_block(const dti_box *box)
+{
+    int64_t stride = 1;
+
+    for (int a = box->n_axes - 1; a >= 0; a--) {
+        if (box->extent[a] != 1 && box->stride[a] != stride) return false;
+        stride *= box->extent[a];
+    }
+    return true;
+}

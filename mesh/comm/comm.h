@@ -153,6 +153,7 @@ dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_
 void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
 
 int64_t dti_box_count(const dti_box *box); /* elements */
+bool dti_box_is_block(const dti_box *box); /* they lie side by side, in row-major order */
 
 /* Copies a box between two strided places of equal extents. */
 void dti_box_copy(void *to, const dti_box *to_box, const void *from, const dti_box *from_box,

@@ -100,7 +100,7 @@ DT_TEST(torch_pieces, an_inner_dim_first_over_240_ranks)
         DT_ASSERT_OK(dt_layout_range(l, shape, (int[]){ dp, tp }, begin, end));
         DT_ASSERT_EQ_INT(end[0] - begin[0], dp < 28 ? 18 : dp == 28 ? 8 : 0);
         if (dp < 29) DT_ASSERT_EQ_INT(begin[0], tp * 512 + 18 * dp);
-        /* PyTorch puts pieces without rows at the end of the axis; ours stand where they would be */
+        /* PyTorch puts pieces without rows at the end of the axis, ours stay in place */
         if (dp == 29) DT_ASSERT_EQ_INT(begin[0], (tp + 1) * 512);
         DT_ASSERT_EQ_INT(end[1] - begin[1], 4096);
     }
