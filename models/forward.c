@@ -22,7 +22,7 @@ static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *
         "%lld tokens after %lld exceed the context of %lld: shorten the prompt or ask for fewer "
         "new tokens",
         (long long)n_tokens, (long long)s->length, (long long)s->capacity);
-    for (int64_t b = 0; b < s->batch; b++)
+    for (int64_t b = 0; b < s->n_kept; b++)
         DT_CHECK(s->pads[b] < n_tokens, DT_ERR_ARG,
                  "sequence %lld would have %lld tokens of padding in a pass of %lld: at least one "
                  "token has to be real",
@@ -106,7 +106,7 @@ static int64_t longest_after(const dt_state *s, int64_t n_tokens)
 {
     int64_t longest = 0;
 
-    for (int64_t b = 0; b < s->batch; b++) {
+    for (int64_t b = 0; b < s->n_kept; b++) {
         const int64_t length = s->lengths[b] + n_tokens - s->pads[b];
         if (length > longest) longest = length;
     }

@@ -13,12 +13,13 @@ static bool is_dry(const dt_model *m)
 
 static dt_status make_rows(dt_state *s)
 {
-    const size_t batch = (size_t)s->batch;
+    const bool dry = is_dry(s->model);
 
-    DT_TRY(dti_alloc_array(batch, sizeof *s->lengths, (void **)&s->lengths));
-    DT_TRY(dti_alloc_array(batch, sizeof *s->pads, (void **)&s->pads));
-    if (is_dry(s->model)) return DT_OK;
-    DT_TRY(dti_alloc_array(batch * (size_t)s->capacity, sizeof *s->ids, (void **)&s->ids));
+    s->n_kept = dry ? 1 : s->batch;
+    DT_TRY(dti_alloc_array((size_t)s->n_kept, sizeof *s->lengths, (void **)&s->lengths));
+    DT_TRY(dti_alloc_array((size_t)s->n_kept, sizeof *s->pads, (void **)&s->pads));
+    if (dry) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)(s->batch * s->capacity), sizeof *s->ids, (void **)&s->ids));
     return DT_OK;
 }
 
@@ -87,14 +88,15 @@ int64_t dt_state_length(const dt_state *s)
 
 int64_t dt_state_length_of(const dt_state *s, int64_t sequence)
 {
-    return sequence >= 0 && sequence < s->batch ? s->lengths[sequence] : 0;
+    if (sequence < 0 || sequence >= s->batch) return 0;
+    return s->lengths[sequence < s->n_kept ? sequence : 0];
 }
 
 void dt_state_rewind(dt_state *s, int64_t length)
 {
     if (length < 0 || length >= s->length) return;
     s->length = length;
-    for (int64_t b = 0; b < s->batch; b++)
+    for (int64_t b = 0; b < s->n_kept; b++)
         if (s->lengths[b] > length) s->lengths[b] = length;
 }
 
@@ -104,13 +106,15 @@ dt_status dt_state_pad(dt_state *s, const int64_t *n_pads)
     for (int64_t b = 0; b < s->batch; b++)
         DT_CHECK(n_pads[b] >= 0, DT_ERR_ARG, "sequence %lld has %lld tokens of padding",
                  (long long)b, (long long)n_pads[b]);
-    memcpy(s->pads, n_pads, (size_t)s->batch * sizeof *n_pads);
+    memcpy(s->pads, n_pads, (size_t)s->n_kept * sizeof *n_pads);
+    for (int64_t b = s->n_kept; b < s->batch; b++)
+        if (n_pads[b] < s->pads[0]) s->pads[0] = n_pads[b];
     return DT_OK;
 }
 
 void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens)
 {
-    for (int64_t b = 0; b < s->batch; b++) {
+    for (int64_t b = 0; b < s->n_kept; b++) {
         const int64_t n = n_tokens - s->pads[b];
         if (s->ids != NULL && ids != NULL)
             memcpy(s->ids + b * s->capacity + s->lengths[b], ids + b * n_tokens + s->pads[b],
@@ -168,7 +172,7 @@ dt_status dti_state_expand(dt_state *s, int64_t times)
     s->lengths = s->pads = NULL;
     s->ids = NULL;
     DT_TRY_TO(done, st, make_rows(s));
-    for (int64_t b = 0; b < s->batch; b++) {
+    for (int64_t b = 0; b < s->n_kept; b++) {
         s->lengths[b] = old.lengths[b / times];
         if (s->ids != NULL)
             memcpy(s->ids + b * s->capacity, old.ids + b / times * s->capacity,

@@ -12,8 +12,9 @@ struct dt_state {
     int64_t batch;
     int64_t capacity;
     int64_t length;   /* of the longest sequence */
-    int64_t *lengths; /* [batch] tokens that each has seen */
-    int64_t *pads;    /* [batch] of the next pass, see dt_state_pad() */
+    int64_t n_kept;   /* batch; 1 in a dry runtime, whose sequences are all as the longest is */
+    int64_t *lengths; /* [n_kept] tokens that each has seen */
+    int64_t *pads;    /* [n_kept] of the next pass, see dt_state_pad() */
     int32_t *ids;     /* [batch, capacity] those tokens; not kept in a dry runtime */
     dti_kv *kv;       /* [n_layers] */
 };
