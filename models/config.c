@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/checkpoint/input.h"
+
 static bool is_absent(const dti_json *config, const char *key)
 {
     const dti_json v = dti_json_get(config, key);
@@ -137,11 +139,17 @@ static dt_status read_heads(const dti_json *config, const dt_config_defaults *d,
 static dt_status refuse_quantised(const dti_json *config)
 {
     const dti_json quantised = dti_json_get(config, "quantization_config");
+    const dti_json method = dti_json_get(&quantised, "quant_method");
+    const char *name = "";
+    char shown[64];
 
     if (!dti_json_is_set(&quantised)) return DT_OK;
+    if (dti_json_kind_of(&method) == DTI_JSON_STRING) DT_TRY(dti_json_as_string(&method, &name));
     return dti_json_refuse(&quantised, DT_ERR_UNSUPPORTED,
-                           "absent: quantised checkpoints are not supported, use one in "
-                           "float32, bfloat16 or float16");
+                           "absent: quantised checkpoints%s%s%s are not supported, use one in "
+                           "float32, bfloat16 or float16",
+                           name[0] ? " (here by \"" : "", dti_printable(name, shown, sizeof shown),
+                           name[0] ? "\")" : "");
 }
 
 /* Special tokens: an absent key means the architecture's, null means none. */

@@ -2,6 +2,7 @@
  *
  * One pass of new tokens through the model. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/numbers.h"
 #include "dtensor/create.h"
@@ -9,6 +10,11 @@
 #include "models/state.h"
 
 enum { SHOWN_IDS = 12 };
+
+static int64_t turn_of(const dt_model *m)
+{
+    return m->arch->turn != NULL ? m->arch->turn(m->self) : 0;
+}
 
 static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *ids,
                            int64_t n_tokens)
@@ -113,16 +119,13 @@ static int64_t longest_after(const dt_state *s, int64_t n_tokens)
     return longest;
 }
 
-dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
-                            int64_t n_tokens, dt_logits_rows rows)
+static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                      dt_logits_rows rows)
 {
     dt_model_pass pass = { .rows = rows };
     dt_tensor *logits;
     dt_status st;
 
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (m == NULL || s == NULL || s->model != m)
-        return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
     dt_scope_begin(t, m->arch->model_type);
     pass.kv = s->kv;
     pass.n_layers = m->info.n_layers;
@@ -130,6 +133,93 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     logits = dt_scope_end(t, m->arch->forward(m->self, t, &pass));
-    if (logits != NULL) dti_state_advance(s, ids, n_tokens);
+    if (logits == NULL) return NULL;
+    dti_state_advance(s, ids, n_tokens);
+    s->turned = pass.length > turn_of(m);
     return logits;
+}
+
+/* --- once more from the first token ----------------------------------------------------------- */
+
+/* Beyond a certain length all positions of a sequence rotate otherwise (longrope), and keys that
+ * are remembered do not fit any more: sequences of which the longest grows past it, or was cut back
+ * below it, are run again from their first tokens, as Transformers does for Phi-3. */
+static bool must_run_again(const dt_model *m, const dt_state *s, int64_t n_tokens)
+{
+    const int64_t turn = turn_of(m);
+
+    return turn > 0 && s->length > 0 && (longest_after(s, n_tokens) > turn) != s->turned;
+}
+
+/* All tokens of all sequences, and what the state was before. */
+typedef struct again {
+    int64_t n;        /* of the longest sequence */
+    int64_t length;   /* before */
+    int64_t *lengths; /* [batch] before */
+    int64_t *pads;    /* [batch] before */
+    int32_t *ids;     /* [batch, n], padded in front; NULL in a dry runtime */
+} again;
+
+static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                             again *a)
+{
+    const size_t batch = (size_t)s->batch;
+
+    *a = (again){ .n = longest_after(s, n_tokens), .length = s->length };
+    DT_TRY(check_ids(m, s, ids, n_tokens));
+    DT_TRY(dti_alloc_array(batch, sizeof *a->lengths, (void **)&a->lengths));
+    DT_TRY(dti_alloc_array(batch, sizeof *a->pads, (void **)&a->pads));
+    if (s->ids != NULL)
+        DT_TRY(dti_alloc_array(batch * (size_t)a->n, sizeof *a->ids, (void **)&a->ids));
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t old = s->lengths[b], more = n_tokens - s->pads[b];
+        a->lengths[b] = old;
+        a->pads[b] = s->pads[b];
+        if (a->ids == NULL) continue;
+        memcpy(a->ids + (b + 1) * a->n - more - old, s->ids + b * s->capacity,
+               (size_t)old * sizeof *ids);
+        memcpy(a->ids + (b + 1) * a->n - more, ids + b * n_tokens + s->pads[b],
+               (size_t)more * sizeof *ids);
+    }
+    for (int64_t b = 0; b < s->batch; b++) {
+        s->pads[b] = a->n - s->lengths[b] - (n_tokens - s->pads[b]);
+        s->lengths[b] = 0;
+    }
+    s->length = 0;
+    s->turned = -1;
+    return DT_OK;
+}
+
+static dt_tensor *run_again(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
+{
+    dt_tensor *logits = NULL;
+    again a;
+    const dt_status st = begin_again(m, s, ids, n_tokens, &a);
+
+    if (st != DT_OK)
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    else
+        logits = run(t, m, s, a.ids, a.n, rows);
+    if (st == DT_OK && logits == NULL) {
+        s->length = a.length;
+        memcpy(s->lengths, a.lengths, (size_t)s->batch * sizeof *a.lengths);
+        memcpy(s->pads, a.pads, (size_t)s->batch * sizeof *a.pads);
+    }
+    dti_free(a.lengths);
+    dti_free(a.pads);
+    dti_free(a.ids);
+    return logits == NULL || rows == DT_LOGITS_LAST
+               ? logits
+               : dt_slice(t, logits, 1, a.n - n_tokens, n_tokens);
+}
+
+dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
+{
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (m == NULL || s == NULL || s->model != m)
+        return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
+    if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
+    return run(t, m, s, ids, n_tokens, rows);
 }

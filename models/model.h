@@ -24,12 +24,14 @@ typedef struct dti_builder {
     int n;
 } dti_builder;
 
+/* dt_builder_spec() of a layer that is there. */
+static inline dt_layer_spec *dti_builder_spec(dti_builder *b, const char *name)
+{
+    return dt_builder_spec(b, name);
+}
+
 /* Sequence parallelism: the built-in plan with tokens cut between blocks. */
 void dti_builder_cut_tokens(dti_builder *b);
-
-/* The layer added last whose name ends with `name`, to say more of it than a row does: that its
- * axes are made of blocks, that files hold it transposed. There is one. */
-dt_layer_spec *dti_builder_spec(dti_builder *b, const char *name);
 
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out) DT_MUST_USE;

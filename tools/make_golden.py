@@ -196,6 +196,12 @@ FIXTURES = {
         "attention_types": [[["global", "local"], 1]], "window_size": 8,
         "max_position_embeddings": 64,
     }, 14, "float32", "global and local layers, window 8; feed-forward width by default"),
+    "gpt_neo/wide": (GPTNeoConfig, {
+        "vocab_size": 120, "hidden_size": 32, "num_layers": 4, "num_heads": 2,
+        "attention_types": [[["global", "local"], 2]], "window_size": 20,
+        "max_position_embeddings": 64, "tie_word_embeddings": False,
+    }, 13, "bfloat16", "windows longer than the prompt and shorter than the text; untied; stored "
+                       "in bf16"),
     "gpt_neo/uneven": (GPTNeoConfig, {
         "vocab_size": 101, "hidden_size": 36, "num_layers": 3, "num_heads": 3,
         "attention_types": [[["local", "global"], 1], [["local"], 1]], "window_size": 5,

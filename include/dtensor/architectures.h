@@ -124,6 +124,16 @@ DT_API void dt_builder_settings(dt_builder *builder, const dt_row_settings *sett
 DT_API DT_MUST_USE dt_status dt_builder_add(dt_builder *builder, const char *prefix,
                                             const dt_layer_row *rows, int n, void *block);
 
+/**
+ * The layer added last whose name ends with `name`, to say more of it than a row does: that its
+ * axes are made of blocks (q | k | v in one weight), that files hold it transposed.
+ *
+ * Not collective.
+ * Ownership   the builder's; valid until the next row is added.
+ * Errors      none; NULL if there is no such layer
+ */
+DT_API dt_layer_spec *dt_builder_spec(dt_builder *builder, const char *name);
+
 /* --- One pass ------------------------------------------------------------------------------- */
 
 /* What forward() is given. */
@@ -186,6 +196,10 @@ DT_API DT_MUST_USE dt_status dt_rotary_prepare(dt_rotary *rotary, dt_mesh *mesh)
  * latched, those of dt_rope_table(). */
 DT_API dt_tensor *dt_rotary_table(dt_tape *tape, const dt_rotary *rotary, const dt_model_pass *pass,
                                   dt_dtype dtype);
+
+/** The longest sequence that longrope's short factors are for; 0 for all other variants. Not
+ * collective. Errors: none. */
+DT_API int64_t dt_rotary_turn(const dt_rotary *rotary);
 DT_API void dt_rotary_release(dt_rotary **rotary); /* accepts NULL */
 
 /* --- An architecture ------------------------------------------------------------------------ */
@@ -224,6 +238,9 @@ typedef struct dt_arch {
     const char *block_class; /* of its blocks in Transformers, for policies: "LlamaDecoderLayer";
                               * or NULL */
     const char *blocks;      /* their names: "model.layers.*"; or NULL */
+    int64_t (*turn)(const void *self); /* the length beyond which all positions of a sequence
+                                        * rotate otherwise, dt_rotary_turn(): one that grows past
+                                        * it is run again from its first token; NULL: none */
 } dt_arch;
 
 /**

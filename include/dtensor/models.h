@@ -198,6 +198,9 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
  * Returns logits [batch, n_tokens or 1, vocab] in the model's dtype, cut over the vocabulary as the
  * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.
  *
+ * A model with longrope scaling runs a sequence that grows past the length of its short factors
+ * once again from the first token, since all its keys rotate otherwise then.
+ *
  * Collective  over the model's mesh.
  * Errors      latched: DT_ERR_ARG for n_tokens below 1, ids outside the vocabulary or no room in
  *             the state; those of operators

@@ -176,6 +176,11 @@ dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass
     return dt_layer_forward(t, m->head, x);
 }
 
+int64_t dti_decoder_turn(const void *self)
+{
+    return dti_rope_turn(&((const dti_decoder *)self)->rope);
+}
+
 void dti_decoder_release(void *self)
 {
     dti_decoder *m = self;

@@ -68,6 +68,7 @@ dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
 dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
 dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
 void dti_decoder_release(void *self);
+int64_t dti_decoder_turn(const void *self);
 extern const char *const dti_decoder_ignored[];
 extern const dt_spelling dti_decoder_spellings[];
 

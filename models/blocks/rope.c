@@ -114,6 +114,11 @@ int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions)
     return rope->type == DTI_ROPE_DYNAMIC ? (int64_t)fmin(longest, 1 << 30) : max_positions;
 }
 
+int64_t dti_rope_turn(const dti_rope *rope)
+{
+    return rope->type == DTI_ROPE_LONGROPE ? (int64_t)rope->original_positions : 0;
+}
+
 /* --- on a mesh -------------------------------------------------------------------------------- */
 
 static dt_status make_frequencies(const dti_rope *rope, int64_t length, dt_mesh *mesh,
@@ -165,16 +170,9 @@ static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dt
 dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
                           dt_dtype dtype)
 {
-    const int64_t n = pass->positions != NULL ? dt_tensor_extent(pass->positions, 1) : 0;
     dt_tensor *inv_freq = rope->inv_freq;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    if (rope->type == DTI_ROPE_LONGROPE && is_long(rope, pass->length) && pass->length > n &&
-        !is_long(rope, pass->length - n))
-        return dt_tape_fail(t, DT_ERR_UNSUPPORTED,
-                            "a text that grows beyond %g tokens rotates by other factors from its "
-                            "first token on (longrope): run all of it in one pass",
-                            rope->original_positions);
     if (rope->type == DTI_ROPE_LONGROPE && is_long(rope, pass->length))
         inv_freq = rope->long_inv_freq;
     if (rope->type == DTI_ROPE_DYNAMIC && (double)pass->length > rope->max_positions)
@@ -196,6 +194,11 @@ dt_tensor *dt_rotary_table(dt_tape *t, const dt_rotary *rotary, const dt_model_p
     if (rotary == NULL || rotary->inv_freq == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_rotary_table: rotary is NULL or was not prepared");
     return dti_rope_table(t, rotary, pass, dtype);
+}
+
+int64_t dt_rotary_turn(const dt_rotary *rotary)
+{
+    return rotary != NULL ? dti_rope_turn(rotary) : 0;
 }
 
 void dt_rotary_release(dt_rotary **rotary)

@@ -60,6 +60,10 @@ void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq)
 /* The longest sequence of a model whose config says max_positions: dynamic scaling goes on. */
 int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions);
 
+/* longrope: the length beyond which a sequence takes the long factors, from its first token on; 0:
+ * another variant. */
+int64_t dti_rope_turn(const dti_rope *rope);
+
 /* Makes the frequencies as tensors on `mesh`. */
 dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh) DT_MUST_USE;
 void dti_rope_release(dti_rope *rope);

@@ -149,6 +149,11 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pas
     return m->logit_cap > 0.0 ? dt_soft_cap(t, x, m->logit_cap) : x;
 }
 
+static int64_t turn(const void *self)
+{
+    return dti_rope_turn(&((const gemma3 *)self)->global);
+}
+
 static void release(void *self)
 {
     gemma3 *m = self;
@@ -176,7 +181,7 @@ static const dt_spelling spellings[] = { { "model.", "" },
         .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
         .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
         .prepare = prepare, .forward = forward, .release = release,                          \
-        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*"                      \
+        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", .turn = turn        \
     }
 
 const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);

@@ -43,6 +43,7 @@ const dt_arch dti_arch_llama = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .turn = dti_decoder_turn,
     .block_class = "LlamaDecoderLayer",
     .blocks = "model.layers.*",
 };

@@ -58,10 +58,9 @@ static void pack(dt_builder *builder, const dt_model_info *c, int64_t ff)
     const dt_axis kv = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS };
     const dt_axis half = { ff, DT_UNIT_ROW };
 
-    dti_builder_spec(builder, "self_attn.qkv_proj")->blocks[0] =
+    dt_builder_spec(builder, "self_attn.qkv_proj")->blocks[0] =
         (dt_axis_blocks){ 3, { q, kv, kv } };
-    dti_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] =
-        (dt_axis_blocks){ 2, { half, half } };
+    dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] = (dt_axis_blocks){ 2, { half, half } };
 }
 
 static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
@@ -168,6 +167,11 @@ static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pas
     return dt_layer_forward(t, m->head, x);
 }
 
+static int64_t turn(const void *self)
+{
+    return dti_rope_turn(&((const phi3 *)self)->rope);
+}
+
 static void release(void *self)
 {
     phi3 *m = self;
@@ -194,4 +198,5 @@ const dt_arch dti_arch_phi3 = {
     .release = release,
     .block_class = "Phi3DecoderLayer",
     .blocks = "model.layers.*",
+    .turn = turn,
 };

@@ -39,6 +39,7 @@ const dt_arch dti_arch_qwen3 = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .turn = dti_decoder_turn,
     .block_class = "Qwen3DecoderLayer",
     .blocks = "model.layers.*",
 };

@@ -13,7 +13,8 @@
 
 enum { WARM_UP = 3, STEPS = 8 };
 
-static const char *const fixtures[] = { "llama/uneven", "qwen3/base", "gpt_neo/base" };
+static const char *const fixtures[] = { "llama/uneven",  "qwen2/windows", "qwen3/base",
+                                        "gemma3/uneven", "phi3/uneven",   "gpt_neo/base" };
 
 static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **out)
 {
@@ -128,6 +129,123 @@ DT_TEST(decode, caches_give_what_a_whole_pass_gives)
         dt_test_on_ranks("tp=1", cached_equals_whole, fixtures[f]);
         dt_test_on_ranks("tp=3", cached_equals_whole, fixtures[f]);
     }
+}
+
+/* Logits of a pass over n ids after what the state has seen: [1, n, vocab], gathered. */
+static dt_status logits_of(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n,
+                           dt_tensor **out)
+{
+    dt_tape_reset(t);
+    dt_tensor *y = dt_model_forward(t, m, s, ids, n, DT_LOGITS_ALL);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tensor_extent(y, 1) == n, "%lld rows", (long long)dt_tensor_extent(y, 1));
+    DT_TRY(dt_full_tensor(y, out));
+    return DT_OK;
+}
+
+/* The last rows of each sequence of `all` are those of `part`. */
+static dt_status ends_like(const dt_tensor *all, const dt_tensor *part, int64_t rows, int64_t vocab)
+{
+    const int64_t n = dt_tensor_extent(all, 1), m = dt_tensor_extent(part, 1);
+
+    for (int64_t b = 0; b < dt_tensor_extent(all, 0); b++) {
+        const float *x = (const float *)dt_tensor_local(all)->data + ((b + 1) * n - rows) * vocab;
+        const float *y = (const float *)dt_tensor_local(part)->data + ((b + 1) * m - rows) * vocab;
+        for (int64_t i = 0; i < rows * vocab; i++)
+            DT_EXPECT(fabsf(x[i] - y[i]) <= 1e-4f * (1 + fabsf(x[i])),
+                      "sequence %lld, logit %lld: %g and %g", (long long)b, (long long)i,
+                      (double)x[i], (double)y[i]);
+    }
+    return DT_OK;
+}
+
+/* longrope: at 24 tokens all positions begin to rotate otherwise. */
+static dt_status turns(dt_mesh *mesh, const void *arg)
+{
+    enum { N = 30, TURN = 24, BACK = 9 };
+    dt_tensor *whole = NULL, *part = NULL, *shorter = NULL, *back = NULL;
+    dt_status st = DT_OK;
+    dt_model *m = NULL;
+    dt_state *s = NULL, *other = NULL;
+    dt_tape *t = NULL;
+    int32_t ids[N];
+    int64_t vocab;
+
+    for (int i = 0; i < N; i++) ids[i] = i * i % 97;
+    DT_TRY(load(mesh, arg, &m));
+    vocab = dt_model_info_of(m)->vocab_size;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, N, &s));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, N, &other));
+    DT_TRY_TO(done, st, logits_of(t, m, other, ids, N, &whole));
+    DT_TRY_TO(done, st, logits_of(t, m, s, ids, TURN - 3, &shorter));
+    dt_tensor_release(&shorter);
+    DT_TRY_TO(done, st, logits_of(t, m, s, ids + TURN - 3, 3, &shorter)); /* still the short ones */
+    DT_TRY_TO(done, st, logits_of(t, m, s, ids + TURN, N - TURN, &part)); /* reads all again */
+    DT_EXPECT_TO(done, st, dt_state_length(s) == N, "%lld tokens", (long long)dt_state_length(s));
+    DT_TRY_TO(done, st, ends_like(whole, part, N - TURN, vocab));
+    dt_state_rewind(s, BACK);
+    DT_TRY_TO(done, st, logits_of(t, m, s, ids + BACK, TURN - BACK, &back)); /* and again */
+    DT_TRY_TO(done, st, ends_like(back, shorter, 3, vocab));
+done:
+    dt_tensor_release(&whole);
+    dt_tensor_release(&part);
+    dt_tensor_release(&shorter);
+    dt_tensor_release(&back);
+    dt_tape_release(&t);
+    dt_state_release(&s);
+    dt_state_release(&other);
+    dt_model_release(&m);
+    return st;
+}
+
+/* The same for two sequences, one of which is shorter: the longest decides for both. */
+static dt_status turn_together(dt_mesh *mesh, const void *arg)
+{
+    enum { N = 30, BEFORE = 21, PADS = 4 };
+    static const int64_t pads[] = { 0, PADS };
+    dt_tensor *whole = NULL, *part = NULL;
+    dt_status st = DT_OK;
+    dt_model *m = NULL;
+    dt_state *s = NULL, *other = NULL;
+    dt_tape *t = NULL;
+    int32_t ids[2 * N], first[2 * BEFORE], rest[2 * (N - BEFORE)];
+
+    for (int i = 0; i < 2 * N; i++) ids[i] = i * i % 97;
+    for (int b = 0; b < 2; b++) {
+        memcpy(first + b * BEFORE, ids + b * N, BEFORE * sizeof *ids);
+        memcpy(rest + b * (N - BEFORE), ids + b * N + BEFORE, (N - BEFORE) * sizeof *ids);
+    }
+    DT_TRY(load(mesh, arg, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_state_create(m, 2, N, &s));
+    DT_TRY_TO(done, st, dt_state_create(m, 2, N, &other));
+    DT_TRY_TO(done, st, dt_state_pad(other, pads));
+    DT_TRY_TO(done, st, logits_of(t, m, other, ids, N, &whole));
+    DT_TRY_TO(done, st, dt_state_pad(s, pads));
+    DT_TRY_TO(done, st, logits_of(t, m, s, first, BEFORE, &part));
+    dt_tensor_release(&part);
+    DT_TRY_TO(done, st, logits_of(t, m, s, rest, N - BEFORE, &part)); /* reads all again */
+    DT_EXPECT_TO(done, st, dt_state_length_of(s, 0) == N && dt_state_length_of(s, 1) == N - PADS,
+                 "%lld and %lld tokens", (long long)dt_state_length_of(s, 0),
+                 (long long)dt_state_length_of(s, 1));
+    DT_TRY_TO(done, st, ends_like(whole, part, N - BEFORE, dt_model_info_of(m)->vocab_size));
+done:
+    dt_tensor_release(&whole);
+    dt_tensor_release(&part);
+    dt_tape_release(&t);
+    dt_state_release(&s);
+    dt_state_release(&other);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(decode, a_text_that_passes_the_turn_of_longrope_is_read_again)
+{
+    dt_test_on_ranks("tp=1", turns, "phi3/longrope");
+    dt_test_on_ranks("tp=3", turns, "phi3/longrope");
+    dt_test_on_ranks("tp=1", turn_together, "phi3/longrope");
+    dt_test_on_ranks("tp=2", turn_together, "phi3/longrope");
 }
 
 /* Decisions of one model must not serve another whose heads have another width. */

@@ -15,10 +15,11 @@
 enum { N_GREEDY = 40, MAX_PROMPT = 64 };
 
 static const char *const fixtures[] = {
-    "llama/uneven",  "llama/tied",    "llama/biases",      "llama/sharded",  "llama/yarn",
-    "qwen2/base",    "qwen2/windows", "qwen2/dynamic",     "qwen3/base",     "qwen3/uneven",
-    "qwen3/windows", "gpt_neo/base",  "gpt_neo/uneven",    "phi3/base",      "phi3/uneven",
-    "gemma3/base",   "gemma3/uneven", "gemma3/multimodal", "qwen3_moe/base", "qwen3_moe/uneven",
+    "llama/uneven",   "llama/tied",       "llama/biases",   "llama/sharded", "llama/yarn",
+    "qwen2/base",     "qwen2/windows",    "qwen2/dynamic",  "qwen3/base",    "qwen3/uneven",
+    "qwen3/windows",  "gpt_neo/base",     "gpt_neo/uneven", "gpt_neo/wide",  "phi3/base",
+    "phi3/uneven",    "phi3/longrope",    "gemma3/base",    "gemma3/uneven", "gemma3/multimodal",
+    "qwen3_moe/base", "qwen3_moe/uneven",
 };
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
