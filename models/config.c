@@ -99,10 +99,16 @@ static dt_status read_kv_heads(const dti_json *config, const dt_config_defaults 
     return dti_json_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
 }
 
+/* The architecture's own key, or the common one where a file has only that. */
+static const char *spelled(const dti_json *config, const char *own, const char *common)
+{
+    return own != NULL && (!is_absent(config, own) || is_absent(config, common)) ? own : common;
+}
+
 static dt_status read_heads(const dti_json *config, const dt_config_defaults *d,
                             dt_model_info *info)
 {
-    const char *heads_key = d->heads_key != NULL ? d->heads_key : "num_attention_heads";
+    const char *heads_key = spelled(config, d->heads_key, "num_attention_heads");
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
     const dti_json width = dti_json_get(config, "head_dim");
     int64_t head_dim = d->head_dim;
@@ -178,8 +184,8 @@ dt_status dt_config_decoder(const dti_json *config, const dt_config_defaults *d,
     DT_TRY(dti_config_dtype(config, &info->dtype));
     DT_TRY(dt_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
     DT_TRY(dt_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
-    DT_TRY(dt_config_int(config, d->layers_key != NULL ? d->layers_key : "num_hidden_layers",
-                         d->layers, 1, DTI_CONFIG_MAX_LAYERS, &info->n_layers));
+    DT_TRY(dt_config_int(config, spelled(config, d->layers_key, "num_hidden_layers"), d->layers, 1,
+                         DTI_CONFIG_MAX_LAYERS, &info->n_layers));
     DT_TRY(dt_config_int(config, "max_position_embeddings", d->positions, 1, max,
                          &info->max_positions));
     DT_TRY(read_heads(config, d, info));

@@ -24,12 +24,6 @@ typedef struct dti_builder {
     int n;
 } dti_builder;
 
-/* dt_builder_spec() of a layer that is there. */
-static inline dt_layer_spec *dti_builder_spec(dti_builder *b, const char *name)
-{
-    return dt_builder_spec(b, name);
-}
-
 /* Sequence parallelism: the built-in plan with tokens cut between blocks. */
 void dti_builder_cut_tokens(dti_builder *b);
 

@@ -31,8 +31,8 @@ typedef struct dt_config_defaults {
     bool tied;              /* tie_word_embeddings */
     int32_t bos, eos;       /* bos_token_id, eos_token_id; 0: none */
     bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
-    const char *layers_key; /* NULL: num_hidden_layers */
-    const char *heads_key;  /* NULL: num_attention_heads */
+    const char *layers_key; /* NULL: num_hidden_layers, which is read too where this is absent */
+    const char *heads_key;  /* NULL: num_attention_heads, which is read too */
 } dt_config_defaults;
 
 /**

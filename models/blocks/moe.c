@@ -25,12 +25,12 @@ dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *b
     /* clang-format on */
 
     DT_TRY(dt_builder_add(builder, b->name, rows, (int)DT_COUNT(rows), b));
-    spec = dti_builder_spec(builder, "mlp.experts.gate_up_proj");
+    spec = dt_builder_spec(builder, "mlp.experts.gate_up_proj");
     spec->n_experts = c->n_experts;
     spec->blocks[0] = (dt_axis_blocks){ 2, { { c->ff, DT_UNIT_ROW }, { c->ff, DT_UNIT_ROW } } };
     spec->parts[0] = "gate_proj";
     spec->parts[1] = "up_proj";
-    spec = dti_builder_spec(builder, "mlp.experts.down_proj");
+    spec = dt_builder_spec(builder, "mlp.experts.down_proj");
     spec->n_experts = c->n_experts;
     spec->parts[0] = "down_proj";
     return DT_OK;

@@ -90,6 +90,7 @@ const dt_arch dti_arch_qwen3_moe = {
     .prepare = dti_decoder_prepare,
     .forward = dti_decoder_forward,
     .release = dti_decoder_release,
+    .turn = dti_decoder_turn,
     .block_class = "Qwen3MoeDecoderLayer",
     .blocks = "model.layers.*",
 };

@@ -33,6 +33,13 @@ typedef struct arch_case {
 static const arch_case archs[] = {
     { &dti_arch_gpt_neo, NEO "\"attention_layers\": [\"local\", \"local\"]}", NULL },
     { &dti_arch_gpt_neo, NEO "\"attention_layers\": [\"local\"]}", "attention_layers" },
+    { &dti_arch_gpt_neo,
+      "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_hidden_layers\": 2, "
+      "\"attention_types\": [[[\"global\", \"local\"], 1]]}",
+      NULL },
+    { &dti_arch_gpt_neo,
+      "{\"hidden_size\": 8, \"num_attention_heads\": 3, \"num_hidden_layers\": 2}",
+      "num_attention_heads" },
     { &dti_arch_gpt_neo, NEO "\"attention_layers\": [\"local\", \"x\"]}", "attention_layers[1]" },
     { &dti_arch_gpt_neo, NEO "\"attention_types\": [[[\"global\", \"local\"], 1]]}", NULL },
     { &dti_arch_gpt_neo, NEO "\"attention_types\": [[[\"global\", \"local\"], 2]]}", "names more" },
