@@ -75,6 +75,17 @@ static json_t *json_params(const cli_resolved *r)
     return array;
 }
 
+/* What of the plan was in vain. */
+static json_t *json_warnings(const cli_resolved *r)
+{
+    json_t *array = json_array();
+    const char *text;
+
+    for (int i = 0; (text = dt_layers_remark(dt_model_layers(r->first.model), i)) != NULL; i++)
+        (void)json_array_append_new(array, json_string(text));
+    return array;
+}
+
 /* Layers without parameters, which only lay values out. */
 static json_t *json_points(const cli_resolved *r)
 {
@@ -137,13 +148,14 @@ dt_status cli_resolved_json(const cli_resolved *r)
 {
     const dt_model_info *info = dt_model_info_of(r->first.model);
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "model",
+        "{s:s, s:s, s:s, s:s, s:o, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "model",
         r->folder, "model_type", info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh",
         r->mesh, "plan", r->plan != NULL ? json_string(r->plan) : json_null(), "sequence_parallel",
         (int)r->sequence_parallel, "parameters", (json_int_t)r->n_params, "batch",
         (json_int_t)r->batch, "sequence", (json_int_t)r->sequence, "layout", json_params(r),
-        "points", json_points(r), "prompt", json_pass(r, &r->first.prefill, r->batch * r->sequence),
-        "step", json_pass(r, &r->first.decode, r->batch), "ranks", json_ranks(r));
+        "points", json_points(r), "warnings", json_warnings(r), "prompt",
+        json_pass(r, &r->first.prefill, r->batch * r->sequence), "step",
+        json_pass(r, &r->first.decode, r->batch), "ranks", json_ranks(r));
 
     DT_CHECK(object != NULL, DT_ERR_MEMORY,
              "the result cannot be written as JSON: memory, or a name that is not UTF-8");

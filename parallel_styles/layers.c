@@ -117,11 +117,18 @@ void dt_layers_release(dt_layers **layers)
         dt_tensor_release(&list->layers[i].bias_term);
         dti_free(list->layers[i].name);
     }
+    for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
+    dti_free((void *)list->remarks);
     dti_free(list->index);
     dti_free(list->layers);
     dti_runtime_count(dt_mesh_runtime(list->mesh), -1);
     dt_mesh_release(&list->mesh);
     dti_free(list);
+}
+
+const char *dt_layers_remark(const dt_layers *list, int i)
+{
+    return i >= 0 && (size_t)i < list->n_remarks ? list->remarks[i] : NULL;
 }
 
 int dt_layers_count(const dt_layers *list)

@@ -46,6 +46,8 @@ struct dt_layers {
     dt_dtype dtype; /* of the parameters, as the last that was set says; DT_N_DTYPES before */
     int n;
     dt_layer *layers;
+    char **remarks; /* on the plan */
+    size_t n_remarks, remarks_capacity;
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
     uint32_t index_mask; /* places - 1 */
 };

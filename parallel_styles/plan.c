@@ -2,6 +2,7 @@
  *
  * Plans as lists of rules: matching of patterns to layer names ("*" is one whole component between
  * dots), which rule wins, which match nothing. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,6 +126,23 @@ int dti_rules_find(dti_rules *rules, const char *name, int slot)
     return best;
 }
 
+/* A line for the log, which the list remembers. */
+DT_PRINTF(2, 3) static dt_status remark(dt_layers *list, const char *fmt, ...)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING, "%s", text);
+    DT_TRY(dti_grow((void **)&list->remarks, &list->remarks_capacity, list->n_remarks + 1,
+                    sizeof *list->remarks));
+    DT_TRY(dti_strdup(text, &list->remarks[list->n_remarks]));
+    list->n_remarks++;
+    return DT_OK;
+}
+
 static bool is_covered(const dt_layer *layer, int slot)
 {
     return layer->rule[slot] >= 0 || (layer->tied_to != NULL && layer->tied_to->rule[slot] >= 0);
@@ -148,7 +166,7 @@ static int count_uncovered(const dt_layers *list, const dt_layer **first)
     return n;
 }
 
-static dt_status check_covered(const dt_plan *plan, const dt_layers *list)
+static dt_status check_covered(const dt_plan *plan, dt_layers *list)
 {
     const dt_layer *first = NULL;
     const int n = count_uncovered(list, &first);
@@ -164,15 +182,13 @@ static dt_status check_covered(const dt_plan *plan, const dt_layers *list)
         "%s: no rule covers %s.%s%s, and the plan is manual; give it a style, or \"replicate\" "
         "to have it whole on every rank",
         source_of(plan, source), first->name, param, others);
-    dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING,
-                    "%s: no rule covers %s.%s%s: whole on every rank", source_of(plan, source),
-                    first->name, param, others);
+    DT_TRY(remark(list, "%s: no rule covers %s.%s%s: whole on every rank", source_of(plan, source),
+                  first->name, param, others));
     return DT_OK;
 }
 
 dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
 {
-    dt_runtime *rt = dt_mesh_runtime(list->mesh);
     char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
     const char *near;
 
@@ -185,7 +201,7 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
             DT_CHECK(!r->plan->strict, DT_ERR_ARG,
                      "%s: the mesh has no dim \"%s\"; add it (\"%s=1\") or leave the rule out",
                      text, dim, dim);
-            dti_runtime_log(rt, DT_LOG_WARNING, "%s: the mesh has no dim \"%s\"", text, dim);
+            DT_TRY(remark(list, "%s: the mesh has no dim \"%s\"", text, dim));
             continue;
         }
         near = dti_nearest_layer(list, r->rule.pattern);
@@ -193,7 +209,8 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
                  "%s matches no layer; the nearest is %s, and * stands for one component between "
                  "dots",
                  text, near != NULL ? near : "none");
-        dti_runtime_log(rt, DT_LOG_WARNING, "%s matches no layer", text);
+        DT_TRY(remark(list, "%s matches no layer; the nearest is %s", text,
+                      near != NULL ? near : "none"));
     }
     if (rules->manual != NULL) DT_TRY(check_covered(rules->manual, list));
     return DT_OK;

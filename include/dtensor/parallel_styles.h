@@ -297,6 +297,11 @@ DT_API int dt_layers_count(const dt_layers *layers);
 DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */
 DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if unknown */
 
+/* What the plan said in vain or left out, where it is not strict: a rule that matches no layer, a
+ * mesh dim that is not there, parameters that a manual plan does not cover; NULL behind the last.
+ * The log has the same lines. Not collective. Errors: none. */
+DT_API const char *dt_layers_remark(const dt_layers *layers, int i);
+
 /* Queries of a layer. Not collective, no errors. */
 DT_API const char *dt_layer_name(const dt_layer *layer);
 DT_API dt_layer_kind dt_layer_kind_of(const dt_layer *layer);

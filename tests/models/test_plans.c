@@ -171,6 +171,41 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
     return st;
 }
 
+static dt_status remarks(dt_mesh *mesh, const void *arg)
+{
+    static const char text[] =
+        "{\"strict\": false, \"mode\": \"manual\", \"layer.*.up\": \"colwise\","
+        " \"layers.*.up\": {\"cp\": \"colwise\"}, \"layers.*.down\": \"rowwise\"}";
+    static const char *const want[] = {
+        "rule \"layer.*.up\": \"colwise\" matches no layer; the nearest is layers.0.up",
+        "rule \"layers.*.up\": \"colwise\": the mesh has no dim \"cp\"",
+        "no rule covers embed.weight [11, 6] (and 2 more): whole on every rank",
+    };
+    dt_layers *layers = NULL;
+    dt_plan *plan = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(read_text(text, &plan));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
+    for (int i = 0; i < 3; i++)
+        DT_EXPECT_TO(done, st,
+                     dt_layers_remark(layers, i) != NULL &&
+                         strstr(dt_layers_remark(layers, i), want[i]) != NULL,
+                     "remark %d is \"%s\"", i, dt_layers_remark(layers, i));
+    DT_EXPECT_TO(done, st, dt_layers_remark(layers, 3) == NULL, "no more");
+    DT_EXPECT_TO(done, st, dt_layers_remark(layers, -1) == NULL, "none before");
+done:
+    dt_layers_release(&layers);
+    dt_plan_release(&plan);
+    return st;
+}
+
+DT_TEST(plans, what_is_said_in_vain_or_left_out_is_remembered)
+{
+    dt_test_on_ranks("tp=2", remarks, NULL);
+}
+
 DT_TEST(plans, a_manual_plan_has_to_cover_what_could_be_cut)
 {
     dt_test_on_ranks("tp=1", modes, NULL);
