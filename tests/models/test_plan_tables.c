@@ -57,6 +57,18 @@ static const table_row gemma_norms[] = {
     NORM(L "pre_feedforward_layernorm"), NORM(L "post_feedforward_layernorm"),
     { NULL, NULL, NULL }
 };
+static const table_row phi3[] = { /* NeMo has its heads whole on every rank; packed styles cut them */
+    { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { L "self_attn",         "replicate",         "module_allgather" },
+    { L "self_attn.qkv_proj", "packed_colwise",   "packed_colwise" },
+    { L "self_attn.o_proj",  "rowwise",           "rowwise_reduce_scatter" },
+    { L "mlp",               "replicate",         "module_allgather" },
+    { L "mlp.gate_up_proj",  "packed_colwise",    "packed_colwise" },
+    { L "mlp.down_proj",     "rowwise",           "rowwise_reduce_scatter" },
+    { "lm_head",             "colwise",           "colwise" },
+    NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
+    { NULL, NULL, NULL }
+};
 #define H "transformer.h.*."
 static const table_row gpt_neo[] = {
     { "transformer.wte",              "embedding_rowwise", "vocab_reduce_scatter" },
@@ -84,7 +96,7 @@ static const struct model_table {
     { "llama/uneven", { llama, NULL } },       { "llama/tied", { llama, NULL } },
     { "llama/biases", { llama, NULL } },       { "qwen2/base", { llama, NULL } },
     { "qwen3/uneven", { llama, head_norms } }, { "gemma3/base", { llama, gemma_norms } },
-    { "gpt_neo/uneven", { gpt_neo, NULL } },
+    { "gpt_neo/uneven", { gpt_neo, NULL } },   { "phi3/uneven", { phi3, NULL } },
 };
 
 typedef struct table_case {

@@ -185,9 +185,13 @@ DT_TEST(sequence, logits_are_the_same_to_the_bit)
     static const bits_case cases[] = {
         { "llama/biases", DT_F32, 7, DT_LOGITS_ALL },
         { "llama/uneven", DT_BF16, 5, DT_LOGITS_LAST },
-        { "qwen3/uneven", DT_BF16, 8, DT_LOGITS_ALL },
-        { "gpt_neo/uneven", DT_F32, 2, DT_LOGITS_LAST },
         { "llama/tied", DT_F16, 3, DT_LOGITS_LAST },
+        { "qwen2/windows", DT_BF16, 6, DT_LOGITS_LAST },
+        { "qwen3/uneven", DT_BF16, 8, DT_LOGITS_ALL },
+        { "gemma3/base", DT_BF16, 7, DT_LOGITS_LAST },
+        { "phi3/base", DT_BF16, 2, DT_LOGITS_ALL },
+        { "gpt_neo/base", DT_BF16, 5, DT_LOGITS_ALL },
+        { "gpt_neo/uneven", DT_F32, 2, DT_LOGITS_LAST },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++)
