@@ -26,13 +26,18 @@ static bool is_nearly(const char *name, const char *dim)
     return false;
 }
 
+bool cli_has_plan_file(const char *plan)
+{
+    return plan != NULL && strcmp(plan, "auto") != 0 && strcmp(plan, "built-in") != 0;
+}
+
 dt_status cli_check_dims(const cli_args *args, const char *dim)
 {
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims, n_ranks;
 
     /* A plan may give any dim its styles. */
-    if (args->mesh == NULL || args->plan != NULL) return DT_OK;
+    if (args->mesh == NULL || cli_has_plan_file(args->plan)) return DT_OK;
     DT_TRY(dt_mesh_parse(args->mesh, &n_dims, names, sizes, &n_ranks));
     for (int d = 0; d < n_dims; d++)
         if (strcmp(names[d], dim) == 0) return DT_OK;
@@ -74,9 +79,10 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
     static const dt_plan no_rules = { .source = "--plan built-in" };
 
     load->sequence_parallel = args->sequence_parallel;
-    if (args->plan == NULL || strcmp(args->plan, "auto") == 0) return DT_OK;
-    load->plan = &no_rules;
-    if (strcmp(args->plan, "built-in") == 0) return DT_OK;
+    if (!cli_has_plan_file(args->plan)) {
+        if (args->plan != NULL && strcmp(args->plan, "built-in") == 0) load->plan = &no_rules;
+        return DT_OK;
+    }
     DT_TRY(dt_plan_read(args->plan, plan));
     load->plan = *plan;
     return DT_OK;

@@ -42,6 +42,9 @@ dt_status cli_read_bind(const cli_args *args, dt_bind *out) DT_MUST_USE;
 /* Refuses a --mesh that lacks the dim that models are cut over but has one of nearly that name. */
 dt_status cli_check_dims(const cli_args *args, const char *dim) DT_MUST_USE;
 
+/* Whether --plan names a file, and none of the words "auto" and "built-in". */
+bool cli_has_plan_file(const char *plan);
+
 /* --plan and --sequence-parallel into the options of loading. *plan is released by the caller. */
 dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *load) DT_MUST_USE;
 

@@ -39,7 +39,7 @@ const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer)
 {
     for (int d = 0; d < dt_mesh_n_dims(r->first.mesh); d++)
         if (dti_layer_rule(layer, d) >= 0)
-            return r->plan != NULL && strcmp(r->plan, "auto") != 0 ? "plan" : "checkpoint";
+            return cli_has_plan_file(r->plan) ? "plan" : "checkpoint";
     return "built-in";
 }
 

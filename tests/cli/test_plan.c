@@ -163,6 +163,47 @@ DT_TEST(plan, both_tables_of_a_large_llama_whose_tokens_are_cut)
     json_decref(v);
 }
 
+/* Where the style of the head comes from, by the plan of a folder that has one of its own. */
+static void expect_from(const char *folder, const char *plan, const char *from, const char *style)
+{
+    command_result r = COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--json", "--plan", plan);
+    const json_t *item;
+    json_t *v;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(&r);
+    item = find(json_object_get(v, "layout"), "name", "lm_head.weight");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "from")), from);
+    DT_ASSERT_EQ_STR(style_on_tp(item, "style"), style);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "warnings")),
+                     strcmp(from, "checkpoint") == 0);
+    json_decref(v);
+    command_free(&r);
+}
+
+DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
+{
+    static const char own[] =
+        "{\"tp_plan\": {\"lm_head\": \"colwise_rep\", \"nobody\": \"rowwise\"},";
+    static const char mine[] = "{\"lm_head\": \"replicate\"}";
+    char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16],
+        text[sizeof own + sizeof llama_70b];
+    command_result r;
+
+    (void)snprintf(text, sizeof text, "%s%s", own, llama_70b + 1);
+    dt_test_write_file(dt_test_temp_dir(folder), "config.json", text, strlen(text));
+    dt_test_write_file(folder, "plan.json", mine, sizeof mine - 1);
+    (void)snprintf(file, sizeof file, "%s/plan.json", folder);
+    expect_from(folder, "auto", "checkpoint", "colwise_gather_output");
+    expect_from(folder, "built-in", "built-in", "colwise");
+    expect_from(folder, file, "plan", "replicate");
+    r = COMMAND("plan", "-m", folder, "--mesh", "TP=2", "--plan", "built-in");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "write \"tp=2\"");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
 DT_TEST(plan, a_run_with_tokens_cut_says_the_same)
 {
     char model[DT_TEST_PATH_BYTES];
