@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
+#include "models/predict.h"
 #include "tests/cli/command.h"
 
 static json_t *parse(const command_result *r)
@@ -162,6 +163,96 @@ DT_TEST(plan, both_tables_of_a_large_llama_whose_tokens_are_cut)
     DT_ASSERT_EQ_INT(integer(find(total, "kind", "all_gather"), "calls"), 2 * L);
     json_decref(v);
 }
+
+/* --- against the counters of a run ------------------------------------------------------------ */
+
+enum { RUN_BATCH = 2, RUN_TOKENS = 11 };
+
+typedef struct counted_case {
+    const char *model;
+    bool cut; /* tokens */
+    const json_t *plan;
+} counted_case;
+
+static int64_t received(const dti_pass_cost *c)
+{
+    int64_t bytes = 0;
+
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) bytes += c->total[k].bytes;
+    return bytes;
+}
+
+/* What the command says of this rank. */
+static dt_status expect_said(const counted_case *c, int rank, const char *key, int64_t counted)
+{
+    const json_t *ranks = json_object_get(c->plan, "ranks");
+    const json_t *said = json_object_get(json_array_get(ranks, (size_t)rank), key);
+
+    DT_EXPECT(json_integer_value(said) == counted, "%s of rank %d: %lld, counted %lld", key, rank,
+              (long long)json_integer_value(said), (long long)counted);
+    return DT_OK;
+}
+
+static dt_status count_run(dt_mesh *mesh, const void *arg)
+{
+    const counted_case *c = arg;
+    const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    dti_pass_cost prompt = { 0 }, step = { 0 };
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_status st = DT_OK;
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+    dt_tape *t = NULL;
+    int64_t held, weights;
+
+    o.sequence_parallel = c->cut;
+    DT_TRY_TO(done, st, dt_model_load(mesh, c->model, &o, &m));
+    DT_TRY_TO(done, st, dt_state_create(m, RUN_BATCH, RUN_TOKENS, &s));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dti_measure_pass(t, s, RUN_TOKENS, &prompt));
+    dt_state_rewind(s, RUN_TOKENS - 1);
+    DT_TRY_TO(done, st, dti_measure_pass(t, s, 1, &step));
+    DT_TRY_TO(done, st, dti_held_bytes(dt_mesh_runtime(mesh), &held));
+    weights = dt_model_local_bytes(m);
+    DT_TRY_TO(done, st, expect_said(c, rank, "weight_bytes", weights));
+    DT_TRY_TO(done, st, expect_said(c, rank, "cache_bytes", dti_state_bytes(s)));
+    DT_TRY_TO(done, st,
+              expect_said(c, rank, "activation_bytes", held - weights - dti_state_bytes(s)));
+    DT_TRY_TO(done, st, expect_said(c, rank, "prompt_bytes", received(&prompt)));
+    DT_TRY_TO(done, st, expect_said(c, rank, "step_bytes", received(&step)));
+done:
+    dti_free(prompt.items);
+    dti_free(step.items);
+    dt_tape_release(&t);
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(plan, its_numbers_are_the_counters_of_a_run)
+{
+    static const char *const fixtures[] = { "llama/uneven", "gpt_neo/base" };
+    static const char *const meshes[] = { "tp=2", "tp=3", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(fixtures) * DT_COUNT(meshes) * 2; i++) {
+        char model[DT_TEST_PATH_BYTES], relative[64];
+        const char *mesh = meshes[i / 2 % DT_COUNT(meshes)];
+        counted_case c = { .model = model, .cut = i % 2 == 1 };
+        command_result r;
+        (void)snprintf(relative, sizeof relative, "tests/golden/%s",
+                       fixtures[i / 2 / DT_COUNT(meshes)]);
+        (void)dt_test_source_path(model, relative);
+        r = COMMAND("plan", "-m", model, "--mesh", mesh, "--batch", "2", "--sequence", "11",
+                    "--json", c.cut ? "--sequence-parallel" : "--quiet");
+        COMMAND_ASSERT_CODE(r, 0);
+        c.plan = parse(&r);
+        dt_test_on_ranks(mesh, count_run, &c);
+        json_decref((json_t *)(uintptr_t)c.plan);
+        command_free(&r);
+    }
+}
+
+/* --- where a plan comes from ------------------------------------------------------------------ */
 
 /* Where the style of the head comes from, by the plan of a folder that has one of its own. */
 static void expect_from(const char *folder, const char *plan, const char *from, const char *style)
