@@ -100,7 +100,8 @@ static dt_tensor *pass(const dt_style *style, dt_pass how, dt_tape *tape, const 
 
 /* --- several values --------------------------------------------------------------------------- */
 
-/* Does x lie as `how` would have it? */
+/* Does x lie as `how` would have it? Of one row nothing can be cut: in steps of one token a value
+ * is whole that is cut in a prompt. */
 static bool lies_so(dt_pass how, const dt_tensor *x, int dim)
 {
     const dt_placement now = place_of(x, dim);
@@ -112,6 +113,8 @@ static bool lies_so(dt_pass how, const dt_tensor *x, int dim)
     if (how == DT_PASS_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
     if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, false);
     if (how >= DT_PASS_AXIS_FIRST) axis = (int)how - (int)DT_PASS_SHARD(0);
+    if (axis < -n || axis >= n) return false;
+    if (now.kind == DT_PLACE_REPLICATE) return dt_tensor_extent(x, axis) == 1;
     return now.kind == DT_PLACE_SHARD && now.axis == (axis < 0 ? axis + n : axis);
 }
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "parallel_styles/rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/style_rows.h"
@@ -26,6 +27,7 @@ typedef struct run_case {
     const style_row *row;
     const int64_t *size;
     dt_mesh *mesh;
+    dt_dtype dtype; /* of the layer */
     int64_t x_shape[DT_MAX_AXES], y_shape[DT_MAX_AXES];
     int x_axes, y_axes;
 } run_case;
@@ -142,10 +144,12 @@ static dt_status set_params(const run_case *c, const values *v, dt_layer *layer)
         const dt_param_info info = dt_layer_param_info(layer, p);
         const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
         const dt_placement place = dt_layout_placement(dt_layer_param_layout(layer, p), 0);
+        char data[MOST * sizeof(float)];
         dt_tensor *w = NULL;
         dt_status st;
-        DT_TRY(dt_distribute(c->mesh, &place, DT_F32, info.n_axes, shape,
-                             (dt_source){ p == 0 ? v->w : v->b, DT_EQUAL_COPIES }, &w));
+        dti_convert(data, c->dtype, p == 0 ? v->w : v->b, DT_F32, MOST);
+        DT_TRY(dt_distribute(c->mesh, &place, c->dtype, info.n_axes, shape,
+                             (dt_source){ data, DT_EQUAL_COPIES }, &w));
         st = dt_layer_set_param(layer, p, w);
         dt_tensor_release(&w);
         DT_TRY(st);
@@ -153,7 +157,7 @@ static dt_status set_params(const run_case *c, const values *v, dt_layer *layer)
     return DT_OK;
 }
 
-/* x as the row's "x comes" says; of P(sum) every rank has its own term. */
+/* x as the row's "x comes" says; of P(sum) every rank has its own term, in f32. */
 static dt_status make_x(const run_case *c, const values *v, dt_tensor **out)
 {
     const bool ids = is(c->row->layer, "embedding");
@@ -161,12 +165,14 @@ static dt_status make_x(const run_case *c, const values *v, dt_tensor **out)
     const dt_layout *layout;
     dt_placement place;
     float terms[MOST];
+    char data[sizeof terms];
 
     DT_TRY(dt_layout_parse(c->mesh, c->x_axes, c->row->x_comes, &layout));
     place = dt_layout_placement(layout, 0);
-    if (place.kind != DT_PLACE_PARTIAL)
-        return dt_distribute(c->mesh, &place, ids ? DT_I32 : DT_F32, c->x_axes, c->x_shape,
-                             (dt_source){ ids ? (const void *)v->ids : v->x, DT_EQUAL_COPIES },
+    dti_convert(data, c->dtype, v->x, DT_F32, MOST);
+    if (place.kind != DT_PLACE_PARTIAL || n_ranks == 1)
+        return dt_distribute(c->mesh, &place, ids ? DT_I32 : c->dtype, c->x_axes, c->x_shape,
+                             (dt_source){ ids ? (const void *)v->ids : data, DT_EQUAL_COPIES },
                              out);
     for (int64_t i = 0; i < count_of(c->x_shape, c->x_axes); i++) {
         const float others = (float)(i % 3) - 1.0f;
@@ -189,18 +195,21 @@ static dt_status expect_place(const run_case *c, const char *what, const dt_layo
     return DT_OK;
 }
 
+/* bf16 has 8 bits: of the inputs, the weights and the result. */
 static dt_status expect_values(const run_case *c, const values *v, dt_tensor *y)
 {
+    const double tolerance = c->dtype == DT_F32 ? 1e-5 : 3e-2;
+    const int64_t n = count_of(c->y_shape, c->y_axes);
     dt_tensor *full = NULL;
     dt_status st = DT_OK;
+    float got[MOST];
 
     DT_TRY(dt_full_tensor(y, &full));
-    for (int64_t i = 0; i < count_of(c->y_shape, c->y_axes); i++) {
-        const double got = (double)((const float *)dt_tensor_local(full)->data)[i];
-        DT_EXPECT_TO(done, st, fabs(got - v->y[i]) <= 1e-5 * (1 + fabs(v->y[i])),
+    dti_convert(got, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full), n);
+    for (int64_t i = 0; i < n; i++)
+        DT_EXPECT_TO(done, st, fabs((double)got[i] - v->y[i]) <= tolerance * (1 + fabs(v->y[i])),
                      "%s of a %s: element %lld is %g, not %g", c->row->style, c->row->layer,
-                     (long long)i, got, v->y[i]);
-    }
+                     (long long)i, (double)got[i], v->y[i]);
 done:
     dt_tensor_release(&full);
     return st;
@@ -235,10 +244,11 @@ static dt_comm_kind comm_of(const run_case *c)
                                                                   : DT_COMM_REDUCE_SCATTER;
 }
 
-/* What this rank receives by the collective of a row, of f32. */
+/* What this rank receives by the collective of a row. */
 static int64_t exact_bytes(const run_case *c, dt_comm_kind kind)
 {
     const style_row *r = c->row;
+    const int64_t e = strchr(r->bytes, 'k') != NULL ? 4 : (int64_t)dt_dtype_size(c->dtype);
     const bool of_x = r->moved == 'x';
     const int64_t *shape = of_x ? c->x_shape : c->y_shape;
     const int n = of_x ? c->x_axes : c->y_axes, p = dt_mesh_n_ranks(c->mesh);
@@ -246,20 +256,20 @@ static int64_t exact_bytes(const run_case *c, dt_comm_kind kind)
     const int from = of_x                                       ? cut_axis(r->x_comes)
                      : r->layer[0] == 'l' || r->layer[0] == 'e' ? 2
                                                                 : cut_axis(r->x_made);
-    const int64_t all = count_of(shape, n) * 4;
+    const int64_t all = count_of(shape, n) * e;
 
     switch (kind) {
     case DT_COMM_ALL_GATHER:
-        return all - 4 * piece(shape, n, from, p, me);
+        return all - e * piece(shape, n, from, p, me);
     case DT_COMM_ALL_REDUCE:
         return 2 * (p - 1) * all / p;
     case DT_COMM_REDUCE_SCATTER:
-        return (p - 1) * 4 * piece(shape, n, to, p, me);
+        return (p - 1) * e * piece(shape, n, to, p, me);
     case DT_COMM_ALL_TO_ALL: { /* of my rows of `to` those that I have not */
         int64_t mine[DT_MAX_AXES];
         memcpy(mine, shape, sizeof mine);
         mine[to] = piece(&shape[to], 1, 0, p, me);
-        return 4 * (count_of(mine, n) - piece(mine, n, from, p, me));
+        return e * (count_of(mine, n) - piece(mine, n, from, p, me));
     }
     default:
         return 0;
@@ -279,7 +289,8 @@ static dt_status expect_comm(const run_case *c, const dt_tape *t)
                   c->row->layer, (long long)got.calls, dt_comm_kind_name((dt_comm_kind)k),
                   (long long)got.bytes, (int)moves, (long long)bytes);
         if (c->size != sizes[0] || !moves) continue;
-        DT_EXPECT(bytes * p == style_row_bytes(c->row, c->size, p),
+        DT_EXPECT(bytes * p ==
+                      style_row_bytes(c->row, c->size, p, (int64_t)dt_dtype_size(c->dtype)),
                   "%s of a %s: %lld bytes, the page says \"%s\"", c->row->style, c->row->layer,
                   (long long)bytes, c->row->bytes);
     }
@@ -349,6 +360,28 @@ static style_row of_a_step(const style_row *row)
     return r;
 }
 
+static dt_status all_sizes(dt_mesh *mesh, const style_row *row, values *v)
+{
+    const style_row step = of_a_step(row);
+    const dt_style *style;
+
+    DT_TRY(dt_style_find(dt_mesh_runtime(mesh), row->style, NULL, &style));
+    for (size_t s = 0; s < DT_COUNT(sizes); s++)
+        for (int half = 0; half < (s < 2 ? 2 : 1); half++) {
+            const bool one = sizes[s][LETTER_T] == 1 && style->twin != NULL;
+            run_case c = { .row = one ? &step : row,
+                           .size = sizes[s],
+                           .mesh = mesh,
+                           .dtype = half ? DT_BF16 : DT_F32 };
+            const dt_status st = run_row(&c, v);
+            if (st == DT_OK) continue;
+            dti_error_prefix("docs/styles.md:%d, sizes %d, %s", row->line, (int)s,
+                             dt_dtype_name(c.dtype));
+            return st;
+        }
+    return DT_OK;
+}
+
 static dt_status all_rows(dt_mesh *mesh, const void *arg)
 {
     const style_rows *rows = arg;
@@ -356,17 +389,7 @@ static dt_status all_rows(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     DT_CHECK(v != NULL, DT_ERR_MEMORY, "no memory");
-    for (int i = 0; i < rows->n && st == DT_OK; i++)
-        for (size_t s = 0; s < DT_COUNT(sizes) && st == DT_OK; s++) {
-            const style_row step = of_a_step(&rows->row[i]);
-            run_case c = { .row = &rows->row[i], .size = sizes[s], .mesh = mesh };
-            const dt_style *style;
-            st = dt_style_find(dt_mesh_runtime(mesh), rows->row[i].style, NULL, &style);
-            if (st == DT_OK && sizes[s][LETTER_T] == 1 && style->twin != NULL) c.row = &step;
-            if (st == DT_OK) st = run_row(&c, v);
-            if (st != DT_OK)
-                dti_error_prefix("docs/styles.md:%d, sizes %d", rows->row[i].line, (int)s);
-        }
+    for (int i = 0; i < rows->n && st == DT_OK; i++) st = all_sizes(mesh, &rows->row[i], v);
     free(v);
     return st;
 }

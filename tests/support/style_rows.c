@@ -92,7 +92,7 @@ void style_rows_read(style_rows *out)
     if (out->n == 0) dt_test_fail(__FILE__, __LINE__, "the page has no rows");
 }
 
-int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p)
+int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p, int64_t e)
 {
     static const char letters[] = "BTIOVHED";
     int64_t product = p;
@@ -105,7 +105,7 @@ int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int
         else if (*at == 'r')
             product = product * (p - 1) / p;
         else if (*at == 'e' || *at == 'k')
-            product *= 4;
+            product *= *at == 'e' ? e : 4;
         else if (letter != NULL)
             product *= size[letter - letters];
         else

@@ -26,8 +26,9 @@ typedef struct style_rows {
 /* Reads the lines of nine cells that begin with a style's name; fails the test if it cannot. */
 void style_rows_read(style_rows *out);
 
-/* What the row's formula gives for f32, times p ranks: "r B T O e" is (p-1)/p B T O 4. */
-int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p);
+/* What the row's formula gives, times p ranks: "r B T O e" is (p-1)/p B T O e, with elements of e
+ * bytes. */
+int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p, int64_t e);
 
 /* Whether the page has `name` in backquotes. */
 bool style_rows_mention(const char *name);

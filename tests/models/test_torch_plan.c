@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans in PyTorch's words, with layout arguments, as NeMo Automodel and torchtitan write them for
+ * Llama: from a file, with whole and with cut tokens, they give the logits of the built-in plan. */
+#include <dtensor/models.h>
+#include <dtensor/plans.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+/* clang-format off */
+static const char whole[] =
+    "{ \"model.embed_tokens\":                     \"RowwiseParallel(input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.q_proj\":        \"ColwiseParallel(input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.k_proj\":        \"ColwiseParallel\","
+    "  \"model.layers.*.self_attn.v_proj\":        \"ColwiseParallel()\","
+    "  \"model.layers.*.self_attn.o_proj\":        \"RowwiseParallel(input_layouts=Shard(-1))\","
+    "  \"model.layers.*.mlp.gate_proj\":           \"ColwiseParallel(output_layouts=Shard(-1))\","
+    "  \"model.layers.*.mlp.up_proj\":             \"ColwiseParallel\","
+    "  \"model.layers.*.mlp.down_proj\":           \"RowwiseParallel(output_layouts=Replicate)\","
+    "  \"lm_head\":                                \"ColwiseParallel(output_layouts=Shard(-1))\","
+    "  \"mode\": \"manual\" }";
+
+static const char cut[] =
+    "{ \"model.embed_tokens\":                     \"RowwiseParallel(output_layouts=Shard(1))\","
+    "  \"model.layers.*.input_layernorm\":         \"SequenceParallel(sequence_dim=1)\","
+    "  \"model.layers.*.self_attn\":               \"PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.q_proj\":        \"ColwiseParallel(input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.k_proj\":        \"ColwiseParallel(input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.v_proj\":        \"ColwiseParallel(input_layouts=Replicate)\","
+    "  \"model.layers.*.self_attn.o_proj\":        \"RowwiseParallel(output_layouts=Shard(1))\","
+    "  \"model.layers.*.post_attention_layernorm\": \"SequenceParallel\","
+    "  \"model.layers.*.mlp\":                     \"PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))\","
+    "  \"model.layers.*.mlp.gate_proj\":           \"ColwiseParallel\","
+    "  \"model.layers.*.mlp.up_proj\":             \"ColwiseParallel\","
+    "  \"model.layers.*.mlp.down_proj\":           \"RowwiseParallel(output_layouts=Shard(1))\","
+    "  \"model.norm\":                             \"SequenceParallel()\","
+    "  \"lm_head\":                                \"ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1))\","
+    "  \"mode\": \"manual\" }";
+/* clang-format on */
+
+enum { BATCH = 2, PROMPT = 6 };
+
+/* The logits of a prompt and of a step of one token behind it. */
+static dt_status run(dt_mesh *mesh, const dt_load_options *o, dt_tape *t, dt_tensor *out[2])
+{
+    const int32_t ids[] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7 };
+    char path[DT_TEST_PATH_BYTES];
+    dt_status st = DT_OK;
+    dt_state *s = NULL;
+    dt_model *m = NULL;
+
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/llama/uneven"), o, &m));
+    DT_TRY_TO(done, st, dt_state_create(m, BATCH, 8, &s));
+    for (int i = 0; i < 2; i++) {
+        dt_tensor *y = dt_model_forward(t, m, s, ids + i * 12, i == 0 ? PROMPT : 1, DT_LOGITS_ALL);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY_TO(done, st, dt_full_tensor(y, &out[i]));
+    }
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+static dt_status expect_same(const dt_tensor *a, const dt_tensor *b)
+{
+    const dt_local *x = dt_tensor_local(a), *y = dt_tensor_local(b);
+    size_t bytes = dt_dtype_size(x->dtype);
+
+    for (int k = 0; k < x->n_axes; k++) bytes *= (size_t)x->shape[k];
+    DT_EXPECT(bytes > 0 && memcmp(x->data, y->data, bytes) == 0, "other logits");
+    return DT_OK;
+}
+
+static dt_status read_plan(const char *text, dt_plan **out)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    dt_status st;
+
+    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
+    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
+    st = dt_plan_read(path, out);
+    dt_test_remove_dir(folder);
+    return st;
+}
+
+static dt_status same_logits(dt_mesh *mesh, const void *arg)
+{
+    const bool tokens_cut = *(const bool *)arg;
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_tensor *want[2] = { NULL }, *got[2] = { NULL };
+    dt_comm_counter before[DT_N_COMM_KINDS];
+    dt_plan *plan = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, read_plan(tokens_cut ? cut : whole, &plan));
+    o.sequence_parallel = tokens_cut;
+    DT_TRY_TO(done, st, run(mesh, &o, t, want));
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) before[k] = dt_tape_comm(t, (dt_comm_kind)k);
+    dt_tape_reset(t);
+    o.sequence_parallel = false;
+    o.plan = plan;
+    DT_TRY_TO(done, st, run(mesh, &o, t, got));
+    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, expect_same(want[i], got[i]));
+    for (int k = 0; k < DT_N_COMM_KINDS && !tokens_cut; k++) {
+        const dt_comm_counter now = dt_tape_comm(t, (dt_comm_kind)k);
+        DT_EXPECT_TO(done, st, now.calls == before[k].calls && now.bytes == before[k].bytes,
+                     "other collectives: %s", dt_comm_kind_name((dt_comm_kind)k));
+    }
+done:
+    for (int i = 0; i < 2; i++) {
+        dt_tensor_release(&want[i]);
+        dt_tensor_release(&got[i]);
+    }
+    dt_plan_release(&plan);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(torch_plan, a_file_in_pytorchs_words_gives_the_logits_of_the_built_in_plan)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (int tokens_cut = 0; tokens_cut < 2; tokens_cut++)
+            dt_test_on_ranks(meshes[m], same_logits, &(bool){ tokens_cut == 1 });
+}
