@@ -26,8 +26,17 @@ enum {
     CLI_PLAN = 8,
     CLI_TOPO = 16,
     CLI_ENV = 32,
-    CLI_SAVE = 64
+    CLI_SAVE = 64,
+    CLI_TOKENIZE = 128,
+    CLI_DETOKENIZE = 256
 };
+
+/* An option that may be given several times. */
+enum { CLI_MAX_MANY = 16 };
+typedef struct cli_many {
+    const char *items[CLI_MAX_MANY];
+    int n;
+} cli_many;
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
@@ -43,6 +52,12 @@ typedef struct cli_args {
     const char *machine;
     const char *output;
     const char *max_shard_size;
+    const char *prompts_file;
+    const char *seed, *temperature, *top_k, *top_p, *min_p, *typical_p;
+    const char *repetition_penalty, *no_repeat_ngram_size, *min_new_tokens;
+    const char *eos_ids, *suppress_ids, *bad_words_ids;
+    const char *num_beams, *num_return_sequences, *length_penalty, *early_stopping;
+    cli_many stop;
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;
@@ -51,6 +66,10 @@ typedef struct cli_args {
     bool no_bind;
     bool oversubscribe;
     bool ignore_eos;
+    bool sample;
+    bool greedy;
+    bool no_special;
+    bool keep_special;
     bool json;
     bool quiet;
     bool verbose;
@@ -93,7 +112,7 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_save, cli_inspect, cli_show_plan, cli_topo,
-    cli_env_command;
+extern const cli_command cli_generate, cli_logits, cli_save, cli_tokenize, cli_detokenize,
+    cli_inspect, cli_show_plan, cli_topo, cli_env_command;
 
 #endif

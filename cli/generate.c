@@ -10,15 +10,14 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/session.h"
+#include "cli/texts.h"
 #include "models/model.h"
-
-enum { DEFAULT_NEW_TOKENS = 100 };
 
 /* One run. Ranks read the upper half; the lower half is rank 0's. */
 typedef struct generation {
     const cli_session *session;
-    const cli_prompt *prompt;
-    int64_t max_new;
+    const cli_prompts *prompts; /* the first of them */
+    const cli_wishes *wishes;
 
     dt_tokenizer_stream *stream; /* NULL: ids are printed */
     char *text;                  /* with --json: the generated text so far */
@@ -74,7 +73,9 @@ static dt_status put_token(generation *g, int32_t id, bool generated)
 
 static dt_status put_prompt(generation *g)
 {
-    for (int64_t i = 0; i < g->prompt->n; i++) DT_TRY(put_token(g, g->prompt->ids[i], false));
+    const dt_ids *prompt = g->prompts->list;
+
+    for (int64_t i = 0; i < prompt->n; i++) DT_TRY(put_token(g, prompt->ids[i], false));
     return DT_OK;
 }
 
@@ -121,20 +122,19 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
 {
     generation *g = arg;
     listener l = { g, speaks, DT_OK };
-    dt_generate_options options = DT_GENERATE_OPTIONS_INIT;
+    const dt_ids *prompt = g->prompts->list;
+    dt_generate_options options = g->wishes->options;
     dt_state *state = NULL;
     dt_status st = DT_OK;
     int64_t n = 0;
 
-    options.max_new_tokens = g->max_new;
-    options.ignore_eos = g->session->args->ignore_eos;
     options.on_token = on_token;
     options.arg = &l;
-    DT_TRY(dt_state_create(model, 1, g->prompt->n + g->max_new, &state));
+    DT_TRY(dt_state_create(model, 1, prompt->n + options.max_new_tokens, &state));
     if (speaks) g->begin_ns = cli_now_ns();
-    DT_TRY_TO(done, st,
-              dt_generate(model, state, g->prompt->ids, g->prompt->n, &options,
-                          speaks ? g->tokens : NULL, &n));
+    DT_TRY_TO(
+        done, st,
+        dt_generate(model, state, prompt->ids, prompt->n, &options, speaks ? g->tokens : NULL, &n));
     DT_TRY_TO(done, st, l.st);
     if (speaks) {
         g->n_tokens = n;
@@ -165,8 +165,8 @@ static void print_times(const generation *g)
 {
     const int64_t prompt = g->first_ns - g->begin_ns, rest = g->end_ns - g->first_ns;
 
-    (void)fprintf(stderr, "prompt     %5" PRId64 " tokens in %.3f s, %.1f tokens/s\n", g->prompt->n,
-                  seconds(prompt), per_second(g->prompt->n, prompt));
+    (void)fprintf(stderr, "prompt     %5" PRId64 " tokens in %.3f s, %.1f tokens/s\n",
+                  g->prompts->list->n, seconds(prompt), per_second(g->prompts->list->n, prompt));
     (void)fprintf(stderr, "generation %5" PRId64 " tokens in %.3f s", g->n_tokens, seconds(rest));
     if (g->n_tokens > 1)
         (void)fprintf(stderr, ", %.1f tokens/s", per_second(g->n_tokens - 1, rest));
@@ -181,14 +181,17 @@ static json_t *json_ids(const int32_t *ids, int64_t n)
     return array;
 }
 
-static bool stopped_at_eos(const generation *g)
+/* The last token ended the text, or a string did, or there was no room for more. */
+static dt_end end_of(const generation *g)
 {
+    const dt_generate_options *o = &g->wishes->options;
     const dt_model_info *info = &g->session->info;
+    const dt_ids eos = o->eos.ids != NULL ? o->eos : (dt_ids){ info->eos, info->n_eos };
 
-    if (g->n_tokens == 0 || g->session->args->ignore_eos) return false;
-    for (int i = 0; i < info->n_eos; i++)
-        if (info->eos[i] == g->tokens[g->n_tokens - 1]) return true;
-    return false;
+    if (g->n_tokens == 0) return DT_END_NONE;
+    for (int64_t i = 0; i < eos.n && !o->ignore_eos; i++)
+        if (eos.ids[i] == g->tokens[g->n_tokens - 1]) return DT_END_EOS;
+    return g->n_tokens == o->max_new_tokens ? DT_END_LENGTH : DT_END_STRING;
 }
 
 static json_t *json_timing(const generation *g)
@@ -197,7 +200,7 @@ static json_t *json_timing(const generation *g)
 
     return json_pack("{s:f, s:f, s:f, s:f, s:f}", "load_s", seconds(g->session->loading_ns),
                      "prompt_s", seconds(prompt), "prompt_tokens_per_s",
-                     per_second(g->prompt->n, prompt), "generation_s", seconds(rest),
+                     per_second(g->prompts->list->n, prompt), "generation_s", seconds(rest),
                      "generation_tokens_per_s", per_second(g->n_tokens - 1, rest));
 }
 
@@ -209,11 +212,11 @@ static dt_status print_json(const generation *g)
     dt_status st = DT_OK;
     int failed = 0;
 
-    failed |= json_object_set_new(object, "prompt_tokens", json_ids(g->prompt->ids, g->prompt->n));
+    failed |= json_object_set_new(object, "prompt_tokens",
+                                  json_ids(g->prompts->list->ids, g->prompts->list->n));
     failed |= json_object_set_new(object, "tokens", json_ids(g->tokens, g->n_tokens));
     failed |= json_object_set_new(object, "text", text);
-    failed |=
-        json_object_set_new(object, "stop", json_string(stopped_at_eos(g) ? "eos" : "length"));
+    failed |= json_object_set_new(object, "stop", json_string(cli_end_name(end_of(g))));
     failed |= json_object_set_new(object, "timing", json_timing(g));
     DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     DT_TRY_TO(done, st, cli_session_json(g->session, object));
@@ -228,35 +231,15 @@ done:
 /* --- before -------------------------------------------------------------------------------------
  */
 
-/* A default gives way to the context, a wish that cannot be met is refused. */
-static dt_status decide_max_new(generation *g)
+static dt_status run_session(cli_session *s, const cli_prompts *prompts, const cli_wishes *wishes)
 {
-    const cli_args *a = g->session->args;
-    const int64_t context = g->session->info.max_positions, room = context - g->prompt->n;
-
-    DT_CHECK(room > 0, DT_ERR_ARG,
-             "the prompt has %lld tokens and fills the model's context of %lld (%s/config.json); "
-             "shorten it",
-             (long long)g->prompt->n, (long long)context, a->folder);
-    DT_CHECK(a->max_new_tokens <= room, DT_ERR_ARG,
-             "--max-new-tokens %lld after a prompt of %lld token%s exceeds the model's context of "
-             "%lld (%s/config.json); ask for at most %lld",
-             (long long)a->max_new_tokens, (long long)g->prompt->n, g->prompt->n == 1 ? "" : "s",
-             (long long)context, a->folder, (long long)room);
-    g->max_new = a->max_new_tokens;
-    if (g->max_new == 0) g->max_new = room < DEFAULT_NEW_TOKENS ? room : DEFAULT_NEW_TOKENS;
-    return DT_OK;
-}
-
-static dt_status run_session(cli_session *s, const cli_prompt *prompt)
-{
-    generation g = { .session = s, .prompt = prompt };
+    generation g = { .session = s, .prompts = prompts, .wishes = wishes };
     dt_status st = DT_OK;
 
-    DT_TRY(decide_max_new(&g));
-    DT_TRY(dti_alloc_array((size_t)g.max_new, sizeof *g.tokens, (void **)&g.tokens));
-    if (prompt->tokenizer != NULL)
-        DT_TRY_TO(done, st, dt_tokenizer_stream_create(prompt->tokenizer, true, &g.stream));
+    DT_TRY(dti_alloc_array((size_t)wishes->options.max_new_tokens, sizeof *g.tokens,
+                           (void **)&g.tokens));
+    if (prompts->tokenizer != NULL)
+        DT_TRY_TO(done, st, dt_tokenizer_stream_create(prompts->tokenizer, true, &g.stream));
     DT_TRY_TO(done, st, cli_session_run(s, generate_on_rank, &g));
     if (s->console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
     if (s->args->json) DT_TRY_TO(done, st, print_json(&g));
@@ -276,7 +259,8 @@ static void warn(void *console, const char *text)
 
 static dt_status generate(const cli_args *args, const cli_env *env, const cli_console *console)
 {
-    cli_prompt prompt = { 0 };
+    cli_prompts prompts = { 0 };
+    cli_wishes wishes = { 0 };
     dt_status st = DT_OK;
     cli_session s;
 
@@ -284,10 +268,15 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
     if (!args->ignore_eos) DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
     if (!args->ignore_eos)
         DT_TRY_TO(done, st, dti_remarks(args->folder, false, true, warn, (void *)console));
-    DT_TRY_TO(done, st, cli_prompt_read(&s, true, &prompt));
-    DT_TRY_TO(done, st, run_session(&s, &prompt));
+    DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
+    DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));
+    if (wishes.many)
+        DT_TRY_TO(done, st, cli_generate_texts(&s, &prompts, &wishes));
+    else
+        DT_TRY_TO(done, st, run_session(&s, &prompts, &wishes));
 done:
-    cli_prompt_free(&prompt);
+    cli_wishes_free(&wishes);
+    cli_prompts_free(&prompts);
     cli_session_close(&s);
     return st;
 }
@@ -300,7 +289,10 @@ const cli_command cli_generate = {
     .summary = "lets a model go on from a prompt",
     .details =
         "Streams the prompt and the generated text to standard output; a folder without tokenizer\n"
-        "answers in token ids. Every step takes the most likely token. Which ranks, cores and\n"
+        "answers in token ids. Each step takes the most likely token, or draws one if\n"
+        "generation_config.json or an option says so. Beams, several prompts and several texts of "
+        "a\n"
+        "prompt are printed when all are there, with --- between them. Which ranks, cores and\n"
         "kernels are used, and tokens per second at the end, go to standard error.",
     .run = generate,
 };

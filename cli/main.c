@@ -11,8 +11,8 @@
 #include "cli/version.h"
 
 static const cli_command *const commands[] = { &cli_generate,   &cli_logits,    &cli_save,
-                                               &cli_inspect,    &cli_show_plan, &cli_topo,
-                                               &cli_env_command };
+                                               &cli_inspect,    &cli_show_plan, &cli_tokenize,
+                                               &cli_detokenize, &cli_topo,      &cli_env_command };
 
 static const char about[] = "Runs language models from Hugging Face folders, sharded over ranks.";
 static const char ending[] =
@@ -23,7 +23,7 @@ static void print_help(void)
 {
     (void)printf("usage: dtensor COMMAND [OPTION]...\n\n%s\n\n", about);
     for (size_t i = 0; i < DT_COUNT(commands); i++)
-        (void)printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        (void)printf("  %-11s %s\n", commands[i]->name, commands[i]->summary);
     (void)printf(
         "\n"
         "  dtensor COMMAND --help   options of a command\n"

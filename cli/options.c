@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, TEXT, NUMBER } kind;
+typedef enum kind { FLAG, TEXT, NUMBER, MANY } kind; /* MANY: texts, one each time */
 
 typedef struct option {
     const char *name;
@@ -23,21 +23,42 @@ typedef struct option {
 
 #define AT(field) offsetof(cli_args, field)
 #define READS     (CLI_GENERATE | CLI_LOGITS)
+#define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define RUNS      (READS | CLI_SAVE)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ALL       (RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
+#define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
 /* clang-format off */
 static const option options[] = {
-    { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT,     0, "Hugging Face folder of the model" },
-    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS,        0, "what the model reads first" },
-    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file),    READS,        0, "the same, less one final newline; - is stdin" },
-    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS,        0, "the same as token ids: 1,2,3" },
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
+    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
+    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "the same, less one final newline; - is stdin" },
+    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS | CLI_DETOKENIZE,        0, "the same as token ids: 1,2,3" },
+    { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line, generated together" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
+    { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), CLI_GENERATE, 0, "no end of sequence before N tokens" },
+    { "stop", 0, MANY, "TEXT", AT(stop), CLI_GENERATE, 0, "end with the token that completes TEXT; may be repeated" },
+    { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
+    { "sample", 0, FLAG, NULL, AT(sample), CLI_GENERATE, 0, "draw tokens (default: as generation_config.json says)" },
+    { "greedy", 0, FLAG, NULL, AT(greedy), CLI_GENERATE, 0, "take the best token always" },
+    { "seed", 0, TEXT, "N", AT(seed), CLI_GENERATE, 0, "of the draws (default 0): the same text on every mesh" },
+    { "temperature", 0, TEXT, "X", AT(temperature), CLI_GENERATE, 0, "divides the logits (default 1)" },
+    { "top-k", 0, TEXT, "K", AT(top_k), CLI_GENERATE, 0, "draw among the K best tokens (default 50; 0: all)" },
+    { "top-p", 0, TEXT, "P", AT(top_p), CLI_GENERATE, 0, "draw among the best with probability P together" },
+    { "min-p", 0, TEXT, "P", AT(min_p), CLI_GENERATE, 0, "drop tokens below P times the best one's probability" },
+    { "typical-p", 0, TEXT, "P", AT(typical_p), CLI_GENERATE, 0, "draw among the typical with probability P together" },
+    { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), CLI_GENERATE, 0, "of tokens that occurred (default 1: none)" },
+    { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), CLI_GENERATE, 0, "no N tokens twice in the same order" },
+    { "bad-words-ids", 0, TEXT, "IDS", AT(bad_words_ids), CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
+    { "suppress-ids", 0, TEXT, "IDS", AT(suppress_ids), CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
+    { "num-beams", 0, TEXT, "N", AT(num_beams), CLI_GENERATE, 0, "beam search with N beams" },
+    { "num-return-sequences", 0, TEXT, "N", AT(num_return_sequences), CLI_GENERATE, 0, "texts of each prompt (default 1)" },
+    { "length-penalty", 0, TEXT, "X", AT(length_penalty), CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
+    { "early-stopping", 0, TEXT, "WORD", AT(early_stopping), CLI_GENERATE, 0, "of beams: false (default), true or never" },
     { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1, or processes)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto or built-in" },
@@ -51,6 +72,8 @@ static const option options[] = {
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
+    { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
+    { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
@@ -116,6 +139,12 @@ static dt_status store(const option *o, const char *value, cli_args *args)
     DT_CHECK(o->kind == FLAG || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
              what, what, o->value);
     if (o->kind == TEXT) *(const char **)field = value;
+    if (o->kind == MANY) {
+        cli_many *many = field;
+        DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
+                 CLI_MAX_MANY);
+        many->items[many->n++] = value;
+    }
     if (o->kind == NUMBER) DT_TRY(cli_parse_int(what, value, 1, o->max, field));
     return DT_OK;
 }
@@ -125,7 +154,7 @@ static dt_status refuse_repeated(const cli_command *command, const option *o, ui
 {
     const uint64_t bit = UINT64_C(1) << (o - options);
 
-    DT_CHECK(o->kind == FLAG || (*given & bit) == 0, DT_ERR_ARG,
+    DT_CHECK(o->kind == FLAG || o->kind == MANY || (*given & bit) == 0, DT_ERR_ARG,
              "%s: --%s is given twice; give it once", command->name, o->name);
     *given |= bit;
     return DT_OK;

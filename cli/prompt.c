@@ -76,18 +76,16 @@ static dt_status parse_id(const char **text, int64_t item, int64_t vocab, int32_
     return DT_OK;
 }
 
-static dt_status parse_ids(const char *text, int64_t vocab, cli_prompt *p)
+dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *n)
 {
-    size_t n = 1;
+    int64_t room = 1;
 
+    *n = 0;
     DT_CHECK(text[strspn(text, " ")] != '\0', DT_ERR_ARG,
              "--tokens: the prompt is empty; the model needs at least one token to start from");
-    for (const char *c = text; *c != '\0'; c++) n += *c == ',';
-    DT_TRY(dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
-    while ((size_t)p->n < n) {
-        DT_TRY(parse_id(&text, p->n + 1, vocab, &p->ids[p->n]));
-        p->n++;
-    }
+    for (const char *c = text; *c != '\0'; c++) room += *c == ',';
+    DT_TRY(dti_alloc_array((size_t)room, sizeof **ids, (void **)ids));
+    for (; *n < room; (*n)++) DT_TRY(parse_id(&text, *n + 1, vocab, &(*ids)[*n]));
     return DT_OK;
 }
 
@@ -110,15 +108,15 @@ static dt_status read_stream(FILE *f, const char *path, char **text, size_t *byt
     return DT_OK;
 }
 
-static dt_status read_file(const char *path, char **text, size_t *bytes)
+static dt_status read_file(const char *option, const char *path, char **text, size_t *bytes)
 {
     const bool standard = strcmp(path, "-") == 0;
     FILE *f = standard ? stdin : fopen(path, "rb");
     dt_status st;
 
     DT_CHECK(!standard || dt_launch_size() == 1, DT_ERR_ARG,
-             "--prompt-file: launchers give standard input to one process only; name a file");
-    DT_CHECK(f != NULL, DT_ERR_IO, "--prompt-file: %s: %s", path, strerror(errno));
+             "%s: launchers give standard input to one process only; name a file", option);
+    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s: %s", option, path, strerror(errno));
     st = read_stream(f, standard ? "standard input" : path, text, bytes);
     if (!standard) (void)fclose(f);
     DT_TRY(st);
@@ -159,23 +157,43 @@ done:
     return st;
 }
 
+dt_status cli_text_read(const cli_args *a, const char **text, size_t *bytes, char **file)
+{
+    const char *option = a->prompt != NULL ? "--prompt" : "--prompt-file";
+
+    *file = NULL;
+    DT_CHECK((a->prompt != NULL) != (a->prompt_file != NULL), DT_ERR_ARG,
+             "%s; give one of --prompt TEXT, --prompt-file FILE",
+             a->prompt == NULL ? "no text" : "more than one text");
+    *text = a->prompt;
+    *bytes = a->prompt != NULL ? strlen(a->prompt) : 0;
+    if (a->prompt == NULL) {
+        dt_status st = read_file("--prompt-file", a->prompt_file, file, bytes);
+        *text = *file;
+        if (st != DT_OK) {
+            dti_free(*file);
+            *file = NULL;
+        }
+        DT_TRY(st);
+    }
+    if (*bytes == 0) {
+        dti_free(*file);
+        *file = NULL;
+        DT_FAIL(DT_ERR_ARG, "%s: the prompt is empty; the model needs a text to start from",
+                option);
+    }
+    return DT_OK;
+}
+
 static dt_status read_text(const cli_session *s, cli_prompt *p)
 {
-    const cli_args *a = s->args;
-    const char *option = a->prompt != NULL ? "--prompt" : "--prompt-file";
-    const char *text = a->prompt;
-    size_t bytes = text != NULL ? strlen(text) : 0;
-    char *file = NULL;
-    dt_status st = DT_OK;
+    const char *text;
+    size_t bytes;
+    char *file;
+    dt_status st;
 
-    if (text == NULL) {
-        DT_TRY_TO(done, st, read_file(a->prompt_file, &file, &bytes));
-        text = file;
-    }
-    DT_CHECK_TO(done, st, bytes > 0, DT_ERR_ARG,
-                "%s: the prompt is empty; the model needs a text to start from", option);
-    DT_TRY_TO(done, st, encode(s, text, bytes, p));
-done:
+    DT_TRY(cli_text_read(s->args, &text, &bytes, &file));
+    st = encode(s, text, bytes, p);
     dti_free(file);
     return st;
 }
@@ -190,7 +208,7 @@ dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *o
              given == 0 ? "no prompt" : "more than one prompt");
     if (a->tokens == NULL || answers_text) DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
     if (a->tokens != NULL)
-        DT_TRY(parse_ids(a->tokens, s->info.vocab_size, out));
+        DT_TRY(cli_ids_read(a->tokens, s->info.vocab_size, &out->ids, &out->n));
     else
         DT_TRY(read_text(s, out));
     DT_CHECK(out->n <= s->info.max_positions, DT_ERR_ARG,
@@ -204,4 +222,77 @@ void cli_prompt_free(cli_prompt *prompt)
     dt_tokenizer_release(&prompt->tokenizer);
     dti_free(prompt->ids);
     *prompt = (cli_prompt){ 0 };
+}
+
+/* --- several -----------------------------------------------------------------------------------
+ */
+
+static dt_status add_prompt(const cli_session *s, const char *text, size_t bytes, size_t *room,
+                            cli_prompts *out)
+{
+    cli_prompt one = { .tokenizer = out->tokenizer };
+
+    DT_TRY(dti_grow((void **)&out->list, room, (size_t)out->n + 1, sizeof *out->list));
+    DT_TRY(encode(s, text, bytes, &one));
+    out->list[out->n++] = (dt_ids){ one.ids, one.n };
+    return DT_OK;
+}
+
+/* One prompt per line; empty lines are none. */
+static dt_status read_lines(const cli_session *s, const char *text, size_t bytes, cli_prompts *out)
+{
+    size_t room = 0;
+
+    for (size_t begin = 0, end; begin < bytes; begin = end + 1) {
+        const char *line = text + begin, *newline = memchr(line, '\n', bytes - begin);
+        end = newline != NULL ? (size_t)(newline - text) : bytes;
+        if (end > begin) DT_TRY(add_prompt(s, line, end - begin, &room, out));
+    }
+    DT_CHECK(out->n > 0, DT_ERR_ARG, "--prompts-file: %s has no prompt; write one per line",
+             s->args->prompts_file);
+    return DT_OK;
+}
+
+static dt_status read_several(const cli_session *s, cli_prompts *out)
+{
+    const cli_args *a = s->args;
+    cli_prompt opened = { 0 };
+    char *text = NULL;
+    dt_status st = DT_OK;
+    size_t bytes;
+
+    DT_CHECK(a->prompt == NULL && a->prompt_file == NULL && a->tokens == NULL, DT_ERR_ARG,
+             "more than one prompt; give one of --prompt TEXT, --prompt-file FILE, --tokens IDS, "
+             "--prompts-file FILE");
+    DT_TRY_TO(done, st, open_tokenizer(s, true, &opened));
+    out->tokenizer = opened.tokenizer;
+    DT_TRY_TO(done, st, read_file("--prompts-file", a->prompts_file, &text, &bytes));
+    DT_TRY_TO(done, st, read_lines(s, text, bytes, out));
+done:
+    dti_free(text);
+    return st;
+}
+
+dt_status cli_prompts_read(const cli_session *s, cli_prompts *out)
+{
+    cli_prompt one = { 0 };
+    dt_status st = DT_OK;
+
+    if (s->args->prompts_file != NULL) return read_several(s, out);
+    DT_TRY_TO(done, st, cli_prompt_read(s, true, &one));
+    DT_TRY_TO(done, st, dti_alloc_array(1, sizeof *out->list, (void **)&out->list));
+    out->list[out->n++] = (dt_ids){ one.ids, one.n };
+    out->tokenizer = one.tokenizer;
+    one = (cli_prompt){ 0 };
+done:
+    cli_prompt_free(&one);
+    return st;
+}
+
+void cli_prompts_free(cli_prompts *prompts)
+{
+    dt_tokenizer_release(&prompts->tokenizer);
+    for (int64_t i = 0; i < prompts->n; i++) dti_free((void *)(uintptr_t)prompts->list[i].ids);
+    dti_free(prompts->list);
+    *prompts = (cli_prompts){ 0 };
 }

@@ -20,6 +20,25 @@ typedef struct cli_prompt {
 dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out) DT_MUST_USE;
 void cli_prompt_free(cli_prompt *prompt);
 
+/* Several prompts. */
+typedef struct cli_prompts {
+    dt_tokenizer *tokenizer; /* NULL: the folder has none, output is ids */
+    dt_ids *list;            /* [n] */
+    int64_t n;
+} cli_prompts;
+
+/* The prompts of --prompts-file, or the one that cli_prompt_read() reads. Zeroed before; freed with
+ * cli_prompts_free() in any case. */
+dt_status cli_prompts_read(const cli_session *s, cli_prompts *out) DT_MUST_USE;
+void cli_prompts_free(cli_prompts *prompts);
+
+/* The text of --prompt or --prompt-file. *file is freed with dti_free(). */
+dt_status cli_text_read(const cli_args *args, const char **text, size_t *bytes,
+                        char **file) DT_MUST_USE;
+
+/* A list of ids as --tokens has it, each below `vocab`; *ids is freed with dti_free(). */
+dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *n) DT_MUST_USE;
+
 /* Whether the folder has a tokenizer that could be opened: tokenizer.json, or vocab.json and
  * merges.txt. Their names, or NULL. */
 const char *cli_tokenizer_kind(const char *folder);

@@ -83,7 +83,8 @@ dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
         const dti_json one = list ? dti_json_at(&v, i) : v;
         int64_t id;
         DT_TRY(dti_json_as_int(&one, -1, INT32_MAX, &id));
-        if (id >= 0) info->eos[info->n_eos++] = (int32_t)id;
+        /* alone it says that there is none; in a list it stays, and is remarked upon */
+        if (id >= 0 || list) info->eos[info->n_eos++] = (int32_t)id;
     }
     return DT_OK;
 }

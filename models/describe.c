@@ -83,10 +83,18 @@ static dt_status read_class(const dti_json *config, dti_described *d)
 
 static dt_status read_generation_config(const char *dir, dti_described *d)
 {
+    int32_t outside = 0;
+    bool found = false;
     dt_status st;
 
+    for (int i = 0; i < d->info.n_eos && !found; i++) {
+        outside = d->info.eos[i];
+        found = outside < 0 || outside >= d->info.vocab_size;
+    }
     DT_TRY(dti_new(sizeof *d->generation, &d->generation));
     st = read_generation(dir, &d->info, d->generation, &d->has_generation);
+    d->eos_overruled = found && d->has_generation;
+    d->config_eos = outside;
     if (st == DT_OK || st == DT_ERR_MEMORY) return st;
     dti_generation_config_release(&d->generation);
     d->info.n_eos = -1;

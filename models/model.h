@@ -76,6 +76,8 @@ typedef struct dti_described {
     struct dti_generation_config *generation; /* what else generation_config.json says */
     char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
                                there */
+    bool eos_overruled;     /* config.json's eos_token_id cannot be one, and need not: ... */
+    int32_t config_eos;     /* ... this one */
     bool has_generation;    /* generation_config.json says what ends a text, not config.json */
     char *other_class;      /* what "architectures" says if that is not arch->class_name */
     dt_plan plan;           /* the checkpoint's own; no rules: it has none */

@@ -144,7 +144,7 @@ static void remark_ends(const dti_described *d, const char *dir, const speaker *
     const dt_model_info *info = &d->info;
 
     for (int i = 0; i < info->n_eos; i++)
-        if (info->eos[i] >= info->vocab_size)
+        if (info->eos[i] < 0 || info->eos[i] >= info->vocab_size)
             remark(s,
                    "%s/%s: eos_token_id %d is outside the model's vocabulary, 0..%lld: it never "
                    "ends a text",
@@ -152,6 +152,11 @@ static void remark_ends(const dti_described *d, const char *dir, const speaker *
     if (d->generation != NULL && d->generation->left_out[0] != '\0')
         remark(s, "%s/%s: sets %s, which is not supported: texts are made without it", dir, file,
                d->generation->left_out);
+    if (d->eos_overruled)
+        remark(s,
+               "%s/config.json: eos_token_id %d is outside the model's vocabulary, 0..%lld; "
+               "generation_config.json stands beside it and counts alone",
+               dir, (int)d->config_eos, (long long)info->vocab_size - 1);
     if (info->n_eos == 0)
         remark(s,
                "%s/%s: eos_token_id names no token, so nothing ends a text before its length does",

@@ -162,6 +162,14 @@ done:
 
 /* --- the call --------------------------------------------------------------------------------- */
 
+/* A token that a text may end with; any other is as good where there is none. */
+static int32_t first_end(const dti_rules *u)
+{
+    for (int64_t i = 0; i < u->eos.n; i++)
+        if (u->eos.ids[i] >= 0 && u->eos.ids[i] < u->vocab) return u->eos.ids[i];
+    return 0;
+}
+
 static dt_status begin(dti_batch *b, const dt_generate_options *o)
 {
     const int64_t positions = b->model->info.max_positions;
@@ -175,11 +183,7 @@ static dt_status begin(dti_batch *b, const dt_generate_options *o)
     DT_CHECK(capacity <= positions, DT_ERR_ARG,
              "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
              (long long)b->longest, (long long)b->max_new, (long long)positions);
-    b->pad = o->pad >= 0 ? o->pad : b->rules.eos.n > 0 ? b->rules.eos.ids[0] : 0;
-    DT_CHECK(b->pad >= 0 && b->pad < b->model->info.vocab_size, DT_ERR_ARG,
-             "pad is not set, and the first end-of-sequence token, %d, is outside the vocabulary: "
-             "set pad",
-             b->pad);
+    b->pad = o->pad >= 0 ? o->pad : first_end(&b->rules);
     DT_TRY(dt_state_create(b->model, b->n_prompts, capacity, &b->state));
     return DT_OK;
 }

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How `dtensor generate` chooses tokens: what the checkpoint's generation_config.json says, and the
+ * options of the command line over it. */
+#ifndef DTI_CLI_WISHES_H
+#define DTI_CLI_WISHES_H
+
+#include "cli/options.h"
+#include "cli/prompt.h"
+#include "models/model.h"
+
+typedef struct cli_wishes {
+    dt_generate_options options;
+    bool many;            /* several texts: beams, more than one of a prompt, or prompts */
+    dti_described folder; /* owns lists of the options */
+    int32_t *ids;         /* and so do these */
+    dt_ids *words;
+} cli_wishes;
+
+/* Zeroed before; freed with cli_wishes_free() in any case. `longest` is the longest prompt's
+ * length; options.max_new_tokens is settled. */
+dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts,
+                          cli_wishes *out) DT_MUST_USE;
+void cli_wishes_free(cli_wishes *wishes);
+
+#endif
