@@ -82,6 +82,7 @@ void dti_scores_free(dti_scores *s)
 {
     dti_free(s->data);
     dti_free(s->invalid);
+    dti_free(s->columns);
     *s = (dti_scores){ 0 };
 }
 
@@ -118,31 +119,77 @@ dt_status dti_scores_best(const dti_scores *s, int64_t *best)
     return DT_OK;
 }
 
-/* -ln(-ln(u)), u in (0, 1) of 53 bits: steps of IEEE 754 alone, so the same bits everywhere. */
+/* Random numbers of a row's tokens, two to a block of Philox. */
+typedef struct noise {
+    uint64_t seed;
+    int64_t row, step;
+    int64_t block; /* that `words` are of; -1: none yet */
+    uint32_t words[4];
+} noise;
+
+/* In (0, 1), of 53 bits. */
+static double uniform_of(noise *x, int64_t token)
+{
+    const int half = (int)(token & 1) * 2;
+
+    if (x->block != token >> 1) {
+        x->block = token >> 1;
+        x->words[0] = (uint32_t)x->block;
+        x->words[1] = (uint32_t)x->step;
+        x->words[2] = (uint32_t)x->row;
+        x->words[3] = 0x67656e65u; /* a stream of its own */
+        dti_philox(x->words, (uint32_t)x->seed, (uint32_t)(x->seed >> 32));
+    }
+    return dti_uniform_f64(x->words[half], x->words[half + 1]) + 0x1p-54;
+}
+
+/* -ln(-ln(u)): steps of IEEE 754 alone, so the same bits everywhere. */
+static double gumbel_of(double u)
+{
+    return dti_minus_ln_f64(dti_minus_ln_f64(u));
+}
+
 double dti_gumbel(uint64_t seed, int64_t row, int64_t step, int64_t token)
 {
-    uint32_t c[4] = { (uint32_t)(token >> 1), (uint32_t)step, (uint32_t)row, 0x67656e65u };
-    const int half = (int)(token & 1) * 2;
-    double u;
+    noise x = { .seed = seed, .row = row, .step = step, .block = -1 };
 
-    dti_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
-    u = dti_uniform_f64(c[half], c[half + 1]) + 0x1p-54;
-    return dti_minus_ln_f64(dti_minus_ln_f64(u));
+    return gumbel_of(uniform_of(&x, token));
+}
+
+/* Whether noise of u cannot lift a score over one that is d > 0 above it: it is at most d if
+ * 1 - u >= e^-d, and e^-d <= 2^-floor(d log2 e). Saves two logarithms for nearly all tokens. */
+static bool cannot_reach(double u, double d)
+{
+    const int k = d < 60 ? (int)(d * 1.4426950408889634) : 86;
+
+    return 1 - u >= 1.0 / (double)(k < 63 ? (uint64_t)1 << k : UINT64_MAX);
+}
+
+static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
+{
+    const float *row = s->data + r * s->n;
+    int64_t best = INT64_MIN;
+    double top = 0;
+
+    for (int64_t i = 0; i < s->n; i++) {
+        const double score = (double)row[i];
+        const double u = row[i] == -INFINITY ? 0 : uniform_of(x, s->first + i);
+        int64_t key;
+        if (row[i] == -INFINITY) continue;
+        if (best != INT64_MIN && score < top && cannot_reach(u, top - score)) continue;
+        key = dti_argmax_key((float)(score + gumbel_of(u)), s->first + i);
+        if (key <= best) continue;
+        best = key;
+        top = (double)dti_argmax_value(key);
+    }
+    return best;
 }
 
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int64_t *best)
 {
     for (int64_t r = 0; r < s->n_rows; r++) {
-        const float *row = s->data + r * s->n;
-        best[r] = INT64_MIN;
-        for (int64_t i = 0; i < s->n; i++) {
-            int64_t key;
-            if (row[i] == -INFINITY) continue;
-            key = dti_argmax_key((float)((double)row[i] + dti_gumbel(seed, r, step, s->first + i)),
-                                 s->first + i);
-            if (key > best[r]) best[r] = key;
-        }
-        if (s->invalid[r]) best[r] = dti_argmax_key(NAN, 0);
+        noise x = { .seed = seed, .row = r, .step = step, .block = -1 };
+        best[r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
     }
     DT_TRY(largest_keys(s, best));
     return DT_OK;

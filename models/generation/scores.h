@@ -19,9 +19,10 @@ typedef struct dti_scores {
     int64_t n;     /* columns on this rank, ... */
     int64_t first; /* ... from this one on */
     int64_t vocab;
-    float *data;   /* [n_rows, n] */
-    bool *invalid; /* [n_rows] a NaN was among this rank's logits */
-    size_t room, invalid_room;
+    float *data;                /* [n_rows, n] */
+    bool *invalid;              /* [n_rows] a NaN was among this rank's logits */
+    struct dti_column *columns; /* of a search for a mass */
+    size_t room, invalid_room, columns_room;
 } dti_scores;
 
 /* Copies logits [B, 1, V], which may be moved so that nothing but the vocabulary is cut. A zeroed

@@ -120,10 +120,11 @@ typedef struct search {
     double wanted;
 } search;
 
-typedef struct column {
+struct dti_column {
     uint32_t key;
     int64_t weight;
-} column;
+};
+typedef struct dti_column column;
 
 static void fill_columns(const dti_scores *s, const dti_norm *norm, const float *values,
                          column *columns)
@@ -198,18 +199,16 @@ done:
 dt_status dti_scores_mass(dti_scores *s, const dti_norm *norm, const float *values, double mass,
                           bool reach, float *limit)
 {
-    column *columns = NULL;
     search *at = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st,
-              dti_alloc_array((size_t)(s->n_rows * s->n), sizeof *columns, (void **)&columns));
+    DT_TRY(dti_grow((void **)&s->columns, &s->columns_room, (size_t)(s->n_rows * s->n) + 1,
+                    sizeof *s->columns));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)s->n_rows, sizeof *at, (void **)&at));
-    fill_columns(s, norm, values != NULL ? values : s->data, columns);
-    DT_TRY_TO(done, st, search_digits(s, columns, mass, reach, at));
+    fill_columns(s, norm, values != NULL ? values : s->data, s->columns);
+    DT_TRY_TO(done, st, search_digits(s, s->columns, mass, reach, at));
     for (int64_t r = 0; r < s->n_rows; r++) limit[r] = value_of(at[r].key);
 done:
-    dti_free(columns);
     dti_free(at);
     return st;
 }
