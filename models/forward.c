@@ -155,23 +155,23 @@ static bool must_run_again(const dt_model *m, const dt_state *s, int64_t n_token
 typedef struct again {
     int64_t n;        /* of the longest sequence */
     int64_t length;   /* before */
-    int64_t *lengths; /* [batch] before */
-    int64_t *pads;    /* [batch] before */
+    int64_t *lengths; /* [n_kept] before */
+    int64_t *pads;    /* [n_kept] before */
     int32_t *ids;     /* [batch, n], padded in front; NULL in a dry runtime */
 } again;
 
 static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
                              again *a)
 {
-    const size_t batch = (size_t)s->batch;
+    const size_t kept = (size_t)s->n_kept;
 
     *a = (again){ .n = longest_after(s, n_tokens), .length = s->length };
     DT_TRY(check_ids(m, s, ids, n_tokens));
-    DT_TRY(dti_alloc_array(batch, sizeof *a->lengths, (void **)&a->lengths));
-    DT_TRY(dti_alloc_array(batch, sizeof *a->pads, (void **)&a->pads));
+    DT_TRY(dti_alloc_array(kept, sizeof *a->lengths, (void **)&a->lengths));
+    DT_TRY(dti_alloc_array(kept, sizeof *a->pads, (void **)&a->pads));
     if (s->ids != NULL)
-        DT_TRY(dti_alloc_array(batch * (size_t)a->n, sizeof *a->ids, (void **)&a->ids));
-    for (int64_t b = 0; b < s->batch; b++) {
+        DT_TRY(dti_alloc_array(kept * (size_t)a->n, sizeof *a->ids, (void **)&a->ids));
+    for (int64_t b = 0; b < s->n_kept; b++) {
         const int64_t old = s->lengths[b], more = n_tokens - s->pads[b];
         a->lengths[b] = old;
         a->pads[b] = s->pads[b];
@@ -181,7 +181,7 @@ static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids,
         memcpy(a->ids + (b + 1) * a->n - more, ids + b * n_tokens + s->pads[b],
                (size_t)more * sizeof *ids);
     }
-    for (int64_t b = 0; b < s->batch; b++) {
+    for (int64_t b = 0; b < s->n_kept; b++) {
         s->pads[b] = a->n - s->lengths[b] - (n_tokens - s->pads[b]);
         s->lengths[b] = 0;
     }
@@ -203,8 +203,8 @@ static dt_tensor *run_again(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
         logits = run(t, m, s, a.ids, a.n, rows);
     if (st == DT_OK && logits == NULL) {
         s->length = a.length;
-        memcpy(s->lengths, a.lengths, (size_t)s->batch * sizeof *a.lengths);
-        memcpy(s->pads, a.pads, (size_t)s->batch * sizeof *a.pads);
+        memcpy(s->lengths, a.lengths, (size_t)s->n_kept * sizeof *a.lengths);
+        memcpy(s->pads, a.pads, (size_t)s->n_kept * sizeof *a.pads);
     }
     dti_free(a.lengths);
     dti_free(a.pads);

@@ -248,6 +248,37 @@ DT_TEST(decode, a_text_that_passes_the_turn_of_longrope_is_read_again)
     dt_test_on_ranks("tp=2", turn_together, "phi3/longrope");
 }
 
+/* On a dry mesh one sequence stands for all of a batch. */
+DT_TEST(decode, a_plan_of_a_batch_passes_the_turn_too)
+{
+    dt_run_options options = DT_RUN_OPTIONS_INIT;
+    dt_runtime *rt = NULL;
+    dt_mesh *mesh = NULL;
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+    dt_tape *t = NULL;
+
+    options.n_ranks = 2;
+    DT_ASSERT_OK(dt_runtime_create_dry(&options, 1, NULL, &rt));
+    DT_ASSERT_OK(dt_mesh_create(rt, "tp=2", &mesh));
+    DT_ASSERT_OK(load(mesh, "phi3/longrope", &m));
+    DT_ASSERT_OK(dt_tape_create(rt, &t));
+    DT_ASSERT_OK(dt_state_create(m, 1000, 40, &s));
+    for (int64_t n = 20; n <= 21; n++) {
+        dt_tensor *y = dt_model_forward(t, m, s, NULL, n == 20 ? n : 5, DT_LOGITS_ALL);
+        DT_ASSERT_OK(dt_tape_status(t));
+        DT_ASSERT_EQ_INT(dt_tensor_extent(y, 0), 1000);
+        DT_ASSERT_EQ_INT(dt_tensor_extent(y, 1), n == 20 ? n : 5);
+        dt_tape_reset(t);
+    }
+    DT_ASSERT_EQ_INT(dt_state_length(s), 25);
+    dt_tape_release(&t);
+    dt_state_release(&s);
+    dt_model_release(&m);
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
+}
+
 /* Decisions of one model must not serve another whose heads have another width. */
 static dt_status one_after_the_other(dt_mesh *mesh, const void *arg)
 {
