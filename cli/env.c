@@ -84,7 +84,7 @@ static void print_text(const surroundings *s)
     (void)printf("  cores        %d that this process may use\n", dt_machine_cores());
     for (int i = 0; i < s->n_modules; i++) {
         const dti_module_found *m = &s->modules[i];
-        (void)printf("  MPI          %-8s %s%s%s%s\n", m->name, m->library,
+        (void)printf("  joined by    %-8s %s%s%s%s\n", m->name, m->library,
                      m->path[0] != '\0' ? " (" : "", m->path, m->path[0] != '\0' ? ")" : "");
     }
     if (!s->launch.shares)

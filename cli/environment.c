@@ -49,6 +49,9 @@ const char *cli_environment_name(int i, const char **value)
         "SLURM_PROCID",
         "WORLD_SIZE",
         "RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
     };
 
     *value = NULL;

@@ -2,6 +2,8 @@
 # One module per MPI implementation that is found, Open MPI and MPICH side by side if both are there.
 # The library itself links none of them and runs without.
 #
+# And one without any MPI, for what torchrun starts on one machine.
+#
 # Sets DT_MPIS, and DT_MPICC_<mpi> and DT_MPIRUN_<mpi> (empty without a launcher) for each. Others
 # than those in PATH: -DDT_MPICC=/folder/mpicc.
 
@@ -91,5 +93,14 @@ if(NOT DT_WITH_MPI STREQUAL "OFF")
             "DT_WITH_MPI=OFF.")
     endif()
 endif()
+
+# The module for processes that no MPI joins.
+add_library(dtensor_sockets MODULE
+    "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_module.c" "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_join.c")
+set_target_properties(dtensor_sockets PROPERTIES PREFIX "" SUFFIX ".so"
+    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib/dtensor")
+target_link_libraries(dtensor_sockets PRIVATE dtensor_flags ${DT_LIBRARIES})
+install(TARGETS dtensor_sockets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor")
+
 set_source_files_properties(mesh/module.c PROPERTIES
     COMPILE_DEFINITIONS "DT_MODULE_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/dtensor\"")

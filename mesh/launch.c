@@ -19,7 +19,7 @@ static const struct {
     { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", true },
     { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", true },
     { "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", NULL, true },
-    { "torchrun", "WORLD_SIZE", "RANK", NULL, false },
+    { "torchrun", "WORLD_SIZE", "RANK", "sockets", true },
 };
 
 static const char *non_empty(const char *name)
@@ -43,6 +43,14 @@ static dt_status read_number(const char *name, long min, long max, int *out)
     return DT_OK;
 }
 
+/* Processes of torchrun meet on one machine only, and have to have a number. */
+static bool can_meet(int n_processes)
+{
+    const char *here = non_empty("LOCAL_WORLD_SIZE");
+
+    return non_empty("RANK") != NULL && (here == NULL || atoi(here) == n_processes);
+}
+
 dt_status dti_launch_read(dti_launch *out)
 {
     const char *shared = non_empty("DTENSOR_MPI_SHARED");
@@ -60,6 +68,8 @@ dt_status dti_launch_read(dti_launch *out)
         out->module = launchers[i].module;
         out->can_join = launchers[i].can_join;
         DT_TRY(read_number(launchers[i].size, 1, INT_MAX, &out->n_processes));
+        if (strcmp(launchers[i].size, "WORLD_SIZE") == 0)
+            out->can_join = can_meet(out->n_processes);
         if (out->n_processes == 1 || !out->can_join) continue;
         DT_TRY(read_number(launchers[i].rank, 0, out->n_processes - 1, &out->process));
     }

@@ -18,7 +18,7 @@ enum { PATH_BYTES = DTI_LAUNCH_TEXT_BYTES };
 
 const char *const *dti_module_names(void)
 {
-    static const char *const names[] = { "openmpi", "mpich", NULL };
+    static const char *const names[] = { "openmpi", "mpich", "sockets", NULL };
 
     return names;
 }
@@ -111,7 +111,8 @@ static dt_status check_choice(const dti_launch *launch)
              launch->variable, launch->n_processes);
     while (*names != NULL && strcmp(*names, launch->choice) != 0) names++;
     DT_CHECK(*names != NULL, DT_ERR_ARG,
-             "DTENSOR_MPI is \"%s\"; choose openmpi, mpich or off, or leave it to the launcher",
+             "DTENSOR_MPI is \"%s\"; choose openmpi, mpich, sockets or off, or leave it to the "
+             "launcher",
              launch->choice);
     return DT_OK;
 }
@@ -123,12 +124,14 @@ dt_status dti_module_choose(const dti_launch *launch, dti_module_found *out)
 
     DT_TRY(check_choice(launch));
     DT_CHECK(launch->can_join || launch->choice != NULL, DT_ERR_UNSUPPORTED,
-             "%s is %d: this is one of several processes started by %s, which MPI cannot join; "
-             "start them with mpirun, or start one process (its ranks are threads)",
+             "%s is %d: this is one of several processes started by %s, which can be joined if it "
+             "says each one's RANK and they are on one machine (LOCAL_WORLD_SIZE); start them with "
+             "mpirun, or start one process (its ranks are threads)",
              launch->variable, launch->n_processes, launch->launcher);
     for (const char *const *name = dti_module_names(); *name != NULL; name++) {
         const size_t used = strlen(tried);
         if (wanted != NULL && strcmp(*name, wanted) != 0) continue;
+        if (wanted == NULL && strcmp(*name, "sockets") == 0) continue; /* speaks torchrun's only */
         dti_module_find(launch, *name, out);
         if (out->module != NULL) return DT_OK;
         (void)snprintf(tried + used, sizeof tried - used, "%s%s %s", used ? "; " : "", *name,

@@ -8,11 +8,11 @@ static dt_status open_mpi(const dti_launch *launch, dti_world *w)
     char why[DTI_MPI_TEXT_BYTES] = "";
 
     DT_TRY(dti_module_choose(launch, &found));
-    DT_CHECK(found.module->open(&job, why) == 0, DT_ERR_COMM, "MPI (%s) could not be started: %s",
-             found.name, why);
+    DT_CHECK(found.module->open(&job, why) == 0, DT_ERR_COMM,
+             "processes could not be joined over %s: %s", found.name, why);
     DT_CHECK(job.n_processes == launch->n_processes && job.process == launch->process,
              DT_ERR_UNSUPPORTED,
-             "%s says that this is process %d of %d, but MPI (%s) says %d of %d: the launcher "
+             "%s says that this is process %d of %d, but %s says %d of %d: the launcher "
              "belongs to another MPI; start with the mpirun of %s, or choose with DTENSOR_MPI",
              launch->variable, launch->process, launch->n_processes, found.library, job.process,
              job.n_processes, found.name);

@@ -173,13 +173,13 @@ check_header_names() {
 }
 
 # Nobody prints, exits or reads the environment inside the library; how a run was launched is asked
-# in mesh/run.c and mesh/launch.c.
+# in mesh/run.c and mesh/launch.c. Modules that join processes are not in it.
 check_calls() {
     for room in $ROOMS; do
         [ "$room" != cli ] || continue
         find "$room" -name '*.c' -exec grep -nE \
             '(^|[^_a-zA-Z0-9>.])(printf|puts|putchar|abort|exit|_exit|getenv|setenv)\(' {} + |
-            grep -v -E '^mesh/(run|launch)\.c:.*getenv' |
+            grep -v -E '^mesh/((run|launch)\.c|comm/sockets_[a-z]+\.c):.*getenv' |
             awk '{ print $0 "   (not in the library)" }'
     done
 }

@@ -82,9 +82,9 @@ typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
  * Threads     the ranks of this process; the calling thread is the first of them.
  * Errors      DT_ERR_ARG          a malformed option; fewer ranks than processes
  *             DT_ERR_MEMORY       threads could not be started
- *             DT_ERR_UNSUPPORTED  the process is one of several, and no MPI joins them: it is not
- *                                 installed, not built in, another one than the launcher's, or the
- *                                 launcher (torchrun) is none of MPI; a run inside a run, among
+ *             DT_ERR_UNSUPPORTED  the process is one of several, and nothing joins them: the
+ *                                 launcher's MPI is not installed or not built in, or torchrun
+ *                                 started them on several machines; a run inside a run, among
  *                                 several processes
  *             DT_ERR_COMM         a process does not come within the timeout, at least a minute
  *             otherwise the status of the rank that failed first, its record in dt_last_error()

@@ -441,7 +441,7 @@ static const mistake mistakes[] = {
     { "fault of two ranks", copy_all, "DTENSOR_FAULT=rank=1,rank=0", { RUN }, { "rank=1,rank=0", "second time" } },
     { "fault of no rank", copy_all, "DTENSOR_FAULT=rank=7,op=any", { RUN }, { "rank=7", "0..1" } },
     { "timeout",          copy_all, "DTENSOR_TIMEOUT_MS=soon", { RUN }, { "DTENSOR_TIMEOUT_MS", "soon" } },
-    { "launcher",         copy_all, "WORLD_SIZE=2", { RUN }, { "WORLD_SIZE", "MPI" } },
+    { "launcher",         copy_all, "WORLD_SIZE=2", { RUN }, { "WORLD_SIZE", "mpirun" } },
 };
 /* clang-format on */
 

@@ -18,6 +18,7 @@ static const char *const variables[] = {
     "PMIX_RANK",
     "WORLD_SIZE",
     "RANK",
+    "LOCAL_WORLD_SIZE",
     "DTENSOR_MPI",
     "DTENSOR_MODULES",
     "DTENSOR_MPI_SHARED",
@@ -50,7 +51,9 @@ DT_TEST(launch, every_launcher_is_recognised)
         { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMIX_RANK=1", "srun", "openmpi", 1, 2 },
         { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=5",
           "mpirun (Open MPI)", "openmpi", 5, 8 },
-        { "WORLD_SIZE=1 RANK=0", "torchrun", NULL, 0, 1 },
+        { "WORLD_SIZE=1 RANK=0", "torchrun", "sockets", 0, 1 },
+        { "WORLD_SIZE=4 RANK=3", "torchrun", "sockets", 3, 4 },
+        { "WORLD_SIZE=4 RANK=3 LOCAL_WORLD_SIZE=4", "torchrun", "sockets", 3, 4 },
         { "OMPI_COMM_WORLD_SIZE=1", "mpirun (Open MPI)", "openmpi", 0, 1 },
     };
 
@@ -95,7 +98,9 @@ static dt_status nothing(dt_runtime *rt, void *arg)
 
 DT_TEST(launch, what_cannot_be_joined_names_mpirun)
 {
-    set_environment("WORLD_SIZE=4 RANK=1");
+    set_environment("WORLD_SIZE=4 RANK=1 LOCAL_WORLD_SIZE=2");
+    DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "on one machine");
+    set_environment("WORLD_SIZE=4");
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "start them with mpirun");
     set_environment("OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 DTENSOR_MPI=off");
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "DTENSOR_MPI=off");
