@@ -66,7 +66,7 @@ static const option options[] = {
     { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
     { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
-    { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "one that hwloc imagines: \"pack:2 [numa] core:8 pu:2\"" },
+    { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "another one, in hwloc's words or an .xml of lstopo" },
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },

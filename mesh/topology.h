@@ -13,9 +13,10 @@ enum { DTI_CORES_TEXT_BYTES = 128 };
 typedef struct dti_topology dti_topology;
 
 /* The cores that the calling thread may use: those of the machine less what a cpuset or an earlier
- * binding forbids. `synthetic` describes an imaginary machine instead ("pack:2 core:8 pu:2", for
- * tests); NULL is this one. Where hwloc fails the cores are counted and nothing can be bound. */
-dt_status dti_topology_load(const char *synthetic, dti_topology **out) DT_MUST_USE;
+ * binding forbids. `machine` is another one: imaginary ("pack:2 core:8 pu:2"), or recorded in a
+ * file whose name ends in ".xml" (by lstopo); NULL is this one. Where hwloc fails cores are counted
+ * and nothing can be bound. */
+dt_status dti_topology_load(const char *machine, dti_topology **out) DT_MUST_USE;
 void dti_topology_free(dti_topology **topology); /* accepts NULL */
 
 int dti_topology_n_cores(const dti_topology *t); /* at least 1; hyperthreads do not count */

@@ -3,7 +3,9 @@
 
 #include <dtensor/mesh.h>
 
+#include <errno.h>
 #include <hwloc.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -24,13 +26,23 @@ struct dti_binding {
     hwloc_membind_policy_t policy;
 };
 
-/* A loaded topology or NULL. I/O objects stay out: with them loading takes six times as long. */
-static hwloc_topology_t load(const char *synthetic)
+/* The name of a file, as lstopo writes them. */
+static bool is_recorded(const char *machine)
 {
+    const size_t n = machine != NULL ? strlen(machine) : 0;
+
+    return n > 4 && strcmp(machine + n - 4, ".xml") == 0;
+}
+
+/* A loaded topology or NULL. I/O objects stay out: with them loading takes six times as long. */
+static hwloc_topology_t load(const char *machine)
+{
+    const bool recorded = is_recorded(machine);
     hwloc_topology_t hw;
 
     if (hwloc_topology_init(&hw) != 0) return NULL;
-    if (synthetic != NULL && hwloc_topology_set_synthetic(hw, synthetic) != 0) goto fail;
+    if (recorded && hwloc_topology_set_xml(hw, machine) != 0) goto fail;
+    if (machine != NULL && !recorded && hwloc_topology_set_synthetic(hw, machine) != 0) goto fail;
     if (hwloc_topology_load(hw) != 0) goto fail;
     return hw;
 
@@ -70,19 +82,24 @@ static dt_status list_cores(dti_topology *t)
     return DT_OK;
 }
 
-dt_status dti_topology_load(const char *synthetic, dti_topology **out)
+dt_status dti_topology_load(const char *machine, dti_topology **out)
 {
     dt_status st = DT_OK;
     dti_topology *t = NULL;
     long online;
 
     *out = NULL;
+    DT_CHECK(!is_recorded(machine) || access(machine, R_OK) == 0, DT_ERR_IO, "%s: %s", machine,
+             strerror(errno));
     DT_TRY(dti_new(sizeof *t, &t));
-    t->hw = load(synthetic);
+    t->hw = load(machine);
+    DT_CHECK_TO(fail, st, t->hw != NULL || !is_recorded(machine), DT_ERR_ARG,
+                "%s is no machine that hwloc has recorded; \"lstopo machine.xml\" writes one",
+                machine);
     DT_CHECK_TO(
-        fail, st, t->hw != NULL || synthetic == NULL, DT_ERR_ARG,
+        fail, st, t->hw != NULL || machine == NULL, DT_ERR_ARG,
         "hwloc does not understand the machine \"%s\"; \"pack:2 [numa] core:8 pu:2\" is one",
-        synthetic);
+        machine);
     if (t->hw != NULL) {
         t->usable = usable_cpus(t->hw);
         DT_CHECK_TO(fail, st, t->usable != NULL, DT_ERR_MEMORY, "a set of cores could not be made");

@@ -43,8 +43,12 @@ DT_TEST(topo, json_has_a_row_per_core)
 
 DT_TEST(topo, refuses_what_it_does_not_understand)
 {
-    command_result r = COMMAND("topo", "--machine", "nonsense");
+    command_result r = COMMAND("topo", "--machine", "no/such/machine.xml");
 
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--machine: no/such/machine.xml: No such file or directory");
+    command_free(&r);
+    r = COMMAND("topo", "--machine", "nonsense");
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "--machine: hwloc does not understand the machine \"nonsense\"");
     command_free(&r);

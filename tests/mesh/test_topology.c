@@ -3,6 +3,7 @@
  * Which cores a rank gets, on machines that need not exist. */
 #include "mesh/topology.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/dt_test.h"
@@ -97,6 +98,74 @@ DT_TEST(topology, users_learn_how_many_cores_there_are)
     DT_ASSERT_EQ_INT(dt_machine_cores(), dti_topology_n_cores(t));
     DT_ASSERT(dt_machine_cores() >= 1);
     dti_topology_free(&t);
+}
+
+/* --- recorded machines ------------------------------------------------------------------------ */
+
+static dti_topology *load_recorded(const char *name)
+{
+    char path[DT_TEST_PATH_BYTES], relative[64];
+    dti_topology *t = NULL;
+
+    (void)snprintf(relative, sizeof relative, "tests/mesh/machines/%s.xml", name);
+    DT_ASSERT_OK(dti_topology_load(dt_test_source_path(path, relative), &t));
+    DT_ASSERT(!dti_topology_can_bind(t)); /* it is not this machine */
+    return t;
+}
+
+/* Two sockets of four cores, numbered as Linux does it: the second hyperthreads come last. The
+ * container may use cores 1 to 6. */
+DT_TEST(topology, a_recorded_machine_keeps_what_it_was_denied)
+{
+    static const char *const together[] = { "1,9", "2,10", "4,12", "5,13" };
+    dti_topology *t = load_recorded("two_sockets_in_a_container");
+    char text[DTI_CORES_TEXT_BYTES];
+    dti_core c;
+
+    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 6);
+    dti_topology_core(t, 3, &c);
+    DT_ASSERT_EQ_STR(c.cpus, "4,12");
+    DT_ASSERT_EQ_INT(c.package, 1);
+    DT_ASSERT_EQ_INT(c.node, 1);
+    DT_ASSERT_EQ_INT(c.l3_bytes, 32 << 20);
+    DT_ASSERT_EQ_INT(c.l2_bytes, 1 << 20);
+    DT_ASSERT_EQ_INT(c.n_cpus, 2);
+    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 4, 1, DT_BIND_COMPACT, 2 }));
+    for (int r = 0; r < 4; r++) {
+        dti_topology_cores_text(t, r, text);
+        DT_ASSERT_EQ_STR(text, together[r]);
+    }
+    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 2, 3, DT_BIND_COMPACT, 0 }));
+    dti_topology_cores_text(t, 1, text);
+    DT_ASSERT_EQ_STR(text, "4-6,12-14");
+    dti_topology_free(&t);
+}
+
+DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
+{
+    dti_topology *t = load_recorded("virtual_machine");
+    dti_core c;
+
+    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 2);
+    dti_topology_core(t, 1, &c);
+    DT_ASSERT_EQ_STR(c.cpus, "1");
+    DT_ASSERT_EQ_INT(c.l3_bytes, 480 << 20);
+    DT_ASSERT_EQ_INT(c.l2_bytes, 2 << 20);
+    DT_ASSERT_EQ_INT(c.node_bytes, 25276502016);
+    dti_topology_free(&t);
+}
+
+DT_TEST(topology, what_is_no_recorded_machine_is_refused)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    dti_topology *t;
+
+    DT_ASSERT_STATUS(dti_topology_load("no/such.xml", &t), DT_ERR_IO, "no/such.xml: No such file");
+    dt_test_write_file(dt_test_temp_dir(folder), "half.xml", "<topology version=", 18);
+    (void)snprintf(path, sizeof path, "%s/half.xml", folder);
+    DT_ASSERT_STATUS(dti_topology_load(path, &t), DT_ERR_ARG, "is no machine that hwloc");
+    DT_ASSERT(t == NULL);
+    dt_test_remove_dir(folder);
 }
 
 /* --- policies --------------------------------------------------------------------------------- */
