@@ -42,6 +42,7 @@ static const bench_column columns[] = {
 typedef struct comm_options {
     bench_common common;
     int64_t samples;
+    const char *op; /* NULL: all */
     bool no_mpi;
 } comm_options;
 
@@ -230,17 +231,16 @@ static dt_status run_row(row *r)
 
 static dt_status run_rows(row *r)
 {
-    static const dti_comm_op ops[] = { DTI_COMM_ALL_REDUCE, DTI_COMM_ALL_GATHER,
-                                       DTI_COMM_REDUCE_SCATTER, DTI_COMM_ALL_TO_ALL,
-                                       DTI_COMM_BROADCAST };
+    static const dti_comm_op ops[] = { DTI_COMM_BARRIER,    DTI_COMM_ALL_REDUCE,
+                                       DTI_COMM_ALL_GATHER, DTI_COMM_REDUCE_SCATTER,
+                                       DTI_COMM_ALL_TO_ALL, DTI_COMM_BROADCAST };
+    const char *only = r->job->options->op;
 
-    r->op = DTI_COMM_BARRIER;
-    r->bytes = 0;
-    DT_TRY(run_row(r));
     for (size_t i = 0; i < DT_COUNT(ops); i++)
-        for (int k = 0; k < r->job->n_sizes; k++) {
+        for (int k = 0; k < (ops[i] == DTI_COMM_BARRIER ? 1 : r->job->n_sizes); k++) {
+            if (only != NULL && strcmp(only, dti_comm_op_name(ops[i])) != 0) continue;
             r->op = ops[i];
-            r->bytes = all_sizes[k];
+            r->bytes = ops[i] == DTI_COMM_BARRIER ? 0 : all_sizes[k];
             DT_TRY(run_row(r));
         }
     return DT_OK;
@@ -317,6 +317,7 @@ int main(int argc, char **argv)
     const bench_option own[] = {
         { "--samples", "N", "per figure, a quarter of them from 4 MiB on (default: 60)",
           BENCH_COUNT, &o.samples },
+        { "--op", "NAME", "one operation: barrier, all_reduce, ...", BENCH_TEXT, &o.op },
         { "--no-mpi", NULL, "leave MPI libraries out", BENCH_FLAG, &o.no_mpi },
     };
     bench_report report;

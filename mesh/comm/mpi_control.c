@@ -234,7 +234,7 @@ void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why)
         record = (dt_error){ .code = DT_ERR_COMM, .rank = rank };
         (void)snprintf(record.message, sizeof record.message, "rank %d: %s", rank, why);
     }
-    n.code = record.code;
+    n.code = (int32_t)record.code;
     n.record_rank = record.rank;
     (void)snprintf(n.why, sizeof n.why, "%s", why);
     (void)snprintf(n.where, sizeof n.where, "%s", record.where);

@@ -109,6 +109,14 @@ static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t beg
     return DT_OK;
 }
 
+/* Into the ring, where the receiver sees it at once. */
+static void put_segment(dti_mpi_stream *s, int64_t begin, int64_t bytes)
+{
+    pack(s, dti_mpi_ring_next(s), begin, bytes);
+    dti_mpi_ring_put(s, bytes);
+    s->posted++;
+}
+
 static bool has_room(dti_mpi_stream *s)
 {
     return s->shared ? dti_mpi_ring_has_room(s) : !s->slots[s->posted % DTI_MPI_DEPTH].busy;
@@ -121,13 +129,10 @@ dt_status dti_mpi_stream_push(dti_mpi_stream *s, bool *moved)
         const int64_t bytes = segment_at(s, s->posted, &begin);
         if (!has_room(s)) return DT_OK;
         if (s->transfer.available != NULL && *s->transfer.available < begin + bytes) return DT_OK;
-        if (s->shared) {
-            pack(s, dti_mpi_ring_next(s), begin, bytes);
-            dti_mpi_ring_put(s, bytes);
-            s->posted++;
-        } else {
+        if (s->shared)
+            put_segment(s, begin, bytes);
+        else
             DT_TRY(send_segment(s, &s->slots[s->posted % DTI_MPI_DEPTH], begin, bytes));
-        }
         *moved = true;
     }
     return DT_OK;

@@ -93,9 +93,11 @@ static struct {
 static int number(const char *name, int least, int most, int *out, char why[DTI_MPI_TEXT_BYTES])
 {
     char *end;
-    const char *text = getenv(name) != NULL ? getenv(name) : "";
-    const long n = strtol(text, &end, 10);
+    const char *text = getenv(name);
+    long n;
 
+    if (text == NULL) text = "";
+    n = strtol(text, &end, 10);
     *out = (int)n;
     if (*text != '\0' && *end == '\0' && n >= least && n <= most) return 0;
     (void)snprintf(why, DTI_MPI_TEXT_BYTES, "%s is \"%.40s\", not a number from %d to %d", name,
@@ -471,7 +473,11 @@ static int send_home(operation *o)
     early *e = malloc(sizeof *e + o->bytes), **end = &net.early;
     operation **link = &net.receives;
 
-    if (e == NULL) return -1;
+    if (e == NULL) {
+        o->queue->used--;
+        free(o);
+        return -1;
+    }
     *e = (early){ .process = net.process, .head = o->head, .whole = true };
     memcpy(e->data, o->data, o->bytes);
     while (*end != NULL) end = &(*end)->next;
