@@ -84,7 +84,9 @@ static void *map(int file)
     const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void *p = mmap(NULL, region_bytes, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, file, 0);
 
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+    (void)madvise(p, region_bytes, MADV_DONTDUMP); /* a core file would be as long */
+    return p;
 }
 
 /* The region behind the descriptor of another process. */
@@ -124,6 +126,8 @@ dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, b
     r->own = map(r->file);
     if (r->own == NULL) {
         (void)refused(r->why, "mmap");
+        if (r->file >= 0) (void)close(r->file);
+        r->file = -1;
         return DT_OK;
     }
     r->peers[process] = r->own;
