@@ -148,7 +148,7 @@ static bool is_covered(const dt_layer *layer, int slot)
     return layer->rule[slot] >= 0 || (layer->tied_to != NULL && layer->tied_to->rule[slot] >= 0);
 }
 
-/* Linear layers and embeddings that no rule of a manual plan covers; *first is one of them. */
+/* Linear layers, embeddings and experts that no rule of a manual plan covers; *first is one of them. */
 static int count_uncovered(const dt_layers *list, const dt_layer **first)
 {
     int n = 0;
@@ -158,7 +158,8 @@ static int count_uncovered(const dt_layers *list, const dt_layer **first)
         bool covered = is_covered(layer, list->slot);
         for (int k = 0; k < list->n && !covered; k++) /* its partner may come later */
             covered = list->layers[k].tied_to == layer && is_covered(&list->layers[k], list->slot);
-        if (covered || (layer->kind != DT_LAYER_LINEAR && layer->kind != DT_LAYER_EMBEDDING))
+        if (covered || (layer->kind != DT_LAYER_LINEAR && layer->kind != DT_LAYER_EMBEDDING &&
+                        layer->kind != DT_LAYER_EXPERTS))
             continue;
         *first = layer;
         n++;

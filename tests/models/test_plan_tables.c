@@ -51,6 +51,15 @@ static const table_row head_norms[] = {
     { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
     { NULL, NULL, NULL }
 };
+static const table_row experts[] = {
+    { L "self_attn.q_norm",  PER_HEAD,            PER_HEAD },
+    { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
+    { L "mlp.gate",          "replicate",         "replicate" },
+    { L "mlp.experts",       "moe_tp_experts",    "moe_reduce_scatter" },
+    { L "mlp.experts.gate_up_proj", "packed_colwise", "packed_colwise" },
+    { L "mlp.experts.down_proj", "rowwise",       "rowwise" },
+    { NULL, NULL, NULL }
+};
 static const table_row gemma_norms[] = {
     { L "self_attn.q_norm",  PER_HEAD,            PER_HEAD },
     { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
@@ -93,10 +102,11 @@ static const struct model_table {
     const char *fixture;
     const table_row *rows[2];
 } tables[] = {
-    { "llama/uneven", { llama, NULL } },       { "llama/tied", { llama, NULL } },
-    { "llama/biases", { llama, NULL } },       { "qwen2/base", { llama, NULL } },
-    { "qwen3/uneven", { llama, head_norms } }, { "gemma3/base", { llama, gemma_norms } },
-    { "gpt_neo/uneven", { gpt_neo, NULL } },   { "phi3/uneven", { phi3, NULL } },
+    { "llama/uneven", { llama, NULL } },        { "llama/tied", { llama, NULL } },
+    { "llama/biases", { llama, NULL } },        { "qwen2/base", { llama, NULL } },
+    { "qwen3/uneven", { llama, head_norms } },  { "gemma3/base", { llama, gemma_norms } },
+    { "gpt_neo/uneven", { gpt_neo, NULL } },    { "phi3/uneven", { phi3, NULL } },
+    { "qwen3_moe/uneven", { llama, experts } },
 };
 
 typedef struct table_case {
