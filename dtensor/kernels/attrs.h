@@ -52,6 +52,10 @@ typedef struct dti_route_attr {
     int64_t normalise; /* 1: weights of the chosen experts add up to 1 (route_weights) */
 } dti_route_attr;
 
+typedef struct dti_experts_attr {
+    int64_t n_experts; /* of all ranks together */
+} dti_experts_attr;
+
 /* sum, max, min: begins with the dtype of the result. */
 typedef struct dti_reduce_attr {
     dt_dtype dtype;

@@ -158,7 +158,10 @@ dt_tensor *dt_route_weights(dt_tape *t, dt_tensor *logits, dt_tensor *ids, bool 
 dt_tensor *dt_experts(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                       dt_tensor *gate_up, dt_tensor *down)
 {
-    return dt_apply(t, &dti_op_experts, NULL, 5, (dt_tensor *[]){ x, ids, weights, gate_up, down });
+    const dti_experts_attr attr = { gate_up != NULL ? gate_up->shape[0] : 0 };
+
+    return dt_apply(t, &dti_op_experts, &attr, 5,
+                    (dt_tensor *[]){ x, ids, weights, gate_up, down });
 }
 
 /* Kernels see local rows: where the axis is cut they cannot count from its end. */

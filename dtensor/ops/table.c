@@ -75,7 +75,7 @@ ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
 ROW(route_ids,   "...[e] -> ...k",             "F>i",    INFER(route_ids),  AXES,             route_ids,  0,              ATTR(route))
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F",   AXES,              AXES,             route_weights, 0,           ATTR(route))
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
-                                               "FiFFF>F", INFER(experts),   SHARD(experts),   experts,    ANY,            0)
+                                               "FiFFF>F", INFER(experts),   SHARD(experts),   experts,    ANY,            ATTR(experts))
 /* rows and choices */
 ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR | EXACT, ATTR(slice))
 ROW(blocks,      "... -> ...",                 "x>x",    INFER(blocks),     SHARD(blocks),    blocks,     ANY | LINEAR,   ATTR(blocks))

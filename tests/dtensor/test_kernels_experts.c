@@ -113,7 +113,8 @@ static void run_experts(dt_dtype t, const experts_case *x)
 {
     const int64_t x_shape[] = { x->tokens, x->d }, k_shape[] = { x->tokens, x->k };
     const int64_t gate_up[] = { x->experts, 2 * x->f, x->d }, down[] = { x->experts, x->d, x->f };
-    kt_case c = { .name = "experts", .kernel = dti_experts_cpu, .n_in = 5 };
+    const dti_experts_attr attr = { x->all };
+    kt_case c = { .name = "experts", .kernel = dti_experts_cpu, .n_in = 5, .attr = &attr };
     int32_t *ids;
 
     c.in[0] = kt_filled(t, 2, x_shape, KT_UNIFORM, 1);
@@ -160,4 +161,33 @@ DT_TEST(kernels_experts, experts_match_float64)
             c.out = kt_floats[t]; /* rounded where nothing is cut */
             run_experts(kt_floats[t], &c);
         }
+}
+
+DT_TEST(kernels_experts, ids_that_name_no_expert_or_one_twice_are_refused)
+{
+    const int64_t x_shape[] = { 2, 4 }, ids_shape[] = { 2, 2 }, gate_up[] = { 3, 2, 4 };
+    const int64_t down[] = { 3, 4, 1 };
+    const dti_experts_attr attr = { 3 };
+    static const struct {
+        int32_t ids[4];
+        const char *message;
+    } rows[] = { { { 0, 1, 2, 3 }, "expert 3 for token 1; there are 0 to 2" },
+                 { { -1, 1, 2, 0 }, "expert -1 for token 0" },
+                 { { 0, 1, 2, 2 }, "expert 2 twice for token 1" } };
+    dt_local in[] = { kt_filled(DT_F32, 2, x_shape, KT_UNIFORM, 1), kt_local(DT_I32, 2, ids_shape),
+                      kt_filled(DT_F32, 2, ids_shape, KT_UNIFORM, 2),
+                      kt_filled(DT_F32, 3, gate_up, KT_UNIFORM, 3),
+                      kt_filled(DT_F32, 3, down, KT_UNIFORM, 4) };
+    dt_local out = kt_local(DT_F32, 2, x_shape);
+    dti_cpu *cpu;
+
+    DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        memcpy(in[1].data, rows[i].ids, sizeof rows[i].ids);
+        DT_ASSERT_STATUS(dti_experts_cpu(&(dt_kargs){ in, &out, &attr, cpu, 5, 1 }), DT_ERR_ARG,
+                         rows[i].message);
+    }
+    dti_cpu_destroy(&cpu);
+    for (int i = 0; i < 5; i++) kt_release(&in[i]);
+    kt_release(&out);
 }

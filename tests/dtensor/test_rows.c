@@ -54,7 +54,7 @@ static const row_case cases[] = {
     { .op = &dti_op_route_ids,   .shape = { { 2, 3, 5 } }, .attr = { 2 },              .accepted = 3 },
     { .op = &dti_op_route_weights, .shape = { { 2, 3, 5 }, { 2, 3, 2 } }, .attr = { 0, 1 }, .modulo = 5, .accepted = 7 },
     { .op = &dti_op_experts,     .shape = { { 2, 3, 4 }, { 2, 3, 2 }, { 2, 3, 2 }, { 7, 6, 4 }, { 7, 4, 3 } },
-      .modulo = 7, .accepted = 16 },
+      .attr = { 7 }, .modulo = 7, .accepted = 16 },
     { .op = &dti_op_blocks,      .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2, 1 },     .accepted = 4 },
     { .op = &dti_op_add_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },
     { .op = &dti_op_mul_scalar,  .shape = { { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 4 },

@@ -200,19 +200,57 @@ static void *take(char **at, size_t bytes)
     return taken;
 }
 
-/* Room for the tokens of the expert that has the most of them: at most all. */
-static dt_status make_room(experts_job *j, bool sums)
+/* Ids are contents of a tensor, so no rule saw them. A token that named an expert twice would be two
+ * rows of one product, and workers would add to one sum. */
+static dt_status check_ids(const dt_local *ids, int64_t n_slots, int64_t n_experts)
 {
-    const int64_t all = j->n_tokens, f32 = (int64_t)sizeof(float);
+    const int32_t *id = ids->data;
+    const int64_t n = dti_local_count(ids);
+
+    for (int64_t s = 0; s < n; s++) {
+        DT_CHECK(id[s] >= 0 && id[s] < n_experts, DT_ERR_ARG,
+                 "experts: expert %d for token %lld; there are 0 to %lld", id[s],
+                 (long long)(s / n_slots), (long long)n_experts - 1);
+        for (int64_t i = s / n_slots * n_slots; i < s; i++)
+            DT_CHECK(id[i] != id[s], DT_ERR_ARG,
+                     "experts: expert %d twice for token %lld; add the two weights", id[s],
+                     (long long)(s / n_slots));
+    }
+    return DT_OK;
+}
+
+/* The tokens of the expert that has the most of them. */
+static dt_status most_tokens(const experts_job *j, int64_t *most)
+{
+    const int32_t *ids = j->a->in[1].data, first = (int32_t)j->a->in[3].offset[0];
+    const size_t bytes = (size_t)(j->n_experts + 1) * sizeof(int64_t);
+    int64_t *counts;
+    void *scratch;
+
+    *most = 0;
+    DT_TRY(dti_cpu_scratch(j->a->cpu, bytes, &scratch));
+    counts = scratch;
+    memset(counts, 0, bytes);
+    for (int64_t s = 0; s < j->n_tokens * j->n_slots; s++) {
+        const int64_t e = ids[s] - first;
+        if (e >= 0 && e < j->n_experts && ++counts[e] > *most) *most = counts[e];
+    }
+    return DT_OK;
+}
+
+/* Room for `most` tokens at a time, and for the sums of all unless they are the result. */
+static dt_status make_room(experts_job *j, int64_t most, bool sums)
+{
+    const int64_t f32 = (int64_t)sizeof(float);
     const size_t begin = round_up((j->n_experts + 2) * (int64_t)sizeof *j->begin);
     const size_t slots = round_up(j->n_tokens * j->n_slots * (int64_t)sizeof *j->slots);
-    const size_t x = round_up(all * j->d * j->bytes), h = round_up(2 * all * j->f * j->bytes);
-    const size_t up = round_up(all * j->f * j->bytes), z = round_up(all * j->d * f32);
+    const size_t x = round_up(most * j->d * j->bytes), h = round_up(2 * most * j->f * j->bytes);
+    const size_t up = round_up(most * j->f * j->bytes), z = round_up(most * j->d * f32);
+    const size_t all = sums ? round_up(j->n_tokens * j->d * f32) : 0;
     void *scratch;
     char *at;
 
-    DT_TRY(dti_cpu_outer_scratch(j->a->cpu, begin + slots + x + h + up + z + (sums ? z : 0),
-                                 &scratch));
+    DT_TRY(dti_cpu_outer_scratch(j->a->cpu, begin + slots + x + h + up + z + all, &scratch));
     at = scratch;
     j->begin = take(&at, begin);
     j->slots = take(&at, slots);
@@ -220,13 +258,13 @@ static dt_status make_room(experts_job *j, bool sums)
     j->h = take(&at, h);
     j->up = take(&at, up);
     j->z = take(&at, z);
-    j->sums = sums ? take(&at, z) : j->a->out[0].data;
+    j->sums = sums ? take(&at, all) : j->a->out[0].data;
     return DT_OK;
 }
 
 /* x [..., d] F, ids [..., k] i32 (global; those of other ranks' experts add nothing), weights
  * [..., k] F, gate_up [E, 2 f, d] F with gate before up, down [E, d, f] F -> [..., d], F or f32. A
- * token names an expert once. */
+ * token names an expert once. experts_attr. */
 dt_status dti_experts_cpu(const dt_kargs *a)
 {
     const dt_local *x = &a->in[0], *ids = &a->in[1], *gate_up = &a->in[3], *y = &a->out[0];
@@ -238,6 +276,7 @@ dt_status dti_experts_cpu(const dt_kargs *a)
                       .f = a->in[4].shape[2],
                       .bytes = (int64_t)dt_dtype_size(x->dtype) };
     const dti_row_ops *out_rows;
+    int64_t most;
 
     DT_TRY(dti_cpu_rows(a->cpu, "experts", x, &j.rows));
     DT_TRY(dti_cpu_rows(a->cpu, "experts", y, &out_rows));
@@ -247,7 +286,9 @@ dt_status dti_experts_cpu(const dt_kargs *a)
     DT_CHECK(j.n_tokens * j.n_slots <= INT32_MAX, DT_ERR_UNSUPPORTED,
              "experts: %lld tokens in %lld slots each: pass fewer tokens at a time",
              (long long)j.n_tokens, (long long)j.n_slots);
-    DT_TRY(make_room(&j, y->dtype != DT_F32));
+    DT_TRY(check_ids(ids, j.n_slots, ((const dti_experts_attr *)a->attr)->n_experts));
+    DT_TRY(most_tokens(&j, &most));
+    DT_TRY(make_room(&j, most, y->dtype != DT_F32));
     memset(j.sums, 0, (size_t)(j.n_tokens * j.d) * sizeof(float));
     sort_slots(&j);
     for (int64_t e = 0; e < j.n_experts; e++) DT_TRY(run_expert(&j, e));
