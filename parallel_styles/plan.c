@@ -148,7 +148,7 @@ static bool is_covered(const dt_layer *layer, int slot)
     return layer->rule[slot] >= 0 || (layer->tied_to != NULL && layer->tied_to->rule[slot] >= 0);
 }
 
-/* Linear layers, embeddings and experts that no rule of a manual plan covers; *first is one of them. */
+/* Linear layers, embeddings and experts that no rule of a manual plan covers; *first is one. */
 static int count_uncovered(const dt_layers *list, const dt_layer **first)
 {
     int n = 0;

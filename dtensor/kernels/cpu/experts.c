@@ -200,8 +200,8 @@ static void *take(char **at, size_t bytes)
     return taken;
 }
 
-/* Ids are contents of a tensor, so no rule saw them. A token that named an expert twice would be two
- * rows of one product, and workers would add to one sum. */
+/* Ids are contents of a tensor, so no rule saw them. A token that named an expert twice would be
+ * two rows of one product, and workers would add to one sum. */
 static dt_status check_ids(const dt_local *ids, int64_t n_slots, int64_t n_experts)
 {
     const int32_t *id = ids->data;
