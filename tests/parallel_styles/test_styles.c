@@ -437,8 +437,7 @@ static dt_status wrong_values(dt_mesh *mesh, const void *arg)
     static const char *const says[] = {
         "style \"s0\" cuts axis 2, but a value of here has 2 axes",
         "style \"s1\" cuts axis -3, but a value of here has 2 axes",
-        "style \"s2\" leaves terms of a sum, but a value of here is Replicate on mesh dim \"tp\" "
-        "of 2 ranks",
+        "style \"s2\" leaves terms of a sum, but a value of here is Replicate on mesh dim \"tp\"",
     };
     dt_layer_spec spec = { .name = "here", .kind = DT_LAYER_POINT };
     dt_runtime *rt = dt_mesh_runtime(mesh);
