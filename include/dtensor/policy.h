@@ -20,12 +20,14 @@ typedef struct dt_policy_layer {
     const char *weight;  /* "self_attn.q_proj.weight"; NULL if only a bias is named */
     const char *bias;    /* "self_attn.q_proj.bias", or NULL; the bias goes with its weight anyway:
                           * cut with the outputs, or whole and added once after the sum */
-    int n_fused;         /* areas side by side in the weight's outputs, q|k|v: 3; 0 and 1: one */
-    bool reversed;       /* the file holds [in, out], as GPT-2's Conv1D does */
+    int n_fused;         /* areas side by side in the axis that is cut, q|k|v: 3; 0 and 1: one. They
+                          * may be of different sizes. The architecture knows them and compares */
+    bool reversed;       /* the file holds [in, out], as GPT-2's Conv1D does; compared too */
     bool ignore_checker; /* a path that is not there is no error */
     const char *replace; /* the style that takes the layer's place; NULL: "colwise" in attn_qkv and
                           * mlp_in, "rowwise" in attn_out and mlp_out, or its form for tokens that
-                          * are cut between blocks ("rowwise_reduce_scatter") */
+                          * are cut between blocks ("rowwise_reduce_scatter"), or those for areas
+                          * ("packed_colwise", "packed_rowwise") */
 } dt_policy_layer;
 
 typedef struct dt_policy_layers {

@@ -14,6 +14,7 @@ typedef struct dti_policy_list {
     const char *name;
     const dt_policy_layers *list;
     const char *style;
+    bool inputs; /* are cut, not outputs */
 } dti_policy_list;
 enum { DTI_N_POLICY_LISTS = 4 };
 dti_policy_list dti_policy_list_at(const dt_policy *policy, int i, bool cut_tokens);

@@ -19,10 +19,10 @@ dti_policy_list dti_policy_list_at(const dt_policy *p, int i, bool cut_tokens)
 {
     const char *out = cut_tokens ? "rowwise_reduce_scatter" : "rowwise";
     const dti_policy_list lists[DTI_N_POLICY_LISTS] = {
-        { "attn_qkv", &p->attn_qkv, "colwise" },
-        { "attn_out", &p->attn_out, out },
-        { "mlp_in", &p->mlp_in, "colwise" },
-        { "mlp_out", &p->mlp_out, out },
+        { "attn_qkv", &p->attn_qkv, "colwise", false },
+        { "attn_out", &p->attn_out, out, true },
+        { "mlp_in", &p->mlp_in, "colwise", false },
+        { "mlp_out", &p->mlp_out, out, true },
     };
 
     return lists[i];
@@ -213,24 +213,39 @@ static dt_status refuse_path(const place *at, const char *path, const char *miss
 
 /* --- rules ------------------------------------------------------------------------------------ */
 
+/* Areas of the axis of a weight that a list cuts: outputs, or inputs. */
+static int areas_of(const dt_layer_spec *spec, bool inputs)
+{
+    const int n = spec->blocks[inputs ? 1 : 0].n;
+
+    return n > 1 ? n : 1;
+}
+
 /* What the policy says of how the file stores the weight has to be what the architecture knows. */
-static dt_status check_storage(const dt_policy_layer *l, const dt_layer_spec *spec)
+static dt_status check_storage(const dt_policy_layer *l, const dt_layer_spec *spec, bool inputs)
 {
     const dt_param_info weight = dti_spec_param(spec, DT_PARAM_WEIGHT);
+    const int areas = areas_of(spec, inputs), said = l->n_fused > 1 ? l->n_fused : 1;
     char text[DTI_PARAM_TEXT_BYTES];
 
+    (void)dti_param_text(&weight, text);
     DT_CHECK(l->n_fused >= 0, DT_ERR_ARG, "n_fused is %d", l->n_fused);
-    DT_CHECK(l->n_fused <= 1, DT_ERR_ARG, "n_fused is %d, but %s.%s is one area; leave n_fused out",
-             l->n_fused, spec->name, dti_param_text(&weight, text));
-    DT_CHECK(!l->reversed, DT_ERR_ARG,
-             "reversed says that %s.%s is stored [in, out], but it is stored [out, in]", spec->name,
-             dti_param_text(&weight, text));
+    DT_CHECK(said == areas || areas > 1, DT_ERR_ARG,
+             "n_fused is %d, but the %s of %s.%s are one area; leave n_fused out", l->n_fused,
+             inputs ? "inputs" : "outputs", spec->name, text);
+    DT_CHECK(said == areas, DT_ERR_ARG,
+             "n_fused is %d, but the %s of %s.%s are %d areas, each cut on its own; n_fused = %d",
+             l->n_fused, inputs ? "inputs" : "outputs", spec->name, text, areas, areas);
+    DT_CHECK(l->reversed == spec->reversed, DT_ERR_ARG, "%s.%s is stored %s; %s", spec->name, text,
+             spec->reversed ? "[in, out]" : "[out, in]",
+             spec->reversed ? "set reversed" : "leave reversed out");
     return DT_OK;
 }
 
 /* The layer that an entry names, by its weight, its bias or both; NULL if it may be absent and is.
  */
-static dt_status resolve(dti_arena *arena, const place *at, const dt_policy_layer *l, char **layer)
+static dt_status resolve(dti_arena *arena, const place *at, const dt_policy_layer *l, char **layer,
+                         const dt_layer_spec **out)
 {
     const char *const path = l->weight != NULL ? l->weight : l->bias;
     const char *missing;
@@ -254,7 +269,7 @@ static dt_status resolve(dti_arena *arena, const place *at, const dt_policy_laye
     DT_CHECK(l->bias == NULL || l->ignore_checker || dti_spec_n_params(spec) == 2, DT_ERR_ARG,
              "\"%s\" does not exist: %s has no bias in this checkpoint's configuration", l->bias,
              spec->name);
-    DT_TRY(check_storage(l, spec));
+    *out = spec;
     return DT_OK;
 }
 
@@ -277,14 +292,19 @@ static dt_status add_rule(dti_policy_notes *out, dt_plan_rule rule)
     return DT_OK;
 }
 
-static dt_status add_layer(const place *at, const dt_policy_layer *l, const char *style,
+static dt_status add_layer(const place *at, const dt_policy_layer *l, const dti_policy_list *list,
                            dti_policy_notes *out)
 {
+    const char *style = list->style;
+    const dt_layer_spec *spec;
     char *layer, *pattern;
     size_t bytes;
 
-    DT_TRY(resolve(&out->arena, at, l, &layer));
+    DT_TRY(resolve(&out->arena, at, l, &layer, &spec));
     if (layer == NULL) return DT_OK;
+    DT_TRY(check_storage(l, spec, list->inputs));
+    if (areas_of(spec, list->inputs) > 1)
+        style = list->inputs ? "packed_rowwise" : "packed_colwise";
     bytes = strlen(at->blocks) + strlen(layer) + 2;
     DT_TRY(dti_arena_alloc(&out->arena, bytes, (void **)&pattern));
     (void)snprintf(pattern, bytes, "%s.%s", at->blocks, layer);
@@ -302,7 +322,7 @@ static dt_status add_policy(const dt_policy *p, dti_described *d, bool cut_token
         const dti_policy_list l = dti_policy_list_at(p, k, cut_tokens);
         at.list = l.name;
         for (at.i = 0; at.i < l.list->n; at.i++)
-            DT_TRY(blame(add_layer(&at, &l.list->layers[at.i], l.style, &d->notes), &at));
+            DT_TRY(blame(add_layer(&at, &l.list->layers[at.i], &l, &d->notes), &at));
     }
     return DT_OK;
 }
