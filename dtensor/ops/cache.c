@@ -66,7 +66,8 @@ void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
 /* Only what a call of n operands can differ in; the rest of the key is zero. */
 uint64_t dti_op_key_hash(const dti_op_key *key, int n)
 {
-    uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op, (uint64_t)key->place ^ key->dtypes);
+    uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op,
+                               (uint64_t)key->place ^ key->dtypes ^ (uint64_t)key->result << 32);
 
     for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)(uintptr_t)key->in[i]);
     for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = dti_hash_word(h, key->attr[i / 8]);
@@ -121,14 +122,17 @@ void dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
 }
 
 /* A row is checked as strictly as it is read: a user's own row may be malformed. */
-static dt_status check_types(const dt_op *op, int n_in)
+static dt_status check_types(const dt_op *op, int n_in, int n_out)
 {
     const char *end = strchr(op->types, '>');
 
-    DT_CHECK(end != NULL && end - op->types == n_in && strlen(end) == 2 &&
-                 strspn(op->types, "Fxfik") == (size_t)n_in && strchr("Fxfika", end[1]) != NULL,
+    DT_CHECK(end != NULL && end - op->types == n_in && strlen(end) == (size_t)n_out + 1 &&
+                 strspn(op->types, "Fxfik") == (size_t)n_in &&
+                 strspn(end + 1, "Fxfika") == (size_t)n_out,
              DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
              op->axes);
+    DT_CHECK(n_out == 1 || (op->flags & (DT_OP_VIEW | DT_OP_INPLACE_LAST)) == 0, DT_ERR_ARG,
+             "operator %s: a view or an operator in place has one result, not %d", op->name, n_out);
     DT_CHECK((op->flags & (DT_OP_VIEW)) != 0 || op->cpu != NULL, DT_ERR_ARG,
              "operator %s has no CPU kernel", op->name);
     return DT_OK;
@@ -147,7 +151,7 @@ dt_status dti_op_letters(dti_op_cache *c, const dt_op *op, const dti_letters **o
     DT_TRY(dti_new(sizeof *p, &p));
     p->op = op;
     DT_TRY_TO(fail, st, dti_letters_parse(op->axes, &p->letters));
-    DT_TRY_TO(fail, st, check_types(op, p->letters.n_in));
+    DT_TRY_TO(fail, st, check_types(op, p->letters.n_in, p->letters.n_out));
     p->next = c->parsed;
     c->parsed = p;
     *out = &p->letters;

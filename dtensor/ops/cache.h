@@ -12,6 +12,7 @@ enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
 
 typedef struct dti_op_key {
     const dt_op *op;
+    int32_t result, n_out; /* which of how many results the decision is for */
     int64_t place; /* of this rank in the mesh: with the layouts' grid it says the coordinates */
     const dt_layout *in[DT_OP_MAX_IN];
     uint64_t dtypes; /* 8 bits per operand, 0xff for none */

@@ -11,7 +11,7 @@
 static dt_status decide_dtype(const dti_op_call *call, dt_dtype *out)
 {
     const char *types = call->op->types;
-    const char result = strchr(types, '>')[1];
+    const char result = strchr(types, '>')[1 + call->result];
     dt_dtype model = DT_N_DTYPES;
 
     for (int i = 0; i < call->n; i++) {
@@ -172,7 +172,12 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
                         dt_tensor *const *in, int n, dti_decision **out)
 {
     dti_op_call call = {
-        .op = key->op, .attr = key->attr, .n = n, .in = in, .may_move = moves != DT_MOVES_FORBID
+        .op = key->op,
+        .attr = key->attr,
+        .n = n,
+        .in = in,
+        .result = key->result,
+        .may_move = moves != DT_MOVES_FORBID,
     };
     dt_status st = DT_OK;
     dti_decision *d = NULL;
@@ -181,6 +186,9 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
     DT_TRY(dti_op_letters(cache, key->op, &call.letters));
     DT_CHECK(n == call.letters->n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
              key->op->axes, n);
+    DT_CHECK(key->n_out == call.letters->n_out, DT_ERR_ARG,
+             "%s \"%s\": %d results are asked for; dt_apply() gives one, dt_apply_n() several",
+             key->op->name, key->op->axes, (int)key->n_out);
     DT_TRY(run_rules(&call));
     DT_TRY(dti_new(sizeof *d, &d));
     DT_TRY_TO(fail, st, decide_dtype(&call, &d->out_dtype));

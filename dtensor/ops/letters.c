@@ -58,7 +58,13 @@ dt_status dti_letters_parse(const char *axes, dti_letters *out)
              axes, at);
     at += 3;
     if (*at == ' ') at++;
-    DT_TRY(parse_term(axes, &at, out, &out->out));
+    for (;;) {
+        DT_CHECK(out->n_out < DT_OP_MAX_OUT, DT_ERR_ARG, "axes \"%s\": more than %d results", axes,
+                 DT_OP_MAX_OUT);
+        DT_TRY(parse_term(axes, &at, out, &out->out[out->n_out++]));
+        if (strncmp(at, ", ", 2) != 0) break;
+        at += 2;
+    }
     DT_CHECK(*at == '\0', DT_ERR_ARG, "axes \"%s\": nothing is expected at \"%s\"", axes, at);
     return DT_OK;
 }
@@ -126,7 +132,7 @@ static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *
 
 dt_status dti_infer_letters(dti_op_call *call)
 {
-    const dti_term *out = &call->letters->out;
+    const dti_term *out = &call->letters->out[call->result];
     bound_letter bound[DTI_N_LETTERS];
     int leading = -1;
 

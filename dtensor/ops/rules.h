@@ -20,14 +20,14 @@ typedef struct dti_term {
 } dti_term;
 
 typedef struct dti_letters {
-    int n_in;
+    int n_in, n_out;
     dti_term in[DT_OP_MAX_IN];
-    dti_term out;
+    dti_term out[DT_OP_MAX_OUT];
     uint32_t whole; /* bit l: letter l stood in brackets */
 } dti_letters;
 
-/* Grammar: term {", " term} " -> " term; term = ["..."] {letter | "[" letter "]"}. A scalar result
- * is an empty term. DT_ERR_ARG points at the offending character. */
+/* Grammar: term {", " term} " -> " term {", " term}; term = ["..."] {letter | "[" letter "]"}. A
+ * scalar result is an empty term. DT_ERR_ARG points at the offending character. */
 dt_status dti_letters_parse(const char *axes, dti_letters *out) DT_MUST_USE;
 
 /* The letter of `axis` of a tensor with n_axes axes under `term`. */
@@ -49,6 +49,7 @@ typedef struct dti_op_call {
     const void *attr;
     int n;
     dt_tensor *const *in;
+    int result;    /* that is decided; what is said of the operands is the same for all */
     bool may_move; /* operands that clash may be made Replicate; else a clash is an error */
     int out_axes;
     int64_t out_shape[DT_MAX_AXES];

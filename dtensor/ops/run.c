@@ -11,7 +11,7 @@
 #include "placements/move.h"
 
 /* Key and zeros hold attributes up to a limit: a user's own row may be over it. */
-static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in, int n_out,
                           dti_op_key *key)
 {
     DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
@@ -19,6 +19,7 @@ static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *c
              op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
     memset(key, 0, sizeof *key);
     key->op = op;
+    key->n_out = n_out;
     key->place = dti_mesh_place(in[0]->mesh);
     key->dtypes = ~(uint64_t)0;
     for (int i = 0; i < n; i++) {
@@ -97,27 +98,28 @@ static dt_status shapes_of(dti_decision *d, dt_tensor *const *in, int n, const d
     return DT_OK;
 }
 
-/* Operands that the decision wants cut or moved first; new ones belong to the tape. */
-static dt_status move_operands(dt_tape *t, const dti_decision *d, int n, dt_tensor **in)
+/* Operands that a decision wants cut or moved first; new ones belong to the tape. */
+static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *const *want, int n,
+                               dt_tensor **in)
 {
     for (int i = 0; i < n; i++) {
         dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
         dt_tensor *y;
 
-        if (d->in_want[i] == NULL) continue;
-        if (t->moves == DT_MOVES_FORBID && !dti_move_is_local(in[i]->layout, d->in_want[i]))
+        if (want[i] == NULL) continue;
+        if (t->moves == DT_MOVES_FORBID && !dti_move_is_local(in[i]->layout, want[i]))
             DT_FAIL(DT_ERR_LAYOUT,
                     "%s \"%s\": operand %d does not lie as the others are cut, and "
                     "slicing it needs communication; redistribute it first",
-                    d->key.op->name, d->key.op->axes, i);
-        DT_TRY(dti_redistribute(in[i], d->in_want[i], moved, &y));
+                    op->name, op->axes, i);
+        DT_TRY(dti_redistribute(in[i], want[i], moved, &y));
         in[i] = dti_tape_push(t, y);
         if (in[i] == NULL) return t->status;
-        DT_TRY(dti_tape_count(t, d->key.op->name, moved));
+        DT_TRY(dti_tape_count(t, op->name, moved));
         for (int k = 0; k < DT_N_COMM_KINDS && t->moves == DT_MOVES_TRACE; k++)
             if (moved[k].calls > 0)
                 dti_runtime_log(t->rt, DT_LOG_INFO, "%s: operand %d was redistributed, %lld bytes",
-                                d->key.op->name, i, (long long)moved[k].bytes);
+                                op->name, i, (long long)moved[k].bytes);
     }
     return DT_OK;
 }
@@ -169,21 +171,37 @@ static bool adds_once(const dt_tensor *x)
 }
 
 static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
-                            dt_tensor *y)
+                            int n_out, dt_tensor *const *y)
 {
-    dt_local locals[DT_OP_MAX_IN];
+    dt_local locals[DT_OP_MAX_IN], results[DT_OP_MAX_OUT];
     static const uint64_t zeros[DT_OP_MAX_ATTR_BYTES / 8] = { 0 };
     const bool skip = (op->flags & DT_OP_ADDS_ONCE) != 0 && !adds_once(in[0]);
     const dt_kargs args = { .in = locals,
-                            .out = &y->local,
+                            .out = results,
                             .attr = skip ? zeros : attr,
-                            .cpu = y->device->cpu,
+                            .cpu = y[0]->device->cpu,
                             .n_in = n,
-                            .n_out = 1 };
+                            .n_out = n_out };
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
+    for (int r = 0; r < n_out; r++) results[r] = y[r]->local;
     DT_TRY(op->cpu(&args));
     return DT_OK;
+}
+
+static dt_status check_meshes(const dt_op *op, int n, dt_tensor *const *in)
+{
+    for (int i = 1; i < n; i++)
+        DT_CHECK(in[i]->mesh == in[0]->mesh ||
+                     (in[i]->device == in[0]->device && dt_mesh_equal(in[i]->mesh, in[0]->mesh)),
+                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes%s", op->name,
+                 op->axes, i, in[i]->device->dry != in[0]->device->dry ? ", one of them dry" : "");
+    return DT_OK;
+}
+
+static bool runs_no_kernel(const dt_op *op, const dt_tensor *x)
+{
+    return (op->flags & DT_OP_VIEW) != 0 || x->device->dry || !dt_mesh_is_member(x->mesh);
 }
 
 static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
@@ -194,21 +212,68 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     dti_op_key key;
     dt_status st;
 
-    for (int i = 1; i < n; i++)
-        DT_CHECK(in[i]->mesh == in[0]->mesh ||
-                     (in[i]->device == in[0]->device && dt_mesh_equal(in[i]->mesh, in[0]->mesh)),
-                 DT_ERR_LAYOUT, "%s \"%s\": operands 0 and %d lie on different meshes%s", op->name,
-                 op->axes, i, in[i]->device->dry != in[0]->device->dry ? ", one of them dry" : "");
-    DT_TRY(make_key(op, attr, n, in, &key));
+    DT_TRY(check_meshes(op, n, in));
+    DT_TRY(make_key(op, attr, n, in, 1, &key));
     DT_TRY(look_up(t, &key, in, n, &d));
     DT_TRY(shapes_of(d, in, n, &shapes));
-    if (d->wants_moves) DT_TRY(move_operands(t, d, n, in));
+    if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
     DT_TRY(make_result(d, shapes, in, n, out));
-    if ((op->flags & DT_OP_VIEW) != 0 || in[0]->device->dry || !dt_mesh_is_member(in[0]->mesh))
-        return DT_OK;
-    st = run_kernel(op, attr, n, in, *out);
+    if (runs_no_kernel(op, in[0])) return DT_OK;
+    st = run_kernel(op, attr, n, in, 1, out);
     if (st != DT_OK) dt_tensor_release(out);
     return st;
+}
+
+/* One decision per result: a full cache may forget the one before, so each is used at once. All are
+ * made before operands move, because a decision is for operands as they came. */
+static dt_status make_results(dt_tape *t, dti_op_key *key, int n, dt_tensor *const *in,
+                              const dt_layout **want, dt_tensor **out)
+{
+    const dti_op_memo *shapes = NULL;
+    dti_decision *d = NULL;
+
+    for (key->result = 0; key->result < key->n_out; key->result++) {
+        DT_TRY(look_up(t, key, in, n, &d));
+        DT_TRY(shapes_of(d, in, n, &shapes));
+        if (key->result == 0) memcpy(want, d->in_want, (size_t)n * sizeof *want);
+        DT_CHECK(memcmp(want, d->in_want, (size_t)n * sizeof *want) == 0, DT_ERR_LAYOUT,
+                 "%s \"%s\": results 0 and %d want the operands to lie differently; redistribute "
+                 "them first",
+                 key->op->name, key->op->axes, (int)key->result);
+        DT_TRY(make_result(d, shapes, in, n, &out[key->result]));
+    }
+    return DT_OK;
+}
+
+static dt_status apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
+                         int n_out, dt_tensor **out)
+{
+    const dt_layout *want[DT_OP_MAX_IN] = { NULL };
+    dti_op_key key;
+
+    DT_TRY(check_meshes(op, n, in));
+    DT_TRY(make_key(op, attr, n, in, n_out, &key));
+    DT_TRY(make_results(t, &key, n, in, want, out));
+    DT_TRY(move_operands(t, op, want, n, in));
+    if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
+    return DT_OK;
+}
+
+/* What the caller passes, before a rule sees it. */
+static dt_status check_call(const dt_op *op, int n, dt_tensor *const *in, int n_out,
+                            dt_tensor **operands)
+{
+    DT_CHECK(op != NULL && op->name != NULL && op->axes != NULL && op->types != NULL, DT_ERR_ARG,
+             "an operator needs a name, axes and types");
+    DT_CHECK(n >= 1 && n <= DT_OP_MAX_IN, DT_ERR_ARG,
+             "%s is called with %d operands: 1 to %d are possible", op->name, n, DT_OP_MAX_IN);
+    DT_CHECK(n_out >= 1 && n_out <= DT_OP_MAX_OUT, DT_ERR_ARG,
+             "%s is asked for %d results: 1 to %d are possible", op->name, n_out, DT_OP_MAX_OUT);
+    for (int i = 0; i < n; i++) {
+        DT_CHECK(in[i] != NULL, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
+        operands[i] = in[i];
+    }
+    return DT_OK;
 }
 
 dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in)
@@ -218,17 +283,28 @@ dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_ten
     dt_status st;
 
     if (t->status != DT_OK) return NULL;
-    if (op == NULL || op->name == NULL || op->axes == NULL || op->types == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "an operator needs a name, axes and types");
-    if (n < 1 || n > DT_OP_MAX_IN)
-        return dt_tape_fail(t, DT_ERR_ARG, "%s is called with %d operands: 1 to %d are possible",
-                            op->name, n, DT_OP_MAX_IN);
-    for (int i = 0; i < n; i++) {
-        operands[i] = in[i];
-        if (in[i] == NULL)
-            return dt_tape_fail(t, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
-    }
-    st = apply(t, op, attr, n, operands, &y);
+    st = check_call(op, n, in, 1, operands);
+    if (st == DT_OK) st = apply(t, op, attr, n, operands, &y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return dti_tape_push(t, y);
+}
+
+void dt_apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                int n_out, dt_tensor **out)
+{
+    dt_tensor *operands[DT_OP_MAX_IN];
+    dt_tensor *y[DT_OP_MAX_OUT] = { NULL };
+    dt_status st;
+
+    for (int r = 0; r < n_out; r++) out[r] = NULL;
+    if (t->status != DT_OK) return;
+    st = check_call(op, n, in, n_out, operands);
+    if (st == DT_OK) st = apply_n(t, op, attr, n, operands, n_out, y);
+    if (st != DT_OK) {
+        for (int r = 0; r < DT_OP_MAX_OUT; r++) dt_tensor_release(&y[r]);
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+        return;
+    }
+    for (int r = 0; r < n_out; r++) out[r] = dti_tape_push(t, y[r]);
+    for (int r = 0; r < n_out && t->status != DT_OK; r++) out[r] = NULL; /* it could not grow */
 }

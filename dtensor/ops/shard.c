@@ -87,7 +87,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
             p->axis = axis;
         }
     }
-    axis = dti_axis_of(&l->out, call->out_axes, letter);
+    axis = dti_axis_of(&l->out[call->result], call->out_axes, letter);
     call->out_place[m] = cut;
     call->out_place[m].axis = axis;
     if (axis < 0) {

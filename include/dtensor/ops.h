@@ -20,14 +20,14 @@
 extern "C" {
 #endif
 
-enum { DT_OP_MAX_IN = 6, DT_OP_MAX_ATTR_BYTES = 32 };
+enum { DT_OP_MAX_IN = 6, DT_OP_MAX_OUT = 4, DT_OP_MAX_ATTR_BYTES = 32 };
 
 /* What a kernel is handed. Shapes, dtypes and placements were checked before. */
 typedef struct dt_kargs {
     const dt_local *in;
     dt_local *out;
     const void *attr;    /* the operator's attributes */
-    struct dti_cpu *cpu; /* state of the built-in CPU kernels */
+    struct dti_cpu *cpu; /* the rank's threads and scratch memory, see dt_kernel_run() */
     int n_in;
     int n_out;
 } dt_kargs;
@@ -52,15 +52,16 @@ struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */
 
 /* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading
  * axes, the same for all operands that have it; [x] must be whole on every rank. A letter is one
- * extent. Sharded letters that reach the output stay Shard, one that vanishes leaves Partial. types
+ * extent. Sharded letters that reach the output stay Shard, one that vanishes leaves Partial. An
+ * operator may have several results, "...i -> ...i, ..."; each is placed by its own letters. types
  * one letter per operand and result, "FF>F": F one float dtype for all, x any float, f f32, i i32,
  * k i64; as a result also a: the dtype that the attributes begin with. */
 typedef struct dt_op {
     const char *name;
     const char *axes;
     const char *types;
-    dt_status (*infer)(struct dti_op_call *call); /* NULL: shapes by letters */
-    dt_status (*shard)(struct dti_op_call *call); /* NULL: placements by letters */
+    dt_status (*infer)(struct dti_op_call *call); /* NULL: shapes by letters. Rules of */
+    dt_status (*shard)(struct dti_op_call *call); /* their own have the library's rows alone */
     dt_kernel cpu;
     uint32_t flags;
     size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES */
@@ -82,6 +83,15 @@ typedef struct dt_op {
  */
 DT_API dt_tensor *dt_apply(dt_tape *tape, const dt_op *op, const void *attr, int n,
                            dt_tensor *const *in);
+
+/**
+ * dt_apply() of an operator with n_out results: out[0 .. n_out - 1], each borrowed from the tape;
+ * all NULL after an error. The kernel runs once.
+ *
+ * Collective, Errors as dt_apply(); DT_ERR_ARG if the row has another number of results.
+ */
+DT_API void dt_apply_n(dt_tape *tape, const dt_op *op, const void *attr, int n,
+                       dt_tensor *const *in, int n_out, dt_tensor **out);
 
 /* x, y [...] F -> x + y */
 DT_API dt_tensor *dt_add(dt_tape *tape, dt_tensor *x, dt_tensor *y);
@@ -198,6 +208,35 @@ DT_API dt_tensor *dt_argmax_id(dt_tape *tape, dt_tensor *key);
 
 /* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
 DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);
+
+/* --- Inside a kernel of one's own ------------------------------------------------------------- */
+
+/* One share of a kernel's work: that of `worker` among n_workers. Runs on a thread of the rank; it
+ * only computes: no call of this library but dt_kernel_share(). */
+typedef void (*dt_kernel_fn)(void *arg, int worker, int n_workers);
+
+/** Runs fn once per worker thread of the rank and returns when all are done; on the calling thread
+ * alone if the work touches so few `bytes` that waking the others costs more. Not collective.
+ * Errors: none. */
+DT_API void dt_kernel_run(const dt_kargs *args, int64_t bytes, dt_kernel_fn fn, void *arg);
+
+/** The half-open share [*begin, *end) of n items, in multiples of `grain` >= 1, the last one less.
+ * Not collective. Errors: none. */
+DT_API void dt_kernel_share(int64_t n, int64_t grain, int worker, int n_workers, int64_t *begin,
+                            int64_t *end);
+
+/** The most workers that dt_kernel_run() uses. Not collective. Errors: none. */
+DT_API int dt_kernel_workers(const dt_kargs *args);
+
+/**
+ * Scratch memory of the rank, 64-byte aligned, contents undefined: for the kernel that asks, until
+ * it returns or asks again. It is kept for the next kernel, so a warm one takes nothing from the
+ * system. Asked for before dt_kernel_run(), on the kernel's own thread.
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG, DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_kernel_scratch(const dt_kargs *args, size_t bytes, void **out);
 
 /* --- Kernels -------------------------------------------------------------------------------- */
 

@@ -92,6 +92,173 @@ DT_TEST(own_ops, malformed_rows_are_refused)
     dt_test_on_ranks("tp=2", refuses, NULL);
 }
 
+/* --- several results -------------------------------------------------------------------------- */
+
+enum { ROWS = 5, COLUMNS = 7 };
+
+/* x [r, c] -> 2 x [r, c], and the sums of its rows [r]; by threads. */
+typedef struct row_job {
+    const float *x;
+    float *twice, *sums;
+    int64_t rows, columns;
+    int64_t *shares; /* rows that each worker took */
+} row_job;
+
+static void rows_of_worker(void *arg, int worker, int n_workers)
+{
+    const row_job *j = arg;
+    int64_t begin, end;
+
+    dt_kernel_share(j->rows, 1, worker, n_workers, &begin, &end);
+    j->shares[worker] = end - begin;
+    for (int64_t r = begin; r < end; r++) {
+        double sum = 0;
+        for (int64_t c = 0; c < j->columns; c++) {
+            sum += (double)j->x[r * j->columns + c];
+            j->twice[r * j->columns + c] = 2 * j->x[r * j->columns + c];
+        }
+        j->sums[r] = (float)sum;
+    }
+}
+
+static dt_status twice_and_sums(const dt_kargs *a)
+{
+    row_job j = { .x = a->in[0].data,
+                  .twice = a->out[0].data,
+                  .sums = a->out[1].data,
+                  .rows = a->in[0].shape[0],
+                  .columns = a->in[0].shape[1] };
+    const int n = dt_kernel_workers(a);
+    int64_t taken = 0;
+    void *scratch;
+
+    DT_EXPECT(a->n_in == 1 && a->n_out == 2, "%d results", a->n_out);
+    DT_TRY(dt_kernel_scratch(a, (size_t)n * sizeof *j.shares, &scratch));
+    j.shares = scratch;
+    for (int w = 0; w < n; w++) j.shares[w] = 0;
+    dt_kernel_run(a, j.columns % 2 == 0 ? 1 << 30 : 1, rows_of_worker, &j);
+    for (int w = 0; w < n; w++) taken += j.shares[w];
+    DT_EXPECT(taken == j.rows, "workers took %lld of %lld rows", (long long)taken,
+              (long long)j.rows);
+    return DT_OK;
+}
+
+static const dt_op parts_op = {
+    .name = "twice_and_sums", .axes = "rc -> rc, r", .types = "f>ff", .cpu = twice_and_sums
+};
+
+/* Each result lies as its own letters say: a cut of columns reaches the first and leaves the second
+ * Partial. */
+static dt_status two_results(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement *place = arg, whole = DT_REPLICATE;
+    const int64_t shape[] = { ROWS, COLUMNS };
+    dt_tensor *x = NULL, *full = NULL, *y[2];
+    uint64_t misses[2];
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_arange(mesh, place, DT_F32, 2, shape, ((dt_steps){ 0, 1 }), &x));
+    for (int pass = 0; pass < 2; pass++) {
+        dt_apply_n(t, &parts_op, NULL, 1, &x, 2, y);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        dt_op_counts(dt_mesh_runtime(mesh), NULL, &misses[pass]);
+    }
+    DT_EXPECT_TO(done, st, misses[0] == misses[1], "a warm call misses no cache");
+    DT_EXPECT_TO(done, st, dt_tensor_n_axes(y[0]) == 2 && dt_tensor_n_axes(y[1]) == 1, "axes");
+    if (place->kind == DT_PLACE_SHARD && dt_mesh_n_ranks(mesh) > 1)
+        DT_EXPECT_TO(done, st,
+                     dt_layout_placement(dt_tensor_layout(y[1]), 0).kind ==
+                         (place->axis == 1 ? DT_PLACE_PARTIAL : DT_PLACE_SHARD),
+                     "the placement of the sums");
+    DT_TRY_TO(done, st, dt_full_tensor(y[0], &full));
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        DT_EXPECT_TO(done, st, ((float *)dt_tensor_local(full)->data)[i] == (float)(2 * i), "%d",
+                     i);
+    dt_tensor_release(&full);
+    DT_TRY_TO(done, st, dt_redistribute(y[1], &whole, &full));
+    for (int r = 0; r < ROWS; r++)
+        DT_EXPECT_TO(done, st,
+                     ((float *)dt_tensor_local(full)->data)[r] ==
+                         (float)(COLUMNS * r * COLUMNS + COLUMNS * (COLUMNS - 1) / 2),
+                     "sum %d is %g", r, (double)((float *)dt_tensor_local(full)->data)[r]);
+done:
+    dt_tensor_release(&full);
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, several_results_each_lie_as_their_letters_say)
+{
+    const dt_placement places[] = { DT_REPLICATE, DT_SHARD(0), DT_SHARD(1) };
+    static const char *const specs[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t p = 0; p < DT_COUNT(places); p++)
+        for (size_t m = 0; m < DT_COUNT(specs); m++)
+            dt_test_on_ranks(specs[m], two_results, &places[p]);
+}
+
+static dt_status refuses_results(dt_mesh *mesh, const void *arg)
+{
+    static const dt_op view = {
+        .name = "two_views", .axes = "ab -> ab, ab", .types = "F>FF", .flags = DT_OP_VIEW
+    };
+    static const dt_op types = {
+        .name = "short", .axes = "ab -> ab, ab", .types = "F>F", .cpu = no_kernel
+    };
+    static const dt_op many = {
+        .name = "many", .axes = "ab -> ab, ab, ab, ab, ab", .types = "F>FFFFF", .cpu = no_kernel
+    };
+    const struct {
+        const dt_op *op;
+        int n_out;
+        const char *message;
+    } rows[] = {
+        { &view, 2, "a view or an operator in place has one result, not 2" },
+        { &types, 2, "operator short: types \"F>F\" do not fit axes" },
+        { &many, 2, "more than 4 results" },
+        { &parts_op, 1, "1 results are asked for; dt_apply() gives one, dt_apply_n() several" },
+        { &parts_op, 3, "3 results are asked for" },
+        { &parts_op, 5, "twice_and_sums is asked for 5 results: 1 to 4 are possible" },
+        { &parts_op, 0, "is asked for 0 results" },
+    };
+    const dt_placement cut = DT_SHARD(0);
+    dt_tensor *x = NULL, *y[5];
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 4, 4 }, &x));
+    dt_apply_n(t, &parts_op, NULL, 1, &x, 2, y); /* and now it is in the cache */
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        if (i == 3) /* dt_apply() of a row with two results is refused too, also when it is warm */
+            (void)dt_apply(t, rows[i].op, NULL, 1, &x);
+        else
+            dt_apply_n(t, rows[i].op, NULL, 1, &x, rows[i].n_out, y);
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                                   rows[i].message);
+        for (int r = 0; r < rows[i].n_out && i != 3 && st == DT_OK; r++)
+            DT_EXPECT_TO(done, st, y[r] == NULL, "no result %d", r);
+        if (st != DT_OK) goto done;
+        dt_tape_reset(t);
+    }
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, wrong_numbers_of_results_are_refused)
+{
+    dt_test_on_ranks("tp=1", refuses_results, NULL);
+    dt_test_on_ranks("tp=2", refuses_results, NULL);
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
 /* A product of two tensors that exist, which has more bytes than a tensor can have. */
 DT_TEST(own_ops, a_result_beyond_63_bits_is_refused)
 {

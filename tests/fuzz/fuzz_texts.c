@@ -101,8 +101,9 @@ static void try_letters(const char *text)
 
     if (refused(dti_letters_parse(text, &l))) return;
     if (l.n_in < 1 || l.n_in > DT_OP_MAX_IN) fuzz_stop("operands");
-    for (int i = 0; i <= l.n_in; i++) {
-        const dti_term *t = i < l.n_in ? &l.in[i] : &l.out;
+    if (l.n_out < 1 || l.n_out > DT_OP_MAX_OUT) fuzz_stop("results");
+    for (int i = 0; i < l.n_in + l.n_out; i++) {
+        const dti_term *t = i < l.n_in ? &l.in[i] : &l.out[i - l.n_in];
         if (t->n_letters < 0 || t->n_letters > DT_MAX_AXES) fuzz_stop("letters");
         for (int k = 0; k < t->n_letters; k++)
             if (t->letter[k] < 0 || t->letter[k] >= DTI_DOTS) fuzz_stop("a letter");
