@@ -11,7 +11,9 @@ static const int64_t shape[] = { 4096, 4096 };
 static dt_status print(dt_layouts *layouts, const char *from, const char *to, const dt_link *links)
 {
     const int rank[] = { 0, 0, 0 };
-    dt_move_query query = { .shape = shape, .dtype = DT_BF16, .links = links };
+    dt_move_query query = {
+        .size = sizeof query, .shape = shape, .dtype = DT_BF16, .links = links
+    };
     char text[2048];
     dt_status st = dt_layouts_parse(layouts, mesh, 2, from, &query.from);
 

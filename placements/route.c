@@ -3,13 +3,13 @@
  * Plans as users ask for them: steps with one rank's bytes, and as text. */
 #include <math.h>
 
+#include "base/options.h"
 #include "placements/plan.h"
 
 _Static_assert((int)DT_MAX_ROUTE_STEPS == (int)DTI_MOVE_MAX_STEPS, "a route holds any plan");
 
 static dt_status check(const dt_move_query *q, const int *coord)
 {
-    DT_CHECK(q != NULL && coord != NULL, DT_ERR_ARG, "query or coord is NULL");
     DT_CHECK(q->from != NULL && q->to != NULL, DT_ERR_ARG, "query->from or query->to is NULL");
     DT_CHECK(dt_dtype_size(q->dtype) > 0, DT_ERR_ARG, "%d is no dtype", (int)q->dtype);
     DT_CHECK(q->memory_bytes >= 0, DT_ERR_ARG, "a bound of %lld bytes", (long long)q->memory_bytes);
@@ -47,20 +47,25 @@ static dt_status plan_query(const dt_move_query *q, dti_cost_model *model, dti_m
     return DT_OK;
 }
 
-dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord, dt_route *route)
+dt_status dt_redistribute_plan(const dt_move_query *asked, const int *coord, dt_route *route)
 {
+    dt_move_query own = { .size = sizeof own };
+    const dt_move_query *query = &own;
     dti_cost_model model;
     dti_probes probes;
     dti_move plan;
 
     DT_CHECK(route != NULL, DT_ERR_ARG, "route is NULL");
     route->n_steps = 0;
+    DT_CHECK(asked != NULL && coord != NULL, DT_ERR_ARG, "query or coord is NULL");
+    DT_TRY(dti_options_read("dt_move_query", "set it to sizeof(dt_move_query)", asked, &own,
+                            sizeof own));
     DT_TRY(check(query, coord));
     DT_TRY(plan_query(query, &model, &plan));
     dti_probes_of(query->from, &probes);
     for (int i = 0; i < plan.n_steps; i++) {
         const dti_move_step *s = &plan.step[i];
-        const int64_t own = dti_piece_count(query->from, coord, query->shape);
+        const int64_t piece = dti_piece_count(query->from, coord, query->shape);
         route->step[i] = (dt_route_step){
             .name = dti_move_name(s),
             .dims = s->dims,
@@ -68,7 +73,7 @@ dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord, dt_
             .to = s->to,
             .sent_bytes = dti_move_bytes_sent(s, query->shape, model.element_bytes, coord),
             .received_bytes = dti_move_bytes(s, query->shape, model.element_bytes, coord),
-            .peak_bytes = own * (int64_t)model.element_bytes +
+            .peak_bytes = piece * (int64_t)model.element_bytes +
                           dti_step_memory(s, query->shape, model.element_bytes, coord, i == 0),
             .ns = dti_step_ns(&model, s, &probes),
         };

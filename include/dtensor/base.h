@@ -8,7 +8,15 @@
  * Configuration structs (dt_run_options, ...) begin with their size, which DT_..._INIT sets
  * together with the defaults. New versions add fields at the end: a program may run with an older
  * or newer library than it was compiled against, as long as it sets no field that the library does
- * not know. Headers are C11 and C++ from C++14 on. */
+ * not know.
+ *
+ * Other structs have no size: rows of tables (dt_op, dt_layer_spec, dt_plan_rule), links of chains
+ * (dt_plan), and what the library fills (dt_model_info, dt_route, dt_rank_memory). They are part of
+ * the ABI that the library's SONAME stands for: a version that adds a field to one has another
+ * name, so a program and a library whose structs differ never meet. Fill them by name or from
+ * zeros; zero in a field that a later version adds means what there was before.
+ *
+ * Headers are C11 and C++ from C++14 on. */
 #ifndef DT_BASE_H
 #define DT_BASE_H
 

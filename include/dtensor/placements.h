@@ -214,6 +214,7 @@ DT_API int dt_placement_print(const dt_placement *place, char *text, size_t text
 
 /* A move to plan, without ranks: layouts of one mesh or dt_layouts. */
 typedef struct dt_move_query {
+    size_t size; /* sizeof(dt_move_query) */
     const dt_layout *from;
     const dt_layout *to;
     const int64_t *shape; /* global */

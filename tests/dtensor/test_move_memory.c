@@ -30,7 +30,7 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
 {
     const memory_case *c = arg;
     const int64_t shape[] = { 64, 64 }; /* pieces are what the pool's blocks hold exactly */
-    dt_move_query q = { .shape = shape, .dtype = c->dtype };
+    dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = c->dtype };
     dt_placement place[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS];
     dt_tensor *x = NULL, *y = NULL;

@@ -36,7 +36,7 @@ int main()
 
     if (options.n_ranks != 1 || !options.bind || options.timeout_ms != 600000) return 2;
     if (!load.keep_dtype || load.dim == nullptr || load.plan != nullptr) return 2;
-    if (generate.max_new_tokens != 20 || generate.ignore_eos) return 2;
+    if (generate.max_new_tokens != -1 || generate.ignore_eos) return 2;
     if (partial.kind != DT_PLACE_PARTIAL || partial.reduce != DT_MAX) return 2;
     if (whole.kind != DT_PLACE_REPLICATE) return 2;
     options.n_ranks = 2;

@@ -41,7 +41,7 @@ for source in "$project"/*.c; do
     done
     # shellcheck disable=SC2046 # a list of flags
     "$cc" -std=gnu11 -Wall -Wextra -Werror "$source" -o "$work/by_pkg_config" \
-        $(pkg-config --cflags --libs dtensor)
+        $(pkg-config --cflags --libs dtensor) -lm
     (cd "$here/../.." && LD_LIBRARY_PATH=$libdir "$work/by_pkg_config" >"$work/log" 2>&1) ||
         fail "$name by pkg-config: $(cat "$work/log")"
 done
@@ -58,7 +58,7 @@ if command -v c++ >/dev/null 2>&1; then
     # shellcheck disable=SC2046
     c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror "$here/main.cc" -o "$work/by_cxx" \
         $(pkg-config --cflags --libs dtensor)
-    LD_LIBRARY_PATH=$libdir "$work/by_cxx"
+    LD_LIBRARY_PATH=$libdir "$work/by_cxx" || fail "main.cc: the defaults in C++ are not those of C"
 fi
 
 # One version, said by the header (main.c compares), the library and the package; until 1.0 its

@@ -292,7 +292,7 @@ DT_TEST(plan, plans_for_meshes_that_are_not_here)
     const dt_link links[] = { { 10000, 25 }, { 5000, 50 }, { 1000, 400 } };
     const int corner[] = { 15, 63, 15 };
     dt_layouts *all;
-    dt_move_query q = { .shape = shape, .dtype = DT_BF16, .links = links };
+    dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = DT_BF16, .links = links };
     char text[2048];
     dt_route route;
     int length;
@@ -324,7 +324,7 @@ DT_TEST(plan, prints_the_trace_with_bytes_and_memory)
     const int64_t shape[] = { 8, 8 };
     const dt_link slow[] = { { 0, 1 }, { 0, 8 } };
     dt_layouts *all;
-    dt_move_query q = { .shape = shape, .dtype = DT_F32 };
+    dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = DT_F32 };
     char text[512], cut[20];
     int length;
 
@@ -356,13 +356,16 @@ DT_TEST(plan, bad_queries_are_named)
     const dt_link bad[] = { { 0, 0 }, { 0, 1 } };
     dt_layouts *all;
     const dt_layout *l, *other;
-    dt_move_query q = { 0 };
+    dt_move_query q = { .size = sizeof q };
     dt_route route;
 
     DT_ASSERT_OK(dt_layouts_create(&all));
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=2,tp=2", 2, "RR", &l));
     DT_ASSERT_OK(dt_layouts_parse(all, "tp=2", 2, "R", &other));
     DT_ASSERT_STATUS(dt_redistribute_plan(NULL, (int[]){ 0, 0 }, &route), DT_ERR_ARG, "query");
+    DT_ASSERT_STATUS(
+        dt_redistribute_plan(&(dt_move_query){ .from = NULL }, (int[]){ 0, 0 }, &route), DT_ERR_ARG,
+        "dt_move_query.size is 0");
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_ARG, "from");
     q.from = q.to = l;
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_ARG,
