@@ -21,6 +21,11 @@ static const dt_policy_layer decoder_in[] = {
 };
 static const dt_policy_layer decoder_down[] = { { .weight = "mlp.down_proj.weight" } };
 
+/* Phi3 fuses q|k|v and gate|up. */
+static const dt_policy_layer phi3_qkv[] = { { .weight = "self_attn.qkv_proj.weight",
+                                              .n_fused = 3 } };
+static const dt_policy_layer phi3_in[] = { { .weight = "mlp.gate_up_proj.weight", .n_fused = 2 } };
+
 static const dt_policy_layer gpt_neo_qkv[] = {
     { .weight = "attn.attention.q_proj.weight" },
     { .weight = "attn.attention.k_proj.weight" },
@@ -56,6 +61,8 @@ static const struct {
     { "qwen3", "Qwen3ForCausalLM", DECODER("Qwen3DecoderLayer") },
     { "gemma3_text", "Gemma3ForCausalLM", DECODER("Gemma3DecoderLayer") },
     { "gemma3", "Gemma3ForConditionalGeneration", DECODER("Gemma3DecoderLayer") },
+    { "phi3", "Phi3ForCausalLM",
+      POLICY("Phi3DecoderLayer", phi3_qkv, decoder_out, phi3_in, decoder_down) },
     { "gpt_neo", "GPTNeoForCausalLM",
       POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
 };

@@ -253,6 +253,7 @@ static dt_status resolve(dti_arena *arena, const place *at, const dt_policy_laye
     char *of_bias = NULL;
 
     *layer = NULL;
+    *out = NULL;
     DT_CHECK(path != NULL, DT_ERR_ARG, "it names neither a weight nor a bias");
     DT_TRY(layer_of_path(arena, path, l->weight != NULL ? "weight" : "bias", layer));
     if (l->weight != NULL && l->bias != NULL) {
@@ -296,12 +297,12 @@ static dt_status add_layer(const place *at, const dt_policy_layer *l, const dti_
                            dti_policy_notes *out)
 {
     const char *style = list->style;
-    const dt_layer_spec *spec;
+    const dt_layer_spec *spec = NULL;
     char *layer, *pattern;
     size_t bytes;
 
     DT_TRY(resolve(&out->arena, at, l, &layer, &spec));
-    if (layer == NULL) return DT_OK;
+    if (layer == NULL || spec == NULL) return DT_OK;
     DT_TRY(check_storage(l, spec, list->inputs));
     if (areas_of(spec, list->inputs) > 1)
         style = list->inputs ? "packed_rowwise" : "packed_colwise";

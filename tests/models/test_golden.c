@@ -217,7 +217,6 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, b
         if (policies && strstr(fixtures[f], "llama/") == NULL &&
             (strstr(fixtures[f], "uneven") == NULL || strstr(fixtures[f], "moe") != NULL))
             continue;
-        if (policies && strncmp(fixtures[f], "phi3/", 5) == 0) continue; /* fused: none built in */
         DT_ASSERT_OK(read_expected(fixtures[f], &x));
         x.dtype = dtype;
         x.sequence_parallel = sequence_parallel;

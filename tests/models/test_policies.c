@@ -123,6 +123,7 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "qwen3/base", "qwen3", 7 },
                  { "gemma3/base", "gemma3_text", 7 },
                  { "gemma3/multimodal", "gemma3", 7 },
+                 { "phi3/uneven", "Phi3DecoderLayer", 4 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;
 
