@@ -55,20 +55,25 @@ static measure measure_of(const char *attribute)
     return HEAD_DIM;
 }
 
-/* Whether a layer's outputs tell it: those of q_proj count heads, those of k_proj kv heads. The
- * width of an MLP is that of its first layer. */
-static bool tells(const dt_layer *layer, measure what)
+/* The axis of a layer's weight that tells it, -1: none does. Outputs of q_proj count heads, those of
+ * k_proj kv heads; where they are fused the inputs of o_proj count heads. The width of an MLP is
+ * that of its last layer's inputs. */
+static int teller(const dt_layer *layer, measure what)
 {
     const dt_param_info w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+    const dt_axis_unit unit = what == KV_HEADS ? DT_UNIT_KV_HEADS : DT_UNIT_HEADS;
 
-    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR) return false;
-    if (what == WIDTH) return w.axis[0].unit == DT_UNIT_ROW;
-    if (w.heads.head_dim == 0 || w.heads.n_kv_heads == 0) return false;
-    return w.axis[0].unit == (what == KV_HEADS ? DT_UNIT_KV_HEADS : DT_UNIT_HEADS);
+    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR) return -1;
+    if (what == WIDTH) return w.axis[1].unit == DT_UNIT_ROW && w.blocks[1].n == 0 ? 1 : -1;
+    if (w.heads.head_dim == 0 || w.heads.n_kv_heads == 0) return -1;
+    for (int axis = 0; axis < 2; axis++)
+        if (w.axis[axis].unit == unit && w.blocks[axis].n == 0) return axis;
+    return -1;
 }
 
 /* What the rank at coordinate `part` of mesh dim `dim` holds. */
-static dt_status held(const dt_layer *layer, int dim, int part, measure what, int64_t *out)
+static dt_status held(const dt_layer *layer, int axis, int dim, int part, measure what,
+                      int64_t *out)
 {
     const dt_param_info w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     const int64_t shape[] = { w.axis[0].extent, w.axis[1].extent };
@@ -78,14 +83,15 @@ static dt_status held(const dt_layer *layer, int dim, int part, measure what, in
     if (dim >= 0) coord[dim] = part;
     DT_TRY(
         dt_layout_local_shape(dt_layer_param_layout(layer, DT_PARAM_WEIGHT), shape, coord, local));
-    *out = local[0];
+    *out = local[axis];
     if (what == HEADS || what == KV_HEADS) *out /= w.heads.head_dim;
     if (what == HEAD_DIM) *out = w.heads.head_dim;
     if (what == GROUPS) *out = w.heads.n_heads / w.heads.n_kv_heads;
     return DT_OK;
 }
 
-static dt_status compare(const dti_claim *c, const dt_layer *layer, const dt_mesh *mesh, int dim)
+static dt_status compare(const dti_claim *c, const dt_layer *layer, int axis, const dt_mesh *mesh,
+                         int dim)
 {
     enum { SHOWN = 8, LIST = 128 };
     const int n_parts = dim >= 0 ? dt_mesh_dim_size(mesh, dim) : 1;
@@ -96,7 +102,7 @@ static dt_status compare(const dti_claim *c, const dt_layer *layer, const dt_mes
 
     for (int p = 0; p < n_parts; p++) {
         int64_t value;
-        DT_TRY(held(layer, dim, p, what, &value));
+        DT_TRY(held(layer, axis, dim, p, what, &value));
         same = same && value == c->value;
         if (p < SHOWN && used < sizeof list)
             used += (size_t)snprintf(list + used, sizeof list - used, p > 0 ? ", %lld" : "%lld",
@@ -112,25 +118,29 @@ static dt_status compare(const dti_claim *c, const dt_layer *layer, const dt_mes
     return DT_OK;
 }
 
+/* In every block one layer of the module tells: the first that can, of a width the last. */
 static dt_status check_claim(const dti_claim *c, dt_layers *layers, const dt_mesh *mesh, int dim)
 {
     const measure what = measure_of(c->attribute);
     const size_t n = strlen(c->module);
-    const char *told = NULL; /* by a layer of the last block */
+    const dt_layer *told = NULL;
     size_t block = 0;
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
-        const char *inside = dti_inside_block(c->blocks, dt_layer_name(layer));
+        const char *name = dt_layer_name(layer), *inside = dti_inside_block(c->blocks, name);
+        bool same;
         if (inside == NULL || strncmp(inside, c->module, n) != 0 || inside[n] != '.') continue;
-        if (told != NULL && strncmp(told, dt_layer_name(layer), block) == 0) continue;
-        if (!tells(layer, what)) continue;
-        told = dt_layer_name(layer);
-        block = (size_t)(inside - told);
-        DT_TRY(compare(c, layer, mesh, dim));
+        if (teller(layer, what) < 0) continue;
+        same = told != NULL && strncmp(dt_layer_name(told), name, block) == 0;
+        if (same && what != WIDTH) continue;
+        if (told != NULL && !same) DT_TRY(compare(c, told, teller(told, what), mesh, dim));
+        told = layer;
+        block = (size_t)(inside - name);
     }
     DT_CHECK(told != NULL, DT_ERR_ARG, "%s: no layer of %s.%s tells what %s is", c->policy,
              c->blocks, c->module, c->attribute);
+    DT_TRY(compare(c, told, teller(told, what), mesh, dim));
     return DT_OK;
 }
 

@@ -457,6 +457,19 @@ static dt_status claims_hold(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
+/* Where q, k and v are one weight the output layer counts heads, and nobody kv heads. */
+static dt_status fused_claims(const dt_policy *policy, dt_arguments *a, int world_size)
+{
+    int64_t heads, ff;
+
+    (void)policy;
+    DT_TRY(dt_arguments_get(a, "num_attention_heads", &heads));
+    DT_TRY(dt_arguments_get(a, "intermediate_size", &ff));
+    DT_TRY(dt_arguments_set(a, "self_attn.num_heads", heads / world_size));
+    DT_TRY(dt_arguments_set(a, "mlp.intermediate_size", ff / world_size));
+    return DT_OK;
+}
+
 DT_TEST(policies, claims_about_ranks_are_compared_with_the_cut)
 {
     static const dt_policy p = { .size = sizeof p,
@@ -464,6 +477,15 @@ DT_TEST(policies, claims_about_ranks_are_compared_with_the_cut)
                                  .replace_arguments = claims };
     static const dt_policy *const list = &p;
 
+    static const dt_policy fused = { .size = sizeof fused,
+                                     .original_layer_class = "Phi3DecoderLayer",
+                                     .replace_arguments = fused_claims };
+    static const dt_policy *const phi3 = &fused;
+
+    dt_test_on_ranks("tp=1", claims_hold,
+                     &(scene){ .fixture = "phi3/base", .policies = &phi3, .n = 1 });
+    dt_test_on_ranks("tp=2", claims_hold,
+                     &(scene){ .fixture = "phi3/base", .policies = &phi3, .n = 1 });
     dt_test_on_ranks("tp=1", claims_hold,
                      &(scene){ .fixture = "qwen3/base", .policies = &list, .n = 1 });
     dt_test_on_ranks("tp=2", claims_hold,
