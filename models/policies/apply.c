@@ -55,8 +55,8 @@ static measure measure_of(const char *attribute)
     return HEAD_DIM;
 }
 
-/* The axis of a layer's weight that tells it, -1: none does. Outputs of q_proj count heads, those of
- * k_proj kv heads; where they are fused the inputs of o_proj count heads. The width of an MLP is
+/* The axis of a layer's weight that tells it, -1: none does. Outputs of q_proj count heads, those
+ * of k_proj kv heads; where they are fused the inputs of o_proj count heads. The width of an MLP is
  * that of its last layer's inputs. */
 static int teller(const dt_layer *layer, measure what)
 {

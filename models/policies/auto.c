@@ -21,6 +21,15 @@ static const dt_policy_layer decoder_in[] = {
 };
 static const dt_policy_layer decoder_down[] = { { .weight = "mlp.down_proj.weight" } };
 
+/* Blocks with experts have no MLP of this kind; experts keep the style of the built-in plan. */
+static const dt_policy_layer dense_in[] = {
+    { .weight = "mlp.gate_proj.weight", .ignore_checker = true },
+    { .weight = "mlp.up_proj.weight", .ignore_checker = true },
+};
+static const dt_policy_layer dense_down[] = {
+    { .weight = "mlp.down_proj.weight", .ignore_checker = true },
+};
+
 /* Phi3 fuses q|k|v and gate|up. */
 static const dt_policy_layer phi3_qkv[] = { { .weight = "self_attn.qkv_proj.weight",
                                               .n_fused = 3 } };
@@ -59,6 +68,8 @@ static const struct {
     { "llama", "LlamaForCausalLM", DECODER("LlamaDecoderLayer") },
     { "qwen2", "Qwen2ForCausalLM", DECODER("Qwen2DecoderLayer") },
     { "qwen3", "Qwen3ForCausalLM", DECODER("Qwen3DecoderLayer") },
+    { "qwen3_moe", "Qwen3MoeForCausalLM",
+      POLICY("Qwen3MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
     { "gemma3_text", "Gemma3ForCausalLM", DECODER("Gemma3DecoderLayer") },
     { "gemma3", "Gemma3ForConditionalGeneration", DECODER("Gemma3DecoderLayer") },
     { "phi3", "Phi3ForCausalLM",
