@@ -308,7 +308,7 @@ static dt_status load(dt_runtime *rt, const char *dir, const char *spec,
     DT_TRY_TO(done, st, dt_model_load(mesh, dir, &l, &model));
     DT_TRY_TO(done, st, hold(rt, dir, model));
     if (o->verbose != DT_VERBOSE_NONE)
-        DT_TRY_TO(done, st, dti_memory_report(model, backend_of(rt), o->verbose));
+        DT_TRY_TO(done, st, dti_memory_report(model, backend_of(rt), (int)o->verbose));
     *out = model;
     model = NULL;
 done:
