@@ -292,6 +292,62 @@ DT_TEST(generation, sampled_beams_are_the_same_on_every_mesh)
     for (size_t m = 1; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], sample_beams, &x);
 }
 
+/* --- scores that are asked for ---------------------------------------------------------------- */
+
+enum { SHOWN_STEPS = 6, SHOWN_VOCAB = 257 };
+
+typedef struct shown {
+    int64_t calls;
+    int32_t best[SHOWN_STEPS];
+    bool penalised; /* a suppressed token had no score */
+} shown;
+
+static void on_scores(void *arg, int64_t n, const float *scores, int64_t n_rows, int64_t vocab)
+{
+    shown *x = arg;
+    int64_t best = 0;
+
+    if (n != x->calls || n >= SHOWN_STEPS || n_rows != 1 || vocab != SHOWN_VOCAB) return;
+    for (int64_t i = 1; i < vocab; i++)
+        if (scores[i] > scores[best]) best = i;
+    x->best[n] = (int32_t)best;
+    x->penalised = scores[256] == -INFINITY;
+    x->calls++;
+}
+
+static dt_status show_scores(dt_mesh *mesh, const void *arg)
+{
+    static const int32_t prompt[] = { 5, 77, 130 }, suppressed[] = { 256 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dt_generated *g = NULL;
+    shown x = { 0 };
+    dt_model *model;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    o.max_new_tokens = SHOWN_STEPS;
+    o.ignore_eos = true;
+    o.suppress_tokens = (dt_ids){ suppressed, 1 };
+    o.on_scores = on_scores;
+    o.scores_arg = &x;
+    DT_TRY(load(mesh, "llama/uneven", &model));
+    DT_TRY_TO(done, st, dt_generate_batch(model, &(dt_ids){ prompt, 3 }, 1, &o, &g));
+    DT_EXPECT_TO(done, st, x.calls == SHOWN_STEPS && x.penalised, "%lld calls", (long long)x.calls);
+    for (int i = 0; i < SHOWN_STEPS; i++)
+        DT_EXPECT_TO(done, st, x.best[i] == dt_generated_ids(g, 0).ids[i], "step %d", i);
+done:
+    dt_generated_release(&g);
+    dt_model_release(&model);
+    return st;
+}
+
+DT_TEST(generation, scores_are_shown_on_every_rank_as_they_are_chosen_from)
+{
+    dt_test_on_ranks("tp=1", show_scores, NULL);
+    dt_test_on_ranks("tp=3", show_scores, NULL);
+    dt_test_on_ranks("dp=2,tp=2", show_scores, NULL);
+}
+
 /* --- states ----------------------------------------------------------------------------------- */
 
 enum { ROWS = 5, SEEN = 6 };
