@@ -54,8 +54,11 @@ typedef struct cli_args {
     const char *max_shard_size;
     const char *prompts_file;
     const char *seed, *temperature, *top_k, *top_p, *min_p, *typical_p;
+    const char *epsilon_cutoff, *eta_cutoff;
     const char *repetition_penalty, *no_repeat_ngram_size, *min_new_tokens;
-    const char *eos_ids, *suppress_ids, *bad_words_ids;
+    const char *max_length, *min_length;
+    const char *eos_ids, *suppress_ids, *begin_suppress_ids, *bad_words_ids;
+    const char *forced_bos_id, *forced_eos_ids;
     const char *num_beams, *num_return_sequences, *length_penalty, *early_stopping;
     cli_many stop;
     int64_t max_new_tokens;
@@ -68,6 +71,8 @@ typedef struct cli_args {
     bool ignore_eos;
     bool sample;
     bool greedy;
+    bool renormalize_logits;
+    bool remove_invalid_values;
     bool no_special;
     bool keep_special;
     bool json;

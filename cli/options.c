@@ -41,6 +41,8 @@ static const option options[] = {
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
     { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), CLI_GENERATE, 0, "no end of sequence before N tokens" },
+    { "max-length", 0, TEXT, "N", AT(max_length), CLI_GENERATE, 0, "stop after N tokens, those of the prompt included" },
+    { "min-length", 0, TEXT, "N", AT(min_length), CLI_GENERATE, 0, "no end of sequence before N tokens, prompt included" },
     { "stop", 0, MANY, "TEXT", AT(stop), CLI_GENERATE, 0, "end with the token that completes TEXT; may be repeated" },
     { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
     { "sample", 0, FLAG, NULL, AT(sample), CLI_GENERATE, 0, "draw tokens (default: as generation_config.json says)" },
@@ -51,10 +53,17 @@ static const option options[] = {
     { "top-p", 0, TEXT, "P", AT(top_p), CLI_GENERATE, 0, "draw among the best with probability P together" },
     { "min-p", 0, TEXT, "P", AT(min_p), CLI_GENERATE, 0, "drop tokens below P times the best one's probability" },
     { "typical-p", 0, TEXT, "P", AT(typical_p), CLI_GENERATE, 0, "draw among the typical with probability P together" },
+    { "epsilon-cutoff", 0, TEXT, "P", AT(epsilon_cutoff), CLI_GENERATE, 0, "drop tokens of probability below P" },
+    { "eta-cutoff", 0, TEXT, "P", AT(eta_cutoff), CLI_GENERATE, 0, "the same, less strict where many are likely" },
+    { "renormalize-logits", 0, FLAG, NULL, AT(renormalize_logits), CLI_GENERATE, 0, "log-probabilities again after all rules" },
+    { "remove-invalid-values", 0, FLAG, NULL, AT(remove_invalid_values), CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
     { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), CLI_GENERATE, 0, "of tokens that occurred (default 1: none)" },
     { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), CLI_GENERATE, 0, "no N tokens twice in the same order" },
     { "bad-words-ids", 0, TEXT, "IDS", AT(bad_words_ids), CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
     { "suppress-ids", 0, TEXT, "IDS", AT(suppress_ids), CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
+    { "begin-suppress-ids", 0, TEXT, "IDS", AT(begin_suppress_ids), CLI_GENERATE, 0, "the same, of the first new token" },
+    { "forced-bos-id", 0, TEXT, "ID", AT(forced_bos_id), CLI_GENERATE, 0, "the second token of a text, after a prompt of one" },
+    { "forced-eos-ids", 0, TEXT, "IDS", AT(forced_eos_ids), CLI_GENERATE, 0, "the last token, where the length ends a text" },
     { "num-beams", 0, TEXT, "N", AT(num_beams), CLI_GENERATE, 0, "beam search with N beams" },
     { "num-return-sequences", 0, TEXT, "N", AT(num_return_sequences), CLI_GENERATE, 0, "texts of each prompt (default 1)" },
     { "length-penalty", 0, TEXT, "X", AT(length_penalty), CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
@@ -150,13 +159,11 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 }
 
 /* A second value would silently replace the first. */
-static dt_status refuse_repeated(const cli_command *command, const option *o, uint64_t *given)
+static dt_status refuse_repeated(const cli_command *command, const option *o, bool *given)
 {
-    const uint64_t bit = UINT64_C(1) << (o - options);
-
-    DT_CHECK(o->kind == FLAG || o->kind == MANY || (*given & bit) == 0, DT_ERR_ARG,
+    DT_CHECK(o->kind == FLAG || o->kind == MANY || !given[o - options], DT_ERR_ARG,
              "%s: --%s is given twice; give it once", command->name, o->name);
-    *given |= bit;
+    given[o - options] = true;
     return DT_OK;
 }
 
@@ -165,11 +172,9 @@ typedef struct reader {
     const cli_command *command;
     char **words;
     int n_words, next;
-    uint64_t given; /* a bit per row of the table */
+    bool given[DT_COUNT(options)];
     cli_args *args;
 } reader;
-
-_Static_assert(DT_COUNT(options) <= 64, "a bit per option");
 
 /* The value of an option that is not in the option's own word. */
 static dt_status next_value(reader *r, const option *o, const char **value)
@@ -187,7 +192,7 @@ static dt_status read_long(reader *r, const char *word)
     const char *value = word[n] == '=' ? word + n + 1 : NULL;
 
     if (o == NULL) return unknown_name(r->command, word, n);
-    DT_TRY(refuse_repeated(r->command, o, &r->given));
+    DT_TRY(refuse_repeated(r->command, o, r->given));
     DT_CHECK(o->kind != FLAG || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
              r->command->name, o->name, value);
     if (o->kind != FLAG && value == NULL) DT_TRY(next_value(r, o, &value));
@@ -205,7 +210,7 @@ static dt_status read_letter(reader *r, const char *word, const char **at)
              "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
              r->command->name, **at, word, r->command->name);
     (*at)++;
-    DT_TRY(refuse_repeated(r->command, o, &r->given));
+    DT_TRY(refuse_repeated(r->command, o, r->given));
     if (o->kind != FLAG) {
         if (**at == '\0') DT_TRY(next_value(r, o, &value));
         if (value == NULL) value = *at;

@@ -106,7 +106,8 @@ static dt_status parse_words(const char *text, int32_t **to, dt_ids *words, dt_g
 
 static dt_status parse_lists(const cli_args *a, cli_wishes *w)
 {
-    const char *const texts[] = { a->eos_ids, a->suppress_ids, a->bad_words_ids };
+    const char *const texts[] = { a->eos_ids, a->suppress_ids, a->begin_suppress_ids,
+                                  a->forced_eos_ids, a->bad_words_ids };
     dt_generate_options *o = &w->options;
     size_t n = 1;
     int32_t *to;
@@ -117,6 +118,9 @@ static dt_status parse_lists(const cli_args *a, cli_wishes *w)
     to = w->ids;
     DT_TRY(parse_ids("--eos-ids", a->eos_ids, &to, &o->eos));
     DT_TRY(parse_ids("--suppress-ids", a->suppress_ids, &to, &o->suppress_tokens));
+    DT_TRY(
+        parse_ids("--begin-suppress-ids", a->begin_suppress_ids, &to, &o->begin_suppress_tokens));
+    DT_TRY(parse_ids("--forced-eos-ids", a->forced_eos_ids, &to, &o->forced_eos));
     DT_TRY(parse_words(a->bad_words_ids, &to, w->words, o));
     return DT_OK;
 }
@@ -128,13 +132,43 @@ static dt_status parse_lists(const cli_args *a, cli_wishes *w)
 static dt_status settle_sampling(const cli_args *a, dt_generate_options *o)
 {
     const bool meant = a->temperature != NULL || a->top_k != NULL || a->top_p != NULL ||
-                       a->min_p != NULL || a->typical_p != NULL || a->seed != NULL;
+                       a->min_p != NULL || a->typical_p != NULL || a->epsilon_cutoff != NULL ||
+                       a->eta_cutoff != NULL || a->seed != NULL;
 
     DT_CHECK(!a->greedy || (!a->sample && !meant), DT_ERR_ARG,
              "--greedy takes the best token always; leave it out, or --sample, --seed, "
-             "--temperature, --top-k, --top-p, --min-p and --typical-p");
+             "--temperature, --top-k, --top-p, --min-p, --typical-p, --epsilon-cutoff and "
+             "--eta-cutoff");
     if (a->sample || meant) o->do_sample = true;
     if (a->greedy) o->do_sample = false;
+    return DT_OK;
+}
+
+static dt_status parse_token(const char *what, const char *text, int32_t *out)
+{
+    int64_t id = -1;
+
+    if (text == NULL) return DT_OK;
+    DT_TRY(cli_parse_int(what, text, 0, INT32_MAX, &id));
+    *out = (int32_t)id;
+    return DT_OK;
+}
+
+/* In the library a number of new tokens counts before a length. A length that the user gives counts
+ * before a number that the file has; two answers of the user to one question are refused. */
+static dt_status parse_lengths(const cli_args *a, dt_generate_options *o)
+{
+    DT_CHECK(a->max_length == NULL || a->max_new_tokens == 0, DT_ERR_ARG,
+             "--max-length %s and --max-new-tokens %lld both say where a text ends; give one",
+             a->max_length, (long long)a->max_new_tokens);
+    DT_CHECK(a->min_length == NULL || a->min_new_tokens == NULL, DT_ERR_ARG,
+             "--min-length %s and --min-new-tokens %s both say when a text may end; give one",
+             a->min_length, a->min_new_tokens);
+    if (a->max_length != NULL) o->max_new_tokens = -1;
+    if (a->min_length != NULL) o->min_new_tokens = 0;
+    DT_TRY(parse_count("--max-length", a->max_length, &o->max_length));
+    DT_TRY(parse_count("--min-length", a->min_length, &o->min_length));
+    DT_TRY(parse_count("--min-new-tokens", a->min_new_tokens, &o->min_new_tokens));
     return DT_OK;
 }
 
@@ -147,10 +181,15 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
     DT_TRY(parse_number("--top-p", a->top_p, &o->top_p));
     DT_TRY(parse_number("--min-p", a->min_p, &o->min_p));
     DT_TRY(parse_number("--typical-p", a->typical_p, &o->typical_p));
+    DT_TRY(parse_number("--epsilon-cutoff", a->epsilon_cutoff, &o->epsilon_cutoff));
+    DT_TRY(parse_number("--eta-cutoff", a->eta_cutoff, &o->eta_cutoff));
+    if (a->renormalize_logits) o->renormalize_logits = true;
+    if (a->remove_invalid_values) o->remove_invalid_values = true;
     DT_TRY(parse_number("--repetition-penalty", a->repetition_penalty, &o->repetition_penalty));
     DT_TRY(
         parse_count("--no-repeat-ngram-size", a->no_repeat_ngram_size, &o->no_repeat_ngram_size));
-    DT_TRY(parse_count("--min-new-tokens", a->min_new_tokens, &o->min_new_tokens));
+    DT_TRY(parse_lengths(a, o));
+    DT_TRY(parse_token("--forced-bos-id", a->forced_bos_id, &o->forced_bos));
     DT_TRY(parse_count("--num-beams", a->num_beams, &o->num_beams));
     DT_TRY(
         parse_count("--num-return-sequences", a->num_return_sequences, &o->num_return_sequences));
@@ -161,6 +200,18 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
         o->n_stop_strings = a->stop.n;
     }
     o->ignore_eos = a->ignore_eos;
+    return DT_OK;
+}
+
+static dt_status check_max_length(const cli_session *s, int64_t prompt, int64_t length)
+{
+    const int64_t context = s->info.max_positions;
+
+    DT_CHECK(length > prompt && length <= context, DT_ERR_ARG,
+             "--max-length %lld: it counts the prompt, which has %lld token%s, and the model's "
+             "context is %lld (%s/config.json); give %lld to %lld",
+             (long long)length, (long long)prompt, prompt == 1 ? "" : "s", (long long)context,
+             s->args->folder, (long long)prompt + 1, (long long)context);
     return DT_OK;
 }
 
@@ -180,6 +231,7 @@ static dt_status settle_length(const cli_session *s, int64_t prompt, dt_generate
              "%lld (%s/config.json); ask for at most %lld",
              (long long)a->max_new_tokens, (long long)prompt, prompt == 1 ? "" : "s",
              (long long)context, a->folder, (long long)room);
+    if (a->max_length != NULL) DT_TRY(check_max_length(s, prompt, o->max_length));
     if (o->max_length > prompt) wanted = o->max_length - prompt;
     if (o->max_new_tokens >= 0) wanted = o->max_new_tokens;
     if (wanted > room) wanted = room;

@@ -112,11 +112,106 @@ DT_TEST(cli_generate, tokens_and_text_are_turned_into_each_other)
     command_free(&r);
 }
 
+#define RUN(...)  COMMAND("generate", "-q", "--json", "-m", model, __VA_ARGS__)
+#define IDS(r, n) tokens_of((r), (n), __FILE__, __LINE__)
+
+/* The generated tokens of a run with --json, [*n]; freed by the caller. */
+static int64_t *tokens_of(command_result *r, size_t *n, const char *file, int line)
+{
+    json_t *result = json_loads(r->out, 0, NULL);
+    const json_t *tokens = json_object_get(result, "tokens");
+    int64_t *ids = calloc(json_array_size(tokens) + 1, sizeof *ids);
+
+    if (r->code != 0 || result == NULL || ids == NULL) dt_test_fail(file, line, "%s", r->err);
+    *n = json_array_size(tokens);
+    for (size_t i = 0; ids != NULL && i < *n; i++)
+        ids[i] = json_integer_value(json_array_get(tokens, i));
+    json_decref(result);
+    command_free(r);
+    return ids;
+}
+
+DT_TEST(cli_generate, lengths_may_count_the_prompt)
+{
+    char model[DT_TEST_PATH_BYTES], first[16];
+    command_result r;
+    int64_t *ids;
+    size_t n;
+
+    (void)model_path(model);
+    r = RUN("-t", "0,5,6", "--max-length", "11", "--greedy", "--ignore-eos");
+    free(IDS(&r, &n));
+    DT_ASSERT_EQ_INT(n, 8);
+    r = RUN("-t", "0,5,6", "--max-length", "11", "--greedy");
+    ids = IDS(&r, &n);
+    (void)snprintf(first, sizeof first, "%lld", (long long)ids[0]);
+    free(ids);
+    r = RUN("-t", "0,5,6", "-n", "8", "--greedy", "--eos-ids", first);
+    free(IDS(&r, &n));
+    DT_ASSERT_EQ_INT(n, 1); /* the best token ends the text, unless it may not yet: */
+    r = RUN("-t", "0,5,6", "-n", "8", "--greedy", "--eos-ids", first, "--min-length", "7");
+    free(IDS(&r, &n));
+    DT_ASSERT(n >= 5); /* tokens 4 to 7 are no end */
+    r = RUN("-t", "0,5,6", "--max-length", "3");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--max-length 3: it counts the prompt, which has 3 tokens");
+    command_free(&r);
+    r = RUN("-t", "0,5,6", "--min-length", "5", "--min-new-tokens", "2");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--min-length 5 and --min-new-tokens 2 both say");
+    command_free(&r);
+}
+
+DT_TEST(cli_generate, tokens_are_forced_and_suppressed)
+{
+    char model[DT_TEST_PATH_BYTES], best[16];
+    command_result r;
+    int64_t *ids, *cut, was;
+    size_t n;
+
+    (void)model_path(model);
+    r = RUN("-t", "0", "-n", "4", "--greedy", "--forced-bos-id", "42", "--forced-eos-ids", "7",
+            "--mesh", "tp=2");
+    ids = IDS(&r, &n);
+    DT_ASSERT_EQ_INT(n, 4);
+    DT_ASSERT_EQ_INT(ids[0], 42);
+    DT_ASSERT_EQ_INT(ids[3], 7);
+    free(ids);
+    r = RUN("-t", "0,5,6", "-n", "1", "--greedy");
+    ids = IDS(&r, &n);
+    was = ids[0];
+    free(ids);
+    (void)snprintf(best, sizeof best, "%lld", (long long)was);
+    r = RUN("-t", "0,5,6", "-n", "1", "--greedy", "--begin-suppress-ids", best);
+    ids = IDS(&r, &n);
+    DT_ASSERT(ids[0] != was);
+    free(ids);
+    /* No token is likelier than 0.999, so the best one alone is left: that is greedy. */
+    r = RUN("-t", "0,5,6", "-n", "1", "--seed", "3", "--temperature", "5", "--epsilon-cutoff",
+            "0.999", "--renormalize-logits", "--remove-invalid-values");
+    ids = IDS(&r, &n);
+    DT_ASSERT_EQ_INT(ids[0], was);
+    free(ids);
+    r = RUN("-t", "0,5,6", "-n", "24", "--seed", "3", "--temperature", "2");
+    ids = IDS(&r, &n);
+    r = RUN("-t", "0,5,6", "-n", "24", "--seed", "3", "--temperature", "2", "--eta-cutoff", "0.3");
+    cut = IDS(&r, &n);
+    DT_ASSERT(memcmp(ids, cut, n * sizeof *ids) != 0); /* rare tokens were among the first ones */
+    free(cut);
+    free(ids);
+}
+
 DT_TEST(cli_generate, wishes_that_make_no_sense_are_named)
 {
     static const char *const wrong[][4] = {
         { "--greedy", "--top-k", "3", "--greedy takes the best token always" },
         { "--top-p", "1.5", NULL, "top_p is 1.5" },
+        { "--max-length", "50", NULL, "--max-length 50 and --max-new-tokens 24 both say" },
+        { "--forced-bos-id", "99999", NULL, "forced_bos: token 99999" },
+        { "--forced-eos-ids", "99999", NULL, "forced_eos: token 99999" },
+        { "--begin-suppress-ids", "1,x", NULL, "--begin-suppress-ids" },
+        { "--eta-cutoff", "1", NULL, "eta_cutoff is 1" },
+        { "--greedy", "--epsilon-cutoff", "0.1", "--greedy takes the best token always" },
         { "--temperature", "0", NULL, "temperature is 0" },
         { "--temperature", "hot", NULL, "is not a number" },
         { "--seed", "-1", NULL, "--seed" },
