@@ -47,7 +47,7 @@ static json_t *json_param(const cli_resolved *r, const dt_layer *layer, int para
     const dt_layout *layout = dt_layer_param_layout(layer, param);
     const dt_local *local = dt_tensor_local(dt_layer_param(layer, param));
     const dt_layer *partner = param == DT_PARAM_WEIGHT ? dt_layer_tied_to(layer) : NULL;
-    int64_t shape[2], bytes = (int64_t)dt_dtype_size(local->dtype);
+    int64_t shape[DT_PARAM_MAX_AXES], bytes = (int64_t)dt_dtype_size(local->dtype);
     char name[512];
 
     for (int a = 0; a < info.n_axes; a++) {

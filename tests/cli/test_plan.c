@@ -231,7 +231,7 @@ done:
 
 DT_TEST(plan, its_numbers_are_the_counters_of_a_run)
 {
-    static const char *const fixtures[] = { "llama/uneven", "gpt_neo/base" };
+    static const char *const fixtures[] = { "llama/uneven", "gpt_neo/base", "qwen3_moe/uneven" };
     static const char *const meshes[] = { "tp=2", "tp=3", "dp=2,tp=2" };
 
     for (size_t i = 0; i < DT_COUNT(fixtures) * DT_COUNT(meshes) * 2; i++) {
@@ -250,6 +250,44 @@ DT_TEST(plan, its_numbers_are_the_counters_of_a_run)
         json_decref((json_t *)(uintptr_t)c.plan);
         command_free(&r);
     }
+}
+
+/* Experts have three axes: [experts, 2 f, in] and [experts, in, f]. */
+static void expect_shape(const json_t *plan, const char *name, const int64_t *global,
+                         const int64_t *local)
+{
+    const json_t *item = find(json_object_get(plan, "layout"), "name", name);
+    int64_t bytes = 4;
+
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(item, "shape")), 3);
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(item, "local_shape")), 3);
+    for (size_t a = 0; a < 3; a++) {
+        const json_t *here = json_array_get(json_object_get(item, "local_shape"), a);
+        DT_ASSERT_EQ_INT(json_integer_value(json_array_get(json_object_get(item, "shape"), a)),
+                         global[a]);
+        DT_ASSERT_EQ_INT(json_integer_value(here), local[a]);
+        bytes *= local[a];
+    }
+    DT_ASSERT_EQ_INT(integer(item, "bytes"), bytes);
+}
+
+DT_TEST(plan, experts_have_three_axes)
+{
+    enum { EXPERTS = 5, WIDTH = 21, IN = 40 }; /* of tests/golden/qwen3_moe/uneven, in f32 */
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *v;
+
+    (void)dt_test_source_path(model, "tests/golden/qwen3_moe/uneven");
+    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = parse(&r);
+    expect_shape(v, "model.layers.0.mlp.experts.gate_up_proj.weight",
+                 (int64_t[]){ EXPERTS, 2 * WIDTH, IN }, (int64_t[]){ EXPERTS, 22, IN });
+    expect_shape(v, "model.layers.2.mlp.experts.down_proj.weight",
+                 (int64_t[]){ EXPERTS, IN, WIDTH }, (int64_t[]){ EXPERTS, IN, 11 });
+    json_decref(v);
+    command_free(&r);
 }
 
 /* --- where a plan comes from ------------------------------------------------------------------ */
