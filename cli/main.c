@@ -28,7 +28,8 @@ static void print_help(void)
         "\n"
         "  dtensor COMMAND --help   options of a command\n"
         "  dtensor --version        version and build features\n"
-        "  dtensor --manual         all of it as a manual page: \"dtensor --manual | man -l -\"\n\n"
+        "  dtensor --manual         all of it as a manual page: \"dtensor --manual | man -l -\"\n"
+        "  dtensor --completion     completion for bash: \"source <(dtensor --completion)\"\n\n"
         "%s\n",
         ending);
 }
@@ -36,6 +37,11 @@ static void print_help(void)
 static void print_manual(void)
 {
     cli_print_manual(&(cli_overview){ commands, DT_COUNT(commands), about, ending });
+}
+
+static void print_completion(void)
+{
+    cli_print_completion(&(cli_overview){ commands, DT_COUNT(commands), about, ending });
 }
 
 static void print_command_help(const cli_command *c)
@@ -93,7 +99,7 @@ static print_fn find_print(const char *word)
         { "--help", print_help },     { "-h", print_help },
         { "help", print_help },       { "--version", cli_print_version },
         { "-V", cli_print_version },  { "version", cli_print_version },
-        { "--manual", print_manual },
+        { "--manual", print_manual }, { "--completion", print_completion },
     };
 
     for (size_t i = 0; i < DT_COUNT(words); i++)

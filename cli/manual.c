@@ -43,7 +43,8 @@ static void print_synopsis(const cli_overview *o)
         put(o->commands[i]->usage);
         (void)fputc('\n', stdout);
     }
-    (void)printf("\\fBdtensor\\fR \\-\\-help | \\-\\-version | \\-\\-manual\n.fi\n");
+    (void)printf(
+        "\\fBdtensor\\fR \\-\\-help | \\-\\-version | \\-\\-manual | \\-\\-completion\n.fi\n");
 }
 
 static void print_command(const cli_command *c)

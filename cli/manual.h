@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manual page of the command. */
+ * The manual page of the command, and its completion in bash. */
 #ifndef DTI_CLI_MANUAL_H
 #define DTI_CLI_MANUAL_H
 
@@ -16,5 +16,8 @@ typedef struct cli_overview {
 
 /* Prints dtensor(1) to stdout, as roff. Every sentence is one that --help prints. */
 void cli_print_manual(const cli_overview *overview);
+
+/* Prints a completion script for bash to stdout: the commands and options that --help lists. */
+void cli_print_completion(const cli_overview *overview);
 
 #endif

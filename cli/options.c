@@ -91,6 +91,17 @@ static const option options[] = {
 };
 /* clang-format on */
 
+/* Options whose value is a choice among words, for completion. */
+static const struct {
+    const char *option, *words;
+} choices[] = {
+    { "early-stopping", "false true never" },
+    { "dtype", "auto f32 bf16 f16" },
+    { "plan", "auto built-in" },
+    { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
+    { "bind", "compact spread none" },
+};
+
 static const option *find_name(const cli_command *command, const char *name, size_t n)
 {
     for (size_t i = 0; i < DT_COUNT(options); i++)
@@ -257,19 +268,30 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
     return DT_OK;
 }
 
-bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
-                   const char **help)
+bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out)
 {
     for (size_t k = 0; k < DT_COUNT(options); k++) {
         const option *o = &options[k];
         if (!(o->commands & command->bit) || i-- > 0) continue;
-        (void)snprintf(name, CLI_OPTION_BYTES, "%c%c%s --%s%s%s", o->letter ? '-' : ' ',
-                       o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name,
-                       o->value ? " " : "", o->value ? o->value : "");
-        *help = o->help;
+        *out = (cli_option_info){ o->name, o->letter, o->value, NULL, o->help };
+        for (size_t c = 0; c < DT_COUNT(choices); c++)
+            if (strcmp(choices[c].option, o->name) == 0) out->words = choices[c].words;
         return true;
     }
     return false;
+}
+
+bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
+                   const char **help)
+{
+    cli_option_info o;
+
+    if (!cli_option_info_at(command, i, &o)) return false;
+    (void)snprintf(name, CLI_OPTION_BYTES, "%c%c%s --%s%s%s", o.letter ? '-' : ' ',
+                   o.letter ? o.letter : ' ', o.letter ? "," : " ", o.name, o.value ? " " : "",
+                   o.value ? o.value : "");
+    *help = o.help;
+    return true;
 }
 
 void cli_print_options(const cli_command *command)

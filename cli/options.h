@@ -12,6 +12,16 @@
 dt_status cli_parse(const cli_command *command, int n_words, char **words,
                     cli_args *out) DT_MUST_USE;
 
+/* The i-th option of a command in its parts; false past the last. */
+typedef struct cli_option_info {
+    const char *name;  /* "model" */
+    char letter;       /* 'm'; 0: none */
+    const char *value; /* "DIR"; NULL for a flag */
+    const char *words; /* that the value may be, "auto f32 bf16 f16"; NULL: no such list */
+    const char *help;
+} cli_option_info;
+bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out);
+
 /* The i-th option of a command: "-m, --model DIR" (without a letter blanks stand in the place of
  * "-m, "), and what it does. False past the last. */
 enum { CLI_OPTION_BYTES = 48, CLI_LETTER_BYTES = 4 };

@@ -86,6 +86,9 @@ if [ -x "$prefix/bin/dtensor" ]; then
     "$prefix/bin/dtensor" --help >"$work/log" || fail "$(cat "$work/log")"
     "$prefix/bin/dtensor" --manual | cmp -s - "$prefix/share/man/man1/dtensor.1" ||
         fail "the installed dtensor(1) is not what the installed command says"
+    "$prefix/bin/dtensor" --completion |
+        cmp -s - "$prefix/share/bash-completion/completions/dtensor" ||
+        fail "the installed completion is not what the installed command prints"
 fi
 for page in man1/dtensor.1 man3/dtensor.3; do
     page=$prefix/share/man/$page
