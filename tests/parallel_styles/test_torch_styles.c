@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PyTorch's tensor-parallel styles and embeddings on four ranks, forward: what its own tests expect
- * of local shapes, placements and collectives, and values against one rank. Left out is what has no
- * counterpart here: layer norms without weights, dropout, max_norm. */
+ * PyTorch's tensor-parallel styles and embeddings, forward: what its own tests expect on four ranks
+ * of local shapes, placements and collectives; on one to four ranks the shape of every rank's piece,
+ * the exact price, and values against one rank. Left out is what has no counterpart here: layer
+ * norms without weights, dropout, max_norm. */
 #include <dtensor/inspect.h>
 #include <dtensor/styles.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #include "base/text.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
 #include "tests/support/tensors.h"
 
 typedef struct torch_case {
@@ -21,7 +23,7 @@ typedef struct torch_case {
     int64_t rows, columns;
     int x_axes;
     int64_t x[5];
-    const char *local; /* shape of this rank's piece of y */
+    const char *local; /* shape of rank 0's piece of y on four ranks, as PyTorch has it */
     dt_comm_kind comm; /* one call, or DT_N_COMM_KINDS */
 } torch_case;
 
@@ -45,6 +47,19 @@ static const torch_case cases[] = {
     { LINEAR,          S(1), { 0, S(0) },       "rowwise", 16, 16,   2, { 8, 16 },           "[2, 16]",         SCATTER },
     { LINEAR,          S(1), { 0, S(1) },       "rowwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          SCATTER },
     { LINEAR,          S(1), { 0, DT_PASS_PARTIAL }, "rowwise", 16, 16, 2, { 8, 16 },        "[8, 16]",         NONE },
+    /* sizes that do not divide, and pieces without rows */
+    { LINEAR,          R,    { R, 0 },          "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          NONE },
+    { LINEAR,          S(0), { S(0), 0 },       "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          GATHER },
+    { LINEAR,          R,    { 0, R },          "colwise", 5,  11,   2, { 7, 11 },           "[7, 5]",          GATHER },
+    { LINEAR,          S(1), { S(-1), 0 },      "rowwise", 13, 11,   2, { 7, 11 },           "[7, 13]",         REDUCE },
+    { LINEAR,          R,    { 0, 0 },          "rowwise", 13, 2,    2, { 7, 2 },            "[7, 13]",         REDUCE },
+    { LINEAR,          S(1), { 0, S(0) },       "rowwise", 13, 11,   2, { 7, 11 },           "[2, 13]",         SCATTER },
+    { LINEAR,          S(1), { 0, S(-1) },      "rowwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          SCATTER },
+    { LINEAR,          S(1), { 0, S(0) },       "rowwise", 13, 11,   2, { 1, 11 },           "[1, 13]",         SCATTER },
+    { LINEAR,          S(1), { 0, DT_PASS_PARTIAL }, "rowwise", 13, 11, 2, { 7, 11 },        "[7, 13]",         NONE },
+    { LOOKUP,          R,    { 0, S(1) },       "rowwise", 13, 11,   1, { 7 },               "[7, 3]",          SCATTER },
+    { LOOKUP,          R,    { 0, S(0) },       "rowwise", 13, 11,   2, { 5, 3 },            "[2, 3, 11]",      SCATTER },
+    { LOOKUP,          R,    { 0, R },          "colwise", 13, 11,   2, { 5, 3 },            "[5, 3, 11]",      GATHER },
     { LOOKUP,          R,    { 0, 0 },          "colwise", 16, 16,   2, { 4, 2 },            "[4, 2, 4]",       NONE },
     { LOOKUP,          R,    { 0, 0 },          "rowwise", 16, 16,   2, { 4, 2 },            "[4, 2, 16]",      REDUCE },
     { LOOKUP,          R,    { 0, S(1) },       "rowwise", 16, 16,   1, { 8 },               "[8, 4]",          SCATTER },
@@ -98,26 +113,6 @@ static dt_status make_x(dt_mesh *mesh, const torch_case *c, dt_tensor **out)
     return st;
 }
 
-static dt_status set_params(dt_mesh *mesh, dt_layer *layer)
-{
-    float values[1024];
-
-    for (int p = 0; p < dt_layer_n_params(layer); p++) {
-        const dt_param_info info = dt_layer_param_info(layer, p);
-        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
-        const dt_placement place = dt_layout_placement(dt_layer_param_layout(layer, p), 0);
-        dt_tensor *w = NULL;
-        dt_status st;
-        dt_test_random(values, count_of(shape, info.n_axes), (uint32_t)p + 1);
-        DT_TRY(dt_distribute(mesh, &place, DT_F32, info.n_axes, shape,
-                             (dt_source){ values, DT_EQUAL_COPIES }, &w));
-        st = dt_layer_set_param(layer, p, w);
-        dt_tensor_release(&w);
-        DT_TRY(st);
-    }
-    return DT_OK;
-}
-
 /* A list of one layer under `style`, with parameters. */
 static dt_status make_layer(dt_mesh *mesh, const torch_case *c, const char *style, dt_layers **out)
 {
@@ -129,16 +124,77 @@ static dt_status make_layer(dt_mesh *mesh, const torch_case *c, const char *styl
                                  .style = style };
 
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, out));
-    return set_params(mesh, dt_layers_at(*out, 0));
+    return dt_test_fill_layers(mesh, *out, DT_F32, 1);
 }
 
-static dt_status expect_calls(const dt_tape *t, dt_comm_kind kind, int64_t calls)
+static void shape_of_y(const torch_case *c, int64_t shape[DT_MAX_AXES], int *n_axes)
 {
-    for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        DT_EXPECT(dt_tape_comm(t, (dt_comm_kind)k).calls == (k == (int)kind ? calls : 0),
-                  "%lld x %s", (long long)dt_tape_comm(t, (dt_comm_kind)k).calls,
-                  dt_comm_kind_name((dt_comm_kind)k));
+    const bool ids = c->kind == LOOKUP;
+
+    *n_axes = c->x_axes + ids;
+    memcpy(shape, c->x, (size_t)c->x_axes * sizeof *shape);
+    if (ids) shape[c->x_axes] = c->columns;
+    if (c->kind == LINEAR) shape[c->x_axes - 1] = c->rows;
+}
+
+/* The axis along which y is left cut, -1 for none. */
+static int cut_of_y(const torch_case *c, int n_axes)
+{
+    const dt_pass how = c->args.output_layouts;
+    const bool columns = strcmp(c->style, "colwise") == 0;
+
+    if (how >= DT_PASS_AXIS_FIRST) return ((int)how - (int)S(0) + n_axes) % n_axes;
+    return how == DT_PASS_KEEP && columns ? n_axes - 1 : -1;
+}
+
+static dt_status expect_place(const dt_mesh *mesh, const torch_case *c, const dt_tensor *y, int cut)
+{
+    const dt_placement now = dt_layout_placement(dt_tensor_layout(y), 0);
+    const bool terms = c->args.output_layouts == DT_PASS_PARTIAL;
+    const dt_place_kind want = terms     ? DT_PLACE_PARTIAL
+                               : cut < 0 ? DT_PLACE_REPLICATE
+                                         : DT_PLACE_SHARD;
+
+    if (dt_mesh_n_ranks(mesh) == 1) return DT_OK; /* all mean the same */
+    DT_EXPECT(now.kind == want && (cut < 0 || now.axis == cut), "kind %d along axis %d, not %d, %d",
+              (int)now.kind, now.axis, (int)want, cut);
     return DT_OK;
+}
+
+/* Every rank's piece, on any mesh; on four ranks the first one's as PyTorch has it. */
+static dt_status expect_piece(const dt_mesh *mesh, const torch_case *c, const dt_tensor *y)
+{
+    const int p = dt_mesh_n_ranks(mesh), me = dt_mesh_coord(mesh, 0);
+    int64_t shape[DT_MAX_AXES];
+    char got[64], want[64];
+    int n, cut;
+
+    shape_of_y(c, shape, &n);
+    cut = cut_of_y(c, n);
+    if (cut >= 0) shape[cut] = dt_test_piece(&shape[cut], 1, 0, p, me);
+    (void)dti_shape_text(dt_tensor_local(y)->shape, dt_tensor_n_axes(y), got, sizeof got);
+    (void)dti_shape_text(shape, n, want, sizeof want);
+    DT_EXPECT(strcmp(got, want) == 0, "rank %d of %d has %s, not %s", me, p, got, want);
+    DT_EXPECT(p < 4 || me > 0 || strcmp(got, c->local) == 0, "%s, not %s", got, c->local);
+    return expect_place(mesh, c, y, cut);
+}
+
+/* Of x if that comes cut and is gathered or cut anew, else of y. */
+static dt_status expect_price(const dt_mesh *mesh, const torch_case *c, const dt_tape *t)
+{
+    const bool of_x = c->comes != R && (c->comm == GATHER || c->comm == DT_COMM_ALL_TO_ALL);
+    dt_test_move move = { .kind = c->comm, .from = -1, .to = -1, .each = sizeof(float) };
+    int n;
+
+    shape_of_y(c, move.shape, &n);
+    move.n_axes = of_x ? c->x_axes : n;
+    if (of_x) memcpy(move.shape, c->x, (size_t)c->x_axes * sizeof *c->x);
+    if (of_x)
+        move.from = (int)c->comes - (int)S(0);
+    else if (c->comm == GATHER)
+        move.from = n - 1;
+    move.to = cut_of_y(c, n);
+    return dt_test_expect_move(t, mesh, &move);
 }
 
 /* y is what the layer gives when all ranks hold all of it. */
@@ -163,7 +219,6 @@ done:
 
 static dt_status run_case(dt_mesh *mesh, const torch_case *c, const char *style)
 {
-    char shape[64];
     dt_layers *layers = NULL;
     dt_tensor *x = NULL, *y;
     dt_status st = DT_OK;
@@ -174,14 +229,11 @@ static dt_status run_case(dt_mesh *mesh, const torch_case *c, const char *style)
     DT_TRY_TO(done, st, make_x(mesh, c, &x));
     y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    (void)dti_shape_text(dt_tensor_local(y)->shape, dt_tensor_n_axes(y), shape, sizeof shape);
-    DT_EXPECT_TO(done, st,
-                 c->local == NULL || strcmp(shape, c->local) == 0 || dt_mesh_coord(mesh, 0) == 3,
-                 "%s, not %s", shape, c->local);
-    DT_TRY_TO(done, st, expect_calls(t, c->comm, 1));
+    DT_TRY_TO(done, st, expect_piece(mesh, c, y));
+    DT_TRY_TO(done, st, expect_price(mesh, c, t));
     DT_TRY_TO(done, st, expect_whole_result(mesh, c, x, y));
 done:
-    if (st != DT_OK) dti_error_prefix("%s", style);
+    if (st != DT_OK) dti_error_prefix("%s on %d ranks", style, dt_mesh_n_ranks(mesh));
     dt_tensor_release(&x);
     dt_tape_release(&t);
     dt_layers_release(&layers);
@@ -203,42 +255,56 @@ static dt_status parallel_styles(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
+static void on_all_ranks(dt_test_body body)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], body, NULL);
+}
+
 DT_TEST(torch_styles, colwise_and_rowwise_with_layout_arguments)
 {
-    dt_test_on_ranks("tp=4", parallel_styles, NULL);
+    on_all_ranks(parallel_styles);
 }
 
 static dt_status sequence(dt_mesh *mesh, const void *arg)
 {
     static const dt_layer_kind kinds[] = { DT_LAYER_LAYER_NORM, DT_LAYER_RMS_NORM };
+    static const struct {
+        int64_t batch, tokens;
+        const char *local;
+    } sizes[] = { { 20, 32, "[20, 8, 12]" }, { 7, 13, "[7, 4, 12]" }, { 3, 2, "[3, 1, 12]" } };
     const dt_style style = dt_sequence_parallel(1), other = dt_sequence_parallel(8);
 
     (void)arg;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "sequence", &style));
     DT_EXPECT_STATUS(dt_style_register(dt_mesh_runtime(mesh), "other", &other), DT_ERR_ARG,
                      "no dt_pass");
-    for (size_t i = 0; i < DT_COUNT(kinds); i++) {
-        torch_case c = { .kind = kinds[i],
-                         .comes = S(1),
-                         .rows = 12,
-                         .x_axes = 3,
-                         .x = { 20, 32, 12 },
-                         .local = "[20, 8, 12]",
-                         .comm = NONE };
-        DT_TRY(run_case(mesh, &c, "sequence"));
-        DT_TRY(run_case(mesh, &c, "SequenceParallel(sequence_dim=1)"));
-        c.comes = R;
-        DT_TRY(run_case(mesh, &c, "sequence"));
-        c.comes = S(0);
-        c.comm = DT_COMM_ALL_TO_ALL;
-        DT_TRY(run_case(mesh, &c, "sequence"));
-    }
+    for (size_t i = 0; i < DT_COUNT(kinds); i++)
+        for (size_t k = 0; k < DT_COUNT(sizes); k++) {
+            torch_case c = { .kind = kinds[i],
+                             .comes = S(1),
+                             .args = { 0, S(1) },
+                             .style = "sequence",
+                             .rows = 12,
+                             .x_axes = 3,
+                             .x = { sizes[k].batch, sizes[k].tokens, 12 },
+                             .local = sizes[k].local,
+                             .comm = NONE };
+            DT_TRY(run_case(mesh, &c, "sequence"));
+            DT_TRY(run_case(mesh, &c, "SequenceParallel(sequence_dim=1)"));
+            c.comes = R;
+            DT_TRY(run_case(mesh, &c, "sequence"));
+            c.comes = S(0);
+            c.comm = DT_COMM_ALL_TO_ALL;
+            DT_TRY(run_case(mesh, &c, "sequence"));
+        }
     return DT_OK;
 }
 
 DT_TEST(torch_styles, sequence_parallel_norms_move_nothing)
 {
-    dt_test_on_ranks("tp=4", sequence, NULL);
+    on_all_ranks(sequence);
 }
 
 /* --- two tables of one shape ------------------------------------------------------------------ */
@@ -254,6 +320,8 @@ static dt_status two_tables(dt_mesh *mesh, const void *arg)
         .kind = LOOKUP, .comes = R, .rows = 13, .columns = 6, .x_axes = 1, .x = { 5 }
     };
     dt_layers *one = NULL, *two = NULL;
+    const int64_t p = dt_mesh_n_ranks(mesh);
+    dt_comm_counter want[DT_N_COMM_KINDS] = { { 0, 0 } };
     dt_tensor *x = NULL, *z = NULL, *y[2];
     dt_status st = DT_OK;
     dt_tape *t = NULL;
@@ -269,7 +337,9 @@ static dt_status two_tables(dt_mesh *mesh, const void *arg)
     y[0] = dt_move_dim(t, y[0], 0, DT_REPLICATE);
     y[1] = dt_move_dim(t, y[1], 0, DT_REPLICATE);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_calls(t, REDUCE, 2));
+    want[REDUCE] =
+        (dt_comm_counter){ 2 * (p > 1), 2 * (p - 1) * 8 * 6 * 4 / p + 2 * (p - 1) * 5 * 6 * 4 / p };
+    DT_TRY_TO(done, st, dt_test_expect_counts(t, want));
     DT_TRY_TO(done, st, expect_whole_result(mesh, &c, x, y[0]));
     DT_TRY_TO(done, st, expect_whole_result(mesh, &later, z, y[1]));
 done:
@@ -283,5 +353,5 @@ done:
 
 DT_TEST(torch_styles, tables_of_one_shape_keep_their_terms_apart)
 {
-    dt_test_on_ranks("tp=4", two_tables, NULL);
+    on_all_ranks(two_tables);
 }
