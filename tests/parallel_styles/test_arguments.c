@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
 
 /* --- text ------------------------------------------------------------------------------------- */
 
@@ -124,11 +125,29 @@ static dt_status expect_ones(dt_tensor *x, int64_t n)
     return DT_OK;
 }
 
-/* Two inputs cut by rows; those that the style speaks of are gathered. */
-static dt_status two_inputs(dt_mesh *mesh, const char *style, int gathered)
+/* `gathers` values of that many rows, cut by rows, were made whole, and nothing else moved. */
+static dt_status expect_gathers(const dt_tape *t, const dt_mesh *mesh, int64_t rows,
+                                int64_t gathers)
 {
-    const dt_placement rows = DT_SHARD(0);
-    const int64_t shape[] = { 8, 16 };
+    const int p = dt_mesh_n_ranks(mesh);
+    const dt_test_move move = {
+        .kind = DT_COMM_ALL_GATHER, .n_axes = 2, .shape = { rows, 16 }, .each = sizeof(float)
+    };
+    dt_comm_counter want[DT_N_COMM_KINDS] = { { 0, 0 } };
+
+    if (p > 1)
+        want[DT_COMM_ALL_GATHER] =
+            (dt_comm_counter){ gathers,
+                               gathers * dt_test_move_bytes(&move, p, dt_mesh_coord(mesh, 0)) };
+    return dt_test_expect_counts(t, want);
+}
+
+/* Two inputs cut by rows; those that the style speaks of are gathered. */
+static dt_status two_inputs(dt_mesh *mesh, const char *style, int64_t rows, int gathered)
+{
+    const int64_t shape[] = { rows, 16 };
+    const int64_t own = dt_test_piece(&rows, 1, 0, dt_mesh_n_ranks(mesh), dt_mesh_coord(mesh, 0));
+    const dt_placement cut = DT_SHARD(0);
     dt_layers *layers = NULL;
     dt_tensor *x[2] = { NULL }, *y[2];
     dt_status st = DT_OK;
@@ -136,17 +155,16 @@ static dt_status two_inputs(dt_mesh *mesh, const char *style, int gathered)
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     DT_TRY_TO(done, st, make_point(mesh, style, &layers));
-    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 2, shape, &x[i]));
+    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, shape, &x[i]));
     memcpy(y, x, sizeof y);
     dt_layer_enter_all(t, dt_layers_at(layers, 0), 2, y);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, expect_ones(y[i], i < gathered ? 8 : 2));
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == gathered, "%d gathers",
-                 gathered);
+    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, expect_ones(y[i], i < gathered ? rows : own));
+    DT_TRY_TO(done, st, expect_gathers(t, mesh, rows, gathered));
     dt_layer_leave_all(t, dt_layers_at(layers, 0), 2, y);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_ones(y[0], strstr(style, "desired_output") != NULL ? 2 : 8));
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == gathered, "no more moves");
+    DT_TRY_TO(done, st, expect_ones(y[0], strstr(style, "desired_output") != NULL ? own : rows));
+    DT_TRY_TO(done, st, expect_gathers(t, mesh, rows, gathered)); /* slices are free */
 done:
     for (int i = 0; i < 2; i++) dt_tensor_release(&x[i]);
     dt_layers_release(&layers);
@@ -154,25 +172,77 @@ done:
     return st;
 }
 
+/* Rows of values: four ranks divide them, they do not, there are fewer than ranks. */
+static const int64_t row_counts[] = { 12, 7, 2 };
+
 static dt_status several(dt_mesh *mesh, const void *arg)
 {
     (void)arg;
-    DT_TRY(two_inputs(mesh, "module_allgather", 1)); /* speaks of the first */
-    DT_TRY(two_inputs(mesh, "PrepareModuleInput(desired_input_layouts=[R, keep])", 1));
-    DT_TRY(two_inputs(mesh,
-                      "PrepareModuleInput(input_layouts=(S(0), S(0)), "
-                      "desired_input_layouts=(R, R))",
-                      2));
-    DT_TRY(two_inputs(mesh,
-                      "PrepareModuleInputOutput(desired_input_layouts=[R, R], "
-                      "desired_output_layouts=[shard(0), keep])",
-                      2));
+    for (size_t i = 0; i < DT_COUNT(row_counts); i++) {
+        const int64_t rows = row_counts[i];
+        DT_TRY(two_inputs(mesh, "module_allgather", rows, 1)); /* speaks of the first */
+        DT_TRY(two_inputs(mesh, "PrepareModuleInput(desired_input_layouts=[R, keep])", rows, 1));
+        DT_TRY(two_inputs(mesh,
+                          "PrepareModuleInput(input_layouts=(S(0), S(0)), "
+                          "desired_input_layouts=(R, R))",
+                          rows, 2));
+        DT_TRY(two_inputs(mesh,
+                          "PrepareModuleInputOutput(desired_input_layouts=[R, R], "
+                          "desired_output_layouts=[shard(0), keep])",
+                          rows, 2));
+    }
     return DT_OK;
+}
+
+static void on_all_ranks(dt_test_body body)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], body, NULL);
 }
 
 DT_TEST(arguments, a_point_lays_out_several_values)
 {
-    dt_test_on_ranks("tp=4", several, NULL);
+    on_all_ranks(several);
+}
+
+/* A style of x and y of a point: which of them it makes whole (or leaves so) and which it cuts. */
+typedef struct constructed_case {
+    const char *name;
+    dt_style style;
+    bool inside_is_whole, outside_is_whole;
+    int64_t gathers;
+} constructed_case;
+
+/* x comes cut; inside it is made whole, as a module's result may be, and leaves the point. */
+static dt_status point_of(dt_mesh *mesh, const constructed_case *c, int64_t rows)
+{
+    const int64_t shape[] = { rows, 16 };
+    const int64_t own = dt_test_piece(&rows, 1, 0, dt_mesh_n_ranks(mesh), dt_mesh_coord(mesh, 0));
+    const dt_placement cut = DT_SHARD(0);
+    dt_tape *t = NULL, *aside = NULL;
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL, *y;
+    dt_status st = DT_OK;
+
+    DT_TRY(make_point(mesh, c->name, &layers));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &aside));
+    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, shape, &x));
+    y = dt_layer_enter(t, dt_layers_at(layers, 0), x);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, expect_ones(y, c->inside_is_whole ? rows : own));
+    y = dt_move_dim(aside, y, 0, DT_REPLICATE);
+    y = dt_layer_leave(t, dt_layers_at(layers, 0), y);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, expect_ones(y, c->outside_is_whole ? rows : own));
+    DT_TRY_TO(done, st, expect_gathers(t, mesh, rows, c->gathers));
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&aside);
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
 }
 
 static dt_status constructed(dt_mesh *mesh, const void *arg)
@@ -181,44 +251,24 @@ static dt_status constructed(dt_mesh *mesh, const void *arg)
                                    .desired_input_layouts = { 1, { DT_PASS_REPLICATE } },
                                    .output_layouts = { 1, { DT_PASS_REPLICATE } },
                                    .desired_output_layouts = { 1, { DT_PASS_SHARD(0) } } };
-    const dt_style in = dt_prepare_input(args), out = dt_prepare_output(args);
-    const dt_style both = dt_prepare_input_output(args);
-    const struct {
-        const char *name;
-        const dt_style *style;
-        int64_t inside, outside;
-    } cases[] = { { "in", &in, 8, 8 }, { "out", &out, 2, 2 }, { "both", &both, 8, 2 } };
-    const dt_placement rows = DT_SHARD(0);
-    const int64_t shape[] = { 8, 16 };
-    dt_status st = DT_OK;
+    const constructed_case cases[] = {
+        { "in", dt_prepare_input(args), true, true, 1 },
+        { "out", dt_prepare_output(args), false, false, 0 },
+        { "both", dt_prepare_input_output(args), true, false, 1 },
+    };
 
     (void)arg;
-    for (size_t i = 0; i < DT_COUNT(cases) && st == DT_OK; i++) {
-        dt_layers *layers = NULL;
-        dt_tensor *x = NULL, *y;
-        dt_tape *t = NULL;
-        DT_TRY(dt_style_register(dt_mesh_runtime(mesh), cases[i].name, cases[i].style));
-        DT_TRY(make_point(mesh, cases[i].name, &layers));
-        DT_TRY_TO(next, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-        DT_TRY_TO(next, st, dt_ones(mesh, &rows, DT_F32, 2, shape, &x));
-        y = dt_layer_enter(t, dt_layers_at(layers, 0), x);
-        DT_TRY_TO(next, st, dt_tape_status(t));
-        DT_TRY_TO(next, st, expect_ones(y, cases[i].inside));
-        y = dt_move_dim(t, y, 0, DT_REPLICATE); /* what the module gives is whole */
-        y = dt_layer_leave(t, dt_layers_at(layers, 0), y);
-        DT_TRY_TO(next, st, dt_tape_status(t));
-        DT_TRY_TO(next, st, expect_ones(y, cases[i].outside));
-    next:
-        dt_tensor_release(&x);
-        dt_tape_release(&t);
-        dt_layers_release(&layers);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        DT_TRY(dt_style_register(dt_mesh_runtime(mesh), cases[i].name, &cases[i].style));
+        for (size_t k = 0; k < DT_COUNT(row_counts); k++)
+            DT_TRY(point_of(mesh, &cases[i], row_counts[k]));
     }
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(arguments, inputs_and_outputs_of_constructors)
 {
-    dt_test_on_ranks("tp=4", constructed, NULL);
+    on_all_ranks(constructed);
 }
 
 /* --- values that do not come as expected ------------------------------------------------------ */
