@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * PyTorch's tensor-parallel styles and embeddings, forward: what its own tests expect on four ranks
- * of local shapes, placements and collectives; on one to four ranks the shape of every rank's piece,
+ * of local shapes, placements and collectives; on one to four ranks the shape of each rank's piece,
  * the exact price, and values against one rank. Left out is what has no counterpart here: layer
  * norms without weights, dropout, max_norm. */
 #include <dtensor/inspect.h>
