@@ -6,6 +6,8 @@
 static uint64_t read_avx512(const void *p, size_t bytes, size_t ahead)
 {
     const __m512i *v = p;
+    _Alignas(64) uint64_t lanes[8];
+    uint64_t total = 0;
     __m512i sum[8];
 
     for (int a = 0; a < 8; a++) sum[a] = _mm512_setzero_si512();
@@ -15,7 +17,9 @@ static uint64_t read_avx512(const void *p, size_t bytes, size_t ahead)
             sum[a] = _mm512_add_epi64(sum[a], _mm512_load_si512(v + i + a));
         }
     for (int a = 1; a < 8; a++) sum[0] = _mm512_add_epi64(sum[0], sum[a]);
-    return (uint64_t)_mm512_reduce_add_epi64(sum[0]);
+    _mm512_store_si512(lanes, sum[0]);
+    for (int a = 0; a < 8; a++) total += lanes[a]; /* unsigned: it may wrap around */
+    return total;
 }
 
 static void copy_avx512(void *to, const void *from, size_t bytes)
