@@ -49,9 +49,15 @@ static json_t *json_core(const dti_core *c)
                      c->rank < 0 ? json_null() : json_integer(c->worker));
 }
 
+static json_t *json_gpu(const dti_gpu *g)
+{
+    return json_pack("{s:s, s:s, s:s, s:i, s:i}", "bus", g->bus, "name", g->name, "devices",
+                     g->devices, "package", g->package, "numa_node", g->node);
+}
+
 static dt_status print_json(const topo *t)
 {
-    json_t *cores = json_array(), *object;
+    json_t *cores = json_array(), *gpus = json_array(), *object;
     dti_core c;
     int failed;
 
@@ -59,10 +65,15 @@ static dt_status print_json(const topo *t)
         dti_topology_core(t->machine, i, &c);
         (void)json_array_append_new(cores, json_core(&c));
     }
-    object = json_pack("{s:s, s:i, s:i, s:b, s:o}", "mesh", t->mesh, "ranks", t->n_ranks, "threads",
-                       dti_topology_threads(t->machine), "bound",
+    for (int i = 0; i < dti_topology_n_gpus(t->machine); i++) {
+        dti_gpu g;
+        dti_topology_gpu(t->machine, i, &g);
+        (void)json_array_append_new(gpus, json_gpu(&g));
+    }
+    object = json_pack("{s:s, s:i, s:i, s:b, s:o, s:o}", "mesh", t->mesh, "ranks", t->n_ranks,
+                       "threads", dti_topology_threads(t->machine), "bound",
                        t->division.bind != DT_BIND_NONE && dti_topology_fits(t->machine), "cores",
-                       cores);
+                       cores, "gpus", gpus);
     failed = object == NULL || json_dumpf(object, stdout, JSON_COMPACT) != 0;
     json_decref(object);
     DT_CHECK(!failed, DT_ERR_MEMORY, "the JSON result does not fit into memory or on the output");
@@ -84,7 +95,7 @@ static dt_status read_arguments(const cli_args *args, topo *t)
                                   .threads = (int)args->threads,
                                   .together = sizes[n_dims - 1] };
     DT_TRY(cli_read_bind(args, &t->division.bind));
-    st = dti_topology_load(args->machine, &t->machine);
+    st = dti_topology_load_devices(args->machine, &t->machine);
     if (st != DT_OK) dti_error_prefix("--machine");
     DT_TRY(st);
     DT_TRY(dti_topology_divide(t->machine, &t->division));
@@ -117,9 +128,11 @@ const cli_command cli_topo = {
     .usage = "[--mesh MESH] [OPTION]...",
     .summary = "draws the machine and where ranks would run on it",
     .details =
-        "Packages, NUMA nodes, caches and cores that this process may use, with the rank and "
-        "thread\n"
-        "that a run on --mesh would bind to each. Ranks of the last mesh dim stay within one NUMA\n"
-        "node where they fit. --machine tries this on a machine that is not there.",
+        "Packages, NUMA nodes with the GPUs near to them, caches and cores that this process "
+        "may\n"
+        "use, with the rank and thread that a run on --mesh would bind to each core. Ranks of the\n"
+        "last mesh dim stay within one NUMA node where they fit. --machine tries this on a "
+        "machine\n"
+        "that is not there.",
     .run = run,
 };

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-enum { DTI_CORES_TEXT_BYTES = 128 };
+enum { DTI_CORES_TEXT_BYTES = 128, DTI_GPU_BUS_BYTES = 16, DTI_GPU_TEXT_BYTES = 64 };
 
 typedef struct dti_topology dti_topology;
 
@@ -18,6 +18,9 @@ typedef struct dti_topology dti_topology;
  * and nothing can be bound. */
 dt_status dti_topology_load(const char *machine, dti_topology **out) DT_MUST_USE;
 void dti_topology_free(dti_topology **topology); /* accepts NULL */
+
+/* The same with its GPUs, for those who draw it: finding them takes six times as long. */
+dt_status dti_topology_load_devices(const char *machine, dti_topology **out) DT_MUST_USE;
 
 int dti_topology_n_cores(const dti_topology *t); /* at least 1; hyperthreads do not count */
 bool dti_topology_can_bind(const dti_topology *t);
@@ -51,6 +54,18 @@ typedef struct dti_core {
 } dti_core;
 
 void dti_topology_core(const dti_topology *t, int core, dti_core *out);
+
+/* One GPU to compute on, in the order of the buses. What a management controller draws on is none.
+ * `devices` is as drivers call it, "cuda0 nvml0", or "" without a driver. */
+typedef struct dti_gpu {
+    int package, node;             /* that it is near to, logical numbers; -1: to no single one */
+    char bus[DTI_GPU_BUS_BYTES];   /* "0000:18:00.0" */
+    char name[DTI_GPU_TEXT_BYTES]; /* its model, or "10de:2330" where hwloc knows no name */
+    char devices[DTI_GPU_TEXT_BYTES];
+} dti_gpu;
+
+int dti_topology_n_gpus(const dti_topology *t); /* 0 unless loaded with devices */
+void dti_topology_gpu(const dti_topology *t, int gpu, dti_gpu *out);
 
 /* Draws the machine and the division as text, a line at a time without its newline. `mesh` ("dp=2,
  * tp=4", valid, or NULL) adds coordinates to the ranks. */

@@ -1,24 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/topology.h"
-
-#include <dtensor/mesh.h>
-
 #include <errno.h>
-#include <hwloc.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
-
-struct dti_topology {
-    hwloc_topology_t hw; /* NULL: hwloc could not read this machine */
-    int n_cores;
-    hwloc_obj_t *cores; /* [n_cores] in logical order; PUs where the system names no cores */
-    hwloc_bitmap_t usable;
-    int n_ranks; /* after the division */
-    int threads;
-    int *first; /* [n_ranks] index of a rank's first core; NULL if the threads do not fit */
-};
+#include "mesh/topology_internal.h"
 
 struct dti_binding {
     hwloc_bitmap_t cpus;
@@ -34,8 +20,8 @@ static bool is_recorded(const char *machine)
     return n > 4 && strcmp(machine + n - 4, ".xml") == 0;
 }
 
-/* A loaded topology or NULL. I/O objects stay out: with them loading takes six times as long. */
-static hwloc_topology_t load(const char *machine)
+/* A loaded topology or NULL. */
+static hwloc_topology_t load(const char *machine, bool devices)
 {
     const bool recorded = is_recorded(machine);
     hwloc_topology_t hw;
@@ -43,6 +29,7 @@ static hwloc_topology_t load(const char *machine)
     if (hwloc_topology_init(&hw) != 0) return NULL;
     if (recorded && hwloc_topology_set_xml(hw, machine) != 0) goto fail;
     if (machine != NULL && !recorded && hwloc_topology_set_synthetic(hw, machine) != 0) goto fail;
+    if (devices) (void)hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     if (hwloc_topology_load(hw) != 0) goto fail;
     return hw;
 
@@ -82,7 +69,7 @@ static dt_status list_cores(dti_topology *t)
     return DT_OK;
 }
 
-dt_status dti_topology_load(const char *machine, dti_topology **out)
+static dt_status load_machine(const char *machine, bool devices, dti_topology **out)
 {
     dt_status st = DT_OK;
     dti_topology *t = NULL;
@@ -92,7 +79,7 @@ dt_status dti_topology_load(const char *machine, dti_topology **out)
     DT_CHECK(!is_recorded(machine) || access(machine, R_OK) == 0, DT_ERR_IO, "%s: %s", machine,
              strerror(errno));
     DT_TRY(dti_new(sizeof *t, &t));
-    t->hw = load(machine);
+    t->hw = load(machine, devices);
     DT_CHECK_TO(fail, st, t->hw != NULL || !is_recorded(machine), DT_ERR_ARG,
                 "%s is no machine that hwloc has recorded; \"lstopo machine.xml\" writes one",
                 machine);
@@ -117,6 +104,16 @@ dt_status dti_topology_load(const char *machine, dti_topology **out)
 fail:
     dti_topology_free(&t);
     return st;
+}
+
+dt_status dti_topology_load(const char *machine, dti_topology **out)
+{
+    return load_machine(machine, false, out);
+}
+
+dt_status dti_topology_load_devices(const char *machine, dti_topology **out)
+{
+    return load_machine(machine, true, out);
 }
 
 void dti_topology_free(dti_topology **topology)

@@ -77,20 +77,64 @@ static const char *plural(int n)
 static void draw_head(const dti_topology *t, dti_topology_line line, void *arg)
 {
     const int n = dti_topology_n_cores(t), packages = count_new(t, package_of);
-    const int nodes = count_new(t, node_of);
-    char text[LINE_BYTES];
+    const int nodes = count_new(t, node_of), gpus = dti_topology_n_gpus(t);
+    char text[LINE_BYTES], more[32] = "";
     dti_core first;
 
     dti_topology_core(t, 0, &first);
-    (void)snprintf(text, sizeof text, "%d package%s, %d NUMA node%s, %d core%s%s", packages,
+    if (gpus > 0) (void)snprintf(more, sizeof more, ", %d GPU%s", gpus, plural(gpus));
+    (void)snprintf(text, sizeof text, "%d package%s, %d NUMA node%s, %d core%s%s%s", packages,
                    plural(packages), nodes, plural(nodes), n, plural(n),
-                   first.n_cpus > 1 ? " of several hyperthreads" : "");
+                   first.n_cpus > 1 ? " of several hyperthreads" : "", more);
     line(arg, text);
 }
 
-/* What begins at a core: its package, its node, its cache. */
-static void draw_containers(const dti_core *c, const dti_core *before, dti_topology_line line,
-                            void *arg)
+static void draw_gpu(int number, const dti_gpu *gpu, dti_topology_line line, void *arg)
+{
+    char text[LINE_BYTES];
+
+    (void)snprintf(text, sizeof text, "    GPU %d at %s: %s, %s", number, gpu->bus, gpu->name,
+                   gpu->devices[0] != '\0' ? gpu->devices : "no driver");
+    line(arg, text);
+}
+
+static void draw_gpus_of(const dti_topology *t, int node, dti_topology_line line, void *arg)
+{
+    for (int i = 0; i < dti_topology_n_gpus(t); i++) {
+        dti_gpu gpu;
+        dti_topology_gpu(t, i, &gpu);
+        if (gpu.node == node) draw_gpu(i, &gpu, line, arg);
+    }
+}
+
+static bool node_is_drawn(const dti_topology *t, int node)
+{
+    for (int i = 0; node >= 0 && i < dti_topology_n_cores(t); i++) {
+        dti_core c;
+        dti_topology_core(t, i, &c);
+        if (c.node == node) return true;
+    }
+    return false;
+}
+
+/* GPUs that are near to several nodes, or to one whose cores this process may not use. */
+static void draw_other_gpus(const dti_topology *t, dti_topology_line line, void *arg)
+{
+    bool first = true;
+
+    for (int i = 0; i < dti_topology_n_gpus(t); i++) {
+        dti_gpu gpu;
+        dti_topology_gpu(t, i, &gpu);
+        if (node_is_drawn(t, gpu.node)) continue;
+        if (first) line(arg, "near none of these nodes alone");
+        first = false;
+        draw_gpu(i, &gpu, line, arg);
+    }
+}
+
+/* What begins at a core: its package, its node with the GPUs near to it, its cache. */
+static void draw_containers(const dti_topology *t, const dti_core *c, const dti_core *before,
+                            dti_topology_line line, void *arg)
 {
     const bool package = before == NULL || c->package != before->package;
     const bool node = package || c->node != before->node;
@@ -104,6 +148,7 @@ static void draw_containers(const dti_core *c, const dti_core *before, dti_topol
         (void)snprintf(text, sizeof text, "  NUMA node %d%s%s", c->node, c->node_bytes ? ", " : "",
                        c->node_bytes ? bytes_text(c->node_bytes, bytes) : "");
         line(arg, text);
+        draw_gpus_of(t, c->node, line, arg);
     }
     if (c->l3 >= 0 && (node || c->l3 != before->l3)) {
         (void)snprintf(text, sizeof text, "    L3 cache %d%s%s", c->l3, c->l3_bytes ? ", " : "",
@@ -120,11 +165,12 @@ void dti_topology_draw(const dti_topology *t, const char *mesh, dti_topology_lin
     for (int i = 0; i < dti_topology_n_cores(t); i++) {
         char text[LINE_BYTES], label[LABEL_BYTES];
         dti_topology_core(t, i, &c);
-        draw_containers(&c, i > 0 ? &before : NULL, line, arg);
+        draw_containers(t, &c, i > 0 ? &before : NULL, line, arg);
         label_of(&c, mesh, dti_topology_threads(t), label);
         (void)snprintf(text, sizeof text, "      core %-3d cpu %-7.100s %s", i, c.cpus, label);
         for (size_t n = strlen(text); n > 0 && text[n - 1] == ' ';) text[--n] = '\0';
         line(arg, text);
         before = c;
     }
+    draw_other_gpus(t, line, arg);
 }

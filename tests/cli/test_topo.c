@@ -41,6 +41,28 @@ DT_TEST(topo, json_has_a_row_per_core)
     command_free(&r);
 }
 
+DT_TEST(topo, gpus_of_a_recorded_machine_are_shown)
+{
+    char path[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *v, *gpus;
+
+    (void)dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml");
+    r = COMMAND("topo", "--machine", path);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "16 cores, 8 GPUs\n");
+    COMMAND_ASSERT_HAS(r.out, "    GPU 2 at 0000:38:00.0: GH100 [H100 SXM5 80GB], cuda2 nvml2\n");
+    command_free(&r);
+    r = COMMAND("topo", "--machine", path, "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = json_loads(r.out, 0, NULL);
+    gpus = json_object_get(v, "gpus");
+    DT_ASSERT_EQ_INT(json_array_size(gpus), 8);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(json_array_get(gpus, 6), "numa_node")), 3);
+    json_decref(v);
+    command_free(&r);
+}
+
 DT_TEST(topo, refuses_what_it_does_not_understand)
 {
     command_result r = COMMAND("topo", "--machine", "no/such/machine.xml");

@@ -155,6 +155,64 @@ DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
     dti_topology_free(&t);
 }
 
+static dti_topology *load_eight_gpus(void)
+{
+    char path[DT_TEST_PATH_BYTES];
+    dti_topology *t = NULL;
+
+    DT_ASSERT_OK(dti_topology_load_devices(
+        dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml"), &t));
+    return t;
+}
+
+/* The recorded machine also has a network adapter beside each pair, a disk, and the graphics of a
+ * management controller, which has a display driver. */
+DT_TEST(topology, gpus_are_found_and_nothing_else)
+{
+    dti_topology *t = load_eight_gpus();
+    dti_gpu g;
+
+    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 16);
+    DT_ASSERT_EQ_INT(dti_topology_n_gpus(t), 8);
+    for (int i = 0; i < 8; i++) {
+        dti_topology_gpu(t, i, &g);
+        DT_ASSERT_EQ_INT(g.node, i / 2);
+        DT_ASSERT_EQ_INT(g.package, i / 4);
+        DT_ASSERT_EQ_STR(g.name, "GH100 [H100 SXM5 80GB]");
+    }
+    DT_ASSERT_EQ_STR(g.bus, "0000:79:00.0");
+    DT_ASSERT_EQ_STR(g.devices, "");
+    dti_topology_gpu(t, 5, &g);
+    DT_ASSERT_EQ_STR(g.devices, "cuda5 nvml5");
+    dti_topology_free(&t);
+    t = load_recorded("eight_gpus"); /* a run does not look for them */
+    DT_ASSERT_EQ_INT(dti_topology_n_gpus(t), 0);
+    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 16);
+    dti_topology_free(&t);
+}
+
+/* As docs/cli.md says: rank n is near GPU n. */
+DT_TEST(topology, eight_spread_ranks_are_near_eight_gpus)
+{
+    for (int threads = 1; threads <= 2; threads++) {
+        dti_topology *t = load_eight_gpus();
+        int seen = 0;
+        DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 8, threads, DT_BIND_SPREAD, 0 }));
+        for (int i = 0; i < dti_topology_n_cores(t); i++) {
+            dti_core c;
+            dti_gpu g;
+            dti_topology_core(t, i, &c);
+            if (c.rank < 0) continue;
+            dti_topology_gpu(t, c.rank, &g);
+            DT_ASSERT_EQ_INT(c.node, g.node);
+            DT_ASSERT_EQ_INT(c.package, g.package);
+            seen++;
+        }
+        DT_ASSERT_EQ_INT(seen, 8 * threads);
+        dti_topology_free(&t);
+    }
+}
+
 DT_TEST(topology, what_is_no_recorded_machine_is_refused)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
@@ -274,4 +332,44 @@ DT_TEST(topology, is_drawn_with_its_ranks)
                            "      core 3   cpu 6-7\n");
     dti_topology_free(&t);
     DT_ASSERT_STATUS(dti_topology_load("nonsense", &t), DT_ERR_ARG, "the machine \"nonsense\"");
+}
+
+/* GPUs stand in the nodes they are near to; those of a node that is not drawn come last. */
+DT_TEST(topology, is_drawn_with_its_gpus)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES], *at;
+    char xml[32768] = "";
+    dti_topology *t = load_eight_gpus();
+    char text[4096] = "";
+    size_t n;
+    FILE *f;
+
+    dti_topology_draw(t, NULL, append_line, text);
+    DT_ASSERT(strncmp(text, "2 packages, 4 NUMA nodes, 16 cores, 8 GPUs\n", 43) == 0);
+    DT_ASSERT(strstr(text, "  NUMA node 3, 128 GiB\n"
+                           "    GPU 6 at 0000:78:00.0: GH100 [H100 SXM5 80GB], cuda6 nvml6\n"
+                           "    GPU 7 at 0000:79:00.0: GH100 [H100 SXM5 80GB], no driver\n"
+                           "    L3 cache 3, 48 MiB\n"
+                           "      core 12  cpu 12\n") != NULL);
+    DT_ASSERT(strstr(text, "near none") == NULL && strstr(text, "card0") == NULL);
+    dti_topology_free(&t);
+
+    f = fopen(dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml"), "rb");
+    DT_ASSERT(f != NULL);
+    n = fread(xml, 1, sizeof xml - 1, f);
+    DT_ASSERT(feof(f) && fclose(f) == 0);
+    at = strstr(xml, "allowed_cpuset=\"0x0000ffff\"");
+    DT_ASSERT(at != NULL);
+    memcpy(at, "allowed_cpuset=\"0x00000fff\"", 27); /* the last node is denied */
+    dt_test_write_file(dt_test_temp_dir(folder), "denied.xml", xml, n);
+    (void)snprintf(path, sizeof path, "%.200s/denied.xml", folder);
+    DT_ASSERT_OK(dti_topology_load_devices(path, &t));
+    text[0] = '\0';
+    dti_topology_draw(t, NULL, append_line, text);
+    DT_ASSERT(strstr(text, "NUMA node 3") == NULL);
+    DT_ASSERT(strstr(text, "      core 11  cpu 11\n"
+                           "near none of these nodes alone\n"
+                           "    GPU 6 at 0000:78:00.0:") != NULL);
+    dti_topology_free(&t);
+    dt_test_remove_dir(folder);
 }
