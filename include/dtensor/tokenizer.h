@@ -86,6 +86,29 @@ DT_API DT_MUST_USE dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const 
                                                  size_t *n_ids);
 
 /**
+ * Encodes several texts, each as dt_tokenizer_encode() would. Words are looked up once for all, so
+ * this is faster than as many calls if the texts are short.
+ *
+ *   texts    n_texts texts of UTF-8
+ *   n_bytes  their sizes; NULL if each ends at its first zero byte
+ *   flags    DT_ENCODE_... or 0
+ *   *ids     the ids of all texts, one behind the other; NULL if there are none
+ *   *starts  [n_texts + 1]: those of text i are ids[starts[i]] to ids[starts[i + 1] - 1]. Both are
+ *            freed with dt_tokenizer_free().
+ *
+ * Works on the calling thread; several threads may encode parts of a batch with one tokenizer.
+ *
+ * Not collective.
+ * Errors      as dt_tokenizer_encode(), of the first text that has one; then *ids and *starts are
+ *             NULL
+ */
+DT_API DT_MUST_USE dt_status dt_tokenizer_encode_batch(const dt_tokenizer *tok,
+                                                       const char *const *texts,
+                                                       const size_t *n_bytes, size_t n_texts,
+                                                       unsigned flags, int32_t **ids,
+                                                       size_t **starts);
+
+/**
  * Decodes ids.
  *
  *   ids           ids that no token has give no text: a model may know more ids than its tokenizer

@@ -15,8 +15,10 @@ static const size_t max_text_bytes = (size_t)1 << 30;
 /* What one call needs. */
 typedef struct encoding {
     const dt_tokenizer *tok;
-    bool parse_special;
-    dti_ids ids;
+    bool parse_special, add_special;
+    dti_ids ids; /* of all texts so far, without what stands around them; the cache refers to it */
+    dti_ids whole; /* with it; unused if nothing does */
+    dti_text repaired;
     dti_normalizer_work normalizing;
     dti_pre_walk cutting;
     dti_word_cache cache;
@@ -103,7 +105,9 @@ static void encoding_free(encoding *e)
     dti_word_cache_free(&e->cache);
     dti_text_free(&e->chars);
     dti_bpe_work_free(&e->merging);
+    dti_text_free(&e->repaired);
     dti_free(e->ids.data);
+    dti_free(e->whole.data);
 }
 
 /* Broken UTF-8 is repaired in a copy. */
@@ -112,10 +116,60 @@ static dt_status repair(const char **text, size_t *n, dti_text *copy)
     dti_utf8_repair r = { 0 };
 
     if (dti_utf8_valid(*text, *n) == *n) return DT_OK;
+    copy->bytes = 0;
     DT_TRY(dti_utf8_push(&r, *text, *n, copy));
     DT_TRY(dti_utf8_flush(&r, copy));
     *text = copy->data;
     *n = copy->bytes;
+    return DT_OK;
+}
+
+/* Encodes the next text behind those before it. */
+static dt_status encode_next(encoding *e, const char *text, size_t n)
+{
+    const size_t begin = e->ids.n;
+
+    DT_CHECK(text != NULL || n == 0, DT_ERR_ARG, "text is NULL");
+    DT_CHECK(n <= max_text_bytes, DT_ERR_UNSUPPORTED,
+             "the text is %zu bytes, at most %zu are supported: encode it in parts", n,
+             max_text_bytes);
+    if (n == 0) text = "";
+    DT_TRY(repair(&text, &n, &e->repaired));
+    DT_TRY(encode_text(e, text, n));
+    if (dti_template_is_text(&e->tok->around)) return DT_OK;
+    return dti_template_append(&e->tok->around, e->add_special,
+                               e->ids.data != NULL ? e->ids.data + begin : NULL, e->ids.n - begin,
+                               &e->whole);
+}
+
+/* The ids of all texts so far. */
+static dti_ids *encoded(encoding *e)
+{
+    return dti_template_is_text(&e->tok->around) ? &e->ids : &e->whole;
+}
+
+/* Hands the ids to the caller: NULL if there are none. */
+static int32_t *take_ids(encoding *e)
+{
+    dti_ids *all = encoded(e);
+    int32_t *data = all->data;
+
+    if (all->n == 0) return NULL;
+    all->data = NULL;
+    return data;
+}
+
+static dt_status encoding_begin(encoding *e, const dt_tokenizer *tok, unsigned flags)
+{
+    *e = (encoding){ .tok = tok,
+                     .add_special = (flags & DT_ENCODE_ADD_SPECIAL) != 0,
+                     .parse_special = (flags & DT_ENCODE_PARSE_SPECIAL) != 0 };
+    DT_CHECK(tok != NULL, DT_ERR_ARG, "tok is NULL");
+    DT_CHECK(flags <= (DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL), DT_ERR_ARG,
+             "flags %#x have a bit that is no DT_ENCODE_ flag", flags);
+    e->cutting.all = &tok->pre_tokenizers;
+    e->cutting.word = encode_word;
+    e->cutting.arg = e;
     return DT_OK;
 }
 
@@ -172,39 +226,51 @@ dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t
                                unsigned flags, int32_t **ids, size_t *n_ids,
                                char left_out[DTI_LEFT_OUT_BYTES])
 {
-    encoding e = { .tok = tok, .parse_special = (flags & DT_ENCODE_PARSE_SPECIAL) != 0 };
-    dti_text copy = { 0 };
+    encoding e;
     dt_status st;
 
     DT_CHECK(ids != NULL && n_ids != NULL, DT_ERR_ARG, "ids or n_ids is NULL");
     *ids = NULL;
     *n_ids = 0;
     left_out[0] = '\0';
-    DT_CHECK(tok != NULL, DT_ERR_ARG, "tok is NULL");
-    DT_CHECK(text != NULL || n_bytes == 0, DT_ERR_ARG, "text is NULL");
-    DT_CHECK(flags <= (DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL), DT_ERR_ARG,
-             "flags %#x have a bit that is no DT_ENCODE_ flag", flags);
-    DT_CHECK(n_bytes <= max_text_bytes, DT_ERR_UNSUPPORTED,
-             "the text is %zu bytes, at most %zu are supported: encode it in parts", n_bytes,
-             max_text_bytes);
-    if (n_bytes == 0) text = "";
-    e.cutting.all = &tok->pre_tokenizers;
-    e.cutting.word = encode_word;
-    e.cutting.arg = &e;
-
-    DT_TRY_TO(done, st, repair(&text, &n_bytes, &copy));
-    DT_TRY_TO(done, st, encode_text(&e, text, n_bytes));
-    DT_TRY_TO(done, st,
-              dti_template_apply(&tok->around, (flags & DT_ENCODE_ADD_SPECIAL) != 0, &e.ids));
+    DT_TRY(encoding_begin(&e, tok, flags));
+    DT_TRY_TO(done, st, encode_next(&e, text, n_bytes));
     name_left_out(tok, e.merging.left_out, left_out);
-    *n_ids = e.ids.n;
-    if (e.ids.n > 0) {
-        *ids = e.ids.data;
-        e.ids.data = NULL;
-    }
+    *n_ids = encoded(&e)->n;
+    *ids = take_ids(&e);
 done:
     encoding_free(&e);
-    dti_text_free(&copy);
+    return st;
+}
+
+dt_status dt_tokenizer_encode_batch(const dt_tokenizer *tok, const char *const *texts,
+                                    const size_t *n_bytes, size_t n_texts, unsigned flags,
+                                    int32_t **ids, size_t **starts)
+{
+    size_t *begins = NULL;
+    encoding e;
+    dt_status st;
+
+    DT_CHECK(ids != NULL && starts != NULL, DT_ERR_ARG, "ids or starts is NULL");
+    *ids = NULL;
+    *starts = NULL;
+    DT_CHECK(texts != NULL || n_texts == 0, DT_ERR_ARG, "texts is NULL");
+    DT_CHECK(n_texts < SIZE_MAX, DT_ERR_ARG, "%zu texts", n_texts);
+    DT_TRY(encoding_begin(&e, tok, flags));
+    DT_TRY_TO(done, st, dti_alloc_array(n_texts + 1, sizeof *begins, (void **)&begins));
+    for (size_t i = 0; i < n_texts; i++) {
+        DT_CHECK_TO(done, st, texts[i] != NULL || (n_bytes != NULL && n_bytes[i] == 0), DT_ERR_ARG,
+                    "text %zu of %zu is NULL", i, n_texts);
+        DT_TRY_TO(done, st,
+                  encode_next(&e, texts[i], n_bytes != NULL ? n_bytes[i] : strlen(texts[i])));
+        begins[i + 1] = encoded(&e)->n;
+    }
+    *ids = take_ids(&e);
+    *starts = begins;
+    begins = NULL;
+done:
+    encoding_free(&e);
+    dti_free(begins);
     return st;
 }
 

@@ -85,23 +85,19 @@ void dti_template_free(dti_template *t)
     *t = (dti_template){ 0 };
 }
 
-dt_status dti_template_apply(const dti_template *t, bool add_special, dti_ids *ids)
+bool dti_template_is_text(const dti_template *t)
 {
-    dti_ids whole = { 0 };
-    dt_status st = DT_OK;
+    return t->items.n == 1 && t->items.data[0] == text_item;
+}
 
-    if (t->items.n == 1 && t->items.data[0] == text_item) return DT_OK;
-    for (size_t i = 0; i < t->items.n && st == DT_OK; i++) {
+dt_status dti_template_append(const dti_template *t, bool add_special, const int32_t *ids, size_t n,
+                              dti_ids *out)
+{
+    for (size_t i = 0; i < t->items.n; i++) {
         if (t->items.data[i] == text_item)
-            st = dti_ids_append(&whole, ids->data, ids->n);
+            DT_TRY(dti_ids_append(out, ids, n));
         else if (add_special)
-            st = dti_ids_append(&whole, &t->items.data[i], 1);
+            DT_TRY(dti_ids_append(out, &t->items.data[i], 1));
     }
-    if (st != DT_OK) {
-        dti_free(whole.data);
-        return st;
-    }
-    dti_free(ids->data);
-    *ids = whole;
     return DT_OK;
 }

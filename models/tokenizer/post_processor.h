@@ -17,8 +17,12 @@ typedef struct dti_template {
 dt_status dti_template_load(dti_template *t, const dti_json *from) DT_MUST_USE;
 void dti_template_free(dti_template *t);
 
-/* Replaces the ids of a text by the filled-in template; without `add_special` only by as many
- * copies of the text as it has. */
-dt_status dti_template_apply(const dti_template *t, bool add_special, dti_ids *ids) DT_MUST_USE;
+/* Whether nothing stands around a text. */
+bool dti_template_is_text(const dti_template *t);
+
+/* Appends the template, filled in with the ids of a text; without `add_special` only as many copies
+ * of the text as it has. */
+dt_status dti_template_append(const dti_template *t, bool add_special, const int32_t *ids, size_t n,
+                              dti_ids *out) DT_MUST_USE;
 
 #endif
