@@ -430,7 +430,7 @@ README = """# Golden fixtures
 Tiny random checkpoints and what Hugging Face Transformers computes with them, made by
 `tools/make_golden.py` with transformers {transformers} and torch {torch} (CPU, eager attention);
 its first lines say what is in `expected.safetensors` and which bounds every fixture holds.
-`tokenizer/` is made by `tools/make_tokenizer_golden.py` and has its own page.
+`tokenizer/` is made by `tools/make_tokenizer_golden.py` and `tools/make_tokenizer_sweep.py` and has its own page.
 
 Margin: smallest top-2 margin of the 40 greedy steps, over the largest |logit|. Distinct: different
 tokens among the 40. bf16: RMS of (logits_bf16 - logits_f32) over RMS of logits_f32.
