@@ -10,6 +10,8 @@
 
 #include "parallel_styles/rules.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/plan_files.h"
+#include "tests/support/tensors.h"
 
 /* NeMo's ColwiseParallel with output Shard(-1) is "colwise", RowwiseParallel on an embedding is
  * "embedding_rowwise", with output Shard(1) "rowwise_reduce_scatter" or "vocab_reduce_scatter", and
@@ -210,29 +212,14 @@ done:
 /* The rules as {"pattern": "style", ..., "mode": "manual"}. */
 static dt_status read_as_file(const dt_plan_rule *rules, int n, dt_plan **out)
 {
-    char text[TEXT_BYTES], folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    char text[TEXT_BYTES];
     size_t used = (size_t)snprintf(text, sizeof text, "{\"mode\": \"manual\"");
-    dt_status st;
 
     for (int i = 0; i < n; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, ",\n \"%s\": \"%s\"",
                                  rules[i].pattern, rules[i].style);
     (void)snprintf(text + used, sizeof text - used, "}");
-    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
-    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
-    st = dt_plan_read(path, out);
-    dt_test_remove_dir(folder);
-    return st;
-}
-
-static dt_status expect_same(dt_tensor *a, dt_tensor *b, const char *what)
-{
-    const dt_local *x = dt_tensor_local(a), *y = dt_tensor_local(b);
-    size_t bytes = dt_dtype_size(x->dtype);
-
-    for (int k = 0; k < x->n_axes; k++) bytes *= (size_t)x->shape[k];
-    DT_EXPECT(bytes > 0 && memcmp(x->data, y->data, bytes) == 0, "%s gives other logits", what);
-    return DT_OK;
+    return dt_test_read_plan(text, out);
 }
 
 static dt_status same_logits(dt_mesh *mesh, const void *arg)
@@ -251,11 +238,11 @@ static dt_status same_logits(dt_mesh *mesh, const void *arg)
     o.sequence_parallel = false;
     o.plan = &plan;
     DT_TRY_TO(done, st, logits_of(mesh, c->table->fixture, &o, &table));
-    DT_TRY_TO(done, st, expect_same(built_in, table, "a table"));
+    DT_TRY_TO(done, st, dt_test_expect_same(built_in, table, "a table"));
     DT_TRY_TO(done, st, read_as_file(rules, n, &read));
     o.plan = read;
     DT_TRY_TO(done, st, logits_of(mesh, c->table->fixture, &o, &file));
-    DT_TRY_TO(done, st, expect_same(built_in, file, "a file"));
+    DT_TRY_TO(done, st, dt_test_expect_same(built_in, file, "a file"));
 done:
     dt_plan_release(&read);
     dt_tensor_release(&file);
@@ -309,7 +296,7 @@ static dt_status in_the_words_of_pytorch(dt_mesh *mesh, const void *arg)
     o.sequence_parallel = false;
     o.plan = arg;
     DT_TRY_TO(done, st, logits_of(mesh, "llama/uneven", &o, &nemo));
-    DT_TRY_TO(done, st, expect_same(built_in, nemo, "NeMo's plan"));
+    DT_TRY_TO(done, st, dt_test_expect_same(built_in, nemo, "NeMo's plan"));
 done:
     dt_tensor_release(&nemo);
     dt_tensor_release(&built_in);
@@ -319,16 +306,12 @@ done:
 DT_TEST(plan_tables, the_plan_of_nemo_in_the_words_of_pytorch)
 {
     static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
-    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
     dt_plan *plan;
 
-    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", nemo_llama, sizeof nemo_llama - 1);
-    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
-    DT_ASSERT_OK(dt_plan_read(path, &plan));
+    DT_ASSERT_OK(dt_test_read_plan(nemo_llama, &plan));
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         dt_test_on_ranks(meshes[m], in_the_words_of_pytorch, plan);
     dt_plan_release(&plan);
-    dt_test_remove_dir(folder);
 }
 
 /* --- a checkpoint's own plan ------------------------------------------------------------------ */

@@ -2,32 +2,19 @@
  *
  * Plans from files: what a file may say, what it becomes, what is refused; auto and manual. */
 #include <dtensor/plans.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/dt_test.h"
-
-/* A plan file with this text, read. */
-static dt_status read_text(const char *text, dt_plan **out)
-{
-    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
-    dt_status st;
-
-    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
-    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
-    st = dt_plan_read(path, out);
-    dt_test_remove_dir(folder);
-    return st;
-}
+#include "tests/support/plan_files.h"
 
 DT_TEST(plans, a_file_becomes_a_chain_of_plans)
 {
     dt_plan *p;
 
     DT_ASSERT_OK(
-        read_text("{\"a.*\": \"colwise\", \"a.b\": {\"tp\": \"rowwise\", \"dp\": \"mine\"},"
-                  " \"strict\": false, \"c\": \"replicate\", \"d\": {\"dp\": \"x\"}}",
-                  &p));
+        dt_test_read_plan("{\"a.*\": \"colwise\", \"a.b\": {\"tp\": \"rowwise\", \"dp\": \"mine\"},"
+                          " \"strict\": false, \"c\": \"replicate\", \"d\": {\"dp\": \"x\"}}",
+                          &p));
     DT_ASSERT_EQ_INT(p->n_rules, 2);
     DT_ASSERT_EQ_STR(p->rules[0].pattern, "a.*");
     DT_ASSERT_EQ_STR(p->rules[1].style, "replicate");
@@ -44,7 +31,7 @@ DT_TEST(plans, a_file_becomes_a_chain_of_plans)
     DT_ASSERT(p == NULL);
     dt_plan_release(&p);
 
-    DT_ASSERT_OK(read_text("{\"mode\": \"manual\"}", &p));
+    DT_ASSERT_OK(dt_test_read_plan("{\"mode\": \"manual\"}", &p));
     DT_ASSERT(p->n_rules == 0 && p->strict && p->manual && p->more == NULL);
     dt_plan_release(&p);
 }
@@ -53,10 +40,11 @@ DT_TEST(plans, a_rule_may_have_arguments)
 {
     dt_plan *p;
 
-    DT_ASSERT_OK(read_text("{\"a\": {\"style\": \"rowwise\", \"output\": \"S(1)\"},"
-                           " \"b\": {\"tp\": {\"style\": \"x\", \"input\": [\"R\", \"keep\"],"
-                           " \"comes\": []}}, \"c\": {\"style\": \"y\"}, \"version\": \"v4.56\"}",
-                           &p));
+    DT_ASSERT_OK(
+        dt_test_read_plan("{\"a\": {\"style\": \"rowwise\", \"output\": \"S(1)\"},"
+                          " \"b\": {\"tp\": {\"style\": \"x\", \"input\": [\"R\", \"keep\"],"
+                          " \"comes\": []}}, \"c\": {\"style\": \"y\"}, \"version\": \"v4.56\"}",
+                          &p));
     DT_ASSERT_EQ_STR(p->rules[0].style, "rowwise(output=S(1))");
     DT_ASSERT_EQ_STR(p->rules[1].style, "y");
     DT_ASSERT_EQ_STR(p->more->rules[0].style, "x(input=[R, keep], comes=[])");
@@ -90,7 +78,7 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
     dt_plan *p;
 
     for (size_t i = 0; i < DT_COUNT(bad); i++) {
-        DT_ASSERT_STATUS(read_text(bad[i].text, &p), bad[i].code, bad[i].message);
+        DT_ASSERT_STATUS(dt_test_read_plan(bad[i].text, &p), bad[i].code, bad[i].message);
         DT_ASSERT(p == NULL);
     }
     DT_ASSERT_STATUS(dt_plan_read("/nowhere/plan.json", &p), DT_ERR_IO, "/nowhere/plan.json");
@@ -127,7 +115,7 @@ static dt_status expect_styles(dt_mesh *mesh, const char *text, const char *cons
     dt_plan *plan = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, read_text(text, &plan));
+    DT_TRY_TO(done, st, dt_test_read_plan(text, &plan));
     DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
     for (int i = 0; i < dt_layers_count(layers); i++)
         DT_EXPECT_TO(
@@ -162,7 +150,7 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
                          " \"layers.*.down\": \"rowwise\", \"head\": \"colwise\"}",
                          manual));
     DT_TRY(expect_styles(mesh, "{\"mode\": \"manual\", \"strict\": false}", whole));
-    DT_TRY(read_text("{\"mode\": \"manual\", \"layers.*.up\": \"colwise\"}", &plan));
+    DT_TRY(dt_test_read_plan("{\"mode\": \"manual\", \"layers.*.up\": \"colwise\"}", &plan));
     st = dt_test_expect_status(
         __func__, __FILE__, __LINE__,
         dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers), DT_ERR_ARG,
@@ -186,7 +174,7 @@ static dt_status remarks(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY(read_text(text, &plan));
+    DT_TRY(dt_test_read_plan(text, &plan));
     DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
     for (int i = 0; i < 3; i++)
         DT_EXPECT_TO(done, st,

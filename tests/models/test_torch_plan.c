@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans in PyTorch's words, with layout arguments, as NeMo Automodel and torchtitan write them for
- * Llama: from a file, with whole and with cut tokens, they give the logits of the built-in plan. */
+ * Llama: from a file, with whole and with cut tokens, they give the logits of the built-in plan for
+ * the same collectives, of a prompt and of a step of one token. */
 #include <dtensor/models.h>
 #include <dtensor/plans.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
+#include "tests/support/plan_files.h"
+#include "tests/support/tensors.h"
 
 /* clang-format off */
 static const char whole[] =
@@ -64,28 +66,6 @@ done:
     return st;
 }
 
-static dt_status expect_same(const dt_tensor *a, const dt_tensor *b)
-{
-    const dt_local *x = dt_tensor_local(a), *y = dt_tensor_local(b);
-    size_t bytes = dt_dtype_size(x->dtype);
-
-    for (int k = 0; k < x->n_axes; k++) bytes *= (size_t)x->shape[k];
-    DT_EXPECT(bytes > 0 && memcmp(x->data, y->data, bytes) == 0, "other logits");
-    return DT_OK;
-}
-
-static dt_status read_plan(const char *text, dt_plan **out)
-{
-    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
-    dt_status st;
-
-    dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
-    (void)snprintf(path, sizeof path, "%s/plan.json", folder);
-    st = dt_plan_read(path, out);
-    dt_test_remove_dir(folder);
-    return st;
-}
-
 static dt_status same_logits(dt_mesh *mesh, const void *arg)
 {
     const bool tokens_cut = *(const bool *)arg;
@@ -97,7 +77,7 @@ static dt_status same_logits(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, read_plan(tokens_cut ? cut : whole, &plan));
+    DT_TRY_TO(done, st, dt_test_read_plan(tokens_cut ? cut : whole, &plan));
     o.sequence_parallel = tokens_cut;
     DT_TRY_TO(done, st, run(mesh, &o, t, want));
     for (int k = 0; k < DT_N_COMM_KINDS; k++) before[k] = dt_tape_comm(t, (dt_comm_kind)k);
@@ -105,12 +85,9 @@ static dt_status same_logits(dt_mesh *mesh, const void *arg)
     o.sequence_parallel = false;
     o.plan = plan;
     DT_TRY_TO(done, st, run(mesh, &o, t, got));
-    for (int i = 0; i < 2; i++) DT_TRY_TO(done, st, expect_same(want[i], got[i]));
-    for (int k = 0; k < DT_N_COMM_KINDS && !tokens_cut; k++) {
-        const dt_comm_counter now = dt_tape_comm(t, (dt_comm_kind)k);
-        DT_EXPECT_TO(done, st, now.calls == before[k].calls && now.bytes == before[k].bytes,
-                     "other collectives: %s", dt_comm_kind_name((dt_comm_kind)k));
-    }
+    for (int i = 0; i < 2; i++)
+        DT_TRY_TO(done, st, dt_test_expect_same(want[i], got[i], "the file"));
+    DT_TRY_TO(done, st, dt_test_expect_counts(t, before));
 done:
     for (int i = 0; i < 2; i++) {
         dt_tensor_release(&want[i]);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/tensors.h"
 
+#include <string.h>
+
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "tests/support/dt_test.h"
@@ -70,6 +72,19 @@ dt_status dt_test_expect_arange(const dt_tensor *x)
     for (int64_t i = 0; i < n; i++)
         DT_EXPECT(dti_load_f32(l->data, l->dtype, i) == (float)i, "element %lld is %g",
                   (long long)i, (double)dti_load_f32(l->data, l->dtype, i));
+    return DT_OK;
+}
+
+dt_status dt_test_expect_same(const dt_tensor *a, const dt_tensor *b, const char *what)
+{
+    const dt_local *x = dt_tensor_local(a), *y = dt_tensor_local(b);
+    const size_t bytes = (size_t)count_of(x->n_axes, x->shape) * dt_dtype_size(x->dtype);
+
+    DT_EXPECT(x->dtype == y->dtype && x->n_axes == y->n_axes, "%s: another dtype or rank", what);
+    for (int k = 0; k < x->n_axes; k++)
+        DT_EXPECT(x->shape[k] == y->shape[k], "%s: axis %d is %lld, not %lld", what, k,
+                  (long long)y->shape[k], (long long)x->shape[k]);
+    DT_EXPECT(bytes > 0 && memcmp(x->data, y->data, bytes) == 0, "%s: other values", what);
     return DT_OK;
 }
 

@@ -14,6 +14,9 @@ dt_status dt_test_arange(dt_mesh *mesh, const dt_placement *place, dt_dtype dtyp
 /* A replicated tensor that must be 0, 1, 2, ... exactly. */
 dt_status dt_test_expect_arange(const dt_tensor *x);
 
+/* Two tensors have the same pieces on this rank, bit by bit; `what` says whose the second is. */
+dt_status dt_test_expect_same(const dt_tensor *a, const dt_tensor *b, const char *what);
+
 /* Fills n floats with reproducible values in [-1, 1). */
 void dt_test_random(float *to, int64_t n, uint32_t seed);
 
