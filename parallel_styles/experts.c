@@ -3,6 +3,7 @@
  * Running a mixture of experts: two layers that hold weights, and the point whose style moves
  * values in and out. */
 #include <dtensor/ops.h>
+#include <string.h>
 
 #include "dtensor/create.h"
 #include "parallel_styles/layers_internal.h"
@@ -47,4 +48,47 @@ dt_tensor *dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer 
                             style->name, layer->name, dt_mesh_dim_name(dt_tensor_mesh(y), dim));
     st = dti_tensor_as_term(y, 1u << dim, &term);
     return st == DT_OK ? dti_tape_push(t, term) : dti_tape_latch(t, st);
+}
+
+/* The point whose name is the first part of the layer's, "mlp.experts" of "mlp.experts.down_proj";
+ * the layer itself if there is none. */
+static const dt_layer *point_around(const dt_layer *layer)
+{
+    const char *last = strrchr(layer->name, '.');
+    const size_t n = last != NULL ? (size_t)(last - layer->name) : 0;
+
+    for (int i = 0; i < layer->list->n; i++) {
+        const dt_layer *other = &layer->list->layers[i];
+        if (other->kind == DT_LAYER_POINT && strncmp(other->name, layer->name, n) == 0 &&
+            other->name[n] == '\0')
+            return other;
+    }
+    return layer;
+}
+
+/* Does the style say no more of values than "rowwise" and "colwise" do, whose words for x and y
+ * hold for the whole of experts already? Arguments speak of nothing but values. */
+static bool only_cuts(const dt_style *style)
+{
+    const bool halves = style->cut == DT_CUT_ROWS && style->input == DT_PASS_SHARD_LAST &&
+                        style->output == DT_PASS_REPLICATE;
+
+    if (style->prepare_input != NULL || style->prepare_output != NULL) return false;
+    if (style->inputs.n + style->outputs.n + style->comes.n + style->gives.n > 0) return false;
+    if (strchr(style->name, '(') != NULL) return false;
+    return halves || (style->output == DT_PASS_KEEP &&
+                      (style->input == DT_PASS_KEEP || style->input == DT_PASS_REPLICATE));
+}
+
+dt_status dti_check_experts(const dt_style *style, const dt_layer *layer)
+{
+    const dt_layer *point;
+
+    if (layer->kind != DT_LAYER_EXPERTS || only_cuts(style)) return DT_OK;
+    point = point_around(layer);
+    DT_FAIL(DT_ERR_LAYOUT,
+            "style \"%s\" lays out values of %s, %s, where a style only cuts the weight; say it at "
+            "%s",
+            style->name, layer->name, dti_kind_text(layer->kind),
+            point != layer ? point->name : "the point around it");
 }

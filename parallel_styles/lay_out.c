@@ -178,7 +178,8 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
              layer->name, info->name);
     st = dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout);
     if (st == DT_OK) {
-        const int64_t shape[] = { info->axis[0].extent, info->axis[1].extent };
+        int64_t shape[DT_PARAM_MAX_AXES];
+        for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
         st = dti_layout_check_shape(layout, shape);
     }
     if (st != DT_OK) {
@@ -201,6 +202,7 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
         if (layer->kind == DT_LAYER_LINEAR || layer->kind == DT_LAYER_EXPERTS) {
             const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
             DT_TRY(blame(dti_check_packed(layer->style[s], &weight), layer, s, rules));
+            DT_TRY(blame(dti_check_experts(layer->style[s], layer), layer, s, rules));
         }
         DT_TRY(blame(validate(layer, s), layer, s, rules));
     }

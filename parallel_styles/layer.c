@@ -110,6 +110,10 @@ dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
     DT_CHECK(layer != NULL, DT_ERR_ARG, "layer is NULL");
     DT_CHECK(layer->kind != DT_LAYER_POINT, DT_ERR_ARG,
              "%s is a point: it computes nothing that a function could replace", layer->name);
+    DT_CHECK(layer->kind != DT_LAYER_EXPERTS, DT_ERR_ARG,
+             "%s is one half of experts, which dt_layer_experts() computes together: a function "
+             "cannot replace it",
+             layer->name);
     layer->forward = forward;
     layer->forward_arg = arg;
     return DT_OK;

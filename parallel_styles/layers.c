@@ -35,6 +35,37 @@ static dt_status make_index(dt_layers *list, int n)
 
 static int *index_place(const dt_layers *list, const char *name);
 
+/* Finds the layer whose weight this one shares; it has to be the same matrix. */
+static dt_status tie(dt_layers *list, const dt_layer_spec *spec, dt_layer **out)
+{
+    const uint32_t matrices = DT_KIND_BIT(DT_LAYER_LINEAR) | DT_KIND_BIT(DT_LAYER_EMBEDDING);
+    const dt_layer *owner;
+
+    if (spec->tied_to == NULL) return DT_OK;
+    *out = dt_layers_find(list, spec->tied_to);
+    owner = *out;
+    DT_CHECK(owner != NULL, DT_ERR_ARG,
+             "%s shares the weight of %s, which is no layer "
+             "before it",
+             spec->name, spec->tied_to);
+    DT_CHECK(owner->tied_to == NULL, DT_ERR_ARG,
+             "%s shares the weight of %s, which shares that of %s: name the last", spec->name,
+             owner->name, owner->tied_to->name);
+    DT_CHECK((DT_KIND_BIT(spec->kind) & matrices) != 0 &&
+                 (DT_KIND_BIT(owner->kind) & matrices) != 0,
+             DT_ERR_ARG, "%s, %s, shares the weight of %s, %s: linear layers and embeddings can",
+             spec->name, dti_kind_text(spec->kind), owner->name, dti_kind_text(owner->kind));
+    DT_CHECK(spec->axis[0].extent == owner->axis[0].extent &&
+                 spec->axis[1].extent == owner->axis[1].extent,
+             DT_ERR_ARG, "%s has weight [%lld, %lld], but shares that of %s, [%lld, %lld]",
+             spec->name, (long long)spec->axis[0].extent, (long long)spec->axis[1].extent,
+             owner->name, (long long)owner->axis[0].extent, (long long)owner->axis[1].extent);
+    DT_CHECK(spec->reversed == owner->reversed, DT_ERR_ARG,
+             "%s shares the weight of %s, but only one of them is reversed", spec->name,
+             owner->name);
+    return DT_OK;
+}
+
 static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spec *spec)
 {
     DT_CHECK(spec->name != NULL && spec->name[0] != '\0', DT_ERR_ARG, "a layer needs a name");
@@ -42,13 +73,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
              "%s: %d is no kind of layer", spec->name, (int)spec->kind);
     DT_CHECK(dt_layers_find(list, spec->name) == NULL, DT_ERR_ARG, "two layers are named %s",
              spec->name);
-    if (spec->tied_to != NULL) {
-        layer->tied_to = dt_layers_find(list, spec->tied_to);
-        DT_CHECK(layer->tied_to != NULL, DT_ERR_ARG,
-                 "%s shares the weight of %s, which is no layer "
-                 "before it",
-                 spec->name, spec->tied_to);
-    }
+    DT_TRY(tie(list, spec, &layer->tied_to));
     DT_TRY(dti_check_blocks(spec));
     DT_TRY(dti_strdup(spec->name, &layer->name));
     layer->list = list;

@@ -53,18 +53,38 @@ dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts, dt_
     return cut;
 }
 
+/* What a spec says of experts, or says wrongly of other layers. */
+static dt_status check_experts(const dt_layer_spec *spec)
+{
+    const bool parts = spec->parts[0] != NULL || spec->parts[1] != NULL;
+
+    if (spec->kind != DT_LAYER_EXPERTS) return DT_OK;
+    DT_CHECK(spec->n_experts >= 1 && !spec->bias, DT_ERR_ARG, "%s has %lld experts%s", spec->name,
+             (long long)spec->n_experts,
+             spec->bias ? " and a bias, which experts do not have" : ": 1 or more are needed");
+    DT_CHECK(!parts || !spec->reversed, DT_ERR_ARG,
+             "%s is reversed, but has names of parts: a file that has a tensor per expert holds it "
+             "[out, in]",
+             spec->name);
+    DT_CHECK(
+        !parts || (spec->parts[0] != NULL && (spec->parts[1] != NULL) == (spec->blocks[0].n == 2) &&
+                   (spec->blocks[0].n == 0 || spec->blocks[0].n == 2)),
+        DT_ERR_ARG,
+        "%s has names for %d parts, but its outputs are %d blocks: one name for outputs of one "
+        "piece, two for two blocks",
+        spec->name, (spec->parts[0] != NULL) + (spec->parts[1] != NULL), spec->blocks[0].n);
+    return DT_OK;
+}
+
 dt_status dti_check_blocks(const dt_layer_spec *spec)
 {
     static const char *const sides[] = { "outputs", "inputs" };
-
     const bool may = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EXPERTS;
 
     DT_CHECK(!spec->reversed || may, DT_ERR_ARG,
              "%s is %s: only a linear layer's weight is stored the other way round", spec->name,
              dti_kind_text(spec->kind));
-    DT_CHECK(spec->kind != DT_LAYER_EXPERTS || (spec->n_experts >= 1 && !spec->bias), DT_ERR_ARG,
-             "%s has %lld experts%s", spec->name, (long long)spec->n_experts,
-             spec->bias ? " and a bias, which experts do not have" : ": 1 or more are needed");
+    DT_TRY(check_experts(spec));
     for (int a = 0; a < 2; a++) {
         const dt_axis_blocks *blocks = &spec->blocks[a];
         int64_t rows = 0;

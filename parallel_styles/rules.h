@@ -15,9 +15,6 @@ int dti_plan_match(const char *pattern, const char *name);
  * those chained to it by `more`; -1 if none did. */
 int dti_layer_rule(const dt_layer *layer, int dim);
 
-/* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
-int dti_plan_match(const char *pattern, const char *name);
-
 /* The i-th style of the registry; NULL behind the last. */
 const dt_style *dti_style_at(dt_runtime *rt, int i);
 

@@ -54,15 +54,15 @@ typedef struct dt_head_counts {
 typedef struct dt_layer_spec {
     const char *name; /* the checkpoint's own: "model.layers.3.self_attn.q_proj"; copied */
     dt_layer_kind kind;
-    dt_axis axis[2];          /* of the weight; a norm uses axis[0] */
-    bool bias;                /* linear only */
-    float eps;                /* norms only */
-    bool one_plus;            /* RMS norms only: multiplies by 1 + weight, dt_rms_norm_1p() */
-    dt_head_counts heads;     /* if an axis counts heads */
-    const char *style;        /* default style; NULL is "replicate" */
-    const char *tied_to;      /* name of an earlier layer whose weight this one shares, or NULL */
+    dt_axis axis[2];      /* of the weight; a norm uses axis[0] */
+    bool bias;            /* linear only */
+    float eps;            /* norms only */
+    bool one_plus;        /* RMS norms only: multiplies by 1 + weight, dt_rms_norm_1p() */
+    dt_head_counts heads; /* if an axis counts heads */
+    const char *style;    /* default style; NULL is "replicate" */
+    const char *tied_to;  /* earlier linear layer or embedding whose weight it shares, or NULL */
     dt_axis_blocks blocks[2]; /* linear and experts: of axis[0] and axis[1] */
-    bool reversed; /* linear: files hold it [in, out], as GPT-2's do; in memory it is [out, in] */
+    bool reversed; /* linear, experts in one tensor: files hold it [in, out]; in memory [out, in] */
     int64_t n_experts;    /* experts only; axis[0] and axis[1] are those of one expert's weight */
     const char *parts[2]; /* experts: what their blocks are called in files that have a tensor per
                            * expert, "gate_proj" and "up_proj"; live as long as the layers; or NULL
@@ -354,7 +354,7 @@ typedef dt_tensor *(*dt_layer_fn)(void *arg, dt_tape *tape, const dt_layer *laye
  *   arg  handed to `forward`; lives as long as the layer
  *
  * Collective  no; every rank sets the same.
- * Errors      DT_ERR_ARG  layer is NULL, or it is a point, which computes nothing
+ * Errors      DT_ERR_ARG  layer is NULL, a point, which computes nothing, or half of experts
  */
 DT_API DT_MUST_USE dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg);
 DT_API float dt_layer_eps(const dt_layer *layer); /* of a norm. Not collective. Errors: none. */

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Styles of users where a layer is more than a matrix: experts, and layers that share a weight. */
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <stdio.h>
+
+#include "tests/support/dt_test.h"
+
+enum { E = 5, D = 6, F = 7 };
+
+static const dt_layer_spec experts_specs[] = {
+    { .name = "mlp.experts", .kind = DT_LAYER_POINT, .style = "moe_tp_experts" },
+    { .name = "mlp.experts.down_proj",
+      .kind = DT_LAYER_EXPERTS,
+      .axis = { { D, 0 }, { F, 0 } },
+      .n_experts = E },
+};
+
+/* --- offsets on the third axis ---------------------------------------------------------------- */
+
+static dt_status uneven(const dt_style *style, const dt_param_info *param, int n_parts,
+                        dt_placement *out)
+{
+    const int64_t *offsets = style->user;
+
+    (void)n_parts;
+    *out = param->n_axes == 3 ? dt_shard_offsets(2, 3, offsets) : DT_REPLICATE;
+    return DT_OK;
+}
+
+static dt_status third_axis(dt_mesh *mesh, const void *arg)
+{
+    static const int64_t right[] = { 0, 2, F }, wrong[] = { 0, 2, F + 1 };
+    dt_style style = { .size = sizeof style, .partition_param = uneven, .user = right };
+    const dt_plan_rule rule = { "mlp.experts.down_proj", "right" };
+    const dt_plan_rule bad = { "mlp.experts.down_proj", "wrong" };
+    dt_plan plan = { .rules = &rule, .n_rules = 1 };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+    dt_placement place;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "right", &style));
+    style.user = wrong;
+    DT_TRY(dt_style_register(rt, "wrong", &style));
+    DT_TRY(dt_layers_create(mesh, "tp", experts_specs, 2, &plan, &layers));
+    place = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 1), 0), 0);
+    dt_layers_release(&layers);
+    DT_EXPECT(place.kind == DT_PLACE_SHARD && place.axis == 2 && place.n_offsets == 3, "uneven");
+    plan.rules = &bad;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", experts_specs, 2, &plan, &layers), DT_ERR_SHAPE,
+                     "style \"wrong\" on mlp.experts.down_proj.weight [5, 6, 7] on mesh dim \"tp\" "
+                     "of 2 ranks: mesh dim 0 cuts axis 2 at offsets that end at 8, but 7 rows");
+    return DT_OK;
+}
+
+DT_TEST(own_styles, offsets_on_the_third_axis_of_experts_are_checked)
+{
+    dt_test_on_ranks("tp=2", third_axis, NULL);
+}
+
+/* --- what experts would ignore ---------------------------------------------------------------- */
+
+static dt_tensor *same(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                       dt_tensor *x)
+{
+    (void)style, (void)t, (void)layer, (void)dim;
+    return x;
+}
+
+static dt_tensor *other(void *arg, dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    (void)arg, (void)t, (void)layer;
+    return x;
+}
+
+static dt_status expect_refused(dt_mesh *mesh, const char *style, bool with_point)
+{
+    const dt_plan_rule rule = { "mlp.experts.down_proj", style };
+    const dt_plan plan = { .rules = &rule, .n_rules = 1 };
+    dt_layers *layers = NULL;
+    char says[160];
+
+    (void)snprintf(says, sizeof says,
+                   "style \"%s\" lays out values of mlp.experts.down_proj, a layer of experts, "
+                   "where a style only cuts the weight; say it at %s",
+                   style, with_point ? "mlp.experts" : "the point around it");
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", with_point ? experts_specs : &experts_specs[1],
+                                      with_point ? 2 : 1, &plan, &layers),
+                     DT_ERR_LAYOUT, says);
+    return DT_OK;
+}
+
+static dt_status ignored(dt_mesh *mesh, const void *arg)
+{
+    static const char *const names[] = { "rowwise(output=S(1))",
+                                         "rowwise(comes=S(2))",
+                                         "grouped_gemm(output=R)",
+                                         "local(input=[R, keep])",
+                                         "sequence_parallel",
+                                         "gather",
+                                         "before",
+                                         "behind" };
+    static const char *const fine[] = { "rowwise", "grouped_gemm", "replicate", "local" };
+    dt_style style = { .size = sizeof style, .prepare_input = same };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "before", &style));
+    style.prepare_input = NULL;
+    style.prepare_output = same;
+    DT_TRY(dt_style_register(rt, "behind", &style));
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        DT_TRY(expect_refused(mesh, names[i], true));
+        DT_TRY(expect_refused(mesh, names[i], false));
+    }
+    for (size_t i = 0; i < DT_COUNT(fine); i++) {
+        const dt_plan_rule rule = { "mlp.experts.down_proj", fine[i] };
+        const dt_plan plan = { .rules = &rule, .n_rules = 1 };
+        dt_status st;
+        DT_TRY(dt_layers_create(mesh, "tp", experts_specs, 2, &plan, &layers));
+        st = dt_layer_set_forward(dt_layers_at(layers, 1), other, NULL);
+        dt_layers_release(&layers);
+        DT_EXPECT_STATUS(st, DT_ERR_ARG,
+                         "mlp.experts.down_proj is one half of experts, which dt_layer_experts()");
+    }
+    return DT_OK;
+}
+
+DT_TEST(own_styles, what_experts_would_ignore_is_refused)
+{
+    dt_test_on_ranks("tp=1", ignored, NULL);
+    dt_test_on_ranks("tp=3", ignored, NULL);
+}
+
+/* --- specs of experts ------------------------------------------------------------------------- */
+
+static dt_status files(dt_mesh *mesh, const void *arg)
+{
+    dt_layer_spec spec = experts_specs[1];
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    spec.reversed = true;
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    dt_layers_release(&layers);
+    spec.parts[0] = "down_proj";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "mlp.experts.down_proj is reversed, but has names of parts");
+    spec.reversed = false;
+    spec.parts[1] = "up_proj";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "has names for 2 parts, but its outputs are 0 blocks");
+    spec.blocks[0] = (dt_axis_blocks){ 3, { { 2, 0 }, { 2, 0 }, { 2, 0 } } };
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "has names for 2 parts, but its outputs are 3 blocks");
+    spec.parts[0] = NULL;
+    spec.blocks[0] = (dt_axis_blocks){ 2, { { 2, 0 }, { 4, 0 } } };
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "has names for 1 parts, but its outputs are 2 blocks");
+    return DT_OK;
+}
+
+DT_TEST(own_styles, names_of_parts_have_to_fit_the_blocks)
+{
+    dt_test_on_ranks("tp=1", files, NULL);
+}
+
+/* --- shared weights --------------------------------------------------------------------------- */
+
+static dt_status shared(dt_mesh *mesh, const void *arg)
+{
+    dt_layer_spec specs[] = {
+        { .name = "embed", .kind = DT_LAYER_EMBEDDING, .axis = { { 11, 0 }, { 6, 0 } } },
+        { .name = "head",
+          .kind = DT_LAYER_LINEAR,
+          .axis = { { 12, 0 }, { 6, 0 } },
+          .tied_to = "embed" },
+        { .name = "second",
+          .kind = DT_LAYER_LINEAR,
+          .axis = { { 11, 0 }, { 6, 0 } },
+          .tied_to = "head" },
+    };
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
+                     "head has weight [12, 6], but shares that of embed, [11, 6]");
+    specs[1].axis[0].extent = 11;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 3, NULL, &layers), DT_ERR_ARG,
+                     "second shares the weight of head, which shares that of embed");
+    specs[1].reversed = true;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
+                     "head shares the weight of embed, but only one of them is reversed");
+    specs[1] = (dt_layer_spec){
+        .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { 11, 0 } }, .tied_to = "embed"
+    };
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
+                     "norm, an RMS norm, shares the weight of embed, an embedding: linear layers");
+    return DT_OK;
+}
+
+DT_TEST(own_styles, shared_weights_have_to_be_the_same_matrix)
+{
+    dt_test_on_ranks("tp=1", shared, NULL);
+}
