@@ -220,7 +220,7 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
                             sizeof own));
     DT_TRY(dti_check_load_options(l.options));
     if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, &own, out);
-    DT_TRY(dti_describe_for(dir, mesh, l.options, &d));
+    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, l.options, &d));
     own.plan = dti_plan_of(&d, l.options);
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, l.options));
     DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));

@@ -72,7 +72,7 @@ dt_status dti_memory_report(dt_model *m, const char *backend, int verbose)
 
     DT_TRY(dti_alloc_array((size_t)n, sizeof *ranks, (void **)&ranks));
     DT_TRY_TO(done, st, dt_model_memory(m, ranks));
-    if (dt_runtime_rank(rt) != 0) goto done;
+    if (dt_runtime_rank(rt) != 0 || verbose == DT_VERBOSE_NONE) goto done;
     (void)dt_mesh_print(m->mesh, mesh, sizeof mesh);
     if (verbose == DT_VERBOSE_DETAIL)
         dti_runtime_log(rt, DT_LOG_INFO,

@@ -195,7 +195,8 @@ dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST
 /* Takes a model that ends off the list of dt_parallelize(). */
 void dti_parallelized_forget(const dt_model *model);
 
-/* Says through the log what the ranks of a model hold. Collective over its mesh. */
+/* Says through the log what the ranks of a model hold. Collective over its mesh, whatever `verbose`
+ * is: ranks may be asked to say different things. */
 dt_status dti_memory_report(dt_model *m, const char *backend, int verbose) DT_MUST_USE;
 
 struct dt_model {

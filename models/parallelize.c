@@ -10,12 +10,12 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "mesh/runtime.h"
+#include "models/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/input.h"
 #include "models/model.h"
-#include "models/policies/policies.h"
 
-enum { SPEC_BYTES = 64, ASKED_BYTES = 192 };
+enum { SPEC_BYTES = 64 };
 
 /* --- models that this rank holds -------------------------------------------------------------- */
 
@@ -181,37 +181,7 @@ static dt_load_options load_options(const dt_parallelize_options *o)
     return l;
 }
 
-/* --- agreement -------------------------------------------------------------------------------- */
-
-/* What a rank tells the others: whether it goes on, and what it was asked. */
-typedef struct word {
-    int32_t status;
-    uint64_t hash;
-    char asked[ASKED_BYTES]; /* the same in words */
-    char message[DT_ERROR_MESSAGE_BYTES];
-} word;
-
-static uint64_t hash_text(uint64_t seed, const char *text)
-{
-    return dti_hash_bytes(seed, text != NULL ? text : "", text != NULL ? strlen(text) + 1 : 1);
-}
-
-static uint64_t hash_plans(const dt_load_options *o)
-{
-    uint64_t hash = 5;
-    dt_policy p;
-
-    for (const dt_plan *plan = o->plan; plan != NULL; plan = plan->more) {
-        hash = hash_text(hash, plan->dim);
-        for (int i = 0; i < plan->n_rules && plan->rules != NULL; i++)
-            hash = hash_text(hash_text(hash, plan->rules[i].pattern), plan->rules[i].style);
-    }
-    for (int i = 0; i < o->n_policies; i++) {
-        if (dti_policy_at(o, i, &p) != DT_OK) continue;
-        hash = hash_text(hash_text(hash, p.name), p.original_layer_class);
-    }
-    return hash;
-}
+/* --- what a rank was asked -------------------------------------------------------------------- */
 
 /* The bytes of config.json: hosts may keep one model in different folders. */
 static dt_status hash_config(const char *dir, uint64_t *hash)
@@ -233,7 +203,7 @@ done:
 
 /* Judges a rank's own arguments and says them in `w`. */
 static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_parallelize_options *o,
-                             char spec[SPEC_BYTES], word *w)
+                             char spec[SPEC_BYTES], dti_word *w)
 {
     const dt_load_options l = load_options(o);
     uint64_t config = 0;
@@ -252,46 +222,11 @@ static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_paralleli
                    "mesh %s, dtype %s, dim %.24s%s, plan %06llx, config.json %06llx", spec,
                    o->keep_dtype ? "of the checkpoint" : dt_dtype_name(o->dtype), o->dim,
                    o->sequence_parallel ? ", sequence parallel" : "",
-                   (unsigned long long)(hash_plans(&l) & 0xffffff),
+                   (unsigned long long)(dti_hash_plans(&l) & 0xffffff),
                    (unsigned long long)(config & 0xffffff));
-    w->hash = hash_text(dti_hash_bytes(config, &(uint64_t){ hash_plans(&l) }, sizeof(uint64_t)),
-                        w->asked);
+    w->hash = dti_hash_text(
+        dti_hash_bytes(config, &(uint64_t){ dti_hash_plans(&l) }, sizeof(uint64_t)), w->asked);
     return DT_OK;
-}
-
-/* All ranks hear all others: the first that refuses, or the first that was asked something else. */
-static dt_status compare(const word *all, int n, int mine)
-{
-    for (int r = 0; r < n; r++) {
-        const dt_status st = (dt_status)all[r].status;
-        DT_CHECK(st == DT_OK || r != mine, st, "%s", all[r].message);
-        DT_CHECK(st == DT_OK, st, "rank %d: %s", r, all[r].message);
-    }
-    for (int r = 1; r < n; r++)
-        DT_CHECK(all[r].hash == all[0].hash, DT_ERR_ARG,
-                 "ranks 0 and %d were called with different arguments: %s against %s", r,
-                 all[0].asked, all[r].asked);
-    return DT_OK;
-}
-
-static dt_status agree(dt_runtime *rt, const word *mine)
-{
-    dti_comm *world = dti_runtime_world(rt);
-    int64_t *counts = NULL;
-    dt_status st = DT_OK;
-    word *all = NULL;
-
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)world->size, sizeof *all, (void **)&all));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)world->size, sizeof *counts, (void **)&counts));
-    for (int r = 0; r < world->size; r++) counts[r] = (int64_t)sizeof *all;
-    st = dti_all_gather(world, mine, all, counts, NULL, DT_U8);
-    if (st != DT_OK) dti_error_prefix("dt_parallelize() waits for all ranks of the run");
-    DT_TRY_TO(done, st, st);
-    DT_TRY_TO(done, st, compare(all, world->size, world->rank));
-done:
-    dti_free(counts);
-    dti_free(all);
-    return st;
 }
 
 /* --- the call --------------------------------------------------------------------------------- */
@@ -304,17 +239,17 @@ static dt_status load(dt_runtime *rt, const char *dir, const char *spec,
     dt_mesh *mesh = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY(dt_mesh_create(rt, spec, &mesh));
-    DT_TRY_TO(done, st, dt_model_load(mesh, dir, &l, &model));
+    DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &mesh));
+    st = dt_model_load(mesh, dir, &l, &model);
+    DT_TRY_TO(done, st, dti_agree_on_model(rt, st, model));
     DT_TRY_TO(done, st, hold(rt, dir, model));
-    if (o->verbose != DT_VERBOSE_NONE)
-        DT_TRY_TO(done, st, dti_memory_report(model, backend_of(rt), (int)o->verbose));
+    DT_TRY_TO(done, st, dti_memory_report(model, backend_of(rt), (int)o->verbose));
     *out = model;
     model = NULL;
 done:
     dt_model_release(&model);
     dt_mesh_release(&mesh);
-    return st;
+    return dti_runtime_alone(rt, st);
 }
 
 dt_status dt_parallelize(dt_runtime *rt, const char *dir, const dt_parallelize_options *options,
@@ -322,20 +257,21 @@ dt_status dt_parallelize(dt_runtime *rt, const char *dir, const dt_parallelize_o
 {
     dt_parallelize_options own = DT_PARALLELIZE_OPTIONS_INIT;
     char spec[SPEC_BYTES] = "";
-    word w = { .status = DT_OK };
+    dti_word w = { .status = DT_OK };
 
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
+    if (out != NULL) *out = NULL;
     DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
     w.status = (int32_t)dti_options_read("dt_parallelize_options",
                                          "start from DT_PARALLELIZE_OPTIONS_INIT", options, &own,
                                          sizeof own);
     if (w.status == DT_OK) w.status = (int32_t)judge_alone(rt, dir, &own, spec, &w);
+    if (w.status == DT_OK && out == NULL)
+        w.status = (int32_t)dti_error_set(DT_ERR_ARG, __func__, __FILE__, __LINE__, "out is NULL");
     if (w.status != DT_OK)
         (void)snprintf(w.message, sizeof w.message, "%s", dt_last_error()->message);
     if (dt_runtime_is_dry(rt))
         return dti_error_frame((dt_status)w.status, __func__, __FILE__, __LINE__);
-    DT_TRY(agree(rt, &w));
+    DT_TRY(dti_agree(rt, &w));
     DT_TRY(load(rt, dir, spec, &own, out));
     return DT_OK;
 }

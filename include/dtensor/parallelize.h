@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* How much rank 0 says through the run's log (dt_run_options.log). */
+/* How much rank 0 says through the run's log (dt_run_options.log). What other ranks pass has no
+ * effect: it may differ. */
 typedef enum dt_verbose {
     DT_VERBOSE_NONE,
     DT_VERBOSE_SIMPLE, /* bytes allocated and reserved, a line per rank */
@@ -47,9 +48,11 @@ typedef struct dt_parallelize_options {
 /**
  * Loads the model of a Hugging Face folder onto all ranks of the run, cut by plan or policies.
  *
- * Before anything is read, the ranks compare what they were called with: options, plan, policies'
- * names and the folder's config.json have to be the same everywhere. If one rank refuses its
- * arguments all get its words.
+ * Before anything is read, the ranks compare what they were called with: options (but verbose and
+ * progress), plan, policies and the folder's config.json have to be the same everywhere. When the
+ * weights are read they compare what came of it: every layer's styles and the layout and extents of
+ * its parameters, so that styles which were registered differently are found too. If one rank
+ * refuses its arguments, or cannot load, all get its words.
  *
  *   rt       of a run; planning without ranks is dt_model_check()
  *   options  NULL for defaults

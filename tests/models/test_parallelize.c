@@ -3,9 +3,11 @@
  * dt_parallelize(): the same model as by hand, what it says of memory, and misuse by all ranks, by
  * one rank, and by ranks that do not come. */
 #include <dtensor/parallelize.h>
+#include <dtensor/styles.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/support/dt_test.h"
 
@@ -196,6 +198,33 @@ DT_TEST(parallelize, verbose_is_a_line_per_rank_in_the_log)
     }
 }
 
+/* "How much rank 0 says": asking rank 0 alone is the natural way to write it. */
+static dt_status rank_0_speaks(dt_runtime *rt, const void *arg)
+{
+    dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    int32_t tokens[N_NEW];
+    dt_model *model = NULL;
+    dt_status st;
+
+    (void)arg;
+    options.verbose = dt_runtime_rank(rt) == 0 ? DT_VERBOSE_SIMPLE : DT_VERBOSE_NONE;
+    DT_TRY(dt_parallelize(rt, folder_of("llama/uneven", path), &options, &model));
+    st = tokens_of(model, tokens);
+    dt_model_release(&model);
+    return st;
+}
+
+DT_TEST(parallelize, verbose_may_differ_between_ranks)
+{
+    if (dt_test_processes() > 1) dt_test_skip("rank 0's log is another process'");
+    for (int n = 1; n <= MAX_RANKS; n++) {
+        lines l = { 0 };
+        DT_ASSERT_OK(run(n, count_line, &l, rank_0_speaks, NULL));
+        DT_ASSERT_EQ_INT(atomic_load(&l.allocated), n);
+    }
+}
+
 /* --- misuse ----------------------------------------------------------------------------------- */
 
 typedef struct misuse {
@@ -324,6 +353,104 @@ DT_TEST(parallelize, ranks_that_are_asked_differently_all_hear_of_it)
     DT_ASSERT_OK(run(3, NULL, NULL, one_has_another_folder, missing));
 }
 
+/* Options of rank 0 and of the others, of which neither is wrong. */
+typedef struct difference {
+    dt_parallelize_options of[2];
+} difference;
+
+static dt_status options_differ(dt_runtime *rt, const void *arg)
+{
+    const difference *d = arg;
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    DT_EXPECT_STATUS(dt_parallelize(rt, folder_of("llama/uneven", path),
+                                    &d->of[dt_runtime_rank(rt) == 0], &model),
+                     DT_ERR_ARG, "ranks 0 and 1 were called with different arguments");
+    DT_EXPECT(model == NULL, "no model");
+    return DT_OK;
+}
+
+static const dt_policy_layer only_up[] = { { .weight = "mlp.up_proj.weight" } };
+static const dt_policy_layer only_gate[] = { { .weight = "mlp.gate_proj.weight" } };
+
+DT_TEST(parallelize, plans_and_policies_are_compared_whole)
+{
+    static const dt_plan_rule rules[] = { { "lm_head", "colwise" } };
+    static const dt_plan plans[] = { { .rules = rules, .n_rules = 1 },
+                                     { .rules = rules, .n_rules = 1, .manual = true },
+                                     { .rules = rules, .n_rules = 1, .strict = true },
+                                     { .rules = rules, .n_rules = 1, .version = "v4.56" } };
+    static const dt_policy up = { .size = sizeof up,
+                                  .name = "mine",
+                                  .original_layer_class = "LlamaDecoderLayer",
+                                  .mlp_in = { DT_POLICY_LIST(only_up) } };
+    static const dt_policy gate = { .size = sizeof gate,
+                                    .name = "mine",
+                                    .original_layer_class = "LlamaDecoderLayer",
+                                    .mlp_in = { DT_POLICY_LIST(only_gate) } };
+    static const dt_policy *const policies[] = { &up, &gate };
+
+    for (size_t i = 1; i < DT_COUNT(plans); i++)
+        DT_ASSERT_OK(run(3, NULL, NULL, options_differ,
+                         &(difference){ { WITH(.plan = &plans[0]), WITH(.plan = &plans[i]) } }));
+    DT_ASSERT_OK(run(2, NULL, NULL, options_differ,
+                     &(difference){ { WITH(.policies = &policies[0], .n_policies = 1),
+                                      WITH(.policies = &policies[1], .n_policies = 1) } }));
+}
+
+/* One name, and two styles behind it. */
+static dt_status styles_differ(dt_runtime *rt, const void *arg)
+{
+    static const dt_plan_rule rule = { "model.layers.*.mlp.up_proj", "mine" };
+    static const dt_plan plan = { .rules = &rule, .n_rules = 1 };
+    const bool refused = *(const bool *)arg, odd = dt_runtime_rank(rt) == 1;
+    dt_style style = dt_colwise_parallel((dt_parallel_args){ 0 });
+    dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    if (odd && refused) style.kinds = DT_KIND_BIT(DT_LAYER_EMBEDDING);
+    if (odd && !refused) style = dt_rowwise_parallel((dt_parallel_args){ 0 });
+    DT_TRY(dt_style_register(rt, "mine", &style));
+    options.plan = &plan;
+    DT_EXPECT_STATUS(dt_parallelize(rt, folder_of("llama/uneven", path), &options, &model),
+                     refused ? DT_ERR_LAYOUT : DT_ERR_ARG,
+                     refused
+                         ? "model.layers.0.mlp.up_proj"
+                         : "ranks 0 and 1 have laid out model.layers.0.mlp.up_proj differently");
+    DT_EXPECT(model == NULL, "no model");
+    DT_TRY(dt_parallelize(rt, path, NULL, &model)); /* the run goes on */
+    dt_model_release(&model);
+    return DT_OK;
+}
+
+DT_TEST(parallelize, ranks_whose_styles_differ_all_hear_of_it)
+{
+    static const bool how[] = { false, true };
+
+    for (int n = 2; n <= 3; n++)
+        for (size_t i = 0; i < DT_COUNT(how); i++)
+            DT_ASSERT_OK(run(n, NULL, NULL, styles_differ, &how[i]));
+}
+
+static dt_status one_wants_nothing(dt_runtime *rt, const void *arg)
+{
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_parallelize(rt, folder_of("llama/uneven", path), NULL,
+                                    dt_runtime_rank(rt) == 1 ? NULL : &model),
+                     DT_ERR_ARG, "out is NULL");
+    return DT_OK;
+}
+
+DT_TEST(parallelize, a_rank_without_a_place_for_the_model_is_heard)
+{
+    DT_ASSERT_OK(run(3, NULL, NULL, one_wants_nothing, NULL));
+}
+
 static dt_status one_leaves(dt_runtime *rt, const void *arg)
 {
     atomic_int *told = *(atomic_int *const *)arg;
@@ -344,6 +471,39 @@ DT_TEST(parallelize, a_rank_that_does_not_call_is_named)
 
     if (dt_test_processes() > 1) dt_test_skip("counts ranks of one process");
     DT_ASSERT_STATUS(run(3, NULL, NULL, one_leaves, &told), DT_ERR_COMM, "rank 1 has left");
+    DT_ASSERT_EQ_INT(atomic_load(&n), 2);
+}
+
+/* Rank 0, which judges for all, cannot read its configuration, and does not leave before the others
+ * know. */
+static dt_status one_cannot_read(dt_runtime *rt, const void *arg)
+{
+    enum { PATIENCE = 10000, GAVE_UP = 100 }; /* steps of a millisecond */
+    atomic_int *told = *(atomic_int *const *)arg;
+    const bool odd = dt_runtime_rank(rt) == 0;
+    char path[DT_TEST_PATH_BYTES];
+    dt_mesh *mesh = NULL;
+    dt_model *model = NULL;
+    dt_status st;
+
+    (void)folder_of(odd ? "llama/none" : "llama/uneven", path);
+    st = dt_mesh_create(rt, "tp=3", &mesh); /* may hear of it here already */
+    if (st == DT_OK) st = dt_model_load(mesh, path, NULL, &model);
+    dt_model_release(&model);
+    dt_mesh_release(&mesh);
+    if (!odd && st == DT_ERR_COMM) (void)atomic_fetch_add(told, 1);
+    for (int i = 0; odd && i < PATIENCE && atomic_load(told) < 2; i++)
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    if (odd && atomic_load(told) < 2) (void)atomic_fetch_add(told, GAVE_UP);
+    return st;
+}
+
+DT_TEST(parallelize, a_rank_that_cannot_read_frees_those_that_load)
+{
+    atomic_int n = 0, *told = &n;
+
+    if (dt_test_processes() > 1) dt_test_skip("counts ranks of one process");
+    DT_ASSERT_STATUS(run(3, NULL, NULL, one_cannot_read, &told), DT_ERR_IO, "llama/none");
     DT_ASSERT_EQ_INT(atomic_load(&n), 2);
 }
 
