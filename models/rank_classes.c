@@ -32,7 +32,6 @@ dt_status dti_watch_tensor(dti_watched *w, const dt_layout *layout, const int64_
 {
     int dims[DT_MAX_DIMS];
 
-    w->packed = w->packed || layout->packed_axes != 0;
     for (int a = 0; a < layout->n_axes && layout->shard_dims != 0; a++)
         if (dti_layout_cuts(layout, a, dims) > 0) DT_TRY(watch_axis(w, layout, a, shape[a]));
     return DT_OK;
@@ -44,7 +43,6 @@ dt_status dti_watch_step(dti_watched *w, const dti_move_step *step, const int64_
     const size_t bytes = (size_t)step->from->n_axes * sizeof *shape;
     dti_watched_step *new;
 
-    w->packed = w->packed || (step->from->packed_axes | step->to->packed_axes) != 0;
     if (step->kind != DTI_MOVE_EXCHANGE) return DT_OK;
     for (size_t i = 0; i < w->n_steps; i++) {
         const dti_watched_step *s = &w->steps[i];
@@ -66,6 +64,33 @@ void dti_watched_free(dti_watched *w)
     *w = (dti_watched){ 0 };
 }
 
+static bool is_packed(const dti_watched_cut *c)
+{
+    return (c->layout->packed_axes >> c->axis & 1u) != 0;
+}
+
+/* How many numbers a key has: of a packed axis all its runs, as they are copied one by one. */
+static size_t key_length(const dti_watched *w)
+{
+    size_t n = w->n_cuts + w->n_steps;
+
+    for (size_t i = 0; i < w->n_cuts; i++)
+        if (is_packed(&w->cuts[i])) n += DT_MAX_RUNS;
+    return n;
+}
+
+/* How many rows there are, and the rows of each run. */
+static int64_t *key_of_runs(const dti_watched_cut *c, const int *coord, int64_t *key)
+{
+    dti_runs runs;
+
+    dti_layout_axis_runs(c->layout, c->axis, c->extent, coord, &runs);
+    *key++ = runs.total;
+    for (int r = 0; r < DT_MAX_RUNS; r++)
+        *key++ = r < runs.n ? runs.run[r].end - runs.run[r].begin : 0;
+    return key;
+}
+
 /* Numbers that decide what the rank at `coord` holds, keeps and packs. */
 static void key_of(const dti_watched *w, const int *coord, int64_t *key)
 {
@@ -73,7 +98,10 @@ static void key_of(const dti_watched *w, const int *coord, int64_t *key)
 
     for (size_t i = 0; i < w->n_cuts; i++) {
         const dti_watched_cut *c = &w->cuts[i];
-        dti_layout_axis_extent(c->layout, c->axis, c->extent, coord, &begin, key++);
+        if (is_packed(c))
+            key = key_of_runs(c, coord, key);
+        else
+            dti_layout_axis_extent(c->layout, c->axis, c->extent, coord, &begin, key++);
     }
     for (size_t i = 0; i < w->n_steps; i++) {
         const dti_watched_step *s = &w->steps[i];
@@ -104,8 +132,8 @@ static dt_status classify(const dti_watched *w, keys *k, int rank, const int *co
     DT_TRY(dti_grow((void **)&k->all, &k->capacity, (size_t)(c->n + 1) * k->length + 1,
                     sizeof *k->all));
     key_of(w, coord, k->all + (size_t)c->n * k->length);
-    if (c->n == 0 || w->packed || !is_in(k, class, c->n)) {
-        for (class = w->packed ? c->n : 0; class < c->n && !is_in(k, class, c->n);) class ++;
+    if (c->n == 0 || !is_in(k, class, c->n)) {
+        for (class = 0; class < c->n && !is_in(k, class, c->n);) class ++;
         if (class == c->n) {
             DT_TRY(dti_grow((void **)&c->first, &k->first_capacity, (size_t)c->n + 1,
                             sizeof *c->first));
@@ -119,7 +147,7 @@ static dt_status classify(const dti_watched *w, keys *k, int rank, const int *co
 dt_status dti_rank_classes_find(const dti_watched *w, const dt_mesh *mesh, dti_rank_classes *out)
 {
     const int n_ranks = dt_mesh_n_ranks(mesh), n_dims = dt_mesh_n_dims(mesh);
-    keys k = { .length = w->n_cuts + w->n_steps };
+    keys k = { .length = key_length(w) };
     int coord[DT_MAX_DIMS] = { 0 };
     dt_status st = DT_OK;
 

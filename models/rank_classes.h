@@ -2,7 +2,7 @@
  *
  * Which ranks a dry pass costs the same. All ranks make the same tensors and moves in the same
  * order, because decisions follow from layouts, global shapes and dtypes. A rank's place decides
- * how many rows its pieces have and what of an exchange it holds already. So a pass that was
+ * how many rows its pieces have, of packed ones each run, and what of an exchange it holds already. So a pass that was
  * watched on one rank is, to the byte, that of every rank for which these numbers are equal. */
 #ifndef DTI_RANK_CLASSES_H
 #define DTI_RANK_CLASSES_H
@@ -15,7 +15,6 @@ typedef struct dti_watched {
     size_t n_cuts, cuts_capacity;
     struct dti_watched_step *steps; /* of moves */
     size_t n_steps, steps_capacity;
-    bool packed; /* a piece of several runs: then no two ranks are taken for equal */
 } dti_watched;
 
 dt_status dti_watch_tensor(dti_watched *w, const dt_layout *layout,

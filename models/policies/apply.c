@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "models/policies/policies.h"
+#include "placements/layout.h"
 
 /* --- claims ----------------------------------------------------------------------------------- */
 
@@ -55,17 +56,34 @@ static measure measure_of(const char *attribute)
     return HEAD_DIM;
 }
 
+/* Whether the inputs of a layer's weight are cut, by its style or by what an own one came to. */
+static bool cuts_inputs(const dt_layer *layer, int axis)
+{
+    const dt_layout *layout = dt_layer_param_layout(layer, DT_PARAM_WEIGHT);
+    const dt_cut cut = dt_layer_style(layer)->cut;
+    int dims[DT_MAX_DIMS];
+
+    return cut == DT_CUT_ROWS || cut == DT_CUT_PACKED_ROWS ||
+           dti_layout_cuts(layout, axis, dims) > 0;
+}
+
 /* The axis of a layer's weight that tells it, -1: none does. Outputs of q_proj count heads, those
  * of k_proj kv heads; where they are fused the inputs of o_proj count heads. The width of an MLP is
- * that of its last layer's inputs. */
+ * that of the inputs of its last layer that has them cut: a router's are as wide as the model. */
 static int teller(const dt_layer *layer, measure what)
 {
     const dt_param_info w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     const dt_axis_unit unit = what == KV_HEADS ? DT_UNIT_KV_HEADS : DT_UNIT_HEADS;
+    const bool experts = dt_layer_kind_of(layer) == DT_LAYER_EXPERTS;
+    const int inputs = w.n_axes - 1;
 
-    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR) return -1;
-    if (what == WIDTH) return w.axis[1].unit == DT_UNIT_ROW && w.blocks[1].n == 0 ? 1 : -1;
-    if (w.heads.head_dim == 0 || w.heads.n_kv_heads == 0) return -1;
+    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR && !experts) return -1;
+    if (what == WIDTH)
+        return w.axis[inputs].unit == DT_UNIT_ROW && w.blocks[inputs].n == 0 &&
+                       cuts_inputs(layer, inputs)
+                   ? inputs
+                   : -1;
+    if (experts || w.heads.head_dim == 0 || w.heads.n_kv_heads == 0) return -1;
     for (int axis = 0; axis < 2; axis++)
         if (w.axis[axis].unit == unit && w.blocks[axis].n == 0) return axis;
     return -1;
@@ -76,10 +94,10 @@ static dt_status held(const dt_layer *layer, int axis, int dim, int part, measur
                       int64_t *out)
 {
     const dt_param_info w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
-    const int64_t shape[] = { w.axis[0].extent, w.axis[1].extent };
+    int64_t shape[DT_PARAM_MAX_AXES], local[DT_MAX_AXES];
     int coord[DT_MAX_DIMS] = { 0 };
-    int64_t local[DT_MAX_AXES];
 
+    for (int a = 0; a < w.n_axes; a++) shape[a] = w.axis[a].extent;
     if (dim >= 0) coord[dim] = part;
     DT_TRY(
         dt_layout_local_shape(dt_layer_param_layout(layer, DT_PARAM_WEIGHT), shape, coord, local));
@@ -118,11 +136,20 @@ static dt_status compare(const dti_claim *c, const dt_layer *layer, int axis, co
     return DT_OK;
 }
 
+/* Whether layer `inside` of a block tells something of a module: it is anywhere in it, or, as a
+ * width is that of one MLP, not of the experts in it, it is the module's own. */
+static bool is_of(const dti_claim *c, const char *inside, measure what)
+{
+    const size_t n = strlen(c->module);
+
+    if (inside == NULL || strncmp(inside, c->module, n) != 0 || inside[n] != '.') return false;
+    return what != WIDTH || strchr(inside + n + 1, '.') == NULL;
+}
+
 /* In every block one layer of the module tells: the first that can, of a width the last. */
 static dt_status check_claim(const dti_claim *c, dt_layers *layers, const dt_mesh *mesh, int dim)
 {
     const measure what = measure_of(c->attribute);
-    const size_t n = strlen(c->module);
     const dt_layer *told = NULL;
     size_t block = 0;
 
@@ -130,16 +157,16 @@ static dt_status check_claim(const dti_claim *c, dt_layers *layers, const dt_mes
         const dt_layer *layer = dt_layers_at(layers, i);
         const char *name = dt_layer_name(layer), *inside = dti_inside_block(c->blocks, name);
         bool same;
-        if (inside == NULL || strncmp(inside, c->module, n) != 0 || inside[n] != '.') continue;
-        if (teller(layer, what) < 0) continue;
+        if (!is_of(c, inside, what) || teller(layer, what) < 0) continue;
         same = told != NULL && strncmp(dt_layer_name(told), name, block) == 0;
         if (same && what != WIDTH) continue;
         if (told != NULL && !same) DT_TRY(compare(c, told, teller(told, what), mesh, dim));
         told = layer;
         block = (size_t)(inside - name);
     }
-    DT_CHECK(told != NULL, DT_ERR_ARG, "%s: no layer of %s.%s tells what %s is", c->policy,
-             c->blocks, c->module, c->attribute);
+    DT_CHECK(told != NULL, DT_ERR_ARG, "%s: no layer of %s.%s tells what %s is%s", c->policy,
+             c->blocks, c->module, c->attribute,
+             what == WIDTH ? ": none of its own has its inputs cut" : "");
     DT_TRY(compare(c, told, teller(told, what), mesh, dim));
     return DT_OK;
 }

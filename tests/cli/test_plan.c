@@ -426,6 +426,23 @@ DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
     dt_test_remove_dir(folder);
 }
 
+/* Weights that are cut block by block make classes of ranks too: each rank alone took minutes. */
+DT_TEST(plan, thousands_of_ranks_of_packed_weights_are_a_few_lines)
+{
+    static const char *const fixtures[] = { "phi3/uneven", "qwen3_moe/uneven" };
+    char model[DT_TEST_PATH_BYTES], relative[64];
+
+    for (size_t i = 0; i < DT_COUNT(fixtures); i++) {
+        command_result r;
+        (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[i]);
+        r = COMMAND("plan", "-m", dt_test_source_path(model, relative), "--mesh", "dp=64,tp=256",
+                    "--sequence", "4");
+        COMMAND_ASSERT_CODE(r, 0);
+        COMMAND_ASSERT_HAS(r.out, " 16384 ranks, ");
+        command_free(&r);
+    }
+}
+
 DT_TEST(plan, bytes_are_counted_as_far_as_63_bits_go)
 {
     char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES];

@@ -215,7 +215,7 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, b
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
         expected x;
         if (policies && strstr(fixtures[f], "llama/") == NULL &&
-            (strstr(fixtures[f], "uneven") == NULL || strstr(fixtures[f], "moe") != NULL))
+            strstr(fixtures[f], "uneven") == NULL)
             continue;
         DT_ASSERT_OK(read_expected(fixtures[f], &x));
         x.dtype = dtype;

@@ -90,22 +90,24 @@ static dt_status same_layouts(dt_mesh *mesh, const void *arg)
     const scene *s = arg, plain = { .fixture = s->fixture, .cut_tokens = s->cut_tokens };
     dt_model *mine = NULL, *builtin = NULL;
     dt_status st = DT_OK;
-    int ruled = 0;
+    int ruled = 0, wanted;
 
     DT_TRY_TO(done, st, load(mesh, s, &mine));
     DT_TRY_TO(done, st, load(mesh, &plain, &builtin));
+    wanted = s->ruled * (int)dt_model_info_of(mine)->n_layers;
     for (int i = 0; i < dt_layers_count(dt_model_layers(mine)); i++) {
         const dt_layer *a = dt_layers_at(dt_model_layers(mine), i);
         const dt_layer *b = dt_layers_at(dt_model_layers(builtin), i);
         ruled += dti_layer_rule(a, 0) >= 0;
+        if (strstr(dt_layer_name(a), "mlp.experts.down_proj") != NULL)
+            wanted -= 3; /* gate, up and down, which a block with experts has not */
         DT_EXPECT_TO(done, st, dt_layer_style(a) == dt_layer_style(b), "%s is %s, not %s",
                      dt_layer_name(a), dt_layer_style(a)->name, dt_layer_style(b)->name);
         for (int p = 0; p < dt_layer_n_params(a); p++)
             DT_EXPECT_TO(done, st, dt_layer_param_layout(a, p) == dt_layer_param_layout(b, p), "%s",
                          dt_layer_name(a));
     }
-    DT_EXPECT_TO(done, st, ruled == s->ruled * dt_model_info_of(mine)->n_layers,
-                 "the policy chose %d styles", ruled);
+    DT_EXPECT_TO(done, st, ruled == wanted, "the policy chose %d styles of %d", ruled, wanted);
 done:
     dt_model_release(&builtin);
     dt_model_release(&mine);
@@ -121,6 +123,8 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "llama/biases", "LlamaDecoderLayer", 7 },
                  { "qwen2/base", "qwen2", 7 },
                  { "qwen3/base", "qwen3", 7 },
+                 { "qwen3_moe/base", "qwen3_moe", 7 },
+                 { "qwen3_moe/uneven", "Qwen3MoeDecoderLayer", 7 },
                  { "gemma3/base", "gemma3_text", 7 },
                  { "gemma3/multimodal", "gemma3", 7 },
                  { "phi3/uneven", "Phi3DecoderLayer", 4 },
@@ -428,73 +432,6 @@ DT_TEST(policies, a_changed_size_that_weights_do_not_have_is_refused)
             &(scene){
                 .fixture = "llama/uneven", .policies = &list, .n = 1, .message = messages[i] });
     }
-}
-
-/* What Parallelformers' own policies say of a rank holds where the cut is even. */
-static dt_status claims(const dt_policy *policy, dt_arguments *a, int world_size)
-{
-    int64_t heads, kv, width, ff;
-
-    (void)policy;
-    DT_TRY(dt_arguments_get(a, "num_attention_heads", &heads));
-    DT_TRY(dt_arguments_get(a, "num_key_value_heads", &kv));
-    DT_TRY(dt_arguments_get(a, "head_dim", &width));
-    DT_TRY(dt_arguments_get(a, "intermediate_size", &ff));
-    DT_TRY(dt_arguments_set(a, "self_attn.num_heads", heads / world_size));
-    DT_TRY(dt_arguments_set(a, "self_attn.num_key_value_heads", kv / world_size));
-    DT_TRY(dt_arguments_set(a, "self_attn.embed_dim", heads * width / world_size));
-    DT_TRY(dt_arguments_set(a, "self_attn.head_dim", width));
-    if (ff % world_size == 0) DT_TRY(dt_arguments_set(a, "mlp.intermediate_size", ff / world_size));
-    return DT_OK;
-}
-
-static dt_status claims_hold(dt_mesh *mesh, const void *arg)
-{
-    dt_model *model = NULL;
-
-    DT_TRY(load(mesh, arg, &model));
-    dt_model_release(&model);
-    return DT_OK;
-}
-
-/* Where q, k and v are one weight the output layer counts heads, and nobody kv heads. */
-static dt_status fused_claims(const dt_policy *policy, dt_arguments *a, int world_size)
-{
-    int64_t heads, ff;
-
-    (void)policy;
-    DT_TRY(dt_arguments_get(a, "num_attention_heads", &heads));
-    DT_TRY(dt_arguments_get(a, "intermediate_size", &ff));
-    DT_TRY(dt_arguments_set(a, "self_attn.num_heads", heads / world_size));
-    DT_TRY(dt_arguments_set(a, "mlp.intermediate_size", ff / world_size));
-    return DT_OK;
-}
-
-DT_TEST(policies, claims_about_ranks_are_compared_with_the_cut)
-{
-    static const dt_policy p = { .size = sizeof p,
-                                 .original_layer_class = "Qwen3DecoderLayer",
-                                 .replace_arguments = claims };
-    static const dt_policy *const list = &p;
-
-    static const dt_policy fused = { .size = sizeof fused,
-                                     .original_layer_class = "Phi3DecoderLayer",
-                                     .replace_arguments = fused_claims };
-    static const dt_policy *const phi3 = &fused;
-
-    dt_test_on_ranks("tp=1", claims_hold,
-                     &(scene){ .fixture = "phi3/base", .policies = &phi3, .n = 1 });
-    dt_test_on_ranks("tp=2", claims_hold,
-                     &(scene){ .fixture = "phi3/base", .policies = &phi3, .n = 1 });
-    dt_test_on_ranks("tp=1", claims_hold,
-                     &(scene){ .fixture = "qwen3/base", .policies = &list, .n = 1 });
-    dt_test_on_ranks("tp=2", claims_hold,
-                     &(scene){ .fixture = "qwen3/base", .policies = &list, .n = 1 });
-    dt_test_on_ranks("tp=3", refused,
-                     &(scene){ .fixture = "qwen3/base",
-                               .policies = &list,
-                               .n = 1,
-                               .message = "leave the argument out: ranks know it" });
 }
 
 /* --- replace_modules -------------------------------------------------------------------------- */

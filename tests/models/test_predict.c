@@ -192,6 +192,11 @@ DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
         { "llama/uneven", "tp=11", 2, 31, { NULL, NULL }, true },
         { "gpt_neo/uneven", "dp=2,tp=5", 1, 4, { NULL, NULL }, true },
         { "qwen3_moe/uneven", "tp=13", 1, 7, { NULL, NULL }, false },
+        { "qwen3_moe/base", "dp=2,tp=8", 1, 7, { NULL, NULL }, false },
+        { "qwen3_moe/uneven", "tp=7", 2, 9, { NULL, NULL }, true },
+        { "phi3/uneven", "tp=17", 1, 7, { NULL, NULL }, false },
+        { "phi3/uneven", "dp=2,tp=5", 2, 9, { NULL, NULL }, true },
+        { "phi3/base", "tp=6", 1, 7, { "lm_head", "colwise_gather_output" }, false },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) every_rank_alone(&cases[i]);
