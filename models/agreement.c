@@ -132,8 +132,8 @@ static uint64_t hash_layer(const dt_mesh *mesh, const dt_layer *layer)
     return hash;
 }
 
-/* The first layer that rank `other` has laid out otherwise than rank 0. Called by all ranks, with as
- * many layers. */
+/* The first layer that rank `other` has laid out otherwise than rank 0. Called by all ranks, with
+ * as many layers. */
 static dt_status name_layer(dt_runtime *rt, dt_layers *layers, const uint64_t *hashes, int other)
 {
     const size_t n = (size_t)dt_layers_count(layers);

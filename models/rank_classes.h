@@ -2,8 +2,9 @@
  *
  * Which ranks a dry pass costs the same. All ranks make the same tensors and moves in the same
  * order, because decisions follow from layouts, global shapes and dtypes. A rank's place decides
- * how many rows its pieces have, of packed ones each run, and what of an exchange it holds already. So a pass that was
- * watched on one rank is, to the byte, that of every rank for which these numbers are equal. */
+ * how many rows its pieces have, of packed ones each run, and what of an exchange it holds already.
+ * So a pass that was watched on one rank is, to the byte, that of every rank for which these
+ * numbers are equal. */
 #ifndef DTI_RANK_CLASSES_H
 #define DTI_RANK_CLASSES_H
 
