@@ -28,7 +28,8 @@ enum {
     CLI_ENV = 32,
     CLI_SAVE = 64,
     CLI_TOKENIZE = 128,
-    CLI_DETOKENIZE = 256
+    CLI_DETOKENIZE = 256,
+    CLI_COMPARE = 512
 };
 
 /* An option that may be given several times. */
@@ -60,7 +61,9 @@ typedef struct cli_args {
     const char *eos_ids, *suppress_ids, *begin_suppress_ids, *bad_words_ids;
     const char *forced_bos_id, *forced_eos_ids;
     const char *num_beams, *num_return_sequences, *length_penalty, *early_stopping;
+    const char *tolerance;
     cli_many stop;
+    cli_many meshes; /* of compare */
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;
@@ -117,7 +120,7 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_save, cli_tokenize, cli_detokenize,
-    cli_inspect, cli_show_plan, cli_topo, cli_env_command;
+extern const cli_command cli_generate, cli_logits, cli_compare, cli_save, cli_tokenize,
+    cli_detokenize, cli_inspect, cli_show_plan, cli_topo, cli_env_command;
 
 #endif

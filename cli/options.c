@@ -22,11 +22,12 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(cli_args, field)
-#define READS     (CLI_GENERATE | CLI_LOGITS)
+#define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define RUNS      (READS | CLI_SAVE)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
+#define ON_A_MESH (CLI_GENERATE | CLI_LOGITS | CLI_SAVE | CLI_PLAN | CLI_TOPO)
 #define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
@@ -68,7 +69,9 @@ static const option options[] = {
     { "num-return-sequences", 0, TEXT, "N", AT(num_return_sequences), CLI_GENERATE, 0, "texts of each prompt (default 1)" },
     { "length-penalty", 0, TEXT, "X", AT(length_penalty), CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
     { "early-stopping", 0, TEXT, "WORD", AT(early_stopping), CLI_GENERATE, 0, "of beams: false (default), true or never" },
-    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           LAID_OUT | CLI_TOPO, 0, "ranks by named dims (default tp=1, or processes)" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           ON_A_MESH, 0, "ranks by named dims (default tp=1, or processes)" },
+    { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
+    { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto or built-in" },
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
@@ -146,6 +149,16 @@ dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t
              DT_ERR_ARG, "%s: \"%s\" is not a number from %lld to %lld", what, text, (long long)min,
              (long long)max);
     *out = value;
+    return DT_OK;
+}
+
+dt_status cli_parse_number(const char *what, const char *text, double *out)
+{
+    char *end;
+
+    if (text == NULL) return DT_OK;
+    *out = strtod(text, &end);
+    DT_CHECK(end != text && *end == '\0', DT_ERR_ARG, "%s: \"%s\" is not a number", what, text);
     return DT_OK;
 }
 

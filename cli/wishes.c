@@ -12,16 +12,6 @@ enum { DEFAULT_NEW_TOKENS = 100 };
 /* --- one option --------------------------------------------------------------------------------
  */
 
-static dt_status parse_number(const char *what, const char *text, double *out)
-{
-    char *end;
-
-    if (text == NULL) return DT_OK;
-    *out = strtod(text, &end);
-    DT_CHECK(end != text && *end == '\0', DT_ERR_ARG, "%s: \"%s\" is not a number", what, text);
-    return DT_OK;
-}
-
 static dt_status parse_count(const char *what, const char *text, int64_t *out)
 {
     if (text == NULL) return DT_OK;
@@ -176,16 +166,16 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
 {
     DT_TRY(settle_sampling(a, o));
     DT_TRY(parse_seed(a->seed, &o->seed));
-    DT_TRY(parse_number("--temperature", a->temperature, &o->temperature));
+    DT_TRY(cli_parse_number("--temperature", a->temperature, &o->temperature));
     DT_TRY(parse_count("--top-k", a->top_k, &o->top_k));
-    DT_TRY(parse_number("--top-p", a->top_p, &o->top_p));
-    DT_TRY(parse_number("--min-p", a->min_p, &o->min_p));
-    DT_TRY(parse_number("--typical-p", a->typical_p, &o->typical_p));
-    DT_TRY(parse_number("--epsilon-cutoff", a->epsilon_cutoff, &o->epsilon_cutoff));
-    DT_TRY(parse_number("--eta-cutoff", a->eta_cutoff, &o->eta_cutoff));
+    DT_TRY(cli_parse_number("--top-p", a->top_p, &o->top_p));
+    DT_TRY(cli_parse_number("--min-p", a->min_p, &o->min_p));
+    DT_TRY(cli_parse_number("--typical-p", a->typical_p, &o->typical_p));
+    DT_TRY(cli_parse_number("--epsilon-cutoff", a->epsilon_cutoff, &o->epsilon_cutoff));
+    DT_TRY(cli_parse_number("--eta-cutoff", a->eta_cutoff, &o->eta_cutoff));
     if (a->renormalize_logits) o->renormalize_logits = true;
     if (a->remove_invalid_values) o->remove_invalid_values = true;
-    DT_TRY(parse_number("--repetition-penalty", a->repetition_penalty, &o->repetition_penalty));
+    DT_TRY(cli_parse_number("--repetition-penalty", a->repetition_penalty, &o->repetition_penalty));
     DT_TRY(
         parse_count("--no-repeat-ngram-size", a->no_repeat_ngram_size, &o->no_repeat_ngram_size));
     DT_TRY(parse_lengths(a, o));
@@ -193,7 +183,7 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
     DT_TRY(parse_count("--num-beams", a->num_beams, &o->num_beams));
     DT_TRY(
         parse_count("--num-return-sequences", a->num_return_sequences, &o->num_return_sequences));
-    DT_TRY(parse_number("--length-penalty", a->length_penalty, &o->length_penalty));
+    DT_TRY(cli_parse_number("--length-penalty", a->length_penalty, &o->length_penalty));
     DT_TRY(parse_early_stopping(a->early_stopping, &o->early_stopping));
     if (a->stop.n > 0) {
         o->stop_strings = a->stop.items;

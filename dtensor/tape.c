@@ -131,8 +131,22 @@ void dt_scope_begin(dt_tape *t, const char *name)
     t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned, -1 };
 }
 
+void dti_tape_observe(dt_tape *t, dti_scope_fn see, void *arg)
+{
+    t->see = see;
+    t->see_arg = arg;
+}
+
+static dt_tensor *show(dt_tape *t, const char *scope, dt_tensor *x)
+{
+    const dt_status st = t->see(t->see_arg, scope, x);
+
+    return st == DT_OK ? x : dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
+
 dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
 {
+    const char *name;
     size_t first;
     bool mine = false;
 
@@ -140,6 +154,7 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
     if (t->n_scopes == 1)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_scope_end() without a dt_scope_begin()");
     first = t->scopes[--t->n_scopes].first;
+    name = t->scopes[t->n_scopes].name;
     for (size_t i = t->n_owned; keep != NULL && i > first && !mine; i--)
         if (t->owned[i - 1] == keep) { /* it takes the first place, its reference stays */
             t->owned[i - 1] = t->owned[first];
@@ -147,7 +162,7 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
             mine = true;
         }
     release_from(t, mine ? first + 1 : first);
-    return keep;
+    return t->see == NULL || keep == NULL ? keep : show(t, name, keep);
 }
 
 /* The search begins with the newest: in a loop it is one of the last two. */

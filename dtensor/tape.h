@@ -32,7 +32,9 @@ struct dt_tape {
     dt_comm_counter comm[DT_N_COMM_KINDS];
     dti_comm_log log;   /* the same by scope and reason */
     const char *reason; /* of the caller's moves; NULL: "move" */
-    dt_error error;     /* valid if status is not DT_OK */
+    dti_scope_fn see;   /* NULL: nobody looks on */
+    void *see_arg;
+    dt_error error; /* valid if status is not DT_OK */
 };
 
 /* Counts what a move has communicated, here and in the node of the innermost scope. */

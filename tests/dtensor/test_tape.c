@@ -4,6 +4,7 @@
 #include <dtensor/ops.h>
 #include <string.h>
 
+#include "dtensor/create.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 
@@ -44,6 +45,59 @@ done:
 DT_TEST(tape, scopes_keep_what_they_return_and_nothing_else)
 {
     dt_test_on_ranks("tp=1", scopes, NULL);
+}
+
+/* What an onlooker has seen. */
+typedef struct seen {
+    char names[64];
+    dt_tensor *last;
+    bool refuses;
+} seen;
+
+static dt_status see(void *arg, const char *scope, dt_tensor *x)
+{
+    seen *s = arg;
+
+    DT_CHECK(!s->refuses, DT_ERR_ARG, "seen enough");
+    (void)strcat(strcat(s->names, scope), " ");
+    s->last = x;
+    return DT_OK;
+}
+
+static dt_status observes(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_tensor *x = NULL, *y;
+    seen s = { 0 };
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, dt_test_arange(mesh, &whole, DT_F32, 2, shape, &x));
+    dti_tape_observe(t, see, &s);
+    dt_scope_begin(t, "outer");
+    dt_scope_begin(t, "inner");
+    y = dt_scope_end(t, dt_silu(t, x));
+    DT_EXPECT_TO(done, st, y != NULL && s.last == y, "the inner scope's tensor is shown");
+    dt_scope_begin(t, "empty");
+    (void)dt_scope_end(t, NULL);
+    DT_EXPECT_TO(done, st, dt_scope_end(t, y) == y && strcmp(s.names, "inner outer ") == 0,
+                 "scopes that keep something are shown as they end");
+    s.refuses = true;
+    dt_scope_begin(t, "third");
+    DT_EXPECT_TO(done, st, dt_scope_end(t, x) == NULL && dt_tape_status(t) == DT_ERR_ARG,
+                 "what the onlooker refuses latches");
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(tape, an_onlooker_sees_what_scopes_give)
+{
+    dt_test_on_ranks("tp=1", observes, NULL);
 }
 
 /* Of a loop's values one is alive at a time, whatever was made before. */

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor compare: meshes agree within rounding, and where they differ first is named. */
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+#define COMPARE(model, ...)                                                                      \
+    COMMAND("compare", "-q", "-m", model, "-t", "0,5,6,250,17,3,99", "--dtype", "f32", "--mesh", \
+            "tp=1", "--mesh", __VA_ARGS__)
+
+static const char *model_path(char path[DT_TEST_PATH_BYTES])
+{
+    return dt_test_source_path(path, "examples/checkpoint");
+}
+
+/* The result for mesh i behind the first; *all is released by the caller. */
+static const json_t *result_of(const command_result *r, size_t i, json_t **all)
+{
+    *all = json_loads(r->out, 0, NULL);
+    if (*all == NULL) dt_test_fail(__FILE__, __LINE__, "no JSON: %s%s", r->out, r->err);
+    return json_array_get(json_object_get(*all, "meshes"), i);
+}
+
+DT_TEST(cli_compare, meshes_agree_within_rounding)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *all;
+
+    (void)model_path(model);
+    r = COMPARE(model, "tp=2", "--mesh", "tp=3", "--mesh", "dp=2,tp=2", "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *one = result_of(&r, i, &all), *largest = json_object_get(one, "largest");
+        DT_ASSERT(json_is_true(json_object_get(one, "agrees")));
+        DT_ASSERT(json_is_null(json_object_get(one, "first")));
+        DT_ASSERT_EQ_INT(json_integer_value(json_object_get(one, "compared")), 52);
+        DT_ASSERT(json_number_value(json_object_get(largest, "relative")) < 1e-5);
+        json_decref(all);
+    }
+    command_free(&r);
+    r = COMPARE(model, "tp=2", "--sequence-parallel");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "tp=2 agrees with tp=1 within 0.0001: 52 of 52 tensors compared\n");
+    command_free(&r);
+}
+
+/* With a tolerance that the largest difference alone exceeds, it is the first one too. */
+DT_TEST(cli_compare, the_first_difference_is_where_the_tolerance_ends)
+{
+    static const char *const members[] = { "layer", "position", "element" };
+    char model[DT_TEST_PATH_BYTES], tolerance[32];
+    const json_t *one, *first, *largest;
+    command_result r;
+    json_t *all;
+
+    (void)model_path(model);
+    r = COMPARE(model, "tp=2", "--json", "--tolerance", "0");
+    COMMAND_ASSERT_CODE(r, 1);
+    one = result_of(&r, 0, &all);
+    first = json_object_get(one, "first");
+    largest = json_object_get(one, "largest");
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(first, "layer")),
+                     "model.layers.0.self_attn.o_proj"); /* sums of two ranks come first here */
+    DT_ASSERT(json_number_value(json_object_get(first, "relative")) > 0);
+    DT_ASSERT(json_real_value(json_object_get(first, "was")) !=
+              json_real_value(json_object_get(first, "is")));
+    COMMAND_ASSERT_HAS(r.err, "mesh tp=2 differs from tp=1 by ");
+    (void)snprintf(tolerance, sizeof tolerance, "%.17g",
+                   0.999999 * json_real_value(json_object_get(largest, "relative")));
+    json_decref(all);
+    command_free(&r);
+
+    r = COMPARE(model, "tp=2", "--json", "--tolerance", tolerance);
+    COMMAND_ASSERT_CODE(r, 1);
+    one = result_of(&r, 0, &all);
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        DT_ASSERT(json_equal(json_object_get(json_object_get(one, "first"), members[i]),
+                             json_object_get(json_object_get(one, "largest"), members[i])));
+    json_decref(all);
+    command_free(&r);
+}
+
+DT_TEST(cli_compare, mistakes_are_named)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)model_path(model);
+    r = COMMAND("compare", "-m", model, "-t", "1", "--mesh", "tp=1");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "two meshes or more: --mesh tp=1 --mesh tp=2");
+    command_free(&r);
+    r = COMPARE(model, "tp=2", "--tolerance", "-1");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--tolerance: -1 is not a difference");
+    command_free(&r);
+    r = COMPARE(model, "tp=none");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--mesh");
+    command_free(&r);
+    r = COMMAND("compare", "-m", model, "--mesh", "tp=1", "--mesh", "tp=2");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "no prompt; give one of");
+    command_free(&r);
+}
