@@ -3,54 +3,30 @@
  * The tables of docs/styles.md, line by line: each is read from the page and run, on 1 to 4 ranks
  * and on sizes that do and do not divide. Asserted are values against sums made here, placements of
  * parameters, input and output, and the exact number and bytes of collectives. */
-#include <dtensor/factories.h>
 #include <dtensor/parallel_styles.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/dtype.h"
+#include "parallel_styles/layers_internal.h"
 #include "parallel_styles/rules.h"
 #include "tests/support/dt_test.h"
-#include "tests/support/style_rows.h"
+#include "tests/support/layers.h"
+#include "tests/support/style_cases.h"
 #include "tests/support/tensors.h"
 
-/* B, T, I, O, V, H, E, D of one case. */
+/* B, T, I, O, V, H, E, D, F, N of one case. */
 static const int64_t sizes[][N_LETTERS] = {
-    { 2, 12, 24, 12, 24, 12, 4, 12 }, /* 1, 2, 3, 4 divide all */
-    { 2, 5, 7, 9, 11, 5, 3, 10 },     /* 2, 3, 4 divide nothing of it */
-    { 1, 2, 3, 5, 3, 2, 2, 3 },       /* some ranks have no tokens, rows or columns */
-    { 3, 1, 1, 2, 1, 1, 1, 1 },       /* a step of one token, and hardly anything else */
+    { 2, 12, 24, 24, 24, 12, 4, 12, 12, 12 }, /* 1, 2, 3, 4 divide all */
+    { 2, 5, 7, 9, 11, 5, 3, 10, 7, 5 },       /* 2, 3, 4 divide nothing of it */
+    { 1, 2, 3, 5, 3, 2, 2, 3, 2, 3 },         /* some ranks have no tokens, rows or columns */
+    { 3, 1, 1, 2, 1, 1, 1, 1, 1, 1 },         /* a step of one token, and hardly anything else */
 };
-
-typedef struct run_case {
-    const style_row *row;
-    const int64_t *size;
-    dt_mesh *mesh;
-    dt_dtype dtype; /* of the layer */
-    int64_t x_shape[DT_MAX_AXES], y_shape[DT_MAX_AXES];
-    int x_axes, y_axes;
-} run_case;
 
 static bool is(const char *a, const char *b)
 {
     return strcmp(a, b) == 0;
-}
-
-static void set_shapes(run_case *c)
-{
-    const int64_t *s = c->size;
-    const char *layer = c->row->layer;
-    const bool heads = is(layer, "norm of heads"), ids = is(layer, "embedding");
-    const int64_t B = s[LETTER_B], T = s[LETTER_T], D = s[LETTER_D];
-    const int64_t x[] = { B, T, is(layer, "linear") ? s[LETTER_I] : D };
-    const int64_t y[] = { B, T, is(layer, "linear") ? s[LETTER_O] : D };
-    const int64_t h[] = { B, T, s[LETTER_H], s[LETTER_E] };
-
-    c->x_axes = heads ? 4 : ids ? 2 : 3;
-    c->y_axes = heads ? 4 : 3;
-    memcpy(c->x_shape, heads ? h : x, (size_t)c->x_axes * sizeof *x);
-    memcpy(c->y_shape, heads ? h : y, (size_t)c->y_axes * sizeof *y);
 }
 
 static int64_t count_of(const int64_t *shape, int n)
@@ -61,115 +37,33 @@ static int64_t count_of(const int64_t *shape, int n)
     return count;
 }
 
-static dt_layer_spec spec_of(const run_case *c)
+/* --- inputs ----------------------------------------------------------------------------------- */
+
+static dt_status set_params(const style_case *c, const style_values *v, dt_layers *layers)
 {
-    const char *layer = c->row->layer;
-    const int64_t *s = c->size;
-    dt_layer_spec spec = { .name = "layer", .style = c->row->style, .eps = 1e-5f };
-
-    if (is(layer, "linear")) {
-        spec.kind = DT_LAYER_LINEAR;
-        spec.axis[0].extent = s[LETTER_O];
-        spec.axis[1].extent = s[LETTER_I];
-        spec.bias = true;
-    } else if (is(layer, "embedding")) {
-        spec.kind = DT_LAYER_EMBEDDING;
-        spec.axis[0].extent = s[LETTER_V];
-        spec.axis[1].extent = s[LETTER_D];
-    } else if (is(layer, "point")) {
-        spec.kind = DT_LAYER_POINT;
-    } else {
-        spec.kind = DT_LAYER_RMS_NORM;
-        spec.axis[0].extent = is(layer, "norm") ? s[LETTER_D] : s[LETTER_E];
-    }
-    return spec;
-}
-
-/* --- values ----------------------------------------------------------------------------------- */
-
-enum { MOST = 2048 }; /* elements of the largest value */
-
-/* Whole values, the same on every rank. */
-typedef struct values {
-    float w[MOST], b[MOST], x[MOST];
-    int32_t ids[MOST];
-    double y[MOST];
-} values;
-
-static void expect_linear(const run_case *c, values *v)
-{
-    const int64_t I = c->size[LETTER_I], O = c->size[LETTER_O];
-
-    for (int64_t row = 0; row < c->size[LETTER_B] * c->size[LETTER_T]; row++)
-        for (int64_t o = 0; o < O; o++) {
-            double sum = (double)v->b[o];
-            for (int64_t i = 0; i < I; i++)
-                sum += (double)v->x[row * I + i] * (double)v->w[o * I + i];
-            v->y[row * O + o] = sum;
-        }
-}
-
-static void expect_norm(const run_case *c, values *v)
-{
-    const int64_t n = c->x_shape[c->x_axes - 1], rows = count_of(c->x_shape, c->x_axes) / n;
-
-    for (int64_t row = 0; row < rows; row++) {
-        double squares = 0;
-        for (int64_t i = 0; i < n; i++) squares += pow((double)v->x[row * n + i], 2);
-        for (int64_t i = 0; i < n; i++)
-            v->y[row * n + i] =
-                (double)v->x[row * n + i] * (double)v->w[i] / sqrt(squares / (double)n + 1e-5);
-    }
-}
-
-static void make_values(const run_case *c, values *v)
-{
-    const int64_t n = count_of(c->x_shape, c->x_axes), D = c->size[LETTER_D];
-    const char *layer = c->row->layer;
-
-    dt_test_random(v->w, MOST, 1);
-    dt_test_random(v->b, MOST, 2);
-    dt_test_random(v->x, MOST, 3);
-    for (int64_t i = 0; i < n; i++) v->ids[i] = (int32_t)(7 * i % c->size[LETTER_V]);
-    if (is(layer, "linear")) expect_linear(c, v);
-    if (is(layer, "norm") || is(layer, "norm of heads")) expect_norm(c, v);
-    for (int64_t i = 0; i < n && is(layer, "point"); i++) v->y[i] = (double)v->x[i];
-    for (int64_t i = 0; i < n * D && is(layer, "embedding"); i++)
-        v->y[i] = (double)v->w[v->ids[i / D] * D + i % D];
-}
-
-static dt_status set_params(const run_case *c, const values *v, dt_layer *layer)
-{
-    for (int p = 0; p < dt_layer_n_params(layer); p++) {
-        const dt_param_info info = dt_layer_param_info(layer, p);
-        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
-        const dt_placement place = dt_layout_placement(dt_layer_param_layout(layer, p), 0);
-        char data[MOST * sizeof(float)];
-        dt_tensor *w = NULL;
-        dt_status st;
-        dti_convert(data, c->dtype, p == 0 ? v->w : v->b, DT_F32, MOST);
-        DT_TRY(dt_distribute(c->mesh, &place, c->dtype, info.n_axes, shape,
-                             (dt_source){ data, DT_EQUAL_COPIES }, &w));
-        st = dt_layer_set_param(layer, p, w);
-        dt_tensor_release(&w);
-        DT_TRY(st);
-    }
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        for (int p = 0; p < dt_layer_n_params(dt_layers_at(layers, i)); p++)
+            DT_TRY(dt_test_set_param(c->mesh, dt_layers_at(layers, i), p, c->dtype,
+                                     i == 2   ? v->down
+                                     : p == 0 ? v->w
+                                              : v->b));
     return DT_OK;
 }
 
 /* x as the row's "x comes" says; of P(sum) every rank has its own term, in f32. */
-static dt_status make_x(const run_case *c, const values *v, dt_tensor **out)
+static dt_status make_x(const style_case *c, const style_values *v, dt_tensor **out)
 {
     const bool ids = is(c->row->layer, "embedding");
     const int n_ranks = dt_mesh_n_ranks(c->mesh), me = dt_mesh_coord(c->mesh, 0);
+    char text[STYLE_PLACE_BYTES], data[STYLE_MOST * sizeof(float)];
     const dt_layout *layout;
     dt_placement place;
-    float terms[MOST];
-    char data[sizeof terms];
+    float terms[STYLE_MOST];
 
-    DT_TRY(dt_layout_parse(c->mesh, c->x_axes, c->row->x_comes, &layout));
+    DT_TRY(
+        dt_layout_parse(c->mesh, c->x_axes, style_case_place(c, c->row->x_comes, text), &layout));
     place = dt_layout_placement(layout, 0);
-    dti_convert(data, c->dtype, v->x, DT_F32, MOST);
+    dti_convert(data, c->dtype, v->x, DT_F32, STYLE_MOST);
     if (place.kind != DT_PLACE_PARTIAL || n_ranks == 1)
         return dt_distribute(c->mesh, &place, ids ? DT_I32 : c->dtype, c->x_axes, c->x_shape,
                              (dt_source){ ids ? (const void *)v->ids : data, DT_EQUAL_COPIES },
@@ -181,28 +75,47 @@ static dt_status make_x(const run_case *c, const values *v, dt_tensor **out)
     return dt_from_local(c->mesh, &place, DT_F32, c->x_axes, c->x_shape, terms, out);
 }
 
+/* The experts of each token and their weights, whole on every rank. */
+static dt_status make_route(const style_case *c, const style_values *v, dt_tape *t, dt_tensor **ids,
+                            dt_tensor **share)
+{
+    const int64_t shape[] = { c->size[LETTER_B], c->size[LETTER_T], style_case_chosen(c) };
+    const dt_placement everywhere = DT_REPLICATE;
+    char data[STYLE_MOST * sizeof(float)];
+
+    dti_convert(data, c->dtype, v->share, DT_F32, STYLE_MOST);
+    DT_TRY(dt_distribute(c->mesh, &everywhere, DT_I32, 3, shape,
+                         (dt_source){ v->ids, DT_EQUAL_COPIES }, ids));
+    *ids = dt_tape_own(t, *ids);
+    DT_TRY(dt_distribute(c->mesh, &everywhere, c->dtype, 3, shape,
+                         (dt_source){ data, DT_EQUAL_COPIES }, share));
+    *share = dt_tape_own(t, *share);
+    return dt_tape_status(t);
+}
+
 /* --- what is asserted ------------------------------------------------------------------------- */
 
-static dt_status expect_place(const run_case *c, const char *what, const dt_layout *layout,
+static dt_status expect_place(const style_case *c, const char *what, const dt_layout *layout,
                               const char *want)
 {
-    char text[64] = "";
+    char text[STYLE_PLACE_BYTES] = "", cell[STYLE_PLACE_BYTES];
 
     if (layout != NULL) (void)dt_layout_print(layout, text, sizeof text);
     if (layout != NULL && dt_mesh_n_ranks(c->mesh) == 1) return DT_OK; /* all mean the same */
+    want = style_case_place(c, want, cell);
     DT_EXPECT(is(text, want), "%s of a %s: %s is \"%s\", the page says \"%s\"", c->row->style,
               c->row->layer, what, text, want);
     return DT_OK;
 }
 
 /* bf16 has 8 bits: of the inputs, the weights and the result. */
-static dt_status expect_values(const run_case *c, const values *v, dt_tensor *y)
+static dt_status expect_values(const style_case *c, const style_values *v, dt_tensor *y)
 {
     const double tolerance = c->dtype == DT_F32 ? 1e-5 : 3e-2;
     const int64_t n = count_of(c->y_shape, c->y_axes);
     dt_tensor *full = NULL;
     dt_status st = DT_OK;
-    float got[MOST];
+    float got[STYLE_MOST];
 
     DT_TRY(dt_full_tensor(y, &full));
     dti_convert(got, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full), n);
@@ -215,91 +128,59 @@ done:
     return st;
 }
 
-/* Elements that coordinate `me` of p ranks holds of `shape` when axis `axis` is cut. */
-static int64_t piece(const int64_t *shape, int n, int axis, int p, int me)
-{
-    const int64_t rows = shape[axis], chunk = (rows + p - 1) / p, first = me * chunk;
-    const int64_t own = first >= rows ? 0 : first + chunk > rows ? rows - first : chunk;
-
-    return rows == 0 ? 0 : count_of(shape, n) / rows * own;
-}
-
 /* "S(1)" -> 1 */
 static int cut_axis(const char *place)
 {
     return place[0] == 'S' ? place[2] - '0' : -1;
 }
 
-/* Scattering a sum makes the rank of the largest piece receive p - 1 terms of it. If that is more
- * than an all-reduce (few tokens on many ranks), the sum is all-reduced and sliced. */
-static dt_comm_kind comm_of(const run_case *c)
-{
-    const bool of_x = c->row->moved == 'x';
-    const int64_t *shape = of_x ? c->x_shape : c->y_shape;
-    const int n = of_x ? c->x_axes : c->y_axes, p = dt_mesh_n_ranks(c->mesh);
-    const int to = cut_axis(of_x ? c->row->x_made : c->row->y_left);
-
-    if (c->row->comm != DT_COMM_REDUCE_SCATTER) return c->row->comm;
-    return piece(shape, n, to, p, 0) * p > 2 * count_of(shape, n) ? DT_COMM_ALL_REDUCE
-                                                                  : DT_COMM_REDUCE_SCATTER;
-}
-
-/* What this rank receives by the collective of a row. */
-static int64_t exact_bytes(const run_case *c, dt_comm_kind kind)
+/* What the row's collective moves: x from how it comes, or y from how the layer makes it. */
+static dt_test_move move_of(const style_case *c)
 {
     const style_row *r = c->row;
-    const int64_t e = strchr(r->bytes, 'k') != NULL ? 4 : (int64_t)dt_dtype_size(c->dtype);
-    const bool of_x = r->moved == 'x';
-    const int64_t *shape = of_x ? c->x_shape : c->y_shape;
-    const int n = of_x ? c->x_axes : c->y_axes, p = dt_mesh_n_ranks(c->mesh);
-    const int me = dt_mesh_coord(c->mesh, 0), to = cut_axis(of_x ? r->x_made : r->y_left);
-    const int from = of_x                                       ? cut_axis(r->x_comes)
-                     : r->layer[0] == 'l' || r->layer[0] == 'e' ? 2
-                                                                : cut_axis(r->x_made);
-    const int64_t all = count_of(shape, n) * e;
+    const bool of_x = r->moved == 'x', made = r->layer[0] == 'l' || is(r->layer, "embedding");
+    dt_test_move m = { .kind = r->comm, .n_axes = of_x ? c->x_axes : c->y_axes };
 
-    switch (kind) {
-    case DT_COMM_ALL_GATHER:
-        return all - e * piece(shape, n, from, p, me);
-    case DT_COMM_ALL_REDUCE:
-        return 2 * (p - 1) * all / p;
-    case DT_COMM_REDUCE_SCATTER:
-        return (p - 1) * e * piece(shape, n, to, p, me);
-    case DT_COMM_ALL_TO_ALL: { /* of my rows of `to` those that I have not */
-        int64_t mine[DT_MAX_AXES];
-        memcpy(mine, shape, sizeof mine);
-        mine[to] = piece(&shape[to], 1, 0, p, me);
-        return e * (count_of(mine, n) - piece(mine, n, from, p, me));
-    }
-    default:
-        return 0;
-    }
+    memcpy(m.shape, of_x ? c->x_shape : c->y_shape, sizeof m.shape);
+    m.from = of_x ? cut_axis(r->x_comes) : made ? 2 : cut_axis(r->x_made);
+    m.to = cut_axis(of_x ? r->x_made : r->y_left);
+    m.each = strchr(r->bytes, 'k') != NULL ? 4 : (int64_t)dt_dtype_size(c->dtype);
+    return m;
 }
 
-static dt_status expect_comm(const run_case *c, const dt_tape *t)
+/* Where all sizes divide every rank receives what the page's formula says. */
+static dt_status expect_comm(const style_case *c, const dt_tape *t)
 {
     const int p = dt_mesh_n_ranks(c->mesh);
+    const dt_test_move move = move_of(c);
+    const dt_status st = dt_test_expect_move(t, c->mesh, &move);
+    int64_t bytes;
 
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
-        const dt_comm_counter got = dt_tape_comm(t, (dt_comm_kind)k);
-        const bool moves = p > 1 && k == (int)comm_of(c);
-        const int64_t bytes = moves ? exact_bytes(c, comm_of(c)) : 0;
-        DT_EXPECT(got.calls == moves && got.bytes == bytes,
-                  "%s of a %s: %lld x %s of %lld bytes, not %d of %lld", c->row->style,
-                  c->row->layer, (long long)got.calls, dt_comm_kind_name((dt_comm_kind)k),
-                  (long long)got.bytes, (int)moves, (long long)bytes);
-        if (c->size != sizes[0] || !moves) continue;
-        DT_EXPECT(bytes * p ==
-                      style_row_bytes(c->row, c->size, p, (int64_t)dt_dtype_size(c->dtype)),
-                  "%s of a %s: %lld bytes, the page says \"%s\"", c->row->style, c->row->layer,
-                  (long long)bytes, c->row->bytes);
-    }
+    if (st != DT_OK) dti_error_prefix("%s of a %s", c->row->style, c->row->layer);
+    DT_TRY(st);
+    if (c->size != sizes[0] || dt_test_move_kind(&move, p) == DT_N_COMM_KINDS) return DT_OK;
+    bytes = dt_test_move_bytes(&move, p, dt_mesh_coord(c->mesh, 0));
+    DT_EXPECT(bytes * p == style_row_bytes(c->row, c->size, p, (int64_t)dt_dtype_size(c->dtype)),
+              "%s of a %s: %lld bytes, the page says \"%s\"", c->row->style, c->row->layer,
+              (long long)bytes, c->row->bytes);
     return DT_OK;
 }
 
 /* --- one line --------------------------------------------------------------------------------- */
 
-static dt_status forward(const run_case *c, const values *v, dt_layer *layer, dt_tensor *x)
+static dt_tensor *run_layers(const style_case *c, const style_values *v, dt_tape *t,
+                             dt_layers *layers, dt_tensor *x)
+{
+    dt_tensor *ids, *share;
+
+    if (!style_case_has_experts(c)) return dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    if (make_route(c, v, t, &ids, &share) != DT_OK) return NULL;
+    return dt_layer_experts(t, dt_layers_at(layers, 0), dt_layers_at(layers, 1),
+                            dt_layers_at(layers, 2), x, ids, share);
+}
+
+static dt_status forward(const style_case *c, const style_values *v, dt_layers *layers,
+                         dt_tensor *x)
 {
     dt_tape *t = NULL, *aside = NULL;
     dt_status st = DT_OK;
@@ -307,11 +188,12 @@ static dt_status forward(const run_case *c, const values *v, dt_layer *layer, dt
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(c->mesh), &t));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(c->mesh), &aside));
-    y = dt_layer_enter(aside, layer, x);
+    y = dt_layer_enter(aside, dt_layers_at(layers, 0), x);
     DT_TRY_TO(done, st, dt_tape_status(aside));
     DT_TRY_TO(done, st, expect_place(c, "x", dt_tensor_layout(y), c->row->x_made));
-    y = dt_layer_forward(t, layer, x);
+    y = run_layers(c, v, t, layers, x);
     DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, y != NULL, "%s of a %s gave nothing", c->row->style, c->row->layer);
     DT_TRY_TO(done, st, expect_place(c, "y", dt_tensor_layout(y), c->row->y_left));
     DT_TRY_TO(done, st, expect_comm(c, t));
     DT_TRY_TO(done, st, expect_values(c, v, y));
@@ -321,24 +203,25 @@ done:
     return st;
 }
 
-static dt_status run_row(run_case *c, values *v)
+static dt_status run_row(style_case *c, style_values *v)
 {
+    dt_layer_spec specs[STYLE_LAYERS];
     dt_layers *layers = NULL;
     dt_tensor *x = NULL;
     dt_status st = DT_OK;
     dt_layer *layer;
-    dt_layer_spec spec;
+    int n, subject;
 
-    set_shapes(c);
-    make_values(c, v);
-    spec = spec_of(c);
-    DT_TRY(dt_layers_create(c->mesh, "tp", &spec, 1, NULL, &layers));
-    layer = dt_layers_at(layers, 0);
+    style_case_set_shapes(c);
+    style_case_make_values(c, v);
+    n = style_case_specs(c, specs, &subject);
+    DT_TRY(dt_layers_create(c->mesh, "tp", specs, n, NULL, &layers));
+    layer = dt_layers_at(layers, subject);
     DT_TRY_TO(done, st, expect_place(c, "W", dt_layer_param_layout(layer, 0), c->row->weight));
     DT_TRY_TO(done, st, expect_place(c, "b", dt_layer_param_layout(layer, 1), c->row->bias));
-    DT_TRY_TO(done, st, set_params(c, v, layer));
+    DT_TRY_TO(done, st, set_params(c, v, layers));
     DT_TRY_TO(done, st, make_x(c, v, &x));
-    DT_TRY_TO(done, st, forward(c, v, layer, x));
+    DT_TRY_TO(done, st, forward(c, v, layers, x));
 done:
     dt_tensor_release(&x);
     dt_layers_release(&layers);
@@ -360,7 +243,7 @@ static style_row of_a_step(const style_row *row)
     return r;
 }
 
-static dt_status all_sizes(dt_mesh *mesh, const style_row *row, values *v)
+static dt_status all_sizes(dt_mesh *mesh, const style_row *row, style_values *v)
 {
     const style_row step = of_a_step(row);
     const dt_style *style;
@@ -369,10 +252,10 @@ static dt_status all_sizes(dt_mesh *mesh, const style_row *row, values *v)
     for (size_t s = 0; s < DT_COUNT(sizes); s++)
         for (int half = 0; half < (s < 2 ? 2 : 1); half++) {
             const bool one = sizes[s][LETTER_T] == 1 && style->twin != NULL;
-            run_case c = { .row = one ? &step : row,
-                           .size = sizes[s],
-                           .mesh = mesh,
-                           .dtype = half ? DT_BF16 : DT_F32 };
+            style_case c = { .row = one ? &step : row,
+                             .size = sizes[s],
+                             .mesh = mesh,
+                             .dtype = half ? DT_BF16 : DT_F32 };
             const dt_status st = run_row(&c, v);
             if (st == DT_OK) continue;
             dti_error_prefix("docs/styles.md:%d, sizes %d, %s", row->line, (int)s,
@@ -385,7 +268,7 @@ static dt_status all_sizes(dt_mesh *mesh, const style_row *row, values *v)
 static dt_status all_rows(dt_mesh *mesh, const void *arg)
 {
     const style_rows *rows = arg;
-    values *v = malloc(sizeof *v);
+    style_values *v = malloc(sizeof *v);
     dt_status st = DT_OK;
 
     DT_CHECK(v != NULL, DT_ERR_MEMORY, "no memory");
@@ -418,8 +301,7 @@ static dt_status all_styles(dt_mesh *mesh, const void *arg)
             DT_TRY(dt_style_find(rt, rows->row[k].style, NULL, &of_row));
             found = of_row == style;
         }
-        DT_EXPECT(found || style_rows_mention(style->name), "docs/styles.md has no line on %s",
-                  style->name);
+        DT_EXPECT(found, "no table of docs/styles.md has a line on %s", style->name);
     }
     return DT_OK;
 }
@@ -430,6 +312,38 @@ DT_TEST(style_table, every_style_is_on_the_page)
 
     style_rows_read(&rows);
     dt_test_on_ranks("tp=1", all_styles, &rows);
+}
+
+/* The table of other names is that of the registry. */
+static dt_status all_names(dt_mesh *mesh, const void *arg)
+{
+    const style_names *names = arg;
+
+    for (int i = 0; i < names->n; i++) {
+        const style_name *n = &names->name[i];
+        const char *version = n->version[0] != '\0' ? n->version : NULL;
+        const dt_style *style;
+        DT_TRY(dt_style_find(dt_mesh_runtime(mesh), n->name, version, &style));
+        DT_EXPECT(is(style->name, n->is), "docs/styles.md:%d: %s is %s, not %s", n->line, n->name,
+                  style->name, n->is);
+    }
+    for (int i = 0; i < dti_n_style_aliases; i++) {
+        const dti_style_alias *a = &dti_style_aliases[i];
+        bool found = false;
+        for (int k = 0; k < names->n && !found; k++)
+            found = is(names->name[k].name, a->alias) &&
+                    is(names->name[k].version, a->version != NULL ? a->version : "");
+        DT_EXPECT(found, "docs/styles.md does not say what %s is", a->alias);
+    }
+    return DT_OK;
+}
+
+DT_TEST(style_table, every_other_name_is_on_the_page)
+{
+    style_names names;
+
+    style_names_read(&names);
+    dt_test_on_ranks("tp=1", all_names, &names);
 }
 
 /* --- docs/adding_a_style.md ------------------------------------------------------------------- */

@@ -94,7 +94,7 @@ void style_rows_read(style_rows *out)
 
 int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p, int64_t e)
 {
-    static const char letters[] = "BTIOVHED";
+    static const char letters[] = "BTIOVHEDFN";
     int64_t product = p;
 
     for (const char *at = row->bytes; *at != '\0'; at++) {
@@ -114,15 +114,44 @@ int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int
     return product;
 }
 
-bool style_rows_mention(const char *name)
+/* "`colwise`" at `at` -> colwise; the place behind it, NULL if there is none. */
+static const char *quoted(const char *at, char *to, size_t bytes)
+{
+    const char *begin = strchr(at, '`'), *end = begin != NULL ? strchr(begin + 1, '`') : NULL;
+    char text[96];
+
+    if (end == NULL) return NULL;
+    (void)snprintf(text, sizeof text, "%.*s", (int)(end - begin - 1), begin + 1);
+    copy(text, to, bytes);
+    return end + 1;
+}
+
+static void read_names(char *line, int number, style_names *out)
+{
+    static const char of_version[] = " in a plan of version ";
+    char *cell[N_CELLS + 1];
+    style_name name = { .line = number };
+
+    if (split(line, cell) != 2 || cell[0][0] != '`') return;
+    if (quoted(cell[1], name.is, sizeof name.is) == NULL)
+        dt_test_fail(__FILE__, __LINE__, "line %d: no style", number);
+    for (const char *at = cell[0];
+         (at = quoted(at, name.name, sizeof name.name)) != NULL && out->n < STYLE_NAMES_MAX;) {
+        const bool old = strncmp(at, of_version, strlen(of_version)) == 0;
+        copy(old ? at + strlen(of_version) : "", name.version, sizeof name.version);
+        out->name[out->n++] = name;
+    }
+}
+
+void style_names_read(style_names *out)
 {
     FILE *file = open_page();
-    char line[LINE_BYTES], quoted[96];
-    bool found = false;
+    char line[LINE_BYTES];
 
-    (void)snprintf(quoted, sizeof quoted, "`%s`", name);
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
-        found = strstr(line, quoted) != NULL;
+    out->n = 0;
+    for (int number = 1; file != NULL && fgets(line, sizeof line, file) != NULL; number++)
+        read_names(line, number, out);
     if (file != NULL) (void)fclose(file);
-    return found;
+    if (out->n == 0 || out->n == STYLE_NAMES_MAX)
+        dt_test_fail(__FILE__, __LINE__, "%d other names", out->n);
 }

@@ -6,8 +6,20 @@
 
 #include <dtensor/tensor.h>
 
-/* Sizes that formulas on the page speak of. */
-enum { LETTER_B, LETTER_T, LETTER_I, LETTER_O, LETTER_V, LETTER_H, LETTER_E, LETTER_D, N_LETTERS };
+/* Sizes that formulas on the page speak of; of experts their width F and their number N. */
+enum {
+    LETTER_B,
+    LETTER_T,
+    LETTER_I,
+    LETTER_O,
+    LETTER_V,
+    LETTER_H,
+    LETTER_E,
+    LETTER_D,
+    LETTER_F,
+    LETTER_N,
+    N_LETTERS
+};
 
 /* One line. Texts are as on the page, "" where a cell is empty. */
 typedef struct style_row {
@@ -30,7 +42,19 @@ void style_rows_read(style_rows *out);
  * bytes. */
 int64_t style_row_bytes(const style_row *row, const int64_t size[N_LETTERS], int p, int64_t e);
 
-/* Whether the page has `name` in backquotes. */
-bool style_rows_mention(const char *name);
+/* One other name of a style, as the table of them has it. */
+typedef struct style_name {
+    int line;
+    char name[48], version[16], is[48]; /* version "": of any */
+} style_name;
+
+enum { STYLE_NAMES_MAX = 64 };
+typedef struct style_names {
+    int n;
+    style_name name[STYLE_NAMES_MAX];
+} style_names;
+
+/* Reads the lines of two cells: "`a`, `b` in a plan of version v | `c`". Fails as the above. */
+void style_names_read(style_names *out);
 
 #endif
