@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
 #include "tests/support/tensors.h"
 
 enum { ROWS = 4, IN = 7, OUT = 9 };
@@ -22,31 +23,6 @@ static const dt_layer_spec specs[] = {
     { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { OUT, 0 } } },
     { .name = "sum", .kind = DT_LAYER_POINT },
 };
-
-/* Weights by global index, whatever the layout. */
-static dt_status fill(dt_mesh *mesh, dt_layer *layer, dt_dtype dtype)
-{
-    float values[OUT * IN];
-    char data[sizeof values];
-
-    for (int p = 0; p < dt_layer_n_params(layer); p++) {
-        const dt_param_info info = dt_layer_param_info(layer, p);
-        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
-        dt_placement place[DT_MAX_DIMS];
-        dt_tensor *x = NULL;
-        dt_status st;
-        dt_test_random(values, OUT * IN, (uint32_t)p + 11);
-        dti_convert(data, dtype, values, DT_F32, OUT * IN);
-        for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
-            place[m] = dt_layout_placement(dt_layer_param_layout(layer, p), m);
-        DT_TRY(dt_distribute(mesh, place, dtype, info.n_axes, shape,
-                             (dt_source){ data, DT_EQUAL_COPIES }, &x));
-        st = dt_layer_set_param(layer, p, x);
-        dt_tensor_release(&x);
-        DT_TRY(st);
-    }
-    return DT_OK;
-}
 
 static dt_status make_x(dt_mesh *mesh, dt_dtype dtype, dt_tensor **out)
 {
@@ -68,7 +44,7 @@ static dt_status run(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_tape
     dt_status st = DT_OK;
 
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, plan, &layers));
-    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0), dtype));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, dtype, 11));
     DT_TRY_TO(done, st, make_x(mesh, dtype, &x));
     y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
     y = dt_layer_forward(t, dt_layers_at(layers, 2), y);
@@ -200,7 +176,7 @@ static dt_status partial_sum(dt_mesh *mesh, const void *arg)
     DT_TRY(agree(mesh, &plan, DT_F32, 1e-6f));
     DT_TRY(agree(mesh, &plan, DT_BF16, 1e-2f));
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers));
-    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0), DT_BF16));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_BF16, 11));
     DT_TRY_TO(done, st, make_x(mesh, DT_BF16, &x));
     DT_TRY_TO(done, st, dt_tape_create(rt, &t));
     for (int again = 0; again < 2; again++) {

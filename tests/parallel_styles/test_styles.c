@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
 #include "tests/support/tensors.h"
 
 enum { IN = 7, OUT = 9, VOCAB = 11 };
@@ -37,28 +38,6 @@ static const style_case cases[] = {
 };
 /* clang-format on */
 
-static dt_status fill(dt_mesh *mesh, dt_layer *layer)
-{
-    float values[OUT * VOCAB];
-
-    for (int p = 0; p < dt_layer_n_params(layer); p++) {
-        const dt_param_info info = dt_layer_param_info(layer, p);
-        const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
-        const dt_layout *layout = dt_layer_param_layout(layer, p);
-        dt_placement place[DT_MAX_DIMS];
-        dt_tensor *x = NULL;
-        dt_status st;
-        dt_test_random(values, OUT * VOCAB, (uint32_t)p + 7);
-        for (int m = 0; m < dt_mesh_n_dims(mesh); m++) place[m] = dt_layout_placement(layout, m);
-        DT_TRY(dt_distribute(mesh, place, DT_F32, info.n_axes, shape,
-                             (dt_source){ values, DT_EQUAL_COPIES }, &x));
-        st = dt_layer_set_param(layer, p, x);
-        dt_tensor_release(&x);
-        DT_TRY(st);
-    }
-    return DT_OK;
-}
-
 static dt_layer_spec spec_of(const style_case *c, const char *style)
 {
     const bool linear = c->kind == DT_LAYER_LINEAR;
@@ -86,7 +65,7 @@ static dt_status run(dt_mesh *mesh, const style_case *c, const char *style, dt_t
 
     dt_test_random(values, 4 * IN, 3);
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, fill(mesh, dt_layers_at(layers, 0)));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_F32, 7));
     if (c->kind == DT_LAYER_LINEAR)
         DT_TRY_TO(done, st,
                   dt_distribute(mesh, strcmp(style, "replicate") == 0 ? &whole : &c->input, DT_F32,
