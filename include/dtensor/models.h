@@ -145,7 +145,8 @@ typedef struct dt_save_options {
  *
  * Collective  every rank of the model's mesh, with the same arguments. Outsiders do nothing.
  * Errors      DT_ERR_ARG  `dir` holds weights already; a dry model; options that make no sense
- *             DT_ERR_UNSUPPORTED  the model is the text part of a multimodal checkpoint
+ *             DT_ERR_UNSUPPORTED  the model is the text part of a multimodal checkpoint, or has
+ *                                 experts that files hold transposed
  *             DT_ERR_IO   a file cannot be written: what was begun is removed again
  *             DT_ERR_MEMORY, DT_ERR_COMM
  */

@@ -15,16 +15,18 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     char name[512];
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
-    DT_CHECK(!info.reversed, DT_ERR_UNSUPPORTED,
-             "%s.%s is stored transposed, which is not written yet", info.layer, info.name);
+    DT_CHECK(!info.reversed || info.n_axes == 2, DT_ERR_UNSUPPORTED,
+             "%s.%s has %d axes: of transposed weights only matrices can be saved", info.layer,
+             info.name, info.n_axes);
     (void)dti_param_tensor_name(&info, name, sizeof name);
     DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
-    DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof(dt_tensor *)));
+    DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof *s->values));
     spec = &s->specs[s->n];
     *spec = (dti_st_spec){ .dtype = s->dtype, .n_axes = dt_tensor_n_axes(x) };
-    for (int a = 0; a < spec->n_axes; a++) spec->shape[a] = dt_tensor_extent(x, a);
+    for (int a = 0; a < spec->n_axes; a++)
+        spec->shape[a] = dt_tensor_extent(x, info.reversed ? 1 - a : a);
     DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
-    s->values[s->n++] = x;
+    s->values[s->n++] = (dti_saved){ x, info.reversed };
     return DT_OK;
 }
 

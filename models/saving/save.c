@@ -139,7 +139,7 @@ static void end(dti_saver *s)
     }
     dti_free(s->files);
     dti_free(s->specs);
-    dti_free((void *)s->values);
+    dti_free(s->values);
     dti_arena_free(&s->names);
 }
 

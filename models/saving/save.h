@@ -22,13 +22,19 @@ typedef struct dti_save_file {
     bool named;     /* it has its final name */
 } dti_save_file;
 
+/* A parameter on its way into a file. */
+typedef struct dti_saved {
+    dt_tensor *x;  /* borrowed */
+    bool reversed; /* a matrix that the file holds as [in, out] */
+} dti_saved;
+
 typedef struct dti_saver {
     dt_model *model;
     const char *dir;
     dt_dtype dtype; /* in the files */
     dti_arena names;
     dti_st_spec *specs; /* [n] */
-    dt_tensor **values; /* [n] borrowed */
+    dti_saved *values;  /* [n] */
     size_t n;
     size_t n_specs_room, n_values_room;
     dti_save_file *files;

@@ -16,19 +16,20 @@
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
-/* Where x has to lie so that each rank holds whole rows that follow each other; whether this rank
- * is the one of its replicas that writes. */
-static void rows_of(const dt_tensor *x, dt_placement want[DT_MAX_DIMS], bool *writes)
+/* Where x has to lie so that each rank holds whole rows of the file that follow each other; whether
+ * this rank is the one of its replicas that writes. Of a transposed matrix the file's rows are
+ * columns here. */
+static void rows_of(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS], bool *writes)
 {
     const dt_mesh *mesh = dt_tensor_mesh(x);
 
     *writes = true;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
         const dt_placement p = dt_layout_placement(dt_tensor_layout(x), m);
-        const bool rows = p.kind == DT_PLACE_SHARD && p.axis == 0 && p.replicas <= 1;
+        const bool rows = p.kind == DT_PLACE_SHARD && p.axis == axis && p.replicas <= 1;
         want[m] = p;
         if (p.kind == DT_PLACE_REPLICATE && dt_mesh_coord(mesh, m) > 0) *writes = false;
-        if (p.kind != DT_PLACE_REPLICATE && (!rows || p.n_blocks > 0)) want[m] = DT_SHARD(0);
+        if (p.kind != DT_PLACE_REPLICATE && (!rows || p.n_blocks > 0)) want[m] = DT_SHARD(axis);
     }
 }
 
@@ -67,8 +68,42 @@ static dt_status write_elements(dti_save_file *f, const dt_local *from, dt_dtype
     return st;
 }
 
+/* Rows [first, first + n) of the transposed of `from`, a matrix [out, in]. */
+static void transpose(const dt_local *from, int64_t first, int64_t n, void *to)
+{
+    const size_t size = dt_dtype_size(from->dtype);
+    const int64_t out = from->shape[0], in = from->shape[1];
+
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t r = 0; r < n; r++)
+            memcpy((char *)to + (size_t)(r * out + o) * size,
+                   (const char *)from->data + (size_t)(o * in + first + r) * size, size);
+}
+
+/* write_elements() of the transposed of `from`, some rows of the file at a time. */
+static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dtype dtype,
+                                  int64_t at)
+{
+    const int64_t out = from->shape[0], in = from->shape[1];
+    const int64_t most = out < CHUNK_ELEMENTS ? CHUNK_ELEMENTS / out : 1;
+    dt_local some = *from;
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_alloc_array((size_t)(most * out), dt_dtype_size(from->dtype), &some.data));
+    for (int64_t first = 0; first < in && st == DT_OK; first += most) {
+        const int64_t n = in - first < most ? in - first : most;
+        transpose(from, first, n, some.data);
+        st = write_elements(f, &some, dtype, n * out,
+                            at + first * out * (int64_t)dt_dtype_size(dtype));
+    }
+    dti_free(some.data);
+    return st;
+}
+
 static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
 {
+    const bool reversed = s->values[i].reversed;
+    const int axis = reversed ? 1 : 0;
     dt_placement want[DT_MAX_DIMS];
     dt_tensor *rows = NULL;
     const dt_local *local;
@@ -76,20 +111,21 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
     dt_status st = DT_OK;
     bool writes;
 
-    rows_of(s->values[i], want, &writes);
-    DT_TRY(dt_redistribute(s->values[i], want, &rows));
+    rows_of(s->values[i].x, axis, want, &writes);
+    DT_TRY(dt_redistribute(s->values[i].x, want, &rows));
     local = dt_tensor_local(rows);
     for (int a = 0; a < local->n_axes; a++) {
         n *= local->shape[a];
-        if (a > 0) row *= local->shape[a];
+        if (a != axis) row *= local->shape[a];
     }
     if (n > 0 && writes) {
-        const int64_t first = local->n_axes > 0 ? local->offset[0] * row : 0;
+        const int64_t first = local->n_axes > 0 ? local->offset[axis] * row : 0;
+        const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->dtype);
         DT_TRY_TO(done, st, open_file(f));
-        DT_TRY_TO(
-            done, st,
-            write_elements(f, local, s->dtype, n,
-                           f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->dtype)));
+        if (reversed)
+            DT_TRY_TO(done, st, write_transposed(f, local, s->dtype, at));
+        else
+            DT_TRY_TO(done, st, write_elements(f, local, s->dtype, n, at));
     }
 done:
     dt_tensor_release(&rows);
