@@ -29,7 +29,8 @@ enum {
     CLI_SAVE = 64,
     CLI_TOKENIZE = 128,
     CLI_DETOKENIZE = 256,
-    CLI_COMPARE = 512
+    CLI_COMPARE = 512,
+    CLI_VERIFY = 1024
 };
 
 /* An option that may be given several times. */
@@ -41,7 +42,7 @@ typedef struct cli_many {
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
-    const char *folder; /* --model, or the argument of inspect */
+    const char *folder; /* --model, or the argument of inspect and verify */
     const char *prompt;
     const char *prompt_file;
     const char *tokens;
@@ -76,6 +77,7 @@ typedef struct cli_args {
     bool greedy;
     bool renormalize_logits;
     bool remove_invalid_values;
+    bool values;
     bool no_special;
     bool keep_special;
     bool json;
@@ -121,6 +123,6 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_generate, cli_logits, cli_compare, cli_save, cli_tokenize,
-    cli_detokenize, cli_inspect, cli_show_plan, cli_topo, cli_env_command;
+    cli_detokenize, cli_inspect, cli_verify, cli_show_plan, cli_topo, cli_env_command;
 
 #endif

@@ -28,7 +28,7 @@ typedef struct option {
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
 #define ON_A_MESH (CLI_GENERATE | CLI_LOGITS | CLI_SAVE | CLI_PLAN | CLI_TOPO)
-#define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_PLAN | CLI_TOPO | CLI_ENV)
+#define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_VERIFY | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
@@ -84,6 +84,7 @@ static const option options[] = {
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
+    { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },

@@ -303,6 +303,8 @@ typedef struct checker {
     int layer;
     int64_t n_params;
     int64_t bytes;
+    dti_complain_fn complain; /* NULL: the first fault ends the check */
+    void *arg;
 } checker;
 
 static dt_status check_tensor(void *arg, const dti_param_tensor *t)
@@ -335,6 +337,16 @@ static dt_status check_tensor(void *arg, const dti_param_tensor *t)
     return DT_OK;
 }
 
+static dt_status check_or_complain(void *arg, const dti_param_tensor *t)
+{
+    const checker *c = arg;
+    const dt_status st = check_tensor(arg, t);
+
+    if (st == DT_OK || st == DT_ERR_MEMORY || c->complain == NULL) return st;
+    c->complain(c->arg, t->entry != NULL ? t->entry->name : t->name, dt_last_error()->message);
+    return DT_OK;
+}
+
 /* A checkpoint that stores a head beside its embedding means it: the two may differ, whatever the
  * configuration says, and Transformers then uses the stored one. */
 static void untie_stored(dti_described *d, const dti_ckpt *ckpt)
@@ -353,36 +365,41 @@ static bool has_own(const dt_layer_spec *spec, int param)
     return spec->tied_to == NULL || param != DT_PARAM_WEIGHT;
 }
 
-static dt_status check_params(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
-                              int64_t *bytes)
+static dt_status check_params(checker *c)
 {
-    checker c = { .d = d, .ckpt = ckpt };
+    const dti_described *d = c->d;
 
-    for (c.layer = 0; c.layer < d->builder.n; c.layer++) {
-        const dt_layer_spec *spec = &d->builder.specs[c.layer];
+    for (c->layer = 0; c->layer < d->builder.n; c->layer++) {
+        const dt_layer_spec *spec = &d->builder.specs[c->layer];
         for (int p = 0; p < dti_spec_n_params(spec); p++) {
             const dt_param_info info = dti_spec_param(spec, p);
-            if (has_own(spec, p)) DT_TRY(dti_each_tensor(ckpt, d->arch, &info, check_tensor, &c));
+            if (has_own(spec, p))
+                DT_TRY(dti_each_tensor(c->ckpt, d->arch, &info, check_or_complain, c));
         }
     }
-    *n_params = c.n_params;
-    *bytes = c.bytes;
+    return DT_OK;
+}
+
+dt_status dti_check_all(dti_described *d, const dti_ckpt *ckpt, dti_complain_fn complain, void *arg)
+{
+    untie_stored(d, ckpt);
+    DT_TRY(check_params(&(checker){ .d = d, .ckpt = ckpt, .complain = complain, .arg = arg }));
     return DT_OK;
 }
 
 dt_status dti_check_checkpoint(dti_described *d, const dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes)
 {
-    int64_t params = 0, all = 0;
+    checker c = { .d = d, .ckpt = ckpt };
     dt_status st;
 
     untie_stored(d, ckpt);
-    st = check_params(d, ckpt, &params, &all);
+    st = check_params(&c);
     if (st != DT_OK && d->notes.changed != NULL) dti_error_prefix("%s", d->notes.changed);
     DT_TRY(st);
     DT_TRY(dti_find_unused(d, ckpt));
-    if (n_params != NULL) *n_params = params;
-    if (bytes != NULL) *bytes = all;
+    if (n_params != NULL) *n_params = c.n_params;
+    if (bytes != NULL) *bytes = c.bytes;
     return DT_OK;
 }
 

@@ -189,6 +189,19 @@ dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
 dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,
                                int64_t *bytes) DT_MUST_USE;
 
+/* One tensor's fault. */
+typedef void (*dti_complain_fn)(void *arg, const char *tensor, const char *text);
+
+/* The same check, but a tensor that is missing or does not fit is said, and the next one looked at.
+ * Errors: DT_ERR_MEMORY. */
+dt_status dti_check_all(dti_described *d, const struct dti_ckpt *ckpt, dti_complain_fn complain,
+                        void *arg) DT_MUST_USE;
+
+/* Calls fn for each tensor of the checkpoint that no layer asks for (remarks.c). */
+dt_status dti_each_unused(const dti_described *d, const struct dti_ckpt *ckpt,
+                          void (*fn)(void *arg, const struct dti_st_entry *entry),
+                          void *arg) DT_MUST_USE;
+
 /* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
 dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
 

@@ -76,26 +76,47 @@ done:
     return st;
 }
 
-dt_status dti_find_unused(dti_described *d, const dti_ckpt *ckpt)
+dt_status dti_each_unused(const dti_described *d, const dti_ckpt *ckpt,
+                          void (*fn)(void *arg, const dti_st_entry *entry), void *arg)
 {
-    const dti_st_entry **used = NULL, *first = NULL;
+    const dti_st_entry **used = NULL;
     dt_status st = DT_OK;
     size_t n = 0;
 
     DT_TRY_TO(done, st, list_used(d, ckpt, &used, &n));
-    d->n_unused = 0;
-    dti_free(d->first_unused);
-    d->first_unused = NULL;
     for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
         const dti_st_entry *e = dti_ckpt_at(ckpt, i);
         if (is_ignored(d->arch, e->name)) continue;
         if (n > 0 && bsearch(&e, used, n, sizeof *used, by_address) != NULL) continue;
-        if (d->n_unused++ == 0) first = e;
+        fn(arg, e);
     }
-    if (first != NULL) DT_TRY_TO(done, st, dti_strdup(first->name, &d->first_unused));
 done:
     dti_free(used);
     return st;
+}
+
+typedef struct unused_count {
+    size_t n;
+    const dti_st_entry *first;
+} unused_count;
+
+static void count_unused(void *arg, const dti_st_entry *e)
+{
+    unused_count *c = arg;
+
+    if (c->n++ == 0) c->first = e;
+}
+
+dt_status dti_find_unused(dti_described *d, const dti_ckpt *ckpt)
+{
+    unused_count c = { 0, NULL };
+
+    DT_TRY(dti_each_unused(d, ckpt, count_unused, &c));
+    d->n_unused = c.n;
+    dti_free(d->first_unused);
+    d->first_unused = NULL;
+    if (c.first != NULL) DT_TRY(dti_strdup(c.first->name, &d->first_unused));
+    return DT_OK;
 }
 
 /* --- remarks -----------------------------------------------------------------------------------

@@ -232,3 +232,14 @@ dt_status dti_ckpt_read_strided(const dti_ckpt *ckpt, const char *name, const dt
     DT_TRY(dti_st_read_strided(t->file, t->entry, box, want, stage, dst));
     return DT_OK;
 }
+
+void dti_ckpt_each_unnamed(const dti_ckpt *ckpt,
+                           void (*fn)(void *arg, const char *file, const dti_st_entry *entry),
+                           void *arg)
+{
+    for (size_t f = 0; f < ckpt->n_files; f++)
+        for (size_t i = 0; i < dti_st_count(ckpt->files[f]); i++) {
+            const dti_st_entry *e = dti_st_at(ckpt->files[f], i);
+            if (dti_ckpt_find(ckpt, e->name) != e) fn(arg, dti_st_label(ckpt->files[f]), e);
+        }
+}

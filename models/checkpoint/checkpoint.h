@@ -35,6 +35,11 @@ size_t dti_ckpt_n_files(const dti_ckpt *ckpt);
 /* The file that tensor `name` is in, for messages; the folder if there is no such tensor. */
 const char *dti_ckpt_label(const dti_ckpt *ckpt, const char *name);
 
+/* Calls fn for each tensor that a file holds but the index does not name. */
+void dti_ckpt_each_unnamed(const dti_ckpt *ckpt,
+                           void (*fn)(void *arg, const char *file, const dti_st_entry *entry),
+                           void *arg);
+
 /* The path of a file in the folder, "config.json"; freed with dti_free(). */
 dt_status dti_ckpt_path(const char *folder, const char *name, char **out) DT_MUST_USE;
 
@@ -46,5 +51,17 @@ dt_status dti_ckpt_read(const dti_ckpt *ckpt, const char *name, const int64_t *b
 /* The same as dti_st_read_strided() does. */
 dt_status dti_ckpt_read_strided(const dti_ckpt *ckpt, const char *name, const dti_st_box *box,
                                 dt_dtype want, const dti_st_stage *stage, void *dst) DT_MUST_USE;
+
+/* What is among the numbers of a tensor. */
+typedef struct dti_ckpt_scan {
+    int64_t n; /* numbers read; 0 of a tensor that holds none, or no floats */
+    int64_t n_nan, n_infinite;
+    int64_t first; /* of these, counted row-major; -1: there are none */
+    bool all_zero;
+} dti_ckpt_scan;
+
+/* Reads all numbers of a tensor, in blocks of 4 MiB, or of a row that is longer. */
+dt_status dti_ckpt_scan_values(const dti_ckpt *ckpt, const dti_st_entry *entry,
+                               const dti_st_stage *stage, dti_ckpt_scan *out) DT_MUST_USE;
 
 #endif

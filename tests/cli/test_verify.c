@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor verify: all faults of a checkpoint at once, and what is only odd. */
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+enum { PATH = DT_TEST_PATH_BYTES + 64 };
+
+/* --- folders ------------------------------------------------------------------------------- */
+
+static char *read_from(const char *folder, const char *name, size_t *bytes)
+{
+    char path[PATH];
+    FILE *f;
+    char *data;
+    long n;
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    f = fopen(path, "rb");
+    DT_ASSERT(f != NULL && fseek(f, 0, SEEK_END) == 0 && (n = ftell(f)) > 0);
+    rewind(f);
+    *bytes = (size_t)n;
+    data = calloc(*bytes + 1, 1);
+    DT_ASSERT(data != NULL && fread(data, 1, *bytes, f) == *bytes);
+    (void)fclose(f);
+    return data;
+}
+
+/* A copy of the fixture: Llama, tied, 2 layers, bf16, one file. The last `less` bytes of the
+ * weights are left out; the last number is NaN if that is wished. */
+static void copy_fixture(const char *folder, size_t less, bool nan)
+{
+    static const char *const names[] = { "config.json", "generation_config.json",
+                                         "model.safetensors" };
+    char source[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(source, "tests/golden/llama/tied");
+    for (size_t i = 0; i < 3; i++) {
+        const bool weights = i == 2;
+        size_t bytes;
+        char *data = read_from(source, names[i], &bytes);
+        if (weights && nan) memcpy(data + bytes - 2, "\xc0\x7f", 2);
+        dt_test_write_file(folder, names[i], data, bytes - (weights ? less : 0));
+        free(data);
+    }
+}
+
+/* Sets a key of a JSON file; `inside` NULL: of its root. value NULL: takes the key away. */
+static void edit(const char *folder, const char *name, const char *inside, const char *key,
+                 json_t *value)
+{
+    char path[PATH];
+    json_t *root, *object;
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    root = json_load_file(path, 0, NULL);
+    object = inside != NULL ? json_object_get(root, inside) : root;
+    DT_ASSERT(object != NULL);
+    if (value != NULL)
+        (void)json_object_set_new(object, key, value);
+    else
+        DT_ASSERT(json_object_del(object, key) == 0);
+    DT_ASSERT(json_dump_file(root, path, 0) == 0);
+    json_decref(root);
+}
+
+#define VERIFY(...) verify((const char *[]){ "verify", "--json", "-q", __VA_ARGS__, NULL })
+
+/* The result of a run; the numbers of its findings. */
+typedef struct verdict {
+    int code;
+    json_t *all;
+    int errors, warnings;
+} verdict;
+
+static verdict verify(const char *const *words)
+{
+    command_result r = command_run(NULL, words);
+    verdict v = { .code = r.code, .all = json_loads(r.out, 0, NULL) };
+
+    if (v.all == NULL) dt_test_fail(__FILE__, __LINE__, "no JSON: %s%s", r.out, r.err);
+    v.errors = (int)json_integer_value(json_object_get(v.all, "errors"));
+    v.warnings = (int)json_integer_value(json_object_get(v.all, "warnings"));
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v.all, "findings")), v.errors + v.warnings);
+    DT_ASSERT_EQ_INT(json_is_true(json_object_get(v.all, "ok")), v.errors == 0);
+    DT_ASSERT_EQ_INT(v.code, v.errors == 0 ? 0 : 2);
+    command_free(&r);
+    return v;
+}
+
+/* Some finding of that level and tensor (NULL: any) has the text in it. */
+static void expect(const verdict *v, const char *level, const char *tensor, const char *part)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(json_object_get(v->all, "findings"), i, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "tensor"));
+        if (strcmp(json_string_value(json_object_get(one, "level")), level) == 0 &&
+            (tensor == NULL || (name != NULL && strcmp(name, tensor) == 0)) &&
+            strstr(json_string_value(json_object_get(one, "text")), part) != NULL)
+            return;
+    }
+    dt_test_fail(__FILE__, __LINE__, "no %s of %s says \"%s\": %s", level,
+                 tensor != NULL ? tensor : "anything", part, json_dumps(v->all, 0));
+}
+
+/* --- cases --------------------------------------------------------------------------------- */
+
+DT_TEST(cli_verify, a_sound_checkpoint_is_sound)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+    verdict v;
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    v = VERIFY("--values", model);
+    DT_ASSERT_EQ_INT(v.errors, 0);
+    DT_ASSERT_EQ_INT(v.warnings, 0);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v.all, "values_read")) * 2,
+                     json_integer_value(json_object_get(v.all, "bytes"))); /* bf16 */
+    json_decref(v.all);
+    r = COMMAND("verify", model);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, ": 0 errors, 0 warnings\n");
+    command_free(&r);
+}
+
+DT_TEST(cli_verify, all_faults_are_listed)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    edit(folder, "config.json", NULL, "intermediate_size", json_integer(24));
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 6); /* gate, up and down of two blocks */
+    expect(&v, "error", "model.layers.0.mlp.gate_proj.weight", "but config.json asks for [24, ");
+    expect(&v, "error", "model.layers.1.mlp.down_proj.weight", ", 24]");
+    json_decref(v.all);
+    edit(folder, "config.json", NULL, "num_hidden_layers", json_integer(3));
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 6 + 9); /* and a block that is not there */
+    expect(&v, "error", "model.layers.2.self_attn.q_proj.weight", "is missing");
+    json_decref(v.all);
+    r = COMMAND("verify", folder);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "15 errors; standard output lists them");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_verify, what_is_odd_is_a_warning)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    edit(folder, "config.json", NULL, "num_hidden_layers", json_integer(1));
+    edit(folder, "config.json", NULL, "layer_types", json_null());
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 0);
+    DT_ASSERT_EQ_INT(v.warnings, 9);
+    expect(&v, "warning", "model.layers.1.mlp.up_proj.weight", "is not used by the llama model");
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_verify, numbers_are_read_on_request)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, true);
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 0);
+    json_decref(v.all);
+    v = VERIFY(folder, "--values");
+    DT_ASSERT_EQ_INT(v.errors, 1);
+    expect(&v, "error", NULL, " values 1 are NaN and 0 infinite; the first is at [63]");
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_verify, files_and_index_are_compared)
+{
+    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], sharded[PATH];
+    static const char index[] = "model.safetensors.index.json";
+    command_result r;
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    (void)dt_test_source_path(source, "tests/golden/llama/tied");
+    (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
+    r = COMMAND("save", "-q", "-m", source, "-o", sharded, "--max-shard-size", "40KB");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    v = VERIFY(sharded, "--values");
+    DT_ASSERT_EQ_INT(v.errors + v.warnings, 0);
+    DT_ASSERT(json_integer_value(json_object_get(v.all, "files")) > 1);
+    json_decref(v.all);
+
+    edit(sharded, index, "metadata", "total_size", json_integer(7));
+    edit(sharded, index, "weight_map", "model.norm.weight", NULL);
+    v = VERIFY(sharded);
+    DT_ASSERT_EQ_INT(v.errors, 1);
+    DT_ASSERT_EQ_INT(v.warnings, 2);
+    expect(&v, "error", "model.norm.weight", "tensor model.norm.weight is missing");
+    expect(&v, "warning", "model.norm.weight", "is not in the index: it is not used");
+    expect(&v, "warning", NULL, "total_size is 7, but the tensors");
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_verify, what_cannot_be_opened_is_named)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    v = VERIFY("/nonexistent");
+    DT_ASSERT_EQ_INT(v.errors, 1);
+    expect(&v, "error", NULL, "/nonexistent: No such file or directory");
+    json_decref(v.all);
+    copy_fixture(folder, 5, false);
+    dt_test_write_file(folder, "other.safetensors", "x", 1);
+    dt_test_write_file(folder, "config.json", "{", 1);
+    v = VERIFY(folder, "--values");
+    DT_ASSERT_EQ_INT(v.errors, 3); /* each by itself */
+    expect(&v, "error", NULL, "config.json");
+    expect(&v, "error", NULL, "model.safetensors");
+    expect(&v, "error", NULL, "other.safetensors");
+    json_decref(v.all);
+    r = COMMAND("verify");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "no folder; usage: dtensor verify DIR");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
