@@ -35,12 +35,30 @@ int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims)
     return n;
 }
 
+/* Whether a rule of a plan chose the style of the layer on some dim. */
+static bool has_rule(const cli_resolved *r, const dt_layer *layer)
+{
+    for (int d = 0; layer != NULL && d < dt_mesh_n_dims(r->first.mesh); d++)
+        if (dti_layer_rule(layer, d) >= 0) return true;
+    return false;
+}
+
+/* The layer that shares the weight of `layer`, in either direction; NULL: none does. */
+static const dt_layer *partner_of(const cli_resolved *r, const dt_layer *layer)
+{
+    dt_layers *layers = dt_model_layers(r->first.model);
+
+    if (dt_layer_tied_to(layer) != NULL) return dt_layer_tied_to(layer);
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        if (dt_layer_tied_to(dt_layers_at(layers, i)) == layer) return dt_layers_at(layers, i);
+    return NULL;
+}
+
 const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer)
 {
-    for (int d = 0; d < dt_mesh_n_dims(r->first.mesh); d++)
-        if (dti_layer_rule(layer, d) >= 0)
-            return cli_has_plan_file(r->plan) ? "plan" : "checkpoint";
-    return "built-in";
+    if (has_rule(r, layer) || has_rule(r, partner_of(r, layer)))
+        return cli_has_plan_file(r->plan) ? "plan" : "checkpoint";
+    return r->manual ? "manual" : "built-in";
 }
 
 static int64_t count_params(const dt_model *m)
@@ -134,6 +152,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
     DT_TRY(cli_read_plan(args, plan, &load));
     DT_TRY(check(&o, r));
     DT_TRY(cli_check_dims(args, load.dim));
+    r->manual = *plan != NULL && (*plan)->manual;
     r->batch = o.batch;
     r->sequence = o.sequence;
     DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));

@@ -12,6 +12,7 @@ typedef struct cli_resolved {
     const char *mesh; /* "dp=4,tp=8" */
     const char *plan; /* its file, or NULL */
     bool sequence_parallel;
+    bool manual; /* the plan leaves no layer to its built-in style */
     int64_t batch;
     int64_t sequence;
     int64_t n_params;
@@ -25,7 +26,8 @@ dt_status cli_resolved_json(const cli_resolved *r) DT_MUST_USE;
 
 enum { CLI_DIMS_BYTES = 96, CLI_STYLE_BYTES = 96 };
 
-/* Where the styles of a layer come from: "plan" (a file), "checkpoint" or "built-in". */
+/* Where the styles of a layer come from: "plan" (a file), "checkpoint", for a tied weight by a rule
+ * for either of its layers; "manual", which leaves the layer whole; or "built-in". */
 const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer);
 
 /* "dp,tp": the dims (bits) of a mesh; their number of ranks. */

@@ -333,6 +333,42 @@ DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
     dt_test_remove_dir(folder);
 }
 
+static const char *from_of(const json_t *plan, const char *name)
+{
+    return json_string_value(
+        json_object_get(find(json_object_get(plan, "layout"), "name", name), "from"));
+}
+
+DT_TEST(plan, layers_that_a_plan_leaves_whole_and_tied_ones_say_where_that_comes_from)
+{
+    static const struct {
+        const char *plan, *up, *head, *embed;
+    } rows[] = {
+        { "{\"mode\": \"manual\", \"strict\": false, \"model.layers.*.mlp.up_proj\": \"colwise\"}",
+          "plan", "manual", "manual" },
+        { "{\"lm_head\": \"colwise_gather_output\"}", "built-in", "plan", "plan" },
+        { "{\"model.embed_tokens\": \"embedding_rowwise\"}", "built-in", "plan", "plan" },
+    };
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/tied");
+    (void)snprintf(file, sizeof file, "%s/plan.json", dt_test_temp_dir(folder));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        command_result r;
+        json_t *v;
+        dt_test_write_file(folder, "plan.json", rows[i].plan, strlen(rows[i].plan));
+        r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json", "--plan", file);
+        COMMAND_ASSERT_CODE(r, 0);
+        v = parse(&r);
+        DT_ASSERT_EQ_STR(from_of(v, "model.layers.0.mlp.up_proj.weight"), rows[i].up);
+        DT_ASSERT_EQ_STR(from_of(v, "lm_head.weight"), rows[i].head);
+        DT_ASSERT_EQ_STR(from_of(v, "model.embed_tokens.weight"), rows[i].embed);
+        json_decref(v);
+        command_free(&r);
+    }
+    dt_test_remove_dir(folder);
+}
+
 DT_TEST(plan, a_run_with_tokens_cut_says_the_same)
 {
     char model[DT_TEST_PATH_BYTES];
