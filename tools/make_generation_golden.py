@@ -129,6 +129,11 @@ TEXTS = {
                                                "num_return_sequences": 3, "repetition_penalty": 1.3,
                                                "min_new_tokens": 4, "ends": 2}),
 }
+# Four beams that repeat no four tokens, for the checkpoints of every architecture; one row is padded.
+TEXTS |= {"beams_" + checkpoint.replace("/", "_"): (checkpoint, [9, 5], {
+    "max_new_tokens": 12, "num_beams": 4, "num_return_sequences": 4, "no_repeat_ngram_size": 4})
+    for checkpoint in ("llama/yarn", "qwen2/base", "qwen2/windows", "qwen3/base", "qwen3_moe/base",
+                       "gemma3/base", "gemma3/uneven", "phi3/base", "phi3/uneven", "gpt_neo/uneven")}
 
 
 def ends_of(model, prompts, mask, n):
@@ -144,9 +149,11 @@ def make_text(name, seed):
     checkpoint, lengths, keys = TEXTS[name]
     keys = dict(keys)
     folder = os.path.join(ROOT, checkpoint)
-    model, exact = (AutoModelForCausalLM.from_pretrained(
-        folder, dtype=t, attn_implementation="eager").eval() for t in (torch.float32,
-                                                                       torch.float64))
+    eager = {"attn_implementation": "eager"}
+    if "moe" in checkpoint:  # the other product of experts has no float64
+        eager["experts_implementation"] = "eager"
+    model, exact = (AutoModelForCausalLM.from_pretrained(folder, dtype=t, **eager).eval()
+                    for t in (torch.float32, torch.float64))
     generator = torch.Generator().manual_seed(seed)
     longest = max(lengths)
     prompts = torch.zeros(len(lengths), longest, dtype=torch.int64)
