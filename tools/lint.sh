@@ -57,7 +57,7 @@ check_includes() {
             face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
-            face["dtensor/generation.h"] = "models"
+            face["dtensor/generation.h"] = face["dtensor/chat.h"] = "models"
         }
         # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
         # architectures share is no sibling.

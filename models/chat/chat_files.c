@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a folder keeps its chat template and the special tokens that go with it. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "models/chat/chat_template.h"
+#include "models/chat/jinja.h"
+#include "models/checkpoint/input.h"
+#include "models/checkpoint/json.h"
+
+enum { PATH_BYTES = 4096 };
+
+static dt_status join(char path[PATH_BYTES], const char *folder, const char *name)
+{
+    const int n = snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+
+    DT_CHECK(n > 0 && n < PATH_BYTES, DT_ERR_IO, "the path %.100s.../%s is too long", folder, name);
+    return DT_OK;
+}
+
+static bool exists(const char *folder, const char *name)
+{
+    char path[PATH_BYTES];
+    struct stat info;
+
+    return join(path, folder, name) == DT_OK && stat(path, &info) == 0;
+}
+
+/* A document without root if the folder has no such file. */
+static dt_status read_json(const char *folder, const char *name, dti_json_doc *out)
+{
+    char path[PATH_BYTES];
+
+    *out = (dti_json_doc){ 0 };
+    if (!exists(folder, name)) return DT_OK;
+    DT_TRY(join(path, folder, name));
+    return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
+}
+
+/* bos_token, eos_token, ...: a text, or an object with its content. */
+static dt_status add_tokens(const dti_json_doc *doc, json_t *tokens)
+{
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token" };
+
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        json_t *value = json_object_get(doc->root.value, names[i]);
+
+        if (json_is_object(value)) value = json_object_get(value, "content");
+        if (!json_is_string(value) || json_object_get(tokens, names[i]) != NULL) continue;
+        DT_CHECK(json_object_set(tokens, names[i], value) == 0, DT_ERR_MEMORY,
+                 "no memory for the special tokens of a chat template");
+    }
+    return DT_OK;
+}
+
+static dt_status from_file(const char *folder, json_t *tokens, dt_chat **out)
+{
+    char path[PATH_BYTES];
+    void *source;
+    int64_t n;
+    dt_status st;
+
+    DT_TRY(join(path, folder, "chat_template.jinja"));
+    DT_TRY(dti_input_read_all(path, DTI_JINJA_SOURCE_BYTES, &source, &n));
+    st = dti_chat_create(path, source, (size_t)n, tokens, out);
+    dti_free(source);
+    return st;
+}
+
+/* The text of "chat_template": itself, or the one called "default" of a list. */
+static const json_t *find_template(const dti_json_doc *doc)
+{
+    const json_t *value = json_object_get(doc->root.value, "chat_template"), *found = value;
+
+    if (!json_is_array(value)) return found;
+    found = NULL;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *one = json_array_get(value, i);
+        const char *name = json_string_value(json_object_get(one, "name"));
+
+        if (name != NULL && strcmp(name, "default") == 0) found = json_object_get(one, "template");
+    }
+    return found;
+}
+
+static dt_status from_json(const char *folder, const dti_json_doc *doc, json_t *tokens,
+                           dt_chat **out)
+{
+    const json_t *value = find_template(doc);
+    char name[PATH_BYTES + 32];
+
+    DT_CHECK(json_is_string(value), DT_ERR_IO,
+             "%s: has no chat template (chat_template.jinja, or \"chat_template\" in "
+             "tokenizer_config.json), so it is no chat model; generate goes on from a plain prompt",
+             folder);
+    (void)snprintf(name, sizeof name, "%s: chat_template", doc->file);
+    return dti_chat_create(name, json_string_value(value), json_string_length(value), tokens, out);
+}
+
+dt_status dt_chat_open(const char *folder, dt_chat **out)
+{
+    dti_json_doc config = { 0 }, map = { 0 }, processor = { 0 };
+    json_t *tokens = json_object();
+    dt_status st = DT_OK;
+
+    DT_CHECK_TO(done, st, folder != NULL && out != NULL, DT_ERR_ARG, "folder or out is NULL");
+    *out = NULL;
+    DT_CHECK_TO(done, st, tokens != NULL, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_TRY_TO(done, st, read_json(folder, "tokenizer_config.json", &config));
+    DT_TRY_TO(done, st, read_json(folder, "special_tokens_map.json", &map));
+    DT_TRY_TO(done, st, read_json(folder, "chat_template.json", &processor));
+    DT_TRY_TO(done, st, add_tokens(&config, tokens));
+    DT_TRY_TO(done, st, add_tokens(&map, tokens));
+    if (exists(folder, "chat_template.jinja"))
+        DT_TRY_TO(done, st, from_file(folder, tokens, out));
+    else
+        DT_TRY_TO(
+            done, st,
+            from_json(folder, find_template(&config) != NULL ? &config : &processor, tokens, out));
+done:
+    dti_json_free(&config);
+    dti_json_free(&map);
+    dti_json_free(&processor);
+    json_decref(tokens);
+    return st;
+}
