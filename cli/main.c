@@ -18,7 +18,8 @@ static const cli_command *const commands[] = { &cli_generate,  &cli_logits,     
 static const char about[] = "Runs language models from Hugging Face folders, sharded over ranks.";
 static const char ending[] =
     "Results go to standard output, everything else to standard error. Exit codes: 0\n"
-    "done, 2 bad input, 4 out of memory, 5 a rank failed or timed out, 1 other.";
+    "done, 2 bad input, 4 out of memory, 5 a rank failed or timed out, 1 other, or meshes\n"
+    "that compare finds to differ.";
 
 static void print_help(void)
 {

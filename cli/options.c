@@ -249,6 +249,10 @@ static dt_status read_argument(reader *r, const char *word)
 {
     const char *name = r->command->name;
 
+    DT_CHECK(r->command->argument != NULL || find_name(r->command, "prompt", 6) == NULL, DT_ERR_ARG,
+             "%s: unexpected argument \"%s\"; write --prompt \"%s\" if that is the prompt; usage: "
+             "dtensor %s %s",
+             name, word, word, name, r->command->usage);
     DT_CHECK(r->command->argument != NULL, DT_ERR_ARG,
              "%s: unexpected argument \"%s\"; usage: dtensor %s %s", name, word, name,
              r->command->usage);

@@ -163,7 +163,7 @@ dt_status cli_text_read(const cli_args *a, const char **text, size_t *bytes, cha
 
     *file = NULL;
     DT_CHECK((a->prompt != NULL) != (a->prompt_file != NULL), DT_ERR_ARG,
-             "%s; give one of --prompt TEXT, --prompt-file FILE",
+             "%s; give one of --prompt TEXT, --prompt-file FILE (- is standard input)",
              a->prompt == NULL ? "no text" : "more than one text");
     *text = a->prompt;
     *bytes = a->prompt != NULL ? strlen(a->prompt) : 0;
@@ -204,7 +204,8 @@ dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *o
     const int given = (a->prompt != NULL) + (a->prompt_file != NULL) + (a->tokens != NULL);
 
     DT_CHECK(given == 1, DT_ERR_ARG,
-             "%s; give one of --prompt TEXT, --prompt-file FILE, --tokens IDS",
+             "%s; give one of --prompt TEXT, --prompt-file FILE (- is standard input), --tokens "
+             "IDS",
              given == 0 ? "no prompt" : "more than one prompt");
     if (a->tokens == NULL || answers_text) DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
     if (a->tokens != NULL)

@@ -14,7 +14,7 @@ static char *read_from(const char *folder, const char *name, size_t *bytes)
     char path[PATH];
     FILE *f;
     char *data;
-    long n;
+    long n = 0;
 
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     f = fopen(path, "rb");
