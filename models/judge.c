@@ -294,14 +294,20 @@ static dt_status explain_pass(judge *j, const dt_error *why)
             styles[0] || sizes[0] ? "" : "; other rules of the plan contradict it", why->message);
 }
 
-/* A style refused its layer, in words that name both; other sizes of the dim may suit it. */
+/* A style refused its layer, in words that name both; other sizes of a dim may suit it. First of
+ * the dim that styles speak of, then of those that only rules speak of. */
 static dt_status explain_refusal(judge *j, const dt_error *why)
 {
-    const int dim = dt_mesh_find_dim(j->mesh, j->options->dim);
+    const int own = dt_mesh_find_dim(j->mesh, j->options->dim);
     char sizes[LIST_BYTES] = "";
+    int dim = own;
 
-    if (why->code != DT_ERR_LAYOUT || dim < 0) return why->code;
-    sizes_that_fit(j, dim, sizes);
+    if (why->code != DT_ERR_LAYOUT) return why->code;
+    if (own >= 0) sizes_that_fit(j, own, sizes);
+    for (const dt_plan *p = j->options->plan; sizes[0] == '\0' && p != NULL; p = p->more) {
+        dim = p->dim != NULL ? dt_mesh_find_dim(j->mesh, p->dim) : -1;
+        if (dim >= 0 && dim != own) sizes_that_fit(j, dim, sizes);
+    }
     dti_error_restore(why);
     if (sizes[0] == '\0') return why->code;
     DT_FAIL(why->code, "%s; sizes of mesh dim \"%s\" that fit: %s", why->message,

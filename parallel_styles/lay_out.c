@@ -147,6 +147,18 @@ static dt_status refuse(dt_status st, const dt_layer *layer, int slot, const dt_
             parts == 1 ? "" : "s");
 }
 
+/* Which mesh dim a refused style was for, in front of an error's message. */
+static dt_status name_dim(dt_status st, const dt_layer *layer, int slot)
+{
+    const int parts = n_parts(layer->list, slot);
+
+    if (st == DT_OK) return DT_OK;
+    if (slot != DTI_NO_DIM)
+        dti_error_prefix("mesh dim \"%s\" of %d rank%s", dt_mesh_dim_name(layer->list->mesh, slot),
+                         parts, parts == 1 ? "" : "s");
+    return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
 static dt_status validate(const dt_layer *layer, int slot)
 {
     const dt_style *style = layer->style[slot];
@@ -198,10 +210,11 @@ static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
 
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         if (layer->style[s] == NULL) continue;
-        DT_TRY(blame(check_kind(layer, s), layer, s, rules));
+        DT_TRY(blame(name_dim(check_kind(layer, s), layer, s), layer, s, rules));
         if (layer->kind == DT_LAYER_LINEAR || layer->kind == DT_LAYER_EXPERTS) {
             const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
-            DT_TRY(blame(dti_check_packed(layer->style[s], &weight), layer, s, rules));
+            const dt_status st = name_dim(dti_check_packed(layer->style[s], &weight), layer, s);
+            DT_TRY(blame(st, layer, s, rules));
             DT_TRY(blame(dti_check_experts(layer->style[s], layer), layer, s, rules));
         }
         DT_TRY(blame(validate(layer, s), layer, s, rules));

@@ -45,7 +45,8 @@ static const judge_case cases[] = {
     { "llama/tied", "tp=3", { { "lm_head", "rowwise" } }, DT_OK, { NULL } },
     /* wrong kind of layer */
     { "llama/uneven", "tp=2", { { L "input_layernorm", "colwise" } }, DT_ERR_LAYOUT,
-      { "my.json, rule \"" L "input_layernorm\": \"colwise\"", L0 "input_layernorm, an RMS norm with weight [96]", "replicate" } },
+      { "my.json, rule \"" L "input_layernorm\": \"colwise\"", L0 "input_layernorm, an RMS norm with weight [96]", "replicate",
+        "mesh dim \"tp\" of 2 ranks: style" } },
     { "llama/uneven", "tp=1", { { L "mlp.down_proj", "embedding_rowwise" } }, DT_ERR_LAYOUT,
       { L0 "mlp.down_proj, a linear layer with weight [96, 250]", "colwise, colwise_gather_output, rowwise" } },
     /* names */
@@ -186,6 +187,31 @@ DT_TEST(judge, a_plan_is_refused_by_rule_parameter_and_remedy_before_weights)
         DT_ASSERT_OK(judge_dry(&x));
         dt_test_remove_dir(folder);
     }
+}
+
+/* A rule for a dim that the built-in styles do not speak of: other sizes of that one are tried. */
+static dt_status judge_other_dim(dt_mesh *mesh, const void *folder)
+{
+    static const dt_plan_rule rule = { L "mlp.up_proj", "pairs" };
+    const dt_plan plan = { .rules = &rule, .n_rules = 1, .source = "my.json", .dim = "ep" };
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+
+    o.plan = &plan;
+    DT_TRY(register_styles(dt_mesh_runtime(mesh)));
+    DT_EXPECT_STATUS(dt_model_check(mesh, folder, &o), DT_ERR_LAYOUT,
+                     "mesh dim \"ep\" of 3 ranks); sizes of mesh dim \"ep\" that fit: 1");
+    return DT_OK;
+}
+
+DT_TEST(judge, sizes_are_those_of_the_dim_that_the_rule_is_for)
+{
+    char folder[DT_TEST_PATH_BYTES];
+
+    config_only("llama/uneven", folder);
+    dt_test_on_ranks("ep=3", judge_other_dim, folder);
+    dt_test_on_ranks("ep=3,dp=1", judge_other_dim, folder);
+    dt_test_on_ranks("ep=3,tp=1", judge_other_dim, folder);
+    dt_test_remove_dir(folder);
 }
 
 static _Thread_local int asked; /* of this rank's style */

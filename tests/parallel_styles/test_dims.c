@@ -96,8 +96,8 @@ static dt_status two_dims(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers), DT_ERR_LAYOUT,
-                     "the plan, rule \"*\": \"rowwise\": style \"rowwise\" does not fit norm, an "
-                     "RMS norm with weight [9]; there it can be: replicate");
+                     " ranks: style \"rowwise\" does not fit norm, an RMS norm with weight [9]; "
+                     "there it can be: replicate");
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &both, &layers));
     up = dt_layers_at(layers, 0);
     (void)dt_layout_print(dt_layer_param_layout(up, DT_PARAM_WEIGHT), text, sizeof text);
