@@ -11,10 +11,10 @@ enum { IN = 6, OUT = 10, ROWS = 3 };
 /* Weight [out, in] and bias [out] are both cut along their outputs, axis 0. Called before any byte
  * is read, for any number of ranks: it only names a placement. */
 static dt_status my_partition(const dt_style *style, const dt_param_info *param, int n_parts,
-                              dt_placement *out)
+                              dt_cut_room *room, dt_placement *out)
 {
     (void)style;
-    *out = dt_cut_axis(&param->axis[0], &param->heads, 0, n_parts);
+    *out = dt_cut_param(param, 0, n_parts, room);
     return DT_OK;
 }
 

@@ -67,8 +67,8 @@ static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
 {
     const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
     const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
+    dt_cut_room room = dti_layers_room(layer->list, 0);
     dt_placement place = DT_REPLICATE;
-    dt_cut_room room;
 
     if (slot != DTI_NO_DIM)
         DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
@@ -177,8 +177,8 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
 {
     const dt_style *style = layer->style[m];
     char text[DTI_PARAM_TEXT_BYTES];
+    dt_cut_room room = dti_layers_room(layer->list, 0);
     const dt_layout *layout;
-    dt_cut_room room;
     dt_status st;
 
     if (style == NULL) return DT_OK;

@@ -33,6 +33,24 @@ static dt_status make_index(dt_layers *list, int n)
     return DT_OK;
 }
 
+/* Room for the offsets of uneven cuts on any mesh dim. */
+static dt_status make_room(dt_layers *list)
+{
+    size_t most = 1;
+
+    for (int m = 0; m < dt_mesh_n_dims(list->mesh); m++)
+        if ((size_t)dt_mesh_dim_size(list->mesh, m) > most)
+            most = (size_t)dt_mesh_dim_size(list->mesh, m);
+    for (int i = 0; i < 2; i++)
+        DT_TRY(dti_alloc_array(most + 1, sizeof(int64_t), (void **)&list->offsets[i]));
+    return DT_OK;
+}
+
+dt_cut_room dti_layers_room(const dt_layers *list, int which)
+{
+    return (dt_cut_room){ .offsets = list->offsets[which] };
+}
+
 static int *index_place(const dt_layers *list, const char *name);
 
 /* Finds the layer whose weight this one shares; it has to be the same matrix. */
@@ -115,6 +133,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     dti_runtime_count(dt_mesh_runtime(mesh), 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, make_index(list, n_specs));
+    DT_TRY_TO(fail, st, make_room(list));
     DT_TRY_TO(fail, st, dti_rules_of(mesh, dim, plan, &rules));
     for (int i = 0; i < n_specs; i++)
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));
@@ -145,6 +164,7 @@ void dt_layers_release(dt_layers **layers)
     for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
     dti_free((void *)list->remarks);
     dti_free(list->index);
+    for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);
     dti_free(list->layers);
     dti_runtime_count(dt_mesh_runtime(list->mesh), -1);
     dt_mesh_release(&list->mesh);

@@ -50,6 +50,7 @@ struct dt_layers {
     size_t n_remarks, remarks_capacity;
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
     uint32_t index_mask; /* places - 1 */
+    int64_t *offsets[2]; /* for two placements at a time: one more than the longest dim has ranks */
 };
 
 /* The rules of a plan and of those chained to it, in one list; a number is a place in it. */
@@ -116,6 +117,7 @@ extern const int dti_n_style_aliases;
  * into `room`. */
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_cut_room *room, dt_placement *out) DT_MUST_USE;
+dt_cut_room dti_layers_room(const dt_layers *list, int which); /* 0 or 1 (layers.c) */
 bool dti_pass_is_valid(dt_pass how);
 
 /* Values that pass through a layer on mesh dim `dim`; each is replaced. */

@@ -311,7 +311,7 @@ dt_status dti_style_partition(const dt_style *style, const dt_param_info *param,
 
     *out = DT_REPLICATE;
     if (style->partition_param != NULL) {
-        DT_TRY(style->partition_param(style, param, n_parts, out));
+        DT_TRY(style->partition_param(style, param, n_parts, room, out));
         return DT_OK;
     }
     axis = axis_of_cut(style->cut, param);

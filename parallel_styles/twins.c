@@ -88,7 +88,7 @@ static dt_status check_param(const dt_layer *layer, int m, int param)
     const dt_param_info info = dt_layer_param_info(layer, param);
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], text[DTI_PARAM_TEXT_BYTES];
     dt_placement many = DT_REPLICATE, step = DT_REPLICATE;
-    dt_cut_room rooms[2];
+    dt_cut_room rooms[] = { dti_layers_room(layer->list, 0), dti_layers_room(layer->list, 1) };
 
     DT_TRY(dti_style_partition(layer->style[m], &info, n_parts, &rooms[0], &many));
     DT_TRY(dti_style_partition(layer->step[m], &info, n_parts, &rooms[1], &step));

@@ -124,12 +124,21 @@ typedef struct dt_passes {
     dt_pass of[DT_MAX_PASSES];
 } dt_passes;
 
+/* Room for the numbers that a placement points to. */
+typedef struct dt_cut_room {
+    int64_t blocks[DT_AXIS_MAX_BLOCKS]; /* of packed cuts, with their units */
+    int64_t units[DT_AXIS_MAX_BLOCKS];
+    int64_t
+        *offsets; /* of uneven cuts: n_parts + 1, for partition_param; dt_cut_param() has none */
+} dt_cut_room;
+
 typedef struct dt_style dt_style;
 
 /* One recipe. A NULL function means: what the data fields say. A user's style fills what it needs:
  *
  *   partition_param  the placement of one parameter on a mesh dim of n_parts ranks; called before
- *                    any byte is read and for any mesh size, touches no bytes
+ *                    any byte is read and for any mesh size, touches no bytes; what it points to
+ *                    (blocks, offsets) lies in `room`, which outlives the call, or lives as `user`
  *   prepare_input    lays out the layer's input on mesh dim `dim`, returns a tensor of the tape
  *   prepare_output   the same for its output
  *   validate         refuses a layer it does not fit, with a reason (dt_fail() in the record)
@@ -145,7 +154,7 @@ struct dt_style {
     dt_pass input;
     dt_pass output;
     dt_status (*partition_param)(const dt_style *style, const dt_param_info *param, int n_parts,
-                                 dt_placement *out);
+                                 dt_cut_room *room, dt_placement *out);
     dt_tensor *(*prepare_input)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
                                 int dim, dt_tensor *x);
     dt_tensor *(*prepare_output)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
@@ -219,12 +228,6 @@ DT_API const char *dt_sequence_style(dt_layer_kind kind, const char *style);
  */
 DT_API dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
                                 int n_parts);
-
-/* Room for the numbers of a packed placement. */
-typedef struct dt_cut_room {
-    int64_t blocks[DT_AXIS_MAX_BLOCKS];
-    int64_t units[DT_AXIS_MAX_BLOCKS];
-} dt_cut_room;
 
 /**
  * The placement that cuts tensor axis `axis` of a parameter over a mesh dim of n_parts ranks, block

@@ -20,19 +20,20 @@ static const dt_layer_spec experts_specs[] = {
 /* --- offsets on the third axis ---------------------------------------------------------------- */
 
 static dt_status uneven(const dt_style *style, const dt_param_info *param, int n_parts,
-                        dt_placement *out)
+                        dt_cut_room *room, dt_placement *out)
 {
-    const int64_t *offsets = style->user;
+    const int axis = param->n_axes - 1;
+    const int64_t n = param->axis[axis].extent + *(const int *)style->user;
 
-    (void)n_parts;
-    *out = param->n_axes == 3 ? dt_shard_offsets(2, 3, offsets) : DT_REPLICATE;
+    for (int r = 0; r <= n_parts; r++) room->offsets[r] = n - n * (n_parts - r) / n_parts;
+    *out = dt_shard_offsets(axis, n_parts + 1, room->offsets);
     return DT_OK;
 }
 
 static dt_status third_axis(dt_mesh *mesh, const void *arg)
 {
-    static const int64_t right[] = { 0, 2, F }, wrong[] = { 0, 2, F + 1 };
-    dt_style style = { .size = sizeof style, .partition_param = uneven, .user = right };
+    static const int right = 0, wrong = 1; /* rows too many */
+    dt_style style = { .size = sizeof style, .partition_param = uneven, .user = &right };
     const dt_plan_rule rule = { "mlp.experts.down_proj", "right" };
     const dt_plan_rule bad = { "mlp.experts.down_proj", "wrong" };
     dt_plan plan = { .rules = &rule, .n_rules = 1 };
@@ -42,7 +43,7 @@ static dt_status third_axis(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_TRY(dt_style_register(rt, "right", &style));
-    style.user = wrong;
+    style.user = &wrong;
     DT_TRY(dt_style_register(rt, "wrong", &style));
     DT_TRY(dt_layers_create(mesh, "tp", experts_specs, 2, &plan, &layers));
     place = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 1), 0), 0);

@@ -11,11 +11,11 @@
 enum { N_RUNS = 2, N_RANKS = 2, ROUNDS = 20 };
 
 static dt_status cut_axis(const dt_style *style, const dt_param_info *param, int n_parts,
-                          dt_placement *out)
+                          dt_cut_room *room, dt_placement *out)
 {
     const int axis = *(const int *)style->user;
 
-    (void)n_parts;
+    (void)n_parts, (void)room;
     *out = param->n_axes == 2 ? DT_SHARD(axis) : DT_REPLICATE;
     return DT_OK;
 }

@@ -151,34 +151,37 @@ DT_TEST(styles, heads_are_cut_by_the_head_rule)
     }
 }
 
-static dt_status partial_param(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+static dt_status partial_param(const dt_style *s, const dt_param_info *p, int n, dt_cut_room *room,
+                               dt_placement *out)
 {
-    (void)s, (void)p, (void)n;
+    (void)s, (void)p, (void)n, (void)room;
     *out = DT_PARTIAL(DT_SUM);
     return DT_OK;
 }
 
-static dt_status axis_seven(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+static dt_status axis_seven(const dt_style *s, const dt_param_info *p, int n, dt_cut_room *room,
+                            dt_placement *out)
 {
-    (void)s, (void)p, (void)n;
+    (void)s, (void)p, (void)n, (void)room;
     *out = DT_SHARD(7);
     return DT_OK;
 }
 
-static dt_status unknown_kind(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+static dt_status unknown_kind(const dt_style *s, const dt_param_info *p, int n, dt_cut_room *room,
+                              dt_placement *out)
 {
-    (void)s, (void)p, (void)n;
+    (void)s, (void)p, (void)n, (void)room;
     out->kind = (dt_place_kind)7;
     return DT_OK;
 }
 
 /* Boundaries that end one row too early. */
-static dt_status short_offsets(const dt_style *s, const dt_param_info *p, int n, dt_placement *out)
+static dt_status short_offsets(const dt_style *s, const dt_param_info *p, int n, dt_cut_room *room,
+                               dt_placement *out)
 {
-    static const int64_t offsets[] = { 0, 1, 3 };
-
-    (void)s, (void)p, (void)n;
-    *out = dt_shard_offsets(0, 3, offsets);
+    (void)s, (void)p;
+    for (int r = 0; r <= n; r++) room->offsets[r] = r + r / 2;
+    *out = dt_shard_offsets(0, n + 1, room->offsets);
     return DT_OK;
 }
 
@@ -195,9 +198,9 @@ static dt_status silent(const dt_style *s, const dt_layer *layer, int n_parts)
 }
 
 static dt_status no_placement(const dt_style *s, const dt_param_info *param, int n_parts,
-                              dt_placement *out)
+                              dt_cut_room *room, dt_placement *out)
 {
-    (void)s, (void)param, (void)n_parts, (void)out;
+    (void)s, (void)param, (void)n_parts, (void)room, (void)out;
     return DT_ERR_LAYOUT; /* without a record */
 }
 
