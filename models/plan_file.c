@@ -76,6 +76,33 @@ static bool has_style(const dti_json *rule)
     return dti_json_kind_of(&style) != DTI_JSON_ABSENT;
 }
 
+/* A layout or a number, as PyTorch has them: null is its None, and what a true says the style's own
+ * reader refuses in words. */
+static dt_status put_value(const dti_json *value, dti_writer *w)
+{
+    const char *text;
+    double number;
+    bool flag;
+
+    switch (dti_json_kind_of(value)) {
+    case DTI_JSON_NULL:
+        dti_put(w, "None");
+        return DT_OK;
+    case DTI_JSON_BOOL:
+        DT_TRY(dti_json_as_bool(value, &flag));
+        dti_put(w, "%s", flag ? "true" : "false");
+        return DT_OK;
+    case DTI_JSON_INT:
+        DT_TRY(dti_json_as_number(value, -DT_MAX_AXES, DT_MAX_AXES, &number));
+        dti_put(w, "%d", (int)number);
+        return DT_OK;
+    default:
+        DT_TRY(dti_json_as_string(value, &text));
+        dti_put(w, "%s", text);
+        return DT_OK;
+    }
+}
+
 /* "output=S(1)", or "input=[S(1), keep]" of several values. */
 static dt_status put_argument(const char *key, const dti_json *value, dti_writer *w)
 {
@@ -85,9 +112,8 @@ static dt_status put_argument(const char *key, const dti_json *value, dti_writer
     dti_put(w, "%s=%s", key, list ? "[" : "");
     for (size_t i = 0; i < n; i++) {
         const dti_json one = list ? dti_json_at(value, i) : *value;
-        const char *layout;
-        DT_TRY(dti_json_as_string(&one, &layout));
-        dti_put(w, "%s%s", i > 0 ? ", " : "", layout);
+        dti_put(w, "%s", i > 0 ? ", " : "");
+        DT_TRY(put_value(&one, w));
     }
     dti_put(w, "%s", list ? "]" : "");
     return DT_OK;

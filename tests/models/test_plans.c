@@ -53,6 +53,24 @@ DT_TEST(plans, a_rule_may_have_arguments)
     dt_plan_release(&p);
 }
 
+/* PyTorch's own types: integers, None and booleans. */
+DT_TEST(plans, arguments_may_be_numbers_and_null)
+{
+    dt_plan *p;
+
+    DT_ASSERT_OK(dt_test_read_plan(
+        "{\"a\": {\"style\": \"SequenceParallel\", \"sequence_dim\": 1},"
+        " \"b\": {\"style\": \"PrepareModuleInput\", \"input_layouts\": [\"Shard(1)\", null]},"
+        " \"c\": {\"style\": \"ColwiseParallel\", \"use_local_output\": true},"
+        " \"d\": {\"style\": \"SequenceParallel\", \"sequence_dim\": -1}}",
+        &p));
+    DT_ASSERT_EQ_STR(p->rules[0].style, "SequenceParallel(sequence_dim=1)");
+    DT_ASSERT_EQ_STR(p->rules[1].style, "PrepareModuleInput(input_layouts=[Shard(1), None])");
+    DT_ASSERT_EQ_STR(p->rules[2].style, "ColwiseParallel(use_local_output=true)");
+    DT_ASSERT_EQ_STR(p->rules[3].style, "SequenceParallel(sequence_dim=-1)");
+    dt_plan_release(&p);
+}
+
 DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
 {
     static const struct {
@@ -66,6 +84,10 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
         { "{\"a\": {\"tp\": null}}", DT_ERR_FORMAT, "a.tp is null" },
         { "{\"a\": {\"style\": 3}}", DT_ERR_FORMAT, "a.style is 3" },
         { "{\"a\": {\"style\": \"x\", \"input\": {}}}", DT_ERR_FORMAT, "a.input is" },
+        { "{\"a\": {\"style\": \"x\", \"sequence_dim\": 1.5}}", DT_ERR_FORMAT,
+          "a.sequence_dim is 1.5" },
+        { "{\"a\": {\"style\": \"x\", \"sequence_dim\": 99}}", DT_ERR_FORMAT,
+          "a.sequence_dim is 99" },
         { "{\"version\": 4}", DT_ERR_FORMAT, "version is 4" },
         { "{\"strict\": 1}", DT_ERR_FORMAT, "plan.json: strict is 1" },
         { "{\"mode\": \"semi\"}", DT_ERR_FORMAT,
