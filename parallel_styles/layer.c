@@ -2,9 +2,13 @@
  *
  * One layer: its parameters, and its way over the tape: style, operator, style. */
 #include <dtensor/ops.h>
+#include <string.h>
 
+#include "base/text.h"
 #include "dtensor/create.h"
 #include "parallel_styles/layers_internal.h"
+
+enum { SHAPE_BYTES = 96 };
 
 const char *dt_layer_name(const dt_layer *layer)
 {
@@ -142,6 +146,39 @@ static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_te
     return dt_add_bias(t, y, layer->bias_term);
 }
 
+/* The shape of what the layer makes of x; the number of its axes. */
+static int shape_of_result(const dt_layer *layer, const dt_tensor *x,
+                           int64_t shape[DT_MAX_AXES + 1])
+{
+    int n = dt_tensor_n_axes(x);
+
+    for (int a = 0; a < n; a++) shape[a] = dt_tensor_extent(x, a);
+    if (layer->kind == DT_LAYER_EMBEDDING) shape[n++] = layer->axis[1].extent;
+    if (layer->kind == DT_LAYER_LINEAR && n > 0) shape[n - 1] = layer->axis[0].extent;
+    return n;
+}
+
+/* What the caller's function gave has to be what the layer would have made. */
+static dt_tensor *check_result(dt_tape *t, const dt_layer *layer, const dt_tensor *x, dt_tensor *y)
+{
+    int64_t want[DT_MAX_AXES + 1], is[DT_MAX_AXES];
+    const int n = shape_of_result(layer, x, want), n_is = dt_tensor_n_axes(y);
+    char is_text[SHAPE_BYTES], want_text[SHAPE_BYTES];
+
+    if (dt_tensor_mesh(y) != dt_tensor_mesh(x) &&
+        !dt_mesh_equal(dt_tensor_mesh(y), dt_tensor_mesh(x)))
+        return dt_tape_fail(t, DT_ERR_LAYOUT,
+                            "the function that replaces the forward of %s gave a tensor on another "
+                            "mesh",
+                            layer->name);
+    for (int a = 0; a < n_is; a++) is[a] = dt_tensor_extent(y, a);
+    if (n_is == n && memcmp(is, want, (size_t)n * sizeof *is) == 0) return y;
+    return dt_tape_fail(t, DT_ERR_SHAPE,
+                        "the function that replaces the forward of %s gave %s, not %s", layer->name,
+                        dti_shape_text(is, n_is, is_text, sizeof is_text),
+                        dti_shape_text(want, n, want_text, sizeof want_text));
+}
+
 /* The caller's function in the place of a layer's own. */
 static dt_tensor *replaced(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
@@ -149,7 +186,8 @@ static dt_tensor *replaced(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 
     if (x == NULL) return NULL;
     y = layer->forward(layer->forward_arg, t, layer, x);
-    if (y != NULL || dt_tape_status(t) != DT_OK) return y;
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (y != NULL) return check_result(t, layer, x, y);
     return dt_tape_fail(t, DT_ERR_ARG,
                         "the function that replaces the forward of %s gave NULL and no error; "
                         "return a tensor, or NULL from dt_tape_fail()",

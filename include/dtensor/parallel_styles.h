@@ -348,7 +348,7 @@ DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tens
  * place of the library's operator. `x` is what prepare_input made of the layer's input; parameters
  * are dt_layer_param(layer, ...). A linear layer's function leaves out the bias: the layer adds it,
  * after the sum where inputs are cut. Made of operators on the tape, the caller's own among them,
- * it runs wherever the layer does, also dry. Returns NULL after an error. */
+ * it runs wherever the layer does, also dry. Gives the layer's shape; NULL after an error. */
 typedef dt_tensor *(*dt_layer_fn)(void *arg, dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 
 /**

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Styles of users where a layer is more than a matrix: experts, and layers that share a weight. */
+#include <dtensor/factories.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <stdio.h>
@@ -206,4 +207,45 @@ static dt_status shared(dt_mesh *mesh, const void *arg)
 DT_TEST(own_styles, shared_weights_have_to_be_the_same_matrix)
 {
     dt_test_on_ranks("tp=1", shared, NULL);
+}
+
+/* --- functions in the place of a layer's ------------------------------------------------------- */
+
+static dt_status gives_a_wrong_shape(dt_mesh *mesh, const void *arg)
+{
+    const dt_layer_kind kind = *(const dt_layer_kind *)arg;
+    const bool ids = kind == DT_LAYER_EMBEDDING;
+    const dt_layer_spec spec = { .name = "up", .kind = kind, .axis = { { 3, 0 }, { 4, 0 } } };
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t weight[] = { 3, 4 }, shape[] = { 2, 4 };
+    dt_tensor *w = NULL, *x = NULL;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, ids ? DT_I32 : DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY_TO(done, st, dt_layer_set_forward(dt_layers_at(layers, 0), other, NULL));
+    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "refused");
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
+                                    ids ? "replaces the forward of up gave [2, 4], not [2, 4, 4]"
+                                        : "replaces the forward of up gave [2, 4], not [2, 3]"));
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&w);
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(own_styles, a_function_in_the_place_of_a_layers_keeps_its_shape)
+{
+    static const dt_layer_kind kinds[] = { DT_LAYER_LINEAR, DT_LAYER_EMBEDDING };
+
+    for (size_t i = 0; i < DT_COUNT(kinds); i++)
+        dt_test_on_ranks("tp=2", gives_a_wrong_shape, &kinds[i]);
 }
