@@ -215,7 +215,7 @@ static bool styles_that_fit(judge *j, const suspect *s, char list[LIST_BYTES])
 
     list[0] = '\0';
     for (int i = 0; (style = dti_style_at(rt, i)) != NULL; i++)
-        if (strchr(style->name, '(') == NULL &&
+        if (!dti_style_was_made(style->name) &&
             (style->kinds == 0 || (style->kinds & DT_KIND_BIT(s->kind)) != 0) &&
             fits_with(j, s->rule, style->name))
             append(list, "\"%s\"", style->name);

@@ -92,6 +92,8 @@ const dti_style_alias dti_style_aliases[] = {
     { "PrepareModuleOutput",            NULL,    "local" },
     { "PrepareModuleInputOutput",       NULL,    "local" },
     { "moe_experts_allreduce",          NULL,    "moe_tp_experts" },
+    { "moe_tp_gate_up_colwise",         NULL,    "packed_colwise" }, /* of experts */
+    { "moe_tp_down_rowwise",            NULL,    "rowwise" },
     { "ep_dispatch_experts",            NULL,    "moe_tp_experts" }, /* by other means: docs/styles.md */
     { "megamoe_experts",                NULL,    "moe_tp_experts" },
     { "megamoe_router",                 NULL,    "ep_router" },

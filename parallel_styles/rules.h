@@ -18,6 +18,10 @@ int dti_layer_rule(const dt_layer *layer, int dim);
 /* The i-th style of the registry; NULL behind the last. */
 const dt_style *dti_style_at(dt_runtime *rt, int i);
 
+/* Was the style of that name made of another: with arguments, or as the twin of one that cuts
+ * tokens? Lists leave it out. */
+bool dti_style_was_made(const char *name);
+
 /* "weight [96, 64]" for messages. Returns `text`. */
 enum { DTI_PARAM_TEXT_BYTES = 72 };
 const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES]);

@@ -9,6 +9,8 @@
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
+#define STEP "@step" /* ends the name of a twin that was made */
+
 /* Styles are found when layers are made, never on the way of a token: a list will do. */
 typedef struct style_entry {
     char *name;
@@ -104,6 +106,29 @@ static dt_status check_passes(const char *name, const dt_style *style)
     return DT_OK;
 }
 
+bool dti_style_was_made(const char *name)
+{
+    const size_t n = strlen(name), end = strlen(STEP);
+
+    return strchr(name, '(') != NULL || (n >= end && strcmp(name + n - end, STEP) == 0);
+}
+
+/* A style that cuts tokens, and names no twin, gets one that leaves them whole. */
+static dt_status add_twin(style_registry *r, const char *name, dt_style *own)
+{
+    char twin[DTI_STYLE_TEXT_BYTES + sizeof STEP];
+    dt_style step = *own;
+
+    if (own->twin != NULL || !dti_twin_uncut(&step)) return DT_OK;
+    DT_CHECK(strlen(name) < DTI_STYLE_TEXT_BYTES, DT_ERR_ARG,
+             "a style cannot have a name of %zu bytes: %d at most", strlen(name),
+             (int)DTI_STYLE_TEXT_BYTES - 1);
+    (void)snprintf(twin, sizeof twin, "%s%s", name, STEP);
+    if (find(r, twin) == NULL) DT_TRY(add(r, twin, &step));
+    own->twin = find(r, twin)->name;
+    return DT_OK;
+}
+
 dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *style)
 {
     dt_style own = { .size = sizeof own };
@@ -113,8 +138,11 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
     DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
     DT_TRY(check_passes(name, &own));
-    DT_CHECK(strchr(name, '(') == NULL, DT_ERR_ARG,
-             "a style cannot be named \"%s\": what follows \"(\" are arguments", name);
+    DT_CHECK(
+        !dti_style_was_made(name), DT_ERR_ARG,
+        "a style cannot be named \"%s\": what follows \"(\" are arguments, and \"%s\" ends the "
+        "name of a twin",
+        name, STEP);
     DT_TRY(registry_of(rt, &r));
     DT_CHECK(find(r, name) == NULL, DT_ERR_ARG, "a style \"%s\" is registered already", name);
     for (int i = 0; i < dti_n_style_aliases; i++)
@@ -122,6 +150,7 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
                      strcmp(name, dti_style_aliases[i].alias) != 0,
                  DT_ERR_ARG, "\"%s\" is another name of the style \"%s\"", name,
                  dti_style_aliases[i].name);
+    DT_TRY(add_twin(r, name, &own));
     DT_TRY(add(r, name, &own));
     return DT_OK;
 }
@@ -145,7 +174,7 @@ static void list_names(const style_registry *r, uint32_t kinds, char *text, size
     for (const style_entry *e = r->first; e != NULL; e = e->next) {
         const size_t need = strlen(e->name) + 2;
         if (e->style.kinds != 0 && (e->style.kinds & kinds) == 0) continue;
-        if (strchr(e->name, '(') != NULL) continue; /* made of others */
+        if (dti_style_was_made(e->name)) continue;
         if (used + need + sizeof ", ..." > bytes) {
             (void)snprintf(text + used, bytes - used, ", ...");
             return;
@@ -186,19 +215,6 @@ static const char *real_name(const char *name, const char *version)
             return a->name;
     }
     return name;
-}
-
-/* A style whose arguments cut tokens gets a twin that leaves them whole. */
-static dt_status add_twin(style_registry *r, const char *name, dt_style *own)
-{
-    char twin[DTI_STYLE_TEXT_BYTES + sizeof "@step"];
-    dt_style step = *own;
-
-    if (own->twin != NULL || !dti_twin_uncut(&step)) return DT_OK;
-    (void)snprintf(twin, sizeof twin, "%s@step", name);
-    DT_TRY(add(r, twin, &step));
-    own->twin = find(r, twin)->name;
-    return DT_OK;
 }
 
 /* The row of `name` with the arguments that follow it in `text`, added under that text. */

@@ -39,30 +39,38 @@ int dti_token_axis(int n_axes, bool ids)
     return n_axes > 2 ? 1 : n_axes == 2 ? 0 : -1;
 }
 
-static bool uncut(dt_pass *how, dt_pass instead)
+/* S(1) is taken for the tokens, as of [B, T, ...]. The axis before the last is that of the tokens
+ * where a matrix makes or takes the value, of others it may count heads. */
+static bool uncut(dt_pass *how, bool of_matrix, dt_pass instead)
 {
-    if (*how != DT_PASS_SEQUENCE && *how != DT_PASS_SHARD(1)) return false;
+    if (*how != DT_PASS_SEQUENCE && *how != DT_PASS_SHARD(1) &&
+        !(of_matrix && *how == DT_PASS_SHARD(-2)))
+        return false;
     *how = instead;
     return true;
 }
 
-static bool uncut_all(dt_passes *all, dt_pass instead)
+static bool uncut_all(dt_passes *all, bool of_matrix, dt_pass instead)
 {
     bool any = false;
 
-    for (int i = 0; i < all->n; i++) any = uncut(&all->of[i], instead) || any;
+    for (int i = 0; i < all->n; i++) any = uncut(&all->of[i], of_matrix, instead) || any;
     return any;
 }
 
 bool dti_twin_uncut(dt_style *style)
 {
-    bool any = uncut(&style->input, DT_PASS_REPLICATE);
+    const uint32_t takes = DT_KIND_BIT(DT_LAYER_LINEAR) | DT_KIND_BIT(DT_LAYER_EXPERTS);
+    const uint32_t makes = takes | DT_KIND_BIT(DT_LAYER_EMBEDDING); /* of ids, which are [B, T] */
+    const bool in = style->kinds != 0 && (style->kinds & ~takes) == 0;
+    const bool out = style->kinds != 0 && (style->kinds & ~makes) == 0;
+    bool any = uncut(&style->input, in, DT_PASS_REPLICATE);
 
-    any = uncut(&style->output, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->inputs, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->outputs, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->comes, DT_PASS_KEEP) || any;
-    return uncut_all(&style->gives, DT_PASS_KEEP) || any;
+    any = uncut(&style->output, out, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->inputs, in, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->outputs, out, DT_PASS_REPLICATE) || any;
+    any = uncut_all(&style->comes, in, DT_PASS_KEEP) || any;
+    return uncut_all(&style->gives, out, DT_PASS_KEEP) || any;
 }
 
 dt_status dti_twins_find(dt_layer *layer)

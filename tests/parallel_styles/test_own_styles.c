@@ -209,7 +209,7 @@ DT_TEST(own_styles, shared_weights_have_to_be_the_same_matrix)
     dt_test_on_ranks("tp=1", shared, NULL);
 }
 
-/* --- functions in the place of a layer's ------------------------------------------------------- */
+/* --- functions in the place of a layer's ------------------------------------------------------ */
 
 static dt_status gives_a_wrong_shape(dt_mesh *mesh, const void *arg)
 {

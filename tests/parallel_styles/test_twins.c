@@ -4,6 +4,7 @@
 #include <dtensor/factories.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
+#include <dtensor/styles.h>
 #include <string.h>
 
 #include "tests/support/dt_test.h"
@@ -59,6 +60,95 @@ DT_TEST(twins, a_built_in_plan_has_its_sequence_variant_by_kind)
                      "replicated_with_grad_allreduce");
     DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, NULL), "module_allgather");
     DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, "mine"), "mine");
+}
+
+/* PyTorch's constructors are styles without a name: they get the twin that the same words get. */
+static dt_status made(dt_mesh *mesh, const void *arg)
+{
+    const dt_style sp =
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(1) });
+    const dt_style last =
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(-2) });
+    const dt_style norm = dt_sequence_parallel(1), heads = dt_sequence_parallel(-2);
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    const dt_style *s;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "rowwise_sp", &sp));
+    DT_TRY(expect_twin(rt, "rowwise_sp", "rowwise_sp@step"));
+    DT_TRY(dt_style_find(rt, "rowwise_sp@step", NULL, &s));
+    DT_EXPECT(s->output == DT_PASS_REPLICATE && s->cut == DT_CUT_ROWS, "tokens are whole");
+    DT_TRY(dt_style_register(rt, "rowwise_last", &last));
+    DT_TRY(expect_twin(rt, "rowwise_last", "rowwise_last@step"));
+    DT_TRY(expect_twin(rt, "rowwise(output=S(-2))", "rowwise(output=S(-2))@step"));
+    DT_TRY(dt_style_register(rt, "norm_sp", &norm));
+    DT_TRY(expect_twin(rt, "norm_sp", "norm_sp@step"));
+    DT_TRY(dt_style_register(rt, "norm_heads", &heads));
+    DT_TRY(dt_style_find(rt, "norm_heads", NULL, &s));
+    DT_EXPECT(s->twin == NULL, "axis -2 of a norm may be heads");
+    DT_EXPECT_STATUS(dt_style_register(rt, "mine@step", &sp), DT_ERR_ARG, "the name of a twin");
+    return DT_OK;
+}
+
+DT_TEST(twins, styles_of_constructors_have_one)
+{
+    dt_test_on_ranks("tp=1", made, NULL);
+}
+
+/* Collectives of one token through a layer: all of them. */
+static dt_status calls_of_a_step(dt_mesh *mesh, const char *style, int64_t *reduces, int64_t *all)
+{
+    const dt_layer_spec spec = {
+        .name = "down", .kind = DT_LAYER_LINEAR, .axis = { { 6, 0 }, { 7, 0 } }, .style = style
+    };
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t one[] = { 2, 1, 7 }, shape[] = { 6, 7 };
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL, *w = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+    dt_placement cut;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    cut = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 0), 0), 0);
+    DT_TRY_TO(done, st, dt_zeros(mesh, &cut, DT_F32, 2, shape, &w));
+    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 3, one, &x));
+    (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    *reduces = dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls;
+    *all = 0;
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) *all += dt_tape_comm(t, (dt_comm_kind)k).calls;
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&w);
+    dt_layers_release(&layers);
+    dt_tape_release(&t);
+    return st;
+}
+
+static dt_status steps(dt_mesh *mesh, const void *arg)
+{
+    const dt_style sp =
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(1) });
+    static const char *const names[] = { "rowwise", "rowwise(output=S(1))", "mine" };
+    int64_t reduces, all;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &sp));
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        DT_TRY(calls_of_a_step(mesh, names[i], &reduces, &all));
+        DT_EXPECT(reduces == 1 && all == 1, "%s: %lld all-reduces of %lld collectives", names[i],
+                  (long long)reduces, (long long)all);
+    }
+    return DT_OK;
+}
+
+DT_TEST(twins, a_step_under_a_constructors_style_costs_what_it_costs_by_name)
+{
+    dt_test_on_ranks("tp=2", steps, NULL);
+    dt_test_on_ranks("tp=3", steps, NULL);
 }
 
 static dt_status wrong(dt_mesh *mesh, const void *arg)
