@@ -5,6 +5,7 @@
  * the same collectives, of a prompt and of a step of one token. */
 #include <dtensor/models.h>
 #include <dtensor/plans.h>
+#include <dtensor/styles.h>
 
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
@@ -66,18 +67,16 @@ done:
     return st;
 }
 
-static dt_status same_logits(dt_mesh *mesh, const void *arg)
+/* `plan` gives the logits of the built-in plan for the same collectives. */
+static dt_status same_as_built_in(dt_mesh *mesh, const dt_plan *plan, bool tokens_cut)
 {
-    const bool tokens_cut = *(const bool *)arg;
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     dt_tensor *want[2] = { NULL }, *got[2] = { NULL };
     dt_comm_counter before[DT_N_COMM_KINDS];
-    dt_plan *plan = NULL;
     dt_tape *t = NULL;
     dt_status st = DT_OK;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_read_plan(tokens_cut ? cut : whole, &plan));
     o.sequence_parallel = tokens_cut;
     DT_TRY_TO(done, st, run(mesh, &o, t, want));
     for (int k = 0; k < DT_N_COMM_KINDS; k++) before[k] = dt_tape_comm(t, (dt_comm_kind)k);
@@ -86,15 +85,26 @@ static dt_status same_logits(dt_mesh *mesh, const void *arg)
     o.plan = plan;
     DT_TRY_TO(done, st, run(mesh, &o, t, got));
     for (int i = 0; i < 2; i++)
-        DT_TRY_TO(done, st, dt_test_expect_same(want[i], got[i], "the file"));
+        DT_TRY_TO(done, st, dt_test_expect_same(want[i], got[i], "PyTorch's plan"));
     DT_TRY_TO(done, st, dt_test_expect_counts(t, before));
 done:
     for (int i = 0; i < 2; i++) {
         dt_tensor_release(&want[i]);
         dt_tensor_release(&got[i]);
     }
-    dt_plan_release(&plan);
     dt_tape_release(&t);
+    return st;
+}
+
+static dt_status of_a_file(dt_mesh *mesh, const void *arg)
+{
+    const bool tokens_cut = *(const bool *)arg;
+    dt_plan *plan = NULL;
+    dt_status st;
+
+    DT_TRY(dt_test_read_plan(tokens_cut ? cut : whole, &plan));
+    st = same_as_built_in(mesh, plan, tokens_cut);
+    dt_plan_release(&plan);
     return st;
 }
 
@@ -104,5 +114,54 @@ DT_TEST(torch_plan, a_file_in_pytorchs_words_gives_the_logits_of_the_built_in_pl
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (int tokens_cut = 0; tokens_cut < 2; tokens_cut++)
-            dt_test_on_ranks(meshes[m], same_logits, &(bool){ tokens_cut == 1 });
+            dt_test_on_ranks(meshes[m], of_a_file, &(bool){ tokens_cut == 1 });
+}
+
+/* The plan `cut`, with styles that a program makes by constructors and registers. */
+static dt_status of_constructors(dt_mesh *mesh, const void *arg)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.embed_tokens", "row" },
+        { "model.layers.*.input_layernorm", "sequence" },
+        { "model.layers.*.self_attn", "enter" },
+        { "model.layers.*.self_attn.q_proj", "column" },
+        { "model.layers.*.self_attn.k_proj", "column" },
+        { "model.layers.*.self_attn.v_proj", "column" },
+        { "model.layers.*.self_attn.o_proj", "row" },
+        { "model.layers.*.post_attention_layernorm", "sequence" },
+        { "model.layers.*.mlp", "enter" },
+        { "model.layers.*.mlp.gate_proj", "column" },
+        { "model.layers.*.mlp.up_proj", "column" },
+        { "model.layers.*.mlp.down_proj", "row" },
+        { "model.norm", "sequence" },
+        { "lm_head", "head" },
+    };
+    const dt_plan plan = { .rules = rules, .n_rules = (int)DT_COUNT(rules), .manual = true };
+    const dt_pass tokens = DT_PASS_SHARD(1);
+    const dt_prepare_args gather = { .input_layouts = { 1, { tokens } },
+                                     .desired_input_layouts = { 1, { DT_PASS_REPLICATE } } };
+    const struct {
+        const char *name;
+        dt_style style;
+    } made[] = {
+        { "row", dt_rowwise_parallel((dt_parallel_args){ .output_layouts = tokens }) },
+        { "column", dt_colwise_parallel((dt_parallel_args){ 0 }) },
+        { "head", dt_colwise_parallel((dt_parallel_args){ .input_layouts = tokens,
+                                                          .output_layouts = DT_PASS_SHARD(-1) }) },
+        { "sequence", dt_sequence_parallel(1) },
+        { "enter", dt_prepare_input(gather) },
+    };
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(made); i++)
+        DT_TRY(dt_style_register(dt_mesh_runtime(mesh), made[i].name, &made[i].style));
+    return same_as_built_in(mesh, &plan, true);
+}
+
+DT_TEST(torch_plan, constructors_give_the_logits_of_the_built_in_plan)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        dt_test_on_ranks(meshes[m], of_constructors, NULL);
 }
