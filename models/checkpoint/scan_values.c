@@ -8,28 +8,27 @@
 
 enum { BLOCK_BYTES = 1 << 22 };
 
-/* Without its sign a float is NaN above the bits of infinity, as an unsigned number of its width.
- * The counting loop has no branch, so it runs at the speed of memory. */
+/* Without its sign a float is NaN above the bits of infinity, as an unsigned number of its width:
+ * the largest one tells whether there is anything to count, in a loop of one maximum per number. */
 #define DT_SCAN(WORD)                                                                     \
     static void scan_##WORD(const void *data, int64_t n, WORD infinity, dti_ckpt_scan *s) \
     {                                                                                     \
         const WORD magnitude = (WORD)((WORD) ~(WORD)0 >> 1);                              \
         const WORD *x = data;                                                             \
-        int64_t n_nan = 0, n_infinite = 0;                                                \
-        WORD any = 0;                                                                     \
+        WORD largest = 0;                                                                 \
                                                                                           \
         for (int64_t i = 0; i < n; i++) {                                                 \
             const WORD m = x[i] & magnitude;                                              \
-            n_nan += m > infinity;                                                        \
-            n_infinite += m == infinity;                                                  \
-            any |= m;                                                                     \
+            largest = m > largest ? m : largest;                                          \
         }                                                                                 \
-        for (int64_t i = 0; i < n && s->first < 0 && n_nan + n_infinite > 0; i++)         \
-            if ((x[i] & magnitude) >= infinity) s->first = s->n + i;                      \
+        for (int64_t i = 0; i < n && largest >= infinity; i++) {                          \
+            const WORD m = x[i] & magnitude;                                              \
+            s->n_nan += m > infinity;                                                     \
+            s->n_infinite += m == infinity;                                               \
+            if (m >= infinity && s->first < 0) s->first = s->n + i;                       \
+        }                                                                                 \
         s->n += n;                                                                        \
-        s->n_nan += n_nan;                                                                \
-        s->n_infinite += n_infinite;                                                      \
-        s->all_zero = s->all_zero && any == 0;                                            \
+        s->all_zero = s->all_zero && largest == 0;                                        \
     }
 
 DT_SCAN(uint16_t)
