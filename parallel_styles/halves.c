@@ -24,7 +24,7 @@ static bool enter(dt_tape *t, const dt_layer *layer, int n, dt_tensor **x)
     bool ok = true;
 
     for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && ok; m++) {
-        const dti_values v = { styles_for(layer, x[0], true)[m], layer, m, n, x, "input" };
+        const dti_values v = { styles_for(layer, x[0], true)[m], layer, m, n, x, "input", true };
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
         ok = dti_style_input(t, &v);
@@ -39,7 +39,7 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
     bool ok = true;
 
     for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && ok; m--) {
-        const dti_values v = { styles_for(layer, y[0], false)[m], layer, m, n, y, "output" };
+        const dti_values v = { styles_for(layer, y[0], false)[m], layer, m, n, y, "output", false };
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
         ok = dti_style_output(t, &v);

@@ -128,6 +128,7 @@ typedef struct dti_values {
     int n;
     dt_tensor **x;
     const char *what; /* "input" or "output" */
+    bool enters;      /* the first */
 } dti_values;
 
 /* dt_layer_leave_all() without the rounding of sums; false after an error (halves.c). */

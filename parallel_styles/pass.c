@@ -72,10 +72,17 @@ static dt_tensor *refuse_axis(const dt_style *style, dt_tape *tape, const dt_lay
                         dt_tensor_n_axes(x) == 1 ? 'i' : 'e');
 }
 
-static dt_tensor *pass(const dt_style *style, dt_pass how, dt_tape *tape, const dt_layer *layer,
-                       int dim, dt_tensor *x)
+/* Are the values ids [B, T], whose last axis is that of the tokens? */
+static bool are_ids(const dti_values *v)
 {
-    const int n = dt_tensor_n_axes(x);
+    return v->enters && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING;
+}
+
+static dt_tensor *pass(dt_tape *tape, const dti_values *v, dt_pass how, dt_tensor *x)
+{
+    const dt_style *style = v->style;
+    const dt_layer *layer = v->layer;
+    const int n = dt_tensor_n_axes(x), dim = v->dim;
     int axis;
 
     switch (how) {
@@ -88,7 +95,7 @@ static dt_tensor *pass(const dt_style *style, dt_pass how, dt_tape *tape, const 
     case DT_PASS_PARTIAL:
         return leave_partial(style, tape, layer, dim, x);
     case DT_PASS_SEQUENCE:
-        axis = dti_token_axis(n, false);
+        axis = dti_token_axis(n, are_ids(v));
         if (axis < 0) return refuse_axis(style, tape, layer, 1, x);
         return cut_axis(tape, dim, axis, x);
     default:
@@ -102,16 +109,16 @@ static dt_tensor *pass(const dt_style *style, dt_pass how, dt_tape *tape, const 
 
 /* Does x lie as `how` would have it? Of one row nothing can be cut: in steps of one token a value
  * is whole that is cut in a prompt. */
-static bool lies_so(dt_pass how, const dt_tensor *x, int dim)
+static bool lies_so(const dti_values *v, dt_pass how, const dt_tensor *x)
 {
-    const dt_placement now = place_of(x, dim);
+    const dt_placement now = place_of(x, v->dim);
     const int n = dt_tensor_n_axes(x);
     int axis = n - 1;
 
-    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh(x), dim) == 1) return true;
+    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh(x), v->dim) == 1) return true;
     if (how == DT_PASS_REPLICATE) return now.kind == DT_PLACE_REPLICATE;
     if (how == DT_PASS_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
-    if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, false);
+    if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, are_ids(v));
     if (how >= DT_PASS_AXIS_FIRST) axis = (int)how - (int)DT_PASS_SHARD(0);
     if (axis < -n || axis >= n) return false;
     if (now.kind == DT_PLACE_REPLICATE) return dt_tensor_extent(x, axis) == 1;
@@ -146,8 +153,7 @@ static bool come_so(dt_tape *tape, const dti_values *v, const dt_passes *before)
 {
     if (!right_number(tape, v, before)) return false;
     for (int i = 0; i < before->n; i++)
-        if (!lies_so(before->of[i], v->x[i], v->dim))
-            return refuse_layout(tape, v, before->of[i], i);
+        if (!lies_so(v, before->of[i], v->x[i])) return refuse_layout(tape, v, before->of[i], i);
     return true;
 }
 
@@ -157,7 +163,7 @@ static bool lay_out(dt_tape *tape, const dti_values *v, const dt_passes *all, dt
     if (!right_number(tape, v, all)) return false;
     for (int i = 0; i < v->n; i++) {
         const dt_pass how = all->n > 0 ? all->of[i] : i == 0 ? first : DT_PASS_KEEP;
-        v->x[i] = pass(v->style, how, tape, v->layer, v->dim, v->x[i]);
+        v->x[i] = pass(tape, v, how, v->x[i]);
         if (v->x[i] == NULL) return false;
     }
     return true;
@@ -218,9 +224,6 @@ bool dti_style_input(dt_tape *tape, const dti_values *v)
     if (style->prepare_input != NULL) return call(tape, v, style->prepare_input);
     if (first == DT_PASS_SHARD_LAST && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING)
         first = DT_PASS_REPLICATE; /* ids of cut rows */
-    if (first == DT_PASS_SEQUENCE && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING &&
-        dt_tensor_n_axes(v->x[0]) > 0)
-        first = DT_PASS_SHARD(dti_token_axis(dt_tensor_n_axes(v->x[0]), true));
     return lay_out(tape, v, &style->inputs, first);
 }
 

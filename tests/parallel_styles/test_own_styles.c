@@ -249,3 +249,50 @@ DT_TEST(own_styles, a_function_in_the_place_of_a_layers_keeps_its_shape)
     for (size_t i = 0; i < DT_COUNT(kinds); i++)
         dt_test_on_ranks("tp=2", gives_a_wrong_shape, &kinds[i]);
 }
+
+/* --- ids ------------------------------------------------------------------------------------ */
+
+/* "sequence" of ids [B, T] is T, in whatever field it stands. */
+static dt_status tokens_of_ids(dt_mesh *mesh, const void *arg)
+{
+    static const char *const styles[] = { "local(input=sequence)", "local(input=[sequence])",
+                                          "local(comes=sequence)", "local(comes=[sequence])" };
+    const dt_placement cut = DT_SHARD(1), whole = DT_REPLICATE;
+    const int64_t shape[] = { 3, 4 }, weight[] = { 5, 2 };
+    dt_tensor *x = NULL, *w = NULL, *y;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &cut, DT_I32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
+    for (size_t i = 0; i < DT_COUNT(styles); i++) {
+        const dt_layer_spec spec = { .name = "embed",
+                                     .kind = DT_LAYER_EMBEDDING,
+                                     .axis = { { 5, 0 }, { 2, 0 } },
+                                     .style = styles[i] };
+        DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+        DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+        y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_EXPECT_TO(done, st, dt_layout_placement(dt_tensor_layout(y), 0).axis == 1, "%s: axis",
+                     styles[i]);
+        dt_layers_release(&layers);
+    }
+    for (int k = 0; k < DT_N_COMM_KINDS; k++)
+        DT_EXPECT_TO(done, st, dt_tape_comm(t, (dt_comm_kind)k).calls == 0, "nothing moves");
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&w);
+    dt_layers_release(&layers);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_styles, the_sequence_of_ids_is_their_last_axis)
+{
+    dt_test_on_ranks("tp=2", tokens_of_ids, NULL);
+    dt_test_on_ranks("tp=3", tokens_of_ids, NULL);
+}
