@@ -30,7 +30,8 @@ enum {
     CLI_TOKENIZE = 128,
     CLI_DETOKENIZE = 256,
     CLI_COMPARE = 512,
-    CLI_VERIFY = 1024
+    CLI_VERIFY = 1024,
+    CLI_CHAT = 2048
 };
 
 /* An option that may be given several times. */
@@ -46,6 +47,7 @@ typedef struct cli_args {
     const char *prompt;
     const char *prompt_file;
     const char *tokens;
+    const char *system;
     const char *mesh;
     const char *dtype;
     const char *plan;
@@ -73,6 +75,7 @@ typedef struct cli_args {
     bool no_bind;
     bool oversubscribe;
     bool ignore_eos;
+    bool show_prompt;
     bool sample;
     bool greedy;
     bool renormalize_logits;
@@ -122,7 +125,7 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_logits, cli_compare, cli_save, cli_tokenize,
+extern const cli_command cli_generate, cli_chat, cli_logits, cli_compare, cli_save, cli_tokenize,
     cli_detokenize, cli_inspect, cli_verify, cli_show_plan, cli_topo, cli_env_command;
 
 #endif

@@ -24,10 +24,11 @@ typedef struct option {
 #define AT(field) offsetof(cli_args, field)
 #define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
-#define RUNS      (READS | CLI_SAVE)
+#define TALKS     (CLI_GENERATE | CLI_CHAT)
+#define RUNS      (READS | CLI_SAVE | CLI_CHAT)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ON_A_MESH (CLI_GENERATE | CLI_LOGITS | CLI_SAVE | CLI_PLAN | CLI_TOPO)
+#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_PLAN | CLI_TOPO)
 #define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_VERIFY | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
@@ -39,27 +40,29 @@ static const option options[] = {
     { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "the same, less one final newline; - is stdin" },
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS | CLI_DETOKENIZE,        0, "the same as token ids: 1,2,3" },
     { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line, generated together" },
-    { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), CLI_GENERATE, MAX_NEW, "stop after N tokens (default 100)" },
+    { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
+    { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
+    { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), TALKS, MAX_NEW, "stop after N tokens (default 100; chat: the context)" },
     { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
-    { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), CLI_GENERATE, 0, "no end of sequence before N tokens" },
+    { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), TALKS, 0, "no end of sequence before N tokens" },
     { "max-length", 0, TEXT, "N", AT(max_length), CLI_GENERATE, 0, "stop after N tokens, those of the prompt included" },
     { "min-length", 0, TEXT, "N", AT(min_length), CLI_GENERATE, 0, "no end of sequence before N tokens, prompt included" },
-    { "stop", 0, MANY, "TEXT", AT(stop), CLI_GENERATE, 0, "end with the token that completes TEXT; may be repeated" },
+    { "stop", 0, MANY, "TEXT", AT(stop), TALKS, 0, "end with the token that completes TEXT; may be repeated" },
     { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
-    { "sample", 0, FLAG, NULL, AT(sample), CLI_GENERATE, 0, "draw tokens (default: as generation_config.json says)" },
-    { "greedy", 0, FLAG, NULL, AT(greedy), CLI_GENERATE, 0, "take the best token always" },
-    { "seed", 0, TEXT, "N", AT(seed), CLI_GENERATE, 0, "of the draws (default 0): the same text on every mesh" },
-    { "temperature", 0, TEXT, "X", AT(temperature), CLI_GENERATE, 0, "divides the logits (default 1)" },
-    { "top-k", 0, TEXT, "K", AT(top_k), CLI_GENERATE, 0, "draw among the K best tokens (default 50; 0: all)" },
-    { "top-p", 0, TEXT, "P", AT(top_p), CLI_GENERATE, 0, "draw among the best with probability P together" },
-    { "min-p", 0, TEXT, "P", AT(min_p), CLI_GENERATE, 0, "drop tokens below P times the best one's probability" },
-    { "typical-p", 0, TEXT, "P", AT(typical_p), CLI_GENERATE, 0, "draw among the typical with probability P together" },
-    { "epsilon-cutoff", 0, TEXT, "P", AT(epsilon_cutoff), CLI_GENERATE, 0, "drop tokens of probability below P" },
-    { "eta-cutoff", 0, TEXT, "P", AT(eta_cutoff), CLI_GENERATE, 0, "the same, less strict where many are likely" },
+    { "sample", 0, FLAG, NULL, AT(sample), TALKS, 0, "draw tokens (default: as generation_config.json says)" },
+    { "greedy", 0, FLAG, NULL, AT(greedy), TALKS, 0, "take the best token always" },
+    { "seed", 0, TEXT, "N", AT(seed), TALKS, 0, "of the draws (default 0): the same text on every mesh" },
+    { "temperature", 0, TEXT, "X", AT(temperature), TALKS, 0, "divides the logits (default 1)" },
+    { "top-k", 0, TEXT, "K", AT(top_k), TALKS, 0, "draw among the K best tokens (default 50; 0: all)" },
+    { "top-p", 0, TEXT, "P", AT(top_p), TALKS, 0, "draw among the best with probability P together" },
+    { "min-p", 0, TEXT, "P", AT(min_p), TALKS, 0, "drop tokens below P times the best one's probability" },
+    { "typical-p", 0, TEXT, "P", AT(typical_p), TALKS, 0, "draw among the typical with probability P together" },
+    { "epsilon-cutoff", 0, TEXT, "P", AT(epsilon_cutoff), TALKS, 0, "drop tokens of probability below P" },
+    { "eta-cutoff", 0, TEXT, "P", AT(eta_cutoff), TALKS, 0, "the same, less strict where many are likely" },
     { "renormalize-logits", 0, FLAG, NULL, AT(renormalize_logits), CLI_GENERATE, 0, "log-probabilities again after all rules" },
     { "remove-invalid-values", 0, FLAG, NULL, AT(remove_invalid_values), CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
-    { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), CLI_GENERATE, 0, "of tokens that occurred (default 1: none)" },
-    { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), CLI_GENERATE, 0, "no N tokens twice in the same order" },
+    { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), TALKS, 0, "of tokens that occurred (default 1: none)" },
+    { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), TALKS, 0, "no N tokens twice in the same order" },
     { "bad-words-ids", 0, TEXT, "IDS", AT(bad_words_ids), CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
     { "suppress-ids", 0, TEXT, "IDS", AT(suppress_ids), CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
     { "begin-suppress-ids", 0, TEXT, "IDS", AT(begin_suppress_ids), CLI_GENERATE, 0, "the same, of the first new token" },
@@ -88,7 +91,7 @@ static const option options[] = {
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
-    { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
+    { "json",            0,  FLAG,   NULL,   AT(json),           ALL & ~(unsigned)CLI_CHAT,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
     { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },
     { "help",           'h', FLAG,   NULL,   AT(help),           ALL,          0, "this text" },

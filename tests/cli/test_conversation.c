@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor chat: turns from standard input, the same answers on every mesh, Ctrl-C. */
+#include <signal.h>
+
+#include "tests/cli/command.h"
+
+static const char chat_template[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n"
+                                    "{% endfor %}{% if add_generation_prompt %}bot:{% endif %}";
+
+/* The example's checkpoint with a chat template beside it. */
+static const char *make_model(char folder[DT_TEST_PATH_BYTES])
+{
+    static const char *const names[] = { "config.json", "generation_config.json",
+                                         "model.safetensors", "tokenizer.json",
+                                         "tokenizer_config.json" };
+    char from[DT_TEST_PATH_BYTES], name[64], to[DT_TEST_PATH_BYTES + 64];
+
+    (void)dt_test_temp_dir(folder);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(name, sizeof name, "examples/checkpoint/%s", names[i]);
+        (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
+        if (symlink(dt_test_source_path(from, name), to) != 0)
+            dt_test_fail(__FILE__, __LINE__, "no link %s", to);
+    }
+    dt_test_write_file(folder, "chat_template.jinja", chat_template, sizeof chat_template - 1);
+    return folder;
+}
+
+/* A chat that runs, with pipes to and from it. */
+typedef struct running {
+    pid_t pid;
+    int in, out;
+    char text[1 << 16]; /* that came out of it */
+    size_t n;
+} running;
+
+static void start(running *r, const char *model, const char *mesh, const char *err)
+{
+    char binary[DT_TEST_PATH_BYTES], *env[COMMAND_MAX_ENV];
+    const char *argv[] = { "dtensor", "chat", "-q",       "-m", model,      "--mesh",        mesh,
+                           "-n",      "12",   "--system", "S",  "--greedy", "--show-prompt", NULL };
+    posix_spawn_file_actions_t actions;
+    int in[2], out[2];
+
+    DT_ASSERT(pipe(in) == 0 && pipe(out) == 0);
+    command_environment(NULL, env);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, in[0], 0);
+    (void)posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    (void)posix_spawn_file_actions_addopen(&actions, 2, err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < 2; i++) {
+        (void)posix_spawn_file_actions_addclose(&actions, in[i]);
+        (void)posix_spawn_file_actions_addclose(&actions, out[i]);
+    }
+    DT_ASSERT(posix_spawn(&r->pid, dt_test_binary_path(binary, "bin/dtensor"), &actions, NULL,
+                          (char **)(uintptr_t)argv, env) == 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(in[0]);
+    (void)close(out[1]);
+    r->in = in[1];
+    r->out = out[0];
+    r->n = 0;
+}
+
+static void say(running *r, const char *line)
+{
+    DT_ASSERT(write(r->in, line, strlen(line)) == (ssize_t)strlen(line));
+}
+
+/* Reads until a first byte came, or to the end. */
+static void hear(running *r, bool all)
+{
+    ssize_t got;
+
+    do {
+        got = read(r->out, r->text + r->n, sizeof r->text - r->n - 1);
+        if (got > 0) r->n += (size_t)got;
+    } while (got > 0 && all);
+    r->text[r->n] = '\0';
+}
+
+static int finish(running *r)
+{
+    int status;
+
+    (void)close(r->in);
+    hear(r, true);
+    (void)close(r->out);
+    DT_ASSERT(waitpid(r->pid, &status, 0) == r->pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], *err;
+    static running r, first;
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) {
+        start(&r, model, meshes[i], file);
+        say(&r, "One\r\n\nTwo"); /* the last line has no end */
+        DT_ASSERT_EQ_INT(finish(&r), 0);
+        err = command_read(file);
+        DT_ASSERT(strstr(err, "system: S\nuser: One\nbot:\n") == err);
+        DT_ASSERT(strstr(err, "\nuser: Two\nbot:\n") != NULL);
+        free(err);
+        if (i == 0) memcpy(first.text, r.text, r.n + 1);
+        DT_ASSERT(r.n > 4 && memchr(r.text, '\n', r.n - 1) != NULL); /* two answers */
+        DT_ASSERT_EQ_STR(r.text, first.text);
+    }
+    dt_test_remove_dir(model);
+}
+
+/* An answer may be over before the signal comes: then it counts as one at the prompt, and where
+ * nobody sits there that is the end. In both cases the program ends in order. */
+DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    static running r;
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    start(&r, model, "tp=2", file);
+    say(&r, "One\n");
+    hear(&r, false);
+    DT_ASSERT(r.n > 0 && kill(r.pid, SIGINT) == 0);
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    DT_ASSERT(r.text[r.n - 1] == '\n');
+    dt_test_remove_dir(model);
+}
+
+DT_TEST(cli_chat, what_cannot_be_is_said)
+{
+    char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    r = COMMAND("chat", "-q", "-m", dt_test_source_path(folder, "examples/checkpoint"));
+    COMMAND_ASSERT_CODE(r, 2);
+    DT_ASSERT(strstr(r.err, "has no chat template") != NULL);
+    command_free(&r);
+    (void)make_model(model);
+    dt_test_write_file(model, "chat_template.jinja", "\n{% macro x() %}{% endmacro %}", 30);
+    r = COMMAND("chat", "-q", "-m", model);
+    COMMAND_ASSERT_CODE(r, 2);
+    DT_ASSERT(strstr(r.err, "line 2: the statement {% macro %} is not supported") != NULL);
+    command_free(&r);
+    dt_test_remove_dir(model);
+}
