@@ -214,8 +214,7 @@ void dti_described_free(dti_described *d)
     *d = (dti_described){ 0 };
 }
 
-/* A size that config.json leaves out, by its key; -1: not one of these. */
-static int64_t size_of_key(const dt_model_info *i, const char *key, size_t n)
+int64_t dti_size_of_key(const dt_model_info *i, const char *key, size_t n)
 {
     const struct {
         const char *key;
@@ -260,7 +259,7 @@ static void say_missing(const dti_ckpt *ckpt, const dti_described *d, const char
         (void)snprintf(name, sizeof name, "%.*s", (int)n, key);
         v = dti_json_get(&config, name);
         if (dti_json_kind_of(&v) != DTI_JSON_ABSENT || used >= MISSING_BYTES) continue;
-        known = keys[n] == '\0' ? size : size_of_key(&d->info, key, n);
+        known = keys[n] == '\0' ? size : dti_size_of_key(&d->info, key, n);
         if (known >= 0)
             used += (size_t)snprintf(text + used, MISSING_BYTES - used,
                                      "; %s is missing there and was taken as %lld", name,

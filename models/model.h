@@ -138,6 +138,10 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
 dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
                              const dt_load_options *o) DT_MUST_USE;
 
+/* A size of a model by its key in config.json, n characters ("num_attention_heads"), as the
+ * architecture took it where the file leaves it out; -1: no such size. */
+int64_t dti_size_of_key(const dt_model_info *info, const char *key, size_t n);
+
 /* The status that the mesh's first rank passes, with its message, on every rank: what it alone
  * looked at, all know. Collective over the mesh's members. */
 dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;

@@ -69,7 +69,8 @@ static dt_status refuse_second(dt_runtime *rt, const char *dir)
     for (const holding *h = held->first; h != NULL; h = h->next)
         DT_CHECK(h->device != folder.st_dev || h->inode != folder.st_ino, DT_ERR_ARG,
                  "%s is parallelized already, with %lld bytes on this rank; release that model "
-                 "first, or load a second copy by dt_model_load()",
+                 "and the states that still hold it first, or load a second copy by "
+                 "dt_model_load()",
                  dti_printable(dir, shown, sizeof shown),
                  (long long)dt_model_local_bytes(h->model));
     return DT_OK;

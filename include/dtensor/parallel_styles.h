@@ -256,9 +256,10 @@ typedef struct dt_plan_rule {
 
 /* The rules for one mesh dim, and those for others. On the dim that dt_layers_create() names a
  * layer without a rule has its built-in style, unless the plan is manual: then its parameters are
- * whole on every rank ("replicate") and those of linear layers and embeddings are reported. On any
- * other dim it has no style: parameters are whole there and values pass as they lie. A tied weight
- * is covered by a rule for either of its layers. dt_plan_read() reads plans from files. */
+ * whole on every rank ("replicate") and those of linear layers, embeddings and experts are
+ * reported. On any other dim it has no style: parameters are whole there and values pass as they
+ * lie. A tied weight is covered by a rule for either of its layers. dt_plan_read() reads plans from
+ * files. */
 typedef struct dt_plan {
     const dt_plan_rule *rules;
     int n_rules;

@@ -77,7 +77,9 @@ struct dt_policy {
 
 /**
  * A whole number of the configuration: a key of config.json, "num_attention_heads", or, where the
- * file leaves it out, the value that the architecture takes.
+ * file leaves it out, the value that the architecture takes. `key` may be a path,
+ * "rope_scaling.factor"; of a multimodal folder keys are those of its text part, for the functions
+ * that set as well, and "text_config.num_attention_heads" is the same.
  *
  * Collective  no.
  * Errors      DT_ERR_ARG  no such key, or it is no whole number

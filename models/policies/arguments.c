@@ -25,42 +25,78 @@ struct dt_arguments {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* A size that config.json leaves out, as the architecture took it; -1: none of these. */
-static int64_t default_of(const dt_model_info *i, const char *key)
+/* The object that holds the last key of a path in `object`, and that key. */
+static json_t *walk(json_t *object, const char *path, const char **key)
 {
-    const struct {
-        const char *key;
-        int64_t value;
-    } sizes[] = { { "vocab_size", i->vocab_size },
-                  { "hidden_size", i->hidden_size },
-                  { "num_hidden_layers", i->n_layers },
-                  { "num_layers", i->n_layers },
-                  { "num_attention_heads", i->n_heads },
-                  { "num_heads", i->n_heads },
-                  { "num_key_value_heads", i->n_kv_heads },
-                  { "head_dim", i->head_dim },
-                  { "max_position_embeddings", i->max_positions } };
+    const char *dot;
 
-    for (size_t k = 0; k < DT_COUNT(sizes); k++)
-        if (strcmp(sizes[k].key, key) == 0) return sizes[k].value;
-    return -1;
+    for (; (dot = strchr(path, '.')) != NULL && json_is_object(object); path = dot + 1) {
+        char name[DTI_JSON_PATH_BYTES];
+        if (snprintf(name, sizeof name, "%.*s", (int)(dot - path), path) >= (int)sizeof name)
+            return NULL;
+        object = json_object_get(object, name);
+    }
+    *key = path;
+    return json_is_object(object) && dot == NULL ? object : NULL;
+}
+
+/* Where a path leads in config.json. */
+typedef struct location {
+    json_t *object; /* that holds the last key; NULL: nothing does */
+    const char *key;
+    char path[DTI_JSON_PATH_BYTES]; /* from the root on */
+} location;
+
+static bool has(const location *at)
+{
+    return at->object != NULL && json_object_get(at->object, at->key) != NULL;
+}
+
+/* Of a folder that holds more than a text model, keys are those of the text model's part; those
+ * that only the file around it has are found as well, and whole paths from the root. */
+static location locate(const dt_arguments *a, const char *path)
+{
+    json_t *root = a->config->root.value;
+    const char *part = a->d->arch->text_config;
+    location outer = { .key = path }, inner = { .key = path };
+
+    outer.object = walk(root, path, &outer.key);
+    (void)snprintf(outer.path, sizeof outer.path, "%s", path);
+    if (part == NULL) return outer;
+    inner.object = walk(json_object_get(root, part), path, &inner.key);
+    if (snprintf(inner.path, sizeof inner.path, "%s.%s", part, path) >= (int)sizeof inner.path)
+        return outer;
+    return has(&inner) || (inner.object != NULL && !has(&outer)) ? inner : outer;
+}
+
+/* A size that config.json leaves out; -1: the path is none. */
+static int64_t default_of(const dt_arguments *a, const char *path)
+{
+    const char *part = a->d->arch->text_config;
+    const size_t n = part != NULL ? strlen(part) : 0;
+
+    if (n > 0 && strncmp(path, part, n) == 0 && path[n] == '.') path += n + 1;
+    return dti_size_of_key(&a->d->info, path, strlen(path));
 }
 
 dt_status dt_arguments_get(const dt_arguments *a, const char *key, int64_t *value)
 {
     char shown[DTI_SHOWN_BYTES];
     int64_t fallback;
+    location at;
     dti_json v;
 
     DT_CHECK(a != NULL && key != NULL && value != NULL, DT_ERR_ARG,
              "arguments, key or value is NULL");
-    v = dti_json_get(&a->config->root, key);
+    at = locate(a, key);
+    v = (dti_json){ .value = json_object_get(at.object, at.key), .file = a->config->root.file };
+    (void)snprintf(v.path, sizeof v.path, "%s", at.path);
     if (dti_json_is_set(&v)) {
         DT_CHECK(dti_json_as_int(&v, INT64_MIN, INT64_MAX, value) == DT_OK, DT_ERR_ARG, "%s",
                  dt_last_error()->message);
         return DT_OK;
     }
-    fallback = default_of(&a->d->info, key);
+    fallback = default_of(a, key);
     DT_CHECK(fallback >= 0, DT_ERR_ARG, "%s has no \"%s\", and it is no size with a default",
              a->config->root.file, dti_printable(key, shown, sizeof shown));
     *value = fallback;
@@ -119,36 +155,19 @@ static dt_status note_change(dt_arguments *a, const char *path, const json_t *va
     return DT_OK;
 }
 
-/* The object that holds the last key of a path, and that key. */
-static json_t *holder(const dt_arguments *a, const char *path, const char **key)
-{
-    json_t *object = a->config->root.value;
-    const char *dot;
-
-    for (; (dot = strchr(path, '.')) != NULL && json_is_object(object); path = dot + 1) {
-        char name[DTI_JSON_PATH_BYTES];
-        if (snprintf(name, sizeof name, "%.*s", (int)(dot - path), path) >= (int)sizeof name)
-            return NULL;
-        object = json_object_get(object, name);
-    }
-    *key = path;
-    return json_is_object(object) && dot == NULL ? object : NULL;
-}
-
 static dt_status set_key(dt_arguments *a, const char *path, json_t *value)
 {
     char shown[DTI_SHOWN_BYTES];
-    json_t *object;
-    const char *key;
+    location at;
 
     DT_CHECK(strlen(path) < DTI_JSON_PATH_BYTES, DT_ERR_ARG, "\"%s\" is too long for a key",
              dti_printable(path, shown, sizeof shown));
-    object = holder(a, path, &key);
-    DT_CHECK(object != NULL && key[0] != '\0', DT_ERR_ARG,
+    at = locate(a, path);
+    DT_CHECK(at.object != NULL && at.key[0] != '\0', DT_ERR_ARG,
              "\"%s\" is neither a key of %s nor an attribute of a module of %s",
              dti_printable(path, shown, sizeof shown), a->config->root.file, a->blocks);
-    DT_TRY(note_change(a, path, value));
-    DT_CHECK(json_object_set(object, key, value) == 0, DT_ERR_MEMORY,
+    DT_TRY(note_change(a, at.path, value));
+    DT_CHECK(json_object_set(at.object, at.key, value) == 0, DT_ERR_MEMORY,
              "%s: no memory for a changed value, or the text is not UTF-8", path);
     return DT_OK;
 }

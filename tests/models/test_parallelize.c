@@ -307,6 +307,33 @@ DT_TEST(parallelize, a_second_time_is_refused_until_the_model_is_released)
     for (int n = 1; n <= 2; n++) DT_ASSERT_OK(run(n, NULL, NULL, twice, NULL));
 }
 
+static dt_status held_by_a_state(dt_runtime *rt, const void *arg)
+{
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+    dt_state *state = NULL;
+    dt_status st;
+
+    (void)arg;
+    DT_TRY(dt_parallelize(rt, folder_of("llama/uneven", path), NULL, &model));
+    st = dt_state_create(model, 1, 4, &state);
+    dt_model_release(&model);
+    DT_TRY(st);
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_parallelize(rt, path, NULL, &model),
+                               DT_ERR_ARG,
+                               "release that model and the states that still hold it first");
+    dt_state_release(&state);
+    DT_TRY(st);
+    DT_TRY(dt_parallelize(rt, path, NULL, &model));
+    dt_model_release(&model);
+    return DT_OK;
+}
+
+DT_TEST(parallelize, a_state_holds_its_model_and_the_refusal_says_so)
+{
+    DT_ASSERT_OK(run(2, NULL, NULL, held_by_a_state, NULL));
+}
+
 /* What rank 1 is asked differs from what the others are. */
 static dt_status one_differs(dt_runtime *rt, const void *arg)
 {

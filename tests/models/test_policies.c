@@ -434,6 +434,42 @@ DT_TEST(policies, a_changed_size_that_weights_do_not_have_is_refused)
     }
 }
 
+/* Keys of a multimodal folder are those of its text part, to get and to set, by one spelling. */
+static dt_status scales_by(const dt_policy *policy, dt_arguments *a, int world_size)
+{
+    const setting *s = policy->user;
+    int64_t heads, same;
+
+    (void)world_size;
+    DT_TRY(dt_arguments_get(a, "num_attention_heads", &heads));
+    DT_TRY(dt_arguments_get(a, "text_config.num_attention_heads", &same));
+    DT_EXPECT(heads == 4 && same == 4, "%lld and %lld heads", (long long)heads, (long long)same);
+    DT_TRY(dt_arguments_get(a, "mm_tokens_per_image", &same)); /* of the file around it */
+    return dt_arguments_set_number(a, s->path, s->number);
+}
+
+DT_TEST(policies, keys_of_a_multimodal_folder_are_got_and_set_by_one_name)
+{
+    static const setting inside = { .path = "rms_norm_eps", .number = 0.25 };
+    static const setting whole = { .path = "text_config.rms_norm_eps", .number = 0.25 };
+    const setting *const settings[] = { &inside, &whole };
+    char folder[DT_TEST_PATH_BYTES];
+
+    copy_folder("gemma3/multimodal", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 0.25", folder);
+    for (size_t i = 0; i < DT_COUNT(settings); i++) {
+        const dt_policy p = { .size = sizeof p,
+                              .original_layer_class = "Gemma3DecoderLayer",
+                              .replace_arguments = scales_by,
+                              .user = settings[i] };
+        const dt_policy *const list = &p;
+        dt_test_on_ranks(
+            "tp=2", gives,
+            &(scene){
+                .fixture = "gemma3/multimodal", .policies = &list, .n = 1, .message = folder });
+    }
+    dt_test_remove_dir(folder);
+}
+
 /* --- replace_modules -------------------------------------------------------------------------- */
 
 static dt_tensor *same_norm(void *arg, dt_tape *t, const dt_layer *layer, dt_tensor *x)
