@@ -253,6 +253,7 @@ static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
     const dt_layer *partner = layer->tied_to;
     char one[DTI_RULE_TEXT_BYTES] = "", two[DTI_RULE_TEXT_BYTES] = "";
     char mine[DTI_RULE_TEXT_BYTES], other[DTI_RULE_TEXT_BYTES];
+    bool both;
     int m = 0;
 
     if (partner == NULL || layer->layout[0] == partner->layout[0]) return DT_OK;
@@ -263,14 +264,18 @@ static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
     }
     if (layer->rule[m] >= 0) (void)text_of(rules, layer->rule[m], one);
     if (partner->rule[m] >= 0) (void)text_of(rules, partner->rule[m], two);
+    both = layer->rule[m] >= 0 && partner->rule[m] >= 0;
     say_cut(layer, m, mine);
     say_cut(partner, m, other);
-    DT_FAIL(
-        DT_ERR_LAYOUT,
-        "%s%s%s%s%s shares the weight of %s, but on mesh dim \"%s\" %s and %s; leave one of the "
-        "rules out, the other holds for both",
-        one, one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
-        partner->name, dt_mesh_dim_name(layer->list->mesh, m), mine, other);
+    DT_FAIL(DT_ERR_LAYOUT,
+            "%s%s%s%s%s shares the weight of %s, but on mesh dim \"%s\" %s and %s; %s%s%s", one,
+            one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
+            partner->name, dt_mesh_dim_name(layer->list->mesh, m), mine, other,
+            both ? "leave one of the rules out, the other holds for both" : "give ",
+            both                  ? ""
+            : layer->rule[m] >= 0 ? partner->name
+                                  : layer->name,
+            both ? "" : " a rule with the same cut");
 }
 
 dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules)

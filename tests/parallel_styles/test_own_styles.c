@@ -204,6 +204,37 @@ static dt_status shared(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
+/* A cut that no built-in style has: the partner cannot follow, and is told to. */
+static dt_status own_cut(dt_mesh *mesh, const void *arg)
+{
+    static const int right = 0;
+    const dt_style style = { .size = sizeof style, .partition_param = uneven, .user = &right };
+    const dt_layer_spec specs[] = {
+        { .name = "embed", .kind = DT_LAYER_EMBEDDING, .axis = { { 6, 0 }, { 11, 0 } } },
+        { .name = "head",
+          .kind = DT_LAYER_LINEAR,
+          .axis = { { 6, 0 }, { 11, 0 } },
+          .tied_to = "embed" },
+    };
+    const dt_plan_rule rules[] = { { "embed", "mine" }, { "head", "mine" } };
+    dt_plan plan = { .rules = rules, .n_rules = 1 };
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &style));
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, &plan, &layers), DT_ERR_LAYOUT,
+                     "give head a rule with the same cut");
+    plan.n_rules = 2;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 2, &plan, &layers));
+    dt_layers_release(&layers);
+    return DT_OK;
+}
+
+DT_TEST(own_styles, a_partner_that_cannot_follow_is_told_to)
+{
+    dt_test_on_ranks("tp=2", own_cut, NULL);
+}
+
 DT_TEST(own_styles, shared_weights_have_to_be_the_same_matrix)
 {
     dt_test_on_ranks("tp=1", shared, NULL);
