@@ -1,6 +1,3 @@
-grep -q "memory       can be shared" "$folder/out" || fail "env says nothing about memory"
-DTENSOR_MPI_SHARED=off run 0 2 env
-grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTENSOR_MPI_SHARED"
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The command under a launcher: the first process speaks, for all.
@@ -54,6 +51,12 @@ run 0 2 --version
 run 0 2 env
 grep -q "process      0 of 2" "$folder/out" || fail "env does not see the launch"
 grep -q "chosen       processes joined over" "$folder/out" || fail "env chooses nothing"
+grep -q "memory       can be shared" "$folder/out" || fail "env says nothing about memory"
+DTENSOR_MPI_SHARED=off
+export DTENSOR_MPI_SHARED
+run 0 2 env
+grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTENSOR_MPI_SHARED"
+unset DTENSOR_MPI_SHARED
 pass "other commands print once"
 
 run 2 2 generate -m $model -p x --mesh tp=1
