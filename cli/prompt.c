@@ -108,6 +108,16 @@ static dt_status read_stream(FILE *f, const char *path, char **text, size_t *byt
     return DT_OK;
 }
 
+/* "\r\n" is the end of a line, as for Python's open(); returns how many bytes are left. */
+static size_t plain_newlines(char *text, size_t bytes)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] != '\r' || i + 1 == bytes || text[i + 1] != '\n') text[n++] = text[i];
+    return n;
+}
+
 static dt_status read_file(const char *option, const char *path, char **text, size_t *bytes)
 {
     const bool standard = strcmp(path, "-") == 0;
@@ -120,6 +130,7 @@ static dt_status read_file(const char *option, const char *path, char **text, si
     st = read_stream(f, standard ? "standard input" : path, text, bytes);
     if (!standard) (void)fclose(f);
     DT_TRY(st);
+    *bytes = plain_newlines(*text, *bytes);
     /* Editors end a file with a newline that nobody means. */
     if (*bytes > 0 && (*text)[*bytes - 1] == '\n') (*bytes)--;
     return DT_OK;

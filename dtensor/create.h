@@ -26,6 +26,7 @@ dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out) DT_MU
 
 /* The innermost open scope, or the one in which the tape's error happened; NULL outside all. */
 const char *dti_tape_scope(const dt_tape *tape);
+int dti_tape_n_scopes(const dt_tape *tape); /* that are open */
 
 /* Told of what every scope gives that ends without an error: a layer's or a block's output, in the
  * order of the pass. It may communicate, since all ranks end their scopes alike; what it returns

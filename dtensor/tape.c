@@ -73,6 +73,11 @@ const char *dti_tape_scope(const dt_tape *t)
     return t->n_scopes > 1 ? t->scopes[t->n_scopes - 1].name : NULL;
 }
 
+int dti_tape_n_scopes(const dt_tape *t)
+{
+    return t->n_scopes - 1; /* the first is the tape itself */
+}
+
 dt_tensor *dti_tape_latch(dt_tape *t, dt_status status)
 {
     if (t->status != DT_OK) return NULL;

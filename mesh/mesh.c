@@ -246,8 +246,9 @@ int dt_mesh_rank_at(const dt_mesh *mesh, int place)
 bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord)
 {
     const int place = dti_roster_find(mesh->grid.roster, world_rank);
+    int at[DT_MAX_DIMS];
 
-    return place >= 0 && dti_grid_find(&mesh->grid, place, coord);
+    return place >= 0 && dti_grid_find(&mesh->grid, place, coord != NULL ? coord : at);
 }
 
 /* The places of the dims in `dims` (bits), at the coordinates `coord` of the others, row-major. */
@@ -273,7 +274,7 @@ int dt_mesh_group(const dt_mesh *mesh, int dim, const int *coord, int *ranks)
 {
     int at[DT_MAX_DIMS];
 
-    if (!has_dim(mesh, dim)) return -1;
+    if (ranks == NULL || !has_dim(mesh, dim)) return -1;
     for (int d = 0; d < mesh->n_dims; d++) {
         at[d] = coord != NULL ? coord[d] : mesh->place < 0 ? 0 : mesh->coord[d];
         if (d != dim && (at[d] < 0 || at[d] >= mesh->size[d])) return -1;

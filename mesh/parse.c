@@ -151,7 +151,7 @@ static int dims_at(const dt_mesh *mesh, int i)
 
 int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes)
 {
-    dti_writer w = { text, text_bytes, 0 };
+    dti_writer w = { text, text != NULL ? text_bytes : 0, 0 };
 
     for (int d = 0; d < mesh->n_dims; d++)
         dti_put(&w, "%s%s=%d", d > 0 ? "," : "", mesh->grid.names[d], mesh->size[d]);

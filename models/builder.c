@@ -25,6 +25,9 @@ dt_status dt_builder_add(dt_builder *b, const char *prefix, const dt_layer_row *
 {
     DT_CHECK(b != NULL && prefix != NULL && block != NULL && n >= 0 && (rows != NULL || n == 0),
              DT_ERR_ARG, "builder, prefix, rows or block is NULL, or there are %d rows", n);
+    for (int i = 0; i < n; i++)
+        DT_CHECK(rows[i].name != NULL, DT_ERR_ARG, "row %d of \"%s\": a layer needs a name", i,
+                 prefix);
     DT_TRY(dti_grow((void **)&b->specs, &b->specs_capacity, (size_t)(b->n + n), sizeof *b->specs));
     DT_TRY(dti_grow((void **)&b->slots, &b->slots_capacity, (size_t)(b->n + n), sizeof *b->slots));
     DT_TRY(dti_grow((void **)&b->keys, &b->keys_capacity, (size_t)(b->n + n), sizeof *b->keys));
@@ -55,9 +58,9 @@ void dti_builder_cut_tokens(dti_builder *b)
 
 dt_layer_spec *dt_builder_spec(dt_builder *b, const char *name)
 {
-    const size_t n = strlen(name);
+    const size_t n = name != NULL ? strlen(name) : 0;
 
-    for (int i = b->n - 1; i >= 0; i--) {
+    for (int i = b != NULL && name != NULL ? b->n - 1 : -1; i >= 0; i--) {
         const size_t all = strlen(b->specs[i].name);
         if (all >= n && strcmp(b->specs[i].name + all - n, name) == 0) return &b->specs[i];
     }

@@ -13,9 +13,17 @@ static bool is_absent(const dti_json *config, const char *key)
     return dti_json_kind_of(&v) == DTI_JSON_ABSENT;
 }
 
+static dt_status check_key(const dti_json *config, const char *key, const void *out)
+{
+    DT_CHECK(config != NULL && key != NULL && out != NULL, DT_ERR_ARG,
+             "config, key or out is NULL%s%s", key != NULL ? ": key " : "", key != NULL ? key : "");
+    return DT_OK;
+}
+
 dt_status dt_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
                         int64_t max, int64_t *out)
 {
+    DT_TRY(check_key(config, key, out));
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_int(config, key, min, max, out);
 }
@@ -23,12 +31,14 @@ dt_status dt_config_int(const dti_json *config, const char *key, int64_t fallbac
 dt_status dt_config_number(const dti_json *config, const char *key, double fallback, double min,
                            double max, double *out)
 {
+    DT_TRY(check_key(config, key, out));
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_number(config, key, min, max, out);
 }
 
 dt_status dt_config_bool(const dti_json *config, const char *key, bool fallback, bool *out)
 {
+    DT_TRY(check_key(config, key, out));
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_bool(config, key, out);
 }
@@ -36,6 +46,7 @@ dt_status dt_config_bool(const dti_json *config, const char *key, bool fallback,
 dt_status dt_config_string(const dt_config *config, const char *key, const char *fallback,
                            const char **out)
 {
+    DT_TRY(check_key(config, key, out));
     *out = fallback;
     return is_absent(config, key) ? DT_OK : dti_json_string(config, key, out);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
+#include "base/text.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/state.h"
@@ -119,11 +120,46 @@ static int64_t longest_after(const dt_state *s, int64_t n_tokens)
     return longest;
 }
 
+/* What forward() returned, if it is logits of the rows that were asked for; anything else would be
+ * taken for scores of tokens. `want` [3] is the shape, n_scopes were open. NULL after an error. */
+static dt_tensor *check_logits(dt_tape *t, const int64_t *want, int n_scopes, dt_tensor *y)
+{
+    const char *open = dti_tape_scope(t);
+    const int n_open = dti_tape_n_scopes(t) - n_scopes;
+    bool same = y != NULL && dt_tensor_n_axes(y) == 3;
+    char got[96], wanted[96];
+    int64_t shape[DT_MAX_AXES];
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    for (int i = 0; i < n_open; i++) (void)dt_scope_end(t, NULL);
+    if (n_open > 0)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "forward() left %d scope%s open, \"%s\": a dt_scope_end() is missing",
+                            n_open, n_open > 1 ? "s" : "", open);
+    if (n_open < 0)
+        return dt_tape_fail(t, DT_ERR_ARG, "forward() ended %d scope%s that it did not begin",
+                            -n_open, n_open < -1 ? "s" : "");
+    if (y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "forward() returned NULL without an error on the tape");
+    for (int a = 0; a < dt_tensor_n_axes(y); a++) {
+        shape[a] = dt_tensor_extent(y, a);
+        same = same && shape[a] == want[a];
+    }
+    if (same) return y;
+    return dt_tape_fail(t, DT_ERR_SHAPE,
+                        "forward() returned %s, logits are %s: batch, rows as dt_pass_rows() "
+                        "gives them, vocab_size",
+                        dti_shape_text(shape, dt_tensor_n_axes(y), got, sizeof got),
+                        dti_shape_text(want, 3, wanted, sizeof wanted));
+}
+
 static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
                       dt_logits_rows rows)
 {
+    const int64_t want[] = { s->batch, rows == DT_LOGITS_LAST ? 1 : n_tokens, m->info.vocab_size };
     dt_model_pass pass = { .rows = rows };
     dt_tensor *logits;
+    int n_scopes;
     dt_status st;
 
     dt_scope_begin(t, m->arch->model_type);
@@ -132,7 +168,9 @@ static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, 
     pass.length = longest_after(s, n_tokens);
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    logits = dt_scope_end(t, m->arch->forward(m->self, t, &pass));
+    n_scopes = dti_tape_n_scopes(t);
+    logits = m->arch->forward(m->self, t, &pass);
+    logits = dt_scope_end(t, check_logits(t, want, n_scopes, logits));
     if (logits == NULL) return NULL;
     dti_state_advance(s, ids, n_tokens);
     s->turned = pass.length > turn_of(m);
@@ -220,6 +258,9 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (m == NULL || s == NULL || s->model != m)
         return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
+    if (rows != DT_LOGITS_LAST && rows != DT_LOGITS_ALL)
+        return dt_tape_fail(t, DT_ERR_ARG, "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL",
+                            (int)rows);
     if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
     return run(t, m, s, ids, n_tokens, rows);
 }

@@ -280,12 +280,14 @@ static dt_status explain_pass(judge *j, const dt_error *why)
     if (dim < 0) return why->code;
     sizes_that_fit(j, dim, sizes);
     dti_error_restore(why);
+    if (s == NULL && sizes[0] == '\0') return why->code; /* fails on one rank too: not the plan */
     name = dt_mesh_dim_name(j->mesh, dim);
     n = dt_mesh_dim_size(j->mesh, dim);
     if (s == NULL)
-        DT_FAIL(why->code, "the built-in plan of %s does not fit mesh dim \"%s\" of %d%s%s: %s",
-                j->known->arch->model_type, name, n,
-                sizes[0] ? "; sizes of the dim that fit: " : "", sizes, why->message);
+        DT_FAIL(why->code,
+                "the built-in plan of %s does not fit mesh dim \"%s\" of %d; sizes of the dim that "
+                "fit: %s: %s",
+                j->known->arch->model_type, name, n, sizes, why->message);
     r = dti_plan_rule(j->options->plan, s->rule, &plan);
     DT_FAIL(why->code, "%s does not fit %s%s%s on mesh dim \"%s\" of %d%s%s%s%s%s: %s",
             dti_rule_text(plan, r, rule), s->layer, s->param[0] ? "." : "", s->param, name, n,

@@ -89,6 +89,7 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     DT_CHECK(spec->name != NULL && spec->name[0] != '\0', DT_ERR_ARG, "a layer needs a name");
     DT_CHECK((int)spec->kind >= 0 && spec->kind < DT_N_LAYER_KINDS, DT_ERR_ARG,
              "%s: %d is no kind of layer", spec->name, (int)spec->kind);
+    DT_TRY(dti_check_axes(spec));
     DT_CHECK(dt_layers_find(list, spec->name) == NULL, DT_ERR_ARG, "two layers are named %s",
              spec->name);
     DT_TRY(tie(list, spec, &layer->tied_to));
@@ -206,6 +207,7 @@ static int *index_place(const dt_layers *list, const char *name)
 
 dt_layer *dt_layers_find(dt_layers *list, const char *name)
 {
+    if (list == NULL || name == NULL) return NULL;
     const int found = *index_place(list, name);
 
     return found > 0 ? &list->layers[found - 1] : NULL;

@@ -157,6 +157,9 @@ dt_tensor *dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_lay
  * counts, values pass the point around both halves (experts.c). */
 dt_status dti_check_experts(const dt_style *style, const dt_layer *layer) DT_MUST_USE;
 
+/* The axes of a spec, their units and head counts, checked (axes.c). */
+dt_status dti_check_axes(const dt_layer_spec *spec) DT_MUST_USE;
+
 /* Blocks (packed.c): a spec's, checked; and a style whose cut does not fit a layer's blocks, or its
  * lack of them, refused with the name of the one that does. */
 dt_status dti_check_blocks(const dt_layer_spec *spec) DT_MUST_USE;

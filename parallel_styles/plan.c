@@ -91,7 +91,12 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
     for (; plan != NULL; plan = plan->more) {
         const bool other = plan->dim != NULL && strcmp(plan->dim, dim) != 0;
         const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
+        const dt_style *any;
         if (plan->manual && !other) out->manual = plan;
+        /* a version that there is none of is refused in a plan without rules, too */
+        st = dt_style_find(dt_mesh_runtime(mesh), "replicate", plan->version, &any);
+        if (st != DT_OK) dti_error_prefix("%s", source_of(plan, source));
+        DT_TRY_TO(fail, st, st);
         for (int i = 0; i < plan->n_rules; i++) {
             const dt_plan_rule *r = &plan->rules[i];
             DT_CHECK_TO(fail, st, r->pattern != NULL && r->style != NULL, DT_ERR_ARG,

@@ -85,7 +85,7 @@ static dt_status registry_of(dt_runtime *rt, style_registry **out)
     return DT_OK;
 }
 
-static dt_status check_passes(const char *name, const dt_style *style)
+static dt_status check_fields(const char *name, const dt_style *style)
 {
     const dt_passes *const all[] = { &style->comes, &style->inputs, &style->gives,
                                      &style->outputs };
@@ -94,6 +94,10 @@ static dt_status check_passes(const char *name, const dt_style *style)
     DT_CHECK(dti_pass_is_valid(style->input) && dti_pass_is_valid(style->output), DT_ERR_ARG,
              "style \"%s\": its input is %d and its output %d, which are no dt_pass", name,
              (int)style->input, (int)style->output);
+    DT_CHECK((int)style->cut >= DT_CUT_NONE && style->cut <= DT_CUT_EXPERTS, DT_ERR_ARG,
+             "style \"%s\": its cut is %d, which is no dt_cut; they go from 0, DT_CUT_NONE, to %d, "
+             "DT_CUT_EXPERTS",
+             name, (int)style->cut, (int)DT_CUT_EXPERTS);
     for (size_t i = 0; i < DT_COUNT(all); i++) {
         const dt_status st = dti_check_passes(all[i], fields[i]);
         if (st != DT_OK) dti_error_prefix("style \"%s\"", name);
@@ -137,7 +141,7 @@ dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *st
     DT_CHECK(rt != NULL && name != NULL && style != NULL, DT_ERR_ARG, "rt, name or style is NULL");
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
     DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
-    DT_TRY(check_passes(name, &own));
+    DT_TRY(check_fields(name, &own));
     DT_CHECK(
         !dti_style_was_made(name), DT_ERR_ARG,
         "a style cannot be named \"%s\": what follows \"(\" are arguments, and \"%s\" ends the "
@@ -232,7 +236,7 @@ static dt_status find_with(style_registry *r, const char *text, const char *base
     if (*out != NULL) return DT_OK;
     own = *row;
     DT_TRY(dti_style_with(text, &own));
-    DT_TRY(check_passes(name, &own));
+    DT_TRY(check_fields(name, &own));
     DT_TRY(add_twin(r, name, &own));
     DT_TRY(add(r, name, &own));
     *out = find(r, name);
@@ -285,10 +289,11 @@ dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, c
 dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
                          int n_parts)
 {
-    const int64_t kv = heads->n_kv_heads;
+    const int64_t kv = heads != NULL ? heads->n_kv_heads : 0;
     dt_placement cut = DT_SHARD(tensor_axis);
 
-    if (axis->unit == DT_UNIT_ROW || kv == 0 || heads->n_heads == 0) return cut;
+    if (axis == NULL || n_parts < 1) return DT_REPLICATE;
+    if (axis->unit == DT_UNIT_ROW || kv < 1 || heads->n_heads < 1) return cut;
     cut.unit = heads->head_dim;
     if (axis->unit == DT_UNIT_HEADS) {
         if (kv >= n_parts) cut.unit *= heads->n_heads / kv; /* whole kv groups */

@@ -3,6 +3,7 @@
  * Plans as users ask for them: steps with one rank's bytes, and as text. */
 #include <math.h>
 
+#include "base/memory.h"
 #include "base/options.h"
 #include "placements/plan.h"
 
@@ -26,6 +27,21 @@ static dt_status check(const dt_move_query *q, const int *coord)
                      isfinite(q->links[m].bytes_per_ns) && q->links[m].bytes_per_ns > 0,
                  DT_ERR_ARG, "the link of mesh dim %d has %g ns latency and %g bytes per ns", m,
                  q->links[m].latency_ns, q->links[m].bytes_per_ns);
+    return DT_OK;
+}
+
+/* Steps send and hold up to a few times the tensor; eight times has to fit a number. */
+static dt_status check_bytes(const dt_move_query *q)
+{
+    int64_t bytes = 8 * (int64_t)dt_dtype_size(q->dtype);
+
+    for (int a = 0; a < q->from->n_axes; a++)
+        if (q->shape[a] == 0) return DT_OK;
+    for (int a = 0; a < q->from->n_axes; a++)
+        DT_CHECK(dti_mul_i64(bytes, q->shape[a], &bytes), DT_ERR_SHAPE,
+                 "the tensor has 2^60 bytes or more at axis %d of %lld rows: what a plan sends and "
+                 "holds is counted in 63 bits",
+                 a, (long long)q->shape[a]);
     return DT_OK;
 }
 
@@ -61,6 +77,7 @@ dt_status dt_redistribute_plan(const dt_move_query *asked, const int *coord, dt_
     DT_TRY(dti_options_read("dt_move_query", "set it to sizeof(dt_move_query)", asked, &own,
                             sizeof own));
     DT_TRY(check(query, coord));
+    DT_TRY(check_bytes(query));
     DT_TRY(plan_query(query, &model, &plan));
     dti_probes_of(query->from, &probes);
     for (int i = 0; i < plan.n_steps; i++) {

@@ -269,6 +269,7 @@ static dt_status check_call(const dt_op *op, int n, dt_tensor *const *in, int n_
              "%s is called with %d operands: 1 to %d are possible", op->name, n, DT_OP_MAX_IN);
     DT_CHECK(n_out >= 1 && n_out <= DT_OP_MAX_OUT, DT_ERR_ARG,
              "%s is asked for %d results: 1 to %d are possible", op->name, n_out, DT_OP_MAX_OUT);
+    DT_CHECK(in != NULL, DT_ERR_ARG, "%s: in is NULL", op->name);
     for (int i = 0; i < n; i++) {
         DT_CHECK(in[i] != NULL, DT_ERR_ARG, "%s: operand %d is NULL", op->name, i);
         operands[i] = in[i];
@@ -296,8 +297,13 @@ void dt_apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor 
     dt_tensor *y[DT_OP_MAX_OUT] = { NULL };
     dt_status st;
 
-    for (int r = 0; r < n_out; r++) out[r] = NULL;
+    for (int r = 0; r < n_out && out != NULL; r++) out[r] = NULL;
     if (t->status != DT_OK) return;
+    if (out == NULL) {
+        (void)dt_tape_fail(t, DT_ERR_ARG, "%s: out is NULL",
+                           op != NULL && op->name != NULL ? op->name : "dt_apply_n");
+        return;
+    }
     st = check_call(op, n, in, n_out, operands);
     if (st == DT_OK) st = apply_n(t, op, attr, n, operands, n_out, y);
     if (st != DT_OK) {

@@ -53,6 +53,7 @@ DT_API DT_MUST_USE dt_status dt_config_decoder(const dt_config *config,
  * Not collective.
  * Ownership   a string lives as long as read_config() runs.
  * Errors      DT_ERR_FORMAT  of another kind or outside of min .. max; says file, key and value
+ *             DT_ERR_ARG     config, key or out is NULL
  */
 DT_API DT_MUST_USE dt_status dt_config_int(const dt_config *config, const char *key,
                                            int64_t fallback, int64_t min, int64_t max,
@@ -119,7 +120,8 @@ DT_API void dt_builder_settings(dt_builder *builder, const dt_row_settings *sett
  *   block  the struct that holds the fields; it must not move afterwards
  *
  * Not collective.
- * Errors      DT_ERR_MEMORY
+ * Errors      DT_ERR_ARG  NULL, a row without a name
+ *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_builder_add(dt_builder *builder, const char *prefix,
                                             const dt_layer_row *rows, int n, void *block);

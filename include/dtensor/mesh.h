@@ -314,17 +314,18 @@ DT_API int dt_mesh_coord(const dt_mesh *mesh, int dim);        /* of this rank; 
 DT_API int dt_mesh_rank_at(const dt_mesh *mesh, int place);    /* world rank at row-major place */
 DT_API bool dt_mesh_equal(const dt_mesh *a, const dt_mesh *b); /* same ranks, sizes and names */
 
-/** The mesh coordinates of any world rank; false, and `coord` as it was, for outsiders. Not
- * collective. Errors: none. */
+/** The mesh coordinates of any world rank; false, and `coord` as it was, for outsiders. `coord` may
+ * be NULL. Not collective. Errors: none. */
 DT_API bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord);
 
 /** Writes the world ranks of the group along `dim` that passes through mesh coordinates `coord`
  * (NULL: this rank's, or 0 for outsiders), in the order of the group, and returns how many they
- * are. Makes no communicator. Not collective. Errors: -1 for a dim or coordinate out of range. */
+ * are. Makes no communicator. Not collective. Errors: -1 for a dim or coordinate out of range, or
+ * where `ranks` is NULL. */
 DT_API int dt_mesh_group(const dt_mesh *mesh, int dim, const int *coord, int *ranks);
 
-/** Writes the mesh as "dp=2,tp=2 [[0 1],[2 3]]" and returns the length needed, like snprintf. Not
- * collective. Errors: none. */
+/** Writes the mesh as "dp=2,tp=2 [[0 1],[2 3]]" and returns the length needed, like snprintf; `text`
+ * may be NULL. Not collective. Errors: none. */
 DT_API int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes);
 
 #ifdef __cplusplus

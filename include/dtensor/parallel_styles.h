@@ -181,7 +181,8 @@ struct dt_style {
  *
  * Collective  no communication; every rank registers the same styles.
  * Errors      DT_ERR_ARG  NULL, an empty name, a name that is taken, a size that is no dt_style, an
- *                         input or output that is no dt_pass, different numbers of inputs
+ *                         input or output that is no dt_pass, a cut that is no dt_cut, different
+ *                         numbers of inputs
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_style_register(dt_runtime *rt, const char *name,
@@ -224,7 +225,7 @@ DT_API const char *dt_sequence_style(dt_layer_kind kind, const char *style);
  * divides the heads, neighbours share kv heads; otherwise kv heads are Replicate and query heads
  * are cut one by one. Any n_parts works; a rank may own no head.
  *
- * Not collective. Errors: none.
+ * Not collective. Errors: none; without an axis or with n_parts below 1 Replicate.
  */
 DT_API dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
                                 int n_parts);

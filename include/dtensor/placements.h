@@ -253,7 +253,8 @@ typedef struct dt_route {
  * Ownership   route->step[].from and .to belong to the owner of query->from.
  * Errors      DT_ERR_ARG     NULL, an unknown dtype, a coordinate outside the mesh, layouts of
  *                            different meshes or numbers of axes
- *             DT_ERR_SHAPE   a negative extent; offsets or blocks that end elsewhere than the axis
+ *             DT_ERR_SHAPE   a negative extent; a tensor of 2^60 bytes or more; offsets or blocks
+ *                            that end elsewhere than the axis
  *             DT_ERR_LAYOUT  Partial is wanted where the value is not Partial of that reduction; no
  *                            plan stays within memory_bytes
  *             DT_ERR_MEMORY

@@ -124,6 +124,12 @@ static dt_status check(const dt_generate_options *o, const dt_model_info *info)
     return DT_OK;
 }
 
+/* A sum of two counts; no context holds more than the largest number. */
+static int64_t sum_or_most(int64_t a, int64_t b)
+{
+    return b > INT64_MAX - a ? INT64_MAX : a + b;
+}
+
 /* max_new_tokens, or else max_length, or else 20 tokens if there is room for them. */
 static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
 {
@@ -132,7 +138,7 @@ static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
 
     u->max_length = o->max_length;
     if (o->max_new_tokens >= 0)
-        u->max_length = u->n_prompt + o->max_new_tokens;
+        u->max_length = sum_or_most(u->n_prompt, o->max_new_tokens);
     else if (o->max_length == 0)
         u->max_length = u->n_prompt + (room < DEFAULT_NEW_TOKENS ? room : DEFAULT_NEW_TOKENS);
     DT_CHECK(u->max_length >= u->n_prompt &&
@@ -141,7 +147,8 @@ static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
              "a prompt of %lld tokens leaves nothing of max_length %lld; it counts the prompt too, "
              "max_new_tokens does not",
              (long long)u->n_prompt, (long long)o->max_length);
-    u->min_length = o->min_new_tokens > 0 ? u->n_prompt + o->min_new_tokens : o->min_length;
+    u->min_length =
+        o->min_new_tokens > 0 ? sum_or_most(u->n_prompt, o->min_new_tokens) : o->min_length;
     return DT_OK;
 }
 

@@ -197,6 +197,16 @@ DT_TEST(cli, a_prompt_file_loses_one_final_newline)
     COMMAND_ASSERT_CODE(b, 0);
     DT_ASSERT_EQ_STR(a.out, b.out);
     command_free(&a);
+    dt_test_write_file(folder, "prompt.txt", "JULIET:\r\n", 9);
+    a = COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q");
+    COMMAND_ASSERT_CODE(a, 0);
+    DT_ASSERT_EQ_STR(a.out, b.out);
+    command_free(&a);
+    dt_test_write_file(folder, "prompt.txt", "\r\nJULIET:\r\n\nROMEO:", 18);
+    a = COMMAND("generate", "-m", model, "--prompts-file", file, "-n", "8", "-q");
+    COMMAND_ASSERT_CODE(a, 0);
+    DT_ASSERT(strstr(a.out, "\r") == NULL && strstr(a.out, "\n---\nROMEO:") != NULL);
+    command_free(&a);
     command_free(&b);
     dt_test_remove_dir(folder);
 }

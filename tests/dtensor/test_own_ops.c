@@ -245,6 +245,15 @@ static dt_status refuses_results(dt_mesh *mesh, const void *arg)
         if (st != DT_OK) goto done;
         dt_tape_reset(t);
     }
+    dt_apply_n(t, &parts_op, NULL, 1, &x, 2, NULL);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                                    "twice_and_sums: out is NULL"));
+    dt_tape_reset(t);
+    dt_apply_n(t, &parts_op, NULL, 1, NULL, 2, y);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                                    "twice_and_sums: in is NULL"));
 done:
     dt_tensor_release(&x);
     dt_tape_release(&t);

@@ -110,6 +110,9 @@ static dt_status queries(dt_mesh *mesh, const void *arg)
     DT_EXPECT_EQ_INT(dt_mesh_coord(mesh, 2), rank % 2); /* case 51 */
     DT_EXPECT_EQ_INT(dt_mesh_coord(mesh, 1), rank % 4 / 2);
     DT_EXPECT_EQ_INT(dt_mesh_coord(mesh, 0), rank / 4);
+    DT_EXPECT(dt_mesh_find_rank(mesh, 7, NULL) && !dt_mesh_find_rank(mesh, 8, NULL), "no room");
+    DT_EXPECT_EQ_INT(dt_mesh_group(mesh, 0, NULL, NULL), -1);
+    DT_EXPECT_EQ_INT(dt_mesh_print(mesh, NULL, 9), dt_mesh_print(mesh, NULL, 0));
     return DT_OK;
 }
 

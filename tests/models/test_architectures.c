@@ -17,7 +17,20 @@ typedef struct toy {
     dt_layer *embed, *head;
 } toy;
 
-enum { NO_FAULT, FAULT_LAYERS, FAULT_PREPARE, FAULT_FORWARD, FAULT_LAYER, FAULT_ROTARY };
+enum {
+    NO_FAULT,
+    FAULT_LAYERS,
+    FAULT_PREPARE,
+    FAULT_FORWARD,
+    FAULT_LAYER,
+    FAULT_ROTARY,
+    FAULT_KEY,
+    FAULT_ROW,
+    FAULT_HEAD,
+    FAULT_ROWS,
+    FAULT_SCOPE,
+    FAULT_NULL
+};
 
 static dt_status toy_read(void *self, const dt_config *config, dt_model_info *info)
 {
@@ -28,7 +41,8 @@ static dt_status toy_read(void *self, const dt_config *config, dt_model_info *in
     const char *kind;
 
     DT_TRY(dt_config_decoder(config, &defaults, info));
-    DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_ROTARY, &m->fault));
+    DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_NULL, &m->fault));
+    if (m->fault == FAULT_KEY) DT_TRY(dt_config_int(config, NULL, 0, 0, 1, &m->fault));
     DT_TRY(dt_config_string(config, "kind", "plain", &kind));
     if (strcmp(kind, "plain") != 0)
         return dt_config_refuse(config, "kind", DT_ERR_UNSUPPORTED, "\"plain\"");
@@ -40,10 +54,11 @@ static dt_status toy_layers(void *self, const dt_model_info *info, dt_builder *b
     toy *m = self;
     const dt_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
     const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const char *head = m->fault == FAULT_ROW ? NULL : "head";
     const dt_layer_row rows[] = {
         { offsetof(toy, embed), "embed", DT_LAYER_EMBEDDING, V, D, false, "embedding_rowwise",
           NULL },
-        { offsetof(toy, head), "head", DT_LAYER_LINEAR, V, D, false, "colwise",
+        { offsetof(toy, head), head, DT_LAYER_LINEAR, V, D, false, "colwise",
           info->tied ? "embed" : NULL },
     };
 
@@ -74,6 +89,10 @@ static dt_tensor *toy_forward(const void *self, dt_tape *t, const dt_model_pass 
         dt_tensor *q = dt_heads(t, x, m->info.head_dim);
         return dt_cached_attention(t, pass, m->info.n_layers, q, q, q, &options);
     }
+    if (m->fault == FAULT_HEAD) return dt_pass_rows(t, pass, x);
+    if (m->fault == FAULT_ROWS) return dt_layer_forward(t, m->head, x);
+    if (m->fault == FAULT_NULL) return NULL;
+    if (m->fault == FAULT_SCOPE) dt_scope_begin(t, "head");
     return dt_layer_forward(t, m->head, dt_pass_rows(t, pass, x));
 }
 
@@ -185,7 +204,13 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         { "\"fault\": 3", "the toy goes no further" },
         { "\"fault\": 4", "dt_cached_attention: layer 2 of a model of 2" },
         { "\"fault\": 5", "dt_rotary_table: rotary is NULL" },
-        { "\"fault\": 6", "fault is 6, must be an integer from 0 to 5" },
+        { "\"fault\": 6", "config, key or out is NULL" },
+        { "\"fault\": 7", "row 1 of \"\": a layer needs a name" },
+        { "\"fault\": 8", "toy: forward() returned [1, 8, 8], logits are [1, 8, 12]" },
+        { "\"fault\": 9", "toy: forward() returned [1, 8, 12], logits are [1, 1, 12]" },
+        { "\"fault\": 10", "toy: forward() left 1 scope open, \"head\"" },
+        { "\"fault\": 11", "toy: forward() returned NULL without an error" },
+        { "\"fault\": 12", "fault is 12, must be an integer from 0 to 11" },
         { "\"kind\": \"wild\"", "kind is the string \"wild\", must be \"plain\"" },
         { "\"kind\": 7", "kind is 7" },
         { "\"quantization_config\": {}", "quantised" },

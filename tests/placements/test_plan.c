@@ -373,6 +373,13 @@ DT_TEST(plan, bad_queries_are_named)
     q.shape = shape;
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_SHAPE,
                      "axis 1 has extent -1");
+    q.shape = (int64_t[]){ (int64_t)1 << 40, (int64_t)1 << 40 };
+    DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_SHAPE,
+                     "the tensor has 2^60 bytes or more at axis 1 of 1099511627776 rows");
+    DT_ASSERT_STATUS(dt_redistribute_plan_print(&q, (int[]){ 0, 0 }, NULL, 0, NULL), DT_ERR_SHAPE,
+                     "2^60 bytes or more");
+    q.shape = (int64_t[]){ (int64_t)1 << 57, 1 };
+    DT_ASSERT_OK(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route));
     q.shape = (int64_t[]){ 8, 1 };
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 2 }, &route), DT_ERR_ARG,
                      "coordinate 2 is outside mesh dim 1 of 2 ranks");
