@@ -324,8 +324,8 @@ DT_API bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord);
  * where `ranks` is NULL. */
 DT_API int dt_mesh_group(const dt_mesh *mesh, int dim, const int *coord, int *ranks);
 
-/** Writes the mesh as "dp=2,tp=2 [[0 1],[2 3]]" and returns the length needed, like snprintf; `text`
- * may be NULL. Not collective. Errors: none. */
+/** Writes the mesh as "dp=2,tp=2 [[0 1],[2 3]]" and returns the length needed, like
+ * snprintf; `text` may be NULL. Not collective. Errors: none. */
 DT_API int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes);
 
 #ifdef __cplusplus
