@@ -37,7 +37,7 @@ enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 static const option options[] = {
     { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
     { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
-    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "from a file, less one final newline; CRLF is LF; - is stdin" },
+    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "text, less one final newline; CRLF is LF; - is stdin" },
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS | CLI_DETOKENIZE,        0, "the same as token ids: 1,2,3" },
     { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
