@@ -29,7 +29,12 @@ start() {
 }
 
 pid_of_rank() { sed -n "s/^rank $1 of .* pid //p" "$folder/out"; }
-is_alive() { kill -0 "$1" 2>/dev/null; }
+# A process that has ended is a zombie until its parent asks for its exit code; orphans wait for
+# process 1, which may take seconds.
+is_alive() {
+    state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)
+    [ -n "$state" ] && [ "$state" != Z ] && [ "$state" != X ]
+}
 
 # gone TENTHS PID...: all have ended by then
 gone() {
