@@ -42,10 +42,11 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
     return DT_OK;
 }
 
-dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_builder *builder,
-                                 const dt_layer_row *more, int n_more)
+dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
 {
+    dti_decoder *m = self;
     const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" };
     const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
     const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
                           "num_attention_heads * head_dim" };
@@ -58,6 +59,7 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_buil
     /* clang-format off */
 #define M(field) offsetof(dti_decoder, field)
 #define B(field) DTI_BLOCK(field)
+#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
         { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
@@ -79,8 +81,13 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_buil
         { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
         { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
     };
+    const dt_layer_row head_norms[] = {
+        { B(q_norm), "self_attn.q_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm), "self_attn.k_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+    };
 #undef M
 #undef B
+#undef PER_HEAD
     /* clang-format on */
 
     dt_builder_settings(
@@ -95,7 +102,8 @@ dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *c, dt_buil
             DT_TRY(dti_moe_add_layers(m, c->hidden_size, builder, b));
         else
             DT_TRY(dt_builder_add(builder, b->name, dense, (int)DT_COUNT(dense), b));
-        DT_TRY(dt_builder_add(builder, b->name, more, n_more, b));
+        if (m->head_norms)
+            DT_TRY(dt_builder_add(builder, b->name, head_norms, (int)DT_COUNT(head_norms), b));
     }
     return DT_OK;
 }

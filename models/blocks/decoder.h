@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decoder of Llama and its kin: RMS norms before attention and before a gated feed-forward,
- * rotary positions, grouped key-value heads. An architecture of this family is its configuration
- * and the rows that it adds to the block. */
+ * rotary positions, grouped key-value heads. An architecture of this family is what it reads
+ * from its configuration. */
 #ifndef DTI_BLOCK_DECODER_H
 #define DTI_BLOCK_DECODER_H
 
@@ -35,6 +35,7 @@ typedef struct dti_decoder {
     bool qkv_bias;
     bool out_bias;
     bool mlp_bias;
+    bool head_norms; /* every query and key head is normed before the rotation */
     float eps;
     dti_moe moe; /* of sparse blocks */
 
@@ -50,26 +51,31 @@ dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE
  * dti_decoder_configure(). */
 dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MUST_USE;
 
-/* Lists the layers: the model's, then block by block those of every architecture here and `more`
- * rows of dti_block. */
-dt_status dti_decoder_add_layers(dti_decoder *m, const dt_model_info *info, dt_builder *builder,
-                                 const dt_layer_row *more, int n_more) DT_MUST_USE;
-
-/* The same, with a norm of every query and key head (head_norms.c). */
-dt_status dti_decoder_add_normed_layers(void *self, const dt_model_info *info,
-                                        dt_builder *builder) DT_MUST_USE;
-
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
 dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *builder,
                              dti_block *b) DT_MUST_USE;
 dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
 
-/* The rest of a dt_arch. */
+/* What these architectures share of a dt_arch. */
+dt_status dti_decoder_add_layers(void *self, const dt_model_info *info,
+                                 dt_builder *builder) DT_MUST_USE;
 dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
 dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
 void dti_decoder_release(void *self);
 int64_t dti_decoder_turn(const void *self);
 extern const char *const dti_decoder_ignored[];
 extern const dt_spelling dti_decoder_spellings[];
+
+/* An architecture of this family: its model_type, the classes of model and block as Transformers
+ * names them, and its read_config(). */
+#define DTI_DECODER_ARCH(type, class, block, read)                                                \
+    {                                                                                             \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                     \
+        .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                    \
+        .ignored = dti_decoder_ignored, .read_config = (read),                                    \
+        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                     \
+        .forward = dti_decoder_forward, .release = dti_decoder_release, .turn = dti_decoder_turn, \
+        .block_class = (block), .blocks = "model.layers.*"                                        \
+    }
 
 #endif

@@ -26,24 +26,5 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     return dti_decoder_configure(m, info);
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
-{
-    return dti_decoder_add_layers(self, info, builder, NULL, 0);
-}
-
-const dt_arch dti_arch_llama = {
-    .size = sizeof(dt_arch),
-    .model_type = "llama",
-    .class_name = "LlamaForCausalLM",
-    .self_bytes = sizeof(dti_decoder),
-    .spellings = dti_decoder_spellings,
-    .ignored = dti_decoder_ignored,
-    .read_config = read_config,
-    .add_layers = add_layers,
-    .prepare = dti_decoder_prepare,
-    .forward = dti_decoder_forward,
-    .release = dti_decoder_release,
-    .turn = dti_decoder_turn,
-    .block_class = "LlamaDecoderLayer",
-    .blocks = "model.layers.*",
-};
+const dt_arch dti_arch_llama =
+    DTI_DECODER_ARCH("llama", "LlamaForCausalLM", "LlamaDecoderLayer", read_config);

@@ -25,24 +25,5 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     return dti_decoder_read_windows(m, config);
 }
 
-static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
-{
-    return dti_decoder_add_layers(self, info, builder, NULL, 0);
-}
-
-const dt_arch dti_arch_qwen2 = {
-    .size = sizeof(dt_arch),
-    .model_type = "qwen2",
-    .class_name = "Qwen2ForCausalLM",
-    .self_bytes = sizeof(dti_decoder),
-    .spellings = dti_decoder_spellings,
-    .ignored = dti_decoder_ignored,
-    .read_config = read_config,
-    .add_layers = add_layers,
-    .prepare = dti_decoder_prepare,
-    .forward = dti_decoder_forward,
-    .release = dti_decoder_release,
-    .turn = dti_decoder_turn,
-    .block_class = "Qwen2DecoderLayer",
-    .blocks = "model.layers.*",
-};
+const dt_arch dti_arch_qwen2 =
+    DTI_DECODER_ARCH("qwen2", "Qwen2ForCausalLM", "Qwen2DecoderLayer", read_config);

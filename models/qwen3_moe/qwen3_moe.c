@@ -69,6 +69,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     DT_TRY(dt_config_int(config, "intermediate_size", 6144, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dt_config_bool(config, "attention_bias", false, &m->qkv_bias));
     m->out_bias = m->qkv_bias;
+    m->head_norms = true;
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
     DT_TRY(read_experts(config, &m->moe));
@@ -78,19 +79,5 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     return read_window(config, m);
 }
 
-const dt_arch dti_arch_qwen3_moe = {
-    .size = sizeof(dt_arch),
-    .model_type = "qwen3_moe",
-    .class_name = "Qwen3MoeForCausalLM",
-    .self_bytes = sizeof(dti_decoder),
-    .spellings = dti_decoder_spellings,
-    .ignored = dti_decoder_ignored,
-    .read_config = read_config,
-    .add_layers = dti_decoder_add_normed_layers,
-    .prepare = dti_decoder_prepare,
-    .forward = dti_decoder_forward,
-    .release = dti_decoder_release,
-    .turn = dti_decoder_turn,
-    .block_class = "Qwen3MoeDecoderLayer",
-    .blocks = "model.layers.*",
-};
+const dt_arch dti_arch_qwen3_moe =
+    DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeDecoderLayer", read_config);
