@@ -82,8 +82,8 @@ add_columns(__m512 sum[ROWS][VECTORS], const float *x, const float *w, int64_t n
     }
 }
 
-/* In steps of LANES columns: what comes next is asked for once a step, and the loop over columns has
- * a constant length. */
+/* In steps of LANES columns: what comes next is asked for once a step, and the loop over columns
+ * has a constant length. */
 static void multiply(const dti_panel_product *p)
 {
     const float *x = p->x, *w = p->w;
