@@ -63,39 +63,47 @@ static dt_status plan_query(const dt_move_query *q, dti_cost_model *model, dti_m
     return DT_OK;
 }
 
-dt_status dt_redistribute_plan(const dt_move_query *asked, const int *coord, dt_route *route)
+/* The steps of what is asked, with the bytes of the rank at `coord`. */
+static dt_status make_route(const dt_move_query *asked, const int *coord, dti_move *plan,
+                            dt_route *route)
 {
-    dt_move_query own = { .size = sizeof own };
-    const dt_move_query *query = &own;
+    dt_move_query query = { .size = sizeof query };
     dti_cost_model model;
     dti_probes probes;
-    dti_move plan;
 
-    DT_CHECK(route != NULL, DT_ERR_ARG, "route is NULL");
     route->n_steps = 0;
     DT_CHECK(asked != NULL && coord != NULL, DT_ERR_ARG, "query or coord is NULL");
-    DT_TRY(dti_options_read("dt_move_query", "set it to sizeof(dt_move_query)", asked, &own,
-                            sizeof own));
-    DT_TRY(check(query, coord));
-    DT_TRY(check_bytes(query));
-    DT_TRY(plan_query(query, &model, &plan));
-    dti_probes_of(query->from, &probes);
-    for (int i = 0; i < plan.n_steps; i++) {
-        const dti_move_step *s = &plan.step[i];
-        const int64_t piece = dti_piece_count(query->from, coord, query->shape);
+    DT_TRY(dti_options_read("dt_move_query", "set it to sizeof(dt_move_query)", asked, &query,
+                            sizeof query));
+    DT_TRY(check(&query, coord));
+    DT_TRY(check_bytes(&query));
+    DT_TRY(plan_query(&query, &model, plan));
+    dti_probes_of(query.from, &probes);
+    for (int i = 0; i < plan->n_steps; i++) {
+        const dti_move_step *s = &plan->step[i];
+        const int64_t piece = dti_piece_count(query.from, coord, query.shape);
         route->step[i] = (dt_route_step){
             .name = dti_move_name(s),
             .dims = s->dims,
             .from = s->from,
             .to = s->to,
-            .sent_bytes = dti_move_bytes_sent(s, query->shape, model.element_bytes, coord),
-            .received_bytes = dti_move_bytes(s, query->shape, model.element_bytes, coord),
+            .sent_bytes = dti_move_bytes_sent(s, query.shape, model.element_bytes, coord),
+            .received_bytes = dti_move_bytes(s, query.shape, model.element_bytes, coord),
             .peak_bytes = piece * (int64_t)model.element_bytes +
-                          dti_step_memory(s, query->shape, model.element_bytes, coord, i == 0),
+                          dti_step_memory(s, query.shape, model.element_bytes, coord, i == 0),
             .ns = dti_step_ns(&model, s, &probes),
         };
     }
-    route->n_steps = plan.n_steps;
+    route->n_steps = plan->n_steps;
+    return DT_OK;
+}
+
+dt_status dt_redistribute_plan(const dt_move_query *query, const int *coord, dt_route *route)
+{
+    dti_move plan;
+
+    DT_CHECK(route != NULL, DT_ERR_ARG, "route is NULL");
+    DT_TRY(make_route(query, coord, &plan, route));
     return DT_OK;
 }
 
@@ -126,13 +134,11 @@ dt_status dt_redistribute_plan_print(const dt_move_query *query, const int *coor
                                      size_t text_bytes, int *length)
 {
     dti_writer w = { text, text_bytes, 0 };
-    dti_cost_model model;
     dt_route route;
     dti_move plan;
 
     DT_CHECK(text != NULL || text_bytes == 0, DT_ERR_ARG, "text is NULL");
-    DT_TRY(dt_redistribute_plan(query, coord, &route));
-    DT_TRY(plan_query(query, &model, &plan));
+    DT_TRY(make_route(query, coord, &plan, &route));
     if (plan.n_steps == 0)
         dti_put_layout(&w, query->from);
     else

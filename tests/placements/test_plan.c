@@ -342,6 +342,11 @@ DT_TEST(plan, prints_the_trace_with_bytes_and_memory)
     q.to = q.from;
     DT_ASSERT_OK(dt_redistribute_plan_print(&q, (int[]){ 0, 1 }, text, sizeof text, NULL));
     DT_ASSERT_EQ_STR(text, "S(0)[0]S(0)[1]\n");
+    q.memory_bytes = -1; /* of which a shorter struct says nothing */
+    q.size = offsetof(dt_move_query, memory_bytes);
+    DT_ASSERT_OK(dt_redistribute_plan_print(&q, (int[]){ 0, 1 }, text, sizeof text, NULL));
+    q.memory_bytes = 0;
+    q.size = sizeof q;
     q.links = slow;
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=2,tp=2", 2, "P(sum)R", &q.from));
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=2,tp=2", 2, "RR", &q.to));

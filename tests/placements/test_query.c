@@ -6,24 +6,6 @@
 
 #include "tests/placements/grid.h"
 
-/* The runs of axis 0 on all ranks: "0-2,6 | 3-5,7 | -". */
-static void runs_text(const dt_layout *l, const grid *g, int64_t extent, char *text, size_t bytes)
-{
-    size_t n = 0;
-
-    for (int r = 0; r < grid_ranks(g) && n < bytes; r++) {
-        int coord[DT_MAX_DIMS], n_runs;
-        dt_rows runs[DT_MAX_RUNS];
-        grid_coord(g, r, coord);
-        DT_ASSERT_OK(dt_layout_runs(l, &extent, 0, coord, runs, &n_runs));
-        n += (size_t)snprintf(text + n, bytes - n, "%s%s", r > 0 ? " | " : "", n_runs ? "" : "-");
-        for (int i = 0; i < n_runs && n < bytes; i++)
-            n += (size_t)snprintf(
-                text + n, bytes - n, runs[i].end - runs[i].begin > 1 ? "%s%lld-%lld" : "%s%lld",
-                i > 0 ? "," : "", (long long)runs[i].begin, (long long)runs[i].end - 1);
-    }
-}
-
 DT_TEST(query, runs_of_packed_and_offset_cuts)
 {
     static const struct {
