@@ -92,7 +92,8 @@ dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *
 /* --- text ---------------------------------------------------------------------------------------
  */
 
-static dt_status read_stream(FILE *f, const char *path, char **text, size_t *bytes)
+static dt_status read_stream(FILE *f, const char *option, const char *path, char **text,
+                             size_t *bytes)
 {
     size_t capacity = 0, got;
 
@@ -101,10 +102,10 @@ static dt_status read_stream(FILE *f, const char *path, char **text, size_t *byt
         DT_TRY(dti_grow((void **)text, &capacity, *bytes + READ_BYTES, 1));
         got = fread(*text + *bytes, 1, READ_BYTES, f);
         *bytes += got;
-        DT_CHECK(*bytes <= MAX_FILE_BYTES, DT_ERR_IO, "--prompt-file: %s has more than %d bytes",
-                 path, MAX_FILE_BYTES);
+        DT_CHECK(*bytes <= MAX_FILE_BYTES, DT_ERR_IO, "%s: %s has more than %d bytes", option, path,
+                 MAX_FILE_BYTES);
     } while (got == READ_BYTES);
-    DT_CHECK(!ferror(f), DT_ERR_IO, "--prompt-file: %s: %s", path, strerror(errno));
+    DT_CHECK(!ferror(f), DT_ERR_IO, "%s: %s: %s", option, path, strerror(errno));
     return DT_OK;
 }
 
@@ -127,7 +128,7 @@ static dt_status read_file(const char *option, const char *path, char **text, si
     DT_CHECK(!standard || dt_launch_size() == 1, DT_ERR_ARG,
              "%s: launchers give standard input to one process only; name a file", option);
     DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s: %s", option, path, strerror(errno));
-    st = read_stream(f, standard ? "standard input" : path, text, bytes);
+    st = read_stream(f, option, standard ? "standard input" : path, text, bytes);
     if (!standard) (void)fclose(f);
     DT_TRY(st);
     *bytes = plain_newlines(*text, *bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How `dtensor generate` chooses tokens: what the checkpoint's generation_config.json says, and the
- * options of the command line over it. */
+ * How `dtensor generate` and `dtensor chat` choose tokens: what the checkpoint's
+ * generation_config.json says, and the options of the command line over it. */
 #ifndef DTI_CLI_WISHES_H
 #define DTI_CLI_WISHES_H
 
@@ -17,8 +17,8 @@ typedef struct cli_wishes {
     dt_ids *words;
 } cli_wishes;
 
-/* Zeroed before; freed with cli_wishes_free() in any case. `longest` is the longest prompt's
- * length; options.max_new_tokens is settled. */
+/* Zeroed before; freed with cli_wishes_free() in any case. options.max_new_tokens is settled: what
+ * was asked for, or what the context has room for behind the longest prompt. */
 dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts,
                           cli_wishes *out) DT_MUST_USE;
 void cli_wishes_free(cli_wishes *wishes);

@@ -109,8 +109,9 @@ dt_status dt_chat_open(const char *folder, dt_chat **out)
     json_t *tokens = json_object();
     dt_status st = DT_OK;
 
-    DT_CHECK_TO(done, st, folder != NULL && out != NULL, DT_ERR_ARG, "folder or out is NULL");
+    DT_CHECK_TO(done, st, out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
+    DT_CHECK_TO(done, st, folder != NULL, DT_ERR_ARG, "folder is NULL");
     DT_CHECK_TO(done, st, tokens != NULL, DT_ERR_MEMORY, "no memory for a chat template");
     DT_TRY_TO(done, st, read_json(folder, "tokenizer_config.json", &config));
     DT_TRY_TO(done, st, read_json(folder, "special_tokens_map.json", &map));

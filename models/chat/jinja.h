@@ -7,8 +7,8 @@
  * A template is somebody else's program: nesting, steps and memory are bounded, so none of them
  * hangs or exhausts the process. Files in reading order: jinja_lex.c (source to tokens),
  * jinja_parse.c and jinja_tags.c (tokens to a tree), jinja_value.c (what an expression gives),
- * jinja_eval.c (expressions), jinja_call.c (filters, tests, methods), jinja_render.c (statements).
- */
+ * jinja_print.c (values to text), jinja_eval.c (expressions), jinja_filters.c (filters, tests),
+ * jinja_methods.c (methods, functions), jinja_render.c (statements). */
 #ifndef DTI_JINJA_H
 #define DTI_JINJA_H
 

@@ -10,7 +10,7 @@
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
-dt_status dti_texts_make(int64_t n, int64_t max_new, dti_text **out)
+dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out)
 {
     dt_status st = DT_OK;
 
@@ -26,7 +26,7 @@ fail:
     return st;
 }
 
-void dti_texts_free(dti_text *texts, int64_t n)
+void dti_texts_free(dti_new_text *texts, int64_t n)
 {
     for (int64_t i = 0; i < n && texts != NULL; i++) dti_free(texts[i].ids);
     dti_free(texts);
@@ -47,9 +47,9 @@ int64_t dt_generated_count(const dt_generated *g)
     return g->n;
 }
 
-static const dti_text *text_of(const dt_generated *g, int64_t i)
+static const dti_new_text *text_of(const dt_generated *g, int64_t i)
 {
-    static const dti_text none = { 0 };
+    static const dti_new_text none = { 0 };
 
     return i >= 0 && i < g->n ? &g->texts[i] : &none;
 }
@@ -121,7 +121,7 @@ static dt_status read_prompts(dti_batch *b)
 }
 
 /* A row's next token; what has ended gets padding. */
-static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_text *text, bool *done)
+static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_new_text *text, bool *done)
 {
     const dt_state *s = b->state;
 
@@ -134,7 +134,7 @@ static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_text *text, bool *
     return DT_OK;
 }
 
-static dt_status generate_rows(dti_batch *b, dti_text *texts, int64_t n_rows)
+static dt_status generate_rows(dti_batch *b, dti_new_text *texts, int64_t n_rows)
 {
     int64_t n = b->longest, n_done = 0;
     int32_t *next = NULL;

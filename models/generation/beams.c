@@ -14,23 +14,23 @@ static const float lost = -1e9f;
 
 /* One prompt's. */
 typedef struct item {
-    float *running;     /* [width] sums of log-probabilities, best first */
-    dti_text *finished; /* [width] best first; end DT_END_NONE: nothing yet */
-    bool open;          /* a running beam may still beat a finished one */
+    float *running;         /* [width] sums of log-probabilities, best first */
+    dti_new_text *finished; /* [width] best first; end DT_END_NONE: nothing yet */
+    bool open;              /* a running beam may still beat a finished one */
 } item;
 
 typedef struct search {
     dti_batch *b;
     int64_t width, k;
-    item *items;          /* [n_prompts] */
-    float *running;       /* [n_prompts, width] */
-    dti_text *finished;   /* [n_prompts, width] */
-    dti_candidate *found; /* [n_prompts, k] best first */
-    dt_end *ends;         /* [n_prompts, k] */
-    int64_t *from;        /* [n_prompts * width] */
-    float *scores;        /* [width + k] of a merge */
-    dti_text *merged;     /* [width] */
-    int64_t *picked;      /* [width] */
+    item *items;            /* [n_prompts] */
+    float *running;         /* [n_prompts, width] */
+    dti_new_text *finished; /* [n_prompts, width] */
+    dti_candidate *found;   /* [n_prompts, k] best first */
+    dt_end *ends;           /* [n_prompts, k] */
+    int64_t *from;          /* [n_prompts * width] */
+    float *scores;          /* [width + k] of a merge */
+    dti_new_text *merged;   /* [width] */
+    int64_t *picked;        /* [width] */
 } search;
 
 static dt_status make_search(search *s, dti_batch *b)
@@ -147,7 +147,7 @@ static void choose_running(search *s, int64_t i)
 }
 
 /* The text of a candidate that ends. */
-static void write_text(const search *s, int64_t i, int64_t c, dti_text *text)
+static void write_text(const search *s, int64_t i, int64_t c, dti_new_text *text)
 {
     const dt_state *state = s->b->state;
     const dti_candidate *x = &s->found[i * s->k + c];
@@ -254,19 +254,19 @@ static dt_status take_step(search *s, int64_t n_tokens, bool *more)
     return DT_OK;
 }
 
-static void hand_over(search *s, dti_text *texts)
+static void hand_over(search *s, dti_new_text *texts)
 {
     const int64_t wanted = s->b->rules.o.num_return_sequences;
 
     for (int64_t i = 0; i < s->b->n_prompts * wanted; i++) {
-        dti_text *from = &s->items[i / wanted].finished[i % wanted];
-        const dti_text empty = texts[i];
+        dti_new_text *from = &s->items[i / wanted].finished[i % wanted];
+        const dti_new_text empty = texts[i];
         texts[i] = *from;
         *from = empty;
     }
 }
 
-dt_status dti_beam_search(dti_batch *b, dti_text *texts)
+dt_status dti_beam_search(dti_batch *b, dti_new_text *texts)
 {
     dt_status st = DT_OK;
     bool more = true;

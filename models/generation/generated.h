@@ -7,15 +7,15 @@
 #include "models/generation/generate.h"
 
 /* One text: its new tokens. */
-typedef struct dti_text {
+typedef struct dti_new_text {
     int32_t *ids; /* room for all that may come */
     int64_t n;
     dt_end end;
     float score; /* of beam search */
-} dti_text;
+} dti_new_text;
 
 struct dt_generated {
-    dti_text *texts; /* [n] */
+    dti_new_text *texts; /* [n] */
     int64_t n;
 };
 
@@ -33,10 +33,10 @@ typedef struct dti_batch {
 } dti_batch;
 
 /* n texts with room for max_new tokens each. */
-dt_status dti_texts_make(int64_t n, int64_t max_new, dti_text **out) DT_MUST_USE;
-void dti_texts_free(dti_text *texts, int64_t n); /* accepts NULL */
+dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out) DT_MUST_USE;
+void dti_texts_free(dti_new_text *texts, int64_t n); /* accepts NULL */
 
 /* Beam search. Texts are the best of each prompt, [n_prompts * num_return_sequences]. */
-dt_status dti_beam_search(dti_batch *b, dti_text *texts) DT_MUST_USE;
+dt_status dti_beam_search(dti_batch *b, dti_new_text *texts) DT_MUST_USE;
 
 #endif
