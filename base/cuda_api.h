@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The border between the library and CUDA.
+ *
+ * The library knows no CUDA. A module (dtensor_cuda.so) is compiled with the toolkit when the build
+ * finds one, and opened with dlopen when a run asks for a GPU; this table is all that crosses over.
+ * So one binary runs with and without a driver, and the tests put a simulated device in its place
+ * that runs the same kernels on the CPU (tests/cuda_sim/).
+ *
+ * Functions that can fail return 0, or -1 with the reason in the text that why() gives. A dti_cuda
+ * is one rank's: one device, one in-order stream, scratch memory. It belongs to the rank's thread;
+ * several of one process may lie on one device. What is started on a stream runs in that order,
+ * and what is said below to "wait" is all that waits for it. */
+#ifndef DTI_CUDA_API_H
+#define DTI_CUDA_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DTI_CUDA_API_VERSION = 1,
+    DTI_CUDA_TEXT_BYTES = 512,
+    DTI_CUDA_MAX_AXES = 8,
+    DTI_CUDA_MAX_PEERS = 8, /* terms of one reduction kernel */
+    DTI_CUDA_ID_BYTES = 128 /* of an NCCL id */
+};
+
+#define DTI_CUDA_MODULE_SYMBOL "dti_cuda_module_table"
+
+struct dt_kargs; /* <dtensor/ops.h> */
+
+typedef struct dti_cuda dti_cuda;
+typedef struct dti_cuda_event dti_cuda_event;
+typedef struct dti_cuda_graph dti_cuda_graph;
+typedef struct dti_nccl dti_nccl;
+
+/* Versions are CUDA's numbers: 13000 is 13.0; 0: not there, or not built in. */
+typedef struct dti_cuda_versions {
+    int driver; /* the newest CUDA that the driver can run */
+    int runtime;
+    int cublas_lt;
+    int nccl_built, nccl_loaded;         /* 22809 is 2.28.9 */
+    char no_device[DTI_CUDA_TEXT_BYTES]; /* why n_devices is 0, or "" */
+    int n_devices;
+} dti_cuda_versions;
+
+typedef struct dti_cuda_properties {
+    char name[128];
+    char pci[32]; /* "0000:3b:00.0" */
+    int major, minor, n_sms;
+    size_t bytes, free_bytes;
+    size_t l2_bytes;
+} dti_cuda_properties;
+
+typedef enum dti_cuda_memory {
+    DTI_CUDA_DEVICE, /* of the device; peers of the process may read it */
+    DTI_CUDA_PINNED, /* of the host, at one address for both */
+    DTI_CUDA_SHARED  /* of the device, fit for collectives of NCCL */
+} dti_cuda_memory;
+
+typedef enum dti_cuda_way { DTI_CUDA_UP, DTI_CUDA_DOWN, DTI_CUDA_WITHIN } dti_cuda_way;
+
+/* A strided box, in elements, as dti_box in mesh/comm/comm.h. */
+typedef struct dti_cuda_box {
+    int n_axes;
+    int64_t offset;
+    int64_t extent[DTI_CUDA_MAX_AXES];
+    int64_t stride[DTI_CUDA_MAX_AXES];
+} dti_cuda_box;
+
+/* to[box] = terms[0][box] (op) terms[1][box] ..., in that order; bf16 and f16 in f32, rounded once.
+ * dtype and reduce are dt_dtype and dt_reduce; DT_AVG divides by n_terms in the end, integers
+ * towards zero. Every term's box has the extents of to_box. */
+typedef struct dti_cuda_sum {
+    int dtype, reduce, n_terms;
+    const void *terms[DTI_CUDA_MAX_PEERS];
+    dti_cuda_box box; /* in each term */
+    void *to;
+    dti_cuda_box to_box;
+} dti_cuda_sum;
+
+struct dti_random_fill; /* dtensor/kernels/cpu/random.h */
+
+typedef int (*dti_cuda_kernel)(dti_cuda *c, const struct dt_kargs *args);
+
+/* A row of the operator table that has a kernel. args hold device pointers; what a kernel finds in
+ * the contents of tensors (a position outside the cache) is reported by sync(). */
+typedef struct dti_cuda_row {
+    const char *name; /* as in dtensor/ops/table.c */
+    dti_cuda_kernel run;
+} dti_cuda_row;
+
+/* NCCL, if the module was built with it. A handle belongs to one thread. Nothing here blocks for
+ * long: ready() says 1 once what was started before is under way on the stream, 0 not yet, -1 it
+ * has failed. Counts are elements and equal on all ranks. */
+typedef struct dti_nccl_calls {
+    int (*id)(unsigned char id[DTI_CUDA_ID_BYTES]);
+    int (*open)(dti_cuda *c, const unsigned char id[DTI_CUDA_ID_BYTES], int rank, int size,
+                dti_nccl **out);
+    int (*split)(dti_nccl *parent, int color, int key, dti_nccl **out); /* color -1: not in it */
+    int (*ready)(dti_nccl *n);
+    void (*abort)(dti_nccl *n);
+    void (*close)(dti_nccl *n); /* frees it; collective, unless it was aborted */
+    int (*all_reduce)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype,
+                      int reduce);
+    int (*all_gather)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype);
+    int (*reduce_scatter)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype,
+                          int reduce);
+    int (*broadcast)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype, int root);
+    int (*group_begin)(dti_nccl *n);
+    int (*send)(dti_nccl *n, const void *send, int64_t count, int dtype, int peer);
+    int (*recv)(dti_nccl *n, void *recv, int64_t count, int dtype, int peer);
+    int (*group_end)(dti_nccl *n);
+} dti_nccl_calls;
+
+typedef struct dti_cuda_module {
+    int version;
+    const char *name; /* "cuda", "simulated" */
+
+    /* --- the machine --------------------------------------------------------------------- */
+    void (*versions)(dti_cuda_versions *out); /* never fails: no driver is a fact, not an error */
+    int (*properties)(int device, dti_cuda_properties *out);
+    int (*open)(int device, dti_cuda **out);
+    void (*close)(dti_cuda *c); /* accepts NULL */
+
+    /* The last failure of this thread. */
+    const char *(*why)(void);
+
+    /* --- memory -------------------------------------------------------------------------- */
+    int (*alloc)(dti_cuda *c, size_t bytes, dti_cuda_memory kind, void **out);
+    void (*release)(dti_cuda *c, dti_cuda_memory kind, void *data);
+
+    /* In order of the stream. UP from pageable memory has read it when it returns; DOWN into
+     * pageable memory waits; both return at once where the host side is pinned. */
+    int (*copy)(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way);
+    int (*clear)(dti_cuda *c, void *to, size_t bytes); /* zeros */
+
+    /* Boxes of equal extents, both on devices that this one can reach. */
+    int (*copy_box)(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,
+                    const dti_cuda_box *from_box, size_t element_bytes);
+    int (*sum)(dti_cuda *c, const dti_cuda_sum *sum);
+    /* x[i] /= divisor, of n elements; integers towards zero. */
+    int (*divide)(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor);
+    /* n elements of a bit pattern of element_bytes bytes */
+    int (*fill)(dti_cuda *c, void *to, int64_t n, const void *element, size_t element_bytes);
+    /* Random values by global element index, with the bits of dtensor/kernels/random.h: local
+     * row-major element i of the extents of `global` is element offset + strides . i of it. */
+    int (*fill_random)(dti_cuda *c, void *to, const dti_cuda_box *global,
+                       const struct dti_random_fill *how);
+
+    /* --- order --------------------------------------------------------------------------- */
+    void *(*stream)(dti_cuda *c);         /* the cudaStream_t */
+    int (*done)(dti_cuda *c, bool *done); /* is all that was started done; does not wait */
+    int (*sync)(dti_cuda *c); /* waits; says what kernels found wrong in contents since the last */
+    int (*event_create)(dti_cuda *c, dti_cuda_event **out);
+    void (*event_destroy)(dti_cuda_event *e);
+    int (*event_record)(dti_cuda *c, dti_cuda_event *e);
+    int (*event_await)(dti_cuda *c, dti_cuda_event *e); /* c's stream goes on after it */
+    int (*event_done)(dti_cuda_event *e, bool *done);
+    int (*capture_begin)(dti_cuda *c); /* what is started from now on is recorded, not run */
+    int (*capture_end)(dti_cuda *c, dti_cuda_graph **out);
+    int (*graph_launch)(dti_cuda *c, dti_cuda_graph *graph);
+    void (*graph_destroy)(dti_cuda_graph *graph);
+
+    /* --- kernels ------------------------------------------------------------------------- */
+    const dti_cuda_row *rows; /* [n_rows] */
+    int n_rows;
+    const dti_nccl_calls *nccl; /* NULL: built without */
+} dti_cuda_module;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the CUDA module: what a rank's dti_cuda holds, and how functions say what went wrong. C11
+ * and C++14, for gcc, nvcc and the simulated device alike. */
+#ifndef DTI_CUDA_INTERNAL_H
+#define DTI_CUDA_INTERNAL_H
+
+#include <cuda_runtime_api.h>
+
+#include <dtensor/ops.h>
+
+#include "base/cuda_api.h"
+#include "dtensor/kernels/attrs.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What kernels find wrong in contents. The first one wins; sync() turns it into words. */
+typedef enum dti_cuda_fault { DTI_CUDA_FINE, DTI_CUDA_BAD_POSITION } dti_cuda_fault;
+
+typedef struct dti_cuda_fault_word {
+    int fault; /* dti_cuda_fault */
+    int pad;
+    long long value; /* the position, */
+    long long limit; /* and how many rows there are */
+} dti_cuda_fault_word;
+
+struct dti_gemm_plans; /* gemm_lt.c */
+
+struct dti_cuda {
+    int device, n_sms;
+    bool capturing;
+    cudaStream_t stream;
+    void *scratch; /* of kernels, in order of the stream */
+    size_t scratch_bytes;
+    void *old_scratch; /* outgrown while a graph was recorded, which still names it; a list */
+    dti_cuda_fault_word *fault;  /* pinned, written by kernels */
+    struct dti_gemm_plans *gemm; /* NULL until the first large product */
+};
+
+/* Sets what why() says and returns -1. */
+int dti_cuda_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* 0, or -1 with the CUDA error's name and text behind `what`. */
+int dti_cuda_check(cudaError_t error, const char *what);
+
+/* Whether the launch of a kernel was accepted. */
+int dti_cuda_launched(const char *kernel);
+
+/* Scratch memory of at least `bytes`, 256-byte aligned: for kernels that are started before the
+ * next call. It grows and never shrinks; growing waits for the stream. */
+int dti_cuda_scratch(dti_cuda *c, size_t bytes, void **out);
+
+/* y [m, n] = x [m, k] w [n, k]^T (+ bias [n]), row-major, f32 accumulation, one rounding. dtype is
+ * x's, w's and bias's; out_dtype that, or f32. Products of many rows (gemm_lt.c, or gemm_plain.cu
+ * where cuBLASLt is missing). */
+typedef struct dti_cuda_product {
+    int64_t m, n, k;
+    const void *x, *w, *bias; /* bias: or NULL */
+    void *y;
+    int dtype, out_dtype;
+} dti_cuda_product;
+
+int dti_cuda_gemm(dti_cuda *c, const dti_cuda_product *p);
+void dti_cuda_gemm_close(dti_cuda *c);
+
+static inline int64_t dti_cuda_count(const dt_local *x)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
+    return n;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
