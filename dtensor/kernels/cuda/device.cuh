@@ -51,6 +51,120 @@ static __device__ inline uint16_t dti_bf16_bits(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* Of f16 the device has instructions; the simulated one has base/dtype.c in its place. */
+#ifdef __CUDACC__
+static __device__ inline float dti_widen(dti_f16 x)
+{
+    float y;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+
+static __device__ inline uint16_t dti_f16_bits(float x)
+{
+    uint16_t y;
+
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+#else
+static inline float dti_widen(dti_f16 x)
+{
+    const uint32_t sign = (x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 0x1fu;
+    const uint32_t mantissa = x.bits & 0x3ffu;
+
+    if (exponent == 0) /* zero and subnormals: mantissa 2^-24 */
+        return __uint_as_float(__float_as_uint((float)mantissa * 5.9604644775390625e-8f) | sign);
+    if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
+    return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+static inline uint16_t dti_f16_bits(float x)
+{
+    const uint32_t u = __float_as_uint(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
+    if (a < 0x38800000u) /* subnormal: adding 0.5 rounds to a multiple of 2^-24 */
+        return (uint16_t)(sign | (__float_as_uint(__uint_as_float(a) + 0.5f) - 0x3f000000u));
+    return (uint16_t)(sign | (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13);
+}
+#endif
+
+/* *to = x, rounded to its type. */
+static __device__ inline void dti_narrow(float *to, float x)
+{
+    *to = x;
+}
+
+static __device__ inline void dti_narrow(dti_bf16 *to, float x)
+{
+    to->bits = dti_bf16_bits(x);
+}
+
+static __device__ inline void dti_narrow(dti_f16 *to, float x)
+{
+    to->bits = dti_f16_bits(x);
+}
+
+/* x as its type's values: rounded there, in float again. */
+template <typename T> static __device__ inline float dti_rounded(float x)
+{
+    T y;
+
+    dti_narrow(&y, x);
+    return dti_widen(y);
+}
+
+/* --- 16 bytes at a time ------------------------------------------------------------------------ */
+
+/* The elements of T in 16 bytes. */
+template <typename T> struct dti_vec {
+    enum { N = 16 / sizeof(T) };
+};
+
+/* Element i of 16 bytes, i known when compiling. */
+static __device__ inline uint32_t dti_word(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+static __device__ inline float dti_element(const uint4 &v, int i, float)
+{
+    return __uint_as_float(dti_word(v, i));
+}
+
+static __device__ inline float dti_element(const uint4 &v, int i, dti_bf16)
+{
+    const uint32_t word = dti_word(v, i / 2);
+
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+}
+
+static __device__ inline float dti_element(const uint4 &v, int i, dti_f16)
+{
+    dti_f16 x;
+
+    x.bits = (uint16_t)(dti_word(v, i / 2) >> 16 * (i % 2));
+    return dti_widen(x);
+}
+
+/* 16 aligned bytes that are read once, as weights are: they leave level 1 to what is read again. */
+static __device__ inline uint4 dti_load_once(const void *at)
+{
+    uint4 v;
+
+#ifdef __CUDACC__
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+#else
+    v = *static_cast<const uint4 *>(at);
+#endif
+    return v;
+}
+
 static __device__ inline float dti_warp_sum(float x)
 {
     for (int step = DTI_WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
