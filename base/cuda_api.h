@@ -26,8 +26,8 @@ enum {
     DTI_CUDA_API_VERSION = 1,
     DTI_CUDA_TEXT_BYTES = 512,
     DTI_CUDA_MAX_AXES = 8,
-    DTI_CUDA_MAX_PEERS = 8, /* terms of one reduction kernel */
-    DTI_CUDA_ID_BYTES = 128 /* of an NCCL id */
+    DTI_CUDA_MAX_PEERS = 32, /* terms and results of one reduction kernel */
+    DTI_CUDA_ID_BYTES = 128  /* of an NCCL id */
 };
 
 #define DTI_CUDA_MODULE_SYMBOL "dti_cuda_module_table"
@@ -73,15 +73,17 @@ typedef struct dti_cuda_box {
     int64_t stride[DTI_CUDA_MAX_AXES];
 } dti_cuda_box;
 
-/* to[box] = terms[0][box] (op) terms[1][box] ..., in that order; bf16 and f16 in f32, rounded once.
- * dtype and reduce are dt_dtype and dt_reduce; DT_AVG divides by n_terms in the end, integers
- * towards zero. Every term's box has the extents of to_box. */
+/* to[k][to_box] = terms[0][box] (op) terms[1][box] ..., in that order, for every k: the same bits
+ * to all; bf16 and f16 in f32, rounded once. dtype and reduce are dt_dtype and dt_reduce; DT_AVG
+ * divides by n_terms in the end, integers towards zero. Both boxes have the same extents. Terms and
+ * results may lie on other devices within reach. A result may lie where one of the terms does, if
+ * its box is the same: an element is written after its terms were read. */
 typedef struct dti_cuda_sum {
-    int dtype, reduce, n_terms;
+    int dtype, reduce, n_terms, n_to;
     const void *terms[DTI_CUDA_MAX_PEERS];
     dti_cuda_box box; /* in each term */
-    void *to;
-    dti_cuda_box to_box;
+    void *to[DTI_CUDA_MAX_PEERS];
+    dti_cuda_box to_box; /* in each result */
 } dti_cuda_sum;
 
 struct dti_random_fill; /* dtensor/kernels/cpu/random.h */
@@ -102,7 +104,6 @@ typedef struct dti_nccl_calls {
     int (*id)(unsigned char id[DTI_CUDA_ID_BYTES]);
     int (*open)(dti_cuda *c, const unsigned char id[DTI_CUDA_ID_BYTES], int rank, int size,
                 dti_nccl **out);
-    int (*split)(dti_nccl *parent, int color, int key, dti_nccl **out); /* color -1: not in it */
     int (*ready)(dti_nccl *n);
     void (*abort)(dti_nccl *n);
     void (*close)(dti_nccl *n); /* frees it; collective, unless it was aborted */
@@ -127,6 +128,8 @@ typedef struct dti_cuda_module {
     int (*properties)(int device, dti_cuda_properties *out);
     int (*open)(int device, dti_cuda **out);
     void (*close)(dti_cuda *c); /* accepts NULL */
+    /* From now on c's kernels may read and write memory of `device`, another one or the same. */
+    int (*reach)(dti_cuda *c, int device);
 
     /* The last failure of this thread. */
     const char *(*why)(void);
@@ -157,6 +160,8 @@ typedef struct dti_cuda_module {
     void *(*stream)(dti_cuda *c);         /* the cudaStream_t */
     int (*done)(dti_cuda *c, bool *done); /* is all that was started done; does not wait */
     int (*sync)(dti_cuda *c); /* waits; says what kernels found wrong in contents since the last */
+    /* Events are for other threads too: any of them may await one or ask whether it is done, while
+     * its owner records; they outlive the dti_cuda that they were made with. */
     int (*event_create)(dti_cuda *c, dti_cuda_event **out);
     void (*event_destroy)(dti_cuda_event *e);
     int (*event_record)(dti_cuda *c, dti_cuda_event *e);
