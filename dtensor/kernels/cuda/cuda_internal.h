@@ -17,13 +17,17 @@ extern "C" {
 #endif
 
 /* What kernels find wrong in contents. The first one wins; sync() turns it into words. */
-typedef enum dti_cuda_fault { DTI_CUDA_FINE, DTI_CUDA_BAD_POSITION } dti_cuda_fault;
+typedef enum dti_cuda_fault {
+    DTI_CUDA_FINE,
+    DTI_CUDA_BAD_POSITION, /* value is a position, limit the number of rows of the cache */
+    DTI_CUDA_BAD_EXPERT    /* value is an expert, limit their number */
+} dti_cuda_fault;
 
 typedef struct dti_cuda_fault_word {
     int fault; /* dti_cuda_fault */
     int pad;
-    long long value; /* the position, */
-    long long limit; /* and how many rows there are */
+    long long value;
+    long long limit;
 } dti_cuda_fault_word;
 
 struct dti_gemm_plans; /* gemm_lt.c */
@@ -64,6 +68,44 @@ typedef struct dti_cuda_product {
 
 int dti_cuda_gemm(dti_cuda *c, const dti_cuda_product *p);
 void dti_cuda_gemm_close(dti_cuda *c);
+
+/* What the module needs to know of dtypes without the library. */
+static inline size_t dti_cuda_dtype_bytes(int dtype)
+{
+    switch (dtype) {
+    case DT_BF16:
+    case DT_F16:
+        return 2;
+    case DT_F32:
+    case DT_I32:
+        return 4;
+    case DT_F64:
+    case DT_I64:
+        return 8;
+    default:
+        return dtype == DT_U8 ? 1 : 0;
+    }
+}
+
+static inline const char *dti_cuda_dtype_name(int dtype)
+{
+    switch (dtype) {
+    case DT_F32:
+        return "f32";
+    case DT_BF16:
+        return "bf16";
+    case DT_F16:
+        return "f16";
+    case DT_F64:
+        return "f64";
+    case DT_I32:
+        return "i32";
+    case DT_I64:
+        return "i64";
+    default:
+        return dtype == DT_U8 ? "u8" : "?";
+    }
+}
 
 static inline int64_t dti_cuda_count(const dt_local *x)
 {

@@ -22,6 +22,13 @@
     type *const name = reinterpret_cast<type *>(name##_bytes)
 #endif
 
+/* Before a loop of few turns, so that what it indexes stays in registers. */
+#ifdef __CUDACC__
+#define DTI_UNROLL _Pragma("unroll")
+#else
+#define DTI_UNROLL
+#endif
+
 enum { DTI_WARP = 32 };
 
 /* Storage types of 16 bits; arithmetic is in float. */
@@ -45,10 +52,17 @@ static __device__ inline float dti_widen(dti_bf16 x)
 /* To nearest, ties to even; NaN stays a NaN, as base/dtype.h. */
 static __device__ inline uint16_t dti_bf16_bits(float x)
 {
+#ifdef __CUDACC__
+    uint16_t y;
+
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+#else
     const uint32_t u = __float_as_uint(x);
 
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+#endif
 }
 
 /* Of f16 the device has instructions; the simulated one has base/dtype.c in its place. */
@@ -163,6 +177,15 @@ static __device__ inline uint4 dti_load_once(const void *at)
     v = *static_cast<const uint4 *>(at);
 #endif
     return v;
+}
+
+/* Says that contents are wrong: a position outside the cache. The first to say so is heard. */
+static __device__ inline void dti_report(dti_cuda_fault_word *word, int fault, long long value,
+                                         long long limit)
+{
+    if (atomicCAS(&word->fault, (int)DTI_CUDA_FINE, fault) != DTI_CUDA_FINE) return;
+    word->value = value;
+    word->limit = limit;
 }
 
 static __device__ inline float dti_warp_sum(float x)
