@@ -65,46 +65,29 @@ static __device__ inline uint16_t dti_bf16_bits(float x)
 #endif
 }
 
-/* Of f16 the device has instructions; the simulated one has base/dtype.c in its place. */
+/* PTX; the simulated device has its own (tests/cuda_sim/include/sim_intrinsics.h). */
 #ifdef __CUDACC__
-static __device__ inline float dti_widen(dti_f16 x)
+static __device__ inline float dti_f16_value(uint16_t bits)
 {
-    float y;
+    float x;
 
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-    return y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
 }
 
 static __device__ inline uint16_t dti_f16_bits(float x)
 {
-    uint16_t y;
+    uint16_t bits;
 
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return y;
-}
-#else
-static inline float dti_widen(dti_f16 x)
-{
-    const uint32_t sign = (x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 0x1fu;
-    const uint32_t mantissa = x.bits & 0x3ffu;
-
-    if (exponent == 0) /* zero and subnormals: mantissa 2^-24 */
-        return __uint_as_float(__float_as_uint((float)mantissa * 5.9604644775390625e-8f) | sign);
-    if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
-    return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
-static inline uint16_t dti_f16_bits(float x)
-{
-    const uint32_t u = __float_as_uint(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
-
-    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-    if (a < 0x38800000u) /* subnormal: adding 0.5 rounds to a multiple of 2^-24 */
-        return (uint16_t)(sign | (__float_as_uint(__uint_as_float(a) + 0.5f) - 0x3f000000u));
-    return (uint16_t)(sign | (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13);
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
 }
 #endif
+
+static __device__ inline float dti_widen(dti_f16 x)
+{
+    return dti_f16_value(x.bits);
+}
 
 /* *to = x, rounded to its type. */
 static __device__ inline void dti_narrow(float *to, float x)
