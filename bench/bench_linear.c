@@ -66,7 +66,7 @@ static dt_status product(linear_case *c)
     if (c->at + bytes > c->machine->bytes) c->at = 0;
     in[1].data = c->machine->memory + c->at;
     c->at += (bytes + 4095) / 4096 * 4096;
-    DT_TRY(dti_linear_cpu(&(dt_kargs){ in, &c->y, &attr, c->cpu, 2, 1 }));
+    DT_TRY(dti_linear_cpu(&(dt_kargs){ in, &c->y, &attr, c->cpu, 2, 1, NULL }));
     return DT_OK;
 }
 

@@ -33,7 +33,8 @@ static dt_status keep(scoring *x, dt_tensor *logits)
     x->n_columns = whole->shape[2];
     DT_TRY(dti_alloc_array((size_t)(x->n_rows * x->n_columns), sizeof *x->logits,
                            (void **)&x->logits));
-    memcpy(x->logits, whole->data, (size_t)(x->n_rows * x->n_columns) * sizeof *x->logits);
+    DT_TRY(
+        dt_tensor_read(logits, x->logits, (size_t)(x->n_rows * x->n_columns) * sizeof *x->logits));
     return DT_OK;
 }
 

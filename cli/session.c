@@ -234,7 +234,7 @@ static dt_status gather_ranks(cli_session *s, dt_model *model)
     DT_TRY_TO(done, st, dt_from_local(mesh, by_rank, DT_U8, 2, shape, &me, &mine));
     DT_TRY_TO(done, st, dt_full_tensor(mine, &all));
     if (me.rank == 0)
-        memcpy(s->ranks, dt_tensor_local(all)->data, (size_t)shape[0] * sizeof *s->ranks);
+        DT_TRY_TO(done, st, dt_tensor_read(all, s->ranks, (size_t)shape[0] * sizeof *s->ranks));
 done:
     dt_tensor_release(&mine);
     dt_tensor_release(&all);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "dtensor/host.h"
 
 /* --- numbers -------------------------------------------------------------------------------- */
 
@@ -24,6 +25,7 @@ static void widen(const dt_local *x, int64_t n, float *to)
 static dt_status take(const char *name, dt_tensor *x, cli_trace_value *out)
 {
     const dt_local *local = dt_tensor_local(x);
+    dti_host host;
 
     *out = (cli_trace_value){ .n_axes = local->n_axes, .n = 1 };
     (void)snprintf(out->name, sizeof out->name, "%s", name);
@@ -32,7 +34,9 @@ static dt_status take(const char *name, dt_tensor *x, cli_trace_value *out)
         out->n *= local->shape[a];
     }
     DT_TRY(dti_alloc_array((size_t)out->n, sizeof *out->data, (void **)&out->data));
-    widen(local, out->n, out->data);
+    DT_TRY(dti_host_open(x, DTI_HOST_READS, &host));
+    widen(&host.local, out->n, out->data);
+    DT_TRY(dti_host_close(&host, DT_OK));
     for (int64_t i = 0; i < out->n; i++)
         if (fabs((double)out->data[i]) > out->largest) out->largest = fabs((double)out->data[i]);
     return DT_OK;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "dtensor/host.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -25,9 +26,10 @@ typedef struct claim {
 } claim;
 enum { CLAIM_WORDS = sizeof(claim) / sizeof(int64_t) };
 
-static claim claim_of(const dt_tensor *x, dt_status st)
+static claim claim_of(dt_tensor *x, dt_status st)
 {
     claim c = { .status = st };
+    dti_host host;
 
     if (st != DT_OK) return c;
     c.dtype = x->local.dtype;
@@ -38,7 +40,11 @@ static claim claim_of(const dt_tensor *x, dt_status st)
         c.offset[a] = x->local.offset[a];
         c.extent[a] = x->local.shape[a];
     }
-    if (!x->device->dry) c.bytes = (int64_t)dti_hash_bytes(0, x->local.data, dti_tensor_bytes(x));
+    if (x->device->dry) return c;
+    c.status = dti_host_open(x, DTI_HOST_READS, &host);
+    if (c.status != DT_OK) return c;
+    c.bytes = (int64_t)dti_hash_bytes(0, host.local.data, dti_tensor_bytes(x));
+    c.status = dti_host_close(&host, DT_OK);
     return c;
 }
 

@@ -17,6 +17,10 @@ dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
 dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                                   const int64_t *shape, dt_tensor **out) DT_MUST_USE;
 
+/* Copies bytes of this rank's pieces, which do not overlap, within the device. */
+dt_status dti_tensor_copy_bytes(dt_tensor *to, int64_t to_at, const dt_tensor *from,
+                                int64_t from_at, int64_t bytes) DT_MUST_USE;
+
 /* The mesh dims (bits) on which x is Partial over more than one rank. */
 uint32_t dti_tensor_partial_dims(const dt_tensor *x);
 

@@ -3,6 +3,7 @@
  * A whole tensor in one place becomes a distributed one. */
 #include "dtensor/agree.h"
 #include "dtensor/exchange.h"
+#include "dtensor/host.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -49,29 +50,58 @@ static source_pairs pairs_of(const dt_tensor *x, int root)
     return p;
 }
 
+/* The root's whole tensor where its device can send it from. */
+static dt_status bring_whole(dt_tensor *x, const void *full, dti_storage **out)
+{
+    size_t bytes = dt_dtype_size(x->local.dtype);
+    dt_status st = DT_OK;
+
+    for (int a = 0; a < x->n_axes; a++) bytes *= (size_t)x->shape[a];
+    DT_TRY(dti_storage_create(x->device->memory, bytes, true, out));
+    DT_TRY_TO(fail, st, x->device->ops->write(x->device, (*out)->data, full, bytes));
+    return DT_OK;
+
+fail:
+    dti_storage_release(*out);
+    *out = NULL;
+    return st;
+}
+
 /* The root sends every rank its piece. */
 static dt_status scatter(dt_tensor *x, const void *full, int root)
 {
     const uint32_t all = ((uint32_t)1 << x->layout->n_dims) - 1;
     const source_pairs arg = pairs_of(x, root);
     dti_pairs pairs = { .sent = sent_to, .received = received_from, .arg = &arg };
+    dti_storage *whole = NULL;
     dti_comm_note note;
     dti_comm *comm;
+    dt_status st;
 
     DT_TRY(dti_mesh_comm(x->mesh, all, &comm));
     pairs.about = dti_agree_about(x, NULL, comm, &note);
-    DT_TRY(dti_exchange_pairs(x->device, comm, &pairs, full, x->local.data, x->local.dtype));
-    return DT_OK;
+    if (!x->device->ops->host_visible && arg.me == root) {
+        DT_TRY(bring_whole(x, full, &whole));
+        full = whole->data;
+    }
+    st = dti_exchange_pairs(x->device, comm, &pairs, full, x->local.data, x->local.dtype);
+    dti_storage_release(whole);
+    return st;
 }
 
-/* Every rank has the whole: its piece is copied. */
-static void take_piece(dt_tensor *x, const void *full)
+/* Every rank has the whole: its piece is copied, by the host. */
+static dt_status take_piece(dt_tensor *x, const void *full)
 {
     const source_pairs p = pairs_of(x, DT_EQUAL_COPIES);
+    dti_device here = { .ops = &dti_device_cpu };
+    dt_status st;
     dti_overlap o;
+    dti_host host;
 
-    if (!x->device->dry && piece_of(&p, p.me, &o))
-        dti_overlap_copy(&o, full, x->local.data, dt_dtype_size(x->local.dtype));
+    if (x->device->dry || !piece_of(&p, p.me, &o)) return DT_OK;
+    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
+    st = dti_overlap_copy(&here, &o, full, host.local.data, dt_dtype_size(x->local.dtype));
+    return dti_host_close(&host, st);
 }
 
 dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
@@ -98,7 +128,7 @@ dt_status dt_distribute(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
         DT_CHECK_TO(fail, st, !mine || full != NULL || empty, DT_ERR_ARG,
                     "this rank has to pass the whole tensor, but full is NULL");
         if (root == DT_EQUAL_COPIES) {
-            if (!empty) take_piece(x, full);
+            if (!empty) DT_TRY_TO(fail, st, take_piece(x, full));
         } else if (root >= 0) {
             DT_TRY_TO(fail, st, scatter(x, full, root));
         }

@@ -6,6 +6,7 @@
 
 /* One rank's side of an exchange. `packed` is the memory that messages pass through, or NULL. */
 typedef struct side {
+    dti_device *device;
     bool (*overlap)(const void *arg, int r, dti_overlap *out);
     const void *arg;
     bool sends;
@@ -15,13 +16,15 @@ typedef struct side {
     dti_storage *packed;
 } side;
 
-void dti_overlap_copy(const dti_overlap *o, const void *from, void *to, size_t element_bytes)
+dt_status dti_overlap_copy(dti_device *device, const dti_overlap *o, const void *from, void *to,
+                           size_t element_bytes)
 {
     for (int i = 0; i < o->n_boxes; i++) {
         dti_box sent, received;
         dti_overlap_box(o, i, &sent, &received);
-        dti_box_copy(to, &received, from, &sent, element_bytes);
+        DT_TRY(device->ops->copy_box(device, to, &received, from, &sent, element_bytes));
     }
+    return DT_OK;
 }
 
 /* The same extents, contiguous from `at`. */
@@ -63,24 +66,27 @@ static void survey(side *s, int size)
 }
 
 /* Copies one pair's boxes between the tensor's piece and their places from `at` on. */
-static void pass(const side *s, const dti_overlap *o, int64_t at, char *piece, size_t bytes)
+static dt_status pass(const side *s, const dti_overlap *o, int64_t at, char *piece, size_t bytes)
 {
+    dti_device *d = s->device;
+
     for (int i = 0; i < o->n_boxes; i++) {
         dti_box sent, received;
         dti_overlap_box(o, i, &sent, &received);
         const dti_box *mine = s->sends ? &sent : &received;
         const dti_box there = contiguous(mine, at);
         if (s->sends)
-            dti_box_copy(s->packed->data, &there, piece, mine, bytes);
+            DT_TRY(d->ops->copy_box(d, s->packed->data, &there, piece, mine, bytes));
         else
-            dti_box_copy(piece, mine, s->packed->data, &there, bytes);
+            DT_TRY(d->ops->copy_box(d, piece, mine, s->packed->data, &there, bytes));
         at += dti_box_count(mine);
     }
+    return DT_OK;
 }
 
 /* Where each message lies in `packed`, and with `copy` its bytes. What this rank sends itself is
  * not a message. */
-static void place_messages(side *s, const dti_comm *comm, char *piece, size_t bytes, bool copy)
+static dt_status place_messages(side *s, const dti_comm *comm, char *piece, size_t bytes, bool copy)
 {
     int64_t at = 0;
     dti_overlap o;
@@ -88,9 +94,10 @@ static void place_messages(side *s, const dti_comm *comm, char *piece, size_t by
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank || !s->overlap(s->arg, r, &o)) continue;
         s->boxes[r] = o.n_boxes > 1 ? flat(at, o.count) : contiguous(&s->boxes[r], at);
-        if (copy) pass(s, &o, at, piece, bytes);
+        if (copy) DT_TRY(pass(s, &o, at, piece, bytes));
         at += o.count;
     }
+    return DT_OK;
 }
 
 static dt_status take_packed(dti_device *device, side *s, size_t bytes)
@@ -101,19 +108,21 @@ static dt_status take_packed(dti_device *device, side *s, size_t bytes)
 }
 
 /* A piece of this rank goes from its old place to its new one here, if messages are packed. */
-static void copy_own(const dti_pairs *pairs, int me, const void *send, void *recv, size_t bytes)
+static dt_status copy_own(dti_device *device, const dti_pairs *pairs, int me, const void *send,
+                          void *recv, size_t bytes)
 {
     dti_overlap o;
 
-    if (pairs->sent(pairs->arg, me, &o)) dti_overlap_copy(&o, send, recv, bytes);
+    if (pairs->sent(pairs->arg, me, &o)) DT_TRY(dti_overlap_copy(device, &o, send, recv, bytes));
+    return DT_OK;
 }
 
 dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs *pairs,
                              const void *send, void *recv, dt_dtype dtype)
 {
     const size_t bytes = dt_dtype_size(dtype), n = (size_t)comm->size;
-    side out = { .overlap = pairs->sent, .arg = pairs->arg, .sends = true };
-    side in = { .overlap = pairs->received, .arg = pairs->arg };
+    side out = { .device = device, .overlap = pairs->sent, .arg = pairs->arg, .sends = true };
+    side in = { .device = device, .overlap = pairs->received, .arg = pairs->arg };
     dt_status st = DT_OK;
     void *room;
 
@@ -125,13 +134,18 @@ dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs
     DT_TRY_TO(done, st, take_packed(device, &out, bytes));
     DT_TRY_TO(done, st, take_packed(device, &in, bytes));
     if (out.several || in.several) {
-        if (!device->dry) copy_own(pairs, comm->rank, send, recv, bytes);
+        if (!device->dry)
+            DT_TRY_TO(done, st, copy_own(device, pairs, comm->rank, send, recv, bytes));
         out.boxes[comm->rank] = in.boxes[comm->rank] = dti_box_empty();
     }
-    if (out.several) place_messages(&out, comm, (char *)(uintptr_t)send, bytes, !device->dry);
-    if (in.several) place_messages(&in, comm, NULL, bytes, false);
-    DT_TRY_TO(done, st,
-              dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_EXCHANGE,
+    if (out.several)
+        DT_TRY_TO(done, st,
+                  place_messages(&out, comm, (char *)(uintptr_t)send, bytes, !device->dry));
+    if (in.several) DT_TRY_TO(done, st, place_messages(&in, comm, NULL, bytes, false));
+    DT_TRY_TO(
+        done, st,
+        device->ops->communicate(device, comm,
+                                 &(dti_comm_call){ .op = DTI_COMM_EXCHANGE,
                                                    .dtype = dtype,
                                                    .send = out.several ? out.packed->data : send,
                                                    .recv = in.several ? in.packed->data : recv,
@@ -143,7 +157,7 @@ dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs
         dti_overlap o;
         for (int r = 0; r < comm->size; r++) {
             if (r == comm->rank || !pairs->received(pairs->arg, r, &o)) continue;
-            pass(&in, &o, at, recv, bytes);
+            DT_TRY_TO(done, st, pass(&in, &o, at, recv, bytes));
             at += o.count;
         }
     }

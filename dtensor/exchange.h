@@ -23,7 +23,8 @@ typedef struct dti_pairs {
 dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs *pairs,
                              const void *send, void *recv, dt_dtype dtype) DT_MUST_USE;
 
-/* Copies all boxes of an overlap within this rank. */
-void dti_overlap_copy(const dti_overlap *o, const void *from, void *to, size_t element_bytes);
+/* Copies all boxes of an overlap within this rank's device. */
+dt_status dti_overlap_copy(dti_device *device, const dti_overlap *o, const void *from, void *to,
+                           size_t element_bytes) DT_MUST_USE;
 
 #endif

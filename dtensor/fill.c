@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "dtensor/host.h"
 #include "dtensor/kernels/cpu/cpu_internal.h"
 #include "dtensor/kernels/cpu/random.h"
 
@@ -16,6 +17,7 @@
 /* The piece as runs of neighbours: axes behind `axis` are whole, so `inner` elements each. */
 typedef struct fill_job {
     const dt_tensor *x;
+    char *data; /* of the piece, for the host */
     dti_fill_fn fn;
     const void *arg;
     int axis;
@@ -65,17 +67,20 @@ static void fill_share(void *arg, int worker, int n_workers)
         int64_t left;
         const int64_t first = global_of(j, begin, &left);
         const int64_t n = left < end - begin ? left : end - begin;
-        j->fn(j->arg, (char *)j->x->local.data + begin * bytes, first, n);
+        j->fn(j->arg, j->data + begin * bytes, first, n);
         begin += n;
     }
 }
 
-void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
+dt_status dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
 {
     fill_job job = { .x = x, .fn = fn, .arg = arg, .axis = x->n_axes - 1, .inner = 1 };
     int coord[DT_MAX_DIMS];
+    dti_host host;
 
-    if (x->device->dry || dti_tensor_count(x) == 0) return;
+    if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
+    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
+    job.data = host.local.data;
     while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
         job.inner *= x->shape[job.axis--];
     for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);
@@ -83,6 +88,8 @@ void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
         dti_layout_axis_runs(x->layout, a, x->shape[a], coord, &job.runs[a]);
     /* A few nanoseconds per element: worth the workers earlier than a copy. */
     dti_cpu_run(x->device->cpu, 16 * dti_bytes(&x->local), fill_share, &job);
+    DT_TRY(dti_host_close(&host, DT_OK));
+    return DT_OK;
 }
 
 static dt_status check_fill(const dt_tensor *x)
@@ -181,7 +188,7 @@ dt_status dt_fill_arange(dt_tensor *x, dt_steps steps)
             dti_fill_check(DT_I64, steps.step, "step")); /* may be negative, whatever the dtype */
         if (n > 1) DT_TRY(check_last(arg.dtype, steps, n));
     }
-    dti_fill_runs(x, arange_run, &arg);
+    DT_TRY(dti_fill_runs(x, arange_run, &arg));
     return DT_OK;
 }
 
@@ -216,7 +223,7 @@ dt_status dt_fill(dt_tensor *x, double value)
     one = (steps_arg){ x->local.dtype, { value, 0.0 } };
     arg.bytes = dt_dtype_size(x->local.dtype);
     arange_run(&one, arg.element, 0, 1);
-    dti_fill_runs(x, value_run, &arg);
+    DT_TRY(dti_fill_runs(x, value_run, &arg));
     return DT_OK;
 }
 
@@ -234,11 +241,12 @@ static void random_run(const void *arg, void *to, int64_t first, int64_t n)
     a->fn(&a->fill, to, first, n);
 }
 
-static void run_random(dt_tensor *x, const dti_random_fill *f)
+static dt_status run_random(dt_tensor *x, const dti_random_fill *f)
 {
     const random_arg arg = { x->device->cpu->random, *f };
 
-    dti_fill_runs(x, random_run, &arg);
+    DT_TRY(dti_fill_runs(x, random_run, &arg));
+    return DT_OK;
 }
 
 static dt_status fill_random(dt_tensor *x, const char *name, dti_random_fill f)
@@ -248,7 +256,7 @@ static dt_status fill_random(dt_tensor *x, const char *name, dti_random_fill f)
     DT_CHECK(dt_dtype_is_float(f.dtype), DT_ERR_ARG,
              "%s makes floats, and x is %s; dt_fill_randint() makes whole numbers", name,
              dt_dtype_name(f.dtype));
-    run_random(x, &f);
+    DT_TRY(run_random(x, &f));
     return DT_OK;
 }
 
@@ -292,7 +300,7 @@ dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high
         DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
         DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
     }
-    run_random(x, &f);
+    DT_TRY(run_random(x, &f));
     return DT_OK;
 }
 

@@ -10,7 +10,7 @@
 typedef void (*dti_fill_fn)(const void *arg, void *to, int64_t first, int64_t n);
 
 /* Calls fn for all runs of x's piece, on the rank's workers. */
-void dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg);
+dt_status dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg) DT_MUST_USE;
 
 /* DT_ERR_ARG if the integer dtype cannot hold `value` exactly; floats hold any. */
 dt_status dti_fill_check(dt_dtype dtype, double value, const char *what) DT_MUST_USE;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "dtensor/move_cache.h"
+#include "dtensor/ops/rules.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -13,16 +14,15 @@
 dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out)
 {
     const dti_dtype_attr attr = { dtype };
-    dt_kargs args = {
-        .in = &x->local, .attr = &attr, .cpu = x->device->cpu, .n_in = 1, .n_out = 1
-    };
+    dt_kargs args = { .in = &x->local, .attr = &attr, .n_in = 1, .n_out = 1 };
     dt_tensor *y;
     dt_status st = DT_OK;
 
     *out = NULL;
     DT_TRY(dti_tensor_create(x->mesh, x->layout, dtype, x->shape, &y));
     args.out = &y->local;
-    if (!x->device->dry && dt_mesh_is_member(x->mesh)) st = dti_cast_cpu(&args);
+    if (!x->device->dry && dt_mesh_is_member(x->mesh))
+        st = x->device->ops->run(x->device, &dti_op_cast, &args);
     if (st != DT_OK) {
         dt_tensor_release(&y);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);

@@ -49,32 +49,17 @@ static dt_status local_slice(const dti_move_step *step, const int *me, const dt_
     dti_overlap o;
 
     if (!x->device->dry && dti_move_overlap(step, x->shape, me, me, &o))
-        dti_overlap_copy(&o, x->local.data, y->local.data, dt_dtype_size(x->local.dtype));
+        DT_TRY(dti_overlap_copy(x->device, &o, x->local.data, y->local.data,
+                                dt_dtype_size(x->local.dtype)));
     return DT_OK;
 }
 
-/* x / divisor in place, for a sum that is an average in part or by steps: integers towards zero, as
- * the collectives do. Half floats are f32 here, so that they are rounded once. */
-static void divide(dt_local *x, int64_t divisor)
+/* For a sum that is an average in part or by steps. */
+static dt_status divide(dt_tensor *y, int64_t divisor)
 {
-    const int64_t n = dti_local_count(x);
-
-    if (divisor == 1 || x->data == NULL) return;
-    for (int64_t i = 0; i < n; i++) switch (x->dtype) {
-        case DT_F64:
-            ((double *)x->data)[i] /= (double)divisor;
-            break;
-        case DT_I32:
-            ((int32_t *)x->data)[i] = (int32_t)(((int32_t *)x->data)[i] / divisor);
-            break;
-        case DT_I64:
-            ((int64_t *)x->data)[i] /= divisor;
-            break;
-        default:
-            dti_store_f32(x->data, x->dtype, i,
-                          dti_load_f32(x->data, x->dtype, i) / (float)divisor);
-            break;
-        }
+    if (divisor != 1 && !y->device->dry)
+        DT_TRY(y->device->ops->divide(y->device, &y->local, divisor));
+    return DT_OK;
 }
 
 static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_tensor *y)
@@ -91,13 +76,14 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
 
     DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
     call.about = dti_agree_about(x, step->to, comm, &note);
-    DT_TRY(dti_comm_run(comm, &call));
-    divide(&y->local, step->divisor);
+    DT_TRY(x->device->ops->communicate(x->device, comm, &call));
+    DT_TRY(divide(y, step->divisor));
     return DT_OK;
 }
 
 /* The terms of all members, each laid out as the member's piece, in the order of members. */
-static void pack(const dti_move_step *step, const int *me, int size, const dt_tensor *x, char *to)
+static dt_status pack(const dti_move_step *step, const int *me, int size, const dt_tensor *x,
+                      char *to)
 {
     const size_t bytes = dt_dtype_size(x->local.dtype);
     dti_overlap o;
@@ -106,9 +92,10 @@ static void pack(const dti_move_step *step, const int *me, int size, const dt_te
         int member[DT_MAX_DIMS];
         dti_move_member(step, me, r, member);
         if (!dti_move_overlap(step, x->shape, member, me, &o)) continue;
-        dti_overlap_copy(&o, x->local.data, to, bytes);
+        DT_TRY(dti_overlap_copy(x->device, &o, x->local.data, to, bytes));
         to += (size_t)o.count * bytes;
     }
+    return DT_OK;
 }
 
 /* Where each member's terms lie in a piece, [size of the group] each. */
@@ -145,7 +132,7 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     dti_comm_note note;
     dti_comm *comm;
     term_places t;
-    dt_status st;
+    dt_status st = DT_OK;
     void *room;
 
     DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
@@ -157,19 +144,23 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     find_terms(step, me, x, comm->size, &t);
     if (t.packs) {
         DT_TRY(dti_storage_create(x->device->memory, dti_tensor_bytes(x), true, &packed));
-        if (!x->device->dry) pack(step, me, comm->size, x, packed->data);
+        if (!x->device->dry) DT_TRY_TO(done, st, pack(step, me, comm->size, x, packed->data));
     }
-    st = dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
-                                              .dtype = x->local.dtype,
-                                              .reduce = step->reduce,
-                                              .send = t.packs ? packed->data : x->local.data,
-                                              .send_boxes = t.packs || t.blocks ? NULL : t.boxes,
-                                              .recv = y->local.data,
-                                              .counts = t.counts,
-                                              .displs = t.blocks ? t.begins : NULL,
-                                              .about = dti_agree_about(x, step->to, comm, &note) });
+    DT_TRY_TO(done, st,
+              x->device->ops->communicate(
+                  x->device, comm,
+                  &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
+                                    .dtype = x->local.dtype,
+                                    .reduce = step->reduce,
+                                    .send = t.packs ? packed->data : x->local.data,
+                                    .send_boxes = t.packs || t.blocks ? NULL : t.boxes,
+                                    .recv = y->local.data,
+                                    .counts = t.counts,
+                                    .displs = t.blocks ? t.begins : NULL,
+                                    .about = dti_agree_about(x, step->to, comm, &note) }));
+    DT_TRY_TO(done, st, divide(y, step->divisor));
+done:
     dti_storage_release(packed);
-    if (st == DT_OK) divide(&y->local, step->divisor);
     return st;
 }
 

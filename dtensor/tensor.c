@@ -235,8 +235,49 @@ dt_status dt_from_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype
         dt_tensor_release(&x);
         DT_FAIL(DT_ERR_ARG, "data is NULL, but this rank's piece has %zu bytes", bytes);
     }
-    if (bytes > 0 && !x->device->dry) memcpy(x->local.data, data, bytes);
+    if (!x->device->dry) {
+        const dt_status st = x->device->ops->write(x->device, x->local.data, data, bytes);
+        if (st != DT_OK) {
+            dt_tensor_release(&x);
+            return dti_error_frame(st, __func__, __FILE__, __LINE__);
+        }
+    }
     *out = x;
+    return DT_OK;
+}
+
+dt_status dti_tensor_copy_bytes(dt_tensor *to, int64_t to_at, const dt_tensor *from,
+                                int64_t from_at, int64_t bytes)
+{
+    dti_device *d = to->device;
+
+    if (d->dry || bytes <= 0) return DT_OK;
+    DT_TRY(d->ops->copy(d, (char *)to->local.data + to_at, (const char *)from->local.data + from_at,
+                        (size_t)bytes));
+    return DT_OK;
+}
+
+static dt_status check_piece(const dt_tensor *x, const void *host, size_t bytes)
+{
+    DT_CHECK(x != NULL, DT_ERR_ARG, "x is NULL");
+    DT_CHECK(bytes == dti_tensor_bytes(x), DT_ERR_ARG,
+             "%zu bytes are given, but this rank's piece has %zu", bytes, dti_tensor_bytes(x));
+    DT_CHECK(host != NULL || bytes == 0, DT_ERR_ARG, "the host's memory is NULL");
+    DT_CHECK(!x->device->dry, DT_ERR_UNSUPPORTED, "a dry tensor has no elements");
+    return DT_OK;
+}
+
+dt_status dt_tensor_read(const dt_tensor *x, void *to, size_t bytes)
+{
+    DT_TRY(check_piece(x, to, bytes));
+    DT_TRY(x->device->ops->read(x->device, to, x->local.data, bytes));
+    return DT_OK;
+}
+
+dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
+{
+    DT_TRY(check_piece(x, from, bytes));
+    DT_TRY(x->device->ops->write(x->device, x->local.data, from, bytes));
     return DT_OK;
 }
 

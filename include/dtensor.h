@@ -7,6 +7,7 @@
 #include <dtensor/architectures.h>
 #include <dtensor/base.h>
 #include <dtensor/chat.h>
+#include <dtensor/devices.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
 #include <dtensor/inspect.h>

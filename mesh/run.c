@@ -72,6 +72,7 @@ static dt_status check_options(const dt_run_options *o)
     DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
              (long long)o->timeout_ms);
     DT_TRY(dti_check_isa(o->isa));
+    DT_TRY(dti_check_device(o->device));
     DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,
              "check (DTENSOR_CHECK) is \"%s\"; choose \"agree\" or \"none\"", o->check);
     return DT_OK;
@@ -185,6 +186,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
+    (*out)->place = r->place;
     log_binding(*out, run, &b);
     if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)
         dti_runtime_log(*out, DT_LOG_INFO, "%s", sharing);

@@ -20,6 +20,20 @@ dt_status dti_check_isa(const char *isa)
     return DT_OK;
 }
 
+dt_status dti_check_device(const char *device)
+{
+    int index, end = 0;
+
+    if (device == NULL || strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0 ||
+        strcmp(device, "cuda") == 0)
+        return DT_OK;
+    DT_CHECK(strlen(device) < DTI_DEVICE_BYTES && sscanf(device, "cuda:%3d%n", &index, &end) == 1 &&
+                 index >= 0 && device[end] == '\0',
+             DT_ERR_ARG, "device \"%s\": choose \"cpu\", \"cuda\", \"cuda:0\", ... or \"auto\"",
+             device);
+    return DT_OK;
+}
+
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out)
 {
@@ -43,6 +57,7 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     rt->log = options->log;
     rt->log_arg = options->log_arg;
     (void)snprintf(rt->isa, sizeof rt->isa, "%s", options->isa ? options->isa : "auto");
+    (void)snprintf(rt->device, sizeof rt->device, "%s", options->device ? options->device : "cpu");
     (void)snprintf(rt->cores, sizeof rt->cores, "%s", cores);
     *out = rt;
     return DT_OK;
@@ -132,6 +147,7 @@ dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runt
     DT_CHECK(rank >= 0 && rank < own.n_ranks, DT_ERR_ARG, "rank %d: a world of %d has ranks 0..%d",
              rank, own.n_ranks, own.n_ranks - 1);
     DT_TRY(dti_check_isa(own.isa));
+    DT_TRY(dti_check_device(own.device));
     own.check = NULL;  /* nobody to agree with */
     own.flight = NULL; /* the file is the run's: a plan that fails must not write over it */
     DT_TRY(dti_dry_open(rank, own.n_ranks, &world));
@@ -214,6 +230,16 @@ dti_pool *dti_runtime_pool(dt_runtime *rt)
 const char *dti_runtime_isa(const dt_runtime *rt)
 {
     return rt->isa;
+}
+
+const char *dti_runtime_device(const dt_runtime *rt)
+{
+    return rt->device;
+}
+
+int dti_runtime_place(const dt_runtime *rt)
+{
+    return rt->place;
 }
 
 void dti_runtime_count(dt_runtime *rt, int64_t change)

@@ -7,6 +7,7 @@
 #include "base/numbers.h"
 #include "base/text.h"
 #include "dtensor/create.h"
+#include "dtensor/host.h"
 #include "mesh/runtime.h"
 #include "models/state.h"
 
@@ -93,6 +94,8 @@ static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids
 static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
                            int64_t n_tokens, dt_model_pass *pass)
 {
+    const size_t n = (size_t)(s->batch * n_tokens);
+    dti_host positions;
     int32_t *to;
 
     DT_TRY(check_ids(m, s, ids, n_tokens));
@@ -100,11 +103,12 @@ static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->positions));
     if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
     DT_TRY(agree_on_ids(m, s, ids, n_tokens));
-    to = dt_tensor_local(pass->ids)->data;
-    for (int64_t i = 0; i < s->batch * n_tokens; i++) to[i] = ids[i];
-    to = dt_tensor_local(pass->positions)->data;
-    for (int64_t i = 0; i < s->batch * n_tokens; i++)
+    DT_TRY(dt_tensor_write(pass->ids, ids, n * sizeof *ids));
+    DT_TRY(dti_host_open(pass->positions, DTI_HOST_WRITES, &positions));
+    to = positions.local.data;
+    for (int64_t i = 0; i < (int64_t)n; i++)
         to[i] = (int32_t)dti_state_position(s, i / n_tokens, n_tokens, i % n_tokens);
+    DT_TRY(dti_host_close(&positions, DT_OK));
     return DT_OK;
 }
 

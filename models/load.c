@@ -4,6 +4,7 @@
  * own slice of every parameter straight into place. */
 #include "base/options.h"
 #include "dtensor/create.h"
+#include "dtensor/host.h"
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/checkpoint.h"
@@ -18,7 +19,7 @@ typedef struct loader {
     const dti_ckpt *ckpt;
     const dt_load_options *options;
     dti_st_stage stage;
-    dt_tensor *into; /* the parameter that is read */
+    dti_host into; /* the parameter that is read */
     bool reversed;
     int64_t done;
     int64_t total;
@@ -48,7 +49,7 @@ static dt_status read_tensor(void *arg, const dti_param_tensor *t)
     loader *l = arg;
 
     DT_CHECK(t->entry != NULL, DT_ERR_INTERNAL, "%s was there before", t->name);
-    DT_TRY(dti_read_param(l->ckpt, t, l->reversed, l->into, &l->stage));
+    DT_TRY(dti_read_param(l->ckpt, t, l->reversed, &l->into, &l->stage));
     l->done += t->entry->end - t->entry->begin;
     return DT_OK;
 }
@@ -60,9 +61,10 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     dt_tensor *x = NULL;
 
     DT_TRY(make_param(l->model, layer, param, &x));
-    l->into = x;
     l->reversed = info.reversed;
-    DT_TRY_TO(done, st, dti_each_tensor(l->ckpt, l->model->arch, &info, read_tensor, l));
+    DT_TRY_TO(done, st, dti_host_open(x, DTI_HOST_WRITES, &l->into));
+    st = dti_each_tensor(l->ckpt, l->model->arch, &info, read_tensor, l);
+    DT_TRY_TO(done, st, dti_host_close(&l->into, st));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);

@@ -151,6 +151,7 @@ dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
 dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);
 
 struct dti_ckpt;
+struct dti_host;
 struct dti_st_entry;
 
 /* The tensor of a layer's parameter, in any of the architecture's spellings; NULL if it is missing.
@@ -184,9 +185,9 @@ int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes);
 
 /* Reads this rank's piece of a parameter, as far as it is in the tensor `t`, straight into place
  * (read_param.c): its parts of blocks, if axes are packed, and transposed, if the file holds it so.
- */
+ * `to` is the parameter as the host sees it (dtensor/host.h). */
 dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
-                         dt_tensor *x, const struct dti_st_stage *stage) DT_MUST_USE;
+                         const struct dti_host *to, const struct dti_st_stage *stage) DT_MUST_USE;
 
 /* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
  * what the model uses; outputs may be NULL. */

@@ -2,7 +2,7 @@
  *
  * Reading a parameter's piece from a checkpoint. A piece is contiguous in memory; what it is of the
  * tensors in the file are one or several runs of rows per axis. */
-#include "dtensor/create.h"
+#include "dtensor/host.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/model.h"
 #include "placements/layout.h"
@@ -70,16 +70,16 @@ static bool box_of_part(const dti_param_tensor *t, const int64_t *stride, dti_st
 }
 
 dt_status dti_read_param(const dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
-                         dt_tensor *x, const dti_st_stage *stage)
+                         const dti_host *to, const dti_st_stage *stage)
 {
-    const dt_local *local = dt_tensor_local(x);
+    const dt_local *local = &to->local;
     const int64_t size = (int64_t)dt_dtype_size(local->dtype);
     int run[DT_MAX_AXES] = { 0 };
     piece p;
 
     for (int a = 0; a < local->n_axes; a++)
         if (local->shape[a] == 0) return DT_OK;
-    piece_of(x, reversed, &p);
+    piece_of(to->x, reversed, &p);
     for (int a = 0; a >= 0;) {
         dti_st_box box;
         int64_t first = box_of(&p, run, &box);

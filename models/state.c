@@ -143,6 +143,7 @@ static dt_status expand_cache(const dt_state *s, int64_t times, dt_tensor **cach
 {
     const int64_t shape[] = { s->batch * times, s->capacity, dt_tensor_extent(*cache, 2),
                               dt_tensor_extent(*cache, 3) };
+    dt_status st = DT_OK;
     dt_tensor *wide;
     int64_t token, row;
 
@@ -150,12 +151,16 @@ static dt_status expand_cache(const dt_state *s, int64_t times, dt_tensor **cach
     DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(*cache), dt_tensor_layout(*cache),
                                    dt_tensor_dtype(*cache), shape, &wide));
     for (int64_t b = 0; b < shape[0] && token > 0; b++)
-        memcpy((char *)dt_tensor_local(wide)->data + b * row,
-               (const char *)dt_tensor_local(*cache)->data + b / times * row,
-               (size_t)(s->lengths[b / times] * token));
+        DT_TRY_TO(fail, st,
+                  dti_tensor_copy_bytes(wide, b * row, *cache, b / times * row,
+                                        s->lengths[b / times] * token));
     dt_tensor_release(cache);
     *cache = wide;
     return DT_OK;
+
+fail:
+    dt_tensor_release(&wide);
+    return st;
 }
 
 dt_status dti_state_expand(dt_state *s, int64_t times)
@@ -233,27 +238,60 @@ static int plan_steps(const dt_state *s, int64_t *from, bool *done, step *steps)
     }
 }
 
-static void take_steps(const step *steps, int n, char *data, char *aside, int64_t row,
-                       int64_t token, int64_t length)
+/* What the steps move: KV caches on the rank's device, or ids. */
+typedef struct rows {
+    dt_tensor *cache, *aside; /* aside: as large as one row */
+    char *ids, *ids_aside;
+    int64_t row, token; /* bytes */
+} rows;
+
+static dt_status copy_row(const rows *r, const step *s, int64_t length)
 {
-    for (int i = 0; i < n; i++) {
-        const int64_t at = steps[i].first * token, bytes = length * token - at;
-        const char *from = steps[i].from >= 0 ? data + steps[i].from * row : aside;
-        char *to = steps[i].to >= 0 ? data + steps[i].to * row : aside;
-        if (bytes > 0) memcpy(to + at, from + at, (size_t)bytes);
-    }
+    const int64_t at = s->first * r->token, bytes = length * r->token - at;
+    const int64_t to = (s->to >= 0 ? s->to * r->row : 0) + at;
+    const int64_t from = (s->from >= 0 ? s->from * r->row : 0) + at;
+
+    if (bytes <= 0) return DT_OK;
+    if (r->cache != NULL)
+        DT_TRY(dti_tensor_copy_bytes(s->to >= 0 ? r->cache : r->aside, to,
+                                     s->from >= 0 ? r->cache : r->aside, from, bytes));
+    else
+        memcpy((s->to >= 0 ? r->ids : r->ids_aside) + to,
+               (s->from >= 0 ? r->ids : r->ids_aside) + from, (size_t)bytes);
+    return DT_OK;
 }
 
-static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_tensor *cache,
-                               char **aside, size_t *room)
+static dt_status take_steps(const step *steps, int n, const rows *r, int64_t length)
 {
-    int64_t token, row;
-
-    if (cache == NULL) return DT_OK;
-    DT_TRY(row_bytes(cache, s, &token, &row));
-    DT_TRY(dti_grow((void **)aside, room, (size_t)(s->length * token) + 1, 1));
-    take_steps(steps, n, dt_tensor_local(cache)->data, *aside, row, token, s->length);
+    for (int i = 0; i < n; i++) DT_TRY(copy_row(r, &steps[i], length));
     return DT_OK;
+}
+
+static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_tensor *cache)
+{
+    const int64_t shape[] = { 1, s->capacity, dt_tensor_extent(cache, 2),
+                              dt_tensor_extent(cache, 3) };
+    rows r = { .cache = cache };
+    dt_status st;
+
+    DT_TRY(row_bytes(cache, s, &r.token, &r.row));
+    DT_TRY(dti_tensor_create(dt_tensor_mesh(cache), dt_tensor_layout(cache), dt_tensor_dtype(cache),
+                             shape, &r.aside));
+    st = take_steps(steps, n, &r, s->length);
+    dt_tensor_release(&r.aside);
+    return st;
+}
+
+static dt_status reorder_ids(const dt_state *s, const step *steps, int n)
+{
+    const int64_t token = (int64_t)sizeof *s->ids;
+    rows r = { .ids = (char *)s->ids, .row = s->capacity * token, .token = token };
+    dt_status st;
+
+    DT_TRY(dti_alloc((size_t)(s->length * token) + 1, (void **)&r.ids_aside));
+    st = take_steps(steps, n, &r, s->length);
+    dti_free(r.ids_aside);
+    return st;
 }
 
 dt_status dti_state_reorder(dt_state *s, const int64_t *from_rows)
@@ -262,8 +300,6 @@ dt_status dti_state_reorder(dt_state *s, const int64_t *from_rows)
     int64_t *from = NULL;
     step *steps = NULL;
     bool *done = NULL;
-    char *aside = NULL;
-    size_t room = 0;
     dt_status st = DT_OK;
     int n;
 
@@ -273,17 +309,13 @@ dt_status dti_state_reorder(dt_state *s, const int64_t *from_rows)
     memcpy(from, from_rows, batch * sizeof *from);
     n = plan_steps(s, from, done, steps);
     for (int64_t i = 0; i < s->model->info.n_layers && n > 0; i++) {
-        DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].k, &aside, &room));
-        DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].v, &aside, &room));
+        if (s->kv[i].k != NULL) DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].k));
+        if (s->kv[i].v != NULL) DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].v));
     }
-    DT_TRY_TO(done, st,
-              dti_grow((void **)&aside, &room, (size_t)s->length * sizeof *s->ids + 1, 1));
-    take_steps(steps, n, (char *)s->ids, aside, s->capacity * (int64_t)sizeof *s->ids,
-               sizeof *s->ids, s->length);
+    DT_TRY_TO(done, st, reorder_ids(s, steps, n));
 done:
     dti_free(from);
     dti_free(done);
     dti_free(steps);
-    dti_free(aside);
     return st;
 }

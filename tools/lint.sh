@@ -51,7 +51,7 @@ check_includes() {
             order["include"] = 0
             split("base mesh placements parallel_styles models", same, " ")
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
-            split("tensor ops factories inspect", own, " ")
+            split("tensor ops factories inspect devices", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/styles.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"

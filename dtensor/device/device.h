@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device of a rank: its memory and the state of its kernels. CPU only so far. */
+ * The device of a rank: its memory, its kernels, and how bytes reach it. Everything above sees
+ * tensors and this table; on the CPU its functions are plain copies, on a GPU they are started on
+ * the rank's stream, in order, and only what says so waits. */
 #ifndef DTI_DEVICE_H
 #define DTI_DEVICE_H
 
@@ -19,17 +21,59 @@ typedef struct dti_observer {
     void *arg;
 } dti_observer;
 
-typedef struct dti_device {
+typedef struct dti_device dti_device;
+
+/* `to` and `from` are memory of the device unless it says host. */
+typedef struct dti_device_ops {
+    const char *name;  /* "cpu", "cuda" */
+    bool host_visible; /* the host may read and write the device's memory in place */
+
+    /* From and to the host: write() has read `from` when it returns, read() waits. */
+    dt_status (*write)(dti_device *d, void *to, const void *from_host, size_t bytes);
+    dt_status (*read)(dti_device *d, void *to_host, const void *from, size_t bytes);
+
+    /* Within the device; source and destination do not overlap. */
+    dt_status (*copy)(dti_device *d, void *to, const void *from, size_t bytes);
+    dt_status (*copy_box)(dti_device *d, void *to, const dti_box *to_box, const void *from,
+                          const dti_box *from_box, size_t element_bytes);
+
+    /* x / divisor in place, for a sum that is an average in part or by steps: integers towards
+     * zero, as the collectives do. Half floats are divided in f32 and rounded once. */
+    dt_status (*divide)(dti_device *d, dt_local *x, int64_t divisor);
+
+    /* An operator's kernel. */
+    dt_status (*run)(dti_device *d, const dt_op *op, dt_kargs *args);
+
+    /* A collective whose buffers are memory of the device; see dti_comm_run(). Its effect is in
+     * order with what is started before and after it. */
+    dt_status (*communicate)(dti_device *d, dti_comm *comm, const dti_comm_call *call);
+
+    void (*close)(dti_device *d); /* tensors' memory has been given back */
+} dti_device_ops;
+
+struct dti_device {
     dt_runtime *rt;
+    const dti_device_ops *ops;
     bool dry; /* memory is counted, not taken; kernels do not run */
     dti_memory *memory;
-    dti_cpu *cpu;
+    dti_cpu *cpu;                   /* kernels of the host */
+    struct dti_cuda_device *cuda;   /* NULL on the CPU */
     struct dt_tensor *free_tensors; /* headers to reuse */
     struct dti_move_cache *moves;   /* plans to reuse */
     const dti_observer *observer;   /* NULL: nobody listens */
-} dti_device;
+};
 
 /* The device of this rank, made on first use (DTI_SLOT_DEVICE). */
 dt_status dti_device_of(dt_runtime *rt, dti_device **out) DT_MUST_USE;
+
+/* device_cpu.c, device_cuda.c */
+extern const dti_device_ops dti_device_cpu;
+extern const dti_device_ops dti_device_cuda;
+
+/* Opens GPU `index` for d, -1: by the rank's place on its machine, and sets ops, cuda and where
+ * memory comes from. DT_ERR_UNSUPPORTED says why there is none; dti_cuda_available() does without
+ * opening one, with the reason in the error record. */
+dt_status dti_device_cuda_open(dti_device *d, int index, dti_allocator *memory) DT_MUST_USE;
+dt_status dti_cuda_available(int index) DT_MUST_USE;
 
 #endif

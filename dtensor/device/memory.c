@@ -11,6 +11,7 @@ enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (62 - MIN_SHIFT) };
 static const size_t IDLE_BYTES = (size_t)64 << 20;
 
 struct dti_memory {
+    dti_allocator from;
     dti_storage *free_blocks[N_CLASSES];
     dti_storage *free_headers;
     bool dry;
@@ -41,13 +42,27 @@ static size_t class_bytes(int size_class)
     return ((size_t)1 << shift) + step * ((size_t)1 << (shift - 2));
 }
 
-dt_status dti_memory_create(bool dry, dti_memory **out)
+static dt_status take_host(void *arg, size_t bytes, void **out)
+{
+    (void)arg;
+    DT_TRY(dti_big_alloc(bytes, out));
+    return DT_OK;
+}
+
+static void give_host(void *arg, void *data, size_t bytes)
+{
+    (void)arg;
+    dti_big_free(data, bytes);
+}
+
+dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out)
 {
     dti_memory *m;
 
     *out = NULL;
     DT_TRY(dti_new(sizeof *m, &m));
     m->dry = dry;
+    m->from = from != NULL ? *from : (dti_allocator){ take_host, give_host, NULL };
     *out = m;
     return DT_OK;
 }
@@ -57,7 +72,7 @@ static void drop_block(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
-    dti_big_free(s->data, s->bytes);
+    if (s->data != NULL) m->from.give(m->from.arg, s->data, s->bytes);
     if (s->held) m->held -= s->bytes;
     s->data = NULL;
     s->held = false;
@@ -108,9 +123,9 @@ static dti_storage *take(dti_memory *m, int size_class)
 /* Bytes for s. Memory that is kept for reuse is not kept from who needs it now. */
 static dt_status fill(dti_memory *m, dti_storage *s)
 {
-    if (!m->dry && dti_big_alloc(s->bytes, &s->data) != DT_OK) {
+    if (!m->dry && m->from.take(m->from.arg, s->bytes, &s->data) != DT_OK) {
         trim(m, 0);
-        DT_TRY(dti_big_alloc(s->bytes, &s->data));
+        DT_TRY(m->from.take(m->from.arg, s->bytes, &s->data));
     }
     s->held = true;
     m->held += s->bytes;

@@ -12,6 +12,13 @@
 
 typedef struct dti_memory dti_memory;
 
+/* Where blocks come from: zeroed bytes of a device, and back. */
+typedef struct dti_allocator {
+    dt_status (*take)(void *arg, size_t bytes, void **out);
+    void (*give)(void *arg, void *data, size_t bytes);
+    void *arg;
+} dti_allocator;
+
 /* Counted bytes that one or several tensors (views) lie in. */
 typedef struct dti_storage {
     int refs;
@@ -23,8 +30,9 @@ typedef struct dti_storage {
     struct dti_storage *next; /* free list */
 } dti_storage;
 
-/* `dry`: storages are counted as ever, but have no bytes and data is NULL. */
-dt_status dti_memory_create(bool dry, dti_memory **out) DT_MUST_USE;
+/* `dry`: storages are counted as ever, but have no bytes and data is NULL. from: NULL for memory of
+ * the host. */
+dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out) DT_MUST_USE;
 void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
 
 /* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse within

@@ -176,16 +176,14 @@ static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor 
     dt_local locals[DT_OP_MAX_IN], results[DT_OP_MAX_OUT];
     static const uint64_t zeros[DT_OP_MAX_ATTR_BYTES / 8] = { 0 };
     const bool skip = (op->flags & DT_OP_ADDS_ONCE) != 0 && !adds_once(in[0]);
-    const dt_kargs args = { .in = locals,
-                            .out = results,
-                            .attr = skip ? zeros : attr,
-                            .cpu = y[0]->device->cpu,
-                            .n_in = n,
-                            .n_out = n_out };
+    dti_device *device = y[0]->device;
+    dt_kargs args = {
+        .in = locals, .out = results, .attr = skip ? zeros : attr, .n_in = n, .n_out = n_out
+    };
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
     for (int r = 0; r < n_out; r++) results[r] = y[r]->local;
-    DT_TRY(op->cpu(&args));
+    DT_TRY(device->ops->run(device, op, &args));
     return DT_OK;
 }
 

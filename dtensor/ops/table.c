@@ -31,8 +31,9 @@
 #define ANY          DT_OP_ANY_ROWS
 #define VALUE        DT_OP_VALUE_ATTR
 #define ONCE         DT_OP_ADDS_ONCE
-#define ROW(row, axes, types, infer, shard, cpu, flags, bytes) \
-    const dt_op dti_op_##row = { #row, axes, types, infer, shard, dti_##cpu##_cpu, flags, bytes };
+#define ROW(row, axes, types, infer, shard, cpu, flags, bytes)                       \
+    const dt_op dti_op_##row = { #row,  axes,  types, infer, shard, dti_##cpu##_cpu, \
+                                 flags, bytes, NULL };
 
 /* clang-format off */
 /*  name         axes                          types     shape rule         sharding rule     CPU kernel  flags           attr */

@@ -53,12 +53,16 @@ typedef struct dt_run_options {
                          * "<flight>.<rank>". NULL: DTENSOR_FLIGHT, else nothing is written */
     int ranks_together; /* so many ranks in a row share a NUMA node if they fit: the size of the
                          * last mesh dim, say; it divides n_ranks. 0: no wish */
+    const char *device; /* where tensors lie: "cpu" (NULL); "cuda", ranks of a machine on its GPUs
+                         * in turn; "cuda:1", all on that one; "auto", GPUs if there are any. What
+                         * cannot be had is refused when the first tensor is made, see
+                         * dt_device_check() */
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0                                                                                      \
+            0, NULL                                                                                \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -30,6 +30,7 @@ typedef struct dt_kargs {
     struct dti_cpu *cpu; /* the rank's threads and scratch memory, see dt_kernel_run() */
     int n_in;
     int n_out;
+    void *stream; /* the cudaStream_t of a GPU: what the kernel starts goes there; else NULL */
 } dt_kargs;
 
 typedef dt_status (*dt_kernel)(const dt_kargs *args);
@@ -65,6 +66,7 @@ typedef struct dt_op {
     dt_kernel cpu;
     uint32_t flags;
     size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES */
+    dt_kernel cuda;    /* on a GPU, all pointers the device's; NULL: cpu runs on copies there */
 } dt_op;
 
 /**

@@ -170,7 +170,23 @@ DT_API dt_dtype dt_tensor_dtype(const dt_tensor *x);
 DT_API int dt_tensor_n_axes(const dt_tensor *x);
 DT_API int64_t dt_tensor_extent(const dt_tensor *x,
                                 int axis);                  /* global; negative axes count back */
-DT_API const dt_local *dt_tensor_local(const dt_tensor *x); /* this rank's piece */
+DT_API const dt_local *dt_tensor_local(const dt_tensor *x); /* this rank's piece; data is memory of
+                                                             * the rank's device */
+
+/**
+ * Copies this rank's piece, row-major, to memory of the host, or from there: on every device, where
+ * dt_tensor_local() gives the piece in place on the CPU alone.
+ *
+ *   bytes  of the piece: dt_tensor_local()'s shape times the dtype's size, to check what the caller
+ *          thinks
+ *
+ * Not collective. dt_tensor_read() waits for what has to be computed before.
+ * Errors      DT_ERR_ARG          NULL, or another number of bytes; names both
+ *             DT_ERR_UNSUPPORTED  a dry tensor
+ *             DT_ERR_DEVICE       the device's, also of what was computed before
+ */
+DT_API DT_MUST_USE dt_status dt_tensor_read(const dt_tensor *x, void *to, size_t bytes);
+DT_API DT_MUST_USE dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes);
 
 /* --- The tape ------------------------------------------------------------------------------- */
 

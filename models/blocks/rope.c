@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "dtensor/create.h"
+#include "dtensor/host.h"
 
 static const double two_pi = 6.283185307179586476925;
 
@@ -160,10 +161,18 @@ static dt_tensor *frequencies_of_pass(dt_tape *t, const dti_rope *rope, const dt
     dt_status st =
         dti_tensor_create(dt_tensor_mesh(rope->inv_freq), dt_tensor_layout(rope->inv_freq), DT_F32,
                           &(int64_t){ n_frequencies(rope) }, &x);
+    dti_host host;
 
     if (st != DT_OK) return dti_tape_latch(t, st);
-    if (dt_tensor_local(x)->data != NULL)
-        dti_rope_frequencies(rope, pass->length, dt_tensor_local(x)->data);
+    st = dti_host_open(x, DTI_HOST_WRITES, &host);
+    if (st == DT_OK) {
+        if (host.local.data != NULL) dti_rope_frequencies(rope, pass->length, host.local.data);
+        st = dti_host_close(&host, DT_OK);
+    }
+    if (st != DT_OK) {
+        dt_tensor_release(&x);
+        return dti_tape_latch(t, st);
+    }
     return dti_tape_push(t, x);
 }
 

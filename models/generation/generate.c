@@ -51,14 +51,15 @@ dt_status dti_step_not_numbers(const dti_step *step)
 static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
 {
     dt_tensor *key, *id = dti_choose_greedy(step->tape, logits, &key);
-    const int64_t *keys;
+    int64_t n;
 
     DT_TRY(dt_tape_status(step->tape));
-    keys = dt_tensor_local(key)->data;
-    for (int64_t r = 0; r < dt_tensor_extent(id, 0); r++) {
-        if (dti_argmax_is_nan(keys[r])) return dti_step_not_numbers(step);
-        out[r] = ((const int32_t *)dt_tensor_local(id)->data)[r];
-    }
+    n = dt_tensor_extent(id, 0);
+    DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)n, sizeof *step->keys));
+    DT_TRY(dt_tensor_read(key, step->keys, (size_t)n * sizeof *step->keys));
+    DT_TRY(dt_tensor_read(id, out, (size_t)n * sizeof *out));
+    for (int64_t r = 0; r < n; r++)
+        if (dti_argmax_is_nan(step->keys[r])) return dti_step_not_numbers(step);
     return DT_OK;
 }
 

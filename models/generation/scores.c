@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "dtensor/argmax.h"
 #include "dtensor/create.h"
+#include "dtensor/host.h"
 #include "dtensor/kernels/random.h"
 #include "mesh/runtime.h"
 
@@ -44,6 +45,7 @@ dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits)
 {
     dt_placement want[DT_MAX_DIMS];
     const dt_local *local;
+    dti_host host;
 
     DT_TRY(dt_tape_status(t));
     DT_CHECK(dt_tensor_n_axes(logits) == 3 && dt_tensor_extent(logits, 1) == 1, DT_ERR_INTERNAL,
@@ -59,8 +61,10 @@ dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits)
     s->first = local->offset[2];
     DT_TRY(dti_grow((void **)&s->data, &s->room, (size_t)(s->n_rows * s->n) + 1, sizeof(float)));
     DT_TRY(dti_grow((void **)&s->invalid, &s->invalid_room, (size_t)s->n_rows, sizeof(bool)));
-    dti_convert(s->data, DT_F32, local->data, local->dtype, s->n_rows * s->n);
+    DT_TRY(dti_host_open(logits, DTI_HOST_READS, &host));
+    dti_convert(s->data, DT_F32, host.local.data, local->dtype, s->n_rows * s->n);
     find_invalid(s);
+    DT_TRY(dti_host_close(&host, DT_OK));
     return DT_OK;
 }
 

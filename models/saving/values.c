@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
+#include "dtensor/host.h"
 #include "mesh/runtime.h"
 #include "models/checkpoint/input.h"
 #include "models/saving/save.h"
@@ -109,6 +110,7 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
     const dt_local *local;
     int64_t n = 1, row = 1;
     dt_status st = DT_OK;
+    dti_host host;
     bool writes;
 
     rows_of(s->values[i].x, axis, want, &writes);
@@ -122,10 +124,10 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
         const int64_t first = local->n_axes > 0 ? local->offset[axis] * row : 0;
         const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->dtype);
         DT_TRY_TO(done, st, open_file(f));
-        if (reversed)
-            DT_TRY_TO(done, st, write_transposed(f, local, s->dtype, at));
-        else
-            DT_TRY_TO(done, st, write_elements(f, local, s->dtype, n, at));
+        DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
+        st = reversed ? write_transposed(f, &host.local, s->dtype, at)
+                      : write_elements(f, &host.local, s->dtype, n, at);
+        DT_TRY_TO(done, st, dti_host_close(&host, st));
     }
 done:
     dt_tensor_release(&rows);

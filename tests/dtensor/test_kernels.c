@@ -57,7 +57,7 @@ DT_TEST(kernels, other_dtypes_are_refused)
     dti_cpu *cpu;
 
     DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, NULL, &cpu));
-    DT_ASSERT_STATUS(dti_silu_cpu(&(dt_kargs){ &x, &x, NULL, cpu, 1, 1 }), DT_ERR_UNSUPPORTED,
+    DT_ASSERT_STATUS(dti_silu_cpu(&(dt_kargs){ &x, &x, NULL, cpu, 1, 1, NULL }), DT_ERR_UNSUPPORTED,
                      "silu on CPU takes f32, bf16 or f16, not f64");
     dti_cpu_destroy(&cpu);
     kt_release(&x);
@@ -189,9 +189,9 @@ DT_TEST(kernels, activations_keep_their_limits)
         dti_cpu *cpu;
         out.data = y;
         DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-        DT_ASSERT_OK(dti_silu_cpu(&(dt_kargs){ &in, &out, NULL, cpu, 1, 1 }));
+        DT_ASSERT_OK(dti_silu_cpu(&(dt_kargs){ &in, &out, NULL, cpu, 1, 1, NULL }));
         for (int i = 0; i < 9; i++) DT_ASSERT(y[i] == silu_of[i] || fabsf(y[i]) < 1e-36f);
-        DT_ASSERT_OK(dti_gelu_new_cpu(&(dt_kargs){ &in, &out, NULL, cpu, 1, 1 }));
+        DT_ASSERT_OK(dti_gelu_new_cpu(&(dt_kargs){ &in, &out, NULL, cpu, 1, 1, NULL }));
         DT_ASSERT(y[0] == 0.0f && y[2] == 100.0f && y[3] == 0.0f && isinf(y[6]));
         dti_cpu_destroy(&cpu);
     }
@@ -269,8 +269,8 @@ DT_TEST(kernels, casts_of_every_half_are_exact)
             dti_cpu *cpu;
             again.data = back;
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &half, &f32, NULL, cpu, 1, 1 }));
-            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &f32, &again, NULL, cpu, 1, 1 }));
+            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &half, &f32, NULL, cpu, 1, 1, NULL }));
+            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &f32, &again, NULL, cpu, 1, 1, NULL }));
             for (int i = 0; i < N; i++) {
                 const float want = dti_load_f32(x, kt_floats[t], i);
                 if (isnan(want) ? !isnan(wide[i]) : wide[i] != want || back[i] != x[i])
@@ -300,7 +300,7 @@ DT_TEST(kernels, casts_round_ties_to_even)
                 x[i] = dti_float_of_bits(tie + (uint32_t)(i % 3) - 1u);
             }
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &wide, &half, NULL, cpu, 1, 1 }));
+            DT_ASSERT_OK(dti_cast_cpu(&(dt_kargs){ &wide, &half, NULL, cpu, 1, 1, NULL }));
             for (int i = 0; i < N; i++)
                 DT_ASSERT_EQ_INT(y[i], t == 1 ? dti_f32_to_bf16(x[i]) : dti_f32_to_f16(x[i]));
             dti_cpu_destroy(&cpu);

@@ -146,7 +146,7 @@ static inline void kt_compare(const kt_case *c, const void *got, const char *isa
 static inline void kt_run_once(const kt_case *c, dti_cpu *cpu, unsigned char *raw, size_t bytes)
 {
     dt_local out = c->out;
-    const dt_kargs args = { c->in, &out, c->attr, cpu, c->n_in, 1 };
+    const dt_kargs args = { c->in, &out, c->attr, cpu, c->n_in, 1, NULL };
 
     memset(raw, 0xa5, bytes + 2 * KT_GUARD_BYTES);
     out.data = raw + KT_GUARD_BYTES;

@@ -164,7 +164,7 @@ DT_TEST(kernels_attention, a_softmax_of_one_key_is_exact)
             dti_cpu *cpu;
             out.data = y;
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
             for (int i = 0; i < E * tokens; i++) DT_ASSERT(y[i] == (float)(770 + i % E));
             dti_cpu_destroy(&cpu);
         }
@@ -186,11 +186,11 @@ DT_TEST(kernels_attention, a_row_does_not_depend_on_its_neighbours)
         dt_local out = { .data = whole, .dtype = DT_F32, .n_axes = 4, .shape = { 1, T, H, E } };
         dti_cpu *cpu;
         DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
         out.data = part;
         for (int64_t n = 2; n < T; n += 13) {
             in[0].shape[1] = in[3].shape[1] = out.shape[1] = n;
-            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
             DT_ASSERT(memcmp(part, whole, (size_t)(n * H * E) * sizeof(float)) == 0);
         }
         in[0].shape[1] = in[3].shape[1] = T;
@@ -216,7 +216,8 @@ DT_TEST(kernels_attention, heads_without_their_kv_heads_are_refused)
     dti_cpu *cpu;
 
     DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, NULL, &cpu));
-    DT_ASSERT_STATUS(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }), DT_ERR_LAYOUT,
+    DT_ASSERT_STATUS(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }),
+                     DT_ERR_LAYOUT,
                      "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
     dti_cpu_destroy(&cpu);
 }
@@ -237,7 +238,7 @@ DT_TEST(kernels_attention, decode_allocates_once)
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     for (int32_t p = 0; p < 3000; p += 700) {
         *(int32_t *)in[3].data = p;
-        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1 }));
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
         if (p == 0) before = dti_alloc_count();
         DT_ASSERT_EQ_INT(dti_alloc_count(), before);
     }

@@ -184,8 +184,8 @@ DT_TEST(kernels_experts, ids_that_name_no_expert_or_one_twice_are_refused)
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         memcpy(in[1].data, rows[i].ids, sizeof rows[i].ids);
-        DT_ASSERT_STATUS(dti_experts_cpu(&(dt_kargs){ in, &out, &attr, cpu, 5, 1 }), DT_ERR_ARG,
-                         rows[i].message);
+        DT_ASSERT_STATUS(dti_experts_cpu(&(dt_kargs){ in, &out, &attr, cpu, 5, 1, NULL }),
+                         DT_ERR_ARG, rows[i].message);
     }
     dti_cpu_destroy(&cpu);
     for (int i = 0; i < 5; i++) kt_release(&in[i]);

@@ -127,7 +127,7 @@ DT_TEST(kernels_linear, many_rows_on_panels_are_one_chain)
             dt_local out = { .data = all, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
             dti_cpu *cpu;
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
             for (int64_t i = 0; fused && i < M * N; i += 17) {
                 float sum = 0.0f;
                 for (int64_t k = 0; k < K; k++)
@@ -138,7 +138,7 @@ DT_TEST(kernels_linear, many_rows_on_panels_are_one_chain)
             out.data = y;
             for (int64_t m = 32; m < M; m += 161) {
                 in[0].shape[0] = out.shape[0] = m;
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
                 DT_ASSERT(memcmp(y, all, (size_t)(m * N) * sizeof(float)) == 0);
             }
             in[0].shape[0] = M;
@@ -187,11 +187,11 @@ DT_TEST(kernels_linear, a_row_does_not_depend_on_its_neighbours)
             const bool tiles = isa == DTI_ISA_AMX && kt_floats[t] == DT_BF16;
             dti_cpu *cpu;
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
             out.data = y;
             for (int64_t m = tiles ? 2 : 1; m < M; m++) {
                 in[0].shape[0] = out.shape[0] = m;
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
                 DT_ASSERT(memcmp(y, first, (size_t)(m * N) * sizeof(float)) == 0);
             }
             in[0].shape[0] = M;
@@ -220,7 +220,7 @@ DT_TEST(kernels_linear, a_nan_stays_in_its_row)
             DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
             for (int64_t m = 1; m <= M; m += m < 5 ? 1 : 7) {
                 in[0].shape[0] = out.shape[0] = m;
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
                 for (int64_t i = 0; i < m * N; i++) DT_ASSERT(isnan(y[i]) == (i % N == 4));
             }
             in[0].shape[0] = M;
@@ -262,7 +262,7 @@ DT_TEST(kernels_linear, nothing_is_read_beyond_the_end)
             for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
                 dti_cpu *cpu;
                 DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
                 dti_cpu_destroy(&cpu);
             }
             (void)munmap(maps[0], 1 << 17);
@@ -287,7 +287,7 @@ static void rank_body(void *arg_, int worker, int n_workers)
     (void)n_workers;
     if (dti_cpu_create(dti_isa_detect(), NULL, &cpu) != DT_OK) return;
     for (int i = 0; i < 20; i++)
-        if (dti_linear_cpu(&(dt_kargs){ arg->in, &out, &attr, cpu, 2, 1 }) != DT_OK) break;
+        if (dti_linear_cpu(&(dt_kargs){ arg->in, &out, &attr, cpu, 2, 1, NULL }) != DT_OK) break;
     dti_cpu_destroy(&cpu);
 }
 
@@ -326,9 +326,9 @@ DT_TEST(kernels_linear, a_known_shape_allocates_nothing)
         uint64_t before;
         dti_cpu *cpu;
         DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
-        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
         before = dti_alloc_count();
-        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1 }));
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
         DT_ASSERT_EQ_INT(dti_alloc_count(), before);
         dti_cpu_destroy(&cpu);
         for (int i = 0; i < 2; i++) kt_release(&in[i]);

@@ -237,7 +237,7 @@ DT_TEST(kernels_rows, kv_write_puts_rows_at_their_positions)
                            kt_local(DT_I32, 2, p_shape),
                            kt_filled(kt_floats[t], 4, c_shape, KT_EQUAL, 1) };
         memcpy(in[1].data, positions, sizeof positions);
-        DT_ASSERT_OK(dti_kv_write_cpu(&(dt_kargs){ in, &in[2], NULL, cpu, 3, 1 }));
+        DT_ASSERT_OK(dti_kv_write_cpu(&(dt_kargs){ in, &in[2], NULL, cpu, 3, 1, NULL }));
         for (int64_t i = 0; i < B * S * K * E; i++) {
             const int64_t row = i / (K * E);
             double want = 0.75;
@@ -267,11 +267,11 @@ static int32_t argmax_of(dti_cpu *cpu, dt_dtype t, const float *values, int64_t 
         x.data = bytes + (part ? cut * (int64_t)dt_dtype_size(t) : 0);
         x.offset[1] = part ? cut : 0;
         key.data = &keys[part];
-        DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &x, &key, NULL, cpu, 1, 1 }));
+        DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &x, &key, NULL, cpu, 1, 1, NULL }));
     }
     if (keys[1] > keys[0]) keys[0] = keys[1];
     key.data = &keys[0];
-    DT_ASSERT_OK(dti_argmax_id_cpu(&(dt_kargs){ &key, &ids, NULL, cpu, 1, 1 }));
+    DT_ASSERT_OK(dti_argmax_id_cpu(&(dt_kargs){ &key, &ids, NULL, cpu, 1, 1, NULL }));
     return id;
 }
 
@@ -318,9 +318,9 @@ DT_TEST(kernels_rows, argmax_of_special_rows)
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     DT_ASSERT_EQ_INT(argmax_of(cpu, DT_F32, zeros, 3, 1), 0); /* both zeros are equal */
     DT_ASSERT_EQ_INT(argmax_of(cpu, DT_BF16, infinite, 2, 0), 0);
-    DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &empty, &keys, NULL, cpu, 1, 1 }));
+    DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &empty, &keys, NULL, cpu, 1, 1, NULL }));
     DT_ASSERT(key == INT64_MIN);
-    DT_ASSERT_OK(dti_argmax_id_cpu(&(dt_kargs){ &keys, &ids, NULL, cpu, 1, 1 }));
+    DT_ASSERT_OK(dti_argmax_id_cpu(&(dt_kargs){ &keys, &ids, NULL, cpu, 1, 1, NULL }));
     DT_ASSERT_EQ_INT(id, -1);
     dti_cpu_destroy(&cpu);
 }
@@ -338,7 +338,7 @@ DT_TEST(kernels_rows, argmax_of_many_rows_on_threads)
         dti_cpu *cpu;
         DT_ASSERT_OK(dti_pool_create(t + 1, false, NULL, NULL, &pool));
         DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), pool, &cpu));
-        DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &x, &key, NULL, cpu, 1, 1 }));
+        DT_ASSERT_OK(dti_argmax_key_cpu(&(dt_kargs){ &x, &key, NULL, cpu, 1, 1, NULL }));
         for (int64_t r = 0; r < ROWS; r++) {
             int64_t best = 0;
             for (int64_t i = 1; i < N; i++)

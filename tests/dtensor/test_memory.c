@@ -26,7 +26,7 @@ DT_TEST(memory, a_step_that_repeats_finds_its_blocks)
     dti_memory *m;
     size_t held;
 
-    DT_ASSERT_OK(dti_memory_create(false, &m));
+    DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
     for (size_t i = 0; i < DT_COUNT(sizes); i++) use(m, sizes[i]);
     held = dti_memory_held(m);
     for (int step = 0; step < 3; step++) {
@@ -45,7 +45,7 @@ DT_TEST(memory, idle_blocks_are_bounded)
         const size_t largest = dry ? 1024 * MIB : 128 * MIB;
         dti_storage *weights;
         dti_memory *m;
-        DT_ASSERT_OK(dti_memory_create(dry, &m));
+        DT_ASSERT_OK(dti_memory_create(dry, NULL, &m));
         DT_ASSERT_OK(dti_storage_create(m, 300 * MIB, false, &weights));
         for (size_t bytes = MIB; bytes <= largest; bytes += bytes / 4) use(m, bytes);
         DT_ASSERT(dti_memory_held(m) <= 300 * MIB + 2 * largest);
@@ -74,7 +74,7 @@ DT_TEST(memory, idle_blocks_go_before_a_request_fails)
     dti_storage *s;
     dti_memory *m;
 
-    DT_ASSERT_OK(dti_memory_create(false, &m));
+    DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
     use(m, 256 * MIB);
     DT_ASSERT(dti_memory_held(m) >= 256 * MIB);
     DT_ASSERT(getrlimit(RLIMIT_AS, &before) == 0);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "dtensor/create.h"
+#include "dtensor/host.h"
 #include "models/checkpoint/checkpoint_internal.h"
 #include "models/checkpoint/safetensors_internal.h"
 #include "models/model.h"
@@ -54,6 +55,7 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
     dt_param_info info;
     dti_param_tensor tensor = { .whole = true };
+    dti_host host;
 
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     info = dt_layer_param_info(dt_layers_at(layers, 0), 0);
@@ -64,8 +66,10 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st,
               dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
                                       DT_F32, shape, &x));
+    DT_TRY_TO(done, st, dti_host_open(x, DTI_HOST_WRITES, &host));
     tensor.entry = dti_ckpt_find(ckpt, c->reversed ? "reversed" : "plain");
-    DT_TRY_TO(done, st, dti_read_param(ckpt, &tensor, info.reversed, x, &stage));
+    DT_TRY_TO(done, st, dti_read_param(ckpt, &tensor, info.reversed, &host, &stage));
+    DT_TRY_TO(done, st, dti_host_close(&host, DT_OK));
     if (c->exact)
         DT_EXPECT_TO(done, st, n_read == dt_tensor_local(x)->shape[0] * IN * (int64_t)sizeof(float),
                      "%lld bytes are read for %lld rows", (long long)n_read,
