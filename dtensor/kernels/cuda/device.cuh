@@ -22,11 +22,13 @@
     type *const name = reinterpret_cast<type *>(name##_bytes)
 #endif
 
-/* Before a loop of few turns, so that what it indexes stays in registers. */
+/* Before a loop of few turns, so that what it indexes stays in registers. A large parameter that is
+ * __grid_constant__ is read where it lies, also at an index that is found at run time. */
 #ifdef __CUDACC__
 #define DTI_UNROLL _Pragma("unroll")
 #else
 #define DTI_UNROLL
+#define __grid_constant__
 #endif
 
 enum { DTI_WARP = 32 };

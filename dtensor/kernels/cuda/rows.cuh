@@ -12,8 +12,8 @@ template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) :
     T v[N];
 };
 
-/* N elements from `from` on as floats, zeros from the `left`-th on. `aligned`: `from` may be read as
- * a dti_pack<T, N>. */
+/* N elements from `from` on as floats, zeros from the `left`-th on. `aligned`: `from` may be read
+ * as a dti_pack<T, N>. */
 template <typename T, int N>
 static __device__ inline void dti_load(float (&to)[N], const T *from, int64_t left, bool aligned)
 {
