@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sums of terms that lie in boxes of several buffers, which is what reductions over ranks are made
+ * of, and the division that an average ends in. Every element takes its terms in their order, so
+ * the bits are those of mesh/comm/reduce.c and the same wherever it is computed. bf16 and f16 add
+ * up in f32 and are rounded once. */
+#include "dtensor/kernels/cuda/boxes.cuh"
+#include "dtensor/kernels/cuda/rows.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, BATCH = 4 };
+
+/* --- values: what is stored and what is added up ---------------------------------------------- */
+
+template <typename T> struct value_of {
+    typedef T sum;
+};
+template <> struct value_of<dti_bf16> {
+    typedef float sum;
+};
+template <> struct value_of<dti_f16> {
+    typedef float sum;
+};
+
+template <typename T> __device__ inline T widen(T x)
+{
+    return x;
+}
+
+__device__ inline float widen(dti_bf16 x)
+{
+    return dti_widen(x);
+}
+
+__device__ inline float widen(dti_f16 x)
+{
+    return dti_widen(x);
+}
+
+template <typename T> __device__ inline void narrow(T *to, T x)
+{
+    *to = x;
+}
+
+__device__ inline void narrow(dti_bf16 *to, float x)
+{
+    dti_narrow(to, x);
+}
+
+__device__ inline void narrow(dti_f16 *to, float x)
+{
+    dti_narrow(to, x);
+}
+
+/* Integer sums and products wrap; unsigned arithmetic makes that defined. */
+__device__ inline float add(float a, float b)
+{
+    return a + b;
+}
+
+__device__ inline double add(double a, double b)
+{
+    return a + b;
+}
+
+__device__ inline int32_t add(int32_t a, int32_t b)
+{
+    return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+
+__device__ inline int64_t add(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+__device__ inline float multiply(float a, float b)
+{
+    return a * b;
+}
+
+__device__ inline double multiply(double a, double b)
+{
+    return a * b;
+}
+
+__device__ inline int32_t multiply(int32_t a, int32_t b)
+{
+    return (int32_t)((uint32_t)a * (uint32_t)b);
+}
+
+__device__ inline int64_t multiply(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
+/* acc (op) x; a NaN wins in minimum and maximum. */
+template <typename S> __device__ inline S take(int op, S acc, S x)
+{
+    switch (op) {
+    case DT_MIN:
+        return x < acc || x != x ? x : acc;
+    case DT_MAX:
+        return x > acc || x != x ? x : acc;
+    case DT_PROD:
+        return multiply(acc, x);
+    default:
+        return add(acc, x);
+    }
+}
+
+/* --- the sum ---------------------------------------------------------------------------------- */
+
+struct sum_job {
+    dti_cuda_sum sum;
+    dti_box_rows rows;
+    int shift; /* 2^shift threads beside each other have a row */
+    bool aligned;
+};
+
+template <typename T, int N>
+__device__ inline void load_raw(dti_pack<T, N> *to, const T *from, int64_t left, bool aligned)
+{
+    if (aligned && left >= N) {
+        *to = *reinterpret_cast<const dti_pack<T, N> *>(from);
+    } else {
+        DTI_UNROLL
+        for (int i = 0; i < N; i++)
+            if (i < left) to->v[i] = from[i];
+    }
+}
+
+/* Up to N elements of a row: all terms, BATCH of them on their way at a time, then all results. */
+template <typename T, int N>
+__device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at, int64_t left)
+{
+    typedef typename value_of<T>::sum S;
+    dti_pack<T, N> raw[BATCH] = {};
+    S acc[N] = {};
+
+    for (int k = 0; k < j.sum.n_terms; k += BATCH) {
+        DTI_UNROLL
+        for (int b = 0; b < BATCH; b++)
+            if (k + b < j.sum.n_terms)
+                load_raw<T, N>(&raw[b], (const T *)j.sum.terms[k + b] + from_at, left, j.aligned);
+        DTI_UNROLL
+        for (int b = 0; b < BATCH; b++) {
+            if (k + b >= j.sum.n_terms) continue;
+            DTI_UNROLL
+            for (int i = 0; i < N; i++) {
+                const S x = widen(raw[b].v[i]);
+                acc[i] = k + b == 0 ? x : take<S>(j.sum.reduce, acc[i], x);
+            }
+        }
+    }
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) {
+        if (j.sum.reduce == DT_AVG) acc[i] = acc[i] / (S)j.sum.n_terms;
+        narrow(&raw[0].v[i], acc[i]);
+    }
+    for (int k = 0; k < j.sum.n_to; k++) {
+        T *to = (T *)j.sum.to[k] + to_at;
+        if (j.aligned && left >= N) {
+            *reinterpret_cast<dti_pack<T, N> *>(to) = raw[0];
+        } else {
+            DTI_UNROLL
+            for (int i = 0; i < N; i++)
+                if (i < left) to[i] = raw[0].v[i];
+        }
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) sum_boxes(const __grid_constant__ sum_job j)
+{
+    enum { N = 16 / sizeof(T) };
+    const int lanes = 1 << j.shift, lane = (int)threadIdx.x & (lanes - 1);
+    const int64_t rows = THREADS >> j.shift, step = (int64_t)gridDim.y * lanes * N;
+
+    for (int64_t row = blockIdx.x * rows + ((int)threadIdx.x >> j.shift); row < j.rows.n_rows;
+         row += gridDim.x * rows) {
+        int64_t to_at, from_at;
+        dti_box_row(j.rows, row, &to_at, &from_at);
+        for (int64_t i = ((int64_t)blockIdx.y * lanes + lane) * N; i < j.rows.row; i += step)
+            sum_pack<T, N>(j, to_at + i, from_at + i, j.rows.row - i);
+    }
+}
+
+/* Whether every row begins at a multiple of 16 bytes, in every buffer. */
+bool is_aligned(const sum_job *j, int64_t bytes)
+{
+    const dti_box_rows *r = &j->rows;
+    uint64_t all = (uint64_t)(r->to_first | r->from_first);
+
+    for (int a = 0; a < r->n_axes; a++) all |= (uint64_t)(r->to[a] | r->from[a]);
+    all *= (uint64_t)bytes;
+    for (int k = 0; k < j->sum.n_terms; k++) all |= (uint64_t)(uintptr_t)j->sum.terms[k];
+    for (int k = 0; k < j->sum.n_to; k++) all |= (uint64_t)(uintptr_t)j->sum.to[k];
+    return all % 16 == 0;
+}
+
+template <typename T> int run_sum(dti_cuda *c, sum_job *j)
+{
+    enum { N = 16 / sizeof(T) };
+    const dti_row_grid g = dti_row_grid_of(j->rows.n_rows, (j->rows.row + N - 1) / N, THREADS, 1);
+
+    if (j->rows.n_rows == 0) return 0;
+    j->shift = g.shift;
+    j->aligned = is_aligned(j, sizeof(T));
+    return DTI_LAUNCH(c, sum_boxes<T>, g.grid, dim3(THREADS), 0, *j);
+}
+
+/* --- the division ----------------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) divide(T *x, int64_t n, int64_t divisor)
+{
+    typedef typename value_of<T>::sum S;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n) narrow(&x[i], (S)(widen(x[i]) / (S)divisor));
+}
+
+template <typename T> int run_divide(dti_cuda *c, void *x, int64_t n, int64_t divisor)
+{
+    if (n == 0) return 0;
+    return DTI_LAUNCH(c, divide<T>, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS), 0,
+                      (T *)x, n, divisor);
+}
+
+} /* namespace */
+
+extern "C" {
+
+int dti_cuda_sum_boxes(dti_cuda *c, const dti_cuda_sum *sum)
+{
+    sum_job j = {};
+
+    if (sum->n_terms < 1 || sum->n_terms > DTI_CUDA_MAX_PEERS || sum->n_to > DTI_CUDA_MAX_PEERS)
+        return dti_cuda_fail("a sum of %d terms to %d places: CUDA takes 1 to %d", sum->n_terms,
+                             sum->n_to, (int)DTI_CUDA_MAX_PEERS);
+    j.sum = *sum;
+    j.rows = dti_box_rows_of(&sum->to_box, &sum->box);
+    switch (sum->dtype) {
+    case DT_F32:
+        return run_sum<float>(c, &j);
+    case DT_BF16:
+        return run_sum<dti_bf16>(c, &j);
+    case DT_F16:
+        return run_sum<dti_f16>(c, &j);
+    case DT_F64:
+        return run_sum<double>(c, &j);
+    case DT_I32:
+        return run_sum<int32_t>(c, &j);
+    case DT_I64:
+        return run_sum<int64_t>(c, &j);
+    default:
+        return dti_cuda_fail("a sum of %s on CUDA: of floats, i32 and i64 only",
+                             dti_cuda_dtype_name(sum->dtype));
+    }
+}
+
+int dti_cuda_divide(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor)
+{
+    if (divisor == 0) return dti_cuda_fail("a division of %s by 0", dti_cuda_dtype_name(dtype));
+    switch (dtype) {
+    case DT_F32:
+        return run_divide<float>(c, x, n, divisor);
+    case DT_BF16:
+        return run_divide<dti_bf16>(c, x, n, divisor);
+    case DT_F16:
+        return run_divide<dti_f16>(c, x, n, divisor);
+    case DT_F64:
+        return run_divide<double>(c, x, n, divisor);
+    case DT_I32:
+        return run_divide<int32_t>(c, x, n, divisor);
+    case DT_I64:
+        return run_divide<int64_t>(c, x, n, divisor);
+    default:
+        return dti_cuda_fail("a division of %s on CUDA: of floats, i32 and i64 only",
+                             dti_cuda_dtype_name(dtype));
+    }
+}
+} /* extern "C" */
