@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Choices: the first largest element of rows that lie on several ranks, and the experts of a token
+ * with their weights. Both order elements by the key of dtensor/argmax.h, an integer whose order is
+ * (value, lower index first) with every NaN above all numbers; a maximum of integers is the same in
+ * any order, so nothing depends on how rows are divided among threads. */
+#include "dtensor/kernels/cuda/math.cuh"
+#include "dtensor/kernels/cuda/rows.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / DTI_WARP, PACKS = 4 };
+
+/* dti_argmax_key() of dtensor/argmax.h. */
+__device__ inline int64_t key_of(float value, int64_t index)
+{
+    const int32_t bits = (int32_t)__float_as_uint(value + 0.0f);
+    const int32_t order = value != value ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
+
+    return (int64_t)order * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)index);
+}
+
+__device__ inline int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+__device__ inline int64_t warp_largest(int64_t x)
+{
+    for (int step = DTI_WARP / 2; step > 0; step /= 2)
+        x = larger(x, (int64_t)__shfl_xor_sync(0xffffffffu, (long long)x, step));
+    return x;
+}
+
+/* --- argmax ----------------------------------------------------------------------------------- */
+
+struct argmax_job {
+    const void *x;
+    int64_t *keys;    /* [n_rows, n_chunks] */
+    int64_t n, first; /* elements of a row; the global index of its first */
+    int64_t n_chunks;
+    bool aligned;
+};
+
+/* The largest key of a chunk of a row, a block for each. */
+template <typename T> __global__ void __launch_bounds__(THREADS) argmax_chunks(const argmax_job j)
+{
+    enum { N = 16 / sizeof(T) };
+    const int64_t row = blockIdx.x / j.n_chunks, chunk = blockIdx.x % j.n_chunks;
+    const T *x = (const T *)j.x + row * j.n;
+    int64_t best = INT64_MIN;
+    float v[PACKS][N];
+    DTI_SHARED(int64_t, shared);
+
+    DTI_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        const int64_t at = ((chunk * PACKS + p) * THREADS + threadIdx.x) * N;
+        dti_load<T, N>(v[p], x + at, j.n - at, j.aligned);
+    }
+    DTI_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        const int64_t at = ((chunk * PACKS + p) * THREADS + threadIdx.x) * N;
+        DTI_UNROLL
+        for (int i = 0; i < N; i++)
+            if (at + i < j.n) best = larger(best, key_of(v[p][i], j.first + at + i));
+    }
+    best = warp_largest(best);
+    if (threadIdx.x % DTI_WARP == 0) shared[threadIdx.x / DTI_WARP] = best;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int w = 1; w < WARPS; w++) best = larger(best, shared[w]);
+    j.keys[blockIdx.x] = best;
+}
+
+/* keys [n_rows, n_chunks] -> [n_rows], a warp for each row */
+__global__ void __launch_bounds__(THREADS)
+    argmax_rows(int64_t *to, const int64_t *keys, int64_t n_rows, int64_t n_chunks)
+{
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / DTI_WARP;
+    int64_t best = INT64_MIN;
+
+    if (row >= n_rows) return;
+    for (int64_t i = threadIdx.x % DTI_WARP; i < n_chunks; i += DTI_WARP)
+        best = larger(best, keys[row * n_chunks + i]);
+    best = warp_largest(best);
+    if (threadIdx.x % DTI_WARP == 0) to[row] = best;
+}
+
+template <typename T> int run_argmax(dti_cuda *c, const dt_kargs *a, int64_t n_rows)
+{
+    enum { N = 16 / sizeof(T), CHUNK = THREADS * PACKS * N };
+    const dt_local *x = &a->in[0];
+    const int64_t n = x->shape[x->n_axes - 1];
+    int64_t *keys = (int64_t *)a->out[0].data;
+    argmax_job j = { x->data,
+                     keys,
+                     n,
+                     x->offset[x->n_axes - 1],
+                     n > CHUNK ? (n + CHUNK - 1) / CHUNK : 1,
+                     (uintptr_t)x->data % 16 == 0 && (n % N == 0 || n_rows == 1) };
+
+    if (n_rows == 0) return 0;
+    if (j.n_chunks > 1) {
+        void *scratch;
+        if (dti_cuda_scratch(c, (size_t)(n_rows * j.n_chunks) * sizeof *keys, &scratch) != 0)
+            return -1;
+        j.keys = (int64_t *)scratch;
+    }
+    if (DTI_LAUNCH(c, argmax_chunks<T>, dim3((unsigned)(n_rows * j.n_chunks)), dim3(THREADS),
+                   WARPS * sizeof *keys, j) != 0)
+        return -1;
+    return j.n_chunks == 1
+               ? 0
+               : DTI_LAUNCH(c, argmax_rows, dim3((unsigned)((n_rows + WARPS - 1) / WARPS)),
+                            dim3(THREADS), 0, keys, (const int64_t *)j.keys, n_rows, j.n_chunks);
+}
+
+/* key -> index; -1 for the key of an empty row */
+__global__ void __launch_bounds__(THREADS) argmax_ids(int32_t *ids, const int64_t *keys, int64_t n)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n) ids[i] = keys[i] == INT64_MIN ? -1 : (int32_t)(UINT32_MAX - (uint32_t)keys[i]);
+}
+
+/* --- routes ----------------------------------------------------------------------------------- */
+
+struct route_job {
+    const void *x; /* [n_rows, n] */
+    int32_t *ids;  /* [n_rows, k] */
+    void *weights; /* [n_rows, k] */
+    dti_cuda_fault_word *fault;
+    int64_t n_rows, n, k;
+    bool normalise;
+};
+
+/* The k largest of a row in falling order, a warp for each row: a round finds the largest key below
+ * the last one. Rows are read k times, the first time from memory. */
+template <typename T> __global__ void __launch_bounds__(THREADS) route_ids(const route_job j)
+{
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / DTI_WARP;
+    const int lane = (int)threadIdx.x % DTI_WARP;
+    const T *x = (const T *)j.x + row * j.n;
+    int64_t last = INT64_MAX;
+
+    if (row >= j.n_rows) return;
+    for (int64_t i = 0; i < j.k; i++) {
+        int64_t best = INT64_MIN;
+        for (int64_t e = lane; e < j.n; e += DTI_WARP) {
+            const int64_t key = key_of(dti_widen(x[e]), e);
+            if (key < last) best = larger(best, key);
+        }
+        last = warp_largest(best);
+        if (lane == 0)
+            j.ids[row * j.k + i] = last == INT64_MIN ? -1 : (int32_t)(UINT32_MAX - (uint32_t)last);
+    }
+}
+
+/* The weight of slot i of a row: the softmax of its expert. */
+template <typename T>
+__device__ inline float weight_of(const route_job &j, const T *x, int32_t e, float largest,
+                                  float sum)
+{
+    if (e >= 0 && e < j.n) return dti_exp(dti_widen(x[e]) - largest) / sum;
+    dti_report(j.fault, DTI_CUDA_BAD_EXPERT, e, j.n);
+    return 0.0f;
+}
+
+/* softmax over all experts of a row in f32, of the chosen ones; divided by their sum if `normalise`
+ * says so; rounds once. A warp for each row. */
+template <typename T> __global__ void __launch_bounds__(THREADS) route_weights(const route_job j)
+{
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / DTI_WARP;
+    const int lane = (int)threadIdx.x % DTI_WARP;
+    const T *x = (const T *)j.x + row * j.n;
+    float largest = -INFINITY, sum = 0.0f, chosen = 0.0f;
+
+    if (row >= j.n_rows) return;
+    for (int64_t e = lane; e < j.n; e += DTI_WARP) largest = fmaxf(largest, dti_widen(x[e]));
+    largest = dti_warp_max(largest);
+    for (int64_t e = lane; e < j.n; e += DTI_WARP) sum += dti_exp(dti_widen(x[e]) - largest);
+    sum = dti_warp_sum(sum);
+    for (int64_t i = lane; i < j.k; i += DTI_WARP)
+        chosen += weight_of(j, x, j.ids[row * j.k + i], largest, sum);
+    chosen = dti_warp_sum(chosen);
+    for (int64_t i = lane; i < j.k; i += DTI_WARP) {
+        const float w = weight_of(j, x, j.ids[row * j.k + i], largest, sum);
+        dti_narrow((T *)j.weights + row * j.k + i, j.normalise ? w / chosen : w);
+    }
+}
+
+dim3 warps_of(int64_t n_rows)
+{
+    return dim3((unsigned)((n_rows + WARPS - 1) / WARPS));
+}
+
+route_job route_of(dti_cuda *c, const dt_kargs *a)
+{
+    const dt_local *x = &a->in[0], *y = &a->out[0];
+    route_job j = {
+        x->data, NULL, NULL, c->fault, 1, x->shape[x->n_axes - 1], y->shape[y->n_axes - 1], false
+    };
+
+    for (int b = 0; b < x->n_axes - 1; b++) j.n_rows *= x->shape[b];
+    return j;
+}
+
+} /* namespace */
+
+extern "C" {
+
+int dti_argmax_key_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const int64_t n_rows = dti_cuda_count(&a->out[0]);
+
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return run_argmax<float>(c, a, n_rows);
+    case DT_BF16:
+        return run_argmax<dti_bf16>(c, a, n_rows);
+    case DT_F16:
+        return run_argmax<dti_f16>(c, a, n_rows);
+    default:
+        return dti_refuse_dtype("argmax_key", (int)a->in[0].dtype);
+    }
+}
+
+int dti_argmax_id_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const int64_t n = dti_cuda_count(&a->in[0]);
+
+    if (n == 0) return 0;
+    return DTI_LAUNCH(c, argmax_ids, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS),
+                      0, (int32_t *)a->out[0].data, (const int64_t *)a->in[0].data, n);
+}
+
+int dti_route_ids_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    route_job j = route_of(c, a);
+
+    j.ids = (int32_t *)a->out[0].data;
+    if (j.n_rows * j.k == 0) return 0;
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return DTI_LAUNCH(c, route_ids<float>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_BF16:
+        return DTI_LAUNCH(c, route_ids<dti_bf16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_F16:
+        return DTI_LAUNCH(c, route_ids<dti_f16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    default:
+        return dti_refuse_dtype("route_ids", (int)a->in[0].dtype);
+    }
+}
+
+int dti_route_weights_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    route_job j = route_of(c, a);
+
+    j.ids = (int32_t *)a->in[1].data;
+    j.weights = a->out[0].data;
+    j.normalise = ((const dti_route_attr *)a->attr)->normalise != 0;
+    if (j.n_rows * j.k == 0) return 0;
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return DTI_LAUNCH(c, route_weights<float>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_BF16:
+        return DTI_LAUNCH(c, route_weights<dti_bf16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_F16:
+        return DTI_LAUNCH(c, route_weights<dti_f16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    default:
+        return dti_refuse_dtype("route_weights", (int)a->in[0].dtype);
+    }
+}
+} /* extern "C" */
