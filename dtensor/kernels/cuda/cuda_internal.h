@@ -20,7 +20,8 @@ extern "C" {
 typedef enum dti_cuda_fault {
     DTI_CUDA_FINE,
     DTI_CUDA_BAD_POSITION, /* value is a position, limit the number of rows of the cache */
-    DTI_CUDA_BAD_EXPERT    /* value is an expert, limit their number */
+    DTI_CUDA_BAD_EXPERT,   /* value is an expert, limit their number */
+    DTI_CUDA_TWICE_EXPERT  /* value is an expert, limit the token that names it twice */
 } dti_cuda_fault;
 
 typedef struct dti_cuda_fault_word {
@@ -40,7 +41,7 @@ struct dti_cuda {
     size_t scratch_bytes;
     void *old_scratch; /* outgrown while a graph was recorded, which still names it; a list */
     dti_cuda_fault_word *fault;  /* pinned, written by kernels */
-    struct dti_gemm_plans *gemm; /* NULL until the first large product */
+    struct dti_gemm_plans *gemm; /* of gemm_lt.c; NULL until the first large product */
 };
 
 /* Sets what why() says and returns -1. */
@@ -57,8 +58,8 @@ int dti_cuda_launched(const char *kernel);
 int dti_cuda_scratch(dti_cuda *c, size_t bytes, void **out);
 
 /* y [m, n] = x [m, k] w [n, k]^T (+ bias [n]), row-major, f32 accumulation, one rounding. dtype is
- * x's, w's and bias's; out_dtype that, or f32. Products of many rows (gemm_lt.c, or gemm_plain.cu
- * where cuBLASLt is missing). */
+ * x's, w's and bias's; out_dtype that, or f32. By skinny.cu, gemm_lt.c or gemm_plain.cu, as
+ * linear.c says. */
 typedef struct dti_cuda_product {
     int64_t m, n, k;
     const void *x, *w, *bias; /* bias: or NULL */

@@ -116,7 +116,7 @@ template <typename T> static __device__ inline float dti_rounded(float x)
     return dti_widen(y);
 }
 
-/* --- 16 bytes at a time ------------------------------------------------------------------------ */
+/* --- 16 bytes at a time ----------------------------------------------------------------------- */
 
 /* The elements of T in 16 bytes. */
 template <typename T> struct dti_vec {

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * linear: x [..., I] F, w [O, I] F (, bias [O] F) -> out [..., O], F or f32. f32 accumulation, bias
+ * added in f32, one rounding. Up to 8 rows are read at the speed of memory (skinny.cu), more are a
+ * product of the library, or of gemm_plain.cu. */
+#include "dtensor/kernels/cuda/product.h"
+
+int dti_cuda_gemm(dti_cuda *c, const dti_cuda_product *p)
+{
+    const dti_product_job job = { .x = p->x,
+                                  .w = p->w,
+                                  .bias = p->bias,
+                                  .y = p->y,
+                                  .m = p->m,
+                                  .n = p->n,
+                                  .k = p->k,
+                                  .f32_out = p->out_dtype == DT_F32 };
+
+    if (p->m == 0 || p->n == 0) return 0;
+    if (p->m <= DTI_SKINNY_MAX) return dti_cuda_skinny(c, p->dtype, &job);
+#ifdef DTI_WITH_CUBLASLT
+    const int taken = dti_gemm_lt(c, p);
+    if (taken != 0) return taken < 0 ? -1 : 0;
+#endif
+    return dti_cuda_gemm_plain(c, p->dtype, &job);
+}
+
+#ifndef DTI_WITH_CUBLASLT
+void dti_cuda_gemm_close(dti_cuda *c)
+{
+    (void)c;
+}
+#endif
+
+int dti_linear_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const dt_local *x = &a->in[0], *w = &a->in[1], *bias = a->n_in > 2 ? &a->in[2] : NULL;
+    const dt_local *y = &a->out[0];
+    const dti_cuda_product p = { .m = dti_product_rows(x),
+                                 .n = w->shape[0],
+                                 .k = w->shape[1],
+                                 .x = x->data,
+                                 .w = w->data,
+                                 .bias = bias != NULL ? bias->data : NULL,
+                                 .y = y->data,
+                                 .dtype = (int)w->dtype,
+                                 .out_dtype = (int)y->dtype };
+
+    if (x->dtype != w->dtype)
+        return dti_cuda_fail("linear on CUDA: x is %s but w is %s; cast one of them",
+                             dti_cuda_dtype_name((int)x->dtype),
+                             dti_cuda_dtype_name((int)w->dtype));
+    if (bias != NULL && bias->dtype != w->dtype)
+        return dti_cuda_fail("linear on CUDA: bias is %s but w is %s; cast one of them",
+                             dti_cuda_dtype_name((int)bias->dtype),
+                             dti_cuda_dtype_name((int)w->dtype));
+    if (y->dtype != w->dtype && y->dtype != DT_F32)
+        return dti_cuda_fail("linear on CUDA: w is %s, so the result is that or f32, not %s",
+                             dti_cuda_dtype_name((int)w->dtype),
+                             dti_cuda_dtype_name((int)y->dtype));
+    return dti_cuda_gemm(c, &p);
+}
+
+int dti_linear_bias_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return dti_linear_cuda(c, a);
+}
