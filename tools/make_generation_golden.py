@@ -8,10 +8,14 @@ generated, whether beams are searched. processors.safetensors holds, for all of 
     history       I64 [R, L]   the tokens of each row, the last `step` of them generated
     <case name>   F32 [R, V]   what comes out of the list that generate() builds
 
-texts.json and texts.safetensors hold runs of generate() on the checkpoints of tests/golden: batches
-with padding on the left, penalties, several end tokens, beams.
+sampling.json and sampling.safetensors hold the same for the logits of each checkpoint of
+tests/golden: its tensors are called <checkpoint>.scores and so on, scores being what Transformers
+computes at the last R places of the prompt, and history the whole prompt in each row.
 
-Run, from the repository root (a minute): python3 tools/make_generation_golden.py
+texts.json and texts.safetensors hold runs of generate() on the checkpoints: batches with padding on
+the left, penalties, several end tokens; and four beams that repeat no four tokens on all of them.
+
+Run, from the repository root (two minutes): python3 tools/make_generation_golden.py
 Needs torch, transformers and safetensors.
 """
 
@@ -20,7 +24,8 @@ import os
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from make_golden import FIXTURES
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 ROWS, VOCAB, LENGTH = 3, 101, 24
@@ -82,6 +87,13 @@ def processors(model, config, n_prompt):
                                        model_kwargs={})
 
 
+def save(folder, name, tensors, cases):
+    save_file(tensors, os.path.join(folder, f"{name}.safetensors"))
+    with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
+        json.dump(cases, f, indent=1)
+        f.write("\n")
+
+
 def make_processors(model, folder):
     generator = torch.Generator().manual_seed(7)
     scores = 2.5 * torch.randn(ROWS, VOCAB, generator=generator)
@@ -95,10 +107,41 @@ def make_processors(model, folder):
         assert (out != scores).any() or name.endswith(("_reached", "_later", "_all")), name
         tensors[name] = out.contiguous()
         cases.append({"name": name, "step": step, "beams": beams, "config": config})
-    save_file(tensors, os.path.join(folder, "processors.safetensors"))
-    with open(os.path.join(folder, "processors.json"), "w", encoding="utf-8") as f:
-        json.dump({"cases": cases}, f, indent=1)
-        f.write("\n")
+    save(folder, "processors", tensors, {"cases": cases})
+
+
+# What is drawn from on each checkpoint; a parameter stays away from what rounding decides.
+SAMPLING = {
+    "temperature": {"temperature": 0.7},
+    "top_k": {"top_k": 7},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.3},
+    "typical_p": {"typical_p": 0.6},
+    "epsilon_cutoff": {"epsilon_cutoff": 0.02},
+    "eta_cutoff": {"eta_cutoff": 0.5},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "everything": {"temperature": 1.4, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95,
+                   "repetition_penalty": 1.2, "no_repeat_ngram_size": 1,
+                   "renormalize_logits": True},
+}
+
+
+def make_sampling(model, folder):
+    tensors = {}
+    cases = [{"name": name, "step": 0, "beams": False,
+              "config": {"do_sample": True, "top_k": 0, **keys}} for name, keys in SAMPLING.items()]
+    for checkpoint in FIXTURES:
+        expected = load_file(os.path.join(ROOT, checkpoint, "expected.safetensors"))
+        scores = expected["logits_f32"][-ROWS:].contiguous()
+        history = expected["prompt"][None].repeat(ROWS, 1)
+        tensors[f"{checkpoint}.scores"], tensors[f"{checkpoint}.history"] = scores, history
+        for case in cases:
+            apply = processors(model, case["config"], history.shape[1])
+            out, exact = apply(history, scores.clone()), apply(history, scores.double())
+            assert torch.equal(out.isinf(), exact.isinf()), (checkpoint, case["name"])
+            assert (out != scores).any(), (checkpoint, case["name"])
+            tensors[f"{checkpoint}.{case['name']}"] = out.contiguous()
+    save(folder, "sampling", tensors, {"checkpoints": list(FIXTURES), "cases": cases})
 
 
 # name: checkpoint, lengths of the prompts, keys for generate().
@@ -129,11 +172,10 @@ TEXTS = {
                                                "num_return_sequences": 3, "repetition_penalty": 1.3,
                                                "min_new_tokens": 4, "ends": 2}),
 }
-# Four beams that repeat no four tokens, for the checkpoints of every architecture; one row is padded.
+# Four beams that repeat no four tokens, on all checkpoints; one row is padded.
 TEXTS |= {"beams_" + checkpoint.replace("/", "_"): (checkpoint, [9, 5], {
     "max_new_tokens": 12, "num_beams": 4, "num_return_sequences": 4, "no_repeat_ngram_size": 4})
-    for checkpoint in ("llama/yarn", "qwen2/base", "qwen2/windows", "qwen3/base", "qwen3_moe/base",
-                       "gemma3/base", "gemma3/uneven", "phi3/base", "phi3/uneven", "gpt_neo/uneven")}
+    for checkpoint in FIXTURES}
 
 
 def ends_of(model, prompts, mask, n):
@@ -205,10 +247,7 @@ def make_texts(folder):
         tensors.update(found)
         cases.append(case)
         print(name, seed, flush=True)
-    save_file(tensors, os.path.join(folder, "texts.safetensors"))
-    with open(os.path.join(folder, "texts.json"), "w", encoding="utf-8") as f:
-        json.dump({"cases": cases}, f, indent=1)
-        f.write("\n")
+    save(folder, "texts", tensors, {"cases": cases})
 
 
 def main():
@@ -220,6 +259,7 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(os.path.join(ROOT, "gpt_neo/uneven"))
     with torch.no_grad():
         make_processors(model, folder)
+        make_sampling(model, folder)
         make_texts(folder)
     for f in os.listdir(folder):
         os.chmod(os.path.join(folder, f), 0o644)

@@ -28,6 +28,8 @@ typedef struct text_case {
     int32_t expected[MAX_ROWS][MAX_TOKENS];
     float scores[MAX_ROWS];
     bool has_scores;
+    bool sequence_parallel; /* in this run */
+    bool alone;             /* each prompt runs by itself as well */
 } text_case;
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const char *part,
@@ -90,15 +92,22 @@ static dt_status read_case(const dti_st_file *file, const dti_json *one, text_ca
     return DT_OK;
 }
 
-static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **model)
+static dt_status load_as(dt_mesh *mesh, const char *fixture, bool sequence_parallel,
+                         dt_model **model)
 {
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
     char relative[128], folder[DT_TEST_PATH_BYTES];
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
     options.keep_dtype = false;
+    options.sequence_parallel = sequence_parallel;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &options, model));
     return DT_OK;
+}
+
+static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **model)
+{
+    return load_as(mesh, fixture, false, model);
 }
 
 /* Ours are as theirs, and theirs goes on with padding. */
@@ -156,9 +165,9 @@ static dt_status run_case(dt_mesh *mesh, const void *arg)
     DT_TRY(dti_config_eos(&c->keys, &info));
     DT_TRY_TO(done, st, dti_generation_config_read(&c->keys, &config));
     config.options.eos = (dt_ids){ info.eos, info.n_eos };
-    DT_TRY_TO(done, st, load(mesh, c->model, &model));
+    DT_TRY_TO(done, st, load_as(mesh, c->model, c->sequence_parallel, &model));
     DT_TRY_TO(done, st, run_prompts(model, c, &config.options, -1));
-    for (int64_t i = 0; i < c->n_prompts && c->n_prompts > 1; i++)
+    for (int64_t i = 0; i < c->n_prompts && c->alone; i++)
         DT_TRY_TO(done, st, run_prompts(model, c, &config.options, i));
 done:
     dti_generation_config_free(&config);
@@ -166,7 +175,7 @@ done:
     return st;
 }
 
-DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)
+static void run_texts(bool sequence_parallel)
 {
     char path[DT_TEST_PATH_BYTES];
     dti_json_doc doc = { 0 };
@@ -178,15 +187,31 @@ DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)
     DT_ASSERT_OK(dti_json_array(&doc.root, "cases", &cases));
     (void)dt_test_source_path(path, "tests/golden/generation/texts.safetensors");
     DT_ASSERT_OK(dti_st_open(path, &file));
-    DT_ASSERT(dti_json_count(&cases) >= 23);
+    DT_ASSERT(dti_json_count(&cases) >= 35);
     for (size_t i = 0; i < dti_json_count(&cases); i++) {
         const dti_json one = dti_json_at(&cases, i);
         text_case c;
         DT_ASSERT_OK(read_case(file, &one, &c));
-        for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_case, &c);
+        c.sequence_parallel = sequence_parallel;
+        if (sequence_parallel && !c.has_scores) continue;
+        for (size_t m = sequence_parallel; m < DT_COUNT(meshes); m++) {
+            c.alone = c.n_prompts > 1 && (m == 0 || !c.has_scores); /* beams take long */
+            if (dt_test_fits_launch(meshes[m])) dt_test_on_ranks(meshes[m], run_case, &c);
+        }
     }
     dti_st_close(&file);
     dti_json_free(&doc);
+}
+
+DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)
+{
+    run_texts(false);
+}
+
+/* Prompts are read with their tokens cut over the ranks; that is where steps of beams begin. */
+DT_TEST(generation, texts_of_beams_are_theirs_with_tokens_cut_between_blocks)
+{
+    run_texts(true);
 }
 
 /* --- sampling --------------------------------------------------------------------------------- */

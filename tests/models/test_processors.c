@@ -15,71 +15,98 @@
 #include "tests/support/dt_test.h"
 
 enum { ROWS = 3, VOCAB = 101, LENGTH = 24, MAX_EXPECTED = 64 };
+enum { MAX_SCORES = ROWS * 257, MAX_IDS = ROWS * 32 }; /* of any checkpoint */
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
 typedef struct fixture {
-    dti_json_doc doc;
+    const char *of; /* the checkpoint whose logits they are; "": none, they were made up */
     dti_json cases;
-    float scores[ROWS * VOCAB];
-    int32_t history[ROWS * LENGTH];
-    float expected[MAX_EXPECTED][ROWS * VOCAB]; /* of each case */
+    int64_t vocab, length;
+    float scores[MAX_SCORES];
+    int32_t history[MAX_IDS];
+    float expected[MAX_EXPECTED][MAX_SCORES]; /* of each case */
 } fixture;
 
-static dt_status read_floats(const dti_st_file *file, const char *name, const dti_st_stage *stage,
-                             float *to)
+/* The tensor "<of>.<name>", ROWS rows of what belongs to a row. */
+static dt_status find(const dti_st_file *file, const fixture *f, const char *name, int64_t most,
+                      const dti_st_entry **e)
 {
-    const dti_st_entry *e = dti_st_find(file, name);
+    char full[96];
 
-    DT_EXPECT(e != NULL && e->n_axes == 2 && e->shape[0] == ROWS && e->shape[1] == VOCAB, "%s",
-              name);
+    (void)snprintf(full, sizeof full, "%s%s%s", f->of, f->of[0] != '\0' ? "." : "", name);
+    *e = dti_st_find(file, full);
+    DT_EXPECT(*e != NULL && (*e)->n_axes == 2 && (*e)->shape[0] == ROWS &&
+                  ROWS * (*e)->shape[1] <= most,
+              "%s", full);
+    return DT_OK;
+}
+
+static dt_status read_floats(const dti_st_file *file, const fixture *f, const char *name,
+                             const dti_st_stage *stage, float *to)
+{
+    const dti_st_entry *e;
+
+    DT_TRY(find(file, f, name, MAX_SCORES, &e));
+    DT_EXPECT(e->shape[1] == f->vocab, "%s: vocabulary", name);
     DT_TRY(dti_st_read_slice(file, e, NULL, NULL, DT_F32, stage, to));
     return DT_OK;
 }
 
 static dt_status read_tensors(fixture *f, const dti_st_file *file, const dti_st_stage *stage)
 {
-    const dti_st_entry *e = dti_st_find(file, "history");
-    int64_t ids[ROWS * LENGTH];
+    const dti_st_entry *e;
+    int64_t ids[MAX_IDS];
 
-    DT_TRY(read_floats(file, "scores", stage, f->scores));
-    DT_EXPECT(e != NULL && e->shape[0] == ROWS && e->shape[1] == LENGTH, "history");
+    DT_TRY(find(file, f, "scores", MAX_SCORES, &e));
+    f->vocab = e->shape[1];
+    DT_TRY(read_floats(file, f, "scores", stage, f->scores));
+    DT_TRY(find(file, f, "history", MAX_IDS, &e));
+    f->length = e->shape[1];
     DT_TRY(dti_st_read_slice(file, e, NULL, NULL, DT_I64, stage, ids));
-    for (int i = 0; i < ROWS * LENGTH; i++) f->history[i] = (int32_t)ids[i];
+    for (int i = 0; i < ROWS * f->length; i++) f->history[i] = (int32_t)ids[i];
     for (size_t i = 0; i < dti_json_count(&f->cases); i++) {
         const dti_json one = dti_json_at(&f->cases, i);
         const char *name;
         DT_TRY(dti_json_string(&one, "name", &name));
-        DT_TRY(read_floats(file, name, stage, f->expected[i]));
+        DT_TRY(read_floats(file, f, name, stage, f->expected[i]));
     }
     return DT_OK;
 }
 
-static dt_status read_fixture(fixture *f)
+/* The cases of tests/golden/generation/<name>.json. */
+static dt_status open_cases(const char *name, dti_json_doc *doc, dti_json *cases,
+                            dti_st_file **file)
 {
-    char path[DT_TEST_PATH_BYTES];
-    dti_st_stage stage = { 0 };
-    dti_st_file *file = NULL;
-    dt_status st = DT_OK;
+    char path[DT_TEST_PATH_BYTES], relative[96];
 
-    (void)dt_test_source_path(path, "tests/golden/generation/processors.json");
-    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &f->doc));
-    DT_TRY(dti_json_array(&f->doc.root, "cases", &f->cases));
-    DT_EXPECT(dti_json_count(&f->cases) <= MAX_EXPECTED, "too many cases");
-    (void)dt_test_source_path(path, "tests/golden/generation/processors.safetensors");
-    DT_TRY_TO(done, st, dti_st_open(path, &file));
-    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
-    DT_TRY_TO(done, st, read_tensors(f, file, &stage));
-done:
+    (void)snprintf(relative, sizeof relative, "tests/golden/generation/%s.json", name);
+    DT_TRY(dti_json_read(dt_test_source_path(path, relative), DTI_JSON_CONFIG_BYTES, doc));
+    DT_TRY(dti_json_array(&doc->root, "cases", cases));
+    DT_EXPECT(dti_json_count(cases) <= MAX_EXPECTED, "too many cases");
+    (void)snprintf(relative, sizeof relative, "tests/golden/generation/%s.safetensors", name);
+    DT_TRY(dti_st_open(dt_test_source_path(path, relative), file));
+    return DT_OK;
+}
+
+static dt_status read_fixture(const dti_st_file *file, const char *of, const dti_json *cases,
+                              fixture *f)
+{
+    dti_st_stage stage = { 0 };
+    dt_status st;
+
+    *f = (fixture){ .of = of, .cases = *cases };
+    DT_TRY(dti_st_stage_create(0, NULL, &stage));
+    st = read_tensors(f, file, &stage);
     dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
     return st;
 }
 
 /* Logits of ROWS sequences as a model leaves them, cut over "tp". */
-static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, const float *scores)
+static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, int64_t vocab,
+                      const float *scores)
 {
-    const int64_t shape[] = { ROWS, 1, VOCAB };
+    const int64_t shape[] = { ROWS, 1, vocab };
     dt_placement place[DT_MAX_DIMS] = { { 0 } };
     dt_tensor *logits;
 
@@ -91,43 +118,43 @@ static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, const float *
 }
 
 /* As generate() would do it for this case. */
-static dt_status make_rules(const dti_json *one, dti_generation_config *config, dt_model_info *info,
-                            dti_rules *rules)
+static dt_status make_rules(const fixture *f, const dti_json *one, dti_generation_config *config,
+                            dt_model_info *info, dti_rules *rules)
 {
     int64_t step;
     dti_json keys;
     bool beams;
 
-    *info = (dt_model_info){ .vocab_size = VOCAB, .max_positions = 1000 };
-    DT_TRY(dti_json_int(one, "step", 0, LENGTH, &step));
+    *info = (dt_model_info){ .vocab_size = f->vocab, .max_positions = 1000 };
+    DT_TRY(dti_json_int(one, "step", 0, f->length, &step));
     DT_TRY(dti_json_bool(one, "beams", &beams));
     DT_TRY(dti_json_object(one, "config", &keys));
     DT_TRY(dti_generation_config_read(&keys, config));
     DT_TRY(dti_config_eos(&keys, info));
-    DT_TRY(dti_rules_make(rules, info, &config->options, LENGTH - step));
+    DT_TRY(dti_rules_make(rules, info, &config->options, f->length - step));
     rules->n_new = step;
     if (beams) rules->keep = (info->n_eos > 0 ? info->n_eos : 1) + 1;
     return DT_OK;
 }
 
-static dt_status compare(const char *name, const float *ours, const float *theirs)
+static dt_status compare(const fixture *f, const char *name, const float *ours, const float *theirs)
 {
-    for (int i = 0; i < ROWS * VOCAB; i++) {
+    for (int i = 0; i < ROWS * f->vocab; i++) {
         const float a = ours[i], b = theirs[i];
         DT_EXPECT(a == b || fabsf(a - b) <= 1e-6f * fmaxf(1.0f, fabsf(b)),
-                  "%s: score of token %d in row %d is %.9g, theirs is %.9g", name, i % VOCAB,
-                  i / VOCAB, (double)a, (double)b);
+                  "%s %s: score of token %d in row %d is %.9g, theirs is %.9g", f->of, name,
+                  (int)(i % f->vocab), (int)(i / f->vocab), (double)a, (double)b);
     }
     return DT_OK;
 }
 
 static dt_status run_case(dt_mesh *mesh, const fixture *f, size_t i)
 {
-    static const int64_t lengths[ROWS] = { LENGTH, LENGTH, LENGTH };
-    const dti_history h = { .ids = f->history, .room = LENGTH, .length = lengths };
+    const int64_t lengths[ROWS] = { f->length, f->length, f->length };
+    const dti_history h = { .ids = f->history, .room = f->length, .length = lengths };
     const dti_json one = dti_json_at(&f->cases, i);
     dti_generation_config config = { 0 };
-    float whole[ROWS * VOCAB];
+    float whole[MAX_SCORES];
     dti_scores scores = { 0 };
     dti_rules rules = { 0 };
     dt_tape *tape = NULL;
@@ -137,11 +164,11 @@ static dt_status run_case(dt_mesh *mesh, const fixture *f, size_t i)
 
     DT_TRY(dti_json_string(&one, "name", &name));
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, make_rules(&one, &config, &info, &rules));
-    DT_TRY_TO(done, st, take(&scores, tape, mesh, f->scores));
+    DT_TRY_TO(done, st, make_rules(f, &one, &config, &info, &rules));
+    DT_TRY_TO(done, st, take(&scores, tape, mesh, f->vocab, f->scores));
     DT_TRY_TO(done, st, dti_process(&rules, &h, &scores));
     DT_TRY_TO(done, st, dti_scores_whole(&scores, whole));
-    DT_TRY_TO(done, st, compare(name, whole, f->expected[i]));
+    DT_TRY_TO(done, st, compare(f, name, whole, f->expected[i]));
 done:
     dti_rules_free(&rules);
     dti_scores_free(&scores);
@@ -160,13 +187,42 @@ static dt_status run_cases(dt_mesh *mesh, const void *arg)
 
 DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
 {
+    dti_json_doc doc = { 0 };
+    dti_st_file *file;
+    dti_json cases;
     fixture *f;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
-    DT_ASSERT_OK(read_fixture(f));
-    DT_ASSERT(dti_json_count(&f->cases) > 25);
+    DT_ASSERT_OK(open_cases("processors", &doc, &cases, &file));
+    DT_ASSERT(dti_json_count(&cases) > 25);
+    DT_ASSERT_OK(read_fixture(file, "", &cases, f));
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
-    dti_json_free(&f->doc);
+    dti_st_close(&file);
+    dti_json_free(&doc);
+    dti_free(f);
+}
+
+/* What is drawn from: the logits of the checkpoints of each architecture, after each processor. */
+DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mesh)
+{
+    dti_json_doc doc = { 0 };
+    dti_json cases, checkpoints;
+    dti_st_file *file;
+    fixture *f;
+
+    DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
+    DT_ASSERT_OK(open_cases("sampling", &doc, &cases, &file));
+    DT_ASSERT_OK(dti_json_array(&doc.root, "checkpoints", &checkpoints));
+    DT_ASSERT(dti_json_count(&checkpoints) >= 20 && dti_json_count(&cases) >= 8);
+    for (size_t i = 0; i < dti_json_count(&checkpoints); i++) {
+        const dti_json of = dti_json_at(&checkpoints, i);
+        const char *name;
+        DT_ASSERT_OK(dti_json_as_string(&of, &name));
+        DT_ASSERT_OK(read_fixture(file, name, &cases, f));
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
+    }
+    dti_st_close(&file);
+    dti_json_free(&doc);
     dti_free(f);
 }
 
@@ -189,7 +245,7 @@ static dt_status draw(dt_mesh *mesh, const void *arg)
     int64_t keys[ROWS];
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, take(&scores, tape, mesh, d->scores));
+    DT_TRY_TO(done, st, take(&scores, tape, mesh, VOCAB, d->scores));
     for (int64_t i = 0; i < DRAWS; i++) {
         DT_TRY_TO(done, st, dti_scores_draw(&scores, 1234, i, keys));
         for (int r = 0; r < ROWS; r++) {

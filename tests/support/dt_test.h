@@ -145,6 +145,10 @@ dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_b
 /* Processes that a launcher started to run this program together. */
 int dt_test_processes(void);
 
+/* Whether a mesh "dp=2,tp=2" gives each process one rank, or there is one process. Tests that take
+ * long leave the other meshes out. */
+bool dt_test_fits_launch(const char *spec);
+
 /* Whether a rank of a run of n_ranks is a thread of this process. */
 bool dt_test_is_here(int rank, int n_ranks);
 

@@ -31,6 +31,15 @@ int dt_test_processes(void)
     return dt_launch_size();
 }
 
+bool dt_test_fits_launch(const char *spec)
+{
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int n_dims, sizes[DT_MAX_DIMS], n;
+
+    dt_test_ok(__FILE__, __LINE__, spec, dt_mesh_parse(spec, &n_dims, names, sizes, &n));
+    return dt_test_processes() == 1 || n == dt_test_processes();
+}
+
 /* Ranks are given to processes in blocks, the first ones get one more if it does not divide. */
 bool dt_test_is_here(int rank, int n_ranks)
 {

@@ -4,7 +4,7 @@
  * order of their names, and leave by longjmp on the main thread. Of the processes that mpirun
  * started the first one speaks, and those that find fault.
  *
- *   test_mesh [--filter suite/name*] [--list] */
+ *   test_mesh [--filter suite/name*]... [--list] */
 #include "tests/support/dt_test.h"
 
 #include <fnmatch.h>
@@ -72,23 +72,30 @@ static int run(const dt_test_entry *e)
     return verdict;
 }
 
+/* Whether one of the filters is met, or there is none. */
+static bool is_asked_for(const char *name, int argc, char **argv)
+{
+    bool any = false;
+
+    for (int i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--filter") != 0) continue;
+        if (fnmatch(argv[++i], name, 0) == 0) return true;
+        any = true;
+    }
+    return !any;
+}
+
 int main(int argc, char **argv)
 {
-    const char *filter = "*";
     bool list = false;
     int count[N_VERDICTS] = { 0, 0, 0 };
 
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
-            filter = argv[++i];
-        else if (strcmp(argv[i], "--list") == 0)
-            list = true;
-    }
+    for (int i = 1; i < argc; i++) list |= strcmp(argv[i], "--list") == 0;
     for (const dt_test_entry *e = entries; e != NULL; e = e->next) {
         char name[512];
 
         (void)snprintf(name, sizeof name, "%s/%s", e->suite, e->name);
-        if (fnmatch(filter, name, 0) != 0) continue;
+        if (!is_asked_for(name, argc, argv)) continue;
         if (list)
             (void)puts(name);
         else
