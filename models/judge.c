@@ -119,7 +119,7 @@ static dt_status make_model(const judge *j, dt_mesh *mesh, const dt_plan *plan, 
     }
     for (int i = 0; i < d.builder.n && !j->known->info.tied; i++) d.builder.specs[i].tied_to = NULL;
     d.info.tied = j->known->info.tied;
-    st = dti_model_make_dry(&d, mesh, &o, out);
+    st = dti_model_make_whole(&d, mesh, &o, NULL, out);
     dti_described_free(&d);
     return st;
 }

@@ -143,8 +143,8 @@ fail:
     return st;
 }
 
-dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
-                             dt_model **out)
+dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                               const dti_filler *fill, dt_model **out)
 {
     dt_status st = DT_OK;
     dt_model *m;
@@ -158,7 +158,8 @@ dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_opti
             dt_tensor *x = NULL;
             if (!has_own(layer, p)) continue;
             DT_TRY_TO(fail, st, make_param(m, layer, p, &x));
-            st = dt_layer_set_param(layer, p, x);
+            if (fill != NULL) st = fill->fn(fill->arg, layer, p, x);
+            if (st == DT_OK) st = dt_layer_set_param(layer, p, x);
             dt_tensor_release(&x);
             DT_TRY_TO(fail, st, st);
         }
@@ -198,7 +199,7 @@ static dt_status load_dry(dt_mesh *mesh, const char *dir, dt_load_options *o, dt
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
     }
-    DT_TRY_TO(done, st, dti_model_make_dry(&d, mesh, o, out));
+    DT_TRY_TO(done, st, dti_model_make_whole(&d, mesh, o, NULL, out));
     warn(mesh, dir, &d, o);
 done:
     dti_ckpt_close(&ckpt);

@@ -123,9 +123,16 @@ dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
 dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
                          dt_model **out) DT_MUST_USE;
 
-/* A model with dry parameters, on a mesh of a dry runtime. */
-dt_status dti_model_make_dry(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
-                             dt_model **out) DT_MUST_USE;
+/* Gives a zeroed parameter its values. */
+typedef struct dti_filler {
+    dt_status (*fn)(void *arg, const dt_layer *layer, int param, dt_tensor *x);
+    void *arg;
+} dti_filler;
+
+/* A model from its configuration alone: parameters are what `fill` makes of them, NULL: zeros. On a
+ * mesh of a dry runtime they are dry. */
+dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                               const dti_filler *fill, dt_model **out) DT_MUST_USE;
 
 /* Judges the plan in `o` by dry passes, on a dry copy of `mesh`, of a model that is as `known` says
  * (judge.c). The message of a refusal names the plan's source, rule, parameter, sizes and mesh dim,

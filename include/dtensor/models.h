@@ -116,6 +116,23 @@ DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
  */
 DT_API DT_MUST_USE dt_status dt_model_load(dt_mesh *mesh, const char *dir,
                                            const dt_load_options *options, dt_model **out);
+
+/**
+ * A model with random weights, from config.json alone: to run and measure a shape without its
+ * checkpoint. Matrices and biases are normal with deviation 0.02 (Transformers' initializer_range),
+ * norms are ones; a seed gives the same model on every mesh and device. It computes what the
+ * checkpoint would, in the same time, and says nothing sensible.
+ *
+ *   dir      a folder with config.json; weights that lie there are not looked at
+ *   options  as for dt_model_load(); a dtype that neither they nor the configuration name is f32
+ *
+ * Collective  every rank of the mesh calls it with the same options and seed.
+ * Ownership   *out is released with dt_model_release().
+ * Errors      as dt_model_load() without those of weights
+ */
+DT_API DT_MUST_USE dt_status dt_model_create_random(dt_mesh *mesh, const char *dir,
+                                                    const dt_load_options *options, uint64_t seed,
+                                                    dt_model **out);
 DT_API void dt_model_release(dt_model **model); /* accepts NULL */
 
 typedef struct dt_save_options {

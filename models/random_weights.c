@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models with random weights. */
+#include <dtensor/factories.h>
+
+#include "base/options.h"
+#include "mesh/runtime.h"
+#include "models/model.h"
+
+static const double INITIALIZER_RANGE = 0.02;
+
+static bool is_norm(const dt_layer *layer)
+{
+    const dt_layer_kind kind = dt_layer_kind_of(layer);
+
+    return kind == DT_LAYER_RMS_NORM || kind == DT_LAYER_LAYER_NORM;
+}
+
+/* `arg` is the generator: layers come in the same order on all ranks. */
+static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tensor *x)
+{
+    const dt_random key = dt_random_next(arg);
+
+    if (!is_norm(layer))
+        DT_TRY(dt_fill_randn(x, key, 0.0, INITIALIZER_RANGE));
+    else if (param == DT_PARAM_WEIGHT)
+        DT_TRY(dt_fill(x, 1.0));
+    return DT_OK;
+}
+
+dt_status dt_model_create_random(dt_mesh *mesh, const char *dir, const dt_load_options *options,
+                                 uint64_t seed, dt_model **out)
+{
+    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_random generator = { .seed = seed };
+    const dti_filler fill = { fill_param, &generator };
+    dti_described d = { 0 };
+    dt_status st = DT_OK;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
+    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
+                            sizeof own));
+    DT_TRY(dti_check_load_options(&own));
+    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
+    own.plan = dti_plan_of(&d, &own);
+    DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
+    DT_TRY_TO(done, st, dti_model_make_whole(&d, mesh, &own, &fill, out));
+done:
+    dti_described_free(&d);
+    return dti_runtime_alone(dt_mesh_runtime(mesh), st);
+}
