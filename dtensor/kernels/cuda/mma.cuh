@@ -47,6 +47,53 @@ static __device__ inline void dti_mma(float d[4], const uint32_t a[4], const uin
     dti_mma_f16(d, a, b);
 }
 
+/* x and y, rounded to T, in one register, x lowest. */
+static __device__ inline uint32_t dti_pair(float x, float y, dti_bf16)
+{
+#ifdef __CUDACC__
+    uint32_t pair;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
+    return pair;
+#else
+    return (uint32_t)dti_bf16_bits(y) << 16 | dti_bf16_bits(x);
+#endif
+}
+
+static __device__ inline uint32_t dti_pair(float x, float y, dti_f16)
+{
+#ifdef __CUDACC__
+    uint32_t pair;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
+    return pair;
+#else
+    return (uint32_t)dti_f16_bits(y) << 16 | dti_f16_bits(x);
+#endif
+}
+
+/* Four matrices [8, 8] of 16 bits from shared memory, by all lanes of a warp: lane 8 m + i brings
+ * the address of row i of matrix m, 16 aligned bytes. With g = lane / 4 and t = lane % 4, r[m] is
+ * row g, columns 2t and 2t + 1, of matrix m; or, of the transposed one, rows 2t and 2t + 1, column
+ * g. */
+#ifdef __CUDACC__
+static __device__ inline void dti_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+static __device__ inline void dti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+#endif
+
 /* Starts a copy of 16 bytes from global into shared memory, both aligned: the first `bytes`, which
  * are 0 or 16, and zeros. A group of copies is closed by dti_cp_async_commit();
  * dti_cp_async_wait<N>() waits for all groups of this thread but the last N. Other threads see the

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Causal attention of T new tokens over the cache; the contract stands at dti_attention_cpu(). B
+ * batch, H query heads and Kv kv heads of this rank, e head width, S rows of the cache.
+ * y[b, t, h] = sum_j p_j v[b, j, kv], p = softmax_j(scale q[b, t, h] . k[b, j, kv]) over rows
+ * j <= positions[b, t], the last `window` of them if window > 0.
+ *
+ * Three kernels, by the rows of a kv head (attention.cuh) and the type:
+ *   attention_decode.cu   16 bits, few rows: bound by the reading of the cache
+ *   attention_prefill.cu  16 bits, many rows: bound by the products
+ *   attention_plain.cu    f32, and widths that are no multiple of 8
+ * Grids follow from shapes alone, never from positions, so that a recorded graph stays valid. Sums
+ * are in a fixed order: a run repeats bit for bit. How many parts the keys are cut into depends on
+ * the device, the batch and the heads of this rank, and so do the last bits. */
+#include "dtensor/kernels/cuda/attention.cuh"
+
+namespace
+{
+
+/* Queries of a sequence from which on products, not reading, take the time. */
+enum {
+    FEW_TOKENS = 8,
+    BLOCKS_PER_SM = 2,
+    LEAST_PART = DTI_ATTENTION_STEP * DTI_ATTENTION_WARPS,
+    AT_ONCE = 8 /* loads of merge_parts() under way */
+};
+
+__host__ __device__ inline int padded_parts(const dti_attention_call &a)
+{
+    return (a.n_parts + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+}
+
+/* One block for a row of y: the parts of its keys, merged. The weight of a part follows from its
+ * largest score. Each warp finds the same total. */
+template <typename T>
+__global__ void __launch_bounds__(DTI_ATTENTION_THREADS) merge_parts(const dti_attention_call a)
+{
+    DTI_SHARED(float, weights); /* [n_parts, rounded up to AT_ONCE]; 0: has no sums */
+    const int64_t h = blockIdx.x % a.n_heads, token = blockIdx.x / a.n_heads;
+    const int64_t u = (h - a.first_head) / a.group, pair = token / a.n_tokens * a.n_used + u;
+    const dti_attention_rows r = dti_attention_rows_of(a, pair);
+    const int row = (int)(token % a.n_tokens) * r.n_heads + (int)(h - r.first_head);
+    const int64_t block = pair * a.n_blocks + row / DTI_ATTENTION_ROWS;
+    const int64_t at = block * a.n_parts * DTI_ATTENTION_ROWS + row % DTI_ATTENTION_ROWS;
+    const int64_t stride = (int64_t)DTI_ATTENTION_ROWS * a.width;
+    const int lane = (int)threadIdx.x % DTI_WARP;
+    float largest = -INFINITY, total = 0.0f;
+
+    for (int i = lane; i < a.n_parts; i += DTI_WARP)
+        largest = fmaxf(largest, a.state[at + i * DTI_ATTENTION_ROWS].x);
+    largest = dti_warp_max(largest);
+    if (largest == -INFINITY) largest = 0.0f; /* no key seen */
+    for (int i = lane; i < padded_parts(a); i += DTI_WARP) {
+        const float2 s =
+            i < a.n_parts ? a.state[at + i * DTI_ATTENTION_ROWS] : make_float2(-INFINITY, 0.0f);
+        const float weight = exp2f(s.x - largest);
+        total += weight * s.y;
+        if (threadIdx.x < DTI_WARP) weights[i] = weight;
+    }
+    total = dti_warp_sum(total);
+    __syncthreads();
+    for (int d = (int)threadIdx.x; d < a.width; d += DTI_ATTENTION_THREADS) {
+        const float *sums = a.sums + at * a.width + d;
+        float sum = 0.0f;
+        for (int i = 0; i < a.n_parts; i += AT_ONCE) {
+            float x[AT_ONCE];
+            DTI_UNROLL
+            for (int j = 0; j < AT_ONCE; j++)
+                x[j] = weights[i + j] == 0.0f ? 0.0f : sums[(i + j) * stride];
+            DTI_UNROLL
+            for (int j = 0; j < AT_ONCE; j++) sum += weights[i + j] * x[j];
+        }
+        dti_narrow(static_cast<T *>(a.y) + (token * a.n_heads + h) * a.width + d,
+                   total == 0.0f ? 0.0f : sum / total);
+    }
+}
+
+int merge(dti_cuda *c, const dti_attention_call &a, int dtype)
+{
+    const unsigned grid = (unsigned)(a.batch * a.n_tokens * a.n_heads);
+    const size_t shared = (size_t)padded_parts(a) * sizeof(float);
+
+    switch (dtype) {
+    case DT_BF16:
+        return DTI_LAUNCH(c, merge_parts<dti_bf16>, grid, DTI_ATTENTION_THREADS, shared, a);
+    case DT_F16:
+        return DTI_LAUNCH(c, merge_parts<dti_f16>, grid, DTI_ATTENTION_THREADS, shared, a);
+    default:
+        return DTI_LAUNCH(c, merge_parts<float>, grid, DTI_ATTENTION_THREADS, shared, a);
+    }
+}
+
+/* Parts enough for two blocks on each multiprocessor, where the cache has the keys for them. */
+int plan_parts(const dti_cuda *c, const dti_attention_call &a)
+{
+    const int64_t seen =
+        a.window > 0 && a.window + a.n_tokens < a.n_keys ? a.window + a.n_tokens : a.n_keys;
+    const int64_t n = a.batch * a.n_used * a.n_blocks, most = (seen + LEAST_PART - 1) / LEAST_PART;
+    int64_t parts = ((int64_t)c->n_sms * BLOCKS_PER_SM + n - 1) / n;
+
+    if (parts > most) parts = most;
+    return parts < 1 ? 1 : parts > DTI_ATTENTION_MAX_PARTS ? DTI_ATTENTION_MAX_PARTS : (int)parts;
+}
+
+int start_in_parts(dti_cuda *c, dti_attention_call *a, int dtype, bool pieces)
+{
+    int64_t n;
+    void *scratch = NULL;
+
+    a->n_blocks = (a->n_tokens * a->group + DTI_ATTENTION_ROWS - 1) / DTI_ATTENTION_ROWS;
+    a->n_parts = plan_parts(c, *a);
+    n = a->batch * a->n_used * a->n_blocks * a->n_parts;
+    if (n > INT32_MAX || a->batch * a->n_tokens * a->n_heads > INT32_MAX)
+        return dti_cuda_fail("attention: %lld queries of %lld heads are more than one call takes",
+                             (long long)(a->batch * a->n_tokens), (long long)a->n_heads);
+    if (a->n_parts > 1) {
+        const int64_t rows = n * DTI_ATTENTION_ROWS;
+        const size_t bytes = (size_t)rows * ((size_t)a->width * sizeof(float) + sizeof(float2));
+        if (dti_cuda_scratch(c, bytes, &scratch) != 0) return -1;
+        a->state = static_cast<float2 *>(scratch);
+        a->sums = reinterpret_cast<float *>(a->state + rows);
+    }
+    if ((pieces ? dti_attention_few : dti_attention_plain)(c, a, dtype) != 0) return -1;
+    return a->n_parts > 1 ? merge(c, *a, dtype) : 0;
+}
+
+/* The heads of this rank: those of q must find their kv heads. */
+int find_heads(dti_attention_call *a, int64_t q_offset, int64_t k_offset)
+{
+    const int64_t last = (q_offset + a->n_heads - 1) / a->group - k_offset;
+
+    a->first_kv = q_offset / a->group - k_offset;
+    a->n_used = last - a->first_kv + 1;
+    a->first_head = (a->first_kv + k_offset) * a->group - q_offset;
+    if (a->first_kv >= 0 && last < a->n_kv) return 0;
+    return dti_cuda_fail("attention: query heads %lld to %lld read kv heads %lld to %lld, but this "
+                         "rank holds %lld to %lld; cut q, k and v alike",
+                         (long long)q_offset, (long long)(q_offset + a->n_heads - 1),
+                         (long long)(k_offset + a->first_kv), (long long)(k_offset + last),
+                         (long long)k_offset, (long long)(k_offset + a->n_kv - 1));
+}
+
+int check_sizes(const dti_attention_call *a)
+{
+    if (a->width > DTI_ATTENTION_WIDTH)
+        return dti_cuda_fail(
+            "attention: heads of %d columns; the CUDA kernels take at most %d: run "
+            "this model on the CPU",
+            a->width, DTI_ATTENTION_WIDTH);
+    if (a->n_keys > INT32_MAX - DTI_ATTENTION_THREADS || a->n_tokens > INT32_MAX / a->group - 256)
+        return dti_cuda_fail(
+            "attention: %lld queries over %lld rows of the cache are more than one "
+            "call takes",
+            (long long)a->n_tokens, (long long)a->n_keys);
+    return 0;
+}
+
+bool aligned(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+} // namespace
+
+extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
+{
+    const dt_local *q = &args->in[0], *k = &args->in[1], *v = &args->in[2];
+    const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
+    dti_attention_call a = {};
+    bool pieces;
+
+    if (dti_cuda_count(q) == 0) return 0;
+    a.q = q->data;
+    a.k = k->data;
+    a.v = v->data;
+    a.y = args->out[0].data;
+    a.positions = static_cast<const int32_t *>(args->in[3].data);
+    a.batch = q->shape[0];
+    a.n_tokens = q->shape[1];
+    a.n_heads = q->shape[2];
+    a.width = (int)q->shape[3];
+    a.n_keys = k->shape[1];
+    a.n_kv = k->shape[2];
+    a.group = (int)(attr->n_heads / attr->n_kv_heads);
+    a.window = attr->window;
+    a.scale = attr->scale * 1.44269504088896341f;
+    a.fault = c->fault;
+    if (check_sizes(&a) != 0 || find_heads(&a, q->offset[2], k->offset[2]) != 0) return -1;
+    pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
+             aligned(a.v) && aligned(a.y);
+    if (pieces && a.n_tokens > FEW_TOKENS) return dti_attention_many(c, &a, q->dtype);
+    return start_in_parts(c, &a, q->dtype, pieces);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernels of attention share: a call, and which rows and keys a block takes.
+ *
+ * A row is one query of one head. The heads of a group and all queries of a sequence lie under each
+ * other, row i being query i / n of the group's head i % n, so that they share the keys and values
+ * of their kv head. Keys may be cut into parts, each of which leaves an unfinished softmax (largest
+ * score, total of the weights, sums) that attention.cu merges in their order. */
+#ifndef DTI_ATTENTION_CUH
+#define DTI_ATTENTION_CUH
+
+#include "dtensor/kernels/cuda/device.cuh"
+
+enum {
+    DTI_ATTENTION_WIDTH = 256, /* columns of a head, at most */
+    DTI_ATTENTION_ROWS = 16,   /* of a block that may take a part of the keys */
+    DTI_ATTENTION_WARPS = 4,   /* of every block */
+    DTI_ATTENTION_THREADS = DTI_ATTENTION_WARPS * DTI_WARP,
+    DTI_ATTENTION_STEP = 16,      /* keys: parts begin at multiples of it */
+    DTI_ATTENTION_MAX_PARTS = 256 /* of the keys */
+};
+
+/* B batch, T tokens, H query heads and Kv kv heads of this rank, S rows of the cache, e columns. */
+typedef struct dti_attention_call {
+    const void *q;            /* [B, T, H, e] */
+    const void *k, *v;        /* [B, S, Kv, e] */
+    void *y;                  /* [B, T, H, e] */
+    const int32_t *positions; /* [B, T] */
+    int64_t batch, n_tokens, n_heads, n_kv, n_keys;
+    int width, group;         /* group: query heads that read one kv head */
+    int64_t first_kv, n_used; /* local kv heads that some local query head reads */
+    int64_t first_head;       /* local number of the first head of first_kv's group; may be < 0 */
+    int64_t window;           /* keys that a query sees; 0: all up to its own */
+    float scale;              /* of scores, times log2 e: weights are powers of 2 */
+    int64_t n_blocks;         /* of rows, per kv head */
+    int n_parts;              /* of the keys that the rows of a block see */
+    float *sums;              /* [block, part, ROWS, e] if there are several parts */
+    float2 *state;            /* [block, part, ROWS]: largest score, total of the weights */
+    dti_cuda_fault_word *fault;
+} dti_attention_call;
+
+/* Started by attention.cu: 0 or -1. The first two take 16 bits and rows of whole, aligned pieces of
+ * 16 bytes; the last one takes everything. */
+extern "C" int dti_attention_few(dti_cuda *c, const dti_attention_call *a, int dtype);
+extern "C" int dti_attention_many(dti_cuda *c, const dti_attention_call *a, int dtype);
+extern "C" int dti_attention_plain(dti_cuda *c, const dti_attention_call *a, int dtype);
+
+/* Rows of one sequence and one kv head. */
+typedef struct dti_attention_rows {
+    int64_t b, kv, first_head;
+    int n_heads; /* of this rank that read kv */
+    int n;       /* rows */
+} dti_attention_rows;
+
+/* pair = b * n_used + the kv head counted from first_kv. */
+static __device__ inline dti_attention_rows dti_attention_rows_of(const dti_attention_call &a,
+                                                                  int64_t pair)
+{
+    const int64_t u = pair % a.n_used, first = a.first_head + u * a.group, end = first + a.group;
+    dti_attention_rows r;
+
+    r.b = pair / a.n_used;
+    r.kv = a.first_kv + u;
+    r.first_head = first > 0 ? first : 0;
+    r.n_heads = (int)((end < a.n_heads ? end : a.n_heads) - r.first_head);
+    r.n = (int)a.n_tokens * r.n_heads;
+    return r;
+}
+
+/* Where a row lies in q and y, in elements. */
+static __device__ inline int64_t dti_attention_at(const dti_attention_call &a,
+                                                  const dti_attention_rows &r, int row)
+{
+    const int64_t t = row / r.n_heads, h = r.first_head + row % r.n_heads;
+
+    return ((r.b * a.n_tokens + t) * a.n_heads + h) * a.width;
+}
+
+/* Where key 0 lies in k and v; the next one is n_kv * width elements further. */
+static __device__ inline int64_t dti_attention_key_at(const dti_attention_call &a,
+                                                      const dti_attention_rows &r)
+{
+    return (r.b * a.n_keys * a.n_kv + r.kv) * a.width;
+}
+
+/* A row sees keys first .. last: none if it is not there, or if its position is not one of the
+ * cache, which sync() will tell. */
+static __device__ inline void dti_attention_keys(const dti_attention_call &a,
+                                                 const dti_attention_rows &r, int row, int *first,
+                                                 int *last)
+{
+    int position;
+
+    *first = INT32_MAX;
+    *last = -1;
+    if (row >= r.n) return;
+    position = a.positions[r.b * a.n_tokens + row / r.n_heads];
+    if (position < 0 || position >= a.n_keys) {
+        dti_report(a.fault, DTI_CUDA_BAD_POSITION, position, a.n_keys);
+        return;
+    }
+    *last = position;
+    *first = a.window > 0 && position >= a.window ? (int)(position - a.window + 1) : 0;
+}
+
+/* Part `part` of the keys lo .. hi is those of the steps *begin .. *end - 1. What a block's rows
+ * see is known on the device only, so it is cut evenly there, and parts may be empty. */
+static __device__ inline void dti_attention_part(const dti_attention_call &a, int part, int lo,
+                                                 int hi, int *begin, int *end)
+{
+    const int first = lo / DTI_ATTENTION_STEP,
+              n = hi < lo ? 0 : hi / DTI_ATTENTION_STEP + 1 - first;
+    const int even = (n + a.n_parts - 1) / a.n_parts;
+    const int each = even < DTI_ATTENTION_WARPS ? DTI_ATTENTION_WARPS : even;
+    const int64_t from = (int64_t)part * each, to = from + each;
+
+    *begin = first + (int)(from < n ? from : n);
+    *end = first + (int)(to < n ? to : n);
+}
+
+/* e^(x - of) as powers of 2, where x times scale is a score and `of` the largest one so far. */
+static __device__ inline float dti_attention_weight(float x, float scale, float of)
+{
+    return exp2f(fmaf(x, scale, -of));
+}
+
+#endif

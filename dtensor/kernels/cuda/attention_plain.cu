@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of f32, and of 16 bits where rows are not whole pieces of 16 bytes: multiply-adds in f32
+ * throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys at a
+ * time through shared memory; a warp has four of the rows. */
+#include "dtensor/kernels/cuda/attention.cuh"
+
+namespace
+{
+
+enum {
+    ROWS = DTI_ATTENTION_ROWS,
+    WARPS = DTI_ATTENTION_WARPS,
+    MINE = ROWS / WARPS,                     /* rows of a warp */
+    KEYS = DTI_WARP,                         /* of a tile: one per lane */
+    COLUMNS = DTI_ATTENTION_WIDTH / DTI_WARP /* of a lane */
+};
+
+/* Lane i has columns i, i + 32, ... of the sums of its warp's rows. */
+struct softmax_state {
+    float sums[MINE][COLUMNS];
+    float largest[MINE], total[MINE];
+    int first[MINE], last[MINE];
+};
+
+/* What a block keeps, rows being `pitch` float4 apart: an odd number, for the banks. */
+struct block_memory {
+    float weights[WARPS][KEYS][MINE];
+    int first[ROWS], last[ROWS];
+    float4 rows[1]; /* q [ROWS, pitch], k [KEYS, pitch], v [KEYS, pitch] */
+};
+
+__host__ __device__ inline int pitch_of(int width)
+{
+    return (width + 3) / 4 | 1;
+}
+
+/* A tile's rows, `stride` elements apart; zeros from the n-th on. */
+template <typename T>
+__device__ inline void load_rows(float4 *to, const T *from, int64_t stride, int n, int width)
+{
+    const int pitch = 4 * pitch_of(width), columns = (width + 3) / 4 * 4;
+    float *const out = reinterpret_cast<float *>(to);
+
+    for (int i = (int)threadIdx.x; i < KEYS * columns; i += DTI_ATTENTION_THREADS) {
+        const int j = i / columns, d = i % columns;
+        out[j * pitch + d] = j < n && d < width ? dti_widen(from[j * stride + d]) : 0.0f;
+    }
+}
+
+template <typename T>
+__device__ inline void load_q(float4 *to, const dti_attention_call &a, const dti_attention_rows &r,
+                              int row)
+{
+    const int pitch = 4 * pitch_of(a.width), columns = (a.width + 3) / 4 * 4;
+    float *const out = reinterpret_cast<float *>(to);
+
+    for (int i = (int)threadIdx.x; i < ROWS * columns; i += DTI_ATTENTION_THREADS) {
+        const int j = i / columns, d = i % columns;
+        const bool there = row + j < r.n && d < a.width;
+        out[j * pitch + d] =
+            there ? dti_widen(static_cast<const T *>(a.q)[dti_attention_at(a, r, row + j) + d])
+                  : 0.0f;
+    }
+}
+
+/* s[i] = the warp's row i times the lane's key */
+__device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const float4 *k, int width)
+{
+    const int pitch = pitch_of(width);
+
+    for (int d = 0; d < (width + 3) / 4; d++) {
+        const float4 y = k[d];
+        DTI_UNROLL
+        for (int i = 0; i < MINE; i++) {
+            const float4 x = q[i * pitch + d];
+            s[i] += x.x * y.x;
+            s[i] += x.y * y.y;
+            s[i] += x.z * y.z;
+            s[i] += x.w * y.w;
+        }
+    }
+}
+
+/* The lane's scores become weights, and what the state has of these rows follows; keys from `end`
+ * on are of another part. */
+__device__ inline void soften(softmax_state &state, float (&s)[MINE], float scale, int key, int end)
+{
+    DTI_UNROLL
+    for (int i = 0; i < MINE; i++) {
+        const bool seen = key < end && key >= state.first[i] && key <= state.last[i];
+        const float most = fmaxf(state.largest[i], dti_warp_max(seen ? s[i] * scale : -INFINITY));
+        const float base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
+        const float factor = exp2f(state.largest[i] - base);
+        s[i] = seen ? dti_attention_weight(s[i], scale, base) : 0.0f;
+        state.largest[i] = most;
+        state.total[i] = state.total[i] * factor + dti_warp_sum(s[i]);
+        DTI_UNROLL
+        for (int x = 0; x < COLUMNS; x++) state.sums[i][x] *= factor;
+    }
+}
+
+__device__ inline void add_values(softmax_state &state, const float (*weights)[MINE],
+                                  const float4 *v, int width)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, pitch = 4 * pitch_of(width);
+    const float *value = reinterpret_cast<const float *>(v) + lane;
+
+    for (int j = 0; j < KEYS; j++, value += pitch) DTI_UNROLL
+    for (int x = 0; x < COLUMNS; x++) {
+        if (lane + DTI_WARP * x >= width) continue;
+        const float y = value[DTI_WARP * x];
+        DTI_UNROLL
+        for (int i = 0; i < MINE; i++) state.sums[i][x] += weights[j][i] * y;
+    }
+}
+
+/* Steps begin .. end - 1 of the keys, of which none outside lo .. hi is read. */
+template <typename T>
+__device__ inline void walk(softmax_state &state, block_memory &m, const dti_attention_call &a,
+                            const dti_attention_rows &r, int row, int lo, int hi)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+    const int pitch = pitch_of(a.width);
+    const bool there = row + warp * MINE < r.n; /* some row of the warp */
+    const int64_t stride = a.n_kv * a.width, at = dti_attention_key_at(a, r);
+    float4 *const k = m.rows + ROWS * pitch, *const v = k + KEYS * pitch;
+
+    for (int key = lo; key <= hi; key += KEYS) {
+        float s[MINE] = {};
+        const int n = hi + 1 - key;
+        load_rows<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride, n, a.width);
+        load_rows<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride, n, a.width);
+        __syncthreads();
+        if (there) {
+            multiply_key(s, m.rows + warp * MINE * pitch, k + lane * pitch, a.width);
+            soften(state, s, a.scale, key + lane, hi + 1);
+            for (int i = 0; i < MINE; i++) m.weights[warp][lane][i] = s[i];
+            __syncwarp();
+            add_values(state, m.weights[warp], v, a.width);
+        }
+        __syncthreads();
+    }
+}
+
+/* Result, or what is merged later. */
+template <typename T>
+__device__ inline void store(const softmax_state &state, const dti_attention_call &a,
+                             const dti_attention_rows &r, int row, int64_t part)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+
+    DTI_UNROLL
+    for (int i = 0; i < MINE; i++) {
+        const int of = warp * MINE + i;
+        const float total = state.total[i];
+        if (row + of >= r.n) continue;
+        if (a.n_parts > 1 && lane == 0)
+            a.state[part * ROWS + of] = make_float2(state.largest[i], total);
+        DTI_UNROLL
+        for (int x = 0; x < COLUMNS; x++) {
+            const int d = lane + DTI_WARP * x;
+            const float sum = state.sums[i][x];
+            if (d >= a.width) continue;
+            if (a.n_parts > 1)
+                a.sums[(part * ROWS + of) * a.width + d] = sum;
+            else
+                dti_narrow(static_cast<T *>(a.y) + dti_attention_at(a, r, row + of) + d,
+                           total == 0.0f ? 0.0f : sum / total);
+        }
+    }
+}
+
+/* Grid as in attention_decode.cu. 128 threads. */
+template <typename T>
+__global__ void __launch_bounds__(DTI_ATTENTION_THREADS) plain_rows(const dti_attention_call a)
+{
+    DTI_SHARED(block_memory, m);
+    const int64_t block = blockIdx.x % a.n_blocks, rest = blockIdx.x / a.n_blocks;
+    const int64_t pair = rest / a.n_parts, part = rest % a.n_parts;
+    const dti_attention_rows r = dti_attention_rows_of(a, pair);
+    const int row = (int)block * ROWS, warp = (int)threadIdx.x / DTI_WARP;
+    softmax_state state = {};
+    int lo = INT32_MAX, hi = -1, begin, end;
+
+    if (row >= r.n) return; /* a kv head whose group this rank holds in part */
+    if (threadIdx.x < ROWS)
+        dti_attention_keys(a, r, row + (int)threadIdx.x, &m->first[threadIdx.x],
+                           &m->last[threadIdx.x]);
+    load_q<T>(m->rows, a, r, row);
+    __syncthreads();
+    for (int i = 0; i < ROWS; i++) {
+        lo = min(lo, m->first[i]);
+        hi = max(hi, m->last[i]);
+    }
+    for (int i = 0; i < MINE; i++) {
+        state.first[i] = m->first[warp * MINE + i];
+        state.last[i] = m->last[warp * MINE + i];
+        state.largest[i] = -INFINITY;
+    }
+    dti_attention_part(a, (int)part, lo, hi, &begin, &end);
+    walk<T>(state, *m, a, r, row, max(lo, begin * DTI_ATTENTION_STEP),
+            min(hi, end * DTI_ATTENTION_STEP - 1));
+    store<T>(state, a, r, row, (pair * a.n_blocks + block) * a.n_parts + part);
+}
+
+template <typename T> int start(dti_cuda *c, const dti_attention_call &a)
+{
+    const unsigned grid = (unsigned)(a.batch * a.n_used * a.n_parts * a.n_blocks);
+    const size_t shared = offsetof(block_memory, rows) +
+                          (size_t)((ROWS + 2 * KEYS) * pitch_of(a.width)) * sizeof(float4);
+
+    if (dti_cuda_check(cudaFuncSetAttribute(
+                           plain_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+                       "attention: shared memory") != 0)
+        return -1;
+    return DTI_LAUNCH(c, plain_rows<T>, grid, DTI_ATTENTION_THREADS, shared, a);
+}
+
+} // namespace
+
+extern "C" int dti_attention_plain(dti_cuda *c, const dti_attention_call *a, int dtype)
+{
+    switch (dtype) {
+    case DT_BF16:
+        return start<dti_bf16>(c, *a);
+    case DT_F16:
+        return start<dti_f16>(c, *a);
+    default:
+        return start<float>(c, *a);
+    }
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of many rows, 16 bits, on the tensor cores: bound by the products. A block has 64 M
+ * rows, a warp 16 M of them, and goes through the keys that any of its rows sees, 32 at a time, with
+ * the softmax updated tile by tile. The next tile comes into shared memory beside the products.
+ *
+ * Scores, softmax and sums are f32; weights are rounded to 16 bits for their product with the
+ * values (their total is not), and the result is rounded. */
+#include "dtensor/kernels/cuda/attention.cuh"
+#include "dtensor/kernels/cuda/mma.cuh"
+
+namespace
+{
+
+enum { WARPS = DTI_ATTENTION_WARPS, KEYS = 32 /* of a tile */ };
+
+/* What a block keeps, in pieces of 16 bytes: 64 N columns a row. */
+template <int N, int M> struct block_memory {
+    uint4 q[64 * M * 8 * N];
+    uint4 k[2][KEYS * 8 * N], v[2][KEYS * 8 * N]; /* this tile and the next */
+    int first[64 * M], last[64 * M];              /* keys of a row */
+    int lo[WARPS], hi[WARPS];                     /* of the rows of a warp */
+};
+
+/* Where a piece lies: eight rows' pieces of one column are in different banks. Piece 2 c + b is
+ * where place(row, b) ^ 2 c says, and 8 rows further, 64 N. */
+template <int N> __device__ inline int place(int row, int piece)
+{
+    return row * 8 * N + (piece ^ (row & 7));
+}
+
+/* With g = lane / 4, t = lane % 4: rows g and g + 8 of each 16, columns 8 i + 2t and 8 i + 2t + 1.
+ */
+template <int N, int M> struct softmax_state {
+    float sums[M][8 * N][4];
+    float largest[M][2], total[M][2];
+};
+
+/* Keys that a warp's rows see: any of them lo .. hi, all of them all_lo .. all_hi. */
+struct warp_keys {
+    int lo, hi, all_lo, all_hi;
+};
+
+__device__ inline int warp_min(int x)
+{
+    for (int step = DTI_WARP / 2; step > 0; step /= 2)
+        x = min(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+__device__ inline int warp_max(int x)
+{
+    return -warp_min(-x);
+}
+
+template <int N, int M>
+__device__ inline warp_keys find_keys(block_memory<N, M> &m, const dti_attention_call &a,
+                                      const dti_attention_rows &r, int row)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+    const int i = warp * 16 * M + lane;
+    const bool mine = lane < 16 * M, there = mine && row + i < r.n;
+    int first = INT32_MAX, last = -1;
+    warp_keys keys;
+
+    if (there) dti_attention_keys(a, r, row + i, &first, &last);
+    if (mine) {
+        m.first[i] = first;
+        m.last[i] = last;
+    }
+    keys.lo = warp_min(first);
+    keys.hi = warp_max(last);
+    keys.all_lo = warp_max(there ? first : 0);
+    keys.all_hi = warp_min(there ? last : INT32_MAX);
+    m.lo[warp] = keys.lo;
+    m.hi[warp] = keys.hi;
+    return keys;
+}
+
+/* Keys and values of one kv head; those outside lo .. hi are not read. */
+struct tile_source {
+    const uint16_t *k, *v;
+    int64_t stride;
+    int width, lo, hi;
+};
+
+/* Starts the copy of a tile's rows; zeros outside lo .. hi and beyond the width. */
+template <int N, int M>
+__device__ inline void start_tile(block_memory<N, M> &m, int stage, const tile_source &from,
+                                  int key)
+{
+    enum { STEP = DTI_ATTENTION_THREADS / (8 * N) };
+    const int piece = (int)threadIdx.x % (8 * N), row = (int)threadIdx.x / (8 * N);
+    const bool inside = 8 * piece < from.width;
+
+    DTI_UNROLL
+    for (int i = 0; i < KEYS / STEP; i++) {
+        const int j = key + row + i * STEP, to = place<N>(row + i * STEP, piece);
+        const bool there = inside && j >= from.lo && j <= from.hi;
+        const int64_t at = there ? j * from.stride + 8 * piece : 0;
+        dti_cp_async_16(&m.k[stage][to], from.k + at, there ? 16 : 0);
+        dti_cp_async_16(&m.v[stage][to], from.v + at, there ? 16 : 0);
+    }
+}
+
+template <int N, int M>
+__device__ inline void start_q(block_memory<N, M> &m, const dti_attention_call &a,
+                               const dti_attention_rows &r, int row)
+{
+    const uint16_t *const q = static_cast<const uint16_t *>(a.q);
+
+    for (int i = (int)threadIdx.x; i < 64 * M * 8 * N; i += DTI_ATTENTION_THREADS) {
+        const int j = i / (8 * N), piece = i % (8 * N);
+        const bool there = row + j < r.n && 8 * piece < a.width;
+        dti_cp_async_16(m.q + place<N>(j, piece),
+                        there ? q + dti_attention_at(a, r, row + j) + 8 * piece : q,
+                        there ? 16 : 0);
+    }
+}
+
+/* s = q k of the warp's rows and a tile of keys. */
+template <typename T, int N, int M>
+__device__ inline void multiply_keys(float (&s)[M][KEYS / 8][4], const uint4 *q, const uint4 *k)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+    const int row = place<N>(warp * 16 * M + lane % 16, lane / 16);
+    const int key = place<N>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+
+    DTI_UNROLL
+    for (int c = 0; c < 4 * N; c++) {
+        uint32_t A[M][4];
+        DTI_UNROLL
+        for (int i = 0; i < M; i++) dti_ldmatrix_x4(A[i], q + (row ^ 2 * c) + 16 * i * 8 * N);
+        DTI_UNROLL
+        for (int j = 0; j < KEYS / 16; j++) {
+            uint32_t B[4];
+            dti_ldmatrix_x4(B, k + (key ^ 2 * c) + 16 * j * 8 * N);
+            DTI_UNROLL
+            for (int i = 0; i < 2 * M; i++)
+                dti_mma(s[i / 2][2 * j + i % 2], A[i / 2], B + i % 2 * 2, T());
+        }
+    }
+}
+
+/* Scores of keys that a row does not see. */
+template <int N, int M>
+__device__ inline void mask(float (&s)[M][KEYS / 8][4], const block_memory<N, M> &m, int key)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+
+    DTI_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        const int row = warp * 16 * M + 8 * i + lane / 4;
+        const int first = m.first[row] - key - lane % 4 * 2,
+                  last = m.last[row] - key - lane % 4 * 2;
+        DTI_UNROLL
+        for (int x = 0; x < KEYS / 4; x++)
+            if (x / 2 * 8 + x % 2 < first || x / 2 * 8 + x % 2 > last)
+                s[i / 2][x / 2][i % 2 * 2 + x % 2] = -INFINITY;
+    }
+}
+
+/* Scores become weights; largest, total and sums follow. */
+template <int N, int M>
+__device__ inline void soften(softmax_state<N, M> &state, float (&s)[M][KEYS / 8][4], float scale)
+{
+    DTI_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        float &largest = state.largest[i / 2][i % 2], &total = state.total[i / 2][i % 2];
+        float most = largest, sum = 0.0f, base, factor;
+        DTI_UNROLL
+        for (int x = 0; x < KEYS / 4; x++) {
+            const float score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
+            most = fmaxf(most, score == -INFINITY ? -INFINITY : score * scale);
+        }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
+        factor = exp2f(largest - base);
+        largest = most;
+        DTI_UNROLL
+        for (int x = 0; x < KEYS / 4; x++) {
+            float &score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
+            score = score == -INFINITY ? 0.0f : dti_attention_weight(score, scale, base);
+            sum += score;
+        }
+        total = total * factor + sum;
+        if (!__any_sync(0xffffffffu, factor != 1.0f)) continue; /* most often */
+        DTI_UNROLL
+        for (int x = 0; x < 16 * N; x++) state.sums[i / 2][x / 2][i % 2 * 2 + x % 2] *= factor;
+    }
+}
+
+/* sums += s v, s being weights now. */
+template <typename T, int N, int M>
+__device__ inline void multiply_values(softmax_state<N, M> &state, const float (&s)[M][KEYS / 8][4],
+                                       const uint4 *v)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, key = place<N>(lane % 16, lane / 16);
+
+    DTI_UNROLL
+    for (int j = 0; j < KEYS / 16; j++) {
+        uint32_t A[M][4];
+        DTI_UNROLL
+        for (int i = 0; i < 4 * M; i++) {
+            const float *const pair = s[i / 4][2 * j + i % 4 / 2] + i % 2 * 2;
+            A[i / 4][i % 4] = dti_pair(pair[0], pair[1], T());
+        }
+        DTI_UNROLL
+        for (int c = 0; c < 4 * N; c++) {
+            uint32_t B[4];
+            dti_ldmatrix_x4_trans(B, v + (key ^ 2 * c) + 16 * j * 8 * N);
+            DTI_UNROLL
+            for (int i = 0; i < 2 * M; i++)
+                dti_mma(state.sums[i / 2][2 * c + i % 2], A[i / 2], B + i % 2 * 2, T());
+        }
+    }
+}
+
+template <typename T, int N, int M>
+__device__ inline void walk(softmax_state<N, M> &state, block_memory<N, M> &m,
+                            const dti_attention_call &a, const dti_attention_rows &r,
+                            const warp_keys &keys, int lo, int hi)
+{
+    const tile_source from = { static_cast<const uint16_t *>(a.k) + dti_attention_key_at(a, r),
+                               static_cast<const uint16_t *>(a.v) + dti_attention_key_at(a, r),
+                               a.n_kv * a.width,
+                               a.width,
+                               lo,
+                               hi };
+    int key = lo / KEYS * KEYS;
+
+    if (key <= hi) start_tile<N, M>(m, 0, from, key);
+    dti_cp_async_commit();
+    for (int stage = 0; key <= hi; key += KEYS, stage ^= 1) {
+        float s[M][KEYS / 8][4] = {};
+        dti_cp_async_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
+        if (key + KEYS <= hi) start_tile<N, M>(m, stage ^ 1, from, key + KEYS);
+        dti_cp_async_commit();
+        if (key > keys.hi || key + KEYS <= keys.lo) continue;
+        multiply_keys<T, N, M>(s, m.q, m.k[stage]);
+        if (key < keys.all_lo || key + KEYS - 1 > keys.all_hi) mask<N, M>(s, m, key);
+        soften<N, M>(state, s, a.scale);
+        multiply_values<T, N, M>(state, s, m.v[stage]);
+    }
+}
+
+/* Divides, rounds, and stores whole pieces, by way of the warp's rows of q. */
+template <typename T, int N, int M>
+__device__ inline void store(softmax_state<N, M> &state, block_memory<N, M> &m,
+                             const dti_attention_call &a, const dti_attention_rows &r, int row)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, first = (int)threadIdx.x / DTI_WARP * 16 * M;
+    uint32_t *const words = reinterpret_cast<uint32_t *>(m.q);
+    uint16_t *const y = static_cast<uint16_t *>(a.y);
+
+    DTI_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        float total = state.total[i / 2][i % 2];
+        total += __shfl_xor_sync(0xffffffffu, total, 1);
+        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+        DTI_UNROLL
+        for (int c = 0; c < 8 * N; c++) {
+            const float *const pair = state.sums[i / 2][c] + i % 2 * 2;
+            words[4 * place<N>(first + 8 * i + lane / 4, c) + lane % 4] =
+                dti_pair(pair[0] * factor, pair[1] * factor, T());
+        }
+    }
+    __syncwarp();
+    for (int i = lane; i < 16 * M * 8 * N; i += DTI_WARP) {
+        const int j = first + i / (8 * N), piece = i % (8 * N);
+        if (row + j < r.n && 8 * piece < a.width)
+            *reinterpret_cast<uint4 *>(y + dti_attention_at(a, r, row + j) + 8 * piece) =
+                m.q[place<N>(j, piece)];
+    }
+}
+
+/* Grid: blocks of rows, those of the last queries, which see most, first; in each sequence and kv
+ * head. 128 threads. */
+template <typename T, int N, int M>
+__global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) many_rows(const dti_attention_call a)
+{
+    typedef block_memory<N, M> memory;
+    DTI_SHARED(memory, m);
+    const int64_t n_pairs = a.batch * a.n_used;
+    const dti_attention_rows r = dti_attention_rows_of(a, blockIdx.x % n_pairs);
+    const int row = (int)(a.n_blocks - 1 - blockIdx.x / n_pairs) * 64 * M;
+    softmax_state<N, M> state = {};
+    int lo = INT32_MAX, hi = -1;
+
+    if (row >= r.n) return; /* a kv head whose group this rank holds in part */
+    start_q<N, M>(*m, a, r, row);
+    const warp_keys keys = find_keys<N, M>(*m, a, r, row);
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) {
+        lo = min(lo, m->lo[w]);
+        hi = max(hi, m->hi[w]);
+    }
+    for (int i = 0; i < 2 * M; i++) state.largest[i / 2][i % 2] = -INFINITY;
+    walk<T, N, M>(state, *m, a, r, keys, lo, hi);
+    dti_cp_async_wait<0>();
+    __syncthreads(); /* q is there even if no key was */
+    store<T, N, M>(state, *m, a, r, row);
+}
+
+template <typename T, int N, int M> int start(dti_cuda *c, dti_attention_call a)
+{
+    const size_t shared = sizeof(block_memory<N, M>);
+    int64_t n;
+
+    a.n_blocks = (a.n_tokens * a.group + 64 * M - 1) / (64 * M);
+    n = a.batch * a.n_used * a.n_blocks;
+    if (n > INT32_MAX) return dti_cuda_fail("attention: %lld blocks", (long long)n);
+    if (dti_cuda_check(cudaFuncSetAttribute(many_rows<T, N, M>,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)shared),
+                       "attention: shared memory") != 0)
+        return -1;
+    return DTI_LAUNCH(c, (many_rows<T, N, M>), (unsigned)n, DTI_ATTENTION_THREADS, shared, a);
+}
+
+template <typename T> int start_width(dti_cuda *c, const dti_attention_call &a)
+{
+    if (a.width <= 64) return start<T, 1, 2>(c, a);
+    return a.width <= 128 ? start<T, 2, 2>(c, a) : start<T, 4, 1>(c, a);
+}
+
+} // namespace
+
+extern "C" int dti_attention_many(dti_cuda *c, const dti_attention_call *a, int dtype)
+{
+    return dtype == DT_BF16 ? start_width<dti_bf16>(c, *a) : start_width<dti_f16>(c, *a);
+}
