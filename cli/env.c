@@ -62,6 +62,11 @@ static void look(surroundings *s)
     choose(s);
 }
 
+static bool makes_sums_by_mpi(const surroundings *s)
+{
+    return s->launch.sums_by_mpi && s->launch.n_processes > 1;
+}
+
 static bool can_run(const surroundings *s)
 {
     return s->chosen != NULL || (s->launch_is_sane && s->launch.n_processes == 1);
@@ -94,6 +99,9 @@ static void print_text(const surroundings *s)
     else
         (void)printf("  memory       cannot be shared between processes, MPI is used: %s\n",
                      s->share_why);
+    (void)printf("  sums         %s\n", makes_sums_by_mpi(s)
+                                            ? "over all ranks by MPI, others in rank order"
+                                            : "in rank order");
     if (!can_run(s))
         (void)printf("  chosen       nothing: %s\n", s->why);
     else
@@ -120,10 +128,11 @@ static dt_status print_json(const surroundings *s)
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
         if (value != NULL) (void)json_object_set_new(variables, name, json_string(value));
     object =
-        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s?, s:b, s:s, s:o}", "version",
+        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o}", "version",
                   dt_version(), "process", s->launch.process, "processes", s->launch.n_processes,
                   "launcher", s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules,
-                  "shares_memory", s->can_share && s->launch.shares, "chosen",
+                  "shares_memory", s->can_share && s->launch.shares, "sums",
+                  makes_sums_by_mpi(s) ? "mpi" : "rank-order", "chosen",
                   s->chosen != NULL ? s->chosen->name
                   : can_run(s)      ? "threads"
                                     : NULL,

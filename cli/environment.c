@@ -34,6 +34,7 @@ const char *cli_environment_name(int i, const char **value)
         "DTENSOR_MPI",
         "DTENSOR_MODULES",
         "DTENSOR_MPI_SHARED",
+        "DTENSOR_MPI_SUMS",
         "DTENSOR_CHECK",
         "DTENSOR_FLIGHT",
         "DTENSOR_FAULT",

@@ -51,6 +51,14 @@ static bool can_meet(int n_processes)
     return non_empty("RANK") != NULL && (here == NULL || atoi(here) == n_processes);
 }
 
+dt_status dti_launch_read_sums(const char *word, const char *from, bool *by_mpi)
+{
+    *by_mpi = word != NULL && strcmp(word, "mpi") == 0;
+    DT_CHECK(*by_mpi || word == NULL || strcmp(word, "rank-order") == 0, DT_ERR_ARG,
+             "%s is \"%s\"; choose \"rank-order\" or \"mpi\"", from, word);
+    return DT_OK;
+}
+
 dt_status dti_launch_read(dti_launch *out)
 {
     const char *shared = non_empty("DTENSOR_MPI_SHARED");
@@ -61,6 +69,8 @@ dt_status dti_launch_read(dti_launch *out)
                          .folder = non_empty("DTENSOR_MODULES") };
     DT_CHECK(!out->shares || shared == NULL || strcmp(shared, "on") == 0, DT_ERR_ARG,
              "DTENSOR_MPI_SHARED is \"%s\"; choose \"on\" or \"off\"", shared);
+    DT_TRY(
+        dti_launch_read_sums(non_empty("DTENSOR_MPI_SUMS"), "DTENSOR_MPI_SUMS", &out->sums_by_mpi));
     for (size_t i = 0; i < DT_COUNT(launchers) && out->variable == NULL; i++) {
         if (non_empty(launchers[i].size) == NULL) continue;
         out->launcher = launchers[i].launcher;

@@ -18,9 +18,13 @@ typedef struct dti_launch {
     const char *choice;   /* DTENSOR_MPI: a module, "off", or NULL */
     const char *folder;   /* DTENSOR_MODULES: where modules are looked for first, or NULL */
     bool can_join;        /* the launcher serves MPI */
+    bool sums_by_mpi;     /* DTENSOR_MPI_SUMS is "mpi", not "rank-order" */
     bool shares;          /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
     int process, n_processes;
 } dti_launch;
+
+/* Who makes sums: "mpi", or "rank-order" (NULL). Errors: another word; `from` has it. */
+dt_status dti_launch_read_sums(const char *word, const char *from, bool *by_mpi) DT_MUST_USE;
 
 /* Errors: a variable that is no number, or a process number outside the processes. */
 dt_status dti_launch_read(dti_launch *out) DT_MUST_USE;

@@ -326,6 +326,8 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
     read_environment(&run.options);
     DT_TRY(check_options(&run.options));
     DT_TRY(dti_launch_read(&launch));
+    if (run.options.sums != NULL)
+        DT_TRY(dti_launch_read_sums(run.options.sums, "sums", &launch.sums_by_mpi));
     DT_TRY_TO(done, st,
               dti_world_open(&launch, run.options.n_ranks, run.options.timeout_ms, &run.world));
     st = make_run(&run);

@@ -57,12 +57,15 @@ typedef struct dt_run_options {
                          * in turn; "cuda:1", all on that one; "auto", GPUs if there are any. What
                          * cannot be had is refused when the first tensor is made, see
                          * dt_device_check() */
+    const char *sums;   /* "rank-order": the same bits everywhere and always; "mpi": sums over all
+                         * ranks are MPI's own (docs/launch.md). NULL: DTENSOR_MPI_SUMS, else
+                         * rank-order */
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0, NULL                                                                                \
+            0, NULL, NULL                                                                          \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

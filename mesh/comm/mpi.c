@@ -107,6 +107,7 @@ static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job, bool share
         w->places[r] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
     for (int i = 0; i < w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
     DT_TRY(dti_mpi_control_open(w, share));
+    if (w->sums_by_mpi) DT_TRY(dti_mpi_sums_join(w));
     return DT_OK;
 }
 
@@ -132,6 +133,7 @@ dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *
     (void)pthread_mutex_init(&w->lock, NULL);
     *out = w;
     w->timeout_ms = plan->timeout_ms;
+    w->sums_by_mpi = plan->sums_by_mpi;
     st = make_world(w, job, plan->share);
     if (st == DT_OK) return DT_OK;
     atomic_store(&w->aborted, 1); /* the others find out by themselves */
@@ -159,6 +161,7 @@ static void free_comm(dti_mpi_comm *c)
 {
     for (int m = 0; c->channels != NULL && m < c->head.size; m++) dti_free(c->channels[m]);
     dti_free((void *)c->channels);
+    dti_free(c->sums);
     dti_free(c->streams);
     dti_free((void *)c->head.world_ranks);
     dti_free(c);
@@ -217,9 +220,10 @@ void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES])
 
     for (int p = 0; p < w->n_processes; p++) n += p != w->process && dti_mpi_shares(w, p);
     (void)snprintf(text, DTI_MPI_TEXT_BYTES,
-                   "process %d shares memory with %d of %d other processes%s%s", w->process, n,
+                   "process %d shares memory with %d of %d other processes%s%s%s", w->process, n,
                    w->n_processes - 1, n < w->n_processes - 1 && w->region.why[0] ? ": " : "",
-                   n < w->n_processes - 1 ? w->region.why : "");
+                   n < w->n_processes - 1 ? w->region.why : "",
+                   w->sums_by_mpi ? "; sums are made by MPI" : "");
 }
 
 void dti_mpi_may_spin(dti_mpi_world *w, bool spin)
@@ -323,6 +327,7 @@ static dt_status make_comm(dti_mpi_port *port, const int *world_ranks, int n, co
     if (n > 1) {
         DT_TRY_TO(fail, st, check_number(port, c->group, name));
         DT_TRY_TO(fail, st, open_streams(c));
+        DT_TRY_TO(fail, st, dti_mpi_sums_create(c));
     }
     c->next = port->comms;
     port->comms = c;

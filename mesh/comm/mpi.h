@@ -14,7 +14,8 @@ typedef struct dti_mpi_world dti_mpi_world;
 typedef struct dti_mpi_plan {
     int n_ranks; /* at least one per process, the same everywhere; given to processes in blocks */
     int64_t timeout_ms;
-    bool share; /* memory with processes of this machine, if they want it too */
+    bool sums_by_mpi; /* not in rank order */
+    bool share;       /* memory with processes of this machine, if they want it too */
 } dti_mpi_plan;
 
 /* Joins the other processes of the job, which was opened before. Collective over processes; a

@@ -16,7 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DTI_MPI_API_VERSION = 1, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+enum { DTI_MPI_API_VERSION = 2, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+
+/* Communicators of all processes for sums by MPI. */
+enum { DTI_MPI_SUM_LANES = 8 };
 
 #define DTI_MPI_MODULE_SYMBOL "dti_mpi_module_table"
 
@@ -38,6 +41,20 @@ typedef struct dti_mpi_message {
     bool matched; /* of a send: done no sooner than its receive was posted */
     void *cookie;
 } dti_mpi_message;
+
+typedef enum dti_mpi_number { DTI_MPI_F32, DTI_MPI_F64, DTI_MPI_I32, DTI_MPI_I64 } dti_mpi_number;
+
+/* One sum over all processes, in the order that MPI likes. All of them start the sums of a lane in
+ * the same order. Memory is as in a message. */
+typedef struct dti_mpi_sum {
+    const void *terms;
+    void *sums;
+    const int *counts; /* [n_processes] sums that each process gets; NULL: all get all */
+    int n;             /* terms */
+    dti_mpi_number number;
+    int lane;
+    void *cookie;
+} dti_mpi_sum;
 
 typedef struct dti_mpi_done {
     void *cookie;
@@ -79,6 +96,11 @@ typedef struct dti_mpi_module {
 
     /* The messages that are done: how many, or -1. *done holds until the next call. */
     int (*poll)(dti_mpi_queue *q, const dti_mpi_done **done);
+
+    /* Starts making the lanes of this run: each is done as a message without a cookie is. leave()
+     * ends them. Refused where there is no MPI. */
+    int (*sums_open)(dti_mpi_queue *q);
+    int (*sum)(dti_mpi_queue *q, const dti_mpi_sum *s);
 
     const char *(*why)(const dti_mpi_queue *q);
 } dti_mpi_module;

@@ -413,6 +413,7 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->pid_space = dti_mpi_hash(card->machine, space, strlen(space));
     card->cpus = dti_mpi_hash(card->machine, &cpus, sizeof cpus);
     card->n_ranks = w->n_ranks;
+    card->sums_by_mpi = w->sums_by_mpi;
 }
 
 static dt_status check_cards(const dti_mpi_world *w)
@@ -428,6 +429,11 @@ static dt_status check_cards(const dti_mpi_world *w)
                  "process %d starts a run of %d ranks, process %d one of %d; all processes of a "
                  "job call dt_run() with the same n_ranks",
                  w->process, mine->n_ranks, p, c->n_ranks);
+        DT_CHECK(c->sums_by_mpi == mine->sums_by_mpi, DT_ERR_ARG,
+                 "process %d makes sums %s, process %d %s; choose the same for all processes of a "
+                 "job (DTENSOR_MPI_SUMS)",
+                 w->process, mine->sums_by_mpi ? "by MPI" : "in rank order", p,
+                 c->sums_by_mpi ? "by MPI" : "in rank order");
     }
     return DT_OK;
 }

@@ -119,6 +119,8 @@ typedef struct dti_mpi_channel {
     uint64_t send_started, send_done, recv_started, recv_done;
 } dti_mpi_channel;
 
+typedef struct dti_mpi_sums dti_mpi_sums;
+
 typedef struct dti_mpi_comm {
     dti_comm head;
     struct dti_mpi_port *port;
@@ -137,11 +139,13 @@ typedef struct dti_mpi_comm {
 
     /* Of operation completed + 1, if it has begun. */
     bool active;
-    int round, n_rounds;          /* barrier */
+    int round, n_rounds;          /* of headers: barrier, sums by MPI */
     int64_t reduced;              /* segments of this rank's share of a sum */
     int64_t reduced_bytes;        /* of it */
     int64_t taken_bytes;          /* broadcast: what may be passed on */
+    int64_t agreed;               /* in headers of a sum by MPI; 0 otherwise */
     int64_t share_begin, share_n; /* of a sum: this rank's elements */
+    dti_mpi_sums *sums;           /* made by MPI; NULL: all in rank order */
 } dti_mpi_comm;
 
 /* Where a rank is, as far as it has told. */
@@ -164,6 +168,7 @@ typedef struct dti_mpi_port {
     int rank;
     int n_under_way;    /* started here, not yet waited for */
     int n_sends;        /* with MPI */
+    int n_sum_lanes;    /* communicators whose sums MPI makes */
     uint64_t n_headers; /* seen */
     int64_t looked_ns;  /* when this rank last asked what other processes have to say */
 } dti_mpi_port;
@@ -195,7 +200,7 @@ typedef struct dti_mpi_card {
     uint64_t cpus;      /* hash of those that the process may use */
     dti_mpi_region_card region;
     int32_t n_ranks; /* of the whole run */
-    int32_t unused;
+    int32_t sums_by_mpi;
 } dti_mpi_card;
 
 /* A notice on its way. */
@@ -214,6 +219,7 @@ struct dti_mpi_world {
     uint64_t session;
     int64_t timeout_ms;
     bool spin;
+    bool sums_by_mpi;
     dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */
     dti_mpi_port *ports;   /* [n_local] */
@@ -276,6 +282,16 @@ void dti_mpi_ring_release(dti_mpi_stream *s);
 dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
+
+/* mpi_sums.c. `begin` gives what ranks have to agree on before the sum `advances`. */
+dt_status dti_mpi_sums_join(dti_mpi_world *w) DT_MUST_USE;
+dt_status dti_mpi_sums_create(dti_mpi_comm *c) DT_MUST_USE;
+bool dti_mpi_sums_take(const dti_mpi_comm *c, const dti_comm_call *call);
+int64_t dti_mpi_sums_begin(dti_mpi_comm *c, const dti_comm_call *call);
+dt_status dti_mpi_sums_advance(dti_mpi_comm *c, const dti_comm_call *call, bool *moved) DT_MUST_USE;
+bool dti_mpi_sums_are_active(const dti_mpi_comm *c);
+bool dti_mpi_sums_are_with_mpi(
+    const dti_mpi_comm *c); /* all have come; some may be done and gone */
 
 /* mpi_p2p.c */
 dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r) DT_MUST_USE;

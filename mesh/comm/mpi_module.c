@@ -36,6 +36,8 @@ static struct {
     dti_mpi_state state;
     uint64_t session;
     MPI_Comm comm;
+    MPI_Comm sums[DTI_MPI_SUM_LANES];
+    int n_sums;               /* lanes of this run */
     dti_mpi_queue *abandoned; /* keeps their memory in sight of leak checkers */
 } mpi;
 
@@ -122,6 +124,8 @@ static int enter(uint64_t *session)
 static void leave(bool has_failed)
 {
     mpi.state = has_failed ? DTI_MPI_FAILED : DTI_MPI_IDLE;
+    for (int i = 0; !has_failed && i < mpi.n_sums; i++) (void)MPI_Comm_free(&mpi.sums[i]);
+    mpi.n_sums = 0;
 }
 
 /* --- queues -------------------------------------------------------------------------------------
@@ -273,6 +277,53 @@ static int poll_queue(dti_mpi_queue *q, const dti_mpi_done **done)
     return n;
 }
 
+/* --- sums ---------------------------------------------------------------------------------------
+ */
+
+/* A duplicate may still be on its way when others have theirs, so making them does not block. */
+static int sums_open(dti_mpi_queue *q)
+{
+    for (int i = 0; i < DTI_MPI_SUM_LANES; i++) {
+        if (has_room(q)) return -1;
+        if (started(q, MPI_Comm_idup(mpi.comm, &mpi.sums[i], &q->requests[q->used]),
+                    "MPI_Comm_idup", NULL))
+            return -1;
+    }
+    mpi.n_sums = DTI_MPI_SUM_LANES;
+    return 0;
+}
+
+static MPI_Datatype type_of(dti_mpi_number number)
+{
+    switch (number) {
+    case DTI_MPI_F32:
+        return MPI_FLOAT;
+    case DTI_MPI_F64:
+        return MPI_DOUBLE;
+    case DTI_MPI_I32:
+        return MPI_INT32_T;
+    default:
+        return MPI_INT64_T;
+    }
+}
+
+static int sum(dti_mpi_queue *q, const dti_mpi_sum *s)
+{
+    const MPI_Datatype type = type_of(s->number);
+    const MPI_Comm comm = mpi.sums[s->lane];
+
+    if (has_room(q)) return -1;
+    (void)MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); /* not every MPI duplicates it */
+    if (s->counts == NULL)
+        return started(
+            q, MPI_Iallreduce(s->terms, s->sums, s->n, type, MPI_SUM, comm, &q->requests[q->used]),
+            "MPI_Iallreduce", s->cookie);
+    return started(q,
+                   MPI_Ireduce_scatter(s->terms, s->sums, s->counts, type, MPI_SUM, comm,
+                                       &q->requests[q->used]),
+                   "MPI_Ireduce_scatter", s->cookie);
+}
+
 static const char *why(const dti_mpi_queue *q)
 {
     return q->why;
@@ -303,5 +354,7 @@ const dti_mpi_module dti_mpi_module_table = {
     .send = send,
     .recv = recv,
     .poll = poll_queue,
+    .sums_open = sums_open,
+    .sum = sum,
     .why = why,
 };

@@ -12,7 +12,7 @@
  *
  * So a sum moves as many bytes as a ring would, 2 (p-1)/p of the tensor, and has the bits of a
  * serial sum in rank order on every rank. What that order costs is the number of messages, p - 1
- * per rank where a tree has log2 p. */
+ * per rank where a tree has log2 p. A run may hand sums to MPI instead (mpi_sums.c). */
 #include <string.h>
 
 #include "base/pool.h"
@@ -62,7 +62,7 @@ static void begin(dti_mpi_comm *c, dti_mpi_lane lane, direction d, int member,
     const dti_mpi_header header = {
         .group = c->group,
         .seq = c->completed + 1,
-        .n = t->n,
+        .n = t->n + c->agreed,
         .count = d == SENDS ? c->counts[(c->completed + 1) % DTI_MPI_RING]
                             : expected(c, call, member, t->n),
         .kind = dti_mpi_kind_of(call),
@@ -97,13 +97,13 @@ static void begin_round(dti_mpi_comm *c)
         begin(c, DTI_MPI_LANE_FIRST, SENDS, (c->head.rank + (1 << c->round)) % c->head.size, &t);
 }
 
-/* In round k a rank hears from the one 2^k before it, and tells the one 2^k behind it. */
+/* Headers alone, for a barrier, or to agree on a sum by MPI. In round k a rank hears from the one
+ * 2^k before it, and tells the one 2^k behind it. */
 static void begin_barrier(dti_mpi_comm *c)
 {
     const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
     const int p = c->head.size;
 
-    c->round = c->n_rounds = 0;
     for (int m = 0; p <= DIRECT_RANKS && m < p; m++) {
         if (m == c->head.rank) continue;
         begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &t);
@@ -266,7 +266,13 @@ static void begin_call(dti_mpi_comm *c)
 {
     for (int i = 0; i < 4 * c->head.size; i++) c->streams[i].n_segments = 0;
     c->active = true;
-    c->reduced = c->reduced_bytes = c->share_n = 0;
+    c->reduced = c->reduced_bytes = c->share_n = c->agreed = 0;
+    c->round = c->n_rounds = 0;
+    if (dti_mpi_sums_take(c, call_of(c))) {
+        c->agreed = dti_mpi_sums_begin(c, call_of(c));
+        begin_barrier(c);
+        return;
+    }
     switch (call_of(c)->op) {
     case DTI_COMM_BROADCAST:
         begin_broadcast(c);
@@ -375,16 +381,31 @@ static void sum(dti_mpi_comm *c, bool *moved)
 /* --- the middle and the end ---------------------------------------------------------------------
  */
 
+/* Every rank has begun this operation. */
+static bool all_have_come(const dti_mpi_comm *c)
+{
+    if (c->round < c->n_rounds) return false;
+    for (int i = 0; i < 4 * c->head.size; i++) {
+        const dti_mpi_stream *s = &c->streams[i];
+        if (s->n_segments > 0 && !s->sends && !dti_mpi_stream_is_done(s)) return false;
+    }
+    return true;
+}
+
 /* What an operation does between receiving and sending. */
-static void between(dti_mpi_comm *c, bool *moved)
+static dt_status between(dti_mpi_comm *c, bool *moved)
 {
     const dti_comm_call *call = call_of(c);
     const int p = c->head.size;
 
-    if (call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER) sum(c, moved);
-    if (call->op == DTI_COMM_BARRIER && c->round < c->n_rounds) {
+    if (dti_mpi_sums_are_active(c)) {
+        if (all_have_come(c)) DT_TRY(dti_mpi_sums_advance(c, call, moved));
+    } else if (call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER) {
+        if (!dti_mpi_sums_take(c, call)) sum(c, moved);
+    }
+    if (c->round < c->n_rounds) {
         const int from = (c->head.rank + p - (1 << c->round)) % p;
-        if (!dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, from))) return;
+        if (!dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, from))) return DT_OK;
         c->round++;
         begin_round(c);
         *moved = true;
@@ -396,6 +417,7 @@ static void between(dti_mpi_comm *c, bool *moved)
             c->taken_bytes = s->finished * c->segment_bytes;
             if (c->taken_bytes > s->bytes) c->taken_bytes = s->bytes;
         }
+    return DT_OK;
 }
 
 /* A rank that only sends could run ahead of its receivers for ever, and MPI would keep what it
@@ -415,7 +437,7 @@ static dt_status advance_call(dti_mpi_comm *c, bool *moved)
         if (s->n_segments == 0) continue;
         if (!s->sends) DT_TRY(dti_mpi_stream_pull(s, moved));
     }
-    between(c, moved);
+    DT_TRY(between(c, moved));
     for (int i = 0; i < 4 * c->head.size; i++) {
         dti_mpi_stream *s = &c->streams[i];
         if (s->n_segments == 0 || !s->sends) continue;
@@ -427,9 +449,7 @@ static dt_status advance_call(dti_mpi_comm *c, bool *moved)
 
 static bool call_is_done(const dti_mpi_comm *c)
 {
-    if (c->calls[(c->completed + 1) % DTI_MPI_RING].op == DTI_COMM_BARRIER &&
-        c->round < c->n_rounds)
-        return false;
+    if (c->round < c->n_rounds || dti_mpi_sums_are_active(c)) return false;
     for (int i = 0; i < 4 * c->head.size; i++)
         if (c->streams[i].n_segments > 0 && !dti_mpi_stream_is_done(&c->streams[i])) return false;
     return true;

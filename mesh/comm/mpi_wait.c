@@ -122,7 +122,8 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
     dti_mpi_tell_wait(c->port, rank);
     if (elapsed / NS_PER_MS >= wait->request->timeout_ms && !idle) return IS_LATE;
     if (elapsed >= YIELD_NS || wait->polls % LOOK_EVERY == 0) dti_mpi_look(w);
-    if (atomic_load_explicit(&w->left[rank], memory_order_acquire)) {
+    if (atomic_load_explicit(&w->left[rank], memory_order_acquire) &&
+        !dti_mpi_sums_are_with_mpi(c)) {
         if (wait->left_ns == 0) wait->left_ns = now;
         if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;
     }

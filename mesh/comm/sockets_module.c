@@ -555,6 +555,18 @@ static int poll_queue(dti_mpi_queue *q, const dti_mpi_done **done)
     return n;
 }
 
+static int no_sums(dti_mpi_queue *q)
+{
+    (void)snprintf(q->why, sizeof q->why, "there is no MPI; start with mpirun");
+    return -1;
+}
+
+static int no_sum(dti_mpi_queue *q, const dti_mpi_sum *s)
+{
+    (void)s;
+    return no_sums(q);
+}
+
 static const char *why(const dti_mpi_queue *q)
 {
     return q->why;
@@ -579,5 +591,7 @@ const dti_mpi_module dti_mpi_module_table = {
     .send = send_message,
     .recv = recv_message,
     .poll = poll_queue,
+    .sums_open = no_sums,
+    .sum = no_sum,
     .why = why,
 };

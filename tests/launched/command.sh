@@ -59,6 +59,31 @@ grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTE
 unset DTENSOR_MPI_SHARED
 pass "other commands print once"
 
+DTENSOR_MPI_SUMS=mpi
+export DTENSOR_MPI_SUMS
+run 0 2 env
+grep -q "sums         over all ranks by MPI" "$folder/out" || fail "env does not see DTENSOR_MPI_SUMS"
+case $mpirun in
+*torchrun.sh)
+    run 2 2 generate -m $model -p "ROMEO:" -n 20
+    says "sums by MPI (DTENSOR_MPI_SUMS=mpi) are not possible over sockets"
+    ;;
+*)
+    run 0 2 generate -v -m $model -p "ROMEO:" -n 20 # two terms have one sum
+    cmp -s "$folder/out" "$folder/alone" || fail "other text with sums by MPI"
+    says "sums are made by MPI"
+    run 0 2 generate -v -m $model -p "ROMEO:" -n 20 --mesh tp=4
+    cmp -s "$folder/out" "$folder/alone" || fail "other text with several ranks in a process"
+    ! grep -q "sums are made by MPI" "$folder/err" || fail "MPI makes sums of threads"
+    "$mpirun" -n 1 "$dtensor" logits -m $model --tokens 1 : -n 1 env DTENSOR_MPI_SUMS=rank-order \
+        "$dtensor" logits -m $model --tokens 1 </dev/null >"$folder/out" 2>"$folder/err" &&
+        fail "processes that disagree on sums run"
+    says "process 0 makes sums by MPI, process 1 in rank order"
+    ;;
+esac
+unset DTENSOR_MPI_SUMS
+pass "sums are left to MPI by all processes or by none"
+
 run 2 2 generate -m $model -p x --mesh tp=1
 [ "$(grep -c 'tp=1' "$folder/err")" -eq 1 ] || fail "a mistake is not named once"
 says "2 processes were started"

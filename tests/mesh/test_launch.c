@@ -22,6 +22,7 @@ static const char *const variables[] = {
     "DTENSOR_MPI",
     "DTENSOR_MODULES",
     "DTENSOR_MPI_SHARED",
+    "DTENSOR_MPI_SUMS",
 };
 
 /* "NAME=VALUE NAME=VALUE": these and no others. */
@@ -84,6 +85,12 @@ DT_TEST(launch, nonsense_is_refused_by_its_name)
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_RANK is \"\"");
     set_environment("OMPI_COMM_WORLD_SIZE=0");
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_SIZE is \"0\"");
+    set_environment("DTENSOR_MPI_SUMS=tree");
+    DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG,
+                     "DTENSOR_MPI_SUMS is \"tree\"; choose \"rank-order\" or \"mpi\"");
+    set_environment("DTENSOR_MPI_SUMS=mpi");
+    DT_ASSERT_OK(dti_launch_read(&l));
+    DT_ASSERT(l.sums_by_mpi);
     set_environment("DTENSOR_MPI_SHARED=never");
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG,
                      "DTENSOR_MPI_SHARED is \"never\"; choose \"on\" or \"off\"");
