@@ -12,7 +12,7 @@
 #define PLAIN      "\033[0m"
 #define ERASE_LINE "\r\033[K"
 
-enum { RANK_BYTES = 32 };
+enum { RANK_BYTES = 32, SILENT_NS = 250 * 1000 * 1000 };
 
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
 {
@@ -76,6 +76,13 @@ static bool is_ours(const cli_console *console, const dt_error *e)
     return console->process == 0 || is_of_one_rank(e->code);
 }
 
+/* MPICH's launcher ends a job when the first of its processes ends, and what another one is about to
+ * report is lost. So a process that has nothing to say waits a moment, in which it is ended. */
+static void let_others_speak(void)
+{
+    (void)nanosleep(&(struct timespec){ .tv_nsec = SILENT_NS }, NULL);
+}
+
 int cli_report(const cli_console *console, dt_status st)
 {
     const dt_error *e = dt_last_error();
@@ -83,7 +90,10 @@ int cli_report(const cli_console *console, dt_status st)
     char rank[RANK_BYTES] = "";
 
     if (st == DT_OK) return CLI_EXIT_OK;
-    if (console->n_processes > 1 && known && !is_ours(console, e)) return exit_code(st);
+    if (console->n_processes > 1 && known && !is_ours(console, e)) {
+        let_others_speak();
+        return exit_code(st);
+    }
     if (known && e->rank >= 0 && is_of_one_rank(st)) name_rank(e->rank, e->message, rank);
     (void)fprintf(stderr, "%sdtensor:%s %s%s\n", console->color ? RED : "",
                   console->color ? PLAIN : "", rank, known ? e->message : dt_status_text(st));

@@ -91,10 +91,13 @@ run 2 2 generate -m $model --prompt-file -
 says "standard input"
 pass "mistakes are named once"
 
-DTENSOR_FAULT=rank=1,op=all_reduce,call=9
-export DTENSOR_FAULT
-run 5 2 generate -q -m $model -p x
-[ "$(grep -c 'a fault was injected on rank 1' "$folder/err")" -eq 1 ] || fail "not reported once"
+for rank in 0 1; do
+    DTENSOR_FAULT=rank=$rank,op=all_reduce,call=9
+    export DTENSOR_FAULT
+    run 5 2 generate -q -m $model -p x
+    [ "$(grep -c "a fault was injected on rank $rank" "$folder/err")" -eq 1 ] ||
+        fail "the fault of rank $rank is not reported once"
+done
 unset DTENSOR_FAULT
 pass "a rank that fails is reported by its process"
 echo "$n passed, 0 failed"
