@@ -283,15 +283,15 @@ dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
 
-/* mpi_sums.c. `begin` gives what ranks have to agree on before the sum `advances`. */
+/* mpi_sums.c. `begin` gives what ranks have to agree on before the sum `advances`. Once a sum is
+ * with MPI all ranks have come, and some may be done and gone. */
 dt_status dti_mpi_sums_join(dti_mpi_world *w) DT_MUST_USE;
 dt_status dti_mpi_sums_create(dti_mpi_comm *c) DT_MUST_USE;
 bool dti_mpi_sums_take(const dti_mpi_comm *c, const dti_comm_call *call);
 int64_t dti_mpi_sums_begin(dti_mpi_comm *c, const dti_comm_call *call);
 dt_status dti_mpi_sums_advance(dti_mpi_comm *c, const dti_comm_call *call, bool *moved) DT_MUST_USE;
 bool dti_mpi_sums_are_active(const dti_mpi_comm *c);
-bool dti_mpi_sums_are_with_mpi(
-    const dti_mpi_comm *c); /* all have come; some may be done and gone */
+bool dti_mpi_sums_are_with_mpi(const dti_mpi_comm *c);
 
 /* mpi_p2p.c */
 dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r) DT_MUST_USE;
