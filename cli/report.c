@@ -76,7 +76,7 @@ static bool is_ours(const cli_console *console, const dt_error *e)
     return console->process == 0 || is_of_one_rank(e->code);
 }
 
-/* MPICH's launcher ends a job when the first of its processes ends, and what another one is about to
+/* MPICH's launcher ends a job when the first of its processes ends, and what another is about to
  * report is lost. So a process that has nothing to say waits a moment, in which it is ended. */
 static void let_others_speak(void)
 {

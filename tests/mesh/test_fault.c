@@ -330,8 +330,8 @@ DT_TEST(fault, the_deadline_names_rank_operation_number_and_communicator)
     }
 }
 
-/* The others have its word, but not its work: it does something else before it waits. They come when
- * it has begun: a start does all that can be done, with peers at hand the whole sum. */
+/* The others have its word, but not its work: it does something else before it waits. They come
+ * when it has begun: a start does all that can be done, with peers at hand the whole sum. */
 static dt_status stall_after_start(scene *s, dt_mesh *mesh, dti_comm *c)
 {
     const int64_t n = 1 << 22;
