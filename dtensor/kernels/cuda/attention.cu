@@ -17,11 +17,9 @@
 namespace
 {
 
-/* Queries of a sequence from which on products, not reading, take the time. */
 enum {
-    FEW_TOKENS = 8,
+    FEW_TOKENS = 8, /* of a sequence, for which reading, not products, takes the time */
     BLOCKS_PER_SM = 2,
-    LEAST_PART = DTI_ATTENTION_STEP * DTI_ATTENTION_WARPS,
     AT_ONCE = 8 /* loads of merge_parts() under way */
 };
 
@@ -40,19 +38,18 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS) merge_parts(const dti_a
     const int64_t u = (h - a.first_head) / a.group, pair = token / a.n_tokens * a.n_used + u;
     const dti_attention_rows r = dti_attention_rows_of(a, pair);
     const int row = (int)(token % a.n_tokens) * r.n_heads + (int)(h - r.first_head);
-    const int64_t block = pair * a.n_blocks + row / DTI_ATTENTION_ROWS;
-    const int64_t at = block * a.n_parts * DTI_ATTENTION_ROWS + row % DTI_ATTENTION_ROWS;
-    const int64_t stride = (int64_t)DTI_ATTENTION_ROWS * a.width;
+    const int64_t block = pair * a.n_blocks + row / a.n_rows;
+    const int64_t at = block * a.n_parts * a.n_rows + row % a.n_rows;
+    const int64_t stride = (int64_t)a.n_rows * a.width;
     const int lane = (int)threadIdx.x % DTI_WARP;
     float largest = -INFINITY, total = 0.0f;
 
     for (int i = lane; i < a.n_parts; i += DTI_WARP)
-        largest = fmaxf(largest, a.state[at + i * DTI_ATTENTION_ROWS].x);
+        largest = fmaxf(largest, a.state[at + i * a.n_rows].x);
     largest = dti_warp_max(largest);
     if (largest == -INFINITY) largest = 0.0f; /* no key seen */
     for (int i = lane; i < padded_parts(a); i += DTI_WARP) {
-        const float2 s =
-            i < a.n_parts ? a.state[at + i * DTI_ATTENTION_ROWS] : make_float2(-INFINITY, 0.0f);
+        const float2 s = i < a.n_parts ? a.state[at + i * a.n_rows] : make_float2(-INFINITY, 0.0f);
         const float weight = exp2f(s.x - largest);
         total += weight * s.y;
         if (threadIdx.x < DTI_WARP) weights[i] = weight;
@@ -90,38 +87,47 @@ int merge(dti_cuda *c, const dti_attention_call &a, int dtype)
     }
 }
 
-/* Parts enough for two blocks on each multiprocessor, where the cache has the keys for them. */
+/* Parts for two blocks on each multiprocessor, where the cache has the keys for them. */
 int plan_parts(const dti_cuda *c, const dti_attention_call &a)
 {
     const int64_t seen =
         a.window > 0 && a.window + a.n_tokens < a.n_keys ? a.window + a.n_tokens : a.n_keys;
-    const int64_t n = a.batch * a.n_used * a.n_blocks, most = (seen + LEAST_PART - 1) / LEAST_PART;
-    int64_t parts = ((int64_t)c->n_sms * BLOCKS_PER_SM + n - 1) / n;
+    const int64_t least = a.step * DTI_ATTENTION_WARPS, most = (seen + least - 1) / least;
+    int64_t parts = (int64_t)c->n_sms * BLOCKS_PER_SM / (a.batch * a.n_used * a.n_blocks);
 
     if (parts > most) parts = most;
     return parts < 1 ? 1 : parts > DTI_ATTENTION_MAX_PARTS ? DTI_ATTENTION_MAX_PARTS : (int)parts;
 }
 
-int start_in_parts(dti_cuda *c, dti_attention_call *a, int dtype, bool pieces)
+typedef int (*starter)(dti_cuda *c, const dti_attention_call *a, int dtype);
+
+/* Which kernel takes the call, and its blocks and parts. */
+starter choose(const dti_cuda *c, dti_attention_call *a, bool pieces)
 {
-    int64_t n;
+    const bool many = pieces && a->n_tokens > FEW_TOKENS;
+
+    a->n_rows = many ? dti_attention_many_rows(a->width) : DTI_ATTENTION_ROWS;
+    a->step = many ? DTI_ATTENTION_TILE : DTI_ATTENTION_STEP;
+    a->n_blocks = (a->n_tokens * a->group + a->n_rows - 1) / a->n_rows;
+    a->n_parts = plan_parts(c, *a);
+    return many ? dti_attention_many : pieces ? dti_attention_few : dti_attention_plain;
+}
+
+int run(dti_cuda *c, dti_attention_call *a, int dtype, starter start)
+{
+    const int64_t n = a->batch * a->n_used * a->n_blocks * a->n_parts, rows = n * a->n_rows;
     void *scratch = NULL;
 
-    a->n_blocks = (a->n_tokens * a->group + DTI_ATTENTION_ROWS - 1) / DTI_ATTENTION_ROWS;
-    a->n_parts = plan_parts(c, *a);
-    n = a->batch * a->n_used * a->n_blocks * a->n_parts;
     if (n > INT32_MAX || a->batch * a->n_tokens * a->n_heads > INT32_MAX)
         return dti_cuda_fail("attention: %lld queries of %lld heads are more than one call takes",
                              (long long)(a->batch * a->n_tokens), (long long)a->n_heads);
-    if (a->n_parts > 1) {
-        const int64_t rows = n * DTI_ATTENTION_ROWS;
-        const size_t bytes = (size_t)rows * ((size_t)a->width * sizeof(float) + sizeof(float2));
-        if (dti_cuda_scratch(c, bytes, &scratch) != 0) return -1;
-        a->state = static_cast<float2 *>(scratch);
-        a->sums = reinterpret_cast<float *>(a->state + rows);
-    }
-    if ((pieces ? dti_attention_few : dti_attention_plain)(c, a, dtype) != 0) return -1;
-    return a->n_parts > 1 ? merge(c, *a, dtype) : 0;
+    if (a->n_parts == 1) return start(c, a, dtype);
+    if (dti_cuda_scratch(c, (size_t)rows * (a->width * sizeof(float) + sizeof(float2)), &scratch) !=
+        0)
+        return -1;
+    a->state = static_cast<float2 *>(scratch);
+    a->sums = reinterpret_cast<float *>(a->state + rows);
+    return start(c, a, dtype) != 0 ? -1 : merge(c, *a, dtype);
 }
 
 /* The heads of this rank: those of q must find their kv heads. */
@@ -140,18 +146,17 @@ int find_heads(dti_attention_call *a, int64_t q_offset, int64_t k_offset)
                          (long long)k_offset, (long long)(k_offset + a->n_kv - 1));
 }
 
-int check_sizes(const dti_attention_call *a)
+int check_sizes(const dti_attention_call *a, int64_t width)
 {
-    if (a->width > DTI_ATTENTION_WIDTH)
-        return dti_cuda_fail(
-            "attention: heads of %d columns; the CUDA kernels take at most %d: run "
-            "this model on the CPU",
-            a->width, DTI_ATTENTION_WIDTH);
-    if (a->n_keys > INT32_MAX - DTI_ATTENTION_THREADS || a->n_tokens > INT32_MAX / a->group - 256)
-        return dti_cuda_fail(
-            "attention: %lld queries over %lld rows of the cache are more than one "
-            "call takes",
-            (long long)a->n_tokens, (long long)a->n_keys);
+    if (width > DTI_ATTENTION_WIDTH)
+        return dti_cuda_fail("attention: heads of %lld columns, but the CUDA kernels take at most "
+                             "%d: run this model on the CPU",
+                             (long long)width, DTI_ATTENTION_WIDTH);
+    if (a->n_keys > INT32_MAX - 256 || a->n_kv > INT32_MAX / width ||
+        a->n_tokens > INT32_MAX / a->group - 256)
+        return dti_cuda_fail("attention: %lld queries over %lld rows of the cache are more than "
+                             "one call takes",
+                             (long long)a->n_tokens, (long long)a->n_keys);
     return 0;
 }
 
@@ -185,9 +190,9 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
     a.window = attr->window;
     a.scale = attr->scale * 1.44269504088896341f;
     a.fault = c->fault;
-    if (check_sizes(&a) != 0 || find_heads(&a, q->offset[2], k->offset[2]) != 0) return -1;
+    if (check_sizes(&a, q->shape[3]) != 0 || find_heads(&a, q->offset[2], k->offset[2]) != 0)
+        return -1;
     pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
              aligned(a.v) && aligned(a.y);
-    if (pieces && a.n_tokens > FEW_TOKENS) return dti_attention_many(c, &a, q->dtype);
-    return start_in_parts(c, &a, q->dtype, pieces);
+    return run(c, &a, q->dtype, choose(c, &a, pieces));
 }

@@ -13,10 +13,11 @@
 
 enum {
     DTI_ATTENTION_WIDTH = 256, /* columns of a head, at most */
-    DTI_ATTENTION_ROWS = 16,   /* of a block that may take a part of the keys */
+    DTI_ATTENTION_ROWS = 16,   /* of a block, where rows are few */
     DTI_ATTENTION_WARPS = 4,   /* of every block */
     DTI_ATTENTION_THREADS = DTI_ATTENTION_WARPS * DTI_WARP,
-    DTI_ATTENTION_STEP = 16,      /* keys: parts begin at multiples of it */
+    DTI_ATTENTION_STEP = 16,      /* keys of a warp at a time, where rows are few */
+    DTI_ATTENTION_TILE = 32,      /* keys of a block at a time, where they are many */
     DTI_ATTENTION_MAX_PARTS = 256 /* of the keys */
 };
 
@@ -33,9 +34,10 @@ typedef struct dti_attention_call {
     int64_t window;           /* keys that a query sees; 0: all up to its own */
     float scale;              /* of scores, times log2 e: weights are powers of 2 */
     int64_t n_blocks;         /* of rows, per kv head */
+    int n_rows, step;         /* rows of a block; parts of its keys begin at multiples of step */
     int n_parts;              /* of the keys that the rows of a block see */
-    float *sums;              /* [block, part, ROWS, e] if there are several parts */
-    float2 *state;            /* [block, part, ROWS]: largest score, total of the weights */
+    float *sums;              /* [block, part, row, e] if there are several parts */
+    float2 *state;            /* [block, part, row]: largest score, total of the weights */
     dti_cuda_fault_word *fault;
 } dti_attention_call;
 
@@ -44,6 +46,12 @@ typedef struct dti_attention_call {
 extern "C" int dti_attention_few(dti_cuda *c, const dti_attention_call *a, int dtype);
 extern "C" int dti_attention_many(dti_cuda *c, const dti_attention_call *a, int dtype);
 extern "C" int dti_attention_plain(dti_cuda *c, const dti_attention_call *a, int dtype);
+
+/* Of a block of dti_attention_many(). */
+static inline int dti_attention_many_rows(int width)
+{
+    return width <= 128 ? 128 : 64;
+}
 
 /* Rows of one sequence and one kv head. */
 typedef struct dti_attention_rows {
@@ -108,8 +116,7 @@ static __device__ inline void dti_attention_keys(const dti_attention_call &a,
 static __device__ inline void dti_attention_part(const dti_attention_call &a, int part, int lo,
                                                  int hi, int *begin, int *end)
 {
-    const int first = lo / DTI_ATTENTION_STEP,
-              n = hi < lo ? 0 : hi / DTI_ATTENTION_STEP + 1 - first;
+    const int first = lo / a.step, n = hi < lo ? 0 : hi / a.step + 1 - first;
     const int even = (n + a.n_parts - 1) / a.n_parts;
     const int each = even < DTI_ATTENTION_WARPS ? DTI_ATTENTION_WARPS : even;
     const int64_t from = (int64_t)part * each, to = from + each;

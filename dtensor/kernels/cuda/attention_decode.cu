@@ -9,8 +9,7 @@
  * four values, whose columns are those of eight products. Scores, softmax and sums are f32; weights
  * enter their products as two numbers of 16 bits, a rounded one and what it lacks. One rounding at
  * the end. */
-#include "dtensor/kernels/cuda/attention.cuh"
-#include "dtensor/kernels/cuda/mma.cuh"
+#include "dtensor/kernels/cuda/attention_mma.cuh"
 
 namespace
 {
@@ -29,17 +28,28 @@ template <int N> struct key_step {
     uint4 piece[2][2 * N];
 };
 
-/* Heads narrower than 64 N columns have zeros there. */
-struct cache_view {
-    const uint16_t *k, *v; /* key 0 */
-    int64_t stride;
-    int width, lo, hi; /* keys outside lo .. hi are not read */
+/* What a block keeps. Rows of sums are not a power of two apart, for the banks. */
+template <int N> struct block_memory {
+    uint4 q[4 * N * DTI_WARP];
+    float sums[ROWS][64 * N + 4];
+    float largest[WARPS][ROWS], total[WARPS][ROWS];
+    int first[ROWS], last[ROWS];
 };
 
-__device__ inline uint4 load_piece(const cache_view &cache, const uint16_t *from, int key, int d)
+/* A kv head's keys and values: key j lies at + j * stride elements into k and v. Those outside
+ * lo .. hi are not read; heads narrower than 64 N columns have zeros there. */
+struct cache_view {
+    const dti_attention_call &a;
+    int64_t at;
+    int stride, lo, hi;
+};
+
+__device__ inline uint4 load_piece(const cache_view &cache, const void *from, int key, int d)
 {
-    if (key < cache.lo || key > cache.hi || d >= cache.width) return make_uint4(0, 0, 0, 0);
-    return dti_load_once(from + key * cache.stride + d);
+    const uint16_t *const head = static_cast<const uint16_t *>(from) + cache.at;
+
+    if (key < cache.lo || key > cache.hi || d >= cache.a.width) return make_uint4(0, 0, 0, 0);
+    return dti_load_once(head + (int64_t)key * cache.stride + d);
 }
 
 template <int N>
@@ -50,7 +60,7 @@ __device__ inline void load_keys(key_step<N> &keys, const cache_view &cache, int
         DTI_UNROLL
         for (int c = 0; c < 2 * N; c++)
             keys.piece[n][c] =
-                load_piece(cache, cache.k, key + 8 * n + lane / 4, 32 * c + 8 * (lane % 4));
+                load_piece(cache, cache.a.k, key + 8 * n + lane / 4, 32 * c + 8 * (lane % 4));
     }
 }
 
@@ -69,41 +79,6 @@ __device__ inline void multiply_keys(float (&s)[2][4], const key_step<N> &keys, 
             const uint32_t B[2] = { k % 2 == 0 ? piece.x : piece.z,
                                     k % 2 == 0 ? piece.y : piece.w };
             dti_mma(s[n], A, B, T());
-        }
-    }
-}
-
-/* Scores become weights; largest, total and sums of the lane's two rows follow. */
-template <int N>
-__device__ inline void soften(softmax_state<N> &state, float (&s)[2][4], float scale, int key,
-                              const int (&first)[2], const int (&last)[2])
-{
-    DTI_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float most = state.largest[r], sum = 0.0f, base, factor;
-        DTI_UNROLL
-        for (int i = 0; i < 4; i++) {
-            float &x = s[i / 2][2 * r + i % 2];
-            const int j = key + 8 * (i / 2) + i % 2;
-            if (j < first[r] || j > last[r]) x = -INFINITY;
-            most = fmaxf(most, j < first[r] || j > last[r] ? -INFINITY : x * scale);
-        }
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-        factor = exp2f(state.largest[r] - base);
-        state.largest[r] = most;
-        DTI_UNROLL
-        for (int i = 0; i < 4; i++) {
-            float &x = s[i / 2][2 * r + i % 2];
-            x = x == -INFINITY ? 0.0f : dti_attention_weight(x, scale, base);
-            sum += x;
-        }
-        state.total[r] = state.total[r] * factor + sum;
-        DTI_UNROLL
-        for (int i = 0; i < 8 * N; i++) {
-            state.sums[i][2 * r] *= factor;
-            state.sums[i][2 * r + 1] *= factor;
         }
     }
 }
@@ -127,7 +102,7 @@ __device__ inline void load_values(uint4 (&piece)[4], const cache_view &cache, i
 {
     DTI_UNROLL
     for (int i = 0; i < 4; i++)
-        piece[i] = load_piece(cache, cache.v, key + 2 * (lane % 4) + 8 * (i / 2) + i % 2,
+        piece[i] = load_piece(cache, cache.a.v, key + 2 * (lane % 4) + 8 * (i / 2) + i % 2,
                               64 * j + 8 * (lane / 4));
 }
 
@@ -151,8 +126,7 @@ __device__ inline void multiply_values(float (*sums)[4], const uint32_t (&A)[2][
  * next step's keys, are under way at a time: more do not fit into registers. */
 template <typename T, int N>
 __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a,
-                            const cache_view &cache, const uint4 *q, const int (&first)[2],
-                            const int (&last)[2], int step, int end)
+                            const cache_view &cache, const block_memory<N> &m, int step, int end)
 {
     enum { AHEAD = N <= 2, AT_ONCE = N < 2 ? N : 2 };
     const int lane = (int)threadIdx.x % DTI_WARP;
@@ -167,9 +141,13 @@ __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a
         if (!AHEAD) load_keys(keys, cache, key, lane);
         DTI_UNROLL
         for (int j = 0; j < AT_ONCE; j++) load_values(values[j], cache, key, j, lane);
-        multiply_keys<T, N>(s, keys, q, lane);
+        multiply_keys<T, N>(s, keys, m.q, lane);
         if (AHEAD && step + WARPS < end) load_keys(keys, cache, key + WARPS * STEP, lane);
-        soften<N>(state, s, a.scale, key + 2 * (lane % 4), first, last);
+        DTI_UNROLL
+        for (int r = 0; r < 2; r++) {
+            dti_hide_keys(s, r, key, m.first[lane / 4 + 8 * r], m.last[lane / 4 + 8 * r]);
+            dti_soften_row(s, state.sums, r, a.scale, state.largest[r], state.total[r]);
+        }
         split_weights<T>(A, s);
         DTI_UNROLL
         for (int j = 0; j < N; j++) {
@@ -178,14 +156,6 @@ __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a
         }
     }
 }
-
-/* What a block keeps. Rows of sums are not a power of two apart, for the banks. */
-template <int N> struct block_memory {
-    uint4 q[4 * N * DTI_WARP];
-    float sums[ROWS][64 * N + 4];
-    float largest[WARPS][ROWS], total[WARPS][ROWS];
-    int first[ROWS], last[ROWS];
-};
 
 /* q in the order of multiply_keys(): columns 32 c + 8 t .. of rows g and g + 8 are two products. */
 template <int N>
@@ -219,9 +189,7 @@ template <int N> __device__ inline void add_warps(block_memory<N> &m, softmax_st
 
     DTI_UNROLL
     for (int r = 0; r < 2; r++) {
-        float total = state.total[r];
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        const float total = dti_row_sum(state.total[r]);
         if (lane % 4 != 0) continue;
         m.largest[warp][lane / 4 + 8 * r] = state.largest[r];
         m.total[warp][lane / 4 + 8 * r] = total;
@@ -276,13 +244,8 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS) few_rows(const dti_atte
     const int64_t block = blockIdx.x % a.n_blocks, rest = blockIdx.x / a.n_blocks;
     const int64_t pair = rest / a.n_parts, part = rest % a.n_parts;
     const dti_attention_rows r = dti_attention_rows_of(a, pair);
-    const int row = (int)block * ROWS, g = (int)threadIdx.x % DTI_WARP / 4;
-    cache_view cache = { static_cast<const uint16_t *>(a.k) + dti_attention_key_at(a, r),
-                         static_cast<const uint16_t *>(a.v) + dti_attention_key_at(a, r),
-                         a.n_kv * a.width,
-                         a.width,
-                         INT32_MAX,
-                         -1 };
+    const int row = (int)block * ROWS;
+    cache_view cache = { a, dti_attention_key_at(a, r), (int)a.n_kv * a.width, INT32_MAX, -1 };
     softmax_state<N> state = {};
     int begin, end;
 
@@ -298,11 +261,7 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS) few_rows(const dti_atte
     }
     dti_attention_part(a, (int)part, cache.lo, cache.hi, &begin, &end);
     state.largest[0] = state.largest[1] = -INFINITY;
-    {
-        const int first[2] = { m->first[g], m->first[g + 8] };
-        const int last[2] = { m->last[g], m->last[g + 8] };
-        walk<T, N>(state, a, cache, m->q, first, last, begin + (int)threadIdx.x / DTI_WARP, end);
-    }
+    walk<T, N>(state, a, cache, *m, begin + (int)threadIdx.x / DTI_WARP, end);
     add_warps<N>(*m, state);
     store<T, N>(*m, a, r, row, (pair * a.n_blocks + block) * a.n_parts + part);
 }

@@ -6,13 +6,12 @@
  *
  * Scores, softmax and sums are f32; weights are rounded to 16 bits for their product with the
  * values (their total is not), and the result is rounded. */
-#include "dtensor/kernels/cuda/attention.cuh"
-#include "dtensor/kernels/cuda/mma.cuh"
+#include "dtensor/kernels/cuda/attention_mma.cuh"
 
 namespace
 {
 
-enum { WARPS = DTI_ATTENTION_WARPS, KEYS = 32 /* of a tile */ };
+enum { WARPS = DTI_ATTENTION_WARPS, KEYS = DTI_ATTENTION_TILE };
 
 /* What a block keeps, in pieces of 16 bytes: 64 N columns a row. */
 template <int N, int M> struct block_memory {
@@ -29,8 +28,7 @@ template <int N> __device__ inline int place(int row, int piece)
     return row * 8 * N + (piece ^ (row & 7));
 }
 
-/* With g = lane / 4, t = lane % 4: rows g and g + 8 of each 16, columns 8 i + 2t and 8 i + 2t + 1.
- */
+/* Of each 16 rows, as attention_mma.cuh says. */
 template <int N, int M> struct softmax_state {
     float sums[M][8 * N][4];
     float largest[M][2], total[M][2];
@@ -142,55 +140,6 @@ __device__ inline void multiply_keys(float (&s)[M][KEYS / 8][4], const uint4 *q,
     }
 }
 
-/* Scores of keys that a row does not see. */
-template <int N, int M>
-__device__ inline void mask(float (&s)[M][KEYS / 8][4], const block_memory<N, M> &m, int key)
-{
-    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
-
-    DTI_UNROLL
-    for (int i = 0; i < 2 * M; i++) {
-        const int row = warp * 16 * M + 8 * i + lane / 4;
-        const int first = m.first[row] - key - lane % 4 * 2,
-                  last = m.last[row] - key - lane % 4 * 2;
-        DTI_UNROLL
-        for (int x = 0; x < KEYS / 4; x++)
-            if (x / 2 * 8 + x % 2 < first || x / 2 * 8 + x % 2 > last)
-                s[i / 2][x / 2][i % 2 * 2 + x % 2] = -INFINITY;
-    }
-}
-
-/* Scores become weights; largest, total and sums follow. */
-template <int N, int M>
-__device__ inline void soften(softmax_state<N, M> &state, float (&s)[M][KEYS / 8][4], float scale)
-{
-    DTI_UNROLL
-    for (int i = 0; i < 2 * M; i++) {
-        float &largest = state.largest[i / 2][i % 2], &total = state.total[i / 2][i % 2];
-        float most = largest, sum = 0.0f, base, factor;
-        DTI_UNROLL
-        for (int x = 0; x < KEYS / 4; x++) {
-            const float score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
-            most = fmaxf(most, score == -INFINITY ? -INFINITY : score * scale);
-        }
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-        factor = exp2f(largest - base);
-        largest = most;
-        DTI_UNROLL
-        for (int x = 0; x < KEYS / 4; x++) {
-            float &score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
-            score = score == -INFINITY ? 0.0f : dti_attention_weight(score, scale, base);
-            sum += score;
-        }
-        total = total * factor + sum;
-        if (!__any_sync(0xffffffffu, factor != 1.0f)) continue; /* most often */
-        DTI_UNROLL
-        for (int x = 0; x < 16 * N; x++) state.sums[i / 2][x / 2][i % 2 * 2 + x % 2] *= factor;
-    }
-}
-
 /* sums += s v, s being weights now. */
 template <typename T, int N, int M>
 __device__ inline void multiply_values(softmax_state<N, M> &state, const float (&s)[M][KEYS / 8][4],
@@ -228,11 +177,13 @@ __device__ inline void walk(softmax_state<N, M> &state, block_memory<N, M> &m,
                                a.width,
                                lo,
                                hi };
+    const int row = (int)threadIdx.x / DTI_WARP * 16 * M + (int)threadIdx.x % DTI_WARP / 4;
     int key = lo / KEYS * KEYS;
 
     if (key <= hi) start_tile<N, M>(m, 0, from, key);
     dti_cp_async_commit();
     for (int stage = 0; key <= hi; key += KEYS, stage ^= 1) {
+        const bool hides = key < keys.all_lo || key + KEYS - 1 > keys.all_hi;
         float s[M][KEYS / 8][4] = {};
         dti_cp_async_wait<0>();
         __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
@@ -240,16 +191,22 @@ __device__ inline void walk(softmax_state<N, M> &state, block_memory<N, M> &m,
         dti_cp_async_commit();
         if (key > keys.hi || key + KEYS <= keys.lo) continue;
         multiply_keys<T, N, M>(s, m.q, m.k[stage]);
-        if (key < keys.all_lo || key + KEYS - 1 > keys.all_hi) mask<N, M>(s, m, key);
-        soften<N, M>(state, s, a.scale);
+        DTI_UNROLL
+        for (int i = 0; i < 2 * M; i++) {
+            if (hides)
+                dti_hide_keys(s[i / 2], i % 2, key, m.first[row + 8 * i], m.last[row + 8 * i]);
+            dti_soften_row(s[i / 2], state.sums[i / 2], i % 2, a.scale, state.largest[i / 2][i % 2],
+                           state.total[i / 2][i % 2]);
+        }
         multiply_values<T, N, M>(state, s, m.v[stage]);
     }
 }
 
 /* Divides, rounds, and stores whole pieces, by way of the warp's rows of q. */
 template <typename T, int N, int M>
-__device__ inline void store(softmax_state<N, M> &state, block_memory<N, M> &m,
-                             const dti_attention_call &a, const dti_attention_rows &r, int row)
+__device__ inline void store_result(const softmax_state<N, M> &state, block_memory<N, M> &m,
+                                    const dti_attention_call &a, const dti_attention_rows &r,
+                                    int row)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, first = (int)threadIdx.x / DTI_WARP * 16 * M;
     uint32_t *const words = reinterpret_cast<uint32_t *>(m.q);
@@ -257,10 +214,7 @@ __device__ inline void store(softmax_state<N, M> &state, block_memory<N, M> &m,
 
     DTI_UNROLL
     for (int i = 0; i < 2 * M; i++) {
-        float total = state.total[i / 2][i % 2];
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
-        const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+        const float total = state.total[i / 2][i % 2], factor = total == 0.0f ? 0.0f : 1.0f / total;
         DTI_UNROLL
         for (int c = 0; c < 8 * N; c++) {
             const float *const pair = state.sums[i / 2][c] + i % 2 * 2;
@@ -277,18 +231,44 @@ __device__ inline void store(softmax_state<N, M> &state, block_memory<N, M> &m,
     }
 }
 
-/* Grid: blocks of rows, those of the last queries, which see most, first; in each sequence and kv
- * head. 128 threads. */
+/* What is merged later. part counts blocks and their parts. */
+template <int N, int M>
+__device__ inline void store_part(const softmax_state<N, M> &state, const dti_attention_call &a,
+                                  int n_left, int64_t part)
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, first = (int)threadIdx.x / DTI_WARP * 16 * M;
+
+    DTI_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        const int row = first + 8 * i + lane / 4;
+        const int64_t at = part * a.n_rows + row;
+        if (row >= n_left) continue;
+        if (lane % 4 == 0)
+            a.state[at] = make_float2(state.largest[i / 2][i % 2], state.total[i / 2][i % 2]);
+        DTI_UNROLL
+        for (int c = 0; c < 8 * N; c++) {
+            const float *const pair = state.sums[i / 2][c] + i % 2 * 2;
+            const int d = 8 * c + lane % 4 * 2;
+            if (d < a.width)
+                *reinterpret_cast<float2 *>(a.sums + at * a.width + d) =
+                    make_float2(pair[0], pair[1]);
+        }
+    }
+}
+
+/* Grid: blocks of rows, those of the last queries, which see most, first; in each the parts of the
+ * keys; in each sequence and kv head. 128 threads. */
 template <typename T, int N, int M>
 __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) many_rows(const dti_attention_call a)
 {
     typedef block_memory<N, M> memory;
     DTI_SHARED(memory, m);
-    const int64_t n_pairs = a.batch * a.n_used;
-    const dti_attention_rows r = dti_attention_rows_of(a, blockIdx.x % n_pairs);
-    const int row = (int)(a.n_blocks - 1 - blockIdx.x / n_pairs) * 64 * M;
+    const int64_t n_pairs = a.batch * a.n_used, pair = blockIdx.x % n_pairs;
+    const int64_t rest = blockIdx.x / n_pairs, block = a.n_blocks - 1 - rest / a.n_parts;
+    const int part = (int)(rest % a.n_parts), row = (int)block * 64 * M;
+    const dti_attention_rows r = dti_attention_rows_of(a, pair);
     softmax_state<N, M> state = {};
-    int lo = INT32_MAX, hi = -1;
+    int lo = INT32_MAX, hi = -1, begin, end;
 
     if (row >= r.n) return; /* a kv head whose group this rank holds in part */
     start_q<N, M>(*m, a, r, row);
@@ -298,27 +278,33 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) many_rows(const dti_
         lo = min(lo, m->lo[w]);
         hi = max(hi, m->hi[w]);
     }
+    dti_attention_part(a, part, lo, hi, &begin, &end);
     for (int i = 0; i < 2 * M; i++) state.largest[i / 2][i % 2] = -INFINITY;
-    walk<T, N, M>(state, *m, a, r, keys, lo, hi);
+    walk<T, N, M>(state, *m, a, r, keys, max(lo, begin * KEYS), min(hi, end * KEYS - 1));
     dti_cp_async_wait<0>();
     __syncthreads(); /* q is there even if no key was */
-    store<T, N, M>(state, *m, a, r, row);
+    DTI_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        float &total = state.total[i / 2][i % 2];
+        total = dti_row_sum(total);
+    }
+    if (a.n_parts == 1)
+        store_result<T, N, M>(state, *m, a, r, row);
+    else
+        store_part<N, M>(state, a, r.n - row, (pair * a.n_blocks + block) * a.n_parts + part);
 }
 
-template <typename T, int N, int M> int start(dti_cuda *c, dti_attention_call a)
+template <typename T, int N, int M> int start(dti_cuda *c, const dti_attention_call &a)
 {
+    const unsigned grid = (unsigned)(a.batch * a.n_used * a.n_parts * a.n_blocks);
     const size_t shared = sizeof(block_memory<N, M>);
-    int64_t n;
 
-    a.n_blocks = (a.n_tokens * a.group + 64 * M - 1) / (64 * M);
-    n = a.batch * a.n_used * a.n_blocks;
-    if (n > INT32_MAX) return dti_cuda_fail("attention: %lld blocks", (long long)n);
     if (dti_cuda_check(cudaFuncSetAttribute(many_rows<T, N, M>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             (int)shared),
                        "attention: shared memory") != 0)
         return -1;
-    return DTI_LAUNCH(c, (many_rows<T, N, M>), (unsigned)n, DTI_ATTENTION_THREADS, shared, a);
+    return DTI_LAUNCH(c, (many_rows<T, N, M>), grid, DTI_ATTENTION_THREADS, shared, a);
 }
 
 template <typename T> int start_width(dti_cuda *c, const dti_attention_call &a)

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The softmax of 16 rows whose scores and sums lie in registers as mma.sync leaves them: with
+ * g = lane / 4 and t = lane % 4, tile i of either has columns 8 i + 2t and 8 i + 2t + 1 of row g in
+ * elements 0 and 1, of row g + 8 in elements 2 and 3. */
+#ifndef DTI_ATTENTION_MMA_CUH
+#define DTI_ATTENTION_MMA_CUH
+
+#include "dtensor/kernels/cuda/attention.cuh"
+#include "dtensor/kernels/cuda/mma.cuh"
+
+/* of a row, from the four lanes that have it */
+static __device__ inline float dti_row_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+static __device__ inline float dti_row_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* Scores of row g, or g + 8 for half 1, that it does not see become -inf; key is that of the first
+ * column. */
+template <int TILES>
+static __device__ inline void dti_hide_keys(float (&s)[TILES][4], int half, int key, int first,
+                                            int last)
+{
+    const int from = first - key - (int)(threadIdx.x % 4) * 2;
+    const int to = last - key - (int)(threadIdx.x % 4) * 2;
+
+    DTI_UNROLL
+    for (int i = 0; i < 2 * TILES; i++) {
+        const int j = i / 2 * 8 + i % 2;
+        if (j < from || j > to) s[i / 2][2 * half + i % 2] = -INFINITY;
+    }
+}
+
+/* Scores of a row become weights; its largest score and total so far and its sums follow. The total
+ * is of this lane's columns. */
+template <int TILES, int COLUMNS>
+static __device__ inline void dti_soften_row(float (&s)[TILES][4], float (&sums)[COLUMNS][4],
+                                             int half, float scale, float &largest, float &total)
+{
+    float most = largest, sum = 0.0f, base, factor;
+
+    DTI_UNROLL
+    for (int i = 0; i < 2 * TILES; i++) {
+        const float x = s[i / 2][2 * half + i % 2];
+        most = fmaxf(most, x == -INFINITY ? -INFINITY : x * scale);
+    }
+    most = dti_row_max(most);
+    base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
+    factor = exp2f(largest - base);
+    largest = most;
+    DTI_UNROLL
+    for (int i = 0; i < 2 * TILES; i++) {
+        float &x = s[i / 2][2 * half + i % 2];
+        x = x == -INFINITY ? 0.0f : dti_attention_weight(x, scale, base);
+        sum += x;
+    }
+    total = total * factor + sum;
+    if (!__any_sync(0xffffffffu, factor != 1.0f)) return; /* most often */
+    DTI_UNROLL
+    for (int i = 0; i < COLUMNS; i++) {
+        sums[i][2 * half] *= factor;
+        sums[i][2 * half + 1] *= factor;
+    }
+}
+
+#endif
