@@ -30,8 +30,8 @@ endif()
 set(DT_LIBRARIES Threads::Threads ${CMAKE_DL_LIBS} PkgConfig::HWLOC PkgConfig::JANSSON PkgConfig::PCRE2
     PkgConfig::UTF8PROC OneDNN::dnnl)
 
-# CUDA is for a later version: looked for so that the summary can say what this machine would give,
-# never linked. MPI comes in modules that are opened at run time (DtMpi.cmake).
+# CUDA and MPI come in modules that are opened at run time (DtCuda.cmake, DtMpi.cmake): the library
+# links neither.
 foreach(option DT_WITH_CUDA DT_WITH_MPI)
     if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
         message(FATAL_ERROR "${option} is \"${${option}}\" but must be AUTO, ON or OFF.")

@@ -102,5 +102,5 @@ set_target_properties(dtensor_sockets PROPERTIES PREFIX "" SUFFIX ".so"
 target_link_libraries(dtensor_sockets PRIVATE dtensor_flags ${DT_LIBRARIES})
 install(TARGETS dtensor_sockets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor")
 
-set_source_files_properties(mesh/module.c PROPERTIES
+set_source_files_properties(base/module_file.c PROPERTIES
     COMPILE_DEFINITIONS "DT_MODULE_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/dtensor\"")

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finding and opening the modules that speak MPI. */
-#define _GNU_SOURCE /* dladdr */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/module_file.h"
 #include "mesh/launch.h"
 
-/* Where an installation has its modules. */
-#ifndef DT_MODULE_DIR
-#define DT_MODULE_DIR ""
-#endif
-
-enum { PATH_BYTES = DTI_LAUNCH_TEXT_BYTES };
+_Static_assert((int)DTI_MODULE_PATH_BYTES == (int)DTI_LAUNCH_TEXT_BYTES, "paths of modules");
 
 const char *const *dti_module_names(void)
 {
@@ -23,63 +17,13 @@ const char *const *dti_module_names(void)
     return names;
 }
 
-/* "folder/of/file" + "/" + rest; false if it does not fit or `file` has no folder. */
-static bool beside(const char *file, const char *rest, char path[PATH_BYTES])
-{
-    const char *slash = strrchr(file, '/');
-    int n;
-
-    if (slash == NULL) return false;
-    n = snprintf(path, PATH_BYTES, "%.*s/%s", (int)(slash - file), file, rest);
-    return n > 0 && n < PATH_BYTES;
-}
-
-/* The k-th place where modules may lie: as told, beside the library if it is shared, relative to
- * the program as in a build tree or a moved installation, where they were installed. */
-static bool folder_at(const dti_launch *launch, int k, char path[PATH_BYTES])
-{
-    char program[PATH_BYTES] = "";
-    Dl_info info;
-    int n = 0;
-
-    switch (k) {
-    case 0:
-        if (launch->folder != NULL) n = snprintf(path, PATH_BYTES, "%s", launch->folder);
-        return n > 0 && n < PATH_BYTES;
-    case 1:
-        return dladdr((const void *)(uintptr_t)dti_module_names, &info) != 0 &&
-               info.dli_fname != NULL && beside(info.dli_fname, "dtensor", path);
-    case 2:
-        if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return false;
-        return beside(program, "../lib/dtensor", path);
-    default:
-        n = snprintf(path, PATH_BYTES, "%s", DT_MODULE_DIR);
-        return n > 0 && n < PATH_BYTES;
-    }
-}
-
-static bool locate(const dti_launch *launch, const char *name, char path[PATH_BYTES])
-{
-    enum { N_FOLDERS = 4 };
-    char folder[PATH_BYTES];
-
-    for (int k = 0; k < N_FOLDERS; k++) {
-        int n;
-        if (!folder_at(launch, k, folder)) continue;
-        n = snprintf(path, PATH_BYTES, "%s/dtensor_%s.so", folder, name);
-        if (n > 0 && n < PATH_BYTES && access(path, R_OK) == 0) return true;
-    }
-    path[0] = '\0';
-    return false;
-}
-
 void dti_module_find(const dti_launch *launch, const char *name, dti_module_found *out)
 {
     const dti_mpi_module *module;
     void *handle;
 
     *out = (dti_module_found){ .name = name };
-    if (!locate(launch, name, out->path)) {
+    if (!dti_module_locate(launch->folder, name, out->path)) {
         (void)snprintf(out->library, sizeof out->library,
                        "not found: this build has no module "
                        "for it");

@@ -39,9 +39,10 @@ struct dti_cuda {
     cudaStream_t stream;
     void *scratch; /* of kernels, in order of the stream */
     size_t scratch_bytes;
-    void *old_scratch; /* outgrown while a graph was recorded, which still names it; a list */
-    dti_cuda_fault_word *fault;  /* pinned, written by kernels */
-    struct dti_gemm_plans *gemm; /* of gemm_lt.c; NULL until the first large product */
+    void *old_scratch;          /* outgrown, but named by kernels that wait and by graphs; a list */
+    dti_cuda_fault_word *fault; /* pinned, written by kernels */
+    struct dti_cuda_staging *staging; /* of pageable memory; NULL until the first such copy */
+    struct dti_gemm_plans *gemm;      /* of gemm_lt.c; NULL until the first large product */
 };
 
 /* Sets what why() says and returns -1. */
@@ -50,11 +51,14 @@ int dti_cuda_fail(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* 0, or -1 with the CUDA error's name and text behind `what`. */
 int dti_cuda_check(cudaError_t error, const char *what);
 
+/* Makes c's device the calling thread's; every slot of the module begins with it. */
+int dti_cuda_enter(const dti_cuda *c);
+
 /* Whether the launch of a kernel was accepted. */
 int dti_cuda_launched(const char *kernel);
 
 /* Scratch memory of at least `bytes`, 256-byte aligned: for kernels that are started before the
- * next call. It grows and never shrinks; growing waits for the stream. */
+ * next call. It grows and never shrinks; what it outgrows stays until c is closed. */
 int dti_cuda_scratch(dti_cuda *c, size_t bytes, void **out);
 
 /* y [m, n] = x [m, k] w [n, k]^T (+ bias [n]), row-major, f32 accumulation, one rounding. dtype is

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The module's one symbol. Compiled twice: against CUDA, and against the simulated device of the
+ * tests. */
+#include "dtensor/device/cuda/module_parts.h"
+#include "dtensor/kernels/cuda/rows.h"
+
+/* A kernel is started on the device that is the thread's at that moment. */
+#define ROW(row)                                             \
+    int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args); \
+    static int run_##row(dti_cuda *c, const dt_kargs *args)  \
+    {                                                        \
+        if (dti_cuda_enter(c)) return -1;                    \
+        return dti_##row##_cuda(c, args);                    \
+    }
+DTI_CUDA_ROWS(ROW)
+#undef ROW
+
+static int copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,
+                    const dti_cuda_box *from_box, size_t element_bytes)
+{
+    if (dti_cuda_enter(c)) return -1;
+    return dti_cuda_copy_box(c, to, to_box, from, from_box, element_bytes);
+}
+
+static int sum_boxes(dti_cuda *c, const dti_cuda_sum *sum)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_sum_boxes(c, sum);
+}
+
+static int divide(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_divide(c, x, n, dtype, divisor);
+}
+
+static int fill(dti_cuda *c, void *to, int64_t n, const void *element, size_t element_bytes)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_fill(c, to, n, element, element_bytes);
+}
+
+static int fill_random(dti_cuda *c, void *to, const dti_cuda_box *global,
+                       const struct dti_random_fill *how)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_fill_random(c, to, global, how);
+}
+
+#define ROW(row) { #row, run_##row },
+static const dti_cuda_row rows[] = { DTI_CUDA_ROWS(ROW){ NULL, NULL } };
+#undef ROW
+
+extern const dti_cuda_module dti_cuda_module_table;
+
+__attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_table = {
+    .version = DTI_CUDA_API_VERSION,
+#ifdef DTI_CUDA_SIMULATED
+    .name = "simulated",
+#else
+    .name = "cuda",
+#endif
+    .versions = dti_cuda_versions_read,
+    .properties = dti_cuda_properties_read,
+    .open = dti_cuda_open,
+    .close = dti_cuda_close,
+    .reach = dti_cuda_reach,
+    .why = dti_cuda_why,
+    .alloc = dti_cuda_alloc,
+    .release = dti_cuda_release,
+    .copy = dti_cuda_copy,
+    .clear = dti_cuda_clear,
+    .copy_box = copy_box,
+    .sum = sum_boxes,
+    .divide = divide,
+    .fill = fill,
+    .fill_random = fill_random,
+    .stream = dti_cuda_stream,
+    .done = dti_cuda_done,
+    .sync = dti_cuda_sync,
+    .event_create = dti_cuda_event_create,
+    .event_destroy = dti_cuda_event_destroy,
+    .event_record = dti_cuda_event_record,
+    .event_await = dti_cuda_event_await,
+    .event_done = dti_cuda_event_done,
+    .capture_begin = dti_cuda_capture_begin,
+    .capture_end = dti_cuda_capture_end,
+    .graph_launch = dti_cuda_graph_launch,
+    .graph_destroy = dti_cuda_graph_destroy,
+    .rows = rows,
+    .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+};

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of the simulated devices: mappings of their own, with a page in front and one behind that
+ * nobody may touch. The host may not touch the rest either while no kernel and no copy runs, so a
+ * host access to device memory ends the program as an access to no memory does. */
+#include "fibres.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <map>
+
+#ifdef DTI_SIM_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace dti_sim
+{
+
+namespace
+{
+
+enum { PAGE = 4096, ALIGNMENT = 256, SLACK_BYTE = 0x5a };
+
+struct piece {
+    cudaMemoryType type;
+    int device;
+    size_t bytes, mapped; /* what was asked for; whole pages, without the guards */
+};
+
+struct memory {
+    std::mutex lock;
+    std::map<const char *, piece> pieces;
+    int n_open = 0;
+    size_t used = 0; /* of devices */
+};
+
+/* Never destroyed: threads may still run when the program exits. */
+memory &all()
+{
+    static memory *m = new memory;
+    return *m;
+}
+
+void protect(const char *at, const piece &p, bool open)
+{
+    if (p.type != cudaMemoryTypeDevice || !chosen().protect) return;
+    (void)mprotect(const_cast<char *>(at), p.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+cudaError_t take(void **out, size_t bytes, cudaMemoryType type, int device)
+{
+    memory &m = all();
+    const size_t mapped = (bytes + PAGE - 1) / PAGE * PAGE;
+    std::lock_guard<std::mutex> hold(m.lock);
+
+    *out = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    if (bytes > SIZE_MAX / 2 || (type == cudaMemoryTypeDevice && m.used + mapped > DEVICE_BYTES))
+        return cudaErrorMemoryAllocation;
+    char *at = static_cast<char *>(mmap(nullptr, mapped + 2 * PAGE, PROT_NONE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
+    at += PAGE;
+    if (mprotect(at, mapped, PROT_READ | PROT_WRITE) != 0) {
+        (void)munmap(at - PAGE, mapped + 2 * PAGE);
+        return cudaErrorMemoryAllocation;
+    }
+    memset(at + bytes, SLACK_BYTE, mapped - bytes);
+#ifdef DTI_SIM_ASAN
+    __asan_poison_memory_region(at + bytes, mapped - bytes);
+#endif
+    const piece p = { type, device, bytes, mapped };
+    m.pieces[at] = p;
+    if (type == cudaMemoryTypeDevice) m.used += mapped;
+    protect(at, p, m.n_open > 0);
+    *out = at;
+    return cudaSuccess;
+}
+
+/* Whether nothing was written behind the end. */
+bool is_intact(const char *at, const piece &p)
+{
+    for (size_t i = p.bytes; i < p.mapped; i++)
+        if (at[i] != SLACK_BYTE) return false;
+    return true;
+}
+
+cudaError_t give_back(void *data, cudaMemoryType type)
+{
+    memory &m = all();
+    std::lock_guard<std::mutex> hold(m.lock);
+
+    if (data == nullptr) return cudaSuccess;
+    const auto found = m.pieces.find(static_cast<char *>(data));
+    if (found == m.pieces.end() || found->second.type != type) return cudaErrorInvalidValue;
+    const piece p = found->second;
+    char *at = static_cast<char *>(data);
+    m.pieces.erase(found);
+    if (type == cudaMemoryTypeDevice) m.used -= p.mapped;
+    protect(at, p, true);
+#ifdef DTI_SIM_ASAN
+    __asan_unpoison_memory_region(at, p.mapped);
+#endif
+    const bool intact = is_intact(at, p);
+    (void)munmap(at - PAGE, p.mapped + 2 * PAGE);
+    if (intact) return cudaSuccess;
+    fail_for_good("memory was written behind the end of an allocation of " +
+                  std::to_string(p.bytes) + " bytes");
+    return cudaErrorIllegalAddress;
+}
+
+} // namespace
+
+memory_info find_memory(const void *p)
+{
+    memory &m = all();
+    std::lock_guard<std::mutex> hold(m.lock);
+    const char *at = static_cast<const char *>(p);
+    auto after = m.pieces.upper_bound(at);
+
+    if (after == m.pieces.begin()) return memory_info{ cudaMemoryTypeUnregistered, -1, 0 };
+    --after;
+    const size_t offset = (size_t)(at - after->first);
+    if (offset >= after->second.mapped) return memory_info{ cudaMemoryTypeUnregistered, -1, 0 };
+    return memory_info{ after->second.type, after->second.device,
+                        offset < after->second.bytes ? after->second.bytes - offset : 0 };
+}
+
+bool is_host_pointer(const void *p)
+{
+    return p != nullptr && find_memory(p).type == cudaMemoryTypeUnregistered;
+}
+
+size_t used_bytes()
+{
+    memory &m = all();
+    std::lock_guard<std::mutex> hold(m.lock);
+
+    return m.used;
+}
+
+opened::opened()
+{
+    memory &m = all();
+    std::lock_guard<std::mutex> hold(m.lock);
+
+    if (m.n_open++ == 0)
+        for (const auto &p : m.pieces) protect(p.first, p.second, true);
+}
+
+opened::~opened()
+{
+    memory &m = all();
+    std::lock_guard<std::mutex> hold(m.lock);
+
+    if (--m.n_open == 0)
+        for (const auto &p : m.pieces) protect(p.first, p.second, false);
+}
+
+/* One for each thread, of the largest size that a block may have. */
+static unsigned char *shared_end()
+{
+    struct region {
+        char *at;
+        region()
+            : at(static_cast<char *>(mmap(nullptr, SHARED_BYTES + PAGE, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)))
+        {
+            if (at == MAP_FAILED) abort();
+            (void)mprotect(at + SHARED_BYTES, PAGE, PROT_NONE);
+        }
+        ~region()
+        {
+            (void)munmap(at, SHARED_BYTES + PAGE);
+        }
+    };
+    static thread_local region own;
+
+    return reinterpret_cast<unsigned char *>(own.at) + SHARED_BYTES;
+}
+
+shared_memory::shared_memory(size_t bytes) : bytes_((bytes + 15) / 16 * 16)
+{
+    data_ = shared_end() - bytes_;
+}
+
+void shared_memory::spoil()
+{
+    memset(data_, 0xff, bytes_);
+}
+
+} // namespace dti_sim
+
+using namespace dti_sim;
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    int device = 0;
+
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    (void)cudaGetDevice(&device);
+    return say(take(out, bytes, cudaMemoryTypeDevice, device));
+}
+
+cudaError_t cudaFree(void *data)
+{
+    const memory_info info = find_memory(data);
+
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (info.type == cudaMemoryTypeDevice) drain_device(info.device);
+    return say(give_back(data, cudaMemoryTypeDevice));
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
+{
+    int device = 0;
+
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    (void)cudaGetDevice(&device);
+    return say(take(out, bytes, cudaMemoryTypeHost, device));
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    const memory_info info = find_memory(data);
+
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (info.type == cudaMemoryTypeHost) drain_device(info.device);
+    return say(give_back(data, cudaMemoryTypeHost));
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *data)
+{
+    const memory_info info = find_memory(data);
+
+    memset(out, 0, sizeof *out);
+    out->type = info.type;
+    out->device = info.device < 0 ? 0 : info.device;
+    if (info.type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void *>(data);
+    if (info.type == cudaMemoryTypeHost) out->hostPointer = const_cast<void *>(data);
+    return cudaSuccess;
+}
+
+/* Each side has to be where the kind says, and as long. */
+static cudaError_t check_side(const void *p, size_t bytes, bool device)
+{
+    const memory_info info = find_memory(p);
+
+    if ((info.type == cudaMemoryTypeDevice) != device) return cudaErrorInvalidValue;
+    if (info.type != cudaMemoryTypeUnregistered && info.left < bytes) return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+static cudaError_t copy_bytes(void *to, const void *from, size_t bytes, cudaStream_t stream)
+{
+    return enqueue(stream, [to, from, bytes] {
+        const opened devices;
+        memmove(to, from, bytes);
+    });
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    const bool up = kind == cudaMemcpyHostToDevice, down = kind == cudaMemcpyDeviceToHost;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t error;
+
+    if (bytes == 0) return say(lasting());
+    if (!up && !down && kind != cudaMemcpyDeviceToDevice) return say(cudaErrorInvalidValue);
+    if ((error = check_side(to, bytes, !down)) != cudaSuccess) return say(error);
+    if ((error = check_side(from, bytes, !up)) != cudaSuccess) return say(error);
+    (void)cudaStreamIsCapturing(stream, &capture);
+    if (capture != cudaStreamCaptureStatusNone) return say(copy_bytes(to, from, bytes, stream));
+    if (up && find_memory(from).type == cudaMemoryTypeUnregistered) {
+        const auto staged = std::make_shared<std::vector<char>>(
+            static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
+        return say(enqueue(stream, [to, staged] {
+            const opened devices;
+            memcpy(to, staged->data(), staged->size());
+        }));
+    }
+    error = copy_bytes(to, from, bytes, stream);
+    if (error == cudaSuccess && down && find_memory(to).type == cudaMemoryTypeUnregistered)
+        error = cudaStreamSynchronize(stream);
+    return say(error);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+
+    return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    const memory_info info = find_memory(to);
+
+    if (bytes == 0) return say(lasting());
+    if (info.type == cudaMemoryTypeUnregistered || info.left < bytes)
+        return say(cudaErrorInvalidValue);
+    return say(enqueue(stream, [to, value, bytes] {
+        const opened devices;
+        memset(to, value, bytes);
+    }));
+}

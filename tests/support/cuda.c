@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cuda_load.h"
+
+const dti_cuda_module *dt_test_cuda_module(void)
+{
+    const char *which = getenv("DTENSOR_TEST_CUDA");
+    const dti_cuda_module *m = NULL;
+    dti_cuda_versions versions;
+    char path[DT_TEST_PATH_BYTES];
+
+    if (which != NULL && strcmp(which, "real") == 0) {
+        (void)dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so");
+        if (access(path, R_OK) != 0) dt_test_skip("skipped: this build has no module for CUDA");
+        DT_ASSERT_OK(dti_cuda_load(path, NULL, &m));
+        m->versions(&versions);
+        if (versions.n_devices == 0) dt_test_skip("skipped: no device (%s)", versions.no_device);
+        return m;
+    }
+    (void)dt_test_binary_path(path, "tests/dtensor_cuda_sim.so");
+    if (access(path, R_OK) != 0) dt_test_skip("skipped: no C++ compiler for the simulated device");
+    DT_ASSERT_OK(dti_cuda_load(path, NULL, &m));
+    return m;
+}
+
+dti_cuda *dt_test_cuda_open(const dti_cuda_module *m)
+{
+    dti_cuda *c = NULL;
+
+    DT_ASSERT_CUDA(m, m->open(0, &c));
+    return c;
+}
+
+dti_cuda_kernel dt_test_cuda_row(const dti_cuda_module *m, const char *name)
+{
+    for (int i = 0; i < m->n_rows; i++)
+        if (strcmp(m->rows[i].name, name) == 0) return m->rows[i].run;
+    dt_test_fail(__FILE__, __LINE__, "the module has no kernel of row %s", name);
+    return NULL;
+}

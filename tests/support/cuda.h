@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A CUDA module for tests: the simulated device (tests/cuda_sim/), or a real one where
+ * DTENSOR_TEST_CUDA=real. */
+#ifndef DT_TEST_CUDA_H
+#define DT_TEST_CUDA_H
+
+#include "base/cuda_api.h"
+#include "tests/support/dt_test.h"
+
+/* The module, on the test's thread. Skips the test where there is none: "no C++ compiler" at
+ * configuring, or no device. */
+const dti_cuda_module *dt_test_cuda_module(void);
+
+/* A rank's hold of device 0; m->close() ends it. */
+dti_cuda *dt_test_cuda_open(const dti_cuda_module *m);
+
+/* The kernel of a row; fails the test if the module has none. */
+dti_cuda_kernel dt_test_cuda_row(const dti_cuda_module *m, const char *name);
+
+/* A slot that returns 0 or -1: the test fails with the module's reason. */
+#define DT_ASSERT_CUDA(m, call)                                                         \
+    do {                                                                                \
+        if ((call) != 0) dt_test_fail(__FILE__, __LINE__, "%s: %s", #call, (m)->why()); \
+    } while (0)
+
+/* The call fails, and the reason contains `substring`. */
+#define DT_ASSERT_CUDA_FAILS(m, call, substring)                                           \
+    do {                                                                                   \
+        if ((call) == 0) dt_test_fail(__FILE__, __LINE__, "%s does not fail", #call);      \
+        if (strstr((m)->why(), (substring)) == NULL)                                       \
+            dt_test_fail(__FILE__, __LINE__, "%s: \"%s\" lacks \"%s\"", #call, (m)->why(), \
+                         (substring));                                                     \
+    } while (0)
+
+#endif
