@@ -54,6 +54,8 @@ static int tell_fault(dti_cuda *c)
     case DTI_CUDA_BAD_EXPERT:
         return dti_cuda_fail("expert %lld: there are %lld, numbered from 0", found.value,
                              found.limit);
+    case DTI_CUDA_TWICE_EXPERT:
+        return dti_cuda_fail("token %lld names expert %lld twice", found.limit, found.value);
     case DTI_CUDA_FINE:
         break;
     }
