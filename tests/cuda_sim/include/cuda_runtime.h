@@ -44,7 +44,7 @@ struct place {
     unsigned lane;
 };
 
-extern __thread place *current __attribute__((tls_model("initial-exec")));
+extern __thread place *current;
 
 /* A failed launch is seen by cudaGetLastError(). Pointers among the arguments must be of a device
  * or pinned; `host_pointer` is the number of one that is not, or -1. */
