@@ -113,8 +113,8 @@ void launch(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_
         return;
     }
     if (host_pointer >= 0) {
-        fail_for_good(std::string("kernel ") + name + ": argument " +
-                      std::to_string(host_pointer) + " points to memory of the host");
+        fail_for_good(std::string("kernel ") + name + ": argument " + std::to_string(host_pointer) +
+                      " points to memory of the host");
         (void)say(cudaErrorLaunchFailure);
         return;
     }
@@ -128,13 +128,14 @@ void launch(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_
 
 } // namespace dti_sim
 
-/* --- errors -------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------*/
 
 const char *cudaGetErrorName(cudaError_t error)
 {
     switch (error) {
 #define NAME(e) \
-    case e: return #e;
+    case e:     \
+        return #e;
         NAME(cudaSuccess)
         NAME(cudaErrorInvalidValue)
         NAME(cudaErrorMemoryAllocation)
@@ -163,12 +164,18 @@ const char *cudaGetErrorName(cudaError_t error)
 const char *cudaGetErrorString(cudaError_t error)
 {
     switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
     case cudaErrorLaunchFailure: {
         static thread_local std::string copy;
         sticky &s = broken();
@@ -176,7 +183,8 @@ const char *cudaGetErrorString(cudaError_t error)
         copy = s.error == error ? s.text : "unspecified launch failure";
         return copy.c_str();
     }
-    default: return "an error of the simulated device";
+    default:
+        return "an error of the simulated device";
     }
 }
 
@@ -202,7 +210,7 @@ cudaError_t cudaDeviceReset(void)
     return cudaSuccess;
 }
 
-/* --- devices ------------------------------------------------------------------------------------- */
+/* --- devices ---------------------------------------------------------------------------------*/
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
@@ -258,12 +266,24 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 {
     if (!is_device(device)) return say(cudaErrorInvalidDevice);
     switch (attribute) {
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
-    case cudaDevAttrL2CacheSize: *value = 1 << 20; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = 48 * 1024;
+        return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+        *value = 4;
+        return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+        *value = 1 << 20;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = 9;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = 227 * 1024;
+        return cudaSuccess;
     }
     return say(cudaErrorInvalidValue);
 }

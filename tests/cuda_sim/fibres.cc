@@ -304,7 +304,8 @@ bool run_grid(const launch_order &order)
     running = &run;
     for (uint64_t k = 0; k < n_blocks && run.error.empty(); k++) {
         const uint64_t b = chosen().down ? n_blocks - 1 - k : k;
-        const uint3 at = { (unsigned)(b % order.grid.x), (unsigned)(b / order.grid.x % order.grid.y),
+        const uint3 at = { (unsigned)(b % order.grid.x),
+                           (unsigned)(b / order.grid.x % order.grid.y),
                            (unsigned)(b / order.grid.x / order.grid.y) };
         shared.spoil();
         place_fibres(order, at, shared.data());

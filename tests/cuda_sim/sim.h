@@ -25,7 +25,7 @@ struct options {
 };
 const options &chosen();
 
-/* --- errors -------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------*/
 
 /* Remembers the error for cudaGetLastError() and returns it. */
 cudaError_t say(cudaError_t error);
@@ -34,7 +34,7 @@ cudaError_t say(cudaError_t error);
 void fail_for_good(const std::string &text);
 cudaError_t lasting(); /* that failure, or cudaSuccess */
 
-/* --- memory -------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------*/
 
 struct memory_info {
     cudaMemoryType type;
@@ -56,7 +56,7 @@ class opened
     opened &operator=(const opened &) = delete;
 };
 
-/* --- order --------------------------------------------------------------------------------------- */
+/* --- order -----------------------------------------------------------------------------------*/
 
 struct capture; /* what is recorded into a graph */
 typedef std::function<void()> work;
@@ -66,7 +66,7 @@ cudaError_t enqueue(cudaStream_t stream, work op);
 bool is_capturing(); /* this thread has begun a capture that is under way */
 void drain_device(int device);
 
-/* --- kernels ------------------------------------------------------------------------------------- */
+/* --- kernels ---------------------------------------------------------------------------------*/
 
 /* One launch, on this thread; false if it failed. */
 struct launch_order {

@@ -16,9 +16,7 @@ namespace dti_sim
 class lane
 {
   public:
-    explicit lane(int device) : device(device)
-    {
-    }
+    explicit lane(int device) : device(device) {}
     const int device;
 
     uint64_t push(work op)
@@ -167,7 +165,7 @@ cudaError_t cudaDeviceSynchronize(void)
     return say(lasting());
 }
 
-/* --- streams ------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------*/
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
@@ -252,7 +250,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return say(enqueue(stream, [order, ticket] { order->wait(ticket); }));
 }
 
-/* --- events -------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------*/
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
 {
@@ -293,7 +291,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return say(lasting());
 }
 
-/* --- graphs -------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------*/
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 {

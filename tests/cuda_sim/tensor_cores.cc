@@ -15,7 +15,7 @@ void dti_sim_misaligned(const void *p, size_t bytes)
     fault("misaligned address: %zu bytes at %p", bytes, p);
 }
 
-/* --- shuffles and votes -------------------------------------------------------------------------- */
+/* --- shuffles and votes ----------------------------------------------------------------------*/
 
 void dti_sim_shuffle_meet(const char *what, unsigned mask, dti_sim_shuffle *s)
 {
@@ -49,7 +49,7 @@ unsigned dti_sim_ballot(const char *what, unsigned mask, bool mine)
     return v.all;
 }
 
-/* --- matrix products ----------------------------------------------------------------------------- */
+/* --- matrix products -------------------------------------------------------------------------*/
 
 uint16_t dti_f16_bits(float x)
 {
@@ -213,7 +213,7 @@ void dti_ldmatrix_x2_trans(uint32_t r[2], const void *row)
     load("ldmatrix.trans", matrices{ row, r, 2, true });
 }
 
-/* --- copies into shared memory ------------------------------------------------------------------- */
+/* --- copies into shared memory ---------------------------------------------------------------*/
 
 void dti_cp_async_16(void *shared, const void *global, int bytes)
 {

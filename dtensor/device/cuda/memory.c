@@ -70,7 +70,7 @@ void dti_cuda_release(dti_cuda *c, dti_cuda_memory kind, void *data)
     (void)cudaGetLastError();
 }
 
-/* --- copies ------------------------------------------------------------------------------------ */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 static int find(const void *p, enum cudaMemoryType *type)
 {
@@ -165,7 +165,7 @@ int dti_cuda_clear(dti_cuda *c, void *to, size_t bytes)
     return dti_cuda_check(cudaMemsetAsync(to, 0, bytes, c->stream), "clear");
 }
 
-/* --- scratch ----------------------------------------------------------------------------------- */
+/* --- scratch ---------------------------------------------------------------------------------- */
 
 /* Kernels that wait in the stream, and graphs, name the scratch of their time, so it stays. */
 static int keep_old_scratch(dti_cuda *c)

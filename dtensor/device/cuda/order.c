@@ -70,7 +70,7 @@ int dti_cuda_sync(dti_cuda *c)
     return tell_fault(c);
 }
 
-/* --- events ------------------------------------------------------------------------------------ */
+/* --- events ----------------------------------------------------------------------------------- */
 
 int dti_cuda_event_create(dti_cuda *c, dti_cuda_event **out)
 {
@@ -118,7 +118,7 @@ int dti_cuda_event_done(dti_cuda_event *e, bool *done)
     return 0;
 }
 
-/* --- graphs ------------------------------------------------------------------------------------ */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 /* Thread-local: what other ranks of the process do meanwhile, taking memory for one, is theirs. */
 int dti_cuda_capture_begin(dti_cuda *c)

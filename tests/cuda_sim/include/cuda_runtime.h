@@ -65,9 +65,8 @@ template <class... P, size_t... I>
 int find_host_pointer(const std::tuple<P...> &values, std::index_sequence<I...>)
 {
     int found = -1;
-    const int unused[] = {
-        0, (found < 0 && host_argument(std::get<I>(values)) ? found = (int)I : 0)...
-    };
+    const int unused[] = { 0, (found < 0 && host_argument(std::get<I>(values)) ? found = (int)I
+                                                                               : 0)... };
 
     (void)unused;
     return found;
@@ -93,7 +92,8 @@ void start(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t
 }
 
 /* All lanes of `mask` that have not ended meet; then fn sees what each of them brought. */
-void meet(const char *what, unsigned mask, void *mine, void (*fn)(void *const of[32], unsigned met));
+void meet(const char *what, unsigned mask, void *mine,
+          void (*fn)(void *const of[32], unsigned met));
 void sync_block(void);
 int sync_block_sum(int value); /* the sum over the block */
 
@@ -107,7 +107,7 @@ void set_shared_limit(const void *kernel, int bytes);
 #define gridDim   (dti_sim::current->grid_extent)
 enum { warpSize = 32 };
 
-#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                     \
+#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                    \
     (dti_sim::start((c)->stream, #kernel, (grid), (block), (shared_bytes), kernel, __VA_ARGS__), \
      dti_cuda_launched(#kernel))
 #define DTI_SHARED(type, name) type *const name = reinterpret_cast<type *>(dti_sim::current->shared)

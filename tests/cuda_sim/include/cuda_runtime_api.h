@@ -112,7 +112,7 @@ typedef struct dti_sim_event *cudaEvent_t;
 typedef struct dti_sim_graph *cudaGraph_t;
 typedef struct dti_sim_graph *cudaGraphExec_t;
 
-/* --- errors and devices ------------------------------------------------------------------------ */
+/* --- errors and devices ----------------------------------------------------------------------- */
 
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
@@ -133,7 +133,7 @@ cudaError_t cudaDeviceReset(void); /* ends a failure that lasts; memory stays */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *data);
@@ -145,7 +145,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 
-/* --- order ------------------------------------------------------------------------------------- */
+/* --- order ------------------------------------------------------------------------------------ */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <time.h>
 
-/* --- numbers ----------------------------------------------------------------------------------- */
+/* --- numbers ---------------------------------------------------------------------------------- */
 
 template <class To, class From> static inline To dti_sim_bits(From from)
 {
@@ -19,6 +19,7 @@ template <class To, class From> static inline To dti_sim_bits(From from)
     return to;
 }
 
+/* clang-format off */
 static inline float __uint_as_float(unsigned x) { return dti_sim_bits<float>(x); }
 static inline unsigned __float_as_uint(float x) { return dti_sim_bits<unsigned>(x); }
 static inline float __int_as_float(int x) { return dti_sim_bits<float>(x); }
@@ -92,8 +93,9 @@ static inline float min(float x, float y) { return fminf(x, y); }
 static inline float max(float x, float y) { return fmaxf(x, y); }
 static inline double min(double x, double y) { return fmin(x, y); }
 static inline double max(double x, double y) { return fmax(x, y); }
+/* clang-format on */
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /* What the hardware refuses: a load that is not aligned to its size. */
 void dti_sim_misaligned(const void *p, size_t bytes);
@@ -103,23 +105,56 @@ template <class T> static inline T dti_sim_load(const T *p)
     if ((uintptr_t)p % sizeof(T) != 0) dti_sim_misaligned(p, sizeof(T));
     return *p;
 }
-template <class T> static inline T __ldg(const T *p) { return dti_sim_load(p); }
-template <class T> static inline T __ldcs(const T *p) { return dti_sim_load(p); }
-template <class T> static inline T __ldcg(const T *p) { return dti_sim_load(p); }
-template <class T> static inline T __ldca(const T *p) { return dti_sim_load(p); }
-template <class T> static inline T __ldcv(const T *p) { return *(const volatile T *)p; }
+template <class T> static inline T __ldg(const T *p)
+{
+    return dti_sim_load(p);
+}
+template <class T> static inline T __ldcs(const T *p)
+{
+    return dti_sim_load(p);
+}
+template <class T> static inline T __ldcg(const T *p)
+{
+    return dti_sim_load(p);
+}
+template <class T> static inline T __ldca(const T *p)
+{
+    return dti_sim_load(p);
+}
+template <class T> static inline T __ldcv(const T *p)
+{
+    return *(const volatile T *)p;
+}
 template <class T> static inline void dti_sim_store(T *p, T x)
 {
     if ((uintptr_t)p % sizeof(T) != 0) dti_sim_misaligned(p, sizeof(T));
     *p = x;
 }
-template <class T> static inline void __stcs(T *p, T x) { dti_sim_store(p, x); }
-template <class T> static inline void __stcg(T *p, T x) { dti_sim_store(p, x); }
-template <class T> static inline void __stwt(T *p, T x) { dti_sim_store(p, x); }
+template <class T> static inline void __stcs(T *p, T x)
+{
+    dti_sim_store(p, x);
+}
+template <class T> static inline void __stcg(T *p, T x)
+{
+    dti_sim_store(p, x);
+}
+template <class T> static inline void __stwt(T *p, T x)
+{
+    dti_sim_store(p, x);
+}
 
-static inline void __threadfence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_block(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void __threadfence(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __threadfence_block(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __threadfence_system(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 
 /* Other launches of the process may run at the same time. */
 template <class T, class F> static inline T dti_sim_atomic(T *p, F change)
@@ -132,33 +167,33 @@ template <class T, class F> static inline T dti_sim_atomic(T *p, F change)
     return old;
 }
 
-#define DTI_SIM_ATOMICS(T)                                                                 \
-    static inline T atomicAdd(T *p, T x)                                                   \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T old) { return (T)(old + x); });                     \
-    }                                                                                      \
-    static inline T atomicMax(T *p, T x)                                                   \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T old) { return old > x ? old : x; });                \
-    }                                                                                      \
-    static inline T atomicMin(T *p, T x)                                                   \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T old) { return old < x ? old : x; });                \
-    }                                                                                      \
-    static inline T atomicOr(T *p, T x)                                                    \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T old) { return (T)(old | x); });                     \
-    }                                                                                      \
-    static inline T atomicAnd(T *p, T x)                                                   \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T old) { return (T)(old & x); });                     \
-    }                                                                                      \
-    static inline T atomicExch(T *p, T x)                                                  \
-    {                                                                                      \
-        return dti_sim_atomic(p, [x](T) { return x; });                                    \
-    }                                                                                      \
-    static inline T atomicCAS(T *p, T compare, T x)                                        \
-    {                                                                                      \
+#define DTI_SIM_ATOMICS(T)                                                                  \
+    static inline T atomicAdd(T *p, T x)                                                    \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T old) { return (T)(old + x); });                      \
+    }                                                                                       \
+    static inline T atomicMax(T *p, T x)                                                    \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T old) { return old > x ? old : x; });                 \
+    }                                                                                       \
+    static inline T atomicMin(T *p, T x)                                                    \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T old) { return old < x ? old : x; });                 \
+    }                                                                                       \
+    static inline T atomicOr(T *p, T x)                                                     \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T old) { return (T)(old | x); });                      \
+    }                                                                                       \
+    static inline T atomicAnd(T *p, T x)                                                    \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T old) { return (T)(old & x); });                      \
+    }                                                                                       \
+    static inline T atomicExch(T *p, T x)                                                   \
+    {                                                                                       \
+        return dti_sim_atomic(p, [x](T) { return x; });                                     \
+    }                                                                                       \
+    static inline T atomicCAS(T *p, T compare, T x)                                         \
+    {                                                                                       \
         return dti_sim_atomic(p, [compare, x](T old) { return old == compare ? x : old; }); \
     }
 
@@ -171,12 +206,24 @@ static inline unsigned atomicInc(unsigned *p, unsigned limit)
     return dti_sim_atomic(p, [limit](unsigned old) { return old >= limit ? 0 : old + 1; });
 }
 
-/* --- threads that meet ------------------------------------------------------------------------- */
+/* --- threads that meet ------------------------------------------------------------------------ */
 
-static inline void __syncthreads(void) { dti_sim::sync_block(); }
-static inline int __syncthreads_count(int x) { return dti_sim::sync_block_sum(x != 0); }
-static inline int __syncthreads_or(int x) { return dti_sim::sync_block_sum(x != 0) != 0; }
-static inline int __syncthreads_and(int x) { return dti_sim::sync_block_sum(x == 0) == 0; }
+static inline void __syncthreads(void)
+{
+    dti_sim::sync_block();
+}
+static inline int __syncthreads_count(int x)
+{
+    return dti_sim::sync_block_sum(x != 0);
+}
+static inline int __syncthreads_or(int x)
+{
+    return dti_sim::sync_block_sum(x != 0) != 0;
+}
+static inline int __syncthreads_and(int x)
+{
+    return dti_sim::sync_block_sum(x == 0) == 0;
+}
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
@@ -190,8 +237,7 @@ struct dti_sim_shuffle {
 };
 void dti_sim_shuffle_meet(const char *what, unsigned mask, dti_sim_shuffle *s);
 
-template <class T>
-static inline T dti_sim_take(const char *what, unsigned mask, T x, unsigned from)
+template <class T> static inline T dti_sim_take(const char *what, unsigned mask, T x, unsigned from)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "as CUDA's shuffles");
     dti_sim_shuffle s = {};
@@ -204,8 +250,7 @@ static inline T dti_sim_take(const char *what, unsigned mask, T x, unsigned from
     return out;
 }
 
-template <class T>
-static inline T __shfl_sync(unsigned mask, T x, int from, int width = warpSize)
+template <class T> static inline T __shfl_sync(unsigned mask, T x, int from, int width = warpSize)
 {
     const unsigned lane = dti_sim::current->lane, w = (unsigned)width;
 
@@ -253,9 +298,12 @@ static inline int __all_sync(unsigned mask, int x)
 {
     return dti_sim_ballot("__all_sync", mask, x == 0) == 0;
 }
-static inline unsigned __activemask(void) { return 0xffffffffu; }
+static inline unsigned __activemask(void)
+{
+    return 0xffffffffu;
+}
 
-/* --- twins of device.cuh; the comments stand there --------------------------------------------- */
+/* --- twins of device.cuh; the comments stand there -------------------------------------------- */
 
 static inline float dti_f16_value(uint16_t bits)
 {
