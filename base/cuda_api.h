@@ -86,7 +86,7 @@ typedef struct dti_cuda_sum {
     dti_cuda_box to_box; /* in each result */
 } dti_cuda_sum;
 
-struct dti_random_fill; /* dtensor/kernels/cpu/random.h */
+struct dti_random_fill; /* dtensor/kernels/random_fill.h */
 
 typedef int (*dti_cuda_kernel)(dti_cuda *c, const struct dt_kargs *args);
 

@@ -4,22 +4,7 @@
 #ifndef DTI_CPU_RANDOM_H
 #define DTI_CPU_RANDOM_H
 
-#include <dtensor/factories.h>
-
-typedef enum dti_random_kind {
-    DTI_RANDOM_UNIFORM,
-    DTI_RANDOM_NORMAL,
-    DTI_RANDOM_INTEGER
-} dti_random_kind;
-
-typedef struct dti_random_fill {
-    dti_random_kind kind;
-    dt_dtype dtype;
-    dt_random key;
-    double shift, scale; /* shift + scale u, or z; in f32 unless the dtype is f64 */
-    int64_t low;         /* integers: low + [0, range); range == 0 is 2^64 */
-    uint64_t range;
-} dti_random_fill;
+#include "dtensor/kernels/random_fill.h"
 
 /* Writes elements first .. first + n - 1 of the tensor that f describes to to[0 .. n - 1]. All
  * instruction sets write the same bits. */

@@ -6,8 +6,8 @@
  * faster than reading them from anywhere. */
 #include "dtensor/kernels/cuda/device.cuh"
 
-#include "dtensor/kernels/cpu/random.h"
 #include "dtensor/kernels/random.h"
+#include "dtensor/kernels/random_fill.h"
 
 namespace
 {

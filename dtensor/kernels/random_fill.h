@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which random values a tensor is filled with: what kernels of every device are told. Their bits
+ * are those of random.h. */
+#ifndef DTI_RANDOM_FILL_H
+#define DTI_RANDOM_FILL_H
+
+#include <dtensor/factories.h>
+
+typedef enum dti_random_kind {
+    DTI_RANDOM_UNIFORM,
+    DTI_RANDOM_NORMAL,
+    DTI_RANDOM_INTEGER
+} dti_random_kind;
+
+typedef struct dti_random_fill {
+    dti_random_kind kind;
+    dt_dtype dtype;
+    dt_random key;
+    double shift, scale; /* shift + scale u, or z; in f32 unless the dtype is f64 */
+    int64_t low;         /* integers: low + [0, range); range == 0 is 2^64 */
+    uint64_t range;
+} dti_random_fill;
+
+#endif
