@@ -131,6 +131,18 @@ __device__ inline void load_raw(dti_pack<T, N> *to, const T *from, int64_t left,
     }
 }
 
+template <typename T, int N>
+__device__ inline void store_raw(T *to, const dti_pack<T, N> &from, int64_t left, bool aligned)
+{
+    if (aligned && left >= N) {
+        *reinterpret_cast<dti_pack<T, N> *>(to) = from;
+    } else {
+        DTI_UNROLL
+        for (int i = 0; i < N; i++)
+            if (i < left) to[i] = from.v[i];
+    }
+}
+
 /* Up to N elements of a row: all terms, BATCH of them on their way at a time, then all results. */
 template <typename T, int N>
 __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at, int64_t left)
@@ -159,16 +171,8 @@ __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at
         if (j.sum.reduce == DT_AVG) acc[i] = acc[i] / (S)j.sum.n_terms;
         narrow(&raw[0].v[i], acc[i]);
     }
-    for (int k = 0; k < j.sum.n_to; k++) {
-        T *to = (T *)j.sum.to[k] + to_at;
-        if (j.aligned && left >= N) {
-            *reinterpret_cast<dti_pack<T, N> *>(to) = raw[0];
-        } else {
-            DTI_UNROLL
-            for (int i = 0; i < N; i++)
-                if (i < left) to[i] = raw[0].v[i];
-        }
-    }
+    for (int k = 0; k < j.sum.n_to; k++)
+        store_raw<T, N>((T *)j.sum.to[k] + to_at, raw[0], left, j.aligned);
 }
 
 template <typename T>
@@ -214,19 +218,26 @@ template <typename T> int run_sum(dti_cuda *c, sum_job *j)
 /* --- the division ----------------------------------------------------------------------------- */
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) divide(T *x, int64_t n, int64_t divisor)
+__global__ void __launch_bounds__(THREADS) divide(T *x, int64_t n, int64_t divisor, bool aligned)
 {
+    enum { N = 16 / sizeof(T) };
     typedef typename value_of<T>::sum S;
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    dti_pack<T, N> raw = {};
 
-    if (i < n) narrow(&x[i], (S)(widen(x[i]) / (S)divisor));
+    load_raw<T, N>(&raw, x + at, n - at, aligned);
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) narrow(&raw.v[i], (S)(widen(raw.v[i]) / (S)divisor));
+    store_raw<T, N>(x + at, raw, n - at, aligned);
 }
 
 template <typename T> int run_divide(dti_cuda *c, void *x, int64_t n, int64_t divisor)
 {
+    const int64_t per_block = THREADS * 16 / sizeof(T);
+
     if (n == 0) return 0;
-    return DTI_LAUNCH(c, divide<T>, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS), 0,
-                      (T *)x, n, divisor);
+    return DTI_LAUNCH(c, divide<T>, dim3((unsigned)((n + per_block - 1) / per_block)),
+                      dim3(THREADS), 0, (T *)x, n, divisor, (uintptr_t)x % 16 == 0);
 }
 
 } /* namespace */

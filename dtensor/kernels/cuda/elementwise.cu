@@ -110,6 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     DTI_UNROLL
     for (int p = 0; p < PACKS; p++) {
         const int64_t at = first + p * THREADS * N;
+        if (at >= n) return;
         DTI_UNROLL
         for (int i = 0; i < N; i++) a[p][i] = f(a[p][i], b[p][i]);
         dti_store<T, N>(y + at, a[p], n - at, aligned);
