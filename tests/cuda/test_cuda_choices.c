@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Choices: keys and experts are integers and must be the CPU's; weights of experts are a softmax
+ * whose sum adds up in another order. */
+#include "tests/cuda/rows.h"
+
+#include "dtensor/argmax.h"
+
+/* Values with ties, both zeros and, in every third row, NaN. */
+static dt_local logits_of(dt_dtype t, const int64_t shape[2], uint32_t seed, bool with_nan)
+{
+    dt_local x = kt_filled(t, 2, shape, KT_UNIFORM, seed);
+
+    for (int64_t i = 0; i < kt_count(&x); i++) {
+        const uint32_t r = kt_random(&seed);
+        if (r % 5 == 0) dti_store_f32(x.data, t, i, r % 2 == 0 ? 0.0f : -0.0f);
+        if (r % 7 == 0) dti_store_f32(x.data, t, i, 0.875f);
+        if (with_nan && i / shape[1] % 3 == 2 && r % 11 == 0) dti_store_f32(x.data, t, i, NAN);
+        if (r % 13 == 0) dti_store_f32(x.data, t, i, -INFINITY);
+    }
+    return x;
+}
+
+DT_TEST(cuda_choices, keys_and_ids_are_those_of_the_cpu)
+{
+    static const int64_t shapes[][2] = { { 1, 1 },     { 4, 0 },    { 0, 5 },
+                                         { 5, 33 },    { 2, 4096 }, { 3, 5001 },
+                                         { 1, 70000 }, { 9, 8 },    { 10, 8193 } };
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(shapes); s++)
+            for (int64_t skew = 0; skew < 2; skew++) {
+                const int64_t rows = shapes[s][0];
+                cr_case key = { .row = "argmax_key",
+                                .cpu = dti_argmax_key_cpu,
+                                .n_in = 1,
+                                .skew = skew,
+                                .out = { .dtype = DT_I64, .n_axes = 1, .shape = { rows } } };
+                cr_case id = { .row = "argmax_id",
+                               .cpu = dti_argmax_id_cpu,
+                               .n_in = 1,
+                               .skew = skew,
+                               .out = { .dtype = DT_I32, .n_axes = 1, .shape = { rows } } };
+                key.in[0] = logits_of(kt_floats[t], shapes[s], (uint32_t)s, true);
+                key.in[0].offset[1] = 1000;
+                id.in[0] = kt_local(DT_I64, 1, &rows);
+                cr_run_cpu(&key, id.in[0].data);
+                cr_run(&key, &d);
+                cr_run(&id, &d);
+            }
+    cr_close(&d);
+}
+
+/* The first of equal elements, however far apart the threads that see them are. */
+DT_TEST(cuda_choices, the_first_of_equals_is_chosen)
+{
+    static const int64_t places[][2] = { { 5, 6 }, { 31, 32 }, { 255, 9000 }, { 4095, 4096 } };
+    const int64_t n = 20000;
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t p = 0; p < DT_COUNT(places); p++) {
+        dt_local x = kt_filled(DT_BF16, 1, &n, KT_ZERO, 1), out = { .dtype = DT_I64 };
+        dt_local in = x;
+        const dt_kargs args = { .in = &in, .out = &out, .n_in = 1, .n_out = 1 };
+        int64_t key;
+        for (int k = 0; k < 2; k++) dti_store_f32(x.data, DT_BF16, places[p][k], 2.5f);
+        in.data = cr_up(&d, &x, 0);
+        out.data = cr_up(&d, &out, 0);
+        DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "argmax_key")(d.c, &args));
+        DT_ASSERT_CUDA(d.m, d.m->copy(d.c, &key, out.data, sizeof key, DTI_CUDA_DOWN));
+        DT_ASSERT_EQ_INT(dti_argmax_index(key), places[p][0]);
+        DT_ASSERT(dti_argmax_value(key) == 2.5f);
+        cr_release(&d, &x, in.data, 0);
+        cr_release(&d, &out, out.data, 0);
+        kt_release(&x);
+    }
+    cr_close(&d);
+}
+
+/* --- experts ---------------------------------------------------------------------------------- */
+
+static const int64_t route_shapes[][3] = { { 1, 4, 2 }, { 7, 64, 8 }, { 3, 128, 8 }, { 2, 257, 5 },
+                                           { 9, 8, 8 }, { 0, 8, 2 },  { 2, 33, 33 }, { 4, 5, 0 } };
+
+DT_TEST(cuda_choices, experts_are_those_of_the_cpu)
+{
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(route_shapes); s++) {
+            const int64_t *shape = route_shapes[s];
+            const dti_route_attr attr = { shape[2], 0 };
+            cr_case c = { .row = "route_ids",
+                          .cpu = dti_route_ids_cpu,
+                          .n_in = 1,
+                          .attr = &attr,
+                          .out = {
+                              .dtype = DT_I32, .n_axes = 2, .shape = { shape[0], shape[2] } } };
+            c.in[0] = logits_of(kt_floats[t], shape, (uint32_t)(40 + s), true);
+            cr_run(&c, &d);
+        }
+    cr_close(&d);
+}
+
+DT_TEST(cuda_choices, weights_are_within_units_of_the_cpu)
+{
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(route_shapes); s++)
+            for (int64_t normalise = 0; normalise < 2; normalise++) {
+                const int64_t *shape = route_shapes[s], ids[] = { shape[0], shape[2] };
+                const dti_route_attr attr = { shape[2], normalise };
+                cr_case c = {
+                    .row = "route_weights",
+                    .cpu = dti_route_weights_cpu,
+                    .n_in = 2,
+                    .attr = &attr,
+                    /* e^x within a unit on both sides, two sums, two quotients */
+                    .ulps = kt_floats[t] == DT_F32 ? 24.0 : 1.0,
+                    .out = { .dtype = kt_floats[t], .n_axes = 2, .shape = { shape[0], shape[2] } }
+                };
+                c.in[0] = logits_of(kt_floats[t], shape, (uint32_t)(60 + s), false);
+                c.in[1] = kt_local(DT_I32, 2, ids);
+                for (int64_t i = 0; i < kt_count(&c.in[1]); i++)
+                    ((int32_t *)c.in[1].data)[i] = (int32_t)((7 * i + 1) % shape[1]);
+                cr_run(&c, &d);
+            }
+    cr_close(&d);
+}
+
+DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
+{
+    static const int64_t shape[] = { 1, 4 };
+    dt_local x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1), ids = kt_local(DT_I32, 2, shape);
+    const dti_route_attr attr = { 4, 1 };
+    dt_local in[] = { x, ids }, out = x;
+    const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
+    cr_device d;
+
+    cr_open(&d);
+    ((int32_t *)ids.data)[2] = 4;
+    in[0].data = cr_up(&d, &x, 0);
+    in[1].data = cr_up(&d, &ids, 0);
+    out.data = cr_up(&d, &x, 0);
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "route_weights")(d.c, &args));
+    DT_ASSERT_CUDA_FAILS(d.m, d.m->sync(d.c), "expert 4");
+    DT_ASSERT_CUDA(d.m, d.m->sync(d.c));
+    cr_release(&d, &x, in[0].data, 0);
+    cr_release(&d, &ids, in[1].data, 0);
+    cr_release(&d, &x, out.data, 0);
+    kt_release(&x);
+    kt_release(&ids);
+    cr_close(&d);
+}
