@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes tests/golden/chat/cases.json: chat templates and what Jinja makes of them, set up as
 Transformers' apply_chat_template() sets it up. The templates are our own, written with the
-constructs that those of Llama 3, Qwen 3, Gemma 3 and Phi-3 use.
+constructs that those of Llama 3, Qwen 2 and 3, Gemma 3 and Phi-3 use, and their kin that call
+functions: macros that call themselves, loops over sorted keys, blocks that are kept as text.
 
 usage: tools/make_chat_golden.py [FOLDER]   (needs jinja2 and transformers)
 
@@ -235,6 +236,202 @@ TEMPLATES = {
 {% if add_generation_prompt %}{{ '<|assistant|>
 ' }}{% else %}{{ eos_token }}{% endif %}
 """,
+    "llama_functions": r"""{#- What is built in is named on a line of its own. #}
+{%- macro header(role, ends=true) -%}
+    {{- "<|start|>" ~ role ~ ("<|end|>\n\n" if ends else "") -}}
+{%- endmacro -%}
+{{- bos_token }}
+{%- set date_string = date_string | default(strftime_now("%d %B %Y")) %}
+{%- set system = namespace(text="", seen=0) %}
+{%- for message in messages if message.role == 'system' and message.content is string %}
+    {%- set system.text = system.text ~ message.content | trim ~ "\n" %}
+    {%- set system.seen = loop.index %}
+{%- endfor %}
+{%- if tools or system.seen %}
+    {{- header("system") }}
+    {%- if tools %}
+        {%- set names %}
+            {%- for tool in tools | rejectattr("kind", "equalto", "h") %}{{ ", " if not loop.first }}{{ tool.name | capitalize }}{% endfor %}
+        {%- endset %}
+        {{- "Built in: " + names | trim + "\n" }}
+        {%- for tool in tools %}
+            {{- loop.cycle("* ", "- ") ~ tool | tojson(indent=2) | safe ~ "\n" }}
+        {%- endfor %}
+        {%- raw %}Call as {{"name": NAME, "parameters": {...}}} {# or not #}
+{% endraw %}
+    {%- endif %}
+    {{- "Date: " ~ date_string ~ "\n" ~ system.text ~ "<|eot|>" }}
+{%- endif %}
+{%- for message in messages if message.role != 'system' %}
+    {%- if message.tool_calls is defined and message.tool_calls %}
+        {%- for call in message.tool_calls %}
+            {%- set f = call.function if call.function is mapping else call %}
+            {{- header("assistant") + '{"name": ' + f.name | tojson + ', "parameters": ' + f.arguments | tojson + '}' }}
+            {{- "<|eom|>" if not loop.last else "<|eot|>" }}
+        {%- endfor %}
+    {%- elif message.content is none or message.content is undefined %}
+        {{- raise_exception("message " ~ loop.index0 ~ " has no content") }}
+    {%- else %}
+        {{- header(message.role, ends=message.role in ["user", "assistant", "tool"]) }}
+        {{- message.content if message.content is string else message.content | tojson }}{{ "<|eot|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ header("assistant") }}{% endif %}
+""",
+    "qwen_functions": r"""{% macro extra(of, known) %}
+    {%- if of is mapping %}
+        {%- for key in of %}
+            {%- if key not in known %}
+                {%- if of[key] is mapping or (of[key] is sequence and of[key] is not string) %}
+                    {{- '\n<' ~ key ~ '>' ~ (of[key] | tojson | safe) ~ '</' ~ key ~ '>' }}
+                {%- else %}
+                    {{- '\n<' ~ key ~ '>' ~ (of[key] | string) ~ '</' ~ key ~ '>' }}
+                {%- endif %}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+{% endmacro %}
+
+{%- if messages and messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set rest = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = [] %}
+{%- endif %}
+{%- if system_message is defined %}
+    {{- "<|im_start|>system\n" + system_message }}
+{%- elif tools is iterable and tools | length > 0 %}
+    {{- "<|im_start|>system\nYou may call functions." }}
+{%- endif %}
+{%- if tools is iterable and tools | length > 0 %}
+    {{- "\n<tools>" }}
+    {%- for tool in tools %}
+        {%- if tool.function is defined %}
+            {%- set tool = tool.function %}
+        {%- endif %}
+        {{- "\n<function>\n<name>" ~ tool.name ~ "</name>" }}
+        {%- if tool.p is defined %}
+            {%- for name, value in tool.p|items %}
+                {{- '\n<parameter name="' ~ name ~ '">' }}
+                {{- extra(value, ['type', 'description']) }}
+                {{- (value | string | trim) ~ '</parameter>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- extra(tool, ['name', 'p']) }}
+        {{- "\n</function>" }}
+    {%- endfor %}
+    {{- "\n</tools>" }}
+{%- endif %}
+{%- if system_message is defined or tools %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in rest %}
+    {%- if message.role == "assistant" and message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content is defined and message.content is string and message.content | trim | length > 0 %}
+            {{- '\n' + message.content | trim + '\n' }}
+        {%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}
+                {%- set tool_call = tool_call.function %}
+            {%- endif %}
+            {{- '\n<tool_call>\n<function=' + tool_call.name + '>\n' }}
+            {%- if tool_call.arguments is mapping %}
+                {%- for args_name, args_value in tool_call.arguments|items %}
+                    {%- set args_value = args_value | tojson | safe if args_value is mapping or (args_value is sequence and args_value is not string) else args_value | string %}
+                    {{- '<parameter=' + args_name + '>\n' ~ args_value ~ '\n</parameter>\n' }}
+                {%- endfor %}
+            {%- endif %}
+            {{- '</function>\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "user" or message.role == "system" or message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.previtem and loop.previtem.role != "tool" or loop.first %}
+            {{- '<|im_start|>user\n' }}
+        {%- endif %}
+        {{- '<tool_response>\n' }}
+        {{- message.content }}
+        {{- '\n</tool_response>\n' }}
+        {%- if not loop.last and loop.nextitem.role != "tool" %}
+            {{- '<|im_end|>\n' }}
+        {%- elif loop.last %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+""",
+    "gemma_functions": r"""{%- macro value_of(value, quoted=true) -%}
+    {%- if value is string -%}
+        {{ '<q>' + value + '<q>' if quoted else value }}
+    {%- elif value is boolean -%}
+        {{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%}
+        {%- set ns = namespace(first=true) -%}
+        {{- '{' -}}
+        {%- for key, inner in value | dictsort -%}
+            {%- if not ns.first %},{% endif -%}
+            {%- set ns.first = false -%}
+            {{ key }}:{{ value_of(inner, quoted=quoted) }}
+        {%- endfor -%}
+        {{- '}' -}}
+    {%- elif value is sequence -%}
+        {{- '[' -}}
+        {%- for inner in value -%}
+            {{- value_of(inner, quoted=quoted) -}}
+            {%- if not loop.last %},{% endif -%}
+        {%- endfor -%}
+        {{- ']' -}}
+    {%- else -%}
+        {{ value }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro turn(role, open=true) -%}
+    {{ '<start_of_turn>' + role + '\n' }}{{ caller(role | upper) }}{{ '<end_of_turn>\n' if open }}
+{%- endmacro -%}
+{{ bos_token }}
+{%- if tools -%}
+    {%- call(shown) turn('developer') -%}
+        {%- for tool in tools -%}
+            {%- filter trim | replace('  ', ' ') %}
+                declaration:{{ tool['name'] | trim }}{{ value_of(tool) }} ({{ shown }})
+            {% endfilter -%}
+        {%- endfor -%}
+    {%- endcall -%}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- set role = {'assistant': 'model', 'user': 'user', 'system': 'developer'}.get(message['role'], message['role']) -%}
+    {%- call(shown) turn(role, open=not loop.last or add_generation_prompt) -%}
+        {%- if 'tool_calls' in message -%}
+            {%- for call in message['tool_calls'] -%}
+                {%- set f = call['function'] | default(call) -%}
+                {{ '<call>' + f['name'] }}{{ value_of(f['arguments'], quoted=f['arguments'] is not string) }}{{ '<end>' }}
+            {%- endfor -%}
+        {%- elif message['content'] is string -%}
+            {{ message['content'] | trim }}
+        {%- elif message['content'] is sequence -%}
+            {%- for item in message['content'] -%}
+                {{ '<image>' if item['type'] == 'image' else item['text'] | trim }}
+            {%- endfor -%}
+        {%- else -%}
+            {{ raise_exception("Invalid content type") }}
+        {%- endif -%}
+    {%- endcall -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{ '<start_of_turn>model\n' }}
+{%- endif -%}
+""",
+    "phi_functions": r"""{% for message in messages %}{% if message['role'] == 'system' and tools is not none and tools %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|tool|>' + tools | tojson + '<|/tool|>' + '<|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}""",
 }
 
 
@@ -319,6 +516,25 @@ SNIPPETS = [
     "{{ a }}{{ d }}{{ m }}{{ ['q\'', 'b\\n', \"d\\\"'\"] }}", "{{ a | map(attribute='x') | length }}", "{{ (1, 2) == [1, 2] }}{% if e | select %}y{% endif %}{% set g = a | reject('odd') %}{{ g | join }}{{ g | join }}{{ a | list == a }}", "{{ [1] + (2,) }}",
     "{{ q.x }}", "{{ q + 'a' }}", "{{ s + 1 }}", "{{ 1 / 0 }}", "{{ n.x.y }}", "{{ q() }}", "{{ n | nofilter }}", "{{ n is notest }}", "{% nothing %}", "{% if t %}", "{% endif %}", "{{ n", "{{ }}", "{{ 1 2 }}", "{% set n.x = 1 %}",
     "{{ raise_exception('no') }}", "{{ a.append(1) }}", "{% for x in n %}{% endfor %}", "{% for a, b in [[1]] %}{% endfor %}", "{{ n | length }}", "{{ 'a' in n }}", "{{ 1 < 'a' }}", "{# open", "{{ 'open }}", "{% for x in a %}{% endif %}", "{{ a[ }}", "{{ ns.x }}{% set ns.x = 1 %}", "{% break %}",
+    # Macros see the names of where they stand, as they are when they are called.
+    "{% macro f(a, b=2, c=b) %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ f(1) }}{{ f(1, 3) }}{{ f(c=4, a=5) }}{{ f() }}{{ f(1, none) }}",
+    "{% set x = 1 %}{% macro f() %}{{ x }}{{ loop is defined }}{{ y }}{% set x = 7 %}{{ x }}{% endmacro %}{% set x = 2 %}{% for y in a[:1] %}{{ f() }}{{ x }}{% endfor %}{{ x }}{% set y = 3 %}{{ f() }}",
+    "{% macro down(k) %}{{ k }}{% if k > 0 %},{{ down(k - 1) }}{% endif %}{% endmacro %}{{ down(9) }}{{ down(3) | length }}{{ down(1) ~ down(0) + '!' }}",
+    "{% for x in a %}{% macro g(q) %}{{ x * q }}{{ loop.index }}{% endmacro %}{{ g(2) }} {% endfor %}", "{% if t %}{% macro g() %}in {{ s }}{% endmacro %}{% endif %}{{ g() }}{{ g is defined }}{{ h is defined }}{{ 'y' if g else 'n' }}",
+    "{{ f(1) }}{% macro f(x) %}{{ x }}{% endmacro %}", "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1, 2) }}", "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1, x=2) }}", "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(y=2) }}",
+    "{% macro f(x=1, y) %}{% endmacro %}", "{% macro f(x %}{% endmacro %}", "{% macro f %}{% endmacro %}", "{% macro f() %}", "{% macro f() %}{% break %}{% endmacro %}{% for x in a %}{{ f() }}{% endfor %}",
+    "{% macro f() %}  a\n  {% if t %}\n  b\n  {% endif %}\n{% endmacro %}\n[{{ f() }}]{{ f()|trim }}", "{% macro f(x) -%}  {{ x }}  {%- endmacro %}{% for i in a if f(i) == '3' %}{{ i }}{% endfor %}{{ [f(1), f('b')] | join('-') }}",
+    "{% macro f(a=[1, {'k': n}]) %}{{ a | tojson }}{% set n = 0 %}{% endmacro %}{{ f() }}{{ f(a='x') }}", "{% set n = 8 %}{% macro f(a=n) %}{{ a }}{{ n }}{% endmacro %}{{ f() }}{% set n = 9 %}{{ f() }}", "{% macro f(b=c, c=1) %}{{ b }}{{ c }}{% endmacro %}{% set c = 5 %}{{ f() }}{{ f(c=3) }}",
+    "{% macro w(k) %}<{{ k }}>{{ caller() }}</{{ k }}>{% endmacro %}{% call w('b') %}x{{ n }}{% endcall %}{% for i in a[:2] %}{% call w(i) %}{{ loop.index }}{{ i }}{% endcall %}{% endfor %}",
+    "{% macro w(k) %}{{ caller(k, z=2) }}{{ caller(1) }}{% endmacro %}{% call(x, z=9) w('b') %}({{ x }}{{ z }}{{ k }}){% endcall %}", "{% macro w() %}{{ 'has' if caller else 'none' }}{% endmacro %}{{ w() }}{% call w() %}{% endcall %}",
+    "{% macro w() %}x{% endmacro %}{% call w() %}y{% endcall %}", "{% call 1 %}{% endcall %}", "{% call nobody() %}{% endcall %}", "{% macro a1() %}{% call b1() %}[{{ n }}]{% endcall %}{% endmacro %}{% macro b1() %}({{ caller() }}{{ caller() }}){% endmacro %}{{ a1() }}",
+    "{% filter upper %}a{{ n }}b{% endfilter %}{% filter replace('a', 'x') | trim %}  banana {% for i in a %}{{ i }}{% endfor %} {% endfilter %}|", "{% filter upper %}{% filter replace('l', 'r') %}hello{% endfilter %}{% set z = 1 %}{% endfilter %}{{ z is defined }}",
+    "{% set w | trim | upper %}  a {{ n }} {% endset %}[{{ w }}]{% set w | replace('a', 'o') %}banana{% endset %}{{ w }}{% set w | length %}abc{% endset %}{{ w + 1 }}", "{% set w | replace('a', f2 | default('o')) %}banana{% endset %}{{ w }}", "{% set x = 'x' %}{% filter replace('a', x) %}banana{% set x = 'y' %}{% endfilter %}{{ x }}", "{% filter nofilter %}{% endfilter %}", "{% filter %}{% endfilter %}", "{% filter upper %}",
+    "{% raw %}{{ n }} {% if %} {# c #}{% endraw %}{{ n }}", "a \n  {% raw %}  \n {{ x }}  \n  {% endraw %}  \n b", "a  {%- raw -%}  \n {{ x }} \n {%- endraw -%}  \n b", "a\n  {%+ raw %}\n{%\n{%+ endraw +%}\nb{% raw %}{% endraw %}\n\nc", "  {%raw%}{% endraw x %}{%-endraw%}\n\n  {% raw   -%}\n\n x{%   endraw   %}",
+    "{% raw %}open", "{% raw +%}x{% endraw %}", "{% endraw %}", "{% rawx %}{% endraw %}", "{{ 'a {% raw %} b' }}",
+    "{% for x in a %}{{ loop.cycle('o', 'e') }}{{ loop.cycle(x) }}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "{% for x in a %}{{ loop.cycle() }}{% endfor %}", "{% set c = namespace(cycle=1) %}{{ c.cycle }}{{ c.cycle(1) }}",
+    "{{ d | dictsort | length }}{% for k, v in {'b': 1, 'C': 2, 'a': 3, 'B': 4, 'aa': 5, '': 6} | dictsort %}{{ k }}{{ v }} {% endfor %}{% for k, v in {'b': 1, 'C': 2, 'a': 3, 'B': 4} | dictsort(reverse=true) %}{{ k }}{{ v }} {% endfor %}{% for k, v in {'b': 1, 'C': 2, 'é': 3} | dictsort(true) %}{{ k }}{% endfor %}",
+    "{{ a | dictsort }}", "{{ s | safe }}{{ n | safe }}{{ d | tojson | safe | length }}", "{{ f2 | default(n) | string | safe ~ '!' }}{{ q | safe }}|",
 ]
 
 

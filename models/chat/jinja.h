@@ -8,7 +8,8 @@
  * hangs or exhausts the process. Files in reading order: jinja_lex.c (source to tokens),
  * jinja_parse.c and jinja_tags.c (tokens to a tree), jinja_value.c (what an expression gives),
  * jinja_print.c (values to text), jinja_eval.c (expressions), jinja_filters.c (filters, tests),
- * jinja_methods.c (methods, functions), jinja_render.c (statements). */
+ * jinja_methods.c (methods, functions), jinja_scope.c (names), jinja_render.c (statements),
+ * jinja_macro.c (macros and call blocks). */
 #ifndef DTI_JINJA_H
 #define DTI_JINJA_H
 
@@ -37,11 +38,13 @@ typedef enum dti_jkind {
     DTI_J_DICT,
     DTI_J_NAMESPACE,
     DTI_J_GLOBAL, /* a function that Transformers gives to templates */
+    DTI_J_MACRO,
 } dti_jkind;
 
 /* Copy freely: what it points to belongs to the arena of the rendering or of the tree. */
 typedef struct dti_jvalue {
     dti_jkind kind;
+    bool markup; /* a string from |safe, which Python adds to others in its own way */
     union {
         bool b;
         int64_t i;
@@ -52,6 +55,7 @@ typedef struct dti_jvalue {
         };
         struct dti_jlist *list;
         struct dti_jdict *dict; /* of a namespace too */
+        const struct dti_jmacro *macro;
     };
 } dti_jvalue;
 
@@ -73,7 +77,14 @@ typedef struct dti_jentry {
 typedef struct dti_jdict {
     dti_jentry *entries; /* in order of insertion */
     size_t n, room;
+    bool loop; /* the variable of a loop */
 } dti_jdict;
+
+/* A macro sees the names of the scope that it stands in, as they are when it is called. */
+typedef struct dti_jmacro {
+    const struct dti_jnode *node;
+    const struct dti_jscope *scope;
+} dti_jmacro;
 
 /* --- tokens and trees ------------------------------------------------------------------------- */
 
@@ -124,11 +135,15 @@ typedef enum dti_jnode_kind {
     DTI_N_OPERAND, /* op a */
     DTI_N_IF_ELSE, /* b if a else c; c may be NULL */
     DTI_N_TEXT,
-    DTI_N_OUTPUT,    /* a */
-    DTI_N_IF,        /* a: condition, b: body, c: else */
-    DTI_N_FOR,       /* names, a: of what, d: filter or NULL, b: body, c: else */
-    DTI_N_SET,       /* names (or name of namespace `name` . names), a */
-    DTI_N_SET_BLOCK, /* names, b: body */
+    DTI_N_OUTPUT,       /* a */
+    DTI_N_IF,           /* a: condition, b: body, c: else */
+    DTI_N_FOR,          /* names, a: of what, d: filter or NULL, b: body, c: else */
+    DTI_N_SET,          /* names (or name of namespace `name` . names), a */
+    DTI_N_SET_BLOCK,    /* names, a: filters of DTI_N_CAPTURED or NULL, b: body */
+    DTI_N_FILTER_BLOCK, /* a: filters of DTI_N_CAPTURED, b: body */
+    DTI_N_CAPTURED,     /* the text that the block around it made */
+    DTI_N_MACRO,        /* name, names: parameters, a of each: its default or NULL, b: body */
+    DTI_N_CALL_BLOCK,   /* a: the call, names and b: the macro that it is given as its caller */
     DTI_N_BREAK,
     DTI_N_CONTINUE,
     DTI_N_BODY /* b: body */
@@ -138,11 +153,13 @@ typedef enum dti_jnode_kind {
 typedef struct dti_jnode {
     dti_jnode_kind kind;
     int line;
-    bool tuple; /* a list in round brackets, or in none */
+    bool tuple;        /* a list in round brackets, or in none */
+    bool takes_caller; /* a macro that names its caller */
     char op[8];
     const char *name; /* ended by zero */
     struct dti_jnode *a, *b, *c, *d;
     struct dti_jnode *names;
+    struct dti_jnode *sets; /* names that are set in the scope of body b */
     struct dti_jnode *next; /* in a list */
     dti_jvalue value;
 } dti_jnode;
@@ -153,6 +170,7 @@ typedef struct dti_jinja {
     dti_jtok *tokens;
     size_t n_tokens;
     dti_jnode *body;
+    dti_jnode *sets; /* names that are set in it, outside of loops, blocks and macros */
 } dti_jinja;
 
 /* Tokens and tree of n bytes of source, called `file` in messages. *out is zeroed before; freed by
@@ -174,7 +192,11 @@ typedef struct dti_jparser {
     dti_jinja *t;
     size_t at;
     int depth;
-    int n_loops; /* around the place */
+    int n_loops;      /* around the place */
+    int n_macros;     /* the same */
+    bool sees_caller; /* the macro that is read names its caller */
+    bool no_names;    /* filters of a {% set %} block: Jinja does not find names there */
+    dti_jnode *sets;  /* names that are set in this scope */
 } dti_jparser;
 
 const dti_jtok *dti_jpeek(const dti_jparser *p);
@@ -187,12 +209,25 @@ dt_status dti_jdeeper(dti_jparser *p) DT_MUST_USE; /* undone by p->depth-- */
 /* `tuple`: a, b without parentheses is a list; `conditional`: "x if y else z" may stand here. */
 dt_status dti_jexpression(dti_jparser *p, bool tuple, bool conditional,
                           dti_jnode **out) DT_MUST_USE;
+/* "|name(args)|name" of what `out` is, if they follow; `begun`: without the first bar. */
+dt_status dti_jfilters(dti_jparser *p, bool begun, dti_jnode **out) DT_MUST_USE;
 dt_status dti_jbody(dti_jparser *p, dti_jnode **out) DT_MUST_USE; /* jinja_tags.c */
 
 typedef struct dti_jbinding {
     const char *name;
     dti_jvalue value;
+    bool given; /* by the caller of the template, which has not set it so far */
 } dti_jbinding;
+
+/* Names that begin and end together: those of the template, of a turn of a loop, of a block, of a
+ * call of a macro. The innermost scope has the last n names; a name that it lacks is looked for in
+ * `outer`, which for a macro is the scope that it was defined in. */
+typedef struct dti_jscope {
+    size_t first, n;
+    bool ended;
+    const dti_jnode *sets; /* names that its statements set, sooner or later */
+    const struct dti_jscope *outer;
+} dti_jscope;
 
 /* One rendering. */
 typedef struct dti_jrun {
@@ -203,10 +238,12 @@ typedef struct dti_jrun {
     size_t bytes;
     int64_t now;
     dti_arena arena;
-    dti_jbinding *names;                    /* the last one counts */
-    size_t n_names, room_names, first_name; /* the innermost scope begins at first_name */
+    dti_jbinding *names;
+    size_t n_names, room_names;
+    dti_jscope *scope; /* the innermost one */
     dti_text *out;
-    int leaving; /* 'b' or 'c' until the loop sees it */
+    dti_jvalue captured; /* of the block whose filters run */
+    int leaving;         /* 'b' or 'c' until the loop sees it */
 } dti_jrun;
 
 /* "FILE: line 3: ..." as DT_ERR_UNSUPPORTED for what is not known here, DT_ERR_FORMAT for a mistake
@@ -250,7 +287,21 @@ dt_status dti_jfind(dti_jrun *r, const dti_jvalue *in, size_t from, const dti_jv
                     size_t *out) DT_MUST_USE;
 bool dti_jis_space(uint32_t c); /* as Python's str.isspace() */
 
+/* A scope within `outer` of statements that set these names; *before is for its end. */
+dt_status dti_jopen(dti_jrun *r, const dti_jscope *outer, const dti_jnode *sets,
+                    dti_jscope **before) DT_MUST_USE;
+void dti_jclose(dti_jrun *r, dti_jscope *before);
+/* A name of the innermost scope takes a value. */
+dt_status dti_jset(dti_jrun *r, const char *name, dti_jvalue value) DT_MUST_USE;
+/* The value of a name that can be seen here; NULL if there is none. A variable of the conversation
+ * that a scope around this one sets later is refused: whether it has its value by now depends on
+ * what else Jinja's compiler sees. */
+dt_status dti_jget(dti_jrun *r, const char *name, dti_jvalue **out) DT_MUST_USE;
+
 dt_status dti_jeval(dti_jrun *r, const dti_jnode *node, dti_jvalue *out) DT_MUST_USE;
+dt_status dti_jrun_body(dti_jrun *r, const dti_jnode *first) DT_MUST_USE;
+/* The text that the body of a node makes, in the innermost scope. */
+dt_status dti_jcapture(dti_jrun *r, const dti_jnode *node, dti_jvalue *out) DT_MUST_USE;
 
 /* Evaluated arguments; names of those by keyword. */
 enum { DTI_JINJA_ARGS = 8 };
@@ -259,6 +310,14 @@ typedef struct dti_jargs {
     const char *keyword[DTI_JINJA_ARGS]; /* NULL: by position */
     int n;
 } dti_jargs;
+
+/* jinja_macro.c */
+dt_status dti_jmacro_define(dti_jrun *r, const dti_jnode *node, dti_jvalue *out) DT_MUST_USE;
+/* `caller`: the macro of a call block, or NULL. */
+dt_status dti_jmacro_call(dti_jrun *r, const dti_jmacro *macro, const dti_jargs *args,
+                          const dti_jvalue *caller, dti_jvalue *out) DT_MUST_USE;
+dt_status dti_jcall_block(dti_jrun *r, const dti_jnode *node) DT_MUST_USE;
+dt_status dti_jarguments(dti_jrun *r, const dti_jnode *first, dti_jargs *out) DT_MUST_USE;
 
 dt_status dti_jfilter(dti_jrun *r, const char *name, const dti_jvalue *v, const dti_jargs *args,
                       dti_jvalue *out) DT_MUST_USE;

@@ -8,13 +8,11 @@
 
 static dt_status look_up(dti_jrun *r, const char *name, dti_jvalue *out)
 {
-    DT_TRY(dti_jcharge(r, r->n_names));
-    for (size_t i = r->n_names; i-- > 0;) {
-        if (strcmp(r->names[i].name, name) != 0) continue;
-        *out = r->names[i].value;
-        return DT_OK;
-    }
+    dti_jvalue *there;
+
+    DT_TRY(dti_jget(r, name, &there));
     *out = (dti_jvalue){ .kind = dti_jis_global(name) ? DTI_J_GLOBAL : DTI_J_UNDEFINED };
+    if (there != NULL) *out = *there;
     return DT_OK;
 }
 
@@ -44,9 +42,11 @@ static dt_status eval_dict(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
     return DT_OK;
 }
 
+/* That v, which node gave, has attributes, items or methods. */
 static dt_status check_defined(dti_jrun *r, const dti_jnode *node, const dti_jvalue *v,
                                const char *what)
 {
+    DTI_JCHECK(r, !v->markup, DT_ERR_UNSUPPORTED, "%s of what is |safe: not supported", what);
     DTI_JCHECK(r, v->kind != DTI_J_UNDEFINED, DT_ERR_FORMAT, "%s%s%s is undefined, so it has no %s",
                node->name != NULL ? "'" : "the value", node->name != NULL ? node->name : "",
                node->name != NULL ? "'" : "", what);
@@ -61,6 +61,8 @@ static dt_status eval_attribute(dti_jrun *r, const dti_jnode *node, dti_jvalue *
     DT_TRY(check_defined(r, node->a, &v, node->name));
     *out = (dti_jvalue){ 0 };
     r->line = node->line;
+    DTI_JCHECK(r, v.kind != DTI_J_MACRO, DT_ERR_UNSUPPORTED,
+               "attributes of a macro, such as \".%s\", are not supported", node->name);
     DTI_JCHECK(r, !dti_jis_method(v.kind, node->name), DT_ERR_UNSUPPORTED,
                "\".%s\" is a method of %s and has to be called; a key is written ['%s']",
                node->name, dti_jkind_name(&v), node->name);
@@ -260,6 +262,8 @@ static dt_status eval_binary(dti_jrun *r, const dti_jnode *node, dti_jvalue *out
         DT_TRY(dti_jstring(r, &b, &b));
         return join(r, &a, &b, out);
     }
+    DTI_JCHECK(r, !a.markup && !b.markup, DT_ERR_UNSUPPORTED,
+               "the operator %s of what is |safe is not supported; ~ is", node->op);
     if (is_number(&a) && is_number(&b)) return calculate(r, node->op, &a, &b, out);
     if (node->op[0] == '+' && a.kind == DTI_J_STRING && b.kind == DTI_J_STRING)
         return join(r, &a, &b, out);
@@ -330,7 +334,7 @@ static dt_status eval_sign(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-static dt_status eval_arguments(dti_jrun *r, const dti_jnode *first, dti_jargs *out)
+dt_status dti_jarguments(dti_jrun *r, const dti_jnode *first, dti_jargs *out)
 {
     out->n = 0;
     for (const dti_jnode *i = first; i != NULL; i = i->next, out->n++) {
@@ -354,13 +358,14 @@ static dt_status eval_call(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
 
     if (node->kind == DTI_N_CALL) DT_TRY(look_up(r, node->name, &v));
     if (node->kind != DTI_N_CALL) DT_TRY(dti_jeval(r, node->a, &v));
-    DT_TRY(eval_arguments(r, node->b, &args));
+    DT_TRY(dti_jarguments(r, node->b, &args));
     r->line = node->line;
     switch (node->kind) {
     case DTI_N_CALL:
+        if (v.kind == DTI_J_MACRO) return dti_jmacro_call(r, v.macro, &args, NULL, out);
         DTI_JCHECK(r, v.kind == DTI_J_GLOBAL, DT_ERR_UNSUPPORTED,
-                   "there is no function %s(); there are namespace, raise_exception, range and "
-                   "strftime_now",
+                   "there is no function %s(); there are macros, namespace, raise_exception, range "
+                   "and strftime_now",
                    node->name);
         return dti_jglobal(r, node->name, &args, out);
     case DTI_N_METHOD:
@@ -404,6 +409,9 @@ static dt_status eval(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
         return DT_OK;
     case DTI_N_NAME:
         return look_up(r, node->name, out);
+    case DTI_N_CAPTURED:
+        *out = r->captured;
+        return DT_OK;
     case DTI_N_LIST:
         return eval_list(r, node, out);
     case DTI_N_DICT:

@@ -145,6 +145,66 @@ static dt_status items(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dt
     return DT_OK;
 }
 
+static dt_status safe(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
+{
+    (void)a;
+    DT_TRY(dti_jstring(r, v, out));
+    out->markup = true;
+    return DT_OK;
+}
+
+/* The order of two keys; 'A' is 'a' unless case counts. */
+static dt_status compare_keys(dti_jrun *r, const dti_jvalue *a, const dti_jvalue *b, bool exact,
+                              int *sign)
+{
+    const size_t n = a->n < b->n ? a->n : b->n;
+
+    *sign = (a->n > b->n) - (a->n < b->n);
+    DT_TRY(dti_jcharge(r, n + 1));
+    for (size_t i = 0; i < n; i++) {
+        unsigned char x = (unsigned char)a->s[i], y = (unsigned char)b->s[i];
+
+        DTI_JCHECK(r, exact || (x < 0x80 && y < 0x80), DT_ERR_UNSUPPORTED,
+                   "dictsort of letters outside ASCII is supported with case_sensitive=true only");
+        if (!exact && x >= 'A' && x <= 'Z') x = (unsigned char)(x - 'A' + 'a');
+        if (!exact && y >= 'A' && y <= 'Z') y = (unsigned char)(y - 'A' + 'a');
+        if (x == y) continue;
+        *sign = x < y ? -1 : 1;
+        break;
+    }
+    return DT_OK;
+}
+
+/* The pairs of a dict by their keys; equal ones stay as they are. */
+static dt_status dictsort(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
+{
+    static const dti_jargs none = { .n = 0 };
+    const bool exact = a->v[0] != NULL && dti_jtrue(a->v[0]);
+    const bool down = a->v[2] != NULL && dti_jtrue(a->v[2]);
+    dti_jlist *list;
+
+    DTI_JCHECK(r, v->kind == DTI_J_DICT, DT_ERR_FORMAT, "dictsort: a dict is needed, there is %s",
+               dti_jkind_name(v));
+    DTI_JCHECK(r,
+               a->v[1] == NULL || (a->v[1]->kind == DTI_J_STRING && a->v[1]->n == 3 &&
+                                   memcmp(a->v[1]->s, "key", 3) == 0),
+               DT_ERR_UNSUPPORTED, "dictsort is supported by keys only");
+    DT_TRY(dti_jmethod(r, v, "items", &none, out));
+    list = out->list;
+    list->like = DTI_J_LIKE_LIST;
+    for (size_t i = 1; i < list->n; i++)
+        for (size_t k = i; k > 0; k--) {
+            const dti_jvalue one = list->items[k], before = list->items[k - 1];
+            int sign;
+
+            DT_TRY(compare_keys(r, &before.list->items[0], &one.list->items[0], exact, &sign));
+            if (down ? sign >= 0 : sign <= 0) break;
+            list->items[k] = before;
+            list->items[k - 1] = one;
+        }
+    return DT_OK;
+}
+
 /* --- choosing from lists ---------------------------------------------------------------------- */
 
 static dt_status attribute_of(dti_jrun *r, const dti_jvalue *v, const dti_jvalue *name,
@@ -246,6 +306,8 @@ static const struct {
     { "list",    { NULL },                       list },
     { "string",  { NULL },                       string },
     { "items",   { NULL },                       items },
+    { "safe",    { NULL },                       safe },
+    { "dictsort", { "case_sensitive", "by", "reverse" }, dictsort },
     { "map",     { "attribute" },                map },
 };
 /* clang-format on */
@@ -255,6 +317,11 @@ dt_status dti_jfilter(dti_jrun *r, const char *name, const dti_jvalue *v, const 
 {
     static const char *const methods[] = { "upper", "lower", "capitalize", "replace" };
     static const char *const choices[] = { "select", "reject", "selectattr", "rejectattr" };
+    static const char *const keep[] = { "safe", "string", "length", "default", "d", "tojson" };
+    bool known = !v->markup;
+
+    for (size_t i = 0; i < DT_COUNT(keep); i++) known |= strcmp(keep[i], name) == 0;
+    DTI_JCHECK(r, known, DT_ERR_UNSUPPORTED, "|%s of what is |safe is not supported", name);
 
     for (size_t i = 0; i < DT_COUNT(filters); i++) {
         dti_jbound bound;

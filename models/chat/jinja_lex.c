@@ -285,6 +285,47 @@ static size_t stripped(const lexer *x, const char *text, size_t n, char sign, bo
     return n;
 }
 
+/* The length of "word -%}" and the white space that it takes, or 0 if something else stands at s;
+ * of `end`, "{% endraw %}", that is a plus sign and trim_blocks too. */
+static size_t raw_tag(const char *s, size_t n, const char *word, bool end)
+{
+    const size_t word_n = strlen(word);
+    size_t at = spaces(s, n);
+    bool dash;
+
+    if (n - at < word_n || memcmp(s + at, word, word_n) != 0) return 0;
+    at += word_n;
+    at += spaces(s + at, n - at);
+    dash = at < n && s[at] == '-';
+    if (dash || (end && at < n && s[at] == '+')) at++;
+    if (n - at < 2 || memcmp(s + at, "%}", 2) != 0) return 0;
+    if (dash) return at + 2 + spaces(s + at + 2, n - at - 2);
+    return at + 2 + (end && s[at - 1] != '+' && n - at > 2 && s[at + 2] == '\n');
+}
+
+/* Behind "{% raw %}": everything up to "{% endraw %}" is text. */
+static dt_status lex_raw(lexer *x)
+{
+    const char *text = x->s + x->at;
+    const size_t most = x->n - x->at;
+
+    for (size_t n = 0; n + 2 <= most; n++) {
+        size_t sign, tag, keep;
+
+        if (text[n] != '{' || text[n + 1] != '%') continue;
+        sign = n + 2 < most && (text[n + 2] == '-' || text[n + 2] == '+');
+        tag = raw_tag(text + n + 2 + sign, most - n - 2 - sign, "endraw", true);
+        if (tag == 0) continue;
+        keep = stripped(x, text, n, sign ? text[n + 2] : '\0', false);
+        if (keep > 0) DT_TRY(add(x, DTI_T_TEXT, text, keep, NULL));
+        n += 2 + sign + tag;
+        x->line_starts = text[n - 1] == '\n';
+        advance(x, n);
+        return DT_OK;
+    }
+    return dti_jrefuse(x->t, x->line, DT_ERR_FORMAT, "{%% endraw %%} is missing");
+}
+
 static dt_status lex_text(lexer *x)
 {
     const char *text = x->s + x->at;
@@ -307,6 +348,12 @@ static dt_status lex_text(lexer *x)
     if (sign == '-' || sign == '+') advance(x, 1);
     x->line_starts = false;
     if (kind == '#') return skip_comment(x);
+    if (kind == '%' && raw_tag(x->s + x->at, x->n - x->at, "raw", false) > 0) {
+        n = raw_tag(x->s + x->at, x->n - x->at, "raw", false);
+        x->line_starts = x->s[x->at + n - 1] == '\n';
+        advance(x, n);
+        return lex_raw(x);
+    }
     DT_TRY(add(x, kind == '{' ? DTI_T_OPEN_OUTPUT : DTI_T_OPEN_TAG, text + n, 2, NULL));
     return lex_tag(x, kind == '{');
 }

@@ -281,9 +281,23 @@ static const struct {
 };
 /* clang-format on */
 
+/* loop.cycle(a, b): one after the other. */
+static dt_status cycle(dti_jrun *r, const dti_jvalue *loop, const dti_jargs *args, dti_jvalue *out)
+{
+    dti_jvalue index;
+
+    DTI_JCHECK(r, args->n > 0 && args->keyword[args->n - 1] == NULL, DT_ERR_FORMAT,
+               "loop.cycle() takes values without names");
+    DT_TRY(dti_jdict_get(r, loop, "index0", 6, &index));
+    *out = args->v[index.i % args->n];
+    return DT_OK;
+}
+
 dt_status dti_jmethod(dti_jrun *r, const dti_jvalue *v, const char *name, const dti_jargs *args,
                       dti_jvalue *out)
 {
+    if (v->kind == DTI_J_NAMESPACE && v->dict->loop && strcmp(name, "cycle") == 0)
+        return cycle(r, v, args, out);
     for (size_t i = 0; i < DT_COUNT(methods); i++) {
         dti_jbound bound;
 

@@ -206,6 +206,14 @@ static dt_status parse_name(dti_jparser *p, dti_jnode *node)
         return DT_OK;
     }
     node->kind = DTI_N_NAME;
+    if (p->no_names)
+        return dti_jrefuse(p->t, node->line, DT_ERR_UNSUPPORTED,
+                           "names in the filters of a {%% set %%} block are not supported");
+    if (dti_jsees(p, DTI_T_NAME, "caller")) p->sees_caller = true;
+    if (p->n_macros > 0 &&
+        (dti_jsees(p, DTI_T_NAME, "varargs") || dti_jsees(p, DTI_T_NAME, "kwargs")))
+        return dti_jrefuse(p->t, node->line, DT_ERR_UNSUPPORTED,
+                           "varargs and kwargs of a macro are not supported");
     return dti_jname(p, &node->name);
 }
 
@@ -348,6 +356,27 @@ static dt_status parse_test(dti_jparser *p, dti_jnode **node)
     return DT_OK;
 }
 
+/* Behind the "|". */
+static dt_status parse_filter(dti_jparser *p, dti_jnode **node)
+{
+    DT_TRY(two(p, DTI_N_FILTER, *node, NULL, node));
+    DT_TRY(dti_jname(p, &(*node)->name));
+    return dti_jskip(p, DTI_T_OPERATOR, "(") ? parse_arguments(p, &(*node)->b) : DT_OK;
+}
+
+dt_status dti_jfilters(dti_jparser *p, bool begun, dti_jnode **out)
+{
+    const int depth = p->depth;
+
+    if (begun) DT_TRY(parse_filter(p, out));
+    while (dti_jskip(p, DTI_T_OPERATOR, "|")) {
+        DT_TRY(dti_jdeeper(p));
+        DT_TRY(parse_filter(p, out));
+    }
+    p->depth = depth;
+    return DT_OK;
+}
+
 static dt_status parse_filters(dti_jparser *p, dti_jnode **node)
 {
     const int depth = p->depth;
@@ -355,9 +384,7 @@ static dt_status parse_filters(dti_jparser *p, dti_jnode **node)
     for (;;) {
         DT_TRY(dti_jdeeper(p));
         if (dti_jskip(p, DTI_T_OPERATOR, "|")) {
-            DT_TRY(two(p, DTI_N_FILTER, *node, NULL, node));
-            DT_TRY(dti_jname(p, &(*node)->name));
-            if (dti_jskip(p, DTI_T_OPERATOR, "(")) DT_TRY(parse_arguments(p, &(*node)->b));
+            DT_TRY(parse_filter(p, node));
         } else if (dti_jskip(p, DTI_T_NAME, "is")) {
             DT_TRY(parse_test(p, node));
         } else if (dti_jsees(p, DTI_T_OPERATOR, "(")) {

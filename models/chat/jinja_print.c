@@ -57,6 +57,8 @@ static dt_status put_repr(dti_jrun *r, const dti_jvalue *v, dti_text *out)
     const bool has_double = v->n > 0 && memchr(v->s, '"', v->n) != NULL;
     const char quote = has_single && !has_double ? '"' : '\'';
 
+    DTI_JCHECK(r, !v->markup, DT_ERR_UNSUPPORTED,
+               "printing a list of what is |safe is not supported");
     DT_TRY(put(r, out, &quote, 1));
     for (size_t i = 0; i < v->n; i++) {
         static const char from[] = "\n\r\t\\", to[] = "nrt\\";

@@ -38,9 +38,9 @@ dt_status dti_jenter(dti_jrun *r)
 
 const char *dti_jkind_name(const dti_jvalue *v)
 {
-    static const char *const names[] = { "undefined",   "none",      "a boolean", "an integer",
-                                         "a float",     "a string",  "a list",    "a dict",
-                                         "a namespace", "a function" };
+    static const char *const names[] = { "undefined",   "none",       "a boolean", "an integer",
+                                         "a float",     "a string",   "a list",    "a dict",
+                                         "a namespace", "a function", "a macro" };
 
     return names[v->kind];
 }

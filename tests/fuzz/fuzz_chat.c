@@ -62,6 +62,15 @@ static const fuzz_seed seeds[] = {
       "elif loop.index > 3 %}{% break %}{% endif %}{{ strftime_now('%d') }}{% endfor %}{% "
       "generation %}{{ q | default('d', true) }}{% endgeneration %}",
       0 },
+    { "{% macro f(a, b=n, c=[a, b]) -%}{% if a > 0 %}{{ f(a - 1, c=b) }}{% endif %}{{ c | tojson | "
+      "safe ~ caller }}{% endmacro %}{% for x in messages %}{% call(y, z=1) f(n) %}{{ x.role ~ y }}"
+      "{% endcall %}{{ loop.cycle('a', n) }}{% endfor %}{{ f(2) }}",
+      0 },
+    { "{%- macro w(k) %}<{{ k }}>{{ caller(k) if caller }}{% endmacro %}{% call(v) w('b') %}{% "
+      "filter upper | replace('A', 'b') %}{{ v }}{% raw -%} {{ n }} {%- endraw %}{% endfilter "
+      "%}{% endcall %}{% set q | trim %} {{ w(1) }} {% endset %}{% for k, v in tools[0] | "
+      "dictsort %}{{ k }}{% endfor %}",
+      0 },
 };
 static const char *const words[] = {
     "{{",
@@ -81,6 +90,22 @@ static const char *const words[] = {
     "{% endfor %}",
     "{% else %}",
     "{% for x in messages %}",
+    "{% macro f(a, b=1) %}",
+    "{% endmacro %}",
+    "{{ f(n) }}",
+    "{% call f(1) %}",
+    "{% call(x) f(1) %}",
+    "{% endcall %}",
+    "{{ caller(1) }}",
+    "{% filter upper %}",
+    "{% endfilter %}",
+    "{% set x %}",
+    "{% endset %}",
+    "{% raw %}",
+    "{% endraw %}",
+    "|safe",
+    "|dictsort",
+    "loop.cycle(",
     "{% for x in range(99999) %}",
     "{% set x = [x, x] %}",
     "namespace(",

@@ -144,8 +144,22 @@ DT_TEST(chat, refusals_name_line_and_construct)
         dt_status code;
         const char *message;
     } rows[] = {
-        { "a\n\n{% macro f() %}{% endmacro %}", DT_ERR_UNSUPPORTED,
-          "line 3: the statement {% macro" },
+        { "a\n\n{% include 'x' %}", DT_ERR_UNSUPPORTED, "line 3: the statement {% include" },
+        { "{% macro f() %}{{ varargs }}{% endmacro %}", DT_ERR_UNSUPPORTED, "varargs" },
+        { "{% macro f() %}{{ messages }}{% endmacro %}{{ f() }}\n{% set messages = 1 %}",
+          DT_ERR_UNSUPPORTED,
+          "line 1: a loop, block or macro reads the variable \"messages\" before" },
+        { "{% set n = namespace() %}{% for x in [1] %}{% macro f() %}{{ x }}{% endmacro %}"
+          "{% set n.f = f %}{% endfor %}{% set f = n['f'] %}\n{{ f() }}",
+          DT_ERR_UNSUPPORTED, "line 2: f() is called outside of the loop" },
+        { "{% for x in [1] %}\n{{ messages }}{% endfor %}{% set messages = 1 %}",
+          DT_ERR_UNSUPPORTED, "line 2: a loop, block or macro reads the variable \"messages\"" },
+        { "{% filter length %}{% endfilter %}", DT_ERR_FORMAT, "give an integer instead" },
+        { "{{ 'a' + 'b' | safe }}", DT_ERR_UNSUPPORTED, "the operator + of what is |safe" },
+        { "{{ ('b' | safe).strip() }}", DT_ERR_UNSUPPORTED, "strip of what is |safe" },
+        { "{% macro f(x) %}{% endmacro %}{{ f(y=1) }}", DT_ERR_FORMAT,
+          "f() does not take argument 1, y" },
+        { "{% raw %}{{ x }}", DT_ERR_FORMAT, "{% endraw %} is missing" },
         { "\n{{ 'x' | urlize }}", DT_ERR_UNSUPPORTED, "line 2: the filter |urlize" },
         { "{{ 1 is prime }}", DT_ERR_UNSUPPORTED, "the test \"is prime\"" },
         { "{{ 'x'.zfill(3) }}", DT_ERR_UNSUPPORTED, ".zfill()" },
@@ -179,6 +193,11 @@ DT_TEST(chat, hostile_templates_end)
         "{% endfor %}{{ n.s == n.s + [] or n.s == [n.s[0], n.s[1]] }}",
         "{% for i in range(100000) %}{% for i in range(1000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxx' }}"
         "{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+        "{{ f(60) }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}"
+        "{% endcall %}{% endmacro %}{{ g() }}",
     };
     char *text, *deep = malloc(300000);
 
