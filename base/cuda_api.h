@@ -39,11 +39,11 @@ typedef struct dti_cuda_event dti_cuda_event;
 typedef struct dti_cuda_graph dti_cuda_graph;
 typedef struct dti_nccl dti_nccl;
 
-/* Versions are CUDA's numbers: 13000 is 13.0; 0: not there, or not built in. */
+/* Versions are the libraries' numbers: of CUDA 13000 is 13.0; 0: not there, or not built in. */
 typedef struct dti_cuda_versions {
     int driver; /* the newest CUDA that the driver can run */
     int runtime;
-    int cublas_lt;
+    int cublas_lt;                       /* 130100 is 13.1.0 */
     int nccl_built, nccl_loaded;         /* 22809 is 2.28.9 */
     char no_device[DTI_CUDA_TEXT_BYTES]; /* why n_devices is 0, or "" */
     int n_devices;

@@ -3,7 +3,12 @@
  * The module without its kernels: memory, copies, streams, events, graphs, errors. */
 #include "tests/support/cuda.h"
 
+#include <dtensor/ops.h>
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/cuda_load.h"
 
 enum { N = 5000 };
 
@@ -217,4 +222,180 @@ DT_TEST(cuda_runtime, devices_are_described_and_counted)
     DT_ASSERT_CUDA_FAILS(m, m->open(-1, &c), "device -1");
     DT_ASSERT(c == NULL);
     m->close(NULL);
+}
+
+/* --- contents ---------------------------------------------------------------------------------- */
+
+/* A kernel finds a position that the cache does not have: sync says so once. */
+DT_TEST(cuda_runtime, what_kernels_find_in_contents_is_said_by_sync)
+{
+    const dti_cuda_module *m = dt_test_cuda_module();
+    const dti_cuda_kernel kv_write = dt_test_cuda_row(m, "kv_write");
+    dti_cuda *c = dt_test_cuda_open(m);
+    const float k[2] = { 1.0f, 2.0f };
+    const int32_t positions[2] = { 3, 4 };
+    float cache[4] = { 0.0f };
+    dt_local in[3] = { { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 2, 1, 1 } },
+                       { .dtype = DT_I32, .n_axes = 2, .shape = { 1, 2 } },
+                       { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 4, 1, 1 } } };
+    dt_kargs args = { .in = in, .out = &in[2], .n_in = 3, .n_out = 1 };
+
+    DT_ASSERT_CUDA(m, m->alloc(c, sizeof k, DTI_CUDA_DEVICE, &in[0].data));
+    DT_ASSERT_CUDA(m, m->alloc(c, sizeof positions, DTI_CUDA_DEVICE, &in[1].data));
+    DT_ASSERT_CUDA(m, m->alloc(c, sizeof cache, DTI_CUDA_DEVICE, &in[2].data));
+    DT_ASSERT_CUDA(m, m->copy(c, in[0].data, k, sizeof k, DTI_CUDA_UP));
+    DT_ASSERT_CUDA(m, m->copy(c, in[1].data, positions, sizeof positions, DTI_CUDA_UP));
+    DT_ASSERT_CUDA(m, m->clear(c, in[2].data, sizeof cache));
+    DT_ASSERT_CUDA(m, kv_write(c, &args));
+    DT_ASSERT_CUDA_FAILS(m, m->sync(c), "position 4 is outside the cache, which has 4 rows");
+    DT_ASSERT_CUDA(m, m->sync(c));
+    DT_ASSERT_CUDA(m, m->copy(c, cache, in[2].data, sizeof cache, DTI_CUDA_DOWN));
+    DT_ASSERT(cache[3] == 1.0f && cache[0] == 0.0f);
+    for (int i = 0; i < 3; i++) m->release(c, DTI_CUDA_DEVICE, in[i].data);
+    m->close(c);
+}
+
+/* --- devices and threads ----------------------------------------------------------------------- */
+
+DT_TEST(cuda_runtime, two_devices_reach_each_other)
+{
+    const dti_cuda_module *m = dt_test_cuda_module();
+    const float three = 3.0f;
+    float to[N];
+    dti_cuda_versions v;
+    dti_cuda *a = NULL, *b = NULL;
+    void *x = NULL, *y = NULL;
+
+    m->versions(&v);
+    if (v.n_devices < 2) dt_test_skip("skipped: one device");
+    DT_ASSERT_CUDA(m, m->open(0, &a));
+    DT_ASSERT_CUDA(m, m->open(1, &b));
+    DT_ASSERT_CUDA(m, m->alloc(a, sizeof to, DTI_CUDA_DEVICE, &x));
+    DT_ASSERT_CUDA(m, m->alloc(b, sizeof to, DTI_CUDA_DEVICE, &y));
+    DT_ASSERT_CUDA(m, m->reach(a, 1));
+    DT_ASSERT_CUDA(m, m->reach(a, 1));
+    DT_ASSERT_CUDA(m, m->reach(a, 0));
+    DT_ASSERT_CUDA_FAILS(m, m->reach(a, v.n_devices), "numbered from 0");
+    DT_ASSERT_CUDA(m, m->fill(b, y, N, &three, sizeof three));
+    DT_ASSERT_CUDA(m, m->sync(b));
+    DT_ASSERT_CUDA(m, m->copy(a, x, y, sizeof to, DTI_CUDA_WITHIN));
+    DT_ASSERT_CUDA(m, m->copy(a, to, x, sizeof to, DTI_CUDA_DOWN));
+    for (int i = 0; i < N; i++) DT_ASSERT(to[i] == 3.0f);
+    m->release(a, DTI_CUDA_DEVICE, x);
+    m->release(b, DTI_CUDA_DEVICE, y);
+    m->close(a);
+    m->close(b);
+}
+
+enum { THREADS = 4, ROUNDS = 20 };
+
+typedef struct rank {
+    const dti_cuda_module *m;
+    int number;
+    const char *failed; /* what, or NULL */
+} rank;
+
+/* Fills, replays and copies on a stream of its own, with numbers of its own. */
+static void *work_as_a_rank(void *arg)
+{
+    rank *r = arg;
+    const dti_cuda_module *m = r->m;
+    dti_cuda *c = NULL;
+    dti_cuda_graph *g = NULL;
+    int32_t to[N], *element = NULL;
+    void *x = NULL, *y = NULL;
+
+#define STEP(call) \
+    if ((call) != 0) r->failed = #call
+    STEP(m->open(0, &c));
+    STEP(m->alloc(c, sizeof to, DTI_CUDA_DEVICE, &x));
+    STEP(m->alloc(c, sizeof to, DTI_CUDA_DEVICE, &y));
+    STEP(m->alloc(c, sizeof to, DTI_CUDA_PINNED, (void **)&element));
+    STEP(m->capture_begin(c));
+    STEP(m->copy(c, y, x, sizeof to, DTI_CUDA_WITHIN));
+    STEP(m->capture_end(c, &g));
+    for (int round = 0; round < ROUNDS && r->failed == NULL; round++) {
+        const int32_t value = 1000 * r->number + round;
+        STEP(m->fill(c, x, N, &value, sizeof value));
+        STEP(m->graph_launch(c, g));
+        STEP(m->copy(c, to, y, sizeof to, DTI_CUDA_DOWN));
+        for (int i = 0; i < N; i++)
+            if (to[i] != value) r->failed = "another value came back";
+    }
+#undef STEP
+    m->graph_destroy(g);
+    m->release(c, DTI_CUDA_DEVICE, x);
+    m->release(c, DTI_CUDA_DEVICE, y);
+    m->release(c, DTI_CUDA_PINNED, element);
+    m->close(c);
+    return NULL;
+}
+
+DT_TEST(cuda_runtime, threads_of_a_process_share_a_device)
+{
+    const dti_cuda_module *m = dt_test_cuda_module();
+    pthread_t threads[THREADS];
+    rank ranks[THREADS];
+
+    for (int t = 0; t < THREADS; t++) {
+        ranks[t] = (rank){ .m = m, .number = t };
+        DT_ASSERT_EQ_INT(pthread_create(&threads[t], NULL, work_as_a_rank, &ranks[t]), 0);
+    }
+    for (int t = 0; t < THREADS; t++) DT_ASSERT_EQ_INT(pthread_join(threads[t], NULL), 0);
+    for (int t = 0; t < THREADS; t++)
+        if (ranks[t].failed != NULL)
+            dt_test_fail(__FILE__, __LINE__, "thread %d: %s", t, ranks[t].failed);
+}
+
+/* --- modules ----------------------------------------------------------------------------------- */
+
+DT_TEST(cuda_runtime, a_file_that_is_no_module_is_refused)
+{
+    const dti_cuda_module *m = (const dti_cuda_module *)"";
+    char path[DT_TEST_PATH_BYTES];
+
+    DT_ASSERT_STATUS(dti_cuda_load("/no/such/module.so", NULL, &m), DT_ERR_UNSUPPORTED,
+                     "DTENSOR_CUDA_MODULE");
+    DT_ASSERT(m == NULL);
+    DT_ASSERT_STATUS(
+        dti_cuda_load(dt_test_binary_path(path, "lib/dtensor/dtensor_sockets.so"), NULL, &m),
+        DT_ERR_UNSUPPORTED, "is no module for CUDA");
+    DT_ASSERT_STATUS(dti_cuda_load(dt_test_source_path(path, "README.md"), NULL, &m),
+                     DT_ERR_UNSUPPORTED, "cannot be opened");
+}
+
+/* What was compiled with the toolkit starts where no driver is, and says so. */
+DT_TEST(cuda_runtime, the_real_module_opens_without_a_device)
+{
+    const dti_cuda_module *m = NULL;
+    dti_cuda_versions v;
+    dti_cuda_properties p;
+    dti_cuda *c = NULL;
+    char path[DT_TEST_PATH_BYTES];
+
+    if (access(dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so"), R_OK) != 0)
+        dt_test_skip("skipped: this build has no module for CUDA");
+    DT_ASSERT_OK(dti_cuda_load(path, NULL, &m));
+    DT_ASSERT_EQ_STR(m->name, "cuda");
+    m->versions(&v);
+    DT_ASSERT(v.runtime >= 12000);
+    if (v.n_devices > 0) dt_test_skip("skipped: there is a device");
+    DT_ASSERT(v.no_device[0] != '\0');
+    DT_ASSERT_CUDA_FAILS(m, m->open(0, &c), v.no_device);
+    DT_ASSERT(c == NULL);
+    DT_ASSERT_CUDA_FAILS(m, m->properties(0, &p), v.no_device);
+}
+
+/* Both modules have the same rows: nothing is tested that is not built, and the other way round. */
+DT_TEST(cuda_runtime, both_modules_have_the_same_rows)
+{
+    const dti_cuda_module *m = dt_test_cuda_module(), *real = NULL;
+    char path[DT_TEST_PATH_BYTES];
+
+    for (int i = 0; i < m->n_rows; i++) DT_ASSERT(m->rows[i].run != NULL);
+    if (access(dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so"), R_OK) != 0)
+        dt_test_skip("skipped: this build has no module for CUDA");
+    DT_ASSERT_OK(dti_cuda_load(path, NULL, &real));
+    DT_ASSERT_EQ_INT(real->n_rows, m->n_rows);
+    for (int i = 0; i < m->n_rows; i++) DT_ASSERT_EQ_STR(real->rows[i].name, m->rows[i].name);
 }

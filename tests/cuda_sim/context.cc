@@ -4,6 +4,7 @@
 #include "fibres.h"
 
 #ifdef DTI_SIM_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -76,6 +77,15 @@ void prepare_context(context *c, char *stack, size_t bytes, void (*main)())
     c->bottom = stack;
     c->bytes = bytes;
     begin_at(c, stack, bytes, main);
+}
+
+void abandon_context(const context *c)
+{
+#ifdef DTI_SIM_ASAN
+    __asan_unpoison_memory_region(c->bottom, c->bytes);
+#else
+    (void)c;
+#endif
 }
 
 void arrived(context *from)

@@ -79,6 +79,12 @@ char *take_stack()
     return static_cast<char *>(s);
 }
 
+void give_stack(fibre *f)
+{
+    store.stacks.push_back(f->stack);
+    f->stack = nullptr;
+}
+
 /* Back to the scheduler, which comes back here or never. */
 void pause(state is)
 {
@@ -105,11 +111,8 @@ void resume(fibre *f)
     }
     f->is = READY;
     switch_context(&running->scheduler, &f->at, false);
-    if (f->is == ENDED || !running->error.empty()) {
-        store.stacks.push_back(f->stack);
-        f->stack = nullptr;
-    }
     current = nullptr;
+    if (f->is == ENDED && running->error.empty()) give_stack(f);
 }
 
 /* Lets every fibre of the warp run that can; true if one did. */
@@ -313,8 +316,8 @@ bool run_grid(const launch_order &order)
     }
     for (unsigned t = 0; t < run.n; t++)
         if (fibres[t].stack != nullptr) {
-            store.stacks.push_back(fibres[t].stack);
-            fibres[t].stack = nullptr;
+            abandon_context(&fibres[t].at);
+            give_stack(&fibres[t]);
         }
     running = nullptr;
     store.fibres.swap(fibres);

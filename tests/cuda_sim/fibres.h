@@ -35,6 +35,7 @@ struct context {
 /* A fibre that will begin with main(), which calls arrived() first and never returns. */
 void prepare_context(context *c, char *stack, size_t bytes, void (*main)());
 void arrived(context *from);
+void abandon_context(const context *c); /* its functions do not return: the stack is free */
 void switch_context(context *from, context *to, bool for_good);
 
 /* Copies from global to shared memory that a thread has begun: they arrive when it waits for them,

@@ -13,6 +13,9 @@ int dti_cuda_open(int device, dti_cuda **out);
 void dti_cuda_close(dti_cuda *c);
 int dti_cuda_reach(dti_cuda *c, int device);
 
+/* libraries.c */
+void dti_cuda_libraries_read(dti_cuda_versions *out);
+
 /* errors.c */
 const char *dti_cuda_why(void);
 

@@ -22,6 +22,7 @@ void dti_cuda_versions_read(dti_cuda_versions *out)
     memset(out, 0, sizeof *out);
     (void)cudaDriverGetVersion(&out->driver);
     (void)cudaRuntimeGetVersion(&out->runtime);
+    dti_cuda_libraries_read(out);
     error = cudaGetDeviceCount(&out->n_devices);
     if (error == cudaSuccess && out->n_devices > 0) return;
     (void)cudaGetLastError();
