@@ -224,7 +224,7 @@ DT_TEST(cuda_runtime, devices_are_described_and_counted)
     m->close(NULL);
 }
 
-/* --- contents ---------------------------------------------------------------------------------- */
+/* --- contents ---------------------------------------------------------------------------------*/
 
 /* A kernel finds a position that the cache does not have: sync says so once. */
 DT_TEST(cuda_runtime, what_kernels_find_in_contents_is_said_by_sync)
@@ -255,7 +255,7 @@ DT_TEST(cuda_runtime, what_kernels_find_in_contents_is_said_by_sync)
     m->close(c);
 }
 
-/* --- devices and threads ----------------------------------------------------------------------- */
+/* --- devices and threads ----------------------------------------------------------------------*/
 
 DT_TEST(cuda_runtime, two_devices_reach_each_other)
 {
@@ -347,7 +347,7 @@ DT_TEST(cuda_runtime, threads_of_a_process_share_a_device)
             dt_test_fail(__FILE__, __LINE__, "thread %d: %s", t, ranks[t].failed);
 }
 
-/* --- modules ----------------------------------------------------------------------------------- */
+/* --- modules ----------------------------------------------------------------------------------*/
 
 DT_TEST(cuda_runtime, a_file_that_is_no_module_is_refused)
 {
