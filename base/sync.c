@@ -17,15 +17,29 @@ int64_t dti_now_ns(void)
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
-void dti_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns)
+static void wait_on(_Atomic uint32_t *word, int how, uint32_t expected, int64_t timeout_ns)
 {
     const struct timespec t = { .tv_sec = timeout_ns / NS_PER_S, .tv_nsec = timeout_ns % NS_PER_S };
 
-    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns < 0 ? NULL : &t, NULL,
-                  0);
+    (void)syscall(SYS_futex, word, how, expected, timeout_ns < 0 ? NULL : &t, NULL, 0);
+}
+
+void dti_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns)
+{
+    wait_on(word, FUTEX_WAIT_PRIVATE, expected, timeout_ns);
 }
 
 void dti_futex_wake_all(_Atomic uint32_t *word)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void dti_futex_wait_shared(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns)
+{
+    wait_on(word, FUTEX_WAIT, expected, timeout_ns);
+}
+
+void dti_futex_wake_all_shared(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -25,4 +25,8 @@ static inline void dti_cpu_relax(void)
 void dti_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void dti_futex_wake_all(_Atomic uint32_t *word);
 
+/* The same for a word in memory that processes share. */
+void dti_futex_wait_shared(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns);
+void dti_futex_wake_all_shared(_Atomic uint32_t *word);
+
 #endif

@@ -434,6 +434,7 @@ dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **
     port->rank = rank;
     port->queue = w->api->queue_create(64);
     DT_CHECK(port->queue != NULL, DT_ERR_MEMORY, "no memory for the messages of rank %d", rank);
+    DT_TRY(dti_mpi_bell_open(port));
     DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *ranks, (void **)&ranks));
     for (int r = 0; r < w->n_ranks; r++) ranks[r] = r;
     DT_TRY_TO(done, st, make_comm(port, ranks, w->n_ranks, "world", out));

@@ -469,6 +469,8 @@ static dt_status share_memory(dti_mpi_world *w)
                  w->n_processes, w->process, (long long)join_ms(w));
         (void)sched_yield();
     }
+    w->all_share = true;
+    for (int p = 0; p < w->n_processes; p++) w->all_share = w->all_share && dti_mpi_shares(w, p);
     return DT_OK;
 }
 

@@ -28,6 +28,7 @@
 #include "mesh/comm/fail_words.h"
 #include "mesh/comm/mpi.h"
 #include "mesh/comm/mpi_api.h"
+#include "mesh/comm/mpi_bell.h"
 #include "mesh/comm/mpi_region.h"
 
 enum {
@@ -105,6 +106,7 @@ typedef struct dti_mpi_stream {
     dti_mpi_slot slots[DTI_MPI_DEPTH];
 
     dti_mpi_ring *ring; /* NULL: not there yet */
+    dti_mpi_bell *bell; /* of the member; NULL: not there yet */
     uint64_t ring_name; /* of the block that it lies in, and where */
     size_t ring_place;
     uint64_t passed; /* segments sent or taken on it, of all operations */
@@ -163,6 +165,7 @@ typedef struct dti_mpi_port {
     _Atomic(const char *) where; /* name of a communicator, or NULL */
     struct dti_mpi_world *world;
     dti_mpi_queue *queue;
+    dti_mpi_bell *bell; /* NULL: nobody can ring */
     dti_mpi_comm *comms;
     dti_mpi_comm *closed; /* freed with the port: their slots may be with MPI */
     int rank;
@@ -220,6 +223,7 @@ struct dti_mpi_world {
     int64_t timeout_ms;
     bool spin;
     bool sums_by_mpi;
+    bool all_share;        /* memory, so that all that comes for a rank can ring its bell */
     dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */
     dti_mpi_port *ports;   /* [n_local] */
@@ -265,6 +269,7 @@ dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, 
 /* mpi_ring.c: streams that are `shared`. A sender fills `next` and puts it; a receiver takes what
  * has come, in order. */
 bool dti_mpi_shares(const dti_mpi_world *w, int process);
+dt_status dti_mpi_bell_open(dti_mpi_port *port) DT_MUST_USE;
 dt_status dti_mpi_rings_open(dti_mpi_comm *c) DT_MUST_USE;
 dt_status dti_mpi_ring_open(dti_mpi_stream *s) DT_MUST_USE; /* of messages */
 bool dti_mpi_ring_has_room(dti_mpi_stream *s);

@@ -114,6 +114,35 @@ static bool is_there(dti_mpi_stream *s)
     return true;
 }
 
+/* --- bells --------------------------------------------------------------------------------------
+ */
+
+static uint64_t bell_of(int rank)
+{
+    return name_of(0, rank, DTI_MPI_NOBODY);
+}
+
+/* Not where processes also have to ask MPI what has come. */
+dt_status dti_mpi_bell_open(dti_mpi_port *port)
+{
+    dti_mpi_world *w = port->world;
+
+    if (!w->all_share || w->sums_by_mpi) return DT_OK;
+    port->bell = dti_mpi_region_lay(&w->region, bell_of(port->rank), sizeof *port->bell);
+    DT_CHECK(port->bell != NULL, DT_ERR_MEMORY, "no memory to share for rank %d", port->rank);
+    return DT_OK;
+}
+
+static void ring_bell(dti_mpi_stream *s)
+{
+    const dti_mpi_comm *c = s->comm;
+
+    if (s->bell == NULL)
+        s->bell = dti_mpi_region_find(&c->port->world->region, s->process,
+                                      bell_of(c->head.world_ranks[s->member]));
+    if (s->bell != NULL) dti_mpi_bell_ring(s->bell);
+}
+
 /* --- sending ------------------------------------------------------------------------------------
  */
 
@@ -139,6 +168,7 @@ void dti_mpi_ring_put(dti_mpi_stream *s, int64_t bytes)
     }
     slot->bytes = (int32_t)bytes;
     atomic_store_explicit(&slot->number, ++s->passed, memory_order_release);
+    ring_bell(s);
 }
 
 bool dti_mpi_ring_is_empty(const dti_mpi_stream *s)
@@ -181,4 +211,5 @@ int64_t dti_mpi_ring_arrival(const dti_mpi_stream *s, const dti_mpi_header **hea
 void dti_mpi_ring_release(dti_mpi_stream *s)
 {
     atomic_store_explicit(&s->ring->taken, ++s->passed, memory_order_release);
+    ring_bell(s);
 }

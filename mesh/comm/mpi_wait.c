@@ -8,15 +8,18 @@
 
 #include "mesh/comm/mpi_internal.h"
 
-/* Nobody wakes a rank that waits for another process, so it looks by itself: without a pause at
- * first, then after yields, then after short sleeps. A rank that waits for work looks every few
- * milliseconds. What a rank that has left sent before takes its time to arrive. */
+/* A rank that waits looks by itself: without a pause at first, then after yields, then after sleeps.
+ * Where all processes share memory, whoever leaves something for it wakes it; what MPI has to say is
+ * asked for meanwhile, failures among it, and whether processes live. Else nobody wakes it, and it
+ * sleeps shortly. What a rank that has left sent before takes its time to arrive. */
 enum {
     SPIN_NS = 50 * 1000,
     YIELD_NS = 2 * 1000 * 1000,
     SLEEP_NS = 200 * 1000,
-    IDLE_AFTER_NS = 100 * 1000 * 1000,
     IDLE_SLEEP_NS = 5 * 1000 * 1000,
+    DOZE_NS = 2 * 1000 * 1000,
+    IDLE_DOZE_NS = 20 * 1000 * 1000,
+    IDLE_AFTER_NS = 100 * 1000 * 1000,
     LEFT_NS = 200 * 1000 * 1000,
     NS_PER_MS = 1000 * 1000,
     LOOK_EVERY = 16
@@ -86,16 +89,31 @@ static bool waits_for_work(const dti_mpi_comm *c, const dti_comm_request *r)
            c->taken_bytes < 0;
 }
 
-static void pause_a_little(dti_mpi_world *w, bool idle, int64_t elapsed)
+static void sleep_a_little(dti_mpi_port *port, bool idle)
 {
-    const bool sleeps = elapsed >= YIELD_NS;
+    if (port->bell == NULL) {
+        dti_mpi_watch(port->world, idle ? IDLE_SLEEP_NS : SLEEP_NS);
+        return;
+    }
+    dti_mpi_bell_doze(port->bell, idle ? IDLE_DOZE_NS : DOZE_NS);
+    dti_mpi_watch(port->world, 0);
+}
 
-    if (sleeps)
-        dti_mpi_watch(w, idle && elapsed > IDLE_AFTER_NS ? IDLE_SLEEP_NS : SLEEP_NS);
+static void pause_a_little(dti_mpi_port *port, bool idle, int64_t elapsed)
+{
+    const dti_mpi_world *w = port->world;
+
+    if (elapsed >= YIELD_NS)
+        sleep_a_little(port, idle && elapsed > IDLE_AFTER_NS);
     else if (w->spin && elapsed < SPIN_NS)
         dti_cpu_relax();
     else
         (void)sched_yield();
+}
+
+static void wake_up(dti_mpi_port *port)
+{
+    if (port->bell != NULL) dti_mpi_bell_awake(port->bell);
 }
 
 typedef enum verdict { GOES_ON, HAS_LEFT, IS_LATE } verdict;
@@ -127,7 +145,7 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
         if (wait->left_ns == 0) wait->left_ns = now;
         if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;
     }
-    pause_a_little(w, idle, elapsed);
+    pause_a_little(c->port, idle, elapsed);
     return GOES_ON;
 }
 
@@ -144,14 +162,17 @@ dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_cond
         st = dti_mpi_check_abort(c, r);
         if (st == DT_OK) st = dti_mpi_progress(c->port, &moved);
         if (st != DT_OK) break;
-        if (moved)
+        if (moved) {
             wait.begin_ns = wait.left_ns = 0;
-        else
+            wake_up(c->port);
+        } else {
             outcome = wait_step(c, &wait, member);
+        }
         if (outcome == HAS_LEFT) st = dti_mpi_fail_left(c, r, member);
         if (outcome == IS_LATE) st = dti_mpi_fail_expired(c, r, member, verb);
         if (st != DT_OK) break;
     }
+    wake_up(c->port);
     dti_mpi_tell_wait(c->port, DTI_MPI_NOBODY);
     return st;
 }
