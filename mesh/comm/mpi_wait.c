@@ -8,10 +8,11 @@
 
 #include "mesh/comm/mpi_internal.h"
 
-/* A rank that waits looks by itself: without a pause at first, then after yields, then after sleeps.
- * Where all processes share memory, whoever leaves something for it wakes it; what MPI has to say is
- * asked for meanwhile, failures among it, and whether processes live. Else nobody wakes it, and it
- * sleeps shortly. What a rank that has left sent before takes its time to arrive. */
+/* A rank that waits looks by itself: without a pause at first, then after yields, then after
+ * sleeps. Where all processes share memory, whoever leaves something for it wakes it, and it asks
+ * every few milliseconds what MPI has to say, failures among it, and whether processes live. Else
+ * nobody wakes it, and it sleeps shortly. What a rank that has left sent before takes its time to
+ * arrive. */
 enum {
     SPIN_NS = 50 * 1000,
     YIELD_NS = 2 * 1000 * 1000,
