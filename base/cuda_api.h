@@ -99,14 +99,16 @@ typedef struct dti_cuda_row {
 
 /* NCCL, if the module was built with it. A handle belongs to one thread. Nothing here blocks for
  * long: ready() says 1 once what was started before is under way on the stream, 0 not yet, -1 it
- * has failed. Counts are elements and equal on all ranks. */
+ * has failed; until it says 1 nothing else may be started on the handle or its stream. Counts are
+ * elements and equal on all ranks. */
 typedef struct dti_nccl_calls {
     int (*id)(unsigned char id[DTI_CUDA_ID_BYTES]);
     int (*open)(dti_cuda *c, const unsigned char id[DTI_CUDA_ID_BYTES], int rank, int size,
                 dti_nccl **out);
     int (*ready)(dti_nccl *n);
-    void (*abort)(dti_nccl *n);
-    void (*close)(dti_nccl *n); /* frees it; collective, unless it was aborted */
+    void (*abort)(dti_nccl *n); /* frees the stream of what waits for others; not for close() */
+    int (*finish)(dti_nccl *n); /* begins the end, collective; ready() says when it has come */
+    void (*close)(dti_nccl *n); /* frees it, and aborts it first if it has not finished */
     int (*all_reduce)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype,
                       int reduce);
     int (*all_gather)(dti_nccl *n, const void *send, void *recv, int64_t count, int dtype);

@@ -187,6 +187,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     (*out)->place = r->place;
+    (*out)->cuda_wish = getenv("DTENSOR_CUDA_COMM");
     log_binding(*out, run, &b);
     if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)
         dti_runtime_log(*out, DT_LOG_INFO, "%s", sharing);

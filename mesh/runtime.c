@@ -43,7 +43,7 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     *out = NULL;
     if (st != DT_OK) {
         dti_pool_destroy(&pool);
-        world->ops->close(world);
+        dti_comm_close(world);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     dti_flight_open(&rt->flight, options->flight, world->rank, world->size);
@@ -102,9 +102,9 @@ void dti_runtime_destroy(dt_runtime **runtime)
         if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
     }
     dti_pool_destroy(&rt->pool);
-    for (size_t i = rt->n_comms; i > 0; i--) rt->comms[i - 1]->ops->close(rt->comms[i - 1]);
+    for (size_t i = rt->n_comms; i > 0; i--) dti_comm_close(rt->comms[i - 1]);
     dti_free((void *)rt->comms);
-    rt->world->ops->close(rt->world);
+    dti_comm_close(rt->world);
     dti_free(rt);
 }
 
@@ -220,6 +220,28 @@ int64_t dt_runtime_live(const dt_runtime *rt)
 dti_comm *dti_runtime_world(dt_runtime *rt)
 {
     return rt->world;
+}
+
+dt_status dti_runtime_use_cuda(dt_runtime *rt, const dti_cuda_place *place, const char *wish)
+{
+    if (wish == NULL) wish = rt->cuda_wish;
+    DT_CHECK(rt->cuda == NULL, DT_ERR_INTERNAL, "rank %d has a device already", rt->rank);
+    DT_TRY(dti_cuda_world_open(rt->world, place, wish, &rt->cuda));
+    for (size_t i = 0; i < rt->n_comms; i++) rt->comms[i]->cuda = rt->cuda;
+    return DT_OK;
+}
+
+void dti_runtime_leave_cuda(dt_runtime *rt)
+{
+    for (size_t i = 0; i < rt->n_comms; i++) dti_cuda_comm_close(rt->comms[i]);
+    dti_cuda_comm_close(rt->world);
+    dti_cuda_world_close(&rt->cuda);
+    for (size_t i = 0; i < rt->n_comms; i++) rt->comms[i]->cuda = NULL;
+}
+
+dti_cuda_world *dti_runtime_cuda(dt_runtime *rt)
+{
+    return rt->cuda;
 }
 
 dti_pool *dti_runtime_pool(dt_runtime *rt)

@@ -8,6 +8,7 @@
 
 #include "base/pool.h"
 #include "mesh/comm/comm.h"
+#include "mesh/comm/cuda_comm.h"
 
 /* Things of later rooms that live as long as the rank: made on first use, destroyed in reverse
  * order of creation when the rank ends. */
@@ -29,6 +30,14 @@ dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create
                            dti_slot_destroy destroy, void **out) DT_MUST_USE;
 
 dti_comm *dti_runtime_world(dt_runtime *rt);
+
+/* From now on all communicators of this rank take calls with a stream, on memory of `place`, until
+ * dti_runtime_leave_cuda(), after which the place may be closed. Collective over the ranks of the
+ * run. `wish` as in dti_cuda_world_open(); NULL: as DTENSOR_CUDA_COMM says, or "auto". */
+dt_status dti_runtime_use_cuda(dt_runtime *rt, const dti_cuda_place *place,
+                               const char *wish) DT_MUST_USE;
+void dti_runtime_leave_cuda(dt_runtime *rt);
+dti_cuda_world *dti_runtime_cuda(dt_runtime *rt); /* NULL: tensors lie on the host */
 dti_pool *dti_runtime_pool(dt_runtime *rt);
 const char *dti_runtime_isa(const dt_runtime *rt);    /* as asked for, never NULL: "auto", ... */
 const char *dti_runtime_device(const dt_runtime *rt); /* likewise: "cpu", "cuda:1", ... */

@@ -230,6 +230,19 @@ void dti_box_unpack(void *to, const dti_box *box, const void *from, int64_t firs
     copy_range((char *)from, to, box, first, n, element_bytes, false);
 }
 
+dti_box dti_box_packed(const dti_box *box)
+{
+    dti_box packed = { .n_axes = box->n_axes };
+    int64_t stride = 1;
+
+    for (int a = box->n_axes - 1; a >= 0; a--) {
+        packed.extent[a] = box->extent[a];
+        packed.stride[a] = stride;
+        stride *= box->extent[a];
+    }
+    return packed;
+}
+
 int64_t dti_box_count(const dti_box *box)
 {
     int64_t n = 1;

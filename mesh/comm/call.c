@@ -105,6 +105,10 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
              (int)call->op, c->name);
     DT_CHECK((unsigned)call->dtype < DT_N_DTYPES, DT_ERR_ARG, "%s on \"%s\": dtype %d is unknown",
              dti_comm_op_name(call->op), c->name, (int)call->dtype);
+    DT_CHECK(
+        call->stream == NULL || c->cuda != NULL || c->dry, DT_ERR_UNSUPPORTED,
+        "%s on \"%s\": the buffers lie on a device, and this communicator joins memory of hosts",
+        dti_comm_op_name(call->op), c->name);
     switch (call->op) {
     case DTI_COMM_BROADCAST:
         DT_TRY(check_peer(c, call));

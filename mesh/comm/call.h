@@ -48,6 +48,9 @@ void dti_box_copy_shared(dti_pool *pool, void *to, const dti_box *to_box, const 
 
 bool dti_box_same_extents(const dti_box *a, const dti_box *b);
 
+/* A box of the same extents whose elements lie side by side. */
+dti_box dti_box_packed(const dti_box *box);
+
 /* The same elements in the same order with as few axes as can be, at least one: axes of extent 1
  * go, axes that continue each other become one. False if the box is empty. */
 bool dti_box_merge(const dti_box *box, dti_box *out);

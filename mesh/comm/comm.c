@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "mesh/comm/call.h"
+#include "mesh/comm/cuda_comm.h"
 #include "mesh/comm/flight.h"
 
 const char *dti_comm_op_name(dti_comm_op op)
@@ -54,19 +55,68 @@ static dt_status inject(dti_comm *c, dti_comm_request *r)
     return DT_ERR_COMM;
 }
 
+/* Of memory of a device, which may be carried by others than the back end. */
+static const dti_cuda_carrier *carrier_of(const dti_comm *c, const dti_comm_request *r)
+{
+    const bool on_device = r->call.stream != NULL && r->call.op != DTI_COMM_BARRIER && !c->dry;
+
+    return on_device ? dti_cuda_carrier_of(c->cuda) : NULL;
+}
+
+/* Hands `st` back. A device fails one rank alone, so that rank tells the others. */
+static dt_status device_failure(dti_comm *c, dt_status st)
+{
+    if (st == DT_ERR_DEVICE || st == DT_ERR_MEMORY)
+        c->ops->abort(c, c->world_ranks[c->rank], dt_last_error()->message);
+    return st;
+}
+
+static dt_status carry(dti_comm *c, dti_comm_request *r)
+{
+    const dti_cuda_carrier *carrier = carrier_of(c, r);
+    dt_status st;
+
+    if (carrier == NULL) return c->ops->start(c, r);
+    st = carrier->start(c, r);
+    return st == DT_OK ? DT_OK : device_failure(c, st);
+}
+
+static dt_status await(dti_comm *c, dti_comm_request *r)
+{
+    const dti_cuda_carrier *carrier = carrier_of(c, r);
+    dt_status st;
+
+    if (carrier == NULL) {
+        if (c->cuda != NULL && c->cuda->carrier->before_wait != NULL)
+            DT_TRY(c->cuda->carrier->before_wait(c->cuda, r));
+        return c->ops->wait(c, r);
+    }
+    st = carrier->wait(c, r);
+    return st == DT_OK ? DT_OK : device_failure(c, st);
+}
+
+/* Messages are numbered per pair of ranks. */
+static void number(dti_comm *c, dti_comm_request *r)
+{
+    const dti_cuda_carrier *carrier = carrier_of(c, r);
+
+    if (is_message(r->call.op)) return;
+    r->seq = carrier != NULL && carrier->next_number != NULL ? carrier->next_number(c) : ++c->seq;
+}
+
 static dt_status start(dti_comm *c, dti_comm_request *r)
 {
     dti_comm_note note;
     dt_status st;
 
-    if (!is_message(r->call.op)) r->seq = ++c->seq; /* messages are numbered per pair of ranks */
+    number(c, r);
     if (c->agree && !is_message(r->call.op)) {
         dti_note_make(c, r, &note);
         r->note = &note;
     }
     r->call.about = NULL; /* the back end keeps the call for longer than the caller keeps this */
     if (c->flight != NULL) dti_flight_begin(c->flight, c, r);
-    st = c->ops->start(c, r);
+    st = carry(c, r);
     r->note = NULL;
     if (st == DT_OK) return DT_OK;
     (void)record_failure(c, r, st);
@@ -79,11 +129,15 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     r->seq = 0;
     r->flight = 0;
     r->note = NULL;
+    r->state = NULL;
     r->timeout_ms = c->timeout_ms;
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r));
     if (c->size == 1 && !c->dry) {
-        dti_call_alone(&r->call);
+        if (r->call.stream == NULL)
+            dti_call_alone(&r->call);
+        else
+            DT_TRY(dti_cuda_alone(c, &r->call));
         c->seq++;
         return DT_OK;
     }
@@ -95,7 +149,7 @@ dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
     dt_status st;
 
     if (r->seq == 0) return DT_OK;
-    st = c->ops->wait(c, r);
+    st = await(c, r);
     if (st != DT_OK) {
         (void)record_failure(c, r, st);
         r->seq = 0;
@@ -113,7 +167,14 @@ dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
     (*out)->fault = c->fault;
     (*out)->flight = c->flight;
     (*out)->agree = c->agree;
+    (*out)->cuda = c->cuda;
     return DT_OK;
+}
+
+void dti_comm_close(dti_comm *c)
+{
+    dti_cuda_comm_close(c);
+    c->ops->close(c);
 }
 
 dt_status dti_comm_run(dti_comm *c, const dti_comm_call *call)

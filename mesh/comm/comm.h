@@ -73,7 +73,9 @@ typedef struct dti_comm_call {
                                  * NULL: blocks */
     const dti_box *recv_boxes;  /* exchange only: [size], where it lands; same extents as sent */
     bool for_work;              /* broadcast only: wait for the root without a deadline */
-    void *stream;               /* device queue, NULL on CPU */
+    void *stream;               /* not NULL: send and recv lie on this rank's device, and the
+                                 * operation takes its place in the order of its stream; a barrier
+                                 * is of hosts in any case */
     const dti_comm_note *about; /* what else has to agree, or NULL; read by start only */
 } dti_comm_call;
 
@@ -86,6 +88,7 @@ typedef struct dti_comm_request {
     int64_t timeout_ms;        /* the communicator's when the operation was started */
     uint64_t flight;           /* its number in the flight recorder; 0: not recorded */
     const dti_comm_note *note; /* during start, if agreement is checked */
+    void *state;               /* the back end's, from start to the end of wait */
 } dti_comm_request;
 
 /* Every slot is filled; a back end without an operation answers DT_ERR_UNSUPPORTED.
@@ -95,9 +98,13 @@ typedef struct dti_comm_request {
  *   start  may block only as long as a peer is a bounded number of operations behind; the buffers
  *          belong to the operation until wait has returned. No malloc. With a note: keeps a copy
  *          where peers can compare it with theirs before any byte is moved.
- *   wait   returns when recv is complete here and send may be overwritten here. A second wait on
- *          the same request is a no-op. Watches the abort flag and the deadline of the request; a
- *          broadcast `for_work` has none until its root has come.
+ *   wait   returns when recv is complete here and send may be overwritten here; on a device, for
+ *          what is started on its stream from then on. A second wait on the same request is a
+ *          no-op. Watches the abort flag and the deadline of the request; a broadcast `for_work`
+ *          has none until its root has come.
+ *   check  for those who wait for something else than peers, again and again: does what peers wait
+ *          for meanwhile, as every wait does. DT_ERR_COMM if somebody has aborted, naming the
+ *          culprit, and the request as what it has cut short.
  *   abort  from then on every pending and later call on any communicator of this world returns
  *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread;
  *          returns when no peer reads this rank's buffers any more.
@@ -107,6 +114,7 @@ typedef struct dti_comm_ops {
     dt_status (*group)(dti_comm *c, const int *ranks, int n, const char *name, dti_comm **out);
     dt_status (*start)(dti_comm *c, dti_comm_request *request);
     dt_status (*wait)(dti_comm *c, dti_comm_request *request);
+    dt_status (*check)(dti_comm *c, const dti_comm_request *request);
     void (*abort)(dti_comm *c, int rank, const char *why);
     void (*close)(dti_comm *c);
 } dti_comm_ops;
@@ -124,16 +132,20 @@ struct dti_comm {
     struct dti_fault *fault;        /* injection of this rank, or NULL */
     struct dti_flight *flight;      /* this rank's recorder, or NULL */
     bool agree;                     /* compare notes before each collective */
+    struct dti_cuda_world *cuda;    /* this rank's device, or NULL: calls have no stream */
+    void *cuda_part;                /* what carries their bytes keeps here (cuda_comm.h) */
 };
 
 const char *dti_comm_op_name(dti_comm_op op);
+
+void dti_comm_close(dti_comm *c);
 
 /* The communicator of some ranks of c, with its deadline, recorder and checks. */
 dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
                          dti_comm **out) DT_MUST_USE;
 
 /* start and wait with checks, sequence numbers, fault injection; the only way in. A communicator of
- * one rank is served here (copies), no back end sees it. */
+ * one rank is served here (copies), no back end sees it. Calls with a stream: cuda_comm.h. */
 dt_status dti_comm_start(dti_comm *c, dti_comm_request *request) DT_MUST_USE;
 dt_status dti_comm_wait(dti_comm *c, dti_comm_request *request) DT_MUST_USE;
 dt_status dti_comm_run(dti_comm *c, const dti_comm_call *call) DT_MUST_USE;

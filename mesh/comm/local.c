@@ -25,8 +25,18 @@ static void *alloc_lines(size_t n, size_t bytes)
 
 static void free_group(dti_local_group *g)
 {
-    for (int m = 0; g->channels != NULL && m < g->n; m++) free(atomic_load(&g->channels[m]));
-    for (int m = 0; g->members != NULL && m < g->n; m++) free(g->members[m].notes);
+    for (int m = 0; g->channels != NULL && m < g->n; m++) {
+        dti_local_channel *row = atomic_load(&g->channels[m]);
+        for (int to = 0; row != NULL && to < g->n; to++) {
+            dti_local_cuda_free_events(atomic_load(&row[to].sent));
+            dti_local_cuda_free_events(atomic_load(&row[to].taken_at));
+        }
+        free(row);
+    }
+    for (int m = 0; g->members != NULL && m < g->n; m++) {
+        dti_local_cuda_free_events(atomic_load(&g->members[m].events));
+        free(g->members[m].notes);
+    }
     free((void *)g->channels);
     free(g->members);
     free(g->joined);
@@ -198,7 +208,7 @@ static uint32_t kind_of(const dti_comm_call *call)
 
     if (call->op == DTI_COMM_BARRIER) return (uint32_t)call->op;
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 |
-           (reduces ? (uint32_t)call->reduce << 16 : 0);
+           (reduces ? (uint32_t)call->reduce << 16 : 0) | (call->stream != NULL ? 1u << 24 : 0);
 }
 
 /* Beside the slot. The first note of a communicator makes room for them all. */
@@ -233,6 +243,7 @@ static dt_status local_start(dti_comm *head, dti_comm_request *r)
     if (r->seq > c->all_done + DTI_LOCAL_RING)
         DT_TRY(dti_local_await(c, r, slot_is_free, "finished"));
     DT_TRY(keep_note(c, r));
+    if (r->call.stream != NULL) DT_TRY(dti_local_cuda_publish(c, r));
     tell_progress(c, r);
     slot = dti_local_slot_of(c, head->rank, r->seq);
     slot->call = r->call;
@@ -255,6 +266,7 @@ static dt_status wait_collective(dti_local_comm *c, const dti_comm_request *r)
     if (call->op == DTI_COMM_BARRIER) return DT_OK;
     if (dti_local_is_from_root(call) && call->root != c->head.rank) return DT_OK;
     DT_TRY(dti_local_await(c, r, all_shares_done, "finished"));
+    if (call->stream != NULL) DT_TRY(dti_local_cuda_await(c, r));
     return DT_OK;
 }
 
@@ -267,14 +279,28 @@ static dt_status local_wait(dti_comm *head, dti_comm_request *r)
     return wait_collective(c, r);
 }
 
+static dt_status local_check(dti_comm *head, const dti_comm_request *r)
+{
+    dti_local_comm *c = (dti_local_comm *)head;
+
+    if (c->self->n_due > 0) dti_local_progress(c);
+    return dti_local_check_abort(c, r);
+}
+
 static const dti_comm_ops local_ops = {
     .name = "local",
     .group = local_group,
     .start = local_start,
     .wait = local_wait,
+    .check = local_check,
     .abort = dti_local_abort,
     .close = local_close,
 };
+
+bool dti_local_is(const dti_comm *c)
+{
+    return c->ops == &local_ops;
+}
 
 static dt_status make_comm(dti_local_world *w, const comm_plan *plan, dti_comm **out)
 {

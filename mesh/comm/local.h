@@ -20,6 +20,10 @@ void dti_local_world_destroy(dti_local_world **world); /* after all ranks have e
 dt_status dti_local_open(dti_local_world *world, int rank, dti_pool *pool, dti_fault *fault,
                          dti_comm **out) DT_MUST_USE;
 
+/* Whether c is of this back end. Its start and wait then also serve calls with a stream, if all
+ * members' devices can reach each other (local_cuda.c). */
+bool dti_local_is(const dti_comm *c);
+
 /* Says that this rank starts no more operations: peers that wait for it fail at once. An error if
  * the rank has operations under way, whose buffers are gone when its function has returned. */
 dt_status dti_local_leave(dti_comm *world) DT_MUST_USE;

@@ -13,6 +13,7 @@ static void wait_until_quiet(dti_local_world *w, const dti_local_rank *self)
 {
     for (int r = 0; r < w->n_ranks; r++)
         while (&w->ranks[r] != self && atomic_load(&w->ranks[r].busy)) (void)sched_yield();
+    dti_local_cuda_quiet(self);
 }
 
 static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank, const char *why)

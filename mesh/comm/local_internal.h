@@ -15,8 +15,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/cuda_api.h"
 #include "base/dtype.h"
 #include "base/sync.h"
+#include "mesh/comm/cuda_comm.h"
 #include "mesh/comm/fail_words.h"
 #include "mesh/comm/local.h"
 
@@ -30,10 +32,19 @@ typedef struct dti_local_slot {
     dti_comm_call call;
 } dti_local_slot;
 
+/* Of a member's stream, for memory of devices: when its buffers may be used, and when it has used
+ * those of others. */
+typedef struct dti_local_events {
+    const dti_cuda_module *module;
+    dti_cuda_event *ready[DTI_LOCAL_RING];
+    dti_cuda_event *done[DTI_LOCAL_RING];
+} dti_local_events;
+
 typedef struct dti_local_member {
     dti_local_slot slots[DTI_LOCAL_RING];
     _Alignas(DTI_LINE_BYTES) _Atomic uint64_t done;
     dti_comm_note *notes; /* [DTI_LOCAL_RING] beside the slots, if agreement is checked */
+    _Atomic(dti_local_events *) events; /* likewise, from the first call with a stream on */
 } dti_local_member;
 
 /* One end of a message. */
@@ -42,6 +53,7 @@ typedef struct dti_local_end {
     void *recv;
     int64_t n;
     dt_dtype dtype;
+    bool on_device;
 } dti_local_end;
 
 /* Messages from one member to another. The sender raises `posted`, the receiver `taken`. */
@@ -51,6 +63,8 @@ typedef struct dti_local_channel {
     _Alignas(DTI_LINE_BYTES) _Atomic uint64_t taken;
     uint64_t wanted; /* receives started; the receiver's own, as are recvs */
     dti_local_end recvs[DTI_LOCAL_RING];
+    _Atomic(dti_local_events *) sent;     /* the sender's, of which it records ready */
+    _Atomic(dti_local_events *) taken_at; /* the receiver's, of which it records done */
 } dti_local_channel;
 
 /* What the members of a communicator share. Lives as long as the world. */
@@ -129,6 +143,7 @@ void dti_local_abort(dti_comm *head, int rank, const char *why);
 dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_local_condition ready,
                           const char *verb) DT_MUST_USE;
 void dti_local_wake_members(dti_local_comm *c);
+void dti_local_progress(dti_local_comm *c);     /* what is due on all of the rank's communicators */
 void dti_local_see_sleepers(dti_local_comm *c); /* before: misses nobody who sleeps for long */
 void dti_local_wake_rank(dti_local_rank *rank);
 bool dti_local_enter(dti_local_comm *c); /* before touching peers' buffers; false: aborted */
@@ -136,6 +151,33 @@ void dti_local_exit(dti_local_comm *c);
 
 /* local_ops.c: the share of the work of the slot's operation. */
 dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+
+/* local_cuda.c: the same protocol for memory of devices. What a rank does to it is started on its
+ * stream, between the events of its peers: those who publish a call record `ready` before, those
+ * who raise `done` have recorded theirs, and who returns from a wait has awaited all of them. No
+ * host waits for a device. */
+dt_status dti_local_cuda_publish(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_local_cuda_begin(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+dt_status dti_local_cuda_end(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+dt_status dti_local_cuda_await(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_local_cuda_copy(dti_local_comm *c, void *to, const void *from,
+                              size_t bytes) DT_MUST_USE;
+dt_status dti_local_cuda_copy_box(dti_local_comm *c, void *to, const dti_box *to_box,
+                                  const void *from, const dti_box *from_box,
+                                  size_t element_bytes) DT_MUST_USE;
+dt_status dti_local_cuda_spread(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+dt_status dti_local_cuda_all_reduce(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+dt_status dti_local_cuda_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine) DT_MUST_USE;
+
+/* One end of the seq-th message of a channel: the sender has it ready; the receiver takes it and
+ * says so; the sender awaits that. */
+dt_status dti_local_cuda_post(dti_local_comm *c, dti_local_channel *ch, uint64_t seq) DT_MUST_USE;
+dt_status dti_local_cuda_take(dti_local_comm *c, dti_local_channel *ch, uint64_t seq) DT_MUST_USE;
+dt_status dti_local_cuda_taken(dti_local_comm *c, dti_local_channel *ch, uint64_t seq) DT_MUST_USE;
+
+/* After an abort: until no device is inside this rank's buffers on behalf of others. */
+void dti_local_cuda_quiet(const dti_local_rank *self);
+void dti_local_cuda_free_events(dti_local_events *e); /* accepts NULL */
 
 /* local_p2p.c */
 dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r) DT_MUST_USE;

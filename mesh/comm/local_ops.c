@@ -30,8 +30,9 @@ static void side_text(dti_local_comm *c, const dti_local_slot *mine, int member,
     const bool has_words = note != NULL && note->text[0] != '\0';
     char call[DTI_CALL_TEXT_BYTES];
 
-    (void)snprintf(text, bytes, "rank %d calls %s%s%s%s", c->head.world_ranks[member],
-                   dti_call_text(slot->call.op, n, slot->call.dtype, call), has_words ? " (" : "",
+    (void)snprintf(text, bytes, "rank %d calls %s%s%s%s%s", c->head.world_ranks[member],
+                   dti_call_text(slot->call.op, n, slot->call.dtype, call),
+                   slot->call.stream != NULL ? " on its device" : "", has_words ? " (" : "",
                    has_words ? note->text : "", has_words ? ")" : "");
 }
 
@@ -107,16 +108,20 @@ static void copy_part(void *arg, int worker, int n_workers)
     dti_copy_finish(j->stream);
 }
 
-/* Own blocks may lie in place already. */
-static void copy(dti_local_comm *c, void *to, const void *from, int64_t n, size_t bytes)
+/* Elements of the operation's dtype. Own blocks may lie in place already. */
+static dt_status copy(dti_local_comm *c, const dti_local_slot *mine, void *to, const void *from,
+                      int64_t n)
 {
+    const size_t bytes = dt_dtype_size(mine->call.dtype);
     copy_job j = { to, from, (size_t)n * bytes, dti_is_large(n, bytes) };
 
-    if (n == 0 || to == from) return;
+    if (n == 0 || to == from) return DT_OK;
+    if (mine->call.stream != NULL) return dti_local_cuda_copy(c, to, from, j.bytes);
     if (j.bytes < PARALLEL_BYTES)
         dti_copy(to, from, j.bytes, false);
     else
         dti_pool_run(c->self->pool, copy_part, &j);
+    return DT_OK;
 }
 
 static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
@@ -167,10 +172,10 @@ static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
 
     if (dti_local_is_from_root(call)) {
         DT_TRY(check_root(c, mine, call->root));
-        copy(c, call->recv, dti_local_side(c, mine, call->root)->call.send, mine->n, bytes);
-        return DT_OK;
+        return copy(c, mine, call->recv, dti_local_side(c, mine, call->root)->call.send, mine->n);
     }
     for (int m = 0; m < c->head.size; m++) DT_TRY(check_root(c, mine, m));
+    if (call->stream != NULL) return dti_local_cuda_spread(c, mine);
     dti_pool_share(mine->n, DTI_SLICE_BYTES / (int64_t)bytes, c->head.rank, c->head.size, &begin,
                    &end);
     dti_local_run(c, mine, spread, (int64_t[]){ begin, end }, 1);
@@ -187,8 +192,8 @@ static dt_status work_all_gather(dti_local_comm *c, const dti_local_slot *mine)
         const int m = (c->head.rank + i) % c->head.size;
         const int64_t at = dti_block_at(call->counts, call->displs, m);
         DT_TRY(dti_local_check_same(c, mine, m, call->counts[m]));
-        copy(c, dti_element(call->recv, at, bytes), dti_local_side(c, mine, m)->call.send,
-             call->counts[m], bytes);
+        DT_TRY(copy(c, mine, dti_element(call->recv, at, bytes),
+                    dti_local_side(c, mine, m)->call.send, call->counts[m]));
     }
     return DT_OK;
 }
@@ -208,8 +213,8 @@ static dt_status work_all_to_all(dti_local_comm *c, const dti_local_slot *mine)
             return fail_differs(c, mine, m, n, theirs->send_counts[c->head.rank]);
         to = dti_block_at(call->counts, call->displs, m);
         from = dti_block_at(theirs->send_counts, theirs->send_displs, c->head.rank);
-        copy(c, dti_element(call->recv, to, bytes), dti_element(theirs->send, from, bytes), n,
-             bytes);
+        DT_TRY(copy(c, mine, dti_element(call->recv, to, bytes),
+                    dti_element(theirs->send, from, bytes), n));
     }
     return DT_OK;
 }
@@ -230,12 +235,15 @@ static dt_status work_exchange(dti_local_comm *c, const dti_local_slot *mine)
                  "extents than the one it lands in",
                  (unsigned long long)atomic_load(&mine->seq), c->head.name, c->head.world_ranks[m],
                  c->head.world_ranks[c->head.rank]);
-        dti_box_copy_shared(c->self->pool, call->recv, to, theirs->send, from, bytes);
+        if (call->stream != NULL)
+            DT_TRY(dti_local_cuda_copy_box(c, call->recv, to, theirs->send, from, bytes));
+        else
+            dti_box_copy_shared(c->self->pool, call->recv, to, theirs->send, from, bytes);
     }
     return DT_OK;
 }
 
-dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine)
+static dt_status work(dti_local_comm *c, const dti_local_slot *mine)
 {
     switch (mine->call.op) {
     case DTI_COMM_BARRIER:
@@ -255,4 +263,14 @@ dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine)
     default:
         DT_FAIL(DT_ERR_INTERNAL, "operation %d is not a collective", (int)mine->call.op);
     }
+}
+
+dt_status dti_local_work(dti_local_comm *c, const dti_local_slot *mine)
+{
+    const bool on_device = mine->call.stream != NULL;
+
+    if (on_device) DT_TRY(dti_local_cuda_begin(c, mine));
+    DT_TRY(work(c, mine));
+    if (on_device) DT_TRY(dti_local_cuda_end(c, mine));
+    return DT_OK;
 }

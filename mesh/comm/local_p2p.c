@@ -44,14 +44,22 @@ static dti_local_channel *channel_at(dti_local_comm *c, int from, int to)
     return &atomic_load_explicit(&c->group->channels[from], memory_order_acquire)[to];
 }
 
-static dt_status copy_message(dti_local_comm *c, int from, const dti_local_end *sent,
-                              const dti_local_end *wanted)
+static dt_status copy_message(dti_local_comm *c, int from, dti_local_channel *ch, uint64_t seq)
 {
+    const dti_local_end *sent = &ch->sends[seq % DTI_LOCAL_RING];
+    const dti_local_end *wanted = &ch->recvs[seq % DTI_LOCAL_RING];
+
     DT_CHECK(sent->n == wanted->n && sent->dtype == wanted->dtype, DT_ERR_ARG,
              "recv on \"%s\": rank %d sends %lld elements of %s but rank %d receives %lld of %s",
              c->head.name, c->head.world_ranks[from], (long long)sent->n,
              dt_dtype_name(sent->dtype), c->head.world_ranks[c->head.rank], (long long)wanted->n,
              dt_dtype_name(wanted->dtype));
+    DT_CHECK(sent->on_device == wanted->on_device, DT_ERR_ARG,
+             "recv on \"%s\": rank %d sends from memory of %s but rank %d receives into memory of "
+             "%s; both have to be of the same kind",
+             c->head.name, c->head.world_ranks[from], sent->on_device ? "a device" : "the host",
+             c->head.world_ranks[c->head.rank], wanted->on_device ? "a device" : "the host");
+    if (sent->on_device) return dti_local_cuda_take(c, ch, seq);
     if (sent->n > 0) memcpy(wanted->recv, sent->send, (size_t)sent->n * dt_dtype_size(sent->dtype));
     return DT_OK;
 }
@@ -67,8 +75,7 @@ static int try_receive(dti_local_comm *c, int from)
         seq++;
         if (atomic_load_explicit(&ch->posted, memory_order_acquire) < seq) return from;
         if (!dti_local_enter(c)) return from;
-        st = copy_message(c, from, &ch->sends[seq % DTI_LOCAL_RING],
-                          &ch->recvs[seq % DTI_LOCAL_RING]);
+        st = copy_message(c, from, ch, seq);
         dti_local_exit(c);
         if (st != DT_OK) {
             dti_local_abort(&c->head, c->head.world_ranks[c->head.rank], dt_last_error()->message);
@@ -139,8 +146,10 @@ dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r)
     DT_TRY(
         dti_local_await(c, r, sends ? send_has_room : recv_has_room, sends ? "received" : "sent"));
     end = sends ? &ch->sends[r->seq % DTI_LOCAL_RING] : &ch->recvs[r->seq % DTI_LOCAL_RING];
-    *end = (dti_local_end){ r->call.send, r->call.recv, r->call.counts[0], r->call.dtype };
+    *end = (dti_local_end){ r->call.send, r->call.recv, r->call.counts[0], r->call.dtype,
+                            r->call.stream != NULL };
     if (sends) {
+        if (end->on_device) DT_TRY(dti_local_cuda_post(c, ch, r->seq));
         atomic_store_explicit(&ch->posted, r->seq, memory_order_release);
         dti_local_wake_members(c);
     } else {
@@ -154,9 +163,12 @@ dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r)
 
 dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r)
 {
-    if (r->call.op == DTI_COMM_SEND)
-        DT_TRY(dti_local_await(c, r, is_sent, "received"));
-    else
+    if (r->call.op == DTI_COMM_RECV) {
         DT_TRY(dti_local_await(c, r, is_received, "sent"));
+        return DT_OK;
+    }
+    DT_TRY(dti_local_await(c, r, is_sent, "received"));
+    if (r->call.stream != NULL)
+        DT_TRY(dti_local_cuda_taken(c, channel_at(c, c->head.rank, r->call.root), r->seq));
     return DT_OK;
 }

@@ -87,6 +87,7 @@ dt_status dti_local_all_reduce(dti_local_comm *c, const dti_local_slot *mine)
     int64_t begin, end;
 
     for (int m = 0; m < c->head.size; m++) DT_TRY(dti_local_check_same(c, mine, m, mine->n));
+    if (mine->call.stream != NULL) return dti_local_cuda_all_reduce(c, mine);
     if (everyone_sums(c, mine)) {
         reduce_for(c, mine, (int[]){ me, me + 1 }, (int64_t[]){ 0, mine->n });
         return DT_OK;
@@ -265,6 +266,7 @@ dt_status dti_local_reduce_scatter(dti_local_comm *c, const dti_local_slot *mine
         DT_TRY(dti_local_check_same(c, mine, m, mine->n));
         DT_TRY(check_terms(c, mine, m));
     }
+    if (mine->call.stream != NULL) return dti_local_cuda_reduce_scatter(c, mine);
     if (mine->call.send_boxes == NULL)
         dti_local_run(c, mine, reduce_block, own, 1);
     else

@@ -71,7 +71,7 @@ void dti_local_exit(dti_local_comm *c)
 }
 
 /* Peers may be waiting for this rank's share on another communicator. */
-static void progress(dti_local_comm *current)
+void dti_local_progress(dti_local_comm *current)
 {
     for (dti_local_comm *c = current->self->comms; c != NULL; c = c->next) {
         while (c->worked < c->started && dti_local_try_work(c) == DTI_LOCAL_READY) {
@@ -122,7 +122,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
     int64_t now, elapsed;
 
     w->polls++;
-    if (c->self->n_due > 1) progress(c);
+    if (c->self->n_due > 1) dti_local_progress(c);
     if (spin && w->polls % POLLS_PER_CLOCK != 0) {
         if (w->polls > POLLS_WITHOUT_PAUSE) dti_cpu_relax();
         return true;
@@ -132,7 +132,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
     elapsed = now - w->begin_ns;
     dti_local_tell_wait(c, c->head.world_ranks[member]);
     if (is_expired(c, w, elapsed)) return false;
-    if (c->self->n_due > 0) progress(c);
+    if (c->self->n_due > 0) dti_local_progress(c);
     if (atomic_load_explicit(&rank_of(c, member)->left, memory_order_acquire))
         w->left_member = member + 1;
     if (spin && elapsed < SPIN_NS)

@@ -406,6 +406,17 @@ static dt_status mpi_wait(dti_comm *head, dti_comm_request *r)
     return dti_mpi_await(c, r, is_done, "arrived");
 }
 
+static dt_status mpi_check(dti_comm *head, const dti_comm_request *r)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+    bool moved = false;
+
+    dti_mpi_look(c->port->world);
+    DT_TRY(dti_mpi_check_abort(c, r));
+    DT_TRY(dti_mpi_progress(c->port, &moved));
+    return DT_OK;
+}
+
 static void mpi_abort(dti_comm *head, int rank, const char *why)
 {
     dti_mpi_abort(((dti_mpi_comm *)head)->port->world, rank, why);
@@ -416,6 +427,7 @@ static const dti_comm_ops mpi_ops = {
     .group = mpi_group,
     .start = mpi_start,
     .wait = mpi_wait,
+    .check = mpi_check,
     .abort = mpi_abort,
     .close = mpi_close,
 };

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The carrier nccl: opening, starting, and what happens when a stream is stuck. */
+#include "mesh/comm/nccl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sync.h"
+#include "mesh/comm/call.h"
+
+enum {
+    NS_PER_MS = 1000 * 1000,
+    LOOK_EVERY = 64,
+    GRACE_MS = 10 * 1000,              /* most that a rank is waited for when a stream is stuck */
+    FINISH_NS = 2 * 1000 * 1000 * 1000 /* for all ranks to close */
+};
+
+static const dti_nccl_calls *api_of(const dti_cuda_world *w)
+{
+    return w->place.module->nccl;
+}
+
+/* --- failures -----------------------------------------------------------------------------------
+ */
+
+/* Frees this rank's stream of all that waits for others. */
+static void abort_all(dti_cuda_world *w)
+{
+    if (w->nccl->aborted) return;
+    w->nccl->aborted = true;
+    for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
+        if (p->nccl != NULL) api_of(w)->abort(p->nccl);
+}
+
+/* The members of c meet as hosts: who does not come is named by their back end. */
+static dt_status find_missing(dti_comm *c, int64_t timeout_ms)
+{
+    dti_comm_request meeting = { .call = { .op = DTI_COMM_BARRIER } };
+
+    meeting.timeout_ms = timeout_ms < GRACE_MS ? timeout_ms : GRACE_MS;
+    meeting.seq = ++c->seq;
+    DT_TRY(c->ops->start(c, &meeting));
+    return c->ops->wait(c, &meeting);
+}
+
+/* An operation on c has not come to its end in time. */
+static dt_status fail_stuck(dti_comm *c, dti_comm_op op, uint64_t seq, int64_t timeout_ms)
+{
+    char why[DT_ERROR_MESSAGE_BYTES];
+    dt_status st;
+
+    abort_all(c->cuda);
+    st = find_missing(c, timeout_ms);
+    (void)snprintf(why, sizeof why, "%s",
+                   st != DT_OK
+                       ? dt_last_error()->message
+                       : "all ranks are there, so the devices or the links between them are "
+                         "at fault; NCCL_DEBUG=INFO lets NCCL say more");
+    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                        "%s #%llu on \"%s\" has not ended on rank %d's device after %lld ms: %.*s",
+                        dti_comm_op_name(op), (unsigned long long)seq, c->name,
+                        c->world_ranks[c->rank], (long long)timeout_ms,
+                        DT_ERROR_MESSAGE_BYTES - 256, why);
+    if (st == DT_OK) c->ops->abort(c, c->world_ranks[c->rank], dt_last_error()->message);
+    return DT_ERR_COMM;
+}
+
+/* Hands `st` back. */
+static dt_status failed(dti_cuda_world *w, dt_status st)
+{
+    abort_all(w);
+    return st;
+}
+
+/* --- calls --------------------------------------------------------------------------------------
+ */
+
+dt_status dti_nccl_settle(const dti_nccl_job *j, int failed_call, const char *what)
+{
+    const dti_comm_request *r = j->request;
+    const int64_t begin = dti_now_ns();
+    dt_status st = dti_cuda_check_call(j->place, failed_call, what);
+
+    for (unsigned polls = 1; st == DT_OK; polls++) {
+        const int ready = j->api->ready(j->part->nccl);
+        if (ready > 0) return DT_OK;
+        if (ready < 0) st = dti_cuda_check_call(j->place, -1, what);
+        if (st != DT_OK) break;
+        (void)sched_yield();
+        if (polls % LOOK_EVERY != 0) continue;
+        st = j->c->ops->check(j->c, r);
+        if (st == DT_OK && (dti_now_ns() - begin) / NS_PER_MS >= r->timeout_ms)
+            return fail_stuck(j->c, r->call.op, r->seq, r->timeout_ms);
+    }
+    return failed(j->c->cuda, st);
+}
+
+/* Rank 0 makes the id; the hosts hand it round. */
+static dt_status open_part(const dti_nccl_job *j)
+{
+    unsigned char id[DTI_CUDA_ID_BYTES] = { 0 };
+
+    if (j->c->rank == 0) DT_TRY(dti_cuda_check_call(j->place, j->api->id(id), "an id of NCCL"));
+    DT_TRY(dti_broadcast(j->c, id, (int64_t)sizeof id, DT_U8, 0));
+    return dti_nccl_settle(j,
+                           j->api->open(j->place->cuda, id, j->c->rank, j->c->size, &j->part->nccl),
+                           "opening a communicator of NCCL");
+}
+
+static dt_status part_of(dti_comm *c, dti_nccl_part **out)
+{
+    dti_nccl_part *p = c->cuda_part;
+
+    if (c->cuda->nccl == NULL) DT_TRY(dti_new(sizeof *c->cuda->nccl, &c->cuda->nccl));
+    if (p == NULL) {
+        DT_TRY(dti_new(sizeof *p, &p));
+        p->comm = c;
+        p->next = c->cuda->nccl->parts;
+        c->cuda->nccl->parts = p;
+        c->cuda_part = p;
+    }
+    *out = p;
+    return DT_OK;
+}
+
+static dti_nccl_job job_of(dti_comm *c, const dti_comm_request *r)
+{
+    return (dti_nccl_job){
+        .c = c, .part = c->cuda_part, .request = r, .place = &c->cuda->place, .api = api_of(c->cuda)
+    };
+}
+
+/* Remembers what is on the stream, so that what is stuck can be told. */
+static dt_status record(dti_nccl_part *part, const dti_comm_request *r)
+{
+    dti_cuda_world *w = part->comm->cuda;
+    const dti_cuda_module *module = w->place.module;
+    dti_nccl_record *rec = &w->nccl->records[w->nccl->n_records % DTI_NCCL_RECORDS];
+    int rc = 0;
+
+    if (rec->done == NULL) rc = module->event_create(w->place.cuda, &rec->done);
+    if (rc == 0) rc = module->event_record(w->place.cuda, rec->done);
+    DT_TRY(dti_cuda_check_call(&w->place, rc, "recording an event"));
+    rec->part = part;
+    rec->op = r->call.op;
+    rec->seq = r->seq;
+    rec->timeout_ms = r->timeout_ms;
+    w->nccl->n_records++;
+    return DT_OK;
+}
+
+/* --- messages -----------------------------------------------------------------------------------
+ */
+
+static int post_messages(const dti_nccl_job *j)
+{
+    dti_nccl_part *p = j->part;
+    int rc = j->api->group_begin(p->nccl), ended;
+
+    if (rc != 0) return rc;
+    for (int i = 0; i < p->n_kept && rc == 0; i++) {
+        const dti_comm_call *call = &p->kept[i];
+        if (p->kept_n[i] == 0) continue;
+        rc = call->op == DTI_COMM_SEND
+                 ? j->api->send(p->nccl, call->send, p->kept_n[i], (int)call->dtype, call->root)
+                 : j->api->recv(p->nccl, call->recv, p->kept_n[i], (int)call->dtype, call->root);
+    }
+    ended = j->api->group_end(p->nccl);
+    return rc != 0 ? rc : ended;
+}
+
+static dt_status start_kept(dti_nccl_part *p, const dti_comm_request *r)
+{
+    dti_nccl_job j;
+
+    if (p->n_kept == 0) return DT_OK;
+    j = job_of(p->comm, r);
+    DT_TRY(dti_nccl_settle(&j, post_messages(&j), "messages"));
+    p->n_kept = 0;
+    return record(p, r);
+}
+
+/* On all communicators of this rank: what comes next takes its place behind them. */
+static dt_status start_all_kept(dti_cuda_world *w, const dti_comm_request *r)
+{
+    for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
+        if (p->comm != NULL) DT_TRY(start_kept(p, r));
+    return DT_OK;
+}
+
+/* While this rank waits for another one, that one may wait for a message that is kept here. */
+static dt_status before_wait(dti_cuda_world *w, const dti_comm_request *r)
+{
+    dt_status st;
+
+    if (w->nccl == NULL || w->nccl->aborted) return DT_OK;
+    st = start_all_kept(w, r);
+    return st == DT_OK ? DT_OK : failed(w, st);
+}
+
+static dt_status keep_message(dti_nccl_part *p, dti_comm_request *r)
+{
+    if (p->n_kept == DTI_NCCL_MESSAGES) DT_TRY(start_kept(p, r));
+    r->seq = ++p->n_messages;
+    p->kept[p->n_kept] = r->call;
+    p->kept_n[p->n_kept++] = r->call.counts[0];
+    return DT_OK;
+}
+
+/* --- the carrier --------------------------------------------------------------------------------
+ */
+
+static uint64_t next_number(dti_comm *c)
+{
+    dti_nccl_part *p = c->cuda_part;
+
+    return p != NULL ? ++p->seq : 1; /* the first call makes the part */
+}
+
+/* With agreement checks the hosts meet first, with this operation's note. */
+static dt_status agree(dti_comm *c, const dti_comm_request *r)
+{
+    dti_comm_request meeting = { .call = { .op = DTI_COMM_BARRIER }, .timeout_ms = r->timeout_ms };
+    char call[DTI_CALL_TEXT_BYTES];
+    dti_comm_note note;
+
+    if (r->note == NULL) return DT_OK;
+    note.hash = r->note->hash;
+    (void)snprintf(note.text, sizeof note.text, "before %s on its device, %.*s",
+                   dti_call_text(r->call.op, dti_call_count(c, &r->call), r->call.dtype, call),
+                   DTI_NOTE_BYTES - DTI_CALL_TEXT_BYTES - 32, r->note->text);
+    meeting.note = &note;
+    meeting.seq = ++c->seq;
+    DT_TRY(c->ops->start(c, &meeting));
+    return c->ops->wait(c, &meeting);
+}
+
+static dt_status start_collective(dti_comm *c, const dti_comm_request *r)
+{
+    const dti_nccl_job j = job_of(c, r);
+
+    DT_TRY(start_all_kept(c->cuda, r));
+    DT_TRY(agree(c, r));
+    DT_TRY(dti_nccl_collective(&j, &r->call));
+    return record(j.part, r);
+}
+
+static dt_status nccl_start(dti_comm *c, dti_comm_request *r)
+{
+    const bool message = r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV;
+    dti_nccl_part *part;
+    dt_status st;
+
+    DT_TRY(part_of(c, &part));
+    DT_TRY(c->ops->check(c, r));
+    DT_CHECK(!c->cuda->nccl->aborted, DT_ERR_COMM, "%s on \"%s\": NCCL was aborted before",
+             dti_comm_op_name(r->call.op), c->name);
+    if (part->nccl == NULL) {
+        const dti_nccl_job j = job_of(c, r);
+        DT_TRY(open_part(&j));
+        if (!message) part->seq = r->seq;
+    }
+    if (message) return keep_message(part, r);
+    st = start_collective(c, r);
+    return st == DT_OK ? DT_OK : failed(c->cuda, st);
+}
+
+/* Everything is on the stream, in whose order it ends. */
+static dt_status nccl_wait(dti_comm *c, dti_comm_request *r)
+{
+    const bool message = r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV;
+    dti_nccl_part *part = c->cuda_part;
+
+    return message ? start_kept(part, r) : DT_OK;
+}
+
+/* The oldest operation that has not ended, or NULL. Events that are part of a recorded graph say
+ * nothing. */
+static const dti_nccl_record *stuck_record(const dti_cuda_world *w)
+{
+    const dti_nccl_rank *n = w->nccl;
+    const uint64_t kept = n->n_records < DTI_NCCL_RECORDS ? n->n_records : DTI_NCCL_RECORDS;
+
+    for (uint64_t i = n->n_records - kept; i < n->n_records; i++) {
+        const dti_nccl_record *rec = &n->records[i % DTI_NCCL_RECORDS];
+        bool done = false;
+        if (rec->part->comm == NULL) continue;
+        if (w->place.module->event_done(rec->done, &done) == 0 && !done) return rec;
+    }
+    return NULL;
+}
+
+/* Errors that came up on the stream, and those of other ranks. */
+static dt_status look_around(dti_cuda_world *w, const dti_comm_request *words)
+{
+    for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
+        if (p->comm != NULL && p->nccl != NULL && api_of(w)->ready(p->nccl) < 0)
+            return dti_cuda_check_call(&w->place, -1, "NCCL");
+    return w->host->ops->check(w->host, words);
+}
+
+static dt_status wait_step(dti_cuda_world *w, int64_t begin)
+{
+    dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER }, .seq = w->host->seq };
+    const dti_nccl_record *rec = stuck_record(w);
+    dt_status st;
+
+    words.timeout_ms = w->host->timeout_ms;
+    if (rec != NULL) {
+        words.call.op = rec->op;
+        words.seq = rec->seq;
+        words.timeout_ms = rec->timeout_ms;
+    }
+    st = look_around(w, &words);
+    if (st != DT_OK) return failed(w, st);
+    if ((dti_now_ns() - begin) / NS_PER_MS < words.timeout_ms) return DT_OK;
+    return fail_stuck(rec != NULL ? rec->part->comm : w->host, words.call.op, words.seq,
+                      words.timeout_ms);
+}
+
+static dt_status nccl_sync(dti_cuda_world *w)
+{
+    const dti_comm_request words = { .call = { .op = DTI_COMM_RECV },
+                                     .timeout_ms = w->host->timeout_ms };
+    const int64_t begin = dti_now_ns();
+    bool done = false;
+
+    if (w->nccl == NULL)
+        return dti_cuda_check_call(&w->place, w->place.module->sync(w->place.cuda), "waiting");
+    DT_TRY(start_all_kept(w, &words));
+    for (unsigned polls = 1; !done; polls++) {
+        DT_TRY(dti_cuda_check_call(&w->place, w->place.module->done(w->place.cuda, &done),
+                                   "waiting for the device"));
+        if (done) break;
+        (void)sched_yield();
+        if (polls % LOOK_EVERY == 0) DT_TRY(wait_step(w, begin));
+    }
+    return DT_OK;
+}
+
+/* Begins the end; ranks close their communicators in orders of their own, so nobody waits here. */
+static void nccl_close(dti_comm *c)
+{
+    dti_nccl_part *p = c->cuda_part;
+    const dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER } };
+    dti_cuda_world *w = c->cuda;
+
+    if (c->ops->check(c, &words) != DT_OK) abort_all(w);
+    if (p->nccl != NULL && !w->nccl->aborted && api_of(w)->finish(p->nccl) != 0) abort_all(w);
+    p->comm = NULL;
+}
+
+static void close_world(dti_cuda_world *w)
+{
+    const int64_t end = dti_now_ns() + FINISH_NS;
+
+    if (w->nccl == NULL) return;
+    while (w->nccl->parts != NULL) {
+        dti_nccl_part *p = w->nccl->parts;
+        w->nccl->parts = p->next;
+        while (p->nccl != NULL && !w->nccl->aborted && api_of(w)->ready(p->nccl) == 0 &&
+               dti_now_ns() < end)
+            (void)sched_yield();
+        if (p->nccl != NULL) api_of(w)->close(p->nccl);
+        dti_free(p);
+    }
+    for (int i = 0; i < DTI_NCCL_RECORDS; i++)
+        if (w->nccl->records[i].done != NULL)
+            w->place.module->event_destroy(w->nccl->records[i].done);
+    dti_free(w->nccl);
+    w->nccl = NULL;
+}
+
+const dti_cuda_carrier dti_cuda_nccl = {
+    .name = "nccl",
+    .records = true,
+    .next_number = next_number,
+    .start = nccl_start,
+    .wait = nccl_wait,
+    .sync = nccl_sync,
+    .before_wait = before_wait,
+    .close = nccl_close,
+    .close_world = close_world,
+};
