@@ -8,6 +8,7 @@
 #include <dtensor/mesh.h>
 
 #include "mesh/comm/comm.h"
+#include "mesh/comm/cuda_comm.h"
 
 typedef struct comm_case {
     dti_comm_op op; /* SEND: each rank sends to the next one and receives from the one before */
@@ -19,6 +20,7 @@ typedef struct comm_case {
     bool displaced; /* blocks in reverse order, with gaps */
     bool in_place;  /* where the operation allows it; of reduce_scatter: terms in strided boxes */
     uint32_t salt;
+    const dti_cuda_place *place; /* buffers lie on this rank's device; NULL: on the host */
 } comm_case;
 
 /* A case under way on one rank. */
@@ -29,6 +31,7 @@ typedef struct comm_trial {
     dti_box *send_boxes, *recv_boxes;
     void *send, *recv, *want;
     size_t send_bytes, recv_bytes;
+    void *send_there, *recv_there; /* on the device */
 } comm_trial;
 
 dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t) DT_MUST_USE;
@@ -36,8 +39,10 @@ dt_status comm_trial_finish(dti_comm *c, comm_trial *t) DT_MUST_USE; /* waits, c
 dt_status comm_trial_run(dti_comm *c, const comm_case *kase) DT_MUST_USE;
 void comm_trial_free(comm_trial *t); /* after a failure, when no operation is under way */
 
-/* Random cases on all communicators of the mesh, many under way, waited for in any order. */
-dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps) DT_MUST_USE;
+/* Random cases on all communicators of the mesh, many under way, waited for in any order; with a
+ * place, half of them on the device. */
+dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps,
+                            const dti_cuda_place *place) DT_MUST_USE;
 
 /* Pseudo-random bits of three numbers. */
 uint64_t comm_hash(uint64_t a, uint64_t b, uint64_t c);

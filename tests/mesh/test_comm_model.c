@@ -369,6 +369,54 @@ static const void *send_buffer(const dti_comm *c, const comm_trial *t)
     return t->send;
 }
 
+/* Buffers as they are, guards and all, on the device. */
+static dt_status move_up(comm_trial *t)
+{
+    const dti_cuda_place *p = t->kase.place;
+    const dti_cuda_module *m = p->module;
+
+    DT_EXPECT(m->alloc(p->cuda, t->send_bytes, DTI_CUDA_DEVICE, &t->send_there) == 0 &&
+                  m->alloc(p->cuda, t->recv_bytes, DTI_CUDA_DEVICE, &t->recv_there) == 0 &&
+                  m->copy(p->cuda, t->send_there, t->send, t->send_bytes, DTI_CUDA_UP) == 0 &&
+                  m->copy(p->cuda, t->recv_there, t->recv, t->recv_bytes, DTI_CUDA_UP) == 0,
+              "%s", m->why());
+    return DT_OK;
+}
+
+/* What was sent may be overwritten now. */
+static dt_status move_down(dti_comm *c, comm_trial *t)
+{
+    const dti_cuda_place *p = t->kase.place;
+    const dti_cuda_module *m = p->module;
+
+    DT_EXPECT(m->clear(p->cuda, t->send_there, t->send_bytes) == 0, "%s", m->why());
+    DT_TRY(dti_cuda_world_sync(c->cuda));
+    DT_EXPECT(m->copy(p->cuda, t->recv, t->recv_there, t->recv_bytes, DTI_CUDA_DOWN) == 0, "%s",
+              m->why());
+    return DT_OK;
+}
+
+/* Where a pointer into a buffer lies there. */
+static void *there(const comm_trial *t, const void *at)
+{
+    const char *p = at, *send = t->send, *recv = t->recv;
+
+    if (p >= send && p < send + t->send_bytes) return (char *)t->send_there + (p - send);
+    return (char *)t->recv_there + (p - recv);
+}
+
+static dt_status put_on_device(comm_trial *t)
+{
+    dti_comm_call *call = &t->requests[0].call;
+
+    if (t->kase.place == NULL) return DT_OK;
+    DT_TRY(move_up(t));
+    call->send = there(t, call->send);
+    call->recv = there(t, call->recv);
+    call->stream = t->kase.place->module->stream(t->kase.place->cuda);
+    return DT_OK;
+}
+
 static dt_status start_message(dti_comm *c, comm_trial *t)
 {
     dti_comm_call *send = &t->requests[0].call;
@@ -412,6 +460,7 @@ dt_status comm_trial_start(dti_comm *c, const comm_case *kase, comm_trial *t)
                                            .send_displs = kase->displaced ? t->send_displs : NULL,
                                            .send_boxes = boxed ? t->send_boxes : NULL,
                                            .recv_boxes = t->recv_boxes };
+    DT_TRY(put_on_device(t));
     if (t->kase.op == DTI_COMM_SEND) return start_message(c, t);
     return dti_comm_start(c, &t->requests[0]);
 }
@@ -425,19 +474,25 @@ dt_status comm_trial_finish(dti_comm *c, comm_trial *t)
     DT_TRY(dti_comm_wait(c, &t->requests[0]));
     DT_TRY(dti_comm_wait(c, &t->requests[0])); /* a second wait is a no-op */
     DT_TRY(dti_comm_wait(c, &t->requests[1]));
+    if (k->place != NULL) DT_TRY(move_down(c, t));
     while (i < t->recv_bytes && ((char *)t->recv)[i] == ((char *)t->want)[i]) i++;
     DT_EXPECT(i == t->recv_bytes,
-              "%s on %d ranks, %s, reduce %d, n %" PRId64 ", uneven %d, displaced %d, in place %d, "
+              "%s%s on %d ranks, %s, reduce %d, n %" PRId64
+              ", uneven %d, displaced %d, in place %d, "
               "salt %u: element %zu of %zu differs on rank %d",
-              dti_comm_op_name(k->op), c->size, dt_dtype_name(k->dtype), (int)k->reduce, k->n,
-              k->uneven, k->displaced, k->in_place, k->salt, i / bytes, t->recv_bytes / bytes,
-              c->rank);
+              dti_comm_op_name(k->op), k->place != NULL ? " of devices" : "", c->size,
+              dt_dtype_name(k->dtype), (int)k->reduce, k->n, k->uneven, k->displaced, k->in_place,
+              k->salt, i / bytes, t->recv_bytes / bytes, c->rank);
     comm_trial_free(t);
     return DT_OK;
 }
 
 void comm_trial_free(comm_trial *t)
 {
+    const dti_cuda_place *p = t->kase.place;
+
+    if (t->send_there != NULL) p->module->release(p->cuda, DTI_CUDA_DEVICE, t->send_there);
+    if (t->recv_there != NULL) p->module->release(p->cuda, DTI_CUDA_DEVICE, t->recv_there);
     dti_free(t->counts);
     dti_free(t->displs);
     dti_free(t->send_counts);

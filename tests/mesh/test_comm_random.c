@@ -54,7 +54,7 @@ static pending *free_place(pending *p)
     return p;
 }
 
-dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps)
+dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps, const dti_cuda_place *place)
 {
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
     const uint32_t n_groups = (1u << dt_mesh_n_dims(mesh)) - 1;
@@ -70,6 +70,7 @@ dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps)
         dti_comm *c;
         DT_TRY_TO(done, st, dti_mesh_comm(mesh, 1 + (uint32_t)h % n_groups, &c));
         k = random_case(step, c->size);
+        if (h >> 20 & 1) k.place = place;
         one->comm = c;
         DT_TRY_TO(done, st, comm_trial_start(c, &k, &one->trial));
         DT_TRY_TO(done, st, finish_some(p, rank, step, keep));
@@ -83,7 +84,8 @@ done:
 
 static dt_status random_steps(dt_mesh *mesh, const void *arg)
 {
-    return comm_random_steps(mesh, *(const uint64_t *)arg, dt_test_processes() > 1 ? 250 : 1000);
+    return comm_random_steps(mesh, *(const uint64_t *)arg, dt_test_processes() > 1 ? 250 : 1000,
+                             NULL);
 }
 
 DT_TEST(comm, random_operations_waited_for_in_any_order)

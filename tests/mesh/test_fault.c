@@ -116,7 +116,7 @@ DT_TEST(fault, every_operation_on_every_rank_ends_all_ranks_with_the_culprit_nam
 static dt_status random_play(scene *s, dt_mesh *mesh, dti_comm *c)
 {
     (void)c;
-    return comm_random_steps(mesh, (uint64_t)s->culprit * 977, 150);
+    return comm_random_steps(mesh, (uint64_t)s->culprit * 977, 150, NULL);
 }
 
 DT_TEST(fault, random_interleavings_end_and_free_their_buffers)

@@ -35,7 +35,7 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
         const uint64_t h = comm_hash(seed, i, 6);
         shuffle(h, ranks);
         DT_TRY(dt_mesh_create_ranks(rt, specs[h % DT_COUNT(specs)], ranks, &mesh));
-        if (dt_mesh_is_member(mesh)) st = comm_random_steps(mesh, h % 1000000, STEPS);
+        if (dt_mesh_is_member(mesh)) st = comm_random_steps(mesh, h % 1000000, STEPS, NULL);
         dt_mesh_release(&mesh);
     }
     return st;
