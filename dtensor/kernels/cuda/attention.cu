@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS) merge_parts(const dti_a
             for (int j = 0; j < AT_ONCE; j++)
                 x[j] = weights[i + j] == 0.0f ? 0.0f : sums[(i + j) * stride];
             DTI_UNROLL
-            for (int j = 0; j < AT_ONCE; j++) sum += weights[i + j] * x[j];
+            for (int j = 0; j < AT_ONCE; j++) sum = dti_add_product(sum, weights[i + j], x[j]);
         }
         dti_narrow(static_cast<T *>(a.y) + (token * a.n_heads + h) * a.width + d,
                    total == 0.0f ? 0.0f : sum / total);

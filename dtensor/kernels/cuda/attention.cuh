@@ -32,7 +32,7 @@ typedef struct dti_attention_call {
     int64_t first_kv, n_used; /* local kv heads that some local query head reads */
     int64_t first_head;       /* local number of the first head of first_kv's group; may be < 0 */
     int64_t window;           /* keys that a query sees; 0: all up to its own */
-    float scale;              /* of scores, times log2 e: weights are powers of 2 */
+    float scale;              /* of scores, times log2 e: a weight is 2^(score - largest) */
     int64_t n_blocks;         /* of rows, per kv head */
     int n_rows, step;         /* rows of a block; parts of its keys begin at multiples of step */
     int n_parts;              /* of the keys that the rows of a block see */
@@ -125,10 +125,14 @@ static __device__ inline void dti_attention_part(const dti_attention_call &a, in
     *end = first + (int)(to < n ? to : n);
 }
 
-/* e^(x - of) as powers of 2, where x times scale is a score and `of` the largest one so far. */
-static __device__ inline float dti_attention_weight(float x, float scale, float of)
+/* s + x y, on the device in one step; where fmaf() is a slow call, in two. */
+static __device__ inline float dti_add_product(float s, float x, float y)
 {
-    return exp2f(fmaf(x, scale, -of));
+#ifdef __CUDACC__
+    return fmaf(x, y, s);
+#else
+    return s + x * y;
+#endif
 }
 
 #endif

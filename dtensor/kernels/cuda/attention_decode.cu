@@ -122,13 +122,13 @@ __device__ inline void multiply_values(float (*sums)[4], const uint32_t (&A)[2][
     }
 }
 
-/* Every WARPS-th step from `step` on. Two groups of 64 columns of values, and up to 128 columns the
- * next step's keys, are under way at a time: more do not fit into registers. */
+/* Every WARPS-th step from `step` on. Up to 128 columns its values and the next step's keys are under
+ * way at a time; for more of them registers do not suffice. */
 template <typename T, int N>
 __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a,
                             const cache_view &cache, const block_memory<N> &m, int step, int end)
 {
-    enum { AHEAD = N <= 2, AT_ONCE = N < 2 ? N : 2 };
+    enum { AHEAD = N <= 2, AT_ONCE = AHEAD ? N : 1 };
     const int lane = (int)threadIdx.x % DTI_WARP;
     key_step<N> keys;
 
@@ -143,10 +143,11 @@ __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a
         for (int j = 0; j < AT_ONCE; j++) load_values(values[j], cache, key, j, lane);
         multiply_keys<T, N>(s, keys, m.q, lane);
         if (AHEAD && step + WARPS < end) load_keys(keys, cache, key + WARPS * STEP, lane);
+        dti_scale_scores(s, a.scale);
         DTI_UNROLL
         for (int r = 0; r < 2; r++) {
             dti_hide_keys(s, r, key, m.first[lane / 4 + 8 * r], m.last[lane / 4 + 8 * r]);
-            dti_soften_row(s, state.sums, r, a.scale, state.largest[r], state.total[r]);
+            dti_soften_row(s, state.sums, r, state.largest[r], state.total[r]);
         }
         split_weights<T>(A, s);
         DTI_UNROLL

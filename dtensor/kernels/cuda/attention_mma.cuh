@@ -22,6 +22,13 @@ static __device__ inline float dti_row_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+template <int TILES>
+static __device__ inline void dti_scale_scores(float (&s)[TILES][4], float scale)
+{
+    DTI_UNROLL
+    for (int i = 0; i < 4 * TILES; i++) s[i / 4][i % 4] *= scale;
+}
+
 /* Scores of row g, or g + 8 for half 1, that it does not see become -inf; key is that of the first
  * column. */
 template <int TILES>
@@ -42,15 +49,12 @@ static __device__ inline void dti_hide_keys(float (&s)[TILES][4], int half, int 
  * is of this lane's columns. */
 template <int TILES, int COLUMNS>
 static __device__ inline void dti_soften_row(float (&s)[TILES][4], float (&sums)[COLUMNS][4],
-                                             int half, float scale, float &largest, float &total)
+                                             int half, float &largest, float &total)
 {
     float most = largest, sum = 0.0f, base, factor;
 
     DTI_UNROLL
-    for (int i = 0; i < 2 * TILES; i++) {
-        const float x = s[i / 2][2 * half + i % 2];
-        most = fmaxf(most, x == -INFINITY ? -INFINITY : x * scale);
-    }
+    for (int i = 0; i < 2 * TILES; i++) most = fmaxf(most, s[i / 2][2 * half + i % 2]);
     most = dti_row_max(most);
     base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
     factor = exp2f(largest - base);
@@ -58,7 +62,7 @@ static __device__ inline void dti_soften_row(float (&s)[TILES][4], float (&sums)
     DTI_UNROLL
     for (int i = 0; i < 2 * TILES; i++) {
         float &x = s[i / 2][2 * half + i % 2];
-        x = x == -INFINITY ? 0.0f : dti_attention_weight(x, scale, base);
+        x = exp2f(x - base);
         sum += x;
     }
     total = total * factor + sum;

@@ -74,10 +74,10 @@ __device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const flo
         DTI_UNROLL
         for (int i = 0; i < MINE; i++) {
             const float4 x = q[i * pitch + d];
-            s[i] += x.x * y.x;
-            s[i] += x.y * y.y;
-            s[i] += x.z * y.z;
-            s[i] += x.w * y.w;
+            s[i] = dti_add_product(s[i], x.x, y.x);
+            s[i] = dti_add_product(s[i], x.y, y.y);
+            s[i] = dti_add_product(s[i], x.z, y.z);
+            s[i] = dti_add_product(s[i], x.w, y.w);
         }
     }
 }
@@ -89,10 +89,11 @@ __device__ inline void soften(softmax_state &state, float (&s)[MINE], float scal
     DTI_UNROLL
     for (int i = 0; i < MINE; i++) {
         const bool seen = key < end && key >= state.first[i] && key <= state.last[i];
-        const float most = fmaxf(state.largest[i], dti_warp_max(seen ? s[i] * scale : -INFINITY));
+        const float score = seen ? s[i] * scale : -INFINITY;
+        const float most = fmaxf(state.largest[i], dti_warp_max(score));
         const float base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
         const float factor = exp2f(state.largest[i] - base);
-        s[i] = seen ? dti_attention_weight(s[i], scale, base) : 0.0f;
+        s[i] = exp2f(score - base);
         state.largest[i] = most;
         state.total[i] = state.total[i] * factor + dti_warp_sum(s[i]);
         DTI_UNROLL
@@ -111,7 +112,8 @@ __device__ inline void add_values(softmax_state &state, const float (*weights)[M
         if (lane + DTI_WARP * x >= width) continue;
         const float y = value[DTI_WARP * x];
         DTI_UNROLL
-        for (int i = 0; i < MINE; i++) state.sums[i][x] += weights[j][i] * y;
+        for (int i = 0; i < MINE; i++)
+            state.sums[i][x] = dti_add_product(state.sums[i][x], weights[j][i], y);
     }
 }
 
@@ -173,7 +175,7 @@ __device__ inline void store(const softmax_state &state, const dti_attention_cal
 
 /* Grid as in attention_decode.cu. 128 threads. */
 template <typename T>
-__global__ void __launch_bounds__(DTI_ATTENTION_THREADS) plain_rows(const dti_attention_call a)
+__global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti_attention_call a)
 {
     DTI_SHARED(block_memory, m);
     const int64_t block = blockIdx.x % a.n_blocks, rest = blockIdx.x / a.n_blocks;

@@ -192,10 +192,12 @@ __device__ inline void walk(softmax_state<N, M> &state, block_memory<N, M> &m,
         if (key > keys.hi || key + KEYS <= keys.lo) continue;
         multiply_keys<T, N, M>(s, m.q, m.k[stage]);
         DTI_UNROLL
+        for (int i = 0; i < M; i++) dti_scale_scores(s[i], a.scale);
+        DTI_UNROLL
         for (int i = 0; i < 2 * M; i++) {
             if (hides)
                 dti_hide_keys(s[i / 2], i % 2, key, m.first[row + 8 * i], m.last[row + 8 * i]);
-            dti_soften_row(s[i / 2], state.sums[i / 2], i % 2, a.scale, state.largest[i / 2][i % 2],
+            dti_soften_row(s[i / 2], state.sums[i / 2], i % 2, state.largest[i / 2][i % 2],
                            state.total[i / 2][i % 2]);
         }
         multiply_values<T, N, M>(state, s, m.v[stage]);

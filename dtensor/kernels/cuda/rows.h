@@ -31,6 +31,7 @@
     ROW(rope_table) \
     ROW(rope) \
     ROW(kv_write) \
+    ROW(attention) \
     ROW(route_ids) \
     ROW(route_weights) \
     ROW(experts) \
