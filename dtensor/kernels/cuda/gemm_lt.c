@@ -180,21 +180,23 @@ static int choose_algorithm(const struct dti_gemm_plans *g, lt_plan *plan, const
     return 0;
 }
 
-static int find_plan(struct dti_gemm_plans *g, const dti_gemm_key *key, lt_plan **out)
+/* The plan of a key, made if it is new; NULL: that failed. */
+static lt_plan *find_plan(struct dti_gemm_plans *g, const dti_gemm_key *key)
 {
     lt_plan *plan = dti_gemm_table_find(g->table, key);
 
+    if (plan != NULL) return plan;
+    plan = calloc(1, sizeof *plan);
     if (plan == NULL) {
-        plan = calloc(1, sizeof *plan);
-        if (plan == NULL) return dti_cuda_fail("no memory for the plan of a product");
-        if (describe(plan, key) != 0 || choose_algorithm(g, plan, key) != 0) {
-            free(plan);
-            return -1;
-        }
-        dti_gemm_table_put(g->table, key, plan);
+        (void)dti_cuda_fail("no memory for the plan of a product");
+        return NULL;
     }
-    *out = plan;
-    return 0;
+    if (describe(plan, key) != 0 || choose_algorithm(g, plan, key) != 0) {
+        free(plan);
+        return NULL;
+    }
+    dti_gemm_table_put(g->table, key, plan);
+    return plan;
 }
 
 /* --- a product -------------------------------------------------------------------------------- */
@@ -230,9 +232,9 @@ int dti_gemm_lt(dti_cuda *c, const dti_cuda_product *p)
     if (c->gemm == NULL && make_state(c) != 0) return -1;
     for (int exact = 0; exact < 2; exact++) {
         const dti_gemm_key key = key_of(p, exact != 0);
+        lt_plan *const plan = find_plan(c->gemm, &key);
         cublasStatus_t st;
-        lt_plan *plan;
-        if (find_plan(c->gemm, &key, &plan) != 0) return -1;
+        if (plan == NULL) return -1;
         if (!plan->usable) continue;
         st = multiply(c, plan, p);
         if (st == CUBLAS_STATUS_SUCCESS) return 1;

@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(dti_product_job p, 
         __syncthreads(); /* this step has come, and all are done with the one before it */
         copy_stage(&stages[next % STAGES], from, next * DEPTH, p.k, aligned);
         dti_cp_async_commit();
-        add_stage<T>(d, stages[step % STAGES], row, out, lane);
+        if (row < rows.n_rows) add_stage<T>(d, stages[step % STAGES], row, out, lane);
     }
     dti_cp_async_wait<0>(); /* of zeros beyond the last column */
     DTI_UNROLL
@@ -174,6 +174,22 @@ static __device__ inline void load_columns(float to[EACH], const float *row, int
     }
 }
 
+/* d += F_DEPTH columns of 4 rows from r0 on and 4 outputs from o0 on. */
+static __device__ inline void add_columns(float d[EACH][EACH], const float xs[F_DEPTH][F_PITCH],
+                                          const float ws[F_DEPTH][F_PITCH], int r0, int o0)
+{
+    DTI_UNROLL
+    for (int c = 0; c < F_DEPTH; c++) {
+        const float4 xr = *reinterpret_cast<const float4 *>(&xs[c][r0]);
+        const float4 wr = *reinterpret_cast<const float4 *>(&ws[c][o0]);
+        const float xe[EACH] = { xr.x, xr.y, xr.z, xr.w };
+        const float we[EACH] = { wr.x, wr.y, wr.z, wr.w };
+        DTI_UNROLL
+        for (int r = 0; r < EACH; r++) DTI_UNROLL
+        for (int e = 0; e < EACH; e++) d[r][e] = fmaf(xe[r], we[e], d[r][e]);
+    }
+}
+
 static __global__ void __launch_bounds__(F_THREADS) gemm_f32(dti_product_job p, bool aligned)
 {
     __shared__ float xs[F_DEPTH][F_PITCH], ws[F_DEPTH][F_PITCH]; /* columns first */
@@ -202,16 +218,7 @@ static __global__ void __launch_bounds__(F_THREADS) gemm_f32(dti_product_job p, 
         __syncthreads();
         load_columns(xv, x, i + F_DEPTH + column, p.k, aligned); /* while this one is added */
         load_columns(wv, w, i + F_DEPTH + column, p.k, aligned);
-        DTI_UNROLL
-        for (int c = 0; c < F_DEPTH; c++) {
-            const float4 xr = *reinterpret_cast<const float4 *>(&xs[c][r0]);
-            const float4 wr = *reinterpret_cast<const float4 *>(&ws[c][o0]);
-            const float xe[EACH] = { xr.x, xr.y, xr.z, xr.w };
-            const float we[EACH] = { wr.x, wr.y, wr.z, wr.w };
-            DTI_UNROLL
-            for (int r = 0; r < EACH; r++) DTI_UNROLL
-            for (int e = 0; e < EACH; e++) d[r][e] = fmaf(xe[r], we[e], d[r][e]);
-        }
+        if (r0 < rows.n_rows && first_out + o0 < p.n) add_columns(d, xs, ws, r0, o0);
     }
     DTI_UNROLL
     for (int r = 0; r < EACH; r++) DTI_UNROLL
@@ -246,6 +253,6 @@ int dti_cuda_gemm_plain(dti_cuda *c, int dtype, const dti_product_job *p)
         return DTI_LAUNCH(c, gemm_tiles<dti_f16>, count_blocks(p, OUTS), dim3(THREADS), 0, *p,
                           aligned);
     default:
-        return dti_cuda_fail("a product: no kernel for dtype %d", dtype);
+        return dti_cuda_fail("a product: no kernel for %s", dti_cuda_dtype_name(dtype));
     }
 }

@@ -54,6 +54,9 @@ int dti_linear_cuda(dti_cuda *c, const dt_kargs *a)
         return dti_cuda_fail("linear on CUDA: bias is %s but w is %s; cast one of them",
                              dti_cuda_dtype_name((int)bias->dtype),
                              dti_cuda_dtype_name((int)w->dtype));
+    if (w->dtype != DT_F32 && w->dtype != DT_BF16 && w->dtype != DT_F16)
+        return dti_cuda_fail("linear on CUDA: no kernel for %s, only for f32, bf16 and f16",
+                             dti_cuda_dtype_name((int)w->dtype));
     if (y->dtype != w->dtype && y->dtype != DT_F32)
         return dti_cuda_fail("linear on CUDA: w is %s, so the result is that or f32, not %s",
                              dti_cuda_dtype_name((int)w->dtype),

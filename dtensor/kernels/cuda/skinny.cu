@@ -285,6 +285,6 @@ int dti_cuda_skinny(dti_cuda *c, int dtype, const dti_product_job *p)
     case DT_F16:
         return skinny_16<dti_f16>(c, p);
     default:
-        return dti_cuda_fail("a product of few rows: no kernel for dtype %d", dtype);
+        return dti_cuda_fail("a product of few rows: no kernel for %s", dti_cuda_dtype_name(dtype));
     }
 }
