@@ -83,7 +83,7 @@ DT_TEST(cuda_runtime, a_copy_says_which_side_lies_elsewhere)
 {
     const dti_cuda_module *m = dt_test_cuda_module();
     dti_cuda *c = dt_test_cuda_open(m);
-    char host[16] = "", other[16] = "";
+    char host[32] = "", other[16] = "";
     void *data = NULL;
 
     DT_ASSERT_CUDA(m, m->alloc(c, 16, DTI_CUDA_DEVICE, &data));

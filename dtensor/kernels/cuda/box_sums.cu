@@ -119,30 +119,6 @@ struct sum_job {
     bool aligned;
 };
 
-template <typename T, int N>
-__device__ inline void load_raw(dti_pack<T, N> *to, const T *from, int64_t left, bool aligned)
-{
-    if (aligned && left >= N) {
-        *to = *reinterpret_cast<const dti_pack<T, N> *>(from);
-    } else {
-        DTI_UNROLL
-        for (int i = 0; i < N; i++)
-            if (i < left) to->v[i] = from[i];
-    }
-}
-
-template <typename T, int N>
-__device__ inline void store_raw(T *to, const dti_pack<T, N> &from, int64_t left, bool aligned)
-{
-    if (aligned && left >= N) {
-        *reinterpret_cast<dti_pack<T, N> *>(to) = from;
-    } else {
-        DTI_UNROLL
-        for (int i = 0; i < N; i++)
-            if (i < left) to[i] = from.v[i];
-    }
-}
-
 /* Up to N elements of a row: all terms, BATCH of them on their way at a time, then all results. */
 template <typename T, int N>
 __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at, int64_t left)
@@ -155,7 +131,8 @@ __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at
         DTI_UNROLL
         for (int b = 0; b < BATCH; b++)
             if (k + b < j.sum.n_terms)
-                load_raw<T, N>(&raw[b], (const T *)j.sum.terms[k + b] + from_at, left, j.aligned);
+                dti_load_pack<T, N>(&raw[b], (const T *)j.sum.terms[k + b] + from_at, left,
+                                    j.aligned);
         DTI_UNROLL
         for (int b = 0; b < BATCH; b++) {
             if (k + b >= j.sum.n_terms) continue;
@@ -172,7 +149,7 @@ __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at
         narrow(&raw[0].v[i], acc[i]);
     }
     for (int k = 0; k < j.sum.n_to; k++)
-        store_raw<T, N>((T *)j.sum.to[k] + to_at, raw[0], left, j.aligned);
+        dti_store_pack<T, N>((T *)j.sum.to[k] + to_at, raw[0], left, j.aligned);
 }
 
 template <typename T>
@@ -225,10 +202,10 @@ __global__ void __launch_bounds__(THREADS) divide(T *x, int64_t n, int64_t divis
     const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     dti_pack<T, N> raw = {};
 
-    load_raw<T, N>(&raw, x + at, n - at, aligned);
+    dti_load_pack<T, N>(&raw, x + at, n - at, aligned);
     DTI_UNROLL
     for (int i = 0; i < N; i++) narrow(&raw.v[i], (S)(widen(raw.v[i]) / (S)divisor));
-    store_raw<T, N>(x + at, raw, n - at, aligned);
+    dti_store_pack<T, N>(x + at, raw, n - at, aligned);
 }
 
 template <typename T> int run_divide(dti_cuda *c, void *x, int64_t n, int64_t divisor)

@@ -12,35 +12,55 @@ template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) :
     T v[N];
 };
 
-/* N elements from `from` on as floats, zeros from the `left`-th on. `aligned`: `from` may be read
- * as a dti_pack<T, N>. */
+/* The first `left` of N elements from `from` on; others stay as they are. `aligned`: `from` may be
+ * read as a dti_pack<T, N>. */
 template <typename T, int N>
-static __device__ inline void dti_load(float (&to)[N], const T *from, int64_t left, bool aligned)
+static __device__ inline void dti_load_pack(dti_pack<T, N> *to, const T *from, int64_t left,
+                                            bool aligned)
 {
     if (aligned && left >= N) {
-        const dti_pack<T, N> pack = *reinterpret_cast<const dti_pack<T, N> *>(from);
-        DTI_UNROLL
-        for (int i = 0; i < N; i++) to[i] = dti_widen(pack.v[i]);
-    } else {
-        DTI_UNROLL
-        for (int i = 0; i < N; i++) to[i] = i < left ? dti_widen(from[i]) : 0.0f;
-    }
-}
-
-/* The other way: rounds, and writes at most `left` elements. */
-template <typename T, int N>
-static __device__ inline void dti_store(T *to, const float (&from)[N], int64_t left, bool aligned)
-{
-    if (aligned && left >= N) {
-        dti_pack<T, N> pack;
-        DTI_UNROLL
-        for (int i = 0; i < N; i++) dti_narrow(&pack.v[i], from[i]);
-        *reinterpret_cast<dti_pack<T, N> *>(to) = pack;
+        *to = *reinterpret_cast<const dti_pack<T, N> *>(from);
     } else {
         DTI_UNROLL
         for (int i = 0; i < N; i++)
-            if (i < left) dti_narrow(&to[i], from[i]);
+            if (i < left) to->v[i] = from[i];
     }
+}
+
+/* The other way: writes at most `left` elements. */
+template <typename T, int N>
+static __device__ inline void dti_store_pack(T *to, const dti_pack<T, N> &from, int64_t left,
+                                             bool aligned)
+{
+    if (aligned && left >= N) {
+        *reinterpret_cast<dti_pack<T, N> *>(to) = from;
+    } else {
+        DTI_UNROLL
+        for (int i = 0; i < N; i++)
+            if (i < left) to[i] = from.v[i];
+    }
+}
+
+/* The same as floats, zeros from the `left`-th on. */
+template <typename T, int N>
+static __device__ inline void dti_load(float (&to)[N], const T *from, int64_t left, bool aligned)
+{
+    dti_pack<T, N> pack = {};
+
+    dti_load_pack<T, N>(&pack, from, left, aligned);
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) to[i] = dti_widen(pack.v[i]);
+}
+
+/* And back: rounds. */
+template <typename T, int N>
+static __device__ inline void dti_store(T *to, const float (&from)[N], int64_t left, bool aligned)
+{
+    dti_pack<T, N> pack;
+
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) dti_narrow(&pack.v[i], from[i]);
+    dti_store_pack<T, N>(to, pack, left, aligned);
 }
 
 static inline int dti_refuse_dtype(const char *op, int dtype)
