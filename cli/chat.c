@@ -1,120 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor chat: a conversation by the checkpoint's template. Rank 0 reads a line, makes a prompt of
- * the whole conversation and hands it to the others, who wait as long as the user thinks. */
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
+ * the whole conversation and hands it to the others, who wait as long as the user thinks. The model
+ * reads what it has not read before. */
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/conversation.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/session.h"
+#include "cli/texts.h"
 #include "cli/wishes.h"
-#include "models/model.h"
+#include "models/state.h"
 
-enum { READ_BYTES = 1 << 12, MAX_LINE_BYTES = 1 << 24, POLL_MS = 100 };
+enum { FEW_TURNS = 512 /* tokens */ };
 
-/* A signal handler can leave its word nowhere else. */
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-/* The conversation; rank 0's. */
-typedef struct conversation {
-    dt_chat_message *turns; /* texts are owned, roles are not */
-    size_t n, room;
-    char *input; /* read and not yet used */
-    size_t n_input, room_input;
-    bool ended; /* there is no more input */
-    char *answer;
-    size_t n_answer, room_answer;
+/* The answer that is being given; rank 0's. */
+typedef struct cli_answer {
     dt_tokenizer_stream *stream;
-} conversation;
+    char *text;
+    size_t n_text, room;
+    int32_t *tokens; /* [options.max_new_tokens] */
+    int64_t n_tokens, n_prompt;
+    int64_t n_kept; /* of the prompt's tokens, that had been read before */
+    bool stopped;   /* by Ctrl-C */
+    int64_t begin_ns, first_ns, end_ns;
+} cli_answer;
 
 typedef struct chat {
     const cli_session *session;
     const dt_generate_options *options;
     dt_tokenizer *tokenizer;
     dt_chat *template;
-    conversation talk;
+    cli_conversation talk;
+    cli_answer answer;
 } chat;
-
-/* --- input ------------------------------------------------------------------------------------ */
-
-static dt_status add_turn(conversation *t, const char *role, const char *text, size_t n)
-{
-    char *copy;
-
-    DT_TRY(dti_grow((void **)&t->turns, &t->room, t->n + 1, sizeof *t->turns));
-    DT_TRY(dti_alloc(n + 1, (void **)&copy));
-    if (n > 0) memcpy(copy, text, n);
-    t->turns[t->n++] = (dt_chat_message){ role, copy };
-    return DT_OK;
-}
-
-static void drop_turn(conversation *t)
-{
-    dti_free((void *)(uintptr_t)t->turns[--t->n].content);
-}
-
-/* Waits for more input, its end, or Ctrl-C. */
-static dt_status read_more(conversation *t)
-{
-    struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
-    ssize_t got;
-
-    if (poll(&in, 1, POLL_MS) <= 0) return DT_OK; /* looks at Ctrl-C now and then */
-    DT_CHECK(t->n_input < MAX_LINE_BYTES, DT_ERR_IO,
-             "standard input: a line has more than %d bytes", MAX_LINE_BYTES);
-    DT_TRY(dti_grow((void **)&t->input, &t->room_input, t->n_input + READ_BYTES, 1));
-    got = read(STDIN_FILENO, t->input + t->n_input, READ_BYTES);
-    DT_CHECK(got >= 0 || errno == EINTR, DT_ERR_IO, "standard input: %s", strerror(errno));
-    if (got == 0) t->ended = true;
-    if (got > 0) t->n_input += (size_t)got;
-    return DT_OK;
-}
-
-/* The next line becomes a turn of the user; *got is false at the end. Empty lines are no turns. */
-static dt_status read_turn(conversation *t, bool *got)
-{
-    const bool asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
-
-    if (asks) (void)fputs("> ", stderr);
-    for (*got = false; !*got;) {
-        const char *newline = t->n_input > 0 ? memchr(t->input, '\n', t->n_input) : NULL;
-        size_t n = newline != NULL ? (size_t)(newline - t->input) : t->n_input, used;
-
-        if (interrupted && asks) { /* it leaves the line, as in a shell */
-            interrupted = 0;
-            t->n_input = 0;
-            (void)fputs("\n(Ctrl-D ends)\n> ", stderr);
-            continue;
-        }
-        if (interrupted) return DT_OK; /* nobody is asked, so it ends the program */
-        if (newline == NULL && !t->ended) {
-            DT_TRY(read_more(t));
-            continue;
-        }
-        if (newline == NULL && n == 0) return DT_OK;
-        used = n + (newline != NULL);
-        if (n > 0 && t->input[n - 1] == '\r') n--;
-        DT_CHECK(memchr(t->input, '\0', n) == NULL, DT_ERR_ARG,
-                 "standard input: a line holds a zero byte");
-        if (n > 0) DT_TRY(add_turn(t, "user", t->input, n));
-        *got = n > 0;
-        t->n_input -= used;
-        memmove(t->input, t->input + used, t->n_input);
-    }
-    return DT_OK;
-}
 
 /* --- a turn, on rank 0 ------------------------------------------------------------------------ */
 
@@ -148,37 +72,63 @@ done:
     return st;
 }
 
-static dt_status put(conversation *t, const char *text, size_t n)
+/* With --json the answer is printed when it is whole. */
+static dt_status put(chat *c, const char *text, size_t n)
 {
-    DT_TRY(dti_grow((void **)&t->answer, &t->room_answer, t->n_answer + n + 1, 1));
-    if (n > 0) memcpy(t->answer + t->n_answer, text, n);
-    t->n_answer += n;
+    cli_answer *a = &c->answer;
+
+    DT_TRY(dti_grow((void **)&a->text, &a->room, a->n_text + n + 1, 1));
+    if (n > 0) memcpy(a->text + a->n_text, text, n);
+    a->n_text += n;
+    if (c->session->args->json) return DT_OK;
     (void)fwrite(text, 1, n, stdout);
     DT_TRY(cli_flush());
     return DT_OK;
 }
 
-static dt_status put_token(conversation *t, int32_t id)
+static dt_status put_token(chat *c, int32_t id)
 {
     const char *text;
     size_t n;
 
-    DT_TRY(dt_tokenizer_stream_push(t->stream, id, &text, &n));
-    DT_TRY(put(t, text, n));
+    DT_TRY(dt_tokenizer_stream_push(c->answer.stream, id, &text, &n));
+    DT_TRY(put(c, text, n));
     return DT_OK;
 }
 
-static dt_status end_answer(conversation *t)
+static dt_status print_json(const chat *c)
+{
+    const cli_answer *a = &c->answer;
+    const dt_end end = cli_end_of(c->options, &c->session->info, a->tokens, a->n_tokens);
+    json_t *tokens = json_array(), *object;
+
+    for (int64_t i = 0; i < a->n_tokens; i++)
+        (void)json_array_append_new(tokens, json_integer(a->tokens[i]));
+    object =
+        json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:{s:f, s:f}}", "user",
+                  c->talk.turns[c->talk.n - 1].content, "text", json_stringn(a->text, a->n_text),
+                  "tokens", tokens, "stop", a->stopped ? "interrupt" : cli_end_name(end),
+                  "prompt_tokens", (json_int_t)a->n_prompt, "kept_tokens", (json_int_t)a->n_kept,
+                  "timing", "prompt_s", (double)(a->first_ns - a->begin_ns) * 1e-9, "generation_s",
+                  (double)(a->end_ns - a->first_ns) * 1e-9);
+    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    json_decref(object);
+    return DT_OK;
+}
+
+static dt_status end_answer(chat *c)
 {
     const char *text;
     size_t n;
 
-    DT_TRY(dt_tokenizer_stream_flush(t->stream, &text, &n));
-    DT_TRY(put(t, text, n));
+    DT_TRY(dt_tokenizer_stream_flush(c->answer.stream, &text, &n));
+    DT_TRY(put(c, text, n));
+    if (c->session->args->json) DT_TRY(print_json(c));
     (void)fputc('\n', stdout);
     DT_TRY(cli_flush());
-    DT_TRY(add_turn(t, "assistant", t->answer, t->n_answer));
-    t->n_answer = 0;
+    DT_TRY(cli_turn_add(&c->talk, "assistant", c->answer.text, c->answer.n_text));
+    c->answer.n_text = 0;
     return DT_OK;
 }
 
@@ -198,37 +148,59 @@ static bool on_token(void *arg, int64_t n, int32_t id)
     char stop = 0;
     int64_t bytes = 1;
 
-    (void)n;
     if (l->speaks) {
-        l->st = put_token(&l->c->talk, id);
-        stop = interrupted != 0;
+        cli_answer *a = &l->c->answer;
+
+        a->end_ns = cli_now_ns();
+        if (n == 0) a->first_ns = a->end_ns;
+        l->st = put_token(l->c, id);
+        stop = a->stopped = cli_interrupted();
         if (l->st != DT_OK) return false; /* this rank fails, which ends the others */
     }
     l->st = dt_mesh_broadcast_work(l->mesh, 0, &stop, 1, &bytes);
     return l->st == DT_OK && stop == 0;
 }
 
-static dt_status answer(chat *c, dt_model *model, const int32_t *ids, int64_t n, bool speaks)
+/* Room for as much again, and at least for a few turns: a conversation that outgrows its caches
+ * gets new ones and is read once more. */
+static dt_status make_room(dt_model *model, int64_t need, dt_state **state)
+{
+    const int64_t most = dt_model_info_of(model)->max_positions;
+    const int64_t room = need + (need > FEW_TURNS ? need : FEW_TURNS);
+
+    if (*state != NULL && (*state)->capacity >= need) return DT_OK;
+    dt_state_release(state);
+    DT_TRY(dt_state_create(model, 1, room < most ? room : most, state));
+    return DT_OK;
+}
+
+static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_t *ids, int64_t n,
+                        bool speaks)
 {
     listener l = { c, dt_model_mesh(model), speaks, DT_OK };
     const int64_t room = c->session->info.max_positions - n;
     dt_generate_options options = *c->options;
-    dt_state *state = NULL;
-    dt_status st = DT_OK;
-    int64_t n_new;
+    int64_t n_new, kept;
 
     if (options.max_new_tokens > room) options.max_new_tokens = room;
     options.on_token = on_token;
     options.arg = &l;
-    interrupted = 0;
-    DT_TRY(dt_state_create(model, 1, n + options.max_new_tokens, &state));
-    DT_TRY_TO(done, st, dt_generate(model, state, ids, n, &options, NULL, &n_new));
-    DT_TRY_TO(done, st, l.st);
-    if (speaks) DT_TRY_TO(done, st, end_answer(&c->talk));
-done:
-    if (speaks) interrupted = 0;
-    dt_state_release(&state);
-    return st;
+    DT_TRY(make_room(model, n + options.max_new_tokens, state));
+    kept = dt_state_keep(*state, ids, n);
+    if (speaks) {
+        c->answer.n_prompt = n;
+        c->answer.n_kept = kept;
+        c->answer.begin_ns = c->answer.first_ns = c->answer.end_ns = cli_now_ns();
+        cli_interrupt_forget();
+    }
+    DT_TRY(dt_generate(model, *state, ids + kept, n - kept, &options,
+                       speaks ? c->answer.tokens : NULL, &n_new));
+    DT_TRY(l.st);
+    if (!speaks) return DT_OK;
+    c->answer.n_tokens = n_new;
+    DT_TRY(end_answer(c));
+    cli_interrupt_forget();
+    return DT_OK;
 }
 
 /* Rank 0: the next prompt, none at the end. What cannot be asked is said, and costs that turn. */
@@ -239,23 +211,14 @@ static dt_status next_prompt(chat *c, int32_t *ids, int64_t *n)
         bool got;
 
         *n = 0;
-        DT_TRY(read_turn(&c->talk, &got));
+        DT_TRY(cli_turn_read(&c->talk, &got));
         if (!got) return DT_OK;
         st = make_prompt(c, ids, c->session->info.max_positions, n);
         if (st == DT_OK) return DT_OK;
         if (!isatty(STDIN_FILENO) || st == DT_ERR_MEMORY) return st;
         (void)cli_report(c->session->console, st);
-        drop_turn(&c->talk);
+        cli_turn_drop(&c->talk);
     }
-}
-
-static dt_status listen_for_interrupts(void)
-{
-    struct sigaction action = { .sa_handler = on_interrupt };
-
-    DT_CHECK(sigaction(SIGINT, &action, NULL) == 0, DT_ERR_INTERNAL, "sigaction: %s",
-             strerror(errno));
-    return DT_OK;
 }
 
 static dt_status chat_on_rank(void *arg, dt_model *model, bool speaks)
@@ -263,10 +226,11 @@ static dt_status chat_on_rank(void *arg, dt_model *model, bool speaks)
     chat *c = arg;
     const int64_t most = c->session->info.max_positions;
     dt_mesh *mesh = dt_model_mesh(model);
+    dt_state *state = NULL;
     dt_status st = DT_OK;
     int32_t *ids;
 
-    if (speaks) DT_TRY(listen_for_interrupts()); /* until here Ctrl-C ended the program */
+    if (speaks) DT_TRY(cli_interrupts_catch()); /* until here Ctrl-C ended the program */
     DT_TRY(dti_alloc_array((size_t)most, sizeof *ids, (void **)&ids));
     for (;;) {
         int64_t n = 0, bytes;
@@ -277,9 +241,10 @@ static dt_status chat_on_rank(void *arg, dt_model *model, bool speaks)
                   dt_mesh_broadcast_work(mesh, 0, ids, most * (int64_t)sizeof *ids, &bytes));
         if (bytes == 0) break;
         n = bytes / (int64_t)sizeof *ids;
-        DT_TRY_TO(done, st, answer(c, model, ids, n, speaks));
+        DT_TRY_TO(done, st, answer(c, model, &state, ids, n, speaks));
     }
 done:
+    dt_state_release(&state);
     dti_free(ids);
     return st;
 }
@@ -297,9 +262,11 @@ static dt_status run_session(cli_session *s, chat *c, cli_wishes *wishes)
     if (s->args->max_new_tokens == 0) o->max_new_tokens = s->info.max_positions;
     o->num_beams = o->num_return_sequences = 1; /* one answer, which is shown as it comes */
     c->options = o;
-    DT_TRY(dt_tokenizer_stream_create(c->tokenizer, true, &c->talk.stream));
+    DT_TRY(dt_tokenizer_stream_create(c->tokenizer, true, &c->answer.stream));
+    DT_TRY(dti_alloc_array((size_t)o->max_new_tokens, sizeof *c->answer.tokens,
+                           (void **)&c->answer.tokens));
     if (s->args->system != NULL)
-        DT_TRY(add_turn(&c->talk, "system", s->args->system, strlen(s->args->system)));
+        DT_TRY(cli_turn_add(&c->talk, "system", s->args->system, strlen(s->args->system)));
     DT_TRY(cli_session_run(s, chat_on_rank, c));
     return DT_OK;
 }
@@ -318,11 +285,10 @@ static dt_status run(const cli_args *args, const cli_env *env, const cli_console
     DT_TRY_TO(done, st, dt_tokenizer_open(args->folder, &c.tokenizer));
     DT_TRY_TO(done, st, run_session(&s, &c, &wishes));
 done:
-    while (c.talk.n > 0) drop_turn(&c.talk);
-    dti_free(c.talk.turns);
-    dti_free(c.talk.input);
-    dti_free(c.talk.answer);
-    dt_tokenizer_stream_release(&c.talk.stream);
+    cli_conversation_free(&c.talk);
+    dti_free(c.answer.text);
+    dti_free(c.answer.tokens);
+    dt_tokenizer_stream_release(&c.answer.stream);
     dt_tokenizer_release(&c.tokenizer);
     dt_chat_release(&c.template);
     cli_wishes_free(&wishes);
@@ -342,6 +308,7 @@ const cli_command cli_chat = {
         "The conversation is put into the form that the checkpoint's chat template gives it. "
         "Ctrl-C\n"
         "stops an answer, Ctrl-D ends the program. Launchers hand standard input to the first\n"
-        "process, which is where the conversation is.",
+        "process, which is where the conversation is. With --json each answer is one line, an "
+        "object.",
     .run = run,
 };

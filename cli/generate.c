@@ -181,19 +181,6 @@ static json_t *json_ids(const int32_t *ids, int64_t n)
     return array;
 }
 
-/* The last token ended the text, or a string did, or there was no room for more. */
-static dt_end end_of(const generation *g)
-{
-    const dt_generate_options *o = &g->wishes->options;
-    const dt_model_info *info = &g->session->info;
-    const dt_ids eos = o->eos.ids != NULL ? o->eos : (dt_ids){ info->eos, info->n_eos };
-
-    if (g->n_tokens == 0) return DT_END_NONE;
-    for (int64_t i = 0; i < eos.n && !o->ignore_eos; i++)
-        if (eos.ids[i] == g->tokens[g->n_tokens - 1]) return DT_END_EOS;
-    return g->n_tokens == o->max_new_tokens ? DT_END_LENGTH : DT_END_STRING;
-}
-
 static json_t *json_timing(const generation *g)
 {
     const int64_t prompt = g->first_ns - g->begin_ns, rest = g->end_ns - g->first_ns;
@@ -206,6 +193,7 @@ static json_t *json_timing(const generation *g)
 
 static dt_status print_json(const generation *g)
 {
+    const dt_end end = cli_end_of(&g->wishes->options, &g->session->info, g->tokens, g->n_tokens);
     json_t *object = json_object();
     json_t *text =
         g->stream == NULL ? json_null() : json_stringn(g->text_bytes ? g->text : "", g->text_bytes);
@@ -216,7 +204,7 @@ static dt_status print_json(const generation *g)
                                   json_ids(g->prompts->list->ids, g->prompts->list->n));
     failed |= json_object_set_new(object, "tokens", json_ids(g->tokens, g->n_tokens));
     failed |= json_object_set_new(object, "text", text);
-    failed |= json_object_set_new(object, "stop", json_string(cli_end_name(end_of(g))));
+    failed |= json_object_set_new(object, "stop", json_string(cli_end_name(end)));
     failed |= json_object_set_new(object, "timing", json_timing(g));
     DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     DT_TRY_TO(done, st, cli_session_json(g->session, object));

@@ -91,7 +91,7 @@ static const option options[] = {
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
-    { "json",            0,  FLAG,   NULL,   AT(json),           ALL & ~(unsigned)CLI_CHAT,          0, "print the result as JSON" },
+    { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
     { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },
     { "help",           'h', FLAG,   NULL,   AT(help),           ALL,          0, "this text" },

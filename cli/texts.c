@@ -32,6 +32,17 @@ const char *cli_end_name(dt_end end)
     return names[end];
 }
 
+dt_end cli_end_of(const dt_generate_options *o, const dt_model_info *info, const int32_t *tokens,
+                  int64_t n)
+{
+    const dt_ids eos = o->eos.ids != NULL ? o->eos : (dt_ids){ info->eos, info->n_eos };
+
+    if (n == 0) return DT_END_NONE;
+    for (int64_t i = 0; i < eos.n && !o->ignore_eos; i++)
+        if (eos.ids[i] == tokens[n - 1]) return DT_END_EOS;
+    return n == o->max_new_tokens ? DT_END_LENGTH : DT_END_STRING;
+}
+
 static void keep(several *x, const dt_generated *g)
 {
     for (int64_t i = 0; i < x->n; i++) {

@@ -13,4 +13,9 @@ dt_status cli_generate_texts(cli_session *s, const cli_prompts *prompts,
 /* "eos", "string", "length", or "none". */
 const char *cli_end_name(dt_end end);
 
+/* Why a text of n tokens that dt_generate() made ended: its last token ends texts, or there was no
+ * room for more, or a string did. */
+dt_end cli_end_of(const dt_generate_options *o, const dt_model_info *info, const int32_t *tokens,
+                  int64_t n);
+
 #endif

@@ -100,6 +100,27 @@ void dt_state_rewind(dt_state *s, int64_t length)
         if (s->lengths[b] > length) s->lengths[b] = length;
 }
 
+/* Keys of a sequence that is stretched more the longer it gets are good for its own length only. */
+static bool is_stretched(const dt_state *s, int64_t length)
+{
+    const dt_arch *arch = s->model->arch;
+    const int64_t turn = arch->turn != NULL ? arch->turn(s->model->self) : 0;
+
+    return turn < 0 && length > -turn;
+}
+
+int64_t dt_state_keep(dt_state *s, const int32_t *ids, int64_t n_ids)
+{
+    int64_t n = 0;
+
+    if (s == NULL) return 0;
+    if (ids != NULL && s->batch == 1 && s->ids != NULL &&
+        !is_stretched(s, n_ids > s->length ? n_ids : s->length))
+        while (n < s->length && n < n_ids - 1 && s->ids[n] == ids[n]) n++;
+    dt_state_rewind(s, n);
+    return n;
+}
+
 dt_status dt_state_pad(dt_state *s, const int64_t *n_pads)
 {
     DT_CHECK(s != NULL && n_pads != NULL, DT_ERR_ARG, "state or n_pads is NULL");

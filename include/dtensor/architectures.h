@@ -199,7 +199,8 @@ DT_API DT_MUST_USE dt_status dt_rotary_prepare(dt_rotary *rotary, dt_mesh *mesh)
 DT_API dt_tensor *dt_rotary_table(dt_tape *tape, const dt_rotary *rotary, const dt_model_pass *pass,
                                   dt_dtype dtype);
 
-/** The longest sequence that longrope's short factors are for; 0 for all other variants. Not
+/** The longest sequence that longrope's short factors are for. Of dynamic scaling, minus the length
+ * beyond which positions rotate otherwise with every token; 0 for all other variants. Not
  * collective. Errors: none. */
 DT_API int64_t dt_rotary_turn(const dt_rotary *rotary);
 DT_API void dt_rotary_release(dt_rotary **rotary); /* accepts NULL */
@@ -242,7 +243,9 @@ typedef struct dt_arch {
     const char *blocks;      /* their names: "model.layers.*"; or NULL */
     int64_t (*turn)(const void *self); /* the length beyond which all positions of a sequence
                                         * rotate otherwise, dt_rotary_turn(): one that grows past
-                                        * it is run again from its first token; NULL: none */
+                                        * it is run again from its first token. Below 0: minus the
+                                        * length beyond which they rotate otherwise in each length,
+                                        * see dt_state_keep(); NULL: none */
 } dt_arch;
 
 /**

@@ -190,6 +190,24 @@ DT_API void dt_state_release(dt_state **state);               /* accepts NULL */
 DT_API int64_t dt_state_length(const dt_state *state);        /* tokens seen; the longest's */
 DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens from `length` on */
 
+/**
+ * Keeps what the state has read of these ids and forgets the rest: of a prompt that begins as the
+ * last one did, or goes on where its answer ended, only the end has to be read. The next pass
+ * begins at ids[returned].
+ *
+ *   ids  [n_ids] what the sequence will have read after the next pass, which needs one token: at
+ *        most n_ids - 1 of them are kept
+ *
+ * Returns how many are kept. None are where keys that were read before do not fit a sequence of
+ * another length (dynamic rotary scaling beyond its limit), of a state of several sequences, of a
+ * dry one, and if an argument is NULL. Logits are those of reading everything as far as arithmetic
+ * allows: passes of one token and of many round differently.
+ *
+ * Collective  no communication; every rank makes the same call.
+ * Errors      none
+ */
+DT_API int64_t dt_state_keep(dt_state *state, const int32_t *ids, int64_t n_ids);
+
 /* Tokens that one sequence of the batch has seen; 0 for a number out of range. Not collective, no
  * errors. */
 DT_API int64_t dt_state_length_of(const dt_state *state, int64_t sequence);

@@ -117,6 +117,7 @@ int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions)
 
 int64_t dti_rope_turn(const dti_rope *rope)
 {
+    if (rope->type == DTI_ROPE_DYNAMIC) return -(int64_t)rope->max_positions;
     return rope->type == DTI_ROPE_LONGROPE ? (int64_t)rope->original_positions : 0;
 }
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor chat: turns from standard input, the same answers on every mesh, Ctrl-C. */
+#include <dtensor/tokenizer.h>
+
+#include <inttypes.h>
+#include <jansson.h>
 #include <signal.h>
 
 #include "tests/cli/command.h"
@@ -35,11 +39,14 @@ typedef struct running {
     size_t n;
 } running;
 
-static void start(running *r, const char *model, const char *mesh, const char *err)
+static void start(running *r, const char *model, const char *mesh, const char *more,
+                  const char *err)
 {
     char binary[DT_TEST_PATH_BYTES], *env[COMMAND_MAX_ENV];
-    const char *argv[] = { "dtensor", "chat", "-q",       "-m", model,      "--mesh",        mesh,
-                           "-n",      "12",   "--system", "S",  "--greedy", "--show-prompt", NULL };
+    const char *argv[] = {
+        "dtensor", "chat",     "-q", "-m",       model,     "--mesh", mesh, "-n",
+        "12",      "--system", "S",  "--greedy", "--dtype", "f32",    more, NULL
+    };
     posix_spawn_file_actions_t actions;
     int in[2], out[2];
 
@@ -100,7 +107,7 @@ DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
     (void)make_model(model);
     (void)snprintf(file, sizeof file, "%s/err", model);
     for (size_t i = 0; i < DT_COUNT(meshes); i++) {
-        start(&r, model, meshes[i], file);
+        start(&r, model, meshes[i], "--show-prompt", file);
         say(&r, "One\r\n\nTwo"); /* the last line has no end */
         DT_ASSERT_EQ_INT(finish(&r), 0);
         err = command_read(file);
@@ -114,6 +121,72 @@ DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
     dt_test_remove_dir(model);
 }
 
+/* What `generate` makes of the conversation so far, none of which it has read before. */
+static json_t *read_anew(const char *model, const char *prompt)
+{
+    char list[4096] = "";
+    dt_tokenizer *tok;
+    command_result r;
+    int32_t *ids;
+    size_t n, at = 0;
+    json_t *result;
+
+    DT_ASSERT_OK(dt_tokenizer_open(model, &tok));
+    DT_ASSERT_OK(
+        dt_tokenizer_encode(tok, prompt, strlen(prompt), DT_ENCODE_PARSE_SPECIAL, &ids, &n));
+    for (size_t i = 0; i < n && at < sizeof list - 16; i++)
+        at += (size_t)snprintf(list + at, 16, "%s%" PRId32, i > 0 ? "," : "", ids[i]);
+    dt_tokenizer_free(ids);
+    dt_tokenizer_release(&tok);
+    r = COMMAND("generate", "-q", "-m", model, "--tokens", list, "-n", "12", "--greedy", "--dtype",
+                "f32", "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    result = json_loads(r.out, 0, NULL);
+    command_free(&r);
+    return result;
+}
+
+DT_TEST(cli_chat, answers_are_those_of_reading_everything_again)
+{
+    static const char *const said[] = { "One", "Two, and more", "Three" };
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], prompt[4096] = "system: S\n",
+                                                                  *line;
+    static running r;
+    size_t at = strlen(prompt);
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    start(&r, model, "tp=2", "--json", file);
+    for (size_t i = 0; i < DT_COUNT(said); i++) {
+        say(&r, said[i]);
+        say(&r, "\n");
+    }
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    line = r.text;
+    for (size_t i = 0; i < DT_COUNT(said); i++) {
+        json_t *answer = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL), *anew;
+        const char *text = json_string_value(json_object_get(answer, "text"));
+        int64_t kept, n;
+        at += (size_t)snprintf(prompt + at, sizeof prompt - at, "user: %s\nbot:", said[i]);
+        anew = read_anew(model, prompt);
+        DT_ASSERT(answer != NULL && anew != NULL && text != NULL);
+        DT_ASSERT(json_equal(json_object_get(answer, "tokens"), json_object_get(anew, "tokens")));
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(answer, "stop")),
+                         json_string_value(json_object_get(anew, "stop")));
+        kept = json_integer_value(json_object_get(answer, "kept_tokens"));
+        n = json_integer_value(json_object_get(answer, "prompt_tokens"));
+        DT_ASSERT_EQ_INT(n, (int64_t)json_array_size(json_object_get(anew, "prompt_tokens")));
+        DT_ASSERT(i == 0 ? kept == 0 : kept > 0 && kept < n);
+        at -= strlen("bot:"); /* the template writes the turn in its own way */
+        at += (size_t)snprintf(prompt + at, sizeof prompt - at, "assistant: %s\n", text);
+        json_decref(answer);
+        json_decref(anew);
+        line = strchr(line, '\n') + 1;
+    }
+    DT_ASSERT(*line == '\0');
+    dt_test_remove_dir(model);
+}
+
 /* An answer may be over before the signal comes: then it counts as one at the prompt, and where
  * nobody sits there that is the end. In both cases the program ends in order. */
 DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
@@ -123,7 +196,7 @@ DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
 
     (void)make_model(model);
     (void)snprintf(file, sizeof file, "%s/err", model);
-    start(&r, model, "tp=2", file);
+    start(&r, model, "tp=2", "--show-prompt", file);
     say(&r, "One\n");
     hear(&r, false);
     DT_ASSERT(r.n > 0 && kill(r.pid, SIGINT) == 0);

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a state keeps of the sequence that it has read. */
+#include <dtensor/generation.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/state.h"
+#include "tests/support/dt_test.h"
+
+enum { FIRST = 10, NEW = 8, MORE = 5, SHARED = 7, ROOM = 48 };
+
+typedef struct keeping {
+    const char *fixture;
+    int64_t limit; /* 0: none; keys of longer sequences are good for no other length */
+} keeping;
+
+static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **model)
+{
+    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    char relative[128], folder[DT_TEST_PATH_BYTES];
+
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
+    options.keep_dtype = false;
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &options, model));
+    return DT_OK;
+}
+
+/* NEW tokens after ids[0..n), of which a state keeps `kept`, are those after a fresh start. */
+static dt_status goes_on(dt_state *s, const dt_ids *ids, int64_t kept, int64_t limit,
+                         int32_t new[NEW])
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dt_state *fresh = NULL;
+    dt_status st = DT_OK;
+    int32_t other[NEW];
+    int64_t got, k;
+
+    if (limit > 0 && (ids->n > limit || dt_state_length(s) > limit)) kept = 0;
+    o.max_new_tokens = NEW;
+    o.ignore_eos = true;
+    o.repetition_penalty = 1.2; /* which looks at everything that was read */
+    DT_TRY(dt_state_create(s->model, 1, ROOM, &fresh));
+    k = dt_state_keep(s, ids->ids, ids->n);
+    DT_EXPECT_TO(done, st, k == kept, "%lld of %lld tokens are kept, not %lld", (long long)k,
+                 (long long)ids->n, (long long)kept);
+    DT_EXPECT_TO(done, st, dt_state_length(s) == kept, "length");
+    DT_TRY_TO(done, st, dt_generate(s->model, s, ids->ids + k, ids->n - k, &o, new, &got));
+    DT_TRY_TO(done, st, dt_generate(s->model, fresh, ids->ids, ids->n, &o, other, &got));
+    DT_EXPECT_TO(done, st, got == NEW && memcmp(new, other, sizeof other) == 0,
+                 "other tokens after %lld that were kept", (long long)k);
+done:
+    dt_state_release(&fresh);
+    return st;
+}
+
+static dt_status keeps(dt_mesh *mesh, const void *arg)
+{
+    const keeping *c = arg;
+    int32_t ids[FIRST + NEW + MORE], others[SHARED + MORE], new[NEW];
+    dt_state *s = NULL;
+    dt_status st = DT_OK;
+    dt_model *m;
+
+    for (int i = 0; i < FIRST + NEW + MORE; i++) ids[i] = (i * i + 3) % 89;
+    for (int i = 0; i < SHARED + MORE; i++) others[i] = i < SHARED ? ids[i] : 50 + i;
+    DT_TRY(load(mesh, c->fixture, &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, ROOM, &s));
+    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ ids, FIRST }, 0, c->limit, new));
+    memcpy(ids + FIRST, new, sizeof new); /* the last of which was not read */
+    DT_TRY_TO(done, st,
+              goes_on(s, &(dt_ids){ ids, FIRST + NEW + MORE }, FIRST + NEW - 1, c->limit, new));
+    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED + MORE }, SHARED, c->limit, new));
+    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED }, SHARED - 1, c->limit, new));
+    DT_EXPECT_TO(done, st, dt_state_keep(s, NULL, 3) == 0 && dt_state_length(s) == 0, "no ids");
+    DT_EXPECT_TO(done, st, dt_state_keep(NULL, ids, 3) == 0, "no state");
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)
+{
+    static const keeping cases[] = {
+        { "llama/uneven", 0 },   { "gemma3/base", 0 },  { "phi3/longrope", 0 },
+        { "qwen2/dynamic", 24 }, { "gpt_neo/base", 0 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        dt_test_on_ranks("tp=1", keeps, &cases[i]);
+        dt_test_on_ranks("tp=3", keeps, &cases[i]);
+    }
+}
