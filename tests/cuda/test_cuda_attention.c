@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention on a device against the CPU's in f32, which is computed from the same values.
+ *
+ * Let u be half an ulp of the dtype, and want and mean the CPU's results from v and from |v|. A
+ * result in f32 is within 1e-5 mean. One of 16 bits is rounded once, by u |want|. With more than 8
+ * tokens the weights are rounded too, each by its u-th part at most, and so a sum of weights times
+ * v moves by u mean at most. */
+#include "tests/cuda/rows.h"
+
+enum { Q, K, V, POSITIONS, N_IN, FEW_TOKENS = 8 };
+
+/* Where queries stand. */
+typedef enum layout {
+    IN_TURN, /* one after the other; sequence b begins at position / (b + 1) */
+    PADDED   /* as models/state.h: b + 1 tokens of padding, whose positions come last, then text */
+} layout;
+
+typedef struct attention_shape {
+    int64_t batch, tokens, heads, kv, rows, width; /* of this rank */
+    int64_t q_offset, k_offset, n_heads, n_kv;     /* global */
+    int64_t window, position;
+    layout layout;
+    int64_t skew; /* elements that operands lie off an address of 16 bytes */
+} attention_shape;
+
+static int32_t position_of(const attention_shape *s, int64_t b, int64_t t)
+{
+    const int64_t pads = b + 1 < s->tokens ? b + 1 : s->tokens - 1;
+
+    if (s->layout == IN_TURN) return (int32_t)(s->position / (b + 1) + t);
+    return (int32_t)(s->position + (t >= pads ? t - pads : s->tokens - pads + t));
+}
+
+/* The operands, in `dtype`. */
+static void make_operands(const attention_shape *s, dt_dtype dtype, dt_local *in)
+{
+    const int64_t q[] = { s->batch, s->tokens, s->heads, s->width };
+    const int64_t k[] = { s->batch, s->rows, s->kv, s->width };
+    const int64_t positions[] = { s->batch, s->tokens };
+
+    in[Q] = kt_filled(dtype, 4, q, KT_UNIFORM, 21);
+    in[K] = kt_filled(dtype, 4, k, KT_UNIFORM, 22);
+    in[V] = kt_filled(dtype, 4, k, KT_UNIFORM, 23);
+    in[POSITIONS] = kt_local(DT_I32, 2, positions);
+    in[Q].offset[2] = s->q_offset;
+    in[K].offset[2] = in[V].offset[2] = s->k_offset;
+    for (int64_t i = 0; i < s->batch * s->tokens; i++)
+        ((int32_t *)in[POSITIONS].data)[i] = position_of(s, i / s->tokens, i % s->tokens);
+}
+
+/* The CPU's result, f32, of the operands' values; of |v| if `magnitudes`. */
+static dt_local on_cpu(const dt_local *in, const dti_attention_attr *attr, bool magnitudes)
+{
+    dt_local f32[N_IN], y = kt_local(DT_F32, 4, in[Q].shape);
+    dt_kargs args = { .in = f32, .out = &y, .attr = attr, .n_in = N_IN, .n_out = 1 };
+    dti_cpu *cpu;
+
+    memcpy(f32, in, sizeof f32);
+    for (int i = 0; i < POSITIONS; i++) {
+        const int64_t n = kt_count(&in[i]);
+        f32[i] = kt_local(DT_F32, 4, in[i].shape);
+        memcpy(f32[i].offset, in[i].offset, sizeof f32[i].offset);
+        dti_convert(f32[i].data, DT_F32, in[i].data, in[i].dtype, n);
+        for (int64_t x = 0; x < n && i == V && magnitudes; x++)
+            ((float *)f32[V].data)[x] = fabsf(((float *)f32[V].data)[x]);
+    }
+    DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
+    args.cpu = cpu;
+    DT_ASSERT_OK(dti_attention_cpu(&args));
+    dti_cpu_destroy(&cpu);
+    for (int i = 0; i < POSITIONS; i++) kt_release(&f32[i]);
+    return y;
+}
+
+/* What no query of a sequence sees is not read: NaNs there change nothing. */
+static void poison(const attention_shape *s, dt_local *in)
+{
+    const int64_t row = s->kv * s->width;
+
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int32_t *positions = (const int32_t *)in[POSITIONS].data + b * s->tokens;
+        int64_t first = s->rows, last = -1;
+        for (int64_t t = 0; t < s->tokens; t++) {
+            const int64_t p = positions[t], f = s->window > 0 ? p - s->window + 1 : 0;
+            if (f < first) first = f < 0 ? 0 : f;
+            if (p > last) last = p;
+        }
+        for (int64_t i = 0; i < s->rows * row; i++)
+            if (i / row < first || i / row > last) {
+                dti_store_f32(in[K].data, in[K].dtype, b * s->rows * row + i, NAN);
+                dti_store_f32(in[V].data, in[V].dtype, b * s->rows * row + i, NAN);
+            }
+    }
+}
+
+static void compare(const char *name, const dt_local *got, const dt_local *want,
+                    const dt_local *mean, bool rounds_weights)
+{
+    const double unit = got->dtype == DT_F32 ? 0.0 : 1.01 * kt_unit(got->dtype);
+    const double smallest = got->dtype == DT_F16 ? 0x1p-24 : 0x1p-126;
+
+    for (int64_t i = 0; i < kt_count(want); i++) {
+        const double x = kt_get(got, i), y = kt_get(want, i), size = kt_get(mean, i);
+        const double allowed =
+            1e-5 * size + unit * fabs(y) + (rounds_weights ? unit * size : 0.0) + smallest;
+        if (fabs(x - y) <= allowed) continue;
+        dt_test_fail(__FILE__, __LINE__,
+                     "%s %s: element %lld of %lld is %.9g, not %.9g (%.3g is allowed)", name,
+                     dt_dtype_name(got->dtype), (long long)i, (long long)kt_count(want), x, y,
+                     allowed);
+    }
+}
+
+static void run_attention(const cr_device *d, const attention_shape *s, dt_dtype dtype)
+{
+    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window,
+                                      4.0f / sqrtf((float)s->width) };
+    const bool pieces = dtype != DT_F32 && s->width % 8 == 0 && s->skew == 0;
+    cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr, .skew = s->skew };
+    dt_local want, mean, got, again;
+    char name[128];
+
+    (void)snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld S%lld e%lld w%lld at %lld",
+                   (long long)s->batch, (long long)s->tokens, (long long)s->heads, (long long)s->kv,
+                   (long long)s->rows, (long long)s->width, (long long)s->window,
+                   (long long)s->position);
+    make_operands(s, dtype, c.in);
+    want = on_cpu(c.in, &attr, false);
+    mean = on_cpu(c.in, &attr, true);
+    poison(s, c.in);
+    got = kt_local(dtype, 4, want.shape);
+    again = kt_local(dtype, 4, want.shape);
+    c.out = (dt_local){ .dtype = dtype, .n_axes = 4 };
+    memcpy(c.out.shape, want.shape, sizeof c.out.shape);
+    cr_run_cuda(&c, d, got.data);
+    compare(name, &got, &want, &mean, pieces && s->tokens > FEW_TOKENS);
+    cr_run_cuda(&c, d, again.data);
+    DT_ASSERT(memcmp(got.data, again.data, cr_bytes(&got)) == 0);
+    for (int i = 0; i < N_IN; i++) kt_release(&c.in[i]);
+    kt_release(&want);
+    kt_release(&mean);
+    kt_release(&got);
+    kt_release(&again);
+}
+
+static void run_all(const attention_shape *shapes, size_t n)
+{
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t i = 0; i < n; i++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+            run_attention(&d, &shapes[i], kt_floats[t]);
+    cr_close(&d);
+}
+
+/* clang-format off */
+/*    B  T   H   Kv S    e    q0 k0 nH nKv window position layout skew */
+static const attention_shape few[] = {
+    { 1, 1,  1,  1, 1,   8,   0, 0, 1,  1, 0,   0,   IN_TURN, 0 },
+    { 1, 1,  8,  2, 300, 64,  0, 0, 8,  2, 0,   290, IN_TURN, 0 },
+    { 3, 1,  6,  2, 140, 20,  0, 0, 6,  2, 0,   128, IN_TURN, 0 }, /* rows of 40 bytes */
+    { 2, 1,  3,  3, 40,  80,  0, 0, 3,  3, 16,  39,  IN_TURN, 0 },
+    { 1, 1,  5,  1, 70,  96,  0, 0, 5,  1, 1,   69,  IN_TURN, 0 },
+    { 2, 1,  4,  1, 200, 128, 0, 0, 4,  1, 0,   180, IN_TURN, 0 },
+    { 2, 1,  8,  2, 200, 256, 0, 0, 8,  2, 100, 199, IN_TURN, 0 },
+    { 1, 1,  20, 1, 130, 128, 0, 0, 20, 1, 0,   127, IN_TURN, 0 }, /* two blocks of rows */
+    { 1, 1,  2,  1, 300, 3,   0, 0, 2,  1, 0,   299, IN_TURN, 0 },
+    { 1, 1,  4,  2, 90,  64,  0, 0, 4,  2, 0,   80,  IN_TURN, 1 },
+    { 1, 2,  2,  1, 3,   8,   0, 0, 2,  1, 0,   0,   IN_TURN, 0 },
+    { 1, 8,  4,  2, 90,  64,  0, 0, 4,  2, 0,   70,  IN_TURN, 0 },
+    { 3, 5,  7,  1, 60,  128, 0, 0, 7,  1, 0,   0,   PADDED,  0 },
+    { 2, 7,  4,  2, 70,  256, 0, 0, 4,  2, 9,   40,  PADDED,  0 },
+    { 2, 5,  3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 }, /* heads 3 4 5: parts of two groups */
+    { 2, 1,  3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 },
+    { 1, 4,  2,  1, 30,  16,  6, 3, 8,  4, 0,   3,   IN_TURN, 0 }, /* kv head 3 alone */
+    { 1, 1,  2,  4, 30,  16,  4, 0, 8,  4, 0,   20,  IN_TURN, 0 }, /* all kv heads, one of them read */
+    { 1, 4,  0,  0, 30,  16,  8, 4, 8,  4, 0,   3,   IN_TURN, 0 }, /* a rank without heads */
+    { 0, 4,  2,  2, 30,  16,  0, 0, 2,  2, 0,   3,   IN_TURN, 0 },
+};
+static const attention_shape many[] = {
+    { 1, 9,  1,  1, 9,   8,   0, 0, 1,  1, 0,   0,   IN_TURN, 0 },
+    { 1, 70, 4,  2, 300, 64,  0, 0, 4,  2, 0,   230, IN_TURN, 0 },
+    { 1, 65, 2,  1, 65,  128, 0, 0, 2,  1, 0,   0,   IN_TURN, 0 },
+    { 2, 33, 6,  2, 120, 20,  0, 0, 6,  2, 0,   80,  IN_TURN, 0 },
+    { 1, 70, 2,  2, 200, 80,  0, 0, 2,  2, 31,  40,  IN_TURN, 0 },
+    { 1, 70, 2,  2, 200, 96,  0, 0, 2,  2, 0,   130, IN_TURN, 0 },
+    { 1, 20, 4,  2, 290, 128, 0, 0, 4,  2, 0,   260, IN_TURN, 0 }, /* keys in parts */
+    { 1, 9,  3,  1, 70,  130, 0, 0, 3,  1, 1,   60,  IN_TURN, 0 },
+    { 1, 40, 3,  1, 70,  256, 0, 0, 3,  1, 17,  30,  IN_TURN, 0 },
+    { 1, 12, 2,  1, 80,  96,  0, 0, 2,  1, 0,   60,  IN_TURN, 1 },
+    { 3, 20, 4,  2, 60,  64,  0, 0, 4,  2, 0,   0,   PADDED,  0 },
+    { 2, 40, 4,  4, 140, 128, 0, 0, 4,  4, 70,  90,  PADDED,  0 },
+    { 1, 12, 12, 1, 40,  256, 0, 0, 12, 1, 0,   20,  IN_TURN, 0 }, /* three blocks of rows */
+    { 2, 10, 3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 },
+    { 1, 10, 2,  1, 30,  16,  6, 3, 8,  4, 0,   3,   IN_TURN, 0 },
+    { 1, 10, 0,  0, 30,  16,  8, 4, 8,  4, 0,   3,   IN_TURN, 0 },
+};
+/* clang-format on */
+
+DT_TEST(cuda_attention, few_tokens_match_the_cpu)
+{
+    run_all(few, DT_COUNT(few));
+}
+
+DT_TEST(cuda_attention, many_tokens_match_the_cpu)
+{
+    run_all(many, DT_COUNT(many));
+}
+
+/* A recorded call follows positions that change on the device, as decoding does. */
+DT_TEST(cuda_attention, a_graph_follows_the_positions)
+{
+    const attention_shape s = { 2, 1, 4, 2, 300, 64, 0, 0, 4, 2, 0, 290, IN_TURN, 0 };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
+    dt_local device[N_IN], out, want;
+    const dt_kargs args = { .in = device, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
+    dti_cuda_graph *graph;
+    cr_device d;
+
+    cr_open(&d);
+    make_operands(&s, DT_BF16, c.in);
+    memcpy(device, c.in, sizeof device);
+    for (int i = 0; i < N_IN; i++) device[i].data = cr_up(&d, &c.in[i], 0);
+    out = c.out = (dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { 2, 1, 4, 64 } };
+    out.data = cr_up(&d, &out, 0);
+    want = kt_local(DT_BF16, 4, out.shape);
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args)); /* scratch grows */
+    DT_ASSERT_CUDA(d.m, d.m->capture_begin(d.c));
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
+    DT_ASSERT_CUDA(d.m, d.m->capture_end(d.c, &graph));
+    for (int32_t p = 0; p < 300; p += 71) {
+        int32_t *positions = c.in[POSITIONS].data;
+        unsigned char got[2 * 4 * 64 * 2];
+        positions[0] = p;
+        positions[1] = 299 - p;
+        DT_ASSERT_CUDA(d.m, d.m->copy(d.c, device[POSITIONS].data, positions, 2 * sizeof *positions,
+                                      DTI_CUDA_UP));
+        DT_ASSERT_CUDA(d.m, d.m->graph_launch(d.c, graph));
+        cr_down(&c, &d, out.data, got);
+        cr_run_cuda(&c, &d, want.data);
+        DT_ASSERT(memcmp(got, want.data, sizeof got) == 0);
+    }
+    d.m->graph_destroy(graph);
+    for (int i = 0; i < N_IN; i++) {
+        cr_release(&d, &c.in[i], device[i].data, 0);
+        kt_release(&c.in[i]);
+    }
+    cr_release(&d, &out, out.data, 0);
+    kt_release(&want);
+    cr_close(&d);
+}
+
+/* Scores of +-1e30 pick one key and give its v exactly; a weight of 1 loses nothing. */
+DT_TEST(cuda_attention, a_softmax_of_one_key_is_exact)
+{
+    enum { E = 8, S = 200 };
+    const attention_shape s = { 1, 1, 1, 1, S, E, 0, 0, 1, 1, 0, S - 20, IN_TURN, 0 };
+    const dti_attention_attr attr = { 1, 1, 0, 1.0f };
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats) - 1; t++) /* f16 ends at 65504 */
+        for (int64_t tokens = 1; tokens <= 19; tokens += 9) {
+            attention_shape of = s;
+            cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
+            dt_local got;
+            of.tokens = tokens;
+            make_operands(&of, kt_floats[t], c.in);
+            for (int64_t i = 0; i < tokens * E; i++)
+                dti_store_f32(c.in[Q].data, kt_floats[t], i, 1e15f);
+            for (int64_t i = 0; i < S * E; i++) {
+                dti_store_f32(c.in[K].data, kt_floats[t], i, i / E == 77 ? 1e15f : -1e15f);
+                dti_store_f32(c.in[V].data, kt_floats[t], i, (float)(i / E + i % E));
+            }
+            got = kt_local(kt_floats[t], 4, c.in[Q].shape);
+            c.out = got;
+            c.out.data = NULL;
+            cr_run_cuda(&c, &d, got.data);
+            for (int64_t i = 0; i < tokens * E; i++)
+                DT_ASSERT(kt_get(&got, i) == (double)(77 + i % E));
+            for (int i = 0; i < N_IN; i++) kt_release(&c.in[i]);
+            kt_release(&got);
+        }
+    cr_close(&d);
+}
+
+/* The kernel finds what the host cannot know, and sync() tells. */
+DT_TEST(cuda_attention, positions_outside_the_cache_are_reported)
+{
+    static const int32_t wrong[] = { -1, 30, INT32_MAX, INT32_MIN };
+    const dti_attention_attr attr = { 2, 1, 0, 1.0f };
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t i = 0; i < 3 * DT_COUNT(wrong); i++) {
+        const attention_shape s = { 1, i % 3 == 2 ? 20 : 2, 2, 1, 30, 16, 0, 0, 2, 1, 0, 3, IN_TURN,
+                                    0 };
+        dt_local in[N_IN], device[N_IN], out;
+        const dt_kargs args = {
+            .in = device, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1
+        };
+        char text[32];
+        make_operands(&s, i % 3 == 0 ? DT_F32 : DT_BF16, in);
+        ((int32_t *)in[POSITIONS].data)[1] = wrong[i / 3];
+        memcpy(device, in, sizeof device);
+        for (int x = 0; x < N_IN; x++) device[x].data = cr_up(&d, &in[x], 0);
+        out = in[Q];
+        out.data = cr_up(&d, &in[Q], 0);
+        (void)snprintf(text, sizeof text, "position %d", wrong[i / 3]);
+        DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
+        DT_ASSERT_CUDA_FAILS(d.m, d.m->sync(d.c), text);
+        DT_ASSERT_CUDA(d.m, d.m->sync(d.c)); /* told once */
+        for (int x = 0; x < N_IN; x++) {
+            cr_release(&d, &in[x], device[x].data, 0);
+            kt_release(&in[x]);
+        }
+        cr_release(&d, &out, out.data, 0);
+    }
+    cr_close(&d);
+}
+
+DT_TEST(cuda_attention, what_does_not_fit_is_refused)
+{
+    const dti_attention_attr attr = { 8, 4, 0, 1.0f };
+    dt_local in[N_IN] = { { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
+                          { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
+                          { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
+                          { .dtype = DT_I32, .n_axes = 2, .shape = { 1, 1 } } };
+    dt_local out = in[Q];
+    const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
+    cr_device d;
+
+    cr_open(&d);
+    in[Q].offset[2] = 4;
+    DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
+                         "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
+    in[Q].offset[2] = 0;
+    for (int i = 0; i < POSITIONS; i++) in[i].shape[3] = 257;
+    DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
+                         "heads of 257 columns, but the CUDA kernels take at most 256");
+    cr_close(&d);
+}
