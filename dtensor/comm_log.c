@@ -140,9 +140,9 @@ dt_status dti_tape_count(dt_tape *t, const char *reason,
 
 const char *dt_tape_because(dt_tape *t, const char *reason)
 {
-    const char *before = t->reason;
+    const char *before = t != NULL ? t->reason : NULL;
 
-    t->reason = reason;
+    if (t != NULL) t->reason = reason;
     return before;
 }
 
@@ -180,7 +180,7 @@ dt_comm_counter dt_tape_comm_in(const dt_tape *t, const char *const *scopes, int
                                 dt_comm_kind kind)
 {
     const dt_comm_counter none = { 0, 0 };
-    int node = t->log.n_nodes > 0 ? 0 : -1;
+    int node = t != NULL && t->log.n_nodes > 0 && (scopes != NULL || n_scopes <= 0) ? 0 : -1;
 
     for (int i = 0; i < n_scopes && node >= 0; i++) node = find_child(&t->log, node, scopes[i]);
     return node >= 0 && (unsigned)kind <= DT_N_COMM_KINDS ? sum_of(&t->log, node, kind) : none;
@@ -233,7 +233,7 @@ int dt_tape_comm_print(const dt_tape *t, char *text, size_t text_bytes)
 {
     dti_writer w = { text, text_bytes, 0 };
 
-    if (t->log.n_nodes == 0)
+    if (t == NULL || t->log.n_nodes == 0)
         dti_put(&w, "total: 0 calls, 0 bytes\n");
     else
         print_node(&t->log, 0, 0, &w);
@@ -244,7 +244,7 @@ int dt_tape_comm_json(const dt_tape *t, char *text, size_t text_bytes)
 {
     dti_writer w = { text, text_bytes, 0 };
 
-    if (t->log.n_nodes == 0)
+    if (t == NULL || t->log.n_nodes == 0)
         dti_put(&w, "{\"name\":\"total\",\"calls\":0,\"bytes\":0,\"own\":[],\"scopes\":[]}");
     else
         json_node(&t->log, 0, &w);

@@ -306,8 +306,10 @@ dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high
 
 dt_random dt_random_next(dt_random *generator)
 {
-    const dt_random key = *generator;
+    dt_random key = { 0 };
 
+    if (generator == NULL) return key;
+    key = *generator;
     generator->stream++;
     return key;
 }

@@ -265,7 +265,7 @@ dt_tensor *dt_move_cast(dt_tape *t, dt_tensor *x, const dt_placement *want, dt_d
     dt_tensor *y = NULL;
     dt_status st;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     if (x == NULL || want == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_cast: x or want is NULL");
     if (dt_dtype_size(dtype) == 0)

@@ -41,6 +41,7 @@ static void release_from(dt_tape *t, size_t first)
 
 void dt_tape_reset(dt_tape *t)
 {
+    if (t == NULL) return;
     release_from(t, 0);
     t->n_scopes = 1;
     t->status = DT_OK;
@@ -64,6 +65,7 @@ void dt_tape_release(dt_tape **tape)
 
 dt_status dt_tape_status(dt_tape *t)
 {
+    DT_CHECK(t != NULL, DT_ERR_ARG, "the tape is NULL");
     if (t->status != DT_OK) dti_error_restore(&t->error);
     return t->status;
 }
@@ -80,7 +82,7 @@ int dti_tape_n_scopes(const dt_tape *t)
 
 dt_tensor *dti_tape_latch(dt_tape *t, dt_status status)
 {
-    if (t->status != DT_OK) return NULL;
+    if (t == NULL || t->status != DT_OK) return NULL;
     if (t->n_scopes > 1) dti_error_prefix("%s", t->scopes[t->n_scopes - 1].name);
     t->status = status;
     t->error = *dt_last_error();
@@ -115,7 +117,7 @@ dt_tensor *dti_tape_push(dt_tape *t, dt_tensor *x)
 
 dt_tensor *dt_tape_own(dt_tape *t, dt_tensor *x)
 {
-    if (t->status != DT_OK) {
+    if (dti_tape_is_down(t)) {
         dt_tensor_release(&x);
         return NULL;
     }
@@ -125,7 +127,7 @@ dt_tensor *dt_tape_own(dt_tape *t, dt_tensor *x)
 
 void dt_scope_begin(dt_tape *t, const char *name)
 {
-    if (t->status != DT_OK) return;
+    if (dti_tape_is_down(t)) return;
     if (t->n_scopes == DTI_MAX_SCOPES) {
         dt_tape_fail(t, DT_ERR_ARG,
                      "scope \"%s\": more than %d scopes are open; is a dt_scope_end() "
@@ -155,7 +157,7 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
     size_t first;
     bool mine = false;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     if (t->n_scopes == 1)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_scope_end() without a dt_scope_begin()");
     first = t->scopes[--t->n_scopes].first;
@@ -173,8 +175,9 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
 /* The search begins with the newest: in a loop it is one of the last two. */
 void dt_tape_drop(dt_tape *t, dt_tensor *x)
 {
-    const size_t first = t->scopes[t->n_scopes - 1].first;
+    const size_t first = t != NULL ? t->scopes[t->n_scopes - 1].first : 0;
 
+    if (t == NULL) return;
     for (size_t i = t->n_owned; x != NULL && i > first; i--) {
         if (t->owned[i - 1] != x) continue;
         dt_tensor_release(&x);
@@ -186,19 +189,19 @@ void dt_tape_drop(dt_tape *t, dt_tensor *x)
 
 void dt_tape_set_moves(dt_tape *t, dt_moves policy)
 {
-    t->moves = policy;
+    if (t != NULL) t->moves = policy;
 }
 
 dt_comm_counter dt_tape_comm(const dt_tape *t, dt_comm_kind kind)
 {
-    const bool known = (int)kind >= 0 && kind < DT_N_COMM_KINDS;
+    const bool known = t != NULL && (int)kind >= 0 && kind < DT_N_COMM_KINDS;
 
     return known ? t->comm[kind] : (dt_comm_counter){ 0, 0 };
 }
 
 dt_runtime *dt_tape_runtime(const dt_tape *t)
 {
-    return t->rt;
+    return t != NULL ? t->rt : NULL;
 }
 
 /* x, or a tensor of the tape's that lies as `layout` says. */
@@ -221,7 +224,7 @@ dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
     const dt_layout *layout;
     dt_status st;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     if (x == NULL || want == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move: x or want is NULL");
     st = dti_tensor_layout(x, want, &layout);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
@@ -234,7 +237,7 @@ dt_tensor *dt_move_to(dt_tape *t, dt_tensor *x, dt_mesh *mesh, const dt_placemen
     dt_tensor *y = NULL;
     dt_status st;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     if (x == NULL || mesh == NULL || want == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_to: x, mesh or want is NULL");
     st = dti_copy_to(x, mesh, want, moved, &y);
@@ -249,7 +252,7 @@ dt_tensor *dt_move_dim(dt_tape *t, dt_tensor *x, int dim, dt_placement want)
     const dt_layout *layout;
     dt_status st;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: x is NULL");
     if (dim < 0 || dim >= x->layout->n_dims)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: mesh dim %d of a mesh that has %d", dim,

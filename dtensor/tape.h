@@ -37,6 +37,12 @@ struct dt_tape {
     dt_error error; /* valid if status is not DT_OK */
 };
 
+/* Nothing is done any more: the tape has failed, or is NULL, which becomes the thread's error. */
+static inline bool dti_tape_is_down(dt_tape *tape)
+{
+    return tape == NULL ? dt_tape_status(NULL) != DT_OK : tape->status != DT_OK;
+}
+
 /* Counts what a move has communicated, here and in the node of the innermost scope. */
 dt_status dti_tape_count(dt_tape *tape, const char *reason,
                          const dt_comm_counter counters[DT_N_COMM_KINDS]) DT_MUST_USE;

@@ -283,31 +283,32 @@ dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
 
 dt_mesh *dt_tensor_mesh(const dt_tensor *x)
 {
-    return x->mesh;
+    return x != NULL ? x->mesh : NULL;
 }
 
 const dt_layout *dt_tensor_layout(const dt_tensor *x)
 {
-    return x->layout;
+    return x != NULL ? x->layout : NULL;
 }
 
 dt_dtype dt_tensor_dtype(const dt_tensor *x)
 {
-    return x->local.dtype;
+    return x != NULL ? x->local.dtype : DT_N_DTYPES;
 }
 
 int dt_tensor_n_axes(const dt_tensor *x)
 {
-    return x->n_axes;
+    return x != NULL ? x->n_axes : -1;
 }
 
 int64_t dt_tensor_extent(const dt_tensor *x, int axis)
 {
+    if (x == NULL) return -1;
     if (axis < 0) axis += x->n_axes;
     return axis >= 0 && axis < x->n_axes ? x->shape[axis] : -1;
 }
 
 const dt_local *dt_tensor_local(const dt_tensor *x)
 {
-    return &x->local;
+    return x != NULL ? &x->local : NULL;
 }

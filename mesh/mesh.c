@@ -181,22 +181,22 @@ void dt_mesh_release(dt_mesh **mesh)
 
 dt_runtime *dt_mesh_runtime(const dt_mesh *mesh)
 {
-    return mesh->rt;
+    return mesh != NULL ? mesh->rt : NULL;
 }
 
 int dt_mesh_n_dims(const dt_mesh *mesh)
 {
-    return mesh->n_dims;
+    return mesh != NULL ? mesh->n_dims : -1;
 }
 
 int dt_mesh_n_ranks(const dt_mesh *mesh)
 {
-    return mesh->n_ranks;
+    return mesh != NULL ? mesh->n_ranks : -1;
 }
 
 static bool has_dim(const dt_mesh *mesh, int dim)
 {
-    return dim >= 0 && dim < mesh->n_dims;
+    return mesh != NULL && dim >= 0 && dim < mesh->n_dims;
 }
 
 int dt_mesh_dim_size(const dt_mesh *mesh, int dim)
@@ -211,14 +211,14 @@ const char *dt_mesh_dim_name(const dt_mesh *mesh, int dim)
 
 int dt_mesh_find_dim(const dt_mesh *mesh, const char *name)
 {
-    for (int d = 0; name != NULL && d < mesh->n_dims; d++)
+    for (int d = 0; mesh != NULL && name != NULL && d < mesh->n_dims; d++)
         if (strcmp(mesh->grid.names[d], name) == 0) return d;
     return -1;
 }
 
 bool dt_mesh_is_member(const dt_mesh *mesh)
 {
-    return mesh->place >= 0;
+    return mesh != NULL && mesh->place >= 0;
 }
 
 int dt_mesh_coord(const dt_mesh *mesh, int dim)
@@ -235,7 +235,7 @@ int dt_mesh_rank_at(const dt_mesh *mesh, int place)
 {
     int coord[DT_MAX_DIMS];
 
-    if (place < 0 || place >= mesh->n_ranks) return -1;
+    if (mesh == NULL || place < 0 || place >= mesh->n_ranks) return -1;
     for (int d = mesh->n_dims - 1; d >= 0; d--) {
         coord[d] = place % mesh->size[d];
         place /= mesh->size[d];
@@ -245,7 +245,7 @@ int dt_mesh_rank_at(const dt_mesh *mesh, int place)
 
 bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord)
 {
-    const int place = dti_roster_find(mesh->grid.roster, world_rank);
+    const int place = mesh != NULL ? dti_roster_find(mesh->grid.roster, world_rank) : -1;
     int at[DT_MAX_DIMS];
 
     return place >= 0 && dti_grid_find(&mesh->grid, place, coord != NULL ? coord : at);

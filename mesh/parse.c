@@ -153,6 +153,8 @@ int dt_mesh_print(const dt_mesh *mesh, char *text, size_t text_bytes)
 {
     dti_writer w = { text, text != NULL ? text_bytes : 0, 0 };
 
+    if (mesh == NULL) dti_put(&w, "(no mesh)");
+    if (mesh == NULL) return dti_written(&w);
     for (int d = 0; d < mesh->n_dims; d++)
         dti_put(&w, "%s%s=%d", d > 0 ? "," : "", mesh->grid.names[d], mesh->size[d]);
     dti_put(&w, " ");

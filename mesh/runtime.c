@@ -165,7 +165,7 @@ void dt_runtime_release_dry(dt_runtime **runtime)
 
 bool dt_runtime_is_dry(const dt_runtime *rt)
 {
-    return rt->dry;
+    return rt != NULL && rt->dry;
 }
 
 static dti_comm *find_comm(const dt_runtime *rt, const int *world_ranks, int n)
@@ -194,27 +194,27 @@ dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const 
 
 int dt_runtime_rank(const dt_runtime *rt)
 {
-    return rt->rank;
+    return rt != NULL ? rt->rank : -1;
 }
 
 int dt_runtime_size(const dt_runtime *rt)
 {
-    return rt->size;
+    return rt != NULL ? rt->size : -1;
 }
 
 int dt_runtime_threads(const dt_runtime *rt)
 {
-    return rt->n_threads;
+    return rt != NULL ? rt->n_threads : -1;
 }
 
 const char *dt_runtime_cores(const dt_runtime *rt)
 {
-    return rt->cores;
+    return rt != NULL ? rt->cores : NULL;
 }
 
 int64_t dt_runtime_live(const dt_runtime *rt)
 {
-    return atomic_load_explicit(&rt->live, memory_order_relaxed);
+    return rt != NULL ? atomic_load_explicit(&rt->live, memory_order_relaxed) : 0;
 }
 
 dti_comm *dti_runtime_world(dt_runtime *rt)

@@ -17,7 +17,7 @@ static dt_status join(dti_arena *arena, const char *prefix, const char *name, co
 
 void dt_builder_settings(dt_builder *b, const dt_row_settings *settings)
 {
-    b->settings = *settings;
+    if (b != NULL && settings != NULL) b->settings = *settings;
 }
 
 dt_status dt_builder_add(dt_builder *b, const char *prefix, const dt_layer_row *rows, int n,

@@ -280,6 +280,7 @@ dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides)
 
 dt_attention_options dt_config_attention(const dt_model_info *info)
 {
+    if (info == NULL) return (dt_attention_options){ 0 };
     return (dt_attention_options){ .n_heads = info->n_heads,
                                    .n_kv_heads = info->n_kv_heads,
                                    .scale = (float)(1.0 / sqrt((double)info->head_dim)) };

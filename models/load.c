@@ -266,20 +266,20 @@ void dt_model_release(dt_model **model)
 
 const dt_model_info *dt_model_info_of(const dt_model *m)
 {
-    return &m->info;
+    return m != NULL ? &m->info : NULL;
 }
 
 dt_layers *dt_model_layers(const dt_model *m)
 {
-    return m->layers;
+    return m != NULL ? m->layers : NULL;
 }
 
 dt_mesh *dt_model_mesh(const dt_model *m)
 {
-    return m->mesh;
+    return m != NULL ? m->mesh : NULL;
 }
 
 int64_t dt_model_local_bytes(const dt_model *m)
 {
-    return m->local_bytes;
+    return m != NULL ? m->local_bytes : 0;
 }

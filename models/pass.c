@@ -25,14 +25,16 @@ static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)
 dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t layer, dt_tensor *q,
                                dt_tensor *k, dt_tensor *v, const dt_attention_options *options)
 {
-    dt_tensor *keys, *values, *const positions = pass->positions;
+    dt_tensor *keys, *values, *positions;
     dti_kv *kv;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
+    if (pass == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: pass is NULL");
     if (layer < 0 || layer >= pass->n_layers)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
                             (long long)layer, (long long)pass->n_layers);
     kv = &pass->kv[layer];
+    positions = pass->positions;
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
         const dt_status st = make_caches(kv, k, v);
         if (st != DT_OK) return dti_tape_latch(t, st);
@@ -46,6 +48,7 @@ dt_tensor *dt_pass_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *x)
 {
     const dt_layout *before;
 
+    if (pass == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_pass_rows: pass is NULL");
     if (x == NULL || pass->rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
     before = dt_tensor_layout(x);
     x = dt_slice(t, x, 1, -1, 1);

@@ -83,18 +83,18 @@ void dt_state_release(dt_state **state)
 
 int64_t dt_state_length(const dt_state *s)
 {
-    return s->length;
+    return s != NULL ? s->length : 0;
 }
 
 int64_t dt_state_length_of(const dt_state *s, int64_t sequence)
 {
-    if (sequence < 0 || sequence >= s->batch) return 0;
+    if (s == NULL || sequence < 0 || sequence >= s->batch) return 0;
     return s->lengths[sequence < s->n_kept ? sequence : 0];
 }
 
 void dt_state_rewind(dt_state *s, int64_t length)
 {
-    if (length < 0 || length >= s->length) return;
+    if (s == NULL || length < 0 || length >= s->length) return;
     s->length = length;
     for (int64_t b = 0; b < s->n_kept; b++)
         if (s->lengths[b] > length) s->lengths[b] = length;

@@ -12,27 +12,32 @@ enum { SHAPE_BYTES = 96 };
 
 const char *dt_layer_name(const dt_layer *layer)
 {
-    return layer->name;
+    return layer != NULL ? layer->name : NULL;
 }
 
 dt_layer_kind dt_layer_kind_of(const dt_layer *layer)
 {
-    return layer->kind;
+    return layer != NULL ? layer->kind : DT_N_LAYER_KINDS;
 }
 
 const dt_style *dt_layer_style(const dt_layer *layer)
 {
-    return layer->style[layer->list->slot];
+    return layer != NULL ? layer->style[layer->list->slot] : NULL;
+}
+
+static bool has_dim(const dt_layer *layer, int dim)
+{
+    return layer != NULL && dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh);
 }
 
 const dt_style *dt_layer_style_on(const dt_layer *layer, int dim)
 {
-    return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->style[dim] : NULL;
+    return has_dim(layer, dim) ? layer->style[dim] : NULL;
 }
 
 const dt_style *dt_layer_step_style_on(const dt_layer *layer, int dim)
 {
-    return dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh) ? layer->step[dim] : NULL;
+    return has_dim(layer, dim) ? layer->step[dim] : NULL;
 }
 
 int dti_layer_rule(const dt_layer *layer, int dim)
@@ -42,24 +47,24 @@ int dti_layer_rule(const dt_layer *layer, int dim)
 
 int dt_layer_n_params(const dt_layer *layer)
 {
-    return layer->n_params;
+    return layer != NULL ? layer->n_params : 0;
 }
 
 const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param)
 {
-    return param >= 0 && param < layer->n_params ? layer->layout[param] : NULL;
+    return param >= 0 && param < dt_layer_n_params(layer) ? layer->layout[param] : NULL;
 }
 
 dt_tensor *dt_layer_param(const dt_layer *layer, int param)
 {
-    if (param < 0 || param >= layer->n_params) return NULL;
+    if (param < 0 || param >= dt_layer_n_params(layer)) return NULL;
     if (layer->tied_to != NULL && param == DT_PARAM_WEIGHT) layer = layer->tied_to;
     return layer->param[param];
 }
 
 const dt_layer *dt_layer_tied_to(const dt_layer *layer)
 {
-    return layer->tied_to;
+    return layer != NULL ? layer->tied_to : NULL;
 }
 
 static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
@@ -125,7 +130,7 @@ dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
 
 float dt_layer_eps(const dt_layer *layer)
 {
-    return layer->eps;
+    return layer != NULL ? layer->eps : 0;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -243,6 +248,7 @@ dt_tensor *dt_layer_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     dt_tensor *y;
 
+    if (dt_tape_status(t) != DT_OK) return NULL;
     if (layer == NULL) return dt_tape_fail(t, DT_ERR_ARG, "layer is NULL");
     if (layer->kind == DT_LAYER_EXPERTS)
         return dt_tape_fail(t, DT_ERR_ARG,

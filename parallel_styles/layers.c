@@ -11,6 +11,7 @@
 
 dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
 {
+    if (layer == NULL) return (dt_param_info){ 0 };
     return dti_spec_param(&(dt_layer_spec){ .name = layer->name,
                                             .kind = layer->kind,
                                             .axis = { layer->axis[0], layer->axis[1] },
@@ -174,17 +175,17 @@ void dt_layers_release(dt_layers **layers)
 
 const char *dt_layers_remark(const dt_layers *list, int i)
 {
-    return i >= 0 && (size_t)i < list->n_remarks ? list->remarks[i] : NULL;
+    return list != NULL && i >= 0 && (size_t)i < list->n_remarks ? list->remarks[i] : NULL;
 }
 
 int dt_layers_count(const dt_layers *list)
 {
-    return list->n;
+    return list != NULL ? list->n : 0;
 }
 
 dt_layer *dt_layers_at(dt_layers *list, int i)
 {
-    return i >= 0 && i < list->n ? &list->layers[i] : NULL;
+    return i >= 0 && i < dt_layers_count(list) ? &list->layers[i] : NULL;
 }
 
 static uint32_t hash_of(const char *name)

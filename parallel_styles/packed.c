@@ -36,7 +36,7 @@ dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts, dt_
     int64_t group;
     int copies;
 
-    if (axis < 0 || axis >= param->n_axes) return DT_REPLICATE;
+    if (param == NULL || axis < 0 || axis >= param->n_axes) return DT_REPLICATE;
     blocks = &param->blocks[axis];
     if (blocks->n == 0) return dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
     copies = copies_of_blocks(blocks, &param->heads, n_parts, &group);

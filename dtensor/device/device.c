@@ -126,7 +126,7 @@ const char *dt_kernels_of(dt_runtime *rt)
 {
     dti_device *d;
 
-    return dti_device_of(rt, &d) == DT_OK ? dti_isa_name(dti_cpu_isa(d->cpu)) : NULL;
+    return rt != NULL && dti_device_of(rt, &d) == DT_OK ? dti_isa_name(dti_cpu_isa(d->cpu)) : NULL;
 }
 
 dt_status dt_device_check(const char *device)
@@ -142,5 +142,5 @@ const char *dt_device_of(dt_runtime *rt)
 {
     dti_device *d;
 
-    return dti_device_of(rt, &d) == DT_OK ? d->ops->name : NULL;
+    return rt != NULL && dti_device_of(rt, &d) == DT_OK ? d->ops->name : NULL;
 }

@@ -57,7 +57,7 @@ dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out)
 void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
 {
     dti_op_cache *c;
-    const bool there = dti_op_cache_of(rt, &c) == DT_OK;
+    const bool there = rt != NULL && dti_op_cache_of(rt, &c) == DT_OK;
 
     if (calls != NULL) *calls = there ? c->calls : 0;
     if (misses != NULL) *misses = there ? c->misses : 0;

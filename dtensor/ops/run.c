@@ -281,7 +281,7 @@ dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_ten
     dt_tensor *y = NULL;
     dt_status st;
 
-    if (t->status != DT_OK) return NULL;
+    if (dti_tape_is_down(t)) return NULL;
     st = check_call(op, n, in, 1, operands);
     if (st == DT_OK) st = apply(t, op, attr, n, operands, &y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
@@ -296,7 +296,7 @@ void dt_apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor 
     dt_status st;
 
     for (int r = 0; r < n_out && out != NULL; r++) out[r] = NULL;
-    if (t->status != DT_OK) return;
+    if (dti_tape_is_down(t)) return;
     if (out == NULL) {
         (void)dt_tape_fail(t, DT_ERR_ARG, "%s: out is NULL",
                            op != NULL && op->name != NULL ? op->name : "dt_apply_n");

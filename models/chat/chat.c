@@ -55,16 +55,17 @@ dt_status dt_chat_create(const char *name, const char *source, size_t n_bytes, d
 
 dt_chat *dt_chat_retain(dt_chat *chat)
 {
-    (void)atomic_fetch_add_explicit(&chat->refs, 1, memory_order_relaxed);
+    if (chat != NULL) (void)atomic_fetch_add_explicit(&chat->refs, 1, memory_order_relaxed);
     return chat;
 }
 
 void dt_chat_release(dt_chat **chat)
 {
-    dt_chat *c = *chat;
+    dt_chat *c = chat ? *chat : NULL;
 
+    if (c == NULL) return;
     *chat = NULL;
-    if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
+    if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
     dti_jinja_free(&c->template);
     json_decref(c->tokens);
     dti_free(c);

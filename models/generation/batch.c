@@ -44,14 +44,14 @@ void dt_generated_release(dt_generated **generated)
 
 int64_t dt_generated_count(const dt_generated *g)
 {
-    return g->n;
+    return g != NULL ? g->n : 0;
 }
 
 static const dti_new_text *text_of(const dt_generated *g, int64_t i)
 {
     static const dti_new_text none = { 0 };
 
-    return i >= 0 && i < g->n ? &g->texts[i] : &none;
+    return i >= 0 && i < dt_generated_count(g) ? &g->texts[i] : &none;
 }
 
 dt_ids dt_generated_ids(const dt_generated *g, int64_t i)

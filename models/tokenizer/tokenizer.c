@@ -90,7 +90,7 @@ dt_status dt_tokenizer_open(const char *path, dt_tokenizer **out)
 
 dt_tokenizer *dt_tokenizer_retain(dt_tokenizer *tok)
 {
-    (void)atomic_fetch_add_explicit(&tok->refs, 1, memory_order_relaxed);
+    if (tok != NULL) (void)atomic_fetch_add_explicit(&tok->refs, 1, memory_order_relaxed);
     return tok;
 }
 
