@@ -80,6 +80,36 @@ DT_TEST(cuda_choices, the_first_of_equals_is_chosen)
     cr_close(&d);
 }
 
+/* A step that is recorded finds its scratch memory again when it runs. */
+DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
+{
+    const int64_t n = 20000;
+    dt_local x = kt_filled(DT_F32, 1, &n, KT_ZERO, 1), out = { .dtype = DT_I64 }, in = x;
+    const dt_kargs args = { .in = &in, .out = &out, .n_in = 1, .n_out = 1 };
+    dti_cuda_graph *graph;
+    int64_t key;
+    cr_device d;
+
+    cr_open(&d);
+    in.data = cr_up(&d, &x, 0);
+    out.data = cr_up(&d, &out, 0);
+    DT_ASSERT_CUDA(d.m, d.m->capture_begin(d.c));
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "argmax_key")(d.c, &args));
+    DT_ASSERT_CUDA(d.m, d.m->capture_end(d.c, &graph));
+    for (int64_t place = 7; place < n; place += 6007) {
+        ((float *)x.data)[place] = (float)place;
+        DT_ASSERT_CUDA(d.m, d.m->copy(d.c, in.data, x.data, cr_bytes(&x), DTI_CUDA_UP));
+        DT_ASSERT_CUDA(d.m, d.m->graph_launch(d.c, graph));
+        DT_ASSERT_CUDA(d.m, d.m->copy(d.c, &key, out.data, sizeof key, DTI_CUDA_DOWN));
+        DT_ASSERT_EQ_INT(dti_argmax_index(key), place);
+    }
+    d.m->graph_destroy(graph);
+    cr_release(&d, &x, in.data, 0);
+    cr_release(&d, &out, out.data, 0);
+    kt_release(&x);
+    cr_close(&d);
+}
+
 /* --- experts ---------------------------------------------------------------------------------- */
 
 static const int64_t route_shapes[][3] = { { 1, 4, 2 }, { 7, 64, 8 }, { 3, 128, 8 }, { 2, 257, 5 },

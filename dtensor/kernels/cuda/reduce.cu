@@ -9,7 +9,7 @@
 namespace
 {
 
-enum { THREADS = 256, LANES = 8, AHEAD = 8 };
+enum { THREADS = 256, LANES = 8, AHEAD = 16 };
 const int64_t PIECE = 8192;
 enum reduction { SUM, MAX, MIN };
 
@@ -34,18 +34,28 @@ __device__ inline double take(int how, double acc, double x)
     return (how == MAX ? x > acc : x < acc) || x != x ? x : acc;
 }
 
+__device__ inline double wide(double x)
+{
+    return x;
+}
+
+template <typename T> __device__ inline double wide(T x)
+{
+    return (double)dti_widen(x);
+}
+
 /* acc and every step-th of n elements from x on, in their order, AHEAD of them on their way. */
 template <typename T>
 __device__ inline double chain(int how, double acc, const T *x, int64_t n, int64_t step)
 {
-    float v[AHEAD];
+    double v[AHEAD];
 
     for (int64_t i = 0; i < n; i += AHEAD) {
         DTI_UNROLL
-        for (int j = 0; j < AHEAD; j++) v[j] = i + j < n ? dti_widen(x[(i + j) * step]) : 0.0f;
+        for (int j = 0; j < AHEAD; j++) v[j] = i + j < n ? wide(x[(i + j) * step]) : 0.0;
         DTI_UNROLL
         for (int j = 0; j < AHEAD; j++)
-            if (i + j < n) acc = take(how, acc, (double)v[j]);
+            if (i + j < n) acc = take(how, acc, v[j]);
     }
     return acc;
 }
@@ -85,12 +95,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS) reduce_rows(con
 __global__ void __launch_bounds__(THREADS) reduce_pieces(const reduce_job r)
 {
     const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    double all = start_of(r.how);
 
-    if (row >= r.outer) return;
-    for (int64_t p = 0; p < r.n_pieces; p++)
-        all = take(r.how, all, r.partial[row * r.n_pieces + p]);
-    store(r, row, all);
+    if (row < r.outer)
+        store(r, row, chain(r.how, start_of(r.how), r.partial + row * r.n_pieces, r.n_pieces, 1));
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) reduce_columns(const reduce_job r)
