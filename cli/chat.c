@@ -28,6 +28,7 @@ typedef struct cli_answer {
     int64_t n_tokens, n_prompt;
     int64_t n_kept; /* of the prompt's tokens, that had been read before */
     bool stopped;   /* by Ctrl-C */
+    cli_progress progress;
     int64_t begin_ns, first_ns, end_ns;
 } cli_answer;
 
@@ -152,7 +153,10 @@ static bool on_token(void *arg, int64_t n, int32_t id)
         cli_answer *a = &l->c->answer;
 
         a->end_ns = cli_now_ns();
-        if (n == 0) a->first_ns = a->end_ns;
+        if (n == 0) {
+            a->first_ns = a->end_ns;
+            cli_progress_end(&a->progress);
+        }
         l->st = put_token(l->c, id);
         stop = a->stopped = cli_interrupted();
         if (l->st != DT_OK) return false; /* this rank fails, which ends the others */
@@ -188,6 +192,8 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
     DT_TRY(make_room(model, n + options.max_new_tokens, state));
     kept = dt_state_keep(*state, ids, n);
     if (speaks) {
+        (*state)->progress = cli_progress_prompt;
+        (*state)->progress_arg = &c->answer.progress;
         c->answer.n_prompt = n;
         c->answer.n_kept = kept;
         c->answer.begin_ns = c->answer.first_ns = c->answer.end_ns = cli_now_ns();
@@ -280,6 +286,7 @@ static dt_status run(const cli_args *args, const cli_env *env, const cli_console
 
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     c.session = &s;
+    c.answer.progress.console = console;
     DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
     DT_TRY_TO(done, st, dt_chat_open(args->folder, &c.template));
     DT_TRY_TO(done, st, dt_tokenizer_open(args->folder, &c.tokenizer));

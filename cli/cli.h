@@ -31,7 +31,8 @@ enum {
     CLI_DETOKENIZE = 256,
     CLI_COMPARE = 512,
     CLI_VERIFY = 1024,
-    CLI_CHAT = 2048
+    CLI_CHAT = 2048,
+    CLI_BENCH = 4096
 };
 
 /* An option that may be given several times. */
@@ -71,6 +72,7 @@ typedef struct cli_args {
     int64_t threads;
     int64_t batch;
     int64_t sequence;
+    int64_t rounds;
     bool sequence_parallel;
     bool no_bind;
     bool oversubscribe;
@@ -126,6 +128,6 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_generate, cli_chat, cli_logits, cli_compare, cli_save, cli_tokenize,
-    cli_detokenize, cli_inspect, cli_verify, cli_show_plan, cli_topo, cli_env_command;
+    cli_detokenize, cli_inspect, cli_bench, cli_verify, cli_show_plan, cli_topo, cli_env_command;
 
 #endif

@@ -11,7 +11,7 @@
 #include "cli/report.h"
 #include "cli/session.h"
 #include "cli/texts.h"
-#include "models/model.h"
+#include "models/state.h"
 
 /* One run. Ranks read the upper half; the lower half is rank 0's. */
 typedef struct generation {
@@ -19,6 +19,7 @@ typedef struct generation {
     const cli_prompts *prompts; /* the first of them */
     const cli_wishes *wishes;
 
+    cli_progress *progress;      /* of the prompt */
     dt_tokenizer_stream *stream; /* NULL: ids are printed */
     char *text;                  /* with --json: the generated text so far */
     size_t text_bytes, text_capacity;
@@ -110,6 +111,7 @@ static bool on_token(void *arg, int64_t n, int32_t id)
     if (!l->speaks) return true;
     l->g->end_ns = cli_now_ns();
     if (n == 0) { /* not before: a model that cannot run prints nothing */
+        cli_progress_end(l->g->progress);
         l->g->first_ns = l->g->end_ns;
         l->st = put_prompt(l->g);
         if (l->st != DT_OK) return false;
@@ -131,7 +133,11 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
     options.on_token = on_token;
     options.arg = &l;
     DT_TRY(dt_state_create(model, 1, prompt->n + options.max_new_tokens, &state));
-    if (speaks) g->begin_ns = cli_now_ns();
+    if (speaks) {
+        state->progress = cli_progress_prompt;
+        state->progress_arg = g->progress;
+        g->begin_ns = cli_now_ns();
+    }
     DT_TRY_TO(
         done, st,
         dt_generate(model, state, prompt->ids, prompt->n, &options, speaks ? g->tokens : NULL, &n));
@@ -142,6 +148,7 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
         DT_TRY_TO(done, st, put_end(g));
     }
 done:
+    if (speaks) cli_progress_end(g->progress);
     dt_state_release(&state);
     return st;
 }
@@ -221,7 +228,8 @@ done:
 
 static dt_status run_session(cli_session *s, const cli_prompts *prompts, const cli_wishes *wishes)
 {
-    generation g = { .session = s, .prompts = prompts, .wishes = wishes };
+    cli_progress progress = { .console = s->console };
+    generation g = { .session = s, .prompts = prompts, .wishes = wishes, .progress = &progress };
     dt_status st = DT_OK;
 
     DT_TRY(dti_alloc_array((size_t)wishes->options.max_new_tokens, sizeof *g.tokens,

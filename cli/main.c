@@ -13,7 +13,8 @@
 static const cli_command *const commands[] = { &cli_generate,   &cli_chat,      &cli_logits,
                                                &cli_compare,    &cli_save,      &cli_inspect,
                                                &cli_verify,     &cli_show_plan, &cli_tokenize,
-                                               &cli_detokenize, &cli_topo,      &cli_env_command };
+                                               &cli_detokenize, &cli_bench,     &cli_topo,
+                                               &cli_env_command };
 
 static const char about[] = "Runs language models from Hugging Face folders, sharded over ranks.";
 static const char ending[] =

@@ -25,10 +25,10 @@ typedef struct option {
 #define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define TALKS     (CLI_GENERATE | CLI_CHAT)
-#define RUNS      (READS | CLI_SAVE | CLI_CHAT)
+#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_PLAN | CLI_TOPO)
+#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
 #define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_VERIFY | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
@@ -85,6 +85,9 @@ static const option options[] = {
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
+    { "sequence", 0, NUMBER, "N", AT(sequence), CLI_BENCH, MAX_NEW, "tokens of the prompt (default 512, or the context)" },
+    { "max-new-tokens", 'n', NUMBER, "N", AT(max_new_tokens), CLI_BENCH, MAX_NEW, "tokens generated in a round (default 32)" },
+    { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
     { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },

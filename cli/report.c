@@ -12,7 +12,7 @@
 #define PLAIN      "\033[0m"
 #define ERASE_LINE "\r\033[K"
 
-enum { RANK_BYTES = 32, SILENT_NS = 250 * 1000 * 1000 };
+enum { RANK_BYTES = 32, SILENT_NS = 250 * 1000 * 1000, PROMPT_NS = 500 * 1000 * 1000 };
 
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
 {
@@ -129,6 +129,18 @@ void cli_progress_show(void *arg, int64_t done, int64_t total)
     p->percent = percent;
     (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s", percent, cli_bytes_text(done, d),
                   cli_bytes_text(total, t));
+}
+
+void cli_progress_prompt(void *arg, int64_t done, int64_t total)
+{
+    cli_progress *p = arg;
+    const int percent = total > 0 ? (int)(100.0 * (double)done / (double)total) : 0;
+
+    if (p->console->quiet || !p->console->terminal) return;
+    if (done == 0) p->begin_ns = cli_now_ns();
+    if (percent == p->percent || cli_now_ns() - p->begin_ns < PROMPT_NS) return;
+    p->percent = percent;
+    (void)fprintf(stderr, ERASE_LINE "reading the prompt %3d %%", percent);
 }
 
 void cli_progress_end(cli_progress *p)

@@ -15,13 +15,18 @@ int cli_report(const cli_console *console, dt_status st);
 /* A dt_log_fn whose arg is the console. */
 void cli_log(void *arg, dt_log_level level, int rank, const char *line);
 
-/* The line that loading writes over and over, on terminals only. One thread at a time. */
+/* The line that loading, or reading a prompt, writes over and over, on terminals only. One thread
+ * at a time. */
 typedef struct cli_progress {
     const cli_console *console;
-    int percent; /* shown last; 0 to begin with */
+    int percent;      /* shown last; 0 to begin with */
+    int64_t begin_ns; /* of reading a prompt */
 } cli_progress;
 
-void cli_progress_show(void *arg, int64_t done, int64_t total); /* a dt_progress_fn, arg is it */
+/* Each is a dt_progress_fn whose arg is the line: of loading; of a prompt, silent while that does
+ * not take long. */
+void cli_progress_show(void *arg, int64_t done, int64_t total);
+void cli_progress_prompt(void *arg, int64_t done, int64_t total);
 void cli_progress_end(cli_progress *p);
 
 int64_t cli_now_ns(void); /* monotonic */

@@ -72,7 +72,7 @@ static dt_status print_json(const dti_verify *v, const verification *x)
 static dt_status verify(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     verification x = { .json = args->json, .findings = json_array() };
-    cli_progress progress = { console, 0 };
+    cli_progress progress = { .console = console };
     dti_verify v = { .folder = args->folder,
                      .values = args->values,
                      .progress = cli_progress_show,

@@ -170,6 +170,8 @@ static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, 
     pass.kv = s->kv;
     pass.n_layers = m->info.n_layers;
     pass.length = longest_after(s, n_tokens);
+    pass.progress = n_tokens > 1 ? s->progress : NULL;
+    pass.progress_arg = s->progress_arg;
     st = make_pass(t, m, s, ids, n_tokens, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     n_scopes = dti_tape_n_scopes(t);

@@ -19,6 +19,8 @@ struct dt_state {
     dti_kv *kv;       /* [n_layers] */
     int turned;       /* 1: keys rotate as in sequences longer than arch->turn(); 0: as in shorter
                        * ones; -1: some so, some so, after a pass that failed */
+    dt_progress_fn progress; /* told of layers done in passes of several tokens; or NULL */
+    void *progress_arg;
 };
 
 /* The position of token j of the next pass of n_tokens, of sequence b: real tokens follow what is

@@ -145,7 +145,9 @@ typedef struct dt_model_pass {
     int64_t length;       /* of the sequences, with these tokens */
     dt_logits_rows rows;
     int64_t n_layers;
-    struct dti_kv *kv; /* of all layers: dt_cached_attention() */
+    struct dti_kv *kv;       /* of all layers: dt_cached_attention() */
+    dt_progress_fn progress; /* of a pass over a prompt: layers done, for who waits; or NULL */
+    void *progress_arg;
 } dt_model_pass;
 
 /**

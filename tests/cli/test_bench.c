@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor bench: its figures hang together on every mesh; none is compared with a time. */
+#include <jansson.h>
+#include <math.h>
+
+#include "tests/cli/command.h"
+
+static double number(const json_t *of, const char *key)
+{
+    const json_t *v = json_object_get(of, key);
+
+    if (!json_is_number(v)) dt_test_fail(__FILE__, __LINE__, "%s is no number", key);
+    return json_number_value(v);
+}
+
+/* Printed with six digits. */
+static void expect_product(double a, double b, double c)
+{
+    DT_ASSERT(a > 0 && b > 0 && fabs(a * b - c) <= 1e-4 * fabs(c));
+}
+
+static void check_figures(const json_t *f, int64_t tokens, double work)
+{
+    DT_ASSERT_EQ_INT((int64_t)number(f, "tokens"), tokens);
+    if (work > 0) DT_ASSERT(fabs(number(f, "work") - work) <= 1e-5 * work);
+    expect_product(number(f, "s"), number(f, "tokens_per_s"), (double)tokens);
+    expect_product(number(f, "s"), number(f, "work_per_s"), number(f, "work"));
+    DT_ASSERT(number(f, "limit_per_s") > 0);
+    DT_ASSERT(number(f, "ratio") >= number(f, "ratio_least"));
+    DT_ASSERT(number(f, "ratio") <= number(f, "ratio_most"));
+}
+
+/* 2 operations for each element of a product's matrix and each token, the head's of one; 4 for each
+ * pair of positions and column of all heads. */
+static double llama_flops(double tokens)
+{
+    const double hidden = 96, ff = 250, kv = 32, vocab = 257, layers = 2;
+    const double block = 2 * hidden * hidden + 2 * kv * hidden + 3 * ff * hidden;
+
+    return 2 * tokens * layers * block + 2 * vocab * hidden +
+           4 * hidden * layers * tokens * (tokens + 1) / 2;
+}
+
+/* In f32, all but the embedding; whole words of each parameter's piece. */
+static double llama_bytes(double new_tokens)
+{
+    const double hidden = 96, ff = 250, kv = 32, vocab = 257, layers = 2;
+    const double block = 2 * hidden * hidden + 2 * kv * hidden + 3 * ff * hidden + 2 * hidden;
+
+    return 4 * (layers * block + hidden + vocab * hidden) * new_tokens;
+}
+
+static json_t *run(const char *folder, const char *mesh)
+{
+    char path[DT_TEST_PATH_BYTES];
+    command_result r =
+        COMMAND("bench", "-q", "--model", dt_test_source_path(path, folder), "--mesh", mesh,
+                "--dtype", "f32", "--sequence", "12", "-n", "5", "--rounds", "2", "--json");
+    json_t *object;
+
+    COMMAND_ASSERT_CODE(r, 0);
+    object = json_loads(r.out, 0, NULL);
+    DT_ASSERT(object != NULL && r.err[0] == '\0');
+    command_free(&r);
+    return object;
+}
+
+DT_TEST(cli_bench, figures_hang_together)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+    json_t *object;
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        object = run("tests/golden/llama/uneven", meshes[m]);
+        check_figures(json_object_get(object, "prompt"), 12, llama_flops(12));
+        /* Norms are whole on each rank, and so are kv heads that are fewer than ranks. */
+        check_figures(json_object_get(object, "decode"), 5, m == 0 ? llama_bytes(5) : 0);
+        DT_ASSERT_EQ_INT((int64_t)number(object, "rounds"), 2);
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(object, "mesh")), meshes[m]);
+        json_decref(object);
+    }
+}
+
+/* A token reads the experts that its router chooses: 2 of 6. */
+DT_TEST(cli_bench, experts_count_as_far_as_they_are_chosen)
+{
+    const double hidden = 48, ff = 32, width = 64, kv = 32, vocab = 128, layers = 2;
+    const double others = hidden * (2 * width + 2 * kv) + 6 * hidden;
+    json_t *object = run("tests/golden/qwen3_moe/base", "tp=1");
+
+    check_figures(json_object_get(object, "prompt"), 12,
+                  2 * 12 * layers * (others + 2 * 3 * ff * hidden) + 2 * vocab * hidden +
+                      4 * width * layers * 12 * 13 / 2);
+    check_figures(json_object_get(object, "decode"), 5,
+                  5 * 4 *
+                      (layers * (others + 2 * hidden + 2 * 16 + 2 * 3 * ff * hidden) + hidden +
+                       vocab * hidden));
+    json_decref(object);
+}
+
+DT_TEST(cli_bench, what_the_context_has_no_room_for_is_refused)
+{
+    char path[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_source_path(path, "tests/golden/llama/uneven"); /* 128 positions */
+    r = COMMAND("bench", "--model", path, "--sequence", "129");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--sequence 129: the model's context has 128 tokens");
+    command_free(&r);
+    r = COMMAND("bench", "--model", path, "-n", "120");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "has room for 119 behind a prompt of 8");
+    command_free(&r);
+    r = COMMAND("bench", "-q", "--model", path, "-n", "2", "--rounds", "1");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "prompt    128 tokens, ");
+    COMMAND_ASSERT_HAS(r.out, "that reading the weights alone reaches");
+    command_free(&r);
+}
