@@ -4,7 +4,7 @@
 # The rules of this house that a script can check.
 #
 #   tools/lint.sh [ARCHIVE]   all checks; those on symbols only with build/<preset>/lib/libdtensor.a
-#   tools/lint.sh --files     the C files that the rules hold for
+#   tools/lint.sh --files     the files that the rules hold for
 #   tools/lint.sh --tidy DIR  clang-tidy on what differs from the main branch (on all files if
 #                             nothing does), with the compile commands of build folder DIR
 #
@@ -20,8 +20,15 @@ c_files() {
     done | sort
 }
 
+# Kernels of GPUs and the device that the tests simulate, which C++ compilers read.
+kernel_files() {
+    find dtensor/kernels/cuda tests/cuda_sim -type f \
+        \( -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) | sort
+}
+
 if [ "${1:-}" = "--files" ]; then
     c_files
+    kernel_files
     exit 0
 fi
 if [ "${1:-}" = "--tidy" ]; then
@@ -44,7 +51,7 @@ report=$lint_tmp/report
 
 # Rule of looking: a file includes its own room and earlier ones; siblings do not know each other.
 check_includes() {
-    c_files | grep -v -e ^tests/ -e ^examples/ -e ^bench/ | xargs awk -v rooms="$ROOMS" '
+    { c_files; kernel_files; } | grep -v -e ^tests/ -e ^examples/ -e ^bench/ | xargs awk -v rooms="$ROOMS" '
         BEGIN {
             n = split(rooms, name, " ")
             for (i = 1; i <= n; i++) order[name[i]] = i
@@ -97,7 +104,7 @@ check_includes() {
 # Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (144 in
 # tables, where clang-format is off), public headers of 400 lines; one SPDX line near the top.
 check_sizes() {
-    c_files | xargs awk '
+    { c_files; kernel_files; } | xargs awk '
         function close_file() {
             if (file == "") return
             limit = file ~ /^include\// ? 400 : 600
@@ -117,6 +124,7 @@ check_sizes() {
             gsub(/"[^"]*"/, "", signature)
             while (gsub(/\([^()]*\)\(/, "(", signature)) { }
             sub(/^[^(]*\(/, "", signature)
+            while (gsub(/<[^<>()]*>/, "", signature)) { }
             while (gsub(/\([^()]*\)/, "", signature)) { }
             commas = gsub(/,/, ",", signature)
             if (commas + 1 > 7) print FILENAME ":" FNR ": " commas + 1 " parameters, the limit is 7"
@@ -231,7 +239,7 @@ check_format() {
     *"version 14."*) ;;
     *) return ;; # other versions break lines in other places
     esac
-    c_files | xargs clang-format --dry-run 2>&1 | grep 'warning:' |
+    { c_files; kernel_files; } | xargs clang-format --dry-run 2>&1 | grep 'warning:' |
         awk -F: '!seen[$1]++ { print $1 ":" $2 ": not as clang-format 14 writes it (make format)" }'
 }
 
@@ -251,4 +259,4 @@ if [ -s "$report" ]; then
     echo "lint: $(wc -l <"$report") findings"
     exit 1
 fi
-echo "lint: clean, $(c_files | wc -l) files"
+echo "lint: clean, $({ c_files; kernel_files; } | wc -l) files"

@@ -24,6 +24,7 @@ find_missing() {
     missing=
     need gcc has_tool "$cc"
     need libc6-dev has_header stdio.h
+    need g++ has_tool "${CXX:-c++}" # for the simulated GPU of the tests
     need cmake has_tool cmake
     need ninja-build has_tool ninja
     need pkg-config has_tool pkg-config

@@ -91,7 +91,7 @@ static size_t shared_limit(const void *kernel)
     return found == shared_limits().end() ? 48 * 1024 : (size_t)found->second;
 }
 
-static cudaError_t check_launch(const launch_order &o, const void *kernel)
+static cudaError_t check_launch(const launch_order &o)
 {
     const uint64_t threads = (uint64_t)o.extent.x * o.extent.y * o.extent.z;
 
@@ -99,31 +99,24 @@ static cudaError_t check_launch(const launch_order &o, const void *kernel)
     if (o.grid.x == 0 || o.grid.y == 0 || o.grid.z == 0) return cudaErrorInvalidConfiguration;
     if (o.grid.x > 0x7fffffffu || o.grid.y > 65535 || o.grid.z > 65535)
         return cudaErrorInvalidConfiguration;
-    return o.shared > shared_limit(kernel) ? cudaErrorInvalidValue : cudaSuccess;
+    if (o.shared > shared_limit(o.kernel)) return cudaErrorInvalidValue;
+    if (o.host_pointer < 0) return cudaSuccess;
+    fail_for_good(std::string("kernel ") + o.name + ": argument " + std::to_string(o.host_pointer) +
+                  " points to memory of the host");
+    return cudaErrorLaunchFailure;
 }
 
-void launch(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t shared,
-            const void *kernel, int host_pointer, std::function<void()> body)
+void launch(cudaStream_t stream, const launch_order &order)
 {
-    const launch_order order = { name, grid, extent, shared, nullptr };
-    const cudaError_t error = check_launch(order, kernel);
+    const cudaError_t error = check_launch(order);
 
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess)
         (void)say(error);
-        return;
-    }
-    if (host_pointer >= 0) {
-        fail_for_good(std::string("kernel ") + name + ": argument " + std::to_string(host_pointer) +
-                      " points to memory of the host");
-        (void)say(cudaErrorLaunchFailure);
-        return;
-    }
-    (void)say(enqueue(stream, [order, body] {
-        const opened devices;
-        launch_order o = order;
-        o.body = &body;
-        (void)run_grid(o);
-    }));
+    else
+        (void)say(enqueue(stream, [order] {
+            const opened devices;
+            (void)run_grid(order);
+        }));
 }
 
 } // namespace dti_sim

@@ -97,7 +97,7 @@ void pause(state is)
 void fibre_main()
 {
     arrived(&running->scheduler);
-    (*running->order->body)();
+    running->order->body();
     pause(ENDED);
 }
 

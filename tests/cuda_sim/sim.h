@@ -69,12 +69,6 @@ void drain_device(int device);
 /* --- kernels ---------------------------------------------------------------------------------*/
 
 /* One launch, on this thread; false if it failed. */
-struct launch_order {
-    const char *name;
-    dim3 grid, extent;
-    size_t shared;
-    const work *body;
-};
 bool run_grid(const launch_order &order);
 
 /* Ends the launch that runs on this thread; called from a fibre. */

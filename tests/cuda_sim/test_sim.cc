@@ -73,7 +73,7 @@ template <class T> struct device_array {
     }
 };
 
-/* --- threads of a block ------------------------------------------------------------------------ */
+/* --- threads of a block ----------------------------------------------------------------------*/
 
 __global__ void sum_of_block(float *to, const float *from, int n)
 {
@@ -140,7 +140,7 @@ static void test_blocks()
     for (unsigned t = 0; t < 32; t++) EXPECT(ballots.get()[t] == 0x49249249u + (t < 8 ? 7 - t : 0));
 }
 
-/* --- kernels that are wrong -------------------------------------------------------------------- */
+/* --- kernels that are wrong ------------------------------------------------------------------*/
 
 __global__ void wrong_barrier(int)
 {
@@ -243,7 +243,7 @@ static void test_wrong_kernels()
 #endif
 }
 
-/* --- tensor cores and copies ------------------------------------------------------------------- */
+/* --- tensor cores and copies -----------------------------------------------------------------*/
 
 /* y [16, 8] = a [16, 16] b^T, b [8, 16], both of f16 bits. */
 __global__ void one_product(float *y, const uint16_t *a, const uint16_t *b)
@@ -325,7 +325,7 @@ static void test_tensor_cores()
     EXPECT(lines[12] == 4);
 }
 
-/* --- order ------------------------------------------------------------------------------------- */
+/* --- order -----------------------------------------------------------------------------------*/
 
 __global__ void add_one(int *x)
 {

@@ -29,8 +29,7 @@ void dti_cuda_versions_read(dti_cuda_versions *out)
     out->n_devices = 0;
     if (out->driver == 0)
         (void)snprintf(out->no_device, sizeof out->no_device,
-                       "no NVIDIA driver is installed (libcuda.so.1; %s)",
-                       cudaGetErrorString(error));
+                       "no NVIDIA driver is installed (libcuda.so.1 is not found)");
     else if (out->driver < out->runtime)
         (void)snprintf(out->no_device, sizeof out->no_device,
                        "the driver is for CUDA %d.%d, this build needs %d.%d (%s)",

@@ -64,7 +64,7 @@ __device__ inline void load_keys(key_step<N> &keys, const cache_view &cache, int
     }
 }
 
-/* s[n]: scores of rows g and g + 8 with keys 8 n + 2t and 8 n + 2t + 1. q as store_q() leaves it. */
+/* s[n]: scores of rows g and g + 8 with keys 8 n + 2t and 8 n + 2t + 1. q as by store_q(). */
 template <typename T, int N>
 __device__ inline void multiply_keys(float (&s)[2][4], const key_step<N> &keys, const uint4 *q,
                                      int lane)
@@ -95,8 +95,8 @@ __device__ inline void split_weights(uint32_t (&A)[2][4], const float (&s)[2][4]
     }
 }
 
-/* Columns 64 j .. 64 j + 63 of the step's values: 16 bytes of columns 8g of keys 2t, 2t + 1, 2t + 8,
- * 2t + 9. */
+/* Columns 64 j .. 64 j + 63 of the step's values: 16 bytes of columns 8g of keys 2t, 2t + 1,
+ * 2t + 8, 2t + 9. */
 __device__ inline void load_values(uint4 (&piece)[4], const cache_view &cache, int key, int j,
                                    int lane)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of f32, and of 16 bits where rows are not whole pieces of 16 bytes: multiply-adds in f32
- * throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys at a
- * time through shared memory; a warp has four of the rows. */
+ * Attention of f32, and of 16 bits where rows are not whole pieces of 16 bytes: multiply-adds in
+ * f32 throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys
+ * at a time through shared memory; a warp has four of the rows. */
 #include "dtensor/kernels/cuda/attention.cuh"
 
 namespace

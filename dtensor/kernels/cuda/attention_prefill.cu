@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention of many rows, 16 bits, on the tensor cores: bound by the products. A block has 64 M
- * rows, a warp 16 M of them, and goes through the keys that any of its rows sees, 32 at a time, with
- * the softmax updated tile by tile. The next tile comes into shared memory beside the products.
+ * rows, a warp 16 M of them, and goes through the keys that any of its rows sees, 32 at a time,
+ * with the softmax updated tile by tile. The next tile comes into shared memory beside them.
  *
  * Scores, softmax and sums are f32; weights are rounded to 16 bits for their product with the
  * values (their total is not), and the result is rounded. */

@@ -67,16 +67,20 @@ dti_cuda_box rows_box(axis_view v, int64_t n, int64_t at, int64_t count)
     return box;
 }
 
-/* Rows to_at.. of y become rows from_at.. of x, or zeros where x is NULL. */
-int move_axis(dti_cuda *c, const dt_local *y, int64_t to_at, const dt_local *x, int64_t from_at,
-              const axis_view *v, int64_t n_to, int64_t count)
-{
-    const dti_cuda_box to = rows_box(*v, n_to, to_at, count);
-    const dti_cuda_box from =
-        rows_box(*v, x != NULL ? v->n : n_to, x != NULL ? from_at : to_at, count);
+/* Rows at.. of n that lie behind each other; data NULL: zeros. */
+struct axis_rows {
+    void *data;
+    int64_t n, at;
+};
 
-    return move_box(c, y->data, &to, x != NULL ? x->data : NULL, &from,
-                    (int64_t)dti_cuda_dtype_bytes(y->dtype));
+int move_axis(dti_cuda *c, const axis_view &v, axis_rows to, axis_rows from, int64_t count,
+              dt_dtype dtype)
+{
+    const dti_cuda_box to_box = rows_box(v, to.n, to.at, count);
+    const dti_cuda_box from_box = from.data != NULL ? rows_box(v, from.n, from.at, count) : to_box;
+
+    return move_box(c, to.data, &to_box, from.data, &from_box,
+                    (int64_t)dti_cuda_dtype_bytes((int)dtype));
 }
 
 /* --- fills ------------------------------------------------------------------------------------ */
@@ -111,6 +115,7 @@ int dti_slice_cuda(dti_cuda *c, const dt_kargs *a)
     const dti_slice_attr *attr = (const dti_slice_attr *)a->attr;
     const dt_local *x = &a->in[0], *y = &a->out[0];
     const axis_view v = view_of(x, attr->axis);
+    const axis_rows zeros = { NULL, 0, 0 };
     const int64_t count = attr->count;
     const int64_t begin = (attr->begin < 0 ? attr->begin + v.n : attr->begin) -
                           x->offset[attr->axis]; /* of the first wanted row, in ours */
@@ -119,9 +124,11 @@ int dti_slice_cuda(dti_cuda *c, const dt_kargs *a)
 
     if (after > count - before) after = count - before;
     held = count - before - after;
-    if (move_axis(c, y, 0, NULL, 0, &v, count, before) != 0) return -1;
-    if (move_axis(c, y, before + held, NULL, 0, &v, count, after) != 0) return -1;
-    return held > 0 ? move_axis(c, y, before, x, begin + before, &v, count, held) : 0;
+    if (move_axis(c, v, { y->data, count, 0 }, zeros, before, y->dtype) != 0) return -1;
+    if (move_axis(c, v, { y->data, count, before + held }, zeros, after, y->dtype) != 0) return -1;
+    if (held <= 0) return 0;
+    return move_axis(c, v, { y->data, count, before }, { x->data, v.n, begin + before }, held,
+                     y->dtype);
 }
 
 int dti_blocks_cuda(dti_cuda *c, const dt_kargs *a)
@@ -131,7 +138,8 @@ int dti_blocks_cuda(dti_cuda *c, const dt_kargs *a)
     const axis_view v = view_of(x, attr->axis);
     const int64_t count = y->shape[attr->axis];
 
-    return move_axis(c, y, 0, x, attr->local_begin, &v, count, count);
+    return move_axis(c, v, { y->data, count, 0 }, { x->data, v.n, attr->local_begin }, count,
+                     y->dtype);
 }
 
 int dti_cuda_copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,

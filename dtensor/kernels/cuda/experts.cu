@@ -6,8 +6,8 @@
  *
  * Slots (t, s) are sorted by expert on the device (sort_slots.cuh), so the host waits for nothing
  * and knows only how many tiles of rows there can be. Products, rounding and the order of
- * sums are those of the CPU kernel: gate and up round, silu rounds, its product with up rounds, down
- * stays f32, and a token adds its slots in the order of experts. */
+ * sums are those of the CPU kernel: gate and up round, silu rounds, its product with up rounds,
+ * down stays f32, and a token adds its slots in the order of experts. */
 #include "dtensor/kernels/cuda/math.cuh"
 #include "dtensor/kernels/cuda/product.cuh"
 #include "dtensor/kernels/cuda/sort_slots.cuh"

@@ -46,10 +46,17 @@ struct place {
 
 extern __thread place *current;
 
-/* A failed launch is seen by cudaGetLastError(). Pointers among the arguments must be of a device
- * or pinned; `host_pointer` is the number of one that is not, or -1. */
-void launch(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t shared,
-            const void *kernel, int host_pointer, std::function<void()> body);
+struct launch_order {
+    const char *name;
+    const void *kernel;
+    dim3 grid, extent;
+    size_t shared;
+    int host_pointer; /* an argument that is no pointer to memory of a device or pinned, or -1 */
+    std::function<void()> body;
+};
+
+/* A failed launch is seen by cudaGetLastError(). */
+void launch(cudaStream_t stream, const launch_order &order);
 bool is_host_pointer(const void *p);
 
 template <class T> bool host_argument(const T &)
@@ -86,9 +93,9 @@ void start(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t
     const std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
     const auto indices = std::index_sequence_for<P...>{};
 
-    launch(stream, name, grid, extent, shared, (const void *)kernel,
-           find_host_pointer(values, indices),
-           [kernel, values, indices] { apply(kernel, values, indices); });
+    launch(stream,
+           { name, (const void *)kernel, grid, extent, shared, find_host_pointer(values, indices),
+             [kernel, values, indices] { apply(kernel, values, indices); } });
 }
 
 /* All lanes of `mask` that have not ended meet; then fn sees what each of them brought. */
