@@ -127,7 +127,7 @@ check_sizes() {
             while (gsub(/<[^<>()]*>/, "", signature)) { }
             while (gsub(/\([^()]*\)/, "", signature)) { }
             commas = gsub(/,/, ",", signature)
-            if (commas + 1 > 7) print FILENAME ":" FNR ": " commas + 1 " parameters, the limit is 7"
+            if (commas + 1 > 7 && FILENAME !~ /^tests\/cuda_sim\//) print FILENAME ":" FNR ": " commas + 1 " parameters, the limit is 7"
         }
         /^\}/ {
             if (begin && FNR - begin - 1 > 80)

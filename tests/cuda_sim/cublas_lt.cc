@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuBLASLt for the simulated device: D = op(A) op(B) (+ bias along columns), all column-major, A
- * transposed, sums in f32. It is as strict as its manual about layouts, alignment and workspace, and
- * has what the library may have: shapes for which it knows no algorithm, and algorithms that it
+ * transposed, sums in f32. It is as strict as its manual about layouts, alignment and workspace,
+ * and has what the library may have: shapes for which it knows no algorithm, and algorithms that it
  * refuses when the product comes.
  *
  * DTENSOR_SIM_LT=none: no algorithm for anything. */
@@ -66,8 +66,7 @@ bool is_device(const void *p, uint64_t bytes)
 
 bool holds(const void *p, const cublasLtMatrixLayout_t l)
 {
-    const uint64_t elements =
-        l->cols == 0 ? 0 : (uint64_t)l->ld * (l->cols - 1) + l->rows;
+    const uint64_t elements = l->cols == 0 ? 0 : (uint64_t)l->ld * (l->cols - 1) + l->rows;
 
     return is_device(p, elements * bytes_of(l->type));
 }
@@ -158,11 +157,16 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               const void *value, size_t bytes)
 {
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&desc->trans_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&desc->trans_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&desc->epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&desc->bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&desc->bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(&desc->trans_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(&desc->trans_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(&desc->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(&desc->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return set(&desc->bias_type, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -175,8 +179,8 @@ cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataT
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t,
-                                                const void *value, size_t bytes)
+                                                cublasLtMatrixLayoutAttribute_t, const void *value,
+                                                size_t bytes)
 {
     return set(&layout->cols, value, bytes);
 }
@@ -194,11 +198,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
         return set(&preference->workspace, value, bytes);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&preference->scheme, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set(&preference->align_a, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set(&preference->align_b, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return set(&preference->align_c, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return set(&preference->align_d, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return set(&preference->scheme, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return set(&preference->align_a, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return set(&preference->align_b, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return set(&preference->align_c, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return set(&preference->align_d, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -220,9 +229,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (p->align_a < 4 || p->align_b < 4 || (uint64_t)a->ld * bytes_of(a->type) % 4 != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results[0] = {};
-    results[0].algo = { d->rows,    d->cols,    a->rows,
-                        p->align_a, p->align_b, p->align_d,
-                        bias ? (uint32_t)alignment(op->bias) : 0, p->workspace / 2 };
+    results[0].algo = { d->rows,
+                        d->cols,
+                        a->rows,
+                        p->align_a,
+                        p->align_b,
+                        p->align_d,
+                        bias ? (uint32_t)alignment(op->bias) : 0,
+                        p->workspace / 2 };
     results[0].workspaceSize = p->workspace / 2;
     *n = 1;
     return CUBLAS_STATUS_SUCCESS;

@@ -122,8 +122,8 @@ __device__ inline void multiply_values(float (*sums)[4], const uint32_t (&A)[2][
     }
 }
 
-/* Every WARPS-th step from `step` on. Up to 128 columns its values and the next step's keys are under
- * way at a time; for more of them registers do not suffice. */
+/* Every WARPS-th step from `step` on. Up to 128 columns its values and the next step's keys are
+ * under way at a time; for more of them registers do not suffice. */
 template <typename T, int N>
 __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a,
                             const cache_view &cache, const block_memory<N> &m, int step, int end)
