@@ -355,6 +355,7 @@ static void nccl_close(dti_comm *c)
 
 static void close_world(dti_cuda_world *w)
 {
+    const dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER } };
     const int64_t end = dti_now_ns() + FINISH_NS;
 
     if (w->nccl == NULL) return;
@@ -362,7 +363,7 @@ static void close_world(dti_cuda_world *w)
         dti_nccl_part *p = w->nccl->parts;
         w->nccl->parts = p->next;
         while (p->nccl != NULL && !w->nccl->aborted && api_of(w)->ready(p->nccl) == 0 &&
-               dti_now_ns() < end)
+               dti_now_ns() < end && w->host->ops->check(w->host, &words) == DT_OK)
             (void)sched_yield();
         if (p->nccl != NULL) api_of(w)->close(p->nccl);
         dti_free(p);

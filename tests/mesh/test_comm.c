@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "mesh/runtime.h"
-#include "tests/mesh/comm_model.h"
+#include "tests/support/comm_model.h"
 #include "tests/support/dt_test.h"
 
 static const char *const meshes[] = { "tp=1", "tp=2",      "tp=3",        "tp=4",

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/sync.h"
 #include "mesh/runtime.h"
-#include "tests/mesh/comm_model.h"
+#include "tests/support/comm_model.h"
 #include "tests/support/dt_test.h"
 
 enum { MAX_RANKS = 8, QUICK_MS = 5000, LAUNCHED_QUICK_MS = 20000 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "mesh/runtime.h"
-#include "tests/mesh/comm_model.h"
+#include "tests/support/comm_model.h"
 #include "tests/support/dt_test.h"
 
 enum { N_RANKS = 8, STEPS = 60, FEW = 8 };

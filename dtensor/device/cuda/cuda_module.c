@@ -86,4 +86,7 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .graph_destroy = dti_cuda_graph_destroy,
     .rows = rows,
     .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+#ifdef DTI_WITH_NCCL
+    .nccl = &dti_nccl_calls_table,
+#endif
 };

@@ -49,4 +49,7 @@ int dti_cuda_capture_end(dti_cuda *c, dti_cuda_graph **out);
 int dti_cuda_graph_launch(dti_cuda *c, dti_cuda_graph *graph);
 void dti_cuda_graph_destroy(dti_cuda_graph *graph);
 
+/* nccl_module.c, where there is NCCL */
+extern const dti_nccl_calls dti_nccl_calls_table;
+
 #endif

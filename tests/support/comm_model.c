@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/mesh/comm_model.h"
+#include "tests/support/comm_model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -44,6 +44,23 @@ void comm_trial_free(comm_trial *t); /* after a failure, when no operation is un
 dt_status comm_random_steps(dt_mesh *mesh, uint64_t seed, int n_steps,
                             const dti_cuda_place *place) DT_MUST_USE;
 
+/* --- on devices -------------------------------------------------------------------------------
+ */
+
+/* Rank r has device r modulo n_devices of a module, and `wish` carries the bytes between them. */
+typedef struct comm_devices {
+    const dti_cuda_module *module;
+    const char *wish;
+    int n_devices;
+    dt_status (*body)(dt_mesh *mesh, const dti_cuda_place *place);
+} comm_devices;
+
+/* A dt_test_body: runs arg->body with the device open. */
+dt_status comm_on_devices(dt_mesh *mesh, const void *arg) DT_MUST_USE;
+
+/* Each operation, dtype and count in one form on each number of ranks, others for the next. */
+dt_status comm_device_table(dt_mesh *mesh, const dti_cuda_place *place) DT_MUST_USE;
+
 /* Pseudo-random bits of three numbers. */
 uint64_t comm_hash(uint64_t a, uint64_t b, uint64_t c);
 
