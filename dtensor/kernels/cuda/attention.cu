@@ -19,8 +19,7 @@ namespace
 
 enum {
     FEW_TOKENS = 8, /* of a sequence, for which reading, not products, takes the time */
-    BLOCKS_PER_SM = 2,
-    AT_ONCE = 8 /* loads of merge_parts() under way */
+    AT_ONCE = 8     /* loads of merge_parts() under way */
 };
 
 __host__ __device__ inline int padded_parts(const dti_attention_call &a)
@@ -87,47 +86,56 @@ int merge(dti_cuda *c, const dti_attention_call &a, int dtype)
     }
 }
 
-/* Parts for two blocks on each multiprocessor, where the cache has the keys for them. */
-int plan_parts(const dti_cuda *c, const dti_attention_call &a)
+/* Parts for so many blocks on each multiprocessor, where the cache has the keys for them. */
+int plan_parts(const dti_cuda *c, const dti_attention_call &a, int blocks_per_sm)
 {
     const int64_t seen =
         a.window > 0 && a.window + a.n_tokens < a.n_keys ? a.window + a.n_tokens : a.n_keys;
     const int64_t least = a.step * DTI_ATTENTION_WARPS, most = (seen + least - 1) / least;
-    int64_t parts = (int64_t)c->n_sms * BLOCKS_PER_SM / (a.batch * a.n_used * a.n_blocks);
+    int64_t parts = (int64_t)c->n_sms * blocks_per_sm / (a.batch * a.n_used * a.n_blocks);
 
     if (parts > most) parts = most;
     return parts < 1 ? 1 : parts > DTI_ATTENTION_MAX_PARTS ? DTI_ATTENTION_MAX_PARTS : (int)parts;
 }
 
-typedef int (*starter)(dti_cuda *c, const dti_attention_call *a, int dtype);
+/* A kernel, and the blocks of it that registers let run on a multiprocessor. */
+struct form {
+    int (*start)(dti_cuda *c, const dti_attention_call *a, int dtype);
+    int n_rows, step, blocks_per_sm;
+};
 
-/* Which kernel takes the call, and its blocks and parts. */
-starter choose(const dti_cuda *c, dti_attention_call *a, bool pieces)
+form choose(const dti_attention_call *a, bool pieces)
 {
-    const bool many = pieces && a->n_tokens > FEW_TOKENS;
+    enum { FEW = DTI_ATTENTION_FEW_ROWS, STEP = DTI_ATTENTION_STEP, TILE = DTI_ATTENTION_TILE };
 
-    a->n_rows = many ? dti_attention_many_rows(a->width) : DTI_ATTENTION_ROWS;
-    a->step = many ? DTI_ATTENTION_TILE : DTI_ATTENTION_STEP;
-    a->n_blocks = (a->n_tokens * a->group + a->n_rows - 1) / a->n_rows;
-    a->n_parts = plan_parts(c, *a);
-    return many ? dti_attention_many : pieces ? dti_attention_few : dti_attention_plain;
+    if (!pieces) return form{ dti_attention_plain, DTI_ATTENTION_PLAIN_ROWS, STEP, 2 };
+    if (a->n_tokens > FEW_TOKENS)
+        return form{ dti_attention_many, dti_attention_many_rows(a->width), TILE, 2 };
+    if (a->width <= 64) return form{ dti_attention_few, FEW, STEP, 4 };
+    return form{ dti_attention_few, FEW, STEP, a->width <= 128 ? 3 : 2 };
 }
 
-int run(dti_cuda *c, dti_attention_call *a, int dtype, starter start)
+int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f)
 {
-    const int64_t n = a->batch * a->n_used * a->n_blocks * a->n_parts, rows = n * a->n_rows;
+    int64_t n, rows;
     void *scratch = NULL;
 
+    a->n_rows = f.n_rows;
+    a->step = f.step;
+    a->n_blocks = (a->n_tokens * a->group + f.n_rows - 1) / f.n_rows;
+    a->n_parts = plan_parts(c, *a, f.blocks_per_sm);
+    n = a->batch * a->n_used * a->n_blocks * a->n_parts;
+    rows = n * f.n_rows;
     if (n > INT32_MAX || a->batch * a->n_tokens * a->n_heads > INT32_MAX)
         return dti_cuda_fail("attention: %lld queries of %lld heads are more than one call takes",
                              (long long)(a->batch * a->n_tokens), (long long)a->n_heads);
-    if (a->n_parts == 1) return start(c, a, dtype);
+    if (a->n_parts == 1) return f.start(c, a, dtype);
     if (dti_cuda_scratch(c, (size_t)rows * (a->width * sizeof(float) + sizeof(float2)), &scratch) !=
         0)
         return -1;
     a->state = static_cast<float2 *>(scratch);
     a->sums = reinterpret_cast<float *>(a->state + rows);
-    return start(c, a, dtype) != 0 ? -1 : merge(c, *a, dtype);
+    return f.start(c, a, dtype) != 0 ? -1 : merge(c, *a, dtype);
 }
 
 /* The heads of this rank: those of q must find their kv heads. */
@@ -194,5 +202,5 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
         return -1;
     pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
              aligned(a.v) && aligned(a.y);
-    return run(c, &a, q->dtype, choose(c, &a, pieces));
+    return run(c, &a, q->dtype, choose(&a, pieces));
 }

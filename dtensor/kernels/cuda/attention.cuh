@@ -12,9 +12,10 @@
 #include "dtensor/kernels/cuda/device.cuh"
 
 enum {
-    DTI_ATTENTION_WIDTH = 256, /* columns of a head, at most */
-    DTI_ATTENTION_ROWS = 16,   /* of a block, where rows are few */
-    DTI_ATTENTION_WARPS = 4,   /* of every block */
+    DTI_ATTENTION_WIDTH = 256,     /* columns of a head, at most */
+    DTI_ATTENTION_FEW_ROWS = 8,    /* of a block, by kernel: few, */
+    DTI_ATTENTION_PLAIN_ROWS = 16, /* plain */
+    DTI_ATTENTION_WARPS = 4,       /* of every block */
     DTI_ATTENTION_THREADS = DTI_ATTENTION_WARPS * DTI_WARP,
     DTI_ATTENTION_STEP = 16,      /* keys of a warp at a time, where rows are few */
     DTI_ATTENTION_TILE = 32,      /* keys of a block at a time, where they are many */

@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of few rows, 16 bits: bound by the reading of the cache, which is read once for up to
- * 16 rows, all heads of a group. A block takes a part of the keys; its four warps take turns, 16
- * keys each. Products run on the tensor cores, so that they never hold the reading up.
+ * Attention of few rows, 16 bits: bound by the reading of the cache, which is read once for up to 8
+ * rows, all heads of a group. A block takes a part of the keys; its four warps take turns, 16 keys
+ * each. Products run on the tensor cores, so that they never hold the reading up.
  *
  * Nothing is rearranged between memory and registers: a lane loads 16 bytes of a key, whose columns
  * are then taken in the order that fits (see mma.cuh; q lies in the same order), and 16 bytes of
- * four values, whose columns are those of eight products. Scores, softmax and sums are f32; weights
- * enter their products as two numbers of 16 bits, a rounded one and what it lacks. One rounding at
- * the end. */
+ * four values, whose columns are rows of four products. Rows of q are the first 8 of A in the
+ * products with keys, and the columns in those with values, where sums of 8 rows take half the
+ * registers that they would take as 16: with g = lane / 4 and t = lane % 4 a lane has scores of row
+ * g, and sums of rows 2t and 2t + 1.
+ *
+ * Scores, softmax and sums are f32; weights enter their products as two numbers of 16 bits, a
+ * rounded one and what it lacks. One rounding at the end. */
 #include "dtensor/kernels/cuda/attention_mma.cuh"
 
 namespace
 {
 
-enum { ROWS = DTI_ATTENTION_ROWS, WARPS = DTI_ATTENTION_WARPS, STEP = DTI_ATTENTION_STEP };
+enum { ROWS = DTI_ATTENTION_FEW_ROWS, WARPS = DTI_ATTENTION_WARPS, STEP = DTI_ATTENTION_STEP };
 
-/* With g = lane / 4 and t = lane % 4 a lane has rows g and g + 8: of the columns 64 j .. 64 j + 63
- * those from 16 t on, sums[8 j + i] being columns 16 t + i and 16 t + 8 + i of each row. */
+/* sums[4 j + i] has columns 64 j + 8g + 2i (elements 0, 1: rows 2t, 2t + 1) and the next one (2,
+ * 3); the rest is row g's, total that of this lane's keys. */
 template <int N> struct softmax_state {
-    float sums[8 * N][4];
-    float largest[2], total[2];
+    float sums[4 * N][4];
+    float largest, total;
 };
 
 /* A step's keys: 16 bytes of columns 32 c + 8 t of key g, and of key g + 8. */
@@ -30,7 +34,7 @@ template <int N> struct key_step {
 
 /* What a block keeps. Rows of sums are not a power of two apart, for the banks. */
 template <int N> struct block_memory {
-    uint4 q[4 * N * DTI_WARP];
+    uint4 q[2 * N * DTI_WARP];
     float sums[ROWS][64 * N + 4];
     float largest[WARPS][ROWS], total[WARPS][ROWS];
     int first[ROWS], last[ROWS];
@@ -64,34 +68,33 @@ __device__ inline void load_keys(key_step<N> &keys, const cache_view &cache, int
     }
 }
 
-/* s[n]: scores of rows g and g + 8 with keys 8 n + 2t and 8 n + 2t + 1. q as by store_q(). */
+/* s[n]: scores of row g with keys 8 n + 2t and 8 n + 2t + 1, in elements 0 and 1. */
 template <typename T, int N>
 __device__ inline void multiply_keys(float (&s)[2][4], const key_step<N> &keys, const uint4 *q,
                                      int lane)
 {
     DTI_UNROLL
-    for (int k = 0; k < 4 * N; k++) {
-        const uint4 rows = q[k * DTI_WARP + lane];
-        const uint32_t A[4] = { rows.x, rows.y, rows.z, rows.w };
+    for (int c = 0; c < 2 * N; c++) {
+        const uint4 x = q[c * DTI_WARP + lane];
+        const uint32_t A[2][4] = { { x.x, 0, x.y, 0 }, { x.z, 0, x.w, 0 } };
         DTI_UNROLL
-        for (int n = 0; n < 2; n++) {
-            const uint4 &piece = keys.piece[n][k / 2];
-            const uint32_t B[2] = { k % 2 == 0 ? piece.x : piece.z,
-                                    k % 2 == 0 ? piece.y : piece.w };
-            dti_mma(s[n], A, B, T());
+        for (int i = 0; i < 4; i++) {
+            const uint4 &piece = keys.piece[i % 2][c];
+            const uint32_t B[2] = { i < 2 ? piece.x : piece.z, i < 2 ? piece.y : piece.w };
+            dti_mma(s[i % 2], A[i / 2], B, T());
         }
     }
 }
 
-/* The step's weights as A of products: rounded, and what that lacks. */
+/* The step's weights as B of products: rounded, and what that lacks. */
 template <typename T>
-__device__ inline void split_weights(uint32_t (&A)[2][4], const float (&s)[2][4])
+__device__ inline void split_weights(uint32_t (&B)[2][2], const float (&s)[2][4])
 {
     DTI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const float x = s[i / 2][2 * (i % 2)], y = s[i / 2][2 * (i % 2) + 1];
-        A[0][i] = dti_pair(x, y, T());
-        A[1][i] = dti_pair(x - dti_rounded<T>(x), y - dti_rounded<T>(y), T());
+    for (int i = 0; i < 2; i++) {
+        const float x = s[i][0], y = s[i][1];
+        B[0][i] = dti_pair(x, y, T());
+        B[1][i] = dti_pair(x - dti_rounded<T>(x), y - dti_rounded<T>(y), T());
     }
 }
 
@@ -107,78 +110,77 @@ __device__ inline void load_values(uint4 (&piece)[4], const cache_view &cache, i
 }
 
 template <typename T>
-__device__ inline void multiply_values(float (*sums)[4], const uint32_t (&A)[2][4],
+__device__ inline void multiply_values(float (*sums)[4], const uint32_t (&B)[2][2],
                                        const uint4 (&piece)[4])
 {
     DTI_UNROLL
-    for (int i = 0; i < 8; i++) {
-        const uint32_t select = i % 2 == 0 ? 0x5410u : 0x7632u; /* column i of two keys */
-        const uint32_t B[2] = {
-            __byte_perm(dti_word(piece[0], i / 2), dti_word(piece[1], i / 2), select),
-            __byte_perm(dti_word(piece[2], i / 2), dti_word(piece[3], i / 2), select)
+    for (int i = 0; i < 4; i++) {
+        const uint32_t x[4] = { dti_word(piece[0], i), dti_word(piece[1], i), dti_word(piece[2], i),
+                                dti_word(piece[3], i) };
+        const uint32_t A[4] = { /* columns 2i and 2i + 1 of two keys each */
+                                __byte_perm(x[0], x[1], 0x5410u), __byte_perm(x[0], x[1], 0x7632u),
+                                __byte_perm(x[2], x[3], 0x5410u), __byte_perm(x[2], x[3], 0x7632u)
         };
-        dti_mma(sums[i], A[0], B, T());
-        dti_mma(sums[i], A[1], B, T());
+        dti_mma(sums[i], A, B[0], T());
+        dti_mma(sums[i], A, B[1], T());
     }
 }
 
-/* Every WARPS-th step from `step` on. Up to 128 columns its values and the next step's keys are
- * under way at a time; for more of them registers do not suffice. */
+/* The softmax goes on with the scores of a step, which become weights. */
+template <int N> __device__ inline void soften(softmax_state<N> &state, float (&s)[2][4])
+{
+    const float factor = dti_soften_row(s, 0, state.largest, state.total);
+    const int t = (int)threadIdx.x % 4;
+
+    if (!__any_sync(0xffffffffu, factor != 1.0f)) return; /* most often */
+    const float of[2] = { __shfl_sync(0xffffffffu, factor, 8 * t),
+                          __shfl_sync(0xffffffffu, factor, 8 * t + 4) };
+    DTI_UNROLL
+    for (int i = 0; i < 16 * N; i++) state.sums[i / 4][i % 4] *= of[i % 2];
+}
+
+/* Every WARPS-th step from `step` on; its values and the next one's keys are under way at once. */
 template <typename T, int N>
 __device__ inline void walk(softmax_state<N> &state, const dti_attention_call &a,
                             const cache_view &cache, const block_memory<N> &m, int step, int end)
 {
-    enum { AHEAD = N <= 2, AT_ONCE = AHEAD ? N : 1 };
     const int lane = (int)threadIdx.x % DTI_WARP;
     key_step<N> keys;
 
-    if (AHEAD && step < end) load_keys(keys, cache, step * STEP, lane);
+    if (step < end) load_keys(keys, cache, step * STEP, lane);
     for (; step < end; step += WARPS) {
         const int key = step * STEP;
         float s[2][4] = {};
-        uint32_t A[2][4];
-        uint4 values[AT_ONCE][4];
-        if (!AHEAD) load_keys(keys, cache, key, lane);
+        uint32_t B[2][2];
+        uint4 values[N][4];
         DTI_UNROLL
-        for (int j = 0; j < AT_ONCE; j++) load_values(values[j], cache, key, j, lane);
+        for (int j = 0; j < N; j++) load_values(values[j], cache, key, j, lane);
         multiply_keys<T, N>(s, keys, m.q, lane);
-        if (AHEAD && step + WARPS < end) load_keys(keys, cache, key + WARPS * STEP, lane);
+        if (step + WARPS < end) load_keys(keys, cache, key + WARPS * STEP, lane);
         dti_scale_scores(s, a.scale);
+        dti_hide_keys(s, 0, key, m.first[lane / 4], m.last[lane / 4]);
+        soften<N>(state, s);
+        split_weights<T>(B, s);
         DTI_UNROLL
-        for (int r = 0; r < 2; r++) {
-            dti_hide_keys(s, r, key, m.first[lane / 4 + 8 * r], m.last[lane / 4 + 8 * r]);
-            dti_soften_row(s, state.sums, r, state.largest[r], state.total[r]);
-        }
-        split_weights<T>(A, s);
-        DTI_UNROLL
-        for (int j = 0; j < N; j++) {
-            multiply_values<T>(state.sums + 8 * j, A, values[j % AT_ONCE]);
-            if (j + AT_ONCE < N) load_values(values[j % AT_ONCE], cache, key, j + AT_ONCE, lane);
-        }
+        for (int j = 0; j < N; j++) multiply_values<T>(state.sums + 4 * j, B, values[j]);
     }
 }
 
-/* q in the order of multiply_keys(): columns 32 c + 8 t .. of rows g and g + 8 are two products. */
+/* q as multiply_keys() takes it: a lane has columns 32 c + 8 t .. of row g. */
 template <int N>
 __device__ inline void store_q(block_memory<N> &m, const dti_attention_call &a,
                                const dti_attention_rows &r, int row)
 {
-    const int lane = (int)threadIdx.x % DTI_WARP, g = lane / 4;
+    const int lane = (int)threadIdx.x % DTI_WARP;
 
+    row += lane / 4;
     for (int c = (int)threadIdx.x / DTI_WARP; c < 2 * N; c += WARPS) {
         const int d = 32 * c + 8 * (lane % 4);
-        uint4 x[2];
-        DTI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            const bool there = row + g + 8 * i < r.n && d < a.width;
-            const uint16_t *from = static_cast<const uint16_t *>(a.q) + d;
-            x[i] = make_uint4(0, 0, 0, 0);
-            if (there)
-                x[i] = *reinterpret_cast<const uint4 *>(from +
-                                                        dti_attention_at(a, r, row + g + 8 * i));
-        }
-        m.q[2 * c * DTI_WARP + lane] = make_uint4(x[0].x, x[1].x, x[0].y, x[1].y);
-        m.q[(2 * c + 1) * DTI_WARP + lane] = make_uint4(x[0].z, x[1].z, x[0].w, x[1].w);
+        const uint16_t *from = static_cast<const uint16_t *>(a.q) + d;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (row < r.n && d < a.width)
+            x = *reinterpret_cast<const uint4 *>(from + dti_attention_at(a, r, row));
+        m.q[c * DTI_WARP + lane] = x;
     }
 }
 
@@ -186,30 +188,28 @@ __device__ inline void store_q(block_memory<N> &m, const dti_attention_call &a,
 template <int N> __device__ inline void add_warps(block_memory<N> &m, softmax_state<N> &state)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+    const int g = lane / 4, t = lane % 4;
+    const float total = dti_row_sum(state.total);
     float factor[2];
 
-    DTI_UNROLL
-    for (int r = 0; r < 2; r++) {
-        const float total = dti_row_sum(state.total[r]);
-        if (lane % 4 != 0) continue;
-        m.largest[warp][lane / 4 + 8 * r] = state.largest[r];
-        m.total[warp][lane / 4 + 8 * r] = total;
+    if (t == 0) {
+        m.largest[warp][g] = state.largest;
+        m.total[warp][g] = total;
     }
     __syncthreads();
-    DTI_UNROLL
-    for (int r = 0; r < 2; r++) {
+    for (int i = 0; i < 2; i++) {
         float most = -INFINITY;
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, m.largest[w][lane / 4 + 8 * r]);
-        factor[r] = most == -INFINITY ? 0.0f : exp2f(state.largest[r] - most);
+        for (int w = 0; w < WARPS; w++) most = fmaxf(most, m.largest[w][2 * t + i]);
+        factor[i] = most == -INFINITY ? 0.0f : exp2f(m.largest[warp][2 * t + i] - most);
     }
     for (int w = 0; w < WARPS; w++) {
-        if (w == warp) DTI_UNROLL
-        for (int i = 0; i < 8 * N; i++) DTI_UNROLL
-        for (int x = 0; x < 4; x++) {
-            const int d = 64 * (i / 8) + 16 * (lane % 4) + 8 * (x % 2) + i % 8;
-            float *to = &m.sums[lane / 4 + 8 * (x / 2)][d];
-            const float add = state.sums[i][x] * factor[x / 2];
-            *to = w == 0 ? add : *to + add;
+        if (w == warp) {
+            DTI_UNROLL
+            for (int i = 0; i < 16 * N; i++) {
+                float *to = &m.sums[2 * t + i % 2][i / 16 * 64 + 8 * g + i % 16 / 2];
+                const float add = state.sums[i / 4][i % 4] * factor[i % 2];
+                *to = w == 0 ? add : *to + add;
+            }
         }
         __syncthreads();
     }
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS) few_rows(const dti_atte
         cache.hi = max(cache.hi, m->last[i]);
     }
     dti_attention_part(a, (int)part, cache.lo, cache.hi, &begin, &end);
-    state.largest[0] = state.largest[1] = -INFINITY;
+    state.largest = -INFINITY;
     walk<T, N>(state, a, cache, *m, begin + (int)threadIdx.x / DTI_WARP, end);
     add_warps<N>(*m, state);
     store<T, N>(*m, a, r, row, (pair * a.n_blocks + block) * a.n_parts + part);

@@ -9,6 +9,19 @@
 #include "dtensor/kernels/cuda/attention.cuh"
 #include "dtensor/kernels/cuda/mma.cuh"
 
+/* 2^x to within 2^-22 of it, and 0 below 2^-126: one instruction. */
+static __device__ inline float dti_exp2(float x)
+{
+#ifdef __CUDACC__
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 /* of a row, from the four lanes that have it */
 static __device__ inline float dti_row_sum(float x)
 {
@@ -45,11 +58,11 @@ static __device__ inline void dti_hide_keys(float (&s)[TILES][4], int half, int 
     }
 }
 
-/* Scores of a row become weights; its largest score and total so far and its sums follow. The total
- * is of this lane's columns. */
-template <int TILES, int COLUMNS>
-static __device__ inline void dti_soften_row(float (&s)[TILES][4], float (&sums)[COLUMNS][4],
-                                             int half, float &largest, float &total)
+/* Scores of a row become weights; its largest score and total so far follow, and its sums so far
+ * are to be multiplied by what is returned. The total is of this lane's columns. */
+template <int TILES>
+static __device__ inline float dti_soften_row(float (&s)[TILES][4], int half, float &largest,
+                                              float &total)
 {
     float most = largest, sum = 0.0f, base, factor;
 
@@ -57,21 +70,16 @@ static __device__ inline void dti_soften_row(float (&s)[TILES][4], float (&sums)
     for (int i = 0; i < 2 * TILES; i++) most = fmaxf(most, s[i / 2][2 * half + i % 2]);
     most = dti_row_max(most);
     base = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-    factor = exp2f(largest - base);
+    factor = dti_exp2(largest - base);
     largest = most;
     DTI_UNROLL
     for (int i = 0; i < 2 * TILES; i++) {
         float &x = s[i / 2][2 * half + i % 2];
-        x = exp2f(x - base);
+        x = dti_exp2(x - base);
         sum += x;
     }
     total = total * factor + sum;
-    if (!__any_sync(0xffffffffu, factor != 1.0f)) return; /* most often */
-    DTI_UNROLL
-    for (int i = 0; i < COLUMNS; i++) {
-        sums[i][2 * half] *= factor;
-        sums[i][2 * half + 1] *= factor;
-    }
+    return factor;
 }
 
 #endif

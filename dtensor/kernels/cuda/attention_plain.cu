@@ -9,7 +9,7 @@ namespace
 {
 
 enum {
-    ROWS = DTI_ATTENTION_ROWS,
+    ROWS = DTI_ATTENTION_PLAIN_ROWS,
     WARPS = DTI_ATTENTION_WARPS,
     MINE = ROWS / WARPS,                     /* rows of a warp */
     KEYS = DTI_WARP,                         /* of a tile: one per lane */

@@ -197,8 +197,11 @@ __device__ inline void walk(softmax_state<N, M> &state, block_memory<N, M> &m,
         for (int i = 0; i < 2 * M; i++) {
             if (hides)
                 dti_hide_keys(s[i / 2], i % 2, key, m.first[row + 8 * i], m.last[row + 8 * i]);
-            dti_soften_row(s[i / 2], state.sums[i / 2], i % 2, state.largest[i / 2][i % 2],
-                           state.total[i / 2][i % 2]);
+            const float factor = dti_soften_row(s[i / 2], i % 2, state.largest[i / 2][i % 2],
+                                                state.total[i / 2][i % 2]);
+            if (!__any_sync(0xffffffffu, factor != 1.0f)) continue; /* most often */
+            DTI_UNROLL
+            for (int x = 0; x < 16 * N; x++) state.sums[i / 2][x / 2][i % 2 * 2 + x % 2] *= factor;
         }
         multiply_values<T, N, M>(state, s, m.v[stage]);
     }
