@@ -183,15 +183,29 @@ static dt_status start_kept(dti_nccl_part *p, const dti_comm_request *r)
     return record(p, r);
 }
 
-/* On all communicators of this rank: what comes next takes its place behind them. */
+/* The part that has kept messages for longest, or NULL. */
+static dti_nccl_part *oldest_kept(const dti_nccl_rank *n)
+{
+    dti_nccl_part *oldest = NULL;
+
+    for (dti_nccl_part *p = n->parts; p != NULL; p = p->next)
+        if (p->comm != NULL && p->n_kept > 0 && (oldest == NULL || p->kept_at < oldest->kept_at))
+            oldest = p;
+    return oldest;
+}
+
+/* On all communicators of this rank, in the order in which they were begun, which is that of its
+ * peers; what comes next takes its place behind them. */
 static dt_status start_all_kept(dti_cuda_world *w, const dti_comm_request *r)
 {
-    for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
-        if (p->comm != NULL) DT_TRY(start_kept(p, r));
+    dti_nccl_part *p;
+
+    while ((p = oldest_kept(w->nccl)) != NULL) DT_TRY(start_kept(p, r));
     return DT_OK;
 }
 
-/* While this rank waits for another one, that one may wait for a message that is kept here. */
+/* Also of other waits: while this rank waits for another one, that one may wait for a message that
+ * is kept here. */
 static dt_status before_wait(dti_cuda_world *w, const dti_comm_request *r)
 {
     dt_status st;
@@ -203,8 +217,12 @@ static dt_status before_wait(dti_cuda_world *w, const dti_comm_request *r)
 
 static dt_status keep_message(dti_nccl_part *p, dti_comm_request *r)
 {
-    if (p->n_kept == DTI_NCCL_MESSAGES) DT_TRY(start_kept(p, r));
+    dti_nccl_rank *n = p->comm->cuda->nccl;
+
+    if (p->n_kept == DTI_NCCL_MESSAGES) DT_TRY(start_all_kept(p->comm->cuda, r));
     r->seq = ++p->n_messages;
+    n->n_kept++;
+    if (p->n_kept == 0) p->kept_at = n->n_kept;
     p->kept[p->n_kept] = r->call;
     p->kept_n[p->n_kept++] = r->call.counts[0];
     return DT_OK;
@@ -272,9 +290,8 @@ static dt_status nccl_start(dti_comm *c, dti_comm_request *r)
 static dt_status nccl_wait(dti_comm *c, dti_comm_request *r)
 {
     const bool message = r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV;
-    dti_nccl_part *part = c->cuda_part;
 
-    return message ? start_kept(part, r) : DT_OK;
+    return message ? before_wait(c->cuda, r) : DT_OK;
 }
 
 /* The oldest operation that has not ended, or NULL. Events that are part of a recorded graph say

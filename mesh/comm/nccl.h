@@ -23,7 +23,8 @@ typedef struct dti_nccl_part {
     dti_nccl *nccl; /* NULL: not opened yet */
     uint64_t seq;   /* collectives */
     uint64_t n_messages;
-    int n_kept; /* messages not yet started */
+    int n_kept;       /* messages not yet started */
+    uint64_t kept_at; /* when the first of them was kept, of all messages of this rank */
     dti_comm_call kept[DTI_NCCL_MESSAGES];
     int64_t kept_n[DTI_NCCL_MESSAGES]; /* their counts */
 } dti_nccl_part;
@@ -41,6 +42,7 @@ typedef struct dti_nccl_record {
 typedef struct dti_nccl_rank {
     dti_nccl_part *parts;
     bool aborted;
+    uint64_t n_kept;    /* messages ever kept */
     uint64_t n_records; /* ever made */
     dti_nccl_record records[DTI_NCCL_RECORDS];
 } dti_nccl_rank;

@@ -80,3 +80,37 @@ DT_TEST(comm_cuda, random_operations_of_hosts_and_devices_waited_for_in_any_orde
 
     on_all_carriers(mixed_steps, meshes);
 }
+
+/* Members wait in different orders for messages on two communicators; their streams must not wait
+ * for each other in a circle. */
+static dt_status play_crossed(dti_comm *all, dti_comm *pair, const dti_cuda_place *place)
+{
+    const comm_case k = { .op = DTI_COMM_SEND, .dtype = DT_F32, .n = 50, .place = place };
+    comm_trial of_pair = { .send = NULL }, of_all = { .send = NULL };
+
+    if (pair != NULL) DT_TRY(comm_trial_start(pair, &k, &of_pair));
+    if (all->rank == 1) DT_TRY(comm_trial_finish(pair, &of_pair));
+    DT_TRY(comm_trial_start(all, &k, &of_all));
+    DT_TRY(comm_trial_finish(all, &of_all));
+    if (all->rank == 0) DT_TRY(comm_trial_finish(pair, &of_pair));
+    return DT_OK;
+}
+
+static dt_status crossed_messages(dt_mesh *mesh, const dti_cuda_place *place)
+{
+    dti_comm *all, *pair = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(all_dims_comm(mesh, &all));
+    if (all->rank < 2) DT_TRY(dti_comm_group(all, (int[]){ 0, 1 }, 2, "pair", &pair));
+    for (int i = 0; i < 3 && st == DT_OK; i++) st = play_crossed(all, pair, place);
+    if (pair != NULL) dti_comm_close(pair);
+    return st;
+}
+
+DT_TEST(comm_cuda, messages_on_two_communicators_waited_for_in_different_orders)
+{
+    static const char *const meshes[] = { "tp=3", NULL };
+
+    on_all_carriers(crossed_messages, meshes);
+}
