@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/sync.h"
+#include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
 #include "mesh/world.h"
 
@@ -230,7 +231,8 @@ static dt_status call_rank_main(run_state *run, dt_runtime *rt)
     dt_status st;
 
     pthread_cleanup_push(thread_left, &l);
-    st = run->rank_main(rt, run->arg);
+    st = dti_gpu_open(rt);
+    if (st == DT_OK) st = run->rank_main(rt, run->arg);
     pthread_cleanup_pop(0);
     return st;
 }

@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "mesh/comm/dry.h"
+#include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
 
 enum { LOG_LINE_BYTES = 512, MAX_DRY_RANKS = 1 << 20 };
@@ -17,20 +18,6 @@ dt_status dti_check_isa(const char *isa)
 {
     DT_CHECK(isa == NULL || strlen(isa) < DTI_ISA_BYTES, DT_ERR_ARG,
              "isa \"%s\" is no name of an instruction set; \"auto\" chooses the best", isa);
-    return DT_OK;
-}
-
-dt_status dti_check_device(const char *device)
-{
-    int index, end = 0;
-
-    if (device == NULL || strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0 ||
-        strcmp(device, "cuda") == 0)
-        return DT_OK;
-    DT_CHECK(strlen(device) < DTI_DEVICE_BYTES && sscanf(device, "cuda:%3d%n", &index, &end) == 1 &&
-                 index >= 0 && device[end] == '\0',
-             DT_ERR_ARG, "device \"%s\": choose \"cpu\", \"cuda\", \"cuda:0\", ... or \"auto\"",
-             device);
     return DT_OK;
 }
 
@@ -101,6 +88,7 @@ void dti_runtime_destroy(dt_runtime **runtime)
         const dti_slot slot = rt->slot_order[i];
         if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
     }
+    dti_gpu_close(rt);
     dti_pool_destroy(&rt->pool);
     for (size_t i = rt->n_comms; i > 0; i--) dti_comm_close(rt->comms[i - 1]);
     dti_free((void *)rt->comms);
@@ -252,16 +240,6 @@ dti_pool *dti_runtime_pool(dt_runtime *rt)
 const char *dti_runtime_isa(const dt_runtime *rt)
 {
     return rt->isa;
-}
-
-const char *dti_runtime_device(const dt_runtime *rt)
-{
-    return rt->device;
-}
-
-int dti_runtime_place(const dt_runtime *rt)
-{
-    return rt->place;
 }
 
 void dti_runtime_count(dt_runtime *rt, int64_t change)

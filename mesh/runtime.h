@@ -40,8 +40,6 @@ void dti_runtime_leave_cuda(dt_runtime *rt);
 dti_cuda_world *dti_runtime_cuda(dt_runtime *rt); /* NULL: tensors lie on the host */
 dti_pool *dti_runtime_pool(dt_runtime *rt);
 const char *dti_runtime_isa(const dt_runtime *rt);    /* as asked for, never NULL: "auto", ... */
-const char *dti_runtime_device(const dt_runtime *rt); /* likewise: "cpu", "cuda:1", ... */
-int dti_runtime_place(const dt_runtime *rt);          /* among the ranks of this machine */
 
 /* Live objects (dt_runtime_live) go up and down by this. */
 void dti_runtime_count(dt_runtime *rt, int64_t change);

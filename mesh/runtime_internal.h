@@ -27,6 +27,7 @@ struct dt_runtime {
     char isa[DTI_ISA_BYTES];
     char device[DTI_DEVICE_BYTES];
     int place; /* among the ranks of this machine */
+    dti_cuda_place *gpu; /* gpu.h; NULL: none */
     char cores[DTI_CORES_TEXT_BYTES];
     dti_flight flight;
     _Atomic int64_t live; /* handles may be released by any thread */
@@ -43,9 +44,6 @@ struct dt_runtime {
 
 /* DT_ERR_ARG for a name that is too long; kernels check the others when they are made. */
 dt_status dti_check_isa(const char *isa) DT_MUST_USE;
-
-/* "cpu", "auto", "cuda", "cuda:N" or NULL. */
-dt_status dti_check_device(const char *device) DT_MUST_USE;
 
 /* Takes the world communicator and the pool, even when it fails. */
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,

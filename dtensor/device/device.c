@@ -3,13 +3,12 @@
 
 #include <dtensor/devices.h>
 #include <dtensor/ops.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"
-#include "mesh/runtime.h"
+#include "mesh/gpu.h"
 
 static void device_destroy(void *object)
 {
@@ -26,50 +25,9 @@ static void device_destroy(void *object)
     dti_free(d);
 }
 
-dt_status dti_cuda_available(int index)
-{
-    (void)index;
-    DT_FAIL(DT_ERR_UNSUPPORTED, "this build has no GPU back end; device \"cpu\" needs none");
-}
-
-dt_status dti_device_cuda_open(dti_device *d, int index, dti_allocator *memory)
-{
-    (void)d;
-    (void)memory;
-    return dti_cuda_available(index);
-}
-
-/* GPU number of "cuda:1"; -1: any. */
-static int index_of(const char *name)
-{
-    int index;
-
-    return sscanf(name, "cuda:%d", &index) == 1 ? index : -1;
-}
-
-/* "auto" is a GPU where there is one; why there is none is worth a line. */
-static dt_status choose(dti_device *d, dti_allocator *memory)
-{
-    const char *name = dti_runtime_device(d->rt);
-    const bool automatic = strcmp(name, "auto") == 0;
-    const dt_error before = *dt_last_error();
-
-    d->ops = &dti_device_cpu;
-    if (d->dry || strcmp(name, "cpu") == 0) return DT_OK;
-    if (!automatic || dti_cuda_available(-1) == DT_OK) {
-        DT_TRY(dti_device_cuda_open(d, index_of(name), memory));
-        return DT_OK;
-    }
-    if (dt_runtime_rank(d->rt) == 0)
-        dti_runtime_log(d->rt, DT_LOG_INFO, "running on the CPU: %s", dt_last_error()->message);
-    dti_error_restore(&before);
-    return DT_OK;
-}
-
 static dt_status device_create(dt_runtime *rt, void **out)
 {
     dt_status st = DT_OK;
-    dti_allocator memory = { 0 };
     dti_device *d = NULL;
     dti_isa isa;
 
@@ -77,9 +35,9 @@ static dt_status device_create(dt_runtime *rt, void **out)
     DT_TRY(dti_new(sizeof *d, &d));
     d->rt = rt;
     d->dry = dt_runtime_is_dry(rt);
-    DT_TRY_TO(fail, st, choose(d, &memory));
-    DT_TRY_TO(fail, st,
-              dti_memory_create(d->dry, memory.take != NULL ? &memory : NULL, &d->memory));
+    d->ops = &dti_device_cpu;
+    if (dti_runtime_gpu(rt) != NULL) DT_TRY_TO(fail, st, dti_device_cuda_open(d));
+    DT_TRY_TO(fail, st, dti_memory_create(d->dry, &d->allocator, &d->memory));
     DT_TRY_TO(fail, st, dti_cpu_create(isa, dti_runtime_pool(rt), &d->cpu));
     *out = d;
     return DT_OK;
@@ -131,11 +89,13 @@ const char *dt_kernels_of(dt_runtime *rt)
 
 dt_status dt_device_check(const char *device)
 {
+    const dti_cuda_module *module;
+    int index;
+
     DT_CHECK(device != NULL, DT_ERR_ARG, "device is NULL");
-    if (strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0) return DT_OK;
-    DT_CHECK(strcmp(device, "cuda") == 0 || index_of(device) >= 0, DT_ERR_ARG,
-             "device \"%s\": choose \"cpu\", \"cuda\", \"cuda:0\", ... or \"auto\"", device);
-    return dti_cuda_available(index_of(device));
+    DT_TRY(dti_check_device(device));
+    if (strncmp(device, "cuda", 4) == 0) DT_TRY(dti_gpu_choose(device, 0, &module, &index));
+    return DT_OK;
 }
 
 const char *dt_device_of(dt_runtime *rt)

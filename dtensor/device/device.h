@@ -48,13 +48,23 @@ typedef struct dti_device_ops {
      * order with what is started before and after it. */
     dt_status (*communicate)(dti_device *d, dti_comm *comm, const dti_comm_call *call);
 
+    /* Recording: whether it can be done; what is started between begin and end is kept, not run;
+     * play() starts all of it. While it is on, memory is not taken and the host is not asked:
+     * DT_ERR_UNSUPPORTED. Not called where records() says false. */
+    bool (*records)(const dti_device *d);
+    dt_status (*record_begin)(dti_device *d);
+    dt_status (*record_end)(dti_device *d, void **recording);
+    dt_status (*play)(dti_device *d, void *recording);
+    void (*forget)(dti_device *d, void *recording);
+
     void (*close)(dti_device *d); /* tensors' memory has been given back */
 } dti_device_ops;
 
 struct dti_device {
     dt_runtime *rt;
     const dti_device_ops *ops;
-    bool dry; /* memory is counted, not taken; kernels do not run */
+    bool dry;                /* memory is counted, not taken; kernels do not run */
+    dti_allocator allocator; /* of memory: the device's; take NULL: the host's */
     dti_memory *memory;
     dti_cpu *cpu;                   /* kernels of the host */
     struct dti_cuda_device *cuda;   /* NULL on the CPU */
@@ -70,10 +80,7 @@ dt_status dti_device_of(dt_runtime *rt, dti_device **out) DT_MUST_USE;
 extern const dti_device_ops dti_device_cpu;
 extern const dti_device_ops dti_device_cuda;
 
-/* Opens GPU `index` for d, -1: by the rank's place on its machine, and sets ops, cuda and where
- * memory comes from. DT_ERR_UNSUPPORTED says why there is none; dti_cuda_available() does without
- * opening one, with the reason in the error record. */
-dt_status dti_device_cuda_open(dti_device *d, int index, dti_allocator *memory) DT_MUST_USE;
-dt_status dti_cuda_available(int index) DT_MUST_USE;
+/* The GPU that the runtime has: sets d's ops, cuda and allocator. */
+dt_status dti_device_cuda_open(dti_device *d) DT_MUST_USE;
 
 #endif

@@ -62,7 +62,8 @@ dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **ou
     *out = NULL;
     DT_TRY(dti_new(sizeof *m, &m));
     m->dry = dry;
-    m->from = from != NULL ? *from : (dti_allocator){ take_host, give_host, NULL };
+    m->from =
+        from != NULL && from->take != NULL ? *from : (dti_allocator){ take_host, give_host, NULL };
     *out = m;
     return DT_OK;
 }

@@ -30,8 +30,8 @@ typedef struct dti_storage {
     struct dti_storage *next; /* free list */
 } dti_storage;
 
-/* `dry`: storages are counted as ever, but have no bytes and data is NULL. from: NULL for memory of
- * the host. */
+/* `dry`: storages are counted as ever, but have no bytes and data is NULL. from: NULL, or without
+ * functions, for memory of the host. */
 dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out) DT_MUST_USE;
 void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
 

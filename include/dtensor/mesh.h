@@ -55,8 +55,7 @@ typedef struct dt_run_options {
                          * last mesh dim, say; it divides n_ranks. 0: no wish */
     const char *device; /* where tensors lie: "cpu" (NULL); "cuda", ranks of a machine on its GPUs
                          * in turn; "cuda:1", all on that one; "auto", GPUs if there are any. What
-                         * cannot be had is refused when the first tensor is made, see
-                         * dt_device_check() */
+                         * cannot be had is refused when the run starts; see dt_device_check() */
     const char *sums;   /* "rank-order": the same bits everywhere and always; "mpi": sums over all
                          * ranks are MPI's own (docs/launch.md). NULL: DTENSOR_MPI_SUMS, else
                          * rank-order */

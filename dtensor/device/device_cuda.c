@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A GPU as a device: the calls of base/cuda_api.h on this rank's stream. Operators without a kernel
+ * there run on the CPU, with copies there and back. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "dtensor/device/device.h"
+#include "dtensor/ops/rules.h"
+#include "mesh/gpu.h"
+
+enum { ROW_SLOTS = 128 }; /* a power of two, more than twice the operators */
+
+/* An operator of the library and its kernel here; NULL: it has none. */
+typedef struct row_slot {
+    const dt_op *op;
+    dti_cuda_kernel run;
+} row_slot;
+
+typedef struct dti_cuda_device {
+    const dti_cuda_module *module;
+    dti_cuda *c;
+    dti_cuda_world *world;
+    bool recording;
+    row_slot rows[ROW_SLOTS];
+} dti_cuda_device;
+
+static dt_status check(const dti_cuda_device *g, int failed)
+{
+    if (failed != 0) DT_FAIL(DT_ERR_DEVICE, "%s", g->module->why());
+    return DT_OK;
+}
+
+static dt_status refuse_recording(const dti_cuda_device *g, const char *what)
+{
+    DT_CHECK(!g->recording, DT_ERR_UNSUPPORTED, "%s cannot be part of a recorded pass", what);
+    return DT_OK;
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+static dt_status take_bytes(void *arg, size_t bytes, void **out)
+{
+    const dti_cuda_device *g = ((dti_device *)arg)->cuda;
+
+    DT_TRY(refuse_recording(g, "taking memory"));
+    DT_CHECK(g->module->alloc(g->c, bytes, DTI_CUDA_DEVICE, out) == 0, DT_ERR_MEMORY,
+             "%zu bytes on the GPU: %s", bytes, g->module->why());
+    DT_TRY(check(g, g->module->clear(g->c, *out, bytes)));
+    return DT_OK;
+}
+
+static void give_bytes(void *arg, void *data, size_t bytes)
+{
+    const dti_cuda_device *g = ((dti_device *)arg)->cuda;
+
+    (void)bytes;
+    g->module->release(g->c, DTI_CUDA_DEVICE, data);
+}
+
+static dt_status write_bytes(dti_device *d, void *to, const void *from_host, size_t bytes)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    DT_TRY(refuse_recording(g, "bytes of the host"));
+    if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from_host, bytes, DTI_CUDA_UP)));
+    return DT_OK;
+}
+
+/* Whoever looks at contents also hears what kernels found wrong in them. */
+static dt_status read_bytes(dti_device *d, void *to_host, const void *from, size_t bytes)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    DT_TRY(refuse_recording(g, "reading by the host"));
+    DT_TRY(dti_cuda_world_sync(g->world));
+    if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to_host, from, bytes, DTI_CUDA_DOWN)));
+    DT_TRY(check(g, g->module->sync(g->c)));
+    return DT_OK;
+}
+
+static dt_status copy_bytes(dti_device *d, void *to, const void *from, size_t bytes)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from, bytes, DTI_CUDA_WITHIN)));
+    return DT_OK;
+}
+
+static dti_cuda_box box_of(const dti_box *box)
+{
+    dti_cuda_box b = { .n_axes = box->n_axes, .offset = box->offset };
+
+    for (int a = 0; a < box->n_axes; a++) {
+        b.extent[a] = box->extent[a];
+        b.stride[a] = box->stride[a];
+    }
+    return b;
+}
+
+static dt_status copy_box(dti_device *d, void *to, const dti_box *to_box, const void *from,
+                          const dti_box *from_box, size_t element_bytes)
+{
+    const dti_cuda_box there = box_of(to_box), here = box_of(from_box);
+    const dti_cuda_device *g = d->cuda;
+
+    if (dti_box_count(to_box) > 0)
+        DT_TRY(check(g, g->module->copy_box(g->c, to, &there, from, &here, element_bytes)));
+    return DT_OK;
+}
+
+static dt_status divide(dti_device *d, dt_local *x, int64_t divisor)
+{
+    const dti_cuda_device *g = d->cuda;
+    const int64_t n = dti_local_count(x);
+
+    if (n > 0) DT_TRY(check(g, g->module->divide(g->c, x->data, n, (int)x->dtype, divisor)));
+    return DT_OK;
+}
+
+/* --- kernels ---------------------------------------------------------------------------------- */
+
+static row_slot *slot_of(dti_cuda_device *g, const dt_op *op)
+{
+    size_t at = ((uintptr_t)op >> 4) * 0x9e3779b97f4a7c15u >> 32;
+
+    for (;; at++) {
+        row_slot *slot = &g->rows[at % ROW_SLOTS];
+        if (slot->op == op || slot->op == NULL) return slot;
+    }
+}
+
+static void find_rows(dti_cuda_device *g)
+{
+    for (int i = 0; i < dti_op_table_size; i++) {
+        row_slot *slot = slot_of(g, dti_op_table[i]);
+        slot->op = dti_op_table[i];
+        for (int k = 0; k < g->module->n_rows; k++)
+            if (strcmp(g->module->rows[k].name, slot->op->name) == 0)
+                slot->run = g->module->rows[k].run;
+    }
+}
+
+/* Bytes of a piece; 0 for one without elements. */
+static size_t bytes_of(const dt_local *x)
+{
+    return (size_t)dti_local_count(x) * dt_dtype_size(x->dtype);
+}
+
+/* A kernel of the host on copies. A result in place of an operand is one copy for both. */
+static dt_status run_on_copies(dti_device *d, const dt_op *op, const dt_kargs *args,
+                               dti_arena *arena)
+{
+    dt_local in[DT_OP_MAX_IN], out[DT_OP_MAX_OUT];
+    dt_kargs host = *args;
+
+    for (int i = 0; i < args->n_in; i++) {
+        in[i] = args->in[i];
+        DT_TRY(dti_arena_alloc(arena, bytes_of(&in[i]) + 1, &in[i].data));
+        DT_TRY(read_bytes(d, in[i].data, args->in[i].data, bytes_of(&in[i])));
+    }
+    for (int k = 0; k < args->n_out; k++) {
+        void *shared = NULL;
+        out[k] = args->out[k];
+        for (int i = 0; i < args->n_in && (op->flags & DT_OP_INPLACE_LAST) != 0; i++)
+            if (args->in[i].data == out[k].data) shared = in[i].data;
+        if (shared == NULL) DT_TRY(dti_arena_alloc(arena, bytes_of(&out[k]) + 1, &shared));
+        out[k].data = shared;
+    }
+    host.in = in;
+    host.out = out;
+    host.cpu = d->cpu;
+    DT_TRY(op->cpu(&host));
+    for (int k = 0; k < args->n_out; k++)
+        DT_TRY(write_bytes(d, args->out[k].data, out[k].data, bytes_of(&out[k])));
+    return DT_OK;
+}
+
+static dt_status run_on_host(dti_device *d, const dt_op *op, const dt_kargs *args)
+{
+    dti_arena arena = DTI_ARENA_INIT;
+    const dt_status st = run_on_copies(d, op, args, &arena);
+
+    dti_arena_free(&arena);
+    return st == DT_OK ? st : dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
+{
+    dti_cuda_device *g = d->cuda;
+    const row_slot *slot = slot_of(g, op);
+
+    args->stream = g->module->stream(g->c);
+    if (op->cuda != NULL)
+        DT_TRY(op->cuda(args));
+    else if (slot->op == op && slot->run != NULL)
+        DT_TRY(check(g, slot->run(g->c, args)));
+    else
+        DT_TRY(run_on_host(d, op, args));
+    return DT_OK;
+}
+
+static dt_status communicate(dti_device *d, dti_comm *comm, const dti_comm_call *call)
+{
+    const dti_cuda_device *g = d->cuda;
+    dti_comm_call on_stream = *call;
+
+    on_stream.stream = g->module->stream(g->c);
+    DT_TRY(dti_comm_run(comm, &on_stream));
+    return DT_OK;
+}
+
+/* --- recording -------------------------------------------------------------------------------- */
+
+static bool records(const dti_device *d)
+{
+    return dti_cuda_world_records(d->cuda->world);
+}
+
+static dt_status record_begin(dti_device *d)
+{
+    DT_TRY(check(d->cuda, d->cuda->module->capture_begin(d->cuda->c)));
+    d->cuda->recording = true;
+    return DT_OK;
+}
+
+static dt_status record_end(dti_device *d, void **recording)
+{
+    dti_cuda_graph *graph = NULL;
+
+    *recording = NULL;
+    d->cuda->recording = false;
+    DT_TRY(check(d->cuda, d->cuda->module->capture_end(d->cuda->c, &graph)));
+    *recording = graph;
+    return DT_OK;
+}
+
+static dt_status play(dti_device *d, void *recording)
+{
+    DT_TRY(check(d->cuda, d->cuda->module->graph_launch(d->cuda->c, recording)));
+    return DT_OK;
+}
+
+static void forget(dti_device *d, void *recording)
+{
+    d->cuda->module->graph_destroy(recording);
+}
+
+/* The GPU is the runtime's. */
+static void close_cuda(dti_device *d)
+{
+    dti_free(d->cuda);
+    d->cuda = NULL;
+}
+
+const dti_device_ops dti_device_cuda = {
+    .name = "cuda",
+    .host_visible = false,
+    .write = write_bytes,
+    .read = read_bytes,
+    .copy = copy_bytes,
+    .copy_box = copy_box,
+    .divide = divide,
+    .run = run,
+    .communicate = communicate,
+    .records = records,
+    .record_begin = record_begin,
+    .record_end = record_end,
+    .play = play,
+    .forget = forget,
+    .close = close_cuda,
+};
+
+dt_status dti_device_cuda_open(dti_device *d)
+{
+    const dti_cuda_place *gpu = dti_runtime_gpu(d->rt);
+    dti_cuda_device *g;
+
+    DT_TRY(dti_new(sizeof *g, &g));
+    g->module = gpu->module;
+    g->c = gpu->cuda;
+    g->world = dti_runtime_cuda(d->rt);
+    find_rows(g);
+    d->cuda = g;
+    d->ops = &dti_device_cuda;
+    d->allocator = (dti_allocator){ take_bytes, give_bytes, d };
+    return DT_OK;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mesh/gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cuda_load.h"
+#include "base/memory.h"
+#include "mesh/runtime_internal.h"
+
+dt_status dti_check_device(const char *device)
+{
+    int index, end = 0;
+
+    if (device == NULL || strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0 ||
+        strcmp(device, "cuda") == 0)
+        return DT_OK;
+    DT_CHECK(strlen(device) < DTI_DEVICE_BYTES && sscanf(device, "cuda:%3d%n", &index, &end) == 1 &&
+                 index >= 0 && device[end] == '\0',
+             DT_ERR_ARG, "device \"%s\": choose \"cpu\", \"cuda\", \"cuda:0\", ... or \"auto\"",
+             device);
+    return DT_OK;
+}
+
+const dti_cuda_place *dti_runtime_gpu(const dt_runtime *rt)
+{
+    return rt->gpu;
+}
+
+dt_status dti_gpu_module(const dti_cuda_module **out)
+{
+    DT_TRY(dti_cuda_load(getenv("DTENSOR_CUDA_MODULE"), getenv("DTENSOR_MODULES"), out));
+    return DT_OK;
+}
+
+dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **module, int *index)
+{
+    dti_cuda_versions v;
+    int wish = -1;
+
+    *module = NULL;
+    DT_TRY(dti_gpu_module(module));
+    (*module)->versions(&v);
+    (void)sscanf(device, "cuda:%3d", &wish);
+    DT_CHECK(v.n_devices > 0, DT_ERR_UNSUPPORTED,
+             "no GPU can be used: %s; device \"cpu\" needs none, \"dtensor env\" says more",
+             v.no_device);
+    DT_CHECK(wish < v.n_devices, DT_ERR_UNSUPPORTED,
+             "device \"%s\": this machine's GPUs are 0 to %d", device, v.n_devices - 1);
+    *index = wish >= 0 ? wish : place % v.n_devices;
+    return DT_OK;
+}
+
+/* Whether every rank found a GPU. Ranks of one process have found the same. */
+static dt_status all_have(dt_runtime *rt, bool mine, bool *all)
+{
+    int32_t least = mine;
+
+    if (dt_launch_size() > 1) DT_TRY(dti_all_reduce(rt->world, &least, &least, 1, DT_I32, DT_MIN));
+    *all = least != 0;
+    return DT_OK;
+}
+
+static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int index)
+{
+    dt_status st = DT_OK;
+    dti_cuda_place *gpu;
+
+    DT_TRY(dti_new(sizeof *gpu, &gpu));
+    *gpu = (dti_cuda_place){ .module = module, .device = index };
+    DT_CHECK_TO(fail, st, module->open(index, &gpu->cuda) == 0, DT_ERR_DEVICE, "GPU %d: %s", index,
+                module->why());
+    rt->gpu = gpu;
+    return DT_OK;
+
+fail:
+    dti_free(gpu);
+    return st;
+}
+
+dt_status dti_gpu_open(dt_runtime *rt)
+{
+    const bool automatic = strcmp(rt->device, "auto") == 0;
+    const dt_error before = *dt_last_error();
+    const dti_cuda_module *module = NULL;
+    bool all = true;
+    int index = 0;
+    dt_status st;
+
+    if (rt->dry || strcmp(rt->device, "cpu") == 0) return DT_OK;
+    st = dti_gpu_choose(rt->device, rt->place, &module, &index);
+    if (automatic) {
+        if (st != DT_OK && module != NULL && rt->place == 0)
+            dti_runtime_log(rt, DT_LOG_INFO, "running on the CPU: %s", dt_last_error()->message);
+        DT_TRY(all_have(rt, st == DT_OK, &all));
+        if (st != DT_OK) dti_error_restore(&before);
+        if (!all) return DT_OK;
+    }
+    DT_TRY(st);
+    DT_TRY(open_place(rt, module, index));
+    DT_TRY(dti_runtime_use_cuda(rt, rt->gpu, NULL));
+    if (rt->rank == 0 && rt->size > 1)
+        dti_runtime_log(rt, DT_LOG_INFO, "%s", dti_cuda_world_text(rt->cuda));
+    return DT_OK;
+}
+
+void dti_gpu_close(dt_runtime *rt)
+{
+    dti_cuda_place *gpu = rt->gpu;
+
+    if (gpu == NULL) return;
+    rt->gpu = NULL;
+    dti_runtime_leave_cuda(rt);
+    gpu->module->close(gpu->cuda);
+    dti_free(gpu);
+}
