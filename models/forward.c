@@ -9,7 +9,8 @@
 #include "dtensor/create.h"
 #include "dtensor/host.h"
 #include "mesh/runtime.h"
-#include "models/state.h"
+#include "models/forward.h"
+#include "models/step.h"
 
 enum { SHOWN_IDS = 12 };
 
@@ -91,18 +92,14 @@ static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids
     return DT_OK;
 }
 
-static dt_status make_pass(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
-                           int64_t n_tokens, dt_model_pass *pass)
+dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
+                         const dt_model_pass *pass)
 {
     const size_t n = (size_t)(s->batch * n_tokens);
     dti_host positions;
     int32_t *to;
 
-    DT_TRY(check_ids(m, s, ids, n_tokens));
-    DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->ids));
-    DT_TRY(make_ints(t, m, s->batch, n_tokens, &pass->positions));
     if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
-    DT_TRY(agree_on_ids(m, s, ids, n_tokens));
     DT_TRY(dt_tensor_write(pass->ids, ids, n * sizeof *ids));
     DT_TRY(dti_host_open(pass->positions, DTI_HOST_WRITES, &positions));
     to = positions.local.data;
@@ -157,26 +154,53 @@ static dt_tensor *check_logits(dt_tape *t, const int64_t *want, int n_scopes, dt
                         dti_shape_text(want, 3, wanted, sizeof wanted));
 }
 
+dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows,
+                        dt_model_pass *out)
+{
+    *out = (dt_model_pass){ .kv = s->kv,
+                            .n_layers = m->info.n_layers,
+                            .rows = rows,
+                            .progress = n_tokens > 1 ? s->progress : NULL,
+                            .progress_arg = s->progress_arg,
+                            .length = longest_after(s, n_tokens) };
+    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->ids));
+    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->positions));
+    return DT_OK;
+}
+
+dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_state *s, int64_t n_tokens,
+                        const dt_model_pass *pass)
+{
+    const int64_t want[] = { s->batch, pass->rows == DT_LOGITS_LAST ? 1 : n_tokens,
+                             m->info.vocab_size };
+    const int n_scopes = dti_tape_n_scopes(t);
+
+    return check_logits(t, want, n_scopes, m->arch->forward(m->self, t, pass));
+}
+
+/* What is wrong with a call says so before anything is made. */
+static dt_status begin(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                       dt_logits_rows rows, dt_model_pass *pass)
+{
+    DT_TRY(check_ids(m, s, ids, n_tokens));
+    if (dt_mesh_is_member(m->mesh) && !dt_runtime_is_dry(dt_mesh_runtime(m->mesh)))
+        DT_TRY(agree_on_ids(m, s, ids, n_tokens));
+    DT_TRY(dti_pass_make(t, m, s, n_tokens, rows, pass));
+    DT_TRY(dti_pass_write(m, s, ids, n_tokens, pass));
+    return DT_OK;
+}
+
 static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
                       dt_logits_rows rows)
 {
-    const int64_t want[] = { s->batch, rows == DT_LOGITS_LAST ? 1 : n_tokens, m->info.vocab_size };
-    dt_model_pass pass = { .rows = rows };
     dt_tensor *logits;
-    int n_scopes;
+    dt_model_pass pass;
     dt_status st;
 
     dt_scope_begin(t, m->arch->model_type);
-    pass.kv = s->kv;
-    pass.n_layers = m->info.n_layers;
-    pass.length = longest_after(s, n_tokens);
-    pass.progress = n_tokens > 1 ? s->progress : NULL;
-    pass.progress_arg = s->progress_arg;
-    st = make_pass(t, m, s, ids, n_tokens, &pass);
+    st = begin(t, m, s, ids, n_tokens, rows, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    n_scopes = dti_tape_n_scopes(t);
-    logits = m->arch->forward(m->self, t, &pass);
-    logits = dt_scope_end(t, check_logits(t, want, n_scopes, logits));
+    logits = dt_scope_end(t, dti_pass_run(t, m, s, n_tokens, &pass));
     if (logits == NULL) return NULL;
     dti_state_advance(s, ids, n_tokens);
     s->turned = pass.length > turn_of(m);
@@ -258,9 +282,26 @@ static dt_tensor *run_again(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
                : dt_slice(t, logits, 1, a.n - n_tokens, n_tokens);
 }
 
+/* One more token by what was recorded; false: not by this way. */
+static bool step(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_tensor **logits)
+{
+    dt_status st = check_ids(m, s, ids, 1);
+
+    if (st == DT_OK) st = agree_on_ids(m, s, ids, 1);
+    if (st != DT_OK) {
+        *logits = dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+        return true;
+    }
+    if (!dti_step_run(t, m, s, ids, logits)) return false;
+    if (*logits != NULL) dti_state_advance(s, ids, 1);
+    return true;
+}
+
 dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
                             int64_t n_tokens, dt_logits_rows rows)
 {
+    dt_tensor *logits;
+
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (m == NULL || s == NULL || s->model != m)
         return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
@@ -268,5 +309,6 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
         return dt_tape_fail(t, DT_ERR_ARG, "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL",
                             (int)rows);
     if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
+    if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
     return run(t, m, s, ids, n_tokens, rows);
 }

@@ -5,6 +5,7 @@
 
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
+#include "models/step.h"
 
 static bool is_dry(const dt_model *m)
 {
@@ -70,6 +71,7 @@ void dt_state_release(dt_state **state)
 
     if (s == NULL) return;
     *state = NULL;
+    dti_step_forget(s);
     for (int64_t i = 0; i < s->model->info.n_layers; i++) {
         dt_tensor_release(&s->kv[i].k);
         dt_tensor_release(&s->kv[i].v);
@@ -190,6 +192,7 @@ dt_status dti_state_expand(dt_state *s, int64_t times)
     dt_status st = DT_OK;
 
     if (times == 1) return DT_OK;
+    dti_step_forget(s);
     for (int64_t i = 0; i < s->model->info.n_layers; i++) {
         if (s->kv[i].k != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].k));
         if (s->kv[i].v != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].v));

@@ -17,7 +17,8 @@ struct dt_state {
     int64_t *pads;    /* [n_kept] of the next pass, see dt_state_pad() */
     int32_t *ids;     /* [batch, capacity] those tokens; not kept in a dry runtime */
     dti_kv *kv;       /* [n_layers] */
-    int turned;       /* 1: keys rotate as in sequences longer than arch->turn(); 0: as in shorter
+    struct dti_step_pass *step; /* step.h; NULL: nothing is recorded */
+    int turned; /* 1: keys rotate as in sequences longer than arch->turn(); 0: as in shorter
                        * ones; -1: some so, some so, after a pass that failed */
     dt_progress_fn progress; /* told of layers done in passes of several tokens; or NULL */
     void *progress_arg;

@@ -248,6 +248,9 @@ typedef struct dt_arch {
                                         * it is run again from its first token. Below 0: minus the
                                         * length beyond which they rotate otherwise in each length,
                                         * see dt_state_keep(); NULL: none */
+    bool (*repeats)(const void *self); /* whether forward() over one token applies the same
+                                        * operators with the same attributes and constants whatever
+                                        * its position, so that a GPU may record it once; NULL: no */
 } dt_arch;
 
 /**

@@ -189,6 +189,11 @@ int64_t dti_decoder_turn(const void *self)
     return dti_rope_turn(&((const dti_decoder *)self)->rope);
 }
 
+bool dti_decoder_repeats(const void *self)
+{
+    return dti_rope_repeats(&((const dti_decoder *)self)->rope);
+}
+
 void dti_decoder_release(void *self)
 {
     dti_decoder *m = self;

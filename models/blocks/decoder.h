@@ -63,6 +63,7 @@ dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *in
 dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
 void dti_decoder_release(void *self);
 int64_t dti_decoder_turn(const void *self);
+bool dti_decoder_repeats(const void *self);
 extern const char *const dti_decoder_ignored[];
 extern const dt_spelling dti_decoder_spellings[];
 
@@ -75,7 +76,7 @@ extern const dt_spelling dti_decoder_spellings[];
         .ignored = dti_decoder_ignored, .read_config = (read),                                    \
         .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                     \
         .forward = dti_decoder_forward, .release = dti_decoder_release, .turn = dti_decoder_turn, \
-        .block_class = (block), .blocks = "model.layers.*"                                        \
+        .repeats = dti_decoder_repeats, .block_class = (block), .blocks = "model.layers.*"        \
     }
 
 #endif

@@ -190,6 +190,11 @@ dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass 
     return dt_rope_table(t, pass->positions, inv_freq, (float)rope->attention_factor, dtype);
 }
 
+bool dti_rope_repeats(const dti_rope *rope)
+{
+    return rope->type != DTI_ROPE_LONGROPE && rope->type != DTI_ROPE_DYNAMIC;
+}
+
 /* --- for architectures of users --------------------------------------------------------------- */
 
 dt_status dt_rotary_prepare(dt_rotary *rotary, dt_mesh *mesh)

@@ -64,6 +64,9 @@ int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions);
  * another variant. */
 int64_t dti_rope_turn(const dti_rope *rope);
 
+/* Whether frequencies are the same at every length. */
+bool dti_rope_repeats(const dti_rope *rope);
+
 /* Makes the frequencies as tensors on `mesh`. */
 dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh) DT_MUST_USE;
 void dti_rope_release(dti_rope *rope);

@@ -154,6 +154,11 @@ static int64_t turn(const void *self)
     return dti_rope_turn(&((const gemma3 *)self)->global);
 }
 
+static bool repeats(const void *self)
+{
+    return dti_rope_repeats(&((const gemma3 *)self)->global);
+}
+
 static void release(void *self)
 {
     gemma3 *m = self;
@@ -181,7 +186,8 @@ static const dt_spelling spellings[] = { { "model.", "" },
         .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
         .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
         .prepare = prepare, .forward = forward, .release = release,                          \
-        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", .turn = turn        \
+        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", .turn = turn,       \
+        .repeats = repeats                                                                   \
     }
 
 const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);

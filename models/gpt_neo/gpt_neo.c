@@ -193,6 +193,12 @@ static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *b
     return DT_OK;
 }
 
+static bool repeats(const void *self)
+{
+    (void)self;
+    return true; /* positions are rows of a table */
+}
+
 static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 {
     (void)mesh;
@@ -274,6 +280,7 @@ const dt_arch dti_arch_gpt_neo = {
     .add_layers = add_layers,
     .prepare = prepare,
     .forward = forward,
+    .repeats = repeats,
     .release = release,
     .block_class = "GPTNeoBlock",
     .blocks = "transformer.h.*",

@@ -172,6 +172,11 @@ static int64_t turn(const void *self)
     return dti_rope_turn(&((const phi3 *)self)->rope);
 }
 
+static bool repeats(const void *self)
+{
+    return dti_rope_repeats(&((const phi3 *)self)->rope);
+}
+
 static void release(void *self)
 {
     phi3 *m = self;
@@ -199,4 +204,5 @@ const dt_arch dti_arch_phi3 = {
     .block_class = "Phi3DecoderLayer",
     .blocks = "model.layers.*",
     .turn = turn,
+    .repeats = repeats,
 };
