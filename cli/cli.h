@@ -53,6 +53,7 @@ typedef struct cli_args {
     const char *dtype;
     const char *plan;
     const char *isa;
+    const char *device;
     const char *bind;
     const char *machine;
     const char *output;

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "cli/env_gpus.h"
 #include "cli/report.h"
 #include "cli/version.h"
 #include "mesh/comm/mpi_region.h"
@@ -108,6 +109,7 @@ static void print_text(const surroundings *s)
         (void)printf("  chosen       %s%s: %s\n",
                      s->chosen != NULL ? "processes joined over " : "ranks are threads",
                      s->chosen != NULL ? s->chosen->name : "", s->why);
+    cli_print_gpus();
     (void)printf("\nenvironment\n");
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
         if (value != NULL) (void)printf("  %s=%s\n", name, value);
@@ -128,7 +130,7 @@ static dt_status print_json(const surroundings *s)
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
         if (value != NULL) (void)json_object_set_new(variables, name, json_string(value));
     object =
-        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o}", "version",
+        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o, s:o}", "version",
                   dt_version(), "process", s->launch.process, "processes", s->launch.n_processes,
                   "launcher", s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules,
                   "shares_memory", s->can_share && s->launch.shares, "sums",
@@ -136,7 +138,8 @@ static dt_status print_json(const surroundings *s)
                   s->chosen != NULL ? s->chosen->name
                   : can_run(s)      ? "threads"
                                     : NULL,
-                  "can_run", can_run(s), "why", s->why, "environment", variables);
+                  "can_run", can_run(s), "why", s->why, "gpus", cli_gpus_json(),
+                  "environment", variables);
     failed = object == NULL || json_dumpf(object, stdout, JSON_COMPACT) != 0;
     json_decref(object);
     DT_CHECK(!failed, DT_ERR_MEMORY, "the JSON result does not fit into memory or on the output");

@@ -80,6 +80,7 @@ static const option options[] = {
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
+    { "device",          0,  TEXT,   "NAME", AT(device),         RUNS,         0, "auto (default: GPUs if there are any), cpu, cuda, cuda:N" },
     { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
     { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "another one, in hwloc's words or an .xml of lstopo" },
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
@@ -109,6 +110,7 @@ static const struct {
     { "dtype", "auto f32 bf16 f16" },
     { "plan", "auto built-in" },
     { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
+    { "device", "auto cpu cuda" },
     { "bind", "compact spread none" },
 };
 

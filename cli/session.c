@@ -131,6 +131,10 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     DT_TRY(cli_read_bind(args, &run->bind));
     run->log = cli_log;
     run->log_arg = (void *)console;
+    run->device = args->device != NULL ? args->device : "auto";
+    st = dt_device_check(run->device);
+    if (st != DT_OK) dti_error_prefix("--device");
+    DT_TRY(st);
     if (args->isa == NULL) return DT_OK;
     st = dt_kernels_check(args->isa);
     if (st != DT_OK) dti_error_prefix("--isa");
@@ -207,7 +211,8 @@ void cli_session_close(cli_session *s)
 
 static void describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
 {
-    const char *kernels = dt_kernels_of(rt);
+    const char *device = dt_device_of(rt);
+    const char *kernels = device != NULL && strcmp(device, "cpu") != 0 ? device : dt_kernels_of(rt);
 
     *out = (cli_rank){
         .rank = dt_runtime_rank(rt),

@@ -22,8 +22,8 @@ void cli_print_version(void)
     (void)printf("  kernels     ");
     for (int i = 0; dt_kernels_name(i) != NULL; i++) (void)printf(" %s", dt_kernels_name(i));
     (void)printf("; this machine: %s\n", dt_kernels_best());
-    (void)printf("  ranks        threads, and processes over MPI (\"dtensor env\" says which was "
-                 "found); NCCL and CUDA are not built\n");
+    (void)printf("  ranks        threads, and processes over MPI and GPUs (\"dtensor env\" says "
+                 "what was found)\n");
     (void)printf("  libraries    oneDNN %d.%d.%d, hwloc %s, jansson %s\n", dnnl->major, dnnl->minor,
                  dnnl->patch, HWLOC_VERSION, JANSSON_VERSION);
 }
