@@ -7,12 +7,12 @@
 
 #include "base/cuda_load.h"
 
-const dti_cuda_module *dt_test_cuda_module(void)
+/* The file of the module that tests use; skips the test where there is none. */
+static const dti_cuda_module *open_module(char path[DT_TEST_PATH_BYTES])
 {
     const char *which = getenv("DTENSOR_TEST_CUDA");
     const dti_cuda_module *m = NULL;
     dti_cuda_versions versions;
-    char path[DT_TEST_PATH_BYTES];
 
     if (which != NULL && strcmp(which, "real") == 0) {
         (void)dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so");
@@ -26,6 +26,21 @@ const dti_cuda_module *dt_test_cuda_module(void)
     if (access(path, R_OK) != 0) dt_test_skip("skipped: no C++ compiler for the simulated device");
     DT_ASSERT_OK(dti_cuda_load(path, NULL, &m));
     return m;
+}
+
+const dti_cuda_module *dt_test_cuda_module(void)
+{
+    char path[DT_TEST_PATH_BYTES];
+
+    return open_module(path);
+}
+
+void dt_test_cuda_runs(void)
+{
+    char path[DT_TEST_PATH_BYTES];
+
+    (void)open_module(path);
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_MODULE", path, 1), 0);
 }
 
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m)

@@ -12,6 +12,9 @@
  * configuring, or no device. */
 const dti_cuda_module *dt_test_cuda_module(void);
 
+/* The same for runs of this process: dt_run_options.device "cuda" opens it. */
+void dt_test_cuda_runs(void);
+
 /* A rank's hold of device 0; m->close() ends it. */
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m);
 

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reference checkpoints on GPUs, by the measures that hold on the CPU. The simulated device runs
+ * a thread at a time: fewer tokens here than there, all of them in the long run. */
+#include <stdlib.h>
+
+#include "tests/support/cuda.h"
+#include "tests/support/golden.h"
+
+static void check(const char *fixture, const char *mesh, dt_dtype dtype, int n_greedy)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_golden x;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    options.timeout_ms = 120000;
+    DT_ASSERT_OK(dt_golden_open(fixture, &x));
+    x.dtype = dtype;
+    x.n_greedy = n_greedy;
+    dt_golden_check(fixture, mesh, &options, &x);
+    dt_golden_close(&x);
+}
+
+DT_TEST(cuda_golden, llama)
+{
+    check("llama/uneven", "tp=1", DT_F32, 6);
+    check("llama/uneven", "tp=1", DT_BF16, 0);
+    check("llama/uneven", "tp=2", DT_F32, 4);
+}
+
+DT_TEST(cuda_golden, qwen2)
+{
+    check("qwen2/windows", "tp=1", DT_F32, 4);
+}
+
+DT_TEST(cuda_golden, qwen3)
+{
+    check("qwen3/base", "tp=1", DT_F32, 4);
+    check("qwen3/base", "tp=1", DT_BF16, 0);
+}
+
+DT_TEST(cuda_golden, gemma3)
+{
+    check("gemma3/uneven", "tp=1", DT_F32, 4);
+    check("gemma3/uneven", "tp=1", DT_BF16, 0);
+}
+
+DT_TEST(cuda_golden, phi3)
+{
+    check("phi3/longrope", "tp=1", DT_F32, 4);
+}
+
+DT_TEST(cuda_golden, gpt_neo)
+{
+    check("gpt_neo/uneven", "tp=1", DT_F32, 4);
+    check("gpt_neo/uneven", "tp=2", DT_BF16, 0);
+}
+
+DT_TEST(cuda_golden, qwen3_moe)
+{
+    check("qwen3_moe/uneven", "tp=1", DT_F32, 4);
+}

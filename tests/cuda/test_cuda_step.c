@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decoding by recorded passes: they give what passes that are not recorded give, also when the state
+ * goes back, and models whose passes differ are not recorded. */
+#include <dtensor/generation.h>
+#include <stdio.h>
+
+#include "models/step.h"
+#include "tests/support/cuda.h"
+
+enum { N_PROMPT = 3, N_NEW = 9, MAX_VOCAB = 1024 };
+
+/* Logits of one more token, on the host. */
+static dt_status pass(dt_tape *t, dt_model *m, dt_state *s, int32_t id, float *to)
+{
+    dt_tensor *logits, *full = NULL;
+    dt_status st = DT_OK;
+
+    dt_tape_reset(t);
+    logits = dt_model_forward(t, m, s, &id, 1, DT_LOGITS_LAST);
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(logits, &full));
+    st = dt_tensor_read(full, to, (size_t)dt_tensor_extent(full, 2) * sizeof *to);
+    dt_tensor_release(&full);
+    return st;
+}
+
+/* A whole pass over the tokens so far gives the last one's logits without any recorded pass. */
+static dt_status whole(dt_tape *t, dt_model *m, const int32_t *ids, int64_t n, float *to)
+{
+    dt_tensor *logits, *full = NULL;
+    dt_state *s = NULL;
+    dt_status st = DT_OK;
+
+    dt_tape_reset(t);
+    DT_TRY(dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    logits = dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_full_tensor(logits, &full));
+    st = dt_tensor_read(full, to, (size_t)dt_tensor_extent(full, 2) * sizeof *to);
+done:
+    dt_tensor_release(&full);
+    dt_state_release(&s);
+    return st;
+}
+
+typedef struct step_case {
+    const char *fixture;
+    bool recorded;
+} step_case;
+
+static dt_status same_logits(const float *a, const float *b, int64_t n, int at)
+{
+    float largest = 0;
+
+    for (int64_t i = 0; i < n; i++) largest = b[i] > largest ? b[i] : largest;
+    for (int64_t i = 0; i < n; i++)
+        DT_EXPECT(a[i] - b[i] <= 1e-5f * largest && b[i] - a[i] <= 1e-5f * largest,
+                  "token %d: logit %d is %g, not %g", at, (int)i, (double)a[i], (double)b[i]);
+    return DT_OK;
+}
+
+static dt_status decode(dt_mesh *mesh, const void *arg)
+{
+    static const int32_t ids[N_PROMPT + N_NEW] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8 };
+    static float got[MAX_VOCAB], want[MAX_VOCAB];
+    char relative[64], path[DT_TEST_PATH_BYTES];
+    const step_case *c = arg;
+    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
+    options.keep_dtype = false;
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &options, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    (void)dt_model_forward(t, m, s, ids, N_PROMPT, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    for (int round = 0; round < 2; round++) {
+        for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++) {
+            DT_TRY_TO(done, st, pass(t, m, s, ids[i], got));
+            if (i % 4 != 0 && i != N_PROMPT + N_NEW - 1) continue;
+            DT_TRY_TO(done, st, whole(t, m, ids, i + 1, want));
+            DT_TRY_TO(done, st, same_logits(got, want, dt_model_info_of(m)->vocab_size, i));
+        }
+        DT_EXPECT_TO(done, st, dti_step_is_recorded(s) == c->recorded, "%s: recorded is %d",
+                     c->fixture, !c->recorded);
+        dt_state_rewind(s, N_PROMPT);
+    }
+done:
+    dt_state_release(&s);
+    dt_tape_release(&t);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(cuda_step, recorded_passes_give_the_same_logits)
+{
+    static const step_case cases[] = { { "llama/uneven", true },
+                                       { "gemma3/base", true },
+                                       { "gpt_neo/base", true },
+                                       { "qwen2/dynamic", false } };
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        DT_ASSERT_OK(dt_test_run(&options, "tp=1", decode, &cases[i]));
+}
+
+DT_TEST(cuda_step, nothing_is_recorded_on_the_cpu)
+{
+    static const step_case c = { "llama/uneven", false };
+
+    dt_test_on_ranks("tp=1", decode, &c);
+}
