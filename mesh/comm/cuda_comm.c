@@ -51,7 +51,7 @@ const char *dti_cuda_world_text(const dti_cuda_world *w)
 
 bool dti_cuda_world_records(const dti_cuda_world *w)
 {
-    return w->carrier == NULL || w->carrier->records;
+    return w->host->size == 1 || w->carrier->records;
 }
 
 /* --- cuda_local: the local back end does it all -------------------------------------------------

@@ -40,7 +40,7 @@ void dti_cuda_world_close(
 const char *dti_cuda_world_text(const dti_cuda_world *w);
 
 /* Whether operations may be recorded in graphs (capture_begin): not by carriers whose hosts take
- * part in each. */
+ * part in each, unless there is but one rank. */
 bool dti_cuda_world_records(const dti_cuda_world *w);
 
 /* Waits until all that was started on this rank's stream is done. Where kernels wait for other
