@@ -129,17 +129,16 @@ static dt_status print_json(const surroundings *s)
     }
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
         if (value != NULL) (void)json_object_set_new(variables, name, json_string(value));
-    object =
-        json_pack("{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o, s:o}", "version",
-                  dt_version(), "process", s->launch.process, "processes", s->launch.n_processes,
-                  "launcher", s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules,
-                  "shares_memory", s->can_share && s->launch.shares, "sums",
-                  makes_sums_by_mpi(s) ? "mpi" : "rank-order", "chosen",
-                  s->chosen != NULL ? s->chosen->name
-                  : can_run(s)      ? "threads"
-                                    : NULL,
-                  "can_run", can_run(s), "why", s->why, "gpus", cli_gpus_json(),
-                  "environment", variables);
+    object = json_pack(
+        "{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o, s:o}", "version",
+        dt_version(), "process", s->launch.process, "processes", s->launch.n_processes, "launcher",
+        s->launch.launcher, "cores", dt_machine_cores(), "mpi", modules, "shares_memory",
+        s->can_share && s->launch.shares, "sums", makes_sums_by_mpi(s) ? "mpi" : "rank-order",
+        "chosen",
+        s->chosen != NULL ? s->chosen->name
+        : can_run(s)      ? "threads"
+                          : NULL,
+        "can_run", can_run(s), "why", s->why, "gpus", cli_gpus_json(), "environment", variables);
     failed = object == NULL || json_dumpf(object, stdout, JSON_COMPACT) != 0;
     json_decref(object);
     DT_CHECK(!failed, DT_ERR_MEMORY, "the JSON result does not fit into memory or on the output");

@@ -22,7 +22,7 @@ void dti_recorder_free(dti_recorder **recorder); /* accepts NULL; nothing of it 
 dt_tape *dti_recorder_tape(dti_recorder *r);
 
 /* Between the two all memory comes from the recorder. It is taken from the device in a first pass,
- * which runs as any other; the second, after dt_tape_reset(), finds it again and can be recorded. */
+ * which runs as any other; the second, after dt_tape_reset(), finds it and can be recorded. */
 void dti_recorder_enter(dti_recorder *r);
 void dti_recorder_leave(dti_recorder *r);
 

@@ -39,7 +39,7 @@ dt_status dti_runtime_use_cuda(dt_runtime *rt, const dti_cuda_place *place,
 void dti_runtime_leave_cuda(dt_runtime *rt);
 dti_cuda_world *dti_runtime_cuda(dt_runtime *rt); /* NULL: tensors lie on the host */
 dti_pool *dti_runtime_pool(dt_runtime *rt);
-const char *dti_runtime_isa(const dt_runtime *rt);    /* as asked for, never NULL: "auto", ... */
+const char *dti_runtime_isa(const dt_runtime *rt); /* as asked for, never NULL: "auto", ... */
 
 /* Live objects (dt_runtime_live) go up and down by this. */
 void dti_runtime_count(dt_runtime *rt, int64_t change);

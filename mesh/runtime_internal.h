@@ -26,7 +26,7 @@ struct dt_runtime {
     void *log_arg;
     char isa[DTI_ISA_BYTES];
     char device[DTI_DEVICE_BYTES];
-    int place; /* among the ranks of this machine */
+    int place;           /* among the ranks of this machine */
     dti_cuda_place *gpu; /* gpu.h; NULL: none */
     char cores[DTI_CORES_TEXT_BYTES];
     dti_flight flight;

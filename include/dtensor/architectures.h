@@ -250,7 +250,7 @@ typedef struct dt_arch {
                                         * see dt_state_keep(); NULL: none */
     bool (*repeats)(const void *self); /* whether forward() over one token applies the same
                                         * operators with the same attributes and constants whatever
-                                        * its position, so that a GPU may record it once; NULL: no */
+                                        * its position, so a GPU may record it once; NULL: no */
 } dt_arch;
 
 /**

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference checkpoints on GPUs, by the measures that hold on the CPU. The simulated device runs
- * a thread at a time: fewer tokens here than there, all of them in the long run. */
+ * The reference checkpoints on GPUs, by the measures that hold on the CPU. The simulated device
+ * runs a thread at a time, so there are fewer tokens here than there. */
 #include <stdlib.h>
 
 #include "tests/support/cuda.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding by recorded passes: they give what passes that are not recorded give, also when the state
- * goes back, and models whose passes differ are not recorded. */
+ * Decoding by recorded passes: they give what passes that are not recorded give, also when the
+ * state goes back, and models whose passes differ are not recorded. */
 #include <dtensor/generation.h>
 #include <stdio.h>
 
