@@ -115,7 +115,7 @@ static const int64_t widths[] = { 0, 1, 16, 17, 35, 130 };
 
 DT_TEST(cuda_linear, few_rows_of_all_sizes)
 {
-    static const int64_t rows[] = { 0, 1, 2, 5, 8 };
+    static const int64_t rows[] = { 0, 1, 2, 5, 8, 9, 16 };
     cr_device d;
     uint32_t state = 1;
 
@@ -129,7 +129,7 @@ DT_TEST(cuda_linear, few_rows_of_all_sizes)
 
 DT_TEST(cuda_linear, many_rows_of_all_sizes)
 {
-    static const int64_t rows[] = { 9, 33, 129 };
+    static const int64_t rows[] = { 9, 17, 129 };
     static const int64_t few_depths[] = { 0, 1, 40, 129 };
     static const int64_t few_widths[] = { 1, 17, 130 };
     uint32_t state = 1;
@@ -148,7 +148,7 @@ DT_TEST(cuda_linear, many_rows_of_all_sizes)
 /* All 24 ways at sizes that fill some tiles and end within others. */
 DT_TEST(cuda_linear, every_dtype_result_bias_and_alignment)
 {
-    static const int64_t rows[] = { 3, 70 };
+    static const int64_t rows[] = { 3, 13, 70 };
 
     for (size_t l = 0; l < DT_COUNT(libraries); l++) {
         cr_device d;
@@ -172,9 +172,9 @@ DT_TEST(cuda_linear, few_outputs_of_long_rows)
         int64_t m, k, n;
         dt_dtype dtype;
     } cases[] = {
-        { 1, 16392, 16, DT_BF16 }, { 8, 16392, 17, DT_F16 }, /* tiles */
-        { 1, 4096, 16, DT_F32 },   { 8, 2048, 17, DT_F32 },  /* lanes, 16 bytes */
-        { 3, 4001, 20, DT_BF16 },  { 2, 4001, 9, DT_F32 },   /* one by one */
+        { 1, 16392, 16, DT_BF16 }, { 11, 16392, 17, DT_F16 }, /* tiles */
+        { 1, 4096, 16, DT_F32 },   { 8, 2048, 17, DT_F32 },   /* lanes, 16 bytes */
+        { 3, 4001, 20, DT_BF16 },  { 2, 4001, 9, DT_F32 },    /* one by one */
     };
     cr_device d;
 
@@ -210,25 +210,32 @@ DT_TEST(cuda_linear, huge_and_tiny_side_by_side)
     }
 }
 
+/* The fewest rows that get the kernel that these get. */
+static int64_t least_rows(const linear_case *l)
+{
+    if (l->m > 16) return l->m - 7;
+    return l->m > 8 && (l->dtype == DT_F32 || l->k % 8 != 0) ? 9 : 1;
+}
+
 /* What a row of x holds stays in its row of y: bits of other rows, and what is not a number. */
 DT_TEST(cuda_linear, a_row_does_not_depend_on_its_neighbours)
 {
-    static const int64_t most[] = { 8, 70 }, depth[] = { 200, 199 };
+    static const int64_t most[] = { 8, 16, 70 }, depth[] = { 200, 199 };
     const dti_dtype_attr attr = { DT_F32 };
     enum { N = 37 };
     static float all[70 * N], some[70 * N];
     cr_device d;
 
     open_with(&d, "none");
-    for (size_t i = 0; i < 2 * DT_COUNT(kt_floats) * DT_COUNT(most); i++) {
-        const linear_case l = { .m = most[i % 2],
-                                .k = depth[i / 2 % 2],
+    for (size_t i = 0; i < 6 * DT_COUNT(most); i++) {
+        const linear_case l = { .m = most[i % 3],
+                                .k = depth[i / 3 % 2],
                                 .n = N,
-                                .dtype = kt_floats[i / 4],
+                                .dtype = kt_floats[i / 6],
                                 .out = DT_F32 };
         cr_case c = make_case(&l, &attr);
         cr_run_cuda(&c, &d, all);
-        for (int64_t m = l.m - 1; m >= l.m - 7; m -= 2) { /* 70 to 63, or 8 to 1 */
+        for (int64_t m = l.m - 1; m >= least_rows(&l); m -= 2) {
             c.in[0].shape[0] = c.out.shape[0] = m;
             cr_run_cuda(&c, &d, some);
             DT_ASSERT(memcmp(all, some, (size_t)(m * N) * sizeof(float)) == 0);

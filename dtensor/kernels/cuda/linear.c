@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * linear: x [..., I] F, w [O, I] F (, bias [O] F) -> out [..., O], F or f32. f32 accumulation, bias
- * added in f32, one rounding. Up to 8 rows are read at the speed of memory (skinny.cu), more are a
+ * added in f32, one rounding. Few rows are read at the speed of memory (skinny.cu), more are a
  * product of the library, or of gemm_plain.cu. */
 #include "dtensor/kernels/cuda/product.h"
 
@@ -17,7 +17,7 @@ int dti_cuda_gemm(dti_cuda *c, const dti_cuda_product *p)
                                   .f32_out = p->out_dtype == DT_F32 };
 
     if (p->m == 0 || p->n == 0) return 0;
-    if (p->m <= DTI_SKINNY_MAX) return dti_cuda_skinny(c, p->dtype, &job);
+    if (dti_is_skinny(p->dtype, &job)) return dti_cuda_skinny(c, p->dtype, &job);
 #ifdef DTI_WITH_CUBLASLT
     const int taken = dti_gemm_lt(c, p);
     if (taken != 0) return taken < 0 ? -1 : 0;

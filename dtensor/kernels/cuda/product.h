@@ -39,7 +39,11 @@ typedef struct dti_product_job {
     dti_row_groups groups;
 } dti_product_job;
 
-/* Of up to DTI_SKINNY_MAX rows, or tiles of so many rows (skinny.cu); of any number, or of tiles of
+/* Whether skinny.cu takes a product without groups: one of up to DTI_SKINNY_MAX rows, or of twice
+ * as many if rows of 16-bit types are aligned. */
+bool dti_is_skinny(int dtype, const dti_product_job *p);
+
+/* Of as few rows, or of tiles of up to DTI_SKINNY_MAX (skinny.cu); of any number, or of tiles of
  * DTI_PLAIN_ROWS (gemm_plain.cu). dtype is x's, w's and bias's. Groups are read on the device. */
 int dti_cuda_skinny(dti_cuda *c, int dtype, const dti_product_job *p);
 int dti_cuda_gemm_plain(dti_cuda *c, int dtype, const dti_product_job *p);
