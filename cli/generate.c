@@ -11,6 +11,7 @@
 #include "cli/report.h"
 #include "cli/session.h"
 #include "cli/texts.h"
+#include "models/generation/rules.h"
 #include "models/state.h"
 
 /* One run. Ranks read the upper half; the lower half is rank 0's. */
@@ -266,6 +267,7 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
         DT_TRY_TO(done, st, dti_remarks(args->folder, false, true, warn, (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
     DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));
+    if (wishes.many) DT_TRY_TO(done, st, dti_texts_check(&wishes.options, &s.info));
     if (wishes.many)
         DT_TRY_TO(done, st, cli_generate_texts(&s, &prompts, &wishes));
     else

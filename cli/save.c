@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/report.h"
 #include "cli/session.h"
+#include "models/saving/save.h"
 
 typedef struct saving {
     cli_session *session;
@@ -88,6 +89,7 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder to write; give --output DIR");
     if (args->max_shard_size != NULL)
         DT_TRY(read_size(args->max_shard_size, &s.options.max_file_bytes));
+    DT_TRY(dti_save_check_folder(args->output)); /* before weights are read */
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &session));

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/options.h"
@@ -83,6 +84,8 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
         if (args->plan != NULL && strcmp(args->plan, "built-in") == 0) load->plan = &no_rules;
         return DT_OK;
     }
+    DT_CHECK(strpbrk(args->plan, "./") != NULL || access(args->plan, F_OK) == 0, DT_ERR_IO,
+             "--plan %s: there is no such file; give a file, auto or built-in", args->plan);
     DT_TRY(dt_plan_read(args->plan, plan));
     load->plan = *plan;
     return DT_OK;

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "models/generation/config.h"
+#include "models/generation/rules.h"
 
 enum { DEFAULT_NEW_TOKENS = 100 };
+#define BAD_WORDS "--bad-words-ids"
 
 /* --- one option --------------------------------------------------------------------------------
  */
@@ -56,7 +58,8 @@ static dt_status parse_id(const char *what, const char **text, int32_t *out)
     errno = 0;
     id = strtoll(*text, &end, 10);
     DT_CHECK(end != *text && errno == 0 && id >= 0 && id <= INT32_MAX, DT_ERR_ARG,
-             "%s: \"%s\" is not a list of token ids; write 1,2,3", what, *text);
+             "%s: \"%s\" is not a list of token ids; write %s", what, *text,
+             strcmp(what, BAD_WORDS) == 0 ? "5,6;7 for the words 5,6 and 7" : "1,2,3");
     *out = (int32_t)id;
     *text = end;
     return DT_OK;
@@ -89,7 +92,7 @@ static dt_status parse_words(const char *text, int32_t **to, dt_ids *words, dt_g
     if (text == NULL) return DT_OK;
     o->bad_words = words;
     for (o->n_bad_words = 0;; text++) {
-        DT_TRY(parse_list("--bad-words-ids", &text, to, &words[o->n_bad_words++]));
+        DT_TRY(parse_list(BAD_WORDS, &text, to, &words[o->n_bad_words++]));
         if (*text == '\0') return DT_OK;
     }
 }
@@ -193,6 +196,35 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
     return DT_OK;
 }
 
+/* What the library refuses as well, in words of the command. */
+static dt_status check_options(const cli_args *a, const dt_generate_options *o)
+{
+    DT_CHECK(a->temperature == NULL || o->temperature > 0, DT_ERR_ARG,
+             "--temperature %s: must be above 0; --greedy takes the best token always",
+             a->temperature);
+    DT_CHECK(a->repetition_penalty == NULL || o->repetition_penalty > 0, DT_ERR_ARG,
+             "--repetition-penalty %s: must be above 0; 1 is none", a->repetition_penalty);
+    DT_CHECK(a->num_return_sequences == NULL || o->num_return_sequences == 1 || o->do_sample ||
+                 o->num_beams > 1,
+             DT_ERR_ARG,
+             "--num-return-sequences %s: the best token is always the same; add --sample or "
+             "--num-beams",
+             a->num_return_sequences);
+    return DT_OK;
+}
+
+/* Before weights are read, which may take minutes. Which tokens end a text is known by then. */
+static dt_status check_rules(const cli_session *s, const dt_generate_options *o, int64_t prompt)
+{
+    dt_model_info info = s->info;
+    dti_rules rules;
+
+    if (info.n_eos < 0) info.n_eos = 0;
+    DT_TRY(dti_rules_make(&rules, &info, o, prompt));
+    dti_rules_free(&rules);
+    return DT_OK;
+}
+
 static dt_status check_max_length(const cli_session *s, int64_t prompt, int64_t length)
 {
     const int64_t context = s->info.max_positions;
@@ -246,6 +278,8 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
     DT_CHECK(o->n_stop_strings == 0 || o->tokenizer != NULL, DT_ERR_ARG,
              "--stop: %s has no tokenizer, so there is no text to find strings in",
              s->args->folder);
+    DT_TRY(check_options(s->args, o));
+    DT_TRY(check_rules(s, o, longest));
     out->many = prompts->n > 1 || o->num_beams > 1 || o->num_return_sequences > 1;
     return DT_OK;
 }

@@ -3,6 +3,7 @@
  * Do all ranks pass the same to dt_from_local(), or to dt_distribute()? */
 #include <dtensor/inspect.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -23,6 +24,7 @@ typedef struct claim {
     int64_t offset[DT_MAX_AXES]; /* of its piece */
     int64_t extent[DT_MAX_AXES];
     int64_t bytes; /* hash of its piece */
+    char why[DTI_CLAIM_WHY_BYTES];
 } claim;
 enum { CLAIM_WORDS = sizeof(claim) / sizeof(int64_t) };
 
@@ -74,8 +76,8 @@ static dt_status compare_claims(const dt_mesh *mesh, const dt_layout *layout, co
     char one[SHAPE_BYTES], two[SHAPE_BYTES];
 
     for (int p = 0; p < n; p++)
-        DT_CHECK(all[p].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid (%s)",
-                 dt_mesh_rank_at(mesh, p), dt_status_name((dt_status)all[p].status));
+        DT_CHECK(all[p].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid: %s",
+                 dt_mesh_rank_at(mesh, p), all[p].why);
     for (int p = 1; p < n; p++) {
         const int a = dt_mesh_rank_at(mesh, 0), b = dt_mesh_rank_at(mesh, p);
         DT_CHECK(all[p].dtype == all[0].dtype, DT_ERR_SHAPE, "rank %d passes %s, rank %d %s", a,
@@ -123,7 +125,11 @@ done:
 static dt_status agree_on(dt_mesh *mesh, const dt_layout *layout, const claim *mine,
                           const dt_error *error)
 {
-    if (dt_mesh_is_member(mesh)) DT_TRY(compare_ranks(mesh, layout, mine));
+    claim said = *mine;
+
+    if (mine->status != DT_OK)
+        (void)snprintf(said.why, sizeof said.why, "%.*s", (int)sizeof said.why - 1, error->message);
+    if (dt_mesh_is_member(mesh)) DT_TRY(compare_ranks(mesh, layout, &said));
     if (mine->status == DT_OK) return DT_OK;
     dti_error_restore(error);
     return dti_error_frame((dt_status)mine->status, __func__, __FILE__, __LINE__);

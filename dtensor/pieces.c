@@ -4,6 +4,8 @@
  * the pieces add up to. */
 #include <dtensor/inspect.h>
 
+#include <stdio.h>
+
 #include "base/memory.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -15,6 +17,7 @@ typedef struct piece {
     int64_t layout; /* hash of the placements as passed */
     int64_t n_axes;
     int64_t extent[DT_MAX_AXES];
+    char why[DTI_CLAIM_WHY_BYTES];
 } piece;
 enum { PIECE_WORDS = sizeof(piece) / sizeof(int64_t) };
 
@@ -121,8 +124,8 @@ static dt_status gather(dt_runtime *rt, const piece *mine, piece *all)
 static dt_status compare_ranks(const piece *all, int n)
 {
     for (int r = 0; r < n; r++)
-        DT_CHECK(all[r].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid (%s)", r,
-                 dt_status_name((dt_status)all[r].status));
+        DT_CHECK(all[r].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid: %s", r,
+                 all[r].why);
     for (int r = 1; r < n; r++) {
         DT_CHECK(all[r].n_axes == all[0].n_axes, DT_ERR_SHAPE,
                  "rank 0 passes a piece of %lld axes and rank %d one of %lld",
@@ -189,6 +192,9 @@ static dt_status join(assembly *a, piece *mine, dt_status own, piece *by_rank)
     const dt_error error = *dt_last_error();
 
     mine->status = own;
+    if (own != DT_OK)
+        (void)snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1,
+                       error.message);
     DT_TRY(gather(rt, mine, by_rank));
     if (own == DT_OK) DT_TRY(assemble(a, by_rank, dti_runtime_world(rt)->size));
     if (own != DT_OK) dti_error_restore(&error);

@@ -73,4 +73,7 @@ dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out) DT_MUST
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y) DT_MUST_USE;
 
+/* What ranks that compare their arguments say of their own, in short. */
+enum { DTI_CLAIM_WHY_BYTES = 192 };
+
 #endif

@@ -33,8 +33,9 @@ dt_status dti_mesh_find_dims(const dt_mesh *mesh, const char *const *names, int 
     dti_mesh_dims_text(mesh, ~0u, ",", known, sizeof known);
     for (int i = 0; i < n_names; i++) {
         const int dim = dt_mesh_find_dim(mesh, names[i]);
-        DT_CHECK(dim >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"; it has \"%s\"",
-                 names[i] ? names[i] : "(null)", known);
+        DT_CHECK(names[i] != NULL, DT_ERR_ARG, "name %d of %d is NULL", i, n_names);
+        DT_CHECK(dim >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"; it has \"%s\"", names[i],
+                 known);
         DT_CHECK(dim != last, DT_ERR_ARG, "dim \"%s\" is named twice", names[i]);
         DT_CHECK(dim > last, DT_ERR_ARG,
                  "dim \"%s\" comes before \"%s\" in the mesh; name dims from the outermost on",

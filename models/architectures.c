@@ -90,7 +90,12 @@ static dt_status check(dt_runtime *rt, const dt_arch *a)
              strlen(a->model_type), (int)MOST);
     DT_CHECK(a->read_config != NULL && a->add_layers != NULL && a->prepare != NULL &&
                  a->forward != NULL && a->release != NULL,
-             DT_ERR_ARG, "architecture \"%s\": one of its functions is NULL", a->model_type);
+             DT_ERR_ARG, "architecture \"%s\": %s is NULL", a->model_type,
+             a->read_config == NULL  ? "read_config"
+             : a->add_layers == NULL ? "add_layers"
+             : a->prepare == NULL    ? "prepare"
+             : a->forward == NULL    ? "forward"
+                                     : "release");
     DT_CHECK(a->self_bytes > 0, DT_ERR_ARG,
              "architecture \"%s\": self_bytes is 0: it is the size of its own struct",
              a->model_type);

@@ -154,11 +154,12 @@ static dt_status join_style(plan_file *p, const dti_json *rule, const char **out
 
 static dt_status read_style(plan_file *p, const dti_json *rule, const char **out)
 {
-    if (dti_json_kind_of(rule) == DTI_JSON_OBJECT)
-        DT_TRY(join_style(p, rule, out));
-    else
-        DT_TRY(dti_json_as_string(rule, out));
-    return DT_OK;
+    if (dti_json_kind_of(rule) == DTI_JSON_OBJECT) return join_style(p, rule, out);
+    if (dti_json_kind_of(rule) != DTI_JSON_STRING)
+        return dti_json_refuse(rule, DT_ERR_FORMAT,
+                               "the name of a style, or an object of a style with arguments or of "
+                               "one style per mesh dim");
+    return dti_json_as_string(rule, out);
 }
 
 /* Adds the dims that a pattern's object names to the chain; the first plan stays for no named dim.

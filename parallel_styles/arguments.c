@@ -152,6 +152,29 @@ typedef struct arguments {
     dt_passes passes[N_ARGUMENTS];
 } arguments;
 
+#define ARGUMENTS                                                          \
+    "(input, output, comes, gives, input_layouts, desired_input_layouts, " \
+    "output_layouts, desired_output_layouts, sequence_dim)"
+
+static dt_status refuse_argument(const reader *r, const char *word)
+{
+    char what[256];
+
+    if (strcmp(word, "use_local_output") == 0)
+        return refuse(r, "use_local_output says nothing here (dt_tensor_local() is a rank's piece "
+                         "of any tensor); leave it out,");
+    if (word[0] == '\0') return refuse(r, "an argument " ARGUMENTS " is missing");
+    (void)snprintf(what, sizeof what, "\"%s\" is no argument of a style " ARGUMENTS ",", word);
+    return refuse(r, what);
+}
+
+bool dti_style_has_argument(const char *word)
+{
+    for (size_t i = 0; i < DT_COUNT(keys); i++)
+        if (strcmp(word, keys[i].word) == 0) return true;
+    return false;
+}
+
 static dt_status take_argument(reader *r, arguments *a)
 {
     const char *begin = r->at;
@@ -163,12 +186,7 @@ static dt_status take_argument(reader *r, arguments *a)
     while (i < DT_COUNT(keys) && strcmp(word, keys[i].word) != 0) i++;
     if (i == DT_COUNT(keys)) {
         r->at = begin;
-        return refuse(r, strcmp(word, "use_local_output") == 0
-                             ? "use_local_output says nothing here (dt_tensor_local() is a rank's "
-                               "piece of any tensor); leave it out,"
-                             : "an argument (input, output, comes, gives, input_layouts, "
-                               "desired_input_layouts, output_layouts, desired_output_layouts, "
-                               "sequence_dim) is missing");
+        return refuse_argument(r, word);
     }
     k = keys[i].argument;
     if (a->given[k]) return refuse(r, "an argument is given twice");

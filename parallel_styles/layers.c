@@ -128,8 +128,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     list->dtype = DT_N_DTYPES;
     list->slot = dt_mesh_find_dim(mesh, dim);
     if (list->slot < 0) list->slot = DTI_NO_DIM;
-    if (list->slot == DTI_NO_DIM && dt_mesh_n_ranks(mesh) > 1 &&
-        dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
+    if (list->slot == DTI_NO_DIM && dt_mesh_n_ranks(mesh) > 1 && dti_mesh_place(mesh) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_WARNING,
                         "the mesh has no dim \"%s\": every rank holds and computes all", dim);
     dti_runtime_count(dt_mesh_runtime(mesh), 1);

@@ -119,6 +119,7 @@ dt_status dti_style_partition(const dt_style *style, const dt_param_info *param,
                               dt_cut_room *room, dt_placement *out) DT_MUST_USE;
 dt_cut_room dti_layers_room(const dt_layers *list, int which); /* 0 or 1 (layers.c) */
 bool dti_pass_is_valid(dt_pass how);
+bool dti_style_has_argument(const char *word); /* arguments.c: "input", ... */
 
 /* Values that pass through a layer on mesh dim `dim`; each is replaced. */
 typedef struct dti_values {

@@ -140,7 +140,8 @@ DT_PRINTF(2, 3) static dt_status remark(dt_layers *list, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING, "%s", text);
+    if (dti_mesh_place(list->mesh) == 0) /* for all */
+        dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_WARNING, "%s", text);
     DT_TRY(dti_grow((void **)&list->remarks, &list->remarks_capacity, list->n_remarks + 1,
                     sizeof *list->remarks));
     DT_TRY(dti_strdup(text, &list->remarks[list->n_remarks]));
@@ -204,6 +205,10 @@ dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
         (void)dti_rule_text(r->plan, &r->rule, text);
         if (r->slot < 0) {
             (void)dti_printable(r->plan->dim, dim, sizeof dim);
+            DT_CHECK(!dti_style_has_argument(r->plan->dim), DT_ERR_ARG,
+                     "%s: \"%s\" is an argument of a style and no dim of the mesh; is \"style\" "
+                     "missing beside it?",
+                     text, dim);
             DT_CHECK(!r->plan->strict, DT_ERR_ARG,
                      "%s: the mesh has no dim \"%s\"; add it (\"%s=1\") or leave the rule out",
                      text, dim, dim);

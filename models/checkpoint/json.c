@@ -126,6 +126,8 @@ static dt_status check_beginning(const char *file, const char *text, size_t n)
              file);
     DT_CHECK(n < 2 || (memcmp(text, "\xff\xfe", 2) != 0 && memcmp(text, "\xfe\xff", 2) != 0),
              DT_ERR_FORMAT, "%s: line 1 column 1: is UTF-16; save it as UTF-8", file);
+    DT_CHECK(text[blanks] != '\0', DT_ERR_FORMAT,
+             "%s: begins with a zero byte: it is no text, and no JSON", file);
     return DT_OK;
 }
 

@@ -37,6 +37,9 @@ typedef struct dti_rules {
 /* Checks the options of a run and settles what they leave open. Freed with dti_rules_free(). */
 dt_status dti_rules_make(dti_rules *rules, const dt_model_info *info, const dt_generate_options *o,
                          int64_t n_prompt) DT_MUST_USE;
+
+/* What dt_generate_batch() asks of them beside. */
+dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info) DT_MUST_USE;
 void dti_rules_free(dti_rules *rules); /* accepts a zeroed one */
 
 bool dti_is_eos(const dti_rules *rules, int32_t id);

@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,21 +20,45 @@
 
 /* --- the mesh's first rank -------------------------------------------------------------------- */
 
-static dt_status make_folder(dti_saver *s)
+/* The folder that a folder is to be made in can be written; errno says why not. */
+static bool has_parent(const char *dir)
+{
+    char parent[PATH_MAX];
+    size_t n = strlen(dir);
+
+    while (n > 1 && dir[n - 1] == '/') n--;
+    while (n > 0 && dir[n - 1] != '/') n--;
+    (void)snprintf(parent, sizeof parent, "%.*s", (int)n, n > 0 ? dir : "");
+    return access(n > 0 ? parent : ".", W_OK | X_OK) == 0;
+}
+
+dt_status dti_save_check_folder(const char *dir)
 {
     char label[DTI_INPUT_LABEL_BYTES];
     struct stat info;
 
-    (void)dti_printable(s->dir, label, sizeof label);
-    s->made_dir = mkdir(s->dir, 0777) == 0;
-    DT_CHECK(s->made_dir || errno == EEXIST, DT_ERR_IO, "%s: cannot be made: %s", label,
-             strerror(errno));
-    DT_CHECK(stat(s->dir, &info) == 0 && S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder",
-             label);
-    DT_CHECK(!dti_ckpt_exists(s->dir), DT_ERR_ARG,
+    (void)dti_printable(dir, label, sizeof label);
+    if (stat(dir, &info) != 0) {
+        DT_CHECK(errno == ENOENT && has_parent(dir), DT_ERR_IO, "%s: cannot be made: %s", label,
+                 strerror(errno));
+        return DT_OK;
+    }
+    DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder", label);
+    DT_CHECK(!dti_ckpt_exists(dir), DT_ERR_ARG,
              "%s: holds weights already, which are not written over; choose another folder, or "
              "remove the model's files first",
              label);
+    return DT_OK;
+}
+
+static dt_status make_folder(dti_saver *s)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+
+    DT_TRY(dti_save_check_folder(s->dir));
+    s->made_dir = mkdir(s->dir, 0777) == 0;
+    DT_CHECK(s->made_dir || errno == EEXIST, DT_ERR_IO, "%s: cannot be made: %s",
+             dti_printable(s->dir, label, sizeof label), strerror(errno));
     return DT_OK;
 }
 

@@ -46,6 +46,9 @@ typedef struct dti_saver {
 /* Fills specs and values with every parameter that is stored: a tied weight once. */
 dt_status dti_save_list(dti_saver *s) DT_MUST_USE;
 
+/* save.c: weights could be written into this folder, as far as can be told without making it. */
+dt_status dti_save_check_folder(const char *dir) DT_MUST_USE;
+
 /* Divides the parameters into files of at most max_bytes of tensors; one that has more is alone. */
 dt_status dti_save_divide(dti_saver *s, int64_t max_bytes) DT_MUST_USE;
 

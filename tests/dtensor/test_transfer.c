@@ -188,9 +188,11 @@ static dt_status wrong_piece(dt_mesh *mesh, const void *arg)
     (void)arg;
     DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &negative, data, &x),
                      rank == 1 ? DT_ERR_SHAPE : DT_ERR_ARG,
-                     rank == 1 ? "axis 0 has extent -1" : "what rank 1 passes is invalid");
+                     rank == 1 ? "axis 0 has extent -1"
+                               : "what rank 1 passes is invalid: axis 0 has extent -1");
     DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &fine, rank == 1 ? NULL : data, &x),
-                     DT_ERR_ARG, rank == 1 ? "data is NULL" : "what rank 1 passes is invalid");
+                     DT_ERR_ARG,
+                     rank == 1 ? "data is NULL" : "what rank 1 passes is invalid: data is NULL");
     DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, DT_F32, 1, &huge, data, &x), DT_ERR_SHAPE,
                      "more rows together");
     DT_EXPECT_STATUS(dt_from_pieces(mesh, &rows, rank == 1 ? DT_I32 : DT_F32, 1, &fine, data, &x),
