@@ -85,7 +85,7 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
         return DT_OK;
     }
     DT_CHECK(strpbrk(args->plan, "./") != NULL || access(args->plan, F_OK) == 0, DT_ERR_IO,
-             "--plan %s: there is no such file; give a file, auto or built-in", args->plan);
+             "%s: No such file or directory; --plan takes a file, auto or built-in", args->plan);
     DT_TRY(dt_plan_read(args->plan, plan));
     load->plan = *plan;
     return DT_OK;

@@ -62,8 +62,25 @@ static dt_status set_style(dt_layer *layer, int slot, const char *name, const ch
     return DT_OK;
 }
 
-/* The style that lays a tied layer as its partner's style lays the shared weight. */
-static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
+/* The style that the specs give a tied layer lays the weight as its partner's style does. */
+static bool lays_alike(const dt_layer *layer, const char *own, int slot, const dt_placement *place)
+{
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+    dt_cut_room room = dti_layers_room(layer->list, 1);
+    dt_placement mine = DT_REPLICATE;
+    const dt_style *style;
+
+    if (own == NULL || slot != layer->list->slot || slot == DTI_NO_DIM) return false;
+    if (dt_style_find(dt_mesh_runtime(layer->list->mesh), own, NULL, &style) == DT_OK &&
+        dti_style_partition(style, &weight, n_parts(layer->list, slot), &room, &mine) == DT_OK)
+        return dti_placement_equal(&mine, place);
+    dti_error_clear(); /* it does not fit, and was not asked for */
+    return false;
+}
+
+/* The style that lays a tied layer as its partner's style lays the shared weight: the specs' own,
+ * as it may scatter tokens too, or a plain one. */
+static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partner, int slot)
 {
     const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
     const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
@@ -73,10 +90,17 @@ static dt_status follow(dt_layer *layer, const dt_layer *partner, int slot)
     if (slot != DTI_NO_DIM)
         DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
                                    &place));
+    if (lays_alike(layer, own, slot, &place)) return set_style(layer, slot, own, NULL);
     if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate", NULL);
     if (place.axis == 0)
         return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise", NULL);
     return set_style(layer, slot, embeds ? "colwise" : "rowwise", NULL);
+}
+
+/* What the specs give a layer without a rule; NULL: nothing. */
+static const char *own_style(const dti_rules *rules, const dt_layer_spec *specs, int i)
+{
+    return rules->manual == NULL ? specs[i].style : NULL;
 }
 
 /* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
@@ -95,13 +119,14 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
         dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
         if (partner == NULL) continue;
         if (layer->style[slot] != NULL && partner->style[slot] == NULL)
-            DT_TRY(follow(partner, layer, slot));
+            DT_TRY(follow(partner, own_style(rules, specs, (int)(partner - list->layers)), layer,
+                          slot));
         else if (layer->style[slot] == NULL && partner->style[slot] != NULL)
-            DT_TRY(follow(layer, partner, slot));
+            DT_TRY(follow(layer, own_style(rules, specs, i), partner, slot));
     }
     if (slot != list->slot) return DT_OK;
     for (int i = 0; i < list->n; i++) {
-        const char *own = rules->manual == NULL ? specs[i].style : NULL;
+        const char *own = own_style(rules, specs, i);
         if (list->layers[i].style[slot] == NULL)
             DT_TRY(set_style(&list->layers[i], slot, own != NULL ? own : "replicate", NULL));
     }

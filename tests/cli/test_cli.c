@@ -427,6 +427,7 @@ DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
     r = COMMAND("save", "-m", model, "-o", to);
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "holds weights already");
+    DT_ASSERT(strstr(r.err, "parameters") == NULL); /* before it reads weights */
     command_free(&r);
     r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "5 apples");
     COMMAND_ASSERT_CODE(r, 2);

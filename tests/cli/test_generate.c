@@ -212,14 +212,14 @@ DT_TEST(cli_generate, wishes_that_make_no_sense_are_named)
         { "--begin-suppress-ids", "1,x", NULL, "--begin-suppress-ids" },
         { "--eta-cutoff", "1", NULL, "eta_cutoff is 1" },
         { "--greedy", "--epsilon-cutoff", "0.1", "--greedy takes the best token always" },
-        { "--temperature", "0", NULL, "temperature is 0" },
+        { "--temperature", "0", NULL, "--temperature 0: must be above 0; --greedy" },
         { "--temperature", "hot", NULL, "is not a number" },
         { "--seed", "-1", NULL, "--seed" },
-        { "--bad-words-ids", "1,,2", NULL, "--bad-words-ids" },
+        { "--bad-words-ids", "1,,2", NULL, "write 5,6;7" },
         { "--suppress-ids", "1;2", NULL, "one list of ids is possible" },
         { "--suppress-ids", "99999", NULL, "suppress_tokens: token 99999" },
         { "--early-stopping", "soon", NULL, "choose false, true or never" },
-        { "--num-return-sequences", "2", "--greedy", "set do_sample or num_beams" },
+        { "--num-return-sequences", "2", "--greedy", "add --sample or --num-beams" },
         { "--prompts-file", "x", NULL, "more than one prompt" },
         { "--top-kk", "1", NULL, "did you mean --top-k?" },
     };
@@ -233,4 +233,47 @@ DT_TEST(cli_generate, wishes_that_make_no_sense_are_named)
         DT_ASSERT_EQ_STR(r.out, "");
         command_free(&r);
     }
+}
+
+/* Weights may take minutes to read. */
+DT_TEST(cli_generate, wishes_are_judged_before_weights_are_read)
+{
+    static const char *const wrong[][2] = {
+        { "--top-p", "1.5" },          { "--num-beams", "0" },
+        { "--suppress-ids", "99999" }, { "--num-return-sequences", "3" },
+        { "--plan", "bult-in" },
+    };
+    char model[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    for (size_t i = 0; i < DT_COUNT(wrong); i++) {
+        command_result r =
+            COMMAND("generate", "-m", model, "-t", "1", "-n", "2", wrong[i][0], wrong[i][1]);
+        COMMAND_ASSERT_CODE(r, 2);
+        DT_ASSERT(strncmp(r.err, "dtensor: ", 9) == 0);
+        DT_ASSERT(strstr(r.err, "parameters") == NULL);
+        command_free(&r);
+    }
+}
+
+/* By the first rank, for all. */
+DT_TEST(cli_generate, a_rule_that_matches_nothing_is_warned_of_once)
+{
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], plan[DT_TEST_PATH_BYTES + 16];
+    const char *said;
+    command_result r;
+    FILE *f;
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", folder);
+    f = fopen(plan, "w");
+    DT_ASSERT(f != NULL && fputs("{\"strict\": false, \"x.y\": \"colwise\"}", f) >= 0);
+    DT_ASSERT(fclose(f) == 0);
+    r = COMMAND("generate", "-m", model, "-t", "1", "-n", "1", "--mesh", "tp=3", "--plan", plan);
+    COMMAND_ASSERT_CODE(r, 0);
+    said = strstr(r.err, "matches no layer");
+    DT_ASSERT(said != NULL && strstr(said + 1, "matches no layer") == NULL);
+    command_free(&r);
+    dt_test_remove_dir(folder);
 }

@@ -79,7 +79,8 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
         const char *message;
     } bad[] = {
         { "[]", DT_ERR_FORMAT, "plan.json" },
-        { "{\"a\": 3}", DT_ERR_FORMAT, "plan.json: a is 3, must be a string" },
+        { "{\"a\": 3}", DT_ERR_FORMAT, "plan.json: a is 3, must be the name of a style, or" },
+        { "{\"a\": [\"x\"]}", DT_ERR_FORMAT, "a is an array of 1, must be the name of a style" },
         { "{\"a\": {}}", DT_ERR_FORMAT, "a style, or an object that has one per mesh dim" },
         { "{\"a\": {\"tp\": null}}", DT_ERR_FORMAT, "a.tp is null" },
         { "{\"a\": {\"style\": 3}}", DT_ERR_FORMAT, "a.style is 3" },
@@ -131,14 +132,15 @@ static const dt_layer_spec specs[] = {
       .tied_to = "embed" },
 };
 
-static dt_status expect_styles(dt_mesh *mesh, const char *text, const char *const *styles)
+static dt_status expect_styles_of(dt_mesh *mesh, const dt_layer_spec *list, const char *text,
+                                  const char *const *styles)
 {
     dt_layers *layers = NULL;
     dt_plan *plan = NULL;
     dt_status st = DT_OK;
 
     DT_TRY_TO(done, st, dt_test_read_plan(text, &plan));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", list, (int)DT_COUNT(specs), plan, &layers));
     for (int i = 0; i < dt_layers_count(layers); i++)
         DT_EXPECT_TO(
             done, st, strcmp(dt_layer_style(dt_layers_at(layers, i))->name, styles[i]) == 0,
@@ -149,6 +151,11 @@ done:
     return st;
 }
 
+static dt_status expect_styles(dt_mesh *mesh, const char *text, const char *const *styles)
+{
+    return expect_styles_of(mesh, specs, text, styles);
+}
+
 static dt_status modes(dt_mesh *mesh, const void *arg)
 {
     static const char *const built_in[] = { "embedding_rowwise", "replicate", "colwise", "rowwise",
@@ -157,13 +164,18 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
                                              "rowwise", "colwise" };
     static const char *const manual[] = { "embedding_rowwise", "replicate", "replicate", "rowwise",
                                           "colwise" };
+    static const char *const scatters[] = { "vocab_reduce_scatter", "replicate", "colwise",
+                                            "rowwise", "colwise" };
     static const char *const whole[] = { "replicate", "replicate", "replicate", "replicate",
                                          "replicate" };
+    dt_layer_spec scattering[DT_COUNT(specs)];
     dt_layers *layers = NULL;
     dt_plan *plan = NULL;
     dt_status st = DT_OK;
 
     (void)arg;
+    memcpy(scattering, specs, sizeof specs);
+    scattering[0].style = "vocab_reduce_scatter"; /* lays the weight as colwise lays the head's */
     DT_TRY(expect_styles(mesh, "{}", built_in));
     DT_TRY(expect_styles(mesh, "{\"layers.*.up\": \"replicate\"}", automatic));
     /* the head's rule covers what it shares with the embedding, and norms need none */
@@ -172,6 +184,14 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
                          " \"layers.*.down\": \"rowwise\", \"head\": \"colwise\"}",
                          manual));
     DT_TRY(expect_styles(mesh, "{\"mode\": \"manual\", \"strict\": false}", whole));
+    DT_TRY(expect_styles_of(mesh, scattering, "{\"head\": \"colwise\"}", scatters));
+    DT_TRY(dt_test_read_plan("{\"layers.*.up\": {\"output\": \"R\"}}", &plan));
+    st = dt_test_expect_status(
+        __func__, __FILE__, __LINE__,
+        dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers), DT_ERR_ARG,
+        "\"output\" is an argument of a style and no dim of the mesh; is \"style\" missing");
+    dt_plan_release(&plan);
+    if (st != DT_OK) return st;
     DT_TRY(dt_test_read_plan("{\"mode\": \"manual\", \"layers.*.up\": \"colwise\"}", &plan));
     st = dt_test_expect_status(
         __func__, __FILE__, __LINE__,
