@@ -348,7 +348,7 @@ static const mistake mistakes[] = {
       { "plan.json", "model.layers.*.mlp.op_proj", "no layer",
         "the nearest is model.layers.0.mlp.up_proj, and * stands for one component" } },
     { "no style",         plan_of_numbers,            NULL, { RUN, "--plan", "@/plan.json" },
-      { "plan.json", "model.layers.*.mlp.up_proj", "3", "string" } },
+      { "plan.json", "model.layers.*.mlp.up_proj", "3", "must be the name of a style" } },
     { "torn plan",        torn_plan,                  NULL, { RUN, "--plan", "@/plan.json" },
       { "@/plan.json, rule \"model.layers.*.self_attn.q_proj\": \"replicate\"", "model.layers.0.self_attn.q_proj.weight [64, 64]",
         "mesh dim \"tp\" of 2", "styles that fit: \"colwise\"" } },
