@@ -359,7 +359,7 @@ static const mistake mistakes[] = {
     { "no such dim",      plan_for_another_dim,       NULL, { RUN, "--plan", "@/plan.json" },
       { "@/plan.json, rule \"model.layers.*.mlp.up_proj\"", "no dim \"cp\"" } },
     { "null style",       plan_of_null,               NULL, { RUN, "--plan", "@/plan.json" },
-      { "plan.json", "model.layers.*.mlp.up_proj.tp is null", "string" } },
+      { "plan.json", "model.layers.*.mlp.up_proj.tp is null", "must be the name of a style" } },
     { "no dims",          plan_of_no_dims,            NULL, { RUN, "--plan", "@/plan.json" }, { "up_proj is an object", "per mesh dim" } },
     { "tied weight",      plan_that_tears_a_tied_weight, NULL, { RUN, "--plan", "@/plan.json" },
       { "lm_head shares the weight of model.embed_tokens", "dim \"tp\"", "lm_head makes it Shard(0)", "embed_tokens makes it Shard(1)",
