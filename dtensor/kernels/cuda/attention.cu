@@ -9,6 +9,7 @@
  *   attention_decode.cu   16 bits, few rows: bound by the reading of the cache
  *   attention_prefill.cu  16 bits, many rows: bound by the products
  *   attention_plain.cu    f32, and widths that are no multiple of 8
+ * and, where keys are cut into parts, attention_merge.cu.
  * Grids follow from shapes alone, never from positions, so that a recorded graph stays valid. Sums
  * are in a fixed order: a run repeats bit for bit. How many parts the keys are cut into depends on
  * the device, the batch and the heads of this rank, and so do the last bits. */
@@ -17,74 +18,8 @@
 namespace
 {
 
-enum {
-    FEW_TOKENS = 8, /* of a sequence, for which reading, not products, takes the time */
-    AT_ONCE = 8     /* loads of merge_parts() under way */
-};
-
-__host__ __device__ inline int padded_parts(const dti_attention_call &a)
-{
-    return (a.n_parts + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
-}
-
-/* One block for a row of y: the parts of its keys, merged. The weight of a part follows from its
- * largest score. Each warp finds the same total. */
-template <typename T>
-__global__ void __launch_bounds__(DTI_ATTENTION_THREADS) merge_parts(const dti_attention_call a)
-{
-    DTI_SHARED(float, weights); /* [n_parts, rounded up to AT_ONCE]; 0: has no sums */
-    const int64_t h = blockIdx.x % a.n_heads, token = blockIdx.x / a.n_heads;
-    const int64_t u = (h - a.first_head) / a.group, pair = token / a.n_tokens * a.n_used + u;
-    const dti_attention_rows r = dti_attention_rows_of(a, pair);
-    const int row = (int)(token % a.n_tokens) * r.n_heads + (int)(h - r.first_head);
-    const int64_t block = pair * a.n_blocks + row / a.n_rows;
-    const int64_t at = block * a.n_parts * a.n_rows + row % a.n_rows;
-    const int64_t stride = (int64_t)a.n_rows * a.width;
-    const int lane = (int)threadIdx.x % DTI_WARP;
-    float largest = -INFINITY, total = 0.0f;
-
-    for (int i = lane; i < a.n_parts; i += DTI_WARP)
-        largest = fmaxf(largest, a.state[at + i * a.n_rows].x);
-    largest = dti_warp_max(largest);
-    if (largest == -INFINITY) largest = 0.0f; /* no key seen */
-    for (int i = lane; i < padded_parts(a); i += DTI_WARP) {
-        const float2 s = i < a.n_parts ? a.state[at + i * a.n_rows] : make_float2(-INFINITY, 0.0f);
-        const float weight = exp2f(s.x - largest);
-        total += weight * s.y;
-        if (threadIdx.x < DTI_WARP) weights[i] = weight;
-    }
-    total = dti_warp_sum(total);
-    __syncthreads();
-    for (int d = (int)threadIdx.x; d < a.width; d += DTI_ATTENTION_THREADS) {
-        const float *sums = a.sums + at * a.width + d;
-        float sum = 0.0f;
-        for (int i = 0; i < a.n_parts; i += AT_ONCE) {
-            float x[AT_ONCE];
-            DTI_UNROLL
-            for (int j = 0; j < AT_ONCE; j++)
-                x[j] = weights[i + j] == 0.0f ? 0.0f : sums[(i + j) * stride];
-            DTI_UNROLL
-            for (int j = 0; j < AT_ONCE; j++) sum = dti_add_product(sum, weights[i + j], x[j]);
-        }
-        dti_narrow(static_cast<T *>(a.y) + (token * a.n_heads + h) * a.width + d,
-                   total == 0.0f ? 0.0f : sum / total);
-    }
-}
-
-int merge(dti_cuda *c, const dti_attention_call &a, int dtype)
-{
-    const unsigned grid = (unsigned)(a.batch * a.n_tokens * a.n_heads);
-    const size_t shared = (size_t)padded_parts(a) * sizeof(float);
-
-    switch (dtype) {
-    case DT_BF16:
-        return DTI_LAUNCH(c, merge_parts<dti_bf16>, grid, DTI_ATTENTION_THREADS, shared, a);
-    case DT_F16:
-        return DTI_LAUNCH(c, merge_parts<dti_f16>, grid, DTI_ATTENTION_THREADS, shared, a);
-    default:
-        return DTI_LAUNCH(c, merge_parts<float>, grid, DTI_ATTENTION_THREADS, shared, a);
-    }
-}
+/* Tokens of a sequence for which reading, not products, takes the time. */
+enum { FEW_TOKENS = 8 };
 
 /* Parts for so many blocks on each multiprocessor, where the cache has the keys for them. */
 int plan_parts(const dti_cuda *c, const dti_attention_call &a, int blocks_per_sm)
@@ -135,7 +70,7 @@ int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f)
         return -1;
     a->state = static_cast<float2 *>(scratch);
     a->sums = reinterpret_cast<float *>(a->state + rows);
-    return f.start(c, a, dtype) != 0 ? -1 : merge(c, *a, dtype);
+    return f.start(c, a, dtype) != 0 ? -1 : dti_attention_merge(c, a, dtype);
 }
 
 /* The heads of this rank: those of q must find their kv heads. */

@@ -5,7 +5,7 @@
  * A row is one query of one head. The heads of a group and all queries of a sequence lie under each
  * other, row i being query i / n of the group's head i % n, so that they share the keys and values
  * of their kv head. Keys may be cut into parts, each of which leaves an unfinished softmax (largest
- * score, total of the weights, sums) that attention.cu merges in their order. */
+ * score, total of the weights, sums) that attention_merge.cu merges in their order. */
 #ifndef DTI_ATTENTION_CUH
 #define DTI_ATTENTION_CUH
 
@@ -47,6 +47,9 @@ typedef struct dti_attention_call {
 extern "C" int dti_attention_few(dti_cuda *c, const dti_attention_call *a, int dtype);
 extern "C" int dti_attention_many(dti_cuda *c, const dti_attention_call *a, int dtype);
 extern "C" int dti_attention_plain(dti_cuda *c, const dti_attention_call *a, int dtype);
+
+/* What these left of several parts becomes y. */
+extern "C" int dti_attention_merge(dti_cuda *c, const dti_attention_call *a, int dtype);
 
 /* Of a block of dti_attention_many(). */
 static inline int dti_attention_many_rows(int width)
