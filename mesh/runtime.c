@@ -265,6 +265,7 @@ void dti_runtime_abort(dt_runtime *rt)
     const dt_error *e = dt_last_error();
 
     dti_flight_dump(&rt->flight);
+    dti_cuda_world_abort(rt->cuda);
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
 }
 

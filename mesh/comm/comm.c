@@ -27,6 +27,7 @@ static bool is_message(dti_comm_op op)
 /* Hands `st` back. Whatever a back end reports ends this rank's part in the run. */
 static dt_status record_failure(dti_comm *c, const dti_comm_request *r, dt_status st)
 {
+    dti_cuda_world_abort(c->cuda);
     if (c->flight == NULL) return st;
     dti_flight_end(c->flight, r, true);
     dti_flight_dump(c->flight);

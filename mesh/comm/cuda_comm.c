@@ -293,6 +293,11 @@ static dt_status wait_for_stream(dti_cuda_world *w)
     return dti_cuda_check_call(&w->place, w->place.module->sync(w->place.cuda), "waiting");
 }
 
+void dti_cuda_world_abort(dti_cuda_world *w)
+{
+    if (w != NULL && w->carrier->abort != NULL) w->carrier->abort(w);
+}
+
 dt_status dti_cuda_world_sync(dti_cuda_world *w)
 {
     return w->carrier->sync != NULL ? w->carrier->sync(w) : wait_for_stream(w);

@@ -49,6 +49,10 @@ bool dti_cuda_world_records(const dti_cuda_world *w);
  * module's sync(), which would wait for ever; call that afterwards for what kernels have found. */
 dt_status dti_cuda_world_sync(dti_cuda_world *w) DT_MUST_USE;
 
+/* This rank's part in the run is over: its stream is freed of all that waits for other ranks, so
+ * that its memory can be given back. Accepts NULL. */
+void dti_cuda_world_abort(dti_cuda_world *w);
+
 /* Not collective, unless the carrier is nccl and nobody has failed. */
 void dti_cuda_comm_close(dti_comm *c);
 
@@ -67,6 +71,7 @@ typedef struct dti_cuda_carrier {
     dt_status (*start)(dti_comm *c, dti_comm_request *r);
     dt_status (*wait)(dti_comm *c, dti_comm_request *r);
     dt_status (*sync)(dti_cuda_world *w);
+    void (*abort)(dti_cuda_world *w);
     dt_status (*before_wait)(dti_cuda_world *w, const dti_comm_request *r); /* of hosts */
     void (*close)(dti_comm *c);
     void (*close_world)(dti_cuda_world *w);

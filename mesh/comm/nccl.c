@@ -29,7 +29,7 @@ static const dti_nccl_calls *api_of(const dti_cuda_world *w)
 /* Frees this rank's stream of all that waits for others. */
 static void abort_all(dti_cuda_world *w)
 {
-    if (w->nccl->aborted) return;
+    if (w->nccl == NULL || w->nccl->aborted) return;
     w->nccl->aborted = true;
     for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
         if (p->nccl != NULL) api_of(w)->abort(p->nccl);
@@ -399,6 +399,7 @@ const dti_cuda_carrier dti_cuda_nccl = {
     .start = nccl_start,
     .wait = nccl_wait,
     .sync = nccl_sync,
+    .abort = abort_all,
     .before_wait = before_wait,
     .close = nccl_close,
     .close_world = close_world,

@@ -20,7 +20,8 @@ typedef enum mistake {
     BE_LATE,
     CALL_ANOTHER,
     PASS_ANOTHER_COUNT,
-    STAY_ON_HOST
+    STAY_ON_HOST,
+    FAIL_ELSEWHERE
 } mistake;
 
 typedef struct scene {
@@ -63,6 +64,8 @@ static dt_status mistaken_call(const scene *s, dti_comm *c, const dti_cuda_place
         call.stream = NULL;
         call.send = call.recv = host;
         break;
+    case FAIL_ELSEWHERE:
+        DT_FAIL(DT_ERR_IO, "a file is missing");
     case PASS_ANOTHER_COUNT:
         break;
     }
@@ -80,7 +83,7 @@ static dt_status play(const scene *s, dti_comm *c, const dti_cuda_place *place, 
     else
         DT_TRY(dti_comm_run(c, &call));
     if (c->rank == CULPRIT && s->mistake == LEAVE) return DT_OK;
-    DT_TRY(dti_cuda_world_sync(c->cuda));
+    if (s->mistake != FAIL_ELSEWHERE) DT_TRY(dti_cuda_world_sync(c->cuda));
     return dti_barrier(c);
 }
 
@@ -94,11 +97,12 @@ static dt_status with_device(scene *s, dt_runtime *rt, dti_cuda_place *place)
               "no memory");
     (void)place->module->clear(place->cuda, there, N * sizeof(float));
     st = play(s, dti_runtime_world(rt), place, there);
+    st = dti_runtime_alone(rt, st);
     if (st != DT_OK)
         (void)snprintf(s->message[dt_runtime_rank(rt)], sizeof s->message[0], "%s",
                        dt_last_error()->message);
+    place->module->release(place->cuda, DTI_CUDA_DEVICE, there); /* waits for the stream */
     dti_runtime_leave_cuda(rt);
-    place->module->release(place->cuda, DTI_CUDA_DEVICE, there);
     return st;
 }
 
@@ -150,6 +154,17 @@ DT_TEST(comm_cuda_fault, a_device_that_breaks_ends_all_ranks)
         if (strstr(s.message[CULPRIT], "device 1 fell off the bus") == NULL)
             dt_test_fail(__FILE__, __LINE__, "%s", s.message[CULPRIT]);
         assert_told(&s, "rank 1", "fell off the bus");
+    }
+}
+
+/* The others hear of it from their hosts, while their streams wait for the culprit's. */
+DT_TEST(comm_cuda_fault, a_rank_that_fails_elsewhere_frees_the_streams_of_all)
+{
+    for (size_t i = 0; i < DT_COUNT(carriers); i++) {
+        scene s = { .wish = carriers[i], .mistake = FAIL_ELSEWHERE };
+        run_scene(&s, "none");
+        DT_ASSERT(s.seen[CULPRIT] == DT_ERR_IO);
+        assert_told(&s, "cut short by rank 1", "a file is missing");
     }
 }
 
