@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/dt_test.h"
 
@@ -30,11 +31,10 @@ static json_t *run(const char *name, const char *arguments, int *exit_code)
 }
 
 /* At least n rows with a name and numbers. */
-static void check_rows(const char *name, size_t n)
+static void check_rows_of(const char *name, const char *arguments, size_t n)
 {
     int exit_code;
-    json_t *out = run(name, "--quick --json", &exit_code), *rows = json_object_get(out, "rows"),
-           *row;
+    json_t *out = run(name, arguments, &exit_code), *rows = json_object_get(out, "rows"), *row;
     size_t i;
 
     DT_ASSERT_EQ_INT(exit_code, 0);
@@ -53,6 +53,11 @@ static void check_rows(const char *name, size_t n)
         DT_ASSERT(texts >= 1 && numbers >= 4);
     }
     json_decref(out);
+}
+
+static void check_rows(const char *name, size_t n)
+{
+    check_rows_of(name, "--quick --json", n);
 }
 
 DT_TEST(bench, decode_runs)
@@ -88,6 +93,24 @@ DT_TEST(bench, dispatch_runs)
 DT_TEST(bench, linear_runs)
 {
     check_rows("linear", 3);
+}
+
+/* On the simulated device, or skipped in so many words where there is none. */
+DT_TEST(bench, cuda_runs)
+{
+    char path[DT_TEST_PATH_BYTES], arguments[DT_TEST_PATH_BYTES + 64];
+    json_t *out;
+    int exit_code;
+
+    (void)dt_test_binary_path(path, "tests/dtensor_cuda_sim.so");
+    if (access(path, R_OK) == 0) {
+        (void)snprintf(arguments, sizeof arguments, "--quick --json --module '%s'", path);
+        check_rows_of("cuda", arguments, 26);
+    }
+    out = run("cuda", "--quick --json --module /nowhere.so", &exit_code);
+    DT_ASSERT_EQ_INT(exit_code, 0);
+    DT_ASSERT(strstr(json_string_value(json_object_get(out, "skipped")), "/nowhere.so") != NULL);
+    json_decref(out);
 }
 
 DT_TEST(bench, a_wrong_option_ends_with_2)
