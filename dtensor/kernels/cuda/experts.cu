@@ -12,11 +12,14 @@
 #include "dtensor/kernels/cuda/product.cuh"
 #include "dtensor/kernels/cuda/sort_slots.cuh"
 
+namespace
+{
+
 /* --- between the products --------------------------------------------------------------------- */
 
 /* h [n, 2 f] -> up [n, f]: silu(gate) rounds, times up rounds. A block for each row. */
 template <typename T>
-static __global__ void gate_rows(const T *h, T *up, int64_t f, const int32_t *n_sorted)
+__global__ void gate_rows(const T *h, T *up, int64_t f, const int32_t *n_sorted)
 {
     const int64_t row = blockIdx.x;
 
@@ -28,7 +31,7 @@ static __global__ void gate_rows(const T *h, T *up, int64_t f, const int32_t *n_
 }
 
 /* The slot of a token that has the lowest place above `last`, or -1. */
-static __device__ inline int32_t next_slot(const int32_t *places, int32_t n_slots, int32_t last)
+__device__ inline int32_t next_slot(const int32_t *places, int32_t n_slots, int32_t last)
 {
     int32_t next = -1;
 
@@ -42,8 +45,8 @@ enum { EACH = 8 }; /* columns of a token in a thread at a time */
 /* y[t] = sum over t's slots of weight times z, in the order of experts, which is that of places;
  * rounds once. A block for each token. */
 template <typename T>
-static __global__ void add_slots(pass p, const float *z, const T *weights, void *y, bool f32_out,
-                                 int64_t d)
+__global__ void add_slots(pass p, const float *z, const T *weights, void *y, bool f32_out,
+                          int64_t d)
 {
     const int64_t t = blockIdx.x;
     const int32_t *const places = p.places + t * p.n_slots;
@@ -78,7 +81,7 @@ struct room {
 };
 
 /* `n` elements of T, 256-byte aligned; with base NULL it only counts. */
-template <typename T> static T *take(room *r, int64_t n)
+template <typename T> T *take(room *r, int64_t n)
 {
     char *const at = r->base != NULL ? r->base + r->used : NULL;
 
@@ -92,8 +95,7 @@ template <typename T> struct buffers {
     float *z;
 };
 
-template <typename T>
-static buffers<T> take_all(room *r, pass *p, int64_t max_tiles, int64_t d, int64_t f)
+template <typename T> buffers<T> take_all(room *r, pass *p, int64_t max_tiles, int64_t d, int64_t f)
 {
     buffers<T> b;
 
@@ -109,7 +111,7 @@ static buffers<T> take_all(room *r, pass *p, int64_t max_tiles, int64_t d, int64
     return b;
 }
 
-static int multiply(dti_cuda *c, int dtype, const pass *p, const dti_product_job *job)
+int multiply(dti_cuda *c, int dtype, const pass *p, const dti_product_job *job)
 {
     return p->per_tile == DTI_SKINNY_MAX ? dti_cuda_skinny(c, dtype, job)
                                          : dti_cuda_gemm_plain(c, dtype, job);
@@ -117,8 +119,8 @@ static int multiply(dti_cuda *c, int dtype, const pass *p, const dti_product_job
 
 /* Sorts the slots and runs their experts: z[place] of each slot of this rank. */
 template <typename T>
-static int run_experts(dti_cuda *c, const dt_kargs *a, const pass *p, const void *x,
-                       const buffers<T> &b, int64_t max_tiles)
+int run_experts(dti_cuda *c, const dt_kargs *a, const pass *p, const void *x, const buffers<T> &b,
+                int64_t max_tiles)
 {
     const int dtype = (int)a->in[0].dtype;
     const int64_t d = a->in[3].shape[2], f = a->in[4].shape[2];
@@ -153,7 +155,7 @@ static int run_experts(dti_cuda *c, const dt_kargs *a, const pass *p, const void
 
 /* Tokens begin .. begin + n_tokens - 1. */
 template <typename T>
-static int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64_t begin, int64_t n_tokens)
+int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64_t begin, int64_t n_tokens)
 {
     const int64_t d = a->in[0].shape[a->in[0].n_axes - 1], f = a->in[4].shape[2];
     const int64_t by_rows = n_tokens * p.n_slots / p.per_tile + p.n_experts;
@@ -184,7 +186,7 @@ static int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64_t begin, int64
 }
 
 /* In as many passes as keep scratch memory below about half a GiB. */
-template <typename T> static int run_all(dti_cuda *c, const dt_kargs *a)
+template <typename T> int run_all(dti_cuda *c, const dt_kargs *a)
 {
     const int64_t most = 512 << 20;
     const int64_t d = a->in[0].shape[a->in[0].n_axes - 1], f = a->in[4].shape[2];
@@ -209,6 +211,8 @@ template <typename T> static int run_all(dti_cuda *c, const dt_kargs *a)
     }
     return 0;
 }
+
+} // namespace
 
 int dti_experts_cuda(dti_cuda *c, const dt_kargs *a)
 {

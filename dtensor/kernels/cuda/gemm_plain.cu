@@ -12,6 +12,9 @@
  * rows of w run side by side, so w is read once from memory and x stays in level 2. */
 #include "dtensor/kernels/cuda/product.cuh"
 
+namespace
+{
+
 enum {
     ROWS = DTI_PLAIN_ROWS, /* of x in a block */
     OUTS = 128,            /* rows of w */
@@ -33,7 +36,7 @@ struct stage {
 
 /* 8 elements of `row` from column i on into shared memory; zeros beyond the last one. */
 template <typename T>
-static __device__ inline void copy_part(uint4 *to, const T *row, int64_t i, int64_t k, bool aligned)
+__device__ inline void copy_part(uint4 *to, const T *row, int64_t i, int64_t k, bool aligned)
 {
     if (aligned) {
         dti_cp_async_16(to, i < k ? row + i : row, i < k ? 16 : 0);
@@ -55,8 +58,8 @@ template <typename T> struct sources {
 };
 
 template <typename T>
-static __device__ inline sources<T> find_sources(const dti_product_job &p,
-                                                 const dti_row_range &rows, int64_t first_out)
+__device__ inline sources<T> find_sources(const dti_product_job &p, const dti_row_range &rows,
+                                          int64_t first_out)
 {
     const T *const w = static_cast<const T *>(p.w) + rows.group * p.n * p.k;
     sources<T> s;
@@ -78,8 +81,8 @@ static __device__ inline sources<T> find_sources(const dti_product_job &p,
 }
 
 template <typename T>
-static __device__ inline void copy_stage(stage *to, const sources<T> &s, int64_t i, int64_t k,
-                                         bool aligned)
+__device__ inline void copy_stage(stage *to, const sources<T> &s, int64_t i, int64_t k,
+                                  bool aligned)
 {
     DTI_UNROLL
     for (int l = 0; l < X_LOADS; l++)
@@ -93,8 +96,8 @@ static __device__ inline void copy_stage(stage *to, const sources<T> &s, int64_t
 
 /* d += the stage's 32 columns, of this warp's rows and outputs. */
 template <typename T>
-static __device__ inline void add_stage(float d[M_TILES][N_TILES][4], const stage &s, int row,
-                                        int out, int lane)
+__device__ inline void add_stage(float d[M_TILES][N_TILES][4], const stage &s, int row, int out,
+                                 int lane)
 {
     const int g = lane / 4, t = lane % 4;
     uint4 a[M_TILES][2];
@@ -119,7 +122,7 @@ static __device__ inline void add_stage(float d[M_TILES][N_TILES][4], const stag
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) gemm_tiles(dti_product_job p, bool aligned)
+__global__ void __launch_bounds__(THREADS) gemm_tiles(dti_product_job p, bool aligned)
 {
     __shared__ stage stages[STAGES];
     const int warp = (int)threadIdx.x / DTI_WARP, lane = (int)threadIdx.x % DTI_WARP;
@@ -159,8 +162,8 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(dti_product_job p, 
 enum { F_OUTS = 64, F_DEPTH = 16, F_THREADS = 256, F_PITCH = ROWS + 4, EACH = 4 };
 
 /* 4 columns of a row from i on; zeros beyond the last one. */
-static __device__ inline void load_columns(float to[EACH], const float *row, int64_t i, int64_t k,
-                                           bool aligned)
+__device__ inline void load_columns(float to[EACH], const float *row, int64_t i, int64_t k,
+                                    bool aligned)
 {
     if (aligned && i < k) {
         const float4 v = *reinterpret_cast<const float4 *>(row + i);
@@ -175,8 +178,8 @@ static __device__ inline void load_columns(float to[EACH], const float *row, int
 }
 
 /* d += F_DEPTH columns of 4 rows from r0 on and 4 outputs from o0 on. */
-static __device__ inline void add_columns(float d[EACH][EACH], const float xs[F_DEPTH][F_PITCH],
-                                          const float ws[F_DEPTH][F_PITCH], int r0, int o0)
+__device__ inline void add_columns(float d[EACH][EACH], const float xs[F_DEPTH][F_PITCH],
+                                   const float ws[F_DEPTH][F_PITCH], int r0, int o0)
 {
     DTI_UNROLL
     for (int c = 0; c < F_DEPTH; c++) {
@@ -190,7 +193,7 @@ static __device__ inline void add_columns(float d[EACH][EACH], const float xs[F_
     }
 }
 
-static __global__ void __launch_bounds__(F_THREADS) gemm_f32(dti_product_job p, bool aligned)
+__global__ void __launch_bounds__(F_THREADS) gemm_f32(dti_product_job p, bool aligned)
 {
     __shared__ float xs[F_DEPTH][F_PITCH], ws[F_DEPTH][F_PITCH]; /* columns first */
     const int row = (int)threadIdx.x / EACH, column = (int)threadIdx.x % EACH * EACH;
@@ -229,13 +232,15 @@ static __global__ void __launch_bounds__(F_THREADS) gemm_f32(dti_product_job p, 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static dim3 count_blocks(const dti_product_job *p, int outs)
+dim3 count_blocks(const dti_product_job *p, int outs)
 {
     const int64_t row_tiles =
         p->groups.tiles != NULL ? p->groups.max_tiles : (p->m + ROWS - 1) / ROWS;
 
     return dim3((unsigned)row_tiles, (unsigned)((p->n + outs - 1) / outs));
 }
+
+} // namespace
 
 int dti_cuda_gemm_plain(dti_cuda *c, int dtype, const dti_product_job *p)
 {

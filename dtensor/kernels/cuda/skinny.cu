@@ -17,6 +17,9 @@
  * of SMs and never on M, so a row does not depend on its neighbours. */
 #include "dtensor/kernels/cuda/skinny.cuh"
 
+namespace
+{
+
 /* --- by tiles: 16-bit types, rows 16-byte aligned --------------------------------------------- */
 
 enum {
@@ -28,8 +31,8 @@ enum {
 /* The chunk that begins at column i of this lane: `left` elements are there. `w` has rows g and
  * g + 8, `x` rows g, g + 8, .. of X tiles, or NULL. */
 template <typename T, int X, bool WHOLE>
-static __device__ inline void add_chunk(float sums[X][2][4], const T *const w[2],
-                                        const T *const x[X], int64_t i, int64_t left)
+__device__ inline void add_chunk(float sums[X][2][4], const T *const w[2], const T *const x[X],
+                                 int64_t i, int64_t left)
 {
     uint4 wv[AHEAD][2], xv[AHEAD][X];
 
@@ -59,7 +62,7 @@ static __device__ inline void add_chunk(float sums[X][2][4], const T *const w[2]
 
 /* Up to 8 X rows of x. */
 template <typename T, int X>
-static __global__ void __launch_bounds__(MOST_WARPS *DTI_WARP) skinny_tiles(skinny_args a)
+__global__ void __launch_bounds__(MOST_WARPS *DTI_WARP) skinny_tiles(skinny_args a)
 {
     __shared__ float sums[MOST_WARPS][X * 8 * TILE];
     const int warp = (int)threadIdx.x / DTI_WARP, lane = (int)threadIdx.x % DTI_WARP;
@@ -95,7 +98,7 @@ static __global__ void __launch_bounds__(MOST_WARPS *DTI_WARP) skinny_tiles(skin
 
 /* --- sums of blocks that share columns -------------------------------------------------------- */
 
-template <typename T> static __global__ void add_parts(skinny_args a, int n_parts)
+template <typename T> __global__ void add_parts(skinny_args a, int n_parts)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, n = a.p.m * a.p.n;
     float sum = 0.0f;
@@ -107,7 +110,7 @@ template <typename T> static __global__ void add_parts(skinny_args a, int n_part
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T> static int add_blocks(dti_cuda *c, const skinny_args *a, int n_parts)
+template <typename T> int add_blocks(dti_cuda *c, const skinny_args *a, int n_parts)
 {
     const unsigned n_blocks = (unsigned)((a->p.m * a->p.n + 255) / 256);
 
@@ -116,7 +119,7 @@ template <typename T> static int add_blocks(dti_cuda *c, const skinny_args *a, i
 
 /* In how many parts blocks share the columns: enough to fill the SMs, each with two chunks or more
  * for every warp. */
-static int count_splits(const dti_cuda *c, const dti_product_job *p, int64_t block_columns)
+int count_splits(const dti_cuda *c, const dti_product_job *p, int64_t block_columns)
 {
     const int64_t n_tiles = (p->n + TILE - 1) / TILE;
     int64_t splits = c->n_sms / n_tiles;
@@ -128,8 +131,8 @@ static int count_splits(const dti_cuda *c, const dti_product_job *p, int64_t blo
 }
 
 template <typename T>
-static int launch(dti_cuda *c, const dti_product_job *p, void (*skinny)(skinny_args), int n_warps,
-                  int64_t block_columns)
+int launch(dti_cuda *c, const dti_product_job *p, void (*skinny)(skinny_args), int n_warps,
+           int64_t block_columns)
 {
     const int splits = count_splits(c, p, block_columns);
     const unsigned n_tiles = (unsigned)((p->n + TILE - 1) / TILE);
@@ -148,27 +151,20 @@ static int launch(dti_cuda *c, const dti_product_job *p, void (*skinny)(skinny_a
     return splits > 1 ? add_blocks<T>(c, &a, splits) : 0;
 }
 
-static bool are_aligned(const dti_product_job *p, size_t element_bytes)
+bool are_aligned(const dti_product_job *p, size_t element_bytes)
 {
     const int64_t row = p->k * (int64_t)element_bytes;
 
     return dti_rows_aligned(p->x, row) && dti_rows_aligned(p->w, row);
 }
 
-bool dti_is_skinny(int dtype, const dti_product_job *p)
-{
-    if (p->m <= DTI_SKINNY_MAX) return true;
-    return p->m <= 2 * DTI_SKINNY_MAX && (dtype == DT_BF16 || dtype == DT_F16) &&
-           are_aligned(p, sizeof(uint16_t));
-}
-
 /* Is there a block or less for each SM? */
-static bool few_blocks(const dti_cuda *c, const dti_product_job *p)
+bool few_blocks(const dti_cuda *c, const dti_product_job *p)
 {
     return p->groups.tiles == NULL && (p->n + TILE - 1) / TILE <= c->n_sms;
 }
 
-template <typename T> static int skinny_16(dti_cuda *c, const dti_product_job *p)
+template <typename T> int skinny_16(dti_cuda *c, const dti_product_job *p)
 {
     const int n_warps = few_blocks(c, p) ? (int)MOST_WARPS : (int)WARPS;
     const int64_t columns = (int64_t)n_warps * CHUNK;
@@ -180,11 +176,20 @@ template <typename T> static int skinny_16(dti_cuda *c, const dti_product_job *p
     return launch<T>(c, p, skinny_tiles<T, 1>, n_warps, columns);
 }
 
-static int skinny_32(dti_cuda *c, const dti_product_job *p)
+int skinny_32(dti_cuda *c, const dti_product_job *p)
 {
     if (are_aligned(p, sizeof(float)))
         return launch<float>(c, p, skinny_lanes<float, 4>, WARPS, DTI_WARP * AHEAD * 4);
     return launch<float>(c, p, skinny_lanes<float, 1>, WARPS, DTI_WARP * AHEAD);
+}
+
+} // namespace
+
+bool dti_is_skinny(int dtype, const dti_product_job *p)
+{
+    if (p->m <= DTI_SKINNY_MAX) return true;
+    return p->m <= 2 * DTI_SKINNY_MAX && (dtype == DT_BF16 || dtype == DT_F16) &&
+           are_aligned(p, sizeof(uint16_t));
 }
 
 int dti_cuda_skinny(dti_cuda *c, int dtype, const dti_product_job *p)

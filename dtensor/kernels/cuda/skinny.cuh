@@ -7,6 +7,9 @@
 
 #include "dtensor/kernels/cuda/product.cuh"
 
+namespace
+{
+
 enum {
     TILE = 16, /* rows of w in a block */
     AHEAD = 4, /* loads of one row on their way in a lane */
@@ -20,8 +23,8 @@ struct skinny_args {
 
 /* Adds the sums of the block's warps in their order: sums [n_sums][ROWS * TILE]. */
 template <typename T, int ROWS>
-static __device__ void finish(const skinny_args &a, const dti_row_range &rows, const float *sums,
-                              int n_sums)
+__device__ void finish(const skinny_args &a, const dti_row_range &rows, const float *sums,
+                       int n_sums)
 {
     const int r = threadIdx.x / TILE, j = threadIdx.x % TILE;
     const int64_t o = (int64_t)blockIdx.x * TILE + j;
@@ -40,7 +43,7 @@ static __device__ void finish(const skinny_args &a, const dti_row_range &rows, c
 enum { PAIR = 2 };
 
 /* The sum over lanes of 16 values in each: value lane / 2 in each lane. */
-static __device__ inline float sum_lanes(float v[DTI_SKINNY_MAX * PAIR], int lane)
+__device__ inline float sum_lanes(float v[DTI_SKINNY_MAX * PAIR], int lane)
 {
     DTI_UNROLL
     for (int n = DTI_SKINNY_MAX; n >= 1; n /= 2) {
@@ -56,7 +59,7 @@ static __device__ inline float sum_lanes(float v[DTI_SKINNY_MAX * PAIR], int lan
 
 /* N elements of a row from column i on: one, or those of 16 bytes. */
 template <typename T, int N>
-static __device__ inline void load_some(float to[N], const T *row, int64_t i, bool there)
+__device__ inline void load_some(float to[N], const T *row, int64_t i, bool there)
 {
     if (N == 1) {
         to[0] = there ? dti_widen(row[i]) : 0.0f;
@@ -68,7 +71,7 @@ static __device__ inline void load_some(float to[N], const T *row, int64_t i, bo
 }
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(WARPS *DTI_WARP) skinny_lanes(skinny_args a)
+__global__ void __launch_bounds__(WARPS *DTI_WARP) skinny_lanes(skinny_args a)
 {
     __shared__ float sums[DTI_SKINNY_MAX * TILE];
     const int warp = (int)threadIdx.x / DTI_WARP, lane = (int)threadIdx.x % DTI_WARP;
@@ -120,5 +123,7 @@ static __global__ void __launch_bounds__(WARPS *DTI_WARP) skinny_lanes(skinny_ar
     __syncthreads();
     finish<T, DTI_SKINNY_MAX>(a, rows, sums, 1);
 }
+
+} // namespace
 
 #endif

@@ -8,6 +8,9 @@
 
 #include "dtensor/kernels/cuda/product.cuh"
 
+namespace
+{
+
 enum { THREADS = 256, WARPS = THREADS / DTI_WARP };
 
 /* One pass: as many tokens as there is room for. */
@@ -27,7 +30,7 @@ struct pass {
 };
 
 /* The sum over a block of THREADS, to all. */
-static __device__ inline int32_t sum_block(int32_t x)
+__device__ inline int32_t sum_block(int32_t x)
 {
     __shared__ int32_t sums[WARPS];
     int32_t all = 0;
@@ -41,7 +44,7 @@ static __device__ inline int32_t sum_block(int32_t x)
 }
 
 /* Ids are contents of a tensor, so no rule saw them. */
-static __device__ void check_slot(const pass &p, int32_t s)
+__device__ void check_slot(const pass &p, int32_t s)
 {
     const int32_t id = p.ids[s];
 
@@ -55,7 +58,7 @@ static __device__ void check_slot(const pass &p, int32_t s)
 }
 
 /* A block for each expert, and more that look at the ids. */
-static __global__ void count_slots(pass p)
+__global__ void count_slots(pass p)
 {
     const int32_t e = (int32_t)blockIdx.x;
     int32_t count = 0;
@@ -72,13 +75,13 @@ static __global__ void count_slots(pass p)
     if (threadIdx.x == 0) p.counts[e] = count;
 }
 
-static __device__ inline int32_t tiles_of(const pass &p, int32_t count)
+__device__ inline int32_t tiles_of(const pass &p, int32_t count)
 {
     return (count + p.per_tile - 1) / p.per_tile;
 }
 
 /* Slots of expert e from `begin` on, in their order. */
-static __device__ void place_slots_of(const pass &p, int32_t e, int32_t begin)
+__device__ void place_slots_of(const pass &p, int32_t e, int32_t begin)
 {
     __shared__ int32_t found[WARPS];
     const int warp = (int)threadIdx.x / DTI_WARP, lane = (int)threadIdx.x % DTI_WARP;
@@ -102,7 +105,7 @@ static __device__ void place_slots_of(const pass &p, int32_t e, int32_t begin)
 }
 
 /* A block for each expert. */
-static __global__ void place_slots(pass p)
+__global__ void place_slots(pass p)
 {
     const int32_t e = (int32_t)blockIdx.x, count = p.counts[e];
     int32_t begin = 0, tile = 0;
@@ -128,5 +131,7 @@ static __global__ void place_slots(pass p)
     }
     place_slots_of(p, e, begin);
 }
+
+} // namespace
 
 #endif
