@@ -5,41 +5,19 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/memory.h"
 #include "models/chat/chat_template.h"
 #include "models/chat/jinja.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/input.h"
 #include "models/checkpoint/json.h"
-
-enum { PATH_BYTES = 4096 };
-
-static dt_status join(char path[PATH_BYTES], const char *folder, const char *name)
-{
-    const int n = snprintf(path, PATH_BYTES, "%s/%s", folder, name);
-
-    DT_CHECK(n > 0 && n < PATH_BYTES, DT_ERR_IO, "the path %.100s.../%s is too long", folder, name);
-    return DT_OK;
-}
-
-static bool exists(const char *folder, const char *name)
-{
-    char path[PATH_BYTES];
-    struct stat info;
-
-    return join(path, folder, name) == DT_OK && stat(path, &info) == 0;
-}
 
 /* A document without root if the folder has no such file. */
 static dt_status read_json(const char *folder, const char *name, dti_json_doc *out)
 {
-    char path[PATH_BYTES];
-
     *out = (dti_json_doc){ 0 };
-    if (!exists(folder, name)) return DT_OK;
-    DT_TRY(join(path, folder, name));
-    return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
+    return dti_folder_has(folder, name) ? dti_folder_json(folder, name, out) : DT_OK;
 }
 
 /* bos_token, eos_token, ...: a text, or an object with its content. */
@@ -61,12 +39,12 @@ static dt_status add_tokens(const dti_json_doc *doc, json_t *tokens)
 
 static dt_status from_file(const char *folder, json_t *tokens, dt_chat **out)
 {
-    char path[PATH_BYTES];
+    char path[DTI_PATH_BYTES];
     void *source;
     int64_t n;
     dt_status st;
 
-    DT_TRY(join(path, folder, "chat_template.jinja"));
+    DT_TRY(dti_folder_path(path, folder, "chat_template.jinja"));
     DT_TRY(dti_input_read_all(path, DTI_JINJA_SOURCE_BYTES, &source, &n));
     st = dti_chat_create(path, source, (size_t)n, tokens, out);
     dti_free(source);
@@ -93,7 +71,7 @@ static dt_status from_json(const char *folder, const dti_json_doc *doc, json_t *
                            dt_chat **out)
 {
     const json_t *value = find_template(doc);
-    char name[PATH_BYTES + 32];
+    char name[DTI_PATH_BYTES + 32];
 
     DT_CHECK(json_is_string(value), DT_ERR_IO,
              "%s: has no chat template (chat_template.jinja, or \"chat_template\" in "
@@ -118,7 +96,7 @@ dt_status dt_chat_open(const char *folder, dt_chat **out)
     DT_TRY_TO(done, st, read_json(folder, "chat_template.json", &processor));
     DT_TRY_TO(done, st, add_tokens(&config, tokens));
     DT_TRY_TO(done, st, add_tokens(&map, tokens));
-    if (exists(folder, "chat_template.jinja"))
+    if (dti_folder_has(folder, "chat_template.jinja"))
         DT_TRY_TO(done, st, from_file(folder, tokens, out));
     else
         DT_TRY_TO(

@@ -10,10 +10,9 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/input.h"
 #include "models/tokenizer/tokenizer_internal.h"
-
-enum { PATH_BYTES = 4096 };
 
 /* What Transformers builds for such a folder. */
 static const char gpt2_pipeline[] =
@@ -23,30 +22,6 @@ static const char gpt2_pipeline[] =
     " \"added_tokens\": [], \"model\": {\"type\": \"BPE\"}}";
 
 static const char end_of_text[] = "<|endoftext|>";
-
-static dt_status join(char path[PATH_BYTES], const char *folder, const char *name)
-{
-    const int n = snprintf(path, PATH_BYTES, "%s/%s", folder, name);
-
-    DT_CHECK(n > 0 && n < PATH_BYTES, DT_ERR_IO, "the path %.100s.../%s is too long", folder, name);
-    return DT_OK;
-}
-
-static bool exists(const char *folder, const char *name)
-{
-    char path[PATH_BYTES];
-    struct stat info;
-
-    return join(path, folder, name) == DT_OK && stat(path, &info) == 0;
-}
-
-static dt_status read_json(const char *folder, const char *name, dti_json_doc *out)
-{
-    char path[PATH_BYTES];
-
-    DT_TRY(join(path, folder, name));
-    return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
-}
 
 /* --- vocab.json and merges.txt ---------------------------------------------------------------- */
 
@@ -72,12 +47,12 @@ static dt_status parse_merges(const char *text, size_t n, json_t *merges)
 
 static dt_status read_merges(const char *folder, json_t *merges)
 {
-    char path[PATH_BYTES];
+    char path[DTI_PATH_BYTES];
     dt_status st = DT_OK;
     void *text = NULL;
     dti_input in;
 
-    DT_TRY(join(path, folder, "merges.txt"));
+    DT_TRY(dti_folder_path(path, folder, "merges.txt"));
     DT_TRY(dti_input_open(path, &in));
     DT_CHECK_TO(done, st, in.bytes <= DTI_JSON_INDEX_BYTES, DT_ERR_FORMAT,
                 "%s: is %lld bytes, at most %d are read", in.label, (long long)in.bytes,
@@ -129,8 +104,8 @@ static dt_status read_specials(const char *folder, const json_t *vocab, json_t *
     json_t *value;
 
     if (json_object_get(vocab, end_of_text) != NULL) add_special(added, end_of_text);
-    if (!exists(folder, "special_tokens_map.json")) return DT_OK;
-    DT_TRY(read_json(folder, "special_tokens_map.json", &doc));
+    if (!dti_folder_has(folder, "special_tokens_map.json")) return DT_OK;
+    DT_TRY(dti_folder_json(folder, "special_tokens_map.json", &doc));
     json_object_foreach((json_t *)(uintptr_t)doc.root.value, key, value)
         add_special_value(added, value);
     dti_json_free(&doc);
@@ -143,8 +118,8 @@ static dt_status read_prefix_space(const char *folder, bool *prefix)
     dt_status st;
 
     *prefix = false;
-    if (!exists(folder, "tokenizer_config.json")) return DT_OK;
-    DT_TRY(read_json(folder, "tokenizer_config.json", &doc));
+    if (!dti_folder_has(folder, "tokenizer_config.json")) return DT_OK;
+    DT_TRY(dti_folder_json(folder, "tokenizer_config.json", &doc));
     st = dti_json_bool_or(&doc.root, "add_prefix_space", false, prefix);
     dti_json_free(&doc);
     return st;
@@ -153,13 +128,13 @@ static dt_status read_prefix_space(const char *folder, bool *prefix)
 static dt_status read_pair(const char *folder, dti_json_doc *out)
 {
     dti_json_doc vocab = { 0 };
-    char text[sizeof gpt2_pipeline + 8], label[PATH_BYTES];
+    char text[sizeof gpt2_pipeline + 8], label[DTI_PATH_BYTES];
     json_t *model, *merges, *added;
     dt_status st;
     bool prefix;
 
     DT_TRY(read_prefix_space(folder, &prefix));
-    DT_TRY(join(label, folder, "vocab.json"));
+    DT_TRY(dti_folder_path(label, folder, "vocab.json"));
     (void)snprintf(text, sizeof text, gpt2_pipeline, prefix ? "true" : "false");
     DT_TRY(dti_json_parse(label, text, strlen(text), out));
     model = json_object_get(out->root.value, "model");
@@ -167,7 +142,7 @@ static dt_status read_pair(const char *folder, dti_json_doc *out)
     merges = json_array();
     DT_CHECK_TO(fail, st, json_object_set_new(model, "merges", merges) == 0, DT_ERR_MEMORY,
                 "no memory for %s", label);
-    DT_TRY_TO(fail, st, read_json(folder, "vocab.json", &vocab));
+    DT_TRY_TO(fail, st, dti_folder_json(folder, "vocab.json", &vocab));
     DT_CHECK_TO(fail, st,
                 json_object_set(model, "vocab", (json_t *)(uintptr_t)vocab.root.value) == 0,
                 DT_ERR_MEMORY, "no memory for %s", label);
@@ -191,10 +166,11 @@ dt_status dti_tokenizer_read(const char *path, dti_json_doc *out)
     *out = (dti_json_doc){ 0 };
     DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
-    if (exists(path, "tokenizer.json")) return read_json(path, "tokenizer.json", out);
-    if (exists(path, "vocab.json") && exists(path, "merges.txt")) return read_pair(path, out);
+    if (dti_folder_has(path, "tokenizer.json")) return dti_folder_json(path, "tokenizer.json", out);
+    if (dti_folder_has(path, "vocab.json") && dti_folder_has(path, "merges.txt"))
+        return read_pair(path, out);
     DT_FAIL(DT_ERR_IO, "%s: holds neither tokenizer.json nor vocab.json and merges.txt%s", path,
-            exists(path, "tokenizer.model")
+            dti_folder_has(path, "tokenizer.model")
                 ? "; its tokenizer.model is of another format: save the tokenizer with a newer "
                   "version of Transformers, which writes tokenizer.json"
                 : "");

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/checkpoint/folder.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+dt_status dti_folder_path(char path[DTI_PATH_BYTES], const char *folder, const char *name)
+{
+    const int n = snprintf(path, DTI_PATH_BYTES, "%s/%s", folder, name);
+
+    DT_CHECK(n > 0 && n < DTI_PATH_BYTES, DT_ERR_IO, "the path %.100s.../%s is too long", folder,
+             name);
+    return DT_OK;
+}
+
+bool dti_folder_has(const char *folder, const char *name)
+{
+    char path[DTI_PATH_BYTES];
+    struct stat info;
+
+    return dti_folder_path(path, folder, name) == DT_OK && stat(path, &info) == 0;
+}
+
+dt_status dti_folder_json(const char *folder, const char *name, dti_json_doc *out)
+{
+    char path[DTI_PATH_BYTES];
+
+    DT_TRY(dti_folder_path(path, folder, name));
+    return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
+}
