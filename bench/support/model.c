@@ -11,8 +11,9 @@
 #include "base/memory.h"
 #include "models/checkpoint/safetensors.h"
 
-const bench_shapes bench_llama_1b = { 2048, 16, 32, 8, 64, 8192, 128256, 4096, DT_BF16 };
-const bench_shapes bench_llama_tiny = { 128, 2, 8, 4, 16, 256, 512, 1024, DT_BF16 };
+const bench_shapes bench_llama_1b = { 2048,   16,   32,      8,       64,  8192,
+                                      128256, 4096, DT_BF16, "llama", true };
+const bench_shapes bench_llama_tiny = { 128, 2, 8, 4, 16, 256, 512, 1024, DT_BF16, "llama", true };
 
 /* --- a folder that goes away ------------------------------------------------------------------ */
 
@@ -64,16 +65,16 @@ static dt_status write_config(const char *path, const bench_shapes *s)
 
     DT_CHECK(f != NULL, DT_ERR_IO, "%s cannot be written", path);
     n = fprintf(f,
-                "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\",\n"
+                "{\"model_type\": \"%s\",\n"
                 " \"hidden_size\": %lld, \"num_hidden_layers\": %lld,\n"
                 " \"num_attention_heads\": %lld, \"num_key_value_heads\": %lld,\n"
                 " \"head_dim\": %lld, \"intermediate_size\": %lld, \"vocab_size\": %lld,\n"
                 " \"max_position_embeddings\": %lld, \"rms_norm_eps\": 1e-05,\n"
                 " \"rope_theta\": 500000.0, \"hidden_act\": \"silu\",\n"
-                " \"tie_word_embeddings\": true, \"torch_dtype\": \"%s\"}\n",
-                (long long)s->hidden, (long long)s->layers, (long long)s->heads,
+                " \"tie_word_embeddings\": %s, \"torch_dtype\": \"%s\"}\n",
+                s->model_type, (long long)s->hidden, (long long)s->layers, (long long)s->heads,
                 (long long)s->kv_heads, (long long)s->head_dim, (long long)s->ff,
-                (long long)s->vocab, (long long)s->positions,
+                (long long)s->vocab, (long long)s->positions, s->tied ? "true" : "false",
                 s->dtype == DT_BF16 ? "bfloat16" : "float32");
     DT_CHECK(fclose(f) == 0 && n > 0, DT_ERR_IO, "%s cannot be written", path);
     return DT_OK;
@@ -191,6 +192,20 @@ dt_status bench_folder_open(const char *model, const bench_shapes *shapes, bench
 
 fail:
     bench_folder_close(f, false);
+    return st;
+}
+
+dt_status bench_config_open(const bench_shapes *shapes, bench_folder *out)
+{
+    dt_status st = DT_OK;
+
+    *out = (bench_folder){ .made = false };
+    DT_TRY(make_folder(out));
+    DT_TRY_TO(fail, st, write_config(doomed.file[0], shapes));
+    return DT_OK;
+
+fail:
+    bench_folder_close(out, false);
     return st;
 }
 

@@ -10,7 +10,9 @@
 
 typedef struct bench_shapes {
     int64_t hidden, layers, heads, kv_heads, head_dim, ff, vocab, positions;
-    dt_dtype dtype; /* of the file */
+    dt_dtype dtype;         /* of the file */
+    const char *model_type; /* "llama", "qwen3" */
+    bool tied;              /* the head is the embedding */
 } bench_shapes;
 
 /* Llama-3.2-1B: 2.47 GB in bf16, its head tied to the embedding. */
@@ -29,6 +31,9 @@ typedef struct bench_folder {
  * Otherwise that folder is used. An interrupted program removes what it wrote, too. */
 dt_status bench_folder_open(const char *model, const bench_shapes *shapes,
                             bench_folder *out) DT_MUST_USE;
+
+/* A folder with a config.json alone, for dt_model_create_random(). */
+dt_status bench_config_open(const bench_shapes *shapes, bench_folder *out) DT_MUST_USE;
 
 /* Removes the folder if this program made it, unless `keep`: then it prints where it is. */
 void bench_folder_close(bench_folder *folder, bool keep);

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One GPU: products of one row, decoding and prefill of models with random weights, each beside what
+ * the device copies and multiplies in the same run. */
+#include <dtensor/devices.h>
+#include <dtensor/factories.h>
+#include <dtensor/generation.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sync.h"
+#include "bench/support/model.h"
+#include "bench/support/report.h"
+#include "dtensor/device/device.h"
+
+/* clang-format off */
+static const bench_column columns[] = {
+    { "what", "what", 8, -1 },
+    { "shape", "shape", 14, -1 },
+    { "tokens", "tokens", 6, 0 },
+    { "us", "us", 10, 1 },
+    { "tokens_per_s", "tok/s", 9, 1 },
+    { "figure", "GB/s, TFLOP/s", 13, 1 },
+    { "limit", "limit", 8, 1 },
+    { "ratio", "ratio", 6, 3 },
+};
+
+typedef struct gpu_shape {
+    const char *name;
+    bench_shapes s;
+} gpu_shape;
+
+static const gpu_shape shapes[] = {
+    { "llama-3.2-1b", { 2048, 16, 32, 8,  64,  8192, 128256, 8192, DT_BF16, "llama", true } },
+    { "qwen3-4b",     { 2560, 36, 32, 8, 128,  9728, 151936, 8192, DT_BF16, "qwen3", true } },
+    { "llama-3-8b",   { 4096, 32, 32, 8, 128, 14336, 128256, 8192, DT_BF16, "llama", false } },
+};
+/* clang-format on */
+static const gpu_shape tiny = { "tiny", { 64, 2, 4, 2, 16, 128, 96, 256, DT_BF16, "llama", true } };
+
+typedef struct gpu_options {
+    bench_common common;
+    const char *device, *shape;
+    int64_t rounds, context, prompt;
+} gpu_options;
+
+typedef struct gpu_job {
+    const gpu_options *options;
+    bench_report *report;
+    dt_mesh *mesh;
+    dti_device *device;
+    double copy_gbs, tflops; /* the limits */
+} gpu_job;
+
+/* Waits until everything that was started is done. */
+static dt_status finish(const gpu_job *j)
+{
+    DT_TRY(j->device->ops->read(j->device, NULL, NULL, 0));
+    return DT_OK;
+}
+
+static double median_ns(const bench_samples *s)
+{
+    return bench_median(s);
+}
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static dt_status measure_copy(gpu_job *j)
+{
+    const size_t bytes = j->options->common.quick ? (size_t)1 << 16 : (size_t)1 << 30;
+    const int64_t shape[] = { 2, (int64_t)bytes };
+    bench_samples samples = { .n = 0 };
+    dt_tensor *x = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_zeros(j->mesh, &DT_REPLICATE, DT_U8, 2, shape, &x));
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        char *data = dt_tensor_local(x)->data;
+        DT_TRY_TO(done, st, finish(j));
+        const int64_t start = dti_now_ns();
+        DT_TRY_TO(done, st, j->device->ops->copy(j->device, data, data + bytes, bytes));
+        DT_TRY_TO(done, st, finish(j));
+        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start));
+    }
+    j->copy_gbs = 2.0 * (double)bytes / median_ns(&samples);
+    bench_report_row(j->report, "copy", "", 0.0, median_ns(&samples) * 1e-3, 0.0, j->copy_gbs,
+                     j->copy_gbs, 1.0);
+done:
+    dt_tensor_release(&x);
+    return st;
+}
+
+/* n products of x [m, k] and weights that rotate: median ns of one. */
+static dt_status time_products(const gpu_job *j, int64_t m, int64_t n, int64_t k, int n_weights,
+                               double *ns)
+{
+    dt_tensor *x = NULL, *w[16] = { NULL };
+    bench_samples samples = { .n = 0 };
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(j->mesh), &t));
+    DT_TRY_TO(
+        done, st,
+        dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, (int64_t[]){ m, k }, (dt_random){ 1, 0 }, &x));
+    for (int i = 0; i < n_weights; i++)
+        DT_TRY_TO(done, st,
+                  dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, (int64_t[]){ n, k },
+                           (dt_random){ 2, (uint64_t)i }, &w[i]));
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        DT_TRY_TO(done, st, finish(j));
+        const int64_t start = dti_now_ns();
+        for (int i = 0; i < n_weights; i++) {
+            (void)dt_linear(t, x, w[i], NULL);
+            dt_tape_reset(t);
+        }
+        DT_TRY_TO(done, st, finish(j));
+        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start) / n_weights);
+    }
+    *ns = median_ns(&samples);
+done:
+    for (int i = 0; i < n_weights; i++) dt_tensor_release(&w[i]);
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+static dt_status measure_peak(gpu_job *j)
+{
+    const int64_t n = j->options->common.quick ? 64 : 8192;
+    double ns;
+
+    DT_TRY(time_products(j, n, n, n, 2, &ns));
+    j->tflops = 2.0 * (double)n * (double)n * (double)n / ns * 1e-3;
+    bench_report_row(j->report, "product", "square", (double)n, ns * 1e-3, 0.0, j->tflops,
+                     j->tflops, 1.0);
+    return DT_OK;
+}
+
+/* --- models ----------------------------------------------------------------------------------- */
+
+/* Products of one row, with so many weights that no cache holds them. */
+static dt_status measure_rows(gpu_job *j, const gpu_shape *shape)
+{
+    const bench_shapes *s = &shape->s;
+    const int64_t q = (s->heads + 2 * s->kv_heads) * s->head_dim;
+    const int64_t sizes[][2] = {
+        { q, s->hidden },
+        { s->hidden, s->heads * s->head_dim },
+        { s->ff, s->hidden },
+        { s->hidden, s->ff },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(sizes); i++) {
+        const double bytes = 2.0 * (double)(sizes[i][0] * sizes[i][1]);
+        char name[32];
+        double ns;
+        DT_TRY(time_products(j, 1, sizes[i][0], sizes[i][1], 16, &ns));
+        (void)snprintf(name, sizeof name, "%lldx%lld", (long long)sizes[i][0],
+                       (long long)sizes[i][1]);
+        bench_report_row(j->report, "row", name, 1.0, ns * 1e-3, 0.0, bytes / ns, j->copy_gbs,
+                         bytes / ns / j->copy_gbs);
+    }
+    return DT_OK;
+}
+
+static dt_status time_pass(const gpu_job *j, dt_model *m, dt_state *s, int64_t n, double *ns)
+{
+    static int32_t ids[8192];
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    int64_t start;
+
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(i % 64);
+    DT_TRY(dt_tape_create(dt_mesh_runtime(j->mesh), &t));
+    start = dti_now_ns();
+    (void)dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, finish(j));
+    *ns = (double)(dti_now_ns() - start);
+done:
+    dt_tape_release(&t);
+    return st;
+}
+
+/* Greedy decoding, the choice of the token included. */
+static dt_status time_decode(dt_model *m, dt_state *s, int64_t n, double *ns)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    const int32_t first = 1;
+    int64_t start;
+
+    o.max_new_tokens = n;
+    o.ignore_eos = true;
+    start = dti_now_ns();
+    DT_TRY(dt_generate(m, s, &first, 1, &o, NULL, NULL));
+    *ns = (double)(dti_now_ns() - start) / (double)n;
+    return DT_OK;
+}
+
+static dt_status measure_model(gpu_job *j, const gpu_shape *shape, dt_model *m)
+{
+    const int64_t prompt = j->options->prompt, context = j->options->context;
+    const int64_t new_tokens = j->options->common.quick ? 4 : 64;
+    const double bytes = (double)bench_token_bytes(m), flops = bench_prefill_flops(m, prompt);
+    const int64_t longest = prompt > context ? prompt : context;
+    bench_samples prefill = { .n = 0 }, decode = { .n = 0 };
+    dt_state *s = NULL;
+    dt_status st = DT_OK;
+    double ns;
+
+    DT_TRY(dt_state_create(m, 1, longest + new_tokens + 1, &s));
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        dt_state_rewind(s, 0);
+        DT_TRY_TO(done, st, time_pass(j, m, s, prompt, &ns));
+        if (r > 0) bench_add(&prefill, ns);
+    }
+    dt_state_rewind(s, 0);
+    DT_TRY_TO(done, st, time_pass(j, m, s, context, &ns));
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        dt_state_rewind(s, context);
+        DT_TRY_TO(done, st, time_decode(m, s, new_tokens, &ns));
+        if (r > 0) bench_add(&decode, ns);
+    }
+    ns = median_ns(&prefill);
+    bench_report_row(j->report, "prefill", shape->name, (double)prompt, ns * 1e-3,
+                     (double)prompt / ns * 1e9, flops / ns * 1e-3, j->tflops,
+                     flops / ns * 1e-3 / j->tflops);
+    ns = median_ns(&decode);
+    bench_report_row(j->report, "decode", shape->name, (double)context, ns * 1e-3, 1e9 / ns,
+                     bytes / ns, j->copy_gbs, bytes / ns / j->copy_gbs);
+done:
+    dt_state_release(&s);
+    return st;
+}
+
+static dt_status run_shape(gpu_job *j, const gpu_shape *shape)
+{
+    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    dt_model *m = NULL;
+    bench_folder folder;
+    dt_status st = DT_OK;
+
+    DT_TRY(measure_rows(j, shape));
+    DT_TRY(bench_config_open(&shape->s, &folder));
+    DT_TRY_TO(done, st, dt_model_create_random(j->mesh, folder.path, &options, 1, &m));
+    DT_TRY_TO(done, st, measure_model(j, shape, m));
+done:
+    dt_model_release(&m);
+    bench_folder_close(&folder, false);
+    return st;
+}
+
+static dt_status measure_all(gpu_job *j)
+{
+    const gpu_options *o = j->options;
+    bool found = false;
+
+    DT_TRY(measure_copy(j));
+    DT_TRY(measure_peak(j));
+    if (o->common.quick) return run_shape(j, &tiny);
+    for (size_t i = 0; i < DT_COUNT(shapes); i++) {
+        if (o->shape != NULL && strcmp(o->shape, shapes[i].name) != 0) continue;
+        found = true;
+        DT_TRY(run_shape(j, &shapes[i]));
+    }
+    DT_CHECK(found, DT_ERR_ARG, "--shape %s: choose llama-3.2-1b, qwen3-4b or llama-3-8b",
+             o->shape);
+    return DT_OK;
+}
+
+static dt_status on_rank(dt_runtime *rt, void *arg)
+{
+    gpu_job *j = arg;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_mesh_create(rt, "tp=1", &j->mesh));
+    DT_TRY_TO(done, st, dti_device_of(rt, &j->device));
+    DT_TRY_TO(done, st, measure_all(j));
+done:
+    dt_mesh_release(&j->mesh);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    gpu_options o = { .device = "cuda", .rounds = 5, .context = 1024, .prompt = 2048 };
+    const bench_option own[] = {
+        { "--device", "NAME", "cuda (default), cuda:1, or cpu", BENCH_TEXT, &o.device },
+        { "--shape", "NAME", "llama-3.2-1b, qwen3-4b or llama-3-8b (default: all)", BENCH_TEXT,
+          &o.shape },
+        { "--prompt", "N", "tokens of the prefill (default: 2048)", BENCH_COUNT, &o.prompt },
+        { "--context", "N", "tokens before those decoded (default: 1024)", BENCH_COUNT,
+          &o.context },
+        { "--rounds", "N", "of which medians are taken (default: 5)", BENCH_COUNT, &o.rounds },
+    };
+    dt_run_options run = DT_RUN_OPTIONS_INIT;
+    gpu_job j = { .options = &o };
+    bench_report report;
+    int exit_code;
+
+    if (!bench_parse(argc, argv, "A GPU: products of one row, decoding and prefill.", own,
+                     DT_COUNT(own), &o.common, &exit_code))
+        return exit_code;
+    if (dt_device_check(o.device) != DT_OK) {
+        (void)printf("skipped: %s\n", dt_last_error()->message);
+        return o.common.quick ? 0 : 2;
+    }
+    if (o.common.quick) {
+        o.rounds = 1;
+        o.prompt = 24;
+        o.context = 8;
+    }
+    run.device = o.device;
+    j.report = &report;
+    bench_report_open(&report, "gpu", &o.common, columns, DT_COUNT(columns));
+    return bench_report_close(&report, dt_run(&run, on_rank, &j));
+}
