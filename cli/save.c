@@ -81,18 +81,20 @@ done:
 
 static dt_status save(const cli_args *args, const cli_env *env, const cli_console *console)
 {
+    cli_args own = *args; /* nothing is computed: the CPU unless another is named */
     cli_session session;
     saving s = { .session = &session, .options = DT_SAVE_OPTIONS_INIT, .progress = { console, 0 } };
     dt_status st = DT_OK;
 
     session = (cli_session){ 0 };
+    if (own.device == NULL) own.device = "cpu";
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder to write; give --output DIR");
     if (args->max_shard_size != NULL)
         DT_TRY(read_size(args->max_shard_size, &s.options.max_file_bytes));
     DT_TRY(dti_save_check_folder(args->output)); /* before weights are read */
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
-    DT_TRY_TO(done, st, cli_session_open(args, env, console, &session));
+    DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
     DT_TRY_TO(done, st, cli_session_run(&session, save_on_rank, &s));
     if (console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
     if (args->json) DT_TRY_TO(done, st, print_json(&s));
