@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One GPU: products of one row, decoding and prefill of models with random weights, each beside what
- * the device copies and multiplies in the same run. */
+ * One GPU: products of one row, decoding and prefill of models with random weights, each beside
+ * what the device copies and multiplies in the same run. */
 #include <dtensor/devices.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
