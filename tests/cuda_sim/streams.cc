@@ -214,7 +214,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     if (breaks_capture(stream)) return say(cudaErrorStreamCaptureUnsupported);
     if (lasting() != cudaSuccess || stream == nullptr) return say(lasting());
-    return stream->order->has_done(stream->order->issued()) ? say(lasting()) : cudaErrorNotReady;
+    return stream->order->has_done(stream->order->issued()) ? say(lasting())
+                                                            : say(cudaErrorNotReady);
 }
 
 /* Within a recording a wait is order alone; a stream that waits for one that records joins it. */
@@ -279,7 +280,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     const moment m = event->now();
     if (m.recording != nullptr) return say(cudaErrorStreamCaptureUnsupported);
     if (lasting() != cudaSuccess || m.order == nullptr) return say(lasting());
-    return m.order->has_done(m.ticket) ? say(lasting()) : cudaErrorNotReady;
+    return m.order->has_done(m.ticket) ? say(lasting()) : say(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
