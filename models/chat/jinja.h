@@ -192,7 +192,8 @@ typedef struct dti_jparser {
     dti_jinja *t;
     size_t at;
     int depth;
-    int n_loops;      /* around the place */
+    int n_loops;      /* around the place, within the innermost macro */
+    int n_for;        /* around the place, all of them */
     int n_macros;     /* the same */
     bool sees_caller; /* the macro that is read names its caller */
     bool no_names;    /* filters of a {% set %} block: Jinja does not find names there */

@@ -32,7 +32,7 @@ static dt_status run_set(dti_jrun *r, const dti_jnode *node)
     if (node->name == NULL) return bind_targets(r, node->names, &v);
     DT_TRY(dti_jget(r, node->name, &there));
     DTI_JCHECK(r, there != NULL, DT_ERR_FORMAT, "the namespace \"%s\" is undefined", node->name);
-    DTI_JCHECK(r, there->kind == DTI_J_NAMESPACE, DT_ERR_FORMAT,
+    DTI_JCHECK(r, there->kind == DTI_J_NAMESPACE && !there->dict->loop, DT_ERR_FORMAT,
                "only attributes of a namespace can be set, \"%s\" is %s", node->name,
                dti_jkind_name(there));
     return dti_jdict_set(r, there, dti_jtext(node->names->name, strlen(node->names->name)), v);

@@ -77,6 +77,10 @@ static dt_status parse_targets(dti_jparser *p, dti_jnode **first)
     do {
         DT_TRY(dti_jnode_new(p, DTI_N_NAME, last));
         DT_TRY(dti_jname(p, &(*last)->name));
+        if (p->n_for > 0 && strcmp((*last)->name, "loop") == 0 &&
+            !dti_jsees(p, DTI_T_OPERATOR, "."))
+            return dti_jrefuse(p->t, (*last)->line, DT_ERR_FORMAT,
+                               "the variable \"loop\" may not be set in a loop");
         last = &(*last)->next;
     } while (dti_jskip(p, DTI_T_OPERATOR, ","));
     if (round) DT_TRY(dti_jexpect(p, DTI_T_OPERATOR, ")"));
@@ -89,6 +93,7 @@ static dt_status parse_for(dti_jparser *p, dti_jnode **out)
 
     DT_TRY(dti_jnode_new(p, DTI_N_FOR, &loop));
     *out = loop;
+    p->n_for++;
     DT_TRY(parse_targets(p, &loop->names));
     DT_TRY(dti_jexpect(p, DTI_T_NAME, "in"));
     DT_TRY(dti_jexpression(p, true, false, &loop->a));
@@ -104,6 +109,7 @@ static dt_status parse_for(dti_jparser *p, dti_jnode **out)
         DT_TRY(end_tag(p, "else"));
         DT_TRY(parse_scope(p, loop, &loop->c));
     }
+    p->n_for--;
     return end_tag(p, "endfor");
 }
 
