@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NCCL of the devices that are late (queued_device.h). */
+ * NCCL of the devices that are late (queued_device.h). What a rank sends goes through memory of the
+ * communicator, as between real GPUs: after an abort nobody is left in buffers of other ranks. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ typedef struct collective {
 /* Messages from one rank to another that were sent and not taken. */
 typedef struct message {
     struct message *next;
-    const void *send;
+    void *data; /* a copy */
     int64_t count;
     int dtype;
     bool taken;
@@ -42,6 +43,7 @@ typedef struct meeting {
     int size, n_opened, n_closed, n_finished;
     uint64_t arrived[MAX_RANKS], done[MAX_RANKS]; /* collectives */
     collective of[MAX_RANKS];
+    void *data[MAX_RANKS]; /* what they send, copies */
     message *sent[MAX_RANKS][MAX_RANKS];
 } meeting;
 
@@ -155,8 +157,10 @@ static void free_meeting(meeting *m)
         while (m->sent[i / MAX_RANKS][i % MAX_RANKS] != NULL) {
             message *gone = m->sent[i / MAX_RANKS][i % MAX_RANKS];
             m->sent[i / MAX_RANKS][i % MAX_RANKS] = gone->next;
+            free(gone->data);
             free(gone);
         }
+    for (int r = 0; r < MAX_RANKS; r++) free(m->data[r]);
     (void)pthread_cond_destroy(&m->changed);
     (void)pthread_mutex_destroy(&m->lock);
     free(m);
@@ -216,7 +220,24 @@ typedef struct collective_task {
     collective call;
 } collective_task;
 
-/* This rank's result, apart, since others still read. */
+static void *copy_of(const void *data, size_t bytes)
+{
+    void *copy = malloc(bytes + 1);
+
+    if (copy == NULL) abort();
+    if (bytes > 0) memcpy(copy, data, bytes);
+    return copy;
+}
+
+/* What a rank hands in to a collective; of a broadcast it matters from the root alone. */
+static void *copy_sent(const meeting *m, const collective *call)
+{
+    const size_t block = (size_t)call->count * dt_dtype_size((dt_dtype)call->dtype);
+
+    return copy_of(call->send, call->kind == REDUCE_SCATTER ? block * (size_t)m->size : block);
+}
+
+/* This rank's result. */
 static void *make_result(const meeting *m, const collective *own, int rank, size_t *bytes)
 {
     const size_t block = (size_t)own->count * dt_dtype_size((dt_dtype)own->dtype);
@@ -228,7 +249,7 @@ static void *make_result(const meeting *m, const collective *own, int rank, size
     *bytes = block * (size_t)n_blocks;
     sum.box = sum.to_box = (dti_cuda_box){ 1, 0, { own->count }, { 1 } };
     for (int r = 0; r < m->size; r++) {
-        const char *send = m->of[r].send;
+        const char *send = m->data[r];
         if (own->kind == ALL_GATHER) memcpy(result + block * (size_t)r, send, block);
         if (own->kind == BROADCAST && r == own->root) memcpy(result, send, block);
         sum.terms[r] = own->kind == REDUCE_SCATTER ? send + block * (size_t)rank : send;
@@ -248,6 +269,8 @@ static void run_collective(void *arg)
 
     (void)pthread_mutex_lock(&m->lock);
     m->of[n->rank] = t->call;
+    free(m->data[n->rank]); /* of the one before, which all have done with */
+    m->data[n->rank] = copy_sent(m, &t->call);
     m->arrived[n->rank] = t->seq;
     (void)pthread_cond_broadcast(&m->changed);
     met = await_all(n, m->arrived, t->seq);
@@ -313,7 +336,10 @@ static void send_all(const group_task *t, message **own)
         while (*link != NULL) link = &(*link)->next;
         own[i] = *link = calloc(1, sizeof **link);
         if (own[i] == NULL) abort();
-        **link = (message){ .send = one->data, .count = one->count, .dtype = one->dtype };
+        **link = (message){ .data = copy_of(one->data, (size_t)one->count *
+                                                           dt_dtype_size((dt_dtype)one->dtype)),
+                            .count = one->count,
+                            .dtype = one->dtype };
     }
     (void)pthread_cond_broadcast(&t->n->m->changed);
 }
@@ -330,7 +356,7 @@ static void take(dti_nccl *n, const transfer *one)
             if (m->count != one->count || m->dtype != one->dtype)
                 atomic_store(&n->wrong, true);
             else
-                memcpy(one->data, m->send, (size_t)m->count * dt_dtype_size((dt_dtype)m->dtype));
+                memcpy(one->data, m->data, (size_t)m->count * dt_dtype_size((dt_dtype)m->dtype));
             m->taken = true;
             (void)pthread_cond_broadcast(&n->m->changed);
             return;
@@ -350,6 +376,7 @@ static void await_taken(dti_nccl *n, message *own, int peer)
     if (!own->taken) return; /* goes with the meeting */
     while (*link != own) link = &(*link)->next;
     *link = own->next;
+    free(own->data);
     free(own);
 }
 
