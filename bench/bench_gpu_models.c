@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One GPU: products of one row, decoding and prefill of models with random weights, each beside
- * what the device copies and multiplies in the same run. */
+ * One GPU: decoding and prefill of models with random weights, beside what the device copies and
+ * multiplies in the same run. Kernels one by one: bench_cuda.c. */
 #include <dtensor/devices.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
@@ -59,11 +59,6 @@ static dt_status finish(const gpu_job *j)
     return DT_OK;
 }
 
-static double median_ns(const bench_samples *s)
-{
-    return bench_median(s);
-}
-
 /* --- limits ----------------------------------------------------------------------------------- */
 
 static dt_status measure_copy(gpu_job *j)
@@ -83,44 +78,40 @@ static dt_status measure_copy(gpu_job *j)
         DT_TRY_TO(done, st, finish(j));
         if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start));
     }
-    j->copy_gbs = 2.0 * (double)bytes / median_ns(&samples);
-    bench_report_row(j->report, "copy", "", 0.0, median_ns(&samples) * 1e-3, 0.0, j->copy_gbs,
+    j->copy_gbs = 2.0 * (double)bytes / bench_median(&samples);
+    bench_report_row(j->report, "copy", "", 0.0, bench_median(&samples) * 1e-3, 0.0, j->copy_gbs,
                      j->copy_gbs, 1.0);
 done:
     dt_tensor_release(&x);
     return st;
 }
 
-/* n products of x [m, k] and weights that rotate: median ns of one. */
-static dt_status time_products(const gpu_job *j, int64_t m, int64_t n, int64_t k, int n_weights,
-                               double *ns)
+/* A product of n x n matrices, ns. */
+static dt_status time_product(const gpu_job *j, int64_t n, double *ns)
 {
-    dt_tensor *x = NULL, *w[16] = { NULL };
+    const int64_t shape[] = { n, n };
     bench_samples samples = { .n = 0 };
+    dt_tensor *x = NULL, *w = NULL;
     dt_tape *t = NULL;
     dt_status st = DT_OK;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(j->mesh), &t));
-    DT_TRY_TO(
-        done, st,
-        dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, (int64_t[]){ m, k }, (dt_random){ 1, 0 }, &x));
-    for (int i = 0; i < n_weights; i++)
-        DT_TRY_TO(done, st,
-                  dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, (int64_t[]){ n, k },
-                           (dt_random){ 2, (uint64_t)i }, &w[i]));
+    DT_TRY_TO(done, st,
+              dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, shape, (dt_random){ 1, 0 }, &x));
+    DT_TRY_TO(done, st,
+              dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, shape, (dt_random){ 1, 1 }, &w));
     for (int64_t r = 0; r <= j->options->rounds; r++) {
         DT_TRY_TO(done, st, finish(j));
         const int64_t start = dti_now_ns();
-        for (int i = 0; i < n_weights; i++) {
-            (void)dt_linear(t, x, w[i], NULL);
-            dt_tape_reset(t);
-        }
+        (void)dt_linear(t, x, w, NULL);
+        DT_TRY_TO(done, st, dt_tape_status(t));
         DT_TRY_TO(done, st, finish(j));
-        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start) / n_weights);
+        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start));
+        dt_tape_reset(t);
     }
-    *ns = median_ns(&samples);
+    *ns = bench_median(&samples);
 done:
-    for (int i = 0; i < n_weights; i++) dt_tensor_release(&w[i]);
+    dt_tensor_release(&w);
     dt_tensor_release(&x);
     dt_tape_release(&t);
     return st;
@@ -131,7 +122,7 @@ static dt_status measure_peak(gpu_job *j)
     const int64_t n = j->options->common.quick ? 64 : 8192;
     double ns;
 
-    DT_TRY(time_products(j, n, n, n, 2, &ns));
+    DT_TRY(time_product(j, n, &ns));
     j->tflops = 2.0 * (double)n * (double)n * (double)n / ns * 1e-3;
     bench_report_row(j->report, "product", "square", (double)n, ns * 1e-3, 0.0, j->tflops,
                      j->tflops, 1.0);
@@ -139,31 +130,6 @@ static dt_status measure_peak(gpu_job *j)
 }
 
 /* --- models ----------------------------------------------------------------------------------- */
-
-/* Products of one row, with so many weights that no cache holds them. */
-static dt_status measure_rows(gpu_job *j, const gpu_shape *shape)
-{
-    const bench_shapes *s = &shape->s;
-    const int64_t q = (s->heads + 2 * s->kv_heads) * s->head_dim;
-    const int64_t sizes[][2] = {
-        { q, s->hidden },
-        { s->hidden, s->heads * s->head_dim },
-        { s->ff, s->hidden },
-        { s->hidden, s->ff },
-    };
-
-    for (size_t i = 0; i < DT_COUNT(sizes); i++) {
-        const double bytes = 2.0 * (double)(sizes[i][0] * sizes[i][1]);
-        char name[32];
-        double ns;
-        DT_TRY(time_products(j, 1, sizes[i][0], sizes[i][1], 16, &ns));
-        (void)snprintf(name, sizeof name, "%lldx%lld", (long long)sizes[i][0],
-                       (long long)sizes[i][1]);
-        bench_report_row(j->report, "row", name, 1.0, ns * 1e-3, 0.0, bytes / ns, j->copy_gbs,
-                         bytes / ns / j->copy_gbs);
-    }
-    return DT_OK;
-}
 
 static dt_status time_pass(const gpu_job *j, dt_model *m, dt_state *s, int64_t n, double *ns)
 {
@@ -223,11 +189,11 @@ static dt_status measure_model(gpu_job *j, const gpu_shape *shape, dt_model *m)
         DT_TRY_TO(done, st, time_decode(m, s, new_tokens, &ns));
         if (r > 0) bench_add(&decode, ns);
     }
-    ns = median_ns(&prefill);
+    ns = bench_median(&prefill);
     bench_report_row(j->report, "prefill", shape->name, (double)prompt, ns * 1e-3,
                      (double)prompt / ns * 1e9, flops / ns * 1e-3, j->tflops,
                      flops / ns * 1e-3 / j->tflops);
-    ns = median_ns(&decode);
+    ns = bench_median(&decode);
     bench_report_row(j->report, "decode", shape->name, (double)context, ns * 1e-3, 1e9 / ns,
                      bytes / ns, j->copy_gbs, bytes / ns / j->copy_gbs);
 done:
@@ -242,7 +208,6 @@ static dt_status run_shape(gpu_job *j, const gpu_shape *shape)
     bench_folder folder;
     dt_status st = DT_OK;
 
-    DT_TRY(measure_rows(j, shape));
     DT_TRY(bench_config_open(&shape->s, &folder));
     DT_TRY_TO(done, st, dt_model_create_random(j->mesh, folder.path, &options, 1, &m));
     DT_TRY_TO(done, st, measure_model(j, shape, m));
@@ -300,7 +265,7 @@ int main(int argc, char **argv)
     bench_report report;
     int exit_code;
 
-    if (!bench_parse(argc, argv, "A GPU: products of one row, decoding and prefill.", own,
+    if (!bench_parse(argc, argv, "A GPU: decoding and prefill of models with random weights.", own,
                      DT_COUNT(own), &o.common, &exit_code))
         return exit_code;
     if (dt_device_check(o.device) != DT_OK) {
@@ -314,6 +279,6 @@ int main(int argc, char **argv)
     }
     run.device = o.device;
     j.report = &report;
-    bench_report_open(&report, "gpu", &o.common, columns, DT_COUNT(columns));
+    bench_report_open(&report, "gpu_models", &o.common, columns, DT_COUNT(columns));
     return bench_report_close(&report, dt_run(&run, on_rank, &j));
 }
