@@ -84,6 +84,29 @@ esac
 unset DTENSOR_MPI_SUMS
 pass "sums are left to MPI by all processes or by none"
 
+# There is no Slurm here: its variables with PMIx and none of mpirun's own, as srun --mpi=pmix sets
+# them, and alone, as srun without --mpi does.
+case $mpirun in
+*openmpi*)
+    cat >"$folder/srun" <<'END'
+#!/bin/sh
+export SLURM_PROCID="$OMPI_COMM_WORLD_RANK" SLURM_STEP_NUM_TASKS="$OMPI_COMM_WORLD_SIZE"
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK
+unset OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_UNIVERSE_SIZE
+exec "$@"
+END
+    chmod +x "$folder/srun"
+    "$mpirun" -n 2 "$folder/srun" "$dtensor" generate -m $model -p "ROMEO:" -n 20 </dev/null \
+        >"$folder/out" 2>"$folder/err" || fail "ranks that srun started are not joined"
+    cmp -s "$folder/out" "$folder/alone" || fail "other text under srun"
+    says "mesh tp=2"
+    SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$dtensor" logits -m $model --tokens 1 </dev/null \
+        >"$folder/out" 2>"$folder/err" && fail "a step without an MPI runs"
+    says "give --mpi=pmix"
+    pass "srun's processes are joined by the MPI that they speak"
+    ;;
+esac
+
 run 2 2 generate -m $model -p x --mesh tp=1
 [ "$(grep -c 'tp=1' "$folder/err")" -eq 1 ] || fail "a mistake is not named once"
 says "2 processes were started"
