@@ -68,9 +68,14 @@ static dt_status parse_id(const char **text, int64_t item, int64_t vocab, int32_
     DT_CHECK(end == p + n && n > blanks && strspn(p + blanks, "0123456789") > 0, DT_ERR_ARG,
              "--tokens: \"%.*s\" (item %lld) is not a token id; write ids with commas: 1,2,3",
              (int)(n < 40 ? n : 40), p, (long long)item);
-    DT_CHECK(errno == 0 && id < vocab, DT_ERR_ARG,
-             "--tokens: token id %.*s (item %lld) is outside the model's vocabulary, 0..%lld",
-             (int)(n - blanks), p + blanks, (long long)item, (long long)vocab - 1);
+    DT_CHECK(errno == 0 &&
+                     id<vocab, DT_ERR_ARG,
+                        "--tokens: token id %.*s (item %lld) is outside %s vocabulary, 0..%lld",
+                        (int)(n - blanks), p + blanks, (long long)item, vocab>
+                         INT32_MAX
+                 ? "any"
+                 : "the model's",
+             (long long)vocab - 1);
     *out = (int32_t)id;
     *text = p + n + (p[n] == ',');
     return DT_OK;

@@ -37,6 +37,7 @@ static dt_status read_size(const char *text, int64_t *out)
     for (size_t i = 0; i < DT_COUNT(units) && text[0] >= '0' && text[0] <= '9'; i++) {
         const double bytes = number * units[i].bytes;
         if (strlen(end) > 3 || strcmp(unit, units[i].name) != 0) continue;
+        if (strspn(text, "0123456789. ") + strlen(end) != strlen(text)) break; /* 1e3, 0x10 */
         if (!(bytes >= 1 && bytes <= 1e18)) break;
         *out = (int64_t)bytes;
         return DT_OK;

@@ -433,6 +433,9 @@ DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "is no size");
     command_free(&r);
+    r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "1e6");
+    COMMAND_ASSERT_HAS(r.err, "\"1e6\" is no size");
+    command_free(&r);
     r = COMMAND("save", "-m", model);
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "--output");
