@@ -169,6 +169,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     const int n_threads = dti_topology_threads(run->topology);
     char cores[DTI_CORES_TEXT_BYTES] = "", sharing[DTI_MPI_TEXT_BYTES];
     binding b = { false, false, 0 };
+    const char *wish = getenv("DTENSOR_CUDA_COMM");
     dti_comm *world = NULL;
     dti_pool *pool = NULL;
     dt_status st;
@@ -188,7 +189,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     (*out)->place = r->place;
-    (*out)->cuda_wish = getenv("DTENSOR_CUDA_COMM");
+    if (wish != NULL && wish[0] != '\0') (*out)->cuda_wish = wish;
     log_binding(*out, run, &b);
     if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)
         dti_runtime_log(*out, DT_LOG_INFO, "%s", sharing);
