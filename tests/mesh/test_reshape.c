@@ -337,7 +337,7 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
             "more than 23 characters");
     REFUSED(dt_mesh_flatten(mesh, back, 2, NULL, &bad), "dim \"dp\" comes before \"tp\"");
     REFUSED(dt_mesh_flatten(mesh, none, 1, NULL, &bad), "no dim \"ep\"; it has \"dp,tp\"");
-    REFUSED(dt_mesh_flatten(mesh, nothing, 1, NULL, &bad), "no dim \"(null)\"");
+    REFUSED(dt_mesh_flatten(mesh, nothing, 1, NULL, &bad), "name 0 of 1 is NULL");
     REFUSED(dt_mesh_flatten(NULL, both, 2, NULL, &bad), "mesh is NULL");
     REFUSED(dt_mesh_flatten(mesh, NULL, 2, NULL, &bad), "2 names to flatten, and names is NULL");
     REFUSED(dt_mesh_unflatten(mesh, "dp", "a=2,b=2", &bad),
