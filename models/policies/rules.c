@@ -91,11 +91,23 @@ const char *dti_inside_block(const char *blocks, const char *name)
     return dti_plan_match(blocks, block) >= 0 ? name + n : NULL;
 }
 
+static bool changes_something(const dt_policy *p)
+{
+    bool any = p->n_replace_modules > 0 || p->replace_arguments != NULL;
+
+    for (int k = 0; k < DTI_N_POLICY_LISTS; k++)
+        any = any || dti_policy_list_at(p, k, false).list->n > 0;
+    return any;
+}
+
 static dt_status find_blocks(const dt_policy *p, const dti_described *d, const char **out)
 {
     char text[DTI_POLICY_TEXT_BYTES], of[DTI_SHOWN_BYTES];
 
     *out = dti_policy_blocks(p, d);
+    DT_CHECK(*out == NULL || changes_something(p), DT_ERR_ARG,
+             "%s changes nothing: it lists no layer, replaces no module and no argument",
+             dti_policy_text(p, text));
     if (*out != NULL) return DT_OK;
     (void)dti_printable(p->original_layer_class, of, sizeof of);
     DT_CHECK(d->arch->block_class != NULL, DT_ERR_ARG,

@@ -252,6 +252,8 @@ DT_TEST(policies, a_wrong_one_is_refused_by_name)
                          .original_layer_class = "LlamaDecoderLayer",
                          .mlp_in = { NULL, 2 } },
            "mlp_in is a list of 2 layers");
+    refuse(&(dt_policy){ .size = sizeof(dt_policy), .original_layer_class = "LlamaDecoderLayer" },
+           "policy \"LlamaDecoderLayer\" changes nothing");
     refuse(NULL, "policy 0 of 1 is NULL");
 }
 
