@@ -30,8 +30,10 @@ static void look(gpus *g)
     g->module->versions(&g->v);
     (void)snprintf(g->why, sizeof g->why, "%s", g->v.no_device);
     if (dti_alloc_array(MAX_SHOWN, sizeof *g->each, (void **)&g->each) != DT_OK) return;
-    for (int i = 0; i < g->v.n_devices && g->n < MAX_SHOWN; i++)
-        if (g->module->properties(i, &g->each[g->n]) == 0) g->n++;
+    for (int i = 0; i < g->v.n_devices && g->n < MAX_SHOWN; i++, g->n++)
+        if (g->module->properties(i, &g->each[i]) != 0)
+            (void)snprintf(g->each[i].name, sizeof g->each[i].name, "cannot be asked: %.90s",
+                           g->module->why());
 }
 
 /* "13.0" of 13000 */

@@ -146,8 +146,8 @@ dt_status dt_from_local_checked(dt_mesh *mesh, const dt_placement *place, dt_dty
     *out = NULL;
     DT_CHECK(mesh != NULL, DT_ERR_ARG, "mesh is NULL");
     own = dt_from_local(mesh, place, dtype, n_axes, shape, data, &x);
-    error = *dt_last_error();
     const claim mine = claim_of(x, own);
+    error = *dt_last_error();
     st = agree_on(mesh, own == DT_OK ? x->layout : NULL, &mine, &error);
     if (st != DT_OK) {
         dt_tensor_release(&x);

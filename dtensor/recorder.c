@@ -91,10 +91,16 @@ dt_status dti_recorder_end(dti_recorder *r)
     return dti_error_frame(pass, __func__, __FILE__, __LINE__);
 }
 
+dt_status dti_recorder_count(const dti_recorder *r, dt_tape *t)
+{
+    DT_TRY(dti_tape_count(t, "recorded pass", r->tape->comm));
+    return DT_OK;
+}
+
 dt_status dti_recorder_play(dti_recorder *r, dt_tape *t)
 {
     DT_TRY(r->device->ops->play(r->device, r->recording));
-    DT_TRY(dti_tape_count(t, "recorded pass", r->tape->comm));
+    DT_TRY(dti_recorder_count(r, t));
     return DT_OK;
 }
 

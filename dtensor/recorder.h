@@ -31,7 +31,10 @@ void dti_recorder_leave(dti_recorder *r);
 dt_status dti_recorder_begin(dti_recorder *r) DT_MUST_USE;
 dt_status dti_recorder_end(dti_recorder *r) DT_MUST_USE;
 
-/* Runs what was recorded, and counts its communication on `t`. */
+/* Counts on `t` what the recorder's pass has communicated. */
+dt_status dti_recorder_count(const dti_recorder *r, dt_tape *t) DT_MUST_USE;
+
+/* Runs what was recorded, and counts it. */
 dt_status dti_recorder_play(dti_recorder *r, dt_tape *t) DT_MUST_USE;
 
 /* A copy of the recorder's x that belongs to `t`; NULL after an error. */

@@ -9,6 +9,8 @@
 #include "base/memory.h"
 #include "mesh/runtime_internal.h"
 
+enum { OLDEST_MAJOR = 8 }; /* sm_80: cp.async, mma of bf16 */
+
 dt_status dti_check_device(const char *device)
 {
     int index, end = 0;
@@ -17,7 +19,7 @@ dt_status dti_check_device(const char *device)
         strcmp(device, "cuda") == 0)
         return DT_OK;
     DT_CHECK(strlen(device) < DTI_DEVICE_BYTES && sscanf(device, "cuda:%3d%n", &index, &end) == 1 &&
-                 index >= 0 && device[end] == '\0',
+                 device[5] >= '0' && device[5] <= '9' && device[end] == '\0',
              DT_ERR_ARG, "device \"%s\": choose \"cpu\", \"cuda\", \"cuda:0\", ... or \"auto\"",
              device);
     return DT_OK;
@@ -36,6 +38,7 @@ dt_status dti_gpu_module(const dti_cuda_module **out)
 
 dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **module, int *index)
 {
+    dti_cuda_properties p;
     dti_cuda_versions v;
     int wish = -1;
 
@@ -49,6 +52,11 @@ dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **
     DT_CHECK(wish < v.n_devices, DT_ERR_UNSUPPORTED,
              "device \"%s\": this machine's GPUs are 0 to %d", device, v.n_devices - 1);
     *index = wish >= 0 ? wish : place % v.n_devices;
+    DT_CHECK((*module)->properties(*index, &p) == 0, DT_ERR_UNSUPPORTED, "GPU %d: %s", *index,
+             (*module)->why());
+    DT_CHECK(p.major >= OLDEST_MAJOR, DT_ERR_UNSUPPORTED,
+             "GPU %d, %s, has compute capability %d.%d; kernels need %d.0 or newer", *index, p.name,
+             p.major, p.minor, OLDEST_MAJOR);
     return DT_OK;
 }
 
@@ -79,26 +87,45 @@ fail:
     return st;
 }
 
+static void close_place(dt_runtime *rt)
+{
+    dti_cuda_place *gpu = rt->gpu;
+
+    rt->gpu = NULL;
+    gpu->module->close(gpu->cuda);
+    dti_free(gpu);
+}
+
+/* "auto": a GPU that cannot be had on one rank leaves all on the CPU. */
+static dt_status settle(dt_runtime *rt, dt_status own, bool quiet)
+{
+    bool all;
+
+    if (own != DT_OK && !quiet && rt->place == 0)
+        dti_runtime_log(rt, DT_LOG_INFO, "running on the CPU: %s", dt_last_error()->message);
+    DT_TRY(all_have(rt, own == DT_OK, &all));
+    if (!all && rt->gpu != NULL) close_place(rt);
+    return DT_OK;
+}
+
 dt_status dti_gpu_open(dt_runtime *rt)
 {
-    const bool automatic = strcmp(rt->device, "auto") == 0;
     const dt_error before = *dt_last_error();
     const dti_cuda_module *module = NULL;
-    bool all = true;
     int index = 0;
     dt_status st;
 
     if (rt->dry || strcmp(rt->device, "cpu") == 0) return DT_OK;
     st = dti_gpu_choose(rt->device, rt->place, &module, &index);
-    if (automatic) {
-        if (st != DT_OK && module != NULL && rt->place == 0)
-            dti_runtime_log(rt, DT_LOG_INFO, "running on the CPU: %s", dt_last_error()->message);
-        DT_TRY(all_have(rt, st == DT_OK, &all));
-        if (st != DT_OK) dti_error_restore(&before);
-        if (!all) return DT_OK;
+    if (st == DT_OK) st = open_place(rt, module, index);
+    if (strcmp(rt->device, "auto") == 0) {
+        DT_TRY(settle(rt, st, module == NULL));
+        if (rt->gpu == NULL) {
+            dti_error_restore(&before);
+            return DT_OK;
+        }
     }
     DT_TRY(st);
-    DT_TRY(open_place(rt, module, index));
     DT_TRY(dti_runtime_use_cuda(rt, rt->gpu, NULL));
     if (rt->rank == 0 && rt->size > 1)
         dti_runtime_log(rt, DT_LOG_INFO, "%s", dti_cuda_world_text(rt->cuda));
@@ -107,11 +134,7 @@ dt_status dti_gpu_open(dt_runtime *rt)
 
 void dti_gpu_close(dt_runtime *rt)
 {
-    dti_cuda_place *gpu = rt->gpu;
-
-    if (gpu == NULL) return;
-    rt->gpu = NULL;
+    if (rt->gpu == NULL) return;
     dti_runtime_leave_cuda(rt);
-    gpu->module->close(gpu->cuda);
-    dti_free(gpu);
+    close_place(rt);
 }

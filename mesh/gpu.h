@@ -11,8 +11,8 @@
 /* This rank's; NULL: it computes on the CPU. */
 const dti_cuda_place *dti_runtime_gpu(const dt_runtime *rt);
 
-/* Opens what dt_run_options.device asks for. Collective over the world. "auto" is the CPU, with a
- * line in the log that says why, unless every rank has a GPU.
+/* Opens what dt_run_options.device asks for. Collective over the world. "auto" is the CPU unless
+ * every rank has a GPU; with a module, but without a GPU, a line in the log says why.
  * Errors: DT_ERR_UNSUPPORTED there is none, or no module, or ranks cannot be joined; DT_ERR_DEVICE;
  * DT_ERR_COMM. */
 dt_status dti_gpu_open(dt_runtime *rt) DT_MUST_USE;

@@ -188,7 +188,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
-    (*out)->place = r->place;
+    (*out)->place = dti_world_before_on_machine(&run->world) + r->rank - run->world.first_rank;
     if (wish != NULL && wish[0] != '\0') (*out)->cuda_wish = wish;
     log_binding(*out, run, &b);
     if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)

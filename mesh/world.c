@@ -54,6 +54,11 @@ void dti_world_neighbours(const dti_world *w, int *before, int *n)
     if (w->mpi != NULL) dti_mpi_neighbours(w->mpi, before, n);
 }
 
+int dti_world_before_on_machine(const dti_world *w)
+{
+    return w->mpi != NULL ? dti_mpi_before_on_machine(w->mpi) : 0;
+}
+
 bool dti_world_sharing(const dti_world *w, char text[DTI_MPI_TEXT_BYTES])
 {
     if (w->mpi != NULL) dti_mpi_sharing(w->mpi, text);

@@ -30,6 +30,9 @@ void dti_world_close(dti_world *w);
  * before those of this process. */
 void dti_world_neighbours(const dti_world *w, int *before, int *n);
 
+/* Ranks of this machine in processes before this one: they come first where GPUs are handed out. */
+int dti_world_before_on_machine(const dti_world *w);
+
 /* How this process exchanges with others; false if it is the only one. */
 bool dti_world_sharing(const dti_world *w, char text[DTI_MPI_TEXT_BYTES]);
 

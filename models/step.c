@@ -6,22 +6,37 @@
 #include "dtensor/recorder.h"
 #include "mesh/runtime.h"
 #include "models/forward.h"
+#include "parallel_styles/changes.h"
 
 /* The first pass over one token runs as any other, so that decisions are made; the second runs in
  * the recorder's memory, which it takes; the third is recorded. */
-typedef enum stage { SEEN_NONE, SEEN_ONE, REHEARSED, RECORDED, REFUSED } stage;
+typedef enum stage { SEEN_ONE, REHEARSED, RECORDED, REFUSED } stage;
 
 struct dti_step_pass {
     stage stage;
+    uint64_t changes; /* of the layers, when it began */
     dti_recorder *recorder;
     dt_model_pass pass;
     dt_tensor *logits;
 };
 
-bool dti_step_fits(const dt_tape *t, const dt_model *m, const dt_state *s)
+static bool can_be_recorded(const dt_tape *t, const dt_model *m, const dt_state *s)
 {
     return s->length > 0 && dt_mesh_is_member(m->mesh) && m->arch->repeats != NULL &&
-           m->arch->repeats(m->self) && dti_recorder_fits(t);
+           m->arch->repeats(m->self) && dti_recorder_fits(t) && dti_layers_repeat(m->layers);
+}
+
+bool dti_step_fits(const dt_tape *t, const dt_model *m, dt_state *s)
+{
+    if (!can_be_recorded(t, m, s)) return false;
+    if (s->step != NULL && s->step->changes != dti_layers_changes(m->layers)) dti_step_forget(s);
+    if (s->step == NULL) {
+        if (dti_new(sizeof *s->step, &s->step) != DT_OK) return false;
+        s->step->changes = dti_layers_changes(m->layers);
+        s->step->stage = SEEN_ONE; /* when this pass has run */
+        return false;
+    }
+    return s->step->stage != REFUSED;
 }
 
 /* In the recorder's memory: ids and positions, then everything up to the logits. */
@@ -69,23 +84,16 @@ static bool refuse(dti_step_pass *p, dt_tape *t, dt_status st, dt_tensor **logit
 bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_tensor **logits)
 {
     dti_step_pass *p = s->step;
-    dt_status st = DT_OK;
+    dt_status st;
 
     *logits = NULL;
-    if (p == NULL) {
-        if (dti_new(sizeof *p, &p) != DT_OK) return false;
-        s->step = p;
-    }
-    if (p->stage == REFUSED) return false;
-    if (p->stage == SEEN_NONE) {
-        p->stage = SEEN_ONE;
-        return false;
-    }
     if (p->stage == RECORDED)
         st = dti_pass_write(m, s, ids, 1, &p->pass);
     else
         st = rehearse_or_record(p, m, s, ids);
-    if (st == DT_OK && p->stage == RECORDED) st = dti_recorder_play(p->recorder, t);
+    if (st == DT_OK)
+        st = p->stage == RECORDED ? dti_recorder_play(p->recorder, t)
+                                  : dti_recorder_count(p->recorder, t);
     if (st != DT_OK) return refuse(p, t, st, logits);
     *logits = dti_recorder_give(t, p->logits);
     return true;

@@ -10,11 +10,13 @@
 
 typedef struct dti_step_pass dti_step_pass;
 
-/* Whether a pass over one token per sequence could be one. */
-bool dti_step_fits(const dt_tape *t, const dt_model *m, const dt_state *s);
+/* Whether the state's next pass, over one token per sequence, is one for dti_step_run(). Asked once
+ * before each such pass: the first of them it only notes. */
+bool dti_step_fits(const dt_tape *t, const dt_model *m, dt_state *s);
 
 /* Runs the state's next pass over one token per sequence, recorded or not yet: *logits belong to t,
- * NULL after an error on t. False: not by this way, run it as any other. The state is not advanced.
+ * NULL after an error on t. False: it could not be recorded, run it as any other. The state is not
+ * advanced.
  */
 bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_tensor **logits);
 

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "dtensor/create.h"
+#include "parallel_styles/changes.h"
 #include "parallel_styles/layers_internal.h"
 
 enum { SHAPE_BYTES = 96 };
@@ -111,6 +112,7 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     layer->param[param] = dt_tensor_retain(value);
     if (param == DT_PARAM_BIAS) dt_tensor_release(&layer->bias_term);
     layer->list->dtype = dt_tensor_dtype(value);
+    layer->list->changes++;
     return DT_OK;
 }
 
@@ -125,7 +127,29 @@ dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
              layer->name);
     layer->forward = forward;
     layer->forward_arg = arg;
+    layer->list->changes++;
     return DT_OK;
+}
+
+uint64_t dti_layers_changes(const dt_layers *layers)
+{
+    return layers->changes;
+}
+
+static bool has_functions(const dt_style *s)
+{
+    return s != NULL && (s->prepare_input != NULL || s->prepare_output != NULL);
+}
+
+bool dti_layers_repeat(const dt_layers *layers)
+{
+    for (int i = 0; i < layers->n; i++) {
+        const dt_layer *l = &layers->layers[i];
+        if (l->forward != NULL) return false;
+        for (int k = 0; k < DTI_N_STYLE_SLOTS; k++)
+            if (has_functions(l->style[k]) || has_functions(l->step[k])) return false;
+    }
+    return true;
 }
 
 float dt_layer_eps(const dt_layer *layer)

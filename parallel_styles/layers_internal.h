@@ -42,8 +42,9 @@ struct dt_layer {
 
 struct dt_layers {
     dt_mesh *mesh;
-    int slot;       /* of the dim that specs speak of: a mesh dim, or DTI_NO_DIM */
-    dt_dtype dtype; /* of the parameters, as the last that was set says; DT_N_DTYPES before */
+    int slot;         /* of the dim that specs speak of: a mesh dim, or DTI_NO_DIM */
+    dt_dtype dtype;   /* of the parameters, as the last that was set says; DT_N_DTYPES before */
+    uint64_t changes; /* of parameters and of forwards */
     int n;
     dt_layer *layers;
     char **remarks; /* on the plan */

@@ -21,6 +21,7 @@ typedef struct dti_cuda_device {
     const dti_cuda_module *module;
     dti_cuda *c;
     dti_cuda_world *world;
+    bool joined; /* with other ranks */
     bool recording;
     row_slot rows[ROW_SLOTS];
 } dti_cuda_device;
@@ -37,6 +38,14 @@ static dt_status refuse_recording(const dti_cuda_device *g, const char *what)
     return DT_OK;
 }
 
+/* Giving memory back, and bytes from the host, may wait for the stream without a deadline. Where
+ * its kernels wait for other ranks, whoever looks after these waits first. */
+static dt_status wait_for_ranks(const dti_cuda_device *g)
+{
+    if (g->joined) DT_TRY(dti_cuda_world_sync(g->world));
+    return DT_OK;
+}
+
 /* --- bytes ------------------------------------------------------------------------------------ */
 
 static dt_status take_bytes(void *arg, size_t bytes, void **out)
@@ -46,8 +55,10 @@ static dt_status take_bytes(void *arg, size_t bytes, void **out)
     DT_TRY(refuse_recording(g, "taking memory"));
     DT_CHECK(g->module->alloc(g->c, bytes, DTI_CUDA_DEVICE, out) == 0, DT_ERR_MEMORY,
              "%zu bytes on the GPU: %s", bytes, g->module->why());
-    DT_TRY(check(g, g->module->clear(g->c, *out, bytes)));
-    return DT_OK;
+    if (g->module->clear(g->c, *out, bytes) == 0) return DT_OK;
+    g->module->release(g->c, DTI_CUDA_DEVICE, *out);
+    *out = NULL;
+    DT_FAIL(DT_ERR_DEVICE, "%s", g->module->why());
 }
 
 static void give_bytes(void *arg, void *data, size_t bytes)
@@ -55,6 +66,7 @@ static void give_bytes(void *arg, void *data, size_t bytes)
     const dti_cuda_device *g = ((dti_device *)arg)->cuda;
 
     (void)bytes;
+    if (!g->recording) (void)wait_for_ranks(g);
     g->module->release(g->c, DTI_CUDA_DEVICE, data);
 }
 
@@ -63,6 +75,7 @@ static dt_status write_bytes(dti_device *d, void *to, const void *from_host, siz
     const dti_cuda_device *g = d->cuda;
 
     DT_TRY(refuse_recording(g, "bytes of the host"));
+    DT_TRY(wait_for_ranks(g));
     if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from_host, bytes, DTI_CUDA_UP)));
     return DT_OK;
 }
@@ -87,21 +100,10 @@ static dt_status copy_bytes(dti_device *d, void *to, const void *from, size_t by
     return DT_OK;
 }
 
-static dti_cuda_box box_of(const dti_box *box)
-{
-    dti_cuda_box b = { .n_axes = box->n_axes, .offset = box->offset };
-
-    for (int a = 0; a < box->n_axes; a++) {
-        b.extent[a] = box->extent[a];
-        b.stride[a] = box->stride[a];
-    }
-    return b;
-}
-
 static dt_status copy_box(dti_device *d, void *to, const dti_box *to_box, const void *from,
                           const dti_box *from_box, size_t element_bytes)
 {
-    const dti_cuda_box there = box_of(to_box), here = box_of(from_box);
+    const dti_cuda_box there = dti_cuda_box_of(to_box), here = dti_cuda_box_of(from_box);
     const dti_cuda_device *g = d->cuda;
 
     if (dti_box_count(to_box) > 0)
@@ -132,6 +134,7 @@ static row_slot *slot_of(dti_cuda_device *g, const dt_op *op)
 
 static void find_rows(dti_cuda_device *g)
 {
+    DT_ASSERT(2 * dti_op_table_size <= ROW_SLOTS);
     for (int i = 0; i < dti_op_table_size; i++) {
         row_slot *slot = slot_of(g, dti_op_table[i]);
         slot->op = dti_op_table[i];
@@ -170,6 +173,7 @@ static dt_status run_on_copies(dti_device *d, const dt_op *op, const dt_kargs *a
     host.in = in;
     host.out = out;
     host.cpu = d->cpu;
+    host.stream = NULL;
     DT_TRY(op->cpu(&host));
     for (int k = 0; k < args->n_out; k++)
         DT_TRY(write_bytes(d, args->out[k].data, out[k].data, bytes_of(&out[k])));
@@ -191,12 +195,14 @@ static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
     const row_slot *slot = slot_of(g, op);
 
     args->stream = g->module->stream(g->c);
-    if (op->cuda != NULL)
+    if (op->cuda != NULL) {
+        DT_TRY(refuse_recording(g, op->name)); /* nobody knows what a user's kernel asks the host */
         DT_TRY(op->cuda(args));
-    else if (slot->op == op && slot->run != NULL)
+    } else if (slot->op == op && slot->run != NULL) {
         DT_TRY(check(g, slot->run(g->c, args)));
-    else
+    } else {
         DT_TRY(run_on_host(d, op, args));
+    }
     return DT_OK;
 }
 
@@ -280,6 +286,7 @@ dt_status dti_device_cuda_open(dti_device *d)
     g->module = gpu->module;
     g->c = gpu->cuda;
     g->world = dti_runtime_cuda(d->rt);
+    g->joined = dt_runtime_size(d->rt) > 1;
     find_rows(g);
     d->cuda = g;
     d->ops = &dti_device_cuda;

@@ -214,6 +214,16 @@ void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n)
     }
 }
 
+int dti_mpi_before_on_machine(const dti_mpi_world *w)
+{
+    int before = 0;
+
+    for (int p = 0; p < w->process; p++)
+        if (w->cards[p].machine == w->cards[w->process].machine)
+            before += dti_mpi_first_rank_of(w, p + 1) - dti_mpi_first_rank_of(w, p);
+    return before;
+}
+
 void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES])
 {
     int n = 0;

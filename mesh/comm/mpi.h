@@ -34,6 +34,9 @@ void dti_mpi_world_destroy(dti_mpi_world **world);
 int dti_mpi_first_rank(const dti_mpi_world *w);
 int dti_mpi_n_local(const dti_mpi_world *w);
 void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n);
+
+/* Ranks of this machine in processes before this one, whatever cores they may use. */
+int dti_mpi_before_on_machine(const dti_mpi_world *w);
 /* "3 of 4 processes share memory with process 0", and why the others do not. */
 void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES]);
 void dti_mpi_may_spin(dti_mpi_world *w, bool spin); /* every rank has a core */

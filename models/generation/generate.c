@@ -50,16 +50,18 @@ dt_status dti_step_not_numbers(const dti_step *step)
 /* The best of the model's own logits, as they lie. */
 static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
 {
-    dt_tensor *key, *id = dti_choose_greedy(step->tape, logits, &key);
+    dt_tensor *key;
     int64_t n;
 
+    (void)dti_choose_greedy(step->tape, logits, &key);
     DT_TRY(dt_tape_status(step->tape));
-    n = dt_tensor_extent(id, 0);
+    n = dt_tensor_extent(key, 0);
     DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)n, sizeof *step->keys));
     DT_TRY(dt_tensor_read(key, step->keys, (size_t)n * sizeof *step->keys));
-    DT_TRY(dt_tensor_read(id, out, (size_t)n * sizeof *out));
-    for (int64_t r = 0; r < n; r++)
+    for (int64_t r = 0; r < n; r++) {
         if (dti_argmax_is_nan(step->keys[r])) return dti_step_not_numbers(step);
+        out[r] = (int32_t)dti_argmax_index(step->keys[r]);
+    }
     return DT_OK;
 }
 

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a recorded pass (models/step.h) has to know of the layers it runs through. */
+#ifndef DTI_CHANGES_H
+#define DTI_CHANGES_H
+
+#include <dtensor/parallel_styles.h>
+
+/* Goes up whenever a parameter or a layer's forward is set. */
+uint64_t dti_layers_changes(const dt_layers *layers);
+
+/* Whether layers compute by the library's operators and styles alone: functions of users may do on
+ * the host what a recording does not repeat. */
+bool dti_layers_repeat(const dt_layers *layers);
+
+#endif
