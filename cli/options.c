@@ -51,7 +51,7 @@ static const option options[] = {
     { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
     { "sample", 0, FLAG, NULL, AT(sample), TALKS, 0, "draw tokens (default: as generation_config.json says)" },
     { "greedy", 0, FLAG, NULL, AT(greedy), TALKS, 0, "take the best token always" },
-    { "seed", 0, TEXT, "N", AT(seed), TALKS, 0, "of the draws (default 0): the same text on every mesh" },
+    { "seed", 0, TEXT, "N", AT(seed), TALKS, 0, "of the draws (default 0): in f32 the same text on every mesh" },
     { "temperature", 0, TEXT, "X", AT(temperature), TALKS, 0, "divides the logits (default 1)" },
     { "top-k", 0, TEXT, "K", AT(top_k), TALKS, 0, "draw among the K best tokens (default 50; 0: all)" },
     { "top-p", 0, TEXT, "P", AT(top_p), TALKS, 0, "draw among the best with probability P together" },

@@ -39,4 +39,10 @@ static inline bool dti_argmax_is_nan(int64_t key)
     return key >> 32 == INT32_MAX;
 }
 
+/* It was no number or infinite. */
+static inline bool dti_argmax_overflows(int64_t key)
+{
+    return key >> 32 >= 0x7f800000;
+}
+
 #endif

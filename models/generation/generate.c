@@ -42,7 +42,8 @@ dt_status dti_step_not_numbers(const dti_step *step)
     const dt_model_info *info = &step->state->model->info;
 
     DT_FAIL(DT_ERR_FORMAT,
-            "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s",
+            "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s "
+            "(\"dtensor verify --values\" looks at every weight)",
             (long long)step->state->length, dt_dtype_name(info->dtype),
             info->dtype == DT_F16 ? "; f32 or bf16 have a wider range" : "");
 }
@@ -59,7 +60,7 @@ static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
     DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)n, sizeof *step->keys));
     DT_TRY(dt_tensor_read(key, step->keys, (size_t)n * sizeof *step->keys));
     for (int64_t r = 0; r < n; r++) {
-        if (dti_argmax_is_nan(step->keys[r])) return dti_step_not_numbers(step);
+        if (dti_argmax_overflows(step->keys[r])) return dti_step_not_numbers(step);
         out[r] = (int32_t)dti_argmax_index(step->keys[r]);
     }
     return DT_OK;
@@ -100,7 +101,7 @@ static dt_status choose(dti_step *step, int32_t *out)
     for (int64_t r = 0; r < s->n_rows; r++) {
         out[r] = 0;
         if (step->done != NULL && step->done[r]) continue;
-        if (step->keys[r] != INT64_MIN && dti_argmax_is_nan(step->keys[r]))
+        if (step->keys[r] != INT64_MIN && dti_argmax_overflows(step->keys[r]))
             return dti_step_not_numbers(step);
         DT_CHECK(step->keys[r] != INT64_MIN && dti_argmax_value(step->keys[r]) > -INFINITY,
                  DT_ERR_ARG,

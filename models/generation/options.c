@@ -27,6 +27,8 @@ static dt_status check_share(const char *name, double value)
     return DT_OK;
 }
 
+static const double LEAST_TEMPERATURE = 1e-30;
+
 static dt_status check_count(const char *name, int64_t value)
 {
     DT_CHECK(value >= 0, DT_ERR_ARG, "%s is %lld, must be 0 or more", name, (long long)value);
@@ -39,6 +41,10 @@ static dt_status check_sampling(const dt_generate_options *o)
     DT_CHECK(o->temperature > 0 && isfinite(o->temperature), DT_ERR_ARG,
              "temperature is %g, must be above 0; do_sample false always takes the best token",
              o->temperature);
+    DT_CHECK(o->temperature >= LEAST_TEMPERATURE, DT_ERR_ARG,
+             "temperature is %g: logits divided by less than %g overflow; do_sample false always "
+             "takes the best token",
+             o->temperature, LEAST_TEMPERATURE);
     DT_TRY(check_count("top_k", o->top_k));
     DT_TRY(check_share("top_p", o->top_p));
     DT_TRY(check_share("min_p", o->min_p));

@@ -36,7 +36,7 @@ static void find_invalid(dti_scores *s)
     for (int64_t r = 0; r < s->n_rows; r++) {
         const float *row = s->data + r * s->n;
         bool invalid = false;
-        for (int64_t i = 0; i < s->n; i++) invalid |= isnan(row[i]);
+        for (int64_t i = 0; i < s->n; i++) invalid |= !(row[i] < INFINITY);
         s->invalid[r] = invalid;
     }
 }

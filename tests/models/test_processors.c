@@ -2,6 +2,7 @@
  *
  * Processors of scores against those of Transformers, on scores that are cut over 1 to 4 ranks;
  * draws, and what the options refuse. tools/make_generation_golden.py makes the cases. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -322,6 +323,7 @@ DT_TEST(processors, options_out_of_their_range_are_named)
     } while (0)
     REFUSE(temperature, 0.0, "do_sample false");
     REFUSE(temperature, (double)NAN, "temperature");
+    REFUSE(temperature, 1e-38, "overflow"); /* drew other tokens, silently */
     REFUSE(top_k, -1, "top_k is -1");
     REFUSE(top_p, 1.5, "top_p is 1.5");
     REFUSE(min_p, -0.5, "min_p is -0.5");
@@ -383,4 +385,13 @@ DT_TEST(processors, a_bad_generation_config_is_refused_by_key)
         dti_generation_config_free(&config);
         dti_json_free(&doc);
     }
+}
+
+/* Logits of +inf were taken for the best token. */
+DT_TEST(processors, keys_say_what_overflows)
+{
+    DT_ASSERT(dti_argmax_overflows(dti_argmax_key(INFINITY, 3)));
+    DT_ASSERT(dti_argmax_overflows(dti_argmax_key(NAN, 0)));
+    DT_ASSERT(!dti_argmax_overflows(dti_argmax_key(FLT_MAX, 3)));
+    DT_ASSERT(!dti_argmax_overflows(dti_argmax_key(-INFINITY, 3)));
 }
