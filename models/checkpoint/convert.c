@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/checkpoint/convert.h"
 
+#include <math.h>
 #include <string.h>
 
 #define LOOPS dti_convert_portable
@@ -56,4 +57,14 @@ void dti_convert_many(void *restrict to, dt_dtype to_dtype, const void *restrict
             from_f32(loops, (uint16_t *)to + i, to_dtype, between, m);
         }
     }
+}
+
+int64_t dti_count_overflows(const void *halves, const void *from, dt_dtype from_dtype, int64_t n)
+{
+    const uint16_t *h = halves;
+    int64_t lost = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        if ((h[i] & 0x7fffu) == 0x7c00u && !isinf(dti_load_f32(from, from_dtype, i))) lost++;
+    return lost;
 }

@@ -23,4 +23,7 @@ extern const dti_convert_loops dti_convert_portable;
 extern const dti_convert_loops dti_convert_avx2;
 #endif
 
+/* How many of n numbers are infinite as halves and were not before: f16 ends at 65504. */
+int64_t dti_count_overflows(const void *halves, const void *from, dt_dtype from_dtype, int64_t n);
+
 #endif

@@ -122,6 +122,23 @@ static dt_status read_bytes(const box *b, void *to, int64_t elements, int64_t at
     return st;
 }
 
+/* f16 holds less than bf16 and f32 do, and infinite weights give nonsense without a word. */
+static dt_status check_fits(const box *b, const void *halves, const void *from, int64_t n)
+{
+    const dt_dtype dtype = b->entry->dtype;
+    char name[DTI_ST_SHOWN_BYTES];
+    int64_t lost;
+
+    if (b->want != DT_F16 || dtype == DT_F16) return DT_OK;
+    lost = dti_count_overflows(halves, from, dtype, n);
+    DT_CHECK(
+        lost == 0, DT_ERR_FORMAT,
+        "%s: tensor \"%s\": %lld of its numbers at least are beyond 65504, the largest of f16; "
+        "bf16 and f32 hold them",
+        b->file->in.label, shown(b->entry, name), (long long)lost);
+    return DT_OK;
+}
+
 /* n elements that are contiguous in the file. */
 static dt_status read_run(const box *b, int64_t at, int64_t n, const dti_st_stage *stage, char *dst)
 {
@@ -133,6 +150,7 @@ static dt_status read_run(const box *b, int64_t at, int64_t n, const dti_st_stag
         const int64_t m = least(room, n - done);
         DT_TRY(read_bytes(b, stage->data, m, at + done));
         dti_convert_many(dst, b->want, stage->data, from, m);
+        DT_TRY(check_fits(b, dst, stage->data, m));
         dst += m * (int64_t)dt_dtype_size(b->want);
         done += m;
     }
@@ -162,6 +180,7 @@ static dt_status read_block(const box *b, int64_t *first, int64_t last, const dt
         const int64_t at = piece_begin(b, *first / b->piece) + *first % b->piece;
         const int64_t n = least(b->piece - *first % b->piece, until - *first);
         dti_convert_many(dst, b->want, (const char *)stage->data + (at - start) * size, from, n);
+        DT_TRY(check_fits(b, dst, (const char *)stage->data + (at - start) * size, n));
         dst += n * out;
         *first += n;
     }

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "dtensor/host.h"
 #include "mesh/runtime.h"
+#include "models/checkpoint/convert.h"
 #include "models/checkpoint/input.h"
 #include "models/saving/save.h"
 
@@ -63,8 +64,14 @@ static dt_status write_elements(dti_save_file *f, const dt_local *from, dt_dtype
         const int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
         dti_convert(buffer, dtype, (const char *)from->data + first * from_size, from->dtype,
                     count);
+        if (dtype == DT_F16)
+            DT_CHECK_TO(done, st,
+                        dti_count_overflows(buffer, (const char *)from->data + first * from_size,
+                                            from->dtype, count) == 0,
+                        DT_ERR_ARG, "numbers beyond 65504 do not fit f16; save it as bf16 or f32");
         st = dti_write_at(f->fd, f->temporary, buffer, (size_t)(count * size), at + first * size);
     }
+done:
     dti_free(buffer);
     return st;
 }
@@ -127,6 +134,7 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
         st = reversed ? write_transposed(f, &host.local, s->dtype, at)
                       : write_elements(f, &host.local, s->dtype, n, at);
+        if (st == DT_ERR_ARG) dti_error_prefix("tensor \"%s\"", s->specs[i].name);
         DT_TRY_TO(done, st, dti_host_close(&host, st));
     }
 done:
