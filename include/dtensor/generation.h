@@ -73,7 +73,7 @@ typedef struct dt_generate_options {
 
     bool do_sample; /* false: the best token, and the following are ignored */
     uint64_t seed;
-    double temperature;    /* 1: off */
+    double temperature;    /* 1: off; 1e-30 at least */
     int64_t top_k;         /* 50; 0: off */
     double top_p;          /* 1: off */
     double min_p;          /* 0: off */
@@ -135,7 +135,7 @@ DT_API DT_MUST_USE dt_status dt_model_generate_options(const dt_model *model,
  *                         has room for, an option out of its range (the message names it and says
  *                         what is possible); processors that leave no token; those of the forward
  *             DT_ERR_FORMAT  it is unknown what ends a text (n_eos is -1) and ignore_eos is not
- *                         set; logits that are not numbers
+ *                         set; logits that are infinite or no numbers
  */
 DT_API DT_MUST_USE dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt,
                                          int64_t n_prompt, const dt_generate_options *options,

@@ -112,7 +112,9 @@ DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
  *
  * Collective  every rank of the mesh calls it with the same options.
  * Ownership   *out is released with dt_model_release().
- * Errors      as dt_model_inspect() and dt_model_check(); DT_ERR_ARG; DT_ERR_MEMORY; DT_ERR_COMM
+ * Errors      as dt_model_inspect() and dt_model_check(); DT_ERR_ARG; DT_ERR_MEMORY; DT_ERR_COMM;
+ *             DT_ERR_FORMAT also for weights beyond 65504, the largest number of f16, where that is
+ *             the dtype asked for; DT_ERR_DEVICE
  */
 DT_API DT_MUST_USE dt_status dt_model_load(dt_mesh *mesh, const char *dir,
                                            const dt_load_options *options, dt_model **out);
@@ -161,7 +163,8 @@ typedef struct dt_save_options {
  *        of them see it
  *
  * Collective  every rank of the model's mesh, with the same arguments. Outsiders do nothing.
- * Errors      DT_ERR_ARG  `dir` holds weights already; a dry model; options that make no sense
+ * Errors      DT_ERR_ARG  `dir` holds weights already; a dry model; options that make no sense;
+ *                         numbers beyond 65504 to be saved as f16
  *             DT_ERR_UNSUPPORTED  the model is the text part of a multimodal checkpoint, or has
  *                                 experts that files hold transposed
  *             DT_ERR_IO   a file cannot be written: what was begun is removed again
