@@ -10,18 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first row whose size is set counts. Shells of batch jobs have SLURM_NTASKS too; the number
- * of tasks of a step is there only for what srun started. */
-static const struct {
-    const char *launcher, *size, *rank, *module;
-    bool can_join;
-} launchers[] = {
-    { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", true },
-    { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", true },
-    { "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", NULL, true },
-    { "torchrun", "WORLD_SIZE", "RANK", "sockets", true },
-};
-
 static const char *non_empty(const char *name)
 {
     const char *text = getenv(name);
@@ -44,12 +32,35 @@ static dt_status read_number(const char *name, long min, long max, int *out)
 }
 
 /* Processes of torchrun meet on one machine only, and have to have a number. */
-static bool can_meet(int n_processes)
+static bool meet_here(int n_processes)
 {
     const char *here = non_empty("LOCAL_WORLD_SIZE");
 
     return non_empty("RANK") != NULL && (here == NULL || atoi(here) == n_processes);
 }
+
+/* With pmi2 a step of srun looks like mpirun of MPICH, with pmix it has this variable, otherwise
+ * its processes know nothing of each other. */
+static bool speak_pmix(int n_processes)
+{
+    (void)n_processes;
+    return non_empty("PMIX_RANK") != NULL;
+}
+
+/* The first row whose size is set counts. Shells of batch jobs have SLURM_NTASKS too; the number
+ * of tasks of a step is there only for what srun started. */
+static const struct {
+    const char *launcher, *size, *rank, *module;
+    bool (*can_join)(int n_processes); /* NULL: they always can */
+    const char *joined_if;
+} launchers[] = {
+    { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", NULL, NULL },
+    { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", NULL, NULL },
+    { "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "openmpi", speak_pmix,
+      "it is given --mpi=pmix, for Open MPI, or --mpi=pmi2, for MPICH" },
+    { "torchrun", "WORLD_SIZE", "RANK", "sockets", meet_here,
+      "it says each one's RANK and they are on one machine (LOCAL_WORLD_SIZE)" },
+};
 
 dt_status dti_launch_read_sums(const char *word, const char *from, bool *by_mpi)
 {
@@ -76,16 +87,12 @@ dt_status dti_launch_read(dti_launch *out)
         out->launcher = launchers[i].launcher;
         out->variable = launchers[i].size;
         out->module = launchers[i].module;
-        out->can_join = launchers[i].can_join;
         DT_TRY(read_number(launchers[i].size, 1, INT_MAX, &out->n_processes));
-        if (strcmp(launchers[i].size, "WORLD_SIZE") == 0)
-            out->can_join = can_meet(out->n_processes);
-        if (out->n_processes == 1 || !out->can_join) continue;
-        DT_TRY(read_number(launchers[i].rank, 0, out->n_processes - 1, &out->process));
+        if (launchers[i].can_join != NULL && !launchers[i].can_join(out->n_processes))
+            out->joined_if = launchers[i].joined_if;
+        if (out->n_processes > 1 && (out->joined_if == NULL || non_empty(launchers[i].rank)))
+            DT_TRY(read_number(launchers[i].rank, 0, out->n_processes - 1, &out->process));
     }
-    /* srun speaks for itself to both libraries; which one, depends on its --mpi option. */
-    if (out->variable != NULL && out->module == NULL && non_empty("PMIX_RANK") != NULL)
-        out->module = "openmpi";
     return DT_OK;
 }
 

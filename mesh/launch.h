@@ -12,14 +12,14 @@ enum { DTI_LAUNCH_TEXT_BYTES = 512, DTI_LAUNCH_MODULES = 4 };
 
 /* What the environment says. Texts are borrowed from it or constant. */
 typedef struct dti_launch {
-    const char *launcher; /* "mpirun (Open MPI)", ...; NULL: none was recognised */
-    const char *variable; /* which says how many processes there are; NULL: none */
-    const char *module;   /* the MPI module that speaks the launcher's language, or NULL */
-    const char *choice;   /* DTENSOR_MPI: a module, "off", or NULL */
-    const char *folder;   /* DTENSOR_MODULES: where modules are looked for first, or NULL */
-    bool can_join;        /* the launcher serves MPI */
-    bool sums_by_mpi;     /* DTENSOR_MPI_SUMS is "mpi", not "rank-order" */
-    bool shares;          /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
+    const char *launcher;  /* "mpirun (Open MPI)", ...; NULL: none was recognised */
+    const char *variable;  /* which says how many processes there are; NULL: none */
+    const char *module;    /* the one that speaks the launcher's language; NULL: none does */
+    const char *joined_if; /* NULL, or what the launcher has to do before they can be joined */
+    const char *choice;    /* DTENSOR_MPI: a module, "off", or NULL */
+    const char *folder;    /* DTENSOR_MODULES: where modules are looked for first, or NULL */
+    bool sums_by_mpi;      /* DTENSOR_MPI_SUMS is "mpi", not "rank-order" */
+    bool shares;           /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
     int process, n_processes;
 } dti_launch;
 

@@ -67,15 +67,13 @@ dt_status dti_module_choose(const dti_launch *launch, dti_module_found *out)
     char tried[2 * DTI_LAUNCH_TEXT_BYTES] = "";
 
     DT_TRY(check_choice(launch));
-    DT_CHECK(launch->can_join || launch->choice != NULL, DT_ERR_UNSUPPORTED,
-             "%s is %d: this is one of several processes started by %s, which can be joined if it "
-             "says each one's RANK and they are on one machine (LOCAL_WORLD_SIZE); start them with "
-             "mpirun, or start one process (its ranks are threads)",
-             launch->variable, launch->n_processes, launch->launcher);
+    DT_CHECK(launch->joined_if == NULL || launch->choice != NULL, DT_ERR_UNSUPPORTED,
+             "%s is %d: this is one of several processes started by %s, which can be joined if "
+             "%s; start them with mpirun, or start one process (its ranks are threads)",
+             launch->variable, launch->n_processes, launch->launcher, launch->joined_if);
     for (const char *const *name = dti_module_names(); *name != NULL; name++) {
         const size_t used = strlen(tried);
-        if (wanted != NULL && strcmp(*name, wanted) != 0) continue;
-        if (wanted == NULL && strcmp(*name, "sockets") == 0) continue; /* speaks torchrun's only */
+        if (strcmp(*name, wanted) != 0) continue;
         dti_module_find(launch, *name, out);
         if (out->module != NULL) return DT_OK;
         (void)snprintf(tried + used, sizeof tried - used, "%s%s %s", used ? "; " : "", *name,

@@ -14,15 +14,10 @@ static dt_status open_mpi(const dti_launch *launch, dti_world *w)
              "processes could not be joined over %s: %s", found.name, why);
     DT_CHECK(job.n_processes == launch->n_processes && job.process == launch->process,
              DT_ERR_UNSUPPORTED,
-             "%s says that this is process %d of %d, but %s says %d of %d: %s %s, or choose with "
-             "DTENSOR_MPI",
+             "%s says that this is process %d of %d, but %s says %d of %d: the launcher belongs "
+             "to another MPI; start with the mpirun of %s, or choose with DTENSOR_MPI",
              launch->variable, launch->process, launch->n_processes, found.library, job.process,
-             job.n_processes,
-             strcmp(launch->launcher, "srun") == 0
-                 ? "srun tells it nothing; give --mpi=pmix for Open MPI or --mpi=pmi2 for MPICH, "
-                   "start with the mpirun of"
-                 : "the launcher belongs to another MPI; start with the mpirun of",
-             found.name);
+             job.n_processes, found.name);
     DT_TRY(dti_mpi_world_create(
         found.module, &job,
         &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->sums_by_mpi, launch->shares },

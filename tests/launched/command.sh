@@ -84,7 +84,7 @@ esac
 unset DTENSOR_MPI_SUMS
 pass "sums are left to MPI by all processes or by none"
 
-# There is no Slurm here: its variables with PMIx and none of mpirun's own, as srun --mpi=pmix sets
+# Slurm itself is asked in slurm.sh, where it is installed: its variables with PMIx and none of mpirun's own, as srun --mpi=pmix sets
 # them, and alone, as srun without --mpi does.
 case $mpirun in
 *openmpi*)
@@ -102,7 +102,7 @@ END
     says "mesh tp=2"
     SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$dtensor" logits -m $model --tokens 1 </dev/null \
         >"$folder/out" 2>"$folder/err" && fail "a step without an MPI runs"
-    says "give --mpi=pmix"
+    says "it is given --mpi=pmix"
     pass "srun's processes are joined by the MPI that they speak"
     ;;
 esac

@@ -48,7 +48,7 @@ DT_TEST(launch, every_launcher_is_recognised)
         { "", NULL, NULL, 0, 1 },
         { "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3", "mpirun (Open MPI)", "openmpi", 3, 4 },
         { "PMI_SIZE=3 PMI_RANK=1", "mpirun (MPICH)", "mpich", 1, 3 },
-        { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", "srun", NULL, 1, 2 },
+        { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", "srun", "openmpi", 1, 2 },
         { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMIX_RANK=1", "srun", "openmpi", 1, 2 },
         { "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=5",
           "mpirun (Open MPI)", "openmpi", 5, 8 },
@@ -109,6 +109,8 @@ DT_TEST(launch, what_cannot_be_joined_names_mpirun)
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "on one machine");
     set_environment("WORLD_SIZE=4");
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "start them with mpirun");
+    set_environment("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1");
+    DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "it is given --mpi=pmix");
     set_environment("OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 DTENSOR_MPI=off");
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "DTENSOR_MPI=off");
     set_environment("OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 DTENSOR_MPI=lam");
