@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pages.h"
+
 enum { SAMPLES = 41, MOST_CALLS = 200, FRESH_BYTES = 1 << 20 };
 
 typedef enum op { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER } op;
@@ -114,8 +116,8 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &j.size);
     for (int i = 1; i < argc; i++)
         if (atoll(argv[i]) > most) most = atoll(argv[i]);
-    j.send = aligned_alloc(4096, (size_t)(most + 4095) / 4096 * 4096);
-    j.recv = aligned_alloc(4096, (size_t)(most + 4095) / 4096 * 4096);
+    j.send = bench_alloc_pages((size_t)most);
+    j.recv = bench_alloc_pages((size_t)most);
     if (j.send == NULL || j.recv == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
     memset(j.send, 0, (size_t)most);
     memset(j.recv, 0, (size_t)most);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/sync.h"
+#include "bench/mpi/pages.h"
 #include "mesh/runtime.h"
 
 enum { SAMPLES = 41, MOST_CALLS = 200, FRESH_BYTES = 1 << 20, MAX_RANKS = 256, MAX_SIZES = 16 };
@@ -122,8 +123,8 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     DT_CHECK(j.comm->size <= MAX_RANKS, DT_ERR_ARG, "at most %d ranks", MAX_RANKS);
     for (int i = 0; i < a->n; i++)
         if ((size_t)a->bytes[i] > most) most = (size_t)a->bytes[i];
-    j.send = aligned_alloc(4096, (most + 4095) / 4096 * 4096);
-    j.recv = aligned_alloc(4096, (most + 4095) / 4096 * 4096);
+    j.send = bench_alloc_pages(most);
+    j.recv = bench_alloc_pages(most);
     DT_CHECK_TO(done, st, j.send != NULL && j.recv != NULL, DT_ERR_MEMORY, "%zu bytes", most);
     memset(j.send, 0, most);
     memset(j.recv, 0, most);
