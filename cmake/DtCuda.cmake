@@ -39,7 +39,8 @@ endfunction()
 
 # -fmad=false: as -ffp-contract=off elsewhere, kernels that want a fused product and sum say fmaf.
 # The host's half of a kernel file needs nothing of a C++ library, so the C linker can join it.
-set(DT_NVCC_FLAGS -std=c++17 -O3 -fmad=false -lineinfo
+# -Xptxas -v: registers and spills of each kernel, kept beside its object (tests/cuda/spills.sh).
+set(DT_NVCC_FLAGS -std=c++17 -O3 -fmad=false -lineinfo -Xptxas -v
     -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
 if(DT_WERROR)
     list(APPEND DT_NVCC_FLAGS -Werror all-warnings -Xcompiler=-Werror)
@@ -64,14 +65,19 @@ function(dt_cuda_try_nvcc)
     endif()
 endfunction()
 
+set(DT_CUDA_OBJECTS "${PROJECT_BINARY_DIR}/CMakeFiles/dtensor_cuda.dir")
+
 function(dt_cuda_kernel source result)
     cmake_path(GET source STEM name)
-    set(object "${PROJECT_BINARY_DIR}/CMakeFiles/dtensor_cuda.dir/${name}.cu.o")
-    add_custom_command(OUTPUT "${object}"
-        COMMAND ${CMAKE_C_COMPILER_LAUNCHER} "${CUDAToolkit_NVCC_EXECUTABLE}" ${DT_NVCC_FLAGS}
+    set(object "${DT_CUDA_OBJECTS}/${name}.cu.o")
+    set(log "${DT_CUDA_OBJECTS}/${name}.cu.ptxas")
+    set(keep "${PROJECT_SOURCE_DIR}/cmake/ptxas_log.sh")
+    add_custom_command(OUTPUT "${object}" BYPRODUCTS "${log}"
+        COMMAND "${keep}" "${log}"
+            ${CMAKE_C_COMPILER_LAUNCHER} "${CUDAToolkit_NVCC_EXECUTABLE}" ${DT_NVCC_FLAGS}
             ${gencodes} "-I${PROJECT_SOURCE_DIR}" "-I${PROJECT_SOURCE_DIR}/include"
             -MD -MF "${object}.d" -c "${source}" -o "${object}"
-        DEPENDS "${source}" DEPFILE "${object}.d"
+        DEPENDS "${source}" "${keep}" DEPFILE "${object}.d"
         COMMENT "Building CUDA kernels ${name}.cu" VERBATIM)
     set(${result} "${object}" PARENT_SCOPE)
 endfunction()

@@ -9,7 +9,7 @@
 namespace
 {
 
-enum { THREADS = 256, N = 4, PACKS = 4, ROWS = 8 };
+enum { THREADS = 256, N = 4, PACKS = 4, ROWS = 4 };
 
 bool is_float(int dtype)
 {
@@ -114,7 +114,7 @@ struct bias_rows {
 };
 
 /* y[r, :] = x[r, :] + bias in f32, one rounding. A thread has the same columns of up to ROWS rows,
- * and reads their bias once. */
+ * and reads their bias once; eight at once made sm_80 spill, and let fewer blocks run. */
 __global__ void __launch_bounds__(THREADS) add_bias(const bias_rows b)
 {
     const int lanes = 1 << b.shift, rows = THREADS >> b.shift;
