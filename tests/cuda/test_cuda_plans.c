@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "dtensor/kernels/cuda/gemm_plans.h"
+#include "dtensor/kernels/cuda/plan_table.h"
 
 enum { N_PLANS = 64 };
 
 /* A plan is where it counts how often it was dropped. */
-static void drop(void *plan)
+static void drop(void *arg, void *plan)
 {
+    (void)arg;
     ++*(int *)plan;
 }
 
@@ -32,7 +34,7 @@ DT_TEST(cuda_plans, each_part_of_a_key_tells_products_apart)
 {
     int dropped[12] = { 0 };
     dti_gemm_key keys[12];
-    dti_gemm_table *table = dti_gemm_table_create(N_PLANS, drop);
+    dti_plan_table *table = dti_plan_table_create(N_PLANS, sizeof(dti_gemm_key), drop, NULL);
 
     DT_ASSERT(table != NULL);
     for (int i = 0; i < 12; i++) keys[i] = key_of(64);
@@ -48,33 +50,33 @@ DT_TEST(cuda_plans, each_part_of_a_key_tells_products_apart)
     keys[10].bias_align = 8;
     keys[11].exact = 1;
     for (int i = 0; i < 12; i++) {
-        DT_ASSERT(dti_gemm_table_find(table, &keys[i]) == NULL);
-        dti_gemm_table_put(table, &keys[i], &dropped[i]);
+        DT_ASSERT(dti_plan_table_find(table, &keys[i]) == NULL);
+        dti_plan_table_put(table, &keys[i], &dropped[i]);
     }
-    for (int i = 0; i < 12; i++) DT_ASSERT(dti_gemm_table_find(table, &keys[i]) == &dropped[i]);
-    DT_ASSERT(dti_gemm_table_count(table) == 12);
-    dti_gemm_table_destroy(table);
+    for (int i = 0; i < 12; i++) DT_ASSERT(dti_plan_table_find(table, &keys[i]) == &dropped[i]);
+    DT_ASSERT(dti_plan_table_count(table) == 12);
+    dti_plan_table_destroy(table);
     for (int i = 0; i < 12; i++) DT_ASSERT(dropped[i] == 1);
 }
 
 DT_TEST(cuda_plans, a_full_table_gives_up_what_was_not_used_for_longest)
 {
     int dropped[5] = { 0 };
-    dti_gemm_table *table = dti_gemm_table_create(3, drop);
+    dti_plan_table *table = dti_plan_table_create(3, sizeof(dti_gemm_key), drop, NULL);
     dti_gemm_key keys[5];
 
     DT_ASSERT(table != NULL);
     for (int i = 0; i < 5; i++) keys[i] = key_of(i + 1);
-    for (int i = 0; i < 3; i++) dti_gemm_table_put(table, &keys[i], &dropped[i]);
-    DT_ASSERT(dti_gemm_table_find(table, &keys[0]) == &dropped[0]); /* now 1 is oldest */
-    dti_gemm_table_put(table, &keys[3], &dropped[3]);
-    DT_ASSERT(dropped[1] == 1 && dti_gemm_table_find(table, &keys[1]) == NULL);
-    DT_ASSERT(dti_gemm_table_find(table, &keys[2]) == &dropped[2]);
-    DT_ASSERT(dti_gemm_table_find(table, &keys[0]) == &dropped[0]);
-    dti_gemm_table_put(table, &keys[4], &dropped[4]); /* 3 is oldest */
+    for (int i = 0; i < 3; i++) dti_plan_table_put(table, &keys[i], &dropped[i]);
+    DT_ASSERT(dti_plan_table_find(table, &keys[0]) == &dropped[0]); /* now 1 is oldest */
+    dti_plan_table_put(table, &keys[3], &dropped[3]);
+    DT_ASSERT(dropped[1] == 1 && dti_plan_table_find(table, &keys[1]) == NULL);
+    DT_ASSERT(dti_plan_table_find(table, &keys[2]) == &dropped[2]);
+    DT_ASSERT(dti_plan_table_find(table, &keys[0]) == &dropped[0]);
+    dti_plan_table_put(table, &keys[4], &dropped[4]); /* 3 is oldest */
     DT_ASSERT(dropped[3] == 1 && dropped[0] == 0 && dropped[2] == 0);
-    DT_ASSERT(dti_gemm_table_count(table) == 3);
-    dti_gemm_table_destroy(table);
+    DT_ASSERT(dti_plan_table_count(table) == 3);
+    dti_plan_table_destroy(table);
     DT_ASSERT(dropped[0] == 1 && dropped[2] == 1 && dropped[4] == 1);
 }
 
@@ -85,7 +87,7 @@ DT_TEST(cuda_plans, any_order_of_calls_does_what_a_plain_list_does)
 
     for (size_t c = 0; c < DT_COUNT(capacities); c++) {
         const int capacity = capacities[c];
-        dti_gemm_table *table = dti_gemm_table_create(capacity, drop);
+        dti_plan_table *table = dti_plan_table_create(capacity, sizeof(dti_gemm_key), drop, NULL);
         int list[16], n = 0, dropped[40] = { 0 }, want[40] = { 0 };
         uint32_t state = 7;
 
@@ -96,9 +98,9 @@ DT_TEST(cuda_plans, any_order_of_calls_does_what_a_plain_list_does)
             const dti_gemm_key key = key_of(which);
             int at = 0;
             while (at < n && list[at] != which) at++;
-            DT_ASSERT(dti_gemm_table_find(table, &key) == (at < n ? &dropped[which] : NULL));
+            DT_ASSERT(dti_plan_table_find(table, &key) == (at < n ? &dropped[which] : NULL));
             if (at == n) {
-                dti_gemm_table_put(table, &key, &dropped[which]);
+                dti_plan_table_put(table, &key, &dropped[which]);
                 if (n < capacity)
                     n++;
                 else
@@ -109,7 +111,7 @@ DT_TEST(cuda_plans, any_order_of_calls_does_what_a_plain_list_does)
             list[0] = which;
             DT_ASSERT(memcmp(dropped, want, sizeof want) == 0);
         }
-        dti_gemm_table_destroy(table);
+        dti_plan_table_destroy(table);
     }
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "dtensor/kernels/cuda/gemm_plans.h"
+#include "dtensor/kernels/cuda/plan_table.h"
 #include "dtensor/kernels/cuda/product.h"
 
 enum { MOST_PLANS = 512, WORKSPACE_BYTES = 32 << 20 };
@@ -20,7 +21,7 @@ enum { MOST_PLANS = 512, WORKSPACE_BYTES = 32 << 20 };
 struct dti_gemm_plans {
     cublasLtHandle_t lt;
     void *workspace;
-    dti_gemm_table *table;
+    dti_plan_table *table;
 };
 
 typedef struct lt_plan {
@@ -46,7 +47,7 @@ static cudaDataType_t data_type(int dtype)
 
 static void free_state(struct dti_gemm_plans *g)
 {
-    dti_gemm_table_destroy(g->table);
+    dti_plan_table_destroy(g->table);
     if (g->workspace != NULL) (void)cudaFree(g->workspace);
     if (g->lt != NULL) (void)cublasLtDestroy(g->lt);
     free(g);
@@ -58,9 +59,15 @@ void dti_cuda_gemm_close(dti_cuda *c)
     c->gemm = NULL;
 }
 
+static void drop_plan(void *arg, void *plan)
+{
+    (void)arg;
+    free(plan);
+}
+
 static int fill_state(struct dti_gemm_plans *g)
 {
-    g->table = dti_gemm_table_create(MOST_PLANS, free);
+    g->table = dti_plan_table_create(MOST_PLANS, sizeof(dti_gemm_key), drop_plan, NULL);
     if (g->table == NULL) return dti_cuda_fail("no memory for plans of products");
     if (check(cublasLtCreate(&g->lt), "cuBLASLt cannot start") != 0) return -1;
     return dti_cuda_check(cudaMalloc(&g->workspace, WORKSPACE_BYTES), "workspace of cuBLASLt");
@@ -183,7 +190,7 @@ static int choose_algorithm(const struct dti_gemm_plans *g, lt_plan *plan, const
 /* The plan of a key, made if it is new; NULL: that failed. */
 static lt_plan *find_plan(struct dti_gemm_plans *g, const dti_gemm_key *key)
 {
-    lt_plan *plan = dti_gemm_table_find(g->table, key);
+    lt_plan *plan = dti_plan_table_find(g->table, key);
 
     if (plan != NULL) return plan;
     plan = calloc(1, sizeof *plan);
@@ -195,7 +202,7 @@ static lt_plan *find_plan(struct dti_gemm_plans *g, const dti_gemm_key *key)
         free(plan);
         return NULL;
     }
-    dti_gemm_table_put(g->table, key, plan);
+    dti_plan_table_put(g->table, key, plan);
     return plan;
 }
 

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of large products, kept by what they depend on. A plan costs a library's search; a product
- * that comes again finds it. Nothing here knows a library or a device. A table belongs to one rank,
- * so it has no lock. */
+ * What plans of large products (plan_table.h) depend on. */
 #ifndef DTI_GEMM_PLANS_H
 #define DTI_GEMM_PLANS_H
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* What a plan depends on. Zero it before filling it in: keys are compared byte by byte. */
@@ -20,26 +16,11 @@ typedef struct dti_gemm_key {
     int32_t exact; /* 1: m is the number of rows; 0: dti_gemm_bucket() of it */
 } dti_gemm_key;
 
-typedef struct dti_gemm_table dti_gemm_table;
-
 /* The number of rows that a plan is made for: m up to 16, then multiples of 16 up to 64, of 64 up
  * to 512, of 256 beyond. So prompts of any length need few plans. */
 int64_t dti_gemm_bucket(int64_t m);
 
 /* 16, 8, 4, 2 or 1: what a pointer and a distance between rows are multiples of. */
 int dti_gemm_alignment(const void *data, int64_t row_bytes);
-
-/* A table for `capacity` >= 1 plans; NULL without memory. `drop` frees a plan. */
-dti_gemm_table *dti_gemm_table_create(int capacity, void (*drop)(void *plan));
-void dti_gemm_table_destroy(dti_gemm_table *table); /* drops all plans; accepts NULL */
-
-/* The plan of `key`, which becomes the one used last; NULL: there is none. */
-void *dti_gemm_table_find(dti_gemm_table *table, const dti_gemm_key *key);
-
-/* Keeps `plan` under a key that the table has not. A full table drops the plan that was not used
- * for longest, first. A plan found before may be gone after this. */
-void dti_gemm_table_put(dti_gemm_table *table, const dti_gemm_key *key, void *plan);
-
-int dti_gemm_table_count(const dti_gemm_table *table);
 
 #endif
