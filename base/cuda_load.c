@@ -34,3 +34,9 @@ dt_status dti_cuda_load(const char *file, const char *folder, const dti_cuda_mod
     *out = module;
     return DT_OK;
 }
+
+/* What is found stays open: CUDA's runtime opens it under the same name. */
+bool dti_cuda_has_driver(void)
+{
+    return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL;
+}

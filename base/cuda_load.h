@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening the CUDA module. */
+ * Opening the CUDA module, and whether that can be of use. */
 #ifndef DTI_CUDA_LOAD_H
 #define DTI_CUDA_LOAD_H
 
@@ -21,5 +21,9 @@
  */
 dt_status dti_cuda_load(const char *file, const char *folder,
                         const dti_cuda_module **out) DT_MUST_USE;
+
+/* Whether this machine has a driver. Asking costs nothing where there is none, whereas opening the
+ * module brings in CUDA's libraries. */
+bool dti_cuda_has_driver(void);
 
 #endif

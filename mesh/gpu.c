@@ -7,6 +7,7 @@
 
 #include "base/cuda_load.h"
 #include "base/memory.h"
+#include "base/module_file.h"
 #include "mesh/runtime_internal.h"
 
 enum { OLDEST_MAJOR = 8 }; /* sm_80: cp.async, mma of bf16 */
@@ -36,6 +37,16 @@ dt_status dti_gpu_module(const dti_cuda_module **out)
     return DT_OK;
 }
 
+/* Whether a module is found, which is none that DTENSOR_CUDA_MODULE names: a simulated device, as
+ * the tests have it, needs no driver. */
+static bool finds_module(void)
+{
+    char path[DTI_MODULE_PATH_BYTES];
+
+    return getenv("DTENSOR_CUDA_MODULE") == NULL &&
+           dti_module_locate(getenv("DTENSOR_MODULES"), "cuda", path);
+}
+
 dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **module, int *index)
 {
     dti_cuda_properties p;
@@ -43,6 +54,9 @@ dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **
     int wish = -1;
 
     *module = NULL;
+    DT_CHECK(!finds_module() || dti_cuda_has_driver(), DT_ERR_UNSUPPORTED,
+             "no GPU can be used: no NVIDIA driver is installed (libcuda.so.1 is not found); "
+             "device \"cpu\" needs none, \"dtensor env\" says more");
     DT_TRY(dti_gpu_module(module));
     (*module)->versions(&v);
     (void)sscanf(device, "cuda:%3d", &wish);
@@ -119,7 +133,7 @@ dt_status dti_gpu_open(dt_runtime *rt)
     st = dti_gpu_choose(rt->device, rt->place, &module, &index);
     if (st == DT_OK) st = open_place(rt, module, index);
     if (strcmp(rt->device, "auto") == 0) {
-        DT_TRY(settle(rt, st, module == NULL));
+        DT_TRY(settle(rt, st, module == NULL && !finds_module()));
         if (rt->gpu == NULL) {
             dti_error_restore(&before);
             return DT_OK;
