@@ -16,7 +16,7 @@
 
 /* The piece as runs of neighbours: axes behind `axis` are whole, so `inner` elements each. */
 typedef struct fill_job {
-    const dt_tensor *x;
+    dt_tensor *x;
     char *data; /* of the piece, for the host */
     dti_fill_fn fn;
     const void *arg;
@@ -72,24 +72,48 @@ static void fill_share(void *arg, int worker, int n_workers)
     }
 }
 
-dt_status dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
+static fill_job job_of(dt_tensor *x)
 {
-    fill_job job = { .x = x, .fn = fn, .arg = arg, .axis = x->n_axes - 1, .inner = 1 };
+    fill_job job = { .x = x, .axis = x->n_axes - 1, .inner = 1 };
     int coord[DT_MAX_DIMS];
-    dti_host host;
 
-    if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
-    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
-    job.data = host.local.data;
     while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
         job.inner *= x->shape[job.axis--];
     for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);
     for (int a = 0; a <= job.axis; a++)
         dti_layout_axis_runs(x->layout, a, x->shape[a], coord, &job.runs[a]);
+    return job;
+}
+
+static dt_status fill_on_host(fill_job *job, dti_fill_fn fn, const void *arg)
+{
+    const dt_tensor *x = job->x;
+    dti_host host;
+
+    DT_TRY(dti_host_open(job->x, DTI_HOST_WRITES, &host));
+    job->data = host.local.data;
+    job->fn = fn;
+    job->arg = arg;
     /* A few nanoseconds per element: worth the workers earlier than a copy. */
-    dti_cpu_run(x->device->cpu, 16 * dti_bytes(&x->local), fill_share, &job);
+    dti_cpu_run(x->device->cpu, 16 * dti_bytes(&x->local), fill_share, job);
     DT_TRY(dti_host_close(&host, DT_OK));
     return DT_OK;
+}
+
+dt_status dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
+{
+    fill_job job;
+
+    if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
+    job = job_of(x);
+    DT_TRY(fill_on_host(&job, fn, arg));
+    return DT_OK;
+}
+
+/* Whether the device has elements to write, and writes them without the host. */
+static bool fills_itself(const dt_tensor *x)
+{
+    return !x->device->ops->host_visible && !x->device->dry && dti_tensor_count(x) > 0;
 }
 
 static dt_status check_fill(const dt_tensor *x)
@@ -223,7 +247,11 @@ dt_status dt_fill(dt_tensor *x, double value)
     one = (steps_arg){ x->local.dtype, { value, 0.0 } };
     arg.bytes = dt_dtype_size(x->local.dtype);
     arange_run(&one, arg.element, 0, 1);
-    DT_TRY(dti_fill_runs(x, value_run, &arg));
+    if (fills_itself(x))
+        DT_TRY(x->device->ops->fill(x->device, x->local.data, dti_tensor_count(x), arg.element,
+                                    arg.bytes));
+    else
+        DT_TRY(dti_fill_runs(x, value_run, &arg));
     return DT_OK;
 }
 
@@ -241,11 +269,61 @@ static void random_run(const void *arg, void *to, int64_t first, int64_t n)
     a->fn(&a->fill, to, first, n);
 }
 
+/* Elements of the piece that axis 0's run `run` has, as a box of the whole tensor. Axes behind
+ * job->axis are whole and count as one. */
+static dti_box box_of_run(const fill_job *j, int run)
+{
+    int64_t stride = j->inner;
+    dti_box box = { .n_axes = j->axis + 1 };
+
+    for (int a = j->axis; a >= 0; a--) {
+        const dt_rows rows = j->runs[a].run[a == 0 ? run : 0];
+        box.offset += rows.begin * stride;
+        box.extent[a] = rows.end - rows.begin;
+        box.stride[a] = stride;
+        stride *= j->x->shape[a];
+    }
+    if (j->inner > 1 || box.n_axes == 0) {
+        box.extent[box.n_axes] = j->inner;
+        box.stride[box.n_axes++] = 1;
+    }
+    return box;
+}
+
+/* A box for each run of axis 0, which lie behind each other in the piece. */
+static dt_status random_on_device(const fill_job *j, const dti_random_fill *f)
+{
+    dti_device *d = j->x->device;
+    const int n_runs = j->axis >= 0 ? j->runs[0].n : 1;
+    char *to = j->x->local.data;
+
+    for (int run = 0; run < n_runs; run++) {
+        const dti_box box = box_of_run(j, run);
+        DT_TRY(d->ops->fill_random(d, to, &box, f));
+        to += (size_t)dti_box_count(&box) * dt_dtype_size(f->dtype);
+    }
+    return DT_OK;
+}
+
+/* Axes behind the first that are in several runs, as some packed ones are, are left to the host. */
+static bool has_boxes(const fill_job *j)
+{
+    for (int a = 1; a <= j->axis; a++)
+        if (j->runs[a].n > 1) return false;
+    return true;
+}
+
 static dt_status run_random(dt_tensor *x, const dti_random_fill *f)
 {
     const random_arg arg = { x->device->cpu->random, *f };
+    fill_job job;
 
-    DT_TRY(dti_fill_runs(x, random_run, &arg));
+    if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
+    job = job_of(x);
+    if (fills_itself(x) && has_boxes(&job))
+        DT_TRY(random_on_device(&job, f));
+    else
+        DT_TRY(fill_on_host(&job, random_run, &arg));
     return DT_OK;
 }
 

@@ -22,6 +22,7 @@ typedef struct dti_observer {
 } dti_observer;
 
 typedef struct dti_device dti_device;
+struct dti_random_fill; /* dtensor/kernels/random_fill.h */
 
 /* `to` and `from` are memory of the device unless it says host. */
 typedef struct dti_device_ops {
@@ -36,6 +37,13 @@ typedef struct dti_device_ops {
     dt_status (*copy)(dti_device *d, void *to, const void *from, size_t bytes);
     dt_status (*copy_box)(dti_device *d, void *to, const dti_box *to_box, const void *from,
                           const dti_box *from_box, size_t element_bytes);
+
+    /* n times the bit pattern of `element`; random values as slot fill_random of base/cuda_api.h
+     * says. Not called where host_visible: workers of the host fill there. */
+    dt_status (*fill)(dti_device *d, void *to, int64_t n, const void *element,
+                      size_t element_bytes);
+    dt_status (*fill_random)(dti_device *d, void *to, const dti_box *global,
+                             const struct dti_random_fill *how);
 
     /* x / divisor in place, for a sum that is an average in part or by steps: integers towards
      * zero, as the collectives do. Half floats are divided in f32 and rounded once. */

@@ -111,6 +111,24 @@ static dt_status copy_box(dti_device *d, void *to, const dti_box *to_box, const 
     return DT_OK;
 }
 
+static dt_status fill(dti_device *d, void *to, int64_t n, const void *element, size_t element_bytes)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    DT_TRY(check(g, g->module->fill(g->c, to, n, element, element_bytes)));
+    return DT_OK;
+}
+
+static dt_status fill_random(dti_device *d, void *to, const dti_box *global,
+                             const struct dti_random_fill *how)
+{
+    const dti_cuda_box there = dti_cuda_box_of(global);
+    const dti_cuda_device *g = d->cuda;
+
+    DT_TRY(check(g, g->module->fill_random(g->c, to, &there, how)));
+    return DT_OK;
+}
+
 static dt_status divide(dti_device *d, dt_local *x, int64_t divisor)
 {
     const dti_cuda_device *g = d->cuda;
@@ -266,6 +284,8 @@ const dti_device_ops dti_device_cuda = {
     .read = read_bytes,
     .copy = copy_bytes,
     .copy_box = copy_box,
+    .fill = fill,
+    .fill_random = fill_random,
     .divide = divide,
     .run = run,
     .communicate = communicate,
