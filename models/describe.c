@@ -4,10 +4,10 @@
  * the check of a checkpoint against it. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/text.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/folder.h"
 #include "models/config.h"
 #include "models/generation/config.h"
 #include "models/model.h"
@@ -38,7 +38,7 @@ static dt_status read_generation(const char *dir, dt_model_info *info,
     dt_status st = DT_OK;
 
     DT_TRY(dti_ckpt_path(dir, "generation_config.json", &path));
-    *exists = access(path, F_OK) == 0;
+    *exists = dti_folder_has(dir, "generation_config.json");
     if (*exists) {
         DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
         DT_TRY_TO(done, st, dti_config_eos(&doc.root, info));

@@ -6,11 +6,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/text.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/json.h"
+#include "models/checkpoint/folder.h"
 
 /* --- saying --------------------------------------------------------------------------------- */
 
@@ -100,26 +99,20 @@ static void look_at_index(dti_verify *v, const dti_ckpt *ckpt, const dti_json *r
 
 static dt_status read_index(dti_verify *v, const dti_ckpt *ckpt)
 {
-    char *single = NULL, *index = NULL;
+    static const char name[] = "model.safetensors.index.json";
     dti_json_doc doc = { 0 };
-    dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, dti_ckpt_path(v->folder, "model.safetensors", &single));
-    DT_TRY_TO(done, st, dti_ckpt_path(v->folder, "model.safetensors.index.json", &index));
-    if (access(index, F_OK) != 0) goto done;
-    if (access(single, F_OK) == 0) {
+    if (!dti_folder_has(v->folder, name)) return DT_OK;
+    if (dti_folder_has(v->folder, "model.safetensors")) {
         say(v, false, NULL,
             "%s: has model.safetensors and model.safetensors.index.json; the single file counts",
             v->folder);
-        goto done;
+        return DT_OK;
     }
-    DT_TRY_TO(done, st, dti_json_read(index, DTI_JSON_INDEX_BYTES, &doc));
+    DT_TRY(dti_folder_json(v->folder, name, &doc));
     look_at_index(v, ckpt, &doc.root);
-done:
     dti_json_free(&doc);
-    dti_free(single);
-    dti_free(index);
-    return st;
+    return DT_OK;
 }
 
 /* --- tensors -------------------------------------------------------------------------------- */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "models/checkpoint/checkpoint_internal.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/safetensors_internal.h"
 
 static const char single_name[] = "model.safetensors";
@@ -39,17 +39,14 @@ dt_status dti_ckpt_check_folder(const char *folder)
 {
     static const char what[] = "a model is a Hugging Face folder on this machine (config.json, "
                                "model.safetensors, tokenizer.json)";
-    char label[DTI_INPUT_LABEL_BYTES], *config = NULL;
+    char label[DTI_INPUT_LABEL_BYTES];
     struct stat info;
-    bool there;
 
     (void)dti_printable(folder, label, sizeof label);
     DT_CHECK(stat(folder, &info) == 0, DT_ERR_IO, "%s: %s; %s", label, strerror(errno), what);
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder; %s", label, what);
-    DT_TRY(dti_ckpt_path(folder, "config.json", &config));
-    there = access(config, F_OK) == 0;
-    dti_free(config);
-    DT_CHECK(there, DT_ERR_FORMAT, "%s: has no config.json; %s", label, what);
+    DT_CHECK(dti_folder_has(folder, "config.json"), DT_ERR_FORMAT, "%s: has no config.json; %s",
+             label, what);
     return DT_OK;
 }
 
@@ -61,9 +58,9 @@ static dt_status open_files(dti_ckpt *ckpt)
 
     DT_TRY_TO(done, st, dti_ckpt_path(ckpt->folder, single_name, &single));
     DT_TRY_TO(done, st, dti_ckpt_path(ckpt->folder, index_name, &index));
-    if (access(single, F_OK) == 0)
+    if (dti_folder_has(ckpt->folder, single_name))
         DT_TRY_TO(done, st, open_single(ckpt, single));
-    else if (access(index, F_OK) == 0)
+    else if (dti_folder_has(ckpt->folder, index_name))
         DT_TRY_TO(done, st, dti_ckpt_open_index(ckpt, index));
     else
         DT_TRY_TO(done, st, dti_ckpt_no_weights(ckpt->folder));
@@ -96,16 +93,7 @@ fail:
 
 bool dti_ckpt_exists(const char *folder)
 {
-    const char *const names[] = { single_name, index_name };
-    bool found = false;
-
-    for (size_t i = 0; i < DT_COUNT(names); i++) {
-        char *path = NULL;
-        if (dti_ckpt_path(folder, names[i], &path) == DT_OK)
-            found = found || access(path, F_OK) == 0;
-        dti_free(path);
-    }
-    return found;
+    return dti_folder_has(folder, single_name) || dti_folder_has(folder, index_name);
 }
 
 void dti_ckpt_close(dti_ckpt **ckpt)

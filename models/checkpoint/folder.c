@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/checkpoint/folder.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -18,7 +19,8 @@ bool dti_folder_has(const char *folder, const char *name)
     char path[DTI_PATH_BYTES];
     struct stat info;
 
-    return dti_folder_path(path, folder, name) == DT_OK && stat(path, &info) == 0;
+    if (dti_folder_path(path, folder, name) != DT_OK) return false;
+    return lstat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 dt_status dti_folder_json(const char *folder, const char *name, dti_json_doc *out)

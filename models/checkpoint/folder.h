@@ -11,6 +11,9 @@ enum { DTI_PATH_BYTES = 4096 };
 /* Errors: a path that does not fit. */
 dt_status dti_folder_path(char path[DTI_PATH_BYTES], const char *folder,
                           const char *name) DT_MUST_USE;
+
+/* Whether something has that name, or may have it: what nobody may look at and a symbolic link to
+ * nothing are there, and who opens them is told why that cannot be. */
 bool dti_folder_has(const char *folder, const char *name);
 
 /* Errors: those of dti_json_read(), also where there is no such file. */

@@ -12,6 +12,18 @@
 /* Linux moves at most 2^31 - 4096 bytes in one call. */
 enum { READ_BYTES = 1 << 30, CHUNK_BYTES = 1 << 16 };
 
+/* errno says why; a link whose file is gone looks like a file to all who list the folder. */
+static dt_status refuse_to_open(const char *path, const char *label)
+{
+    const int why = errno;
+    struct stat info;
+    const char *more = "";
+
+    if (why == EMFILE) more = " (see ulimit -n)";
+    if (why == ENOENT && lstat(path, &info) == 0) more = " (it is a symbolic link to nothing)";
+    DT_FAIL(DT_ERR_IO, "%s: cannot be opened: %s%s", label, strerror(why), more);
+}
+
 dt_status dti_input_open(const char *path, dti_input *out)
 {
     dt_status st = DT_OK;
@@ -22,8 +34,7 @@ dt_status dti_input_open(const char *path, dti_input *out)
 
     /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
     out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    DT_CHECK(out->fd >= 0, DT_ERR_IO, "%s: cannot be opened: %s%s", out->label, strerror(errno),
-             errno == EMFILE ? " (see ulimit -n)" : "");
+    if (out->fd < 0) return refuse_to_open(path, out->label);
     DT_CHECK_TO(fail, st, fstat(out->fd, &info) == 0, DT_ERR_IO, "%s: %s", out->label,
                 strerror(errno));
     DT_CHECK_TO(fail, st, S_ISREG(info.st_mode), DT_ERR_IO, "%s: is %s, not a file", out->label,
@@ -92,7 +103,7 @@ dt_status dti_input_read_all(const char *path, int64_t max_bytes, void **bytes, 
     *n = 0;
     (void)dti_printable(path, label, sizeof label);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    DT_CHECK(fd >= 0, DT_ERR_IO, "%s: cannot be opened: %s", label, strerror(errno));
+    if (fd < 0) return refuse_to_open(path, label);
     st = read_all(fd, label, max_bytes, bytes, n);
     (void)close(fd);
     if (st == DT_OK) return DT_OK;

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/memory.h"
 #include "models/checkpoint/checkpoint_internal.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors_internal.h"
 
@@ -82,6 +83,17 @@ static bool first_of_shard(const shard_index *index, size_t i)
     return i == 0 || index->rows[i].file != index->rows[i - 1].file;
 }
 
+/* So is a link to a file that was not downloaded; what may not be looked at is opened, to say why.
+ */
+static bool is_missing(const char *folder, const char *shard)
+{
+    char path[DTI_PATH_BYTES];
+    struct stat info;
+
+    return dti_folder_path(path, folder, shard) == DT_OK && stat(path, &info) != 0 &&
+           (errno == ENOENT || errno == ENOTDIR);
+}
+
 /* All missing shards are found before any is opened, so that the message can count them. */
 static dt_status check_present(const shard_index *index, const char *folder, size_t n_shards)
 {
@@ -90,15 +102,9 @@ static dt_status check_present(const shard_index *index, const char *folder, siz
     size_t missing = 0;
 
     for (size_t i = 0; i < index->n; i++) {
-        char *path;
-
-        if (!first_of_shard(index, i)) continue;
-        DT_TRY(dti_ckpt_path(folder, index->rows[i].shard, &path));
-        if (access(path, F_OK) != 0) {
-            if (first == NULL) first = &index->rows[i];
-            missing++;
-        }
-        dti_free(path);
+        if (!first_of_shard(index, i) || !is_missing(folder, index->rows[i].shard)) continue;
+        if (first == NULL) first = &index->rows[i];
+        missing++;
     }
     DT_CHECK(first == NULL, DT_ERR_IO,
              "%s: %zu of %zu files it names are missing; the first is \"%s\", which holds tensor "

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What lies beside the weights: configuration, tokenizer, index. */
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/input.h"
 #include "models/saving/save.h"
 
@@ -43,7 +43,6 @@ static dt_status copy(const char *from, const char *to)
     dt_status st;
     int64_t n;
 
-    if (access(from, F_OK) != 0) return DT_OK;
     DT_TRY(dti_input_read_all(from, SMALL_BYTES, &bytes, &n));
     st = dti_output_file(to, bytes, (size_t)n);
     dti_free(bytes);
@@ -99,6 +98,7 @@ static dt_status copy_named(const dti_saver *s, const char *name)
     char *from = NULL, *to = NULL;
     dt_status st = DT_OK;
 
+    if (!dti_folder_has(s->model->folder, name)) return DT_OK;
     DT_TRY_TO(done, st, dti_ckpt_path(s->model->folder, name, &from));
     DT_TRY_TO(done, st, dti_ckpt_path(s->dir, name, &to));
     if (strcmp(name, "config.json") == 0)
