@@ -107,13 +107,15 @@ void cli_environment(cli_env *out);
  * NULL behind the last. */
 const char *cli_environment_name(int i, const char **value);
 
-/* The user's side of a run: how much to say, and how. Shared by all ranks, read only. */
+/* The user's side of a run: how much to say, and how. Shared by all ranks, read only apart from
+ * what it points to. */
 typedef struct cli_console {
     bool quiet;
     bool verbose;
     bool terminal; /* stderr is a terminal that understands escape sequences */
     bool color;
     int process, n_processes; /* that a launcher started; the first one speaks for all */
+    bool *failed_output; /* set by a command whose results could not be written: no bad input */
 } cli_console;
 
 typedef struct cli_command {

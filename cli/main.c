@@ -126,16 +126,19 @@ static dt_status run(int argc, char **argv, const cli_env *env, cli_console *con
 
 int main(int argc, char **argv)
 {
-    cli_console console;
+    bool failed_output = false;
+    cli_console console = { .failed_output = &failed_output };
     cli_env env;
     dt_status st;
     int code;
 
-    /* A reader that has seen enough ends this process quietly, also where SIGPIPE was ignored. */
+    /* A reader that has seen enough ends this process quietly, also where SIGPIPE was ignored. A
+     * file that may not grow is an error of the one who writes it, and says so. */
     (void)signal(SIGPIPE, SIG_DFL);
+    (void)signal(SIGXFSZ, SIG_IGN);
     cli_environment(&env);
     cli_console_init(&(cli_args){ 0 }, &env, &console);
     st = run(argc, argv, &env, &console);
     code = cli_report(&console, st);
-    return ferror(stdout) ? CLI_EXIT_FAILURE : code;
+    return failed_output || ferror(stdout) ? CLI_EXIT_FAILURE : code;
 }

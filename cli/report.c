@@ -25,6 +25,7 @@ void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out
         .color = terminal && !env->no_color,
         .process = dt_launch_process(),
         .n_processes = dt_launch_size(),
+        .failed_output = out->failed_output,
     };
 }
 
@@ -117,6 +118,11 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line)
     (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
                   c->color && warning ? YELLOW : "", warning ? "warning" : "note",
                   c->color && warning ? PLAIN : "", from, line);
+}
+
+void cli_warn(const cli_console *console, const char *line)
+{
+    if (console->process == 0) cli_log((void *)(uintptr_t)console, DT_LOG_WARNING, 0, line);
 }
 
 void cli_progress_show(void *arg, int64_t done, int64_t total)

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 
+/* Fills in *out, whose failed_output is set before. */
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out);
 
 /* Prints the calling thread's error record, and its frames if the console is verbose. Returns the
@@ -14,6 +15,9 @@ int cli_report(const cli_console *console, dt_status st);
 
 /* A dt_log_fn whose arg is the console. */
 void cli_log(void *arg, dt_log_level level, int rank, const char *line);
+
+/* A warning of what all processes find alike: the first one says it. */
+void cli_warn(const cli_console *console, const char *line);
 
 /* The line that loading, or reading a prompt, writes over and over, on terminals only. One thread
  * at a time. */

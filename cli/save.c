@@ -3,6 +3,7 @@
  * dtensor save: a checkpoint as another one, of another dtype or in other files. */
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ typedef struct saving {
     cli_session *session;
     dt_save_options options;
     cli_progress progress;
-    int64_t ns; /* rank 0's */
+    atomic_bool writes; /* the model was read, by every rank alike */
+    int64_t ns;         /* rank 0's */
 } saving;
 
 /* "5GB", "200 MiB", "1000": units of 1000 and of 1024, as Transformers reads them. */
@@ -52,6 +54,7 @@ static dt_status save_on_rank(void *arg, dt_model *model, bool speaks)
     const int64_t begin = cli_now_ns();
     dt_status st;
 
+    atomic_store(&s->writes, true);
     st = dt_model_save(model, s->session->args->output, &s->options);
     if (speaks) {
         cli_progress_end(&s->progress);
@@ -92,11 +95,16 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder to write; give --output DIR");
     if (args->max_shard_size != NULL)
         DT_TRY(read_size(args->max_shard_size, &s.options.max_file_bytes));
-    DT_TRY(dti_save_check_folder(args->output)); /* before weights are read */
+    st = dti_save_check_folder(args->output); /* before weights are read */
+    if (st != DT_OK) dti_error_prefix("--output");
+    DT_TRY(st);
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
-    DT_TRY_TO(done, st, cli_session_run(&session, save_on_rank, &s));
+    st = cli_session_run(&session, save_on_rank, &s);
+    /* what can be wrong with --output was looked at before: a full disk, or one that broke */
+    if (st == DT_ERR_IO && atomic_load(&s.writes)) *console->failed_output = true;
+    DT_TRY_TO(done, st, st);
     if (console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
     if (args->json) DT_TRY_TO(done, st, print_json(&s));
     if (!console->quiet) (void)fprintf(stderr, "saved in %.3f s\n", (double)s.ns * 1e-9);

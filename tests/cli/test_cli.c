@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "models/checkpoint/safetensors.h"
@@ -439,6 +440,34 @@ DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
     r = COMMAND("save", "-m", model);
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "--output");
+    command_free(&r);
+    dt_test_remove_dir(temporary);
+}
+
+/* A disk that is full, as the system's limit of a file's size has it. */
+DT_TEST(cli, save_on_a_full_disk_is_no_bad_input_and_leaves_nothing)
+{
+    char model[DT_TEST_PATH_BYTES], temporary[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 8];
+    struct rlimit limit, small;
+    command_result r;
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)dt_test_temp_dir(temporary);
+    (void)snprintf(to, sizeof to, "%s/new", temporary);
+    DT_ASSERT(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    small = limit;
+    small.rlim_cur = 1 << 17;
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    r = COMMAND("save", "-q", "-m", model, "-o", to);
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    COMMAND_ASSERT_CODE(r, 1);
+    COMMAND_ASSERT_HAS(r.err, "model.safetensors.tmp: cannot have ");
+    COMMAND_ASSERT_HAS(r.err, "File too large");
+    command_free(&r);
+    DT_ASSERT(access(to, F_OK) != 0);
+    r = COMMAND("save", "-q", "-m", model, "-o", "/dev/null/new"); /* bad input */
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "dtensor: --output: /dev/null/new: cannot be made");
     command_free(&r);
     dt_test_remove_dir(temporary);
 }
