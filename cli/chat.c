@@ -26,6 +26,7 @@ typedef struct cli_answer {
     size_t n_text, room;
     int32_t *tokens; /* [options.max_new_tokens] */
     int64_t n_tokens, n_prompt;
+    int64_t most;   /* that the context had room for, or that were asked for */
     int64_t n_kept; /* of the prompt's tokens, that had been read before */
     bool stopped;   /* by Ctrl-C */
     cli_progress progress;
@@ -100,9 +101,12 @@ static dt_status put_token(chat *c, int32_t id)
 static dt_status print_json(const chat *c)
 {
     const cli_answer *a = &c->answer;
-    const dt_end end = cli_end_of(c->options, &c->session->info, a->tokens, a->n_tokens);
+    dt_generate_options o = *c->options;
     json_t *tokens = json_array(), *object;
+    dt_end end;
 
+    o.max_new_tokens = a->most;
+    end = cli_end_of(&o, &c->session->info, a->tokens, a->n_tokens);
     for (int64_t i = 0; i < a->n_tokens; i++)
         (void)json_array_append_new(tokens, json_integer(a->tokens[i]));
     object =
@@ -195,6 +199,7 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
         (*state)->progress = cli_progress_prompt;
         (*state)->progress_arg = &c->answer.progress;
         c->answer.n_prompt = n;
+        c->answer.most = options.max_new_tokens;
         c->answer.n_kept = kept;
         c->answer.begin_ns = c->answer.first_ns = c->answer.end_ns = cli_now_ns();
         cli_interrupt_forget();

@@ -222,3 +222,35 @@ DT_TEST(cli_chat, what_cannot_be_is_said)
     command_free(&r);
     dt_test_remove_dir(model);
 }
+
+/* The last tokens of the context, not those that were asked for. */
+DT_TEST(cli_chat, an_answer_that_fills_the_context_ends_by_its_length)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], *config, edited[4096];
+    static const char key[] = "\"max_position_embeddings\": ";
+    static running r;
+    json_t *answer;
+    const char *at;
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/config.json", model);
+    config = command_read(file);
+    at = strstr(config, key);
+    DT_ASSERT(at != NULL && unlink(file) == 0);
+    (void)snprintf(edited, sizeof edited, "%.*s%s24%s", (int)(at - config), config, key,
+                   at + strlen(key) + strspn(at + strlen(key), "0123456789"));
+    dt_test_write_file(model, "config.json", edited, strlen(edited));
+    free(config);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    start(&r, model, "tp=2", "--json", file);
+    say(&r, "Hi\n");
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    answer = json_loads(r.text, JSON_DISABLE_EOF_CHECK, NULL);
+    DT_ASSERT(json_array_size(json_object_get(answer, "tokens")) < 12);
+    DT_ASSERT_EQ_INT((int64_t)json_array_size(json_object_get(answer, "tokens")) +
+                         json_integer_value(json_object_get(answer, "prompt_tokens")),
+                     24);
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(answer, "stop")), "length");
+    json_decref(answer);
+    dt_test_remove_dir(model);
+}
