@@ -269,9 +269,8 @@ static dt_status run_session(cli_session *s, chat *c, cli_wishes *wishes)
     const cli_prompts prompts = { c->tokenizer, (dt_ids *)(uintptr_t)&least, 1 };
     dt_generate_options *o = &wishes->options;
 
+    wishes->talks = true;
     DT_TRY(cli_wishes_read(s, &prompts, wishes));
-    if (s->args->max_new_tokens == 0) o->max_new_tokens = s->info.max_positions;
-    o->num_beams = o->num_return_sequences = 1; /* one answer, which is shown as it comes */
     c->options = o;
     DT_TRY(dt_tokenizer_stream_create(c->tokenizer, true, &c->answer.stream));
     DT_TRY(dti_alloc_array((size_t)o->max_new_tokens, sizeof *c->answer.tokens,

@@ -11,7 +11,7 @@
 #include "cli/report.h"
 #include "cli/session.h"
 #include "cli/texts.h"
-#include "models/generation/rules.h"
+#include "cli/wish_checks.h"
 #include "models/state.h"
 
 /* One run. Ranks read the upper half; the lower half is rank 0's. */
@@ -251,7 +251,7 @@ done:
 
 static void warn(void *console, const char *text)
 {
-    cli_log(console, DT_LOG_WARNING, 0, text);
+    cli_warn(console, text);
 }
 
 static dt_status generate(const cli_args *args, const cli_env *env, const cli_console *console)
@@ -267,7 +267,7 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
         DT_TRY_TO(done, st, dti_remarks(args->folder, false, true, warn, (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
     DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));
-    if (wishes.many) DT_TRY_TO(done, st, dti_texts_check(&wishes.options, &s.info));
+    if (wishes.many) DT_TRY_TO(done, st, cli_wishes_check_many(&s, &prompts, &wishes));
     if (wishes.many)
         DT_TRY_TO(done, st, cli_generate_texts(&s, &prompts, &wishes));
     else

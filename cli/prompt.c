@@ -5,27 +5,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/report.h"
+#include "models/checkpoint/folder.h"
 #include "models/tokenizer/coverage.h"
 
-enum { PATH_BYTES = 4096, MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
-
-static bool has_file(const char *folder, const char *name)
-{
-    char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
-
-    return n > 0 && n < PATH_BYTES && access(path, F_OK) == 0;
-}
+enum { MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
 
 const char *cli_tokenizer_kind(const char *folder)
 {
-    if (has_file(folder, "tokenizer.json")) return "tokenizer.json";
-    if (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"))
+    if (dti_folder_has(folder, "tokenizer.json")) return "tokenizer.json";
+    if (dti_folder_has(folder, "vocab.json") && dti_folder_has(folder, "merges.txt"))
         return "vocab.json and merges.txt";
     return NULL;
+}
+
+const char *cli_prompt_option(const cli_args *a)
+{
+    if (a->prompts_file != NULL) return "--prompts-file";
+    if (a->prompt_file != NULL) return "--prompt-file";
+    return a->tokens != NULL ? "--tokens" : "--prompt";
 }
 
 /* Ids can be answered with ids: there a tokenizer that is not understood costs only the text. */
@@ -42,9 +41,8 @@ static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p
     }
     st = dt_tokenizer_open(folder, &p->tokenizer);
     if (st != DT_OK && st != DT_ERR_MEMORY && !needed) {
-        cli_log((void *)s->console, DT_LOG_WARNING, 0, dt_last_error()->message);
-        cli_log((void *)s->console, DT_LOG_WARNING, 0,
-                "the tokenizer cannot be used; output is token ids");
+        cli_warn(s->console, dt_last_error()->message);
+        cli_warn(s->console, "the tokenizer cannot be used; output is token ids");
         return DT_OK;
     }
     DT_TRY(st);
@@ -157,7 +155,7 @@ static dt_status encode(const cli_session *s, const char *text, size_t bytes, cl
                        "%s: its tokenizer has no token for characters of the prompt, the first is "
                        "%s: the model does not see them",
                        s->args->folder, left_out);
-        cli_log((void *)s->console, DT_LOG_WARNING, 0, warning);
+        cli_warn(s->console, warning);
     }
     for (size_t i = 0; i < n; i++)
         DT_CHECK_TO(done, st, ids[i] < s->info.vocab_size, DT_ERR_FORMAT,
@@ -165,7 +163,8 @@ static dt_status encode(const cli_session *s, const char *text, size_t bytes, cl
                     "is 0..%lld; the tokenizer belongs to another model",
                     s->args->folder, (int)ids[i], (long long)s->info.vocab_size - 1);
     DT_CHECK_TO(done, st, n > 0, DT_ERR_ARG,
-                "the prompt is empty once it is tokenized; the model needs at least one token");
+                "%s: the prompt is empty once it is tokenized; the model needs at least one token",
+                cli_prompt_option(s->args));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *p->ids, (void **)&p->ids));
     memcpy(p->ids, ids, n * sizeof *ids);
     p->n = (int64_t)n;
@@ -230,8 +229,9 @@ dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *o
     else
         DT_TRY(read_text(s, out));
     DT_CHECK(out->n <= s->info.max_positions, DT_ERR_ARG,
-             "the prompt has %lld tokens, the model's context is %lld (%s/config.json); shorten it",
-             (long long)out->n, (long long)s->info.max_positions, a->folder);
+             "%s: the prompt has %lld tokens, the model's context is %lld (%s/config.json); "
+             "shorten it",
+             cli_prompt_option(a), (long long)out->n, (long long)s->info.max_positions, a->folder);
     return DT_OK;
 }
 

@@ -20,6 +20,9 @@ typedef struct cli_prompt {
 dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out) DT_MUST_USE;
 void cli_prompt_free(cli_prompt *prompt);
 
+/* The option that the prompt comes from: "--tokens". */
+const char *cli_prompt_option(const cli_args *args);
+
 /* Several prompts. */
 typedef struct cli_prompts {
     dt_tokenizer *tokenizer; /* NULL: the folder has none, output is ids */

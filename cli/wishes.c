@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/wish_checks.h"
 #include "models/generation/config.h"
 #include "models/generation/rules.h"
 
@@ -122,19 +123,14 @@ static dt_status parse_lists(const cli_args *a, cli_wishes *w)
  */
 
 /* Who gives a temperature wants it to count. */
-static dt_status settle_sampling(const cli_args *a, dt_generate_options *o)
+static void settle_sampling(const cli_args *a, dt_generate_options *o)
 {
     const bool meant = a->temperature != NULL || a->top_k != NULL || a->top_p != NULL ||
                        a->min_p != NULL || a->typical_p != NULL || a->epsilon_cutoff != NULL ||
                        a->eta_cutoff != NULL || a->seed != NULL;
 
-    DT_CHECK(!a->greedy || (!a->sample && !meant), DT_ERR_ARG,
-             "--greedy takes the best token always; leave it out, or --sample, --seed, "
-             "--temperature, --top-k, --top-p, --min-p, --typical-p, --epsilon-cutoff and "
-             "--eta-cutoff");
     if (a->sample || meant) o->do_sample = true;
     if (a->greedy) o->do_sample = false;
-    return DT_OK;
 }
 
 static dt_status parse_token(const char *what, const char *text, int32_t *out)
@@ -148,15 +144,9 @@ static dt_status parse_token(const char *what, const char *text, int32_t *out)
 }
 
 /* In the library a number of new tokens counts before a length. A length that the user gives counts
- * before a number that the file has; two answers of the user to one question are refused. */
+ * before a number that the file has. */
 static dt_status parse_lengths(const cli_args *a, dt_generate_options *o)
 {
-    DT_CHECK(a->max_length == NULL || a->max_new_tokens == 0, DT_ERR_ARG,
-             "--max-length %s and --max-new-tokens %lld both say where a text ends; give one",
-             a->max_length, (long long)a->max_new_tokens);
-    DT_CHECK(a->min_length == NULL || a->min_new_tokens == NULL, DT_ERR_ARG,
-             "--min-length %s and --min-new-tokens %s both say when a text may end; give one",
-             a->min_length, a->min_new_tokens);
     if (a->max_length != NULL) o->max_new_tokens = -1;
     if (a->min_length != NULL) o->min_new_tokens = 0;
     DT_TRY(parse_count("--max-length", a->max_length, &o->max_length));
@@ -167,7 +157,7 @@ static dt_status parse_lengths(const cli_args *a, dt_generate_options *o)
 
 static dt_status parse_options(const cli_args *a, dt_generate_options *o)
 {
-    DT_TRY(settle_sampling(a, o));
+    settle_sampling(a, o);
     DT_TRY(parse_seed(a->seed, &o->seed));
     DT_TRY(cli_parse_number("--temperature", a->temperature, &o->temperature));
     DT_TRY(parse_count("--top-k", a->top_k, &o->top_k));
@@ -196,30 +186,15 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
     return DT_OK;
 }
 
-/* What the library refuses as well, in words of the command. */
-static dt_status check_options(const cli_args *a, const dt_generate_options *o)
-{
-    DT_CHECK(a->temperature == NULL || o->temperature > 0, DT_ERR_ARG,
-             "--temperature %s: must be above 0; --greedy takes the best token always",
-             a->temperature);
-    DT_CHECK(a->repetition_penalty == NULL || o->repetition_penalty > 0, DT_ERR_ARG,
-             "--repetition-penalty %s: must be above 0; 1 is none", a->repetition_penalty);
-    DT_CHECK(a->num_return_sequences == NULL || o->num_return_sequences == 1 || o->do_sample ||
-                 o->num_beams > 1,
-             DT_ERR_ARG,
-             "--num-return-sequences %s: the best token is always the same; add --sample or "
-             "--num-beams",
-             a->num_return_sequences);
-    return DT_OK;
-}
-
 /* Before weights are read, which may take minutes. Which tokens end a text is known by then. */
 static dt_status check_rules(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
+    const dti_option_names names = cli_wish_names(s->args);
     dt_model_info info = s->info;
     dti_rules rules;
 
     if (info.n_eos < 0) info.n_eos = 0;
+    DT_TRY(dti_options_check(o, &info, &names));
     DT_TRY(dti_rules_make(&rules, &info, o, prompt));
     dti_rules_free(&rules);
     return DT_OK;
@@ -237,6 +212,19 @@ static dt_status check_max_length(const cli_session *s, int64_t prompt, int64_t 
     return DT_OK;
 }
 
+/* As Transformers does: what the file says of a length is no hint that a long prompt overrules. */
+static dt_status check_own_length(const cli_session *s, int64_t prompt, int64_t room,
+                                  const dt_generate_options *o)
+{
+    DT_CHECK(o->max_new_tokens >= 0 || o->max_length == 0 || o->max_length > prompt, DT_ERR_ARG,
+             "%s/generation_config.json: max_length %lld counts the prompt, which has %lld "
+             "token%s: nothing is left for new ones; give --max-new-tokens, which counts before "
+             "it, 1 to %lld",
+             s->args->folder, (long long)o->max_length, (long long)prompt, prompt == 1 ? "" : "s",
+             (long long)room);
+    return DT_OK;
+}
+
 /* A default gives way to the context, a wish that cannot be met is refused. */
 static dt_status settle_length(const cli_session *s, int64_t prompt, dt_generate_options *o)
 {
@@ -245,20 +233,31 @@ static dt_status settle_length(const cli_session *s, int64_t prompt, dt_generate
     int64_t wanted = DEFAULT_NEW_TOKENS;
 
     DT_CHECK(room > 0, DT_ERR_ARG,
-             "the prompt has %lld tokens and fills the model's context of %lld (%s/config.json); "
-             "shorten it",
-             (long long)prompt, (long long)context, a->folder);
+             "%s: the prompt has %lld tokens and fills the model's context of %lld "
+             "(%s/config.json); shorten it",
+             cli_prompt_option(a), (long long)prompt, (long long)context, a->folder);
     DT_CHECK(a->max_new_tokens <= room, DT_ERR_ARG,
              "--max-new-tokens %lld after a prompt of %lld token%s exceeds the model's context of "
              "%lld (%s/config.json); ask for at most %lld",
              (long long)a->max_new_tokens, (long long)prompt, prompt == 1 ? "" : "s",
              (long long)context, a->folder, (long long)room);
     if (a->max_length != NULL) DT_TRY(check_max_length(s, prompt, o->max_length));
-    if (o->max_length > prompt) wanted = o->max_length - prompt;
+    if (a->max_new_tokens > 0) o->max_new_tokens = a->max_new_tokens;
+    DT_TRY(check_own_length(s, prompt, room, o));
+    if (o->max_length > 0) wanted = o->max_length - prompt;
     if (o->max_new_tokens >= 0) wanted = o->max_new_tokens;
-    if (wanted > room) wanted = room;
-    o->max_new_tokens = a->max_new_tokens > 0 ? a->max_new_tokens : wanted;
+    o->max_new_tokens = wanted < room ? wanted : room;
     return DT_OK;
+}
+
+static dt_status check_strings(const cli_session *s, const dt_generate_options *o)
+{
+    char name[DTI_OPTION_NAME_BYTES];
+
+    if (o->n_stop_strings == 0 || o->tokenizer != NULL) return DT_OK;
+    cli_wish_names(s->args).name((void *)s->args, "stop_strings", name);
+    DT_FAIL(DT_ERR_ARG, "%s: %s has no tokenizer, so there is no text to find strings in", name,
+            s->args->folder);
 }
 
 dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_wishes *out)
@@ -267,18 +266,22 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
     int64_t longest = 0;
 
     *o = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
+    DT_TRY(cli_wishes_agree(s->args));
     DT_TRY(dti_describe(NULL, s->args->folder, &out->folder));
     if (out->folder.generation != NULL) *o = out->folder.generation->options;
+    if (out->talks) {
+        o->max_length = 0;
+        o->max_new_tokens = s->info.max_positions;
+        o->num_beams = o->num_return_sequences = 1; /* one answer, which is shown as it comes */
+    }
     DT_TRY(parse_options(s->args, o));
     DT_TRY(parse_lists(s->args, out));
     for (int64_t i = 0; i < prompts->n; i++)
         if (prompts->list[i].n > longest) longest = prompts->list[i].n;
     DT_TRY(settle_length(s, longest, o));
     o->tokenizer = prompts->tokenizer;
-    DT_CHECK(o->n_stop_strings == 0 || o->tokenizer != NULL, DT_ERR_ARG,
-             "--stop: %s has no tokenizer, so there is no text to find strings in",
-             s->args->folder);
-    DT_TRY(check_options(s->args, o));
+    DT_TRY(check_strings(s, o));
+    DT_TRY(cli_wishes_make_sense(s, o));
     DT_TRY(check_rules(s, o, longest));
     out->many = prompts->n > 1 || o->num_beams > 1 || o->num_return_sequences > 1;
     return DT_OK;

@@ -11,14 +11,16 @@
 
 typedef struct cli_wishes {
     dt_generate_options options;
+    bool talks;           /* set before: answers of a conversation, which may fill the context */
     bool many;            /* several texts: beams, more than one of a prompt, or prompts */
     dti_described folder; /* owns lists of the options */
     int32_t *ids;         /* and so do these */
     dt_ids *words;
 } cli_wishes;
 
-/* Zeroed before; freed with cli_wishes_free() in any case. options.max_new_tokens is settled: what
- * was asked for, or what the context has room for behind the longest prompt. */
+/* Zeroed before, apart from `talks`; freed with cli_wishes_free() in any case.
+ * options.max_new_tokens is settled: what was asked for, or what the context has room for behind
+ * the longest prompt. */
 dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts,
                           cli_wishes *out) DT_MUST_USE;
 void cli_wishes_free(cli_wishes *wishes);

@@ -57,7 +57,7 @@ typedef struct dt_generate_options {
 
     int64_t max_length; /* of prompt and new tokens; 0: not set. max_new_tokens counts before it */
     dt_ids eos;         /* tokens that end a text; ids NULL: the model's */
-    int32_t pad;        /* fills rows that have ended; -1: the first token of eos */
+    int32_t pad;        /* fills rows of dt_generate_batch() that have ended; -1: the first eos */
 
     double repetition_penalty;    /* 1: off */
     int64_t no_repeat_ngram_size; /* 0: off */

@@ -84,21 +84,6 @@ static dt_status check_prompts(dti_batch *b)
     return DT_OK;
 }
 
-dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info)
-{
-    DT_CHECK(o->num_return_sequences == 1 || o->do_sample || o->num_beams > 1, DT_ERR_ARG,
-             "num_return_sequences is %lld, but the best token is always the same; set do_sample "
-             "or num_beams",
-             (long long)o->num_return_sequences);
-    DT_CHECK(o->num_beams == 1 || o->num_return_sequences <= o->num_beams, DT_ERR_ARG,
-             "num_return_sequences is %lld, more than num_beams, %lld",
-             (long long)o->num_return_sequences, (long long)o->num_beams);
-    DT_CHECK(o->num_beams == 1 || info->vocab_size > o->num_beams, DT_ERR_ARG,
-             "num_beams is %lld, more than the %lld tokens of the vocabulary allow",
-             (long long)o->num_beams, (long long)info->vocab_size);
-    return DT_OK;
-}
-
 /* --- every row by itself ---------------------------------------------------------------------- */
 
 /* Prompts end together. */
@@ -177,7 +162,7 @@ static dt_status begin(dti_batch *b, const dt_generate_options *o)
 
     DT_TRY(check_prompts(b));
     DT_TRY(dti_rules_make(&b->rules, &b->model->info, o, b->longest));
-    DT_TRY(dti_texts_check(o, &b->model->info));
+    DT_TRY(dti_texts_check(o, &b->model->info, NULL));
     b->max_new = b->rules.max_length - b->longest;
     capacity = b->max_new > 0 ? b->rules.max_length - 1 : b->longest;
     DT_CHECK(capacity <= positions, DT_ERR_ARG,

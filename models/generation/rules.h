@@ -6,6 +6,7 @@
 
 #include <dtensor/generation.h>
 
+#include "models/generation/option_names.h"
 #include "models/generation/scores.h"
 
 /* What the sequences of a run have read and written, without padding. */
@@ -38,8 +39,14 @@ typedef struct dti_rules {
 dt_status dti_rules_make(dti_rules *rules, const dt_model_info *info, const dt_generate_options *o,
                          int64_t n_prompt) DT_MUST_USE;
 
+/* Checks them as dti_rules_make() does, apart from lengths, which depend on the prompt. Here and
+ * below `names` are for messages, NULL: the fields' own. */
+dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *info,
+                            const dti_option_names *names) DT_MUST_USE;
+
 /* What dt_generate_batch() asks of them beside. */
-dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info) DT_MUST_USE;
+dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info,
+                          const dti_option_names *names) DT_MUST_USE;
 void dti_rules_free(dti_rules *rules); /* accepts a zeroed one */
 
 bool dti_is_eos(const dti_rules *rules, int32_t id);

@@ -334,7 +334,6 @@ DT_TEST(processors, options_out_of_their_range_are_named)
     REFUSE(max_new_tokens, -2, "max_new_tokens is -2");
     REFUSE(max_length, 10, "leaves nothing of max_length 10");
     REFUSE(forced_bos, 100, "forced_bos: token 100");
-    REFUSE(pad, 100, "pad: token 100");
     REFUSE(suppress_tokens, ((dt_ids){ outside, 2 }), "suppress_tokens: token 100");
     REFUSE(suppress_tokens, ((dt_ids){ NULL, 2 }), "that is NULL");
     p = o;

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/wish_checks.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models/generation/rules.h"
+
+/* Sequences that are generated together; memory mostly ends sooner. */
+enum { MAX_SEQUENCES = 65536 };
+
+#define AT(field) offsetof(cli_args, field)
+
+/* Fields of dt_generate_options, and the option that fills each of them. */
+static const struct {
+    const char *field, *option;
+    size_t given; /* a text of cli_args, NULL if it is not given */
+} options[] = {
+    { "eos", "--eos-ids", AT(eos_ids) },
+    { "repetition_penalty", "--repetition-penalty", AT(repetition_penalty) },
+    { "no_repeat_ngram_size", "--no-repeat-ngram-size", AT(no_repeat_ngram_size) },
+    { "bad_words", "--bad-words-ids", AT(bad_words_ids) },
+    { "max_length", "--max-length", AT(max_length) },
+    { "min_length", "--min-length", AT(min_length) },
+    { "min_new_tokens", "--min-new-tokens", AT(min_new_tokens) },
+    { "forced_bos", "--forced-bos-id", AT(forced_bos_id) },
+    { "forced_eos", "--forced-eos-ids", AT(forced_eos_ids) },
+    { "suppress_tokens", "--suppress-ids", AT(suppress_ids) },
+    { "begin_suppress_tokens", "--begin-suppress-ids", AT(begin_suppress_ids) },
+    { "seed", "--seed", AT(seed) },
+    { "temperature", "--temperature", AT(temperature) },
+    { "top_k", "--top-k", AT(top_k) },
+    { "top_p", "--top-p", AT(top_p) },
+    { "min_p", "--min-p", AT(min_p) },
+    { "typical_p", "--typical-p", AT(typical_p) },
+    { "epsilon_cutoff", "--epsilon-cutoff", AT(epsilon_cutoff) },
+    { "eta_cutoff", "--eta-cutoff", AT(eta_cutoff) },
+    { "stop_strings", "--stop", AT(stop.items[0]) },
+    { "num_beams", "--num-beams", AT(num_beams) },
+    { "num_return_sequences", "--num-return-sequences", AT(num_return_sequences) },
+    { "length_penalty", "--length-penalty", AT(length_penalty) },
+    { "early_stopping", "--early-stopping", AT(early_stopping) },
+};
+
+static void name_wish(void *arg, const char *field, char text[DTI_OPTION_NAME_BYTES])
+{
+    const cli_args *a = arg;
+
+    for (size_t i = 0; i < DT_COUNT(options); i++) {
+        if (strcmp(options[i].field, field) != 0) continue;
+        if (*(const char *const *)((const char *)a + options[i].given) == NULL) break;
+        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "%s", options[i].option);
+        return;
+    }
+    if (strcmp(field, "ignore_eos") == 0)
+        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "--ignore-eos");
+    else
+        dti_generation_key((void *)(uintptr_t)a->folder, field, text);
+}
+
+dti_option_names cli_wish_names(const cli_args *args)
+{
+    return (dti_option_names){ name_wish, (void *)(uintptr_t)args };
+}
+
+/* --- contradictions --------------------------------------------------------------------------- */
+
+dt_status cli_wishes_agree(const cli_args *a)
+{
+    const bool draws = a->sample || a->temperature != NULL || a->top_k != NULL ||
+                       a->top_p != NULL || a->min_p != NULL || a->typical_p != NULL ||
+                       a->epsilon_cutoff != NULL || a->eta_cutoff != NULL || a->seed != NULL;
+
+    DT_CHECK(!a->greedy || !draws, DT_ERR_ARG,
+             "--greedy takes the best token always; leave it out, or --sample, --seed, "
+             "--temperature, --top-k, --top-p, --min-p, --typical-p, --epsilon-cutoff and "
+             "--eta-cutoff");
+    DT_CHECK(a->max_length == NULL || a->max_new_tokens == 0, DT_ERR_ARG,
+             "--max-length %s and --max-new-tokens %lld both say where a text ends; give one",
+             a->max_length, (long long)a->max_new_tokens);
+    DT_CHECK(a->min_length == NULL || a->min_new_tokens == NULL, DT_ERR_ARG,
+             "--min-length %s and --min-new-tokens %s both say when a text may end; give one",
+             a->min_length, a->min_new_tokens);
+    DT_CHECK(!a->ignore_eos || a->eos_ids == NULL, DT_ERR_ARG,
+             "--ignore-eos goes on after every token that --eos-ids %s names; give one",
+             a->eos_ids);
+    DT_CHECK(!a->ignore_eos || (a->min_length == NULL && a->min_new_tokens == NULL), DT_ERR_ARG,
+             "--ignore-eos never ends a text, so %s %s changes nothing; give one",
+             a->min_length != NULL ? "--min-length" : "--min-new-tokens",
+             a->min_length != NULL ? a->min_length : a->min_new_tokens);
+    return DT_OK;
+}
+
+/* Of options that only beams look at. */
+static void warn_without_beams(const cli_session *s, const char *option, const char *value)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+
+    if (value == NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "%s %s changes nothing: it is of beam search, and there are no beams; add "
+                   "--num-beams",
+                   option, value);
+    cli_warn(s->console, text);
+}
+
+/* Tokens that a text must have, and those that it may have. */
+static void warn_of_lengths(const cli_session *s, const dt_generate_options *o)
+{
+    const cli_args *a = s->args;
+    char text[DT_ERROR_MESSAGE_BYTES];
+
+    if (a->min_new_tokens == NULL || o->min_new_tokens <= o->max_new_tokens) return;
+    (void)snprintf(text, sizeof text,
+                   "--min-new-tokens %s is more than the %lld new tokens that a text has at most: "
+                   "no end of sequence is generated",
+                   a->min_new_tokens, (long long)o->max_new_tokens);
+    cli_warn(s->console, text);
+}
+
+dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o)
+{
+    const cli_args *a = s->args;
+
+    DT_CHECK(a->temperature == NULL || o->temperature > 0, DT_ERR_ARG,
+             "--temperature %s: must be above 0; --greedy takes the best token always",
+             a->temperature);
+    DT_CHECK(a->repetition_penalty == NULL || o->repetition_penalty > 0, DT_ERR_ARG,
+             "--repetition-penalty %s: must be above 0; 1 is none", a->repetition_penalty);
+    DT_CHECK(a->num_return_sequences == NULL || o->num_return_sequences <= 1 || o->do_sample ||
+                 o->num_beams > 1,
+             DT_ERR_ARG,
+             "--num-return-sequences %s: the best token is always the same; add --sample or "
+             "--num-beams",
+             a->num_return_sequences);
+    if (o->num_beams == 1) warn_without_beams(s, "--length-penalty", a->length_penalty);
+    if (o->num_beams == 1) warn_without_beams(s, "--early-stopping", a->early_stopping);
+    warn_of_lengths(s, o);
+    return DT_OK;
+}
+
+/* --- several texts ---------------------------------------------------------------------------- */
+
+/* What a sequence needs at least: its caches, and a row of logits. */
+static double bytes_of_one(const cli_session *s, int64_t n_tokens)
+{
+    const dt_model_info *i = &s->info;
+    const double caches =
+        2.0 * (double)(i->n_layers * i->n_kv_heads * i->head_dim) * (double)dt_dtype_size(s->dtype);
+
+    return caches * (double)n_tokens + 4.0 * (double)i->vocab_size;
+}
+
+/* Of the machines of all processes, as if none shared one. GPUs know their own limits: 0. */
+static double bytes_of_machines(const cli_session *s)
+{
+    const char *device = s->run.device;
+    const double pages = (double)sysconf(_SC_PHYS_PAGES);
+
+    if (strcmp(device, "cpu") != 0 && dt_device_check("cuda") == DT_OK) return 0;
+    return pages > 0 ? pages * (double)sysconf(_SC_PAGESIZE) * (double)s->console->n_processes : 0;
+}
+
+/* "--num-beams 100000", or how many prompts there are. */
+static void name_count(const cli_session *s, int64_t n_prompts, int64_t width, bool beams,
+                       char *text, size_t bytes)
+{
+    char name[DTI_OPTION_NAME_BYTES];
+
+    name_wish((void *)(uintptr_t)s->args, beams ? "num_beams" : "num_return_sequences", name);
+    if (width == 1)
+        (void)snprintf(text, bytes, "--prompts-file with %lld prompts", (long long)n_prompts);
+    else
+        (void)snprintf(text, bytes, "%s %lld of %lld prompt%s", name, (long long)width,
+                       (long long)n_prompts, n_prompts == 1 ? "" : "s");
+}
+
+dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts,
+                                const cli_wishes *wishes)
+{
+    const dt_generate_options *o = &wishes->options;
+    const dti_option_names names = cli_wish_names(s->args);
+    const bool beams = o->num_beams > 1;
+    const int64_t width = beams ? o->num_beams : o->num_return_sequences;
+    char what[DTI_OPTION_NAME_BYTES + 64], need[CLI_NUMBER_BYTES], have[CLI_NUMBER_BYTES];
+    const double n = (double)prompts->n * (double)width, machines = bytes_of_machines(s);
+    int64_t longest = 0;
+    double one, most;
+
+    for (int64_t i = 0; i < prompts->n; i++)
+        if (prompts->list[i].n > longest) longest = prompts->list[i].n;
+    one = bytes_of_one(s, longest + o->max_new_tokens);
+    most = machines > 0 && machines / one < MAX_SEQUENCES ? machines / one : MAX_SEQUENCES;
+    name_count(s, prompts->n, width, beams, what, sizeof what);
+    DT_CHECK(n <= MAX_SEQUENCES, DT_ERR_ARG, "%s: %.0f sequences at once, at most %d are possible",
+             what, n, MAX_SEQUENCES);
+    DT_CHECK(n <= most, DT_ERR_ARG,
+             "%s: %.0f sequences of up to %lld tokens need %s at least for caches and logits, "
+             "there are %s of memory; ask for at most %.0f sequences, or for shorter ones",
+             what, n, (long long)(longest + o->max_new_tokens),
+             cli_bytes_text((int64_t)(n * one < 0x1p62 ? n * one : 0x1p62), need),
+             cli_bytes_text((int64_t)machines, have), most >= 1 ? most : 1);
+    DT_TRY(dti_texts_check(o, &s->info, &names));
+    return DT_OK;
+}

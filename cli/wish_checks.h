@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wishes that contradict each other, do nothing, or ask for more than there is. */
+#ifndef DTI_CLI_WISH_CHECKS_H
+#define DTI_CLI_WISH_CHECKS_H
+
+#include "cli/session.h"
+#include "cli/wishes.h"
+#include "models/generation/option_names.h"
+
+/* What messages call a wish: the option that gave it, or the key of generation_config.json. */
+dti_option_names cli_wish_names(const cli_args *args);
+
+/* Refuses two answers of the user to one question. */
+dt_status cli_wishes_agree(const cli_args *args) DT_MUST_USE;
+
+/* Refuses what the library refuses as well, in words of the command; warns of options that change
+ * nothing, as Transformers does. */
+dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o) DT_MUST_USE;
+
+/* Refuses several texts that cannot be had together: their number, or the memory that they need. */
+dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts,
+                                const cli_wishes *wishes) DT_MUST_USE;
+
+#endif
