@@ -28,8 +28,9 @@ typedef struct findings {
     int64_t file_bytes;
     const char *tokenizer; /* its files */
     int32_t n_tokens;
-    dt_error tokenizer_error, generation_error; /* code DT_OK: none */
-    json_t *warnings;                           /* an array of texts */
+    dt_error tokenizer_error, generation_error, plan_error; /* code DT_OK: none */
+    bool reads_generation; /* generation_config.json; what it asks for may be refused */
+    json_t *warnings;      /* an array of texts */
 } findings;
 
 /* What files say by themselves, also those of a checkpoint that is refused. */
@@ -101,11 +102,18 @@ static void look_at_tokenizer(findings *f)
     dt_tokenizer_release(&tokenizer);
 }
 
-/* What ends a text, if the model itself is sound. */
-static void look_at_generation(findings *f)
+/* What a run would refuse, if the model itself is sound. */
+static dt_status look_at_run(findings *f)
 {
-    if (f->supported && dt_model_inspect_generation(f->folder, &f->info) != DT_OK)
-        f->generation_error = *dt_last_error();
+    dti_described d;
+
+    if (!f->supported) return DT_OK;
+    DT_TRY(dti_describe(NULL, f->folder, &d));
+    f->reads_generation = d.generation != NULL;
+    if (dti_judge_generation(&d) != DT_OK) f->generation_error = *dt_last_error();
+    if (dti_judge_own_plan(&d) != DT_OK) f->plan_error = *dt_last_error();
+    dti_described_free(&d);
+    return DT_OK;
 }
 
 /* --- as text ------------------------------------------------------------------------------------
@@ -146,7 +154,11 @@ static void print_text(const findings *f)
     else
         (void)printf("tokenizer   %s, %" PRId32 " tokens\n", f->tokenizer, f->n_tokens);
     if (f->generation_error.code != DT_OK)
-        (void)printf("generation  only with --ignore-eos: %s\n", f->generation_error.message);
+        (void)printf("generation  %s: %s\n",
+                     f->reads_generation ? "refused" : "only with --ignore-eos",
+                     f->generation_error.message);
+    if (f->plan_error.code != DT_OK)
+        (void)printf("plan        only with --plan built-in: %s\n", f->plan_error.message);
     json_array_foreach(f->warnings, i, warning)(void)
         printf("warning     %s\n", json_string_value(warning));
     (void)printf("supported   %s%s%s\n", f->supported ? "yes" : "no",
@@ -209,6 +221,7 @@ static dt_status print_json(const findings *f)
         json_object_set_new(object, "tokenizer_error", json_of_text(f->tokenizer_error.message));
     failed |=
         json_object_set_new(object, "generation_error", json_of_text(f->generation_error.message));
+    failed |= json_object_set_new(object, "plan_error", json_of_text(f->plan_error.message));
     failed |= json_object_set(object, "warnings", f->warnings);
     DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     (void)json_dumpf(object, stdout, JSON_INDENT(2));
@@ -224,7 +237,8 @@ done:
 /* What the command ends with: looking on has left records of its own. */
 static dt_status first_error(const findings *f)
 {
-    const dt_error *const errors[] = { &f->why_not, &f->tokenizer_error, &f->generation_error };
+    const dt_error *const errors[] = { &f->why_not, &f->tokenizer_error, &f->generation_error,
+                                       &f->plan_error };
 
     for (size_t i = 0; i < DT_COUNT(errors); i++) {
         if (errors[i]->code == DT_OK) continue;
@@ -240,9 +254,8 @@ static dt_status look_at_all(findings *f)
     if (!f->supported) f->why_not = *dt_last_error();
     look_at_files(f);
     look_at_tokenizer(f);
-    look_at_generation(f);
-    if (f->supported)
-        DT_TRY(dti_remarks(f->folder, true, f->generation_error.code == DT_OK, add_warning, f));
+    DT_TRY(look_at_run(f));
+    if (f->supported) DT_TRY(dti_remarks(f->folder, true, f->reads_generation, add_warning, f));
     return DT_OK;
 }
 
@@ -276,7 +289,8 @@ const cli_command cli_inspect = {
     .summary = "says what a checkpoint is, and whether it can be run",
     .details =
         "DIR is a Hugging Face folder. Every file and every tensor's shape is checked, no weights\n"
-        "are read. Exit code 2 if the checkpoint, its tokenizer or generation_config.json is\n"
-        "malformed or not supported; the message says precisely why.",
+        "are read. Exit code 2 if the checkpoint, its tokenizer, its own plan or\n"
+        "generation_config.json is malformed or not supported: a run would refuse it, and the\n"
+        "message says precisely why.",
     .run = inspect,
 };

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/options.h"
 #include "cli/report.h"
+#include "models/model.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
@@ -146,23 +147,6 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     return DT_OK;
 }
 
-static dt_status check_plan(const cli_session *s)
-{
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    dt_status st = DT_OK;
-
-    DT_TRY(dt_runtime_create_dry(
-        &(dt_run_options){ .size = sizeof(dt_run_options), .n_ranks = s->run.n_ranks }, 0, NULL,
-        &rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, s->mesh, &mesh));
-    DT_TRY_TO(done, st, dt_model_check(mesh, s->args->folder, &s->load));
-done:
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
-    return st;
-}
-
 /* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
  * can be mended before the weights are there. */
 static dt_status inspect(cli_session *s)
@@ -172,7 +156,7 @@ static dt_status inspect(cli_session *s)
 
     if (st == DT_OK) return DT_OK;
     why = *dt_last_error();
-    DT_TRY(check_plan(s));
+    DT_TRY(dti_model_check_dry(s->args->folder, s->mesh, &s->load));
     dti_error_restore(&why);
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }

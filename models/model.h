@@ -145,6 +145,16 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
 dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
                              const dt_load_options *o) DT_MUST_USE;
 
+/* The judgement of a load on a dry mesh, "tp=2", made for it (default_run.c). */
+dt_status dti_model_check_dry(const char *dir, const char *mesh,
+                              const dt_load_options *o) DT_MUST_USE;
+
+/* What a run refuses that asks for nothing special (default_run.c): values of
+ * generation_config.json, which the message names by file and key; the plan of the checkpoint
+ * itself, on one rank. Errors: what the run would end with. */
+dt_status dti_judge_generation(const dti_described *d) DT_MUST_USE;
+dt_status dti_judge_own_plan(const dti_described *d) DT_MUST_USE;
+
 /* A size of a model by its key in config.json, n characters ("num_attention_heads"), as the
  * architecture took it where the file leaves it out; -1: no such size. */
 int64_t dti_size_of_key(const dt_model_info *info, const char *key, size_t n);

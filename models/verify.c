@@ -185,7 +185,8 @@ static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
     DT_TRY(find(v, st));
     if (!*known) return DT_OK;
     (void)snprintf(v->model_type, sizeof v->model_type, "%s", d->info.model_type);
-    if (d->generation_error != NULL) say(v, true, NULL, "%s", d->generation_error);
+    DT_TRY(find(v, dti_judge_generation(d)));
+    DT_TRY(find(v, dti_judge_own_plan(d)));
     dti_describe_remarks(d, v->folder, warn, v);
     return DT_OK;
 }
