@@ -7,6 +7,7 @@
 #include "base/sync.h"
 #include "bench/support/model.h"
 #include "bench/support/report.h"
+#include "models/work.h"
 
 enum { PROMPT = 8, MAX_RANKS = 64 };
 
@@ -125,10 +126,12 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     dt_mesh *mesh = NULL;
     dt_model *m = NULL;
     dt_state *s = NULL;
+    int64_t chosen = 0;
 
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
-    j->rank_bytes[dt_runtime_rank(rt) % MAX_RANKS] = bench_token_bytes(m);
+    DT_TRY_TO(done, st, dti_work_experts(j->folder, &chosen));
+    j->rank_bytes[dt_runtime_rank(rt) % MAX_RANKS] = dti_work_token_bytes(m, chosen);
     DT_TRY_TO(done, st, dt_state_create(m, 1, PROMPT + j->options->tokens + 2, &s));
     DT_TRY_TO(done, st, measure(rt, j, m, s));
 done:

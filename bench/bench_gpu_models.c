@@ -3,7 +3,6 @@
  * One GPU: decoding and prefill of models with random weights, beside what the device copies and
  * multiplies in the same run. Kernels one by one: bench_cuda.c. */
 #include <dtensor/devices.h>
-#include <dtensor/factories.h>
 #include <dtensor/generation.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +10,13 @@
 #include "base/sync.h"
 #include "bench/support/model.h"
 #include "bench/support/report.h"
-#include "dtensor/device/device.h"
+#include "dtensor/device/rates.h"
+#include "models/state.h"
+#include "models/work.h"
 
 /* clang-format off */
 static const bench_column columns[] = {
-    { "what", "what", 8, -1 },
+    { "what", "what", 10, -1 },
     { "shape", "shape", 14, -1 },
     { "tokens", "tokens", 6, 0 },
     { "us", "us", 10, 1 },
@@ -48,88 +49,53 @@ typedef struct gpu_job {
     const gpu_options *options;
     bench_report *report;
     dt_mesh *mesh;
-    dti_device *device;
     double copy_gbs, tflops; /* the limits */
 } gpu_job;
 
-/* Waits until everything that was started is done. */
-static dt_status finish(const gpu_job *j)
-{
-    DT_TRY(j->device->ops->read(j->device, NULL, NULL, 0));
-    return DT_OK;
-}
-
 /* --- limits ----------------------------------------------------------------------------------- */
 
-static dt_status measure_copy(gpu_job *j)
+typedef dt_status (*rate_fn)(dti_rates *r);
+
+static dt_status time_rate(const gpu_job *j, dti_rates *r, rate_fn work, double *ns)
 {
-    const size_t bytes = j->options->common.quick ? (size_t)1 << 16 : (size_t)1 << 30;
-    const int64_t shape[] = { 2, (int64_t)bytes };
     bench_samples samples = { .n = 0 };
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
 
-    DT_TRY(dt_zeros(j->mesh, &DT_REPLICATE, DT_U8, 2, shape, &x));
-    for (int64_t r = 0; r <= j->options->rounds; r++) {
-        char *data = dt_tensor_local(x)->data;
-        DT_TRY_TO(done, st, finish(j));
+    for (int64_t i = 0; i <= j->options->rounds; i++) {
         const int64_t start = dti_now_ns();
-        DT_TRY_TO(done, st, j->device->ops->copy(j->device, data, data + bytes, bytes));
-        DT_TRY_TO(done, st, finish(j));
-        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start));
-    }
-    j->copy_gbs = 2.0 * (double)bytes / bench_median(&samples);
-    bench_report_row(j->report, "copy", "", 0.0, bench_median(&samples) * 1e-3, 0.0, j->copy_gbs,
-                     j->copy_gbs, 1.0);
-done:
-    dt_tensor_release(&x);
-    return st;
-}
-
-/* A product of n x n matrices, ns. */
-static dt_status time_product(const gpu_job *j, int64_t n, double *ns)
-{
-    const int64_t shape[] = { n, n };
-    bench_samples samples = { .n = 0 };
-    dt_tensor *x = NULL, *w = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
-
-    DT_TRY(dt_tape_create(dt_mesh_runtime(j->mesh), &t));
-    DT_TRY_TO(done, st,
-              dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, shape, (dt_random){ 1, 0 }, &x));
-    DT_TRY_TO(done, st,
-              dt_randn(j->mesh, &DT_REPLICATE, DT_BF16, 2, shape, (dt_random){ 1, 1 }, &w));
-    for (int64_t r = 0; r <= j->options->rounds; r++) {
-        DT_TRY_TO(done, st, finish(j));
-        const int64_t start = dti_now_ns();
-        (void)dt_linear(t, x, w, NULL);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, finish(j));
-        if (r > 0) bench_add(&samples, (double)(dti_now_ns() - start));
-        dt_tape_reset(t);
+        DT_TRY(work(r));
+        if (i > 0) bench_add(&samples, (double)(dti_now_ns() - start));
     }
     *ns = bench_median(&samples);
-done:
-    dt_tensor_release(&w);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
-static dt_status measure_peak(gpu_job *j)
+static dt_status measure_limits(gpu_job *j)
 {
-    const int64_t n = j->options->common.quick ? 64 : 8192;
+    const bool quick = j->options->common.quick;
+    const int64_t side = quick ? 64 : 8192, bytes = quick ? (int64_t)1 << 17 : (int64_t)2 << 30;
+    dti_rates *r = NULL;
+    dt_status st = DT_OK;
     double ns;
 
-    DT_TRY(time_product(j, n, &ns));
-    j->tflops = 2.0 * (double)n * (double)n * (double)n / ns * 1e-3;
-    bench_report_row(j->report, "product", "square", (double)n, ns * 1e-3, 0.0, j->tflops,
+    DT_TRY(dti_rates_open(j->mesh, bytes, DT_BF16, side, &r));
+    DT_TRY_TO(done, st, time_rate(j, r, dti_rates_copy, &ns));
+    j->copy_gbs = dti_rates_copied(r) / ns;
+    bench_report_row(j->report, "copy", "", 0.0, ns * 1e-3, 0.0, j->copy_gbs, j->copy_gbs, 1.0);
+    DT_TRY_TO(done, st, time_rate(j, r, dti_rates_multiply, &ns));
+    j->tflops = dti_rates_operations(r) / ns * 1e-3;
+    bench_report_row(j->report, "product", "square", (double)side, ns * 1e-3, 0.0, j->tflops,
                      j->tflops, 1.0);
-    return DT_OK;
+done:
+    dti_rates_close(&r);
+    return st;
 }
 
 /* --- models ----------------------------------------------------------------------------------- */
+
+static int64_t new_tokens_of(const gpu_options *o)
+{
+    return o->common.quick ? 4 : 64;
+}
 
 static dt_status time_pass(const gpu_job *j, dt_model *m, dt_state *s, int64_t n, double *ns)
 {
@@ -143,7 +109,7 @@ static dt_status time_pass(const gpu_job *j, dt_model *m, dt_state *s, int64_t n
     start = dti_now_ns();
     (void)dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, finish(j));
+    DT_TRY_TO(done, st, dti_rates_finish(dt_mesh_runtime(j->mesh)));
     *ns = (double)(dti_now_ns() - start);
 done:
     dt_tape_release(&t);
@@ -165,37 +131,63 @@ static dt_status time_decode(dt_model *m, dt_state *s, int64_t n, double *ns)
     return DT_OK;
 }
 
+/* Median ns of a token behind the context, which the state holds. */
+static dt_status measure_decode(const gpu_job *j, dt_model *m, dt_state *s, double *ns)
+{
+    const int64_t new_tokens = new_tokens_of(j->options);
+    bench_samples samples = { .n = 0 };
+
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        dt_state_rewind(s, j->options->context);
+        DT_TRY(time_decode(m, s, new_tokens, ns));
+        if (r > 0) bench_add(&samples, *ns);
+    }
+    *ns = bench_median(&samples);
+    return DT_OK;
+}
+
+static dt_status measure_prefill(const gpu_job *j, dt_model *m, dt_state *s, double *ns)
+{
+    bench_samples samples = { .n = 0 };
+
+    for (int64_t r = 0; r <= j->options->rounds; r++) {
+        dt_state_rewind(s, 0);
+        DT_TRY(time_pass(j, m, s, j->options->prompt, ns));
+        if (r > 0) bench_add(&samples, *ns);
+    }
+    *ns = bench_median(&samples);
+    return DT_OK;
+}
+
+static void report_decode(const gpu_job *j, const char *what, const gpu_shape *shape, double bytes,
+                          double ns)
+{
+    bench_report_row(j->report, what, shape->name, (double)j->options->context, ns * 1e-3, 1e9 / ns,
+                     bytes / ns, j->copy_gbs, bytes / ns / j->copy_gbs);
+}
+
+/* Decoding plays recorded passes; then without. */
 static dt_status measure_model(gpu_job *j, const gpu_shape *shape, dt_model *m)
 {
     const int64_t prompt = j->options->prompt, context = j->options->context;
-    const int64_t new_tokens = j->options->common.quick ? 4 : 64;
-    const double bytes = (double)bench_token_bytes(m), flops = bench_prefill_flops(m, prompt);
+    const double bytes = (double)dti_work_token_bytes(m, 0), flops = dti_work_prompt(m, prompt, 0);
     const int64_t longest = prompt > context ? prompt : context;
-    bench_samples prefill = { .n = 0 }, decode = { .n = 0 };
     dt_state *s = NULL;
     dt_status st = DT_OK;
     double ns;
 
-    DT_TRY(dt_state_create(m, 1, longest + new_tokens + 1, &s));
-    for (int64_t r = 0; r <= j->options->rounds; r++) {
-        dt_state_rewind(s, 0);
-        DT_TRY_TO(done, st, time_pass(j, m, s, prompt, &ns));
-        if (r > 0) bench_add(&prefill, ns);
-    }
-    dt_state_rewind(s, 0);
-    DT_TRY_TO(done, st, time_pass(j, m, s, context, &ns));
-    for (int64_t r = 0; r <= j->options->rounds; r++) {
-        dt_state_rewind(s, context);
-        DT_TRY_TO(done, st, time_decode(m, s, new_tokens, &ns));
-        if (r > 0) bench_add(&decode, ns);
-    }
-    ns = bench_median(&prefill);
+    DT_TRY(dt_state_create(m, 1, longest + new_tokens_of(j->options) + 1, &s));
+    DT_TRY_TO(done, st, measure_prefill(j, m, s, &ns));
     bench_report_row(j->report, "prefill", shape->name, (double)prompt, ns * 1e-3,
                      (double)prompt / ns * 1e9, flops / ns * 1e-3, j->tflops,
                      flops / ns * 1e-3 / j->tflops);
-    ns = bench_median(&decode);
-    bench_report_row(j->report, "decode", shape->name, (double)context, ns * 1e-3, 1e9 / ns,
-                     bytes / ns, j->copy_gbs, bytes / ns / j->copy_gbs);
+    dt_state_rewind(s, 0);
+    DT_TRY_TO(done, st, time_pass(j, m, s, context, &ns));
+    DT_TRY_TO(done, st, measure_decode(j, m, s, &ns));
+    report_decode(j, "decode", shape, bytes, ns);
+    s->unrecorded = true;
+    DT_TRY_TO(done, st, measure_decode(j, m, s, &ns));
+    report_decode(j, "unrecorded", shape, bytes, ns);
 done:
     dt_state_release(&s);
     return st;
@@ -222,8 +214,7 @@ static dt_status measure_all(gpu_job *j)
     const gpu_options *o = j->options;
     bool found = false;
 
-    DT_TRY(measure_copy(j));
-    DT_TRY(measure_peak(j));
+    DT_TRY(measure_limits(j));
     if (o->common.quick) return run_shape(j, &tiny);
     for (size_t i = 0; i < DT_COUNT(shapes); i++) {
         if (o->shape != NULL && strcmp(o->shape, shapes[i].name) != 0) continue;
@@ -238,12 +229,10 @@ static dt_status measure_all(gpu_job *j)
 static dt_status on_rank(dt_runtime *rt, void *arg)
 {
     gpu_job *j = arg;
-    dt_status st = DT_OK;
+    dt_status st;
 
     DT_TRY(dt_mesh_create(rt, "tp=1", &j->mesh));
-    DT_TRY_TO(done, st, dti_device_of(rt, &j->device));
-    DT_TRY_TO(done, st, measure_all(j));
-done:
+    st = measure_all(j);
     dt_mesh_release(&j->mesh);
     return st;
 }

@@ -18,6 +18,7 @@ struct dt_state {
     int32_t *ids;     /* [batch, capacity] those tokens; not kept in a dry runtime */
     dti_kv *kv;       /* [n_layers] */
     struct dti_step_pass *step; /* step.h; NULL: nothing is recorded */
+    bool unrecorded;            /* passes are neither recorded nor played, for benches */
     int turned; /* 1: keys rotate as in sequences longer than arch->turn(); 0: as in shorter
                        * ones; -1: some so, some so, after a pass that failed */
     dt_progress_fn progress; /* told of layers done in passes of several tokens; or NULL */

@@ -28,7 +28,7 @@ static bool can_be_recorded(const dt_tape *t, const dt_model *m, const dt_state 
 
 bool dti_step_fits(const dt_tape *t, const dt_model *m, dt_state *s)
 {
-    if (!can_be_recorded(t, m, s)) return false;
+    if (s->unrecorded || !can_be_recorded(t, m, s)) return false;
     if (s->step != NULL && s->step->changes != dti_layers_changes(m->layers)) dti_step_forget(s);
     if (s->step == NULL) {
         if (dti_new(sizeof *s->step, &s->step) != DT_OK) return false;

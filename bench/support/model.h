@@ -38,12 +38,4 @@ dt_status bench_config_open(const bench_shapes *shapes, bench_folder *out) DT_MU
 /* Removes the folder if this program made it, unless `keep`: then it prints where it is. */
 void bench_folder_close(bench_folder *folder, bool keep);
 
-/* Bytes of weights that one decoded token reads on this rank: all but the rows of an embedding that
- * is not also the head. */
-int64_t bench_token_bytes(dt_model *model);
-
-/* Multiply-adds, as two operations each, of `tokens` new tokens through all blocks (products and
- * causal attention, of all ranks) and one row through the head. */
-double bench_prefill_flops(dt_model *model, int64_t tokens);
-
 #endif

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/dt_test.h"
+#include "tests/support/cuda.h"
 
 /* The output of "bench_x arguments" as JSON; NULL if it is none. */
 static json_t *run(const char *name, const char *arguments, int *exit_code)
@@ -111,6 +111,13 @@ DT_TEST(bench, cuda_runs)
     DT_ASSERT_EQ_INT(exit_code, 0);
     DT_ASSERT(strstr(json_string_value(json_object_get(out, "skipped")), "/nowhere.so") != NULL);
     json_decref(out);
+}
+
+/* Limits, prefill, decoding by recorded passes and without. */
+DT_TEST(bench, gpu_models_runs)
+{
+    dt_test_cuda_runs();
+    check_rows("gpu_models", 5);
 }
 
 DT_TEST(bench, a_wrong_option_ends_with_2)
