@@ -2,28 +2,26 @@
  *
  * dtensor bench: how fast a folder runs on a mesh, beside what the same ranks and threads reach
  * when they do nothing else. Decoding reads every weight once per token, so its limit is reading
- * these bytes; a prompt is bound by products, so its limit is one large product. Limits are
- * measured right before and after each round, because machines change their speed. */
+ * these bytes, on a GPU copying as many; a prompt is bound by products, so its limit is one large
+ * product. Limits are measured right before and after each round, because machines change their
+ * speed. Where decoding plays passes that were recorded, it is measured without that, too. */
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_figures.h"
 #include "cli/bench_limits.h"
 #include "cli/cli.h"
 #include "cli/report.h"
 #include "cli/session.h"
+#include "dtensor/device/rates.h"
 #include "mesh/comm/comm.h"
 #include "mesh/runtime.h"
+#include "models/state.h"
+#include "models/step.h"
 
-enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5 };
-
-/* One kind of work: seconds of each round, and what share of its limit it reached. */
-typedef struct figures {
-    double *seconds, *limit, *ratio; /* [rounds]; work per second is the limit's unit */
-    double work;                     /* of a round: operations, or bytes */
-    int64_t tokens;                  /* of a round */
-} figures;
+/* A step is recorded once it has run twice. */
+enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5, UNTIL_RECORDED = 4 };
 
 /* Ranks read the upper half; the lower half is rank 0's. */
 typedef struct benching {
@@ -31,8 +29,10 @@ typedef struct benching {
     int64_t n_prompt, n_new, n_rounds;
     int32_t *ids; /* [n_prompt] */
 
-    figures prompt, decode;
-    double *numbers; /* theirs */
+    cli_figures prompt, decode, unrecorded;
+    bool recorded; /* decoding was: `unrecorded` has figures, too */
+    const char *of_bytes;
+    double *numbers; /* the figures' */
 } benching;
 
 /* What a round needs on one rank. */
@@ -69,6 +69,7 @@ static dt_status read_prompt(worker *w)
     dt_state_rewind(w->state, 0);
     (void)dt_model_forward(w->tape, w->model, w->state, w->b->ids, w->b->n_prompt, DT_LOGITS_LAST);
     DT_TRY(dt_tape_status(w->tape));
+    DT_TRY(dti_rates_finish(dt_mesh_runtime(dt_model_mesh(w->model))));
     return DT_OK;
 }
 
@@ -101,12 +102,11 @@ static dt_status multiply(worker *w)
 
 static dt_status read_weights(worker *w)
 {
-    cli_limits_read(w->limits);
-    return DT_OK;
+    return cli_limits_read(w->limits);
 }
 
 /* Work between two times of its limit. `limit_work` is what the limit does in one go. */
-static dt_status round_of(worker *w, work_fn work, work_fn limit, double limit_work, figures *f,
+static dt_status round_of(worker *w, work_fn work, work_fn limit, double limit_work, cli_figures *f,
                           int64_t i)
 {
     double before, seconds, after;
@@ -121,20 +121,46 @@ static dt_status round_of(worker *w, work_fn work, work_fn limit, double limit_w
     return DT_OK;
 }
 
+/* Decoding in rounds of its own, because a round begins by going back. */
+static dt_status run_decode(worker *w, double bytes, cli_figures *f, int64_t i)
+{
+    DT_TRY(start_again(w));
+    return round_of(w, decode, read_weights, bytes, f, i);
+}
+
+/* What the first passes of a state do once. */
+static dt_status warm_up(worker *w)
+{
+    for (int64_t passes = 0; passes < UNTIL_RECORDED; passes += w->b->n_new) {
+        DT_TRY(start_again(w));
+        DT_TRY(decode(w));
+    }
+    return DT_OK;
+}
+
+/* Ranks agree on what is recorded: every rank takes the same turns here. */
 static dt_status run_rounds(worker *w)
 {
     benching *b = w->b;
     double bytes, products, flops;
+    bool recorded;
 
     DT_TRY(cli_limits_count(w->limits, b->n_prompt, &bytes, &products, &flops));
+    DT_TRY(warm_up(w));
+    recorded = dti_step_is_recorded(w->state);
     if (w->speaks) {
-        b->decode.work = bytes * (double)b->n_new;
+        b->recorded = recorded;
+        b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
         b->prompt.work = flops;
+        b->of_bytes = cli_limits_of_bytes(w->limits);
     }
     for (int64_t i = -1; i < b->n_rounds; i++) {
         DT_TRY(round_of(w, read_prompt, multiply, products, &b->prompt, i));
-        DT_TRY(start_again(w));
-        DT_TRY(round_of(w, decode, read_weights, bytes, &b->decode, i));
+        DT_TRY(run_decode(w, bytes, &b->decode, i));
+        if (!recorded) continue;
+        w->state->unrecorded = true;
+        DT_TRY(run_decode(w, bytes, &b->unrecorded, i));
+        w->state->unrecorded = false;
     }
     return DT_OK;
 }
@@ -160,52 +186,19 @@ done:
 
 /* --- afterwards ------------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* The median of what is sorted here. */
-static double median(double *x, int64_t n)
-{
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
-
-static void print_line(const benching *b, const char *name, figures *f, const char *unit,
-                       const char *limit)
-{
-    const int64_t n = b->n_rounds;
-    const double s = median(f->seconds, n), most = median(f->limit, n), r = median(f->ratio, n);
-
-    (void)printf("%-7s %5lld tokens, %9.2f ms, %9.1f tokens/s: %.1f %s of %.1f that %s reaches, "
-                 "%.2f (%.2f to %.2f)\n",
-                 name, (long long)f->tokens, s * 1e3, (double)f->tokens / s, f->work / s * 1e-9,
-                 unit, most * 1e-9, limit, r, f->ratio[0], f->ratio[n - 1]);
-}
-
-static json_t *json_figures(const benching *b, figures *f)
-{
-    const int64_t n = b->n_rounds;
-    const double s = median(f->seconds, n), most = median(f->limit, n), r = median(f->ratio, n);
-
-    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens",
-                     (json_int_t)f->tokens, "s", s, "tokens_per_s", (double)f->tokens / s, "work",
-                     f->work, "work_per_s", f->work / s, "limit_per_s", most, "ratio", r,
-                     "ratio_least", f->ratio[0], "ratio_most", f->ratio[n - 1]);
-}
-
 static dt_status print_json(benching *b)
 {
     json_t *object = json_object();
     dt_status st = DT_OK;
     int failed = 0;
 
-    failed |= json_object_set_new(object, "prompt", json_figures(b, &b->prompt));
-    failed |= json_object_set_new(object, "decode", json_figures(b, &b->decode));
+    failed |= json_object_set_new(object, "prompt", cli_figures_json(&b->prompt));
+    failed |= json_object_set_new(object, "decode", cli_figures_json(&b->decode));
+    failed |= json_object_set_new(object, "decode_recorded", json_boolean(b->recorded));
+    failed |= json_object_set_new(object, "decode_unrecorded",
+                                  b->recorded ? cli_figures_json(&b->unrecorded) : json_null());
     failed |= json_object_set_new(object, "rounds", json_integer(b->n_rounds));
+    failed |= json_object_set_new(object, "device", json_string(b->session->ranks[0].device));
     DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     DT_TRY_TO(done, st, cli_session_json(b->session, object));
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
@@ -213,6 +206,18 @@ static dt_status print_json(benching *b)
 done:
     json_decref(object);
     return st;
+}
+
+static void print_lines(benching *b)
+{
+    const int width = b->recorded ? 10 : 7;
+
+    cli_figures_print(&b->prompt,
+                      &(cli_figures_words){ "prompt", width, "GFLOP/s", "one large product" });
+    cli_figures_print(&b->decode, &(cli_figures_words){ "decode", width, "GB/s", b->of_bytes });
+    if (b->recorded)
+        cli_figures_print(&b->unrecorded,
+                          &(cli_figures_words){ "unrecorded", width, "GB/s", b->of_bytes });
 }
 
 /* --- before ----------------------------------------------------------------------------------- */
@@ -235,22 +240,23 @@ static dt_status read_sizes(const cli_session *s, benching *b)
              (long long)b->n_new, (long long)most, (long long)(most - SHORT_PROMPT - 1),
              SHORT_PROMPT);
     b->prompt.tokens = b->n_prompt;
-    b->decode.tokens = b->n_new;
+    b->decode.tokens = b->unrecorded.tokens = b->n_new;
     return DT_OK;
 }
 
 /* Any tokens do: the time does not depend on them, but for experts. */
 static dt_status make_room(const cli_session *s, benching *b)
 {
-    double **const lists[] = { &b->prompt.seconds, &b->prompt.limit, &b->prompt.ratio,
-                               &b->decode.seconds, &b->decode.limit, &b->decode.ratio };
+    cli_figures *const all[] = { &b->prompt, &b->decode, &b->unrecorded };
 
     DT_TRY(dti_alloc_array((size_t)b->n_prompt, sizeof *b->ids, (void **)&b->ids));
     for (int64_t i = 0; i < b->n_prompt; i++)
         b->ids[i] = (int32_t)((i * 7919 + 5) % s->info.vocab_size);
-    DT_TRY(dti_alloc_array((size_t)b->n_rounds * DT_COUNT(lists), sizeof *b->numbers,
-                           (void **)&b->numbers));
-    for (size_t i = 0; i < DT_COUNT(lists); i++) *lists[i] = b->numbers + (int64_t)i * b->n_rounds;
+    DT_TRY(dti_alloc_array((size_t)b->n_rounds * CLI_FIGURES_LISTS * DT_COUNT(all),
+                           sizeof *b->numbers, (void **)&b->numbers));
+    for (size_t i = 0; i < DT_COUNT(all); i++)
+        cli_figures_open(all[i], b->n_rounds,
+                         b->numbers + (int64_t)i * CLI_FIGURES_LISTS * b->n_rounds);
     return DT_OK;
 }
 
@@ -269,8 +275,7 @@ static dt_status bench(const cli_args *args, const cli_env *env, const cli_conso
     if (args->json) {
         DT_TRY_TO(done, st, print_json(&b));
     } else {
-        print_line(&b, "prompt", &b.prompt, "GFLOP/s", "one large product");
-        print_line(&b, "decode", &b.decode, "GB/s", "reading the weights alone");
+        print_lines(&b);
     }
     DT_TRY_TO(done, st, cli_flush());
 done:
@@ -290,7 +295,9 @@ const cli_command cli_bench = {
         "Reads a prompt and generates tokens, several times, and prints medians. Beside them "
         "stands\n"
         "what the same ranks and threads reach right before and after when they only multiply one\n"
-        "large matrix, or only read the weights that a token needs; the last number is the share\n"
-        "of that, with the least and the largest of all rounds.",
+        "large matrix, or only read the weights that a token needs (on GPUs: copy as many bytes);\n"
+        "the last number is the share of that, with the least and the largest of all rounds. "
+        "Where\n"
+        "a GPU decodes by a recorded pass, decoding without it is measured as well.",
     .run = bench,
 };

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/bench_limits.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/pool.h"
+#include "dtensor/device/rates.h"
 #include "mesh/runtime.h"
-#include "models/checkpoint/json.h"
+#include "models/work.h"
 
-enum { WIDTH = 2048, GRAIN_WORDS = 512, PATH_BYTES = 4096 };
+enum { WIDTH = 2048, GRAIN_WORDS = 512 };
 
 /* Neighbouring bytes of one parameter. */
 typedef struct span {
@@ -19,6 +19,7 @@ typedef struct span {
 
 struct cli_limits {
     dt_model *model;
+    dti_rates *rates; /* of a GPU; NULL: everything else is of cores */
     dti_pool *pool;
     span *spans;
     int64_t n_spans;
@@ -52,23 +53,21 @@ static void read_share(void *arg, int worker, int n_workers)
     }
 }
 
-void cli_limits_read(cli_limits *l)
+dt_status cli_limits_read(cli_limits *l)
 {
-    dti_pool_run(l->pool, read_share, l);
+    if (l->rates != NULL) DT_TRY(dti_rates_copy(l->rates));
+    if (l->rates == NULL) dti_pool_run(l->pool, read_share, l);
+    return DT_OK;
 }
 
-/* A token reads all of a parameter, but of experts as many as its router chooses, and of an
- * embedding, unless it is the head too, one row. */
 static dt_status add_span(cli_limits *l, const dt_layer *layer, int param, size_t *room)
 {
-    const dt_local *x = dt_tensor_local(dt_layer_param(layer, param));
-    int64_t n = (int64_t)dt_dtype_size(x->dtype);
+    const int64_t bytes = dti_work_param_bytes(layer, param, l->chosen);
 
-    for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
-    if (dt_layer_kind_of(layer) == DT_LAYER_EXPERTS && l->chosen > 0)
-        n = n / dt_layer_param_info(layer, param).axis[0].extent * l->chosen;
+    if (bytes == 0) return DT_OK;
     DT_TRY(dti_grow((void **)&l->spans, room, (size_t)l->n_spans + 1, sizeof *l->spans));
-    l->spans[l->n_spans++] = (span){ x->data, n / (int64_t)sizeof(uint64_t) };
+    l->spans[l->n_spans++] = (span){ dt_tensor_local(dt_layer_param(layer, param))->data,
+                                     bytes / (int64_t)sizeof(uint64_t) };
     return DT_OK;
 }
 
@@ -79,7 +78,6 @@ static dt_status find_spans(cli_limits *l)
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
-        if (dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING) continue;
         for (int p = 0; p < dt_layer_n_params(layer); p++) DT_TRY(add_span(l, layer, p, &room));
     }
     return DT_OK;
@@ -89,6 +87,10 @@ static dt_status find_spans(cli_limits *l)
 
 dt_status cli_limits_multiply(cli_limits *l)
 {
+    if (l->rates != NULL) {
+        DT_TRY(dti_rates_multiply(l->rates));
+        return DT_OK;
+    }
     dt_tape_reset(l->tape);
     (void)dt_linear(l->tape, l->x, l->w, NULL);
     DT_TRY(dt_tape_status(l->tape));
@@ -110,93 +112,71 @@ static dt_status make_product(cli_limits *l)
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-/* Products of all layers, the head's of the last token alone, and causal attention; a multiply-add
- * counts as two. */
-static double prompt_flops(const cli_limits *l, int64_t n)
-{
-    const dt_model_info *info = dt_model_info_of(l->model);
-    const double pairs = 0.5 * (double)n * (double)(n + 1);
-    double flops = 4.0 * (double)(info->n_heads * info->head_dim) * pairs * (double)info->n_layers;
-    dt_layers *layers = dt_model_layers(l->model);
-
-    for (int i = 0; i < dt_layers_count(layers); i++) {
-        const dt_layer *layer = dt_layers_at(layers, i);
-        const dt_layer_kind kind = dt_layer_kind_of(layer);
-        const bool experts = kind == DT_LAYER_EXPERTS;
-        dt_param_info w;
-
-        if (!experts && kind != DT_LAYER_LINEAR) continue;
-        w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
-        flops += 2.0 * (double)w.axis[experts].extent * (double)w.axis[1 + experts].extent *
-                 (experts                                        ? (double)(l->chosen * n)
-                  : strcmp(dt_layer_name(layer), "lm_head") == 0 ? 1.0
-                                                                 : (double)n);
-    }
-    return flops;
-}
-
 dt_status cli_limits_count(cli_limits *l, int64_t n_prompt, double *bytes, double *products,
                            double *flops)
 {
     dt_mesh *mesh = dt_model_mesh(l->model);
-    const int64_t n_ranks = dt_mesh_n_ranks(mesh), shape[] = { n_ranks };
-    dt_placement by_rank[DT_MAX_DIMS];
-    dt_tensor *mine = NULL, *all = NULL;
+    const int64_t n_ranks = dt_mesh_n_ranks(mesh);
     dt_status st = DT_OK;
     int64_t own = 0, *each = NULL;
 
-    *bytes = *products = *flops = 0;
+    if (l->rates != NULL) own = dti_work_token_bytes(l->model, l->chosen);
     for (int64_t i = 0; i < l->n_spans; i++) own += l->spans[i].n * (int64_t)sizeof(uint64_t);
-    for (int d = 0; d < DT_MAX_DIMS; d++) by_rank[d] = DT_SHARD(0);
     DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *each, (void **)&each));
-    DT_TRY_TO(done, st, dt_from_local(mesh, by_rank, DT_I64, 1, shape, &own, &mine));
-    DT_TRY_TO(done, st, dt_full_tensor(mine, &all));
-    DT_TRY_TO(done, st, dt_tensor_read(all, each, (size_t)n_ranks * sizeof *each));
+    DT_TRY_TO(done, st, dti_rates_gather(mesh, own, each));
+    *bytes = 0;
     for (int64_t r = 0; r < n_ranks; r++) *bytes += (double)each[r];
-    *products = 2.0 * (double)l->rows * WIDTH * WIDTH * (double)n_ranks;
-    *flops = prompt_flops(l, n_prompt);
+    *products =
+        l->rates != NULL ? dti_rates_operations(l->rates) : 2.0 * (double)l->rows * WIDTH * WIDTH;
+    *products *= (double)n_ranks;
+    *flops = dti_work_prompt(l->model, n_prompt, l->chosen);
 done:
-    dt_tensor_release(&mine);
-    dt_tensor_release(&all);
     dti_free(each);
     return st;
 }
 
+const char *cli_limits_of_bytes(const cli_limits *l)
+{
+    return l->rates != NULL ? "copying as many bytes" : "reading the weights alone";
+}
+
 /* --- all -------------------------------------------------------------------------------------- */
 
-static dt_status read_chosen(const char *folder, int64_t *chosen)
+static dt_status open_on_cores(cli_limits *l)
 {
-    char path[PATH_BYTES];
-    dti_json_doc doc = { 0 };
-    dt_status st;
+    l->pool = dti_runtime_pool(dt_mesh_runtime(dt_model_mesh(l->model)));
+    DT_TRY(dti_alloc_array((size_t)dti_pool_size(l->pool), sizeof *l->sums, (void **)&l->sums));
+    DT_TRY(find_spans(l));
+    DT_TRY(make_product(l));
+    return DT_OK;
+}
 
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
-    st = dti_json_int_or(&doc.root, "num_experts_per_tok", 0, 1, INT32_MAX, chosen);
-    dti_json_free(&doc);
-    return st;
+static dt_status open_on_gpu(cli_limits *l)
+{
+    const dt_dtype dtype = dt_model_info_of(l->model)->dtype;
+    dt_mesh *mesh = dt_model_mesh(l->model);
+    int64_t side;
+
+    DT_TRY(dti_rates_side(mesh, dtype, &side));
+    DT_TRY(dti_rates_open(mesh, dti_work_token_bytes(l->model, l->chosen), dtype, side, &l->rates));
+    return DT_OK;
 }
 
 dt_status cli_limits_open(dt_model *model, const char *folder, int64_t n_prompt, cli_limits **out)
 {
-    dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(model));
-    const char *device = dt_device_of(rt);
+    const char *device = dt_device_of(dt_mesh_runtime(dt_model_mesh(model)));
     dt_status st = DT_OK;
     cli_limits *l;
 
     *out = NULL;
-    DT_CHECK(device != NULL && strcmp(device, "cpu") == 0, DT_ERR_UNSUPPORTED,
-             "bench: weights lie on the device \"%s\"; limits are measured of cores alone",
-             device != NULL ? device : "none");
     DT_TRY(dti_new(sizeof *l, &l));
     l->model = model;
     l->rows = n_prompt;
-    l->pool = dti_runtime_pool(rt);
-    DT_TRY_TO(fail, st,
-              dti_alloc_array((size_t)dti_pool_size(l->pool), sizeof *l->sums, (void **)&l->sums));
-    DT_TRY_TO(fail, st, read_chosen(folder, &l->chosen));
-    DT_TRY_TO(fail, st, find_spans(l));
-    DT_TRY_TO(fail, st, make_product(l));
+    DT_TRY_TO(fail, st, dti_work_experts(folder, &l->chosen));
+    if (device != NULL && strcmp(device, "cpu") != 0)
+        DT_TRY_TO(fail, st, open_on_gpu(l));
+    else
+        DT_TRY_TO(fail, st, open_on_cores(l));
     *out = l;
     return DT_OK;
 
@@ -211,6 +191,7 @@ void cli_limits_close(cli_limits **limits)
 
     *limits = NULL;
     if (l == NULL) return;
+    dti_rates_close(&l->rates);
     dt_tensor_release(&l->x);
     dt_tensor_release(&l->w);
     dt_tape_release(&l->tape);

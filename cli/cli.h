@@ -84,6 +84,7 @@ typedef struct cli_args {
     bool renormalize_logits;
     bool remove_invalid_values;
     bool values;
+    bool random;
     bool no_special;
     bool keep_special;
     bool json;

@@ -89,6 +89,7 @@ static const option options[] = {
     { "sequence", 0, NUMBER, "N", AT(sequence), CLI_BENCH, MAX_NEW, "tokens of the prompt (default 512, or the context)" },
     { "max-new-tokens", 'n', NUMBER, "N", AT(max_new_tokens), CLI_BENCH, MAX_NEW, "tokens generated in a round (default 32)" },
     { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
+    { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
     { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },

@@ -147,11 +147,43 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     return DT_OK;
 }
 
+int64_t cli_count_params(const dt_model *m)
+{
+    dt_layers *layers = dt_model_layers(m);
+    int64_t all = 0;
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++) {
+            const dt_param_info info = dt_layer_param_info(layer, p);
+            int64_t n = 1;
+            if (p == DT_PARAM_WEIGHT && dt_layer_tied_to(layer) != NULL) continue;
+            for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
+            all += n;
+        }
+    }
+    return all;
+}
+
+/* Weights that may lie there are of no interest. */
+static dt_status describe(cli_session *s)
+{
+    dti_described d = { 0 };
+    const dt_status st = dti_describe(NULL, s->args->folder, &d);
+
+    if (st == DT_OK) s->info = d.info;
+    if (st == DT_OK && !d.dtype_known) s->info.dtype = DT_F32;
+    dti_described_free(&d);
+    return st;
+}
+
 /* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
  * can be mended before the weights are there. */
 static dt_status inspect(cli_session *s)
 {
-    const dt_status st = dt_model_inspect(s->args->folder, &s->info, &s->n_params, NULL);
+    const dt_status st = s->args->random
+                             ? describe(s)
+                             : dt_model_inspect(s->args->folder, &s->info, &s->n_params, NULL);
     dt_error why;
 
     if (st == DT_OK) return DT_OK;
@@ -207,6 +239,7 @@ static void describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
         .bytes = dt_model_local_bytes(model),
     };
     (void)snprintf(out->cores, sizeof out->cores, "%s", dt_runtime_cores(rt));
+    (void)snprintf(out->device, sizeof out->device, "%s", device != NULL ? device : "none");
     (void)snprintf(out->isa, sizeof out->isa, "%s", kernels != NULL ? kernels : "no");
 }
 
@@ -270,7 +303,9 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     const int64_t begin = cli_now_ns();
     dt_status st;
 
-    st = dt_model_load(mesh, s->args->folder, &s->load, out);
+    st = s->args->random ? dt_model_create_random(mesh, s->args->folder, &s->load, 0, out)
+                         : dt_model_load(mesh, s->args->folder, &s->load, out);
+    if (speaks && s->args->random && st == DT_OK) s->n_params = cli_count_params(*out);
     if (speaks) {
         cli_progress_end(&s->progress);
         s->loading_ns = cli_now_ns() - begin;

@@ -15,7 +15,8 @@ typedef struct cli_rank {
     int32_t threads;
     int64_t bytes; /* of weights */
     char cores[CLI_CORES_BYTES];
-    char isa[CLI_ISA_BYTES];
+    char device[CLI_ISA_BYTES]; /* "cpu", "cuda" */
+    char isa[CLI_ISA_BYTES];    /* whose kernels: of the CPU, or the device's name again */
 } cli_rank;
 
 /* Made by the process before there are ranks; afterwards ranks only read it, apart from what is
@@ -50,6 +51,9 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
 
 /* --dtype into the options of loading. */
 dt_status cli_read_dtype(const char *text, dt_load_options *load) DT_MUST_USE;
+
+/* Parameters of a model, a tied one once. */
+int64_t cli_count_params(const dt_model *m);
 
 /* Checks options, plan and checkpoint without reading weights. `*out` is zeroed before, and closed
  * whether this succeeds or not. */

@@ -61,24 +61,6 @@ const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer)
     return r->manual ? "manual" : "built-in";
 }
 
-static int64_t count_params(const dt_model *m)
-{
-    dt_layers *layers = dt_model_layers(m);
-    int64_t all = 0;
-
-    for (int i = 0; i < dt_layers_count(layers); i++) {
-        const dt_layer *layer = dt_layers_at(layers, i);
-        for (int p = 0; p < dt_layer_n_params(layer); p++) {
-            const dt_param_info info = dt_layer_param_info(layer, p);
-            int64_t n = 1;
-            if (p == DT_PARAM_WEIGHT && dt_layer_tied_to(layer) != NULL) continue;
-            for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
-            all += n;
-        }
-    }
-    return all;
-}
-
 /* Bytes are 63-bit numbers. A token leaves less than 64 bytes per row and column of the weights in
  * caches, temporaries and messages; a step that is cut over ranks receives a row from each. */
 static dt_status check_sizes(const dti_predict_options *o, const dti_described *d, int n_ranks)
@@ -157,7 +139,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
     r->sequence = o.sequence;
     DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));
     r->n_ranks = dt_mesh_n_ranks(r->first.mesh);
-    r->n_params = count_params(r->first.model);
+    r->n_params = cli_count_params(r->first.model);
     return DT_OK;
 }
 

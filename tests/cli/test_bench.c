@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "tests/cli/command.h"
+#include "tests/support/cuda.h"
 
 static double number(const json_t *of, const char *key)
 {
@@ -97,6 +98,69 @@ DT_TEST(cli_bench, experts_count_as_far_as_they_are_chosen)
                       (layers * (others + 2 * hidden + 2 * 16 + 2 * 3 * ff * hidden) + hidden +
                        vocab * hidden));
     json_decref(object);
+}
+
+/* Of a folder without weights. */
+static json_t *run_random(const char *mesh, const char *device)
+{
+    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], command[3 * DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *object;
+
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(command, sizeof command, "cp '%s' '%s'",
+                   dt_test_source_path(source, "tests/golden/llama/uneven/config.json"), folder);
+    DT_ASSERT_EQ_INT(system(command), 0);
+    r = COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", mesh, "--device", device,
+                "--dtype", "f32", "--sequence", "4", "-n", "4", "--rounds", "1", "--json");
+    COMMAND_ASSERT_CODE(r, 0);
+    object = json_loads(r.out, 0, NULL);
+    DT_ASSERT(object != NULL);
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(object, "device")), device);
+    check_figures(json_object_get(object, "prompt"), 4, llama_flops(4));
+    command_free(&r);
+    return object;
+}
+
+DT_TEST(cli_bench, random_weights_need_a_configuration_alone)
+{
+    json_t *object = run_random("tp=1", "cpu");
+
+    check_figures(json_object_get(object, "decode"), 4, llama_bytes(4));
+    DT_ASSERT(json_is_false(json_object_get(object, "decode_recorded")));
+    DT_ASSERT(json_is_null(json_object_get(object, "decode_unrecorded")));
+    json_decref(object);
+}
+
+/* A rank that is alone plays recorded passes; ranks that share a device cannot. */
+DT_TEST(cli_bench, a_gpu_is_measured_beside_its_own_limits)
+{
+    json_t *object;
+
+    dt_test_cuda_runs();
+    object = run_random("tp=1", "cuda");
+    check_figures(json_object_get(object, "decode"), 4, llama_bytes(4));
+    DT_ASSERT(json_is_true(json_object_get(object, "decode_recorded")));
+    check_figures(json_object_get(object, "decode_unrecorded"), 4, llama_bytes(4));
+    json_decref(object);
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local", 1), 0);
+    object = run_random("tp=2", "cuda");
+    check_figures(json_object_get(object, "decode"), 4, 0);
+    DT_ASSERT(json_is_false(json_object_get(object, "decode_recorded")));
+    json_decref(object);
+}
+
+DT_TEST(cli_bench, without_a_gpu_none_is_measured)
+{
+    char path[DT_TEST_PATH_BYTES];
+    command_result r =
+        COMMAND_ENV("DTENSOR_CUDA_MODULE=/nowhere.so", "bench", "--model",
+                    dt_test_source_path(path, "tests/golden/llama/uneven"), "--device", "cuda");
+
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--device: ");
+    COMMAND_ASSERT_HAS(r.err, "/nowhere.so");
+    command_free(&r);
 }
 
 DT_TEST(cli_bench, what_the_context_has_no_room_for_is_refused)
