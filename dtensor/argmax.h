@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a key of dt_argmax_key() says, on whichever device it was made: its upper half is the float
- * as an integer of the same order, with every NaN above all numbers. */
+ * What a key of dt_argmax_key() and dt_top_k_keys() says, on whichever device it was made: its
+ * upper half is the float as an integer of the same order, with every NaN above all numbers. */
 #ifndef DTI_ARGMAX_H
 #define DTI_ARGMAX_H
 
@@ -32,6 +32,9 @@ static inline int64_t dti_argmax_index(int64_t key)
 {
     return (int64_t)(UINT32_MAX - (uint32_t)key);
 }
+
+/* Stands where there is no element: below all keys. */
+#define DTI_NO_KEY INT64_MIN
 
 /* The largest element was no number. */
 static inline bool dti_argmax_is_nan(int64_t key)

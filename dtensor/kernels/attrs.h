@@ -52,6 +52,10 @@ typedef struct dti_route_attr {
     int64_t normalise; /* 1: weights of the chosen experts add up to 1 (route_weights) */
 } dti_route_attr;
 
+typedef struct dti_top_k_attr {
+    int64_t k;
+} dti_top_k_attr;
+
 typedef struct dti_experts_attr {
     int64_t n_experts; /* of all ranks together */
 } dti_experts_attr;

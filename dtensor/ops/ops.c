@@ -268,3 +268,17 @@ dt_tensor *dt_argmax_id(dt_tape *t, dt_tensor *key)
 {
     return unary(t, &dti_op_argmax_id, NULL, key);
 }
+
+dt_tensor *dt_top_k_keys(dt_tape *t, dt_tensor *x, int64_t k)
+{
+    return unary(t, &dti_op_top_k_keys, &(dti_top_k_attr){ k }, x);
+}
+
+void dt_top_k(dt_tape *t, dt_tensor *keys, int64_t k, dt_tensor **values, dt_tensor **indices)
+{
+    dt_tensor *out[] = { NULL, NULL };
+
+    dt_apply_n(t, &dti_op_top_k, &(dti_top_k_attr){ k }, 1, (dt_tensor *[]){ keys }, 2, out);
+    if (values != NULL) *values = out[0];
+    if (indices != NULL) *indices = out[1];
+}

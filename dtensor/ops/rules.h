@@ -84,6 +84,9 @@ dt_status dti_blocks_shard(dti_op_call *call);
 dt_status dti_route_ids_infer(dti_op_call *call);
 dt_status dti_experts_infer(dti_op_call *call);
 dt_status dti_experts_shard(dti_op_call *call);
+dt_status dti_top_k_keys_infer(dti_op_call *call);
+dt_status dti_top_k_keys_shard(dti_op_call *call);
+dt_status dti_top_k_infer(dti_op_call *call);
 dt_status dti_reduce_infer(dti_op_call *call);
 dt_status dti_extreme_infer(dti_op_call *call);
 dt_status dti_sum_shard(dti_op_call *call);
@@ -102,6 +105,6 @@ extern const dt_op dti_op_add, dti_op_mul, dti_op_silu, dti_op_gelu_new, dti_op_
     dti_op_unheads, dti_op_kv_write, dti_op_attention, dti_op_slice, dti_op_argmax_key,
     dti_op_argmax_id, dti_op_add_scalar, dti_op_mul_scalar, dti_op_sum, dti_op_max, dti_op_min,
     dti_op_gelu_tanh, dti_op_gelu_tanh_mul, dti_op_soft_cap, dti_op_rms_norm_1p, dti_op_blocks,
-    dti_op_route_ids, dti_op_route_weights, dti_op_experts;
+    dti_op_route_ids, dti_op_route_weights, dti_op_experts, dti_op_top_k_keys, dti_op_top_k;
 
 #endif

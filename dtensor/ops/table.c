@@ -82,6 +82,8 @@ ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHAR
 ROW(blocks,      "... -> ...",                 "x>x",    INFER(blocks),     SHARD(blocks),    blocks,     ANY | LINEAR,   ATTR(blocks))
 ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,        0)
 ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,              0)
+ROW(top_k_keys,  "...v -> ...k",               "F>k",    INFER(top_k_keys), SHARD(top_k_keys), top_k_keys, 0,             ATTR(top_k))
+ROW(top_k,       "...[c] -> ...k, ...k",       "k>fi",   INFER(top_k),      AXES,             top_k,      0,              ATTR(top_k))
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
@@ -93,6 +95,6 @@ const dt_op *const dti_op_table[] = {
     &dti_op_argmax_id,     &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
     &dti_op_max,           &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
     &dti_op_soft_cap,      &dti_op_rms_norm_1p, &dti_op_blocks,     &dti_op_route_ids,
-    &dti_op_route_weights, &dti_op_experts,
+    &dti_op_route_weights, &dti_op_experts,     &dti_op_top_k_keys, &dti_op_top_k,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

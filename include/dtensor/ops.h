@@ -208,6 +208,46 @@ DT_API dt_tensor *dt_min(dt_tape *tape, dt_tensor *x, int axis);
 DT_API dt_tensor *dt_argmax_key(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_argmax_id(dt_tape *tape, dt_tensor *key);
 
+/**
+ * The k largest elements of each row: what each rank has of them, as keys.
+ *
+ *   x       [..., v] F, v not Partial; cut over p ranks or whole
+ *   k       1 to v
+ *   result  [..., p k] i64, cut over the same ranks: k keys of each, of its k largest elements in
+ *           falling order; the smallest integer where a rank holds fewer
+ *
+ * An integer compares as (value, lower index first): of equal elements, both zeros are, the one of
+ * the lower index counts as larger, and a NaN is larger than all numbers. So the k largest keys are
+ * the k largest elements, on every mesh the same. dt_top_k() says which, of gathered keys:
+ *
+ *   dt_tensor *keys = dt_move(t, dt_top_k_keys(t, x, k), whole);
+ *   dt_top_k(t, keys, k, &values, &indices);
+ *
+ * Not collective; gathering the keys is, 8 p k bytes for each row.
+ * Errors      latched: those of dt_apply(); DT_ERR_ARG k is below 1 or above v;
+ *             DT_ERR_UNSUPPORTED more elements than an i32 counts
+ */
+DT_API dt_tensor *dt_top_k_keys(dt_tape *tape, dt_tensor *x, int64_t k);
+
+/**
+ * Values and indices of the k largest of gathered keys.
+ *
+ *   keys     [..., c] i64 of dt_top_k_keys(), whole along c, in any order
+ *   k        1 to c
+ *   values   [..., k] f32, largest first, zeros without sign; a dtype of 16 bits is exact in f32
+ *   indices  [..., k] i32 along the whole axis, of equal values the lower first
+ *
+ * Either may be NULL. Where a row has fewer than k keys, the last values are -inf and their indices
+ * -1: not so if k is what dt_top_k_keys() was called with.
+ *
+ * Not collective.
+ * Errors      latched: those of dt_apply(); DT_ERR_ARG k is below 1 or above c;
+ *             DT_ERR_LAYOUT keys are cut along c
+ *             After an error both are NULL.
+ */
+DT_API void dt_top_k(dt_tape *tape, dt_tensor *keys, int64_t k, dt_tensor **values,
+                     dt_tensor **indices);
+
 /* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
 DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);
 

@@ -110,6 +110,86 @@ DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
     cr_close(&d);
 }
 
+/* --- the k largest ---------------------------------------------------------------------------- */
+
+/* One chunk, several, chunks of chunks, and more than a chunk keeps. */
+static const int64_t top_shapes[][3] = { { 1, 1, 1 },       { 4, 0, 3 },      { 0, 5, 2 },
+                                         { 5, 33, 33 },     { 3, 70, 100 },   { 2, 2048, 2048 },
+                                         { 2, 2049, 1 },    { 3, 5001, 164 }, { 1, 70000, 100 },
+                                         { 2, 9000, 1024 }, { 2, 2100, 1500 } };
+
+DT_TEST(cuda_choices, the_largest_keys_are_those_of_the_cpu)
+{
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(top_shapes); s++)
+            for (int64_t skew = 0; skew < 2; skew++) {
+                const int64_t *shape = top_shapes[s];
+                cr_case c = { .row = "top_k_keys",
+                              .cpu = dti_top_k_keys_cpu,
+                              .n_in = 1,
+                              .skew = skew,
+                              .out = {
+                                  .dtype = DT_I64, .n_axes = 2, .shape = { shape[0], shape[2] } } };
+                c.in[0] = logits_of(kt_floats[t], shape, (uint32_t)(80 + s), true);
+                c.in[0].offset[1] = 1000;
+                cr_run(&c, &d);
+            }
+    cr_close(&d);
+}
+
+/* Of keys in any order, some of which stand for nothing. */
+static void check_top(const cr_device *d, int64_t n_rows, int64_t n, int64_t k)
+{
+    dt_local keys = kt_local(DT_I64, 2, (int64_t[]){ n_rows, n });
+    dt_local values = kt_local(DT_F32, 2, (int64_t[]){ n_rows, k });
+    dt_local indices = kt_local(DT_I32, 2, (int64_t[]){ n_rows, k });
+    dt_local in = keys, got[] = { values, indices }, host[] = { values, indices };
+    const dt_kargs args = { .in = &in, .out = got, .n_in = 1, .n_out = 2 };
+    dt_kargs on_cpu = { .in = &keys, .out = host, .n_in = 1, .n_out = 2 };
+    uint32_t seed = (uint32_t)n;
+    dti_cpu *cpu;
+
+    dt_local want = kt_local(DT_I32, 2, (int64_t[]){ n_rows, k });
+    for (int64_t i = 0; i < n_rows * n; i++) {
+        const uint32_t r = kt_random(&seed);
+        ((int64_t *)keys.data)[i] = i / n == 1 && i % n > k / 2
+                                        ? DTI_NO_KEY
+                                        : dti_argmax_key((float)(r % 97) - 40.0f, i * 7 % n);
+    }
+    DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
+    on_cpu.cpu = cpu;
+    DT_ASSERT_OK(dti_top_k_cpu(&on_cpu));
+    dti_cpu_destroy(&cpu);
+    in.data = cr_up(d, &keys, 0);
+    for (int r = 0; r < 2; r++) got[r].data = cr_up(d, &want, 0);
+    DT_ASSERT_CUDA(d->m, dt_test_cuda_row(d->m, "top_k")(d->c, &args));
+    for (int r = 0; r < 2; r++) {
+        DT_ASSERT_CUDA(d->m,
+                       d->m->copy(d->c, want.data, got[r].data, cr_bytes(&host[r]), DTI_CUDA_DOWN));
+        DT_ASSERT(memcmp(want.data, host[r].data, cr_bytes(&host[r])) == 0);
+        cr_release(d, &want, got[r].data, 0);
+        kt_release(&host[r]);
+    }
+    cr_release(d, &keys, in.data, 0);
+    kt_release(&keys);
+    kt_release(&want);
+}
+
+DT_TEST(cuda_choices, values_and_indices_are_those_of_the_cpu)
+{
+    cr_device d;
+
+    cr_open(&d);
+    check_top(&d, 1, 1, 1);
+    check_top(&d, 3, 328, 164);
+    check_top(&d, 2, 4999, 7);
+    check_top(&d, 2, 2500, 1250); /* by rounds */
+    cr_close(&d);
+}
+
 /* --- experts ---------------------------------------------------------------------------------- */
 
 static const int64_t route_shapes[][3] = { { 1, 4, 2 }, { 7, 64, 8 }, { 3, 128, 8 }, { 2, 257, 5 },

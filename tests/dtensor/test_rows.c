@@ -239,9 +239,14 @@ DT_TEST(rows, products_and_sums_on_two_mesh_dims)
 
 DT_TEST(rows, every_row_has_a_case)
 {
-    /* kv_write changes its operand and argmax_id takes keys: both have tests of their own. */
+    /* kv_write changes its operand, argmax_id and top_k take keys, top_k_keys gives more of them on
+     * more ranks: all have tests of their own. */
+    static const dt_op *const others[] = { &dti_op_kv_write, &dti_op_argmax_id, &dti_op_top_k_keys,
+                                           &dti_op_top_k };
+
     for (int i = 0; i < dti_op_table_size; i++) {
-        bool found = dti_op_table[i] == &dti_op_kv_write || dti_op_table[i] == &dti_op_argmax_id;
+        bool found = false;
+        for (size_t o = 0; o < DT_COUNT(others); o++) found = found || others[o] == dti_op_table[i];
         for (size_t c = 0; c < DT_COUNT(cases); c++)
             found = found || cases[c].op == dti_op_table[i];
         DT_ASSERT(found);

@@ -186,6 +186,7 @@ DT_TEST(null, operators_on_no_tape_give_null)
     DOWN(dt_route_weights(NULL, NULL, NULL, true));
     DOWN(dt_argmax_key(NULL, NULL));
     DOWN(dt_argmax_id(NULL, NULL));
+    DOWN(dt_top_k_keys(NULL, NULL, 3));
     DOWN(dt_cast(NULL, NULL, DT_F32));
     DOWN(dt_slice(NULL, NULL, 0, 0, 1));
     DOWN(dt_sum(NULL, NULL, 0));

@@ -102,6 +102,13 @@ dt_status dti_blocks_cpu(const dt_kargs *a);
  * [...]. */
 dt_status dti_argmax_key_cpu(const dt_kargs *a);
 dt_status dti_argmax_id_cpu(const dt_kargs *a);
+
+/* x [..., V] F with offset of the last axis -> the [..., K] largest of these keys in falling order,
+ * INT64_MIN where there are no more; keys [..., C] i64 -> values f32 and indices i32 [..., K] of
+ * the K largest, in falling order; -inf and -1 of INT64_MIN. */
+dt_status dti_top_k_keys_cpu(const dt_kargs *a);
+dt_status dti_top_k_cpu(const dt_kargs *a);
+
 /* x [..., k, ...] F -> [..., ...]: without axis reduce_attr.axis, or one element. Sums in f64, one
  * rounding. NaN wins in max and min; of no elements: 0, -inf, inf. */
 dt_status dti_sum_cpu(const dt_kargs *a);

@@ -26,6 +26,7 @@ typedef struct dti_row_ops {
     /* x [2 half] -> y [2 half], table [2 half]: cos, then sin */
     void (*rope)(void *y, const void *x, const void *table, int64_t half);
     int64_t (*argmax)(const void *x, int64_t n); /* n >= 1 */
+    int64_t (*above)(const void *x, int64_t n, float limit);
 } dti_row_ops;
 
 /* Indexed by DT_F32, DT_BF16, DT_F16. */

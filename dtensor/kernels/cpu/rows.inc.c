@@ -204,6 +204,29 @@ static int64_t FN(argmax)(const void *x_, int64_t n)
     return 0;
 }
 
+/* Index of the first element that is above a limit or a NaN, n if there is none. Most rows have few
+ * of them: whole blocks are passed over. */
+static int64_t FN(above)(const void *x_, int64_t n, float limit)
+{
+    enum { BLOCK = 8 * VW };
+    const T *x = x_;
+    const vf most = vf_set(limit);
+    int64_t i = 0;
+
+    for (; i + BLOCK <= n; i += BLOCK) {
+        vi found = { 0 };
+        for (int64_t k = i; k < i + BLOCK; k += VW) found |= ~(LD(x + k, VW) <= most);
+        if (vi_any(found)) break;
+    }
+    for (; i < n; i += VW) {
+        const vi found = ~(LD(x + i, n - i) <= most);
+        if (!vi_any(found)) continue;
+        for (int64_t lane = 0; lane < VW && lane < n - i; lane++)
+            if (found[lane] != 0) return i + lane;
+    }
+    return n;
+}
+
 #undef T
 #undef LD
 #undef ST

@@ -29,14 +29,15 @@
 #define FN(name)       name##_of_f16
 #include "dtensor/kernels/cpu/rows.inc.c"
 
-#define ROW(dtype)                                                                                \
-    {                                                                                             \
-        .load = load_of_##dtype, .store = store_of_##dtype, .add = add_of_##dtype,                \
-        .mul = mul_of_##dtype, .silu = silu_of_##dtype, .gelu_new = gelu_new_of_##dtype,          \
-        .gelu_tanh = gelu_tanh_of_##dtype, .silu_mul = silu_mul_of_##dtype,                       \
-        .gelu_tanh_mul = gelu_tanh_mul_of_##dtype, .soft_cap = soft_cap_of_##dtype,               \
-        .rms_norm = rms_norm_of_##dtype, .rms_norm_1p = rms_norm_1p_of_##dtype,                   \
-        .layer_norm = layer_norm_of_##dtype, .rope = rope_of_##dtype, .argmax = argmax_of_##dtype \
+#define ROW(dtype)                                                                                 \
+    {                                                                                              \
+        .load = load_of_##dtype, .store = store_of_##dtype, .add = add_of_##dtype,                 \
+        .mul = mul_of_##dtype, .silu = silu_of_##dtype, .gelu_new = gelu_new_of_##dtype,           \
+        .gelu_tanh = gelu_tanh_of_##dtype, .silu_mul = silu_mul_of_##dtype,                        \
+        .gelu_tanh_mul = gelu_tanh_mul_of_##dtype, .soft_cap = soft_cap_of_##dtype,                \
+        .rms_norm = rms_norm_of_##dtype, .rms_norm_1p = rms_norm_1p_of_##dtype,                    \
+        .layer_norm = layer_norm_of_##dtype, .rope = rope_of_##dtype, .argmax = argmax_of_##dtype, \
+        .above = above_of_##dtype                                                                  \
     }
 
 const dti_row_ops DT_ROWS[DTI_N_ROW_DTYPES] = {

@@ -134,6 +134,16 @@ static inline float vf_largest(vf v)
     return largest;
 }
 
+/* Whether any lane has a bit. */
+static inline bool vi_any(vi v)
+{
+    uint64_t words[VW / 2], any = 0;
+
+    memcpy(words, &v, sizeof v);
+    for (int i = 0; i < VW / 2; i++) any |= words[i];
+    return any != 0;
+}
+
 /* --- storage types ---------------------------------------------------------------------------- */
 
 /* Widening and narrowing of 16-bit words; gcc 12 splits the general form in two. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Choices: the first largest element of rows that lie on several ranks, and the experts of a token
- * with their weights. Both order elements by the key of dtensor/argmax.h, an integer whose order is
- * (value, lower index first) with every NaN above all numbers; a maximum of integers is the same in
- * any order, so nothing depends on how rows are divided among threads. */
+ * with their weights. Both order elements by their keys (keys.cuh); a maximum of integers is the
+ * same in any order, so nothing depends on how rows are divided among threads. */
+#include "dtensor/kernels/cuda/keys.cuh"
 #include "dtensor/kernels/cuda/math.cuh"
 #include "dtensor/kernels/cuda/rows.cuh"
 
@@ -11,27 +11,6 @@ namespace
 {
 
 enum { THREADS = 256, WARPS = THREADS / DTI_WARP, PACKS = 4 };
-
-/* dti_argmax_key() of dtensor/argmax.h. */
-__device__ inline int64_t key_of(float value, int64_t index)
-{
-    const int32_t bits = (int32_t)__float_as_uint(value + 0.0f);
-    const int32_t order = value != value ? INT32_MAX : bits ^ ((bits >> 31) & INT32_MAX);
-
-    return (int64_t)order * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)index);
-}
-
-__device__ inline int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-__device__ inline int64_t warp_largest(int64_t x)
-{
-    for (int step = DTI_WARP / 2; step > 0; step /= 2)
-        x = larger(x, (int64_t)__shfl_xor_sync(0xffffffffu, (long long)x, step));
-    return x;
-}
 
 /* --- argmax ----------------------------------------------------------------------------------- */
 
@@ -63,13 +42,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS) argmax_chunks(c
         const int64_t at = ((chunk * PACKS + p) * THREADS + threadIdx.x) * N;
         DTI_UNROLL
         for (int i = 0; i < N; i++)
-            if (at + i < j.n) best = larger(best, key_of(v[p][i], j.first + at + i));
+            if (at + i < j.n) best = dti_larger(best, dti_key_of(v[p][i], j.first + at + i));
     }
-    best = warp_largest(best);
+    best = dti_warp_largest(best);
     if (threadIdx.x % DTI_WARP == 0) shared[threadIdx.x / DTI_WARP] = best;
     __syncthreads();
     if (threadIdx.x > 0) return;
-    for (int w = 1; w < WARPS; w++) best = larger(best, shared[w]);
+    for (int w = 1; w < WARPS; w++) best = dti_larger(best, shared[w]);
     j.keys[blockIdx.x] = best;
 }
 
@@ -82,8 +61,8 @@ __global__ void __launch_bounds__(THREADS)
 
     if (row >= n_rows) return;
     for (int64_t i = threadIdx.x % DTI_WARP; i < n_chunks; i += DTI_WARP)
-        best = larger(best, keys[row * n_chunks + i]);
-    best = warp_largest(best);
+        best = dti_larger(best, keys[row * n_chunks + i]);
+    best = dti_warp_largest(best);
     if (threadIdx.x % DTI_WARP == 0) to[row] = best;
 }
 
@@ -121,7 +100,7 @@ __global__ void __launch_bounds__(THREADS) argmax_ids(int32_t *ids, const int64_
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
-    if (i < n) ids[i] = keys[i] == INT64_MIN ? -1 : (int32_t)(UINT32_MAX - (uint32_t)keys[i]);
+    if (i < n) ids[i] = keys[i] == INT64_MIN ? -1 : dti_key_index(keys[i]);
 }
 
 /* --- routes ----------------------------------------------------------------------------------- */
@@ -148,12 +127,11 @@ template <typename T> __global__ void __launch_bounds__(THREADS) route_ids(const
     for (int64_t i = 0; i < j.k; i++) {
         int64_t best = INT64_MIN;
         for (int64_t e = lane; e < j.n; e += DTI_WARP) {
-            const int64_t key = key_of(dti_widen(x[e]), e);
-            if (key < last) best = larger(best, key);
+            const int64_t key = dti_key_of(dti_widen(x[e]), e);
+            if (key < last) best = dti_larger(best, key);
         }
-        last = warp_largest(best);
-        if (lane == 0)
-            j.ids[row * j.k + i] = last == INT64_MIN ? -1 : (int32_t)(UINT32_MAX - (uint32_t)last);
+        last = dti_warp_largest(best);
+        if (lane == 0) j.ids[row * j.k + i] = last == INT64_MIN ? -1 : dti_key_index(last);
     }
 }
 

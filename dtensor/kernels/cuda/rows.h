@@ -38,7 +38,9 @@
     ROW(slice) \
     ROW(blocks) \
     ROW(argmax_key) \
-    ROW(argmax_id)
+    ROW(argmax_id) \
+    ROW(top_k_keys) \
+    ROW(top_k)
 /* clang-format on */
 
 #endif
