@@ -91,7 +91,9 @@ struct dti_random_fill; /* dtensor/kernels/random_fill.h */
 typedef int (*dti_cuda_kernel)(dti_cuda *c, const struct dt_kargs *args);
 
 /* A row of the operator table that has a kernel. args hold device pointers; what a kernel finds in
- * the contents of tensors (a position outside the cache) is reported by sync(). */
+ * the contents of tensors (a position outside the cache) is reported by sync(). A call may be held
+ * back until the next one on c, which then reports its failure: nobody who uses the stream through
+ * this table can tell, and memory is given back through it too. */
 typedef struct dti_cuda_row {
     const char *name; /* as in dtensor/ops/table.c */
     dti_cuda_kernel run;
@@ -132,6 +134,11 @@ typedef struct dti_cuda_module {
     void (*close)(dti_cuda *c); /* accepts NULL */
     /* From now on c's kernels may read and write memory of `device`, another one or the same. */
     int (*reach)(dti_cuda *c, int device);
+    /* Whether rows that follow each other may become one kernel; true when opened. Bits are the
+     * same either way. */
+    int (*fuse)(dti_cuda *c, bool on);
+    /* Kernels of the module that it has started or recorded; those of libraries do not count. */
+    int64_t (*launches)(const dti_cuda *c);
 
     /* The last failure of this thread. */
     const char *(*why)(void);
@@ -159,7 +166,7 @@ typedef struct dti_cuda_module {
                        const struct dti_random_fill *how);
 
     /* --- order --------------------------------------------------------------------------- */
-    void *(*stream)(dti_cuda *c);         /* the cudaStream_t */
+    void *(*stream)(dti_cuda *c);         /* the cudaStream_t; NULL: it failed */
     int (*done)(dti_cuda *c, bool *done); /* is all that was started done; does not wait */
     int (*sync)(dti_cuda *c); /* waits; says what kernels found wrong in contents since the last */
     /* Events are for other threads too: any of them may await one or ask whether it is done, while

@@ -31,12 +31,30 @@ void cli_environment(cli_env *out)
 const char *cli_environment_name(int i, const char **value)
 {
     static const char *const names[] = {
-        "DTENSOR_MPI",          "DTENSOR_MODULES",   "DTENSOR_MPI_SHARED", "DTENSOR_MPI_SUMS",
-        "DTENSOR_CHECK",        "DTENSOR_CUDA_COMM", "DTENSOR_FLIGHT",     "DTENSOR_FAULT",
-        "DTENSOR_TIMEOUT_MS",   "DTENSOR_VERBOSE",   "NO_COLOR",           "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_RANK", "PMI_SIZE",          "PMI_RANK",           "PMIX_RANK",
-        "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",      "WORLD_SIZE",         "RANK",
-        "LOCAL_WORLD_SIZE",     "MASTER_ADDR",       "MASTER_PORT",
+        "DTENSOR_MPI",
+        "DTENSOR_MODULES",
+        "DTENSOR_MPI_SHARED",
+        "DTENSOR_MPI_SUMS",
+        "DTENSOR_CHECK",
+        "DTENSOR_CUDA_COMM",
+        "DTENSOR_CUDA_FUSE",
+        "DTENSOR_FLIGHT",
+        "DTENSOR_FAULT",
+        "DTENSOR_TIMEOUT_MS",
+        "DTENSOR_VERBOSE",
+        "NO_COLOR",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_SIZE",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_PROCID",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
     };
 
     *value = NULL;

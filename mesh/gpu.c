@@ -84,6 +84,21 @@ static dt_status all_have(dt_runtime *rt, bool mine, bool *all)
     return DT_OK;
 }
 
+/* DTENSOR_CUDA_FUSE=0: each operator its own kernel, to compare. */
+static dt_status choose_fusing(const dti_cuda_place *gpu)
+{
+    const char *wish = getenv("DTENSOR_CUDA_FUSE");
+
+    if (wish == NULL || wish[0] == '\0' || strcmp(wish, "1") == 0) return DT_OK;
+    DT_CHECK(strcmp(wish, "0") == 0, DT_ERR_ARG,
+             "DTENSOR_CUDA_FUSE is \"%s\": 0 starts a kernel for each operator, 1 (default) one "
+             "for several",
+             wish);
+    DT_CHECK(gpu->module->fuse(gpu->cuda, false) == 0, DT_ERR_DEVICE, "GPU %d: %s", gpu->device,
+             gpu->module->why());
+    return DT_OK;
+}
+
 static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int index)
 {
     dt_status st = DT_OK;
@@ -93,10 +108,12 @@ static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int i
     *gpu = (dti_cuda_place){ .module = module, .device = index };
     DT_CHECK_TO(fail, st, module->open(index, &gpu->cuda) == 0, DT_ERR_DEVICE, "GPU %d: %s", index,
                 module->why());
+    DT_TRY_TO(fail, st, choose_fusing(gpu));
     rt->gpu = gpu;
     return DT_OK;
 
 fail:
+    module->close(gpu->cuda);
     dti_free(gpu);
     return st;
 }

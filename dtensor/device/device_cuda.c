@@ -212,9 +212,10 @@ static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
     dti_cuda_device *g = d->cuda;
     const row_slot *slot = slot_of(g, op);
 
-    args->stream = g->module->stream(g->c);
     if (op->cuda != NULL) {
         DT_TRY(refuse_recording(g, op->name)); /* nobody knows what a user's kernel asks the host */
+        args->stream = g->module->stream(g->c); /* starts what is held back, so only here */
+        DT_TRY(check(g, args->stream == NULL));
         DT_TRY(op->cuda(args));
     } else if (slot->op == op && slot->run != NULL) {
         DT_TRY(check(g, slot->run(g->c, args)));
@@ -230,6 +231,7 @@ static dt_status communicate(dti_device *d, dti_comm *comm, const dti_comm_call 
     dti_comm_call on_stream = *call;
 
     on_stream.stream = g->module->stream(g->c);
+    DT_TRY(check(g, on_stream.stream == NULL)); /* NULL would be memory of the host */
     DT_TRY(dti_comm_run(comm, &on_stream));
     return DT_OK;
 }

@@ -16,6 +16,7 @@
 /* What DTI_LAUNCH wants of the module. */
 struct holder {
     cudaStream_t stream;
+    int64_t n_launches;
 };
 static int dti_cuda_launched(const char *)
 {
@@ -113,7 +114,7 @@ __global__ void votes(unsigned *to)
 
 static void test_blocks()
 {
-    const holder s = the_stream();
+    holder s = the_stream();
     enum { BLOCKS = 3, LENGTH = 1000, THREADS = 96 };
     std::vector<float> from(BLOCKS * LENGTH);
     device_array<float> x(from.size()), sums(BLOCKS);
@@ -199,7 +200,7 @@ template <class F> static bool is_deadly(F deed)
 
 static void test_wrong_kernels()
 {
-    const holder s = the_stream();
+    holder s = the_stream();
     device_array<float> x(64);
     unsigned char *bytes = nullptr;
     float host[4];
@@ -286,7 +287,7 @@ __global__ void copies(int *to, const int *from)
 
 static void test_tensor_cores()
 {
-    const holder s = the_stream();
+    holder s = the_stream();
     std::vector<uint16_t> a(256), b(128);
     device_array<uint16_t> on_a(256), on_b(128);
     device_array<float> y(128);
@@ -334,7 +335,7 @@ __global__ void add_one(int *x)
 
 static void test_graph_of_two_streams()
 {
-    const holder a = the_stream();
+    holder a = the_stream();
     holder b = {};
     device_array<int> x(1);
     cudaEvent_t fork = nullptr, join = nullptr;
@@ -379,7 +380,7 @@ static void test_graph_of_two_streams()
 /* With DTENSOR_SIM_LATE=1 nothing has happened before somebody waits. */
 static void test_lateness()
 {
-    const holder s = the_stream();
+    holder s = the_stream();
     device_array<int> x(1);
     int *pinned = nullptr;
 

@@ -5,13 +5,12 @@
 #include "dtensor/device/cuda/module_parts.h"
 #include "dtensor/kernels/cuda/rows.h"
 
-/* A kernel is started on the device that is the thread's at that moment. */
-#define ROW(row)                                             \
-    int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args); \
-    static int run_##row(dti_cuda *c, const dt_kargs *args)  \
-    {                                                        \
-        if (dti_cuda_enter(c)) return -1;                    \
-        return dti_##row##_cuda(c, args);                    \
+/* A kernel is started on the device that is the thread's at that moment, or held back: pending.c */
+#define ROW(row)                                                  \
+    int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args);      \
+    static int run_##row(dti_cuda *c, const dt_kargs *args)       \
+    {                                                             \
+        return dti_cuda_run_row(c, #row, dti_##row##_cuda, args); \
     }
 DTI_CUDA_ROWS(ROW)
 #undef ROW
@@ -62,6 +61,8 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .open = dti_cuda_open,
     .close = dti_cuda_close,
     .reach = dti_cuda_reach,
+    .fuse = dti_cuda_fuse,
+    .launches = dti_cuda_launches,
     .why = dti_cuda_why,
     .alloc = dti_cuda_alloc,
     .release = dti_cuda_release,

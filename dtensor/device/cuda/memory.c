@@ -63,7 +63,8 @@ void dti_cuda_release(dti_cuda *c, dti_cuda_memory kind, void *data)
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
     if (data == NULL) return;
-    (void)dti_cuda_enter(c);
+    dti_cuda_pending_start_unheard(c);
+    (void)dti_cuda_choose(c);
     allow_while_recording(c, &mode);
     (void)(kind == DTI_CUDA_PINNED ? cudaFreeHost(data) : cudaFree(data));
     allow_while_recording(c, &mode);

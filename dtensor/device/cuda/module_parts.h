@@ -12,6 +12,16 @@ int dti_cuda_properties_read(int device, dti_cuda_properties *out);
 int dti_cuda_open(int device, dti_cuda **out);
 void dti_cuda_close(dti_cuda *c);
 int dti_cuda_reach(dti_cuda *c, int device);
+int64_t dti_cuda_launches(const dti_cuda *c);
+int dti_cuda_choose(const dti_cuda *c); /* the device alone: what is held back stays so */
+
+/* pending.c */
+int dti_cuda_run_row(dti_cuda *c, const char *name, dti_cuda_kernel kernel, const dt_kargs *args);
+int dti_cuda_fuse(dti_cuda *c, bool on);
+int dti_cuda_pending_open(dti_cuda *c);
+void dti_cuda_pending_close(dti_cuda *c);
+int dti_cuda_pending_start(dti_cuda *c);
+void dti_cuda_pending_start_unheard(dti_cuda *c); /* for who cannot fail: the next call says it */
 
 /* libraries.c */
 void dti_cuda_libraries_read(dti_cuda_versions *out);

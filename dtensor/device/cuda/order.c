@@ -15,7 +15,7 @@ struct dti_cuda_graph {
 
 void *dti_cuda_stream(dti_cuda *c)
 {
-    return c->stream;
+    return dti_cuda_enter(c) ? NULL : c->stream;
 }
 
 static int refuse_recording(const dti_cuda *c, const char *what)
@@ -140,10 +140,15 @@ int dti_cuda_capture_end(dti_cuda *c, dti_cuda_graph **out)
 
     *out = NULL;
     if (!c->capturing) return dti_cuda_fail("no graph is being recorded");
+    failed = dti_cuda_enter(c); /* which may add to the recording; it ends all the same */
     c->capturing = false;
-    if (dti_cuda_enter(c) ||
-        dti_cuda_check(cudaStreamEndCapture(c->stream, &recorded), "recording a graph"))
+    if (failed) {
+        if (cudaStreamEndCapture(c->stream, &recorded) == cudaSuccess)
+            (void)cudaGraphDestroy(recorded);
+        (void)cudaGetLastError();
         return -1;
+    }
+    if (dti_cuda_check(cudaStreamEndCapture(c->stream, &recorded), "recording a graph")) return -1;
     g = calloc(1, sizeof *g);
     failed = g == NULL
                  ? dti_cuda_fail("no memory of the host for a graph")

@@ -13,8 +13,8 @@
 
 /* Starts a kernel on c's stream: 0, or -1 with the reason. The simulated device has its own. */
 #ifndef DTI_LAUNCH
-#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)               \
-    (kernel<<<(grid), (block), (shared_bytes), (c)->stream>>>(__VA_ARGS__), \
+#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                  \
+    ((c)->n_launches++, kernel<<<(grid), (block), (shared_bytes), (c)->stream>>>(__VA_ARGS__), \
      dti_cuda_launched(#kernel))
 /* Dynamic shared memory of a kernel. */
 #define DTI_SHARED(type, name)                                    \

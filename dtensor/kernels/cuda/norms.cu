@@ -7,18 +7,24 @@
  * A row belongs to a warp, or to a block where it is longer than what a warp keeps in registers, so
  * that x is read once: 2 packs of 16 bytes per thread, or 4 of long rows, all of them on their way
  * before the first is used. With 2, four blocks fit on a multiprocessor. What is longer still is
- * read again, from a cache. */
+ * read again, from a cache.
+ *
+ * The sum of two operands that is normed is made on the way, rounded and written: its rows need not
+ * be read. Each element is read, summed and written by one thread, so results may lie where the
+ * operands do. */
+#include "dtensor/kernels/cuda/fused.h"
 #include "dtensor/kernels/cuda/rows.cuh"
 
 namespace
 {
 
 enum { THREADS = 256 };
-enum norm_form { RMS, RMS_1P, LAYER };
 
 template <typename T> struct norm_rows {
     T *y;
     const T *x, *w, *b;
+    const T *z; /* x + z is normed, and put into `sum`; else NULL */
+    T *sum;
     int64_t n_rows, n;
     float eps;
     int form;
@@ -84,13 +90,13 @@ __device__ inline void put(const norm_rows<T> &r, T *y, const dti_pack<T, N> &x,
 
     if (left <= 0) return;
     dti_load<T, N>(w, r.w + at, left, r.aligned);
-    if (r.form == LAYER) dti_load<T, N>(b, r.b + at, left, r.aligned);
+    if (r.form == DTI_LAYER) dti_load<T, N>(b, r.b + at, left, r.aligned);
     DTI_UNROLL
     for (int i = 0; i < N; i++) {
         v[i] = dti_widen(x.v[i]);
-        if (r.form == LAYER)
+        if (r.form == DTI_LAYER)
             v[i] = (v[i] - mean) * scale * w[i] + b[i];
-        else if (r.form == RMS_1P)
+        else if (r.form == DTI_RMS_1P)
             v[i] = v[i] * scale * (1.0f + w[i]);
         else
             v[i] = dti_rounded<T>(v[i] * scale) * w[i];
@@ -98,8 +104,44 @@ __device__ inline void put(const norm_rows<T> &r, T *y, const dti_pack<T, N> &x,
     dti_store<T, N>(y + at, v, left, r.aligned);
 }
 
+/* x += z, rounded; written to `sum`. */
+template <typename T, int N>
+__device__ inline void add_pack(const norm_rows<T> &r, dti_pack<T, N> *x, const dti_pack<T, N> &z,
+                                T *sum, int64_t left)
+{
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) dti_narrow(&x->v[i], dti_widen(x->v[i]) + dti_widen(z.v[i]));
+    if (left > 0) dti_store_pack<T, N>(sum, *x, left, r.aligned);
+}
+
+/* The sum of a row: its first packs are kept. Elements beyond the row are zeros, and stay so. */
+template <typename T, int G, int KEPT, int N>
+__device__ inline void add_row(const norm_rows<T> &r, int64_t row, dti_pack<T, N> (&kept)[KEPT])
+{
+    const T *x = r.x + row * r.n, *z = r.z + row * r.n;
+    T *sum = r.sum + row * r.n;
+    const int64_t lane = threadIdx.x % G;
+    dti_pack<T, N> others[KEPT] = {}, one = {}, other = {};
+
+    DTI_UNROLL
+    for (int p = 0; p < KEPT; p++) {
+        const int64_t at = (p * G + lane) * N;
+        dti_load_pack<T, N>(&others[p], z + at, r.n - at, r.aligned);
+    }
+    DTI_UNROLL
+    for (int p = 0; p < KEPT; p++) {
+        const int64_t at = (p * G + lane) * N;
+        add_pack<T, N>(r, &kept[p], others[p], sum + at, r.n - at);
+    }
+    for (int64_t at = (KEPT * G + lane) * N; at < r.n; at += G * N) {
+        dti_load_pack<T, N>(&one, x + at, r.n - at, r.aligned);
+        dti_load_pack<T, N>(&other, z + at, r.n - at, r.aligned);
+        add_pack<T, N>(r, &one, other, sum + at, r.n - at);
+    }
+}
+
 /* G threads for each row, KEPT packs of it in each. */
-template <typename T, int G, int KEPT>
+template <typename T, int G, int KEPT, bool SUM>
 __global__ void __launch_bounds__(THREADS) norm(const norm_rows<T> r)
 {
     enum { N = 16 / sizeof(T) };
@@ -117,7 +159,11 @@ __global__ void __launch_bounds__(THREADS) norm(const norm_rows<T> r)
         const int64_t at = (p * G + lane) * N;
         dti_load_pack<T, N>(&kept[p], x + at, r.n - at, r.aligned);
     }
-    if (r.form == LAYER)
+    if (SUM) {
+        add_row<T, G, KEPT, N>(r, row, kept);
+        x = r.sum + row * r.n; /* what is read again is what this thread has written */
+    }
+    if (r.form == DTI_LAYER)
         mean = row_moment<T, G, KEPT, N>(r, x, kept, 0.0f, false, shared) / (float)r.n;
     scale = row_moment<T, G, KEPT, N>(r, x, kept, mean, true, shared) / (float)r.n + r.eps;
     scale = 1.0f / sqrtf(scale);
@@ -132,46 +178,51 @@ __global__ void __launch_bounds__(THREADS) norm(const norm_rows<T> r)
 template <typename T, int G, int KEPT> int launch(dti_cuda *c, const norm_rows<T> &r)
 {
     const int64_t rows = THREADS / G;
+    const dim3 grid((unsigned)((r.n_rows + rows - 1) / rows));
+    const size_t shared = THREADS / DTI_WARP * sizeof(float);
 
-    return DTI_LAUNCH(c, (norm<T, G, KEPT>), dim3((unsigned)((r.n_rows + rows - 1) / rows)),
-                      dim3(THREADS), THREADS / DTI_WARP * sizeof(float), r);
+    if (r.z != NULL) return DTI_LAUNCH(c, (norm<T, G, KEPT, true>), grid, dim3(THREADS), shared, r);
+    return DTI_LAUNCH(c, (norm<T, G, KEPT, false>), grid, dim3(THREADS), shared, r);
 }
 
-template <typename T> int run_norm(dti_cuda *c, const dt_kargs *a, norm_form form)
+/* add: of its result, or NULL */
+template <typename T>
+int run_norm(dti_cuda *c, const dt_kargs *a, dti_norm_form form, const dt_kargs *add)
 {
     enum { N = 16 / sizeof(T) };
     const int64_t n = a->in[0].shape[a->in[0].n_axes - 1], count = dti_cuda_count(&a->in[0]);
-    const void *b = form == LAYER ? a->in[2].data : NULL;
-    const uintptr_t all = (uintptr_t)a->out[0].data | (uintptr_t)a->in[0].data |
-                          (uintptr_t)a->in[1].data | (uintptr_t)b;
-    norm_rows<T> r = { (T *)a->out[0].data,
-                       (const T *)a->in[0].data,
-                       (const T *)a->in[1].data,
-                       (const T *)b,
-                       0,
-                       n,
-                       0.0f,
-                       form,
-                       false };
+    norm_rows<T> r = {};
+    uintptr_t all;
 
     if (count == 0) return 0;
+    r.y = (T *)a->out[0].data;
+    r.x = (const T *)(add != NULL ? add : a)->in[0].data;
+    r.w = (const T *)a->in[1].data;
+    r.b = (const T *)(form == DTI_LAYER ? a->in[2].data : NULL);
+    r.z = (const T *)(add != NULL ? add->in[1].data : NULL);
+    r.sum = (T *)(add != NULL ? add->out[0].data : NULL);
     r.n_rows = count / n;
+    r.n = n;
     r.eps = ((const dti_norm_attr *)a->attr)->eps;
+    r.form = form;
+    all = (uintptr_t)r.y | (uintptr_t)r.x | (uintptr_t)r.w | (uintptr_t)r.b | (uintptr_t)r.z |
+          (uintptr_t)r.sum;
     r.aligned = all % 16 == 0 && (n % N == 0 || r.n_rows == 1);
     if (n <= 2 * DTI_WARP * N) return launch<T, DTI_WARP, 2>(c, r);
     if (n <= 2 * THREADS * N) return launch<T, THREADS, 2>(c, r);
     return launch<T, THREADS, 4>(c, r);
 }
 
-int by_dtype(dti_cuda *c, const dt_kargs *a, const char *op, norm_form form)
+int by_dtype(dti_cuda *c, const dt_kargs *a, const char *op, dti_norm_form form,
+             const dt_kargs *add)
 {
     switch (a->in[0].dtype) {
     case DT_F32:
-        return run_norm<float>(c, a, form);
+        return run_norm<float>(c, a, form, add);
     case DT_BF16:
-        return run_norm<dti_bf16>(c, a, form);
+        return run_norm<dti_bf16>(c, a, form, add);
     case DT_F16:
-        return run_norm<dti_f16>(c, a, form);
+        return run_norm<dti_f16>(c, a, form, add);
     default:
         return dti_refuse_dtype(op, a->in[0].dtype);
     }
@@ -183,16 +234,21 @@ extern "C" {
 
 int dti_rms_norm_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype(c, a, "rms_norm", RMS);
+    return by_dtype(c, a, "rms_norm", DTI_RMS, NULL);
 }
 
 int dti_rms_norm_1p_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype(c, a, "rms_norm_1p", RMS_1P);
+    return by_dtype(c, a, "rms_norm_1p", DTI_RMS_1P, NULL);
 }
 
 int dti_layer_norm_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype(c, a, "layer_norm", LAYER);
+    return by_dtype(c, a, "layer_norm", DTI_LAYER, NULL);
+}
+
+int dti_add_norm_cuda(dti_cuda *c, const dt_kargs *add, const dt_kargs *norm, dti_norm_form form)
+{
+    return by_dtype(c, norm, "add with a norm", form, add);
 }
 } /* extern "C" */

@@ -115,7 +115,8 @@ void set_shared_limit(const void *kernel, int bytes);
 enum { warpSize = 32 };
 
 #define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                    \
-    (dti_sim::start((c)->stream, #kernel, (grid), (block), (shared_bytes), kernel, __VA_ARGS__), \
+    ((c)->n_launches++,                                                                          \
+     dti_sim::start((c)->stream, #kernel, (grid), (block), (shared_bytes), kernel, __VA_ARGS__), \
      dti_cuda_launched(#kernel))
 #define DTI_SHARED(type, name) type *const name = reinterpret_cast<type *>(dti_sim::current->shared)
 

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many kernels a pass over one token starts, with rows fused and without, and that its logits
+ * have the same bits. */
+#include <dtensor/generation.h>
+#include <dtensor/ops.h>
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "dtensor/kernels/attrs.h"
+#include "mesh/gpu.h"
+#include "tests/support/cuda.h"
+
+enum { N_PROMPT = 3 };
+
+typedef struct launch_case {
+    const char *fixture;
+    dt_dtype dtype;
+    int fewer; /* kernels of a layer that fusing saves */
+} launch_case;
+
+/* A prompt, then one token: that pass's kernels, and its logits. */
+static dt_status step(dt_model *m, bool fused, int64_t *n_kernels, float *logits)
+{
+    static const int32_t ids[] = { 3, 1, 4, 1 };
+    dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(m));
+    const dti_cuda_place *gpu = dti_runtime_gpu(rt);
+    dt_state *s = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    dt_tensor *y, *full = NULL;
+
+    DT_EXPECT(gpu->module->fuse(gpu->cuda, fused) == 0, "%s", gpu->module->why());
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + 1, &s));
+    (void)dt_model_forward(t, m, s, ids, N_PROMPT, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    *n_kernels = gpu->module->launches(gpu->cuda);
+    y = dt_model_forward(t, m, s, ids + N_PROMPT, 1, DT_LOGITS_LAST);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    *n_kernels = gpu->module->launches(gpu->cuda) - *n_kernels;
+    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY_TO(
+        done, st,
+        dt_tensor_read(full, logits,
+                       (size_t)dt_tensor_extent(full, 2) * dt_dtype_size(dt_tensor_dtype(full))));
+done:
+    dt_tensor_release(&full);
+    dt_state_release(&s);
+    dt_tape_release(&t);
+    return st;
+}
+
+static dt_status compare(dt_model *m, const launch_case *c, float *fused, float *apart)
+{
+    const size_t bytes = (size_t)dt_model_info_of(m)->vocab_size * sizeof *fused;
+    int64_t few, many;
+
+    DT_TRY(step(m, true, &few, fused));
+    DT_TRY(step(m, false, &many, apart));
+    DT_EXPECT(many - few == c->fewer * dt_model_info_of(m)->n_layers,
+              "%s: %lld kernels for %lld layers, %lld when each operator has its own", c->fixture,
+              (long long)few, (long long)dt_model_info_of(m)->n_layers, (long long)many);
+    DT_EXPECT(memcmp(fused, apart, bytes) == 0, "%s: other bits", c->fixture);
+    return DT_OK;
+}
+
+static dt_status count(dt_mesh *mesh, const void *arg)
+{
+    char relative[64], path[DT_TEST_PATH_BYTES];
+    const launch_case *c = arg;
+    dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    float *fused = NULL, *apart = NULL;
+    dt_model *m = NULL;
+    dt_status st = DT_OK;
+    size_t vocab;
+
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
+    options.keep_dtype = false;
+    options.dtype = c->dtype;
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &options, &m));
+    vocab = (size_t)dt_model_info_of(m)->vocab_size;
+    DT_TRY_TO(done, st, dti_alloc_array(vocab, sizeof *fused, (void **)&fused)); /* zeros */
+    DT_TRY_TO(done, st, dti_alloc_array(vocab, sizeof *apart, (void **)&apart));
+    DT_TRY_TO(done, st, compare(m, c, fused, apart));
+done:
+    dti_free(fused);
+    dti_free(apart);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(cuda_launches, fused_steps_start_fewer_kernels)
+{
+    static const launch_case cases[] = {
+        { "llama/uneven", DT_F32, 2 }, { "llama/uneven", DT_BF16, 2 },
+        { "qwen3/base", DT_F32, 2 },   { "qwen3/base", DT_F16, 2 },
+        { "gemma3/base", DT_F32, 2 },  { "gpt_neo/base", DT_F32, 2 },
+    };
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        DT_ASSERT_OK(dt_test_run(&options, "tp=1", count, &cases[i]));
+}
+
+/* A sum and its norm, in what the run opened: *arg is how many kernels they are to be. */
+static dt_status sum_and_norm(dt_mesh *mesh, const void *arg)
+{
+    const dti_cuda_place *gpu = dti_runtime_gpu(dt_mesh_runtime(mesh));
+    const dti_cuda_module *m = gpu->module;
+    dt_local in[] = { { .dtype = DT_F32, .n_axes = 1, .shape = { 8 } }, { 0 } }, out;
+    const dti_norm_attr attr = { 1e-5f };
+    const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
+    const int64_t before = m->launches(gpu->cuda);
+    int64_t n;
+
+    DT_EXPECT(m->alloc(gpu->cuda, 64, DTI_CUDA_DEVICE, &in[0].data) == 0, "%s", m->why());
+    in[1] = out = in[0];
+    out.data = (float *)in[0].data + 8;
+    DT_EXPECT(m->clear(gpu->cuda, in[0].data, 64) == 0, "%s", m->why());
+    DT_EXPECT(dt_test_cuda_row(m, "add")(gpu->cuda, &args) == 0, "%s", m->why());
+    in[0] = out;
+    DT_EXPECT(dt_test_cuda_row(m, "rms_norm")(gpu->cuda, &args) == 0, "%s", m->why());
+    n = m->launches(gpu->cuda) - before;
+    m->release(gpu->cuda, DTI_CUDA_DEVICE, in[1].data);
+    DT_EXPECT(n == *(const int *)arg, "%lld kernels", (long long)n);
+    return DT_OK;
+}
+
+DT_TEST(cuda_launches, the_environment_chooses)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    DT_ASSERT_OK(dt_test_run(&options, "tp=1", sum_and_norm, &(int){ 1 }));
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_FUSE", "0", 1), 0);
+    DT_ASSERT_OK(dt_test_run(&options, "tp=1", sum_and_norm, &(int){ 2 }));
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_FUSE", "yes", 1), 0);
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", sum_and_norm, &(int){ 1 }), DT_ERR_ARG,
+                     "DTENSOR_CUDA_FUSE is \"yes\"");
+}
