@@ -69,6 +69,19 @@ static dt_status list_cores(dti_topology *t)
     return DT_OK;
 }
 
+/* From the last core to the first: a node ends where its next core does. */
+static dt_status find_node_ends(dti_topology *t)
+{
+    if (t->cores == NULL) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)t->n_cores + 1, sizeof *t->node_end, (void **)&t->node_end));
+    for (int i = t->n_cores - 1; i >= 0; i--) {
+        const bool alike = i + 1 < t->n_cores &&
+                           hwloc_bitmap_isequal(t->cores[i + 1]->nodeset, t->cores[i]->nodeset);
+        t->node_end[i] = alike ? t->node_end[i + 1] : i + 1;
+    }
+    return DT_OK;
+}
+
 static dt_status load_machine(const char *machine, bool devices, dti_topology **out)
 {
     dt_status st = DT_OK;
@@ -78,6 +91,7 @@ static dt_status load_machine(const char *machine, bool devices, dti_topology **
     *out = NULL;
     DT_CHECK(!is_recorded(machine) || access(machine, R_OK) == 0, DT_ERR_IO, "%s: %s", machine,
              strerror(errno));
+    if (machine != NULL && !is_recorded(machine)) DT_TRY(dti_synthetic_check(machine));
     DT_TRY(dti_new(sizeof *t, &t));
     t->hw = load(machine, devices);
     DT_CHECK_TO(fail, st, t->hw != NULL || !is_recorded(machine), DT_ERR_ARG,
@@ -91,6 +105,7 @@ static dt_status load_machine(const char *machine, bool devices, dti_topology **
         t->usable = usable_cpus(t->hw);
         DT_CHECK_TO(fail, st, t->usable != NULL, DT_ERR_MEMORY, "a set of cores could not be made");
         DT_TRY_TO(fail, st, list_cores(t));
+        DT_TRY_TO(fail, st, find_node_ends(t));
     }
     if (t->n_cores == 0) {
         online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -124,6 +139,7 @@ void dti_topology_free(dti_topology **topology)
     *topology = NULL;
     dti_free(t->first);
     dti_free((void *)t->cores);
+    dti_free(t->node_end);
     hwloc_bitmap_free(t->usable);
     if (t->hw != NULL) hwloc_topology_destroy(t->hw);
     dti_free(t);
@@ -150,22 +166,11 @@ bool dti_topology_can_bind(const dti_topology *t)
            hwloc_topology_get_support(t->hw)->cpubind->set_thisthread_cpubind;
 }
 
-/* The first core behind `core` that belongs to another NUMA node. */
-static int next_node(const dti_topology *t, int core)
-{
-    int next = core + 1;
-
-    while (next < t->n_cores &&
-           hwloc_bitmap_isequal(t->cores[next]->nodeset, t->cores[core]->nodeset))
-        next++;
-    return next;
-}
-
 /* The first core of a NUMA node that has room for n, or core 0. */
 static int roomy_node(const dti_topology *t, int n)
 {
     for (int at = 0, end; t->cores != NULL && at < t->n_cores; at = end) {
-        end = next_node(t, at);
+        end = t->node_end[at];
         if (end - at >= n) return at;
     }
     return 0;
@@ -175,10 +180,10 @@ static int roomy_node(const dti_topology *t, int n)
  * straddle, fit there, and enough cores are left for all `behind` (these included). */
 static int keep_in_node(const dti_topology *t, int at, int n, int behind)
 {
-    const int node = t->cores != NULL ? next_node(t, at) : t->n_cores;
+    const int node = t->cores != NULL ? t->node_end[at] : t->n_cores;
 
     if (at + n <= node || node + behind > t->n_cores) return at;
-    return next_node(t, node) - node >= n || n <= 1 ? node : at;
+    return t->node_end[node] - node >= n || n <= 1 ? node : at;
 }
 
 static void place_ranks(dti_topology *t, const dti_division *d)
@@ -266,15 +271,33 @@ static void describe_core(const dti_topology *t, int core, dti_core *out)
     hwloc_bitmap_free(cpus);
 }
 
+/* The rank that runs on a core, or -1. Ranks follow each other as their cores do. */
+static int rank_on(const dti_topology *t, int core)
+{
+    int low = 0, high = t->first != NULL ? t->n_ranks : 0;
+
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (core < t->first[middle])
+            high = middle;
+        else if (core >= t->first[middle] + t->threads)
+            low = middle + 1;
+        else
+            return middle;
+    }
+    return -1;
+}
+
 void dti_topology_core(const dti_topology *t, int core, dti_core *out)
 {
+    int rank;
+
     *out = (dti_core){ .package = -1, .node = -1, .l3 = -1, .n_cpus = 1, .rank = -1, .worker = -1 };
     if (t->cores != NULL) describe_core(t, core, out);
-    for (int r = 0; t->first != NULL && r < t->n_ranks; r++)
-        if (core >= t->first[r] && core < t->first[r] + t->threads) {
-            out->rank = r;
-            out->worker = core - t->first[r];
-        }
+    rank = rank_on(t, core);
+    if (rank < 0) return;
+    out->rank = rank;
+    out->worker = core - t->first[rank];
 }
 
 void dti_topology_cores_text(const dti_topology *t, int rank, char text[DTI_CORES_TEXT_BYTES])

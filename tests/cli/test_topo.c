@@ -93,3 +93,44 @@ DT_TEST(topo, knows_this_machine)
     COMMAND_ASSERT_HAS(r.out, "mesh tp=1: 1 rank of ");
     command_free(&r);
 }
+
+/* hwloc takes minutes to make ten thousand cores in a row, and somebody else has not typed them. */
+DT_TEST(cli_topo, a_machine_too_large_to_draw_is_refused)
+{
+    static const struct {
+        const char *machine, *says;
+    } large[] = {
+        { "core:100000 pu:1",
+          "\"core:100000 pu:1\" has 100000 of a kind side by side, at most 1024" },
+        { "pack:200 [numa(memory=1GB)] core:100(x=1) pu:2",
+          "has 20000 cpus or more, at most 8192" },
+        { "9223372036854775807 9223372036854775807", "has 9223372036854775807 of a kind" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(large); i++) {
+        command_result r = COMMAND("topo", "--machine", large[i].machine);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, "dtensor: --machine: ");
+        COMMAND_ASSERT_HAS(r.err, large[i].says);
+        command_free(&r);
+    }
+}
+
+/* Each core was compared with every rank, and each rank with every core behind it. */
+DT_TEST(cli_topo, thousands_of_cores_are_drawn_with_their_ranks)
+{
+    command_result r = COMMAND("topo", "--machine", "pack:40 [numa] core:100 pu:2", "--mesh",
+                               "dp=1000,tp=4", "--threads", "1");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "40 packages, 40 NUMA nodes, 4000 cores");
+    COMMAND_ASSERT_HAS(r.out, "core 0   cpu 0-1     rank 0 dp=0,tp=0\n");
+    COMMAND_ASSERT_HAS(r.out, "core 3999 cpu 7998-7999 rank 3999 dp=999,tp=3\n");
+    command_free(&r);
+    r = COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:1", "--mesh", "tp=3", "--threads",
+                "2", "--bind", "spread");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "core 1   cpu 1       rank 0 tp=0 thread 1\n");
+    COMMAND_ASSERT_HAS(r.out, "core 5   cpu 5       rank 2 tp=2 thread 1\n");
+    command_free(&r);
+}
