@@ -11,10 +11,14 @@
 #include "cli/report.h"
 #include "models/verify.h"
 
+/* Findings that are listed; others are counted. A header of nonsense has one for each tensor. */
+enum { MAX_FINDINGS = 1000 };
+
 typedef struct verification {
     bool json;
     json_t *findings; /* errors and warnings in the order in which they were found */
     int64_t n_errors, n_warnings;
+    int64_t n_left_out; /* not listed */
 } verification;
 
 static void take(void *arg, bool error, const char *tensor, const char *text)
@@ -27,6 +31,10 @@ static void take(void *arg, bool error, const char *tensor, const char *text)
         x->n_errors++;
     else
         x->n_warnings++;
+    if (x->n_errors + x->n_warnings > MAX_FINDINGS) {
+        x->n_left_out++;
+        return;
+    }
     (void)dti_printable(text, shown, sizeof shown);
     if (x->json)
         (void)json_array_append_new(
@@ -41,6 +49,8 @@ static void print_summary(const dti_verify *v, const verification *x)
 {
     char number[CLI_NUMBER_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
 
+    if (x->n_left_out > 0)
+        (void)printf("... and %" PRId64 " more, which are not listed\n", x->n_left_out);
     (void)printf("%s: %s, %zu tensor%s in %zu file%s, %s",
                  dti_printable(v->folder, folder, sizeof folder),
                  v->model_type[0] != '\0' ? v->model_type : "unknown model", v->n_tensors,
@@ -55,12 +65,13 @@ static dt_status print_json(const dti_verify *v, const verification *x)
 {
     char folder[DT_ERROR_MESSAGE_BYTES];
     json_t *object = json_pack(
-        "{s:s, s:b, s:s?, s:I, s:I, s:I, s:o, s:I, s:I, s:O}", "folder",
+        "{s:s, s:b, s:s?, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:O}", "folder",
         dti_printable(v->folder, folder, sizeof folder), "ok", (int)(x->n_errors == 0),
         "model_type", v->model_type[0] != '\0' ? v->model_type : NULL, "files",
         (json_int_t)v->n_files, "tensors", (json_int_t)v->n_tensors, "bytes", (json_int_t)v->bytes,
         "values_read", v->values ? json_integer(v->n_values) : json_null(), "errors",
-        (json_int_t)x->n_errors, "warnings", (json_int_t)x->n_warnings, "findings", x->findings);
+        (json_int_t)x->n_errors, "warnings", (json_int_t)x->n_warnings, "left_out",
+        (json_int_t)x->n_left_out, "findings", x->findings);
 
     DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     (void)json_dumpf(object, stdout, JSON_INDENT(2));
@@ -108,7 +119,9 @@ const cli_command cli_verify = {
     .summary = "checks every tensor of a checkpoint",
     .details =
         "Compares all tensors with config.json and the index: names, shapes, dtypes, sizes of\n"
-        "files. Where loading stops at the first fault this lists all of them, and what is only\n"
-        "odd as warnings. With --values every number is read. Exit code 2: there are errors.",
+        "files. Where loading stops at the first fault this lists all of them, up to 1000, and "
+        "what\n"
+        "is only odd as warnings. With --values every number is read. Exit code 2: there are "
+        "errors.",
     .run = verify,
 };

@@ -33,12 +33,18 @@ static dt_status find(const dti_verify *v, dt_status st)
     return DT_OK;
 }
 
+static void complain(void *arg, const char *tensor, const char *text)
+{
+    say(arg, true, tensor, "%s", text);
+}
+
 /* --- files ---------------------------------------------------------------------------------- */
 
 /* A folder that does not open as a checkpoint may have more than one bad file. */
 static dt_status look_at_each_file(const dti_verify *v, const char *known)
 {
     static const char ending[] = ".safetensors";
+    const dti_faults faults = { complain, (void *)(uintptr_t)v };
     const struct dirent *item;
     dt_status st = DT_OK;
     DIR *dir = opendir(v->folder);
@@ -49,7 +55,7 @@ static dt_status look_at_each_file(const dti_verify *v, const char *known)
         char *path = NULL;
         if (n < k || strcmp(item->d_name + n - k, ending) != 0) continue;
         st = dti_ckpt_path(v->folder, item->d_name, &path);
-        if (st == DT_OK) st = dti_st_open(path, &file);
+        if (st == DT_OK) st = dti_st_open_faulty(path, &faults, &file);
         if (st != DT_OK && st != DT_ERR_MEMORY && strcmp(dt_last_error()->message, known) != 0)
             say(v, true, NULL, "%s", dt_last_error()->message);
         if (st != DT_ERR_MEMORY) st = DT_OK;
@@ -62,7 +68,8 @@ static dt_status look_at_each_file(const dti_verify *v, const char *known)
 
 static dt_status open_files(dti_verify *v, dti_ckpt **out)
 {
-    const dt_status st = dti_ckpt_open(v->folder, out);
+    const dti_faults faults = { complain, v };
+    const dt_status st = dti_ckpt_open_faulty(v->folder, &faults, out);
     dt_error why;
 
     if (st == DT_OK) {
@@ -89,7 +96,7 @@ static void look_at_index(dti_verify *v, const dti_ckpt *ckpt, const dti_json *r
     int64_t total = 0;
 
     dti_ckpt_each_unnamed(ckpt, say_unnamed, v);
-    if (dti_json_kind_of(&metadata) != DTI_JSON_OBJECT) return;
+    if (dti_json_kind_of(&metadata) != DTI_JSON_OBJECT || dti_ckpt_has_faults(ckpt)) return;
     if (dti_json_int(&metadata, "total_size", 0, INT64_MAX, &total) == DT_OK && total != v->bytes)
         say(v, false, NULL,
             "%s/model.safetensors.index.json: total_size is %" PRId64 ", but the tensors that it "
@@ -117,9 +124,17 @@ static dt_status read_index(dti_verify *v, const dti_ckpt *ckpt)
 
 /* --- tensors -------------------------------------------------------------------------------- */
 
-static void complain(void *arg, const char *tensor, const char *text)
+/* A tensor whose file or place is at fault is neither missing nor of another shape. */
+typedef struct wanted {
+    dti_verify *v;
+    const dti_ckpt *ckpt;
+} wanted;
+
+static void complain_of_sound(void *arg, const char *tensor, const char *text)
 {
-    say(arg, true, tensor, "%s", text);
+    const wanted *w = arg;
+
+    if (!dti_ckpt_is_faulty(w->ckpt, tensor)) complain(w->v, tensor, text);
 }
 
 static void warn(void *arg, const char *text)
@@ -164,9 +179,10 @@ static void look_at_dtypes(dti_verify *v, const dti_described *d, const dti_ckpt
 static dt_status look_at_tensors(dti_verify *v, dti_described *d, const dti_ckpt *ckpt)
 {
     unused u = { v, ckpt, d };
+    wanted w = { v, ckpt };
     const bool tied = d->info.tied;
 
-    DT_TRY(dti_check_all(d, ckpt, complain, v));
+    DT_TRY(dti_check_all(d, ckpt, complain_of_sound, &w));
     DT_TRY(dti_each_unused(d, ckpt, say_unused, &u));
     if (tied && !d->info.tied)
         say(v, false, NULL,
@@ -222,6 +238,17 @@ static void judge_values(const dti_verify *v, const dti_ckpt *ckpt, const dti_st
             dti_ckpt_label(ckpt, e->name), e->name, s->n);
 }
 
+static dt_status read_tensor(dti_verify *v, const dti_ckpt *ckpt, const dti_st_entry *e,
+                             const dti_st_stage *stage)
+{
+    dti_ckpt_scan scan;
+    const dt_status st = dti_ckpt_scan_values(ckpt, e, stage, &scan);
+
+    if (st == DT_OK) judge_values(v, ckpt, e, &scan);
+    if (st == DT_OK) v->n_values += scan.n;
+    return find(v, st);
+}
+
 static dt_status read_values(dti_verify *v, const dti_ckpt *ckpt)
 {
     dti_st_stage stage = { 0 };
@@ -231,11 +258,7 @@ static dt_status read_values(dti_verify *v, const dti_ckpt *ckpt)
     DT_TRY(dti_st_stage_create(0, NULL, &stage));
     for (size_t i = 0; i < dti_ckpt_count(ckpt) && st == DT_OK; i++) {
         const dti_st_entry *e = dti_ckpt_at(ckpt, i);
-        dti_ckpt_scan scan;
-        st = dti_ckpt_scan_values(ckpt, e, &stage, &scan);
-        if (st == DT_OK) judge_values(v, ckpt, e, &scan);
-        if (st == DT_OK) v->n_values += scan.n;
-        st = find(v, st);
+        if (!dti_ckpt_is_faulty(ckpt, e->name)) st = read_tensor(v, ckpt, e, &stage);
         done_bytes += e->end - e->begin;
         if (v->progress != NULL) v->progress(v->progress_arg, done_bytes, v->bytes);
     }

@@ -19,7 +19,7 @@ static const char index_name[] = "model.safetensors.index.json";
 static dt_status open_single(dti_ckpt *ckpt, const char *path)
 {
     DT_TRY(dti_alloc_array(1, sizeof *ckpt->files, (void **)&ckpt->files));
-    DT_TRY(dti_st_open(path, &ckpt->files[0]));
+    DT_TRY(dti_ckpt_open_file(ckpt, path, &ckpt->files[0]));
     ckpt->n_files = 1;
     DT_TRY(dti_alloc_array(dti_st_count(ckpt->files[0]), sizeof *ckpt->tensors,
                            (void **)&ckpt->tensors));
@@ -72,14 +72,23 @@ done:
 
 dt_status dti_ckpt_open(const char *folder, dti_ckpt **out)
 {
+    return dti_ckpt_open_faulty(folder, NULL, out);
+}
+
+dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults, dti_ckpt **out)
+{
     dt_status st = DT_OK;
     dti_ckpt *ckpt;
 
     *out = NULL;
     DT_TRY(dti_ckpt_check_folder(folder));
     DT_TRY(dti_new(sizeof *ckpt, &ckpt));
+    ckpt->faults = faults;
     DT_TRY_TO(fail, st, dti_strdup(folder, &ckpt->folder));
     DT_TRY_TO(fail, st, open_files(ckpt));
+    DT_CHECK_TO(fail, st, !ckpt->forgot, DT_ERR_MEMORY, "no memory for the names of bad tensors");
+    ckpt->faults = NULL;
+    dti_ckpt_sort_names(ckpt);
     qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_name);
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         ckpt->bytes += ckpt->tensors[i].entry->end - ckpt->tensors[i].entry->begin;
@@ -103,6 +112,8 @@ void dti_ckpt_close(dti_ckpt **ckpt)
     if (c == NULL) return;
     *ckpt = NULL;
     for (size_t i = 0; i < c->n_files; i++) dti_st_close(&c->files[i]);
+    for (size_t i = 0; i < c->n_bad; i++) dti_free(c->bad[i]);
+    dti_free(c->bad);
     dti_free(c->files);
     dti_free(c->tensors);
     dti_free(c->folder);
@@ -140,7 +151,10 @@ int64_t dti_ckpt_bytes(const dti_ckpt *ckpt)
 
 size_t dti_ckpt_n_files(const dti_ckpt *ckpt)
 {
-    return ckpt->n_files;
+    size_t n = 0;
+
+    for (size_t f = 0; f < ckpt->n_files; f++) n += ckpt->files[f] != NULL;
+    return n;
 }
 
 static const dti_ckpt_tensor *find(const dti_ckpt *ckpt, const char *name)
@@ -226,7 +240,7 @@ void dti_ckpt_each_unnamed(const dti_ckpt *ckpt,
                            void *arg)
 {
     for (size_t f = 0; f < ckpt->n_files; f++)
-        for (size_t i = 0; i < dti_st_count(ckpt->files[f]); i++) {
+        for (size_t i = 0; ckpt->files[f] != NULL && i < dti_st_count(ckpt->files[f]); i++) {
             const dti_st_entry *e = dti_st_at(ckpt->files[f], i);
             if (dti_ckpt_find(ckpt, e->name) != e) fn(arg, dti_st_label(ckpt->files[f]), e);
         }

@@ -21,6 +21,16 @@ dt_status dti_ckpt_check_folder(const char *folder) DT_MUST_USE;
 dt_status dti_ckpt_open(const char *folder, dti_ckpt **out) DT_MUST_USE;
 void dti_ckpt_close(dti_ckpt **ckpt); /* accepts NULL */
 
+/* The same, but faults are said and the next file or tensor looked at, as far as there is something
+ * to go on with; what is left has the tensors that could be understood. Errors: what is wrong with
+ * the folder, its single file, or the index as a whole. */
+dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults,
+                               dti_ckpt **out) DT_MUST_USE;
+
+/* Whether there was a fault of tensor `name`, or of the file that it is in; of any tensor. */
+bool dti_ckpt_is_faulty(const dti_ckpt *ckpt, const char *name);
+bool dti_ckpt_has_faults(const dti_ckpt *ckpt);
+
 /* Whether there are weights in the folder to open, good ones or bad ones. */
 bool dti_ckpt_exists(const char *folder);
 
@@ -30,7 +40,7 @@ size_t dti_ckpt_count(const dti_ckpt *ckpt);
 const dti_st_entry *dti_ckpt_at(const dti_ckpt *ckpt, size_t i);
 const dti_st_entry *dti_ckpt_find(const dti_ckpt *ckpt, const char *name); /* or NULL */
 int64_t dti_ckpt_bytes(const dti_ckpt *ckpt);                              /* of all tensors */
-size_t dti_ckpt_n_files(const dti_ckpt *ckpt);
+size_t dti_ckpt_n_files(const dti_ckpt *ckpt);                             /* that are open */
 
 /* The file that tensor `name` is in, for messages; the folder if there is no such tensor. */
 const char *dti_ckpt_label(const dti_ckpt *ckpt, const char *name);

@@ -47,7 +47,19 @@ done:
     return st;
 }
 
+dt_status dti_say_fault(const dti_faults *faults, const char *tensor, dt_status st)
+{
+    if (st == DT_OK || st == DT_ERR_MEMORY || faults == NULL) return st;
+    faults->fn(faults->arg, tensor, dt_last_error()->message);
+    return DT_OK;
+}
+
 dt_status dti_st_open(const char *path, dti_st_file **out)
+{
+    return dti_st_open_faulty(path, NULL, out);
+}
+
+dt_status dti_st_open_faulty(const char *path, const dti_faults *faults, dti_st_file **out)
 {
     dt_status st = DT_OK;
     dti_st_file *file;
@@ -55,10 +67,12 @@ dt_status dti_st_open(const char *path, dti_st_file **out)
     *out = NULL;
     DT_TRY(dti_new(sizeof *file, &file));
     file->in.fd = -1;
+    file->faults = faults;
     DT_TRY_TO(fail, st, dti_input_open(path, &file->in));
     DT_TRY_TO(fail, st, read_header(file));
     /* A hint: larger read-ahead. Refusing it changes nothing. */
     (void)posix_fadvise(file->in.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    file->faults = NULL;
     *out = file;
     return DT_OK;
 

@@ -28,6 +28,24 @@ typedef struct dti_st_entry {
 
 /* Ownership: *out is closed with dti_st_close(). On error it is NULL. */
 dt_status dti_st_open(const char *path, dti_st_file **out) DT_MUST_USE;
+
+/* Who wants to know of all faults, and not of the first alone. `tensor` is NULL where a fault is of
+ * no single one. */
+typedef struct dti_faults {
+    void (*fn)(void *arg, const char *tensor, const char *text);
+    void *arg;
+} dti_faults;
+
+/* The same, but a fault of a tensor is said and the next one looked at; the file then holds those
+ * that could be understood, some with less bytes than their shape has. Errors: what is wrong with
+ * the whole. */
+dt_status dti_st_open_faulty(const char *path, const dti_faults *faults,
+                             dti_st_file **out) DT_MUST_USE;
+
+/* What a reader of such things does with a status: an error is said and forgotten, unless it is
+ * DT_ERR_MEMORY, or nobody wants to hear of it: `faults` NULL. */
+dt_status dti_say_fault(const dti_faults *faults, const char *tensor, dt_status st);
+
 void dti_st_close(dti_st_file **file); /* accepts NULL */
 
 /* Queries; entries are borrowed from the file. dti_st_at() gives them in the order of the data. */

@@ -161,35 +161,67 @@ static int by_name(const void *left, const void *right)
                   (*(const dti_st_entry *const *)right)->name);
 }
 
+/* A tensor begins where `last`, that reaches farthest of those before it, has ended; NULL: at the
+ * first byte. Where some tensors are unknown, what lies between two may be theirs. */
+static dt_status check_place(const dti_st_file *file, const dti_st_entry *last,
+                             const dti_st_entry *e)
+{
+    char name[DTI_ST_SHOWN_BYTES], other[DTI_ST_SHOWN_BYTES];
+    const int64_t end = last != NULL ? last->end : 0;
+    const char *label = file->in.label;
+
+    (void)dti_printable(e->name, name, sizeof name);
+    DT_CHECK(e->begin >= end, DT_ERR_FORMAT,
+             "%s: tensor \"%s\" begins at byte %lld of the data, inside tensor \"%s\" that "
+             "ends at byte %lld",
+             label, name, (long long)e->begin,
+             dti_printable(last != NULL ? last->name : "", other, sizeof other), (long long)end);
+    DT_CHECK(e->begin == end || file->incomplete, DT_ERR_FORMAT,
+             "%s: bytes %lld to %lld of the data, before tensor \"%s\", belong to no tensor", label,
+             (long long)end, (long long)e->begin, name);
+    DT_CHECK(e->end <= file->data_bytes, DT_ERR_FORMAT,
+             "%s: tensor \"%s\" ends at byte %lld of the data, but only %lld are there: the "
+             "file is cut off (a download that did not finish?)",
+             label, name, (long long)e->end, (long long)file->data_bytes);
+    return DT_OK;
+}
+
 /* Tensors fill the data from its first byte to its last. This bounds memory by the file's size,
  * and nothing can hide between them. */
 static dt_status check_data(dti_st_file *file)
 {
-    char name[DTI_ST_SHOWN_BYTES], other[DTI_ST_SHOWN_BYTES];
-    const char *label = file->in.label;
-    int64_t end = 0;
+    const dti_st_entry *last = NULL;
+    int64_t end;
 
     for (size_t i = 0; i < file->n; i++) {
         const dti_st_entry *e = &file->entries[i];
 
-        (void)dti_printable(e->name, name, sizeof name);
-        DT_CHECK(i == 0 || e->begin >= end, DT_ERR_FORMAT,
-                 "%s: tensor \"%s\" begins at byte %lld of the data, inside tensor \"%s\" that "
-                 "ends at byte %lld",
-                 label, name, (long long)e->begin, dti_printable(e[-1].name, other, sizeof other),
-                 (long long)end);
-        DT_CHECK(e->begin == end, DT_ERR_FORMAT,
-                 "%s: bytes %lld to %lld of the data, before tensor \"%s\", belong to no tensor",
-                 label, (long long)end, (long long)e->begin, name);
-        DT_CHECK(e->end <= file->data_bytes, DT_ERR_FORMAT,
-                 "%s: tensor \"%s\" ends at byte %lld of the data, but only %lld are there: the "
-                 "file is cut off (a download that did not finish?)",
-                 label, name, (long long)e->end, (long long)file->data_bytes);
-        end = e->end;
+        DT_TRY(dti_say_fault(file->faults, e->name, check_place(file, last, e)));
+        if (last == NULL || e->end > last->end) last = e;
     }
-    DT_CHECK(end == file->data_bytes, DT_ERR_FORMAT,
-             "%s: %lld bytes follow the last tensor and belong to none", label,
+    end = last != NULL ? last->end : 0;
+    DT_CHECK(end >= file->data_bytes || file->incomplete, DT_ERR_FORMAT,
+             "%s: %lld bytes follow the last tensor and belong to none", file->in.label,
              (long long)(file->data_bytes - end));
+    return DT_OK;
+}
+
+static dt_status parse_member(dti_st_file *file, const char *key, const dti_json *member)
+{
+    dt_status st;
+
+    if (strcmp(key, metadata_key) == 0) {
+        DT_TRY(dti_say_fault(file->faults, NULL, check_metadata(member)));
+        return DT_OK;
+    }
+    st = parse_entry(file, key, member, &file->entries[file->n]);
+    if (st == DT_OK) {
+        file->n++;
+        return DT_OK;
+    }
+    file->entries[file->n] = (dti_st_entry){ 0 };
+    file->incomplete = true;
+    DT_TRY(dti_say_fault(file->faults, key, st));
     return DT_OK;
 }
 
@@ -198,14 +230,17 @@ static dt_status parse_members(dti_st_file *file, const dti_json *root)
     const char *key = NULL;
     dti_json member;
 
-    while (dti_json_next(root, &key, &member)) {
-        const bool is_tensor = strcmp(key, metadata_key) != 0;
-
-        DT_TRY(is_tensor ? parse_entry(file, key, &member, &file->entries[file->n])
-                         : check_metadata(&member));
-        if (is_tensor) file->n++;
-    }
+    while (dti_json_next(root, &key, &member)) DT_TRY(parse_member(file, key, &member));
     return DT_OK;
+}
+
+/* From the data to the file. Faults leave tensors that end behind it. */
+static void place_entry(const dti_st_file *file, dti_st_entry *e)
+{
+    if (e->begin > file->data_bytes) e->begin = file->data_bytes;
+    if (e->end > file->data_bytes) e->end = file->data_bytes;
+    e->begin += file->data_begin;
+    e->end += file->data_begin;
 }
 
 dt_status dti_st_parse_header(dti_st_file *file, const char *text, size_t n)
@@ -222,12 +257,9 @@ dt_status dti_st_parse_header(dti_st_file *file, const char *text, size_t n)
     DT_TRY_TO(done, st, dti_alloc_array(count, sizeof *file->by_name, (void **)&file->by_name));
     DT_TRY_TO(done, st, parse_members(file, &doc.root));
     qsort(file->entries, file->n, sizeof *file->entries, by_offset);
-    DT_TRY_TO(done, st, check_data(file));
-    for (size_t i = 0; i < file->n; i++) {
-        file->entries[i].begin += file->data_begin;
-        file->entries[i].end += file->data_begin;
-        file->by_name[i] = &file->entries[i];
-    }
+    DT_TRY_TO(done, st, dti_say_fault(file->faults, NULL, check_data(file)));
+    for (size_t i = 0; i < file->n; i++) place_entry(file, &file->entries[i]);
+    for (size_t i = 0; i < file->n; i++) file->by_name[i] = &file->entries[i];
     qsort(file->by_name, file->n, sizeof *file->by_name, by_name);
 done:
     dti_json_free(&doc);

@@ -27,6 +27,8 @@ struct dti_st_file {
     int64_t data_begin;           /* first byte of the data in the file */
     int64_t data_bytes;
     dti_arena names;
+    const dti_faults *faults; /* while it is opened; NULL: the first one is an error */
+    bool incomplete;          /* there are tensors that could not be understood */
 };
 
 typedef struct dti_st_dtype {

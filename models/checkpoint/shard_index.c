@@ -39,7 +39,15 @@ static bool stays_inside(const char *shard)
     return true;
 }
 
-static dt_status read_map(shard_index *index, const char *path)
+static dt_status read_shard(const dti_json *value, const char **shard)
+{
+    DT_TRY(dti_json_as_string(value, shard));
+    if (!stays_inside(*shard))
+        return dti_json_refuse(value, DT_ERR_FORMAT, "the name of a file in the same folder");
+    return DT_OK;
+}
+
+static dt_status read_map(shard_index *index, const char *path, const dti_faults *faults)
 {
     dti_json map, value;
     const char *key = NULL;
@@ -50,12 +58,11 @@ static dt_status read_map(shard_index *index, const char *path)
     DT_TRY(dti_alloc_array(dti_json_count(&map), sizeof *index->rows, (void **)&index->rows));
     while (dti_json_next(&map, &key, &value)) {
         mapping *row = &index->rows[index->n];
+        const dt_status st = read_shard(&value, &row->shard);
 
-        DT_TRY(dti_json_as_string(&value, &row->shard));
-        if (!stays_inside(row->shard))
-            return dti_json_refuse(&value, DT_ERR_FORMAT, "the name of a file in the same folder");
         row->tensor = key;
-        index->n++;
+        if (st == DT_OK) index->n++;
+        DT_TRY(dti_say_fault(faults, key, st));
     }
     return DT_OK;
 }
@@ -114,20 +121,43 @@ static dt_status check_present(const shard_index *index, const char *folder, siz
     return DT_OK;
 }
 
+/* The same of one shard, whose first row is `row`, where all faults are wanted. */
+static dt_status check_shard(const shard_index *index, const char *folder, const mapping *row)
+{
+    char name[DTI_ST_SHOWN_BYTES], tensor[DTI_ST_SHOWN_BYTES];
+    size_t n = 0;
+
+    if (!is_missing(folder, row->shard)) return DT_OK;
+    for (const mapping *r = row; r < index->rows + index->n && r->file == row->file; r++) n++;
+    DT_FAIL(DT_ERR_IO, "%s: file \"%s\" is missing; it holds %zu tensor%s, the first is \"%s\"",
+            index->doc.file, dti_printable(row->shard, name, sizeof name), n, n == 1 ? "" : "s",
+            dti_printable(row->tensor, tensor, sizeof tensor));
+}
+
+static dt_status open_shard(dti_ckpt *ckpt, const shard_index *index, const mapping *row)
+{
+    dt_status st;
+    char *path;
+
+    if (ckpt->faults != NULL) DT_TRY(check_shard(index, ckpt->folder, row));
+    DT_TRY(dti_ckpt_path(ckpt->folder, row->shard, &path));
+    st = dti_ckpt_open_file(ckpt, path, &ckpt->files[row->file]);
+    dti_free(path);
+    return st;
+}
+
 static dt_status open_shards(dti_ckpt *ckpt, const shard_index *index, size_t n_shards)
 {
     DT_TRY(dti_alloc_array(n_shards, sizeof *ckpt->files, (void **)&ckpt->files));
+    ckpt->n_files = n_shards;
     for (size_t i = 0; i < index->n; i++) {
-        dt_status st;
-        char *path;
+        const mapping *row = &index->rows[i];
 
-        if (!first_of_shard(index, i)) continue;
-        DT_TRY(dti_ckpt_path(ckpt->folder, index->rows[i].shard, &path));
-        st = dti_st_open(path, &ckpt->files[ckpt->n_files]);
-        dti_free(path);
-        DT_TRY(st);
-        ckpt->n_files++;
+        if (first_of_shard(index, i))
+            DT_TRY(dti_say_fault(ckpt->faults, NULL, open_shard(ckpt, index, row)));
+        if (ckpt->files[row->file] == NULL) dti_ckpt_note_name(ckpt, row->tensor);
     }
+    dti_ckpt_sort_names(ckpt);
     return DT_OK;
 }
 
@@ -137,22 +167,27 @@ static dt_status not_in_shard(const dti_ckpt *ckpt, const shard_index *index, co
     const char *other = NULL;
 
     for (size_t i = 0; i < ckpt->n_files && other == NULL; i++)
-        if (dti_st_find(ckpt->files[i], row->tensor) != NULL) other = dti_st_label(ckpt->files[i]);
+        if (ckpt->files[i] != NULL && dti_st_find(ckpt->files[i], row->tensor) != NULL)
+            other = dti_st_label(ckpt->files[i]);
     DT_FAIL(DT_ERR_FORMAT, "%s: tensor \"%s\" is not in %s%s%s", index->doc.file,
             dti_printable(row->tensor, name, sizeof name), dti_st_label(ckpt->files[row->file]),
             other ? " but in " : ", nor in any other file of the index", other ? other : "");
 }
 
 /* Tensors of a shard that the index does not name are left alone, as Transformers does. */
-static dt_status list_tensors(dti_ckpt *ckpt, const shard_index *index)
+static dt_status list_tensors(dti_ckpt *ckpt, const shard_index *index, const dti_faults *faults)
 {
     DT_TRY(dti_alloc_array(index->n, sizeof *ckpt->tensors, (void **)&ckpt->tensors));
     for (size_t i = 0; i < index->n; i++) {
         const mapping *row = &index->rows[i];
         const dti_st_file *file = ckpt->files[row->file];
-        const dti_st_entry *entry = dti_st_find(file, row->tensor);
+        const dti_st_entry *entry = file != NULL ? dti_st_find(file, row->tensor) : NULL;
 
-        if (entry == NULL) return not_in_shard(ckpt, index, row);
+        if (entry == NULL) {
+            if (!dti_ckpt_is_faulty(ckpt, row->tensor)) /* it is said */
+                DT_TRY(dti_say_fault(faults, row->tensor, not_in_shard(ckpt, index, row)));
+            continue;
+        }
         ckpt->tensors[ckpt->n_tensors++] = (dti_ckpt_tensor){ entry, file };
     }
     return DT_OK;
@@ -160,15 +195,17 @@ static dt_status list_tensors(dti_ckpt *ckpt, const shard_index *index)
 
 dt_status dti_ckpt_open_index(dti_ckpt *ckpt, const char *index_path)
 {
+    const dti_faults noted = { dti_ckpt_note, ckpt };
+    const dti_faults *faults = ckpt->faults != NULL ? &noted : NULL;
     shard_index index = { 0 };
     dt_status st = DT_OK;
     size_t n_shards;
 
-    DT_TRY_TO(done, st, read_map(&index, index_path));
+    DT_TRY_TO(done, st, read_map(&index, index_path, faults));
     n_shards = number_shards(&index);
-    DT_TRY_TO(done, st, check_present(&index, ckpt->folder, n_shards));
+    if (faults == NULL) DT_TRY_TO(done, st, check_present(&index, ckpt->folder, n_shards));
     DT_TRY_TO(done, st, open_shards(ckpt, &index, n_shards));
-    DT_TRY_TO(done, st, list_tensors(ckpt, &index));
+    DT_TRY_TO(done, st, list_tensors(ckpt, &index, faults));
 done:
     dti_free(index.rows);
     dti_json_free(&index.doc);

@@ -218,6 +218,121 @@ DT_TEST(cli_verify, files_and_index_are_compared)
     dt_test_remove_dir(folder);
 }
 
+/* Each by itself, and nothing is said of the tensors in them but how many there are. */
+DT_TEST(cli_verify, all_missing_shards_are_listed)
+{
+    static const char *const gone[] = { "model-00002-of-00006.safetensors",
+                                        "model-00004-of-00006.safetensors" };
+    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], sharded[PATH], path[PATH + 64];
+    command_result r;
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    (void)dt_test_source_path(source, "tests/golden/llama/tied");
+    (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
+    r = COMMAND("save", "-q", "-m", source, "-o", sharded, "--max-shard-size", "40KB");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    for (size_t i = 0; i < DT_COUNT(gone); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", sharded, gone[i]);
+        DT_ASSERT(unlink(path) == 0);
+    }
+    dt_test_write_file(sharded, "model-00001-of-00006.safetensors", "x", 1);
+    edit(sharded, "model.safetensors.index.json", "weight_map", "model.norm.weight",
+         json_string("../model-00006-of-00006.safetensors"));
+    edit(sharded, "config.json", NULL, "intermediate_size", json_integer(24));
+    v = VERIFY(sharded, "--values");
+    expect(&v, "error", NULL, "\"model-00002-of-00006.safetensors\" is missing; it holds ");
+    expect(&v, "error", NULL, "\"model-00004-of-00006.safetensors\" is missing; it holds ");
+    expect(&v, "error", NULL, "model-00001-of-00006.safetensors: is 1 bytes, too short");
+    expect(&v, "error", "model.norm.weight", "must be the name of a file in the same folder");
+    expect(&v, "error", "model.layers.1.mlp.down_proj.weight", "but config.json asks for [64, 24]");
+    DT_ASSERT_EQ_INT(v.warnings, 0);
+    for (size_t i = 0; i < json_array_size(json_object_get(v.all, "findings")); i++) {
+        const json_t *one = json_array_get(json_object_get(v.all, "findings"), i);
+        const char *text = json_string_value(json_object_get(one, "text"));
+        if (strstr(text, ": tensor ") != NULL && strstr(text, " is missing") != NULL)
+            dt_test_fail(__FILE__, __LINE__, "said of a tensor, too: %s", text);
+    }
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+/* A file of weights from its header and as many zeros. */
+static void write_weights(const char *folder, const char *header, size_t data_bytes)
+{
+    const size_t n = strlen(header);
+    char *file = calloc(8 + n + data_bytes, 1);
+
+    DT_ASSERT(file != NULL);
+    for (int i = 0; i < 8; i++) file[i] = (char)((uint64_t)n >> (8 * i) & 255);
+    memcpy(file + 8, header, n);
+    dt_test_write_file(folder, "model.safetensors", file, 8 + n + data_bytes);
+    free(file);
+}
+
+DT_TEST(cli_verify, all_faults_of_a_header_are_listed)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    write_weights(folder,
+                  "{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                  "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                  "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
+                  "\"c\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[12,20]},"
+                  "\"d\":3,\"__metadata__\":{\"x\":1},"
+                  "\"e\":{\"dtype\":\"U8\",\"shape\":[7],\"data_offsets\":"
+                  "[9223372036854775800,9223372036854775807]}}",
+                  12);
+    v = VERIFY(folder, "--values");
+    expect(&v, "error", "a", "tensor \"a\": dtype is the string \"F33\"");
+    expect(&v, "error", "b", "begins at byte 4 of the data, inside tensor \"model.norm.weight\"");
+    expect(&v, "error", "c", "data_offsets span 8 bytes, but 3 elements of F32 are 12");
+    expect(&v, "error", "d", "it is 3, must be an object");
+    expect(&v, "error", "e", "ends at byte 9223372036854775807 of the data, but only 12 are there");
+    expect(&v, "error", NULL, "__metadata__.x is 1, must be a string");
+    expect(&v, "error", "model.norm.weight", "is [2], but config.json asks for [64]");
+    expect(&v, "error", "model.embed_tokens.weight", "is missing");
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_verify, findings_beyond_the_limit_are_counted)
+{
+    enum { TENSORS = 1100 };
+    char folder[DT_TEST_PATH_BYTES], *header = calloc(TENSORS, 16);
+    command_result r;
+    json_t *all;
+    size_t at = 0;
+
+    DT_ASSERT(header != NULL);
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    for (int i = 0; i < TENSORS; i++)
+        at += (size_t)snprintf(header + at, 16, "%c\"t%d\":1", i == 0 ? '{' : ',', i);
+    header[at] = '}';
+    write_weights(folder, header, 0);
+    free(header);
+    r = COMMAND("verify", folder);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.out,
+                       "tensor \"t999\": it is 1, must be an object\n... and 120 more, which "
+                       "are not listed\n");
+    COMMAND_ASSERT_HAS(r.out, ": 1120 errors, 0 warnings");
+    command_free(&r);
+    r = COMMAND("verify", "--json", folder);
+    all = json_loads(r.out, 0, NULL);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(all, "errors")), 1120);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(all, "left_out")), 120);
+    DT_ASSERT_EQ_INT((int64_t)json_array_size(json_object_get(all, "findings")), 1000);
+    json_decref(all);
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
 DT_TEST(cli_verify, what_cannot_be_opened_is_named)
 {
     char folder[DT_TEST_PATH_BYTES];
@@ -232,6 +347,12 @@ DT_TEST(cli_verify, what_cannot_be_opened_is_named)
     copy_fixture(folder, 5, false);
     dt_test_write_file(folder, "other.safetensors", "x", 1);
     dt_test_write_file(folder, "config.json", "{", 1);
+    v = VERIFY(folder, "--values");
+    DT_ASSERT_EQ_INT(v.errors, 2); /* the other file is not the model's */
+    expect(&v, "error", NULL, "config.json");
+    expect(&v, "error", "model.norm.weight", "the file is cut off");
+    json_decref(v.all);
+    dt_test_write_file(folder, "model.safetensors", "y", 1); /* which may have been meant */
     v = VERIFY(folder, "--values");
     DT_ASSERT_EQ_INT(v.errors, 3); /* each by itself */
     expect(&v, "error", NULL, "config.json");

@@ -38,6 +38,29 @@ static void read_all(const dti_ckpt *ckpt)
     dti_st_stage_destroy(&stage);
 }
 
+static void count_fault(void *arg, const char *tensor, const char *text)
+{
+    (void)tensor;
+    if (text[0] == '\0') fuzz_stop("a fault without words");
+    ++*(int *)arg;
+}
+
+/* What is refused has faults, and what is left of it can be read. */
+static void look_for_faults(const char *folder, bool sound)
+{
+    int n = 0;
+    const dti_faults faults = { count_fault, &n };
+    dti_ckpt *ckpt = NULL;
+
+    if (dti_ckpt_open_faulty(folder, &faults, &ckpt) != DT_OK) {
+        if (sound || ckpt != NULL) fuzz_stop("a sound checkpoint is refused");
+        return;
+    }
+    if ((n == 0) != sound) fuzz_stop("faults of a sound checkpoint, or none of a bad one");
+    read_all(ckpt);
+    dti_ckpt_close(&ckpt);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = { "config.json", "one.safetensors", "two.safetensors",
@@ -57,6 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_all(ckpt);
     else if (ckpt != NULL)
         fuzz_stop("a checkpoint in spite of an error");
+    look_for_faults(folder, ckpt != NULL);
     dti_ckpt_close(&ckpt);
     for (size_t i = 0; i < DT_COUNT(names); i++) (void)unlink(path[i]);
     (void)rmdir(folder);

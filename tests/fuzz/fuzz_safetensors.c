@@ -32,14 +32,43 @@ static void read_entry(const dti_st_file *file, const dti_st_entry *e, uint64_t 
     free(to);
 }
 
+static void count_fault(void *arg, const char *tensor, const char *text)
+{
+    (void)tensor;
+    if (text[0] == '\0') fuzz_stop("a fault without words");
+    ++*(int *)arg;
+}
+
+/* What is refused has faults, and what is left of it lies inside the file. */
+static void look_for_faults(const char *path, bool sound)
+{
+    int n = 0;
+    const dti_faults faults = { count_fault, &n };
+    dti_st_file *file;
+
+    if (dti_st_open_faulty(path, &faults, &file) != DT_OK) {
+        if (sound) fuzz_stop("a sound file is refused");
+        return;
+    }
+    if ((n == 0) != sound) fuzz_stop("faults of a sound file, or none of a bad one");
+    for (size_t i = 0; i < dti_st_count(file); i++) {
+        const dti_st_entry *e = dti_st_at(file, i);
+        if (dti_st_find(file, e->name) != e || e->begin < 8 || e->begin > e->end)
+            fuzz_stop("an entry that was kept lies outside its file");
+    }
+    dti_st_close(&file);
+}
+
 static void try_file(const char *path, uint64_t state)
 {
     dti_st_file *file;
 
     if (fuzz_failed(dti_st_open(path, &file))) {
         if (file != NULL) fuzz_stop("a file in spite of an error");
+        look_for_faults(path, false);
         return;
     }
+    look_for_faults(path, true);
     for (size_t i = 0; i < dti_st_count(file); i++) {
         const dti_st_entry *e = dti_st_at(file, i);
         if (dti_st_find(file, e->name) != e) fuzz_stop("a tensor is not found");
