@@ -484,8 +484,8 @@ DT_TEST(safetensors, a_failed_write_leaves_the_old_file_and_nothing_else)
                          "tensor");
     DT_ASSERT_STATUS(dti_st_write(f.path, &spec, 1, no_text, fill_values, arg), DT_ERR_ARG,
                      "metadata");
-    DT_ASSERT_STATUS(dti_st_write("/nowhere/model.safetensors", &spec, 1, NULL, fill_values, arg),
-                     DT_ERR_IO, "/nowhere/model.safetensors");
+    DT_ASSERT_STATUS(dti_st_write("/dev/null/model.safetensors", &spec, 1, NULL, fill_values, arg),
+                     DT_ERR_IO, "/dev/null/model.safetensors");
     dti_st_close(&file);
     DT_ASSERT_OK(dti_st_open(f.path, &file));
     DT_ASSERT_EQ_INT(unlink(f.path), 0);
