@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
- * own slice of every parameter straight into place. */
+ * own slice of every parameter straight into place, or into pinned buffers that a device copies
+ * from. */
+#include "base/memory.h"
 #include "base/options.h"
 #include "dtensor/create.h"
+#include "dtensor/device/device.h"
+#include "dtensor/device/upload.h"
 #include "dtensor/host.h"
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
@@ -19,8 +23,9 @@ typedef struct loader {
     const dti_ckpt *ckpt;
     const dt_load_options *options;
     dti_st_stage stage;
-    dti_host into; /* the parameter that is read */
-    bool reversed;
+    dti_upload *upload; /* NULL: the host reads into place */
+    dti_param_tensor *tensors;
+    size_t n_tensors; /* of the parameter that is read */
     int64_t done;
     int64_t total;
 } loader;
@@ -44,16 +49,59 @@ static bool has_own(const dt_layer *layer, int param)
     return dt_layer_tied_to(layer) == NULL || param != DT_PARAM_WEIGHT;
 }
 
-static dt_status read_tensor(void *arg, const dti_param_tensor *t)
+static dt_status add_tensor(void *arg, const dti_param_tensor *t)
 {
     loader *l = arg;
 
     DT_CHECK(t->entry != NULL, DT_ERR_INTERNAL, "%s was there before", t->name);
-    DT_TRY(dti_read_param(l->ckpt, t, l->reversed, &l->into, &l->stage));
+    l->tensors[l->n_tensors] = *t;
+    l->tensors[l->n_tensors++].name = t->entry->name;
     l->done += t->entry->end - t->entry->begin;
     return DT_OK;
 }
 
+/* The tensors that the parameter is made of: one, or of experts two each. */
+static dt_status find_tensors(loader *l, const dt_param_info *info)
+{
+    const size_t most = info->kind == DT_LAYER_EXPERTS ? 2 * (size_t)info->axis[0].extent + 1 : 1;
+
+    l->n_tensors = 0;
+    DT_TRY(dti_alloc_array(most, sizeof *l->tensors, (void **)&l->tensors));
+    DT_TRY(dti_each_tensor(l->ckpt, l->model->arch, info, add_tensor, l));
+    return DT_OK;
+}
+
+static dt_status read_in_place(loader *l, bool reversed, dt_tensor *x)
+{
+    dt_status st = DT_OK;
+    dti_host into;
+
+    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &into));
+    for (size_t i = 0; i < l->n_tensors && st == DT_OK; i++)
+        st = dti_read_param(l->ckpt, &l->tensors[i], reversed, &into, &l->stage);
+    DT_TRY(dti_host_close(&into, st));
+    return DT_OK;
+}
+
+static dt_status read_values(loader *l, const dt_param_info *info, dt_tensor *x)
+{
+    const dti_param_source from = {
+        .name = l->n_tensors == 1 ? l->tensors[0].name : info->layer,
+        .ckpt = l->ckpt,
+        .tensors = l->tensors,
+        .n_tensors = l->n_tensors,
+        .reversed = info->reversed,
+        .stage = &l->stage,
+    };
+
+    if (l->upload != NULL)
+        DT_TRY(dti_upload_param(&from, x, l->upload));
+    else
+        DT_TRY(read_in_place(l, info->reversed, x));
+    return DT_OK;
+}
+
+/* The layer has x before it is read, so that x lives until copies to it have been waited for. */
 static dt_status load_param(loader *l, dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
@@ -61,14 +109,14 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     dt_tensor *x = NULL;
 
     DT_TRY(make_param(l->model, layer, param, &x));
-    l->reversed = info.reversed;
-    DT_TRY_TO(done, st, dti_host_open(x, DTI_HOST_WRITES, &l->into));
-    st = dti_each_tensor(l->ckpt, l->model->arch, &info, read_tensor, l);
-    DT_TRY_TO(done, st, dti_host_close(&l->into, st));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
+    DT_TRY_TO(done, st, find_tensors(l, &info));
+    DT_TRY_TO(done, st, read_values(l, &info, x));
     if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
         l->options->progress(l->options->progress_arg, l->done, l->total);
 done:
+    dti_free(l->tensors);
+    l->tensors = NULL;
     dt_tensor_release(&x);
     return st;
 }
@@ -83,6 +131,24 @@ static dt_status load_params(loader *l)
             if (has_own(layer, p)) DT_TRY(load_param(l, layer, p));
     }
     return DT_OK;
+}
+
+/* Takes what parameters are read with, and gives it back. */
+static dt_status load_all(loader *l)
+{
+    dt_runtime *rt = dt_mesh_runtime(l->model->mesh);
+    dt_status st = DT_OK;
+    dti_device *device;
+
+    DT_TRY(dti_device_of(rt, &device));
+    DT_TRY(dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(rt)), dti_runtime_pool(rt),
+                               &l->stage));
+    if (!device->ops->host_visible) DT_TRY_TO(done, st, device->ops->upload(device, &l->upload));
+    DT_TRY_TO(done, st, load_params(l));
+done:
+    st = dti_upload_close(&l->upload, st);
+    dti_st_stage_destroy(&l->stage);
+    return st;
 }
 
 static void log_remark(void *rt, const char *text)
@@ -229,17 +295,13 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, l.options, &l.model));
     l.ckpt = ckpt;
-    DT_TRY_TO(done, st,
-              dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(dt_mesh_runtime(mesh))),
-                                  dti_runtime_pool(dt_mesh_runtime(mesh)), &l.stage));
-    DT_TRY_TO(done, st, load_params(&l));
+    DT_TRY_TO(done, st, load_all(&l));
     warn(mesh, dir, &d, l.options);
     if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
     *out = l.model;
     l.model = NULL;
 done:
-    dti_st_stage_destroy(&l.stage);
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
     dt_model_release(&l.model);

@@ -206,6 +206,38 @@ int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes);
 dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
                          const struct dti_host *to, const struct dti_st_stage *stage) DT_MUST_USE;
 
+/* Rows [begin[a], end[a]) of each axis of this rank's piece of x. */
+typedef struct dti_part {
+    const dt_tensor *x;
+    bool reversed; /* the file's last two axes stand the other way round */
+    int64_t begin[DT_MAX_AXES];
+    int64_t end[DT_MAX_AXES];
+} dti_part;
+
+dti_part dti_whole_part(const dt_tensor *x, bool reversed);
+
+/* The same for a part of the piece, whose elements lie in `to` as far apart as they do there. */
+dt_status dti_read_part(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                        const dti_part *part, const struct dti_st_stage *stage,
+                        void *to) DT_MUST_USE;
+
+/* Where a parameter comes from. */
+typedef struct dti_param_source {
+    const char *name;
+    const struct dti_ckpt *ckpt;
+    const dti_param_tensor *tensors; /* all that it is made of */
+    size_t n_tensors;
+    bool reversed;
+    const struct dti_st_stage *stage;
+} dti_param_source;
+
+struct dti_upload;
+
+/* Reads this rank's piece of x into pinned buffers, part by part, and starts their copies to the
+ * device (upload_param.c, dtensor/device/upload.h). x lives until these have been waited for. */
+dt_status dti_upload_param(const dti_param_source *from, dt_tensor *x,
+                           struct dti_upload *upload) DT_MUST_USE;
+
 /* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
  * what the model uses; outputs may be NULL. */
 dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,

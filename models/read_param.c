@@ -31,21 +31,28 @@ static void piece_of(const dt_tensor *x, bool reversed, piece *out)
     }
 }
 
-/* The box of run[a] of every axis, as the file has it, and its first element in the piece. */
-static int64_t box_of(const piece *p, const int *run, dti_st_box *box)
+/* What `part` has of run[a] of every axis, as the file has it, and its first element in the part.
+ * False if it has nothing of them. */
+static bool box_of(const piece *p, const int *run, const dti_part *part, dti_st_box *box,
+                   int64_t *first)
 {
-    int64_t first = 0;
-
+    *first = 0;
     for (int a = 0; a < p->n_axes; a++) {
         const bool swaps = p->reversed && a >= p->n_axes - 2;
         const int in_file = swaps ? 2 * p->n_axes - 3 - a : a;
         const dti_runs *r = &p->axis[a];
-        box->begin[in_file] = r->run[run[a]].begin;
-        box->end[in_file] = r->run[run[a]].end;
+        int64_t at = 0, begin, end; /* rows of the piece */
+        for (int i = 0; i < run[a]; i++) at += r->run[i].end - r->run[i].begin;
+        begin = at > part->begin[a] ? at : part->begin[a];
+        end = at + r->run[run[a]].end - r->run[run[a]].begin;
+        if (end > part->end[a]) end = part->end[a];
+        if (begin >= end) return false;
+        box->begin[in_file] = r->run[run[a]].begin + begin - at;
+        box->end[in_file] = r->run[run[a]].begin + end - at;
         box->stride[in_file] = p->stride[a];
-        for (int i = 0; i < run[a]; i++) first += (r->run[i].end - r->run[i].begin) * p->stride[a];
+        *first += (begin - part->begin[a]) * p->stride[a];
     }
-    return first;
+    return true;
 }
 
 /* A box of the whole parameter as one of a tensor that has one expert and some of the rows, axes 0
@@ -69,27 +76,46 @@ static bool box_of_part(const dti_param_tensor *t, const int64_t *stride, dti_st
     return true;
 }
 
-dt_status dti_read_param(const dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
-                         const dti_host *to, const dti_st_stage *stage)
+dt_status dti_read_part(const dti_ckpt *ckpt, const dti_param_tensor *t, const dti_part *part,
+                        const dti_st_stage *stage, void *to)
 {
-    const dt_local *local = &to->local;
+    const dt_local *local = dt_tensor_local(part->x);
     const int64_t size = (int64_t)dt_dtype_size(local->dtype);
     int run[DT_MAX_AXES] = { 0 };
     piece p;
 
     for (int a = 0; a < local->n_axes; a++)
-        if (local->shape[a] == 0) return DT_OK;
-    piece_of(to->x, reversed, &p);
+        if (part->begin[a] >= part->end[a]) return DT_OK;
+    piece_of(part->x, part->reversed, &p);
     for (int a = 0; a >= 0;) {
         dti_st_box box;
-        int64_t first = box_of(&p, run, &box);
-        if (t->whole || box_of_part(t, p.stride, &box, &first))
+        int64_t first;
+        if (box_of(&p, run, part, &box, &first) &&
+            (t->whole || box_of_part(t, p.stride, &box, &first)))
             DT_TRY(dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype, stage,
-                                         (char *)local->data + first * size));
+                                         (char *)to + first * size));
         for (a = p.n_axes - 1; a >= 0; a--) {
             if (++run[a] < p.axis[a].n) break;
             run[a] = 0;
         }
     }
+    return DT_OK;
+}
+
+dti_part dti_whole_part(const dt_tensor *x, bool reversed)
+{
+    const dt_local *local = dt_tensor_local(x);
+    dti_part part = { .x = x, .reversed = reversed };
+
+    for (int a = 0; a < local->n_axes; a++) part.end[a] = local->shape[a];
+    return part;
+}
+
+dt_status dti_read_param(const dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
+                         const dti_host *to, const dti_st_stage *stage)
+{
+    const dti_part whole = dti_whole_part(to->x, reversed);
+
+    DT_TRY(dti_read_part(ckpt, t, &whole, stage, to->local.data));
     return DT_OK;
 }

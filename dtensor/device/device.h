@@ -23,6 +23,7 @@ typedef struct dti_observer {
 
 typedef struct dti_device dti_device;
 struct dti_random_fill; /* dtensor/kernels/random_fill.h */
+struct dti_upload;
 
 /* `to` and `from` are memory of the device unless it says host. */
 typedef struct dti_device_ops {
@@ -32,6 +33,9 @@ typedef struct dti_device_ops {
     /* From and to the host: write() has read `from` when it returns, read() waits. */
     dt_status (*write)(dti_device *d, void *to, const void *from_host, size_t bytes);
     dt_status (*read)(dti_device *d, void *to_host, const void *from, size_t bytes);
+
+    /* For many bytes of the host: device/upload.h. Not called where host_visible. */
+    dt_status (*upload)(dti_device *d, struct dti_upload **out);
 
     /* Within the device; source and destination do not overlap. */
     dt_status (*copy)(dti_device *d, void *to, const void *from, size_t bytes);

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "dtensor/device/device.h"
+#include "dtensor/device/upload.h"
 #include "dtensor/ops/rules.h"
 #include "mesh/gpu.h"
 
@@ -77,6 +78,17 @@ static dt_status write_bytes(dti_device *d, void *to, const void *from_host, siz
     DT_TRY(refuse_recording(g, "bytes of the host"));
     DT_TRY(wait_for_ranks(g));
     if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from_host, bytes, DTI_CUDA_UP)));
+    return DT_OK;
+}
+
+static dt_status upload(dti_device *d, dti_upload **out)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    *out = NULL;
+    DT_TRY(refuse_recording(g, "bytes of the host"));
+    DT_TRY(wait_for_ranks(g));
+    DT_TRY(dti_upload_open(dti_runtime_gpu(d->rt), 0, g->world->host->timeout_ms, out));
     return DT_OK;
 }
 
@@ -284,6 +296,7 @@ const dti_device_ops dti_device_cuda = {
     .host_visible = false,
     .write = write_bytes,
     .read = read_bytes,
+    .upload = upload,
     .copy = copy_bytes,
     .copy_box = copy_box,
     .fill = fill,
