@@ -8,6 +8,7 @@
 #include <dtensor/tensor.h>
 
 #include "base/error.h"
+#include "dtensor/device/memory.h"
 
 /* A tensor with uninitialised bytes from the pool. */
 dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
@@ -16,6 +17,9 @@ dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
 /* A zeroed tensor with an exact block of its own: weights and caches. */
 dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                                   const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
+/* What its bytes count as; values to begin with. */
+void dti_tensor_set_kind(dt_tensor *x, dti_memory_kind kind);
 
 /* Copies bytes of this rank's pieces, which do not overlap, within the device. */
 dt_status dti_tensor_copy_bytes(dt_tensor *to, int64_t to_at, const dt_tensor *from,

@@ -32,6 +32,7 @@ dt_status dti_recorder_create(dt_runtime *rt, dti_recorder **out)
     DT_TRY(dti_new(sizeof *r, &r));
     DT_TRY_TO(fail, st, dti_device_of(rt, &r->device));
     DT_TRY_TO(fail, st, dti_memory_create(false, &r->device->allocator, &r->own));
+    dti_memory_part_of(r->own, r->device->memory);
     DT_TRY_TO(fail, st, dt_tape_create(rt, &r->tape));
     *out = r;
     return DT_OK;

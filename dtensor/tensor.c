@@ -115,6 +115,11 @@ dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dty
     return DT_OK;
 }
 
+void dti_tensor_set_kind(dt_tensor *x, dti_memory_kind kind)
+{
+    dti_storage_set_kind(x->storage, kind);
+}
+
 dt_status dti_tensor_view(dt_tensor *x, const dt_layout *layout, int n_axes, const int64_t *shape,
                           dt_tensor **out)
 {

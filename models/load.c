@@ -38,6 +38,7 @@ static dt_status make_param(dt_model *m, const dt_layer *layer, int param, dt_te
 
     DT_TRY(dti_tensor_create_exact(m->mesh, dt_layer_param_layout(layer, param), m->info.dtype,
                                    shape, out));
+    dti_tensor_set_kind(*out, DTI_KIND_WEIGHTS);
     m->local_bytes +=
         dti_local_count(dt_tensor_local(*out)) * (int64_t)dt_dtype_size(m->info.dtype);
     return DT_OK;

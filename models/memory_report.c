@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What every rank holds of a model, gathered and told. */
+#include <dtensor/devices.h>
 #include <dtensor/parallelize.h>
 
 #include "dtensor/device/device.h"
@@ -25,35 +26,64 @@ static void count_weights(const dt_model *m, dt_rank_memory *out)
     }
 }
 
+/* Every rank's `mine`, of `bytes` bytes. */
+static dt_status gather(dt_mesh *mesh, const void *mine, size_t bytes, void *all)
+{
+    const int n = dt_mesh_n_ranks(mesh);
+    dt_status st = DT_OK;
+    int64_t *counts;
+    dti_comm *comm;
+
+    DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *counts, (void **)&counts));
+    for (int r = 0; r < n; r++) counts[r] = (int64_t)bytes;
+    st = dti_all_gather(comm, mine, all, counts, NULL, DT_U8);
+    dti_free(counts);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+static dt_status check_model(const dt_model *model)
+{
+    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(model->mesh)), DT_ERR_UNSUPPORTED,
+             "a model on a dry mesh has no memory; \"dtensor plan\" predicts what it would have");
+    return DT_OK;
+}
+
 dt_status dt_model_memory(dt_model *model, dt_rank_memory *ranks)
 {
     dt_rank_memory mine = { 0 };
     dti_device *device;
-    int64_t *counts;
-    dti_comm *comm;
-    dt_mesh *mesh;
-    dt_status st;
-    int n;
 
-    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
-    mesh = model->mesh;
-    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_UNSUPPORTED,
-             "a model on a dry mesh has no memory; \"dtensor plan\" predicts what it would have");
-    if (!dt_mesh_is_member(mesh)) return DT_OK;
+    DT_TRY(check_model(model));
+    if (!dt_mesh_is_member(model->mesh)) return DT_OK;
     DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
-    n = dt_mesh_n_ranks(mesh);
-    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
-    mine.rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    DT_TRY(dti_device_of(dt_mesh_runtime(model->mesh), &device));
+    mine.rank = dt_runtime_rank(dt_mesh_runtime(model->mesh));
     count_weights(model, &mine);
     mine.allocated_bytes = (int64_t)dti_memory_used(device->memory);
     mine.peak_bytes = (int64_t)dti_memory_peak(device->memory);
     mine.reserved_bytes = (int64_t)dti_memory_held(device->memory);
-    DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
-    DT_TRY(dti_alloc_array((size_t)n, sizeof *counts, (void **)&counts));
-    for (int r = 0; r < n; r++) counts[r] = (int64_t)sizeof mine;
-    st = dti_all_gather(comm, &mine, ranks, counts, NULL, DT_U8);
-    dti_free(counts);
-    DT_TRY(st);
+    DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));
+    return DT_OK;
+}
+
+dt_status dt_model_memory_kinds(dt_model *model, dt_rank_memory_kinds *ranks)
+{
+    dt_rank_memory_kinds mine = { 0 };
+    dti_device *device;
+
+    DT_TRY(check_model(model));
+    if (!dt_mesh_is_member(model->mesh)) return DT_OK;
+    DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
+    DT_TRY(dti_device_of(dt_mesh_runtime(model->mesh), &device));
+    mine.rank = dt_runtime_rank(dt_mesh_runtime(model->mesh));
+    mine.weights_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_WEIGHTS);
+    mine.caches_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_CACHES);
+    mine.recorded_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_RECORDED);
+    mine.values_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_VALUES);
+    DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));
     return DT_OK;
 }
 
@@ -76,9 +106,9 @@ dt_status dti_memory_report(dt_model *m, const char *backend, int verbose)
     (void)dt_mesh_print(m->mesh, mesh, sizeof mesh);
     if (verbose == DT_VERBOSE_DETAIL)
         dti_runtime_log(rt, DT_LOG_INFO,
-                        "%s: %s of %lld layers in %s on mesh %s, device cpu, backend %s", m->folder,
+                        "%s: %s of %lld layers in %s on mesh %s, device %s, backend %s", m->folder,
                         m->info.model_type, (long long)m->info.n_layers,
-                        dt_dtype_name(m->info.dtype), mesh, backend);
+                        dt_dtype_name(m->info.dtype), mesh, dt_device_of(rt), backend);
     for (int r = 0; r < n; r++) {
         const dt_rank_memory *x = &ranks[r];
         if (verbose == DT_VERBOSE_SIMPLE)

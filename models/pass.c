@@ -11,8 +11,10 @@ static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor *
     const int64_t shape[] = { dt_tensor_extent(like, 0), capacity, dt_tensor_extent(like, 2),
                               dt_tensor_extent(like, 3) };
 
-    return dti_tensor_create_exact(dt_tensor_mesh(like), dt_tensor_layout(like),
-                                   dt_tensor_dtype(like), shape, out);
+    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(like), dt_tensor_layout(like),
+                                   dt_tensor_dtype(like), shape, out));
+    dti_tensor_set_kind(*out, DTI_KIND_CACHES);
+    return DT_OK;
 }
 
 static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)

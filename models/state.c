@@ -173,6 +173,7 @@ static dt_status expand_cache(const dt_state *s, int64_t times, dt_tensor **cach
     DT_TRY(row_bytes(*cache, s, &token, &row));
     DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(*cache), dt_tensor_layout(*cache),
                                    dt_tensor_dtype(*cache), shape, &wide));
+    dti_tensor_set_kind(wide, DTI_KIND_CACHES);
     for (int64_t b = 0; b < shape[0] && token > 0; b++)
         DT_TRY_TO(fail, st,
                   dti_tensor_copy_bytes(wide, b * row, *cache, b / times * row,

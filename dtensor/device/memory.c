@@ -14,14 +14,31 @@ struct dti_memory {
     dti_allocator from;
     dti_storage *free_blocks[N_CLASSES];
     dti_storage *free_headers;
+    dti_memory *whole; /* that this one is part of; or NULL */
     bool dry;
     size_t used;
+    size_t of_kind[DTI_N_KINDS]; /* of used */
     size_t peak;
     size_t held;
     size_t idle;   /* of held: on free_blocks */
     size_t pooled; /* of used: of size classes */
     size_t pooled_peak;
 };
+
+/* Bytes that come into use, or below zero go out of it. */
+static void count_used(dti_memory *m, dti_memory_kind kind, int64_t bytes)
+{
+    for (; m != NULL; m = m->whole, kind = DTI_KIND_RECORDED) {
+        m->used += (size_t)bytes;
+        m->of_kind[kind] += (size_t)bytes;
+        if (m->used > m->peak) m->peak = m->used;
+    }
+}
+
+static void count_held(dti_memory *m, int64_t bytes)
+{
+    for (; m != NULL; m = m->whole) m->held += (size_t)bytes;
+}
 
 static int class_of(size_t bytes)
 {
@@ -68,13 +85,19 @@ dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **ou
     return DT_OK;
 }
 
+void dti_memory_part_of(dti_memory *m, dti_memory *whole)
+{
+    DT_ASSERT(m->held == 0 && m->used == 0);
+    m->whole = whole;
+}
+
 /* The block goes back to the system, the header to the free ones. */
 static void drop_block(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
     if (s->data != NULL) m->from.give(m->from.arg, s->data, s->bytes);
-    if (s->held) m->held -= s->bytes;
+    if (s->held) count_held(m, -(int64_t)s->bytes);
     s->data = NULL;
     s->held = false;
     s->next = m->free_headers;
@@ -129,7 +152,7 @@ static dt_status fill(dti_memory *m, dti_storage *s)
         DT_TRY(m->from.take(m->from.arg, s->bytes, &s->data));
     }
     s->held = true;
-    m->held += s->bytes;
+    count_held(m, (int64_t)s->bytes);
     return DT_OK;
 }
 
@@ -144,11 +167,11 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     bytes = pool ? class_bytes(size_class) : bytes;
     s = take(m, size_class);
     if (s == NULL) DT_TRY_TO(fail, st, dti_new(sizeof *s, &s));
-    m->used += bytes;
-    if (m->used > m->peak) m->peak = m->used;
+    count_used(m, DTI_KIND_VALUES, (int64_t)bytes);
     m->pooled += pool ? bytes : 0;
     if (m->pooled > m->pooled_peak) m->pooled_peak = m->pooled;
     s->memory = m;
+    s->kind = DTI_KIND_VALUES;
     s->size_class = size_class;
     s->bytes = bytes;
     s->next = NULL;
@@ -166,7 +189,7 @@ void dti_storage_free(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
-    m->used -= s->bytes;
+    count_used(m, s->kind, -(int64_t)s->bytes);
     if (s->size_class >= 0) m->pooled -= s->bytes;
     if (s->size_class < 0 || !s->held) {
         drop_block(s);
@@ -186,6 +209,18 @@ size_t dti_memory_used(const dti_memory *m)
 size_t dti_memory_peak(const dti_memory *m)
 {
     return m->peak;
+}
+
+size_t dti_memory_of_kind(const dti_memory *m, dti_memory_kind kind)
+{
+    return m->of_kind[kind];
+}
+
+void dti_storage_set_kind(dti_storage *s, dti_memory_kind kind)
+{
+    s->memory->of_kind[s->kind] -= s->bytes;
+    s->memory->of_kind[kind] += s->bytes;
+    s->kind = kind;
 }
 
 size_t dti_memory_held(const dti_memory *m)

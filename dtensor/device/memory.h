@@ -12,6 +12,15 @@
 
 typedef struct dti_memory dti_memory;
 
+/* What bytes in use are for. */
+typedef enum dti_memory_kind {
+    DTI_KIND_VALUES, /* whatever nobody has called otherwise */
+    DTI_KIND_WEIGHTS,
+    DTI_KIND_CACHES,
+    DTI_KIND_RECORDED, /* of memories that are part of this one */
+    DTI_N_KINDS
+} dti_memory_kind;
+
 /* Where blocks come from: zeroed bytes of a device, and back. */
 typedef struct dti_allocator {
     dt_status (*take)(void *arg, size_t bytes, void **out);
@@ -23,7 +32,8 @@ typedef struct dti_allocator {
 typedef struct dti_storage {
     int refs;
     int size_class; /* -1: exact */
-    bool held;      /* there is a block behind it, in a dry memory one without bytes */
+    dti_memory_kind kind;
+    bool held; /* there is a block behind it, in a dry memory one without bytes */
     void *data;
     size_t bytes; /* as allocated */
     dti_memory *memory;
@@ -35,6 +45,10 @@ typedef struct dti_storage {
 dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out) DT_MUST_USE;
 void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
 
+/* From now on what m counts counts in `whole` too, which outlives it: as DTI_KIND_RECORDED. m is
+ * still empty. */
+void dti_memory_part_of(dti_memory *m, dti_memory *whole);
+
 /* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse within
  * bounds and until memory is short) or fresh zeroed ones that go back to the system at once. */
 dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
@@ -43,6 +57,10 @@ dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
 /* Bytes of tensors now alive, and the most there ever were, pool overhead not included. */
 size_t dti_memory_used(const dti_memory *memory);
 size_t dti_memory_peak(const dti_memory *memory);
+
+/* Those now alive by what they are for; all kinds add up to dti_memory_used(). */
+size_t dti_memory_of_kind(const dti_memory *memory, dti_memory_kind kind);
+void dti_storage_set_kind(dti_storage *s, dti_memory_kind kind);
 
 /* Bytes taken from the system: those in use and those kept for reuse. */
 size_t dti_memory_held(const dti_memory *memory);

@@ -56,6 +56,49 @@ DT_TEST(memory, idle_blocks_are_bounded)
     }
 }
 
+/* A memory within another counts there too, as its kind, and nowhere after it has gone. */
+DT_TEST(memory, kinds_and_parts_add_up)
+{
+    dti_storage *weights, *cache, *values, *recorded;
+    dti_memory *m, *part;
+    size_t sum = 0;
+
+    DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
+    DT_ASSERT_OK(dti_memory_create(false, NULL, &part));
+    dti_memory_part_of(part, m);
+    DT_ASSERT_OK(dti_storage_create(m, 1000, false, &weights));
+    dti_storage_set_kind(weights, DTI_KIND_WEIGHTS);
+    DT_ASSERT_OK(dti_storage_create(m, 300, false, &cache));
+    dti_storage_set_kind(cache, DTI_KIND_CACHES);
+    DT_ASSERT_OK(dti_storage_create(m, 256, true, &values));
+    DT_ASSERT_OK(dti_storage_create(part, 512, true, &recorded));
+    dti_storage_set_kind(recorded, DTI_KIND_CACHES);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(m, DTI_KIND_WEIGHTS), 1000);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(m, DTI_KIND_CACHES), 300);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(m, DTI_KIND_VALUES), 256);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(m, DTI_KIND_RECORDED), 512);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(part, DTI_KIND_CACHES), 512);
+    for (int k = 0; k < DTI_N_KINDS; k++) sum += dti_memory_of_kind(m, (dti_memory_kind)k);
+    DT_ASSERT_EQ_INT(dti_memory_used(m), sum);
+    DT_ASSERT_EQ_INT(dti_memory_peak(m), 2068);
+    DT_ASSERT_EQ_INT(dti_memory_held(m), 2068);
+    DT_ASSERT_EQ_INT(dti_memory_used(part), 512);
+    dti_storage_release(recorded);
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(m, DTI_KIND_RECORDED), 0);
+    DT_ASSERT_EQ_INT(dti_memory_held(m), 2068); /* kept for reuse */
+    DT_ASSERT_OK(dti_storage_create(part, 512, true, &recorded));
+    DT_ASSERT_EQ_INT(dti_memory_of_kind(part, DTI_KIND_VALUES), 512); /* used anew */
+    dti_storage_release(recorded);
+    dti_memory_destroy(&part);
+    DT_ASSERT_EQ_INT(dti_memory_held(m), 1556);
+    dti_storage_release(weights);
+    dti_storage_release(cache);
+    dti_storage_release(values);
+    for (int k = 0; k < DTI_N_KINDS; k++)
+        DT_ASSERT_EQ_INT(dti_memory_of_kind(m, (dti_memory_kind)k), 0);
+    dti_memory_destroy(&m);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static size_t address_space(void)
 {
