@@ -10,7 +10,10 @@
 #include "dtensor/ops/rules.h"
 #include "mesh/gpu.h"
 
-enum { ROW_SLOTS = 128 }; /* a power of two, more than twice the operators */
+enum {
+    ROW_SLOTS = 128,       /* a power of two, more than twice the operators */
+    WRITE_BYTES = 64 << 10 /* a pass's ids and positions, and more */
+};
 
 /* An operator of the library and its kernel here; NULL: it has none. */
 typedef struct row_slot {
@@ -24,6 +27,7 @@ typedef struct dti_cuda_device {
     dti_cuda_world *world;
     bool joined; /* with other ranks */
     bool recording;
+    dti_upload *writes; /* of few bytes at a time, where joined; NULL until the first */
     row_slot rows[ROW_SLOTS];
 } dti_cuda_device;
 
@@ -71,13 +75,35 @@ static void give_bytes(void *arg, void *data, size_t bytes)
     g->module->release(g->c, DTI_CUDA_DEVICE, data);
 }
 
+/* A pass begins with writes of few bytes, which need not wait for the one before: only if all
+ * buffers are under way, whoever looks after the ranks waits. */
+static dt_status write_small(dti_device *d, void *to, const void *from_host, size_t bytes)
+{
+    dti_cuda_device *g = d->cuda;
+    void *room;
+
+    if (g->writes == NULL)
+        DT_TRY(dti_upload_open(dti_runtime_gpu(d->rt), WRITE_BYTES, g->world->host->timeout_ms,
+                               &g->writes));
+    if (!dti_upload_ready(g->writes, bytes)) DT_TRY(wait_for_ranks(g));
+    DT_TRY(dti_upload_room(g->writes, "what the host writes", bytes, &room));
+    memcpy(room, from_host, bytes);
+    DT_TRY(dti_upload_send(g->writes, to));
+    return DT_OK;
+}
+
 static dt_status write_bytes(dti_device *d, void *to, const void *from_host, size_t bytes)
 {
     const dti_cuda_device *g = d->cuda;
 
     DT_TRY(refuse_recording(g, "bytes of the host"));
+    if (bytes == 0) return DT_OK;
+    if (g->joined && bytes <= WRITE_BYTES) {
+        DT_TRY(write_small(d, to, from_host, bytes));
+        return DT_OK;
+    }
     DT_TRY(wait_for_ranks(g));
-    if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from_host, bytes, DTI_CUDA_UP)));
+    DT_TRY(check(g, g->module->copy(g->c, to, from_host, bytes, DTI_CUDA_UP)));
     return DT_OK;
 }
 
@@ -287,6 +313,12 @@ static void forget(dti_device *d, void *recording)
 /* The GPU is the runtime's. */
 static void close_cuda(dti_device *d)
 {
+    const dt_error before = *dt_last_error();
+
+    if (d->cuda->writes != NULL) {
+        const dt_status st = dti_upload_close(&d->cuda->writes, wait_for_ranks(d->cuda));
+        if (st != DT_OK) dti_error_restore(&before);
+    }
     dti_free(d->cuda);
     d->cuda = NULL;
 }

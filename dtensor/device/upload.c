@@ -118,6 +118,16 @@ static dt_status pin(dti_upload *u, buffer *b)
     return DT_OK;
 }
 
+bool dti_upload_ready(const dti_upload *u, size_t bytes)
+{
+    const buffer *b = &u->buffers[u->at];
+    bool done = true;
+
+    if (bytes <= u->buffer_bytes - b->used) return true;
+    b = &u->buffers[(u->at + 1) % DTI_UPLOAD_BUFFERS];
+    return !b->under_way || (u->place.module->event_done(b->sent, &done) == 0 && done);
+}
+
 dt_status dti_upload_room(dti_upload *u, const char *name, size_t bytes, void **room)
 {
     buffer *b = &u->buffers[u->at];

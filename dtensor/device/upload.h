@@ -28,6 +28,9 @@ size_t dti_upload_most(const dti_upload *u);
  * Waits until the device has read what was there before. */
 dt_status dti_upload_room(dti_upload *u, const char *name, size_t bytes, void **room) DT_MUST_USE;
 
+/* Whether room() for so many bytes would not wait. */
+bool dti_upload_ready(const dti_upload *u, size_t bytes);
+
 /* Starts the copy of what was written to memory of the device, in order of the rank's stream. What
  * the room was and is not sent, the next room() takes. */
 dt_status dti_upload_send(dti_upload *u, void *to) DT_MUST_USE;
