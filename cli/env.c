@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "cli/env_gpus.h"
 #include "cli/report.h"
 #include "cli/version.h"
@@ -78,6 +79,7 @@ static bool can_run(const surroundings *s)
 
 static void print_text(const surroundings *s)
 {
+    char shown[DT_ERROR_MESSAGE_BYTES];
     const char *value, *name;
 
     cli_print_version();
@@ -112,12 +114,14 @@ static void print_text(const surroundings *s)
     cli_print_gpus();
     (void)printf("\nenvironment\n");
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
-        if (value != NULL) (void)printf("  %s=%s\n", name, value);
+        if (value != NULL)
+            (void)printf("  %s=%s\n", name, dti_printable(value, shown, sizeof shown));
 }
 
 static dt_status print_json(const surroundings *s)
 {
     json_t *modules = json_array(), *variables = json_object(), *object;
+    char shown[DT_ERROR_MESSAGE_BYTES]; /* variables need not be UTF-8, JSON has to be */
     const char *value, *name;
     int failed;
 
@@ -128,7 +132,9 @@ static dt_status print_json(const surroundings *s)
                                                        "usable", m->module != NULL));
     }
     for (int i = 0; (name = cli_environment_name(i, &value)) != NULL; i++)
-        if (value != NULL) (void)json_object_set_new(variables, name, json_string(value));
+        if (value != NULL)
+            (void)json_object_set_new(variables, name,
+                                      json_string(dti_printable(value, shown, sizeof shown)));
     object = json_pack(
         "{s:s, s:i, s:i, s:s?, s:i, s:o, s:b, s:s, s:s?, s:b, s:s, s:o, s:o}", "version",
         dt_version(), "process", s->launch.process, "processes", s->launch.n_processes, "launcher",
