@@ -4,6 +4,7 @@
 #include "cli/options.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +169,9 @@ dt_status cli_parse_number(const char *what, const char *text, double *out)
 
     if (text == NULL) return DT_OK;
     *out = strtod(text, &end);
-    DT_CHECK(end != text && *end == '\0', DT_ERR_ARG, "%s: \"%s\" is not a number", what, text);
+    DT_CHECK(strspn(text, "0123456789.eE+-") == strlen(text) && end != text && *end == '\0' &&
+                 isfinite(*out),
+             DT_ERR_ARG, "%s: \"%s\" is not a number", what, text);
     return DT_OK;
 }
 

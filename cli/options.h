@@ -35,7 +35,7 @@ void cli_print_options(const cli_command *command);
 dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t max,
                         int64_t *out) DT_MUST_USE;
 
-/* A number with a fraction; `out` stays as it is if text is NULL. */
+/* A finite decimal number with a fraction; `out` stays as it is if text is NULL. */
 dt_status cli_parse_number(const char *what, const char *text, double *out) DT_MUST_USE;
 
 /* The name that was probably meant by `word`, or NULL. */

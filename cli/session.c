@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/session.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "cli/options.h"
 #include "cli/report.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/model.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
@@ -79,6 +81,7 @@ static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options 
 dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *load)
 {
     static const dt_plan no_rules = { .source = "--plan built-in" };
+    dt_status st;
 
     load->sequence_parallel = args->sequence_parallel;
     if (!cli_has_plan_file(args->plan)) {
@@ -86,8 +89,10 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
         return DT_OK;
     }
     DT_CHECK(strpbrk(args->plan, "./") != NULL || access(args->plan, F_OK) == 0, DT_ERR_IO,
-             "%s: No such file or directory; --plan takes a file, auto or built-in", args->plan);
-    DT_TRY(dt_plan_read(args->plan, plan));
+             "--plan: %s: %s; it takes a file, auto or built-in", args->plan, strerror(errno));
+    st = dt_plan_read(args->plan, plan);
+    if (st == DT_ERR_IO) dti_error_prefix("--plan");
+    DT_TRY(st);
     load->plan = *plan;
     return DT_OK;
 }
@@ -103,6 +108,15 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
         if (strcmp(text, dt_dtype_name(known[i])) == 0) return DT_OK;
     }
     DT_FAIL(DT_ERR_ARG, "--dtype: \"%s\" is unknown; choose auto, f32, bf16 or f16", text);
+}
+
+dt_status cli_check_model(const cli_args *args)
+{
+    const dt_status st = dti_ckpt_check_folder(args->folder);
+
+    if (st != DT_OK) dti_error_prefix("--model");
+    DT_TRY(st);
+    return DT_OK;
 }
 
 dt_status cli_read_bind(const cli_args *args, dt_bind *out)
@@ -136,6 +150,11 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
     run->log = cli_log;
     run->log_arg = (void *)console;
     run->device = args->device != NULL ? args->device : "auto";
+    DT_CHECK(args->isa == NULL || strcmp(args->isa, "auto") == 0 ||
+                 strncmp(run->device, "cuda", 4) != 0,
+             DT_ERR_ARG,
+             "--isa %s names kernels of the CPU, --device %s computes on GPUs; leave one out",
+             args->isa, run->device);
     st = dt_device_check(run->device);
     if (st != DT_OK) dti_error_prefix("--device");
     DT_TRY(st);
@@ -212,6 +231,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
+    DT_TRY(cli_check_model(args));
     out->progress.console = console;
     out->load.progress = cli_progress_show;
     out->load.progress_arg = &out->progress;

@@ -37,6 +37,9 @@ typedef struct cli_session {
     cli_progress progress;
 } cli_session;
 
+/* Refuses a --model that cannot be a Hugging Face folder at all. */
+dt_status cli_check_model(const cli_args *args) DT_MUST_USE;
+
 /* --bind and --no-bind. */
 dt_status cli_read_bind(const cli_args *args, dt_bind *out) DT_MUST_USE;
 

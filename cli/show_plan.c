@@ -155,6 +155,7 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
     (void)env;
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with a config.json");
+    DT_TRY(cli_check_model(args));
     DT_TRY_TO(done, st, resolve(args, console, &plan, &r));
     if (args->json)
         DT_TRY_TO(done, st, cli_resolved_json(&r));

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/prompt.h"
@@ -12,9 +13,13 @@
 
 static dt_status open_tokenizer(const cli_args *args, dt_tokenizer **out)
 {
+    dt_status st;
+
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no tokenizer; give --model DIR, a folder with tokenizer.json");
-    DT_TRY(dt_tokenizer_open(args->folder, out));
+    st = dt_tokenizer_open(args->folder, out);
+    if (st == DT_ERR_IO && access(args->folder, F_OK) != 0) dti_error_prefix("--model");
+    DT_TRY(st);
     return DT_OK;
 }
 

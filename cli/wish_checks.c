@@ -106,20 +106,24 @@ static void warn_without_beams(const cli_session *s, const char *option, const c
 }
 
 /* Tokens that a text must have, and those that it may have. */
-static void warn_of_lengths(const cli_session *s, const dt_generate_options *o)
+static void warn_of_lengths(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
     const cli_args *a = s->args;
+    const bool length = a->min_length != NULL;
+    const char *least = length ? a->min_length : a->min_new_tokens;
+    const int64_t most = o->max_new_tokens + (length ? prompt : 0);
     char text[DT_ERROR_MESSAGE_BYTES];
 
-    if (a->min_new_tokens == NULL || o->min_new_tokens <= o->max_new_tokens) return;
+    if (least == NULL || (length ? o->min_length : o->min_new_tokens) <= most) return;
     (void)snprintf(text, sizeof text,
-                   "--min-new-tokens %s is more than the %lld new tokens that a text has at most: "
-                   "no end of sequence is generated",
-                   a->min_new_tokens, (long long)o->max_new_tokens);
+                   "%s %s is more than the %lld %stokens that a text has at most: no end of "
+                   "sequence is generated",
+                   length ? "--min-length" : "--min-new-tokens", least, (long long)most,
+                   length ? "" : "new ");
     cli_warn(s->console, text);
 }
 
-dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o)
+dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
     const cli_args *a = s->args;
 
@@ -134,9 +138,14 @@ dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options 
              "--num-return-sequences %s: the best token is always the same; add --sample or "
              "--num-beams",
              a->num_return_sequences);
+    /* of the file's, such tokens are only warned of: they are somebody else's mistake */
+    for (int64_t i = 0; a->eos_ids != NULL && i < o->eos.n; i++)
+        DT_CHECK(o->eos.ids[i] < s->info.vocab_size, DT_ERR_ARG,
+                 "--eos-ids: token %d is outside the vocabulary: ids are 0 to %lld", o->eos.ids[i],
+                 (long long)s->info.vocab_size - 1);
     if (o->num_beams == 1) warn_without_beams(s, "--length-penalty", a->length_penalty);
     if (o->num_beams == 1) warn_without_beams(s, "--early-stopping", a->early_stopping);
-    warn_of_lengths(s, o);
+    warn_of_lengths(s, o, prompt);
     return DT_OK;
 }
 

@@ -15,8 +15,9 @@ dti_option_names cli_wish_names(const cli_args *args);
 dt_status cli_wishes_agree(const cli_args *args) DT_MUST_USE;
 
 /* Refuses what the library refuses as well, in words of the command; warns of options that change
- * nothing, as Transformers does. */
-dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o) DT_MUST_USE;
+ * nothing, as Transformers does. `prompt` has the longest prompt's tokens. */
+dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o,
+                                int64_t prompt) DT_MUST_USE;
 
 /* Refuses several texts that cannot be had together: their number, or the memory that they need. */
 dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts,

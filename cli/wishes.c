@@ -281,7 +281,7 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
     DT_TRY(settle_length(s, longest, o));
     o->tokenizer = prompts->tokenizer;
     DT_TRY(check_strings(s, o));
-    DT_TRY(cli_wishes_make_sense(s, o));
+    DT_TRY(cli_wishes_make_sense(s, o, longest));
     DT_TRY(check_rules(s, o, longest));
     out->many = prompts->n > 1 || o->num_beams > 1 || o->num_return_sequences > 1;
     return DT_OK;

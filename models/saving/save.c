@@ -41,6 +41,8 @@ dt_status dti_save_check_folder(const char *dir)
     if (stat(dir, &info) != 0) {
         DT_CHECK(errno == ENOENT && has_parent(dir), DT_ERR_IO, "%s: cannot be made: %s", label,
                  strerror(errno));
+        DT_CHECK(lstat(dir, &info) != 0, DT_ERR_IO,
+                 "%s: cannot be made: it is a symbolic link to nothing", label);
         return DT_OK;
     }
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder", label);

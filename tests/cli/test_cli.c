@@ -469,5 +469,10 @@ DT_TEST(cli, save_on_a_full_disk_is_no_bad_input_and_leaves_nothing)
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "dtensor: --output: /dev/null/new: cannot be made");
     command_free(&r);
+    DT_ASSERT(symlink("nowhere", to) == 0);
+    r = COMMAND("save", "-q", "-m", model, "-o", to);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "new: cannot be made: it is a symbolic link to nothing");
+    command_free(&r);
     dt_test_remove_dir(temporary);
 }

@@ -49,6 +49,7 @@ DT_TEST(cli_wish_checks, what_changes_nothing_is_warned_of)
     static const wish wishes[] = {
         { { "-n", "2", "--length-penalty", "2" }, "warning: --length-penalty 2 changes nothing" },
         { { "-n", "2", "--early-stopping", "never" }, "warning: --early-stopping never changes" },
+        { { "-n", "2", "--min-length", "6" }, "warning: --min-length 6 is more than the 5 tokens" },
         { { "-n", "2", "--min-new-tokens", "3" },
           "warning: --min-new-tokens 3 is more than the 2" },
     };

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages about the value of an option name the option. */
+#include "tests/cli/command.h"
+
+DT_TEST(cli_options, messages_name_the_option)
+{
+    static const char *const wrong[][8] = {
+        { "generate", "-m", "/nowhere", "-t", "1", NULL, NULL, "--model: /nowhere: No such file" },
+        { "plan", "-m", "/nowhere", NULL, NULL, NULL, NULL, "--model: /nowhere: No such file" },
+        { "tokenize", "-m", "/nowhere", "-p", "x", NULL, NULL, "--model: /nowhere: No such file" },
+        { "generate", "-m", "@", "-t", "1", "--plan", "x.json",
+          "--plan: x.json: cannot be opened" },
+        { "generate", "-m", "@", "-t", "1", "--plan", "x", "--plan: x: No such file or directory" },
+        { "generate", "-m", "@", "-t", "1", "--threads", "0", "--threads: \"0\" is not a number" },
+        { "logits", "-m", "@", "-t", "128", NULL, NULL, "--tokens: token id 128 (item 1)" },
+        { "plan", "-m", "@", "--sequence", "65", NULL, NULL, "--sequence 65 exceeds the model's" },
+        { "topo", "--mesh", "tp", NULL, NULL, NULL, NULL, "--mesh: " },
+        { "topo", "--machine", "x", NULL, NULL, NULL, NULL, "--machine: hwloc does not" },
+        { "generate", "-m", "@", "-t", "1", "--device=cuda", "--isa=avx2",
+          "--isa avx2 names kernels of the CPU, --device cuda computes on GPUs" },
+    };
+    char model[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/tied");
+    for (size_t i = 0; i < DT_COUNT(wrong); i++) {
+        const char *words[8] = { NULL };
+        command_result r;
+
+        for (size_t w = 0; w < 7 && wrong[i][w] != NULL; w++)
+            words[w] = strcmp(wrong[i][w], "@") == 0 ? model : wrong[i][w];
+        r = command_run(NULL, words);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, wrong[i][7]);
+        command_free(&r);
+    }
+}
+
+/* A variable of another encoding was left out of the result, or the whole of it. */
+DT_TEST(cli_options, env_prints_variables_that_are_not_utf_8)
+{
+    command_result r = COMMAND_ENV("DTENSOR_FLIGHT=a\377\033b", "env", "--json");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "\"DTENSOR_FLIGHT\":\"a\\\\xff\\\\x1bb\"");
+    command_free(&r);
+}
