@@ -137,7 +137,7 @@ DT_TEST(cli_bench, a_gpu_is_measured_beside_its_own_limits)
 {
     json_t *object;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     object = run_random("tp=1", "cuda");
     check_figures(json_object_get(object, "decode"), 4, llama_bytes(4));
     DT_ASSERT(json_is_true(json_object_get(object, "decode_recorded")));

@@ -46,7 +46,20 @@ DT_TEST(cuda_comm, random_operations_of_hosts_and_devices)
     on_carrier("cuda_local", random_steps);
 }
 
-/* NCCL with the one rank that a GPU allows; without one, what needs none. */
+/* A rank for each GPU, which NCCL wants for itself. */
+DT_TEST(cuda_comm, nccl_joins_a_rank_per_gpu)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=4" };
+    const dti_cuda_module *m = dt_test_cuda_module();
+
+    if (m->nccl == NULL) dt_test_skip("skipped: this module has no NCCL");
+    for (int i = 0; i < (int)DT_COUNT(meshes); i++) {
+        const comm_devices d = { m, "nccl", n_devices(m), comm_device_table };
+        if (1 << i <= n_devices(m)) dt_test_on_ranks(meshes[i], comm_on_devices, &d);
+    }
+}
+
+/* What needs no device. */
 DT_TEST(cuda_comm, nccl_makes_ids_without_a_device)
 {
     unsigned char a[DTI_CUDA_ID_BYTES], b[DTI_CUDA_ID_BYTES];

@@ -78,7 +78,7 @@ DT_TEST(cuda_driver, a_module_that_is_named_is_opened)
 {
     dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     options.device = "auto";
     DT_ASSERT_OK(dt_run(&options, is_on_gpu, NULL));
 }

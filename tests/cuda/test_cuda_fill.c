@@ -128,7 +128,7 @@ DT_TEST(cuda_fill, factories_have_the_bits_of_the_cpu_and_need_no_host)
     pieces *const p = &all;
     dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     DT_ASSERT_OK(dt_test_run(&options, "dp=2,tp=2", fill_all, &p));
     all.on_gpu = true;
     options.device = "cuda";
@@ -163,7 +163,7 @@ DT_TEST(cuda_fill, a_fill_is_in_order_with_what_reads)
 {
     dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     options.device = "cuda";
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", fill_and_copy, NULL));
 }

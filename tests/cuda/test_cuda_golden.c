@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The reference checkpoints on GPUs, by the measures that hold on the CPU. The simulated device
- * runs a thread at a time, so there are fewer tokens here than there. */
+ * runs a thread at a time, so there are fewer tokens and meshes here than there; a GPU gets all. */
 #include <stdlib.h>
 
 #include "tests/support/cuda.h"
@@ -12,7 +12,7 @@ static void check(const char *fixture, const char *mesh, dt_dtype dtype, int n_g
     dt_run_options options = DT_TEST_RUN_OPTIONS;
     dt_golden x;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     options.device = "cuda";
     options.timeout_ms = 120000;
     DT_ASSERT_OK(dt_golden_open(fixture, &x));
@@ -27,6 +27,7 @@ DT_TEST(cuda_golden, llama)
     check("llama/uneven", "tp=1", DT_F32, 6);
     check("llama/uneven", "tp=1", DT_BF16, 0);
     check("llama/uneven", "tp=2", DT_F32, 6);
+    check("llama/uneven", "tp=4", DT_F32, 2);
 }
 
 DT_TEST(cuda_golden, qwen2)
@@ -60,4 +61,22 @@ DT_TEST(cuda_golden, gpt_neo)
 DT_TEST(cuda_golden, qwen3_moe)
 {
     check("qwen3_moe/uneven", "tp=1", DT_F32, 6);
+}
+
+/* Ranks share the GPU, or have one each. */
+DT_TEST(cuda_golden, every_family_on_every_mesh)
+{
+    static const char *const fixtures[] = { "llama/uneven",  "llama/biases",  "qwen2/base",
+                                            "qwen2/dynamic", "qwen3/uneven",  "gpt_neo/uneven",
+                                            "phi3/uneven",   "gemma3/uneven", "qwen3_moe/uneven",
+                                            "qwen3_moe/base" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=4", "dp=2,tp=2" };
+
+    if (!dt_test_cuda_is_real(dt_test_cuda_runs()))
+        dt_test_skip("skipped: takes minutes on the simulated device");
+    for (size_t f = 0; f < DT_COUNT(fixtures); f++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            check(fixtures[f], meshes[m], DT_F32, DT_GOLDEN_GREEDY);
+            if (m % 2 == 0) check(fixtures[f], meshes[m], DT_BF16, 0);
+        }
 }

@@ -92,7 +92,8 @@ DT_TEST(cuda_runtime, a_copy_says_which_side_lies_elsewhere)
     DT_ASSERT_CUDA_FAILS(m, m->copy(c, data, host, 16, DTI_CUDA_DOWN), "source");
     DT_ASSERT_CUDA_FAILS(m, m->copy(c, data, data, 16, DTI_CUDA_DOWN), "target");
     DT_ASSERT_CUDA_FAILS(m, m->copy(c, data, host, 16, DTI_CUDA_WITHIN), "source");
-    DT_ASSERT_CUDA_FAILS(m, m->copy(c, data, host, 32, DTI_CUDA_UP), "cudaErrorInvalidValue");
+    if (!dt_test_cuda_is_real(m)) /* a GPU hands out more than it was asked for */
+        DT_ASSERT_CUDA_FAILS(m, m->copy(c, data, host, 32, DTI_CUDA_UP), "cudaErrorInvalidValue");
     DT_ASSERT_CUDA(m, m->copy(c, NULL, NULL, 0, DTI_CUDA_UP));
     DT_ASSERT_CUDA(m, m->sync(c)); /* the errors have not stayed */
     m->release(c, DTI_CUDA_DEVICE, data);

@@ -57,7 +57,7 @@ DT_TEST(rates, a_gpu_is_measured_alike)
 {
     dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
+    (void)dt_test_cuda_runs();
     options.device = "cuda";
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", measure, NULL));
     DT_ASSERT_OK(dt_test_run(&options, "tp=2", agree, NULL));

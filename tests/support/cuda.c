@@ -15,6 +15,8 @@ static const dti_cuda_module *open_module(char path[DT_TEST_PATH_BYTES])
     dti_cuda_versions versions;
 
     if (which != NULL && strcmp(which, "real") == 0) {
+        if (getenv("DTENSOR_SIM_ORDER") != NULL)
+            dt_test_skip("skipped: orders can be turned round on the simulated device alone");
         (void)dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so");
         if (access(path, R_OK) != 0) dt_test_skip("skipped: this build has no module for CUDA");
         DT_ASSERT_OK(dti_cuda_load(path, NULL, &m));
@@ -35,12 +37,18 @@ const dti_cuda_module *dt_test_cuda_module(void)
     return open_module(path);
 }
 
-void dt_test_cuda_runs(void)
+bool dt_test_cuda_is_real(const dti_cuda_module *m)
+{
+    return strcmp(m->name, "simulated") != 0;
+}
+
+const dti_cuda_module *dt_test_cuda_runs(void)
 {
     char path[DT_TEST_PATH_BYTES];
+    const dti_cuda_module *m = open_module(path);
 
-    (void)open_module(path);
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_MODULE", path, 1), 0);
+    return m;
 }
 
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m)

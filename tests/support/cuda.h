@@ -9,11 +9,15 @@
 #include "tests/support/dt_test.h"
 
 /* The module, on the test's thread. Skips the test where there is none: "no C++ compiler" at
- * configuring, or no device. */
+ * configuring, or no device; and on a GPU where the simulator is asked to turn orders round. */
 const dti_cuda_module *dt_test_cuda_module(void);
 
+/* Whether that is a GPU: some tests ask for what only the simulator promises, others run longer on
+ * a GPU than the simulator could. */
+bool dt_test_cuda_is_real(const dti_cuda_module *m);
+
 /* The same for runs of this process: dt_run_options.device "cuda" opens it. */
-void dt_test_cuda_runs(void);
+const dti_cuda_module *dt_test_cuda_runs(void);
 
 /* A rank's hold of device 0; m->close() ends it. */
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m);

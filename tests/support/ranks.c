@@ -2,6 +2,7 @@
 #include "tests/support/dt_test.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct rank_job {
@@ -50,6 +51,16 @@ bool dt_test_is_here(int rank, int n_ranks)
     return rank >= first && rank < first + each + (p < more ? 1 : 0);
 }
 
+/* Tools that slow a test down many times say how long a rank may wait at the least:
+ * DTENSOR_TEST_TIMEOUT_MS. */
+static int64_t patience(int64_t timeout_ms)
+{
+    const char *text = getenv("DTENSOR_TEST_TIMEOUT_MS");
+    const long long least = text != NULL ? strtoll(text, NULL, 10) : 0;
+
+    return timeout_ms < least ? least : timeout_ms;
+}
+
 dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_body body,
                       const void *arg)
 {
@@ -58,6 +69,7 @@ dt_status dt_test_run(const dt_run_options *options, const char *spec, dt_test_b
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int n_dims, sizes[DT_MAX_DIMS];
 
+    o.timeout_ms = patience(o.timeout_ms);
     DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &o.n_ranks));
     if (o.n_ranks < dt_test_processes()) return DT_OK;
     DT_TRY(dt_run(&o, rank_main, &job));
