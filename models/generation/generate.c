@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Token by token. Where nothing but the best token is wanted, a maximum of one key per sequence is
- * the only message; otherwise scores are processed and chosen from where the logits lie. */
+ * the only message; where a draw needs only the best, these; otherwise scores are processed and
+ * chosen from where the logits lie. */
 #include "models/generation/generate.h"
 
 #include <math.h>
@@ -113,13 +114,23 @@ static dt_status choose(dti_step *step, int32_t *out)
     return DT_OK;
 }
 
+/* As few of them as the rules need. */
+static dt_status take_scores(dti_step *step, dt_tensor *logits)
+{
+    const dti_top *top = &step->rules->top;
+    bool enough = false;
+
+    if (top->n > 0) DT_TRY(dti_scores_take_best(&step->scores, step->tape, logits, top, &enough));
+    if (!enough) DT_TRY(dti_scores_take(&step->scores, step->tape, logits));
+    return DT_OK;
+}
+
 dt_status dti_step_scores(dti_step *step, const int32_t *ids, int64_t n)
 {
     dt_state *s = step->state;
 
     dt_tape_reset(step->tape);
-    DT_TRY(dti_scores_take(&step->scores, step->tape,
-                           dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST)));
+    DT_TRY(take_scores(step, dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST)));
     if (step->times <= 1) return DT_OK;
     DT_TRY(dti_scores_expand(&step->scores, step->times));
     DT_TRY(dti_state_expand(s, step->times));

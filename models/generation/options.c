@@ -215,14 +215,37 @@ static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
     return DT_OK;
 }
 
+/* Scores change by what the tokens are. */
+static bool processes_tokens(const dti_rules *u)
+{
+    const dt_generate_options *o = &u->o;
+
+    return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
+           u->min_length > u->n_prompt || o->forced_bos >= 0 || o->forced_eos.n > 0 ||
+           o->remove_invalid_values || o->suppress_tokens.n > 0 || o->begin_suppress_tokens.n > 0;
+}
+
 static bool processes(const dti_rules *u)
 {
     const dt_generate_options *o = &u->o;
 
-    return o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
-           o->n_bad_words > 0 || u->min_length > u->n_prompt || o->forced_bos >= 0 ||
-           o->forced_eos.n > 0 || o->remove_invalid_values || o->suppress_tokens.n > 0 ||
-           o->begin_suppress_tokens.n > 0 || o->renormalize_logits || o->on_scores != NULL;
+    return processes_tokens(u) || o->do_sample || o->renormalize_logits || o->on_scores != NULL;
+}
+
+/* A draw needs no more than the k best where the first thing that is done to scores, but for the
+ * temperature, is top_k. Logits of models in bf16 are often equal: there is room for as many again,
+ * and 64. */
+static dti_top top_of(const dti_rules *u)
+{
+    enum { MORE = 64 };
+    const dt_generate_options *o = &u->o;
+    const int64_t k = o->top_k > u->keep ? o->top_k : u->keep;
+    dti_top top = { 0, k, (float)o->temperature };
+
+    if (o->do_sample && o->num_beams == 1 && !processes_tokens(u) && o->on_scores == NULL &&
+        o->top_k > 0 && k <= DTI_TOP_K_MOST && k < u->vocab)
+        top.n = 2 * k + MORE;
+    return top;
 }
 
 dt_status dti_rules_make(dti_rules *u, const dt_model_info *info, const dt_generate_options *o,
@@ -236,6 +259,7 @@ dt_status dti_rules_make(dti_rules *u, const dt_model_info *info, const dt_gener
     if (!o->ignore_eos && o->eos.ids == NULL) u->eos = (dt_ids){ info->eos, info->n_eos };
     DT_TRY(settle_lengths(u, info));
     u->processes = processes(u);
+    u->top = top_of(u);
     return DT_OK;
 }
 

@@ -124,7 +124,7 @@ dt_status dti_process_tokens(dti_rules *rules, const dti_history *h, dti_scores 
 
 dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s)
 {
-    DT_TRY(dti_process_tokens(rules, h, s));
+    if (!s->few) DT_TRY(dti_process_tokens(rules, h, s));
     if (rules->o.do_sample) DT_TRY(dti_process_sampling(rules, s));
     if (rules->o.renormalize_logits) DT_TRY(dti_scores_normalise(s));
     return DT_OK;

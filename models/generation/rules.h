@@ -27,6 +27,7 @@ typedef struct dti_rules {
     int64_t n_new;  /* tokens that each row has got so far */
     int64_t keep;   /* tokens that truncation leaves at least */
     bool processes; /* there is more to do than to take the best */
+    dti_top top;    /* what sampling needs of a row; n 0: all of it */
     /* of the processors */
     float *limits, *values;
     dti_norm *norms;
@@ -55,7 +56,11 @@ bool dti_is_eos(const dti_rules *rules, int32_t id);
 dt_status dti_ends(dti_rules *rules, const int32_t *ids, int64_t n, int32_t next,
                    dt_end *out) DT_MUST_USE;
 
-/* All processors, in Transformers' order. Collective. */
+/* Most of top_k with which the k best are looked at alone. */
+enum { DTI_TOP_K_MOST = 256 };
+
+/* All processors, in Transformers' order. Of few columns only those that look at probabilities:
+ * where others have anything to do, all are taken. Collective. */
 dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
 
 /* Its two halves: what looks at tokens, and what looks at probabilities and only sampling does. */

@@ -6,87 +6,19 @@
 
 #include "base/dtype.h"
 #include "dtensor/argmax.h"
-#include "dtensor/create.h"
-#include "dtensor/host.h"
 #include "dtensor/kernels/random.h"
 #include "mesh/runtime.h"
 
 /* Weights are integers of this unit: exp(0) is 2^40, and 2^22 columns fit into 63 bits. */
 static const double unit = 0x1p40;
 
-/* --- taking ------------------------------------------------------------------------------- */
-
-/* Where logits have to lie: nothing but the vocabulary cut, in plain pieces. */
-static uint32_t plain_places(const dt_tensor *logits, dt_placement want[DT_MAX_DIMS])
-{
-    const dt_mesh *mesh = dt_tensor_mesh(logits);
-    uint32_t dims = 0;
-
-    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
-        const dt_placement p = dt_layout_placement(dt_tensor_layout(logits), m);
-        const bool plain = p.kind == DT_PLACE_SHARD && p.axis == 2 && p.replicas <= 1;
-        want[m] = plain && p.n_blocks == 0 ? p : DT_REPLICATE;
-        if (want[m].kind == DT_PLACE_SHARD && dt_mesh_dim_size(mesh, m) > 1) dims |= 1u << m;
-    }
-    return dims;
-}
-
-static void find_invalid(dti_scores *s)
-{
-    for (int64_t r = 0; r < s->n_rows; r++) {
-        const float *row = s->data + r * s->n;
-        bool invalid = false;
-        for (int64_t i = 0; i < s->n; i++) invalid |= !(row[i] < INFINITY);
-        s->invalid[r] = invalid;
-    }
-}
-
-dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits)
-{
-    dt_placement want[DT_MAX_DIMS];
-    const dt_local *local;
-    dti_host host;
-
-    DT_TRY(dt_tape_status(t));
-    DT_CHECK(dt_tensor_n_axes(logits) == 3 && dt_tensor_extent(logits, 1) == 1, DT_ERR_INTERNAL,
-             "logits have %d axes", dt_tensor_n_axes(logits));
-    s->dims = plain_places(logits, want);
-    logits = dt_move(t, logits, want);
-    DT_TRY(dt_tape_status(t));
-    local = dt_tensor_local(logits);
-    s->mesh = dt_tensor_mesh(logits);
-    s->n_rows = dt_tensor_extent(logits, 0);
-    s->vocab = dt_tensor_extent(logits, 2);
-    s->n = local->shape[2];
-    s->first = local->offset[2];
-    DT_TRY(dti_grow((void **)&s->data, &s->room, (size_t)(s->n_rows * s->n) + 1, sizeof(float)));
-    DT_TRY(dti_grow((void **)&s->invalid, &s->invalid_room, (size_t)s->n_rows, sizeof(bool)));
-    DT_TRY(dti_host_open(logits, DTI_HOST_READS, &host));
-    dti_convert(s->data, DT_F32, host.local.data, local->dtype, s->n_rows * s->n);
-    find_invalid(s);
-    DT_TRY(dti_host_close(&host, DT_OK));
-    return DT_OK;
-}
-
-dt_status dti_scores_expand(dti_scores *s, int64_t times)
-{
-    const size_t rows = (size_t)(s->n_rows * times), bytes = (size_t)s->n * sizeof *s->data;
-
-    DT_TRY(dti_grow((void **)&s->data, &s->room, rows * (size_t)s->n + 1, sizeof(float)));
-    DT_TRY(dti_grow((void **)&s->invalid, &s->invalid_room, rows, sizeof(bool)));
-    for (int64_t r = (int64_t)rows - 1; r > 0 && times > 1; r--) { /* from the end: in place */
-        memmove(s->data + r * s->n, s->data + r / times * s->n, bytes);
-        s->invalid[r] = s->invalid[r / times];
-    }
-    s->n_rows = (int64_t)rows;
-    return DT_OK;
-}
-
 void dti_scores_free(dti_scores *s)
 {
     dti_free(s->data);
     dti_free(s->invalid);
     dti_free(s->columns);
+    dti_free(s->tokens);
+    dti_free(s->keys);
     *s = (dti_scores){ 0 };
 }
 
@@ -97,13 +29,20 @@ dt_status dti_scores_comm(const dti_scores *s, dti_comm **out)
     return DT_OK;
 }
 
-static dt_status largest_keys(const dti_scores *s, int64_t *keys)
+/* Over the ranks along some mesh dims (bits). */
+static dt_status largest_keys(const dti_scores *s, uint32_t dims, int64_t *keys)
 {
     dti_comm *comm;
 
-    DT_TRY(dti_scores_comm(s, &comm));
+    if (dims == 0) return DT_OK;
+    DT_TRY(dti_mesh_comm(s->mesh, dims, &comm));
     if (comm != NULL) DT_TRY(dti_all_reduce(comm, keys, keys, s->n_rows, DT_I64, DT_MAX));
     return DT_OK;
+}
+
+static int64_t token_of(const dti_scores *s, int64_t r, int64_t i)
+{
+    return s->few ? s->tokens[r * s->n + i] : s->first + i;
 }
 
 /* --- the best ----------------------------------------------------------------------------- */
@@ -116,10 +55,10 @@ dt_status dti_scores_best(const dti_scores *s, int64_t *best)
         best[r] = INT64_MIN;
         for (int64_t i = 1; i < s->n; i++)
             if (row[i] > row[at]) at = i;
-        if (s->n > 0) best[r] = dti_argmax_key(row[at], s->first + at);
+        if (s->n > 0) best[r] = dti_argmax_key(row[at], token_of(s, r, at));
         if (s->invalid[r]) best[r] = dti_argmax_key(NAN, 0);
     }
-    DT_TRY(largest_keys(s, best));
+    DT_TRY(largest_keys(s, s->dims, best));
     return DT_OK;
 }
 
@@ -169,6 +108,7 @@ static bool cannot_reach(double u, double d)
     return 1 - u >= 1.0 / (double)(k < 63 ? (uint64_t)1 << k : UINT64_MAX);
 }
 
+/* Columns come by rising token: of equal sums the first stays. */
 static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
 {
     const float *row = s->data + r * s->n;
@@ -177,11 +117,12 @@ static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
 
     for (int64_t i = 0; i < s->n; i++) {
         const double score = (double)row[i];
-        const double u = row[i] == -INFINITY ? 0 : uniform_of(x, s->first + i);
+        const int64_t token = token_of(s, r, i);
+        const double u = row[i] == -INFINITY ? 0 : uniform_of(x, token);
         int64_t key;
         if (row[i] == -INFINITY) continue;
         if (best != INT64_MIN && score < top && cannot_reach(u, top - score)) continue;
-        key = dti_argmax_key((float)(score + gumbel_of(u)), s->first + i);
+        key = dti_argmax_key((float)(score + gumbel_of(u)), token);
         if (key <= best) continue;
         best = key;
         top = (double)dti_argmax_value(key);
@@ -195,7 +136,7 @@ dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int6
         noise x = { .seed = seed, .row = r, .step = step, .block = -1 };
         best[r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
     }
-    DT_TRY(largest_keys(s, best));
+    DT_TRY(largest_keys(s, s->dims | s->copies, best));
     return DT_OK;
 }
 

@@ -2,7 +2,8 @@
  *
  * Scores of the next token, one row per sequence, cut over the vocabulary as the logits were: what
  * processors change, and what choices are made from. Ranks that hold the same columns compute the
- * same; messages go among the ranks that hold the others.
+ * same; messages go among the ranks that hold the others. Or the best columns of each row alone, on
+ * every rank, where nothing else can be chosen.
  *
  * Sums over the vocabulary are sums of integers: weights exp(score - best) in units of 2^-40. So
  * they do not depend on how the vocabulary is cut. */
@@ -19,16 +20,34 @@ typedef struct dti_scores {
     int64_t n;     /* columns on this rank, ... */
     int64_t first; /* ... from this one on */
     int64_t vocab;
+    bool few;                   /* n columns of the vocabulary, tokens[] says which */
+    uint32_t copies;            /* mesh dims whose ranks have the same few: they draw together */
     float *data;                /* [n_rows, n] */
+    int32_t *tokens;            /* [n_rows, n] by rising token, then any of score -inf */
+    int64_t *keys;              /* that the few were read from */
     bool *invalid;              /* [n_rows] a NaN was among this rank's logits */
     struct dti_column *columns; /* of a search for a mass */
-    size_t room, invalid_room, columns_room;
+    size_t room, tokens_room, keys_room, invalid_room, columns_room;
 } dti_scores;
 
 /* Copies logits [B, 1, V], which may be moved so that nothing but the vocabulary is cut. A zeroed
  * struct is fine, and one that was used before saves the malloc. Collective if they are moved. */
 dt_status dti_scores_take(dti_scores *s, dt_tape *t, dt_tensor *logits) DT_MUST_USE;
 void dti_scores_free(dti_scores *s); /* accepts a zeroed one */
+
+/* What is drawn from where top_k bounds the choice: the k best, and all that equal the k-th after
+ * the division by the temperature. */
+typedef struct dti_top {
+    int64_t n; /* that are looked at, k at least: room for those that equal the k-th */
+    int64_t k; /* 1 to the vocabulary */
+    float temperature;
+} dti_top;
+
+/* The same of these columns alone, undivided: the n best of each rank are gathered, and n are
+ * read. *enough: they are all; otherwise a row may have more that equal the k-th, and all columns
+ * have to be taken. Collective. */
+dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, const dti_top *top,
+                               bool *enough) DT_MUST_USE;
 
 /* --- facts of rows; all are collective over the ranks that cut the vocabulary ------------- */
 

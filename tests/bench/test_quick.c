@@ -90,6 +90,11 @@ DT_TEST(bench, dispatch_runs)
     check_rows("dispatch", 10);
 }
 
+DT_TEST(bench, sampling_runs)
+{
+    check_rows("sampling", 6);
+}
+
 DT_TEST(bench, linear_runs)
 {
     check_rows("linear", 3);

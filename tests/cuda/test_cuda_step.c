@@ -124,3 +124,57 @@ DT_TEST(cuda_step, nothing_is_recorded_on_the_cpu)
 
     dt_test_on_ranks("tp=1", decode, &c);
 }
+
+/* --- draws ------------------------------------------------------------------------------------ */
+
+static void look_away(void *arg, int64_t n, const float *scores, int64_t n_rows, int64_t vocab)
+{
+    (void)arg, (void)n, (void)scores, (void)n_rows, (void)vocab;
+}
+
+/* The best scores are found on the device, behind a pass that is recorded; asking for all of them
+ * makes the host work on all. */
+static dt_status sample(dt_mesh *mesh, const void *arg)
+{
+    static const int32_t prompt[N_PROMPT] = { 3, 1, 4 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    int32_t few[N_NEW], all[N_NEW];
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *m = NULL;
+    dt_state *s = NULL;
+    dt_status st = DT_OK;
+    int64_t n;
+
+    (void)arg;
+    load.keep_dtype = false;
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/llama/uneven"), &load, &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    o.max_new_tokens = N_NEW;
+    o.ignore_eos = o.do_sample = true;
+    o.temperature = 1.2;
+    o.top_k = 20;
+    o.top_p = 0.95;
+    DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, few, &n));
+    DT_EXPECT_TO(done, st, dti_step_is_recorded(s) == (dt_mesh_n_ranks(mesh) == 1), "recorded");
+    dt_state_rewind(s, 0);
+    o.on_scores = look_away;
+    DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, all, &n));
+    for (int i = 0; i < N_NEW; i++)
+        DT_EXPECT_TO(done, st, few[i] == all[i], "token %d is %d, from all scores %d", i, few[i],
+                     all[i]);
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(cuda_step, draws_from_the_best_scores_are_those_from_all)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    DT_ASSERT_OK(dt_test_run(&options, "tp=1", sample, NULL));
+    DT_ASSERT_OK(dt_test_run(&options, "tp=2", sample, NULL));
+}

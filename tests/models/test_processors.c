@@ -104,17 +104,26 @@ static dt_status read_fixture(const dti_st_file *file, const char *of, const dti
 }
 
 /* Logits of ROWS sequences as a model leaves them, cut over "tp". */
-static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, int64_t vocab,
-                      const float *scores)
+static dt_status lay(dt_tape *tape, dt_mesh *mesh, int64_t vocab, const float *scores,
+                     dt_tensor **logits)
 {
     const int64_t shape[] = { ROWS, 1, vocab };
     dt_placement place[DT_MAX_DIMS] = { { 0 } };
-    dt_tensor *logits;
 
     place[dt_mesh_n_dims(mesh) - 1] = DT_SHARD(2);
     DT_TRY(dt_distribute(mesh, place, DT_F32, 3, shape,
-                         (dt_source){ .full = scores, .root = DT_EQUAL_COPIES }, &logits));
-    DT_TRY(dti_scores_take(s, tape, dt_tape_own(tape, logits)));
+                         (dt_source){ .full = scores, .root = DT_EQUAL_COPIES }, logits));
+    *logits = dt_tape_own(tape, *logits);
+    return DT_OK;
+}
+
+static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, int64_t vocab,
+                      const float *scores)
+{
+    dt_tensor *logits;
+
+    DT_TRY(lay(tape, mesh, vocab, scores, &logits));
+    DT_TRY(dti_scores_take(s, tape, logits));
     return DT_OK;
 }
 
@@ -221,6 +230,93 @@ DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mes
         DT_ASSERT_OK(dti_json_as_string(&of, &name));
         DT_ASSERT_OK(read_fixture(file, name, &cases, f));
         for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
+    }
+    dti_st_close(&file);
+    dti_json_free(&doc);
+    dti_free(f);
+}
+
+/* --- the best alone --------------------------------------------------------------------------- */
+
+enum { FEW_DRAWS = 3 };
+
+/* The keys of some draws from processed scores. */
+static dt_status draw_some(dti_rules *rules, const dti_history *h, dti_scores *scores,
+                           int64_t keys[FEW_DRAWS][ROWS])
+{
+    DT_TRY(dti_process(rules, h, scores));
+    for (int64_t i = 0; i < FEW_DRAWS; i++) DT_TRY(dti_scores_draw(scores, 77, i, keys[i]));
+    return DT_OK;
+}
+
+/* As case i of a fixture says, but with a top_k and without what looks at tokens. */
+static dt_status draw_both(dt_mesh *mesh, const fixture *f, size_t i, int64_t k)
+{
+    const int64_t lengths[ROWS] = { f->length, f->length, f->length };
+    const dti_history h = { .ids = f->history, .room = f->length, .length = lengths };
+    const dti_json one = dti_json_at(&f->cases, i);
+    int64_t all[FEW_DRAWS][ROWS], best[FEW_DRAWS][ROWS];
+    dti_generation_config config = { 0 };
+    dti_scores scores = { 0 };
+    dti_rules rules = { 0 };
+    dt_tape *tape = NULL;
+    dt_tensor *logits;
+    dt_model_info info;
+    bool enough;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
+    DT_TRY_TO(done, st, make_rules(f, &one, &config, &info, &rules));
+    dti_rules_free(&rules);
+    config.options.top_k = k;
+    config.options.repetition_penalty = 1;
+    config.options.no_repeat_ngram_size = 0;
+    DT_TRY_TO(done, st, dti_rules_make(&rules, &info, &config.options, f->length));
+    DT_EXPECT_TO(done, st, rules.top.n > k && rules.top.k == k, "%lld are looked at",
+                 (long long)rules.top.n);
+    DT_TRY_TO(done, st, lay(tape, mesh, f->vocab, f->scores, &logits));
+    DT_TRY_TO(done, st, dti_scores_take(&scores, tape, logits));
+    DT_TRY_TO(done, st, draw_some(&rules, &h, &scores, all));
+    DT_TRY_TO(done, st, dti_scores_take_best(&scores, tape, logits, &rules.top, &enough));
+    DT_EXPECT_TO(done, st, enough, "%s: more than %lld equal ones", f->of, (long long)rules.top.n);
+    DT_TRY_TO(done, st, draw_some(&rules, &h, &scores, best));
+    DT_EXPECT_TO(done, st, memcmp(all, best, sizeof all) == 0, "%s, case %d, k %lld: other draws",
+                 f->of, (int)i, (long long)k);
+done:
+    dti_rules_free(&rules);
+    dti_scores_free(&scores);
+    dti_generation_config_free(&config);
+    dt_tape_release(&tape);
+    return st;
+}
+
+static dt_status draw_cases(dt_mesh *mesh, const void *arg)
+{
+    const fixture *f = arg;
+
+    for (size_t i = 0; i < dti_json_count(&f->cases); i++)
+        DT_TRY(draw_both(mesh, f, i, i % 2 == 0 ? 7 : 50));
+    return DT_OK;
+}
+
+/* The sampling cases of all checkpoints: the reference is the path that works on all logits. */
+DT_TEST(processors, draws_from_the_best_alone_are_those_from_all)
+{
+    dti_json_doc doc = { 0 };
+    dti_json cases, checkpoints;
+    dti_st_file *file;
+    fixture *f;
+
+    DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
+    DT_ASSERT_OK(open_cases("sampling", &doc, &cases, &file));
+    DT_ASSERT_OK(dti_json_array(&doc.root, "checkpoints", &checkpoints));
+    for (size_t i = 0; i < dti_json_count(&checkpoints); i++) {
+        const dti_json of = dti_json_at(&checkpoints, i);
+        const char *name;
+        DT_ASSERT_OK(dti_json_as_string(&of, &name));
+        DT_ASSERT_OK(read_fixture(file, name, &cases, f));
+        for (size_t m = i % 2; m < DT_COUNT(meshes); m += 2) /* tp=1, 3, dp=2; or tp=2, 4 */
+            dt_test_on_ranks(meshes[m], draw_cases, f);
     }
     dti_st_close(&file);
     dti_json_free(&doc);
