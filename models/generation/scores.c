@@ -142,11 +142,13 @@ dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int6
 
 /* --- sums --------------------------------------------------------------------------------- */
 
+/* Of a row that has no largest number, and that the choice will refuse: zeros. */
 static void sum_row(const dti_scores *s, int64_t r, double largest, int64_t sums[2])
 {
     const float *row = s->data + r * s->n;
 
     sums[0] = sums[1] = 0;
+    if (!isfinite(largest)) return;
     for (int64_t i = 0; i < s->n; i++) {
         const double below = (double)row[i] - largest;
         double weight;

@@ -132,9 +132,9 @@ static void fill_columns(const dti_scores *s, const dti_norm *norm, const float 
     for (int64_t r = 0; r < s->n_rows; r++)
         for (int64_t i = r * s->n; i < (r + 1) * s->n; i++) {
             const float score = s->data[i];
+            const bool counts = score > -INFINITY && isfinite(norm[r].largest);
             columns[i].key = key_of(values[i]);
-            columns[i].weight =
-                score == -INFINITY ? 0 : llrint(exp((double)score - norm[r].largest) * 0x1p40);
+            columns[i].weight = counts ? llrint(exp((double)score - norm[r].largest) * 0x1p40) : 0;
         }
 }
 
