@@ -92,7 +92,7 @@ static dt_status measure_limits(const bench_gpu *g, bool quick, limits *out)
 
 /* --- kernels ---------------------------------------------------------------------------------- */
 
-enum { MAX_KERNELS = 16 };
+enum { MAX_KERNELS = 16, SAMPLED = 164 /* logits that sampling with top_k 50 looks at */ };
 
 /* One operand and a result like it, or two operands. */
 static bench_kernel elements(const char *row, const char *of, int n_in, int64_t n, int64_t width)
@@ -185,6 +185,8 @@ static int kernels_of(const model_sizes *s, int64_t n, const dti_attention_attr 
     k[at++] = product("logits", 1, s->width, s->vocabulary);
     k[at] = elements("argmax_key", "logits", 1, 1, s->vocabulary);
     k[at++].out = (dt_local){ .dtype = DT_I64, .n_axes = 1, .shape = { 1 } };
+    k[at] = elements("top_k_keys", "logits", 1, 1, s->vocabulary);
+    k[at++].out = (dt_local){ .dtype = DT_I64, .n_axes = 2, .shape = { 1, SAMPLED } };
     return at;
 }
 

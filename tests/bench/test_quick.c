@@ -110,7 +110,7 @@ DT_TEST(bench, cuda_runs)
     (void)dt_test_binary_path(path, "tests/dtensor_cuda_sim.so");
     if (access(path, R_OK) == 0) {
         (void)snprintf(arguments, sizeof arguments, "--quick --json --module '%s'", path);
-        check_rows_of("cuda", arguments, 26);
+        check_rows_of("cuda", arguments, 27);
     }
     out = run("cuda", "--quick --json --module /nowhere.so", &exit_code);
     DT_ASSERT_EQ_INT(exit_code, 0);
