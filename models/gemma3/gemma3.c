@@ -88,11 +88,12 @@ static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
 
     dt_scope_begin(t, dt_layer_name(b->attn));
     n = dt_layer_enter(t, b->attn, n);
-    dt_tensor *q = dt_layer_forward(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
-    dt_tensor *k = dt_layer_forward(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
+    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
+    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dt_cached_attention(t, pass, layer, dt_rope(t, q, rope), dt_rope(t, k, rope), v,
-                                       &b->attention);
+    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder.c */
+    k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
 }
 

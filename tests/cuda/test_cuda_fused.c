@@ -319,7 +319,7 @@ DT_TEST(cuda_fused, failures_name_the_call_that_was_held_back)
     open_sums(&s);
     if (strcmp(s.m->name, "simulated") != 0) dt_test_skip("skipped: needs the simulated device");
     DT_ASSERT_CUDA(s.m, add_into(&s, host, s.sum));
-    DT_ASSERT_CUDA_FAILS(s.m, s.m->clear(s.c, s.x, BYTES), "an earlier call, of add, could not");
+    DT_ASSERT_CUDA_FAILS(s.m, s.m->clear(s.c, s.x, BYTES), "earlier work, add, could not");
     s.m->close(s.c);
 }
 
@@ -332,6 +332,6 @@ DT_TEST(cuda_fused, failures_that_nobody_could_hear_are_told_later)
     if (strcmp(s.m->name, "simulated") != 0) dt_test_skip("skipped: needs the simulated device");
     DT_ASSERT_CUDA(s.m, add_into(&s, host, s.sum));
     s.m->release(s.c, DTI_CUDA_DEVICE, s.x); /* cannot fail */
-    DT_ASSERT_CUDA_FAILS(s.m, s.m->clear(s.c, s.z, BYTES), "an earlier call, of add, could not");
+    DT_ASSERT_CUDA_FAILS(s.m, s.m->clear(s.c, s.z, BYTES), "earlier work, add, could not");
     s.m->close(s.c);
 }

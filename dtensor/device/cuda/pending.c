@@ -6,6 +6,8 @@
  * module passes dti_cuda_enter().
  *
  *   add, then a norm of its result        one kernel that writes both
+ *   rms_norm of heads, rope, kv_write,    one kernel for queries, keys and values
+ *   of up to three tensors
  *
  * Results and bits are those of the rows one after the other. Memory that an operand lies in may
  * have been given back after its call, so a later result may lie there: spans.h says when a kernel
@@ -15,19 +17,18 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "dtensor/device/cuda/head_group.h"
 #include "dtensor/device/cuda/module_parts.h"
-#include "dtensor/device/cuda/spans.h"
-#include "dtensor/kernels/cuda/fused.h"
 #include "dtensor/kernels/cuda/rows.h"
 
-enum { MAX_IN = 3 };
+enum { MAX_IN = 3, MAX_CALLS = 3 * DTI_MAX_HEAD_CHAINS };
 
 #define ROW(row) int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args);
 DTI_CUDA_ROWS(ROW)
 #undef ROW
 
 /* Rows that are held back, or may follow one that is. */
-typedef enum part { PART_OTHER, PART_ADD, PART_NORM } part;
+typedef enum part { PART_ADD, PART_NORM, PART_ROPE, PART_WRITE } part;
 
 typedef struct fusing_row {
     dti_cuda_kernel kernel;
@@ -40,6 +41,8 @@ static const fusing_row fusing_rows[] = {
     { dti_rms_norm_cuda, PART_NORM, DTI_RMS },
     { dti_rms_norm_1p_cuda, PART_NORM, DTI_RMS_1P },
     { dti_layer_norm_cuda, PART_NORM, DTI_LAYER },
+    { dti_rope_cuda, PART_ROPE, DTI_RMS },
+    { dti_kv_write_cuda, PART_WRITE, DTI_RMS },
 };
 
 /* A call by value. */
@@ -54,7 +57,8 @@ typedef struct held_call {
 struct dti_cuda_pending {
     bool off;
     int n_calls;
-    held_call call;
+    held_call calls[MAX_CALLS]; /* an add alone, or those of `heads` */
+    dti_head_group heads;
     char failure[DTI_CUDA_TEXT_BYTES]; /* of a start that nobody has heard of; or "" */
 };
 
@@ -86,27 +90,37 @@ static int run_held(dti_cuda *c, held_call *call)
     return call->kernel(c, &args);
 }
 
-/* The words of a failure are the kernel's; whose call has failed is said here. */
-static int name_failure(const char *held)
+/* The words of a failure are the kernel's; whose calls have failed is said here. */
+static int name_failure(const struct dti_cuda_pending *p, int n)
 {
-    char why[DTI_CUDA_TEXT_BYTES];
+    char why[DTI_CUDA_TEXT_BYTES], rows[128] = "";
+    size_t at = 0;
 
     (void)snprintf(why, sizeof why, "%s", dti_cuda_why());
-    return dti_cuda_fail("an earlier call, of %s, could not be started: %.400s", held, why);
+    for (int i = 0; i < n && at < sizeof rows; i++)
+        at += (size_t)snprintf(rows + at, sizeof rows - at, "%s%s", i > 0 ? ", " : "",
+                               p->calls[i].name);
+    return dti_cuda_fail("earlier work, %s, could not be started: %.360s", rows, why);
 }
 
 int dti_cuda_pending_start(dti_cuda *c)
 {
     struct dti_cuda_pending *p = c->pending;
+    const int n = p->n_calls;
+    int failed;
 
     if (p->failure[0] != '\0') {
         (void)dti_cuda_fail("%s", p->failure);
         p->failure[0] = '\0';
         return -1;
     }
-    if (p->n_calls == 0) return 0;
+    if (n == 0) return 0;
     p->n_calls = 0; /* kernels enter too, when they need scratch */
-    return run_held(c, &p->call) ? name_failure(p->call.name) : 0;
+    if (n == 1)
+        failed = run_held(c, &p->calls[0]);
+    else
+        failed = dti_heads_cuda(c, p->heads.chains, p->heads.n);
+    return failed ? name_failure(p, n) : 0;
 }
 
 void dti_cuda_pending_start_unheard(dti_cuda *c)
@@ -138,11 +152,15 @@ static bool can_be_held(const dt_kargs *a)
     return a->out[0].data != NULL && is_float(a->in[0].dtype) && a->out[0].dtype == a->in[0].dtype;
 }
 
-static void hold(held_call *call, const char *name, dti_cuda_kernel kernel, const dt_kargs *a)
+static int hold(struct dti_cuda_pending *p, const char *name, const fusing_row *row,
+                const dt_kargs *a)
 {
-    *call = (held_call){ .name = name, .kernel = kernel, .n_in = a->n_in, .out = a->out[0] };
+    held_call *call = &p->calls[p->n_calls++];
+
+    *call = (held_call){ .name = name, .kernel = row->kernel, .n_in = a->n_in, .out = a->out[0] };
     for (int i = 0; i < a->n_in; i++) call->in[i] = a->in[i];
-    if (a->attr != NULL) memcpy(&call->attr, a->attr, sizeof call->attr);
+    if (row->part == PART_NORM) memcpy(&call->attr, a->attr, sizeof call->attr);
+    return 0;
 }
 
 /* Whether norm is of the sum, all of it, and nothing lies where one kernel would read too late. */
@@ -161,17 +179,36 @@ static bool goes_with_sum(const held_call *add, const dt_kargs *norm)
            dti_spans_write(&spans, &add->out, 0) && dti_spans_write(&spans, &norm->out[0], 0);
 }
 
-static int run_norm(dti_cuda *c, const fusing_row *row, const dt_kargs *a)
+static int run_add_norm(dti_cuda *c, const fusing_row *norm, const dt_kargs *a)
 {
     struct dti_cuda_pending *p = c->pending;
-    dt_kargs add;
+    const dt_kargs add = arguments_of(&p->calls[0]);
 
-    if (p->n_calls == 0 || !goes_with_sum(&p->call, a))
-        return dti_cuda_enter(c) ? -1 : row->kernel(c, a);
     if (dti_cuda_choose(c)) return -1;
     p->n_calls = 0;
-    add = arguments_of(&p->call);
-    return dti_add_norm_cuda(c, &add, a, row->form);
+    return dti_add_norm_cuda(c, &add, a, norm->form);
+}
+
+static bool holds_add(const struct dti_cuda_pending *p)
+{
+    return p->n_calls == 1 && p->calls[0].kernel == dti_add_cuda;
+}
+
+static bool joins_heads(struct dti_cuda_pending *p, const fusing_row *row, const dt_kargs *a)
+{
+    if (holds_add(p) || p->n_calls == MAX_CALLS || !can_be_held(a)) return false;
+    if (p->n_calls == 0) p->heads = (dti_head_group){ .n = 0 };
+    switch (row->part) {
+    case PART_NORM:
+        return row->form != DTI_LAYER && dti_head_group_norm(&p->heads, a, row->form);
+    case PART_ROPE:
+        return dti_head_group_rope(&p->heads, a);
+    case PART_WRITE:
+        return dti_head_group_write(&p->heads, a);
+    case PART_ADD:
+        break;
+    }
+    return false;
 }
 
 static const fusing_row *find_row(dti_cuda_kernel kernel)
@@ -181,15 +218,18 @@ static const fusing_row *find_row(dti_cuda_kernel kernel)
     return NULL;
 }
 
+/* A row goes with what is held back, begins something, or runs alone. */
 int dti_cuda_run_row(dti_cuda *c, const char *name, dti_cuda_kernel kernel, const dt_kargs *args)
 {
     struct dti_cuda_pending *p = c->pending;
     const fusing_row *row = p->off ? NULL : find_row(kernel);
 
-    if (row != NULL && row->part == PART_NORM) return run_norm(c, row, args);
+    if (row == NULL) return dti_cuda_enter(c) ? -1 : kernel(c, args);
+    if (row->part == PART_NORM && holds_add(p) && goes_with_sum(&p->calls[0], args))
+        return run_add_norm(c, row, args);
+    if (joins_heads(p, row, args)) return hold(p, name, row, args);
     if (dti_cuda_enter(c)) return -1;
-    if (row == NULL || !can_be_held(args)) return kernel(c, args);
-    hold(&p->call, name, kernel, args);
-    p->n_calls = 1;
-    return 0;
+    if ((row->part == PART_ADD && can_be_held(args)) || joins_heads(p, row, args))
+        return hold(p, name, row, args);
+    return kernel(c, args);
 }

@@ -12,8 +12,7 @@
  * The sum of two operands that is normed is made on the way, rounded and written: its rows need not
  * be read. Each element is read, summed and written by one thread, so results may lie where the
  * operands do. */
-#include "dtensor/kernels/cuda/fused.h"
-#include "dtensor/kernels/cuda/rows.cuh"
+#include "dtensor/kernels/cuda/norms.cuh"
 
 namespace
 {
@@ -45,20 +44,8 @@ template <int G> __device__ inline float row_sum(float x, float *shared)
     return sum;
 }
 
-/* sum + (x[i] - shift)^p over the first `left`; p is 2, or 1 where `square` is false. */
-template <typename T, int N>
-__device__ inline float moment(float sum, const dti_pack<T, N> &x, int64_t left, float shift,
-                               bool square)
-{
-    DTI_UNROLL
-    for (int i = 0; i < N; i++) {
-        const float v = i < left ? dti_widen(x.v[i]) - shift : 0.0f;
-        sum = square ? fmaf(v, v, sum) : sum + v;
-    }
-    return sum;
-}
-
-/* The same over a row, of which the first packs are in `kept`. */
+/* The sum of (x[i] - shift)^p over a row, of which the first packs are in `kept`; p is 2, or 1
+ * where `square` is false. */
 template <typename T, int G, int KEPT, int N>
 __device__ inline float row_moment(const norm_rows<T> &r, const T *x,
                                    const dti_pack<T, N> (&kept)[KEPT], float shift, bool square,
@@ -70,10 +57,10 @@ __device__ inline float row_moment(const norm_rows<T> &r, const T *x,
 
     DTI_UNROLL
     for (int p = 0; p < KEPT; p++)
-        sums[p] = moment<T, N>(0.0f, kept[p], r.n - (p * G + lane) * N, shift, square);
+        sums[p] = dti_moment<T, N>(0.0f, kept[p], r.n - (p * G + lane) * N, shift, square);
     for (int64_t at = (KEPT * G + lane) * N; at < r.n; at += G * N) {
         dti_load_pack<T, N>(&pack, x + at, r.n - at, r.aligned);
-        sums[0] = moment<T, N>(sums[0], pack, r.n - at, shift, square);
+        sums[0] = dti_moment<T, N>(sums[0], pack, r.n - at, shift, square);
     }
     DTI_UNROLL
     for (int p = 1; p < KEPT; p++) sums[0] += sums[p];
@@ -86,21 +73,14 @@ __device__ inline void put(const norm_rows<T> &r, T *y, const dti_pack<T, N> &x,
                            float mean, float scale)
 {
     const int64_t left = r.n - at;
-    float v[N], w[N], b[N];
+    float v[N], w[N], b[N] = {};
 
     if (left <= 0) return;
     dti_load<T, N>(w, r.w + at, left, r.aligned);
     if (r.form == DTI_LAYER) dti_load<T, N>(b, r.b + at, left, r.aligned);
     DTI_UNROLL
-    for (int i = 0; i < N; i++) {
-        v[i] = dti_widen(x.v[i]);
-        if (r.form == DTI_LAYER)
-            v[i] = (v[i] - mean) * scale * w[i] + b[i];
-        else if (r.form == DTI_RMS_1P)
-            v[i] = v[i] * scale * (1.0f + w[i]);
-        else
-            v[i] = dti_rounded<T>(v[i] * scale) * w[i];
-    }
+    for (int i = 0; i < N; i++)
+        v[i] = dti_normed<T>(r.form, dti_widen(x.v[i]), mean, scale, w[i], b[i]);
     dti_store<T, N>(y + at, v, left, r.aligned);
 }
 
