@@ -90,10 +90,12 @@ static dt_status send_part(const dti_param_source *from, const dti_part *part, c
 dt_status dti_upload_param(const dti_param_source *from, dt_tensor *x, dti_upload *upload)
 {
     const dt_local *l = dt_tensor_local(x);
-    const cut c = cut_of(l, from->reversed, dti_upload_most(upload));
-    dti_part part = dti_whole_part(x, from->reversed);
+    dti_part part;
+    cut c;
 
-    if (dti_local_count(l) == 0) return DT_OK;
+    if (dti_local_count(l) == 0) return DT_OK; /* nothing can be cut of it */
+    c = cut_of(l, from->reversed, dti_upload_most(upload));
+    part = dti_whole_part(x, from->reversed);
     for (int a = 0; a < c.axis; a++) part.end[a] = 1;
     for (int a = 0; a >= 0;) {
         part.end[c.axis] = part.begin[c.axis] + c.rows;
