@@ -13,10 +13,11 @@ file(GLOB DT_CUDA_C_SOURCES CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/dtensor/device/cuda/*.c" "${PROJECT_SOURCE_DIR}/dtensor/kernels/cuda/*.c")
 file(GLOB DT_CUDA_KERNELS CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/dtensor/kernels/cuda/*.cu")
 
-# Files that need a library of CUDA's: gemm_lt*.c cuBLASLt, nccl*.c NCCL.
+# Files that need a library of CUDA's: gemm_lt*.c cuBLASLt, nccl*.c NCCL, the others cuDNN's headers.
+set(dt_cudnn_files "cudnn_load|attention_cudnn|attention_graph")
 set(DT_CUDA_LIBRARY_SOURCES ${DT_CUDA_C_SOURCES})
-list(FILTER DT_CUDA_LIBRARY_SOURCES INCLUDE REGEX "/(gemm_lt|nccl)[a-z_]*\\.c$")
-list(FILTER DT_CUDA_C_SOURCES EXCLUDE REGEX "/(gemm_lt|nccl)[a-z_]*\\.c$")
+list(FILTER DT_CUDA_LIBRARY_SOURCES INCLUDE REGEX "/(gemm_lt|nccl|${dt_cudnn_files})[a-z_]*\\.c$")
+list(FILTER DT_CUDA_C_SOURCES EXCLUDE REGEX "/(gemm_lt|nccl|${dt_cudnn_files})[a-z_]*\\.c$")
 
 # "90-real" -> -gencode=arch=compute_90,code=sm_90
 function(dt_cuda_gencodes result)
@@ -84,6 +85,9 @@ endfunction()
 
 function(dt_cuda_module)
     set(objects)
+    if(CUDNN_FOUND)
+        list(APPEND DT_NVCC_FLAGS -DDTI_WITH_CUDNN=1) # no kernel file sees its headers
+    endif()
     foreach(source IN LISTS DT_CUDA_KERNELS)
         dt_cuda_kernel("${source}" object)
         list(APPEND objects "${object}")
@@ -105,9 +109,14 @@ function(dt_cuda_module)
         target_link_libraries(dtensor_cuda PRIVATE NCCL::nccl)
         target_compile_definitions(dtensor_cuda PRIVATE DTI_WITH_NCCL=1)
     endif()
+    if(CUDNN_FOUND)
+        target_include_directories(dtensor_cuda SYSTEM PRIVATE "${CUDNN_INCLUDE_DIR}")
+        target_compile_definitions(dtensor_cuda PRIVATE DTI_WITH_CUDNN=1)
+    endif()
     foreach(source IN LISTS DT_CUDA_LIBRARY_SOURCES)
         if((source MATCHES "/gemm_lt" AND TARGET CUDA::cublasLt) OR
-           (source MATCHES "/nccl" AND NCCL_FOUND))
+           (source MATCHES "/nccl" AND NCCL_FOUND) OR
+           (source MATCHES "/(${dt_cudnn_files})" AND CUDNN_FOUND))
             target_sources(dtensor_cuda PRIVATE "${source}")
         endif()
     endforeach()
