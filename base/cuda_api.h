@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 enum {
-    DTI_CUDA_API_VERSION = 1,
+    DTI_CUDA_API_VERSION = 2,
     DTI_CUDA_TEXT_BYTES = 512,
     DTI_CUDA_MAX_AXES = 8,
     DTI_CUDA_MAX_PEERS = 32, /* terms and results of one reduction kernel */
@@ -123,6 +123,14 @@ typedef struct dti_nccl_calls {
     int (*group_end)(dti_nccl *n);
 } dti_nccl_calls;
 
+/* What cuDNN did since a device was opened. Calls are those of attention that it could have taken:
+ * of many queries, and none that is recorded. */
+typedef struct dti_cuda_cudnn_use {
+    int64_t n_calls, n_taken;      /* the others waited for a plan that pays, or were refused */
+    int64_t n_plans, n_dropped;    /* made; of those and of those that failed */
+    char why[DTI_CUDA_TEXT_BYTES]; /* of the last one dropped, or why there is no cuDNN; or "" */
+} dti_cuda_cudnn_use;
+
 typedef struct dti_cuda_module {
     int version;
     const char *name; /* "cuda", "simulated" */
@@ -185,6 +193,9 @@ typedef struct dti_cuda_module {
     const dti_cuda_row *rows; /* [n_rows] */
     int n_rows;
     const dti_nccl_calls *nccl; /* NULL: built without */
+    /* Attention by cuDNN where it can: "0", the beginning, "1", "now" or "check" (docs/cuda.md). */
+    int (*cudnn_ask)(dti_cuda *c, const char *how);
+    bool (*cudnn_use)(const dti_cuda *c, dti_cuda_cudnn_use *out); /* false: nobody asked for it */
 } dti_cuda_module;
 
 #ifdef __cplusplus

@@ -38,6 +38,7 @@ const char *cli_environment_name(int i, const char **value)
         "DTENSOR_CHECK",
         "DTENSOR_CUDA_COMM",
         "DTENSOR_CUDA_FUSE",
+        "DTENSOR_CUDNN",
         "DTENSOR_FLIGHT",
         "DTENSOR_FAULT",
         "DTENSOR_TIMEOUT_MS",

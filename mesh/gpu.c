@@ -99,6 +99,15 @@ static dt_status choose_fusing(const dti_cuda_place *gpu)
     return DT_OK;
 }
 
+/* Modules of tests may have no cuDNN to ask. */
+static int ask_cudnn(const dti_cuda_place *gpu)
+{
+    const char *how = getenv("DTENSOR_CUDNN");
+
+    if (how == NULL || *how == '\0' || gpu->module->cudnn_ask == NULL) return 0;
+    return gpu->module->cudnn_ask(gpu->cuda, how);
+}
+
 static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int index)
 {
     dt_status st = DT_OK;
@@ -109,6 +118,8 @@ static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int i
     DT_CHECK_TO(fail, st, module->open(index, &gpu->cuda) == 0, DT_ERR_DEVICE, "GPU %d: %s", index,
                 module->why());
     DT_TRY_TO(fail, st, choose_fusing(gpu));
+    DT_CHECK_TO(fail, st, ask_cudnn(gpu) == 0, DT_ERR_UNSUPPORTED, "GPU %d: %s", index,
+                module->why());
     rt->gpu = gpu;
     return DT_OK;
 
@@ -118,10 +129,27 @@ fail:
     return st;
 }
 
+/* What cuDNN did, where it was asked for. */
+static void tell_cudnn(dt_runtime *rt, const dti_cuda_place *gpu)
+{
+    dti_cuda_cudnn_use use;
+    char dropped[DTI_CUDA_TEXT_BYTES + 64] = "";
+
+    if (gpu->module->cudnn_use == NULL || !gpu->module->cudnn_use(gpu->cuda, &use)) return;
+    if (use.why[0] != '\0')
+        (void)snprintf(dropped, sizeof dropped, "; %lld dropped: %s", (long long)use.n_dropped,
+                       use.why);
+    dti_runtime_log(rt, use.why[0] != '\0' ? DT_LOG_WARNING : DT_LOG_INFO,
+                    "cuDNN took %lld of %lld calls of attention by %lld plans%s",
+                    (long long)use.n_taken, (long long)use.n_calls, (long long)use.n_plans,
+                    dropped);
+}
+
 static void close_place(dt_runtime *rt)
 {
     dti_cuda_place *gpu = rt->gpu;
 
+    tell_cudnn(rt, gpu);
     rt->gpu = NULL;
     gpu->module->close(gpu->cuda);
     dti_free(gpu);

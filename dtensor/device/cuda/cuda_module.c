@@ -3,6 +3,7 @@
  * The module's one symbol. Compiled twice: against CUDA, and against the simulated device of the
  * tests. */
 #include "dtensor/device/cuda/module_parts.h"
+#include "dtensor/kernels/cuda/attention_cudnn.h"
 #include "dtensor/kernels/cuda/rows.h"
 
 /* A kernel is started on the device that is the thread's at that moment, or held back: pending.c */
@@ -87,6 +88,8 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .graph_destroy = dti_cuda_graph_destroy,
     .rows = rows,
     .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+    .cudnn_ask = dti_cudnn_ask,
+    .cudnn_use = dti_cudnn_use_read,
 #ifdef DTI_WITH_NCCL
     .nccl = &dti_nccl_calls_table,
 #endif

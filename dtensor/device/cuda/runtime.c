@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dtensor/device/cuda/module_parts.h"
+#include "dtensor/kernels/cuda/attention_cudnn.h"
 
 int dti_cuda_choose(const dti_cuda *c)
 {
@@ -118,6 +119,7 @@ void dti_cuda_close(dti_cuda *c)
     if (c->stream != NULL) (void)dti_cuda_pending_start(c);
     if (c->stream != NULL) (void)cudaStreamSynchronize(c->stream);
     dti_cuda_pending_close(c);
+    dti_cudnn_close(c);
     dti_cuda_gemm_close(c);
     dti_cuda_memory_close(c);
     if (c->fault != NULL) (void)cudaFreeHost(c->fault);

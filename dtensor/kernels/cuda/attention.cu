@@ -9,11 +9,13 @@
  *   attention_decode.cu   16 bits, few rows: bound by the reading of the cache
  *   attention_prefill.cu  16 bits, many rows: bound by the products
  *   attention_plain.cu    f32, and widths that are no multiple of 8
- * and, where keys are cut into parts, attention_merge.cu.
+ * and, where keys are cut into parts, attention_merge.cu. Where it is asked for, cuDNN takes what
+ * it can of many rows (attention_cudnn.h), and the second kernel the rest.
  * Grids follow from shapes alone, never from positions, so that a recorded graph stays valid. Sums
  * are in a fixed order: a run repeats bit for bit. How many parts the keys are cut into depends on
  * the device, the batch and the heads of this rank, and so do the last bits. */
 #include "dtensor/kernels/cuda/attention.cuh"
+#include "dtensor/kernels/cuda/attention_cudnn.h"
 
 namespace
 {
@@ -50,7 +52,8 @@ form choose(const dti_attention_call *a, bool pieces)
     return form{ dti_attention_few, FEW, STEP, a->width <= 128 ? 3 : 2 };
 }
 
-int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f)
+/* `kept` bytes of the scratch memory are in use. */
+int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f, size_t kept)
 {
     int64_t n, rows;
     void *scratch = NULL;
@@ -65,13 +68,62 @@ int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f)
         return dti_cuda_fail("attention: %lld queries of %lld heads are more than one call takes",
                              (long long)(a->batch * a->n_tokens), (long long)a->n_heads);
     if (a->n_parts == 1) return f.start(c, a, dtype);
-    if (dti_cuda_scratch(c, (size_t)rows * (a->width * sizeof(float) + sizeof(float2)), &scratch) !=
-        0)
+    if (dti_cuda_scratch(c, kept + (size_t)rows * (a->width * sizeof(float) + sizeof(float2)),
+                         &scratch) != 0)
         return -1;
-    a->state = static_cast<float2 *>(scratch);
+    a->state = reinterpret_cast<float2 *>(static_cast<unsigned char *>(scratch) + kept);
     a->sums = reinterpret_cast<float *>(a->state + rows);
     return f.start(c, a, dtype) != 0 ? -1 : dti_attention_merge(c, a, dtype);
 }
+
+#ifdef DTI_WITH_CUDNN
+
+/* The call in cuDNN's words: groups are whole, or there is one. */
+bool describe(const dti_attention_call *a, int dtype, float scale, dti_cudnn_attention *out)
+{
+    const size_t skipped = (size_t)(a->first_kv * a->width) * dti_cuda_dtype_bytes(dtype);
+
+    if (a->n_used > 1 && (a->first_head != 0 || a->n_heads != a->n_used * a->group)) return false;
+    *out = dti_cudnn_attention{};
+    out->q = a->q;
+    out->k = static_cast<const unsigned char *>(a->k) + skipped;
+    out->v = static_cast<const unsigned char *>(a->v) + skipped;
+    out->y = a->y;
+    out->positions = a->positions;
+    out->batch = a->batch;
+    out->n_tokens = a->n_tokens;
+    out->n_heads = a->n_heads;
+    out->n_kv = a->n_used;
+    out->n_keys = a->n_keys;
+    out->k_stride = a->n_kv * a->width;
+    out->window = a->window;
+    out->width = a->width;
+    out->dtype = dtype;
+    out->scale = scale;
+    return true;
+}
+
+/* What cuDNN takes of many rows, then our kernel for the rest. */
+int run_shared(dti_cuda *c, dti_attention_call *a, int dtype, float scale, const form &f)
+{
+    dti_cudnn_attention by_cudnn;
+    dti_cudnn_start start = {};
+    dti_attention_call own = *a;
+    bool same = true;
+
+    if (!describe(a, dtype, scale, &by_cudnn)) return run(c, a, dtype, f, 0);
+    if (dti_attention_cudnn(c, &by_cudnn, &start) != 0) return -1;
+    if (start.check != NULL) {
+        own.y = start.check;
+        if (run(c, &own, dtype, f, start.kept) != 0 ||
+            dti_attention_cudnn_check(c, &start, &same) != 0)
+            return -1;
+    }
+    if (same) a->done = start.done;
+    return run(c, a, dtype, f, start.kept);
+}
+
+#endif
 
 /* The heads of this rank: those of q must find their kv heads. */
 int find_heads(dti_attention_call *a, int64_t q_offset, int64_t k_offset)
@@ -137,5 +189,9 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
         return -1;
     pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
              aligned(a.v) && aligned(a.y);
-    return run(c, &a, q->dtype, choose(&a, pieces));
+#ifdef DTI_WITH_CUDNN
+    if (pieces && a.n_tokens > FEW_TOKENS && c->cudnn != NULL)
+        return run_shared(c, &a, q->dtype, attr->scale, choose(&a, pieces));
+#endif
+    return run(c, &a, q->dtype, choose(&a, pieces), 0);
 }

@@ -39,6 +39,7 @@ typedef struct dti_attention_call {
     int n_parts;              /* of the keys that the rows of a block see */
     float *sums;              /* [block, part, row, e] if there are several parts */
     float2 *state;            /* [block, part, row]: largest score, total of the weights */
+    const int32_t *done;      /* [B]: queries from this one on are in y already; NULL: none */
     dti_cuda_fault_word *fault;
 } dti_attention_call;
 
@@ -93,6 +94,13 @@ static __device__ inline int64_t dti_attention_key_at(const dti_attention_call &
                                                       const dti_attention_rows &r)
 {
     return (r.b * a.n_keys * a.n_kv + r.kv) * a.width;
+}
+
+/* Whether a row, and with it all behind it, is in y already. */
+static __device__ inline bool dti_attention_is_done(const dti_attention_call &a,
+                                                    const dti_attention_rows &r, int row)
+{
+    return a.done != NULL && row / r.n_heads >= a.done[r.b];
 }
 
 /* A row sees keys first .. last: none if it is not there, or if its position is not one of the

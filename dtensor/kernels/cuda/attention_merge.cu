@@ -84,8 +84,9 @@ __global__ void __launch_bounds__(THREADS, 2) merge_parts(const dti_attention_ca
     const int row = (int)(token % a.n_tokens) * r.n_heads + (int)(h - r.first_head);
     const int64_t block = pair * a.n_blocks + row / a.n_rows;
     const int64_t at = block * a.n_parts * a.n_rows + row % a.n_rows;
-    const float total = find_weights(*m, a, a.state + at);
 
+    if (dti_attention_is_done(a, r, row)) return;
+    const float total = find_weights(*m, a, a.state + at);
     __syncthreads();
     if (a.width % 4 == 0)
         add_parts<float4, 4>(*m, a, a.sums + at * a.width);

@@ -177,6 +177,7 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) many_rows(const dti_
     int lo = INT32_MAX, hi = -1, begin, end;
 
     if (row >= r.n) return; /* a kv head whose group this rank holds in part */
+    if (dti_attention_is_done(a, r, row)) return;
     start_q<N, M>(*m, a, r, row);
     const warp_keys keys = find_keys<N, M>(*m, a, r, row);
     __syncthreads();

@@ -31,7 +31,8 @@ typedef struct dti_cuda_fault_word {
     long long limit;
 } dti_cuda_fault_word;
 
-struct dti_gemm_plans; /* gemm_lt.c */
+struct dti_gemm_plans;  /* gemm_lt.c */
+struct dti_cudnn_state; /* attention_cudnn.c */
 
 struct dti_cuda {
     int device, n_sms;
@@ -45,6 +46,7 @@ struct dti_cuda {
     struct dti_cuda_staging *staging; /* of pageable memory; NULL until the first such copy */
     struct dti_gemm_plans *gemm;      /* of gemm_lt.c; NULL until the first large product */
     struct dti_cuda_pending *pending; /* calls that are held back: pending.c */
+    struct dti_cudnn_state *cudnn;    /* of attention_cudnn.c; NULL: nobody asked for it */
 };
 
 /* Sets what why() says and returns -1. */
