@@ -5,7 +5,7 @@
  * Defined by the includer: DT_SIMD, and DT_RANDOM, the name of the function. */
 #include "dtensor/kernels/cpu/random.h"
 #include "dtensor/kernels/cpu/simd.inc.c"
-#include "dtensor/kernels/random.h"
+#include "dtensor/kernels/random_fill.h"
 
 #if DT_SIMD == 128 && defined(__SSE2__)
 #include <emmintrin.h>
@@ -240,26 +240,6 @@ static void run_f32(const dti_random_fill *f, char *to, int64_t first, int64_t n
 /* --- f64 and integers: two words per element ---------------------------------------------------
  */
 
-static void store_integer(void *to, dt_dtype dtype, int64_t i, int64_t value)
-{
-    switch (dtype) {
-    case DT_I64:
-        ((int64_t *)to)[i] = value;
-        break;
-    case DT_I32:
-        ((int32_t *)to)[i] = (int32_t)value;
-        break;
-    case DT_U8:
-        ((uint8_t *)to)[i] = (uint8_t)value;
-        break;
-    case DT_F64:
-        ((double *)to)[i] = (double)value;
-        break;
-    default:
-        dti_store_f32(to, dtype, i, (float)value);
-    }
-}
-
 /* Elements `odd` .. `odd` + take - 1 of the two that a block makes. */
 static void store_block(const dti_random_fill *f, const uint32_t w[4], int odd, int take, void *to,
                         int64_t at)
@@ -267,10 +247,13 @@ static void store_block(const dti_random_fill *f, const uint32_t w[4], int odd, 
     double value[2];
 
     if (f->kind == DTI_RANDOM_INTEGER) {
-        for (int k = 0; k < take; k++)
-            store_integer(to, f->dtype, at + k,
-                          (int64_t)((uint64_t)f->low +
-                                    dti_below(w[2 * (odd + k)], w[2 * (odd + k) + 1], f->range)));
+        for (int k = 0; k < take; k++) {
+            const int64_t whole =
+                (int64_t)((uint64_t)f->low +
+                          dti_below(w[2 * (odd + k)], w[2 * (odd + k) + 1], f->range));
+            if (!dti_store_integer(to, f->dtype, at + k, whole))
+                dti_store_f32(to, f->dtype, at + k, (float)whole);
+        }
         return;
     }
     if (f->kind == DTI_RANDOM_UNIFORM) {

@@ -6,7 +6,6 @@
  * faster than reading them from anywhere. */
 #include "dtensor/kernels/cuda/device.cuh"
 
-#include "dtensor/kernels/random.h"
 #include "dtensor/kernels/random_fill.h"
 
 namespace
@@ -101,24 +100,9 @@ __device__ inline void store(void *to, int dtype, int64_t i, float value)
     }
 }
 
-__device__ inline void store_whole(void *to, int dtype, int64_t i, int64_t value)
+__device__ inline void store_whole(void *to, dt_dtype dtype, int64_t i, int64_t value)
 {
-    switch (dtype) {
-    case DT_I64:
-        ((int64_t *)to)[i] = value;
-        break;
-    case DT_I32:
-        ((int32_t *)to)[i] = (int32_t)value;
-        break;
-    case DT_U8:
-        ((uint8_t *)to)[i] = (uint8_t)value;
-        break;
-    case DT_F64:
-        ((double *)to)[i] = (double)value;
-        break;
-    default:
-        store(to, dtype, i, (float)value);
-    }
+    if (!dti_store_integer(to, dtype, i, value)) store(to, dtype, i, (float)value);
 }
 
 __global__ void __launch_bounds__(THREADS) random_values(const __grid_constant__ random_job j)
