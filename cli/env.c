@@ -123,7 +123,6 @@ static dt_status print_json(const surroundings *s)
     json_t *modules = json_array(), *variables = json_object(), *object;
     char shown[DT_ERROR_MESSAGE_BYTES]; /* variables need not be UTF-8, JSON has to be */
     const char *value, *name;
-    int failed;
 
     for (int i = 0; i < s->n_modules; i++) {
         const dti_module_found *m = &s->modules[i];
@@ -145,10 +144,7 @@ static dt_status print_json(const surroundings *s)
         : can_run(s)      ? "threads"
                           : NULL,
         "can_run", can_run(s), "why", s->why, "gpus", cli_gpus_json(), "environment", variables);
-    failed = object == NULL || json_dumpf(object, stdout, JSON_COMPACT) != 0;
-    json_decref(object);
-    DT_CHECK(!failed, DT_ERR_MEMORY, "the JSON result does not fit into memory or on the output");
-    (void)fputc('\n', stdout);
+    DT_TRY(cli_put_json(object, JSON_COMPACT));
     return DT_OK;
 }
 

@@ -223,10 +223,11 @@ static dt_status print_json(const findings *f)
         json_object_set_new(object, "generation_error", json_of_text(f->generation_error.message));
     failed |= json_object_set_new(object, "plan_error", json_of_text(f->plan_error.message));
     failed |= json_object_set(object, "warnings", f->warnings);
-    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    (void)json_dumpf(object, stdout, JSON_INDENT(2));
-    (void)fputc('\n', stdout);
-done:
+    DT_CHECK_TO(fail, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    DT_TRY(cli_put_json(object, JSON_INDENT(2)));
+    return DT_OK;
+
+fail:
     json_decref(object);
     return st;
 }

@@ -2,6 +2,7 @@
 #include "cli/report.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -168,6 +169,16 @@ dt_status cli_flush(void)
     const int failed = fflush(stdout);
 
     DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
+    return DT_OK;
+}
+
+dt_status cli_put_json(json_t *object, size_t flags)
+{
+    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    (void)json_dumpf(object, stdout, flags);
+    (void)fputc('\n', stdout);
+    json_decref(object);
+    DT_TRY(cli_flush());
     return DT_OK;
 }
 

@@ -38,6 +38,12 @@ int64_t cli_now_ns(void); /* monotonic */
 /* Hands what was printed to stdout on; DT_ERR_IO if nobody can take it. */
 dt_status cli_flush(void) DT_MUST_USE;
 
+struct json_t;
+
+/* Prints a result of --json as a line of its own (`flags` of jansson), and frees it. NULL is one
+ * that did not fit into memory. */
+dt_status cli_put_json(struct json_t *object, size_t flags) DT_MUST_USE;
+
 enum { CLI_NUMBER_BYTES = 32 };
 
 /* "1.8 M", "7 B": a count of parameters; "3.4 MiB": bytes. They return `text`. */

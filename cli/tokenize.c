@@ -23,16 +23,6 @@ static dt_status open_tokenizer(const cli_args *args, dt_tokenizer **out)
     return DT_OK;
 }
 
-static dt_status print(json_t *object)
-{
-    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    (void)json_dumpf(object, stdout, JSON_COMPACT);
-    (void)fputc('\n', stdout);
-    json_decref(object);
-    DT_TRY(cli_flush());
-    return DT_OK;
-}
-
 /* The ids in one line, as --tokens takes them; with --verbose each with what the file calls it. */
 static dt_status print_ids(const cli_args *args, const dt_tokenizer *tok, const int32_t *ids,
                            size_t n)
@@ -41,7 +31,7 @@ static dt_status print_ids(const cli_args *args, const dt_tokenizer *tok, const 
 
     for (size_t i = 0; i < n && args->json; i++)
         (void)json_array_append_new(list, json_integer(ids[i]));
-    if (args->json) return print(json_pack("{s:o}", "tokens", list));
+    if (args->json) return cli_put_json(json_pack("{s:o}", "tokens", list), JSON_COMPACT);
     json_decref(list);
     for (size_t i = 0; i < n; i++) {
         const char *piece = dt_tokenizer_piece(tok, ids[i], NULL);
@@ -95,7 +85,9 @@ static dt_status detokenize(const cli_args *args, const cli_env *env, const cli_
     DT_TRY_TO(done, st,
               dt_tokenizer_decode(tok, ids, (size_t)n, !args->keep_special, &text, &bytes));
     if (args->json) {
-        DT_TRY_TO(done, st, print(json_pack("{s:o}", "text", json_stringn(text, bytes))));
+        DT_TRY_TO(
+            done, st,
+            cli_put_json(json_pack("{s:o}", "text", json_stringn(text, bytes)), JSON_COMPACT));
         goto done;
     }
     (void)fwrite(text, 1, bytes, stdout);

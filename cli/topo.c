@@ -59,7 +59,6 @@ static dt_status print_json(const topo *t)
 {
     json_t *cores = json_array(), *gpus = json_array(), *object;
     dti_core c;
-    int failed;
 
     for (int i = 0; i < dti_topology_n_cores(t->machine); i++) {
         dti_topology_core(t->machine, i, &c);
@@ -74,10 +73,7 @@ static dt_status print_json(const topo *t)
                        "threads", dti_topology_threads(t->machine), "bound",
                        t->division.bind != DT_BIND_NONE && dti_topology_fits(t->machine), "cores",
                        cores, "gpus", gpus);
-    failed = object == NULL || json_dumpf(object, stdout, JSON_COMPACT) != 0;
-    json_decref(object);
-    DT_CHECK(!failed, DT_ERR_MEMORY, "the JSON result does not fit into memory or on the output");
-    (void)fputc('\n', stdout);
+    DT_TRY(cli_put_json(object, JSON_COMPACT));
     return DT_OK;
 }
 

@@ -73,10 +73,7 @@ static dt_status print_json(const dti_verify *v, const verification *x)
         (json_int_t)x->n_errors, "warnings", (json_int_t)x->n_warnings, "left_out",
         (json_int_t)x->n_left_out, "findings", x->findings);
 
-    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    (void)json_dumpf(object, stdout, JSON_INDENT(2));
-    (void)fputc('\n', stdout);
-    json_decref(object);
+    DT_TRY(cli_put_json(object, JSON_INDENT(2)));
     return DT_OK;
 }
 
@@ -119,9 +116,8 @@ const cli_command cli_verify = {
     .summary = "checks every tensor of a checkpoint",
     .details =
         "Compares all tensors with config.json and the index: names, shapes, dtypes, sizes of\n"
-        "files. Where loading stops at the first fault this lists all of them, up to 1000, and "
-        "what\n"
-        "is only odd as warnings. With --values every number is read. Exit code 2: there are "
-        "errors.",
+        "files. Where loading stops at the first fault this lists all of them, up to 1000, and\n"
+        "what is only odd as warnings. With --values every number is read. Exit code 2: there\n"
+        "are errors.",
     .run = verify,
 };
