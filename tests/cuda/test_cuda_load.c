@@ -254,7 +254,7 @@ done:
 
 DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
     static const dt_dtype dtypes[] = { DT_F32, DT_BF16, DT_F64 };
     const dt_axis_blocks none = { 0 };
     const dt_axis_blocks gate_up = { 2, { { 7, DT_UNIT_ROW }, { 7, DT_UNIT_ROW } } };
