@@ -156,7 +156,7 @@ architecture() {
 
 # The folder of NCCL in a Python environment, where the system has none.
 nccl_root() {
-    ! has python3 || ls /usr/include/nccl.h /usr/local/cuda/include/nccl.h >/dev/null 2>&1 ||
+    [ ! -e /usr/include/nccl.h ] && [ ! -e /usr/local/cuda/include/nccl.h ] && has python3 &&
         python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null
 }
 
@@ -166,7 +166,10 @@ if [ -n "$simulated" ]; then
     export DTENSOR_CUDA_MODULE
 else
     DTENSOR_TEST_CUDA=real
-    export DTENSOR_TEST_CUDA
+    # A kernel that is loaded when it is first started may wait for those that run, and these may
+    # wait for it: several ranks on one GPU.
+    CUDA_MODULE_LOADING=EAGER
+    export DTENSOR_TEST_CUDA CUDA_MODULE_LOADING
 fi
 DTENSOR_SOURCE_DIR=$PWD
 DTENSOR_BINARY_DIR=$build
