@@ -129,10 +129,11 @@ template <typename T> int sort_once(dti_cuda *c, top_job *j, int64_t n_rows)
 }
 
 /* j has x, n, first, keys and k: the k largest of each row to j.keys. `scratch` has room_of() keys
- * for each row. */
+ * for each row; NULL: none are needed. */
 template <typename T> int run(dti_cuda *c, top_job j, int64_t n_rows, int64_t *scratch)
 {
-    int64_t *const to = j.keys, *const other = scratch + n_rows * chunks_of(j.n) * j.k;
+    const int64_t kept = n_rows * chunks_of(j.n) * j.k;
+    int64_t *const to = j.keys;
 
     if (takes_rounds(j.n, j.k))
         return DTI_LAUNCH(c, take_rounds<T>, dim3((unsigned)n_rows), dim3(THREADS),
@@ -142,7 +143,7 @@ template <typename T> int run(dti_cuda *c, top_job j, int64_t n_rows, int64_t *s
     while (j.keys != to) {
         j.x = j.keys;
         j.n = j.n_chunks * j.k;
-        j.keys = chunks_of(j.n) == 1 ? to : j.keys == scratch ? other : scratch;
+        j.keys = chunks_of(j.n) == 1 ? to : j.keys == scratch ? scratch + kept : scratch;
         if (sort_once<int64_t>(c, &j, n_rows) != 0) return -1;
     }
     return 0;
