@@ -26,7 +26,7 @@ struct dti_upload {
     buffer buffers[DTI_UPLOAD_BUFFERS];
     int at;            /* the buffer that is written */
     size_t room_bytes; /* behind its `used`; 0: none was given */
-    bool stuck;        /* a copy did not end in time: nobody waits for another */
+    bool stuck; /* a copy did not end in time, or no event tells its end: nobody waits or writes */
 };
 
 dt_status dti_upload_open(const dti_cuda_place *place, size_t buffer_bytes, int64_t timeout_ms,
@@ -106,15 +106,24 @@ dt_status dti_upload_wait(dti_upload *u)
 
 /* --- buffers ---------------------------------------------------------------------------------- */
 
+/* What has memory has an event. */
 static dt_status pin(dti_upload *u, buffer *b)
 {
     const dti_cuda_module *m = u->place.module;
 
+    if (b->data != NULL) return DT_OK;
+    if (b->sent == NULL)
+        DT_TRY(
+            dti_cuda_check_call(&u->place, m->event_create(u->place.cuda, &b->sent), "an event"));
     DT_CHECK(m->alloc(u->place.cuda, u->buffer_bytes, DTI_CUDA_PINNED, &b->data) == 0,
              DT_ERR_MEMORY, "%zu bytes of the host for copies to GPU %d: %s", u->buffer_bytes,
              u->place.device, m->why());
-    if (b->sent != NULL) return DT_OK;
-    DT_TRY(dti_cuda_check_call(&u->place, m->event_create(u->place.cuda, &b->sent), "an event"));
+    return DT_OK;
+}
+
+dt_status dti_upload_pin(dti_upload *u)
+{
+    for (int i = 0; i < DTI_UPLOAD_BUFFERS; i++) DT_TRY(pin(u, &u->buffers[i]));
     return DT_OK;
 }
 
@@ -135,13 +144,16 @@ dt_status dti_upload_room(dti_upload *u, const char *name, size_t bytes, void **
     *room = NULL;
     DT_CHECK(bytes > 0 && bytes <= u->buffer_bytes, DT_ERR_INTERNAL,
              "\"%s\": room for %zu bytes in a buffer of %zu", name, bytes, u->buffer_bytes);
+    DT_CHECK(!u->stuck, DT_ERR_DEVICE,
+             "\"%s\": GPU %d may still copy what was sent before, and nothing tells when it has",
+             name, u->place.device);
     if (bytes > u->buffer_bytes - b->used) {
         u->at = (u->at + 1) % DTI_UPLOAD_BUFFERS;
         b = &u->buffers[u->at];
         DT_TRY(wait_for(u, b));
         b->used = 0;
     }
-    if (b->data == NULL) DT_TRY(pin(u, b));
+    DT_TRY(pin(u, b));
     if (b->used == 0) (void)snprintf(b->first, sizeof b->first, "%s", name);
     (void)snprintf(b->last, sizeof b->last, "%s", name);
     u->room_bytes = bytes;
@@ -162,6 +174,7 @@ dt_status dti_upload_send(dti_upload *u, void *to)
     if (failed == 0) {
         b->under_way = true;
         failed = m->event_record(u->place.cuda, b->sent);
+        u->stuck = failed != 0;
     }
     DT_TRY(blame(b, dti_cuda_check_call(&u->place, failed, "copying up")));
     return DT_OK;

@@ -11,7 +11,7 @@
 /* Buffers of 8 MiB take the device 0.2 ms each over PCIe 5: 40 times what starting a copy costs,
  * and enough for several threads to share the reading. One is written at a time and one copied; the
  * other two even out reads of unlike speed. A rank pins 32 MiB, and less than that if it has less
- * to send, because each buffer is pinned when it is first needed. */
+ * to send, because each buffer is pinned when it is first needed, or all by pin(). */
 enum { DTI_UPLOAD_BUFFER_BYTES = 8 << 20, DTI_UPLOAD_BUFFERS = 4 };
 
 typedef struct dti_upload dti_upload;
@@ -21,11 +21,16 @@ typedef struct dti_upload dti_upload;
 dt_status dti_upload_open(const dti_cuda_place *place, size_t buffer_bytes, int64_t timeout_ms,
                           dti_upload **out) DT_MUST_USE;
 
+/* Pins all buffers now: room() pins no more. Pinning may wait for the device, so whoever sends
+ * while kernels of other ranks wait for this one pins before there are any. */
+dt_status dti_upload_pin(dti_upload *u) DT_MUST_USE;
+
 /* The largest room that there is. */
 size_t dti_upload_most(const dti_upload *u);
 
 /* Room for bytes of `name`, pinned and 64-byte aligned: the caller writes them and calls send().
- * Waits until the device has read what was there before. */
+ * Waits until the device has read what was there before. DT_ERR_DEVICE: a copy was given up, or
+ * nothing tells when it ends, so there is no room any more. */
 dt_status dti_upload_room(dti_upload *u, const char *name, size_t bytes, void **room) DT_MUST_USE;
 
 /* Whether room() for so many bytes would not wait. */

@@ -108,6 +108,65 @@ DT_TEST(cuda_upload, buffers_are_pinned_when_they_are_needed)
     close_ring(&r);
 }
 
+DT_TEST(cuda_upload, what_is_pinned_ahead_is_all_that_is_pinned)
+{
+    ring r;
+
+    open_ring(queued_module(), TIMEOUT_MS, &r);
+    DT_ASSERT_OK(dti_upload_pin(r.upload));
+    DT_ASSERT_EQ_INT(watched_most_pinned(), DTI_UPLOAD_BUFFERS);
+    watched_refuse(WATCHED_PIN);
+    DT_ASSERT_OK(dti_upload_pin(r.upload));
+    for (int i = 0; i < 8 * DTI_UPLOAD_BUFFERS; i++) DT_ASSERT_OK(send(&r, "x", 0, BUFFER / 2));
+    DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK));
+    DT_ASSERT_EQ_INT(watched_pinned(), 0);
+    close_ring(&r);
+}
+
+/* Whichever of the two comes first: a buffer is used once it has both. */
+DT_TEST(cuda_upload, memory_or_an_event_that_is_refused_is_asked_for_again)
+{
+    static const watched_call calls[] = { WATCHED_PIN, WATCHED_EVENT_CREATE };
+
+    for (size_t i = 0; i < DT_COUNT(calls); i++) {
+        ring r;
+        void *room;
+        open_ring(queued_module(), TIMEOUT_MS, &r);
+        watched_refuse(calls[i]);
+        for (int again = 0; again < 2; again++) {
+            const dt_status st = dti_upload_room(r.upload, "x", 100, &room);
+            DT_ASSERT(st == (calls[i] == WATCHED_PIN ? DT_ERR_MEMORY : DT_ERR_DEVICE));
+            DT_ASSERT(room == NULL);
+        }
+        watched_refuse(WATCHED_NONE);
+        DT_ASSERT_OK(send(&r, "x", 0, 100));
+        DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK));
+        DT_ASSERT_EQ_INT(watched_pinned(), 0);
+        close_ring(&r);
+    }
+}
+
+/* Its buffer may be read for ever: nobody writes it again or gives it back. */
+DT_TEST(cuda_upload, a_copy_without_an_event_is_never_written_over)
+{
+    dt_status st;
+    ring r;
+
+    open_ring(queued_module(), TIMEOUT_MS, &r);
+    DT_ASSERT_OK(send(&r, "a.weight", 0, 100)); /* an old event, which will be done */
+    watched_refuse(WATCHED_EVENT_RECORD);
+    DT_ASSERT_STATUS(send(&r, "b.weight", 0, BUFFER / 2), DT_ERR_DEVICE, "\"b.weight\"");
+    watched_refuse(WATCHED_NONE);
+    for (int i = 0; i < 2 * DTI_UPLOAD_BUFFERS; i++) {
+        st = send(&r, "c.weight", 0, BUFFER);
+        DT_ASSERT_STATUS(st, DT_ERR_DEVICE, "\"c.weight\": GPU 0 may still copy");
+    }
+    DT_ASSERT_STATUS(dti_upload_close(&r.upload, st), DT_ERR_DEVICE, "may still copy");
+    DT_ASSERT_EQ_INT(watched_pinned(), 1);
+    watched_give_back(r.place.cuda);
+    close_ring(&r);
+}
+
 DT_TEST(cuda_upload, more_than_a_buffer_is_refused)
 {
     ring r;

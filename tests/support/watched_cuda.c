@@ -11,10 +11,12 @@ static dti_cuda_event *_Atomic events[MOST];
 static _Atomic int n_pinned, most_pinned, n_asked;
 static int fail_after; /* -1: never */
 static bool late;
+static watched_call refused; /* WATCHED_NONE: no call */
 
 static int alloc(dti_cuda *c, size_t bytes, dti_cuda_memory kind, void **out)
 {
-    const int failed = real->alloc(c, bytes, kind, out);
+    const bool refuse = refused == WATCHED_PIN && kind == DTI_CUDA_PINNED;
+    const int failed = refuse ? -1 : real->alloc(c, bytes, kind, out);
 
     if (failed == 0 && kind == DTI_CUDA_PINNED) {
         const int n = ++n_pinned;
@@ -39,13 +41,18 @@ static void release(dti_cuda *c, dti_cuda_memory kind, void *data)
 
 static int event_create(dti_cuda *c, dti_cuda_event **out)
 {
-    const int failed = real->event_create(c, out);
+    const int failed = refused == WATCHED_EVENT_CREATE ? -1 : real->event_create(c, out);
 
     for (int i = 0; i < MOST && failed == 0; i++) {
         dti_cuda_event *none = NULL;
         if (atomic_compare_exchange_strong(&events[i], &none, *out)) break;
     }
     return failed;
+}
+
+static int event_record(dti_cuda *c, dti_cuda_event *e)
+{
+    return refused == WATCHED_EVENT_RECORD ? -1 : real->event_record(c, e);
 }
 
 static void event_destroy(dti_cuda_event *e)
@@ -73,10 +80,12 @@ const dti_cuda_module *watched_module(const dti_cuda_module *m)
     watched.release = release;
     watched.event_create = event_create;
     watched.event_destroy = event_destroy;
+    watched.event_record = event_record;
     watched.event_done = event_done;
     n_pinned = most_pinned = n_asked = 0;
     fail_after = -1;
     late = false;
+    refused = WATCHED_NONE;
     return &watched;
 }
 
@@ -93,6 +102,11 @@ int watched_most_pinned(void)
 void watched_events_fail_after(int n)
 {
     fail_after = n;
+}
+
+void watched_refuse(watched_call call)
+{
+    refused = call;
 }
 
 void watched_events_are_late(void)
