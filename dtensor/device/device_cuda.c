@@ -27,7 +27,7 @@ typedef struct dti_cuda_device {
     dti_cuda_world *world;
     bool joined; /* with other ranks */
     bool recording;
-    dti_upload *writes; /* of few bytes at a time, where joined; NULL until the first */
+    dti_upload *writes; /* of few bytes at a time; NULL: not joined */
     row_slot rows[ROW_SLOTS];
 } dti_cuda_device;
 
@@ -82,9 +82,6 @@ static dt_status write_small(dti_device *d, void *to, const void *from_host, siz
     dti_cuda_device *g = d->cuda;
     void *room;
 
-    if (g->writes == NULL)
-        DT_TRY(dti_upload_open(dti_runtime_gpu(d->rt), WRITE_BYTES, g->world->host->timeout_ms,
-                               &g->writes));
     if (!dti_upload_ready(g->writes, bytes)) DT_TRY(wait_for_ranks(g));
     DT_TRY(dti_upload_room(g->writes, "what the host writes", bytes, &room));
     memcpy(room, from_host, bytes);
@@ -344,6 +341,14 @@ const dti_device_ops dti_device_cuda = {
     .close = close_cuda,
 };
 
+/* All of it now: later, kernels of other ranks may wait for this one, and pinning for them. */
+static dt_status open_writes(dti_cuda_device *g, const dti_cuda_place *gpu)
+{
+    DT_TRY(dti_upload_open(gpu, WRITE_BYTES, g->world->host->timeout_ms, &g->writes));
+    DT_TRY(dti_upload_pin(g->writes));
+    return DT_OK;
+}
+
 dt_status dti_device_cuda_open(dti_device *d)
 {
     const dti_cuda_place *gpu = dti_runtime_gpu(d->rt);
@@ -358,5 +363,6 @@ dt_status dti_device_cuda_open(dti_device *d)
     d->cuda = g;
     d->ops = &dti_device_cuda;
     d->allocator = (dti_allocator){ take_bytes, give_bytes, d };
+    if (g->joined) DT_TRY(open_writes(g, gpu));
     return DT_OK;
 }

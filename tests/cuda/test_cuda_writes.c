@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtensor/device/upload.h"
 #include "mesh/gpu.h"
 #include "tests/support/cuda.h"
+#include "tests/support/watched_cuda.h"
 
-enum { N_TENSORS = 60, MAX_COUNT = 20000, N_BEFORE = 50 };
+enum { N_TENSORS = 60, MAX_COUNT = 20000, N_BEFORE = 50, N_SMALL = 4200 };
 
 /* Values of tensor i, of its round-th write. */
 static float value(int i, int round, int64_t at)
@@ -57,6 +59,49 @@ DT_TEST(cuda_writes, what_is_written_in_a_row_arrives)
     options.device = "cuda";
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", write_many, NULL));
     DT_ASSERT_OK(dt_test_run(&options, "tp=2", write_many, NULL));
+}
+
+/* The first tensor opens the rank's device, with a module that counts what is pinned. More writes
+ * than the ring's first buffers hold. */
+static dt_status write_small_ones(dt_mesh *mesh, const void *arg)
+{
+    dti_cuda_place *place = (dti_cuda_place *)dti_runtime_gpu(dt_mesh_runtime(mesh));
+    const dti_cuda_module *const real = place->module;
+    dti_comm *world = dti_runtime_world(dt_mesh_runtime(mesh));
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t n = 4;
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL;
+    int pinned;
+
+    place->module = arg;
+    st = dt_empty(mesh, &whole, DT_I32, 1, &n, &x);
+    place->module = real;
+    if (st != DT_OK) goto done;
+    DT_TRY_TO(done, st, dti_barrier(world));
+    pinned = watched_most_pinned();
+    DT_EXPECT_TO(done, st, pinned == 2 * DTI_UPLOAD_BUFFERS, "%d are pinned at first", pinned);
+    for (int32_t i = 0; i < N_SMALL; i++) {
+        const int32_t ids[] = { i, i + 1, i + 2, i + 3 };
+        DT_TRY_TO(done, st, dt_tensor_write(x, ids, sizeof ids));
+    }
+    pinned = watched_most_pinned();
+    DT_EXPECT_TO(done, st, pinned == 2 * DTI_UPLOAD_BUFFERS, "%d are pinned at last", pinned);
+    DT_TRY_TO(done, st, dti_barrier(world));
+done:
+    dt_tensor_release(&x);
+    return st;
+}
+
+DT_TEST(cuda_writes, nothing_is_pinned_once_the_device_is_open)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    DT_ASSERT_OK(
+        dt_test_run(&options, "tp=2", write_small_ones, watched_module(dt_test_cuda_module())));
+    DT_ASSERT_EQ_INT(watched_pinned(), 0);
 }
 
 /* A late device does a piece of work each time that it is asked whether all is done. */
