@@ -297,6 +297,50 @@ DT_TEST(cuda_cudnn, what_is_refused_is_computed_by_our_kernel)
     kt_release(&own);
 }
 
+/* The stream may hold kernels that wait for ranks which have failed. A late device does a piece of
+ * work each time that it is asked whether all is done; the first call has taken the memory. */
+DT_TEST(cuda_cudnn, a_plan_that_is_dropped_waits_for_nothing)
+{
+    enum { N_BEFORE = 50 };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    const float one = 1.0f;
+    dt_local in[N_IN], out;
+    const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
+    bool all_done = false;
+    void *host[N_IN];
+    int asked = 0;
+    cr_device d;
+
+#ifdef DT_TEST_PLAIN /* other tests of this process may have opened the device */
+    if (getenv("DTENSOR_SIM_LATE") == NULL) dt_test_skip("skipped: the device is not late");
+#endif
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_LATE", "1", 1), 0);
+    open_simulated(&d, "now", "");
+    make_operands(&cases[0].shape, DT_BF16, in);
+    for (int i = 0; i < N_IN; i++) {
+        host[i] = in[i].data;
+        in[i].data = cr_up(&d, &in[i], 0);
+    }
+    out = in[Q];
+    out.data =
+        cr_up(&d, &(dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { 1, 70, 4, 64 } }, 0);
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_CUDNN", "fails", 1), 0);
+    for (int i = 0; i < N_BEFORE; i++)
+        DT_ASSERT_CUDA(d.m, d.m->fill(d.c, out.data, 1, &one, sizeof one));
+    DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
+    DT_ASSERT(use_of(&d).n_taken == 1 && use_of(&d).n_dropped == 1);
+    for (; !all_done; asked++) DT_ASSERT_CUDA(d.m, d.m->done(d.c, &all_done));
+    if (asked <= N_BEFORE) dt_test_fail(__FILE__, __LINE__, "all was done after %d pieces", asked);
+    cr_release(&d, &out, out.data, 0);
+    for (int i = 0; i < N_IN; i++) {
+        cr_release(&d, &in[i], in[i].data, 0);
+        in[i].data = host[i];
+        kt_release(&in[i]);
+    }
+    close_with(&d);
+}
+
 /* Small calls lose next to nothing, so they wait. */
 DT_TEST(cuda_cudnn, a_plan_is_not_made_before_it_pays)
 {

@@ -35,6 +35,7 @@ typedef struct span_plan {
     bool checked;
     double lost_ns; /* while it waits */
     dti_attention_graph graph;
+    struct span_plan *next; /* of those that nobody uses any more */
 } span_plan;
 
 /* A call under way. */
@@ -53,23 +54,34 @@ struct dti_cudnn_state {
     cudnnHandle_t handle;
     cudaStream_t stream;
     dti_plan_table *plans; /* dti_attention_key -> span_plan */
+    span_plan *unused;     /* freed in the end */
     span_call call;        /* the last one */
     dti_cuda_cudnn_use use;
 };
 
 /* --- state ------------------------------------------------------------------------------------ */
 
-/* Its kernels may be running. */
-static void free_graph(struct dti_cudnn_state *s, span_plan *p)
-{
-    if (p->graph.plan != NULL) (void)cudaStreamSynchronize(s->stream);
-    dti_attention_graph_free(&s->calls, &p->graph);
-}
-
+/* Its kernels may be running, behind others that wait for ranks which have failed. A wait for the
+ * stream has no deadline, so it is put off to the end. */
 static void drop_plan(void *arg, void *plan)
 {
-    free_graph(arg, plan);
-    free(plan);
+    struct dti_cudnn_state *s = arg;
+    span_plan *p = plan;
+
+    p->next = s->unused;
+    s->unused = p;
+}
+
+static void free_plans(struct dti_cudnn_state *s)
+{
+    dti_plan_table_destroy(s->plans);
+    if (s->unused != NULL) (void)cudaStreamSynchronize(s->stream);
+    while (s->unused != NULL) {
+        span_plan *p = s->unused;
+        s->unused = p->next;
+        dti_attention_graph_free(&s->calls, &p->graph);
+        free(p);
+    }
 }
 
 int dti_cudnn_ask(dti_cuda *c, const char *how)
@@ -96,7 +108,7 @@ void dti_cudnn_close(dti_cuda *c)
     struct dti_cudnn_state *s = c->cudnn;
 
     if (s == NULL) return;
-    dti_plan_table_destroy(s->plans);
+    free_plans(s);
     if (s->handle != NULL) (void)s->calls.close(s->handle);
     free(s);
     c->cudnn = NULL;
@@ -158,10 +170,10 @@ static dti_attention_key key_of(const dti_cudnn_attention *a, const dti_attentio
     return key;
 }
 
+/* It stays, so that it is not made again; as does its graph (drop_plan()). */
 static void drop(struct dti_cudnn_state *s, span_plan *p, const dti_attention_key *key,
                  const char *why)
 {
-    free_graph(s, p);
     p->stage = REFUSED;
     s->use.n_dropped++;
     (void)snprintf(s->use.why, sizeof s->use.why,
