@@ -40,7 +40,7 @@ endforeach()
 if(NOT DT_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
     find_package(NCCL QUIET)
-    find_package(CUDNN 9.8 QUIET)
+    find_package(CUDNN 9.10 QUIET)
     if(DT_WITH_CUDA STREQUAL "ON" AND NOT CUDAToolkit_FOUND)
         message(FATAL_ERROR "DT_WITH_CUDA=ON, but no CUDA toolkit was found: set CUDAToolkit_ROOT "
             "to its folder, or use DT_WITH_CUDA=OFF.")

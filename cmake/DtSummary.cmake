@@ -41,7 +41,7 @@ if(DT_CUDA_BUILT)
     if(CUDNN_FOUND)
         string(APPEND text ", headers of cuDNN ${CUDNN_VERSION}")
     else()
-        string(APPEND text ", without cuDNN (no cudnn_graph.h of 9.8 or newer; CUDNN_ROOT)")
+        string(APPEND text ", without cuDNN (no cudnn_graph.h of 9.10 or newer; CUDNN_ROOT)")
     endif()
     message(STATUS "  CUDA      module dtensor_cuda.so, toolkit ${CUDAToolkit_VERSION}, ${text}, for "
         "${DT_CUDA_ARCHITECTURES}")

@@ -50,7 +50,7 @@ static inline int dti_cudnn_ask(dti_cuda *c, const char *how)
 {
     (void)c;
     return dti_cuda_fail(
-        "cuDNN is asked for (\"%s\"), but this build found no cudnn_graph.h of 9.8 "
+        "cuDNN is asked for (\"%s\"), but this build found no cudnn_graph.h of 9.10 "
         "or newer: configure it with CUDNN_ROOT",
         how);
 }

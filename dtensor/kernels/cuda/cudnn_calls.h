@@ -12,7 +12,9 @@ extern "C" {
 #endif
 
 enum {
-    DTI_CUDNN_OLDEST = 90800, /* properties of a device as a descriptor */
+    /* Properties of a device as a descriptor came with 9.8; minus infinity for what is masked with
+     * 9.10, where it was the lowest float before. */
+    DTI_CUDNN_OLDEST = 91000,
     DTI_CUDNN_TEXT_BYTES = 256
 };
 
