@@ -113,10 +113,13 @@ void launch(cudaStream_t stream, const launch_order &order)
     if (error != cudaSuccess)
         (void)say(error);
     else
-        (void)say(enqueue(stream, [order] {
-            const opened devices;
-            (void)run_grid(order);
-        }));
+        (void)say(enqueue(
+            stream,
+            [order] {
+                const opened devices;
+                (void)run_grid(order);
+            },
+            order.spins));
 }
 
 } // namespace dti_sim

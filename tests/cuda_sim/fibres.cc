@@ -6,11 +6,13 @@
  * still nobody can, the kernel would hang, and the launch fails instead with the place of each. */
 #include "fibres.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace dti_sim
 {
@@ -54,6 +56,7 @@ struct block_run {
     context scheduler;
     std::string error;
     int barrier_sum, barrier_result;
+    unsigned n_spins;
 };
 thread_local block_run *running;
 
@@ -285,6 +288,21 @@ int sync_block_sum(int value)
 void sync_block(void)
 {
     (void)sync_block_sum(0);
+}
+
+void spin_step()
+{
+    enum { STEPS_PER_LOOK = 64, PAUSE_US = 50 };
+
+    if (!running->order->spins)
+        fault("it asks for what another kernel writes, but was not started by "
+              "DTI_LAUNCH_SPINNING");
+    if (++running->n_spins % STEPS_PER_LOOK != 0) {
+        (void)sched_yield();
+        return;
+    }
+    hurry();
+    (void)usleep(PAUSE_US);
 }
 
 async_copies &copies_of_thread()

@@ -61,8 +61,10 @@ class opened
 struct capture; /* what is recorded into a graph */
 typedef std::function<void()> work;
 
-/* Runs, queues or records it. The error of a stream that cannot take it. */
-cudaError_t enqueue(cudaStream_t stream, work op);
+/* Runs, queues or records it. The error of a stream that cannot take it. From the first piece on
+ * that `spins`, a stream has a thread of its own, and nobody waits for it who has not asked to. */
+cudaError_t enqueue(cudaStream_t stream, work op, bool spins = false);
+void hurry();        /* lets all streams run that have a thread, as a device would by itself */
 bool is_capturing(); /* this thread has begun a capture that is under way */
 void drain_device(int device);
 

@@ -2,10 +2,12 @@
  *
  * Streams, events and graphs of the simulated device. Work runs on the thread that starts it or,
  * with DTENSOR_SIM_LATE=1, on the one that first waits for it: what forgets to wait then finds that
- * nothing has happened. */
+ * nothing has happened. A stream whose kernels wait for those of others has a thread; late work of
+ * it is begun when somebody waits for it, or when such a kernel has waited for a while. */
 #include "sim.h"
 
 #include <deque>
+#include <thread>
 
 using namespace dti_sim;
 
@@ -17,57 +19,126 @@ class lane
 {
   public:
     explicit lane(int device) : device(device) {}
+    ~lane()
+    {
+        stop();
+    }
     const int device;
 
-    uint64_t push(work op)
-    {
-        std::lock_guard<std::mutex> hold(lock_);
-        queue_.push_back(std::move(op));
-        return ++issued_;
-    }
+    uint64_t push(work op, bool spins);
     uint64_t issued()
     {
         std::lock_guard<std::mutex> hold(lock_);
         return issued_;
     }
-    void wait(uint64_t ticket)
+    void wait(uint64_t ticket);
+    bool has_done(uint64_t ticket);
+    bool has_thread()
     {
-        std::unique_lock<std::mutex> hold(lock_);
-        while (done_ < ticket) {
-            if (busy_)
-                changed_.wait(hold);
-            else
-                run_one(hold);
-        }
+        std::lock_guard<std::mutex> hold(lock_);
+        return worker_.joinable();
     }
-    /* Lets one piece run, so that those who ask again and again get an answer. */
-    bool has_done(uint64_t ticket)
+    void hurry()
     {
-        std::unique_lock<std::mutex> hold(lock_);
-        if (done_ >= ticket) return true;
-        if (!busy_) run_one(hold);
-        return false;
+        std::lock_guard<std::mutex> hold(lock_);
+        if (worker_.joinable()) want(issued_);
     }
+    void stop();
 
   private:
-    void run_one(std::unique_lock<std::mutex> &hold)
-    {
-        const work op = std::move(queue_.front());
-        queue_.pop_front();
-        busy_ = true;
-        hold.unlock();
-        if (lasting() == cudaSuccess) op();
-        hold.lock();
-        busy_ = false;
-        done_++;
-        changed_.notify_all();
-    }
+    void want(uint64_t ticket);
+    void serve();
+    void run_one(std::unique_lock<std::mutex> &hold);
     std::mutex lock_;
     std::condition_variable changed_;
     std::deque<work> queue_;
-    uint64_t issued_ = 0, done_ = 0;
-    bool busy_ = false;
+    uint64_t issued_ = 0, done_ = 0, wanted_ = 0;
+    bool busy_ = false, stopping_ = false;
+    std::thread worker_;
 };
+
+uint64_t lane::push(work op, bool spins)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+
+    queue_.push_back(std::move(op));
+    issued_++;
+    if (spins && !worker_.joinable()) worker_ = std::thread([this] { serve(); });
+    if (!chosen().late) want(issued_);
+    changed_.notify_all();
+    return issued_;
+}
+
+void lane::wait(uint64_t ticket)
+{
+    std::unique_lock<std::mutex> hold(lock_);
+
+    want(ticket);
+    while (done_ < ticket) {
+        if (busy_ || worker_.joinable())
+            changed_.wait(hold);
+        else
+            run_one(hold);
+    }
+}
+
+/* Lets one piece run, so that those who ask again and again get an answer. */
+bool lane::has_done(uint64_t ticket)
+{
+    std::unique_lock<std::mutex> hold(lock_);
+
+    if (done_ >= ticket) return true;
+    want(ticket);
+    if (!busy_ && !worker_.joinable()) run_one(hold);
+    return false;
+}
+
+void lane::stop()
+{
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    if (worker_.joinable()) worker_.join();
+}
+
+/* With the lock held: somebody waits for what was issued up to there. */
+void lane::want(uint64_t ticket)
+{
+    if (ticket <= wanted_) return;
+    wanted_ = ticket;
+    changed_.notify_all();
+}
+
+/* The stream's own thread, which does what is wanted. */
+void lane::serve()
+{
+    std::unique_lock<std::mutex> hold(lock_);
+
+    for (;;) {
+        if (!queue_.empty() && !busy_ && done_ < wanted_)
+            run_one(hold);
+        else if (stopping_)
+            return;
+        else
+            changed_.wait(hold);
+    }
+}
+
+void lane::run_one(std::unique_lock<std::mutex> &hold)
+{
+    const work op = std::move(queue_.front());
+
+    queue_.pop_front();
+    busy_ = true;
+    hold.unlock();
+    if (lasting() == cudaSuccess) op();
+    hold.lock();
+    busy_ = false;
+    done_++;
+    changed_.notify_all();
+}
 
 /* What is recorded. Work of all streams that take part stands in the order in which it was issued,
  * which is one of the orders that events allow. */
@@ -75,7 +146,7 @@ struct capture {
     cudaStream_t origin;
     std::vector<work> ops;
     std::vector<cudaStream_t> streams;
-    bool broken = false;
+    bool broken = false, spins = false;
 };
 
 static thread_local int captures_begun;
@@ -118,6 +189,7 @@ struct dti_sim_event {
 
 struct dti_sim_graph {
     std::shared_ptr<const std::vector<work>> ops;
+    bool spins;
 };
 
 bool dti_sim::is_capturing()
@@ -125,7 +197,7 @@ bool dti_sim::is_capturing()
     return captures_begun > 0 && capture_mode != cudaStreamCaptureModeRelaxed;
 }
 
-cudaError_t dti_sim::enqueue(cudaStream_t stream, work op)
+cudaError_t dti_sim::enqueue(cudaStream_t stream, work op, bool spins)
 {
     if (lasting() != cudaSuccess) return lasting();
     if (stream == nullptr) {
@@ -135,24 +207,35 @@ cudaError_t dti_sim::enqueue(cudaStream_t stream, work op)
     }
     if (stream->recording != nullptr) {
         stream->recording->ops.push_back(std::move(op));
+        stream->recording->spins = stream->recording->spins || spins;
         stream->n_recorded++;
         return cudaSuccess;
     }
-    const uint64_t ticket = stream->order->push(std::move(op));
-    if (!chosen().late) stream->order->wait(ticket);
+    const uint64_t ticket = stream->order->push(std::move(op), spins);
+    if (!chosen().late && !stream->order->has_thread()) stream->order->wait(ticket);
     return lasting();
+}
+
+/* The streams of a device; of all devices if it is -1. */
+static std::vector<std::shared_ptr<lane>> lanes_of(int device)
+{
+    std::vector<std::shared_ptr<lane>> found;
+    std::lock_guard<std::mutex> hold(lanes_lock);
+
+    for (const auto &weak : lanes())
+        if (auto l = weak.lock())
+            if (device < 0 || l->device == device) found.push_back(l);
+    return found;
 }
 
 void dti_sim::drain_device(int device)
 {
-    std::vector<std::shared_ptr<lane>> found;
-    {
-        std::lock_guard<std::mutex> hold(lanes_lock);
-        for (const auto &weak : lanes())
-            if (auto l = weak.lock())
-                if (l->device == device) found.push_back(l);
-    }
-    for (const auto &l : found) l->wait(l->issued());
+    for (const auto &l : lanes_of(device)) l->wait(l->issued());
+}
+
+void dti_sim::hurry()
+{
+    for (const auto &l : lanes_of(-1)) l->hurry();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -182,6 +265,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     if (stream == nullptr) return say(cudaErrorInvalidResourceHandle);
     stream->order->wait(stream->order->issued());
+    stream->order->stop();
     {
         std::lock_guard<std::mutex> hold(lanes_lock);
         auto &list = lanes();
@@ -321,7 +405,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
     captures_begun--;
     if (c->broken) return say(cudaErrorStreamCaptureInvalidated);
     if (!joined) return say(cudaErrorStreamCaptureUnjoined);
-    *out = new dti_sim_graph{ std::make_shared<std::vector<work>>(std::move(c->ops)) };
+    *out = new dti_sim_graph{ std::make_shared<std::vector<work>>(std::move(c->ops)), c->spins };
     return say(cudaSuccess);
 }
 
@@ -344,7 +428,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 {
     *out = nullptr;
     if (graph == nullptr) return say(cudaErrorInvalidValue);
-    *out = new dti_sim_graph{ graph->ops };
+    *out = new dti_sim_graph{ graph->ops, graph->spins };
     return say(cudaSuccess);
 }
 
@@ -352,10 +436,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
     if (graph == nullptr) return say(cudaErrorInvalidValue);
     const auto ops = graph->ops;
-    return say(enqueue(stream, [ops] {
-        for (const work &op : *ops)
-            if (lasting() == cudaSuccess) op();
-    }));
+    return say(enqueue(
+        stream,
+        [ops] {
+            for (const work &op : *ops)
+                if (lasting() == cudaSuccess) op();
+        },
+        graph->spins));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)

@@ -183,6 +183,14 @@ __global__ void past_shared(int at)
     row[at] = 1;
 }
 
+/* Waits for its neighbour's mark on another stream, and leaves its own there. */
+__global__ void meet_neighbour(uint32_t *own, uint32_t *other, uint32_t mark)
+{
+    dti_store_release(other, mark);
+    while (dti_load_acquire(own) < mark) {
+    }
+}
+
 /* Whether the deed ends its process. */
 template <class F> static bool is_deadly(F deed)
 {
@@ -210,6 +218,8 @@ static void test_wrong_kernels()
     expect_fault(DTI_LAUNCH(&s, wrong_lane, 1, 32, 0, 0), "does not take part");
     expect_fault(DTI_LAUNCH(&s, wrong_mask, 1, 32, 0, 0), "lacks the calling lane");
     expect_fault(DTI_LAUNCH(&s, wrong_alignment, 1, 1, 0, x.at), "misaligned");
+    expect_fault(DTI_LAUNCH(&s, meet_neighbour, 1, 1, 0, (uint32_t *)x.at, (uint32_t *)x.at, 1u),
+                 "was not started by DTI_LAUNCH_SPINNING");
     expect_fault(DTI_LAUNCH(&s, wrong_alignment, 1, 1, 0, host), "memory of the host");
     EXPECT(DTI_LAUNCH(&s, wrong_lane, 1, 2048, 0, 0) == -1); /* too many threads */
     EXPECT(DTI_LAUNCH(&s, wrong_lane, 0, 32, 0, 0) == -1);   /* no blocks */
@@ -377,6 +387,42 @@ static void test_graph_of_two_streams()
     (void)cudaStreamDestroy(b.stream);
 }
 
+/* One thread starts both, waits for one alone, and the second time plays them. */
+static void test_kernels_that_wait_for_each_other()
+{
+    holder s[2] = {};
+    device_array<uint32_t> marks(2);
+    const uint32_t zeros[2] = { 0, 0 };
+    cudaGraphExec_t graphs[2];
+
+    marks.put(zeros);
+    EXPECT(cudaStreamSynchronize(the_stream().stream) == cudaSuccess);
+    (void)cudaGetLastError(); /* of the tests before */
+    for (int i = 0; i < 2; i++) {
+        cudaGraph_t graph = nullptr;
+        (void)cudaStreamCreateWithFlags(&s[i].stream, cudaStreamNonBlocking);
+        EXPECT(cudaStreamBeginCapture(s[i].stream, cudaStreamCaptureModeThreadLocal) ==
+               cudaSuccess);
+        for (uint32_t mark = 6; mark < 9; mark++)
+            EXPECT(DTI_LAUNCH_SPINNING(&s[i], meet_neighbour, 1, 1, 0, marks.at + i,
+                                       marks.at + 1 - i, mark) == 0);
+        EXPECT(cudaStreamEndCapture(s[i].stream, &graph) == cudaSuccess);
+        EXPECT(cudaGraphInstantiate(&graphs[i], graph, 0) == cudaSuccess);
+        (void)cudaGraphDestroy(graph);
+    }
+    for (int i = 0; i < 2; i++)
+        EXPECT(DTI_LAUNCH_SPINNING(&s[i], meet_neighbour, 1, 1, 0, marks.at + i, marks.at + 1 - i,
+                                   5u) == 0);
+    EXPECT(cudaStreamSynchronize(s[0].stream) == cudaSuccess);
+    for (int i = 0; i < 2; i++) EXPECT(cudaGraphLaunch(graphs[i], s[i].stream) == cudaSuccess);
+    EXPECT(cudaStreamSynchronize(s[1].stream) == cudaSuccess);
+    EXPECT(marks.get()[0] == 8 && marks.get()[1] == 8);
+    for (int i = 0; i < 2; i++) {
+        (void)cudaGraphExecDestroy(graphs[i]);
+        (void)cudaStreamDestroy(s[i].stream);
+    }
+}
+
 /* With DTENSOR_SIM_LATE=1 nothing has happened before somebody waits. */
 static void test_lateness()
 {
@@ -398,6 +444,7 @@ int main()
     test_wrong_kernels();
     test_tensor_cores();
     test_graph_of_two_streams();
+    test_kernels_that_wait_for_each_other();
     test_lateness();
     (void)cudaStreamDestroy(the_stream().stream);
     printf(n_failed == 0 ? "the simulated device is right\n" : "%d failures\n", n_failed);

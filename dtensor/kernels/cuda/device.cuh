@@ -16,6 +16,9 @@
 #define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                  \
     ((c)->n_launches++, kernel<<<(grid), (block), (shared_bytes), (c)->stream>>>(__VA_ARGS__), \
      dti_cuda_launched(#kernel))
+/* The same for a kernel that waits for kernels on other streams, which the simulated device has to
+ * know. */
+#define DTI_LAUNCH_SPINNING DTI_LAUNCH
 /* Dynamic shared memory of a kernel. */
 #define DTI_SHARED(type, name)                                    \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
@@ -83,6 +86,33 @@ static __device__ inline uint16_t dti_f16_bits(float x)
 
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
+}
+#endif
+
+/* --- what kernels of other devices see, and write --------------------------------------------- */
+
+#ifdef __CUDACC__
+/* Who reads x here sees all that was written before it was stored, by whatever device. */
+static __device__ inline uint32_t dti_load_acquire(const uint32_t *p)
+{
+    uint32_t x;
+
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+static __device__ inline void dti_store_release(uint32_t *p, uint32_t x)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+
+/* A clock that goes on whatever the device does. */
+static __device__ inline uint64_t dti_now_ns(void)
+{
+    uint64_t t;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
 }
 #endif
 

@@ -2,7 +2,8 @@
  *
  * The simulated device in place of CUDA's <cuda_runtime.h>: CUDA's language for a C++14 compiler.
  * Blocks run one after the other on the thread that launches them; the threads of a block are
- * fibres, and switch where they wait for each other. */
+ * fibres, and switch where they wait for each other. Kernels that wait for kernels of other streams
+ * run on a thread of their stream. */
 #ifndef DTI_SIM_CUDA_RUNTIME_H
 #define DTI_SIM_CUDA_RUNTIME_H
 
@@ -52,6 +53,7 @@ struct launch_order {
     dim3 grid, extent;
     size_t shared;
     int host_pointer; /* an argument that is no pointer to memory of a device or pinned, or -1 */
+    bool spins;       /* it waits for kernels of other streams */
     std::function<void()> body;
 };
 
@@ -86,7 +88,7 @@ void apply(void (*kernel)(P...), const std::tuple<std::decay_t<P>...> &values,
     kernel(std::get<I>(values)...);
 }
 
-template <class... P, class... A>
+template <bool spins, class... P, class... A>
 void start(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t shared,
            void (*kernel)(P...), A &&...args)
 {
@@ -95,7 +97,7 @@ void start(cudaStream_t stream, const char *name, dim3 grid, dim3 extent, size_t
 
     launch(stream,
            { name, (const void *)kernel, grid, extent, shared, find_host_pointer(values, indices),
-             [kernel, values, indices] { apply(kernel, values, indices); } });
+             spins, [kernel, values, indices] { apply(kernel, values, indices); } });
 }
 
 /* All lanes of `mask` that have not ended meet; then fn sees what each of them brought. */
@@ -103,6 +105,9 @@ void meet(const char *what, unsigned mask, void *mine,
           void (*fn)(void *const of[32], unsigned met));
 void sync_block(void);
 int sync_block_sum(int value); /* the sum over the block */
+
+/* A kernel asks for what another one writes, and will ask again. */
+void spin_step(void);
 
 void set_shared_limit(const void *kernel, int bytes);
 
@@ -114,10 +119,15 @@ void set_shared_limit(const void *kernel, int bytes);
 #define gridDim   (dti_sim::current->grid_extent)
 enum { warpSize = 32 };
 
-#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...)                                    \
-    ((c)->n_launches++,                                                                          \
-     dti_sim::start((c)->stream, #kernel, (grid), (block), (shared_bytes), kernel, __VA_ARGS__), \
+#define DTI_SIM_START(spins, c, kernel, grid, block, shared_bytes, ...)                     \
+    ((c)->n_launches++,                                                                     \
+     dti_sim::start<spins>((c)->stream, #kernel, (grid), (block), (shared_bytes), (kernel), \
+                           __VA_ARGS__),                                                    \
      dti_cuda_launched(#kernel))
+#define DTI_LAUNCH(c, kernel, grid, block, shared_bytes, ...) \
+    DTI_SIM_START(false, c, kernel, grid, block, shared_bytes, __VA_ARGS__)
+#define DTI_LAUNCH_SPINNING(c, kernel, grid, block, shared_bytes, ...) \
+    DTI_SIM_START(true, c, kernel, grid, block, shared_bytes, __VA_ARGS__)
 #define DTI_SHARED(type, name) type *const name = reinterpret_cast<type *>(dti_sim::current->shared)
 
 template <class F>

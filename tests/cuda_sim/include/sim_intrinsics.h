@@ -5,7 +5,6 @@
 #ifndef DTI_SIM_INTRINSICS_H
 #define DTI_SIM_INTRINSICS_H
 
-#include <sched.h>
 #include <time.h>
 
 /* --- numbers ---------------------------------------------------------------------------------- */
@@ -332,7 +331,7 @@ template <int N> static inline void dti_cp_async_wait(void)
 
 static inline uint32_t dti_load_acquire(const uint32_t *p)
 {
-    (void)sched_yield(); /* whoever asks may be waiting for another rank */
+    dti_sim::spin_step();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 static inline void dti_store_release(uint32_t *p, uint32_t x)
