@@ -86,6 +86,36 @@ typedef struct dti_cuda_sum {
     dti_cuda_box to_box; /* in each result */
 } dti_cuda_sum;
 
+enum {
+    DTI_CUDA_SPIN_RANKS = 8,
+    DTI_CUDA_SPIN_HEAD_BYTES = 16 << 10, /* what an area begins with: zeros at first */
+    DTI_CUDA_SPIN_ROOM_BYTES = 4 << 20,  /* what comes next: the caller's own */
+    DTI_CUDA_SPIN_SUM_BYTES = 8 << 20,   /* of the longest sum, as in vLLM */
+    DTI_CUDA_SPIN_FAULT = 2              /* in the stop word: a kernel has given up */
+};
+
+/* Ranks of a process whose kernels wait for each other. Each has an area, memory of its device
+ * that all reach, of spin_bytes(), its head zeros before the first of them begins; all start the
+ * same operations on the same areas in the same order. Kernels end early, without a result, when
+ * *stop is not 0 or somebody does not come within limit_ms; then they set *stop, and sync() says
+ * who it was. */
+typedef struct dti_cuda_circle {
+    int rank, size; /* up to DTI_CUDA_SPIN_RANKS */
+    void *areas[DTI_CUDA_SPIN_RANKS];
+    int names[DTI_CUDA_SPIN_RANKS]; /* what messages call the members */
+    uint32_t *stop;                 /* of this rank: pinned */
+    int64_t limit_ms;
+    bool crowded; /* some of them share a device */
+} dti_cuda_circle;
+
+/* recv[i] = the members' send[i] in rank order, as dti_cuda_sum; recv may be send. */
+typedef struct dti_cuda_spin_job {
+    int dtype, reduce;
+    int64_t n;
+    const void *send;
+    void *recv;
+} dti_cuda_spin_job;
+
 struct dti_random_fill; /* dtensor/kernels/random_fill.h */
 
 typedef int (*dti_cuda_kernel)(dti_cuda *c, const struct dt_kargs *args);
@@ -164,6 +194,11 @@ typedef struct dti_cuda_module {
     int (*copy_box)(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,
                     const dti_cuda_box *from_box, size_t element_bytes);
     int (*sum)(dti_cuda *c, const dti_cuda_sum *sum);
+    /* All ranks of a circle add, or meet: what is started afterwards finds all that was started
+     * before by any of them done. */
+    size_t (*spin_bytes)(void);
+    int (*spin_sum)(dti_cuda *c, const dti_cuda_circle *with, const dti_cuda_spin_job *sum);
+    int (*spin_meet)(dti_cuda *c, const dti_cuda_circle *with);
     /* x[i] /= divisor, of n elements; integers towards zero. */
     int (*divide)(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor);
     /* n elements of a bit pattern of element_bytes bytes */

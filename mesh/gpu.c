@@ -108,13 +108,21 @@ static int ask_cudnn(const dti_cuda_place *gpu)
     return gpu->module->cudnn_ask(gpu->cuda, how);
 }
 
+/* CUDA's default; the simulated device has nothing to load. */
+static bool loads_late(const dti_cuda_module *module)
+{
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+
+    return strcmp(module->name, "cuda") == 0 && (loading == NULL || strcmp(loading, "EAGER") != 0);
+}
+
 static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int index)
 {
     dt_status st = DT_OK;
     dti_cuda_place *gpu;
 
     DT_TRY(dti_new(sizeof *gpu, &gpu));
-    *gpu = (dti_cuda_place){ .module = module, .device = index };
+    *gpu = (dti_cuda_place){ .module = module, .device = index, .loads_late = loads_late(module) };
     DT_CHECK_TO(fail, st, module->open(index, &gpu->cuda) == 0, DT_ERR_DEVICE, "GPU %d: %s", index,
                 module->why());
     DT_TRY_TO(fail, st, choose_fusing(gpu));

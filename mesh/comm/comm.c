@@ -16,6 +16,7 @@ const char *dti_comm_op_name(dti_comm_op op)
         DTI_COMM_OPS(X)
 #undef X
     };
+    if (op == DTI_COMM_N_OPS) return "recorded pass"; /* of what is on a stream (cuda_watch.c) */
     return (unsigned)op < DTI_COMM_N_OPS ? names[op] : "?";
 }
 
@@ -102,7 +103,8 @@ static void number(dti_comm *c, dti_comm_request *r)
     const dti_cuda_carrier *carrier = carrier_of(c, r);
 
     if (is_message(r->call.op)) return;
-    r->seq = carrier != NULL && carrier->next_number != NULL ? carrier->next_number(c) : ++c->seq;
+    r->seq =
+        carrier != NULL && carrier->next_number != NULL ? carrier->next_number(c, r) : ++c->seq;
 }
 
 static dt_status start(dti_comm *c, dti_comm_request *r)

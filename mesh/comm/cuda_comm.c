@@ -31,6 +31,7 @@ typedef struct verdict {
     bool threads; /* of one process */
     bool reaches;
     char no_local[WHY_BYTES]; /* why not; empty: why not */
+    char no_spin[WHY_BYTES];
     char no_nccl[WHY_BYTES];
 } verdict;
 
@@ -167,6 +168,15 @@ static dt_status judge_local(dti_comm *world, const dti_cuda_place *place, const
     return DT_OK;
 }
 
+/* A kernel that is loaded at its first launch waits for those that spin. */
+static void judge_spin(const dti_cuda_world *w, int n, verdict *v)
+{
+    if (v->no_local[0] != '\0') say(v->no_spin, "%s", v->no_local);
+    if (v->n_devices < n && w->place.loads_late)
+        say(v->no_spin, "ranks share a GPU, so kernels have to be loaded before they wait for "
+                        "each other: set CUDA_MODULE_LOADING=EAGER");
+}
+
 static int count_devices(const facts *all, int n)
 {
     int n_devices = 0;
@@ -182,24 +192,40 @@ static int count_devices(const facts *all, int n)
 /* --- the choice ---------------------------------------------------------------------------------
  */
 
-/* NCCL where each rank has a GPU of its own: it knows the links between them. */
+static dt_status check_wish(const char *wish, const dti_cuda_carrier *best, const verdict *v)
+{
+    const char *why = best == &dti_cuda_local  ? v->no_local
+                      : best == &dti_cuda_spin ? v->no_spin
+                      : best == &dti_cuda_nccl ? v->no_nccl
+                                               : "";
+
+    DT_CHECK(
+        strcmp(wish, best->name) == 0, DT_ERR_ARG,
+        "\"%s\" carries no memory of GPUs; choose cuda_local, cuda_local_spin, nccl, staged or "
+        "auto",
+        wish);
+    DT_CHECK(why[0] == '\0', DT_ERR_UNSUPPORTED, "%s cannot join these ranks: %s; choose auto",
+             best->name, why);
+    return DT_OK;
+}
+
+/* NCCL where each rank has a GPU of its own: it knows the links between them. Without it kernels
+ * wait for each other, unless they might have to do so on the same GPU. */
 static dt_status choose(dti_cuda_world *w, const char *wish, const verdict *v)
 {
     const dti_cuda_carrier *best = &dti_cuda_staged;
     const int n = w->host->size;
 
+    w->crowded = v->n_devices < n;
     if (v->no_local[0] == '\0') best = &dti_cuda_local;
+    if (v->no_spin[0] == '\0' && !w->crowded && n > 1) best = &dti_cuda_spin;
     if (v->no_nccl[0] == '\0' && n > 1) best = &dti_cuda_nccl;
     if (strcmp(wish, "auto") != 0) {
-        const dti_cuda_carrier *const all[] = { &dti_cuda_local, &dti_cuda_nccl, &dti_cuda_staged };
+        const dti_cuda_carrier *const all[] = { &dti_cuda_local, &dti_cuda_spin, &dti_cuda_nccl,
+                                                &dti_cuda_staged };
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
             if (strcmp(wish, all[i]->name) == 0) best = all[i];
-        DT_CHECK(strcmp(wish, best->name) == 0, DT_ERR_ARG,
-                 "\"%s\" carries no memory of GPUs; choose cuda_local, nccl, staged or auto", wish);
-        DT_CHECK(best != &dti_cuda_local || v->no_local[0] == '\0', DT_ERR_UNSUPPORTED,
-                 "cuda_local cannot join these ranks: %s; choose auto", v->no_local);
-        DT_CHECK(best != &dti_cuda_nccl || v->no_nccl[0] == '\0', DT_ERR_UNSUPPORTED,
-                 "nccl cannot join these ranks: %s; choose auto", v->no_nccl);
+        DT_TRY(check_wish(wish, best, v));
     }
     w->carrier = best;
     if (best == &dti_cuda_staged)
@@ -239,6 +265,7 @@ static dt_status open_world(dti_cuda_world *w, const char *wish, facts *all)
     DT_TRY(judge_local(w->host, &w->place, all, &v));
     judge_nccl(all, w->host->size, &v);
     v.n_devices = count_devices(all, w->host->size);
+    judge_spin(w, w->host->size, &v);
     DT_TRY(choose(w, wish, &v));
     return DT_OK;
 }
@@ -277,6 +304,7 @@ void dti_cuda_world_close(dti_cuda_world **world)
     if (w == NULL) return;
     *world = NULL;
     if (w->carrier->close_world != NULL) w->carrier->close_world(w);
+    dti_cuda_watch_close(w);
     dti_cuda_room_free(&w->place, &w->room);
     w->host->cuda = NULL;
     dti_free(w);

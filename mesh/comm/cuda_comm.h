@@ -6,6 +6,8 @@
  * once for a world:
  *   cuda_local  ranks are threads: kernels read and write the memory of other ranks, between events
  *               (local_cuda.c)
+ *   cuda_local_spin  the same, but sums over ranks are kernels that wait for each other
+ *               (local_spin.c)
  *   nccl        one GPU per rank, in any processes (nccl.c)
  *   staged      through memory of the hosts and the back end that joins them (cuda_staged.c)
  * All of them stand on the communicator of the hosts, which carries what ranks tell each other, and
@@ -20,7 +22,8 @@
 typedef struct dti_cuda_place {
     const dti_cuda_module *module;
     dti_cuda *cuda;
-    int device; /* its number in this process */
+    int device;      /* its number in this process */
+    bool loads_late; /* kernels are loaded when they are first launched */
 } dti_cuda_place;
 
 typedef struct dti_cuda_world dti_cuda_world;
@@ -66,18 +69,24 @@ dt_status dti_cuda_alone(const dti_comm *c, const dti_comm_call *call) DT_MUST_U
  * the rest may be NULL. */
 typedef struct dti_cuda_carrier {
     const char *name;
+    const char *remedy; /* what to do about streams that are stuck with all ranks there; not NULL
+                         * where they are watched */
     bool records;
-    uint64_t (*next_number)(dti_comm *c); /* operations are numbered apart from the hosts' */
+    /* Of what is numbered apart from the hosts' operations; else ++c->seq. */
+    uint64_t (*next_number)(dti_comm *c, const dti_comm_request *r);
     dt_status (*start)(dti_comm *c, dti_comm_request *r);
     dt_status (*wait)(dti_comm *c, dti_comm_request *r);
     dt_status (*sync)(dti_cuda_world *w);
+    dt_status (*look)(dti_cuda_world *w); /* what has gone wrong on the stream, while it runs */
+    bool (*have_left)(const dti_comm *c); /* members of c */
+    bool (*can_record)(const dti_comm *c, const dti_comm_call *call); /* NULL: everything */
     void (*abort)(dti_cuda_world *w);
     dt_status (*before_wait)(dti_cuda_world *w, const dti_comm_request *r); /* of hosts */
     void (*close)(dti_comm *c);
     void (*close_world)(dti_cuda_world *w);
 } dti_cuda_carrier;
 
-extern const dti_cuda_carrier dti_cuda_local, dti_cuda_nccl, dti_cuda_staged;
+extern const dti_cuda_carrier dti_cuda_local, dti_cuda_spin, dti_cuda_nccl, dti_cuda_staged;
 
 /* Memory of a place that grows as it is needed; all zero but for its kind: none yet. It at least
  * doubles, and what it has outgrown stays, since streams and recorded graphs may still use it. */
@@ -91,6 +100,18 @@ typedef struct dti_cuda_room {
 
 struct dti_staged_op;
 struct dti_nccl_rank;
+struct dti_spin_rank;
+
+/* An operation on the stream, so that what is stuck can be told. */
+typedef struct dti_cuda_record {
+    dti_cuda_event *done;
+    dti_comm *comm; /* NULL: closed since */
+    dti_comm_op op;
+    uint64_t seq;
+    int64_t timeout_ms;
+} dti_cuda_record;
+
+enum { DTI_CUDA_RECORDS = 64 };
 
 struct dti_cuda_world {
     const dti_cuda_carrier *carrier;
@@ -99,6 +120,11 @@ struct dti_cuda_world {
     dti_cuda_room room;           /* of the device: packed parts, in order of the stream */
     struct dti_staged_op *staged; /* cuda_staged.c */
     struct dti_nccl_rank *nccl;   /* nccl.c */
+    struct dti_spin_rank *spin;   /* local_spin.c */
+    bool crowded;                 /* ranks share devices */
+    bool recording;               /* what is started is recorded, not run */
+    uint64_t n_records;           /* ever made */
+    dti_cuda_record records[DTI_CUDA_RECORDS];
     char text[320];
 };
 
@@ -113,6 +139,20 @@ void dti_cuda_room_free(const dti_cuda_place *place, dti_cuda_room *room);
 /* DT_OK for 0; else DT_ERR_DEVICE with the module's reason behind `what`. */
 dt_status dti_cuda_check_call(const dti_cuda_place *place, int failed,
                               const char *what) DT_MUST_USE;
+
+/* cuda_watch.c: for streams whose kernels wait for other ranks. start(): an operation was put on
+ * it; forget(): its communicator is closed; sync(): as dti_cuda_world_sync(). fail_stuck(): it has
+ * waited for too long; names who is missing. */
+dt_status dti_cuda_watch_start(dti_comm *c, const dti_comm_request *r) DT_MUST_USE;
+void dti_cuda_watch_forget(const dti_comm *c);
+void dti_cuda_watch_close(dti_cuda_world *w);
+dt_status dti_cuda_watch_sync(dti_cuda_world *w) DT_MUST_USE;
+dt_status dti_cuda_fail_stuck(dti_comm *c, const dti_comm_request *r,
+                              int64_t waited_ms) DT_MUST_USE;
+
+/* A barrier of the hosts, with the request's note if it has one: what they are about to do on their
+ * devices is compared. */
+dt_status dti_cuda_hosts_meet(dti_comm *c, const dti_comm_request *r) DT_MUST_USE;
 
 /* What a call takes to `member` (sends), or brings from it, as a box in send or recv; empty:
  * nothing. all_reduce and reduce_scatter bring nothing: their results are made. */

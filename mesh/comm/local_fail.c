@@ -28,6 +28,7 @@ static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank
             (void)snprintf(w->record.message, sizeof w->record.message, "rank %d: %s", rank, why);
         }
         atomic_store(&w->aborted, 1);
+        dti_local_spin_stop_all(w);
     }
     (void)pthread_mutex_unlock(&w->lock);
     for (int r = 0; r < w->n_ranks; r++) dti_local_wake_rank(&w->ranks[r]);

@@ -67,14 +67,22 @@ typedef struct dti_local_channel {
     _Atomic(dti_local_events *) taken_at; /* the receiver's, of which it records done */
 } dti_local_channel;
 
+/* Members whose kernels wait for each other, under the world's lock: areas of those who have closed
+ * their side (local_spin.c). */
+typedef struct dti_local_spin {
+    int n_opened, n_closed;
+    void *areas[DTI_CUDA_SPIN_RANKS];
+} dti_local_spin;
+
 /* What the members of a communicator share. Lives as long as the world. */
 typedef struct dti_local_group {
     struct dti_local_group *next;
     char name[DTI_COMM_NAME_BYTES]; /* as the first member calls it */
     int n;
-    int *world_ranks;                       /* [n] */
-    bool *joined;                           /* [n], under the world's lock */
-    dti_local_member *members;              /* [n] */
+    int *world_ranks;          /* [n] */
+    bool *joined;              /* [n], under the world's lock */
+    dti_local_member *members; /* [n] */
+    dti_local_spin spin;
     _Atomic(dti_local_channel *) *channels; /* [n] by source, each [n] by destination; on demand */
 } dti_local_group;
 
@@ -88,7 +96,8 @@ typedef struct dti_local_rank {
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t left; /* its function has returned */
     _Atomic(dti_local_group *) reached_group; /* where it started a collective last, and which */
     _Atomic uint64_t reached;                 /* operation | number << 8 */
-    _Atomic uint32_t waits_for;               /* 1 + a rank, once it has taken a while */
+    uint32_t *stop;             /* ends kernels that wait, or NULL; under the world's lock */
+    _Atomic uint32_t waits_for; /* 1 + a rank, once it has taken a while */
     struct dti_local_comm *comms;
     dti_pool *pool;
     int n_due;       /* started here, share of the work not yet done */
@@ -179,7 +188,11 @@ dt_status dti_local_cuda_taken(dti_local_comm *c, dti_local_channel *ch, uint64_
 void dti_local_cuda_quiet(const dti_local_rank *self);
 void dti_local_cuda_free_events(dti_local_events *e); /* accepts NULL */
 
+/* local_spin.c: ends all kernels that wait for other ranks; under the world's lock. */
+void dti_local_spin_stop_all(dti_local_world *w);
+
 /* local_p2p.c */
+int dti_local_p2p_pending(dti_local_comm *c); /* serves receives; who has not sent yet, or READY */
 dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r) DT_MUST_USE;
 dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
 void dti_local_p2p_progress(dti_local_comm *c);

@@ -96,6 +96,17 @@ void dti_local_p2p_progress(dti_local_comm *c)
             (void)try_receive(c, from);
 }
 
+int dti_local_p2p_pending(dti_local_comm *c)
+{
+    for (int from = 0; from < c->head.size; from++) {
+        int member = DTI_LOCAL_READY;
+        if (atomic_load_explicit(&c->group->channels[from], memory_order_acquire) != NULL)
+            member = try_receive(c, from);
+        if (member != DTI_LOCAL_READY) return member;
+    }
+    return DTI_LOCAL_READY;
+}
+
 static int is_received(dti_local_comm *c, const dti_comm_request *r)
 {
     const int from = r->call.root;

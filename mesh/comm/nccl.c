@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The carrier nccl: opening, starting, and what happens when a stream is stuck. */
+ * The carrier nccl: opening, starting, messages, the end. */
 #include "mesh/comm/nccl.h"
 
 #include <sched.h>
@@ -14,7 +14,6 @@
 enum {
     NS_PER_MS = 1000 * 1000,
     LOOK_EVERY = 64,
-    GRACE_MS = 10 * 1000,              /* most that a rank is waited for when a stream is stuck */
     FINISH_NS = 2 * 1000 * 1000 * 1000 /* for all ranks to close */
 };
 
@@ -33,39 +32,6 @@ static void abort_all(dti_cuda_world *w)
     w->nccl->aborted = true;
     for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
         if (p->nccl != NULL) api_of(w)->abort(p->nccl);
-}
-
-/* The members of c meet as hosts: who does not come is named by their back end. */
-static dt_status find_missing(dti_comm *c, int64_t timeout_ms)
-{
-    dti_comm_request meeting = { .call = { .op = DTI_COMM_BARRIER } };
-
-    meeting.timeout_ms = timeout_ms < GRACE_MS ? timeout_ms : GRACE_MS;
-    meeting.seq = ++c->seq;
-    DT_TRY(c->ops->start(c, &meeting));
-    return c->ops->wait(c, &meeting);
-}
-
-/* An operation on c has not come to its end in time. */
-static dt_status fail_stuck(dti_comm *c, dti_comm_op op, uint64_t seq, int64_t timeout_ms)
-{
-    char why[DT_ERROR_MESSAGE_BYTES];
-    dt_status st;
-
-    abort_all(c->cuda);
-    st = find_missing(c, timeout_ms);
-    (void)snprintf(why, sizeof why, "%s",
-                   st != DT_OK
-                       ? dt_last_error()->message
-                       : "all ranks are there, so the devices or the links between them are "
-                         "at fault; NCCL_DEBUG=INFO lets NCCL say more");
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\" has not ended on rank %d's device after %lld ms: %.*s",
-                        dti_comm_op_name(op), (unsigned long long)seq, c->name,
-                        c->world_ranks[c->rank], (long long)timeout_ms,
-                        DT_ERROR_MESSAGE_BYTES - 256, why);
-    if (st == DT_OK) c->ops->abort(c, c->world_ranks[c->rank], dt_last_error()->message);
-    return DT_ERR_COMM;
 }
 
 /* Hands `st` back. */
@@ -93,7 +59,7 @@ dt_status dti_nccl_settle(const dti_nccl_job *j, int failed_call, const char *wh
         if (polls % LOOK_EVERY != 0) continue;
         st = j->c->ops->check(j->c, r);
         if (st == DT_OK && (dti_now_ns() - begin) / NS_PER_MS >= r->timeout_ms)
-            return fail_stuck(j->c, r->call.op, r->seq, r->timeout_ms);
+            return dti_cuda_fail_stuck(j->c, r, r->timeout_ms);
     }
     return failed(j->c->cuda, st);
 }
@@ -133,25 +99,6 @@ static dti_nccl_job job_of(dti_comm *c, const dti_comm_request *r)
     };
 }
 
-/* Remembers what is on the stream, so that what is stuck can be told. */
-static dt_status record(dti_nccl_part *part, const dti_comm_request *r)
-{
-    dti_cuda_world *w = part->comm->cuda;
-    const dti_cuda_module *module = w->place.module;
-    dti_nccl_record *rec = &w->nccl->records[w->nccl->n_records % DTI_NCCL_RECORDS];
-    int rc = 0;
-
-    if (rec->done == NULL) rc = module->event_create(w->place.cuda, &rec->done);
-    if (rc == 0) rc = module->event_record(w->place.cuda, rec->done);
-    DT_TRY(dti_cuda_check_call(&w->place, rc, "recording an event"));
-    rec->part = part;
-    rec->op = r->call.op;
-    rec->seq = r->seq;
-    rec->timeout_ms = r->timeout_ms;
-    w->nccl->n_records++;
-    return DT_OK;
-}
-
 /* --- messages -----------------------------------------------------------------------------------
  */
 
@@ -180,7 +127,7 @@ static dt_status start_kept(dti_nccl_part *p, const dti_comm_request *r)
     j = job_of(p->comm, r);
     DT_TRY(dti_nccl_settle(&j, post_messages(&j), "messages"));
     p->n_kept = 0;
-    return record(p, r);
+    return dti_cuda_watch_start(p->comm, r);
 }
 
 /* The part that has kept messages for longest, or NULL. */
@@ -231,29 +178,12 @@ static dt_status keep_message(dti_nccl_part *p, dti_comm_request *r)
 /* --- the carrier --------------------------------------------------------------------------------
  */
 
-static uint64_t next_number(dti_comm *c)
+static uint64_t next_number(dti_comm *c, const dti_comm_request *r)
 {
     dti_nccl_part *p = c->cuda_part;
 
+    (void)r;
     return p != NULL ? ++p->seq : 1; /* the first call makes the part */
-}
-
-/* With agreement checks the hosts meet first, with this operation's note. */
-static dt_status agree(dti_comm *c, const dti_comm_request *r)
-{
-    dti_comm_request meeting = { .call = { .op = DTI_COMM_BARRIER }, .timeout_ms = r->timeout_ms };
-    char call[DTI_CALL_TEXT_BYTES];
-    dti_comm_note note;
-
-    if (r->note == NULL) return DT_OK;
-    note.hash = r->note->hash;
-    (void)snprintf(note.text, sizeof note.text, "before %s on its device, %.*s",
-                   dti_call_text(r->call.op, dti_call_count(c, &r->call), r->call.dtype, call),
-                   DTI_NOTE_BYTES - DTI_CALL_TEXT_BYTES - 32, r->note->text);
-    meeting.note = &note;
-    meeting.seq = ++c->seq;
-    DT_TRY(c->ops->start(c, &meeting));
-    return c->ops->wait(c, &meeting);
 }
 
 static dt_status start_collective(dti_comm *c, const dti_comm_request *r)
@@ -261,9 +191,9 @@ static dt_status start_collective(dti_comm *c, const dti_comm_request *r)
     const dti_nccl_job j = job_of(c, r);
 
     DT_TRY(start_all_kept(c->cuda, r));
-    DT_TRY(agree(c, r));
+    if (r->note != NULL && !c->cuda->recording) DT_TRY(dti_cuda_hosts_meet(c, r));
     DT_TRY(dti_nccl_collective(&j, &r->call));
-    return record(j.part, r);
+    return dti_cuda_watch_start(c, r);
 }
 
 static dt_status nccl_start(dti_comm *c, dti_comm_request *r)
@@ -294,68 +224,24 @@ static dt_status nccl_wait(dti_comm *c, dti_comm_request *r)
     return message ? before_wait(c->cuda, r) : DT_OK;
 }
 
-/* The oldest operation that has not ended, or NULL. Events that are part of a recorded graph say
- * nothing. */
-static const dti_nccl_record *stuck_record(const dti_cuda_world *w)
+/* Errors that came up on the stream. */
+static dt_status look(dti_cuda_world *w)
 {
-    const dti_nccl_rank *n = w->nccl;
-    const uint64_t kept = n->n_records < DTI_NCCL_RECORDS ? n->n_records : DTI_NCCL_RECORDS;
-
-    for (uint64_t i = n->n_records - kept; i < n->n_records; i++) {
-        const dti_nccl_record *rec = &n->records[i % DTI_NCCL_RECORDS];
-        bool done = false;
-        if (rec->part->comm == NULL) continue;
-        if (w->place.module->event_done(rec->done, &done) == 0 && !done) return rec;
-    }
-    return NULL;
-}
-
-/* Errors that came up on the stream, and those of other ranks. */
-static dt_status look_around(dti_cuda_world *w, const dti_comm_request *words)
-{
-    for (dti_nccl_part *p = w->nccl->parts; p != NULL; p = p->next)
+    for (dti_nccl_part *p = w->nccl != NULL ? w->nccl->parts : NULL; p != NULL; p = p->next)
         if (p->comm != NULL && p->nccl != NULL && api_of(w)->ready(p->nccl) < 0)
             return dti_cuda_check_call(&w->place, -1, "NCCL");
-    return w->host->ops->check(w->host, words);
-}
-
-static dt_status wait_step(dti_cuda_world *w, int64_t begin)
-{
-    dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER }, .seq = w->host->seq };
-    const dti_nccl_record *rec = stuck_record(w);
-    dt_status st;
-
-    words.timeout_ms = w->host->timeout_ms;
-    if (rec != NULL) {
-        words.call.op = rec->op;
-        words.seq = rec->seq;
-        words.timeout_ms = rec->timeout_ms;
-    }
-    st = look_around(w, &words);
-    if (st != DT_OK) return failed(w, st);
-    if ((dti_now_ns() - begin) / NS_PER_MS < words.timeout_ms) return DT_OK;
-    return fail_stuck(rec != NULL ? rec->part->comm : w->host, words.call.op, words.seq,
-                      words.timeout_ms);
+    return DT_OK;
 }
 
 static dt_status nccl_sync(dti_cuda_world *w)
 {
     const dti_comm_request words = { .call = { .op = DTI_COMM_RECV },
                                      .timeout_ms = w->host->timeout_ms };
-    const int64_t begin = dti_now_ns();
-    bool done = false;
 
     if (w->nccl == NULL)
         return dti_cuda_check_call(&w->place, w->place.module->sync(w->place.cuda), "waiting");
     DT_TRY(start_all_kept(w, &words));
-    for (unsigned polls = 1; !done; polls++) {
-        DT_TRY(dti_cuda_check_call(&w->place, w->place.module->done(w->place.cuda, &done),
-                                   "waiting for the device"));
-        if (done) break;
-        (void)sched_yield();
-        if (polls % LOOK_EVERY == 0) DT_TRY(wait_step(w, begin));
-    }
-    return DT_OK;
+    return dti_cuda_watch_sync(w);
 }
 
 /* Begins the end; ranks close their communicators in orders of their own, so nobody waits here. */
@@ -367,6 +253,7 @@ static void nccl_close(dti_comm *c)
 
     if (c->ops->check(c, &words) != DT_OK) abort_all(w);
     if (p->nccl != NULL && !w->nccl->aborted && api_of(w)->finish(p->nccl) != 0) abort_all(w);
+    dti_cuda_watch_forget(c);
     p->comm = NULL;
 }
 
@@ -385,20 +272,19 @@ static void close_world(dti_cuda_world *w)
         if (p->nccl != NULL) api_of(w)->close(p->nccl);
         dti_free(p);
     }
-    for (int i = 0; i < DTI_NCCL_RECORDS; i++)
-        if (w->nccl->records[i].done != NULL)
-            w->place.module->event_destroy(w->nccl->records[i].done);
     dti_free(w->nccl);
     w->nccl = NULL;
 }
 
 const dti_cuda_carrier dti_cuda_nccl = {
     .name = "nccl",
+    .remedy = "; NCCL_DEBUG=INFO lets NCCL say more",
     .records = true,
     .next_number = next_number,
     .start = nccl_start,
     .wait = nccl_wait,
     .sync = nccl_sync,
+    .look = look,
     .abort = abort_all,
     .before_wait = before_wait,
     .close = nccl_close,

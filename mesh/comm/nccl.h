@@ -14,7 +14,7 @@
 
 #include "mesh/comm/cuda_comm.h"
 
-enum { DTI_NCCL_MESSAGES = 16, DTI_NCCL_RECORDS = 64 };
+enum { DTI_NCCL_MESSAGES = 16 };
 
 /* Of one communicator. */
 typedef struct dti_nccl_part {
@@ -29,22 +29,11 @@ typedef struct dti_nccl_part {
     int64_t kept_n[DTI_NCCL_MESSAGES]; /* their counts */
 } dti_nccl_part;
 
-/* An operation on the stream. */
-typedef struct dti_nccl_record {
-    dti_cuda_event *done;
-    dti_nccl_part *part;
-    dti_comm_op op;
-    uint64_t seq;
-    int64_t timeout_ms;
-} dti_nccl_record;
-
 /* Of one rank. */
 typedef struct dti_nccl_rank {
     dti_nccl_part *parts;
     bool aborted;
-    uint64_t n_kept;    /* messages ever kept */
-    uint64_t n_records; /* ever made */
-    dti_nccl_record records[DTI_NCCL_RECORDS];
+    uint64_t n_kept; /* messages ever kept */
 } dti_nccl_rank;
 
 /* An operation that is being started. */

@@ -22,7 +22,8 @@ static void on_all_carriers(dt_status (*body)(dt_mesh *mesh, const dti_cuda_plac
     static const struct {
         const char *wish;
         int n_devices;
-    } settings[] = { { "cuda_local", 1 }, { "cuda_local", 3 }, { "nccl", 8 }, { "staged", 2 } };
+    } settings[] = { { "cuda_local", 1 },      { "cuda_local", 3 }, { "cuda_local_spin", 1 },
+                     { "cuda_local_spin", 8 }, { "nccl", 8 },       { "staged", 2 } };
 
     for (; *meshes != NULL; meshes++)
         for (size_t i = 0; i < DT_COUNT(settings); i++) {

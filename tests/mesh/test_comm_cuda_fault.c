@@ -143,7 +143,13 @@ static void assert_told(const scene *s, const char *part, const char *other)
     }
 }
 
-static const char *const carriers[] = { "cuda_local", "nccl", "staged" };
+static const char *const carriers[] = { "cuda_local", "cuda_local_spin", "nccl", "staged" };
+
+/* For each operation, so that what others do is found out. */
+static bool hosts_meet(const char *carrier)
+{
+    return strcmp(carrier, "nccl") != 0 && strcmp(carrier, "cuda_local_spin") != 0;
+}
 
 DT_TEST(comm_cuda_fault, a_device_that_breaks_ends_all_ranks)
 {
@@ -187,7 +193,8 @@ DT_TEST(comm_cuda_fault, a_rank_that_is_late_is_named)
     }
 }
 
-/* NCCL does not compare; with agreement checks the hosts do before it is asked. */
+/* NCCL does not compare, and kernels that wait for each other compare with their like alone; with
+ * agreement checks the hosts do before any is started. */
 DT_TEST(comm_cuda_fault, ranks_that_do_different_things_are_told_so)
 {
     static const mistake mistakes[] = { CALL_ANOTHER, PASS_ANOTHER_COUNT };
@@ -195,9 +202,17 @@ DT_TEST(comm_cuda_fault, ranks_that_do_different_things_are_told_so)
     for (size_t i = 0; i < DT_COUNT(carriers); i++)
         for (size_t k = 0; k < DT_COUNT(mistakes); k++) {
             scene s = { .wish = carriers[i], .mistake = mistakes[k] };
-            run_scene(&s, strcmp(carriers[i], "nccl") == 0 ? "agree" : "none");
+            run_scene(&s, hosts_meet(carriers[i]) ? "none" : "agree");
             assert_told(&s, "differs", "all_reduce of 1000 f32");
         }
+}
+
+DT_TEST(comm_cuda_fault, kernels_that_wait_for_each_other_find_other_counts)
+{
+    scene s = { .wish = "cuda_local_spin", .mistake = PASS_ANOTHER_COUNT };
+
+    run_scene(&s, "none");
+    assert_told(&s, "on the device of rank", "differs from that of rank");
 }
 
 DT_TEST(comm_cuda_fault, hosts_and_devices_do_not_add_up)
@@ -246,14 +261,18 @@ DT_TEST(comm_cuda_fault, the_best_carrier_is_chosen_and_says_why)
     const choice choices[] = {
         { with, NULL, 0, 1, DT_OK, "nccl: 2 ranks on 2 GPUs" },
         { with, NULL, 0, 0, DT_OK, "cuda_local: 2 ranks on 1 GPU" },
-        { without, NULL, 0, 1, DT_OK, "cuda_local: 2 ranks on 2 GPUs" },
+        { without, NULL, 0, 1, DT_OK, "cuda_local_spin: 2 ranks on 2 GPUs" },
+        { without, "cuda_local", 0, 1, DT_OK, "cuda_local: 2 ranks on 2 GPUs" },
+        { with, "cuda_local_spin", 0, 0, DT_OK, "cuda_local_spin: 2 ranks on 1 GPU" },
         { without, NULL, 0, 5, DT_OK, "not all GPUs can read each other's memory" },
         { with, "auto", 0, 5, DT_OK, "nccl: 2 ranks" },
         { with, "staged", 0, 1, DT_OK, "staged through memory of hosts" },
         { with, "nccl", 0, 0, DT_ERR_UNSUPPORTED, "ranks 0 and 1 share a GPU" },
         { without, "nccl", 0, 1, DT_ERR_UNSUPPORTED, "rank 0 has no NCCL" },
         { with, "cuda_local", 0, 5, DT_ERR_UNSUPPORTED, "cuda_local cannot join these ranks" },
-        { with, "pigeons", 0, 1, DT_ERR_ARG, "choose cuda_local, nccl, staged or auto" },
+        { with, "cuda_local_spin", 0, 5, DT_ERR_UNSUPPORTED, "cuda_local_spin cannot join" },
+        { with, "pigeons", 0, 1, DT_ERR_ARG,
+          "choose cuda_local, cuda_local_spin, nccl, staged or auto" },
     };
 
     for (size_t i = 0; i < DT_COUNT(choices); i++) dt_test_on_ranks("tp=2", choose, &choices[i]);

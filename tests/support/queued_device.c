@@ -18,6 +18,7 @@ enum { ALIGNMENT = 256, PAUSE_NS = 20 * 1000, PAUSES = 16 };
 typedef struct task {
     struct task *next;
     void (*run)(void *arg);
+    size_t bytes;
     _Alignas(max_align_t) unsigned char arg[];
 } task;
 
@@ -26,6 +27,10 @@ typedef struct pinned {
     void *data;
     size_t bytes;
 } pinned;
+
+struct dti_cuda_graph {
+    task *first, **last;
+};
 
 struct dti_cuda {
     int device;
@@ -36,7 +41,9 @@ struct dti_cuda {
     task *first, **last;
     uint64_t n_started, n_done;
     bool closing;
-    pinned *pinned; /* the owner's */
+    pinned *pinned;           /* the owner's */
+    dti_cuda_graph *recorded; /* the owner's: what is started is kept here; NULL: it runs */
+    char fault[128];          /* what a task has found; "": nothing */
 };
 
 struct dti_cuda_event {
@@ -109,7 +116,13 @@ int queued_push(dti_cuda *c, void (*run)(void *arg), const void *arg, size_t byt
     if (t == NULL) return queued_fail("no memory for a task");
     t->next = NULL;
     t->run = run;
+    t->bytes = bytes;
     memcpy(t->arg, arg, bytes);
+    if (c->recorded != NULL) {
+        *c->recorded->last = t;
+        c->recorded->last = &t->next;
+        return 0;
+    }
     (void)pthread_mutex_lock(&c->lock);
     *c->last = t;
     c->last = &t->next;
@@ -129,10 +142,26 @@ static int stream_done(dti_cuda *c, bool *done)
 
 static int stream_sync(dti_cuda *c)
 {
+    char found[sizeof c->fault];
+
+    if (c->recorded != NULL) return queued_fail("waiting while a graph is recorded");
     (void)pthread_mutex_lock(&c->lock);
     while (c->n_done < c->n_started) (void)pthread_cond_wait(&c->changed, &c->lock);
+    (void)snprintf(found, sizeof found, "%s", c->fault);
+    c->fault[0] = '\0';
     (void)pthread_mutex_unlock(&c->lock);
-    return 0;
+    return found[0] == '\0' ? 0 : queued_fail("%s", found);
+}
+
+void queued_fault(dti_cuda *c, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)pthread_mutex_lock(&c->lock);
+    (void)vsnprintf(c->fault, sizeof c->fault, format, args);
+    (void)pthread_mutex_unlock(&c->lock);
+    va_end(args);
 }
 
 static void *stream_of(dti_cuda *c)
@@ -207,7 +236,7 @@ void queued_fail_after(dti_cuda *c, int n)
     c->fail_after = n;
 }
 
-static int count_down(dti_cuda *c)
+int queued_count_down(dti_cuda *c)
 {
     if (c->fail_after < 0) return 0;
     if (c->fail_after == 0) return queued_fail("device %d fell off the bus", c->device);
@@ -274,7 +303,7 @@ static void run_copy(void *arg)
 static int copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way)
 {
     copy_task t = { to, from, NULL, bytes };
-    int failed = count_down(c);
+    int failed = queued_count_down(c);
 
     if (failed != 0 || bytes == 0) return failed;
     if (way == DTI_CUDA_UP && !is_pinned(c, from)) {
@@ -330,7 +359,7 @@ static int copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const voi
                     const dti_cuda_box *from_box, size_t element_bytes)
 {
     const box_task t = { to, from, *to_box, *from_box, element_bytes };
-    const int failed = count_down(c);
+    const int failed = queued_count_down(c);
 
     return failed != 0 ? failed : queued_push(c, run_box, &t, sizeof t);
 }
@@ -379,7 +408,7 @@ static void run_sum(void *arg)
 
 static int sum(dti_cuda *c, const dti_cuda_sum *s)
 {
-    const int failed = count_down(c);
+    const int failed = queued_count_down(c);
 
     return failed != 0 ? failed : queued_push(c, run_sum, s, sizeof *s);
 }
@@ -433,6 +462,7 @@ static int event_record(dti_cuda *c, dti_cuda_event *e)
 {
     event_task t = { e, 0 };
 
+    if (c->recorded != NULL) return queued_fail("an event in a graph");
     (void)pthread_mutex_lock(&e->lock);
     t.ticket = ++e->n_recorded;
     (void)pthread_mutex_unlock(&e->lock);
@@ -443,6 +473,7 @@ static int event_await(dti_cuda *c, dti_cuda_event *e)
 {
     event_task t = { e, 0 };
 
+    if (c->recorded != NULL) return queued_fail("an event in a graph");
     (void)pthread_mutex_lock(&e->lock);
     t.ticket = e->n_recorded;
     (void)pthread_mutex_unlock(&e->lock);
@@ -457,16 +488,59 @@ static int event_done(dti_cuda_event *e, bool *done)
     return 0;
 }
 
+/* --- graphs -------------------------------------------------------------------------------------
+ */
+
+static int capture_begin(dti_cuda *c)
+{
+    if (c->recorded != NULL) return queued_fail("a graph is being recorded already");
+    c->recorded = calloc(1, sizeof *c->recorded);
+    if (c->recorded == NULL) return queued_fail("no memory for a graph");
+    c->recorded->last = &c->recorded->first;
+    return 0;
+}
+
+static int capture_end(dti_cuda *c, dti_cuda_graph **out)
+{
+    *out = c->recorded;
+    c->recorded = NULL;
+    return *out != NULL ? 0 : queued_fail("no graph is being recorded");
+}
+
+static int graph_launch(dti_cuda *c, dti_cuda_graph *graph)
+{
+    int failed = 0;
+
+    for (const task *t = graph->first; t != NULL && failed == 0; t = t->next)
+        failed = queued_push(c, t->run, t->arg, t->bytes);
+    return failed;
+}
+
+static void graph_destroy(dti_cuda_graph *graph)
+{
+    while (graph != NULL && graph->first != NULL) {
+        task *t = graph->first;
+        graph->first = t->next;
+        free(t);
+    }
+    free(graph);
+}
+
 /* --- the table ----------------------------------------------------------------------------------
  */
 
+/* clang-format off */
 #define QUEUED_FUNCTIONS                                                                  \
     .version = DTI_CUDA_API_VERSION, .name = "queued", .versions = versions,              \
     .properties = properties, .open = open_device, .close = close_device, .reach = reach, \
     .why = why, .alloc = alloc, .release = release, .copy = copy, .clear = clear,         \
-    .copy_box = copy_box, .sum = sum, .stream = stream_of, .done = stream_done,           \
+    .copy_box = copy_box, .sum = sum, .spin_bytes = queued_spin_bytes, .spin_sum = queued_spin_sum,    \
+    .spin_meet = queued_spin_meet, .stream = stream_of, .done = stream_done,                     \
     .sync = stream_sync, .event_create = event_create, .event_destroy = event_destroy,    \
-    .event_record = event_record, .event_await = event_await, .event_done = event_done
+    .event_record = event_record, .event_await = event_await, .event_done = event_done,   \
+    .capture_begin = capture_begin, .capture_end = capture_end,                           \
+    .graph_launch = graph_launch, .graph_destroy = graph_destroy
+/* clang-format on */
 
 const dti_cuda_module *queued_module(void)
 {

@@ -64,7 +64,7 @@ struct dti_nccl {
     bool grouped, finishing;
     int n_transfers;
     transfer transfers[MAX_GROUP];
-    uint64_t n_started;
+    uint64_t n_run; /* collectives; the stream's */
 };
 
 static pthread_mutex_t meetings_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -214,9 +214,9 @@ static bool is_same(const collective *a, const collective *b)
            a->root == b->root && a->count == b->count;
 }
 
+/* Counted when it runs, since a recorded one runs again and again. */
 typedef struct collective_task {
     dti_nccl *n;
-    uint64_t seq;
     collective call;
 } collective_task;
 
@@ -263,6 +263,7 @@ static void run_collective(void *arg)
     const collective_task *t = arg;
     dti_nccl *n = t->n;
     meeting *m = n->m;
+    const uint64_t seq = ++n->n_run;
     void *result = NULL;
     size_t bytes = 0;
     bool met;
@@ -271,15 +272,15 @@ static void run_collective(void *arg)
     m->of[n->rank] = t->call;
     free(m->data[n->rank]); /* of the one before, which all have done with */
     m->data[n->rank] = copy_sent(m, &t->call);
-    m->arrived[n->rank] = t->seq;
+    m->arrived[n->rank] = seq;
     (void)pthread_cond_broadcast(&m->changed);
-    met = await_all(n, m->arrived, t->seq);
+    met = await_all(n, m->arrived, seq);
     for (int r = 0; r < m->size && met; r++)
         if (!is_same(&m->of[r], &t->call)) atomic_store(&n->wrong, true);
     if (met && !atomic_load(&n->wrong)) result = make_result(m, &t->call, n->rank, &bytes);
-    m->done[n->rank] = t->seq;
+    m->done[n->rank] = seq;
     (void)pthread_cond_broadcast(&m->changed);
-    met = met && await_all(n, m->done, t->seq);
+    met = met && await_all(n, m->done, seq);
     if (met && result != NULL) memcpy(t->call.recv, result, bytes);
     (void)pthread_mutex_unlock(&m->lock);
     free(result);
@@ -287,7 +288,7 @@ static void run_collective(void *arg)
 
 static int start_collective(dti_nccl *n, const collective *call)
 {
-    const collective_task t = { n, ++n->n_started, *call };
+    const collective_task t = { n, *call };
 
     if (n->grouped) return queued_fail("NCCL: a collective in a group of messages");
     if (begin(n) != 0) return -1;

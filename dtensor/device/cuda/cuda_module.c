@@ -28,6 +28,16 @@ static int sum_boxes(dti_cuda *c, const dti_cuda_sum *sum)
     return dti_cuda_enter(c) ? -1 : dti_cuda_sum_boxes(c, sum);
 }
 
+static int spin_sum(dti_cuda *c, const dti_cuda_circle *with, const dti_cuda_spin_job *sum)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_spin_sum(c, with, sum);
+}
+
+static int spin_meet(dti_cuda *c, const dti_cuda_circle *with)
+{
+    return dti_cuda_enter(c) ? -1 : dti_cuda_spin_meet(c, with);
+}
+
 static int divide(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor)
 {
     return dti_cuda_enter(c) ? -1 : dti_cuda_divide(c, x, n, dtype, divisor);
@@ -71,6 +81,9 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .clear = dti_cuda_clear,
     .copy_box = copy_box,
     .sum = sum_boxes,
+    .spin_bytes = dti_cuda_spin_bytes,
+    .spin_sum = spin_sum,
+    .spin_meet = spin_meet,
     .divide = divide,
     .fill = fill,
     .fill_random = fill_random,

@@ -36,10 +36,13 @@ int dti_cuda_copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cud
 int dti_cuda_clear(dti_cuda *c, void *to, size_t bytes);
 void dti_cuda_memory_close(dti_cuda *c); /* scratch and staging */
 
-/* boxes.cu, box_sums.cu, random.cu in dtensor/kernels/cuda */
+/* boxes.cu, box_sums.cu, spin.cu, random.cu in dtensor/kernels/cuda */
 int dti_cuda_copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,
                       const dti_cuda_box *from_box, size_t element_bytes);
 int dti_cuda_sum_boxes(dti_cuda *c, const dti_cuda_sum *sum);
+size_t dti_cuda_spin_bytes(void);
+int dti_cuda_spin_sum(dti_cuda *c, const dti_cuda_circle *with, const dti_cuda_spin_job *sum);
+int dti_cuda_spin_meet(dti_cuda *c, const dti_cuda_circle *with);
 int dti_cuda_divide(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor);
 int dti_cuda_fill(dti_cuda *c, void *to, int64_t n, const void *element, size_t element_bytes);
 int dti_cuda_fill_random(dti_cuda *c, void *to, const dti_cuda_box *global,

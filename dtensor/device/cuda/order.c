@@ -56,6 +56,15 @@ static int tell_fault(dti_cuda *c)
                              found.limit);
     case DTI_CUDA_TWICE_EXPERT:
         return dti_cuda_fail("token %lld names expert %lld twice", found.limit, found.value);
+    case DTI_CUDA_LATE_RANK:
+        return dti_cuda_fail("kernel %lld of those that wait for other ranks has waited %lld ms "
+                             "for rank %lld, which did not come",
+                             found.number, found.limit, found.value);
+    case DTI_CUDA_OTHER_CALL:
+        return dti_cuda_fail("kernel %lld of those that wait for other ranks differs from that of "
+                             "rank %lld: all ranks of a communicator issue the same operations, "
+                             "of as many elements, in the same order",
+                             found.number, found.value);
     case DTI_CUDA_FINE:
         break;
     }

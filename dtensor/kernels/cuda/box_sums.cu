@@ -6,109 +6,12 @@
  * up in f32 and are rounded once. */
 #include "dtensor/kernels/cuda/boxes.cuh"
 #include "dtensor/kernels/cuda/rows.cuh"
+#include "dtensor/kernels/cuda/terms.cuh"
 
 namespace
 {
 
 enum { THREADS = 256, BATCH = 4 };
-
-/* --- values: what is stored and what is added up ---------------------------------------------- */
-
-template <typename T> struct value_of {
-    typedef T sum;
-};
-template <> struct value_of<dti_bf16> {
-    typedef float sum;
-};
-template <> struct value_of<dti_f16> {
-    typedef float sum;
-};
-
-template <typename T> __device__ inline T widen(T x)
-{
-    return x;
-}
-
-__device__ inline float widen(dti_bf16 x)
-{
-    return dti_widen(x);
-}
-
-__device__ inline float widen(dti_f16 x)
-{
-    return dti_widen(x);
-}
-
-template <typename T> __device__ inline void narrow(T *to, T x)
-{
-    *to = x;
-}
-
-__device__ inline void narrow(dti_bf16 *to, float x)
-{
-    dti_narrow(to, x);
-}
-
-__device__ inline void narrow(dti_f16 *to, float x)
-{
-    dti_narrow(to, x);
-}
-
-/* Integer sums and products wrap; unsigned arithmetic makes that defined. */
-__device__ inline float add(float a, float b)
-{
-    return a + b;
-}
-
-__device__ inline double add(double a, double b)
-{
-    return a + b;
-}
-
-__device__ inline int32_t add(int32_t a, int32_t b)
-{
-    return (int32_t)((uint32_t)a + (uint32_t)b);
-}
-
-__device__ inline int64_t add(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a + (uint64_t)b);
-}
-
-__device__ inline float multiply(float a, float b)
-{
-    return a * b;
-}
-
-__device__ inline double multiply(double a, double b)
-{
-    return a * b;
-}
-
-__device__ inline int32_t multiply(int32_t a, int32_t b)
-{
-    return (int32_t)((uint32_t)a * (uint32_t)b);
-}
-
-__device__ inline int64_t multiply(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)b);
-}
-
-/* acc (op) x; a NaN wins in minimum and maximum. */
-template <typename S> __device__ inline S take(int op, S acc, S x)
-{
-    switch (op) {
-    case DT_MIN:
-        return x < acc || x != x ? x : acc;
-    case DT_MAX:
-        return x > acc || x != x ? x : acc;
-    case DT_PROD:
-        return multiply(acc, x);
-    default:
-        return add(acc, x);
-    }
-}
 
 /* --- the sum ---------------------------------------------------------------------------------- */
 
@@ -123,7 +26,7 @@ struct sum_job {
 template <typename T, int N>
 __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at, int64_t left)
 {
-    typedef typename value_of<T>::sum S;
+    typedef typename dti_term<T>::sum S;
     dti_pack<T, N> raw[BATCH] = {};
     S acc[N] = {};
 
@@ -138,15 +41,15 @@ __device__ inline void sum_pack(const sum_job &j, int64_t to_at, int64_t from_at
             if (k + b >= j.sum.n_terms) continue;
             DTI_UNROLL
             for (int i = 0; i < N; i++) {
-                const S x = widen(raw[b].v[i]);
-                acc[i] = k + b == 0 ? x : take<S>(j.sum.reduce, acc[i], x);
+                const S x = dti_widen_term(raw[b].v[i]);
+                acc[i] = k + b == 0 ? x : dti_take<S>(j.sum.reduce, acc[i], x);
             }
         }
     }
     DTI_UNROLL
     for (int i = 0; i < N; i++) {
         if (j.sum.reduce == DT_AVG) acc[i] = acc[i] / (S)j.sum.n_terms;
-        narrow(&raw[0].v[i], acc[i]);
+        dti_narrow_term(&raw[0].v[i], acc[i]);
     }
     for (int k = 0; k < j.sum.n_to; k++)
         dti_store_pack<T, N>((T *)j.sum.to[k] + to_at, raw[0], left, j.aligned);
@@ -198,13 +101,14 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) divide(T *x, int64_t n, int64_t divisor, bool aligned)
 {
     enum { N = 16 / sizeof(T) };
-    typedef typename value_of<T>::sum S;
+    typedef typename dti_term<T>::sum S;
     const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     dti_pack<T, N> raw = {};
 
     dti_load_pack<T, N>(&raw, x + at, n - at, aligned);
     DTI_UNROLL
-    for (int i = 0; i < N; i++) narrow(&raw.v[i], (S)(widen(raw.v[i]) / (S)divisor));
+    for (int i = 0; i < N; i++)
+        dti_narrow_term(&raw.v[i], (S)(dti_widen_term(raw.v[i]) / (S)divisor));
     dti_store_pack<T, N>(x + at, raw, n - at, aligned);
 }
 

@@ -21,7 +21,9 @@ typedef enum dti_cuda_fault {
     DTI_CUDA_FINE,
     DTI_CUDA_BAD_POSITION, /* value is a position, limit the number of rows of the cache */
     DTI_CUDA_BAD_EXPERT,   /* value is an expert, limit their number */
-    DTI_CUDA_TWICE_EXPERT  /* value is an expert, limit the token that names it twice */
+    DTI_CUDA_TWICE_EXPERT, /* value is an expert, limit the token that names it twice */
+    DTI_CUDA_LATE_RANK,    /* value is a rank, limit in ms, number the operation */
+    DTI_CUDA_OTHER_CALL    /* value is a rank, number the operation */
 } dti_cuda_fault;
 
 typedef struct dti_cuda_fault_word {
@@ -29,6 +31,7 @@ typedef struct dti_cuda_fault_word {
     int pad;
     long long value;
     long long limit;
+    long long number;
 } dti_cuda_fault_word;
 
 struct dti_gemm_plans;  /* gemm_lt.c */
