@@ -6,11 +6,13 @@
 #include "base/memory.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
 
 struct dti_recorder {
     dti_device *device;
     dti_memory *own;
     dti_memory *others; /* the device's while ours is in its place; else NULL */
+    dti_comm *comm;     /* the ranks that record with this one */
     dt_tape *tape;
     void *recording; /* NULL: nothing yet */
 };
@@ -23,14 +25,16 @@ bool dti_recorder_fits(const dt_tape *t)
            d->ops->records(d);
 }
 
-dt_status dti_recorder_create(dt_runtime *rt, dti_recorder **out)
+dt_status dti_recorder_create(dt_mesh *mesh, dti_recorder **out)
 {
+    dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_status st = DT_OK;
     dti_recorder *r;
 
     *out = NULL;
     DT_TRY(dti_new(sizeof *r, &r));
     DT_TRY_TO(fail, st, dti_device_of(rt, &r->device));
+    DT_TRY_TO(fail, st, dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &r->comm));
     DT_TRY_TO(fail, st, dti_memory_create(false, &r->device->allocator, &r->own));
     dti_memory_part_of(r->own, r->device->memory);
     DT_TRY_TO(fail, st, dt_tape_create(rt, &r->tape));
@@ -64,13 +68,28 @@ void dti_recorder_enter(dti_recorder *r)
     DT_ASSERT(r->others == NULL);
     r->others = r->device->memory;
     r->device->memory = r->own;
+    r->device->ops->rehearse(r->device, true);
 }
 
 void dti_recorder_leave(dti_recorder *r)
 {
     DT_ASSERT(r->others != NULL);
+    r->device->ops->rehearse(r->device, false);
     r->device->memory = r->others;
     r->others = NULL;
+}
+
+dt_status dti_recorder_agree(dti_recorder *r, dt_status own)
+{
+    const dt_error why = *dt_last_error();
+    int32_t all = own == DT_OK;
+
+    DT_TRY(dti_all_reduce(r->comm, &all, &all, 1, DT_I32, DT_MIN));
+    if (own == DT_OK)
+        DT_CHECK(all, DT_ERR_UNSUPPORTED, "another rank could not record its part of this pass");
+    else
+        dti_error_restore(&why);
+    return own;
 }
 
 dt_status dti_recorder_begin(dti_recorder *r)
@@ -100,7 +119,7 @@ dt_status dti_recorder_count(const dti_recorder *r, dt_tape *t)
 
 dt_status dti_recorder_play(dti_recorder *r, dt_tape *t)
 {
-    DT_TRY(r->device->ops->play(r->device, r->recording));
+    DT_TRY(r->device->ops->play(r->device, r->comm, r->recording));
     DT_TRY(dti_recorder_count(r, t));
     return DT_OK;
 }

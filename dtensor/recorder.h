@@ -16,10 +16,15 @@ typedef struct dti_recorder dti_recorder;
  * because nobody looks on. All ranks of a run answer alike. */
 bool dti_recorder_fits(const dt_tape *t);
 
-dt_status dti_recorder_create(dt_runtime *rt, dti_recorder **out) DT_MUST_USE;
+/* Of a pass that all ranks of the mesh run. */
+dt_status dti_recorder_create(dt_mesh *mesh, dti_recorder **out) DT_MUST_USE;
 void dti_recorder_free(dti_recorder **recorder); /* accepts NULL; nothing of it is used any more */
 
 dt_tape *dti_recorder_tape(dti_recorder *r);
+
+/* Collective over the mesh, after a pass that was rehearsed or recorded, with what has become of it
+ * here, DT_OK or DT_ERR_UNSUPPORTED: DT_ERR_UNSUPPORTED on all ranks if it is so on any. */
+dt_status dti_recorder_agree(dti_recorder *r, dt_status own) DT_MUST_USE;
 
 /* Between the two all memory comes from the recorder. It is taken from the device in a first pass,
  * which runs as any other; the second, after dt_tape_reset(), finds it and can be recorded. */

@@ -15,6 +15,7 @@ typedef enum stage { SEEN_ONE, REHEARSED, RECORDED, REFUSED } stage;
 struct dti_step_pass {
     stage stage;
     uint64_t changes; /* of the layers, when it began */
+    int64_t n_played;
     dti_recorder *recorder;
     dt_model_pass pass;
     dt_tensor *logits;
@@ -60,10 +61,11 @@ static dt_status rehearse_or_record(dti_step_pass *p, dt_model *m, dt_state *s, 
 {
     dt_status st;
 
-    if (p->recorder == NULL) DT_TRY(dti_recorder_create(dt_mesh_runtime(m->mesh), &p->recorder));
+    if (p->recorder == NULL) DT_TRY(dti_recorder_create(m->mesh, &p->recorder));
     dti_recorder_enter(p->recorder);
     st = run_inside(p, m, s, ids, p->stage == REHEARSED);
     dti_recorder_leave(p->recorder);
+    if (st == DT_OK || st == DT_ERR_UNSUPPORTED) st = dti_recorder_agree(p->recorder, st);
     if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     p->stage = p->stage == REHEARSED ? RECORDED : REHEARSED;
     return DT_OK;
@@ -95,6 +97,7 @@ bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_t
         st = p->stage == RECORDED ? dti_recorder_play(p->recorder, t)
                                   : dti_recorder_count(p->recorder, t);
     if (st != DT_OK) return refuse(p, t, st, logits);
+    p->n_played += p->stage == RECORDED;
     *logits = dti_recorder_give(t, p->logits);
     return true;
 }
@@ -102,6 +105,11 @@ bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_t
 bool dti_step_is_recorded(const dt_state *s)
 {
     return s->step != NULL && s->step->stage == RECORDED;
+}
+
+int64_t dti_step_n_played(const dt_state *s)
+{
+    return s->step != NULL ? s->step->n_played : 0;
 }
 
 void dti_step_forget(dt_state *s)

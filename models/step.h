@@ -22,6 +22,7 @@ bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_t
 
 /* Whether the next pass over one token will be played. */
 bool dti_step_is_recorded(const dt_state *s);
+int64_t dti_step_n_played(const dt_state *s); /* passes so far */
 
 /* What was recorded names caches that go away. */
 void dti_step_forget(dt_state *s);

@@ -60,13 +60,15 @@ typedef struct dti_device_ops {
      * order with what is started before and after it. */
     dt_status (*communicate)(dti_device *d, dti_comm *comm, const dti_comm_call *call);
 
-    /* Recording: whether it can be done; what is started between begin and end is kept, not run;
-     * play() starts all of it. While it is on, memory is not taken and the host is not asked:
+    /* Recording: whether it can be done; what runs between rehearse() on and off is what will be
+     * recorded; what is started between begin and end is kept, not run; play() starts all of it, on
+     * all ranks of comm. While it is on, memory is not taken and the host is not asked:
      * DT_ERR_UNSUPPORTED. Not called where records() says false. */
     bool (*records)(const dti_device *d);
+    void (*rehearse)(dti_device *d, bool on);
     dt_status (*record_begin)(dti_device *d);
     dt_status (*record_end)(dti_device *d, void **recording);
-    dt_status (*play)(dti_device *d, void *recording);
+    dt_status (*play)(dti_device *d, dti_comm *comm, void *recording);
     void (*forget)(dti_device *d, void *recording);
 
     void (*close)(dti_device *d); /* tensors' memory has been given back */

@@ -265,6 +265,9 @@ static dt_status communicate(dti_device *d, dti_comm *comm, const dti_comm_call 
     const dti_cuda_device *g = d->cuda;
     dti_comm_call on_stream = *call;
 
+    DT_CHECK(!g->recording || dti_cuda_can_record(comm, call), DT_ERR_UNSUPPORTED,
+             "%s on \"%s\" cannot be part of a recorded pass", dti_comm_op_name(call->op),
+             comm->name);
     on_stream.stream = g->module->stream(g->c);
     DT_TRY(check(g, on_stream.stream == NULL)); /* NULL would be memory of the host */
     DT_TRY(dti_comm_run(comm, &on_stream));
@@ -278,9 +281,15 @@ static bool records(const dti_device *d)
     return dti_cuda_world_records(d->cuda->world);
 }
 
+static void rehearse(dti_device *d, bool on)
+{
+    dti_cuda_world_set(d->cuda->world, on ? DTI_CUDA_REHEARSES : DTI_CUDA_RUNS);
+}
+
 static dt_status record_begin(dti_device *d)
 {
     DT_TRY(check(d->cuda, d->cuda->module->capture_begin(d->cuda->c)));
+    dti_cuda_world_set(d->cuda->world, DTI_CUDA_RECORDS_GRAPH);
     d->cuda->recording = true;
     return DT_OK;
 }
@@ -291,14 +300,17 @@ static dt_status record_end(dti_device *d, void **recording)
 
     *recording = NULL;
     d->cuda->recording = false;
+    dti_cuda_world_set(d->cuda->world, DTI_CUDA_RUNS);
     DT_TRY(check(d->cuda, d->cuda->module->capture_end(d->cuda->c, &graph)));
     *recording = graph;
     return DT_OK;
 }
 
-static dt_status play(dti_device *d, void *recording)
+static dt_status play(dti_device *d, dti_comm *comm, void *recording)
 {
+    DT_TRY(dti_cuda_before_play(comm));
     DT_TRY(check(d->cuda, d->cuda->module->graph_launch(d->cuda->c, recording)));
+    DT_TRY(dti_cuda_after_play(comm));
     return DT_OK;
 }
 
@@ -334,6 +346,7 @@ const dti_device_ops dti_device_cuda = {
     .run = run,
     .communicate = communicate,
     .records = records,
+    .rehearse = rehearse,
     .record_begin = record_begin,
     .record_end = record_end,
     .play = play,

@@ -46,6 +46,23 @@ const char *dti_cuda_world_text(const dti_cuda_world *w);
  * part in each, unless there is but one rank. */
 bool dti_cuda_world_records(const dti_cuda_world *w);
 
+/* What this rank is about: what it starts between set(REHEARSES) and set(RUNS) will be recorded
+ * later; between set(RECORDS_GRAPH) and set(RUNS) nothing runs. */
+typedef enum dti_cuda_stage {
+    DTI_CUDA_RUNS,
+    DTI_CUDA_REHEARSES,
+    DTI_CUDA_RECORDS_GRAPH
+} dti_cuda_stage;
+void dti_cuda_world_set(dti_cuda_world *w, dti_cuda_stage stage);
+
+/* Whether this call can be recorded. Ranks may answer differently, so no host takes part in what
+ * is recorded, and they agree afterwards. */
+bool dti_cuda_can_record(const dti_comm *c, const dti_comm_call *call);
+
+/* Around the launch of a graph that all members of c have recorded and play now. */
+dt_status dti_cuda_before_play(dti_comm *c) DT_MUST_USE;
+dt_status dti_cuda_after_play(dti_comm *c) DT_MUST_USE;
+
 /* Waits until all that was started on this rank's stream is done. Where kernels wait for other
  * ranks it looks after these, so it ends by an abort or by the deadline of the communicator whose
  * operation is stuck, and the error names the rank that is missing. Use it in place of the
@@ -122,8 +139,9 @@ struct dti_cuda_world {
     struct dti_nccl_rank *nccl;   /* nccl.c */
     struct dti_spin_rank *spin;   /* local_spin.c */
     bool crowded;                 /* ranks share devices */
-    bool recording;               /* what is started is recorded, not run */
-    uint64_t n_records;           /* ever made */
+    dti_cuda_stage stage;
+    uint64_t n_played;  /* graphs */
+    uint64_t n_records; /* ever made */
     dti_cuda_record records[DTI_CUDA_RECORDS];
     char text[320];
 };

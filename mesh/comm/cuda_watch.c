@@ -31,7 +31,7 @@ dt_status dti_cuda_watch_start(dti_comm *c, const dti_comm_request *r)
     dti_cuda_record *rec = &w->records[w->n_records % DTI_CUDA_RECORDS];
     int rc = 0;
 
-    if (w->recording) return DT_OK; /* it has not been started */
+    if (w->stage == DTI_CUDA_RECORDS_GRAPH) return DT_OK; /* it has not been started */
     if (rec->done == NULL) rc = module->event_create(w->place.cuda, &rec->done);
     if (rc == 0) rc = module->event_record(w->place.cuda, rec->done);
     DT_TRY(dti_cuda_check_call(&w->place, rc, "recording an event"));
@@ -182,4 +182,46 @@ dt_status dti_cuda_hosts_meet(dti_comm *c, const dti_comm_request *r)
     meeting.seq = ++c->seq;
     DT_TRY(c->ops->start(c, &meeting));
     return c->ops->wait(c, &meeting);
+}
+
+/* --- recorded graphs ----------------------------------------------------------------------------
+ */
+
+void dti_cuda_world_set(dti_cuda_world *w, dti_cuda_stage stage)
+{
+    w->stage = stage;
+}
+
+bool dti_cuda_can_record(const dti_comm *c, const dti_comm_call *call)
+{
+    const dti_cuda_carrier *carrier = c->cuda->carrier;
+
+    return c->size == 1 || carrier->can_record == NULL || carrier->can_record(c, call);
+}
+
+static dti_comm_request play_of(const dti_comm *c)
+{
+    return (dti_comm_request){ .call = { .op = DTI_COMM_N_OPS },
+                               .seq = c->cuda->n_played,
+                               .timeout_ms = c->timeout_ms };
+}
+
+dt_status dti_cuda_before_play(dti_comm *c)
+{
+    const dti_comm_request r = play_of(c);
+
+    if (c->size > 1 && c->cuda->crowded) DT_TRY(dti_cuda_hosts_meet(c, &r));
+    return DT_OK;
+}
+
+dt_status dti_cuda_after_play(dti_comm *c)
+{
+    dti_comm_request r;
+
+    c->cuda->n_played++;
+    if (c->size == 1) return DT_OK;
+    r = play_of(c);
+    DT_TRY(dti_cuda_watch_start(c, &r));
+    if (c->cuda->crowded) DT_TRY(dti_cuda_hosts_meet(c, &r));
+    return DT_OK;
 }

@@ -16,6 +16,7 @@
 #include "base/sync.h"
 #include "mesh/comm/call.h"
 #include "mesh/comm/local_internal.h"
+#include "mesh/comm/spin_moves.h"
 
 enum {
     GRACE_MS = 10 * 1000,              /* hosts find out first who is missing */
@@ -173,7 +174,7 @@ static dt_status start_sum(dti_local_comm *c, const dti_comm_request *r)
                                     .n = call->counts[0],
                                     .send = call->send,
                                     .recv = call->recv };
-    const bool runs = !w->recording, meets = runs && w->crowded;
+    const bool runs = w->stage != DTI_CUDA_RECORDS_GRAPH, meets = runs && w->crowded;
     spin_part *p;
 
     DT_TRY(dti_local_check_abort(c, r));
@@ -199,26 +200,45 @@ static bool is_spun(const dti_comm *c, const dti_comm_call *call)
            call->counts[0] <= DTI_CUDA_SPIN_SUM_BYTES / (int64_t)dt_dtype_size(call->dtype);
 }
 
+static bool records(const dti_comm *c)
+{
+    return c->cuda->stage == DTI_CUDA_RECORDS_GRAPH;
+}
+
 static uint64_t next_number(dti_comm *c, const dti_comm_request *r)
 {
     spin_part *p = c->cuda_part;
 
-    if (!is_spun(c, &r->call)) return ++c->seq;
+    if (!is_spun(c, &r->call) && !records(c)) return ++c->seq;
     return p != NULL ? ++p->seq : 1; /* the first call makes the part */
+}
+
+/* What is rehearsed needs its part when it is recorded. */
+static bool is_rehearsed_move(const dti_comm *c, const dti_comm_call *call)
+{
+    return c->cuda->stage == DTI_CUDA_REHEARSES && c->size <= DTI_CUDA_SPIN_RANKS &&
+           dti_spin_is_move(call);
 }
 
 static dt_status spin_start(dti_comm *c, dti_comm_request *r)
 {
-    if (!is_spun(c, &r->call)) return c->ops->start(c, r);
+    spin_part *p = c->cuda_part;
+
+    if (records(c) && !is_spun(c, &r->call))
+        return dti_spin_record_move(c, &p->circle, &r->call, r->timeout_ms + GRACE_MS);
+    if (!is_spun(c, &r->call)) {
+        if (is_rehearsed_move(c, &r->call)) DT_TRY(part_of((dti_local_comm *)c, &p));
+        return c->ops->start(c, r);
+    }
     DT_TRY(start_sum((dti_local_comm *)c, r));
     ((spin_part *)c->cuda_part)->seq = r->seq;
     return DT_OK;
 }
 
-/* A sum is on the stream, in whose order it ends. */
+/* A sum is on the stream, in whose order it ends; so is all that is recorded. */
 static dt_status spin_wait(dti_comm *c, dti_comm_request *r)
 {
-    return is_spun(c, &r->call) ? DT_OK : c->ops->wait(c, r);
+    return is_spun(c, &r->call) || records(c) ? DT_OK : c->ops->wait(c, r);
 }
 
 /* What a kernel has found is an error of communication. */
@@ -263,7 +283,7 @@ static bool can_record(const dti_comm *c, const dti_comm_call *call)
 {
     const spin_part *p = c->cuda_part;
 
-    return c->size == 1 || (is_spun(c, call) && p != NULL && p->open);
+    return p != NULL && p->open && (is_spun(c, call) || dti_spin_can_move(c, call));
 }
 
 /* The part stays until the rank's stream is quiet. */
@@ -331,6 +351,7 @@ static void close_world(dti_cuda_world *w)
 const dti_cuda_carrier dti_cuda_spin = {
     .name = "cuda_local_spin",
     .remedy = "",
+    .records = true,
     .next_number = next_number,
     .start = spin_start,
     .wait = spin_wait,

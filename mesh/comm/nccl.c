@@ -191,7 +191,8 @@ static dt_status start_collective(dti_comm *c, const dti_comm_request *r)
     const dti_nccl_job j = job_of(c, r);
 
     DT_TRY(start_all_kept(c->cuda, r));
-    if (r->note != NULL && !c->cuda->recording) DT_TRY(dti_cuda_hosts_meet(c, r));
+    if (r->note != NULL && c->cuda->stage != DTI_CUDA_RECORDS_GRAPH)
+        DT_TRY(dti_cuda_hosts_meet(c, r));
     DT_TRY(dti_nccl_collective(&j, &r->call));
     return dti_cuda_watch_start(c, r);
 }

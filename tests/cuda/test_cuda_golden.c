@@ -30,6 +30,13 @@ DT_TEST(cuda_golden, llama)
     check("llama/uneven", "tp=4", DT_F32, 2);
 }
 
+DT_TEST(cuda_golden, llama_by_recorded_passes_of_two_ranks)
+{
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local_spin", 1), 0);
+    check("llama/uneven", "tp=2", DT_F32, 8);
+    DT_ASSERT_EQ_INT(unsetenv("DTENSOR_CUDA_COMM"), 0);
+}
+
 DT_TEST(cuda_golden, qwen2)
 {
     check("qwen2/windows", "tp=1", DT_F32, 6);

@@ -5,6 +5,7 @@
 #include <dtensor/generation.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "models/step.h"
 #include "tests/support/cuda.h"
@@ -50,6 +51,9 @@ typedef struct step_case {
     bool recorded;
 } step_case;
 
+/* The first two passes are seen and rehearsed, the third is recorded and played. */
+enum { N_PLAYED = 2 * N_NEW - 2 };
+
 static dt_status same_logits(const float *a, const float *b, int64_t n, int at)
 {
     float largest = 0;
@@ -91,6 +95,8 @@ static dt_status decode(dt_mesh *mesh, const void *arg)
                      c->fixture, !c->recorded);
         dt_state_rewind(s, N_PROMPT);
     }
+    DT_EXPECT_TO(done, st, dti_step_n_played(s) == (c->recorded ? N_PLAYED : 0),
+                 "%s: %d passes were played", c->fixture, (int)dti_step_n_played(s));
     dti_step_forget(s);
     s->unrecorded = true;
     for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++)
@@ -116,6 +122,23 @@ DT_TEST(cuda_step, recorded_passes_give_the_same_logits)
     options.device = "cuda";
     for (size_t i = 0; i < DT_COUNT(cases); i++)
         DT_ASSERT_OK(dt_test_run(&options, "tp=1", decode, &cases[i]));
+}
+
+/* Each rank plays a graph of its own, whose sums over ranks wait for those of the others. */
+DT_TEST(cuda_step, ranks_record_where_kernels_wait_for_each_other)
+{
+    static const step_case cases[] = { { "llama/uneven", true } };
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    options.timeout_ms = 120000;
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local_spin", 1), 0);
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &cases[i]));
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local", 1), 0);
+    DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &(step_case){ "llama/uneven", false }));
+    DT_ASSERT_EQ_INT(unsetenv("DTENSOR_CUDA_COMM"), 0);
 }
 
 DT_TEST(cuda_step, nothing_is_recorded_on_the_cpu)
