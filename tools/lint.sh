@@ -180,6 +180,12 @@ check_header_names() {
     done
 }
 
+# Names that a shell takes as they are: others are what a pattern or a quote that went wrong leaves.
+check_file_names() {
+    git ls-files 2>/dev/null | grep '[^A-Za-z0-9._/-]' |
+        awk '{ print $0 ": a file is named with letters, digits, \".\", \"_\" and \"-\"" }'
+}
+
 # Nobody prints, exits or reads the environment inside the library; how a run was launched is asked
 # in mesh/run.c and mesh/launch.c. Modules that join processes are not in it.
 check_calls() {
@@ -249,6 +255,7 @@ check_format() {
     check_doc_comments
     check_initializers
     check_header_names
+    check_file_names
     check_calls
     check_archive
     check_format
