@@ -227,8 +227,8 @@ static dt_status spin_start(dti_comm *c, dti_comm_request *r)
     if (records(c) && !is_spun(c, &r->call))
         return dti_spin_record_move(c, &p->circle, &r->call, r->timeout_ms + GRACE_MS);
     if (!is_spun(c, &r->call)) {
-        if (is_rehearsed_move(c, &r->call)) DT_TRY(part_of((dti_local_comm *)c, &p));
-        return c->ops->start(c, r);
+        DT_TRY(c->ops->start(c, r)); /* first: it was numbered before what opens the part */
+        return is_rehearsed_move(c, &r->call) ? part_of((dti_local_comm *)c, &p) : DT_OK;
     }
     DT_TRY(start_sum((dti_local_comm *)c, r));
     ((spin_part *)c->cuda_part)->seq = r->seq;

@@ -208,6 +208,55 @@ DT_TEST(comm_cuda_record, kernels_that_wait_for_each_other_on_one_device)
     on_carrier("cuda_local_spin", 1);
 }
 
+/* The rehearsal of a move opens what the recording needs, with no sum before it. */
+static dt_status gather_alone(dt_mesh *mesh, const dti_cuda_place *place)
+{
+    static const int64_t blocks[MAX_RANKS] = { BLOCK, BLOCK, BLOCK, BLOCK };
+    const dti_cuda_module *m = place->module;
+    dti_comm_call gather = { .op = DTI_COMM_ALL_GATHER, .counts = blocks };
+    dti_cuda_graph *graph = NULL;
+    float *sent, *got, x[BLOCK], y[ALL];
+    dti_comm *c;
+
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    DT_TRY(take(place, BLOCK, &sent));
+    DT_TRY(take(place, ALL, &got));
+    gather.send = sent;
+    gather.recv = got;
+    gather.stream = m->stream(place->cuda);
+    dti_cuda_world_set(c->cuda, DTI_CUDA_REHEARSES);
+    DT_TRY(dti_comm_run(c, &gather));
+    dti_cuda_world_set(c->cuda, DTI_CUDA_RUNS);
+    DT_EXPECT(dti_cuda_can_record(c, &gather), "rehearsed");
+    DT_EXPECT(m->capture_begin(place->cuda) == 0, "%s", m->why());
+    dti_cuda_world_set(c->cuda, DTI_CUDA_RECORDS_GRAPH);
+    DT_TRY(dti_comm_run(c, &gather));
+    dti_cuda_world_set(c->cuda, DTI_CUDA_RUNS);
+    DT_EXPECT(m->capture_end(place->cuda, &graph) == 0, "%s", m->why());
+    for (int i = 0; i < BLOCK; i++) x[i] = y_of(1, c->rank, i);
+    DT_EXPECT(m->copy(place->cuda, sent, x, sizeof x, DTI_CUDA_UP) == 0, "up");
+    DT_TRY(dti_cuda_before_play(c));
+    DT_EXPECT(m->graph_launch(place->cuda, graph) == 0, "launch");
+    DT_TRY(dti_cuda_after_play(c));
+    DT_TRY(dti_cuda_world_sync(c->cuda));
+    DT_EXPECT(m->copy(place->cuda, y, got, sizeof y, DTI_CUDA_DOWN) == 0, "down");
+    for (int i = 0; i < c->size * BLOCK; i++)
+        DT_EXPECT(y[i] == y_of(1, i / BLOCK, i % BLOCK), "element %d is %g", i, (double)y[i]);
+    m->graph_destroy(graph);
+    m->release(place->cuda, DTI_CUDA_DEVICE, sent);
+    m->release(place->cuda, DTI_CUDA_DEVICE, got);
+    return DT_OK;
+}
+
+DT_TEST(comm_cuda_record, a_move_with_no_sum_before_it)
+{
+    const comm_devices d = { queued_module(), "cuda_local_spin", QUEUED_DEVICES, gather_alone };
+
+    if (dt_test_processes() > 1) dt_test_skip("skipped: ranks are in several processes");
+    dt_test_on_ranks("tp=2", comm_on_devices, &d);
+    dt_test_on_ranks("tp=3", comm_on_devices, &d);
+}
+
 /* What has not been rehearsed, or is too long for a slot, has to be left to unrecorded passes. */
 static dt_status refusals(dt_mesh *mesh, const dti_cuda_place *place)
 {
