@@ -209,8 +209,9 @@ static dt_status check_wish(const char *wish, const dti_cuda_carrier *best, cons
     return DT_OK;
 }
 
-/* NCCL where each rank has a GPU of its own: it knows the links between them. Without it kernels
- * wait for each other, unless they might have to do so on the same GPU. */
+/* NCCL where each rank has a GPU of its own: it knows the links between them. Kernels of ours that
+ * wait for each other are for those who ask for them: whoever gives memory back while a peer's
+ * kernel waits may have to wait for it in turn (docs/cuda.md). */
 static dt_status choose(dti_cuda_world *w, const char *wish, const verdict *v)
 {
     const dti_cuda_carrier *best = &dti_cuda_staged;
@@ -218,7 +219,6 @@ static dt_status choose(dti_cuda_world *w, const char *wish, const verdict *v)
 
     w->crowded = v->n_devices < n;
     if (v->no_local[0] == '\0') best = &dti_cuda_local;
-    if (v->no_spin[0] == '\0' && !w->crowded && n > 1) best = &dti_cuda_spin;
     if (v->no_nccl[0] == '\0' && n > 1) best = &dti_cuda_nccl;
     if (strcmp(wish, "auto") != 0) {
         const dti_cuda_carrier *const all[] = { &dti_cuda_local, &dti_cuda_spin, &dti_cuda_nccl,

@@ -2,12 +2,12 @@
  *
  * Collectives on memory of GPUs: calls with a stream, on the communicators that are there.
  *
- * A rank of a run has one device or none. What carries the bytes of devices is one of three, chosen
+ * A rank of a run has one device or none. What carries the bytes of devices is one of four, chosen
  * once for a world:
  *   cuda_local  ranks are threads: kernels read and write the memory of other ranks, between events
  *               (local_cuda.c)
  *   cuda_local_spin  the same, but sums over ranks are kernels that wait for each other
- *               (local_spin.c)
+ *               (local_spin.c); never unless it is wished for by name
  *   nccl        one GPU per rank, in any processes (nccl.c)
  *   staged      through memory of the hosts and the back end that joins them (cuda_staged.c)
  * All of them stand on the communicator of the hosts, which carries what ranks tell each other, and

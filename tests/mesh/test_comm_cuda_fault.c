@@ -261,8 +261,8 @@ DT_TEST(comm_cuda_fault, the_best_carrier_is_chosen_and_says_why)
     const choice choices[] = {
         { with, NULL, 0, 1, DT_OK, "nccl: 2 ranks on 2 GPUs" },
         { with, NULL, 0, 0, DT_OK, "cuda_local: 2 ranks on 1 GPU" },
-        { without, NULL, 0, 1, DT_OK, "cuda_local_spin: 2 ranks on 2 GPUs" },
-        { without, "cuda_local", 0, 1, DT_OK, "cuda_local: 2 ranks on 2 GPUs" },
+        { without, NULL, 0, 1, DT_OK, "cuda_local: 2 ranks on 2 GPUs" },
+        { without, "cuda_local_spin", 0, 1, DT_OK, "cuda_local_spin: 2 ranks on 2 GPUs" },
         { with, "cuda_local_spin", 0, 0, DT_OK, "cuda_local_spin: 2 ranks on 1 GPU" },
         { without, NULL, 0, 5, DT_OK, "not all GPUs can read each other's memory" },
         { with, "auto", 0, 5, DT_OK, "nccl: 2 ranks" },
