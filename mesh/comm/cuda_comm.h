@@ -159,12 +159,14 @@ dt_status dti_cuda_check_call(const dti_cuda_place *place, int failed,
                               const char *what) DT_MUST_USE;
 
 /* cuda_watch.c: for streams whose kernels wait for other ranks. start(): an operation was put on
- * it; forget(): its communicator is closed; sync(): as dti_cuda_world_sync(). fail_stuck(): it has
- * waited for too long; names who is missing. */
+ * it; forget(): its communicator is closed; sync(): as dti_cuda_world_sync(). check(): whether
+ * ranks have failed, in words of what was put on it last. fail_stuck(): it has waited for too long;
+ * names who is missing. */
 dt_status dti_cuda_watch_start(dti_comm *c, const dti_comm_request *r) DT_MUST_USE;
 void dti_cuda_watch_forget(const dti_comm *c);
 void dti_cuda_watch_close(dti_cuda_world *w);
 dt_status dti_cuda_watch_sync(dti_cuda_world *w) DT_MUST_USE;
+dt_status dti_cuda_watch_check(dti_cuda_world *w) DT_MUST_USE;
 dt_status dti_cuda_fail_stuck(dti_comm *c, const dti_comm_request *r,
                               int64_t waited_ms) DT_MUST_USE;
 

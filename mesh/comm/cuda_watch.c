@@ -163,6 +163,20 @@ dt_status dti_cuda_watch_sync(dti_cuda_world *w)
     return DT_OK;
 }
 
+dt_status dti_cuda_watch_check(dti_cuda_world *w)
+{
+    const dti_cuda_record *last =
+        &w->records[(w->n_records + DTI_CUDA_RECORDS - 1) % DTI_CUDA_RECORDS];
+    dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER }, .seq = w->host->seq };
+    dti_comm *c = w->n_records > 0 && last->comm != NULL ? last->comm : w->host;
+
+    if (c == last->comm) {
+        words.call.op = last->op;
+        words.seq = last->seq;
+    }
+    return c->ops->check(c, &words);
+}
+
 /* --- before an operation is started -------------------------------------------------------------
  */
 

@@ -255,13 +255,11 @@ static dt_status tell_fault(dti_cuda_world *w)
 
 static dt_status spin_sync(dti_cuda_world *w)
 {
-    const dti_comm_request words = { .call = { .op = DTI_COMM_BARRIER } };
-
     if (w->spin == NULL)
         return dti_cuda_check_call(&w->place, w->place.module->sync(w->place.cuda), "waiting");
     DT_TRY(dti_cuda_watch_sync(w));
     if (__atomic_load_n(w->spin->stop, __ATOMIC_ACQUIRE) == 0) return DT_OK;
-    DT_TRY(w->host->ops->check(w->host, &words));
+    DT_TRY(dti_cuda_watch_check(w));
     return tell_fault(w);
 }
 
