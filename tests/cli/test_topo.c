@@ -101,10 +101,15 @@ DT_TEST(cli_topo, a_machine_too_large_to_draw_is_refused)
         const char *machine, *says;
     } large[] = {
         { "core:100000 pu:1",
-          "\"core:100000 pu:1\" has 100000 of a kind side by side, at most 1024" },
+          "\"core:100000 pu:1\" has more than 1024 of a kind side by side, which" },
+        { "core:0x2000 pu:1", "put them into packages: \"pack:64 core:64 pu:1\"\n" },
         { "pack:200 [numa(memory=1GB)] core:100(x=1) pu:2",
           "has 20000 cpus or more, at most 8192" },
-        { "9223372036854775807 9223372036854775807", "has 9223372036854775807 of a kind" },
+        { "9223372036854775807 9223372036854775807", "has more than 1024 of a kind" },
+        { "core:99999999999999999999", "has more than 1024 of a kind" },
+        { "pu:2(indexes=4294967295,1)", "has an index of more than 16383, the largest that" },
+        { "pu:2(indexes=1,16384)", "\"pu:2(indexes=1,16384)\" has an index of more than 16383" },
+        { "[numa(memory=1GB indexes=99999999999999999999)] pu:2", "has an index of more than" },
     };
 
     for (size_t i = 0; i < DT_COUNT(large); i++) {
@@ -114,6 +119,20 @@ DT_TEST(cli_topo, a_machine_too_large_to_draw_is_refused)
         COMMAND_ASSERT_HAS(r.err, large[i].says);
         command_free(&r);
     }
+}
+
+/* What the refusals call possible. */
+DT_TEST(cli_topo, a_machine_at_the_limits_is_drawn)
+{
+    command_result r = COMMAND("topo", "--machine", "pack:64 core:64 pu:1");
+
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "4096 cores");
+    command_free(&r);
+    r = COMMAND("topo", "--machine", "pu:2(indexes=16383,1)");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "cpu 16383");
+    command_free(&r);
 }
 
 /* Each core was compared with every rank, and each rank with every core behind it. */
