@@ -138,9 +138,11 @@ static void print_model(const findings *f)
 static void print_text(const findings *f)
 {
     char number[CLI_NUMBER_BYTES];
+    const char *answer = f->supported ? "yes" : "no";
     const json_t *warning;
     size_t i;
 
+    if (f->supported && f->tokenizer_error.code != DT_OK) answer = "only with --tokens";
     if (f->model_type[0] != '\0') (void)printf("model       %s\n", f->model_type);
     if (f->supported) print_model(f);
     if (f->n_files > 0)
@@ -161,8 +163,7 @@ static void print_text(const findings *f)
         (void)printf("plan        only with --plan built-in: %s\n", f->plan_error.message);
     json_array_foreach(f->warnings, i, warning)(void)
         printf("warning     %s\n", json_string_value(warning));
-    (void)printf("supported   %s%s%s\n", f->supported ? "yes" : "no",
-                 f->supported && f->tokenizer_error.code != DT_OK ? ", with --tokens" : "",
+    (void)printf("supported   %s%s\n", answer,
                  f->supported && json_array_size(f->warnings) > 0 ? ", with warnings" : "");
 }
 

@@ -524,7 +524,7 @@ DT_TEST(cli_bad_input, inspect_names_a_broken_part_beside_a_sound_model)
         void (*setup)(const char *folder);
         const char *line, *key, *why;
     } cases[] = {
-        { broken_tokenizer, "supported   yes, with --tokens", "tokenizer_error",
+        { broken_tokenizer, "supported   only with --tokens", "tokenizer_error",
           "tokenizer.json: line 1 column" },
         { broken_generation_config, "generation  only with --ignore-eos", "generation_error",
           "eos_token_id is the string" },
