@@ -116,8 +116,8 @@ const cli_command cli_verify = {
     .summary = "checks every tensor of a checkpoint",
     .details =
         "Compares all tensors with config.json and the index: names, shapes, dtypes, sizes of\n"
-        "files. Where loading stops at the first fault this lists all of them, up to 1000, and\n"
-        "what is only odd as warnings. With --values every number is read. Exit code 2: there\n"
-        "are errors.",
+        "files; reads the tokenizer, if there is one. Where loading stops at the first fault\n"
+        "this lists all of them, up to 1000, and what is only odd as warnings. With --values\n"
+        "every number is read. Exit code 2: there are errors.",
     .run = verify,
 };

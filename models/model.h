@@ -92,6 +92,9 @@ typedef void (*dti_remark_fn)(void *arg, const char *text);
  * contradicts model_type. */
 void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
 
+/* The same of what ends a text, and of keys of generation_config.json that are left out. */
+void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
+
 /* Everything that a folder is suspected of, read anew: the above, and with `generates` ids that can
  * end no text. A folder that cannot be described gives no remarks. */
 dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say,

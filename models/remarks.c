@@ -159,34 +159,34 @@ void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn
 }
 
 /* Ids that no step can choose end nothing, and the user wonders why the text goes on. */
-static void remark_ends(const dti_described *d, const char *dir, const speaker *s)
+void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg)
 {
+    const speaker s = { say, arg };
     const char *file = d->has_generation ? "generation_config.json" : "config.json";
     const dt_model_info *info = &d->info;
 
     for (int i = 0; i < info->n_eos; i++)
         if (info->eos[i] < 0 || info->eos[i] >= info->vocab_size)
-            remark(s,
+            remark(&s,
                    "%s/%s: eos_token_id %d is outside the model's vocabulary, 0..%lld: it never "
                    "ends a text",
                    dir, file, (int)info->eos[i], (long long)info->vocab_size - 1);
     if (d->generation != NULL && d->generation->left_out[0] != '\0')
-        remark(s, "%s/%s: sets %s, which is not supported: texts are made without it", dir, file,
+        remark(&s, "%s/%s: sets %s, which is not supported: texts are made without it", dir, file,
                d->generation->left_out);
     if (d->eos_overruled)
-        remark(s,
+        remark(&s,
                "%s/config.json: eos_token_id %d is outside the model's vocabulary, 0..%lld; "
                "generation_config.json stands beside it and counts alone",
                dir, (int)d->config_eos, (long long)info->vocab_size - 1);
     if (info->n_eos == 0)
-        remark(s,
+        remark(&s,
                "%s/%s: eos_token_id names no token, so nothing ends a text before its length does",
                dir, file);
 }
 
 dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say, void *arg)
 {
-    const speaker s = { say, arg };
     dti_ckpt *ckpt = NULL;
     dti_described d;
     dt_status st = DT_OK;
@@ -197,7 +197,7 @@ dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
         dti_describe_remarks(&d, dir, say, arg);
     }
-    if (generates) remark_ends(&d, dir, &s);
+    if (generates) dti_generation_remarks(&d, dir, say, arg);
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);

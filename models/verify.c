@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/verify.h"
 
+#include <dtensor/tokenizer.h>
+
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -204,7 +206,21 @@ static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
     DT_TRY(find(v, dti_judge_generation(d)));
     DT_TRY(find(v, dti_judge_own_plan(d)));
     dti_describe_remarks(d, v->folder, warn, v);
+    if (d->generation != NULL) dti_generation_remarks(d, v->folder, warn, v);
     return DT_OK;
+}
+
+static dt_status look_at_tokenizer(const dti_verify *v)
+{
+    dt_tokenizer *tokenizer = NULL;
+    dt_status st;
+
+    if (!dti_folder_has(v->folder, "tokenizer.json") &&
+        !(dti_folder_has(v->folder, "vocab.json") && dti_folder_has(v->folder, "merges.txt")))
+        return DT_OK;
+    st = dt_tokenizer_open(v->folder, &tokenizer);
+    dt_tokenizer_release(&tokenizer);
+    return find(v, st);
 }
 
 /* --- values --------------------------------------------------------------------------------- */
@@ -276,6 +292,7 @@ dt_status dti_verify_folder(dti_verify *v)
     st = dti_ckpt_check_folder(v->folder);
     if (st != DT_OK) return find(v, st); /* there is nothing more to look at */
     DT_TRY_TO(done, st, look_at_config(v, &d, &known));
+    DT_TRY_TO(done, st, look_at_tokenizer(v));
     DT_TRY_TO(done, st, open_files(v, &ckpt));
     if (ckpt == NULL) goto done;
     DT_TRY_TO(done, st, read_index(v, ckpt));

@@ -23,8 +23,8 @@ typedef struct dti_verify {
     int64_t n_values; /* read */
 } dti_verify;
 
-/* Looks at config.json, generation_config.json, index and every tensor of the folder. Not
- * collective; one process without ranks.
+/* Looks at config.json, generation_config.json, tokenizer, index and every tensor of the folder.
+ * Not collective; one process without ranks.
  * Errors: DT_ERR_MEMORY. Whatever is wrong with the folder is said through `say`. */
 dt_status dti_verify_folder(dti_verify *v) DT_MUST_USE;
 

@@ -2,6 +2,7 @@
  *
  * dtensor verify: all faults of a checkpoint at once, and what is only odd. */
 #include <jansson.h>
+#include <sys/stat.h>
 
 #include "tests/cli/command.h"
 
@@ -27,23 +28,24 @@ static char *read_from(const char *folder, const char *name, size_t *bytes)
     return data;
 }
 
-/* A copy of the fixture: Llama, tied, 2 layers, bf16, one file. The last `less` bytes of the
- * weights are left out; the last number is NaN if that is wished. */
+/* A copy of the fixture: Llama, tied, 2 layers, bf16, one file; and a token that ends texts. The
+ * last `less` bytes of the weights are left out; the last number is NaN if that is wished. */
 static void copy_fixture(const char *folder, size_t less, bool nan)
 {
-    static const char *const names[] = { "config.json", "generation_config.json",
-                                         "model.safetensors" };
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    static const char generation[] = "{\"eos_token_id\": 2}";
     char source[DT_TEST_PATH_BYTES];
 
     (void)dt_test_source_path(source, "tests/golden/llama/tied");
-    for (size_t i = 0; i < 3; i++) {
-        const bool weights = i == 2;
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        const bool weights = i == 1;
         size_t bytes;
         char *data = read_from(source, names[i], &bytes);
         if (weights && nan) memcpy(data + bytes - 2, "\xc0\x7f", 2);
         dt_test_write_file(folder, names[i], data, bytes - (weights ? less : 0));
         free(data);
     }
+    dt_test_write_file(folder, "generation_config.json", generation, sizeof generation - 1);
 }
 
 /* Sets a key of a JSON file; `inside` NULL: of its root. value NULL: takes the key away. */
@@ -190,15 +192,15 @@ DT_TEST(cli_verify, numbers_are_read_on_request)
 
 DT_TEST(cli_verify, files_and_index_are_compared)
 {
-    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], sharded[PATH];
+    char folder[DT_TEST_PATH_BYTES], sharded[PATH];
     static const char index[] = "model.safetensors.index.json";
     command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
-    (void)dt_test_source_path(source, "tests/golden/llama/tied");
+    copy_fixture(folder, 0, false);
     (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
-    r = COMMAND("save", "-q", "-m", source, "-o", sharded, "--max-shard-size", "40KB");
+    r = COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB");
     COMMAND_ASSERT_CODE(r, 0);
     command_free(&r);
     v = VERIFY(sharded, "--values");
@@ -223,14 +225,14 @@ DT_TEST(cli_verify, all_missing_shards_are_listed)
 {
     static const char *const gone[] = { "model-00002-of-00006.safetensors",
                                         "model-00004-of-00006.safetensors" };
-    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], sharded[PATH], path[PATH + 64];
+    char folder[DT_TEST_PATH_BYTES], sharded[PATH], path[PATH + 64];
     command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
-    (void)dt_test_source_path(source, "tests/golden/llama/tied");
+    copy_fixture(folder, 0, false);
     (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
-    r = COMMAND("save", "-q", "-m", source, "-o", sharded, "--max-shard-size", "40KB");
+    r = COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB");
     COMMAND_ASSERT_CODE(r, 0);
     command_free(&r);
     for (size_t i = 0; i < DT_COUNT(gone); i++) {
@@ -254,6 +256,55 @@ DT_TEST(cli_verify, all_missing_shards_are_listed)
         if (strstr(text, ": tensor ") != NULL && strstr(text, " is missing") != NULL)
             dt_test_fail(__FILE__, __LINE__, "said of a tensor, too: %s", text);
     }
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+/* What inspect and generate refuse, too. */
+DT_TEST(cli_verify, a_tokenizer_that_cannot_be_used_is_an_error)
+{
+    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES], path[PATH];
+    size_t bytes;
+    char *text;
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    text = read_from(dt_test_source_path(source, "examples/checkpoint"), "tokenizer.json", &bytes);
+    dt_test_write_file(folder, "tokenizer.json", text, bytes);
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 0);
+    json_decref(v.all);
+    dt_test_write_file(folder, "tokenizer.json", text, 1000);
+    free(text);
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 1);
+    expect(&v, "error", NULL, "/tokenizer.json: line ");
+    json_decref(v.all);
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    DT_ASSERT(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 1);
+    expect(&v, "error", NULL, "/tokenizer.json");
+    json_decref(v.all);
+    dt_test_remove_dir(folder);
+}
+
+/* As inspect does. */
+DT_TEST(cli_verify, what_generation_config_leaves_undone_is_a_warning)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    verdict v;
+
+    (void)dt_test_temp_dir(folder);
+    copy_fixture(folder, 0, false);
+    edit(folder, "generation_config.json", NULL, "eos_token_id", json_integer(99999));
+    edit(folder, "generation_config.json", NULL, "guidance_scale", json_real(2.5));
+    v = VERIFY(folder);
+    DT_ASSERT_EQ_INT(v.errors, 0);
+    DT_ASSERT_EQ_INT(v.warnings, 2);
+    expect(&v, "warning", NULL, "_config.json: eos_token_id 99999 is outside the model's");
+    expect(&v, "warning", NULL, "generation_config.json: sets guidance_scale");
     json_decref(v.all);
     dt_test_remove_dir(folder);
 }
