@@ -10,7 +10,10 @@
 #include "base/module_file.h"
 #include "mesh/runtime_internal.h"
 
-enum { OLDEST_MAJOR = 8 }; /* sm_80: cp.async, mma of bf16 */
+enum {
+    OLDEST_MAJOR = 8,  /* sm_80: cp.async, mma of bf16 */
+    DEFAULT_QUEUES = 8 /* of CUDA_DEVICE_MAX_CONNECTIONS */
+};
 
 dt_status dti_check_device(const char *device)
 {
@@ -108,12 +111,19 @@ static int ask_cudnn(const dti_cuda_place *gpu)
     return gpu->module->cudnn_ask(gpu->cuda, how);
 }
 
-/* CUDA's default; the simulated device has nothing to load. */
-static bool loads_late(const dti_cuda_module *module)
+/* By CUDA's variables and their defaults; a simulated device has nothing to load, and no queues. */
+dti_cuda_place dti_gpu_place(const dti_cuda_module *module, int index)
 {
     const char *loading = getenv("CUDA_MODULE_LOADING");
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    dti_cuda_place place = { .module = module, .device = index };
+    int n = 0;
 
-    return strcmp(module->name, "cuda") == 0 && (loading == NULL || strcmp(loading, "EAGER") != 0);
+    if (strcmp(module->name, "cuda") != 0) return place;
+    place.loads_late = loading == NULL || strcmp(loading, "EAGER") != 0;
+    place.n_queues = DEFAULT_QUEUES;
+    if (queues != NULL && sscanf(queues, "%3d", &n) == 1 && n > 0) place.n_queues = n;
+    return place;
 }
 
 static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int index)
@@ -122,7 +132,7 @@ static dt_status open_place(dt_runtime *rt, const dti_cuda_module *module, int i
     dti_cuda_place *gpu;
 
     DT_TRY(dti_new(sizeof *gpu, &gpu));
-    *gpu = (dti_cuda_place){ .module = module, .device = index, .loads_late = loads_late(module) };
+    *gpu = dti_gpu_place(module, index);
     DT_CHECK_TO(fail, st, module->open(index, &gpu->cuda) == 0, DT_ERR_DEVICE, "GPU %d: %s", index,
                 module->why());
     DT_TRY_TO(fail, st, choose_fusing(gpu));

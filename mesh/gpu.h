@@ -29,4 +29,7 @@ dt_status dti_gpu_module(const dti_cuda_module **out) DT_MUST_USE;
 dt_status dti_gpu_choose(const char *device, int place, const dti_cuda_module **module,
                          int *index) DT_MUST_USE;
 
+/* GPU `index`, not opened yet, with what the environment says of it. */
+dti_cuda_place dti_gpu_place(const dti_cuda_module *module, int index);
+
 #endif

@@ -28,7 +28,8 @@ typedef struct facts {
 /* What they conclude: all the same, since all know the same. */
 typedef struct verdict {
     int n_devices;
-    bool threads; /* of one process */
+    int most_on_one; /* ranks */
+    bool threads;    /* of one process */
     bool reaches;
     char no_local[WHY_BYTES]; /* why not; empty: why not */
     char no_spin[WHY_BYTES];
@@ -168,25 +169,32 @@ static dt_status judge_local(dti_comm *world, const dti_cuda_place *place, const
     return DT_OK;
 }
 
-/* A kernel that is loaded at its first launch waits for those that spin. */
-static void judge_spin(const dti_cuda_world *w, int n, verdict *v)
+/* A kernel that is loaded at its first launch waits for those that spin, and so does a stream that
+ * shares a queue with one of theirs. */
+static void judge_spin(const dti_cuda_world *w, verdict *v)
 {
     if (v->no_local[0] != '\0') say(v->no_spin, "%s", v->no_local);
-    if (v->n_devices < n && w->place.loads_late)
-        say(v->no_spin, "ranks share a GPU, so kernels have to be loaded before they wait for "
-                        "each other: set CUDA_MODULE_LOADING=EAGER");
+    if (w->place.loads_late)
+        say(v->no_spin, "kernels have to be loaded before they wait for each other: set "
+                        "CUDA_MODULE_LOADING=EAGER");
+    if (w->place.n_queues > 0 && v->most_on_one > w->place.n_queues)
+        say(v->no_spin, "%d ranks share a GPU of %d queues: set CUDA_DEVICE_MAX_CONNECTIONS=%d",
+            v->most_on_one, w->place.n_queues, v->most_on_one);
 }
 
-static int count_devices(const facts *all, int n)
+static void count_devices(const facts *all, int n, verdict *v)
 {
-    int n_devices = 0;
-
     for (int r = 0; r < n; r++) {
         bool seen = false;
-        for (int other = 0; other < r; other++) seen = seen || same_device(&all[r], &all[other]);
-        n_devices += !seen;
+        int n_here = 0;
+        for (int other = 0; other < n; other++) {
+            const bool same = same_device(&all[r], &all[other]);
+            seen = seen || (same && other < r);
+            n_here += same;
+        }
+        v->n_devices += !seen;
+        if (n_here > v->most_on_one) v->most_on_one = n_here;
     }
-    return n_devices;
 }
 
 /* --- the choice ---------------------------------------------------------------------------------
@@ -264,8 +272,8 @@ static dt_status open_world(dti_cuda_world *w, const char *wish, facts *all)
     DT_TRY(exchange_facts(w->host, &mine, all));
     DT_TRY(judge_local(w->host, &w->place, all, &v));
     judge_nccl(all, w->host->size, &v);
-    v.n_devices = count_devices(all, w->host->size);
-    judge_spin(w, w->host->size, &v);
+    count_devices(all, w->host->size, &v);
+    judge_spin(w, &v);
     DT_TRY(choose(w, wish, &v));
     return DT_OK;
 }

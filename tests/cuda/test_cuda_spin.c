@@ -24,6 +24,7 @@ static void on_meshes(const char *const *meshes,
     const dti_cuda_module *m = dt_test_cuda_module();
     const comm_devices d = { m, "cuda_local_spin", n_devices(m), body };
 
+    dt_test_cuda_needs_eager(m);
     for (; *meshes != NULL; meshes++) dt_test_on_ranks(*meshes, comm_on_devices, &d);
 }
 
@@ -147,6 +148,7 @@ static void open_sides(side *s, int size)
     const dti_cuda_module *m = dt_test_cuda_module();
     void *stop = NULL;
 
+    dt_test_cuda_needs_eager(m);
     for (int r = 0; r < size; r++) {
         s[r] = (side){ .m = m, .c = dt_test_cuda_open(m) };
         DT_ASSERT_CUDA(m, m->alloc(s[r].c, m->spin_bytes(), DTI_CUDA_DEVICE, &s[r].with.areas[r]));

@@ -233,11 +233,9 @@ typedef struct choice {
     const char *says;
 } choice;
 
-static dt_status choose(dt_mesh *mesh, const void *arg)
+static dt_status choose_at(dt_mesh *mesh, const choice *k, dti_cuda_place place)
 {
-    const choice *k = arg;
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dti_cuda_place place = { .module = k->module };
     dt_status st;
 
     place.device = k->first + k->step * dt_runtime_rank(rt);
@@ -253,6 +251,13 @@ static dt_status choose(dt_mesh *mesh, const void *arg)
     }
     place.module->close(place.cuda);
     return st;
+}
+
+static dt_status choose(dt_mesh *mesh, const void *arg)
+{
+    const choice *k = arg;
+
+    return choose_at(mesh, k, (dti_cuda_place){ .module = k->module });
 }
 
 DT_TEST(comm_cuda_fault, the_best_carrier_is_chosen_and_says_why)
@@ -276,6 +281,38 @@ DT_TEST(comm_cuda_fault, the_best_carrier_is_chosen_and_says_why)
     };
 
     for (size_t i = 0; i < DT_COUNT(choices); i++) dt_test_on_ranks("tp=2", choose, &choices[i]);
+}
+
+typedef struct setting {
+    choice choice;
+    bool loads_late;
+    int n_queues;
+} setting;
+
+static dt_status choose_with(dt_mesh *mesh, const void *arg)
+{
+    const setting *s = arg;
+    const dti_cuda_place place = { .module = s->choice.module,
+                                   .loads_late = s->loads_late,
+                                   .n_queues = s->n_queues };
+
+    return choose_at(mesh, &s->choice, place);
+}
+
+DT_TEST(comm_cuda_fault, kernels_that_wait_have_to_be_loaded_and_side_by_side)
+{
+    const dti_cuda_module *m = queued_module();
+    const char *const spin = "cuda_local_spin";
+    const setting settings[] = {
+        { { m, spin, 0, 1, DT_ERR_UNSUPPORTED, "set CUDA_MODULE_LOADING=EAGER" }, true, 0 },
+        { { m, "cuda_local", 0, 0, DT_OK, "cuda_local: 2 ranks on 1 GPU" }, true, 1 },
+        { { m, spin, 0, 0, DT_ERR_UNSUPPORTED, "set CUDA_DEVICE_MAX_CONNECTIONS=2" }, false, 1 },
+        { { m, spin, 0, 1, DT_OK, "cuda_local_spin: 2 ranks on 2 GPUs" }, false, 1 },
+        { { m, spin, 0, 0, DT_OK, "cuda_local_spin: 2 ranks on 1 GPU" }, false, 2 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(settings); i++)
+        dt_test_on_ranks("tp=2", choose_with, &settings[i]);
 }
 
 static dt_status wish_apart(dt_mesh *mesh, const void *arg)

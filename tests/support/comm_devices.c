@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/runtime.h"
+#include "mesh/gpu.h"
 #include "tests/support/comm_model.h"
 #include "tests/support/dt_test.h"
 
@@ -12,12 +12,11 @@ dt_status comm_on_devices(dt_mesh *mesh, const void *arg)
 {
     const comm_devices *d = arg;
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dti_cuda_place place = { .module = d->module };
+    dti_cuda_place place = dti_gpu_place(d->module, dt_runtime_rank(rt) % d->n_devices);
     dti_comm *early;
     dt_status st;
 
     DT_TRY(all_dims_comm(mesh, &early)); /* communicators from before take calls as well */
-    place.device = dt_runtime_rank(rt) % d->n_devices;
     DT_EXPECT(place.module->open(place.device, &place.cuda) == 0, "%s", place.module->why());
     st = dti_runtime_use_cuda(rt, &place, d->wish);
     if (st == DT_OK) st = d->body(mesh, &place);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/cuda_load.h"
+#include "mesh/gpu.h"
 
 /* The file of the module that tests use; skips the test where there is none. */
 static const dti_cuda_module *open_module(char path[DT_TEST_PATH_BYTES])
@@ -49,6 +50,12 @@ const dti_cuda_module *dt_test_cuda_runs(void)
 
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_MODULE", path, 1), 0);
     return m;
+}
+
+void dt_test_cuda_needs_eager(const dti_cuda_module *m)
+{
+    if (dti_gpu_place(m, 0).loads_late)
+        dt_test_skip("skipped: kernels that wait for each other need CUDA_MODULE_LOADING=EAGER");
 }
 
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m)

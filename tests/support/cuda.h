@@ -19,6 +19,9 @@ bool dt_test_cuda_is_real(const dti_cuda_module *m);
 /* The same for runs of this process: dt_run_options.device "cuda" opens it. */
 const dti_cuda_module *dt_test_cuda_runs(void);
 
+/* Skips the test where kernels may not wait for each other, as they are loaded late. */
+void dt_test_cuda_needs_eager(const dti_cuda_module *m);
+
 /* A rank's hold of device 0; m->close() ends it. */
 dti_cuda *dt_test_cuda_open(const dti_cuda_module *m);
 
