@@ -4,10 +4,13 @@
  * other on the devices. No host takes part in them, so they cost one launch and can be recorded.
  *
  * A sum is put on the stream when it is started, so all ranks have to have the same before it
- * there. What cuda_local does when it is waited for is therefore done first. Where ranks share a
- * device the hosts meet before and after they start such kernels: whoever gives memory back waits
- * for the whole device, and must not do so while a kernel is on it whose peers are yet to be
- * started. */
+ * there. What cuda_local does when it is waited for is therefore done first.
+ *
+ * Whoever gives memory back waits for the whole device, and must not do so while a kernel is on it
+ * whose peers are yet to be started: where ranks share a device the hosts meet before and after
+ * they start such kernels, and only the world's ranks together start them. Devices that reach each
+ * other may have to wait in the same way, which is why this carrier is never chosen by itself
+ * (docs/cuda.md). */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,10 +196,16 @@ static dt_status start_sum(dti_local_comm *c, const dti_comm_request *r)
 /* --- the carrier --------------------------------------------------------------------------------
  */
 
-/* All members answer alike. */
+/* All members answer alike. Where ranks share a device, those of the world who are not members do
+ * not come to the meetings of hosts, so they might give memory back while kernels wait. */
+static bool may_wait(const dti_comm *c)
+{
+    return c->size <= DTI_CUDA_SPIN_RANKS && (!c->cuda->crowded || c->size == c->cuda->host->size);
+}
+
 static bool is_spun(const dti_comm *c, const dti_comm_call *call)
 {
-    return call->op == DTI_COMM_ALL_REDUCE && c->size <= DTI_CUDA_SPIN_RANKS &&
+    return call->op == DTI_COMM_ALL_REDUCE && may_wait(c) &&
            call->counts[0] <= DTI_CUDA_SPIN_SUM_BYTES / (int64_t)dt_dtype_size(call->dtype);
 }
 
@@ -209,15 +218,15 @@ static uint64_t next_number(dti_comm *c, const dti_comm_request *r)
 {
     spin_part *p = c->cuda_part;
 
-    if (!is_spun(c, &r->call) && !records(c)) return ++c->seq;
+    if (records(c)) return p != NULL ? p->seq + 1 : 1; /* it runs later, if all ranks record it */
+    if (!is_spun(c, &r->call)) return ++c->seq;
     return p != NULL ? ++p->seq : 1; /* the first call makes the part */
 }
 
 /* What is rehearsed needs its part when it is recorded. */
 static bool is_rehearsed_move(const dti_comm *c, const dti_comm_call *call)
 {
-    return c->cuda->stage == DTI_CUDA_REHEARSES && c->size <= DTI_CUDA_SPIN_RANKS &&
-           dti_spin_is_move(call);
+    return c->cuda->stage == DTI_CUDA_REHEARSES && may_wait(c) && dti_spin_is_move(call);
 }
 
 static dt_status spin_start(dti_comm *c, dti_comm_request *r)
@@ -231,7 +240,7 @@ static dt_status spin_start(dti_comm *c, dti_comm_request *r)
         return is_rehearsed_move(c, &r->call) ? part_of((dti_local_comm *)c, &p) : DT_OK;
     }
     DT_TRY(start_sum((dti_local_comm *)c, r));
-    ((spin_part *)c->cuda_part)->seq = r->seq;
+    if (!records(c)) ((spin_part *)c->cuda_part)->seq = r->seq;
     return DT_OK;
 }
 
@@ -241,12 +250,16 @@ static dt_status spin_wait(dti_comm *c, dti_comm_request *r)
     return is_spun(c, &r->call) || records(c) ? DT_OK : c->ops->wait(c, r);
 }
 
-/* What a kernel has found is an error of communication. */
+/* Kernels have been told to stop. What one has found is an error of communication; if none has, it
+ * was this rank's host that told them, after a failure. */
 static dt_status tell_fault(dti_cuda_world *w)
 {
     const dti_cuda_place *place = &w->place;
 
-    if (place->module->sync(place->cuda) == 0) return DT_OK; /* the host had stopped it */
+    DT_CHECK(place->module->sync(place->cuda) != 0, DT_ERR_COMM,
+             "kernels on the device of rank %d were stopped after a failure, so sums over ranks "
+             "have no results",
+             w->host->world_ranks[w->host->rank]);
     (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__, "on the device of rank %d: %s",
                         w->host->world_ranks[w->host->rank], place->module->why());
     w->host->ops->abort(w->host, w->host->world_ranks[w->host->rank], dt_last_error()->message);
@@ -300,7 +313,9 @@ static bool await_quiet(const dti_cuda_world *w, int64_t ns)
     return done;
 }
 
-/* Whoever closes last gives back all areas: until then kernels of others may be inside. */
+/* Whoever closes last gives back all areas: until then kernels of others may be inside. If not all
+ * members had opened theirs, one may yet come with the addresses of the others, so these areas stay
+ * to the end of the process. */
 static void give_back(dti_cuda_world *w, dti_local_world *local, const spin_part *p)
 {
     const dti_cuda_place *place = &w->place;
@@ -310,7 +325,7 @@ static void give_back(dti_cuda_world *w, dti_local_world *local, const spin_part
     (void)pthread_mutex_lock(&local->lock);
     s->areas[s->n_closed++] = p->area;
     if (s->n_closed == s->n_opened) {
-        memcpy(gone, s->areas, sizeof gone);
+        if (s->n_opened == p->group->n) memcpy(gone, s->areas, sizeof gone);
         *s = (dti_local_spin){ .n_opened = 0 };
     }
     (void)pthread_mutex_unlock(&local->lock);

@@ -215,6 +215,35 @@ DT_TEST(comm_cuda_fault, kernels_that_wait_for_each_other_find_other_counts)
     assert_told(&s, "on the device of rank", "differs from that of rank");
 }
 
+/* The others are fine: this rank's host has stopped them, and may not go on as if it had not. */
+static dt_status stop_own(dt_mesh *mesh, const dti_cuda_place *place)
+{
+    const int64_t n = N;
+    void *there = NULL;
+    dti_comm_call call;
+    dti_comm *c;
+
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    DT_EXPECT(place->module->alloc(place->cuda, N * sizeof(float), DTI_CUDA_DEVICE, &there) == 0,
+              "no memory");
+    (void)place->module->clear(place->cuda, there, N * sizeof(float));
+    call = sum_of(place, there, &n);
+    DT_TRY(dti_comm_run(c, &call));
+    DT_TRY(dti_cuda_world_sync(c->cuda));
+    dti_cuda_world_abort(c->cuda);
+    DT_EXPECT_STATUS(dti_cuda_world_sync(c->cuda), DT_ERR_COMM, "were stopped after a failure");
+    place->module->release(place->cuda, DTI_CUDA_DEVICE, there);
+    return DT_OK;
+}
+
+DT_TEST(comm_cuda_fault, kernels_that_were_stopped_have_no_results)
+{
+    const comm_devices d = { queued_module(), "cuda_local_spin", QUEUED_DEVICES, stop_own };
+
+    if (dt_test_processes() > 1) dt_test_skip("skipped: ranks are in several processes");
+    dt_test_on_ranks("tp=2", comm_on_devices, &d);
+}
+
 DT_TEST(comm_cuda_fault, hosts_and_devices_do_not_add_up)
 {
     scene s = { .wish = "cuda_local", .mistake = STAY_ON_HOST };

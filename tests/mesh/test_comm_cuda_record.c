@@ -257,6 +257,87 @@ DT_TEST(comm_cuda_record, a_move_with_no_sum_before_it)
     dt_test_on_ranks("tp=3", comm_on_devices, &d);
 }
 
+/* Where ranks share a device, kernels wait for each other if all ranks take part, and no others. */
+static dt_status ask_of_parts(dt_mesh *mesh, const dti_cuda_place *place)
+{
+    static const int64_t blocks[MAX_RANKS] = { BLOCK, BLOCK, BLOCK, BLOCK }, n = BLOCK;
+    float *x, *y;
+
+    DT_TRY(take(place, BLOCK, &x));
+    DT_TRY(take(place, ALL, &y));
+    for (unsigned dims = 1; dims <= 3; dims++) {
+        const dti_comm_call calls[] = {
+            { .op = DTI_COMM_ALL_GATHER, .send = x, .recv = y, .counts = blocks },
+            { .op = DTI_COMM_ALL_REDUCE, .send = x, .recv = x, .counts = &n },
+        };
+        dti_comm *c;
+        DT_TRY(dti_mesh_comm(mesh, dims, &c));
+        for (size_t i = 0; i < DT_COUNT(calls); i++) {
+            dti_comm_call call = calls[i];
+            call.stream = place->module->stream(place->cuda);
+            dti_cuda_world_set(c->cuda, DTI_CUDA_REHEARSES);
+            DT_TRY(dti_comm_run(c, &call));
+            dti_cuda_world_set(c->cuda, DTI_CUDA_RUNS);
+            DT_EXPECT(dti_cuda_can_record(c, &call) == (!c->cuda->crowded || dims == 3),
+                      "%s over dims %u", dti_comm_op_name(call.op), dims);
+        }
+    }
+    DT_TRY(dti_cuda_world_sync(dti_runtime_cuda(dt_mesh_runtime(mesh))));
+    place->module->release(place->cuda, DTI_CUDA_DEVICE, x);
+    place->module->release(place->cuda, DTI_CUDA_DEVICE, y);
+    return DT_OK;
+}
+
+DT_TEST(comm_cuda_record, parts_of_a_world_on_one_device)
+{
+    const comm_devices crowded = { queued_module(), "cuda_local_spin", 1, ask_of_parts };
+    const comm_devices apart = { queued_module(), "cuda_local_spin", QUEUED_DEVICES, ask_of_parts };
+
+    if (dt_test_processes() > 1) dt_test_skip("skipped: ranks are in several processes");
+    dt_test_on_ranks("dp=2,tp=2", comm_on_devices, &crowded);
+    dt_test_on_ranks("dp=2,tp=2", comm_on_devices, &apart);
+}
+
+/* One rank refuses in the middle: what the others had recorded by then is not counted, so numbers
+ * in messages of what comes later stay the same on all ranks. */
+static dt_status record_alone(dt_mesh *mesh, const dti_cuda_place *place)
+{
+    const dti_cuda_module *m = place->module;
+    const int64_t n = N;
+    dti_comm_call sum = { .op = DTI_COMM_ALL_REDUCE, .counts = &n };
+    dti_comm_request later = { .timeout_ms = 0 };
+    dti_cuda_graph *graph = NULL;
+    float *x;
+    dti_comm *c;
+
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    DT_TRY(take(place, N, &x));
+    sum.send = sum.recv = x;
+    sum.stream = m->stream(place->cuda);
+    DT_TRY(dti_comm_run(c, &sum));
+    DT_EXPECT(m->capture_begin(place->cuda) == 0, "%s", m->why());
+    dti_cuda_world_set(c->cuda, DTI_CUDA_RECORDS_GRAPH);
+    for (int i = 0; i < 3 && c->rank == 0; i++) DT_TRY(dti_comm_run(c, &sum));
+    dti_cuda_world_set(c->cuda, DTI_CUDA_RUNS);
+    DT_EXPECT(m->capture_end(place->cuda, &graph) == 0, "%s", m->why());
+    m->graph_destroy(graph);
+    later.call = sum;
+    DT_TRY(dti_comm_start(c, &later));
+    DT_EXPECT(later.seq == 2, "the second sum is number %d", (int)later.seq);
+    DT_TRY(dti_comm_wait(c, &later));
+    DT_TRY(dti_cuda_world_sync(c->cuda));
+    m->release(place->cuda, DTI_CUDA_DEVICE, x);
+    return DT_OK;
+}
+
+DT_TEST(comm_cuda_record, what_is_recorded_is_not_counted)
+{
+    const comm_devices d = { queued_module(), "cuda_local_spin", QUEUED_DEVICES, record_alone };
+
+    if (dt_test_processes() > 1) dt_test_skip("skipped: ranks are in several processes");
+    dt_test_on_ranks("tp=2", comm_on_devices, &d);
+}
+
 /* What has not been rehearsed, or is too long for a slot, has to be left to unrecorded passes. */
 static dt_status refusals(dt_mesh *mesh, const dti_cuda_place *place)
 {
