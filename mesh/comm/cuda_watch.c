@@ -142,7 +142,8 @@ static dt_status wait_step(dti_cuda_world *w, watch *v)
         words.timeout_ms = rec->timeout_ms;
     }
     if (w->carrier->look != NULL) st = w->carrier->look(w);
-    if (st == DT_OK) st = w->host->ops->check(w->host, &words);
+    if (st == DT_OK) /* all may have ended since by the abort that it finds */
+        st = rec != NULL ? w->host->ops->check(w->host, &words) : dti_cuda_watch_check(w);
     if (st != DT_OK) return failed(w, st);
     if (waited_ms < words.timeout_ms && !have_left(v, w, rec, now)) return DT_OK;
     return dti_cuda_fail_stuck(rec != NULL ? rec->comm : w->host, &words, waited_ms);
