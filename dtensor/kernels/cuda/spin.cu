@@ -106,7 +106,8 @@ __device__ inline int64_t step_of_packs()
 }
 
 template <typename T>
-__global__ void __launch_bounds__(DTI_SPIN_THREADS) sum_in_one(const __grid_constant__ spin_sum s)
+__global__ void __launch_bounds__(DTI_SPIN_THREADS, 1)
+    sum_in_one(const __grid_constant__ spin_sum s)
 {
     const uint32_t count = dti_spin_begin(s.job);
     typename pack_of<T>::type *const own = terms_of<T>(s, s.job.with.rank, count);
@@ -120,7 +121,8 @@ __global__ void __launch_bounds__(DTI_SPIN_THREADS) sum_in_one(const __grid_cons
 
 /* Slices are equal but for the last ones; pack i of each is the same block's. */
 template <typename T>
-__global__ void __launch_bounds__(DTI_SPIN_THREADS) sum_in_two(const __grid_constant__ spin_sum s)
+__global__ void __launch_bounds__(DTI_SPIN_THREADS, 1)
+    sum_in_two(const __grid_constant__ spin_sum s)
 {
     const uint32_t count = dti_spin_begin(s.job);
     const int rank = s.job.with.rank, size = s.job.with.size;
