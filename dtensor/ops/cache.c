@@ -121,6 +121,27 @@ void dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
     c->n_entries++;
 }
 
+static bool is_of_library(const dt_op *op)
+{
+    for (int i = 0; i < dti_op_table_size; i++)
+        if (dti_op_table[i] == op) return true;
+    return false;
+}
+
+/* Views and results in place need rules that look at storage, which the library's rows alone have.
+ */
+static dt_status check_flags(const dt_op *op)
+{
+    const uint32_t open = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX |
+                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE;
+
+    DT_CHECK((op->flags & ~open) == 0 || is_of_library(op), DT_ERR_ARG,
+             "operator %s has the flags 0x%x, of which 0x%x are not for rows of one's own: views "
+             "and results in place are the library's",
+             op->name, op->flags, op->flags & ~open);
+    return DT_OK;
+}
+
 /* A row is checked as strictly as it is read: a user's own row may be malformed. */
 static dt_status check_types(const dt_op *op, int n_in, int n_out)
 {
@@ -131,8 +152,11 @@ static dt_status check_types(const dt_op *op, int n_in, int n_out)
                  strspn(end + 1, "Fxfika") == (size_t)n_out,
              DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
              op->axes);
-    DT_CHECK(n_out == 1 || (op->flags & (DT_OP_VIEW | DT_OP_INPLACE_LAST)) == 0, DT_ERR_ARG,
-             "operator %s: a view or an operator in place has one result, not %d", op->name, n_out);
+    DT_CHECK(
+        strchr(end, 'a') == NULL || op->attr_bytes >= sizeof(dt_dtype), DT_ERR_ARG,
+        "operator %s: type a of \"%s\" is the dtype that the attributes begin with, which have "
+        "%zu bytes",
+        op->name, op->types, op->attr_bytes);
     DT_CHECK((op->flags & (DT_OP_VIEW)) != 0 || op->cpu != NULL, DT_ERR_ARG,
              "operator %s has no CPU kernel", op->name);
     return DT_OK;
@@ -151,6 +175,7 @@ dt_status dti_op_letters(dti_op_cache *c, const dt_op *op, const dti_letters **o
     DT_TRY(dti_new(sizeof *p, &p));
     p->op = op;
     DT_TRY_TO(fail, st, dti_letters_parse(op->axes, &p->letters));
+    DT_TRY_TO(fail, st, check_flags(op));
     DT_TRY_TO(fail, st, check_types(op, p->letters.n_in, p->letters.n_out));
     p->next = c->parsed;
     c->parsed = p;

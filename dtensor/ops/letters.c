@@ -14,8 +14,8 @@ static dt_status parse_letter(const char *axes, const char **at, dti_letters *al
     const bool whole = *p == '[';
 
     if (whole) p++;
-    DT_CHECK(*p >= 'a' && *p <= 'z', DT_ERR_ARG, "axes \"%s\": a letter is expected at \"%s\"",
-             axes, p);
+    DT_CHECK(*p >= 'a' && *p <= 'z', DT_ERR_ARG,
+             "axes \"%s\": a letter from a to z is expected at \"%s\"", axes, p);
     DT_CHECK(term->n_letters < DT_MAX_AXES, DT_ERR_ARG, "axes \"%s\": more than %d letters", axes,
              DT_MAX_AXES);
     for (int i = 0; i < term->n_letters; i++) /* no diagonals: a cut would take each axis alone */
@@ -65,7 +65,8 @@ dt_status dti_letters_parse(const char *axes, dti_letters *out)
         if (strncmp(at, ", ", 2) != 0) break;
         at += 2;
     }
-    DT_CHECK(*at == '\0', DT_ERR_ARG, "axes \"%s\": nothing is expected at \"%s\"", axes, at);
+    DT_CHECK(*at == '\0', DT_ERR_ARG,
+             "axes \"%s\": nothing is expected at \"%s\"; \", \" stands between results", axes, at);
     return DT_OK;
 }
 

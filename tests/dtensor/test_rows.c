@@ -267,7 +267,7 @@ DT_TEST(rows, malformed_letters_are_refused_where_they_go_wrong)
 
     DT_ASSERT_STATUS(dti_letters_parse("ab, bc", &letters), DT_ERR_ARG, "->");
     DT_ASSERT_STATUS(dti_letters_parse("aB -> a", &letters), DT_ERR_ARG,
-                     "letter is expected at \"B");
+                     "letter from a to z is expected at \"B");
     DT_ASSERT_STATUS(dti_letters_parse("a[b -> a", &letters), DT_ERR_ARG, "']'");
     DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g -> a", &letters), DT_ERR_ARG,
                      "operands");
