@@ -19,10 +19,11 @@ typedef struct dt_tensor dt_tensor;
 /* Owner of the temporaries of a forward pass, its error latch and its counters. */
 typedef struct dt_tape dt_tape;
 
-/* This rank's piece of a tensor: contiguous, row-major, in host memory. offset[a] is where the
- * piece starts on global axis a; the rows of a packed piece do not follow each other from there,
- * see dt_layout_runs(). Outsiders of the mesh see a piece of extent 0, and have no element
- * of a tensor without axes either. In a dry runtime (dt_runtime_create_dry()) data is NULL. */
+/* This rank's piece of a tensor: contiguous, row-major, in memory of the rank's device, which is
+ * the host's on CPUs. offset[a] is where the piece starts on global axis a; the rows of a packed
+ * piece do not follow each other from there, see dt_layout_runs(). Outsiders of the mesh see a
+ * piece of extent 0, and have no element of a tensor without axes either. In a dry runtime
+ * (dt_runtime_create_dry()) data is NULL. */
 typedef struct dt_local {
     void *data;
     dt_dtype dtype;

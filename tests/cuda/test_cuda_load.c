@@ -344,7 +344,7 @@ static dt_status load_what_ends_early(dt_mesh *mesh, const void *arg)
 
 static void copy_file(const char *source, const char *folder, const char *name)
 {
-    char from[DT_TEST_PATH_BYTES];
+    char from[2 * DT_TEST_PATH_BYTES];
     void *data = NULL;
     int64_t n = 0;
 
