@@ -7,9 +7,6 @@
 
 #include "models/generation/rules.h"
 
-/* Sequences that are generated together; memory mostly ends sooner. */
-enum { MAX_SEQUENCES = 65536 };
-
 #define AT(field) offsetof(cli_args, field)
 
 /* Fields of dt_generate_options, and the option that fills each of them. */
@@ -200,10 +197,10 @@ dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts
     for (int64_t i = 0; i < prompts->n; i++)
         if (prompts->list[i].n > longest) longest = prompts->list[i].n;
     one = bytes_of_one(s, longest + o->max_new_tokens);
-    most = machines > 0 && machines / one < MAX_SEQUENCES ? machines / one : MAX_SEQUENCES;
+    most = machines > 0 && machines / one < DTI_MAX_SEQUENCES ? machines / one : DTI_MAX_SEQUENCES;
     name_count(s, prompts->n, width, beams, what, sizeof what);
-    DT_CHECK(n <= MAX_SEQUENCES, DT_ERR_ARG, "%s: %.0f sequences at once, at most %d are possible",
-             what, n, MAX_SEQUENCES);
+    DT_CHECK(n <= DTI_MAX_SEQUENCES, DT_ERR_ARG,
+             "%s: %.0f sequences at once, at most %d are possible", what, n, DTI_MAX_SEQUENCES);
     DT_CHECK(n <= most, DT_ERR_ARG,
              "%s: %.0f sequences of up to %lld tokens need %s at least for caches and logits, "
              "there are %s of memory; ask for at most %.0f sequences, or for shorter ones",

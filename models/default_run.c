@@ -24,6 +24,20 @@ static dt_status judge_strings(const dti_described *d, const dti_option_names *n
             name);
 }
 
+static dt_status judge_width(const dti_described *d, const dti_option_names *names)
+{
+    const dt_generate_options *o = &d->generation->options;
+    const bool beams = o->num_beams > 1;
+    const int64_t width = beams ? o->num_beams : o->num_return_sequences;
+    char name[DTI_OPTION_NAME_BYTES];
+
+    names->name(names->arg, beams ? "num_beams" : "num_return_sequences", name);
+    DT_CHECK(width <= DTI_MAX_SEQUENCES, DT_ERR_ARG,
+             "%s %lld of 1 prompt: %lld sequences at once, at most %d are possible", name,
+             (long long)width, (long long)width, DTI_MAX_SEQUENCES);
+    return DT_OK;
+}
+
 dt_status dti_judge_generation(const dti_described *d)
 {
     const dti_option_names names = { dti_generation_key, d->folder };
@@ -35,6 +49,7 @@ dt_status dti_judge_generation(const dti_described *d)
     DT_TRY(judge_strings(d, &names));
     if (o->num_beams > 1 || o->num_return_sequences > 1)
         DT_TRY(dti_texts_check(o, &d->info, &names));
+    DT_TRY(judge_width(d, &names));
     DT_CHECK(o->max_new_tokens >= 0 || o->max_length == 0 || o->max_length > PROMPT, DT_ERR_ARG,
              "%s/generation_config.json: max_length %lld counts the prompt, so nothing is left for "
              "new tokens",

@@ -24,7 +24,7 @@ typedef struct entry {
 /* clang-format off */
 static const entry entries[] = {
     { "max_length",           COUNT,  AT(max_length),            0,      1e15 },
-    { "max_new_tokens",       COUNT,  AT(max_new_tokens),        0,      1e15 },
+    { "max_new_tokens",       COUNT,  AT(max_new_tokens),        1,      1e15 },
     { "min_length",           COUNT,  AT(min_length),            0,      1e15 },
     { "min_new_tokens",       COUNT,  AT(min_new_tokens),        0,      1e15 },
     { "repetition_penalty",   NUMBER, AT(repetition_penalty),    1e-9,   1e9 },

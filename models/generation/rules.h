@@ -9,6 +9,9 @@
 #include "models/generation/option_names.h"
 #include "models/generation/scores.h"
 
+/* Sequences that the commands generate together; memory mostly ends sooner. */
+enum { DTI_MAX_SEQUENCES = 65536 };
+
 /* What the sequences of a run have read and written, without padding. */
 typedef struct dti_history {
     const int32_t *ids; /* [n_rows, room] */

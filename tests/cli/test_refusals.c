@@ -43,6 +43,8 @@ static const refusal refusals[] = {
     { "", "{\"stop_strings\": [\"x\"]}", "generation_config.json: stop_strings", "refused" },
     { "", "{\"max_length\": 1}", "generation_config.json: max_length 1 counts the prompt", "refused" },
     { "", "{\"num_beams\": 200}", "generation_config.json: num_beams is 200, more than the 128 tokens", "refused" },
+    { "", "{\"max_new_tokens\": 0}", "generation_config.json: max_new_tokens is 0, must be an integer from 1", "only with --ignore-eos" },
+    { "", "{\"do_sample\": true, \"num_return_sequences\": 70000}", "json: num_return_sequences 70000 of 1 prompt", "refused" },
     { "", "{\"num_return_sequences\": 2}", "generation_config.json: num_return_sequences is 2, but", "refused" },
     { "", "{\"num_beams\": 2, \"pad_token_id\": 128}", "generation_config.json: pad_token_id: token 128", "refused" },
     { PLAN("layers.*.mlp.up_proj", "colwize"), "{}", "config.json, rule \"model.layers.*.mlp.up_proj\": \"colwize\"", "plan" },
