@@ -156,6 +156,7 @@ int dti_local_try_work(dti_local_comm *c)
     st = dti_local_work(c, mine);
     dti_local_exit(c);
     if (st != DT_OK) {
+        c->failed = true;
         dti_local_abort(&c->head, c->head.world_ranks[c->head.rank], dt_last_error()->message);
         return DTI_LOCAL_FAILED;
     }

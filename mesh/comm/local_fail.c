@@ -47,12 +47,24 @@ void dti_local_abort_world(dti_local_world *world, int rank, const char *why)
     abort_world(world, &world->ranks[rank], rank, why);
 }
 
+/* The share of r may have failed while this rank waited for something else: it has a word of its
+ * own then, which is that of the run unless another rank was faster. */
+static bool failed_here(const dti_local_comm *c, const dti_comm_request *r)
+{
+    return c->failed && r->seq == c->worked + 1 &&
+           c->world->culprit == c->head.world_ranks[c->head.rank];
+}
+
 dt_status dti_local_check_abort(dti_local_comm *c, const dti_comm_request *r)
 {
     dti_local_world *w = c->world;
 
     if (atomic_load_explicit(&w->aborted, memory_order_acquire) == 0) return DT_OK;
     wait_until_quiet(w, c->self);
+    if (failed_here(c, r)) {
+        dti_error_restore(&w->record);
+        return w->record.code;
+    }
     DT_FAIL(DT_ERR_COMM, "%s #%llu on \"%s\" was cut short by rank %d: %s",
             dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->head.name, w->culprit,
             w->why);

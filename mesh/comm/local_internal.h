@@ -129,6 +129,7 @@ typedef struct dti_local_comm {
     uint64_t worked;   /* share of the work done up to this one */
     uint64_t all_done; /* every peer is known to have done its share up to this one */
     int arrived;       /* peers below this one have published worked + 1 */
+    bool failed;       /* this rank's share of worked + 1 has */
     int n_recvs;       /* receives started and not yet served */
 } dti_local_comm;
 

@@ -400,6 +400,33 @@ DT_TEST(fault, different_calls_are_refused)
     }
 }
 
+/* The others come to the barrier late, so the culprit does its share of the sum while it waits
+ * there. */
+static dt_status fail_while_waiting_elsewhere(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    dti_comm *world = dti_runtime_world(dt_mesh_runtime(mesh));
+    const int64_t n = c->rank == s->culprit ? 7 : 8;
+    float x[8] = { 0 }, y[8];
+    dti_comm_request sum = { 0 }, meeting = { .call = { .op = DTI_COMM_BARRIER } };
+
+    sum.call = (dti_comm_call){ .op = DTI_COMM_ALL_REDUCE, .send = x, .recv = y, .counts = &n };
+    DT_TRY(dti_comm_start(c, &sum));
+    if (c->rank != s->culprit) (void)usleep(50 * 1000);
+    DT_TRY(dti_comm_start(world, &meeting));
+    DT_EXPECT(dti_comm_wait(world, &meeting) == DT_ERR_COMM, "the barrier");
+    return dti_comm_wait(c, &sum);
+}
+
+DT_TEST(fault, a_share_that_fails_while_another_is_awaited_keeps_its_words)
+{
+    scene s = { "tp=2", DTI_COMM_ALL_REDUCE, 1, fail_while_waiting_elsewhere, { { DT_OK, "" } } };
+
+    if (dt_test_processes() > 1) return; /* messages between processes are no shares of a rank */
+    (void)run_scene(&s, NULL, 20000);
+    DT_ASSERT_EQ_INT(s.seen[1].status, DT_ERR_ARG);
+    assert_contains(s.seen[1].message, "operation #1 on \"tp\" differs");
+}
+
 /* --- the text of faults --------------------------------------------------------------------------
  */
 
