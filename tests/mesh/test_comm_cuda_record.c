@@ -215,7 +215,7 @@ static dt_status gather_alone(dt_mesh *mesh, const dti_cuda_place *place)
     const dti_cuda_module *m = place->module;
     dti_comm_call gather = { .op = DTI_COMM_ALL_GATHER, .counts = blocks };
     dti_cuda_graph *graph = NULL;
-    float *sent, *got, x[BLOCK], y[ALL];
+    float *sent = NULL, *got = NULL, x[BLOCK], y[ALL];
     dti_comm *c;
 
     DT_TRY(dti_mesh_comm(mesh, 1, &c));
@@ -261,7 +261,7 @@ DT_TEST(comm_cuda_record, a_move_with_no_sum_before_it)
 static dt_status ask_of_parts(dt_mesh *mesh, const dti_cuda_place *place)
 {
     static const int64_t blocks[MAX_RANKS] = { BLOCK, BLOCK, BLOCK, BLOCK }, n = BLOCK;
-    float *x, *y;
+    float *x = NULL, *y = NULL;
 
     DT_TRY(take(place, BLOCK, &x));
     DT_TRY(take(place, ALL, &y));
@@ -307,7 +307,7 @@ static dt_status record_alone(dt_mesh *mesh, const dti_cuda_place *place)
     dti_comm_call sum = { .op = DTI_COMM_ALL_REDUCE, .counts = &n };
     dti_comm_request later = { .timeout_ms = 0 };
     dti_cuda_graph *graph = NULL;
-    float *x;
+    float *x = NULL;
     dti_comm *c;
 
     DT_TRY(dti_mesh_comm(mesh, 1, &c));
