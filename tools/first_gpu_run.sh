@@ -251,7 +251,8 @@ step_suites() {
     return $failed
 }
 
-# sanitize TOOL FILTER...: tests that provoke errors of calls are no findings.
+# sanitize TOOL FILTER...: tests that provoke errors of calls are no findings. It lets one kernel run
+# at a time, so tests of kernels that wait for each other have to be skipped, as without EAGER.
 sanitize() {
     need_device
     [ -z "$simulated" ] || skip "the simulated device has checks of its own"
@@ -263,7 +264,7 @@ sanitize() {
     set -f
     DTENSOR_TEST_TIMEOUT_MS=200000
     export DTENSOR_TEST_TIMEOUT_MS
-    compute-sanitizer --tool "$tool" --report-api-errors no --target-processes all \
+    env -u CUDA_MODULE_LOADING compute-sanitizer --tool "$tool" --report-api-errors no --target-processes all \
         --error-exitcode 9 "$build/tests/test_cuda" -j1 "$@"
 }
 
