@@ -9,9 +9,9 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/prompt.h"
 #include "cli/report.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/folder.h"
 #include "models/checkpoint/input.h"
 #include "models/model.h"
 #include "models/tokenizer/coverage.h"
@@ -91,7 +91,7 @@ static void look_at_tokenizer(findings *f)
 {
     dt_tokenizer *tokenizer = NULL;
 
-    f->tokenizer = cli_tokenizer_kind(f->folder);
+    f->tokenizer = dti_folder_tokenizer(f->folder);
     if (f->tokenizer == NULL) return;
     if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK) {
         f->n_tokens = dt_tokenizer_vocab_size(tokenizer);

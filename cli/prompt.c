@@ -12,14 +12,6 @@
 
 enum { MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
 
-const char *cli_tokenizer_kind(const char *folder)
-{
-    if (dti_folder_has(folder, "tokenizer.json")) return "tokenizer.json";
-    if (dti_folder_has(folder, "vocab.json") && dti_folder_has(folder, "merges.txt"))
-        return "vocab.json and merges.txt";
-    return NULL;
-}
-
 const char *cli_prompt_option(const cli_args *a)
 {
     if (a->prompts_file != NULL) return "--prompts-file";
@@ -33,7 +25,7 @@ static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p
     const char *folder = s->args->folder;
     dt_status st;
 
-    if (cli_tokenizer_kind(folder) == NULL) {
+    if (dti_folder_tokenizer(folder) == NULL) {
         DT_CHECK(!needed, DT_ERR_FORMAT,
                  "%s: has no tokenizer.json, so text cannot become tokens; give ids with --tokens",
                  folder);

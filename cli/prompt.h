@@ -42,8 +42,4 @@ dt_status cli_text_read(const cli_args *args, const char **text, size_t *bytes,
 /* A list of ids as --tokens has it, each below `vocab`; *ids is freed with dti_free(). */
 dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *n) DT_MUST_USE;
 
-/* Whether the folder has a tokenizer that could be opened: tokenizer.json, or vocab.json and
- * merges.txt. Their names, or NULL. */
-const char *cli_tokenizer_kind(const char *folder);
-
 #endif

@@ -15,10 +15,9 @@ enum { PROMPT = 1 };
 static dt_status judge_strings(const dti_described *d, const dti_option_names *names)
 {
     char name[DTI_OPTION_NAME_BYTES];
-    const bool text =
-        dti_folder_has(d->folder, "tokenizer.json") || dti_folder_has(d->folder, "vocab.json");
 
-    if (d->generation->options.n_stop_strings == 0 || text) return DT_OK;
+    if (d->generation->options.n_stop_strings == 0 || dti_folder_tokenizer(d->folder) != NULL)
+        return DT_OK;
     names->name(names->arg, "stop_strings", name);
     DT_FAIL(DT_ERR_ARG, "%s: the folder has no tokenizer, so there is no text to find strings in",
             name);

@@ -215,9 +215,7 @@ static dt_status look_at_tokenizer(const dti_verify *v)
     dt_tokenizer *tokenizer = NULL;
     dt_status st;
 
-    if (!dti_folder_has(v->folder, "tokenizer.json") &&
-        !(dti_folder_has(v->folder, "vocab.json") && dti_folder_has(v->folder, "merges.txt")))
-        return DT_OK;
+    if (dti_folder_tokenizer(v->folder) == NULL) return DT_OK;
     st = dt_tokenizer_open(v->folder, &tokenizer);
     dt_tokenizer_release(&tokenizer);
     return find(v, st);

@@ -23,6 +23,14 @@ bool dti_folder_has(const char *folder, const char *name)
     return lstat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+const char *dti_folder_tokenizer(const char *folder)
+{
+    if (dti_folder_has(folder, "tokenizer.json")) return "tokenizer.json";
+    if (dti_folder_has(folder, "vocab.json") && dti_folder_has(folder, "merges.txt"))
+        return "vocab.json and merges.txt";
+    return NULL;
+}
+
 dt_status dti_folder_json(const char *folder, const char *name, dti_json_doc *out)
 {
     char path[DTI_PATH_BYTES];

@@ -166,12 +166,12 @@ dt_status dti_tokenizer_read(const char *path, dti_json_doc *out)
     *out = (dti_json_doc){ 0 };
     DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
+    DT_CHECK(dti_folder_tokenizer(path) != NULL, DT_ERR_IO,
+             "%s: holds neither tokenizer.json nor vocab.json and merges.txt%s", path,
+             dti_folder_has(path, "tokenizer.model")
+                 ? "; its tokenizer.model is of another format: save the tokenizer with a newer "
+                   "version of Transformers, which writes tokenizer.json"
+                 : "");
     if (dti_folder_has(path, "tokenizer.json")) return dti_folder_json(path, "tokenizer.json", out);
-    if (dti_folder_has(path, "vocab.json") && dti_folder_has(path, "merges.txt"))
-        return read_pair(path, out);
-    DT_FAIL(DT_ERR_IO, "%s: holds neither tokenizer.json nor vocab.json and merges.txt%s", path,
-            dti_folder_has(path, "tokenizer.model")
-                ? "; its tokenizer.model is of another format: save the tokenizer with a newer "
-                  "version of Transformers, which writes tokenizer.json"
-                : "");
+    return read_pair(path, out);
 }
