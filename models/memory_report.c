@@ -43,28 +43,34 @@ static dt_status gather(dt_mesh *mesh, const void *mine, size_t bytes, void *all
     return DT_OK;
 }
 
-static dt_status check_model(const dt_model *model)
+/* The memory of this rank's device; *out NULL: the rank is no member, and has nothing to tell. */
+static dt_status own_memory(const dt_model *model, const void *ranks, const dti_memory **out)
 {
+    dti_device *device;
+
+    *out = NULL;
     DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
     DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(model->mesh)), DT_ERR_UNSUPPORTED,
              "a model on a dry mesh has no memory; \"dtensor plan\" predicts what it would have");
+    if (!dt_mesh_is_member(model->mesh)) return DT_OK;
+    DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
+    DT_TRY(dti_device_of(dt_mesh_runtime(model->mesh), &device));
+    *out = device->memory;
     return DT_OK;
 }
 
 dt_status dt_model_memory(dt_model *model, dt_rank_memory *ranks)
 {
     dt_rank_memory mine = { 0 };
-    dti_device *device;
+    const dti_memory *memory;
 
-    DT_TRY(check_model(model));
-    if (!dt_mesh_is_member(model->mesh)) return DT_OK;
-    DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
-    DT_TRY(dti_device_of(dt_mesh_runtime(model->mesh), &device));
+    DT_TRY(own_memory(model, ranks, &memory));
+    if (memory == NULL) return DT_OK;
     mine.rank = dt_runtime_rank(dt_mesh_runtime(model->mesh));
     count_weights(model, &mine);
-    mine.allocated_bytes = (int64_t)dti_memory_used(device->memory);
-    mine.peak_bytes = (int64_t)dti_memory_peak(device->memory);
-    mine.reserved_bytes = (int64_t)dti_memory_held(device->memory);
+    mine.allocated_bytes = (int64_t)dti_memory_used(memory);
+    mine.peak_bytes = (int64_t)dti_memory_peak(memory);
+    mine.reserved_bytes = (int64_t)dti_memory_held(memory);
     DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));
     return DT_OK;
 }
@@ -72,17 +78,15 @@ dt_status dt_model_memory(dt_model *model, dt_rank_memory *ranks)
 dt_status dt_model_memory_kinds(dt_model *model, dt_rank_memory_kinds *ranks)
 {
     dt_rank_memory_kinds mine = { 0 };
-    dti_device *device;
+    const dti_memory *memory;
 
-    DT_TRY(check_model(model));
-    if (!dt_mesh_is_member(model->mesh)) return DT_OK;
-    DT_CHECK(ranks != NULL, DT_ERR_ARG, "ranks is NULL");
-    DT_TRY(dti_device_of(dt_mesh_runtime(model->mesh), &device));
+    DT_TRY(own_memory(model, ranks, &memory));
+    if (memory == NULL) return DT_OK;
     mine.rank = dt_runtime_rank(dt_mesh_runtime(model->mesh));
-    mine.weights_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_WEIGHTS);
-    mine.caches_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_CACHES);
-    mine.recorded_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_RECORDED);
-    mine.values_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_VALUES);
+    mine.weights_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_WEIGHTS);
+    mine.caches_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_CACHES);
+    mine.recorded_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_RECORDED);
+    mine.values_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_VALUES);
     DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));
     return DT_OK;
 }

@@ -297,6 +297,31 @@ DT_TEST(cuda_cudnn, what_is_refused_is_computed_by_our_kernel)
     kt_release(&own);
 }
 
+/* Operands of the first case on the device, and room for its result; host: where they were made. */
+static dt_local lay_first_case(cr_device *d, dt_local in[N_IN], void *host[N_IN])
+{
+    dt_local out;
+
+    make_operands(&cases[0].shape, DT_BF16, in);
+    for (int i = 0; i < N_IN; i++) {
+        host[i] = in[i].data;
+        in[i].data = cr_up(d, &in[i], 0);
+    }
+    out = in[Q];
+    out.data = cr_up(d, &(dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { 1, 70, 4, 64 } }, 0);
+    return out;
+}
+
+static void release_call(cr_device *d, dt_local in[N_IN], void *host[N_IN], dt_local *out)
+{
+    cr_release(d, out, out->data, 0);
+    for (int i = 0; i < N_IN; i++) {
+        cr_release(d, &in[i], in[i].data, 0);
+        in[i].data = host[i];
+        kt_release(&in[i]);
+    }
+}
+
 /* The stream may hold kernels that wait for ranks which have failed. A late device does a piece of
  * work each time that it is asked whether all is done; the first call has taken the memory. */
 DT_TEST(cuda_cudnn, a_plan_that_is_dropped_waits_for_nothing)
@@ -316,14 +341,7 @@ DT_TEST(cuda_cudnn, a_plan_that_is_dropped_waits_for_nothing)
 #endif
     DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_LATE", "1", 1), 0);
     open_simulated(&d, "now", "");
-    make_operands(&cases[0].shape, DT_BF16, in);
-    for (int i = 0; i < N_IN; i++) {
-        host[i] = in[i].data;
-        in[i].data = cr_up(&d, &in[i], 0);
-    }
-    out = in[Q];
-    out.data =
-        cr_up(&d, &(dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { 1, 70, 4, 64 } }, 0);
+    out = lay_first_case(&d, in, host);
     DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
     DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_CUDNN", "fails", 1), 0);
     for (int i = 0; i < N_BEFORE; i++)
@@ -332,12 +350,7 @@ DT_TEST(cuda_cudnn, a_plan_that_is_dropped_waits_for_nothing)
     DT_ASSERT(use_of(&d).n_taken == 1 && use_of(&d).n_dropped == 1);
     for (; !all_done; asked++) DT_ASSERT_CUDA(d.m, d.m->done(d.c, &all_done));
     if (asked <= N_BEFORE) dt_test_fail(__FILE__, __LINE__, "all was done after %d pieces", asked);
-    cr_release(&d, &out, out.data, 0);
-    for (int i = 0; i < N_IN; i++) {
-        cr_release(&d, &in[i], in[i].data, 0);
-        in[i].data = host[i];
-        kt_release(&in[i]);
-    }
+    release_call(&d, in, host, &out);
     close_with(&d);
 }
 
@@ -356,7 +369,6 @@ DT_TEST(cuda_cudnn, a_plan_is_not_made_before_it_pays)
 
 DT_TEST(cuda_cudnn, nothing_goes_through_it_while_a_graph_is_recorded)
 {
-    const attention_shape *s = &cases[0].shape;
     const dti_attention_attr attr = { 4, 2, 0, 0.25f };
     dt_local in[N_IN], out;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
@@ -365,14 +377,7 @@ DT_TEST(cuda_cudnn, nothing_goes_through_it_while_a_graph_is_recorded)
     cr_device d;
 
     open_with(&d, "now", "");
-    make_operands(s, DT_BF16, in);
-    for (int i = 0; i < N_IN; i++) {
-        host[i] = in[i].data;
-        in[i].data = cr_up(&d, &in[i], 0);
-    }
-    out = in[Q];
-    out.data =
-        cr_up(&d, &(dt_local){ .dtype = DT_BF16, .n_axes = 4, .shape = { 1, 70, 4, 64 } }, 0);
+    out = lay_first_case(&d, in, host);
     DT_ASSERT_CUDA(d.m, d.m->capture_begin(d.c));
     DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args));
     DT_ASSERT_CUDA(d.m, d.m->capture_end(d.c, &graph));
@@ -380,12 +385,7 @@ DT_TEST(cuda_cudnn, nothing_goes_through_it_while_a_graph_is_recorded)
     DT_ASSERT_CUDA(d.m, d.m->sync(d.c));
     DT_ASSERT(use_of(&d).n_calls == 0);
     d.m->graph_destroy(graph);
-    cr_release(&d, &out, out.data, 0);
-    for (int i = 0; i < N_IN; i++) {
-        cr_release(&d, &in[i], in[i].data, 0);
-        in[i].data = host[i];
-        kt_release(&in[i]);
-    }
+    release_call(&d, in, host, &out);
     close_with(&d);
 }
 
