@@ -40,8 +40,8 @@ dt_status dti_gpu_module(const dti_cuda_module **out)
     return DT_OK;
 }
 
-/* Whether a module is found, which is none that DTENSOR_CUDA_MODULE names: a simulated device, as
- * the tests have it, needs no driver. */
+/* Whether this build's own module is there, which needs a driver. One that DTENSOR_CUDA_MODULE
+ * names may need none, as the simulated device of the tests. */
 static bool finds_module(void)
 {
     char path[DTI_MODULE_PATH_BYTES];

@@ -39,8 +39,8 @@ typedef dt_status (*dt_kernel)(const dt_kargs *args);
 enum {
     DT_OP_LINEAR = 1,         /* Partial passes if every float operand is Partial */
     DT_OP_BILINEAR = 2,       /* Partial passes if exactly one operand is Partial */
-    DT_OP_VIEW = 4,           /* the output shares operand 0's storage, no kernel runs */
-    DT_OP_INPLACE_LAST = 8,   /* the output is the last operand, written in place */
+    DT_OP_VIEW = 4,           /* the library's rows alone: the output is operand 0's storage */
+    DT_OP_INPLACE_LAST = 8,   /* the library's rows alone: it is the last operand, written over */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
     DT_OP_REDUCE_MAX = 32,    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
     DT_OP_ANY_ROWS = 64,      /* the kernel reads no offset[]: operands may be packed */
