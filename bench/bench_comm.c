@@ -13,8 +13,8 @@
 
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/mpi.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_mpi.h"
+#include "bench/support/bench_report.h"
 #include "mesh/runtime.h"
 
 enum { MAX_RANKS = 64, FRESH_BYTES = 1 << 20, WARM_UP = 2, MOST_CALLS = 200 };

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "bench/support/gpu.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_gpu.h"
+#include "bench/support/bench_report.h"
 #include "dtensor/kernels/attrs.h"
 
 static const bench_column columns[] = {

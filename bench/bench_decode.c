@@ -5,9 +5,9 @@
 #include <dtensor/generation.h>
 
 #include "base/sync.h"
-#include "bench/support/model.h"
-#include "bench/support/report.h"
-#include "models/work.h"
+#include "bench/support/bench_model.h"
+#include "bench/support/bench_report.h"
+#include "models/judge/least_work.h"
 
 enum { PROMPT = 8, MAX_RANKS = 64 };
 

@@ -6,7 +6,7 @@
 #include <dtensor/ops.h>
 
 #include "base/sync.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
 /* clang-format off */

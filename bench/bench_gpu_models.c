@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "base/sync.h"
-#include "bench/support/model.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_model.h"
+#include "bench/support/bench_report.h"
 #include "dtensor/device/rates.h"
-#include "models/state.h"
-#include "models/work.h"
+#include "models/judge/least_work.h"
+#include "models/run/state.h"
 
 /* clang-format off */
 static const bench_column columns[] = {

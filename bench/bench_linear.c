@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
 static const bench_column columns[] = {

@@ -13,8 +13,8 @@
 
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/model.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_model.h"
+#include "bench/support/bench_report.h"
 
 enum { BLOCK_BYTES = 16 << 20 };
 

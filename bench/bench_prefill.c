@@ -7,10 +7,10 @@
 
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/model.h"
-#include "bench/support/report.h"
-#include "models/predict.h"
-#include "models/work.h"
+#include "bench/support/bench_model.h"
+#include "bench/support/bench_report.h"
+#include "models/judge/least_work.h"
+#include "models/judge/predict.h"
 
 /* clang-format off */
 static const bench_column columns[] = {

@@ -13,7 +13,7 @@
 
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/report.h"
+#include "bench/support/bench_report.h"
 #include "dtensor/move_cache.h"
 
 enum { MAX_RANKS = 64, WARM_UP = 3, PLANS = 200, LOOKUPS = 20000 };

@@ -8,8 +8,8 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "base/sync.h"
-#include "bench/support/report.h"
-#include "models/generation/rules.h"
+#include "bench/support/bench_report.h"
+#include "models/generation/text_rules.h"
 
 /* clang-format off */
 static const bench_column columns[] = {

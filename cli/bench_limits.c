@@ -7,7 +7,7 @@
 #include "base/pool.h"
 #include "dtensor/device/rates.h"
 #include "mesh/runtime.h"
-#include "models/work.h"
+#include "models/judge/least_work.h"
 
 enum { WIDTH = 2048, GRAIN_WORDS = 512 };
 

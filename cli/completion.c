@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cli/manual.h"
-#include "cli/options.h"
+#include "cli/option_table.h"
 
 /* bash splits "--dtype=f32" at the sign, so an option's name may stand two words before. */
 static const char beginning[] =

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "cli/manual.h"
-#include "cli/options.h"
-#include "cli/report.h"
+#include "cli/option_table.h"
+#include "cli/print_report.h"
 #include "cli/version.h"
 
 static const cli_command *const commands[] = { &cli_generate,   &cli_chat,      &cli_logits,

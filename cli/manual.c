@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "cli/options.h"
+#include "cli/option_table.h"
 
 /* One text; a dash is a dash that can be typed, and no line begins with a request of roff. */
 static void put(const char *text)

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/report.h"
-#include "models/checkpoint/folder.h"
-#include "models/tokenizer/coverage.h"
+#include "cli/print_report.h"
+#include "files/folder.h"
+#include "text/tokenizer/coverage.h"
 
 enum { MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
 

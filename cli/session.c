@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "base/text.h"
-#include "cli/options.h"
-#include "cli/report.h"
-#include "models/checkpoint/checkpoint.h"
+#include "cli/option_table.h"
+#include "cli/print_report.h"
+#include "files/checkpoint.h"
 #include "models/model.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh

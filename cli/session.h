@@ -5,7 +5,7 @@
 #define DTI_CLI_SESSION_H
 
 #include "cli/cli.h"
-#include "cli/report.h"
+#include "cli/print_report.h"
 
 enum { CLI_CORES_BYTES = 48, CLI_ISA_BYTES = 16 };
 

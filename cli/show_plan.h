@@ -5,7 +5,7 @@
 #define DTI_CLI_SHOW_PLAN_H
 
 #include "cli/cli.h"
-#include "models/predict.h"
+#include "models/judge/predict.h"
 
 typedef struct cli_resolved {
     const char *folder;

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "base/writer.h"
-#include "cli/report.h"
+#include "cli/print_report.h"
 #include "cli/show_plan.h"
 
 enum { NAME_BYTES = 96, TEXT_BYTES = 64, STYLE_BYTES = TEXT_BYTES, RANKS_BYTES = 25 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/report.h"
+#include "cli/print_report.h"
 
 /* What the ranks share; the lower half is rank 0's. */
 typedef struct several {

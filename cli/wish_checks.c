@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/generation/rules.h"
+#include "models/generation/text_rules.h"
 
 #define AT(field) offsetof(cli_args, field)
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "cli/wish_checks.h"
-#include "models/generation/config.h"
-#include "models/generation/rules.h"
+#include "models/generation/generation_config.h"
+#include "models/generation/text_rules.h"
 
 enum { DEFAULT_NEW_TOKENS = 100 };
 #define BAD_WORDS "--bad-words-ids"

@@ -5,7 +5,7 @@
 #ifndef DTI_CLI_WISHES_H
 #define DTI_CLI_WISHES_H
 
-#include "cli/options.h"
+#include "cli/option_table.h"
 #include "cli/prompt.h"
 #include "models/model.h"
 

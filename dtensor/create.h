@@ -8,7 +8,7 @@
 #include <dtensor/tensor.h>
 
 #include "base/error.h"
-#include "dtensor/device/memory.h"
+#include "dtensor/device/device_memory.h"
 
 /* A tensor with uninitialised bytes from the pool. */
 dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,

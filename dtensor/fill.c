@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "dtensor/host.h"
 #include "dtensor/kernels/cpu/cpu_internal.h"
-#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
 
 /* --- runs ------------------------------------------------------------------------------------- */
 

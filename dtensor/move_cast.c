@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "dtensor/move_cache.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"

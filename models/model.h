@@ -7,7 +7,7 @@
 #include <dtensor/architectures.h>
 
 #include "base/memory.h"
-#include "models/checkpoint/json.h"
+#include "files/json.h"
 
 /* --- Layers as rows ------------------------------------------------------------------------- */
 

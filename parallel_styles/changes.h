@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a recorded pass (models/step.h) has to know of the layers it runs through. */
+ * What a recorded pass (models/run/step.h) has to know of the layers it runs through. */
 #ifndef DTI_CHANGES_H
 #define DTI_CHANGES_H
 

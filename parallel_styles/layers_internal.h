@@ -7,7 +7,7 @@
 #include <dtensor/parallel_styles.h>
 
 #include "base/error.h"
-#include "parallel_styles/rules.h"
+#include "parallel_styles/layer_rules.h"
 
 /* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
  * the list speaks of if the mesh does not have it. What is there is looked up and checked, but lays

@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-ROOMS="base mesh placements dtensor parallel_styles models cli"
+ROOMS="base files text mesh placements dtensor parallel_styles models cli"
 
 c_files() {
     for folder in include $ROOMS tests examples bench; do
@@ -61,16 +61,15 @@ check_includes() {
             split("tensor ops factories inspect devices", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/styles.h"] = "parallel_styles"
-            face["dtensor/tokenizer.h"] = face["dtensor/plans.h"] = "models"
+            face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
+            face["dtensor/plans.h"] = "models"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
-            face["dtensor/generation.h"] = face["dtensor/chat.h"] = "models"
+            face["dtensor/generation.h"] = "models"
         }
-        # The folder below kernels/, comm/ or models/ that a path lies in, or nothing. What all
-        # architectures share is no sibling.
+        # The folder below kernels/ or comm/ that a path lies in, or nothing.
         function wing(path) {
-            if (path ~ /^models\/(blocks|checkpoint|tokenizer|saving|generation)\//) return ""
-            return match(path, /^(dtensor\/kernels|mesh\/comm|models)\/[^\/]+\//) \
+            return match(path, /^(dtensor\/kernels|mesh\/comm)\/[^\/]+\//) \
                 ? substr(path, 1, RLENGTH) : ""
         }
         function room_of(path) { return substr(path, 1, index(path, "/") - 1) }

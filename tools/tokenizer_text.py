@@ -1,4 +1,4 @@
-"""Endless text from a seed, the same as tests/models/tokenizer_text.h makes: pieces that tokenizers
+"""Endless text from a seed, the same as tests/text/tokenizer_text.h makes: pieces that tokenizers
 care about, words, white space, marks, and characters of every plane."""
 
 MASK = (1 << 64) - 1

@@ -8,7 +8,7 @@
 
 #include <dtensor/tensor.h>
 
-#include "dtensor/device/memory.h"
+#include "dtensor/device/device_memory.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "placements/move.h"
 

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "dtensor/device/device.h"
 #include "dtensor/device/upload.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 #include "mesh/gpu.h"
 
 enum {

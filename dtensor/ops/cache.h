@@ -6,7 +6,7 @@
 #ifndef DTI_OP_CACHE_H
 #define DTI_OP_CACHE_H
 
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 static dt_status parse_letter(const char *axes, const char **at, dti_letters *all, dti_term *term)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 
 static dt_tensor *unary(dt_tape *t, const dt_op *op, const void *attr, dt_tensor *x)

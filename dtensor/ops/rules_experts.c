@@ -3,7 +3,7 @@
  * Rules of a mixture of experts. Tokens are not sent to ranks: each rank computes the slots whose
  * expert it holds, or its part of every expert, and the results are terms of a sum. */
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 /* logits [..., e] -> ids [..., k] */
 dt_status dti_route_ids_infer(dti_op_call *call)

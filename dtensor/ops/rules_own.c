@@ -3,7 +3,7 @@
  * Rules of rows whose shapes or placements letters cannot say: views that split or merge axes,
  * tables that double an axis, and attention, where query heads read kv heads of another axis. */
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 /* [b, t, h e] -> [b, t, h, e] */
 dt_status dti_heads_infer(dti_op_call *call)

@@ -3,7 +3,7 @@
  * Rules of reductions over an axis that the caller names, and of adding a number, which terms of a
  * sum must get once. */
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 /* [..., k, ...] -> [..., ...]; axis -1: [...] -> one element */
 dt_status dti_reduce_infer(dti_op_call *call)

@@ -4,7 +4,7 @@
  * result is cut too, and as many times longer as there are ranks: gathered it holds the k largest
  * of all. */
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 /* Into how many pieces the mesh cuts the last axis. */
 static int64_t pieces_of(const dt_tensor *x)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...)
 {

@@ -15,7 +15,7 @@
  * rows take packed operands, whose local rows do not follow each other in the whole. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 
 #define AXES         NULL /* what the axes say */
 #define INFER(f)     dti_##f##_infer

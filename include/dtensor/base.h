@@ -128,6 +128,8 @@ DT_API const char *dt_status_name(dt_status code);
 /** Library version, "0.1.0". Not collective. Errors: none. */
 DT_API const char *dt_version(void);
 
+enum { DT_MAX_AXES = 8 }; /* of a tensor */
+
 /** Bytes of one element; 0 for a value that is no dtype. Not collective. Errors: none. */
 DT_API size_t dt_dtype_size(dt_dtype dtype);
 

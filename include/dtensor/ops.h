@@ -49,7 +49,7 @@ enum {
                                * one rank's kernel gets them, the others get zeros */
 };
 
-struct dti_op_call; /* what own rules see; dtensor/ops/rules.h */
+struct dti_op_call; /* what own rules see; dtensor/ops/op_rules.h */
 
 /* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading
  * axes, the same for all operands that have it; [x] must be whole on every rank. A letter is one

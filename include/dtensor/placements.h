@@ -13,8 +13,6 @@
 extern "C" {
 #endif
 
-enum { DT_MAX_AXES = 8 };
-
 typedef enum dt_place_kind {
     DT_PLACE_REPLICATE = 0,
     DT_PLACE_SHARD,

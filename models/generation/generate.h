@@ -4,8 +4,8 @@
 #ifndef DTI_GENERATE_H
 #define DTI_GENERATE_H
 
-#include "models/generation/rules.h"
-#include "models/state.h"
+#include "models/generation/text_rules.h"
+#include "models/run/state.h"
 
 typedef struct dti_step {
     dt_state *state;  /* borrowed */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "models/checkpoint/input.h"
+#include "files/input.h"
 
 /* Most fields are called as their keys. */
 static const struct {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/generation/rules.h"
+#include "models/generation/text_rules.h"
 
 /* One row. */
 typedef struct row {

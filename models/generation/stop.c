@@ -4,7 +4,7 @@
  * it: the token may say more behind it, and tokens before may begin before it. */
 #include <string.h>
 
-#include "models/generation/rules.h"
+#include "models/generation/text_rules.h"
 
 bool dti_is_eos(const dti_rules *u, int32_t id)
 {

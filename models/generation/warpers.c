@@ -4,7 +4,7 @@
  * found together with the other ranks. Tokens of equal score stay or go together. */
 #include <math.h>
 
-#include "models/generation/rules.h"
+#include "models/generation/text_rules.h"
 
 static void keep_from(dti_scores *s, const float *limit)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/checkpoint/checkpoint.h"
+#include "files/checkpoint.h"
 #include "models/saving/save.h"
 
 static dt_status add(dti_saver *s, const dt_layer *layer, int param)

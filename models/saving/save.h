@@ -4,8 +4,8 @@
 #ifndef DTI_SAVE_H
 #define DTI_SAVE_H
 
-#include "models/checkpoint/output.h"
-#include "models/checkpoint/safetensors.h"
+#include "files/output.h"
+#include "files/safetensors.h"
 #include "models/model.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/folder.h"
-#include "models/checkpoint/input.h"
+#include "files/checkpoint.h"
+#include "files/folder.h"
+#include "files/input.h"
 #include "models/saving/save.h"
 
 enum { SMALL_BYTES = 1 << 30 };

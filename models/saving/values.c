@@ -11,9 +11,9 @@
 
 #include "base/dtype.h"
 #include "dtensor/host.h"
+#include "files/convert.h"
+#include "files/input.h"
 #include "mesh/runtime.h"
-#include "models/checkpoint/convert.h"
-#include "models/checkpoint/input.h"
 #include "models/saving/save.h"
 
 enum { CHUNK_ELEMENTS = 1 << 18 };

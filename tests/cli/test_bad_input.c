@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
-#include "models/checkpoint/safetensors.h"
+#include "files/safetensors.h"
 #include "tests/cli/command.h"
 
 enum { MAX_WORDS = 14, MAX_SAYS = 6, PATH = DT_TEST_PATH_BYTES + 64 };

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "models/checkpoint/safetensors.h"
+#include "files/safetensors.h"
 #include "tests/cli/command.h"
 
 enum { MAX_IDS = 64, IDS_BYTES = 512 };

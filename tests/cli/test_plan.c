@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-#include "models/predict.h"
+#include "models/judge/predict.h"
 #include "tests/cli/command.h"
 
 static json_t *parse(const command_result *r)

@@ -16,7 +16,7 @@ enum { Q, K, V, POSITIONS, N_IN, FEW_TOKENS = 8 };
 /* Where queries stand. */
 typedef enum layout {
     IN_TURN, /* one after the other; sequence b begins at position / (b + 1) */
-    PADDED   /* as models/state.h: b + 1 tokens of padding, whose positions come last, then text */
+    PADDED   /* models/run/state.h: b + 1 tokens of padding with the last positions, then text */
 } layout;
 
 typedef struct attention_shape {

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "dtensor/kernels/attrs.h"
 #include "mesh/gpu.h"
-#include "models/step.h"
+#include "models/run/step.h"
 #include "tests/support/cuda.h"
 
 enum { N_PROMPT = 3, N_STEPS = 3 };

@@ -4,8 +4,8 @@
 #include <dtensor.h>
 #include <string.h>
 
-#include "models/predict.h"
-#include "models/step.h"
+#include "models/judge/predict.h"
+#include "models/run/step.h"
 #include "tests/support/cuda.h"
 
 enum { N_PROMPT = 4, N_NEW = 6, MAX_RANKS = 2 };

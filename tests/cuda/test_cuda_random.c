@@ -4,7 +4,7 @@
  * are. */
 #include "tests/cuda/rows.h"
 
-#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
 
 /* Elements of the CPU, one by one. */
 static void fill_on_cpu(const dti_random_fill *f, const dti_cuda_box *box, dt_local *x)

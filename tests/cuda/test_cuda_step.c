@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "models/step.h"
+#include "models/run/step.h"
 #include "tests/support/cuda.h"
 
 enum { N_PROMPT = 3, N_NEW = 9, MAX_VOCAB = 1024 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 

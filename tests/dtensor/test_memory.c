@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "dtensor/device/memory.h"
+#include "dtensor/device/device_memory.h"
 
 static const size_t MIB = (size_t)1 << 20;
 

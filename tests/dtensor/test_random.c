@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "dtensor/kernels/cpu/cpu.h"
-#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
 #include "tests/support/dt_test.h"
 
 enum { MANY = 1 << 18 };

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "dtensor/kernels/attrs.h"
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 

@@ -6,7 +6,7 @@
 
 #include <dtensor/chat.h>
 
-#include "models/tokenizer/utf8.h"
+#include "text/tokenizer/utf8.h"
 
 enum { MOST_BYTES = 1 << 10 };
 

@@ -6,7 +6,7 @@
  * An input is one letter for the architecture, then a JSON text. */
 #include "tests/fuzz/fuzz.h"
 
-#include "models/config.h"
+#include "models/architectures/config_keys.h"
 #include "models/model.h"
 
 enum { MOST_BYTES = 1 << 12, MOST_LAYERS = 64 };

@@ -4,9 +4,9 @@
  * each is within its range, or which a run refuses by name. */
 #include "tests/fuzz/fuzz.h"
 
-#include "models/config.h"
-#include "models/generation/config.h"
-#include "models/generation/rules.h"
+#include "models/architectures/config_keys.h"
+#include "models/generation/generation_config.h"
+#include "models/generation/text_rules.h"
 
 enum { MOST_BYTES = 1 << 12 };
 

@@ -5,7 +5,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/memory.h"
-#include "models/checkpoint/checkpoint.h"
+#include "files/checkpoint.h"
 
 enum { MOST_BYTES = 1 << 12, SHARD_BYTES = 256 };
 

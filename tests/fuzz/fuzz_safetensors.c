@@ -4,7 +4,7 @@
  * tensor can be read. */
 #include "tests/fuzz/fuzz.h"
 
-#include "models/checkpoint/safetensors.h"
+#include "files/safetensors.h"
 
 enum { MOST_BYTES = 1 << 16 };
 

@@ -7,7 +7,7 @@
  * An input is one letter for the kind of text, then the text. */
 #include "tests/fuzz/fuzz.h"
 
-#include "dtensor/ops/rules.h"
+#include "dtensor/ops/op_rules.h"
 #include "mesh/comm/comm.h"
 #include "placements/layout.h"
 

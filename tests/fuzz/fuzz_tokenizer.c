@@ -6,7 +6,7 @@
  * An input is a tokenizer.json, a zero byte, and a text. */
 #include "tests/fuzz/fuzz.h"
 
-#include "models/tokenizer/tokenizer_internal.h"
+#include "text/tokenizer/tokenizer_internal.h"
 
 enum { MOST_BYTES = 1 << 13 };
 

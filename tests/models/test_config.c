@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/blocks/decoder.h"
-#include "models/config.h"
-#include "models/gemma3/gemma3.h"
+#include "models/architectures/config_keys.h"
+#include "models/architectures/decoder_block.h"
+#include "models/architectures/gemma3.h"
 #include "models/model.h"
 #include "tests/support/dt_test.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "dtensor/argmax.h"
-#include "models/generation/rules.h"
+#include "models/generation/text_rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 

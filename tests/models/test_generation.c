@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/checkpoint/safetensors.h"
-#include "models/config.h"
-#include "models/generation/config.h"
-#include "models/state.h"
+#include "files/safetensors.h"
+#include "models/architectures/config_keys.h"
+#include "models/generation/generation_config.h"
+#include "models/run/state.h"
 #include "tests/support/dt_test.h"
 
 enum { MAX_ROWS = 16, MAX_TOKENS = 40 };

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "files/safetensors.h"
 #include "mesh/runtime.h"
-#include "models/checkpoint/safetensors.h"
 #include "tests/support/dt_test.h"
 
 /* 113 million weights: enough that one more copy of any dtype would exceed the allowance. */

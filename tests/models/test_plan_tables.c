@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parallel_styles/rules.h"
+#include "parallel_styles/layer_rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/plan_files.h"
 #include "tests/support/tensors.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "parallel_styles/rules.h"
+#include "parallel_styles/layer_rules.h"
 #include "tests/support/dt_test.h"
 
 enum { N_IDS = 5, MAX_VOCAB = 512 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/predict.h"
+#include "models/judge/predict.h"
 #include "tests/support/dt_test.h"
 
 typedef struct predict_case {

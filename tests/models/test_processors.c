@@ -9,10 +9,10 @@
 
 #include "base/memory.h"
 #include "dtensor/argmax.h"
-#include "models/checkpoint/safetensors.h"
-#include "models/config.h"
-#include "models/generation/config.h"
-#include "models/generation/rules.h"
+#include "files/safetensors.h"
+#include "models/architectures/config_keys.h"
+#include "models/generation/generation_config.h"
+#include "models/generation/text_rules.h"
 #include "tests/support/dt_test.h"
 
 enum { ROWS = 3, VOCAB = 101, LENGTH = 24, MAX_EXPECTED = 64 };

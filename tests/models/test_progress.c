@@ -3,7 +3,7 @@
  * Who waits for a prompt is told of its layers, and of no single tokens. */
 #include <dtensor/generation.h>
 
-#include "models/state.h"
+#include "models/run/state.h"
 #include "tests/support/dt_test.h"
 
 typedef struct told {

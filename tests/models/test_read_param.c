@@ -7,8 +7,8 @@
 
 #include "dtensor/create.h"
 #include "dtensor/host.h"
-#include "models/checkpoint/checkpoint_internal.h"
-#include "models/checkpoint/safetensors_internal.h"
+#include "files/checkpoint_internal.h"
+#include "files/safetensors_internal.h"
 #include "models/model.h"
 #include "tests/support/dt_test.h"
 

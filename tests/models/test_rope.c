@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/blocks/rope.h"
+#include "models/architectures/rotary.h"
 #include "tests/support/dt_test.h"
 
 enum { MOST = 64 };

@@ -11,9 +11,9 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "files/checkpoint.h"
+#include "files/json.h"
 #include "mesh/runtime.h"
-#include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/json.h"
 #include "tests/support/dt_test.h"
 
 static const char *const fixtures[] = { "llama/uneven", "llama/tied",      "llama/sharded",

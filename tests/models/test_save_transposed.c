@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/safetensors.h"
+#include "files/checkpoint.h"
+#include "files/safetensors.h"
 #include "tests/support/dt_test.h"
 
 enum { VOCAB = 13, WIDTH = 10 };

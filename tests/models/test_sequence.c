@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/predict.h"
+#include "models/judge/predict.h"
 #include "tests/support/dt_test.h"
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };

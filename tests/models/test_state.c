@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/state.h"
+#include "models/run/state.h"
 #include "tests/support/dt_test.h"
 
 enum { FIRST = 10, NEW = 8, MORE = 5, SHARED = 7, ROOM = 48 };

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "parallel_styles/layer_rules.h"
 #include "parallel_styles/layers_internal.h"
-#include "parallel_styles/rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
 #include "tests/support/style_cases.h"

@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "dtensor/host.h"
-#include "models/checkpoint/safetensors.h"
+#include "files/safetensors.h"
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
                           int32_t *to, int64_t max, int64_t *n)

@@ -4,7 +4,7 @@
  * tests. */
 #include "dtensor/device/cuda/module_parts.h"
 #include "dtensor/kernels/cuda/attention_cudnn.h"
-#include "dtensor/kernels/cuda/rows.h"
+#include "dtensor/kernels/cuda/cuda_rows.h"
 
 /* A kernel is started on the device that is the thread's at that moment, or held back: pending.c */
 #define ROW(row)                                                  \

@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "dtensor/device/cuda/head_group.h"
 #include "dtensor/device/cuda/module_parts.h"
-#include "dtensor/kernels/cuda/rows.h"
+#include "dtensor/kernels/cuda/cuda_rows.h"
 
 enum { MAX_IN = 3, MAX_CALLS = 3 * DTI_MAX_HEAD_CHAINS };
 

@@ -5,10 +5,10 @@
 #define DTI_CPU_INTERNAL_H
 
 #include "dtensor/kernels/cpu/cpu.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
+#include "dtensor/kernels/cpu/cpu_rows.h"
 #include "dtensor/kernels/cpu/onednn.h"
 #include "dtensor/kernels/cpu/panels.h"
-#include "dtensor/kernels/cpu/random.h"
-#include "dtensor/kernels/cpu/rows.h"
 #include "dtensor/kernels/cpu/skinny.h"
 
 struct dti_attention_ops;

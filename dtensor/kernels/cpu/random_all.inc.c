@@ -3,7 +3,7 @@
  * Random values with the vectors of one instruction set. A lane is a block: its four words lie in
  * four vectors. The arithmetic is that of random.h, operation by operation, and so are the bits.
  * Defined by the includer: DT_SIMD, and DT_RANDOM, the name of the function. */
-#include "dtensor/kernels/cpu/random.h"
+#include "dtensor/kernels/cpu/cpu_random.h"
 #include "dtensor/kernels/cpu/simd.inc.c"
 #include "dtensor/kernels/random_fill.h"
 

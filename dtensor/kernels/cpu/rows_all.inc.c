@@ -2,7 +2,7 @@
  *
  * The three tables of one instruction set. Before including, define DT_SIMD and DT_ROWS (the name
  * of the array). */
-#include "dtensor/kernels/cpu/rows.h"
+#include "dtensor/kernels/cpu/cpu_rows.h"
 
 #include <math.h>
 

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor bench: how fast a folder runs on a mesh, beside what the same ranks and threads reach
+ * when they do nothing else. Decoding reads every weight once per token, so its limit is reading
+ * these bytes, on a GPU copying as many; a prompt is bound by products, so its limit is one large
+ * product. Limits are measured right before and after each round, because machines change their
+ * speed. Where decoding plays passes that were recorded, it is measured without that, too. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/bench_figures.h"
+#include "cli/bench_limits.h"
+#include "cli/cli.h"
+#include "cli/print_report.h"
+#include "cli/session.h"
+#include "dtensor/device/rates.h"
+#include "mesh/comm/comm.h"
+#include "mesh/runtime.h"
+#include "models/run/state.h"
+#include "models/run/step.h"
+
+/* A step is recorded once it has run twice. */
+enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5, UNTIL_RECORDED = 4 };
+
+/* Ranks read the upper half; the lower half is rank 0's. */
+typedef struct benching {
+    const cli_session *session;
+    int64_t n_prompt, n_new, n_rounds;
+    int32_t *ids; /* [n_prompt] */
+
+    cli_figures prompt, decode, unrecorded;
+    bool recorded; /* decoding was: `unrecorded` has figures, too */
+    const char *of_bytes;
+    double *numbers; /* the figures' */
+} benching;
+
+/* What a round needs on one rank. */
+typedef struct worker {
+    benching *b;
+    dt_model *model;
+    dt_state *state;
+    dt_tape *tape;
+    cli_limits *limits;
+    bool speaks;
+} worker;
+
+/* --- one round -------------------------------------------------------------------------------- */
+
+typedef dt_status (*work_fn)(worker *w);
+
+/* Seconds until the slowest rank is done. */
+static dt_status time_it(worker *w, work_fn work, double *seconds)
+{
+    dti_comm *world = dti_runtime_world(dt_mesh_runtime(dt_model_mesh(w->model)));
+    int64_t begin;
+
+    DT_TRY(dti_barrier(world));
+    begin = cli_now_ns();
+    DT_TRY(work(w));
+    DT_TRY(dti_barrier(world));
+    *seconds = (double)(cli_now_ns() - begin) * 1e-9;
+    return DT_OK;
+}
+
+static dt_status read_prompt(worker *w)
+{
+    dt_tape_reset(w->tape);
+    dt_state_rewind(w->state, 0);
+    (void)dt_model_forward(w->tape, w->model, w->state, w->b->ids, w->b->n_prompt, DT_LOGITS_LAST);
+    DT_TRY(dt_tape_status(w->tape));
+    DT_TRY(dti_rates_finish(dt_mesh_runtime(dt_model_mesh(w->model))));
+    return DT_OK;
+}
+
+static dt_status generate(worker *w, const int32_t *ids, int64_t n, int64_t n_new)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+
+    o.max_new_tokens = n_new;
+    o.ignore_eos = true;
+    DT_TRY(dt_generate(w->model, w->state, ids, n, &o, NULL, NULL));
+    return DT_OK;
+}
+
+/* Every round decodes at the same positions. */
+static dt_status start_again(worker *w)
+{
+    dt_state_rewind(w->state, 0);
+    return generate(w, w->b->ids, w->b->n_prompt < SHORT_PROMPT ? w->b->n_prompt : SHORT_PROMPT, 1);
+}
+
+static dt_status decode(worker *w)
+{
+    return generate(w, w->b->ids, 1, w->b->n_new);
+}
+
+static dt_status multiply(worker *w)
+{
+    return cli_limits_multiply(w->limits);
+}
+
+static dt_status read_weights(worker *w)
+{
+    return cli_limits_read(w->limits);
+}
+
+/* Work between two times of its limit. `limit_work` is what the limit does in one go. */
+static dt_status round_of(worker *w, work_fn work, work_fn limit, double limit_work, cli_figures *f,
+                          int64_t i)
+{
+    double before, seconds, after;
+
+    DT_TRY(time_it(w, limit, &before));
+    DT_TRY(time_it(w, work, &seconds));
+    DT_TRY(time_it(w, limit, &after));
+    if (!w->speaks || i < 0) return DT_OK; /* the first time fills caches and counts for nothing */
+    f->seconds[i] = seconds;
+    f->limit[i] = 2 * limit_work / (before + after);
+    f->ratio[i] = f->work / seconds / f->limit[i];
+    return DT_OK;
+}
+
+/* Decoding in rounds of its own, because a round begins by going back. */
+static dt_status run_decode(worker *w, double bytes, cli_figures *f, int64_t i)
+{
+    DT_TRY(start_again(w));
+    return round_of(w, decode, read_weights, bytes, f, i);
+}
+
+/* What the first passes of a state do once. */
+static dt_status warm_up(worker *w)
+{
+    for (int64_t passes = 0; passes < UNTIL_RECORDED; passes += w->b->n_new) {
+        DT_TRY(start_again(w));
+        DT_TRY(decode(w));
+    }
+    return DT_OK;
+}
+
+/* Ranks agree on what is recorded: every rank takes the same turns here. */
+static dt_status run_rounds(worker *w)
+{
+    benching *b = w->b;
+    double bytes, products, flops;
+    bool recorded;
+
+    DT_TRY(cli_limits_count(w->limits, b->n_prompt, &bytes, &products, &flops));
+    DT_TRY(warm_up(w));
+    recorded = dti_step_is_recorded(w->state);
+    if (w->speaks) {
+        b->recorded = recorded;
+        b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
+        b->prompt.work = flops;
+        b->of_bytes = cli_limits_of_bytes(w->limits);
+    }
+    for (int64_t i = -1; i < b->n_rounds; i++) {
+        DT_TRY(round_of(w, read_prompt, multiply, products, &b->prompt, i));
+        DT_TRY(run_decode(w, bytes, &b->decode, i));
+        if (!recorded) continue;
+        w->state->unrecorded = true;
+        DT_TRY(run_decode(w, bytes, &b->unrecorded, i));
+        w->state->unrecorded = false;
+    }
+    return DT_OK;
+}
+
+static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
+{
+    benching *b = arg;
+    const int64_t decoded = SHORT_PROMPT + b->n_new + 1;
+    worker w = { .b = b, .model = model, .speaks = speaks };
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st,
+              dt_state_create(model, 1, b->n_prompt > decoded ? b->n_prompt : decoded, &w.state));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &w.tape));
+    DT_TRY_TO(done, st, cli_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
+    DT_TRY_TO(done, st, run_rounds(&w));
+done:
+    cli_limits_close(&w.limits);
+    dt_tape_release(&w.tape);
+    dt_state_release(&w.state);
+    return st;
+}
+
+/* --- afterwards ------------------------------------------------------------------------------- */
+
+static dt_status print_json(benching *b)
+{
+    json_t *object = json_object();
+    dt_status st = DT_OK;
+    int failed = 0;
+
+    failed |= json_object_set_new(object, "prompt", cli_figures_json(&b->prompt));
+    failed |= json_object_set_new(object, "decode", cli_figures_json(&b->decode));
+    failed |= json_object_set_new(object, "decode_recorded", json_boolean(b->recorded));
+    failed |= json_object_set_new(object, "decode_unrecorded",
+                                  b->recorded ? cli_figures_json(&b->unrecorded) : json_null());
+    failed |= json_object_set_new(object, "rounds", json_integer(b->n_rounds));
+    failed |= json_object_set_new(object, "device", json_string(b->session->ranks[0].device));
+    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    DT_TRY_TO(done, st, cli_session_json(b->session, object));
+    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    (void)fputc('\n', stdout);
+done:
+    json_decref(object);
+    return st;
+}
+
+static void print_lines(benching *b)
+{
+    const int width = b->recorded ? 10 : 7;
+
+    cli_figures_print(&b->prompt,
+                      &(cli_figures_words){ "prompt", width, "GFLOP/s", "one large product" });
+    cli_figures_print(&b->decode, &(cli_figures_words){ "decode", width, "GB/s", b->of_bytes });
+    if (b->recorded)
+        cli_figures_print(&b->unrecorded,
+                          &(cli_figures_words){ "unrecorded", width, "GB/s", b->of_bytes });
+}
+
+/* --- before ----------------------------------------------------------------------------------- */
+
+static dt_status read_sizes(const cli_session *s, benching *b)
+{
+    const int64_t most = s->info.max_positions;
+
+    b->n_prompt = s->args->sequence > 0 ? s->args->sequence : N_PROMPT < most ? N_PROMPT : most;
+    b->n_new = s->args->max_new_tokens > 0 ? s->args->max_new_tokens : N_NEW;
+    b->n_rounds = s->args->rounds > 0 ? s->args->rounds : N_ROUNDS;
+    DT_CHECK(b->n_prompt <= most, DT_ERR_ARG,
+             "--sequence %lld: the model's context has %lld tokens", (long long)b->n_prompt,
+             (long long)most);
+    if (s->args->max_new_tokens == 0 && b->n_new > most - SHORT_PROMPT - 1)
+        b->n_new = most - SHORT_PROMPT - 1;
+    DT_CHECK(b->n_new >= 1 && b->n_new <= most - SHORT_PROMPT - 1, DT_ERR_ARG,
+             "--max-new-tokens %lld: the model's context of %lld tokens has room for %lld behind a "
+             "prompt of %d",
+             (long long)b->n_new, (long long)most, (long long)(most - SHORT_PROMPT - 1),
+             SHORT_PROMPT);
+    b->prompt.tokens = b->n_prompt;
+    b->decode.tokens = b->unrecorded.tokens = b->n_new;
+    return DT_OK;
+}
+
+/* Any tokens do: the time does not depend on them, but for experts. */
+static dt_status make_room(const cli_session *s, benching *b)
+{
+    cli_figures *const all[] = { &b->prompt, &b->decode, &b->unrecorded };
+
+    DT_TRY(dti_alloc_array((size_t)b->n_prompt, sizeof *b->ids, (void **)&b->ids));
+    for (int64_t i = 0; i < b->n_prompt; i++)
+        b->ids[i] = (int32_t)((i * 7919 + 5) % s->info.vocab_size);
+    DT_TRY(dti_alloc_array((size_t)b->n_rounds * CLI_FIGURES_LISTS * DT_COUNT(all),
+                           sizeof *b->numbers, (void **)&b->numbers));
+    for (size_t i = 0; i < DT_COUNT(all); i++)
+        cli_figures_open(all[i], b->n_rounds,
+                         b->numbers + (int64_t)i * CLI_FIGURES_LISTS * b->n_rounds);
+    return DT_OK;
+}
+
+static dt_status bench(const cli_args *args, const cli_env *env, const cli_console *console)
+{
+    dt_status st = DT_OK;
+    benching b = { 0 };
+    cli_session s;
+
+    DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
+    b.session = &s;
+    DT_TRY_TO(done, st, read_sizes(&s, &b));
+    DT_TRY_TO(done, st, make_room(&s, &b));
+    DT_TRY_TO(done, st, cli_session_run(&s, bench_on_rank, &b));
+    if (console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
+    if (args->json) {
+        DT_TRY_TO(done, st, print_json(&b));
+    } else {
+        print_lines(&b);
+    }
+    DT_TRY_TO(done, st, cli_flush());
+done:
+    dti_free(b.ids);
+    dti_free(b.numbers);
+    cli_session_close(&s);
+    return st;
+}
+
+const cli_command cli_bench = {
+    .name = "bench",
+    .bit = CLI_BENCH,
+    .usage = "--model DIR [OPTION]...",
+    .runs = true,
+    .summary = "measures how fast a model reads a prompt and generates",
+    .details =
+        "Reads a prompt and generates tokens, several times, and prints medians. Beside them "
+        "stands\n"
+        "what the same ranks and threads reach right before and after when they only multiply one\n"
+        "large matrix, or only read the weights that a token needs (on GPUs: copy as many bytes);\n"
+        "the last number is the share of that, with the least and the largest of all rounds. "
+        "Where\n"
+        "a GPU decodes by a recorded pass, decoding without it is measured as well.",
+    .run = bench,
+};

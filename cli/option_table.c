@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of options, and how a command line is read by it. */
+#include "cli/option_table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { FLAG, TEXT, NUMBER, MANY } kind; /* MANY: texts, one each time */
+
+typedef struct option {
+    const char *name;
+    char letter; /* 0: none */
+    kind kind;
+    const char *value; /* what help calls it; NULL for a flag */
+    size_t field;      /* of cli_args */
+    unsigned commands;
+    int64_t max; /* of a number, which begins at 1 */
+    const char *help;
+} option;
+
+#define AT(field) offsetof(cli_args, field)
+#define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE)
+#define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
+#define TALKS     (CLI_GENERATE | CLI_CHAT)
+#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH)
+#define PLACED    (RUNS | CLI_TOPO)
+#define LAID_OUT  (RUNS | CLI_PLAN)
+#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
+#define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_VERIFY | CLI_PLAN | CLI_TOPO | CLI_ENV)
+
+enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
+
+/* clang-format off */
+static const option options[] = {
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
+    { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
+    { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "text, less one final newline; CRLF is LF; - is stdin" },
+    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS | CLI_DETOKENIZE,        0, "the same as token ids: 1,2,3" },
+    { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
+    { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
+    { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
+    { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), TALKS, MAX_NEW, "stop after N tokens (default 100; chat: the context)" },
+    { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
+    { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), TALKS, 0, "no end of sequence before N tokens" },
+    { "max-length", 0, TEXT, "N", AT(max_length), CLI_GENERATE, 0, "stop after N tokens, those of the prompt included" },
+    { "min-length", 0, TEXT, "N", AT(min_length), CLI_GENERATE, 0, "no end of sequence before N tokens, prompt included" },
+    { "stop", 0, MANY, "TEXT", AT(stop), TALKS, 0, "end with the token that completes TEXT; may be repeated" },
+    { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
+    { "sample", 0, FLAG, NULL, AT(sample), TALKS, 0, "draw tokens (default: as generation_config.json says)" },
+    { "greedy", 0, FLAG, NULL, AT(greedy), TALKS, 0, "take the best token always" },
+    { "seed", 0, TEXT, "N", AT(seed), TALKS, 0, "of the draws (default 0): in f32 the same text on every mesh" },
+    { "temperature", 0, TEXT, "X", AT(temperature), TALKS, 0, "divides the logits (default 1)" },
+    { "top-k", 0, TEXT, "K", AT(top_k), TALKS, 0, "draw among the K best tokens (default 50; 0: all)" },
+    { "top-p", 0, TEXT, "P", AT(top_p), TALKS, 0, "draw among the best with probability P together" },
+    { "min-p", 0, TEXT, "P", AT(min_p), TALKS, 0, "drop tokens below P times the best one's probability" },
+    { "typical-p", 0, TEXT, "P", AT(typical_p), TALKS, 0, "draw among the typical with probability P together" },
+    { "epsilon-cutoff", 0, TEXT, "P", AT(epsilon_cutoff), TALKS, 0, "drop tokens of probability below P" },
+    { "eta-cutoff", 0, TEXT, "P", AT(eta_cutoff), TALKS, 0, "the same, less strict where many are likely" },
+    { "renormalize-logits", 0, FLAG, NULL, AT(renormalize_logits), CLI_GENERATE, 0, "log-probabilities again after all rules" },
+    { "remove-invalid-values", 0, FLAG, NULL, AT(remove_invalid_values), CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
+    { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), TALKS, 0, "of tokens that occurred (default 1: none)" },
+    { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), TALKS, 0, "no N tokens twice in the same order" },
+    { "bad-words-ids", 0, TEXT, "IDS", AT(bad_words_ids), CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
+    { "suppress-ids", 0, TEXT, "IDS", AT(suppress_ids), CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
+    { "begin-suppress-ids", 0, TEXT, "IDS", AT(begin_suppress_ids), CLI_GENERATE, 0, "the same, of the first new token" },
+    { "forced-bos-id", 0, TEXT, "ID", AT(forced_bos_id), CLI_GENERATE, 0, "the second token of a text, after a prompt of one" },
+    { "forced-eos-ids", 0, TEXT, "IDS", AT(forced_eos_ids), CLI_GENERATE, 0, "the last token, where the length ends a text" },
+    { "num-beams", 0, TEXT, "N", AT(num_beams), CLI_GENERATE, 0, "beam search with N beams" },
+    { "num-return-sequences", 0, TEXT, "N", AT(num_return_sequences), CLI_GENERATE, 0, "texts of each prompt (default 1)" },
+    { "length-penalty", 0, TEXT, "X", AT(length_penalty), CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
+    { "early-stopping", 0, TEXT, "WORD", AT(early_stopping), CLI_GENERATE, 0, "of beams: false (default), true or never" },
+    { "mesh",            0,  TEXT,   "MESH", AT(mesh),           ON_A_MESH, 0, "ranks by named dims (default tp=1, or processes)" },
+    { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
+    { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
+    { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
+    { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto or built-in" },
+    { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
+    { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
+    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
+    { "device",          0,  TEXT,   "NAME", AT(device),         RUNS,         0, "auto (default: GPUs if there are any), cpu, cuda, cuda:N" },
+    { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
+    { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "another one, in hwloc's words or an .xml of lstopo" },
+    { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
+    { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
+    { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
+    { "sequence", 0, NUMBER, "N", AT(sequence), CLI_BENCH, MAX_NEW, "tokens of the prompt (default 512, or the context)" },
+    { "max-new-tokens", 'n', NUMBER, "N", AT(max_new_tokens), CLI_BENCH, MAX_NEW, "tokens generated in a round (default 32)" },
+    { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
+    { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
+    { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
+    { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
+    { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },
+    { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
+    { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
+    { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
+    { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
+    { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },
+    { "verbose",        'v', FLAG,   NULL,   AT(verbose),        ALL,          0, "show the path of an error through the code" },
+    { "help",           'h', FLAG,   NULL,   AT(help),           ALL,          0, "this text" },
+};
+/* clang-format on */
+
+/* Options whose value is a choice among words, for completion. */
+static const struct {
+    const char *option, *words;
+} choices[] = {
+    { "early-stopping", "false true never" },
+    { "dtype", "auto f32 bf16 f16" },
+    { "plan", "auto built-in" },
+    { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
+    { "device", "auto cpu cuda" },
+    { "bind", "compact spread none" },
+};
+
+static const option *find_name(const cli_command *command, const char *name, size_t n)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if ((options[i].commands & command->bit) && strlen(options[i].name) == n &&
+            memcmp(options[i].name, name, n) == 0)
+            return &options[i];
+    return NULL;
+}
+
+static const option *find_letter(const cli_command *command, char letter)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if ((options[i].commands & command->bit) && options[i].letter == letter) return &options[i];
+    return NULL;
+}
+
+static dt_status unknown_name(const cli_command *command, const char *name, size_t n)
+{
+    const char *names[DT_COUNT(options)], *near;
+    char word[64];
+    size_t n_names = 0;
+
+    for (size_t i = 0; i < DT_COUNT(options); i++)
+        if (options[i].commands & command->bit) names[n_names++] = options[i].name;
+    (void)snprintf(word, sizeof word, "%.*s", (int)n, name);
+    near = cli_nearest(word, names, n_names);
+    DT_CHECK(near != NULL, DT_ERR_ARG,
+             "%s: unknown option --%s; \"dtensor %s --help\" lists the options", command->name,
+             word, command->name);
+    DT_FAIL(DT_ERR_ARG, "%s: unknown option --%s; did you mean --%s?", command->name, word, near);
+}
+
+dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    char *end = NULL;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    DT_CHECK(text[0] != '\0' && strspn(text, "-0123456789") == strlen(text) && *end == '\0' &&
+                 errno == 0 && value >= min && value <= max,
+             DT_ERR_ARG, "%s: \"%s\" is not a number from %lld to %lld", what, text, (long long)min,
+             (long long)max);
+    *out = value;
+    return DT_OK;
+}
+
+dt_status cli_parse_number(const char *what, const char *text, double *out)
+{
+    char *end;
+
+    if (text == NULL) return DT_OK;
+    *out = strtod(text, &end);
+    DT_CHECK(strspn(text, "0123456789.eE+-") == strlen(text) && end != text && *end == '\0' &&
+                 isfinite(*out),
+             DT_ERR_ARG, "%s: \"%s\" is not a number", what, text);
+    return DT_OK;
+}
+
+static dt_status store(const option *o, const char *value, cli_args *args)
+{
+    void *field = (char *)args + o->field;
+    char what[64];
+
+    (void)snprintf(what, sizeof what, "--%s", o->name);
+    if (o->kind == FLAG) *(bool *)field = true;
+    DT_CHECK(o->kind == FLAG || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
+             what, what, o->value);
+    if (o->kind == TEXT) *(const char **)field = value;
+    if (o->kind == MANY) {
+        cli_many *many = field;
+        DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
+                 CLI_MAX_MANY);
+        many->items[many->n++] = value;
+    }
+    if (o->kind == NUMBER) DT_TRY(cli_parse_int(what, value, 1, o->max, field));
+    return DT_OK;
+}
+
+/* A second value would silently replace the first. */
+static dt_status refuse_repeated(const cli_command *command, const option *o, bool *given)
+{
+    DT_CHECK(o->kind == FLAG || o->kind == MANY || !given[o - options], DT_ERR_ARG,
+             "%s: --%s is given twice; give it once", command->name, o->name);
+    given[o - options] = true;
+    return DT_OK;
+}
+
+/* Where in the command line we are. */
+typedef struct reader {
+    const cli_command *command;
+    char **words;
+    int n_words, next;
+    bool given[DT_COUNT(options)];
+    cli_args *args;
+} reader;
+
+/* The value of an option that is not in the option's own word. */
+static dt_status next_value(reader *r, const option *o, const char **value)
+{
+    DT_CHECK(r->next < r->n_words, DT_ERR_ARG, "%s: --%s needs a value: --%s %s", r->command->name,
+             o->name, o->name, o->value);
+    *value = r->words[r->next++];
+    return DT_OK;
+}
+
+static dt_status read_long(reader *r, const char *word)
+{
+    const size_t n = strcspn(word, "=");
+    const option *o = find_name(r->command, word, n);
+    const char *value = word[n] == '=' ? word + n + 1 : NULL;
+
+    if (o == NULL) return unknown_name(r->command, word, n);
+    DT_TRY(refuse_repeated(r->command, o, r->given));
+    DT_CHECK(o->kind != FLAG || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
+             r->command->name, o->name, value);
+    if (o->kind != FLAG && value == NULL) DT_TRY(next_value(r, o, &value));
+    DT_TRY(store(o, value, r->args));
+    return DT_OK;
+}
+
+/* The letter at *at, which moves behind it and what it takes of the word "-qn8". */
+static dt_status read_letter(reader *r, const char *word, const char **at)
+{
+    const option *o = find_letter(r->command, **at);
+    const char *value = NULL;
+
+    DT_CHECK(o != NULL, DT_ERR_ARG,
+             "%s: unknown option -%c in \"-%s\"; \"dtensor %s --help\" lists the options",
+             r->command->name, **at, word, r->command->name);
+    (*at)++;
+    DT_TRY(refuse_repeated(r->command, o, r->given));
+    if (o->kind != FLAG) {
+        if (**at == '\0') DT_TRY(next_value(r, o, &value));
+        if (value == NULL) value = *at;
+        *at = "";
+    }
+    DT_TRY(store(o, value, r->args));
+    return DT_OK;
+}
+
+static dt_status read_argument(reader *r, const char *word)
+{
+    const char *name = r->command->name;
+
+    DT_CHECK(r->command->argument != NULL || find_name(r->command, "prompt", 6) == NULL, DT_ERR_ARG,
+             "%s: unexpected argument \"%s\"; write --prompt \"%s\" if that is the prompt; usage: "
+             "dtensor %s %s",
+             name, word, word, name, r->command->usage);
+    DT_CHECK(r->command->argument != NULL, DT_ERR_ARG,
+             "%s: unexpected argument \"%s\"; usage: dtensor %s %s", name, word, name,
+             r->command->usage);
+    DT_CHECK(word[0] != '\0', DT_ERR_ARG, "%s: %s is empty; usage: dtensor %s %s", name,
+             r->command->argument, name, r->command->usage);
+    DT_CHECK(r->args->folder == NULL, DT_ERR_ARG,
+             "%s: a second %s, \"%s\" after \"%s\"; one at a time", name, r->command->argument,
+             word, r->args->folder);
+    r->args->folder = word;
+    return DT_OK;
+}
+
+dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_args *out)
+{
+    reader r = { .command = command, .words = words, .n_words = n_words, .args = out };
+    bool dashes = true; /* mean options */
+
+    *out = (cli_args){ 0 };
+    while (r.next < n_words && !out->help) {
+        const char *word = words[r.next++];
+
+        if (dashes && strcmp(word, "--") == 0)
+            dashes = false;
+        else if (dashes && strncmp(word, "--", 2) == 0)
+            DT_TRY(read_long(&r, word + 2));
+        else if (dashes && word[0] == '-' && word[1] != '\0')
+            for (const char *at = word + 1; *at != '\0';) DT_TRY(read_letter(&r, word + 1, &at));
+        else
+            DT_TRY(read_argument(&r, word));
+    }
+    return DT_OK;
+}
+
+bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out)
+{
+    for (size_t k = 0; k < DT_COUNT(options); k++) {
+        const option *o = &options[k];
+        if (!(o->commands & command->bit) || i-- > 0) continue;
+        *out = (cli_option_info){ o->name, o->letter, o->value, NULL, o->help };
+        for (size_t c = 0; c < DT_COUNT(choices); c++)
+            if (strcmp(choices[c].option, o->name) == 0) out->words = choices[c].words;
+        return true;
+    }
+    return false;
+}
+
+bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
+                   const char **help)
+{
+    cli_option_info o;
+
+    if (!cli_option_info_at(command, i, &o)) return false;
+    (void)snprintf(name, CLI_OPTION_BYTES, "%c%c%s --%s%s%s", o.letter ? '-' : ' ',
+                   o.letter ? o.letter : ' ', o.letter ? "," : " ", o.name, o.value ? " " : "",
+                   o.value ? o.value : "");
+    *help = o.help;
+    return true;
+}
+
+void cli_print_options(const cli_command *command)
+{
+    char name[CLI_OPTION_BYTES];
+    const char *help;
+
+    for (int i = 0; cli_option_at(command, i, name, &help); i++)
+        (void)printf("  %-31s %s\n", name, help);
+}

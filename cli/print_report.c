@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/print_report.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RED        "\033[1;31m"
+#define YELLOW     "\033[1;33m"
+#define PLAIN      "\033[0m"
+#define ERASE_LINE "\r\033[K"
+
+enum { RANK_BYTES = 32, SILENT_NS = 250 * 1000 * 1000, PROMPT_NS = 500 * 1000 * 1000 };
+
+void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
+{
+    const bool terminal = isatty(STDERR_FILENO) && !env->dumb_terminal;
+
+    *out = (cli_console){
+        .quiet = args->quiet,
+        .verbose = args->verbose || env->verbose,
+        .terminal = terminal,
+        .color = terminal && !env->no_color,
+        .process = dt_launch_process(),
+        .n_processes = dt_launch_size(),
+        .failed_output = out->failed_output,
+    };
+}
+
+/* Codes that one rank runs into alone; the others are found by every rank alike, and naming the
+ * one that was first would only mislead. */
+static bool is_of_one_rank(dt_status st)
+{
+    return st == DT_ERR_MEMORY || st == DT_ERR_COMM || st == DT_ERR_DEVICE || st == DT_ERR_IO ||
+           st == DT_ERR_INTERNAL;
+}
+
+/* "rank 1: ", or nothing if the text says it already. */
+static void name_rank(int rank, const char *text, char to[RANK_BYTES])
+{
+    (void)snprintf(to, RANK_BYTES, "rank %d", rank);
+    if (strstr(text, to) != NULL)
+        to[0] = '\0';
+    else
+        (void)snprintf(to, RANK_BYTES, "rank %d: ", rank);
+}
+
+static int exit_code(dt_status st)
+{
+    switch (st) {
+    case DT_OK:
+        return CLI_EXIT_OK;
+    case DT_ERR_ARG:
+    case DT_ERR_SHAPE:
+    case DT_ERR_LAYOUT:
+    case DT_ERR_UNSUPPORTED:
+    case DT_ERR_IO:
+    case DT_ERR_FORMAT:
+        return CLI_EXIT_INPUT;
+    case DT_ERR_MEMORY:
+        return CLI_EXIT_MEMORY;
+    case DT_ERR_COMM:
+        return CLI_EXIT_COMM;
+    default:
+        return CLI_EXIT_FAILURE;
+    }
+}
+
+/* Of several processes the one in which it happened reports an error: a record that has come from
+ * another one begins in no line. What happens before there are ranks happens to all alike, unless
+ * it is a matter of this machine. */
+static bool is_ours(const cli_console *console, const dt_error *e)
+{
+    if (e->rank >= 0) return e->n_frames > 0 && e->frames[0].line > 0;
+    return console->process == 0 || is_of_one_rank(e->code);
+}
+
+/* MPICH's launcher ends a job when the first of its processes ends, and what another is about to
+ * report is lost. So a process that has nothing to say waits a moment, in which it is ended. */
+static void let_others_speak(void)
+{
+    (void)nanosleep(&(struct timespec){ .tv_nsec = SILENT_NS }, NULL);
+}
+
+int cli_report(const cli_console *console, dt_status st)
+{
+    const dt_error *e = dt_last_error();
+    const bool known = e->code == st;
+    char rank[RANK_BYTES] = "";
+
+    if (st == DT_OK) return CLI_EXIT_OK;
+    if (console->n_processes > 1 && known && !is_ours(console, e)) {
+        let_others_speak();
+        return exit_code(st);
+    }
+    if (known && e->rank >= 0 && is_of_one_rank(st)) name_rank(e->rank, e->message, rank);
+    (void)fprintf(stderr, "%sdtensor:%s %s%s\n", console->color ? RED : "",
+                  console->color ? PLAIN : "", rank, known ? e->message : dt_status_text(st));
+    if (!console->verbose || !known) return exit_code(st);
+    (void)fprintf(stderr, "    %s, %s\n", dt_status_name(st), dt_status_text(st));
+    if (e->where[0] != '\0') (void)fprintf(stderr, "    on rank %d, %s\n", e->rank, e->where);
+    for (int i = 0; i < e->n_frames; i++)
+        (void)fprintf(stderr, "    at %s (%s:%d)\n", e->frames[i].func, e->frames[i].file,
+                      e->frames[i].line);
+    return exit_code(st);
+}
+
+void cli_log(void *arg, dt_log_level level, int rank, const char *line)
+{
+    const cli_console *c = arg;
+    const bool warning = level == DT_LOG_WARNING;
+    char from[RANK_BYTES] = "";
+
+    if (c->quiet && !warning) return;
+    if (rank > 0) name_rank(rank, line, from);
+    (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
+                  c->color && warning ? YELLOW : "", warning ? "warning" : "note",
+                  c->color && warning ? PLAIN : "", from, line);
+}
+
+void cli_warn(const cli_console *console, const char *line)
+{
+    if (console->process == 0) cli_log((void *)(uintptr_t)console, DT_LOG_WARNING, 0, line);
+}
+
+void cli_progress_show(void *arg, int64_t done, int64_t total)
+{
+    cli_progress *p = arg;
+    const int percent = total > 0 ? (int)(100.0 * (double)done / (double)total) : 0;
+    char d[CLI_NUMBER_BYTES], t[CLI_NUMBER_BYTES];
+
+    if (p->console->quiet || !p->console->terminal || percent == p->percent) return;
+    p->percent = percent;
+    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s", percent, cli_bytes_text(done, d),
+                  cli_bytes_text(total, t));
+}
+
+void cli_progress_prompt(void *arg, int64_t done, int64_t total)
+{
+    cli_progress *p = arg;
+    const int percent = total > 0 ? (int)(100.0 * (double)done / (double)total) : 0;
+
+    if (p->console->quiet || !p->console->terminal) return;
+    if (done == 0) p->begin_ns = cli_now_ns();
+    if (percent == p->percent || cli_now_ns() - p->begin_ns < PROMPT_NS) return;
+    p->percent = percent;
+    (void)fprintf(stderr, ERASE_LINE "reading the prompt %3d %%", percent);
+}
+
+void cli_progress_end(cli_progress *p)
+{
+    if (p->percent > 0) (void)fputs(ERASE_LINE, stderr);
+    p->percent = 0;
+}
+
+int64_t cli_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+dt_status cli_flush(void)
+{
+    const int failed = fflush(stdout);
+
+    DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
+    return DT_OK;
+}
+
+dt_status cli_put_json(json_t *object, size_t flags)
+{
+    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    (void)json_dumpf(object, stdout, flags);
+    (void)fputc('\n', stdout);
+    json_decref(object);
+    DT_TRY(cli_flush());
+    return DT_OK;
+}
+
+static const char *scaled(double value, double step, const char *const *units, int n_units,
+                          char text[CLI_NUMBER_BYTES])
+{
+    int unit = 0;
+
+    while (value >= step && unit + 1 < n_units) {
+        value /= step;
+        unit++;
+    }
+    (void)snprintf(text, CLI_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    if (units[unit][0] == '\0') text[strlen(text) - 1] = '\0';
+    return text;
+}
+
+const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "", "K", "M", "B" };
+
+    return scaled((double)n, 1000.0, units, 4, text);
+}
+
+const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB", "PiB" };
+
+    return scaled((double)bytes, 1024.0, units, (int)DT_COUNT(units), text);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Typed access to JSON values, with errors that say what was found. */
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "files/input.h"
+#include "files/json.h"
+
+enum { FOUND_BYTES = 96, MUST_BYTES = 320 };
+
+/* What a value is, as the end of "hidden_size is ...". */
+static void describe(const dti_json *v, char out[FOUND_BYTES])
+{
+    char text[64];
+
+    switch (dti_json_kind_of(v)) {
+    case DTI_JSON_ABSENT:
+        (void)snprintf(out, FOUND_BYTES, "missing");
+        return;
+    case DTI_JSON_NULL:
+        (void)snprintf(out, FOUND_BYTES, "null");
+        return;
+    case DTI_JSON_BOOL:
+        (void)snprintf(out, FOUND_BYTES, "%s", json_is_true(v->value) ? "true" : "false");
+        return;
+    case DTI_JSON_INT:
+        (void)snprintf(out, FOUND_BYTES, "%lld", (long long)json_integer_value(v->value));
+        return;
+    case DTI_JSON_REAL:
+        (void)snprintf(text, sizeof text, "%.9g", json_real_value(v->value));
+        (void)snprintf(out, FOUND_BYTES, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
+        return;
+    case DTI_JSON_STRING:
+        (void)dti_printable(json_string_value(v->value), text, sizeof text);
+        (void)snprintf(out, FOUND_BYTES, "the string \"%s\"", text);
+        return;
+    case DTI_JSON_ARRAY:
+        (void)snprintf(out, FOUND_BYTES, "an array of %zu", dti_json_count(v));
+        return;
+    case DTI_JSON_OBJECT:
+        (void)snprintf(out, FOUND_BYTES, "an object");
+        return;
+    }
+}
+
+dt_status dti_json_refuse(const dti_json *v, dt_status code, const char *fmt, ...)
+{
+    char found[FOUND_BYTES], must[MUST_BYTES];
+    va_list args;
+
+    describe(v, found);
+    va_start(args, fmt);
+    (void)vsnprintf(must, sizeof must, fmt, args);
+    va_end(args);
+    DT_FAIL(code, "%s: %s is %s, must be %s", v->file, v->path[0] ? v->path : "it", found, must);
+}
+
+dt_status dti_json_as_int(const dti_json *v, int64_t min, int64_t max, int64_t *out)
+{
+    const json_int_t n = json_integer_value(v->value); /* 0 for any other kind */
+
+    if (dti_json_kind_of(v) != DTI_JSON_INT || n < min || n > max) {
+        if (max == INT64_MAX)
+            return dti_json_refuse(v, DT_ERR_FORMAT, "an integer of at least %lld", (long long)min);
+        return dti_json_refuse(v, DT_ERR_FORMAT, "an integer from %lld to %lld", (long long)min,
+                               (long long)max);
+    }
+    *out = n;
+    return DT_OK;
+}
+
+dt_status dti_json_as_number(const dti_json *v, double min, double max, double *out)
+{
+    const double x = json_number_value(v->value);
+
+    if (!json_is_number(v->value) || !(x >= min && x <= max)) {
+        if (isinf(min) && isinf(max)) return dti_json_refuse(v, DT_ERR_FORMAT, "a number");
+        return dti_json_refuse(v, DT_ERR_FORMAT, "a number from %.9g to %.9g", min, max);
+    }
+    *out = x;
+    return DT_OK;
+}
+
+dt_status dti_json_as_bool(const dti_json *v, bool *out)
+{
+    if (!json_is_boolean(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "true or false");
+    *out = json_is_true(v->value);
+    return DT_OK;
+}
+
+dt_status dti_json_as_string(const dti_json *v, const char **out)
+{
+    if (!json_is_string(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "a string");
+    *out = json_string_value(v->value);
+    return DT_OK;
+}
+
+dt_status dti_json_as_array(const dti_json *v)
+{
+    if (!json_is_array(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "an array");
+    return DT_OK;
+}
+
+dt_status dti_json_as_object(const dti_json *v)
+{
+    if (!json_is_object(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "an object");
+    return DT_OK;
+}
+
+dt_status dti_json_int(const dti_json *object, const char *key, int64_t min, int64_t max,
+                       int64_t *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    return dti_json_as_int(&v, min, max, out);
+}
+
+dt_status dti_json_number(const dti_json *object, const char *key, double min, double max,
+                          double *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    return dti_json_as_number(&v, min, max, out);
+}
+
+dt_status dti_json_bool(const dti_json *object, const char *key, bool *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    return dti_json_as_bool(&v, out);
+}
+
+dt_status dti_json_string(const dti_json *object, const char *key, const char **out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    return dti_json_as_string(&v, out);
+}
+
+dt_status dti_json_array(const dti_json *object, const char *key, dti_json *out)
+{
+    *out = dti_json_get(object, key);
+    return dti_json_as_array(out);
+}
+
+dt_status dti_json_object(const dti_json *object, const char *key, dti_json *out)
+{
+    *out = dti_json_get(object, key);
+    return dti_json_as_object(out);
+}
+
+dt_status dti_json_int_or(const dti_json *object, const char *key, int64_t fallback, int64_t min,
+                          int64_t max, int64_t *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    *out = fallback;
+    return dti_json_is_set(&v) ? dti_json_as_int(&v, min, max, out) : DT_OK;
+}
+
+dt_status dti_json_number_or(const dti_json *object, const char *key, double fallback, double min,
+                             double max, double *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    *out = fallback;
+    return dti_json_is_set(&v) ? dti_json_as_number(&v, min, max, out) : DT_OK;
+}
+
+dt_status dti_json_bool_or(const dti_json *object, const char *key, bool fallback, bool *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    *out = fallback;
+    return dti_json_is_set(&v) ? dti_json_as_bool(&v, out) : DT_OK;
+}
+
+dt_status dti_json_string_or(const dti_json *object, const char *key, const char *fallback,
+                             const char **out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    *out = fallback;
+    return dti_json_is_set(&v) ? dti_json_as_string(&v, out) : DT_OK;
+}
+
+dt_status dti_json_array_or_none(const dti_json *object, const char *key, dti_json *out)
+{
+    *out = dti_json_get(object, key);
+    return dti_json_is_set(out) ? dti_json_as_array(out) : DT_OK;
+}
+
+dt_status dti_json_object_or_none(const dti_json *object, const char *key, dti_json *out)
+{
+    *out = dti_json_get(object, key);
+    return dti_json_is_set(out) ? dti_json_as_object(out) : DT_OK;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decoder of Llama and its kin: the table of its layers, then what they compute.
+ * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
+ * vocabulary; B sequences of T tokens. */
+#include "models/architectures/decoder_block.h"
+
+#include <stdio.h>
+
+#include "models/architectures/config_keys.h"
+
+dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
+{
+    info->max_positions = dti_rope_longest(&m->rope, info->max_positions);
+    m->info = *info;
+    DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
+    for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention = dt_config_attention(info);
+    return DT_OK;
+}
+
+dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
+{
+    int64_t window, first;
+    dti_json types;
+    bool windowed;
+
+    DT_TRY(dt_config_bool(config, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_window(config, 4096, &window));
+    DT_TRY(dt_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
+    if (!windowed) window = 0;
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const dti_json type = dti_json_at(&types, (size_t)i);
+        bool slides = window > 0 && i >= first;
+        DT_TRY(dti_config_slides(&types, i, &slides));
+        if (slides && window == 0)
+            return dti_json_refuse(&type, DT_ERR_FORMAT,
+                                   "\"full_attention\": there is no window without "
+                                   "use_sliding_window true and a sliding_window");
+        m->blocks[i].attention.window = slides ? window : 0;
+    }
+    return DT_OK;
+}
+
+dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+{
+    dti_decoder *m = self;
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                          "num_attention_heads * head_dim" };
+    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                           "num_key_value_heads * head_dim" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
+
+    /* clang-format off */
+#define M(field) offsetof(dti_decoder, field)
+#define B(field) DTI_BLOCK(field)
+#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
+    const dt_layer_row model[] = {
+/*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
+        { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+    };
+    const dt_layer_row block[] = {
+        { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    qb,    "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ob,    "rowwise",           NULL },
+        { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+    };
+    const dt_layer_row dense[] = {
+        { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
+        { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
+        { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
+    };
+    const dt_layer_row head_norms[] = {
+        { B(q_norm), "self_attn.q_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm), "self_attn.k_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+    };
+#undef M
+#undef B
+#undef PER_HEAD
+    /* clang-format on */
+
+    dt_builder_settings(
+        builder,
+        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim }, .eps = m->eps });
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        dti_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        if (b->sparse)
+            DT_TRY(dti_moe_add_layers(m, c->hidden_size, builder, b));
+        else
+            DT_TRY(dt_builder_add(builder, b->name, dense, (int)DT_COUNT(dense), b));
+        if (m->head_norms)
+            DT_TRY(dt_builder_add(builder, b->name, head_norms, (int)DT_COUNT(head_norms), b));
+    }
+    return DT_OK;
+}
+
+dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    dti_decoder *m = self;
+
+    m->info = *info;
+    return dti_rope_prepare(&m->rope, mesh);
+}
+
+/* x [B, T, H, E], each head normed by itself; x as it is where the block has no such norm. */
+static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
+{
+    return norm != NULL ? dt_layer_forward(t, norm, x) : x;
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t,
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+{
+    const int64_t e = m->info.head_dim;
+
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
+    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
+    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
+    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    q = dt_rope(t, norm_heads(t, b->q_norm, q), rope); /* after v: a GPU does this in one kernel */
+    k = dt_rope(t, norm_heads(t, b->k_norm, k), rope);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *gated(const dti_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
+    dt_tensor *up = dt_layer_forward(t, b->up, n);
+
+    return dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
+    dt_tensor *y = b->sparse ? dti_moe_forward(m, b, t, n) : gated(b, t, n);
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
+                                dt_tensor *x)
+{
+    dt_scope_begin(t, b->name);
+    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
+    dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, layer, rope, n));
+
+    n = dt_layer_forward(t, b->norm2, h);
+    return dt_scope_end(t, dt_add(t, h, feed_forward(m, b, t, n)));
+}
+
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const dti_decoder *m = self;
+    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
+    dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
+
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, rope, x);
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
+    return dt_layer_forward(t, m->head, x);
+}
+
+int64_t dti_decoder_turn(const void *self)
+{
+    return dti_rope_turn(&((const dti_decoder *)self)->rope);
+}
+
+bool dti_decoder_repeats(const void *self)
+{
+    return dti_rope_repeats(&((const dti_decoder *)self)->rope);
+}
+
+void dti_decoder_release(void *self)
+{
+    dti_decoder *m = self;
+
+    dti_rope_release(&m->rope);
+    dti_free(m->blocks);
+}
+
+/* Frequencies that old files hold as buffers. */
+const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };
+
+/* Base models are stored without the prefix. */
+const dt_spelling dti_decoder_spellings[] = { { "model.", "" }, { NULL, NULL } };

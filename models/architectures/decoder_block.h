@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decoder of Llama and its kin: RMS norms before attention and before a gated feed-forward,
+ * rotary positions, grouped key-value heads. An architecture of this family is what it reads
+ * from its configuration. */
+#ifndef DTI_BLOCK_DECODER_H
+#define DTI_BLOCK_DECODER_H
+
+#include "models/architectures/rotary.h"
+#include "models/model.h"
+
+/* One block. Layers that an architecture has no row for stay NULL. */
+typedef struct dti_block {
+    dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
+    dt_layer *norm2, *mlp, *gate, *up, *down;
+    dt_layer *router, *experts, *gate_up, *experts_down; /* in place of gate, up, down: moe.c */
+    bool sparse;                                         /* it has experts */
+    dt_attention_options attention;                      /* window 0: all keys */
+    char name[40];                                       /* "model.layers.3" */
+} dti_block;
+
+#define DTI_BLOCK(field) offsetof(dti_block, field)
+
+/* The mixture of experts of sparse blocks. */
+typedef struct dti_moe {
+    int64_t n_experts, n_chosen, ff;
+    bool normalise; /* weights of the chosen experts add up to 1 */
+} dti_moe;
+
+/* `self` of these architectures. The first half is filled by their read_config(). */
+typedef struct dti_decoder {
+    dt_model_info info;
+    dti_rope rope;
+    int64_t ff;
+    bool qkv_bias;
+    bool out_bias;
+    bool mlp_bias;
+    bool head_norms; /* every query and key head is normed before the rotation */
+    float eps;
+    dti_moe moe; /* of sparse blocks */
+
+    dt_layer *embed, *norm, *head;
+    dti_block *blocks; /* [n_layers] */
+} dti_decoder;
+
+/* The end of read_config(): settles `info` and makes the blocks, each with full attention. */
+dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE;
+
+/* The windows of Qwen2 and Qwen3: sliding_window counts where use_sliding_window is true, for the
+ * layers that layer_types names, or else from layer max_window_layers on. After
+ * dti_decoder_configure(). */
+dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MUST_USE;
+
+/* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
+dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *builder,
+                             dti_block *b) DT_MUST_USE;
+dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
+
+/* What these architectures share of a dt_arch. */
+dt_status dti_decoder_add_layers(void *self, const dt_model_info *info,
+                                 dt_builder *builder) DT_MUST_USE;
+dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
+dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
+void dti_decoder_release(void *self);
+int64_t dti_decoder_turn(const void *self);
+bool dti_decoder_repeats(const void *self);
+extern const char *const dti_decoder_ignored[];
+extern const dt_spelling dti_decoder_spellings[];
+
+/* An architecture of this family: its model_type, the classes of model and block as Transformers
+ * names them, and its read_config(). */
+#define DTI_DECODER_ARCH(type, class, block, read)                                                \
+    {                                                                                             \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                     \
+        .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                    \
+        .ignored = dti_decoder_ignored, .read_config = (read),                                    \
+        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                     \
+        .forward = dti_decoder_forward, .release = dti_decoder_release, .turn = dti_decoder_turn, \
+        .repeats = dti_decoder_repeats, .block_class = (block), .blocks = "model.layers.*"        \
+    }
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gemma 3, its text part: norms before and after attention and feed-forward whose weights are 1 +
+ * what is stored, norms of query and key heads, local layers with a window and a rotation of their
+ * own between global ones, a scaled embedding that the head shares. D model width, E head width,
+ * Q = heads * E, KV = kv heads * E, F feed-forward width, V vocabulary; B sequences of T tokens. */
+#include "models/architectures/gemma3.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/dtype.h"
+
+static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+{
+    gemma3 *m = self;
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" }, none = { 0 };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
+                          "num_attention_heads * head_dim" };
+    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
+                           "num_key_value_heads * head_dim" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    const bool ab = m->attention_bias;
+
+    dt_builder_settings(builder,
+                        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim },
+                                            .eps = m->eps,
+                                            .one_plus = true });
+
+    /* clang-format off */
+#define M(field) offsetof(gemma3, field)
+#define B(field) offsetof(gemma3_block, field)
+#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
+    const dt_layer_row model[] = {
+/*      field              name in the checkpoint         kind                 out  in    bias   style on "tp"        tied to */
+        { M(embed),         "model.embed_tokens",         DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(norm),          "model.norm",                 DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { M(head),          "lm_head",                    DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+    };
+    const dt_layer_row block[] = {
+        { B(attn_norm),     "input_layernorm",            DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(attn),          "self_attn",                  DT_LAYER_POINT,      none, none, false, "replicate",        NULL },
+        { B(q),             "self_attn.q_proj",           DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
+        { B(k),             "self_attn.k_proj",           DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
+        { B(v),             "self_attn.v_proj",           DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
+        { B(q_norm),        "self_attn.q_norm",           DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm),        "self_attn.k_norm",           DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(o),             "self_attn.o_proj",           DT_LAYER_LINEAR,     D,   Q,    ab,    "rowwise",           NULL },
+        { B(attn_out_norm), "post_attention_layernorm",   DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(mlp_norm),      "pre_feedforward_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(mlp),           "mlp",                        DT_LAYER_POINT,      none, none, false, "replicate",        NULL },
+        { B(gate),          "mlp.gate_proj",              DT_LAYER_LINEAR,     F,   D,    false, "colwise",           NULL },
+        { B(up),            "mlp.up_proj",                DT_LAYER_LINEAR,     F,   D,    false, "colwise",           NULL },
+        { B(down),          "mlp.down_proj",              DT_LAYER_LINEAR,     D,   F,    false, "rowwise",           NULL },
+        { B(mlp_out_norm),  "post_feedforward_layernorm", DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+    };
+#undef M
+#undef B
+#undef PER_HEAD
+    /* clang-format on */
+
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        gemma3_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+    }
+    return DT_OK;
+}
+
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    gemma3 *m = self;
+
+    m->info = *info;
+    DT_TRY(dti_rope_prepare(&m->global, mesh));
+    return dti_rope_prepare(&m->local, mesh);
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+{
+    const int64_t e = m->info.head_dim;
+
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
+    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
+    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
+    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder.c */
+    k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const gemma3_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
+    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
+    dt_tensor *up = dt_layer_forward(t, b->up, n);
+    dt_tensor *y = dt_layer_forward(t, b->down, dt_gelu_tanh_mul(t, gate, up));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const gemma3 *m, const gemma3_block *b, dt_tape *t,
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
+                                dt_tensor *x)
+{
+    dt_scope_begin(t, b->name);
+    dt_tensor *y = attention(m, b, t, pass, layer, rope, dt_layer_forward(t, b->attn_norm, x));
+    dt_tensor *h = dt_add(t, x, dt_layer_forward(t, b->attn_out_norm, y));
+
+    y = feed_forward(b, t, dt_layer_forward(t, b->mlp_norm, h));
+    return dt_scope_end(t, dt_add(t, h, dt_layer_forward(t, b->mlp_out_norm, y)));
+}
+
+/* The embedding's factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
+static double embedding_scale(const dt_model_info *info)
+{
+    uint32_t bits = 0;
+
+    dti_store_f32(&bits, info->dtype, 0, (float)sqrt((double)info->hidden_size));
+    return (double)dti_load_f32(&bits, info->dtype, 0);
+}
+
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const gemma3 *m = self;
+    dt_tensor *x =
+        dt_mul_scalar(t, dt_layer_forward(t, m->embed, pass->ids), embedding_scale(&m->info));
+    dt_tensor *global = dti_rope_table(t, &m->global, pass, m->info.dtype);
+    dt_tensor *local = dti_rope_table(t, &m->local, pass, m->info.dtype);
+
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const gemma3_block *b = &m->blocks[i];
+        dt_tensor *rope = b->local ? local : global;
+        dt_tensor *y = block_forward(m, b, t, pass, i, rope, x);
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
+    x = dt_layer_forward(t, m->head, x);
+    return m->logit_cap > 0.0 ? dt_soft_cap(t, x, m->logit_cap) : x;
+}
+
+static int64_t turn(const void *self)
+{
+    return dti_rope_turn(&((const gemma3 *)self)->global);
+}
+
+static bool repeats(const void *self)
+{
+    return dti_rope_repeats(&((const gemma3 *)self)->global);
+}
+
+static void release(void *self)
+{
+    gemma3 *m = self;
+
+    dti_rope_release(&m->global);
+    dti_rope_release(&m->local);
+    dti_free(m->blocks);
+}
+
+/* Old buffers, and what turns images into tokens. */
+static const char *const ignored[] = { "rotary_emb.inv_freq",          "vision_tower.",
+                                       "multi_modal_projector.",       "model.vision_tower.",
+                                       "model.multi_modal_projector.", NULL };
+
+/* Names of multimodal checkpoints, before and after Transformers 4.52. */
+static const dt_spelling spellings[] = { { "model.", "" },
+                                         { "model.", "language_model.model." },
+                                         { "model.", "model.language_model." },
+                                         { "lm_head.", "language_model.lm_head." },
+                                         { NULL, NULL } };
+
+#define GEMMA3(type, class, text)                                                            \
+    {                                                                                        \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                \
+        .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
+        .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
+        .prepare = prepare, .forward = forward, .release = release,                          \
+        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", .turn = turn,       \
+        .repeats = repeats                                                                   \
+    }
+
+const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);
+const dt_arch dti_arch_gemma3 = GEMMA3("gemma3", "Gemma3ForConditionalGeneration", "text_config");

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * GPT-Neo: LayerNorm, learned positions, biases, layers that alternate between global attention and
+ * a local window, no scaling of scores. D model width (heads * head_dim), F feed-forward width, V
+ * vocabulary, P positions. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/architectures/config_keys.h"
+#include "models/model.h"
+
+typedef struct gpt_neo_block {
+    dt_layer *ln_1, *attn, *q, *k, *v, *out;
+    dt_layer *ln_2, *mlp, *c_fc, *c_proj;
+    dt_attention_options attention; /* window 0: global */
+    char name[40];                  /* "transformer.h.3" */
+} gpt_neo_block;
+
+typedef struct gpt_neo {
+    dt_model_info info;
+    int64_t ff;
+    float eps;
+    dt_layer *wte, *wpe, *ln_f, *head;
+    gpt_neo_block *blocks; /* [n_layers] */
+} gpt_neo;
+
+static dt_status read_window(const dti_json *name, int64_t window, int64_t *out)
+{
+    const char *kind;
+
+    DT_TRY(dti_json_as_string(name, &kind));
+    if (strcmp(kind, "global") == 0)
+        *out = 0;
+    else if (strcmp(kind, "local") == 0)
+        *out = window;
+    else
+        return dti_json_refuse(name, DT_ERR_FORMAT, "\"global\" or \"local\"");
+    return DT_OK;
+}
+
+/* One group of attention_types, [["global", "local"], 6]: its names, so many times over. */
+static dt_status read_group(gpt_neo *m, const dti_json *group, int64_t window, int64_t *n)
+{
+    const dti_json names = dti_json_at(group, 0), count = dti_json_at(group, 1);
+    int64_t times;
+
+    DT_TRY(dti_json_as_array(&names));
+    DT_TRY(dti_json_as_int(&count, 0, DTI_CONFIG_MAX_LAYERS, &times));
+    for (int64_t r = 0; r < times; r++)
+        for (size_t k = 0; k < dti_json_count(&names); k++, ++*n) {
+            const dti_json name = dti_json_at(&names, k);
+            if (*n >= m->info.n_layers)
+                return dti_json_refuse(group, DT_ERR_FORMAT,
+                                       "within num_layers, %lld: the list "
+                                       "names more",
+                                       (long long)m->info.n_layers);
+            DT_TRY(read_window(&name, window, &m->blocks[*n].attention.window));
+        }
+    return DT_OK;
+}
+
+/* attention_layers ["global", "local", ...], one per layer. */
+static dt_status read_flat(gpt_neo *m, const dti_json *layers, int64_t window)
+{
+    if ((int64_t)dti_json_count(layers) != m->info.n_layers)
+        return dti_json_refuse(layers, DT_ERR_FORMAT, "as long as num_layers, %lld",
+                               (long long)m->info.n_layers);
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const dti_json name = dti_json_at(layers, (size_t)i);
+        DT_TRY(read_window(&name, window, &m->blocks[i].attention.window));
+    }
+    return DT_OK;
+}
+
+/* attention_layers wins; then attention_types [[["global", "local"], 6], ...]; with neither the
+ * reference has twelve pairs, which fit 24 layers only. */
+static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window)
+{
+    dti_json types, flat;
+    int64_t n = 0;
+
+    flat = dti_json_get(config, "attention_layers");
+    if (dti_json_kind_of(&flat) != DTI_JSON_ABSENT) {
+        DT_TRY(dti_json_as_array(&flat));
+        return read_flat(m, &flat, window);
+    }
+    DT_TRY(dti_json_array_or_none(config, "attention_types", &types));
+    if (!dti_json_is_set(&types)) {
+        if (m->info.n_layers != 24)
+            return dti_json_refuse(
+                &types, DT_ERR_FORMAT,
+                "there for %lld layers: without it GPT-Neo has 24 that alternate",
+                (long long)m->info.n_layers);
+        for (; n < m->info.n_layers; n++) m->blocks[n].attention.window = n % 2 == 0 ? 0 : window;
+        return DT_OK;
+    }
+    for (size_t i = 0; i < dti_json_count(&types); i++) {
+        const dti_json group = dti_json_at(&types, i);
+        DT_TRY(read_group(m, &group, window, &n));
+    }
+    if (n != m->info.n_layers)
+        return dti_json_refuse(&types, DT_ERR_FORMAT,
+                               "a list that names num_layers, %lld, layers: it "
+                               "names %lld",
+                               (long long)m->info.n_layers, (long long)n);
+    return DT_OK;
+}
+
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
+{
+    static const dt_config_defaults defaults = { .vocab = 50257,
+                                                 .hidden = 2048,
+                                                 .layers = 24,
+                                                 .heads = 16,
+                                                 .positions = 2048,
+                                                 .tied = true,
+                                                 .bos = 50256,
+                                                 .eos = 50256,
+                                                 .layers_key = "num_layers",
+                                                 .heads_key = "num_heads",
+                                                 .plain_heads = true };
+    gpt_neo *m = self;
+    int64_t window;
+
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    m->info = *info;
+    DT_CHECK(info->n_kv_heads == info->n_heads &&
+                 info->head_dim * info->n_heads == info->hidden_size,
+             DT_ERR_FORMAT, "GPT-Neo: %lld heads of %lld do not make hidden_size %lld",
+             (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
+    DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
+                           DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dt_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
+    DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
+    DT_TRY(dti_config_word(config, "activation_function", "gelu_new", "gelu_new"));
+    DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
+    DT_TRY(read_windows(m, config, window));
+    for (int64_t i = 0; i < info->n_layers; i++) {
+        dt_attention_options *a = &m->blocks[i].attention;
+        a->n_heads = a->n_kv_heads = info->n_heads;
+        a->scale = 1.0f;
+    }
+    return DT_OK;
+}
+
+static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *builder)
+{
+    gpt_neo *m = self;
+    const dt_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" }, none = { 0 };
+    const dt_extent Q = { info->hidden_size, DT_UNIT_HEADS, "hidden_size" };
+    const dt_extent KV = { info->hidden_size, DT_UNIT_KV_HEADS, "hidden_size" };
+    const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
+    const dt_extent P = { info->max_positions, DT_UNIT_ROW, "max_position_embeddings" };
+    const char *tied = info->tied ? "transformer.wte" : NULL;
+
+    dt_builder_settings(
+        builder, &(dt_row_settings){ .heads = { info->n_heads, info->n_kv_heads, info->head_dim },
+                                     .eps = m->eps });
+
+    /* clang-format off */
+#define M(field) offsetof(gpt_neo, field)
+#define B(field) offsetof(gpt_neo_block, field)
+    const dt_layer_row model[] = {
+/*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
+        { M(wte),    "transformer.wte",           DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(wpe),    "transformer.wpe",           DT_LAYER_EMBEDDING,  P,   D,    false, "replicate",         NULL },
+        { M(ln_f),   "transformer.ln_f",          DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
+        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+    };
+    const dt_layer_row block[] = {
+        { B(ln_1),   "ln_1",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
+        { B(attn),   "attn",                      DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(q),      "attn.attention.q_proj",     DT_LAYER_LINEAR,     Q,   D,    false, "colwise",           NULL },
+        { B(k),      "attn.attention.k_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
+        { B(v),      "attn.attention.v_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
+        { B(out),    "attn.attention.out_proj",   DT_LAYER_LINEAR,     D,   Q,    true,  "rowwise",           NULL },
+        { B(ln_2),   "ln_2",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
+        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(c_fc),   "mlp.c_fc",                  DT_LAYER_LINEAR,     F,   D,    true,  "colwise",           NULL },
+        { B(c_proj), "mlp.c_proj",                DT_LAYER_LINEAR,     D,   F,    true,  "rowwise",           NULL },
+    };
+#undef M
+#undef B
+    /* clang-format on */
+
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    for (int64_t i = 0; i < info->n_layers; i++) {
+        gpt_neo_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "transformer.h.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+    }
+    return DT_OK;
+}
+
+static bool repeats(const void *self)
+{
+    (void)self;
+    return true; /* positions are rows of a table */
+}
+
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    (void)mesh;
+    ((gpt_neo *)self)->info = *info;
+    return DT_OK;
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *n)
+{
+    const int64_t e = m->info.head_dim;
+
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    n = dt_layer_enter(t, b->attn, n);
+    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
+    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
+    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->out, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const gpt_neo_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    n = dt_layer_enter(t, b->mlp, n);
+    n = dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->c_proj, n)));
+}
+
+/* x [B, T, D] -> [B, T, D] */
+static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
+                                const dt_model_pass *pass, int64_t layer, dt_tensor *x)
+{
+    dt_scope_begin(t, b->name);
+    dt_tensor *n = dt_layer_forward(t, b->ln_1, x);
+    dt_tensor *h = dt_add(t, attention(m, b, t, pass, layer, n), x);
+
+    n = dt_layer_forward(t, b->ln_2, h);
+    return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
+}
+
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const gpt_neo *m = self;
+    dt_tensor *x = dt_add(t, dt_layer_forward(t, m->wte, pass->ids),
+                          dt_layer_forward(t, m->wpe, pass->positions));
+
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, x);
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
+    x = dt_layer_forward(t, m->ln_f, dt_pass_rows(t, pass, x));
+    return dt_layer_forward(t, m->head, x);
+}
+
+static void release(void *self)
+{
+    dti_free(((gpt_neo *)self)->blocks);
+}
+
+/* Causal masks that old files hold as buffers. */
+static const char *const ignored[] = { "attn.attention.bias", "attn.attention.masked_bias", NULL };
+
+/* Base models are stored without the prefix. */
+static const dt_spelling spellings[] = { { "transformer.", "" }, { NULL, NULL } };
+
+const dt_arch dti_arch_gpt_neo = {
+    .size = sizeof(dt_arch),
+    .model_type = "gpt_neo",
+    .class_name = "GPTNeoForCausalLM",
+    .self_bytes = sizeof(gpt_neo),
+    .layers_key = "num_layers",
+    .spellings = spellings,
+    .ignored = ignored,
+    .read_config = read_config,
+    .add_layers = add_layers,
+    .prepare = prepare,
+    .forward = forward,
+    .repeats = repeats,
+    .release = release,
+    .block_class = "GPTNeoBlock",
+    .blocks = "transformer.h.*",
+};

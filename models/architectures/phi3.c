@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Phi-3: Llama's block with queries, keys and values in one matrix and gate and up in another. Each
+ * is cut block by block, so that a rank holds its heads of q, k and v and its columns of gate and
+ * up; Transformers gathers both instead. D model width, E head width, Q = heads * E, KV = kv heads
+ * * E, F feed-forward width, V vocabulary; B sequences of T tokens. */
+#include <stdio.h>
+
+#include "models/architectures/config_keys.h"
+#include "models/architectures/rotary.h"
+#include "models/model.h"
+
+typedef struct phi3_block {
+    dt_layer *norm1, *attn, *qkv, *o;
+    dt_layer *norm2, *mlp, *gate_up, *down;
+    char name[40]; /* "model.layers.3" */
+} phi3_block;
+
+typedef struct phi3 {
+    dt_model_info info;
+    int64_t ff;
+    float eps;
+    dt_attention_options attention;
+    dti_rope rope;
+
+    dt_layer *embed, *norm, *head;
+    phi3_block *blocks; /* [n_layers] */
+} phi3;
+
+static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
+{
+    static const dt_config_defaults defaults = { .vocab = 32064,
+                                                 .hidden = 3072,
+                                                 .layers = 32,
+                                                 .heads = 32,
+                                                 .positions = 4096,
+                                                 .bos = 1,
+                                                 .eos = 32000 };
+    static const dti_rope_keys rotary = {
+        .theta_key = "rope_theta", .theta = 10000.0, .partial = true, .original = 4096
+    };
+    phi3 *m = self;
+
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", 8192, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-5, &m->eps));
+    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dti_rope_read(config, &rotary, info, &m->rope));
+    m->attention = dt_config_attention(info);
+    DT_TRY(dti_config_window(config, 0, &m->attention.window));
+    return dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks);
+}
+
+/* What rows do not say: the blocks that outputs are made of. */
+static void pack(dt_builder *builder, const dt_model_info *c, int64_t ff)
+{
+    const dt_axis q = { c->n_heads * c->head_dim, DT_UNIT_HEADS };
+    const dt_axis kv = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS };
+    const dt_axis half = { ff, DT_UNIT_ROW };
+
+    dt_builder_spec(builder, "self_attn.qkv_proj")->blocks[0] =
+        (dt_axis_blocks){ 3, { q, kv, kv } };
+    dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] = (dt_axis_blocks){ 2, { half, half } };
+}
+
+static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+{
+    phi3 *m = self;
+    const int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent Q = { q, DT_UNIT_HEADS, "num_attention_heads * head_dim" };
+    const dt_extent QKV = { q + 2 * kv, DT_UNIT_ROW,
+                            "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim" };
+    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
+    const dt_extent FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+
+    /* clang-format off */
+#define M(field) offsetof(phi3, field)
+#define B(field) offsetof(phi3_block, field)
+    const dt_layer_row model[] = {
+/*      field          name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
+        { M(embed),    "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,    D,    false, "embedding_rowwise", NULL },
+        { M(norm),     "model.norm",                DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { M(head),     "lm_head",                   DT_LAYER_LINEAR,     V,    D,    false, "colwise",           tied },
+    };
+    const dt_layer_row block[] = {
+        { B(norm1),    "input_layernorm",           DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { B(attn),     "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(qkv),      "self_attn.qkv_proj",        DT_LAYER_LINEAR,     QKV,  D,    false, "packed_colwise",    NULL },
+        { B(o),        "self_attn.o_proj",          DT_LAYER_LINEAR,     D,    Q,    false, "rowwise",           NULL },
+        { B(norm2),    "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
+        { B(mlp),      "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(gate_up),  "mlp.gate_up_proj",          DT_LAYER_LINEAR,     FF,   D,    false, "packed_colwise",    NULL },
+        { B(down),     "mlp.down_proj",             DT_LAYER_LINEAR,     D,    F,    false, "rowwise",           NULL },
+    };
+#undef M
+#undef B
+    /* clang-format on */
+
+    dt_builder_settings(
+        builder,
+        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim }, .eps = m->eps });
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        phi3_block *b = &m->blocks[i];
+        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        pack(builder, c, m->ff);
+    }
+    return DT_OK;
+}
+
+static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
+{
+    phi3 *m = self;
+
+    m->info = *info;
+    return dti_rope_prepare(&m->rope, mesh);
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *attention(const phi3 *m, const phi3_block *b, dt_tape *t,
+                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+{
+    const int64_t e = m->info.head_dim, Q = m->info.n_heads * e, KV = m->info.n_kv_heads * e;
+
+    dt_scope_begin(t, dt_layer_name(b->attn));
+    dt_tensor *qkv = dt_layer_forward(t, b->qkv, dt_layer_enter(t, b->attn, n));
+    dt_tensor *q = dt_heads(t, dt_slice(t, qkv, -1, 0, Q), e);
+    dt_tensor *k = dt_heads(t, dt_slice(t, qkv, -1, Q, KV), e);
+    dt_tensor *v = dt_heads(t, dt_slice(t, qkv, -1, Q + KV, KV), e);
+    dt_tensor *a = dt_cached_attention(t, pass, layer, dt_rope(t, q, rope), dt_rope(t, k, rope), v,
+                                       &m->attention);
+    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+}
+
+/* n [B, T, D] -> [B, T, D] */
+static dt_tensor *feed_forward(const phi3 *m, const phi3_block *b, dt_tape *t, dt_tensor *n)
+{
+    dt_scope_begin(t, dt_layer_name(b->mlp));
+    dt_tensor *both = dt_layer_forward(t, b->gate_up, dt_layer_enter(t, b->mlp, n));
+    dt_tensor *gate = dt_slice(t, both, -1, 0, m->ff), *up = dt_slice(t, both, -1, m->ff, m->ff);
+    dt_tensor *y = dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+}
+
+static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    const phi3 *m = self;
+    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
+    dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
+
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
+        const phi3_block *b = &m->blocks[i];
+        dt_tensor *h, *y;
+        dt_scope_begin(t, b->name);
+        y = attention(m, b, t, pass, i, rope, dt_layer_forward(t, b->norm1, x));
+        h = dt_add(t, x, y);
+        y = feed_forward(m, b, t, dt_layer_forward(t, b->norm2, h));
+        y = dt_scope_end(t, dt_add(t, h, y));
+        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
+        x = y;
+    }
+    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
+    return dt_layer_forward(t, m->head, x);
+}
+
+static int64_t turn(const void *self)
+{
+    return dti_rope_turn(&((const phi3 *)self)->rope);
+}
+
+static bool repeats(const void *self)
+{
+    return dti_rope_repeats(&((const phi3 *)self)->rope);
+}
+
+static void release(void *self)
+{
+    phi3 *m = self;
+
+    dti_rope_release(&m->rope);
+    dti_free(m->blocks);
+}
+
+/* Base models are stored without the prefix; frequencies that old files hold as buffers. */
+static const dt_spelling spellings[] = { { "model.", "" }, { NULL, NULL } };
+static const char *const ignored[] = { "rotary_emb.inv_freq", NULL };
+
+const dt_arch dti_arch_phi3 = {
+    .size = sizeof(dt_arch),
+    .model_type = "phi3",
+    .class_name = "Phi3ForCausalLM",
+    .spellings = spellings,
+    .ignored = ignored,
+    .self_bytes = sizeof(phi3),
+    .read_config = read_config,
+    .add_layers = add_layers,
+    .prepare = prepare,
+    .forward = forward,
+    .release = release,
+    .block_class = "Phi3DecoderLayer",
+    .blocks = "model.layers.*",
+    .turn = turn,
+    .repeats = repeats,
+};

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/judge/least_work.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "files/json.h"
+
+enum { PATH_BYTES = 4096 };
+
+dt_status dti_work_experts(const char *folder, int64_t *chosen)
+{
+    char path[PATH_BYTES];
+    dti_json_doc doc = { 0 };
+    dt_status st;
+
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    st = dti_json_int_or(&doc.root, "num_experts_per_tok", 0, 1, INT32_MAX, chosen);
+    dti_json_free(&doc);
+    return st;
+}
+
+int64_t dti_work_param_bytes(const dt_layer *layer, int param, int64_t chosen)
+{
+    const dt_local *x = dt_tensor_local(dt_layer_param(layer, param));
+    int64_t n = (int64_t)dt_dtype_size(x->dtype);
+
+    if (dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING) return 0;
+    for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
+    if (dt_layer_kind_of(layer) == DT_LAYER_EXPERTS && chosen > 0)
+        n = n / dt_layer_param_info(layer, param).axis[0].extent * chosen;
+    return n;
+}
+
+int64_t dti_work_token_bytes(dt_model *model, int64_t chosen)
+{
+    dt_layers *layers = dt_model_layers(model);
+    int64_t bytes = 0;
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            bytes += dti_work_param_bytes(layer, p, chosen);
+    }
+    return bytes;
+}
+
+double dti_work_prompt(dt_model *model, int64_t n, int64_t chosen)
+{
+    const dt_model_info *info = dt_model_info_of(model);
+    const double pairs = 0.5 * (double)n * (double)(n + 1);
+    double flops = 4.0 * (double)(info->n_heads * info->head_dim) * pairs * (double)info->n_layers;
+    dt_layers *layers = dt_model_layers(model);
+
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        const dt_layer_kind kind = dt_layer_kind_of(layer);
+        const bool experts = kind == DT_LAYER_EXPERTS;
+        dt_param_info w;
+
+        if (!experts && kind != DT_LAYER_LINEAR) continue;
+        w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
+        flops += 2.0 * (double)w.axis[experts].extent * (double)w.axis[1 + experts].extent *
+                 (experts                                        ? (double)(chosen * n)
+                  : strcmp(dt_layer_name(layer), "lm_head") == 0 ? 1.0
+                                                                 : (double)n);
+    }
+    return flops;
+}

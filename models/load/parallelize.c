@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dt_parallelize(): the ranks agree on what they were asked, then load a model together. */
+#include <dtensor/parallelize.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/numbers.h"
+#include "base/options.h"
+#include "base/text.h"
+#include "files/checkpoint.h"
+#include "files/input.h"
+#include "mesh/runtime.h"
+#include "models/load/agreement.h"
+#include "models/model.h"
+
+enum { SPEC_BYTES = 64 };
+
+/* --- models that this rank holds -------------------------------------------------------------- */
+
+/* A folder that was parallelized, and its model. */
+typedef struct holding {
+    dev_t device;
+    ino_t inode;
+    const dt_model *model;
+    struct holding *next;
+} holding;
+
+typedef struct holdings {
+    holding *first;
+} holdings;
+
+static void holdings_destroy(void *object)
+{
+    holdings *h = object;
+
+    for (holding *next; h->first != NULL; h->first = next) {
+        next = h->first->next;
+        dti_free(h->first);
+    }
+    dti_free(h);
+}
+
+static dt_status holdings_create(dt_runtime *rt, void **out)
+{
+    (void)rt;
+    DT_TRY(dti_alloc(sizeof(holdings), out));
+    return DT_OK;
+}
+
+static dt_status holdings_of(dt_runtime *rt, holdings **out)
+{
+    void *slot;
+
+    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_MODELS, holdings_create, holdings_destroy, &slot));
+    *out = slot;
+    return DT_OK;
+}
+
+static dt_status refuse_second(dt_runtime *rt, const char *dir)
+{
+    char shown[DTI_SHOWN_BYTES];
+    struct stat folder;
+    holdings *held;
+
+    DT_TRY(holdings_of(rt, &held));
+    if (stat(dir, &folder) != 0) return DT_OK; /* reading it will say why */
+    for (const holding *h = held->first; h != NULL; h = h->next)
+        DT_CHECK(h->device != folder.st_dev || h->inode != folder.st_ino, DT_ERR_ARG,
+                 "%s is parallelized already, with %lld bytes on this rank; release that model "
+                 "and the states that still hold it first, or load a second copy by "
+                 "dt_model_load()",
+                 dti_printable(dir, shown, sizeof shown),
+                 (long long)dt_model_local_bytes(h->model));
+    return DT_OK;
+}
+
+static dt_status hold(dt_runtime *rt, const char *dir, dt_model *model)
+{
+    struct stat folder;
+    holdings *held;
+    holding *h;
+
+    DT_TRY(holdings_of(rt, &held));
+    if (stat(dir, &folder) != 0) return DT_OK;
+    DT_TRY(dti_new(sizeof *h, &h));
+    *h = (holding){ folder.st_dev, folder.st_ino, model, held->first };
+    held->first = h;
+    model->parallelized = true;
+    return DT_OK;
+}
+
+void dti_parallelized_forget(const dt_model *model)
+{
+    holdings *held;
+
+    if (!model->parallelized || holdings_of(dt_mesh_runtime(model->mesh), &held) != DT_OK) return;
+    for (holding **at = &held->first; *at != NULL; at = &(*at)->next)
+        if ((*at)->model == model) {
+            holding *gone = *at;
+            *at = gone->next;
+            dti_free(gone);
+            return;
+        }
+}
+
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static dt_status check_size(const dt_runtime *rt, const dt_parallelize_options *o,
+                            char spec[SPEC_BYTES])
+{
+    const int size = dt_runtime_size(rt);
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int n_dims, sizes[DT_MAX_DIMS], n;
+
+    DT_CHECK(o->n_ranks >= 0, DT_ERR_ARG, "n_ranks is %d", o->n_ranks);
+    DT_CHECK(o->n_ranks == 0 || o->n_ranks == size, DT_ERR_ARG,
+             "n_ranks is %d, but the run has %d rank%s: set dt_run_options.n_ranks to %d (under "
+             "mpirun -n %d), or n_ranks to 0",
+             o->n_ranks, size, size == 1 ? "" : "s", o->n_ranks, o->n_ranks);
+    n = o->mesh != NULL ? snprintf(spec, SPEC_BYTES, "%s", o->mesh)
+                        : snprintf(spec, SPEC_BYTES, "%s=%d", o->dim, size);
+    DT_CHECK(n < SPEC_BYTES, DT_ERR_ARG, "the mesh \"%.40s...\" has more than %d characters",
+             o->mesh != NULL ? o->mesh : o->dim, (int)SPEC_BYTES - 1);
+    DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &n));
+    DT_CHECK(n == size, DT_ERR_ARG,
+             "mesh \"%s\" has %d rank%s, but the run has %d: all ranks of the run take part", spec,
+             n, n == 1 ? "" : "s", size);
+    return DT_OK;
+}
+
+/* The back end that joins the ranks, by the name that options use. */
+static const char *backend_of(dt_runtime *rt)
+{
+    return dti_runtime_world(rt)->ops->name;
+}
+
+static bool is_auto(const char *name)
+{
+    return name == NULL || strcmp(name, "auto") == 0;
+}
+
+static dt_status check_device(dt_runtime *rt, const dt_parallelize_options *o)
+{
+    char shown[DTI_SHOWN_BYTES];
+
+    if (!is_auto(o->device) && strcmp(o->device, "cpu") != 0) {
+        (void)dti_printable(o->device, shown, sizeof shown);
+        DT_CHECK(strncmp(o->device, "cuda", 4) != 0, DT_ERR_UNSUPPORTED,
+                 "device \"%s\": this build computes on \"cpu\" only", shown);
+        DT_FAIL(DT_ERR_ARG, "unknown device \"%s\"; there is \"cpu\"", shown);
+    }
+    if (is_auto(o->backend) || strcmp(o->backend, backend_of(rt)) == 0) return DT_OK;
+    (void)dti_printable(o->backend, shown, sizeof shown);
+    DT_CHECK(strcmp(o->backend, "nccl") != 0 && strcmp(o->backend, "gloo") != 0, DT_ERR_UNSUPPORTED,
+             "backend \"%s\" is not in this build; ranks are joined by \"local\" (threads) or "
+             "\"mpi\" (processes)",
+             shown);
+    DT_CHECK(strcmp(o->backend, "local") == 0 || strcmp(o->backend, "mpi") == 0, DT_ERR_ARG,
+             "unknown backend \"%s\"; there are \"local\" (threads) and \"mpi\" (processes)",
+             shown);
+    DT_FAIL(DT_ERR_UNSUPPORTED,
+            "backend \"%s\", but the ranks of this run are joined by \"%s\": start the program "
+            "%s mpirun",
+            shown, backend_of(rt), strcmp(o->backend, "mpi") == 0 ? "under" : "without");
+}
+
+static dt_load_options load_options(const dt_parallelize_options *o)
+{
+    dt_load_options l = DT_LOAD_OPTIONS_INIT;
+
+    l.keep_dtype = o->keep_dtype;
+    l.dtype = o->dtype;
+    l.dim = o->dim;
+    l.plan = o->plan;
+    l.policies = o->policies;
+    l.n_policies = o->n_policies;
+    l.sequence_parallel = o->sequence_parallel;
+    l.progress = o->progress;
+    l.progress_arg = o->progress_arg;
+    return l;
+}
+
+/* --- what a rank was asked -------------------------------------------------------------------- */
+
+/* The bytes of config.json: hosts may keep one model in different folders. */
+static dt_status hash_config(const char *dir, uint64_t *hash)
+{
+    dt_status st = DT_OK;
+    char *path = NULL;
+    void *bytes = NULL;
+    int64_t n = 0;
+
+    DT_TRY(dti_ckpt_check_folder(dir));
+    DT_TRY(dti_ckpt_path(dir, "config.json", &path));
+    DT_TRY_TO(done, st, dti_input_read_all(path, DTI_JSON_CONFIG_BYTES, &bytes, &n));
+    *hash = dti_hash_bytes(7, bytes, (size_t)n);
+done:
+    dti_free(bytes);
+    dti_free(path);
+    return st;
+}
+
+/* Judges a rank's own arguments and says them in `w`. */
+static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_parallelize_options *o,
+                             char spec[SPEC_BYTES], dti_word *w)
+{
+    const dt_load_options l = load_options(o);
+    uint64_t config = 0;
+
+    DT_CHECK(dir != NULL, DT_ERR_ARG, "dir is NULL");
+    DT_CHECK(!dt_runtime_is_dry(rt), DT_ERR_UNSUPPORTED,
+             "dt_parallelize() needs the ranks of a run; dt_model_check() judges a plan without");
+    DT_TRY(dti_check_load_options(&l));
+    DT_CHECK((int)o->verbose >= 0 && o->verbose <= DT_VERBOSE_DETAIL, DT_ERR_ARG, "verbose is %d",
+             (int)o->verbose);
+    DT_TRY(check_size(rt, o, spec));
+    DT_TRY(check_device(rt, o));
+    DT_TRY(refuse_second(rt, dir));
+    DT_TRY(hash_config(dir, &config));
+    (void)snprintf(w->asked, sizeof w->asked,
+                   "mesh %s, dtype %s, dim %.24s%s, plan %06llx, config.json %06llx", spec,
+                   o->keep_dtype ? "of the checkpoint" : dt_dtype_name(o->dtype), o->dim,
+                   o->sequence_parallel ? ", sequence parallel" : "",
+                   (unsigned long long)(dti_hash_plans(&l) & 0xffffff),
+                   (unsigned long long)(config & 0xffffff));
+    w->hash = dti_hash_text(
+        dti_hash_bytes(config, &(uint64_t){ dti_hash_plans(&l) }, sizeof(uint64_t)), w->asked);
+    return DT_OK;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static dt_status load(dt_runtime *rt, const char *dir, const char *spec,
+                      const dt_parallelize_options *o, dt_model **out)
+{
+    const dt_load_options l = load_options(o);
+    dt_model *model = NULL;
+    dt_mesh *mesh = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &mesh));
+    st = dt_model_load(mesh, dir, &l, &model);
+    DT_TRY_TO(done, st, dti_agree_on_model(rt, st, model));
+    DT_TRY_TO(done, st, hold(rt, dir, model));
+    DT_TRY_TO(done, st, dti_memory_report(model, backend_of(rt), (int)o->verbose));
+    *out = model;
+    model = NULL;
+done:
+    dt_model_release(&model);
+    dt_mesh_release(&mesh);
+    return dti_runtime_alone(rt, st);
+}
+
+dt_status dt_parallelize(dt_runtime *rt, const char *dir, const dt_parallelize_options *options,
+                         dt_model **out)
+{
+    dt_parallelize_options own = DT_PARALLELIZE_OPTIONS_INIT;
+    char spec[SPEC_BYTES] = "";
+    dti_word w = { .status = DT_OK };
+
+    if (out != NULL) *out = NULL;
+    DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
+    w.status = (int32_t)dti_options_read("dt_parallelize_options",
+                                         "start from DT_PARALLELIZE_OPTIONS_INIT", options, &own,
+                                         sizeof own);
+    if (w.status == DT_OK) w.status = (int32_t)judge_alone(rt, dir, &own, spec, &w);
+    if (w.status == DT_OK && out == NULL)
+        w.status = (int32_t)dti_error_set(DT_ERR_ARG, __func__, __FILE__, __LINE__, "out is NULL");
+    if (w.status != DT_OK)
+        (void)snprintf(w.message, sizeof w.message, "%s", dt_last_error()->message);
+    if (dt_runtime_is_dry(rt))
+        return dti_error_frame((dt_status)w.status, __func__, __FILE__, __LINE__);
+    DT_TRY(dti_agree(rt, &w));
+    DT_TRY(load(rt, dir, spec, &own, out));
+    return DT_OK;
+}

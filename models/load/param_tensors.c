@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tensors of a checkpoint a parameter is made of: one, or for experts one per expert and
+ * block, as files of Transformers 4 have them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "files/checkpoint.h"
+#include "models/model.h"
+
+enum { NAME_BYTES = 256 };
+
+/* The tensor of that name, in any of the architecture's spellings; NULL if it is missing. */
+static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_arch *arch, const char *name)
+{
+    const dt_spelling *s = arch->spellings;
+    const dti_st_entry *e = dti_ckpt_find(ckpt, name);
+    char other[NAME_BYTES + 64];
+
+    for (; e == NULL && s != NULL && s->ours != NULL; s++) {
+        const size_t n = strlen(s->ours);
+        if (strncmp(name, s->ours, n) != 0) continue;
+        (void)snprintf(other, sizeof other, "%s%s", s->theirs, name + n);
+        e = dti_ckpt_find(ckpt, other);
+    }
+    return e;
+}
+
+const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_arch *arch, const char *layer,
+                                   const char *param)
+{
+    char name[NAME_BYTES];
+
+    (void)snprintf(name, sizeof name, "%s.%s", layer, param);
+    return find_name(ckpt, arch, name);
+}
+
+/* "model.layers.0.mlp.experts.3.gate_proj.weight" of layer "model.layers.0.mlp.experts.gate_up" */
+static void part_name(const dt_param_info *info, int64_t expert, int block, char name[NAME_BYTES])
+{
+    const char *last = strrchr(info->layer, '.');
+
+    (void)snprintf(name, NAME_BYTES, "%.*s%lld.%s.weight",
+                   last != NULL ? (int)(last + 1 - info->layer) : 0, info->layer, (long long)expert,
+                   info->parts[block]);
+}
+
+/* One tensor per expert and block. */
+static dt_status each_part(const dti_ckpt *ckpt, const dt_arch *arch, const dt_param_info *info,
+                           dti_tensor_fn fn, void *arg)
+{
+    for (int64_t e = 0; e < info->axis[0].extent; e++) {
+        int64_t first = 0;
+        for (int b = 0; b < 2 && info->parts[b] != NULL; b++) {
+            const int64_t n =
+                info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
+            char name[NAME_BYTES];
+            dti_param_tensor t = { .name = name, .whole = false, .expert = e, .first = first };
+            t.n_axes = 2;
+            t.shape[0] = n;
+            t.shape[1] = info->axis[2].extent;
+            part_name(info, e, b, name);
+            t.entry = find_name(ckpt, arch, name);
+            DT_TRY(fn(arg, &t));
+            first += n;
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_arch *arch, const dt_param_info *info,
+                          dti_tensor_fn fn, void *arg)
+{
+    const int n = info->n_axes;
+    dti_param_tensor t = { .whole = true, .n_axes = n };
+    char name[NAME_BYTES];
+
+    (void)dti_param_tensor_name(info, name, sizeof name);
+    t.name = name;
+    t.entry = find_name(ckpt, arch, name);
+    if (info->kind == DT_LAYER_EXPERTS && t.entry == NULL && info->parts[0] != NULL)
+        return each_part(ckpt, arch, info, fn, arg);
+    for (int a = 0; a < n; a++) t.shape[a] = info->axis[a].extent;
+    if (info->reversed) {
+        t.shape[n - 2] = info->axis[n - 1].extent;
+        t.shape[n - 1] = info->axis[n - 2].extent;
+    }
+    DT_TRY(fn(arg, &t));
+    return DT_OK;
+}
+
+int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes)
+{
+    if (info->kind == DT_LAYER_EXPERTS) return snprintf(name, bytes, "%s", info->layer);
+    return snprintf(name, bytes, "%s.%s", info->layer, info->name);
+}

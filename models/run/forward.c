@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pass of new tokens through the model. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/text.h"
+#include "dtensor/create.h"
+#include "dtensor/host.h"
+#include "mesh/runtime.h"
+#include "models/run/forward.h"
+#include "models/run/step.h"
+
+enum { SHOWN_IDS = 12 };
+
+static int64_t turn_of(const dt_model *m)
+{
+    return m->arch->turn != NULL ? m->arch->turn(m->self) : 0;
+}
+
+static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *ids,
+                           int64_t n_tokens)
+{
+    const bool dry = dt_runtime_is_dry(dt_mesh_runtime(m->mesh));
+
+    DT_CHECK((ids != NULL || dry) && n_tokens >= 1, DT_ERR_ARG, "a pass of %lld tokens",
+             (long long)n_tokens);
+    DT_CHECK(
+        n_tokens <= s->capacity - s->length, DT_ERR_ARG,
+        "%lld tokens after %lld exceed the context of %lld: shorten the prompt or ask for fewer "
+        "new tokens",
+        (long long)n_tokens, (long long)s->length, (long long)s->capacity);
+    for (int64_t b = 0; b < s->n_kept; b++)
+        DT_CHECK(s->pads[b] < n_tokens, DT_ERR_ARG,
+                 "sequence %lld would have %lld tokens of padding in a pass of %lld: at least one "
+                 "token has to be real",
+                 (long long)b, (long long)s->pads[b], (long long)n_tokens);
+    for (int64_t i = 0; !dry && i < s->batch * n_tokens; i++)
+        DT_CHECK(ids[i] >= 0 && ids[i] < m->info.vocab_size, DT_ERR_ARG,
+                 "token id %d at place %lld is outside the vocabulary: ids are 0 to %lld", ids[i],
+                 (long long)i, (long long)m->info.vocab_size - 1);
+    return DT_OK;
+}
+
+/* A whole [batch, tokens] tensor of i32 that belongs to the tape. */
+static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tokens,
+                           dt_tensor **out)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { batch, n_tokens };
+    const dt_layout *layout;
+    dt_tensor *x;
+
+    DT_TRY(dt_layout_get(m->mesh, 2, whole, NULL, &layout));
+    DT_TRY(dti_tensor_create(m->mesh, layout, DT_I32, shape, &x));
+    *out = dti_tape_push(t, x);
+    DT_CHECK(*out != NULL, DT_ERR_MEMORY, "the tape could not grow");
+    return DT_OK;
+}
+
+/* "pass over 3 tokens after 0: 1, 5, 6" */
+static void describe_ids(const dt_state *s, const int32_t *ids, int64_t n_tokens,
+                         dti_comm_note *note)
+{
+    const int64_t n = s->batch * n_tokens, facts[] = { s->batch, n_tokens, s->length };
+    int used =
+        snprintf(note->text, sizeof note->text,
+                 "pass over %lld tokens after %lld: ", (long long)n_tokens, (long long)s->length);
+
+    for (int64_t i = 0; i < n && i < SHOWN_IDS; i++)
+        used += snprintf(note->text + used, sizeof note->text - (size_t)used, "%s%d",
+                         i > 0 ? ", " : "", (int)ids[i]);
+    if (n > SHOWN_IDS) (void)snprintf(note->text + used, sizeof note->text - (size_t)used, ", ...");
+    note->hash = dti_hash_bytes(3, facts, sizeof facts);
+    note->hash = dti_hash_bytes(note->hash, s->pads, (size_t)s->batch * sizeof *s->pads);
+    note->hash = dti_hash_bytes(note->hash, ids, (size_t)n * sizeof *ids);
+}
+
+/* Every rank is handed the ids, and no message says them: ranks that were handed different ones
+ * would compute a mixture. With checks of agreement they meet first and compare. */
+static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
+{
+    const uint32_t all_dims = (1u << dt_mesh_n_dims(m->mesh)) - 1;
+    dti_comm_note note;
+    dti_comm *comm;
+
+    if (!dti_runtime_world(dt_mesh_runtime(m->mesh))->agree) return DT_OK;
+    describe_ids(s, ids, n_tokens, &note);
+    DT_TRY(dti_mesh_comm(m->mesh, all_dims, &comm));
+    DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BARRIER, .about = &note }));
+    return DT_OK;
+}
+
+dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
+                         const dt_model_pass *pass)
+{
+    const size_t n = (size_t)(s->batch * n_tokens);
+    dti_host positions;
+    int32_t *to;
+
+    if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
+    DT_TRY(dt_tensor_write(pass->ids, ids, n * sizeof *ids));
+    DT_TRY(dti_host_open(pass->positions, DTI_HOST_WRITES, &positions));
+    to = positions.local.data;
+    for (int64_t i = 0; i < (int64_t)n; i++)
+        to[i] = (int32_t)dti_state_position(s, i / n_tokens, n_tokens, i % n_tokens);
+    DT_TRY(dti_host_close(&positions, DT_OK));
+    return DT_OK;
+}
+
+/* Of the sequences, without padding. */
+static int64_t longest_after(const dt_state *s, int64_t n_tokens)
+{
+    int64_t longest = 0;
+
+    for (int64_t b = 0; b < s->n_kept; b++) {
+        const int64_t length = s->lengths[b] + n_tokens - s->pads[b];
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+/* What forward() returned, if it is logits of the rows that were asked for; anything else would be
+ * taken for scores of tokens. `want` [3] is the shape, n_scopes were open. NULL after an error. */
+static dt_tensor *check_logits(dt_tape *t, const int64_t *want, int n_scopes, dt_tensor *y)
+{
+    const char *open = dti_tape_scope(t);
+    const int n_open = dti_tape_n_scopes(t) - n_scopes;
+    bool same = y != NULL && dt_tensor_n_axes(y) == 3;
+    char got[96], wanted[96];
+    int64_t shape[DT_MAX_AXES];
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    for (int i = 0; i < n_open; i++) (void)dt_scope_end(t, NULL);
+    if (n_open > 0)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "forward() left %d scope%s open, \"%s\": a dt_scope_end() is missing",
+                            n_open, n_open > 1 ? "s" : "", open);
+    if (n_open < 0)
+        return dt_tape_fail(t, DT_ERR_ARG, "forward() ended %d scope%s that it did not begin",
+                            -n_open, n_open < -1 ? "s" : "");
+    if (y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "forward() returned NULL without an error on the tape");
+    for (int a = 0; a < dt_tensor_n_axes(y); a++) {
+        shape[a] = dt_tensor_extent(y, a);
+        same = same && shape[a] == want[a];
+    }
+    if (same) return y;
+    return dt_tape_fail(t, DT_ERR_SHAPE,
+                        "forward() returned %s, logits are %s: batch, rows as dt_pass_rows() "
+                        "gives them, vocab_size",
+                        dti_shape_text(shape, dt_tensor_n_axes(y), got, sizeof got),
+                        dti_shape_text(want, 3, wanted, sizeof wanted));
+}
+
+dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows,
+                        dt_model_pass *out)
+{
+    *out = (dt_model_pass){ .kv = s->kv,
+                            .n_layers = m->info.n_layers,
+                            .rows = rows,
+                            .progress = n_tokens > 1 ? s->progress : NULL,
+                            .progress_arg = s->progress_arg,
+                            .length = longest_after(s, n_tokens) };
+    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->ids));
+    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->positions));
+    return DT_OK;
+}
+
+dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_state *s, int64_t n_tokens,
+                        const dt_model_pass *pass)
+{
+    const int64_t want[] = { s->batch, pass->rows == DT_LOGITS_LAST ? 1 : n_tokens,
+                             m->info.vocab_size };
+    const int n_scopes = dti_tape_n_scopes(t);
+
+    return check_logits(t, want, n_scopes, m->arch->forward(m->self, t, pass));
+}
+
+/* What is wrong with a call says so before anything is made. */
+static dt_status begin(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                       dt_logits_rows rows, dt_model_pass *pass)
+{
+    DT_TRY(check_ids(m, s, ids, n_tokens));
+    if (dt_mesh_is_member(m->mesh) && !dt_runtime_is_dry(dt_mesh_runtime(m->mesh)))
+        DT_TRY(agree_on_ids(m, s, ids, n_tokens));
+    DT_TRY(dti_pass_make(t, m, s, n_tokens, rows, pass));
+    DT_TRY(dti_pass_write(m, s, ids, n_tokens, pass));
+    return DT_OK;
+}
+
+static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                      dt_logits_rows rows)
+{
+    dt_tensor *logits;
+    dt_model_pass pass;
+    dt_status st;
+
+    dt_scope_begin(t, m->arch->model_type);
+    st = begin(t, m, s, ids, n_tokens, rows, &pass);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    logits = dt_scope_end(t, dti_pass_run(t, m, s, n_tokens, &pass));
+    if (logits == NULL) return NULL;
+    dti_state_advance(s, ids, n_tokens);
+    s->turned = pass.length > turn_of(m);
+    return logits;
+}
+
+/* --- once more from the first token ----------------------------------------------------------- */
+
+/* Beyond a certain length all positions of a sequence rotate otherwise (longrope), and keys that
+ * are remembered do not fit any more: sequences of which the longest grows past it, or was cut back
+ * below it, are run again from their first tokens, as Transformers does for Phi-3. */
+static bool must_run_again(const dt_model *m, const dt_state *s, int64_t n_tokens)
+{
+    const int64_t turn = turn_of(m);
+
+    return turn > 0 && s->length > 0 && (longest_after(s, n_tokens) > turn) != s->turned;
+}
+
+/* All tokens of all sequences, and what the state was before. */
+typedef struct again {
+    int64_t n;        /* of the longest sequence */
+    int64_t length;   /* before */
+    int64_t *lengths; /* [n_kept] before */
+    int64_t *pads;    /* [n_kept] before */
+    int32_t *ids;     /* [batch, n], padded in front; NULL in a dry runtime */
+} again;
+
+static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                             again *a)
+{
+    const size_t kept = (size_t)s->n_kept;
+
+    *a = (again){ .n = longest_after(s, n_tokens), .length = s->length };
+    DT_TRY(check_ids(m, s, ids, n_tokens));
+    DT_TRY(dti_alloc_array(kept, sizeof *a->lengths, (void **)&a->lengths));
+    DT_TRY(dti_alloc_array(kept, sizeof *a->pads, (void **)&a->pads));
+    if (s->ids != NULL)
+        DT_TRY(dti_alloc_array(kept * (size_t)a->n, sizeof *a->ids, (void **)&a->ids));
+    for (int64_t b = 0; b < s->n_kept; b++) {
+        const int64_t old = s->lengths[b], more = n_tokens - s->pads[b];
+        a->lengths[b] = old;
+        a->pads[b] = s->pads[b];
+        if (a->ids == NULL) continue;
+        memcpy(a->ids + (b + 1) * a->n - more - old, s->ids + b * s->capacity,
+               (size_t)old * sizeof *ids);
+        memcpy(a->ids + (b + 1) * a->n - more, ids + b * n_tokens + s->pads[b],
+               (size_t)more * sizeof *ids);
+    }
+    for (int64_t b = 0; b < s->n_kept; b++) {
+        s->pads[b] = a->n - s->lengths[b] - (n_tokens - s->pads[b]);
+        s->lengths[b] = 0;
+    }
+    s->length = 0;
+    s->turned = -1;
+    return DT_OK;
+}
+
+static dt_tensor *run_again(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
+{
+    dt_tensor *logits = NULL;
+    again a;
+    const dt_status st = begin_again(m, s, ids, n_tokens, &a);
+
+    if (st != DT_OK)
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    else
+        logits = run(t, m, s, a.ids, a.n, rows);
+    if (st == DT_OK && logits == NULL) {
+        s->length = a.length;
+        memcpy(s->lengths, a.lengths, (size_t)s->n_kept * sizeof *a.lengths);
+        memcpy(s->pads, a.pads, (size_t)s->n_kept * sizeof *a.pads);
+    }
+    dti_free(a.lengths);
+    dti_free(a.pads);
+    dti_free(a.ids);
+    return logits == NULL || rows == DT_LOGITS_LAST
+               ? logits
+               : dt_slice(t, logits, 1, a.n - n_tokens, n_tokens);
+}
+
+/* One more token by what was recorded; false: not by this way. */
+static bool step(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_tensor **logits)
+{
+    dt_status st = check_ids(m, s, ids, 1);
+
+    if (st == DT_OK) st = agree_on_ids(m, s, ids, 1);
+    if (st != DT_OK) {
+        *logits = dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+        return true;
+    }
+    if (!dti_step_run(t, m, s, ids, logits)) return false;
+    if (*logits != NULL) dti_state_advance(s, ids, 1);
+    return true;
+}
+
+dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
+{
+    dt_tensor *logits;
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (m == NULL || s == NULL || s->model != m)
+        return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
+    if (rows != DT_LOGITS_LAST && rows != DT_LOGITS_ALL)
+        return dt_tape_fail(t, DT_ERR_ARG, "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL",
+                            (int)rows);
+    if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
+    if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
+    return run(t, m, s, ids, n_tokens, rows);
+}

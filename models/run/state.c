@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/run/state.h"
+
+#include <string.h>
+
+#include "dtensor/create.h"
+#include "mesh/runtime.h"
+#include "models/run/step.h"
+
+static bool is_dry(const dt_model *m)
+{
+    return dt_runtime_is_dry(dt_mesh_runtime(m->mesh));
+}
+
+static dt_status make_rows(dt_state *s)
+{
+    const bool dry = is_dry(s->model);
+
+    s->n_kept = dry ? 1 : s->batch;
+    DT_TRY(dti_alloc_array((size_t)s->n_kept, sizeof *s->lengths, (void **)&s->lengths));
+    DT_TRY(dti_alloc_array((size_t)s->n_kept, sizeof *s->pads, (void **)&s->pads));
+    if (dry) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)(s->batch * s->capacity), sizeof *s->ids, (void **)&s->ids));
+    return DT_OK;
+}
+
+static void free_rows(dt_state *s)
+{
+    dti_free(s->lengths);
+    dti_free(s->pads);
+    dti_free(s->ids);
+    s->lengths = s->pads = NULL;
+    s->ids = NULL;
+}
+
+dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_state **out)
+{
+    dt_status st = DT_OK;
+    dt_state *s;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
+    DT_CHECK(batch >= 1, DT_ERR_ARG, "a batch of %lld sequences", (long long)batch);
+    DT_CHECK(capacity >= 1 && capacity <= model->info.max_positions, DT_ERR_ARG,
+             "a context of %lld tokens: the model has positions for 1 to %lld", (long long)capacity,
+             (long long)model->info.max_positions);
+    DT_TRY(dti_new(sizeof *s, &s));
+    s->model = model;
+    s->batch = batch;
+    s->capacity = capacity;
+    DT_TRY_TO(fail, st,
+              dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
+    for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
+    DT_TRY_TO(fail, st, make_rows(s));
+    model->refs++;
+    dti_runtime_count(dt_mesh_runtime(model->mesh), 1);
+    *out = s;
+    return DT_OK;
+
+fail:
+    free_rows(s);
+    dti_free(s->kv);
+    dti_free(s);
+    return st;
+}
+
+void dt_state_release(dt_state **state)
+{
+    dt_state *s = state ? *state : NULL;
+
+    if (s == NULL) return;
+    *state = NULL;
+    dti_step_forget(s);
+    for (int64_t i = 0; i < s->model->info.n_layers; i++) {
+        dt_tensor_release(&s->kv[i].k);
+        dt_tensor_release(&s->kv[i].v);
+    }
+    dti_runtime_count(dt_mesh_runtime(s->model->mesh), -1);
+    free_rows(s);
+    dti_free(s->kv);
+    dt_model_release(&s->model);
+    dti_free(s);
+}
+
+int64_t dt_state_length(const dt_state *s)
+{
+    return s != NULL ? s->length : 0;
+}
+
+int64_t dt_state_length_of(const dt_state *s, int64_t sequence)
+{
+    if (s == NULL || sequence < 0 || sequence >= s->batch) return 0;
+    return s->lengths[sequence < s->n_kept ? sequence : 0];
+}
+
+void dt_state_rewind(dt_state *s, int64_t length)
+{
+    if (s == NULL || length < 0 || length >= s->length) return;
+    s->length = length;
+    for (int64_t b = 0; b < s->n_kept; b++)
+        if (s->lengths[b] > length) s->lengths[b] = length;
+}
+
+/* Keys of a sequence that is stretched more the longer it gets are good for its own length only. */
+static bool is_stretched(const dt_state *s, int64_t length)
+{
+    const dt_arch *arch = s->model->arch;
+    const int64_t turn = arch->turn != NULL ? arch->turn(s->model->self) : 0;
+
+    return turn < 0 && length > -turn;
+}
+
+int64_t dt_state_keep(dt_state *s, const int32_t *ids, int64_t n_ids)
+{
+    int64_t n = 0;
+
+    if (s == NULL) return 0;
+    if (ids != NULL && s->batch == 1 && s->ids != NULL &&
+        !is_stretched(s, n_ids > s->length ? n_ids : s->length))
+        while (n < s->length && n < n_ids - 1 && s->ids[n] == ids[n]) n++;
+    dt_state_rewind(s, n);
+    return n;
+}
+
+dt_status dt_state_pad(dt_state *s, const int64_t *n_pads)
+{
+    DT_CHECK(s != NULL && n_pads != NULL, DT_ERR_ARG, "state or n_pads is NULL");
+    for (int64_t b = 0; b < s->batch; b++)
+        DT_CHECK(n_pads[b] >= 0, DT_ERR_ARG, "sequence %lld has %lld tokens of padding",
+                 (long long)b, (long long)n_pads[b]);
+    memcpy(s->pads, n_pads, (size_t)s->n_kept * sizeof *n_pads);
+    for (int64_t b = s->n_kept; b < s->batch; b++)
+        if (n_pads[b] < s->pads[0]) s->pads[0] = n_pads[b];
+    return DT_OK;
+}
+
+void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens)
+{
+    for (int64_t b = 0; b < s->n_kept; b++) {
+        const int64_t n = n_tokens - s->pads[b];
+        if (s->ids != NULL && ids != NULL)
+            memcpy(s->ids + b * s->capacity + s->lengths[b], ids + b * n_tokens + s->pads[b],
+                   (size_t)n * sizeof *ids);
+        s->lengths[b] += n;
+        s->pads[b] = 0;
+        if (s->lengths[b] > s->length) s->length = s->lengths[b];
+    }
+}
+
+/* --- sequences, copied and moved ---------------------------------------------------------- */
+
+/* Sequences lie one after the other in a rank's piece: nothing cuts them. */
+static dt_status row_bytes(const dt_tensor *x, const dt_state *s, int64_t *token, int64_t *row)
+{
+    const dt_local *local = dt_tensor_local(x);
+
+    DT_CHECK(local->shape[0] == s->batch && local->shape[1] == s->capacity, DT_ERR_UNSUPPORTED,
+             "a plan that cuts the batch or the tokens of KV caches: beams cannot be moved");
+    *token = local->shape[2] * local->shape[3] * (int64_t)dt_dtype_size(local->dtype);
+    *row = *token * s->capacity;
+    return DT_OK;
+}
+
+static dt_status expand_cache(const dt_state *s, int64_t times, dt_tensor **cache)
+{
+    const int64_t shape[] = { s->batch * times, s->capacity, dt_tensor_extent(*cache, 2),
+                              dt_tensor_extent(*cache, 3) };
+    dt_status st = DT_OK;
+    dt_tensor *wide;
+    int64_t token, row;
+
+    DT_TRY(row_bytes(*cache, s, &token, &row));
+    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(*cache), dt_tensor_layout(*cache),
+                                   dt_tensor_dtype(*cache), shape, &wide));
+    dti_tensor_set_kind(wide, DTI_KIND_CACHES);
+    for (int64_t b = 0; b < shape[0] && token > 0; b++)
+        DT_TRY_TO(fail, st,
+                  dti_tensor_copy_bytes(wide, b * row, *cache, b / times * row,
+                                        s->lengths[b / times] * token));
+    dt_tensor_release(cache);
+    *cache = wide;
+    return DT_OK;
+
+fail:
+    dt_tensor_release(&wide);
+    return st;
+}
+
+dt_status dti_state_expand(dt_state *s, int64_t times)
+{
+    dt_state old = *s;
+    dt_status st = DT_OK;
+
+    if (times == 1) return DT_OK;
+    dti_step_forget(s);
+    for (int64_t i = 0; i < s->model->info.n_layers; i++) {
+        if (s->kv[i].k != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].k));
+        if (s->kv[i].v != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].v));
+    }
+    s->batch *= times;
+    s->lengths = s->pads = NULL;
+    s->ids = NULL;
+    DT_TRY_TO(done, st, make_rows(s));
+    for (int64_t b = 0; b < s->n_kept; b++) {
+        s->lengths[b] = old.lengths[b / times];
+        if (s->ids != NULL)
+            memcpy(s->ids + b * s->capacity, old.ids + b / times * s->capacity,
+                   (size_t)s->lengths[b] * sizeof *s->ids);
+    }
+done:
+    free_rows(&old);
+    return st;
+}
+
+/* One copy of the tokens from `first` on. Row -1 is a place to keep a row in. */
+typedef struct step {
+    int64_t to, from, first;
+} step;
+
+static int64_t common_tokens(const dt_state *s, int64_t a, int64_t b)
+{
+    const int32_t *x = s->ids + a * s->capacity, *y = s->ids + b * s->capacity;
+    int64_t n = 0;
+
+    while (n < s->lengths[a] && n < s->lengths[b] && x[n] == y[n]) n++;
+    return n;
+}
+
+static int64_t find_unneeded(const int64_t *from, const bool *done, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        bool needed = done[i];
+        for (int64_t j = 0; j < n && !needed; j++) needed = !done[j] && j != i && from[j] == i;
+        if (!needed) return i;
+    }
+    return -1;
+}
+
+/* The order in which rows are written over: first those that no other row needs any more. What
+ * remains are circles, of which one row is kept aside. Returns the number of steps, at most 2 n. */
+static int plan_steps(const dt_state *s, int64_t *from, bool *done, step *steps)
+{
+    int n = 0;
+
+    for (int64_t i = 0; i < s->batch; i++) done[i] = from[i] == i;
+    for (;;) {
+        int64_t i = find_unneeded(from, done, s->batch), keep = 0;
+        if (i >= 0) {
+            const int64_t source = from[i] >= 0 ? from[i] : -1 - from[i];
+            steps[n++] = (step){ i, from[i] >= 0 ? from[i] : -1, common_tokens(s, i, source) };
+            done[i] = true;
+            continue;
+        }
+        while (keep < s->batch && done[keep]) keep++;
+        if (keep == s->batch) return n;
+        steps[n++] = (step){ -1, keep, 0 };
+        for (int64_t j = 0; j < s->batch; j++) /* -1 - keep: row `keep` as it was */
+            if (!done[j] && from[j] == keep) {
+                steps[n - 1].first = common_tokens(s, j, keep);
+                from[j] = -1 - keep;
+            }
+    }
+}
+
+/* What the steps move: KV caches on the rank's device, or ids. */
+typedef struct rows {
+    dt_tensor *cache, *aside; /* aside: as large as one row */
+    char *ids, *ids_aside;
+    int64_t row, token; /* bytes */
+} rows;
+
+static dt_status copy_row(const rows *r, const step *s, int64_t length)
+{
+    const int64_t at = s->first * r->token, bytes = length * r->token - at;
+    const int64_t to = (s->to >= 0 ? s->to * r->row : 0) + at;
+    const int64_t from = (s->from >= 0 ? s->from * r->row : 0) + at;
+
+    if (bytes <= 0) return DT_OK;
+    if (r->cache != NULL)
+        DT_TRY(dti_tensor_copy_bytes(s->to >= 0 ? r->cache : r->aside, to,
+                                     s->from >= 0 ? r->cache : r->aside, from, bytes));
+    else
+        memcpy((s->to >= 0 ? r->ids : r->ids_aside) + to,
+               (s->from >= 0 ? r->ids : r->ids_aside) + from, (size_t)bytes);
+    return DT_OK;
+}
+
+static dt_status take_steps(const step *steps, int n, const rows *r, int64_t length)
+{
+    for (int i = 0; i < n; i++) DT_TRY(copy_row(r, &steps[i], length));
+    return DT_OK;
+}
+
+static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_tensor *cache)
+{
+    const int64_t shape[] = { 1, s->capacity, dt_tensor_extent(cache, 2),
+                              dt_tensor_extent(cache, 3) };
+    rows r = { .cache = cache };
+    dt_status st;
+
+    DT_TRY(row_bytes(cache, s, &r.token, &r.row));
+    DT_TRY(dti_tensor_create(dt_tensor_mesh(cache), dt_tensor_layout(cache), dt_tensor_dtype(cache),
+                             shape, &r.aside));
+    st = take_steps(steps, n, &r, s->length);
+    dt_tensor_release(&r.aside);
+    return st;
+}
+
+static dt_status reorder_ids(const dt_state *s, const step *steps, int n)
+{
+    const int64_t token = (int64_t)sizeof *s->ids;
+    rows r = { .ids = (char *)s->ids, .row = s->capacity * token, .token = token };
+    dt_status st;
+
+    DT_TRY(dti_alloc((size_t)(s->length * token) + 1, (void **)&r.ids_aside));
+    st = take_steps(steps, n, &r, s->length);
+    dti_free(r.ids_aside);
+    return st;
+}
+
+dt_status dti_state_reorder(dt_state *s, const int64_t *from_rows)
+{
+    const size_t batch = (size_t)s->batch;
+    int64_t *from = NULL;
+    step *steps = NULL;
+    bool *done = NULL;
+    dt_status st = DT_OK;
+    int n;
+
+    DT_TRY_TO(done, st, dti_alloc_array(batch, sizeof *from, (void **)&from));
+    DT_TRY_TO(done, st, dti_alloc_array(batch, sizeof *done, (void **)&done));
+    DT_TRY_TO(done, st, dti_alloc_array(2 * batch, sizeof *steps, (void **)&steps));
+    memcpy(from, from_rows, batch * sizeof *from);
+    n = plan_steps(s, from, done, steps);
+    for (int64_t i = 0; i < s->model->info.n_layers && n > 0; i++) {
+        if (s->kv[i].k != NULL) DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].k));
+        if (s->kv[i].v != NULL) DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].v));
+    }
+    DT_TRY_TO(done, st, reorder_ids(s, steps, n));
+done:
+    dti_free(from);
+    dti_free(done);
+    dti_free(steps);
+    return st;
+}

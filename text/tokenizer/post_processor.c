@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/tokenizer/post_processor.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "text/tokenizer/steps.h"
+
+static const int32_t text_item = DTI_TEMPLATE_TEXT;
+
+/* The ids that a special token of the template stands for. */
+static dt_status load_special(dti_template *t, const dti_json *from, const dti_json *piece)
+{
+    dti_json specials, special, ids;
+    const char *name;
+
+    DT_TRY(dti_json_string(piece, "id", &name));
+    DT_TRY(dti_json_object(from, "special_tokens", &specials));
+    DT_TRY(dti_json_object(&specials, name, &special));
+    DT_TRY(dti_json_array(&special, "ids", &ids));
+    for (size_t i = 0; i < dti_json_count(&ids); i++) {
+        const dti_json at = dti_json_at(&ids, i);
+        int64_t id;
+        int32_t narrow;
+
+        DT_TRY(dti_json_as_int(&at, 0, DTI_MAX_TOKEN_ID, &id));
+        narrow = (int32_t)id;
+        DT_TRY(dti_ids_append(&t->items, &narrow, 1));
+    }
+    return DT_OK;
+}
+
+static dt_status load_sequence(dti_template *t, const dti_json *piece)
+{
+    const dti_json id = dti_json_get(piece, "id");
+    const char *name;
+
+    DT_TRY(dti_json_as_string(&id, &name));
+    if (strcmp(name, "A") != 0) /* B is the second text of a pair */
+        return dti_json_refuse(&id, DT_ERR_UNSUPPORTED, "A, in a template for single texts");
+    return dti_ids_append(&t->items, &text_item, 1);
+}
+
+static dt_status load_template(dti_template *t, const dti_json *from)
+{
+    bool has_text = false;
+    dti_json pieces;
+
+    DT_CHECK(t->items.n == 0, DT_ERR_UNSUPPORTED, "%s: %s is the second TemplateProcessing",
+             from->file, from->path);
+    DT_TRY(dti_json_array(from, "single", &pieces));
+    for (size_t i = 0; i < dti_json_count(&pieces); i++) {
+        const dti_json piece = dti_json_at(&pieces, i);
+        const dti_json special = dti_json_get(&piece, "SpecialToken");
+        const dti_json sequence = dti_json_get(&piece, "Sequence");
+
+        if (special.value != NULL)
+            DT_TRY(load_special(t, from, &special));
+        else if (sequence.value != NULL)
+            DT_TRY(load_sequence(t, &sequence));
+        else
+            return dti_json_refuse(&piece, DT_ERR_FORMAT, "a SpecialToken or a Sequence");
+        has_text = has_text || sequence.value != NULL;
+    }
+    DT_CHECK(has_text, DT_ERR_FORMAT, "%s: %s has no place for the text", pieces.file, pieces.path);
+    return DT_OK;
+}
+
+static dt_status load_step(void *arg, const dti_json *from, const char *type)
+{
+    if (strcmp(type, "ByteLevel") == 0) return DT_OK; /* trims offsets, which are not given here */
+    if (strcmp(type, "TemplateProcessing") == 0) return load_template(arg, from);
+    return dti_step_unknown(from, type, "ByteLevel, TemplateProcessing, Sequence");
+}
+
+dt_status dti_template_load(dti_template *t, const dti_json *from)
+{
+    DT_TRY(dti_steps_each(from, "processors", load_step, t));
+    return t->items.n == 0 ? dti_ids_append(&t->items, &text_item, 1) : DT_OK;
+}
+
+void dti_template_free(dti_template *t)
+{
+    dti_free(t->items.data);
+    *t = (dti_template){ 0 };
+}
+
+bool dti_template_is_text(const dti_template *t)
+{
+    return t->items.n == 1 && t->items.data[0] == text_item;
+}
+
+dt_status dti_template_append(const dti_template *t, bool add_special, const int32_t *ids, size_t n,
+                              dti_ids *out)
+{
+    for (size_t i = 0; i < t->items.n; i++) {
+        if (t->items.data[i] == text_item)
+            DT_TRY(dti_ids_append(out, ids, n));
+        else if (add_special)
+            DT_TRY(dti_ids_append(out, &t->items.data[i], 1));
+    }
+    return DT_OK;
+}
