@@ -11,7 +11,7 @@ CTEST ?= ctest
 CMAKE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long build bench asan tsan format lint tidy install clean setup
+.PHONY: help demo test test-long build bench asan tsan format lint tidy pages install clean setup
 
 help:
 	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
@@ -22,6 +22,7 @@ help:
 	@echo "make asan tsan  the tests under sanitizers"
 	@echo "make format     clang-format 14, in place"
 	@echo "make lint       the rules a script can check; make tidy: clang-tidy"
+	@echo "make pages      write the code that pages quote anew (tools/pages.sh)"
 	@echo "make install    the release build, to PREFIX (default /usr/local)"
 	@echo "make clean      remove build/"
 
@@ -62,6 +63,9 @@ lint: build-$(PRESET)
 
 tidy: configure-dev
 	@tools/lint.sh --tidy build/dev
+
+pages:
+	@tools/pages.sh --update
 
 install: build-release
 	@$(CMAKE) --install build/release $(if $(PREFIX),--prefix $(PREFIX))
