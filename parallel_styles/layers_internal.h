@@ -62,27 +62,27 @@ typedef struct dti_rule {
     bool used;           /* matches a layer */
 } dti_rule;
 
-typedef struct dti_rules {
+typedef struct dti_rule_list {
     dti_rule *rule;
     int n;
     const dt_plan *manual; /* the plan that leaves no layer to its built-in style, or NULL */
-} dti_rules;
+} dti_rule_list;
 
 /* `dim` is the one that plans without a dim speak of. Freed with dti_free(out->rule). */
 dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
-                       dti_rules *out) DT_MUST_USE;
+                       dti_rule_list *out) DT_MUST_USE;
 
 /* The number of the best rule for `name` on the dim of `slot`, or -1; marks all that match. */
-int dti_rules_find(dti_rules *rules, const char *name, int slot);
+int dti_rules_find(dti_rule_list *rules, const char *name, int slot);
 
 /* Reports rules without a match, dims that the mesh does not have, and parameters that a manual
  * plan does not cover: errors of strict plans. */
-dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
+dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list) DT_MUST_USE;
 
 /* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */
 dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,
-                            dti_rules *rules) DT_MUST_USE;
-dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_USE;
+                            dti_rule_list *rules) DT_MUST_USE;
+dt_status dti_layers_lay_out(dt_layers *list, const dti_rule_list *rules) DT_MUST_USE;
 
 /* Twins (twins.c): finds those of a layer's styles, checks that they lay the parameters alike. */
 dt_status dti_twins_find(dt_layer *layer) DT_MUST_USE;
