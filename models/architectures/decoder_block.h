@@ -6,8 +6,8 @@
 #ifndef DTI_BLOCK_DECODER_H
 #define DTI_BLOCK_DECODER_H
 
+#include "models/architectures/builder.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {

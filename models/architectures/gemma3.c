@@ -91,7 +91,7 @@ static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder.c */
+    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder_block.c */
     k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
     dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));

@@ -4,8 +4,8 @@
 #ifndef DTI_GEMMA3_H
 #define DTI_GEMMA3_H
 
+#include "models/architectures/builder.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 typedef struct gemma3_block {
     dt_layer *attn_norm, *attn, *q, *k, *v, *q_norm, *k_norm, *o, *attn_out_norm;

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/architectures/builder.h"
 #include "models/architectures/config_keys.h"
-#include "models/model.h"
 
 typedef struct gpt_neo_block {
     dt_layer *ln_1, *attn, *q, *k, *v, *out;

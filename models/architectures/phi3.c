@@ -6,9 +6,9 @@
  * * E, F feed-forward width, V vocabulary; B sequences of T tokens. */
 #include <stdio.h>
 
+#include "models/architectures/builder.h"
 #include "models/architectures/config_keys.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 typedef struct phi3_block {
     dt_layer *norm1, *attn, *qkv, *o;

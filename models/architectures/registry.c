@@ -6,7 +6,7 @@
 
 #include "base/options.h"
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/architectures/builder.h"
 
 static const dt_arch *const builtin[] = { &dti_arch_llama,  &dti_arch_qwen2,
                                           &dti_arch_qwen3,  &dti_arch_qwen3_moe,

@@ -10,14 +10,7 @@
 #include "base/options.h"
 #include "dtensor/argmax.h"
 #include "dtensor/create.h"
-
-dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
-{
-    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-
-    *key = dt_move(t, dt_argmax_key(t, logits), whole);
-    return dt_argmax_id(t, *key);
-}
+#include "models/run/forward.h"
 
 /* --- one step ----------------------------------------------------------------------------------
  */

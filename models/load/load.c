@@ -3,6 +3,7 @@
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
  * own slice of every parameter straight into place, or into pinned buffers that a device copies
  * from. */
+#include "models/load/load.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "dtensor/create.h"
@@ -14,7 +15,8 @@
 #include "files/input.h"
 #include "mesh/runtime.h"
 #include "models/generation/generation_config.h"
-#include "models/model.h"
+#include "models/judge/judge.h"
+#include "models/load/param_tensors.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
 

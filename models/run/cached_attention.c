@@ -3,7 +3,7 @@
  * What every architecture's pass has in common: keys and values are remembered, logits are wanted
  * of some rows. */
 #include "dtensor/create.h"
-#include "models/model.h"
+#include "models/run/state.h"
 
 /* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
 static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor **out)

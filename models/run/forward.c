@@ -312,3 +312,11 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
     return run(t, m, s, ids, n_tokens, rows);
 }
+
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+
+    *key = dt_move(t, dt_argmax_key(t, logits), whole);
+    return dt_argmax_id(t, *key);
+}

@@ -17,4 +17,8 @@ dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *id
 dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_state *s, int64_t n_tokens,
                         const dt_model_pass *pass);
 
+/* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
+ */
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);
+
 #endif

@@ -6,7 +6,8 @@
 
 #include "files/output.h"
 #include "files/safetensors.h"
-#include "models/model.h"
+#include "models/load/load.h"
+#include "models/load/param_tensors.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };
 
