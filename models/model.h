@@ -8,6 +8,11 @@
 
 #include "base/memory.h"
 
+/* "model.layers.3": of a block, and of its scope on tapes. */
+typedef struct dti_block_name {
+    char text[48];
+} dti_block_name;
+
 struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dt_arch *arch;
@@ -18,6 +23,7 @@ struct dt_model {
     dt_model_info info;
     dt_mesh *mesh;
     dt_layers *layers;
+    dti_block_name *block_names; /* [n_layers] */
     int64_t local_bytes;
 };
 

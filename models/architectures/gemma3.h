@@ -12,7 +12,6 @@ typedef struct gemma3_block {
     dt_layer *mlp_norm, *mlp, *gate, *up, *down, *mlp_out_norm;
     dt_attention_options attention; /* window 0: all keys */
     bool local;                     /* rotates as local layers do */
-    char name[40];                  /* "model.layers.3" */
 } gemma3_block;
 
 typedef struct gemma3 {
