@@ -34,6 +34,9 @@ bool dti_ckpt_has_faults(const dti_ckpt *ckpt);
 /* Whether there are weights in the folder to open, good ones or bad ones. */
 bool dti_ckpt_exists(const char *folder);
 
+/* Whether a file of this name holds weights or is an index of them, in whatever format. */
+bool dti_ckpt_is_weights(const char *name);
+
 /* Queries; what they give is borrowed from the checkpoint. Tensors come sorted by name. */
 const char *dti_ckpt_folder(const dti_ckpt *ckpt);
 size_t dti_ckpt_count(const dti_ckpt *ckpt);

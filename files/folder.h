@@ -20,6 +20,11 @@ bool dti_folder_has(const char *folder, const char *name);
  * there is none that is understood. */
 const char *dti_folder_tokenizer(const char *folder);
 
+/* Refuses a symbolic link that leads out of the folder: whoever copies a checkpoint wants none of
+ * the other files of this machine in it. The Hub's cache, whose folders "snapshots/NAME" are links
+ * into "blobs" beside "snapshots", stays inside. */
+dt_status dti_folder_check_link(const char *folder, const char *name) DT_MUST_USE;
+
 /* Errors: those of dti_json_read(), also where there is no such file. */
 dt_status dti_folder_json(const char *folder, const char *name, dti_json_doc *out) DT_MUST_USE;
 

@@ -93,6 +93,28 @@ static dt_status read_all(int fd, const char *label, int64_t max_bytes, void **b
     }
 }
 
+dt_status dti_input_read_file(const char *path, int64_t max_bytes, void **bytes, int64_t *n)
+{
+    dt_status st = DT_OK;
+    dti_input in;
+
+    *bytes = NULL;
+    *n = 0;
+    DT_TRY(dti_input_open(path, &in));
+    DT_CHECK_TO(done, st, in.bytes <= max_bytes, DT_ERR_FORMAT,
+                "%s: is %lld bytes, at most %lld are read", in.label, (long long)in.bytes,
+                (long long)max_bytes);
+    DT_TRY_TO(done, st, dti_alloc((size_t)in.bytes, bytes));
+    DT_TRY_TO(done, st, dti_input_read(&in, *bytes, in.bytes, 0));
+    *n = in.bytes;
+done:
+    dti_input_close(&in);
+    if (st == DT_OK) return DT_OK;
+    dti_free(*bytes);
+    *bytes = NULL;
+    return st;
+}
+
 dt_status dti_input_read_all(const char *path, int64_t max_bytes, void **bytes, int64_t *n)
 {
     char label[DTI_INPUT_LABEL_BYTES];

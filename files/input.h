@@ -27,6 +27,11 @@ void dti_input_close(dti_input *in);
 /* Reads exactly n bytes at offset `at`; a file that has become shorter is an error. */
 dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at) DT_MUST_USE;
 
+/* Reads a whole regular file of at most max_bytes, however it was named in a checkpoint. *bytes is
+ * freed with dti_free(). */
+dt_status dti_input_read_file(const char *path, int64_t max_bytes, void **bytes,
+                              int64_t *n) DT_MUST_USE;
+
 /* Reads whatever `path` names to its end: a file, a pipe (/dev/stdin, a shell's "<(...)"), a
  * device. Waits for a pipe's writer. *bytes is freed with dti_free(). */
 dt_status dti_input_read_all(const char *path, int64_t max_bytes, void **bytes,

@@ -3,6 +3,7 @@
  * Parsing a document and walking it. Typed access is in json_value.c. */
 #include "files/json.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,15 +100,18 @@ static const char *explain(const char *theirs, char *out, size_t out_bytes)
     return out;
 }
 
-static dt_status syntax_error(const char *file, const char *text, size_t n, const json_error_t *e)
+/* jansson says nothing of some allocations that failed, and of others that a token is invalid. The
+ * C library knows better: `error` is what it left in errno, which was 0 before. */
+static dt_status syntax_error(const char *file, const char *text, size_t n, const json_error_t *e,
+                              int error)
 {
     char key[120], why[2 * JSON_ERROR_TEXT_LENGTH];
 
+    if (error == ENOMEM || json_error_code(e) == json_error_out_of_memory)
+        DT_FAIL(DT_ERR_MEMORY, "%s: no memory for its JSON of %zu bytes", file, n);
     if (json_error_code(e) == json_error_duplicate_key)
         DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: key \"%s\" occurs twice in one object", file,
                 e->line, e->column, string_before(text, n, e->position - 1, key, sizeof key));
-    if (json_error_code(e) == json_error_out_of_memory)
-        DT_FAIL(DT_ERR_MEMORY, "%s: no memory for its JSON of %zu bytes", file, n);
     DT_FAIL(DT_ERR_FORMAT, "%s: line %d column %d: %s", file, e->line, e->column,
             explain(e->text, why, sizeof why));
 }
@@ -142,8 +146,9 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
     DT_CHECK(tree_bytes(text, n) <= max_tree_bytes, DT_ERR_FORMAT,
              "%s: its %zu bytes of JSON hold so many values that they would take over %zu MiB",
              file, n, max_tree_bytes >> 20);
+    errno = 0;
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    if (root == NULL) return syntax_error(file, text, n, &e);
+    if (root == NULL) return syntax_error(file, text, n, &e, errno);
     out->root.value = root;
     st = dti_strdup(file, &out->file);
     if (st != DT_OK) {
@@ -160,21 +165,15 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
 
 dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out)
 {
-    dt_status st = DT_OK;
-    dti_input in;
-    void *text = NULL;
+    char label[DTI_INPUT_LABEL_BYTES];
+    void *text;
+    dt_status st;
+    int64_t n;
 
     *out = (dti_json_doc){ 0 };
-    DT_TRY(dti_input_open(path, &in));
-    DT_CHECK_TO(done, st, in.bytes <= max_bytes, DT_ERR_FORMAT,
-                "%s: is %lld bytes, at most %lld are read", in.label, (long long)in.bytes,
-                (long long)max_bytes);
-    DT_TRY_TO(done, st, dti_alloc((size_t)in.bytes, &text));
-    DT_TRY_TO(done, st, dti_input_read(&in, text, in.bytes, 0));
-    DT_TRY_TO(done, st, dti_json_parse(in.label, text, (size_t)in.bytes, out));
-done:
+    DT_TRY(dti_input_read_file(path, max_bytes, &text, &n));
+    st = dti_json_parse(dti_printable(path, label, sizeof label), text, (size_t)n, out);
     dti_free(text);
-    dti_input_close(&in);
     return st;
 }
 

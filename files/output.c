@@ -90,12 +90,3 @@ dt_status dti_output_close(dti_output *out, dt_status st)
     *out = (dti_output){ .fd = -1 };
     return st;
 }
-
-dt_status dti_output_file(const char *path, const void *data, size_t n)
-{
-    dti_output out;
-
-    DT_TRY(dti_output_open(&out, path, NULL));
-    DT_TRY(dti_output_close(&out, dti_output_write(&out, data, n)));
-    return DT_OK;
-}

@@ -28,7 +28,4 @@ dt_status dti_write_at(int fd, const char *label, const void *data, size_t n,
  * Returns the first error. */
 dt_status dti_output_close(dti_output *out, dt_status st);
 
-/* Writes a whole small file. */
-dt_status dti_output_file(const char *path, const void *data, size_t n) DT_MUST_USE;
-
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writing a safetensors file. */
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,7 @@ static dt_status sort_specs(const dti_st_spec *specs, size_t n, const dti_st_spe
     dt_status st = DT_OK;
     int64_t bytes;
 
+    errno = 0;
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *order, (void **)&order));
     *out = order;
     for (size_t i = 0; i < n; i++) {
@@ -61,8 +63,11 @@ static dt_status sort_specs(const dti_st_spec *specs, size_t n, const dti_st_spe
         (void)dti_printable(specs[i].name, name, sizeof name);
         DT_CHECK_TO(done, st, json_object_get(seen, specs[i].name) == NULL, DT_ERR_ARG,
                     "tensor \"%s\" occurs twice", name);
-        DT_CHECK_TO(done, st, json_object_set_new(seen, specs[i].name, json_true()) == 0,
-                    DT_ERR_ARG, "a tensor's name is no UTF-8: \"%s\"", name);
+        if (json_object_set_new(seen, specs[i].name, json_true()) != 0) {
+            DT_CHECK_TO(done, st, seen != NULL && errno != ENOMEM, DT_ERR_MEMORY,
+                        "no memory for the names of %zu tensors", n);
+            DT_CHECK_TO(done, st, false, DT_ERR_ARG, "a tensor's name is no UTF-8: \"%s\"", name);
+        }
         order[i] = &specs[i];
     }
     qsort(order, n, sizeof *order, by_width_and_name);
@@ -112,13 +117,15 @@ done:
 static dt_status make_header(const dti_st_spec *const *order, size_t n, const char *const *metadata,
                              void **header, size_t *bytes)
 {
-    char *text = header_text(order, n, metadata);
     dt_status st = DT_OK;
     unsigned char *to;
     size_t length, padded;
+    char *text;
 
-    DT_CHECK(text != NULL, DT_ERR_ARG,
-             "the header cannot be made: metadata that is no UTF-8, or no memory");
+    errno = 0;
+    text = header_text(order, n, metadata);
+    DT_CHECK(text != NULL || errno != ENOMEM, DT_ERR_MEMORY, "no memory for the header");
+    DT_CHECK(text != NULL, DT_ERR_ARG, "the header cannot be made: metadata that is no UTF-8");
     length = strlen(text);
     padded = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     DT_CHECK_TO(done, st, padded <= DTI_ST_HEADER_BYTES, DT_ERR_ARG,

@@ -219,6 +219,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+static const char training_args[] = "training_args.bin"; /* no weights */
+
 /* What a file that is not model.safetensors tells. Rows before others win. */
 static const struct {
     const char *ending;
@@ -241,6 +243,17 @@ static const struct {
       "GGUF files are not read: use the model's original safetensors folder" },
 };
 
+bool dti_ckpt_is_weights(const char *name)
+{
+    static const char *const others[] = { ".pt", ".ckpt", ".h5", ".msgpack", ".index.json" };
+    bool found = false;
+
+    for (size_t k = 0; k < DT_COUNT(other_weights); k++)
+        found |= ends_with(name, other_weights[k].ending);
+    for (size_t k = 0; k < DT_COUNT(others); k++) found |= ends_with(name, others[k]);
+    return found && strcmp(name, training_args) != 0;
+}
+
 /* Remembers the most telling file of the folder; ties go to the name that sorts first, because a
  * folder has no order. */
 static size_t look_at(const char *name, size_t best, char found[DTI_ST_SHOWN_BYTES])
@@ -249,7 +262,7 @@ static size_t look_at(const char *name, size_t best, char found[DTI_ST_SHOWN_BYT
         char shown[DTI_ST_SHOWN_BYTES];
 
         if (!ends_with(name, other_weights[k].ending)) continue;
-        if (strcmp(name, "training_args.bin") == 0) continue; /* no weights */
+        if (strcmp(name, training_args) == 0) continue;
         (void)dti_printable(name, shown, sizeof shown);
         if (k < best || strcmp(shown, found) < 0) memcpy(found, shown, sizeof shown);
         return k;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "files/json.h"
 
+#include <errno.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -272,4 +274,39 @@ DT_TEST(json, files_are_read_and_their_errors_name_them)
     dt_test_write_file(folder, "config.json", "", 0);
     DT_ASSERT_STATUS(dti_json_read(path, 7, &doc), DT_ERR_FORMAT, "/config.json: is empty");
     dt_test_remove_dir(folder);
+}
+
+/* --- without memory --------------------------------------------------------------------------- */
+
+static int allocations_left; /* of jansson's; a test has a process of its own, or restores them */
+
+static void *fail_some(size_t bytes)
+{
+    if (allocations_left-- > 0) return malloc(bytes);
+    errno = ENOMEM;
+    return NULL;
+}
+
+/* Whichever allocation fails: that is no fault of the file. */
+DT_TEST(json, a_text_for_which_there_is_no_memory_is_not_malformed)
+{
+    static const char text[] =
+        "{\"a\": [1, 2.5, \"\\u00e4 b\", [], {}, true], \"a long key of many "
+        "letters\": {\"x\": -12345678901, \"y\": {\"z\": \"\"}}, "
+        "\"c\": 1, \"d\": 2, \"e\": 3, \"f\": 4, \"g\": 5, \"h\": 6, "
+        "\"i\": 7, \"j\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}";
+    dt_status st = DT_ERR_MEMORY;
+    dti_json_doc doc;
+    int n = 0;
+
+    for (; st != DT_OK && n < 1000; n++) {
+        allocations_left = n;
+        json_set_alloc_funcs(fail_some, free);
+        st = dti_json_parse("config.json", text, sizeof text - 1, &doc);
+        json_set_alloc_funcs(malloc, free);
+        if (st != DT_OK) DT_ASSERT_STATUS(st, DT_ERR_MEMORY, "no memory");
+    }
+    DT_ASSERT_OK(st);
+    DT_ASSERT(n > 40);
+    dti_json_free(&doc);
 }

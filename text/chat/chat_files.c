@@ -45,7 +45,7 @@ static dt_status from_file(const char *folder, json_t *tokens, dt_chat **out)
     dt_status st;
 
     DT_TRY(dti_folder_path(path, folder, "chat_template.jinja"));
-    DT_TRY(dti_input_read_all(path, DTI_JINJA_SOURCE_BYTES, &source, &n));
+    DT_TRY(dti_input_read_file(path, DTI_JINJA_SOURCE_BYTES, &source, &n));
     st = dti_chat_create(path, source, (size_t)n, tokens, out);
     dti_free(source);
     return st;

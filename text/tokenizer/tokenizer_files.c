@@ -34,8 +34,11 @@ static dt_status parse_merges(const char *text, size_t n, json_t *merges)
 
         if (length > 0 && text[end - 1] == '\r') length--;
         if (length > 0) { /* an empty line is no merge */
-            json_t *line = json_stringn(text + at, length);
+            json_t *line;
 
+            errno = 0;
+            line = json_stringn(text + at, length);
+            DT_CHECK(line != NULL || errno != ENOMEM, DT_ERR_MEMORY, "no memory");
             DT_CHECK(line != NULL, DT_ERR_FORMAT, "line %zu is not UTF-8",
                      json_array_size(merges) + 1);
             DT_CHECK(json_array_append_new(merges, line) == 0, DT_ERR_MEMORY, "no memory");
@@ -48,22 +51,16 @@ static dt_status parse_merges(const char *text, size_t n, json_t *merges)
 static dt_status read_merges(const char *folder, json_t *merges)
 {
     char path[DTI_PATH_BYTES];
-    dt_status st = DT_OK;
-    void *text = NULL;
-    dti_input in;
+    char label[DTI_INPUT_LABEL_BYTES];
+    dt_status st;
+    void *text;
+    int64_t n;
 
     DT_TRY(dti_folder_path(path, folder, "merges.txt"));
-    DT_TRY(dti_input_open(path, &in));
-    DT_CHECK_TO(done, st, in.bytes <= DTI_JSON_INDEX_BYTES, DT_ERR_FORMAT,
-                "%s: is %lld bytes, at most %d are read", in.label, (long long)in.bytes,
-                DTI_JSON_INDEX_BYTES);
-    DT_TRY_TO(done, st, dti_alloc((size_t)in.bytes, &text));
-    DT_TRY_TO(done, st, dti_input_read(&in, text, in.bytes, 0));
-    st = parse_merges(text, (size_t)in.bytes, merges);
-    if (st != DT_OK) dti_error_prefix("%s", in.label);
-done:
+    DT_TRY(dti_input_read_file(path, DTI_JSON_INDEX_BYTES, &text, &n));
+    st = parse_merges(text, (size_t)n, merges);
+    if (st != DT_OK) dti_error_prefix("%s", dti_printable(path, label, sizeof label));
     dti_free(text);
-    dti_input_close(&in);
     return st;
 }
 
