@@ -101,6 +101,7 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
+    DT_TRY_TO(done, st, dti_save_check_small(own.folder, args->output, session.dtype));
     st = cli_session_run(&session, save_on_rank, &s);
     /* what can be wrong with --output was looked at before: a full disk, or one that broke */
     if (st == DT_ERR_IO && atomic_load(&s.writes)) *console->failed_output = true;

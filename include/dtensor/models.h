@@ -157,17 +157,20 @@ typedef struct dt_save_options {
  * loaded from. Every rank writes what it owns, each byte is written once, tied weights are stored
  * once. Values that keep their dtype keep their bits; others round to nearest even.
  *
- * Files have temporary names until they are complete and on the disk; the index comes last.
+ * Files have temporary names until they are complete and on the disk; the index comes last. Nobody
+ * else saves into the folder meanwhile: ".dtensor-save" in it is locked, and lists what is made, so
+ * that the next save removes what one that was killed has left.
  *
- *   dir  made if it is not there (its parent has to be); must hold no weights. On several hosts all
- *        of them see it
+ *   dir  made if it is not there (its parent has to be); must hold no weights, in whatever format,
+ *        and no other model's configuration or tokenizer. On several hosts all of them see it
  *
  * Collective  every rank of the model's mesh, with the same arguments. Outsiders do nothing.
- * Errors      DT_ERR_ARG  `dir` holds weights already; a dry model; options that make no sense;
- *                         numbers beyond 65504 to be saved as f16
+ * Errors      DT_ERR_ARG  `dir` holds weights, or another model's files, already; a dry model;
+ *                         options that make no sense; numbers beyond 65504 to be saved as f16
  *             DT_ERR_UNSUPPORTED  the model is the text part of a multimodal checkpoint, or has
  *                                 experts that files hold transposed
- *             DT_ERR_IO   a file cannot be written: what was begun is removed again
+ *             DT_ERR_IO   a file cannot be written, or another save writes into `dir`: what was
+ *                         begun is removed again; a file to be copied is a link out of its folder
  *             DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_model_save(dt_model *model, const char *dir,

@@ -8,9 +8,8 @@
 
 #include "files/checkpoint.h"
 #include "files/input.h"
-#include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "models/load/param_tensors.h"
+#include "models/model.h"
 #include "parallel_styles/spec.h"
 
 /* --- tensors that nobody uses ------------------------------------------------------------------

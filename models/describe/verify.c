@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
-#include "models/judge/judge.h"
 
 /* --- saying --------------------------------------------------------------------------------- */
 

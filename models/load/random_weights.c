@@ -5,8 +5,7 @@
 
 #include "base/options.h"
 #include "mesh/runtime.h"
-#include "models/judge/judge.h"
-#include "models/load/load.h"
+#include "models/model.h"
 
 static const double INITIALIZER_RANGE = 0.02;
 

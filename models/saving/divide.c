@@ -69,10 +69,7 @@ static dt_status group(dti_saver *s, int64_t max_bytes)
         used += bytes;
         s->bytes += bytes;
     }
-    for (size_t i = 0; i < s->n_files; i++) {
-        s->files[i].fd = -1;
-        s->files[i].out.fd = -1;
-    }
+    for (size_t i = 0; i < s->n_files; i++) s->files[i].fd = -1;
     return DT_OK;
 }
 
@@ -83,16 +80,14 @@ dt_status dti_save_divide(dti_saver *s, int64_t max_bytes)
     DT_TRY(group(s, max_bytes));
     for (size_t i = 0; i < s->n_files; i++) {
         dti_save_file *f = &s->files[i];
-        size_t bytes;
+        char temporary[DTI_SAVE_NAME_BYTES + 4];
         if (s->n_files == 1)
             (void)snprintf(f->name, sizeof f->name, "model.safetensors");
         else
             (void)snprintf(f->name, sizeof f->name, "model-%05zu-of-%05zu.safetensors", i + 1,
                            s->n_files);
-        DT_TRY(dti_ckpt_path(s->dir, f->name, &f->path));
-        bytes = strlen(f->path) + 5;
-        DT_TRY(dti_alloc(bytes, (void **)&f->temporary));
-        (void)snprintf(f->temporary, bytes, "%s.tmp", f->path);
+        (void)snprintf(temporary, sizeof temporary, "%s.tmp", f->name);
+        DT_TRY(dti_ckpt_path(s->dir, temporary, &f->temporary));
         DT_TRY(dti_st_plan(&s->specs[f->first], f->n, metadata, &f->plan));
     }
     return DT_OK;

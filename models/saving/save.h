@@ -4,24 +4,31 @@
 #ifndef DTI_SAVE_H
 #define DTI_SAVE_H
 
-#include "files/output.h"
 #include "files/safetensors.h"
-#include "models/load/load.h"
-#include "models/load/param_tensors.h"
+#include "models/model.h"
+#include "models/saving/hold.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };
 
 /* One file of weights. */
 typedef struct dti_save_file {
     char name[DTI_SAVE_NAME_BYTES]; /* "model-00001-of-00003.safetensors" */
-    char *path;
-    char *temporary; /* the same on every rank */
-    size_t first, n; /* parameters */
+    char *temporary;                /* its path while it is written, the same on every rank */
+    size_t first, n;                /* parameters */
     dti_st_file_plan plan;
-    int fd;         /* this rank's; -1 until it writes */
-    dti_output out; /* the mesh's first rank's */
-    bool named;     /* it has its final name */
+    int fd;      /* this rank's while it writes; -1 before and after */
+    size_t made; /* its number in the hold; the mesh's first rank's */
 } dti_save_file;
+
+/* A file beside the weights, as it will be. */
+typedef struct dti_small_file {
+    const char *name;
+    void *bytes;
+    int64_t n;
+    bool there; /* the folder has just this one already */
+} dti_small_file;
+
+enum { DTI_SMALL_FILES = 13 };
 
 /* A parameter on its way into a file. */
 typedef struct dti_saved {
@@ -41,14 +48,21 @@ typedef struct dti_saver {
     dti_save_file *files;
     size_t n_files;
     int64_t bytes; /* of all tensors */
-    bool made_dir;
+    dti_small_file small[DTI_SMALL_FILES];
+    int n_small;
+    dti_hold hold; /* the mesh's first rank's */
 } dti_saver;
 
 /* Fills specs and values with every parameter that is stored: a tied weight once. */
 dt_status dti_save_list(dti_saver *s) DT_MUST_USE;
 
-/* save.c: weights could be written into this folder, as far as can be told without making it. */
+/* save.c: weights could be written into this folder, as far as can be told without making it: it
+ * can be written, and holds no weights, in whatever format. */
 dt_status dti_save_check_folder(const char *dir) DT_MUST_USE;
+
+/* What lies in `from` beside the weights can be read, and takes no other file's place in `dir`:
+ * what a save would find out after the weights have been read. */
+dt_status dti_save_check_small(const char *from, const char *dir, dt_dtype dtype) DT_MUST_USE;
 
 /* Divides the parameters into files of at most max_bytes of tensors; one that has more is alone. */
 dt_status dti_save_divide(dti_saver *s, int64_t max_bytes) DT_MUST_USE;
@@ -56,15 +70,17 @@ dt_status dti_save_divide(dti_saver *s, int64_t max_bytes) DT_MUST_USE;
 /* Writes what this rank owns of every parameter. Collective over the mesh. */
 dt_status dti_save_values(dti_saver *s, const dt_save_options *o) DT_MUST_USE;
 
-/* Copies configuration, tokenizer and their like; "dtype" in config.json becomes that of the files.
- */
-dt_status dti_save_small_files(const dti_saver *s) DT_MUST_USE;
+/* Reads configuration, tokenizer and their like; "dtype" in config.json becomes that of the files.
+ * Freed with dti_small_free(), also after an error. */
+dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small,
+                         int *n) DT_MUST_USE;
+void dti_small_free(dti_small_file *small, int n);
+
+/* Refuses to take the place of other files in `dir`; equal ones are left as they are. */
+dt_status dti_small_check(const char *dir, dti_small_file *small, int n) DT_MUST_USE;
+dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n) DT_MUST_USE;
 
 /* The index of several files; nothing for one. */
-dt_status dti_save_index(const dti_saver *s) DT_MUST_USE;
-void dti_save_unindex(const dti_saver *s); /* removes it again */
-
-/* The i-th file that may be copied; NULL behind the last. */
-const char *dti_save_small_name(int i);
+dt_status dti_save_index(dti_saver *s) DT_MUST_USE;
 
 #endif

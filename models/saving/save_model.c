@@ -5,6 +5,7 @@
  * them their names; the index comes last, so that a reader finds all or nothing. */
 #include "models/saving/save.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,9 +17,10 @@
 #include "base/options.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
+#include "files/output.h"
 #include "mesh/runtime.h"
 
-/* --- the mesh's first rank -------------------------------------------------------------------- */
+/* --- before ----------------------------------------------------------------------------------- */
 
 /* The folder that a folder is to be made in can be written; errno says why not. */
 static bool has_parent(const char *dir)
@@ -29,7 +31,27 @@ static bool has_parent(const char *dir)
     while (n > 1 && dir[n - 1] == '/') n--;
     while (n > 0 && dir[n - 1] != '/') n--;
     (void)snprintf(parent, sizeof parent, "%.*s", (int)n, n > 0 ? dir : "");
-    return access(n > 0 ? parent : ".", W_OK | X_OK) == 0;
+    return faccessat(AT_FDCWD, n > 0 ? parent : ".", W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+/* Weights of any format, also such that are not read here: whoever opens the folder afterwards
+ * would find two models in it. */
+static dt_status check_no_weights(const char *dir, const char *label)
+{
+    char shown[DTI_SHOWN_BYTES] = "";
+    const struct dirent *item;
+    DIR *folder = opendir(dir);
+
+    DT_CHECK(folder != NULL, DT_ERR_IO, "%s: cannot be read: %s", label, strerror(errno));
+    while (shown[0] == '\0' && (item = readdir(folder)) != NULL)
+        if (dti_ckpt_is_weights(item->d_name) && !dti_hold_is_left_over(dir, item->d_name))
+            (void)dti_printable(item->d_name, shown, sizeof shown);
+    (void)closedir(folder);
+    DT_CHECK(shown[0] == '\0', DT_ERR_ARG,
+             "%s: holds weights already, in %s, which are not written over; choose another folder, "
+             "or remove the model's files first",
+             label, shown);
+    return DT_OK;
 }
 
 dt_status dti_save_check_folder(const char *dir)
@@ -46,42 +68,62 @@ dt_status dti_save_check_folder(const char *dir)
         return DT_OK;
     }
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder", label);
-    DT_CHECK(!dti_ckpt_exists(dir), DT_ERR_ARG,
-             "%s: holds weights already, which are not written over; choose another folder, or "
-             "remove the model's files first",
-             label);
+    DT_CHECK(faccessat(AT_FDCWD, dir, W_OK | X_OK, AT_EACCESS) == 0, DT_ERR_IO,
+             "%s: cannot be written: %s", label, strerror(errno));
+    DT_TRY(check_no_weights(dir, label));
     return DT_OK;
 }
 
-static dt_status make_folder(dti_saver *s)
+dt_status dti_save_check_small(const char *from, const char *dir, dt_dtype dtype)
 {
-    char label[DTI_INPUT_LABEL_BYTES];
+    dti_small_file small[DTI_SMALL_FILES];
+    int n = 0;
+    dt_status st = dti_small_read(from, dtype, small, &n);
 
-    DT_TRY(dti_save_check_folder(s->dir));
-    s->made_dir = mkdir(s->dir, 0777) == 0;
-    DT_CHECK(s->made_dir || errno == EEXIST, DT_ERR_IO, "%s: cannot be made: %s",
-             dti_printable(s->dir, label, sizeof label), strerror(errno));
+    if (st == DT_OK) st = dti_small_check(dir, small, n);
+    dti_small_free(small, n);
+    DT_TRY(st);
     return DT_OK;
 }
+
+/* --- the mesh's first rank -------------------------------------------------------------------- */
 
 /* A file of its full size, so that a disk that is too small is noticed where its system can tell,
- * and the header. */
-static dt_status make_file(dti_save_file *f)
+ * and the header. It is closed again: there may be more files than may be open. */
+static dt_status make_file(dti_saver *s, dti_save_file *f)
 {
     char label[DTI_INPUT_LABEL_BYTES];
+    dt_status st;
+    int fd;
 
-    DT_TRY(dti_output_open(&f->out, f->path, f->temporary));
-    DT_TRY(dti_output_write(&f->out, f->plan.header, (size_t)f->plan.header_bytes));
-    DT_CHECK(ftruncate(f->out.fd, (off_t)f->plan.bytes) == 0, DT_ERR_IO,
-             "%s: cannot have %lld bytes: %s", dti_printable(f->temporary, label, sizeof label),
-             (long long)f->plan.bytes, strerror(errno));
-    return DT_OK;
+    DT_TRY(dti_hold_create(&s->hold, f->name, &fd));
+    f->made = s->hold.n - 1;
+    (void)dti_printable(f->temporary, label, sizeof label);
+    DT_TRY_TO(done, st, dti_write_at(fd, label, f->plan.header, (size_t)f->plan.header_bytes, 0));
+    DT_CHECK_TO(done, st, ftruncate(fd, (off_t)f->plan.bytes) == 0, DT_ERR_IO,
+                "%s: cannot have %lld bytes: %s", label, (long long)f->plan.bytes, strerror(errno));
+    DT_CHECK_TO(done, st, fsync(fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s", label,
+                strerror(errno));
+done:
+    (void)close(fd);
+    return st;
 }
 
 static dt_status begin(dti_saver *s)
 {
-    DT_TRY(make_folder(s));
-    for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(&s->files[i]));
+    dt_runtime *rt = dt_mesh_runtime(s->model->mesh);
+    char label[DTI_INPUT_LABEL_BYTES];
+
+    DT_TRY(dti_save_check_folder(s->dir));
+    DT_TRY(dti_hold_take(&s->hold, s->dir));
+    if (s->hold.n_swept > 0)
+        dti_runtime_log(rt, DT_LOG_WARNING, "%s: removed %zu file%s of a save that was cut off",
+                        dti_printable(s->dir, label, sizeof label), s->hold.n_swept,
+                        s->hold.n_swept == 1 ? "" : "s");
+    DT_TRY(dti_save_check_folder(s->dir)); /* nobody else changes it from here on */
+    DT_TRY(dti_small_read(s->model->folder, s->dtype, s->small, &s->n_small));
+    DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
+    for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(s, &s->files[i]));
     return DT_OK;
 }
 
@@ -99,38 +141,19 @@ static dt_status sync_folder(const dti_saver *s)
     return DT_OK;
 }
 
+/* All that was looked at in the beginning is looked at again: writing may have taken hours, and not
+ * everybody asks for the lock. */
 static dt_status finish(dti_saver *s)
 {
-    DT_TRY(dti_save_small_files(s));
-    for (size_t i = 0; i < s->n_files; i++) {
-        DT_TRY(dti_output_close(&s->files[i].out, DT_OK));
-        s->files[i].named = true;
-    }
+    DT_TRY(dti_hold_check(&s->hold));
+    DT_TRY(dti_save_check_folder(s->dir));
+    DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
+    DT_TRY(dti_small_write(&s->hold, s->small, s->n_small));
+    for (size_t i = 0; i < s->n_files; i++) DT_TRY(dti_hold_name(&s->hold, s->files[i].made));
     DT_TRY(sync_folder(s));
     DT_TRY(dti_save_index(s));
     DT_TRY(sync_folder(s));
     return DT_OK;
-}
-
-/* Removes what this run has made: the folder had no weights before. Small files stay if it was
- * there already, they may have been there too. */
-static void undo(dti_saver *s)
-{
-    char *path;
-
-    for (size_t i = 0; i < s->n_files; i++) {
-        dti_save_file *f = &s->files[i];
-        (void)dti_output_close(&f->out, DT_ERR_IO); /* removes it */
-        if (f->named) (void)unlink(f->path);
-    }
-    dti_save_unindex(s);
-    if (!s->made_dir) return;
-    for (int i = 0; dti_save_small_name(i) != NULL; i++) {
-        if (dti_ckpt_path(s->dir, dti_save_small_name(i), &path) != DT_OK) continue;
-        (void)unlink(path);
-        dti_free(path);
-    }
-    (void)rmdir(s->dir);
 }
 
 /* --- every rank ------------------------------------------------------------------------------- */
@@ -161,10 +184,10 @@ static void end(dti_saver *s)
     for (size_t i = 0; i < s->n_files; i++) {
         dti_save_file *f = &s->files[i];
         if (f->fd >= 0) (void)close(f->fd);
-        dti_free(f->path);
         dti_free(f->temporary);
         dti_st_plan_free(&f->plan);
     }
+    dti_small_free(s->small, s->n_small);
     dti_free(s->files);
     dti_free(s->specs);
     dti_free(s->values);
@@ -201,7 +224,7 @@ dt_status dt_model_save(dt_model *m, const char *dir, const dt_save_options *opt
     DT_TRY_TO(done, st, dti_save_divide(&s, o->max_file_bytes));
     DT_TRY_TO(done, st, write_all(&s, o));
 done:
-    if (st != DT_OK && dti_mesh_place(m->mesh) == 0) undo(&s);
+    dti_hold_end(&s.hold, st);
     end(&s);
     return st;
 }

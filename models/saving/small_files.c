@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What lies beside the weights: configuration, tokenizer, index. */
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,13 @@
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/input.h"
+#include "files/output.h"
 #include "models/saving/save.h"
 
-enum { SMALL_BYTES = 1 << 30 };
+enum { SMALL_BYTES = DTI_JSON_INDEX_BYTES };
 
 /* Copied as they are, if they are there. */
-static const char *const small[] = {
+static const char *const names[] = {
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -30,33 +32,20 @@ static const char *const small[] = {
     "config.json",
 };
 
+_Static_assert(DT_COUNT(names) == DTI_SMALL_FILES, "one row per file");
+
 static const char index_name[] = "model.safetensors.index.json";
 
-const char *dti_save_small_name(int i)
-{
-    return i < (int)DT_COUNT(small) ? small[i] : NULL;
-}
-
-static dt_status copy(const char *from, const char *to)
-{
-    void *bytes = NULL;
-    dt_status st;
-    int64_t n;
-
-    DT_TRY(dti_input_read_all(from, SMALL_BYTES, &bytes, &n));
-    st = dti_output_file(to, bytes, (size_t)n);
-    dti_free(bytes);
-    return st;
-}
-
-/* Writes `root`, as Transformers formats such files. */
-static dt_status write_json(const char *path, json_t *root)
+/* The text of `root`, as Transformers formats such files. */
+static dt_status json_bytes(const char *name, const json_t *root, void **bytes, int64_t *n)
 {
     char *text = json_dumps(root, JSON_INDENT(2));
     dt_status st;
 
-    DT_CHECK(text != NULL, DT_ERR_MEMORY, "%s does not fit into memory", path);
-    st = dti_output_file(path, text, strlen(text));
+    DT_CHECK(text != NULL, DT_ERR_MEMORY, "%s does not fit into memory", name);
+    *n = (int64_t)strlen(text);
+    st = dti_alloc((size_t)*n + 1, bytes);
+    if (st == DT_OK) memcpy(*bytes, text, (size_t)*n);
     free(text); /* jansson's */
     return st;
 }
@@ -65,7 +54,7 @@ static dt_status write_json(const char *path, json_t *root)
  * to the weights. Returns whether something changed. */
 static bool set_dtype(json_t *object, dt_dtype dtype)
 {
-    static const char *const names[DT_N_DTYPES] = {
+    static const char *const dtypes[DT_N_DTYPES] = {
         [DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"
     };
     static const char *const keys[] = { "dtype", "torch_dtype" };
@@ -73,47 +62,101 @@ static bool set_dtype(json_t *object, dt_dtype dtype)
 
     for (size_t i = 0; i < DT_COUNT(keys); i++) {
         const json_t *now = json_object_get(object, keys[i]);
-        if (!json_is_string(now) || strcmp(json_string_value(now), names[dtype]) == 0) continue;
-        changed |= json_object_set_new(object, keys[i], json_string(names[dtype])) == 0;
+        if (!json_is_string(now) || strcmp(json_string_value(now), dtypes[dtype]) == 0) continue;
+        changed |= json_object_set_new(object, keys[i], json_string(dtypes[dtype])) == 0;
     }
     return changed;
 }
 
-static dt_status copy_config(const char *from, const char *to, dt_dtype dtype)
+/* The file's own bytes, unless they say another dtype. */
+static dt_status read_config(const char *path, dt_dtype dtype, dti_small_file *out)
 {
     dti_json_doc doc = { 0 };
-    dt_status st = DT_OK;
+    dt_status st;
     bool changed;
 
-    DT_TRY(dti_json_read(from, DTI_JSON_CONFIG_BYTES, &doc));
+    DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     changed = set_dtype(doc.root.value, dtype);
     changed |= set_dtype(json_object_get(doc.root.value, "text_config"), dtype);
-    st = changed ? write_json(to, doc.root.value) : copy(from, to);
+    st = changed ? json_bytes(path, doc.root.value, &out->bytes, &out->n)
+                 : dti_input_read_file(path, SMALL_BYTES, &out->bytes, &out->n);
     dti_json_free(&doc);
     return st;
 }
 
-static dt_status copy_named(const dti_saver *s, const char *name)
+dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small, int *n)
 {
-    char *from = NULL, *to = NULL;
-    dt_status st = DT_OK;
+    *n = 0;
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        dti_small_file *f = &small[*n];
+        char path[DTI_PATH_BYTES];
 
-    if (!dti_folder_has(s->model->folder, name)) return DT_OK;
-    DT_TRY_TO(done, st, dti_ckpt_path(s->model->folder, name, &from));
-    DT_TRY_TO(done, st, dti_ckpt_path(s->dir, name, &to));
-    if (strcmp(name, "config.json") == 0)
-        DT_TRY_TO(done, st, copy_config(from, to, s->dtype));
-    else
-        DT_TRY_TO(done, st, copy(from, to));
-done:
-    dti_free(from);
-    dti_free(to);
-    return st;
+        if (!dti_folder_has(from, names[i])) continue;
+        *f = (dti_small_file){ .name = names[i] };
+        ++*n;
+        DT_TRY(dti_folder_check_link(from, names[i]));
+        DT_TRY(dti_folder_path(path, from, names[i]));
+        if (strcmp(names[i], "config.json") == 0)
+            DT_TRY(read_config(path, dtype, f));
+        else
+            DT_TRY(dti_input_read_file(path, SMALL_BYTES, &f->bytes, &f->n));
+    }
+    return DT_OK;
 }
 
-dt_status dti_save_small_files(const dti_saver *s)
+void dti_small_free(dti_small_file *small, int n)
 {
-    for (size_t i = 0; i < DT_COUNT(small); i++) DT_TRY(copy_named(s, small[i]));
+    for (int i = 0; i < n; i++) dti_free(small[i].bytes);
+}
+
+/* What is not known to be equal is another model's. */
+static dt_status check_place(const char *dir, dti_small_file *f)
+{
+    char path[DTI_PATH_BYTES], label[DTI_INPUT_LABEL_BYTES];
+    void *bytes = NULL;
+    int64_t n = 0;
+
+    f->there = false;
+    if (!dti_folder_has(dir, f->name) || dti_hold_is_left_over(dir, f->name)) return DT_OK;
+    DT_TRY(dti_folder_path(path, dir, f->name));
+    f->there = dti_input_read_file(path, SMALL_BYTES, &bytes, &n) == DT_OK && n == f->n &&
+               memcmp(bytes, f->bytes, (size_t)n) == 0;
+    dti_free(bytes);
+    DT_CHECK(f->there, DT_ERR_ARG,
+             "%s: is there already and another one than this model's: it is not written over; "
+             "choose another folder, or remove the file first",
+             dti_printable(path, label, sizeof label));
+    return DT_OK;
+}
+
+dt_status dti_small_check(const char *dir, dti_small_file *small, int n)
+{
+    for (int i = 0; i < n; i++) DT_TRY(check_place(dir, &small[i]));
+    return DT_OK;
+}
+
+static dt_status write_file(dti_hold *hold, const char *name, const void *bytes, int64_t n)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+    dt_status st;
+    int fd;
+
+    DT_TRY(dti_hold_create(hold, name, &fd));
+    (void)dti_printable(hold->made[hold->n - 1].path, label, sizeof label);
+    DT_TRY_TO(done, st, dti_write_at(fd, label, bytes, (size_t)n, 0));
+    DT_CHECK_TO(done, st, fsync(fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s", label,
+                strerror(errno));
+done:
+    (void)close(fd);
+    DT_TRY(st);
+    DT_TRY(dti_hold_name(hold, hold->n - 1));
+    return DT_OK;
+}
+
+dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!small[i].there) DT_TRY(write_file(hold, small[i].name, small[i].bytes, small[i].n));
     return DT_OK;
 }
 
@@ -133,29 +176,20 @@ static json_t *index_json(const dti_saver *s)
     return root;
 }
 
-dt_status dti_save_index(const dti_saver *s)
+dt_status dti_save_index(dti_saver *s)
 {
+    void *bytes = NULL;
     dt_status st = DT_OK;
-    char *path = NULL;
+    int64_t n = 0;
     json_t *root;
 
     if (s->n_files == 1) return DT_OK;
     root = index_json(s);
     DT_CHECK(root != NULL, DT_ERR_MEMORY, "the index does not fit into memory");
-    DT_TRY_TO(done, st, dti_ckpt_path(s->dir, index_name, &path));
-    DT_TRY_TO(done, st, write_json(path, root));
+    DT_TRY_TO(done, st, json_bytes(index_name, root, &bytes, &n));
+    DT_TRY_TO(done, st, write_file(&s->hold, index_name, bytes, n));
 done:
     json_decref(root);
-    dti_free(path);
+    dti_free(bytes);
     return st;
-}
-
-void dti_save_unindex(const dti_saver *s)
-{
-    char *path;
-
-    if (s->n_files <= 1 || !s->files[s->n_files - 1].named) return;
-    if (dti_ckpt_path(s->dir, index_name, &path) != DT_OK) return;
-    (void)unlink(path);
-    dti_free(path);
 }

@@ -13,6 +13,7 @@
 #include "dtensor/host.h"
 #include "files/convert.h"
 #include "files/input.h"
+#include "files/output.h"
 #include "mesh/runtime.h"
 #include "models/saving/save.h"
 

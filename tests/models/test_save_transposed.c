@@ -55,21 +55,12 @@ static dt_status turned_prepare(void *self, dt_mesh *mesh, const dt_model_info *
     return DT_OK;
 }
 
-static dt_tensor *turned_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *turned_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
-    return dt_layer_forward(t, ((const turned *)self)->embed, pass->ids);
-}
+    const turned *m = self;
 
-static dt_tensor *turned_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
-                               const dt_flow *in)
-{
-    (void)self, (void)t, (void)pass, (void)i;
-    return in->x;
-}
-
-static dt_tensor *turned_head(const void *self, dt_tape *t, dt_tensor *x)
-{
-    return dt_layer_forward(t, ((const turned *)self)->head, x);
+    return dt_layer_forward(t, m->head,
+                            dt_pass_rows(t, pass, dt_layer_forward(t, m->embed, pass->ids)));
 }
 
 static void turned_release(void *self)
@@ -84,9 +75,7 @@ static const dt_arch turned_arch = {
     .read_config = turned_read,
     .add_layers = turned_layers,
     .prepare = turned_prepare,
-    .embed = turned_embed,
-    .block = turned_block,
-    .head = turned_head,
+    .forward = turned_forward,
     .release = turned_release,
 };
 
