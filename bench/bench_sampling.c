@@ -78,7 +78,7 @@ static dt_status make_logits(dt_mesh *mesh, int64_t n, dt_tensor **out)
 typedef struct sampler {
     dt_tape *tape;
     dt_tensor *logits;
-    dti_rules *rules;
+    dti_text_rules *rules;
     dti_scores scores;
     int64_t fallbacks;
 } sampler;
@@ -130,7 +130,7 @@ static dt_status measure(dt_runtime *rt, const sampling_job *j, const subject *x
     const dt_model_info info = { .vocab_size = o->vocabulary, .max_positions = 64 };
     dt_generate_options options = DT_GENERATE_OPTIONS_INIT;
     bench_samples all = { 0 }, best = { 0 }, ratio = { 0 };
-    dti_rules rules;
+    dti_text_rules rules;
     dt_status st = DT_OK;
 
     options.do_sample = true;

@@ -13,7 +13,8 @@
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/input.h"
-#include "models/model.h"
+#include "models/describe/describe.h"
+#include "models/judge/judge.h"
 #include "text/tokenizer/coverage.h"
 
 /* What could be found out; zero and NULL where nothing could. */

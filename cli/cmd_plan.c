@@ -10,6 +10,7 @@
 
 #include "cli/print_report.h"
 #include "cli/session.h"
+#include "models/describe/describe.h"
 #include "parallel_styles/layer_rules.h"
 
 enum { DEFAULT_SEQUENCE = 2048, MAX_RANKS = 1 << 20 /* of a dry runtime */ };

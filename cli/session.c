@@ -13,7 +13,8 @@
 #include "cli/option_table.h"
 #include "cli/print_report.h"
 #include "files/checkpoint.h"
-#include "models/model.h"
+#include "models/describe/describe.h"
+#include "models/judge/judge.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */

@@ -191,7 +191,7 @@ static dt_status check_rules(const cli_session *s, const dt_generate_options *o,
 {
     const dti_option_names names = cli_wish_names(s->args);
     dt_model_info info = s->info;
-    dti_rules rules;
+    dti_text_rules rules;
 
     if (info.n_eos < 0) info.n_eos = 0;
     DT_TRY(dti_options_check(o, &info, &names));

@@ -7,7 +7,7 @@
 
 #include "cli/option_table.h"
 #include "cli/prompt.h"
-#include "models/model.h"
+#include "models/describe/describe.h"
 
 typedef struct cli_wishes {
     dt_generate_options options;

@@ -18,7 +18,6 @@
 typedef struct my_block {
     dt_layer *norm1, *attn, *q, *k, *v, *o;
     dt_layer *norm2, *mlp, *gate, *up, *down;
-    char name[40]; /* "model.layers.3" */
 } my_block;
 
 typedef struct my_llama {
@@ -98,8 +97,9 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     st = dt_builder_add(builder, "", model, (int)(sizeof model / sizeof *model), m);
     for (int64_t i = 0; i < c->n_layers && st == DT_OK; i++) {
         my_block *b = &m->blocks[i];
-        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        st = dt_builder_add(builder, b->name, block, (int)(sizeof block / sizeof *block), b);
+        char name[40];
+        (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+        st = dt_builder_add(builder, name, block, (int)(sizeof block / sizeof *block), b);
     }
     return st;
 }
@@ -141,23 +141,34 @@ static dt_tensor *feed_forward(const my_block *b, dt_tape *t, dt_tensor *n)
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->down, y)));
 }
 
-static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    return dt_layer_forward(t, ((const my_llama *)self)->embed, pass->ids);
+}
+
+static void tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **out)
 {
     const my_llama *m = self;
-    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
-    dt_tensor *rope = dt_rotary_table(t, m->rotary, pass, m->info.dtype);
 
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const my_block *b = &m->blocks[i];
-        dt_tensor *before = x;
-        dt_scope_begin(t, b->name);
-        x = dt_add(t, x, attention(m, i, t, pass, rope, dt_layer_forward(t, b->norm1, x)));
-        x = dt_add(t, x, feed_forward(b, t, dt_layer_forward(t, b->norm2, x)));
-        x = dt_scope_end(t, x);
-        dt_tape_drop(t, before); /* or the tape would hold one per block until the end */
-    }
-    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
-    return dt_layer_forward(t, m->head, x);
+    out[0] = dt_rotary_table(t, m->rotary, pass, m->info.dtype);
+}
+
+static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                        const dt_flow *in)
+{
+    const my_llama *m = self;
+    const my_block *b = &m->blocks[i];
+    dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
+    dt_tensor *h = dt_add(t, in->x, attention(m, i, t, pass, in->tables[0], n));
+
+    return dt_add(t, h, feed_forward(b, t, dt_layer_forward(t, b->norm2, h)));
+}
+
+static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const my_llama *m = self;
+
+    return dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
 }
 
 static void release(void *self)
@@ -176,8 +187,12 @@ static const dt_arch my_arch = {
     .read_config = read_config,
     .add_layers = add_layers,
     .prepare = prepare,
-    .forward = forward,
+    .embed = embed,
+    .tables = tables,
+    .block = block,
+    .head = head,
     .release = release,
+    .blocks = "model.layers.*",
 };
 
 /* --- is it equal to the built-in one? --------------------------------------------------------- */

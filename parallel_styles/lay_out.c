@@ -37,13 +37,13 @@ const char *dti_kind_text(dt_layer_kind kind)
 
 /* --- styles ----------------------------------------------------------------------------------- */
 
-static const char *text_of(const dti_rules *rules, int number, char text[DTI_RULE_TEXT_BYTES])
+static const char *text_of(const dti_rule_list *rules, int number, char text[DTI_RULE_TEXT_BYTES])
 {
     return dti_rule_text(rules->rule[number].plan, &rules->rule[number].rule, text);
 }
 
 /* Puts the rule that chose the style of `layer` in front of an error's message, if a rule did. */
-static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_rules *rules)
+static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_rule_list *rules)
 {
     char text[DTI_RULE_TEXT_BYTES];
 
@@ -98,13 +98,14 @@ static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partne
 }
 
 /* What the specs give a layer without a rule; NULL: nothing. */
-static const char *own_style(const dti_rules *rules, const dt_layer_spec *specs, int i)
+static const char *own_style(const dti_rule_list *rules, const dt_layer_spec *specs, int i)
 {
     return rules->manual == NULL ? specs[i].style : NULL;
 }
 
 /* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
-static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rules *rules, int slot)
+static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule_list *rules,
+                           int slot)
 {
     for (int i = 0; i < list->n; i++) {
         dt_layer *layer = &list->layers[i];
@@ -133,7 +134,7 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
     return DT_OK;
 }
 
-dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs, dti_rules *rules)
+dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs, dti_rule_list *rules)
 {
     for (int m = 0; m < dt_mesh_n_dims(list->mesh); m++) DT_TRY(choose_on(list, specs, rules, m));
     if (list->slot == DTI_NO_DIM) DT_TRY(choose_on(list, specs, rules, DTI_NO_DIM));
@@ -229,7 +230,7 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     return DT_OK;
 }
 
-static dt_status lay_out(dt_layer *layer, const dti_rules *rules)
+static dt_status lay_out(dt_layer *layer, const dti_rule_list *rules)
 {
     const int n_dims = dt_mesh_n_dims(layer->list->mesh);
 
@@ -273,7 +274,7 @@ static void say_cut(const dt_layer *layer, int m, char text[DTI_RULE_TEXT_BYTES]
 }
 
 /* A tied weight is one tensor: both styles have to lay it out alike. */
-static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
+static dt_status check_tied(const dt_layer *layer, const dti_rule_list *rules)
 {
     const dt_layer *partner = layer->tied_to;
     char one[DTI_RULE_TEXT_BYTES] = "", two[DTI_RULE_TEXT_BYTES] = "";
@@ -303,7 +304,7 @@ static dt_status check_tied(const dt_layer *layer, const dti_rules *rules)
             both ? "" : " a rule with the same cut");
 }
 
-dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules)
+dt_status dti_layers_lay_out(dt_layers *list, const dti_rule_list *rules)
 {
     for (int i = 0; i < list->n; i++) {
         DT_TRY(lay_out(&list->layers[i], rules));

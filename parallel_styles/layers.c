@@ -117,7 +117,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
 {
     dt_status st = DT_OK;
     dt_layers *list = NULL;
-    dti_rules rules = { 0 };
+    dti_rule_list rules = { 0 };
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;

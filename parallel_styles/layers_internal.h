@@ -62,27 +62,27 @@ typedef struct dti_rule {
     bool used;           /* matches a layer */
 } dti_rule;
 
-typedef struct dti_rules {
+typedef struct dti_rule_list {
     dti_rule *rule;
     int n;
     const dt_plan *manual; /* the plan that leaves no layer to its built-in style, or NULL */
-} dti_rules;
+} dti_rule_list;
 
 /* `dim` is the one that plans without a dim speak of. Freed with dti_free(out->rule). */
 dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
-                       dti_rules *out) DT_MUST_USE;
+                       dti_rule_list *out) DT_MUST_USE;
 
 /* The number of the best rule for `name` on the dim of `slot`, or -1; marks all that match. */
-int dti_rules_find(dti_rules *rules, const char *name, int slot);
+int dti_rules_find(dti_rule_list *rules, const char *name, int slot);
 
 /* Reports rules without a match, dims that the mesh does not have, and parameters that a manual
  * plan does not cover: errors of strict plans. */
-dt_status dti_rules_check(const dti_rules *rules, dt_layers *list) DT_MUST_USE;
+dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list) DT_MUST_USE;
 
 /* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */
 dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,
-                            dti_rules *rules) DT_MUST_USE;
-dt_status dti_layers_lay_out(dt_layers *list, const dti_rules *rules) DT_MUST_USE;
+                            dti_rule_list *rules) DT_MUST_USE;
+dt_status dti_layers_lay_out(dt_layers *list, const dti_rule_list *rules) DT_MUST_USE;
 
 /* Twins (twins.c): finds those of a layer's styles, checks that they lay the parameters alike. */
 dt_status dti_twins_find(dt_layer *layer) DT_MUST_USE;
@@ -114,13 +114,13 @@ extern const int dti_n_builtin_styles;
 extern const dti_style_alias dti_style_aliases[];
 extern const int dti_n_style_aliases;
 
-/* What a style says, through its functions or its data fields (style.c, pass.c). *out may point
- * into `room`. */
+/* What a style says, through its functions or its data fields (style.c, style_passes.c). *out may
+ * point into `room`. */
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_cut_room *room, dt_placement *out) DT_MUST_USE;
 dt_cut_room dti_layers_room(const dt_layers *list, int which); /* 0 or 1 (layers.c) */
 bool dti_pass_is_valid(dt_pass how);
-bool dti_style_has_argument(const char *word); /* arguments.c: "input", ... */
+bool dti_style_has_argument(const char *word); /* style_arguments.c: "input", ... */
 
 /* Values that pass through a layer on mesh dim `dim`; each is replaced. */
 typedef struct dti_values {
@@ -145,8 +145,9 @@ enum { DTI_PASS_BYTES = 24 };
 const char *dti_pass_text(dt_pass how, char text[DTI_PASS_BYTES]);
 dt_status dti_check_passes(const dt_passes *p, const char *what) DT_MUST_USE;
 
-/* A style with arguments (arguments.c): "rowwise(output=shard(1))" has the base "rowwise"; a name
- * without arguments is its own base. dti_style_with() lays the arguments over the base's fields. */
+/* A style with arguments (style_arguments.c): "rowwise(output=shard(1))" has the base "rowwise"; a
+ * name without arguments is its own base. dti_style_with() lays the arguments over the base's
+ * fields. */
 enum { DTI_STYLE_TEXT_BYTES = 256 };
 dt_status dti_style_base(const char *text, char *base, size_t bytes) DT_MUST_USE;
 dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;

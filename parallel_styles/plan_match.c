@@ -78,14 +78,15 @@ static dt_status count_rules(const dt_plan *plan, int *n)
     return DT_OK;
 }
 
-dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan, dti_rules *out)
+dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
+                       dti_rule_list *out)
 {
     const int main_dim = dt_mesh_find_dim(mesh, dim);
     char source[DTI_SHOWN_BYTES];
     dt_status st = DT_OK;
     int n = 0;
 
-    *out = (dti_rules){ 0 };
+    *out = (dti_rule_list){ 0 };
     DT_TRY(count_rules(plan, &n));
     DT_TRY(dti_alloc_array((size_t)n, sizeof *out->rule, (void **)&out->rule));
     for (; plan != NULL; plan = plan->more) {
@@ -110,11 +111,11 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
 
 fail:
     dti_free(out->rule);
-    *out = (dti_rules){ 0 };
+    *out = (dti_rule_list){ 0 };
     return st;
 }
 
-int dti_rules_find(dti_rules *rules, const char *name, int slot)
+int dti_rules_find(dti_rule_list *rules, const char *name, int slot)
 {
     int best = -1, best_stars = 0;
 
@@ -194,7 +195,7 @@ static dt_status check_covered(const dt_plan *plan, dt_layers *list)
     return DT_OK;
 }
 
-dt_status dti_rules_check(const dti_rules *rules, dt_layers *list)
+dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list)
 {
     char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
     const char *near;

@@ -179,6 +179,20 @@ check_header_names() {
     done
 }
 
+# One word, one thing: a guard that two headers share hides one of them, and a dti_ struct that two
+# rooms define is read for the wrong one.
+check_words() {
+    find include $ROOMS -name '*.h' 2>/dev/null | sort | xargs awk '
+        FNR == 1 { guard = "" }
+        guard == "" && /^#ifndef / { word = guard = $2 }
+        /^(typedef )?(struct|union|enum) dti_[a-z0-9_]+ \{/ { word = $0; sub(/ \{.*/, "", word); sub(/^typedef /, "", word) }
+        word != "" {
+            if (word in first) print FILENAME ": " word " is in " first[word] " as well"
+            first[word] = FILENAME
+            word = ""
+        }'
+}
+
 # Names that a shell takes as they are: others are what a pattern or a quote that went wrong leaves.
 check_file_names() {
     git ls-files 2>/dev/null | grep '[^A-Za-z0-9._/-]' |
@@ -257,6 +271,7 @@ check_format() {
     check_doc_comments
     check_initializers
     check_header_names
+    check_words
     check_file_names
     check_calls
     check_archive

@@ -2,8 +2,8 @@
  *
  * How an operator's shapes and placements are decided: the parsed letters of a row, the call that
  * rules look at, and the two rules that the letters themselves give. */
-#ifndef DTI_RULES_H
-#define DTI_RULES_H
+#ifndef DTI_OP_RULES_H
+#define DTI_OP_RULES_H
 
 #include <dtensor/ops.h>
 

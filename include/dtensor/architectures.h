@@ -138,7 +138,7 @@ DT_API dt_layer_spec *dt_builder_spec(dt_builder *builder, const char *name);
 
 /* --- One pass ------------------------------------------------------------------------------- */
 
-/* What forward() is given. */
+/* What the functions of a pass are given. */
 typedef struct dt_model_pass {
     dt_tensor *ids;       /* [batch, tokens] i32 */
     dt_tensor *positions; /* [batch, tokens] i32 */
@@ -167,9 +167,15 @@ DT_API dt_tensor *dt_cached_attention(dt_tape *tape, const dt_model_pass *pass, 
                                       dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                       const dt_attention_options *options);
 
-/** The rows of x [batch, tokens, ...] that logits are wanted of: all, or the last. Not collective.
- * Errors: latched, those of dt_slice(). */
-DT_API dt_tensor *dt_pass_rows(dt_tape *tape, const dt_model_pass *pass, dt_tensor *x);
+enum { DT_MAX_TABLES = 4 };
+
+/* What a block is given. x is all that passes from one to the next. The tables are what all blocks
+ * of a pass share, and follow from ids and positions alone: who has some of the blocks makes them
+ * anew instead of being sent them. */
+typedef struct dt_flow {
+    dt_tensor *x;                     /* hidden states [batch, tokens, hidden_size] */
+    dt_tensor *tables[DT_MAX_TABLES]; /* as tables() made them */
+} dt_flow;
 
 /* --- Rotary positions ----------------------------------------------------------------------- */
 
@@ -218,7 +224,11 @@ typedef struct dt_spelling {
 
 /* One architecture. Functions run on every rank alike; `self` is the architecture's own struct of
  * self_bytes, zeroed before read_config(). The order of calls is read_config, add_layers, prepare,
- * forward any number of times, release; release also follows an error in between. */
+ * passes, release; release also follows an error in between.
+ *
+ * A pass is embed, tables, block for i = 0 .. n_layers - 1, head. The library calls them, each
+ * block in a scope of its name, and takes the rows that logits are wanted of before the head. What
+ * they return belongs to the tape; a block may return in->x. Scopes that they begin they end. */
 typedef struct dt_arch {
     size_t size;             /* sizeof(dt_arch) */
     const char *model_type;  /* in config.json; at most 31 bytes */
@@ -235,20 +245,26 @@ typedef struct dt_arch {
     dt_status (*add_layers)(void *self, const dt_model_info *info, dt_builder *builder);
     dt_status (*prepare)(void *self, dt_mesh *mesh, const dt_model_info *info); /* constants; info
                                                                                  * is final */
-    dt_tensor *(*forward)(const void *self, dt_tape *tape, const dt_model_pass *pass); /* logits
-                                                                                        * [batch,
-                                                                                        * rows,
-                                                                                        * vocab] */
+    /* x [batch, tokens, hidden_size] of ids (and positions) */
+    dt_tensor *(*embed)(const void *self, dt_tape *tape, const dt_model_pass *pass);
+    /* what all blocks share, into tables [DT_MAX_TABLES], which are NULL before: rotations of the
+     * pass's positions. NULL: nothing */
+    void (*tables)(const void *self, dt_tape *tape, const dt_model_pass *pass, dt_tensor **tables);
+    /* x after block i */
+    dt_tensor *(*block)(const void *self, dt_tape *tape, const dt_model_pass *pass, int64_t i,
+                        const dt_flow *in);
+    /* logits [batch, rows, vocab_size] of x [batch, rows, hidden_size] */
+    dt_tensor *(*head)(const void *self, dt_tape *tape, dt_tensor *x);
     void (*release)(void *self);
-    const char *block_class; /* of its blocks in Transformers, for policies: "LlamaDecoderLayer";
-                              * or NULL */
-    const char *blocks;      /* their names: "model.layers.*"; or NULL */
+    const char *blocks;      /* names of blocks, * for i: "model.layers.*"; or NULL */
+    const char *block_class; /* of blocks in Transformers, for policies: "LlamaDecoderLayer"; NULL:
+                              * policies cannot speak of it */
     int64_t (*turn)(const void *self); /* the length beyond which all positions of a sequence
                                         * rotate otherwise, dt_rotary_turn(): one that grows past
                                         * it is run again from its first token. Below 0: minus the
                                         * length beyond which they rotate otherwise in each length,
                                         * see dt_state_keep(); NULL: none */
-    bool (*repeats)(const void *self); /* whether forward() over one token applies the same
+    bool (*repeats)(const void *self); /* whether a pass over one token applies the same
                                         * operators with the same attributes and constants whatever
                                         * its position, so a GPU may record it once; NULL: no */
 } dt_arch;

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/model.h"
+#include "models/architectures/builder.h"
 
 static dt_status join(dti_arena *arena, const char *prefix, const char *name, const char **out)
 {

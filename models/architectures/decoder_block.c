@@ -96,14 +96,15 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         dti_block *b = &m->blocks[i];
-        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        char name[40];
+        (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, name, block, (int)DT_COUNT(block), b));
         if (b->sparse)
-            DT_TRY(dti_moe_add_layers(m, c->hidden_size, builder, b));
+            DT_TRY(dti_moe_add_layers(m, name, builder, b));
         else
-            DT_TRY(dt_builder_add(builder, b->name, dense, (int)DT_COUNT(dense), b));
+            DT_TRY(dt_builder_add(builder, name, dense, (int)DT_COUNT(dense), b));
         if (m->head_norms)
-            DT_TRY(dt_builder_add(builder, b->name, head_norms, (int)DT_COUNT(head_norms), b));
+            DT_TRY(dt_builder_add(builder, name, head_norms, (int)DT_COUNT(head_norms), b));
     }
     return DT_OK;
 }
@@ -157,32 +158,35 @@ static dt_tensor *feed_forward(const dti_decoder *m, const dti_block *b, dt_tape
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
 }
 
-/* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
-                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
-                                dt_tensor *x)
+dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
-    dt_scope_begin(t, b->name);
-    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
-    dt_tensor *h = dt_add(t, x, attention(m, b, t, pass, layer, rope, n));
-
-    n = dt_layer_forward(t, b->norm2, h);
-    return dt_scope_end(t, dt_add(t, h, feed_forward(m, b, t, n)));
+    return dt_layer_forward(t, ((const dti_decoder *)self)->embed, pass->ids);
 }
 
-dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **tables)
 {
     const dti_decoder *m = self;
-    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
-    dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
 
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, rope, x);
-        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
-        x = y;
-    }
-    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
-    return dt_layer_forward(t, m->head, x);
+    tables[0] = dti_rope_table(t, &m->rope, pass, m->info.dtype);
+}
+
+dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                             const dt_flow *in)
+{
+    const dti_decoder *m = self;
+    const dti_block *b = &m->blocks[i];
+    dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
+    dt_tensor *h = dt_add(t, in->x, attention(m, b, t, pass, i, in->tables[0], n));
+
+    n = dt_layer_forward(t, b->norm2, h);
+    return dt_add(t, h, feed_forward(m, b, t, n));
+}
+
+dt_tensor *dti_decoder_head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const dti_decoder *m = self;
+
+    return dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
 }
 
 int64_t dti_decoder_turn(const void *self)

@@ -6,8 +6,8 @@
 #ifndef DTI_BLOCK_DECODER_H
 #define DTI_BLOCK_DECODER_H
 
+#include "models/architectures/builder.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {
@@ -16,7 +16,6 @@ typedef struct dti_block {
     dt_layer *router, *experts, *gate_up, *experts_down; /* in place of gate, up, down: moe.c */
     bool sparse;                                         /* it has experts */
     dt_attention_options attention;                      /* window 0: all keys */
-    char name[40];                                       /* "model.layers.3" */
 } dti_block;
 
 #define DTI_BLOCK(field) offsetof(dti_block, field)
@@ -52,7 +51,7 @@ dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE
 dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MUST_USE;
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
-dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *builder,
+dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b) DT_MUST_USE;
 dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
 
@@ -60,7 +59,12 @@ dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
 dt_status dti_decoder_add_layers(void *self, const dt_model_info *info,
                                  dt_builder *builder) DT_MUST_USE;
 dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *info) DT_MUST_USE;
-dt_tensor *dti_decoder_forward(const void *self, dt_tape *t, const dt_model_pass *pass);
+dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *pass);
+void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass,
+                        dt_tensor **tables);
+dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                             const dt_flow *in);
+dt_tensor *dti_decoder_head(const void *self, dt_tape *t, dt_tensor *x);
 void dti_decoder_release(void *self);
 int64_t dti_decoder_turn(const void *self);
 bool dti_decoder_repeats(const void *self);
@@ -69,14 +73,15 @@ extern const dt_spelling dti_decoder_spellings[];
 
 /* An architecture of this family: its model_type, the classes of model and block as Transformers
  * names them, and its read_config(). */
-#define DTI_DECODER_ARCH(type, class, block, read)                                                \
+#define DTI_DECODER_ARCH(type, class, block_class_, read)                                         \
     {                                                                                             \
         .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                     \
         .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                    \
         .ignored = dti_decoder_ignored, .read_config = (read),                                    \
         .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                     \
-        .forward = dti_decoder_forward, .release = dti_decoder_release, .turn = dti_decoder_turn, \
-        .repeats = dti_decoder_repeats, .block_class = (block), .blocks = "model.layers.*"        \
+        .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block,     \
+        .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,       \
+        .repeats = dti_decoder_repeats, .block_class = (block_class_), .blocks = "model.layers.*" \
     }
 
 #endif

@@ -65,8 +65,9 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         gemma3_block *b = &m->blocks[i];
-        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        char name[40];
+        (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, name, block, (int)DT_COUNT(block), b));
     }
     return DT_OK;
 }
@@ -91,7 +92,7 @@ static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder.c */
+    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder_block.c */
     k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
     dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
     return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
@@ -108,19 +109,6 @@ static dt_tensor *feed_forward(const gemma3_block *b, dt_tape *t, dt_tensor *n)
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
 }
 
-/* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const gemma3 *m, const gemma3_block *b, dt_tape *t,
-                                const dt_model_pass *pass, int64_t layer, dt_tensor *rope,
-                                dt_tensor *x)
-{
-    dt_scope_begin(t, b->name);
-    dt_tensor *y = attention(m, b, t, pass, layer, rope, dt_layer_forward(t, b->attn_norm, x));
-    dt_tensor *h = dt_add(t, x, dt_layer_forward(t, b->attn_out_norm, y));
-
-    y = feed_forward(b, t, dt_layer_forward(t, b->mlp_norm, h));
-    return dt_scope_end(t, dt_add(t, h, dt_layer_forward(t, b->mlp_out_norm, y)));
-}
-
 /* The embedding's factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
 static double embedding_scale(const dt_model_info *info)
 {
@@ -130,23 +118,40 @@ static double embedding_scale(const dt_model_info *info)
     return (double)dti_load_f32(&bits, info->dtype, 0);
 }
 
-static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const gemma3 *m = self;
-    dt_tensor *x =
-        dt_mul_scalar(t, dt_layer_forward(t, m->embed, pass->ids), embedding_scale(&m->info));
-    dt_tensor *global = dti_rope_table(t, &m->global, pass, m->info.dtype);
-    dt_tensor *local = dti_rope_table(t, &m->local, pass, m->info.dtype);
 
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const gemma3_block *b = &m->blocks[i];
-        dt_tensor *rope = b->local ? local : global;
-        dt_tensor *y = block_forward(m, b, t, pass, i, rope, x);
-        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
-        x = y;
-    }
-    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
-    x = dt_layer_forward(t, m->head, x);
+    return dt_mul_scalar(t, dt_layer_forward(t, m->embed, pass->ids), embedding_scale(&m->info));
+}
+
+/* Rotations of global blocks and of local ones. */
+static void tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **out)
+{
+    const gemma3 *m = self;
+
+    out[0] = dti_rope_table(t, &m->global, pass, m->info.dtype);
+    out[1] = dti_rope_table(t, &m->local, pass, m->info.dtype);
+}
+
+static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                        const dt_flow *in)
+{
+    const gemma3 *m = self;
+    const gemma3_block *b = &m->blocks[i];
+    dt_tensor *rope = in->tables[b->local ? 1 : 0];
+    dt_tensor *y = attention(m, b, t, pass, i, rope, dt_layer_forward(t, b->attn_norm, in->x));
+    dt_tensor *h = dt_add(t, in->x, dt_layer_forward(t, b->attn_out_norm, y));
+
+    y = feed_forward(b, t, dt_layer_forward(t, b->mlp_norm, h));
+    return dt_add(t, h, dt_layer_forward(t, b->mlp_out_norm, y));
+}
+
+static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const gemma3 *m = self;
+
+    x = dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
     return m->logit_cap > 0.0 ? dt_soft_cap(t, x, m->logit_cap) : x;
 }
 
@@ -186,9 +191,9 @@ static const dt_spelling spellings[] = { { "model.", "" },
         .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                \
         .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
         .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
-        .prepare = prepare, .forward = forward, .release = release,                          \
-        .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", .turn = turn,       \
-        .repeats = repeats                                                                   \
+        .prepare = prepare, .embed = embed, .tables = tables, .block = block, .head = head,  \
+        .release = release, .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", \
+        .turn = turn, .repeats = repeats                                                     \
     }
 
 const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);

@@ -4,15 +4,14 @@
 #ifndef DTI_GEMMA3_H
 #define DTI_GEMMA3_H
 
+#include "models/architectures/builder.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 typedef struct gemma3_block {
     dt_layer *attn_norm, *attn, *q, *k, *v, *q_norm, *k_norm, *o, *attn_out_norm;
     dt_layer *mlp_norm, *mlp, *gate, *up, *down, *mlp_out_norm;
     dt_attention_options attention; /* window 0: all keys */
     bool local;                     /* rotates as local layers do */
-    char name[40];                  /* "model.layers.3" */
 } gemma3_block;
 
 typedef struct gemma3 {

@@ -6,14 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/architectures/builder.h"
 #include "models/architectures/config_keys.h"
-#include "models/model.h"
 
 typedef struct gpt_neo_block {
     dt_layer *ln_1, *attn, *q, *k, *v, *out;
     dt_layer *ln_2, *mlp, *c_fc, *c_proj;
     dt_attention_options attention; /* window 0: global */
-    char name[40];                  /* "transformer.h.3" */
 } gpt_neo_block;
 
 typedef struct gpt_neo {
@@ -187,8 +186,9 @@ static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *b
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < info->n_layers; i++) {
         gpt_neo_block *b = &m->blocks[i];
-        (void)snprintf(b->name, sizeof b->name, "transformer.h.%lld", (long long)i);
-        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        char name[40];
+        (void)snprintf(name, sizeof name, "transformer.h.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, name, block, (int)DT_COUNT(block), b));
     }
     return DT_OK;
 }
@@ -230,31 +230,31 @@ static dt_tensor *feed_forward(const gpt_neo_block *b, dt_tape *t, dt_tensor *n)
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->c_proj, n)));
 }
 
-/* x [B, T, D] -> [B, T, D] */
-static dt_tensor *block_forward(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
-                                const dt_model_pass *pass, int64_t layer, dt_tensor *x)
-{
-    dt_scope_begin(t, b->name);
-    dt_tensor *n = dt_layer_forward(t, b->ln_1, x);
-    dt_tensor *h = dt_add(t, attention(m, b, t, pass, layer, n), x);
-
-    n = dt_layer_forward(t, b->ln_2, h);
-    return dt_scope_end(t, dt_add(t, h, feed_forward(b, t, n)));
-}
-
-static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const gpt_neo *m = self;
-    dt_tensor *x = dt_add(t, dt_layer_forward(t, m->wte, pass->ids),
-                          dt_layer_forward(t, m->wpe, pass->positions));
 
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        dt_tensor *y = block_forward(m, &m->blocks[i], t, pass, i, x);
-        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
-        x = y;
-    }
-    x = dt_layer_forward(t, m->ln_f, dt_pass_rows(t, pass, x));
-    return dt_layer_forward(t, m->head, x);
+    return dt_add(t, dt_layer_forward(t, m->wte, pass->ids),
+                  dt_layer_forward(t, m->wpe, pass->positions));
+}
+
+static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                        const dt_flow *in)
+{
+    const gpt_neo *m = self;
+    const gpt_neo_block *b = &m->blocks[i];
+    dt_tensor *n = dt_layer_forward(t, b->ln_1, in->x);
+    dt_tensor *h = dt_add(t, attention(m, b, t, pass, i, n), in->x);
+
+    n = dt_layer_forward(t, b->ln_2, h);
+    return dt_add(t, h, feed_forward(b, t, n));
+}
+
+static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const gpt_neo *m = self;
+
+    return dt_layer_forward(t, m->head, dt_layer_forward(t, m->ln_f, x));
 }
 
 static void release(void *self)
@@ -279,7 +279,9 @@ const dt_arch dti_arch_gpt_neo = {
     .read_config = read_config,
     .add_layers = add_layers,
     .prepare = prepare,
-    .forward = forward,
+    .embed = embed,
+    .block = block,
+    .head = head,
     .repeats = repeats,
     .release = release,
     .block_class = "GPTNeoBlock",

@@ -4,11 +4,11 @@
  * D model width, N experts, F width of one; G = 2 F, gate | up. */
 #include "models/architectures/decoder_block.h"
 
-dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *builder,
+dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b)
 {
     const dti_moe *c = &m->moe;
-    const dt_extent D = { hidden, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
+    const dt_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
     const dt_extent N = { c->n_experts, DT_UNIT_ROW, "num_experts" };
     const dt_extent F = { c->ff, DT_UNIT_ROW, "moe_intermediate_size" };
     const dt_extent G = { 2 * c->ff, DT_UNIT_ROW, "2 * moe_intermediate_size" };
@@ -24,7 +24,7 @@ dt_status dti_moe_add_layers(const dti_decoder *m, int64_t hidden, dt_builder *b
     };
     /* clang-format on */
 
-    DT_TRY(dt_builder_add(builder, b->name, rows, (int)DT_COUNT(rows), b));
+    DT_TRY(dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b));
     spec = dt_builder_spec(builder, "mlp.experts.gate_up_proj");
     spec->n_experts = c->n_experts;
     spec->blocks[0] = (dt_axis_blocks){ 2, { { c->ff, DT_UNIT_ROW }, { c->ff, DT_UNIT_ROW } } };

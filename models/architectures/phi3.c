@@ -6,14 +6,13 @@
  * * E, F feed-forward width, V vocabulary; B sequences of T tokens. */
 #include <stdio.h>
 
+#include "models/architectures/builder.h"
 #include "models/architectures/config_keys.h"
 #include "models/architectures/rotary.h"
-#include "models/model.h"
 
 typedef struct phi3_block {
     dt_layer *norm1, *attn, *qkv, *o;
     dt_layer *norm2, *mlp, *gate_up, *down;
-    char name[40]; /* "model.layers.3" */
 } phi3_block;
 
 typedef struct phi3 {
@@ -105,8 +104,9 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     for (int64_t i = 0; i < c->n_layers; i++) {
         phi3_block *b = &m->blocks[i];
-        (void)snprintf(b->name, sizeof b->name, "model.layers.%lld", (long long)i);
-        DT_TRY(dt_builder_add(builder, b->name, block, (int)DT_COUNT(block), b));
+        char name[40];
+        (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+        DT_TRY(dt_builder_add(builder, name, block, (int)DT_COUNT(block), b));
         pack(builder, c, m->ff);
     }
     return DT_OK;
@@ -146,25 +146,34 @@ static dt_tensor *feed_forward(const phi3 *m, const phi3_block *b, dt_tape *t, d
     return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
 }
 
-static dt_tensor *forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
+{
+    return dt_layer_forward(t, ((const phi3 *)self)->embed, pass->ids);
+}
+
+static void tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **out)
 {
     const phi3 *m = self;
-    dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
-    dt_tensor *rope = dti_rope_table(t, &m->rope, pass, m->info.dtype);
 
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const phi3_block *b = &m->blocks[i];
-        dt_tensor *h, *y;
-        dt_scope_begin(t, b->name);
-        y = attention(m, b, t, pass, i, rope, dt_layer_forward(t, b->norm1, x));
-        h = dt_add(t, x, y);
-        y = feed_forward(m, b, t, dt_layer_forward(t, b->norm2, h));
-        y = dt_scope_end(t, dt_add(t, h, y));
-        dt_tape_drop(t, x); /* or the tape would hold one per block until the end */
-        x = y;
-    }
-    x = dt_layer_forward(t, m->norm, dt_pass_rows(t, pass, x));
-    return dt_layer_forward(t, m->head, x);
+    out[0] = dti_rope_table(t, &m->rope, pass, m->info.dtype);
+}
+
+static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                        const dt_flow *in)
+{
+    const phi3 *m = self;
+    const phi3_block *b = &m->blocks[i];
+    dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
+    dt_tensor *h = dt_add(t, in->x, attention(m, b, t, pass, i, in->tables[0], n));
+
+    return dt_add(t, h, feed_forward(m, b, t, dt_layer_forward(t, b->norm2, h)));
+}
+
+static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const phi3 *m = self;
+
+    return dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
 }
 
 static int64_t turn(const void *self)
@@ -199,7 +208,10 @@ const dt_arch dti_arch_phi3 = {
     .read_config = read_config,
     .add_layers = add_layers,
     .prepare = prepare,
-    .forward = forward,
+    .embed = embed,
+    .tables = tables,
+    .block = block,
+    .head = head,
     .release = release,
     .block_class = "Phi3DecoderLayer",
     .blocks = "model.layers.*",

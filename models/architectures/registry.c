@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "mesh/runtime.h"
+#include "models/architectures/builder.h"
 #include "models/model.h"
 
 static const dt_arch *const builtin[] = { &dti_arch_llama,  &dti_arch_qwen2,
@@ -89,18 +90,28 @@ static dt_status check(dt_runtime *rt, const dt_arch *a)
              "model_type \"%s\" has %zu bytes: at most %d fit", a->model_type,
              strlen(a->model_type), (int)MOST);
     DT_CHECK(a->read_config != NULL && a->add_layers != NULL && a->prepare != NULL &&
-                 a->forward != NULL && a->release != NULL,
+                 a->embed != NULL && a->block != NULL && a->head != NULL && a->release != NULL,
              DT_ERR_ARG, "architecture \"%s\": %s is NULL", a->model_type,
              a->read_config == NULL  ? "read_config"
              : a->add_layers == NULL ? "add_layers"
              : a->prepare == NULL    ? "prepare"
-             : a->forward == NULL    ? "forward"
+             : a->embed == NULL      ? "embed"
+             : a->block == NULL      ? "block"
+             : a->head == NULL       ? "head"
                                      : "release");
     DT_CHECK(a->self_bytes > 0, DT_ERR_ARG,
              "architecture \"%s\": self_bytes is 0: it is the size of its own struct",
              a->model_type);
-    DT_CHECK((a->block_class == NULL) == (a->blocks == NULL), DT_ERR_ARG,
-             "architecture \"%s\": block_class and blocks go together", a->model_type);
+    DT_CHECK(a->block_class == NULL || a->blocks != NULL, DT_ERR_ARG,
+             "architecture \"%s\": block_class without blocks, their names (\"model.layers.*\")",
+             a->model_type);
+    DT_CHECK(a->blocks == NULL || (strlen(a->blocks) < sizeof(dti_block_name) - 20 &&
+                                   strchr(a->blocks, '*') == strrchr(a->blocks, '*') &&
+                                   strchr(a->blocks, '*') != NULL),
+             DT_ERR_ARG,
+             "architecture \"%s\": blocks is \"%s\": names of blocks with one * for their "
+             "number, of at most %d bytes",
+             a->model_type, a->blocks, (int)sizeof(dti_block_name) - 21);
     DT_CHECK(dti_arch_find(rt, a->model_type, names, sizeof names) == NULL, DT_ERR_ARG,
              "an architecture \"%s\" is there already", a->model_type);
     return DT_OK;

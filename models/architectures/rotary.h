@@ -5,7 +5,7 @@
 #define DTI_ROPE_H
 
 #include "files/json.h"
-#include "models/model.h"
+#include "models/architectures/builder.h"
 
 /* As "rope_type" of Transformers names them. */
 typedef enum dti_rope_type {

@@ -9,8 +9,9 @@
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "models/architectures/config_keys.h"
+#include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "models/model.h"
+#include "models/load/param_tensors.h"
 #include "models/policies/policies.h"
 #include "parallel_styles/spec.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/model.h"
+#include "models/describe/describe.h"
 #include "parallel_styles/layer_rules.h"
 
 static const char *const keys[] = { "base_model_tp_plan", "tp_plan" };

@@ -8,8 +8,9 @@
 
 #include "files/checkpoint.h"
 #include "files/input.h"
+#include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "models/model.h"
+#include "models/load/param_tensors.h"
 #include "parallel_styles/spec.h"
 
 /* --- tensors that nobody uses ------------------------------------------------------------------

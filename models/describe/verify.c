@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
+#include "models/judge/judge.h"
 
 /* --- saying --------------------------------------------------------------------------------- */
 

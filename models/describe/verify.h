@@ -5,7 +5,7 @@
 #ifndef DTI_VERIFY_H
 #define DTI_VERIFY_H
 
-#include "models/model.h"
+#include "models/describe/describe.h"
 
 typedef struct dti_verify {
     const char *folder;

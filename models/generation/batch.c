@@ -148,7 +148,7 @@ done:
 /* --- the call --------------------------------------------------------------------------------- */
 
 /* A token that a text may end with; any other is as good where there is none. */
-static int32_t first_end(const dti_rules *u)
+static int32_t first_end(const dti_text_rules *u)
 {
     for (int64_t i = 0; i < u->eos.n; i++)
         if (u->eos.ids[i] >= 0 && u->eos.ids[i] < u->vocab) return u->eos.ids[i];

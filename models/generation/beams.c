@@ -35,7 +35,7 @@ typedef struct search {
 
 static dt_status make_search(search *s, dti_batch *b)
 {
-    const dti_rules *u = &b->rules;
+    const dti_text_rules *u = &b->rules;
     const int64_t ends = u->eos.n, n = b->n_prompts;
     size_t rows;
 
@@ -94,7 +94,7 @@ static void pick(const float *scores, int64_t m, int64_t *best, int64_t n)
 static dt_status find_candidates(search *s, int64_t n_tokens)
 {
     dti_batch *b = s->b;
-    dti_rules *u = &b->rules;
+    dti_text_rules *u = &b->rules;
     dti_scores *scores = &b->step.scores;
     const dti_ranking by = { .rows_per_group = s->width,
                              .k = s->k,
@@ -171,7 +171,7 @@ static bool all_finished(const search *s, const item *it)
  * nothing is added to a full list with early stopping, nor to one that cannot be beaten. */
 static void merge_finished(search *s, int64_t i)
 {
-    const dti_rules *u = &s->b->rules;
+    const dti_text_rules *u = &s->b->rules;
     item *it = &s->items[i];
     const bool full = all_finished(s, it) && u->o.early_stopping == DT_EARLY_STOPPING_TRUE;
     const float per = (float)pow((double)(u->n_new + 1), u->o.length_penalty);
@@ -210,7 +210,7 @@ static void merge_finished(search *s, int64_t i)
 /* Whether the best running beam could come out above a finished one. Once denied, it stays so. */
 static void look_ahead(search *s, int64_t i)
 {
-    const dti_rules *u = &s->b->rules;
+    const dti_text_rules *u = &s->b->rules;
     item *it = &s->items[i];
     const bool far = u->o.early_stopping == DT_EARLY_STOPPING_NEVER && u->o.length_penalty > 0;
     const int64_t length = far ? s->b->max_new : u->n_new;
@@ -238,7 +238,7 @@ static bool goes_on(const search *s, bool all_ended)
 
 static dt_status take_step(search *s, int64_t n_tokens, bool *more)
 {
-    dti_rules *u = &s->b->rules;
+    dti_text_rules *u = &s->b->rules;
     bool all_ended;
 
     DT_TRY(find_candidates(s, n_tokens));

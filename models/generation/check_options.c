@@ -194,7 +194,7 @@ static int64_t sum_or_most(int64_t a, int64_t b)
 }
 
 /* max_new_tokens, or else max_length, or else 20 tokens if there is room for them. */
-static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
+static dt_status settle_lengths(dti_text_rules *u, const dt_model_info *info)
 {
     const dt_generate_options *o = &u->o;
     const int64_t room = info->max_positions - u->n_prompt;
@@ -216,7 +216,7 @@ static dt_status settle_lengths(dti_rules *u, const dt_model_info *info)
 }
 
 /* Scores change by what the tokens are. */
-static bool processes_tokens(const dti_rules *u)
+static bool processes_tokens(const dti_text_rules *u)
 {
     const dt_generate_options *o = &u->o;
 
@@ -225,7 +225,7 @@ static bool processes_tokens(const dti_rules *u)
            o->remove_invalid_values || o->suppress_tokens.n > 0 || o->begin_suppress_tokens.n > 0;
 }
 
-static bool processes(const dti_rules *u)
+static bool processes(const dti_text_rules *u)
 {
     const dt_generate_options *o = &u->o;
 
@@ -235,7 +235,7 @@ static bool processes(const dti_rules *u)
 /* A draw needs no more than the k best where the first thing that is done to scores, but for the
  * temperature, is top_k. Logits of models in bf16 are often equal: there is room for as many again,
  * and 64. */
-static dti_top top_of(const dti_rules *u)
+static dti_top top_of(const dti_text_rules *u)
 {
     enum { MORE = 64 };
     const dt_generate_options *o = &u->o;
@@ -248,10 +248,10 @@ static dti_top top_of(const dti_rules *u)
     return top;
 }
 
-dt_status dti_rules_make(dti_rules *u, const dt_model_info *info, const dt_generate_options *o,
+dt_status dti_rules_make(dti_text_rules *u, const dt_model_info *info, const dt_generate_options *o,
                          int64_t n_prompt)
 {
-    *u = (dti_rules){ .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1 };
+    *u = (dti_text_rules){ .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1 };
     DT_TRY(dti_options_check(o, info, NULL));
     DT_CHECK(o->n_stop_strings == 0 || o->tokenizer != NULL, DT_ERR_ARG,
              "stop_strings are found in text: set options.tokenizer");
@@ -263,7 +263,7 @@ dt_status dti_rules_make(dti_rules *u, const dt_model_info *info, const dt_gener
     return DT_OK;
 }
 
-void dti_rules_free(dti_rules *u)
+void dti_rules_free(dti_text_rules *u)
 {
     dti_free(u->limits);
     dti_free(u->values);

@@ -10,19 +10,12 @@
 #include "base/options.h"
 #include "dtensor/argmax.h"
 #include "dtensor/create.h"
-
-dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
-{
-    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-
-    *key = dt_move(t, dt_argmax_key(t, logits), whole);
-    return dt_argmax_id(t, *key);
-}
+#include "models/run/forward.h"
 
 /* --- one step ----------------------------------------------------------------------------------
  */
 
-dt_status dti_step_begin(dti_step *step, dt_state *state, dti_rules *rules)
+dt_status dti_step_begin(dti_step *step, dt_state *state, dti_text_rules *rules)
 {
     *step = (dti_step){ .state = state, .rules = rules };
     DT_TRY(dt_tape_create(dt_mesh_runtime(state->model->mesh), &step->tape));
@@ -158,7 +151,7 @@ dt_status dti_step_next(dti_step *step, const int32_t *ids, int64_t n, int32_t *
 static dt_status generate(dti_step *step, const int32_t *ids, int64_t n, int32_t *out,
                           int64_t *n_out)
 {
-    dti_rules *u = step->rules;
+    dti_text_rules *u = step->rules;
     dt_end end;
     int32_t id;
 
@@ -194,7 +187,7 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
 {
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     dti_step step = { 0 };
-    dti_rules u = { 0 };
+    dti_text_rules u = { 0 };
     int64_t n = 0;
     dt_status st = DT_OK;
 

@@ -8,8 +8,8 @@
 #include "models/run/state.h"
 
 typedef struct dti_step {
-    dt_state *state;  /* borrowed */
-    dti_rules *rules; /* borrowed */
+    dt_state *state;       /* borrowed */
+    dti_text_rules *rules; /* borrowed */
     dt_tape *tape;
     int64_t times;    /* copies of each sequence to make after the first pass; 0: none */
     const bool *done; /* [batch] rows that need no choice any more; NULL: all do */
@@ -19,7 +19,7 @@ typedef struct dti_step {
     size_t keys_room, whole_room;
 } dti_step;
 
-dt_status dti_step_begin(dti_step *step, dt_state *state, dti_rules *rules) DT_MUST_USE;
+dt_status dti_step_begin(dti_step *step, dt_state *state, dti_text_rules *rules) DT_MUST_USE;
 void dti_step_end(dti_step *step); /* accepts a zeroed one */
 
 /* Reads n tokens of each sequence, ids [batch, n], and chooses the next of each, out [batch]. In

@@ -25,7 +25,7 @@ typedef struct dti_batch {
     int64_t n_prompts;
     int64_t longest; /* prompt */
     int64_t max_new;
-    dti_rules rules;
+    dti_text_rules rules;
     dt_state *state;
     dti_step step;
     int32_t *input; /* [rows, longest] what is read next */

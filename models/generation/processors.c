@@ -57,7 +57,7 @@ static void ban_repeated(const row *r, int64_t n)
         if (memcmp(r->ids + i, end, (size_t)(n - 1) * sizeof *end) == 0) ban(r, r->ids[i + n - 1]);
 }
 
-static void ban_words(const row *r, const dti_rules *rules)
+static void ban_words(const row *r, const dti_text_rules *rules)
 {
     for (int64_t w = 0; w < rules->o.n_bad_words; w++) {
         const dt_ids word = rules->o.bad_words[w];
@@ -87,7 +87,7 @@ static void make_valid(const row *r)
     }
 }
 
-static void process(const dti_rules *rules, const row *r)
+static void process(const dti_text_rules *rules, const row *r)
 {
     const dt_generate_options *o = &rules->o;
     const int64_t length = rules->n_prompt + rules->n_new;
@@ -107,7 +107,7 @@ static void process(const dti_rules *rules, const row *r)
     if (rules->n_new == (later ? 1 : 0)) ban_all(r, o->begin_suppress_tokens);
 }
 
-dt_status dti_process_tokens(dti_rules *rules, const dti_history *h, dti_scores *s)
+dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h, dti_scores *s)
 {
     DT_TRY(dti_grow((void **)&rules->seen, &rules->seen_room, (size_t)s->n + 1, 1));
     for (int64_t i = 0; i < s->n_rows; i++) {
@@ -122,7 +122,7 @@ dt_status dti_process_tokens(dti_rules *rules, const dti_history *h, dti_scores 
     return DT_OK;
 }
 
-dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s)
+dt_status dti_process(dti_text_rules *rules, const dti_history *h, dti_scores *s)
 {
     if (!s->few) DT_TRY(dti_process_tokens(rules, h, s));
     if (rules->o.do_sample) DT_TRY(dti_process_sampling(rules, s));

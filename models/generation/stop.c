@@ -6,7 +6,7 @@
 
 #include "models/generation/text_rules.h"
 
-bool dti_is_eos(const dti_rules *u, int32_t id)
+bool dti_is_eos(const dti_text_rules *u, int32_t id)
 {
     for (int64_t i = 0; i < u->eos.n; i++)
         if (u->eos.ids[i] == id) return true;
@@ -25,7 +25,7 @@ static bool occurs_behind(const char *text, size_t n, size_t old, const char *wo
 
 /* Decoding the last tokens with and without the newest shows what it says, also where it completes
  * a character. A word of n bytes lies in n tokens at most: those without a text aside. */
-static dt_status completes_word(dti_rules *u, const int32_t *ids, int64_t n, bool *out)
+static dt_status completes_word(dti_text_rules *u, const int32_t *ids, int64_t n, bool *out)
 {
     const dt_generate_options *o = &u->o;
     char *before = NULL, *after = NULL;
@@ -44,7 +44,8 @@ done:
     return st;
 }
 
-static dt_status stops_at_word(dti_rules *u, const int32_t *ids, int64_t n, int32_t next, bool *out)
+static dt_status stops_at_word(dti_text_rules *u, const int32_t *ids, int64_t n, int32_t next,
+                               bool *out)
 {
     size_t longest = 0;
     int64_t window;
@@ -61,7 +62,7 @@ static dt_status stops_at_word(dti_rules *u, const int32_t *ids, int64_t n, int3
     return DT_OK;
 }
 
-dt_status dti_ends(dti_rules *u, const int32_t *ids, int64_t n, int32_t next, dt_end *out)
+dt_status dti_ends(dti_text_rules *u, const int32_t *ids, int64_t n, int32_t next, dt_end *out)
 {
     bool word;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the options of a run mean: processors of scores, and what ends a text. */
-#ifndef DTI_RULES_H
-#define DTI_RULES_H
+#ifndef DTI_TEXT_RULES_H
+#define DTI_TEXT_RULES_H
 
 #include <dtensor/generation.h>
 
@@ -20,7 +20,7 @@ typedef struct dti_history {
 } dti_history;
 
 /* Options with everything settled. */
-typedef struct dti_rules {
+typedef struct dti_text_rules {
     dt_generate_options o;
     dt_ids eos; /* none with ignore_eos */
     int64_t vocab;
@@ -37,11 +37,11 @@ typedef struct dti_rules {
     unsigned char *seen;
     int32_t *window; /* of stop strings */
     size_t window_room, limits_room, values_room, norms_room, seen_room;
-} dti_rules;
+} dti_text_rules;
 
 /* Checks the options of a run and settles what they leave open. Freed with dti_rules_free(). */
-dt_status dti_rules_make(dti_rules *rules, const dt_model_info *info, const dt_generate_options *o,
-                         int64_t n_prompt) DT_MUST_USE;
+dt_status dti_rules_make(dti_text_rules *rules, const dt_model_info *info,
+                         const dt_generate_options *o, int64_t n_prompt) DT_MUST_USE;
 
 /* Checks them as dti_rules_make() does, apart from lengths, which depend on the prompt. Here and
  * below `names` are for messages, NULL: the fields' own. */
@@ -51,12 +51,12 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
 /* What dt_generate_batch() asks of them beside. */
 dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info,
                           const dti_option_names *names) DT_MUST_USE;
-void dti_rules_free(dti_rules *rules); /* accepts a zeroed one */
+void dti_rules_free(dti_text_rules *rules); /* accepts a zeroed one */
 
-bool dti_is_eos(const dti_rules *rules, int32_t id);
+bool dti_is_eos(const dti_text_rules *rules, int32_t id);
 
 /* Whether a sequence that has read and written n tokens ends with `next`, its next new token. */
-dt_status dti_ends(dti_rules *rules, const int32_t *ids, int64_t n, int32_t next,
+dt_status dti_ends(dti_text_rules *rules, const int32_t *ids, int64_t n, int32_t next,
                    dt_end *out) DT_MUST_USE;
 
 /* Most of top_k with which the k best are looked at alone. */
@@ -64,10 +64,11 @@ enum { DTI_TOP_K_MOST = 256 };
 
 /* All processors, in Transformers' order. Of few columns only those that look at probabilities:
  * where others have anything to do, all are taken. Collective. */
-dt_status dti_process(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
+dt_status dti_process(dti_text_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
 
 /* Its two halves: what looks at tokens, and what looks at probabilities and only sampling does. */
-dt_status dti_process_tokens(dti_rules *rules, const dti_history *h, dti_scores *s) DT_MUST_USE;
-dt_status dti_process_sampling(dti_rules *rules, dti_scores *s) DT_MUST_USE;
+dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h,
+                             dti_scores *s) DT_MUST_USE;
+dt_status dti_process_sampling(dti_text_rules *rules, dti_scores *s) DT_MUST_USE;
 
 #endif

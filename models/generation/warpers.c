@@ -14,7 +14,7 @@ static void keep_from(dti_scores *s, const float *limit)
 }
 
 /* A limit of a row's scores must not be above the keep-th best one. */
-static dt_status lower_limits(const dti_rules *u, dti_scores *s, float *limit)
+static dt_status lower_limits(const dti_text_rules *u, dti_scores *s, float *limit)
 {
     float *kth = limit + s->n_rows;
 
@@ -24,7 +24,7 @@ static dt_status lower_limits(const dti_rules *u, dti_scores *s, float *limit)
     return DT_OK;
 }
 
-static dt_status top_k(const dti_rules *u, dti_scores *s, float *limit)
+static dt_status top_k(const dti_text_rules *u, dti_scores *s, float *limit)
 {
     const int64_t k = u->o.top_k > u->keep ? u->o.top_k : u->keep;
 
@@ -34,7 +34,7 @@ static dt_status top_k(const dti_rules *u, dti_scores *s, float *limit)
     return DT_OK;
 }
 
-static dt_status top_p(const dti_rules *u, dti_scores *s, float *limit)
+static dt_status top_p(const dti_text_rules *u, dti_scores *s, float *limit)
 {
     DT_TRY(dti_scores_norms(s, u->norms));
     DT_TRY(dti_scores_mass(s, u->norms, NULL, 1.0 - u->o.top_p, false, limit));
@@ -44,14 +44,14 @@ static dt_status top_p(const dti_rules *u, dti_scores *s, float *limit)
 }
 
 /* Tokens of less probability than `least[r]`, given as its logarithm relative to the best. */
-static dt_status keep_likely(const dti_rules *u, dti_scores *s, float *limit)
+static dt_status keep_likely(const dti_text_rules *u, dti_scores *s, float *limit)
 {
     DT_TRY(lower_limits(u, s, limit));
     keep_from(s, limit);
     return DT_OK;
 }
 
-static dt_status min_p(const dti_rules *u, dti_scores *s, float *limit)
+static dt_status min_p(const dti_text_rules *u, dti_scores *s, float *limit)
 {
     DT_TRY(dti_scores_norms(s, u->norms));
     for (int64_t r = 0; r < s->n_rows; r++)
@@ -60,7 +60,7 @@ static dt_status min_p(const dti_rules *u, dti_scores *s, float *limit)
     return DT_OK;
 }
 
-static dt_status cutoff(const dti_rules *u, dti_scores *s, bool eta, float *limit)
+static dt_status cutoff(const dti_text_rules *u, dti_scores *s, bool eta, float *limit)
 {
     const double epsilon = eta ? u->o.eta_cutoff : u->o.epsilon_cutoff;
 
@@ -86,7 +86,7 @@ static void distances(const dti_scores *s, const dti_norm *norms, float *value)
         }
 }
 
-static dt_status typical(dti_rules *u, dti_scores *s, float *limit)
+static dt_status typical(dti_text_rules *u, dti_scores *s, float *limit)
 {
     const int64_t n = s->n_rows * s->n, keep = u->keep < s->vocab ? u->keep : s->vocab;
     float *nearest = limit + s->n_rows;
@@ -105,7 +105,7 @@ static dt_status typical(dti_rules *u, dti_scores *s, float *limit)
     return DT_OK;
 }
 
-dt_status dti_process_sampling(dti_rules *u, dti_scores *s)
+dt_status dti_process_sampling(dti_text_rules *u, dti_scores *s)
 {
     const dt_generate_options *o = &u->o;
     const size_t rows = (size_t)s->n_rows;

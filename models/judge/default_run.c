@@ -7,7 +7,7 @@
 #include "mesh/runtime.h"
 #include "models/generation/generation_config.h"
 #include "models/generation/text_rules.h"
-#include "models/model.h"
+#include "models/judge/judge.h"
 
 /* The shortest prompt; a longer one leaves less of max_length. */
 enum { PROMPT = 1 };

@@ -11,7 +11,9 @@
 #include "base/text.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/judge/judge.h"
+#include "models/load/load.h"
+#include "models/run/forward.h"
 #include "parallel_styles/layer_rules.h"
 
 enum { MAX_SUSPECTS = 12, MAX_TRIALS = 64, MAX_TOKENS = 8, NAME_BYTES = 96, LIST_BYTES = 160 };

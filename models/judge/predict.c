@@ -8,7 +8,7 @@
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
 #include "models/judge/rank_classes.h"
-#include "models/run/state.h"
+#include "models/run/forward.h"
 
 /* Listens to a device while a model is made (cost is NULL) or during one pass. */
 typedef struct listener {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/load/load.h"
 
 /* On its way to the other ranks. */
 typedef struct verdict {

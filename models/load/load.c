@@ -3,6 +3,11 @@
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
  * own slice of every parameter straight into place, or into pinned buffers that a device copies
  * from. */
+#include "models/load/load.h"
+
+#include <stdio.h>
+#include <string.h>
+
 #include "base/memory.h"
 #include "base/options.h"
 #include "dtensor/create.h"
@@ -14,7 +19,8 @@
 #include "files/input.h"
 #include "mesh/runtime.h"
 #include "models/generation/generation_config.h"
-#include "models/model.h"
+#include "models/judge/judge.h"
+#include "models/load/param_tensors.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
 
@@ -179,6 +185,20 @@ dt_status dti_check_load_options(const dt_load_options *o)
     return DT_OK;
 }
 
+/* "model.layers.*" with numbers; where an architecture does not say, "block 3". */
+static dt_status name_blocks(dt_model *m)
+{
+    const char *pattern = m->arch->blocks != NULL ? m->arch->blocks : "block *";
+    const int n = (int)strcspn(pattern, "*");
+
+    DT_TRY(dti_alloc_array((size_t)m->info.n_layers, sizeof *m->block_names,
+                           (void **)&m->block_names));
+    for (int64_t i = 0; i < m->info.n_layers; i++)
+        (void)snprintf(m->block_names[i].text, sizeof m->block_names[i].text, "%.*s%lld%.*s", n,
+                       pattern, (long long)i, pattern[n] == '*' ? 20 : 0, pattern + n + 1);
+    return DT_OK;
+}
+
 dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o, dt_model **out)
 {
     dt_status st = DT_OK;
@@ -198,6 +218,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->folder = NULL;
     m->generation = d->generation;
     d->generation = NULL;
+    DT_TRY_TO(fail, st, name_blocks(m));
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
@@ -319,6 +340,7 @@ void dt_model_release(dt_model **model)
     dti_parallelized_forget(m);
     m->arch->release(m->self);
     dti_free(m->self);
+    dti_free(m->block_names);
     dti_free(m->folder);
     dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);

@@ -7,7 +7,7 @@
 #include "dtensor/device/device.h"
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/load/load.h"
 
 /* Weights of which this rank has a part, and those that it has whole. */
 static void count_weights(const dt_model *m, dt_rank_memory *out)

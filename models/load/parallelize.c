@@ -13,7 +13,7 @@
 #include "files/input.h"
 #include "mesh/runtime.h"
 #include "models/load/agreement.h"
-#include "models/model.h"
+#include "models/load/load.h"
 
 enum { SPEC_BYTES = 64 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "files/checkpoint.h"
-#include "models/model.h"
+#include "models/load/param_tensors.h"
 
 enum { NAME_BYTES = 256 };
 

@@ -5,7 +5,8 @@
 
 #include "base/options.h"
 #include "mesh/runtime.h"
-#include "models/model.h"
+#include "models/judge/judge.h"
+#include "models/load/load.h"
 
 static const double INITIALIZER_RANGE = 0.02;
 

@@ -4,7 +4,7 @@
  * tensors in the file are one or several runs of rows per axis. */
 #include "dtensor/host.h"
 #include "files/checkpoint.h"
-#include "models/model.h"
+#include "models/load/param_tensors.h"
 #include "placements/layout.h"
 
 typedef struct piece {

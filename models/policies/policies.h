@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Policies, from the caller's structs to what the rest of the room works with: a changed
- * configuration (arguments.c), rules of a plan (rules.c), claims about ranks and layers with other
- * computations (apply.c). */
+ * configuration (policy_arguments.c), rules of a plan (policy_rules.c), claims about ranks and
+ * layers with other computations (apply.c). */
 #ifndef DTI_POLICIES_H
 #define DTI_POLICIES_H
 
-#include "models/model.h"
+#include "models/describe/describe.h"
 
 /* One of the lists of a policy: "attn_qkv", and the style that its layers get; with tokens cut
  * between blocks sums are scattered over them. */

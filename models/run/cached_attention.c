@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every architecture's pass has in common: keys and values are remembered, logits are wanted
- * of some rows. */
+ * Attention that remembers keys and values. */
 #include "dtensor/create.h"
-#include "models/model.h"
+#include "models/run/state.h"
 
 /* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
 static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor **out)
@@ -45,19 +44,4 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
     keys = dt_kv_write(t, k, positions, kv->k);
     values = dt_kv_write(t, v, positions, kv->v);
     return dt_unheads(t, dt_attention(t, q, keys, values, positions, options));
-}
-
-dt_tensor *dt_pass_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *x)
-{
-    const dt_layout *before;
-
-    if (pass == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_pass_rows: pass is NULL");
-    if (x == NULL || pass->rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
-    before = dt_tensor_layout(x);
-    x = dt_slice(t, x, 1, -1, 1);
-    for (int m = 0; m < dt_layout_n_dims(before) && x != NULL; m++) {
-        const dt_placement cut = dt_layout_placement(before, m);
-        if (cut.kind == DT_PLACE_SHARD && cut.axis == 1) x = dt_move_dim(t, x, m, DT_REPLICATE);
-    }
-    return x;
 }

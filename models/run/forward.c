@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "base/text.h"
 #include "dtensor/create.h"
 #include "dtensor/host.h"
 #include "mesh/runtime.h"
@@ -121,39 +120,6 @@ static int64_t longest_after(const dt_state *s, int64_t n_tokens)
     return longest;
 }
 
-/* What forward() returned, if it is logits of the rows that were asked for; anything else would be
- * taken for scores of tokens. `want` [3] is the shape, n_scopes were open. NULL after an error. */
-static dt_tensor *check_logits(dt_tape *t, const int64_t *want, int n_scopes, dt_tensor *y)
-{
-    const char *open = dti_tape_scope(t);
-    const int n_open = dti_tape_n_scopes(t) - n_scopes;
-    bool same = y != NULL && dt_tensor_n_axes(y) == 3;
-    char got[96], wanted[96];
-    int64_t shape[DT_MAX_AXES];
-
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    for (int i = 0; i < n_open; i++) (void)dt_scope_end(t, NULL);
-    if (n_open > 0)
-        return dt_tape_fail(t, DT_ERR_ARG,
-                            "forward() left %d scope%s open, \"%s\": a dt_scope_end() is missing",
-                            n_open, n_open > 1 ? "s" : "", open);
-    if (n_open < 0)
-        return dt_tape_fail(t, DT_ERR_ARG, "forward() ended %d scope%s that it did not begin",
-                            -n_open, n_open < -1 ? "s" : "");
-    if (y == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "forward() returned NULL without an error on the tape");
-    for (int a = 0; a < dt_tensor_n_axes(y); a++) {
-        shape[a] = dt_tensor_extent(y, a);
-        same = same && shape[a] == want[a];
-    }
-    if (same) return y;
-    return dt_tape_fail(t, DT_ERR_SHAPE,
-                        "forward() returned %s, logits are %s: batch, rows as dt_pass_rows() "
-                        "gives them, vocab_size",
-                        dti_shape_text(shape, dt_tensor_n_axes(y), got, sizeof got),
-                        dti_shape_text(want, 3, wanted, sizeof wanted));
-}
-
 dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows,
                         dt_model_pass *out)
 {
@@ -166,16 +132,6 @@ dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, 
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->ids));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->positions));
     return DT_OK;
-}
-
-dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_state *s, int64_t n_tokens,
-                        const dt_model_pass *pass)
-{
-    const int64_t want[] = { s->batch, pass->rows == DT_LOGITS_LAST ? 1 : n_tokens,
-                             m->info.vocab_size };
-    const int n_scopes = dti_tape_n_scopes(t);
-
-    return check_logits(t, want, n_scopes, m->arch->forward(m->self, t, pass));
 }
 
 /* What is wrong with a call says so before anything is made. */
@@ -200,7 +156,7 @@ static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, 
     dt_scope_begin(t, m->arch->model_type);
     st = begin(t, m, s, ids, n_tokens, rows, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    logits = dt_scope_end(t, dti_pass_run(t, m, s, n_tokens, &pass));
+    logits = dt_scope_end(t, dti_pass_run(t, m, &pass));
     if (logits == NULL) return NULL;
     dti_state_advance(s, ids, n_tokens);
     s->turned = pass.length > turn_of(m);
@@ -311,4 +267,12 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
     if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
     return run(t, m, s, ids, n_tokens, rows);
+}
+
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+
+    *key = dt_move(t, dt_argmax_key(t, logits), whole);
+    return dt_argmax_id(t, *key);
 }

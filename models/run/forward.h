@@ -13,8 +13,12 @@ dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, 
 dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
                          const dt_model_pass *pass) DT_MUST_USE;
 
-/* Its logits, checked, in the scope that is open. NULL after an error. */
-dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_state *s, int64_t n_tokens,
-                        const dt_model_pass *pass);
+/* Its logits, checked, in the scope that is open: embed, every block in a scope of its name, head
+ * of the rows that are wanted (pass.c). NULL after an error. */
+dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass);
+
+/* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
+ */
+dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);
 
 #endif

@@ -7,6 +7,14 @@
 
 #include "models/model.h"
 
+/* Keys and values that one block has seen. Made when the block first runs, laid out as its keys
+ * are, so that every plan and every head rule gets the cache that fits it. */
+typedef struct dti_kv {
+    dt_tensor *k; /* [batch, capacity, kv heads, head_dim]; NULL before the first pass */
+    dt_tensor *v;
+    int64_t capacity;
+} dti_kv;
+
 struct dt_state {
     dt_model *model;
     int64_t batch;

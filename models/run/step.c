@@ -51,7 +51,7 @@ static dt_status run_inside(dti_step_pass *p, dt_model *m, dt_state *s, const in
     DT_TRY(dti_pass_write(m, s, ids, 1, &p->pass));
     if (record) DT_TRY(dti_recorder_begin(p->recorder));
     dt_scope_begin(own, m->arch->model_type);
-    p->logits = dt_scope_end(own, dti_pass_run(own, m, s, 1, &p->pass));
+    p->logits = dt_scope_end(own, dti_pass_run(own, m, &p->pass));
     if (record) DT_TRY(dti_recorder_end(p->recorder));
     DT_TRY(dt_tape_status(own));
     return DT_OK;

@@ -5,7 +5,8 @@
 #define DTI_SAVE_H
 
 #include "files/safetensors.h"
-#include "models/model.h"
+#include "models/load/load.h"
+#include "models/load/param_tensors.h"
 #include "models/saving/hold.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };

@@ -14,6 +14,7 @@
 #include "files/checkpoint_internal.h"
 #include "files/safetensors_internal.h"
 #include "mesh/gpu.h"
+#include "models/load/param_tensors.h"
 #include "models/model.h"
 #include "tests/support/cuda.h"
 #include "tests/support/watched_cuda.h"

@@ -7,7 +7,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "models/architectures/config_keys.h"
-#include "models/model.h"
+#include "models/describe/describe.h"
 
 enum { MOST_BYTES = 1 << 12, MOST_LAYERS = 64 };
 

@@ -10,7 +10,7 @@
 
 enum { MOST_BYTES = 1 << 12 };
 
-static void check_rules(const dti_rules *u)
+static void check_rules(const dti_text_rules *u)
 {
     const dt_generate_options *o = &u->o;
 
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     dt_model_info info = { .vocab_size = 64, .max_positions = 128 };
     dti_generation_config config = { 0 };
-    dti_rules rules = { 0 };
+    dti_text_rules rules = { 0 };
     dti_json_doc doc;
 
     if (size > MOST_BYTES) return 0;

@@ -21,15 +21,17 @@ enum {
     NO_FAULT,
     FAULT_LAYERS,
     FAULT_PREPARE,
-    FAULT_FORWARD,
+    FAULT_EMBED,
     FAULT_LAYER,
     FAULT_ROTARY,
     FAULT_KEY,
     FAULT_ROW,
     FAULT_HEAD,
-    FAULT_ROWS,
+    FAULT_BLOCK,
     FAULT_SCOPE,
-    FAULT_NULL
+    FAULT_NULL,
+    FAULT_END,
+    FAULT_FLAT
 };
 
 static dt_status toy_read(void *self, const dt_config *config, dt_model_info *info)
@@ -41,7 +43,7 @@ static dt_status toy_read(void *self, const dt_config *config, dt_model_info *in
     const char *kind;
 
     DT_TRY(dt_config_decoder(config, &defaults, info));
-    DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_NULL, &m->fault));
+    DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_FLAT, &m->fault));
     if (m->fault == FAULT_KEY) DT_TRY(dt_config_int(config, NULL, 0, 0, 1, &m->fault));
     DT_TRY(dt_config_string(config, "kind", "plain", &kind));
     if (strcmp(kind, "plain") != 0)
@@ -77,23 +79,49 @@ static dt_status toy_prepare(void *self, dt_mesh *mesh, const dt_model_info *inf
     return DT_OK;
 }
 
-static dt_tensor *toy_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *toy_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
     const toy *m = self;
     dt_tensor *x = dt_layer_forward(t, m->embed, pass->ids);
 
-    if (m->fault == FAULT_FORWARD) return dt_tape_fail(t, DT_ERR_ARG, "the toy goes no further");
-    if (m->fault == FAULT_ROTARY) return dt_rotary_table(t, NULL, pass, DT_F32);
+    if (m->fault == FAULT_EMBED) return dt_tape_fail(t, DT_ERR_ARG, "the toy goes no further");
+    return m->fault == FAULT_FLAT ? pass->ids : x;
+}
+
+static void toy_tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **tables)
+{
+    const toy *m = self;
+
+    tables[0] = pass->positions;
+    if (m->fault == FAULT_ROTARY) tables[1] = dt_rotary_table(t, NULL, pass, DT_F32);
+}
+
+/* x twice, so that the blocks are seen in the logits. */
+static dt_tensor *toy_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                            const dt_flow *in)
+{
+    const toy *m = self;
+
+    if (in->tables[0] != pass->positions || in->tables[1] != NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "the tables are not those that were made");
     if (m->fault == FAULT_LAYER) {
         const dt_attention_options options = dt_config_attention(&m->info);
-        dt_tensor *q = dt_heads(t, x, m->info.head_dim);
+        dt_tensor *q = dt_heads(t, in->x, m->info.head_dim);
         return dt_cached_attention(t, pass, m->info.n_layers, q, q, q, &options);
     }
-    if (m->fault == FAULT_HEAD) return dt_pass_rows(t, pass, x);
-    if (m->fault == FAULT_ROWS) return dt_layer_forward(t, m->head, x);
+    if (i == 0) return in->x; /* it has nothing to add */
+    if (m->fault == FAULT_BLOCK) return dt_layer_forward(t, m->head, in->x);
     if (m->fault == FAULT_NULL) return NULL;
-    if (m->fault == FAULT_SCOPE) dt_scope_begin(t, "head");
-    return dt_layer_forward(t, m->head, dt_pass_rows(t, pass, x));
+    if (m->fault == FAULT_SCOPE) dt_scope_begin(t, "inner");
+    if (m->fault == FAULT_END) return dt_scope_end(t, in->x);
+    return dt_add(t, in->x, in->x);
+}
+
+static dt_tensor *toy_head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    const toy *m = self;
+
+    return m->fault == FAULT_HEAD ? x : dt_layer_forward(t, m->head, x);
 }
 
 static void toy_release(void *self)
@@ -108,7 +136,10 @@ static const dt_arch toy_arch = {
     .read_config = toy_read,
     .add_layers = toy_layers,
     .prepare = toy_prepare,
-    .forward = toy_forward,
+    .embed = toy_embed,
+    .tables = toy_tables,
+    .block = toy_block,
+    .head = toy_head,
     .release = toy_release,
 };
 
@@ -206,11 +237,15 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         { "\"fault\": 5", "dt_rotary_table: rotary is NULL" },
         { "\"fault\": 6", "config, key or out is NULL" },
         { "\"fault\": 7", "row 1 of \"\": a layer needs a name" },
-        { "\"fault\": 8", "toy: forward() returned [1, 8, 8], logits are [1, 8, 12]" },
-        { "\"fault\": 9", "toy: forward() returned [1, 8, 12], logits are [1, 1, 12]" },
-        { "\"fault\": 10", "toy: forward() left 1 scope open, \"head\"" },
-        { "\"fault\": 11", "toy: forward() returned NULL without an error" },
-        { "\"fault\": 12", "fault is 12, must be an integer from 0 to 11" },
+        { "\"fault\": 8", "toy: head() returned [1, 8, 8], must be [1, 8, 12]: batch, tokens, "
+                          "vocab_size" },
+        { "\"fault\": 9", "block 1: block() returned [1, 8, 12], must be [1, 8, 8]: batch, "
+                          "tokens, hidden_size" },
+        { "\"fault\": 10", "block 1: block() left 1 scope open, \"inner\"" },
+        { "\"fault\": 11", "block 1: block() returned NULL without an error" },
+        { "\"fault\": 12", "block() ended 1 scope that it did not begin" },
+        { "\"fault\": 13", "toy: embed() returned [1, 8], must be [1, 8, 8]" },
+        { "\"fault\": 14", "fault is 14, must be an integer from 0 to 13" },
         { "\"kind\": \"wild\"", "kind is the string \"wild\", must be \"plain\"" },
         { "\"kind\": 7", "kind is 7" },
         { "\"quantization_config\": {}", "quantised" },
@@ -243,15 +278,18 @@ DT_TEST(architectures, registering_refuses_what_could_not_be_used)
     a.model_type = "a_name_that_does_not_fit_in_32_bytes";
     DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "at most 31 fit");
     a.model_type = "other";
-    a.forward = NULL;
-    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "forward is NULL");
+    a.block = NULL;
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "block is NULL");
     a = toy_arch;
     a.model_type = "other";
     a.self_bytes = 0;
     DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "self_bytes is 0");
     a.self_bytes = sizeof(toy);
-    a.blocks = "model.layers.*";
-    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "go together");
+    a.block_class = "ToyLayer";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "block_class without blocks");
+    a.block_class = NULL;
+    a.blocks = "model.layers";
+    DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "with one * for their number");
     a.blocks = NULL;
     a.size = 3;
     DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "sizeof(dt_arch)");

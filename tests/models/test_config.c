@@ -8,7 +8,7 @@
 #include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
 #include "models/architectures/gemma3.h"
-#include "models/model.h"
+#include "models/describe/describe.h"
 #include "tests/support/dt_test.h"
 
 typedef struct arch_case {

@@ -98,7 +98,7 @@ static dt_status lay(dt_tape *t, dt_mesh *mesh, const few_case *c, const dti_top
     return DT_OK;
 }
 
-static dt_status draw(dti_rules *rules, dti_scores *s, int64_t keys[DRAWS][2 * ROWS])
+static dt_status draw(dti_text_rules *rules, dti_scores *s, int64_t keys[DRAWS][2 * ROWS])
 {
     static const int64_t lengths[2 * ROWS] = { 0 };
     const dti_history h = { .length = lengths };
@@ -124,7 +124,7 @@ static dt_status draw_both(dt_mesh *mesh, const void *arg)
     const dt_model_info info = { .vocab_size = VOCAB, .max_positions = 64 };
     int64_t all[DRAWS][2 * ROWS], few[DRAWS][2 * ROWS];
     dti_scores s = { 0 };
-    dti_rules rules = { 0 };
+    dti_text_rules rules = { 0 };
     dt_tape *t = NULL;
     dt_tensor *logits;
     bool enough = !c->enough;
@@ -193,7 +193,7 @@ DT_TEST(few_scores, are_taken_only_where_they_suffice)
     static const int32_t ids[] = { 5 };
     const dt_model_info info = { .vocab_size = 1000, .max_positions = 64 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT, p;
-    dti_rules rules;
+    dti_text_rules rules;
 
     o.do_sample = true;
 #define LOOKS_AT(columns, change)                            \

@@ -129,7 +129,7 @@ static dt_status take(dti_scores *s, dt_tape *tape, dt_mesh *mesh, int64_t vocab
 
 /* As generate() would do it for this case. */
 static dt_status make_rules(const fixture *f, const dti_json *one, dti_generation_config *config,
-                            dt_model_info *info, dti_rules *rules)
+                            dt_model_info *info, dti_text_rules *rules)
 {
     int64_t step;
     dti_json keys;
@@ -166,7 +166,7 @@ static dt_status run_case(dt_mesh *mesh, const fixture *f, size_t i)
     dti_generation_config config = { 0 };
     float whole[MAX_SCORES];
     dti_scores scores = { 0 };
-    dti_rules rules = { 0 };
+    dti_text_rules rules = { 0 };
     dt_tape *tape = NULL;
     dt_model_info info;
     dt_status st = DT_OK;
@@ -241,7 +241,7 @@ DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mes
 enum { FEW_DRAWS = 3 };
 
 /* The keys of some draws from processed scores. */
-static dt_status draw_some(dti_rules *rules, const dti_history *h, dti_scores *scores,
+static dt_status draw_some(dti_text_rules *rules, const dti_history *h, dti_scores *scores,
                            int64_t keys[FEW_DRAWS][ROWS])
 {
     DT_TRY(dti_process(rules, h, scores));
@@ -258,7 +258,7 @@ static dt_status draw_both(dt_mesh *mesh, const fixture *f, size_t i, int64_t k)
     int64_t all[FEW_DRAWS][ROWS], best[FEW_DRAWS][ROWS];
     dti_generation_config config = { 0 };
     dti_scores scores = { 0 };
-    dti_rules rules = { 0 };
+    dti_text_rules rules = { 0 };
     dt_tape *tape = NULL;
     dt_tensor *logits;
     dt_model_info info;
@@ -398,7 +398,7 @@ DT_TEST(processors, a_seed_draws_the_same_on_every_mesh_and_as_softmax_says)
 static void refuse(dt_generate_options o, const char *message)
 {
     const dt_model_info info = { .vocab_size = 100, .max_positions = 64 };
-    dti_rules rules;
+    dti_text_rules rules;
 
     DT_ASSERT_STATUS(dti_rules_make(&rules, &info, &o, 10), DT_ERR_ARG, message);
     dti_rules_free(&rules);

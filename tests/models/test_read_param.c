@@ -9,6 +9,7 @@
 #include "dtensor/host.h"
 #include "files/checkpoint_internal.h"
 #include "files/safetensors_internal.h"
+#include "models/load/param_tensors.h"
 #include "models/model.h"
 #include "tests/support/dt_test.h"
 

@@ -55,12 +55,21 @@ static dt_status turned_prepare(void *self, dt_mesh *mesh, const dt_model_info *
     return DT_OK;
 }
 
-static dt_tensor *turned_forward(const void *self, dt_tape *t, const dt_model_pass *pass)
+static dt_tensor *turned_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
-    const turned *m = self;
+    return dt_layer_forward(t, ((const turned *)self)->embed, pass->ids);
+}
 
-    return dt_layer_forward(t, m->head,
-                            dt_pass_rows(t, pass, dt_layer_forward(t, m->embed, pass->ids)));
+static dt_tensor *turned_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
+                               const dt_flow *in)
+{
+    (void)self, (void)t, (void)pass, (void)i;
+    return in->x;
+}
+
+static dt_tensor *turned_head(const void *self, dt_tape *t, dt_tensor *x)
+{
+    return dt_layer_forward(t, ((const turned *)self)->head, x);
 }
 
 static void turned_release(void *self)
@@ -75,7 +84,9 @@ static const dt_arch turned_arch = {
     .read_config = turned_read,
     .add_layers = turned_layers,
     .prepare = turned_prepare,
-    .forward = turned_forward,
+    .embed = turned_embed,
+    .block = turned_block,
+    .head = turned_head,
     .release = turned_release,
 };
 

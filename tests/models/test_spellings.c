@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/model.h"
+#include "models/describe/describe.h"
+#include "models/load/param_tensors.h"
 #include "tests/support/dt_test.h"
 
 enum { MOST_BYTES = 1 << 20 };

@@ -29,7 +29,7 @@ void dti_cuda_libraries_read(dti_cuda_versions *out);
 /* errors.c */
 const char *dti_cuda_why(void);
 
-/* memory.c */
+/* cuda_memory.c */
 int dti_cuda_alloc(dti_cuda *c, size_t bytes, dti_cuda_memory kind, void **out);
 void dti_cuda_release(dti_cuda *c, dti_cuda_memory kind, void *data);
 int dti_cuda_copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way);

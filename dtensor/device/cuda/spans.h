@@ -12,15 +12,15 @@
 
 enum { DTI_MAX_SPANS = 24 };
 
-typedef struct dti_span {
+typedef struct dti_byte_range {
     uintptr_t begin, end;
     int chain; /* -1: of none, as weights, tables and caches are */
     bool written;
-} dti_span;
+} dti_byte_range;
 
 typedef struct dti_spans {
     int n;
-    dti_span all[DTI_MAX_SPANS];
+    dti_byte_range all[DTI_MAX_SPANS];
 } dti_spans;
 
 static inline bool dti_spans_add(dti_spans *s, const dt_local *x, int chain, bool written)
@@ -31,11 +31,11 @@ static inline bool dti_spans_add(dti_spans *s, const dt_local *x, int chain, boo
 
     if (s->n == DTI_MAX_SPANS) return false;
     for (int i = 0; i < s->n; i++) {
-        const dti_span *o = &s->all[i];
+        const dti_byte_range *o = &s->all[i];
         const bool same = chain >= 0 && o->chain == chain && o->begin == begin && o->end == end;
         if (o->begin < end && begin < o->end && !same && (o->written || written)) return false;
     }
-    s->all[s->n++] = (dti_span){ begin, end, chain, written };
+    s->all[s->n++] = (dti_byte_range){ begin, end, chain, written };
     return true;
 }
 

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * First step: from a folder to a description. Its configuration is read, its layers are listed as
+ * rows, and its tensors compared with them, before there is a mesh. */
+#ifndef DTI_DESCRIBE_H
+#define DTI_DESCRIBE_H
+
+#include "files/json.h"
+#include "models/architectures/builder.h"
+#include "models/policies/policy_notes.h"
+
+struct dti_ckpt;
+struct dti_st_entry;
+
+/* A checkpoint's configuration, read and understood, before there is a mesh. */
+typedef struct dti_described {
+    const dt_arch *arch;
+    void *self;   /* the architecture's own struct */
+    char *folder; /* whose configuration it is */
+    dt_model_info info;
+    bool dtype_known;                         /* config.json names one */
+    dti_builder builder;                      /* rows of all layers */
+    dti_policy_notes notes;                   /* of the policies it was described for */
+    struct dti_generation_config *generation; /* what else generation_config.json says */
+    char *generation_error; /* why generation_config.json cannot be read; NULL: it can, or is not
+                               there */
+    bool eos_overruled;     /* config.json's eos_token_id cannot be one, and need not: ... */
+    int32_t config_eos;     /* ... this one */
+    bool has_generation;    /* generation_config.json says what ends a text, not config.json */
+    char *other_class;      /* what "architectures" says if that is not arch->class_name */
+    dt_plan plan;           /* the checkpoint's own; no rules: it has none */
+    dti_arena plan_arena;   /* which its texts lie in */
+    size_t n_unused;        /* tensors of the checkpoint that no layer asks for; ... */
+    char *first_unused;     /* ... once dti_check_checkpoint() has looked */
+} dti_described;
+
+/* Reads config.json and generation_config.json of `dir`, with the architectures of `rt` (NULL: the
+ * built-in ones). Freed with dti_described_free(), which leaves alone what was taken
+ * over and set to NULL: self, folder, generation. */
+dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
+
+/* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
+ * their rules. dti_plan_of() is what to load with, over the built-in plan: those rules, the
+ * caller's plan, or the checkpoint's own unless tokens are to be cut, which no such plan knows. */
+dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
+                           dti_described *out) DT_MUST_USE;
+const dt_plan *dti_plan_of(const dti_described *d, const dt_load_options *o);
+void dti_described_free(dti_described *d);
+
+/* Reads the plan that config.json, whose root is given, may hold (own_plan.c). */
+dt_status dti_own_plan_read(const char *dir, const dti_json *root, dti_described *d) DT_MUST_USE;
+
+/* A size of a model by its key in config.json, n characters ("num_attention_heads"), as the
+ * architecture took it where the file leaves it out; -1: no such size. */
+int64_t dti_size_of_key(const dt_model_info *info, const char *key, size_t n);
+
+/* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
+ * what the model uses; outputs may be NULL. */
+dt_status dti_check_checkpoint(dti_described *d, const struct dti_ckpt *ckpt, int64_t *n_params,
+                               int64_t *bytes) DT_MUST_USE;
+
+/* One tensor's fault. */
+typedef void (*dti_complain_fn)(void *arg, const char *tensor, const char *text);
+
+/* The same check, but a tensor that is missing or does not fit is said, and the next one looked at.
+ * Errors: DT_ERR_MEMORY. */
+dt_status dti_check_all(dti_described *d, const struct dti_ckpt *ckpt, dti_complain_fn complain,
+                        void *arg) DT_MUST_USE;
+
+/* Calls fn for each tensor of the checkpoint that no layer asks for (remarks.c). */
+dt_status dti_each_unused(const dti_described *d, const struct dti_ckpt *ckpt,
+                          void (*fn)(void *arg, const struct dti_st_entry *entry),
+                          void *arg) DT_MUST_USE;
+
+/* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
+dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
+
+typedef void (*dti_remark_fn)(void *arg, const char *text);
+
+/* Says what about a checkpoint is odd but no error: tensors that nobody uses, an architecture that
+ * contradicts model_type. */
+void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
+
+/* The same of what ends a text, and of keys of generation_config.json that are left out. */
+void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
+
+/* Everything that a folder is suspected of, read anew: the above, and with `generates` ids that can
+ * end no text. A folder that cannot be described gives no remarks. */
+dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say,
+                      void *arg) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Third step: layers are laid over a mesh and get their values. */
+#ifndef DTI_LOAD_H
+#define DTI_LOAD_H
+
+#include "models/describe/describe.h"
+#include "models/model.h"
+
+dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
+
+/* The model without values of its parameters: takes the description's own struct over. */
+dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                         dt_model **out) DT_MUST_USE;
+
+/* Gives a zeroed parameter its values. */
+typedef struct dti_filler {
+    dt_status (*fn)(void *arg, const dt_layer *layer, int param, dt_tensor *x);
+    void *arg;
+} dti_filler;
+
+/* A model from its configuration alone: parameters are what `fill` makes of them, NULL: zeros. On a
+ * mesh of a dry runtime they are dry. */
+dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
+                               const dti_filler *fill, dt_model **out) DT_MUST_USE;
+
+/* Takes a model that ends off the list of dt_parallelize(). */
+void dti_parallelized_forget(const dt_model *model);
+
+/* Says through the log what the ranks of a model hold. Collective over its mesh, whatever `verbose`
+ * is: ranks may be asked to say different things. */
+dt_status dti_memory_report(dt_model *m, const char *backend, int verbose) DT_MUST_USE;
+
+/* The status that the mesh's first rank passes, with its message, on every rank: what it alone
+ * looked at, all know. Collective over the mesh's members. */
+dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tensors of a checkpoint a parameter is made of, and reading a rank's piece of it. */
+#ifndef DTI_PARAM_TENSORS_H
+#define DTI_PARAM_TENSORS_H
+
+#include <dtensor/architectures.h>
+
+#include "base/error.h"
+
+struct dti_ckpt;
+struct dti_host;
+struct dti_st_entry;
+
+/* The tensor of a layer's parameter, in any of the architecture's spellings; NULL if it is missing.
+ */
+const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dt_arch *arch,
+                                          const char *layer, const char *param);
+
+struct dti_st_stage;
+
+/* One of the tensors that a parameter is made of, as it has to be in the file. */
+typedef struct dti_param_tensor {
+    const char *name;                 /* in our spelling; while a call lasts */
+    const struct dti_st_entry *entry; /* NULL: it is missing */
+    int n_axes;
+    int64_t shape[DT_PARAM_MAX_AXES];
+    bool whole; /* it is the parameter; otherwise rows `first` .. of one expert's weight */
+    int64_t expert;
+    int64_t first;
+} dti_param_tensor;
+
+typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
+
+/* Calls fn for each tensor that makes up a parameter (param_tensors.c): the one of its name, or for
+ * experts, where that is missing, one per expert and block. */
+dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_arch *arch,
+                          const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
+
+/* The name of a parameter's own tensor, like snprintf: "a.weight"; experts have none of "weight".
+ */
+int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes);
+
+/* Reads this rank's piece of a parameter, as far as it is in the tensor `t`, straight into place
+ * (read_param.c): its parts of blocks, if axes are packed, and transposed, if the file holds it so.
+ * `to` is the parameter as the host sees it (dtensor/host.h). */
+dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
+                         const struct dti_host *to, const struct dti_st_stage *stage) DT_MUST_USE;
+
+/* Rows [begin[a], end[a]) of each axis of this rank's piece of x. */
+typedef struct dti_part {
+    const dt_tensor *x;
+    bool reversed; /* the file's last two axes stand the other way round */
+    int64_t begin[DT_MAX_AXES];
+    int64_t end[DT_MAX_AXES];
+} dti_part;
+
+dti_part dti_whole_part(const dt_tensor *x, bool reversed);
+
+/* The same for a part of the piece, whose elements lie in `to` as far apart as they do there. */
+dt_status dti_read_part(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                        const dti_part *part, const struct dti_st_stage *stage,
+                        void *to) DT_MUST_USE;
+
+/* Where a parameter comes from. */
+typedef struct dti_param_source {
+    const char *name;
+    const struct dti_ckpt *ckpt;
+    const dti_param_tensor *tensors; /* all that it is made of */
+    size_t n_tensors;
+    bool reversed;
+    const struct dti_st_stage *stage;
+} dti_param_source;
+
+struct dti_upload;
+
+/* Reads this rank's piece of x into pinned buffers, part by part, and starts their copies to the
+ * device (upload_param.c, dtensor/device/upload.h). x lives until these have been waited for. */
+dt_status dti_upload_param(const dti_param_source *from, dt_tensor *x,
+                           struct dti_upload *upload) DT_MUST_USE;
+
+#endif

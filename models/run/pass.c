@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pass, part by part: embed, every block, head of the rows that are wanted. What each part
+ * gives is checked. */
+#include <string.h>
+
+#include "base/text.h"
+#include "dtensor/create.h"
+#include "models/run/forward.h"
+
+/* What was open and is expected when a function of an architecture returns. */
+typedef struct part {
+    const char *name; /* "block" */
+    int n_scopes;
+    int64_t shape[3];
+} part;
+
+static dt_tensor *wrong_scopes(dt_tape *t, const part *p)
+{
+    const char *open = dti_tape_scope(t);
+    const int n = dti_tape_n_scopes(t) - p->n_scopes;
+
+    if (n < 0)
+        return dt_tape_fail(t, DT_ERR_ARG, "%s() ended %d scope%s that it did not begin", p->name,
+                            -n, n < -1 ? "s" : "");
+    for (int i = 0; i < n; i++) (void)dt_scope_end(t, NULL);
+    return dt_tape_fail(t, DT_ERR_ARG,
+                        "%s() left %d scope%s open, \"%s\": a dt_scope_end() is missing", p->name,
+                        n, n > 1 ? "s" : "", open);
+}
+
+/* Anything else would be taken for hidden states or scores of tokens. NULL after an error. */
+static dt_tensor *check(dt_tape *t, const part *p, dt_tensor *y)
+{
+    int64_t shape[DT_MAX_AXES];
+    bool same = y != NULL && dt_tensor_n_axes(y) == 3;
+    char got[96], wanted[96];
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (dti_tape_n_scopes(t) != p->n_scopes) return wrong_scopes(t, p);
+    if (y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "%s() returned NULL without an error on the tape",
+                            p->name);
+    for (int a = 0; same && a < 3; a++) same = dt_tensor_extent(y, a) == p->shape[a];
+    if (same) return y;
+    for (int a = 0; a < dt_tensor_n_axes(y); a++) shape[a] = dt_tensor_extent(y, a);
+    return dt_tape_fail(t, DT_ERR_SHAPE, "%s() returned %s, must be %s: batch, tokens, %s", p->name,
+                        dti_shape_text(shape, dt_tensor_n_axes(y), got, sizeof got),
+                        dti_shape_text(p->shape, 3, wanted, sizeof wanted),
+                        strcmp(p->name, "head") == 0 ? "vocab_size" : "hidden_size");
+}
+
+/* The last rows of x [batch, tokens, ...] if logits are wanted of no others. */
+static dt_tensor *wanted_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *x)
+{
+    const dt_layout *before;
+
+    if (x == NULL || pass->rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
+    before = dt_tensor_layout(x);
+    x = dt_slice(t, x, 1, -1, 1);
+    for (int m = 0; m < dt_layout_n_dims(before) && x != NULL; m++) {
+        const dt_placement cut = dt_layout_placement(before, m);
+        if (cut.kind == DT_PLACE_SHARD && cut.axis == 1) x = dt_move_dim(t, x, m, DT_REPLICATE);
+    }
+    return x;
+}
+
+/* x after block i, in the place of in->x, or the tape would hold one per block until the end. */
+static dt_tensor *run_block(dt_tape *t, const dt_model *m, const dt_model_pass *pass, int64_t i,
+                            const dt_flow *in, part *p)
+{
+    dt_tensor *y;
+
+    dt_scope_begin(t, m->block_names[i].text);
+    p->n_scopes = dti_tape_n_scopes(t);
+    y = dt_scope_end(t, check(t, p, m->arch->block(m->self, t, pass, i, in)));
+    if (y != in->x) dt_tape_drop(t, in->x);
+    return y;
+}
+
+dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
+{
+    const dt_arch *arch = m->arch;
+    const int n_scopes = dti_tape_n_scopes(t);
+    part p = { "embed",
+               n_scopes,
+               { dt_tensor_extent(pass->ids, 0), dt_tensor_extent(pass->ids, 1),
+                 m->info.hidden_size } };
+    dt_flow flow = { .x = check(t, &p, arch->embed(m->self, t, pass)) };
+
+    if (arch->tables != NULL && flow.x != NULL) arch->tables(m->self, t, pass, flow.tables);
+    p.name = "block";
+    for (int64_t i = 0; i < m->info.n_layers && flow.x != NULL; i++)
+        flow.x = run_block(t, m, pass, i, &flow, &p);
+    flow.x = wanted_rows(t, pass, flow.x);
+    if (flow.x == NULL) return NULL;
+    p = (part){ "head", n_scopes, { p.shape[0], dt_tensor_extent(flow.x, 1), m->info.vocab_size } };
+    return check(t, &p, arch->head(m->self, t, flow.x));
+}
