@@ -11,7 +11,7 @@ typedef struct dti_decoder_row {
     const char *type;
     bool fuses;       /* all that leaves it is one string */
     bool needs_whole; /* cannot work on parts of a string */
-    dt_status (*load)(dti_decoder *step, const dti_json *from);
+    dt_status (*load)(dti_text_decoder *step, const dti_json *from);
     dt_status (*push)(dti_decoding *d, size_t step, const char *s, size_t n);
     dt_status (*flush)(dti_decoding *d, size_t step); /* NULL: it holds nothing back */
 } dti_decoder_row;
@@ -21,7 +21,7 @@ static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 /* Gives a string to a step, or to the output behind the last one. `s` may be NULL if n is 0. */
 static dt_status pass(dti_decoding *d, size_t step, const char *s, size_t n)
 {
-    const dti_decoder *how = &d->all->steps[step];
+    const dti_text_decoder *how = &d->all->steps[step];
 
     if (step == d->all->n) return dti_text_append(&d->out, s, n);
     if (how->fused && how->row->needs_whole) return dti_text_append(&d->state[step].whole, s, n);
@@ -36,7 +36,7 @@ dt_status dti_decoding_push(dti_decoding *d, const char *token, size_t n)
 dt_status dti_decoding_flush(dti_decoding *d)
 {
     for (size_t i = 0; i < d->all->n; i++) {
-        const dti_decoder *how = &d->all->steps[i];
+        const dti_text_decoder *how = &d->all->steps[i];
 
         if (how->fused && how->row->needs_whole)
             DT_TRY(how->row->push(d, i, d->state[i].whole.data, d->state[i].whole.bytes));
@@ -71,7 +71,7 @@ void dti_decoding_free(dti_decoding *d)
 
 /* --- the rows --------------------------------------------------------------------------------- */
 
-static dt_status load_nothing(dti_decoder *step, const dti_json *from)
+static dt_status load_nothing(dti_text_decoder *step, const dti_json *from)
 {
     (void)step;
     (void)from;
@@ -156,7 +156,7 @@ static dt_status push_fuse(dti_decoding *d, size_t step, const char *s, size_t n
     return pass(d, step + 1, s, n);
 }
 
-static dt_status load_strip(dti_decoder *step, const dti_json *from)
+static dt_status load_strip(dti_text_decoder *step, const dti_json *from)
 {
     const dti_json content = dti_json_get(from, "content");
     const char *text;
@@ -175,7 +175,7 @@ static dt_status load_strip(dti_decoder *step, const dti_json *from)
 /* Leaves out up to `start` characters in front and holds back up to `stop` at the end. */
 static dt_status strip(dti_decoding *d, size_t step, const char *s, size_t n, dti_text *out)
 {
-    const dti_decoder *how = &d->all->steps[step];
+    const dti_text_decoder *how = &d->all->steps[step];
     const dti_text *content = &how->content;
     size_t *n_start = &d->state[step].n_start, *n_stop = &d->state[step].n_stop, length;
 
@@ -214,7 +214,7 @@ static dt_status push_strip(dti_decoding *d, size_t step, const char *s, size_t 
     return pass(d, step + 1, result->data, result->bytes);
 }
 
-static dt_status load_replace(dti_decoder *step, const dti_json *from)
+static dt_status load_replace(dti_text_decoder *step, const dti_json *from)
 {
     const char *text;
 
@@ -225,7 +225,7 @@ static dt_status load_replace(dti_decoder *step, const dti_json *from)
 
 static dt_status push_replace(dti_decoding *d, size_t step, const char *s, size_t n)
 {
-    const dti_decoder *how = &d->all->steps[step];
+    const dti_text_decoder *how = &d->all->steps[step];
     dti_text *result = &d->state[step].result;
     bool changed;
 
@@ -234,7 +234,7 @@ static dt_status push_replace(dti_decoding *d, size_t step, const char *s, size_
     return changed ? pass(d, step + 1, result->data, result->bytes) : pass(d, step + 1, s, n);
 }
 
-static dt_status load_metaspace(dti_decoder *step, const dti_json *from)
+static dt_status load_metaspace(dti_text_decoder *step, const dti_json *from)
 {
     return dti_metaspace_load(from, &step->content, &step->prepend);
 }
@@ -242,7 +242,7 @@ static dt_status load_metaspace(dti_decoder *step, const dti_json *from)
 /* The marker becomes a space, in the first token nothing. */
 static dt_status push_metaspace(dti_decoding *d, size_t step, const char *s, size_t n)
 {
-    const dti_decoder *how = &d->all->steps[step];
+    const dti_text_decoder *how = &d->all->steps[step];
     const bool drop = !d->state[step].begun && how->prepend != DTI_PREPEND_NEVER;
     dti_text *result = &d->state[step].result;
     size_t length;
@@ -289,7 +289,7 @@ static dt_status load_step(void *arg, const dti_json *from, const char *type)
     dti_decoders *all = arg;
 
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
-        dti_decoder *step = &all->steps[all->n];
+        dti_text_decoder *step = &all->steps[all->n];
 
         if (strcmp(rows[i].type, type) != 0) continue;
         if (all->n == DTI_MAX_STEPS) return dti_step_too_many(from);

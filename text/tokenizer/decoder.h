@@ -6,7 +6,7 @@
 
 #include "text/tokenizer/pre_tokenizer.h"
 
-typedef struct dti_decoder {
+typedef struct dti_text_decoder {
     const struct dti_decoder_row *row;
     dti_regex *regex;    /* Replace */
     dti_text content;    /* Replace: by what; Strip, Metaspace: the character */
@@ -14,10 +14,10 @@ typedef struct dti_decoder {
     dti_prepend prepend; /* Metaspace */
     /* A step before it makes one string of all tokens: what it is given are parts of that. */
     bool fused;
-} dti_decoder;
+} dti_text_decoder;
 
 typedef struct dti_decoders {
-    dti_decoder steps[DTI_MAX_STEPS];
+    dti_text_decoder steps[DTI_MAX_STEPS];
     size_t n;
 } dti_decoders;
 

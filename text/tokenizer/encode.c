@@ -78,7 +78,7 @@ static dt_status encode_part(encoding *e, const char *s, size_t n, bool first)
     do {
         token = dti_added_next(&walk, &begin, &end);
         DT_TRY(dti_pre_tokenize(&e->cutting,
-                                (dti_span){ s + begin, end - begin, first && begin == 0 }));
+                                (dti_text_span){ s + begin, end - begin, first && begin == 0 }));
         if (token != NULL) DT_TRY(dti_ids_append(&e->ids, &token->id, 1));
     } while (token != NULL);
     return DT_OK;

@@ -10,10 +10,10 @@
 typedef struct dti_pre_tokenizer_row {
     const char *type;
     dt_status (*load)(dti_pre_tokenizers *all, dti_pre_tokenizer *step, const dti_json *from);
-    dt_status (*run)(dti_pre_walk *walk, size_t step, dti_span text);
+    dt_status (*run)(dti_pre_walk *walk, size_t step, dti_text_span text);
 } dti_pre_tokenizer_row;
 
-static dt_status pass(dti_pre_walk *walk, size_t step, dti_span text)
+static dt_status pass(dti_pre_walk *walk, size_t step, dti_text_span text)
 {
     const dti_pre_tokenizers *all = walk->all;
 
@@ -22,7 +22,7 @@ static dt_status pass(dti_pre_walk *walk, size_t step, dti_span text)
     return all->steps[step].row->run(walk, step, text);
 }
 
-dt_status dti_pre_tokenize(dti_pre_walk *walk, dti_span text)
+dt_status dti_pre_tokenize(dti_pre_walk *walk, dti_text_span text)
 {
     return pass(walk, 0, text);
 }
@@ -39,7 +39,7 @@ void dti_pre_walk_free(dti_pre_walk *walk)
 typedef struct cut {
     dti_pre_walk *walk;
     size_t step;
-    dti_span text;
+    dti_text_span text;
     dti_behavior behavior;
     bool pending;       /* [begin, end) may still grow */
     bool was_separator; /* the last segment */
@@ -49,7 +49,7 @@ typedef struct cut {
 static dt_status cut_piece(cut *c, size_t begin, size_t end)
 {
     return pass(c->walk, c->step + 1,
-                (dti_span){ c->text.s + begin, end - begin, c->text.first && begin == 0 });
+                (dti_text_span){ c->text.s + begin, end - begin, c->text.first && begin == 0 });
 }
 
 /* Hands out what is pending, and keeps [begin, end) instead. */
@@ -94,7 +94,7 @@ static dt_status cut_finish(cut *c)
 }
 
 /* Cuts at the matches of the step's pattern. */
-static dt_status cut_at_matches(dti_pre_walk *walk, size_t step, dti_span text)
+static dt_status cut_at_matches(dti_pre_walk *walk, size_t step, dti_text_span text)
 {
     const dti_pre_tokenizer *how = &walk->all->steps[step];
     cut c = { .walk = walk, .step = step, .text = text, .behavior = how->behavior };
@@ -143,13 +143,13 @@ static dt_status load_split(dti_pre_tokenizers *all, dti_pre_tokenizer *step, co
     return dti_step_pattern(from, &step->regex);
 }
 
-static dt_status run_byte_chars(dti_pre_walk *walk, size_t step, dti_span text)
+static dt_status run_byte_chars(dti_pre_walk *walk, size_t step, dti_text_span text)
 {
     dti_text *scratch = &walk->scratch[step];
 
     scratch->bytes = 0;
     DT_TRY(dti_text_append_bytes_as_chars(scratch, text.s, text.n));
-    return pass(walk, step + 1, (dti_span){ scratch->data, scratch->bytes, text.first });
+    return pass(walk, step + 1, (dti_text_span){ scratch->data, scratch->bytes, text.first });
 }
 
 static const dti_pre_tokenizer_row byte_chars_row = { "ByteLevel", NULL, run_byte_chars };
@@ -188,13 +188,13 @@ static dt_status load_metaspace(dti_pre_tokenizers *all, dti_pre_tokenizer *step
     return split ? dti_regex_literal(step->marker.data, &step->regex) : DT_OK;
 }
 
-static bool starts_with(dti_span text, const dti_text *marker)
+static bool starts_with(dti_text_span text, const dti_text *marker)
 {
     return text.n >= marker->bytes && memcmp(text.s, marker->data, marker->bytes) == 0;
 }
 
 /* Puts the marker in front and for spaces, then cuts: ByteLevel and Metaspace. */
-static dt_status run_marked(dti_pre_walk *walk, size_t step, dti_span text)
+static dt_status run_marked(dti_pre_walk *walk, size_t step, dti_text_span text)
 {
     const dti_pre_tokenizer *how = &walk->all->steps[step];
     const dti_text *marker = &how->marker;
@@ -214,7 +214,7 @@ static dt_status run_marked(dti_pre_walk *walk, size_t step, dti_span text)
             if (space) DT_TRY(dti_text_append(scratch, marker->data, marker->bytes));
             at = end + 1;
         }
-        text = (dti_span){ scratch->data, scratch->bytes, text.first };
+        text = (dti_text_span){ scratch->data, scratch->bytes, text.first };
     }
     return how->regex ? cut_at_matches(walk, step, text) : pass(walk, step + 1, text);
 }
@@ -229,7 +229,7 @@ static dt_status load_digits(dti_pre_tokenizers *all, dti_pre_tokenizer *step, c
     return DT_OK;
 }
 
-static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_span text)
+static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_text_span text)
 {
     cut c = {
         .walk = walk, .step = step, .text = text, .behavior = walk->all->steps[step].behavior

@@ -44,11 +44,11 @@ dt_status dti_metaspace_load(const dti_json *from, dti_text *marker,
                              dti_prepend *prepend) DT_MUST_USE;
 
 /* A part of a text. */
-typedef struct dti_span {
+typedef struct dti_text_span {
     const char *s; /* valid UTF-8 */
     size_t n;
     bool first; /* begins where the user's text begins */
-} dti_span;
+} dti_text_span;
 
 /* Cutting, with the scratch of one thread. Give `all`, `word` and `arg`; zeros otherwise. */
 typedef struct dti_pre_walk {
@@ -62,6 +62,6 @@ typedef struct dti_pre_walk {
 void dti_pre_walk_free(dti_pre_walk *walk);
 
 /* Hands the words of a text to walk->word, in order; none is empty. */
-dt_status dti_pre_tokenize(dti_pre_walk *walk, dti_span text) DT_MUST_USE;
+dt_status dti_pre_tokenize(dti_pre_walk *walk, dti_text_span text) DT_MUST_USE;
 
 #endif
