@@ -75,17 +75,16 @@ dt_status dti_ckpt_open(const char *folder, dti_ckpt **out)
     return dti_ckpt_open_faulty(folder, NULL, out);
 }
 
-dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults, dti_ckpt **out)
+/* `path` is a folder, or with `file` the only file. */
+static dt_status open_at(const char *path, bool file, const dti_faults *faults, dti_ckpt **out)
 {
     dt_status st = DT_OK;
     dti_ckpt *ckpt;
 
-    *out = NULL;
-    DT_TRY(dti_ckpt_check_folder(folder));
     DT_TRY(dti_new(sizeof *ckpt, &ckpt));
     ckpt->faults = faults;
-    DT_TRY_TO(fail, st, dti_strdup(folder, &ckpt->folder));
-    DT_TRY_TO(fail, st, open_files(ckpt));
+    DT_TRY_TO(fail, st, dti_strdup(path, &ckpt->folder));
+    DT_TRY_TO(fail, st, file ? open_single(ckpt, path) : open_files(ckpt));
     DT_CHECK_TO(fail, st, !ckpt->forgot, DT_ERR_MEMORY, "no memory for the names of bad tensors");
     ckpt->faults = NULL;
     dti_ckpt_sort_names(ckpt);
@@ -98,6 +97,26 @@ dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults, dti
 fail:
     dti_ckpt_close(&ckpt);
     return st;
+}
+
+dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults, dti_ckpt **out)
+{
+    *out = NULL;
+    DT_TRY(dti_ckpt_check_folder(folder));
+    DT_TRY(open_at(folder, false, faults, out));
+    return DT_OK;
+}
+
+dt_status dti_ckpt_open_weights(const char *path, dti_ckpt **out)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+    struct stat info;
+
+    *out = NULL;
+    DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", dti_printable(path, label, sizeof label),
+             strerror(errno));
+    DT_TRY(open_at(path, !S_ISDIR(info.st_mode), NULL, out));
+    return DT_OK;
 }
 
 bool dti_ckpt_exists(const char *folder)

@@ -21,6 +21,9 @@ dt_status dti_ckpt_check_folder(const char *folder) DT_MUST_USE;
 dt_status dti_ckpt_open(const char *folder, dti_ckpt **out) DT_MUST_USE;
 void dti_ckpt_close(dti_ckpt **ckpt); /* accepts NULL */
 
+/* The weights alone: of a folder, which need not be a model's, or of one safetensors file. */
+dt_status dti_ckpt_open_weights(const char *path, dti_ckpt **out) DT_MUST_USE;
+
 /* The same, but faults are said and the next file or tensor looked at, as far as there is something
  * to go on with; what is left has the tensors that could be understood. Errors: what is wrong with
  * the folder, its single file, or the index as a whole. */

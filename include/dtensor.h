@@ -22,5 +22,6 @@
 #include <dtensor/styles.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
+#include <dtensor/weights.h>
 
 #endif

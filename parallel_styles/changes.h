@@ -13,4 +13,7 @@ uint64_t dti_layers_changes(const dt_layers *layers);
  * the host what a recording does not repeat. */
 bool dti_layers_repeat(const dt_layers *layers);
 
+/* Takes a layer's own parameters away, so that it can get others, also of another dtype. */
+void dti_layer_clear(dt_layer *layer);
+
 #endif

@@ -116,6 +116,13 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     return DT_OK;
 }
 
+void dti_layer_clear(dt_layer *layer)
+{
+    for (int p = 0; p < layer->n_params; p++) dt_tensor_release(&layer->param[p]);
+    dt_tensor_release(&layer->bias_term);
+    layer->list->changes++;
+}
+
 dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
 {
     DT_CHECK(layer != NULL, DT_ERR_ARG, "layer is NULL");

@@ -177,6 +177,11 @@ const char *dt_layers_remark(const dt_layers *list, int i)
     return list != NULL && i >= 0 && (size_t)i < list->n_remarks ? list->remarks[i] : NULL;
 }
 
+dt_mesh *dt_layers_mesh(const dt_layers *layers)
+{
+    return layers != NULL ? layers->mesh : NULL;
+}
+
 int dt_layers_count(const dt_layers *list)
 {
     return list != NULL ? list->n : 0;

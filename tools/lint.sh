@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-ROOMS="base files text mesh placements dtensor parallel_styles models cli"
+ROOMS="base files text mesh placements dtensor parallel_styles weights models cli"
 
 c_files() {
     for folder in include $ROOMS tests examples bench; do
@@ -63,6 +63,7 @@ check_includes() {
             face["dtensor/styles.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = "models"
+            face["dtensor/weights.h"] = "weights"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
             face["dtensor/generation.h"] = "models"

@@ -9,6 +9,7 @@
 
 #include <dtensor/models.h>
 #include <dtensor/ops.h>
+#include <dtensor/weights.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -214,13 +215,6 @@ DT_API int64_t dt_rotary_turn(const dt_rotary *rotary);
 DT_API void dt_rotary_release(dt_rotary **rotary); /* accepts NULL */
 
 /* --- An architecture ------------------------------------------------------------------------ */
-
-/* Another way to write the beginning of a tensor's name: base models leave a prefix out, others
- * have more. */
-typedef struct dt_spelling {
-    const char *ours;   /* "model." */
-    const char *theirs; /* "" */
-} dt_spelling;
 
 /* One architecture. Functions run on every rank alike; `self` is the architecture's own struct of
  * self_bytes, zeroed before read_config(). The order of calls is read_config, add_layers, prepare,

@@ -6,6 +6,7 @@
 #define DT_MODELS_H
 
 #include <dtensor/policy.h>
+#include <dtensor/weights.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,9 +37,6 @@ typedef struct dt_model_info {
     int32_t eos[DT_MAX_EOS];
 } dt_model_info;
 
-/* Called on rank 0 while weights are read: bytes of the whole model done and in all. */
-typedef void (*dt_progress_fn)(void *arg, int64_t done, int64_t total);
-
 typedef struct dt_load_options {
     size_t size;         /* sizeof(dt_load_options) */
     bool keep_dtype;     /* compute in the checkpoint's dtype; default */
@@ -47,7 +45,7 @@ typedef struct dt_load_options {
     const dt_plan *plan; /* over the architecture's built-in plan; NULL: the plan that config.json
                           * holds, if there is one and tokens are not cut; one without rules: the
                           * built-in plan alone */
-    dt_progress_fn progress;
+    dt_progress_fn progress; /* bytes of the whole model */
     void *progress_arg;
     bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */
     const dt_policy *const *policies; /* a list of policies; their rules come before the plan's */

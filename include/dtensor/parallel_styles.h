@@ -299,6 +299,7 @@ DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accept
 
 /* Queries. Not collective, no errors. */
 DT_API int dt_layers_count(const dt_layers *layers);
+DT_API dt_mesh *dt_layers_mesh(const dt_layers *layers);              /* borrowed */
 DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */
 DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if unknown */
 

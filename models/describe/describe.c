@@ -11,9 +11,9 @@
 #include "models/architectures/config_keys.h"
 #include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "models/load/param_tensors.h"
 #include "models/policies/policies.h"
 #include "parallel_styles/spec.h"
+#include "weights/param_tensors.h"
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256, NAMES_BYTES = 256 };
 
@@ -353,7 +353,8 @@ static void untie_stored(dti_described *d, const dti_ckpt *ckpt)
 {
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
-        if (spec->tied_to == NULL || dti_find_param(ckpt, d->arch, spec->name, "weight") == NULL)
+        if (spec->tied_to == NULL ||
+            dti_find_param(ckpt, d->arch->spellings, spec->name, "weight") == NULL)
             continue;
         spec->tied_to = NULL;
         d->info.tied = false;
@@ -374,7 +375,7 @@ static dt_status check_params(checker *c)
         for (int p = 0; p < dti_spec_n_params(spec); p++) {
             const dt_param_info info = dti_spec_param(spec, p);
             if (has_own(spec, p))
-                DT_TRY(dti_each_tensor(c->ckpt, d->arch, &info, check_or_complain, c));
+                DT_TRY(dti_each_tensor(c->ckpt, d->arch->spellings, &info, check_or_complain, c));
         }
     }
     return DT_OK;

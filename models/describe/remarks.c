@@ -10,8 +10,8 @@
 #include "files/input.h"
 #include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "models/load/param_tensors.h"
 #include "parallel_styles/spec.h"
+#include "weights/param_tensors.h"
 
 /* --- tensors that nobody uses ------------------------------------------------------------------
  */
@@ -67,7 +67,7 @@ static dt_status list_used(const dti_described *d, const dti_ckpt *ckpt, const d
         const dt_layer_spec *spec = &d->builder.specs[i];
         for (int p = 0; p < dti_spec_n_params(spec); p++) {
             const dt_param_info info = dti_spec_param(spec, p);
-            DT_TRY_TO(done, st, dti_each_tensor(ckpt, d->arch, &info, add_used, &list));
+            DT_TRY_TO(done, st, dti_each_tensor(ckpt, d->arch->spellings, &info, add_used, &list));
         }
     }
     if (list.n > 0) qsort(list.entries, list.n, sizeof *list.entries, by_address);

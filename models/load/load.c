@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loading: layers are laid over the mesh from the configuration alone, then every rank reads its
- * own slice of every parameter straight into place, or into pinned buffers that a device copies
- * from. */
+ * own slices (weights/read_layers.c). */
 #include "models/load/load.h"
 
 #include <stdio.h>
@@ -10,153 +9,14 @@
 
 #include "base/memory.h"
 #include "base/options.h"
-#include "dtensor/create.h"
-#include "dtensor/device/device.h"
-#include "dtensor/device/upload.h"
-#include "dtensor/host.h"
-#include "dtensor/kernels/kernel.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
 #include "mesh/runtime.h"
 #include "models/generation/generation_config.h"
 #include "models/judge/judge.h"
-#include "models/load/param_tensors.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
-
-typedef struct loader {
-    dt_model *model;
-    const dti_ckpt *ckpt;
-    const dt_load_options *options;
-    dti_st_stage stage;
-    dti_upload *upload; /* NULL: the host reads into place */
-    dti_param_tensor *tensors;
-    size_t n_tensors; /* of the parameter that is read */
-    int64_t done;
-    int64_t total;
-} loader;
-
-/* A parameter's tensor, zeroed, where its style has laid it. */
-static dt_status make_param(dt_model *m, const dt_layer *layer, int param, dt_tensor **out)
-{
-    const dt_param_info info = dt_layer_param_info(layer, param);
-    const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent, info.axis[2].extent };
-
-    DT_TRY(dti_tensor_create_exact(m->mesh, dt_layer_param_layout(layer, param), m->info.dtype,
-                                   shape, out));
-    dti_tensor_set_kind(*out, DTI_KIND_WEIGHTS);
-    m->local_bytes +=
-        dti_local_count(dt_tensor_local(*out)) * (int64_t)dt_dtype_size(m->info.dtype);
-    return DT_OK;
-}
-
-/* A tied weight belongs to the partner. */
-static bool has_own(const dt_layer *layer, int param)
-{
-    return dt_layer_tied_to(layer) == NULL || param != DT_PARAM_WEIGHT;
-}
-
-static dt_status add_tensor(void *arg, const dti_param_tensor *t)
-{
-    loader *l = arg;
-
-    DT_CHECK(t->entry != NULL, DT_ERR_INTERNAL, "%s was there before", t->name);
-    l->tensors[l->n_tensors] = *t;
-    l->tensors[l->n_tensors++].name = t->entry->name;
-    l->done += t->entry->end - t->entry->begin;
-    return DT_OK;
-}
-
-/* The tensors that the parameter is made of: one, or of experts two each. */
-static dt_status find_tensors(loader *l, const dt_param_info *info)
-{
-    const size_t most = info->kind == DT_LAYER_EXPERTS ? 2 * (size_t)info->axis[0].extent + 1 : 1;
-
-    l->n_tensors = 0;
-    DT_TRY(dti_alloc_array(most, sizeof *l->tensors, (void **)&l->tensors));
-    DT_TRY(dti_each_tensor(l->ckpt, l->model->arch, info, add_tensor, l));
-    return DT_OK;
-}
-
-static dt_status read_in_place(loader *l, bool reversed, dt_tensor *x)
-{
-    dt_status st = DT_OK;
-    dti_host into;
-
-    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &into));
-    for (size_t i = 0; i < l->n_tensors && st == DT_OK; i++)
-        st = dti_read_param(l->ckpt, &l->tensors[i], reversed, &into, &l->stage);
-    DT_TRY(dti_host_close(&into, st));
-    return DT_OK;
-}
-
-static dt_status read_values(loader *l, const dt_param_info *info, dt_tensor *x)
-{
-    const dti_param_source from = {
-        .name = l->n_tensors == 1 ? l->tensors[0].name : info->layer,
-        .ckpt = l->ckpt,
-        .tensors = l->tensors,
-        .n_tensors = l->n_tensors,
-        .reversed = info->reversed,
-        .stage = &l->stage,
-    };
-
-    if (l->upload != NULL)
-        DT_TRY(dti_upload_param(&from, x, l->upload));
-    else
-        DT_TRY(read_in_place(l, info->reversed, x));
-    return DT_OK;
-}
-
-/* The layer has x before it is read, so that x lives until copies to it have been waited for. */
-static dt_status load_param(loader *l, dt_layer *layer, int param)
-{
-    const dt_param_info info = dt_layer_param_info(layer, param);
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-
-    DT_TRY(make_param(l->model, layer, param, &x));
-    DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    DT_TRY_TO(done, st, find_tensors(l, &info));
-    DT_TRY_TO(done, st, read_values(l, &info, x));
-    if (l->options->progress != NULL && dt_runtime_rank(dt_mesh_runtime(l->model->mesh)) == 0)
-        l->options->progress(l->options->progress_arg, l->done, l->total);
-done:
-    dti_free(l->tensors);
-    l->tensors = NULL;
-    dt_tensor_release(&x);
-    return st;
-}
-
-static dt_status load_params(loader *l)
-{
-    dt_layers *layers = l->model->layers;
-
-    for (int i = 0; i < dt_layers_count(layers); i++) {
-        dt_layer *layer = dt_layers_at(layers, i);
-        for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (has_own(layer, p)) DT_TRY(load_param(l, layer, p));
-    }
-    return DT_OK;
-}
-
-/* Takes what parameters are read with, and gives it back. */
-static dt_status load_all(loader *l)
-{
-    dt_runtime *rt = dt_mesh_runtime(l->model->mesh);
-    dt_status st = DT_OK;
-    dti_device *device;
-
-    DT_TRY(dti_device_of(rt, &device));
-    DT_TRY(dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(rt)), dti_runtime_pool(rt),
-                               &l->stage));
-    if (!device->ops->host_visible) DT_TRY_TO(done, st, device->ops->upload(device, &l->upload));
-    DT_TRY_TO(done, st, load_params(l));
-done:
-    st = dti_upload_close(&l->upload, st);
-    dti_st_stage_destroy(&l->stage);
-    return st;
-}
+#include "weights/read_layers.h"
 
 static void log_remark(void *rt, const char *text)
 {
@@ -240,23 +100,12 @@ dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_op
     *out = NULL;
     if (o->keep_dtype && !d->dtype_known) d->info.dtype = DT_F32; /* as Transformers does */
     DT_TRY(dti_model_make(d, mesh, o, &m));
-    for (int i = 0; i < dt_layers_count(m->layers); i++) {
-        dt_layer *layer = dt_layers_at(m->layers, i);
-        for (int p = 0; p < dt_layer_n_params(layer); p++) {
-            dt_tensor *x = NULL;
-            if (!has_own(layer, p)) continue;
-            DT_TRY_TO(fail, st, make_param(m, layer, p, &x));
-            if (fill != NULL) st = fill->fn(fill->arg, layer, p, x);
-            if (st == DT_OK) st = dt_layer_set_param(layer, p, x);
-            dt_tensor_release(&x);
-            DT_TRY_TO(fail, st, st);
-        }
-    }
+    st = dti_layers_fill(m->layers, m->info.dtype, fill);
+    if (st != DT_OK)
+        dt_model_release(&m);
+    else
+        m->local_bytes = dt_layers_local_bytes(m->layers);
     *out = m;
-    return DT_OK;
-
-fail:
-    dt_model_release(&m);
     return st;
 }
 
@@ -299,9 +148,10 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
                         dt_model **out)
 {
     dt_load_options own = DT_LOAD_OPTIONS_INIT;
-    loader l = { .options = &own };
+    dti_weights_source from = { 0 };
     dti_described d = { 0 };
     dti_ckpt *ckpt = NULL;
+    dt_model *m = NULL;
     dt_status st = DT_OK;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
@@ -309,24 +159,30 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
     DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
                             sizeof own));
-    DT_TRY(dti_check_load_options(l.options));
+    DT_TRY(dti_check_load_options(&own));
     if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, &own, out);
-    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, l.options, &d));
-    own.plan = dti_plan_of(&d, l.options);
-    DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, l.options));
-    DT_TRY_TO(done, st, check_weights(mesh, dir, l.options, &d, &ckpt, &l.total));
-    DT_TRY_TO(done, st, dti_model_make(&d, mesh, l.options, &l.model));
-    l.ckpt = ckpt;
-    DT_TRY_TO(done, st, load_all(&l));
-    warn(mesh, dir, &d, l.options);
+    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
+    own.plan = dti_plan_of(&d, &own);
+    DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
+    DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &ckpt, &from.total));
+    DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, &m));
+    from = (dti_weights_source){ .ckpt = ckpt,
+                                 .spellings = m->arch->spellings,
+                                 .dtype = m->info.dtype,
+                                 .progress = own.progress,
+                                 .progress_arg = own.progress_arg,
+                                 .total = from.total };
+    DT_TRY_TO(done, st, dti_layers_read(m->layers, &from));
+    m->local_bytes = dt_layers_local_bytes(m->layers);
+    warn(mesh, dir, &d, &own);
     if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
-    *out = l.model;
-    l.model = NULL;
+    *out = m;
+    m = NULL;
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
-    dt_model_release(&l.model);
+    dt_model_release(&m);
     return dti_runtime_alone(dt_mesh_runtime(mesh), st);
 }
 

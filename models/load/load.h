@@ -6,18 +6,13 @@
 
 #include "models/describe/describe.h"
 #include "models/model.h"
+#include "weights/read_layers.h"
 
 dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
 
 /* The model without values of its parameters: takes the description's own struct over. */
 dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
                          dt_model **out) DT_MUST_USE;
-
-/* Gives a zeroed parameter its values. */
-typedef struct dti_filler {
-    dt_status (*fn)(void *arg, const dt_layer *layer, int param, dt_tensor *x);
-    void *arg;
-} dti_filler;
 
 /* A model from its configuration alone: parameters are what `fill` makes of them, NULL: zeros. On a
  * mesh of a dry runtime they are dry. */

@@ -6,8 +6,8 @@
 
 #include "files/safetensors.h"
 #include "models/load/load.h"
-#include "models/load/param_tensors.h"
 #include "models/saving/hold.h"
+#include "weights/param_tensors.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };
 

@@ -14,10 +14,10 @@
 #include "files/checkpoint_internal.h"
 #include "files/safetensors_internal.h"
 #include "mesh/gpu.h"
-#include "models/load/param_tensors.h"
 #include "models/model.h"
 #include "tests/support/cuda.h"
 #include "tests/support/watched_cuda.h"
+#include "weights/param_tensors.h"
 
 enum { MAX_RANKS = 3, MAX_PARAMS = 256, MAX_TOLD = 256, TIMEOUT_MS = 20000 };
 

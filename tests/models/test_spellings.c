@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "models/describe/describe.h"
-#include "models/load/param_tensors.h"
 #include "tests/support/dt_test.h"
+#include "weights/param_tensors.h"
 
 enum { MOST_BYTES = 1 << 20 };
 

@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "files/checkpoint.h"
-#include "models/load/param_tensors.h"
+#include "weights/param_tensors.h"
 
 enum { NAME_BYTES = 256 };
 
 /* The tensor of that name, in any of the architecture's spellings; NULL if it is missing. */
-static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_arch *arch, const char *name)
+static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                                     const char *name)
 {
-    const dt_spelling *s = arch->spellings;
+    const dt_spelling *s = spellings;
     const dti_st_entry *e = dti_ckpt_find(ckpt, name);
     char other[NAME_BYTES + 64];
 
@@ -26,13 +27,13 @@ static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_arch *arch, 
     return e;
 }
 
-const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_arch *arch, const char *layer,
-                                   const char *param)
+const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                                   const char *layer, const char *param)
 {
     char name[NAME_BYTES];
 
     (void)snprintf(name, sizeof name, "%s.%s", layer, param);
-    return find_name(ckpt, arch, name);
+    return find_name(ckpt, spellings, name);
 }
 
 /* "model.layers.0.mlp.experts.3.gate_proj.weight" of layer "model.layers.0.mlp.experts.gate_up" */
@@ -46,8 +47,8 @@ static void part_name(const dt_param_info *info, int64_t expert, int block, char
 }
 
 /* One tensor per expert and block. */
-static dt_status each_part(const dti_ckpt *ckpt, const dt_arch *arch, const dt_param_info *info,
-                           dti_tensor_fn fn, void *arg)
+static dt_status each_part(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                           const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
     for (int64_t e = 0; e < info->axis[0].extent; e++) {
         int64_t first = 0;
@@ -60,7 +61,7 @@ static dt_status each_part(const dti_ckpt *ckpt, const dt_arch *arch, const dt_p
             t.shape[0] = n;
             t.shape[1] = info->axis[2].extent;
             part_name(info, e, b, name);
-            t.entry = find_name(ckpt, arch, name);
+            t.entry = find_name(ckpt, spellings, name);
             DT_TRY(fn(arg, &t));
             first += n;
         }
@@ -68,8 +69,8 @@ static dt_status each_part(const dti_ckpt *ckpt, const dt_arch *arch, const dt_p
     return DT_OK;
 }
 
-dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_arch *arch, const dt_param_info *info,
-                          dti_tensor_fn fn, void *arg)
+dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                          const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
     const int n = info->n_axes;
     dti_param_tensor t = { .whole = true, .n_axes = n };
@@ -77,9 +78,9 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_arch *arch, const dt_pa
 
     (void)dti_param_tensor_name(info, name, sizeof name);
     t.name = name;
-    t.entry = find_name(ckpt, arch, name);
+    t.entry = find_name(ckpt, spellings, name);
     if (info->kind == DT_LAYER_EXPERTS && t.entry == NULL && info->parts[0] != NULL)
-        return each_part(ckpt, arch, info, fn, arg);
+        return each_part(ckpt, spellings, info, fn, arg);
     for (int a = 0; a < n; a++) t.shape[a] = info->axis[a].extent;
     if (info->reversed) {
         t.shape[n - 2] = info->axis[n - 1].extent;

@@ -4,7 +4,7 @@
 #ifndef DTI_PARAM_TENSORS_H
 #define DTI_PARAM_TENSORS_H
 
-#include <dtensor/architectures.h>
+#include <dtensor/weights.h>
 
 #include "base/error.h"
 
@@ -14,7 +14,7 @@ struct dti_st_entry;
 
 /* The tensor of a layer's parameter, in any of the architecture's spellings; NULL if it is missing.
  */
-const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dt_arch *arch,
+const struct dti_st_entry *dti_find_param(const struct dti_ckpt *ckpt, const dt_spelling *spellings,
                                           const char *layer, const char *param);
 
 struct dti_st_stage;
@@ -34,7 +34,7 @@ typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
 
 /* Calls fn for each tensor that makes up a parameter (param_tensors.c): the one of its name, or for
  * experts, where that is missing, one per expert and block. */
-dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_arch *arch,
+dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
 
 /* The name of a parameter's own tensor, like snprintf: "a.weight"; experts have none of "weight".

@@ -9,9 +9,8 @@
 #include "dtensor/host.h"
 #include "files/checkpoint_internal.h"
 #include "files/safetensors_internal.h"
-#include "models/load/param_tensors.h"
-#include "models/model.h"
 #include "tests/support/dt_test.h"
+#include "weights/param_tensors.h"
 
 enum { OUT = 14, IN = 9 };
 

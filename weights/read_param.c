@@ -4,8 +4,8 @@
  * tensors in the file are one or several runs of rows per axis. */
 #include "dtensor/host.h"
 #include "files/checkpoint.h"
-#include "models/load/param_tensors.h"
 #include "placements/layout.h"
+#include "weights/param_tensors.h"
 
 typedef struct piece {
     int n_axes;

@@ -9,7 +9,7 @@
 #include "dtensor/device/upload.h"
 #include "dtensor/kernels/kernel.h"
 #include "files/checkpoint.h"
-#include "models/load/param_tensors.h"
+#include "weights/param_tensors.h"
 
 /* How a piece is cut: axes before `axis` one row at a time, `axis` some rows, the others whole. */
 typedef struct cut {

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of layers: from a key, from safetensors files, from layers that lie otherwise. A model
+ * needs no Hugging Face folder for them: a table of dt_layer_spec gives the layers
+ * (dt_layers_create()), these functions give them their values.
+ *
+ * Names in files are those of the layers: layer "mlp.up" has tensors "mlp.up.weight" and
+ * "mlp.up.bias". A tied weight is stored, read and initialised once, under the name of the layer
+ * that owns it. */
+#ifndef DT_WEIGHTS_H
+#define DT_WEIGHTS_H
+
+#include <dtensor/parallel_styles.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Told on rank 0 of a run while something long goes on: how much of it is done, and all. */
+typedef void (*dt_progress_fn)(void *arg, int64_t done, int64_t total);
+
+/* Another way to write the beginning of a tensor's name: base models leave a prefix out, others
+ * have more. */
+typedef struct dt_spelling {
+    const char *ours;   /* "model." */
+    const char *theirs; /* "" */
+} dt_spelling;
+
+/* --- from a key ----------------------------------------------------------------------------- */
+
+typedef enum dt_init_kind {
+    DT_INIT_CONSTANT, /* a everywhere */
+    DT_INIT_NORMAL,   /* mean a, deviation b */
+    DT_INIT_UNIFORM,  /* in [a, b) */
+    DT_INIT_FAN_IN    /* uniform within a / sqrt(n) of 0, n elements in a row: what one output sums
+                       * over; with a 1 as PyTorch's nn.Linear begins */
+} dt_init_kind;
+
+/* Parameters whose name ("model.layers.3.mlp.up_proj.weight") matches `pattern` begin so: "*" is
+ * any one component of a name, "**" any number of them. The first rule that matches counts. */
+typedef struct dt_init_rule {
+    const char *pattern;
+    dt_init_kind kind;
+    double a, b;
+} dt_init_rule;
+
+/**
+ * Gives every parameter new values, each rank making its own pieces. An element depends on the
+ * seed, the parameter's name and its global index alone: the same on every mesh, with every plan,
+ * and whatever other layers there are.
+ *
+ *   dtype  of the parameters: f32, bf16 or f16
+ *   rules  n_rules of them, may be NULL; what none matches begins as Transformers does: norms with
+ *          1, biases with 0, everything else normal with deviation 0.02
+ *
+ * Collective  no communication; every rank of the mesh passes the same.
+ * Errors      DT_ERR_ARG     NULL, a dtype that parameters do not have, an interval without values
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_layers_init(dt_layers *layers, dt_dtype dtype, uint64_t seed,
+                                            const dt_init_rule *rules, int n_rules);
+
+/* --- from files ----------------------------------------------------------------------------- */
+
+typedef struct dt_read_options {
+    size_t size;     /* sizeof(dt_read_options) */
+    bool keep_dtype; /* as the file has them; default */
+    dt_dtype dtype;  /* otherwise in this one: f32, bf16 or f16 */
+    bool strict;     /* a tensor that no layer asks for is an error; default: a warning */
+    const dt_spelling *spellings; /* tried in order after the layers' own names; the last has ours
+                                   * NULL; or NULL */
+    dt_progress_fn progress;      /* bytes of the files' tensors */
+    void *progress_arg;
+} dt_read_options;
+
+#define DT_READ_OPTIONS_INIT                                           \
+    {                                                                  \
+        sizeof(dt_read_options), true, DT_F32, false, NULL, NULL, NULL \
+    }
+
+/**
+ * Reads every parameter, each rank only its slices, straight into place.
+ *
+ *   path     a safetensors file, or a folder with model.safetensors or model.safetensors.index.json
+ *   options  NULL for defaults
+ *
+ * Collective  every rank of the mesh calls it with the same path, which all hosts can read.
+ * Errors      DT_ERR_IO      a file cannot be read
+ *             DT_ERR_FORMAT  a malformed file, a missing tensor, a wrong shape, numbers that the
+ *                            dtype cannot hold; strict: a tensor that no layer asks for
+ *             DT_ERR_ARG     NULL, a dtype that parameters do not have
+ *             DT_ERR_MEMORY, DT_ERR_DEVICE
+ *             The layer that failed has no values then; those after it keep theirs.
+ */
+DT_API DT_MUST_USE dt_status dt_layers_read(dt_layers *layers, const char *path,
+                                            const dt_read_options *options);
+
+/* --- from other layers ---------------------------------------------------------------------- */
+
+/**
+ * Takes over the values of layers that lie otherwise: under another plan, on another mesh of the
+ * same run, or both. Layers are found by name, with parameters of the same names and shapes.
+ *
+ * Collective  over the union of both meshes: members of either call it, and have both lists (a
+ *             mesh that one is no member of is made on it too).
+ * Errors      DT_ERR_ARG     NULL, or a layer, parameter or value that `from` does not have
+ *             DT_ERR_SHAPE   a parameter of another shape
+ *             as dt_redistribute() and dt_copy_to()
+ */
+DT_API DT_MUST_USE dt_status dt_layers_copy(dt_layers *layers, const dt_layers *from);
+
+/** Bytes of this rank's pieces of all parameters that have values; a tied weight counts once. Not
+ * collective. Errors: none. */
+DT_API int64_t dt_layers_local_bytes(const dt_layers *layers);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

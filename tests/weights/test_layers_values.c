@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of layers without a Hugging Face folder: from a key, from a file, from other layers. */
+#include <dtensor/weights.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "files/safetensors.h"
+#include "tests/support/dt_test.h"
+
+enum { F = 10, D = 6 };
+
+static const dt_layer_spec specs[] = {
+    { .name = "mlp.up",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { F, DT_UNIT_ROW }, { D, DT_UNIT_ROW } },
+      .bias = true,
+      .style = "colwise" },
+    { .name = "mlp.down",
+      .kind = DT_LAYER_LINEAR,
+      .axis = { { D, DT_UNIT_ROW }, { F, DT_UNIT_ROW } },
+      .style = "rowwise" },
+    { .name = "norm", .kind = DT_LAYER_LAYER_NORM, .axis = { { D, DT_UNIT_ROW } }, .eps = 1e-5f },
+};
+
+/* The whole of a parameter on every rank. */
+static dt_status whole(dt_layers *layers, const char *name, int param, float *out, int64_t n)
+{
+    dt_tensor *full = NULL;
+    dt_status st;
+
+    DT_TRY(dt_full_tensor(dt_layer_param(dt_layers_find(layers, name), param), &full));
+    st = dt_tensor_read(full, out, (size_t)n * sizeof *out);
+    dt_tensor_release(&full);
+    return st;
+}
+
+/* --- from a key --- */
+
+static const dt_init_rule rules[] = {
+    { "mlp.*.bias", DT_INIT_UNIFORM, 1.0, 2.0 },
+    { "**.down.weight", DT_INIT_FAN_IN, 1.0, 0.0 },
+    { "norm.weight", DT_INIT_CONSTANT, 0.5, 0.0 },
+    { "**.weight", DT_INIT_NORMAL, 0.0, 3.0 },
+};
+
+typedef struct begun {
+    float up[F * D], bias[F], down[D * F], norm[D];
+} begun;
+
+static begun on_one_rank;
+
+static dt_status begin(dt_mesh *mesh, begun *out)
+{
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, out->up, F * D));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, out->bias, F));
+    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, out->down, D * F));
+    DT_TRY_TO(done, st, whole(layers, "norm", 0, out->norm, D));
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+static dt_status begins_as_rules_say(dt_mesh *mesh, const void *arg)
+{
+    double up = 0.0, largest = 0.0;
+    begun b;
+
+    (void)arg;
+    DT_TRY(begin(mesh, &b));
+    for (int i = 0; i < F; i++)
+        DT_EXPECT(b.bias[i] >= 1.0f && b.bias[i] < 2.0f, "bias %g", (double)b.bias[i]);
+    for (int i = 0; i < F * D; i++) {
+        up += (double)b.up[i] * (double)b.up[i] / (F * D);
+        largest = fmax(largest, fabs((double)b.down[i]));
+    }
+    DT_EXPECT(up > 4.0 && up < 16.0, "variance %g, 9 was asked for", up);
+    DT_EXPECT(largest > 0.2 && largest <= 1.0 / sqrt((double)F), "largest %g", largest);
+    for (int i = 0; i < D; i++) DT_EXPECT(b.norm[i] == 0.5f, "norm %g", (double)b.norm[i]);
+    if (dt_mesh_n_ranks(mesh) == 1) on_one_rank = b;
+    DT_EXPECT(memcmp(&b, &on_one_rank, sizeof b) == 0, "other values than on one rank");
+    return DT_OK;
+}
+
+DT_TEST(values, a_seed_gives_the_same_layers_on_every_mesh)
+{
+    dt_test_on_ranks("tp=1", begins_as_rules_say, NULL);
+    dt_test_on_ranks("tp=2", begins_as_rules_say, NULL);
+    dt_test_on_ranks("tp=3", begins_as_rules_say, NULL);
+    dt_test_on_ranks("dp=2,tp=2", begins_as_rules_say, NULL);
+}
+
+static dt_status bad_rules(dt_mesh *mesh, const void *arg)
+{
+    static const dt_init_rule bad[] = {
+        { NULL, DT_INIT_CONSTANT, 0.0, 0.0 }, { "a", DT_INIT_UNIFORM, 1.0, 1.0 },
+        { "a", DT_INIT_NORMAL, 0.0, -1.0 },   { "a", DT_INIT_CONSTANT, NAN, 0.0 },
+        { "a", (dt_init_kind)9, 0.0, 0.0 },   { "a", DT_INIT_FAN_IN, 0.0, 0.0 },
+    };
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    for (size_t i = 0; i < DT_COUNT(bad); i++)
+        DT_EXPECT_TO(done, st, dt_layers_init(layers, DT_F32, 1, &bad[i], 1) == DT_ERR_ARG,
+                     "rule %zu is taken", i);
+    DT_EXPECT_TO(done, st, dt_layers_init(layers, DT_I32, 1, NULL, 0) == DT_ERR_ARG, "i32");
+    DT_EXPECT_TO(done, st, dt_layers_init(NULL, DT_F32, 1, NULL, 0) == DT_ERR_ARG, "NULL");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, rules_without_sense_are_refused)
+{
+    dt_test_on_ranks("tp=1", bad_rules, NULL);
+}
+
+/* --- from a file --- */
+
+static float element(size_t tensor, int64_t i)
+{
+    return (float)tensor * 1000.0f + (float)i;
+}
+
+static dt_status fill(void *arg, size_t t, int64_t first, int64_t count, void *to)
+{
+    (void)arg;
+    for (int64_t i = 0; i < count; i++) ((float *)to)[i] = element(t, first + i);
+    return DT_OK;
+}
+
+static const dti_st_spec stored[] = {
+    { "net.mlp.up.weight", DT_F32, 2, { F, D } },
+    { "mlp.up.bias", DT_F32, 1, { F } },
+    { "mlp.down.weight", DT_F32, 2, { D, F } },
+    { "norm.weight", DT_F32, 1, { D } },
+    { "norm.bias", DT_F32, 1, { D } },
+    { "more", DT_F32, 1, { 2 } },
+};
+
+static const dt_spelling spellings[] = { { "mlp.", "net.mlp." }, { NULL, NULL } };
+
+static dt_status reads_a_file(dt_mesh *mesh, const void *arg)
+{
+    dt_read_options o = DT_READ_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    float up[F * D], down[D * F];
+
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    o.spellings = spellings;
+    DT_TRY_TO(done, st, dt_layers_read(layers, arg, &o));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, up, F * D));
+    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, down, D * F));
+    for (int i = 0; i < F * D; i++)
+        DT_EXPECT_TO(done, st, up[i] == element(0, i) && down[i] == element(2, i),
+                     "element %d: %g, %g", i, (double)up[i], (double)down[i]);
+    o.keep_dtype = false;
+    o.dtype = DT_BF16;
+    DT_TRY_TO(done, st, dt_layers_read(layers, arg, &o));
+    DT_EXPECT_TO(done, st, dt_tensor_dtype(dt_layer_param(dt_layers_at(layers, 0), 0)) == DT_BF16,
+                 "dtype");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+static dt_status refuses_a_file(dt_mesh *mesh, const void *arg)
+{
+    dt_read_options o = DT_READ_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, NULL) == DT_ERR_FORMAT, "a missing tensor");
+    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "\"mlp.up.weight\"") != NULL, "%s",
+                 dt_last_error()->message);
+    o.spellings = spellings;
+    o.strict = true;
+    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "an unused tensor");
+    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "\"more\"") != NULL, "%s",
+                 dt_last_error()->message);
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, layers_are_read_from_one_file)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
+
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(path, sizeof path, "%s/w.bin", folder);
+    DT_ASSERT_OK(dti_st_write(path, stored, DT_COUNT(stored), NULL, fill, NULL));
+    dt_test_on_ranks("tp=1", reads_a_file, path);
+    dt_test_on_ranks("tp=3", reads_a_file, path);
+    dt_test_on_ranks("dp=2,tp=2", reads_a_file, path);
+    dt_test_on_ranks("tp=1", refuses_a_file, path);
+    dt_test_remove_dir(folder);
+}
+
+/* --- from other layers --- */
+
+static dt_status is_copied(dt_mesh *mesh, const void *arg)
+{
+    static const dt_plan_rule whole_up[] = { { "mlp.up", "replicate" },
+                                             { "mlp.down", "replicate" } };
+    const dt_plan plan = { .rules = whole_up, .n_rules = 2 };
+    dt_layers *from = NULL, *to = NULL;
+    float before[F * D], after[F * D];
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), &plan, &to));
+    DT_EXPECT_TO(done, st, dt_layers_copy(to, from) == DT_ERR_ARG, "nothing to copy yet");
+    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 3, NULL, 0));
+    DT_TRY_TO(done, st, dt_layers_copy(to, from));
+    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, before, F * D));
+    DT_TRY_TO(done, st, whole(to, "mlp.up", 0, after, F * D));
+    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof before) == 0, "other values");
+    DT_EXPECT_TO(done, st, dt_tensor_local(dt_layer_param(dt_layers_at(to, 0), 0))->shape[0] == F,
+                 "laid out");
+done:
+    dt_layers_release(&from);
+    dt_layers_release(&to);
+    return st;
+}
+
+DT_TEST(values, another_plan_takes_the_values_over)
+{
+    dt_test_on_ranks("tp=1", is_copied, NULL);
+    dt_test_on_ranks("tp=3", is_copied, NULL);
+}

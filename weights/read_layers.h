@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Giving layers their values, one parameter after the other. */
+#ifndef DTI_READ_LAYERS_H
+#define DTI_READ_LAYERS_H
+
+#include <dtensor/weights.h>
+
+#include "files/checkpoint.h"
+
+/* What the parameters of a list are read from. */
+typedef struct dti_weights_source {
+    const dti_ckpt *ckpt;
+    const dt_spelling *spellings;
+    bool keep_dtype; /* each parameter as its file has it */
+    dt_dtype dtype;  /* otherwise */
+    dt_progress_fn progress;
+    void *progress_arg;
+    int64_t total; /* bytes, for progress */
+} dti_weights_source;
+
+/* Reads every parameter; all tensors have been looked up before. Errors as dt_layers_read(). */
+dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from) DT_MUST_USE;
+
+/* Gives a zeroed parameter its values. */
+typedef struct dti_filler {
+    dt_status (*fn)(void *arg, const dt_layer *layer, int param, dt_tensor *x);
+    void *arg;
+} dti_filler;
+
+/* Makes every parameter anew and lets `fill` give it values; NULL: zeros. */
+dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *fill) DT_MUST_USE;
+
+/* Whether a layer has a parameter of its own there: a tied weight belongs to the partner. */
+bool dti_layer_owns(const dt_layer *layer, int param);
+
+#endif
