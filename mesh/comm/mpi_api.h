@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DTI_MPI_API_VERSION = 2, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+enum { DTI_MPI_API_VERSION = 3, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
 
 /* Communicators of all processes for sums by MPI. */
 enum { DTI_MPI_SUM_LANES = 8 };
@@ -82,6 +82,12 @@ typedef struct dti_mpi_module {
      * last to fail, since MPI_Finalize waits for processes that may not exist any more. */
     int (*enter)(uint64_t *session);
     void (*leave)(bool failed);
+
+    /* While processes join: whether one that was there has gone, with the reason; and telling the
+     * others why this one cannot join, after which it is gone itself. Where MPI has started a job
+     * its launcher ends what cannot begin: never, and nothing. */
+    bool (*lost)(char why[DTI_MPI_TEXT_BYTES]);
+    void (*give_up)(const char *why);
 
     dti_mpi_queue *(*queue_create)(int n_messages);
     int (*queue_reserve)(dti_mpi_queue *q, int n_more);

@@ -22,6 +22,7 @@ enum {
     NAP_NS = 200 * 1000,
     ANSWER_NS = 100 * 1000 * 1000, /* to say where one is; ranks that wait look more often */
     MAX_WATCHED = 256,
+    YIELD_NS = 2 * 1000 * 1000,
     JOIN_MS = 60 * 1000 /* processes start apart, however short their collectives are */
 };
 
@@ -452,23 +453,44 @@ static int first_missing(const dti_mpi_world *w, const dti_mpi_card *all)
     return p;
 }
 
+/* A moment of every wait of joining, which began at `begin`: `missing` has not done `what`. The
+ * wait ends when a process that was there has gone. */
+static dt_status wait_to_join(dti_mpi_world *w, int64_t begin, int missing, const char *what)
+{
+    const int64_t elapsed = dti_now_ns() - begin;
+    char why[DTI_MPI_TEXT_BYTES];
+
+    DT_CHECK(!w->api->lost(why), DT_ERR_COMM, "%s", why);
+    for (int p = 0; p < w->n_processes; p++) {
+        struct pollfd life = { .fd = w->watched[p], .events = POLLIN };
+        DT_CHECK(life.fd < 0 || poll(&life, 1, 0) <= 0, DT_ERR_COMM,
+                 "process %d of %d has ended while processes were joining", p, w->n_processes);
+    }
+    DT_CHECK(elapsed / NS_PER_MS < join_ms(w), DT_ERR_COMM,
+             "process %d of %d has not %s after %lld ms", missing, w->n_processes, what,
+             (long long)join_ms(w));
+    if (elapsed > YIELD_NS)
+        nap(NAP_NS);
+    else
+        (void)sched_yield();
+    return DT_OK;
+}
+
 /* Where processes of this machine can share memory, they do. */
 static dt_status share_memory(dti_mpi_world *w)
 {
     const int64_t begin = dti_now_ns();
     const dti_mpi_card *mine = &w->cards[w->process];
+    char what[64];
     int missing;
 
+    (void)snprintf(what, sizeof what, "opened the memory of process %d", w->process);
     for (int p = 0; p < w->n_processes; p++)
         if (w->cards[p].pid_space == mine->pid_space)
             dti_mpi_region_reach(&w->region, p, &w->cards[p].region);
     dti_mpi_region_tell(&w->region);
-    while ((missing = dti_mpi_region_agree(&w->region)) >= 0) {
-        DT_CHECK((dti_now_ns() - begin) / NS_PER_MS < join_ms(w), DT_ERR_COMM,
-                 "process %d of %d has not opened the memory of process %d after %lld ms", missing,
-                 w->n_processes, w->process, (long long)join_ms(w));
-        (void)sched_yield();
-    }
+    while ((missing = dti_mpi_region_agree(&w->region)) >= 0)
+        DT_TRY(wait_to_join(w, begin, missing, what));
     w->all_share = true;
     for (int p = 0; p < w->n_processes; p++) w->all_share = w->all_share && dti_mpi_shares(w, p);
     return DT_OK;
@@ -491,25 +513,24 @@ static dt_status post_cards(dti_mpi_world *w, dti_mpi_card *all)
 static dt_status exchange_cards(dti_mpi_world *w, dti_mpi_card *all)
 {
     const int64_t begin = dti_now_ns();
-    const int64_t limit_ms = join_ms(w);
     int missing = 2 * (w->n_processes - 1);
 
     DT_TRY(post_cards(w, all));
     while (missing > 0) {
         const dti_mpi_done *done = NULL;
         const int n = w->api->poll(w->control, &done);
-        const int64_t elapsed = dti_now_ns() - begin;
         DT_CHECK(n >= 0, DT_ERR_COMM, "MPI reports: %s", w->api->why(w->control));
         missing -= n;
-        DT_CHECK(n > 0 || elapsed / NS_PER_MS < limit_ms, DT_ERR_COMM,
-                 "process %d of %d has not called dt_run() after %lld ms", first_missing(w, all),
-                 w->n_processes, (long long)limit_ms);
-        if (n == 0 && elapsed > 2 * NS_PER_MS)
-            nap(NAP_NS);
-        else if (n == 0)
-            (void)sched_yield();
+        if (n == 0) DT_TRY(wait_to_join(w, begin, first_missing(w, all), "called dt_run()"));
     }
     return DT_OK;
+}
+
+/* What this process alone has run into the others cannot know. */
+static dt_status joined(dti_mpi_world *w, dt_status st)
+{
+    if (st != DT_OK) w->api->give_up(dt_last_error()->message);
+    return st;
 }
 
 dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
@@ -533,11 +554,11 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
     make_card(w, &cards[w->process]);
     DT_TRY(dti_mpi_region_open(&w->region, w->process, w->n_processes, share,
                                &cards[w->process].region));
-    DT_TRY(exchange_cards(w, cards));
+    DT_TRY(joined(w, exchange_cards(w, cards)));
     memcpy(w->cards, cards, n_cards * sizeof *cards);
     DT_TRY(check_cards(w));
-    DT_TRY(share_memory(w));
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
+    DT_TRY(joined(w, share_memory(w)));
     w->n_expected = w->n_ranks - w->n_local;
     listen(w);
     return DT_OK;

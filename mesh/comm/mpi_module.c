@@ -128,6 +128,17 @@ static void leave(bool has_failed)
     mpi.n_sums = 0;
 }
 
+static bool never_lost(char why[DTI_MPI_TEXT_BYTES])
+{
+    why[0] = '\0';
+    return false;
+}
+
+static void give_up(const char *why)
+{
+    (void)why;
+}
+
 /* --- queues -------------------------------------------------------------------------------------
  */
 
@@ -347,6 +358,8 @@ const dti_mpi_module dti_mpi_module_table = {
     .open = open_job,
     .enter = enter,
     .leave = leave,
+    .lost = never_lost,
+    .give_up = give_up,
     .queue_create = queue_create,
     .queue_reserve = queue_reserve,
     .queue_memory = queue_memory,

@@ -18,16 +18,7 @@
 
 enum { TAG_MAX = (1 << 30) - 1 };
 
-typedef enum kind { MESSAGE, MATCHED, TAKEN } kind;
-
-/* What goes before the bytes of a message. TAKEN answers MATCHED and has none. */
-typedef struct frame {
-    uint32_t bytes;
-    int32_t tag;
-    uint32_t kind;
-    uint32_t unused;
-    uint64_t id; /* of the sender's message */
-} frame;
+typedef dti_frame frame;
 
 /* A message that was handed to send() or recv(). */
 typedef struct operation {
@@ -60,6 +51,7 @@ typedef struct peer {
     char *to;
     operation *taker;
     early *kept;
+    char farewell[DTI_MPI_TEXT_BYTES];
 } peer;
 
 typedef struct block {
@@ -85,58 +77,34 @@ static struct {
     operation *receives;
     early *early;
     char why[DTI_MPI_TEXT_BYTES];
+    char lost[DTI_MPI_TEXT_BYTES]; /* the first process that has gone; or "" */
 } net = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* --- the job ------------------------------------------------------------------------------------
- */
-
-static int number(const char *name, int least, int most, int *out, char why[DTI_MPI_TEXT_BYTES])
-{
-    char *end;
-    const char *text = getenv(name);
-    long n;
-
-    if (text == NULL) text = "";
-    n = strtol(text, &end, 10);
-    *out = (int)n;
-    if (*text != '\0' && *end == '\0' && n >= least && n <= most) return 0;
-    (void)snprintf(why, DTI_MPI_TEXT_BYTES, "%s is \"%.40s\", not a number from %d to %d", name,
-                   text, least, most);
-    return -1;
-}
+/* --- the job ---------------------------------------------------------------------------------- */
 
 static int join(char why[DTI_MPI_TEXT_BYTES])
 {
-    enum { MOST = 1 << 16 };
-    int *sockets, failed = -1;
+    dti_sockets_job job;
 
-    if (number("WORLD_SIZE", 1, MOST, &net.n_processes, why) ||
-        number("RANK", 0, net.n_processes - 1, &net.process, why))
-        return -1;
-    net.peers = calloc((size_t)net.n_processes, sizeof *net.peers);
-    sockets = calloc((size_t)net.n_processes, sizeof *sockets);
-    if (net.peers == NULL || sockets == NULL)
-        (void)snprintf(why, DTI_MPI_TEXT_BYTES, "no memory for %d processes", net.n_processes);
-    else
-        failed = dti_sockets_meet(net.process, net.n_processes, sockets, why);
-    for (int p = 0; !failed && p < net.n_processes; p++) {
-        net.peers[p].socket = sockets[p];
-        net.peers[p].last = &net.peers[p].sends;
-    }
-    free(sockets);
-    return failed;
+    if (dti_sockets_meet(&job, why)) return -1;
+    net.process = job.process;
+    net.n_processes = job.n_processes;
+    net.peers = calloc((size_t)job.n_processes, sizeof *net.peers);
+    for (int p = 0; p < job.n_processes; p++)
+        if (net.peers != NULL)
+            net.peers[p] = (peer){ .socket = job.sockets[p], .last = &net.peers[p].sends };
+        else if (job.sockets[p] >= 0)
+            (void)close(job.sockets[p]);
+    free(job.sockets);
+    if (net.peers != NULL) return 0;
+    (void)snprintf(why, DTI_MPI_TEXT_BYTES, "no memory for %d processes", job.n_processes);
+    return -1;
 }
 
 static int open_job(dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
 {
-    if (!net.open) {
-        if (join(why)) {
-            free(net.peers);
-            net.peers = NULL;
-            return -1;
-        }
-        net.open = true;
-    }
+    if (!net.open && join(why)) return -1;
+    net.open = true;
     *out = (dti_mpi_job){ net.process, net.n_processes, TAG_MAX, true };
     return 0;
 }
@@ -159,8 +127,7 @@ static void leave(bool has_failed)
     net.state = has_failed ? DTI_MPI_FAILED : DTI_MPI_IDLE;
 }
 
-/* --- what is done -------------------------------------------------------------------------------
- */
+/* --- what is done ----------------------------------------------------------------------------- */
 
 /* With the lock held, as all that follows until the queues. A queue that was destroyed is NULL. */
 static void complete(operation *o, size_t bytes)
@@ -177,9 +144,14 @@ static void put(peer *p, operation *o)
     p->last = &o->next;
 }
 
-/* Whoever has gone takes nothing any more; that it is missed is noticed elsewhere. */
+/* Whoever has gone takes nothing any more. Those who wait for it while joining ask; later that it
+ * is missed is noticed elsewhere. */
 static void lose(peer *p)
 {
+    if (net.lost[0] == '\0' && p->farewell[0] != '\0')
+        (void)snprintf(net.lost, sizeof net.lost, "%s", p->farewell);
+    else if (net.lost[0] == '\0')
+        dti_sockets_say_lost((int)(p - net.peers), net.n_processes, net.lost);
     (void)close(p->socket);
     p->socket = -1;
     while (p->sends != NULL) {
@@ -205,17 +177,17 @@ static void answer(peer *p, const frame *head)
 {
     operation *o;
 
-    if (head->kind != MATCHED) return;
+    if (head->kind != DTI_FRAME_MATCHED) return;
     if (p == &net.peers[net.process]) was_taken(p, head->id);
     o = p->socket >= 0 ? calloc(1, sizeof *o) : NULL;
     if (o == NULL) return;
-    o->head = (frame){ .kind = TAKEN, .id = head->id };
+    o->head = (frame){ .kind = DTI_FRAME_TAKEN, .id = head->id };
     put(p, o);
 }
 
 static void was_sent(peer *p, operation *o)
 {
-    if (o->head.kind != MATCHED) {
+    if (o->head.kind != DTI_FRAME_MATCHED) {
         complete(o, o->head.bytes);
         return;
     }
@@ -247,8 +219,7 @@ static void push(peer *p)
     }
 }
 
-/* --- what comes ---------------------------------------------------------------------------------
- */
+/* --- what comes ------------------------------------------------------------------------------- */
 
 static bool fits(const operation *o, int process, int tag)
 {
@@ -270,6 +241,11 @@ static bool find_place(peer *p)
     operation **link = &net.receives;
     early **end = &net.early;
 
+    if (p->head.kind == DTI_FRAME_FAREWELL) {
+        p->to = p->farewell;
+        p->head.bytes = p->head.bytes < sizeof p->farewell ? p->head.bytes : 0;
+        return true;
+    }
     while (*link != NULL && !fits(*link, process, p->head.tag)) link = &(*link)->next;
     p->taker = *link;
     if (p->taker != NULL) {
@@ -304,6 +280,7 @@ static void hand_out(early *e)
 
 static void is_whole(peer *p)
 {
+    if (p->head.kind == DTI_FRAME_FAREWELL) lose(p);
     if (p->taker != NULL) {
         answer(p, &p->head);
         complete(p->taker, p->head.bytes);
@@ -331,7 +308,7 @@ static bool pull_some(peer *p)
     }
     p->got += (size_t)n;
     if (p->got < sizeof p->head) return true;
-    if (in_head && p->head.kind == TAKEN) {
+    if (in_head && p->head.kind == DTI_FRAME_TAKEN) {
         was_taken(p, p->head.id);
         p->got = 0;
         return true;
@@ -351,8 +328,30 @@ static void progress(void)
     }
 }
 
-/* --- queues -------------------------------------------------------------------------------------
- */
+static bool lost(char why[DTI_MPI_TEXT_BYTES])
+{
+    (void)pthread_mutex_lock(&net.lock);
+    progress();
+    (void)snprintf(why, DTI_MPI_TEXT_BYTES, "%s", net.lost);
+    (void)pthread_mutex_unlock(&net.lock);
+    return why[0] != '\0';
+}
+
+/* Not in the middle of another message. */
+static void give_up(const char *why)
+{
+    (void)pthread_mutex_lock(&net.lock);
+    for (int i = 0; i < net.n_processes; i++) {
+        peer *p = &net.peers[i];
+        push(p);
+        if (p->socket < 0) continue;
+        if (p->sends == NULL || p->sends->sent == 0) dti_sockets_say_farewell(p->socket, why);
+        lose(p);
+    }
+    (void)pthread_mutex_unlock(&net.lock);
+}
+
+/* --- queues ----------------------------------------------------------------------------------- */
 
 static int queue_reserve(dti_mpi_queue *q, int n_more)
 {
@@ -501,7 +500,7 @@ static int send_message(dti_mpi_queue *q, const dti_mpi_message *m)
     (void)pthread_mutex_lock(&net.lock);
     o->head = (frame){ .bytes = (uint32_t)m->bytes,
                        .tag = m->tag,
-                       .kind = m->matched ? MATCHED : MESSAGE,
+                       .kind = m->matched ? DTI_FRAME_MATCHED : DTI_FRAME_MESSAGE,
                        .id = ++net.n_sent };
     if (m->process == net.process) {
         failed = send_home(o);
@@ -584,6 +583,8 @@ const dti_mpi_module dti_mpi_module_table = {
     .open = open_job,
     .enter = enter,
     .leave = leave,
+    .lost = lost,
+    .give_up = give_up,
     .queue_create = queue_create,
     .queue_reserve = queue_reserve,
     .queue_memory = queue_memory,

@@ -24,7 +24,11 @@ while [ -n "$pids" ]; do
         if kill -0 "$pid" 2>/dev/null; then
             left="$left $pid"
         else
-            wait "$pid" || { code=$? && kill $pids 2>/dev/null; }
+            wait "$pid" || {
+                failed=$?
+                [ $code -ne 0 ] || code=$failed # the others are ended because of it
+                kill $pids 2>/dev/null
+            }
         fi
     done
     pids=$left

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Processes that find each other without MPI: who is lost meanwhile is noticed at once, by whatever
+ * wait, and named. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/sync.h"
+#include "mesh/comm/mpi.h"
+#include "mesh/launch.h"
+#include "tests/support/dt_test.h"
+
+/* Two seconds are promised; a machine may be busy. Without a word it is a minute. */
+enum { PROMPT_MS = 10000, WORD_BYTES = 1024, MAX_PROCESSES = 4 };
+
+/* What a process of the job does; returns its last word. */
+typedef const char *(*process_main)(void);
+
+typedef struct process {
+    pid_t pid;
+    int words; /* what it says, in lines */
+} process;
+
+static dt_status nothing(dt_runtime *rt, void *arg)
+{
+    (void)rt, (void)arg;
+    return DT_OK;
+}
+
+static const char *runs(void)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    return dt_run(&o, nothing, NULL) == DT_OK ? "well" : dt_last_error()->message;
+}
+
+/* The port keeps jobs of this test apart, and from others. */
+static process start(int rank, int size, int job, process_main main_of)
+{
+    char folder[DT_TEST_PATH_BYTES], text[64];
+    process p = { 0 };
+    int ends[2];
+
+    (void)dt_test_binary_path(folder, "lib/dtensor");
+    DT_ASSERT_EQ_INT(pipe(ends), 0);
+    p.pid = fork();
+    DT_ASSERT(p.pid >= 0);
+    if (p.pid == 0) {
+        const char *word;
+        (void)setenv("DTENSOR_MODULES", folder, 1);
+        (void)snprintf(text, sizeof text, "%d", rank);
+        (void)setenv("RANK", text, 1);
+        (void)snprintf(text, sizeof text, "%d", size);
+        (void)setenv("WORLD_SIZE", text, 1);
+        (void)snprintf(text, sizeof text, "test%ld.%d", (long)getppid(), job);
+        (void)setenv("MASTER_PORT", text, 1);
+        (void)dup2(ends[1], 3);
+        word = main_of();
+        (void)!write(3, word, strlen(word));
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    p.words = ends[0];
+    return p;
+}
+
+/* The next word of a process, or all that is left when it ends. */
+static const char *hear(const process *p, char word[WORD_BYTES])
+{
+    ssize_t n = read(p->words, word, WORD_BYTES - 1);
+
+    DT_ASSERT(n >= 0);
+    word[n] = '\0';
+    return word;
+}
+
+static void end(process *p)
+{
+    (void)kill(p->pid, SIGKILL);
+    (void)waitpid(p->pid, NULL, 0);
+    (void)close(p->words);
+}
+
+static void ends_with(process *p, const char *part)
+{
+    char word[WORD_BYTES];
+
+    if (strstr(hear(p, word), part) == NULL)
+        dt_test_fail(__FILE__, __LINE__, "\"%s\" is not in \"%s\"", part, word);
+    end(p);
+}
+
+static void is_prompt(int64_t begin_ns)
+{
+    DT_ASSERT((dti_now_ns() - begin_ns) / 1000000 < PROMPT_MS);
+}
+
+DT_TEST(joining, processes_of_jobs_of_other_sizes_tell_each_other)
+{
+    const int64_t begin = dti_now_ns();
+    process a = start(0, 2, 1, runs), b = start(1, 3, 1, runs);
+
+    ends_with(&a, "process 0 was told that there are 2 processes, process 1 that there are 3");
+    ends_with(&b, "process 1 was told that there are 3 processes, process 0 that there are 2");
+    is_prompt(begin);
+}
+
+/* Process 1 never comes, so 2 and 3 know process 0 only. */
+DT_TEST(joining, a_process_that_is_killed_is_named_to_those_who_never_met_it)
+{
+    process a = start(0, 4, 2, runs), b = start(2, 4, 2, runs), c = start(3, 4, 2, runs);
+    int64_t begin;
+
+    (void)usleep(500 * 1000);
+    begin = dti_now_ns();
+    end(&c);
+    ends_with(&a, "process 3 of 4 has ended while processes were joining");
+    ends_with(&b, "process 3 of 4 has ended while processes were joining");
+    is_prompt(begin);
+}
+
+/* --- one that dies later ---------------------------------------------------------------------- */
+
+static const dti_mpi_module *found_module(dti_mpi_job *job)
+{
+    char why[DTI_MPI_TEXT_BYTES];
+    dti_module_found found;
+    dti_launch launch;
+
+    if (dti_launch_read(&launch) != DT_OK) return NULL;
+    dti_module_find(&launch, "sockets", &found);
+    return found.module != NULL && found.module->open(job, why) == 0 ? found.module : NULL;
+}
+
+static const char *stops_after_the_meeting(void)
+{
+    dti_mpi_job job;
+
+    (void)!write(3, found_module(&job) != NULL ? "met" : "not", 3);
+    (void)pause();
+    return "";
+}
+
+DT_TEST(joining, a_process_that_dies_before_it_says_who_it_is_is_named)
+{
+    process a = start(0, 2, 3, runs), b = start(1, 2, 3, stops_after_the_meeting);
+    char word[WORD_BYTES];
+    int64_t begin;
+
+    DT_ASSERT_EQ_STR(hear(&b, word), "met");
+    (void)usleep(100 * 1000);
+    begin = dti_now_ns();
+    end(&b);
+    ends_with(&a, "process 1 of 2 has ended while processes were joining");
+    is_prompt(begin);
+}
+
+/* A card sent and one taken: what follows is memory. */
+static struct {
+    dti_mpi_module table;
+    int (*poll)(dti_mpi_queue *q, const dti_mpi_done **done);
+    int n_done;
+} slow;
+
+static int stop_with_the_cards(dti_mpi_queue *q, const dti_mpi_done **done)
+{
+    const int n = slow.poll(q, done);
+
+    slow.n_done += n;
+    if (slow.n_done < 2) return n;
+    (void)!write(3, "told", 4);
+    (void)pause();
+    return n;
+}
+
+static const char *stops_before_opening_memory(void)
+{
+    dti_mpi_world *world;
+    dti_mpi_job job;
+    const dti_mpi_module *m = found_module(&job);
+
+    if (m == NULL) return "no module";
+    slow.table = *m;
+    slow.poll = m->poll;
+    slow.table.poll = stop_with_the_cards;
+    (void)!dti_mpi_world_create(&slow.table, &job, &(dti_mpi_plan){ 2, 20000, false, true },
+                                &world);
+    return "";
+}
+
+/* Of MPI nobody hears that a process has gone; the system says it. */
+static bool hears_nothing(char why[DTI_MPI_TEXT_BYTES])
+{
+    why[0] = '\0';
+    return false;
+}
+
+static const char *knows_processes_only(void)
+{
+    dti_mpi_world *world;
+    dti_mpi_job job;
+    const dti_mpi_module *m = found_module(&job);
+
+    if (m == NULL) return "no module";
+    slow.table = *m;
+    slow.table.lost = hears_nothing;
+    return dti_mpi_world_create(&slow.table, &job, &(dti_mpi_plan){ 2, 20000, false, true },
+                                &world) == DT_OK
+               ? "well"
+               : dt_last_error()->message;
+}
+
+static void dies_before_opening_memory(int job, process_main waits)
+{
+    process a = start(0, 2, job, waits), b = start(1, 2, job, stops_before_opening_memory);
+    char word[WORD_BYTES];
+    int64_t begin;
+
+    DT_ASSERT_EQ_STR(hear(&b, word), "told");
+    (void)usleep(100 * 1000);
+    begin = dti_now_ns();
+    end(&b);
+    ends_with(&a, "process 1 of 2 has ended while processes were joining");
+    is_prompt(begin);
+}
+
+DT_TEST(joining, a_process_that_dies_before_it_opens_memory_is_named)
+{
+    dies_before_opening_memory(4, runs);
+    dies_before_opening_memory(5, knows_processes_only);
+}
+
+/* --- what the system refuses ------------------------------------------------------------------ */
+
+/* One more descriptor, for the name of this process; none for who connects. */
+static const char *runs_without_descriptors(void)
+{
+    const int next = dup(0);
+
+    (void)close(next);
+    (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)next + 1, (rlim_t)next + 1 });
+    return runs();
+}
+
+DT_TEST(joining, a_process_that_may_open_nothing_says_so_at_once)
+{
+    const int64_t begin = dti_now_ns();
+    process a = start(0, 2, 6, runs_without_descriptors);
+
+    ends_with(&a, "Too many open files (ulimit -n)");
+    is_prompt(begin);
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static const char *runs_with_a_secret(void)
+{
+    (void)setenv("TORCHELASTIC_RUN_ID", "5ca1ab1e-0000-4000-8000-000000000001", 1);
+    return runs();
+}
+
+static const char *runs_with_another_secret(void)
+{
+    (void)setenv("TORCHELASTIC_RUN_ID", "5ca1ab1e-0000-4000-8000-000000000002", 1);
+    return runs();
+}
+
+enum { MOST_NAMES = 4, PART_BYTES = 32 };
+
+/* What stands between port and number of the names that processes `rank` of a job have. */
+static int secret_parts(int job, int rank, char parts[MOST_NAMES][PART_BYTES])
+{
+    char line[512], name[128], number[16];
+    FILE *f = fopen("/proc/net/unix", "r");
+    int n = 0;
+
+    DT_ASSERT(f != NULL);
+    (void)snprintf(name, sizeof name, "@dtensor/test%ld.%d/", (long)getpid(), job);
+    (void)snprintf(number, sizeof number, "/%d", rank);
+    while (n < MOST_NAMES && fgets(line, sizeof line, f) != NULL) {
+        char *at = strstr(line, name), *last;
+        if (at == NULL || strstr(line, " 00010000 ") == NULL) continue; /* those who listen */
+        at[strcspn(at, "\n")] = '\0';
+        last = strrchr(at, '/');
+        if (strcmp(last, number) != 0) continue;
+        *last = '\0';
+        (void)snprintf(parts[n++], PART_BYTES, "%.31s", at + strlen(name));
+    }
+    (void)fclose(f);
+    return n;
+}
+
+/* Two jobs of one port, which do not see each other. */
+DT_TEST(joining, names_cannot_be_told_without_the_launchers_secret)
+{
+    process p[] = { start(0, 3, 7, runs_with_a_secret), start(1, 3, 7, runs_with_a_secret),
+                    start(0, 3, 7, runs_with_another_secret) };
+    char first[MOST_NAMES][PART_BYTES], second[MOST_NAMES][PART_BYTES];
+
+    (void)usleep(500 * 1000);
+    DT_ASSERT_EQ_INT(secret_parts(7, 0, first), 2);
+    DT_ASSERT_EQ_INT(secret_parts(7, 1, second), 1);
+    DT_ASSERT(strcmp(first[0], first[1]) != 0);
+    DT_ASSERT(strcmp(first[0], second[0]) != 0 && strcmp(first[1], second[0]) != 0);
+    for (size_t i = 0; i < DT_COUNT(p); i++) end(&p[i]);
+}
+
+DT_TEST(joining, who_holds_the_name_of_a_process_is_named)
+{
+    const int64_t begin = dti_now_ns();
+    process a = start(0, 2, 9, runs), b;
+    char holder[64];
+
+    (void)usleep(500 * 1000);
+    b = start(0, 2, 9, runs);
+    (void)snprintf(holder, sizeof holder, "is held by process %ld (", (long)a.pid);
+    ends_with(&b, holder);
+    end(&a);
+    is_prompt(begin);
+}
