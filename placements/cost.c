@@ -243,7 +243,7 @@ static int64_t largest_piece(const dt_layout *l, const int64_t *shape)
         for (int k = 0; dti_has(l->shard_dims, m) && k + 1 < p->n_offsets; k++) {
             if (p->offsets[k + 1] - p->offsets[k] <= most) continue;
             most = p->offsets[k + 1] - p->offsets[k];
-            coord[m] = k;
+            coord[m] = k * p->replicas; /* the first that holds part k */
         }
     }
     return dti_piece_count(l, coord, shape);

@@ -231,6 +231,34 @@ DT_TEST(packed, heads_are_cut_by_the_head_rule_in_every_block)
     }
 }
 
+/* Keys and values in one weight, queries in another: those are cut by head, so copies of kv heads
+ * fit them only where the heads divide. */
+DT_TEST(packed, keys_and_values_without_queries_have_copies_only_where_heads_divide)
+{
+    const struct {
+        dt_head_counts heads;
+        int parts, copies; /* 0: whole */
+    } rows[] = {
+        { { 8, 4, 16 }, 4, 1 }, { { 8, 2, 16 }, 4, 2 }, { { 6, 2, 16 }, 4, 0 },
+        { { 6, 4, 16 }, 4, 1 }, { { 6, 2, 16 }, 3, 0 }, { { 6, 1, 16 }, 4, 0 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        const dt_head_counts *h = &rows[i].heads;
+        const int64_t kv = h->n_kv_heads * h->head_dim;
+        const dt_param_info info = {
+            .kind = DT_LAYER_LINEAR,
+            .n_axes = 2,
+            .heads = *h,
+            .blocks = { { 2, { { kv, DT_UNIT_KV_HEADS }, { kv, DT_UNIT_KV_HEADS } } } }
+        };
+        dt_cut_room room;
+        const dt_placement p = dt_cut_param(&info, 0, rows[i].parts, &room);
+        DT_ASSERT_EQ_INT(p.kind == DT_PLACE_SHARD, rows[i].copies > 0);
+        if (rows[i].copies > 0) DT_ASSERT_EQ_INT(p.replicas, rows[i].copies);
+    }
+}
+
 /* --- packed inputs ---------------------------------------------------------------------------- */
 
 static dt_tensor *one_after_the_other(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *arg)

@@ -285,6 +285,49 @@ DT_TEST(plan, bounds_the_largest_piece_of_many_ranks)
     dti_layouts_destroy(t);
 }
 
+/* The same where pairs of ranks hold the same part: 64 parts of 128 ranks, of which the sixth has
+ * all rows. */
+DT_TEST(plan, bounds_the_largest_piece_that_several_ranks_hold)
+{
+    const grid g = { 1, { 128 } };
+    const int64_t shape[] = { 128, 16 };
+    dti_layouts *t = new_table();
+    int64_t offsets[65];
+    dti_cost_model model = model_of(shape, 0);
+    const dt_layout *from = layout(t, &g, 2, "S(1)"), *to;
+    dti_move plan;
+    bool any;
+
+    for (int i = 0; i < 65; i++) offsets[i] = i <= 5 ? 0 : 128;
+    dt_placement place = dt_shard_offsets(0, 65, offsets);
+    place.replicas = 2;
+    DT_ASSERT_OK(dti_layout_intern(t, 1, g.size, 2, &place, NULL, &to));
+    model.memory_bytes = 4 * (128 + 128 * 16); /* a column, and everything */
+    DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
+    model.memory_bytes--;
+    DT_ASSERT_STATUS(dti_plan(from, to, &model, &plan, &any), DT_ERR_LAYOUT, "8704 bytes for");
+    dti_layouts_destroy(t);
+}
+
+/* Two hosts of four ranks, of which pairs hold the same columns: half of a host's columns come from
+ * the host itself, the rest of the rows from the other one. */
+DT_TEST(plan, counts_what_holders_have_in_common_once)
+{
+    const grid g = { 2, { 2, 4 } };
+    const int64_t shape[] = { 8, 8 };
+    dti_layouts *t = new_table();
+    dti_cost_model model = model_of(shape, 0);
+    dti_move_step step = { .kind = DTI_MOVE_EXCHANGE, .dims = 3, .divisor = 1 };
+    dti_probes probes;
+
+    model.link[1].bytes_per_ns = 4;
+    step.from = layout(t, &g, 2, "S(0)S(1,replicas=2)");
+    step.to = layout(t, &g, 2, "RR");
+    dti_probes_of(step.from, &probes);
+    DT_ASSERT_CLOSE(dti_step_ns(&model, &step, &probes), 4 * 16 / 4.0 + 4 * 32 / 1.0, 1e-9);
+    dti_layouts_destroy(t);
+}
+
 /* 16,384 ranks without one: memory and bytes of any of them. */
 DT_TEST(plan, plans_for_meshes_that_are_not_here)
 {

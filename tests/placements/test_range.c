@@ -90,6 +90,30 @@ DT_TEST(range, pieces_of_one_axis)
     dti_layouts_destroy(t);
 }
 
+/* A piece without rows still has a place, where its rows would be: at the end of what it is cut
+ * from. */
+DT_TEST(range, an_empty_packed_piece_begins_where_its_rows_would)
+{
+    const grid line = { 1, { 4 } }, square = { 2, { 2, 2 } };
+    dti_layouts *t = new_table();
+    const dt_layout *blocks = layout(t, &line, 1, "S(0,blocks=2:2)");
+    const dt_layout *inner = layout(t, &square, 1, "S(0,blocks=1:1)S(0)");
+    const dt_layout *first = layout(t, &square, 1, "S(0)S(0,blocks=1:1)");
+    int64_t begin, n;
+
+    dti_layout_axis_extent(blocks, 0, 4, (int[]){ 1 }, &begin, &n);
+    DT_ASSERT(begin == 1 && n == 2); /* rows 1 and 3 */
+    dti_layout_axis_extent(blocks, 0, 4, (int[]){ 2 }, &begin, &n);
+    DT_ASSERT(begin == 4 && n == 0);
+    dti_layout_axis_extent(inner, 0, 2, (int[]){ 1, 0 }, &begin, &n);
+    DT_ASSERT(begin == 2 && n == 0); /* cut from nothing */
+    dti_layout_axis_extent(inner, 0, 2, (int[]){ 1, 1 }, &begin, &n);
+    DT_ASSERT(begin == 2 && n == 0);
+    dti_layout_axis_extent(first, 0, 4, (int[]){ 0, 1 }, &begin, &n);
+    DT_ASSERT(begin == 2 && n == 0); /* of the first half, whose end this is */
+    dti_layouts_destroy(t);
+}
+
 /* Case 33: 4096 rows over dp=30, tp=8, cut by tp first. PyTorch gives empty pieces the offset 4096;
  * ours stand at the end of their tp piece. */
 DT_TEST(range, an_order_is_not_a_split_factor)
