@@ -52,7 +52,7 @@ void dti_recorder_free(dti_recorder **recorder)
 
     if (r == NULL) return;
     *recorder = NULL;
-    if (r->recording != NULL) r->device->ops->forget(r->device, r->recording);
+    if (r->recording != NULL && !r->device->ended) r->device->ops->forget(r->device, r->recording);
     dt_tape_release(&r->tape);
     dti_memory_destroy(&r->own);
     dti_free(r);

@@ -29,13 +29,16 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
 {
     dt_tensor *x = device->free_tensors;
 
-    if (x != NULL)
+    if (x != NULL) {
         device->free_tensors = x->next;
-    else
+    } else {
         DT_TRY(dti_new(sizeof *x, &x));
+        x->also = device->tensors;
+        device->tensors = x;
+    }
     x->device = device;
     x->refs = 1;
-    dti_runtime_count(device->rt, 1);
+    dti_runtime_count(device->rt, DTI_LIVE_TENSOR, 1);
     *out = x;
     return DT_OK;
 }
@@ -180,7 +183,7 @@ void dt_tensor_release(dt_tensor **tensor)
     x->storage = NULL;
     x->next = x->device->free_tensors;
     x->device->free_tensors = x;
-    dti_runtime_count(x->device->rt, -1);
+    dti_runtime_count(x->device->rt, DTI_LIVE_TENSOR, -1);
 }
 
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place, const dt_layout **out)
@@ -269,6 +272,7 @@ static dt_status check_piece(const dt_tensor *x, const void *host, size_t bytes)
              "%zu bytes are given, but this rank's piece has %zu", bytes, dti_tensor_bytes(x));
     DT_CHECK(host != NULL || bytes == 0, DT_ERR_ARG, "the host's memory is NULL");
     DT_CHECK(!x->device->dry, DT_ERR_UNSUPPORTED, "a dry tensor has no elements");
+    DT_CHECK(!x->device->ended, DT_ERR_ARG, "the run that this tensor belongs to has ended");
     return DT_OK;
 }
 

@@ -20,6 +20,7 @@ struct dt_tensor {
     int64_t shape[DT_MAX_AXES]; /* global */
     dt_local local;
     dt_tensor *next; /* in the list of free headers */
+    dt_tensor *also; /* in that of all headers */
 };
 
 /* Extents that are not negative, and bytes that fit into 63 bits. op: whose result it is; NULL. */

@@ -36,6 +36,7 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     dti_flight_open(&rt->flight, options->flight, world->rank, world->size);
     world->flight = &rt->flight;
     world->agree = options->check != NULL && strcmp(options->check, "agree") == 0;
+    atomic_init(&rt->live, 1);
     rt->world = world;
     rt->pool = pool;
     rt->rank = world->rank;
@@ -76,6 +77,60 @@ static void warn_of_lost_flight(dt_runtime *rt)
                     f->path, f->rank, strerror(f->error));
 }
 
+static const char *const live_names[DTI_N_LIVE][2] = {
+    [DTI_LIVE_MESH] = { "mesh", "meshes" },
+    [DTI_LIVE_TENSOR] = { "tensor", "tensors" },
+    [DTI_LIVE_TAPE] = { "tape", "tapes" },
+    [DTI_LIVE_LAYERS] = { "set of layers", "sets of layers" },
+    [DTI_LIVE_MODEL] = { "model", "models" },
+    [DTI_LIVE_STATE] = { "state", "states" },
+};
+
+/* "1 mesh, 2 tensors" */
+static void name_live(const dt_runtime *rt, int64_t n, char *text, size_t bytes)
+{
+    int64_t of_kind[DTI_N_LIVE];
+    size_t used = 0;
+
+    memcpy(of_kind, rt->of_kind, sizeof of_kind);
+    of_kind[DTI_LIVE_MESH] = n;
+    for (int k = 0; k < DTI_N_LIVE; k++)
+        if (k != DTI_LIVE_MESH) of_kind[DTI_LIVE_MESH] -= of_kind[k];
+    for (int k = 0; k < DTI_N_LIVE && used < bytes; k++)
+        if (of_kind[k] > 0)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%lld %s", used > 0 ? ", " : "",
+                                     (long long)of_kind[k], live_names[k][of_kind[k] > 1]);
+}
+
+/* A rank that fails returns early: what it leaves behind is no news then. */
+static void tell_of_live(dt_runtime *rt)
+{
+    const int64_t n = dt_runtime_live(rt);
+    char text[LOG_LINE_BYTES / 2] = "";
+
+    if (n == 0) return;
+    name_live(rt, n, text, sizeof text);
+    dti_runtime_log(rt, rt->failed ? DT_LOG_INFO : DT_LOG_WARNING,
+                    "%s of rank %d outlive%s the run and lost %s memory; objects are to be "
+                    "released before rank_main returns",
+                    text, rt->rank, n == 1 ? "s" : "", n == 1 ? "its" : "their");
+}
+
+/* The last of the run and its objects. */
+static void free_runtime(dt_runtime *rt)
+{
+    for (int i = rt->n_slots - 1; i >= 0; i--) {
+        const dti_slot slot = rt->slot_order[i];
+        if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
+    }
+    dti_free(rt);
+}
+
+static void count_down(dt_runtime *rt, int64_t n)
+{
+    if (atomic_fetch_sub_explicit(&rt->live, n, memory_order_acq_rel) == n) free_runtime(rt);
+}
+
 void dti_runtime_destroy(dt_runtime **runtime)
 {
     dt_runtime *rt = *runtime;
@@ -84,16 +139,36 @@ void dti_runtime_destroy(dt_runtime **runtime)
     *runtime = NULL;
     warn_of_unused_fault(rt);
     warn_of_lost_flight(rt);
-    for (int i = rt->n_slots - 1; i >= 0; i--) {
-        const dti_slot slot = rt->slot_order[i];
-        if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
+    tell_of_live(rt);
+    while (rt->n_at_end > 0) {
+        rt->n_at_end--;
+        rt->at_end[rt->n_at_end].end(rt->at_end[rt->n_at_end].object);
     }
     dti_gpu_close(rt);
     dti_pool_destroy(&rt->pool);
     for (size_t i = rt->n_comms; i > 0; i--) dti_comm_close(rt->comms[i - 1]);
     dti_free((void *)rt->comms);
     dti_comm_close(rt->world);
-    dti_free(rt);
+    rt->comms = NULL;
+    rt->n_comms = 0;
+    rt->world = NULL;
+    rt->log = NULL;
+    rt->ended = true;
+    count_down(rt, 1);
+}
+
+dt_status dti_runtime_at_end(dt_runtime *rt, dti_slot_destroy end, void *object)
+{
+    DT_CHECK(rt->n_at_end < DTI_MAX_AT_END, DT_ERR_INTERNAL, "more than %d things end with a run",
+             DTI_MAX_AT_END);
+    rt->at_end[rt->n_at_end].end = end;
+    rt->at_end[rt->n_at_end++].object = object;
+    return DT_OK;
+}
+
+bool dti_runtime_has_ended(const dt_runtime *rt)
+{
+    return rt->ended;
 }
 
 /* What users have registered holds for plans as well as for runs. */
@@ -110,6 +185,7 @@ dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create
         if (rt->like != NULL && is_registry(slot))
             return dti_runtime_slot(rt->like, slot, create, destroy, out);
         *out = NULL;
+        DT_CHECK(!rt->ended, DT_ERR_ARG, "the run that this object belongs to has ended");
         DT_TRY(create(rt, &object)); /* may make other slots, which then outlive this one */
         rt->slots[slot] = object;
         rt->slot_destroy[slot] = destroy;
@@ -171,6 +247,8 @@ dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const 
 {
     dti_comm *c = find_comm(rt, world_ranks, n);
 
+    *out = NULL;
+    DT_CHECK(!rt->ended, DT_ERR_ARG, "the run that this mesh belongs to has ended");
     *out = c;
     if (c != NULL) return DT_OK;
     DT_TRY(dti_grow((void **)&rt->comms, &rt->comms_capacity, rt->n_comms + 1, sizeof(dti_comm *)));
@@ -202,7 +280,7 @@ const char *dt_runtime_cores(const dt_runtime *rt)
 
 int64_t dt_runtime_live(const dt_runtime *rt)
 {
-    return rt != NULL ? atomic_load_explicit(&rt->live, memory_order_relaxed) : 0;
+    return rt != NULL ? atomic_load_explicit(&rt->live, memory_order_relaxed) - !rt->ended : 0;
 }
 
 dti_comm *dti_runtime_world(dt_runtime *rt)
@@ -242,9 +320,13 @@ const char *dti_runtime_isa(const dt_runtime *rt)
     return rt->isa;
 }
 
-void dti_runtime_count(dt_runtime *rt, int64_t change)
+void dti_runtime_count(dt_runtime *rt, dti_live kind, int64_t change)
 {
-    (void)atomic_fetch_add_explicit(&rt->live, change, memory_order_relaxed);
+    if (kind != DTI_LIVE_MESH) rt->of_kind[kind] += change;
+    if (change > 0)
+        (void)atomic_fetch_add_explicit(&rt->live, change, memory_order_relaxed);
+    else
+        count_down(rt, -change);
 }
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...)
@@ -264,6 +346,8 @@ void dti_runtime_abort(dt_runtime *rt)
 {
     const dt_error *e = dt_last_error();
 
+    if (rt->ended) return;
+    rt->failed = true;
     dti_flight_dump(&rt->flight);
     dti_cuda_world_abort(rt->cuda);
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);

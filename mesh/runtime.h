@@ -41,8 +41,26 @@ dti_cuda_world *dti_runtime_cuda(dt_runtime *rt); /* NULL: tensors lie on the ho
 dti_pool *dti_runtime_pool(dt_runtime *rt);
 const char *dti_runtime_isa(const dt_runtime *rt); /* as asked for, never NULL: "auto", ... */
 
-/* Live objects (dt_runtime_live) go up and down by this. */
-void dti_runtime_count(dt_runtime *rt, int64_t change);
+/* What ends with the run, at once: `end` is called with `object` on the rank's own thread when the
+ * rank ends, hooks in reverse order. Slots stay for objects that outlive the run: they go with the
+ * last of them. */
+dt_status dti_runtime_at_end(dt_runtime *rt, dti_slot_destroy end, void *object) DT_MUST_USE;
+bool dti_runtime_has_ended(const dt_runtime *rt);
+
+/* Handles of users. Whatever outlives the run is named in its log by kind. */
+typedef enum dti_live {
+    DTI_LIVE_MESH, /* released by any thread; the others by their rank's */
+    DTI_LIVE_TENSOR,
+    DTI_LIVE_TAPE,
+    DTI_LIVE_LAYERS,
+    DTI_LIVE_MODEL,
+    DTI_LIVE_STATE,
+    DTI_N_LIVE
+} dti_live;
+
+/* Live objects (dt_runtime_live) go up and down by this. The runtime is gone when it returns from
+ * counting down the last object of a run that has ended. */
+void dti_runtime_count(dt_runtime *rt, dti_live kind, int64_t change);
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) DT_PRINTF(3, 4);
 

@@ -10,7 +10,7 @@
 #include "mesh/runtime.h"
 #include "mesh/topology.h"
 
-enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24 };
+enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24, DTI_MAX_AT_END = 4 };
 
 struct dt_runtime {
     int rank;
@@ -30,7 +30,15 @@ struct dt_runtime {
     dti_cuda_place *gpu; /* gpu.h; NULL: none */
     char cores[DTI_CORES_TEXT_BYTES];
     dti_flight flight;
-    _Atomic int64_t live; /* handles may be released by any thread */
+    _Atomic int64_t live;        /* handles, and one for the run until it has ended */
+    int64_t of_kind[DTI_N_LIVE]; /* of live, meshes left out */
+    bool ended;                  /* rank_main has returned: nothing can be made any more */
+    bool failed;                 /* with an error, which leaves objects behind */
+    struct {
+        dti_slot_destroy end;
+        void *object;
+    } at_end[DTI_MAX_AT_END];
+    int n_at_end;
 
     void *slots[DTI_N_SLOTS];
     dti_slot_destroy slot_destroy[DTI_N_SLOTS];
@@ -48,7 +56,11 @@ dt_status dti_check_isa(const char *isa) DT_MUST_USE;
 /* Takes the world communicator and the pool, even when it fails. */
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out) DT_MUST_USE;
-void dti_runtime_destroy(dt_runtime **runtime); /* accepts NULL */
+
+/* Ends the rank's part in the run: what it holds of the machine is given back, and what it did not
+ * release is named in the log. The struct stays until the last object of it is released. Accepts
+ * NULL. */
+void dti_runtime_destroy(dt_runtime **runtime);
 
 /* The communicator of these world ranks (this rank among them), made on first use. */
 dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const char *name,

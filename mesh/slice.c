@@ -106,6 +106,8 @@ done:
 dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
 {
     *out = NULL;
+    DT_CHECK(!dti_runtime_has_ended(mesh->rt), DT_ERR_ARG,
+             "the run that this mesh belongs to has ended");
     DT_CHECK(dims < 1u << mesh->n_dims, DT_ERR_ARG, "dims 0x%x of a mesh that has %d", dims,
              mesh->n_dims);
     if (mesh->comms[dims] == NULL) DT_TRY(find_comm(mesh, dims, out));

@@ -131,7 +131,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     if (list->slot == DTI_NO_DIM && dt_mesh_n_ranks(mesh) > 1 && dti_mesh_place(mesh) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_WARNING,
                         "the mesh has no dim \"%s\": every rank holds and computes all", dim);
-    dti_runtime_count(dt_mesh_runtime(mesh), 1);
+    dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_LAYERS, 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, make_index(list, n_specs));
     DT_TRY_TO(fail, st, make_room(list));
@@ -167,7 +167,7 @@ void dt_layers_release(dt_layers **layers)
     dti_free(list->index);
     for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);
     dti_free(list->layers);
-    dti_runtime_count(dt_mesh_runtime(list->mesh), -1);
+    dti_runtime_count(dt_mesh_runtime(list->mesh), DTI_LIVE_LAYERS, -1);
     dt_mesh_release(&list->mesh);
     dti_free(list);
 }

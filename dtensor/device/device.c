@@ -3,6 +3,7 @@
 
 #include <dtensor/devices.h>
 #include <dtensor/ops.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -10,18 +11,50 @@
 #include "dtensor/tensor_internal.h"
 #include "mesh/gpu.h"
 
-static void device_destroy(void *object)
+enum { NAMED_TENSORS = 8 };
+
+/* Tensors that nobody released, by what they are. */
+static void name_tensors(dti_device *d)
+{
+    char layout[4 * DTI_PLACEMENT_BYTES], shape[DT_MAX_AXES * 24];
+    int n = 0;
+
+    for (const dt_tensor *x = d->tensors; x != NULL && n < NAMED_TENSORS; x = x->also) {
+        if (x->refs == 0) continue;
+        shape[0] = '\0';
+        for (int a = 0, used = 0; a < x->n_axes; a++)
+            used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", a ? ", " : "",
+                             (long long)x->shape[a]);
+        (void)dt_layout_print(x->layout, layout, sizeof layout);
+        dti_runtime_log(d->rt, DT_LOG_INFO, "outlives the run: tensor %s [%s] %s%s",
+                        dt_dtype_name(x->local.dtype), shape, layout,
+                        ++n == NAMED_TENSORS ? " (and perhaps more)" : "");
+    }
+}
+
+/* Memory and stream go with the run; handles that are still there become empty. */
+static void device_end(void *object)
 {
     dti_device *d = object;
 
-    for (dt_tensor *x = d->free_tensors, *next; x != NULL; x = next) {
-        next = x->next;
-        dti_free(x);
-    }
+    name_tensors(d);
+    for (dt_tensor *x = d->tensors; x != NULL; x = x->also) x->local.data = NULL;
     dti_move_cache_free(d);
     dti_cpu_destroy(&d->cpu);
+    dti_memory_end(d->memory);
+    d->ops->close(d);
+    d->ended = true;
+}
+
+static void device_free(void *object)
+{
+    dti_device *d = object;
+
+    for (dt_tensor *x = d->tensors, *next; x != NULL; x = next) {
+        next = x->also;
+        dti_free(x);
+    }
     dti_memory_destroy(&d->memory);
-    if (d->ops != NULL) d->ops->close(d);
     dti_free(d);
 }
 
@@ -39,11 +72,15 @@ static dt_status device_create(dt_runtime *rt, void **out)
     if (dti_runtime_gpu(rt) != NULL) DT_TRY_TO(fail, st, dti_device_cuda_open(d));
     DT_TRY_TO(fail, st, dti_memory_create(d->dry, &d->allocator, &d->memory));
     DT_TRY_TO(fail, st, dti_cpu_create(isa, dti_runtime_pool(rt), &d->cpu));
+    DT_TRY_TO(fail, st, dti_runtime_at_end(rt, device_end, d));
     *out = d;
     return DT_OK;
 
 fail:
-    device_destroy(d);
+    dti_cpu_destroy(&d->cpu);
+    dti_memory_destroy(&d->memory);
+    d->ops->close(d);
+    dti_free(d);
     return st;
 }
 
@@ -51,7 +88,7 @@ dt_status dti_device_of(dt_runtime *rt, dti_device **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, device_create, device_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, device_create, device_free, &slot));
     *out = slot;
     return DT_OK;
 }

@@ -82,7 +82,9 @@ struct dti_device {
     dti_memory *memory;
     dti_cpu *cpu;                   /* kernels of the host */
     struct dti_cuda_device *cuda;   /* NULL on the CPU */
+    bool ended;                     /* the run has: there is no memory and no stream any more */
     struct dt_tensor *free_tensors; /* headers to reuse */
+    struct dt_tensor *tensors;      /* all headers */
     struct dti_move_cache *moves;   /* plans to reuse */
     const dti_observer *observer;   /* NULL: nobody listens */
 };

@@ -6,16 +6,21 @@
 /* Four classes per power of two from 256 bytes: at most 25 % of a block is unused. */
 enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (62 - MIN_SHIFT) };
 
-/* Idle blocks may hold this much, or twice the peak of living pooled ones if that is more: a step
- * that repeats finds its blocks again, and prompts of many lengths do not leave a block of each. */
+/* Pooled blocks, idle and in use, hold at most this much more than the peak of those in use: a step
+ * that repeats finds its blocks again, prompts of many lengths do not leave a block of each, and a
+ * plan that knows the peak knows what a rank holds. */
 static const size_t IDLE_BYTES = (size_t)64 << 20;
 
 struct dti_memory {
     dti_allocator from;
     dti_storage *free_blocks[N_CLASSES];
     dti_storage *free_headers;
-    dti_memory *whole; /* that this one is part of; or NULL */
+    dti_storage *headers; /* all there are */
+    dti_memory *whole;    /* that this one is part of; or NULL */
+    dti_memory *parts;    /* that are part of this one */
+    dti_memory *sibling;  /* the next part of whole */
     bool dry;
+    bool ended;
     size_t used;
     size_t of_kind[DTI_N_KINDS]; /* of used */
     size_t peak;
@@ -89,17 +94,28 @@ void dti_memory_part_of(dti_memory *m, dti_memory *whole)
 {
     DT_ASSERT(m->held == 0 && m->used == 0);
     m->whole = whole;
+    m->sibling = whole->parts;
+    whole->parts = m;
 }
 
-/* The block goes back to the system, the header to the free ones. */
+/* The bytes go back to the system or their lender. */
+static void drop_bytes(dti_storage *s)
+{
+    dti_memory *m = s->memory;
+
+    if (s->lent && s->lender.release != NULL) s->lender.release(s->lender.arg, s->data);
+    if (!s->lent && s->data != NULL) m->from.give(m->from.arg, s->data, s->bytes);
+    if (s->held) count_held(m, -(int64_t)s->bytes);
+    s->data = NULL;
+    s->held = s->lent = false;
+}
+
+/* The header goes to the free ones. */
 static void drop_block(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
-    if (s->data != NULL) m->from.give(m->from.arg, s->data, s->bytes);
-    if (s->held) count_held(m, -(int64_t)s->bytes);
-    s->data = NULL;
-    s->held = false;
+    drop_bytes(s);
     s->next = m->free_headers;
     m->free_headers = s;
 }
@@ -116,6 +132,30 @@ static void trim(dti_memory *m, size_t most)
         }
 }
 
+/* What may be idle beside what is in use. */
+static size_t spare(const dti_memory *m)
+{
+    return m->pooled_peak + IDLE_BYTES - m->pooled;
+}
+
+void dti_memory_end(dti_memory *m)
+{
+    trim(m, 0);
+    m->ended = true;
+    for (dti_storage *s = m->headers; s != NULL; s = s->also)
+        if (s->refs > 0) drop_bytes(s);
+    for (dti_memory *part = m->parts; part != NULL; part = part->sibling) dti_memory_end(part);
+}
+
+static void leave_whole(dti_memory *m)
+{
+    dti_memory **at = m->whole != NULL ? &m->whole->parts : NULL;
+
+    if (at == NULL) return;
+    while (*at != m) at = &(*at)->sibling;
+    *at = m->sibling;
+}
+
 void dti_memory_destroy(dti_memory **memory)
 {
     dti_memory *m = *memory;
@@ -123,8 +163,9 @@ void dti_memory_destroy(dti_memory **memory)
     if (m == NULL) return;
     *memory = NULL;
     trim(m, 0);
-    for (dti_storage *s = m->free_headers, *next; s != NULL; s = next) {
-        next = s->next;
+    leave_whole(m);
+    for (dti_storage *s = m->headers, *next; s != NULL; s = next) {
+        next = s->also;
         dti_free(s);
     }
     dti_free(m);
@@ -142,6 +183,18 @@ static dti_storage *take(dti_memory *m, int size_class)
     *list = s->next;
     if (s->held) m->idle -= s->bytes;
     return s;
+}
+
+static dt_status new_header(dti_memory *m, dti_storage **out)
+{
+    dti_storage *s;
+
+    DT_TRY(dti_new(sizeof *s, &s));
+    s->memory = m;
+    s->also = m->headers;
+    m->headers = s;
+    *out = s;
+    return DT_OK;
 }
 
 /* Bytes for s. Memory that is kept for reuse is not kept from who needs it now. */
@@ -163,25 +216,50 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     dti_storage *s;
 
     *out = NULL;
+    DT_CHECK(!m->ended, DT_ERR_ARG, "the run that this memory belongs to has ended");
     DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
     bytes = pool ? class_bytes(size_class) : bytes;
     s = take(m, size_class);
-    if (s == NULL) DT_TRY_TO(fail, st, dti_new(sizeof *s, &s));
+    if (s == NULL) DT_TRY(new_header(m, &s));
     count_used(m, DTI_KIND_VALUES, (int64_t)bytes);
     m->pooled += pool ? bytes : 0;
     if (m->pooled > m->pooled_peak) m->pooled_peak = m->pooled;
-    s->memory = m;
     s->kind = DTI_KIND_VALUES;
     s->size_class = size_class;
     s->bytes = bytes;
     s->next = NULL;
     s->refs = 1;
+    if (pool && !s->held) trim(m, spare(m));
     if (!s->held) DT_TRY_TO(fail, st, fill(m, s));
     *out = s;
     return DT_OK;
 
 fail:
-    if (s != NULL) dti_storage_free(s);
+    dti_storage_release(s);
+    return st;
+}
+
+dt_status dti_storage_lend(dti_memory *m, void *data, dti_lender lender, dti_storage **out)
+{
+    dti_storage *s = m->ended ? NULL : take(m, -1);
+    dt_status st = DT_OK;
+
+    *out = NULL;
+    DT_CHECK_TO(fail, st, !m->ended, DT_ERR_ARG, "the run that this memory belongs to has ended");
+    if (s == NULL) DT_TRY_TO(fail, st, new_header(m, &s));
+    s->kind = DTI_KIND_VALUES;
+    s->size_class = -1;
+    s->bytes = 0;
+    s->data = data;
+    s->lent = true;
+    s->lender = lender;
+    s->next = NULL;
+    s->refs = 1;
+    *out = s;
+    return DT_OK;
+
+fail:
+    if (lender.release != NULL) lender.release(lender.arg, data);
     return st;
 }
 
@@ -198,7 +276,7 @@ void dti_storage_free(dti_storage *s)
     s->next = m->free_blocks[s->size_class];
     m->free_blocks[s->size_class] = s;
     m->idle += s->bytes;
-    trim(m, 2 * m->pooled_peak > IDLE_BYTES ? 2 * m->pooled_peak : IDLE_BYTES);
+    trim(m, spare(m));
 }
 
 size_t dti_memory_used(const dti_memory *m)

@@ -28,31 +28,50 @@ typedef struct dti_allocator {
     void *arg;
 } dti_allocator;
 
+/* Who gets memory back that is not ours: called once, on the rank's own thread. */
+typedef struct dti_lender {
+    void (*release)(void *arg, void *data); /* NULL: nobody */
+    void *arg;
+} dti_lender;
+
 /* Counted bytes that one or several tensors (views) lie in. */
 typedef struct dti_storage {
     int refs;
     int size_class; /* -1: exact */
     dti_memory_kind kind;
-    bool held; /* there is a block behind it, in a dry memory one without bytes */
+    bool held; /* there is a block of ours behind it, in a dry memory one without bytes */
+    bool lent; /* the bytes are the lender's */
     void *data;
-    size_t bytes; /* as allocated */
+    size_t bytes; /* as allocated; 0 if lent */
+    dti_lender lender;
     dti_memory *memory;
     struct dti_storage *next; /* free list */
+    struct dti_storage *also; /* all headers of the memory */
 } dti_storage;
 
 /* `dry`: storages are counted as ever, but have no bytes and data is NULL. from: NULL, or without
  * functions, for memory of the host. */
 dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out) DT_MUST_USE;
-void dti_memory_destroy(dti_memory **memory); /* every storage has been released */
+void dti_memory_destroy(dti_memory **memory); /* every storage has been released, or it has ended */
+
+/* Gives all blocks back, of living storages too, and of memories that are part of m: the device
+ * goes. From then on storages can be released, and nothing else. */
+void dti_memory_end(dti_memory *m);
 
 /* From now on what m counts counts in `whole` too, which outlives it: as DTI_KIND_RECORDED. m is
  * still empty. */
 void dti_memory_part_of(dti_memory *m, dti_memory *whole);
 
-/* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse within
- * bounds and until memory is short) or fresh zeroed ones that go back to the system at once. */
+/* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse until
+ * memory is short, as long as all pooled blocks together are no more than there ever were in use at
+ * once, and 64 MiB) or fresh zeroed ones that go back to the system at once. */
 dt_status dti_storage_create(dti_memory *memory, size_t bytes, bool pool,
                              dti_storage **out) DT_MUST_USE;
+
+/* Bytes of a lender's, who has them back when the storage is freed, when the memory ends, or when
+ * this fails. They are not counted. */
+dt_status dti_storage_lend(dti_memory *memory, void *data, dti_lender lender,
+                           dti_storage **out) DT_MUST_USE;
 
 /* Bytes of tensors now alive, and the most there ever were, pool overhead not included. */
 size_t dti_memory_used(const dti_memory *memory);

@@ -80,6 +80,10 @@ typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
  *
  * If a rank returns an error, waits of the other ranks in collectives end with DT_ERR_COMM.
  *
+ * Objects of a rank (meshes, tensors, tapes, models) are released before its rank_main returns.
+ * What is left is named in the log, loses its memory with the run, and may still be released, by
+ * any thread and at any time, but not used.
+ *
  *   options  NULL for one rank per process with defaults
  *   arg      handed to every rank of this process; shared by these, so ranks must not write to it
  *            without care

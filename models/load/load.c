@@ -71,7 +71,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     m->arch = d->arch;
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
-    dti_runtime_count(dt_mesh_runtime(mesh), 1);
+    dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_MODEL, 1);
     m->self = d->self;
     d->self = NULL;
     m->folder = d->folder;
@@ -200,7 +200,7 @@ void dt_model_release(dt_model **model)
     dti_free(m->folder);
     dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);
-    dti_runtime_count(dt_mesh_runtime(m->mesh), -1);
+    dti_runtime_count(dt_mesh_runtime(m->mesh), DTI_LIVE_MODEL, -1);
     dt_mesh_release(&m->mesh);
     dti_free(m);
 }

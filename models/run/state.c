@@ -54,7 +54,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
     for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
     DT_TRY_TO(fail, st, make_rows(s));
     model->refs++;
-    dti_runtime_count(dt_mesh_runtime(model->mesh), 1);
+    dti_runtime_count(dt_mesh_runtime(model->mesh), DTI_LIVE_STATE, 1);
     *out = s;
     return DT_OK;
 
@@ -76,7 +76,7 @@ void dt_state_release(dt_state **state)
         dt_tensor_release(&s->kv[i].k);
         dt_tensor_release(&s->kv[i].v);
     }
-    dti_runtime_count(dt_mesh_runtime(s->model->mesh), -1);
+    dti_runtime_count(dt_mesh_runtime(s->model->mesh), DTI_LIVE_STATE, -1);
     free_rows(s);
     dti_free(s->kv);
     dt_model_release(&s->model);

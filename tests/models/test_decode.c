@@ -388,6 +388,43 @@ DT_TEST(decode, a_state_keeps_its_model_alive)
     dt_test_on_ranks("tp=2", state_outlives, NULL);
 }
 
+typedef struct leftovers {
+    dt_model *model[2];
+    dt_state *state[2];
+    dt_mesh *mesh[2];
+} leftovers;
+
+static dt_status leave_a_model(dt_runtime *rt, void *arg)
+{
+    const int32_t prompt[] = { 3, 14 };
+    leftovers *l = arg;
+    const int r = dt_runtime_rank(rt);
+    int32_t out[20];
+    int64_t n;
+
+    DT_TRY(dt_mesh_create(rt, "tp=2", &l->mesh[r]));
+    DT_TRY(load(l->mesh[r], "llama/uneven", &l->model[r]));
+    DT_TRY(dt_state_create(l->model[r], 1, 32, &l->state[r]));
+    DT_TRY(dt_generate(l->model[r], l->state[r], prompt, 2, NULL, out, &n));
+    return DT_OK;
+}
+
+DT_TEST(decode, models_and_states_may_be_released_after_their_run)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    leftovers l = { 0 };
+
+    if (dt_test_processes() > 1) dt_test_skip("the handles are this process's");
+    o.n_ranks = 2;
+    DT_ASSERT_OK(dt_run(&o, leave_a_model, &l));
+    for (int r = 0; r < 2; r++) {
+        dt_mesh_release(&l.mesh[r]);
+        dt_model_release(&l.model[r]);
+        DT_ASSERT_EQ_INT(dt_state_length(l.state[r]), 21);
+        dt_state_release(&l.state[r]);
+    }
+}
+
 /* Rank 1 is handed another second token. */
 static dt_status other_prompts(dt_mesh *mesh, const void *arg)
 {
