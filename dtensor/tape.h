@@ -4,7 +4,7 @@
 #ifndef DTI_TAPE_H
 #define DTI_TAPE_H
 
-#include <dtensor/tensor.h>
+#include <dtensor/ops.h>
 
 #include "dtensor/comm_log.h"
 #include "dtensor/create.h"
@@ -30,6 +30,7 @@ struct dt_tape {
     size_t n_owned;
     size_t owned_capacity;
     dt_comm_counter comm[DT_N_COMM_KINDS];
+    dt_op_work work;    /* of all operators */
     dti_comm_log log;   /* the same by scope and reason */
     const char *reason; /* of the caller's moves; NULL: "move" */
     dti_scope_fn see;   /* NULL: nobody looks on */

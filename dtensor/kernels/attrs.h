@@ -54,6 +54,7 @@ typedef struct dti_route_attr {
 
 typedef struct dti_top_k_attr {
     int64_t k;
+    int64_t pieces; /* top_k_keys: into how many the mesh cuts the axis */
 } dti_top_k_attr;
 
 typedef struct dti_experts_attr {

@@ -17,6 +17,8 @@ static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *c
     DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
              "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
              op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
+    DT_CHECK(attr != NULL || op->attr_bytes == 0, DT_ERR_ARG,
+             "%s: attr is NULL; the row has %zu bytes of attributes", op->name, op->attr_bytes);
     memset(key, 0, sizeof *key);
     key->op = op;
     key->n_out = n_out;
@@ -26,7 +28,7 @@ static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *c
         key->in[i] = in[i]->layout;
         key->dtypes = key->dtypes << 8 | (uint64_t)in[i]->local.dtype;
     }
-    if (attr != NULL && (op->flags & DT_OP_VALUE_ATTR) == 0)
+    if (op->attr_bytes > 0 && (op->flags & DT_OP_VALUE_ATTR) == 0)
         memcpy(key->attr, attr, op->attr_bytes);
     return DT_OK;
 }
@@ -61,40 +63,73 @@ static bool memo_fits(const dti_op_memo *memo, dt_tensor *const *in, int n)
     return true;
 }
 
-/* Shapes that were not seen with this decision before: infer, and remember if they fit a memo. */
-static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo *memo)
+static void set_shape(dt_op_shape *shape, const dt_local *piece)
 {
-    dti_op_call call = {
-        .op = d->key.op, .letters = d->letters, .attr = d->key.attr, .n = n, .in = in
-    };
+    shape->dtype = piece->dtype;
+    shape->n_axes = piece->n_axes;
+    memcpy(shape->extent, piece->shape, sizeof shape->extent);
+}
+
+/* What the call costs this rank, operands lying as they will. */
+static void count_work(const dti_decision *d, dt_op_shapes *shapes, dt_tensor *const *in,
+                       const dti_op_made *made, dt_op_work *work)
+{
+    for (int i = 0; i < shapes->n_in; i++) {
+        dt_local piece = in[i]->local;
+        if (d->in_want[i] != NULL)
+            dti_tensor_local_shape(in[i]->mesh, d->in_want[i], in[i]->n_axes, in[i]->shape, &piece);
+        set_shape(&shapes->in[i], &piece);
+    }
+    for (int r = 0; r < shapes->n_out; r++) set_shape(&shapes->out[r], &made[r].local);
+    dti_row_work(d->row, shapes, work);
+}
+
+/* Shapes that were not seen with this decision before: by the rules. Kept if they fit a memo. */
+static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo *memo,
+                       dti_op_made *made)
+{
+    const dt_layout *want[DT_OP_MAX_IN];
+    dt_op_shapes shapes;
     int n_extents = 0;
 
-    DT_TRY(call.op->infer != NULL ? call.op->infer(&call) : dti_infer_letters(&call));
-    DT_TRY(dti_check_shape(call.op->name, d->out_dtype, call.out_axes, call.out_shape));
-    memcpy(memo->out_shape, call.out_shape, sizeof memo->out_shape);
-    memo->out_local.dtype = d->out_dtype;
-    dti_tensor_local_shape(in[0]->mesh, d->out_layout, d->out_axes, memo->out_shape,
-                           &memo->out_local);
+    dti_op_shapes_of(&d->key, in, n, &shapes);
+    DT_TRY(dti_row_extents(d->row, &shapes));
+    for (int i = 0; i < n; i++) want[i] = d->in_want[i] != NULL ? d->in_want[i] : in[i]->layout;
+    if (d->key.op->accepts != NULL)
+        DT_TRY(dti_accepts_fit(&shapes, want, (const dt_layout *const *)d->out_layout));
+    for (int r = 0; r < shapes.n_out; r++) {
+        const dt_op_shape *y = &shapes.out[r];
+        DT_TRY(dti_check_shape(d->key.op->name, d->out_dtype[r], y->n_axes, y->extent));
+        memcpy(made[r].shape, y->extent, sizeof made[r].shape);
+        made[r].local.dtype = d->out_dtype[r];
+        dti_tensor_local_shape(in[0]->mesh, d->out_layout[r], y->n_axes, made[r].shape,
+                               &made[r].local);
+    }
     for (int i = 0; i < n; i++)
         for (int a = 0; a < in[i]->n_axes; a++, n_extents++)
             if (n_extents < DTI_MEMO_EXTENTS) memo->extents[n_extents] = in[i]->shape[a];
     memo->n_extents = n_extents <= DTI_MEMO_EXTENTS ? n_extents : 0;
+    count_work(d, &shapes, in, made, &memo->work);
     return DT_OK;
 }
 
-static dt_status shapes_of(dti_decision *d, dt_tensor *const *in, int n, const dti_op_memo **out)
+/* The results' shapes; the memo that has them is counted on the tape. */
+static dt_status shapes_of(dt_tape *t, dti_decision *d, dt_tensor *const *in, int n,
+                           const dti_op_made **out)
 {
-    dti_op_memo fresh;
+    const int n_out = (int)d->key.n_out;
+    int k = 0;
 
-    for (int k = 0; k < DTI_N_MEMOS; k++)
-        if (memo_fits(&d->memo[k], in, n)) {
-            *out = &d->memo[k];
-            return DT_OK;
-        }
-    DT_TRY(infer(d, in, n, &fresh));
-    d->memo[d->next_memo] = fresh;
-    *out = &d->memo[d->next_memo];
-    d->next_memo = (d->next_memo + 1) % DTI_N_MEMOS;
+    while (k < DTI_N_MEMOS && !memo_fits(&d->memo[k], in, n)) k++;
+    if (k == DTI_N_MEMOS) {
+        k = d->next_memo;
+        d->memo[k].n_extents = 0; /* what it has is overwritten, also if rules refuse half-way */
+        DT_TRY(infer(d, in, n, &d->memo[k], d->made + k * n_out));
+        d->next_memo = (k + 1) % DTI_N_MEMOS;
+    }
+    t->work.flops += d->memo[k].work.flops;
+    t->work.bytes += d->memo[k].work.bytes;
+    *out = d->made + k * n_out;
     return DT_OK;
 }
 
@@ -124,9 +159,9 @@ static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *con
     return DT_OK;
 }
 
-/* The result's header and, unless it shares an operand's, its storage. */
-static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, dt_tensor *const *in,
-                             int n, dt_tensor **out)
+/* A result's header and, unless it shares an operand's, its storage. */
+static dt_status make_result(const dti_decision *d, const dti_op_made *made, int r,
+                             dt_tensor *const *in, int n, dt_tensor **out)
 {
     const uint32_t flags = d->key.op->flags;
     const dt_tensor *shared = (flags & DT_OP_VIEW) != 0           ? in[0]
@@ -137,10 +172,10 @@ static dt_status make_result(const dti_decision *d, const dti_op_memo *shapes, d
 
     DT_TRY(dti_tensor_take(device, &y));
     y->mesh = dt_mesh_retain(in[0]->mesh);
-    y->layout = d->out_layout;
-    y->n_axes = d->out_axes;
-    memcpy(y->shape, shapes->out_shape, sizeof y->shape);
-    y->local = shapes->out_local;
+    y->layout = d->out_layout[r];
+    y->n_axes = d->out_axes[r];
+    memcpy(y->shape, made[r].shape, sizeof y->shape);
+    y->local = made[r].local;
     y->storage = NULL;
     if (shared != NULL) {
         y->storage = dti_storage_retain(shared->storage);
@@ -202,57 +237,20 @@ static bool runs_no_kernel(const dt_op *op, const dt_tensor *x)
     return (op->flags & DT_OP_VIEW) != 0 || x->device->dry || !dt_mesh_is_member(x->mesh);
 }
 
+/* out[] is NULL before; after an error the caller releases what is there. */
 static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
-                       dt_tensor **out)
+                       int n_out, dt_tensor **out)
 {
-    const dti_op_memo *shapes = NULL;
+    const dti_op_made *made = NULL;
     dti_decision *d = NULL;
-    dti_op_key key;
-    dt_status st;
-
-    DT_TRY(check_meshes(op, n, in));
-    DT_TRY(make_key(op, attr, n, in, 1, &key));
-    DT_TRY(look_up(t, &key, in, n, &d));
-    DT_TRY(shapes_of(d, in, n, &shapes));
-    if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
-    DT_TRY(make_result(d, shapes, in, n, out));
-    if (runs_no_kernel(op, in[0])) return DT_OK;
-    st = run_kernel(op, attr, n, in, 1, out);
-    if (st != DT_OK) dt_tensor_release(out);
-    return st;
-}
-
-/* One decision per result: a full cache may forget the one before, so each is used at once. All are
- * made before operands move, because a decision is for operands as they came. */
-static dt_status make_results(dt_tape *t, dti_op_key *key, int n, dt_tensor *const *in,
-                              const dt_layout **want, dt_tensor **out)
-{
-    const dti_op_memo *shapes = NULL;
-    dti_decision *d = NULL;
-
-    for (key->result = 0; key->result < key->n_out; key->result++) {
-        DT_TRY(look_up(t, key, in, n, &d));
-        DT_TRY(shapes_of(d, in, n, &shapes));
-        if (key->result == 0) memcpy(want, d->in_want, (size_t)n * sizeof *want);
-        DT_CHECK(memcmp(want, d->in_want, (size_t)n * sizeof *want) == 0, DT_ERR_LAYOUT,
-                 "%s \"%s\": results 0 and %d want the operands to lie differently; redistribute "
-                 "them first",
-                 key->op->name, key->op->axes, (int)key->result);
-        DT_TRY(make_result(d, shapes, in, n, &out[key->result]));
-    }
-    return DT_OK;
-}
-
-static dt_status apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
-                         int n_out, dt_tensor **out)
-{
-    const dt_layout *want[DT_OP_MAX_IN] = { NULL };
     dti_op_key key;
 
     DT_TRY(check_meshes(op, n, in));
     DT_TRY(make_key(op, attr, n, in, n_out, &key));
-    DT_TRY(make_results(t, &key, n, in, want, out));
-    DT_TRY(move_operands(t, op, want, n, in));
+    DT_TRY(look_up(t, &key, in, n, &d));
+    DT_TRY(shapes_of(t, d, in, n, &made));
+    if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
+    for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
     return DT_OK;
 }
@@ -283,7 +281,8 @@ dt_tensor *dt_apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_ten
 
     if (dti_tape_is_down(t)) return NULL;
     st = check_call(op, n, in, 1, operands);
-    if (st == DT_OK) st = apply(t, op, attr, n, operands, &y);
+    if (st == DT_OK) st = apply(t, op, attr, n, operands, 1, &y);
+    if (st != DT_OK) dt_tensor_release(&y);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return dti_tape_push(t, y);
 }
@@ -303,7 +302,7 @@ void dt_apply_n(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor 
         return;
     }
     st = check_call(op, n, in, n_out, operands);
-    if (st == DT_OK) st = apply_n(t, op, attr, n, operands, n_out, y);
+    if (st == DT_OK) st = apply(t, op, attr, n, operands, n_out, y);
     if (st != DT_OK) {
         for (int r = 0; r < DT_OP_MAX_OUT; r++) dt_tensor_release(&y[r]);
         (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));

@@ -9,21 +9,16 @@
 
 enum { FIRST_SLOTS = 256, MAX_ENTRIES = 8192 };
 
-typedef struct dti_parsed_op {
-    const dt_op *op;
-    dti_letters letters;
-    struct dti_parsed_op *next;
-} dti_parsed_op;
-
 static void cache_destroy(void *object)
 {
     dti_op_cache *c = object;
 
     for (size_t i = 0; i < c->n_slots; i++) dti_free(c->slots[i]);
     dti_free(c->slots);
-    for (dti_parsed_op *p = c->parsed, *next; p != NULL; p = next) {
-        next = p->next;
-        dti_free(p);
+    for (dti_row *r = c->rows, *next; r != NULL; r = next) {
+        next = r->next;
+        dti_row_free(r);
+        dti_free(r);
     }
     dti_free(c);
 }
@@ -67,7 +62,7 @@ void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
 uint64_t dti_op_key_hash(const dti_op_key *key, int n)
 {
     uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op,
-                               (uint64_t)key->place ^ key->dtypes ^ (uint64_t)key->result << 32);
+                               (uint64_t)key->place ^ key->dtypes ^ (uint64_t)key->n_out << 32);
 
     for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)(uintptr_t)key->in[i]);
     for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = dti_hash_word(h, key->attr[i / 8]);
@@ -121,68 +116,24 @@ void dti_op_cache_add(dti_op_cache *c, dti_decision *decision)
     c->n_entries++;
 }
 
-static bool is_of_library(const dt_op *op)
-{
-    for (int i = 0; i < dti_op_table_size; i++)
-        if (dti_op_table[i] == op) return true;
-    return false;
-}
-
-/* Views and results in place need rules that look at storage, which the library's rows alone have.
- */
-static dt_status check_flags(const dt_op *op)
-{
-    const uint32_t open = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX |
-                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE;
-
-    DT_CHECK((op->flags & ~open) == 0 || is_of_library(op), DT_ERR_ARG,
-             "operator %s has the flags 0x%x, of which 0x%x are not for rows of one's own: views "
-             "and results in place are the library's",
-             op->name, op->flags, op->flags & ~open);
-    return DT_OK;
-}
-
-/* A row is checked as strictly as it is read: a user's own row may be malformed. */
-static dt_status check_types(const dt_op *op, int n_in, int n_out)
-{
-    const char *end = strchr(op->types, '>');
-
-    DT_CHECK(end != NULL && end - op->types == n_in && strlen(end) == (size_t)n_out + 1 &&
-                 strspn(op->types, "Fxfik") == (size_t)n_in &&
-                 strspn(end + 1, "Fxfika") == (size_t)n_out,
-             DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
-             op->axes);
-    DT_CHECK(
-        strchr(end, 'a') == NULL || op->attr_bytes >= sizeof(dt_dtype), DT_ERR_ARG,
-        "operator %s: type a of \"%s\" is the dtype that the attributes begin with, which have "
-        "%zu bytes",
-        op->name, op->types, op->attr_bytes);
-    DT_CHECK((op->flags & (DT_OP_VIEW)) != 0 || op->cpu != NULL, DT_ERR_ARG,
-             "operator %s has no CPU kernel", op->name);
-    return DT_OK;
-}
-
-dt_status dti_op_letters(dti_op_cache *c, const dt_op *op, const dti_letters **out)
+dt_status dti_op_row(dti_op_cache *c, const dt_op *op, const dti_row **out)
 {
     dt_status st = DT_OK;
-    dti_parsed_op *p;
+    dti_row *row;
 
-    for (p = c->parsed; p != NULL; p = p->next)
-        if (p->op == op) {
-            *out = &p->letters;
+    for (row = c->rows; row != NULL; row = row->next)
+        if (row->op == op) {
+            *out = row;
             return DT_OK;
         }
-    DT_TRY(dti_new(sizeof *p, &p));
-    p->op = op;
-    DT_TRY_TO(fail, st, dti_letters_parse(op->axes, &p->letters));
-    DT_TRY_TO(fail, st, check_flags(op));
-    DT_TRY_TO(fail, st, check_types(op, p->letters.n_in, p->letters.n_out));
-    p->next = c->parsed;
-    c->parsed = p;
-    *out = &p->letters;
+    DT_TRY(dti_new(sizeof *row, &row));
+    DT_TRY_TO(fail, st, dti_row_read(op, row));
+    row->next = c->rows;
+    c->rows = row;
+    *out = row;
     return DT_OK;
 
 fail:
-    dti_free(p);
+    dti_free(row);
     return st;
 }

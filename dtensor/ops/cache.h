@@ -12,32 +12,38 @@ enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
 
 typedef struct dti_op_key {
     const dt_op *op;
-    int32_t result, n_out; /* which of how many results the decision is for */
+    int64_t n_out;
     int64_t place; /* of this rank in the mesh: with the layouts' grid it says the coordinates */
     const dt_layout *in[DT_OP_MAX_IN];
     uint64_t dtypes; /* 8 bits per operand, 0xff for none */
     uint64_t attr[DT_OP_MAX_ATTR_BYTES / 8];
 } dti_op_key;
 
-/* Input extents that were seen, and the result's shape for them. */
+/* Input extents that were seen, and what the call costs with them. */
 typedef struct dti_op_memo {
     int n_extents; /* 0: empty */
     int64_t extents[DTI_MEMO_EXTENTS];
-    int64_t out_shape[DT_MAX_AXES];
-    dt_local out_local;
+    dt_op_work work;
 } dti_op_memo;
+
+/* The shape of a result that belongs to a memo. */
+typedef struct dti_op_made {
+    int64_t shape[DT_MAX_AXES];
+    dt_local local;
+} dti_op_made;
 
 typedef struct dti_decision {
     dti_op_key key;
     uint64_t hash;
-    const dti_letters *letters;
+    const dti_row *row;
     const dt_layout *in_want[DT_OP_MAX_IN]; /* NULL: as it is */
-    const dt_layout *out_layout;
-    dt_dtype out_dtype;
-    int out_axes;
+    const dt_layout *out_layout[DT_OP_MAX_OUT];
+    dt_dtype out_dtype[DT_OP_MAX_OUT];
+    int out_axes[DT_OP_MAX_OUT];
     bool wants_moves; /* some in_want is set */
     int next_memo;
     dti_op_memo memo[DTI_N_MEMOS];
+    dti_op_made made[]; /* n_out of each memo */
 } dti_decision;
 
 typedef struct dti_op_cache {
@@ -46,7 +52,7 @@ typedef struct dti_op_cache {
     size_t n_entries;
     size_t n_slots; /* power of two */
     dti_decision **slots;
-    struct dti_parsed_op *parsed; /* list of operators whose letters were parsed */
+    dti_row *rows; /* list of those that were read */
 } dti_op_cache;
 
 dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out) DT_MUST_USE; /* DTI_SLOT_OPS */
@@ -62,8 +68,11 @@ dt_status dti_op_cache_room(dti_op_cache *cache) DT_MUST_USE;
 /* Adds a decision made on the heap, for which there is room; the cache owns it from then on. */
 void dti_op_cache_add(dti_op_cache *cache, dti_decision *decision);
 
-/* The letters of an operator, parsed and checked once. */
-dt_status dti_op_letters(dti_op_cache *cache, const dt_op *op, const dti_letters **out) DT_MUST_USE;
+/* An operator's row, read and checked once. */
+dt_status dti_op_row(dti_op_cache *cache, const dt_op *op, const dti_row **out) DT_MUST_USE;
+
+/* A call as extents functions see it, n_out results still without extents. */
+void dti_op_shapes_of(const dti_op_key *key, dt_tensor *const *in, int n, dt_op_shapes *out);
 
 /* Asks the rules (decide.c). */
 dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves moves,

@@ -7,37 +7,17 @@
 #include "base/memory.h"
 #include "dtensor/ops/cache.h"
 
-/* The dtype of the result, after checking the operands against the row's type letters. */
-static dt_status decide_dtype(const dti_op_call *call, dt_dtype *out)
+void dti_op_shapes_of(const dti_op_key *key, dt_tensor *const *in, int n, dt_op_shapes *out)
 {
-    const char *types = call->op->types;
-    const char result = strchr(types, '>')[1 + call->result];
-    dt_dtype model = DT_N_DTYPES;
-
-    for (int i = 0; i < call->n; i++) {
-        const dt_dtype t = call->in[i]->local.dtype;
-        const bool fits = types[i] == 'F'   ? t == DT_F32 || t == DT_BF16 || t == DT_F16
-                          : types[i] == 'x' ? dt_dtype_is_float(t)
-                          : types[i] == 'f' ? t == DT_F32
-                          : types[i] == 'i' ? t == DT_I32
-                                            : t == DT_I64;
-        DT_CHECK(fits, DT_ERR_SHAPE,
-                 "%s \"%s\": operand %d is %s, which type %c of \"%s\" excludes", call->op->name,
-                 call->op->axes, i, dt_dtype_name(t), types[i], types);
-        if (types[i] != 'F') continue;
-        DT_CHECK(model == DT_N_DTYPES || model == t, DT_ERR_SHAPE,
-                 "%s \"%s\": operand %d is %s but operands before it are %s: cast one of them",
-                 call->op->name, call->op->axes, i, dt_dtype_name(t), dt_dtype_name(model));
-        model = t;
+    out->op = key->op;
+    out->attr = (key->op->flags & DT_OP_VALUE_ATTR) != 0 ? NULL : key->attr;
+    out->n_in = n;
+    out->n_out = (int)key->n_out;
+    for (int i = 0; i < n; i++) {
+        out->in[i].dtype = in[i]->local.dtype;
+        out->in[i].n_axes = in[i]->n_axes;
+        memcpy(out->in[i].extent, in[i]->shape, sizeof out->in[i].extent);
     }
-    *out = result == 'F'   ? model
-           : result == 'f' ? DT_F32
-           : result == 'i' ? DT_I32
-           : result == 'k' ? DT_I64
-           : result == 'x' ? call->in[0]->local.dtype
-                           : *(const dt_dtype *)call->attr;
-    DT_CHECK(dt_dtype_size(*out) > 0, DT_ERR_ARG, "%s: %d is no dtype", call->op->name, (int)*out);
-    return DT_OK;
 }
 
 /* Orders of cuts follow the first operand that has an order of its own. */
@@ -58,16 +38,43 @@ static uint32_t dims_of_cuts(const dt_layout *layout, int axis)
     return bits;
 }
 
+/* Do mesh dims m and n cut one axis of x, m before n (1), after it (-1), or not (0)? */
+static int order_of(const dt_layout *x, int m, int n)
+{
+    if (!dti_has(x->shard_dims, m) || !dti_has(x->shard_dims, n) ||
+        x->place[m].axis != x->place[n].axis)
+        return 0;
+    for (int k = 0; k < x->n_dims; k++)
+        if (x->order[k] == m || x->order[k] == n) return x->order[k] == m ? 1 : -1;
+    return 0;
+}
+
+/* Of a row whose letters do not say what is cut alike: its lines are for one mesh dim each, so
+ * where two of them cut an axis, one is the first in all operands. */
+static dt_status check_orders(const dti_op_call *call, const dt_layout *const *want)
+{
+    for (int i = 1; i < call->n; i++)
+        for (int m = 0; m < want[0]->n_dims; m++)
+            for (int n = m + 1; n < want[0]->n_dims; n++)
+                for (int j = 0; j < i; j++)
+                    DT_CHECK(order_of(want[i], m, n) * order_of(want[j], m, n) >= 0, DT_ERR_LAYOUT,
+                             "%s \"%s\": operands %d and %d are cut in different orders; "
+                             "redistribute one of them",
+                             call->op->name, call->op->axes, j, i);
+    return DT_OK;
+}
+
 /* Two operands that share a letter must be cut at the same rows of it, in the same order. *clash:
  * the mesh dims of cuts that do not fit, which only a call that may move anything gets. */
 static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *want, uint32_t *clash)
 {
     *clash = 0;
+    if (call->op->accepts != NULL) return check_orders(call, want);
     for (int i = 0; i < call->n; i++)
         for (int j = i + 1; j < call->n; j++)
             for (int a = 0; a < call->in[i]->n_axes; a++) {
-                const int letter = dti_letter_of(&call->letters->in[i], call->in[i]->n_axes, a);
-                const int b = dti_axis_of(&call->letters->in[j], call->in[j]->n_axes, letter);
+                const int letter = dti_letter_of(&call->row->letters.in[i], call->in[i]->n_axes, a);
+                const int b = dti_axis_of(&call->row->letters.in[j], call->in[j]->n_axes, letter);
                 if (b < 0 || dti_layout_same_cuts(want[i], a, want[j], b)) continue;
                 DT_CHECK(call->may_move, DT_ERR_LAYOUT,
                          "%s \"%s\": axis %d of operand %d and axis %d of operand %d are cut in "
@@ -105,6 +112,7 @@ static dt_status intern_operands(const dti_op_call *call, dti_layouts *table, dt
     return DT_OK;
 }
 
+/* Interns the layouts of operands and of the result. */
 static dt_status intern(dti_op_call *call, dti_decision *d)
 {
     const dt_layout *grid = call->in[0]->layout;
@@ -134,7 +142,7 @@ static dt_status intern(dti_op_call *call, dti_decision *d)
              "redistribute it first",
              call->op->name, call->op->axes, call->n - 1);
     DT_TRY(dti_layout_intern(table, grid->n_dims, grid->dim_size, call->out_axes, call->out_place,
-                             decide_order(call), &d->out_layout));
+                             decide_order(call), &d->out_layout[call->result]));
     return DT_OK;
 }
 
@@ -153,18 +161,44 @@ static dt_status refuse_packed(dti_op_call *call)
     return DT_OK;
 }
 
-static dt_status run_rules(dti_op_call *call)
+/* How operands and one result lie. */
+static dt_status decide_result(dti_op_call *call, dti_decision *d)
 {
+    const uint32_t flags = call->op->flags;
+    dt_dtype *dtype = &d->out_dtype[call->result];
+
     for (int i = 0; i < call->n; i++)
         memcpy(call->in_place[i], call->in[i]->layout->place, sizeof call->in_place[i]);
-    DT_TRY(call->op->infer != NULL ? call->op->infer(call) : dti_infer_letters(call));
-    for (int a = 0; a < call->out_axes; a++)
-        DT_CHECK(call->out_shape[a] >= 0, DT_ERR_ARG,
-                 "operator %s \"%s\": axis %d of the result has "
-                 "no extent: the row needs a shape rule of its own",
-                 call->op->name, call->op->axes, a);
-    DT_TRY(call->op->shard != NULL ? call->op->shard(call) : dti_shard_letters(call));
+    DT_TRY(call->op->shard != NULL     ? call->op->shard(call)
+           : call->op->accepts != NULL ? dti_shard_accepts(call)
+                                       : dti_shard_letters(call));
     DT_TRY(refuse_packed(call));
+    DT_TRY(intern(call, d));
+    if (call->reduced && !(flags & (DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX)) &&
+        (*dtype == DT_BF16 || *dtype == DT_F16))
+        *dtype = DT_F32; /* terms of a sum are rounded after it, once */
+    return DT_OK;
+}
+
+/* Results are decided one by one; operands can only lie in one way for all of them. */
+static dt_status decide_results(dti_op_call *call, const dt_op_shapes *shapes, dti_decision *d)
+{
+    const dt_layout *want[DT_OP_MAX_IN] = { NULL };
+    const bool may_move = call->may_move;
+
+    for (int r = 0; r < shapes->n_out; r++) {
+        call->result = r;
+        call->out_axes = d->out_axes[r] = shapes->out[r].n_axes;
+        d->out_dtype[r] = shapes->out[r].dtype;
+        call->may_move = may_move;
+        call->reduced = false;
+        DT_TRY(decide_result(call, d));
+        if (r == 0) memcpy(want, d->in_want, sizeof want);
+        DT_CHECK(memcmp(want, d->in_want, sizeof want) == 0, DT_ERR_LAYOUT,
+                 "%s \"%s\": results 0 and %d want the operands to lie differently; redistribute "
+                 "them first",
+                 call->op->name, call->op->axes, r);
+    }
     return DT_OK;
 }
 
@@ -176,29 +210,27 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
         .attr = key->attr,
         .n = n,
         .in = in,
-        .result = key->result,
         .may_move = moves != DT_MOVES_FORBID,
     };
+    const size_t made = (size_t)(DTI_N_MEMOS * key->n_out) * sizeof(dti_op_made);
     dt_status st = DT_OK;
-    dti_decision *d = NULL;
+    dt_op_shapes shapes;
+    dti_decision *d;
 
     *out = NULL;
-    DT_TRY(dti_op_letters(cache, key->op, &call.letters));
-    DT_CHECK(n == call.letters->n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
+    DT_TRY(dti_op_row(cache, key->op, &call.row));
+    DT_CHECK(n == call.row->letters.n_in, DT_ERR_ARG, "%s \"%s\": %d operands given", key->op->name,
              key->op->axes, n);
-    DT_CHECK(key->n_out == call.letters->n_out, DT_ERR_ARG,
+    DT_CHECK(key->n_out == call.row->letters.n_out, DT_ERR_ARG,
              "%s \"%s\": %d results are asked for; dt_apply() gives one, dt_apply_n() several",
              key->op->name, key->op->axes, (int)key->n_out);
-    DT_TRY(run_rules(&call));
-    DT_TRY(dti_new(sizeof *d, &d));
-    DT_TRY_TO(fail, st, decide_dtype(&call, &d->out_dtype));
-    DT_TRY_TO(fail, st, intern(&call, d));
-    if (call.reduced && !(key->op->flags & (DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX)) &&
-        (d->out_dtype == DT_BF16 || d->out_dtype == DT_F16))
-        d->out_dtype = DT_F32; /* terms of a sum are rounded after it, once */
+    dti_op_shapes_of(key, in, n, &shapes);
+    DT_TRY(dti_row_dtypes(&shapes));
+    DT_TRY(dti_row_extents(call.row, &shapes));
+    DT_TRY(dti_new(sizeof *d + made, &d));
+    DT_TRY_TO(fail, st, decide_results(&call, &shapes, d));
     d->key = *key;
-    d->letters = call.letters;
-    d->out_axes = call.out_axes;
+    d->row = call.row;
     *out = d;
     return DT_OK;
 

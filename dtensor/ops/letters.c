@@ -31,7 +31,7 @@ static dt_status parse_letter(const char *axes, const char **at, dti_letters *al
     return DT_OK;
 }
 
-static dt_status parse_term(const char *axes, const char **at, dti_letters *all, dti_term *term)
+dt_status dti_letters_term(const char *axes, const char **at, dti_letters *all, dti_term *term)
 {
     *term = (dti_term){ 0 };
     if (strncmp(*at, "...", 3) == 0) {
@@ -50,7 +50,7 @@ dt_status dti_letters_parse(const char *axes, dti_letters *out)
     for (;;) {
         DT_CHECK(out->n_in < DT_OP_MAX_IN, DT_ERR_ARG, "axes \"%s\": more than %d operands", axes,
                  DT_OP_MAX_IN);
-        DT_TRY(parse_term(axes, &at, out, &out->in[out->n_in++]));
+        DT_TRY(dti_letters_term(axes, &at, out, &out->in[out->n_in++]));
         if (strncmp(at, ", ", 2) != 0) break;
         at += 2;
     }
@@ -61,7 +61,7 @@ dt_status dti_letters_parse(const char *axes, dti_letters *out)
     for (;;) {
         DT_CHECK(out->n_out < DT_OP_MAX_OUT, DT_ERR_ARG, "axes \"%s\": more than %d results", axes,
                  DT_OP_MAX_OUT);
-        DT_TRY(parse_term(axes, &at, out, &out->out[out->n_out++]));
+        DT_TRY(dti_letters_term(axes, &at, out, &out->out[out->n_out++]));
         if (strncmp(at, ", ", 2) != 0) break;
         at += 2;
     }
@@ -79,9 +79,9 @@ int dti_axis_of(const dti_term *term, int n_axes, int letter)
 
 enum { SHAPE_BYTES = 128 };
 
-static const char *shape_of(const dt_tensor *x, char text[SHAPE_BYTES])
+static const char *shape_of(const dt_op_shape *x, char text[SHAPE_BYTES])
 {
-    return dti_shape_text(x->shape, x->n_axes, text, SHAPE_BYTES);
+    return dti_shape_text(x->extent, x->n_axes, text, SHAPE_BYTES);
 }
 
 typedef struct bound_letter {
@@ -89,7 +89,7 @@ typedef struct bound_letter {
     int64_t extent;
 } bound_letter;
 
-static dt_status clash(const dti_op_call *call, int letter, const bound_letter *first, int operand,
+static dt_status clash(const dt_op_shapes *call, int letter, const bound_letter *first, int operand,
                        int64_t extent)
 {
     char one[SHAPE_BYTES], two[SHAPE_BYTES], name[32];
@@ -100,14 +100,14 @@ static dt_status clash(const dti_op_call *call, int letter, const bound_letter *
         (void)snprintf(name, sizeof name, "leading axis %d", letter - DTI_DOTS);
     DT_FAIL(DT_ERR_SHAPE, "%s \"%s\": %s is %lld in operand %d %s but %lld in operand %d %s",
             call->op->name, call->op->axes, name, (long long)first->extent, first->operand,
-            shape_of(call->in[first->operand], one), (long long)extent, operand,
-            shape_of(call->in[operand], two));
+            shape_of(&call->in[first->operand], one), (long long)extent, operand,
+            shape_of(&call->in[operand], two));
 }
 
-static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *leading)
+static dt_status bind(const dti_term *term, const dt_op_shapes *call, int i, bound_letter *bound,
+                      int *leading)
 {
-    const dti_term *term = &call->letters->in[i];
-    const dt_tensor *x = call->in[i];
+    const dt_op_shape *x = &call->in[i];
     const int extra = x->n_axes - term->n_letters;
     char text[SHAPE_BYTES];
 
@@ -124,28 +124,69 @@ static dt_status bind(const dti_op_call *call, int i, bound_letter *bound, int *
     for (int a = 0; a < x->n_axes; a++) {
         const int letter = dti_letter_of(term, x->n_axes, a);
         if (bound[letter].operand < 0)
-            bound[letter] = (bound_letter){ i, x->shape[a] };
-        else if (bound[letter].extent != x->shape[a])
-            return clash(call, letter, &bound[letter], i, x->shape[a]);
+            bound[letter] = (bound_letter){ i, x->extent[a] };
+        else if (bound[letter].extent != x->extent[a])
+            return clash(call, letter, &bound[letter], i, x->extent[a]);
     }
     return DT_OK;
 }
 
-dt_status dti_infer_letters(dti_op_call *call)
+/* A letter that only results have is -1 until the row's own function says what it is. */
+static dt_status by_letters(const dti_letters *letters, dt_op_shapes *call)
 {
-    const dti_term *out = &call->letters->out[call->result];
     bound_letter bound[DTI_N_LETTERS];
     int leading = -1;
 
-    for (int l = 0; l < DTI_N_LETTERS; l++) bound[l].operand = -1;
-    for (int i = 0; i < call->n; i++) DT_TRY(bind(call, i, bound, &leading));
-    call->out_axes = out->n_letters + (out->dots && leading > 0 ? leading : 0);
-    DT_CHECK(call->out_axes <= DT_MAX_AXES, DT_ERR_SHAPE, "%s \"%s\": the result has %d axes",
-             call->op->name, call->op->axes, call->out_axes);
-    for (int a = 0; a < call->out_axes; a++) {
-        const int letter = dti_letter_of(out, call->out_axes, a);
-        /* A letter that only the result has takes its extent from the row's own shape rule. */
-        call->out_shape[a] = bound[letter].operand < 0 ? -1 : bound[letter].extent;
+    for (int l = 0; l < DTI_N_LETTERS; l++) bound[l] = (bound_letter){ -1, -1 };
+    for (int i = 0; i < call->n_in; i++) DT_TRY(bind(&letters->in[i], call, i, bound, &leading));
+    for (int r = 0; r < call->n_out; r++) {
+        const dti_term *term = &letters->out[r];
+        dt_op_shape *y = &call->out[r];
+        y->n_axes = term->n_letters + (term->dots && leading > 0 ? leading : 0);
+        DT_CHECK(y->n_axes <= DT_MAX_AXES, DT_ERR_SHAPE, "%s \"%s\": the result has %d axes",
+                 call->op->name, call->op->axes, y->n_axes);
+        for (int a = 0; a < y->n_axes; a++)
+            y->extent[a] = bound[dti_letter_of(term, y->n_axes, a)].extent;
     }
+    return DT_OK;
+}
+
+/* Where letters say how a result lies, they also say how long it is. */
+static dt_status check_own(const dt_op_shapes *call, const dt_op_shape *lettered)
+{
+    const bool placed = call->op->shard == NULL && call->op->accepts == NULL;
+
+    for (int r = 0; r < call->n_out; r++) {
+        const dt_op_shape *y = &call->out[r];
+        DT_CHECK(y->n_axes >= 0 && y->n_axes <= DT_MAX_AXES &&
+                     (!placed || y->n_axes == lettered[r].n_axes),
+                 DT_ERR_ARG,
+                 "operator %s \"%s\": its extents function gives result %d %d axes; its letters "
+                 "name %d",
+                 call->op->name, call->op->axes, r, y->n_axes, lettered[r].n_axes);
+        for (int a = 0; a < y->n_axes; a++) {
+            DT_CHECK(y->extent[a] >= 0, DT_ERR_ARG,
+                     "operator %s \"%s\": axis %d of result %d has no extent: no operand has its "
+                     "letter, so the row needs an extents function that says it",
+                     call->op->name, call->op->axes, a, r);
+            DT_CHECK(!placed || lettered[r].extent[a] < 0 || lettered[r].extent[a] == y->extent[a],
+                     DT_ERR_ARG,
+                     "operator %s \"%s\": its extents function makes axis %d of result %d %lld "
+                     "long, by its letter it is %lld: give it a letter of its own",
+                     call->op->name, call->op->axes, a, r, (long long)y->extent[a],
+                     (long long)lettered[r].extent[a]);
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dti_row_extents(const dti_row *row, dt_op_shapes *call)
+{
+    dt_op_shape lettered[DT_OP_MAX_OUT];
+
+    DT_TRY(by_letters(&row->letters, call));
+    memcpy(lettered, call->out, sizeof lettered);
+    if (row->op->extents != NULL) DT_TRY(row->op->extents(call));
+    DT_TRY(check_own(call, lettered));
     return DT_OK;
 }

@@ -30,6 +30,46 @@ typedef struct dti_letters {
  * scalar result is an empty term. DT_ERR_ARG points at the offending character. */
 dt_status dti_letters_parse(const char *axes, dti_letters *out) DT_MUST_USE;
 
+/* One term, from *at on; what stands in brackets is added to all->whole. */
+dt_status dti_letters_term(const char *axes, const char **at, dti_letters *all,
+                           dti_term *term) DT_MUST_USE;
+
+/* The placements of one line of op->accepts, operands first. */
+typedef struct dti_accepted {
+    dt_placement in[DT_OP_MAX_IN];
+    dt_placement out[DT_OP_MAX_OUT];
+} dti_accepted;
+
+/* What op->cost says: sums of products of letters, and what is touched if that is not all. */
+enum { DTI_COST_TERMS = 4 };
+typedef struct dti_cost {
+    int n_terms; /* 0: by all letters */
+    double times[DTI_COST_TERMS];
+    dti_term term[DTI_COST_TERMS];
+    bool touches; /* `touched` is set; bit i of `nothing`: operand or, after those, result i is not
+                   * touched at all */
+    dti_letters touched;
+    uint32_t nothing;
+} dti_cost;
+
+/* A row as it is read once: checked, its texts parsed. */
+typedef struct dti_row {
+    const dt_op *op;
+    dti_letters letters;
+    dti_cost cost;
+    int n_accepted;
+    dti_accepted *accepted;
+    struct dti_row *next;
+} dti_row;
+
+/* Reads a row: DT_ERR_ARG names the field that it may not have, or what is wrong with it. */
+dt_status dti_row_read(const dt_op *op, dti_row *out) DT_MUST_USE;
+void dti_row_free(dti_row *row); /* what it points to */
+
+/* Parts of it: accepts.c, work.c. */
+dt_status dti_accepts_read(const dt_op *op, const dti_letters *letters, dti_row *out) DT_MUST_USE;
+dt_status dti_cost_read(const dt_op *op, const dti_letters *letters, dti_cost *out) DT_MUST_USE;
+
 /* The letter of `axis` of a tensor with n_axes axes under `term`. */
 static inline int dti_letter_of(const dti_term *term, int n_axes, int axis)
 {
@@ -41,29 +81,42 @@ static inline int dti_letter_of(const dti_term *term, int n_axes, int axis)
 /* The axis that `letter` names, or -1. */
 int dti_axis_of(const dti_term *term, int n_axes, int letter);
 
-/* One call of an operator while it is decided. The shape rule fills out_axes and out_shape; the
- * sharding rule, one mesh dim at a time, fills in_place (what it needs) and out_place. */
+/* Dtypes of the results, after checking those of the operands. */
+dt_status dti_row_dtypes(dt_op_shapes *call) DT_MUST_USE;
+
+/* Extents of the results: by letters, then by the row's own function. */
+dt_status dti_row_extents(const dti_row *row, dt_op_shapes *call) DT_MUST_USE;
+
+/* What a call costs whose shapes are all known. */
+void dti_row_work(const dti_row *row, const dt_op_shapes *call, dt_op_work *out);
+
+/* One call of an operator while it is decided. The sharding rule, one mesh dim at a time, fills
+ * in_place (what it needs) and out_place of one result. */
 typedef struct dti_op_call {
     const dt_op *op;
-    const dti_letters *letters;
+    const dti_row *row;
     const void *attr;
     int n;
     dt_tensor *const *in;
     int result;    /* that is decided; what is said of the operands is the same for all */
+    int out_axes;  /* of that result */
     bool may_move; /* operands that clash may be made Replicate; else a clash is an error */
-    int out_axes;
-    int64_t out_shape[DT_MAX_AXES];
     dt_placement in_place[DT_OP_MAX_IN][DT_MAX_DIMS];
     dt_placement out_place[DT_MAX_DIMS];
     bool reduced; /* a letter vanished: partial terms of a sum must not be rounded */
 } dti_op_call;
 
-/* Shapes by letters. */
-dt_status dti_infer_letters(dti_op_call *call) DT_MUST_USE;
-
 /* Placements by letters: on every mesh dim, and on one that has more than one rank. */
 dt_status dti_shard_letters(dti_op_call *call) DT_MUST_USE;
 dt_status dti_shard_letters_dim(dti_op_call *call, int m) DT_MUST_USE;
+
+/* Placements by the lines of op->accepts. */
+dt_status dti_shard_accepts(dti_op_call *call) DT_MUST_USE;
+
+/* For a row with such lines: are axes that one mesh dim cuts of one extent, or cut into equal
+ * pieces? `in` and `out`: layouts of operands as they will lie and of results. */
+dt_status dti_accepts_fit(const dt_op_shapes *call, const dt_layout *const *in,
+                          const dt_layout *const *out) DT_MUST_USE;
 
 /* For rules: operands do not fit on mesh dim m. With may_move all operands become Replicate there
  * and DT_OK comes back; otherwise DT_ERR_LAYOUT with the operator's name and letters before the
@@ -71,30 +124,35 @@ dt_status dti_shard_letters_dim(dti_op_call *call, int m) DT_MUST_USE;
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...) DT_PRINTF(3, 4) DT_MUST_USE;
 
 /* Own rules of rows whose shapes or placements letters cannot say (rules_own.c). */
-dt_status dti_heads_infer(dti_op_call *call);
+dt_status dti_heads_extents(dt_op_shapes *call);
 dt_status dti_heads_shard(dti_op_call *call);
-dt_status dti_unheads_infer(dti_op_call *call);
+dt_status dti_unheads_extents(dt_op_shapes *call);
 dt_status dti_unheads_shard(dti_op_call *call);
-dt_status dti_rope_table_infer(dti_op_call *call);
-dt_status dti_rope_infer(dti_op_call *call);
-dt_status dti_slice_infer(dti_op_call *call);
+dt_status dti_rope_table_extents(dt_op_shapes *call);
+dt_status dti_rope_extents(dt_op_shapes *call);
+dt_status dti_slice_extents(dt_op_shapes *call);
 dt_status dti_slice_shard(dti_op_call *call);
-dt_status dti_blocks_infer(dti_op_call *call);
+dt_status dti_blocks_extents(dt_op_shapes *call);
 dt_status dti_blocks_shard(dti_op_call *call);
-dt_status dti_route_ids_infer(dti_op_call *call);
-dt_status dti_experts_infer(dti_op_call *call);
+dt_status dti_route_ids_extents(dt_op_shapes *call);
+dt_status dti_experts_extents(dt_op_shapes *call);
 dt_status dti_experts_shard(dti_op_call *call);
-dt_status dti_top_k_keys_infer(dti_op_call *call);
+dt_status dti_top_k_keys_extents(dt_op_shapes *call);
 dt_status dti_top_k_keys_shard(dti_op_call *call);
-dt_status dti_top_k_infer(dti_op_call *call);
-dt_status dti_reduce_infer(dti_op_call *call);
-dt_status dti_extreme_infer(dti_op_call *call);
+dt_status dti_top_k_extents(dt_op_shapes *call);
+dt_status dti_reduce_extents(dt_op_shapes *call);
+dt_status dti_extreme_extents(dt_op_shapes *call);
 dt_status dti_sum_shard(dti_op_call *call);
 dt_status dti_max_shard(dti_op_call *call);
 dt_status dti_min_shard(dti_op_call *call);
 dt_status dti_add_scalar_shard(dti_op_call *call);
-dt_status dti_attention_infer(dti_op_call *call);
+dt_status dti_attention_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
+
+/* Costs that letters cannot say: rows that copy what results hold, attention, experts. */
+void dti_copy_work(const dt_op_shapes *call, dt_op_work *work);
+void dti_attention_work(const dt_op_shapes *call, dt_op_work *work);
+void dti_experts_work(const dt_op_shapes *call, dt_op_work *work);
 
 /* The built-in rows (table.c), and all of them in a list for tests and documents. */
 extern const dt_op *const dti_op_table[];

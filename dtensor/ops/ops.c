@@ -269,16 +269,29 @@ dt_tensor *dt_argmax_id(dt_tape *t, dt_tensor *key)
     return unary(t, &dti_op_argmax_id, NULL, key);
 }
 
+/* Into how many pieces the mesh cuts the last axis. */
+static int64_t pieces_of(const dt_tensor *x)
+{
+    int dims[DT_MAX_DIMS];
+    int64_t n = 1;
+
+    for (int c = dti_layout_cuts(x->layout, x->n_axes - 1, dims); c > 0; c--)
+        n *= x->layout->dim_size[dims[c - 1]];
+    return n;
+}
+
 dt_tensor *dt_top_k_keys(dt_tape *t, dt_tensor *x, int64_t k)
 {
-    return unary(t, &dti_op_top_k_keys, &(dti_top_k_attr){ k }, x);
+    const dti_top_k_attr attr = { k, x != NULL && x->n_axes > 0 ? pieces_of(x) : 1 };
+
+    return unary(t, &dti_op_top_k_keys, &attr, x);
 }
 
 void dt_top_k(dt_tape *t, dt_tensor *keys, int64_t k, dt_tensor **values, dt_tensor **indices)
 {
     dt_tensor *out[] = { NULL, NULL };
 
-    dt_apply_n(t, &dti_op_top_k, &(dti_top_k_attr){ k }, 1, (dt_tensor *[]){ keys }, 2, out);
+    dt_apply_n(t, &dti_op_top_k, &(dti_top_k_attr){ k, 1 }, 1, (dt_tensor *[]){ keys }, 2, out);
     if (values != NULL) *values = out[0];
     if (indices != NULL) *indices = out[1];
 }

@@ -6,29 +6,25 @@
 #include "dtensor/ops/op_rules.h"
 
 /* logits [..., e] -> ids [..., k] */
-dt_status dti_route_ids_infer(dti_op_call *call)
+dt_status dti_route_ids_extents(dt_op_shapes *call)
 {
     const int64_t k = ((const dti_route_attr *)call->attr)->k;
-    const dt_tensor *x = call->in[0];
+    const dt_op_shape *x = &call->in[0];
 
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(k >= 1 && k <= x->shape[x->n_axes - 1], DT_ERR_ARG,
+    DT_CHECK(k >= 1 && k <= x->extent[x->n_axes - 1], DT_ERR_ARG,
              "route_ids: %lld of %lld experts are asked for each token", (long long)k,
-             (long long)x->shape[x->n_axes - 1]);
-    call->out_shape[call->out_axes - 1] = k;
+             (long long)x->extent[x->n_axes - 1]);
+    call->out[0].extent[x->n_axes - 1] = k;
     return DT_OK;
 }
 
 enum { X, IDS, WEIGHTS, GATE_UP, DOWN };
 
 /* gate_up [e, 2 f, d], down [e, d, f] */
-dt_status dti_experts_infer(dti_op_call *call)
+dt_status dti_experts_extents(dt_op_shapes *call)
 {
-    const int64_t *gate_up, *down;
+    const int64_t *gate_up = call->in[GATE_UP].extent, *down = call->in[DOWN].extent;
 
-    DT_TRY(dti_infer_letters(call));
-    gate_up = call->in[GATE_UP]->shape;
-    down = call->in[DOWN]->shape;
     DT_CHECK(
         gate_up[1] == 2 * down[2], DT_ERR_SHAPE,
         "experts: gate and up have %lld rows together, but down has %lld columns: twice as many "

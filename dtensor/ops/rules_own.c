@@ -6,16 +6,16 @@
 #include "dtensor/ops/op_rules.h"
 
 /* [b, t, h e] -> [b, t, h, e] */
-dt_status dti_heads_infer(dti_op_call *call)
+dt_status dti_heads_extents(dt_op_shapes *call)
 {
     const int64_t head_dim = ((const dti_heads_attr *)call->attr)->head_dim;
+    const int64_t columns = call->in[0].extent[2];
 
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(head_dim > 0 && call->in[0]->shape[2] % head_dim == 0, DT_ERR_SHAPE,
+    DT_CHECK(head_dim > 0 && columns % head_dim == 0, DT_ERR_SHAPE,
              "heads: axis 2 has %lld columns, which heads of %lld do not divide",
-             (long long)call->in[0]->shape[2], (long long)head_dim);
-    call->out_shape[2] = call->in[0]->shape[2] / head_dim;
-    call->out_shape[3] = head_dim;
+             (long long)columns, (long long)head_dim);
+    call->out[0].extent[2] = columns / head_dim;
+    call->out[0].extent[3] = head_dim;
     return DT_OK;
 }
 
@@ -41,14 +41,14 @@ dt_status dti_heads_shard(dti_op_call *call)
 }
 
 /* [b, t, h, e] -> [b, t, h e] */
-dt_status dti_unheads_infer(dti_op_call *call)
+dt_status dti_unheads_extents(dt_op_shapes *call)
 {
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(call->in[0]->shape[3] == ((const dti_heads_attr *)call->attr)->head_dim, DT_ERR_SHAPE,
-             "unheads: heads of %lld columns, attributes say %lld",
-             (long long)call->in[0]->shape[3],
-             (long long)((const dti_heads_attr *)call->attr)->head_dim);
-    call->out_shape[2] = call->in[0]->shape[2] * call->in[0]->shape[3];
+    const int64_t head_dim = ((const dti_heads_attr *)call->attr)->head_dim;
+    const int64_t *x = call->in[0].extent;
+
+    DT_CHECK(x[3] == head_dim, DT_ERR_SHAPE, "unheads: heads of %lld columns, attributes say %lld",
+             (long long)x[3], (long long)head_dim);
+    call->out[0].extent[2] = x[2] * x[3];
     return DT_OK;
 }
 
@@ -71,41 +71,37 @@ dt_status dti_unheads_shard(dti_op_call *call)
 }
 
 /* positions [b, t], inv_freq [r] -> [b, t, 2 r] */
-dt_status dti_rope_table_infer(dti_op_call *call)
+dt_status dti_rope_table_extents(dt_op_shapes *call)
 {
-    DT_TRY(dti_infer_letters(call));
-    call->out_shape[2] = 2 * call->in[1]->shape[0];
+    call->out[0].extent[2] = 2 * call->in[1].extent[0];
     return DT_OK;
 }
 
-dt_status dti_rope_infer(dti_op_call *call)
+dt_status dti_rope_extents(dt_op_shapes *call)
 {
-    const int64_t e = call->in[0]->n_axes == 4 ? call->in[0]->shape[3] : 0;
+    const int64_t e = call->in[0].extent[3], r = call->in[1].extent[2];
 
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(call->in[1]->shape[2] <= e && call->in[1]->shape[2] % 2 == 0, DT_ERR_SHAPE,
+    DT_CHECK(r <= e && r % 2 == 0, DT_ERR_SHAPE,
              "rope: a table of %lld columns rotates heads of %lld: it must be even and not wider",
-             (long long)call->in[1]->shape[2], (long long)e);
+             (long long)r, (long long)e);
     return DT_OK;
 }
 
-dt_status dti_slice_infer(dti_op_call *call)
+dt_status dti_slice_extents(dt_op_shapes *call)
 {
     const dti_slice_attr *attr = call->attr;
-    const dt_tensor *x = call->in[0];
+    const dt_op_shape *x = &call->in[0];
     int64_t extent, begin;
 
     DT_CHECK(attr->axis >= 0 && attr->axis < x->n_axes, DT_ERR_ARG,
              "slice: axis %lld of a tensor of %d axes", (long long)attr->axis, x->n_axes);
-    extent = x->shape[attr->axis];
+    extent = x->extent[attr->axis];
     begin = attr->begin < 0 ? attr->begin + extent : attr->begin;
     DT_CHECK(begin >= 0 && begin <= extent && attr->count >= 0 && attr->count <= extent - begin,
              DT_ERR_SHAPE, "slice: %lld rows from row %lld on of axis %lld, which has %lld",
              (long long)attr->count, (long long)attr->begin, (long long)attr->axis,
              (long long)extent);
-    call->out_axes = x->n_axes;
-    for (int a = 0; a < x->n_axes; a++) call->out_shape[a] = x->shape[a];
-    call->out_shape[attr->axis] = attr->count;
+    call->out[0].extent[attr->axis] = attr->count;
     return DT_OK;
 }
 
@@ -145,7 +141,7 @@ dt_status dti_slice_shard(dti_op_call *call)
     return DT_OK;
 }
 
-dt_status dti_blocks_infer(dti_op_call *call)
+dt_status dti_blocks_extents(dt_op_shapes *call)
 {
     const dti_blocks_attr *attr = call->attr;
     const dti_slice_attr rows = { attr->axis, attr->begin, attr->count };
@@ -153,7 +149,7 @@ dt_status dti_blocks_infer(dti_op_call *call)
     dt_status st;
 
     call->attr = &rows;
-    st = dti_slice_infer(call);
+    st = dti_slice_extents(call);
     call->attr = own;
     return st;
 }
@@ -303,19 +299,18 @@ dt_status dti_attention_shard(dti_op_call *call)
     return all_heads_meet(call) ? DT_OK : heads_clash(call);
 }
 
-dt_status dti_attention_infer(dti_op_call *call)
+dt_status dti_attention_extents(dt_op_shapes *call)
 {
     const dti_attention_attr *attr = call->attr;
+    const int64_t heads = call->in[Q].extent[2], kv_heads = call->in[K].extent[2];
 
     DT_CHECK(attr->n_kv_heads > 0 && attr->n_heads % attr->n_kv_heads == 0, DT_ERR_ARG,
              "attention: %lld heads cannot share %lld kv heads", (long long)attr->n_heads,
              (long long)attr->n_kv_heads);
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(call->in[0]->shape[2] == attr->n_heads && call->in[1]->shape[2] == attr->n_kv_heads,
-             DT_ERR_SHAPE,
+    DT_CHECK(heads == attr->n_heads && kv_heads == attr->n_kv_heads, DT_ERR_SHAPE,
              "attention: operands have %lld heads and %lld kv heads, attributes say "
              "%lld and %lld",
-             (long long)call->in[0]->shape[2], (long long)call->in[1]->shape[2],
-             (long long)attr->n_heads, (long long)attr->n_kv_heads);
+             (long long)heads, (long long)kv_heads, (long long)attr->n_heads,
+             (long long)attr->n_kv_heads);
     return DT_OK;
 }

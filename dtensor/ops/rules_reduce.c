@@ -6,28 +6,29 @@
 #include "dtensor/ops/op_rules.h"
 
 /* [..., k, ...] -> [..., ...]; axis -1: [...] -> one element */
-dt_status dti_reduce_infer(dti_op_call *call)
+dt_status dti_reduce_extents(dt_op_shapes *call)
 {
     const int axis = ((const dti_reduce_attr *)call->attr)->axis;
-    const dt_tensor *x = call->in[0];
+    const dt_op_shape *x = &call->in[0];
+    dt_op_shape *y = &call->out[0];
 
     DT_CHECK(axis < x->n_axes, DT_ERR_ARG, "%s: axis %d of a tensor of %d axes", call->op->name,
              axis, x->n_axes);
-    call->out_axes = 0;
+    y->n_axes = 0;
     for (int a = 0; axis >= 0 && a < x->n_axes; a++)
-        if (a != axis) call->out_shape[call->out_axes++] = x->shape[a];
+        if (a != axis) y->extent[y->n_axes++] = x->extent[a];
     return DT_OK;
 }
 
 /* Of no elements there is a sum, but no largest. */
-dt_status dti_extreme_infer(dti_op_call *call)
+dt_status dti_extreme_extents(dt_op_shapes *call)
 {
     const int axis = ((const dti_reduce_attr *)call->attr)->axis;
-    const dt_tensor *x = call->in[0];
+    const dt_op_shape *x = &call->in[0];
 
-    DT_TRY(dti_reduce_infer(call));
+    DT_TRY(dti_reduce_extents(call));
     for (int a = 0; a < x->n_axes; a++)
-        DT_CHECK(x->shape[a] > 0 || (axis >= 0 && a != axis), DT_ERR_SHAPE,
+        DT_CHECK(x->extent[a] > 0 || (axis >= 0 && a != axis), DT_ERR_SHAPE,
                  "%s over axis %d, which has no elements", call->op->name, a);
     return DT_OK;
 }

@@ -6,34 +6,21 @@
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 
-/* Into how many pieces the mesh cuts the last axis. */
-static int64_t pieces_of(const dt_tensor *x)
-{
-    int dims[DT_MAX_DIMS];
-    int64_t n = 1;
-
-    for (int c = dti_layout_cuts(x->layout, x->n_axes - 1, dims); c > 0; c--)
-        n *= x->layout->dim_size[dims[c - 1]];
-    return n;
-}
-
 /* x [..., v] -> keys [..., k], or [..., p k] of p pieces */
-dt_status dti_top_k_keys_infer(dti_op_call *call)
+dt_status dti_top_k_keys_extents(dt_op_shapes *call)
 {
-    const int64_t k = ((const dti_top_k_attr *)call->attr)->k;
-    const dt_tensor *x = call->in[0];
-    int64_t n;
+    const dti_top_k_attr *attr = call->attr;
+    const dt_op_shape *x = &call->in[0];
+    const int64_t n = x->extent[x->n_axes - 1];
 
-    DT_TRY(dti_infer_letters(call));
-    n = x->shape[x->n_axes - 1];
-    DT_CHECK(k >= 1 && k <= n, DT_ERR_ARG,
+    DT_CHECK(attr->k >= 1 && attr->k <= n, DT_ERR_ARG,
              "top_k_keys: the %lld largest are asked for, but axis %d has %lld elements; k may be "
              "1 to that",
-             (long long)k, x->n_axes - 1, (long long)n);
+             (long long)attr->k, x->n_axes - 1, (long long)n);
     DT_CHECK(n <= INT32_MAX, DT_ERR_UNSUPPORTED,
              "top_k_keys: axis %d has %lld elements, indices count up to %d", x->n_axes - 1,
              (long long)n, INT32_MAX);
-    call->out_shape[call->out_axes - 1] = k * pieces_of(x);
+    call->out[0].extent[x->n_axes - 1] = attr->k * attr->pieces;
     return DT_OK;
 }
 
@@ -52,15 +39,15 @@ dt_status dti_top_k_keys_shard(dti_op_call *call)
 }
 
 /* keys [..., c] -> values, indices [..., k] */
-dt_status dti_top_k_infer(dti_op_call *call)
+dt_status dti_top_k_extents(dt_op_shapes *call)
 {
     const int64_t k = ((const dti_top_k_attr *)call->attr)->k;
-    const dt_tensor *keys = call->in[0];
+    const dt_op_shape *keys = &call->in[0];
+    const int last = keys->n_axes - 1;
 
-    DT_TRY(dti_infer_letters(call));
-    DT_CHECK(k >= 1 && k <= keys->shape[keys->n_axes - 1], DT_ERR_ARG,
+    DT_CHECK(k >= 1 && k <= keys->extent[last], DT_ERR_ARG,
              "top_k: the %lld largest of %lld keys are asked for; dt_top_k_keys() takes the same k",
-             (long long)k, (long long)keys->shape[keys->n_axes - 1]);
-    call->out_shape[call->out_axes - 1] = k;
+             (long long)k, (long long)keys->extent[last]);
+    call->out[0].extent[last] = call->out[1].extent[last] = k;
     return DT_OK;
 }

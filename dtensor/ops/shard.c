@@ -64,7 +64,7 @@ static void letter_text(int letter, char text[24])
 /* Operand `first` is cut on mesh dim m; the others must agree or be free to slice. */
 static dt_status shard_cut(dti_op_call *call, int m, int first)
 {
-    const dti_letters *l = call->letters;
+    const dti_letters *l = &call->row->letters;
     const dt_placement cut = call->in_place[first][m];
     const int letter = dti_letter_of(&l->in[first], call->in[first]->n_axes, cut.axis);
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[24];

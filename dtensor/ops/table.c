@@ -2,13 +2,16 @@
  *
  * Every operator, one row each: the page to read first.
  *
- * `axes` names axes by letter. "..." is any leading axes; [x] must be whole on every rank. LETTERS
- * in the rule columns reads the shape rule and the sharding rule from it: a sharded letter that
+ * `axes` names axes by letter. "..." is any leading axes; [x] must be whole on every rank. AXES in
+ * the rule columns reads the shape rule and the sharding rule from it: a sharded letter that
  * reaches the result leaves Shard, one that vanishes leaves Partial. A row whose shapes or sharding
  * the letters cannot say names its own function instead (rules_own.c).
  *
  * `types`: F one float dtype for all, x any float, f f32, i i32, k i64 keys, a the dtype that the
  * attributes begin with.
+ *
+ * Cost: "2 ...oi" is two operations for each combination of those letters; "0 : ..., ...d -> ...d"
+ * also says what is touched of operands and results. WORK names a function.
  *
  * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
  * any other row asks for them to be reduced first. VIEW rows share their operand's storage. ANY
@@ -17,9 +20,10 @@
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/op_rules.h"
 
-#define AXES         NULL /* what the axes say */
-#define INFER(f)     dti_##f##_infer
-#define SHARD(f)     dti_##f##_shard
+#define AXES         /* what the axes say */
+#define EXTENTS(f)   .extents = dti_##f##_extents,
+#define SHARD(f)     .shard = dti_##f##_shard,
+#define RULES(e, s)  EXTENTS(e) SHARD(s)
 #define dti_none_cpu NULL
 #define ATTR(a)      sizeof(dti_##a##_attr)
 #define LINEAR       DT_OP_LINEAR
@@ -31,59 +35,67 @@
 #define ANY          DT_OP_ANY_ROWS
 #define VALUE        DT_OP_VALUE_ATTR
 #define ONCE         DT_OP_ADDS_ONCE
-#define ROW(row, axes, types, infer, shard, cpu, flags, bytes)                       \
-    const dt_op dti_op_##row = { #row,  axes,  types, infer, shard, dti_##cpu##_cpu, \
-                                 flags, bytes, NULL };
+#define LETTERS      NULL /* one for each combination of all letters, two in products */
+#define WORK(f)      NULL, .work = dti_##f##_work
+#define ROW(row, letters, type, rules, kernel, flag, bytes, work_of) \
+    const dt_op dti_op_##row = { .name = #row,                       \
+                                 .axes = letters,                    \
+                                 .types = type,                      \
+                                 rules.cpu = dti_##kernel##_cpu,     \
+                                 .flags = flag,                      \
+                                 .attr_bytes = bytes,                \
+                                 .cost = work_of };
 
 /* clang-format off */
-/*  name         axes                          types     shape rule         sharding rule     CPU kernel  flags           attr */
+/*  name         axes                         types  extents, sharding     CPU kernel  flags                  attr         cost */
 /* elementwise */
-ROW(add,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             add,        ANY | LINEAR,   0)
-ROW(mul,         "..., ... -> ...",            "FF>F",   AXES,              AXES,             mul,        ANY | BILINEAR, 0)
-ROW(silu,        "... -> ...",                 "F>F",    AXES,              AXES,             silu,       ANY,            0)
-ROW(gelu_new,    "... -> ...",                 "F>F",    AXES,              AXES,             gelu_new,   ANY,            0)
-ROW(gelu_tanh,   "... -> ...",                 "F>F",    AXES,              AXES,             gelu_tanh,  ANY,            0)
-ROW(silu_mul,    "..., ... -> ...",            "FF>F",   AXES,              AXES,             silu_mul,   ANY,            0)
-ROW(gelu_tanh_mul, "..., ... -> ...",          "FF>F",   AXES,              AXES,             gelu_tanh_mul, ANY,         0)
-ROW(soft_cap,    "... -> ...",                 "F>F",    AXES,              AXES,             soft_cap,   ANY | VALUE,    ATTR(scalar))
-ROW(cast,        "... -> ...",                 "x>a",    AXES,              AXES,             cast,       ANY,            ATTR(dtype))
-ROW(add_scalar,  "... -> ...",                 "F>F",    AXES,              SHARD(add_scalar), add_scalar, ANY | VALUE | ONCE, ATTR(scalar))
-ROW(mul_scalar,  "... -> ...",                 "F>F",    AXES,              AXES,             mul_scalar, ANY | VALUE | LINEAR, ATTR(scalar))
+ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR,          0,           LETTERS)
+ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR,        0,           LETTERS)
+ROW(silu,        "... -> ...",                "F>F", AXES,                 silu,       ANY,                   0,           "4 ...")
+ROW(gelu_new,    "... -> ...",                "F>F", AXES,                 gelu_new,   ANY,                   0,           "9 ...")
+ROW(gelu_tanh,   "... -> ...",                "F>F", AXES,                 gelu_tanh,  ANY,                   0,           "9 ...")
+ROW(silu_mul,    "..., ... -> ...",           "FF>F", AXES,                silu_mul,   ANY,                   0,           "5 ...")
+ROW(gelu_tanh_mul, "..., ... -> ...",         "FF>F", AXES,                gelu_tanh_mul, ANY,                0,           "10 ...")
+ROW(soft_cap,    "... -> ...",                "F>F", AXES,                 soft_cap,   ANY | VALUE,           ATTR(scalar), "3 ...")
+ROW(cast,        "... -> ...",                "x>a", AXES,                 cast,       ANY,                   ATTR(dtype), "0")
+ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_scalar, ANY | VALUE | ONCE,    ATTR(scalar), LETTERS)
+ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS)
 /* reductions over an axis of the caller's or over all */
-ROW(sum,         "... -> ...",                 "F>a",    INFER(reduce),     SHARD(sum),       sum,        ANY,            ATTR(reduce))
-ROW(max,         "... -> ...",                 "F>a",    INFER(extreme),    SHARD(max),       max,        ANY,            ATTR(reduce))
-ROW(min,         "... -> ...",                 "F>a",    INFER(extreme),    SHARD(min),       min,        ANY,            ATTR(reduce))
+ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY,                   ATTR(reduce), LETTERS)
+ROW(max,         "... -> ...",                "F>a", RULES(extreme, max),  max,        ANY,                   ATTR(reduce), LETTERS)
+ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min,        ANY,                   ATTR(reduce), LETTERS)
 /* products */
-ROW(linear,      "...i, oi -> ...o",           "FF>a",   AXES,              AXES,             linear,     ANY | BILINEAR, ATTR(dtype))
-ROW(linear_bias, "...[i], o[i], o -> ...o",    "FFF>a",  AXES,              AXES,             linear,     ANY,            ATTR(dtype))
-ROW(add_bias,    "...o, o -> ...o",            "xF>a",   AXES,              AXES,             add_bias,   ANY | LINEAR,   ATTR(dtype))
+ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi")
+ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o")
+ROW(add_bias,    "...o, o -> ...o",           "xF>a", AXES,                add_bias,   ANY | LINEAR,          ATTR(dtype), "1 ...o")
 /* norms */
-ROW(rms_norm,    "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm,   0,              ATTR(norm))
-ROW(rms_norm_1p, "...[d], [d] -> ...[d]",      "FF>F",   AXES,              AXES,             rms_norm_1p, 0,             ATTR(norm))
-ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F",  AXES,              AXES,             layer_norm, 0,              ATTR(norm))
+ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   0,                     ATTR(norm),  "4 ...d")
+ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, 0,                    ATTR(norm),  "5 ...d")
+ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d")
 /* embeddings and positions */
-ROW(embedding,   "..., vd -> ...d",            "iF>F",   AXES,              AXES,             embedding,  EXACT,          0)
-ROW(rope_table,  "bt, [r] -> bt[q]",           "if>a",   INFER(rope_table), AXES,             rope_table, 0,              ATTR(rope_table))
-ROW(rope,        "bth[e], bt[r] -> bth[e]",    "FF>F",   INFER(rope),       AXES,             rope,       0,              0)
+ROW(embedding,   "..., vd -> ...d",
+                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d")
+ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
+ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       0,                     0,           "3 bthe")
 /* attention */
-ROW(heads,       "bth -> bth[e]",              "F>F",    INFER(heads),      SHARD(heads),     none,       VIEW,           ATTR(heads))
-ROW(unheads,     "bth[e] -> bth",              "F>F",    INFER(unheads),    SHARD(unheads),   none,       VIEW,           ATTR(heads))
+ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0")
+ROW(unheads,     "bth[e] -> bth",             "F>F", RULES(unheads, unheads), none,    VIEW,                  ATTR(heads), "0")
 ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
-                                               "FiF>F",  AXES,              AXES,             kv_write,   IN_PLACE,       0)
+                                              "FiF>F", AXES,               kv_write,   IN_PLACE,       0,           "0 : btke, bt, - -> btke")
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
-                                               "FFFi>F", INFER(attention),  SHARD(attention), attention,  0,              ATTR(attention))
+                                              "FFFi>F", RULES(attention, attention), attention, 0,            ATTR(attention), WORK(attention))
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
-ROW(route_ids,   "...[e] -> ...k",             "F>i",    INFER(route_ids),  AXES,             route_ids,  0,              ATTR(route))
-ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F",   AXES,              AXES,             route_weights, 0,           ATTR(route))
+ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
+ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e")
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
-                                               "FiFFF>F", INFER(experts),   SHARD(experts),   experts,    ANY,            ATTR(experts))
+                                              "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts))
 /* rows and choices */
-ROW(slice,       "... -> ...",                 "x>x",    INFER(slice),      SHARD(slice),     slice,      LINEAR | EXACT, ATTR(slice))
-ROW(blocks,      "... -> ...",                 "x>x",    INFER(blocks),     SHARD(blocks),    blocks,     ANY | LINEAR,   ATTR(blocks))
-ROW(argmax_key,  "...v -> ...",                "F>k",    AXES,              AXES,             argmax_key, MAXIMUM,        0)
-ROW(argmax_id,   "... -> ...",                 "k>i",    AXES,              AXES,             argmax_id,  0,              0)
-ROW(top_k_keys,  "...v -> ...k",               "F>k",    INFER(top_k_keys), SHARD(top_k_keys), top_k_keys, 0,             ATTR(top_k))
-ROW(top_k,       "...[c] -> ...k, ...k",       "k>fi",   INFER(top_k),      AXES,             top_k,      0,              ATTR(top_k))
+ROW(slice,       "... -> ...",                "x>x", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
+ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
+ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
+ROW(argmax_id,   "... -> ...",                "k>i", AXES,                 argmax_id,  0,                     0,           "0")
+ROW(top_k_keys,  "...v -> ...k",              "F>k", RULES(top_k_keys, top_k_keys), top_k_keys, 0,            ATTR(top_k), "1 ...v")
+ROW(top_k,       "...[c] -> ...k, ...k",      "k>fi", EXTENTS(top_k),      top_k,      0,                     ATTR(top_k), "1 ...c")
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {

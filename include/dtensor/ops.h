@@ -49,31 +49,77 @@ enum {
                                * one rank's kernel gets them, the others get zeros */
 };
 
-struct dti_op_call; /* what own rules see; dtensor/ops/op_rules.h */
+/* An extent list of one operand or result, as rules of a row see it: nothing of ranks. */
+typedef struct dt_op_shape {
+    dt_dtype dtype;
+    int n_axes;
+    int64_t extent[DT_MAX_AXES];
+} dt_op_shape;
 
-/* One operator. `axes` names axes by letter: "...i, oi -> ...o". "..." is any number of leading
- * axes, the same for all operands that have it; [x] must be whole on every rank. A letter is one
- * extent. Sharded letters that reach the output stay Shard, one that vanishes leaves Partial. An
- * operator may have several results, "...i -> ...i, ..."; each is placed by its own letters. types
- * one letter per operand and result, "FF>F": F one float dtype for all, x any float, f f32, i i32,
- * k i64; as a result also a: the dtype that the attributes begin with. */
+/* A call of a row without its bytes. */
+typedef struct dt_op_shapes {
+    const struct dt_op *op;
+    const void *attr; /* NULL under DT_OP_VALUE_ATTR: no rule looks at them */
+    int n_in;
+    int n_out;
+    dt_op_shape in[DT_OP_MAX_IN];
+    dt_op_shape out[DT_OP_MAX_OUT];
+} dt_op_shapes;
+
+/* What a call costs: operations, a multiply-add counts as two, and bytes read and written. */
+typedef struct dt_op_work {
+    double flops;
+    double bytes;
+} dt_op_work;
+
+struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
+
+/* One operator. Fields that are not set are NULL or 0; what a row may not say is refused at its
+ * first call, with the field's name.
+ *
+ * axes     names axes by letter: "...i, oi -> ...o". "..." is any number of leading axes, the same
+ *          for all operands that have it; [x] must be whole on every rank. A letter is one extent.
+ *          Sharded letters that reach the output stay Shard, one that vanishes leaves Partial. An
+ *          operator may have several results, "...i -> ...i, ..."; each is placed by its own
+ *          letters.
+ * types    one letter per operand and result, "FF>F": F one float dtype for all, x any float, f
+ *          f32, i i32, k i64; as a result also a: the dtype that the attributes begin with.
+ * extents  a function for results whose extents letters cannot say. It sees global extents, and
+ *          the results as their letters give them, -1 for a letter that no operand has; it sets
+ *          n_axes and extent of every result, or refuses with dt_fail(). Results of one shape must
+ *          not depend on anything but extents, dtypes and attributes: they are remembered.
+ * accepts  where letters do not say which placements fit: for one mesh dim, the placements of
+ *          operands and of the results that follow, "S(0), R -> S(0)" or "S(1), S(0) -> P(sum)",
+ *          NULL past the last. On every mesh dim one line has to fit; all Replicate always does. An
+ *          R operand is sliced where a line wants S, which is free. Letters then name extents
+ *          only. Cut axes of one line have one extent, or are cut into equal pieces.
+ * cost     operations of a call by its letters, "2 ...oi" or "4 ...k + 1 ...", then where it does
+ *          not touch all of its operands and results the letters of what it does touch, "0 : ...,
+ *          ...d -> ...d" (a row of a table for each id; "-" is nothing). NULL: one for each
+ *          combination of all letters, two where a letter of two operands vanishes.
+ * work     a function for what letters cannot say of the cost; it corrects what they said.
+ *
+ * A column that says what a gradient is and one for what it keeps will follow. */
 typedef struct dt_op {
     const char *name;
     const char *axes;
     const char *types;
-    dt_status (*infer)(struct dti_op_call *call); /* NULL: shapes by letters. Rules of */
-    dt_status (*shard)(struct dti_op_call *call); /* their own have the library's rows alone */
+    dt_status (*extents)(dt_op_shapes *call);
+    const char *const *accepts;
+    dt_status (*shard)(struct dti_op_call *call); /* the library's rows alone */
     dt_kernel cpu;
+    dt_kernel cuda; /* on a GPU, all pointers the device's; NULL: cpu runs on copies there */
     uint32_t flags;
     size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES */
-    dt_kernel cuda;    /* on a GPU, all pointers the device's; NULL: cpu runs on copies there */
+    const char *cost;
+    void (*work)(const dt_op_shapes *call, dt_op_work *work);
 } dt_op;
 
 /**
  * Applies an operator, built-in or the caller's own.
  *
  *   op    lives as long as the runtime; its address is its identity
- *   attr  op->attr_bytes bytes, or NULL
+ *   attr  op->attr_bytes bytes; NULL if the row has none
  *   in    n operands on one mesh; a NULL operand means that an earlier operator failed
  *
  * Returns the result, borrowed from the tape, or NULL after an error.
@@ -247,6 +293,38 @@ DT_API dt_tensor *dt_top_k_keys(dt_tape *tape, dt_tensor *x, int64_t k);
  */
 DT_API void dt_top_k(dt_tape *tape, dt_tensor *keys, int64_t k, dt_tensor **values,
                      dt_tensor **indices);
+
+/* --- Rows, and what calls of them cost -------------------------------------------------------- */
+
+/** The library's rows, in the order of the table; NULL past the last. `cost` or `work` of each is
+ * set where it is not by all letters. Not collective. Errors: none. */
+DT_API const dt_op *dt_op_at(int i);
+
+/** The library's row of that name; NULL if there is none. Not collective. Errors: none. */
+DT_API const dt_op *dt_op_find(const char *name);
+
+/** The name of one flag of a row, "LINEAR"; NULL for a value that is none. Not collective. Errors:
+ * none. */
+DT_API const char *dt_op_flag_name(uint32_t flag);
+
+/**
+ * What a call costs by the row's letters.
+ *
+ *   call   op, attr, n_in and in[] are set: global shapes for the whole, local ones for a rank's
+ *          share. With n_out 0 the results follow by the row's own rule from global shapes, and are
+ *          filled in; otherwise out[] holds them.
+ *   *work  operations and bytes
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG    NULL, a malformed row, wrong numbers of operands or results
+ *             DT_ERR_SHAPE  shapes that the row refuses
+ */
+DT_API DT_MUST_USE dt_status dt_op_work_of(dt_op_shapes *call, dt_op_work *work);
+
+/** The work of all operators that this rank's tape ran since its reset: its own share, copies on
+ * other ranks not counted. Passes that a GPU replays are not in it. Zeros for NULL. Not collective.
+ * Errors: none. */
+DT_API dt_op_work dt_tape_work(const dt_tape *tape);
 
 /* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
 DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);

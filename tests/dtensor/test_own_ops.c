@@ -23,46 +23,33 @@ typedef struct bad_row {
     const char *message;
 } bad_row;
 
+#define OWN(name_, axes_, types_, cpu_, flags_, bytes)                               \
+    {                                                                                \
+        .name = name_, .axes = axes_, .types = types_, .cpu = cpu_, .flags = flags_, \
+        .attr_bytes = bytes                                                          \
+    }
+
+static const bad_row bad_rows[] = {
+    { OWN("big", "... -> ...", "F>F", no_kernel, 0, sizeof attributes), 1, DT_ERR_ARG,
+      "big: 4096 bytes of attributes, at most 32" },
+    { OWN("big", "... -> ...", "F>F", no_kernel, DT_OP_VALUE_ATTR, 33), 1, DT_ERR_ARG,
+      "big: 33 bytes of attributes, at most 32" },
+    { OWN("diagonal", "aa -> a", "F>F", no_kernel, 0, 0), 1, DT_ERR_ARG,
+      "letter a stands twice in one term" },
+    { OWN("outer", "ab -> ba[b]", "F>F", no_kernel, 0, 0), 1, DT_ERR_ARG,
+      "letter b stands twice in one term" },
+    { OWN("add", "ab, ab -> ab", "FF>F", no_kernel, 0, 0), 1, DT_ERR_ARG, "1 operands given" },
+    { OWN("none", "ab -> ab", "F>F", NULL, 0, 0), 1, DT_ERR_ARG, "none has no CPU kernel" },
+    { OWN(NULL, "ab -> ab", "F>F", no_kernel, 0, 0), 1, DT_ERR_ARG,
+      "needs a name, axes and types" },
+    { OWN("no_types", "ab -> ab", NULL, no_kernel, 0, 0), 1, DT_ERR_ARG,
+      "needs a name, axes and types" },
+    { OWN("many", "ab -> ab", "F>F", no_kernel, 0, 0), 7, DT_ERR_ARG,
+      "many is called with 7 operands: 1 to 6" },
+};
+
 static dt_status refuses(dt_mesh *mesh, const void *arg)
 {
-    static const bad_row rows[] = {
-        { { "big", "... -> ...", "F>F", NULL, NULL, no_kernel, 0, sizeof attributes, NULL },
-          1,
-          DT_ERR_ARG,
-          "big: 4096 bytes of attributes, at most 32" },
-        { { "big", "... -> ...", "F>F", NULL, NULL, no_kernel, DT_OP_VALUE_ATTR, 33, NULL },
-          1,
-          DT_ERR_ARG,
-          "big: 33 bytes of attributes, at most 32" },
-        { { "diagonal", "aa -> a", "F>F", NULL, NULL, no_kernel, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "letter a stands twice in one term" },
-        { { "outer", "ab -> ba[b]", "F>F", NULL, NULL, no_kernel, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "letter b stands twice in one term" },
-        { { "add", "ab, ab -> ab", "FF>F", NULL, NULL, no_kernel, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "1 operands given" },
-        { { "none", "ab -> ab", "F>F", NULL, NULL, NULL, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "none has no CPU kernel" },
-        { { NULL, "ab -> ab", "F>F", NULL, NULL, no_kernel, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "needs a name, axes and types" },
-        { { "no_types", "ab -> ab", NULL, NULL, NULL, no_kernel, 0, 0, NULL },
-          1,
-          DT_ERR_ARG,
-          "needs a name, axes and types" },
-        { { "many", "ab -> ab", "F>F", NULL, NULL, no_kernel, 0, 0, NULL },
-          7,
-          DT_ERR_ARG,
-          "many is called with 7 operands: 1 to 6" },
-    };
     const dt_placement cut = DT_SHARD(0);
     dt_tensor *in[7] = { NULL };
     dt_status st = DT_OK;
@@ -72,8 +59,8 @@ static dt_status refuses(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 4, 4 }, &in[0]));
     for (int i = 1; i < 7; i++) in[i] = in[0];
-    for (size_t i = 0; i < DT_COUNT(rows); i++) {
-        const bad_row *r = &rows[i];
+    for (size_t i = 0; i < DT_COUNT(bad_rows); i++) {
+        const bad_row *r = &bad_rows[i];
         (void)dt_apply(t, &r->op, attributes, r->n, in);
         st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), r->code,
                                    r->message);
