@@ -68,7 +68,10 @@ typedef struct cli_args {
     const char *num_beams, *num_return_sequences, *length_penalty, *early_stopping;
     const char *tolerance;
     cli_many stop;
-    cli_many meshes; /* of compare */
+    cli_many meshes;             /* of compare */
+    cli_many load;               /* modules */
+    struct cli_modules *modules; /* opened; NULL: none */
+    dt_runtime *registry;        /* without ranks, with what modules add; NULL: none do */
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;

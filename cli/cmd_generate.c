@@ -264,7 +264,8 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     if (!args->ignore_eos) DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
     if (!args->ignore_eos)
-        DT_TRY_TO(done, st, dti_remarks(args->folder, false, true, warn, (void *)console));
+        DT_TRY_TO(done, st,
+                  dti_remarks(args->registry, args->folder, false, true, warn, (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
     DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));
     if (wishes.many) DT_TRY_TO(done, st, cli_wishes_check_many(&s, &prompts, &wishes));

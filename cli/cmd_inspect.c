@@ -20,6 +20,7 @@
 /* What could be found out; zero and NULL where nothing could. */
 typedef struct findings {
     const char *folder;
+    dt_runtime *registry; /* of modules, or NULL */
     bool supported;
     dt_error why_not;   /* the model */
     dt_model_info info; /* if it is supported */
@@ -109,7 +110,7 @@ static dt_status look_at_run(findings *f)
     dti_described d;
 
     if (!f->supported) return DT_OK;
-    DT_TRY(dti_describe(NULL, f->folder, &d));
+    DT_TRY(dti_describe(f->registry, f->folder, &d));
     f->reads_generation = d.generation != NULL;
     if (dti_judge_generation(&d) != DT_OK) f->generation_error = *dt_last_error();
     if (dti_judge_own_plan(&d) != DT_OK) f->plan_error = *dt_last_error();
@@ -253,18 +254,20 @@ static dt_status first_error(const findings *f)
 
 static dt_status look_at_all(findings *f)
 {
-    f->supported = dt_model_inspect(f->folder, &f->info, &f->n_params, &f->bytes) == DT_OK;
+    f->supported =
+        dt_model_inspect_with(f->registry, f->folder, &f->info, &f->n_params, &f->bytes) == DT_OK;
     if (!f->supported) f->why_not = *dt_last_error();
     look_at_files(f);
     look_at_tokenizer(f);
     DT_TRY(look_at_run(f));
-    if (f->supported) DT_TRY(dti_remarks(f->folder, true, f->reads_generation, add_warning, f));
+    if (f->supported)
+        DT_TRY(dti_remarks(f->registry, f->folder, true, f->reads_generation, add_warning, f));
     return DT_OK;
 }
 
 static dt_status inspect(const cli_args *args, const cli_env *env, const cli_console *console)
 {
-    findings f = { .folder = args->folder };
+    findings f = { .folder = args->folder, .registry = args->registry };
     dt_status st = DT_OK;
 
     (void)env;

@@ -102,10 +102,10 @@ static dt_status check(dti_predict_options *o, cli_resolved *r)
     DT_CHECK(run.n_ranks <= MAX_RANKS, DT_ERR_ARG,
              "--mesh: \"%s\" has %d ranks; this command plans for at most %d", o->mesh, run.n_ranks,
              (int)MAX_RANKS);
-    DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
+    DT_TRY(dt_runtime_create_dry(&run, 0, o->like, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, o->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_check(mesh, r->folder, o->load));
-    DT_TRY_TO(done, st, dti_describe(NULL, r->folder, &d));
+    DT_TRY_TO(done, st, dti_describe(o->like, r->folder, &d));
     info = d.info;
     if (o->sequence == 0)
         o->sequence = info.max_positions < DEFAULT_SEQUENCE ? info.max_positions : DEFAULT_SEQUENCE;
@@ -128,6 +128,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
                               .batch = args->batch > 0 ? args->batch : 1,
                               .sequence = args->sequence,
                               .load = &load,
+                              .like = args->registry,
                               .log = cli_log,
                               .log_arg = (void *)console };
 

@@ -81,7 +81,8 @@ static dt_status verify(const cli_args *args, const cli_env *env, const cli_cons
 {
     verification x = { .json = args->json, .findings = json_array() };
     cli_progress progress = { .console = console };
-    dti_verify v = { .folder = args->folder,
+    dti_verify v = { .rt = args->registry,
+                     .folder = args->folder,
                      .values = args->values,
                      .progress = cli_progress_show,
                      .progress_arg = &progress,

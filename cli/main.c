@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/load_modules.h"
 #include "cli/manual.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
@@ -86,7 +87,11 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
         if (console->process == 0) print_command_help(command);
         return DT_OK;
     }
-    if (command->runs || console->process == 0) DT_TRY(command->run(&args, env, console));
+    if (!command->runs && console->process != 0) return DT_OK;
+    DT_TRY(cli_modules_open(&args));
+    st = command->run(&args, env, console);
+    cli_modules_close(&args);
+    DT_TRY(st);
     return DT_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "cli/load_modules.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
 #include "files/checkpoint.h"
@@ -146,6 +147,7 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
         DT_TRY(
             cli_parse_int("DTENSOR_TIMEOUT_MS", env->timeout_ms, 1, INT32_MAX, &run->timeout_ms));
     run->fault = env->fault;
+    cli_modules_setup(args, run);
     run->threads_per_rank = (int)args->threads;
     DT_TRY(cli_read_bind(args, &run->bind));
     run->log = cli_log;
@@ -189,7 +191,7 @@ int64_t cli_count_params(const dt_model *m)
 static dt_status describe(cli_session *s)
 {
     dti_described d = { 0 };
-    const dt_status st = dti_describe(NULL, s->args->folder, &d);
+    const dt_status st = dti_describe(s->args->registry, s->args->folder, &d);
 
     if (st == DT_OK) s->info = d.info;
     if (st == DT_OK && !d.dtype_known) s->info.dtype = DT_F32;
@@ -201,14 +203,14 @@ static dt_status describe(cli_session *s)
  * can be mended before the weights are there. */
 static dt_status inspect(cli_session *s)
 {
-    const dt_status st = s->args->random
-                             ? describe(s)
-                             : dt_model_inspect(s->args->folder, &s->info, &s->n_params, NULL);
+    const dt_status st = s->args->random ? describe(s)
+                                         : dt_model_inspect_with(s->args->registry, s->args->folder,
+                                                                 &s->info, &s->n_params, NULL);
     dt_error why;
 
     if (st == DT_OK) return DT_OK;
     why = *dt_last_error();
-    DT_TRY(dti_model_check_dry(s->args->folder, s->mesh, &s->load));
+    DT_TRY(dti_model_check_dry(s->args->registry, s->args->folder, s->mesh, &s->load));
     dti_error_restore(&why);
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }

@@ -267,7 +267,7 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
 
     *o = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
     DT_TRY(cli_wishes_agree(s->args));
-    DT_TRY(dti_describe(NULL, s->args->folder, &out->folder));
+    DT_TRY(dti_describe(s->args->registry, s->args->folder, &out->folder));
     if (out->folder.generation != NULL) *o = out->folder.generation->options;
     if (out->talks) {
         o->max_length = 0;

@@ -13,6 +13,7 @@
 #include <dtensor/inspect.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
+#include <dtensor/modules.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>

@@ -233,6 +233,8 @@ static dt_status call_rank_main(run_state *run, dt_runtime *rt)
 
     pthread_cleanup_push(thread_left, &l);
     st = dti_gpu_open(rt);
+    if (st == DT_OK && run->options.setup != NULL)
+        st = run->options.setup(rt, run->options.setup_arg);
     if (st == DT_OK) st = run->rank_main(rt, run->arg);
     pthread_cleanup_pop(0);
     return st;

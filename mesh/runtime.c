@@ -219,6 +219,11 @@ dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runt
     DT_TRY(dti_runtime_create(&own, world, NULL, "", out));
     (*out)->dry = true;
     (*out)->like = like;
+    if (own.setup != NULL && like == NULL) {
+        const dt_status st = own.setup(*out, own.setup_arg);
+        if (st != DT_OK) dt_runtime_release_dry(out);
+        DT_TRY(st);
+    }
     return DT_OK;
 }
 

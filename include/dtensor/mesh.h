@@ -59,12 +59,17 @@ typedef struct dt_run_options {
     const char *sums;   /* "rank-order": the same bits everywhere and always; "mpi": sums over all
                          * ranks are MPI's own (docs/launch.md). NULL: DTENSOR_MPI_SUMS, else
                          * rank-order */
+    /* Called on every rank before rank_main, and with a runtime that dt_runtime_create_dry() makes
+     * like no other: registers what the ranks shall have (dt_module_add(), dt_style_register()).
+     * NULL: nothing. Its errors are those of the rank. */
+    dt_status (*setup)(dt_runtime *rt, void *arg);
+    void *setup_arg;
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0, NULL, NULL                                                                          \
+            0, NULL, NULL, NULL, NULL                                                              \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -176,6 +176,7 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     DT_TRY_TO(done, st, read_config(rt, dir, &doc.root, out));
+    out->rt = rt;
     if (o != NULL && dti_policies_change(o))
         DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));

@@ -14,6 +14,7 @@ struct dti_st_entry;
 
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
+    dt_runtime *rt; /* whose registries were asked; NULL: nobody's */
     const dt_arch *arch;
     void *self;   /* the architecture's own struct */
     char *folder; /* whose configuration it is */
@@ -86,7 +87,7 @@ void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_
 
 /* Everything that a folder is suspected of, read anew: the above, and with `generates` ids that can
  * end no text. A folder that cannot be described gives no remarks. */
-dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say,
-                      void *arg) DT_MUST_USE;
+dt_status dti_remarks(dt_runtime *rt, const char *dir, bool weights, bool generates,
+                      dti_remark_fn say, void *arg) DT_MUST_USE;
 
 #endif

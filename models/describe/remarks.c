@@ -186,13 +186,14 @@ void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_
                dir, file);
 }
 
-dt_status dti_remarks(const char *dir, bool weights, bool generates, dti_remark_fn say, void *arg)
+dt_status dti_remarks(dt_runtime *rt, const char *dir, bool weights, bool generates,
+                      dti_remark_fn say, void *arg)
 {
     dti_ckpt *ckpt = NULL;
     dti_described d;
     dt_status st = DT_OK;
 
-    DT_TRY(dti_describe(NULL, dir, &d));
+    DT_TRY(dti_describe(rt, dir, &d));
     if (weights) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));

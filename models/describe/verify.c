@@ -198,7 +198,7 @@ static dt_status look_at_tensors(dti_verify *v, dti_described *d, const dti_ckpt
 
 static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
 {
-    const dt_status st = dti_describe(NULL, v->folder, d);
+    const dt_status st = dti_describe(v->rt, v->folder, d);
 
     *known = st == DT_OK;
     DT_TRY(find(v, st));

@@ -9,7 +9,8 @@
 
 typedef struct dti_verify {
     const char *folder;
-    bool values; /* read every number too */
+    dt_runtime *rt; /* whose architectures there are; NULL: the built-in ones */
+    bool values;    /* read every number too */
     dt_progress_fn progress;
     void *progress_arg;
     /* One finding. An error: the model cannot be run, or its numbers cannot be right. */

@@ -56,7 +56,8 @@ dt_status dti_judge_generation(const dti_described *d)
     return DT_OK;
 }
 
-dt_status dti_model_check_dry(const char *dir, const char *mesh_spec, const dt_load_options *o)
+dt_status dti_model_check_dry(dt_runtime *like, const char *dir, const char *mesh_spec,
+                              const dt_load_options *o)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
@@ -66,7 +67,7 @@ dt_status dti_model_check_dry(const char *dir, const char *mesh_spec, const dt_l
     dt_status st = DT_OK;
 
     DT_TRY(dt_mesh_parse(mesh_spec, &n_dims, names, sizes, &run.n_ranks));
-    DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
+    DT_TRY(dt_runtime_create_dry(&run, 0, like, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, mesh_spec, &mesh));
     DT_TRY_TO(done, st, dt_model_check(mesh, dir, o));
 done:
@@ -79,6 +80,6 @@ dt_status dti_judge_own_plan(const dti_described *d)
 {
     const dt_load_options o = DT_LOAD_OPTIONS_INIT;
 
-    if (d->plan.n_rules > 0) DT_TRY(dti_model_check_dry(d->folder, "tp=1", &o));
+    if (d->plan.n_rules > 0) DT_TRY(dti_model_check_dry(d->rt, d->folder, "tp=1", &o));
     return DT_OK;
 }

@@ -171,7 +171,7 @@ static dt_status predict(const char *dir, const dti_predict_options *o, dti_watc
     DT_CHECK(o->batch >= 1 && o->batch <= INT32_MAX, DT_ERR_ARG, "a batch of %lld sequences",
              (long long)o->batch);
     DT_TRY(dt_mesh_parse(o->mesh, &n_dims, names, sizes, &run.n_ranks));
-    DT_TRY(dt_runtime_create_dry(&run, o->rank, NULL, &out->rt));
+    DT_TRY(dt_runtime_create_dry(&run, o->rank, o->like, &out->rt));
     DT_TRY(dt_mesh_create(out->rt, o->mesh, &out->mesh));
     DT_TRY(load(dir, o, watched, out));
     DT_TRY(run_passes(o, watched, out));

@@ -42,7 +42,8 @@ typedef struct dti_predict_options {
     int64_t
         sequence; /* tokens per sequence: at once in the prompt's pass, and room in the caches */
     const dt_load_options *load;
-    dt_log_fn log; /* may be NULL */
+    dt_runtime *like; /* whose registries hold; NULL: nobody's */
+    dt_log_fn log;    /* may be NULL */
     void *log_arg;
 } dti_predict_options;
 

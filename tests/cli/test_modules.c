@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --load: an architecture that the command was built without, and files that are no modules. */
+#include "tests/cli/command.h"
+
+static void link_file(const char *folder, const char *name)
+{
+    char from[DT_TEST_PATH_BYTES], relative[128], to[DT_TEST_PATH_BYTES + 64];
+
+    (void)snprintf(relative, sizeof relative, "examples/checkpoint/%s", name);
+    (void)snprintf(to, sizeof to, "%s/%s", folder, name);
+    DT_ASSERT(symlink(dt_test_source_path(from, relative), to) == 0);
+}
+
+/* The demo checkpoint, as the model of examples/10_own_architecture.c. */
+static void make_folder(char folder[DT_TEST_PATH_BYTES])
+{
+    static const char was[] = "\"model_type\": \"llama\"";
+    char path[DT_TEST_PATH_BYTES], *config, *mine, *at;
+    size_t n;
+
+    (void)dt_test_temp_dir(folder);
+    link_file(folder, "model.safetensors");
+    link_file(folder, "tokenizer.json");
+    config = command_read(dt_test_source_path(path, "examples/checkpoint/config.json"));
+    at = strstr(config, was);
+    DT_ASSERT(at != NULL);
+    n = strlen(config) + 64;
+    mine = malloc(n);
+    DT_ASSERT(mine != NULL);
+    (void)snprintf(mine, n, "%.*s\"model_type\": \"my_llama\"%s", (int)(at - config), config,
+                   at + sizeof was - 1);
+    dt_test_write_file(folder, "config.json", mine, strlen(mine));
+    free(mine);
+    free(config);
+}
+
+static command_result generate(const char *module, const char *folder, const char *mesh)
+{
+    const char *words[COMMAND_MAX_WORDS] = { "generate", "--model",  folder,     "--mesh",
+                                             mesh,       "--prompt", "ROMEO:",   "-n",
+                                             "12",       "-q",       "--greedy", NULL };
+
+    if (module != NULL) {
+        words[11] = "--load";
+        words[12] = module;
+    }
+    return command_run(NULL, words);
+}
+
+DT_TEST(modules, an_architecture_of_a_module_generates)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+    char folder[DT_TEST_PATH_BYTES], module[DT_TEST_PATH_BYTES], demo[DT_TEST_PATH_BYTES];
+
+    make_folder(folder);
+    (void)dt_test_binary_path(module, "examples/10_own_architecture.so");
+    if (access(module, F_OK) != 0) dt_test_skip("the examples are not built");
+    (void)dt_test_source_path(demo, "examples/checkpoint");
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) {
+        command_result built_in = generate(NULL, demo, meshes[i]);
+        command_result mine = generate(module, folder, meshes[i]);
+        DT_ASSERT_EQ_INT(built_in.code, 0);
+        DT_ASSERT_EQ_STR(mine.err, "");
+        DT_ASSERT_EQ_STR(mine.out, built_in.out);
+        command_free(&built_in);
+        command_free(&mine);
+    }
+    for (int c = 0; c < 3; c++) {
+        static const char *const commands[] = { "inspect", "verify", "plan" };
+        const char *of_plan[] = { "plan", "--model", folder, "--load", module, NULL };
+        const char *others[] = { commands[c], folder, "--load", module, NULL };
+        command_result r = command_run(NULL, c == 2 ? of_plan : others);
+        DT_ASSERT_EQ_STR(r.err, "");
+        DT_ASSERT_EQ_INT(r.code, 0);
+        command_free(&r);
+    }
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(modules, what_is_no_module_is_refused_before_anything_runs)
+{
+    static const struct {
+        const char *path, *says;
+    } cases[] = {
+        { "mine.so", "\"./mine.so\"" },
+        { "./no/such.so", "No such file" },
+        { "/tmp/", "is no regular file" },
+        { "/proc/self/exe", "cannot be opened" },
+    };
+    char folder[DT_TEST_PATH_BYTES];
+
+    make_folder(folder);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        command_result r = generate(cases[i].path, folder, "tp=1");
+        DT_ASSERT_EQ_INT(r.code, 2);
+        DT_ASSERT(strstr(r.err, "--load") != NULL);
+        if (strstr(r.err, cases[i].says) == NULL)
+            dt_test_fail(__FILE__, __LINE__, "%s: %s", cases[i].path, r.err);
+        command_free(&r);
+    }
+    dt_test_remove_dir(folder);
+}
