@@ -12,7 +12,7 @@
 #include "cli/cli.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
-#include "models/saving/save.h"
+#include "weights/saving/save.h"
 
 typedef struct saving {
     cli_session *session;

@@ -97,4 +97,8 @@ dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out) DT_MUST_US
  * It waits as long as the more patient mesh. Borrowed. */
 dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out) DT_MUST_USE;
 
+/* The status that the mesh's first rank passes, with its message, on every rank: what it alone
+ * looked at, all know. Collective over the mesh's members. */
+dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
+
 #endif

@@ -135,29 +135,13 @@ DT_API DT_MUST_USE dt_status dt_model_create_random(dt_mesh *mesh, const char *d
                                                     dt_model **out);
 DT_API void dt_model_release(dt_model **model); /* accepts NULL */
 
-typedef struct dt_save_options {
-    size_t size;            /* sizeof(dt_save_options) */
-    bool keep_dtype;        /* store what the model computes in; default */
-    dt_dtype dtype;         /* otherwise this: f32, bf16 or f16 */
-    int64_t max_file_bytes; /* tensors of one file; a larger tensor is alone. Default 5 * 10^9 */
-    dt_progress_fn progress;
-    void *progress_arg;
-} dt_save_options;
-
-#define DT_SAVE_OPTIONS_INIT                                                   \
-    {                                                                          \
-        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL \
-    }
-
 /**
  * Saves a model as a Hugging Face folder: weights in one safetensors file, or in several with their
  * index; config.json, generation_config.json and the tokenizer's files from the folder that it was
  * loaded from. Every rank writes what it owns, each byte is written once, tied weights are stored
  * once. Values that keep their dtype keep their bits; others round to nearest even.
  *
- * Files have temporary names until they are complete and on the disk; the index comes last. Nobody
- * else saves into the folder meanwhile: ".dtensor-save" in it is locked, and lists what is made, so
- * that the next save removes what one that was killed has left.
+ * Files come to be as dt_layers_write() says.
  *
  *   dir  made if it is not there (its parent has to be); must hold no weights, in whatever format,
  *        and no other model's configuration or tokenizer. On several hosts all of them see it

@@ -95,6 +95,46 @@ typedef struct dt_read_options {
 DT_API DT_MUST_USE dt_status dt_layers_read(dt_layers *layers, const char *path,
                                             const dt_read_options *options);
 
+/* --- into files ----------------------------------------------------------------------------- */
+
+typedef struct dt_save_options {
+    size_t size;            /* sizeof(dt_save_options) */
+    bool keep_dtype;        /* store what the model computes in; default */
+    dt_dtype dtype;         /* otherwise this: f32, bf16 or f16 */
+    int64_t max_file_bytes; /* tensors of one file; a larger tensor is alone. Default 5 * 10^9 */
+    dt_progress_fn progress;
+    void *progress_arg;
+} dt_save_options;
+
+#define DT_SAVE_OPTIONS_INIT                                                   \
+    {                                                                          \
+        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL \
+    }
+
+/**
+ * Writes all parameters into a folder: model.safetensors, or several files with their index. Every
+ * rank writes what it owns, each byte is written once, tied weights are stored once. Values that
+ * keep their dtype keep their bits; others round to nearest even.
+ *
+ * Files have temporary names until they are complete and on the disk; the index comes last. Nobody
+ * else saves into the folder meanwhile: ".dtensor-save" in it is locked, and lists what is made, so
+ * that the next save removes what one that was killed has left.
+ *
+ *   dir      made if it is not there (its parent has to be); must hold no weights, in whatever
+ *            format. On several hosts all of them see it
+ *   options  NULL for defaults
+ *
+ * Collective  every rank of the mesh, with the same arguments. Outsiders do nothing.
+ * Errors      DT_ERR_ARG  NULL, a parameter without value; `dir` holds weights already; dry layers;
+ *                         options that make no sense; numbers beyond 65504 to be saved as f16
+ *             DT_ERR_IO   a file cannot be written, or another save writes into `dir`: what was
+ *                         begun is removed again
+ *             DT_ERR_UNSUPPORTED  experts that files hold transposed
+ *             DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_layers_write(dt_layers *layers, const char *dir,
+                                             const dt_save_options *options);
+
 /* --- from other layers ---------------------------------------------------------------------- */
 
 /**

@@ -26,8 +26,4 @@ void dti_parallelized_forget(const dt_model *model);
  * is: ranks may be asked to say different things. */
 dt_status dti_memory_report(dt_model *m, const char *backend, int verbose) DT_MUST_USE;
 
-/* The status that the mesh's first rank passes, with its message, on every rank: what it alone
- * looked at, all know. Collective over the mesh's members. */
-dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
-
 #endif

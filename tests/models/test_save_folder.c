@@ -16,8 +16,8 @@
 #include "base/memory.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
-#include "models/saving/save.h"
 #include "tests/support/dt_test.h"
+#include "weights/saving/save.h"
 
 typedef struct saving {
     char temporary[DT_TEST_PATH_BYTES];

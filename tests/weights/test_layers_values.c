@@ -240,3 +240,65 @@ DT_TEST(values, another_plan_takes_the_values_over)
     dt_test_on_ranks("tp=1", is_copied, NULL);
     dt_test_on_ranks("tp=3", is_copied, NULL);
 }
+
+/* --- into files --- */
+
+typedef struct stored_case {
+    const char *folder;
+    int64_t max_file_bytes;
+} stored_case;
+
+static dt_status is_written(dt_mesh *mesh, const void *arg)
+{
+    const stored_case *c = arg;
+    dt_save_options o = DT_SAVE_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    o.max_file_bytes = c->max_file_bytes;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_EXPECT_TO(done, st, dt_layers_write(layers, c->folder, &o) == DT_ERR_ARG, "no values yet");
+    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
+    DT_TRY_TO(done, st, dt_layers_write(layers, c->folder, &o));
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+static dt_status is_read_again(dt_mesh *mesh, const void *arg)
+{
+    const stored_case *c = arg;
+    dt_read_options o = DT_READ_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    begun one, two;
+
+    o.strict = true;
+    DT_TRY(begin(mesh, &one));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_TRY_TO(done, st, dt_layers_read(layers, c->folder, &o));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, two.up, F * D));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, two.bias, F));
+    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, two.down, D * F));
+    DT_TRY_TO(done, st, whole(layers, "norm", 0, two.norm, D));
+    DT_EXPECT_TO(done, st, memcmp(&one, &two, sizeof one) == 0, "other values than written");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, what_one_mesh_writes_another_reads)
+{
+    static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(meshes); i++)
+        for (int many = 0; many < 2; many++) {
+            char folder[DT_TEST_PATH_BYTES], inner[DT_TEST_PATH_BYTES + 8];
+            stored_case c = { inner, many ? 100 : 1 << 20 };
+            (void)snprintf(inner, sizeof inner, "%s/new", dt_test_temp_dir(folder));
+            dt_test_on_ranks(meshes[i], is_written, &c);
+            dt_test_on_ranks(meshes[(i + 1) % DT_COUNT(meshes)], is_read_again, &c);
+            dt_test_remove_dir(inner);
+            dt_test_remove_dir(folder);
+        }
+}

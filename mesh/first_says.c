@@ -3,8 +3,8 @@
  * What the first rank of a mesh found out, told to the others. */
 #include <stdio.h>
 
+#include "mesh/comm/comm.h"
 #include "mesh/runtime.h"
-#include "models/load/load.h"
 
 /* On its way to the other ranks. */
 typedef struct verdict {

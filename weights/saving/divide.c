@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "files/checkpoint.h"
-#include "models/saving/save.h"
+#include "weights/saving/save.h"
 
 static dt_status add(dti_saver *s, const dt_layer *layer, int param)
 {
@@ -22,7 +22,8 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
     DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof *s->values));
     spec = &s->specs[s->n];
-    *spec = (dti_st_spec){ .dtype = s->dtype, .n_axes = dt_tensor_n_axes(x) };
+    *spec = (dti_st_spec){ .dtype = s->keep_dtype ? dt_tensor_dtype(x) : s->dtype,
+                           .n_axes = dt_tensor_n_axes(x) };
     for (int a = 0; a < spec->n_axes; a++)
         spec->shape[a] = dt_tensor_extent(x, info.reversed ? 1 - a : a);
     DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
@@ -32,7 +33,7 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
 
 dt_status dti_save_list(dti_saver *s)
 {
-    dt_layers *layers = s->model->layers;
+    dt_layers *layers = s->layers;
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);

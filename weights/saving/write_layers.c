@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saving a sharded model as a Hugging Face folder. The first rank of the mesh makes files of their
+ * Saving layers as a folder of safetensors files. The first rank of the mesh makes files of their
  * full size under temporary names, every rank writes what it owns into them, the first one gives
  * them their names; the index comes last, so that a reader finds all or nothing. */
-#include "models/saving/save.h"
+#include "weights/saving/save.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,7 +111,7 @@ done:
 
 static dt_status begin(dti_saver *s)
 {
-    dt_runtime *rt = dt_mesh_runtime(s->model->mesh);
+    dt_runtime *rt = dt_mesh_runtime(dt_layers_mesh(s->layers));
     char label[DTI_INPUT_LABEL_BYTES];
 
     DT_TRY(dti_save_check_folder(s->dir));
@@ -121,7 +121,7 @@ static dt_status begin(dti_saver *s)
                         dti_printable(s->dir, label, sizeof label), s->hold.n_swept,
                         s->hold.n_swept == 1 ? "" : "s");
     DT_TRY(dti_save_check_folder(s->dir)); /* nobody else changes it from here on */
-    DT_TRY(dti_small_read(s->model->folder, s->dtype, s->small, &s->n_small));
+    if (s->from != NULL) DT_TRY(dti_small_read(s->from, s->dtype, s->small, &s->n_small));
     DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
     for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(s, &s->files[i]));
     return DT_OK;
@@ -162,14 +162,15 @@ static dt_status barrier(const dti_saver *s)
 {
     dti_comm *comm;
 
-    DT_TRY(dti_mesh_comm(s->model->mesh, (1u << dt_mesh_n_dims(s->model->mesh)) - 1, &comm));
+    DT_TRY(dti_mesh_comm(dt_layers_mesh(s->layers),
+                         (1u << dt_mesh_n_dims(dt_layers_mesh(s->layers))) - 1, &comm));
     DT_TRY(dti_barrier(comm));
     return DT_OK;
 }
 
 static dt_status write_all(dti_saver *s, const dt_save_options *o)
 {
-    dt_mesh *mesh = s->model->mesh;
+    dt_mesh *mesh = dt_layers_mesh(s->layers);
     const bool first = dti_mesh_place(mesh) == 0;
 
     DT_TRY(dti_first_says(mesh, first ? begin(s) : DT_OK));
@@ -194,13 +195,10 @@ static void end(dti_saver *s)
     dti_arena_free(&s->names);
 }
 
-static dt_status check(const dt_model *m, const dt_save_options *o)
+static dt_status check(const dt_layers *layers, const dt_save_options *o)
 {
-    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(m->mesh)), DT_ERR_ARG,
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(dt_layers_mesh(layers))), DT_ERR_ARG,
              "a model on a dry mesh has no weights to save");
-    DT_CHECK(m->arch->text_config == NULL, DT_ERR_UNSUPPORTED,
-             "a %s model is only the text part of its checkpoint: saving it would lose the rest",
-             m->arch->model_type);
     DT_CHECK(o->max_file_bytes >= 1, DT_ERR_ARG, "max_file_bytes is %lld, must be at least 1",
              (long long)o->max_file_bytes);
     DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
@@ -208,18 +206,19 @@ static dt_status check(const dt_model *m, const dt_save_options *o)
     return DT_OK;
 }
 
-dt_status dt_model_save(dt_model *m, const char *dir, const dt_save_options *options)
+dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from, dt_dtype dtype,
+                           const dt_save_options *options)
 {
     dt_save_options own = DT_SAVE_OPTIONS_INIT, *const o = &own;
-    dti_saver s = { .model = m, .dir = dir, .names = DTI_ARENA_INIT };
+    dti_saver s = { .layers = layers, .from = from, .dir = dir, .names = DTI_ARENA_INIT };
     dt_status st = DT_OK;
 
-    DT_CHECK(m != NULL && dir != NULL && dir[0] != '\0', DT_ERR_ARG, "model or dir is NULL");
     DT_TRY(dti_options_read("dt_save_options", "start from DT_SAVE_OPTIONS_INIT", options, o,
                             sizeof *o));
-    DT_TRY(check(m, o));
-    if (!dt_mesh_is_member(m->mesh)) return DT_OK;
-    s.dtype = o->keep_dtype ? m->info.dtype : o->dtype;
+    DT_TRY(check(layers, o));
+    if (!dt_mesh_is_member(dt_layers_mesh(layers))) return DT_OK;
+    s.keep_dtype = o->keep_dtype;
+    s.dtype = o->keep_dtype ? dtype : o->dtype;
     DT_TRY_TO(done, st, dti_save_list(&s));
     DT_TRY_TO(done, st, dti_save_divide(&s, o->max_file_bytes));
     DT_TRY_TO(done, st, write_all(&s, o));
@@ -227,4 +226,11 @@ done:
     dti_hold_end(&s.hold, st);
     end(&s);
     return st;
+}
+
+dt_status dt_layers_write(dt_layers *layers, const char *dir, const dt_save_options *options)
+{
+    DT_CHECK(layers != NULL && dir != NULL && dir[0] != '\0', DT_ERR_ARG, "layers or dir is NULL");
+    DT_TRY(dti_layers_write(layers, dir, NULL, DT_F32, options));
+    return DT_OK;
 }

@@ -15,7 +15,7 @@
 #include "files/input.h"
 #include "files/output.h"
 #include "mesh/runtime.h"
-#include "models/saving/save.h"
+#include "weights/saving/save.h"
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
@@ -130,11 +130,12 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
     }
     if (n > 0 && writes) {
         const int64_t first = local->n_axes > 0 ? local->offset[axis] * row : 0;
-        const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->dtype);
+        const int64_t at =
+            f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->specs[i].dtype);
         DT_TRY_TO(done, st, open_file(f));
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
-        st = reversed ? write_transposed(f, &host.local, s->dtype, at)
-                      : write_elements(f, &host.local, s->dtype, n, at);
+        st = reversed ? write_transposed(f, &host.local, s->specs[i].dtype, at)
+                      : write_elements(f, &host.local, s->specs[i].dtype, n, at);
         if (st == DT_ERR_ARG) dti_error_prefix("tensor \"%s\"", s->specs[i].name);
         DT_TRY_TO(done, st, dti_host_close(&host, st));
     }
@@ -158,13 +159,13 @@ static dt_status sync_file(dti_save_file *f)
 
 dt_status dti_save_values(dti_saver *s, const dt_save_options *o)
 {
-    const bool speaks = dt_runtime_rank(dt_mesh_runtime(s->model->mesh)) == 0;
+    const bool speaks = dt_runtime_rank(dt_mesh_runtime(dt_layers_mesh(s->layers))) == 0;
     int64_t done = 0;
 
     for (size_t k = 0; k < s->n_files; k++) {
         dti_save_file *f = &s->files[k];
         for (size_t i = f->first; i < f->first + f->n; i++) {
-            int64_t bytes = (int64_t)dt_dtype_size(s->dtype);
+            int64_t bytes = (int64_t)dt_dtype_size(s->specs[i].dtype);
             DT_TRY(write_value(s, f, i));
             for (int a = 0; a < s->specs[i].n_axes; a++) bytes *= s->specs[i].shape[a];
             done += bytes;

@@ -11,7 +11,7 @@
 #include "files/folder.h"
 #include "files/input.h"
 #include "files/output.h"
-#include "models/saving/save.h"
+#include "weights/saving/save.h"
 
 enum { SMALL_BYTES = DTI_JSON_INDEX_BYTES };
 
@@ -163,8 +163,13 @@ dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n)
 static json_t *index_json(const dti_saver *s)
 {
     json_t *map = json_object(), *root;
-    json_int_t parameters = s->bytes / (json_int_t)dt_dtype_size(s->dtype);
+    json_int_t parameters = 0;
 
+    for (size_t i = 0; i < s->n; i++) {
+        json_int_t count = 1;
+        for (int a = 0; a < s->specs[i].n_axes; a++) count *= s->specs[i].shape[a];
+        parameters += count;
+    }
     for (size_t k = 0; k < s->n_files; k++)
         for (size_t i = s->files[k].first; i < s->files[k].first + s->files[k].n; i++)
             if (json_object_set_new(map, s->specs[i].name, json_string(s->files[k].name)) != 0) {

@@ -4,10 +4,10 @@
 #ifndef DTI_SAVE_H
 #define DTI_SAVE_H
 
+#include "base/memory.h"
 #include "files/safetensors.h"
-#include "models/load/load.h"
-#include "models/saving/hold.h"
 #include "weights/param_tensors.h"
+#include "weights/saving/hold.h"
 
 enum { DTI_SAVE_NAME_BYTES = 64 };
 
@@ -38,9 +38,11 @@ typedef struct dti_saved {
 } dti_saved;
 
 typedef struct dti_saver {
-    dt_model *model;
+    dt_layers *layers;
+    const char *from; /* the folder whose configuration and tokenizer go along; NULL: none */
     const char *dir;
-    dt_dtype dtype; /* in the files */
+    bool keep_dtype; /* of each parameter */
+    dt_dtype dtype;  /* in the files, otherwise; of config.json in any case */
     dti_arena names;
     dti_st_spec *specs; /* [n] */
     dti_saved *values;  /* [n] */
@@ -57,7 +59,12 @@ typedef struct dti_saver {
 /* Fills specs and values with every parameter that is stored: a tied weight once. */
 dt_status dti_save_list(dti_saver *s) DT_MUST_USE;
 
-/* save.c: weights could be written into this folder, as far as can be told without making it: it
+/* The whole of it (write_layers.c): a folder of these layers, with what lies in `from` beside its
+ * weights, whose dtype `dtype` is; NULL: weights alone. Collective over the mesh. */
+dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from, dt_dtype dtype,
+                           const dt_save_options *options) DT_MUST_USE;
+
+/* Weights could be written into this folder, as far as can be told without making it: it
  * can be written, and holds no weights, in whatever format. */
 dt_status dti_save_check_folder(const char *dir) DT_MUST_USE;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "models/saving/hold.h"
+#include "weights/saving/hold.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "models/model.h"
+#include "weights/saving/save.h"
+
+dt_status dt_model_save(dt_model *m, const char *dir, const dt_save_options *options)
+{
+    DT_CHECK(m != NULL && dir != NULL && dir[0] != '\0', DT_ERR_ARG, "model or dir is NULL");
+    DT_CHECK(m->arch->text_config == NULL, DT_ERR_UNSUPPORTED,
+             "a %s model is only the text part of its checkpoint: saving it would lose the rest",
+             m->arch->model_type);
+    DT_TRY(dti_layers_write(m->layers, dir, m->folder, m->info.dtype, options));
+    return DT_OK;
+}
