@@ -17,7 +17,8 @@
 #include "cli/wishes.h"
 #include "models/run/state.h"
 
-enum { FEW_TURNS = 512 /* tokens */ };
+/* Tokens: what caches begin with beside the first prompt, and of a prompt that are read at once. */
+enum { FEW_TURNS = 512, CHUNK = 512 };
 
 /* The answer that is being given; rank 0's. */
 typedef struct cli_answer {
@@ -53,7 +54,10 @@ static dt_status make_prompt(const chat *c, int32_t *ids, int64_t most, int64_t 
     dt_status st = DT_OK;
 
     DT_TRY(dt_chat_render(c->template, c->talk.turns, c->talk.n, NULL, &text, &n_bytes));
-    if (c->session->args->show_prompt) (void)fprintf(stderr, "%s\n", text);
+    if (c->session->args->show_prompt) {
+        (void)fwrite(text, 1, n_bytes, stderr);
+        (void)fputc('\n', stderr);
+    }
     DT_TRY_TO(done, st,
               dt_tokenizer_encode(c->tokenizer, text, n_bytes, DT_ENCODE_PARSE_SPECIAL, &encoded,
                                   &n_ids));
@@ -132,7 +136,13 @@ static dt_status end_answer(chat *c)
     if (c->session->args->json) DT_TRY(print_json(c));
     (void)fputc('\n', stdout);
     DT_TRY(cli_flush());
-    DT_TRY(cli_turn_add(&c->talk, "assistant", c->answer.text, c->answer.n_text));
+    if (c->answer.n_tokens == 0 && c->answer.stopped) { /* templates want turns to alternate */
+        cli_turn_drop(&c->talk);
+        if (!c->session->console->quiet)
+            (void)fputs("(stopped before an answer: the question is forgotten)\n", stderr);
+    } else {
+        DT_TRY(cli_turn_add(&c->talk, "assistant", c->answer.text, c->answer.n_text));
+    }
     c->answer.n_text = 0;
     return DT_OK;
 }
@@ -143,15 +153,35 @@ typedef struct listener {
     chat *c;
     dt_mesh *mesh;
     bool speaks;
+    bool stopped;          /* on every rank alike */
+    int64_t n_done, n_all; /* layers of the prompt's chunks */
     dt_status st;
 } listener;
 
-/* Rank 0 knows of Ctrl-C; that the others stop at the same token it has to tell them. */
+/* Rank 0 knows of Ctrl-C; that the others stop at the same place it has to tell them. */
+static bool goes_on(listener *l)
+{
+    char stop = l->speaks && cli_interrupted();
+    int64_t bytes = 1;
+
+    l->st = dt_mesh_broadcast_work(l->mesh, 0, &stop, 1, &bytes);
+    l->stopped = stop != 0;
+    if (l->speaks) l->c->answer.stopped = l->stopped;
+    return l->st == DT_OK && !l->stopped;
+}
+
+/* Before each layer: reading a prompt may take minutes. */
+static bool on_layer(void *arg)
+{
+    listener *l = arg;
+
+    if (l->speaks) cli_progress_prompt(&l->c->answer.progress, l->n_done++, l->n_all);
+    return goes_on(l);
+}
+
 static bool on_token(void *arg, int64_t n, int32_t id)
 {
     listener *l = arg;
-    char stop = 0;
-    int64_t bytes = 1;
 
     if (l->speaks) {
         cli_answer *a = &l->c->answer;
@@ -162,52 +192,73 @@ static bool on_token(void *arg, int64_t n, int32_t id)
             cli_progress_end(&a->progress);
         }
         l->st = put_token(l->c, id);
-        stop = a->stopped = cli_interrupted();
         if (l->st != DT_OK) return false; /* this rank fails, which ends the others */
     }
-    l->st = dt_mesh_broadcast_work(l->mesh, 0, &stop, 1, &bytes);
-    return l->st == DT_OK && stop == 0;
+    return goes_on(l);
 }
 
-/* Room for as much again, and at least for a few turns: a conversation that outgrows its caches
- * gets new ones and is read once more. */
-static dt_status make_room(dt_model *model, int64_t need, dt_state **state)
+/* One state for the whole conversation, whose caches grow with it. */
+static dt_status make_state(dt_model *model, int64_t n, dt_state **state)
 {
-    const int64_t most = dt_model_info_of(model)->max_positions;
-    const int64_t room = need + (need > FEW_TURNS ? need : FEW_TURNS);
-
-    if (*state != NULL && (*state)->capacity >= need) return DT_OK;
-    dt_state_release(state);
-    DT_TRY(dt_state_create(model, 1, room < most ? room : most, state));
+    if (*state != NULL) return DT_OK;
+    DT_TRY(dt_state_create(model, 1, dt_model_info_of(model)->max_positions, state));
+    dti_state_grow_from(*state, n + FEW_TURNS);
     return DT_OK;
+}
+
+/* Reads a prompt but for its last chunk, which is left to who wants the token behind it. What a
+ * chunk that was broken off has left in the caches is behind the state's end, where nobody looks. */
+static dt_status read_chunks(dt_model *model, dt_state *state, const int32_t **ids, int64_t *n)
+{
+    dt_status st = DT_OK;
+    dt_tape *tape = NULL;
+
+    if (*n <= CHUNK) return DT_OK;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
+    for (; *n > CHUNK; *ids += CHUNK, *n -= CHUNK) {
+        dt_tape_reset(tape);
+        (void)dt_model_forward(tape, model, state, *ids, CHUNK, DT_LOGITS_LAST);
+        DT_TRY_TO(done, st, dt_tape_status(tape));
+    }
+done:
+    dt_tape_release(&tape);
+    return st;
 }
 
 static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_t *ids, int64_t n,
                         bool speaks)
 {
-    listener l = { c, dt_model_mesh(model), speaks, DT_OK };
+    listener l = { .c = c, .mesh = dt_model_mesh(model), .speaks = speaks };
     const int64_t room = c->session->info.max_positions - n;
     dt_generate_options options = *c->options;
-    int64_t n_new, kept;
+    int64_t n_new = 0, kept;
+    dt_status st;
 
     if (options.max_new_tokens > room) options.max_new_tokens = room;
     options.on_token = on_token;
     options.arg = &l;
-    DT_TRY(make_room(model, n + options.max_new_tokens, state));
+    DT_TRY(make_state(model, n, state));
     kept = dt_state_keep(*state, ids, n);
+    l.n_all = (n - kept + CHUNK - 1) / CHUNK * c->session->info.n_layers;
+    (*state)->go_on = on_layer;
+    (*state)->go_on_arg = &l;
     if (speaks) {
-        (*state)->progress = cli_progress_prompt;
-        (*state)->progress_arg = &c->answer.progress;
         c->answer.n_prompt = n;
         c->answer.most = options.max_new_tokens;
         c->answer.n_kept = kept;
         c->answer.begin_ns = c->answer.first_ns = c->answer.end_ns = cli_now_ns();
-        cli_interrupt_forget();
+        c->answer.stopped = false;
     }
-    DT_TRY(dt_generate(model, *state, ids + kept, n - kept, &options,
-                       speaks ? c->answer.tokens : NULL, &n_new));
+    ids += kept;
+    n -= kept;
+    st = read_chunks(model, *state, &ids, &n);
+    if (st == DT_OK)
+        st = dt_generate(model, *state, ids, n, &options, speaks ? c->answer.tokens : NULL, &n_new);
+    (*state)->go_on = NULL;
     DT_TRY(l.st);
+    if (!l.stopped) DT_TRY(st); /* a prompt that was broken off is no mistake */
     if (!speaks) return DT_OK;
+    cli_progress_end(&c->answer.progress);
     c->answer.n_tokens = n_new;
     DT_TRY(end_answer(c));
     cli_interrupt_forget();

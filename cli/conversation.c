@@ -13,9 +13,13 @@ enum { READ_BYTES = 1 << 12, MAX_LINE_BYTES = 1 << 24, POLL_MS = 100 };
 /* A signal handler can leave its word nowhere else. */
 static volatile sig_atomic_t interrupted;
 
+/* Who asks a second time, before the first one was heard, means it. */
 static void on_interrupt(int number)
 {
-    (void)number;
+    if (interrupted != 0) {
+        (void)signal(number, SIG_DFL);
+        (void)raise(number);
+    }
     interrupted = 1;
 }
 
@@ -26,7 +30,7 @@ dt_status cli_turn_add(cli_conversation *t, const char *role, const char *text, 
     DT_TRY(dti_grow((void **)&t->turns, &t->room, t->n + 1, sizeof *t->turns));
     DT_TRY(dti_alloc(n + 1, (void **)&copy));
     if (n > 0) memcpy(copy, text, n);
-    t->turns[t->n++] = (dt_chat_message){ role, copy };
+    t->turns[t->n++] = (dt_chat_message){ role, copy, n };
     return DT_OK;
 }
 
@@ -97,10 +101,11 @@ void cli_conversation_free(cli_conversation *t)
 
 dt_status cli_interrupts_catch(void)
 {
-    struct sigaction action = { .sa_handler = on_interrupt };
+    struct sigaction action = { .sa_handler = on_interrupt }, before;
 
-    DT_CHECK(sigaction(SIGINT, &action, NULL) == 0, DT_ERR_INTERNAL, "sigaction: %s",
-             strerror(errno));
+    DT_CHECK(sigaction(SIGINT, NULL, &before) == 0 &&
+                 (before.sa_handler == SIG_IGN || sigaction(SIGINT, &action, NULL) == 0),
+             DT_ERR_INTERNAL, "sigaction: %s", strerror(errno));
     return DT_OK;
 }
 

@@ -25,7 +25,8 @@ void cli_turn_drop(cli_conversation *t); /* the last one */
  * are no turns. */
 dt_status cli_turn_read(cli_conversation *t, bool *got) DT_MUST_USE;
 
-/* From now on Ctrl-C is remembered instead of ending the process, until it is forgotten. */
+/* From now on Ctrl-C is remembered instead of ending the process, until it is forgotten; a second
+ * one ends it. Whoever started the process with Ctrl-C ignored wants it so. */
 dt_status cli_interrupts_catch(void) DT_MUST_USE;
 bool cli_interrupted(void);
 void cli_interrupt_forget(void);

@@ -26,6 +26,7 @@ typedef struct dt_chat dt_chat;
 typedef struct dt_chat_message {
     const char *role;    /* "system", "user", "assistant", or what else the template knows */
     const char *content; /* NULL: the message has none */
+    size_t n_bytes;      /* of the content, which may hold zero bytes; 0: up to the first one */
 } dt_chat_message;
 
 typedef struct dt_chat_options {

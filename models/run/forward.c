@@ -128,6 +128,8 @@ dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, 
                             .rows = rows,
                             .progress = n_tokens > 1 ? s->progress : NULL,
                             .progress_arg = s->progress_arg,
+                            .go_on = n_tokens > 1 ? s->go_on : NULL,
+                            .go_on_arg = s->go_on_arg,
                             .length = longest_after(s, n_tokens) };
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->ids));
     DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->positions));
@@ -257,6 +259,7 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
                             int64_t n_tokens, dt_logits_rows rows)
 {
     dt_tensor *logits;
+    dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (m == NULL || s == NULL || s->model != m)
@@ -264,6 +267,8 @@ dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
     if (rows != DT_LOGITS_LAST && rows != DT_LOGITS_ALL)
         return dt_tape_fail(t, DT_ERR_ARG, "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL",
                             (int)rows);
+    st = dti_state_make_room(s, n_tokens);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
     if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
     return run(t, m, s, ids, n_tokens, rows);

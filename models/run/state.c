@@ -48,7 +48,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
     DT_TRY(dti_new(sizeof *s, &s));
     s->model = model;
     s->batch = batch;
-    s->capacity = capacity;
+    s->capacity = s->room = capacity;
     DT_TRY_TO(fail, st,
               dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
     for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;

@@ -39,14 +39,13 @@ typedef struct running {
     size_t n;
 } running;
 
-static void start(running *r, const char *model, const char *mesh, const char *more,
-                  const char *err)
+static void start_with(running *r, const char *model, const char *mesh, const char *more,
+                       const char *even_more, const char *err)
 {
     char binary[DT_TEST_PATH_BYTES], *env[COMMAND_MAX_ENV];
-    const char *argv[] = {
-        "dtensor", "chat",     "-q", "-m",       model,     "--mesh", mesh, "-n",
-        "12",      "--system", "S",  "--greedy", "--dtype", "f32",    more, NULL
-    };
+    const char *argv[] = { "dtensor", "chat", "-q", "-m",       model, "--mesh",
+                           mesh,      "-n",   "12", "--system", "S",   "--greedy",
+                           "--dtype", "f32",  more, even_more,  NULL };
     posix_spawn_file_actions_t actions;
     int in[2], out[2];
 
@@ -68,6 +67,12 @@ static void start(running *r, const char *model, const char *mesh, const char *m
     r->in = in[1];
     r->out = out[0];
     r->n = 0;
+}
+
+static void start(running *r, const char *model, const char *mesh, const char *more,
+                  const char *err)
+{
+    start_with(r, model, mesh, more, NULL, err);
 }
 
 static void say(running *r, const char *line)
@@ -202,6 +207,122 @@ DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
     DT_ASSERT(r.n > 0 && kill(r.pid, SIGINT) == 0);
     DT_ASSERT_EQ_INT(finish(&r), 0);
     DT_ASSERT(r.text[r.n - 1] == '\n');
+    dt_test_remove_dir(model);
+}
+
+/* The same with a context in which reading takes seconds. */
+static void make_long_model(char folder[DT_TEST_PATH_BYTES])
+{
+    char path[DT_TEST_PATH_BYTES + 16], *config, *at;
+    static const char key[] = "\"max_position_embeddings\": 512";
+
+    (void)make_model(folder);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    config = command_read(path);
+    at = strstr(config, key);
+    DT_ASSERT(at != NULL && unlink(path) == 0);
+    config = realloc(config, strlen(config) + 8);
+    at = strstr(config, key) + sizeof key - 1;
+    memmove(at + 2, at, strlen(at) + 1);
+    memcpy(at - 3, "16384", 5);
+    dt_test_write_file(folder, "config.json", config, strlen(config));
+    free(config);
+}
+
+static void say_much(running *r)
+{
+    char line[16000];
+
+    for (size_t i = 0; i < sizeof line; i += 2) memcpy(line + i, "q ", 2);
+    memcpy(line + sizeof line - 1, "\n", 1);
+    DT_ASSERT(write(r->in, line, sizeof line) == (ssize_t)sizeof line);
+}
+
+/* Until the file holds `text`. */
+static void wait_for(const char *file, const char *text)
+{
+    for (int i = 0; i < 2000; i++) {
+        char *now = command_read(file);
+        const bool found = strstr(now, text) != NULL;
+        free(now);
+        if (found) return;
+        (void)usleep(10000);
+    }
+    dt_test_fail(__FILE__, __LINE__, "no \"%s\"", text);
+}
+
+DT_TEST(cli_chat, an_interrupt_is_heard_while_a_prompt_is_read)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], *err, *line;
+    static running r;
+
+    make_long_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) {
+        json_t *first, *second;
+        start_with(&r, model, meshes[i], "--show-prompt", "--json", file);
+        say_much(&r);
+        wait_for(file, "\nbot:");
+        (void)usleep(100000);
+        DT_ASSERT(kill(r.pid, SIGINT) == 0);
+        say(&r, "Two\n");
+        DT_ASSERT_EQ_INT(finish(&r), 0);
+        first = json_loads(r.text, JSON_DISABLE_EOF_CHECK, NULL);
+        line = strchr(r.text, '\n');
+        DT_ASSERT(first != NULL && line != NULL);
+        second = json_loads(line + 1, JSON_DISABLE_EOF_CHECK, NULL);
+        DT_ASSERT(second != NULL);
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(first, "stop")), "interrupt");
+        DT_ASSERT_EQ_INT(json_array_size(json_object_get(first, "tokens")), 0);
+        DT_ASSERT(json_array_size(json_object_get(second, "tokens")) > 0);
+        json_decref(first);
+        json_decref(second);
+        err = command_read(file);
+        DT_ASSERT(strstr(err, "system: S\nuser: Two\nbot:") != NULL); /* the first is forgotten */
+        free(err);
+    }
+    dt_test_remove_dir(model);
+}
+
+/* Where the first has not been heard yet. It may have been: then another try. */
+DT_TEST(cli_chat, a_second_interrupt_ends_the_program)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    static running r;
+    int code = 0;
+
+    make_long_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    for (int i = 0; i < 20 && code == 0; i++) {
+        start(&r, model, "tp=1", "--show-prompt", file);
+        say_much(&r);
+        wait_for(file, "\nbot:");
+        (void)usleep(200000);
+        (void)kill(r.pid, SIGINT);
+        (void)usleep(200);
+        (void)kill(r.pid, SIGINT);
+        code = finish(&r);
+    }
+    DT_ASSERT_EQ_INT(code, 128 + SIGINT);
+    dt_test_remove_dir(model);
+}
+
+DT_TEST(cli_chat, interrupts_that_are_ignored_stay_so)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    static running r;
+
+    make_long_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    (void)signal(SIGINT, SIG_IGN);
+    start(&r, model, "tp=1", "--show-prompt", file);
+    (void)signal(SIGINT, SIG_DFL);
+    say_much(&r);
+    wait_for(file, "\nbot:");
+    for (int i = 0; i < 3; i++) DT_ASSERT(kill(r.pid, SIGINT) == 0);
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    DT_ASSERT(r.n > 1); /* an answer */
     dt_test_remove_dir(model);
 }
 

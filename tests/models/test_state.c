@@ -12,7 +12,8 @@ enum { FIRST = 10, NEW = 8, MORE = 5, SHARED = 7, ROOM = 48 };
 
 typedef struct keeping {
     const char *fixture;
-    int64_t limit; /* 0: none; keys of longer sequences are good for no other length */
+    int64_t limit;     /* 0: none; keys of longer sequences are good for no other length */
+    int64_t grow_from; /* 0: caches have all their room at once */
 } keeping;
 
 static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **model)
@@ -23,6 +24,39 @@ static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **model)
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
     options.keep_dtype = false;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &options, model));
+    return DT_OK;
+}
+
+typedef struct breaking {
+    dt_state *s;
+    int64_t layer; /* before which the pass is broken off */
+} breaking;
+
+static bool go_on_until(void *arg)
+{
+    breaking *b = arg;
+
+    return b->layer-- > 0;
+}
+
+/* A pass that is broken off before any layer leaves the state as it was. */
+static dt_status breaks_off(dt_state *s, const int32_t *ids, int64_t n)
+{
+    const int64_t layers = dt_model_info_of(s->model)->n_layers, length = dt_state_length(s);
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    int64_t got;
+
+    o.max_new_tokens = 1;
+    for (int64_t k = 0; k < layers && n > 1; k++) {
+        breaking b = { s, k };
+        s->go_on = go_on_until;
+        s->go_on_arg = &b;
+        DT_EXPECT_STATUS(dt_generate(s->model, s, ids, n, &o, NULL, &got), DT_ERR_ARG,
+                         "broken off before layer");
+        s->go_on = NULL;
+        DT_EXPECT(got == 0 && dt_state_length(s) == length, "%lld tokens were read",
+                  (long long)(dt_state_length(s) - length));
+    }
     return DT_OK;
 }
 
@@ -45,6 +79,7 @@ static dt_status goes_on(dt_state *s, const dt_ids *ids, int64_t kept, int64_t l
     DT_EXPECT_TO(done, st, k == kept, "%lld of %lld tokens are kept, not %lld", (long long)k,
                  (long long)ids->n, (long long)kept);
     DT_EXPECT_TO(done, st, dt_state_length(s) == kept, "length");
+    DT_TRY_TO(done, st, breaks_off(s, ids->ids + k, ids->n - k));
     DT_TRY_TO(done, st, dt_generate(s->model, s, ids->ids + k, ids->n - k, &o, new, &got));
     DT_TRY_TO(done, st, dt_generate(s->model, fresh, ids->ids, ids->n, &o, other, &got));
     DT_EXPECT_TO(done, st, got == NEW && memcmp(new, other, sizeof other) == 0,
@@ -66,6 +101,8 @@ static dt_status keeps(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < SHARED + MORE; i++) others[i] = i < SHARED ? ids[i] : 50 + i;
     DT_TRY(load(mesh, c->fixture, &m));
     DT_TRY_TO(done, st, dt_state_create(m, 1, ROOM, &s));
+    if (c->grow_from > 0) dti_state_grow_from(s, c->grow_from);
+    DT_EXPECT_TO(done, st, s->room == (c->grow_from > 0 ? c->grow_from : ROOM), "room");
     DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ ids, FIRST }, 0, c->limit, new));
     memcpy(ids + FIRST, new, sizeof new); /* the last of which was not read */
     DT_TRY_TO(done, st,
@@ -74,6 +111,9 @@ static dt_status keeps(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED }, SHARED - 1, c->limit, new));
     DT_EXPECT_TO(done, st, dt_state_keep(s, NULL, 3) == 0 && dt_state_length(s) == 0, "no ids");
     DT_EXPECT_TO(done, st, dt_state_keep(NULL, ids, 3) == 0, "no state");
+    DT_EXPECT_TO(done, st, s->room < ROOM || c->grow_from == 0, "room for %lld",
+                 (long long)s->room);
+    DT_EXPECT_TO(done, st, dt_tensor_extent(s->kv[0].k, 1) == s->room, "caches");
 done:
     dt_state_release(&s);
     dt_model_release(&m);
@@ -83,12 +123,16 @@ done:
 DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)
 {
     static const keeping cases[] = {
-        { "llama/uneven", 0 },   { "gemma3/base", 0 },  { "phi3/longrope", 0 },
-        { "qwen2/dynamic", 24 }, { "gpt_neo/base", 0 },
+        { "llama/uneven", 0, 0 },   { "gemma3/base", 0, 0 },  { "phi3/longrope", 0, 0 },
+        { "qwen2/dynamic", 24, 0 }, { "gpt_neo/base", 0, 0 },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        keeping growing = cases[i]; /* and the same with caches that are full again and again */
         dt_test_on_ranks("tp=1", keeps, &cases[i]);
         dt_test_on_ranks("tp=3", keeps, &cases[i]);
+        growing.grow_from = 3;
+        dt_test_on_ranks("tp=1", keeps, &growing);
+        dt_test_on_ranks("tp=3", keeps, &growing);
     }
 }

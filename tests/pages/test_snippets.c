@@ -211,7 +211,8 @@ static dt_status prompt_of(const char *folder, dt_tokenizer *tokenizer, char **o
     int32_t *ids;
     char *text;
 
-    dt_chat_message turns[] = { { "system", "Be brief." }, { "user", "Why is the sky blue?" } };
+    dt_chat_message turns[] = { { .role = "system", .content = "Be brief." },
+                                { .role = "user", .content = "Why is the sky blue?" } };
     dt_chat_options options = DT_CHAT_OPTIONS_INIT; /* add_generation_prompt is true */
 
     options.variables = "{\"enable_thinking\": false}";

@@ -118,7 +118,7 @@ static dt_status render(const char *source, const dt_chat_message *messages, siz
 
 DT_TEST(chat, messages_and_variables)
 {
-    const dt_chat_message two[] = { { "user", "q" }, { "assistant", NULL } };
+    const dt_chat_message two[] = { { .role = "user", .content = "q" }, { .role = "assistant" } };
     const char *source = "{% for m in messages %}{{ m.role }}:{{ m.content }}:"
                          "{{ 'content' in m }};{% endfor %}{{ x }}{{ add_generation_prompt }}";
     char *text;
@@ -131,10 +131,42 @@ DT_TEST(chat, messages_and_variables)
     dt_chat_free(text);
     DT_ASSERT_STATUS(render(source, two, 2, "[1]", &text), DT_ERR_FORMAT, "variables");
     DT_ASSERT_STATUS(render(source, two, 2, "{", &text), DT_ERR_FORMAT, "variables");
-    DT_ASSERT_STATUS(render(source, &(dt_chat_message){ NULL, "x" }, 1, NULL, &text), DT_ERR_ARG,
-                     "message 0 has no role");
-    DT_ASSERT_STATUS(render(source, &(dt_chat_message){ "user", "\xff" }, 1, NULL, &text),
-                     DT_ERR_ARG, "not UTF-8");
+    DT_ASSERT_STATUS(render(source, &(dt_chat_message){ .content = "x" }, 1, NULL, &text),
+                     DT_ERR_ARG, "message 0 has no role");
+    DT_ASSERT_STATUS(
+        render(source, &(dt_chat_message){ .role = "user", .content = "\xff" }, 1, NULL, &text),
+        DT_ERR_ARG, "not UTF-8");
+}
+
+/* Text of a model may hold any byte. */
+DT_TEST(chat, a_content_may_hold_zero_bytes)
+{
+    static const char content[] = "a\0b", want[] = "<a\0b>3";
+    const dt_chat_message one = { "assistant", content, sizeof content - 1 };
+    dt_chat_options options = DT_CHAT_OPTIONS_INIT;
+    const char *source = "<{{ messages[0].content }}>{{ messages[0].content | length }}";
+    dt_chat *chat;
+    char *text;
+    size_t n;
+
+    DT_ASSERT_OK(dt_chat_create("t", source, strlen(source), &chat));
+    DT_ASSERT_OK(dt_chat_render(chat, &one, 1, &options, &text, &n));
+    DT_ASSERT_EQ_INT(n, sizeof want - 1);
+    DT_ASSERT(memcmp(text, want, n) == 0);
+    dt_chat_free(text);
+    dt_chat_release(&chat);
+}
+
+DT_TEST(chat, range_says_what_is_wrong_with_an_argument)
+{
+    char *text;
+
+    DT_ASSERT_STATUS(render("{{ range('a') }}", NULL, 0, NULL, &text), DT_ERR_FORMAT,
+                     "argument 1 is a string, must be an integer");
+    DT_ASSERT_STATUS(render("{{ range(1, 99999999999) }}", NULL, 0, NULL, &text), DT_ERR_FORMAT,
+                     "argument 2 is 99999999999, must be between");
+    DT_ASSERT_STATUS(render("{{ range(n=1) }}", NULL, 0, NULL, &text), DT_ERR_FORMAT,
+                     "no argument of the name \"n\"");
 }
 
 DT_TEST(chat, refusals_name_line_and_construct)
@@ -223,7 +255,7 @@ DT_TEST(chat, hostile_templates_end)
 
 static void expect_folder(const char *folder, const char *want)
 {
-    const dt_chat_message one = { "user", "u" };
+    const dt_chat_message one = { .role = "user", .content = "u" };
     dt_chat *chat;
     char *text;
     size_t n;

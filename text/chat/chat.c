@@ -78,12 +78,11 @@ void dt_chat_free(char *text)
 
 /* --- variables -------------------------------------------------------------------------------- */
 
-static dt_status check_utf8(const char *what, size_t i, const char *text)
+static dt_status check_utf8(const char *what, size_t i, const char *text, size_t n)
 {
-    const size_t valid = dti_utf8_valid(text, strlen(text));
+    const size_t valid = dti_utf8_valid(text, n);
 
-    DT_CHECK(text[valid] == '\0', DT_ERR_ARG, "%s of message %zu: byte %zu is not UTF-8", what, i,
-             valid);
+    DT_CHECK(valid == n, DT_ERR_ARG, "%s of message %zu: byte %zu is not UTF-8", what, i, valid);
     return DT_OK;
 }
 
@@ -95,16 +94,17 @@ static dt_status add_messages(const dt_chat_message *messages, size_t n, json_t 
              "no memory for a conversation");
     for (size_t i = 0; i < n; i++) {
         const dt_chat_message *m = &messages[i];
+        const size_t bytes = m->n_bytes > 0 || m->content == NULL ? m->n_bytes : strlen(m->content);
         json_t *one = json_object();
 
         DT_CHECK(json_array_append_new(list, one) == 0, DT_ERR_MEMORY,
                  "no memory for a conversation");
         DT_CHECK(m->role != NULL, DT_ERR_ARG, "message %zu has no role", i);
-        DT_TRY(check_utf8("the role", i, m->role));
-        if (m->content != NULL) DT_TRY(check_utf8("the content", i, m->content));
+        DT_TRY(check_utf8("the role", i, m->role, strlen(m->role)));
+        if (m->content != NULL) DT_TRY(check_utf8("the content", i, m->content, bytes));
         DT_CHECK(json_object_set_new(one, "role", json_string(m->role)) == 0 &&
                      (m->content == NULL ||
-                      json_object_set_new(one, "content", json_string(m->content)) == 0),
+                      json_object_set_new(one, "content", json_stringn(m->content, bytes)) == 0),
                  DT_ERR_MEMORY, "no memory for a conversation");
     }
     return DT_OK;
@@ -171,7 +171,7 @@ done:
 dt_status dt_chat_render(const dt_chat *chat, const dt_chat_message *messages, size_t n_messages,
                          const dt_chat_options *options, char **text, size_t *n_bytes)
 {
-    static const dt_chat_message none = { NULL, NULL };
+    static const dt_chat_message none = { .role = NULL };
     dt_chat_options o = DT_CHAT_OPTIONS_INIT;
 
     DT_CHECK(text != NULL && n_bytes != NULL, DT_ERR_ARG, "text or n_bytes is NULL");
