@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/sync.h"
@@ -93,8 +94,8 @@ dt_status dti_pool_create(int n_threads, bool spin, void (*on_start)(void *start
     }
     for (int i = 1; i < n_threads; i++) {
         const int error = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
-        DT_CHECK_TO(fail, st, error == 0, DT_ERR_MEMORY,
-                    "thread %d of %d could not be started (error %d)", i, n_threads, error);
+        DT_CHECK_TO(fail, st, error == 0, DT_ERR_MEMORY, "thread %d of %d could not be started: %s",
+                    i, n_threads, strerror(error));
         p->n_threads = i + 1;
     }
     *out = p;

@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -92,6 +93,15 @@ const char *dti_printable(const char *text, char *out, size_t out_bytes)
         used += copy_units(&p, out + used, tail);
     }
     out[used] = '\0';
+    return out;
+}
+
+const char *dti_number_text(double x, char out[DTI_NUMBER_BYTES])
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(out, DTI_NUMBER_BYTES, "%.*g", digits, x);
+        if (strtod(out, NULL) == x) break;
+    }
     return out;
 }
 

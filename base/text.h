@@ -16,6 +16,11 @@ enum { DTI_SHOWN_BYTES = 80 };
  * Doing it twice changes nothing more. Returns `out`. */
 const char *dti_printable(const char *text, char *out, size_t out_bytes);
 
+enum { DTI_NUMBER_BYTES = 32 };
+
+/* A number in as few digits as say it: "0.9", "1.0000001". Returns `out`. */
+const char *dti_number_text(double x, char out[DTI_NUMBER_BYTES]);
+
 /* "[250, 96]" of n extents; what does not fit is cut off. Returns `out`. */
 const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes);
 

@@ -27,7 +27,8 @@ enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5, UNTIL_RECORDE
 typedef struct benching {
     const cli_session *session;
     int64_t n_prompt, n_new, n_rounds;
-    int32_t *ids; /* [n_prompt] */
+    int64_t n_before; /* tokens that decoding begins behind */
+    int32_t *ids;     /* [n_prompt] */
 
     cli_figures prompt, decode, unrecorded;
     bool recorded; /* decoding was: `unrecorded` has figures, too */
@@ -87,7 +88,7 @@ static dt_status generate(worker *w, const int32_t *ids, int64_t n, int64_t n_ne
 static dt_status start_again(worker *w)
 {
     dt_state_rewind(w->state, 0);
-    return generate(w, w->b->ids, w->b->n_prompt < SHORT_PROMPT ? w->b->n_prompt : SHORT_PROMPT, 1);
+    return generate(w, w->b->ids, w->b->n_before, 1);
 }
 
 static dt_status decode(worker *w)
@@ -168,7 +169,7 @@ static dt_status run_rounds(worker *w)
 static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
 {
     benching *b = arg;
-    const int64_t decoded = SHORT_PROMPT + b->n_new + 1;
+    const int64_t decoded = b->n_before + b->n_new;
     worker w = { .b = b, .model = model, .speaks = speaks };
     dt_status st = DT_OK;
 
@@ -232,13 +233,14 @@ static dt_status read_sizes(const cli_session *s, benching *b)
     DT_CHECK(b->n_prompt <= most, DT_ERR_ARG,
              "--sequence %lld: the model's context has %lld tokens", (long long)b->n_prompt,
              (long long)most);
-    if (s->args->max_new_tokens == 0 && b->n_new > most - SHORT_PROMPT - 1)
-        b->n_new = most - SHORT_PROMPT - 1;
-    DT_CHECK(b->n_new >= 1 && b->n_new <= most - SHORT_PROMPT - 1, DT_ERR_ARG,
+    b->n_before = b->n_prompt < SHORT_PROMPT ? b->n_prompt : SHORT_PROMPT;
+    if (s->args->max_new_tokens == 0 && b->n_new > most - b->n_before)
+        b->n_new = most - b->n_before;
+    DT_CHECK(b->n_new >= 1 && b->n_new <= most - b->n_before, DT_ERR_ARG,
              "--max-new-tokens %lld: the model's context of %lld tokens has room for %lld behind a "
-             "prompt of %d",
-             (long long)b->n_new, (long long)most, (long long)(most - SHORT_PROMPT - 1),
-             SHORT_PROMPT);
+             "prompt of %lld",
+             (long long)b->n_new, (long long)most, (long long)(most - b->n_before),
+             (long long)b->n_before);
     b->prompt.tokens = b->n_prompt;
     b->decode.tokens = b->unrecorded.tokens = b->n_new;
     return DT_OK;

@@ -206,8 +206,9 @@ static dt_status make_state(dt_model *model, int64_t n, dt_state **state)
     return DT_OK;
 }
 
-/* Reads a prompt but for its last chunk, which is left to who wants the token behind it. What a
- * chunk that was broken off has left in the caches is behind the state's end, where nobody looks. */
+/* Reads a prompt but for its last chunk, which is left to who wants the token behind it. What
+ * a chunk that was broken off has left in the caches is behind the state's end, where nobody looks.
+ */
 static dt_status read_chunks(dt_model *model, dt_state *state, const int32_t **ids, int64_t *n)
 {
     dt_status st = DT_OK;

@@ -206,6 +206,16 @@ static dt_status read_text(const cli_session *s, cli_prompt *p)
     return st;
 }
 
+static dt_status check_length(const cli_session *s, int64_t n)
+{
+    DT_CHECK(n <= s->info.max_positions, DT_ERR_ARG,
+             "%s: the prompt has %lld tokens, the model's context is %lld (%s/config.json); "
+             "shorten it",
+             cli_prompt_option(s->args), (long long)n, (long long)s->info.max_positions,
+             s->args->folder);
+    return DT_OK;
+}
+
 dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out)
 {
     const cli_args *a = s->args;
@@ -220,10 +230,7 @@ dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *o
         DT_TRY(cli_ids_read(a->tokens, s->info.vocab_size, &out->ids, &out->n));
     else
         DT_TRY(read_text(s, out));
-    DT_CHECK(out->n <= s->info.max_positions, DT_ERR_ARG,
-             "%s: the prompt has %lld tokens, the model's context is %lld (%s/config.json); "
-             "shorten it",
-             cli_prompt_option(a), (long long)out->n, (long long)s->info.max_positions, a->folder);
+    DT_TRY(check_length(s, out->n));
     return DT_OK;
 }
 
@@ -244,6 +251,8 @@ static dt_status add_prompt(const cli_session *s, const char *text, size_t bytes
 
     DT_TRY(dti_grow((void **)&out->list, room, (size_t)out->n + 1, sizeof *out->list));
     DT_TRY(encode(s, text, bytes, &one));
+    if (one.n > s->info.max_positions) dti_free(one.ids);
+    DT_TRY(check_length(s, one.n));
     out->list[out->n++] = (dt_ids){ one.ids, one.n };
     return DT_OK;
 }
@@ -252,11 +261,16 @@ static dt_status add_prompt(const cli_session *s, const char *text, size_t bytes
 static dt_status read_lines(const cli_session *s, const char *text, size_t bytes, cli_prompts *out)
 {
     size_t room = 0;
+    int64_t number = 1;
 
-    for (size_t begin = 0, end; begin < bytes; begin = end + 1) {
+    for (size_t begin = 0, end; begin < bytes; begin = end + 1, number++) {
         const char *line = text + begin, *newline = memchr(line, '\n', bytes - begin);
+        dt_status st = DT_OK;
+
         end = newline != NULL ? (size_t)(newline - text) : bytes;
-        if (end > begin) DT_TRY(add_prompt(s, line, end - begin, &room, out));
+        if (end > begin) st = add_prompt(s, line, end - begin, &room, out);
+        if (st != DT_OK) dti_error_prefix("%s line %lld", s->args->prompts_file, (long long)number);
+        DT_TRY(st);
     }
     DT_CHECK(out->n > 0, DT_ERR_ARG, "--prompts-file: %s has no prompt; write one per line",
              s->args->prompts_file);

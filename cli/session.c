@@ -58,7 +58,8 @@ dt_status cli_check_dims(const cli_args *args, const char *dim)
 /* The last dim of a mesh talks most: its ranks shall be near each other. */
 static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options *run)
 {
-    const int n = dt_launch_size(), most = RANKS_PER_CORE * dt_machine_cores() * n;
+    const int n = dt_launch_size(), cores = dt_machine_cores();
+    const int64_t most = (int64_t)RANKS_PER_CORE * cores * n;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims;
     const dt_status st = dt_mesh_parse(text, &n_dims, names, sizes, &run->n_ranks);
@@ -68,14 +69,15 @@ static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options 
     DT_CHECK(run->n_ranks <= MAX_RANKS, DT_ERR_ARG,
              "--mesh: \"%s\" has %d ranks; this command starts at most %d", text, run->n_ranks,
              MAX_RANKS);
-    DT_CHECK(run->n_ranks <= most || oversubscribe, DT_ERR_ARG,
-             "--mesh: \"%s\" has %d ranks, which would share %d core%s; ask for at most %d, add "
-             "--oversubscribe if that is meant, or see what \"dtensor plan\" says of it",
-             text, run->n_ranks, most / RANKS_PER_CORE, most == RANKS_PER_CORE ? "" : "s", most);
     DT_CHECK(run->n_ranks >= n, DT_ERR_ARG,
              "--mesh: \"%s\" has %d rank%s, but %d processes were started; give the mesh at least "
              "one rank per process, or start fewer",
              text, run->n_ranks, run->n_ranks == 1 ? "" : "s", n);
+    DT_CHECK(run->n_ranks <= most || oversubscribe, DT_ERR_ARG,
+             "--mesh: \"%s\" has %d ranks, which would share %" PRId64
+             " core%s; ask for at most %" PRId64 ", add "
+             "--oversubscribe if that is meant, or see what \"dtensor plan\" says of it",
+             text, run->n_ranks, (int64_t)cores * n, cores * (int64_t)n == 1 ? "" : "s", most);
     run->ranks_together = sizes[n_dims - 1];
     return DT_OK;
 }

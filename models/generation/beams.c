@@ -254,6 +254,24 @@ static dt_status take_step(search *s, int64_t n_tokens, bool *more)
     return DT_OK;
 }
 
+/* Where all continuations of a step are banned, or a penalty makes every score infinite, beams end
+ * with nothing: that is no text, and an empty one would say otherwise. */
+static dt_status check_finished(const search *s)
+{
+    const dt_generate_options *o = &s->b->rules.o;
+
+    for (int64_t i = 0; i < s->b->n_prompts * o->num_return_sequences; i++)
+        DT_CHECK(s->items[i / o->num_return_sequences].finished[i % o->num_return_sequences].end !=
+                     DT_END_NONE,
+                 DT_ERR_ARG,
+                 "beam search ended after %lld tokens without text %lld of prompt %lld: "
+                 "bad_words, suppress_tokens, no_repeat_ngram_size and their like ban all "
+                 "continuations, or length_penalty %g makes no score a number",
+                 (long long)s->b->rules.n_new, (long long)(i % o->num_return_sequences + 1),
+                 (long long)(i / o->num_return_sequences + 1), o->length_penalty);
+    return DT_OK;
+}
+
 static void hand_over(search *s, dti_new_text *texts)
 {
     const int64_t wanted = s->b->rules.o.num_return_sequences;
@@ -275,6 +293,7 @@ dt_status dti_beam_search(dti_batch *b, dti_new_text *texts)
     b->rules.keep = (b->rules.eos.n > 0 ? b->rules.eos.n : 1) + 1;
     DT_TRY_TO(done, st, make_search(&s, b));
     for (int64_t n = b->longest; more; n = 1) DT_TRY_TO(done, st, take_step(&s, n, &more));
+    DT_TRY_TO(done, st, check_finished(&s));
     hand_over(&s, texts);
 done:
     free_search(&s);

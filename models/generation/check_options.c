@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "models/generation/text_rules.h"
 
 enum { DEFAULT_NEW_TOKENS = 20 };
@@ -14,7 +15,13 @@ typedef struct asked {
     const dt_model_info *info;
     const dti_option_names *names;
     char name[DTI_OPTION_NAME_BYTES];
+    char number[DTI_NUMBER_BYTES];
 } asked;
+
+static const char *number(asked *a, double x)
+{
+    return dti_number_text(x, a->number);
+}
 
 static const char *named(asked *a, const char *field)
 {
@@ -40,19 +47,19 @@ static dt_status check_ids(asked *a, const char *field, dt_ids list)
 /* Fractions that may be zero. */
 static dt_status check_share(asked *a, const char *field, double value)
 {
-    DT_CHECK(value >= 0 && value <= 1, DT_ERR_ARG, "%s is %g, must be from 0 to 1", named(a, field),
-             value);
+    DT_CHECK(value >= 0 && value <= 1, DT_ERR_ARG, "%s is %s, must be from 0 to 1", named(a, field),
+             number(a, value));
     return DT_OK;
 }
 
 static dt_status check_cutoff(asked *a, const char *field, double value)
 {
-    DT_CHECK(value >= 0 && value < 1, DT_ERR_ARG, "%s is %g, must be from 0 to below 1",
-             named(a, field), value);
+    DT_CHECK(value >= 0 && value < 1, DT_ERR_ARG, "%s is %s, must be from 0 to below 1",
+             named(a, field), number(a, value));
     return DT_OK;
 }
 
-static const double LEAST_TEMPERATURE = 1e-30;
+static const double LEAST_TEMPERATURE = 1e-30, MOST_PENALTY = 1e9;
 
 static dt_status check_count(asked *a, const char *field, int64_t value, int64_t least)
 {
@@ -67,17 +74,18 @@ static dt_status check_sampling(asked *a)
 
     if (!o->do_sample) return DT_OK;
     DT_CHECK(o->temperature > 0 && isfinite(o->temperature), DT_ERR_ARG,
-             "%s is %g, must be above 0; do_sample false always takes the best token",
-             named(a, "temperature"), o->temperature);
+             "%s is %s, must be above 0; do_sample false always takes the best token",
+             named(a, "temperature"), number(a, o->temperature));
     DT_CHECK(o->temperature >= LEAST_TEMPERATURE, DT_ERR_ARG,
-             "%s is %g: logits divided by less than %g overflow; do_sample false always "
+             "%s is %s: logits divided by less than %g overflow; do_sample false always "
              "takes the best token",
-             named(a, "temperature"), o->temperature, LEAST_TEMPERATURE);
+             named(a, "temperature"), number(a, o->temperature), LEAST_TEMPERATURE);
     DT_TRY(check_count(a, "top_k", o->top_k, 0));
     DT_TRY(check_share(a, "top_p", o->top_p));
     DT_TRY(check_share(a, "min_p", o->min_p));
     DT_CHECK(o->typical_p > 0 && o->typical_p <= 1, DT_ERR_ARG,
-             "%s is %g, must be above 0 and at most 1", named(a, "typical_p"), o->typical_p);
+             "%s is %s, must be above 0 and at most 1", named(a, "typical_p"),
+             number(a, o->typical_p));
     DT_TRY(check_cutoff(a, "epsilon_cutoff", o->epsilon_cutoff));
     DT_TRY(check_cutoff(a, "eta_cutoff", o->eta_cutoff));
     return DT_OK;
@@ -129,8 +137,8 @@ static dt_status check_many(asked *a)
              "%s is %lld, more than %d", named(a, o->num_beams > INT32_MAX ? "num_beams" : many),
              (long long)(o->num_beams > INT32_MAX ? o->num_beams : o->num_return_sequences),
              INT32_MAX);
-    DT_CHECK(isfinite(o->length_penalty), DT_ERR_ARG, "%s is %g, must be finite",
-             named(a, "length_penalty"), o->length_penalty);
+    DT_CHECK(isfinite(o->length_penalty), DT_ERR_ARG, "%s is %s, must be finite",
+             named(a, "length_penalty"), number(a, o->length_penalty));
     DT_CHECK((int)o->early_stopping >= 0 && o->early_stopping <= DT_EARLY_STOPPING_NEVER,
              DT_ERR_ARG, "%s is %d", named(a, "early_stopping"), (int)o->early_stopping);
     return DT_OK;
@@ -149,9 +157,14 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
     DT_TRY(check_count(&a, "min_new_tokens", o->min_new_tokens, 0));
     DT_TRY(check_count(&a, "no_repeat_ngram_size", o->no_repeat_ngram_size, 0));
     DT_CHECK(o->repetition_penalty > 0 && isfinite(o->repetition_penalty), DT_ERR_ARG,
-             "%s is %g, must be above 0, 1 is none%s", named(&a, "repetition_penalty"),
-             o->repetition_penalty,
+             "%s is %s, must be above 0, 1 is none%s", named(&a, "repetition_penalty"),
+             number(&a, o->repetition_penalty),
              names == NULL ? " (options start from DT_GENERATE_OPTIONS_INIT)" : "");
+    DT_CHECK(o->repetition_penalty >= 1 / MOST_PENALTY && o->repetition_penalty <= MOST_PENALTY,
+             DT_ERR_ARG,
+             "%s is %s: logits times or divided by it may overflow; give %g to %g, 1 is none",
+             named(&a, "repetition_penalty"), number(&a, o->repetition_penalty), 1 / MOST_PENALTY,
+             MOST_PENALTY);
     DT_CHECK(o->eos.n >= 0 && (o->eos.ids != NULL || o->eos.n == 0), DT_ERR_ARG,
              "%s: a list of %lld tokens that is NULL", named(&a, "eos"), (long long)o->eos.n);
     DT_CHECK(o->ignore_eos || o->eos.ids != NULL || info->n_eos >= 0, DT_ERR_FORMAT,

@@ -12,6 +12,9 @@
 #include "dtensor/create.h"
 #include "models/run/forward.h"
 
+/* Logits divided by less may overflow. */
+static const double LEAST_SCALE = 1e-30;
+
 /* --- one step ----------------------------------------------------------------------------------
  */
 
@@ -34,7 +37,14 @@ void dti_step_end(dti_step *step)
 dt_status dti_step_not_numbers(const dti_step *step)
 {
     const dt_model_info *info = &step->state->model->info;
+    const dt_generate_options *o = &step->rules->o;
 
+    /* either of them alone is harmless */
+    DT_CHECK(!o->do_sample || fmin(o->repetition_penalty, 1) * o->temperature >= LEAST_SCALE,
+             DT_ERR_ARG,
+             "the scores after token %lld are not numbers: logits divided by a temperature of %g "
+             "and a repetition_penalty of %g overflow",
+             (long long)step->state->length, o->temperature, o->repetition_penalty);
     DT_FAIL(DT_ERR_FORMAT,
             "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s "
             "(\"dtensor verify --values\" looks at every weight)",

@@ -53,8 +53,8 @@ void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens);
  * when they are full: for who does not know how much will come (grow_state.c). */
 void dti_state_grow_from(dt_state *s, int64_t first);
 
-/* Makes room for n_tokens more. Errors: DT_ERR_MEMORY, DT_ERR_UNSUPPORTED a plan that cuts tokens of
- * caches; the state stays as it was. */
+/* Makes room for n_tokens more. Errors: DT_ERR_MEMORY, DT_ERR_UNSUPPORTED a plan that cuts tokens
+ * of caches; the state stays as it was. */
 dt_status dti_state_make_room(dt_state *s, int64_t n_tokens) DT_MUST_USE;
 
 /* Every sequence `times` times, side by side: [a, b] becomes [a, a, b, b]. */

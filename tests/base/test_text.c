@@ -55,3 +55,15 @@ DT_TEST(text, what_does_not_fit_loses_its_middle)
     DT_ASSERT_EQ_STR(dti_printable("123456789012345", out, 16), "123456789012345");
     DT_ASSERT_EQ_STR(dti_printable("1234567890123456", out, 16), "123456...123456");
 }
+
+DT_TEST(text, a_number_is_said_in_as_few_digits_as_tell_it)
+{
+    char text[DTI_NUMBER_BYTES];
+
+    DT_ASSERT_EQ_STR(dti_number_text(1, text), "1");
+    DT_ASSERT_EQ_STR(dti_number_text(0.9, text), "0.9");
+    DT_ASSERT_EQ_STR(dti_number_text(1e-38, text), "1e-38");
+    DT_ASSERT_EQ_STR(dti_number_text(1.0000001, text), "1.0000001");
+    DT_ASSERT_EQ_STR(dti_number_text(1.0000000000000002, text), "1.0000000000000002");
+    DT_ASSERT_EQ_STR(dti_number_text(-1.7976931348623157e308, text), "-1.7976931348623157e+308");
+}

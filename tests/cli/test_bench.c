@@ -173,9 +173,16 @@ DT_TEST(cli_bench, what_the_context_has_no_room_for_is_refused)
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "--sequence 129: the model's context has 128 tokens");
     command_free(&r);
-    r = COMMAND("bench", "--model", path, "-n", "120");
+    r = COMMAND("bench", "--model", path, "-n", "121");
     COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "has room for 119 behind a prompt of 8");
+    COMMAND_ASSERT_HAS(r.err, "has room for 120 behind a prompt of 8");
+    command_free(&r);
+    r = COMMAND("bench", "--model", path, "--sequence", "1", "-n", "128");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "has room for 127 behind a prompt of 1");
+    command_free(&r);
+    r = COMMAND("bench", "-q", "--model", path, "--sequence", "1", "-n", "127", "--rounds", "1");
+    COMMAND_ASSERT_CODE(r, 0);
     command_free(&r);
     r = COMMAND("bench", "-q", "--model", path, "-n", "2", "--rounds", "1");
     COMMAND_ASSERT_CODE(r, 0);

@@ -284,3 +284,34 @@ DT_TEST(cli_generate, a_rule_that_matches_nothing_is_warned_of_once)
     command_free(&r);
     dt_test_remove_dir(folder);
 }
+
+DT_TEST(cli_generate, a_prompt_of_a_file_is_named_by_its_line)
+{
+    char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
+    char text[4096] = "One\n\nTwo\n";
+    command_result r;
+
+    (void)dt_test_temp_dir(folder);
+    (void)dt_test_source_path(model, "examples/checkpoint"); /* 512 positions */
+    for (size_t at = strlen(text); at + 3 < sizeof text; at += 2) memcpy(text + at, "q ", 3);
+    dt_test_write_file(folder, "prompts", text, strlen(text));
+    (void)snprintf(file, sizeof file, "%s/prompts", folder);
+    r = COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "2");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "prompts line 4: ");
+    COMMAND_ASSERT_HAS(r.err, "the model's context is 512");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_generate, more_processes_than_there_can_be_are_counted)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    r = COMMAND_ENV("WORLD_SIZE=2147483647", "generate", "-m", model, "--mesh", "tp=2", "-p", "x");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "has 2 ranks, but 2147483647 processes were started");
+    command_free(&r);
+}

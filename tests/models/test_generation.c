@@ -478,7 +478,8 @@ static int64_t tokens_until(const dt_tokenizer *tok, dt_ids ids, const char *wor
 
 static dt_status stop_at_words(dt_mesh *mesh, const void *arg)
 {
-    static const char *const words[] = { "e", "th", "\n", "ou w", "no such text", ".", "the " };
+    static const char *const words[] = { "e", "th",   "\n",     "ou w", "no such text",
+                                         ".", "the ", "ROMEO:", "O:" }; /* the prompt ends so */
     static const char *const never[] = { "no such text", "nor this" };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];

@@ -393,6 +393,65 @@ DT_TEST(processors, a_seed_draws_the_same_on_every_mesh_and_as_softmax_says)
     dti_free(d.drawn);
 }
 
+/* --- top_p on its boundary ----------------------------------------------------------------- */
+
+typedef struct boundary {
+    float scores[ROWS * VOCAB];
+} boundary;
+
+/* Weights are integers of 2^-40: of three tokens that have 2^40, 2^40 - d and d of these the last
+ * two have just half of the probability. Transformers takes out what has no more than 1 - top_p. */
+static dt_status cut_at_boundary(dt_mesh *mesh, const void *arg)
+{
+    static const int32_t tokens[] = { 3, 50, 100 };
+    const dt_model_info info = { .vocab_size = VOCAB, .max_positions = 64 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    const boundary *b = arg;
+    dti_scores scores = { 0 };
+    dt_tape *tape = NULL;
+    dt_status st = DT_OK;
+    dti_text_rules rules = { 0 };
+
+    o.do_sample = true;
+    o.top_k = 0;
+    o.top_p = 0.5;
+    DT_TRY(dti_rules_make(&rules, &info, &o, 10));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &tape));
+    DT_TRY_TO(done, st, take(&scores, tape, mesh, VOCAB, b->scores));
+    DT_TRY_TO(done, st, dti_process_sampling(&rules, &scores));
+    for (int r = 0; r < ROWS; r++)
+        for (size_t i = 0; i < DT_COUNT(tokens); i++) {
+            const int64_t at = tokens[i] - scores.first;
+            if (at < 0 || at >= scores.n) continue;
+            DT_EXPECT_TO(done, st, (scores.data[r * scores.n + at] > -INFINITY) == (i == 0),
+                         "token %d", (int)tokens[i]);
+        }
+done:
+    dti_rules_free(&rules);
+    dti_scores_free(&scores);
+    dt_tape_release(&tape);
+    return st;
+}
+
+DT_TEST(processors, top_p_takes_out_what_reaches_its_boundary)
+{
+    const float near = -0x1p-22f;
+    const int64_t rest = (1LL << 40) - llrint(exp((double)near) * 0x1p40);
+    float small = (float)log((double)rest * 0x1p-40);
+    boundary b;
+
+    while (llrint(exp((double)small) * 0x1p40) < rest) small = nextafterf(small, 0.0f);
+    while (llrint(exp((double)small) * 0x1p40) > rest) small = nextafterf(small, -30.0f);
+    DT_ASSERT_EQ_INT(llrint(exp((double)small) * 0x1p40), rest);
+    for (int i = 0; i < ROWS * VOCAB; i++) b.scores[i] = -INFINITY;
+    for (int r = 0; r < ROWS; r++) {
+        b.scores[r * VOCAB + 3] = 0;
+        b.scores[r * VOCAB + 50] = near;
+        b.scores[r * VOCAB + 100] = small;
+    }
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], cut_at_boundary, &b);
+}
+
 /* --- refusals --------------------------------------------------------------------------------- */
 
 static void refuse(dt_generate_options o, const char *message)
@@ -426,6 +485,10 @@ DT_TEST(processors, options_out_of_their_range_are_named)
     REFUSE(typical_p, 0.0, "typical_p is 0");
     REFUSE(epsilon_cutoff, 1.0, "epsilon_cutoff is 1");
     REFUSE(repetition_penalty, 0.0, "repetition_penalty is 0");
+    REFUSE(repetition_penalty, 1e-38, "repetition_penalty is 1e-38: logits"); /* blamed weights */
+    REFUSE(repetition_penalty, 1e30, "repetition_penalty is 1e+30: logits");
+    REFUSE(top_p, 1.0000001, "top_p is 1.0000001, must be");
+    REFUSE(min_p, 1.0000000000000002, "min_p is 1.0000000000000002, must be");
     REFUSE(no_repeat_ngram_size, -2, "no_repeat_ngram_size is -2");
     REFUSE(max_new_tokens, -2, "max_new_tokens is -2");
     REFUSE(max_length, 10, "leaves nothing of max_length 10");

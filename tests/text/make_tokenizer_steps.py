@@ -96,6 +96,11 @@ def pre_tokenizers():
         for cut in (True, False):
             case(f"Metaspace {scheme}, cutting {cut}", "ab a<s>ab", added=[("<s>", {"special": True})],
                  pre_tokenizer=metaspace(scheme, cut), decoder=metaspace(scheme, cut))
+    for name, before in (("Split", split("Isolated", String="c")),
+                         ("Digits", step("Digits", individual_digits=True))):
+        for scheme in ("never", "first", "always"):  # "first" is of the text, not of each piece
+            case(f"Metaspace {scheme} after {name}", "ab1acab a", pre_tokenizer=step(
+                "Sequence", pretokenizers=[before, metaspace(scheme, True)]))
 
 
 def normalizers():

@@ -354,12 +354,16 @@ static dt_status make_range(dti_jrun *r, const dti_jargs *args, dti_jvalue *out)
 
     DTI_JCHECK(r, args->n >= 1 && args->n <= 3, DT_ERR_FORMAT,
                "range() takes one to three numbers");
-    for (int i = 0; i < args->n; i++)
-        DTI_JCHECK(r,
-                   args->v[i].kind == DTI_J_INT && args->keyword[i] == NULL &&
-                       args->v[i].i < DTI_JINJA_STEPS && args->v[i].i > -DTI_JINJA_STEPS,
-                   DT_ERR_FORMAT, "range(): argument %d is %s or too large", i + 1,
-                   dti_jkind_name(&args->v[i]));
+    for (int i = 0; i < args->n; i++) {
+        const dti_jvalue *v = &args->v[i];
+        DTI_JCHECK(r, args->keyword[i] == NULL, DT_ERR_FORMAT,
+                   "range() has no argument of the name \"%s\"", args->keyword[i]);
+        DTI_JCHECK(r, v->kind == DTI_J_INT, DT_ERR_FORMAT,
+                   "range(): argument %d is %s, must be an integer", i + 1, dti_jkind_name(v));
+        DTI_JCHECK(r, v->i < DTI_JINJA_STEPS && v->i > -DTI_JINJA_STEPS, DT_ERR_FORMAT,
+                   "range(): argument %d is %lld, must be between -%d and %d", i + 1,
+                   (long long)v->i, DTI_JINJA_STEPS, DTI_JINJA_STEPS);
+    }
     end = args->v[args->n > 1].i;
     if (args->n > 1) begin = args->v[0].i;
     if (args->n > 2) step = args->v[2].i;
