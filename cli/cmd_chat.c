@@ -55,7 +55,7 @@ static dt_status make_prompt(const chat *c, int32_t *ids, int64_t most, int64_t 
 
     DT_TRY(dt_chat_render(c->template, c->talk.turns, c->talk.n, NULL, &text, &n_bytes));
     if (c->session->args->show_prompt) {
-        (void)fwrite(text, 1, n_bytes, stderr);
+        cli_print_text(stderr, text, n_bytes);
         (void)fputc('\n', stderr);
     }
     DT_TRY_TO(done, st,
@@ -87,7 +87,7 @@ static dt_status put(chat *c, const char *text, size_t n)
     if (n > 0) memcpy(a->text + a->n_text, text, n);
     a->n_text += n;
     if (c->session->args->json) return DT_OK;
-    (void)fwrite(text, 1, n, stdout);
+    cli_print_text(stdout, text, n);
     DT_TRY(cli_flush());
     return DT_OK;
 }

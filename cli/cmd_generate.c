@@ -49,7 +49,7 @@ static dt_status put_text(generation *g, const char *text, size_t n, bool genera
         if (generated) DT_TRY(keep(g, text, n));
         return DT_OK;
     }
-    (void)fwrite(text, 1, n, stdout);
+    cli_print_text(stdout, text, n);
     g->begun = true;
     g->ends_line = text[n - 1] == '\n';
     DT_TRY(cli_flush());

@@ -34,11 +34,15 @@ static dt_status print_ids(const cli_args *args, const dt_tokenizer *tok, const 
     if (args->json) return cli_put_json(json_pack("{s:o}", "tokens", list), JSON_COMPACT);
     json_decref(list);
     for (size_t i = 0; i < n; i++) {
-        const char *piece = dt_tokenizer_piece(tok, ids[i], NULL);
-        if (args->verbose)
-            (void)printf("%" PRId32 "\t%s\n", ids[i], piece != NULL ? piece : "");
-        else
+        size_t bytes;
+        const char *piece = dt_tokenizer_piece(tok, ids[i], &bytes);
+        if (!args->verbose) {
             (void)printf("%s%" PRId32, i > 0 ? "," : "", ids[i]);
+            continue;
+        }
+        (void)printf("%" PRId32 "\t", ids[i]);
+        cli_print_text(stdout, piece != NULL ? piece : "", bytes);
+        (void)putchar('\n');
     }
     if (!args->verbose) (void)putchar('\n');
     DT_TRY(cli_flush());
@@ -90,7 +94,7 @@ static dt_status detokenize(const cli_args *args, const cli_env *env, const cli_
             cli_put_json(json_pack("{s:o}", "text", json_stringn(text, bytes)), JSON_COMPACT));
         goto done;
     }
-    (void)fwrite(text, 1, bytes, stdout);
+    cli_print_text(stdout, text, bytes);
     (void)putchar('\n');
     DT_TRY_TO(done, st, cli_flush());
 done:

@@ -4,6 +4,8 @@
 #ifndef DTI_CLI_REPORT_H
 #define DTI_CLI_REPORT_H
 
+#include <stdio.h>
+
 #include "cli/cli.h"
 
 /* Fills in *out, whose failed_output is set before. */
@@ -37,6 +39,10 @@ int64_t cli_now_ns(void); /* monotonic */
 
 /* Hands what was printed to stdout on; DT_ERR_IO if nobody can take it. */
 dt_status cli_flush(void) DT_MUST_USE;
+
+/* Whole characters of somebody else's text. On a terminal control characters but for newlines and
+ * tabs become visible, "\x1b"; files and pipes get all bytes (print_text.c). */
+void cli_print_text(FILE *to, const char *text, size_t n);
 
 struct json_t;
 

@@ -82,7 +82,7 @@ static dt_status print_ids(const dt_tokenizer *tok, const int32_t *ids, int64_t 
         return DT_OK;
     }
     DT_TRY(dt_tokenizer_decode(tok, ids, (size_t)n, true, &text, &bytes));
-    (void)fwrite(text, 1, bytes, stdout);
+    cli_print_text(stdout, text, bytes);
     dt_tokenizer_free(text);
     return DT_OK;
 }

@@ -6,9 +6,10 @@
 
 enum { SHOWN_BYTES = 1 << 16 };
 
-/* Runs `dtensor WORDS...` with a terminal as standard error; out goes to /dev/null. Returns its
- * exit code, -1 without one, and what it wrote on the terminal. */
-static int run_on_terminal(const char *extra_env, const char *const *words, char *shown)
+/* Runs `dtensor WORDS...` with a terminal as standard output or error; the other one goes to
+ * /dev/null. Returns its exit code, -1 without one, and what it wrote on the terminal. */
+static int run_with_terminal_at(int fd, const char *extra_env, const char *const *words,
+                                char *shown)
 {
     char binary[DT_TEST_PATH_BYTES];
     char *argv[COMMAND_MAX_WORDS + 2] = { "dtensor" }, *env[COMMAND_MAX_ENV];
@@ -26,8 +27,8 @@ static int run_on_terminal(const char *extra_env, const char *const *words, char
     command_environment(extra_env, env);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    (void)posix_spawn_file_actions_addopen(&actions, 2, ptsname(master), O_WRONLY | O_NOCTTY, 0);
+    (void)posix_spawn_file_actions_addopen(&actions, 3 - fd, "/dev/null", O_WRONLY, 0);
+    (void)posix_spawn_file_actions_addopen(&actions, fd, ptsname(master), O_WRONLY | O_NOCTTY, 0);
     DT_ASSERT(posix_spawn(&pid, binary, &actions, NULL, argv, env) == 0);
     (void)posix_spawn_file_actions_destroy(&actions);
     while (n + 1 < SHOWN_BYTES && (got = read(master, shown + n, SHOWN_BYTES - 1 - n)) > 0)
@@ -36,6 +37,11 @@ static int run_on_terminal(const char *extra_env, const char *const *words, char
     (void)waitpid(pid, &status, 0);
     (void)close(master);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int run_on_terminal(const char *extra_env, const char *const *words, char *shown)
+{
+    return run_with_terminal_at(STDERR_FILENO, extra_env, words, shown);
 }
 
 /* The message of a wrong option under NO_COLOR and TERM as given. */
@@ -83,6 +89,52 @@ DT_TEST(cli_terminal, progress_is_shown_there_and_nowhere_else)
     COMMAND_ASSERT_CODE(r, 0);
     DT_ASSERT_EQ_STR(r.err, "");
     command_free(&r);
+}
+
+/* A model's text may be "clear the screen". */
+DT_TEST(cli_terminal, control_characters_of_texts_are_shown_there_and_kept_elsewhere)
+{
+    static const char text[] = "a\tb\033[2J\rc\302\233d\177";
+    char model[DT_TEST_PATH_BYTES], *shown = calloc(SHOWN_BYTES, 1);
+    command_result ids = COMMAND("tokenize", "-q", "-m",
+                                 dt_test_source_path(model, "examples/checkpoint"), "-p", text),
+                   r;
+    const char *back[] = { "detokenize", "-m", model, "--tokens", ids.out, NULL };
+    const char *again[] = { "generate", "-q", "-m", model, "-n", "1", "-p", text, NULL };
+
+    DT_ASSERT(shown != NULL);
+    COMMAND_ASSERT_CODE(ids, 0);
+    ids.out[strcspn(ids.out, "\n")] = '\0';
+    DT_ASSERT_EQ_INT(run_with_terminal_at(STDOUT_FILENO, NULL, back, shown), 0);
+    COMMAND_ASSERT_HAS(shown, "b\\x1b[2J\\x0dc\\xc2\\x9bd\\x7f");
+    DT_ASSERT(strchr(shown, '\033') == NULL);
+    DT_ASSERT_EQ_INT(run_with_terminal_at(STDOUT_FILENO, NULL, again, shown), 0);
+    COMMAND_ASSERT_HAS(shown, "b\\x1b[2J\\x0dc");
+    r = COMMAND("detokenize", "-m", model, "--tokens", ids.out);
+    DT_ASSERT(strncmp(r.out, text, sizeof text - 1) == 0);
+    command_free(&r);
+    command_free(&ids);
+    free(shown);
+}
+
+/* What the file calls a token is the file's word. */
+DT_TEST(cli_terminal, pieces_are_shown_without_their_control_characters)
+{
+    static const char file[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, "
+                               "\"merges\": []}, \"added_tokens\": [{\"id\": 1, \"content\": "
+                               "\"\\u001b]0;x\\u0007\", \"single_word\": false, \"lstrip\": false, "
+                               "\"rstrip\": false, \"normalized\": false, \"special\": false}]}";
+    char folder[DT_TEST_PATH_BYTES], *shown = calloc(SHOWN_BYTES, 1);
+    const char *words[] = { "tokenize", "-v", "-m", folder, "-p", "a\033]0;x\007", NULL };
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "tokenizer.json", file, sizeof file - 1);
+    DT_ASSERT(shown != NULL);
+    DT_ASSERT_EQ_INT(run_with_terminal_at(STDOUT_FILENO, NULL, words, shown), 0);
+    COMMAND_ASSERT_HAS(shown, "1\t\\x1b]0;x\\x07");
+    DT_ASSERT(strchr(shown, '\033') == NULL);
+    dt_test_remove_dir(folder);
+    free(shown);
 }
 
 /* A shell's pipe into "-f -" gives the text that --prompt gives. */
