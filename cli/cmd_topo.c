@@ -7,13 +7,13 @@
 #include "cli/option_table.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
-#include "mesh/topology.h"
+#include <dtensor/topology.h>
 
 /* What the command line asks to be placed. */
 typedef struct topo {
-    dti_topology *machine;
+    dt_topology *machine;
     const char *mesh;
-    dti_division division;
+    dt_division division;
     int n_ranks;
 } topo;
 
@@ -25,14 +25,14 @@ static void print_line(void *arg, const char *line)
 
 static void print_verdict(const topo *t)
 {
-    const int threads = dti_topology_threads(t->machine), n = t->n_ranks;
-    const int cores = dti_topology_n_cores(t->machine);
+    const int threads = dt_topology_threads(t->machine), n = t->n_ranks;
+    const int cores = dt_topology_n_cores(t->machine);
 
     (void)printf("\nmesh %s: %d rank%s of %d thread%s", t->mesh, n, n == 1 ? "" : "s", threads,
                  threads == 1 ? "" : "s");
     if (t->division.bind == DT_BIND_NONE)
         (void)printf(", not bound: the system chooses the cores\n");
-    else if (!dti_topology_fits(t->machine))
+    else if (!dt_topology_fits(t->machine))
         (void)printf(" on %d core%s: more threads than cores, so nothing is bound\n", cores,
                      cores == 1 ? "" : "s");
     else
@@ -40,7 +40,7 @@ static void print_verdict(const topo *t)
                                                                   : "side by side (compact)");
 }
 
-static json_t *json_core(const dti_core *c)
+static json_t *json_core(const dt_core *c)
 {
     return json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o, s:o}", "cpus", c->cpus, "package",
                      c->package, "numa_node", c->node, "l3", c->l3, "l3_bytes",
@@ -49,7 +49,7 @@ static json_t *json_core(const dti_core *c)
                      c->rank < 0 ? json_null() : json_integer(c->worker));
 }
 
-static json_t *json_gpu(const dti_gpu *g)
+static json_t *json_gpu(const dt_gpu *g)
 {
     return json_pack("{s:s, s:s, s:s, s:i, s:i}", "bus", g->bus, "name", g->name, "devices",
                      g->devices, "package", g->package, "numa_node", g->node);
@@ -58,20 +58,20 @@ static json_t *json_gpu(const dti_gpu *g)
 static dt_status print_json(const topo *t)
 {
     json_t *cores = json_array(), *gpus = json_array(), *object;
-    dti_core c;
+    dt_core c;
 
-    for (int i = 0; i < dti_topology_n_cores(t->machine); i++) {
-        dti_topology_core(t->machine, i, &c);
+    for (int i = 0; i < dt_topology_n_cores(t->machine); i++) {
+        dt_topology_core(t->machine, i, &c);
         (void)json_array_append_new(cores, json_core(&c));
     }
-    for (int i = 0; i < dti_topology_n_gpus(t->machine); i++) {
-        dti_gpu g;
-        dti_topology_gpu(t->machine, i, &g);
+    for (int i = 0; i < dt_topology_n_gpus(t->machine); i++) {
+        dt_gpu g;
+        dt_topology_gpu(t->machine, i, &g);
         (void)json_array_append_new(gpus, json_gpu(&g));
     }
     object = json_pack("{s:s, s:i, s:i, s:b, s:o, s:o}", "mesh", t->mesh, "ranks", t->n_ranks,
-                       "threads", dti_topology_threads(t->machine), "bound",
-                       t->division.bind != DT_BIND_NONE && dti_topology_fits(t->machine), "cores",
+                       "threads", dt_topology_threads(t->machine), "bound",
+                       t->division.bind != DT_BIND_NONE && dt_topology_fits(t->machine), "cores",
                        cores, "gpus", gpus);
     DT_TRY(cli_put_json(object, JSON_COMPACT));
     return DT_OK;
@@ -87,15 +87,15 @@ static dt_status read_arguments(const cli_args *args, topo *t)
     st = dt_mesh_parse(t->mesh, &n_dims, names, sizes, &t->n_ranks);
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
-    t->division = (dti_division){ .n_ranks = t->n_ranks,
-                                  .threads = (int)args->threads,
-                                  .together = sizes[n_dims - 1] };
+    t->division = (dt_division){ .n_ranks = t->n_ranks,
+                                 .threads = (int)args->threads,
+                                 .together = sizes[n_dims - 1] };
     DT_TRY(cli_read_bind(args, &t->division.bind));
-    st = dti_topology_load_devices(args->machine, &t->machine);
+    st = dt_topology_load_with_gpus(args->machine, &t->machine);
     if (st != DT_OK) dti_error_prefix("--machine");
     DT_TRY(st);
-    DT_TRY(dti_topology_divide(t->machine, &t->division));
-    if (t->division.bind == DT_BIND_NONE) dti_topology_clear(t->machine);
+    DT_TRY(dt_topology_divide(t->machine, &t->division));
+    if (t->division.bind == DT_BIND_NONE) dt_topology_clear(t->machine);
     return DT_OK;
 }
 
@@ -109,12 +109,12 @@ static dt_status run(const cli_args *args, const cli_env *env, const cli_console
     if (args->json) {
         DT_TRY_TO(done, st, print_json(&t));
     } else {
-        dti_topology_draw(t.machine, t.mesh, print_line, NULL);
+        dt_topology_draw(t.machine, t.mesh, print_line, NULL);
         print_verdict(&t);
     }
     DT_TRY_TO(done, st, cli_flush());
 done:
-    dti_topology_free(&t.machine);
+    dt_topology_release(&t.machine);
     return st;
 }
 

@@ -23,6 +23,7 @@
 #include <dtensor/styles.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
+#include <dtensor/topology.h>
 #include <dtensor/weights.h>
 
 #endif

@@ -34,7 +34,7 @@ struct run_state {
     dt_run_options options;
     dt_rank_main rank_main;
     void *arg;
-    dti_topology *topology;
+    dt_topology *topology;
     bool bind;
     bool has_fault;
     dti_world world;
@@ -108,11 +108,11 @@ static dt_status make_run(run_state *run)
 
     dti_world_neighbours(&run->world, &before, &n);
     DT_TRY(make_ranks(run, before));
-    DT_TRY(dti_topology_load(NULL, &run->topology));
+    DT_TRY(dt_topology_load(NULL, &run->topology));
     together = o->ranks_together > 0 && n % o->ranks_together == 0 ? o->ranks_together : 0;
-    DT_TRY(dti_topology_divide(run->topology,
-                               &(dti_division){ n, o->threads_per_rank, o->bind, together }));
-    fits = dti_topology_fits(run->topology);
+    DT_TRY(dt_topology_divide(run->topology,
+                              &(dt_division){ n, o->threads_per_rank, o->bind, together }));
+    fits = dt_topology_fits(run->topology);
     run->bind = o->bind != DT_BIND_NONE && fits && dti_topology_can_bind(run->topology);
     DT_TRY(dti_world_start(&run->world, fits));
     return DT_OK;
@@ -121,7 +121,7 @@ static dt_status make_run(run_state *run)
 static void free_run(run_state *run)
 {
     dti_world_close(&run->world);
-    dti_topology_free(&run->topology);
+    dt_topology_release(&run->topology);
     dti_free(run->ranks);
 }
 
@@ -141,15 +141,15 @@ typedef struct binding {
 
 static void log_binding(dt_runtime *rt, const run_state *run, const binding *b)
 {
-    const dti_topology *t = run->topology;
-    const int threads = dti_topology_threads(t);
+    const dt_topology *t = run->topology;
+    const int threads = dt_topology_threads(t);
 
     if (run->options.bind == DT_BIND_NONE) return;
-    if (rt->rank == 0 && !dti_topology_fits(t))
+    if (rt->rank == 0 && !dt_topology_fits(t))
         dti_runtime_log(rt, DT_LOG_INFO,
                         "not bound to cores: %d rank%s of %d thread%s on %d core%s", rt->size,
                         rt->size == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
-                        dti_topology_n_cores(t), dti_topology_n_cores(t) == 1 ? "" : "s");
+                        dt_topology_n_cores(t), dt_topology_n_cores(t) == 1 ? "" : "s");
     else if (rt->rank == 0 && !run->bind)
         dti_runtime_log(rt, DT_LOG_INFO, "not bound to cores: this system does not offer it");
     if (run->bind && !b->cpus)
@@ -166,8 +166,8 @@ static void log_binding(dt_runtime *rt, const run_state *run, const binding *b)
 static dt_status make_runtime(run_rank *r, dt_runtime **out)
 {
     run_state *run = r->run;
-    const int n_threads = dti_topology_threads(run->topology);
-    char cores[DTI_CORES_TEXT_BYTES] = "", sharing[DTI_MPI_TEXT_BYTES];
+    const int n_threads = dt_topology_threads(run->topology);
+    char cores[DT_CORES_TEXT_BYTES] = "", sharing[DTI_MPI_TEXT_BYTES];
     binding b = { false, false, 0 };
     const char *wish = getenv("DTENSOR_CUDA_COMM");
     dti_comm *world = NULL;
@@ -181,7 +181,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
         if (b.cpus) dti_topology_cores_text(run->topology, r->place, cores);
     }
     if (n_threads > 1)
-        DT_TRY(dti_pool_create(n_threads, dti_topology_fits(run->topology), bind_worker, r, &pool));
+        DT_TRY(dti_pool_create(n_threads, dt_topology_fits(run->topology), bind_worker, r, &pool));
     st = dti_world_join(&run->world, r->rank, pool, run->has_fault ? &r->fault : NULL, &world);
     if (st != DT_OK) {
         dti_pool_destroy(&pool);

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 
 #include "mesh/comm/flight.h"
+#include "mesh/core_binding.h"
 #include "mesh/runtime.h"
-#include "mesh/topology.h"
 
 enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24, DTI_MAX_AT_END = 4 };
 
@@ -28,7 +28,7 @@ struct dt_runtime {
     char device[DTI_DEVICE_BYTES];
     int place;           /* among the ranks of this machine */
     dti_cuda_place *gpu; /* gpu.h; NULL: none */
-    char cores[DTI_CORES_TEXT_BYTES];
+    char cores[DT_CORES_TEXT_BYTES];
     dti_flight flight;
     _Atomic int64_t live;        /* handles, and one for the run until it has ended */
     int64_t of_kind[DTI_N_LIVE]; /* of live, meshes left out */

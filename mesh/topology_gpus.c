@@ -29,23 +29,24 @@ static bool is_gpu(hwloc_obj_t device)
 }
 
 /* The next GPU behind `device`, or the first one behind NULL. */
-static hwloc_obj_t next_gpu(const dti_topology *t, hwloc_obj_t device)
+static hwloc_obj_t next_gpu(const dt_topology *t, hwloc_obj_t device)
 {
     do device = hwloc_get_next_pcidev(t->hw, device);
     while (device != NULL && !is_gpu(device));
     return device;
 }
 
-int dti_topology_n_gpus(const dti_topology *t)
+int dt_topology_n_gpus(const dt_topology *t)
 {
     int n = 0;
 
+    if (t == NULL) return -1;
     if (t->hw == NULL) return 0;
     for (hwloc_obj_t d = next_gpu(t, NULL); d != NULL; d = next_gpu(t, d)) n++;
     return n;
 }
 
-static void name_gpu(hwloc_obj_t device, dti_gpu *out)
+static void name_gpu(hwloc_obj_t device, dt_gpu *out)
 {
     const struct hwloc_pcidev_attr_s *pci = &device->attr->pcidev;
     const char *model = hwloc_obj_get_info_by_name(device, "PCIDevice");
@@ -63,12 +64,15 @@ static void name_gpu(hwloc_obj_t device, dti_gpu *out)
                                      used > 0 ? " " : "", o->name);
 }
 
-void dti_topology_gpu(const dti_topology *t, int gpu, dti_gpu *out)
+void dt_topology_gpu(const dt_topology *t, int gpu, dt_gpu *out)
 {
-    hwloc_obj_t device = next_gpu(t, NULL), near, package, node;
+    hwloc_obj_t device, near, package, node;
 
+    if (out == NULL) return;
+    *out = (dt_gpu){ .package = -1, .node = -1 };
+    if (gpu < 0 || gpu >= dt_topology_n_gpus(t)) return;
+    device = next_gpu(t, NULL);
     for (int i = 0; i < gpu; i++) device = next_gpu(t, device);
-    *out = (dti_gpu){ .package = -1, .node = -1 };
     name_gpu(device, out);
     near = hwloc_get_non_io_ancestor_obj(t->hw, device);
     package = near->type == HWLOC_OBJ_PACKAGE

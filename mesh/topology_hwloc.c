@@ -53,7 +53,7 @@ static hwloc_bitmap_t usable_cpus(hwloc_topology_t hw)
     return usable;
 }
 
-static dt_status list_cores(dti_topology *t)
+static dt_status list_cores(dt_topology *t)
 {
     const hwloc_obj_type_t type =
         hwloc_get_nbobjs_by_type(t->hw, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
@@ -70,7 +70,7 @@ static dt_status list_cores(dti_topology *t)
 }
 
 /* From the last core to the first: a node ends where its next core does. */
-static dt_status find_node_ends(dti_topology *t)
+static dt_status find_node_ends(dt_topology *t)
 {
     if (t->cores == NULL) return DT_OK;
     DT_TRY(dti_alloc_array((size_t)t->n_cores + 1, sizeof *t->node_end, (void **)&t->node_end));
@@ -82,10 +82,10 @@ static dt_status find_node_ends(dti_topology *t)
     return DT_OK;
 }
 
-static dt_status load_machine(const char *machine, bool devices, dti_topology **out)
+static dt_status load_machine(const char *machine, bool devices, dt_topology **out)
 {
     dt_status st = DT_OK;
-    dti_topology *t = NULL;
+    dt_topology *t = NULL;
     long online;
 
     *out = NULL;
@@ -117,23 +117,25 @@ static dt_status load_machine(const char *machine, bool devices, dti_topology **
     return DT_OK;
 
 fail:
-    dti_topology_free(&t);
+    dt_topology_release(&t);
     return st;
 }
 
-dt_status dti_topology_load(const char *machine, dti_topology **out)
+dt_status dt_topology_load(const char *machine, dt_topology **out)
 {
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     return load_machine(machine, false, out);
 }
 
-dt_status dti_topology_load_devices(const char *machine, dti_topology **out)
+dt_status dt_topology_load_with_gpus(const char *machine, dt_topology **out)
 {
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     return load_machine(machine, true, out);
 }
 
-void dti_topology_free(dti_topology **topology)
+void dt_topology_release(dt_topology **topology)
 {
-    dti_topology *t = *topology;
+    dt_topology *t = topology != NULL ? *topology : NULL;
 
     if (t == NULL) return;
     *topology = NULL;
@@ -145,29 +147,29 @@ void dti_topology_free(dti_topology **topology)
     dti_free(t);
 }
 
-int dti_topology_n_cores(const dti_topology *t)
+int dt_topology_n_cores(const dt_topology *t)
 {
-    return t->n_cores;
+    return t != NULL ? t->n_cores : -1;
 }
 
 int dt_machine_cores(void)
 {
-    dti_topology *t;
+    dt_topology *t;
     int n = 1;
 
-    if (dti_topology_load(NULL, &t) == DT_OK) n = t->n_cores;
-    dti_topology_free(&t);
+    if (dt_topology_load(NULL, &t) == DT_OK) n = t->n_cores;
+    dt_topology_release(&t);
     return n;
 }
 
-bool dti_topology_can_bind(const dti_topology *t)
+bool dti_topology_can_bind(const dt_topology *t)
 {
     return t->cores != NULL && hwloc_topology_is_thissystem(t->hw) &&
            hwloc_topology_get_support(t->hw)->cpubind->set_thisthread_cpubind;
 }
 
 /* The first core of a NUMA node that has room for n, or core 0. */
-static int roomy_node(const dti_topology *t, int n)
+static int roomy_node(const dt_topology *t, int n)
 {
     for (int at = 0, end; t->cores != NULL && at < t->n_cores; at = end) {
         end = t->node_end[at];
@@ -178,7 +180,7 @@ static int roomy_node(const dti_topology *t, int n)
 
 /* Where `n` cores begin that lie in one NUMA node: at `at`, or at the next node if they would
  * straddle, fit there, and enough cores are left for all `behind` (these included). */
-static int keep_in_node(const dti_topology *t, int at, int n, int behind)
+static int keep_in_node(const dt_topology *t, int at, int n, int behind)
 {
     const int node = t->cores != NULL ? t->node_end[at] : t->n_cores;
 
@@ -186,7 +188,7 @@ static int keep_in_node(const dti_topology *t, int at, int n, int behind)
     return t->node_end[node] - node >= n || n <= 1 ? node : at;
 }
 
-static void place_ranks(dti_topology *t, const dti_division *d)
+static void place_ranks(dt_topology *t, const dt_division *d)
 {
     const bool spread = d->bind == DT_BIND_SPREAD;
     const int width = spread ? t->n_cores / t->n_ranks : t->threads;
@@ -202,8 +204,11 @@ static void place_ranks(dti_topology *t, const dti_division *d)
     }
 }
 
-dt_status dti_topology_divide(dti_topology *t, const dti_division *d)
+dt_status dt_topology_divide(dt_topology *t, const dt_division *d)
 {
+    DT_CHECK(t != NULL && d != NULL, DT_ERR_ARG, "topology or division is NULL");
+    DT_CHECK(d->n_ranks >= 1 && d->threads >= 0, DT_ERR_ARG, "%d ranks of %d threads", d->n_ranks,
+             d->threads);
     dti_free(t->first);
     t->first = NULL;
     t->n_ranks = d->n_ranks;
@@ -215,24 +220,25 @@ dt_status dti_topology_divide(dti_topology *t, const dti_division *d)
     return DT_OK;
 }
 
-void dti_topology_clear(dti_topology *t)
+void dt_topology_clear(dt_topology *t)
 {
+    if (t == NULL) return;
     dti_free(t->first);
     t->first = NULL;
 }
 
-int dti_topology_threads(const dti_topology *t)
+int dt_topology_threads(const dt_topology *t)
 {
-    return t->threads;
+    return t != NULL ? t->threads : -1;
 }
 
-bool dti_topology_fits(const dti_topology *t)
+bool dt_topology_fits(const dt_topology *t)
 {
-    return t->first != NULL;
+    return t != NULL && t->first != NULL;
 }
 
 /* The usable cpus of `n` cores; the caller frees it. NULL without memory or cores. */
-static hwloc_bitmap_t cpus_of(const dti_topology *t, int first, int n)
+static hwloc_bitmap_t cpus_of(const dt_topology *t, int first, int n)
 {
     hwloc_bitmap_t set;
 
@@ -244,12 +250,12 @@ static hwloc_bitmap_t cpus_of(const dti_topology *t, int first, int n)
     return set;
 }
 
-static hwloc_obj_t above(const dti_topology *t, int core, hwloc_obj_type_t type)
+static hwloc_obj_t above(const dt_topology *t, int core, hwloc_obj_type_t type)
 {
     return hwloc_get_ancestor_obj_by_type(t->hw, type, t->cores[core]);
 }
 
-static void describe_core(const dti_topology *t, int core, dti_core *out)
+static void describe_core(const dt_topology *t, int core, dt_core *out)
 {
     const hwloc_obj_t package = above(t, core, HWLOC_OBJ_PACKAGE);
     const hwloc_obj_t l3 = above(t, core, HWLOC_OBJ_L3CACHE),
@@ -272,7 +278,7 @@ static void describe_core(const dti_topology *t, int core, dti_core *out)
 }
 
 /* The rank that runs on a core, or -1. Ranks follow each other as their cores do. */
-static int rank_on(const dti_topology *t, int core)
+static int rank_on(const dt_topology *t, int core)
 {
     int low = 0, high = t->first != NULL ? t->n_ranks : 0;
 
@@ -288,11 +294,13 @@ static int rank_on(const dti_topology *t, int core)
     return -1;
 }
 
-void dti_topology_core(const dti_topology *t, int core, dti_core *out)
+void dt_topology_core(const dt_topology *t, int core, dt_core *out)
 {
     int rank;
 
-    *out = (dti_core){ .package = -1, .node = -1, .l3 = -1, .n_cpus = 1, .rank = -1, .worker = -1 };
+    if (out == NULL) return;
+    *out = (dt_core){ .package = -1, .node = -1, .l3 = -1, .n_cpus = 1, .rank = -1, .worker = -1 };
+    if (core < 0 || core >= dt_topology_n_cores(t)) return;
     if (t->cores != NULL) describe_core(t, core, out);
     rank = rank_on(t, core);
     if (rank < 0) return;
@@ -300,17 +308,17 @@ void dti_topology_core(const dti_topology *t, int core, dti_core *out)
     out->worker = core - t->first[rank];
 }
 
-void dti_topology_cores_text(const dti_topology *t, int rank, char text[DTI_CORES_TEXT_BYTES])
+void dti_topology_cores_text(const dt_topology *t, int rank, char text[DT_CORES_TEXT_BYTES])
 {
     hwloc_bitmap_t set = t->first != NULL ? cpus_of(t, t->first[rank], t->threads) : NULL;
 
     text[0] = '\0';
     if (set == NULL) return;
-    (void)hwloc_bitmap_list_snprintf(text, DTI_CORES_TEXT_BYTES, set);
+    (void)hwloc_bitmap_list_snprintf(text, DT_CORES_TEXT_BYTES, set);
     hwloc_bitmap_free(set);
 }
 
-bool dti_topology_bind(const dti_topology *t, int rank, int worker)
+bool dti_topology_bind(const dt_topology *t, int rank, int worker)
 {
     hwloc_bitmap_t set;
     bool bound;
@@ -323,7 +331,7 @@ bool dti_topology_bind(const dti_topology *t, int rank, int worker)
 }
 
 /* Without HWLOC_MEMBIND_STRICT a full node spills over into the others instead of failing. */
-bool dti_topology_bind_memory(const dti_topology *t, int rank)
+bool dti_topology_bind_memory(const dt_topology *t, int rank)
 {
     hwloc_bitmap_t set;
     bool bound;
@@ -337,7 +345,7 @@ bool dti_topology_bind_memory(const dti_topology *t, int rank)
     return bound;
 }
 
-dti_binding *dti_binding_save(const dti_topology *t)
+dti_binding *dti_binding_save(const dt_topology *t)
 {
     dti_binding *b = NULL;
 
@@ -359,7 +367,7 @@ dti_binding *dti_binding_save(const dti_topology *t)
     return b;
 }
 
-void dti_binding_restore(const dti_topology *t, dti_binding *b)
+void dti_binding_restore(const dt_topology *t, dti_binding *b)
 {
     if (b == NULL) return;
     (void)hwloc_set_cpubind(t->hw, b->cpus, HWLOC_CPUBIND_THREAD);

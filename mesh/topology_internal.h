@@ -6,9 +6,9 @@
 
 #include <hwloc.h>
 
-#include "mesh/topology.h"
+#include "mesh/core_binding.h"
 
-struct dti_topology {
+struct dt_topology {
     hwloc_topology_t hw; /* NULL: hwloc could not read this machine */
     int n_cores;
     hwloc_obj_t *cores; /* [n_cores] in logical order; PUs where the system names no cores */

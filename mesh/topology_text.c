@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mesh/topology.h"
+#include "mesh/core_binding.h"
 
 enum { LINE_BYTES = 320, LABEL_BYTES = 160 };
 
@@ -24,7 +24,7 @@ static const char *bytes_text(int64_t bytes, char text[32])
 }
 
 /* "rank 5 dp=1,tp=1", or with a worker's number where a rank has several threads. */
-static void label_of(const dti_core *c, const char *mesh, int threads, char label[LABEL_BYTES])
+static void label_of(const dt_core *c, const char *mesh, int threads, char label[LABEL_BYTES])
 {
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], coord[DT_MAX_DIMS], n_dims = 0, n_ranks, place = c->rank;
@@ -46,25 +46,25 @@ static void label_of(const dti_core *c, const char *mesh, int threads, char labe
 }
 
 /* Numbers that differ from core to core when a new package, node or cache begins. */
-static int count_new(const dti_topology *t, int (*number)(const dti_core *c))
+static int count_new(const dt_topology *t, int (*number)(const dt_core *c))
 {
     int n = 0, last = -1;
 
-    for (int i = 0; i < dti_topology_n_cores(t); i++) {
-        dti_core c;
-        dti_topology_core(t, i, &c);
+    for (int i = 0; i < dt_topology_n_cores(t); i++) {
+        dt_core c;
+        dt_topology_core(t, i, &c);
         if (number(&c) != last) n++;
         last = number(&c);
     }
     return n;
 }
 
-static int package_of(const dti_core *c)
+static int package_of(const dt_core *c)
 {
     return c->package;
 }
 
-static int node_of(const dti_core *c)
+static int node_of(const dt_core *c)
 {
     return c->node;
 }
@@ -74,14 +74,14 @@ static const char *plural(int n)
     return n == 1 ? "" : "s";
 }
 
-static void draw_head(const dti_topology *t, dti_topology_line line, void *arg)
+static void draw_head(const dt_topology *t, dt_topology_line line, void *arg)
 {
-    const int n = dti_topology_n_cores(t), packages = count_new(t, package_of);
-    const int nodes = count_new(t, node_of), gpus = dti_topology_n_gpus(t);
+    const int n = dt_topology_n_cores(t), packages = count_new(t, package_of);
+    const int nodes = count_new(t, node_of), gpus = dt_topology_n_gpus(t);
     char text[LINE_BYTES], more[32] = "";
-    dti_core first;
+    dt_core first;
 
-    dti_topology_core(t, 0, &first);
+    dt_topology_core(t, 0, &first);
     if (gpus > 0) (void)snprintf(more, sizeof more, ", %d GPU%s", gpus, plural(gpus));
     (void)snprintf(text, sizeof text, "%d package%s, %d NUMA node%s, %d core%s%s%s", packages,
                    plural(packages), nodes, plural(nodes), n, plural(n),
@@ -89,7 +89,7 @@ static void draw_head(const dti_topology *t, dti_topology_line line, void *arg)
     line(arg, text);
 }
 
-static void draw_gpu(int number, const dti_gpu *gpu, dti_topology_line line, void *arg)
+static void draw_gpu(int number, const dt_gpu *gpu, dt_topology_line line, void *arg)
 {
     char text[LINE_BYTES];
 
@@ -98,33 +98,33 @@ static void draw_gpu(int number, const dti_gpu *gpu, dti_topology_line line, voi
     line(arg, text);
 }
 
-static void draw_gpus_of(const dti_topology *t, int node, dti_topology_line line, void *arg)
+static void draw_gpus_of(const dt_topology *t, int node, dt_topology_line line, void *arg)
 {
-    for (int i = 0; i < dti_topology_n_gpus(t); i++) {
-        dti_gpu gpu;
-        dti_topology_gpu(t, i, &gpu);
+    for (int i = 0; i < dt_topology_n_gpus(t); i++) {
+        dt_gpu gpu;
+        dt_topology_gpu(t, i, &gpu);
         if (gpu.node == node) draw_gpu(i, &gpu, line, arg);
     }
 }
 
-static bool node_is_drawn(const dti_topology *t, int node)
+static bool node_is_drawn(const dt_topology *t, int node)
 {
-    for (int i = 0; node >= 0 && i < dti_topology_n_cores(t); i++) {
-        dti_core c;
-        dti_topology_core(t, i, &c);
+    for (int i = 0; node >= 0 && i < dt_topology_n_cores(t); i++) {
+        dt_core c;
+        dt_topology_core(t, i, &c);
         if (c.node == node) return true;
     }
     return false;
 }
 
 /* GPUs that are near to several nodes, or to one whose cores this process may not use. */
-static void draw_other_gpus(const dti_topology *t, dti_topology_line line, void *arg)
+static void draw_other_gpus(const dt_topology *t, dt_topology_line line, void *arg)
 {
     bool first = true;
 
-    for (int i = 0; i < dti_topology_n_gpus(t); i++) {
-        dti_gpu gpu;
-        dti_topology_gpu(t, i, &gpu);
+    for (int i = 0; i < dt_topology_n_gpus(t); i++) {
+        dt_gpu gpu;
+        dt_topology_gpu(t, i, &gpu);
         if (node_is_drawn(t, gpu.node)) continue;
         if (first) line(arg, "near none of these nodes alone");
         first = false;
@@ -133,8 +133,8 @@ static void draw_other_gpus(const dti_topology *t, dti_topology_line line, void 
 }
 
 /* What begins at a core: its package, its node with the GPUs near to it, its cache. */
-static void draw_containers(const dti_topology *t, const dti_core *c, const dti_core *before,
-                            dti_topology_line line, void *arg)
+static void draw_containers(const dt_topology *t, const dt_core *c, const dt_core *before,
+                            dt_topology_line line, void *arg)
 {
     const bool package = before == NULL || c->package != before->package;
     const bool node = package || c->node != before->node;
@@ -157,16 +157,17 @@ static void draw_containers(const dti_topology *t, const dti_core *c, const dti_
     }
 }
 
-void dti_topology_draw(const dti_topology *t, const char *mesh, dti_topology_line line, void *arg)
+void dt_topology_draw(const dt_topology *t, const char *mesh, dt_topology_line line, void *arg)
 {
-    dti_core c, before;
+    dt_core c, before;
 
+    if (t == NULL || line == NULL) return;
     draw_head(t, line, arg);
-    for (int i = 0; i < dti_topology_n_cores(t); i++) {
+    for (int i = 0; i < dt_topology_n_cores(t); i++) {
         char text[LINE_BYTES], label[LABEL_BYTES];
-        dti_topology_core(t, i, &c);
+        dt_topology_core(t, i, &c);
         draw_containers(t, &c, i > 0 ? &before : NULL, line, arg);
-        label_of(&c, mesh, dti_topology_threads(t), label);
+        label_of(&c, mesh, dt_topology_threads(t), label);
         (void)snprintf(text, sizeof text, "      core %-3d cpu %-7.100s %s", i, c.cpus, label);
         for (size_t n = strlen(text); n > 0 && text[n - 1] == ' ';) text[--n] = '\0';
         line(arg, text);

@@ -63,7 +63,7 @@ check_includes() {
             face["dtensor/styles.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = "models"
-            face["dtensor/modules.h"] = "mesh"
+            face["dtensor/modules.h"] = face["dtensor/topology.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mesh/core_binding.h"
 #include "mesh/runtime.h"
-#include "mesh/topology.h"
 #include "tests/support/dt_test.h"
 
 /* --- options ------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ DT_TEST(run, more_ranks_than_cores_are_not_bound_and_said_once)
 {
     dt_run_options o = DT_RUN_OPTIONS_INIT;
     notes all = { 0 };
-    dti_topology *t;
+    dt_topology *t;
 
-    DT_ASSERT_OK(dti_topology_load(NULL, &t));
-    o.n_ranks = dti_topology_n_cores(t) + 1;
-    dti_topology_free(&t);
+    DT_ASSERT_OK(dt_topology_load(NULL, &t));
+    o.n_ranks = dt_topology_n_cores(t) + 1;
+    dt_topology_release(&t);
     o.log = keep_note;
     o.log_arg = &all;
     DT_ASSERT_OK(dt_run(&o, nothing, NULL));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which cores a rank gets, on machines that need not exist. */
-#include "mesh/topology.h"
+#include "mesh/core_binding.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,9 +15,9 @@ typedef struct machine {
     const char *cores[4];      /* of the first ranks */
 } machine;
 
-static dt_status divide(dti_topology *t, int n_ranks, int threads)
+static dt_status divide(dt_topology *t, int n_ranks, int threads)
 {
-    return dti_topology_divide(t, &(dti_division){ .n_ranks = n_ranks, .threads = threads });
+    return dt_topology_divide(t, &(dt_division){ .n_ranks = n_ranks, .threads = threads });
 }
 
 DT_TEST(topology, cores_are_divided_side_by_side_within_numa_nodes)
@@ -33,82 +33,82 @@ DT_TEST(topology, cores_are_divided_side_by_side_within_numa_nodes)
 
     for (size_t i = 0; i < DT_COUNT(machines); i++) {
         const machine *m = &machines[i];
-        dti_topology *t = NULL;
-        DT_ASSERT_OK(dti_topology_load(m->synthetic, &t));
-        DT_ASSERT_EQ_INT(dti_topology_n_cores(t), m->n_cores);
+        dt_topology *t = NULL;
+        DT_ASSERT_OK(dt_topology_load(m->synthetic, &t));
+        DT_ASSERT_EQ_INT(dt_topology_n_cores(t), m->n_cores);
         DT_ASSERT(!dti_topology_can_bind(t));
         DT_ASSERT_OK(divide(t, m->n_ranks, 0));
-        DT_ASSERT_EQ_INT(dti_topology_threads(t), m->want_threads);
-        DT_ASSERT(dti_topology_fits(t));
+        DT_ASSERT_EQ_INT(dt_topology_threads(t), m->want_threads);
+        DT_ASSERT(dt_topology_fits(t));
         for (int r = 0; r < 4 && m->cores[r] != NULL; r++) {
-            char text[DTI_CORES_TEXT_BYTES];
+            char text[DT_CORES_TEXT_BYTES];
             dti_topology_cores_text(t, r, text);
             DT_ASSERT_EQ_STR(text, m->cores[r]);
             DT_ASSERT(!dti_topology_bind(t, r, 0));
         }
-        dti_topology_free(&t);
+        dt_topology_release(&t);
     }
 }
 
 DT_TEST(topology, more_threads_than_cores_do_not_fit)
 {
-    dti_topology *t = NULL;
-    char text[DTI_CORES_TEXT_BYTES];
+    dt_topology *t = NULL;
+    char text[DT_CORES_TEXT_BYTES];
 
-    DT_ASSERT_OK(dti_topology_load("pack:1 core:4 pu:2", &t));
+    DT_ASSERT_OK(dt_topology_load("pack:1 core:4 pu:2", &t));
     DT_ASSERT_OK(divide(t, 5, 0));
-    DT_ASSERT(!dti_topology_fits(t));
-    DT_ASSERT_EQ_INT(dti_topology_threads(t), 1);
+    DT_ASSERT(!dt_topology_fits(t));
+    DT_ASSERT_EQ_INT(dt_topology_threads(t), 1);
     dti_topology_cores_text(t, 4, text);
     DT_ASSERT_EQ_STR(text, "");
     DT_ASSERT_OK(divide(t, 2, 3));
-    DT_ASSERT(!dti_topology_fits(t));
+    DT_ASSERT(!dt_topology_fits(t));
     DT_ASSERT_OK(divide(t, 2, 1));
-    DT_ASSERT(dti_topology_fits(t));
+    DT_ASSERT(dt_topology_fits(t));
     dti_topology_cores_text(t, 1, text);
     DT_ASSERT_EQ_STR(text, "2-3"); /* compact: the next core, with both its hyperthreads */
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 }
 
 DT_TEST(topology, this_machine_has_a_core)
 {
-    dti_topology *t = NULL;
+    dt_topology *t = NULL;
     dti_binding *before;
 
-    DT_ASSERT_OK(dti_topology_load(NULL, &t));
-    DT_ASSERT(dti_topology_n_cores(t) >= 1);
+    DT_ASSERT_OK(dt_topology_load(NULL, &t));
+    DT_ASSERT(dt_topology_n_cores(t) >= 1);
     DT_ASSERT_OK(divide(t, 1, 0));
     before = dti_binding_save(t);
     if (dti_topology_can_bind(t)) {
-        dti_topology *narrow = NULL;
+        dt_topology *narrow = NULL;
         DT_ASSERT(dti_topology_bind(t, 0, 0));
-        DT_ASSERT_OK(dti_topology_load(NULL, &narrow)); /* what is bound stays within its cores */
-        DT_ASSERT_EQ_INT(dti_topology_n_cores(narrow), 1);
-        dti_topology_free(&narrow);
+        DT_ASSERT_OK(dt_topology_load(NULL, &narrow)); /* what is bound stays within its cores */
+        DT_ASSERT_EQ_INT(dt_topology_n_cores(narrow), 1);
+        dt_topology_release(&narrow);
     }
     dti_binding_restore(t, before);
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 }
 
 DT_TEST(topology, users_learn_how_many_cores_there_are)
 {
-    dti_topology *t;
+    dt_topology *t;
 
-    DT_ASSERT_OK(dti_topology_load(NULL, &t));
-    DT_ASSERT_EQ_INT(dt_machine_cores(), dti_topology_n_cores(t));
+    DT_ASSERT_OK(dt_topology_load(NULL, &t));
+    DT_ASSERT_EQ_INT(dt_machine_cores(), dt_topology_n_cores(t));
     DT_ASSERT(dt_machine_cores() >= 1);
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 }
 
 /* --- recorded machines ------------------------------------------------------------------------ */
 
-static dti_topology *load_recorded(const char *name)
+static dt_topology *load_recorded(const char *name)
 {
     char path[DT_TEST_PATH_BYTES], relative[64];
-    dti_topology *t = NULL;
+    dt_topology *t = NULL;
 
     (void)snprintf(relative, sizeof relative, "tests/mesh/machines/%s.xml", name);
-    DT_ASSERT_OK(dti_topology_load(dt_test_source_path(path, relative), &t));
+    DT_ASSERT_OK(dt_topology_load(dt_test_source_path(path, relative), &t));
     DT_ASSERT(!dti_topology_can_bind(t)); /* it is not this machine */
     return t;
 }
@@ -118,49 +118,49 @@ static dti_topology *load_recorded(const char *name)
 DT_TEST(topology, a_recorded_machine_keeps_what_it_was_denied)
 {
     static const char *const together[] = { "1,9", "2,10", "4,12", "5,13" };
-    dti_topology *t = load_recorded("two_sockets_in_a_container");
-    char text[DTI_CORES_TEXT_BYTES];
-    dti_core c;
+    dt_topology *t = load_recorded("two_sockets_in_a_container");
+    char text[DT_CORES_TEXT_BYTES];
+    dt_core c;
 
-    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 6);
-    dti_topology_core(t, 3, &c);
+    DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 6);
+    dt_topology_core(t, 3, &c);
     DT_ASSERT_EQ_STR(c.cpus, "4,12");
     DT_ASSERT_EQ_INT(c.package, 1);
     DT_ASSERT_EQ_INT(c.node, 1);
     DT_ASSERT_EQ_INT(c.l3_bytes, 32 << 20);
     DT_ASSERT_EQ_INT(c.l2_bytes, 1 << 20);
     DT_ASSERT_EQ_INT(c.n_cpus, 2);
-    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 4, 1, DT_BIND_COMPACT, 2 }));
+    DT_ASSERT_OK(dt_topology_divide(t, &(dt_division){ 4, 1, DT_BIND_COMPACT, 2 }));
     for (int r = 0; r < 4; r++) {
         dti_topology_cores_text(t, r, text);
         DT_ASSERT_EQ_STR(text, together[r]);
     }
-    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 2, 3, DT_BIND_COMPACT, 0 }));
+    DT_ASSERT_OK(dt_topology_divide(t, &(dt_division){ 2, 3, DT_BIND_COMPACT, 0 }));
     dti_topology_cores_text(t, 1, text);
     DT_ASSERT_EQ_STR(text, "4-6,12-14");
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 }
 
 DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
 {
-    dti_topology *t = load_recorded("virtual_machine");
-    dti_core c;
+    dt_topology *t = load_recorded("virtual_machine");
+    dt_core c;
 
-    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 2);
-    dti_topology_core(t, 1, &c);
+    DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 2);
+    dt_topology_core(t, 1, &c);
     DT_ASSERT_EQ_STR(c.cpus, "1");
     DT_ASSERT_EQ_INT(c.l3_bytes, 480 << 20);
     DT_ASSERT_EQ_INT(c.l2_bytes, 2 << 20);
     DT_ASSERT_EQ_INT(c.node_bytes, 25276502016);
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 }
 
-static dti_topology *load_eight_gpus(void)
+static dt_topology *load_eight_gpus(void)
 {
     char path[DT_TEST_PATH_BYTES];
-    dti_topology *t = NULL;
+    dt_topology *t = NULL;
 
-    DT_ASSERT_OK(dti_topology_load_devices(
+    DT_ASSERT_OK(dt_topology_load_with_gpus(
         dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml"), &t));
     return t;
 }
@@ -169,59 +169,59 @@ static dti_topology *load_eight_gpus(void)
  * management controller, which has a display driver. */
 DT_TEST(topology, gpus_are_found_and_nothing_else)
 {
-    dti_topology *t = load_eight_gpus();
-    dti_gpu g;
+    dt_topology *t = load_eight_gpus();
+    dt_gpu g;
 
-    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 16);
-    DT_ASSERT_EQ_INT(dti_topology_n_gpus(t), 8);
+    DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 16);
+    DT_ASSERT_EQ_INT(dt_topology_n_gpus(t), 8);
     for (int i = 0; i < 8; i++) {
-        dti_topology_gpu(t, i, &g);
+        dt_topology_gpu(t, i, &g);
         DT_ASSERT_EQ_INT(g.node, i / 2);
         DT_ASSERT_EQ_INT(g.package, i / 4);
         DT_ASSERT_EQ_STR(g.name, "GH100 [H100 SXM5 80GB]");
     }
     DT_ASSERT_EQ_STR(g.bus, "0000:79:00.0");
     DT_ASSERT_EQ_STR(g.devices, "");
-    dti_topology_gpu(t, 5, &g);
+    dt_topology_gpu(t, 5, &g);
     DT_ASSERT_EQ_STR(g.devices, "cuda5 nvml5");
-    dti_topology_free(&t);
+    dt_topology_release(&t);
     t = load_recorded("eight_gpus"); /* a run does not look for them */
-    DT_ASSERT_EQ_INT(dti_topology_n_gpus(t), 0);
-    DT_ASSERT_EQ_INT(dti_topology_n_cores(t), 16);
-    dti_topology_free(&t);
+    DT_ASSERT_EQ_INT(dt_topology_n_gpus(t), 0);
+    DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 16);
+    dt_topology_release(&t);
 }
 
 /* As docs/cli.md says: rank n is near GPU n. */
 DT_TEST(topology, eight_spread_ranks_are_near_eight_gpus)
 {
     for (int threads = 1; threads <= 2; threads++) {
-        dti_topology *t = load_eight_gpus();
+        dt_topology *t = load_eight_gpus();
         int seen = 0;
-        DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 8, threads, DT_BIND_SPREAD, 0 }));
-        for (int i = 0; i < dti_topology_n_cores(t); i++) {
-            dti_core c;
-            dti_gpu g;
-            dti_topology_core(t, i, &c);
+        DT_ASSERT_OK(dt_topology_divide(t, &(dt_division){ 8, threads, DT_BIND_SPREAD, 0 }));
+        for (int i = 0; i < dt_topology_n_cores(t); i++) {
+            dt_core c;
+            dt_gpu g;
+            dt_topology_core(t, i, &c);
             if (c.rank < 0) continue;
-            dti_topology_gpu(t, c.rank, &g);
+            dt_topology_gpu(t, c.rank, &g);
             DT_ASSERT_EQ_INT(c.node, g.node);
             DT_ASSERT_EQ_INT(c.package, g.package);
             seen++;
         }
         DT_ASSERT_EQ_INT(seen, 8 * threads);
-        dti_topology_free(&t);
+        dt_topology_release(&t);
     }
 }
 
 DT_TEST(topology, what_is_no_recorded_machine_is_refused)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
-    dti_topology *t;
+    dt_topology *t;
 
-    DT_ASSERT_STATUS(dti_topology_load("no/such.xml", &t), DT_ERR_IO, "no/such.xml: No such file");
+    DT_ASSERT_STATUS(dt_topology_load("no/such.xml", &t), DT_ERR_IO, "no/such.xml: No such file");
     dt_test_write_file(dt_test_temp_dir(folder), "half.xml", "<topology version=", 18);
     (void)snprintf(path, sizeof path, "%s/half.xml", folder);
-    DT_ASSERT_STATUS(dti_topology_load(path, &t), DT_ERR_ARG, "is no machine that hwloc");
+    DT_ASSERT_STATUS(dt_topology_load(path, &t), DT_ERR_ARG, "is no machine that hwloc");
     DT_ASSERT(t == NULL);
     dt_test_remove_dir(folder);
 }
@@ -230,7 +230,7 @@ DT_TEST(topology, what_is_no_recorded_machine_is_refused)
 
 typedef struct placing {
     const char *synthetic;
-    dti_division division;
+    dt_division division;
     const char *cores[8]; /* of each rank */
 } placing;
 
@@ -262,15 +262,15 @@ DT_TEST(topology, policies_place_ranks_as_documented)
 
     for (size_t i = 0; i < DT_COUNT(placings); i++) {
         const placing *p = &placings[i];
-        dti_topology *t = NULL;
-        DT_ASSERT_OK(dti_topology_load(p->synthetic, &t));
-        DT_ASSERT_OK(dti_topology_divide(t, &p->division));
+        dt_topology *t = NULL;
+        DT_ASSERT_OK(dt_topology_load(p->synthetic, &t));
+        DT_ASSERT_OK(dt_topology_divide(t, &p->division));
         for (int r = 0; r < p->division.n_ranks; r++) {
-            char text[DTI_CORES_TEXT_BYTES];
+            char text[DT_CORES_TEXT_BYTES];
             dti_topology_cores_text(t, r, text);
             DT_ASSERT_EQ_STR(text, p->cores[r]);
         }
-        dti_topology_free(&t);
+        dt_topology_release(&t);
     }
 }
 
@@ -283,21 +283,21 @@ DT_TEST(topology, no_two_ranks_share_a_core)
         for (int n = 1; n <= 16; n++)
             for (int together = 0; together <= n; together++)
                 for (dt_bind bind = DT_BIND_COMPACT; bind <= DT_BIND_SPREAD; bind++) {
-                    const dti_division d = { n, n > 5 ? 1 : 0, bind, together };
+                    const dt_division d = { n, n > 5 ? 1 : 0, bind, together };
                     int seen = 0, last = -1;
-                    dti_topology *t = NULL;
-                    DT_ASSERT_OK(dti_topology_load(machines[i], &t));
-                    DT_ASSERT_OK(dti_topology_divide(t, &d));
-                    for (int k = 0; k < dti_topology_n_cores(t); k++) {
-                        dti_core c;
-                        dti_topology_core(t, k, &c);
+                    dt_topology *t = NULL;
+                    DT_ASSERT_OK(dt_topology_load(machines[i], &t));
+                    DT_ASSERT_OK(dt_topology_divide(t, &d));
+                    for (int k = 0; k < dt_topology_n_cores(t); k++) {
+                        dt_core c;
+                        dt_topology_core(t, k, &c);
                         if (c.rank < 0) continue;
                         DT_ASSERT(c.rank >= last && c.rank <= last + 1);
                         last = c.rank;
                         seen++;
                     }
-                    if (dti_topology_fits(t)) DT_ASSERT_EQ_INT(seen, n * dti_topology_threads(t));
-                    dti_topology_free(&t);
+                    if (dt_topology_fits(t)) DT_ASSERT_EQ_INT(seen, n * dt_topology_threads(t));
+                    dt_topology_release(&t);
                 }
 }
 
@@ -312,13 +312,13 @@ static void append_line(void *arg, const char *line)
 
 DT_TEST(topology, is_drawn_with_its_ranks)
 {
-    dti_topology *t = NULL;
+    dt_topology *t = NULL;
     char text[4096] = "";
 
     DT_ASSERT_OK(
-        dti_topology_load("pack:2 [numa(memory=8589934592)] l3:1(size=33554432) core:2 pu:2", &t));
-    DT_ASSERT_OK(dti_topology_divide(t, &(dti_division){ 3, 1, DT_BIND_COMPACT, 1 }));
-    dti_topology_draw(t, "tp=3", append_line, text);
+        dt_topology_load("pack:2 [numa(memory=8589934592)] l3:1(size=33554432) core:2 pu:2", &t));
+    DT_ASSERT_OK(dt_topology_divide(t, &(dt_division){ 3, 1, DT_BIND_COMPACT, 1 }));
+    dt_topology_draw(t, "tp=3", append_line, text);
     DT_ASSERT_EQ_STR(text, "2 packages, 2 NUMA nodes, 4 cores of several hyperthreads\n"
                            "package 0\n"
                            "  NUMA node 0, 8 GiB\n"
@@ -330,8 +330,8 @@ DT_TEST(topology, is_drawn_with_its_ranks)
                            "    L3 cache 1, 32 MiB\n"
                            "      core 2   cpu 4-5     rank 2 tp=2\n"
                            "      core 3   cpu 6-7\n");
-    dti_topology_free(&t);
-    DT_ASSERT_STATUS(dti_topology_load("nonsense", &t), DT_ERR_ARG, "the machine \"nonsense\"");
+    dt_topology_release(&t);
+    DT_ASSERT_STATUS(dt_topology_load("nonsense", &t), DT_ERR_ARG, "the machine \"nonsense\"");
 }
 
 /* GPUs stand in the nodes they are near to; those of a node that is not drawn come last. */
@@ -339,12 +339,12 @@ DT_TEST(topology, is_drawn_with_its_gpus)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES], *at;
     char xml[32768] = "";
-    dti_topology *t = load_eight_gpus();
+    dt_topology *t = load_eight_gpus();
     char text[4096] = "";
     size_t n;
     FILE *f;
 
-    dti_topology_draw(t, NULL, append_line, text);
+    dt_topology_draw(t, NULL, append_line, text);
     DT_ASSERT(strncmp(text, "2 packages, 4 NUMA nodes, 16 cores, 8 GPUs\n", 43) == 0);
     DT_ASSERT(strstr(text, "  NUMA node 3, 128 GiB\n"
                            "    GPU 6 at 0000:78:00.0: GH100 [H100 SXM5 80GB], cuda6 nvml6\n"
@@ -352,7 +352,7 @@ DT_TEST(topology, is_drawn_with_its_gpus)
                            "    L3 cache 3, 48 MiB\n"
                            "      core 12  cpu 12\n") != NULL);
     DT_ASSERT(strstr(text, "near none") == NULL && strstr(text, "card0") == NULL);
-    dti_topology_free(&t);
+    dt_topology_release(&t);
 
     f = fopen(dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml"), "rb");
     DT_ASSERT(f != NULL);
@@ -363,13 +363,13 @@ DT_TEST(topology, is_drawn_with_its_gpus)
     memcpy(at, "allowed_cpuset=\"0x00000fff\"", 27); /* the last node is denied */
     dt_test_write_file(dt_test_temp_dir(folder), "denied.xml", xml, n);
     (void)snprintf(path, sizeof path, "%.200s/denied.xml", folder);
-    DT_ASSERT_OK(dti_topology_load_devices(path, &t));
+    DT_ASSERT_OK(dt_topology_load_with_gpus(path, &t));
     text[0] = '\0';
-    dti_topology_draw(t, NULL, append_line, text);
+    dt_topology_draw(t, NULL, append_line, text);
     DT_ASSERT(strstr(text, "NUMA node 3") == NULL);
     DT_ASSERT(strstr(text, "      core 11  cpu 11\n"
                            "near none of these nodes alone\n"
                            "    GPU 6 at 0000:78:00.0:") != NULL);
-    dti_topology_free(&t);
+    dt_topology_release(&t);
     dt_test_remove_dir(folder);
 }

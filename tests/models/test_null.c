@@ -30,6 +30,9 @@ DT_TEST(null, who_where_and_how_large_is_minus_one)
     GIVES(-1, dt_mesh_rank_at(NULL, 0));
     GIVES(-1, dt_mesh_group(NULL, 0, coord, ranks));
     GIVES(-1, dt_mesh_timeout(NULL));
+    GIVES(-1, dt_topology_n_cores(NULL));
+    GIVES(-1, dt_topology_n_gpus(NULL));
+    GIVES(-1, dt_topology_threads(NULL));
     GIVES(-1, dt_layout_n_dims(NULL));
     GIVES(-1, dt_layout_n_axes(NULL));
     GIVES(-1, dt_tensor_n_axes(NULL));
