@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Public collectives: every operation on 1 to 4 ranks and over single and several dims, uneven
+ * counts, several under way at once, messages, and what is refused. */
+#include <dtensor/collectives.h>
+#include <dtensor/tensor.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+enum { N = 5, MOST = 8 };
+
+/* A group's value is told from others' by all coordinates of the rank. */
+static float value(int rank, int i)
+{
+    return (float)(100 * rank + i);
+}
+
+/* World ranks of the group of `dims`, by place. */
+static dt_status members(dt_mesh *mesh, const char *dims, int *ranks, int *size, int *me)
+{
+    const int64_t mine = dt_runtime_rank(dt_mesh_runtime(mesh));
+    int64_t all[MOST];
+
+    *size = dt_group_size(mesh, dims);
+    *me = dt_group_place(mesh, dims);
+    DT_EXPECT(*size >= 1 && *size <= MOST && *me >= 0 && *me < *size, "%d of %d", *me, *size);
+    DT_TRY(dt_all_gather(mesh, dims, &mine, all, 1, DT_I64));
+    for (int r = 0; r < *size; r++) ranks[r] = (int)all[r];
+    DT_EXPECT_EQ_INT(ranks[*me], mine);
+    return DT_OK;
+}
+
+static dt_status check_even(dt_mesh *mesh, const char *dims)
+{
+    int ranks[MOST], n, me;
+    float send[MOST * N], recv[MOST * N];
+
+    DT_TRY(members(mesh, dims, ranks, &n, &me));
+    DT_TRY(dt_barrier(mesh, dims));
+    for (int i = 0; i < MOST * N; i++) send[i] = value(ranks[me], i);
+    DT_TRY(dt_all_gather(mesh, dims, send, recv, N, DT_F32));
+    for (int i = 0; i < n * N; i++) DT_EXPECT_CLOSE(recv[i], value(ranks[i / N], i % N), 0);
+    DT_TRY(dt_all_to_all(mesh, dims, send, recv, N, DT_F32));
+    for (int i = 0; i < n * N; i++)
+        DT_EXPECT_CLOSE(recv[i], value(ranks[i / N], me * N + i % N), 0);
+    DT_TRY(dt_all_reduce(mesh, dims, send, recv, N, DT_F32, DT_MAX));
+    for (int i = 0; i < N; i++) {
+        float most = value(ranks[0], i);
+        for (int r = 1; r < n; r++) most = most < value(ranks[r], i) ? value(ranks[r], i) : most;
+        DT_EXPECT_CLOSE(recv[i], most, 0);
+    }
+    DT_TRY(dt_reduce_scatter(mesh, dims, send, recv, N, DT_F32, DT_SUM));
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int r = 0; r < n; r++) sum += value(ranks[r], me * N + i);
+        DT_EXPECT_CLOSE(recv[i], sum, 0);
+    }
+    for (int root = 0; root < n; root++) {
+        for (int i = 0; i < N; i++) recv[i] = value(ranks[me], i);
+        DT_TRY(dt_broadcast(mesh, dims, recv, N, DT_F32, root));
+        for (int i = 0; i < N; i++) DT_EXPECT_CLOSE(recv[i], value(ranks[root], i), 0);
+    }
+    DT_TRY(dt_all_reduce(mesh, dims, send, send, N, DT_F32, DT_AVG)); /* in place */
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int r = 0; r < n; r++) sum += value(ranks[r], i);
+        DT_EXPECT_CLOSE(send[i], sum / (float)n, 1e-4);
+    }
+    return DT_OK;
+}
+
+/* Rank r gives r + 1 elements to all, or to each, with a gap before each block. */
+static dt_status check_uneven(dt_mesh *mesh, const char *dims)
+{
+    int ranks[MOST], n, me;
+    int64_t counts[MOST], displs[MOST], mine[MOST], all = 0;
+    float send[64], recv[64];
+    dt_collective c = { .op = DT_CALL_ALL_GATHER,
+                        .dtype = DT_F32,
+                        .send = send,
+                        .recv = recv,
+                        .counts = counts,
+                        .displs = displs };
+
+    DT_TRY(members(mesh, dims, ranks, &n, &me));
+    for (int r = 0; r < n; r++) {
+        counts[r] = r + 1;
+        mine[r] = me + 1;
+        displs[r] = all + 1;
+        all += counts[r] + 1;
+    }
+    for (int i = 0; i < 64; i++) send[i] = value(ranks[me], i), recv[i] = -1;
+    DT_TRY(dt_collective_run(mesh, dims, &c));
+    for (int r = 0; r < n; r++) {
+        DT_EXPECT_CLOSE(recv[displs[r] - 1], -1, 0);
+        for (int i = 0; i < r + 1; i++) DT_EXPECT_CLOSE(recv[displs[r] + i], value(ranks[r], i), 0);
+    }
+    c.op = DT_CALL_ALL_TO_ALL;
+    c.send_counts = mine;
+    DT_TRY(dt_collective_run(mesh, dims, &c));
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < r + 1; i++)
+            DT_EXPECT_CLOSE(recv[displs[r] + i], value(ranks[r], me * (r + 1) + i), 0);
+    c = (dt_collective){
+        .op = DT_CALL_REDUCE_SCATTER, .dtype = DT_F32, .send = send, .recv = recv, .counts = counts
+    };
+    DT_TRY(dt_collective_run(mesh, dims, &c));
+    for (int i = 0; i < me + 1; i++) {
+        float sum = 0;
+        for (int r = 0; r < n; r++) sum += value(ranks[r], me * (me + 1) / 2 + i);
+        DT_EXPECT_CLOSE(recv[i], sum, 0);
+    }
+    return DT_OK;
+}
+
+static dt_status all_operations(dt_mesh *mesh, const void *arg)
+{
+    const char *const *dims = arg;
+
+    for (; *dims != NULL; dims++) {
+        DT_TRY(check_even(mesh, *dims));
+        DT_TRY(check_uneven(mesh, *dims));
+    }
+    return check_even(mesh, NULL);
+}
+
+DT_TEST(collectives, move_and_reduce_over_any_dims)
+{
+    static const char *const one[] = { "tp", "", NULL };
+    static const char *const two[] = { "tp", "dp", "dp,tp", NULL };
+    static const char *const three[] = { "a", "a,c", "b,c", NULL };
+
+    dt_test_on_ranks("tp=1", all_operations, one);
+    dt_test_on_ranks("tp=2", all_operations, one);
+    dt_test_on_ranks("tp=3", all_operations, one);
+    dt_test_on_ranks("dp=2,tp=2", all_operations, two);
+    dt_test_on_ranks("a=2,b=2,c=2", all_operations, three);
+}
+
+/* Around the ring, both messages started first. */
+static dt_status ring(dt_mesh *mesh, const void *arg)
+{
+    const int n = dt_group_size(mesh, "tp"), me = dt_group_place(mesh, "tp");
+    const int to = (me + 1) % n, from = (me + n - 1) % n;
+    float out[N], in[N];
+    dt_request *sent, *received;
+
+    (void)arg;
+    for (int i = 0; i < N; i++) out[i] = value(me, i);
+    DT_TRY(dt_collective_start(
+        mesh, "tp", &(dt_collective){ .op = DT_CALL_RECV, .peer = from, .recv = in, .count = N },
+        &received));
+    DT_TRY(dt_collective_start(
+        mesh, "tp", &(dt_collective){ .op = DT_CALL_SEND, .peer = to, .send = out, .count = N },
+        &sent));
+    DT_TRY(dt_collective_wait(&received));
+    DT_TRY(dt_collective_wait(&sent));
+    DT_EXPECT(sent == NULL && received == NULL, "requests are gone");
+    for (int i = 0; i < N; i++) DT_EXPECT_CLOSE(in[i], value(from, i), 0);
+    if (me == 0) DT_TRY(dt_send(mesh, "tp", out, N, DT_F32, 1));
+    if (me == 1) {
+        DT_TRY(dt_recv(mesh, "tp", in, N, DT_F32, 0));
+        for (int i = 0; i < N; i++) DT_EXPECT_CLOSE(in[i], value(0, i), 0);
+    }
+    return DT_OK;
+}
+
+DT_TEST(collectives, messages_go_between_two)
+{
+    dt_test_on_ranks("tp=2", ring, NULL);
+    dt_test_on_ranks("tp=4", ring, NULL);
+}
+
+/* Several under way on two groups, with arrays that are gone by then, waited for in another order;
+ * a move in between. */
+static dt_status several(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement rows[] = { DT_SHARD(0), DT_SHARD(0) };
+    const int64_t shape[] = { 8 };
+    dt_request *request[6];
+    int32_t send[6], recv[6][2];
+    dt_tensor *x, *y;
+
+    (void)arg;
+    for (int i = 0; i < 6; i++) {
+        int64_t counts[2] = { 1, 1 };
+        send[i] = 10 * dt_group_place(mesh, NULL) + i;
+        DT_TRY(dt_collective_start(mesh, i % 2 ? "tp" : "dp",
+                                   &(dt_collective){ .op = DT_CALL_ALL_GATHER,
+                                                     .dtype = DT_I32,
+                                                     .send = &send[i],
+                                                     .recv = recv[i],
+                                                     .counts = counts },
+                                   &request[i]));
+        counts[0] = counts[1] = 77;
+    }
+    DT_TRY(dt_zeros(mesh, rows, DT_F32, 1, shape, &x));
+    DT_TRY(dt_full_tensor(x, &y));
+    dt_tensor_release(&y);
+    dt_tensor_release(&x);
+    for (int i = 5; i >= 0; i--) DT_TRY(dt_collective_wait(&request[i]));
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < 2; k++) {
+            const int dp = i % 2 ? dt_mesh_coord(mesh, 0) : k;
+            const int tp = i % 2 ? k : dt_mesh_coord(mesh, 1);
+            DT_EXPECT_EQ_INT(recv[i][k], 10 * (2 * dp + tp) + i);
+        }
+    DT_TRY(dt_collective_wait(&request[0])); /* NULL by now */
+    return DT_OK;
+}
+
+DT_TEST(collectives, several_are_under_way_and_waited_for_in_any_order)
+{
+    dt_test_on_ranks("dp=2,tp=2", several, NULL);
+}
+
+static dt_status refusals(dt_mesh *mesh, const void *arg)
+{
+    float x[4] = { 0 };
+    const int64_t negative[] = { 1, -1 };
+    dt_request *r = NULL;
+    dt_collective c = { .op = DT_CALL_ALL_GATHER, .send = x, .recv = x, .counts = negative };
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_barrier(NULL, NULL), DT_ERR_ARG, "mesh or call is NULL");
+    DT_EXPECT_STATUS(dt_barrier(mesh, "pp"), DT_ERR_ARG, "dims \"pp\": the mesh has no dim \"pp\"");
+    DT_EXPECT_STATUS(dt_barrier(mesh, "tp,"), DT_ERR_ARG, "no dim \"\"");
+    DT_EXPECT_STATUS(dt_barrier(mesh, "tp,dp"), DT_ERR_ARG, "\"dp\" stands after \"tp\"");
+    DT_EXPECT_STATUS(dt_barrier(mesh, "dp,dp"), DT_ERR_ARG, "name each dim once");
+    DT_EXPECT_STATUS(dt_broadcast(mesh, "tp", x, 1, DT_F32, 2), DT_ERR_ARG,
+                     "rank 2 is not in 0..1");
+    DT_EXPECT_STATUS(dt_all_reduce(mesh, "tp", NULL, x, 1, DT_F32, DT_SUM), DT_ERR_ARG,
+                     "send is NULL for 1 elements");
+    DT_EXPECT_STATUS(dt_all_reduce(mesh, "tp", x, x, 1, DT_U8, DT_SUM), DT_ERR_ARG, "not reduced");
+    DT_EXPECT_STATUS(dt_all_reduce(mesh, "tp", x, x, -1, DT_F32, DT_SUM), DT_ERR_ARG, "is -1");
+    DT_EXPECT_STATUS(dt_send(mesh, "tp", x, 1, DT_F32, dt_group_place(mesh, "tp")), DT_ERR_ARG,
+                     "names itself");
+    DT_EXPECT_STATUS(dt_collective_start(mesh, "tp", &c, &r), DT_ERR_ARG, "counts[1] is -1");
+    c.op = DT_N_CALLS;
+    DT_EXPECT_STATUS(dt_collective_start(mesh, "tp", &c, &r), DT_ERR_ARG, "is unknown");
+    DT_EXPECT(r == NULL, "nothing was started");
+    DT_EXPECT_EQ_INT(dt_group_size(mesh, "tp,dp"), -1);
+    DT_EXPECT_EQ_INT(dt_group_size(NULL, NULL), -1);
+    DT_EXPECT_EQ_INT(dt_group_place(mesh, "x"), -1);
+    DT_EXPECT_EQ_INT(dt_group_size(mesh, "dp,tp"), 4);
+    return dt_all_reduce(mesh, NULL, NULL, NULL, 0, DT_F32, DT_SUM); /* nothing at all is fine */
+}
+
+DT_TEST(collectives, mistakes_of_all_are_named_and_harm_nobody)
+{
+    dt_test_on_ranks("dp=2,tp=2", refusals, NULL);
+}
+
+static dt_status disagree(dt_mesh *mesh, const void *arg)
+{
+    float x[8] = { 0 };
+
+    (void)arg;
+    return dt_all_reduce(mesh, "tp", x, x, 2 + dt_mesh_coord(mesh, 0), DT_F32, DT_SUM);
+}
+
+static dt_status outsider(dt_mesh *mesh, const void *arg)
+{
+    const int first[] = { 0 };
+    dt_mesh *part;
+    dt_status st;
+
+    (void)arg;
+    DT_TRY(dt_mesh_create_ranks(dt_mesh_runtime(mesh), "tp=1", first, &part));
+    st = dt_barrier(part, NULL);
+    dt_mesh_release(&part);
+    if (dt_mesh_coord(mesh, 0) == 0) return st;
+    DT_EXPECT_STATUS(st, DT_ERR_ARG, "rank 1 is not a member of the mesh");
+    return DT_OK;
+}
+
+DT_TEST(collectives, ranks_that_disagree_are_told_apart)
+{
+    dt_test_on_ranks_fail("tp=2", disagree, NULL, DT_ERR_ARG, "all_reduce of 3 f32");
+    dt_test_on_ranks("tp=2", outsider, NULL);
+}
+
+static dt_status unfinished(dt_mesh *mesh, const void *arg)
+{
+    static float x[2][4];
+    dt_request *r;
+
+    (void)arg;
+    DT_TRY(dt_collective_start(mesh, NULL,
+                               &(dt_collective){ .op = DT_CALL_ALL_REDUCE,
+                                                 .send = x[dt_mesh_coord(mesh, 0)],
+                                                 .recv = x[dt_mesh_coord(mesh, 0)],
+                                                 .count = 4 },
+                               &r));
+    return DT_OK;
+}
+
+DT_TEST(collectives, a_rank_waits_for_what_it_has_started)
+{
+    dt_test_on_ranks_fail("tp=2", unfinished, NULL, DT_ERR_INTERNAL, "not released");
+}
