@@ -36,7 +36,7 @@ dt_status dti_recorder_create(dt_mesh *mesh, dti_recorder **out)
     DT_TRY_TO(fail, st, dti_device_of(rt, &r->device));
     DT_TRY_TO(fail, st, dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &r->comm));
     DT_TRY_TO(fail, st, dti_memory_create(false, &r->device->allocator, &r->own));
-    dti_memory_part_of(r->own, r->device->memory);
+    dti_memory_part_of(r->own, r->device->memory, DTI_KIND_RECORDED);
     DT_TRY_TO(fail, st, dt_tape_create(rt, &r->tape));
     *out = r;
     return DT_OK;

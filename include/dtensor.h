@@ -7,9 +7,12 @@
 #include <dtensor/architectures.h>
 #include <dtensor/base.h>
 #include <dtensor/chat.h>
+#include <dtensor/collectives.h>
 #include <dtensor/devices.h>
+#include <dtensor/dlpack.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
+#include <dtensor/half.h>
 #include <dtensor/inspect.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>

@@ -84,6 +84,8 @@ static const char *const live_names[DTI_N_LIVE][2] = {
     [DTI_LIVE_LAYERS] = { "set of layers", "sets of layers" },
     [DTI_LIVE_MODEL] = { "model", "models" },
     [DTI_LIVE_STATE] = { "state", "states" },
+    [DTI_LIVE_REQUEST] = { "started collective", "started collectives" },
+    [DTI_LIVE_PENDING] = { "pending move", "pending moves" },
 };
 
 /* "1 mesh, 2 tensors" */

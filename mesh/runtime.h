@@ -55,6 +55,8 @@ typedef enum dti_live {
     DTI_LIVE_LAYERS,
     DTI_LIVE_MODEL,
     DTI_LIVE_STATE,
+    DTI_LIVE_REQUEST,
+    DTI_LIVE_PENDING,
     DTI_N_LIVE
 } dti_live;
 

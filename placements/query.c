@@ -2,6 +2,8 @@
  *
  * What users ask of a layout: pieces, owners, bytes. Arguments are checked here; the arithmetic of
  * range.c trusts them. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "placements/layout.h"
 
@@ -19,6 +21,13 @@ dt_placement dt_layout_placement(const dt_layout *layout, int dim)
 {
     if (layout == NULL || dim < 0 || dim >= layout->n_dims) return DT_REPLICATE;
     return layout->place[dim];
+}
+
+int dt_layout_placements(const dt_layout *layout, dt_placement *place)
+{
+    if (layout == NULL || place == NULL) return -1;
+    memcpy(place, layout->place, (size_t)layout->n_dims * sizeof *place);
+    return layout->n_dims;
 }
 
 bool dt_layout_is_replicated(const dt_layout *layout)

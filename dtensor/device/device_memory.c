@@ -2,6 +2,7 @@
 #include "dtensor/device/device_memory.h"
 
 #include "base/memory.h"
+#include "dtensor/device/lease.h"
 
 /* Four classes per power of two from 256 bytes: at most 25 % of a block is unused. */
 enum { MIN_SHIFT = 8, STEPS = 4, N_CLASSES = STEPS * (62 - MIN_SHIFT) };
@@ -19,6 +20,8 @@ struct dti_memory {
     dti_memory *whole;    /* that this one is part of; or NULL */
     dti_memory *parts;    /* that are part of this one */
     dti_memory *sibling;  /* the next part of whole */
+    dti_memory_kind kind; /* what it is in whole */
+    dti_lease_post *post; /* NULL: it has ended */
     bool dry;
     bool ended;
     size_t used;
@@ -33,7 +36,7 @@ struct dti_memory {
 /* Bytes that come into use, or below zero go out of it. */
 static void count_used(dti_memory *m, dti_memory_kind kind, int64_t bytes)
 {
-    for (; m != NULL; m = m->whole, kind = DTI_KIND_RECORDED) {
+    for (; m != NULL; kind = m->kind, m = m->whole) {
         m->used += (size_t)bytes;
         m->of_kind[kind] += (size_t)bytes;
         if (m->used > m->peak) m->peak = m->used;
@@ -80,9 +83,15 @@ static void give_host(void *arg, void *data, size_t bytes)
 dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **out)
 {
     dti_memory *m;
+    dt_status st;
 
     *out = NULL;
     DT_TRY(dti_new(sizeof *m, &m));
+    st = dti_lease_post_create(&m->post);
+    if (st != DT_OK) {
+        dti_free(m);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
     m->dry = dry;
     m->from =
         from != NULL && from->take != NULL ? *from : (dti_allocator){ take_host, give_host, NULL };
@@ -90,12 +99,25 @@ dt_status dti_memory_create(bool dry, const dti_allocator *from, dti_memory **ou
     return DT_OK;
 }
 
-void dti_memory_part_of(dti_memory *m, dti_memory *whole)
+void dti_memory_part_of(dti_memory *m, dti_memory *whole, dti_memory_kind kind)
 {
     DT_ASSERT(m->held == 0 && m->used == 0);
     m->whole = whole;
+    m->kind = kind;
     m->sibling = whole->parts;
     whole->parts = m;
+}
+
+/* Where others hold the bytes as well, they are theirs from now on. */
+static void end_lease(dti_storage *s)
+{
+    if (s->lease == NULL) return;
+    if (!dti_lease_end(s->lease)) {
+        if (s->held) count_held(s->memory, -(int64_t)s->bytes);
+        s->data = NULL;
+        s->held = s->lent = false;
+    }
+    s->lease = NULL;
 }
 
 /* The bytes go back to the system or their lender. */
@@ -142,8 +164,12 @@ void dti_memory_end(dti_memory *m)
 {
     trim(m, 0);
     m->ended = true;
-    for (dti_storage *s = m->headers; s != NULL; s = s->also)
-        if (s->refs > 0) drop_bytes(s);
+    for (dti_storage *s = m->headers; s != NULL; s = s->also) {
+        if (s->refs == 0) continue;
+        end_lease(s);
+        drop_bytes(s);
+    }
+    dti_lease_post_close(&m->post);
     for (dti_memory *part = m->parts; part != NULL; part = part->sibling) dti_memory_end(part);
 }
 
@@ -163,6 +189,7 @@ void dti_memory_destroy(dti_memory **memory)
     if (m == NULL) return;
     *memory = NULL;
     trim(m, 0);
+    dti_lease_post_close(&m->post);
     leave_whole(m);
     for (dti_storage *s = m->headers, *next; s != NULL; s = next) {
         next = s->also;
@@ -217,6 +244,7 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
 
     *out = NULL;
     DT_CHECK(!m->ended, DT_ERR_ARG, "the run that this memory belongs to has ended");
+    dti_lease_collect(m->post);
     DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
     bytes = pool ? class_bytes(size_class) : bytes;
     s = take(m, size_class);
@@ -269,6 +297,7 @@ void dti_storage_free(dti_storage *s)
 
     count_used(m, s->kind, -(int64_t)s->bytes);
     if (s->size_class >= 0) m->pooled -= s->bytes;
+    end_lease(s);
     if (s->size_class < 0 || !s->held) {
         drop_block(s);
         return;
@@ -277,6 +306,11 @@ void dti_storage_free(dti_storage *s)
     m->free_blocks[s->size_class] = s;
     m->idle += s->bytes;
     trim(m, spare(m));
+}
+
+dti_lease_post *dti_memory_post(dti_memory *m)
+{
+    return m->post;
 }
 
 size_t dti_memory_used(const dti_memory *m)

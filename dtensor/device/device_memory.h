@@ -44,6 +44,7 @@ typedef struct dti_storage {
     void *data;
     size_t bytes; /* as allocated; 0 if lent */
     dti_lender lender;
+    struct dti_lease *lease; /* others hold the bytes, too (lease.h); or NULL */
     dti_memory *memory;
     struct dti_storage *next; /* free list */
     struct dti_storage *also; /* all headers of the memory */
@@ -58,9 +59,12 @@ void dti_memory_destroy(dti_memory **memory); /* every storage has been released
  * goes. From then on storages can be released, and nothing else. */
 void dti_memory_end(dti_memory *m);
 
-/* From now on what m counts counts in `whole` too, which outlives it: as DTI_KIND_RECORDED. m is
- * still empty. */
-void dti_memory_part_of(dti_memory *m, dti_memory *whole);
+/* From now on what m counts counts in `whole` too, which outlives it: as `kind`. m is still empty.
+ */
+void dti_memory_part_of(dti_memory *m, dti_memory *whole, dti_memory_kind kind);
+
+/* Where leases on storages of m come back. */
+struct dti_lease_post *dti_memory_post(dti_memory *m);
 
 /* Uninitialised bytes from the pool (pool == true: rounded up to a class, kept for reuse until
  * memory is short, as long as all pooled blocks together are no more than there ever were in use at

@@ -34,6 +34,18 @@ extern "C" {
 DT_API DT_MUST_USE dt_status dt_empty(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
                                       int n_axes, const int64_t *shape, dt_tensor **out);
 
+/* Without contents, or zeroed: as x in mesh, layout, dtype and shape, whatever the layout is; zeros
+ * of a Partial x are terms. */
+DT_API DT_MUST_USE dt_status dt_empty_like(const dt_tensor *x, dt_tensor **out);
+DT_API DT_MUST_USE dt_status dt_zeros_like(const dt_tensor *x, dt_tensor **out);
+
+/* The same with the placements of a layout, of any mesh of these sizes or dt_layouts; it says the
+ * number of axes. DT_ERR_LAYOUT for a layout of another grid. */
+DT_API DT_MUST_USE dt_status dt_empty_laid(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                                           const int64_t *shape, dt_tensor **out);
+DT_API DT_MUST_USE dt_status dt_zeros_laid(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+                                           const int64_t *shape, dt_tensor **out);
+
 DT_API DT_MUST_USE dt_status dt_ones(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
                                      int n_axes, const int64_t *shape, dt_tensor **out);
 

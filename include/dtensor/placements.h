@@ -148,6 +148,11 @@ DT_API int dt_layout_n_axes(const dt_layout *layout);
 DT_API dt_placement dt_layout_placement(const dt_layout *layout, int dim);
 DT_API bool dt_layout_is_replicated(const dt_layout *layout);
 
+/** All placements, one per mesh dim, as the array that a call takes, with the order of cuts.
+ * Returns their number, dt_layout_n_dims(), or -1 for NULL. place has room for DT_MAX_DIMS. Not
+ * collective. Errors: none. */
+DT_API int dt_layout_placements(const dt_layout *layout, dt_placement *place);
+
 /* Rows [begin, end) of a global axis. */
 typedef struct dt_rows {
     int64_t begin;

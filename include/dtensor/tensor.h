@@ -64,6 +64,34 @@ DT_API DT_MUST_USE dt_status dt_from_local(dt_mesh *mesh, const dt_placement *pl
                                            int n_axes, const int64_t *shape, const void *data,
                                            dt_tensor **out);
 
+/* Memory of the caller's, and who is told when it is free again: `release`, which may be NULL, is
+ * called with arg and data. */
+typedef struct dt_memory {
+    void *data;
+    size_t bytes; /* of this rank's piece, to check what the caller thinks */
+    void (*release)(void *arg, void *data);
+    void *arg;
+} dt_memory;
+
+/**
+ * A tensor over the caller's memory: no byte is copied.
+ *
+ *   memory  this rank's piece as dt_from_local() takes it; aligned to the size of an element (64
+ *           bytes are fastest). It is the tensor's until release is called: once, by the rank's own
+ *           thread, when the last tensor on it (views and results of moves that need no copy are
+ *           such) is released, at the end of the run if they are not, or when this call fails.
+ *           What is written to it is the tensor's value. Who exported it by dt_to_dlpack() holds it
+ *           longer, and gives it back after the run on a thread of theirs
+ *
+ * Collective  no communication; every rank of the mesh passes the same shape and placements.
+ * Ownership   *out is a new reference.
+ * Errors      as dt_from_local(); DT_ERR_ARG          another number of bytes, or not aligned
+ *                                 DT_ERR_UNSUPPORTED  tensors of this rank lie on a GPU
+ */
+DT_API DT_MUST_USE dt_status dt_wrap_local(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype,
+                                           int n_axes, const int64_t *shape, dt_memory memory,
+                                           dt_tensor **out);
+
 /* Where a whole tensor comes from. With root >= 0 only the rank at that row-major place of the mesh
  * passes `full` and the others' is ignored; with root == DT_EQUAL_COPIES every rank passes the same
  * bytes and nothing is communicated. */

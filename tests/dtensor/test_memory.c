@@ -120,7 +120,7 @@ DT_TEST(memory, kinds_and_parts_add_up)
 
     DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
     DT_ASSERT_OK(dti_memory_create(false, NULL, &part));
-    dti_memory_part_of(part, m);
+    dti_memory_part_of(part, m, DTI_KIND_RECORDED);
     DT_ASSERT_OK(dti_storage_create(m, 1000, false, &weights));
     dti_storage_set_kind(weights, DTI_KIND_WEIGHTS);
     DT_ASSERT_OK(dti_storage_create(m, 300, false, &cache));

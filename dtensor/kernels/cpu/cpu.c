@@ -89,7 +89,7 @@ dt_status dti_isa_parse(const char *text, dti_isa *out)
             text);
 }
 
-static const dti_row_ops *rows_of(dti_isa isa)
+const dti_row_ops *dti_cpu_rows_of(dti_isa isa)
 {
     switch (isa) {
 #ifdef DT_HAVE_X86_KERNELS
@@ -162,7 +162,7 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     DT_TRY(dti_new(sizeof *cpu, &cpu));
     cpu->isa = isa;
     cpu->pool = pool;
-    cpu->rows = rows_of(isa);
+    cpu->rows = dti_cpu_rows_of(isa);
     cpu->random = random_of(isa);
     for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) {
         cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);

@@ -55,6 +55,9 @@ static inline int64_t dti_bytes(const dt_local *x)
 dt_status dti_cpu_rows(const dti_cpu *cpu, const char *op, const dt_local *x,
                        const dti_row_ops **out) DT_MUST_USE;
 
+/* The loops of an instruction set, [DTI_N_ROW_DTYPES]. */
+const dti_row_ops *dti_cpu_rows_of(dti_isa isa);
+
 /* Positions are contents of a tensor, so no rule saw them: each must be a row of the cache. */
 dt_status dti_check_positions(const char *op, const dt_local *positions, int64_t n_rows);
 

@@ -2,6 +2,7 @@
  *
  * Operators that treat elements alone. Each element depends on its operands only, so no split over
  * ranks or threads changes a bit. Outputs may be inputs. */
+#include <dtensor/half.h>
 #include <dtensor/ops.h>
 
 #include "base/dtype.h"
@@ -165,26 +166,68 @@ typedef struct cast_job {
     int64_t n;
 } cast_job;
 
+static void cast_flat(const dti_row_ops *rows, void *to, dt_dtype to_dtype, const void *from,
+                      dt_dtype from_dtype, int64_t n)
+{
+    const int64_t to_bytes = (int64_t)dt_dtype_size(to_dtype);
+    const int64_t from_bytes = (int64_t)dt_dtype_size(from_dtype);
+    _Alignas(64) float block[BLOCK];
+
+    if (from_dtype == to_dtype || from_dtype == DT_F64 || to_dtype == DT_F64) {
+        dti_convert(to, to_dtype, from, from_dtype, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t some = n - i < BLOCK ? n - i : BLOCK;
+        rows[from_dtype].load(block, (const char *)from + i * from_bytes, some);
+        rows[to_dtype].store((char *)to + i * to_bytes, block, some);
+    }
+}
+
 static void cast_share(void *arg, int worker, int n_workers)
 {
     const cast_job *j = arg;
     const dt_dtype from = j->x->dtype, to = j->y->dtype;
-    const int64_t from_bytes = (int64_t)dt_dtype_size(from), to_bytes = (int64_t)dt_dtype_size(to);
-    _Alignas(64) float block[BLOCK];
     int64_t begin, end;
 
     dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
-    for (int64_t i = begin; i < end; i += BLOCK) {
-        const int64_t n = end - i < BLOCK ? end - i : BLOCK;
-        const char *x = (const char *)j->x->data + i * from_bytes;
-        char *y = (char *)j->y->data + i * to_bytes;
-        if (from == to || from == DT_F64 || to == DT_F64) {
-            dti_convert(y, to, x, from, n);
-        } else {
-            j->rows[from].load(block, x, n);
-            j->rows[to].store(y, block, n);
-        }
-    }
+    if (begin < end)
+        cast_flat(j->rows, (char *)j->y->data + begin * (int64_t)dt_dtype_size(to), to,
+                  (const char *)j->x->data + begin * (int64_t)dt_dtype_size(from), from,
+                  end - begin);
+}
+
+float dt_f16_to_f32(uint16_t bits)
+{
+    return dti_f16_to_f32(bits);
+}
+
+uint16_t dt_f32_to_f16(float value)
+{
+    return dti_f32_to_f16(value);
+}
+
+float dt_bf16_to_f32(uint16_t bits)
+{
+    return dti_bf16_to_f32(bits);
+}
+
+uint16_t dt_f32_to_bf16(float value)
+{
+    return dti_f32_to_bf16(value);
+}
+
+dt_status dt_convert(void *to, dt_dtype to_dtype, const void *from, dt_dtype from_dtype, int64_t n)
+{
+    DT_CHECK(n >= 0, DT_ERR_ARG, "%lld elements", (long long)n);
+    DT_CHECK(n == 0 || (to != NULL && from != NULL), DT_ERR_ARG, "to or from is NULL");
+    DT_CHECK(dt_dtype_size(to_dtype) > 0 && dt_dtype_size(from_dtype) > 0, DT_ERR_ARG,
+             "%d or %d is no dtype", (int)to_dtype, (int)from_dtype);
+    DT_CHECK(dt_dtype_is_float(to_dtype) && dt_dtype_is_float(from_dtype), DT_ERR_UNSUPPORTED,
+             "conversion from %s to %s: both must be floats", dt_dtype_name(from_dtype),
+             dt_dtype_name(to_dtype));
+    if (n > 0) cast_flat(dti_cpu_rows_of(dti_isa_detect()), to, to_dtype, from, from_dtype, n);
+    return DT_OK;
 }
 
 dt_status dti_cast_cpu(const dt_kargs *a)
