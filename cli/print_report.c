@@ -115,6 +115,7 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line)
     char from[RANK_BYTES] = "";
 
     if (c->quiet && !warning) return;
+    if (level == DT_LOG_DETAIL && !c->verbose) return;
     if (rank > 0) name_rank(rank, line, from);
     (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
                   c->color && warning ? YELLOW : "", warning ? "warning" : "note",

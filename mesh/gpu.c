@@ -173,13 +173,20 @@ static void close_place(dt_runtime *rt)
     dti_free(gpu);
 }
 
+/* Whether nobody can have meant a GPU here: this build or this machine has nothing for one. */
+static bool expects_none(void)
+{
+    return getenv("DTENSOR_CUDA_MODULE") == NULL && !(finds_module() && dti_cuda_has_driver());
+}
+
 /* "auto": a GPU that cannot be had on one rank leaves all on the CPU. */
-static dt_status settle(dt_runtime *rt, dt_status own, bool quiet)
+static dt_status settle(dt_runtime *rt, dt_status own)
 {
     bool all;
 
-    if (own != DT_OK && !quiet && rt->place == 0)
-        dti_runtime_log(rt, DT_LOG_INFO, "running on the CPU: %s", dt_last_error()->message);
+    if (own != DT_OK && rt->place == 0)
+        dti_runtime_log(rt, expects_none() ? DT_LOG_DETAIL : DT_LOG_INFO, "running on the CPU: %s",
+                        dt_last_error()->message);
     DT_TRY(all_have(rt, own == DT_OK, &all));
     if (!all && rt->gpu != NULL) close_place(rt);
     return DT_OK;
@@ -196,7 +203,7 @@ dt_status dti_gpu_open(dt_runtime *rt)
     st = dti_gpu_choose(rt->device, rt->place, &module, &index);
     if (st == DT_OK) st = open_place(rt, module, index);
     if (strcmp(rt->device, "auto") == 0) {
-        DT_TRY(settle(rt, st, module == NULL && !finds_module()));
+        DT_TRY(settle(rt, st));
         if (rt->gpu == NULL) {
             dti_error_restore(&before);
             return DT_OK;

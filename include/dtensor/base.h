@@ -139,7 +139,8 @@ DT_API const char *dt_dtype_name(dt_dtype dtype);
 /** True for f32, bf16, f16 and f64. Not collective. Errors: none. */
 DT_API bool dt_dtype_is_float(dt_dtype dtype);
 
-typedef enum dt_log_level { DT_LOG_INFO, DT_LOG_WARNING } dt_log_level;
+/* What was chosen as usual, what a user may want to know, what he should look at. */
+typedef enum dt_log_level { DT_LOG_DETAIL, DT_LOG_INFO, DT_LOG_WARNING } dt_log_level;
 
 /* Called with one line without a newline; from any rank, one call at a time per rank. */
 typedef void (*dt_log_fn)(void *arg, dt_log_level level, int rank, const char *line);

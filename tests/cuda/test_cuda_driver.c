@@ -27,9 +27,9 @@ static void find_module(char path[DT_TEST_PATH_BYTES])
 
 static void keep_line(void *arg, dt_log_level level, int rank, const char *line)
 {
-    (void)level;
     (void)rank;
-    (void)snprintf(arg, DT_ERROR_MESSAGE_BYTES, "%s", line);
+    (void)snprintf(arg, DT_ERROR_MESSAGE_BYTES, "%s: %s",
+                   level == DT_LOG_DETAIL ? "detail" : "other", line);
 }
 
 static dt_status is_on_cpu(dt_runtime *rt, void *arg)
@@ -50,7 +50,8 @@ DT_TEST(cuda_driver, auto_says_that_there_is_none_and_opens_nothing)
     options.log = keep_line;
     options.log_arg = line;
     DT_ASSERT_OK(dt_run(&options, is_on_cpu, NULL));
-    DT_ASSERT(strstr(line, "running on the CPU: no GPU can be used: no NVIDIA driver") != NULL);
+    DT_ASSERT(strstr(line, "detail: running on the CPU: no GPU can be used: no NVIDIA driver") !=
+              NULL);
     DT_ASSERT(dlopen(path, RTLD_LAZY | RTLD_NOLOAD) == NULL);
 }
 
