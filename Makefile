@@ -7,11 +7,12 @@ PRESET ?= dev
 LONG_PRESET := $(if $(filter command line environment,$(origin PRESET)),$(PRESET),release)
 CMAKE ?= cmake
 CTEST ?= ctest
+CPACK ?= cpack
 # More for the first configuring of a build folder, such as -DDT_WERROR=ON.
 CMAKE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long build bench asan tsan format lint tidy pages install clean setup
+.PHONY: help demo test test-long build bench asan tsan format lint tidy pages install deb clean setup
 
 help:
 	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
@@ -24,10 +25,11 @@ help:
 	@echo "make lint       the rules a script can check; make tidy: clang-tidy"
 	@echo "make pages      write the code that pages quote anew (tools/pages.sh)"
 	@echo "make install    the release build, to PREFIX (default /usr/local)"
+	@echo "make deb        Debian packages, in build/deb/packages"
 	@echo "make clean      remove build/"
 
 setup:
-	@tools/setup.sh
+	@tools/setup.sh $(filter deb,$(MAKECMDGOALS))
 
 # A build folder configures itself again when a file comes or goes; this is the first time.
 configure-%: setup
@@ -69,6 +71,11 @@ pages:
 
 install: build-release
 	@$(CMAKE) --install build/release $(if $(PREFIX),--prefix $(PREFIX))
+
+deb: build-deb
+	@cd build/deb && $(CPACK) -G DEB -B packages
+	@rm -rf build/deb/packages/_CPack_Packages
+	@ls build/deb/packages/*.deb
 
 clean:
 	rm -rf build

@@ -120,7 +120,7 @@ function(dt_cuda_module)
             target_sources(dtensor_cuda PRIVATE "${source}")
         endif()
     endforeach()
-    install(TARGETS dtensor_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor")
+    install(TARGETS dtensor_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor" COMPONENT cuda)
 endfunction()
 
 set(DT_CUDA_BUILT FALSE)

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` leaves: headers, the library, the command, and the files by which CMake and
-# pkg-config find them.
+# What `cmake --install` leaves: headers, the library, the command, pages and examples, and the files
+# by which CMake and pkg-config find them. Each belongs to a component, of which DtPackages makes
+# Debian packages: library, development, command, documentation, and one for each MPI.
 
 include(CMakePackageConfigHelpers)
 
 set(dt_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/dtensor")
-set(dt_targets dtensor)
+install(TARGETS dtensor EXPORT dtensorTargets ARCHIVE COMPONENT development)
 if(DT_SHARED)
-    list(APPEND dt_targets dtensor_shared)
+    install(TARGETS dtensor_shared EXPORT dtensorTargets
+        LIBRARY COMPONENT library NAMELINK_COMPONENT development)
+endif()
+install(EXPORT dtensorTargets NAMESPACE dtensor:: DESTINATION "${dt_package_dir}"
+    COMPONENT development)
+install(FILES include/dtensor.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
+    OPTIONAL)
+install(DIRECTORY include/dtensor DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
+    FILES_MATCHING PATTERN "*.h")
+if(TARGET dtensor_cli)
+    install(TARGETS dtensor_cli COMPONENT command)
 endif()
 
-install(TARGETS ${dt_targets} EXPORT dtensorTargets)
-install(EXPORT dtensorTargets NAMESPACE dtensor:: DESTINATION "${dt_package_dir}")
-install(FILES include/dtensor.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" OPTIONAL)
-install(DIRECTORY include/dtensor DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-    FILES_MATCHING PATTERN "*.h")
-install(FILES LICENSE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-if(TARGET dtensor_cli)
-    install(TARGETS dtensor_cli)
-endif()
+install(FILES LICENSE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT documentation)
+install(DIRECTORY docs examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT documentation)
 
 configure_package_config_file(cmake/dtensorConfig.cmake.in
     "${PROJECT_BINARY_DIR}/package/dtensorConfig.cmake" INSTALL_DESTINATION "${dt_package_dir}")
@@ -29,7 +33,7 @@ install(FILES
     "${PROJECT_BINARY_DIR}/package/dtensorConfig.cmake"
     "${PROJECT_BINARY_DIR}/package/dtensorConfigVersion.cmake"
     cmake/FindOneDNN.cmake
-    DESTINATION "${dt_package_dir}")
+    DESTINATION "${dt_package_dir}" COMPONENT development)
 
 # Who links the archive needs what it needs; a shared library brings that along.
 # libutf8proc is no requirement by name: its module would hand -DUTF8PROC_EXPORTS to every user.
@@ -48,4 +52,4 @@ endif()
 file(RELATIVE_PATH DT_PC_PREFIX "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
 configure_file(cmake/dtensor.pc.in "${PROJECT_BINARY_DIR}/package/dtensor.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/package/dtensor.pc"
-    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)

@@ -18,7 +18,8 @@ if(TARGET dtensor_cli AND NOT CMAKE_CROSSCOMPILING)
         COMMAND dtensor_cli --manual > "${dt_man_dir}/dtensor.1"
         DEPENDS dtensor_cli VERBATIM)
     list(APPEND dt_pages "${dt_man_dir}/dtensor.1")
-    install(FILES "${dt_man_dir}/dtensor.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+    install(FILES "${dt_man_dir}/dtensor.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1"
+        COMPONENT command)
     # A file of completions is named after its command.
     add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/completions/dtensor"
         COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/completions"
@@ -26,7 +27,8 @@ if(TARGET dtensor_cli AND NOT CMAKE_CROSSCOMPILING)
         DEPENDS dtensor_cli VERBATIM)
     list(APPEND dt_pages "${PROJECT_BINARY_DIR}/completions/dtensor")
     install(FILES "${PROJECT_BINARY_DIR}/completions/dtensor"
-        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT command)
 endif()
-install(FILES "${dt_man_dir}/dtensor.3" DESTINATION "${CMAKE_INSTALL_MANDIR}/man3")
+install(FILES "${dt_man_dir}/dtensor.3" DESTINATION "${CMAKE_INSTALL_MANDIR}/man3"
+    COMPONENT development)
 add_custom_target(manual ALL DEPENDS ${dt_pages})

@@ -62,7 +62,7 @@ function(dt_mpi_module mpi wrapper)
         DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/mesh/comm/mpi_api.h"
         COMMENT "Building the module for ${mpi}" VERBATIM)
     add_custom_target(dtensor_${mpi} ALL DEPENDS "${module}")
-    install(FILES "${module}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor"
+    install(FILES "${module}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor" COMPONENT ${mpi}
         PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
             WORLD_READ WORLD_EXECUTE)
 endfunction()
@@ -101,7 +101,8 @@ add_library(dtensor_sockets MODULE
 set_target_properties(dtensor_sockets PROPERTIES PREFIX "" SUFFIX ".so"
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib/dtensor")
 target_link_libraries(dtensor_sockets PRIVATE dtensor_flags ${DT_LIBRARIES})
-install(TARGETS dtensor_sockets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor")
+install(TARGETS dtensor_sockets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/dtensor"
+    COMPONENT library)
 
 set_source_files_properties(base/module_file.c PROPERTIES
     COMPILE_DEFINITIONS "DT_MODULE_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/dtensor\"")

@@ -14,7 +14,7 @@
 #   tools/pages.sh            checks
 #   tools/pages.sh --update   writes the quotes anew (make pages)
 #   tools/pages.sh --run BIN  runs what stands in console blocks after <!-- run -->, with the programs in
-#                             folder BIN, and compares; "..." stands for any lines, DIR for no folder
+#                             folders BIN, and compares; "..." stands for any lines, DIR for no folder
 #
 # Exit status: 0 clean, 1 something was found.
 set -u

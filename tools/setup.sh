@@ -4,8 +4,11 @@
 # Makes sure that what the build needs is there. On Debian and its relatives missing packages are
 # installed when that needs no question (root, or sudo without a password); otherwise the line to
 # run is printed. With everything in place this takes a few milliseconds and says nothing.
+#
+#   setup.sh [deb]   with deb: what `make deb` needs as well
 set -eu
 
+goal=${1:-}
 cc=${CC:-cc}
 missing=
 
@@ -34,6 +37,7 @@ find_missing() {
     need libjansson-dev has_module jansson
     need libpcre2-dev has_module libpcre2-8
     need libutf8proc-dev has_module libutf8proc
+    [ "$goal" != deb ] || need dpkg-dev has_tool dpkg-shlibdeps
 }
 
 find_missing

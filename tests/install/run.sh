@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs a build into a fresh folder and builds a user's project against it, outside the tree, by
-# CMake and by pkg-config: main.c, the examples that add to the library from outside, and main.cc
-# where there is a C++ compiler. They run where the demo checkpoint is. Looks at what else was installed: library, version, manual.
+# Installs a build into a fresh folder and builds against it, outside the tree: the installed examples
+# as the project that they are; main.c and the examples that add to the library from outside by CMake
+# with both libraries and by pkg-config; main.cc where there is a C++ compiler. All of them run. Looks
+# at what else was installed: library, version, manual, pages.
 #
 #   run.sh CMAKE BUILD_FOLDER CC
 set -eu
@@ -11,7 +12,6 @@ cmake=$1
 build=$2
 cc=$3
 here=$(cd "$(dirname "$0")" && pwd)
-examples=$here/../../examples
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -23,27 +23,36 @@ fail() {
     exit 1
 }
 
-mkdir "$project"
-cp "$here/CMakeLists.txt" "$here/main.c" "$project"
-for example in "$examples"/*_own_*.c; do cp "$example" "$project"; done
-
 "$cmake" --install "$build" --prefix "$prefix" >"$work/log"
+doc=$prefix/share/doc/dtensor
+for page in README.md docs/architecture.md docs/benchmarks/README.md; do
+    [ -s "$doc/$page" ] || fail "$page is not installed"
+done
+
+mkdir "$project"
+cp "$here/CMakeLists.txt" "$here/main.c" "$doc"/examples/*_own_*.c "$project"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name dtensor.pc)")
 export PKG_CONFIG_PATH
 libdir=$(pkg-config --variable=libdir dtensor)
+
+# Where the demo checkpoint is, as after reading the manual.
+runs() { (cd "$doc" && LD_LIBRARY_PATH=$libdir "$1" >"$work/log" 2>&1) || fail "$1: $(cat "$work/log")"; }
+
+"$cmake" -S "$doc/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" >"$work/log"
+"$cmake" --build "$work/examples" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+for source in "$doc"/examples/*.c; do runs "$work/examples/$(basename "$source" .c)"; done
 
 "$cmake" -S "$project" -B "$work/by_cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" >"$work/log"
 "$cmake" --build "$work/by_cmake" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 for source in "$project"/*.c; do
     name=$(basename "$source" .c)
     for program in "$work/by_cmake/$name" "$work/by_cmake/${name}_shared"; do
-        [ ! -x "$program" ] || (cd "$here/../.." && "$program" >"$work/log" 2>&1) || fail "$program: $(cat "$work/log")"
+        [ ! -x "$program" ] || runs "$program"
     done
     # shellcheck disable=SC2046 # a list of flags
     "$cc" -std=gnu11 -Wall -Wextra -Werror "$source" -o "$work/by_pkg_config" \
         $(pkg-config --cflags --libs dtensor) -lm
-    (cd "$here/../.." && LD_LIBRARY_PATH=$libdir "$work/by_pkg_config" >"$work/log" 2>&1) ||
-        fail "$name by pkg-config: $(cat "$work/log")"
+    runs "$work/by_pkg_config"
 done
 for example in 02_own_style 10_own_architecture; do
     [ -x "$work/by_cmake/$example" ] || fail "$example was not built"
