@@ -17,7 +17,7 @@
 #include "dtensor/device/rates.h"
 #include "mesh/comm/comm.h"
 #include "mesh/runtime.h"
-#include "models/run/state.h"
+#include "models/generation/generate.h"
 #include "models/run/step.h"
 
 /* A step is recorded once it has run twice. */
@@ -26,9 +26,10 @@ enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5, UNTIL_RECORDE
 /* Ranks read the upper half; the lower half is rank 0's. */
 typedef struct benching {
     const cli_session *session;
+    int64_t batch; /* a sequence for each rank along the dim that batches are cut over */
     int64_t n_prompt, n_new, n_rounds;
     int64_t n_before; /* tokens that decoding begins behind */
-    int32_t *ids;     /* [n_prompt] */
+    int32_t *ids;     /* [batch, n_prompt] */
 
     cli_figures prompt, decode, unrecorded;
     bool recorded; /* decoding was: `unrecorded` has figures, too */
@@ -42,6 +43,9 @@ typedef struct worker {
     dt_model *model;
     dt_state *state;
     dt_tape *tape;
+    dti_text_rules rules; /* none: the best token */
+    dti_step step;
+    int32_t *next; /* [batch] */
     cli_limits *limits;
     bool speaks;
 } worker;
@@ -74,13 +78,11 @@ static dt_status read_prompt(worker *w)
     return DT_OK;
 }
 
-static dt_status generate(worker *w, const int32_t *ids, int64_t n, int64_t n_new)
+/* The best tokens after these; then those after them. */
+static dt_status generate(worker *w, int64_t n, int64_t n_new)
 {
-    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-
-    o.max_new_tokens = n_new;
-    o.ignore_eos = true;
-    DT_TRY(dt_generate(w->model, w->state, ids, n, &o, NULL, NULL));
+    DT_TRY(dti_step_next(&w->step, w->b->ids, n, w->next));
+    for (int64_t i = 1; i < n_new; i++) DT_TRY(dti_step_next(&w->step, w->next, 1, w->next));
     return DT_OK;
 }
 
@@ -88,12 +90,12 @@ static dt_status generate(worker *w, const int32_t *ids, int64_t n, int64_t n_ne
 static dt_status start_again(worker *w)
 {
     dt_state_rewind(w->state, 0);
-    return generate(w, w->b->ids, w->b->n_before, 1);
+    return generate(w, w->b->n_before, 1);
 }
 
 static dt_status decode(worker *w)
 {
-    return generate(w, w->b->ids, 1, w->b->n_new);
+    return generate(w, 1, w->b->n_new);
 }
 
 static dt_status multiply(worker *w)
@@ -152,7 +154,7 @@ static dt_status run_rounds(worker *w)
     if (w->speaks) {
         b->recorded = recorded;
         b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
-        b->prompt.work = flops;
+        b->prompt.work = flops * (double)b->batch;
         b->of_bytes = cli_limits_of_bytes(w->limits);
     }
     for (int64_t i = -1; i < b->n_rounds; i++) {
@@ -173,13 +175,18 @@ static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
     worker w = { .b = b, .model = model, .speaks = speaks };
     dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st,
-              dt_state_create(model, 1, b->n_prompt > decoded ? b->n_prompt : decoded, &w.state));
+    DT_TRY_TO(
+        done, st,
+        dt_state_create(model, b->batch, b->n_prompt > decoded ? b->n_prompt : decoded, &w.state));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &w.tape));
+    DT_TRY_TO(done, st, dti_step_begin(&w.step, w.state, &w.rules));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)b->batch, sizeof *w.next, (void **)&w.next));
     DT_TRY_TO(done, st, cli_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
     DT_TRY_TO(done, st, run_rounds(&w));
 done:
     cli_limits_close(&w.limits);
+    dti_step_end(&w.step);
+    dti_free(w.next);
     dt_tape_release(&w.tape);
     dt_state_release(&w.state);
     return st;
@@ -241,8 +248,9 @@ static dt_status read_sizes(const cli_session *s, benching *b)
              "prompt of %lld",
              (long long)b->n_new, (long long)most, (long long)(most - b->n_before),
              (long long)b->n_before);
-    b->prompt.tokens = b->n_prompt;
-    b->decode.tokens = b->unrecorded.tokens = b->n_new;
+    b->batch = cli_batch_ranks(s);
+    b->prompt.tokens = b->batch * b->n_prompt;
+    b->decode.tokens = b->unrecorded.tokens = b->batch * b->n_new;
     return DT_OK;
 }
 
@@ -251,9 +259,10 @@ static dt_status make_room(const cli_session *s, benching *b)
 {
     cli_figures *const all[] = { &b->prompt, &b->decode, &b->unrecorded };
 
-    DT_TRY(dti_alloc_array((size_t)b->n_prompt, sizeof *b->ids, (void **)&b->ids));
-    for (int64_t i = 0; i < b->n_prompt; i++)
-        b->ids[i] = (int32_t)((i * 7919 + 5) % s->info.vocab_size);
+    const int64_t n = b->batch * b->n_prompt;
+
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *b->ids, (void **)&b->ids));
+    for (int64_t i = 0; i < n; i++) b->ids[i] = (int32_t)((i * 7919 + 5) % s->info.vocab_size);
     DT_TRY(dti_alloc_array((size_t)b->n_rounds * CLI_FIGURES_LISTS * DT_COUNT(all),
                            sizeof *b->numbers, (void **)&b->numbers));
     for (size_t i = 0; i < DT_COUNT(all); i++)
@@ -300,6 +309,7 @@ const cli_command cli_bench = {
         "large matrix, or only read the weights that a token needs (on GPUs: copy as many bytes);\n"
         "the last number is the share of that, with the least and the largest of all rounds. "
         "Where\n"
-        "a GPU decodes by a recorded pass, decoding without it is measured as well.",
+        "a GPU decodes by a recorded pass, decoding without it is measured as well.\n"
+        "Over the mesh dim dp as many sequences run at once as it has ranks.",
     .run = bench,
 };

@@ -134,8 +134,8 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
 
     DT_TRY(cli_read_dtype(args->dtype, &load));
     DT_TRY(cli_read_plan(args, plan, &load));
+    DT_TRY(cli_check_dims(r->mesh, &load));
     DT_TRY(check(&o, r));
-    DT_TRY(cli_check_dims(args, load.dim));
     r->manual = *plan != NULL && (*plan)->manual;
     r->batch = o.batch;
     r->sequence = o.sequence;

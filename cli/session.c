@@ -6,7 +6,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -16,43 +15,37 @@
 #include "files/checkpoint.h"
 #include "models/describe/describe.h"
 #include "models/judge/judge.h"
+#include "models/load/mesh_dims.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
 enum { MAX_RANKS = 1024, RANKS_PER_CORE = 16 };
-
-/* A slip of the name of the dim that models are cut over: "TP", "pt", "tp0", "tensor". */
-static bool is_nearly(const char *name, const char *dim)
-{
-    static const char *const others[] = { "pt", "tensor", "tensor_parallel", "tensorparallel" };
-
-    if (strncasecmp(name, dim, strlen(dim)) == 0) return true;
-    for (size_t i = 0; i < DT_COUNT(others); i++)
-        if (strcasecmp(name, others[i]) == 0) return true;
-    return false;
-}
 
 bool cli_has_plan_file(const char *plan)
 {
     return plan != NULL && strcmp(plan, "auto") != 0 && strcmp(plan, "built-in") != 0;
 }
 
-dt_status cli_check_dims(const cli_args *args, const char *dim)
+dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
 {
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
+    dti_dims dims;
+    int n_ranks;
+    dt_status st = dt_mesh_parse(mesh, &dims.n, dims.name, dims.size, &n_ranks);
 
-    /* A plan may give any dim its styles. */
-    if (args->mesh == NULL || cli_has_plan_file(args->plan)) return DT_OK;
-    DT_TRY(dt_mesh_parse(args->mesh, &n_dims, names, sizes, &n_ranks));
-    for (int d = 0; d < n_dims; d++)
-        if (strcmp(names[d], dim) == 0) return DT_OK;
-    for (int d = 0; d < n_dims; d++)
-        DT_CHECK(!is_nearly(names[d], dim), DT_ERR_ARG,
-                 "--mesh: models are cut over the dim \"%s\"; over \"%s\" every rank would hold "
-                 "and compute the same: write \"%s=%d\"",
-                 dim, names[d], dim, sizes[d]);
+    if (st == DT_OK) st = dti_dims_check(&dims, load);
+    if (st != DT_OK) dti_error_prefix("--mesh");
+    DT_TRY(st);
     return DT_OK;
+}
+
+int64_t cli_batch_ranks(const cli_session *s)
+{
+    dti_dims dims = { 0 };
+    int n_ranks, dim = -1;
+
+    if (dt_mesh_parse(s->mesh, &dims.n, dims.name, dims.size, &n_ranks) == DT_OK)
+        dim = dti_dims_batch(&dims, &s->load);
+    return dim >= 0 ? dims.size[dim] : 1;
 }
 
 /* The last dim of a mesh talks most: its ranks shall be near each other. */
@@ -233,9 +226,9 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
              "model.safetensors");
     DT_TRY(read_run_options(args, env, console, &out->run));
     DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
-    DT_TRY(cli_check_dims(args, out->load.dim));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
+    DT_TRY(cli_check_dims(out->mesh, &out->load));
     DT_TRY(cli_check_model(args));
     out->progress.console = console;
     out->load.progress = cli_progress_show;

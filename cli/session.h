@@ -43,8 +43,11 @@ dt_status cli_check_model(const cli_args *args) DT_MUST_USE;
 /* --bind and --no-bind. */
 dt_status cli_read_bind(const cli_args *args, dt_bind *out) DT_MUST_USE;
 
-/* Refuses a --mesh that lacks the dim that models are cut over but has one of nearly that name. */
-dt_status cli_check_dims(const cli_args *args, const char *dim) DT_MUST_USE;
+/* Refuses a --mesh with a dim that neither layers, batches nor rules of the plan use. */
+dt_status cli_check_dims(const char *mesh, const dt_load_options *load) DT_MUST_USE;
+
+/* Ranks along the mesh dim that batches are cut over; 1 without one. */
+int64_t cli_batch_ranks(const cli_session *s);
 
 /* Whether --plan names a file, and none of the words "auto" and "built-in". */
 bool cli_has_plan_file(const char *plan);

@@ -50,11 +50,13 @@ typedef struct dt_load_options {
     bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */
     const dt_policy *const *policies; /* a list of policies; their rules come before the plan's */
     int n_policies;
+    const char *batch_dim; /* mesh dim that batches are cut over, unless styles speak of it; default
+                            * "dp". NULL: none, every rank has all sequences */
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                          \
-    {                                                                                 \
-        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0 \
+#define DT_LOAD_OPTIONS_INIT                                                                \
+    {                                                                                       \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, "dp" \
     }
 
 /**
@@ -104,8 +106,9 @@ DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
  * index). The plan is judged as by dt_model_check() before weights are read, by the first rank of
  * the mesh, whose answer holds for all; every rank reads only its slices.
  *
- *   mesh  any; styles apply to the dim that the options name, other dims hold copies. On a mesh of
- *         a dry runtime parameters have no bytes and only config.json is needed; if there are
+ *   mesh  layers are cut over the dim "tp", batches over "dp" (options.dim, batch_dim); a plan may
+ *         name more dims. One of several ranks that nothing uses is refused. On a mesh of a dry
+ *         runtime parameters have no bytes and only config.json is needed; if there are
  *         weights, their headers are read
  *
  * Collective  every rank of the mesh calls it with the same options.
@@ -165,7 +168,9 @@ DT_API dt_mesh *dt_model_mesh(const dt_model *model);
 DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this rank */
 
 /**
- * Empty KV caches for `batch` sequences of up to `capacity` tokens.
+ * Empty KV caches for `batch` sequences of up to `capacity` tokens. Over the mesh dim that cuts
+ * batches each rank has caches of its part of the sequences, the first of them some more; a rank
+ * may have none, and then computes nothing.
  *
  * Collective  no communication; every rank makes the same.
  * Ownership   *out is released with dt_state_release(); it keeps the model alive until then.
@@ -219,8 +224,9 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
  *
  *   ids  [batch, n_tokens] row-major, the same on every rank; on a dry mesh not looked at
  *
- * Returns logits [batch, n_tokens or 1, vocab] in the model's dtype, cut over the vocabulary as the
- * plan says, borrowed from the tape; NULL after an error. The state grows by n_tokens.
+ * Returns logits [batch, n_tokens or 1, vocab] in the model's dtype, cut over the batch (see
+ * dt_state_create()) and over the vocabulary as the plan says, borrowed from the tape; NULL after
+ * an error. The state grows by n_tokens.
  *
  * A model with longrope scaling runs a sequence that grows past the length of its short factors
  * once again from the first token, since all its keys rotate otherwise then.

@@ -37,12 +37,13 @@ typedef struct dt_parallelize_options {
     bool sequence_parallel; /* as in dt_load_options, and so are these */
     dt_progress_fn progress;
     void *progress_arg;
+    const char *batch_dim;
 } dt_parallelize_options;
 
 #define DT_PARALLELIZE_OPTIONS_INIT                                                               \
     {                                                                                             \
         sizeof(dt_parallelize_options), 0, true, DT_F32, NULL, NULL, DT_VERBOSE_NONE, NULL, "tp", \
-            NULL, NULL, 0, false, NULL, NULL                                                      \
+            NULL, NULL, 0, false, NULL, NULL, "dp"                                                \
     }
 
 /**

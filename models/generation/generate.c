@@ -21,6 +21,7 @@ static const double LEAST_SCALE = 1e-30;
 dt_status dti_step_begin(dti_step *step, dt_state *state, dti_text_rules *rules)
 {
     *step = (dti_step){ .state = state, .rules = rules };
+    if (state->model->batch_dim >= 0) step->scores.batch_dims = 1u << state->model->batch_dim;
     DT_TRY(dt_tape_create(dt_mesh_runtime(state->model->mesh), &step->tape));
     return DT_OK;
 }
@@ -76,10 +77,10 @@ dt_status dti_step_show(dti_step *step)
     const dti_scores *s = &step->scores;
 
     if (o->on_scores == NULL) return DT_OK;
-    DT_TRY(dti_grow((void **)&step->whole, &step->whole_room, (size_t)(s->n_rows * s->vocab),
+    DT_TRY(dti_grow((void **)&step->whole, &step->whole_room, (size_t)(s->all_rows * s->vocab),
                     sizeof *step->whole));
     DT_TRY(dti_scores_whole(s, step->whole));
-    o->on_scores(o->scores_arg, step->rules->n_new, step->whole, s->n_rows, s->vocab);
+    o->on_scores(o->scores_arg, step->rules->n_new, step->whole, s->all_rows, s->vocab);
     return DT_OK;
 }
 
@@ -97,12 +98,12 @@ static dt_status choose(dti_step *step, int32_t *out)
 
     DT_TRY(dti_process(step->rules, &h, s));
     DT_TRY(dti_step_show(step));
-    DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)s->n_rows, sizeof(int64_t)));
+    DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)s->all_rows, sizeof(int64_t)));
     if (o->do_sample)
         DT_TRY(dti_scores_draw(s, o->seed, step->rules->n_new, step->keys));
     else
         DT_TRY(dti_scores_best(s, step->keys));
-    for (int64_t r = 0; r < s->n_rows; r++) {
+    for (int64_t r = 0; r < s->all_rows; r++) {
         out[r] = 0;
         if (step->done != NULL && step->done[r]) continue;
         if (step->keys[r] != INT64_MIN && dti_argmax_overflows(step->keys[r]))

@@ -111,11 +111,12 @@ dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h, dti_sc
 {
     DT_TRY(dti_grow((void **)&rules->seen, &rules->seen_room, (size_t)s->n + 1, 1));
     for (int64_t i = 0; i < s->n_rows; i++) {
+        const int64_t of_all = s->first_row + i;
         const row r = { .scores = s->data + i * s->n,
                         .n = s->n,
                         .first = s->first,
-                        .ids = h->ids + i * h->room,
-                        .length = h->length[i] };
+                        .ids = h->ids + of_all * h->room,
+                        .length = h->length[of_all] };
         process(rules, &r);
         if (rules->o.remove_invalid_values) s->invalid[i] = false;
     }

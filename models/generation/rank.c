@@ -43,17 +43,18 @@ static void rank_group(const dti_scores *s, const dti_ranking *by, int64_t group
     for (int64_t i = 0; i < by->k; i++) heap[i] = nobody;
     for (int64_t r = group * by->rows_per_group; r < (group + 1) * by->rows_per_group; r++) {
         const float *row = s->data + r * s->n;
-        const float add = by->add != NULL ? by->add[r] : 0.0f;
+        const int64_t of_all = s->first_row + r;
+        const float add = by->add != NULL ? by->add[of_all] : 0.0f;
         for (int64_t i = 0; i < s->n; i++) {
             runner one = { 0 };
-            one.candidate = (dti_candidate){ row[i] + add, (int32_t)r, s->first + i };
+            one.candidate = (dti_candidate){ row[i] + add, (int32_t)of_all, s->first + i };
             one.value = (double)one.candidate.score;
             if (by->noise && one.value > -INFINITY)
-                one.value += dti_gumbel(by->seed, r, by->step, s->first + i);
+                one.value += dti_gumbel(by->seed, of_all, by->step, s->first + i);
             offer(heap, by->k, &one);
         }
         /* comes out on top, and the caller refuses it */
-        if (s->invalid[r]) offer(heap, by->k, &(runner){ INFINITY, { NAN, (int32_t)r, 0 } });
+        if (s->invalid[r]) offer(heap, by->k, &(runner){ INFINITY, { NAN, (int32_t)of_all, 0 } });
     }
 }
 
@@ -80,8 +81,28 @@ static dt_status gather(const dti_scores *s, int64_t n, runner *lists, int *n_ra
     return st;
 }
 
+/* Each group is known to those who have its rows: all others add zeros to what it is made of. */
+static dt_status share(const dti_scores *s, const dti_ranking *by, dti_candidate *out)
+{
+    const int64_t all = s->all_rows / by->rows_per_group * by->k;
+    const int64_t first = s->first_row / by->rows_per_group * by->k;
+    const int64_t n = s->n_rows / by->rows_per_group * by->k;
+    int64_t words;
+    dti_comm *comm;
+
+    _Static_assert(sizeof *out == 2 * sizeof words, "a candidate is two integers");
+    if (s->row_dims == 0) return DT_OK;
+    words = 2 * all;
+    memset(out, 0, (size_t)first * sizeof *out);
+    memset(out + first + n, 0, (size_t)(all - first - n) * sizeof *out);
+    DT_TRY(dti_mesh_comm(s->mesh, s->row_dims, &comm));
+    DT_TRY(dti_all_reduce(comm, out, out, words, DT_I64, DT_SUM));
+    return DT_OK;
+}
+
 dt_status dti_scores_rank(dti_scores *s, const dti_ranking *by, dti_candidate *out)
 {
+    dti_candidate *mine = out + s->first_row / by->rows_per_group * by->k;
     const int64_t groups = s->n_rows / by->rows_per_group, n = groups * by->k;
     runner *lists = NULL, *heap;
     dt_status st = DT_OK;
@@ -100,8 +121,9 @@ dt_status dti_scores_rank(dti_scores *s, const dti_ranking *by, dti_candidate *o
         for (int p = 0; p < n_ranks; p++)
             for (int64_t i = 0; i < by->k; i++) offer(heap, by->k, &lists[p * n + g * by->k + i]);
         qsort(heap, (size_t)by->k, sizeof *heap, best_first);
-        for (int64_t i = 0; i < by->k; i++) out[g * by->k + i] = heap[i].candidate;
+        for (int64_t i = 0; i < by->k; i++) mine[g * by->k + i] = heap[i].candidate;
     }
+    st = share(s, by, out);
 done:
     dti_free(lists);
     return st;

@@ -30,13 +30,22 @@ dt_status dti_scores_comm(const dti_scores *s, dti_comm **out)
 }
 
 /* Over the ranks along some mesh dims (bits). */
-static dt_status largest_keys(const dti_scores *s, uint32_t dims, int64_t *keys)
+static dt_status largest_keys(const dti_scores *s, uint32_t dims, int64_t n, int64_t *keys)
 {
     dti_comm *comm;
 
     if (dims == 0) return DT_OK;
     DT_TRY(dti_mesh_comm(s->mesh, dims, &comm));
-    if (comm != NULL) DT_TRY(dti_all_reduce(comm, keys, keys, s->n_rows, DT_I64, DT_MAX));
+    if (comm != NULL) DT_TRY(dti_all_reduce(comm, keys, keys, n, DT_I64, DT_MAX));
+    return DT_OK;
+}
+
+/* Among the ranks that have other columns, other rows, or the same: every rank knows all. */
+static dt_status share_keys(const dti_scores *s, int64_t *keys)
+{
+    for (int64_t r = 0; r < s->all_rows; r++)
+        if (r < s->first_row || r >= s->first_row + s->n_rows) keys[r] = INT64_MIN;
+    DT_TRY(largest_keys(s, s->dims | s->copies | s->row_dims, s->all_rows, keys));
     return DT_OK;
 }
 
@@ -47,7 +56,8 @@ static int64_t token_of(const dti_scores *s, int64_t r, int64_t i)
 
 /* --- the best ----------------------------------------------------------------------------- */
 
-dt_status dti_scores_best(const dti_scores *s, int64_t *best)
+/* Of this rank's columns. */
+static void find_best(const dti_scores *s, int64_t *best)
 {
     for (int64_t r = 0; r < s->n_rows; r++) {
         const float *row = s->data + r * s->n;
@@ -58,7 +68,12 @@ dt_status dti_scores_best(const dti_scores *s, int64_t *best)
         if (s->n > 0) best[r] = dti_argmax_key(row[at], token_of(s, r, at));
         if (s->invalid[r]) best[r] = dti_argmax_key(NAN, 0);
     }
-    DT_TRY(largest_keys(s, s->dims, best));
+}
+
+dt_status dti_scores_best(const dti_scores *s, int64_t *best)
+{
+    find_best(s, best + s->first_row);
+    DT_TRY(share_keys(s, best));
     return DT_OK;
 }
 
@@ -133,10 +148,10 @@ static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int64_t *best)
 {
     for (int64_t r = 0; r < s->n_rows; r++) {
-        noise x = { .seed = seed, .row = r, .step = step, .block = -1 };
-        best[r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
+        noise x = { .seed = seed, .row = s->first_row + r, .step = step, .block = -1 };
+        best[s->first_row + r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
     }
-    DT_TRY(largest_keys(s, s->dims | s->copies, best));
+    DT_TRY(share_keys(s, best));
     return DT_OK;
 }
 
@@ -167,7 +182,8 @@ dt_status dti_scores_norms(const dti_scores *s, dti_norm *norm)
     dti_comm *comm;
 
     DT_TRY(dti_alloc_array(3 * n, sizeof *keys, (void **)&keys));
-    DT_TRY_TO(done, st, dti_scores_best(s, keys));
+    find_best(s, keys);
+    DT_TRY_TO(done, st, largest_keys(s, s->dims, s->n_rows, keys));
     for (size_t r = 0; r < n; r++) {
         norm[r].largest = (double)dti_argmax_value(keys[r]);
         sum_row(s, (int64_t)r, norm[r].largest, &keys[n + 2 * r]);
@@ -202,34 +218,46 @@ dt_status dti_scores_normalise(dti_scores *s)
     return st;
 }
 
+/* What a rank has of [all_rows, vocab]. */
+typedef struct window {
+    int64_t first, n, first_row, n_rows;
+} window;
+
+static void place_window(const dti_scores *s, const window *w, const float *from, float *out)
+{
+    for (int64_t r = 0; r < w->n_rows; r++)
+        memcpy(out + (w->first_row + r) * s->vocab + w->first, from + r * w->n,
+               (size_t)w->n * sizeof *out);
+}
+
 dt_status dti_scores_whole(const dti_scores *s, float *out)
 {
+    const window mine = { s->first, s->n, s->first_row, s->n_rows };
+    window *windows = NULL;
     int64_t *counts = NULL;
     float *all = NULL;
     dt_status st = DT_OK;
-    int64_t mine[2] = { s->first, s->n };
     dti_comm *comm;
 
-    DT_TRY(dti_scores_comm(s, &comm));
-    if (comm == NULL) {
-        memcpy(out, s->data, (size_t)(s->n_rows * s->n) * sizeof *out);
+    if ((s->dims | s->row_dims) == 0) {
+        place_window(s, &mine, s->data, out);
         return DT_OK;
     }
-    /* where each rank's columns begin, then the columns */
-    DT_TRY_TO(done, st, dti_alloc_array(3 * (size_t)comm->size, sizeof *counts, (void **)&counts));
-    for (int p = 0; p < comm->size; p++) counts[p] = 2;
-    DT_TRY_TO(done, st, dti_all_gather(comm, mine, counts + comm->size, counts, NULL, DT_I64));
-    for (int p = 0; p < comm->size; p++) counts[p] = counts[comm->size + 2 * p + 1] * s->n_rows;
+    DT_TRY(dti_mesh_comm(s->mesh, s->dims | s->row_dims, &comm));
+    /* where each rank's numbers belong, then the numbers */
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)comm->size, sizeof *counts, (void **)&counts));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)comm->size, sizeof *windows, (void **)&windows));
+    for (int p = 0; p < comm->size; p++) counts[p] = sizeof mine / sizeof(int64_t);
+    DT_TRY_TO(done, st, dti_all_gather(comm, &mine, windows, counts, NULL, DT_I64));
+    for (int p = 0; p < comm->size; p++) counts[p] = windows[p].n * windows[p].n_rows;
     DT_TRY_TO(done, st,
-              dti_alloc_array((size_t)(s->n_rows * s->vocab), sizeof *all, (void **)&all));
+              dti_alloc_array((size_t)(s->all_rows * s->vocab), sizeof *all, (void **)&all));
     DT_TRY_TO(done, st, dti_all_gather(comm, s->data, all, counts, NULL, DT_F32));
-    for (int64_t p = 0, at = 0; p < comm->size; p++) {
-        const int64_t first = counts[comm->size + 2 * p], n = counts[comm->size + 2 * p + 1];
-        for (int64_t r = 0; r < s->n_rows; r++, at += n)
-            memcpy(out + r * s->vocab + first, all + at, (size_t)n * sizeof *out);
-    }
+    for (int64_t p = 0, at = 0; p < comm->size; at += counts[p++])
+        place_window(s, &windows[p], all + at, out);
 done:
     dti_free(counts);
+    dti_free(windows);
     dti_free(all);
     return st;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores of the next token, one row per sequence, cut over the vocabulary as the logits were: what
- * processors change, and what choices are made from. Ranks that hold the same columns compute the
- * same; messages go among the ranks that hold the others. Or the best columns of each row alone, on
- * every rank, where nothing else can be chosen.
+ * Scores of the next token, one row per sequence, cut over the sequences and over the vocabulary as
+ * the logits were: what processors change, and what choices are made from. Ranks that hold the same
+ * columns compute the same; messages go among the ranks that hold the others. Or the best columns
+ * of each row alone, on every rank that has the row, where nothing else can be chosen. Facts of
+ * rows stay with those who have them; choices are told to all.
  *
  * Sums over the vocabulary are sums of integers: weights exp(score - best) in units of 2^-40. So
  * they do not depend on how the vocabulary is cut. */
@@ -14,11 +15,15 @@
 #include "models/model.h"
 
 typedef struct dti_scores {
-    dt_mesh *mesh; /* borrowed */
-    uint32_t dims; /* mesh dims (bits) that cut the vocabulary */
-    int64_t n_rows;
-    int64_t n;     /* columns on this rank, ... */
-    int64_t first; /* ... from this one on */
+    dt_mesh *mesh;       /* borrowed */
+    uint32_t batch_dims; /* mesh dims (bits) whose cut of rows stays; other cuts are undone */
+    uint32_t dims;       /* those that cut the vocabulary */
+    uint32_t row_dims;   /* those that cut the rows */
+    int64_t n_rows;      /* on this rank, ... */
+    int64_t first_row;   /* ... from this one on ... */
+    int64_t all_rows;    /* ... of so many */
+    int64_t n;           /* columns on this rank, ... */
+    int64_t first;       /* ... from this one on */
     int64_t vocab;
     bool few;                   /* n columns of the vocabulary, tokens[] says which */
     uint32_t copies;            /* mesh dims whose ranks have the same few: they draw together */
@@ -51,10 +56,10 @@ dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, con
 
 /* --- facts of rows; all are collective over the ranks that cut the vocabulary ------------- */
 
-/* best[r]: the key of the row's largest score (dtensor/argmax.h). */
+/* best[all_rows]: the key of each row's largest score (dtensor/argmax.h), on every rank. */
 dt_status dti_scores_best(const dti_scores *s, int64_t *best) DT_MUST_USE;
 
-/* The same of score + Gumbel noise keyed by (seed, row, step, token). */
+/* The same of score + Gumbel noise keyed by (seed, row of all, step, token). */
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step,
                           int64_t *best) DT_MUST_USE;
 
@@ -89,8 +94,9 @@ typedef struct dti_candidate {
 } dti_candidate;
 
 /* The k best of each group of `rows_per_group` rows, after add[r] is added to row r (NULL: zeros),
- * best first, at equal scores the lower row and token first: out[group][k]. Where a group has fewer
- * columns, candidates of row -1 are last. With `noise`, best by score + Gumbel noise. */
+ * best first, at equal scores the lower row and token first: out[group][k], of all groups on every
+ * rank. A group is whole on one rank. Where it has fewer columns, candidates of row -1 are last.
+ * With `noise`, best by score + Gumbel noise. Rows, also those of add, count among all. */
 typedef struct dti_ranking {
     int64_t rows_per_group;
     int64_t k;
@@ -101,7 +107,8 @@ typedef struct dti_ranking {
 } dti_ranking;
 dt_status dti_scores_rank(dti_scores *s, const dti_ranking *by, dti_candidate *out) DT_MUST_USE;
 
-/* All columns on every rank, [n_rows, vocab]. For those who ask; nothing here needs it. */
+/* All rows and columns on every rank, [all_rows, vocab]: for those who ask, nothing here needs it.
+ */
 dt_status dti_scores_whole(const dti_scores *s, float *out) DT_MUST_USE;
 
 /* The communicator of the ranks that hold the other columns; NULL: there are none. */

@@ -10,19 +10,19 @@
 #include "dtensor/host.h"
 #include "models/generation/scores.h"
 
-/* Where logits have to lie: nothing but the vocabulary cut, in plain pieces. */
-static uint32_t plain_places(const dt_tensor *logits, dt_placement want[DT_MAX_DIMS])
+/* Where logits have to lie: nothing but sequences and the vocabulary cut, in plain pieces. */
+static void plain_places(dti_scores *s, const dt_tensor *logits, dt_placement want[DT_MAX_DIMS])
 {
-    const dt_mesh *mesh = dt_tensor_mesh(logits);
-    uint32_t dims = 0;
-
-    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+    s->mesh = dt_tensor_mesh(logits);
+    s->dims = s->row_dims = 0;
+    for (int m = 0; m < dt_mesh_n_dims(s->mesh); m++) {
         const dt_placement p = dt_layout_placement(dt_tensor_layout(logits), m);
-        const bool plain = p.kind == DT_PLACE_SHARD && p.axis == 2 && p.replicas <= 1;
-        want[m] = plain && p.n_blocks == 0 ? p : DT_REPLICATE;
-        if (want[m].kind == DT_PLACE_SHARD && dt_mesh_dim_size(mesh, m) > 1) dims |= 1u << m;
+        const bool plain = p.kind == DT_PLACE_SHARD && p.replicas <= 1 && p.n_blocks == 0;
+        const bool stays = p.axis == 2 || (p.axis == 0 && (s->batch_dims >> m & 1));
+        want[m] = plain && stays ? p : DT_REPLICATE;
+        if (want[m].kind != DT_PLACE_SHARD || dt_mesh_dim_size(s->mesh, m) == 1) continue;
+        *(p.axis == 0 ? &s->row_dims : &s->dims) |= 1u << m;
     }
-    return dims;
 }
 
 static void find_invalid(dti_scores *s)
@@ -43,11 +43,12 @@ static dt_status lay(dti_scores *s, dt_tape *t, dt_tensor **logits)
     DT_TRY(dt_tape_status(t));
     DT_CHECK(dt_tensor_n_axes(*logits) == 3 && dt_tensor_extent(*logits, 1) == 1, DT_ERR_INTERNAL,
              "logits have %d axes", dt_tensor_n_axes(*logits));
-    s->dims = plain_places(*logits, want);
+    plain_places(s, *logits, want);
     *logits = dt_move(t, *logits, want);
     DT_TRY(dt_tape_status(t));
-    s->mesh = dt_tensor_mesh(*logits);
-    s->n_rows = dt_tensor_extent(*logits, 0);
+    s->n_rows = dt_tensor_local(*logits)->shape[0];
+    s->first_row = dt_tensor_local(*logits)->offset[0];
+    s->all_rows = dt_tensor_extent(*logits, 0);
     s->vocab = dt_tensor_extent(*logits, 2);
     return DT_OK;
 }
@@ -127,17 +128,19 @@ static bool keep_best(dti_scores *s, int64_t r, const int64_t *keys, const dti_t
 dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, const dti_top *top,
                                bool *enough)
 {
-    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    dt_placement rows[DT_MAX_DIMS] = { { 0 } };
     int64_t n_lists, n_keys;
     dt_tensor *keys;
 
     DT_TRY(lay(s, t, &logits));
+    for (int m = 0; m < dt_mesh_n_dims(s->mesh); m++)
+        if (s->row_dims >> m & 1) rows[m] = dt_layout_placement(dt_tensor_layout(logits), m);
     s->few = true;
     s->copies = s->dims; /* all of them have all candidates */
     s->dims = 0;
     s->first = 0;
     s->n = top->n < s->vocab ? top->n : s->vocab;
-    keys = dt_move(t, dt_top_k_keys(t, logits, s->n), whole);
+    keys = dt_move(t, dt_top_k_keys(t, logits, s->n), rows);
     DT_TRY(dt_tape_status(t));
     n_lists = dt_tensor_extent(keys, 2) / s->n;
     n_keys = s->n_rows * n_lists * s->n;
@@ -161,6 +164,8 @@ dt_status dti_scores_expand(dti_scores *s, int64_t times)
     const int64_t n = s->n;
 
     s->n_rows *= times;
+    s->first_row *= times;
+    s->all_rows *= times;
     DT_TRY(make_room(s));
     for (int64_t r = s->n_rows - 1; r > 0 && times > 1; r--) { /* from the end: in place */
         memmove(s->data + r * n, s->data + r / times * n, (size_t)n * sizeof *s->data);

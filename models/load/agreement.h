@@ -7,7 +7,7 @@
 
 #include "models/model.h"
 
-enum { DTI_ASKED_BYTES = 192 };
+enum { DTI_ASKED_BYTES = 224 };
 
 /* Whether a rank goes on, and what it was asked. */
 typedef struct dti_word {

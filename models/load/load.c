@@ -14,6 +14,7 @@
 #include "mesh/runtime.h"
 #include "models/generation/generation_config.h"
 #include "models/judge/judge.h"
+#include "models/load/mesh_dims.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
 #include "weights/read_layers.h"
@@ -61,16 +62,19 @@ static dt_status name_blocks(dt_model *m)
 
 dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o, dt_model **out)
 {
+    const dti_dims dims = dti_dims_of(mesh);
     dt_status st = DT_OK;
     dt_model *m;
 
     *out = NULL;
+    DT_TRY(dti_dims_check(&dims, o));
     if (!o->keep_dtype) d->info.dtype = o->dtype;
     DT_TRY(dti_new(sizeof *m, &m));
     m->refs = 1;
     m->arch = d->arch;
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
+    m->batch_dim = dti_dims_batch(&dims, o);
     dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_MODEL, 1);
     m->self = d->self;
     d->self = NULL;

@@ -179,6 +179,7 @@ static dt_load_options load_options(const dt_parallelize_options *o)
     l.sequence_parallel = o->sequence_parallel;
     l.progress = o->progress;
     l.progress_arg = o->progress_arg;
+    l.batch_dim = o->batch_dim;
     return l;
 }
 
@@ -219,12 +220,14 @@ static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_paralleli
     DT_TRY(check_device(rt, o));
     DT_TRY(refuse_second(rt, dir));
     DT_TRY(hash_config(dir, &config));
-    (void)snprintf(w->asked, sizeof w->asked,
-                   "mesh %s, dtype %s, dim %.24s%s, plan %06llx, config.json %06llx", spec,
-                   o->keep_dtype ? "of the checkpoint" : dt_dtype_name(o->dtype), o->dim,
-                   o->sequence_parallel ? ", sequence parallel" : "",
-                   (unsigned long long)(dti_hash_plans(&l) & 0xffffff),
-                   (unsigned long long)(config & 0xffffff));
+    (void)snprintf(
+        w->asked, sizeof w->asked,
+        "mesh %s, dtype %s, dim %.24s, batch dim %.24s%s, plan %06llx, config.json %06llx", spec,
+        o->keep_dtype ? "of the checkpoint" : dt_dtype_name(o->dtype), o->dim,
+        o->batch_dim != NULL ? o->batch_dim : "none",
+        o->sequence_parallel ? ", sequence parallel" : "",
+        (unsigned long long)(dti_hash_plans(&l) & 0xffffff),
+        (unsigned long long)(config & 0xffffff));
     w->hash = dti_hash_text(
         dti_hash_bytes(config, &(uint64_t){ dti_hash_plans(&l) }, sizeof(uint64_t)), w->asked);
     return DT_OK;

@@ -42,16 +42,17 @@ static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *
     return DT_OK;
 }
 
-/* A whole [batch, tokens] tensor of i32 that belongs to the tape. */
-static dt_status make_ints(dt_tape *t, dt_model *m, int64_t batch, int64_t n_tokens,
-                           dt_tensor **out)
+/* A tensor [batch, tokens] of i32 on the tape, of which each rank has its sequences. */
+static dt_status make_ints(dt_tape *t, const dt_state *s, int64_t n_tokens, dt_tensor **out)
 {
-    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-    const int64_t shape[] = { batch, n_tokens };
+    const dt_model *m = s->model;
+    const int64_t shape[] = { s->batch, n_tokens };
+    dt_placement place[DT_MAX_DIMS] = { { 0 } };
     const dt_layout *layout;
     dt_tensor *x;
 
-    DT_TRY(dt_layout_get(m->mesh, 2, whole, NULL, &layout));
+    if (m->batch_dim >= 0) place[m->batch_dim] = DT_SHARD_UNITS(0, s->together);
+    DT_TRY(dt_layout_get(m->mesh, 2, place, NULL, &layout));
     DT_TRY(dti_tensor_create(m->mesh, layout, DT_I32, shape, &x));
     *out = dti_tape_push(t, x);
     DT_CHECK(*out != NULL, DT_ERR_MEMORY, "the tape could not grow");
@@ -94,16 +95,17 @@ static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids
 dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
                          const dt_model_pass *pass)
 {
-    const size_t n = (size_t)(s->batch * n_tokens);
+    const dt_local *mine = dt_tensor_local(pass->ids);
+    const int64_t first = mine->offset[0] * n_tokens, n = mine->shape[0] * n_tokens;
     dti_host positions;
     int32_t *to;
 
     if (!dt_mesh_is_member(m->mesh) || dt_runtime_is_dry(dt_mesh_runtime(m->mesh))) return DT_OK;
-    DT_TRY(dt_tensor_write(pass->ids, ids, n * sizeof *ids));
+    DT_TRY(dt_tensor_write(pass->ids, ids + first, (size_t)n * sizeof *ids));
     DT_TRY(dti_host_open(pass->positions, DTI_HOST_WRITES, &positions));
     to = positions.local.data;
-    for (int64_t i = 0; i < (int64_t)n; i++)
-        to[i] = (int32_t)dti_state_position(s, i / n_tokens, n_tokens, i % n_tokens);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (int32_t)dti_state_position(s, (first + i) / n_tokens, n_tokens, i % n_tokens);
     DT_TRY(dti_host_close(&positions, DT_OK));
     return DT_OK;
 }
@@ -120,8 +122,8 @@ static int64_t longest_after(const dt_state *s, int64_t n_tokens)
     return longest;
 }
 
-dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows,
-                        dt_model_pass *out)
+dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_tokens,
+                        dt_logits_rows rows, dt_model_pass *out)
 {
     *out = (dt_model_pass){ .kv = s->kv,
                             .n_layers = m->info.n_layers,
@@ -131,8 +133,8 @@ dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, 
                             .go_on = n_tokens > 1 ? s->go_on : NULL,
                             .go_on_arg = s->go_on_arg,
                             .length = longest_after(s, n_tokens) };
-    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->ids));
-    DT_TRY(make_ints(t, m, s->batch, n_tokens, &out->positions));
+    DT_TRY(make_ints(t, s, n_tokens, &out->ids));
+    DT_TRY(make_ints(t, s, n_tokens, &out->positions));
     return DT_OK;
 }
 

@@ -8,8 +8,8 @@
 
 /* The state's next pass over n_tokens of each sequence: tensors of ids and positions that belong to
  * the tape, without contents; dti_pass_write() gives them these. */
-dt_status dti_pass_make(dt_tape *t, dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows,
-                        dt_model_pass *out) DT_MUST_USE;
+dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_tokens,
+                        dt_logits_rows rows, dt_model_pass *out) DT_MUST_USE;
 dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
                          const dt_model_pass *pass) DT_MUST_USE;
 

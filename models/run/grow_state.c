@@ -18,16 +18,15 @@ static dt_status copy_rows(const dt_state *s, const dt_tensor *from, dt_tensor *
 {
     const dt_local *local = dt_tensor_local(from);
     const int64_t size = (int64_t)dt_dtype_size(local->dtype);
-    const int64_t token = local->shape[2] * local->shape[3] * size;
+    const int64_t token = local->shape[2] * local->shape[3] * size, first = local->offset[0];
 
-    DT_CHECK(local->shape[0] == s->batch && local->shape[1] == dt_tensor_extent(from, 1),
-             DT_ERR_UNSUPPORTED,
-             "a plan that cuts the batch or the tokens of KV caches: they cannot grow beyond %lld "
-             "tokens",
+    DT_CHECK(local->shape[1] == dt_tensor_extent(from, 1), DT_ERR_UNSUPPORTED,
+             "a plan that cuts the tokens of KV caches: they cannot grow beyond %lld tokens",
              (long long)local->shape[1]);
-    for (int64_t b = 0; b < s->batch && token > 0; b++)
+    for (int64_t b = 0; b < local->shape[0] && token > 0; b++)
         DT_TRY(dti_tensor_copy_bytes(to, b * dt_tensor_extent(to, 1) * token, from,
-                                     b * local->shape[1] * token, s->lengths[b] * token));
+                                     b * local->shape[1] * token,
+                                     dt_state_length_of(s, first + b) * token));
     return DT_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
 #include "models/run/step.h"
+#include "placements/layout.h"
 
 static bool is_dry(const dt_model *m)
 {
@@ -33,6 +34,23 @@ static void free_rows(dt_state *s)
     s->ids = NULL;
 }
 
+/* Rank 0 says once that some have no sequence. */
+static void say_idle(dt_model *m, int64_t batch)
+{
+    const int64_t n = m->batch_dim >= 0 ? dt_mesh_dim_size(m->mesh, m->batch_dim) : 1;
+    const int64_t each = (batch + n - 1) / n, idle = n - (batch + each - 1) / each;
+    dt_runtime *rt = dt_mesh_runtime(m->mesh);
+
+    if (idle == 0 || m->said_idle || is_dry(m) || dt_runtime_rank(rt) != 0) return;
+    m->said_idle = true;
+    dti_runtime_log(rt, DT_LOG_WARNING,
+                    "%lld sequence%s over mesh dim \"%s\" of %lld: %lld of its ranks "
+                    "compute%s nothing",
+                    (long long)batch, batch == 1 ? "" : "s",
+                    dt_mesh_dim_name(m->mesh, m->batch_dim), (long long)n, (long long)idle,
+                    idle == 1 ? "s" : "");
+}
+
 dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_state **out)
 {
     dt_status st = DT_OK;
@@ -48,6 +66,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
     DT_TRY(dti_new(sizeof *s, &s));
     s->model = model;
     s->batch = batch;
+    s->together = 1;
     s->capacity = s->room = capacity;
     DT_TRY_TO(fail, st,
               dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
@@ -55,6 +74,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
     DT_TRY_TO(fail, st, make_rows(s));
     model->refs++;
     dti_runtime_count(dt_mesh_runtime(model->mesh), DTI_LIVE_STATE, 1);
+    say_idle(model, batch);
     *out = s;
     return DT_OK;
 
@@ -150,15 +170,37 @@ void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens)
 
 /* --- sequences, copied and moved ---------------------------------------------------------- */
 
-/* Sequences lie one after the other in a rank's piece: nothing cuts them. */
+/* Sequences lie one after the other in a rank's piece: nothing cuts their tokens, and the batch
+ * only what cuts it for all. */
 static dt_status row_bytes(const dt_tensor *x, const dt_state *s, int64_t *token, int64_t *row)
 {
     const dt_local *local = dt_tensor_local(x);
+    bool own = local->shape[1] == s->capacity;
 
-    DT_CHECK(local->shape[0] == s->batch && local->shape[1] == s->capacity, DT_ERR_UNSUPPORTED,
+    for (int m = 0; m < dt_mesh_n_dims(s->model->mesh); m++) {
+        const dt_placement p = dt_layout_placement(dt_tensor_layout(x), m);
+        if (p.kind == DT_PLACE_SHARD && p.axis == 0 && dt_mesh_dim_size(s->model->mesh, m) > 1)
+            own = own && m == s->model->batch_dim && p.unit == s->together;
+    }
+    DT_CHECK(own, DT_ERR_UNSUPPORTED,
              "a plan that cuts the batch or the tokens of KV caches: beams cannot be moved");
     *token = local->shape[2] * local->shape[3] * (int64_t)dt_dtype_size(local->dtype);
     *row = *token * s->capacity;
+    return DT_OK;
+}
+
+/* The same layout for sequences of which `times` stay together. */
+static dt_status layout_of(const dt_tensor *x, const dt_state *s, int64_t times,
+                           const dt_layout **out)
+{
+    const int m = s->model->batch_dim;
+    dt_placement cut;
+
+    *out = dt_tensor_layout(x);
+    if (m < 0) return DT_OK;
+    cut = dt_layout_placement(*out, m);
+    cut.unit = s->together * times;
+    if (cut.kind == DT_PLACE_SHARD) DT_TRY(dti_layout_with(*out, m, &cut, out));
     return DT_OK;
 }
 
@@ -166,18 +208,22 @@ static dt_status expand_cache(const dt_state *s, int64_t times, dt_tensor **cach
 {
     const int64_t shape[] = { s->batch * times, s->capacity, dt_tensor_extent(*cache, 2),
                               dt_tensor_extent(*cache, 3) };
+    const dt_local *local = dt_tensor_local(*cache);
+    const int64_t first = local->offset[0], n = local->shape[0];
+    const dt_layout *layout;
     dt_status st = DT_OK;
     dt_tensor *wide;
     int64_t token, row;
 
     DT_TRY(row_bytes(*cache, s, &token, &row));
-    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(*cache), dt_tensor_layout(*cache),
-                                   dt_tensor_dtype(*cache), shape, &wide));
+    DT_TRY(layout_of(*cache, s, times, &layout));
+    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(*cache), layout, dt_tensor_dtype(*cache), shape,
+                                   &wide));
     dti_tensor_set_kind(wide, DTI_KIND_CACHES);
-    for (int64_t b = 0; b < shape[0] && token > 0; b++)
+    for (int64_t b = 0; b < n * times && token > 0; b++)
         DT_TRY_TO(fail, st,
                   dti_tensor_copy_bytes(wide, b * row, *cache, b / times * row,
-                                        s->lengths[b / times] * token));
+                                        s->lengths[first + b / times] * token));
     dt_tensor_release(cache);
     *cache = wide;
     return DT_OK;
@@ -199,6 +245,7 @@ dt_status dti_state_expand(dt_state *s, int64_t times)
         if (s->kv[i].v != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].v));
     }
     s->batch *= times;
+    s->together *= times;
     s->lengths = s->pads = NULL;
     s->ids = NULL;
     DT_TRY_TO(done, st, make_rows(s));
@@ -268,15 +315,17 @@ typedef struct rows {
     dt_tensor *cache, *aside; /* aside: as large as one row */
     char *ids, *ids_aside;
     int64_t row, token; /* bytes */
+    int64_t first, n;   /* rows that this rank has; others are left to theirs */
 } rows;
 
 static dt_status copy_row(const rows *r, const step *s, int64_t length)
 {
     const int64_t at = s->first * r->token, bytes = length * r->token - at;
-    const int64_t to = (s->to >= 0 ? s->to * r->row : 0) + at;
-    const int64_t from = (s->from >= 0 ? s->from * r->row : 0) + at;
+    const int64_t to = (s->to >= 0 ? (s->to - r->first) * r->row : 0) + at;
+    const int64_t from = (s->from >= 0 ? (s->from - r->first) * r->row : 0) + at;
+    const int64_t one = s->to >= 0 ? s->to : s->from; /* the other is of the same prompt */
 
-    if (bytes <= 0) return DT_OK;
+    if (bytes <= 0 || one < r->first || one >= r->first + r->n) return DT_OK;
     if (r->cache != NULL)
         DT_TRY(dti_tensor_copy_bytes(s->to >= 0 ? r->cache : r->aside, to,
                                      s->from >= 0 ? r->cache : r->aside, from, bytes));
@@ -296,12 +345,17 @@ static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_t
 {
     const int64_t shape[] = { 1, s->capacity, dt_tensor_extent(cache, 2),
                               dt_tensor_extent(cache, 3) };
-    rows r = { .cache = cache };
+    const dt_local *local = dt_tensor_local(cache);
+    rows r = { .cache = cache, .first = local->offset[0], .n = local->shape[0] };
+    const dt_placement whole = DT_REPLICATE;
+    const dt_layout *layout = dt_tensor_layout(cache);
     dt_status st;
 
     DT_TRY(row_bytes(cache, s, &r.token, &r.row));
-    DT_TRY(dti_tensor_create(dt_tensor_mesh(cache), dt_tensor_layout(cache), dt_tensor_dtype(cache),
-                             shape, &r.aside));
+    if (s->model->batch_dim >= 0) /* a row of each rank's own */
+        DT_TRY(dti_layout_with(layout, s->model->batch_dim, &whole, &layout));
+    DT_TRY(
+        dti_tensor_create(dt_tensor_mesh(cache), layout, dt_tensor_dtype(cache), shape, &r.aside));
     st = take_steps(steps, n, &r, s->length);
     dt_tensor_release(&r.aside);
     return st;
@@ -310,7 +364,7 @@ static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_t
 static dt_status reorder_ids(const dt_state *s, const step *steps, int n)
 {
     const int64_t token = (int64_t)sizeof *s->ids;
-    rows r = { .ids = (char *)s->ids, .row = s->capacity * token, .token = token };
+    rows r = { .ids = (char *)s->ids, .row = s->capacity * token, .token = token, .n = s->batch };
     dt_status st;
 
     DT_TRY(dti_alloc((size_t)(s->length * token) + 1, (void **)&r.ids_aside));

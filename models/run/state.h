@@ -18,6 +18,7 @@ typedef struct dti_kv {
 struct dt_state {
     dt_model *model;
     int64_t batch;
+    int64_t together; /* sequences side by side that one rank has: texts of a prompt, 1 before */
     int64_t capacity;
     int64_t length;   /* of the longest sequence */
     int64_t n_kept;   /* batch; 1 in a dry runtime, whose sequences are all as the longest is */

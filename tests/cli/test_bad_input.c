@@ -400,7 +400,7 @@ static const mistake mistakes[] = {
     /* options */
     { "mesh without size", copy_all, NULL, { ONE, "--mesh", "tp" }, { "--mesh", "\"tp\"", "tp=2" } },
     { "mesh of TP",       copy_all, NULL, { ONE, "--mesh", "dp=1,TP=2" }, { "--mesh", "cut over the dim \"tp\"", "write \"tp=2\"" } },
-    { "mesh of pt",       copy_all, NULL, { "plan", "-m", "@", "--mesh", "pt=2" }, { "--mesh", "over \"pt\"", "write \"tp=2\"" } },
+    { "mesh of pt",       copy_all, NULL, { "plan", "-m", "@", "--mesh", "pt=2" }, { "--mesh", "uses mesh dim \"pt\"", "write \"tp=2\"" } },
     { "mesh of size 0",   copy_all, NULL, { ONE, "--mesh", "tp=0" }, { "--mesh", "tp=0", "begin at 1" } },
     { "mesh twice",       copy_all, NULL, { "logits", "-m", "@", "-t", "1", "--mesh", "tp=2,tp=2" }, { "--mesh", "\"tp\" twice" } },
     { "mesh of words",    copy_all, NULL, { ONE, "--mesh", "tp=two" }, { "--mesh", "two", "number" } },

@@ -136,6 +136,8 @@ DT_TEST(cuda_step, ranks_record_where_kernels_wait_for_each_other)
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local_spin", 1), 0);
     for (size_t i = 0; i < DT_COUNT(cases); i++)
         DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &cases[i]));
+    /* one of them has no sequence */
+    DT_ASSERT_OK(dt_test_run(&options, "dp=2,tp=1", decode, &cases[0]));
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local", 1), 0);
     DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &(step_case){ "llama/uneven", false }));
     DT_ASSERT_EQ_INT(unsetenv("DTENSOR_CUDA_COMM"), 0);

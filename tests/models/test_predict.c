@@ -183,7 +183,7 @@ DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
     static const predict_case many[] = {
         { "llama/uneven", "tp=37", 1, 16, { NULL, NULL }, false },
         { "llama/uneven", "dp=3,tp=7", 2, 11, { NULL, NULL }, false },
-        { "llama/tied", "dp=5,cp=2,tp=6", 3, 5, { NULL, NULL }, false },
+        { "llama/tied", "dp=5,tp=6", 3, 5, { NULL, NULL }, false },
         { "qwen3/uneven", "tp=13", 2, 9, { NULL, NULL }, false },
         { "gpt_neo/uneven", "tp=5,dp=4", 2, 3, { NULL, NULL }, false },
         { "llama/uneven", "tp=23", 1, 30, { "model.layers.*.mlp.gate_proj", "replicate" }, false },

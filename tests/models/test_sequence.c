@@ -64,7 +64,7 @@ static dt_status check_seen(dt_mesh *mesh, const stream_case *c, const seen *s, 
         DT_EXPECT(p == 1 || s->kind[i] == (cut ? DT_PLACE_SHARD : DT_PLACE_REPLICATE), "kind %d",
                   (int)s->kind[i]);
         DT_EXPECT(!cut || s->axis[i] == 1, "cut along axis %d", s->axis[i]);
-        DT_EXPECT_EQ_INT(s->local[i][0], 2);
+        DT_EXPECT_EQ_INT(s->local[i][0], dt_mesh_find_dim(mesh, "dp") >= 0 ? 1 : 2);
         DT_EXPECT_EQ_INT(s->local[i][1], !cut ? c->tokens : rest < chunk ? rest : chunk);
         DT_EXPECT_EQ_INT(s->local[i][2], width);
     }
