@@ -42,6 +42,9 @@ typedef struct cli_many {
     int n;
 } cli_many;
 
+/* Settings of a text that have an option: cli_knob() asks for one by its field. */
+enum { CLI_MAX_KNOBS = 32 };
+
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
     const char *folder; /* --model, or the argument of inspect and verify */
@@ -59,13 +62,7 @@ typedef struct cli_args {
     const char *output;
     const char *max_shard_size;
     const char *prompts_file;
-    const char *seed, *temperature, *top_k, *top_p, *min_p, *typical_p;
-    const char *epsilon_cutoff, *eta_cutoff;
-    const char *repetition_penalty, *no_repeat_ngram_size, *min_new_tokens;
-    const char *max_length, *min_length;
-    const char *eos_ids, *suppress_ids, *begin_suppress_ids, *bad_words_ids;
-    const char *forced_bos_id, *forced_eos_ids;
-    const char *num_beams, *num_return_sequences, *length_penalty, *early_stopping;
+    const char *knob[CLI_MAX_KNOBS]; /* texts, in the order of dt_generate_knobs() */
     const char *tolerance;
     cli_many stop;
     cli_many meshes;             /* of compare */
@@ -80,12 +77,8 @@ typedef struct cli_args {
     bool sequence_parallel;
     bool no_bind;
     bool oversubscribe;
-    bool ignore_eos;
     bool show_prompt;
-    bool sample;
     bool greedy;
-    bool renormalize_logits;
-    bool remove_invalid_values;
     bool values;
     bool random;
     bool no_special;

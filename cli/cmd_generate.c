@@ -262,8 +262,9 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
     cli_session s;
 
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
-    if (!args->ignore_eos) DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
-    if (!args->ignore_eos)
+    if (cli_knob(args, "ignore_eos") == NULL)
+        DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
+    if (cli_knob(args, "ignore_eos") == NULL)
         DT_TRY_TO(done, st,
                   dti_remarks(args->registry, args->folder, false, true, warn, (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));

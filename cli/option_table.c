@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, TEXT, NUMBER, MANY } kind; /* MANY: texts, one each time */
+/* MANY: texts, one each time. SET, SWITCH: settings of dt_generate_knobs(), found by the name. */
+typedef enum kind { FLAG, TEXT, NUMBER, MANY, SET, SWITCH } kind;
 
 typedef struct option {
     const char *name;
@@ -44,35 +45,35 @@ static const option options[] = {
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
     { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), TALKS, MAX_NEW, "stop after N tokens (default 100; chat: the context)" },
-    { "ignore-eos",      0,  FLAG,   NULL,   AT(ignore_eos),     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
-    { "min-new-tokens", 0, TEXT, "N", AT(min_new_tokens), TALKS, 0, "no end of sequence before N tokens" },
-    { "max-length", 0, TEXT, "N", AT(max_length), CLI_GENERATE, 0, "stop after N tokens, those of the prompt included" },
-    { "min-length", 0, TEXT, "N", AT(min_length), CLI_GENERATE, 0, "no end of sequence before N tokens, prompt included" },
+    { "ignore-eos",      0,  SWITCH,   NULL,   0,     CLI_GENERATE, 0, "go on after an end-of-sequence token" },
+    { "min-new-tokens", 0, SET, "N", 0, TALKS, 0, "no end of sequence before N tokens" },
+    { "max-length", 0, SET, "N", 0, CLI_GENERATE, 0, "stop after N tokens, those of the prompt included" },
+    { "min-length", 0, SET, "N", 0, CLI_GENERATE, 0, "no end of sequence before N tokens, prompt included" },
     { "stop", 0, MANY, "TEXT", AT(stop), TALKS, 0, "end with the token that completes TEXT; may be repeated" },
-    { "eos-ids", 0, TEXT, "IDS", AT(eos_ids), CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
-    { "sample", 0, FLAG, NULL, AT(sample), TALKS, 0, "draw tokens (default: as generation_config.json says)" },
+    { "eos-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "tokens that end a text, instead of the model's: 1,2" },
+    { "sample", 0, SWITCH, NULL, 0, TALKS, 0, "draw tokens (default: as generation_config.json says)" },
     { "greedy", 0, FLAG, NULL, AT(greedy), TALKS, 0, "take the best token always" },
-    { "seed", 0, TEXT, "N", AT(seed), TALKS, 0, "of the draws (default 0): in f32 the same text on every mesh" },
-    { "temperature", 0, TEXT, "X", AT(temperature), TALKS, 0, "divides the logits (default 1)" },
-    { "top-k", 0, TEXT, "K", AT(top_k), TALKS, 0, "draw among the K best tokens (default 50; 0: all)" },
-    { "top-p", 0, TEXT, "P", AT(top_p), TALKS, 0, "draw among the best with probability P together" },
-    { "min-p", 0, TEXT, "P", AT(min_p), TALKS, 0, "drop tokens below P times the best one's probability" },
-    { "typical-p", 0, TEXT, "P", AT(typical_p), TALKS, 0, "draw among the typical with probability P together" },
-    { "epsilon-cutoff", 0, TEXT, "P", AT(epsilon_cutoff), TALKS, 0, "drop tokens of probability below P" },
-    { "eta-cutoff", 0, TEXT, "P", AT(eta_cutoff), TALKS, 0, "the same, less strict where many are likely" },
-    { "renormalize-logits", 0, FLAG, NULL, AT(renormalize_logits), CLI_GENERATE, 0, "log-probabilities again after all rules" },
-    { "remove-invalid-values", 0, FLAG, NULL, AT(remove_invalid_values), CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
-    { "repetition-penalty", 0, TEXT, "X", AT(repetition_penalty), TALKS, 0, "of tokens that occurred (default 1: none)" },
-    { "no-repeat-ngram-size", 0, TEXT, "N", AT(no_repeat_ngram_size), TALKS, 0, "no N tokens twice in the same order" },
-    { "bad-words-ids", 0, TEXT, "IDS", AT(bad_words_ids), CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
-    { "suppress-ids", 0, TEXT, "IDS", AT(suppress_ids), CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
-    { "begin-suppress-ids", 0, TEXT, "IDS", AT(begin_suppress_ids), CLI_GENERATE, 0, "the same, of the first new token" },
-    { "forced-bos-id", 0, TEXT, "ID", AT(forced_bos_id), CLI_GENERATE, 0, "the second token of a text, after a prompt of one" },
-    { "forced-eos-ids", 0, TEXT, "IDS", AT(forced_eos_ids), CLI_GENERATE, 0, "the last token, where the length ends a text" },
-    { "num-beams", 0, TEXT, "N", AT(num_beams), CLI_GENERATE, 0, "beam search with N beams" },
-    { "num-return-sequences", 0, TEXT, "N", AT(num_return_sequences), CLI_GENERATE, 0, "texts of each prompt (default 1)" },
-    { "length-penalty", 0, TEXT, "X", AT(length_penalty), CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
-    { "early-stopping", 0, TEXT, "WORD", AT(early_stopping), CLI_GENERATE, 0, "of beams: false (default), true or never" },
+    { "seed", 0, SET, "N", 0, TALKS, 0, "of the draws (default 0): in f32 the same text on every mesh" },
+    { "temperature", 0, SET, "X", 0, TALKS, 0, "divides the logits (default 1)" },
+    { "top-k", 0, SET, "K", 0, TALKS, 0, "draw among the K best tokens (default 50; 0: all)" },
+    { "top-p", 0, SET, "P", 0, TALKS, 0, "draw among the best with probability P together" },
+    { "min-p", 0, SET, "P", 0, TALKS, 0, "drop tokens below P times the best one's probability" },
+    { "typical-p", 0, SET, "P", 0, TALKS, 0, "draw among the typical with probability P together" },
+    { "epsilon-cutoff", 0, SET, "P", 0, TALKS, 0, "drop tokens of probability below P" },
+    { "eta-cutoff", 0, SET, "P", 0, TALKS, 0, "the same, less strict where many are likely" },
+    { "renormalize-logits", 0, SWITCH, NULL, 0, CLI_GENERATE, 0, "log-probabilities again after all rules" },
+    { "remove-invalid-values", 0, SWITCH, NULL, 0, CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
+    { "repetition-penalty", 0, SET, "X", 0, TALKS, 0, "of tokens that occurred (default 1: none)" },
+    { "no-repeat-ngram-size", 0, SET, "N", 0, TALKS, 0, "no N tokens twice in the same order" },
+    { "bad-words-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
+    { "suppress-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "tokens that are not generated: 5,6" },
+    { "begin-suppress-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "the same, of the first new token" },
+    { "forced-bos-id", 0, SET, "ID", 0, CLI_GENERATE, 0, "the second token of a text, after a prompt of one" },
+    { "forced-eos-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "the last token, where the length ends a text" },
+    { "num-beams", 0, SET, "N", 0, CLI_GENERATE, 0, "beam search with N beams" },
+    { "num-return-sequences", 0, SET, "N", 0, CLI_GENERATE, 0, "texts of each prompt (default 1)" },
+    { "length-penalty", 0, SET, "X", 0, CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
+    { "early-stopping", 0, SET, "WORD", 0, CLI_GENERATE, 0, "of beams: false (default), true or never" },
     { "mesh",            0,  TEXT,   "MESH", AT(mesh),           ON_A_MESH, 0, "ranks by named dims (default tp=1, or processes)" },
     { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
     { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
@@ -176,6 +177,31 @@ dt_status cli_parse_number(const char *what, const char *text, double *out)
     return DT_OK;
 }
 
+/* Options that take no value. */
+static bool is_flag(const option *o)
+{
+    return o->kind == FLAG || o->kind == SWITCH;
+}
+
+/* The place of the setting that an option fills. */
+static const char **knob_of(cli_args *args, const char *name)
+{
+    int n;
+    const dt_knob *knobs = dt_generate_knobs(&n);
+
+    for (int i = 0; i < n && i < CLI_MAX_KNOBS; i++)
+        if (knobs[i].option != NULL && strcmp(knobs[i].option, name) == 0) return &args->knob[i];
+    return NULL;
+}
+
+const char *cli_knob(const cli_args *args, const char *field)
+{
+    const dt_knob *all = dt_generate_knobs(NULL), *k = dt_generate_knob(field);
+
+    if (k != NULL && k->kind == DT_KNOB_TEXTS) return args->stop.items[0];
+    return k != NULL ? args->knob[k - all] : NULL;
+}
+
 static dt_status store(const option *o, const char *value, cli_args *args)
 {
     void *field = (char *)args + o->field;
@@ -183,9 +209,11 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 
     (void)snprintf(what, sizeof what, "--%s", o->name);
     if (o->kind == FLAG) *(bool *)field = true;
-    DT_CHECK(o->kind == FLAG || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
+    if (o->kind == SWITCH) *knob_of(args, o->name) = "true";
+    DT_CHECK(is_flag(o) || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
              what, what, o->value);
     if (o->kind == TEXT) *(const char **)field = value;
+    if (o->kind == SET) *knob_of(args, o->name) = value;
     if (o->kind == MANY) {
         cli_many *many = field;
         DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
@@ -199,7 +227,7 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 /* A second value would silently replace the first. */
 static dt_status refuse_repeated(const cli_command *command, const option *o, bool *given)
 {
-    DT_CHECK(o->kind == FLAG || o->kind == MANY || !given[o - options], DT_ERR_ARG,
+    DT_CHECK(is_flag(o) || o->kind == MANY || !given[o - options], DT_ERR_ARG,
              "%s: --%s is given twice; give it once", command->name, o->name);
     given[o - options] = true;
     return DT_OK;
@@ -231,9 +259,9 @@ static dt_status read_long(reader *r, const char *word)
 
     if (o == NULL) return unknown_name(r->command, word, n);
     DT_TRY(refuse_repeated(r->command, o, r->given));
-    DT_CHECK(o->kind != FLAG || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
+    DT_CHECK(!is_flag(o) || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
              r->command->name, o->name, value);
-    if (o->kind != FLAG && value == NULL) DT_TRY(next_value(r, o, &value));
+    if (!is_flag(o) && value == NULL) DT_TRY(next_value(r, o, &value));
     DT_TRY(store(o, value, r->args));
     return DT_OK;
 }
@@ -249,7 +277,7 @@ static dt_status read_letter(reader *r, const char *word, const char **at)
              r->command->name, **at, word, r->command->name);
     (*at)++;
     DT_TRY(refuse_repeated(r->command, o, r->given));
-    if (o->kind != FLAG) {
+    if (!is_flag(o)) {
         if (**at == '\0') DT_TRY(next_value(r, o, &value));
         if (value == NULL) value = *at;
         *at = "";

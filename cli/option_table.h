@@ -41,4 +41,7 @@ dt_status cli_parse_number(const char *what, const char *text, double *out) DT_M
 /* The name that was probably meant by `word`, or NULL. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
+/* What the command line says of a field of dt_generate_options, "top_p"; NULL: nothing. */
+const char *cli_knob(const cli_args *args, const char *field);
+
 #endif

@@ -5,53 +5,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/option_table.h"
 #include "models/generation/text_rules.h"
-
-#define AT(field) offsetof(cli_args, field)
-
-/* Fields of dt_generate_options, and the option that fills each of them. */
-static const struct {
-    const char *field, *option;
-    size_t given; /* a text of cli_args, NULL if it is not given */
-} options[] = {
-    { "eos", "--eos-ids", AT(eos_ids) },
-    { "repetition_penalty", "--repetition-penalty", AT(repetition_penalty) },
-    { "no_repeat_ngram_size", "--no-repeat-ngram-size", AT(no_repeat_ngram_size) },
-    { "bad_words", "--bad-words-ids", AT(bad_words_ids) },
-    { "max_length", "--max-length", AT(max_length) },
-    { "min_length", "--min-length", AT(min_length) },
-    { "min_new_tokens", "--min-new-tokens", AT(min_new_tokens) },
-    { "forced_bos", "--forced-bos-id", AT(forced_bos_id) },
-    { "forced_eos", "--forced-eos-ids", AT(forced_eos_ids) },
-    { "suppress_tokens", "--suppress-ids", AT(suppress_ids) },
-    { "begin_suppress_tokens", "--begin-suppress-ids", AT(begin_suppress_ids) },
-    { "seed", "--seed", AT(seed) },
-    { "temperature", "--temperature", AT(temperature) },
-    { "top_k", "--top-k", AT(top_k) },
-    { "top_p", "--top-p", AT(top_p) },
-    { "min_p", "--min-p", AT(min_p) },
-    { "typical_p", "--typical-p", AT(typical_p) },
-    { "epsilon_cutoff", "--epsilon-cutoff", AT(epsilon_cutoff) },
-    { "eta_cutoff", "--eta-cutoff", AT(eta_cutoff) },
-    { "stop_strings", "--stop", AT(stop.items[0]) },
-    { "num_beams", "--num-beams", AT(num_beams) },
-    { "num_return_sequences", "--num-return-sequences", AT(num_return_sequences) },
-    { "length_penalty", "--length-penalty", AT(length_penalty) },
-    { "early_stopping", "--early-stopping", AT(early_stopping) },
-};
 
 static void name_wish(void *arg, const char *field, char text[DTI_OPTION_NAME_BYTES])
 {
     const cli_args *a = arg;
+    const dt_knob *knob = dt_generate_knob(field);
 
-    for (size_t i = 0; i < DT_COUNT(options); i++) {
-        if (strcmp(options[i].field, field) != 0) continue;
-        if (*(const char *const *)((const char *)a + options[i].given) == NULL) break;
-        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "%s", options[i].option);
-        return;
-    }
-    if (strcmp(field, "ignore_eos") == 0)
-        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "--ignore-eos");
+    if (cli_knob(a, field) != NULL || strcmp(field, "ignore_eos") == 0)
+        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "--%s", knob->option);
     else
         dti_generation_key((void *)(uintptr_t)a->folder, field, text);
 }
@@ -63,51 +26,62 @@ dti_option_names cli_wish_names(const cli_args *args)
 
 /* --- contradictions --------------------------------------------------------------------------- */
 
+bool cli_wishes_draw(const cli_args *a)
+{
+    static const char *const fields[] = { "do_sample",      "temperature", "top_k",
+                                          "top_p",          "min_p",       "typical_p",
+                                          "epsilon_cutoff", "eta_cutoff",  "seed" };
+
+    for (size_t i = 0; i < DT_COUNT(fields); i++)
+        if (cli_knob(a, fields[i]) != NULL) return true;
+    return false;
+}
+
 dt_status cli_wishes_agree(const cli_args *a)
 {
-    const bool draws = a->sample || a->temperature != NULL || a->top_k != NULL ||
-                       a->top_p != NULL || a->min_p != NULL || a->typical_p != NULL ||
-                       a->epsilon_cutoff != NULL || a->eta_cutoff != NULL || a->seed != NULL;
+    const char *max_length = cli_knob(a, "max_length"), *eos = cli_knob(a, "eos");
+    const char *min_length = cli_knob(a, "min_length"), *min_new = cli_knob(a, "min_new_tokens");
+    const bool ignore_eos = cli_knob(a, "ignore_eos") != NULL;
 
-    DT_CHECK(!a->greedy || !draws, DT_ERR_ARG,
+    DT_CHECK(!a->greedy || !cli_wishes_draw(a), DT_ERR_ARG,
              "--greedy takes the best token always; leave it out, or --sample, --seed, "
              "--temperature, --top-k, --top-p, --min-p, --typical-p, --epsilon-cutoff and "
              "--eta-cutoff");
-    DT_CHECK(a->max_length == NULL || a->max_new_tokens == 0, DT_ERR_ARG,
+    DT_CHECK(max_length == NULL || a->max_new_tokens == 0, DT_ERR_ARG,
              "--max-length %s and --max-new-tokens %lld both say where a text ends; give one",
-             a->max_length, (long long)a->max_new_tokens);
-    DT_CHECK(a->min_length == NULL || a->min_new_tokens == NULL, DT_ERR_ARG,
+             max_length, (long long)a->max_new_tokens);
+    DT_CHECK(min_length == NULL || min_new == NULL, DT_ERR_ARG,
              "--min-length %s and --min-new-tokens %s both say when a text may end; give one",
-             a->min_length, a->min_new_tokens);
-    DT_CHECK(!a->ignore_eos || a->eos_ids == NULL, DT_ERR_ARG,
-             "--ignore-eos goes on after every token that --eos-ids %s names; give one",
-             a->eos_ids);
-    DT_CHECK(!a->ignore_eos || (a->min_length == NULL && a->min_new_tokens == NULL), DT_ERR_ARG,
+             min_length, min_new);
+    DT_CHECK(!ignore_eos || eos == NULL, DT_ERR_ARG,
+             "--ignore-eos goes on after every token that --eos-ids %s names; give one", eos);
+    DT_CHECK(!ignore_eos || (min_length == NULL && min_new == NULL), DT_ERR_ARG,
              "--ignore-eos never ends a text, so %s %s changes nothing; give one",
-             a->min_length != NULL ? "--min-length" : "--min-new-tokens",
-             a->min_length != NULL ? a->min_length : a->min_new_tokens);
+             min_length != NULL ? "--min-length" : "--min-new-tokens",
+             min_length != NULL ? min_length : min_new);
     return DT_OK;
 }
 
 /* Of options that only beams look at. */
-static void warn_without_beams(const cli_session *s, const char *option, const char *value)
+static void warn_without_beams(const cli_session *s, const char *field)
 {
+    const char *value = cli_knob(s->args, field);
     char text[DT_ERROR_MESSAGE_BYTES];
 
     if (value == NULL) return;
     (void)snprintf(text, sizeof text,
-                   "%s %s changes nothing: it is of beam search, and there are no beams; add "
+                   "--%s %s changes nothing: it is of beam search, and there are no beams; add "
                    "--num-beams",
-                   option, value);
+                   dt_generate_knob(field)->option, value);
     cli_warn(s->console, text);
 }
 
 /* Tokens that a text must have, and those that it may have. */
 static void warn_of_lengths(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
-    const cli_args *a = s->args;
-    const bool length = a->min_length != NULL;
-    const char *least = length ? a->min_length : a->min_new_tokens;
+    const char *min_length = cli_knob(s->args, "min_length");
+    const bool length = min_length != NULL;
+    const char *least = length ? min_length : cli_knob(s->args, "min_new_tokens");
     const int64_t most = o->max_new_tokens + (length ? prompt : 0);
     char text[DT_ERROR_MESSAGE_BYTES];
 
@@ -122,26 +96,27 @@ static void warn_of_lengths(const cli_session *s, const dt_generate_options *o, 
 
 dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
-    const cli_args *a = s->args;
+    const char *temperature = cli_knob(s->args, "temperature");
+    const char *penalty = cli_knob(s->args, "repetition_penalty");
+    const char *several = cli_knob(s->args, "num_return_sequences");
 
-    DT_CHECK(a->temperature == NULL || o->temperature > 0, DT_ERR_ARG,
+    DT_CHECK(temperature == NULL || o->temperature > 0, DT_ERR_ARG,
              "--temperature %s: must be above 0; --greedy takes the best token always",
-             a->temperature);
-    DT_CHECK(a->repetition_penalty == NULL || o->repetition_penalty > 0, DT_ERR_ARG,
-             "--repetition-penalty %s: must be above 0; 1 is none", a->repetition_penalty);
-    DT_CHECK(a->num_return_sequences == NULL || o->num_return_sequences <= 1 || o->do_sample ||
-                 o->num_beams > 1,
+             temperature);
+    DT_CHECK(penalty == NULL || o->repetition_penalty > 0, DT_ERR_ARG,
+             "--repetition-penalty %s: must be above 0; 1 is none", penalty);
+    DT_CHECK(several == NULL || o->num_return_sequences <= 1 || o->do_sample || o->num_beams > 1,
              DT_ERR_ARG,
              "--num-return-sequences %s: the best token is always the same; add --sample or "
              "--num-beams",
-             a->num_return_sequences);
+             several);
     /* of the file's, such tokens are only warned of: they are somebody else's mistake */
-    for (int64_t i = 0; a->eos_ids != NULL && i < o->eos.n; i++)
+    for (int64_t i = 0; cli_knob(s->args, "eos") != NULL && i < o->eos.n; i++)
         DT_CHECK(o->eos.ids[i] < s->info.vocab_size, DT_ERR_ARG,
                  "--eos-ids: token %d is outside the vocabulary: ids are 0 to %lld", o->eos.ids[i],
                  (long long)s->info.vocab_size - 1);
-    if (o->num_beams == 1) warn_without_beams(s, "--length-penalty", a->length_penalty);
-    if (o->num_beams == 1) warn_without_beams(s, "--early-stopping", a->early_stopping);
+    if (o->num_beams == 1) warn_without_beams(s, "length_penalty");
+    if (o->num_beams == 1) warn_without_beams(s, "early_stopping");
     warn_of_lengths(s, o, prompt);
     return DT_OK;
 }

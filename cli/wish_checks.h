@@ -11,6 +11,9 @@
 /* What messages call a wish: the option that gave it, or the key of generation_config.json. */
 dti_option_names cli_wish_names(const cli_args *args);
 
+/* Whether the user asks for draws, by --sample or by what only draws look at. */
+bool cli_wishes_draw(const cli_args *args);
+
 /* Refuses two answers of the user to one question. */
 dt_status cli_wishes_agree(const cli_args *args) DT_MUST_USE;
 

@@ -2,6 +2,7 @@
 #include "cli/wishes.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +16,10 @@ enum { DEFAULT_NEW_TOKENS = 100 };
 /* --- one option --------------------------------------------------------------------------------
  */
 
-static dt_status parse_count(const char *what, const char *text, int64_t *out)
-{
-    if (text == NULL) return DT_OK;
-    DT_TRY(cli_parse_int(what, text, 0, INT32_MAX, out));
-    return DT_OK;
-}
-
 static dt_status parse_seed(const char *text, uint64_t *out)
 {
     char *end;
 
-    if (text == NULL) return DT_OK;
     errno = 0;
     *out = strtoull(text, &end, 10);
     DT_CHECK(strspn(text, "0123456789") == strlen(text) && errno == 0, DT_ERR_ARG,
@@ -38,7 +31,6 @@ static dt_status parse_early_stopping(const char *text, dt_early_stopping *out)
 {
     static const char *const names[] = { "false", "true", "never" };
 
-    if (text == NULL) return DT_OK;
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         *out = (dt_early_stopping)i;
         if (strcmp(text, names[i]) == 0) return DT_OK;
@@ -81,7 +73,6 @@ static dt_status parse_list(const char *what, const char **text, int32_t **to, d
 
 static dt_status parse_ids(const char *what, const char *text, int32_t **to, dt_ids *out)
 {
-    if (text == NULL) return DT_OK;
     DT_TRY(parse_list(what, &text, to, out));
     DT_CHECK(*text == '\0', DT_ERR_ARG, "%s: one list of ids is possible, not \"%s\"", what, text);
     return DT_OK;
@@ -98,91 +89,77 @@ static dt_status parse_words(const char *text, int32_t **to, dt_ids *words, dt_g
     }
 }
 
+/* Lists of tokens: the texts have room for no more ids than letters. */
 static dt_status parse_lists(const cli_args *a, cli_wishes *w)
 {
-    const char *const texts[] = { a->eos_ids, a->suppress_ids, a->begin_suppress_ids,
-                                  a->forced_eos_ids, a->bad_words_ids };
-    dt_generate_options *o = &w->options;
-    size_t n = 1;
+    int n_knobs;
+    const dt_knob *knobs = dt_generate_knobs(&n_knobs);
+    size_t room = 1;
     int32_t *to;
 
-    for (size_t i = 0; i < DT_COUNT(texts); i++) n += texts[i] != NULL ? strlen(texts[i]) + 1 : 0;
-    DT_TRY(dti_alloc_array(n, sizeof *w->ids, (void **)&w->ids));
-    DT_TRY(dti_alloc_array(n, sizeof *w->words, (void **)&w->words));
+    for (int i = 0; i < n_knobs; i++)
+        if (a->knob[i] != NULL) room += strlen(a->knob[i]) + 1;
+    DT_TRY(dti_alloc_array(room, sizeof *w->ids, (void **)&w->ids));
+    DT_TRY(dti_alloc_array(room, sizeof *w->words, (void **)&w->words));
     to = w->ids;
-    DT_TRY(parse_ids("--eos-ids", a->eos_ids, &to, &o->eos));
-    DT_TRY(parse_ids("--suppress-ids", a->suppress_ids, &to, &o->suppress_tokens));
-    DT_TRY(
-        parse_ids("--begin-suppress-ids", a->begin_suppress_ids, &to, &o->begin_suppress_tokens));
-    DT_TRY(parse_ids("--forced-eos-ids", a->forced_eos_ids, &to, &o->forced_eos));
-    DT_TRY(parse_words(a->bad_words_ids, &to, w->words, o));
-    return DT_OK;
+    for (int i = 0; i < n_knobs; i++) {
+        char what[CLI_OPTION_BYTES];
+        if (a->knob[i] == NULL || knobs[i].kind != DT_KNOB_TOKENS) continue;
+        (void)snprintf(what, sizeof what, "--%s", knobs[i].option);
+        DT_TRY(parse_ids(what, a->knob[i], &to, (void *)((char *)&w->options + knobs[i].at)));
+    }
+    return parse_words(cli_knob(a, "bad_words"), &to, w->words, &w->options);
 }
 
 /* --- all of them -------------------------------------------------------------------------------
  */
 
-/* Who gives a temperature wants it to count. */
-static void settle_sampling(const cli_args *a, dt_generate_options *o)
+/* One setting that is no list. */
+static dt_status parse_knob(const dt_knob *k, const char *text, dt_generate_options *o)
 {
-    const bool meant = a->temperature != NULL || a->top_k != NULL || a->top_p != NULL ||
-                       a->min_p != NULL || a->typical_p != NULL || a->epsilon_cutoff != NULL ||
-                       a->eta_cutoff != NULL || a->seed != NULL;
-
-    if (a->sample || meant) o->do_sample = true;
-    if (a->greedy) o->do_sample = false;
-}
-
-static dt_status parse_token(const char *what, const char *text, int32_t *out)
-{
+    void *field = (char *)o + k->at;
+    char what[CLI_OPTION_BYTES];
     int64_t id = -1;
 
-    if (text == NULL) return DT_OK;
-    DT_TRY(cli_parse_int(what, text, 0, INT32_MAX, &id));
-    *out = (int32_t)id;
-    return DT_OK;
+    (void)snprintf(what, sizeof what, "--%s", k->option);
+    switch (k->kind) {
+    case DT_KNOB_FLAG:
+        *(bool *)field = true;
+        return DT_OK;
+    case DT_KNOB_NUMBER:
+        return cli_parse_number(what, text, field);
+    case DT_KNOB_COUNT:
+        return cli_parse_int(what, text, 0, INT32_MAX, field);
+    case DT_KNOB_SEED:
+        return parse_seed(text, field);
+    case DT_KNOB_STOPPING:
+        return parse_early_stopping(text, field);
+    case DT_KNOB_TOKEN:
+        DT_TRY(cli_parse_int(what, text, 0, INT32_MAX, &id));
+        *(int32_t *)field = (int32_t)id;
+        return DT_OK;
+    default:
+        return DT_OK;
+    }
 }
 
 /* In the library a number of new tokens counts before a length. A length that the user gives counts
- * before a number that the file has. */
-static dt_status parse_lengths(const cli_args *a, dt_generate_options *o)
-{
-    if (a->max_length != NULL) o->max_new_tokens = -1;
-    if (a->min_length != NULL) o->min_new_tokens = 0;
-    DT_TRY(parse_count("--max-length", a->max_length, &o->max_length));
-    DT_TRY(parse_count("--min-length", a->min_length, &o->min_length));
-    DT_TRY(parse_count("--min-new-tokens", a->min_new_tokens, &o->min_new_tokens));
-    return DT_OK;
-}
-
+ * before a number that the file has. Who gives a temperature wants it to count. */
 static dt_status parse_options(const cli_args *a, dt_generate_options *o)
 {
-    settle_sampling(a, o);
-    DT_TRY(parse_seed(a->seed, &o->seed));
-    DT_TRY(cli_parse_number("--temperature", a->temperature, &o->temperature));
-    DT_TRY(parse_count("--top-k", a->top_k, &o->top_k));
-    DT_TRY(cli_parse_number("--top-p", a->top_p, &o->top_p));
-    DT_TRY(cli_parse_number("--min-p", a->min_p, &o->min_p));
-    DT_TRY(cli_parse_number("--typical-p", a->typical_p, &o->typical_p));
-    DT_TRY(cli_parse_number("--epsilon-cutoff", a->epsilon_cutoff, &o->epsilon_cutoff));
-    DT_TRY(cli_parse_number("--eta-cutoff", a->eta_cutoff, &o->eta_cutoff));
-    if (a->renormalize_logits) o->renormalize_logits = true;
-    if (a->remove_invalid_values) o->remove_invalid_values = true;
-    DT_TRY(cli_parse_number("--repetition-penalty", a->repetition_penalty, &o->repetition_penalty));
-    DT_TRY(
-        parse_count("--no-repeat-ngram-size", a->no_repeat_ngram_size, &o->no_repeat_ngram_size));
-    DT_TRY(parse_lengths(a, o));
-    DT_TRY(parse_token("--forced-bos-id", a->forced_bos_id, &o->forced_bos));
-    DT_TRY(parse_count("--num-beams", a->num_beams, &o->num_beams));
-    DT_TRY(
-        parse_count("--num-return-sequences", a->num_return_sequences, &o->num_return_sequences));
-    DT_TRY(cli_parse_number("--length-penalty", a->length_penalty, &o->length_penalty));
-    DT_TRY(parse_early_stopping(a->early_stopping, &o->early_stopping));
+    int n;
+    const dt_knob *knobs = dt_generate_knobs(&n);
+
+    if (cli_knob(a, "max_length") != NULL) o->max_new_tokens = -1;
+    if (cli_knob(a, "min_length") != NULL) o->min_new_tokens = 0;
+    for (int i = 0; i < n; i++)
+        if (a->knob[i] != NULL) DT_TRY(parse_knob(&knobs[i], a->knob[i], o));
+    if (cli_wishes_draw(a)) o->do_sample = true;
+    if (a->greedy) o->do_sample = false;
     if (a->stop.n > 0) {
         o->stop_strings = a->stop.items;
         o->n_stop_strings = a->stop.n;
     }
-    o->ignore_eos = a->ignore_eos;
     return DT_OK;
 }
 
@@ -241,7 +218,7 @@ static dt_status settle_length(const cli_session *s, int64_t prompt, dt_generate
              "%lld (%s/config.json); ask for at most %lld",
              (long long)a->max_new_tokens, (long long)prompt, prompt == 1 ? "" : "s",
              (long long)context, a->folder, (long long)room);
-    if (a->max_length != NULL) DT_TRY(check_max_length(s, prompt, o->max_length));
+    if (cli_knob(a, "max_length") != NULL) DT_TRY(check_max_length(s, prompt, o->max_length));
     if (a->max_new_tokens > 0) o->max_new_tokens = a->max_new_tokens;
     DT_TRY(check_own_length(s, prompt, room, o));
     if (o->max_length > 0) wanted = o->max_length - prompt;

@@ -96,6 +96,34 @@ typedef struct dt_generate_options {
     dt_early_stopping early_stopping;
 } dt_generate_options;
 
+/* What a setting is. */
+typedef enum dt_knob_kind {
+    DT_KNOB_FLAG,    /* bool */
+    DT_KNOB_COUNT,   /* int64_t */
+    DT_KNOB_NUMBER,  /* double */
+    DT_KNOB_SEED,    /* uint64_t */
+    DT_KNOB_TOKEN,   /* int32_t */
+    DT_KNOB_TOKENS,  /* dt_ids */
+    DT_KNOB_WORDS,   /* a list of dt_ids, and how many */
+    DT_KNOB_TEXTS,   /* a list of strings, and how many */
+    DT_KNOB_STOPPING /* dt_early_stopping */
+} dt_knob_kind;
+
+/* One setting of dt_generate_options: its names, and where it lies. */
+typedef struct dt_knob {
+    const char *field;  /* "eos" */
+    const char *key;    /* in generation_config.json: "eos_token_id"; NULL: it has none */
+    const char *option; /* of the command, "eos-ids"; NULL: it has none of that kind */
+    dt_knob_kind kind;
+    size_t at;       /* offsetof(dt_generate_options, eos) */
+    double min, max; /* what generation_config.json may say */
+} dt_knob;
+
+/** All settings, *n of them; one by its field, NULL if there is no such. Not collective. Errors:
+ * none. */
+DT_API const dt_knob *dt_generate_knobs(int *n);
+DT_API const dt_knob *dt_generate_knob(const char *field);
+
 #define DT_IDS_NONE \
     {               \
         NULL, 0     \

@@ -9,43 +9,7 @@
 
 enum { MAX_LIST = 1 << 20 };
 
-typedef enum kind { FLAG, COUNT, NUMBER, TOKEN } kind;
-
-/* A key, the field that it fills, and its range. */
-typedef struct entry {
-    const char *key;
-    kind kind;
-    size_t field;
-    double min, max;
-} entry;
-
-#define AT(field) offsetof(dt_generate_options, field)
-
 /* clang-format off */
-static const entry entries[] = {
-    { "max_length",           COUNT,  AT(max_length),            0,      1e15 },
-    { "max_new_tokens",       COUNT,  AT(max_new_tokens),        1,      1e15 },
-    { "min_length",           COUNT,  AT(min_length),            0,      1e15 },
-    { "min_new_tokens",       COUNT,  AT(min_new_tokens),        0,      1e15 },
-    { "repetition_penalty",   NUMBER, AT(repetition_penalty),    1e-9,   1e9 },
-    { "no_repeat_ngram_size", COUNT,  AT(no_repeat_ngram_size),  0,      1e9 },
-    { "forced_bos_token_id",  TOKEN,  AT(forced_bos),            0,      0x7fffffff },
-    { "pad_token_id",         TOKEN,  AT(pad),                   -1,     0x7fffffff },
-    { "remove_invalid_values", FLAG,  AT(remove_invalid_values), 0,      0 },
-    { "do_sample",            FLAG,   AT(do_sample),             0,      0 },
-    { "temperature",          NUMBER, AT(temperature),           0,      1e9 },
-    { "top_k",                COUNT,  AT(top_k),                 0,      1e9 },
-    { "top_p",                NUMBER, AT(top_p),                 0,      1 },
-    { "min_p",                NUMBER, AT(min_p),                 0,      1 },
-    { "typical_p",            NUMBER, AT(typical_p),             0,      1 },
-    { "epsilon_cutoff",       NUMBER, AT(epsilon_cutoff),        0,      1 },
-    { "eta_cutoff",           NUMBER, AT(eta_cutoff),            0,      1 },
-    { "renormalize_logits",   FLAG,   AT(renormalize_logits),    0,      0 },
-    { "num_beams",            COUNT,  AT(num_beams),             1,      1e6 },
-    { "num_return_sequences", COUNT,  AT(num_return_sequences),  1,      1e6 },
-    { "length_penalty",       NUMBER, AT(length_penalty),        -1e9,   1e9 },
-};
-
 /* What would change a text, is not done here, and has this value where it does nothing. */
 static const struct {
     const char *key;
@@ -60,26 +24,28 @@ static const struct {
 };
 /* clang-format on */
 
-static dt_status read_entry(const dti_json *config, const entry *e, dt_generate_options *o)
+/* Lists are read by themselves. */
+static dt_status read_knob(const dti_json *config, const dt_knob *k, dt_generate_options *o)
 {
-    const dti_json v = dti_json_get(config, e->key);
-    void *field = (char *)o + e->field;
+    const dti_json v = k->key != NULL ? dti_json_get(config, k->key) : (dti_json){ 0 };
+    void *field = (char *)o + k->at;
     int64_t count;
 
     if (!dti_json_is_set(&v)) return DT_OK;
-    switch (e->kind) {
-    case FLAG:
+    switch (k->kind) {
+    case DT_KNOB_FLAG:
         return dti_json_as_bool(&v, field);
-    case NUMBER:
-        return dti_json_as_number(&v, e->min, e->max, field);
-    case COUNT:
-        return dti_json_as_int(&v, (int64_t)e->min, (int64_t)e->max, field);
-    case TOKEN:
-        DT_TRY(dti_json_as_int(&v, (int64_t)e->min, (int64_t)e->max, &count));
+    case DT_KNOB_NUMBER:
+        return dti_json_as_number(&v, k->min, k->max, field);
+    case DT_KNOB_COUNT:
+        return dti_json_as_int(&v, (int64_t)k->min, (int64_t)k->max, field);
+    case DT_KNOB_TOKEN:
+        DT_TRY(dti_json_as_int(&v, (int64_t)k->min, (int64_t)k->max, &count));
         *(int32_t *)field = (int32_t)count;
         return DT_OK;
+    default:
+        return DT_OK;
     }
-    return DT_OK;
 }
 
 /* One id or a list of them. */
@@ -212,9 +178,11 @@ static void list_unknown(const dti_json *config, char *text, size_t bytes)
 dt_status dti_generation_config_read(const dti_json *config, dti_generation_config *out)
 {
     dt_generate_options *o = &out->options;
+    int n;
+    const dt_knob *knobs = dt_generate_knobs(&n);
 
     *out = (dti_generation_config){ .options = DT_GENERATE_OPTIONS_INIT };
-    for (size_t i = 0; i < DT_COUNT(entries); i++) DT_TRY(read_entry(config, &entries[i], o));
+    for (int i = 0; i < n; i++) DT_TRY(read_knob(config, &knobs[i], o));
     DT_TRY(read_list(config, "forced_eos_token_id", &out->arena, &o->forced_eos));
     DT_TRY(read_list(config, "suppress_tokens", &out->arena, &o->suppress_tokens));
     DT_TRY(read_list(config, "begin_suppress_tokens", &out->arena, &o->begin_suppress_tokens));

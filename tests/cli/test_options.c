@@ -2,6 +2,7 @@
  *
  * Messages about the value of an option name the option. */
 #include "tests/cli/command.h"
+#include <dtensor/generation.h>
 
 DT_TEST(cli_options, messages_name_the_option)
 {
@@ -43,5 +44,24 @@ DT_TEST(cli_options, env_prints_variables_that_are_not_utf_8)
 
     COMMAND_ASSERT_CODE(r, 0);
     COMMAND_ASSERT_HAS(r.out, "\"DTENSOR_FLIGHT\":\"a\\\\xff\\\\x1bb\"");
+    command_free(&r);
+}
+
+/* The table of settings is the library's, the options of the command are found by its names. */
+DT_TEST(cli_options, every_setting_with_an_option_has_one)
+{
+    const char *words[] = { "generate", "--help", NULL };
+    command_result r = command_run(NULL, words);
+    int n;
+    const dt_knob *knobs = dt_generate_knobs(&n);
+
+    DT_ASSERT(n <= 32); /* CLI_MAX_KNOBS */
+    for (int i = 0; i < n; i++) {
+        char option[64];
+        if (knobs[i].option == NULL) continue;
+        (void)snprintf(option, sizeof option, "--%s ", knobs[i].option);
+        if (strstr(r.out, option) == NULL) dt_test_fail(__FILE__, __LINE__, "no %s", option);
+        DT_ASSERT(dt_generate_knob(knobs[i].field) == &knobs[i]);
+    }
     command_free(&r);
 }
