@@ -92,15 +92,18 @@ static void judge_tokenizer(findings *f, const dt_tokenizer *tokenizer)
 static void look_at_tokenizer(findings *f)
 {
     dt_tokenizer *tokenizer = NULL;
+    dt_status st;
 
     f->tokenizer = dti_folder_tokenizer(f->folder);
     if (f->tokenizer == NULL) return;
-    if (dt_tokenizer_open(f->folder, &tokenizer) == DT_OK) {
+    st = dt_tokenizer_open(f->folder, &tokenizer);
+    if (st == DT_OK) {
         f->n_tokens = dt_tokenizer_vocab_size(tokenizer);
         judge_tokenizer(f, tokenizer);
-    } else {
-        f->tokenizer_error = *dt_last_error();
+        st = dti_tokenizer_try(tokenizer);
+        if (st != DT_OK) dti_error_prefix("%s/%s", f->folder, f->tokenizer);
     }
+    if (st != DT_OK) f->tokenizer_error = *dt_last_error();
     dt_tokenizer_release(&tokenizer);
 }
 

@@ -165,3 +165,30 @@ DT_TEST(cli_warnings, a_folder_named_tokenizer_json_does_not_stop_ids)
     DT_ASSERT(strncmp(r.out, "1 2 ", 4) == 0);
     command_free(&r);
 }
+
+/* A tokenizer whose steps are fine one by one, and never end together. */
+DT_TEST(cli_warnings, a_hostile_tokenizer_is_named_by_inspect)
+{
+    static const char *const names[] = { "config.json", "generation_config.json",
+                                         "model.safetensors" };
+    static const char file[] =
+        "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a|a)+$\"}, "
+        "\"behavior\": \"Isolated\"}, \"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}";
+    char folder[DT_TEST_PATH_BYTES], from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 64];
+    command_result r;
+
+    (void)dt_test_temp_dir(folder);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "examples/checkpoint/%s", names[i]);
+        (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
+        DT_ASSERT(symlink(dt_test_source_path(from, name), to) == 0);
+    }
+    dt_test_write_file(folder, "tokenizer.json", file, sizeof file - 1);
+    r = COMMAND("inspect", folder);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "/tokenizer.json: regular expression \"(a|a)+$\" gave up");
+    COMMAND_ASSERT_HAS(r.out, "only with --tokens");
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}

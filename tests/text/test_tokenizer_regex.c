@@ -125,6 +125,24 @@ DT_TEST(tokenizer_regex, long_runs_do_not_hit_the_limits)
     free(text);
 }
 
+/* A search goes on where a piece of it ended, also in the middle of a character. */
+DT_TEST(tokenizer_regex, matches_far_away_are_found)
+{
+    enum { BYTES = 1 << 20 };
+    char *text = malloc(BYTES + 1), got[64], want[64];
+
+    DT_ASSERT(text != NULL);
+    for (size_t far = BYTES - 200; far < BYTES - 4; far += 7) {
+        for (size_t i = 0; i < BYTES; i++) text[i] = i % 2 == 0 ? '\xc3' : '\xa9'; /* e acute */
+        text[BYTES] = '\0';
+        memcpy(text + far / 2 * 2, "xy", 2);
+        DT_ASSERT_OK(find_all("(?<=\\x{e9})x?y|xy", text, got, sizeof got));
+        (void)snprintf(want, sizeof want, "%zu-%zu", far / 2 * 2, far / 2 * 2 + 2);
+        DT_ASSERT_EQ_STR(got, want);
+    }
+    free(text);
+}
+
 DT_TEST(tokenizer_regex, the_tables_of_differences_are_in_order)
 {
     for (size_t i = 1; i < dti_n_category_rows; i++)

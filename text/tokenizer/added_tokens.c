@@ -88,6 +88,7 @@ static dt_status load_token(dti_added_token *t, const dti_json *from,
     DT_TRY(dti_text_append(&t->content, content, strlen(content) + 1));
     t->content.bytes--; /* the zero byte stays behind it */
     if (!t->normalized) return DT_OK;
+    dti_normalizer_work_begin(work, t->content.bytes);
     DT_TRY(dti_normalizers_run(normalizers, work, t->content.data, t->content.bytes, &normal,
                                &n_normal));
     DT_CHECK(n_normal > 0, DT_ERR_FORMAT, "%s: %s \"%.64s\" is empty once it is normalised",

@@ -19,4 +19,9 @@ dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t
                                unsigned flags, int32_t **ids, size_t *n_ids,
                                char left_out[DTI_LEFT_OUT_BYTES]) DT_MUST_USE;
 
+/* Whether a short text of everything that texts are made of goes through the tokenizer and back:
+ * steps that need for ever, or make gigabytes of a letter, are found before a prompt is. Errors:
+ * those of encoding and decoding. */
+dt_status dti_tokenizer_try(const dt_tokenizer *tok) DT_MUST_USE;
+
 #endif

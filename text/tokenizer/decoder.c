@@ -28,13 +28,28 @@ static dt_status pass(dti_decoding *d, size_t step, const char *s, size_t n)
     return how->row->push(d, step, s, n);
 }
 
+/* Bounds are those of all tokens so far: what one leaves of its own, later ones may need. */
+static void bound(dti_decoding *d, size_t n)
+{
+    const size_t most = dti_text_most(d->n_in += n);
+
+    d->out.limit = most;
+    for (size_t i = 0; i < d->all->n; i++) {
+        d->state[i].whole.limit = d->state[i].held.limit = most;
+        d->state[i].bytes.limit = d->state[i].result.limit = most;
+    }
+}
+
 dt_status dti_decoding_push(dti_decoding *d, const char *token, size_t n)
 {
+    bound(d, n);
+    d->matcher.deadline_ns = 0; /* between tokens this thread does other work */
     return pass(d, 0, token, n);
 }
 
 dt_status dti_decoding_flush(dti_decoding *d)
 {
+    d->matcher.deadline_ns = 0;
     for (size_t i = 0; i < d->all->n; i++) {
         const dti_text_decoder *how = &d->all->steps[i];
 
@@ -48,6 +63,7 @@ dt_status dti_decoding_flush(dti_decoding *d)
 void dti_decoding_reset(dti_decoding *d)
 {
     d->out.bytes = 0;
+    d->n_in = 0;
     for (size_t i = 0; i < d->all->n; i++) {
         d->state[i].whole.bytes = 0;
         d->state[i].held.bytes = 0;

@@ -30,6 +30,7 @@ typedef struct dti_decoding {
     const dti_decoders *all;
     dti_text out; /* what came out so far: whole characters */
     dti_matcher matcher;
+    size_t n_in; /* bytes of tokens so far */
     struct {
         dti_text whole;         /* parts of a string that is needed as a whole */
         dti_text held;          /* ByteFallback: a run of bytes */
@@ -43,6 +44,7 @@ typedef struct dti_decoding {
 void dti_decoding_free(dti_decoding *d);
 void dti_decoding_reset(dti_decoding *d); /* to the beginning, keeping its memory */
 
+/* DT_ERR_UNSUPPORTED: the steps make far more of the tokens than they are, or need far longer. */
 dt_status dti_decoding_push(dti_decoding *d, const char *token, size_t n) DT_MUST_USE;
 dt_status dti_decoding_flush(dti_decoding *d) DT_MUST_USE;
 

@@ -134,6 +134,8 @@ static dt_status encode_next(encoding *e, const char *text, size_t n)
              "the text is %zu bytes, at most %zu are supported: encode it in parts", n,
              max_text_bytes);
     if (n == 0) text = "";
+    dti_normalizer_work_begin(&e->normalizing, n);
+    dti_pre_walk_begin(&e->cutting, n);
     DT_TRY(repair(&text, &n, &e->repaired));
     DT_TRY(encode_text(e, text, n));
     if (dti_template_is_text(&e->tok->around)) return DT_OK;
@@ -271,6 +273,27 @@ dt_status dt_tokenizer_encode_batch(const dt_tokenizer *tok, const char *const *
 done:
     encoding_free(&e);
     dti_free(begins);
+    return st;
+}
+
+/* Runs are what patterns that try everything cannot stand. */
+dt_status dti_tokenizer_try(const dt_tokenizer *tok)
+{
+    static const char runs[] = "aaA 1\n.\t-";
+    char text[1024], *back = NULL;
+    size_t n = 0, n_ids = 0, n_back;
+    int32_t *ids = NULL;
+    dt_status st = DT_OK;
+
+    for (size_t i = 0; runs[i] != '\0'; i++)
+        for (int k = 0; k < 100; k++) text[n++] = runs[i];
+    for (char c = '!'; c <= '~'; c++) text[n++] = c;
+    n += (size_t)snprintf(text + n, sizeof text - n, "\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80");
+    DT_TRY_TO(done, st, dt_tokenizer_encode(tok, text, n, 0, &ids, &n_ids));
+    DT_TRY_TO(done, st, dt_tokenizer_decode(tok, ids, n_ids, false, &back, &n_back));
+done:
+    dt_tokenizer_free(ids);
+    dt_tokenizer_free(back);
     return st;
 }
 

@@ -154,6 +154,12 @@ void dti_normalizer_work_free(dti_normalizer_work *work)
     dti_text_free(&work->text[1]);
 }
 
+void dti_normalizer_work_begin(dti_normalizer_work *work, size_t bytes)
+{
+    work->text[0].limit = work->text[1].limit = dti_text_most(bytes);
+    dti_matcher_begin(&work->matcher, bytes);
+}
+
 dt_status dti_normalizers_run(const dti_normalizers *all, dti_normalizer_work *work, const char *s,
                               size_t n, const char **out, size_t *n_out)
 {

@@ -33,6 +33,9 @@ typedef struct dti_normalizer_work {
 
 void dti_normalizer_work_free(dti_normalizer_work *work);
 
+/* What follows belongs to a text of so many bytes. */
+void dti_normalizer_work_begin(dti_normalizer_work *work, size_t bytes);
+
 /* Normalises n bytes of valid UTF-8. The result is s itself if nothing changes, or lies in `work`
  * until the next call. */
 dt_status dti_normalizers_run(const dti_normalizers *all, dti_normalizer_work *work, const char *s,

@@ -18,13 +18,25 @@ static dt_status pass(dti_pre_walk *walk, size_t step, dti_text_span text)
     const dti_pre_tokenizers *all = walk->all;
 
     if (text.n == 0) return DT_OK;
-    if (step == all->n) return walk->word(walk->arg, text.s, text.n);
+    if (step == all->n) {
+        walk->n_out += text.n;
+        if (walk->n_out > walk->limit) return dti_text_too_long(walk->limit);
+        return walk->word(walk->arg, text.s, text.n);
+    }
     return all->steps[step].row->run(walk, step, text);
 }
 
 dt_status dti_pre_tokenize(dti_pre_walk *walk, dti_text_span text)
 {
     return pass(walk, 0, text);
+}
+
+void dti_pre_walk_begin(dti_pre_walk *walk, size_t bytes)
+{
+    walk->n_out = 0;
+    walk->limit = dti_text_most(bytes);
+    for (size_t i = 0; i < DTI_MAX_STEPS; i++) walk->scratch[i].limit = walk->limit;
+    dti_matcher_begin(&walk->matcher, bytes);
 }
 
 void dti_pre_walk_free(dti_pre_walk *walk)

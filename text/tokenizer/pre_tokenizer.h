@@ -57,7 +57,11 @@ typedef struct dti_pre_walk {
     void *arg;
     dti_matcher matcher;
     dti_text scratch[DTI_MAX_STEPS];
+    size_t n_out, limit; /* bytes of words, and how many they may be */
 } dti_pre_walk;
+
+/* What follows belongs to a text of so many bytes, as long as it was before it was normalised. */
+void dti_pre_walk_begin(dti_pre_walk *walk, size_t bytes);
 
 void dti_pre_walk_free(dti_pre_walk *walk);
 

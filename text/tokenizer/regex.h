@@ -20,11 +20,17 @@ dt_status dti_regex_translate(const char *pattern, dti_text *out) DT_MUST_USE;
 
 /* What one thread needs to match. All zeros to begin with; grown on first use. */
 typedef struct dti_matcher {
-    void *data;    /* pcre2_match_data */
-    void *context; /* pcre2_match_context */
+    void *data;           /* pcre2_match_data */
+    void *context;        /* pcre2_match_context */
+    int64_t deadline_ns;  /* of the text at hand, by the clock of this thread's work; 0: none yet */
+    uint64_t since_clock; /* what searches may have done at most since it was looked at */
 } dti_matcher;
 
 void dti_matcher_free(dti_matcher *m);
+
+/* What follows belongs to a text of so many bytes: patterns may work on it for two seconds, and for
+ * four microseconds per byte, ten times of what tokenizers need. */
+void dti_matcher_begin(dti_matcher *m, size_t bytes);
 
 /* A walk over the matches in a text: leftmost first, not overlapping; an empty match right after
  * the last one does not count. */

@@ -9,8 +9,18 @@
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
+dt_status dti_text_too_long(size_t limit)
+{
+    DT_FAIL(DT_ERR_UNSUPPORTED,
+            "a step of the tokenizer makes more than %zu bytes: over %d times as much as it was "
+            "given",
+            limit, DTI_TEXT_GROWTH);
+}
+
 dt_status dti_text_reserve(dti_text *text, size_t more)
 {
+    if (text->limit > 0 && (text->bytes > text->limit || more > text->limit - text->bytes))
+        return dti_text_too_long(text->limit);
     DT_CHECK(more < SIZE_MAX / 2 - text->bytes, DT_ERR_MEMORY, "a text of over %zu bytes",
              text->bytes);
     return dti_grow((void **)&text->data, &text->capacity, text->bytes + more, 1);

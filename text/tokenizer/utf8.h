@@ -11,7 +11,21 @@ typedef struct dti_text {
     char *data;
     size_t bytes;
     size_t capacity;
+    size_t limit; /* it cannot grow beyond; 0: no limit */
 } dti_text;
+
+/* What steps of a tokenizer may make of n bytes. Of what steps do in earnest, NFKD of an Arabic
+ * ligature grows most: eighteenfold. */
+enum { DTI_TEXT_GROWTH = 64, DTI_TEXT_GROWTH_BASE = 1 << 16 };
+static inline size_t dti_text_most(size_t n)
+{
+    const size_t most = (SIZE_MAX - DTI_TEXT_GROWTH_BASE) / DTI_TEXT_GROWTH;
+
+    return n > most ? SIZE_MAX : n * DTI_TEXT_GROWTH + DTI_TEXT_GROWTH_BASE;
+}
+
+/* The error of a step that makes more. */
+dt_status dti_text_too_long(size_t limit);
 
 dt_status dti_text_reserve(dti_text *text, size_t more) DT_MUST_USE; /* room for `more` bytes */
 dt_status dti_text_append(dti_text *text, const char *s, size_t n) DT_MUST_USE;
