@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The rules of the pages (*.md): code is quoted from files that are built and run by tests, links lead
-# somewhere. A block's language says what it is: sh is typed, console is typed and answered, text is
+# somewhere, docs/README.md leads to every page. A block's language says what it is: sh is typed, console is typed and answered, text is
 # printed; anything else is code and has a line before it that says where it is from:
 #
 #     <!-- from examples/02_own_style.c /static dt_status my_input/,/^}/ -->
@@ -136,6 +136,13 @@ check() {
     for page in $(pages); do
         awk -v page="$page" -v update="$1" "$quotes" "$page" >"$new" || status=1
         [ "$1" -eq 0 ] || cmp -s "$new" "$page" || { cat "$new" >"$page" && echo "pages: $page is new"; }
+    done
+    # Who looks for a page finds it in the list of all.
+    for page in docs/*.md; do
+        [ ! -f docs/README.md ] || grep -qF "](${page#docs/})" docs/README.md || [ "$page" = docs/README.md ] || {
+            echo "$page: docs/README.md does not lead there" >&2
+            status=1
+        }
     done
     return $status
 }

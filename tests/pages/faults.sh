@@ -50,6 +50,14 @@ takes 'See [it](page.md#part), [there](https://example.org).\n\n```sh\nmake\n```
 takes '<!-- from code.c /return/ /^int/ -->\n```c\nreturn 1;\n\nint last;\n```'
 takes '<!-- from code.c /int last/,$ -->\n```c\nint last;\n```'
 
+mkdir docs
+echo '[a](a.md)' >docs/README.md
+echo 'a' >docs/a.md
+takes 'The list of pages is whole.'
+echo 'b' >docs/b.md
+finds 'docs/README.md does not lead there' 'One is missing in it.'
+rm -r docs
+
 # Quotes are written anew, and nothing else is touched.
 printf 'a\n\n<!-- from code.c /int f/,/^}/ -->\n```c\nold\n```\nb\n' >page.md
 tools/pages.sh --update >log 2>&1 || fail "$(cat log)"
