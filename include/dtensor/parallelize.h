@@ -26,8 +26,10 @@ typedef struct dt_parallelize_options {
     int n_ranks;         /* that the run has to have (num_gpus); 0: any number */
     bool keep_dtype;     /* compute in the checkpoint's dtype; default */
     dt_dtype dtype;      /* otherwise in this one (fp16: DT_F16) */
-    const char *device;  /* "cpu"; NULL: what there is */
-    const char *backend; /* that joins the ranks: "local" (threads), "mpi"; NULL: what does */
+    const char *device;  /* that the run has to compute on: "cpu", "cuda"; NULL: what it does */
+    const char *backend; /* that has to join its ranks: "local" (threads), "mpi", "sockets"
+                          * (torchrun's processes), between GPUs "nccl" or another that
+                          * DTENSOR_CUDA_COMM names; NULL: what does */
     dt_verbose verbose;
     const char *mesh;                 /* "dp=2,tp=2", over all ranks; NULL: "tp" of all */
     const char *dim;                  /* mesh dim that styles speak of; default "tp" */

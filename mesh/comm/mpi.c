@@ -313,7 +313,7 @@ done:
     return st;
 }
 
-static const dti_comm_ops mpi_ops;
+static const dti_comm_ops mpi_ops, sockets_ops;
 
 /* A communicator of these world ranks, this one among them. */
 static dt_status make_comm(dti_mpi_port *port, const int *world_ranks, int n, const char *name,
@@ -327,7 +327,7 @@ static dt_status make_comm(dti_mpi_port *port, const int *world_ranks, int n, co
     c->port = port;
     c->group = number_of(port, world_ranks, n);
     c->segment_bytes = segment_bytes(n);
-    c->head.ops = &mpi_ops;
+    c->head.ops = strcmp(port->world->api->name, sockets_ops.name) == 0 ? &sockets_ops : &mpi_ops;
     c->head.size = n;
     (void)snprintf(c->head.name, sizeof c->head.name, "%s", name);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n, sizeof *ranks, (void **)&ranks));
@@ -434,6 +434,17 @@ static void mpi_abort(dti_comm *head, int rank, const char *why)
 
 static const dti_comm_ops mpi_ops = {
     .name = "mpi",
+    .group = mpi_group,
+    .start = mpi_start,
+    .wait = mpi_wait,
+    .check = mpi_check,
+    .abort = mpi_abort,
+    .close = mpi_close,
+};
+
+/* The same over the module of processes without MPI: a name for those who ask what joins them. */
+static const dti_comm_ops sockets_ops = {
+    .name = "sockets",
     .group = mpi_group,
     .start = mpi_start,
     .wait = mpi_wait,

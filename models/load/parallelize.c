@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dt_parallelize(): the ranks agree on what they were asked, then load a model together. */
+#include <dtensor/devices.h>
 #include <dtensor/parallelize.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
+#include "mesh/gpu.h"
 #include "mesh/runtime.h"
 #include "models/load/agreement.h"
 #include "models/load/load.h"
@@ -130,10 +132,14 @@ static dt_status check_size(const dt_runtime *rt, const dt_parallelize_options *
     return DT_OK;
 }
 
-/* The back end that joins the ranks, by the name that options use. */
+/* What joins the ranks, by the names that options use; what carries memory between GPUs, if they
+ * have any. */
 static const char *backend_of(dt_runtime *rt)
 {
-    return dti_runtime_world(rt)->ops->name;
+    const dti_comm *world = dti_runtime_world(rt);
+    const dti_cuda_carrier *carrier = dti_cuda_carrier_of(world->cuda);
+
+    return carrier != NULL ? carrier->name : world->ops->name;
 }
 
 static bool is_auto(const char *name)
@@ -141,29 +147,68 @@ static bool is_auto(const char *name)
     return name == NULL || strcmp(name, "auto") == 0;
 }
 
-static dt_status check_device(dt_runtime *rt, const dt_parallelize_options *o)
+/* The run has chosen its device: asking for another is refused as dt_run() would refuse it, or with
+ * what dt_run() has to be told. */
+static dt_status check_device(const dt_runtime *rt, const char *device)
+{
+    const dti_cuda_place *gpu = dti_runtime_gpu(rt);
+    char has[16] = "cpu";
+    bool same;
+
+    if (is_auto(device)) return DT_OK;
+    if (gpu != NULL) (void)snprintf(has, sizeof has, "cuda:%d", gpu->device);
+    same = strcmp(device, has) == 0 || (gpu != NULL && strcmp(device, "cuda") == 0);
+    DT_TRY(dti_check_device(device));
+    if (same) return DT_OK;
+    if (strcmp(device, "cpu") != 0) DT_TRY(dt_device_check(device));
+    DT_FAIL(DT_ERR_UNSUPPORTED,
+            "device \"%s\", but this rank of the run computes on \"%s\": set "
+            "dt_run_options.device to \"%s\"",
+            device, has, device);
+}
+
+/* Names of options, of what they join, and of what makes a run have them. */
+static const struct {
+    const char *name;
+    bool gpus;
+    const char *how;
+} backends[] = {
+    { "local", false, "start the program as one process" },
+    { "mpi", false, "start the program under mpirun" },
+    { "sockets", false, "start the program with torchrun's variables" },
+    { "nccl", true, "set DTENSOR_CUDA_COMM=nccl" },
+    { "cuda_local", true, "set DTENSOR_CUDA_COMM=cuda_local" },
+    { "cuda_local_spin", true, "set DTENSOR_CUDA_COMM=cuda_local_spin" },
+    { "staged", true, "set DTENSOR_CUDA_COMM=staged" },
+};
+
+/* Beside GPUs ranks are joined by what joins processes, too. */
+static dt_status check_backend(dt_runtime *rt, const char *backend)
 {
     char shown[DTI_SHOWN_BYTES];
 
-    if (!is_auto(o->device) && strcmp(o->device, "cpu") != 0) {
-        (void)dti_printable(o->device, shown, sizeof shown);
-        DT_CHECK(strncmp(o->device, "cuda", 4) != 0, DT_ERR_UNSUPPORTED,
-                 "device \"%s\": this build computes on \"cpu\" only", shown);
-        DT_FAIL(DT_ERR_ARG, "unknown device \"%s\"; there is \"cpu\"", shown);
+    if (is_auto(backend) || strcmp(backend, backend_of(rt)) == 0 ||
+        strcmp(backend, dti_runtime_world(rt)->ops->name) == 0)
+        return DT_OK;
+    (void)dti_printable(backend, shown, sizeof shown);
+    for (size_t i = 0; i < DT_COUNT(backends); i++) {
+        if (strcmp(backend, backends[i].name) != 0) continue;
+        if (backends[i].gpus && dti_runtime_gpu(rt) == NULL) {
+            DT_TRY(dt_device_check("cuda"));
+            DT_FAIL(DT_ERR_UNSUPPORTED,
+                    "backend \"%s\" joins GPUs, but this run computes on \"cpu\": set "
+                    "dt_run_options.device to \"cuda\"",
+                    shown);
+        }
+        DT_FAIL(DT_ERR_UNSUPPORTED,
+                "backend \"%s\", but the ranks of this run are joined by \"%s\": %s", shown,
+                backend_of(rt), backends[i].how);
     }
-    if (is_auto(o->backend) || strcmp(o->backend, backend_of(rt)) == 0) return DT_OK;
-    (void)dti_printable(o->backend, shown, sizeof shown);
-    DT_CHECK(strcmp(o->backend, "nccl") != 0 && strcmp(o->backend, "gloo") != 0, DT_ERR_UNSUPPORTED,
-             "backend \"%s\" is not in this build; ranks are joined by \"local\" (threads) or "
-             "\"mpi\" (processes)",
-             shown);
-    DT_CHECK(strcmp(o->backend, "local") == 0 || strcmp(o->backend, "mpi") == 0, DT_ERR_ARG,
-             "unknown backend \"%s\"; there are \"local\" (threads) and \"mpi\" (processes)",
-             shown);
-    DT_FAIL(DT_ERR_UNSUPPORTED,
-            "backend \"%s\", but the ranks of this run are joined by \"%s\": start the program "
-            "%s mpirun",
-            shown, backend_of(rt), strcmp(o->backend, "mpi") == 0 ? "under" : "without");
+    DT_FAIL(DT_ERR_ARG,
+            "unknown backend \"%s\"; there are \"local\" (threads), \"mpi\" and \"sockets\" "
+            "(processes), and between GPUs \"nccl\", \"cuda_local\", \"cuda_local_spin\", "
+            "\"staged\"",
+            shown);
 }
 
 static dt_load_options load_options(const dt_parallelize_options *o)
@@ -217,7 +262,8 @@ static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_paralleli
     DT_CHECK((int)o->verbose >= 0 && o->verbose <= DT_VERBOSE_DETAIL, DT_ERR_ARG, "verbose is %d",
              (int)o->verbose);
     DT_TRY(check_size(rt, o, spec));
-    DT_TRY(check_device(rt, o));
+    DT_TRY(check_device(rt, o->device));
+    DT_TRY(check_backend(rt, o->backend));
     DT_TRY(refuse_second(rt, dir));
     DT_TRY(hash_config(dir, &config));
     (void)snprintf(

@@ -3,6 +3,7 @@
  * Parameters on GPUs have the bytes that they have on the CPU, whatever the size of the buffers
  * they come through; a load that fails leaves nothing behind. */
 #include <dtensor/generation.h>
+#include <dtensor/parallelize.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,61 @@ DT_TEST(cuda_load, random_weights_have_the_bytes_of_the_cpu)
     compare_runs("tests/golden/llama/uneven", "tp=2", DT_BF16, true);
     compare_runs("tests/golden/phi3/uneven", "tp=3", DT_F32, true);
     compare_runs("tests/golden/qwen3_moe/uneven", "tp=2", DT_F32, true);
+}
+
+/* --- dt_parallelize() ------------------------------------------------------------------------- */
+
+static dt_status parallelize_as(dt_runtime *rt, const char *device, const char *backend)
+{
+    dt_parallelize_options o = DT_PARALLELIZE_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *m = NULL;
+    dt_status st;
+
+    o.device = device;
+    o.backend = backend;
+    dt_test_source_path(path, "tests/golden/llama/uneven");
+    st = dt_parallelize(rt, path, &o, &m);
+    dt_model_release(&m);
+    return st;
+}
+
+static dt_status on_gpus(dt_mesh *mesh, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+
+    (void)arg;
+    DT_TRY(parallelize_as(rt, "cuda", "cuda_local"));
+    DT_TRY(parallelize_as(rt, "auto", "local")); /* its threads */
+    DT_EXPECT_STATUS(parallelize_as(rt, "cpu", NULL), DT_ERR_UNSUPPORTED,
+                     "computes on \"cuda:0\": set dt_run_options.device to \"cpu\"");
+    DT_EXPECT_STATUS(parallelize_as(rt, "cuda:777", NULL), DT_ERR_UNSUPPORTED,
+                     "device \"cuda:777\": this machine's GPUs are 0 to");
+    DT_EXPECT_STATUS(parallelize_as(rt, NULL, "nccl"), DT_ERR_UNSUPPORTED,
+                     "joined by \"cuda_local\": set DTENSOR_CUDA_COMM=nccl");
+    return DT_OK;
+}
+
+static dt_status on_cpus(dt_mesh *mesh, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+
+    (void)arg;
+    DT_EXPECT_STATUS(parallelize_as(rt, "cuda", NULL), DT_ERR_UNSUPPORTED,
+                     "computes on \"cpu\": set dt_run_options.device to \"cuda\"");
+    DT_EXPECT_STATUS(parallelize_as(rt, NULL, "nccl"), DT_ERR_UNSUPPORTED,
+                     "backend \"nccl\" joins GPUs, but this run computes on \"cpu\"");
+    return DT_OK;
+}
+
+DT_TEST(cuda_load, a_model_is_parallelized_on_the_device_that_the_run_has)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    DT_ASSERT_OK(dt_test_run(&options, "tp=2", on_cpus, NULL));
+    options.device = "cuda:0";
+    DT_ASSERT_OK(dt_test_run(&options, "tp=2", on_gpus, NULL));
 }
 
 /* --- buffers of any size ---------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What every back end has to do: operation x dtype x count, in place, uneven, displaced. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -276,4 +277,23 @@ static dt_status boxes_are_copied(dt_mesh *mesh, const void *arg)
 DT_TEST(comm, boxes_are_copied)
 {
     dt_test_on_ranks("tp=1", boxes_are_copied, NULL);
+}
+
+/* --- its name --------------------------------------------------------------------------------- */
+
+static dt_status has_name(dt_mesh *mesh, const void *arg)
+{
+    DT_EXPECT_EQ_STR(dti_runtime_world(dt_mesh_runtime(mesh))->ops->name, arg);
+    return DT_OK;
+}
+
+/* torchrun gives each process its number; mpirun does not. */
+DT_TEST(comm, the_world_says_what_joins_its_processes)
+{
+    const bool alone = dt_test_processes() == 1;
+
+    dt_test_on_ranks("tp=4", has_name,
+                     alone                    ? "local"
+                     : getenv("RANK") != NULL ? "sockets"
+                                              : "mpi");
 }
