@@ -73,6 +73,23 @@ dt_status dti_error_set(dt_status code, const char *func, const char *file, int 
     return dti_error_frame(code, func, file, line);
 }
 
+dt_status dt_fail_at(dt_status code, const char *func, const char *file, int line, const char *fmt,
+                     ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    format(record.error.message, sizeof record.error.message, fmt, args);
+    va_end(args);
+    begin_record(code);
+    return dti_error_frame(code, func, file, line);
+}
+
+dt_status dt_fail_through(dt_status code, const char *func, const char *file, int line)
+{
+    return dti_error_frame(code, func, file, line);
+}
+
 dt_status dt_fail(dt_status code, const char *fmt, ...)
 {
     va_list args;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How code inside the library fails: DT_CHECK for the user's mistakes, DT_ASSERT for ours. */
+ * How code inside the library fails: DT_CHECK of <dtensor/base.h> for the user's mistakes,
+ * DT_ASSERT for ours. */
 #ifndef DTI_ERROR_H
 #define DTI_ERROR_H
 
@@ -25,47 +26,6 @@ void dti_error_set_where(const char *where);
 /* Copies a record between threads (dt_run hands the culprit's to its caller). */
 void dti_error_restore(const dt_error *from);
 void dti_error_clear(void);
-
-/* The macros return the code itself, so that compilers and analyzers see that it is no DT_OK. */
-#define DT_FAIL(code, ...)                                                      \
-    do {                                                                        \
-        (void)dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
-        return (code);                                                          \
-    } while (0)
-
-#define DT_CHECK(cond, code, ...)                  \
-    do {                                           \
-        if (!(cond)) DT_FAIL((code), __VA_ARGS__); \
-    } while (0)
-
-#define DT_TRY(call)                                                     \
-    do {                                                                 \
-        dt_status dti_st = (call);                                       \
-        if (dti_st != DT_OK) {                                           \
-            (void)dti_error_frame(dti_st, __func__, __FILE__, __LINE__); \
-            return dti_st;                                               \
-        }                                                                \
-    } while (0)
-
-/* For functions that hold something: records the frame and goes to the one clean-up label. */
-#define DT_TRY_TO(label, st, call)                                     \
-    do {                                                               \
-        (st) = (call);                                                 \
-        if ((st) != DT_OK) {                                           \
-            (void)dti_error_frame((st), __func__, __FILE__, __LINE__); \
-            goto label;                                                \
-        }                                                              \
-    } while (0)
-
-/* DT_CHECK for functions that hold something. */
-#define DT_CHECK_TO(label, st, cond, code, ...)                                     \
-    do {                                                                            \
-        if (!(cond)) {                                                              \
-            (void)dti_error_set((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
-            (st) = (code);                                                          \
-            goto label;                                                             \
-        }                                                                           \
-    } while (0)
 
 #ifdef NDEBUG
 #define DT_ASSERT(cond) ((void)0)

@@ -119,6 +119,57 @@ DT_API const dt_error *dt_last_error(void);
  */
 DT_API dt_status dt_fail(dt_status code, const char *fmt, ...) DT_PRINTF(2, 3);
 
+/** dt_fail() with the place that decided, the first of the record's frames: what DT_FAIL calls. Not
+ * collective. Errors: `code` itself. */
+DT_API dt_status dt_fail_at(dt_status code, const char *func, const char *file, int line,
+                            const char *fmt, ...) DT_PRINTF(5, 6);
+
+/** Adds a place that an error passed on its way up to the record, and returns `code`: what DT_TRY
+ * calls. Not collective. Errors: `code` itself. */
+DT_API dt_status dt_fail_through(dt_status code, const char *func, const char *file, int line);
+
+/* For functions that return a dt_status. They use these as the library does: the function that
+ * decides on an error says it with DT_FAIL or DT_CHECK, the ones above pass it on with DT_TRY, and
+ * the record has the way that it came. Those that end in _TO are for functions that hold something:
+ * they set `st` and go to the one label that cleans up. */
+#define DT_FAIL(code, ...)                                                   \
+    do {                                                                     \
+        (void)dt_fail_at((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
+        return (code);                                                       \
+    } while (0)
+
+#define DT_CHECK(cond, code, ...)                  \
+    do {                                           \
+        if (!(cond)) DT_FAIL((code), __VA_ARGS__); \
+    } while (0)
+
+#define DT_TRY(call)                                                        \
+    do {                                                                    \
+        dt_status dt_try_st = (call);                                       \
+        if (dt_try_st != DT_OK) {                                           \
+            (void)dt_fail_through(dt_try_st, __func__, __FILE__, __LINE__); \
+            return dt_try_st;                                               \
+        }                                                                   \
+    } while (0)
+
+#define DT_TRY_TO(label, st, call)                                     \
+    do {                                                               \
+        (st) = (call);                                                 \
+        if ((st) != DT_OK) {                                           \
+            (void)dt_fail_through((st), __func__, __FILE__, __LINE__); \
+            goto label;                                                \
+        }                                                              \
+    } while (0)
+
+#define DT_CHECK_TO(label, st, cond, code, ...)                                  \
+    do {                                                                         \
+        if (!(cond)) {                                                           \
+            (void)dt_fail_at((code), __func__, __FILE__, __LINE__, __VA_ARGS__); \
+            (st) = (code);                                                       \
+            goto label;                                                          \
+        }                                                                        \
+    } while (0)
+
 /** The sentence that belongs to a status code. Never NULL. Not collective. Errors: none. */
 DT_API const char *dt_status_text(dt_status code);
 
