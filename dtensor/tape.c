@@ -116,6 +116,19 @@ dt_tensor *dti_tape_push(dt_tape *t, dt_tensor *x)
     return x;
 }
 
+dt_tensor *dti_tape_push_beside(dt_tape *t, const dt_tensor *x, dt_tensor *y)
+{
+    size_t at = t->n_owned;
+
+    while (at > 0 && t->owned[at - 1] != x) at--;
+    if (dti_tape_push(t, y) == NULL) return NULL;
+    memmove(&t->owned[at + 1], &t->owned[at], (t->n_owned - 1 - at) * sizeof(dt_tensor *));
+    t->owned[at] = y;
+    for (int s = 1; s < t->n_scopes; s++)
+        if (t->scopes[s].first >= at) t->scopes[s].first++;
+    return y;
+}
+
 dt_tensor *dt_tape_own(dt_tape *t, dt_tensor *x)
 {
     if (dti_tape_is_down(t)) {
@@ -179,6 +192,7 @@ void dt_tape_drop(dt_tape *t, dt_tensor *x)
     const size_t first = t != NULL ? t->scopes[t->n_scopes - 1].first : 0;
 
     if (t == NULL) return;
+    if (x != NULL && x->reduced != NULL) dt_tape_drop(t, x->reduced);
     for (size_t i = t->n_owned; x != NULL && i > first; i--) {
         if (t->owned[i - 1] != x) continue;
         dt_tensor_release(&x);

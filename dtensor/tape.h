@@ -4,7 +4,7 @@
 #ifndef DTI_TAPE_H
 #define DTI_TAPE_H
 
-#include <dtensor/ops.h>
+#include <dtensor/op_rows.h>
 
 #include "dtensor/comm_log.h"
 #include "dtensor/create.h"
@@ -43,6 +43,10 @@ static inline bool dti_tape_is_down(dt_tape *tape)
 {
     return tape == NULL ? dt_tape_status(NULL) != DT_OK : tape->status != DT_OK;
 }
+
+/* Takes over a reference of `y`, which is to live as long as the tape's `x` does: to the end of its
+ * scope; of a tensor that is not the tape's, to the reset. NULL after an error. */
+dt_tensor *dti_tape_push_beside(dt_tape *tape, const dt_tensor *x, dt_tensor *y);
 
 /* Counts what a move has communicated, here and in the node of the innermost scope. */
 dt_status dti_tape_count(dt_tape *tape, const char *reason,

@@ -38,6 +38,7 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
     }
     x->device = device;
     x->refs = 1;
+    x->reduced = x->terms = NULL;
     dti_runtime_count(device->rt, DTI_LIVE_TENSOR, 1);
     *out = x;
     return DT_OK;
@@ -165,6 +166,12 @@ dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out)
     return dti_tensor_create_exact(x->mesh, layout, x->local.dtype, x->shape, out);
 }
 
+void dti_tensor_forget_reduced(dt_tensor *x)
+{
+    if (x->reduced != NULL) x->reduced->terms = NULL;
+    x->reduced = NULL;
+}
+
 dt_tensor *dt_tensor_retain(dt_tensor *x)
 {
     if (x != NULL) x->refs++;
@@ -178,6 +185,8 @@ void dt_tensor_release(dt_tensor **tensor)
     if (x == NULL) return;
     *tensor = NULL;
     if (--x->refs > 0) return;
+    dti_tensor_forget_reduced(x);
+    if (x->terms != NULL) x->terms->reduced = NULL;
     dti_storage_release(x->storage);
     dt_mesh_release(&x->mesh);
     x->storage = NULL;
@@ -287,6 +296,7 @@ dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
 {
     DT_TRY(check_piece(x, from, bytes));
     DT_TRY(x->device->ops->write(x->device, x->local.data, from, bytes));
+    dti_tensor_forget_reduced(x);
     return DT_OK;
 }
 

@@ -20,6 +20,10 @@ struct dt_tensor {
     int64_t shape[DT_MAX_AXES]; /* global */
     dt_local local;
     dt_tensor *next; /* in the list of free headers */
+
+    /* What an operator has reduced these terms to, for the next that wants them so; and the way
+     * back. The tape owns it as it owns the terms, and the link ends with either. */
+    dt_tensor *reduced, *terms;
     dt_tensor *also; /* in that of all headers */
 };
 
@@ -62,6 +66,9 @@ dt_status dti_check_create(dt_mesh *mesh, const dt_placement *place, int n_axes,
 dt_status dti_check_create_whole(dt_mesh *mesh, const dt_placement *place, int n_axes,
                                  const int64_t *shape, const dt_layout **layout,
                                  dt_tensor **out) DT_MUST_USE;
+
+/* Lets go of what x was reduced to: x has other bytes, or there is something newer. */
+void dti_tensor_forget_reduced(dt_tensor *x);
 
 /* Interns `place` for tensors with x's mesh and axes. */
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,

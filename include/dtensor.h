@@ -17,6 +17,7 @@
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
 #include <dtensor/modules.h>
+#include <dtensor/op_rows.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>

@@ -27,7 +27,8 @@ typedef struct dti_cuda_device {
     dti_cuda_world *world;
     bool joined; /* with other ranks */
     bool recording;
-    dti_upload *writes; /* of few bytes at a time; NULL: not joined */
+    dti_upload *writes;   /* of few bytes at a time; NULL: not joined */
+    dti_storage *scratch; /* of a user's kernel that is being started */
     row_slot rows[ROW_SLOTS];
 } dti_cuda_device;
 
@@ -242,16 +243,44 @@ static dt_status run_on_host(dti_device *d, const dt_op *op, const dt_kargs *arg
     return st == DT_OK ? st : dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
+/* Scratch of a user's kernel. What comes from the pool and goes back there after the kernel was
+ * started is safe: the stream is in order, and so is whoever gets these bytes next. */
+static dt_status take_scratch(void *arg, size_t bytes, void **out)
+{
+    dti_device *d = arg;
+    dti_storage *fresh;
+
+    DT_TRY(dti_storage_create(d->memory, bytes > 0 ? bytes : 1, true, &fresh));
+    dti_storage_release(d->cuda->scratch); /* asked again: the one before is over */
+    d->cuda->scratch = fresh;
+    *out = fresh->data;
+    return DT_OK;
+}
+
+static dt_status run_own(dti_device *d, const dt_op *op, dt_kargs *args)
+{
+    dti_cuda_device *g = d->cuda;
+    dt_status st;
+
+    DT_TRY(refuse_recording(g, op->name));  /* nobody knows what a user's kernel asks the host */
+    args->stream = g->module->stream(g->c); /* starts what is held back, so only here */
+    DT_TRY(check(g, args->stream == NULL));
+    args->cpu = d->cpu;
+    dti_cpu_lend_scratch(d->cpu, take_scratch, d);
+    st = op->cuda(args);
+    dti_cpu_lend_scratch(d->cpu, NULL, NULL);
+    dti_storage_release(g->scratch);
+    g->scratch = NULL;
+    return st == DT_OK ? st : dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
 static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
 {
     dti_cuda_device *g = d->cuda;
     const row_slot *slot = slot_of(g, op);
 
     if (op->cuda != NULL) {
-        DT_TRY(refuse_recording(g, op->name)); /* nobody knows what a user's kernel asks the host */
-        args->stream = g->module->stream(g->c); /* starts what is held back, so only here */
-        DT_TRY(check(g, args->stream == NULL));
-        DT_TRY(op->cuda(args));
+        DT_TRY(run_own(d, op, args));
     } else if (slot->op == op && slot->run != NULL) {
         DT_TRY(check(g, slot->run(g->c, args)));
     } else {

@@ -133,6 +133,17 @@ static dt_status shapes_of(dt_tape *t, dti_decision *d, dt_tensor *const *in, in
     return DT_OK;
 }
 
+/* Keeps y, of which the tape takes the reference, beside the terms x for the next operator that
+ * wants them so: a sum that two of them read is reduced once. */
+static dt_tensor *keep_reduced(dt_tape *t, dt_tensor *x, dt_tensor *y)
+{
+    if (dti_tape_push_beside(t, x, y) == NULL) return NULL;
+    dti_tensor_forget_reduced(x);
+    x->reduced = y;
+    y->terms = x;
+    return y;
+}
+
 /* Operands that a decision wants cut or moved first; new ones belong to the tape. */
 static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *const *want, int n,
                                dt_tensor **in)
@@ -142,13 +153,17 @@ static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *con
         dt_tensor *y;
 
         if (want[i] == NULL) continue;
+        if (in[i]->reduced != NULL && in[i]->reduced->layout == want[i]) {
+            in[i] = in[i]->reduced;
+            continue;
+        }
         if (t->moves == DT_MOVES_FORBID && !dti_move_is_local(in[i]->layout, want[i]))
             DT_FAIL(DT_ERR_LAYOUT,
                     "%s \"%s\": operand %d does not lie as the others are cut, and "
                     "slicing it needs communication; redistribute it first",
                     op->name, op->axes, i);
         DT_TRY(dti_redistribute(in[i], want[i], moved, &y));
-        in[i] = dti_tape_push(t, y);
+        in[i] = in[i]->layout->partial_dims != 0 ? keep_reduced(t, in[i], y) : dti_tape_push(t, y);
         if (in[i] == NULL) return t->status;
         DT_TRY(dti_tape_count(t, op->name, moved));
         for (int k = 0; k < DT_N_COMM_KINDS && t->moves == DT_MOVES_TRACE; k++)

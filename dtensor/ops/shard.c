@@ -61,13 +61,40 @@ static void letter_text(int letter, char text[24])
         (void)snprintf(text, 24, "leading axis %d", letter - DTI_DOTS);
 }
 
+/* Operands `first` and i are cut on mesh dim m, but not alike. */
+static dt_status clash_of_cuts(dti_op_call *call, int m, int first, int i)
+{
+    const dti_letters *l = &call->row->letters;
+    const dt_placement *a = &call->in_place[first][m], *b = &call->in_place[i][m];
+    const int of_a = dti_letter_of(&l->in[first], call->in[first]->n_axes, a->axis);
+    const int of_b = dti_letter_of(&l->in[i], call->in[i]->n_axes, b->axis);
+    const dti_term *y = &l->out[call->result];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[24], other[24];
+
+    (void)dti_placement_words(a, one);
+    (void)dti_placement_words(b, two);
+    if (of_a == of_b)
+        return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere", first,
+                            one, i, two);
+    letter_text(of_a, name);
+    letter_text(of_b, other);
+    return dti_op_clash(call, m,
+                        "operand %d is %s, which cuts %s, and operand %d is %s, which cuts %s: one "
+                        "mesh dim cannot cut two axes%s",
+                        first, one, name, i, two, other,
+                        dti_axis_of(y, call->out_axes, of_a) >= 0 &&
+                                dti_axis_of(y, call->out_axes, of_b) >= 0
+                            ? " of the result"
+                            : "");
+}
+
 /* Operand `first` is cut on mesh dim m; the others must agree or be free to slice. */
 static dt_status shard_cut(dti_op_call *call, int m, int first)
 {
     const dti_letters *l = &call->row->letters;
     const dt_placement cut = call->in_place[first][m];
     const int letter = dti_letter_of(&l->in[first], call->in[first]->n_axes, cut.axis);
-    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[24];
+    char one[DTI_PLACEMENT_BYTES], name[24];
     int axis;
 
     letter_text(letter, name);
@@ -79,9 +106,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
         axis = dti_axis_of(&l->in[i], call->in[i]->n_axes, letter);
         if (p->kind == DT_PLACE_SHARD) {
             if (p->axis != axis || !dti_placement_same_cut(p, &cut))
-                return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere",
-                                    first, dti_placement_words(&cut, one), i,
-                                    dti_placement_words(p, two));
+                return clash_of_cuts(call, m, first, i);
         } else if (axis >= 0) {
             *p = cut;
             p->axis = axis;

@@ -219,7 +219,11 @@ DT_API DT_MUST_USE dt_status dt_tensor_write(dt_tensor *x, const void *from, siz
 
 /* --- The tape ------------------------------------------------------------------------------- */
 
-/* What to do when operands of an operator do not fit without communication. */
+/* What to do when operands of an operator do not fit without communication. Terms that an operator
+ * had reduced stay so beside the value for the next that wants them so, until the value's scope
+ * ends, or the tape is reset if it is not the tape's: a sum that two operators read is reduced
+ * once. Bytes that are written through dt_tensor_local() meanwhile are not seen; dt_tensor_write()
+ * is, and has then to be called by all ranks. */
 typedef enum dt_moves {
     DT_MOVES_FORBID, /* default: DT_ERR_LAYOUT that names the missing redistribute */
     DT_MOVES_TRACE,  /* move and log it */

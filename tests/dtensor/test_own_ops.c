@@ -402,3 +402,59 @@ DT_TEST(own_ops, a_slice_of_a_cut_axis_is_a_sum_of_one_term)
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], slice_of_a_cut, NULL);
 }
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+/* Cuts that no placement of the result could have are not cuts at different rows. */
+static dt_status two_cuts(dt_mesh *mesh, const void *arg)
+{
+    static const dt_op outer = {
+        .name = "outer", .axes = "a, b -> ab", .types = "FF>F", .cpu = no_kernel
+    };
+    static const dt_op vanishes = {
+        .name = "vanishes", .axes = "ab, b -> a", .types = "FF>F", .cpu = no_kernel
+    };
+    const dt_placement rows = DT_SHARD(0), twos = DT_SHARD_UNITS(0, 2);
+    dt_tensor *x = NULL, *y = NULL, *w = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 1, (const int64_t[]){ 4 }, &x));
+    DT_TRY_TO(done, st, dt_ones(mesh, &twos, DT_F32, 1, (const int64_t[]){ 4 }, &y));
+    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 2, (const int64_t[]){ 4, 4 }, &w));
+    (void)dt_apply(t, &outer, NULL, 2, (dt_tensor *[]){ x, x });
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                    "operand 0 is Shard(0), which cuts axis a, and operand 1 is "
+                                    "Shard(0), which cuts axis b: one mesh dim cannot cut two axes "
+                                    "of the result; redistribute"));
+    dt_tape_reset(t);
+    (void)dt_linear(t, w, w, NULL);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                    "which cuts leading axis 0, and operand 1 is Shard(0), which "
+                                    "cuts axis o: one mesh dim cannot cut two axes of the result"));
+    dt_tape_reset(t);
+    (void)dt_apply(t, &vanishes, NULL, 2, (dt_tensor *[]){ w, x });
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                    "one mesh dim cannot cut two axes; redistribute"));
+    dt_tape_reset(t);
+    (void)dt_add(t, x, y);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                    "operand 1 is Shard(0, unit=2), cut elsewhere"));
+done:
+    dt_tensor_release(&w);
+    dt_tensor_release(&y);
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, a_clash_of_cuts_is_named_for_what_it_is)
+{
+    dt_test_on_ranks("tp=2", two_cuts, NULL);
+}

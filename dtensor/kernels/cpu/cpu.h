@@ -33,6 +33,11 @@ dt_status dti_cpu_outer_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_
 /* 64-byte aligned scratch of at least `bytes`, valid until the next call; grows, never shrinks. */
 dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
 
+/* While a kernel of a user's own runs on a GPU: the scratch memory that it asks for is the
+ * device's, from `take`. NULL: the host's again. */
+typedef dt_status (*dti_scratch_fn)(void *arg, size_t bytes, void **out);
+void dti_cpu_lend_scratch(dti_cpu *cpu, dti_scratch_fn take, void *arg);
+
 /* One function per row of the operator table; formulas stand at the definitions.
  * F is any of f32, bf16, f16; model dtype is the dtype of the first float input. Rounding follows
  * Hugging Face: where a sentence says "rounds", the value is rounded to the output's dtype there.

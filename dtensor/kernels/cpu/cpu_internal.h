@@ -26,6 +26,8 @@ struct dti_cpu {
     size_t scratch_bytes;
     void *outer; /* scratch of kernels that call others */
     size_t outer_bytes;
+    dti_scratch_fn lend; /* scratch of a user's kernel on a GPU; NULL: none runs */
+    void *lend_arg;
 };
 
 /* Waking a worker costs some microseconds: worth it from this many bytes of traffic. The products

@@ -22,6 +22,15 @@ int dt_kernel_workers(const dt_kargs *args)
 dt_status dt_kernel_scratch(const dt_kargs *args, size_t bytes, void **out)
 {
     DT_CHECK(args != NULL && out != NULL, DT_ERR_ARG, "args or out is NULL");
+    *out = NULL;
+    DT_CHECK(args->cpu != NULL, DT_ERR_ARG, "args are not those that the kernel was called with");
+    if (args->cpu->lend != NULL) return args->cpu->lend(args->cpu->lend_arg, bytes, out);
     DT_TRY(dti_cpu_scratch(args->cpu, bytes, out));
     return DT_OK;
+}
+
+void dti_cpu_lend_scratch(dti_cpu *cpu, dti_scratch_fn take, void *arg)
+{
+    cpu->lend = take;
+    cpu->lend_arg = arg;
 }
