@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The rules of the pages (*.md): code is quoted from files that are built and run by tests, links lead
-# somewhere, docs/README.md leads to every page. A block's language says what it is: sh is typed, console is typed and answered, text is
+# somewhere, files that are named are there, docs/README.md leads to every page. A block's language says what it is: sh is typed, console is typed and answered, text is
 # printed; anything else is code and has a line before it that says where it is from:
 #
 #     <!-- from examples/02_own_style.c /static dt_status my_input/,/^}/ -->
@@ -74,6 +74,23 @@ function quote(marker,    file, n, line, at, first, second, from, to, text) {
     return text
 }
 
+# Files that a line of prose names are there: in the README of a room those of the room, of the public
+# headers or of the tests.
+function check_names(line,    name, n, i, home, homes) {
+    while (match(line, /`[A-Za-z0-9_][A-Za-z0-9_.\/-]*\.(c|h|cu|sh|py|cmake)`|`(\.\.\/)+[A-Za-z0-9_.\/-]*\.[ch]`/)) {
+        name = substr(line, RSTART + 1, RLENGTH - 2)
+        line = substr(line, RSTART + RLENGTH)
+        while (sub(/^\.\.\//, "", name)) { }
+        if (name ~ /^_/ || index(" " owners["/" name], " = ")) continue
+        found = 0
+        n = split(owners["/" name], homes, " ")
+        for (i = 1; i <= n; i++)
+            if (folder == "" || folder ~ /^(docs|tests|examples)\// || homes[i] "/" == folder ||
+                homes[i] == "include" || homes[i] == "tests") found = 1
+        if (!found) complain("there is no file " name (folder == "" ? "" : " for " folder))
+    }
+}
+
 # Links of a line of prose lead to files.
 function check_links(line,    target, path) {
     gsub(/`[^`]*`/, "", line)
@@ -87,9 +104,20 @@ function check_links(line,    target, path) {
     }
 }
 
+# Of each file: for every end of its path the room it is in, "=" for the whole path.
 BEGIN {
     folder = page
     if (!sub(/[^\/]*$/, "", folder)) folder = ""
+    while ((getline path < files) > 0) {
+        room = path
+        sub(/\/.*/, "", room)
+        end = "/" path
+        owners[end] = owners[end] " = "
+        while (end != "") {
+            owners[end] = owners[end] " " room
+            if (!sub(/^\/[^\/]*/, "", end)) break
+        }
+    }
 }
 
 # Inside a block that is quoted: what stands there is collected and compared at its end.
@@ -122,7 +150,7 @@ marker != "" { complain("a block has to follow the line \"" marker "\"") ; marke
 /^    [^ ]/ && before ~ /^$/ && !list { complain("fence code: ```sh for what is typed, ```text for what is printed") }
 /^([-*]|[0-9]+\.) / { list = 1 }
 /^[^ ]/ && !/^([-*]|[0-9]+\.) / { list = 0 }
-{ check_links($0); before = $0; print }
+{ check_links($0); check_names($0); before = $0; print }
 END {
     if (inside) complain("a block without end")
     exit bad
@@ -133,8 +161,9 @@ trap 'rm -f "$new" "$new".*' EXIT
 
 check() {
     status=0
+    find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' >"$new.files"
     for page in $(pages); do
-        awk -v page="$page" -v update="$1" "$quotes" "$page" >"$new" || status=1
+        awk -v page="$page" -v files="$new.files" -v update="$1" "$quotes" "$page" >"$new" || status=1
         [ "$1" -eq 0 ] || cmp -s "$new" "$page" || { cat "$new" >"$page" && echo "pages: $page is new"; }
     done
     # Who looks for a page finds it in the list of all.

@@ -37,6 +37,8 @@ finds 'name the language' '```\nx\n```'
 finds 'code without origin' '```c\nint x;\n```'
 finds 'fence code' 'Type\n\n    make\n'
 finds 'leads nowhere' 'See [it](nothing.md#part).'
+finds 'there is no file none.c' 'See `none.c`.'
+finds 'there is no file room/none.h' 'See `../room/none.h`.'
 finds 'is not there' '<!-- from none.c -->\n```c\nint x;\n```'
 finds 'code.c has no "int g"' '<!-- from code.c /int g/,/^}/ -->\n```c\nint g;\n```'
 finds 'has no "^]" after "int f"' '<!-- from code.c /int f/,/^]/ -->\n```c\nint f;\n```'
@@ -49,6 +51,16 @@ finds 'without end' '```sh\nmake'
 takes 'See [it](page.md#part), [there](https://example.org).\n\n```sh\nmake\n```'
 takes '<!-- from code.c /return/ /^int/ -->\n```c\nreturn 1;\n\nint last;\n```'
 takes '<!-- from code.c /int last/,$ -->\n```c\nint last;\n```'
+
+takes 'See `code.c`, `./code.c`, `*.c`, `x.json`.'
+mkdir room other
+echo 'int far;' >room/far.c
+echo 'int near;' >other/near.c
+echo 'See `near.c` and `far.c`.' >room/README.md
+finds 'there is no file near.c for room/' 'See `room/far.c` and `far.c`.'
+echo 'See `../other/near.c`, `other/near.c` and `far.c`.' >room/README.md
+takes 'See `far.c`.'
+rm -r room other
 
 mkdir docs
 echo '[a](a.md)' >docs/README.md
