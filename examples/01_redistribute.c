@@ -11,25 +11,25 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     const dt_placement tiles[] = { DT_SHARD(0), DT_SHARD(1) };
     const int64_t shape[] = { 5, 7 }; /* sizes need not divide */
     dt_tensor *x = NULL, *y = NULL, *full = NULL;
+    const dt_local *mine;
     dt_mesh *mesh = NULL;
     float values[35];
-    dt_status st;
+    dt_status st = DT_OK;
 
     (void)arg;
     for (int i = 0; i < 35; i++) values[i] = (float)i;
-    st = dt_mesh_create(rt, "dp=2,tp=2", &mesh);
-    if (st == DT_OK)
-        st =
-            dt_distribute(mesh, rows, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x);
-    if (st == DT_OK) st = dt_redistribute(x, tiles, &y);
-    if (st == DT_OK) st = dt_full_tensor(y, &full);
-    if (st == DT_OK) {
-        const dt_local *mine = dt_tensor_local(y), *all = dt_tensor_local(full);
-        printf("rank %d holds rows %d-%d and columns %d-%d; the last of 35 values is %g\n",
-               dt_runtime_rank(rt), (int)mine->offset[0],
-               (int)(mine->offset[0] + mine->shape[0]) - 1, (int)mine->offset[1],
-               (int)(mine->offset[1] + mine->shape[1]) - 1, (double)((const float *)all->data)[34]);
-    }
+    DT_TRY_TO(done, st, dt_mesh_create(rt, "dp=2,tp=2", &mesh));
+    DT_TRY_TO(
+        done, st,
+        dt_distribute(mesh, rows, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    DT_TRY_TO(done, st, dt_redistribute(x, tiles, &y)); /* one exchange */
+    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    mine = dt_tensor_local(y);
+    printf("rank %d holds rows %d-%d and columns %d-%d; the last of 35 values is %g\n",
+           dt_runtime_rank(rt), (int)mine->offset[0], (int)(mine->offset[0] + mine->shape[0]) - 1,
+           (int)mine->offset[1], (int)(mine->offset[1] + mine->shape[1]) - 1,
+           (double)((const float *)dt_tensor_local(full)->data)[34]);
+done:
     dt_tensor_release(&full);
     dt_tensor_release(&y);
     dt_tensor_release(&x);
