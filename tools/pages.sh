@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The rules of the pages (*.md): code is quoted from files that are built and run by tests, links lead
-# somewhere, files that are named are there, docs/README.md leads to every page. A block's language says what it is: sh is typed, console is typed and answered, text is
+# somewhere, files that are named are there, docs/README.md leads to every page
+# and README.md to every room. A block's language says what it is: sh is typed, console is typed and answered, text is
 # printed; anything else is code and has a line before it that says where it is from:
 #
 #     <!-- from examples/02_own_style.c /static dt_status my_input/,/^}/ -->
@@ -166,7 +167,13 @@ check() {
         awk -v page="$page" -v files="$new.files" -v update="$1" "$quotes" "$page" >"$new" || status=1
         [ "$1" -eq 0 ] || cmp -s "$new" "$page" || { cat "$new" >"$page" && echo "pages: $page is new"; }
     done
-    # Who looks for a page finds it in the list of all.
+    # Who looks for a room or a page finds it in the list of all.
+    for page in */README.md; do
+        [ ! -f README.md ] || grep -qF "]($page)" README.md || {
+            echo "$page: README.md does not lead there" >&2
+            status=1
+        }
+    done
     for page in docs/*.md; do
         [ ! -f docs/README.md ] || grep -qF "](${page#docs/})" docs/README.md || [ "$page" = docs/README.md ] || {
             echo "$page: docs/README.md does not lead there" >&2

@@ -64,11 +64,15 @@ rm -r room other
 
 mkdir docs
 echo '[a](a.md)' >docs/README.md
+echo '[pages](docs/README.md)' >README.md
 echo 'a' >docs/a.md
 takes 'The list of pages is whole.'
 echo 'b' >docs/b.md
 finds 'docs/README.md does not lead there' 'One is missing in it.'
-rm -r docs
+echo '[pages](docs)' >README.md
+rm docs/b.md
+finds 'docs/README.md: README.md does not lead there' 'One is missing in it.'
+rm -r docs README.md
 
 # Quotes are written anew, and nothing else is touched.
 printf 'a\n\n<!-- from code.c /int f/,/^}/ -->\n```c\nold\n```\nb\n' >page.md
