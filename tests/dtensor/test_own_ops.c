@@ -458,3 +458,123 @@ DT_TEST(own_ops, a_clash_of_cuts_is_named_for_what_it_is)
 {
     dt_test_on_ranks("tp=2", two_cuts, NULL);
 }
+
+/* --- what mutations of the rules found missing ------------------------------------------------ */
+
+/* Copies of a cut axis would be counted by whatever sums over it. */
+static dt_status copies(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 4, 4 };
+    dt_placement place = DT_SHARD(1);
+    dt_tensor *x = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    place.replicas = 2;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &place, DT_F32, 2, shape, &x));
+    for (int row = 0; row < 3; row++) {
+        (void)(row == 0   ? dt_linear(t, x, x, NULL)
+               : row == 1 ? dt_sum(t, x, 1)
+                          : dt_slice(t, x, 1, 0, 1));
+        DT_TRY_TO(done, st,
+                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
+                                        DT_ERR_LAYOUT, "would count copies"));
+        dt_tape_reset(t);
+    }
+    (void)dt_max(t, x, 1); /* a maximum may see them twice */
+    DT_TRY_TO(done, st, dt_tape_status(t));
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, copies_are_not_counted)
+{
+    dt_test_on_ranks("tp=4", copies, NULL);
+}
+
+/* x [a, b], y [a, b] -> sums over b. Cuts of a in two orders clash and become whole; a cut of b
+ * leaves terms, which alone decide whether the result is kept in f32. */
+static dt_status clash_of_orders(dt_mesh *mesh, const void *arg)
+{
+    static const dt_op dot = {
+        .name = "dot", .axes = "ab, ab -> a", .types = "FF>F", .cpu = no_kernel
+    };
+    const dt_placement b[] = { DT_REPLICATE, DT_SHARD(1) };
+    const int64_t shape[] = { 8, 4 };
+    dt_tensor *x = NULL, *y = NULL, *z;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    dt_tape_set_moves(t, DT_MOVES_ALLOW);
+    for (int cut = 0; cut < 4; cut++) { /* bit 0: pp cuts b; bit 1: the clash is on b, not on a */
+        const int axis = cut >> 1, other = 1 - axis;
+        const dt_placement in_order[] = { DT_SHARD_NTH(axis, 0), DT_SHARD_NTH(axis, 1), b[0] };
+        const dt_placement turned[] = { DT_SHARD_NTH(axis, 1), DT_SHARD_NTH(axis, 0), b[0] };
+        dt_placement xs[3], ys[3];
+        for (int m = 0; m < 3; m++) {
+            xs[m] = m < 2 ? in_order[m] : (cut & 1) ? DT_SHARD(other) : b[0];
+            ys[m] = m < 2 ? turned[m] : xs[2];
+        }
+        DT_TRY_TO(done, st, dt_ones(mesh, xs, DT_BF16, 2, shape, &x));
+        DT_TRY_TO(done, st, dt_ones(mesh, ys, DT_BF16, 2, shape, &y));
+        z = dt_apply(t, &dot, NULL, 2, (dt_tensor *[]){ x, y });
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        for (int m = 0; m < 2; m++)
+            DT_EXPECT_TO(done, st,
+                         dt_layout_placement(dt_tensor_layout(z), m).kind == DT_PLACE_REPLICATE,
+                         "case %d: whole on dim %d", cut, m);
+        DT_EXPECT_TO(done, st, dt_tensor_dtype(z) == (cut == 1 ? DT_F32 : DT_BF16), "case %d: %s",
+                     cut, dt_dtype_name(dt_tensor_dtype(z)));
+        dt_tensor_release(&x);
+        dt_tensor_release(&y);
+    }
+done:
+    dt_tensor_release(&x);
+    dt_tensor_release(&y);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, terms_alone_decide_the_dtype_after_a_clash_of_cuts)
+{
+    dt_test_on_ranks("dp=2,tp=2,pp=2", clash_of_orders, NULL);
+}
+
+static dt_status leading_axes(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t shape[] = { 3, 3 };
+    dt_tensor *x = NULL, *y = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 1, shape, &x));
+    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, shape, &y));
+    (void)dt_add(t, x, y);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
+                                    "operand 1 [3, 3] has 2 leading axes, operands before it 1"));
+    dt_tape_reset(t);
+    (void)dt_add(t, y, x);
+    DT_TRY_TO(done, st,
+              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
+                                    "operand 1 [3] has 1 leading axes, operands before it 2"));
+done:
+    dt_tensor_release(&y);
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
+}
+
+DT_TEST(own_ops, operands_have_equally_many_leading_axes)
+{
+    dt_test_on_ranks("tp=1", leading_axes, NULL);
+}

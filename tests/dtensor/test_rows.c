@@ -228,6 +228,118 @@ DT_TEST(rows, every_accepted_placement_gives_the_whole_result)
             dt_test_on_ranks(meshes[m], every_placement, &cases[c]);
 }
 
+/* --- placements beyond whole, cut and terms of a sum ------------------------------------------ */
+
+enum { SAMPLES = 160 };
+
+/* An operand that lies as one of: whole, or for each axis cut, cut with copies, packed in two
+ * blocks; terms of a sum, of an average, of a maximum. `blocks` is for the packed one. */
+static dt_placement rich_placement(const int64_t *shape, bool ints, int *pick, int64_t blocks[2])
+{
+    const int n_axes = n_axes_of(shape), n = 3 * n_axes + (ints ? 1 : 4), k = *pick % n;
+    dt_placement p = DT_REPLICATE;
+
+    *pick /= n;
+    if (k >= 3 * n_axes + 1)
+        return k == 3 * n_axes + 1   ? DT_PARTIAL(DT_SUM)
+               : k == 3 * n_axes + 2 ? DT_PARTIAL(DT_AVG)
+                                     : DT_PARTIAL(DT_MAX);
+    if (k == 0) return p;
+    p = DT_SHARD((k - 1) / 3);
+    if (k % 3 == 2) p.replicas = 2;
+    if (k % 3 == 0) {
+        blocks[0] = (shape[p.axis] + 1) / 2;
+        blocks[1] = shape[p.axis] - blocks[0];
+        p.n_blocks = 2;
+        p.blocks = blocks;
+    }
+    return p;
+}
+
+/* As make_operand(), on one mesh dim; terms of an average and of a maximum are what gives x. */
+static dt_status make_rich(dt_mesh *mesh, const row_case *c, int i, dt_placement place,
+                           dt_tensor **out)
+{
+    const int size = dt_mesh_n_ranks(mesh), me = dt_mesh_coord(mesh, 0);
+    const dt_placement whole = DT_REPLICATE;
+    dt_tensor *x = NULL;
+    dt_status st = DT_OK;
+    float *v;
+
+    if (place.kind != DT_PLACE_PARTIAL || place.reduce == DT_SUM || size == 1)
+        return make_operand(mesh, c, i, &place, out);
+    DT_TRY(make_operand(mesh, c, i, &whole, &x));
+    v = dt_tensor_local(x)->data;
+    for (int64_t k = 0, n = dti_local_count(dt_tensor_local(x)); k < n; k++)
+        v[k] += place.reduce == DT_MAX ? -0.25f * (float)me
+                : me == 0              ? 0.25f * (float)(size - 1)
+                                       : -0.25f;
+    st = dt_from_local(mesh, &place, DT_F32, n_axes_of(c->shape[i]), c->shape[i], v, out);
+    dt_tensor_release(&x);
+    return st;
+}
+
+static dt_status try_rich(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, uint32_t sample,
+                          dt_tensor *want)
+{
+    dt_tensor *in[DT_OP_MAX_IN], *y;
+    int64_t blocks[2];
+    dt_status st;
+
+    dt_tape_reset(t);
+    for (int i = 0; i < n; i++) {
+        int pick = (int)((sample * 2654435761u + (uint32_t)i * 40503u) >> 12);
+        dt_placement p = rich_placement(c->shape[i], c->op->types[i] == 'i', &pick, blocks);
+        if (sample % 2 == 0 && i > 0 && pick % 3 == 0) /* often as the first, so that they meet */
+            p = dt_layout_placement(dt_tensor_layout(in[0]), 0);
+        if (p.kind == DT_PLACE_SHARD && p.axis >= n_axes_of(c->shape[i])) p = DT_REPLICATE;
+        if (p.kind == DT_PLACE_PARTIAL && c->op->types[i] == 'i') p = DT_REPLICATE;
+        if (p.n_blocks > 0 && p.blocks[0] + p.blocks[1] != c->shape[i][p.axis]) p = DT_REPLICATE;
+        p.order = 0;
+        DT_TRY(make_rich(mesh, c, i, p, &in[i]));
+        in[i] = dt_tape_own(t, in[i]);
+    }
+    y = dt_apply(t, c->op, c->attr, n, in);
+    st = dt_tape_status(t);
+    DT_EXPECT(st == DT_OK || st == DT_ERR_LAYOUT, "%s: %s", c->op->name, dt_last_error()->message);
+    return st == DT_OK ? compare(c, y, want) : DT_OK;
+}
+
+static dt_status rich_placements(dt_mesh *mesh, const void *arg)
+{
+    const row_case *c = arg;
+    const dt_placement whole = DT_REPLICATE;
+    dt_tensor *in[DT_OP_MAX_IN], *want;
+    dt_tape *t = NULL, *kept = NULL;
+    dt_status st = DT_OK;
+    int n = 0;
+
+    while (n < DT_OP_MAX_IN && c->shape[n][0] > 0) n++;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &kept));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (int i = 0; i < n; i++) {
+        DT_TRY_TO(done, st, make_operand(mesh, c, i, &whole, &in[i]));
+        in[i] = dt_tape_own(kept, in[i]);
+    }
+    want = dt_apply(kept, c->op, c->attr, n, in);
+    DT_TRY_TO(done, st, dt_tape_status(kept));
+    for (uint32_t k = 0; k < SAMPLES; k++) DT_TRY_TO(done, st, try_rich(mesh, t, c, n, k, want));
+done:
+    dt_tape_release(&t);
+    dt_tape_release(&kept);
+    return st;
+}
+
+/* Blocks says in its attributes where they lie, so only placements that it was made for fit. */
+DT_TEST(rows, copies_blocks_averages_and_maxima_give_the_whole_result_or_are_refused)
+{
+    static const char *const meshes[] = { "tp=2", "tp=4" };
+
+    for (size_t c = 0; c < DT_COUNT(cases); c++)
+        for (size_t m = 0; m < DT_COUNT(meshes) && cases[c].op != &dti_op_blocks; m++)
+            dt_test_on_ranks(meshes[m], rich_placements, &cases[c]);
+}
+
 DT_TEST(rows, products_and_sums_on_two_mesh_dims)
 {
     static const dt_op *const ops[] = { &dti_op_add, &dti_op_linear, &dti_op_embedding };
