@@ -40,7 +40,7 @@ int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims)
 static bool has_rule(const cli_resolved *r, const dt_layer *layer)
 {
     for (int d = 0; layer != NULL && d < dt_mesh_n_dims(r->first.mesh); d++)
-        if (dti_layer_rule(layer, d) >= 0) return true;
+        if (dt_layer_rule_on(layer, d) >= 0) return true;
     return false;
 }
 

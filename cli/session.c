@@ -174,7 +174,7 @@ int64_t cli_count_params(const dt_model *m)
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             const dt_param_info info = dt_layer_param_info(layer, p);
             int64_t n = 1;
-            if (p == DT_PARAM_WEIGHT && dt_layer_tied_to(layer) != NULL) continue;
+            if (!dt_layer_owns_param(layer, p)) continue;
             for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
             all += n;
         }

@@ -46,7 +46,7 @@ static json_t *json_param(const cli_resolved *r, const dt_layer *layer, int para
     const dt_param_info info = dt_layer_param_info(layer, param);
     const dt_layout *layout = dt_layer_param_layout(layer, param);
     const dt_local *local = dt_tensor_local(dt_layer_param(layer, param));
-    const dt_layer *partner = param == DT_PARAM_WEIGHT ? dt_layer_tied_to(layer) : NULL;
+    const dt_layer *partner = dt_layer_owns_param(layer, param) ? NULL : dt_layer_tied_to(layer);
     int64_t shape[DT_PARAM_MAX_AXES], bytes = (int64_t)dt_dtype_size(local->dtype);
     char name[512];
 
@@ -94,7 +94,7 @@ static json_t *json_points(const cli_resolved *r)
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
-        if (dt_layer_kind_of(layer) != DT_LAYER_POINT) continue;
+        if (dt_layer_n_params(layer) > 0) continue;
         (void)json_array_append_new(array,
                                     json_pack("{s:s, s:o, s:o, s:s}", "name", dt_layer_name(layer),
                                               "style", json_styles(r->first.mesh, layer, false),

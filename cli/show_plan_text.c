@@ -119,7 +119,7 @@ static void add_point(const cli_resolved *r, const dt_layer *layer, table *t)
 static void add_param(const cli_resolved *r, const dt_layer *layer, int param, table *t)
 {
     const dt_local *local = dt_tensor_local(dt_layer_param(layer, param));
-    const dt_layer *partner = param == DT_PARAM_WEIGHT ? dt_layer_tied_to(layer) : NULL;
+    const dt_layer *partner = dt_layer_owns_param(layer, param) ? NULL : dt_layer_tied_to(layer);
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t bytes = (int64_t)dt_dtype_size(local->dtype);
     row like = { .n = 0 }, *found;

@@ -19,12 +19,11 @@ static dt_status my_partition(const dt_style *style, const dt_param_info *param,
 }
 
 /* The product needs the whole of x on every rank; from Replicate this moves nothing. */
-static dt_tensor *my_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                           dt_tensor *x)
+static void my_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,
+                     dt_tensor **x)
 {
-    (void)style;
-    (void)layer;
-    return dt_move_dim(tape, x, dim, DT_REPLICATE);
+    (void)style, (void)layer;
+    for (int i = 0; i < n; i++) x[i] = dt_move_dim(tape, x[i], dim, DT_REPLICATE);
 }
 
 /* What this style does not want, it says, before weights are read. */
@@ -41,7 +40,7 @@ static dt_status my_validate(const dt_style *style, const dt_layer *layer, int n
 static const dt_style my_colwise = {
     .size = sizeof(dt_style),
     .summary = "outputs cut by a function of the user's",
-    .kinds = DT_KIND_BIT(DT_LAYER_LINEAR),
+    .kinds = "linear",
     .partition_param = my_partition,
     .prepare_input = my_input,
     .validate = my_validate,
@@ -77,9 +76,9 @@ static dt_status fill(dt_mesh *mesh, dt_layer *layer)
 static dt_status run(dt_mesh *mesh, const char *style, float *y)
 {
     const dt_layer_spec spec = { .name = "mlp.up_proj",
-                                 .kind = DT_LAYER_LINEAR,
+                                 .kind = &dt_linear_kind,
                                  .axis = { { OUT, DT_UNIT_ROW }, { IN, DT_UNIT_ROW } },
-                                 .bias = true,
+                                 .with = "bias",
                                  .style = style };
     const dt_placement whole[] = { DT_REPLICATE };
     const int64_t shape[] = { ROWS, IN };

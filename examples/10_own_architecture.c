@@ -68,22 +68,22 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
 #define B(field) offsetof(my_block, field)
     const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
-        { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,    D,    false, "embedding_rowwise", NULL },
-        { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
-        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,    D,    false, "colwise",           tied },
+        { M(embed),  "model.embed_tokens",        &dt_embedding_kind,  V,    D,    false, "embedding_rowwise", NULL },
+        { M(norm),   "model.norm",                &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { M(head),   "lm_head",                   &dt_linear_kind,     V,    D,    false, "colwise",           tied },
     };
     const dt_layer_row block[] = {
-        { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
-        { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,    D,    false, "colwise",           NULL },
-        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,   D,    false, "colwise",           NULL },
-        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,   D,    false, "colwise",           NULL },
-        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,    Q,    false, "rowwise",           NULL },
-        { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,    none, false, "replicate",         NULL },
-        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,    D,    false, "colwise",           NULL },
-        { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,    D,    false, "colwise",           NULL },
-        { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,    F,    false, "rowwise",           NULL },
+        { B(norm1),  "input_layernorm",           &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { B(attn),   "self_attn",                 &dt_point_kind,      none, none, false, "replicate",         NULL },
+        { B(q),      "self_attn.q_proj",          &dt_linear_kind,     Q,    D,    false, "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          &dt_linear_kind,     KV,   D,    false, "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          &dt_linear_kind,     KV,   D,    false, "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          &dt_linear_kind,     D,    Q,    false, "rowwise",           NULL },
+        { B(norm2),  "post_attention_layernorm",  &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { B(mlp),    "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
+        { B(gate),   "mlp.gate_proj",             &dt_linear_kind,     F,    D,    false, "colwise",           NULL },
+        { B(up),     "mlp.up_proj",               &dt_linear_kind,     F,    D,    false, "colwise",           NULL },
+        { B(down),   "mlp.down_proj",             &dt_linear_kind,     D,    F,    false, "rowwise",           NULL },
     };
 #undef M
 #undef B

@@ -15,14 +15,14 @@
 
 enum { D = 16, F = 23, B = 4 };
 
-#define LINEAR(name_, out, in, style_)                                          \
-    {                                                                           \
-        .name = (name_), .kind = DT_LAYER_LINEAR, .style = (style_),            \
-        .axis = { { (out), DT_UNIT_ROW }, { (in), DT_UNIT_ROW } }, .bias = true \
+#define LINEAR(name_, out, in, style_)                                            \
+    {                                                                             \
+        .name = (name_), .kind = &dt_linear_kind, .style = (style_),              \
+        .axis = { { (out), DT_UNIT_ROW }, { (in), DT_UNIT_ROW } }, .with = "bias" \
     }
 
 static const dt_layer_spec model[] = {
-    { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { D, DT_UNIT_ROW } }, .eps = 1e-6f },
+    { .name = "norm", .kind = &dt_rms_norm_kind, .axis = { { D, DT_UNIT_ROW } }, .eps = 1e-6f },
     LINEAR("gate", F, D, "colwise"),
     LINEAR("up", F, D, "colwise"),
     LINEAR("down", D, F, "rowwise"),

@@ -14,6 +14,7 @@
 #include <dtensor/generation.h>
 #include <dtensor/half.h>
 #include <dtensor/inspect.h>
+#include <dtensor/layers.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
 #include <dtensor/modules.h>
@@ -24,7 +25,6 @@
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
-#include <dtensor/styles.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 #include <dtensor/topology.h>

@@ -176,7 +176,7 @@ bool dti_runtime_has_ended(const dt_runtime *rt)
 /* What users have registered holds for plans as well as for runs. */
 static bool is_registry(dti_slot slot)
 {
-    return slot == DTI_SLOT_STYLES || slot == DTI_SLOT_ARCHS;
+    return slot == DTI_SLOT_STYLES || slot == DTI_SLOT_KINDS || slot == DTI_SLOT_ARCHS;
 }
 
 dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,

@@ -16,9 +16,10 @@ typedef enum dti_slot {
     DTI_SLOT_LAYOUTS, /* placements: the intern table */
     DTI_SLOT_DEVICE,  /* dtensor/device: memory pool, cpu kernels' state */
     DTI_SLOT_OPS,     /* dtensor/ops: table of operators, decision cache */
-    DTI_SLOT_STYLES,  /* parallel_styles: the registry */
-    DTI_SLOT_ARCHS,   /* models: the registry */
-    DTI_SLOT_MODELS,  /* models: what dt_parallelize() has loaded */
+    DTI_SLOT_STYLES,  /* parallel_styles: the registries */
+    DTI_SLOT_KINDS,
+    DTI_SLOT_ARCHS,  /* models: the registry */
+    DTI_SLOT_MODELS, /* models: what dt_parallelize() has loaded */
     DTI_N_SLOTS
 } dti_slot;
 

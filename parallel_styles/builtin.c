@@ -5,39 +5,39 @@
  * Transformers and PyTorch. */
 #include "parallel_styles/layers_internal.h"
 
-#define STYLE(n, k, c, i, o, s)                                                   \
-    {                                                                             \
-        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c, \
-        .input = DT_PASS_##i, .output = DT_PASS_##o, .kinds = (k)                 \
+#define STYLE(n, k, c, i, o, s)                                                                 \
+    {                                                                                           \
+        .size = sizeof(dt_style), .name = (n), .kinds = (k), .summary = (s), .cut = DT_CUT_##c, \
+        .in = DT_LAID(DT_LAY_##i), .out = DT_LAID(DT_LAY_##o)                                   \
     }
 
 /* A style that cuts tokens, and the one that stands for it in steps of one token. */
-#define TOKENS(n, k, c, i, o, t, s)                                               \
-    {                                                                             \
-        .size = sizeof(dt_style), .name = (n), .summary = (s), .cut = DT_CUT_##c, \
-        .input = DT_PASS_##i, .output = DT_PASS_##o, .kinds = (k), .twin = (t)    \
+#define TOKENS(n, k, c, i, o, t, s)                                                             \
+    {                                                                                           \
+        .size = sizeof(dt_style), .name = (n), .kinds = (k), .summary = (s), .cut = DT_CUT_##c, \
+        .in = DT_LAID(DT_LAY_##i), .out = DT_LAID(DT_LAY_##o), .twin = (t)                      \
     }
 
 /* Layers that a style fits. */
-#define LINEAR 1u << DT_LAYER_LINEAR
-#define LOOKUP 1u << DT_LAYER_EMBEDDING
-#define BOTH   (LINEAR) | (LOOKUP)
-#define EXPERT 1u << DT_LAYER_EXPERTS
-#define POINT  1u << DT_LAYER_POINT
-#define MATRIX (LINEAR) | (EXPERT)
-#define WEIGHT (BOTH) | (EXPERT)
-#define ANY    0
+#define LINEAR "linear"
+#define LOOKUP "embedding"
+#define BOTH   "linear embedding"
+#define EXPERT "experts"
+#define POINT  "point"
+#define MATRIX "linear experts"
+#define WEIGHT "linear embedding experts"
+#define ANY    NULL
 
 /* clang-format off */
 const dt_style dti_builtin_styles[] = {
 /*          name                         layers  cut      x           y                                                 */
     STYLE("colwise",                     BOTH,   COLUMNS, REPLICATE,  KEEP,       "outputs cut; y stays cut on its last axis; moves nothing"),
     STYLE("colwise_gather_output",       BOTH,   COLUMNS, REPLICATE,  REPLICATE,  "outputs cut; y is gathered: one all-gather"),
-    STYLE("rowwise",                     WEIGHT, ROWS,    SHARD_LAST, REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
-    STYLE("rowwise_split_input",         BOTH,   ROWS,    SHARD_LAST, REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
+    STYLE("rowwise",                     WEIGHT, ROWS,    LAST,       REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
+    STYLE("rowwise_split_input",         BOTH,   ROWS,    LAST,       REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),
     STYLE("embedding_rowwise",           LOOKUP, ROWS,    REPLICATE,  REPLICATE,  "vocabulary cut, zeros elsewhere: one all-reduce"),
     STYLE("packed_colwise",              MATRIX, PACKED_COLUMNS, REPLICATE, KEEP,   "each block of the outputs cut (q | k | v); moves nothing"),
-    STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, SHARD_LAST, REPLICATE, "each block of the inputs cut: one all-reduce"),
+    STYLE("packed_rowwise",              LINEAR, PACKED_ROWS, LAST,   REPLICATE, "each block of the inputs cut: one all-reduce"),
     STYLE("replicate",                   ANY,    NONE,    REPLICATE,  KEEP,       "parameters whole; x is made whole, all compute all"),
     STYLE("replicated_with_grad_allreduce",
                                          ANY,    NONE,    KEEP,       KEEP,       "parameters whole; x stays as it lies (q_norm)"),
@@ -54,7 +54,7 @@ const dt_style dti_builtin_styles[] = {
     STYLE("ep_router",                   LINEAR, NONE,    REPLICATE,  KEEP,       "weights whole; every rank routes all tokens"),
     STYLE("moe_tp_experts",              POINT,  NONE,    REPLICATE,  REPLICATE,  "each rank's experts for all tokens: one all-reduce"),
     { .size = sizeof(dt_style), .name = "moe_identity_expert", .cut = DT_CUT_NONE, .kinds = POINT,
-      .summary = "x whole; y joins a sum once", .input = DT_PASS_REPLICATE, .prepare_output = dti_output_as_term },
+      .summary = "x whole; y joins a sum once", .in = DT_LAID(DT_LAY_REPLICATE), .prepare_output = dti_output_as_term },
     /* tokens cut between blocks */
     TOKENS("sequence_parallel",          ANY,    NONE,    SEQUENCE,   KEEP,       "replicate",
            "parameters whole; each rank has its tokens; moves nothing"),
@@ -66,8 +66,11 @@ const dt_style dti_builtin_styles[] = {
            "x is gathered, each rank keeps its tokens of y"),
     TOKENS("vocab_reduce_scatter",       LOOKUP, ROWS,    REPLICATE,  SEQUENCE,   "embedding_rowwise",
            "vocabulary cut; one reduce-scatter over tokens"),
-    TOKENS("rowwise_reduce_scatter",     LINEAR, ROWS,    SHARD_LAST, SEQUENCE,   "rowwise",
+    TOKENS("rowwise_reduce_scatter",     LINEAR, ROWS,    LAST,       SEQUENCE,   "rowwise",
            "inputs cut; one reduce-scatter over tokens"),
+    TOKENS("packed_rowwise_reduce_scatter",
+                                         LINEAR, PACKED_ROWS, LAST,   SEQUENCE,   "packed_rowwise",
+           "each block of the inputs cut; one reduce-scatter over tokens"),
     TOKENS("moe_reduce_scatter",         POINT,  NONE,    REPLICATE,  SEQUENCE,   "moe_tp_experts",
            "each rank's experts for all tokens: one reduce-scatter over tokens"),
     STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),

@@ -17,37 +17,43 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
                             const dt_layer *down, dt_tensor *x, dt_tensor *ids, dt_tensor *weights)
 {
     const dt_layer *halves[] = { gate_up, down };
-    dt_tensor *y;
+    dt_tensor *gate, *back;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (point == NULL || gate_up == NULL || down == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_layer_experts: a layer is NULL");
-    for (int i = 0; i < 2; i++) {
-        if (halves[i]->kind != DT_LAYER_EXPERTS) return refuse(t, halves[i], "is no experts");
-        if (dt_layer_param(halves[i], DT_PARAM_WEIGHT) == NULL)
-            return refuse(t, halves[i], "has no value: load the model first");
-    }
+    for (int i = 0; i < 2; i++)
+        if (!dti_kind_is(halves[i]->spec.kind, "experts"))
+            return refuse(t, halves[i], "is no experts");
     dt_scope_begin(t, point->name);
-    y = dt_experts(t, dt_layer_enter(t, point, x), ids, weights,
-                   dt_layer_param(gate_up, DT_PARAM_WEIGHT), dt_layer_param(down, DT_PARAM_WEIGHT));
-    return dt_scope_end(t, dt_layer_leave(t, point, y));
+    gate = dt_layer_use(t, gate_up, DT_PARAM_WEIGHT);
+    back = dt_layer_use(t, down, DT_PARAM_WEIGHT);
+    x = dt_layer_enter(t, point, x);
+    if (point->forward != NULL)
+        x = dti_layer_compute(t, point, x);
+    else
+        x = dt_experts(t, x, ids, weights, gate, back);
+    return dt_scope_end(t, dt_layer_leave(t, point, x));
 }
 
-dt_tensor *dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
-                              dt_tensor *y)
+void dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,
+                        dt_tensor **y)
 {
-    const dt_placement now = dt_layout_placement(dt_tensor_layout(y), dim);
+    const dt_placement now = dt_layout_placement(dt_tensor_layout(*y), dim);
     dt_tensor *term;
     dt_status st;
 
-    if (dt_mesh_dim_size(dt_tensor_mesh(y), dim) == 1 || now.kind == DT_PLACE_PARTIAL) return y;
-    if (now.kind == DT_PLACE_SHARD)
-        return dt_tape_fail(t, DT_ERR_LAYOUT,
-                            "style \"%s\" makes a whole value one term of a sum, but that of %s is "
-                            "cut on mesh dim \"%s\"",
-                            style->name, layer->name, dt_mesh_dim_name(dt_tensor_mesh(y), dim));
-    st = dti_tensor_as_term(y, 1u << dim, &term);
-    return st == DT_OK ? dti_tape_push(t, term) : dti_tape_latch(t, st);
+    (void)n;
+    if (dt_mesh_dim_size(dt_tensor_mesh(*y), dim) == 1 || now.kind == DT_PLACE_PARTIAL) return;
+    if (now.kind == DT_PLACE_SHARD) {
+        *y = dt_tape_fail(t, DT_ERR_LAYOUT,
+                          "style \"%s\" makes a whole value one term of a sum, but that of %s is "
+                          "cut on mesh dim \"%s\"",
+                          style->name, layer->name, dt_mesh_dim_name(dt_tensor_mesh(*y), dim));
+        return;
+    }
+    st = dti_tensor_as_term(*y, 1u << dim, &term);
+    *y = st == DT_OK ? dti_tape_push(t, term) : dti_tape_latch(t, st);
 }
 
 /* The point whose name is the first part of the layer's, "mlp.experts" of "mlp.experts.down_proj";
@@ -59,7 +65,7 @@ static const dt_layer *point_around(const dt_layer *layer)
 
     for (int i = 0; i < layer->list->n; i++) {
         const dt_layer *other = &layer->list->layers[i];
-        if (other->kind == DT_LAYER_POINT && strncmp(other->name, layer->name, n) == 0 &&
+        if (other->n_params == 0 && strncmp(other->name, layer->name, n) == 0 &&
             other->name[n] == '\0')
             return other;
     }
@@ -70,25 +76,26 @@ static const dt_layer *point_around(const dt_layer *layer)
  * hold for the whole of experts already? Arguments speak of nothing but values. */
 static bool only_cuts(const dt_style *style)
 {
-    const bool halves = style->cut == DT_CUT_ROWS && style->input == DT_PASS_SHARD_LAST &&
-                        style->output == DT_PASS_REPLICATE;
+    const dt_lay_kind in = style->in.of[0].to.kind, out = style->out.of[0].to.kind;
+    const bool halves = style->cut == DT_CUT_ROWS && in == DT_LAY_LAST && out == DT_LAY_REPLICATE;
 
     if (style->prepare_input != NULL || style->prepare_output != NULL) return false;
-    if (style->inputs.n + style->outputs.n + style->comes.n + style->gives.n > 0) return false;
+    if (style->in.n + style->out.n > 0 || style->in.of[0].comes.kind != DT_LAY_KEEP ||
+        style->out.of[0].comes.kind != DT_LAY_KEEP)
+        return false;
     if (strchr(style->name, '(') != NULL) return false;
-    return halves || (style->output == DT_PASS_KEEP &&
-                      (style->input == DT_PASS_KEEP || style->input == DT_PASS_REPLICATE));
+    return halves || (out == DT_LAY_KEEP && (in == DT_LAY_KEEP || in == DT_LAY_REPLICATE));
 }
 
 dt_status dti_check_experts(const dt_style *style, const dt_layer *layer)
 {
     const dt_layer *point;
 
-    if (layer->kind != DT_LAYER_EXPERTS || only_cuts(style)) return DT_OK;
+    if (layer->spec.kind->run_by == NULL || only_cuts(style)) return DT_OK;
     point = point_around(layer);
     DT_FAIL(DT_ERR_LAYOUT,
             "style \"%s\" lays out values of %s, %s, where a style only cuts the weight; say it at "
             "%s",
-            style->name, layer->name, dti_kind_text(layer->kind),
+            style->name, layer->name, dti_kind_text(layer->spec.kind),
             point != layer ? point->name : "the point around it");
 }

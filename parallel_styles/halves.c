@@ -3,6 +3,7 @@
  * The two halves of a layer's style: what it does to values on their way in and on their way out,
  * over all mesh dims. */
 #include <dtensor/ops.h>
+#include <string.h>
 
 #include "dtensor/create.h"
 #include "parallel_styles/layers_internal.h"
@@ -10,7 +11,7 @@
 /* The styles for values that enter or leave: those of a step where the first has one token. */
 static const dt_style *const *styles_for(const dt_layer *layer, const dt_tensor *x, bool enters)
 {
-    const bool ids = enters && layer->kind == DT_LAYER_EMBEDDING;
+    const bool ids = enters && layer->ids;
     const int axis = dti_token_axis(dt_tensor_n_axes(x), ids);
 
     return axis >= 0 && dt_tensor_extent(x, axis) == 1 ? layer->step : layer->style;
@@ -48,15 +49,13 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
     return ok;
 }
 
-/* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
- * layer's parameters (of the model's, if it has none): one rounding. */
-static dt_tensor *round_sum(dt_tape *t, const dt_layer *layer, bool was_partial, dt_tensor *x)
+dt_tensor *dti_layer_round(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     const dt_tensor *own = layer->n_params > 0 ? dt_layer_param(layer, 0) : NULL;
     const dt_dtype dtype = own != NULL ? dt_tensor_dtype(own) : layer->list->dtype;
 
-    if (x == NULL || !was_partial || dti_tensor_partial_dims(x) != 0) return x;
-    if (dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES) return x;
+    if (dti_tensor_partial_dims(x) != 0 || dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES)
+        return x;
     return dt_cast(t, x, dtype);
 }
 
@@ -68,7 +67,10 @@ static void through(bool (*half)(dt_tape *, const dt_layer *, int, dt_tensor **)
 
     for (int i = 0; i < n && ok; i++) was_partial[i] = dti_tensor_partial_dims(x[i]) != 0;
     ok = ok && half(t, layer, n, x);
-    for (int i = 0; i < n; i++) x[i] = ok ? round_sum(t, layer, was_partial[i], x[i]) : NULL;
+    for (int i = 0; i < n; i++) {
+        if (!ok) x[i] = NULL;
+        if (ok && was_partial[i]) x[i] = dti_layer_round(t, layer, x[i]);
+    }
 }
 
 static bool on_mesh(const dt_tensor *x, const dt_mesh *mesh)
@@ -129,4 +131,41 @@ dt_tensor *dt_layer_leave(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 {
     dt_layer_leave_all(t, layer, 1, &y);
     return y;
+}
+
+dt_tensor *dt_layer_block(dt_tape *t, const dt_layer *point, dt_tensor *x, dt_block_fn body,
+                          const void *context)
+{
+    dt_layer *p = (dt_layer *)point;
+    const void *before;
+    dt_tensor *y = NULL;
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (point == NULL || body == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_layer_block: its point or its body is NULL");
+    dt_scope_begin(t, point->name);
+    x = dt_layer_enter(t, point, x);
+    before = p->context;
+    p->context = context;
+    if (x != NULL)
+        y = point->forward != NULL ? dti_layer_compute(t, point, x) : body(context, t, x);
+    p->context = before;
+    return dt_scope_end(t, dt_layer_leave(t, point, y));
+}
+
+const void *dt_layer_context(const dt_layer *point)
+{
+    return point != NULL ? point->context : NULL;
+}
+
+const dt_layer *dt_layer_inside(const dt_layer *point, const char *name)
+{
+    for (int i = 0; point != NULL && name != NULL && i < point->list->n; i++) {
+        const char *other = point->list->layers[i].name;
+        const size_t n = strlen(point->name);
+        if (strncmp(other, point->name, n) == 0 && other[n] == '.' &&
+            strcmp(other + n + 1, name) == 0)
+            return &point->list->layers[i];
+    }
+    return NULL;
 }

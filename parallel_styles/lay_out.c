@@ -24,17 +24,6 @@ const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_
     return text;
 }
 
-const char *dti_kind_text(dt_layer_kind kind)
-{
-    static const char *const texts[DT_N_LAYER_KINDS] = {
-        [DT_LAYER_POINT] = "a point without parameters", [DT_LAYER_LINEAR] = "a linear layer",
-        [DT_LAYER_EMBEDDING] = "an embedding",           [DT_LAYER_RMS_NORM] = "an RMS norm",
-        [DT_LAYER_LAYER_NORM] = "a layer norm",          [DT_LAYER_EXPERTS] = "a layer of experts",
-    };
-
-    return texts[kind];
-}
-
 /* --- styles ----------------------------------------------------------------------------------- */
 
 static const char *text_of(const dti_rule_list *rules, int number, char text[DTI_RULE_TEXT_BYTES])
@@ -54,8 +43,7 @@ static dt_status blame(dt_status st, const dt_layer *layer, int slot, const dti_
 
 static dt_status set_style(dt_layer *layer, int slot, const char *name, const char *version)
 {
-    dt_runtime *rt = dt_mesh_runtime(layer->list->mesh);
-    const dt_status st = dt_style_find(rt, name, version, &layer->style[slot]);
+    const dt_status st = dti_style_find(layer->list, name, version, &layer->style[slot]);
 
     if (st != DT_OK) dti_error_prefix("%s", layer->name);
     DT_TRY(st);
@@ -71,7 +59,7 @@ static bool lays_alike(const dt_layer *layer, const char *own, int slot, const d
     const dt_style *style;
 
     if (own == NULL || slot != layer->list->slot || slot == DTI_NO_DIM) return false;
-    if (dt_style_find(dt_mesh_runtime(layer->list->mesh), own, NULL, &style) == DT_OK &&
+    if (dti_style_find(layer->list, own, NULL, &style) == DT_OK &&
         dti_style_partition(style, &weight, n_parts(layer->list, slot), &room, &mine) == DT_OK)
         return dti_placement_equal(&mine, place);
     dti_error_clear(); /* it does not fit, and was not asked for */
@@ -83,18 +71,19 @@ static bool lays_alike(const dt_layer *layer, const char *own, int slot, const d
 static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partner, int slot)
 {
     const dt_param_info weight = dt_layer_param_info(partner, DT_PARAM_WEIGHT);
-    const bool embeds = layer->kind == DT_LAYER_EMBEDDING;
     dt_cut_room room = dti_layers_room(layer->list, 0);
     dt_placement place = DT_REPLICATE;
+    char cut;
 
     if (slot != DTI_NO_DIM)
         DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
                                    &place));
     if (lays_alike(layer, own, slot, &place)) return set_style(layer, slot, own, NULL);
     if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate", NULL);
-    if (place.axis == 0)
-        return set_style(layer, slot, embeds ? "embedding_rowwise" : "colwise", NULL);
-    return set_style(layer, slot, embeds ? "colwise" : "rowwise", NULL);
+    cut = dt_layer_param_info(layer, DT_PARAM_WEIGHT).letters[place.axis];
+    if (cut == dti_kind_letter(layer->spec.kind, DT_CUT_COLUMNS))
+        return set_style(layer, slot, "colwise", NULL);
+    return set_style(layer, slot, layer->ids ? "embedding_rowwise" : "rowwise", NULL);
 }
 
 /* What the specs give a layer without a rule; NULL: nothing. */
@@ -150,11 +139,12 @@ static dt_status check_kind(const dt_layer *layer, int slot)
     const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     char text[DTI_PARAM_TEXT_BYTES] = "", names[256];
 
-    if (style->kinds == 0 || (style->kinds & DT_KIND_BIT(layer->kind)) != 0) return DT_OK;
-    DT_TRY(dti_style_list(dt_mesh_runtime(layer->list->mesh), layer->kind, names, sizeof names));
+    if (dt_style_fits(style, layer->spec.kind)) return DT_OK;
+    DT_TRY(
+        dti_style_list(dt_mesh_runtime(layer->list->mesh), layer->spec.kind, names, sizeof names));
     if (layer->n_params > 0) (void)dti_param_text(&weight, text);
     DT_FAIL(DT_ERR_LAYOUT, "style \"%s\" does not fit %s, %s%s%s; there it can be: %s", style->name,
-            layer->name, dti_kind_text(layer->kind), text[0] ? " with " : "", text, names);
+            layer->name, dti_kind_text(layer->spec.kind), text[0] ? " with " : "", text, names);
 }
 
 /* A user's function has failed, perhaps without writing a record. `info` may be NULL. */
@@ -230,33 +220,39 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     return DT_OK;
 }
 
+static dt_status check_style(const dt_layer *layer, int slot)
+{
+    const dt_style *style = layer->style[slot];
+
+    DT_TRY(name_dim(check_kind(layer, slot), layer, slot));
+    DT_TRY(name_dim(dti_check_packed(style, layer), layer, slot));
+    DT_TRY(dti_check_experts(style, layer));
+    DT_TRY(validate(layer, slot));
+    return DT_OK;
+}
+
 static dt_status lay_out(dt_layer *layer, const dti_rule_list *rules)
 {
     const int n_dims = dt_mesh_n_dims(layer->list->mesh);
 
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         if (layer->style[s] == NULL) continue;
-        DT_TRY(blame(name_dim(check_kind(layer, s), layer, s), layer, s, rules));
-        if (layer->kind == DT_LAYER_LINEAR || layer->kind == DT_LAYER_EXPERTS) {
-            const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
-            const dt_status st = name_dim(dti_check_packed(layer->style[s], &weight), layer, s);
-            DT_TRY(blame(st, layer, s, rules));
-            DT_TRY(blame(dti_check_experts(layer->style[s], layer), layer, s, rules));
-        }
-        DT_TRY(blame(validate(layer, s), layer, s, rules));
+        DT_TRY(blame(check_style(layer, s), layer, s, rules));
+        layer->prepares = layer->prepares || (s < n_dims && layer->style[s]->prepare_param != NULL);
     }
     for (int p = 0; p < layer->n_params; p++) {
         dt_placement place[DT_MAX_DIMS] = { { 0 } };
         const dt_param_info info = dt_layer_param_info(layer, p);
+        if (info.n_axes == 0) continue;
         for (int m = 0; m < n_dims; m++)
             DT_TRY(blame(partition_on(layer, &info, m, place), layer, m, rules));
         DT_TRY(dt_layout_get(layer->list->mesh, info.n_axes, place, NULL, &layer->layout[p]));
     }
     DT_TRY(dti_twins_check(layer));
-    for (int m = 0; layer->kind == DT_LAYER_LINEAR && m < n_dims; m++) {
-        const dt_placement w = dt_layout_placement(layer->layout[DT_PARAM_WEIGHT], m);
-        if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == 1)
-            layer->inputs_cut = true;
+    for (int m = 0; layer->rows_axis >= 0 && m < n_dims; m++) {
+        const dt_placement w = dt_layout_placement(layer->layout[layer->rows_param], m);
+        if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == layer->rows_axis)
+            layer->rows_cut = true;
     }
     return DT_OK;
 }

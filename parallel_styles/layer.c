@@ -8,6 +8,7 @@
 #include "dtensor/create.h"
 #include "parallel_styles/changes.h"
 #include "parallel_styles/layers_internal.h"
+#include "placements/layout.h"
 
 enum { SHAPE_BYTES = 96 };
 
@@ -16,9 +17,14 @@ const char *dt_layer_name(const dt_layer *layer)
     return layer != NULL ? layer->name : NULL;
 }
 
-dt_layer_kind dt_layer_kind_of(const dt_layer *layer)
+const dt_layer_spec *dt_layer_spec_of(const dt_layer *layer)
 {
-    return layer != NULL ? layer->kind : DT_N_LAYER_KINDS;
+    return layer != NULL ? &layer->spec : NULL;
+}
+
+const dt_layer_kind *dt_layer_kind_of(const dt_layer *layer)
+{
+    return layer != NULL ? layer->spec.kind : NULL;
 }
 
 const dt_style *dt_layer_style(const dt_layer *layer)
@@ -41,9 +47,10 @@ const dt_style *dt_layer_step_style_on(const dt_layer *layer, int dim)
     return has_dim(layer, dim) ? layer->step[dim] : NULL;
 }
 
-int dti_layer_rule(const dt_layer *layer, int dim)
+int dt_layer_rule_on(const dt_layer *layer, int dim)
 {
-    return layer->rule[dim >= 0 ? dim : DTI_NO_DIM];
+    if (layer == NULL) return -1;
+    return layer->rule[has_dim(layer, dim) ? dim : DTI_NO_DIM];
 }
 
 int dt_layer_n_params(const dt_layer *layer)
@@ -51,14 +58,30 @@ int dt_layer_n_params(const dt_layer *layer)
     return layer != NULL ? layer->n_params : 0;
 }
 
+bool dt_layer_has_param(const dt_layer *layer, int param)
+{
+    return layer != NULL && param >= 0 && param < DT_LAYER_MAX_PARAMS &&
+           (layer->params >> param & 1u) != 0;
+}
+
+bool dt_layer_owns_param(const dt_layer *layer, int param)
+{
+    return dt_layer_has_param(layer, param) && (layer->tied_to == NULL || param != DT_PARAM_WEIGHT);
+}
+
+dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
+{
+    return dt_spec_param(dt_layer_spec_of(layer), param);
+}
+
 const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param)
 {
-    return param >= 0 && param < dt_layer_n_params(layer) ? layer->layout[param] : NULL;
+    return dt_layer_has_param(layer, param) ? layer->layout[param] : NULL;
 }
 
 dt_tensor *dt_layer_param(const dt_layer *layer, int param)
 {
-    if (param < 0 || param >= dt_layer_n_params(layer)) return NULL;
+    if (!dt_layer_has_param(layer, param)) return NULL;
     if (layer->tied_to != NULL && param == DT_PARAM_WEIGHT) layer = layer->tied_to;
     return layer->param[param];
 }
@@ -66,6 +89,16 @@ dt_tensor *dt_layer_param(const dt_layer *layer, int param)
 const dt_layer *dt_layer_tied_to(const dt_layer *layer)
 {
     return layer != NULL ? layer->tied_to : NULL;
+}
+
+int64_t dt_layer_extent(const dt_layer *layer, char letter)
+{
+    return layer != NULL ? dti_spec_extent(&layer->spec, letter) : 0;
+}
+
+double dt_layer_flops(const dt_layer *layer)
+{
+    return layer != NULL ? dti_spec_flops(&layer->spec) : 0.0;
 }
 
 static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
@@ -90,7 +123,7 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
              "%s.%s is %s: parameters are f32, bf16 or f16", layer->name, info.name,
              dt_dtype_name(dtype));
     for (int p = 0; p < layer->n_params; p++) {
-        const dt_tensor *other = dt_layer_param(layer, p);
+        const dt_tensor *other = dt_layer_param(layer, p); /* NULL: it has none */
         DT_CHECK(p == param || other == NULL || dt_tensor_dtype(other) == dtype, DT_ERR_SHAPE,
                  "%s.%s is %s, but the layer has a parameter in %s: convert one of them",
                  layer->name, info.name, dt_dtype_name(dtype),
@@ -102,15 +135,16 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
 dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
 {
     DT_CHECK(layer != NULL && value != NULL, DT_ERR_ARG, "layer or value is NULL");
-    DT_CHECK(param >= 0 && param < layer->n_params, DT_ERR_ARG,
-             "%s has %d parameters, not a number %d", layer->name, layer->n_params, param);
-    DT_CHECK(layer->tied_to == NULL || param != DT_PARAM_WEIGHT, DT_ERR_ARG,
+    DT_CHECK(dt_layer_has_param(layer, param), DT_ERR_ARG,
+             "%s has no parameter of number %d (%s has %d)", layer->name, param,
+             dti_kind_text(layer->spec.kind), layer->n_params);
+    DT_CHECK(dt_layer_owns_param(layer, param), DT_ERR_ARG,
              "%s shares the weight of %s: set it there", layer->name,
              layer->tied_to != NULL ? layer->tied_to->name : "");
     DT_TRY(check_value(layer, param, value));
     dt_tensor_release(&layer->param[param]);
     layer->param[param] = dt_tensor_retain(value);
-    if (param == DT_PARAM_BIAS) dt_tensor_release(&layer->bias_term);
+    if (param == layer->added) dt_tensor_release(&layer->bias_term);
     layer->list->dtype = dt_tensor_dtype(value);
     layer->list->changes++;
     return DT_OK;
@@ -126,12 +160,11 @@ void dti_layer_clear(dt_layer *layer)
 dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg)
 {
     DT_CHECK(layer != NULL, DT_ERR_ARG, "layer is NULL");
-    DT_CHECK(layer->kind != DT_LAYER_POINT, DT_ERR_ARG,
-             "%s is a point: it computes nothing that a function could replace", layer->name);
-    DT_CHECK(layer->kind != DT_LAYER_EXPERTS, DT_ERR_ARG,
-             "%s is one half of experts, which dt_layer_experts() computes together: a function "
-             "cannot replace it",
-             layer->name);
+    DT_CHECK(
+        layer->spec.kind->run_by == NULL, DT_ERR_ARG,
+        "%s is %s, which %s computes together with others: a function cannot replace it; one for "
+        "the point around it can",
+        layer->name, dti_kind_text(layer->spec.kind), layer->spec.kind->run_by);
     layer->forward = forward;
     layer->forward_arg = arg;
     layer->list->changes++;
@@ -145,14 +178,15 @@ uint64_t dti_layers_changes(const dt_layers *layers)
 
 static bool has_functions(const dt_style *s)
 {
-    return s != NULL && (s->prepare_input != NULL || s->prepare_output != NULL);
+    return s != NULL &&
+           (s->prepare_input != NULL || s->prepare_output != NULL || s->prepare_param != NULL);
 }
 
 bool dti_layers_repeat(const dt_layers *layers)
 {
     for (int i = 0; i < layers->n; i++) {
         const dt_layer *l = &layers->layers[i];
-        if (l->forward != NULL) return false;
+        if (l->forward != NULL || l->own_kind || l->n_states > 0) return false;
         for (int k = 0; k < DTI_N_STYLE_SLOTS; k++)
             if (has_functions(l->style[k]) || has_functions(l->step[k])) return false;
     }
@@ -161,10 +195,70 @@ bool dti_layers_repeat(const dt_layers *layers)
 
 float dt_layer_eps(const dt_layer *layer)
 {
-    return layer != NULL ? layer->eps : 0;
+    return layer != NULL ? layer->spec.eps : 0;
 }
 
-/* --- forward ---------------------------------------------------------------------------------- */
+const void *dt_layer_own(const dt_layer *layer)
+{
+    return layer != NULL ? layer->spec.own : NULL;
+}
+
+/* --- parameters on their way into the computation --------------------------------------------- */
+
+static dt_tensor *prepare_param(dt_tape *t, const dt_layer *layer, int param, dt_tensor *w)
+{
+    const char *before = dt_tape_because(t, NULL);
+
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && w != NULL; m++) {
+        const dt_style *style = layer->style[m];
+        if (style == NULL || style->prepare_param == NULL) continue;
+        (void)dt_tape_because(t, style->name);
+        w = style->prepare_param(style, t, layer, m, param, w);
+        if (w == NULL && dt_tape_status(t) == DT_OK)
+            (void)dt_tape_fail(t, DT_ERR_ARG,
+                               "style \"%s\": its prepare_param gave NULL for %s and no error",
+                               style->name, layer->name);
+    }
+    (void)dt_tape_because(t, before);
+    return w;
+}
+
+dt_tensor *dt_layer_use(dt_tape *t, const dt_layer *layer, int param)
+{
+    dt_tensor *w;
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (layer == NULL || param < 0 || param >= DT_LAYER_MAX_PARAMS)
+        return dt_tape_fail(t, DT_ERR_ARG, "layer is NULL, or has no parameter %d", param);
+    if ((layer->params >> param & 1u) == 0) return NULL;
+    w = dt_layer_param(layer, param);
+    if (w == NULL)
+        return dt_tape_fail(
+            t, DT_ERR_ARG,
+            "%s has no value yet: dt_layer_set_param() gives it one, as loading does",
+            layer->spec.kind->params[param].name);
+    return layer->prepares ? prepare_param(t, layer, param, w) : w;
+}
+
+bool dti_layer_rows_cut(const dt_layer *layer, const dt_tensor *w)
+{
+    int dims[DT_MAX_DIMS];
+    int n;
+
+    if (!layer->prepares || w == NULL || layer->rows_axis < 0) return layer->rows_cut;
+    n = dti_layout_cuts(dt_tensor_layout(w), layer->rows_axis, dims);
+    for (int i = 0; i < n; i++)
+        if (dt_mesh_dim_size(layer->list->mesh, dims[i]) > 1) return true;
+    return false;
+}
+
+/* --- what is added once ----------------------------------------------------------------------- */
+
+dt_tensor *dt_layer_add(dt_tape *t, const dt_layer *layer, dt_tensor *y)
+{
+    if (y == NULL || layer == NULL || layer->added < 0 || dti_tensor_partial_dims(y) != 0) return y;
+    return dt_add_bias(t, y, dt_layer_use(t, layer, layer->added));
+}
 
 /* y is a sum whose terms lie on ranks of some mesh dims: the bias joins one of them. The last such
  * term of the bias is kept, since a layer sees the same dims in every pass. */
@@ -172,7 +266,7 @@ static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_te
 {
     const uint32_t dims = dti_tensor_partial_dims(y);
 
-    if (layer->bias_term == NULL || layer->bias_term_dims != dims) {
+    if (layer->bias_term == NULL || layer->bias_term_dims != dims || layer->prepares) {
         dt_status st;
         dt_tensor_release(&layer->bias_term);
         st = dti_tensor_as_term(b, dims, &layer->bias_term);
@@ -182,117 +276,96 @@ static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_te
     return dt_add_bias(t, y, layer->bias_term);
 }
 
-/* The shape of what the layer makes of x; the number of its axes. */
-static int shape_of_result(const dt_layer *layer, const dt_tensor *x,
-                           int64_t shape[DT_MAX_AXES + 1])
+/* y was terms of a sum when it left the computation; the style has reduced them, or left them. */
+static dt_tensor *finish_sum(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 {
+    dt_tensor *b = layer->added >= 0 ? dt_layer_use(t, layer, layer->added) : NULL;
+
+    if (dti_tensor_partial_dims(y) != 0)
+        return b != NULL ? add_bias_term(t, (dt_layer *)layer, y, b) : y;
+    if (b != NULL) return dt_add_bias(t, y, b);
+    return dti_layer_round(t, layer, y);
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+/* The shape of what the layer makes of x, by its kind's values: "...i -> ...o" takes the last axis
+ * away and puts another there. -1: the kind does not say. */
+static int shape_of_result(const dt_layer *layer, const dt_tensor *x,
+                           int64_t shape[DT_MAX_AXES + DT_LAYER_MAX_AXES])
+{
+    const char *values = dti_kind_values(layer->spec.kind);
+    const char *arrow = values != NULL ? strstr(values, " -> ") : NULL;
     int n = dt_tensor_n_axes(x);
 
+    if (arrow == NULL) return -1;
     for (int a = 0; a < n; a++) shape[a] = dt_tensor_extent(x, a);
-    if (layer->kind == DT_LAYER_EMBEDDING) shape[n++] = layer->axis[1].extent;
-    if (layer->kind == DT_LAYER_LINEAR && n > 0) shape[n - 1] = layer->axis[0].extent;
+    for (const char *c = values; c < arrow; c++) n -= *c != '.';
+    for (const char *c = arrow + 4; *c != '\0' && n >= 0; c++)
+        if (*c != '.') shape[n++] = dt_layer_extent(layer, *c);
     return n;
 }
 
-/* What the caller's function gave has to be what the layer would have made. */
+/* What a function of the caller's gave has to be what the layer would have made. */
 static dt_tensor *check_result(dt_tape *t, const dt_layer *layer, const dt_tensor *x, dt_tensor *y)
 {
-    int64_t want[DT_MAX_AXES + 1], is[DT_MAX_AXES];
-    const int n = shape_of_result(layer, x, want), n_is = dt_tensor_n_axes(y);
+    const char *what = layer->forward != NULL ? "the function that replaces the forward of"
+                                              : "the forward of the kind of";
+    int64_t want[DT_MAX_AXES + DT_LAYER_MAX_AXES], is[DT_MAX_AXES];
+    const int n = shape_of_result(layer, x, want), n_is = y != NULL ? dt_tensor_n_axes(y) : 0;
     char is_text[SHAPE_BYTES], want_text[SHAPE_BYTES];
 
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (y == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "%s %s gave NULL and no error; return a tensor, or NULL from "
+                            "dt_tape_fail()",
+                            what, layer->name);
     if (dt_tensor_mesh(y) != dt_tensor_mesh(x) &&
         !dt_mesh_equal(dt_tensor_mesh(y), dt_tensor_mesh(x)))
-        return dt_tape_fail(t, DT_ERR_LAYOUT,
-                            "the function that replaces the forward of %s gave a tensor on another "
-                            "mesh",
+        return dt_tape_fail(t, DT_ERR_LAYOUT, "%s %s gave a tensor on another mesh", what,
                             layer->name);
     for (int a = 0; a < n_is; a++) is[a] = dt_tensor_extent(y, a);
-    if (n_is == n && memcmp(is, want, (size_t)n * sizeof *is) == 0) return y;
-    return dt_tape_fail(t, DT_ERR_SHAPE,
-                        "the function that replaces the forward of %s gave %s, not %s", layer->name,
+    if (n < 0 || (n_is == n && memcmp(is, want, (size_t)n * sizeof *is) == 0)) return y;
+    return dt_tape_fail(t, DT_ERR_SHAPE, "%s %s gave %s, not %s", what, layer->name,
                         dti_shape_text(is, n_is, is_text, sizeof is_text),
                         dti_shape_text(want, n, want_text, sizeof want_text));
 }
 
-/* The caller's function in the place of a layer's own. */
-static dt_tensor *replaced(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+dt_tensor *dti_layer_compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     dt_tensor *y;
 
     if (x == NULL) return NULL;
-    y = layer->forward(layer->forward_arg, t, layer, x);
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    if (y != NULL) return check_result(t, layer, x, y);
-    return dt_tape_fail(t, DT_ERR_ARG,
-                        "the function that replaces the forward of %s gave NULL and no error; "
-                        "return a tensor, or NULL from dt_tape_fail()",
-                        layer->name);
-}
-
-/* x W^T + b */
-static dt_tensor *product(dt_tape *t, const dt_layer *layer, dt_tensor *x, dt_tensor *b)
-{
-    dt_tensor *y;
-
-    if (layer->forward == NULL) return dt_linear(t, x, dt_layer_param(layer, DT_PARAM_WEIGHT), b);
-    y = replaced(t, layer, x);
-    return y != NULL && b != NULL ? dt_add_bias(t, y, b) : y;
-}
-
-/* y = x W^T + b. With cut inputs y is a sum over ranks: it stays f32 through the output move, then
- * gets the bias once and is rounded. */
-static dt_tensor *linear_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    dt_tensor *w = dt_layer_param(layer, DT_PARAM_WEIGHT);
-    dt_tensor *b = dt_layer_param(layer, DT_PARAM_BIAS);
-    dt_tensor *y;
-
-    y = product(t, layer, x, layer->inputs_cut ? NULL : b);
-    if (y == NULL || !dti_layer_leave(t, layer, 1, &y)) return NULL;
-    if (!layer->inputs_cut) return y;
-    if (dti_tensor_partial_dims(y) != 0)
-        return b != NULL ? add_bias_term(t, (dt_layer *)layer, y, b) : y;
-    if (b != NULL) return dt_add_bias(t, y, b);
-    return dt_cast(t, y, dt_tensor_dtype(w));
-}
-
-static dt_tensor *compute(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    dt_tensor *w = dt_layer_param(layer, DT_PARAM_WEIGHT);
-
-    if (layer->forward != NULL) return replaced(t, layer, x);
-    switch (layer->kind) {
-    case DT_LAYER_EMBEDDING:
-        return dt_embedding(t, x, w);
-    case DT_LAYER_RMS_NORM:
-        return layer->one_plus ? dt_rms_norm_1p(t, x, w, layer->eps)
-                               : dt_rms_norm(t, x, w, layer->eps);
-    case DT_LAYER_LAYER_NORM:
-        return dt_layer_norm(t, x, w, dt_layer_param(layer, DT_PARAM_BIAS), layer->eps);
-    default:
-        return x;
+    if (layer->forward != NULL) {
+        y = layer->forward(layer->forward_arg, t, layer, x);
+        return dt_layer_add(t, layer, check_result(t, layer, x, y));
     }
+    if (layer->spec.kind->forward == NULL) return x;
+    y = layer->spec.kind->forward(t, layer, x);
+    return layer->own_kind ? check_result(t, layer, x, y) : y;
 }
 
+/* A product whose inputs are cut is a sum over ranks: it stays f32 through the output move, then
+ * gets what is added once and is rounded. */
 dt_tensor *dt_layer_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     dt_tensor *y;
+    bool sum;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (layer == NULL) return dt_tape_fail(t, DT_ERR_ARG, "layer is NULL");
-    if (layer->kind == DT_LAYER_EXPERTS)
-        return dt_tape_fail(t, DT_ERR_ARG,
-                            "%s is one half of experts: dt_layer_experts() runs both", layer->name);
+    if (layer->spec.kind->run_by != NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "%s is %s, which %s computes together with others",
+                            layer->name, dti_kind_text(layer->spec.kind), layer->spec.kind->run_by);
     dt_scope_begin(t, layer->name);
-    for (int p = 0; p < layer->n_params; p++)
-        if (dt_layer_param(layer, p) == NULL)
-            return dt_tape_fail(t, DT_ERR_ARG, "%s has no value: load the model first",
-                                dt_layer_param_info(layer, p).name);
+    for (int p = 0; p < layer->n_params; p++) /* before anything is sent */
+        if (dt_layer_param(layer, p) == NULL && dt_layer_use(t, layer, p) == NULL &&
+            dt_tape_status(t) != DT_OK)
+            return NULL;
     x = dt_layer_enter(t, layer, x);
-    if (layer->kind == DT_LAYER_LINEAR)
-        y = linear_forward(t, layer, x);
-    else
-        y = dt_layer_leave(t, layer, compute(t, layer, x));
-    return dt_scope_end(t, y);
+    y = dti_layer_compute(t, layer, x);
+    sum = y != NULL && dti_tensor_partial_dims(y) != 0;
+    if (y != NULL && !dti_layer_leave(t, layer, 1, &y)) y = NULL;
+    return dt_scope_end(t, sum && y != NULL ? finish_sum(t, layer, y) : y);
 }

@@ -11,13 +11,6 @@
 /* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
 int dti_plan_match(const char *pattern, const char *name);
 
-/* The number of the rule that chose the layer's style on mesh dim `dim`, counted over the plan and
- * those chained to it by `more`; -1 if none did. */
-int dti_layer_rule(const dt_layer *layer, int dim);
-
-/* The i-th style of the registry; NULL behind the last. */
-const dt_style *dti_style_at(dt_runtime *rt, int i);
-
 /* Was the style of that name made of another: with arguments, or as the twin of one that cuts
  * tokens? Lists leave it out. */
 bool dti_style_was_made(const char *name);

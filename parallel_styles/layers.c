@@ -2,26 +2,12 @@
  *
  * The list of a model's layers: made from specs, laid over the mesh by styles (lay_out.c), without
  * reading a weight. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
-#include "parallel_styles/spec.h"
-
-dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
-{
-    if (layer == NULL) return (dt_param_info){ 0 };
-    return dti_spec_param(&(dt_layer_spec){ .name = layer->name,
-                                            .kind = layer->kind,
-                                            .axis = { layer->axis[0], layer->axis[1] },
-                                            .heads = layer->heads,
-                                            .blocks = { layer->blocks[0], layer->blocks[1] },
-                                            .reversed = layer->reversed,
-                                            .n_experts = layer->n_experts,
-                                            .parts = { layer->parts[0], layer->parts[1] } },
-                          param);
-}
 
 /* An open-addressing table of twice as many places as layers. */
 static dt_status make_index(dt_layers *list, int n)
@@ -57,8 +43,9 @@ static int *index_place(const dt_layers *list, const char *name);
 /* Finds the layer whose weight this one shares; it has to be the same matrix. */
 static dt_status tie(dt_layers *list, const dt_layer_spec *spec, dt_layer **out)
 {
-    const uint32_t matrices = DT_KIND_BIT(DT_LAYER_LINEAR) | DT_KIND_BIT(DT_LAYER_EMBEDDING);
+    const dt_param_info mine = dt_spec_param(spec, DT_PARAM_WEIGHT);
     const dt_layer *owner;
+    dt_param_info other;
 
     if (spec->tied_to == NULL) return DT_OK;
     *out = dt_layers_find(list, spec->tied_to);
@@ -70,45 +57,108 @@ static dt_status tie(dt_layers *list, const dt_layer_spec *spec, dt_layer **out)
     DT_CHECK(owner->tied_to == NULL, DT_ERR_ARG,
              "%s shares the weight of %s, which shares that of %s: name the last", spec->name,
              owner->name, owner->tied_to->name);
-    DT_CHECK((DT_KIND_BIT(spec->kind) & matrices) != 0 &&
-                 (DT_KIND_BIT(owner->kind) & matrices) != 0,
-             DT_ERR_ARG, "%s, %s, shares the weight of %s, %s: linear layers and embeddings can",
-             spec->name, dti_kind_text(spec->kind), owner->name, dti_kind_text(owner->kind));
-    DT_CHECK(spec->axis[0].extent == owner->axis[0].extent &&
-                 spec->axis[1].extent == owner->axis[1].extent,
+    other = dt_layer_param_info(owner, DT_PARAM_WEIGHT);
+    DT_CHECK(mine.n_axes == 2 && other.n_axes == 2, DT_ERR_ARG,
+             "%s, %s, shares the weight of %s, %s: linear layers and embeddings can, as any kind "
+             "whose first parameter has two axes",
+             spec->name, dti_kind_text(spec->kind), owner->name, dti_kind_text(owner->spec.kind));
+    DT_CHECK(mine.axis[0].extent == other.axis[0].extent &&
+                 mine.axis[1].extent == other.axis[1].extent,
              DT_ERR_ARG, "%s has weight [%lld, %lld], but shares that of %s, [%lld, %lld]",
-             spec->name, (long long)spec->axis[0].extent, (long long)spec->axis[1].extent,
-             owner->name, (long long)owner->axis[0].extent, (long long)owner->axis[1].extent);
-    DT_CHECK(spec->reversed == owner->reversed, DT_ERR_ARG,
+             spec->name, (long long)mine.axis[0].extent, (long long)mine.axis[1].extent,
+             owner->name, (long long)other.axis[0].extent, (long long)other.axis[1].extent);
+    DT_CHECK(spec->reversed == owner->spec.reversed, DT_ERR_ARG,
              "%s shares the weight of %s, but only one of them is reversed", spec->name,
              owner->name);
     return DT_OK;
 }
 
+/* Two kinds of one name: a style that names one would be on the other. */
+static dt_status check_known(const dt_layers *list, const dt_layer_spec *spec)
+{
+    const dt_layer_kind *known = dt_kind_find(dt_mesh_runtime(list->mesh), spec->kind->name);
+    bool other = known != NULL && known != spec->kind;
+
+    for (int i = 0; i < list->n && !other && dti_kind_is_own(spec->kind); i++) {
+        const dt_layer_kind *kind = list->layers[i].spec.kind;
+        other = kind != spec->kind && strcmp(kind->name, spec->kind->name) == 0;
+    }
+    DT_CHECK(!other, DT_ERR_ARG,
+             "%s: there is another kind of layer \"%s\"; give yours a name of "
+             "its own",
+             spec->name, spec->kind->name);
+    return DT_OK;
+}
+
+/* What the kind says that is asked for with every token. */
+static void read_kind(dt_layer *layer)
+{
+    const dt_layer_kind *kind = layer->spec.kind;
+    const char rows = dti_kind_letter(kind, DT_CUT_ROWS);
+
+    layer->params = dti_spec_params(&layer->spec);
+    layer->n_params = dt_spec_n_params(&layer->spec);
+    layer->ids = dti_kind_has_ids(kind);
+    layer->own_kind = dti_kind_is_own(kind);
+    layer->n_states = dti_kind_n_states(kind);
+    layer->added = layer->rows_axis = -1;
+    for (int p = layer->n_params - 1; p >= 0; p--) {
+        const char *at = rows != 0 ? strchr(kind->params[p].axes, rows) : NULL;
+        if (!dt_layer_has_param(layer, p)) continue;
+        if (kind->params[p].added) layer->added = p;
+        if (at == NULL || layer->ids) continue;
+        layer->rows_param = p;
+        layer->rows_axis = (int)(at - kind->params[p].axes);
+    }
+}
+
 static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spec *spec)
 {
-    DT_CHECK(spec->name != NULL && spec->name[0] != '\0', DT_ERR_ARG, "a layer needs a name");
-    DT_CHECK((int)spec->kind >= 0 && spec->kind < DT_N_LAYER_KINDS, DT_ERR_ARG,
-             "%s: %d is no kind of layer", spec->name, (int)spec->kind);
-    DT_TRY(dti_check_axes(spec));
+    DT_TRY(dti_spec_check(spec));
+    DT_TRY(check_known(list, spec));
     DT_CHECK(dt_layers_find(list, spec->name) == NULL, DT_ERR_ARG, "two layers are named %s",
              spec->name);
     DT_TRY(tie(list, spec, &layer->tied_to));
-    DT_TRY(dti_check_blocks(spec));
     DT_TRY(dti_strdup(spec->name, &layer->name));
+    list->n++; /* released with the list from here on */
     layer->list = list;
-    layer->kind = spec->kind;
-    memcpy(layer->axis, spec->axis, sizeof layer->axis);
-    memcpy(layer->blocks, spec->blocks, sizeof layer->blocks);
-    layer->reversed = spec->reversed;
-    layer->n_experts = spec->n_experts;
-    memcpy(layer->parts, spec->parts, sizeof layer->parts);
-    layer->heads = spec->heads;
-    layer->eps = spec->eps;
-    layer->one_plus = spec->one_plus;
-    layer->n_params = dti_spec_n_params(spec);
+    layer->spec = *spec;
+    layer->spec.name = layer->name;
+    layer->spec.style = layer->spec.tied_to = NULL;
+    if (spec->with != NULL) DT_TRY(dti_strdup(spec->with, &layer->with));
+    layer->spec.with = layer->with;
+    read_kind(layer);
+    layer->first_state = list->n_states;
+    list->n_states += layer->n_states;
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) layer->rule[s] = -1;
-    *index_place(list, layer->name) = ++list->n;
+    *index_place(list, layer->name) = list->n;
+    return DT_OK;
+}
+
+/* The dim of that name, without the "?" that allows it to be missing. A missing one is a slip
+ * otherwise, unless there is nothing to lay out anyway. */
+static dt_status find_dim(dt_mesh *mesh, const char *text, char dim[DT_DIM_NAME_BYTES], int *slot)
+{
+    const size_t n = strlen(text);
+    const bool may_miss = n > 0 && text[n - 1] == '?';
+    char dims[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 1)] = "";
+    size_t used = 0;
+
+    DT_CHECK(n - may_miss < DT_DIM_NAME_BYTES, DT_ERR_ARG, "no mesh dim has a name of %zu bytes",
+             n);
+    memcpy(dim, text, n - may_miss);
+    dim[n - may_miss] = '\0';
+    *slot = dt_mesh_find_dim(mesh, dim);
+    if (*slot >= 0) return DT_OK;
+    *slot = DTI_NO_DIM;
+    for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
+        used += (size_t)snprintf(dims + used, sizeof dims - used, d > 0 ? ",%s" : "%s",
+                                 dt_mesh_dim_name(mesh, d));
+    DT_CHECK(
+        may_miss || dt_mesh_n_ranks(mesh) == 1, DT_ERR_ARG,
+        "the mesh has no dim \"%s\", which the styles of these layers speak of; it has \"%s\". "
+        "Name one of them, add \"%s=1\", or say \"%s?\" if every rank is to hold and compute all",
+        dim, dims, dim, dim);
     return DT_OK;
 }
 
@@ -118,24 +168,24 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     dt_status st = DT_OK;
     dt_layers *list = NULL;
     dti_rule_list rules = { 0 };
+    char name[DT_DIM_NAME_BYTES];
+    int slot;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL && dim != NULL, DT_ERR_ARG, "mesh or dim is NULL");
     DT_CHECK(n_specs >= 0 && (specs != NULL || n_specs == 0), DT_ERR_ARG, "%d layers", n_specs);
+    DT_TRY(find_dim(mesh, dim, name, &slot));
     DT_TRY(dti_new(sizeof *list, &list));
     list->mesh = dt_mesh_retain(mesh);
     list->dtype = DT_N_DTYPES;
-    list->slot = dt_mesh_find_dim(mesh, dim);
-    if (list->slot < 0) list->slot = DTI_NO_DIM;
-    if (list->slot == DTI_NO_DIM && dt_mesh_n_ranks(mesh) > 1 && dti_mesh_place(mesh) == 0)
-        dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_WARNING,
-                        "the mesh has no dim \"%s\": every rank holds and computes all", dim);
+    list->slot = slot;
     dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_LAYERS, 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, make_index(list, n_specs));
     DT_TRY_TO(fail, st, make_room(list));
-    DT_TRY_TO(fail, st, dti_rules_of(mesh, dim, plan, &rules));
+    DT_TRY_TO(fail, st, dti_rules_of(mesh, name, plan, &rules));
+    DT_TRY_TO(fail, st, dti_styles_of(dt_mesh_runtime(mesh), plan, &list->styles));
     for (int i = 0; i < n_specs; i++)
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));
     DT_TRY_TO(fail, st, dti_layers_choose(list, specs, &rules));
@@ -161,10 +211,12 @@ void dt_layers_release(dt_layers **layers)
         for (int p = 0; p < DT_LAYER_MAX_PARAMS; p++) dt_tensor_release(&list->layers[i].param[p]);
         dt_tensor_release(&list->layers[i].bias_term);
         dti_free(list->layers[i].name);
+        dti_free(list->layers[i].with);
     }
     for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
     dti_free((void *)list->remarks);
     dti_free(list->index);
+    dti_styles_free(list->styles);
     for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);
     dti_free(list->layers);
     dti_runtime_count(dt_mesh_runtime(list->mesh), DTI_LIVE_LAYERS, -1);
@@ -177,9 +229,9 @@ const char *dt_layers_remark(const dt_layers *list, int i)
     return list != NULL && i >= 0 && (size_t)i < list->n_remarks ? list->remarks[i] : NULL;
 }
 
-dt_mesh *dt_layers_mesh(const dt_layers *layers)
+dt_mesh *dt_layers_mesh(const dt_layers *list)
 {
-    return layers != NULL ? layers->mesh : NULL;
+    return list != NULL ? list->mesh : NULL;
 }
 
 int dt_layers_count(const dt_layers *list)

@@ -7,6 +7,7 @@
 #include <dtensor/parallel_styles.h>
 
 #include "base/error.h"
+#include "parallel_styles/kind.h"
 #include "parallel_styles/layer_rules.h"
 
 /* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
@@ -14,18 +15,21 @@
  * nothing out. */
 enum { DTI_NO_DIM = DT_MAX_DIMS, DTI_N_STYLE_SLOTS = DT_MAX_DIMS + 1 };
 
+/* Where parameter and state names of a spec's kind are decided once, for the way of a token. */
 struct dt_layer {
-    char *name;
-    dt_layer_kind kind;
-    dt_axis axis[2];
-    dt_axis_blocks blocks[2];
-    bool reversed;
-    int64_t n_experts;
-    const char *parts[2];
-    dt_head_counts heads;
-    float eps;
-    bool one_plus;
-    int n_params;
+    char *name, *with;
+    dt_layer_spec spec; /* as it was given; texts are ours, style and tied_to are resolved here */
+    uint32_t params;    /* bit p: it has parameter p */
+    int n_params;       /* 1 + the last */
+    int added;          /* the parameter that joins a sum once; -1: none */
+    int rows_param;     /* the first parameter with an axis of the kind's rows, ... */
+    int rows_axis;      /* ... and which; -1: none */
+    int first_state;    /* of its states in a dt_carry */
+    int n_states;
+    bool ids;                                 /* its input are ids */
+    bool own_kind;                            /* of a user */
+    bool prepares;                            /* a style has a prepare_param */
+    bool rows_cut;                            /* rows_axis is cut as the parameter is stored */
     const dt_style *style[DTI_N_STYLE_SLOTS]; /* NULL: none */
     const dt_style *step[DTI_N_STYLE_SLOTS];  /* the same for a value of one token */
     int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */
@@ -33,11 +37,11 @@ struct dt_layer {
     struct dt_layer *tied_to;
     const dt_layout *layout[DT_LAYER_MAX_PARAMS];
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
-    dt_tensor *bias_term;    /* the bias as a term of a Partial sum; NULL until it is needed */
+    dt_tensor *bias_term; /* what is added, as a term of a Partial sum; NULL until it is needed */
     uint32_t bias_term_dims; /* of which mesh dims */
-    dt_layer_fn forward;     /* the caller's, NULL: the library's operator */
+    dt_layer_fn forward;     /* the caller's, NULL: the kind's */
     void *forward_arg;
-    bool inputs_cut; /* linear: the contraction is cut, so bias and rounding come after the move */
+    const void *context; /* of the block that a point frames, while it runs */
 };
 
 struct dt_layers {
@@ -45,6 +49,9 @@ struct dt_layers {
     int slot;         /* of the dim that specs speak of: a mesh dim, or DTI_NO_DIM */
     dt_dtype dtype;   /* of the parameters, as the last that was set says; DT_N_DTYPES before */
     uint64_t changes; /* of parameters and of forwards */
+    struct dti_style_registry *styles; /* names that mean other styles here; NULL: none do */
+    dt_carry *carry;                   /* of the passes that run now, or NULL */
+    int n_states;                      /* of all layers */
     int n;
     dt_layer *layers;
     char **remarks; /* on the plan */
@@ -96,11 +103,23 @@ bool dti_twin_uncut(dt_style *style);
  * is none. */
 int dti_token_axis(int n_axes, bool ids);
 
-/* "colwise, rowwise, ...": styles that fit a kind of layer. */
-dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes) DT_MUST_USE;
+/* "my_style, colwise, rowwise, ...": styles that fit a kind of layer, registered ones first. */
+dt_status dti_style_list(dt_runtime *rt, const dt_layer_kind *kind, char *text,
+                         size_t bytes) DT_MUST_USE;
 
-/* "a linear layer", "an embedding", ... */
-const char *dti_kind_text(dt_layer_kind kind);
+/* Words of a list of kinds, "linear embedding": is the kind one of them, or like one; are all of
+ * them among those of another list (style.c)? */
+bool dti_kind_is_one_of(const dt_layer_kind *kind, const char *words);
+bool dti_words_within(const char *words, const char *all);
+
+/* Names that mean other styles in one list (style.c): those of a chain of plans; *out is NULL where
+ * there are none. dti_style_find() is dt_style_find() with those before the runtime's. */
+struct dti_style_registry;
+dt_status dti_styles_of(dt_runtime *rt, const dt_plan *plan,
+                        struct dti_style_registry **out) DT_MUST_USE;
+void dti_styles_free(struct dti_style_registry *styles);
+dt_status dti_style_find(const dt_layers *list, const char *name, const char *version,
+                         const dt_style **out) DT_MUST_USE;
 
 /* The built-in styles and their older names (builtin.c). */
 typedef struct dti_style_alias {
@@ -119,7 +138,7 @@ extern const int dti_n_style_aliases;
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_cut_room *room, dt_placement *out) DT_MUST_USE;
 dt_cut_room dti_layers_room(const dt_layers *list, int which); /* 0 or 1 (layers.c) */
-bool dti_pass_is_valid(dt_pass how);
+bool dti_lay_is_valid(dt_lay how);
 bool dti_style_has_argument(const char *word); /* style_arguments.c: "input", ... */
 
 /* Values that pass through a layer on mesh dim `dim`; each is replaced. */
@@ -141,9 +160,19 @@ bool dti_style_input(dt_tape *tape, const dti_values *v);
 bool dti_style_output(dt_tape *tape, const dti_values *v);
 
 /* "shard(1)" */
-enum { DTI_PASS_BYTES = 24 };
-const char *dti_pass_text(dt_pass how, char text[DTI_PASS_BYTES]);
-dt_status dti_check_passes(const dt_passes *p, const char *what) DT_MUST_USE;
+enum { DTI_LAY_BYTES = 24 };
+const char *dti_lay_text(dt_lay how, char text[DTI_LAY_BYTES]);
+
+/* What stands between the two halves of a layer's style: the caller's function, or the kind's
+ * (layer.c). */
+dt_tensor *dti_layer_compute(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/* Terms of a sum are f32 in every model. Where a style has reduced them, they get the dtype of the
+ * layer's parameters (of the model's, if it has none): one rounding (halves.c). */
+dt_tensor *dti_layer_round(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/* Are the rows of parameter `w`, as dt_layer_use() gives it, cut over ranks (layer.c)? */
+bool dti_layer_rows_cut(const dt_layer *layer, const dt_tensor *w);
 
 /* A style with arguments (style_arguments.c): "rowwise(output=shard(1))" has the base "rowwise"; a
  * name without arguments is its own base. dti_style_with() lays the arguments over the base's
@@ -153,20 +182,16 @@ dt_status dti_style_base(const char *text, char *base, size_t bytes) DT_MUST_USE
 dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
 
 /* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
-dt_tensor *dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
-                              dt_tensor *y);
+void dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,
+                        dt_tensor **y);
 
 /* Refuses a style on a layer of experts that would do something to values there: only its cut
  * counts, values pass the point around both halves (experts.c). */
 dt_status dti_check_experts(const dt_style *style, const dt_layer *layer) DT_MUST_USE;
 
-/* The axes of a spec, their units and head counts, checked (axes.c). */
-dt_status dti_check_axes(const dt_layer_spec *spec) DT_MUST_USE;
-
-/* Blocks (packed.c): a spec's, checked; and a style whose cut does not fit a layer's blocks, or its
- * lack of them, refused with the name of the one that does. */
-dt_status dti_check_blocks(const dt_layer_spec *spec) DT_MUST_USE;
-dt_status dti_check_packed(const dt_style *style, const dt_param_info *weight) DT_MUST_USE;
+/* A style whose cut does not fit a layer's blocks, or its lack of them, refused with the name of
+ * the one that does (packed.c). */
+dt_status dti_check_packed(const dt_style *style, const dt_layer *layer) DT_MUST_USE;
 
 /* Characters to insert, remove or change until a pattern matches a name (nearest.c). */
 int dti_name_distance(const char *pattern, const char *name);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Axes that are made of blocks (gate | up, q | k | v): how they are cut, and which styles may. */
+#include <string.h>
+
 #include "parallel_styles/layers_internal.h"
 
 static bool has_unit(const dt_axis_blocks *blocks, dt_axis_unit unit)
@@ -53,38 +55,14 @@ dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts, dt_
     return cut;
 }
 
-/* What a spec says of experts, or says wrongly of other layers. */
-static dt_status check_experts(const dt_layer_spec *spec)
-{
-    const bool parts = spec->parts[0] != NULL || spec->parts[1] != NULL;
-
-    if (spec->kind != DT_LAYER_EXPERTS) return DT_OK;
-    DT_CHECK(spec->n_experts >= 1 && !spec->bias, DT_ERR_ARG, "%s has %lld experts%s", spec->name,
-             (long long)spec->n_experts,
-             spec->bias ? " and a bias, which experts do not have" : ": 1 or more are needed");
-    DT_CHECK(!parts || !spec->reversed, DT_ERR_ARG,
-             "%s is reversed, but has names of parts: a file that has a tensor per expert holds it "
-             "[out, in]",
-             spec->name);
-    DT_CHECK(
-        !parts || (spec->parts[0] != NULL && (spec->parts[1] != NULL) == (spec->blocks[0].n == 2) &&
-                   (spec->blocks[0].n == 0 || spec->blocks[0].n == 2)),
-        DT_ERR_ARG,
-        "%s has names for %d parts, but its outputs are %d blocks: one name for outputs of one "
-        "piece, two for two blocks",
-        spec->name, (spec->parts[0] != NULL) + (spec->parts[1] != NULL), spec->blocks[0].n);
-    return DT_OK;
-}
-
 dt_status dti_check_blocks(const dt_layer_spec *spec)
 {
     static const char *const sides[] = { "outputs", "inputs" };
-    const bool may = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EXPERTS;
+    const bool may = dti_kind_is_matrix(spec->kind);
 
     DT_CHECK(!spec->reversed || may, DT_ERR_ARG,
              "%s is %s: only a linear layer's weight is stored the other way round", spec->name,
              dti_kind_text(spec->kind));
-    DT_TRY(check_experts(spec));
     for (int a = 0; a < 2; a++) {
         const dt_axis_blocks *blocks = &spec->blocks[a];
         int64_t rows = 0;
@@ -109,26 +87,31 @@ dt_status dti_check_blocks(const dt_layer_spec *spec)
     return DT_OK;
 }
 
-dt_status dti_check_packed(const dt_style *style, const dt_param_info *weight)
+dt_status dti_check_packed(const dt_style *style, const dt_layer *layer)
 {
     const bool packed = style->cut == DT_CUT_PACKED_COLUMNS || style->cut == DT_CUT_PACKED_ROWS;
-    const int axis = style->cut == DT_CUT_ROWS || style->cut == DT_CUT_PACKED_ROWS;
-    const char *side = axis == 0 ? "outputs" : "inputs";
-    const int n = weight->blocks[weight->n_axes - 2 + axis].n;
+    const bool rows = style->cut == DT_CUT_ROWS || style->cut == DT_CUT_PACKED_ROWS;
+    const char letter = dti_kind_letter(layer->spec.kind, style->cut);
+    const char *side = rows ? "inputs" : "outputs", *at;
+    const dt_param_info weight = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     char text[DTI_PARAM_TEXT_BYTES];
+    int n;
 
-    if (style->partition_param != NULL || style->cut == DT_CUT_NONE) return DT_OK;
-    if (style->cut == DT_CUT_EXPERTS) return DT_OK; /* every expert stays as it is */
+    if (style->partition_param != NULL || !dti_kind_is_matrix(layer->spec.kind)) return DT_OK;
+    if (style->cut == DT_CUT_NONE || style->cut == DT_CUT_EXPERTS) return DT_OK; /* as they are */
+    at = strchr(weight.letters, letter);
+    n = at != NULL ? weight.blocks[at - weight.letters].n : 0;
     DT_CHECK(!packed || n > 0, DT_ERR_LAYOUT,
              "style \"%s\" cuts the %s of %s block by block, but those of %s are one piece; use "
              "\"%s\"",
-             style->name, side, weight->layer, dti_param_text(weight, text),
-             axis == 0 ? "colwise" : "rowwise");
+             style->name, side, weight.layer, dti_param_text(&weight, text),
+             rows ? "rowwise" : "colwise");
     /* Outputs that are gathered again may be cut anywhere. */
-    DT_CHECK(packed || n == 0 || (axis == 0 && style->output == DT_PASS_REPLICATE), DT_ERR_LAYOUT,
+    DT_CHECK(packed || n == 0 || (!rows && style->out.of[0].to.kind == DT_LAY_REPLICATE),
+             DT_ERR_LAYOUT,
              "style \"%s\" cuts the %s of %s as one piece, but those of %s are %d blocks of which "
              "every rank needs its part; use \"%s\"",
-             style->name, side, weight->layer, dti_param_text(weight, text), n,
-             axis == 0 ? "packed_colwise" : "packed_rowwise");
+             style->name, side, weight.layer, dti_param_text(&weight, text), n,
+             rows ? "packed_rowwise" : "packed_colwise");
     return DT_OK;
 }

@@ -165,9 +165,7 @@ static int count_uncovered(const dt_layers *list, const dt_layer **first)
         bool covered = is_covered(layer, list->slot);
         for (int k = 0; k < list->n && !covered; k++) /* its partner may come later */
             covered = list->layers[k].tied_to == layer && is_covered(&list->layers[k], list->slot);
-        if (covered || (layer->kind != DT_LAYER_LINEAR && layer->kind != DT_LAYER_EMBEDDING &&
-                        layer->kind != DT_LAYER_EXPERTS))
-            continue;
+        if (covered || !dti_kind_is_covered(layer->spec.kind)) continue;
         *first = layer;
         n++;
     }

@@ -1,47 +1,198 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "parallel_styles/spec.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a spec says of its layer's parameters, before there is a layer, and whether it can be. */
+#include <stdlib.h>
+#include <string.h>
 
-int dti_spec_n_params(const dt_layer_spec *spec)
+#include "base/memory.h"
+#include "parallel_styles/kind.h"
+
+/* Is `word` one of the words of `text`? */
+static bool has_word(const char *text, const char *word)
 {
-    switch (spec->kind) {
-    case DT_LAYER_LINEAR:
-        return spec->bias ? 2 : 1;
-    case DT_LAYER_EMBEDDING:
-    case DT_LAYER_RMS_NORM:
-    case DT_LAYER_EXPERTS:
-        return 1;
-    case DT_LAYER_LAYER_NORM:
-        return 2;
-    default:
-        return 0;
+    const size_t n = strlen(word);
+
+    while (text != NULL && *text != '\0') {
+        const size_t end = strcspn(text, " ,");
+        if (end == n && strncmp(text, word, n) == 0) return true;
+        text += end;
+        text += strspn(text, " ,");
     }
+    return false;
 }
 
-/* Axis `to` of the parameter is axis `from` of the layer. */
-static void set_axis(dt_param_info *info, int to, const dt_layer_spec *spec, int from)
+uint32_t dti_spec_params(const dt_layer_spec *spec)
 {
-    info->axis[to] = spec->axis[from];
-    info->blocks[to] = spec->blocks[from];
-    info->n_axes = to + 1;
+    uint32_t bits = 0;
+
+    for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++)
+        if (!spec->kind->params[p].optional || has_word(spec->with, spec->kind->params[p].name))
+            bits |= 1u << p;
+    return bits;
 }
 
-dt_param_info dti_spec_param(const dt_layer_spec *spec, int param)
+int dt_spec_n_params(const dt_layer_spec *spec)
 {
-    const bool matrix = spec->kind == DT_LAYER_LINEAR || spec->kind == DT_LAYER_EMBEDDING ||
-                        spec->kind == DT_LAYER_EXPERTS;
-    dt_param_info info = { .layer = spec->name,
-                           .name = param == DT_PARAM_BIAS ? "bias" : "weight",
-                           .kind = spec->kind,
-                           .heads = spec->heads,
-                           .parts = { spec->parts[0], spec->parts[1] },
-                           .reversed = spec->reversed && matrix && param == DT_PARAM_WEIGHT };
-    int first = 0;
+    const uint32_t bits = spec != NULL && spec->kind != NULL ? dti_spec_params(spec) : 0;
+    int n = 0;
 
-    if (spec->kind == DT_LAYER_EXPERTS) {
-        info.axis[0] = (dt_axis){ spec->n_experts, DT_UNIT_ROW };
-        first = 1;
+    for (int p = 0; p < DT_LAYER_MAX_PARAMS; p++)
+        if ((bits >> p & 1u) != 0) n = p + 1;
+    return n;
+}
+
+dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
+{
+    dt_param_info info = { 0 };
+    char letters[DT_LAYER_MAX_AXES + 1];
+    const dt_kind_param *own;
+
+    if (spec == NULL || spec->kind == NULL) return info;
+    info.layer = spec->name;
+    info.kind = spec->kind;
+    info.name = info.letters = "";
+    if (param < 0 || param >= DT_LAYER_MAX_PARAMS || (dti_spec_params(spec) >> param & 1u) == 0)
+        return info;
+    own = &spec->kind->params[param];
+    info.name = own->name;
+    info.letters = own->axes;
+    info.n_axes = (int)strlen(own->axes);
+    info.heads = spec->heads;
+    info.frozen = own->frozen;
+    info.bare = own->bare;
+    info.reversed = spec->reversed && param == 0;
+    memcpy(info.parts, spec->parts, sizeof info.parts);
+    (void)dti_kind_letters(spec->kind, letters);
+    for (int a = 0; a < info.n_axes; a++) {
+        const ptrdiff_t of = strchr(letters, own->axes[a]) - letters;
+        info.axis[a] = spec->axis[of];
+        if (of < 2) info.blocks[a] = spec->blocks[of];
     }
-    set_axis(&info, first, spec, 0);
-    if (matrix && param == DT_PARAM_WEIGHT) set_axis(&info, first + 1, spec, 1);
     return info;
+}
+
+int64_t dti_spec_extent(const dt_layer_spec *spec, char letter)
+{
+    char letters[DT_LAYER_MAX_AXES + 1];
+    const char *at;
+
+    (void)dti_kind_letters(spec->kind, letters);
+    at = letter != 0 ? strchr(letters, letter) : NULL;
+    return at != NULL ? spec->axis[at - letters].extent : 0;
+}
+
+/* "2 oi + 2 ri", which dti_kind_check() has looked at. */
+double dti_spec_flops(const dt_layer_spec *spec)
+{
+    const char *at = spec->kind->cost != NULL ? spec->kind->cost : "";
+    double sum = 0.0;
+
+    while (*at != '\0') {
+        char *end;
+        double term = strtod(at, &end);
+        if (end == at) term = 1.0;
+        for (at = end; *at != '\0' && *at != '+'; at++)
+            if (*at != ' ') term *= (double)dti_spec_extent(spec, *at);
+        if (*at == '+') at++;
+        sum += term;
+        while (*at == ' ') at++;
+    }
+    return sum;
+}
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+static dt_status check_unit(const dt_layer_spec *spec, int axis, dt_axis_unit unit)
+{
+    const dt_head_counts *h = &spec->heads;
+
+    DT_CHECK((int)unit >= DT_UNIT_ROW && unit <= DT_UNIT_KV_HEADS, DT_ERR_ARG,
+             "%s: axis %d has unit %d, which is no dt_axis_unit", spec->name, axis, (int)unit);
+    if (unit == DT_UNIT_ROW) return DT_OK;
+    DT_CHECK(h->n_heads >= 1 && h->n_kv_heads >= 1 && h->head_dim >= 1 &&
+                 h->n_heads % h->n_kv_heads == 0,
+             DT_ERR_ARG,
+             "%s: axis %d counts heads, but there are %lld heads, %lld kv heads, each of %lld "
+             "rows; 1 or more are needed, and the kv heads have to divide the heads",
+             spec->name, axis, (long long)h->n_heads, (long long)h->n_kv_heads,
+             (long long)h->head_dim);
+    return DT_OK;
+}
+
+/* Products of numbers of heads are taken without looking. */
+static dt_status check_heads(const dt_layer_spec *spec)
+{
+    const dt_head_counts *h = &spec->heads;
+    int64_t rows;
+
+    DT_CHECK(h->n_heads < 0 || h->head_dim < 0 || dti_mul_i64(h->n_heads, h->head_dim, &rows),
+             DT_ERR_ARG, "%s: %lld heads of %lld rows exceed 2^63 rows", spec->name,
+             (long long)h->n_heads, (long long)h->head_dim);
+    return DT_OK;
+}
+
+static dt_status check_axes(const dt_layer_spec *spec)
+{
+    char letters[DT_LAYER_MAX_AXES + 1];
+    const int n = dti_kind_letters(spec->kind, letters);
+
+    for (int a = 0; a < n; a++) {
+        const dt_axis *axis = &spec->axis[a];
+        DT_CHECK(axis->extent >= 1, DT_ERR_ARG,
+                 "%s: axis %d, '%c' of %s, has extent %lld, must be 1 or more", spec->name, a,
+                 letters[a], dti_kind_text(spec->kind), (long long)axis->extent);
+        DT_TRY(check_unit(spec, a, axis->unit));
+        for (int b = 0; a < 2 && b < spec->blocks[a].n && b < DT_AXIS_MAX_BLOCKS; b++)
+            DT_TRY(check_unit(spec, a, spec->blocks[a].block[b].unit));
+    }
+    return DT_OK;
+}
+
+static dt_status check_bytes(const dt_layer_spec *spec)
+{
+    for (int p = 0; p < dt_spec_n_params(spec); p++) {
+        const dt_param_info info = dt_spec_param(spec, p);
+        int64_t bytes = 8; /* of the widest dtype */
+        for (int a = 0; a < info.n_axes; a++)
+            DT_CHECK(dti_mul_i64(bytes, info.axis[a].extent, &bytes), DT_ERR_ARG,
+                     "%s: its %s exceeds 2^63 bytes at axis %d of %lld", spec->name, info.name, a,
+                     (long long)info.axis[a].extent);
+    }
+    return DT_OK;
+}
+
+/* Every word of `with` is an optional parameter, or one that the layer has anyway. */
+static dt_status check_with(const dt_layer_spec *spec)
+{
+    const char *at = spec->with != NULL ? spec->with : "";
+
+    while (*at != '\0') {
+        const int n = (int)strcspn(at, " ,");
+        bool known = n == 0;
+        for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++)
+            known = known || (strlen(spec->kind->params[p].name) == (size_t)n &&
+                              strncmp(at, spec->kind->params[p].name, (size_t)n) == 0);
+        DT_CHECK(known, DT_ERR_ARG, "%s is %s, which has no parameter \"%.*s\"", spec->name,
+                 dti_kind_text(spec->kind), n, at);
+        at += n;
+        at += strspn(at, " ,");
+    }
+    return DT_OK;
+}
+
+dt_status dti_spec_check(const dt_layer_spec *spec)
+{
+    DT_CHECK(spec->name != NULL && spec->name[0] != '\0', DT_ERR_ARG, "a layer needs a name");
+    if (spec->kind == NULL || dti_kind_is_own(spec->kind)) {
+        const dt_status st = dti_kind_check(spec->kind);
+        if (st != DT_OK) dti_error_prefix("%s", spec->name);
+        DT_TRY(st);
+    }
+    DT_TRY(check_with(spec));
+    DT_TRY(check_axes(spec));
+    DT_TRY(check_bytes(spec));
+    DT_TRY(check_heads(spec));
+    DT_TRY(dti_check_blocks(spec));
+    if (spec->kind->check != NULL) DT_TRY(spec->kind->check(spec));
+    return DT_OK;
 }

@@ -11,14 +11,17 @@
 
 #define STEP "@step" /* ends the name of a twin that was made */
 
-/* Styles are found when layers are made, never on the way of a token: a list will do. */
+/* Styles are found when layers are made, never on the way of a token: a list will do. What was
+ * overridden stays, since layers point to it, but is not found any more. */
 typedef struct style_entry {
     char *name;
     dt_style style;
+    bool own;   /* of a user */
+    bool stale; /* overridden, or made of what was */
     struct style_entry *next;
 } style_entry;
 
-typedef struct style_registry {
+typedef struct dti_style_registry {
     style_entry *first;
 } style_registry;
 
@@ -34,14 +37,21 @@ static void registry_destroy(void *object)
     dti_free(r);
 }
 
-static const dt_style *find(const style_registry *r, const char *name)
+static const style_entry *find_entry(const style_registry *r, const char *name)
 {
     for (const style_entry *e = r->first; e != NULL; e = e->next)
-        if (strcmp(e->name, name) == 0) return &e->style;
+        if (!e->stale && strcmp(e->name, name) == 0) return e;
     return NULL;
 }
 
-static dt_status add(style_registry *r, const char *name, const dt_style *style)
+static const dt_style *find(const style_registry *r, const char *name)
+{
+    const style_entry *e = find_entry(r, name);
+
+    return e != NULL ? &e->style : NULL;
+}
+
+static dt_status add(style_registry *r, const char *name, const dt_style *style, bool own)
 {
     dt_status st = DT_OK;
     style_entry *e, **last = &r->first;
@@ -50,6 +60,7 @@ static dt_status add(style_registry *r, const char *name, const dt_style *style)
     DT_TRY_TO(fail, st, dti_strdup(name, &e->name));
     e->style = *style;
     e->style.name = e->name;
+    e->own = own;
     while (*last != NULL) last = &(*last)->next;
     *last = e;
     return DT_OK;
@@ -67,7 +78,7 @@ static dt_status registry_create(dt_runtime *rt, void **out)
     (void)rt;
     DT_TRY(dti_new(sizeof *r, &r));
     for (int i = 0; i < dti_n_builtin_styles; i++)
-        DT_TRY_TO(fail, st, add(r, dti_builtin_styles[i].name, &dti_builtin_styles[i]));
+        DT_TRY_TO(fail, st, add(r, dti_builtin_styles[i].name, &dti_builtin_styles[i], false));
     *out = r;
     return DT_OK;
 
@@ -85,28 +96,30 @@ static dt_status registry_of(dt_runtime *rt, style_registry **out)
     return DT_OK;
 }
 
+static dt_status check_passes(const char *name, const dt_passes *p, const char *what)
+{
+    DT_CHECK(p->n >= 0 && p->n <= DT_MAX_PASSES, DT_ERR_ARG,
+             "style \"%s\": %s of %d values: a style speaks of %d at most", name, what, p->n,
+             (int)DT_MAX_PASSES);
+    for (int i = 0; i < (p->n > 0 ? p->n : 1); i++) {
+        const bool to = dti_lay_is_valid(p->of[i].to);
+        const dt_lay bad = to ? p->of[i].comes : p->of[i].to;
+        DT_CHECK(
+            to && dti_lay_is_valid(bad), DT_ERR_ARG,
+            "style \"%s\": how value %d of `%s` %s is dt_lay { %d, %d }, which there is none of",
+            name, i, what, to ? "comes" : "is laid out", (int)bad.kind, bad.axis);
+    }
+    return DT_OK;
+}
+
 static dt_status check_fields(const char *name, const dt_style *style)
 {
-    const dt_passes *const all[] = { &style->comes, &style->inputs, &style->gives,
-                                     &style->outputs };
-    static const char *const fields[] = { "comes", "inputs", "gives", "outputs" };
-
-    DT_CHECK(dti_pass_is_valid(style->input) && dti_pass_is_valid(style->output), DT_ERR_ARG,
-             "style \"%s\": its input is %d and its output %d, which are no dt_pass", name,
-             (int)style->input, (int)style->output);
     DT_CHECK((int)style->cut >= DT_CUT_NONE && style->cut <= DT_CUT_EXPERTS, DT_ERR_ARG,
              "style \"%s\": its cut is %d, which is no dt_cut; they go from 0, DT_CUT_NONE, to %d, "
              "DT_CUT_EXPERTS",
              name, (int)style->cut, (int)DT_CUT_EXPERTS);
-    for (size_t i = 0; i < DT_COUNT(all); i++) {
-        const dt_status st = dti_check_passes(all[i], fields[i]);
-        if (st != DT_OK) dti_error_prefix("style \"%s\"", name);
-        DT_TRY(st);
-    }
-    for (size_t i = 0; i < DT_COUNT(all); i += 2)
-        DT_CHECK(all[i]->n == 0 || all[i + 1]->n == 0 || all[i]->n == all[i + 1]->n, DT_ERR_ARG,
-                 "style \"%s\" says how %d values are (%s) and how %d are made (%s)", name,
-                 all[i]->n, fields[i], all[i + 1]->n, fields[i + 1]);
+    DT_TRY(check_passes(name, &style->in, "in"));
+    DT_TRY(check_passes(name, &style->out, "out"));
     return DT_OK;
 }
 
@@ -128,71 +141,191 @@ static dt_status add_twin(style_registry *r, const char *name, dt_style *own)
              "a style cannot have a name of %zu bytes: %d at most", strlen(name),
              (int)DTI_STYLE_TEXT_BYTES - 1);
     (void)snprintf(twin, sizeof twin, "%s%s", name, STEP);
-    if (find(r, twin) == NULL) DT_TRY(add(r, twin, &step));
+    if (find(r, twin) == NULL) DT_TRY(add(r, twin, &step, false));
     own->twin = find(r, twin)->name;
     return DT_OK;
 }
 
-dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *style)
+/* Copies what a user says, and checks it. */
+static dt_status read_style(const char *name, const dt_style *style, dt_style *own)
 {
-    dt_style own = { .size = sizeof own };
-    style_registry *r;
-
-    DT_CHECK(rt != NULL && name != NULL && style != NULL, DT_ERR_ARG, "rt, name or style is NULL");
+    *own = (dt_style){ .size = sizeof *own };
+    DT_CHECK(name != NULL && style != NULL, DT_ERR_ARG, "name or style is NULL");
     DT_CHECK(name[0] != '\0', DT_ERR_ARG, "a style needs a name");
-    DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, &own, sizeof own));
-    DT_TRY(check_fields(name, &own));
+    DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, own, sizeof *own));
+    DT_TRY(check_fields(name, own));
     DT_CHECK(
         !dti_style_was_made(name), DT_ERR_ARG,
         "a style cannot be named \"%s\": what follows \"(\" are arguments, and \"%s\" ends the "
         "name of a twin",
         name, STEP);
+    return DT_OK;
+}
+
+dt_status dt_style_register(dt_runtime *rt, const char *name, const dt_style *style)
+{
+    style_registry *r;
+    dt_style own;
+
+    DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
+    DT_TRY(read_style(name, style, &own));
     DT_TRY(registry_of(rt, &r));
-    DT_CHECK(find(r, name) == NULL, DT_ERR_ARG, "a style \"%s\" is registered already", name);
+    DT_CHECK(find(r, name) == NULL, DT_ERR_ARG,
+             "a style \"%s\" is registered already; dt_style_override() lets the name mean another",
+             name);
     for (int i = 0; i < dti_n_style_aliases; i++)
         DT_CHECK(dti_style_aliases[i].version != NULL ||
                      strcmp(name, dti_style_aliases[i].alias) != 0,
                  DT_ERR_ARG, "\"%s\" is another name of the style \"%s\"", name,
                  dti_style_aliases[i].name);
     DT_TRY(add_twin(r, name, &own));
-    DT_TRY(add(r, name, &own));
+    DT_TRY(add(r, name, &own, true));
     return DT_OK;
 }
 
-const dt_style *dti_style_at(dt_runtime *rt, int i)
+/* Does what `name` means next change what `made` is? Arguments may follow an alias, so all that
+ * were made with some are made anew. */
+static bool is_made_of(const char *made, const char *name)
 {
-    const style_entry *e;
-    style_registry *r;
+    const size_t n = strlen(name);
 
-    if (registry_of(rt, &r) != DT_OK) return NULL;
-    for (e = r->first; e != NULL && i > 0; i--) e = e->next;
-    return e != NULL ? &e->style : NULL;
+    return strchr(made, '(') != NULL ||
+           (strncmp(made, name, n) == 0 && (made[n] == '\0' || strcmp(made + n, STEP) == 0));
 }
 
-/* Names of the styles that fit one of `kinds`; those for which there is no room are dots. */
-static void list_names(const style_registry *r, uint32_t kinds, char *text, size_t bytes)
+dt_status dt_style_override(dt_runtime *rt, const char *name, const dt_style *style)
+{
+    const dt_style *before;
+    style_registry *r;
+    dt_style own;
+
+    DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
+    DT_TRY(read_style(name, style, &own));
+    DT_TRY(dt_style_find(rt, name, NULL, &before));
+    DT_TRY(registry_of(rt, &r));
+    for (style_entry *e = r->first; e != NULL; e = e->next)
+        if (is_made_of(e->name, name)) e->stale = true;
+    DT_TRY(add_twin(r, name, &own));
+    DT_TRY(add(r, name, &own, true));
+    return DT_OK;
+}
+
+/* The mappings of one plan; a name has to be known. */
+static dt_status add_mappings(dt_runtime *rt, style_registry *r, const dt_plan *plan)
+{
+    DT_CHECK(plan->n_overrides >= 0 && (plan->overrides != NULL || plan->n_overrides == 0),
+             DT_ERR_ARG, "a plan with %d overrides", plan->n_overrides);
+    for (int i = 0; i < plan->n_overrides; i++) {
+        const dt_style_mapping *m = &plan->overrides[i];
+        const dt_style *before;
+        dt_style own;
+        DT_TRY(read_style(m->name, m->style, &own));
+        DT_TRY(dt_style_find(rt, m->name, NULL, &before));
+        DT_CHECK(find(r, m->name) == NULL, DT_ERR_ARG, "a plan overrides \"%s\" twice", m->name);
+        DT_TRY(add_twin(r, m->name, &own));
+        DT_TRY(add(r, m->name, &own, true));
+    }
+    return DT_OK;
+}
+
+dt_status dti_styles_of(dt_runtime *rt, const dt_plan *plan, style_registry **out)
+{
+    dt_status st = DT_OK;
+    style_registry *r;
+
+    *out = NULL;
+    while (plan != NULL && plan->n_overrides == 0) plan = plan->more;
+    if (plan == NULL) return DT_OK;
+    DT_TRY(dti_new(sizeof *r, &r));
+    for (; plan != NULL; plan = plan->more) DT_TRY_TO(fail, st, add_mappings(rt, r, plan));
+    *out = r;
+    return DT_OK;
+
+fail:
+    registry_destroy(r);
+    dti_error_prefix("overrides of a plan");
+    return st;
+}
+
+void dti_styles_free(style_registry *styles)
+{
+    if (styles != NULL) registry_destroy(styles);
+}
+
+const dt_style *dt_style_at(dt_runtime *rt, int i)
+{
+    style_registry *r;
+
+    if (rt == NULL || i < 0 || registry_of(rt, &r) != DT_OK) return NULL;
+    for (int own = 1; own >= 0; own--)
+        for (const style_entry *e = r->first; e != NULL; e = e->next)
+            if (e->own == (own == 1) && !e->stale && !dti_style_was_made(e->name) && i-- == 0)
+                return &e->style;
+    return NULL;
+}
+
+/* --- kinds ------------------------------------------------------------------------------------ */
+
+static size_t next_word(const char **text)
+{
+    *text += strspn(*text, " ,");
+    return strcspn(*text, " ,");
+}
+
+bool dti_kind_is_one_of(const dt_layer_kind *kind, const char *words)
+{
+    char word[32];
+
+    for (size_t n; (n = next_word(&words)) > 0; words += n) {
+        (void)snprintf(word, sizeof word, "%.*s", (int)n, words);
+        if (dti_kind_is(kind, word)) return true;
+    }
+    return false;
+}
+
+bool dti_words_within(const char *words, const char *all)
+{
+    for (size_t n; (n = next_word(&words)) > 0; words += n) {
+        const char *at = all;
+        bool found = false;
+        for (size_t k; !found && (k = next_word(&at)) > 0; at += k)
+            found = k == n && strncmp(at, words, n) == 0;
+        if (!found) return false;
+    }
+    return true;
+}
+
+bool dt_style_fits(const dt_style *style, const dt_layer_kind *kind)
+{
+    if (style == NULL || kind == NULL) return false;
+    return style->kinds == NULL || dti_kind_is_one_of(kind, style->kinds);
+}
+
+/* Names of styles that fit a kind (NULL: all), a user's first, which are what a slip of his pen was
+ * meant for; built-in ones for which there is no room are dots. */
+static void list_names(const style_registry *r, const dt_layer_kind *kind, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = '\0';
-    for (const style_entry *e = r->first; e != NULL; e = e->next) {
-        const size_t need = strlen(e->name) + 2;
-        if (e->style.kinds != 0 && (e->style.kinds & kinds) == 0) continue;
-        if (dti_style_was_made(e->name)) continue;
-        if (used + need + sizeof ", ..." > bytes) {
-            (void)snprintf(text + used, bytes - used, ", ...");
-            return;
+    for (int own = 1; own >= 0; own--)
+        for (const style_entry *e = r->first; e != NULL; e = e->next) {
+            if (e->own != (own == 1) || e->stale || dti_style_was_made(e->name)) continue;
+            if (kind != NULL && !dt_style_fits(&e->style, kind)) continue;
+            if (used + strlen(e->name) + 2 + sizeof ", ..." > bytes) {
+                (void)snprintf(text + used, bytes - used, ", ...");
+                return;
+            }
+            used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
         }
-        used += (size_t)snprintf(text + used, bytes - used, used ? ", %s" : "%s", e->name);
-    }
 }
 
-dt_status dti_style_list(dt_runtime *rt, dt_layer_kind kind, char *text, size_t bytes)
+dt_status dti_style_list(dt_runtime *rt, const dt_layer_kind *kind, char *text, size_t bytes)
 {
     style_registry *r;
 
     DT_TRY(registry_of(rt, &r));
-    list_names(r, DT_KIND_BIT(kind), text, bytes);
+    list_names(r, kind, text, bytes);
     return DT_OK;
 }
 
@@ -221,12 +354,22 @@ static const char *real_name(const char *name, const char *version)
     return name;
 }
 
-/* The row of `name` with the arguments that follow it in `text`, added under that text. */
+/* What a name means in one registry: itself, or the row it is another name of. A name that has a
+ * meaning of its own in an older version is looked up as that. */
+static const dt_style *look_up(const style_registry *r, const char *name, const char *version)
+{
+    const char *real = real_name(name, version);
+    const dt_style *style = version == NULL ? find(r, name) : NULL;
+
+    return style != NULL ? style : find(r, real);
+}
+
+/* The style of that base with the arguments that follow it in `text`, added under that text. */
 static dt_status find_with(style_registry *r, const char *text, const char *base,
                            const char *version, const dt_style **out)
 {
     char name[DTI_STYLE_TEXT_BYTES];
-    const dt_style *row = find(r, real_name(base, version));
+    const dt_style *row = look_up(r, base, version);
     dt_style own;
 
     if (row == NULL) return DT_OK;
@@ -238,7 +381,7 @@ static dt_status find_with(style_registry *r, const char *text, const char *base
     DT_TRY(dti_style_with(text, &own));
     DT_TRY(check_fields(name, &own));
     DT_TRY(add_twin(r, name, &own));
-    DT_TRY(add(r, name, &own));
+    DT_TRY(add(r, name, &own, false));
     *out = find(r, name);
     return DT_OK;
 }
@@ -264,26 +407,55 @@ static const char *nearest_name(const style_registry *r, const char *name)
     return best;
 }
 
-dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, const dt_style **out)
+static dt_status find_in(style_registry *r, const char *name, const char *version,
+                         const dt_style **out)
+{
+    char base[DTI_STYLE_TEXT_BYTES];
+
+    *out = look_up(r, name, version);
+    if (*out != NULL) return DT_OK;
+    DT_TRY(dti_style_base(name, base, sizeof base));
+    if (strcmp(base, name) != 0) DT_TRY(find_with(r, name, base, version, out));
+    return DT_OK;
+}
+
+static dt_status unknown_style(const style_registry *r, const char *name)
 {
     char names[512], base[DTI_STYLE_TEXT_BYTES];
-    style_registry *r;
     const char *near;
+
+    DT_TRY(dti_style_base(name, base, sizeof base));
+    list_names(r, NULL, names, sizeof names);
+    near = nearest_name(r, base);
+    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"%s%s%s; there are: %s", base,
+            near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",
+            near != NULL ? "\"" : "", names);
+}
+
+dt_status dt_style_find(dt_runtime *rt, const char *name, const char *version, const dt_style **out)
+{
+    style_registry *r;
 
     DT_CHECK(rt != NULL && name != NULL && out != NULL, DT_ERR_ARG, "rt, name or out is NULL");
     *out = NULL;
     DT_TRY(read_version(version, &version));
     DT_TRY(registry_of(rt, &r));
-    *out = find(r, real_name(name, version));
-    if (*out != NULL) return DT_OK;
-    DT_TRY(dti_style_base(name, base, sizeof base));
-    if (strcmp(base, name) != 0) DT_TRY(find_with(r, name, base, version, out));
-    if (*out != NULL) return DT_OK;
-    list_names(r, ~0u, names, sizeof names);
-    near = nearest_name(r, base);
-    DT_FAIL(DT_ERR_ARG, "unknown style \"%s\"%s%s%s; there are: %s", base,
-            near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",
-            near != NULL ? "\"" : "", names);
+    DT_TRY(find_in(r, name, version, out));
+    if (*out == NULL) return unknown_style(r, name);
+    return DT_OK;
+}
+
+dt_status dti_style_find(const dt_layers *list, const char *name, const char *version,
+                         const dt_style **out)
+{
+    *out = NULL;
+    if (list->styles != NULL) {
+        const char *known;
+        DT_TRY(read_version(version, &known));
+        DT_TRY(find_in(list->styles, name, known, out));
+        if (*out != NULL) return DT_OK;
+    }
+    return dt_style_find(dt_mesh_runtime(list->mesh), name, version, out);
 }
 
 dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int tensor_axis,
@@ -305,37 +477,18 @@ dt_placement dt_cut_axis(const dt_axis *axis, const dt_head_counts *heads, int t
     return cut;
 }
 
-/* The tensor axis that a cut divides, or -1 for a parameter it leaves whole. */
-static int axis_of_cut(dt_cut cut, const dt_param_info *param)
-{
-    const bool bias = param->n_axes == 1;
-
-    if (cut == DT_CUT_PACKED_COLUMNS) cut = DT_CUT_COLUMNS;
-    if (cut == DT_CUT_PACKED_ROWS) cut = DT_CUT_ROWS;
-    switch (param->kind) {
-    case DT_LAYER_LINEAR:
-        if (cut == DT_CUT_COLUMNS) return 0; /* weight and bias */
-        return cut == DT_CUT_ROWS && !bias ? 1 : -1;
-    case DT_LAYER_EXPERTS:
-        return cut == DT_CUT_EXPERTS ? 0 : cut == DT_CUT_COLUMNS ? 1 : cut == DT_CUT_ROWS ? 2 : -1;
-    case DT_LAYER_EMBEDDING:
-        return cut == DT_CUT_COLUMNS ? 1 : cut == DT_CUT_ROWS ? 0 : -1;
-    default:
-        return -1;
-    }
-}
-
 dt_status dti_style_partition(const dt_style *style, const dt_param_info *param, int n_parts,
                               dt_cut_room *room, dt_placement *out)
 {
-    int axis;
+    const char letter = dti_kind_letter(param->kind, style->cut);
+    const char *at = letter != 0 ? strchr(param->letters, letter) : NULL;
+    const int axis = at != NULL ? (int)(at - param->letters) : -1; /* -1: it stays whole */
 
     *out = DT_REPLICATE;
     if (style->partition_param != NULL) {
         DT_TRY(style->partition_param(style, param, n_parts, room, out));
         return DT_OK;
     }
-    axis = axis_of_cut(style->cut, param);
     if (axis >= 0 && (style->cut == DT_CUT_PACKED_COLUMNS || style->cut == DT_CUT_PACKED_ROWS))
         *out = dt_cut_param(param, axis, n_parts, room);
     else if (axis >= 0)

@@ -65,14 +65,14 @@ static dt_status refuse(const reader *r, const char *what)
             dti_printable(r->text, shown, sizeof shown), what, (int)(r->at - r->text) + 1);
 }
 
-static dt_status take_axis(reader *r, dt_pass *out)
+static dt_status take_axis(reader *r, dt_lay *out)
 {
     const bool negative = take(r, '-');
     const int digit = *r->at - '0';
 
     if (digit < 0 || digit > 9) return refuse(r, "an axis is missing");
-    *out = DT_PASS_SHARD(negative ? -digit : digit);
-    if (!dti_pass_is_valid(*out)) return refuse(r, "an axis is -8 to 7, and is not");
+    *out = (dt_lay){ DT_LAY_SHARD, negative ? -digit : digit };
+    if (!dti_lay_is_valid(*out)) return refuse(r, "an axis is -8 to 7, and is not");
     r->at++;
     skip_blanks(r);
     return DT_OK;
@@ -82,15 +82,14 @@ static dt_status take_axis(reader *r, dt_pass *out)
 
 static const struct {
     const char *word;
-    dt_pass pass;
+    dt_lay_kind kind;
 } layouts[] = {
-    { "keep", DT_PASS_KEEP },           { "none", DT_PASS_KEEP },
-    { "replicate", DT_PASS_REPLICATE }, { "r", DT_PASS_REPLICATE },
-    { "sequence", DT_PASS_SEQUENCE },   { "partial", DT_PASS_PARTIAL },
-    { "p", DT_PASS_PARTIAL },
+    { "keep", DT_LAY_KEEP },   { "none", DT_LAY_KEEP },         { "replicate", DT_LAY_REPLICATE },
+    { "r", DT_LAY_REPLICATE }, { "sequence", DT_LAY_SEQUENCE }, { "partial", DT_LAY_PARTIAL },
+    { "p", DT_LAY_PARTIAL },
 };
 
-static dt_status take_layout(reader *r, dt_pass *out)
+static dt_status take_layout(reader *r, dt_lay *out)
 {
     const char *begin = r->at;
     char word[32];
@@ -103,7 +102,7 @@ static dt_status take_layout(reader *r, dt_pass *out)
     }
     for (size_t i = 0; i < DT_COUNT(layouts); i++) {
         if (strcmp(word, layouts[i].word) != 0) continue;
-        *out = layouts[i].pass;
+        *out = (dt_lay){ layouts[i].kind, 0 };
         if (take(r, '(') && !take(r, ')')) return refuse(r, "this layout has no arguments:");
         return DT_OK;
     }
@@ -111,19 +110,25 @@ static dt_status take_layout(reader *r, dt_pass *out)
     return refuse(r, "a layout (keep, replicate, shard(axis), sequence, partial) is missing");
 }
 
-/* One layout, or several in brackets. */
-static dt_status take_layouts(reader *r, dt_passes *out, bool *list)
+/* What an argument says: of the first value, or in brackets of each of n. */
+typedef struct layout_list {
+    bool given, list;
+    int n;
+    dt_lay of[DT_MAX_PASSES];
+} layout_list;
+
+static dt_status take_layouts(reader *r, layout_list *out)
 {
     const char end = *r->at == '[' ? ']' : ')';
 
     out->n = 0;
-    *list = take(r, '[') || take(r, '(');
+    out->list = take(r, '[') || take(r, '(');
     do {
-        if (*list && out->n > 0 && *r->at == end) break; /* Python's (Shard(0),) */
+        if (out->list && out->n > 0 && *r->at == end) break; /* Python's (Shard(0),) */
         if (out->n == DT_MAX_PASSES) return refuse(r, "more than 8 layouts");
         DT_TRY(take_layout(r, &out->of[out->n++]));
-    } while (*list && take(r, ','));
-    if (*list && !take(r, end)) return refuse(r, "the end of the list is missing");
+    } while (out->list && take(r, ','));
+    if (out->list && !take(r, end)) return refuse(r, "the end of the list is missing");
     return DT_OK;
 }
 
@@ -145,12 +150,6 @@ static const struct {
     { "desired_output_layouts", OUTPUT },
     { "output_layouts", OUTPUT_LAYOUTS },
 };
-
-typedef struct arguments {
-    bool given[N_ARGUMENTS];
-    bool list[N_ARGUMENTS];
-    dt_passes passes[N_ARGUMENTS];
-} arguments;
 
 #define ARGUMENTS                                                          \
     "(input, output, comes, gives, input_layouts, desired_input_layouts, " \
@@ -175,12 +174,12 @@ bool dti_style_has_argument(const char *word)
     return false;
 }
 
-static dt_status take_argument(reader *r, arguments *a)
+static dt_status take_argument(reader *r, layout_list *all)
 {
     const char *begin = r->at;
     char word[32];
+    layout_list *to;
     size_t i = 0;
-    int k;
 
     take_word(r, word);
     while (i < DT_COUNT(keys) && strcmp(word, keys[i].word) != 0) i++;
@@ -188,60 +187,61 @@ static dt_status take_argument(reader *r, arguments *a)
         r->at = begin;
         return refuse_argument(r, word);
     }
-    k = keys[i].argument;
-    if (a->given[k]) return refuse(r, "an argument is given twice");
-    a->given[k] = true;
+    to = &all[keys[i].argument];
+    if (to->given) return refuse(r, "an argument is given twice");
+    to->given = true;
     if (!take(r, '=')) return refuse(r, "\"=\" is missing");
-    if (strcmp(word, "sequence_dim") != 0) return take_layouts(r, &a->passes[k], &a->list[k]);
-    a->passes[k].n = 1;
-    return take_axis(r, &a->passes[k].of[0]);
+    if (strcmp(word, "sequence_dim") != 0) return take_layouts(r, to);
+    to->n = 1;
+    return take_axis(r, &to->of[0]);
 }
 
-static dt_status take_arguments(reader *r, arguments *a)
+static dt_status take_arguments(reader *r, layout_list *all)
 {
     (void)take(r, '(');
     while (!take(r, ')')) {
-        DT_TRY(take_argument(r, a));
+        DT_TRY(take_argument(r, all));
         if (*r->at != ')' && !take(r, ',')) return refuse(r, "\",\" or \")\" is missing");
     }
     return *r->at == '\0' ? DT_OK : refuse(r, "nothing may follow, but something does");
 }
 
-/* A single layout speaks of the first value, a list of all. */
-static void lay_over(const arguments *a, int k, dt_pass *first, dt_passes *all)
+/* How values come and where they go, laid over what the style says: a list says how many there are.
+ */
+static dt_status lay_over(const char *text, const char *what, const layout_list *comes,
+                          const layout_list *to, dt_passes *passes)
 {
-    if (!a->given[k]) return;
-    *all = a->passes[k];
-    if (first == NULL || a->list[k]) return;
-    *first = all->of[0];
-    all->n = 0;
+    const int n = comes->list ? comes->n : to->list ? to->n : passes->n;
+
+    DT_CHECK(!comes->list || !to->list || comes->n == to->n, DT_ERR_ARG,
+             "style \"%s\" says how %d values are (%s) and how %d are made", text, comes->n, what,
+             to->n);
+    if (n != passes->n)
+        for (int i = 1; i < DT_MAX_PASSES; i++) passes->of[i] = (dt_pass){ 0 };
+    passes->n = n;
+    for (int i = 0; i < to->n && to->given; i++) passes->of[i].to = to->of[i];
+    for (int i = 0; i < comes->n && comes->given; i++) passes->of[i].comes = comes->of[i];
+    return DT_OK;
 }
 
 dt_status dti_style_with(const char *text, dt_style *style)
 {
     reader r = { text, text + strcspn(text, "(") };
-    arguments a = { .given = { false } };
-    int moved;
+    layout_list all[N_ARGUMENTS] = { { .given = false } };
+    const layout_list *moved;
 
-    DT_TRY(take_arguments(&r, &a));
-    DT_CHECK(!(a.given[OUTPUT_LAYOUTS] && a.given[GIVES]), DT_ERR_ARG,
+    DT_TRY(take_arguments(&r, all));
+    DT_CHECK(!(all[OUTPUT_LAYOUTS].given && all[GIVES].given), DT_ERR_ARG,
              "style \"%s\": output_layouts beside gives; use one of them", text);
-    if (a.given[OUTPUT_LAYOUTS]) {
-        const int k = a.given[OUTPUT] ? GIVES : OUTPUT;
-        a.given[k] = true;
-        a.list[k] = a.list[OUTPUT_LAYOUTS];
-        a.passes[k] = a.passes[OUTPUT_LAYOUTS];
-    }
-    moved = a.given[INPUT] && style->prepare_input != NULL     ? INPUT
-            : a.given[OUTPUT] && style->prepare_output != NULL ? OUTPUT
-                                                               : -1;
-    DT_CHECK(moved < 0, DT_ERR_ARG,
+    if (all[OUTPUT_LAYOUTS].given) all[all[OUTPUT].given ? GIVES : OUTPUT] = all[OUTPUT_LAYOUTS];
+    moved = all[INPUT].given && style->prepare_input != NULL     ? &all[INPUT]
+            : all[OUTPUT].given && style->prepare_output != NULL ? &all[OUTPUT]
+                                                                 : NULL;
+    DT_CHECK(moved == NULL, DT_ERR_ARG,
              "style \"%s\": its %s is laid out by a function of its own, which takes no arguments",
-             text, moved == INPUT ? "input" : "output");
-    if (a.given[INPUT] || a.given[OUTPUT]) style->twin = NULL; /* which knows nothing of it */
-    lay_over(&a, COMES, NULL, &style->comes);
-    lay_over(&a, INPUT, &style->input, &style->inputs);
-    lay_over(&a, GIVES, NULL, &style->gives);
-    lay_over(&a, OUTPUT, &style->output, &style->outputs);
+             text, moved == &all[INPUT] ? "input" : "output");
+    if (all[INPUT].given || all[OUTPUT].given) style->twin = NULL; /* which knows nothing of it */
+    DT_TRY(lay_over(text, "comes", &all[COMES], &all[INPUT], &style->in));
+    DT_TRY(lay_over(text, "gives", &all[GIVES], &all[OUTPUT], &style->out));
     return DT_OK;
 }

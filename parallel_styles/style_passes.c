@@ -15,10 +15,10 @@ static const char *name_of(const dt_style *style)
     return style->name != NULL ? style->name : "without a name";
 }
 
-bool dti_pass_is_valid(dt_pass how)
+bool dti_lay_is_valid(dt_lay how)
 {
-    return ((int)how >= DT_PASS_KEEP && how <= DT_PASS_PARTIAL) ||
-           (how >= DT_PASS_AXIS_FIRST && how <= DT_PASS_AXIS_LAST);
+    if (how.kind == DT_LAY_SHARD) return how.axis >= -8 && how.axis <= 7;
+    return (int)how.kind >= DT_LAY_KEEP && how.kind <= DT_LAY_PARTIAL;
 }
 
 static dt_placement place_of(const dt_tensor *x, int dim)
@@ -35,17 +35,20 @@ static dt_tensor *cut_axis(dt_tape *tape, int dim, int axis, dt_tensor *x)
     return dt_move_dim(tape, x, dim, DT_SHARD(axis));
 }
 
-/* The last axis as the weight's inputs, its axis 1, lie on this dim; in chunks where no weight says
- * so. */
-static dt_tensor *cut_last(dt_tape *tape, const dt_layer *layer, int dim, dt_tensor *x)
+/* The last axis as the weight's inputs lie on this dim; in chunks where no weight says so. Ids, of
+ * which a table's rows are the inputs, stay whole. */
+static dt_tensor *cut_last(dt_tape *tape, const dti_values *v, dt_tensor *x)
 {
+    const dt_layer *layer = v->layer;
     dt_placement cut;
 
-    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR)
-        return cut_axis(tape, dim, dt_tensor_n_axes(x) - 1, x);
-    cut = dt_layout_placement(dt_layer_param_layout(layer, DT_PARAM_WEIGHT), dim);
+    if (v->enters && layer->ids) return dt_move_dim(tape, x, v->dim, DT_REPLICATE);
+    if (!v->enters || layer->rows_axis < 0)
+        return cut_axis(tape, v->dim, dt_tensor_n_axes(x) - 1, x);
+    cut = dt_layout_placement(layer->layout[layer->rows_param], v->dim);
+    if (cut.kind != DT_PLACE_SHARD || cut.axis != layer->rows_axis) return x;
     cut.axis = -1;
-    return cut.kind == DT_PLACE_SHARD ? dt_move_dim(tape, x, dim, cut) : x;
+    return dt_move_dim(tape, x, v->dim, cut);
 }
 
 static dt_tensor *leave_partial(const dt_style *style, dt_tape *tape, const dt_layer *layer,
@@ -75,33 +78,32 @@ static dt_tensor *refuse_axis(const dt_style *style, dt_tape *tape, const dt_lay
 /* Are the values ids [B, T], whose last axis is that of the tokens? */
 static bool are_ids(const dti_values *v)
 {
-    return v->enters && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING;
+    return v->enters && v->layer->ids;
 }
 
-static dt_tensor *pass(dt_tape *tape, const dti_values *v, dt_pass how, dt_tensor *x)
+static dt_tensor *pass(dt_tape *tape, const dti_values *v, dt_lay how, dt_tensor *x)
 {
     const dt_style *style = v->style;
     const dt_layer *layer = v->layer;
     const int n = dt_tensor_n_axes(x), dim = v->dim;
-    int axis;
+    int axis = how.axis;
 
-    switch (how) {
-    case DT_PASS_KEEP:
-        return x;
-    case DT_PASS_REPLICATE:
+    switch (how.kind) {
+    case DT_LAY_REPLICATE:
         return dt_move_dim(tape, x, dim, DT_REPLICATE);
-    case DT_PASS_SHARD_LAST:
-        return n > 0 ? cut_last(tape, layer, dim, x) : refuse_axis(style, tape, layer, -1, x);
-    case DT_PASS_PARTIAL:
+    case DT_LAY_LAST:
+        return n > 0 ? cut_last(tape, v, x) : refuse_axis(style, tape, layer, -1, x);
+    case DT_LAY_PARTIAL:
         return leave_partial(style, tape, layer, dim, x);
-    case DT_PASS_SEQUENCE:
+    case DT_LAY_SEQUENCE:
         axis = dti_token_axis(n, are_ids(v));
         if (axis < 0) return refuse_axis(style, tape, layer, 1, x);
         return cut_axis(tape, dim, axis, x);
-    default:
-        axis = (int)how - (int)DT_PASS_SHARD(0);
+    case DT_LAY_SHARD:
         if (axis < -n || axis >= n) return refuse_axis(style, tape, layer, axis, x);
         return cut_axis(tape, dim, axis < 0 ? axis + n : axis, x);
+    default:
+        return x;
     }
 }
 
@@ -109,154 +111,157 @@ static dt_tensor *pass(dt_tape *tape, const dti_values *v, dt_pass how, dt_tenso
 
 /* Does x lie as `how` would have it? Of one row nothing can be cut: in steps of one token a value
  * is whole that is cut in a prompt. */
-static bool lies_so(const dti_values *v, dt_pass how, const dt_tensor *x)
+static bool lies_so(const dti_values *v, dt_lay how, const dt_tensor *x)
 {
     const dt_placement now = place_of(x, v->dim);
     const int n = dt_tensor_n_axes(x);
     int axis = n - 1;
 
-    if (how == DT_PASS_KEEP || dt_mesh_dim_size(dt_tensor_mesh(x), v->dim) == 1) return true;
-    if (how == DT_PASS_REPLICATE) return now.kind == DT_PLACE_REPLICATE;
-    if (how == DT_PASS_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
-    if (how == DT_PASS_SEQUENCE) axis = dti_token_axis(n, are_ids(v));
-    if (how >= DT_PASS_AXIS_FIRST) axis = (int)how - (int)DT_PASS_SHARD(0);
+    if (how.kind == DT_LAY_KEEP || dt_mesh_dim_size(dt_tensor_mesh(x), v->dim) == 1) return true;
+    if (how.kind == DT_LAY_REPLICATE) return now.kind == DT_PLACE_REPLICATE;
+    if (how.kind == DT_LAY_PARTIAL) return now.kind == DT_PLACE_PARTIAL;
+    if (how.kind == DT_LAY_SEQUENCE) axis = dti_token_axis(n, are_ids(v));
+    if (how.kind == DT_LAY_SHARD) axis = how.axis;
     if (axis < -n || axis >= n) return false;
     if (now.kind == DT_PLACE_REPLICATE) return dt_tensor_extent(x, axis) == 1;
     return now.kind == DT_PLACE_SHARD && now.axis == (axis < 0 ? axis + n : axis);
 }
 
-static bool refuse_layout(dt_tape *tape, const dti_values *v, dt_pass how, int i)
+static bool refuse_layout(dt_tape *tape, const dti_values *v, dt_lay how, int i)
 {
     const dt_placement now = place_of(v->x[i], v->dim);
     dt_mesh *mesh = dt_tensor_mesh(v->x[i]);
-    char text[DTI_PLACEMENT_BYTES], wanted[DTI_PASS_BYTES];
+    char text[DTI_PLACEMENT_BYTES], wanted[DTI_LAY_BYTES];
 
     (void)dt_tape_fail(
         tape, DT_ERR_LAYOUT,
         "style \"%s\" wants %s %d of %s to come as %s, but it is %s on mesh dim \"%s\" "
         "of %d ranks",
-        name_of(v->style), v->what, i, dt_layer_name(v->layer), dti_pass_text(how, wanted),
+        name_of(v->style), v->what, i, dt_layer_name(v->layer), dti_lay_text(how, wanted),
         dti_placement_words(&now, text), dt_mesh_dim_name(mesh, v->dim),
         dt_mesh_dim_size(mesh, v->dim));
     return false;
 }
 
-static bool right_number(dt_tape *tape, const dti_values *v, const dt_passes *said)
+/* Are there as many values as the style speaks of, and do they come as it says? */
+static bool come_so(dt_tape *tape, const dti_values *v, const dt_passes *said)
 {
-    if (said->n == 0 || said->n == v->n) return true;
-    (void)dt_tape_fail(tape, DT_ERR_ARG, "style \"%s\" speaks of %d %ss, %s has %d",
-                       name_of(v->style), said->n, v->what, dt_layer_name(v->layer), v->n);
-    return false;
-}
-
-static bool come_so(dt_tape *tape, const dti_values *v, const dt_passes *before)
-{
-    if (!right_number(tape, v, before)) return false;
-    for (int i = 0; i < before->n; i++)
-        if (!lies_so(v, before->of[i], v->x[i])) return refuse_layout(tape, v, before->of[i], i);
+    if (said->n != 0 && said->n != v->n) {
+        (void)dt_tape_fail(tape, DT_ERR_ARG, "style \"%s\" speaks of %d %ss, %s has %d",
+                           name_of(v->style), said->n, v->what, dt_layer_name(v->layer), v->n);
+        return false;
+    }
+    for (int i = 0; i < (said->n > 0 ? said->n : 1); i++)
+        if (!lies_so(v, said->of[i].comes, v->x[i]))
+            return refuse_layout(tape, v, said->of[i].comes, i);
     return true;
 }
 
-/* As `all` says of them, or only of the first as `first` says. */
-static bool lay_out(dt_tape *tape, const dti_values *v, const dt_passes *all, dt_pass first)
+static bool lay_out(dt_tape *tape, const dti_values *v, const dt_passes *said)
 {
-    if (!right_number(tape, v, all)) return false;
-    for (int i = 0; i < v->n; i++) {
-        const dt_pass how = all->n > 0 ? all->of[i] : i == 0 ? first : DT_PASS_KEEP;
-        v->x[i] = pass(tape, v, how, v->x[i]);
+    for (int i = 0; i < (said->n > 0 ? said->n : 1); i++) {
+        v->x[i] = pass(tape, v, said->of[i].to, v->x[i]);
         if (v->x[i] == NULL) return false;
     }
     return true;
 }
 
-typedef dt_tensor *(*prepare_fn)(const dt_style *style, dt_tape *tape, const dt_layer *layer,
-                                 int dim, dt_tensor *x);
+/* --- functions of users ----------------------------------------------------------------------- */
 
-static void shape_of(const dt_tensor *x, int64_t shape[DT_MAX_AXES])
+typedef void (*prepare_fn)(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                           int n, dt_tensor **x);
+
+/* The values as they were, to compare. */
+typedef struct shapes {
+    dt_mesh *mesh;
+    int n_axes[DT_MAX_PASSES];
+    int64_t extent[DT_MAX_PASSES][DT_MAX_AXES];
+} shapes;
+
+static void look_at(shapes *s, int i, const dt_tensor *x)
 {
-    for (int a = 0; a < dt_tensor_n_axes(x); a++) shape[a] = dt_tensor_extent(x, a);
+    s->n_axes[i] = dt_tensor_n_axes(x);
+    for (int a = 0; a < s->n_axes[i]; a++) s->extent[i][a] = dt_tensor_extent(x, a);
 }
 
-/* A function of a user's style that gives nothing has to say why. */
+/* A function that gives nothing has to say why. */
 static bool gave_nothing(dt_tape *tape, const dti_values *v, const dt_mesh *mesh)
 {
     if (dt_tape_status(tape) != DT_OK) return false;
     (void)dt_tape_fail(
         tape, DT_ERR_ARG,
         "style \"%s\": its prepare_%s gave NULL for %s (mesh dim \"%s\" of %d ranks) "
-        "and no error; return the tensor, or NULL from dt_tape_fail()",
+        "and no error; leave a tensor, or NULL from dt_tape_fail()",
         name_of(v->style), v->what, dt_layer_name(v->layer), dt_mesh_dim_name(mesh, v->dim),
         dt_mesh_dim_size(mesh, v->dim));
     return false;
 }
 
-/* A function of a user's style on the first value. */
-static bool call(dt_tape *tape, const dti_values *v, prepare_fn prepare)
+static bool same_shape(dt_tape *tape, const dti_values *v, const shapes *before, int i)
 {
-    const int n = dt_tensor_n_axes(v->x[0]);
-    dt_mesh *mesh = dt_tensor_mesh(v->x[0]);
-    int64_t before[DT_MAX_AXES], after[DT_MAX_AXES];
+    const bool elsewhere = dt_tensor_mesh(v->x[i]) != before->mesh;
     char was[SHAPE_BYTES], is[SHAPE_BYTES];
+    shapes after;
 
-    shape_of(v->x[0], before);
-    v->x[0] = prepare(v->style, tape, v->layer, v->dim, v->x[0]);
-    if (v->x[0] == NULL) return gave_nothing(tape, v, mesh);
-    shape_of(v->x[0], after);
-    if (dt_tensor_mesh(v->x[0]) == mesh && dt_tensor_n_axes(v->x[0]) == n &&
-        memcmp(before, after, (size_t)n * sizeof *before) == 0)
+    look_at(&after, i, v->x[i]);
+    if (!elsewhere && after.n_axes[i] == before->n_axes[i] &&
+        memcmp(before->extent[i], after.extent[i],
+               (size_t)after.n_axes[i] * sizeof after.extent[i][0]) == 0)
         return true;
     (void)dt_tape_fail(tape, DT_ERR_SHAPE,
                        "style \"%s\": its prepare_%s made %s%s of %s of %s; it may change nothing "
                        "but the placements",
                        name_of(v->style), v->what,
-                       dti_shape_text(after, dt_tensor_n_axes(v->x[0]), is, sizeof is),
-                       dt_tensor_mesh(v->x[0]) != mesh ? " on another mesh" : "",
-                       dti_shape_text(before, n, was, sizeof was), dt_layer_name(v->layer));
+                       dti_shape_text(after.extent[i], after.n_axes[i], is, sizeof is),
+                       elsewhere ? " on another mesh" : "",
+                       dti_shape_text(before->extent[i], before->n_axes[i], was, sizeof was),
+                       dt_layer_name(v->layer));
     return false;
+}
+
+/* Sees all values, replaces those it means to. */
+static bool call(dt_tape *tape, const dti_values *v, prepare_fn prepare)
+{
+    shapes before = { .mesh = dt_tensor_mesh(v->x[0]) };
+
+    for (int i = 0; i < v->n; i++) look_at(&before, i, v->x[i]);
+    prepare(v->style, tape, v->layer, v->dim, v->n, v->x);
+    if (dt_tape_status(tape) != DT_OK) return false;
+    for (int i = 0; i < v->n; i++) {
+        if (v->x[i] == NULL) return gave_nothing(tape, v, before.mesh);
+        if (!same_shape(tape, v, &before, i)) return false;
+    }
+    return true;
 }
 
 bool dti_style_input(dt_tape *tape, const dti_values *v)
 {
     const dt_style *style = v->style;
-    dt_pass first = style->input;
 
-    if (!come_so(tape, v, &style->comes)) return false;
+    if (!come_so(tape, v, &style->in)) return false;
     if (style->prepare_input != NULL) return call(tape, v, style->prepare_input);
-    if (first == DT_PASS_SHARD_LAST && dt_layer_kind_of(v->layer) == DT_LAYER_EMBEDDING)
-        first = DT_PASS_REPLICATE; /* ids of cut rows */
-    return lay_out(tape, v, &style->inputs, first);
+    return lay_out(tape, v, &style->in);
 }
 
 bool dti_style_output(dt_tape *tape, const dti_values *v)
 {
     const dt_style *style = v->style;
-    const dt_pass first = style->output == DT_PASS_SHARD_LAST ? DT_PASS_SHARD(-1) : style->output;
 
-    if (!come_so(tape, v, &style->gives)) return false;
+    if (!come_so(tape, v, &style->out)) return false;
     if (style->prepare_output != NULL) return call(tape, v, style->prepare_output);
-    return lay_out(tape, v, &style->outputs, first);
+    return lay_out(tape, v, &style->out);
 }
 
 /* --- in words --------------------------------------------------------------------------------- */
 
-const char *dti_pass_text(dt_pass how, char text[DTI_PASS_BYTES])
+const char *dti_lay_text(dt_lay how, char text[DTI_LAY_BYTES])
 {
-    static const char *const words[] = { "keep", "replicate", "shard(last)", "sequence",
-                                         "partial" };
+    static const char *const words[] = { "keep",        "replicate", NULL,
+                                         "shard(last)", "sequence",  "partial" };
 
-    if (how <= DT_PASS_PARTIAL)
-        (void)snprintf(text, DTI_PASS_BYTES, "%s", words[how]);
+    if (how.kind == DT_LAY_SHARD)
+        (void)snprintf(text, DTI_LAY_BYTES, "shard(%d)", how.axis);
     else
-        (void)snprintf(text, DTI_PASS_BYTES, "shard(%d)", (int)how - (int)DT_PASS_SHARD(0));
+        (void)snprintf(text, DTI_LAY_BYTES, "%s", words[how.kind]);
     return text;
-}
-
-dt_status dti_check_passes(const dt_passes *p, const char *what)
-{
-    DT_CHECK(p->n >= 0 && p->n <= DT_MAX_PASSES, DT_ERR_ARG,
-             "%s of %d values: a style speaks of %d at most", what, p->n, (int)DT_MAX_PASSES);
-    for (int i = 0; i < p->n; i++)
-        DT_CHECK(dti_pass_is_valid(p->of[i]), DT_ERR_ARG,
-                 "%s: layout %d is %d, which is no dt_pass", what, i, (int)p->of[i]);
-    return DT_OK;
 }

@@ -7,27 +7,26 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
-#define NORM ((1u << DT_LAYER_RMS_NORM) | (1u << DT_LAYER_LAYER_NORM))
-
 /* What a built-in plan becomes when tokens are cut between blocks. */
 static const struct {
-    uint32_t kinds;
+    const char *kinds;
     const char *style;
     const char *sequence;
 } sequence_styles[] = {
-    { 1u << DT_LAYER_EMBEDDING, "embedding_rowwise", "vocab_reduce_scatter" },
-    { 1u << DT_LAYER_EMBEDDING, "replicate", "sequence_parallel" }, /* of positions */
-    { NORM, "replicate", "activation" },
-    { 1u << DT_LAYER_POINT, "replicate", "module_allgather" },
-    { 1u << DT_LAYER_POINT, "moe_tp_experts", "moe_reduce_scatter" },
-    { 1u << DT_LAYER_LINEAR, "rowwise", "rowwise_reduce_scatter" },
+    { "embedding", "embedding_rowwise", "vocab_reduce_scatter" },
+    { "embedding", "replicate", "sequence_parallel" }, /* of positions */
+    { "rms_norm layer_norm", "replicate", "activation" },
+    { "point", "replicate", "module_allgather" },
+    { "point", "moe_tp_experts", "moe_reduce_scatter" },
+    { "linear", "rowwise", "rowwise_reduce_scatter" },
+    { "linear", "packed_rowwise", "packed_rowwise_reduce_scatter" },
 };
 
-const char *dt_sequence_style(dt_layer_kind kind, const char *style)
+const char *dt_sequence_style(const dt_layer_kind *kind, const char *style)
 {
     if (style == NULL) style = "replicate";
-    for (size_t i = 0; i < DT_COUNT(sequence_styles); i++)
-        if ((sequence_styles[i].kinds & DT_KIND_BIT(kind)) != 0 &&
+    for (size_t i = 0; i < DT_COUNT(sequence_styles) && kind != NULL; i++)
+        if (dti_kind_is_one_of(kind, sequence_styles[i].kinds) &&
             strcmp(sequence_styles[i].style, style) == 0)
             return sequence_styles[i].sequence;
     return style;
@@ -41,48 +40,50 @@ int dti_token_axis(int n_axes, bool ids)
 
 /* S(1) is taken for the tokens, as of [B, T, ...]. The axis before the last is that of the tokens
  * where a matrix makes or takes the value, of others it may count heads. */
-static bool uncut(dt_pass *how, bool of_matrix, dt_pass instead)
+static bool uncut(dt_lay *how, bool of_matrix, dt_lay_kind instead)
 {
-    if (*how != DT_PASS_SEQUENCE && *how != DT_PASS_SHARD(1) &&
-        !(of_matrix && *how == DT_PASS_SHARD(-2)))
-        return false;
-    *how = instead;
-    return true;
+    const bool tokens =
+        how->kind == DT_LAY_SEQUENCE ||
+        (how->kind == DT_LAY_SHARD && (how->axis == 1 || (of_matrix && how->axis == -2)));
+
+    if (tokens) *how = (dt_lay){ instead, 0 };
+    return tokens;
 }
 
-static bool uncut_all(dt_passes *all, bool of_matrix, dt_pass instead)
+static bool uncut_all(dt_passes *all, bool of_matrix)
 {
     bool any = false;
 
-    for (int i = 0; i < all->n; i++) any = uncut(&all->of[i], of_matrix, instead) || any;
+    for (int i = 0; i < DT_MAX_PASSES; i++) {
+        any = uncut(&all->of[i].to, of_matrix, DT_LAY_REPLICATE) || any;
+        any = uncut(&all->of[i].comes, of_matrix, DT_LAY_KEEP) || any;
+    }
     return any;
+}
+
+/* Is a style for those kinds alone? */
+static bool is_for(const dt_style *style, const char *kinds)
+{
+    return style->kinds != NULL && dti_words_within(style->kinds, kinds);
 }
 
 bool dti_twin_uncut(dt_style *style)
 {
-    const uint32_t takes = DT_KIND_BIT(DT_LAYER_LINEAR) | DT_KIND_BIT(DT_LAYER_EXPERTS);
-    const uint32_t makes = takes | DT_KIND_BIT(DT_LAYER_EMBEDDING); /* of ids, which are [B, T] */
-    const bool in = style->kinds != 0 && (style->kinds & ~takes) == 0;
-    const bool out = style->kinds != 0 && (style->kinds & ~makes) == 0;
-    bool any = uncut(&style->input, in, DT_PASS_REPLICATE);
+    const bool in = is_for(style, "linear experts");
+    const bool out = is_for(style, "linear experts embedding"); /* of ids, which are [B, T] */
+    const bool enters = uncut_all(&style->in, in), leaves = uncut_all(&style->out, out);
 
-    any = uncut(&style->output, out, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->inputs, in, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->outputs, out, DT_PASS_REPLICATE) || any;
-    any = uncut_all(&style->comes, in, DT_PASS_KEEP) || any;
-    return uncut_all(&style->gives, out, DT_PASS_KEEP) || any;
+    return enters || leaves;
 }
 
 dt_status dti_twins_find(dt_layer *layer)
 {
-    dt_runtime *rt = dt_mesh_runtime(layer->list->mesh);
-
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         const dt_style *style = layer->style[s];
         dt_status st;
         layer->step[s] = style;
         if (style == NULL || style->twin == NULL) continue;
-        st = dt_style_find(rt, style->twin, NULL, &layer->step[s]);
+        st = dti_style_find(layer->list, style->twin, NULL, &layer->step[s]);
         if (st != DT_OK)
             dti_error_prefix("the twin of style \"%s\" on %s", style->name, layer->name);
         DT_TRY(st);
@@ -115,10 +116,11 @@ dt_status dti_twins_check(const dt_layer *layer)
     for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++) {
         const dt_style *twin = layer->step[m];
         if (twin == NULL || twin == layer->style[m]) continue;
-        DT_CHECK(twin->kinds == 0 || (twin->kinds & DT_KIND_BIT(layer->kind)) != 0, DT_ERR_LAYOUT,
+        DT_CHECK(dt_style_fits(twin, layer->spec.kind), DT_ERR_LAYOUT,
                  "style \"%s\" on %s: its twin \"%s\" for steps of one token does not fit %s",
-                 layer->style[m]->name, layer->name, twin->name, dti_kind_text(layer->kind));
-        for (int p = 0; p < layer->n_params; p++) DT_TRY(check_param(layer, m, p));
+                 layer->style[m]->name, layer->name, twin->name, dti_kind_text(layer->spec.kind));
+        for (int p = 0; p < layer->n_params; p++)
+            if (dt_layer_has_param(layer, p)) DT_TRY(check_param(layer, m, p));
     }
     return DT_OK;
 }

@@ -60,7 +60,7 @@ check_includes() {
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
             split("tensor ops op_rows factories inspect devices collectives half dlpack overlap", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
-            face["dtensor/styles.h"] = "parallel_styles"
+            face["dtensor/layers.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = "models"
             face["dtensor/modules.h"] = face["dtensor/topology.h"] = "mesh"

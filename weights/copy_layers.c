@@ -46,7 +46,7 @@ dt_status dt_layers_copy(dt_layers *layers, const dt_layers *from)
         DT_CHECK(other != NULL || dt_layer_n_params(layer) == 0, DT_ERR_ARG,
                  "there is no layer %s to copy from", dt_layer_name(layer));
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dti_layer_owns(layer, p)) DT_TRY(copy_param(layers, layer, p, other));
+            if (dt_layer_owns_param(layer, p)) DT_TRY(copy_param(layers, layer, p, other));
     }
     return DT_OK;
 }

@@ -48,11 +48,11 @@ static uint64_t stream_of(const char *name)
 
 static dt_init_rule default_rule(const dt_layer *layer, int param)
 {
-    const dt_layer_kind kind = dt_layer_kind_of(layer);
-    const bool norm = kind == DT_LAYER_RMS_NORM || kind == DT_LAYER_LAYER_NORM;
+    const dt_kind_param *own = &dt_layer_kind_of(layer)->params[param];
 
-    if (param == DT_PARAM_BIAS) return (dt_init_rule){ .kind = DT_INIT_CONSTANT };
-    if (norm) return (dt_init_rule){ .kind = DT_INIT_CONSTANT, .a = 1.0 };
+    if (own->added || own->begins == DT_BEGINS_ZEROS)
+        return (dt_init_rule){ .kind = DT_INIT_CONSTANT };
+    if (own->begins == DT_BEGINS_ONES) return (dt_init_rule){ .kind = DT_INIT_CONSTANT, .a = 1.0 };
     return (dt_init_rule){ .kind = DT_INIT_NORMAL, .b = INITIALIZER_RANGE };
 }
 

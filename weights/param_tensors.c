@@ -79,8 +79,7 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
     (void)dti_param_tensor_name(info, name, sizeof name);
     t.name = name;
     t.entry = find_name(ckpt, spellings, name);
-    if (info->kind == DT_LAYER_EXPERTS && t.entry == NULL && info->parts[0] != NULL)
-        return each_part(ckpt, spellings, info, fn, arg);
+    if (t.entry == NULL && info->parts[0] != NULL) return each_part(ckpt, spellings, info, fn, arg);
     for (int a = 0; a < n; a++) t.shape[a] = info->axis[a].extent;
     if (info->reversed) {
         t.shape[n - 2] = info->axis[n - 1].extent;
@@ -92,6 +91,6 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
 
 int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes)
 {
-    if (info->kind == DT_LAYER_EXPERTS) return snprintf(name, bytes, "%s", info->layer);
+    if (info->bare) return snprintf(name, bytes, "%s", info->layer);
     return snprintf(name, bytes, "%s.%s", info->layer, info->name);
 }

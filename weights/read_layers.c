@@ -29,11 +29,6 @@ typedef struct loader {
     int64_t done;
 } loader;
 
-bool dti_layer_owns(const dt_layer *layer, int param)
-{
-    return dt_layer_tied_to(layer) == NULL || param != DT_PARAM_WEIGHT;
-}
-
 /* A parameter's tensor, zeroed, where its style has laid it. */
 static dt_status make_param(const dt_layers *layers, const dt_layer *layer, int param,
                             dt_dtype dtype, dt_tensor **out)
@@ -118,7 +113,7 @@ static dt_status load_params(loader *l)
         dt_layer *layer = dt_layers_at(l->layers, i);
         dti_layer_clear(layer);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dti_layer_owns(layer, p)) DT_TRY(load_param(l, layer, p));
+            if (dt_layer_owns_param(layer, p)) DT_TRY(load_param(l, layer, p));
     }
     return DT_OK;
 }
@@ -151,7 +146,7 @@ dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *f
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             dt_status st = DT_OK;
             dt_tensor *x;
-            if (!dti_layer_owns(layer, p)) continue;
+            if (!dt_layer_owns_param(layer, p)) continue;
             DT_TRY(make_param(layers, layer, p, dtype, &x));
             if (fill != NULL) st = fill->fn(fill->arg, layer, p, x);
             if (st == DT_OK) st = dt_layer_set_param(layer, p, x);
@@ -170,7 +165,7 @@ int64_t dt_layers_local_bytes(const dt_layers *layers)
         const dt_layer *layer = dt_layers_at((dt_layers *)(uintptr_t)layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             const dt_tensor *x = dt_layer_param(layer, p);
-            if (x != NULL && dti_layer_owns(layer, p))
+            if (x != NULL && dt_layer_owns_param(layer, p))
                 bytes += dti_local_count(dt_tensor_local(x)) *
                          (int64_t)dt_dtype_size(dt_tensor_dtype(x));
         }
@@ -253,7 +248,7 @@ static dt_status check_all(dt_layers *layers, checker *c)
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             const dt_param_info info = dt_layer_param_info(layer, p);
             c->layer = info.layer;
-            if (dti_layer_owns(layer, p))
+            if (dt_layer_owns_param(layer, p))
                 DT_TRY(dti_each_tensor(c->ckpt, c->options->spellings, &info, check_tensor, c));
         }
     }

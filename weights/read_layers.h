@@ -31,7 +31,4 @@ typedef struct dti_filler {
 /* Makes every parameter anew and lets `fill` give it values; NULL: zeros. */
 dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *fill) DT_MUST_USE;
 
-/* Whether a layer has a parameter of its own there: a tied weight belongs to the partner. */
-bool dti_layer_owns(const dt_layer *layer, int param);
-
 #endif

@@ -94,10 +94,10 @@ typedef struct dt_extent {
 typedef struct dt_layer_row {
     size_t field;
     const char *name;
-    dt_layer_kind kind;
+    const dt_layer_kind *kind;
     dt_extent out;
     dt_extent in;
-    bool bias;
+    bool bias;           /* it has the parameter called so, where its kind leaves that open */
     const char *style;   /* in the architecture's own plan, on the mesh dim that options name */
     const char *tied_to; /* full name of an earlier layer with the same weight, or NULL */
 } dt_layer_row;
@@ -106,7 +106,6 @@ typedef struct dt_layer_row {
 typedef struct dt_row_settings {
     dt_head_counts heads; /* of axes that count heads */
     float eps;            /* of norms */
-    bool one_plus;        /* RMS norms multiply by 1 + weight */
 } dt_row_settings;
 
 typedef struct dti_builder dt_builder; /* collects rows */

@@ -36,9 +36,8 @@ dt_status dt_builder_add(dt_builder *b, const char *prefix, const dt_layer_row *
         *spec = (dt_layer_spec){ .kind = rows[i].kind,
                                  .axis = { { rows[i].out.extent, rows[i].out.unit },
                                            { rows[i].in.extent, rows[i].in.unit } },
-                                 .bias = rows[i].bias,
+                                 .with = rows[i].bias ? "bias" : NULL,
                                  .eps = b->settings.eps,
-                                 .one_plus = b->settings.one_plus,
                                  .heads = b->settings.heads,
                                  .style = rows[i].style,
                                  .tied_to = rows[i].tied_to };
@@ -70,7 +69,10 @@ dt_layer_spec *dt_builder_spec(dt_builder *b, const char *name)
 dt_status dti_builder_finish(dti_builder *b, dt_mesh *mesh, const char *dim, const dt_plan *plan,
                              dt_layers **out)
 {
-    DT_TRY(dt_layers_create(mesh, dim, b->specs, b->n, plan, out));
+    char name[DT_DIM_NAME_BYTES + 1]; /* a mesh without that dim is legitimate here */
+
+    (void)snprintf(name, sizeof name, "%s?", dim);
+    DT_TRY(dt_layers_create(mesh, name, b->specs, b->n, plan, out));
     for (int i = 0; i < b->n; i++) *b->slots[i] = dt_layers_at(*out, i);
     return DT_OK;
 }

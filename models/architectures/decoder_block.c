@@ -62,28 +62,28 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
-        { M(embed),  "model.embed_tokens",        DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
-        { M(norm),   "model.norm",                DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+        { M(embed),  "model.embed_tokens",        &dt_embedding_kind,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(norm),   "model.norm",                &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
+        { M(head),   "lm_head",                   &dt_linear_kind,     V,   D,    false, "colwise",           tied },
     };
     const dt_layer_row block[] = {
-        { B(norm1),  "input_layernorm",           DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { B(attn),   "self_attn",                 DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(q),      "self_attn.q_proj",          DT_LAYER_LINEAR,     Q,   D,    qb,    "colwise",           NULL },
-        { B(k),      "self_attn.k_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
-        { B(v),      "self_attn.v_proj",          DT_LAYER_LINEAR,     KV,  D,    qb,    "colwise",           NULL },
-        { B(o),      "self_attn.o_proj",          DT_LAYER_LINEAR,     D,   Q,    ob,    "rowwise",           NULL },
-        { B(norm2),  "post_attention_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
+        { B(norm1),  "input_layernorm",           &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
+        { B(attn),   "self_attn",                 &dt_point_kind,      none, none, false, "replicate",         NULL },
+        { B(q),      "self_attn.q_proj",          &dt_linear_kind,     Q,   D,    qb,    "colwise",           NULL },
+        { B(k),      "self_attn.k_proj",          &dt_linear_kind,     KV,  D,    qb,    "colwise",           NULL },
+        { B(v),      "self_attn.v_proj",          &dt_linear_kind,     KV,  D,    qb,    "colwise",           NULL },
+        { B(o),      "self_attn.o_proj",          &dt_linear_kind,     D,   Q,    ob,    "rowwise",           NULL },
+        { B(norm2),  "post_attention_layernorm",  &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
+        { B(mlp),    "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
     };
     const dt_layer_row dense[] = {
-        { B(gate),   "mlp.gate_proj",             DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
-        { B(up),     "mlp.up_proj",               DT_LAYER_LINEAR,     F,   D,    mb,    "colwise",           NULL },
-        { B(down),   "mlp.down_proj",             DT_LAYER_LINEAR,     D,   F,    mb,    "rowwise",           NULL },
+        { B(gate),   "mlp.gate_proj",             &dt_linear_kind,     F,   D,    mb,    "colwise",           NULL },
+        { B(up),     "mlp.up_proj",               &dt_linear_kind,     F,   D,    mb,    "colwise",           NULL },
+        { B(down),   "mlp.down_proj",             &dt_linear_kind,     D,   F,    mb,    "rowwise",           NULL },
     };
     const dt_layer_row head_norms[] = {
-        { B(q_norm), "self_attn.q_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
-        { B(k_norm), "self_attn.k_norm",          DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
+        { B(q_norm), "self_attn.q_norm",          &dt_rms_norm_kind,   E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm), "self_attn.k_norm",          &dt_rms_norm_kind,   E,   none, false, PER_HEAD,            NULL },
     };
 #undef M
 #undef B

@@ -25,37 +25,36 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
     const bool ab = m->attention_bias;
 
-    dt_builder_settings(builder,
-                        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim },
-                                            .eps = m->eps,
-                                            .one_plus = true });
+    dt_builder_settings(
+        builder,
+        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim }, .eps = m->eps });
 
     /* clang-format off */
 #define M(field) offsetof(gemma3, field)
 #define B(field) offsetof(gemma3_block, field)
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dt_layer_row model[] = {
-/*      field              name in the checkpoint         kind                 out  in    bias   style on "tp"        tied to */
-        { M(embed),         "model.embed_tokens",         DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
-        { M(norm),          "model.norm",                 DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { M(head),          "lm_head",                    DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+/*      field              name in the checkpoint         kind                  out  in    bias   style on "tp"        tied to */
+        { M(embed),         "model.embed_tokens",         &dt_embedding_kind,   V,   D,    false, "embedding_rowwise", NULL },
+        { M(norm),          "model.norm",                 &dt_rms_norm_1p_kind, D,   none, false, "replicate",         NULL },
+        { M(head),          "lm_head",                    &dt_linear_kind,      V,   D,    false, "colwise",           tied },
     };
     const dt_layer_row block[] = {
-        { B(attn_norm),     "input_layernorm",            DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { B(attn),          "self_attn",                  DT_LAYER_POINT,      none, none, false, "replicate",        NULL },
-        { B(q),             "self_attn.q_proj",           DT_LAYER_LINEAR,     Q,   D,    ab,    "colwise",           NULL },
-        { B(k),             "self_attn.k_proj",           DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
-        { B(v),             "self_attn.v_proj",           DT_LAYER_LINEAR,     KV,  D,    ab,    "colwise",           NULL },
-        { B(q_norm),        "self_attn.q_norm",           DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
-        { B(k_norm),        "self_attn.k_norm",           DT_LAYER_RMS_NORM,   E,   none, false, PER_HEAD,            NULL },
-        { B(o),             "self_attn.o_proj",           DT_LAYER_LINEAR,     D,   Q,    ab,    "rowwise",           NULL },
-        { B(attn_out_norm), "post_attention_layernorm",   DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { B(mlp_norm),      "pre_feedforward_layernorm",  DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
-        { B(mlp),           "mlp",                        DT_LAYER_POINT,      none, none, false, "replicate",        NULL },
-        { B(gate),          "mlp.gate_proj",              DT_LAYER_LINEAR,     F,   D,    false, "colwise",           NULL },
-        { B(up),            "mlp.up_proj",                DT_LAYER_LINEAR,     F,   D,    false, "colwise",           NULL },
-        { B(down),          "mlp.down_proj",              DT_LAYER_LINEAR,     D,   F,    false, "rowwise",           NULL },
-        { B(mlp_out_norm),  "post_feedforward_layernorm", DT_LAYER_RMS_NORM,   D,   none, false, "replicate",         NULL },
+        { B(attn_norm),     "input_layernorm",            &dt_rms_norm_1p_kind, D,   none, false, "replicate",         NULL },
+        { B(attn),          "self_attn",                  &dt_point_kind,       none, none, false, "replicate",        NULL },
+        { B(q),             "self_attn.q_proj",           &dt_linear_kind,      Q,   D,    ab,    "colwise",           NULL },
+        { B(k),             "self_attn.k_proj",           &dt_linear_kind,      KV,  D,    ab,    "colwise",           NULL },
+        { B(v),             "self_attn.v_proj",           &dt_linear_kind,      KV,  D,    ab,    "colwise",           NULL },
+        { B(q_norm),        "self_attn.q_norm",           &dt_rms_norm_1p_kind, E,   none, false, PER_HEAD,            NULL },
+        { B(k_norm),        "self_attn.k_norm",           &dt_rms_norm_1p_kind, E,   none, false, PER_HEAD,            NULL },
+        { B(o),             "self_attn.o_proj",           &dt_linear_kind,      D,   Q,    ab,    "rowwise",           NULL },
+        { B(attn_out_norm), "post_attention_layernorm",   &dt_rms_norm_1p_kind, D,   none, false, "replicate",         NULL },
+        { B(mlp_norm),      "pre_feedforward_layernorm",  &dt_rms_norm_1p_kind, D,   none, false, "replicate",         NULL },
+        { B(mlp),           "mlp",                        &dt_point_kind,       none, none, false, "replicate",        NULL },
+        { B(gate),          "mlp.gate_proj",              &dt_linear_kind,      F,   D,    false, "colwise",           NULL },
+        { B(up),            "mlp.up_proj",                &dt_linear_kind,      F,   D,    false, "colwise",           NULL },
+        { B(down),          "mlp.down_proj",              &dt_linear_kind,      D,   F,    false, "rowwise",           NULL },
+        { B(mlp_out_norm),  "post_feedforward_layernorm", &dt_rms_norm_1p_kind, D,   none, false, "replicate",         NULL },
     };
 #undef M
 #undef B

@@ -162,22 +162,22 @@ static dt_status add_layers(void *self, const dt_model_info *info, dt_builder *b
 #define B(field) offsetof(gpt_neo_block, field)
     const dt_layer_row model[] = {
 /*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
-        { M(wte),    "transformer.wte",           DT_LAYER_EMBEDDING,  V,   D,    false, "embedding_rowwise", NULL },
-        { M(wpe),    "transformer.wpe",           DT_LAYER_EMBEDDING,  P,   D,    false, "replicate",         NULL },
-        { M(ln_f),   "transformer.ln_f",          DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
-        { M(head),   "lm_head",                   DT_LAYER_LINEAR,     V,   D,    false, "colwise",           tied },
+        { M(wte),    "transformer.wte",           &dt_embedding_kind,  V,   D,    false, "embedding_rowwise", NULL },
+        { M(wpe),    "transformer.wpe",           &dt_embedding_kind,  P,   D,    false, "replicate",         NULL },
+        { M(ln_f),   "transformer.ln_f",          &dt_layer_norm_kind, D,   none, true,  "replicate",         NULL },
+        { M(head),   "lm_head",                   &dt_linear_kind,     V,   D,    false, "colwise",           tied },
     };
     const dt_layer_row block[] = {
-        { B(ln_1),   "ln_1",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
-        { B(attn),   "attn",                      DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(q),      "attn.attention.q_proj",     DT_LAYER_LINEAR,     Q,   D,    false, "colwise",           NULL },
-        { B(k),      "attn.attention.k_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
-        { B(v),      "attn.attention.v_proj",     DT_LAYER_LINEAR,     KV,  D,    false, "colwise",           NULL },
-        { B(out),    "attn.attention.out_proj",   DT_LAYER_LINEAR,     D,   Q,    true,  "rowwise",           NULL },
-        { B(ln_2),   "ln_2",                      DT_LAYER_LAYER_NORM, D,   none, true,  "replicate",         NULL },
-        { B(mlp),    "mlp",                       DT_LAYER_POINT,      none, none, false, "replicate",         NULL },
-        { B(c_fc),   "mlp.c_fc",                  DT_LAYER_LINEAR,     F,   D,    true,  "colwise",           NULL },
-        { B(c_proj), "mlp.c_proj",                DT_LAYER_LINEAR,     D,   F,    true,  "rowwise",           NULL },
+        { B(ln_1),   "ln_1",                      &dt_layer_norm_kind, D,   none, true,  "replicate",         NULL },
+        { B(attn),   "attn",                      &dt_point_kind,      none, none, false, "replicate",         NULL },
+        { B(q),      "attn.attention.q_proj",     &dt_linear_kind,     Q,   D,    false, "colwise",           NULL },
+        { B(k),      "attn.attention.k_proj",     &dt_linear_kind,     KV,  D,    false, "colwise",           NULL },
+        { B(v),      "attn.attention.v_proj",     &dt_linear_kind,     KV,  D,    false, "colwise",           NULL },
+        { B(out),    "attn.attention.out_proj",   &dt_linear_kind,     D,   Q,    true,  "rowwise",           NULL },
+        { B(ln_2),   "ln_2",                      &dt_layer_norm_kind, D,   none, true,  "replicate",         NULL },
+        { B(mlp),    "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
+        { B(c_fc),   "mlp.c_fc",                  &dt_linear_kind,     F,   D,    true,  "colwise",           NULL },
+        { B(c_proj), "mlp.c_proj",                &dt_linear_kind,     D,   F,    true,  "rowwise",           NULL },
     };
 #undef M
 #undef B

@@ -17,21 +17,21 @@ dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder 
     /* clang-format off */
     const dt_layer_row rows[] = {
 /*      field                    name in the checkpoint      kind              out   in    bias   style on "tp"     tied to */
-        { DTI_BLOCK(router),       "mlp.gate",                 DT_LAYER_LINEAR,  N,    D,    false, "replicate",      NULL },
-        { DTI_BLOCK(experts),      "mlp.experts",              DT_LAYER_POINT,   none, none, false, "moe_tp_experts", NULL },
-        { DTI_BLOCK(gate_up),      "mlp.experts.gate_up_proj", DT_LAYER_EXPERTS, G,    D,    false, "packed_colwise", NULL },
-        { DTI_BLOCK(experts_down), "mlp.experts.down_proj",    DT_LAYER_EXPERTS, D,    F,    false, "rowwise",        NULL },
+        { DTI_BLOCK(router),       "mlp.gate",                 &dt_linear_kind,  N,    D,    false, "replicate",      NULL },
+        { DTI_BLOCK(experts),      "mlp.experts",              &dt_point_kind,   none, none, false, "moe_tp_experts", NULL },
+        { DTI_BLOCK(gate_up),      "mlp.experts.gate_up_proj", &dt_experts_kind, G,    D,    false, "packed_colwise", NULL },
+        { DTI_BLOCK(experts_down), "mlp.experts.down_proj",    &dt_experts_kind, D,    F,    false, "rowwise",        NULL },
     };
     /* clang-format on */
 
     DT_TRY(dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b));
     spec = dt_builder_spec(builder, "mlp.experts.gate_up_proj");
-    spec->n_experts = c->n_experts;
+    spec->axis[2].extent = c->n_experts;
     spec->blocks[0] = (dt_axis_blocks){ 2, { { c->ff, DT_UNIT_ROW }, { c->ff, DT_UNIT_ROW } } };
     spec->parts[0] = "gate_proj";
     spec->parts[1] = "up_proj";
     spec = dt_builder_spec(builder, "mlp.experts.down_proj");
-    spec->n_experts = c->n_experts;
+    spec->axis[2].extent = c->n_experts;
     spec->parts[0] = "down_proj";
     return DT_OK;
 }

@@ -12,7 +12,6 @@
 #include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
 #include "models/policies/policies.h"
-#include "parallel_styles/spec.h"
 #include "weights/param_tensors.h"
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256, NAMES_BYTES = 256 };
@@ -373,9 +372,9 @@ static dt_status check_params(checker *c)
 
     for (c->layer = 0; c->layer < d->builder.n; c->layer++) {
         const dt_layer_spec *spec = &d->builder.specs[c->layer];
-        for (int p = 0; p < dti_spec_n_params(spec); p++) {
-            const dt_param_info info = dti_spec_param(spec, p);
-            if (has_own(spec, p))
+        for (int p = 0; p < dt_spec_n_params(spec); p++) {
+            const dt_param_info info = dt_spec_param(spec, p);
+            if (info.n_axes > 0 && has_own(spec, p))
                 DT_TRY(dti_each_tensor(c->ckpt, d->arch->spellings, &info, check_or_complain, c));
         }
     }

@@ -10,7 +10,6 @@
 #include "files/input.h"
 #include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
-#include "parallel_styles/spec.h"
 #include "weights/param_tensors.h"
 
 /* --- tensors that nobody uses ------------------------------------------------------------------
@@ -65,8 +64,8 @@ static dt_status list_used(const dti_described *d, const dti_ckpt *ckpt, const d
 
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
-        for (int p = 0; p < dti_spec_n_params(spec); p++) {
-            const dt_param_info info = dti_spec_param(spec, p);
+        for (int p = 0; p < dt_spec_n_params(spec); p++) {
+            const dt_param_info info = dt_spec_param(spec, p);
             DT_TRY_TO(done, st, dti_each_tensor(ckpt, d->arch->spellings, &info, add_used, &list));
         }
     }

@@ -22,7 +22,7 @@ enum { MAX_SUSPECTS = 12, MAX_TRIALS = 64, MAX_TOKENS = 8, NAME_BYTES = 96, LIST
 typedef struct suspect {
     int rule;
     int dim;
-    dt_layer_kind kind;
+    const dt_layer_kind *kind;
     char layer[NAME_BYTES];
     char param[DTI_PARAM_TEXT_BYTES];
 } suspect;
@@ -73,7 +73,7 @@ static void find_suspects(judge *j, dt_model *m, const char *scope)
         const dt_layer *layer = dt_layers_at(m->layers, i);
         if (scope != NULL && !lies_in(dt_layer_name(layer), scope)) continue;
         for (int d = 0; d < dt_mesh_n_dims(m->mesh); d++) {
-            const int rule = dti_layer_rule(layer, d);
+            const int rule = dt_layer_rule_on(layer, d);
             const dt_param_info info = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
             suspect *s = &j->suspects[j->n_suspects];
             bool known = rule < 0 || j->n_suspects == MAX_SUSPECTS;
@@ -216,10 +216,8 @@ static bool styles_that_fit(judge *j, const suspect *s, char list[LIST_BYTES])
     const dt_style *style;
 
     list[0] = '\0';
-    for (int i = 0; (style = dti_style_at(rt, i)) != NULL; i++)
-        if (!dti_style_was_made(style->name) &&
-            (style->kinds == 0 || (style->kinds & DT_KIND_BIT(s->kind)) != 0) &&
-            fits_with(j, s->rule, style->name))
+    for (int i = 0; (style = dt_style_at(rt, i)) != NULL; i++)
+        if (dt_style_fits(style, s->kind) && fits_with(j, s->rule, style->name))
             append(list, "\"%s\"", style->name);
     return list[0] != '\0';
 }

@@ -26,10 +26,11 @@ int64_t dti_work_param_bytes(const dt_layer *layer, int param, int64_t chosen)
     const dt_local *x = dt_tensor_local(dt_layer_param(layer, param));
     int64_t n = (int64_t)dt_dtype_size(x->dtype);
 
-    if (dt_layer_kind_of(layer) == DT_LAYER_EMBEDDING) return 0;
+    const dt_layer_kind *kind = dt_layer_kind_of(layer);
+
+    if (kind->ids) return 0; /* rows of a table */
     for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
-    if (dt_layer_kind_of(layer) == DT_LAYER_EXPERTS && chosen > 0)
-        n = n / dt_layer_param_info(layer, param).axis[0].extent * chosen;
+    if (kind->picks != 0 && chosen > 0) n = n / dt_layer_extent(layer, kind->picks) * chosen;
     return n;
 }
 
@@ -55,16 +56,9 @@ double dti_work_prompt(dt_model *model, int64_t n, int64_t chosen)
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
-        const dt_layer_kind kind = dt_layer_kind_of(layer);
-        const bool experts = kind == DT_LAYER_EXPERTS;
-        dt_param_info w;
-
-        if (!experts && kind != DT_LAYER_LINEAR) continue;
-        w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
-        flops += 2.0 * (double)w.axis[experts].extent * (double)w.axis[1 + experts].extent *
-                 (experts                                        ? (double)(chosen * n)
-                  : strcmp(dt_layer_name(layer), "lm_head") == 0 ? 1.0
-                                                                 : (double)n);
+        const bool picks = dt_layer_kind_of(layer)->picks != 0; /* experts: for each of them */
+        const bool last = strcmp(dt_layer_name(layer), "lm_head") == 0;
+        flops += dt_layer_flops(layer) * (picks ? (double)(chosen * n) : last ? 1.0 : (double)n);
     }
     return flops;
 }

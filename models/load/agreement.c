@@ -7,7 +7,7 @@
 #include "base/numbers.h"
 #include "mesh/runtime.h"
 #include "models/policies/policies.h"
-#include "placements/layout.h"
+#include "parallel_styles/layer_hash.h"
 
 uint64_t dti_hash_text(uint64_t seed, const char *text)
 {
@@ -105,33 +105,6 @@ typedef struct outcome {
     char message[DT_ERROR_MESSAGE_BYTES];
 } outcome;
 
-static uint64_t hash_style(uint64_t hash, const dt_style *style)
-{
-    if (style == NULL) return dti_hash_word(hash, 0);
-    hash = dti_hash_word(dti_hash_text(hash, style->name), (uint64_t)style->cut);
-    return dti_hash_word(dti_hash_word(hash, (uint64_t)style->input), (uint64_t)style->output);
-}
-
-/* What decides a layer's collectives and the pieces of its parameters. */
-static uint64_t hash_layer(const dt_mesh *mesh, const dt_layer *layer)
-{
-    const dt_layer *partner = dt_layer_tied_to(layer);
-    uint64_t hash = dti_hash_text(11, dt_layer_name(layer));
-
-    hash = dti_hash_text(hash, partner != NULL ? dt_layer_name(partner) : NULL);
-    for (int d = 0; d < dt_mesh_n_dims(mesh); d++) {
-        hash = hash_style(hash, dt_layer_style_on(layer, d));
-        hash = hash_style(hash, dt_layer_step_style_on(layer, d));
-    }
-    for (int p = 0; p < dt_layer_n_params(layer); p++) {
-        const dt_param_info info = dt_layer_param_info(layer, p);
-        for (int a = 0; a < info.n_axes; a++)
-            hash = dti_hash_word(hash, (uint64_t)info.axis[a].extent);
-        hash = dti_hash_word(hash, dt_layer_param_layout(layer, p)->hash);
-    }
-    return hash;
-}
-
 /* The first layer that rank `other` has laid out otherwise than rank 0. Called by all ranks, with
  * as many layers. */
 static dt_status name_layer(dt_runtime *rt, dt_layers *layers, const uint64_t *hashes, int other)
@@ -177,7 +150,7 @@ static dt_status hash_model(const dt_model *m, uint64_t **hashes, outcome *out)
     DT_TRY(dti_alloc_array((size_t)n, sizeof **hashes, (void **)hashes));
     out->n_layers = n;
     for (int i = 0; i < n; i++) {
-        (*hashes)[i] = hash_layer(m->mesh, dt_layers_at(m->layers, i));
+        (*hashes)[i] = dti_layer_hash(dt_layers_at(m->layers, i));
         out->hash = dti_hash_word(out->hash, (*hashes)[i]);
     }
     return DT_OK;

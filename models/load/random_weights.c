@@ -10,22 +10,14 @@
 
 static const double INITIALIZER_RANGE = 0.02;
 
-static bool is_norm(const dt_layer *layer)
-{
-    const dt_layer_kind kind = dt_layer_kind_of(layer);
-
-    return kind == DT_LAYER_RMS_NORM || kind == DT_LAYER_LAYER_NORM;
-}
-
 /* `arg` is the generator: layers come in the same order on all ranks. */
 static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tensor *x)
 {
     const dt_random key = dt_random_next(arg);
+    const dt_begins begins = dt_layer_kind_of(layer)->params[param].begins;
 
-    if (!is_norm(layer))
-        DT_TRY(dt_fill_randn(x, key, 0.0, INITIALIZER_RANGE));
-    else if (param == DT_PARAM_WEIGHT)
-        DT_TRY(dt_fill(x, 1.0));
+    if (begins == DT_BEGINS_RANDOM) DT_TRY(dt_fill_randn(x, key, 0.0, INITIALIZER_RANGE));
+    if (begins == DT_BEGINS_ONES) DT_TRY(dt_fill(x, 1.0));
     return DT_OK;
 }
 

@@ -74,10 +74,12 @@ static int teller(const dt_layer *layer, measure what)
 {
     const dt_param_info w = dt_layer_param_info(layer, DT_PARAM_WEIGHT);
     const dt_axis_unit unit = what == KV_HEADS ? DT_UNIT_KV_HEADS : DT_UNIT_HEADS;
-    const bool experts = dt_layer_kind_of(layer) == DT_LAYER_EXPERTS;
-    const int inputs = w.n_axes - 1;
+    const char rows = dt_layer_kind_of(layer)->rows; /* inputs of a linear layer, and of experts */
+    const char *at = rows != 0 && w.n_axes > 0 ? strchr(w.letters, rows) : NULL;
+    const bool experts = dt_layer_kind_of(layer)->run_by != NULL;
+    const int inputs = at != NULL ? (int)(at - w.letters) : -1;
 
-    if (dt_layer_kind_of(layer) != DT_LAYER_LINEAR && !experts) return -1;
+    if (inputs < 0 || dt_layer_kind_of(layer)->ids) return -1;
     if (what == WIDTH)
         return w.axis[inputs].unit == DT_UNIT_ROW && w.blocks[inputs].n == 0 &&
                        cuts_inputs(layer, inputs)
@@ -173,25 +175,17 @@ static dt_status check_claim(const dti_claim *c, dt_layers *layers, const dt_mes
 
 /* --- computations ----------------------------------------------------------------------------- */
 
-/* The kind that Transformers or we call so; DT_N_LAYER_KINDS: none. */
-static dt_layer_kind kind_of(const char *name)
+/* Is the layer of a kind of that name, or of one like it? */
+static bool is_called(const dt_layer *layer, const char *name)
 {
-    static const char *const names[DT_N_LAYER_KINDS] = {
-        [DT_LAYER_LINEAR] = "linear",
-        [DT_LAYER_EMBEDDING] = "embedding",
-        [DT_LAYER_RMS_NORM] = "rms_norm",
-        [DT_LAYER_LAYER_NORM] = "layer_norm",
-    };
-
-    for (int k = 0; k < DT_N_LAYER_KINDS; k++)
-        if (names[k] != NULL && strcmp(names[k], name) == 0) return (dt_layer_kind)k;
-    return DT_N_LAYER_KINDS;
+    for (const dt_layer_kind *k = dt_layer_kind_of(layer); k != NULL; k = k->like)
+        if (strcmp(k->name, name) == 0) return true;
+    return false;
 }
 
 static dt_status replace(const dt_policy *p, const char *blocks, const dt_policy_module *m,
                          dt_layers *layers)
 {
-    const dt_layer_kind kind = m->name != NULL ? kind_of(m->name) : DT_N_LAYER_KINDS;
     char text[DTI_POLICY_TEXT_BYTES], shown[DTI_SHOWN_BYTES];
     bool found = false;
 
@@ -201,7 +195,7 @@ static dt_status replace(const dt_policy *p, const char *blocks, const dt_policy
         dt_layer *layer = dt_layers_at(layers, i);
         const char *inside = dti_inside_block(blocks, dt_layer_name(layer));
         if (inside == NULL) continue;
-        if (dt_layer_kind_of(layer) != kind && strcmp(inside, m->name) != 0) continue;
+        if (!is_called(layer, m->name) && strcmp(inside, m->name) != 0) continue;
         DT_TRY(dt_layer_set_forward(layer, m->forward, m->arg));
         found = true;
     }

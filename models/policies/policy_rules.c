@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "models/policies/policies.h"
 #include "parallel_styles/layer_rules.h"
-#include "parallel_styles/spec.h"
 
 enum { NAMES_BYTES = 320 };
 
@@ -167,7 +166,7 @@ static void list_layers(const place *at, char text[NAMES_BYTES])
     for (int i = 0; i < at->d->builder.n && used < NAMES_BYTES; i++) {
         const char *name = at->d->builder.specs[i].name;
         const char *inside = dti_inside_block(at->blocks, name);
-        if (inside == NULL || at->d->builder.specs[i].kind == DT_LAYER_POINT) continue;
+        if (inside == NULL || dt_spec_n_params(&at->d->builder.specs[i]) == 0) continue;
         if (first == NULL) {
             first = name;
             block = (size_t)(inside - name);
@@ -236,7 +235,7 @@ static int areas_of(const dt_layer_spec *spec, bool inputs)
 /* What the policy says of how the file stores the weight has to be what the architecture knows. */
 static dt_status check_storage(const dt_policy_layer *l, const dt_layer_spec *spec, bool inputs)
 {
-    const dt_param_info weight = dti_spec_param(spec, DT_PARAM_WEIGHT);
+    const dt_param_info weight = dt_spec_param(spec, DT_PARAM_WEIGHT);
     const int areas = areas_of(spec, inputs), said = l->n_fused > 1 ? l->n_fused : 1;
     char text[DTI_PARAM_TEXT_BYTES];
 
@@ -279,7 +278,7 @@ static dt_status resolve(dti_arena *arena, const place *at, const dt_policy_laye
         *layer = NULL;
         return DT_OK;
     }
-    DT_CHECK(l->bias == NULL || l->ignore_checker || dti_spec_n_params(spec) == 2, DT_ERR_ARG,
+    DT_CHECK(l->bias == NULL || l->ignore_checker || dt_spec_n_params(spec) == 2, DT_ERR_ARG,
              "\"%s\" does not exist: %s has no bias in this checkpoint's configuration", l->bias,
              spec->name);
     *out = spec;

@@ -347,7 +347,7 @@ DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)
             for (size_t t = 0; t < DT_COUNT(dtypes); t++) {
                 ring_case c = { folder,
                                 { .name = "x",
-                                  .kind = DT_LAYER_LINEAR,
+                                  .kind = &dt_linear_kind,
                                   .axis = { { OUT, DT_UNIT_ROW }, { IN, DT_UNIT_ROW } },
                                   .blocks = { rows[i].blocks[0], rows[i].blocks[1] },
                                   .reversed = rows[i].reversed,

@@ -30,7 +30,7 @@ static void check_layers(const dt_arch *arch, void *self, const dt_model_info *i
     if (!fuzz_failed(arch->add_layers(self, info, &b)))
         for (int i = 0; i < b.n; i++)
             if (b.specs[i].name == NULL ||
-                (b.specs[i].kind != DT_LAYER_POINT &&
+                (b.specs[i].kind != &dt_point_kind &&
                  (b.specs[i].axis[0].extent < 1 || b.keys[i][0] == NULL)))
                 fuzz_stop("a layer without a name, an extent or a key");
     dti_builder_free(&b);

@@ -58,9 +58,9 @@ static dt_status toy_layers(void *self, const dt_model_info *info, dt_builder *b
     const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
     const char *head = m->fault == FAULT_ROW ? NULL : "head";
     const dt_layer_row rows[] = {
-        { offsetof(toy, embed), "embed", DT_LAYER_EMBEDDING, V, D, false, "embedding_rowwise",
+        { offsetof(toy, embed), "embed", &dt_embedding_kind, V, D, false, "embedding_rowwise",
           NULL },
-        { offsetof(toy, head), head, DT_LAYER_LINEAR, V, D, false, "colwise",
+        { offsetof(toy, head), head, &dt_linear_kind, V, D, false, "colwise",
           info->tied ? "embed" : NULL },
     };
 

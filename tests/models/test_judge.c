@@ -26,14 +26,14 @@ static const judge_case cases[] = {
     /* styles that do not fit together */
     { "llama/uneven", "tp=2", { { L "self_attn.q_proj", "replicate" } }, DT_ERR_LAYOUT,
       { "my.json, rule \"" L "self_attn.q_proj\": \"replicate\" does not fit", L0 "self_attn.q_proj.weight [96, 96]",
-        "on mesh dim \"tp\" of 2", "styles that fit: \"colwise\"",
+        "on mesh dim \"tp\" of 2", "styles that fit: \"pairs\", \"colwise\"",
         "sizes of the dim that fit: 1, 3, 4", "query heads are Replicate" } },
     { "llama/uneven", "dp=2,tp=2", { { L "self_attn.v_proj", "replicate" } }, DT_ERR_LAYOUT,
       { L0 "self_attn.v_proj.weight [32, 96]", "mesh dim \"tp\" of 2", "\"colwise\"", "values are Replicate" } },
     { "qwen3/base", "tp=2", { { L "self_attn.k_proj", "rowwise" }, { L "mlp.up_proj", "replicate" } }, DT_ERR_LAYOUT,
-      { "\"" L "self_attn.k_proj\": \"rowwise\"", L0 "self_attn.k_proj.weight", "styles that fit: \"colwise\"" } },
+      { "\"" L "self_attn.k_proj\": \"rowwise\"", L0 "self_attn.k_proj.weight", "styles that fit: \"pairs\", \"colwise\"" } },
     { "gpt_neo/base", "tp=2", { { "transformer.h.1.attn.attention.q_proj", "replicate" } }, DT_ERR_LAYOUT,
-      { "transformer.h.1.attn.attention.q_proj", "styles that fit: \"colwise\"", "tp" } },
+      { "transformer.h.1.attn.attention.q_proj", "styles that fit: \"pairs\", \"colwise\"", "tp" } },
     /* all of q, k and v whole is no contradiction, nor is a gate that is gathered */
     { "llama/uneven", "tp=2", { { L "self_attn.q_proj", "replicate" }, { L "self_attn.k_proj", "replicate" },
                                 { L "self_attn.v_proj", "replicate" } }, DT_OK, { NULL } },
@@ -64,7 +64,7 @@ static const judge_case cases[] = {
     { "llama/uneven", "tp=4", { { L "mlp.up_proj", "pairs" } }, DT_OK, { NULL } },
     /* one that leaves what the rest of the model cannot use */
     { "llama/uneven", "tp=2", { { L "mlp.down_proj", "torn" } }, DT_ERR_LAYOUT,
-      { L0 "mlp.down_proj.weight [96, 250]", "styles that fit: \"colwise\", ",
+      { L0 "mlp.down_proj.weight [96, 250]", "styles that fit: \"pairs\", \"colwise\", ",
         "\"rowwise\"", "sizes of the dim that fit: 1:", "must be reduced" } },
 };
 /* clang-format on */
@@ -79,12 +79,12 @@ static dt_status register_styles(dt_runtime *rt)
 {
     const dt_style pairs = { .size = sizeof(dt_style),
                              .cut = DT_CUT_COLUMNS,
-                             .input = DT_PASS_REPLICATE,
+                             .in = DT_LAID(DT_LAY_REPLICATE),
                              .validate = powers_of_two };
     const dt_style torn = { .size = sizeof(dt_style),
                             .cut = DT_CUT_ROWS,
-                            .input = DT_PASS_SHARD_LAST,
-                            .output = DT_PASS_KEEP };
+                            .in = DT_LAID(DT_LAY_LAST),
+                            .out = DT_LAID(DT_LAY_KEEP) };
 
     DT_TRY(dt_style_register(rt, "pairs", &pairs));
     DT_TRY(dt_style_register(rt, "torn", &torn));
@@ -227,9 +227,10 @@ static dt_status one_judge(dt_mesh *mesh, const void *folder)
 {
     static const dt_plan_rule rule = { L "mlp.up_proj", "never" };
     const dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true, .source = "my.json" };
-    const dt_style style = {
-        .size = sizeof style, .cut = DT_CUT_COLUMNS, .input = DT_PASS_REPLICATE, .validate = never
-    };
+    const dt_style style = { .size = sizeof style,
+                             .cut = DT_CUT_COLUMNS,
+                             .in = DT_LAID(DT_LAY_REPLICATE),
+                             .validate = never };
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     dt_model *m = NULL;
 

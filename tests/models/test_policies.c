@@ -98,7 +98,7 @@ static dt_status same_layouts(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < dt_layers_count(dt_model_layers(mine)); i++) {
         const dt_layer *a = dt_layers_at(dt_model_layers(mine), i);
         const dt_layer *b = dt_layers_at(dt_model_layers(builtin), i);
-        ruled += dti_layer_rule(a, 0) >= 0;
+        ruled += dt_layer_rule_on(a, 0) >= 0;
         if (strstr(dt_layer_name(a), "mlp.experts.down_proj") != NULL)
             wanted -= 3; /* gate, up and down, which a block with experts has not */
         DT_EXPECT_TO(done, st, dt_layer_style(a) == dt_layer_style(b), "%s is %s, not %s",
@@ -166,14 +166,14 @@ static dt_status mixes(dt_mesh *mesh, const void *arg)
     DT_TRY(load(mesh, s, &model));
     layers = dt_model_layers(model);
     DT_EXPECT_TO(done, st,
-                 dti_layer_rule(dt_layers_find(layers, "model.layers.1.mlp.up_proj"), 0) >= 0,
+                 dt_layer_rule_on(dt_layers_find(layers, "model.layers.1.mlp.up_proj"), 0) >= 0,
                  "up_proj");
     DT_EXPECT_TO(done, st,
                  strcmp(dt_layer_style(dt_layers_find(layers, "lm_head"))->name,
                         "colwise_gather_output") == 0,
                  "the plan's rule");
     DT_EXPECT_TO(done, st,
-                 dti_layer_rule(dt_layers_find(layers, "model.layers.0.self_attn.v_proj"), 0) < 0,
+                 dt_layer_rule_on(dt_layers_find(layers, "model.layers.0.self_attn.v_proj"), 0) < 0,
                  "v_proj has no rule");
 done:
     dt_model_release(&model);

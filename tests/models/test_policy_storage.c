@@ -23,9 +23,9 @@ static dt_status cuts_areas(dt_mesh *mesh, const void *arg)
                                         "n_fused is 2, but the outputs of", "set reversed" };
     const dt_layer_spec spec = {
         .name = "h.0.attn.c_attn",
-        .kind = DT_LAYER_LINEAR,
+        .kind = &dt_linear_kind,
         .axis = { { 10, DT_UNIT_ROW }, { 6, DT_UNIT_ROW } },
-        .bias = true,
+        .with = "bias",
         .blocks = { { 3, { { 5, DT_UNIT_ROW }, { 3, DT_UNIT_ROW }, { 2, DT_UNIT_ROW } } } },
         .reversed = true,
     };

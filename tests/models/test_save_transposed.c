@@ -40,8 +40,8 @@ static dt_status turned_layers(void *self, const dt_model_info *info, dt_builder
     const dt_extent D = { info->hidden_size, DT_UNIT_ROW, "hidden_size" };
     const dt_extent V = { info->vocab_size, DT_UNIT_ROW, "vocab_size" };
     const dt_layer_row rows[] = {
-        { offsetof(turned, embed), "embed", DT_LAYER_EMBEDDING, V, D, false, "replicate", NULL },
-        { offsetof(turned, head), "head", DT_LAYER_LINEAR, V, D, false, "colwise", NULL },
+        { offsetof(turned, embed), "embed", &dt_embedding_kind, V, D, false, "replicate", NULL },
+        { offsetof(turned, head), "head", &dt_linear_kind, V, D, false, "colwise", NULL },
     };
 
     DT_TRY(dt_builder_add(builder, "", rows, (int)DT_COUNT(rows), self));

@@ -31,19 +31,18 @@ typedef struct seen {
     int64_t local[MAX_SEEN][3];
 } seen;
 
-static dt_tensor *look(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
-                       dt_tensor *x)
+static void look(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,
+                 dt_tensor **x)
 {
     seen *s = (seen *)(uintptr_t)style->user;
-    const dt_placement place = dt_layout_placement(dt_tensor_layout(x), dim);
+    const dt_placement place = dt_layout_placement(dt_tensor_layout(*x), dim);
 
-    (void)layer;
-    if (dt_tensor_n_axes(x) != 3) return dt_tape_fail(t, DT_ERR_INTERNAL, "not [B, T, D]");
-    if (s->n == MAX_SEEN) return x; /* while the plan is judged */
+    (void)layer, (void)n;
+    if (dt_tensor_n_axes(*x) != 3) (void)dt_tape_fail(t, DT_ERR_INTERNAL, "not [B, T, D]");
+    if (dt_tensor_n_axes(*x) != 3 || s->n == MAX_SEEN) return; /* while the plan is judged */
     s->kind[s->n] = place.kind;
     s->axis[s->n] = place.axis;
-    memcpy(s->local[s->n++], dt_tensor_local(x)->shape, 3 * sizeof(int64_t));
-    return x;
+    memcpy(s->local[s->n++], dt_tensor_local(*x)->shape, 3 * sizeof(int64_t));
 }
 
 typedef struct stream_case {

@@ -4,8 +4,8 @@
  * Llama: from a file, with whole and with cut tokens, they give the logits of the built-in plan for
  * the same collectives, of a prompt and of a step of one token. */
 #include <dtensor/models.h>
+#include <dtensor/parallel_styles.h>
 #include <dtensor/plans.h>
-#include <dtensor/styles.h>
 
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
@@ -137,17 +137,17 @@ static dt_status of_constructors(dt_mesh *mesh, const void *arg)
         { "lm_head", "head" },
     };
     const dt_plan plan = { .rules = rules, .n_rules = (int)DT_COUNT(rules), .manual = true };
-    const dt_pass tokens = DT_PASS_SHARD(1);
-    const dt_prepare_args gather = { .input_layouts = { 1, { tokens } },
-                                     .desired_input_layouts = { 1, { DT_PASS_REPLICATE } } };
+    const dt_lay tokens = { DT_LAY_SHARD, 1 }, all = { DT_LAY_REPLICATE, 0 };
+    const dt_prepare_args gather = { .inputs = { 1, { { .comes = tokens, .to = all } } } };
     const struct {
         const char *name;
         dt_style style;
     } made[] = {
         { "row", dt_rowwise_parallel((dt_parallel_args){ .output_layouts = tokens }) },
-        { "column", dt_colwise_parallel((dt_parallel_args){ 0 }) },
-        { "head", dt_colwise_parallel((dt_parallel_args){ .input_layouts = tokens,
-                                                          .output_layouts = DT_PASS_SHARD(-1) }) },
+        { "column",
+          dt_colwise_parallel((dt_parallel_args){ .input_layouts = { DT_LAY_KEEP, 0 } }) },
+        { "head", dt_colwise_parallel((dt_parallel_args){
+                      .input_layouts = tokens, .output_layouts = { DT_LAY_SHARD, -1 } }) },
         { "sequence", dt_sequence_parallel(1) },
         { "enter", dt_prepare_input(gather) },
     };

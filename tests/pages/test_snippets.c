@@ -3,8 +3,8 @@
  * What pages show and no example has: each piece of code runs here, and the page quotes it. */
 #include <dtensor.h>
 #include <dtensor/chat.h>
+#include <dtensor/parallel_styles.h>
 #include <dtensor/plans.h>
-#include <dtensor/styles.h>
 #include <dtensor/tokenizer.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,10 +76,11 @@ static dt_status a_style_of_pytorch(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     const dt_style style =
-        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(1) });
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = { DT_LAY_SHARD, 1 } });
     DT_TRY(dt_style_register(rt, "rowwise_sp", &style));
     DT_TRY(dt_style_find(rt, "rowwise_sp", NULL, &found));
-    DT_EXPECT(found->output == DT_PASS_SHARD(1), "output %d", (int)found->output);
+    DT_EXPECT(found->out.of[0].to.kind == DT_LAY_SHARD && found->out.of[0].to.axis == 1,
+              "output %d", found->out.of[0].to.axis);
     return DT_OK;
 }
 

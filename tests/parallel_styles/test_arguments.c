@@ -2,7 +2,7 @@
  *
  * Styles with arguments in their names, and layers with several inputs and outputs. */
 #include <dtensor/factories.h>
-#include <dtensor/styles.h>
+#include <dtensor/parallel_styles.h>
 #include <string.h>
 
 #include "tests/support/dt_test.h"
@@ -17,32 +17,37 @@ static dt_status read_arguments(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_TRY(dt_style_find(rt, "rowwise(output=shard(1))", NULL, &s));
-    DT_EXPECT(s->cut == DT_CUT_ROWS && s->input == DT_PASS_SHARD_LAST, "the rest is rowwise");
-    DT_EXPECT(s->output == DT_PASS_SHARD(1) && s->outputs.n == 0, "%d", (int)s->output);
+    DT_EXPECT(s->cut == DT_CUT_ROWS && dt_test_lies(s->in.of[0].to, DT_LAY_LAST, 0),
+              "the rest is rowwise");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_SHARD, 1) && s->out.n == 0, "%d",
+              s->out.of[0].to.axis);
     DT_EXPECT_EQ_STR(s->name, "rowwise(output=shard(1))");
     DT_TRY(dt_style_find(rt, "rowwise(output=shard(1))", NULL, &again));
     DT_EXPECT(s == again, "made once");
     DT_TRY(dt_style_find(rt, "colwise( input_layouts = Shard(-2) , output_layouts=Replicate() )",
                          NULL, &s));
-    DT_EXPECT(s->input == DT_PASS_REPLICATE && s->output == DT_PASS_REPLICATE, "as asked");
-    DT_EXPECT(s->comes.n == 1 && s->comes.of[0] == DT_PASS_SHARD(-2), "x has to come so");
+    DT_EXPECT(dt_test_lies(s->in.of[0].to, DT_LAY_REPLICATE, 0) &&
+                  dt_test_lies(s->out.of[0].to, DT_LAY_REPLICATE, 0),
+              "as asked");
+    DT_EXPECT(dt_test_lies(s->in.of[0].comes, DT_LAY_SHARD, -2), "x has to come so");
     DT_TRY(dt_style_find(rt,
                          "PrepareModuleInputOutput(input_layouts=(S(1), None), "
                          "desired_input_layouts=(R, None), output_layouts=(P,), "
                          "desired_output_layouts=[sequence])",
                          NULL, &s));
-    DT_EXPECT(s->inputs.n == 2 && s->inputs.of[0] == DT_PASS_REPLICATE &&
-                  s->inputs.of[1] == DT_PASS_KEEP && s->comes.of[0] == DT_PASS_SHARD(1),
+    DT_EXPECT(s->in.n == 2 && dt_test_lies(s->in.of[0].to, DT_LAY_REPLICATE, 0) &&
+                  dt_test_lies(s->in.of[1].to, DT_LAY_KEEP, 0) &&
+                  dt_test_lies(s->in.of[0].comes, DT_LAY_SHARD, 1),
               "inputs");
-    DT_EXPECT(s->gives.n == 1 && s->gives.of[0] == DT_PASS_PARTIAL && s->outputs.n == 1 &&
-                  s->outputs.of[0] == DT_PASS_SEQUENCE,
+    DT_EXPECT(s->out.n == 1 && dt_test_lies(s->out.of[0].comes, DT_LAY_PARTIAL, 0) &&
+                  dt_test_lies(s->out.of[0].to, DT_LAY_SEQUENCE, 0),
               "outputs");
     DT_TRY(dt_style_find(rt, "sequence_parallel(comes=sequence)", "v4.56", &s));
-    DT_EXPECT(s->output == DT_PASS_REPLICATE, "that of v4.56");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_REPLICATE, 0), "that of v4.56");
     DT_TRY(dt_style_find(rt, "sequence_parallel(comes=sequence)", NULL, &s));
-    DT_EXPECT(s->output == DT_PASS_KEEP, "the newest");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_KEEP, 0), "the newest");
     DT_TRY(dt_style_find(rt, "colwise()", NULL, &s));
-    DT_EXPECT(s->output == DT_PASS_KEEP, "no argument changes nothing");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_KEEP, 0), "no argument changes nothing");
     return DT_OK;
 }
 
@@ -51,10 +56,10 @@ DT_TEST(arguments, names_carry_layouts)
     dt_test_on_ranks("tp=1", read_arguments, NULL);
 }
 
-static dt_tensor *keep(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, dt_tensor *x)
+static void keep(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, int n,
+                 dt_tensor **x)
 {
-    (void)s, (void)t, (void)layer, (void)dim;
-    return x;
+    (void)s, (void)t, (void)layer, (void)dim, (void)n, (void)x;
 }
 
 static dt_status refused_arguments(dt_mesh *mesh, const void *arg)
@@ -62,7 +67,7 @@ static dt_status refused_arguments(dt_mesh *mesh, const void *arg)
     static const struct {
         const char *text, *says;
     } wrong[] = {
-        { "sideways(output=keep)", "unknown style \"sideways\"; there are: colwise" },
+        { "sideways(output=keep)", "unknown style \"sideways\"; there are: mine, colwise" },
         { "rowwise(output=shard(1)", "\",\" or \")\" is missing at character 24" },
         { "rowwise(output=shard)", "\"(\" and an axis are missing after \"shard\"" },
         { "rowwise(output=shard(9))", "an axis is -8 to 7, and is not at character 22" },
@@ -107,7 +112,7 @@ DT_TEST(arguments, what_cannot_be_read_is_refused_with_the_place)
 
 /* --- several values --------------------------------------------------------------------------- */
 
-static const dt_layer_spec point = { .name = "block", .kind = DT_LAYER_POINT };
+static const dt_layer_spec point = { .name = "block", .kind = &dt_point_kind };
 
 static dt_status make_point(dt_mesh *mesh, const char *style, dt_layers **out)
 {
@@ -249,10 +254,9 @@ done:
 
 static dt_status constructed(dt_mesh *mesh, const void *arg)
 {
-    const dt_prepare_args args = { .input_layouts = { 1, { DT_PASS_SHARD(0) } },
-                                   .desired_input_layouts = { 1, { DT_PASS_REPLICATE } },
-                                   .output_layouts = { 1, { DT_PASS_REPLICATE } },
-                                   .desired_output_layouts = { 1, { DT_PASS_SHARD(0) } } };
+    const dt_lay cut = { DT_LAY_SHARD, 0 }, whole = { DT_LAY_REPLICATE, 0 };
+    const dt_prepare_args args = { .inputs = { 1, { { .comes = cut, .to = whole } } },
+                                   .outputs = { 1, { { .comes = whole, .to = cut } } } };
     const constructed_case cases[] = {
         { "in", dt_prepare_input(args), true, true, 1 },
         { "out", dt_prepare_output(args), false, false, 0 },

@@ -14,10 +14,10 @@ static dt_status specs(dt_mesh *mesh, const void *arg)
         const char *said; /* NULL: nothing is wrong */
     } rows[] = {
         { { { 6, 0 }, { 4, 0 } }, { 0 }, 0, NULL },
-        { { { 0, 0 }, { 4, 0 } }, { 0 }, 0, NULL }, /* empty, and no more than that */
+        { { { 0, 0 }, { 4, 0 } }, { 0 }, 0, "it: axis 0, 'o' of a linear layer, has extent 0" },
         { { { 12, 1 }, { 4, 0 } }, { 6, 2, 2 }, 0, NULL },
-        { { { -1, 0 }, { 4, 0 } }, { 0 }, 0, "it: axis 0 has extent -1, must be 0 or more" },
-        { { { 6, 0 }, { -5, 0 } }, { 0 }, 0, "it: axis 1 has extent -5" },
+        { { { -1, 0 }, { 4, 0 } }, { 0 }, 0, "has extent -1, must be 1 or more" },
+        { { { 6, 0 }, { -5, 0 } }, { 0 }, 0, "it: axis 1, 'i' of a linear layer, has extent -5" },
         { { { 6, 77 }, { 4, 0 } }, { 0 }, 0, "it: axis 0 has unit 77, which is no dt_axis_unit" },
         { { { (int64_t)1 << 40, 0 }, { (int64_t)1 << 40, 0 } },
           { 0 },
@@ -27,7 +27,7 @@ static dt_status specs(dt_mesh *mesh, const void *arg)
         { { { (int64_t)1 << 30, 0 }, { (int64_t)1 << 20, 0 } },
           { 0 },
           (int64_t)1 << 40,
-          "it: its weight exceeds 2^63 bytes with 1099511627776 experts" },
+          "it: its weight exceeds 2^63 bytes at axis 1 of 1073741824" },
         { { { 6, 1 }, { 4, 0 } }, { 0, 0, 0 }, 0, "axis 0 counts heads, but there are 0 heads" },
         { { { 6, 0 }, { 4, 2 } }, { -3, 1, 2 }, 0, "axis 1 counts heads, but there are -3 heads" },
         { { { 6, 1 }, { 4, 0 } }, { 3, 2, 2 }, 0, "3 heads, 2 kv heads, each of 2 rows" },
@@ -40,13 +40,13 @@ static dt_status specs(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
-        const dt_layer_spec spec = { .name = "it",
-                                     .kind =
-                                         rows[i].n_experts > 0 ? DT_LAYER_EXPERTS : DT_LAYER_LINEAR,
-                                     .axis = { rows[i].axis[0], rows[i].axis[1] },
-                                     .heads = rows[i].heads,
-                                     .n_experts = rows[i].n_experts,
-                                     .style = "colwise" };
+        const dt_layer_spec spec = {
+            .name = "it",
+            .kind = rows[i].n_experts > 0 ? &dt_experts_kind : &dt_linear_kind,
+            .axis = { rows[i].axis[0], rows[i].axis[1], { rows[i].n_experts, 0 } },
+            .heads = rows[i].heads,
+            .style = "colwise"
+        };
         dt_layers *layers = NULL;
         const dt_status st = dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers);
         dt_layers_release(&layers);

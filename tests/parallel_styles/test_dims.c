@@ -16,12 +16,12 @@ enum { ROWS = 4, IN = 7, OUT = 9 };
 
 static const dt_layer_spec specs[] = {
     { .name = "up",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { OUT, 0 }, { IN, 0 } },
-      .bias = true,
+      .with = "bias",
       .style = "colwise" },
-    { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { OUT, 0 } } },
-    { .name = "sum", .kind = DT_LAYER_POINT },
+    { .name = "norm", .kind = &dt_rms_norm_kind, .axis = { { OUT, 0 } } },
+    { .name = "sum", .kind = &dt_point_kind },
 };
 
 static dt_status make_x(dt_mesh *mesh, dt_dtype dtype, dt_tensor **out)
@@ -161,9 +161,9 @@ static dt_status partial_sum(dt_mesh *mesh, const void *arg)
     const dt_plan plan = { .rules = rules, .n_rules = 2, .strict = true };
     const dt_style leaves = { .size = sizeof(dt_style),
                               .cut = DT_CUT_ROWS,
-                              .input = DT_PASS_SHARD_LAST,
-                              .output = DT_PASS_KEEP };
-    const dt_style reduces = { .size = sizeof(dt_style), .input = DT_PASS_REPLICATE };
+                              .in = DT_LAID(DT_LAY_LAST),
+                              .out = DT_LAID(DT_LAY_KEEP) };
+    const dt_style reduces = { .size = sizeof(dt_style), .in = DT_LAID(DT_LAY_REPLICATE) };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_layers *layers = NULL;
     dt_status st = DT_OK;
@@ -209,12 +209,12 @@ static dt_status changing_dims(dt_mesh *mesh, const void *arg)
                              .name = "rows_kept",
                              .summary = "cut inputs, sum left Partial",
                              .cut = DT_CUT_ROWS,
-                             .input = DT_PASS_KEEP,
-                             .output = DT_PASS_KEEP };
+                             .in = DT_LAID(DT_LAY_KEEP),
+                             .out = DT_LAID(DT_LAY_KEEP) };
     const dt_layer_spec spec = { .name = "l",
-                                 .kind = DT_LAYER_LINEAR,
+                                 .kind = &dt_linear_kind,
                                  .axis = { { 4, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } },
-                                 .bias = true,
+                                 .with = "bias",
                                  .style = "rows_kept" };
     const dt_placement whole[2] = { DT_REPLICATE, DT_SHARD(1) };
     const dt_placement terms[2] = { DT_PARTIAL(DT_SUM), DT_SHARD(1) };

@@ -28,20 +28,18 @@ static void make_specs(const mixture *m, dt_layer_spec specs[N_LAYERS])
 {
     const dt_layer_spec all[N_LAYERS] = {
         { .name = "gate",
-          .kind = DT_LAYER_LINEAR,
+          .kind = &dt_linear_kind,
           .axis = { { m->experts, DT_UNIT_ROW }, { m->d, DT_UNIT_ROW } },
           .style = "ep_router" },
-        { .name = "experts", .kind = DT_LAYER_POINT, .style = "moe_tp_experts" },
+        { .name = "experts", .kind = &dt_point_kind, .style = "moe_tp_experts" },
         { .name = "experts.gate_up_proj",
-          .kind = DT_LAYER_EXPERTS,
-          .axis = { { 2 * m->f, DT_UNIT_ROW }, { m->d, DT_UNIT_ROW } },
+          .kind = &dt_experts_kind,
+          .axis = { { 2 * m->f, DT_UNIT_ROW }, { m->d, DT_UNIT_ROW }, { m->experts, DT_UNIT_ROW } },
           .blocks = { { 2, { { m->f, DT_UNIT_ROW }, { m->f, DT_UNIT_ROW } } } },
-          .n_experts = m->experts,
           .style = "packed_colwise" },
         { .name = "experts.down_proj",
-          .kind = DT_LAYER_EXPERTS,
-          .axis = { { m->d, DT_UNIT_ROW }, { m->f, DT_UNIT_ROW } },
-          .n_experts = m->experts,
+          .kind = &dt_experts_kind,
+          .axis = { { m->d, DT_UNIT_ROW }, { m->f, DT_UNIT_ROW }, { m->experts, DT_UNIT_ROW } },
           .style = "rowwise" },
     };
 
@@ -226,10 +224,10 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     (void)arg;
     make_specs(unfit.size, specs);
     spec = specs[2];
-    spec.n_experts = 0;
+    spec.axis[2].extent = 0;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
-                     "has 0 experts");
-    spec.n_experts = unfit.size->experts;
+                     "axis 2, 'e' of a layer of experts, has extent 0");
+    spec.axis[2].extent = unfit.size->experts;
     spec.style = "colwise";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
                      "there it can be: rowwise, packed_colwise");
@@ -247,7 +245,8 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     dt_tape_reset(t);
     DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 4, NULL, &layers));
     DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 2), NULL) == NULL, "alone");
-    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "dt_layer_experts() runs both") != NULL,
+    DT_EXPECT_TO(done, st,
+                 strstr(dt_last_error()->message, "which dt_layer_experts() computes") != NULL,
                  "%s", dt_last_error()->message);
 done:
     dt_layers_release(&layers);
@@ -266,7 +265,7 @@ DT_TEST(experts, styles_that_do_not_fit_are_refused)
 static dt_status joins_once(dt_mesh *mesh, const void *arg)
 {
     const dt_layer_spec spec = { .name = "zero",
-                                 .kind = DT_LAYER_POINT,
+                                 .kind = &dt_point_kind,
                                  .style = "moe_identity_expert" };
     const dt_placement everywhere = DT_REPLICATE;
     const int64_t shape[] = { 3, 5 };

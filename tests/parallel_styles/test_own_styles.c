@@ -11,11 +11,10 @@
 enum { E = 5, D = 6, F = 7 };
 
 static const dt_layer_spec experts_specs[] = {
-    { .name = "mlp.experts", .kind = DT_LAYER_POINT, .style = "moe_tp_experts" },
+    { .name = "mlp.experts", .kind = &dt_point_kind, .style = "moe_tp_experts" },
     { .name = "mlp.experts.down_proj",
-      .kind = DT_LAYER_EXPERTS,
-      .axis = { { D, 0 }, { F, 0 } },
-      .n_experts = E },
+      .kind = &dt_experts_kind,
+      .axis = { { D, 0 }, { F, 0 }, { E, 0 } } },
 };
 
 /* --- offsets on the third axis ---------------------------------------------------------------- */
@@ -64,11 +63,10 @@ DT_TEST(own_styles, offsets_on_the_third_axis_of_experts_are_checked)
 
 /* --- what experts would ignore ---------------------------------------------------------------- */
 
-static dt_tensor *same(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
-                       dt_tensor *x)
+static void same(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,
+                 dt_tensor **x)
 {
-    (void)style, (void)t, (void)layer, (void)dim;
-    return x;
+    (void)style, (void)t, (void)layer, (void)dim, (void)n, (void)x;
 }
 
 static dt_tensor *other(void *arg, dt_tape *t, const dt_layer *layer, dt_tensor *x)
@@ -126,7 +124,7 @@ static dt_status ignored(dt_mesh *mesh, const void *arg)
         st = dt_layer_set_forward(dt_layers_at(layers, 1), other, NULL);
         dt_layers_release(&layers);
         DT_EXPECT_STATUS(st, DT_ERR_ARG,
-                         "mlp.experts.down_proj is one half of experts, which dt_layer_experts()");
+                         "mlp.experts.down_proj is a layer of experts, which dt_layer_experts()");
     }
     return DT_OK;
 }
@@ -175,13 +173,13 @@ DT_TEST(own_styles, names_of_parts_have_to_fit_the_blocks)
 static dt_status shared(dt_mesh *mesh, const void *arg)
 {
     dt_layer_spec specs[] = {
-        { .name = "embed", .kind = DT_LAYER_EMBEDDING, .axis = { { 11, 0 }, { 6, 0 } } },
+        { .name = "embed", .kind = &dt_embedding_kind, .axis = { { 11, 0 }, { 6, 0 } } },
         { .name = "head",
-          .kind = DT_LAYER_LINEAR,
+          .kind = &dt_linear_kind,
           .axis = { { 12, 0 }, { 6, 0 } },
           .tied_to = "embed" },
         { .name = "second",
-          .kind = DT_LAYER_LINEAR,
+          .kind = &dt_linear_kind,
           .axis = { { 11, 0 }, { 6, 0 } },
           .tied_to = "head" },
     };
@@ -197,7 +195,7 @@ static dt_status shared(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
                      "head shares the weight of embed, but only one of them is reversed");
     specs[1] = (dt_layer_spec){
-        .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { 11, 0 } }, .tied_to = "embed"
+        .name = "norm", .kind = &dt_rms_norm_kind, .axis = { { 11, 0 } }, .tied_to = "embed"
     };
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
                      "norm, an RMS norm, shares the weight of embed, an embedding: linear layers");
@@ -210,9 +208,9 @@ static dt_status own_cut(dt_mesh *mesh, const void *arg)
     static const int right = 0;
     const dt_style style = { .size = sizeof style, .partition_param = uneven, .user = &right };
     const dt_layer_spec specs[] = {
-        { .name = "embed", .kind = DT_LAYER_EMBEDDING, .axis = { { 6, 0 }, { 11, 0 } } },
+        { .name = "embed", .kind = &dt_embedding_kind, .axis = { { 6, 0 }, { 11, 0 } } },
         { .name = "head",
-          .kind = DT_LAYER_LINEAR,
+          .kind = &dt_linear_kind,
           .axis = { { 6, 0 }, { 11, 0 } },
           .tied_to = "embed" },
     };
@@ -244,8 +242,8 @@ DT_TEST(own_styles, shared_weights_have_to_be_the_same_matrix)
 
 static dt_status gives_a_wrong_shape(dt_mesh *mesh, const void *arg)
 {
-    const dt_layer_kind kind = *(const dt_layer_kind *)arg;
-    const bool ids = kind == DT_LAYER_EMBEDDING;
+    const dt_layer_kind *kind = arg;
+    const bool ids = kind == &dt_embedding_kind;
     const dt_layer_spec spec = { .name = "up", .kind = kind, .axis = { { 3, 0 }, { 4, 0 } } };
     const dt_placement whole = DT_REPLICATE;
     const int64_t weight[] = { 3, 4 }, shape[] = { 2, 4 };
@@ -275,10 +273,10 @@ done:
 
 DT_TEST(own_styles, a_function_in_the_place_of_a_layers_keeps_its_shape)
 {
-    static const dt_layer_kind kinds[] = { DT_LAYER_LINEAR, DT_LAYER_EMBEDDING };
+    static const dt_layer_kind *const kinds[] = { &dt_linear_kind, &dt_embedding_kind };
 
     for (size_t i = 0; i < DT_COUNT(kinds); i++)
-        dt_test_on_ranks("tp=2", gives_a_wrong_shape, &kinds[i]);
+        dt_test_on_ranks("tp=2", gives_a_wrong_shape, kinds[i]);
 }
 
 /* --- ids ------------------------------------------------------------------------------------ */
@@ -301,7 +299,7 @@ static dt_status tokens_of_ids(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
     for (size_t i = 0; i < DT_COUNT(styles); i++) {
         const dt_layer_spec spec = { .name = "embed",
-                                     .kind = DT_LAYER_EMBEDDING,
+                                     .kind = &dt_embedding_kind,
                                      .axis = { { 5, 0 }, { 2, 0 } },
                                      .style = styles[i] };
         DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));

@@ -118,15 +118,15 @@ DT_TEST(packed, gate_and_up_in_one_weight_equal_one_rank_for_one_all_reduce)
             const int64_t f = widths[i], d = 6;
             const model_case c = {
                 .specs = { { .name = "a",
-                             .kind = DT_LAYER_LINEAR,
+                             .kind = &dt_linear_kind,
                              .axis = { { 2 * f, DT_UNIT_ROW }, { d, DT_UNIT_ROW } },
                              .blocks = { { 2, { { f, DT_UNIT_ROW }, { f, DT_UNIT_ROW } } } },
-                             .bias = true,
+                             .with = "bias",
                              .style = "packed_colwise" },
                            { .name = "b",
-                             .kind = DT_LAYER_LINEAR,
+                             .kind = &dt_linear_kind,
                              .axis = { { d, DT_UNIT_ROW }, { f, DT_UNIT_ROW } },
-                             .bias = true,
+                             .with = "bias",
                              .style = "rowwise" } },
                 .forward = gated,
                 .width = d
@@ -174,17 +174,17 @@ DT_TEST(packed, queries_keys_and_values_in_one_weight_equal_one_rank)
             const int64_t q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim, d = 6;
             const model_case c = {
                 .specs = { { .name = "a",
-                             .kind = DT_LAYER_LINEAR,
+                             .kind = &dt_linear_kind,
                              .axis = { { q + 2 * kv, DT_UNIT_ROW }, { d, DT_UNIT_ROW } },
                              .blocks = { { 3,
                                            { { q, DT_UNIT_HEADS },
                                              { kv, DT_UNIT_KV_HEADS },
                                              { kv, DT_UNIT_KV_HEADS } } } },
                              .heads = *h,
-                             .bias = true,
+                             .with = "bias",
                              .style = "packed_colwise" },
                            { .name = "b",
-                             .kind = DT_LAYER_LINEAR,
+                             .kind = &dt_linear_kind,
                              .axis = { { d, DT_UNIT_ROW }, { q, DT_UNIT_HEADS } },
                              .heads = *h,
                              .style = "rowwise" } },
@@ -213,7 +213,7 @@ DT_TEST(packed, heads_are_cut_by_the_head_rule_in_every_block)
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         const dt_head_counts *h = &rows[i].heads;
         const int64_t q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
-        const dt_param_info info = { .kind = DT_LAYER_LINEAR,
+        const dt_param_info info = { .kind = &dt_linear_kind,
                                      .n_axes = 2,
                                      .heads = *h,
                                      .blocks = { { 3,
@@ -247,7 +247,7 @@ DT_TEST(packed, keys_and_values_without_queries_have_copies_only_where_heads_div
         const dt_head_counts *h = &rows[i].heads;
         const int64_t kv = h->n_kv_heads * h->head_dim;
         const dt_param_info info = {
-            .kind = DT_LAYER_LINEAR,
+            .kind = &dt_linear_kind,
             .n_axes = 2,
             .heads = *h,
             .blocks = { { 2, { { kv, DT_UNIT_KV_HEADS }, { kv, DT_UNIT_KV_HEADS } } } }
@@ -274,15 +274,15 @@ DT_TEST(packed, packed_inputs_are_summed_over_all_blocks)
         3, { { 7, DT_UNIT_ROW }, { 2, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } }
     };
     const model_case c = { .specs = { { .name = "a",
-                                        .kind = DT_LAYER_LINEAR,
+                                        .kind = &dt_linear_kind,
                                         .axis = { { 13, DT_UNIT_ROW }, { 6, DT_UNIT_ROW } },
                                         .blocks = { blocks },
                                         .style = "packed_colwise" },
                                       { .name = "b",
-                                        .kind = DT_LAYER_LINEAR,
+                                        .kind = &dt_linear_kind,
                                         .axis = { { 6, DT_UNIT_ROW }, { 13, DT_UNIT_ROW } },
                                         .blocks = { { 0 }, blocks },
-                                        .bias = true,
+                                        .with = "bias",
                                         .style = "packed_rowwise" } },
                            .forward = one_after_the_other,
                            .width = 6 };
@@ -302,7 +302,7 @@ DT_TEST(packed, packed_inputs_are_summed_over_all_blocks)
 static dt_status refusals(dt_mesh *mesh, const void *arg)
 {
     dt_layer_spec spec = { .name = "mlp.gate_up",
-                           .kind = DT_LAYER_LINEAR,
+                           .kind = &dt_linear_kind,
                            .axis = { { 16, DT_UNIT_ROW }, { 4, DT_UNIT_ROW } },
                            .blocks = { { 2, { { 8, DT_UNIT_ROW }, { 8, DT_UNIT_ROW } } } },
                            .style = "colwise" };
@@ -336,7 +336,7 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     spec.blocks[1].n = 9;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
                      "9 blocks: 1 to 8");
-    spec.kind = DT_LAYER_EMBEDDING;
+    spec.kind = &dt_embedding_kind;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
                      "only axes of linear layers are made of blocks");
     DT_EXPECT(layers == NULL, "nothing is left behind");

@@ -23,17 +23,17 @@ DT_TEST(plan, a_star_is_one_whole_component)
 }
 
 static const dt_layer_spec specs[] = {
-    { .name = "embed", .kind = DT_LAYER_EMBEDDING, .axis = { { 11, 0 }, { 6, 0 } } },
+    { .name = "embed", .kind = &dt_embedding_kind, .axis = { { 11, 0 }, { 6, 0 } } },
     { .name = "layers.0.up",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { 8, 0 }, { 6, 0 } },
       .style = "colwise" },
     { .name = "layers.1.up",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { 8, 0 }, { 6, 0 } },
       .style = "colwise" },
     { .name = "head",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { 11, 0 }, { 6, 0 } },
       .tied_to = "embed" },
 };
@@ -113,7 +113,11 @@ static dt_status no_such_dim(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers),
+                     DT_ERR_ARG,
+                     "the mesh has no dim \"tp\", which the styles of these layers speak "
+                     "of; it has \"dp\"");
+    DT_TRY(dt_layers_create(mesh, "tp?", specs, (int)DT_COUNT(specs), NULL, &layers));
     for (int i = 0; i < dt_layers_count(layers); i++)
         DT_EXPECT_TO(done, st,
                      dt_layout_is_replicated(dt_layer_param_layout(dt_layers_at(layers, i), 0)),
@@ -123,7 +127,7 @@ done:
     return st;
 }
 
-DT_TEST(plan, a_mesh_without_the_dim_replicates)
+DT_TEST(plan, a_mesh_without_the_dim_replicates_where_that_is_said)
 {
     dt_test_on_ranks("dp=2", no_such_dim, NULL);
 }

@@ -42,7 +42,7 @@ static dt_status register_styles(dt_runtime *rt, const run *r)
 static dt_status sees_its_own_styles(dt_runtime *rt, const run *r)
 {
     const dt_layer_spec spec = {
-        .name = "up", .kind = DT_LAYER_LINEAR, .axis = { { 5, 0 }, { 7, 0 } }, .style = "mine"
+        .name = "up", .kind = &dt_linear_kind, .axis = { { 5, 0 }, { 7, 0 } }, .style = "mine"
     };
     const dt_style *found;
     dt_layers *layers = NULL;

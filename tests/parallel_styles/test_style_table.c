@@ -294,7 +294,7 @@ static dt_status all_styles(dt_mesh *mesh, const void *arg)
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const dt_style *style;
 
-    for (int i = 0; (style = dti_style_at(rt, i)) != NULL; i++) {
+    for (int i = 0; (style = dt_style_at(rt, i)) != NULL; i++) {
         bool found = false;
         for (int k = 0; k < rows->n && !found; k++) {
             const dt_style *of_row;
@@ -344,37 +344,4 @@ DT_TEST(style_table, every_other_name_is_on_the_page)
 
     style_names_read(&names);
     dt_test_on_ranks("tp=1", all_names, &names);
-}
-
-/* --- docs/adding_a_style.md ------------------------------------------------------------------- */
-
-static char *read_source(const char *name)
-{
-    char path[DT_TEST_PATH_BYTES];
-    FILE *file = fopen(dt_test_source_path(path, name), "r");
-    char *text = calloc(1, 1 << 16);
-
-    if (file == NULL || text == NULL) dt_test_fail(__FILE__, __LINE__, "cannot read %s", path);
-    if (file != NULL && text != NULL) (void)fread(text, 1, (1 << 16) - 1, file);
-    if (file != NULL) (void)fclose(file);
-    return text;
-}
-
-DT_TEST(style_table, the_page_on_own_styles_quotes_the_example)
-{
-    char *page = read_source("docs/adding_a_style.md");
-    char *example = read_source("examples/02_own_style.c");
-    int blocks = 0;
-
-    for (char *at = strstr(page, "```c\n"); at != NULL; at = strstr(at, "```c\n")) {
-        char *end = strstr(at += 5, "```");
-        if (end == NULL) dt_test_fail(__FILE__, __LINE__, "a block without an end");
-        *end = '\0';
-        if (strstr(example, at) == NULL) dt_test_fail(__FILE__, __LINE__, "not there: %s", at);
-        at = end + 1;
-        blocks++;
-    }
-    DT_ASSERT_EQ_INT(blocks, 5);
-    free(page);
-    free(example);
 }

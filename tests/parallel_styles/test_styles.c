@@ -15,7 +15,7 @@ enum { IN = 7, OUT = 9, VOCAB = 11 };
 
 typedef struct style_case {
     const char *style;
-    dt_layer_kind kind;
+    const dt_layer_kind *kind;
     dt_placement input;
     dt_comm_kind comm; /* one call of it on 2 ranks and more, none if calls is 0 */
     int64_t calls;
@@ -23,30 +23,30 @@ typedef struct style_case {
 
 /* clang-format off */
 static const style_case cases[] = {
-    { "colwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
-    { "colwise_gather_output", DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
-    { "colwise_rep",           DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
-    { "rowwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_SHARD, .axis = 1, .unit = 1, .replicas = 1 }, DT_COMM_ALL_REDUCE, 1 },
-    { "rowwise",               DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
-    { "rowwise_split_input",   DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
-    { "rowwise_rep",           DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
-    { "replicate",             DT_LAYER_LINEAR,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 0 },
-    { "embedding_rowwise",     DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
-    { "rowwise",               DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
-    { "colwise",               DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
-    { "colwise_gather_output", DT_LAYER_EMBEDDING, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+    { "colwise",               &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
+    { "colwise_gather_output", &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+    { "colwise_rep",           &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
+    { "rowwise",               &dt_linear_kind,    { .kind = DT_PLACE_SHARD, .axis = 1, .unit = 1, .replicas = 1 }, DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise",               &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise_split_input",   &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise_rep",           &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "replicate",             &dt_linear_kind,    { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 0 },
+    { "embedding_rowwise",     &dt_embedding_kind, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "rowwise",               &dt_embedding_kind, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_REDUCE, 1 },
+    { "colwise",               &dt_embedding_kind, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 0 },
+    { "colwise_gather_output", &dt_embedding_kind, { .kind = DT_PLACE_REPLICATE },        DT_COMM_ALL_GATHER, 1 },
 };
 /* clang-format on */
 
 static dt_layer_spec spec_of(const style_case *c, const char *style)
 {
-    const bool linear = c->kind == DT_LAYER_LINEAR;
+    const bool linear = c->kind == &dt_linear_kind;
 
     return (dt_layer_spec){ .name = "layer",
                             .kind = c->kind,
                             .axis = { { linear ? OUT : VOCAB, DT_UNIT_ROW },
                                       { linear ? IN : OUT, DT_UNIT_ROW } },
-                            .bias = linear,
+                            .with = linear ? "bias" : NULL,
                             .style = style };
 }
 
@@ -66,7 +66,7 @@ static dt_status run(dt_mesh *mesh, const style_case *c, const char *style, dt_t
     dt_test_random(values, 4 * IN, 3);
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_F32, 7));
-    if (c->kind == DT_LAYER_LINEAR)
+    if (c->kind == &dt_linear_kind)
         DT_TRY_TO(done, st,
                   dt_distribute(mesh, strcmp(style, "replicate") == 0 ? &whole : &c->input, DT_F32,
                                 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
@@ -204,24 +204,24 @@ static dt_status no_placement(const dt_style *s, const dt_param_info *param, int
     return DT_ERR_LAYOUT; /* without a record */
 }
 
-static dt_tensor *nothing(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
-                          dt_tensor *x)
+static void nothing(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, int n,
+                    dt_tensor **x)
 {
-    (void)s, (void)t, (void)layer, (void)dim, (void)x;
-    return NULL; /* without an error */
+    (void)s, (void)t, (void)layer, (void)dim, (void)n;
+    *x = NULL; /* without an error */
 }
 
-static dt_tensor *another_shape(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
-                                dt_tensor *x)
+static void another_shape(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, int n,
+                          dt_tensor **x)
 {
-    (void)s, (void)layer, (void)dim;
-    return dt_slice(t, x, 0, 0, 1);
+    (void)s, (void)layer, (void)dim, (void)n;
+    *x = dt_slice(t, *x, 0, 0, 1);
 }
 
 typedef struct wrong_function {
     bool output;
-    dt_tensor *(*prepare)(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim,
-                          dt_tensor *x);
+    void (*prepare)(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, int n,
+                    dt_tensor **x);
     dt_status status;
     const char *says;
 } wrong_function;
@@ -233,7 +233,7 @@ static dt_status wrong_result(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 4, 4 };
     dt_style style = { .size = sizeof style };
     dt_layer_spec spec = {
-        .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } }, .style = "nothing"
+        .name = "a.b", .kind = &dt_linear_kind, .axis = { { 4, 0 }, { 4, 0 } }, .style = "nothing"
     };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_layers *layers = NULL;
@@ -280,7 +280,7 @@ DT_TEST(styles, functions_that_give_nothing_or_another_shape_are_named)
 static dt_status registry(dt_mesh *mesh, const void *arg)
 {
     dt_style style = { .size = sizeof(dt_style), .partition_param = partial_param };
-    dt_layer_spec spec = { .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } } };
+    dt_layer_spec spec = { .name = "a.b", .kind = &dt_linear_kind, .axis = { { 4, 0 }, { 4, 0 } } };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_layers *layers = NULL;
     const dt_style *found;
@@ -300,10 +300,11 @@ static dt_status registry(dt_mesh *mesh, const void *arg)
     style.size = 3;
     DT_EXPECT_STATUS(dt_style_register(rt, "mine", &style), DT_ERR_ARG, "size is 3");
     style.size = sizeof style;
-    style.output = (dt_pass)9;
+    style.out.of[0].to.kind = (dt_lay_kind)9;
     DT_EXPECT_STATUS(dt_style_register(rt, "mine", &style), DT_ERR_ARG,
-                     "style \"mine\": its input is 0 and its output 9, which are no dt_pass");
-    style.output = DT_PASS_KEEP;
+                     "style \"mine\": how value 0 of `out` is laid out is dt_lay { 9, 0 }, which "
+                     "there is none of");
+    style.out.of[0].to.kind = DT_LAY_KEEP;
     DT_TRY(dt_style_register(rt, "partial", &style));
     style.partition_param = axis_seven;
     DT_TRY(dt_style_register(rt, "seven", &style));
@@ -351,7 +352,7 @@ DT_TEST(styles, the_registry_and_wrong_styles_are_refused_by_name)
 
 static dt_status versions(dt_mesh *mesh, const void *arg)
 {
-    const dt_layer_spec spec = { .name = "norm", .kind = DT_LAYER_RMS_NORM, .axis = { { 4, 0 } } };
+    const dt_layer_spec spec = { .name = "norm", .kind = &dt_rms_norm_kind, .axis = { { 4, 0 } } };
     const dt_plan_rule rule = { "norm", "sequence_parallel" };
     dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true };
     dt_layers *layers = NULL;
@@ -359,12 +360,14 @@ static dt_status versions(dt_mesh *mesh, const void *arg)
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
-    DT_EXPECT_TO(done, st, dt_layer_style(dt_layers_at(layers, 0))->output == DT_PASS_KEEP,
+    DT_EXPECT_TO(done, st,
+                 dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_KEEP,
                  "the newest one leaves tokens cut");
     dt_layers_release(&layers);
     plan.version = "v4.56";
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
-    DT_EXPECT_TO(done, st, dt_layer_style(dt_layers_at(layers, 0))->output == DT_PASS_REPLICATE,
+    DT_EXPECT_TO(done, st,
+                 dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_REPLICATE,
                  "that of v4.56 gathers them");
     dt_layers_release(&layers);
     plan.version = "v1";
@@ -385,7 +388,7 @@ DT_TEST(styles, a_plan_of_v4_56_means_what_names_meant_then)
 
 static dt_status on_another_mesh(dt_mesh *mesh, dt_tape *t)
 {
-    const dt_layer_spec spec = { .name = "here", .kind = DT_LAYER_POINT, .style = "local" };
+    const dt_layer_spec spec = { .name = "here", .kind = &dt_point_kind, .style = "local" };
     const dt_placement whole = DT_REPLICATE;
     const int64_t shape[] = { 3, 4 };
     dt_layers *layers = NULL;
@@ -412,16 +415,16 @@ static dt_status wrong_values(dt_mesh *mesh, const void *arg)
     const dt_placement whole = DT_REPLICATE;
     const int64_t shape[] = { 3, 4 };
     const dt_style styles[] = {
-        { .size = sizeof(dt_style), .input = DT_PASS_SHARD(2) },
-        { .size = sizeof(dt_style), .output = DT_PASS_SHARD(-3) },
-        { .size = sizeof(dt_style), .output = DT_PASS_PARTIAL },
+        { .size = sizeof(dt_style), .in = DT_LAID(DT_LAY_SHARD, 2) },
+        { .size = sizeof(dt_style), .out = DT_LAID(DT_LAY_SHARD, -3) },
+        { .size = sizeof(dt_style), .out = DT_LAID(DT_LAY_PARTIAL) },
     };
     static const char *const says[] = {
         "style \"s0\" cuts axis 2, but a value of here has 2 axes",
         "style \"s1\" cuts axis -3, but a value of here has 2 axes",
         "style \"s2\" leaves terms of a sum, but a value of here is Replicate on mesh dim \"tp\"",
     };
-    dt_layer_spec spec = { .name = "here", .kind = DT_LAYER_POINT };
+    dt_layer_spec spec = { .name = "here", .kind = &dt_point_kind };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_tensor *x = NULL;
     dt_tape *t = NULL;

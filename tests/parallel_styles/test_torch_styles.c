@@ -5,7 +5,7 @@
  * the exact price, and values against one rank. Left out is what has no counterpart here: layer
  * norms without weights, dropout, max_norm. */
 #include <dtensor/inspect.h>
-#include <dtensor/styles.h>
+#include <dtensor/parallel_styles.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 #include "tests/support/tensors.h"
 
 typedef struct torch_case {
-    dt_layer_kind kind;
-    dt_pass comes; /* how x is put on the mesh: a Shard or Replicate */
+    const dt_layer_kind *kind;
+    dt_lay comes; /* how x is put on the mesh: a Shard or Replicate */
     dt_parallel_args args;
     const char *style; /* "colwise", "rowwise", or the name of a registered one */
     int64_t rows, columns;
@@ -27,10 +27,14 @@ typedef struct torch_case {
     dt_comm_kind comm; /* one call, or DT_N_COMM_KINDS */
 } torch_case;
 
-#define LINEAR  DT_LAYER_LINEAR
-#define LOOKUP  DT_LAYER_EMBEDDING
-#define R       DT_PASS_REPLICATE
-#define S(a)    DT_PASS_SHARD(a)
+#define LINEAR &dt_linear_kind
+#define LOOKUP &dt_embedding_kind
+/* clang-format off */
+#define R       { DT_LAY_REPLICATE, 0 }
+#define S(a)    { DT_LAY_SHARD, (a) }
+#define P       { DT_LAY_PARTIAL, 0 }
+#define KEEP    { DT_LAY_KEEP, 0 }
+/* clang-format on */
 #define NONE    DT_N_COMM_KINDS
 #define GATHER  DT_COMM_ALL_GATHER
 #define REDUCE  DT_COMM_ALL_REDUCE
@@ -39,42 +43,42 @@ typedef struct torch_case {
 /* clang-format off */
 static const torch_case cases[] = {
 /*    layer            x     args               style      weight    x                       local y            moves */
-    { LINEAR,          R,    { R, 0 },          "colwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          NONE },
-    { LINEAR,          S(0), { S(0), 0 },       "colwise", 16, 16,   2, { 32, 16 },          "[32, 4]",         GATHER },
-    { LINEAR,          R,    { 0, S(-1) },      "colwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          NONE },
-    { LINEAR,          R,    { 0, R },          "colwise", 16, 16,   2, { 8, 16 },           "[8, 16]",         GATHER },
-    { LINEAR,          S(1), { S(-1), 0 },      "rowwise", 16, 16,   2, { 8, 16 },           "[8, 16]",         REDUCE },
-    { LINEAR,          S(1), { 0, S(0) },       "rowwise", 16, 16,   2, { 8, 16 },           "[2, 16]",         SCATTER },
-    { LINEAR,          S(1), { 0, S(1) },       "rowwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          SCATTER },
-    { LINEAR,          S(1), { 0, DT_PASS_PARTIAL }, "rowwise", 16, 16, 2, { 8, 16 },        "[8, 16]",         NONE },
+    { LINEAR,          R,    { R, KEEP },       "colwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          NONE },
+    { LINEAR,          S(0), { S(0), KEEP },    "colwise", 16, 16,   2, { 32, 16 },          "[32, 4]",         GATHER },
+    { LINEAR,          R,    { KEEP, S(-1) },   "colwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          NONE },
+    { LINEAR,          R,    { KEEP, R },       "colwise", 16, 16,   2, { 8, 16 },           "[8, 16]",         GATHER },
+    { LINEAR,          S(1), { S(-1), KEEP },   "rowwise", 16, 16,   2, { 8, 16 },           "[8, 16]",         REDUCE },
+    { LINEAR,          S(1), { KEEP, S(0) },    "rowwise", 16, 16,   2, { 8, 16 },           "[2, 16]",         SCATTER },
+    { LINEAR,          S(1), { KEEP, S(1) },    "rowwise", 16, 16,   2, { 8, 16 },           "[8, 4]",          SCATTER },
+    { LINEAR,          S(1), { KEEP, P },       "rowwise", 16, 16, 2, { 8, 16 },        "[8, 16]",         NONE },
     /* sizes that do not divide, and pieces without rows */
-    { LINEAR,          R,    { R, 0 },          "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          NONE },
-    { LINEAR,          S(0), { S(0), 0 },       "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          GATHER },
-    { LINEAR,          R,    { 0, R },          "colwise", 5,  11,   2, { 7, 11 },           "[7, 5]",          GATHER },
-    { LINEAR,          S(1), { S(-1), 0 },      "rowwise", 13, 11,   2, { 7, 11 },           "[7, 13]",         REDUCE },
-    { LINEAR,          R,    { 0, 0 },          "rowwise", 13, 2,    2, { 7, 2 },            "[7, 13]",         REDUCE },
-    { LINEAR,          S(1), { 0, S(0) },       "rowwise", 13, 11,   2, { 7, 11 },           "[2, 13]",         SCATTER },
-    { LINEAR,          S(1), { 0, S(-1) },      "rowwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          SCATTER },
-    { LINEAR,          S(1), { 0, S(0) },       "rowwise", 13, 11,   2, { 1, 11 },           "[1, 13]",         SCATTER },
-    { LINEAR,          S(1), { 0, DT_PASS_PARTIAL }, "rowwise", 13, 11, 2, { 7, 11 },        "[7, 13]",         NONE },
-    { LOOKUP,          R,    { 0, S(1) },       "rowwise", 13, 11,   1, { 7 },               "[7, 3]",          SCATTER },
-    { LOOKUP,          R,    { 0, S(0) },       "rowwise", 13, 11,   2, { 5, 3 },            "[2, 3, 11]",      SCATTER },
-    { LOOKUP,          R,    { 0, R },          "colwise", 13, 11,   2, { 5, 3 },            "[5, 3, 11]",      GATHER },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 16, 16,   2, { 4, 2 },            "[4, 2, 4]",       NONE },
-    { LOOKUP,          R,    { 0, 0 },          "rowwise", 16, 16,   2, { 4, 2 },            "[4, 2, 16]",      REDUCE },
-    { LOOKUP,          R,    { 0, S(1) },       "rowwise", 16, 16,   1, { 8 },               "[8, 4]",          SCATTER },
+    { LINEAR,          R,    { R, KEEP },       "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          NONE },
+    { LINEAR,          S(0), { S(0), KEEP },    "colwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          GATHER },
+    { LINEAR,          R,    { KEEP, R },       "colwise", 5,  11,   2, { 7, 11 },           "[7, 5]",          GATHER },
+    { LINEAR,          S(1), { S(-1), KEEP },   "rowwise", 13, 11,   2, { 7, 11 },           "[7, 13]",         REDUCE },
+    { LINEAR,          R,    { KEEP, KEEP },    "rowwise", 13, 2,    2, { 7, 2 },            "[7, 13]",         REDUCE },
+    { LINEAR,          S(1), { KEEP, S(0) },    "rowwise", 13, 11,   2, { 7, 11 },           "[2, 13]",         SCATTER },
+    { LINEAR,          S(1), { KEEP, S(-1) },   "rowwise", 13, 11,   2, { 7, 11 },           "[7, 4]",          SCATTER },
+    { LINEAR,          S(1), { KEEP, S(0) },    "rowwise", 13, 11,   2, { 1, 11 },           "[1, 13]",         SCATTER },
+    { LINEAR,          S(1), { KEEP, P },       "rowwise", 13, 11, 2, { 7, 11 },        "[7, 13]",         NONE },
+    { LOOKUP,          R,    { KEEP, S(1) },    "rowwise", 13, 11,   1, { 7 },               "[7, 3]",          SCATTER },
+    { LOOKUP,          R,    { KEEP, S(0) },    "rowwise", 13, 11,   2, { 5, 3 },            "[2, 3, 11]",      SCATTER },
+    { LOOKUP,          R,    { KEEP, R },       "colwise", 13, 11,   2, { 5, 3 },            "[5, 3, 11]",      GATHER },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 16, 16,   2, { 4, 2 },            "[4, 2, 4]",       NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "rowwise", 16, 16,   2, { 4, 2 },            "[4, 2, 16]",      REDUCE },
+    { LOOKUP,          R,    { KEEP, S(1) },    "rowwise", 16, 16,   1, { 8 },               "[8, 4]",          SCATTER },
     /* tables cut by columns */
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 17, 12,   2, { 5, 4 },            "[5, 4, 3]",       NONE },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 21, 11,   3, { 6, 7, 6 },         "[6, 7, 6, 3]",    NONE },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 23, 13,   4, { 8, 6, 5, 4 },      "[8, 6, 5, 4, 4]", NONE },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 23, 16,   5, { 8, 6, 5, 4, 7 },   "[8, 6, 5, 4, 7, 4]", NONE },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 15, 14,   1, { 4 },               "[4, 4]",          NONE },
-    { LOOKUP,          R,    { 0, 0 },          "colwise", 15, 14,   1, { 34 },              "[34, 4]",         NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 17, 12,   2, { 5, 4 },            "[5, 4, 3]",       NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 21, 11,   3, { 6, 7, 6 },         "[6, 7, 6, 3]",    NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 23, 13,   4, { 8, 6, 5, 4 },      "[8, 6, 5, 4, 4]", NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 23, 16,   5, { 8, 6, 5, 4, 7 },   "[8, 6, 5, 4, 7, 4]", NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 15, 14,   1, { 4 },               "[4, 4]",          NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "colwise", 15, 14,   1, { 34 },              "[34, 4]",         NONE },
     /* tables cut by rows: terms, and the sum costs one all-reduce */
-    { LOOKUP,          R,    { 0, DT_PASS_PARTIAL }, "rowwise", 16, 22, 2, { 5, 12 },        "[5, 12, 22]",     NONE },
-    { LOOKUP,          R,    { 0, 0 },          "rowwise", 16, 22,   2, { 5, 12 },           "[5, 12, 22]",     REDUCE },
-    { LOOKUP,          R,    { 0, 0 },          "rowwise", 13, 22,   3, { 6, 7, 6 },         "[6, 7, 6, 22]",   REDUCE },
-    { LOOKUP,          R,    { 0, 0 },          "rowwise", 15, 14,   1, { 34 },              "[34, 14]",        REDUCE },
+    { LOOKUP,          R,    { KEEP, P },       "rowwise", 16, 22, 2, { 5, 12 },        "[5, 12, 22]",     NONE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "rowwise", 16, 22,   2, { 5, 12 },           "[5, 12, 22]",     REDUCE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "rowwise", 13, 22,   3, { 6, 7, 6 },         "[6, 7, 6, 22]",   REDUCE },
+    { LOOKUP,          R,    { KEEP, KEEP },    "rowwise", 15, 14,   1, { 34 },              "[34, 14]",        REDUCE },
 };
 /* clang-format on */
 
@@ -86,9 +90,9 @@ static int64_t count_of(const int64_t *shape, int n)
     return count;
 }
 
-static dt_placement placed(dt_pass pass)
+static dt_placement placed(dt_lay how)
 {
-    return pass == R ? DT_REPLICATE : DT_SHARD((int)pass - (int)S(0));
+    return how.kind == DT_LAY_REPLICATE ? DT_REPLICATE : DT_SHARD(how.axis);
 }
 
 /* Random floats, or ids below `most`. */
@@ -119,7 +123,7 @@ static dt_status make_layer(dt_mesh *mesh, const torch_case *c, const char *styl
     const dt_layer_spec spec = { .name = "layer",
                                  .kind = c->kind,
                                  .axis = { { c->rows, 0 }, { c->columns, 0 } },
-                                 .bias = c->kind == LINEAR,
+                                 .with = c->kind == LINEAR ? "bias" : NULL,
                                  .eps = 1e-5f,
                                  .style = style };
 
@@ -140,17 +144,17 @@ static void shape_of_y(const torch_case *c, int64_t shape[DT_MAX_AXES], int *n_a
 /* The axis along which y is left cut, -1 for none. */
 static int cut_of_y(const torch_case *c, int n_axes)
 {
-    const dt_pass how = c->args.output_layouts;
+    const dt_lay how = c->args.output_layouts;
     const bool columns = strcmp(c->style, "colwise") == 0;
 
-    if (how >= DT_PASS_AXIS_FIRST) return ((int)how - (int)S(0) + n_axes) % n_axes;
-    return how == DT_PASS_KEEP && columns ? n_axes - 1 : -1;
+    if (how.kind == DT_LAY_SHARD) return (how.axis + n_axes) % n_axes;
+    return how.kind == DT_LAY_KEEP && columns ? n_axes - 1 : -1;
 }
 
 static dt_status expect_place(const dt_mesh *mesh, const torch_case *c, const dt_tensor *y, int cut)
 {
     const dt_placement now = dt_layout_placement(dt_tensor_layout(y), 0);
-    const bool terms = c->args.output_layouts == DT_PASS_PARTIAL;
+    const bool terms = c->args.output_layouts.kind == DT_LAY_PARTIAL;
     const dt_place_kind want = terms     ? DT_PLACE_PARTIAL
                                : cut < 0 ? DT_PLACE_REPLICATE
                                          : DT_PLACE_SHARD;
@@ -182,7 +186,8 @@ static dt_status expect_piece(const dt_mesh *mesh, const torch_case *c, const dt
 /* Of x if that comes cut and is gathered or cut anew, else of y. */
 static dt_status expect_price(const dt_mesh *mesh, const torch_case *c, const dt_tape *t)
 {
-    const bool of_x = c->comes != R && (c->comm == GATHER || c->comm == DT_COMM_ALL_TO_ALL);
+    const bool of_x =
+        c->comes.kind != DT_LAY_REPLICATE && (c->comm == GATHER || c->comm == DT_COMM_ALL_TO_ALL);
     dt_test_move move = { .kind = c->comm, .from = -1, .to = -1, .each = sizeof(float) };
     int n;
 
@@ -190,7 +195,7 @@ static dt_status expect_price(const dt_mesh *mesh, const torch_case *c, const dt
     move.n_axes = of_x ? c->x_axes : n;
     if (of_x) memcpy(move.shape, c->x, (size_t)c->x_axes * sizeof *c->x);
     if (of_x)
-        move.from = (int)c->comes - (int)S(0);
+        move.from = c->comes.axis;
     else if (c->comm == GATHER)
         move.from = n - 1;
     move.to = cut_of_y(c, n);
@@ -269,7 +274,7 @@ DT_TEST(torch_styles, colwise_and_rowwise_with_layout_arguments)
 
 static dt_status sequence(dt_mesh *mesh, const void *arg)
 {
-    static const dt_layer_kind kinds[] = { DT_LAYER_LAYER_NORM, DT_LAYER_RMS_NORM };
+    static const dt_layer_kind *const kinds[] = { &dt_layer_norm_kind, &dt_rms_norm_kind };
     static const struct {
         int64_t batch, tokens;
         const char *local;
@@ -279,12 +284,12 @@ static dt_status sequence(dt_mesh *mesh, const void *arg)
     (void)arg;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "sequence", &style));
     DT_EXPECT_STATUS(dt_style_register(dt_mesh_runtime(mesh), "other", &other), DT_ERR_ARG,
-                     "no dt_pass");
+                     "dt_lay { 2, 8 }, which there is none of");
     for (size_t i = 0; i < DT_COUNT(kinds); i++)
         for (size_t k = 0; k < DT_COUNT(sizes); k++) {
             torch_case c = { .kind = kinds[i],
                              .comes = S(1),
-                             .args = { 0, S(1) },
+                             .args = { .output_layouts = S(1) },
                              .style = "sequence",
                              .rows = 12,
                              .x_axes = 3,
@@ -293,9 +298,9 @@ static dt_status sequence(dt_mesh *mesh, const void *arg)
                              .comm = NONE };
             DT_TRY(run_case(mesh, &c, "sequence"));
             DT_TRY(run_case(mesh, &c, "SequenceParallel(sequence_dim=1)"));
-            c.comes = R;
+            c.comes = (dt_lay)R;
             DT_TRY(run_case(mesh, &c, "sequence"));
-            c.comes = S(0);
+            c.comes = (dt_lay)S(0);
             c.comm = DT_COMM_ALL_TO_ALL;
             DT_TRY(run_case(mesh, &c, "sequence"));
         }

@@ -4,10 +4,10 @@
 #include <dtensor/factories.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
-#include <dtensor/styles.h>
 #include <string.h>
 
 #include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
 
 static dt_status expect_twin(dt_runtime *rt, const char *style, const char *twin)
 {
@@ -31,11 +31,17 @@ static dt_status twins(dt_mesh *mesh, const void *arg)
     DT_TRY(expect_twin(rt, "activation(comes=S(1))", "replicate"));
     DT_TRY(expect_twin(rt, "rowwise(output=S(1))", "rowwise(output=S(1))@step"));
     DT_TRY(dt_style_find(rt, "rowwise(output=S(1))@step", NULL, &s));
-    DT_EXPECT(s->output == DT_PASS_REPLICATE && s->input == DT_PASS_SHARD_LAST, "tokens are whole");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_REPLICATE, 0) &&
+                  dt_test_lies(s->in.of[0].to, DT_LAY_LAST, 0),
+              "tokens are whole");
     DT_TRY(dt_style_find(rt, "local(input=[sequence, keep], comes=[S(1), S(2)])", NULL, &s));
     DT_TRY(dt_style_find(rt, s->twin, NULL, &s));
-    DT_EXPECT(s->inputs.of[0] == DT_PASS_REPLICATE && s->inputs.of[1] == DT_PASS_KEEP, "inputs");
-    DT_EXPECT(s->comes.of[0] == DT_PASS_KEEP && s->comes.of[1] == DT_PASS_SHARD(2), "comes");
+    DT_EXPECT(dt_test_lies(s->in.of[0].to, DT_LAY_REPLICATE, 0) &&
+                  dt_test_lies(s->in.of[1].to, DT_LAY_KEEP, 0),
+              "inputs");
+    DT_EXPECT(dt_test_lies(s->in.of[0].comes, DT_LAY_KEEP, 0) &&
+                  dt_test_lies(s->in.of[1].comes, DT_LAY_SHARD, 2),
+              "comes");
     DT_TRY(dt_style_find(rt, "rowwise(output=R)", NULL, &s));
     DT_EXPECT(s->twin == NULL, "nothing is cut");
     return DT_OK;
@@ -48,27 +54,27 @@ DT_TEST(twins, styles_that_cut_tokens_have_one)
 
 DT_TEST(twins, a_built_in_plan_has_its_sequence_variant_by_kind)
 {
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, "rowwise"), "rowwise_reduce_scatter");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, "colwise"), "colwise");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LINEAR, NULL), "replicate");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_EMBEDDING, "embedding_rowwise"),
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_linear_kind, "rowwise"), "rowwise_reduce_scatter");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_linear_kind, "colwise"), "colwise");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_linear_kind, NULL), "replicate");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_embedding_kind, "embedding_rowwise"),
                      "vocab_reduce_scatter");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_EMBEDDING, NULL), "sequence_parallel");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_RMS_NORM, "replicate"), "activation");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_LAYER_NORM, NULL), "activation");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_RMS_NORM, "replicated_with_grad_allreduce"),
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_embedding_kind, NULL), "sequence_parallel");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_rms_norm_kind, "replicate"), "activation");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_layer_norm_kind, NULL), "activation");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_rms_norm_kind, "replicated_with_grad_allreduce"),
                      "replicated_with_grad_allreduce");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, NULL), "module_allgather");
-    DT_ASSERT_EQ_STR(dt_sequence_style(DT_LAYER_POINT, "mine"), "mine");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_point_kind, NULL), "module_allgather");
+    DT_ASSERT_EQ_STR(dt_sequence_style(&dt_point_kind, "mine"), "mine");
 }
 
 /* PyTorch's constructors are styles without a name: they get the twin that the same words get. */
 static dt_status made(dt_mesh *mesh, const void *arg)
 {
     const dt_style sp =
-        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(1) });
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = { DT_LAY_SHARD, 1 } });
     const dt_style last =
-        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(-2) });
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = { DT_LAY_SHARD, -2 } });
     const dt_style norm = dt_sequence_parallel(1), heads = dt_sequence_parallel(-2);
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const dt_style *s;
@@ -77,7 +83,8 @@ static dt_status made(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_style_register(rt, "rowwise_sp", &sp));
     DT_TRY(expect_twin(rt, "rowwise_sp", "rowwise_sp@step"));
     DT_TRY(dt_style_find(rt, "rowwise_sp@step", NULL, &s));
-    DT_EXPECT(s->output == DT_PASS_REPLICATE && s->cut == DT_CUT_ROWS, "tokens are whole");
+    DT_EXPECT(dt_test_lies(s->out.of[0].to, DT_LAY_REPLICATE, 0) && s->cut == DT_CUT_ROWS,
+              "tokens are whole");
     DT_TRY(dt_style_register(rt, "rowwise_last", &last));
     DT_TRY(expect_twin(rt, "rowwise_last", "rowwise_last@step"));
     DT_TRY(expect_twin(rt, "rowwise(output=S(-2))", "rowwise(output=S(-2))@step"));
@@ -99,7 +106,7 @@ DT_TEST(twins, styles_of_constructors_have_one)
 static dt_status calls_of_a_step(dt_mesh *mesh, const char *style, int64_t *reduces, int64_t *all)
 {
     const dt_layer_spec spec = {
-        .name = "down", .kind = DT_LAYER_LINEAR, .axis = { { 6, 0 }, { 7, 0 } }, .style = style
+        .name = "down", .kind = &dt_linear_kind, .axis = { { 6, 0 }, { 7, 0 } }, .style = style
     };
     const dt_placement whole = DT_REPLICATE;
     const int64_t one[] = { 2, 1, 7 }, shape[] = { 6, 7 };
@@ -131,7 +138,7 @@ done:
 static dt_status steps(dt_mesh *mesh, const void *arg)
 {
     const dt_style sp =
-        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = DT_PASS_SHARD(1) });
+        dt_rowwise_parallel((dt_parallel_args){ .output_layouts = { DT_LAY_SHARD, 1 } });
     static const char *const names[] = { "rowwise", "rowwise(output=S(1))", "mine" };
     int64_t reduces, all;
 
@@ -154,7 +161,7 @@ DT_TEST(twins, a_step_under_a_constructors_style_costs_what_it_costs_by_name)
 static dt_status wrong(dt_mesh *mesh, const void *arg)
 {
     dt_style style = { .size = sizeof style, .cut = DT_CUT_ROWS, .twin = "colwise" };
-    dt_layer_spec spec = { .name = "a.b", .kind = DT_LAYER_LINEAR, .axis = { { 4, 0 }, { 4, 0 } } };
+    dt_layer_spec spec = { .name = "a.b", .kind = &dt_linear_kind, .axis = { { 4, 0 }, { 4, 0 } } };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_layers *layers = NULL;
 
@@ -188,9 +195,9 @@ DT_TEST(twins, a_twin_that_does_not_fit_is_refused)
 static dt_status chosen(dt_mesh *mesh, const void *arg)
 {
     const dt_style style = { .size = sizeof style,
-                             .output = DT_PASS_SEQUENCE,
+                             .out = DT_LAID(DT_LAY_SEQUENCE),
                              .twin = "replicate" };
-    const dt_layer_spec spec = { .name = "point", .kind = DT_LAYER_POINT, .style = "mine" };
+    const dt_layer_spec spec = { .name = "point", .kind = &dt_point_kind, .style = "mine" };
     static const struct {
         int n_axes;
         int64_t shape[4];

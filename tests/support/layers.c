@@ -138,3 +138,8 @@ dt_status dt_test_expect_move(const dt_tape *t, const dt_mesh *mesh, const dt_te
         want[kind] = (dt_comm_counter){ 1, dt_test_move_bytes(move, p, me) };
     return dt_test_expect_counts(t, want);
 }
+
+bool dt_test_lies(dt_lay how, dt_lay_kind kind, int axis)
+{
+    return how.kind == kind && (kind != DT_LAY_SHARD || how.axis == axis);
+}

@@ -17,6 +17,9 @@ dt_status dt_test_set_param(dt_mesh *mesh, dt_layer *layer, int param, dt_dtype 
 /* All parameters of all layers, random: parameter p of layer i from seed + 2 i + p. */
 dt_status dt_test_fill_layers(dt_mesh *mesh, dt_layers *layers, dt_dtype dtype, uint32_t seed);
 
+/* Does `how` say so? `axis` counts of DT_LAY_SHARD alone. */
+bool dt_test_lies(dt_lay how, dt_lay_kind kind, int axis);
+
 /* A move over the only mesh dim of a value that is cut in even chunks. */
 typedef struct dt_test_move {
     dt_comm_kind kind; /* DT_N_COMM_KINDS: nothing moves */

@@ -81,19 +81,19 @@ static int mixture(const style_case *c, dt_layer_spec specs[STYLE_LAYERS], int *
 
     *subject = point ? 0 : style_case_is(c, "experts, down") ? 2 : 1;
     specs[0] = (dt_layer_spec){ .name = "experts",
-                                .kind = DT_LAYER_POINT,
+                                .kind = &dt_point_kind,
                                 .style = point ? style : "local" };
-    specs[1] = (dt_layer_spec){ .name = "experts.gate_up_proj",
-                                .kind = DT_LAYER_EXPERTS,
-                                .axis = { { 2 * F, DT_UNIT_ROW }, { D, DT_UNIT_ROW } },
-                                .n_experts = N,
-                                .style = both ? style : "packed_colwise" };
+    specs[1] =
+        (dt_layer_spec){ .name = "experts.gate_up_proj",
+                         .kind = &dt_experts_kind,
+                         .axis = { { 2 * F, DT_UNIT_ROW }, { D, DT_UNIT_ROW }, { N, DT_UNIT_ROW } },
+                         .style = both ? style : "packed_colwise" };
     set_blocks(c, specs[1].blocks);
-    specs[2] = (dt_layer_spec){ .name = "experts.down_proj",
-                                .kind = DT_LAYER_EXPERTS,
-                                .axis = { { D, DT_UNIT_ROW }, { F, DT_UNIT_ROW } },
-                                .n_experts = N,
-                                .style = both ? style : "rowwise" };
+    specs[2] =
+        (dt_layer_spec){ .name = "experts.down_proj",
+                         .kind = &dt_experts_kind,
+                         .axis = { { D, DT_UNIT_ROW }, { F, DT_UNIT_ROW }, { N, DT_UNIT_ROW } },
+                         .style = both ? style : "rowwise" };
     if (!point) specs[*subject].style = style;
     return 3;
 }
@@ -107,19 +107,19 @@ int style_case_specs(const style_case *c, dt_layer_spec specs[STYLE_LAYERS], int
     *subject = 0;
     *spec = (dt_layer_spec){ .name = "layer", .style = c->row->style, .eps = 1e-5f };
     if (is_linear(c)) {
-        spec->kind = DT_LAYER_LINEAR;
+        spec->kind = &dt_linear_kind;
         spec->axis[0].extent = s[LETTER_O];
         spec->axis[1].extent = s[LETTER_I];
-        spec->bias = true;
+        spec->with = "bias";
         set_blocks(c, spec->blocks);
     } else if (style_case_is(c, "embedding")) {
-        spec->kind = DT_LAYER_EMBEDDING;
+        spec->kind = &dt_embedding_kind;
         spec->axis[0].extent = s[LETTER_V];
         spec->axis[1].extent = s[LETTER_D];
     } else if (style_case_is(c, "point")) {
-        spec->kind = DT_LAYER_POINT;
+        spec->kind = &dt_point_kind;
     } else {
-        spec->kind = DT_LAYER_RMS_NORM;
+        spec->kind = &dt_rms_norm_kind;
         spec->axis[0].extent = style_case_is(c, "norm") ? s[LETTER_D] : s[LETTER_E];
     }
     return 1;

@@ -13,15 +13,15 @@ enum { F = 10, D = 6 };
 
 static const dt_layer_spec specs[] = {
     { .name = "mlp.up",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { F, DT_UNIT_ROW }, { D, DT_UNIT_ROW } },
-      .bias = true,
+      .with = "bias",
       .style = "colwise" },
     { .name = "mlp.down",
-      .kind = DT_LAYER_LINEAR,
+      .kind = &dt_linear_kind,
       .axis = { { D, DT_UNIT_ROW }, { F, DT_UNIT_ROW } },
       .style = "rowwise" },
-    { .name = "norm", .kind = DT_LAYER_LAYER_NORM, .axis = { { D, DT_UNIT_ROW } }, .eps = 1e-5f },
+    { .name = "norm", .kind = &dt_layer_norm_kind, .axis = { { D, DT_UNIT_ROW } }, .eps = 1e-5f },
 };
 
 /* The whole of a parameter on every rank. */

@@ -43,7 +43,7 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     const param_case *c = arg;
     const int64_t shape[] = { OUT, IN };
     dt_layer_spec spec = { .name = "x",
-                           .kind = DT_LAYER_LINEAR,
+                           .kind = &dt_linear_kind,
                            .axis = { { OUT, DT_UNIT_ROW }, { IN, DT_UNIT_ROW } },
                            .blocks = { c->blocks[0], c->blocks[1] },
                            .reversed = c->reversed,

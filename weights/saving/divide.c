@@ -38,7 +38,7 @@ dt_status dti_save_list(dti_saver *s)
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_tied_to(layer) == NULL || p != DT_PARAM_WEIGHT) DT_TRY(add(s, layer, p));
+            if (dt_layer_owns_param(layer, p)) DT_TRY(add(s, layer, p));
     }
     return DT_OK;
 }

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model is a flat list of named layers. What a layer is says its kind, one row of a table: its
+ * parameters and their axes, what it computes, what it carries from pass to pass, what it costs.
+ * The library's kinds are rows like a user's own. How a layer lies on a mesh says its style
+ * (dtensor/parallel_styles.h); what it is and how it lies know nothing of each other. */
+#ifndef DT_LAYERS_H
+#define DT_LAYERS_H
+
+#include <dtensor/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dt_layer dt_layer;   /* borrowed from its list */
+typedef struct dt_layers dt_layers; /* the list of a model */
+typedef struct dt_carry dt_carry;   /* what layers carry from pass to pass */
+typedef struct dt_layer_kind dt_layer_kind;
+typedef struct dt_layer_spec dt_layer_spec;
+typedef struct dt_style dt_style; /* dtensor/parallel_styles.h */
+typedef struct dt_plan dt_plan;   /* the same */
+
+/* --- Kinds ---------------------------------------------------------------------------------- */
+
+enum {
+    DT_LAYER_MAX_PARAMS = 6,
+    DT_LAYER_MAX_STATES = 4,
+    DT_LAYER_MAX_AXES = 6, /* letters of a kind */
+    DT_PARAM_MAX_AXES = 4,
+    DT_PARAM_WEIGHT = 0, /* of the library's kinds */
+    DT_PARAM_BIAS = 1
+};
+
+/* What a parameter begins with where neither a file nor a rule of dt_layers_init() says more. */
+typedef enum dt_begins { DT_BEGINS_RANDOM, DT_BEGINS_ONES, DT_BEGINS_ZEROS } dt_begins;
+
+typedef struct dt_kind_param {
+    const char *name; /* "weight": in files it stands behind the layer's; NULL ends the table */
+    const char *axes; /* a letter for each axis: "oi" */
+    bool optional;    /* a layer has it if its spec's `with` names it */
+    bool frozen;      /* training leaves it as it is */
+    bool added;       /* a term of the result, [columns]: where forward gives terms of a sum over
+                       * ranks it leaves this one out, and the layer adds it once, to the sum */
+    bool bare;        /* in files it is called as the layer is, without its own name */
+    dt_begins begins;
+} dt_kind_param;
+
+/* What a layer carries from pass to pass for each of its sequences: the last inputs of a
+ * convolution, the state of a recurrence. Zeros before the first pass. */
+typedef struct dt_kind_state {
+    const char *name; /* NULL ends the table */
+    const char *axes; /* letters of the kind, each with what is added to it, if anything: "k-1c".
+                       * Cut as the axes of parameters with that letter are */
+} dt_kind_state;
+
+/* One kind of layer. What is left zero is as in `like`, another kind whose styles fit this one too,
+ * or there is none of it. */
+struct dt_layer_kind {
+    const char *name;  /* "linear"; at most 31 bytes without blanks */
+    const char *words; /* "a linear layer", for messages; NULL: its name */
+    const dt_layer_kind *like;
+    const char *axes; /* the letters, in the order of a spec's axes, "oi"; NULL: in the order in
+                       * which parameters bring them up */
+    dt_kind_param params[DT_LAYER_MAX_PARAMS];
+    dt_kind_state states[DT_LAYER_MAX_STATES];
+    const char *values; /* "...i -> ...o": the axes of x and of the result */
+    char columns;       /* the letter that DT_CUT_COLUMNS cuts; 0: none */
+    char rows;          /* DT_CUT_ROWS */
+    char picks;         /* a row of x uses some entries of this axis only, a table's rows or
+                         * experts; DT_CUT_EXPERTS cuts it */
+    bool ids;           /* x are ids, [batch, tokens] */
+    const char *cost;   /* FLOPs for each row of x: "2 oi + 2 ri"; NULL: none to speak of */
+    const char *run_by; /* "dt_layer_experts()": what computes layers of this kind together with
+                         * others, as they have no forward of their own */
+
+    /* The result of x, between the two halves of a style; a function of operators on the tape.
+     * Parameters are dt_layer_use(). NULL without `run_by`: x itself. */
+    dt_tensor *(*forward)(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+    /* Refuses a spec that is none of this kind, with a reason (dt_fail()); NULL: any will do. */
+    dt_status (*check)(const dt_layer_spec *spec);
+};
+
+/* The library's. Not collective, no errors. */
+DT_API extern const dt_layer_kind dt_point_kind;     /* a place where values may be laid out anew */
+DT_API extern const dt_layer_kind dt_linear_kind;    /* weight oi, bias o if there is one */
+DT_API extern const dt_layer_kind dt_embedding_kind; /* weight vd */
+DT_API extern const dt_layer_kind dt_rms_norm_kind;  /* weight d */
+DT_API extern const dt_layer_kind dt_rms_norm_1p_kind; /* the same, multiplies by 1 + weight */
+DT_API extern const dt_layer_kind dt_layer_norm_kind;  /* weight d, bias d */
+DT_API extern const dt_layer_kind dt_experts_kind;     /* weight eoi; axes of a spec: o, i, e */
+
+/**
+ * Makes a kind known by its name. Not needed for a kind that specs point to.
+ *
+ *   kind  lives as long as the runtime; its address is its identity
+ *
+ * Collective  no communication; every rank registers the same.
+ * Errors      DT_ERR_ARG     NULL, a name that another kind has, or what makes it no kind: letters,
+ *                            tables or costs that cannot be
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_kind_register(dt_runtime *rt, const dt_layer_kind *kind);
+
+/** The kind of that name; the i-th kind, registered ones first. Not collective. Errors: none; NULL
+ * if there is none. */
+DT_API const dt_layer_kind *dt_kind_find(dt_runtime *rt, const char *name);
+DT_API const dt_layer_kind *dt_kind_at(dt_runtime *rt, int i);
+
+/* --- Specs ---------------------------------------------------------------------------------- */
+
+/* What may not be split when a parameter's axis is cut. Attention heads follow the head rule of
+ * dt_cut_axis(). */
+typedef enum dt_axis_unit { DT_UNIT_ROW, DT_UNIT_HEADS, DT_UNIT_KV_HEADS } dt_axis_unit;
+
+typedef struct dt_axis {
+    int64_t extent;
+    dt_axis_unit unit;
+} dt_axis;
+
+/* The blocks that an axis is made of, one after the other: gate | up, q | k | v. Each is cut on its
+ * own, by its own unit: a rank holds its part of every block. Their extents add up to the axis'. n
+ * 0: the axis is one piece. Styles whose names begin with "packed_" cut such axes; a style that
+ * would cut one as a single piece and leave it so is refused, and the other way round. */
+enum { DT_AXIS_MAX_BLOCKS = 8 };
+typedef struct dt_axis_blocks {
+    int n;
+    dt_axis block[DT_AXIS_MAX_BLOCKS];
+} dt_axis_blocks;
+
+typedef struct dt_head_counts {
+    int64_t n_heads;
+    int64_t n_kv_heads;
+    int64_t head_dim;
+} dt_head_counts;
+
+/* One layer as a model describes it. */
+struct dt_layer_spec {
+    const char *name; /* the checkpoint's own: "model.layers.3.self_attn.q_proj"; copied */
+    const dt_layer_kind *kind;
+    dt_axis axis[DT_LAYER_MAX_AXES]; /* of the kind's letters; of a weight outputs, then inputs */
+    const char *with;                /* its optional parameters: "bias"; NULL: none */
+    float eps;                       /* norms only */
+    const void *own;                 /* the kind's own; lives as long as the layers */
+    dt_head_counts heads;            /* if an axis counts heads */
+    const char *style;               /* default style; NULL is "replicate" */
+    const char *tied_to; /* earlier layer whose first parameter it shares, of two axes; or NULL */
+    dt_axis_blocks blocks[2]; /* of axis[0] and axis[1] */
+    bool reversed; /* of a weight oi: files hold its inputs before its outputs, memory does not */
+    const char *parts[2]; /* experts: what their blocks are called in files that have a tensor per
+                           * expert, "gate_proj" and "up_proj"; live as long as the layers; or NULL
+                           */
+};
+
+/* A parameter as a style sees it: names and global shape, never bytes. */
+typedef struct dt_param_info {
+    const char *layer; /* "model.layers.3.self_attn.q_proj" */
+    const char *name;  /* "weight" or "bias" */
+    const dt_layer_kind *kind;
+    const char *letters; /* of its axes: "oi" */
+    int n_axes;
+    dt_axis axis[DT_PARAM_MAX_AXES]; /* as the tensor has them: [out, in], [experts, out, in] */
+    dt_head_counts heads;
+    dt_axis_blocks blocks[DT_PARAM_MAX_AXES]; /* of each axis; n 0: one piece */
+    bool reversed;                            /* as in dt_layer_spec */
+    bool frozen, bare;                        /* as in dt_kind_param */
+    const char *parts[2];                     /* as in dt_layer_spec */
+} dt_param_info;
+
+/** One more than the number of the last parameter that a layer of that spec has, and what parameter
+ * `param` is: numbers are rows of the kind's table; n_axes is 0 of one that it does not have. A
+ * tied layer has its partner's. Not collective. Errors: none. */
+DT_API int dt_spec_n_params(const dt_layer_spec *spec);
+DT_API dt_param_info dt_spec_param(const dt_layer_spec *spec, int param);
+
+/* --- The layers of a model ------------------------------------------------------------------ */
+
+/**
+ * Builds a model's layers and lays them over the mesh: resolves plan and styles and decides the
+ * placement of every parameter. Reads no weights. Styles on several mesh dims prepare a layer's
+ * input from the first dim to the last and its output from the last to the first.
+ *
+ *   dim   mesh dim that the specs' styles speak of ("tp"). One that the mesh does not have is an
+ *         error, unless it has one rank or a "?" follows ("tp?"): styles are looked up and
+ *         checked then, and every rank holds and computes all
+ *   plan  overrides the specs' default styles; may be NULL
+ *
+ * Collective  no communication; every rank of the mesh passes the same.
+ * Ownership   *out is released with dt_layers_release().
+ * Errors      name the plan's source, rule, parameter, its sizes and the mesh dim:
+ *             DT_ERR_ARG     a dim that the mesh does not have, a repeated name, an
+ *                            extent below 1, an unknown style, two kinds of one name; of a strict
+ *                            plan a rule without a match, a parameter that a manual one does not
+ *                            cover, or a dim that the mesh does not have
+ *             DT_ERR_LAYOUT  a style that does not fit the kind of layer or refuses it, tied
+ *                            weights that are cut differently
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_layers_create(dt_mesh *mesh, const char *dim,
+                                              const dt_layer_spec *specs, int n_specs,
+                                              const dt_plan *plan, dt_layers **out);
+DT_API void dt_layers_release(dt_layers **layers); /* and the parameters; accepts NULL */
+
+/* Queries. Not collective, no errors. */
+DT_API dt_mesh *dt_layers_mesh(const dt_layers *layers); /* borrowed */
+DT_API int dt_layers_count(const dt_layers *layers);
+DT_API dt_layer *dt_layers_at(dt_layers *layers, int i);              /* NULL out of range */
+DT_API dt_layer *dt_layers_find(dt_layers *layers, const char *name); /* NULL if unknown */
+
+/* What the plan said in vain or left out, where it is not strict: a rule that matches no layer, a
+ * mesh dim that is not there, parameters that a manual plan does not cover; NULL behind the last.
+ * The log has the same lines. Not collective. Errors: none. */
+DT_API const char *dt_layers_remark(const dt_layers *layers, int i);
+
+/* Queries of a layer; numbers of parameters as in dt_spec_param(). Not collective, no errors. */
+DT_API const char *dt_layer_name(const dt_layer *layer);
+DT_API const dt_layer_spec *dt_layer_spec_of(const dt_layer *layer);
+DT_API const dt_layer_kind *dt_layer_kind_of(const dt_layer *layer);
+DT_API const dt_style *dt_layer_style(const dt_layer *layer); /* on the dim of the list */
+DT_API const dt_style *dt_layer_style_on(const dt_layer *layer, int dim);      /* NULL: none */
+DT_API const dt_style *dt_layer_step_style_on(const dt_layer *layer, int dim); /* of one token */
+DT_API int dt_layer_rule_on(const dt_layer *layer, int dim); /* the plan's that said so; or -1 */
+DT_API int dt_layer_n_params(const dt_layer *layer);
+DT_API bool dt_layer_has_param(const dt_layer *layer, int param);
+DT_API bool dt_layer_owns_param(const dt_layer *layer, int param); /* false: its partner does */
+DT_API dt_param_info dt_layer_param_info(const dt_layer *layer, int param);
+DT_API const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param);
+DT_API dt_tensor *dt_layer_param(const dt_layer *layer, int param); /* NULL before it is set */
+DT_API const dt_layer *dt_layer_tied_to(const dt_layer *layer);     /* NULL if it is not */
+DT_API int64_t dt_layer_extent(const dt_layer *layer, char letter); /* 0: no such letter */
+DT_API double dt_layer_flops(const dt_layer *layer);                /* for each row of x */
+
+/**
+ * Gives a layer one of its parameters. It must lie on the list's mesh and have the global shape of
+ * the spec, the layout that was decided, and a float dtype, the same for all parameters of a layer.
+ *
+ * Collective  no.
+ * Ownership   takes a reference of its own. Layers tied to this one see it at once.
+ * Errors      DT_ERR_ARG     NULL, no such parameter, a weight that belongs to the tied partner
+ *             DT_ERR_SHAPE   another shape or dtype
+ *             DT_ERR_LAYOUT  another mesh or layout
+ */
+DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value);
+
+/* --- Running layers ------------------------------------------------------------------------- */
+
+/**
+ * Runs a layer on a tape: the style prepares the input, the kind computes (x W^T + b, a look-up, a
+ * norm; a point passes x through), the style prepares the output. A product whose inputs are cut is
+ * reduced in f32, then what is `added` joins it once, then it is rounded to the model's dtype. A
+ * style that leaves it Partial leaves f32 terms in every model, one of them with the bias; the
+ * layer or point whose style reduces them rounds the sum.
+ *
+ *   x  as the kind's `values` say: linear [..., in]; embedding ids [...] i32; a point anything
+ *
+ * Collective  as the style says, over the mesh.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched on the tape, with the layer's name before the message
+ */
+DT_API dt_tensor *dt_layer_forward(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/**
+ * For forward functions: a parameter as the styles' prepare_param make it for the computation (a
+ * sharded one is gathered, where a style says so); the parameter itself without such styles.
+ *
+ * Collective  as the styles say.
+ * Ownership   borrowed from the tape or the layer; NULL after an error, or if the layer has no such
+ *             optional parameter.
+ * Errors      latched: DT_ERR_ARG for one that has no value
+ */
+DT_API dt_tensor *dt_layer_use(dt_tape *tape, const dt_layer *layer, int param);
+
+/** For forward functions: y plus the parameter that is `added`, if the layer has one and y is no
+ * sum over ranks; otherwise y. As dt_layer_use(). */
+DT_API dt_tensor *dt_layer_add(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
+
+/* What the layer's spec says of a norm, and `own`. Not collective. Errors: none. */
+DT_API float dt_layer_eps(const dt_layer *layer);
+DT_API const void *dt_layer_own(const dt_layer *layer);
+
+/* What a layer computes, between the two halves of its style: a function of the caller's in the
+ * place of its kind's. It leaves out the parameter that is `added`, and gives the layer's shape;
+ * NULL after an error. For a point it computes what stands between enter and leave. */
+typedef dt_tensor *(*dt_layer_fn)(void *arg, dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+
+/**
+ * Lets a layer be computed by `forward`, a point by dt_layer_block(); NULL: as before. Made of
+ * operators on the tape, the caller's own among them, it runs wherever the layer does, also dry.
+ *
+ *   arg  handed to `forward`; lives as long as the layer
+ *
+ * Collective  no; every rank sets the same.
+ * Errors      DT_ERR_ARG  layer is NULL, or of a kind without a forward of its own
+ */
+DT_API DT_MUST_USE dt_status dt_layer_set_forward(dt_layer *layer, dt_layer_fn forward, void *arg);
+
+/**
+ * Runs a block of a model (attention, a feed-forward) framed by its point: the style of `point`
+ * prepares the input, `body` computes, or what dt_layer_set_forward() put in its place, the style
+ * prepares the output.
+ *
+ *   context  handed to `body`; a function in its place gets it by dt_layer_context()
+ *
+ * Collective, Ownership, Errors as dt_layer_forward().
+ */
+typedef dt_tensor *(*dt_block_fn)(const void *context, dt_tape *tape, dt_tensor *x);
+DT_API dt_tensor *dt_layer_block(dt_tape *tape, const dt_layer *point, dt_tensor *x,
+                                 dt_block_fn body, const void *context);
+DT_API const void *dt_layer_context(const dt_layer *point); /* while it runs. As dt_layer_eps(). */
+
+/* The layer whose name follows the point's: "q_proj" of "layers.0.attn" is "layers.0.attn.q_proj".
+ * Not collective. Errors: none; NULL if there is none. */
+DT_API const dt_layer *dt_layer_inside(const dt_layer *point, const char *name);
+
+/* The two halves of a style by themselves. As dt_layer_forward(). */
+DT_API dt_tensor *dt_layer_enter(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+DT_API dt_tensor *dt_layer_leave(dt_tape *tape, const dt_layer *layer, dt_tensor *y);
+
+/* The same for several values at once, each of which is replaced; all are NULL after an error. As
+ * dt_layer_forward(); DT_ERR_ARG if the style speaks of another number of values. */
+DT_API void dt_layer_enter_all(dt_tape *tape, const dt_layer *layer, int n, dt_tensor **x);
+DT_API void dt_layer_leave_all(dt_tape *tape, const dt_layer *layer, int n, dt_tensor **y);
+
+/**
+ * Runs a mixture of experts: the style of `point` prepares the input, every rank computes what it
+ * holds of the experts for all tokens, the style of `point` prepares the output ("moe_tp_experts":
+ * one all-reduce of f32 terms, whether whole experts are cut or parts of each).
+ *
+ *   gate_up  experts [experts, 2 f, in], its outputs the blocks gate | up
+ *   down     experts [experts, in, f]
+ *   x        [..., in]
+ *   ids, weights  [..., k]: dt_route_ids(), dt_route_weights(); whole where x is made whole
+ *
+ * Collective  as the style of `point` says.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched on the tape: those of dt_experts(), as styles that do not fit together
+ */
+DT_API dt_tensor *dt_layer_experts(dt_tape *tape, const dt_layer *point, const dt_layer *gate_up,
+                                   const dt_layer *down, dt_tensor *x, dt_tensor *ids,
+                                   dt_tensor *weights);
+
+/* --- What is carried from pass to pass ------------------------------------------------------ */
+
+/**
+ * What the layers of a list carry for one batch of sequences: nothing yet. It is read and written
+ * by the passes between two calls of dt_layers_carry(), which hands back the one of before; without
+ * one every pass begins anew. What a pass leaves counts once dt_carry_commit() has been called.
+ *
+ * Collective  no.
+ * Ownership   *out is released with dt_carry_release(), before the layers.
+ * Errors      DT_ERR_ARG  NULL
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_carry_create(dt_layers *layers, dt_carry **out);
+DT_API void dt_carry_release(dt_carry **carry);
+
+/* As dt_carry_create() says; NULL: none. Not collective. Errors: none. */
+DT_API dt_carry *dt_layers_carry(dt_layers *layers, dt_carry *carry);
+DT_API void dt_carry_commit(dt_carry *carry);
+DT_API void dt_carry_clear(dt_carry *carry);                 /* all sequences begin anew */
+DT_API bool dt_layers_carry_states(const dt_layers *layers); /* has one of them any? */
+
+/**
+ * Sequence i becomes what from[i] was, i < n: for beams, and for batches that change.
+ *
+ * Collective  no.
+ * Errors      DT_ERR_ARG          NULL, a sequence that there is none of
+ *             DT_ERR_UNSUPPORTED  a batch that is cut over ranks
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_carry_select(dt_carry *carry, int n, const int64_t *from);
+
+/**
+ * For forward functions: state number `state` of the layer, [batch, ...] with the axes that its
+ * kind names, as the last pass left it; zeros of x's dtype where there was none. `x` is the layer's
+ * input: its axis 0 are the sequences.
+ *
+ * Collective  no.
+ * Ownership   borrowed; NULL after an error.
+ * Errors      latched: DT_ERR_ARG   no such state, another number of sequences than before
+ *                      DT_ERR_MEMORY
+ */
+DT_API dt_tensor *dt_layer_state(dt_tape *tape, const dt_layer *layer, int state, dt_tensor *x);
+
+/** What the next pass will find in its place, of the same shape. As dt_layer_state(). */
+DT_API void dt_layer_set_state(dt_tape *tape, const dt_layer *layer, int state, dt_tensor *value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

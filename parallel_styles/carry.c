@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What layers carry from pass to pass: for each state of each layer what the last pass left, and
+ * what the pass that runs has left so far. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "dtensor/create.h"
+#include "mesh/runtime.h"
+#include "parallel_styles/layers_internal.h"
+#include "placements/layout.h"
+
+typedef struct kept {
+    dt_tensor *now;  /* NULL: zeros, of which the first pass says the dtype */
+    dt_tensor *next; /* NULL: as it is */
+} kept;
+
+struct dt_carry {
+    dt_layers *list;
+    kept *states; /* [list->n_states] */
+};
+
+enum { SHAPE_BYTES = 96 };
+
+dt_status dt_carry_create(dt_layers *layers, dt_carry **out)
+{
+    dt_status st = DT_OK;
+    dt_carry *c;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(layers != NULL, DT_ERR_ARG, "layers is NULL");
+    DT_TRY(dti_new(sizeof *c, &c));
+    c->list = layers;
+    DT_TRY_TO(fail, st,
+              dti_alloc_array((size_t)layers->n_states, sizeof *c->states, (void **)&c->states));
+    dti_runtime_count(dt_mesh_runtime(layers->mesh), DTI_LIVE_STATE, 1);
+    *out = c;
+    return DT_OK;
+
+fail:
+    dti_free(c);
+    return st;
+}
+
+static void forget_next(dt_carry *c)
+{
+    for (int i = 0; i < c->list->n_states; i++) dt_tensor_release(&c->states[i].next);
+}
+
+void dt_carry_clear(dt_carry *c)
+{
+    if (c == NULL) return;
+    forget_next(c);
+    for (int i = 0; i < c->list->n_states; i++) dt_tensor_release(&c->states[i].now);
+}
+
+void dt_carry_release(dt_carry **carry)
+{
+    dt_carry *c = carry != NULL ? *carry : NULL;
+
+    if (c == NULL) return;
+    *carry = NULL;
+    dt_carry_clear(c);
+    if (c->list->carry == c) c->list->carry = NULL;
+    dti_runtime_count(dt_mesh_runtime(c->list->mesh), DTI_LIVE_STATE, -1);
+    dti_free(c->states);
+    dti_free(c);
+}
+
+dt_carry *dt_layers_carry(dt_layers *layers, dt_carry *carry)
+{
+    dt_carry *before;
+
+    if (layers == NULL) return NULL;
+    before = layers->carry;
+    layers->carry = carry;
+    if (carry != NULL) forget_next(carry); /* of a pass that failed */
+    return before;
+}
+
+bool dt_layers_carry_states(const dt_layers *layers)
+{
+    return layers != NULL && layers->n_states > 0;
+}
+
+void dt_carry_commit(dt_carry *c)
+{
+    for (int i = 0; c != NULL && i < c->list->n_states; i++) {
+        kept *k = &c->states[i];
+        if (k->next == NULL) continue;
+        dt_tensor_release(&k->now);
+        k->now = k->next;
+        k->next = NULL;
+    }
+}
+
+/* --- sequences, copied and moved ---------------------------------------------------------- */
+
+static dt_status select_rows(kept *k, int n, const int64_t *from)
+{
+    const int n_axes = dt_tensor_n_axes(k->now);
+    const dt_local *local = dt_tensor_local(k->now);
+    int64_t shape[DT_MAX_AXES], row = (int64_t)dt_dtype_size(local->dtype);
+    dt_tensor *chosen;
+
+    DT_CHECK(local->shape[0] == dt_tensor_extent(k->now, 0), DT_ERR_UNSUPPORTED,
+             "a batch that is cut over ranks: its sequences cannot be moved");
+    for (int a = 0; a < n_axes; a++) shape[a] = dt_tensor_extent(k->now, a);
+    for (int a = 1; a < n_axes; a++) row *= local->shape[a];
+    for (int i = 0; i < n; i++)
+        DT_CHECK(from[i] >= 0 && from[i] < shape[0], DT_ERR_ARG, "sequence %lld of a batch of %lld",
+                 (long long)from[i], (long long)shape[0]);
+    shape[0] = n;
+    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(k->now), dt_tensor_layout(k->now), local->dtype,
+                                   shape, &chosen));
+    for (int i = 0; i < n && row > 0; i++) {
+        const dt_status st = dti_tensor_copy_bytes(chosen, i * row, k->now, from[i] * row, row);
+        if (st != DT_OK) dt_tensor_release(&chosen);
+        DT_TRY(st);
+    }
+    dti_tensor_set_kind(chosen, DTI_KIND_CACHES);
+    dt_tensor_release(&k->now);
+    k->now = chosen;
+    return DT_OK;
+}
+
+dt_status dt_carry_select(dt_carry *c, int n, const int64_t *from)
+{
+    DT_CHECK(c != NULL && from != NULL && n >= 1, DT_ERR_ARG, "carry or from is NULL, or n is %d",
+             n);
+    forget_next(c);
+    for (int i = 0; i < c->list->n_states; i++)
+        if (c->states[i].now != NULL) DT_TRY(select_rows(&c->states[i], n, from));
+    return DT_OK;
+}
+
+/* --- what a layer gets and leaves --------------------------------------------------------- */
+
+/* How axis `letter` of the layer's parameters lies on mesh dim m; whole where a style has the
+ * parameter prepared for the computation. */
+static dt_placement place_of(const dt_layer *layer, char letter, int m)
+{
+    const dt_style *style = layer->style[m];
+
+    if (style != NULL && style->prepare_param != NULL) return DT_REPLICATE;
+    for (int p = 0; p < layer->n_params; p++) {
+        const char *axes = layer->spec.kind->params[p].axes;
+        const char *at = dt_layer_has_param(layer, p) ? strchr(axes, letter) : NULL;
+        dt_placement place;
+        if (at == NULL) continue;
+        place = dt_layout_placement(layer->layout[p], m);
+        if (place.kind == DT_PLACE_SHARD && place.axis == (int)(at - axes)) return place;
+    }
+    return DT_REPLICATE;
+}
+
+/* [sequences of x, axes of the kind's letters]; the sequences lie as those of x do. */
+static dt_status make_zeros(const dt_layer *layer, int state, const dt_tensor *x, dt_tensor **out)
+{
+    char letters[DT_PARAM_MAX_AXES];
+    int64_t plus[DT_PARAM_MAX_AXES], shape[DT_PARAM_MAX_AXES + 1] = { dt_tensor_extent(x, 0) };
+    const int n = dti_kind_state(layer->spec.kind, state, letters, plus);
+    dt_mesh *mesh = layer->list->mesh;
+    dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    const dt_layout *layout;
+
+    for (int a = 0; a < n; a++) shape[a + 1] = dt_layer_extent(layer, letters[a]) + plus[a];
+    for (int a = 0; a < n; a++)
+        DT_CHECK(shape[a + 1] >= 0, DT_ERR_ARG, "state \"%s\" has axis %d of %lld",
+                 layer->spec.kind->states[state].name, a, (long long)shape[a + 1]);
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+        const dt_placement of_x = dt_layout_placement(dt_tensor_layout(x), m);
+        if (of_x.kind == DT_PLACE_SHARD && of_x.axis == 0) place[m] = of_x;
+        for (int a = 0; a < n && place[m].kind == DT_PLACE_REPLICATE; a++) {
+            place[m] = place_of(layer, letters[a], m);
+            if (place[m].kind == DT_PLACE_SHARD) place[m].axis = a + 1;
+        }
+    }
+    DT_TRY(dt_layout_get(mesh, n + 1, place, NULL, &layout));
+    DT_TRY(dti_tensor_create_exact(mesh, layout, dt_tensor_dtype(x), shape, out));
+    dti_tensor_set_kind(*out, DTI_KIND_CACHES);
+    return DT_OK;
+}
+
+static bool has_state(dt_tape *t, const dt_layer *layer, int state, const dt_tensor *x)
+{
+    if (dt_tape_status(t) != DT_OK) return false;
+    if (layer != NULL && x != NULL && state >= 0 && state < layer->n_states &&
+        dt_tensor_n_axes(x) >= 1)
+        return true;
+    (void)dt_tape_fail(t, DT_ERR_ARG, "layer or tensor is NULL, or there is no state %d", state);
+    return false;
+}
+
+static kept *kept_of(const dt_layer *layer, int state)
+{
+    dt_carry *c = layer->list->carry;
+
+    return c != NULL ? &c->states[layer->first_state + state] : NULL;
+}
+
+dt_tensor *dt_layer_state(dt_tape *t, const dt_layer *layer, int state, dt_tensor *x)
+{
+    dt_tensor *zeros;
+    dt_status st;
+    kept *k;
+
+    if (!has_state(t, layer, state, x)) return NULL;
+    k = kept_of(layer, state);
+    if (k != NULL && k->now != NULL) {
+        if (dt_tensor_extent(k->now, 0) == dt_tensor_extent(x, 0)) return k->now;
+        return dt_tape_fail(
+            t, DT_ERR_ARG, "%s carries state \"%s\" of %lld sequences, but is given %lld",
+            layer->name, layer->spec.kind->states[state].name,
+            (long long)dt_tensor_extent(k->now, 0), (long long)dt_tensor_extent(x, 0));
+    }
+    st = make_zeros(layer, state, x, &zeros);
+    return st == DT_OK ? dti_tape_push(t, zeros) : dti_tape_latch(t, st);
+}
+
+static bool has_shape(const dt_layer *layer, int state, const dt_tensor *value)
+{
+    char letters[DT_PARAM_MAX_AXES];
+    int64_t plus[DT_PARAM_MAX_AXES];
+    const int n = dti_kind_state(layer->spec.kind, state, letters, plus);
+    bool same = dt_tensor_n_axes(value) == n + 1;
+
+    for (int a = 0; a < n && same; a++)
+        same = dt_tensor_extent(value, a + 1) == dt_layer_extent(layer, letters[a]) + plus[a];
+    return same;
+}
+
+void dt_layer_set_state(dt_tape *t, const dt_layer *layer, int state, dt_tensor *value)
+{
+    kept *k;
+
+    if (!has_state(t, layer, state, value)) return;
+    if (!has_shape(layer, state, value)) {
+        int64_t shape[DT_MAX_AXES];
+        char text[SHAPE_BYTES];
+        for (int a = 0; a < dt_tensor_n_axes(value); a++) shape[a] = dt_tensor_extent(value, a);
+        (void)dt_tape_fail(t, DT_ERR_SHAPE, "%s: state \"%s\", [batch, %s], cannot be %s",
+                           layer->name, layer->spec.kind->states[state].name,
+                           layer->spec.kind->states[state].axes,
+                           dti_shape_text(shape, dt_tensor_n_axes(value), text, sizeof text));
+        return;
+    }
+    k = kept_of(layer, state);
+    if (k == NULL) return;
+    dt_tensor_release(&k->next);
+    k->next = dt_tensor_retain(value);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library's kinds of layers: one row each, as a user's own are written. */
+#include <dtensor/ops.h>
+
+#include "parallel_styles/kind.h"
+#include "parallel_styles/layers_internal.h"
+
+/* x W^T + b. Where its inputs are cut the product is a sum over ranks, which the bias joins later.
+ */
+static dt_tensor *linear(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    dt_tensor *w = dt_layer_use(t, layer, DT_PARAM_WEIGHT);
+    const bool sum = dti_layer_rows_cut(layer, w);
+    dt_tensor *y = dt_linear(t, x, w, sum ? NULL : dt_layer_use(t, layer, DT_PARAM_BIAS));
+
+    return sum ? dt_layer_add(t, layer, y) : y;
+}
+
+static dt_tensor *embedding(dt_tape *t, const dt_layer *layer, dt_tensor *ids)
+{
+    return dt_embedding(t, ids, dt_layer_use(t, layer, DT_PARAM_WEIGHT));
+}
+
+static dt_tensor *rms_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_rms_norm(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT), dt_layer_eps(layer));
+}
+
+static dt_tensor *rms_norm_1p(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_rms_norm_1p(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT), dt_layer_eps(layer));
+}
+
+static dt_tensor *layer_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_layer_norm(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT),
+                         dt_layer_use(t, layer, DT_PARAM_BIAS), dt_layer_eps(layer));
+}
+
+/* What a spec says of experts' parts: names where files have a tensor per expert. */
+static dt_status check_experts(const dt_layer_spec *spec)
+{
+    const bool parts = spec->parts[0] != NULL || spec->parts[1] != NULL;
+
+    DT_CHECK(!parts || !spec->reversed, DT_ERR_ARG,
+             "%s is reversed, but has names of parts: a file that has a tensor per expert holds it "
+             "[out, in]",
+             spec->name);
+    DT_CHECK(
+        !parts || (spec->parts[0] != NULL && (spec->parts[1] != NULL) == (spec->blocks[0].n == 2) &&
+                   (spec->blocks[0].n == 0 || spec->blocks[0].n == 2)),
+        DT_ERR_ARG,
+        "%s has names for %d parts, but its outputs are %d blocks: one name for outputs of one "
+        "piece, two for two blocks",
+        spec->name, (spec->parts[0] != NULL) + (spec->parts[1] != NULL), spec->blocks[0].n);
+    return DT_OK;
+}
+
+const dt_layer_kind dt_point_kind = {
+    .name = "point",
+    .words = "a point without parameters",
+};
+
+const dt_layer_kind dt_linear_kind = {
+    .name = "linear",
+    .words = "a linear layer",
+    .params = { { "weight", "oi" }, { "bias", "o", .optional = true, .added = true } },
+    .values = "...i -> ...o",
+    .columns = 'o',
+    .rows = 'i',
+    .cost = "2 oi",
+    .forward = linear,
+};
+
+const dt_layer_kind dt_embedding_kind = {
+    .name = "embedding",
+    .words = "an embedding",
+    .params = { { "weight", "vd" } },
+    .values = "... -> ...d",
+    .columns = 'd',
+    .rows = 'v',
+    .picks = 'v',
+    .ids = true,
+    .forward = embedding,
+};
+
+const dt_layer_kind dt_rms_norm_kind = {
+    .name = "rms_norm",
+    .words = "an RMS norm",
+    .params = { { "weight", "d", .begins = DT_BEGINS_ONES } },
+    .values = "...d -> ...d",
+    .forward = rms_norm,
+};
+
+const dt_layer_kind dt_rms_norm_1p_kind = {
+    .name = "rms_norm_1p",
+    .words = "an RMS norm",
+    .like = &dt_rms_norm_kind,
+    .params = { { "weight", "d", .begins = DT_BEGINS_ONES } },
+    .forward = rms_norm_1p,
+};
+
+const dt_layer_kind dt_layer_norm_kind = {
+    .name = "layer_norm",
+    .words = "a layer norm",
+    .params = { { "weight", "d", .begins = DT_BEGINS_ONES },
+                { "bias", "d", .begins = DT_BEGINS_ZEROS } },
+    .values = "...d -> ...d",
+    .forward = layer_norm,
+};
+
+const dt_layer_kind dt_experts_kind = {
+    .name = "experts",
+    .words = "a layer of experts",
+    .axes = "oie",
+    .params = { { "weight", "eoi", .bare = true } },
+    .values = "...i -> ...o",
+    .columns = 'o',
+    .rows = 'i',
+    .picks = 'e',
+    .cost = "2 oi", /* for each row and expert */
+    .run_by = "dt_layer_experts()",
+    .check = check_experts,
+};
+
+const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,       &dt_linear_kind,
+                                           &dt_embedding_kind,   &dt_rms_norm_kind,
+                                           &dt_rms_norm_1p_kind, &dt_layer_norm_kind,
+                                           &dt_experts_kind };
+const int dti_n_kinds = (int)DT_COUNT(dti_kinds);
