@@ -17,7 +17,7 @@ struct dt_model {
     int refs; /* the caller's and one per state; a model belongs to its rank's thread */
     const dt_arch *arch;
     void *self;
-    char *folder;                             /* that it was loaded from */
+    char *folder;                             /* that it was loaded from; NULL: none */
     bool parallelized;                        /* by dt_parallelize(), whose list it is on */
     struct dti_generation_config *generation; /* NULL: could not be read */
     dt_model_info info;
@@ -26,7 +26,6 @@ struct dt_model {
     dti_block_name *block_names; /* [n_layers] */
     int batch_dim;               /* mesh dim that batches are cut over; -1: none */
     bool said_idle;              /* that a batch is too small for it */
-    int64_t local_bytes;
 };
 
 #endif

@@ -198,6 +198,16 @@ DT_API DT_MUST_USE dt_status dt_rotary_read(const dt_config *config, dt_model_in
                                             dt_rotary **out);
 
 /**
+ * The default variant without a configuration: all columns of heads of `info` rotate, by theta.
+ *
+ * Not collective.
+ * Ownership   as dt_rotary_read()
+ * Errors      DT_ERR_ARG  NULL, a theta that is not above 0; DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_rotary_create(const dt_model_info *info, double theta,
+                                              dt_rotary **out);
+
+/**
  * Makes the frequencies known to all ranks; from prepare().
  *
  * Collective  no communication; every rank makes the same.
@@ -274,6 +284,32 @@ typedef struct dt_arch {
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch);
+
+/** The i-th architecture that this runtime loads, registered ones first; NULL behind the last. rt
+ * may be NULL: the built-in ones. Not collective. Errors: none. */
+DT_API const dt_arch *dt_arch_at(dt_runtime *rt, int i);
+
+/**
+ * A model without a folder: of an architecture in C, which need be neither registered nor able to
+ * read a config.json. Its parameters have no values yet: dt_layers_init(), dt_layers_read() or
+ * dt_layers_copy() on dt_model_layers() give them. After that it runs, generates and is saved as
+ * any other; the plan is judged before, as by dt_model_load().
+ *
+ *   arch     lives as long as the model
+ *   self     what read_config() would have left: arch->self_bytes, copied for each model that is
+ *            made, also those without bytes that judge the plan. So it has plain values; what it
+ *            points to is made in add_layers() and prepare()
+ *   info     complete but for model_type; dtype is that of the run
+ *   options  as for dt_model_load(); NULL for defaults. Policies are refused
+ *
+ * Collective  every rank of the mesh calls it with the same arguments.
+ * Ownership   *out is released with dt_model_release().
+ * Errors      DT_ERR_ARG  NULL, sizes below 1, an architecture that lacks a function
+ *             those of add_layers(), dt_layers_create() and dt_model_check()
+ */
+DT_API DT_MUST_USE dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
+                                             const dt_model_info *info,
+                                             const dt_load_options *options, dt_model **out);
 
 /**
  * dt_model_inspect() with the architectures of a runtime.

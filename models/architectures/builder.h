@@ -35,4 +35,7 @@ extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_qw
  * is none, and `names` lists those there are. */
 const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names, size_t bytes);
 
+/* Refuses what is no architecture; with `reads` one that cannot read a config.json. */
+dt_status dti_arch_check(const dt_arch *arch, bool reads) DT_MUST_USE;
+
 #endif

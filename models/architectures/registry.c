@@ -79,26 +79,34 @@ const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names
     return NULL;
 }
 
-static dt_status check(dt_runtime *rt, const dt_arch *a)
+const dt_arch *dt_arch_at(dt_runtime *rt, int i)
 {
-    enum { MOST = sizeof((dt_model_info *)0)->model_type - 1, NAMES_BYTES = 512 };
-    char names[NAMES_BYTES];
+    const arch_registry *r = registry_of(rt);
+
+    for (const arch_entry *e = r != NULL ? r->first : NULL; e != NULL && i >= 0; e = e->next)
+        if (i-- == 0) return &e->arch;
+    return i >= 0 && i < (int)DT_COUNT(builtin) ? builtin[i] : NULL;
+}
+
+dt_status dti_arch_check(const dt_arch *a, bool reads)
+{
+    enum { MOST = sizeof((dt_model_info *)0)->model_type - 1 };
 
     DT_CHECK(a->model_type != NULL && a->model_type[0] != '\0', DT_ERR_ARG,
              "an architecture needs a model_type, as config.json names it");
     DT_CHECK(strlen(a->model_type) <= MOST, DT_ERR_ARG,
              "model_type \"%s\" has %zu bytes: at most %d fit", a->model_type,
              strlen(a->model_type), (int)MOST);
-    DT_CHECK(a->read_config != NULL && a->add_layers != NULL && a->prepare != NULL &&
+    DT_CHECK((a->read_config != NULL || !reads) && a->add_layers != NULL && a->prepare != NULL &&
                  a->embed != NULL && a->block != NULL && a->head != NULL && a->release != NULL,
              DT_ERR_ARG, "architecture \"%s\": %s is NULL", a->model_type,
-             a->read_config == NULL  ? "read_config"
-             : a->add_layers == NULL ? "add_layers"
-             : a->prepare == NULL    ? "prepare"
-             : a->embed == NULL      ? "embed"
-             : a->block == NULL      ? "block"
-             : a->head == NULL       ? "head"
-                                     : "release");
+             a->read_config == NULL && reads ? "read_config"
+             : a->add_layers == NULL         ? "add_layers"
+             : a->prepare == NULL            ? "prepare"
+             : a->embed == NULL              ? "embed"
+             : a->block == NULL              ? "block"
+             : a->head == NULL               ? "head"
+                                             : "release");
     DT_CHECK(a->self_bytes > 0, DT_ERR_ARG,
              "architecture \"%s\": self_bytes is 0: it is the size of its own struct",
              a->model_type);
@@ -112,20 +120,22 @@ static dt_status check(dt_runtime *rt, const dt_arch *a)
              "architecture \"%s\": blocks is \"%s\": names of blocks with one * for their "
              "number, of at most %d bytes",
              a->model_type, a->blocks, (int)sizeof(dti_block_name) - 21);
-    DT_CHECK(dti_arch_find(rt, a->model_type, names, sizeof names) == NULL, DT_ERR_ARG,
-             "an architecture \"%s\" is there already", a->model_type);
     return DT_OK;
 }
 
 dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch)
 {
+    enum { NAMES_BYTES = 512 };
     dt_arch own = { .size = sizeof own };
+    char names[NAMES_BYTES];
     arch_entry *e, **last;
     void *slot;
 
     DT_CHECK(rt != NULL && arch != NULL, DT_ERR_ARG, "rt or arch is NULL");
     DT_TRY(dti_options_read("dt_arch", "set it to sizeof(dt_arch)", arch, &own, sizeof own));
-    DT_TRY(check(rt, &own));
+    DT_TRY(dti_arch_check(&own, true));
+    DT_CHECK(dti_arch_find(rt, own.model_type, names, sizeof names) == NULL, DT_ERR_ARG,
+             "an architecture \"%s\" is there already", own.model_type);
     DT_TRY(dti_runtime_slot(rt, DTI_SLOT_ARCHS, registry_create, registry_destroy, &slot));
     DT_TRY(dti_new(sizeof *e, &e));
     e->arch = own;

@@ -267,6 +267,27 @@ dt_status dti_rope_read(const dti_json *config, const dti_rope_keys *keys,
     return dti_rope_read_parameters(config, &parameters, keys, info, out);
 }
 
+dt_status dt_rotary_create(const dt_model_info *info, double theta, dt_rotary **out)
+{
+    dti_rope *rope;
+
+    DT_CHECK(info != NULL && out != NULL, DT_ERR_ARG, "info or out is NULL");
+    *out = NULL;
+    DT_CHECK(theta > 0 && isfinite(theta), DT_ERR_ARG, "theta is %g, must be above 0", theta);
+    DT_CHECK(info->head_dim >= 2 && info->head_dim % 2 == 0, DT_ERR_ARG,
+             "heads have %lld columns: pairs of them rotate", (long long)info->head_dim);
+    DT_TRY(dti_new(sizeof *rope, &rope));
+    *rope = (dti_rope){ .type = DTI_ROPE_DEFAULT,
+                        .dim = info->head_dim,
+                        .theta = theta,
+                        .factor = 1.0,
+                        .attention_factor = 1.0,
+                        .max_positions = (double)info->max_positions,
+                        .original_positions = (double)info->max_positions };
+    *out = rope;
+    return DT_OK;
+}
+
 dt_status dt_rotary_read(const dt_config *config, dt_model_info *info, dt_rotary **out)
 {
     dt_status st = DT_OK;

@@ -192,6 +192,26 @@ dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out)
     return describe(rt, dir, NULL, NULL, out);
 }
 
+dt_status dti_describe_own(dt_runtime *rt, const dt_arch *arch, const void *self,
+                           const dt_model_info *info, dti_described *out)
+{
+    dt_status st = DT_OK;
+
+    *out = (dti_described){ .rt = rt, .arch = arch, .own = self, .info = *info };
+    out->dtype_known = true;
+    (void)snprintf(out->info.model_type, sizeof out->info.model_type, "%s", arch->model_type);
+    DT_TRY_TO(fail, st, dti_new(arch->self_bytes, &out->self));
+    memcpy(out->self, self, arch->self_bytes);
+    DT_TRY_TO(fail, st, dti_new(sizeof *out->generation, &out->generation));
+    out->generation->options = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
+    DT_TRY_TO(fail, st, arch->add_layers(out->self, &out->info, &out->builder));
+    return DT_OK;
+
+fail:
+    dti_described_free(out);
+    return st;
+}
+
 dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
                            dti_described *out)
 {

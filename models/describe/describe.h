@@ -15,6 +15,8 @@ struct dti_st_entry;
 /* A checkpoint's configuration, read and understood, before there is a mesh. */
 typedef struct dti_described {
     dt_runtime *rt; /* whose registries were asked; NULL: nobody's */
+    const void
+        *own; /* the caller's struct that `self` is a copy of; NULL: it was read from a folder */
     const dt_arch *arch;
     void *self;   /* the architecture's own struct */
     char *folder; /* whose configuration it is */
@@ -39,6 +41,10 @@ typedef struct dti_described {
  * built-in ones). Freed with dti_described_free(), which leaves alone what was taken
  * over and set to NULL: self, folder, generation. */
 dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
+
+/* Without a folder: what `self` and `info` say of an architecture, as dt_model_create(). */
+dt_status dti_describe_own(dt_runtime *rt, const dt_arch *arch, const void *self,
+                           const dt_model_info *info, dti_described *out) DT_MUST_USE;
 
 /* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
  * their rules. dti_plan_of() is what to load with, over the built-in plan: those rules, the

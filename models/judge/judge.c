@@ -113,7 +113,11 @@ static dt_status make_model(const judge *j, dt_mesh *mesh, const dt_plan *plan, 
     dti_described d = { 0 };
     dt_status st;
 
-    DT_TRY(dti_describe_for(j->dir, mesh, &o, &d));
+    if (j->known->own != NULL)
+        DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), j->known->arch, j->known->own,
+                                &j->known->info, &d));
+    else
+        DT_TRY(dti_describe_for(j->dir, mesh, &o, &d));
     o.plan = plan; /* the judged one has the rules of policies */
     if (j->known->dtype_known) {
         d.info.dtype = j->known->info.dtype;

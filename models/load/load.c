@@ -108,9 +108,55 @@ dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_op
     if (st != DT_OK)
         dt_model_release(&m);
     else
-        m->local_bytes = dt_layers_local_bytes(m->layers);
-    *out = m;
+        *out = m;
     return st;
+}
+
+static dt_status check_own(const dt_arch *arch, const dt_model_info *i)
+{
+    DT_TRY(dti_arch_check(arch, false));
+    DT_CHECK(i->vocab_size >= 1 && i->hidden_size >= 1 && i->n_layers >= 1 && i->n_heads >= 1 &&
+                 i->n_kv_heads >= 1 && i->head_dim >= 1 && i->max_positions >= 1,
+             DT_ERR_ARG,
+             "%s: info has %lld words, %lld columns, %lld layers, %lld heads, %lld kv heads of "
+             "%lld columns, %lld positions: all have to be 1 or more",
+             arch->model_type, (long long)i->vocab_size, (long long)i->hidden_size,
+             (long long)i->n_layers, (long long)i->n_heads, (long long)i->n_kv_heads,
+             (long long)i->head_dim, (long long)i->max_positions);
+    DT_CHECK(i->n_heads % i->n_kv_heads == 0, DT_ERR_ARG, "%s: %lld heads over %lld kv heads",
+             arch->model_type, (long long)i->n_heads, (long long)i->n_kv_heads);
+    DT_CHECK(i->n_eos >= 0 && i->n_eos <= DT_MAX_EOS, DT_ERR_ARG, "%s: %d ends of text",
+             arch->model_type, i->n_eos);
+    DT_CHECK(i->dtype == DT_F32 || i->dtype == DT_BF16 || i->dtype == DT_F16, DT_ERR_ARG,
+             "%s: dtype %s: models compute in f32, bf16 or f16", arch->model_type,
+             dt_dtype_name(i->dtype));
+    return DT_OK;
+}
+
+dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
+                          const dt_model_info *info, const dt_load_options *options, dt_model **out)
+{
+    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dti_described d = { 0 };
+    dt_status st = DT_OK;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(mesh != NULL && arch != NULL && self != NULL && info != NULL, DT_ERR_ARG,
+             "mesh, arch, self or info is NULL");
+    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
+                            sizeof own));
+    DT_TRY(dti_check_load_options(&own));
+    DT_CHECK(own.n_policies == 0, DT_ERR_UNSUPPORTED,
+             "policies change a configuration that is read from a folder; give a plan instead");
+    DT_TRY(check_own(arch, info));
+    DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), arch, self, info, &d));
+    own.plan = dti_plan_of(&d, &own);
+    DT_TRY_TO(done, st, dti_judge_together(mesh, arch->model_type, &d, &own));
+    DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, out));
+done:
+    dti_described_free(&d);
+    return dti_runtime_alone(dt_mesh_runtime(mesh), st);
 }
 
 /* What the files of weights say besides is judged again: that the head is no copy of the embedding,
@@ -177,7 +223,6 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
                                  .progress_arg = own.progress_arg,
                                  .total = from.total };
     DT_TRY_TO(done, st, dti_layers_read(m->layers, &from));
-    m->local_bytes = dt_layers_local_bytes(m->layers);
     warn(mesh, dir, &d, &own);
     if (d.generation_error != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0)
         dti_runtime_log(dt_mesh_runtime(mesh), DT_LOG_INFO, "%s", d.generation_error);
@@ -226,5 +271,5 @@ dt_mesh *dt_model_mesh(const dt_model *m)
 
 int64_t dt_model_local_bytes(const dt_model *m)
 {
-    return m != NULL ? m->local_bytes : 0;
+    return m != NULL ? dt_layers_local_bytes(m->layers) : 0;
 }
