@@ -2,9 +2,12 @@
 #include "mesh/comm/flight.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/sync.h"
 #include "mesh/comm/call.h"
@@ -92,6 +95,23 @@ static void print_all(const dti_flight *f, FILE *file)
         print_entry(file, &f->entries[i % DTI_FLIGHT_ENTRIES], now, ns_per_tick);
 }
 
+/* The name may stand in a folder where others write: only a regular file of no other name is
+ * overwritten, and nobody is waited for. */
+static FILE *open_plain(const char *path)
+{
+    const int file = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    struct stat info;
+    FILE *f = NULL;
+
+    if (file < 0) return NULL;
+    if (fstat(file, &info) == 0 && (!S_ISREG(info.st_mode) || info.st_nlink != 1))
+        errno = EEXIST;
+    else if (ftruncate(file, 0) == 0)
+        f = fdopen(file, "w");
+    if (f == NULL) (void)close(file);
+    return f;
+}
+
 static int dump(dti_flight *f)
 {
     char path[4096];
@@ -100,7 +120,7 @@ static int dump(dti_flight *f)
 
     n = snprintf(path, sizeof path, "%s.%d", f->path, f->rank);
     if (n < 0 || (size_t)n >= sizeof path) return ENAMETOOLONG;
-    file = fopen(path, "w");
+    file = open_plain(path);
     if (file == NULL) return errno;
     print_all(f, file);
     failed = ferror(file);

@@ -224,6 +224,29 @@ DT_TEST(fault, a_rank_that_returns_early_is_named)
         }
 }
 
+/* Groups of the first dim: ranks 0 and 2, 1 and 3. A member's number is not that of its rank. */
+static dt_status leave_a_group(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    const bool concerned = dt_runtime_rank(dt_mesh_runtime(mesh)) % 2 == s->culprit % 2;
+    dti_comm *group;
+
+    DT_TRY(dti_barrier(c));
+    DT_TRY(dti_mesh_comm(mesh, 1, &group));
+    DT_TRY(dti_barrier(group));
+    if (!concerned || dt_runtime_rank(dt_mesh_runtime(mesh)) == s->culprit) return DT_OK;
+    return dti_barrier(group);
+}
+
+DT_TEST(fault, a_rank_that_leaves_a_group_is_named_by_its_number_in_the_world)
+{
+    for (int culprit = 1; culprit < 4; culprit++) {
+        scene s = { .spec = "dp=2,tp=2", .culprit = culprit, .play = leave_a_group };
+        char named[64];
+        (void)snprintf(named, sizeof named, "barrier #2 on \"dp\": rank %d has left", culprit);
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_COMM, named);
+    }
+}
+
 static dt_status end_the_thread(scene *s, dt_mesh *mesh, dti_comm *c)
 {
     DT_TRY(dti_barrier(c));
@@ -328,6 +351,32 @@ DT_TEST(fault, the_deadline_names_rank_operation_number_and_communicator)
             assert_contains(s.seen[1].message,
                             "was cut short by rank 1: rank 1 has not arrived at");
     }
+}
+
+/* Rank 0 waits for 1, which waits for 2, which waits for 3, which does something else. */
+static dt_status wait_in_a_row(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    const int rank = c->rank;
+    const int64_t one = 1;
+    float x = 0;
+    dti_comm_call take = { .op = DTI_COMM_RECV, .recv = &x, .counts = &one, .root = rank + 1 };
+    dti_comm_call give = { .op = DTI_COMM_SEND, .send = &x, .counts = &one, .root = rank - 1 };
+
+    (void)mesh, (void)s;
+    DT_TRY(dti_barrier(c));
+    if (rank == 0) c->timeout_ms = 2 * deadline_ms();
+    if (rank == 3) (void)usleep((useconds_t)deadline_ms() * 8 * 1000);
+    if (rank < 3) DT_TRY(dti_comm_run(c, &take));
+    if (rank > 0) DT_TRY(dti_comm_run(c, &give));
+    return DT_OK;
+}
+
+DT_TEST(fault, the_root_of_a_chain_of_waits_is_named)
+{
+    scene s = { .spec = "tp=4", .play = wait_in_a_row };
+
+    DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_COMM, "rank 1 has not");
+    assert_contains(dt_last_error()->message, "since it waits for rank 3; ");
 }
 
 enum { STALL_DEADLINE_MS = 400 };
