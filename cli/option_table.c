@@ -361,3 +361,43 @@ void cli_print_options(const cli_command *command)
     for (int i = 0; cli_option_at(command, i, name, &help); i++)
         (void)printf("  %-31s %s\n", name, help);
 }
+
+/* --- what ranks have to agree on ---------------------------------------------------------------- */
+
+void cli_asked_add(cli_asked *asked, const char *what, const char *value)
+{
+    if (asked->n < CLI_MAX_ASKED) asked->list[asked->n++] = (dt_asked){ what, value };
+}
+
+void cli_asked_number(cli_asked *asked, const char *what, uint64_t value)
+{
+    char *text = asked->numbers[asked->n < CLI_MAX_ASKED ? asked->n : 0];
+
+    (void)snprintf(text, CLI_DIGITS, "%llu", (unsigned long long)value);
+    cli_asked_add(asked, what, text);
+}
+
+/* The first row of a field speaks for all of them: commands give some a row of their own. */
+static bool is_first_of_field(const option *o)
+{
+    const option *first = options;
+
+    while (first->field != o->field) first++;
+    return first == o;
+}
+
+void cli_ask(const cli_args *args, cli_asked *out)
+{
+    out->n = 0;
+    for (const option *o = options; o < options + DT_COUNT(options); o++) {
+        const void *field = (const char *)args + o->field;
+        const char *text = o->kind == TEXT ? *(const char *const *)field : NULL;
+        if (field == &args->quiet || field == &args->verbose || !is_first_of_field(o)) continue;
+        if (text != NULL || (o->kind == FLAG && *(const bool *)field))
+            cli_asked_add(out, o->name, text);
+        if (o->kind == NUMBER && *(const int64_t *)field != 0)
+            cli_asked_number(out, o->name, (uint64_t) * (const int64_t *)field);
+        for (int i = 0; o->kind == MANY && i < ((const cli_many *)field)->n; i++)
+            cli_asked_add(out, o->name, ((const cli_many *)field)->items[i]);
+    }
+}

@@ -28,6 +28,18 @@ enum { CLI_OPTION_BYTES = 48, CLI_LETTER_BYTES = 4 };
 bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
                    const char **help);
 
+/* What a command line asks of all ranks: options in the order of the table, and their values; room
+ * for numbers is the list's own. What is a matter of one process is left out. */
+enum { CLI_MAX_ASKED = 160, CLI_DIGITS = 24 };
+typedef struct cli_asked {
+    dt_asked list[CLI_MAX_ASKED];
+    int n;
+    char numbers[CLI_MAX_ASKED][CLI_DIGITS];
+} cli_asked;
+void cli_asked_add(cli_asked *asked, const char *what, const char *value);
+void cli_asked_number(cli_asked *asked, const char *what, uint64_t value);
+void cli_ask(const cli_args *args, cli_asked *out);
+
 /* Prints the options of a command to stdout, one line each. */
 void cli_print_options(const cli_command *command);
 

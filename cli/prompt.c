@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cli/print_report.h"
 #include "files/folder.h"
 #include "text/tokenizer/coverage.h"
@@ -216,7 +217,12 @@ static dt_status check_length(const cli_session *s, int64_t n)
     return DT_OK;
 }
 
-dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out)
+static void remember(cli_session *s, const int32_t *ids, int64_t n)
+{
+    s->read = dti_hash_bytes(s->read, ids, (size_t)n * sizeof *ids) | 1;
+}
+
+dt_status cli_prompt_read(cli_session *s, bool answers_text, cli_prompt *out)
 {
     const cli_args *a = s->args;
     const int given = (a->prompt != NULL) + (a->prompt_file != NULL) + (a->tokens != NULL);
@@ -231,6 +237,7 @@ dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *o
     else
         DT_TRY(read_text(s, out));
     DT_TRY(check_length(s, out->n));
+    remember(s, out->ids, out->n);
     return DT_OK;
 }
 
@@ -277,7 +284,7 @@ static dt_status read_lines(const cli_session *s, const char *text, size_t bytes
     return DT_OK;
 }
 
-static dt_status read_several(const cli_session *s, cli_prompts *out)
+static dt_status read_several(cli_session *s, cli_prompts *out)
 {
     const cli_args *a = s->args;
     cli_prompt opened = { 0 };
@@ -292,12 +299,13 @@ static dt_status read_several(const cli_session *s, cli_prompts *out)
     out->tokenizer = opened.tokenizer;
     DT_TRY_TO(done, st, read_file("--prompts-file", a->prompts_file, &text, &bytes));
     DT_TRY_TO(done, st, read_lines(s, text, bytes, out));
+    for (int64_t i = 0; i < out->n; i++) remember(s, out->list[i].ids, out->list[i].n);
 done:
     dti_free(text);
     return st;
 }
 
-dt_status cli_prompts_read(const cli_session *s, cli_prompts *out)
+dt_status cli_prompts_read(cli_session *s, cli_prompts *out)
 {
     cli_prompt one = { 0 };
     dt_status st = DT_OK;

@@ -17,7 +17,7 @@ typedef struct cli_prompt {
 /* Reads and encodes the prompt, and checks that its ids are in the vocabulary and that it fits into
  * the model's context. A tokenizer is opened if the prompt is text or the answer should be. Zeroed
  * before; freed with cli_prompt_free() in any case. */
-dt_status cli_prompt_read(const cli_session *s, bool answers_text, cli_prompt *out) DT_MUST_USE;
+dt_status cli_prompt_read(cli_session *s, bool answers_text, cli_prompt *out) DT_MUST_USE;
 void cli_prompt_free(cli_prompt *prompt);
 
 /* The option that the prompt comes from: "--tokens". */
@@ -32,7 +32,7 @@ typedef struct cli_prompts {
 
 /* The prompts of --prompts-file, or the one that cli_prompt_read() reads. Zeroed before; freed with
  * cli_prompts_free() in any case. */
-dt_status cli_prompts_read(const cli_session *s, cli_prompts *out) DT_MUST_USE;
+dt_status cli_prompts_read(cli_session *s, cli_prompts *out) DT_MUST_USE;
 void cli_prompts_free(cli_prompts *prompts);
 
 /* The text of --prompt or --prompt-file. *file is freed with dti_free(). */

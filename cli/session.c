@@ -332,6 +332,19 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     return DT_OK;
 }
 
+/* Ranks of one process have one command line; processes may have been given others, and files may
+ * differ between machines. */
+static dt_status agree(const cli_session *s, dt_runtime *rt)
+{
+    cli_asked asked;
+
+    if (s->console->n_processes == 1) return DT_OK;
+    cli_ask(s->args, &asked);
+    if (s->read != 0) cli_asked_number(&asked, "tokens that hash to", s->read);
+    DT_TRY(dt_agree(rt, asked.list, asked.n));
+    return DT_OK;
+}
+
 static dt_status rank_main(dt_runtime *rt, void *arg)
 {
     launch *l = arg;
@@ -340,6 +353,7 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     dt_mesh *mesh = NULL;
     dt_status st = DT_OK;
 
+    DT_TRY(agree(l->session, rt));
     DT_TRY(dt_mesh_create(rt, l->session->mesh, &mesh));
     DT_TRY_TO(done, st, load_model(l, mesh, &model));
     DT_TRY_TO(done, st, gather_ranks(l->session, model));

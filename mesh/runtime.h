@@ -67,6 +67,10 @@ void dti_runtime_count(dt_runtime *rt, dti_live kind, int64_t change);
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) DT_PRINTF(3, 4);
 
+/* `bytes` of each rank of the run, one after the other in *all, which dti_free() frees. Collective
+ * over the world. */
+dt_status dti_gather_bytes(dt_runtime *rt, const void *mine, size_t bytes, void **all) DT_MUST_USE;
+
 /* Hands `st` back. An error that this rank alone can have (memory, files, device, internal) frees
  * the other ranks first: they would wait for it at their next collective. */
 dt_status dti_runtime_alone(dt_runtime *rt, dt_status st);

@@ -107,6 +107,29 @@ typedef dt_status (*dt_rank_main)(dt_runtime *rt, void *arg);
 DT_API DT_MUST_USE dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main,
                                     void *arg);
 
+/* One thing that a rank was asked to do: "--prompt" and "Once", or "--json" and NULL. */
+typedef struct dt_asked {
+    const char *what;
+    const char *value; /* NULL: it has none */
+} dt_asked;
+
+/**
+ * Compares what the ranks of a run were asked to do, in every build. Processes of a job that were
+ * started with different arguments may well compute the same operations on different data, which
+ * no collective can tell: so a program that reads arguments calls this first.
+ *
+ *   asked  n of them, in an order that does not depend on the rank
+ *
+ * One all-gather of 16 bytes per rank where they agree.
+ *
+ * Collective  over all ranks of the run.
+ * Errors      DT_ERR_ARG     rt, a list that has something or a `what` is NULL; or ranks were asked
+ *                            for different things: the first of them is named, on all ranks alike
+ *             DT_ERR_MEMORY  for these few bytes
+ *             DT_ERR_COMM    another rank failed, left or timed out
+ */
+DT_API DT_MUST_USE dt_status dt_agree(dt_runtime *rt, const dt_asked *asked, int n);
+
 /** This rank's number in the world, 0 <= rank < size. Not collective. Errors: none. */
 DT_API int dt_runtime_rank(const dt_runtime *rt);
 

@@ -48,21 +48,11 @@ uint64_t dti_hash_plans(const dt_load_options *o)
     return hash;
 }
 
-/* `bytes` of each rank, one after the other in *all. */
 static dt_status gather(dt_runtime *rt, const void *mine, size_t bytes, void **all)
 {
-    dti_comm *world = dti_runtime_world(rt);
-    int64_t *counts = NULL;
-    dt_status st = DT_OK;
+    const dt_status st = dti_gather_bytes(rt, mine, bytes, all);
 
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)world->size, bytes, all));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)world->size, sizeof *counts, (void **)&counts));
-    for (int r = 0; r < world->size; r++) counts[r] = (int64_t)bytes;
-    st = dti_all_gather(world, mine, *all, counts, NULL, DT_U8);
     if (st != DT_OK) dti_error_prefix("dt_parallelize() waits for all ranks of the run");
-    DT_TRY_TO(done, st, st);
-done:
-    dti_free(counts);
     return dti_runtime_alone(rt, st);
 }
 

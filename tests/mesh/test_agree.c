@@ -2,12 +2,17 @@
  *
  * Ranks that do not do the same: for every collective one rank fails, is late, leaves, calls
  * another collective or passes another shape, and all ranks end soon with an error that says so. */
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/sync.h"
+#include "mesh/comm/call.h"
+#include "mesh/comm/flight.h"
 #include "mesh/runtime.h"
 #include "tests/support/dt_test.h"
 
@@ -370,4 +375,155 @@ DT_TEST(agree, the_last_collectives_are_written_down_when_one_fails)
     assert_contains(text, "DT_ERR_IO: a disk went away");
     DT_ASSERT_EQ_INT(count_of(text, " done "), 64);
     dt_test_remove_dir(folder);
+}
+
+/* What stands under the name already is no file to write to: a link to somebody's, one with another
+ * name, a pipe that nobody reads. */
+DT_TEST(agree, a_record_goes_through_no_link_and_waits_for_no_reader)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8], kept[DT_TEST_PATH_BYTES + 8];
+    char text[64];
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    int reader;
+
+    if (dt_test_processes() > 1) return;
+    (void)snprintf(kept, sizeof kept, "%s/f.9", dt_test_temp_dir(folder));
+    (void)snprintf(path, sizeof path, "%s/f", folder);
+    o.flight = path;
+    o.fault = "rank=1,call=3";
+    for (int kind = 0; kind < 4; kind++) {
+        char name[DT_TEST_PATH_BYTES + 16];
+        dt_test_write_file(folder, "f.9", "kept", 4);
+        (void)snprintf(name, sizeof name, "%s.1", path);
+        if (kind == 0) DT_ASSERT_EQ_INT(symlink(kept, name), 0);
+        if (kind == 1) DT_ASSERT_EQ_INT(link(kept, name), 0);
+        if (kind >= 2) DT_ASSERT_EQ_INT(mkfifo(name, 0600), 0);
+        reader = kind == 3 ? open(name, O_RDONLY | O_NONBLOCK) : -1;
+        DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", fly_into_fault, NULL), DT_ERR_COMM, "injected");
+        if (kind == 3) DT_ASSERT_EQ_INT(read(reader, text, sizeof text), 0);
+        if (reader >= 0) (void)close(reader);
+        DT_ASSERT_EQ_INT(read_text(folder, 9, text, sizeof text), 4);
+        DT_ASSERT_EQ_STR(text, "kept");
+        DT_ASSERT_EQ_INT(unlink(name), 0);
+    }
+    dt_test_remove_dir(folder);
+}
+
+/* An operation may stay under way while as many others end as the recorder keeps beside it. */
+static dt_status keep_the_oldest(dt_mesh *mesh, const void *arg)
+{
+    dti_flight *f;
+    const int64_t one = 1;
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    DT_TRY(dti_new(sizeof *f, &f));
+    for (int others = DTI_FLIGHT_ENTRIES - 1; others <= DTI_FLIGHT_ENTRIES; others++) {
+        dti_comm_request first = { .call = { .op = DTI_COMM_ALL_REDUCE, .counts = &one } };
+        dti_flight_open(f, NULL, 0, 1);
+        dti_flight_begin(f, c, &first);
+        for (int i = 0; i < others; i++) {
+            dti_comm_request r = first;
+            dti_flight_begin(f, c, &r);
+        }
+        dti_flight_end(f, &first, false);
+        DT_EXPECT(f->entries[0].state ==
+                      (others < DTI_FLIGHT_ENTRIES ? DTI_FLIGHT_DONE : DTI_FLIGHT_UNDER_WAY),
+                  "after %d others the first entry is in state %d", others,
+                  (int)f->entries[0].state);
+    }
+    dti_free(f);
+    return DT_OK;
+}
+
+DT_TEST(agree, the_oldest_record_is_kept_until_its_slot_is_needed)
+{
+    dt_test_on_ranks("tp=1", keep_the_oldest, NULL);
+}
+
+/* --- notes ------------------------------------------------------------------------------------ */
+
+static uint64_t hash_of(const dti_comm *c, dti_comm_op op, const int64_t *counts)
+{
+    const dti_comm_request r = { .call = { .op = op, .dtype = DT_F32, .counts = counts } };
+    dti_comm_note note;
+
+    dti_note_make(c, &r, &note);
+    return note.hash;
+}
+
+static dt_status every_count_matters(dt_mesh *mesh, const void *arg)
+{
+    static const dti_comm_op ops[] = { DTI_COMM_ALL_GATHER, DTI_COMM_REDUCE_SCATTER,
+                                       DTI_COMM_ALL_REDUCE, DTI_COMM_BROADCAST };
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY(dti_mesh_comm(mesh, 1, &c));
+    for (size_t k = 0; k < DT_COUNT(ops); k++)
+        for (int i = 0; i < (k < 2 ? 3 : 1); i++) {
+            int64_t counts[] = { 5, 6, 7 };
+            const uint64_t before = hash_of(c, ops[k], counts);
+            counts[i]++;
+            DT_EXPECT(hash_of(c, ops[k], counts) != before, "%s: count %d is not in the note",
+                      dti_comm_op_name(ops[k]), i);
+        }
+    return DT_OK;
+}
+
+DT_TEST(agree, every_common_count_is_in_the_note)
+{
+    dt_test_on_ranks("tp=3", every_count_matters, NULL);
+}
+
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static dt_status ask(dt_mesh *mesh, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    const bool other = dt_runtime_rank(rt) == 2;
+    const int kind = *(const int *)arg;
+    dt_asked asked[] = { { "prompt", "Once" }, { "json", NULL }, { "seed", "7" } };
+    int n = 3;
+
+    if (other && kind == 1) asked[1] = (dt_asked){ "json", "" };
+    if (other && kind == 2) asked[2].value = "8\n";
+    if (other && kind == 3) n = 2;
+    if (!other && kind == 4) n = 0;
+    return dt_agree(rt, n > 0 ? asked : NULL, n);
+}
+
+DT_TEST(agree, ranks_that_were_asked_different_things_are_told_what)
+{
+    static const char *const words[] = {
+        NULL, "rank 0 was asked for json, rank 2 for json \"\"",
+        "rank 0 was asked for seed \"7\", rank 2 for seed \"8\\n\"",
+        "rank 0 was asked for seed \"7\", rank 2 for nothing more",
+        "rank 0 was asked for nothing more, rank 2 for prompt \"Once\""
+    };
+
+    for (int kind = 0; kind < (int)DT_COUNT(words); kind++) {
+        const dt_status st = dt_test_run(NULL, "tp=3", ask, &kind);
+        if (words[kind] == NULL)
+            DT_ASSERT_OK(st);
+        else
+            DT_ASSERT_STATUS(st, DT_ERR_ARG, words[kind]);
+    }
+}
+
+static dt_status ask_wrongly(dt_mesh *mesh, const void *arg)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_agree(NULL, NULL, 0), DT_ERR_ARG, "rt is NULL");
+    DT_EXPECT_STATUS(dt_agree(rt, NULL, 2), DT_ERR_ARG, "2 things asked, in no list");
+    DT_EXPECT_STATUS(dt_agree(rt, &(dt_asked){ NULL, "x" }, 1), DT_ERR_ARG, "asked[0].what");
+    return dt_agree(rt, NULL, 0);
+}
+
+DT_TEST(agree, refuses_bad_lists)
+{
+    dt_test_on_ranks("tp=1", ask_wrongly, NULL);
 }
