@@ -69,8 +69,11 @@ tidy: configure-dev
 pages:
 	@tools/pages.sh --update
 
-install: build-release
-	@$(CMAKE) --install build/release $(if $(PREFIX),--prefix $(PREFIX))
+# The static library knows where its modules are installed.
+install: configure-release
+	@$(CMAKE) build/release $(if $(PREFIX),-DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX))) >/dev/null
+	@$(CMAKE) --build build/release
+	@$(CMAKE) --install build/release
 
 deb: build-deb
 	@cd build/deb && $(CPACK) -G DEB -B packages

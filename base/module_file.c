@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dladdr1 */
 #include "base/module_file.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +27,23 @@ static bool beside(const char *file, const char *rest, char path[PATH_BYTES])
     return n > 0 && n < PATH_BYTES;
 }
 
-/* The k-th place where modules may lie: as told, beside the library if it is shared, relative to
- * the program as in a build tree or a moved installation, where they were installed. */
+/* The file of the library if it is one. Where it is part of the program, what lies beside that, or
+ * beside what argv[0] says, is nobody's business here: who can write there need not be trusted. */
+static const char *own_file(void)
+{
+    struct link_map *map = NULL;
+    Dl_info info;
+
+    if (!dladdr1((const void *)(uintptr_t)dti_module_locate, &info, (void **)&map, RTLD_DL_LINKMAP))
+        return NULL;
+    return map != NULL ? map->l_name : NULL; /* "" of a program */
+}
+
+/* The k-th place where modules may lie: as told, beside the library if it is shared, where they
+ * were installed. */
 static bool folder_at(const char *told, int k, char path[PATH_BYTES])
 {
-    char program[PATH_BYTES] = "";
-    Dl_info info;
+    const char *own;
     int n = 0;
 
     switch (k) {
@@ -39,11 +51,8 @@ static bool folder_at(const char *told, int k, char path[PATH_BYTES])
         if (told != NULL) n = snprintf(path, PATH_BYTES, "%s", told);
         return n > 0 && n < PATH_BYTES;
     case 1:
-        return dladdr((const void *)(uintptr_t)dti_module_locate, &info) != 0 &&
-               info.dli_fname != NULL && beside(info.dli_fname, "dtensor", path);
-    case 2:
-        if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return false;
-        return beside(program, "../lib/dtensor", path);
+        own = own_file();
+        return own != NULL && beside(own, "dtensor", path);
     default:
         n = snprintf(path, PATH_BYTES, "%s", DT_MODULE_DIR);
         return n > 0 && n < PATH_BYTES;
@@ -52,7 +61,7 @@ static bool folder_at(const char *told, int k, char path[PATH_BYTES])
 
 bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODULE_PATH_BYTES])
 {
-    enum { N_FOLDERS = 4 };
+    enum { N_FOLDERS = 3 };
     char at[PATH_BYTES];
 
     for (int k = 0; k < N_FOLDERS; k++) {

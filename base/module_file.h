@@ -9,8 +9,8 @@
 
 enum { DTI_MODULE_PATH_BYTES = 512 };
 
-/* The file of module "dtensor_<name>.so": in `folder` if it is not NULL, beside the library,
- * relative to the program, or where modules were installed. False, and an empty path, if it lies in
+/* The file of module "dtensor_<name>.so": in `folder` if it is not NULL, beside the library if that
+ * is a file of its own, or where modules were installed. False, and an empty path, if it lies in
  * none of them. */
 bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODULE_PATH_BYTES]);
 

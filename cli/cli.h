@@ -100,6 +100,11 @@ typedef struct cli_env {
 
 void cli_environment(cli_env *out);
 
+/* Where the command lies in an installation or a build folder its modules lie beside it, in
+ * ../lib/dtensor, whose owner then is its own or root. It tells the library so, as a user may
+ * (DTENSOR_MODULES): a library that is part of a program cannot know what lies beside that. */
+void cli_own_modules(void);
+
 /* The i-th variable that the command or the library looks at, and its value, NULL if it is not set.
  * NULL behind the last. */
 const char *cli_environment_name(int i, const char **value);

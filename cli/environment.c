@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The only place of the command that looks at environment variables. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/cli.h"
+
+enum { PATH_BYTES = 4096 };
 
 static const char *non_empty(const char *name)
 {
@@ -26,6 +31,23 @@ void cli_environment(cli_env *out)
         .no_color = non_empty("NO_COLOR") != NULL,
         .dumb_terminal = term == NULL || strcmp(term, "dumb") == 0,
     };
+}
+
+void cli_own_modules(void)
+{
+    char program[PATH_BYTES] = "", modules[PATH_BYTES + 32];
+    struct stat mine, theirs;
+    char *slash;
+
+    if (non_empty("DTENSOR_MODULES") != NULL) return;
+    if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return;
+    slash = strrchr(program, '/');
+    if (slash == NULL || stat(program, &mine) != 0) return;
+    *slash = '\0';
+    (void)snprintf(modules, sizeof modules, "%s/../lib/dtensor", program);
+    if (stat(modules, &theirs) != 0 || (theirs.st_mode & S_IWOTH) != 0) return;
+    if (theirs.st_uid == 0 || theirs.st_uid == mine.st_uid)
+        (void)setenv("DTENSOR_MODULES", modules, 1);
 }
 
 const char *cli_environment_name(int i, const char **value)

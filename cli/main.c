@@ -9,6 +9,7 @@
 #include "cli/manual.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
+#include "cli/standard_streams.h"
 #include "cli/version.h"
 
 static const cli_command *const commands[] = { &cli_generate,   &cli_chat,      &cli_logits,
@@ -137,11 +138,13 @@ int main(int argc, char **argv)
     dt_status st;
     int code;
 
+    cli_standard_streams();
     /* A reader that has seen enough ends this process quietly, also where SIGPIPE was ignored. A
      * file that may not grow is an error of the one who writes it, and says so. */
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN);
     cli_environment(&env);
+    cli_own_modules();
     cli_console_init(&(cli_args){ 0 }, &env, &console);
     st = run(argc, argv, &env, &console);
     code = cli_report(&console, st);

@@ -173,7 +173,8 @@ else
 fi
 DTENSOR_SOURCE_DIR=$PWD
 DTENSOR_BINARY_DIR=$build
-export DTENSOR_SOURCE_DIR DTENSOR_BINARY_DIR
+DTENSOR_MODULES=$build/lib/dtensor
+export DTENSOR_SOURCE_DIR DTENSOR_BINARY_DIR DTENSOR_MODULES
 
 # --- the steps -----------------------------------------------------------------------------------
 

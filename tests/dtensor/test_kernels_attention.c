@@ -111,6 +111,7 @@ static const attention_shape shapes[] = {
     { 1, 150, 1, 1,  150,  20,  0, 0,  1,  1,  0,   0 },
     { 1, 150, 2, 2,  200,  20,  0, 0,  2,  2,  31,  40 },
     { 1, 9,   3, 1,  70,   130, 0, 0,  3,  1,  1,   60 },
+    { 1, 130, 1, 1,  600,  20,  0, 0,  1,  1,  300, 400 }, /* a window of more than a tile and a block of queries */
     { 1, 3,   260, 1, 5,   3,   0, 0,  260, 1, 0,   0 },
     { 2, 5,   3, 2,  30,   16,  3, 0,  8,  2,  0,   9 },   /* heads 3 4 5 of 8: parts of two groups */
     { 2, 1,   3, 2,  30,   16,  3, 0,  8,  2,  0,   9 },
@@ -220,6 +221,36 @@ DT_TEST(kernels_attention, heads_without_their_kv_heads_are_refused)
                      DT_ERR_LAYOUT,
                      "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
     dti_cpu_destroy(&cpu);
+}
+
+/* A window that begins behind the first part of the keys leaves that part untouched: what a longer
+ * call has left there must not count. */
+DT_TEST(kernels_attention, what_an_earlier_call_left_in_scratch_does_not_count)
+{
+    enum { S = 2500, H = 4, E = 16, POSITION = 2400 };
+    const int64_t q_shape[] = { 1, 1, H, E }, k_shape[] = { 1, S, 2, E }, p_shape[] = { 1, 1 };
+    const dti_attention_attr whole = { H, 2, 0, 0.25f }, window = { H, 2, 300, 0.25f };
+    dt_local in[4] = { kt_filled(DT_F32, 4, q_shape, KT_UNIFORM, 1),
+                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 2),
+                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 3), kt_local(DT_I32, 2, p_shape) };
+    float after[H * E], fresh[H * E];
+    dt_local out = { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, H, E } };
+
+    *(int32_t *)in[3].data = POSITION;
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+        dti_cpu *used, *unused;
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &used));
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &unused));
+        out.data = after;
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &whole, used, 4, 1, NULL }));
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &window, used, 4, 1, NULL }));
+        out.data = fresh;
+        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &window, unused, 4, 1, NULL }));
+        DT_ASSERT(memcmp(after, fresh, sizeof after) == 0);
+        dti_cpu_destroy(&used);
+        dti_cpu_destroy(&unused);
+    }
+    for (int i = 0; i < 4; i++) kt_release(&in[i]);
 }
 
 /* A decode step allocates nothing, wherever in the cache it is. */
