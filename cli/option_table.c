@@ -362,7 +362,7 @@ void cli_print_options(const cli_command *command)
         (void)printf("  %-31s %s\n", name, help);
 }
 
-/* --- what ranks have to agree on ---------------------------------------------------------------- */
+/* --- what ranks have to agree on ----------------------------------------------------------- */
 
 void cli_asked_add(cli_asked *asked, const char *what, const char *value)
 {

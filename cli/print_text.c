@@ -18,7 +18,7 @@ static size_t control_bytes(const unsigned char *c, size_t n)
 void cli_print_text(FILE *to, const char *text, size_t n)
 {
     const unsigned char *c = (const unsigned char *)text;
-    const bool obeys = isatty(fileno(to));
+    const bool obeys = isatty(to == stderr ? STDERR_FILENO : STDOUT_FILENO);
     size_t done = 0;
 
     for (size_t at = 0; obeys && at < n;) {

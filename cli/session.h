@@ -30,7 +30,7 @@ typedef struct cli_session {
     dt_load_options load;
     dt_plan *plan;      /* of --plan, or NULL */
     dt_model_info info; /* of the checkpoint */
-    uint64_t read; /* hash of the prompts that were read; 0: none */
+    uint64_t read;      /* hash of the prompts that were read; 0: none */
     int64_t n_params;
     dt_dtype dtype;     /* of the run */
     cli_rank *ranks;    /* [run.n_ranks]; rank 0's */

@@ -50,7 +50,8 @@ static inline void command_environment(const char *extra, char *env[COMMAND_MAX_
 
     for (char **e = environ; *e != NULL && n + 2 < COMMAND_MAX_ENV; e++)
         if (strncmp(*e, "DTENSOR_FAULT=", 14) != 0 && strncmp(*e, "DTENSOR_TIMEOUT_MS=", 19) != 0 &&
-            strncmp(*e, "DTENSOR_VERBOSE=", 16) != 0 && strncmp(*e, "WORLD_SIZE=", 11) != 0)
+            strncmp(*e, "DTENSOR_VERBOSE=", 16) != 0 && strncmp(*e, "WORLD_SIZE=", 11) != 0 &&
+            (extra == NULL || strncmp(*e, extra, strcspn(extra, "=") + 1) != 0))
             env[n++] = *e;
     if (extra != NULL) env[n++] = (char *)(uintptr_t)extra;
     env[n] = NULL;

@@ -33,17 +33,13 @@ const options &chosen()
 static thread_local cudaError_t last_error;
 static thread_local int current_device;
 
-/* The failure that lasts, of all devices: a program that sees one has to end anyway. */
-struct sticky {
+/* The failure that lasts, of all devices: a program that sees one has to end anyway. There before
+ * anything runs, and never destroyed: who comes first and last is up to the program's threads. */
+static struct sticky {
     std::mutex lock;
-    cudaError_t error = cudaSuccess;
-    std::string text;
-};
-static sticky &broken()
-{
-    static sticky *s = new sticky;
-    return *s;
-}
+    cudaError_t error;
+    char text[512];
+} broken;
 
 cudaError_t say(cudaError_t error)
 {
@@ -53,20 +49,18 @@ cudaError_t say(cudaError_t error)
 
 void fail_for_good(const std::string &text)
 {
-    sticky &s = broken();
-    std::lock_guard<std::mutex> hold(s.lock);
+    std::lock_guard<std::mutex> hold(broken.lock);
 
-    if (s.error != cudaSuccess) return;
-    s.error = cudaErrorLaunchFailure;
-    s.text = "unspecified launch failure: " + text;
+    if (broken.error != cudaSuccess) return;
+    broken.error = cudaErrorLaunchFailure;
+    (void)snprintf(broken.text, sizeof broken.text, "unspecified launch failure: %s", text.c_str());
 }
 
 cudaError_t lasting()
 {
-    sticky &s = broken();
-    std::lock_guard<std::mutex> hold(s.lock);
+    std::lock_guard<std::mutex> hold(broken.lock);
 
-    return s.error;
+    return broken.error;
 }
 
 static std::mutex limits_lock;
@@ -174,9 +168,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "invalid device ordinal";
     case cudaErrorLaunchFailure: {
         static thread_local std::string copy;
-        sticky &s = broken();
-        std::lock_guard<std::mutex> hold(s.lock);
-        copy = s.error == error ? s.text : "unspecified launch failure";
+        std::lock_guard<std::mutex> hold(broken.lock);
+        copy = broken.error == error ? broken.text : "unspecified launch failure";
         return copy.c_str();
     }
     default:
@@ -199,10 +192,9 @@ cudaError_t cudaGetLastError(void)
 
 cudaError_t cudaDeviceReset(void)
 {
-    sticky &s = broken();
-    std::lock_guard<std::mutex> hold(s.lock);
+    std::lock_guard<std::mutex> hold(broken.lock);
 
-    s.error = last_error = cudaSuccess;
+    broken.error = last_error = cudaSuccess;
     return cudaSuccess;
 }
 

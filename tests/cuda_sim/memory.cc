@@ -30,8 +30,9 @@ struct piece {
     size_t bytes, mapped; /* what was asked for; whole pages, without the guards */
 };
 
+std::mutex lock; /* of all of it */
+
 struct memory {
-    std::mutex lock;
     std::map<const char *, piece> pieces;
     int n_open = 0;
     size_t used = 0; /* of devices */
@@ -54,7 +55,7 @@ cudaError_t take(void **out, size_t bytes, cudaMemoryType type, int device)
 {
     memory &m = all();
     const size_t mapped = (bytes + PAGE - 1) / PAGE * PAGE;
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
 
     *out = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -91,7 +92,7 @@ bool is_intact(const char *at, const piece &p)
 cudaError_t give_back(void *data, cudaMemoryType type)
 {
     memory &m = all();
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
 
     if (data == nullptr) return cudaSuccess;
     const auto found = m.pieces.find(static_cast<char *>(data));
@@ -117,7 +118,7 @@ cudaError_t give_back(void *data, cudaMemoryType type)
 memory_info find_memory(const void *p)
 {
     memory &m = all();
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
     const char *at = static_cast<const char *>(p);
     auto after = m.pieces.upper_bound(at);
 
@@ -137,7 +138,7 @@ bool is_host_pointer(const void *p)
 size_t used_bytes()
 {
     memory &m = all();
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
 
     return m.used;
 }
@@ -145,7 +146,7 @@ size_t used_bytes()
 opened::opened()
 {
     memory &m = all();
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
 
     if (m.n_open++ == 0)
         for (const auto &p : m.pieces) protect(p.first, p.second, true);
@@ -154,7 +155,7 @@ opened::opened()
 opened::~opened()
 {
     memory &m = all();
-    std::lock_guard<std::mutex> hold(m.lock);
+    std::lock_guard<std::mutex> hold(lock);
 
     if (--m.n_open == 0)
         for (const auto &p : m.pieces) protect(p.first, p.second, false);

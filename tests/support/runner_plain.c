@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A test runner without processes: tests register before main, run one after the other in the
- * order of their names, and leave by longjmp on the main thread. Of the processes that mpirun
- * started the first one speaks, and those that find fault.
+ * A test runner that does little: tests register before main, run one after the other in the order
+ * of their names, and leave by longjmp on the main thread. Each is a process of its own, as with
+ * Criterion, so that what it does to the simulated device, the environment or a limit ends with it.
+ * Processes that mpirun started stay as they are: MPI knows no others. Of those the first one
+ * speaks, and the ones that find fault.
  *
  *   test_mesh [--filter suite/name*]... [--list] */
 #include "tests/support/dt_test.h"
@@ -11,7 +13,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { PASSED = 0, FAILED = 1, SKIPPED = 2, N_VERDICTS = 3 };
 
@@ -72,6 +77,25 @@ static int run(const dt_test_entry *e)
     return verdict;
 }
 
+/* A test that ends in another way than by its verdict has failed. Leaving by exit() lets
+ * sanitizers speak. */
+static int run_apart(const dt_test_entry *e)
+{
+    int status = 0;
+    pid_t pid;
+
+    (void)fflush(NULL);
+    pid = fork();
+    if (pid == 0) exit(run(e));
+    if (pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+        WEXITSTATUS(status) < N_VERDICTS)
+        return WEXITSTATUS(status);
+    (void)printf("FAIL  %s/%s ended by %s %d\n", e->suite, e->name,
+                 WIFSIGNALED(status) ? "signal" : "exit code",
+                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return FAILED;
+}
+
 /* Whether one of the filters is met, or there is none. */
 static bool is_asked_for(const char *name, int argc, char **argv)
 {
@@ -99,7 +123,7 @@ int main(int argc, char **argv)
         if (list)
             (void)puts(name);
         else
-            count[run(e)]++;
+            count[dt_launch_size() > 1 ? run(e) : run_apart(e)]++;
     }
     if (!list && (dt_launch_process() == 0 || count[FAILED] > 0))
         (void)printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED],
