@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "dtensor/copy_to.h"
 #include "dtensor/ops/cache.h"
+#include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -42,6 +43,7 @@ static void release_from(dt_tape *t, size_t first)
 void dt_tape_reset(dt_tape *t)
 {
     if (t == NULL) return;
+    dti_pending_drop_all(&t->pending);
     release_from(t, 0);
     t->n_scopes = 1;
     t->status = DT_OK;
@@ -57,6 +59,7 @@ void dt_tape_release(dt_tape **tape)
 
     if (t == NULL) return;
     *tape = NULL;
+    dti_pending_drop_all(&t->pending);
     release_from(t, 0);
     dti_runtime_count(t->rt, DTI_LIVE_TAPE, -1);
     dti_comm_log_free(&t->log);

@@ -26,7 +26,8 @@ struct dt_tape {
     dt_moves moves;
     int n_scopes;
     dti_scope scopes[DTI_MAX_SCOPES];
-    dt_tensor **owned; /* one reference each, oldest first */
+    struct dt_pending *pending; /* begun and not waited for */
+    dt_tensor **owned;          /* one reference each, oldest first */
     size_t n_owned;
     size_t owned_capacity;
     dt_comm_counter comm[DT_N_COMM_KINDS];

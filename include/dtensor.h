@@ -5,6 +5,7 @@
 #define DTENSOR_H
 
 #include <dtensor/architectures.h>
+#include <dtensor/async.h>
 #include <dtensor/base.h>
 #include <dtensor/chat.h>
 #include <dtensor/collectives.h>

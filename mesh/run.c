@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/sync.h"
+#include "mesh/comm/slow_link.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
 #include "mesh/world.h"
@@ -72,6 +73,7 @@ static dt_status check_options(const dt_run_options *o)
              o->ranks_together, o->n_ranks);
     DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
              (long long)o->timeout_ms);
+    DT_TRY(dti_slow_link_check(o->simulated_link));
     DT_TRY(dti_check_isa(o->isa));
     DT_TRY(dti_check_device(o->device));
     DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,
@@ -189,6 +191,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     (*out)->place = dti_world_before_on_machine(&run->world) + r->rank - run->world.first_rank;
+    (*out)->lanes = run->world.lanes;
     if (wish != NULL && wish[0] != '\0') (*out)->cuda_wish = wish;
     log_binding(*out, run, &b);
     if (dti_world_sharing(&run->world, sharing) && r->rank == run->world.first_rank)

@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "mesh/comm/dry.h"
+#include "mesh/comm/local.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
 
@@ -37,6 +38,10 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     world->flight = &rt->flight;
     world->agree = options->check != NULL && strcmp(options->check, "agree") == 0;
     atomic_init(&rt->live, 1);
+    if (options->simulated_link != NULL) {
+        rt->link = *options->simulated_link;
+        world->link = &rt->link;
+    }
     rt->world = world;
     rt->pool = pool;
     rt->rank = world->rank;
@@ -141,11 +146,12 @@ void dti_runtime_destroy(dt_runtime **runtime)
     *runtime = NULL;
     warn_of_unused_fault(rt);
     warn_of_lost_flight(rt);
-    tell_of_live(rt);
     while (rt->n_at_end > 0) {
         rt->n_at_end--;
         rt->at_end[rt->n_at_end].end(rt->at_end[rt->n_at_end].object);
     }
+    if (rt->lanes != NULL) dti_local_left(rt->lanes, rt->rank);
+    tell_of_live(rt);
     dti_gpu_close(rt);
     dti_pool_destroy(&rt->pool);
     for (size_t i = rt->n_comms; i > 0; i--) dti_comm_close(rt->comms[i - 1]);
@@ -165,6 +171,19 @@ dt_status dti_runtime_at_end(dt_runtime *rt, dti_slot_destroy end, void *object)
              DTI_MAX_AT_END);
     rt->at_end[rt->n_at_end].end = end;
     rt->at_end[rt->n_at_end++].object = object;
+    return DT_OK;
+}
+
+bool dti_runtime_has_lanes(const dt_runtime *rt)
+{
+    return rt->lanes != NULL;
+}
+
+dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
+{
+    DT_TRY(dti_local_open(rt->lanes, rt->rank, NULL, NULL, out));
+    (*out)->agree = rt->world->agree;
+    (*out)->link = rt->world->link;
     return DT_OK;
 }
 
@@ -214,7 +233,8 @@ dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runt
              rank, own.n_ranks, own.n_ranks - 1);
     DT_TRY(dti_check_isa(own.isa));
     DT_TRY(dti_check_device(own.device));
-    own.check = NULL;  /* nobody to agree with */
+    own.check = NULL; /* nobody to agree with */
+    own.simulated_link = NULL;
     own.flight = NULL; /* the file is the run's: a plan that fails must not write over it */
     DT_TRY(dti_dry_open(rank, own.n_ranks, &world));
     world->timeout_ms = own.timeout_ms < 1 ? 1 : own.timeout_ms; /* meshes report it */

@@ -48,6 +48,12 @@ const char *dti_runtime_isa(const dt_runtime *rt); /* as asked for, never NULL: 
 dt_status dti_runtime_at_end(dt_runtime *rt, dti_slot_destroy end, void *object) DT_MUST_USE;
 bool dti_runtime_has_ended(const dt_runtime *rt);
 
+/* Whether a thread of the rank's may take part in communication beside the rank, and its
+ * communicator of the whole run, called once by that thread, which closes it: the ranks' helpers
+ * are a world of their own, in which nobody waits for a rank itself; both are aborted together. */
+bool dti_runtime_has_lanes(const dt_runtime *rt);
+dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out) DT_MUST_USE;
+
 /* Handles of users. Whatever outlives the run is named in its log by kind. */
 typedef enum dti_live {
     DTI_LIVE_MESH, /* released by any thread; the others by their rank's */

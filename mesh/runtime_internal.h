@@ -19,9 +19,11 @@ struct dt_runtime {
     bool dry;
     dt_runtime *like; /* of a dry runtime: the one whose registries it looks into, or NULL */
     dti_comm *world;
-    dti_cuda_world *cuda;  /* or NULL */
-    const char *cuda_wish; /* what carries memory of devices (DTENSOR_CUDA_COMM), or NULL */
-    dti_pool *pool;        /* NULL: this rank computes alone */
+    dt_link link;                  /* simulated, if world->link points here */
+    struct dti_local_world *lanes; /* of helpers, or NULL */
+    dti_cuda_world *cuda;          /* or NULL */
+    const char *cuda_wish;         /* what carries memory of devices (DTENSOR_CUDA_COMM), or NULL */
+    dti_pool *pool;                /* NULL: this rank computes alone */
     dt_log_fn log;
     void *log_arg;
     char isa[DTI_ISA_BYTES];

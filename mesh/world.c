@@ -39,6 +39,7 @@ dt_status dti_world_open(const dti_launch *launch, int n_ranks, int64_t timeout_
 void dti_world_close(dti_world *w)
 {
     dti_local_world_destroy(&w->local);
+    dti_local_world_destroy(&w->lanes);
     dti_mpi_world_destroy(&w->mpi);
 }
 
@@ -62,10 +63,13 @@ bool dti_world_sharing(const dti_world *w, char text[DTI_MPI_TEXT_BYTES])
 
 dt_status dti_world_start(dti_world *w, bool spin)
 {
-    if (w->mpi != NULL)
+    if (w->mpi != NULL) {
         dti_mpi_may_spin(w->mpi, spin);
-    else
-        DT_TRY(dti_local_world_create(w->n_ranks, w->timeout_ms, spin, &w->local));
+        return DT_OK;
+    }
+    DT_TRY(dti_local_world_create(w->n_ranks, w->timeout_ms, spin, &w->local));
+    DT_TRY(dti_local_world_create(w->n_ranks, w->timeout_ms, false, &w->lanes));
+    dti_local_world_twin(w->local, w->lanes);
     return DT_OK;
 }
 

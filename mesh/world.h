@@ -17,6 +17,7 @@ typedef struct dti_world {
     int64_t timeout_ms;
     dti_local_world *local; /* one of these two */
     dti_mpi_world *mpi;
+    dti_local_world *lanes; /* beside local: of the ranks' helpers (dti_runtime_open_lane) */
 } dti_world;
 
 /* Joins what the launcher has started; n_ranks == 1, the default of a program that does not care,

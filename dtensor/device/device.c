@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/lane.h"
 #include "dtensor/move_cache.h"
+#include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/gpu.h"
 
@@ -37,6 +39,8 @@ static void device_end(void *object)
 {
     dti_device *d = object;
 
+    dti_lane_close(&d->lane);
+    dti_pending_end(d);
     name_tensors(d);
     for (dt_tensor *x = d->tensors; x != NULL; x = x->also) x->local.data = NULL;
     dti_move_cache_free(d);
@@ -54,6 +58,7 @@ static void device_free(void *object)
         next = x->also;
         dti_free(x);
     }
+    dti_memory_destroy(&d->moving);
     dti_memory_destroy(&d->memory);
     dti_free(d);
 }

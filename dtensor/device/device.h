@@ -87,6 +87,10 @@ struct dti_device {
     struct dt_tensor *tensors;      /* all headers */
     struct dti_move_cache *moves;   /* plans to reuse */
     const dti_observer *observer;   /* NULL: nobody listens */
+    struct dti_lane *lane;          /* the rank's second pair of hands; NULL: not yet, or none */
+    struct dti_job *job;            /* what the lane is to do, while it is written down */
+    dti_memory *moving;             /* part of memory, where moves go on that were begun */
+    struct dt_pending *dropped;     /* begun moves that nobody waits for */
 };
 
 /* The device of this rank, made on first use (DTI_SLOT_DEVICE). */

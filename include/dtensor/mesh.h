@@ -64,12 +64,15 @@ typedef struct dt_run_options {
      * NULL: nothing. Its errors are those of the rank. */
     dt_status (*setup)(dt_runtime *rt, void *arg);
     void *setup_arg;
+    /* Collectives take at least this link's time, asleep: for trying out what overlaps, and what a
+     * slower network costs. Read when the run starts; NULL: as fast as they are. */
+    const dt_link *simulated_link;
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0, NULL, NULL, NULL, NULL                                                              \
+            0, NULL, NULL, NULL, NULL, NULL                                                        \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -5,9 +5,11 @@
 
 #include <string.h>
 
+#include "base/sync.h"
 #include "mesh/comm/call.h"
 #include "mesh/comm/cuda_comm.h"
 #include "mesh/comm/flight.h"
+#include "mesh/comm/slow_link.h"
 
 const char *dti_comm_op_name(dti_comm_op op)
 {
@@ -134,6 +136,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     r->note = NULL;
     r->state = NULL;
     r->timeout_ms = c->timeout_ms;
+    if (c->link != NULL) r->begun_ns = dti_now_ns();
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r));
     if (c->size == 1 && !c->dry) {
@@ -158,6 +161,7 @@ dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
         r->seq = 0;
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
+    if (c->link != NULL) dti_slow_link_wait(c, r);
     if (c->flight != NULL) dti_flight_end(c->flight, r, false);
     r->seq = 0;
     return DT_OK;
@@ -169,6 +173,7 @@ dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
     (*out)->timeout_ms = c->timeout_ms;
     (*out)->fault = c->fault;
     (*out)->flight = c->flight;
+    (*out)->link = c->link;
     (*out)->agree = c->agree;
     (*out)->cuda = c->cuda;
     return DT_OK;

@@ -360,10 +360,21 @@ dt_status dti_local_leave(dti_comm *world)
     DT_CHECK(n == 0, DT_ERR_ARG,
              "rank %d returned with %d operation%s under way; wait for what was started",
              world->world_ranks[world->rank], n, n == 1 ? "" : "s");
-    atomic_store(&c->self->left, 1);
-    for (int r = 0; r < c->world->n_ranks; r++)
-        if (&c->world->ranks[r] != c->self) dti_local_wake_rank(&c->world->ranks[r]);
+    dti_local_left(c->world, world->world_ranks[world->rank]);
     return DT_OK;
+}
+
+void dti_local_left(dti_local_world *w, int rank)
+{
+    atomic_store(&w->ranks[rank].left, 1);
+    for (int r = 0; r < w->n_ranks; r++)
+        if (r != rank) dti_local_wake_rank(&w->ranks[r]);
+}
+
+void dti_local_world_twin(dti_local_world *a, dti_local_world *b)
+{
+    a->twin = b;
+    b->twin = a;
 }
 
 bool dti_local_failure(dti_local_world *w, dt_error *out)

@@ -28,6 +28,13 @@ bool dti_local_is(const dti_comm *c);
  * the rank has operations under way, whose buffers are gone when its function has returned. */
 dt_status dti_local_leave(dti_comm *world) DT_MUST_USE;
 
+/* Two worlds of the same ranks, which are threads of their own in each: from now on, who aborts one
+ * aborts both. Before anybody opens one. */
+void dti_local_world_twin(dti_local_world *a, dti_local_world *b);
+
+/* dti_local_leave() of a rank that need not have opened the world. */
+void dti_local_left(dti_local_world *world, int rank);
+
 /* The abort of a rank that could not even open its communicator. */
 void dti_local_abort_world(dti_local_world *world, int rank, const char *why);
 

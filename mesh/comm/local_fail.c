@@ -16,22 +16,30 @@ static void wait_until_quiet(dti_local_world *w, const dti_local_rank *self)
     dti_local_cuda_quiet(self);
 }
 
-static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank, const char *why)
+static void flag(dti_local_world *w, int rank, const char *why, const dt_error *record)
 {
     (void)pthread_mutex_lock(&w->lock);
     if (!atomic_load(&w->aborted)) {
         w->culprit = rank;
         (void)snprintf(w->why, sizeof w->why, "%s", why);
-        w->record = *dt_last_error();
-        if (w->record.code == DT_OK) {
-            w->record = (dt_error){ .code = DT_ERR_COMM, .rank = rank };
-            (void)snprintf(w->record.message, sizeof w->record.message, "rank %d: %s", rank, why);
-        }
+        w->record = *record;
         atomic_store(&w->aborted, 1);
         dti_local_spin_stop_all(w);
     }
     (void)pthread_mutex_unlock(&w->lock);
     for (int r = 0; r < w->n_ranks; r++) dti_local_wake_rank(&w->ranks[r]);
+}
+
+static void abort_world(dti_local_world *w, const dti_local_rank *self, int rank, const char *why)
+{
+    dt_error record = *dt_last_error();
+
+    if (record.code == DT_OK) {
+        record = (dt_error){ .code = DT_ERR_COMM, .rank = rank };
+        (void)snprintf(record.message, sizeof record.message, "rank %d: %s", rank, why);
+    }
+    flag(w, rank, why, &record);
+    if (w->twin != NULL) flag(w->twin, rank, why, &record);
     wait_until_quiet(w, self);
 }
 

@@ -114,7 +114,8 @@ struct dti_local_world {
     int64_t timeout_ms;    /* of the communicators that are opened */
     dti_local_rank *ranks; /* [n_ranks] */
     dti_local_group *groups;
-    int culprit; /* written once, before `aborted` */
+    dti_local_world *twin; /* aborted together with this one, or NULL */
+    int culprit;           /* written once, before `aborted` */
     char why[DTI_WHY_BYTES];
     dt_error record;
 };

@@ -85,6 +85,11 @@ DT_TEST(bench, redistribute_runs)
     check_rows("redistribute", 16);
 }
 
+DT_TEST(bench, overlap_runs)
+{
+    check_rows("overlap", 4);
+}
+
 DT_TEST(bench, dispatch_runs)
 {
     check_rows("dispatch", 10);

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A move that is begun runs through dtensor/redistribute.c as ever, but with a device that writes
+ * down what it is asked for (lane.h), and in memory of its own: blocks that a plan is done with are
+ * used again by what is written down later, which is done later. */
+#include <dtensor/async.h>
+
+#include "base/memory.h"
+#include "dtensor/lane.h"
+#include "dtensor/pending.h"
+#include "dtensor/tape.h"
+#include "dtensor/tensor_internal.h"
+#include "mesh/runtime.h"
+
+struct dt_pending {
+    dti_device *device;
+    dt_tensor *x; /* read until the job is done */
+    dt_tensor *y;
+    dti_job *job;              /* NULL: y is there */
+    dt_pending *next, **place; /* among those of its tape, or those that were dropped */
+};
+
+static void link_to(dt_pending **list, dt_pending *p)
+{
+    p->next = *list;
+    p->place = list;
+    if (*list != NULL) (*list)->place = &p->next;
+    *list = p;
+}
+
+static void unlink_pending(dt_pending *p)
+{
+    if (p->place == NULL) return;
+    *p->place = p->next;
+    if (p->next != NULL) p->next->place = p->place;
+    p->place = NULL;
+}
+
+static bool is_done(const dt_pending *p)
+{
+    return p->job == NULL || p->device->lane == NULL || dti_lane_is_done(p->device->lane, p->job);
+}
+
+static void free_pending(dt_pending *p)
+{
+    dt_runtime *rt = p->device->rt;
+
+    unlink_pending(p);
+    dti_job_free(&p->job);
+    dt_tensor_release(&p->x);
+    dt_tensor_release(&p->y);
+    dti_free(p);
+    dti_runtime_count(rt, DTI_LIVE_PENDING, -1);
+}
+
+/* Of those that were dropped, what has come to its end. */
+static void reap(dti_device *d)
+{
+    for (dt_pending *p = d->dropped, *next; p != NULL; p = next) {
+        next = p->next;
+        if (is_done(p)) free_pending(p);
+    }
+}
+
+void dti_pending_end(dti_device *d)
+{
+    DT_ASSERT(d->lane == NULL); /* so all are done */
+    reap(d);
+}
+
+/* --- begin ------------------------------------------------------------------------------------ */
+
+static dt_status write_down(dt_pending *p, const dt_layout *want, dt_comm_counter *counters)
+{
+    dti_device *d = p->device;
+    const dti_device_ops *ops = d->ops;
+    dti_memory *memory = d->memory;
+    dt_status st;
+
+    if (d->moving == NULL) {
+        DT_TRY(dti_memory_create(false, &d->allocator, &d->moving));
+        dti_memory_part_of(d->moving, memory, DTI_KIND_VALUES);
+    }
+    DT_TRY(dti_job_create(&p->job));
+    d->job = p->job;
+    d->ops = &dti_device_later;
+    d->memory = d->moving;
+    st = dti_redistribute(p->x, want, counters, &p->y);
+    d->memory = memory;
+    d->ops = ops;
+    d->job = NULL;
+    return st;
+}
+
+static dt_status begin(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
+                       dt_pending **out)
+{
+    dt_status st = DT_OK;
+    dti_lane *lane;
+    dt_pending *p;
+
+    *out = NULL;
+    reap(x->device);
+    DT_TRY(dti_lane_of(x->device, &lane));
+    DT_TRY(dti_new(sizeof *p, &p));
+    p->device = x->device;
+    p->x = dt_tensor_retain(x);
+    dti_runtime_count(x->device->rt, DTI_LIVE_PENDING, 1);
+    if (lane == NULL || want == x->layout) {
+        DT_TRY_TO(fail, st, dti_redistribute(x, want, counters, &p->y));
+    } else {
+        DT_TRY_TO(fail, st, write_down(p, want, counters));
+        DT_TRY_TO(fail, st, dti_lane_do(lane, p->job));
+    }
+    *out = p;
+    return DT_OK;
+
+fail:
+    free_pending(p);
+    return st;
+}
+
+dt_status dt_redistribute_begin(dt_tensor *x, const dt_placement *want, dt_pending **out)
+{
+    const dt_layout *layout;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(x != NULL && want != NULL, DT_ERR_ARG, "x or want is NULL");
+    DT_TRY(dti_tensor_layout(x, want, &layout));
+    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), begin(x, layout, NULL, out)));
+    return DT_OK;
+}
+
+/* --- wait ------------------------------------------------------------------------------------- */
+
+bool dt_pending_is_done(const dt_pending *p)
+{
+    return p == NULL || is_done(p);
+}
+
+dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
+{
+    dt_pending *p = pending ? *pending : NULL;
+    dt_status st = DT_OK;
+
+    DT_CHECK(p != NULL && y != NULL, DT_ERR_ARG, "the pending move or y is NULL");
+    *pending = NULL;
+    *y = NULL;
+    DT_CHECK_TO(done, st, !p->device->ended, DT_ERR_ARG,
+                "the run that this move belongs to has ended");
+    if (p->job != NULL) DT_TRY_TO(done, st, dti_lane_await(p->device->lane, p->job));
+    *y = p->y;
+    p->y = NULL;
+    reap(p->device);
+done:
+    free_pending(p);
+    return st;
+}
+
+void dt_pending_release(dt_pending **pending)
+{
+    dt_pending *p = pending ? *pending : NULL;
+
+    if (p == NULL) return;
+    *pending = NULL;
+    unlink_pending(p);
+    link_to(&p->device->dropped, p);
+    reap(p->device);
+}
+
+/* --- the tape --------------------------------------------------------------------------------- */
+
+void dti_pending_drop_all(dt_pending **of_tape)
+{
+    while (*of_tape != NULL) {
+        dt_pending *p = *of_tape;
+        dt_pending_release(&p);
+    }
+}
+
+dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
+{
+    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+    const dt_layout *layout;
+    dt_pending *p = NULL;
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return NULL;
+    if (x == NULL || want == NULL) {
+        dt_tape_fail(t, DT_ERR_ARG, "dt_move_begin: x or want is NULL");
+        return NULL;
+    }
+    st = dti_tensor_layout(x, want, &layout);
+    if (st == DT_OK) st = begin(x, layout, moved, &p);
+    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
+    if (st == DT_OK) {
+        link_to(&t->pending, p);
+        return p;
+    }
+    dt_pending_release(&p);
+    dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return NULL;
+}
+
+dt_tensor *dt_move_wait(dt_tape *t, dt_pending *p)
+{
+    dt_tensor *y;
+    dt_status st;
+
+    if (dti_tape_is_down(t) || p == NULL) return NULL; /* the tape drops it */
+    st = dt_pending_wait(&p, &y);
+    if (st == DT_OK) return dti_tape_push(t, y);
+    return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
