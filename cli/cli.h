@@ -32,7 +32,8 @@ enum {
     CLI_COMPARE = 512,
     CLI_VERIFY = 1024,
     CLI_CHAT = 2048,
-    CLI_BENCH = 4096
+    CLI_BENCH = 4096,
+    CLI_LIST = 8192
 };
 
 /* An option that may be given several times. */
@@ -133,6 +134,7 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_generate, cli_chat, cli_logits, cli_compare, cli_save, cli_tokenize,
-    cli_detokenize, cli_inspect, cli_bench, cli_verify, cli_show_plan, cli_topo, cli_env_command;
+    cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan, cli_topo,
+    cli_env_command;
 
 #endif

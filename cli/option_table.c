@@ -31,7 +31,8 @@ typedef struct option {
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
 #define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
-#define ALL       (SPLITS | RUNS | CLI_INSPECT | CLI_VERIFY | CLI_PLAN | CLI_TOPO | CLI_ENV)
+#define CHECKS    (CLI_INSPECT | CLI_VERIFY)
+#define ALL       (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
@@ -97,7 +98,7 @@ static const option options[] = {
     { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
-    { "load", 0, MANY, "FILE", AT(load), LAID_OUT | CLI_INSPECT | CLI_VERIFY, 0, "a module of yours, ./mine.so: architectures, styles" },
+    { "load", 0, MANY, "FILE", AT(load), LAID_OUT | CHECKS | CLI_LIST, 0, "a module: architectures, styles of yours" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },

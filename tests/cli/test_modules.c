@@ -101,3 +101,27 @@ DT_TEST(modules, what_is_no_module_is_refused_before_anything_runs)
     }
     dt_test_remove_dir(folder);
 }
+
+DT_TEST(modules, list_names_what_there_is_and_what_modules_add_first)
+{
+    char module[DT_TEST_PATH_BYTES];
+    const char *all[] = { "list", NULL }, *bad[] = { "list", "colours", NULL };
+    const char *mine[] = { "list", "architectures", "--load", module, "--json", NULL };
+    command_result r = command_run(NULL, all);
+
+    DT_ASSERT_EQ_INT(r.code, 0);
+    DT_ASSERT(strstr(r.out, "\n  rowwise_reduce_scatter ") != NULL);
+    DT_ASSERT(strstr(r.out, "\n  rms_norm ") != NULL);
+    DT_ASSERT(strstr(r.out, "...i, oi -> ...o") != NULL);
+    command_free(&r);
+    r = command_run(NULL, bad);
+    DT_ASSERT_EQ_INT(r.code, 2);
+    DT_ASSERT(strstr(r.err, "\"colours\"") != NULL && strstr(r.err, "kinds") != NULL);
+    command_free(&r);
+    (void)dt_test_binary_path(module, "examples/10_own_architecture.so");
+    if (access(module, F_OK) != 0) dt_test_skip("the examples are not built");
+    r = command_run(NULL, mine);
+    DT_ASSERT_EQ_INT(r.code, 0);
+    DT_ASSERT(strstr(r.out, "{\"architectures\":[{\"name\":\"my_llama\"") == r.out);
+    command_free(&r);
+}
