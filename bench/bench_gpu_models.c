@@ -170,12 +170,13 @@ static void report_decode(const gpu_job *j, const char *what, const gpu_shape *s
 static dt_status measure_model(gpu_job *j, const gpu_shape *shape, dt_model *m)
 {
     const int64_t prompt = j->options->prompt, context = j->options->context;
-    const double bytes = (double)dti_work_token_bytes(m, 0), flops = dti_work_prompt(m, prompt, 0);
+    const double bytes = (double)dti_work_token_bytes(m, 0);
     const int64_t longest = prompt > context ? prompt : context;
     dt_state *s = NULL;
     dt_status st = DT_OK;
-    double ns;
+    double ns, flops;
 
+    DT_TRY(dti_work_prompt(m, prompt, 0, &flops));
     DT_TRY(dt_state_create(m, 1, longest + new_tokens_of(j->options) + 1, &s));
     DT_TRY_TO(done, st, measure_prefill(j, m, s, &ns));
     bench_report_row(j->report, "prefill", shape->name, (double)prompt, ns * 1e-3,

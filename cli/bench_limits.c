@@ -129,7 +129,7 @@ dt_status cli_limits_count(cli_limits *l, int64_t n_prompt, double *bytes, doubl
     *products =
         l->rates != NULL ? dti_rates_operations(l->rates) : 2.0 * (double)l->rows * WIDTH * WIDTH;
     *products *= (double)n_ranks;
-    *flops = dti_work_prompt(l->model, n_prompt, l->chosen);
+    DT_TRY_TO(done, st, dti_work_prompt(l->model, n_prompt, l->chosen, flops));
 done:
     dti_free(each);
     return st;

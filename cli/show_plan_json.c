@@ -125,8 +125,9 @@ static json_t *json_pass(const cli_resolved *r, const dti_pass_cost *cost, int64
                 total, json_pack("{s:s, s:I, s:I}", "kind", dt_comm_kind_name((dt_comm_kind)k),
                                  "calls", (json_int_t)cost->total[k].calls, "bytes",
                                  (json_int_t)cost->total[k].bytes));
-    return json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)tokens, "collectives", items, "total",
-                     total);
+    return json_pack("{s:I, s:o, s:o, s:f, s:f}", "tokens", (json_int_t)tokens, "collectives",
+                     items, "total", total, "operations", cost->work.flops, "kernel_bytes",
+                     cost->work.bytes);
 }
 
 static json_t *json_ranks(const cli_resolved *r)

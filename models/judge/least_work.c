@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dtensor/kernels/attrs.h"
 #include "files/json.h"
 
 enum { PATH_BYTES = 4096 };
@@ -47,18 +48,35 @@ int64_t dti_work_token_bytes(dt_model *model, int64_t chosen)
     return bytes;
 }
 
-double dti_work_prompt(dt_model *model, int64_t n, int64_t chosen)
+/* Causal, of n tokens that are all there is. */
+static dt_status attention_flops(const dt_model_info *info, int64_t n, double *flops)
 {
-    const dt_model_info *info = dt_model_info_of(model);
-    const double pairs = 0.5 * (double)n * (double)(n + 1);
-    double flops = 4.0 * (double)(info->n_heads * info->head_dim) * pairs * (double)info->n_layers;
+    const int64_t h = info->n_heads, kv = info->n_kv_heads, e = info->head_dim;
+    const dti_attention_attr attr = { .n_heads = h, .n_kv_heads = kv };
+    dt_op_shapes call = { .op = dt_op_find("attention"),
+                          .attr = &attr,
+                          .n_in = 4,
+                          .in = { { DT_F32, 4, { 1, n, h, e } },
+                                  { DT_F32, 4, { 1, n, kv, e } },
+                                  { DT_F32, 4, { 1, n, kv, e } },
+                                  { DT_I32, 2, { 1, n } } } };
+    dt_op_work work;
+
+    DT_TRY(dt_op_work_of(&call, &work));
+    *flops = work.flops * (double)info->n_layers;
+    return DT_OK;
+}
+
+dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t chosen, double *flops)
+{
     dt_layers *layers = dt_model_layers(model);
 
+    DT_TRY(attention_flops(dt_model_info_of(model), n, flops));
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
         const bool picks = dt_layer_kind_of(layer)->picks != 0; /* experts: for each of them */
         const bool last = strcmp(dt_layer_name(layer), "lm_head") == 0;
-        flops += dt_layer_flops(layer) * (picks ? (double)(chosen * n) : last ? 1.0 : (double)n);
+        *flops += dt_layer_flops(layer) * (picks ? (double)(chosen * n) : last ? 1.0 : (double)n);
     }
-    return flops;
+    return DT_OK;
 }

@@ -6,6 +6,7 @@
 #define DTI_WORK_H
 
 #include <dtensor/models.h>
+#include <dtensor/op_rows.h>
 
 #include "base/error.h"
 
@@ -19,8 +20,8 @@ int64_t dti_work_param_bytes(const dt_layer *layer, int param, int64_t chosen);
 /* The same of all parameters. */
 int64_t dti_work_token_bytes(dt_model *model, int64_t chosen);
 
-/* Operations that n tokens need, copies on other ranks not counted: products of all layers, the
- * head's of the last token alone, and causal attention; a multiply-add counts as two. */
-double dti_work_prompt(dt_model *model, int64_t n, int64_t chosen);
+/* Operations that n tokens need, by what the rows cost, copies on other ranks not counted: products
+ * of all layers, the head's of the last token alone, and causal attention. */
+dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t chosen, double *flops) DT_MUST_USE;
 
 #endif

@@ -88,6 +88,7 @@ static dt_status measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_watched *w
     DT_TRY(st);
     DT_TRY(l.st);
     for (int k = 0; k < DT_N_COMM_KINDS; k++) cost->total[k] = dt_tape_comm(t, (dt_comm_kind)k);
+    cost->work = dt_tape_work(t);
     return DT_OK;
 }
 

@@ -5,6 +5,8 @@
 #ifndef DTI_PREDICT_H
 #define DTI_PREDICT_H
 
+#include <dtensor/op_rows.h>
+
 #include "models/model.h"
 
 /* Collectives of one kind over the same mesh dims, made inside one layer. */
@@ -20,6 +22,7 @@ typedef struct dti_pass_cost {
     size_t n;
     size_t capacity;
     dt_comm_counter total[DT_N_COMM_KINDS]; /* the tape's own counters */
+    dt_op_work work;                        /* of this rank's kernels */
 } dti_pass_cost;
 
 typedef struct dti_prediction {

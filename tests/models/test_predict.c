@@ -48,6 +48,10 @@ static dt_status same_pass(const char *what, const dti_pass_cost *dry, const dti
                   "%s, %s: another collective", what, a->layer);
         DT_EXPECT_EQ_INT(a->count.bytes, b->count.bytes);
     }
+    DT_EXPECT(dry->work.flops > 0 && dry->work.flops == real->work.flops,
+              "%s: %g operations, not %g", what, dry->work.flops, real->work.flops);
+    DT_EXPECT(dry->work.bytes > 0 && dry->work.bytes == real->work.bytes, "%s: %g bytes, not %g",
+              what, dry->work.bytes, real->work.bytes);
     for (int k = 0; k < DT_N_COMM_KINDS; k++) {
         int64_t calls = 0, bytes = 0;
         for (size_t i = 0; i < dry->n; i++)
