@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "cli/load_modules.h"
 #include "cli/manual.h"
@@ -17,6 +18,8 @@ static const cli_command *const commands[] = { &cli_generate,   &cli_chat,      
                                                &cli_verify,     &cli_show_plan,  &cli_tokenize,
                                                &cli_detokenize, &cli_bench,      &cli_list,
                                                &cli_topo,       &cli_env_command };
+
+enum { MANY_FILES = 65536 };
 
 static const char about[] = "Runs language models from Hugging Face folders, sharded over ranks.";
 static const char ending[] =
@@ -130,6 +133,16 @@ static dt_status run(int argc, char **argv, const cli_env *env, cli_console *con
     return DT_OK;
 }
 
+/* A checkpoint of many files is read by many threads; what the system allows is asked for. */
+static void allow_open_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= MANY_FILES) return;
+    files.rlim_cur = files.rlim_max < MANY_FILES ? files.rlim_max : MANY_FILES;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char **argv)
 {
     bool failed_output = false;
@@ -143,6 +156,7 @@ int main(int argc, char **argv)
      * file that may not grow is an error of the one who writes it, and says so. */
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN);
+    allow_open_files();
     cli_environment(&env);
     cli_own_modules();
     cli_console_init(&(cli_args){ 0 }, &env, &console);

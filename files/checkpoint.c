@@ -13,6 +13,9 @@
 #include "files/folder.h"
 #include "files/safetensors_internal.h"
 
+/* Of one checkpoint; reading is as fast with as many as there are threads that read. */
+enum { MOST_OPEN = 16 };
+
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 
@@ -83,6 +86,7 @@ static dt_status open_at(const char *path, bool file, const dti_faults *faults, 
 
     DT_TRY(dti_new(sizeof *ckpt, &ckpt));
     ckpt->faults = faults;
+    DT_TRY_TO(fail, st, dti_open_files_create(MOST_OPEN, &ckpt->open));
     DT_TRY_TO(fail, st, dti_strdup(path, &ckpt->folder));
     DT_TRY_TO(fail, st, file ? open_single(ckpt, path) : open_files(ckpt));
     DT_CHECK_TO(fail, st, !ckpt->forgot, DT_ERR_MEMORY, "no memory for the names of bad tensors");
@@ -119,6 +123,43 @@ dt_status dti_ckpt_open_weights(const char *path, dti_ckpt **out)
     return DT_OK;
 }
 
+/* Entries move, so each tensor is found again by its name. */
+dt_status dti_ckpt_keep(dti_ckpt *ckpt, const dti_st_entry *const *keep, size_t n_keep,
+                        size_t n_unused, const char *first_unused)
+{
+    size_t n = 0;
+
+    if (first_unused != NULL) DT_TRY(dti_strdup(first_unused, &ckpt->first_unused));
+    ckpt->n_unused = n_unused;
+    ckpt->n_tensors = 0;
+    dti_free(ckpt->tensors);
+    ckpt->tensors = NULL;
+    ckpt->kept_some = true;
+    for (size_t f = 0; f < ckpt->n_files; f++) {
+        DT_TRY(dti_st_keep(ckpt->files[f], keep, n_keep));
+        n += dti_st_count(ckpt->files[f]);
+    }
+    DT_TRY(dti_alloc_array(n, sizeof *ckpt->tensors, (void **)&ckpt->tensors));
+    for (size_t f = 0; f < ckpt->n_files; f++)
+        for (size_t i = 0; i < dti_st_count(ckpt->files[f]); i++)
+            ckpt->tensors[ckpt->n_tensors++] =
+                (dti_ckpt_tensor){ dti_st_at(ckpt->files[f], i), ckpt->files[f] };
+    if (n > 0) qsort(ckpt->tensors, n, sizeof *ckpt->tensors, by_name);
+    return DT_OK;
+}
+
+bool dti_ckpt_kept_some(const dti_ckpt *ckpt, size_t *n_unused, const char **first_unused)
+{
+    *n_unused = ckpt->n_unused;
+    *first_unused = ckpt->first_unused;
+    return ckpt->kept_some;
+}
+
+int dti_ckpt_n_open(const dti_ckpt *ckpt)
+{
+    return dti_open_files_count(ckpt->open);
+}
+
 bool dti_ckpt_exists(const char *folder)
 {
     return dti_folder_has(folder, single_name) || dti_folder_has(folder, index_name);
@@ -131,7 +172,9 @@ void dti_ckpt_close(dti_ckpt **ckpt)
     if (c == NULL) return;
     *ckpt = NULL;
     for (size_t i = 0; i < c->n_files; i++) dti_st_close(&c->files[i]);
+    dti_open_files_free(&c->open);
     for (size_t i = 0; i < c->n_bad; i++) dti_free(c->bad[i]);
+    dti_free(c->first_unused);
     dti_free(c->bad);
     dti_free(c->files);
     dti_free(c->tensors);

@@ -30,6 +30,15 @@ dt_status dti_ckpt_open_weights(const char *path, dti_ckpt **out) DT_MUST_USE;
 dt_status dti_ckpt_open_faulty(const char *folder, const dti_faults *faults,
                                dti_ckpt **out) DT_MUST_USE;
 
+/* Forgets all tensors but those in `keep`, sorted by address, and remembers what is said of the
+ * others: of a million names that nobody asks for none is kept. Nobody reads yet. */
+dt_status dti_ckpt_keep(dti_ckpt *ckpt, const dti_st_entry *const *keep, size_t n_keep,
+                        size_t n_unused, const char *first_unused) DT_MUST_USE;
+bool dti_ckpt_kept_some(const dti_ckpt *ckpt, size_t *n_unused, const char **first_unused);
+
+/* Files that are open now. A few at most: they are opened when they are read. */
+int dti_ckpt_n_open(const dti_ckpt *ckpt);
+
 /* Whether there was a fault of tensor `name`, or of the file that it is in; of any tensor. */
 bool dti_ckpt_is_faulty(const dti_ckpt *ckpt, const char *name);
 bool dti_ckpt_has_faults(const dti_ckpt *ckpt);
@@ -46,7 +55,7 @@ size_t dti_ckpt_count(const dti_ckpt *ckpt);
 const dti_st_entry *dti_ckpt_at(const dti_ckpt *ckpt, size_t i);
 const dti_st_entry *dti_ckpt_find(const dti_ckpt *ckpt, const char *name); /* or NULL */
 int64_t dti_ckpt_bytes(const dti_ckpt *ckpt);                              /* of all tensors */
-size_t dti_ckpt_n_files(const dti_ckpt *ckpt);                             /* that are open */
+size_t dti_ckpt_n_files(const dti_ckpt *ckpt);                             /* that are good */
 
 /* The file that tensor `name` is in, for messages; the folder if there is no such tensor. */
 const char *dti_ckpt_label(const dti_ckpt *ckpt, const char *name);

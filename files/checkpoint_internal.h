@@ -5,6 +5,7 @@
 #define DTI_CHECKPOINT_INTERNAL_H
 
 #include "files/checkpoint.h"
+#include "files/open_files.h"
 
 typedef struct dti_ckpt_tensor {
     const dti_st_entry *entry;
@@ -18,6 +19,10 @@ struct dti_ckpt {
     dti_ckpt_tensor *tensors; /* sorted by name once the checkpoint is open */
     size_t n_tensors;
     int64_t bytes;
+    dti_open_files *open; /* those of them that are */
+    bool kept_some;       /* of the tensors: n_unused were forgotten, the first of which was */
+    size_t n_unused;
+    char *first_unused; /* or NULL */
 
     const dti_faults *faults; /* while it is opened, or NULL */
     char **bad;               /* names of tensors with faults */

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "files/checkpoint_internal.h"
+#include "files/safetensors_internal.h"
 
 void dti_ckpt_note_name(dti_ckpt *ckpt, const char *tensor)
 {
@@ -52,5 +53,7 @@ dt_status dti_ckpt_open_file(dti_ckpt *ckpt, const char *path, dti_st_file **out
 {
     const dti_faults noted = { dti_ckpt_note, ckpt };
 
-    return dti_st_open_faulty(path, ckpt->faults != NULL ? &noted : NULL, out);
+    DT_TRY(dti_st_open_faulty(path, ckpt->faults != NULL ? &noted : NULL, out));
+    DT_TRY(dti_st_share(*out, path, ckpt->open));
+    return DT_OK;
 }

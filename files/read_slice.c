@@ -114,10 +114,13 @@ static int64_t least(int64_t a, int64_t b)
 static dt_status read_bytes(const box *b, void *to, int64_t elements, int64_t at)
 {
     const int64_t size = (int64_t)dt_dtype_size(b->entry->dtype);
+    dti_input in = b->file->in;
     char name[DTI_ST_SHOWN_BYTES];
-    const dt_status st =
-        dti_input_read(&b->file->in, to, elements * size, b->entry->begin + at * size);
+    dt_status st;
 
+    if (b->file->open != NULL) DT_TRY(dti_open_file_take(b->file->open, &in.fd));
+    st = dti_input_read(&in, to, elements * size, b->entry->begin + at * size);
+    if (b->file->open != NULL) dti_open_file_give(b->file->open);
     if (st != DT_OK) dti_error_prefix("tensor \"%s\"", shown(b->entry, name));
     return st;
 }

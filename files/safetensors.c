@@ -4,6 +4,7 @@
 #include "files/safetensors.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "files/safetensors_internal.h"
@@ -88,10 +89,68 @@ void dti_st_close(dti_st_file **file)
     if (f == NULL) return;
     *file = NULL;
     dti_input_close(&f->in);
+    dti_open_file_remove(&f->open);
     dti_arena_free(&f->names);
     dti_free(f->by_name);
     dti_free(f->entries);
     dti_free(f);
+}
+
+dt_status dti_st_share(dti_st_file *file, const char *path, dti_open_files *files)
+{
+    DT_TRY(dti_open_file_add(files, path, &file->in, &file->open));
+    return DT_OK;
+}
+
+static int by_address(const void *left, const void *right)
+{
+    const uintptr_t x = (uintptr_t) * (const dti_st_entry *const *)left;
+    const uintptr_t y = (uintptr_t) * (const dti_st_entry *const *)right;
+
+    return (x > y) - (x < y);
+}
+
+/* What stays moves into memory of its own size. */
+dt_status dti_st_keep(dti_st_file *file, const dti_st_entry *const *keep, size_t n_keep)
+{
+    dti_st_entry *entries = NULL;
+    const dti_st_entry **names = NULL;
+    dti_arena arena = DTI_ARENA_INIT;
+    dt_status st = DT_OK;
+    size_t n = 0;
+
+    for (size_t i = 0; i < file->n; i++) {
+        const dti_st_entry *e = &file->entries[i];
+        n += n_keep > 0 && bsearch(&e, keep, n_keep, sizeof *keep, by_address) != NULL;
+    }
+    DT_TRY_TO(fail, st, dti_alloc_array(n, sizeof *entries, (void **)&entries));
+    DT_TRY_TO(fail, st, dti_alloc_array(n, sizeof *names, (void **)&names));
+    n = 0;
+    for (size_t i = 0; i < file->n; i++) {
+        const dti_st_entry *e = &file->entries[i];
+        char *name;
+        if (n_keep == 0 || bsearch(&e, keep, n_keep, sizeof *keep, by_address) == NULL) continue;
+        DT_TRY_TO(fail, st, dti_arena_strndup(&arena, e->name, strlen(e->name), &name));
+        entries[n] = *e;
+        entries[n].name = name;
+        names[n] = &entries[n];
+        n++;
+    }
+    dti_st_sort_names(names, n);
+    dti_arena_free(&file->names);
+    dti_free(file->entries);
+    dti_free(file->by_name);
+    file->names = arena;
+    file->entries = entries;
+    file->by_name = names;
+    file->n = n;
+    return DT_OK;
+
+fail:
+    dti_arena_free(&arena);
+    dti_free(entries);
+    dti_free(names);
+    return st;
 }
 
 const char *dti_st_label(const dti_st_file *file)

@@ -161,6 +161,11 @@ static int by_name(const void *left, const void *right)
                   (*(const dti_st_entry *const *)right)->name);
 }
 
+void dti_st_sort_names(const dti_st_entry **names, size_t n)
+{
+    if (n > 0) qsort(names, n, sizeof *names, by_name);
+}
+
 /* A tensor begins where `last`, that reaches farthest of those before it, has ended; NULL: at the
  * first byte. Where some tensors are unknown, what lies between two may be theirs. */
 static dt_status check_place(const dti_st_file *file, const dti_st_entry *last,
@@ -260,7 +265,7 @@ dt_status dti_st_parse_header(dti_st_file *file, const char *text, size_t n)
     DT_TRY_TO(done, st, dti_say_fault(file->faults, NULL, check_data(file)));
     for (size_t i = 0; i < file->n; i++) place_entry(file, &file->entries[i]);
     for (size_t i = 0; i < file->n; i++) file->by_name[i] = &file->entries[i];
-    qsort(file->by_name, file->n, sizeof *file->by_name, by_name);
+    dti_st_sort_names(file->by_name, file->n);
 done:
     dti_json_free(&doc);
     return st;

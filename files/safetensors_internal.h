@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "files/input.h"
+#include "files/open_files.h"
 #include "files/safetensors.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -21,6 +22,7 @@ enum {
 
 struct dti_st_file {
     dti_input in;
+    dti_open_file *open; /* where `in` has no descriptor of its own; or NULL */
     size_t n;
     dti_st_entry *entries;        /* in the order of the data */
     const dti_st_entry **by_name; /* the same, sorted by name */
@@ -38,6 +40,12 @@ typedef struct dti_st_dtype {
     dt_dtype dtype;
 } dti_st_dtype;
 
+/* Makes an open file one of those of which a few are open at a time. */
+dt_status dti_st_share(dti_st_file *file, const char *path, dti_open_files *files) DT_MUST_USE;
+
+/* Leaves of the file's tensors those that are named in `keep`, sorted by address. */
+dt_status dti_st_keep(dti_st_file *file, const dti_st_entry *const *keep, size_t n) DT_MUST_USE;
+
 /* The row of a dtype by its name in files or by its number; NULL if there is none. */
 const dti_st_dtype *dti_st_dtype_named(const char *name);
 const dti_st_dtype *dti_st_dtype_of(dt_dtype dtype);
@@ -49,6 +57,7 @@ bool dti_st_size(const dti_st_dtype *dtype, int n_axes, const int64_t *shape, in
 
 /* Fills entries, by_name and names from the n bytes of JSON; the file's other fields are set. On
  * error the caller closes the file. */
+void dti_st_sort_names(const dti_st_entry **names, size_t n);
 dt_status dti_st_parse_header(dti_st_file *file, const char *text, size_t n) DT_MUST_USE;
 
 #endif

@@ -14,6 +14,7 @@
 #include "mesh/comm/slow_link.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
+#include "mesh/share.h"
 #include "mesh/world.h"
 
 enum { MAX_RANKS = 4096, MAX_THREADS = 4096 };
@@ -39,6 +40,7 @@ struct run_state {
     bool bind;
     bool has_fault;
     dti_world world;
+    dti_shares *shares;
     run_rank *ranks; /* [world.n_local] */
     _Atomic uint32_t gate;
 };
@@ -110,6 +112,7 @@ static dt_status make_run(run_state *run)
 
     dti_world_neighbours(&run->world, &before, &n);
     DT_TRY(make_ranks(run, before));
+    DT_TRY(dti_shares_create(&run->shares));
     DT_TRY(dt_topology_load(NULL, &run->topology));
     together = o->ranks_together > 0 && n % o->ranks_together == 0 ? o->ranks_together : 0;
     DT_TRY(dt_topology_divide(run->topology,
@@ -125,6 +128,7 @@ static void free_run(run_state *run)
     dti_world_close(&run->world);
     dt_topology_release(&run->topology);
     dti_free(run->ranks);
+    dti_shares_free(&run->shares);
 }
 
 /* Workers of the pool bind themselves; worker 0 is the rank's thread and is bound already. */
@@ -190,6 +194,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
+    (*out)->shares = run->shares;
     (*out)->place = dti_world_before_on_machine(&run->world) + r->rank - run->world.first_rank;
     (*out)->lanes = run->world.lanes;
     if (wish != NULL && wish[0] != '\0') (*out)->cuda_wish = wish;

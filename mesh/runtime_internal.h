@@ -28,8 +28,9 @@ struct dt_runtime {
     void *log_arg;
     char isa[DTI_ISA_BYTES];
     char device[DTI_DEVICE_BYTES];
-    int place;           /* among the ranks of this machine */
-    dti_cuda_place *gpu; /* gpu.h; NULL: none */
+    struct dti_shares *shares; /* of the ranks of this process; NULL: none */
+    int place;                 /* among the ranks of this machine */
+    dti_cuda_place *gpu;       /* gpu.h; NULL: none */
     char cores[DT_CORES_TEXT_BYTES];
     dti_flight flight;
     _Atomic int64_t live;        /* handles, and one for the run until it has ended */

@@ -82,6 +82,9 @@ dt_status dti_each_unused(const dti_described *d, const struct dti_ckpt *ckpt,
 /* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
 dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
 
+/* Leaves of an open checkpoint what the model uses, and how many others there were (remarks.c). */
+dt_status dti_forget_unused(const dti_described *d, struct dti_ckpt *ckpt) DT_MUST_USE;
+
 typedef void (*dti_remark_fn)(void *arg, const char *text);
 
 /* Says what about a checkpoint is odd but no error: tensors that nobody uses, an architecture that

@@ -110,13 +110,30 @@ static void count_unused(void *arg, const dti_st_entry *e)
 dt_status dti_find_unused(dti_described *d, const dti_ckpt *ckpt)
 {
     unused_count c = { 0, NULL };
+    const char *first = NULL;
 
-    DT_TRY(dti_each_unused(d, ckpt, count_unused, &c));
+    if (!dti_ckpt_kept_some(ckpt, &c.n, &first)) {
+        DT_TRY(dti_each_unused(d, ckpt, count_unused, &c));
+        if (c.first != NULL) first = c.first->name;
+    }
     d->n_unused = c.n;
     dti_free(d->first_unused);
     d->first_unused = NULL;
-    if (c.first != NULL) DT_TRY(dti_strdup(c.first->name, &d->first_unused));
+    if (first != NULL) DT_TRY(dti_strdup(first, &d->first_unused));
     return DT_OK;
+}
+
+dt_status dti_forget_unused(const dti_described *d, dti_ckpt *ckpt)
+{
+    const dti_st_entry **used = NULL;
+    dt_status st = DT_OK;
+    size_t n = 0;
+
+    DT_TRY_TO(done, st, list_used(d, ckpt, &used, &n));
+    DT_TRY_TO(done, st, dti_ckpt_keep(ckpt, used, n, d->n_unused, d->first_unused));
+done:
+    dti_free(used);
+    return st;
 }
 
 /* --- remarks -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include "files/checkpoint.h"
 #include "files/input.h"
 #include "mesh/runtime.h"
+#include "mesh/share.h"
 #include "models/generation/generation_config.h"
 #include "models/judge/judge.h"
 #include "models/load/mesh_dims.h"
@@ -159,15 +160,69 @@ done:
     return dti_runtime_alone(dt_mesh_runtime(mesh), st);
 }
 
+/* A checkpoint opened for a model. */
+typedef struct opening {
+    const char *dir;
+    dti_described *d;
+} opening;
+
+/* Once per process: of what no parameter asks for nothing is kept. */
+static dt_status open_for(void *arg, void **out)
+{
+    const opening *o = arg;
+    dti_ckpt *ckpt = NULL;
+    dt_status st = DT_OK;
+
+    *out = NULL;
+    DT_TRY(dti_ckpt_open(o->dir, &ckpt));
+    DT_TRY_TO(fail, st, dti_check_checkpoint(o->d, ckpt, NULL, NULL));
+    DT_TRY_TO(fail, st, dti_forget_unused(o->d, ckpt));
+    *out = ckpt;
+    return DT_OK;
+
+fail:
+    dti_ckpt_close(&ckpt);
+    return st;
+}
+
+static void close_ckpt(void *object)
+{
+    dti_ckpt *ckpt = object;
+
+    dti_ckpt_close(&ckpt);
+}
+
+/* The checkpoint that a load reads from. */
+typedef struct weights_at_hand {
+    dti_share *share;     /* of the ranks of this process */
+    dti_ckpt *own;        /* where that lacks what this model asks for; or NULL */
+    const dti_ckpt *ckpt; /* one of them */
+} weights_at_hand;
+
+static void let_go(weights_at_hand *w)
+{
+    dti_ckpt_close(&w->own);
+    dti_share_put(&w->share);
+}
+
 /* What the files of weights say besides is judged again: that the head is no copy of the embedding,
  * or which dtype it all has. */
 static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_options *o,
-                               dti_described *d, dti_ckpt **ckpt, int64_t *total)
+                               dti_described *d, weights_at_hand *w, int64_t *total)
 {
     const bool tied = d->info.tied, dtype_known = d->dtype_known;
+    opening how = { dir, d };
+    dt_status st;
 
-    DT_TRY(dti_ckpt_open(dir, ckpt));
-    DT_TRY(dti_check_checkpoint(d, *ckpt, NULL, total));
+    DT_TRY(dti_share_get(dt_mesh_runtime(mesh), dir, open_for, &how, close_ckpt, &w->share));
+    w->ckpt = w->share->object;
+    st = dti_check_checkpoint(d, w->ckpt, NULL, total);
+    if (st == DT_ERR_FORMAT || st == DT_ERR_UNSUPPORTED) { /* made for a model of other wishes */
+        DT_TRY(dti_ckpt_open(dir, &w->own));
+        w->ckpt = w->own;
+        st = dti_check_checkpoint(d, w->ckpt, NULL, total);
+    }
+    DT_TRY(st);
     if (d->info.tied != tied || d->dtype_known != dtype_known)
         DT_TRY(dti_judge_together(mesh, dir, d, o));
     return DT_OK;
@@ -200,7 +255,7 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     dt_load_options own = DT_LOAD_OPTIONS_INIT;
     dti_weights_source from = { 0 };
     dti_described d = { 0 };
-    dti_ckpt *ckpt = NULL;
+    weights_at_hand weights = { 0 };
     dt_model *m = NULL;
     dt_status st = DT_OK;
 
@@ -214,9 +269,9 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
     own.plan = dti_plan_of(&d, &own);
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
-    DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &ckpt, &from.total));
+    DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &weights, &from.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, &m));
-    from = (dti_weights_source){ .ckpt = ckpt,
+    from = (dti_weights_source){ .ckpt = weights.ckpt,
                                  .spellings = m->arch->spellings,
                                  .dtype = m->info.dtype,
                                  .progress = own.progress,
@@ -229,7 +284,7 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     *out = m;
     m = NULL;
 done:
-    dti_ckpt_close(&ckpt);
+    let_go(&weights);
     dti_described_free(&d);
     dt_model_release(&m);
     return dti_runtime_alone(dt_mesh_runtime(mesh), st);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -307,4 +308,108 @@ DT_TEST(checkpoint, closing_gives_everything_back)
     DT_ASSERT(ckpt == NULL);
     dti_ckpt_close(&ckpt);
     DT_ASSERT_EQ_INT(dti_alloc_live(), live);
+}
+
+/* --- many files ------------------------------------------------------------------------------- */
+
+enum { SHARDS = 60 };
+
+/* SHARDS files of two tensors each, "t0" and "t1", "t2" and "t3", ... */
+static void put_shards(const fixture *f)
+{
+    char index[SHARDS * 100] = "{\"weight_map\": {", names[2][16], shard[32];
+    const char *tensors[] = { names[0], names[1] };
+    size_t n = strlen(index);
+
+    for (int i = 0; i < SHARDS; i++) {
+        (void)snprintf(shard, sizeof shard, "%d.safetensors", i);
+        for (int k = 0; k < 2; k++) {
+            (void)snprintf(names[k], sizeof names[k], "t%d", 2 * i + k);
+            n += (size_t)snprintf(index + n, sizeof index - n, "%s\"%s\": \"%s\"",
+                                  i + k > 0 ? ", " : "", names[k], shard);
+        }
+        put_tensors(f, shard, tensors, 2);
+    }
+    (void)snprintf(index + n, sizeof index - n, "}}");
+    put_text(f, "model.safetensors.index.json", index);
+}
+
+DT_TEST(checkpoint, more_files_than_may_be_open_are_read)
+{
+    struct rlimit old, few;
+    char name[16];
+    dti_ckpt *ckpt;
+    fixture f;
+
+    begin(&f);
+    put_shards(&f);
+    DT_ASSERT(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    few = (struct rlimit){ 40, old.rlim_max };
+    DT_ASSERT(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    DT_ASSERT_OK(dti_ckpt_open(f.folder, &ckpt));
+    DT_ASSERT(dti_ckpt_n_open(ckpt) <= 16);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 2 * SHARDS; i++) {
+            (void)snprintf(name, sizeof name, "t%d", round == 0 ? i : i * 7 % (2 * SHARDS));
+            check_column(ckpt, name, (round == 0 ? i : i * 7) % 2);
+        }
+    DT_ASSERT(dti_ckpt_n_open(ckpt) <= 16);
+    DT_ASSERT(setrlimit(RLIMIT_NOFILE, &old) == 0);
+    end(&f, &ckpt);
+}
+
+/* What was closed may be another file when it is opened again. */
+DT_TEST(checkpoint, a_file_that_was_replaced_is_noticed)
+{
+    static const char *const tensors[] = { "t0", "t1" };
+    dti_st_stage stage = { 0 };
+    dti_ckpt *ckpt;
+    float got[6];
+    fixture f;
+
+    begin(&f);
+    put_shards(&f);
+    DT_ASSERT_OK(dti_ckpt_open(f.folder, &ckpt));
+    for (int i = 2; i < 2 * SHARDS; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "t%d", i);
+        check_column(ckpt, name, i % 2);
+    }
+    put_tensors(&f, "0.safetensors", tensors, 2);
+    DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
+    DT_ASSERT_STATUS(dti_ckpt_read(ckpt, "t0", NULL, NULL, DT_F32, &stage, got), DT_ERR_IO,
+                     "0.safetensors: has become another file");
+    dti_st_stage_destroy(&stage);
+    end(&f, &ckpt);
+}
+
+DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
+{
+    const dti_st_entry *keep[2], *e;
+    const char *first;
+    dti_ckpt *ckpt;
+    size_t n;
+    fixture f;
+
+    begin(&f);
+    put_shards(&f);
+    DT_ASSERT_OK(dti_ckpt_open(f.folder, &ckpt));
+    DT_ASSERT(!dti_ckpt_kept_some(ckpt, &n, &first));
+    keep[0] = dti_ckpt_find(ckpt, "t3");
+    keep[1] = dti_ckpt_find(ckpt, "t80");
+    if ((uintptr_t)keep[0] > (uintptr_t)keep[1]) {
+        e = keep[0];
+        keep[0] = keep[1];
+        keep[1] = e;
+    }
+    DT_ASSERT_OK(dti_ckpt_keep(ckpt, keep, 2, 118, "t0"));
+    DT_ASSERT(dti_ckpt_kept_some(ckpt, &n, &first));
+    DT_ASSERT_EQ_INT(n, 118);
+    DT_ASSERT_EQ_STR(first, "t0");
+    DT_ASSERT_EQ_INT(dti_ckpt_count(ckpt), 2);
+    DT_ASSERT(dti_ckpt_find(ckpt, "t2") == NULL && dti_ckpt_find(ckpt, "t79") == NULL);
+    DT_ASSERT_EQ_STR(dti_ckpt_find(ckpt, "t80")->name, "t80");
+    check_column(ckpt, "t3", 1);
+    check_column(ckpt, "t80", 0);
+    end(&f, &ckpt);
 }
