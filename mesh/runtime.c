@@ -126,10 +126,8 @@ static void tell_of_live(dt_runtime *rt)
 /* The last of the run and its objects. */
 static void free_runtime(dt_runtime *rt)
 {
-    for (int i = rt->n_slots - 1; i >= 0; i--) {
-        const dti_slot slot = rt->slot_order[i];
-        if (rt->slot_destroy[slot] != NULL) rt->slot_destroy[slot](rt->slots[slot]);
-    }
+    for (int i = rt->n_slots - 1; i >= 0; i--)
+        if (rt->slots[i].slot->destroy != NULL) rt->slots[i].slot->destroy(rt->slots[i].object);
     dti_free(rt);
 }
 
@@ -192,27 +190,23 @@ bool dti_runtime_has_ended(const dt_runtime *rt)
     return rt->ended;
 }
 
-/* What users have registered holds for plans as well as for runs. */
-static bool is_registry(dti_slot slot)
+dt_status dti_runtime_slot(dt_runtime *rt, const dti_slot *slot, void **out)
 {
-    return slot == DTI_SLOT_STYLES || slot == DTI_SLOT_KINDS || slot == DTI_SLOT_ARCHS;
-}
+    void *object = NULL;
 
-dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,
-                           dti_slot_destroy destroy, void **out)
-{
-    if (rt->slots[slot] == NULL) {
-        void *object = NULL;
-        if (rt->like != NULL && is_registry(slot))
-            return dti_runtime_slot(rt->like, slot, create, destroy, out);
-        *out = NULL;
-        DT_CHECK(!rt->ended, DT_ERR_ARG, "the run that this object belongs to has ended");
-        DT_TRY(create(rt, &object)); /* may make other slots, which then outlive this one */
-        rt->slots[slot] = object;
-        rt->slot_destroy[slot] = destroy;
-        rt->slot_order[rt->n_slots++] = slot;
-    }
-    *out = rt->slots[slot];
+    for (int i = 0; i < rt->n_slots; i++)
+        if (rt->slots[i].slot == slot) {
+            *out = rt->slots[i].object;
+            return DT_OK;
+        }
+    if (rt->like != NULL && slot->is_registry) return dti_runtime_slot(rt->like, slot, out);
+    *out = NULL;
+    DT_CHECK(!rt->ended, DT_ERR_ARG, "the run that this object belongs to has ended");
+    DT_TRY(slot->create(rt, &object)); /* may make other slots, which then outlive this one */
+    DT_ASSERT(rt->n_slots < DTI_MAX_SLOTS);
+    rt->slots[rt->n_slots].slot = slot;
+    rt->slots[rt->n_slots++].object = object;
+    *out = object;
     return DT_OK;
 }
 

@@ -10,25 +10,18 @@
 #include "mesh/comm/comm.h"
 #include "mesh/comm/cuda_comm.h"
 
-/* Things of later rooms that live as long as the rank: made on first use, destroyed in reverse
- * order of creation when the rank ends. */
-typedef enum dti_slot {
-    DTI_SLOT_LAYOUTS, /* placements: the intern table */
-    DTI_SLOT_DEVICE,  /* dtensor/device: memory pool, cpu kernels' state */
-    DTI_SLOT_OPS,     /* dtensor/ops: table of operators, decision cache */
-    DTI_SLOT_STYLES,  /* parallel_styles: the registries */
-    DTI_SLOT_KINDS,
-    DTI_SLOT_ARCHS,  /* models: the registry */
-    DTI_SLOT_MODELS, /* models: what dt_parallelize() has loaded */
-    DTI_N_SLOTS
-} dti_slot;
-
-typedef dt_status (*dti_slot_create)(dt_runtime *rt, void **out);
 typedef void (*dti_slot_destroy)(void *object);
 
-/* The object in `slot`; the first call makes it with `create`. Afterwards a pointer load. */
-dt_status dti_runtime_slot(dt_runtime *rt, dti_slot slot, dti_slot_create create,
-                           dti_slot_destroy destroy, void **out) DT_MUST_USE;
+/* Something that lives as long as the rank: made on first use, destroyed in reverse order of
+ * creation. Whose it is only its owner knows: the address of a constant of its own is the key. */
+typedef struct dti_slot {
+    dt_status (*create)(dt_runtime *rt, void **out);
+    dti_slot_destroy destroy; /* may be NULL */
+    bool is_registry;         /* of users: a dry runtime has that of the one that it is made like */
+} dti_slot;
+
+/* The object of `slot`, which the first call makes. Afterwards a few loads. */
+dt_status dti_runtime_slot(dt_runtime *rt, const dti_slot *slot, void **out) DT_MUST_USE;
 
 dti_comm *dti_runtime_world(dt_runtime *rt);
 

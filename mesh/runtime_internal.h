@@ -10,7 +10,7 @@
 #include "mesh/core_binding.h"
 #include "mesh/runtime.h"
 
-enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24, DTI_MAX_AT_END = 4 };
+enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24, DTI_MAX_AT_END = 4, DTI_MAX_SLOTS = 16 };
 
 struct dt_runtime {
     int rank;
@@ -43,9 +43,10 @@ struct dt_runtime {
     } at_end[DTI_MAX_AT_END];
     int n_at_end;
 
-    void *slots[DTI_N_SLOTS];
-    dti_slot_destroy slot_destroy[DTI_N_SLOTS];
-    dti_slot slot_order[DTI_N_SLOTS];
+    struct {
+        const dti_slot *slot;
+        void *object;
+    } slots[DTI_MAX_SLOTS]; /* in order of creation */
     int n_slots;
 
     dti_comm **comms; /* every communicator made by meshes of this rank, until the rank ends */

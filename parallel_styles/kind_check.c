@@ -183,11 +183,13 @@ static dt_status registry_create(dt_runtime *rt, void **out)
     return DT_OK;
 }
 
+static const dti_slot registry_slot = { registry_create, registry_destroy, true };
+
 static dt_status registry_of(dt_runtime *rt, kind_registry **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_KINDS, registry_create, registry_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, &registry_slot, &slot));
     *out = slot;
     return DT_OK;
 }

@@ -87,11 +87,13 @@ fail:
     return st;
 }
 
+static const dti_slot registry_slot = { registry_create, registry_destroy, true };
+
 static dt_status registry_of(dt_runtime *rt, style_registry **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_STYLES, registry_create, registry_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, &registry_slot, &slot));
     *out = slot;
     return DT_OK;
 }

@@ -34,7 +34,7 @@ struct dt_layout {
 
 dt_status dti_layouts_create(dti_layouts **out) DT_MUST_USE;
 void dti_layouts_destroy(dti_layouts *table);
-dt_status dti_layouts_of(dt_runtime *rt, dti_layouts **out) DT_MUST_USE; /* DTI_SLOT_LAYOUTS */
+dt_status dti_layouts_of(dt_runtime *rt, dti_layouts **out) DT_MUST_USE;
 
 /* As dt_layout_get() for a grid of n_dims sizes. No malloc when the layout exists. */
 dt_status dti_layout_intern(dti_layouts *table, int n_dims, const int *dim_size, int n_axes,

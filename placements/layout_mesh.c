@@ -23,12 +23,14 @@ static void destroy(void *table)
     dti_layouts_destroy(table);
 }
 
+static const dti_slot table_slot = { create, destroy, false };
+
 dt_status dti_layouts_of(dt_runtime *rt, dti_layouts **out)
 {
     void *table;
 
     *out = NULL;
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_LAYOUTS, create, destroy, &table));
+    DT_TRY(dti_runtime_slot(rt, &table_slot, &table));
     *out = table;
     return DT_OK;
 }

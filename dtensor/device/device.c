@@ -89,11 +89,13 @@ fail:
     return st;
 }
 
+static const dti_slot device_slot = { device_create, device_free, false };
+
 dt_status dti_device_of(dt_runtime *rt, dti_device **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, device_create, device_free, &slot));
+    DT_TRY(dti_runtime_slot(rt, &device_slot, &slot));
     *out = slot;
     return DT_OK;
 }

@@ -93,7 +93,7 @@ struct dti_device {
     struct dt_pending *dropped;     /* begun moves that nobody waits for */
 };
 
-/* The device of this rank, made on first use (DTI_SLOT_DEVICE). */
+/* The device of this rank, made on first use. */
 dt_status dti_device_of(dt_runtime *rt, dti_device **out) DT_MUST_USE;
 
 /* device_cpu.c, device_cuda.c */

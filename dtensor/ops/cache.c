@@ -40,11 +40,13 @@ fail:
     return st;
 }
 
+static const dti_slot cache_slot = { cache_create, cache_destroy, false };
+
 dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_OPS, cache_create, cache_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, &cache_slot, &slot));
     *out = slot;
     return DT_OK;
 }

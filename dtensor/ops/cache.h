@@ -55,7 +55,7 @@ typedef struct dti_op_cache {
     dti_row *rows; /* list of those that were read */
 } dti_op_cache;
 
-dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out) DT_MUST_USE; /* DTI_SLOT_OPS */
+dt_status dti_op_cache_of(dt_runtime *rt, dti_op_cache **out) DT_MUST_USE;
 
 uint64_t dti_op_key_hash(const dti_op_key *key, int n);
 

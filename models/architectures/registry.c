@@ -44,14 +44,15 @@ static dt_status registry_create(dt_runtime *rt, void **out)
     return DT_OK;
 }
 
+static const dti_slot registry_slot = { registry_create, registry_destroy, true };
+
 /* NULL where there is none: then nothing was registered either. */
 static arch_registry *registry_of(dt_runtime *rt)
 {
     void *slot;
 
     if (rt == NULL) return NULL;
-    if (dti_runtime_slot(rt, DTI_SLOT_ARCHS, registry_create, registry_destroy, &slot) != DT_OK)
-        return NULL;
+    if (dti_runtime_slot(rt, &registry_slot, &slot) != DT_OK) return NULL;
     return slot;
 }
 
@@ -136,7 +137,7 @@ dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch)
     DT_TRY(dti_arch_check(&own, true));
     DT_CHECK(dti_arch_find(rt, own.model_type, names, sizeof names) == NULL, DT_ERR_ARG,
              "an architecture \"%s\" is there already", own.model_type);
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_ARCHS, registry_create, registry_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, &registry_slot, &slot));
     DT_TRY(dti_new(sizeof *e, &e));
     e->arch = own;
     for (last = &((arch_registry *)slot)->first; *last != NULL;) last = &(*last)->next;

@@ -51,11 +51,13 @@ static dt_status holdings_create(dt_runtime *rt, void **out)
     return DT_OK;
 }
 
+static const dti_slot holdings_slot = { holdings_create, holdings_destroy, false };
+
 static dt_status holdings_of(dt_runtime *rt, holdings **out)
 {
     void *slot;
 
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_MODELS, holdings_create, holdings_destroy, &slot));
+    DT_TRY(dti_runtime_slot(rt, &holdings_slot, &slot));
     *out = slot;
     return DT_OK;
 }

@@ -188,3 +188,34 @@ DT_TEST(dry, a_failure_writes_no_flight_file)
     DT_ASSERT(access(path, F_OK) != 0);
     dt_test_remove_dir(folder);
 }
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+static dt_status make_one(dt_runtime *rt, void **out)
+{
+    *out = rt; /* something of that runtime */
+    return DT_OK;
+}
+
+static const dti_slot users_slot = { make_one, NULL, true }, own_slot = { make_one, NULL, false };
+
+static dt_status share_registries(dt_runtime *rt, void *arg)
+{
+    const dt_run_options o = DT_RUN_OPTIONS_INIT;
+    dt_runtime *dry = NULL;
+    void *registry, *own;
+
+    (void)arg;
+    DT_TRY(dt_runtime_create_dry(&o, 0, rt, &dry));
+    DT_TRY(dti_runtime_slot(dry, &users_slot, &registry));
+    DT_TRY(dti_runtime_slot(dry, &own_slot, &own));
+    DT_EXPECT(registry == rt, "what users registered is not shared");
+    DT_EXPECT(own == dry, "a dry runtime keeps its things elsewhere");
+    dt_runtime_release_dry(&dry);
+    return DT_OK;
+}
+
+DT_TEST(dry, registries_are_those_of_the_run)
+{
+    DT_ASSERT_OK(dt_run(NULL, share_registries, NULL));
+}

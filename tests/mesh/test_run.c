@@ -213,34 +213,6 @@ typedef struct slot_object {
     char letter;
 } slot_object;
 
-static slot_object *objects_of(dt_runtime *rt)
-{
-    void *object = NULL;
-
-    return dti_runtime_slot(rt, DTI_SLOT_DEVICE, NULL, NULL, &object) == DT_OK ? object : NULL;
-}
-
-static dt_status make_first(dt_runtime *rt, void **out)
-{
-    *out = &objects_of(rt)[1];
-    return DT_OK;
-}
-
-static dt_status make_second(dt_runtime *rt, void **out)
-{
-    void *first;
-
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_LAYOUTS, make_first, NULL, &first)); /* exists already */
-    *out = &objects_of(rt)[2];
-    return DT_OK;
-}
-
-static dt_status refuse(dt_runtime *rt, void **out)
-{
-    (void)rt, (void)out;
-    DT_FAIL(DT_ERR_MEMORY, "no memory for a slot");
-}
-
 static void note_end(void *object)
 {
     slot_object *o = object;
@@ -248,8 +220,9 @@ static void note_end(void *object)
     o->log->order[o->log->n++] = o->letter;
 }
 
-/* The objects wait in the last slot; a creator gets nothing but the runtime. */
+/* The objects wait in a slot of their own; a creator gets nothing but the runtime. */
 static _Thread_local slot_object *first_object;
+static _Thread_local bool refuses;
 
 static dt_status make_root(dt_runtime *rt, void **out)
 {
@@ -258,17 +231,48 @@ static dt_status make_root(dt_runtime *rt, void **out)
     return DT_OK;
 }
 
+static const dti_slot root_slot = { make_root, note_end, false };
+
+static slot_object *objects_of(dt_runtime *rt)
+{
+    void *object = NULL;
+
+    return dti_runtime_slot(rt, &root_slot, &object) == DT_OK ? object : NULL;
+}
+
+static dt_status make_first(dt_runtime *rt, void **out)
+{
+    *out = &objects_of(rt)[1];
+    return DT_OK;
+}
+
+static const dti_slot first_slot = { make_first, note_end, false };
+
+static dt_status make_second(dt_runtime *rt, void **out)
+{
+    void *first;
+
+    DT_CHECK(!refuses, DT_ERR_MEMORY, "no memory for a slot");
+    DT_TRY(dti_runtime_slot(rt, &first_slot, &first));
+    *out = &objects_of(rt)[2];
+    return DT_OK;
+}
+
+static const dti_slot second_slot = { make_second, note_end, false };
+
+/* One that fails is no slot yet; one that needs another ends before it. */
 static dt_status use_slots(dt_runtime *rt, void *arg)
 {
     slot_object *objects = arg;
     void *p, *q;
 
     first_object = objects;
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_DEVICE, make_root, note_end, &p));
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_LAYOUTS, make_first, note_end, &p));
-    DT_EXPECT_STATUS(dti_runtime_slot(rt, DTI_SLOT_OPS, refuse, note_end, &q), DT_ERR_MEMORY,
-                     "no memory for a slot");
-    DT_TRY(dti_runtime_slot(rt, DTI_SLOT_OPS, make_second, note_end, &q));
+    refuses = true;
+    DT_EXPECT(objects_of(rt) == objects, "another object");
+    DT_EXPECT_STATUS(dti_runtime_slot(rt, &second_slot, &q), DT_ERR_MEMORY, "no memory for a slot");
+    refuses = false;
+    DT_TRY(dti_runtime_slot(rt, &second_slot, &q));
+    DT_TRY(dti_runtime_slot(rt, &first_slot, &p));
     DT_EXPECT(p == &objects[1] && q == &objects[2], "other objects");
     return DT_OK;
 }
