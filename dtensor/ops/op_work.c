@@ -195,6 +195,21 @@ void dti_row_work(const dti_row *row, const dt_op_shapes *call, dt_op_work *out)
     if (row->op->work != NULL) row->op->work(call, out);
 }
 
+/* Shapes of the caller's, which no tensor has checked. */
+static dt_status check_shapes(const char *what, const dt_op_shape *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        DT_CHECK(x[i].n_axes >= 0 && x[i].n_axes <= DT_MAX_AXES, DT_ERR_ARG,
+                 "%s %d has %d axes: 0 to %d are possible", what, i, x[i].n_axes, DT_MAX_AXES);
+        DT_CHECK(dt_dtype_size(x[i].dtype) > 0, DT_ERR_ARG, "%s %d: %d is no dtype", what, i,
+                 (int)x[i].dtype);
+        for (int a = 0; a < x[i].n_axes; a++)
+            DT_CHECK(x[i].extent[a] >= 0, DT_ERR_SHAPE, "%s %d whose axis %d has extent %lld", what,
+                     i, a, (long long)x[i].extent[a]);
+    }
+    return DT_OK;
+}
+
 dt_status dt_op_work_of(dt_op_shapes *call, dt_op_work *work)
 {
     dt_status st = DT_OK;
@@ -208,6 +223,7 @@ dt_status dt_op_work_of(dt_op_shapes *call, dt_op_work *work)
                 call->op->attr_bytes);
     DT_CHECK_TO(done, st, call->n_in == row.letters.n_in, DT_ERR_ARG,
                 "%s \"%s\": %d operands given", call->op->name, call->op->axes, call->n_in);
+    DT_TRY_TO(done, st, check_shapes("operand", call->in, call->n_in));
     if (call->n_out == 0) {
         call->n_out = row.letters.n_out;
         DT_TRY_TO(done, st, dti_row_dtypes(call));
@@ -215,6 +231,7 @@ dt_status dt_op_work_of(dt_op_shapes *call, dt_op_work *work)
     }
     DT_CHECK_TO(done, st, call->n_out == row.letters.n_out, DT_ERR_ARG,
                 "%s \"%s\": %d results given", call->op->name, call->op->axes, call->n_out);
+    DT_TRY_TO(done, st, check_shapes("result", call->out, call->n_out));
     dti_row_work(&row, call, work);
 done:
     dti_row_free(&row);

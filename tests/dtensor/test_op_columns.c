@@ -493,6 +493,13 @@ DT_TEST(op_columns, a_row_says_what_a_call_costs)
     call.in[1] = SHAPE(DT_F32, 5, 7);
     DT_ASSERT_STATUS(dt_op_work_of(&call, &(dt_op_work){ 0 }), DT_ERR_SHAPE, "axis i is 6");
     call.n_out = 0;
+    call.in[1].n_axes = 9;
+    DT_ASSERT_STATUS(dt_op_work_of(&call, &(dt_op_work){ 0 }), DT_ERR_ARG, "operand 1 has 9 axes");
+    call.in[1] = SHAPE(DT_F32, 5, -1);
+    DT_ASSERT_STATUS(dt_op_work_of(&call, &(dt_op_work){ 0 }), DT_ERR_SHAPE,
+                     "axis 1 has extent -1");
+    call.in[1] = SHAPE(DT_N_DTYPES, 5, 6);
+    DT_ASSERT_STATUS(dt_op_work_of(&call, &(dt_op_work){ 0 }), DT_ERR_ARG, "is no dtype");
     call.n_in = 1;
     DT_ASSERT_STATUS(dt_op_work_of(&call, &(dt_op_work){ 0 }), DT_ERR_ARG, "1 operands given");
     call.attr = NULL;
