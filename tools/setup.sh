@@ -37,7 +37,9 @@ find_missing() {
     need libjansson-dev has_module jansson
     need libpcre2-dev has_module libpcre2-8
     need libutf8proc-dev has_module libutf8proc
-    [ "$goal" != deb ] || need dpkg-dev has_tool dpkg-shlibdeps
+    [ "$goal" = deb ] || return 0
+    need dpkg-dev has_tool dpkg-shlibdeps
+    need file has_tool file
 }
 
 find_missing

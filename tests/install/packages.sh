@@ -9,7 +9,7 @@ set -eu
 cpack=$1
 cmake=$2
 build=$3
-for tool in dpkg-deb dpkg-shlibdeps tar; do
+for tool in dpkg-deb dpkg-shlibdeps file tar; do
     command -v $tool >/dev/null 2>&1 || { echo "packages: $tool is missing, skipped"; exit 77; }
 done
 
