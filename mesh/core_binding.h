@@ -18,6 +18,10 @@ void dti_topology_cores_text(const dt_topology *t, int rank, char text[DT_CORES_
 bool dti_topology_bind(const dt_topology *t, int rank, int worker);
 bool dti_topology_bind_memory(const dt_topology *t, int rank);
 
+/* Lets the calling thread, which began with the binding of another, run on all cores that the
+ * process may use. */
+void dti_topology_unbind(const dt_topology *t);
+
 /* Remembers where the calling thread may run, and puts it back. */
 typedef struct dti_binding dti_binding;
 dti_binding *dti_binding_save(const dt_topology *t); /* NULL if there is nothing to restore */

@@ -179,6 +179,7 @@ bool dti_runtime_has_lanes(const dt_runtime *rt)
 
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
 {
+    if (rt->bound_by != NULL) dti_topology_unbind(rt->bound_by); /* the rank's core is the rank's */
     DT_TRY(dti_local_open(rt->lanes, rt->rank, NULL, NULL, out));
     (*out)->agree = rt->world->agree;
     (*out)->link = rt->world->link;

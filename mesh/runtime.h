@@ -43,7 +43,8 @@ bool dti_runtime_has_ended(const dt_runtime *rt);
 
 /* Whether a thread of the rank's may take part in communication beside the rank, and its
  * communicator of the whole run, called once by that thread, which closes it: the ranks' helpers
- * are a world of their own, in which nobody waits for a rank itself; both are aborted together. */
+ * are a world of their own, in which nobody waits for a rank itself; both are aborted together. The
+ * thread may run on all cores of the process from then on. */
 bool dti_runtime_has_lanes(const dt_runtime *rt);
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out) DT_MUST_USE;
 

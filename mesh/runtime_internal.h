@@ -21,6 +21,7 @@ struct dt_runtime {
     dti_comm *world;
     dt_link link;                  /* simulated, if world->link points here */
     struct dti_local_world *lanes; /* of helpers, or NULL */
+    const dt_topology *bound_by;   /* whose cores the rank's threads keep to; NULL: to none */
     dti_cuda_world *cuda;          /* or NULL */
     const char *cuda_wish;         /* what carries memory of devices (DTENSOR_CUDA_COMM), or NULL */
     dti_pool *pool;                /* NULL: this rank computes alone */

@@ -345,6 +345,16 @@ bool dti_topology_bind_memory(const dt_topology *t, int rank)
     return bound;
 }
 
+void dti_topology_unbind(const dt_topology *t)
+{
+    hwloc_bitmap_t set;
+
+    if (!dti_topology_can_bind(t)) return;
+    set = cpus_of(t, 0, t->n_cores);
+    if (set != NULL) (void)hwloc_set_cpubind(t->hw, set, HWLOC_CPUBIND_THREAD);
+    hwloc_bitmap_free(set);
+}
+
 dti_binding *dti_binding_save(const dt_topology *t)
 {
     dti_binding *b = NULL;

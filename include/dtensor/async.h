@@ -7,11 +7,10 @@
  *   dt_pending_wait(&pending, &reduced);
  *
  * Where ranks are threads, each rank has a helper thread from its first begin on, which sleeps
- * unless something travels. It copies and adds on the rank's cores, so a move costs computing what
- * its bytes cost the memory, and what is won is the time that ranks would wait for each other and
- * for memory. Where ranks are processes, and on GPUs, whose streams run by themselves, a begin does
- * today what dt_redistribute() does, and the wait hands the result over: the same program is right
- * there, and no faster than without.
+ * unless something travels, and runs on any core of the process: where all of them compute, what is
+ * won is the time that ranks would wait for each other and for links. Where ranks are processes,
+ * and on GPUs, a begin does what dt_redistribute() does, and the wait hands the result over: the
+ * same program is right there, and no faster than without.
  *
  * Begins are collectives: all ranks of the mesh issue them in the same order among themselves, and
  * among all other calls. Any number may be under way, on any meshes; they travel one after the

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dt_run: options, notes, what a runtime keeps, what the run returns. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include <dtensor/mesh.h>
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,4 +287,58 @@ DT_TEST(run, slots_end_in_reverse_order)
 
     DT_ASSERT_OK(dt_run(NULL, use_slots, objects));
     DT_ASSERT_EQ_STR(log.order, "cba");
+}
+
+/* --- helpers ---------------------------------------------------------------------------------- */
+
+typedef struct helper_case {
+    dt_runtime *rt;
+    int cores, of_rank; /* that the helper may use, and the rank */
+    dt_status status;
+} helper_case;
+
+static int cores_of_this_thread(void)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    (void)sched_getaffinity(0, sizeof set, &set);
+    return CPU_COUNT(&set);
+}
+
+static void *help(void *arg)
+{
+    helper_case *h = arg;
+    dti_comm *c;
+
+    h->status = dti_runtime_open_lane(h->rt, &c);
+    h->cores = cores_of_this_thread();
+    if (h->status == DT_OK) dti_comm_close(c);
+    return NULL;
+}
+
+static dt_status with_a_helper(dt_runtime *rt, void *arg)
+{
+    helper_case *h = arg;
+    pthread_t thread;
+
+    h->rt = rt;
+    h->of_rank = cores_of_this_thread();
+    DT_EXPECT(pthread_create(&thread, NULL, help, h) == 0, "no thread");
+    (void)pthread_join(thread, NULL);
+    return h->status;
+}
+
+/* The rank keeps to its core, which is busy when its helper has something to do. */
+DT_TEST(run, a_helper_may_run_on_all_cores)
+{
+    dt_run_options o = DT_RUN_OPTIONS_INIT;
+    const int before = cores_of_this_thread();
+    helper_case h = { 0 };
+
+    if (dt_test_processes() > 1) dt_test_skip("helpers are of ranks that are threads");
+    o.threads_per_rank = 1;
+    DT_ASSERT_OK(dt_run(&o, with_a_helper, &h));
+    DT_ASSERT_EQ_INT(h.cores, before);
+    DT_ASSERT(h.of_rank <= h.cores);
 }
