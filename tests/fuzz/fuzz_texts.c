@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzing the short texts: meshes, layouts, single placements, faults, letters of operators. Any
- * text is refused with a message that has no control characters, or means something that can be
- * written and read again.
+ * Fuzzing the short texts: meshes, layouts, single placements, faults, letters of operators, their
+ * costs and the placements that they accept. Any text is refused with a message that has no control
+ * characters, or means something that can be written and read again.
  *
  * An input is one letter for the kind of text, then the text. */
 #include "tests/fuzz/fuzz.h"
@@ -110,6 +110,39 @@ static void try_letters(const char *text)
     }
 }
 
+static dt_status no_kernel(const dt_kargs *args)
+{
+    (void)args;
+    return DT_OK;
+}
+
+/* "2 ...a|S(0), R -> S(0), R": what a row costs, and a line of placements that it accepts. */
+static void try_row(char *text)
+{
+    char *bar = strchr(text, '|');
+    const char *lines[] = { bar != NULL ? bar + 1 : "R, R -> R, R", NULL };
+    const dt_op op = { .name = "row",
+                       .axes = "...ab, b[c] -> ...a, c",
+                       .types = "ff>ff",
+                       .accepts = lines,
+                       .cpu = no_kernel,
+                       .cost = text };
+    dt_op_shapes call = { .op = &op,
+                          .n_in = 2,
+                          .n_out = 2,
+                          .in = { { DT_F32, 3, { 2, 3, 4 } }, { DT_F32, 2, { 4, 5 } } },
+                          .out = { { DT_F32, 2, { 2, 3 } }, { DT_F32, 1, { 5 } } } };
+    dt_op_work work;
+    dti_row row;
+
+    if (bar != NULL) *bar = '\0';
+    if (refused(dti_row_read(&op, &row))) return;
+    dti_row_work(&row, &call, &work);
+    if (!(work.flops >= 0) || !(work.bytes >= 0)) fuzz_stop("work");
+    if (row.n_accepted != 1) fuzz_stop("lines");
+    dti_row_free(&row);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char text[MOST_BYTES + 1];
@@ -130,6 +163,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'f':
         try_fault(text);
         break;
+    case 'c':
+        try_row(text);
+        break;
     default:
         try_letters(text);
     }
@@ -147,6 +183,7 @@ static const fuzz_seed seeds[] = {
     { "pS(0)", 0 }, { "pShard(1, unit=4, replicas=2)", 0 }, { "ppartial(avg)", 0 }, { "pS(0,blocks=64:16:16)", 0 },
     { "frank=1,op=all_reduce,call=3", 0 }, { "frank=0", 0 }, { "frank=2,op=any,call=9", 0 }, { "fop=exchange,rank=3", 0 },
     { "x...i, oi -> ...o", 0 }, { "x...[d], [d] -> ...[d]", 0 }, { "xbthe, bskve, bskve, bt -> bthe", 0 }, { "xij -> ", 0 },
+    { "c2 ...ab + 1 c : ...ab, - -> ...a, c|S(-1), S(0) -> P(sum), R", 0 }, { "c0|R, P -> R, P(max)", 0 }, { "c1000 b", 0 },
 };
 static const char *const words[] = {
     ",", "=", "|", "(", ")", "[", "]", ":", " -> ", ", ", "...", "0", "-1", "1", "2147483647", "2147483648", "9223372036854775807",
