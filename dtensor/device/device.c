@@ -58,6 +58,7 @@ static void device_free(void *object)
         next = x->also;
         dti_free(x);
     }
+    dti_move_cache_free(d); /* of a move that was asked for after the end, and refused */
     dti_memory_destroy(&d->moving);
     dti_memory_destroy(&d->memory);
     dti_free(d);
