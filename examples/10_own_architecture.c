@@ -115,30 +115,30 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 /* --- what they compute ------------------------------------------------------------------------ */
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const my_llama *m, int64_t i, dt_tape *t, const dt_model_pass *pass,
-                            dt_tensor *rope, dt_tensor *n)
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
+    const dt_block_context *at = context;
+    const my_llama *m = at->self;
+    const my_block *b = &m->blocks[at->i];
     const dt_attention_options options = dt_config_attention(&m->info);
-    const my_block *b = &m->blocks[i];
     const int64_t e = m->info.head_dim;
+    dt_tensor *rope = at->in->tables[0];
 
-    dt_scope_begin(t, dt_layer_name(b->attn));
-    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = dt_rope(t, dt_heads(t, dt_layer_forward(t, b->q, n), e), rope);
     dt_tensor *k = dt_rope(t, dt_heads(t, dt_layer_forward(t, b->k, n), e), rope);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dt_cached_attention(t, pass, i, q, k, v, &options);
-    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &options);
+    return dt_layer_forward(t, b->o, a);
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const my_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
-    dt_scope_begin(t, dt_layer_name(b->mlp));
-    n = dt_layer_enter(t, b->mlp, n);
+    const dt_block_context *at = context;
+    const my_block *b = &((const my_llama *)at->self)->blocks[at->i];
     dt_tensor *gate = dt_silu(t, dt_layer_forward(t, b->gate, n));
     dt_tensor *y = dt_mul(t, gate, dt_layer_forward(t, b->up, n));
-    return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->down, y)));
+    return dt_layer_forward(t, b->down, y);
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
@@ -158,10 +158,12 @@ static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass,
 {
     const my_llama *m = self;
     const my_block *b = &m->blocks[i];
+    const dt_block_context at = { self, pass, i, in };
     dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
-    dt_tensor *h = dt_add(t, in->x, attention(m, i, t, pass, in->tables[0], n));
+    dt_tensor *h = dt_add(t, in->x, dt_layer_block(t, b->attn, n, attention, &at));
 
-    return dt_add(t, h, feed_forward(b, t, dt_layer_forward(t, b->norm2, h)));
+    n = dt_layer_forward(t, b->norm2, h);
+    return dt_add(t, h, dt_layer_block(t, b->mlp, n, feed_forward, &at));
 }
 
 static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)

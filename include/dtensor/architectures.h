@@ -180,6 +180,15 @@ typedef struct dt_flow {
     dt_tensor *tables[DT_MAX_TABLES]; /* as tables() made them */
 } dt_flow;
 
+/* Where a pass is: the context of the points that frame what a block is made of (dt_layer_block()),
+ * so that functions in the place of an attention get it by dt_layer_context(). */
+typedef struct dt_block_context {
+    const void *self; /* of the architecture */
+    const dt_model_pass *pass;
+    int64_t i; /* the block's number */
+    const dt_flow *in;
+} dt_block_context;
+
 /* --- Rotary positions ----------------------------------------------------------------------- */
 
 /* Frequencies in any of the variants of Transformers: default, linear, dynamic, llama3, yarn,

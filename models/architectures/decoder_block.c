@@ -124,20 +124,21 @@ static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const dti_decoder *m, const dti_block *b, dt_tape *t,
-                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
+    const dt_block_context *at = context;
+    const dti_decoder *m = at->self;
+    const dti_block *b = &m->blocks[at->i];
     const int64_t e = m->info.head_dim;
+    dt_tensor *rope = at->in->tables[0];
 
-    dt_scope_begin(t, dt_layer_name(b->attn));
-    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
     q = dt_rope(t, norm_heads(t, b->q_norm, q), rope); /* after v: a GPU does this in one kernel */
     k = dt_rope(t, norm_heads(t, b->k_norm, k), rope);
-    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
-    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    return dt_layer_forward(t, b->o, a);
 }
 
 /* n [B, T, D] -> [B, T, D] */
@@ -150,12 +151,13 @@ static dt_tensor *gated(const dti_block *b, dt_tape *t, dt_tensor *n)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
-    dt_scope_begin(t, dt_layer_name(b->mlp));
-    n = dt_layer_enter(t, b->mlp, n);
-    dt_tensor *y = b->sparse ? dti_moe_forward(m, b, t, n) : gated(b, t, n);
-    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+    const dt_block_context *at = context;
+    const dti_decoder *m = at->self;
+    const dti_block *b = &m->blocks[at->i];
+
+    return b->sparse ? dti_moe_forward(m, b, t, n) : gated(b, t, n);
 }
 
 dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
@@ -175,11 +177,12 @@ dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *
 {
     const dti_decoder *m = self;
     const dti_block *b = &m->blocks[i];
+    const dt_block_context at = { self, pass, i, in };
     dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
-    dt_tensor *h = dt_add(t, in->x, attention(m, b, t, pass, i, in->tables[0], n));
+    dt_tensor *h = dt_add(t, in->x, dt_layer_block(t, b->attn, n, attention, &at));
 
     n = dt_layer_forward(t, b->norm2, h);
-    return dt_add(t, h, feed_forward(m, b, t, n));
+    return dt_add(t, h, dt_layer_block(t, b->mlp, n, feed_forward, &at));
 }
 
 dt_tensor *dti_decoder_head(const void *self, dt_tape *t, dt_tensor *x)

@@ -81,31 +81,31 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const gemma3 *m, const gemma3_block *b, dt_tape *t,
-                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
+    const dt_block_context *at = context;
+    const gemma3 *m = at->self;
+    const gemma3_block *b = &m->blocks[at->i];
     const int64_t e = m->info.head_dim;
+    dt_tensor *rope = at->in->tables[b->local ? 1 : 0];
 
-    dt_scope_begin(t, dt_layer_name(b->attn));
-    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
     q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder_block.c */
     k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
-    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
-    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    return dt_layer_forward(t, b->o, a);
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const gemma3_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
-    dt_scope_begin(t, dt_layer_name(b->mlp));
-    n = dt_layer_enter(t, b->mlp, n);
+    const dt_block_context *at = context;
+    const gemma3_block *b = &((const gemma3 *)at->self)->blocks[at->i];
     dt_tensor *gate = dt_layer_forward(t, b->gate, n);
     dt_tensor *up = dt_layer_forward(t, b->up, n);
-    dt_tensor *y = dt_layer_forward(t, b->down, dt_gelu_tanh_mul(t, gate, up));
-    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+    return dt_layer_forward(t, b->down, dt_gelu_tanh_mul(t, gate, up));
 }
 
 /* The embedding's factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
@@ -138,11 +138,12 @@ static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass,
 {
     const gemma3 *m = self;
     const gemma3_block *b = &m->blocks[i];
-    dt_tensor *rope = in->tables[b->local ? 1 : 0];
-    dt_tensor *y = attention(m, b, t, pass, i, rope, dt_layer_forward(t, b->attn_norm, in->x));
+    const dt_block_context at = { self, pass, i, in };
+    dt_tensor *n = dt_layer_forward(t, b->attn_norm, in->x);
+    dt_tensor *y = dt_layer_block(t, b->attn, n, attention, &at);
     dt_tensor *h = dt_add(t, in->x, dt_layer_forward(t, b->attn_out_norm, y));
 
-    y = feed_forward(b, t, dt_layer_forward(t, b->mlp_norm, h));
+    y = dt_layer_block(t, b->mlp, dt_layer_forward(t, b->mlp_norm, h), feed_forward, &at);
     return dt_add(t, h, dt_layer_forward(t, b->mlp_out_norm, y));
 }
 

@@ -207,27 +207,27 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const gpt_neo *m, const gpt_neo_block *b, dt_tape *t,
-                            const dt_model_pass *pass, int64_t layer, dt_tensor *n)
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
+    const dt_block_context *at = context;
+    const gpt_neo *m = at->self;
+    const gpt_neo_block *b = &m->blocks[at->i];
     const int64_t e = m->info.head_dim;
 
-    dt_scope_begin(t, dt_layer_name(b->attn));
-    n = dt_layer_enter(t, b->attn, n);
     dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
     dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    dt_tensor *a = dt_cached_attention(t, pass, layer, q, k, v, &b->attention);
-    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->out, a)));
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    return dt_layer_forward(t, b->out, a);
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const gpt_neo_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
-    dt_scope_begin(t, dt_layer_name(b->mlp));
-    n = dt_layer_enter(t, b->mlp, n);
-    n = dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n));
-    return dt_scope_end(t, dt_layer_leave(t, b->mlp, dt_layer_forward(t, b->c_proj, n)));
+    const dt_block_context *at = context;
+    const gpt_neo_block *b = &((const gpt_neo *)at->self)->blocks[at->i];
+
+    return dt_layer_forward(t, b->c_proj, dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n)));
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
@@ -243,11 +243,12 @@ static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass,
 {
     const gpt_neo *m = self;
     const gpt_neo_block *b = &m->blocks[i];
+    const dt_block_context at = { self, pass, i, in };
     dt_tensor *n = dt_layer_forward(t, b->ln_1, in->x);
-    dt_tensor *h = dt_add(t, attention(m, b, t, pass, i, n), in->x);
+    dt_tensor *h = dt_add(t, dt_layer_block(t, b->attn, n, attention, &at), in->x);
 
     n = dt_layer_forward(t, b->ln_2, h);
-    return dt_add(t, h, feed_forward(b, t, n));
+    return dt_add(t, h, dt_layer_block(t, b->mlp, n, feed_forward, &at));
 }
 
 static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)

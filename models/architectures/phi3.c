@@ -121,29 +121,32 @@ static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const phi3 *m, const phi3_block *b, dt_tape *t,
-                            const dt_model_pass *pass, int64_t layer, dt_tensor *rope, dt_tensor *n)
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
+    const dt_block_context *at = context;
+    const phi3 *m = at->self;
+    const phi3_block *b = &m->blocks[at->i];
+    dt_tensor *rope = at->in->tables[0];
     const int64_t e = m->info.head_dim, Q = m->info.n_heads * e, KV = m->info.n_kv_heads * e;
 
-    dt_scope_begin(t, dt_layer_name(b->attn));
-    dt_tensor *qkv = dt_layer_forward(t, b->qkv, dt_layer_enter(t, b->attn, n));
+    dt_tensor *qkv = dt_layer_forward(t, b->qkv, n);
     dt_tensor *q = dt_heads(t, dt_slice(t, qkv, -1, 0, Q), e);
     dt_tensor *k = dt_heads(t, dt_slice(t, qkv, -1, Q, KV), e);
     dt_tensor *v = dt_heads(t, dt_slice(t, qkv, -1, Q + KV, KV), e);
-    dt_tensor *a = dt_cached_attention(t, pass, layer, dt_rope(t, q, rope), dt_rope(t, k, rope), v,
-                                       &m->attention);
-    return dt_scope_end(t, dt_layer_leave(t, b->attn, dt_layer_forward(t, b->o, a)));
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, dt_rope(t, q, rope), dt_rope(t, k, rope),
+                                       v, &m->attention);
+    return dt_layer_forward(t, b->o, a);
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *feed_forward(const phi3 *m, const phi3_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
-    dt_scope_begin(t, dt_layer_name(b->mlp));
-    dt_tensor *both = dt_layer_forward(t, b->gate_up, dt_layer_enter(t, b->mlp, n));
+    const dt_block_context *at = context;
+    const phi3 *m = at->self;
+    const phi3_block *b = &m->blocks[at->i];
+    dt_tensor *both = dt_layer_forward(t, b->gate_up, n);
     dt_tensor *gate = dt_slice(t, both, -1, 0, m->ff), *up = dt_slice(t, both, -1, m->ff, m->ff);
-    dt_tensor *y = dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
-    return dt_scope_end(t, dt_layer_leave(t, b->mlp, y));
+    return dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)
@@ -163,10 +166,12 @@ static dt_tensor *block(const void *self, dt_tape *t, const dt_model_pass *pass,
 {
     const phi3 *m = self;
     const phi3_block *b = &m->blocks[i];
+    const dt_block_context at = { self, pass, i, in };
     dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
-    dt_tensor *h = dt_add(t, in->x, attention(m, b, t, pass, i, in->tables[0], n));
+    dt_tensor *h = dt_add(t, in->x, dt_layer_block(t, b->attn, n, attention, &at));
 
-    return dt_add(t, h, feed_forward(m, b, t, dt_layer_forward(t, b->norm2, h)));
+    n = dt_layer_forward(t, b->norm2, h);
+    return dt_add(t, h, dt_layer_block(t, b->mlp, n, feed_forward, &at));
 }
 
 static dt_tensor *head(const void *self, dt_tape *t, dt_tensor *x)

@@ -160,8 +160,11 @@ static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, 
     dt_scope_begin(t, m->arch->model_type);
     st = begin(t, m, s, ids, n_tokens, rows, &pass);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    (void)dt_layers_carry(m->layers, s->carry);
     logits = dt_scope_end(t, dti_pass_run(t, m, &pass));
+    (void)dt_layers_carry(m->layers, NULL);
     if (logits == NULL) return NULL;
+    dt_carry_commit(s->carry);
     dti_state_advance(s, ids, n_tokens);
     s->turned = pass.length > turn_of(m);
     return logits;

@@ -72,6 +72,8 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
               dti_alloc_array((size_t)model->info.n_layers, sizeof *s->kv, (void **)&s->kv));
     for (int64_t i = 0; i < model->info.n_layers; i++) s->kv[i].capacity = capacity;
     DT_TRY_TO(fail, st, make_rows(s));
+    if (dt_layers_carry_states(model->layers))
+        DT_TRY_TO(fail, st, dt_carry_create(model->layers, &s->carry));
     model->refs++;
     dti_runtime_count(dt_mesh_runtime(model->mesh), DTI_LIVE_STATE, 1);
     say_idle(model, batch);
@@ -92,6 +94,7 @@ void dt_state_release(dt_state **state)
     if (s == NULL) return;
     *state = NULL;
     dti_step_forget(s);
+    dt_carry_release(&s->carry);
     for (int64_t i = 0; i < s->model->info.n_layers; i++) {
         dt_tensor_release(&s->kv[i].k);
         dt_tensor_release(&s->kv[i].v);
@@ -117,6 +120,8 @@ int64_t dt_state_length_of(const dt_state *s, int64_t sequence)
 void dt_state_rewind(dt_state *s, int64_t length)
 {
     if (s == NULL || length < 0 || length >= s->length) return;
+    if (s->carry != NULL) length = 0; /* what is carried knows no earlier token */
+    dt_carry_clear(s->carry);
     s->length = length;
     for (int64_t b = 0; b < s->n_kept; b++)
         if (s->lengths[b] > length) s->lengths[b] = length;
@@ -139,6 +144,7 @@ int64_t dt_state_keep(dt_state *s, const int32_t *ids, int64_t n_ids)
     if (ids != NULL && s->batch == 1 && s->ids != NULL &&
         !is_stretched(s, n_ids > s->length ? n_ids : s->length))
         while (n < s->length && n < n_ids - 1 && s->ids[n] == ids[n]) n++;
+    if (s->carry != NULL && n < s->length) n = 0;
     dt_state_rewind(s, n);
     return n;
 }
@@ -149,6 +155,12 @@ dt_status dt_state_pad(dt_state *s, const int64_t *n_pads)
     for (int64_t b = 0; b < s->batch; b++)
         DT_CHECK(n_pads[b] >= 0, DT_ERR_ARG, "sequence %lld has %lld tokens of padding",
                  (long long)b, (long long)n_pads[b]);
+    for (int64_t b = 0; b < s->batch && s->carry != NULL; b++)
+        DT_CHECK(
+            n_pads[b] == 0, DT_ERR_UNSUPPORTED,
+            "sequence %lld has %lld tokens of padding, which layers that carry state would read; "
+            "run sequences of one length together",
+            (long long)b, (long long)n_pads[b]);
     memcpy(s->pads, n_pads, (size_t)s->n_kept * sizeof *n_pads);
     for (int64_t b = s->n_kept; b < s->batch; b++)
         if (n_pads[b] < s->pads[0]) s->pads[0] = n_pads[b];
@@ -233,6 +245,22 @@ fail:
     return st;
 }
 
+/* What layers carry goes with its sequences: each `times` times, or as `from` says. */
+static dt_status carry_rows(const dt_state *s, int64_t times, const int64_t *from)
+{
+    const int64_t n = s->batch * times;
+    dt_status st = DT_OK;
+    int64_t *rows = NULL;
+
+    if (s->carry == NULL) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *rows, (void **)&rows));
+    for (int64_t i = 0; i < n; i++) rows[i] = from != NULL ? from[i] : i / times;
+    st = dt_carry_select(s->carry, (int)n, rows);
+    dti_free(rows);
+    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return DT_OK;
+}
+
 dt_status dti_state_expand(dt_state *s, int64_t times)
 {
     dt_state old = *s;
@@ -244,6 +272,7 @@ dt_status dti_state_expand(dt_state *s, int64_t times)
         if (s->kv[i].k != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].k));
         if (s->kv[i].v != NULL) DT_TRY(expand_cache(&old, times, &s->kv[i].v));
     }
+    DT_TRY(carry_rows(s, times, NULL));
     s->batch *= times;
     s->together *= times;
     s->lengths = s->pads = NULL;
@@ -392,6 +421,7 @@ dt_status dti_state_reorder(dt_state *s, const int64_t *from_rows)
         if (s->kv[i].v != NULL) DT_TRY_TO(done, st, reorder_cache(s, steps, n, s->kv[i].v));
     }
     DT_TRY_TO(done, st, reorder_ids(s, steps, n));
+    DT_TRY_TO(done, st, carry_rows(s, 1, from_rows));
 done:
     dti_free(from);
     dti_free(done);

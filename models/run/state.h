@@ -26,6 +26,7 @@ struct dt_state {
     int64_t *pads;    /* [n_kept] of the next pass, see dt_state_pad() */
     int32_t *ids;     /* [batch, capacity] those tokens; not kept in a dry runtime */
     dti_kv *kv;       /* [n_layers] */
+    dt_carry *carry;  /* what layers carry from pass to pass; NULL: no kind of them does */
     struct dti_step_pass *step; /* step.h; NULL: nothing is recorded */
     bool unrecorded;            /* passes are neither recorded nor played, for benches */
     int turned; /* 1: keys rotate as in sequences longer than arch->turn(); 0: as in shorter

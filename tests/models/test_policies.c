@@ -3,8 +3,10 @@
  * Policies: what they come to is what the built-in plan says, what they change is as if the file
  * had been so, and what is wrong with one is said by its name. test_golden.c runs models with them.
  */
+#include <dtensor/architectures.h>
 #include <dtensor/models.h>
 #include <dtensor/ops.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -492,6 +494,26 @@ static dt_tensor *same_product(void *arg, dt_tape *t, const dt_layer *layer, dt_
     return dt_linear(t, x, dt_layer_param(layer, DT_PARAM_WEIGHT), NULL);
 }
 
+/* A whole attention, as Parallelformers' policies replace one: what stands in the point. */
+static dt_tensor *same_attention(void *arg, dt_tape *t, const dt_layer *point, dt_tensor *n)
+{
+    const dt_block_context *at = dt_layer_context(point);
+    const dt_layer *q = dt_layer_inside(point, "q_proj"), *k = dt_layer_inside(point, "k_proj");
+    const dt_head_counts h = dt_layer_spec_of(q)->heads;
+    const dt_attention_options options = { .n_heads = h.n_heads,
+                                           .n_kv_heads = h.n_kv_heads,
+                                           .scale = (float)(1.0 / sqrt((double)h.head_dim)) };
+    dt_tensor *rope = at->in->tables[0];
+    dt_tensor *a = dt_cached_attention(
+        t, at->pass, at->i, dt_rope(t, dt_heads(t, dt_layer_forward(t, q, n), h.head_dim), rope),
+        dt_rope(t, dt_heads(t, dt_layer_forward(t, k, n), h.head_dim), rope),
+        dt_heads(t, dt_layer_forward(t, dt_layer_inside(point, "v_proj"), n), h.head_dim),
+        &options);
+
+    (void)arg;
+    return dt_layer_forward(t, dt_layer_inside(point, "o_proj"), a);
+}
+
 static dt_tensor *nothing(void *arg, dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     (void)arg, (void)t, (void)layer, (void)x;
@@ -527,7 +549,9 @@ DT_TEST(policies, a_replaced_module_computes_instead_of_the_layers_own)
                                  { { "rms_norm", no_norm, NULL }, false },
                                  { { "post_attention_layernorm", no_norm, NULL }, false },
                                  { { "mlp.down_proj", same_product, NULL }, true },
-                                 { { "linear", same_product, NULL }, true } };
+                                 { { "linear", same_product, NULL }, true },
+                                 { { "self_attn", same_attention, NULL }, true },
+                                 { { "mlp", no_norm, NULL }, false } };
 
     for (size_t i = 0; i < DT_COUNT(rows); i++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], swaps, &rows[i]);

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kinds of one's own, what the library refuses of them, styles that prepare parameters, names that
+ * mean another style in one run or one model. examples/15 and 16 run kinds with their numbers. */
+#include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
+#include <string.h>
+
+#include "parallel_styles/layer_hash.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/layers.h"
+#include "tests/support/tensors.h"
+
+enum { O = 6, I = 4 };
+
+static dt_tensor *product(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_linear(t, x, dt_layer_use(t, layer, 0), NULL);
+}
+
+static const dt_layer_kind plain = {
+    .name = "plain", .like = &dt_linear_kind, .params = { { "w", "oi" } }, .forward = product
+};
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+static dt_status refused_kinds(dt_mesh *mesh, const void *arg)
+{
+    static const struct {
+        dt_layer_kind kind;
+        const char *says;
+    } rows[] = {
+        { { .params = { { "w", "o" } }, .forward = product }, "a kind of layer needs a name" },
+        { { .name = "a b", .forward = product }, "a kind of layer needs a name" },
+        { { .name = "k", .params = { { "w", "oO" } }, .forward = product }, "axes are letters" },
+        { { .name = "k", .params = { { "w", "oo" } }, .forward = product }, "two axes 'o'" },
+        { { .name = "k", .params = { { "w", "abcde" } }, .forward = product }, "has 5 axes" },
+        { { .name = "k", .params = { { "w", "o" }, { "w", "o" } }, .forward = product },
+          "two parameters \"w\"" },
+        { { .name = "k", .params = { { "w", "abcd" }, { "v", "efg" } }, .forward = product },
+          "has 7 letters" },
+        { { .name = "k", .params = { { "w", "o" } }, .rows = 'i', .forward = product },
+          "its rows are axis 'i', but its axes are \"o\"" },
+        { { .name = "k",
+            .params = { { "w", "o" } },
+            .states = { { "s", "z" } },
+            .forward = product },
+          "state \"s\" has an axis 'z'" },
+        { { .name = "k", .params = { { "w", "o" } }, .cost = "2 oz", .forward = product },
+          "its cost \"2 oz\" is no sum" },
+        { { .name = "k", .params = { { "w", "o" } }, .values = "...o", .forward = product },
+          "lack \" -> \"" },
+        { { .name = "k", .params = { { "w", "o" } } }, "no forward that uses them" },
+        { { .name = "linear", .forward = product }, "there is a kind of layer \"linear\" already" },
+    };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(rows); i++)
+        DT_EXPECT_STATUS(dt_kind_register(rt, &rows[i].kind), DT_ERR_ARG, rows[i].says);
+    DT_TRY(dt_kind_register(rt, &plain));
+    DT_EXPECT(dt_kind_find(rt, "plain") == &plain && dt_kind_at(rt, 0) == &plain,
+              "found, and first");
+    DT_EXPECT(dt_kind_find(rt, "embedding") == &dt_embedding_kind, "the library's as well");
+    DT_EXPECT(dt_kind_find(rt, "nope") == NULL && dt_kind_at(rt, 8) == NULL, "no others");
+    return DT_OK;
+}
+
+DT_TEST(own_kinds, what_is_no_kind_is_refused)
+{
+    dt_test_on_ranks("tp=1", refused_kinds, NULL);
+}
+
+static dt_status refused_specs(dt_mesh *mesh, const void *arg)
+{
+    static const dt_layer_kind other = { .name = "plain", .forward = product };
+    const dt_layer_spec good = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
+    dt_layer_spec specs[] = { good, { .name = "b", .kind = &other } };
+    dt_layers *layers = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 2, NULL, &layers), DT_ERR_ARG,
+                     "b: there is another kind of layer \"plain\"");
+    specs[0].kind = NULL;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_ARG,
+                     "a layer needs a kind");
+    specs[0] = good;
+    specs[0].with = "w bias";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_ARG,
+                     "a is plain, which has no parameter \"bias\"");
+    specs[0] = good;
+    specs[0].style = "embedding_rowwise";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "does not fit a, plain with w [6, 4]; there it can be: colwise");
+    return DT_OK;
+}
+
+DT_TEST(own_kinds, specs_that_do_not_fit_their_kind_are_refused)
+{
+    dt_test_on_ranks("tp=2", refused_specs, NULL);
+}
+
+static dt_status without_a_value(dt_mesh *mesh, const void *arg)
+{
+    const dt_layer_spec spec = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t shape[] = { 2, I };
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
+    dt_status st;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
+    (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                               "a: w has no value yet: dt_layer_set_param() gives it one");
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(own_kinds, a_layer_without_a_value_says_what_gives_it_one)
+{
+    dt_test_on_ranks("tp=2", without_a_value, NULL);
+}
+
+/* --- what ranks compare ----------------------------------------------------------------------- */
+
+static dt_status hash_of(dt_mesh *mesh, const dt_layer_spec *spec, uint64_t *hash)
+{
+    dt_layers *layers;
+
+    DT_TRY(dt_layers_create(mesh, "tp", spec, 1, NULL, &layers));
+    *hash = dti_layer_hash(dt_layers_at(layers, 0));
+    dt_layers_release(&layers);
+    return DT_OK;
+}
+
+static void touch(const dt_style *s, dt_tape *t, const dt_layer *layer, int dim, int n,
+                  dt_tensor **x)
+{
+    (void)s, (void)t, (void)layer, (void)dim, (void)n, (void)x;
+}
+
+static dt_status hashes(dt_mesh *mesh, const void *arg)
+{
+    static const char *const styles[] = { "colwise",
+                                          "colwise(comes=R)",
+                                          "colwise(input=[R])",
+                                          "colwise(output=S(0))",
+                                          "colwise(output=S(1))",
+                                          "rowwise",
+                                          "mine",
+                                          "mine_too" };
+    const dt_style mine = { .size = sizeof mine, .cut = DT_CUT_COLUMNS };
+    const dt_style too = { .size = sizeof too, .cut = DT_CUT_COLUMNS, .prepare_input = touch };
+    dt_layer_spec spec = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
+    uint64_t seen[DT_COUNT(styles) + 3];
+    size_t n = 0;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &mine));
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine_too", &too));
+    for (size_t i = 0; i < DT_COUNT(styles); i++) {
+        spec.style = styles[i];
+        DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    }
+    spec.eps = 0.5f;
+    DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    spec.own = &spec;
+    DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    spec.kind = &dt_linear_kind;
+    DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++) DT_EXPECT(seen[i] != seen[k], "%zu and %zu agree", i, k);
+    return DT_OK;
+}
+
+DT_TEST(own_kinds, ranks_compare_all_that_decides_what_a_layer_does)
+{
+    dt_test_on_ranks("tp=2", hashes, NULL);
+}
+
+/* --- parameters that are prepared ------------------------------------------------------------- */
+
+/* Stored cut along the first axis, gathered for the computation: as fully sharded layers are. */
+static dt_status stored_cut(const dt_style *style, const dt_param_info *param, int n_parts,
+                            dt_cut_room *room, dt_placement *out)
+{
+    (void)style, (void)param, (void)n_parts, (void)room;
+    *out = DT_SHARD(0);
+    return DT_OK;
+}
+
+static dt_tensor *gathered(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                           int param, dt_tensor *w)
+{
+    (void)style, (void)layer, (void)param;
+    return dt_move_dim(t, w, dim, DT_REPLICATE);
+}
+
+static dt_status prepared(dt_mesh *mesh, const void *arg)
+{
+    const dt_style sharded = { .size = sizeof sharded,
+                               .partition_param = stored_cut,
+                               .prepare_param = gathered };
+    const dt_plan_rule rule = { "a", "sharded" };
+    const dt_plan plan = { .rules = &rule, .n_rules = 1, .dim = "dp" };
+    const dt_layer_spec spec = { .name = "a",
+                                 .kind = &dt_linear_kind,
+                                 .axis = { { O, 0 }, { I, 0 } },
+                                 .with = "bias",
+                                 .style = "rowwise" };
+    const dt_placement whole[] = { DT_REPLICATE, DT_REPLICATE };
+    const int64_t shape[] = { 3, I };
+    float values[3 * I];
+    dt_layers *one = NULL, *two = NULL;
+    dt_tensor *x = NULL, *y[2] = { NULL, NULL };
+    dt_tape *t = NULL;
+    dt_status st;
+
+    (void)arg;
+    dt_test_random(values, 3 * I, 3);
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "sharded", &sharded));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, &plan, &one));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &two));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, one, DT_F32, 1));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, two, DT_F32, 1));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(
+        done, st,
+        dt_distribute(mesh, whole, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    y[0] = dt_layer_forward(t, dt_layers_at(one, 0), x);
+    y[1] = dt_layer_forward(t, dt_layers_at(two, 0), x);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == 2, "weight and bias");
+    DT_EXPECT_TO(done, st,
+                 memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
+                        sizeof(float) * 3 * O) == 0,
+                 "as with whole parameters");
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    dt_layers_release(&one);
+    dt_layers_release(&two);
+    return st;
+}
+
+DT_TEST(own_kinds, a_style_prepares_parameters_for_the_computation)
+{
+    dt_test_on_ranks("dp=2,tp=2", prepared, NULL);
+}
+
+/* --- names that mean another style ------------------------------------------------------------ */
+
+static dt_status cut_of(dt_mesh *mesh, const dt_plan *plan, const char *style, dt_cut *cut)
+{
+    const dt_layer_spec spec = {
+        .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } }, .style = style
+    };
+    dt_layers *layers;
+
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, plan, &layers));
+    *cut = dt_layer_style(dt_layers_at(layers, 0))->cut;
+    dt_layers_release(&layers);
+    return DT_OK;
+}
+
+static dt_status mapped(dt_mesh *mesh, const void *arg)
+{
+    const dt_style none = { .size = sizeof none },
+                   rows = { .size = sizeof rows, .cut = DT_CUT_ROWS };
+    const dt_style_mapping local = { "colwise", &none }, wrong = { "colwize", &none };
+    dt_plan plan = { .overrides = &local, .n_overrides = 1 };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_cut cut;
+
+    (void)arg;
+    DT_TRY(cut_of(mesh, &plan, "colwise", &cut));
+    DT_EXPECT(cut == DT_CUT_NONE, "of this model");
+    DT_TRY(cut_of(mesh, &plan, "ColwiseParallel(output_layouts=R)", &cut));
+    DT_EXPECT(cut == DT_CUT_NONE, "by its other name, with arguments");
+    DT_TRY(cut_of(mesh, NULL, "ColwiseParallel(output_layouts=R)", &cut));
+    DT_EXPECT(cut == DT_CUT_COLUMNS, "others do not know of it");
+    plan.overrides = &wrong;
+    DT_EXPECT_STATUS(cut_of(mesh, &plan, "colwise", &cut), DT_ERR_ARG,
+                     "overrides of a plan: unknown style \"colwize\", did you mean");
+    DT_TRY(dt_style_override(rt, "colwise", &rows));
+    DT_TRY(cut_of(mesh, NULL, "colwise", &cut));
+    DT_EXPECT(cut == DT_CUT_ROWS, "of this run");
+    DT_TRY(cut_of(mesh, NULL, "ColwiseParallel(output_layouts=R)", &cut));
+    DT_EXPECT(cut == DT_CUT_ROWS, "made anew with arguments");
+    DT_EXPECT(strcmp(dt_style_at(rt, 0)->name, "colwise") == 0, "a program's own come first");
+    DT_EXPECT_STATUS(dt_style_override(rt, "nope", &rows), DT_ERR_ARG, "unknown style \"nope\"");
+    return DT_OK;
+}
+
+DT_TEST(own_kinds, a_name_means_another_style_in_one_model_or_one_run)
+{
+    dt_test_on_ranks("tp=2", mapped, NULL);
+}
