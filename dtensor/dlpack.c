@@ -93,7 +93,7 @@ fail:
 dt_status dt_to_dlpack(dt_tensor *x, dt_dlpack **out)
 {
     dt_dl_tensor t;
-    dlpack_out *e;
+    dlpack_out *e = NULL;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
@@ -108,7 +108,7 @@ dt_status dt_to_dlpack(dt_tensor *x, dt_dlpack **out)
 dt_status dt_to_dlpack_old(dt_tensor *x, dt_dlpack_old **out)
 {
     dt_dl_tensor t;
-    dlpack_out *e;
+    dlpack_out *e = NULL;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
