@@ -136,7 +136,7 @@ static dt_status resolve(const cli_args *args, const cli_console *console, dt_pl
     DT_TRY(cli_read_plan(args, plan, &load));
     DT_TRY(cli_check_dims(r->mesh, &load));
     DT_TRY(check(&o, r));
-    r->manual = *plan != NULL && (*plan)->manual;
+    r->manual = *plan != NULL ? (*plan)->manual : load.plan_name != NULL;
     r->batch = o.batch;
     r->sequence = o.sequence;
     DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));

@@ -75,6 +75,17 @@ static dt_status read_mesh(const char *text, bool oversubscribe, dt_run_options 
     return DT_OK;
 }
 
+/* Has a built-in architecture a plan of that name? */
+static bool is_plan_name(const char *name)
+{
+    const dt_arch *arch;
+
+    for (int i = 0; (arch = dt_arch_at(NULL, i)) != NULL; i++)
+        for (const dt_named_plan *p = arch->plans; p != NULL && p->name != NULL; p++)
+            if (strcmp(p->name, name) == 0) return true;
+    return false;
+}
+
 dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *load)
 {
     static const dt_plan no_rules = { .source = "--plan built-in" };
@@ -85,8 +96,16 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
         if (args->plan != NULL && strcmp(args->plan, "built-in") == 0) load->plan = &no_rules;
         return DT_OK;
     }
-    DT_CHECK(strpbrk(args->plan, "./") != NULL || access(args->plan, F_OK) == 0, DT_ERR_IO,
-             "--plan: %s: %s; it takes a file, auto or built-in", args->plan, strerror(errno));
+    if (strpbrk(args->plan, "./") == NULL && access(args->plan, F_OK) != 0) {
+        const int error = errno;
+        /* which architectures of modules have, only ranks know */
+        DT_CHECK(is_plan_name(args->plan) || args->load.n > 0, DT_ERR_IO,
+                 "--plan: %s: %s; it takes a file, auto, built-in, or the name of a plan that the "
+                 "architecture has, as nemo",
+                 args->plan, strerror(error));
+        load->plan_name = args->plan;
+        return DT_OK;
+    }
     st = dt_plan_read(args->plan, plan);
     if (st == DT_ERR_IO) dti_error_prefix("--plan");
     DT_TRY(st);

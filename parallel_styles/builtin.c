@@ -91,6 +91,8 @@ const dti_style_alias dti_style_aliases[] = {
     { "ColwiseParallel",                NULL,    "colwise" }, /* PyTorch */
     { "RowwiseParallel",                NULL,    "rowwise" },
     { "SequenceParallel",               NULL,    "sequence_parallel" },
+    { "RotaryEmbedParallel",            NULL,    "local" }, /* NeMo */
+    { "Qwen3QKNorm",                    NULL,    "activation_seq_dim_2" },
     { "PrepareModuleInput",             NULL,    "local" },
     { "PrepareModuleOutput",            NULL,    "local" },
     { "PrepareModuleInputOutput",       NULL,    "local" },

@@ -86,10 +86,24 @@ static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partne
     return set_style(layer, slot, layer->ids ? "embedding_rowwise" : "rowwise", NULL);
 }
 
-/* What the specs give a layer without a rule; NULL: nothing. */
-static const char *own_style(const dti_rule_list *rules, const dt_layer_spec *specs, int i)
+/* A style that cuts nothing and moves nothing: of norms of heads, which each rank has some of. */
+static bool keeps(const dt_layers *list, const char *name)
 {
-    return rules->manual == NULL ? specs[i].style : NULL;
+    const dt_style *s;
+
+    if (name == NULL || dti_style_find((dt_layers *)list, name, NULL, &s) != DT_OK) return false;
+    return s->cut == DT_CUT_NONE && s->in.of[0].to.kind == DT_LAY_KEEP &&
+           s->out.of[0].to.kind == DT_LAY_KEEP && s->prepare_input == NULL &&
+           s->prepare_output == NULL && s->partition_param == NULL;
+}
+
+/* What the specs give a layer without a rule; NULL: nothing. Of a manual plan that is "replicate",
+ * but norms of heads take heads as they are cut: nothing is there to be made whole. */
+static const char *own_style(const dt_layers *list, const dti_rule_list *rules,
+                             const dt_layer_spec *specs, int i)
+{
+    if (rules->manual == NULL) return specs[i].style;
+    return keeps(list, specs[i].style) ? specs[i].style : NULL;
 }
 
 /* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
@@ -109,14 +123,14 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
         dt_layer *layer = &list->layers[i], *partner = layer->tied_to;
         if (partner == NULL) continue;
         if (layer->style[slot] != NULL && partner->style[slot] == NULL)
-            DT_TRY(follow(partner, own_style(rules, specs, (int)(partner - list->layers)), layer,
-                          slot));
+            DT_TRY(follow(partner, own_style(list, rules, specs, (int)(partner - list->layers)),
+                          layer, slot));
         else if (layer->style[slot] == NULL && partner->style[slot] != NULL)
-            DT_TRY(follow(layer, own_style(rules, specs, i), partner, slot));
+            DT_TRY(follow(layer, own_style(list, rules, specs, i), partner, slot));
     }
     if (slot != list->slot) return DT_OK;
     for (int i = 0; i < list->n; i++) {
-        const char *own = own_style(rules, specs, i);
+        const char *own = own_style(list, rules, specs, i);
         if (list->layers[i].style[slot] == NULL)
             DT_TRY(set_style(&list->layers[i], slot, own != NULL ? own : "replicate", NULL));
     }

@@ -181,6 +181,9 @@ enum { DTI_STYLE_TEXT_BYTES = 256 };
 dt_status dti_style_base(const char *text, char *base, size_t bytes) DT_MUST_USE;
 dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
 
+/* Whether the text of a style has arguments that are taken and say nothing here. */
+bool dti_style_has_idle(const char *text);
+
 /* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
 void dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,
                         dt_tensor **y);

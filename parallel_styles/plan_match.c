@@ -193,6 +193,22 @@ static dt_status check_covered(const dt_plan *plan, dt_layers *list)
     return DT_OK;
 }
 
+/* Explains once what is taken without a meaning. */
+static void say_idle(const dti_rule_list *rules, const dt_layers *list)
+{
+    char text[DTI_RULE_TEXT_BYTES];
+
+    for (int i = 0; i < rules->n && dti_mesh_place(list->mesh) == 0; i++) {
+        const dti_rule *r = &rules->rule[i];
+        if (!dti_style_has_idle(r->rule.style)) continue;
+        dti_runtime_log(dt_mesh_runtime(list->mesh), DT_LOG_INFO,
+                        "%s: use_local_output and use_dtensor change nothing: every value is a "
+                        "distributed tensor, of which dt_tensor_local() is a rank's piece",
+                        dti_rule_text(r->plan, &r->rule, text));
+        return;
+    }
+}
+
 dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list)
 {
     char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
@@ -223,5 +239,6 @@ dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list)
                       near != NULL ? near : "none"));
     }
     if (rules->manual != NULL) DT_TRY(check_covered(rules->manual, list));
+    say_idle(rules, list);
     return DT_OK;
 }

@@ -159,16 +159,38 @@ static dt_status refuse_argument(const reader *r, const char *word)
 {
     char what[256];
 
-    if (strcmp(word, "use_local_output") == 0)
-        return refuse(r, "use_local_output says nothing here (dt_tensor_local() is a rank's piece "
-                         "of any tensor); leave it out,");
     if (word[0] == '\0') return refuse(r, "an argument " ARGUMENTS " is missing");
     (void)snprintf(what, sizeof what, "\"%s\" is no argument of a style " ARGUMENTS ",", word);
     return refuse(r, what);
 }
 
+/* PyTorch's questions of what a module hands on: here every value is a distributed tensor, of which
+ * dt_tensor_local() is the rank's piece. They are taken, and change nothing. */
+static const char *const idle[] = { "use_local_output", "use_dtensor" };
+
+bool dti_style_has_idle(const char *text)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < DT_COUNT(idle); i++) found = found || strstr(text, idle[i]) != NULL;
+    return found;
+}
+
+static dt_status take_idle(reader *r)
+{
+    char word[32];
+
+    if (!take(r, '=')) return refuse(r, "\"=\" is missing");
+    take_word(r, word);
+    if (strcmp(word, "true") != 0 && strcmp(word, "false") != 0)
+        return refuse(r, "true or false is missing");
+    return DT_OK;
+}
+
 bool dti_style_has_argument(const char *word)
 {
+    for (size_t i = 0; i < DT_COUNT(idle); i++)
+        if (strcmp(word, idle[i]) == 0) return true;
     for (size_t i = 0; i < DT_COUNT(keys); i++)
         if (strcmp(word, keys[i].word) == 0) return true;
     return false;
@@ -182,6 +204,8 @@ static dt_status take_argument(reader *r, layout_list *all)
     size_t i = 0;
 
     take_word(r, word);
+    for (size_t k = 0; k < DT_COUNT(idle); k++)
+        if (strcmp(word, idle[k]) == 0) return take_idle(r);
     while (i < DT_COUNT(keys) && strcmp(word, keys[i].word) != 0) i++;
     if (i == DT_COUNT(keys)) {
         r->at = begin;

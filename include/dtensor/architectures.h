@@ -237,6 +237,13 @@ DT_API void dt_rotary_release(dt_rotary **rotary); /* accepts NULL */
 
 /* --- An architecture ------------------------------------------------------------------------ */
 
+/* A plan that an architecture has by name, beside its built-in one. */
+typedef struct dt_named_plan {
+    const char *name;    /* "nemo" */
+    const char *summary; /* what it is, in a line */
+    dt_plan plan;
+} dt_named_plan;
+
 /* One architecture. Functions run on every rank alike; `self` is the architecture's own struct of
  * self_bytes, zeroed before read_config(). The order of calls is read_config, add_layers, prepare,
  * passes, release; release also follows an error in between.
@@ -282,7 +289,20 @@ typedef struct dt_arch {
     bool (*repeats)(const void *self); /* whether a pass over one token applies the same
                                         * operators with the same attributes and constants whatever
                                         * its position, so a GPU may record it once; NULL: no */
+    const dt_named_plan *plans; /* for dt_load_options.plan_name; the last has no name; or NULL */
+    const char *const *unlaid;  /* modules that plans written elsewhere speak of and that have
+                                 * nothing to lay out here ("model.rotary_emb"): a rule for one is
+                                 * passed over; NULL ends; or NULL */
 } dt_arch;
+
+/**
+ * The plans that an architecture has by name, i = 0, 1, ...: built in, or registered in `rt`, which
+ * may be NULL.
+ *
+ * Not collective.
+ * Errors      none; NULL behind the last, or if there is no such architecture
+ */
+DT_API const dt_named_plan *dt_named_plan_at(dt_runtime *rt, const char *model_type, int i);
 
 /**
  * Adds an architecture to those that this runtime loads. The struct is copied; what it points to

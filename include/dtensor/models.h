@@ -52,11 +52,13 @@ typedef struct dt_load_options {
     int n_policies;
     const char *batch_dim; /* mesh dim that batches are cut over, unless styles speak of it; default
                             * "dp". NULL: none, every rank has all sequences */
+    const char *plan_name; /* in the place of `plan`: one that the architecture has by name, as
+                            * "nemo" (dt_named_plan_at()); or NULL */
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                                \
-    {                                                                                       \
-        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, "dp" \
+#define DT_LOAD_OPTIONS_INIT                                                                      \
+    {                                                                                             \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, "dp", NULL \
     }
 
 /**

@@ -40,12 +40,13 @@ typedef struct dt_parallelize_options {
     dt_progress_fn progress;
     void *progress_arg;
     const char *batch_dim;
+    const char *plan_name;
 } dt_parallelize_options;
 
 #define DT_PARALLELIZE_OPTIONS_INIT                                                               \
     {                                                                                             \
         sizeof(dt_parallelize_options), 0, true, DT_F32, NULL, NULL, DT_VERBOSE_NONE, NULL, "tp", \
-            NULL, NULL, 0, false, NULL, NULL, "dp"                                                \
+            NULL, NULL, 0, false, NULL, NULL, "dp", NULL                                          \
     }
 
 /**

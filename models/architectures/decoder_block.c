@@ -210,6 +210,10 @@ void dti_decoder_release(void *self)
     dti_free(m->blocks);
 }
 
+/* Rotations are made by every rank; norms of heads are layers of some of this family. */
+const char *const dti_decoder_unlaid[] = { "model.rotary_emb", "model.layers.*.self_attn.q_norm",
+                                           "model.layers.*.self_attn.k_norm", NULL };
+
 /* Frequencies that old files hold as buffers. */
 const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };
 

@@ -7,6 +7,7 @@
 #define DTI_BLOCK_DECODER_H
 
 #include "models/architectures/builder.h"
+#include "models/architectures/named_plans.h"
 #include "models/architectures/rotary.h"
 
 /* One block. Layers that an architecture has no row for stay NULL. */
@@ -68,20 +69,21 @@ dt_tensor *dti_decoder_head(const void *self, dt_tape *t, dt_tensor *x);
 void dti_decoder_release(void *self);
 int64_t dti_decoder_turn(const void *self);
 bool dti_decoder_repeats(const void *self);
-extern const char *const dti_decoder_ignored[];
+extern const char *const dti_decoder_ignored[], *const dti_decoder_unlaid[];
 extern const dt_spelling dti_decoder_spellings[];
 
 /* An architecture of this family: its model_type, the classes of model and block as Transformers
  * names them, and its read_config(). */
-#define DTI_DECODER_ARCH(type, class, block_class_, read)                                         \
-    {                                                                                             \
-        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                     \
-        .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                    \
-        .ignored = dti_decoder_ignored, .read_config = (read),                                    \
-        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                     \
-        .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block,     \
-        .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,       \
-        .repeats = dti_decoder_repeats, .block_class = (block_class_), .blocks = "model.layers.*" \
+#define DTI_DECODER_ARCH(type, class, block_class_, read, plans_)                                  \
+    {                                                                                              \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                      \
+        .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                     \
+        .ignored = dti_decoder_ignored, .read_config = (read),                                     \
+        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                      \
+        .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block,      \
+        .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,        \
+        .repeats = dti_decoder_repeats, .block_class = (block_class_), .blocks = "model.layers.*", \
+        .plans = (plans_), .unlaid = dti_decoder_unlaid                                            \
     }
 
 #endif

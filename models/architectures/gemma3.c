@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/dtype.h"
+#include "models/architectures/named_plans.h"
 
 static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
 {
@@ -183,18 +184,25 @@ static const char *const ignored[] = { "rotary_emb.inv_freq",          "vision_t
 static const dt_spelling spellings[] = { { "model.", "" },
                                          { "model.", "language_model.model." },
                                          { "model.", "model.language_model." },
+                                         { "model.", "language_model." },
                                          { "lm_head.", "language_model.lm_head." },
+                                         { "lm_head.", "model.lm_head." },
                                          { NULL, NULL } };
 
-#define GEMMA3(type, class, text)                                                            \
+/* Rotations are made by every rank. */
+static const char *const unlaid[] = { "model.rotary_emb", "model.rotary_emb_local", NULL };
+
+#define GEMMA3(type, class, text, plans_)                                                    \
     {                                                                                        \
         .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                \
         .text_config = (text), .self_bytes = sizeof(gemma3), .spellings = spellings,         \
         .ignored = ignored, .read_config = dti_gemma3_read_config, .add_layers = add_layers, \
         .prepare = prepare, .embed = embed, .tables = tables, .block = block, .head = head,  \
         .release = release, .block_class = "Gemma3DecoderLayer", .blocks = "model.layers.*", \
-        .turn = turn, .repeats = repeats                                                     \
+        .turn = turn, .repeats = repeats, .plans = (plans_), .unlaid = unlaid                \
     }
 
-const dt_arch dti_arch_gemma3_text = GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL);
-const dt_arch dti_arch_gemma3 = GEMMA3("gemma3", "Gemma3ForConditionalGeneration", "text_config");
+const dt_arch dti_arch_gemma3_text =
+    GEMMA3("gemma3_text", "Gemma3ForCausalLM", NULL, dti_nemo_gemma3_text);
+const dt_arch dti_arch_gemma3 =
+    GEMMA3("gemma3", "Gemma3ForConditionalGeneration", "text_config", dti_nemo_gemma3);

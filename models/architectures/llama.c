@@ -27,4 +27,4 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
 }
 
 const dt_arch dti_arch_llama =
-    DTI_DECODER_ARCH("llama", "LlamaForCausalLM", "LlamaDecoderLayer", read_config);
+    DTI_DECODER_ARCH("llama", "LlamaForCausalLM", "LlamaDecoderLayer", read_config, dti_nemo_llama);

@@ -26,4 +26,4 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
 }
 
 const dt_arch dti_arch_qwen2 =
-    DTI_DECODER_ARCH("qwen2", "Qwen2ForCausalLM", "Qwen2DecoderLayer", read_config);
+    DTI_DECODER_ARCH("qwen2", "Qwen2ForCausalLM", "Qwen2DecoderLayer", read_config, dti_nemo_qwen);

@@ -29,4 +29,4 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
 }
 
 const dt_arch dti_arch_qwen3 =
-    DTI_DECODER_ARCH("qwen3", "Qwen3ForCausalLM", "Qwen3DecoderLayer", read_config);
+    DTI_DECODER_ARCH("qwen3", "Qwen3ForCausalLM", "Qwen3DecoderLayer", read_config, dti_nemo_qwen);

@@ -80,4 +80,4 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
 }
 
 const dt_arch dti_arch_qwen3_moe =
-    DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeDecoderLayer", read_config);
+    DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeDecoderLayer", read_config, NULL);

@@ -80,6 +80,17 @@ const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names
     return NULL;
 }
 
+const dt_named_plan *dt_named_plan_at(dt_runtime *rt, const char *model_type, int i)
+{
+    char names[512];
+    const dt_arch *arch =
+        model_type != NULL ? dti_arch_find(rt, model_type, names, sizeof names) : NULL;
+    const dt_named_plan *plan = arch != NULL && i >= 0 ? arch->plans : NULL;
+
+    while (plan != NULL && plan->name != NULL && i-- > 0) plan++;
+    return plan != NULL && plan->name != NULL ? plan : NULL;
+}
+
 const dt_arch *dt_arch_at(dt_runtime *rt, int i)
 {
     const arch_registry *r = registry_of(rt);

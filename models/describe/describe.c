@@ -179,7 +179,7 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     if (o != NULL && dti_policies_change(o))
         DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
-    if (o != NULL && o->n_policies > 0) DT_TRY_TO(done, st, dti_policies_plan(out, o));
+    if (o != NULL) DT_TRY_TO(done, st, dti_plan_settle(out, o));
 done:
     if (st != DT_OK) dti_described_free(out);
     dti_json_free(&doc);

@@ -32,7 +32,10 @@ typedef struct dti_described {
     bool has_generation;    /* generation_config.json says what ends a text, not config.json */
     char *other_class;      /* what "architectures" says if that is not arch->class_name */
     dt_plan plan;           /* the checkpoint's own; no rules: it has none */
-    dti_arena plan_arena;   /* which its texts lie in */
+    dti_arena plan_arena;   /* which its texts lie in, and those of `asked` */
+    const dt_plan *asked;   /* to load with, over the built-in plan; dti_describe_for() */
+    int n_idle_rules;       /* that were passed over, as there is nothing to lay out; ... */
+    const char *idle_rule;  /* ... the first of them */
     size_t n_unused;        /* tensors of the checkpoint that no layer asks for; ... */
     char *first_unused;     /* ... once dti_check_checkpoint() has looked */
 } dti_described;
@@ -47,12 +50,19 @@ dt_status dti_describe_own(dt_runtime *rt, const dt_arch *arch, const void *self
                            const dt_model_info *info, dti_described *out) DT_MUST_USE;
 
 /* The same for a load: the policies of `o` have changed the configuration, and out->notes.plan has
- * their rules. dti_plan_of() is what to load with, over the built-in plan: those rules, the
- * caller's plan, or the checkpoint's own unless tokens are to be cut, which no such plan knows. */
+ * their rules. out->asked is what to load with, over the built-in plan, in our spelling: those
+ * rules, the caller's plan, the named one, or the checkpoint's own unless tokens are to be cut,
+ * which no such plan knows. */
 dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options *o,
                            dti_described *out) DT_MUST_USE;
-const dt_plan *dti_plan_of(const dti_described *d, const dt_load_options *o);
 void dti_described_free(dti_described *d);
+
+/* A pattern of a plan as our names are spelled; false: no layer has such a name (settle_plan.c). */
+enum { DTI_PATTERN_BYTES = 256 };
+bool dti_plan_spell(const dti_described *d, const char *pattern, char name[DTI_PATTERN_BYTES]);
+
+/* Sets d->asked. */
+dt_status dti_plan_settle(dti_described *d, const dt_load_options *o) DT_MUST_USE;
 
 /* Reads the plan that config.json, whose root is given, may hold (own_plan.c). */
 dt_status dti_own_plan_read(const char *dir, const dti_json *root, dti_described *d) DT_MUST_USE;

@@ -6,34 +6,18 @@
 #include <string.h>
 
 #include "models/describe/describe.h"
-#include "parallel_styles/layer_rules.h"
 
 static const char *const keys[] = { "base_model_tp_plan", "tp_plan" };
-
-/* Is there a layer that `pattern` names? */
-static bool matches(const dti_described *d, const char *pattern)
-{
-    for (int i = 0; i < d->builder.n; i++)
-        if (dti_plan_match(pattern, d->builder.specs[i].name) >= 0) return true;
-    return false;
-}
 
 /* The pattern as our names begin: "layers.*.mlp" -> "model.layers.*.mlp". One that matches nothing
  * stays as it is, and is reported. */
 static dt_status spell(dti_described *d, const char *pattern, const char **out)
 {
-    const dt_spelling *s = d->arch->spellings;
-    char name[256];
+    char name[DTI_PATTERN_BYTES];
+    const char *ours = dti_plan_spell(d, pattern, name) ? name : pattern;
     char *copy;
 
-    (void)snprintf(name, sizeof name, "%s", pattern);
-    for (; s != NULL && s->ours != NULL && !matches(d, name); s++) {
-        const size_t n = strlen(s->theirs);
-        if (strncmp(pattern, s->theirs, n) == 0)
-            (void)snprintf(name, sizeof name, "%s%s", s->ours, pattern + n);
-    }
-    if (!matches(d, name)) (void)snprintf(name, sizeof name, "%s", pattern);
-    DT_TRY(dti_arena_strndup(&d->plan_arena, name, strlen(name), &copy));
+    DT_TRY(dti_arena_strndup(&d->plan_arena, ours, strlen(ours), &copy));
     *out = copy;
     return DT_OK;
 }

@@ -365,7 +365,8 @@ dt_status dt_model_check(dt_mesh *mesh, const char *dir, const dt_load_options *
                             sizeof own));
     DT_TRY(dti_check_load_options(&own));
     DT_TRY(dti_describe_for(dir, mesh, &own, &d));
-    own.plan = dti_plan_of(&d, &own);
+    own.plan = d.asked;
+    own.plan_name = NULL; /* found */
     st = dti_judge(mesh, dir, &d, &own);
     dti_described_free(&d);
     return st;

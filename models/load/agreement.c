@@ -34,7 +34,7 @@ static uint64_t hash_policy(uint64_t hash, const dt_policy *p)
 
 uint64_t dti_hash_plans(const dt_load_options *o)
 {
-    uint64_t hash = 5;
+    uint64_t hash = dti_hash_text(5, o->plan_name);
     dt_policy p;
 
     for (const dt_plan *plan = o->plan; plan != NULL; plan = plan->more) {

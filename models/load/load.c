@@ -32,6 +32,10 @@ static void warn(dt_mesh *mesh, const char *dir, const dti_described *d, const d
 
     if (dt_runtime_rank(rt) != 0) return;
     dti_describe_remarks(d, dir, log_remark, rt);
+    if (d->n_idle_rules > 0)
+        dti_runtime_log(rt, DT_LOG_INFO,
+                        "rule \"%s\"%s of the plan passed over: %s has nothing to lay out there",
+                        d->idle_rule, d->n_idle_rules > 1 ? " and others" : "", d->info.model_type);
     if (o->plan == &d->plan)
         dti_runtime_log(rt, DT_LOG_INFO, "%s holds a plan of %d rules, which is followed",
                         d->plan.source, d->plan.n_rules);
@@ -152,7 +156,9 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
              "policies change a configuration that is read from a folder; give a plan instead");
     DT_TRY(check_own(arch, info));
     DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), arch, self, info, &d));
-    own.plan = dti_plan_of(&d, &own);
+    DT_TRY_TO(done, st, dti_plan_settle(&d, &own));
+    own.plan = d.asked;
+    own.plan_name = NULL; /* found */
     DT_TRY_TO(done, st, dti_judge_together(mesh, arch->model_type, &d, &own));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, out));
 done:
@@ -236,7 +242,8 @@ static dt_status load_dry(dt_mesh *mesh, const char *dir, dt_load_options *o, dt
     dt_status st = DT_OK;
 
     DT_TRY(dti_describe_for(dir, mesh, o, &d));
-    o->plan = dti_plan_of(&d, o);
+    o->plan = d.asked;
+    o->plan_name = NULL; /* found */
     if (dti_ckpt_exists(dir)) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
         DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
@@ -267,7 +274,8 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_TRY(dti_check_load_options(&own));
     if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, &own, out);
     DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
-    own.plan = dti_plan_of(&d, &own);
+    own.plan = d.asked;
+    own.plan_name = NULL; /* found */
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
     DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &weights, &from.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, &m));

@@ -37,7 +37,8 @@ dt_status dt_model_create_random(dt_mesh *mesh, const char *dir, const dt_load_o
                             sizeof own));
     DT_TRY(dti_check_load_options(&own));
     DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
-    own.plan = dti_plan_of(&d, &own);
+    own.plan = d.asked;
+    own.plan_name = NULL; /* found */
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
     DT_TRY_TO(done, st, dti_model_make_whole(&d, mesh, &own, &fill, out));
 done:

@@ -368,10 +368,3 @@ dt_status dti_policies_plan(dti_described *d, const dt_load_options *o)
     }
     return DT_OK;
 }
-
-const dt_plan *dti_plan_of(const dti_described *d, const dt_load_options *o)
-{
-    if (o->n_policies > 0) return &d->notes.plan;
-    if (o->plan != NULL) return o->plan;
-    return d->plan.n_rules > 0 && !o->sequence_parallel ? &d->plan : NULL;
-}

@@ -509,3 +509,21 @@ DT_TEST(plan, bytes_are_counted_as_far_as_63_bits_go)
     command_free(&r);
     dt_test_remove_dir(folder);
 }
+
+DT_TEST(plan, plans_by_name_are_those_of_the_architecture)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_source_path(folder, "tests/golden/qwen3/base");
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo+sp");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "plan nemo+sp");
+    COMMAND_ASSERT_HAS(r.err, "use_local_output and use_dtensor change nothing");
+    command_free(&r);
+    (void)dt_test_source_path(folder, "tests/golden/phi3/base");
+    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "phi3 has no plan \"nemo\"");
+    command_free(&r);
+}

@@ -84,7 +84,8 @@ static dt_status refused_arguments(dt_mesh *mesh, const void *arg)
         { "rowwise(output=[R, R)", "the end of the list is missing" },
         { "rowwise(output=[R,R,R,R,R,R,R,R,R])", "more than 8 layouts" },
         { "rowwise(comes=[R,R], input=[R])", "says how 2 values are (comes) and how 1 are made" },
-        { "rowwise(use_local_output=true)", "use_local_output says nothing here" },
+        { "rowwise(use_local_output=R)", "true or false is missing at character 27" },
+        { "rowwise(use_local_output)", "\"=\" is missing" },
         { "rowwise(\n)", "style \"rowwise(\\n)\"" },
         { "mine(input=R)", "its input is laid out by a function of its own" },
     };

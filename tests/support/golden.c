@@ -157,6 +157,7 @@ dt_status dt_golden_matches(dt_mesh *mesh, const void *arg)
     options.dtype = x->dtype;
     options.sequence_parallel = x->sequence_parallel;
     options.plan = x->plan;
+    options.plan_name = x->plan_name;
     options.policies = &x->policy;
     options.n_policies = x->policy != NULL ? 1 : 0;
     DT_TRY(dt_model_load(mesh, x->folder, &options, &model));

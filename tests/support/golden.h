@@ -23,6 +23,7 @@ typedef struct dt_golden {
     int32_t greedy[DT_GOLDEN_GREEDY];
     const dt_policy *policy; /* to load with, or NULL */
     const dt_plan *plan;     /* the same */
+    const char *plan_name;   /* the same */
     float *f32;              /* [n_prompt, vocab] */
     float *bf16;             /* the same in bf16, widened */
 } dt_golden;
