@@ -5,8 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "files/header_members.h"
 #include "files/json.h"
 #include "files/safetensors_internal.h"
+
+/* Memory that grows. */
+typedef struct growing {
+    char *data;
+    size_t capacity;
+} growing;
 
 static const char metadata_key[] = "__metadata__";
 
@@ -248,25 +255,102 @@ static void place_entry(const dti_st_file *file, dti_st_entry *e)
     e->end += file->data_begin;
 }
 
+static dt_status make_room(dti_st_file *file, size_t count)
+{
+    DT_TRY(dti_alloc_array(count, sizeof *file->entries, (void **)&file->entries));
+    DT_TRY(dti_alloc_array(count, sizeof *file->by_name, (void **)&file->by_name));
+    return DT_OK;
+}
+
+static void forget_all(dti_st_file *file)
+{
+    dti_arena_free(&file->names);
+    dti_free(file->entries);
+    dti_free(file->by_name);
+    file->entries = NULL;
+    file->by_name = NULL;
+    file->n = 0;
+    file->incomplete = false;
+}
+
+/* One member as a document of its own; `buffer` keeps its memory. */
+static dt_status parse_alone(dti_st_file *file, const char *label, const char *text, size_t n,
+                             growing *buffer)
+{
+    const char *key = NULL;
+    dt_status st = DT_OK;
+    dti_json_doc doc;
+    dti_json member;
+
+    DT_TRY(dti_grow((void **)&buffer->data, &buffer->capacity, n + 2, 1));
+    buffer->data[0] = '{';
+    memcpy(buffer->data + 1, text, n);
+    buffer->data[n + 1] = '}';
+    DT_TRY(dti_json_parse(label, buffer->data, n + 2, &doc));
+    if (dti_json_count(&doc.root) == 1 && dti_json_next(&doc.root, &key, &member))
+        st = parse_member(file, key, &member);
+    dti_json_free(&doc);
+    return st;
+}
+
+/* False in *done, or an error: nothing that this way can read. What is wrong with it, and names
+ * that occur twice, are left to the whole document. */
+static dt_status parse_by_members(dti_st_file *file, const char *label, const char *text, size_t n,
+                                  bool *done)
+{
+    dti_members m = dti_members_in(text, n);
+    growing buffer = { NULL, 0 };
+    dt_status st = DT_OK;
+    const char *one;
+    size_t bytes, count = 0;
+
+    *done = false;
+    while (dti_members_next(&m, &one, &bytes)) count++;
+    if (!m.over) return DT_OK;
+    DT_TRY(make_room(file, count));
+    m = dti_members_in(text, n);
+    while (dti_members_next(&m, &one, &bytes))
+        DT_TRY_TO(done, st, parse_alone(file, label, one, bytes, &buffer));
+    for (size_t i = 0; i < file->n; i++) file->by_name[i] = &file->entries[i];
+    dti_st_sort_names(file->by_name, file->n);
+    *done = true;
+    for (size_t i = 1; i < file->n && *done; i++)
+        *done = strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) != 0;
+done:
+    dti_free(buffer.data);
+    return st;
+}
+
+static dt_status parse_whole(dti_st_file *file, const char *label, const char *text, size_t n)
+{
+    dt_status st = DT_OK;
+    dti_json_doc doc;
+
+    DT_TRY(dti_json_parse(label, text, n, &doc));
+    DT_TRY_TO(done, st, make_room(file, dti_json_count(&doc.root)));
+    DT_TRY_TO(done, st, parse_members(file, &doc.root));
+done:
+    dti_json_free(&doc);
+    return st;
+}
+
 dt_status dti_st_parse_header(dti_st_file *file, const char *text, size_t n)
 {
     char label[DTI_INPUT_LABEL_BYTES + 16];
     dt_status st = DT_OK;
-    dti_json_doc doc;
-    size_t count;
+    bool done = false;
 
     (void)snprintf(label, sizeof label, "%s: header", file->in.label);
-    DT_TRY(dti_json_parse(label, text, n, &doc));
-    count = dti_json_count(&doc.root);
-    DT_TRY_TO(done, st, dti_alloc_array(count, sizeof *file->entries, (void **)&file->entries));
-    DT_TRY_TO(done, st, dti_alloc_array(count, sizeof *file->by_name, (void **)&file->by_name));
-    DT_TRY_TO(done, st, parse_members(file, &doc.root));
+    if (file->faults == NULL) st = parse_by_members(file, label, text, n, &done);
+    if (st == DT_ERR_MEMORY) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    if (st != DT_OK || !done) {
+        forget_all(file);
+        DT_TRY(parse_whole(file, label, text, n));
+    }
     qsort(file->entries, file->n, sizeof *file->entries, by_offset);
-    DT_TRY_TO(done, st, dti_say_fault(file->faults, NULL, check_data(file)));
+    DT_TRY(dti_say_fault(file->faults, NULL, check_data(file)));
     for (size_t i = 0; i < file->n; i++) place_entry(file, &file->entries[i]);
     for (size_t i = 0; i < file->n; i++) file->by_name[i] = &file->entries[i];
     dti_st_sort_names(file->by_name, file->n);
-done:
-    dti_json_free(&doc);
-    return st;
+    return DT_OK;
 }

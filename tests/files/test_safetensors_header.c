@@ -4,7 +4,9 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "files/header_members.h"
 #include "files/safetensors.h"
 #include "tests/support/dt_test.h"
 
@@ -287,5 +289,87 @@ DT_TEST(safetensors_header, what_is_no_safetensors_file_is_said)
     refuse(folder, "is a pointer of Git LFS, not the file itself: run \"git lfs pull\"");
     dt_test_write_file(folder, "model.safetensors", "<!DOCTYPE html>", 15);
     refuse(folder, "this is no safetensors file");
+    dt_test_remove_dir(folder);
+}
+
+/* --- members one by one ----------------------------------------------------------------------- */
+
+/* "a:..;b:..;" of the members, and whether the end was one. */
+static void list_members(const char *text, char *out, size_t bytes, bool *over)
+{
+    dti_members m = dti_members_in(text, strlen(text));
+    const char *one;
+    size_t n, at = 0;
+
+    out[0] = '\0';
+    while (dti_members_next(&m, &one, &n) && at + n + 2 < bytes)
+        at += (size_t)snprintf(out + at, bytes - at, "%.*s;", (int)n, one);
+    *over = m.over;
+}
+
+DT_TEST(safetensors_header, members_come_one_by_one)
+{
+    static const struct {
+        const char *text, *members;
+        bool over;
+    } cases[] = {
+        { "{}", "", true },
+        { " {\"a\" : {} }  ", "\"a\" : {};", true },
+        { "{\"a\":{\"x\":[1,{}]},\n\"b\":{}}", "\"a\":{\"x\":[1,{}]};\"b\":{};", true },
+        { "{\"a}\\\"{\":{\"}\":\"\\\\\"}}", "\"a}\\\"{\":{\"}\":\"\\\\\"};", true },
+        { "", "", false },
+        { "[]", "", false },
+        { "{\"a\":1}", "", false },
+        { "{\"a\":{}", "\"a\":{};", false },
+        { "{\"a\":{},}", "\"a\":{};", false },
+        { "{\"a\":{} \"b\":{}}", "\"a\":{};", false },
+        { "{,\"a\":{}}", "", false },
+        { "{\"a\":{}} x", "\"a\":{};", false },
+        { "{\"a\":{\"}", "", false },
+        { "{\"a\\", "", false },
+        { "{\"a\":{{}", "", false },
+    };
+    char got[256];
+    bool over;
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        list_members(cases[i].text, got, sizeof got, &over);
+        DT_ASSERT_EQ_STR(got, cases[i].members);
+        if (over != cases[i].over)
+            dt_test_fail(__FILE__, __LINE__, "%s: over is %d", cases[i].text, (int)over);
+    }
+}
+
+/* A header as long as is allowed, of names that nobody wants: less than ten times its bytes. */
+DT_TEST(safetensors_header, many_tensors_take_little_beside_their_header)
+{
+    enum { N = 100000 };
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    char *text = malloc((size_t)N * 80 + 16);
+    const size_t least = sizeof(dti_st_entry) + sizeof(void *);
+    struct rusage before, after;
+    dti_st_file *file;
+    uint64_t n = 8;
+
+    DT_ASSERT(text != NULL);
+    n += (uint64_t)sprintf(text + n, "{");
+    for (int i = 0; i < N; i++)
+        n += (uint64_t)sprintf(text + n,
+                               "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                               i > 0 ? "," : "", i);
+    n += (uint64_t)sprintf(text + n, "}");
+    for (int i = 0; i < 8; i++) text[i] = (char)((n - 8) >> (8 * i));
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "many", text, n);
+    (void)snprintf(path, sizeof path, "%s/many", folder);
+    DT_ASSERT(getrusage(RUSAGE_SELF, &before) == 0);
+    DT_ASSERT_OK(dti_st_open(path, &file));
+    DT_ASSERT(getrusage(RUSAGE_SELF, &after) == 0);
+    DT_ASSERT_EQ_INT(dti_st_count(file), N);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they keep what is freed */
+    DT_ASSERT((size_t)(after.ru_maxrss - before.ru_maxrss) * 1024 < 3 * n + 2 * N * least);
+#endif
+    dti_st_close(&file);
+    free(text);
     dt_test_remove_dir(folder);
 }
