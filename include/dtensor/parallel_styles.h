@@ -286,6 +286,21 @@ struct dt_plan {
     int n_overrides;
 };
 
+/**
+ * Writes what a plan came to, styles of one's own as any other: for each parameter its style on
+ * every mesh dim, placement, global shape, this rank's shape and bytes (0 of a tied one, which its
+ * partner holds), a line each, or as a JSON array of objects.
+ *
+ *   dtype  of parameters that have no value yet
+ *
+ * Returns the length as snprintf() does.
+ *
+ * Collective  no.
+ * Errors      none; text that has no room is cut
+ */
+DT_API int dt_layers_print(const dt_layers *layers, dt_dtype dtype, bool json, char *text,
+                           size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

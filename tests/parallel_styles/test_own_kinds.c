@@ -304,3 +304,50 @@ DT_TEST(own_kinds, a_name_means_another_style_in_one_model_or_one_run)
 {
     dt_test_on_ranks("tp=2", mapped, NULL);
 }
+
+/* --- what a plan came to ---------------------------------------------------------------------- */
+
+static dt_status printed(dt_mesh *mesh, const void *arg)
+{
+    const dt_style mine = { .size = sizeof mine, .cut = DT_CUT_COLUMNS };
+    const dt_layer_spec specs[] = {
+        { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } }, .style = "mine" },
+        { .name = "here", .kind = &dt_point_kind },
+        { .name = "b",
+          .kind = &dt_linear_kind,
+          .axis = { { O, 0 }, { I, 0 } },
+          .with = "bias",
+          .style = "rowwise",
+          .tied_to = NULL },
+    };
+    dt_layers *layers = NULL;
+    char text[512], few[8];
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &mine));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 3, NULL, &layers));
+    const int n = dt_layers_print(layers, DT_BF16, false, text, sizeof text);
+    DT_EXPECT_TO(done, st,
+                 strcmp(text, "a.w  tp=mine  S(0)  [6, 4]  [3, 4]  24\n"
+                              "b.weight  tp=rowwise  S(1)  [6, 4]  [6, 2]  24\n"
+                              "b.bias  tp=rowwise  R  [6]  [6]  12\n") == 0,
+                 "%s", text);
+    DT_EXPECT_TO(done, st, n == (int)strlen(text), "its length");
+    DT_EXPECT_TO(done, st, dt_layers_print(layers, DT_BF16, false, few, sizeof few) == n, "all");
+    DT_EXPECT_TO(done, st, strcmp(few, "a.w  tp") == 0, "cut");
+    (void)dt_layers_print(layers, DT_F32, true, text, sizeof text);
+    DT_EXPECT_TO(done, st,
+                 strstr(text, "{\"name\": \"a.w\", \"style\": {\"tp\": \"mine\"}, \"placement\": "
+                              "\"S(0)\", \"shape\": [6, 4], \"local_shape\": [3, 4], \"bytes\": "
+                              "48}") != NULL,
+                 "%s", text);
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(own_kinds, layers_print_how_they_lie_under_styles_of_ones_own)
+{
+    dt_test_on_ranks("tp=2", printed, NULL);
+}
