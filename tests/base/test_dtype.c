@@ -148,6 +148,32 @@ DT_TEST(dtype, convert_agrees_with_load_and_store_for_every_pair)
     }
 }
 
+/* A double goes to 16 bits in one rounding: what lies exactly between two goes to the even one, and
+ * the least bit beside it decides, though an f32 does not hold it. */
+DT_TEST(dtype, doubles_are_rounded_once)
+{
+    static const struct {
+        double from;
+        uint16_t bf16, f16;
+    } rows[] = {
+        { 1 + 0x1p-8, 0x3f80, 0x3c04 },           { 1 + 3 * 0x1p-8, 0x3f82, 0x3c0c },
+        { 1 + 0x1p-8 + 0x1p-40, 0x3f81, 0x3c04 }, { 1 + 0x1p-8 - 0x1p-40, 0x3f80, 0x3c04 },
+        { 1 + 0x1p-11, 0x3f80, 0x3c00 },          { 1 + 0x1p-11 + 0x1p-40, 0x3f80, 0x3c01 },
+        { 1 + 3 * 0x1p-11, 0x3f80, 0x3c02 },      { 1 + 3 * 0x1p-11 - 0x1p-40, 0x3f80, 0x3c01 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++)
+        for (int negative = 0; negative < 2; negative++) {
+            const double from = negative ? -rows[i].from : rows[i].from;
+            const uint16_t sign = negative ? 0x8000u : 0;
+            uint16_t to;
+            dti_convert(&to, DT_BF16, &from, DT_F64, 1);
+            DT_ASSERT_EQ_INT(to, rows[i].bf16 | sign);
+            dti_convert(&to, DT_F16, &from, DT_F64, 1);
+            DT_ASSERT_EQ_INT(to, rows[i].f16 | sign);
+        }
+}
+
 DT_TEST(dtype, sizes_and_names_cover_every_dtype)
 {
     for (int t = 0; t < DT_N_DTYPES; t++) {

@@ -22,6 +22,10 @@ DT_TEST(text, controls_and_bytes_that_are_no_text_are_escaped)
         { "\xe0\x80\xaf", "\\xe0\\x80\\xaf" }, /* overlong */
         { "\xed\xa0\x80", "\\xed\\xa0\\x80" }, /* a surrogate */
         { "\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80" },
+        { "\xf0\x8f\xbf\xbf", "\\xf0\\x8f\\xbf\\xbf" }, /* overlong */
+        { "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
+          "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf" }, /* first and last of 4 bytes */
+        { "\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80", "\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80" },
         { "\xe2\x82", "\\xe2\\x82" }, /* the text ends within a character */
     };
     char out[64], twice[64];

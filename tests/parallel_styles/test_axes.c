@@ -82,6 +82,7 @@ static dt_status cuts(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &style));
     DT_EXPECT(dt_cut_axis(&kv, NULL, 0, 2).kind == DT_PLACE_SHARD, "no heads: a plain cut");
     DT_EXPECT(dt_cut_axis(&kv, &bad, 0, 2).kind == DT_PLACE_SHARD, "no kv heads: a plain cut");
+    DT_EXPECT(dt_cut_axis(&kv, NULL, 0, 1).kind == DT_PLACE_SHARD, "one part is a cut too");
     DT_EXPECT(dt_cut_axis(&kv, &bad, 0, 0).kind == DT_PLACE_REPLICATE, "no parts");
     DT_EXPECT(dt_cut_axis(NULL, &bad, 0, 2).kind == DT_PLACE_REPLICATE, "no axis");
     st = dt_layers_create(mesh, "tp", NULL, 0, NULL, &layers);
