@@ -68,7 +68,7 @@ static dt_status same_logits(const float *a, const float *b, int64_t n, int at)
 static dt_status decode(dt_mesh *mesh, const void *arg)
 {
     static const int32_t ids[N_PROMPT + N_NEW] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8 };
-    static float got[MAX_VOCAB], want[MAX_VOCAB];
+    static _Thread_local float got[MAX_VOCAB], want[MAX_VOCAB]; /* ranks are threads */
     char relative[64], path[DT_TEST_PATH_BYTES];
     const step_case *c = arg;
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
