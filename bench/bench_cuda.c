@@ -193,7 +193,9 @@ static int kernels_of(const model_sizes *s, int64_t n, const dti_attention_attr 
 static dt_status run_tokens(const bench_gpu *g, const model_sizes *s, int64_t n, limits most,
                             bench_report *report)
 {
-    const dti_attention_attr attr = { s->heads, s->kv_heads, 0, 1.0f / sqrtf((float)s->head) };
+    const dti_attention_attr attr = { .n_heads = s->heads,
+                                      .n_kv_heads = s->kv_heads,
+                                      .scale = 1.0f / sqrtf((float)s->head) };
     bench_kernel kernels[MAX_KERNELS];
     const int n_kernels = kernels_of(s, n, &attr, kernels);
 

@@ -5,7 +5,7 @@
 #ifndef DTI_ATTRS_H
 #define DTI_ATTRS_H
 
-#include <dtensor/base.h>
+#include <dtensor/ops.h>
 
 typedef struct dti_norm_attr {
     float eps;
@@ -30,7 +30,24 @@ typedef struct dti_attention_attr {
     int64_t n_kv_heads; /* global kv heads; divides n_heads */
     int64_t window;     /* keys visible including self; 0: all */
     float scale;        /* on q k^T */
+    float soft_cap;     /* scores become cap tanh(score / cap); 0: they stay */
+    uint32_t flags;
+    uint32_t pad;
 } dti_attention_attr;
+
+/* Operands that follow positions, a bias and sinks in that order; which axes of the bias have one
+ * element; keys behind a query are seen too. */
+enum {
+    DTI_ATTENTION_BIAS = 1,
+    DTI_ATTENTION_SINKS = 2,
+    DTI_ATTENTION_BOTH_WAYS = 4,
+    DTI_ATTENTION_ONE_BATCH = 8,
+    DTI_ATTENTION_ONE_HEAD = 16,
+    DTI_ATTENTION_ONE_TOKEN = 32
+};
+
+/* What scores are raised to, so that a row of which nothing is seen has finite ones. */
+#define DTI_ATTENTION_LOWEST (-1e30f)
 
 typedef struct dti_slice_attr {
     int64_t axis;
@@ -70,5 +87,63 @@ typedef struct dti_reduce_attr {
 typedef struct dti_scalar_attr {
     double value;
 } dti_scalar_attr;
+
+typedef struct dti_compare_attr {
+    dt_relation relation;
+    int32_t pad;
+} dti_compare_attr;
+
+/* softmax, log_softmax, cumsum, index_select */
+typedef struct dti_axis_attr {
+    int64_t axis;
+} dti_axis_attr;
+
+/* Row-major products of matrices, either of which may lie transposed. */
+typedef struct dti_matmul_attr {
+    dt_dtype dtype; /* of the result */
+    int32_t transposed_a, transposed_b;
+    int32_t pad;
+} dti_matmul_attr;
+
+/* Axis a of the result is axis[a] of the operand. */
+typedef struct dti_permute_attr {
+    int8_t axis[DT_MAX_AXES];
+} dti_permute_attr;
+
+/* How a view changes axes, one step: see dt_reshape(). */
+typedef enum dti_view_step {
+    DTI_VIEW_MERGE,  /* `axis` and the next one, which has `inner` elements, become one */
+    DTI_VIEW_SPLIT,  /* `axis` becomes two, of which the second has `inner` elements */
+    DTI_VIEW_INSERT, /* an axis of one element before `axis` */
+    DTI_VIEW_DROP    /* `axis`, which has one element, goes */
+} dti_view_step;
+
+typedef struct dti_view_attr {
+    int32_t step, axis;
+    int64_t outer, inner; /* the two extents, of merge and split */
+} dti_view_attr;
+
+/* extent: of operands along the axis; all zeros where it is not cut. */
+typedef struct dti_concat_attr {
+    int32_t axis;
+    int32_t extent[DT_OP_MAX_IN];
+    int32_t pad;
+} dti_concat_attr;
+
+/* bits: the new elements, in the operand's dtype; extent: of the operand along the axis, 0 where it
+ * is not cut. */
+typedef struct dti_pad_attr {
+    int32_t axis;
+    uint32_t bits;
+    int64_t before, after, extent;
+} dti_pad_attr;
+
+/* The element of global index i, row-major in `shape`, is dropped if uniform number i of (seed,
+ * stream) is below p. */
+typedef struct dti_dropout_attr {
+    uint64_t seed, stream;
+    double p;
+    int64_t shape[DT_MAX_AXES];
+} dti_dropout_attr;
 
 #endif

@@ -72,7 +72,7 @@ DT_TEST(cuda_attention, many_tokens_match_the_cpu)
 DT_TEST(cuda_attention, a_graph_follows_the_positions)
 {
     const attention_shape s = { 2, 1, 4, 2, 300, 64, 0, 0, 4, 2, 0, 290, IN_TURN, 0 };
-    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f, 0, 0, 0 };
     cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
     dt_local device[N_IN], out, want;
     const dt_kargs args = { .in = device, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
@@ -117,7 +117,7 @@ DT_TEST(cuda_attention, a_softmax_of_one_key_is_exact)
 {
     enum { E = 8, S = 200 };
     const attention_shape s = { 1, 1, 1, 1, S, E, 0, 0, 1, 1, 0, S - 20, IN_TURN, 0 };
-    const dti_attention_attr attr = { 1, 1, 0, 1.0f };
+    const dti_attention_attr attr = { 1, 1, 0, 1.0f, 0, 0, 0 };
     cr_device d;
 
     cr_open(&d);
@@ -150,7 +150,7 @@ DT_TEST(cuda_attention, a_softmax_of_one_key_is_exact)
 DT_TEST(cuda_attention, positions_outside_the_cache_are_reported)
 {
     static const int32_t wrong[] = { -1, 30, INT32_MAX, INT32_MIN };
-    const dti_attention_attr attr = { 2, 1, 0, 1.0f };
+    const dti_attention_attr attr = { 2, 1, 0, 1.0f, 0, 0, 0 };
     cr_device d;
 
     cr_open(&d);
@@ -183,7 +183,7 @@ DT_TEST(cuda_attention, positions_outside_the_cache_are_reported)
 
 DT_TEST(cuda_attention, what_does_not_fit_is_refused)
 {
-    const dti_attention_attr attr = { 8, 4, 0, 1.0f };
+    const dti_attention_attr attr = { 8, 4, 0, 1.0f, 0, 0, 0 };
     dt_local in[N_IN] = { { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
                           { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
                           { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },

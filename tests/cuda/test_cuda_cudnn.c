@@ -191,7 +191,7 @@ DT_TEST(cuda_cudnn, junk_behind_the_text_is_left_to_our_kernel)
 /* The result of a shape in bf16, with a device that was opened. */
 static dt_local result_of(const cr_device *d, const attention_shape *s)
 {
-    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window, 0.25f };
+    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window, 0.25f, 0, 0, 0 };
     cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
     dt_local y;
 
@@ -327,7 +327,7 @@ static void release_call(cr_device *d, dt_local in[N_IN], void *host[N_IN], dt_l
 DT_TEST(cuda_cudnn, a_plan_that_is_dropped_waits_for_nothing)
 {
     enum { N_BEFORE = 50 };
-    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f, 0, 0, 0 };
     const float one = 1.0f;
     dt_local in[N_IN], out;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
@@ -369,7 +369,7 @@ DT_TEST(cuda_cudnn, a_plan_is_not_made_before_it_pays)
 
 DT_TEST(cuda_cudnn, nothing_goes_through_it_while_a_graph_is_recorded)
 {
-    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f, 0, 0, 0 };
     dt_local in[N_IN], out;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
     dti_cuda_graph *graph;
@@ -451,7 +451,7 @@ DT_TEST(cuda_cudnn, positions_outside_the_cache_are_reported)
 {
     static const int32_t wrong[] = { -1, 340, INT32_MAX, INT32_MIN };
     const attention_shape *s = &cases[0].shape;
-    const dti_attention_attr attr = { 4, 2, 0, 0.25f };
+    const dti_attention_attr attr = { 4, 2, 0, 0.25f, 0, 0, 0 };
     cr_device d;
 
     open_with(&d, "now", "");

@@ -16,9 +16,11 @@ typedef struct element_row {
 static const element_row rows[] = {
     { "add", dti_add_cpu, 2, false },
     { "mul", dti_mul_cpu, 2, false },
-    { "silu", dti_silu_cpu, 1, true },
-    { "gelu_new", dti_gelu_new_cpu, 1, true },
-    { "gelu_tanh", dti_gelu_tanh_cpu, 1, true },
+    { "sub", dti_sub_cpu, 2, false },
+    { "div", dti_div_cpu, 2, false },
+#define F(name, formula) { #name, dti_##name##_cpu, 1, true },
+    DTI_FORMULAS(F)
+#undef F
     { "silu_mul", dti_silu_mul_cpu, 2, true },
     { "gelu_tanh_mul", dti_gelu_tanh_mul_cpu, 2, true },
     { "soft_cap", dti_soft_cap_cpu, 1, true },

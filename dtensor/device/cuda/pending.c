@@ -152,6 +152,14 @@ static bool can_be_held(const dt_kargs *a)
     return a->out[0].data != NULL && is_float(a->in[0].dtype) && a->out[0].dtype == a->in[0].dtype;
 }
 
+/* A sum whose operands are as large as it: none is repeated. */
+static bool is_plain_sum(const dt_kargs *a)
+{
+    const int64_t n = dti_cuda_count(&a->out[0]);
+
+    return dti_cuda_count(&a->in[0]) == n && dti_cuda_count(&a->in[1]) == n;
+}
+
 static int hold(struct dti_cuda_pending *p, const char *name, const fusing_row *row,
                 const dt_kargs *a)
 {
@@ -229,7 +237,8 @@ int dti_cuda_run_row(dti_cuda *c, const char *name, dti_cuda_kernel kernel, cons
         return run_add_norm(c, row, args);
     if (joins_heads(p, row, args)) return hold(p, name, row, args);
     if (dti_cuda_enter(c)) return -1;
-    if ((row->part == PART_ADD && can_be_held(args)) || joins_heads(p, row, args))
+    if ((row->part == PART_ADD && can_be_held(args) && is_plain_sum(args)) ||
+        joins_heads(p, row, args))
         return hold(p, name, row, args);
     return kernel(c, args);
 }

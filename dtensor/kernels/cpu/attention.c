@@ -3,11 +3,14 @@
  * Causal attention of T new tokens over the cache. B batch, H query heads and Kv kv heads of this
  * rank, e head width, S rows of the cache.
  * y[b, t, h] = sum_j p_j v[b, j, kv], p = softmax_j(scale q[b, t, h] . k[b, j, kv]) over rows
- * j <= positions[b, t], the last `window` of them if window > 0. f32 throughout, one rounding.
+ * j <= positions[b, t], the last `window` of them if window > 0; attention_attr says what else. f32
+ * throughout, one rounding.
  *
  * A row's result depends on the row, its position and on T == 1 or not: neither other rows nor the
  * number of threads nor the cut of heads over ranks changes a bit. */
 #include "dtensor/kernels/cpu/attention.h"
+
+#include <math.h>
 
 const dti_attention_ops *dti_attention_ops_of(dti_isa isa)
 {
@@ -23,6 +26,53 @@ const dti_attention_ops *dti_attention_ops_of(dti_isa isa)
     default:
         return &dti_attention_portable;
     }
+}
+
+void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, const int64_t row[3],
+                          int64_t key, int64_t n)
+{
+    float s[DTI_DECODE_KEYS], bias[DTI_DECODE_KEYS];
+
+    for (int64_t j = 0; j < n; j++) s[j] = scores[j * step] * a->scale;
+    if (a->soft_cap > 0.0f) a->cpu->rows[DT_F32].soft_cap(s, s, n, a->soft_cap);
+    if (a->bias != NULL) {
+        int64_t at = key;
+        for (int i = 0; i < 3; i++) at += row[i] * a->bias_step[i];
+        a->rows->load(bias, a->bias + at * a->bytes, n);
+        for (int64_t j = 0; j < n; j++) s[j] = fmaxf(s[j] + bias[j], DTI_ATTENTION_LOWEST);
+    }
+    for (int64_t j = 0; j < n; j++) scores[j * step] = s[j];
+}
+
+float dti_attention_sink(const dti_attention *a, int64_t h, float *largest, float *total)
+{
+    float sink, most, factor;
+
+    a->rows->load(&sink, a->sinks + h * a->bytes, 1);
+    most = fmaxf(*largest, sink);
+    factor = expf(*largest - most);
+    *total = *total * factor + expf(sink - most);
+    *largest = most;
+    return factor;
+}
+
+/* Options of few calls. The bias is [B or 1, H or 1, T or 1, S]. */
+static void find_extras(dti_attention *a, const dt_kargs *args)
+{
+    const dti_attention_attr *attr = args->attr;
+    int i = 4;
+
+    a->both_ways = (attr->flags & DTI_ATTENTION_BOTH_WAYS) != 0;
+    a->soft_cap = attr->soft_cap;
+    if ((attr->flags & DTI_ATTENTION_BIAS) != 0) {
+        const dt_local *bias = &args->in[i++];
+        int64_t step = bias->shape[3];
+        a->bias = bias->data;
+        for (int axis = 2; axis >= 0; step *= bias->shape[axis--])
+            a->bias_step[axis] = (attr->flags & DTI_ATTENTION_ONE_BATCH << axis) != 0 ? 0 : step;
+    }
+    if ((attr->flags & DTI_ATTENTION_SINKS) != 0) a->sinks = args->in[i].data;
+    a->adjusts = a->soft_cap > 0.0f || a->bias != NULL;
 }
 
 dt_status dti_attention_cpu(const dt_kargs *args)
@@ -51,6 +101,7 @@ dt_status dti_attention_cpu(const dt_kargs *args)
                         .scale = attr->scale };
 
     DT_TRY(dti_cpu_rows(args->cpu, "attention", q, &a.rows));
+    find_extras(&a, args);
     if (dti_local_count(q) == 0) return DT_OK;
     DT_TRY(dti_check_positions("attention", &args->in[3], a.n_rows));
     a.first_kv = a.q_offset / a.group - a.k_offset;

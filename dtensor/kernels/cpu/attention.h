@@ -37,8 +37,20 @@ typedef struct dti_attention_tile {
     int64_t width, n_keys, begin, end;
     int32_t key; /* index of the tile's first key */
     float scale;
-    bool masked; /* some row sees only part of the tile */
+    bool masked;                                        /* some row sees only part of the tile */
+    void (*adjust)(const struct dti_attention_tile *t); /* scores, before the softmax; or NULL */
+    const void *arg;                                    /* its */
 } dti_attention_tile;
+
+/* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of DTI_PAD.
+ * The sum of an element goes along k, one multiply-add after the other. */
+typedef struct dti_product {
+    float *c;
+    const float *a, *b;
+    int64_t c_stride, a_row, a_column, b_stride;
+    int64_t m, n, k;
+    bool add;
+} dti_product;
 
 /* Loops of one instruction set. */
 typedef struct dti_attention_ops {
@@ -56,6 +68,7 @@ typedef struct dti_attention_ops {
     /* n rows of `stride` elements -> [n, E] floats, zeros beyond width */
     void (*rows[3])(float *to, const void *from, int64_t stride, int64_t n, int64_t width);
     void (*tile)(const dti_attention_tile *t);
+    void (*multiply)(const dti_product *p);
 } dti_attention_ops;
 
 extern const dti_attention_ops dti_attention_portable;
@@ -81,6 +94,11 @@ typedef struct dti_attention {
     int64_t first_kv, n_used;   /* local kv heads that some local query head reads */
     int64_t window;
     float scale;
+    /* What few calls have. Scores that are capped or biased are scaled here, and then by 1. */
+    bool both_ways, adjusts;
+    float soft_cap;
+    const char *bias, *sinks; /* or NULL; sinks [H] */
+    int64_t bias_step[3];     /* elements of bias to the next batch row, head, token; or 0 */
 } dti_attention;
 
 /* Local query heads [*begin, *end) that read local kv head kv. */
@@ -98,6 +116,23 @@ static inline int64_t dti_attention_first(const dti_attention *a, int64_t positi
 {
     return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
 }
+
+/* The last one. */
+static inline int64_t dti_attention_last(const dti_attention *a, int64_t position)
+{
+    if (!a->both_ways) return position;
+    return a->window > 0 && position + a->window < a->n_rows ? position + a->window - 1
+                                                             : a->n_rows - 1;
+}
+
+/* Scores of keys key .. key + n - 1 (n <= DTI_DECODE_KEYS) for one query, `step` floats apart:
+ * scaled, capped, biased. For calls that adjust. */
+void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, const int64_t row[3],
+                          int64_t key, int64_t n);
+
+/* The softmax of head h is over one score more: largest and total become those with it. Returns the
+ * factor of its sums. */
+float dti_attention_sink(const dti_attention *a, int64_t h, float *largest, float *total);
 
 dt_status dti_attention_decode(const dti_attention *a) DT_MUST_USE;  /* one token */
 dt_status dti_attention_prefill(const dti_attention *a) DT_MUST_USE; /* many */

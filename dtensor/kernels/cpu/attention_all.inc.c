@@ -75,17 +75,7 @@ static void soften(float *s, int64_t n, float scale, float *largest, float *tota
 
 /* --- many tokens ------------------------------------------------------------------------------ */
 
-/* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of VW. The
- * sum of an element goes along k, one multiply-add after the other. */
-typedef struct product {
-    float *c;
-    const float *a, *b;
-    int64_t c_stride, a_row, a_column, b_stride;
-    int64_t m, n, k;
-    bool add;
-} product;
-
-static inline __attribute__((always_inline)) void product_block(const product *p, int64_t i,
+static inline __attribute__((always_inline)) void product_block(const dti_product *p, int64_t i,
                                                                 int64_t j, const int M, const int N)
 {
     const float *a = p->a + i * p->a_row, *b = p->b + j;
@@ -107,7 +97,7 @@ static inline __attribute__((always_inline)) void product_block(const product *p
         for (int v = 0; v < N; v++) vf_store(c + r * p->c_stride + v * VW, sum[r][v]);
 }
 
-static void multiply(const product *p)
+static void multiply(const dti_product *p)
 {
     for (int64_t j = 0; j < p->n;) {
         const bool wide = j + P_COLUMNS * VW <= p->n;
@@ -159,29 +149,30 @@ static void soften_columns(const dti_attention_tile *t, int64_t column)
 static void tile(const dti_attention_tile *t)
 {
     const int64_t padded = dti_padded(t->width);
-    const product scores = { .c = t->scores + t->begin,
-                             .c_stride = DTI_TILE_STRIDE,
-                             .a = t->k,
-                             .a_row = padded,
-                             .a_column = 1,
-                             .b = t->q + t->begin,
-                             .b_stride = DTI_TILE_STRIDE,
-                             .m = t->n_keys,
-                             .n = t->end - t->begin,
-                             .k = t->width };
-    const product sums = { .c = t->sums + t->begin * padded,
-                           .c_stride = padded,
-                           .a = t->scores + t->begin,
-                           .a_row = 1,
-                           .a_column = DTI_TILE_STRIDE,
-                           .b = t->v,
-                           .b_stride = padded,
-                           .m = t->end - t->begin,
-                           .n = padded,
-                           .k = t->n_keys,
-                           .add = true };
+    const dti_product scores = { .c = t->scores + t->begin,
+                                 .c_stride = DTI_TILE_STRIDE,
+                                 .a = t->k,
+                                 .a_row = padded,
+                                 .a_column = 1,
+                                 .b = t->q + t->begin,
+                                 .b_stride = DTI_TILE_STRIDE,
+                                 .m = t->n_keys,
+                                 .n = t->end - t->begin,
+                                 .k = t->width };
+    const dti_product sums = { .c = t->sums + t->begin * padded,
+                               .c_stride = padded,
+                               .a = t->scores + t->begin,
+                               .a_row = 1,
+                               .a_column = DTI_TILE_STRIDE,
+                               .b = t->v,
+                               .b_stride = padded,
+                               .m = t->end - t->begin,
+                               .n = padded,
+                               .k = t->n_keys,
+                               .add = true };
 
     multiply(&scores);
+    if (t->adjust != NULL) t->adjust(t);
     for (int64_t column = t->begin; column < t->end; column += VW) soften_columns(t, column);
     for (int64_t row = t->begin; row < t->end; row++) {
         float *o = t->sums + row * padded;
@@ -197,4 +188,5 @@ const dti_attention_ops DT_ATTENTION = {
     .rows = { rows_of_f32, rows_of_bf16, rows_of_f16 },
     .soften = soften,
     .tile = tile,
+    .multiply = multiply,
 };

@@ -28,9 +28,10 @@ static bool keys_of(const dti_attention *a, int64_t position, int64_t segment, i
                     int64_t *hi)
 {
     const int64_t first = dti_attention_first(a, position);
+    const int64_t end = dti_attention_last(a, position) + 1;
 
     *lo = segment * SEGMENT > first ? segment * SEGMENT : first;
-    *hi = (segment + 1) * SEGMENT < position + 1 ? (segment + 1) * SEGMENT : position + 1;
+    *hi = (segment + 1) * SEGMENT < end ? (segment + 1) * SEGMENT : end;
     return *lo < *hi;
 }
 
@@ -68,9 +69,12 @@ static void decode_item(const decode_job *j, int64_t item, float *q)
         const int64_t n = (stop < hi ? stop : hi) - lo;
         const int64_t first = ((b * a->n_rows + lo) * a->n_kv + kv) * a->width * a->bytes;
         a->ops->scores[a->dtype](s, q, end - begin, a->k + first, stride, n, a->width);
+        for (int64_t g = 0; g < end - begin && a->adjusts; g++)
+            dti_attention_adjust(a, s + g * DTI_DECODE_KEYS, 1, (int64_t[]){ b, begin + g, 0 }, lo,
+                                 n);
         for (int64_t g = 0; g < end - begin; g++)
-            a->ops->soften(s + g * DTI_DECODE_KEYS, n, a->scale, &j->largest[at + g],
-                           &j->total[at + g], sums + g * E, a->width);
+            a->ops->soften(s + g * DTI_DECODE_KEYS, n, a->adjusts ? 1.0f : a->scale,
+                           &j->largest[at + g], &j->total[at + g], sums + g * E, a->width);
         a->ops->mix[a->dtype](sums, s, end - begin, a->v + first, stride, n, a->width);
         lo += n;
     }
@@ -97,7 +101,7 @@ static void merge(const decode_job *j, int64_t b, int64_t kv, int64_t h, int64_t
     const dti_attention *a = j->a;
     const int64_t E = dti_padded(a->width), pair = b * a->n_used + kv - a->first_kv;
     const int64_t first = dti_attention_first(a, a->positions[b]) / SEGMENT;
-    const int64_t last = a->positions[b] / SEGMENT;
+    const int64_t last = dti_attention_last(a, a->positions[b]) / SEGMENT;
     const int64_t into = (pair * j->n_segments + first) * a->group + g;
     float *sums = j->sums + into * E, largest = j->largest[into], total = j->total[into];
 
@@ -108,6 +112,10 @@ static void merge(const decode_job *j, int64_t b, int64_t kv, int64_t h, int64_t
         for (int64_t d = 0; d < a->width; d++) sums[d] = sums[d] * old + j->sums[at * E + d] * add;
         total = total * old + j->total[at] * add;
         largest = m;
+    }
+    if (a->sinks != NULL) {
+        const float factor = dti_attention_sink(a, h, &largest, &total);
+        for (int64_t d = 0; d < a->width; d++) sums[d] *= factor;
     }
     for (int64_t d = 0; d < a->width; d++) sums[d] /= total;
     a->rows->store(a->y + (b * a->n_heads + h) * a->width * a->bytes, sums, a->width);
@@ -133,7 +141,8 @@ dt_status dti_attention_decode(const dti_attention *a)
     job.largest = job.scratch + dti_pool_size(a->cpu->pool) * job.scratch_floats;
     job.total = job.largest + n_parts;
     for (int64_t b = 0; b < a->batch; b++)
-        n_keys += a->positions[b] + 1 - dti_attention_first(a, a->positions[b]);
+        n_keys +=
+            dti_attention_last(a, a->positions[b]) + 1 - dti_attention_first(a, a->positions[b]);
     dti_cpu_run_stream(a->cpu, 2 * n_keys * a->n_used * a->width * a->bytes, decode_share, &job);
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t kv = a->first_kv; kv < a->first_kv + a->n_used; kv++) {

@@ -63,8 +63,9 @@ static void begin_rows(const prefill_item *it)
         const int64_t t = it->first_query + i / it->n_heads;
         s->largest[i] = -INFINITY;
         s->total[i] = 0.0f;
-        s->last[i] = used ? a->positions[it->b * a->n_tokens + t] : -1;
-        s->first[i] = (int32_t)dti_attention_first(a, s->last[i]);
+        const int32_t position = used ? a->positions[it->b * a->n_tokens + t] : -1;
+        s->last[i] = used ? (int32_t)dti_attention_last(a, position) : -1;
+        s->first[i] = (int32_t)dti_attention_first(a, position);
         for (int64_t d = 0; used && d < a->width; d += R) {
             const int64_t n = a->width - d < R ? a->width - d : R;
             a->rows->load(s->q, a->q + (row_at(it, i) + d) * a->bytes, n);
@@ -102,6 +103,18 @@ static void load_keys(const prefill_item *it, int64_t key, int64_t n)
     a->ops->rows[a->dtype](it->v, a->v + at, stride, n, a->width);
 }
 
+/* Of a tile: columns are rows of the item. */
+static void adjust_tile(const dti_attention_tile *t)
+{
+    const prefill_item *it = t->arg;
+
+    for (int64_t i = t->begin; i < t->end && i < it->n_rows; i++)
+        dti_attention_adjust(it->a, t->scores + i, STRIDE,
+                             (const int64_t[]){ it->b, it->first_head + i % it->n_heads,
+                                                it->first_query + i / it->n_heads },
+                             t->key, t->n_keys);
+}
+
 /* Tiles begin at multiples of their size, whatever the first key is. */
 static void walk_keys(const prefill_item *it)
 {
@@ -118,7 +131,9 @@ static void walk_keys(const prefill_item *it)
                              .first = s->first,
                              .last = s->last,
                              .width = a->width,
-                             .scale = a->scale };
+                             .scale = a->adjusts ? 1.0f : a->scale,
+                             .adjust = a->adjusts ? adjust_tile : NULL,
+                             .arg = it };
     int32_t first = INT32_MAX, last = -1;
 
     for (int64_t i = 0; i < it->n_rows; i++) {
@@ -164,6 +179,11 @@ static void prefill_run(const prefill_job *j, int64_t number, void *scratch)
     walk_keys(&it);
     for (int64_t i = 0; i < it.n_rows; i++) {
         float *sums = it.sums + i * E;
+        if (a->sinks != NULL) {
+            const float factor =
+                dti_attention_sink(a, it.first_head + i % it.n_heads, &s->largest[i], &s->total[i]);
+            for (int64_t d = 0; d < a->width; d++) sums[d] *= factor;
+        }
         for (int64_t d = 0; d < a->width; d++) sums[d] /= s->total[i];
         a->rows->store(a->y + row_at(&it, i) * a->bytes, sums, a->width);
     }

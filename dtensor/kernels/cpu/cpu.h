@@ -5,6 +5,7 @@
 #define DTI_CPU_H
 
 #include "dtensor/kernels/attrs.h"
+#include "dtensor/kernels/formulas.h"
 #include "dtensor/kernels/kernel.h"
 
 typedef enum dti_isa {
@@ -42,11 +43,15 @@ void dti_cpu_lend_scratch(dti_cpu *cpu, dti_scratch_fn take, void *arg);
  * F is any of f32, bf16, f16; model dtype is the dtype of the first float input. Rounding follows
  * Hugging Face: where a sentence says "rounds", the value is rounded to the output's dtype there.
  */
-dt_status dti_add_cpu(const dt_kargs *a);           /* x F, y F -> x + y */
-dt_status dti_mul_cpu(const dt_kargs *a);           /* x F, y F -> x y */
-dt_status dti_silu_cpu(const dt_kargs *a);          /* x F -> x / (1 + e^-x) */
-dt_status dti_gelu_new_cpu(const dt_kargs *a);      /* x F -> tanh form, every step rounds */
-dt_status dti_gelu_tanh_cpu(const dt_kargs *a);     /* x F -> tanh form in f32, rounds once */
+dt_status dti_add_cpu(const dt_kargs *a);     /* x F, y F -> x + y */
+dt_status dti_mul_cpu(const dt_kargs *a);     /* x F, y F -> x y */
+dt_status dti_sub_cpu(const dt_kargs *a);     /* x F, y F -> x - y */
+dt_status dti_div_cpu(const dt_kargs *a);     /* x F, y F -> x / y */
+dt_status dti_where_cpu(const dt_kargs *a);   /* mask u8, x F, y F -> mask ? x : y */
+dt_status dti_compare_cpu(const dt_kargs *a); /* x F, y F -> u8: x < y, ...; compare_attr */
+#define F(name, formula) dt_status dti_##name##_cpu(const dt_kargs *a); /* x F -> formula */
+DTI_FORMULAS(F)
+#undef F
 dt_status dti_silu_mul_cpu(const dt_kargs *a);      /* g F, u F -> silu(g) rounds, times u rounds */
 dt_status dti_gelu_tanh_mul_cpu(const dt_kargs *a); /* g F, u F -> gelu_tanh(g) rounds, times u */
 dt_status
@@ -128,5 +133,17 @@ dt_status dti_mul_scalar_cpu(const dt_kargs *a);
 dt_status dti_route_ids_cpu(const dt_kargs *a);
 dt_status dti_route_weights_cpu(const dt_kargs *a);
 dt_status dti_experts_cpu(const dt_kargs *a);
+
+/* General operators; what they compute stands at the definitions (softmax.c, matmul.c, moves.c,
+ * dropout.c). */
+dt_status dti_softmax_cpu(const dt_kargs *a);
+dt_status dti_log_softmax_cpu(const dt_kargs *a);
+dt_status dti_cumsum_cpu(const dt_kargs *a);
+dt_status dti_matmul_cpu(const dt_kargs *a);
+dt_status dti_permute_cpu(const dt_kargs *a);
+dt_status dti_concat_cpu(const dt_kargs *a);
+dt_status dti_pad_cpu(const dt_kargs *a);
+dt_status dti_index_select_cpu(const dt_kargs *a);
+dt_status dti_dropout_cpu(const dt_kargs *a);
 
 #endif

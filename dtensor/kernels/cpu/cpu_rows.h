@@ -7,16 +7,21 @@
 
 #include <dtensor/base.h>
 
+#include "dtensor/kernels/formulas.h"
+
 /* y may be x (or g, u, z); other overlaps are not allowed. n may be 0. "rounds" is to the table's
- * dtype. Formulas stand at the definitions in rows.inc.c. */
+ * dtype. Formulas stand at the definitions in rows.inc.c, those of one
+ * element in kernels/formulas.h. */
 typedef struct dti_row_ops {
     void (*load)(float *y, const void *x, int64_t n);
     void (*store)(void *y, const float *x, int64_t n);
     void (*add)(void *y, const void *x, const void *z, int64_t n);
     void (*mul)(void *y, const void *x, const void *z, int64_t n);
-    void (*silu)(void *y, const void *x, int64_t n);
-    void (*gelu_new)(void *y, const void *x, int64_t n);
-    void (*gelu_tanh)(void *y, const void *x, int64_t n);
+#define F(name, formula) void (*name)(void *y, const void *x, int64_t n);
+    DTI_FORMULAS(F)
+#undef F
+    void (*sub)(void *y, const void *x, const void *z, int64_t n);
+    void (*div)(void *y, const void *x, const void *z, int64_t n);
     void (*silu_mul)(void *y, const void *g, const void *u, int64_t n);
     void (*gelu_tanh_mul)(void *y, const void *g, const void *u, int64_t n);
     void (*soft_cap)(void *y, const void *x, int64_t n, float cap);

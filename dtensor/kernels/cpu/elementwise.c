@@ -5,8 +5,11 @@
 #include <dtensor/half.h>
 #include <dtensor/ops.h>
 
+#include <string.h>
+
 #include "base/dtype.h"
 #include "dtensor/kernels/cpu/cpu_internal.h"
+#include "dtensor/kernels/spread.h"
 
 /* Shares begin on lines of 128 bytes, and blocks that pass through f32 fit into level 1. */
 enum { GRAIN = 64, BLOCK = 1024 };
@@ -37,91 +40,167 @@ static dt_status unary(const dt_kargs *a, void (*fn)(void *y, const void *x, int
     return DT_OK;
 }
 
-typedef struct binary_job {
-    void (*fn)(void *y, const void *x, const void *z, int64_t n);
+#define F(name, formula)                                      \
+    dt_status dti_##name##_cpu(const dt_kargs *a)             \
+    {                                                         \
+        const dti_row_ops *ops;                               \
+                                                              \
+        DT_TRY(dti_cpu_rows(a->cpu, #name, &a->in[0], &ops)); \
+        return unary(a, ops->name);                           \
+    }
+DTI_FORMULAS(F)
+#undef F
+
+/* --- two operands or three -------------------------------------------------------------------- */
+
+typedef struct spread_job spread_job;
+typedef void (*spread_fn)(const spread_job *j, void *y, const void *const *x, int64_t n);
+
+/* What fn gets are n elements of each operand side by side. */
+struct spread_job {
+    dti_spread s;
+    spread_fn fn;
+    void (*row)(void *y, const void *x, const void *z, int64_t n); /* of binary() */
+    const dti_row_ops *ops;
+    dt_relation relation;
     char *y;
-    const char *x, *z;
-    int64_t n;
-    int64_t bytes;
-} binary_job;
+    const char *x[DTI_SPREAD_MAX_IN];
+    int64_t y_bytes, bytes[DTI_SPREAD_MAX_IN]; /* of an element */
+};
 
-static void binary_share(void *arg, int worker, int n_workers)
+/* n copies of an element. */
+static void repeat(void *to, const void *from, int64_t bytes, int64_t n)
 {
-    const binary_job *j = arg;
-    int64_t begin, end;
+    uint32_t word = 0;
 
-    dti_pool_share(j->n, GRAIN, worker, n_workers, &begin, &end);
-    j->fn(j->y + begin * j->bytes, j->x + begin * j->bytes, j->z + begin * j->bytes, end - begin);
+    memcpy(&word, from, (size_t)bytes);
+    for (int64_t i = 0; i < n && bytes == 4; i++) ((uint32_t *)to)[i] = word;
+    for (int64_t i = 0; i < n && bytes == 2; i++) ((uint16_t *)to)[i] = (uint16_t)word;
+    if (bytes == 1) memset(to, (int)word, (size_t)n);
 }
 
-static dt_status binary(const dt_kargs *a,
-                        void (*fn)(void *y, const void *x, const void *z, int64_t n))
+/* Elements at .. at + n - 1 of the result, n <= BLOCK, all of one index but for the last axis. */
+static void spread_run(const spread_job *j, int64_t at, int64_t n, uint32_t (*copies)[BLOCK])
 {
-    binary_job job = { fn,
-                       a->out[0].data,
-                       a->in[0].data,
-                       a->in[1].data,
-                       dti_local_count(&a->in[0]),
-                       (int64_t)dt_dtype_size(a->in[0].dtype) };
+    const int last = j->s.n_axes - 1;
+    const void *x[DTI_SPREAD_MAX_IN];
 
-    dti_cpu_run(a->cpu, 3 * job.n * job.bytes, binary_share, &job);
+    for (int i = 0; i < j->s.n_in; i++) {
+        int64_t first = at % j->s.extent[last] * j->s.step[i][last];
+        int64_t rest = at / j->s.extent[last];
+        for (int axis = last - 1; axis >= 0; rest /= j->s.extent[axis--])
+            first += rest % j->s.extent[axis] * j->s.step[i][axis];
+        x[i] = j->x[i] + first * j->bytes[i];
+        if (j->s.step[i][last] != 0) continue;
+        repeat(copies[i], x[i], j->bytes[i], n);
+        x[i] = copies[i];
+    }
+    j->fn(j, j->y + at * j->y_bytes, x, n);
+}
+
+static void spread_share(void *arg, int worker, int n_workers)
+{
+    const spread_job *j = arg;
+    const int64_t run = j->s.extent[j->s.n_axes - 1];
+    const int64_t most = dti_spread_is_plain(&j->s) ? j->s.n : BLOCK;
+    _Alignas(64) uint32_t copies[DTI_SPREAD_MAX_IN][BLOCK];
+    int64_t begin, end;
+
+    dti_pool_share(j->s.n, GRAIN, worker, n_workers, &begin, &end);
+    while (begin < end) {
+        int64_t n = run - begin % run < end - begin ? run - begin % run : end - begin;
+        if (n > most) n = most;
+        spread_run(j, begin, n, copies);
+        begin += n;
+    }
+}
+
+static dt_status spread(const dt_kargs *a, spread_job *j)
+{
+    int64_t bytes = dti_bytes(&a->out[0]);
+
+    j->s = dti_spread_of(a);
+    j->y = a->out[0].data;
+    j->y_bytes = (int64_t)dt_dtype_size(a->out[0].dtype);
+    for (int i = 0; i < a->n_in; i++) {
+        j->x[i] = a->in[i].data;
+        j->bytes[i] = (int64_t)dt_dtype_size(a->in[i].dtype);
+        bytes += dti_bytes(&a->in[i]);
+    }
+    if (j->s.n > 0) dti_cpu_run(a->cpu, bytes, spread_share, j);
     return DT_OK;
 }
 
-dt_status dti_add_cpu(const dt_kargs *a)
+static void binary_fn(const spread_job *j, void *y, const void *const *x, int64_t n)
 {
-    const dti_row_ops *ops;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "add", &a->in[0], &ops));
-    return binary(a, ops->add);
+    j->row(y, x[0], x[1], n);
 }
 
-dt_status dti_mul_cpu(const dt_kargs *a)
+static dt_status binary(const dt_kargs *a,
+                        void (*row)(void *y, const void *x, const void *z, int64_t n))
 {
-    const dti_row_ops *ops;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "mul", &a->in[0], &ops));
-    return binary(a, ops->mul);
+    return spread(a, &(spread_job){ .fn = binary_fn, .row = row });
 }
 
-dt_status dti_silu_cpu(const dt_kargs *a)
-{
-    const dti_row_ops *ops;
+#define ROW(name)                                             \
+    dt_status dti_##name##_cpu(const dt_kargs *a)             \
+    {                                                         \
+        const dti_row_ops *ops;                               \
+                                                              \
+        DT_TRY(dti_cpu_rows(a->cpu, #name, &a->in[0], &ops)); \
+        return binary(a, ops->name);                          \
+    }
+ROW(add)
+ROW(sub)
+ROW(mul)
+ROW(div)
+ROW(silu_mul)
+ROW(gelu_tanh_mul)
+#undef ROW
 
-    DT_TRY(dti_cpu_rows(a->cpu, "silu", &a->in[0], &ops));
-    return unary(a, ops->silu);
+static void where_fn(const spread_job *j, void *y, const void *const *x, int64_t n)
+{
+    const uint8_t *mask = x[0];
+
+    for (int64_t i = 0; i < n && j->y_bytes == 2; i++)
+        ((uint16_t *)y)[i] = ((const uint16_t *)x[mask[i] != 0 ? 1 : 2])[i];
+    for (int64_t i = 0; i < n && j->y_bytes == 4; i++)
+        ((uint32_t *)y)[i] = ((const uint32_t *)x[mask[i] != 0 ? 1 : 2])[i];
 }
 
-dt_status dti_gelu_new_cpu(const dt_kargs *a)
+/* mask u8, x F, z F -> x where mask is not 0, else z */
+dt_status dti_where_cpu(const dt_kargs *a)
 {
     const dti_row_ops *ops;
 
-    DT_TRY(dti_cpu_rows(a->cpu, "gelu_new", &a->in[0], &ops));
-    return unary(a, ops->gelu_new);
+    DT_TRY(dti_cpu_rows(a->cpu, "where", &a->in[1], &ops));
+    return spread(a, &(spread_job){ .fn = where_fn });
 }
 
-dt_status dti_gelu_tanh_cpu(const dt_kargs *a)
+static void compare_fn(const spread_job *j, void *y, const void *const *x, int64_t n)
 {
-    const dti_row_ops *ops;
+    _Alignas(64) float a[BLOCK], b[BLOCK];
 
-    DT_TRY(dti_cpu_rows(a->cpu, "gelu_tanh", &a->in[0], &ops));
-    return unary(a, ops->gelu_tanh);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        uint8_t *to = (uint8_t *)y + i;
+        j->ops->load(a, (const char *)x[0] + i * j->bytes[0], m);
+        j->ops->load(b, (const char *)x[1] + i * j->bytes[1], m);
+        for (int64_t k = 0; k < m; k++)
+            to[k] = j->relation == DT_LESS         ? a[k] < b[k]
+                    : j->relation == DT_LESS_EQUAL ? a[k] <= b[k]
+                                                   : a[k] == b[k];
+    }
 }
 
-dt_status dti_gelu_tanh_mul_cpu(const dt_kargs *a)
+/* x F, z F -> 1 where x < z, x <= z or x == z, else 0; relation_attr */
+dt_status dti_compare_cpu(const dt_kargs *a)
 {
-    const dti_row_ops *ops;
+    spread_job job = { .fn = compare_fn,
+                       .relation = ((const dti_compare_attr *)a->attr)->relation };
 
-    DT_TRY(dti_cpu_rows(a->cpu, "gelu_tanh_mul", &a->in[0], &ops));
-    return binary(a, ops->gelu_tanh_mul);
-}
-
-dt_status dti_silu_mul_cpu(const dt_kargs *a)
-{
-    const dti_row_ops *ops;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "silu_mul", &a->in[0], &ops));
-    return binary(a, ops->silu_mul);
+    DT_TRY(dti_cpu_rows(a->cpu, "compare", &a->in[0], &job.ops));
+    return spread(a, &job);
 }
 
 /* --- soft_cap --------------------------------------------------------------------------------- */

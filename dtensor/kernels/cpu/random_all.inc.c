@@ -96,18 +96,6 @@ static inline vf vf_of_word(vu w)
 #endif
 }
 
-static inline vf vf_sqrt(vf v)
-{
-#if DT_SIMD == 512
-    return (vf)_mm512_sqrt_ps((__m512)v);
-#elif DT_SIMD == 256
-    return (vf)_mm256_sqrt_ps((__m256)v);
-#else
-    for (int i = 0; i < VW; i++) v[i] = sqrtf(v[i]);
-    return v;
-#endif
-}
-
 /* dti_minus_ln_f32() */
 static inline vf minus_ln(vf x)
 {

@@ -39,29 +39,43 @@ static void FN(mul)(void *y_, const void *x_, const void *z_, int64_t n)
     for (int64_t i = 0; i < n; i += VW) ST(y + i, LD(x + i, n - i) * LD(z + i, n - i), n - i);
 }
 
-/* y = x / (1 + e^-x), in f32, rounds once */
-static void FN(silu)(void *y_, const void *x_, int64_t n)
+static void FN(sub)(void *y_, const void *x_, const void *z_, int64_t n)
 {
-    const T *x = x_;
+    const T *x = x_, *z = z_;
     T *y = y_;
 
-    for (int64_t i = 0; i < n; i += VW) ST(y + i, vf_silu(LD(x + i, n - i)), n - i);
+    for (int64_t i = 0; i < n; i += VW) ST(y + i, LD(x + i, n - i) - LD(z + i, n - i), n - i);
 }
 
-/* y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), every operation rounds */
-static void FN(gelu_new)(void *y_, const void *x_, int64_t n)
+static void FN(div)(void *y_, const void *x_, const void *z_, int64_t n)
+{
+    const T *x = x_, *z = z_;
+    T *y = y_;
+
+    for (int64_t i = 0; i < n; i += VW) ST(y + i, LD(x + i, n - i) / LD(z + i, n - i), n - i);
+}
+
+/* Functions of one element: formulas.h */
+static inline __attribute__((always_inline)) void FN(map)(void *y_, const void *x_, int64_t n,
+                                                          vf (*formula)(vf))
 {
     const T *x = x_;
     T *y = y_;
 
-    for (int64_t i = 0; i < n; i += VW) {
-        const vf v = LD(x + i, n - i);
-        const vf cube = RN(RN(v * v) * v);
-        const vf inner = RN(v + RN(cube * 0.044715f));
-        const vf th = RN(vf_tanh(RN(inner * 0.79788456080286536f)));
-        ST(y + i, RN(v * 0.5f) * RN(th + 1.0f), n - i);
+    for (int64_t i = 0; i < n; i += VW) ST(y + i, formula(LD(x + i, n - i)), n - i);
+}
+
+#define F(name, formula)                                    \
+    static inline vf FN(of_##name)(vf x)                    \
+    {                                                       \
+        return formula;                                     \
+    }                                                       \
+    static void FN(name)(void *y, const void *x, int64_t n) \
+    {                                                       \
+        FN(map)(y, x, n, FN(of_##name));                    \
     }
-}
+DTI_FORMULAS(F)
+#undef F
 
 /* y = silu(g) u, where silu(g) rounds, then the product */
 static void FN(silu_mul)(void *y_, const void *g_, const void *u_, int64_t n)
@@ -71,15 +85,6 @@ static void FN(silu_mul)(void *y_, const void *g_, const void *u_, int64_t n)
 
     for (int64_t i = 0; i < n; i += VW)
         ST(y + i, RN(vf_silu(LD(g + i, n - i))) * LD(u + i, n - i), n - i);
-}
-
-/* y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) in f32, rounds once */
-static void FN(gelu_tanh)(void *y_, const void *x_, int64_t n)
-{
-    const T *x = x_;
-    T *y = y_;
-
-    for (int64_t i = 0; i < n; i += VW) ST(y + i, vf_gelu_tanh(LD(x + i, n - i)), n - i);
 }
 
 /* y = gelu_tanh(g) u, where gelu_tanh(g) rounds, then the product */

@@ -8,6 +8,17 @@
 
 #include "dtensor/kernels/cpu/simd.inc.c"
 
+/* What formulas.h is written with. */
+#define EXP(x)          vf_exp(x)
+#define LOG(x)          vf_log(x)
+#define SQRT(x)         vf_sqrt(x)
+#define TANH(x)         vf_tanh(x)
+#define ERF(x)          vf_erf(x)
+#define SILU(x)         vf_silu(x)
+#define GELU_TANH(x)    vf_gelu_tanh(x)
+#define SELECT(c, a, b) vf_select((c), (a), (b))
+#define SET(c)          vf_set(c)
+
 #define T              float
 #define LD(p, left)    load_f32((p), (left))
 #define ST(p, v, left) store_f32((p), (v), (left))
@@ -29,11 +40,14 @@
 #define FN(name)       name##_of_f16
 #include "dtensor/kernels/cpu/rows.inc.c"
 
-#define ROW(dtype)                                                                                 \
+#define F32(name, formula)  .name = name##_of_f32,
+#define BF16(name, formula) .name = name##_of_bf16,
+#define F16(name, formula)  .name = name##_of_f16,
+#define ROW(dtype, FORMULA)                                                                        \
     {                                                                                              \
-        .load = load_of_##dtype, .store = store_of_##dtype, .add = add_of_##dtype,                 \
-        .mul = mul_of_##dtype, .silu = silu_of_##dtype, .gelu_new = gelu_new_of_##dtype,           \
-        .gelu_tanh = gelu_tanh_of_##dtype, .silu_mul = silu_mul_of_##dtype,                        \
+        DTI_FORMULAS(FORMULA).load = load_of_##dtype, .store = store_of_##dtype,                   \
+        .add = add_of_##dtype, .mul = mul_of_##dtype, .sub = sub_of_##dtype,                       \
+        .div = div_of_##dtype, .silu_mul = silu_mul_of_##dtype,                                    \
         .gelu_tanh_mul = gelu_tanh_mul_of_##dtype, .soft_cap = soft_cap_of_##dtype,                \
         .rms_norm = rms_norm_of_##dtype, .rms_norm_1p = rms_norm_1p_of_##dtype,                    \
         .layer_norm = layer_norm_of_##dtype, .rope = rope_of_##dtype, .argmax = argmax_of_##dtype, \
@@ -41,5 +55,5 @@
     }
 
 const dti_row_ops DT_ROWS[DTI_N_ROW_DTYPES] = {
-    [DT_F32] = ROW(f32), [DT_BF16] = ROW(bf16), [DT_F16] = ROW(f16)
+    [DT_F32] = ROW(f32, F32), [DT_BF16] = ROW(bf16, BF16), [DT_F16] = ROW(f16, F16)
 };

@@ -3,6 +3,7 @@
  * A vector of DT_SIMD bits of floats (128, 256 or 512), written with the vector types of gcc and
  * clang; intrinsics only where those have no word for it. Included by files of one instruction set,
  * so every function is static. DT_SIMD 128 is portable: it needs nothing beyond C. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -320,6 +321,65 @@ static inline vf vf_tanh(vf x)
     p = vf_fma(p, z, vf_set(1.33314422036e-1f));
     p = vf_fma(p, z, vf_set(-3.33332819422e-1f));
     return vf_select(a < 0.625f, vf_fma(p * z, x, x), (vf)((vi)far | sign));
+}
+
+/* ln x within 1 ulp, as dti_minus_ln_f32() (kernels/random.h); of numbers that are not normal: -inf
+ * of zeros, NaN of what is below. */
+static inline vf vf_log(vf x)
+{
+    const vi tiny = (x < 0x1p-126f) & (x > 0.0f);
+    const vf n = vf_select(tiny, x * 0x1p24f, x);
+    const vu bits = (vu)n + (0x3f800000u - 0x3f3504f3u); /* sqrt(1/2) <= m < sqrt(2) */
+    const vi whole = (vi)(bits >> 23) - 127 - (tiny & 24);
+    const vf e = __builtin_convertvector(whole, vf);
+    const vf m = (vf)((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f, z = m * m;
+    vf y = m * 7.0376836292e-2f - 1.1514610310e-1f;
+
+    y = y * m + 1.1676998740e-1f;
+    y = y * m - 1.2420140846e-1f;
+    y = y * m + 1.4249322787e-1f;
+    y = y * m - 1.6668057665e-1f;
+    y = y * m + 2.0000714765e-1f;
+    y = y * m - 2.4999993993e-1f;
+    y = y * m + 3.3333331174e-1f;
+    y = y * m * z;
+    y = y - e * 2.12194440e-4f;
+    y = y - z * 0.5f;
+    y = (m + y) + e * 0.693359375f;
+    y = vf_select(x > 0.0f, y, vf_select(x == 0.0f, vf_set(-INFINITY), vf_set(NAN)));
+    return vf_select((x != x) | (x == INFINITY), x, y);
+}
+
+static inline vf vf_sqrt(vf x)
+{
+#if DT_SIMD == 512
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif DT_SIMD == 256
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < VW; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* erf x within 1.5 ulp (N. Juffa): an odd polynomial near zero, 1 - e^-p elsewhere. */
+static inline vf vf_erf(vf x)
+{
+    const vf t = vf_min(vf_set(8.0f), (vf)((vi)x & 0x7fffffff)), s = t * t;
+    vf p = vf_fma(t, vf_set(-1.72853470e-5f), vf_set(3.83197126e-4f));
+    vf q = vf_fma(s, vf_set(-5.96761703e-4f), vf_set(4.99119423e-3f));
+
+    p = vf_fma(p, s, vf_fma(t, vf_set(-3.88396438e-3f), vf_set(2.42546219e-2f)));
+    p = vf_fma(p, t, vf_set(-1.06777877e-1f));
+    p = vf_fma(p, t, vf_set(-6.34846687e-1f));
+    p = vf_fma(p, t, vf_set(-1.28717512e-1f));
+    p = 1.0f - vf_exp(vf_fma(p, t, -t));
+    q = vf_fma(q, s, vf_set(-2.67681349e-2f));
+    q = vf_fma(q, s, vf_set(1.12819925e-1f));
+    q = vf_fma(q, s, vf_set(-3.76125336e-1f));
+    q = vf_fma(q, s, vf_set(1.28379166e-1f));
+    q = vf_fma(q, t, t);
+    return (vf)((vi)vf_select(t > 0.927734375f, p, q) | ((vi)x & INT32_MIN));
 }
 
 static inline vf vf_silu(vf x)

@@ -45,7 +45,8 @@ form choose(const dti_attention_call *a, bool pieces)
 {
     enum { FEW = DTI_ATTENTION_FEW_ROWS, STEP = DTI_ATTENTION_STEP, TILE = DTI_ATTENTION_TILE };
 
-    if (!pieces) return form{ dti_attention_plain, DTI_ATTENTION_PLAIN_ROWS, STEP, 2 };
+    if (!pieces || a->has_extras)
+        return form{ dti_attention_plain, DTI_ATTENTION_PLAIN_ROWS, STEP, 2 };
     if (a->n_tokens > FEW_TOKENS)
         return form{ dti_attention_many, dti_attention_many_rows(a->width), TILE, 2 };
     if (a->width <= 64) return form{ dti_attention_few, FEW, STEP, 4 };
@@ -61,7 +62,7 @@ int run(dti_cuda *c, dti_attention_call *a, int dtype, const form &f, size_t kep
     a->n_rows = f.n_rows;
     a->step = f.step;
     a->n_blocks = (a->n_tokens * a->group + f.n_rows - 1) / f.n_rows;
-    a->n_parts = plan_parts(c, *a, f.blocks_per_sm);
+    a->n_parts = a->has_extras ? 1 : plan_parts(c, *a, f.blocks_per_sm);
     n = a->batch * a->n_used * a->n_blocks * a->n_parts;
     rows = n * f.n_rows;
     if (n > INT32_MAX || a->batch * a->n_tokens * a->n_heads > INT32_MAX)
@@ -155,6 +156,26 @@ int check_sizes(const dti_attention_call *a, int64_t width)
     return 0;
 }
 
+/* Options of few calls, and the operands behind positions. */
+void find_extras(dti_attention_call *a, const dt_kargs *args)
+{
+    const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
+    int i = 4;
+
+    a->both_ways = (attr->flags & DTI_ATTENTION_BOTH_WAYS) != 0;
+    a->soft_cap = attr->soft_cap;
+    a->plain_scale = attr->scale;
+    if ((attr->flags & DTI_ATTENTION_BIAS) != 0) {
+        const dt_local *bias = &args->in[i++];
+        int64_t step = bias->shape[3];
+        a->bias = bias->data;
+        for (int axis = 2; axis >= 0; step *= bias->shape[axis--])
+            a->bias_step[axis] = (attr->flags & DTI_ATTENTION_ONE_BATCH << axis) != 0 ? 0 : step;
+    }
+    if ((attr->flags & DTI_ATTENTION_SINKS) != 0) a->sinks = args->in[i].data;
+    a->has_extras = a->both_ways || a->soft_cap > 0.0f || a->bias != NULL || a->sinks != NULL;
+}
+
 bool aligned(const void *p)
 {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
@@ -185,12 +206,13 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
     a.window = attr->window;
     a.scale = attr->scale * 1.44269504088896341f;
     a.fault = c->fault;
+    find_extras(&a, args);
     if (check_sizes(&a, q->shape[3]) != 0 || find_heads(&a, q->offset[2], k->offset[2]) != 0)
         return -1;
     pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
              aligned(a.v) && aligned(a.y);
 #ifdef DTI_WITH_CUDNN
-    if (pieces && a.n_tokens > FEW_TOKENS && c->cudnn != NULL)
+    if (pieces && a.n_tokens > FEW_TOKENS && c->cudnn != NULL && !a.has_extras)
         return run_shared(c, &a, q->dtype, attr->scale, choose(&a, pieces));
 #endif
     return run(c, &a, q->dtype, choose(&a, pieces), 0);

@@ -41,6 +41,11 @@ typedef struct dti_attention_call {
     float2 *state;            /* [block, part, row]: largest score, total of the weights */
     const int32_t *done;      /* [B]: queries from this one on are in y already; NULL: none */
     dti_cuda_fault_word *fault;
+    /* What few calls have; the plain kernel alone looks at them, where any of them is set. */
+    bool has_extras, both_ways;
+    float plain_scale, soft_cap; /* scale without log2 e */
+    const void *bias, *sinks;    /* bias [B or 1, H or 1, T or 1, S]; sinks [H] */
+    int64_t bias_step[3];        /* elements to its next batch row, head, token; or 0 */
 } dti_attention_call;
 
 /* Started by attention.cu: 0 or -1. The first two take 16 bits and rows of whole, aligned pieces of

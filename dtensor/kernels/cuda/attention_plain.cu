@@ -4,6 +4,7 @@
  * f32 throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys
  * at a time through shared memory; a warp has four of the rows. */
 #include "dtensor/kernels/cuda/attention.cuh"
+#include "dtensor/kernels/cuda/math.cuh"
 
 namespace
 {
@@ -15,6 +16,8 @@ enum {
     KEYS = DTI_WARP,                         /* of a tile: one per lane */
     COLUMNS = DTI_ATTENTION_WIDTH / DTI_WARP /* of a lane */
 };
+
+const float LOG2E = 1.44269504088896341f;
 
 /* Lane i has columns i, i + 32, ... of the sums of its warp's rows. */
 struct softmax_state {
@@ -82,6 +85,24 @@ __device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const flo
     }
 }
 
+/* A score as calls with extras have it, times log2 e: scaled, capped, biased. */
+template <typename T>
+__device__ inline float adjusted(const dti_attention_call &a, const dti_attention_rows &r, int row,
+                                 int key, float score)
+{
+    const int64_t at[] = { r.b, r.first_head + row % r.n_heads, row / r.n_heads };
+    int64_t place = key;
+
+    score *= a.plain_scale;
+    if (a.soft_cap > 0.0f) score = dti_tanh(score / a.soft_cap) * a.soft_cap;
+    if (a.bias != NULL) {
+        for (int i = 0; i < 3; i++) place += at[i] * a.bias_step[i];
+        score =
+            fmaxf(score + dti_widen(static_cast<const T *>(a.bias)[place]), DTI_ATTENTION_LOWEST);
+    }
+    return score * LOG2E;
+}
+
 /* The lane's scores become weights, and what the state has of these rows follows; keys from `end`
  * on are of another part. */
 __device__ inline void soften(softmax_state &state, float (&s)[MINE], float scale, int key, int end)
@@ -118,7 +139,7 @@ __device__ inline void add_values(softmax_state &state, const float (*weights)[M
 }
 
 /* Steps begin .. end - 1 of the keys, of which none outside lo .. hi is read. */
-template <typename T>
+template <typename T, bool EXTRAS>
 __device__ inline void walk(softmax_state &state, block_memory &m, const dti_attention_call &a,
                             const dti_attention_rows &r, int row, int lo, int hi)
 {
@@ -136,7 +157,11 @@ __device__ inline void walk(softmax_state &state, block_memory &m, const dti_att
         __syncthreads();
         if (there) {
             multiply_key(s, m.rows + warp * MINE * pitch, k + lane * pitch, a.width);
-            soften(state, s, a.scale, key + lane, hi + 1);
+            if (EXTRAS)
+                for (int i = 0; i < MINE; i++)
+                    if (row + warp * MINE + i < r.n && key + lane <= hi)
+                        s[i] = adjusted<T>(a, r, row + warp * MINE + i, key + lane, s[i]);
+            soften(state, s, EXTRAS ? 1.0f : a.scale, key + lane, hi + 1);
             for (int i = 0; i < MINE; i++) m.weights[warp][lane][i] = s[i];
             __syncwarp();
             add_values(state, m.weights[warp], v, a.width);
@@ -173,8 +198,31 @@ __device__ inline void store(const softmax_state &state, const dti_attention_cal
     }
 }
 
-/* Grid as in attention_decode.cu. 128 threads. */
+/* The softmax of each row is over one score more. Of calls with extras keys are one part. */
 template <typename T>
+__device__ inline void add_sinks(softmax_state &state, const dti_attention_call &a,
+                                 const dti_attention_rows &r, int row)
+{
+    for (int i = 0; i < MINE && a.sinks != NULL; i++) {
+        const int of = row + (int)threadIdx.x / DTI_WARP * MINE + i;
+        if (of >= r.n) continue;
+        const float sink =
+            dti_widen(static_cast<const T *>(a.sinks)[r.first_head + of % r.n_heads]) * LOG2E;
+        const float most = fmaxf(state.largest[i], sink), factor = exp2f(state.largest[i] - most);
+        state.total[i] = state.total[i] * factor + exp2f(sink - most);
+        for (int x = 0; x < COLUMNS; x++) state.sums[i][x] *= factor;
+    }
+}
+
+/* The last key that a row sees which sees keys on both sides. */
+__device__ inline int last_both_ways(const dti_attention_call &a, int position)
+{
+    return a.window > 0 && position + a.window < a.n_keys ? (int)(position + a.window - 1)
+                                                          : (int)(a.n_keys - 1);
+}
+
+/* Grid as in attention_decode.cu. 128 threads. */
+template <typename T, bool EXTRAS>
 __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti_attention_call a)
 {
     DTI_SHARED(block_memory, m);
@@ -186,9 +234,11 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
     int lo = INT32_MAX, hi = -1, begin, end;
 
     if (row >= r.n) return; /* a kv head whose group this rank holds in part */
-    if (threadIdx.x < ROWS)
-        dti_attention_keys(a, r, row + (int)threadIdx.x, &m->first[threadIdx.x],
-                           &m->last[threadIdx.x]);
+    if (threadIdx.x < ROWS) {
+        int *last = &m->last[threadIdx.x];
+        dti_attention_keys(a, r, row + (int)threadIdx.x, &m->first[threadIdx.x], last);
+        if (EXTRAS && a.both_ways && *last >= 0) *last = last_both_ways(a, *last);
+    }
     load_q<T>(m->rows, a, r, row);
     __syncthreads();
     for (int i = 0; i < ROWS; i++) {
@@ -201,22 +251,29 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
         state.largest[i] = -INFINITY;
     }
     dti_attention_part(a, (int)part, lo, hi, &begin, &end);
-    walk<T>(state, *m, a, r, row, max(lo, begin * DTI_ATTENTION_STEP),
-            min(hi, end * DTI_ATTENTION_STEP - 1));
+    walk<T, EXTRAS>(state, *m, a, r, row, max(lo, begin * DTI_ATTENTION_STEP),
+                    min(hi, end * DTI_ATTENTION_STEP - 1));
+    if (EXTRAS) add_sinks<T>(state, a, r, row);
     store<T>(state, a, r, row, (pair * a.n_blocks + block) * a.n_parts + part);
 }
 
-template <typename T> int start(dti_cuda *c, const dti_attention_call &a)
+template <typename T, bool EXTRAS> int start(dti_cuda *c, const dti_attention_call &a)
 {
     const unsigned grid = (unsigned)(a.batch * a.n_used * a.n_parts * a.n_blocks);
     const size_t shared = offsetof(block_memory, rows) +
                           (size_t)((ROWS + 2 * KEYS) * pitch_of(a.width)) * sizeof(float4);
 
-    if (dti_cuda_check(cudaFuncSetAttribute(
-                           plain_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+    if (dti_cuda_check(cudaFuncSetAttribute(plain_rows<T, EXTRAS>,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)shared),
                        "attention: shared memory") != 0)
         return -1;
-    return DTI_LAUNCH(c, plain_rows<T>, grid, DTI_ATTENTION_THREADS, shared, a);
+    return DTI_LAUNCH(c, (plain_rows<T, EXTRAS>), grid, DTI_ATTENTION_THREADS, shared, a);
+}
+
+template <typename T> int start(dti_cuda *c, const dti_attention_call &a)
+{
+    return a.has_extras ? start<T, true>(c, a) : start<T, false>(c, a);
 }
 
 } // namespace

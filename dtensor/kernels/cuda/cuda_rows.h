@@ -9,9 +9,33 @@
 #define DTI_CUDA_ROWS(ROW) \
     ROW(add) \
     ROW(mul) \
+    ROW(sub) \
+    ROW(div) \
+    ROW(where) \
+    ROW(compare) \
+    ROW(neg) \
+    ROW(exp) \
+    ROW(log) \
+    ROW(sqrt) \
+    ROW(rsqrt) \
+    ROW(tanh) \
+    ROW(sigmoid) \
+    ROW(relu) \
+    ROW(relu2) \
+    ROW(relu6) \
+    ROW(leaky_relu) \
+    ROW(hardswish) \
+    ROW(sqrtsoftplus) \
     ROW(silu) \
-    ROW(gelu_new) \
+    ROW(quick_gelu) \
+    ROW(mish) \
+    ROW(laplace) \
+    ROW(gelu) \
+    ROW(gelu_10) \
+    ROW(gelu_python) \
     ROW(gelu_tanh) \
+    ROW(gelu_new) \
+    ROW(gelu_fast) \
     ROW(silu_mul) \
     ROW(gelu_tanh_mul) \
     ROW(soft_cap) \
@@ -21,6 +45,15 @@
     ROW(sum) \
     ROW(max) \
     ROW(min) \
+    ROW(softmax) \
+    ROW(log_softmax) \
+    ROW(cumsum) \
+    ROW(matmul) \
+    ROW(permute) \
+    ROW(concat) \
+    ROW(pad) \
+    ROW(index_select) \
+    ROW(dropout) \
     ROW(linear) \
     ROW(linear_bias) \
     ROW(add_bias) \

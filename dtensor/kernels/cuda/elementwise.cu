@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Operators that treat elements alone, of f32, bf16 or f16; formulas and roundings are those of
- * dtensor/kernels/cpu/rows.inc.c. Outputs may be inputs.
+ * dtensor/kernels/formulas.h and dtensor/kernels/cpu/rows.inc.c. Outputs may be inputs.
  *
  * A thread takes two packs of 16 bytes of each operand, a block apart, and loads both before it
  * computes: at full occupancy 64 KiB of loads per multiprocessor and operand are on their way,
  * three times what hides the latency of the memory of an H200. */
 #include "dtensor/kernels/cuda/math.cuh"
 #include "dtensor/kernels/cuda/rows.cuh"
+#include "dtensor/kernels/cuda/spread.cuh"
+#include "dtensor/kernels/formulas.h"
 
 namespace
 {
@@ -30,31 +32,40 @@ template <typename T> struct mul {
     }
 };
 
-template <typename T> struct silu {
-    __device__ float operator()(float x, float) const
+template <typename T> struct difference {
+    __device__ float operator()(float x, float z) const
     {
-        return dti_silu(x);
+        return x - z;
     }
 };
 
-/* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), every operation rounds */
-template <typename T> struct gelu_new {
-    __device__ float operator()(float x, float) const
+template <typename T> struct quotient {
+    __device__ float operator()(float x, float z) const
     {
-        const float cube = dti_rounded<T>(dti_rounded<T>(x * x) * x);
-        const float inner = dti_rounded<T>(x + dti_rounded<T>(cube * 0.044715f));
-        const float th = dti_rounded<T>(dti_tanh(dti_rounded<T>(inner * 0.79788456080286536f)));
-
-        return dti_rounded<T>(x * 0.5f) * dti_rounded<T>(th + 1.0f);
+        return x / z;
     }
 };
 
-template <typename T> struct gelu_tanh {
-    __device__ float operator()(float x, float) const
-    {
-        return dti_gelu_tanh(x);
-    }
-};
+/* Functions of one element (formulas.h), and what they are written with. */
+#define EXP(x)          dti_exp(x)
+#define LOG(x)          dti_log(x)
+#define SQRT(x)         sqrtf(x)
+#define TANH(x)         dti_tanh(x)
+#define ERF(x)          dti_erf(x)
+#define SILU(x)         dti_silu(x)
+#define GELU_TANH(x)    dti_gelu_tanh(x)
+#define SELECT(c, a, b) ((c) ? (a) : (b))
+#define SET(c)          (c)
+#define RN(x)           dti_rounded<T>(x)
+#define F(name, formula)                                  \
+    template <typename T> struct formula_##name {         \
+        __device__ float operator()(float x, float) const \
+        {                                                 \
+            return formula;                               \
+        }                                                 \
+    };
+DTI_FORMULAS(F)
+#undef F
 
 template <typename T> struct silu_mul {
     __device__ float operator()(float g, float u) const
@@ -117,12 +128,75 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* The same for operands that are spread: a thread has an element. */
+template <typename T, typename F>
+__global__ void __launch_bounds__(THREADS)
+    map_spread(T *y, const T *x, const T *z, const __grid_constant__ dti_spread s, F f)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t at[DTI_SPREAD_MAX_IN];
+
+    if (i >= s.n) return;
+    dti_spread_at(s, i, at);
+    dti_narrow(y + i, f(dti_widen(x[at[0]]), dti_widen(z[at[1]])));
+}
+
+unsigned blocks_of(int64_t n)
+{
+    return (unsigned)((n + THREADS - 1) / THREADS);
+}
+
+/* A choice between two, by a mask of bytes. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    choose_spread(T *y, const uint8_t *mask, const T *x, const T *z,
+                  const __grid_constant__ dti_spread s)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t at[DTI_SPREAD_MAX_IN];
+
+    if (i >= s.n) return;
+    dti_spread_at(s, i, at);
+    y[i] = mask[at[0]] != 0 ? x[at[1]] : z[at[2]];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    compare_spread(uint8_t *y, const T *x, const T *z, const __grid_constant__ dti_spread s,
+                   int relation)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t at[DTI_SPREAD_MAX_IN];
+
+    if (i >= s.n) return;
+    dti_spread_at(s, i, at);
+    const float a = dti_widen(x[at[0]]), b = dti_widen(z[at[1]]);
+    y[i] = relation == DT_LESS ? a < b : relation == DT_LESS_EQUAL ? a <= b : a == b;
+}
+
+template <typename T> int run_compare(dti_cuda *c, const dt_kargs *a)
+{
+    const dti_spread s = dti_spread_all(a);
+
+    if (s.n == 0) return 0;
+    return DTI_LAUNCH(c, compare_spread<T>, dim3(blocks_of(s.n)), dim3(THREADS), 0,
+                      (uint8_t *)a->out[0].data, (const T *)a->in[0].data, (const T *)a->in[1].data,
+                      s, (int)((const dti_compare_attr *)a->attr)->relation);
+}
+
 template <typename T, typename F> int run_map(dti_cuda *c, const dt_kargs *a, F f)
 {
     const int64_t n = dti_cuda_count(&a->in[0]), per_block = THREADS * PACKS * 16 / sizeof(T);
     const void *z = a->n_in > 1 ? a->in[1].data : NULL;
     const uintptr_t all = (uintptr_t)a->out[0].data | (uintptr_t)a->in[0].data | (uintptr_t)z;
 
+    if (a->n_in > 1) {
+        const dti_spread s = dti_spread_all(a);
+        if (s.n == 0) return 0;
+        if (!dti_spread_is_plain(&s))
+            return DTI_LAUNCH(c, (map_spread<T, F>), dim3(blocks_of(s.n)), dim3(THREADS), 0,
+                              (T *)a->out[0].data, (const T *)a->in[0].data, (const T *)z, s, f);
+    }
     if (n == 0) return 0;
     return DTI_LAUNCH(c, (map<T, F>), dim3((unsigned)((n + per_block - 1) / per_block)),
                       dim3(THREADS), 0, (T *)a->out[0].data, (const T *)a->in[0].data, (const T *)z,
@@ -164,19 +238,54 @@ int dti_mul_cuda(dti_cuda *c, const dt_kargs *a)
     return by_dtype<mul>(c, a, "mul");
 }
 
-int dti_silu_cuda(dti_cuda *c, const dt_kargs *a)
+#define F(name, formula)                                  \
+    int dti_##name##_cuda(dti_cuda *c, const dt_kargs *a) \
+    {                                                     \
+        return by_dtype<formula_##name>(c, a, #name);     \
+    }
+DTI_FORMULAS(F)
+#undef F
+
+int dti_sub_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype<silu>(c, a, "silu");
+    return by_dtype<difference>(c, a, "sub");
 }
 
-int dti_gelu_new_cuda(dti_cuda *c, const dt_kargs *a)
+int dti_div_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype<gelu_new>(c, a, "gelu_new");
+    return by_dtype<quotient>(c, a, "div");
 }
 
-int dti_gelu_tanh_cuda(dti_cuda *c, const dt_kargs *a)
+int dti_where_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    return by_dtype<gelu_tanh>(c, a, "gelu_tanh");
+    const dti_spread s = dti_spread_all(a);
+    const dt_local *x = &a->in[1], *z = &a->in[2], *y = &a->out[0];
+    const uint8_t *mask = (const uint8_t *)a->in[0].data;
+
+    if (x->dtype != DT_F32 && x->dtype != DT_BF16 && x->dtype != DT_F16)
+        return dti_refuse_dtype("where", x->dtype);
+    if (s.n == 0) return 0;
+    if (x->dtype == DT_F32)
+        return DTI_LAUNCH(c, choose_spread<uint32_t>, dim3(blocks_of(s.n)), dim3(THREADS), 0,
+                          (uint32_t *)y->data, mask, (const uint32_t *)x->data,
+                          (const uint32_t *)z->data, s);
+    return DTI_LAUNCH(c, choose_spread<uint16_t>, dim3(blocks_of(s.n)), dim3(THREADS), 0,
+                      (uint16_t *)y->data, mask, (const uint16_t *)x->data,
+                      (const uint16_t *)z->data, s);
+}
+
+int dti_compare_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return run_compare<float>(c, a);
+    case DT_BF16:
+        return run_compare<dti_bf16>(c, a);
+    case DT_F16:
+        return run_compare<dti_f16>(c, a);
+    default:
+        return dti_refuse_dtype("compare", a->in[0].dtype);
+    }
 }
 
 int dti_silu_mul_cuda(dti_cuda *c, const dt_kargs *a)

@@ -56,6 +56,51 @@ static __device__ inline float dti_tanh(float x)
                       : __uint_as_float(__float_as_uint(far) | (__float_as_uint(x) & 0x80000000u));
 }
 
+/* ln x within 1 ulp; zeros, negative numbers and denormals too. */
+static __device__ inline float dti_log(float x)
+{
+    const bool tiny = x < 0x1p-126f && x > 0.0f;
+    const uint32_t bits = __float_as_uint(tiny ? x * 0x1p24f : x) + (0x3f800000u - 0x3f3504f3u);
+    const float e = (float)((int)(bits >> 23) - 127 - (tiny ? 24 : 0));
+    const float m = __uint_as_float((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f, z = m * m;
+    float y = m * 7.0376836292e-2f - 1.1514610310e-1f;
+
+    if (x != x || x == INFINITY) return x;
+    if (!(x > 0.0f)) return x == 0.0f ? -INFINITY : __uint_as_float(0x7fc00000u);
+    y = y * m + 1.1676998740e-1f;
+    y = y * m - 1.2420140846e-1f;
+    y = y * m + 1.4249322787e-1f;
+    y = y * m - 1.6668057665e-1f;
+    y = y * m + 2.0000714765e-1f;
+    y = y * m - 2.4999993993e-1f;
+    y = y * m + 3.3333331174e-1f;
+    y = y * m * z;
+    y = y - e * 2.12194440e-4f;
+    y = y - z * 0.5f;
+    return (m + y) + e * 0.693359375f;
+}
+
+/* erf x within 1.5 ulp: an odd polynomial near zero, 1 - e^-p elsewhere. */
+static __device__ inline float dti_erf(float x)
+{
+    const float a = fabsf(x), t = 8.0f < a ? 8.0f : a, s = t * t;
+    float p = fmaf(t, -1.72853470e-5f, 3.83197126e-4f);
+    float q = fmaf(s, -5.96761703e-4f, 4.99119423e-3f);
+
+    p = fmaf(p, s, fmaf(t, -3.88396438e-3f, 2.42546219e-2f));
+    p = fmaf(p, t, -1.06777877e-1f);
+    p = fmaf(p, t, -6.34846687e-1f);
+    p = fmaf(p, t, -1.28717512e-1f);
+    p = 1.0f - dti_exp(fmaf(p, t, -t));
+    q = fmaf(q, s, -2.67681349e-2f);
+    q = fmaf(q, s, 1.12819925e-1f);
+    q = fmaf(q, s, -3.76125336e-1f);
+    q = fmaf(q, s, 1.28379166e-1f);
+    q = fmaf(q, t, t);
+    return __uint_as_float(__float_as_uint(t > 0.927734375f ? p : q) |
+                           (__float_as_uint(x) & 0x80000000u));
+}
+
 static __device__ inline float dti_silu(float x)
 {
     return x / (1.0f + dti_exp(-x));

@@ -120,6 +120,34 @@ __global__ void __launch_bounds__(THREADS) random_values(const __grid_constant__
         store(j.to, j.how.dtype, i, narrow_value(j.how, at));
 }
 
+/* --- dropout (dtensor/kernels/cpu/dropout.c) ---------------------------------------------------- */
+
+struct dropout_job {
+    const void *x;
+    dti_cuda_box global;
+    dti_random_fill uniform;
+    int64_t n;
+    float p, scale;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    drop(T *y, const T *x, const __grid_constant__ dropout_job j)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i >= j.n) return;
+    dti_narrow(y + i, narrow_value(j.uniform, global_of(j.global, i)) < j.p
+                          ? 0.0f
+                          : dti_widen(x[i]) * j.scale);
+}
+
+template <typename T> int start_drop(dti_cuda *c, void *y, const void *x, const dropout_job &j)
+{
+    return DTI_LAUNCH(c, drop<T>, dim3((unsigned)((j.n + THREADS - 1) / THREADS)), dim3(THREADS), 0,
+                      static_cast<T *>(y), static_cast<const T *>(x), j);
+}
+
 } /* namespace */
 
 extern "C" int dti_cuda_fill_random(dti_cuda *c, void *to, const dti_cuda_box *global,
@@ -133,4 +161,34 @@ extern "C" int dti_cuda_fill_random(dti_cuda *c, void *to, const dti_cuda_box *g
     if (j.n == 0) return 0;
     return DTI_LAUNCH(c, random_values, dim3((unsigned)((j.n + THREADS - 1) / THREADS)),
                       dim3(THREADS), 0, j);
+}
+
+extern "C" int dti_dropout_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const dti_dropout_attr *attr = static_cast<const dti_dropout_attr *>(a->attr);
+    const dt_local *x = &a->in[0];
+    int64_t step = 1;
+    dropout_job j = {};
+
+    j.global.n_axes = x->n_axes;
+    for (int b = x->n_axes - 1; b >= 0; step *= attr->shape[b--]) {
+        j.global.extent[b] = x->shape[b];
+        j.global.stride[b] = step;
+        j.global.offset += x->offset[b] * step;
+    }
+    j.uniform.kind = DTI_RANDOM_UNIFORM;
+    j.uniform.dtype = DT_F32;
+    j.uniform.key.seed = attr->seed;
+    j.uniform.key.stream = attr->stream;
+    j.uniform.scale = 1.0;
+    j.n = dti_cuda_count(x);
+    j.p = (float)attr->p;
+    j.scale = j.p < 1.0f ? (float)(1.0 / (1.0 - attr->p)) : 0.0f;
+    if (x->dtype != DT_F32 && x->dtype != DT_BF16 && x->dtype != DT_F16)
+        return dti_cuda_fail("dropout on CUDA takes f32, bf16 or f16, not %s",
+                             dti_cuda_dtype_name((int)x->dtype));
+    if (j.n == 0) return 0;
+    if (x->dtype == DT_F32) return start_drop<float>(c, a->out[0].data, x->data, j);
+    return x->dtype == DT_BF16 ? start_drop<dti_bf16>(c, a->out[0].data, x->data, j)
+                               : start_drop<dti_f16>(c, a->out[0].data, x->data, j);
 }

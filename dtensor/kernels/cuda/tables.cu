@@ -24,6 +24,24 @@ struct embedding_places {
     }
 };
 
+/* Row ids[i] of an axis, for each index of the axes before it. */
+struct select_places {
+    char *to;
+    const char *from;
+    const int32_t *ids;
+    int64_t n_ids, first, n_rows, row_bytes;
+
+    __device__ place operator()(int64_t i) const
+    {
+        const int64_t row = ids[i % n_ids] - first;
+        place p;
+
+        p.to = to + i * row_bytes;
+        p.from = row >= 0 && row < n_rows ? from + (i / n_ids * n_rows + row) * row_bytes : NULL;
+        return p;
+    }
+};
+
 /* Token i goes to row positions[i] of its sequence's cache; a position outside is reported and
  * written nowhere. */
 struct cache_places {
@@ -62,6 +80,25 @@ int dti_embedding_cuda(dti_cuda *c, const dt_kargs *a)
 
     return move(c, places, dti_cuda_count(ids), bytes,
                 dti_unit_of((uint64_t)bytes | bits_of(table->data) | bits_of(a->out[0].data)));
+}
+
+int dti_index_select_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const int64_t axis = ((const dti_axis_attr *)a->attr)->axis;
+    const dt_local *x = &a->in[0], *ids = &a->in[1];
+    int64_t outer = 1, bytes = (int64_t)dti_cuda_dtype_bytes(x->dtype);
+
+    for (int b = 0; b < x->n_axes; b++)
+        if (b != axis) *(b < axis ? &outer : &bytes) *= x->shape[b];
+    const select_places places = { (char *)a->out[0].data,
+                                   (const char *)x->data,
+                                   (const int32_t *)ids->data,
+                                   ids->shape[0],
+                                   x->offset[axis],
+                                   x->shape[axis],
+                                   bytes };
+    return move(c, places, outer * ids->shape[0], bytes,
+                dti_unit_of((uint64_t)bytes | bits_of(x->data) | bits_of(a->out[0].data)));
 }
 
 int dti_kv_write_cuda(dti_cuda *c, const dt_kargs *a)

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Functions of one element, a line each: the row's name and its formula in x. One text for all CPU
+ * vectors (cpu/rows.inc.c) and for GPUs (cuda/elementwise.cu), so that both give the same bits.
+ *
+ * A formula is in f32 and rounds to the row's dtype at its end; RN(v) rounds a step on the way. So
+ * the activations are Transformers' own (transformers/activations.py): what PyTorch computes with
+ * one call rounds once, what Python composes of several rounds after each. EXP, LOG, SQRT, TANH, ERF,
+ * SELECT(condition, a, b) and SET(constant) are those of the place that includes this file. A NaN stays one.
+ *
+ * C11 and C++14. */
+#ifndef DTI_FORMULAS_H
+#define DTI_FORMULAS_H
+
+#define DTI_SIGMOID(x)  (1.0f / (1.0f + EXP(-(x))))
+#define DTI_GELU(x)     ((x)*0.5f * (1.0f + ERF((x)*0.70710678118654752f)))
+#define DTI_LOG1P(e)    SELECT(1.0f + (e) == 1.0f, e, LOG(1.0f + (e)) * ((e) / (1.0f + (e)-1.0f)))
+#define DTI_SOFTPLUS(x) SELECT((x) > 20.0f, x, DTI_LOG1P(EXP(x)))
+#define DTI_MISH(e)     ((e) * ((e) + 2.0f)) /* tanh ln (1 + e) = MISH / (MISH + 2) */
+
+/* clang-format off */
+#define DTI_FORMULAS(F) \
+    F(neg,          -x) \
+    F(exp,          EXP(x)) \
+    F(log,          LOG(x)) \
+    F(sqrt,         SQRT(x)) \
+    F(rsqrt,        1.0f / SQRT(x)) \
+    F(tanh,         TANH(x)) \
+    F(sigmoid,      DTI_SIGMOID(x)) \
+    F(relu,         SELECT(x < 0.0f, SET(0.0f), x)) \
+    F(relu2,        SELECT(x < 0.0f, SET(0.0f), x * x)) \
+    F(relu6,        SELECT(x < 0.0f, SET(0.0f), SELECT(x > 6.0f, SET(6.0f), x))) \
+    F(leaky_relu,   SELECT(x > 0.0f, x, x * 0.01f)) \
+    F(hardswish,    x * SELECT(x > 3.0f, SET(6.0f), SELECT(x < -3.0f, SET(0.0f), x + 3.0f)) / 6.0f) \
+    F(sqrtsoftplus, SQRT(RN(DTI_SOFTPLUS(x)))) \
+    F(silu,         SILU(x)) \
+    F(quick_gelu,   x * RN(DTI_SIGMOID(RN(x * 1.702f)))) \
+    F(mish,         SELECT(x > 20.0f, x, x * (DTI_MISH(EXP(x)) / (DTI_MISH(EXP(x)) + 2.0f)))) \
+    F(laplace,      RN(1.0f + RN(ERF(RN(RN(x - 0.707107f) / 0.39894257f)))) * 0.5f) \
+    F(gelu,         DTI_GELU(x)) \
+    F(gelu_10,      SELECT(x > 10.0f, SET(10.0f), DTI_GELU(x))) \
+    F(gelu_python,  RN(x * 0.5f) * RN(1.0f + RN(ERF(RN(x / 1.41421356237309505f))))) \
+    F(gelu_tanh,    GELU_TANH(x)) \
+    F(gelu_new,     RN(x * 0.5f) * RN(RN(TANH(RN(RN(x + RN(RN(RN(x * x) * x) * 0.044715f)) * \
+                                                 0.79788456080286536f))) + 1.0f)) \
+    F(gelu_fast,    RN(x * 0.5f) * RN(RN(TANH(RN(RN(x * 0.7978845608f) * \
+                                                 RN(1.0f + RN(RN(x * 0.044715f) * x))))) + 1.0f))
+/* clang-format on */
+
+#endif
