@@ -14,14 +14,13 @@
 static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *const *in, int n_out,
                           dti_op_key *key)
 {
-    DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
-             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
-             op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
+    DT_TRY(dti_row_check_attr(op));
     DT_CHECK(attr != NULL || op->attr_bytes == 0, DT_ERR_ARG,
              "%s: attr is NULL; the row has %zu bytes of attributes", op->name, op->attr_bytes);
     memset(key, 0, sizeof *key);
     key->op = op;
     key->n_out = n_out;
+    if ((op->flags & DT_OP_SPREAD) != 0) key->spread = dti_op_spread(in, n);
     key->place = dti_mesh_place(in[0]->mesh);
     key->dtypes = ~(uint64_t)0;
     for (int i = 0; i < n; i++) {
@@ -224,7 +223,7 @@ static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor 
                             int n_out, dt_tensor *const *y)
 {
     dt_local locals[DT_OP_MAX_IN], results[DT_OP_MAX_OUT];
-    static const uint64_t zeros[DT_OP_MAX_ATTR_BYTES / 8] = { 0 };
+    static const uint64_t zeros[DT_OP_MAX_VALUE_BYTES / 8] = { 0 };
     const bool skip = (op->flags & DT_OP_ADDS_ONCE) != 0 && !adds_once(in[0]);
     dti_device *device = y[0]->device;
     dt_kargs args = {

@@ -63,10 +63,12 @@ void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses)
 /* Only what a call of n operands can differ in; the rest of the key is zero. */
 uint64_t dti_op_key_hash(const dti_op_key *key, int n)
 {
-    uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op,
-                               (uint64_t)key->place ^ key->dtypes ^ (uint64_t)key->n_out << 32);
+    uint64_t h = dti_hash_word((uint64_t)(uintptr_t)key->op, (uint64_t)key->place ^ key->dtypes ^
+                                                                 (uint64_t)key->n_out << 32 ^
+                                                                 (uint64_t)key->spread << 24);
 
     for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)(uintptr_t)key->in[i]);
+    if ((key->op->flags & DT_OP_VALUE_ATTR) != 0) return h;
     for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = dti_hash_word(h, key->attr[i / 8]);
     return h;
 }

@@ -12,8 +12,9 @@ enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
 
 typedef struct dti_op_key {
     const dt_op *op;
-    int64_t n_out;
-    int64_t place; /* of this rank in the mesh: with the layouts' grid it says the coordinates */
+    int32_t n_out;
+    uint32_t spread; /* as in dti_op_call */
+    int64_t place;   /* of this rank in the mesh: with the layouts' grid it says the coordinates */
     const dt_layout *in[DT_OP_MAX_IN];
     uint64_t dtypes; /* 8 bits per operand, 0xff for none */
     uint64_t attr[DT_OP_MAX_ATTR_BYTES / 8];

@@ -75,6 +75,7 @@ static dt_status check_cuts(const dti_op_call *call, const dt_layout *const *wan
             for (int a = 0; a < call->in[i]->n_axes; a++) {
                 const int letter = dti_letter_of(&call->row->letters.in[i], call->in[i]->n_axes, a);
                 const int b = dti_axis_of(&call->row->letters.in[j], call->in[j]->n_axes, letter);
+                if (dti_spreads(call, i, a) || (b >= 0 && dti_spreads(call, j, b))) continue;
                 if (b < 0 || dti_layout_same_cuts(want[i], a, want[j], b)) continue;
                 DT_CHECK(call->may_move, DT_ERR_LAYOUT,
                          "%s \"%s\": axis %d of operand %d and axis %d of operand %d are cut in "
@@ -210,6 +211,7 @@ dt_status dti_op_decide(dti_op_cache *cache, const dti_op_key *key, dt_moves mov
         .attr = key->attr,
         .n = n,
         .in = in,
+        .spread = key->spread,
         .may_move = moves != DT_MOVES_FORBID,
     };
     const size_t made = (size_t)(DTI_N_MEMOS * key->n_out) * sizeof(dti_op_made);

@@ -123,8 +123,11 @@ static dt_status bind(const dti_term *term, const dt_op_shapes *call, int i, bou
     }
     for (int a = 0; a < x->n_axes; a++) {
         const int letter = dti_letter_of(term, x->n_axes, a);
-        if (bound[letter].operand < 0)
+        const bool spreads = (call->op->flags & DT_OP_SPREAD) != 0;
+        if (bound[letter].operand < 0 || (spreads && bound[letter].extent == 1))
             bound[letter] = (bound_letter){ i, x->extent[a] };
+        else if ((call->op->flags & DT_OP_UNEVEN) != 0 || (spreads && x->extent[a] == 1))
+            continue;
         else if (bound[letter].extent != x->extent[a])
             return clash(call, letter, &bound[letter], i, x->extent[a]);
     }

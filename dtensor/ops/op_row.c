@@ -20,9 +20,9 @@ const dt_op *dt_op_find(const char *name)
 
 const char *dt_op_flag_name(uint32_t flag)
 {
-    static const char *const names[] = { "LINEAR",       "BILINEAR",   "VIEW",
-                                         "INPLACE_LAST", "EXACT",      "MAXIMUM",
-                                         "ANY_ROWS",     "VALUE_ATTR", "ADDS_ONCE" };
+    static const char *const names[] = { "LINEAR",    "BILINEAR", "VIEW",     "INPLACE_LAST",
+                                         "EXACT",     "MAXIMUM",  "ANY_ROWS", "VALUE_ATTR",
+                                         "ADDS_ONCE", "SPREAD",   "UNEVEN" };
 
     for (size_t i = 0; i < DT_COUNT(names); i++)
         if (flag == 1u << i) return names[i];
@@ -41,7 +41,7 @@ static bool is_of_library(const dt_op *op)
 static dt_status check_fields(const dt_op *op)
 {
     const uint32_t open = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX |
-                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE;
+                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE | DT_OP_SPREAD;
     const uint32_t lettered = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_REDUCE_MAX;
 
     DT_CHECK((op->flags & ~open) == 0 || is_of_library(op), DT_ERR_ARG,
@@ -64,8 +64,8 @@ static dt_status check_types(const dt_op *op, int n_in, int n_out)
     const char *end = strchr(op->types, '>');
 
     DT_CHECK(end != NULL && end - op->types == n_in && strlen(end) == (size_t)n_out + 1 &&
-                 strspn(op->types, "Fxfik") == (size_t)n_in &&
-                 strspn(end + 1, "Fxfika") == (size_t)n_out,
+                 strspn(op->types, "Fxfikbd") == (size_t)n_in &&
+                 strspn(end + 1, "Fxfikabd") == (size_t)n_out,
              DT_ERR_ARG, "operator %s: types \"%s\" do not fit axes \"%s\"", op->name, op->types,
              op->axes);
     DT_CHECK(
@@ -96,7 +96,9 @@ dt_status dti_row_dtypes(dt_op_shapes *call)
                           : types[i] == 'x' ? dt_dtype_is_float(t)
                           : types[i] == 'f' ? t == DT_F32
                           : types[i] == 'i' ? t == DT_I32
-                                            : t == DT_I64;
+                          : types[i] == 'b' ? t == DT_U8
+                          : types[i] == 'k' ? t == DT_I64
+                                            : true;
         DT_CHECK(fits, DT_ERR_SHAPE,
                  "%s \"%s\": operand %d is %s, which type %c of \"%s\" excludes", call->op->name,
                  call->op->axes, i, dt_dtype_name(t), types[i], types);
@@ -108,14 +110,26 @@ dt_status dti_row_dtypes(dt_op_shapes *call)
     }
     for (int r = 0; r < call->n_out; r++) {
         dt_dtype *y = &call->out[r].dtype;
-        *y = results[r] == 'F'   ? model
-             : results[r] == 'f' ? DT_F32
-             : results[r] == 'i' ? DT_I32
-             : results[r] == 'k' ? DT_I64
-             : results[r] == 'x' ? call->in[0].dtype
-                                 : *(const dt_dtype *)call->attr;
+        *y = results[r] == 'F'                        ? model
+             : results[r] == 'f'                      ? DT_F32
+             : results[r] == 'i'                      ? DT_I32
+             : results[r] == 'k'                      ? DT_I64
+             : results[r] == 'b'                      ? DT_U8
+             : results[r] == 'x' || results[r] == 'd' ? call->in[0].dtype
+                                                      : *(const dt_dtype *)call->attr;
         DT_CHECK(dt_dtype_size(*y) > 0, DT_ERR_ARG, "%s: %d is no dtype", call->op->name, (int)*y);
     }
+    return DT_OK;
+}
+
+dt_status dti_row_check_attr(const dt_op *op)
+{
+    const int most =
+        (op->flags & DT_OP_VALUE_ATTR) != 0 ? DT_OP_MAX_VALUE_BYTES : DT_OP_MAX_ATTR_BYTES;
+
+    DT_CHECK(op->attr_bytes <= (size_t)most, DT_ERR_ARG,
+             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
+             op->attr_bytes, most);
     return DT_OK;
 }
 
@@ -130,9 +144,7 @@ dt_status dti_row_read(const dt_op *op, dti_row *out)
     DT_CHECK(op != NULL && op->name != NULL && op->axes != NULL && op->types != NULL, DT_ERR_ARG,
              "an operator needs a name, axes and types");
     *out = (dti_row){ .op = op };
-    DT_CHECK(op->attr_bytes <= DT_OP_MAX_ATTR_BYTES, DT_ERR_ARG,
-             "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
-             op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
+    DT_TRY(dti_row_check_attr(op));
     DT_TRY(dti_letters_parse(op->axes, &out->letters));
     DT_TRY(check_fields(op));
     DT_TRY(check_types(op, out->letters.n_in, out->letters.n_out));

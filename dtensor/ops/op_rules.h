@@ -7,6 +7,7 @@
 
 #include <dtensor/ops.h>
 
+#include "dtensor/kernels/formulas.h"
 #include "dtensor/tensor_internal.h"
 
 /* Letters a..z are 0..25; the axes under "..." are letters of their own, counted from the left. */
@@ -62,6 +63,9 @@ typedef struct dti_row {
     struct dti_row *next;
 } dti_row;
 
+/* As many bytes of attributes as a row may have. */
+dt_status dti_row_check_attr(const dt_op *op) DT_MUST_USE;
+
 /* Reads a row: DT_ERR_ARG names the field that it may not have, or what is wrong with it. */
 dt_status dti_row_read(const dt_op *op, dti_row *out) DT_MUST_USE;
 void dti_row_free(dti_row *row); /* what it points to */
@@ -90,6 +94,8 @@ dt_status dti_row_extents(const dti_row *row, dt_op_shapes *call) DT_MUST_USE;
 /* What a call costs whose shapes are all known. */
 void dti_row_work(const dti_row *row, const dt_op_shapes *call, dt_op_work *out);
 
+enum { DTI_SPREAD_OPERANDS = 4, DTI_CALL_NUMBERS = 1025 };
+
 /* One call of an operator while it is decided. The sharding rule, one mesh dim at a time, fills
  * in_place (what it needs) and out_place of one result. */
 typedef struct dti_op_call {
@@ -98,13 +104,22 @@ typedef struct dti_op_call {
     const void *attr;
     int n;
     dt_tensor *const *in;
-    int result;    /* that is decided; what is said of the operands is the same for all */
-    int out_axes;  /* of that result */
-    bool may_move; /* operands that clash may be made Replicate; else a clash is an error */
+    int result;      /* that is decided; what is said of the operands is the same for all */
+    int out_axes;    /* of that result */
+    uint32_t spread; /* bit 8 i + a: operand i has one element along axis a, others have more */
+    bool may_move;   /* operands that clash may be made Replicate; else a clash is an error */
     dt_placement in_place[DT_OP_MAX_IN][DT_MAX_DIMS];
     dt_placement out_place[DT_MAX_DIMS];
     bool reduced; /* a letter vanished: partial terms of a sum must not be rounded */
+    int64_t numbers[DTI_CALL_NUMBERS]; /* for offsets and blocks of out_place: of one mesh dim */
 } dti_op_call;
+
+/* That word, of a row that spreads; whether it says so of an axis. */
+uint32_t dti_op_spread(dt_tensor *const *in, int n);
+static inline bool dti_spreads(const dti_op_call *call, int i, int axis)
+{
+    return i < DTI_SPREAD_OPERANDS && (call->spread >> (DT_MAX_AXES * i + axis) & 1u) != 0;
+}
 
 /* Placements by letters: on every mesh dim, and on one that has more than one rank. */
 dt_status dti_shard_letters(dti_op_call *call) DT_MUST_USE;
@@ -149,6 +164,21 @@ dt_status dti_add_scalar_shard(dti_op_call *call);
 dt_status dti_attention_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
 
+/* Of general rows (rules_general.c). */
+dt_status dti_div_shard(dti_op_call *call);
+dt_status dti_line_extents(dt_op_shapes *call);
+dt_status dti_line_shard(dti_op_call *call);
+dt_status dti_permute_extents(dt_op_shapes *call);
+dt_status dti_permute_shard(dti_op_call *call);
+dt_status dti_view_extents(dt_op_shapes *call);
+dt_status dti_view_shard(dti_op_call *call);
+dt_status dti_concat_extents(dt_op_shapes *call);
+dt_status dti_concat_shard(dti_op_call *call);
+dt_status dti_pad_extents(dt_op_shapes *call);
+dt_status dti_pad_shard(dti_op_call *call);
+dt_status dti_index_select_extents(dt_op_shapes *call);
+dt_status dti_index_select_shard(dti_op_call *call);
+
 /* Costs that letters cannot say: rows that copy what results hold, attention, experts. */
 void dti_copy_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_work(const dt_op_shapes *call, dt_op_work *work);
@@ -157,12 +187,20 @@ void dti_experts_work(const dt_op_shapes *call, dt_op_work *work);
 /* The built-in rows (table.c), and all of them in a list for tests and documents. */
 extern const dt_op *const dti_op_table[];
 extern const int dti_op_table_size;
-extern const dt_op dti_op_add, dti_op_mul, dti_op_silu, dti_op_gelu_new, dti_op_silu_mul,
-    dti_op_cast, dti_op_linear, dti_op_linear_bias, dti_op_add_bias, dti_op_rms_norm,
-    dti_op_layer_norm, dti_op_embedding, dti_op_rope_table, dti_op_rope, dti_op_heads,
-    dti_op_unheads, dti_op_kv_write, dti_op_attention, dti_op_slice, dti_op_argmax_key,
-    dti_op_argmax_id, dti_op_add_scalar, dti_op_mul_scalar, dti_op_sum, dti_op_max, dti_op_min,
-    dti_op_gelu_tanh, dti_op_gelu_tanh_mul, dti_op_soft_cap, dti_op_rms_norm_1p, dti_op_blocks,
-    dti_op_route_ids, dti_op_route_weights, dti_op_experts, dti_op_top_k_keys, dti_op_top_k;
+extern const dt_op dti_op_add, dti_op_mul, dti_op_silu_mul, dti_op_cast, dti_op_linear,
+    dti_op_linear_bias, dti_op_add_bias, dti_op_rms_norm, dti_op_layer_norm, dti_op_embedding,
+    dti_op_rope_table, dti_op_rope, dti_op_heads, dti_op_unheads, dti_op_kv_write, dti_op_attention,
+    dti_op_slice, dti_op_argmax_key, dti_op_argmax_id, dti_op_add_scalar, dti_op_mul_scalar,
+    dti_op_sum, dti_op_max, dti_op_min, dti_op_gelu_tanh_mul, dti_op_soft_cap, dti_op_rms_norm_1p,
+    dti_op_blocks, dti_op_route_ids, dti_op_route_weights, dti_op_experts, dti_op_top_k_keys,
+    dti_op_top_k;
+extern const dt_op dti_op_sub, dti_op_div, dti_op_where, dti_op_compare, dti_op_softmax,
+    dti_op_log_softmax, dti_op_cumsum, dti_op_matmul, dti_op_matmul_nt, dti_op_matmul_tn,
+    dti_op_matmul_tt, dti_op_reshape, dti_op_permute, dti_op_concat_2, dti_op_concat_3,
+    dti_op_concat_4, dti_op_concat_5, dti_op_concat_6, dti_op_pad, dti_op_index_select,
+    dti_op_dropout, dti_op_attention_bias, dti_op_attention_sinks, dti_op_attention_bias_sinks;
+#define F(name, formula) extern const dt_op dti_op_##name;
+DTI_FORMULAS(F)
+#undef F
 
 #endif

@@ -109,7 +109,8 @@ typedef struct letter_extents {
     int leading;
 } letter_extents;
 
-/* The first that has a letter says its extent: of pieces, all that share it are cut alike. */
+/* All that share a letter have its extent, pieces too, which are cut alike; but for those that
+ * repeat one element. */
 static void bind(letter_extents *e, const dti_term *term, const dt_op_shape *x)
 {
     const int leading = x->n_axes - term->n_letters;
@@ -118,7 +119,7 @@ static void bind(letter_extents *e, const dti_term *term, const dt_op_shape *x)
     if (term->dots && leading > e->leading) e->leading = leading;
     for (int a = 0; a < x->n_axes; a++) {
         const int letter = dti_letter_of(term, x->n_axes, a);
-        if (e->bound[letter]) continue;
+        if (e->bound[letter] && e->of[letter] >= (double)x->extent[a]) continue;
         e->bound[letter] = true;
         e->of[letter] = (double)x->extent[a];
     }
@@ -276,9 +277,13 @@ void dti_attention_work(const dt_op_shapes *call, dt_op_work *work)
     const double rows = window > 0 && t - 1 + window < s ? t - 1 + window : s;
 
     work->flops = 4.0 * elements(&call->in[0]) / (double)(q[1] > 0 ? q[1] : 1);
-    work->flops *= t > 0 ? visible(t, s, window) : 0.0;
+    work->flops *= t <= 0 ? 0.0
+                   : (attr->flags & DTI_ATTENTION_BOTH_WAYS) == 0
+                       ? visible(t, s, window)
+                       : t * (window > 0 && 2 * window - 1 < s ? 2 * window - 1 : s);
     work->bytes = 2.0 * size * (elements(&call->in[0]) + (double)(k[0] * k[2] * k[3]) * rows) +
                   elements(&call->in[3]) * (double)dt_dtype_size(call->in[3].dtype);
+    for (int i = 4; i < call->n_in; i++) work->bytes += size * elements(&call->in[i]);
 }
 
 /* x [..., d], ids, weights [..., k], gate_up [e, 2 f, d], down [e, d, f]. A rank that holds some of

@@ -17,31 +17,6 @@ static dt_tensor *binary(dt_tape *t, const dt_op *op, const void *attr, dt_tenso
     return dt_apply(t, op, attr, 2, (dt_tensor *[]){ x, y });
 }
 
-dt_tensor *dt_add(dt_tape *t, dt_tensor *x, dt_tensor *y)
-{
-    return binary(t, &dti_op_add, NULL, x, y);
-}
-
-dt_tensor *dt_mul(dt_tape *t, dt_tensor *x, dt_tensor *y)
-{
-    return binary(t, &dti_op_mul, NULL, x, y);
-}
-
-dt_tensor *dt_silu(dt_tape *t, dt_tensor *x)
-{
-    return unary(t, &dti_op_silu, NULL, x);
-}
-
-dt_tensor *dt_gelu_new(dt_tape *t, dt_tensor *x)
-{
-    return unary(t, &dti_op_gelu_new, NULL, x);
-}
-
-dt_tensor *dt_gelu_tanh(dt_tape *t, dt_tensor *x)
-{
-    return unary(t, &dti_op_gelu_tanh, NULL, x);
-}
-
 dt_tensor *dt_gelu_tanh_mul(dt_tape *t, dt_tensor *gate, dt_tensor *up)
 {
     return binary(t, &dti_op_gelu_tanh_mul, NULL, gate, up);
@@ -133,7 +108,11 @@ dt_tensor *dt_kv_write(dt_tape *t, dt_tensor *k, dt_tensor *positions, dt_tensor
 dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_tensor *positions,
                         const dt_attention_options *o)
 {
+    static const dt_op *const rows[] = { &dti_op_attention, &dti_op_attention_bias,
+                                         &dti_op_attention_sinks, &dti_op_attention_bias_sinks };
+    dt_tensor *in[DT_OP_MAX_IN] = { q, k, v, positions };
     dti_attention_attr attr;
+    int n = 4;
 
     if (o == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_attention: options is NULL");
     memset(&attr, 0, sizeof attr); /* its padding is part of the cache key */
@@ -141,7 +120,19 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     attr.n_kv_heads = o->n_kv_heads;
     attr.window = o->window;
     attr.scale = o->scale;
-    return dt_apply(t, &dti_op_attention, &attr, 4, (dt_tensor *[]){ q, k, v, positions });
+    attr.soft_cap = o->soft_cap;
+    attr.flags = o->both_ways ? DTI_ATTENTION_BOTH_WAYS : 0;
+    if (o->bias != NULL) {
+        attr.flags |= DTI_ATTENTION_BIAS;
+        for (int a = 0; a < 3 && o->bias->n_axes == 4; a++)
+            if (o->bias->shape[a] == 1) attr.flags |= (uint32_t)DTI_ATTENTION_ONE_BATCH << a;
+        in[n++] = o->bias;
+    }
+    if (o->sinks != NULL) {
+        attr.flags |= DTI_ATTENTION_SINKS;
+        in[n++] = o->sinks;
+    }
+    return dt_apply(t, rows[attr.flags & (DTI_ATTENTION_BIAS | DTI_ATTENTION_SINKS)], &attr, n, in);
 }
 
 dt_tensor *dt_route_ids(dt_tape *t, dt_tensor *logits, int64_t k)

@@ -26,16 +26,29 @@ dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...)
             call->op->name, call->op->axes, dt_mesh_dim_name(call->in[0]->mesh, m), text);
 }
 
-/* Partial operands on mesh dim m, none of them cut there. */
+/* Operands of whose sums a linear row's result is the sum: floats. */
+static int count_floats(const dti_op_call *call)
+{
+    int n = 0;
+
+    for (int i = 0; i < call->n; i++) n += dt_dtype_is_float(call->in[i]->local.dtype);
+    return n;
+}
+
+/* Partial operands on mesh dim m. */
 static dt_status shard_partial(dti_op_call *call, int m, int n_partial, int first)
 {
     const dt_placement p = call->in_place[first][m];
     const bool sums = p.reduce == DT_SUM || p.reduce == DT_AVG;
     char text[DTI_PLACEMENT_BYTES];
 
-    if ((call->op->flags & DT_OP_LINEAR) && n_partial == call->n) {
+    if ((call->op->flags & DT_OP_LINEAR) && n_partial == count_floats(call)) {
         for (int i = 0; i < call->n; i++)
-            if (!sums || call->in_place[i][m].reduce != p.reduce)
+            if (call->in_place[i][m].kind == DT_PLACE_SHARD)
+                return dti_op_clash(call, m, "operand %d is Partial and operand %d is %s", first, i,
+                                    dti_placement_words(&call->in_place[i][m], text));
+            else if (call->in_place[i][m].kind == DT_PLACE_PARTIAL &&
+                     (!sums || call->in_place[i][m].reduce != p.reduce))
                 return dti_op_clash(call, m, "operand %d is %s, which does not pass through", i,
                                     dti_placement_words(&call->in_place[i][m], text));
         call->out_place[m] = p;
@@ -98,12 +111,18 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     int axis;
 
     letter_text(letter, name);
+    if (dti_spreads(call, first, cut.axis))
+        return dti_op_clash(call, m,
+                            "operand %d is %s along an axis of one element, which the "
+                            "others have more of",
+                            first, dti_placement_words(&cut, one));
     if (letter < DTI_DOTS && (l->whole >> letter & 1u))
         return dti_op_clash(call, m, "operand %d is %s but %s must be whole", first,
                             dti_placement_words(&cut, one), name);
     for (int i = 0; i < call->n; i++) {
         dt_placement *p = &call->in_place[i][m];
         axis = dti_axis_of(&l->in[i], call->in[i]->n_axes, letter);
+        if (axis >= 0 && dti_spreads(call, i, axis)) axis = -1;
         if (p->kind == DT_PLACE_SHARD) {
             if (p->axis != axis || !dti_placement_same_cut(p, &cut))
                 return clash_of_cuts(call, m, first, i);
@@ -123,6 +142,20 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
         call->reduced = true;
     }
     return DT_OK;
+}
+
+uint32_t dti_op_spread(dt_tensor *const *in, int n)
+{
+    uint32_t spread = 0;
+
+    for (int a = 0; a < in[0]->n_axes; a++) {
+        int64_t most = 1;
+        for (int i = 0; i < n && most == 1; i++)
+            if (a < in[i]->n_axes) most = in[i]->shape[a];
+        for (int i = 0; i < n && i < DTI_SPREAD_OPERANDS && most != 1; i++)
+            if (a < in[i]->n_axes && in[i]->shape[a] == 1) spread |= 1u << (DT_MAX_AXES * i + a);
+    }
+    return spread;
 }
 
 dt_status dti_shard_letters_dim(dti_op_call *call, int m)

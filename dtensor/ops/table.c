@@ -7,15 +7,16 @@
  * reaches the result leaves Shard, one that vanishes leaves Partial. A row whose shapes or sharding
  * the letters cannot say names its own function instead (rules_own.c).
  *
- * `types`: F one float dtype for all, x any float, f f32, i i32, k i64 keys, a the dtype that the
- * attributes begin with.
+ * `types`: F one float dtype for all, x any float, f f32, i i32, k i64 keys, b u8 masks, d any; a
+ * the dtype that the attributes begin with.
  *
  * Cost: "2 ...oi" is two operations for each combination of those letters; "0 : ..., ...d -> ...d"
  * also says what is touched of operands and results. WORK names a function.
  *
  * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
  * any other row asks for them to be reduced first. VIEW rows share their operand's storage. ANY
- * rows take packed operands, whose local rows do not follow each other in the whole. */
+ * rows take packed operands, whose local rows do not follow each other in the whole. SPREAD rows
+ * repeat operands along axes of which they have one element. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/op_rules.h"
@@ -35,6 +36,8 @@
 #define ANY          DT_OP_ANY_ROWS
 #define VALUE        DT_OP_VALUE_ATTR
 #define ONCE         DT_OP_ADDS_ONCE
+#define SPREAD       DT_OP_SPREAD
+#define UNEVEN       DT_OP_UNEVEN
 #define LETTERS      NULL /* one for each combination of all letters, two in products */
 #define WORK(f)      NULL, .work = dti_##f##_work
 #define ROW(row, letters, type, rules, kernel, flag, bytes, work_of) \
@@ -49,11 +52,37 @@
 /* clang-format off */
 /*  name         axes                         types  extents, sharding     CPU kernel  flags                  attr         cost */
 /* elementwise */
-ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR,          0,           LETTERS)
-ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR,        0,           LETTERS)
+ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR | SPREAD, 0,          LETTERS)
+ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS)
+ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
+ROW(div,         "..., ... -> ...",           "FF>F", SHARD(div),          div,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
+ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS)
+ROW(compare,     "..., ... -> ...",           "FF>b", AXES,                compare,    ANY | SPREAD,          ATTR(compare), LETTERS)
+/* functions of one element: kernels/formulas.h */
+ROW(neg,         "... -> ...",                "F>F", AXES,                 neg,        ANY | LINEAR,          0,           LETTERS)
+ROW(exp,         "... -> ...",                "F>F", AXES,                 exp,        ANY,                   0,           "1 ...")
+ROW(log,         "... -> ...",                "F>F", AXES,                 log,        ANY,                   0,           "1 ...")
+ROW(sqrt,        "... -> ...",                "F>F", AXES,                 sqrt,       ANY,                   0,           "1 ...")
+ROW(rsqrt,       "... -> ...",                "F>F", AXES,                 rsqrt,      ANY,                   0,           "2 ...")
+ROW(tanh,        "... -> ...",                "F>F", AXES,                 tanh,       ANY,                   0,           "1 ...")
+ROW(sigmoid,     "... -> ...",                "F>F", AXES,                 sigmoid,    ANY,                   0,           "4 ...")
+ROW(relu,        "... -> ...",                "F>F", AXES,                 relu,       ANY,                   0,           "1 ...")
+ROW(relu2,       "... -> ...",                "F>F", AXES,                 relu2,      ANY,                   0,           "2 ...")
+ROW(relu6,       "... -> ...",                "F>F", AXES,                 relu6,      ANY,                   0,           "2 ...")
+ROW(leaky_relu,  "... -> ...",                "F>F", AXES,                 leaky_relu, ANY,                   0,           "2 ...")
+ROW(hardswish,   "... -> ...",                "F>F", AXES,                 hardswish,  ANY,                   0,           "5 ...")
+ROW(sqrtsoftplus, "... -> ...",                "F>F", AXES,                 sqrtsoftplus, ANY,                   0,           "6 ...")
 ROW(silu,        "... -> ...",                "F>F", AXES,                 silu,       ANY,                   0,           "4 ...")
-ROW(gelu_new,    "... -> ...",                "F>F", AXES,                 gelu_new,   ANY,                   0,           "9 ...")
+ROW(quick_gelu,  "... -> ...",                "F>F", AXES,                 quick_gelu, ANY,                   0,           "6 ...")
+ROW(mish,        "... -> ...",                "F>F", AXES,                 mish,       ANY,                   0,           "8 ...")
+ROW(laplace,     "... -> ...",                "F>F", AXES,                 laplace,    ANY,                   0,           "5 ...")
+ROW(gelu,        "... -> ...",                "F>F", AXES,                 gelu,       ANY,                   0,           "5 ...")
+ROW(gelu_10,     "... -> ...",                "F>F", AXES,                 gelu_10,    ANY,                   0,           "6 ...")
+ROW(gelu_python, "... -> ...",                "F>F", AXES,                 gelu_python, ANY,                   0,           "5 ...")
 ROW(gelu_tanh,   "... -> ...",                "F>F", AXES,                 gelu_tanh,  ANY,                   0,           "9 ...")
+ROW(gelu_new,    "... -> ...",                "F>F", AXES,                 gelu_new,   ANY,                   0,           "9 ...")
+ROW(gelu_fast,   "... -> ...",                "F>F", AXES,                 gelu_fast,  ANY,                   0,           "9 ...")
+/* the rest of what treats elements alone */
 ROW(silu_mul,    "..., ... -> ...",           "FF>F", AXES,                silu_mul,   ANY,                   0,           "5 ...")
 ROW(gelu_tanh_mul, "..., ... -> ...",         "FF>F", AXES,                gelu_tanh_mul, ANY,                0,           "10 ...")
 ROW(soft_cap,    "... -> ...",                "F>F", AXES,                 soft_cap,   ANY | VALUE,           ATTR(scalar), "3 ...")
@@ -68,6 +97,14 @@ ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min, 
 ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi")
 ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o")
 ROW(add_bias,    "...o, o -> ...o",           "xF>a", AXES,                add_bias,   ANY | LINEAR,          ATTR(dtype), "1 ...o")
+ROW(matmul,      "...ik, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+ROW(matmul_nt,   "...ik, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+ROW(matmul_tn,   "...ki, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+ROW(matmul_tt,   "...ki, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+/* along an axis of the caller's */
+ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ...")
+ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ...")
+ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS)
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   0,                     ATTR(norm),  "4 ...d")
 ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, 0,                    ATTR(norm),  "5 ...d")
@@ -84,12 +121,29 @@ ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
                                               "FiF>F", AXES,               kv_write,   IN_PLACE,       0,           "0 : btke, bt, - -> btke")
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
                                               "FFFi>F", RULES(attention, attention), attention, 0,            ATTR(attention), WORK(attention))
+ROW(attention_bias, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s] -> bth[e]",
+                                              "FFFiF>F", RULES(attention, attention), attention, 0,           ATTR(attention), WORK(attention))
+ROW(attention_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e]",
+                                              "FFFiF>F", RULES(attention, attention), attention, 0,           ATTR(attention), WORK(attention))
+ROW(attention_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e]",
+                                              "FFFiFF>F", RULES(attention, attention), attention, 0,          ATTR(attention), WORK(attention))
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e")
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts))
+/* axes */
+ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0")
+ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY,                   ATTR(permute), "0")
+ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), concat,   ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_5,    "..., ..., ..., ..., ... -> ...", "FFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...", "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        0,                     ATTR(pad),   WORK(copy))
+ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ...")
 /* rows and choices */
+ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, EXACT, ATTR(axis),  WORK(copy))
 ROW(slice,       "... -> ...",                "x>x", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
 ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
@@ -99,14 +153,85 @@ ROW(top_k,       "...[c] -> ...k, ...k",      "k>fi", EXTENTS(top_k),      top_k
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
-    &dti_op_add,           &dti_op_mul,         &dti_op_silu,       &dti_op_gelu_new,
-    &dti_op_silu_mul,      &dti_op_cast,        &dti_op_linear,     &dti_op_linear_bias,
-    &dti_op_add_bias,      &dti_op_rms_norm,    &dti_op_layer_norm, &dti_op_embedding,
-    &dti_op_rope_table,    &dti_op_rope,        &dti_op_heads,      &dti_op_unheads,
-    &dti_op_kv_write,      &dti_op_attention,   &dti_op_slice,      &dti_op_argmax_key,
-    &dti_op_argmax_id,     &dti_op_add_scalar,  &dti_op_mul_scalar, &dti_op_sum,
-    &dti_op_max,           &dti_op_min,         &dti_op_gelu_tanh,  &dti_op_gelu_tanh_mul,
-    &dti_op_soft_cap,      &dti_op_rms_norm_1p, &dti_op_blocks,     &dti_op_route_ids,
-    &dti_op_route_weights, &dti_op_experts,     &dti_op_top_k_keys, &dti_op_top_k,
+    &dti_op_add,
+    &dti_op_sub,
+    &dti_op_mul,
+    &dti_op_div,
+    &dti_op_where,
+    &dti_op_compare,
+    &dti_op_neg,
+    &dti_op_exp,
+    &dti_op_log,
+    &dti_op_sqrt,
+    &dti_op_rsqrt,
+    &dti_op_tanh,
+    &dti_op_sigmoid,
+    &dti_op_relu,
+    &dti_op_relu2,
+    &dti_op_relu6,
+    &dti_op_leaky_relu,
+    &dti_op_hardswish,
+    &dti_op_sqrtsoftplus,
+    &dti_op_silu,
+    &dti_op_quick_gelu,
+    &dti_op_mish,
+    &dti_op_laplace,
+    &dti_op_gelu,
+    &dti_op_gelu_10,
+    &dti_op_gelu_python,
+    &dti_op_gelu_tanh,
+    &dti_op_gelu_new,
+    &dti_op_gelu_fast,
+    &dti_op_silu_mul,
+    &dti_op_gelu_tanh_mul,
+    &dti_op_soft_cap,
+    &dti_op_cast,
+    &dti_op_add_scalar,
+    &dti_op_mul_scalar,
+    &dti_op_sum,
+    &dti_op_max,
+    &dti_op_min,
+    &dti_op_linear,
+    &dti_op_linear_bias,
+    &dti_op_add_bias,
+    &dti_op_matmul,
+    &dti_op_matmul_nt,
+    &dti_op_matmul_tn,
+    &dti_op_matmul_tt,
+    &dti_op_softmax,
+    &dti_op_log_softmax,
+    &dti_op_cumsum,
+    &dti_op_rms_norm,
+    &dti_op_rms_norm_1p,
+    &dti_op_layer_norm,
+    &dti_op_embedding,
+    &dti_op_rope_table,
+    &dti_op_rope,
+    &dti_op_heads,
+    &dti_op_unheads,
+    &dti_op_kv_write,
+    &dti_op_attention,
+    &dti_op_attention_bias,
+    &dti_op_attention_sinks,
+    &dti_op_attention_bias_sinks,
+    &dti_op_route_ids,
+    &dti_op_route_weights,
+    &dti_op_experts,
+    &dti_op_reshape,
+    &dti_op_permute,
+    &dti_op_concat_2,
+    &dti_op_concat_3,
+    &dti_op_concat_4,
+    &dti_op_concat_5,
+    &dti_op_concat_6,
+    &dti_op_pad,
+    &dti_op_dropout,
+    &dti_op_index_select,
+    &dti_op_slice,
+    &dti_op_blocks,
+    &dti_op_argmax_key,
+    &dti_op_argmax_id,
+    &dti_op_top_k_keys,
+    &dti_op_top_k,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

@@ -11,7 +11,12 @@
 extern "C" {
 #endif
 
-enum { DT_OP_MAX_IN = 6, DT_OP_MAX_OUT = 4, DT_OP_MAX_ATTR_BYTES = 32 };
+enum {
+    DT_OP_MAX_IN = 6,
+    DT_OP_MAX_OUT = 4,
+    DT_OP_MAX_ATTR_BYTES = 40,
+    DT_OP_MAX_VALUE_BYTES = 128 /* of attributes that no rule looks at: DT_OP_VALUE_ATTR */
+};
 
 /* What a kernel is handed. Shapes, dtypes and placements were checked before. */
 typedef struct dt_kargs {
@@ -36,8 +41,11 @@ enum {
     DT_OP_REDUCE_MAX = 32,    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
     DT_OP_ANY_ROWS = 64,      /* the kernel reads no offset[]: operands may be packed */
     DT_OP_VALUE_ATTR = 128,   /* attributes are for the kernel alone: no rule looks at them */
-    DT_OP_ADDS_ONCE = 256     /* the kernel adds its attributes: of terms of a sum, operand 0, only
+    DT_OP_ADDS_ONCE = 256,    /* the kernel adds its attributes: of terms of a sum, operand 0, only
                                * one rank's kernel gets them, the others get zeros */
+    DT_OP_SPREAD = 512,       /* an operand may have one element along an axis of which others have
+                               * more, and which is not cut in it: the kernel repeats it */
+    DT_OP_UNEVEN = 1024       /* the library's rows alone: extents() compares operands' axes */
 };
 
 /* An extent list of one operand or result, as rules of a row see it: nothing of ranks. */
@@ -74,7 +82,8 @@ struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
  *          operator may have several results, "...i -> ...i, ..."; each is placed by its own
  *          letters.
  * types    one letter per operand and result, "FF>F": F one float dtype for all, x any float, f
- *          f32, i i32, k i64; as a result also a: the dtype that the attributes begin with.
+ *          f32, i i32, k i64, b u8 (a mask), d any dtype; as a result x and d are the dtype of
+ *          operand 0, a the one that the attributes begin with.
  * extents  a function for results whose extents letters cannot say. It sees global extents, and
  *          the results as their letters give them, -1 for a letter that no operand has; it sets
  *          n_axes and extent of every result, or refuses with dt_fail(). Results of one shape must
@@ -101,7 +110,7 @@ typedef struct dt_op {
     dt_kernel cpu;
     dt_kernel cuda; /* on a GPU, all pointers the device's; NULL: cpu runs on copies there */
     uint32_t flags;
-    size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES */
+    size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES, or ..._VALUE_BYTES under DT_OP_VALUE_ATTR */
     const char *cost;
     void (*work)(const dt_op_shapes *call, dt_op_work *work);
 } dt_op;

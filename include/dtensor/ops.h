@@ -16,16 +16,11 @@
 #define DT_OPS_H
 
 #include <dtensor/op_rows.h>
+#include <dtensor/ops_general.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* x, y [...] F -> x + y */
-DT_API dt_tensor *dt_add(dt_tape *tape, dt_tensor *x, dt_tensor *y);
-
-/* x, y [...] F -> x y */
-DT_API dt_tensor *dt_mul(dt_tape *tape, dt_tensor *x, dt_tensor *y);
 
 /* x [...] F */
 DT_API dt_tensor *dt_silu(dt_tape *tape, dt_tensor *x);
@@ -83,11 +78,18 @@ typedef struct dt_attention_options {
     int64_t n_kv_heads; /* global; divides n_heads */
     int64_t window;     /* keys a query sees, itself included; 0: all before it */
     float scale;        /* of the scores */
+    float soft_cap;     /* scores become cap tanh(score / cap), before the bias; 0: they stay */
+    bool both_ways;     /* not causal: every row of the cache is seen, with a window those less
+                         * than it away on either side */
+    dt_tensor *bias;    /* [b or 1, h or 1, t or 1, s] F, added to scores: a mask is -inf in it; of
+                         * a query that sees nothing the result is the mean. NULL: none */
+    dt_tensor *sinks;   /* [h] F: a score of each head that takes weight and gives nothing. NULL:
+                         * none */
 } dt_attention_options;
 
 /* q [b, t, h, e], k and v caches [b, s, kv, e], positions [b, t] -> [b, t, h, e]: causal attention
  * of the query at position p over cache rows 0..p. Heads may be cut if every rank holds the kv
- * heads that its query heads read. */
+ * heads that its query heads read; bias and sinks are cut with them, or sliced. */
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 

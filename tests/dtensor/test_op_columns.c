@@ -439,7 +439,7 @@ static void expect_work(dt_op_shapes call, double flops, double bytes)
 DT_TEST(op_columns, a_row_says_what_a_call_costs)
 {
     const dti_dtype_attr f32 = { DT_F32 };
-    const dti_attention_attr all = { 4, 2, 0, 1.0f }, window = { 4, 2, 3, 1.0f };
+    const dti_attention_attr all = { 4, 2, 0, 1.0f, 0, 0, 0 }, window = { 4, 2, 3, 1.0f, 0, 0, 0 };
     const dti_experts_attr experts = { 8 };
     const dti_slice_attr slice = { 0, 2, 3 };
     dt_op_shapes call = { .op = dt_op_find("linear"), .attr = &f32, .n_in = 2 };

@@ -31,9 +31,9 @@ typedef struct bad_row {
 
 static const bad_row bad_rows[] = {
     { OWN("big", "... -> ...", "F>F", no_kernel, 0, sizeof attributes), 1, DT_ERR_ARG,
-      "big: 4096 bytes of attributes, at most 32" },
-    { OWN("big", "... -> ...", "F>F", no_kernel, DT_OP_VALUE_ATTR, 33), 1, DT_ERR_ARG,
-      "big: 33 bytes of attributes, at most 32" },
+      "big: 4096 bytes of attributes, at most 40" },
+    { OWN("big", "... -> ...", "F>F", no_kernel, DT_OP_VALUE_ATTR, 129), 1, DT_ERR_ARG,
+      "big: 129 bytes of attributes, at most 128" },
     { OWN("diagonal", "aa -> a", "F>F", no_kernel, 0, 0), 1, DT_ERR_ARG,
       "letter a stands twice in one term" },
     { OWN("outer", "ab -> ba[b]", "F>F", no_kernel, 0, 0), 1, DT_ERR_ARG,

@@ -18,9 +18,10 @@ enum { MAX_ELEMENTS = 2048 };
 typedef struct row_case {
     const dt_op *op;
     int64_t shape[DT_OP_MAX_IN][5];
-    uint64_t attr[4];
+    uint64_t attr[DT_OP_MAX_VALUE_BYTES / 8];
     int64_t modulo;
-    int accepted; /* at least so many combinations on one mesh dim of 2 ranks */
+    bool positive; /* operands lie between 1 and 3 */
+    int accepted;  /* at least so many combinations on one mesh dim of 2 ranks */
 } row_case;
 
 /* clang-format off */
@@ -48,6 +49,14 @@ static const row_case cases[] = {
     { .op = &dti_op_unheads,     .shape = { { 2, 3, 4, 2 } }, .attr = { 2 },           .accepted = 4 },
     { .op = &dti_op_attention,   .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 } },
       .attr = { 4, 2, 0, 0x3f000000 }, .modulo = 6, .accepted = 4 },
+    { .op = &dti_op_attention_bias, .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 }, { 2, 4, 1, 6 } },
+      .attr = { 4, 2, 0, 0x3f000000, 1 | 32 }, .modulo = 6, .accepted = 8 },
+    { .op = &dti_op_attention_bias, .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 }, { 1, 1, 3, 6 } },
+      .attr = { 4, 2, 0, 0x3f000000, 1 | 8 | 16 }, .modulo = 6, .accepted = 4 },
+    { .op = &dti_op_attention_sinks, .shape = { { 2, 3, 4, 2 }, { 2, 6, 2, 2 }, { 2, 6, 2, 2 }, { 2, 3 }, { 4 } },
+      .attr = { 4, 2, 0, (uint64_t)0x40000000 << 32 | 0x3f000000, 2 | 4 }, .modulo = 6, .accepted = 6 },
+    { .op = &dti_op_attention_bias_sinks, .shape = { { 2, 2, 2, 2 }, { 2, 3, 2, 2 }, { 2, 3, 2, 2 }, { 2, 2 }, { 1, 2, 1, 3 }, { 2 } },
+      .attr = { 2, 2, 0, 0x3f000000, 3 | 8 | 32 }, .modulo = 3, .accepted = 10 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 0, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 2, 1, 1 },        .accepted = 5 },
@@ -63,6 +72,68 @@ static const row_case cases[] = {
     { .op = &dti_op_sum,         .shape = { { 3, 5 } }, .attr = { 0xffffffff00000000 }, .accepted = 4 },
     { .op = &dti_op_max,         .shape = { { 2, 3, 5 } }, .attr = { (uint64_t)2 << 32 }, .accepted = 4 },
     { .op = &dti_op_min,         .shape = { { 3, 5 } }, .attr = { 0xffffffff00000000 }, .accepted = 3 },
+    { .op = &dti_op_neg,         .shape = { { 3, 5 } },                                .accepted = 4 },
+    { .op = &dti_op_exp,         .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_tanh,        .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_sigmoid,     .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_relu,        .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_relu2,       .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_relu6,       .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_leaky_relu,  .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_hardswish,   .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_sqrtsoftplus, .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_quick_gelu,  .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_mish,        .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_laplace,     .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_gelu,        .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_gelu_10,     .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_gelu_python, .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_gelu_fast,   .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_log,         .shape = { { 3, 5 } }, .positive = true,               .accepted = 3 },
+    { .op = &dti_op_sqrt,        .shape = { { 3, 5 } }, .positive = true,               .accepted = 3 },
+    { .op = &dti_op_rsqrt,       .shape = { { 3, 5 } }, .positive = true,               .accepted = 3 },
+    { .op = &dti_op_sub,         .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 8 },
+    { .op = &dti_op_sub,         .shape = { { 3, 1 }, { 3, 5 } },                      .accepted = 6 },
+    { .op = &dti_op_add,         .shape = { { 1, 5 }, { 3, 1 } },                      .accepted = 4 },
+    { .op = &dti_op_mul,         .shape = { { 2, 1, 5 }, { 2, 3, 1 } },                .accepted = 7 },
+    { .op = &dti_op_div,         .shape = { { 3, 5 }, { 3, 5 } }, .positive = true,    .accepted = 8 },
+    { .op = &dti_op_div,         .shape = { { 3, 5 }, { 1, 5 } }, .positive = true,    .accepted = 6 },
+    { .op = &dti_op_where,       .shape = { { 3, 5 }, { 3, 5 }, { 3, 5 } },            .accepted = 15 },
+    { .op = &dti_op_where,       .shape = { { 1, 5 }, { 3, 5 }, { 3, 1 } },            .accepted = 8 },
+    { .op = &dti_op_compare,     .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 7 },
+    { .op = &dti_op_matmul,      .shape = { { 2, 3, 6 }, { 2, 6, 5 } }, .attr = { DT_F32 }, .accepted = 11 },
+    { .op = &dti_op_matmul_nt,   .shape = { { 2, 3, 6 }, { 2, 5, 6 } },
+      .attr = { DT_F32, 1 }, .accepted = 11 },
+    { .op = &dti_op_matmul_tn,   .shape = { { 2, 6, 3 }, { 2, 6, 5 } },
+      .attr = { (uint64_t)1 << 32 | DT_F32, 0 }, .accepted = 11 },
+    { .op = &dti_op_matmul_tt,   .shape = { { 2, 6, 3 }, { 2, 5, 6 } },
+      .attr = { (uint64_t)1 << 32 | DT_F32, 1 }, .accepted = 11 },
+    { .op = &dti_op_softmax,     .shape = { { 2, 3, 5 } }, .attr = { 1 },              .accepted = 3 },
+    { .op = &dti_op_softmax,     .shape = { { 3, 5 } }, .attr = { 1 },                 .accepted = 2 },
+    { .op = &dti_op_log_softmax, .shape = { { 2, 3, 5 } }, .attr = { 2 },              .accepted = 3 },
+    { .op = &dti_op_cumsum,      .shape = { { 2, 3, 5 } }, .attr = { 1 },              .accepted = 4 },
+    /* reshape: merge, split (units of one row only), insert, drop */
+    { .op = &dti_op_reshape,     .shape = { { 3, 4, 5 } }, .attr = { (uint64_t)1 << 32, 4, 5 }, .accepted = 5 },
+    { .op = &dti_op_reshape,     .shape = { { 3, 8, 5 } }, .attr = { (uint64_t)1 << 32 | 1, 4, 2 }, .accepted = 4 },
+    { .op = &dti_op_reshape,     .shape = { { 3, 5 } }, .attr = { (uint64_t)1 << 32 | 2, 1, 1 }, .accepted = 4 },
+    { .op = &dti_op_reshape,     .shape = { { 3, 1, 5 } }, .attr = { (uint64_t)1 << 32 | 3, 1, 1 }, .accepted = 4 },
+    { .op = &dti_op_permute,     .shape = { { 2, 3, 5 } }, .attr = { 0x010002 },       .accepted = 5 },
+    { .op = &dti_op_concat_2,    .shape = { { 3, 5 }, { 2, 5 } },
+      .attr = { (uint64_t)3 << 32, 2 }, .accepted = 8 },
+    { .op = &dti_op_concat_3,    .shape = { { 3, 5 }, { 3, 1 }, { 3, 4 } },
+      .attr = { (uint64_t)5 << 32 | 1, (uint64_t)4 << 32 | 1 }, .accepted = 14 },
+    { .op = &dti_op_concat_4,    .shape = { { 3 }, { 5 }, { 1 }, { 2 } },
+      .attr = { (uint64_t)3 << 32, (uint64_t)1 << 32 | 5, 2 }, .accepted = 16 },
+    { .op = &dti_op_concat_5,    .shape = { { 3 }, { 5 }, { 1 }, { 2 }, { 4 } },
+      .attr = { (uint64_t)3 << 32, (uint64_t)1 << 32 | 5, (uint64_t)4 << 32 | 2 }, .accepted = 32 },
+    { .op = &dti_op_concat_6,    .shape = { { 3 }, { 5 }, { 1 }, { 2 }, { 4 }, { 2 } },
+      .attr = { (uint64_t)3 << 32, (uint64_t)1 << 32 | 5, (uint64_t)4 << 32 | 2, 2 }, .accepted = 64 },
+    { .op = &dti_op_pad,         .shape = { { 3, 5 } }, .attr = { 1, 2, 1, 5 },        .accepted = 4 },
+    { .op = &dti_op_pad,         .shape = { { 3, 5 } },
+      .attr = { (uint64_t)0x3f800000 << 32, 1, 0, 3 }, .accepted = 3 },
+    { .op = &dti_op_index_select, .shape = { { 3, 7, 2 }, { 4 } }, .attr = { 1 }, .modulo = 7, .accepted = 6 },
+    { .op = &dti_op_dropout,     .shape = { { 3, 5 } },
+      .attr = { 7, 1, 0x3fd999999999999a, 3, 5 }, .accepted = 4 },
     { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
 };
 /* clang-format on */
@@ -75,6 +146,11 @@ static int n_axes_of(const int64_t *shape)
     return n;
 }
 
+static bool is_whole_number(const row_case *c, int i)
+{
+    return c->op->types[i] == 'i' || c->op->types[i] == 'b';
+}
+
 /* Operand i of a case, placed on every mesh dim as its digits say: 0 whole, 1 .. n cut, n + 1
  * terms. */
 static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_placement *place,
@@ -82,7 +158,8 @@ static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_
 {
     dt_placement whole[DT_MAX_DIMS];
     const int n_axes = n_axes_of(c->shape[i]);
-    const bool ints = c->op->types[i] == 'i';
+    const bool ints = is_whole_number(c, i), masks = c->op->types[i] == 'b';
+    uint8_t bytes[MAX_ELEMENTS];
     float values[MAX_ELEMENTS];
     int32_t ids[MAX_ELEMENTS];
     dt_tensor *x = NULL;
@@ -91,7 +168,11 @@ static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_
 
     for (int a = 0; a < n_axes; a++) n *= c->shape[i][a];
     dt_test_random(values, n, (uint32_t)i + 1);
-    for (int64_t k = 0; k < n; k++) ids[k] = (int32_t)(k * 5 % (c->modulo > 0 ? c->modulo : 1));
+    for (int64_t k = 0; k < n; k++) {
+        ids[k] = (int32_t)(k * 5 % (c->modulo > 0 ? c->modulo : 1));
+        bytes[k] = (uint8_t)(k % 3 == 1 ? k + 1 : 0);
+        if (c->positive) values[k] = fabsf(values[k]) * 2.0f + 1.0f;
+    }
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
         whole[m] = place[m].kind == DT_PLACE_PARTIAL ? DT_REPLICATE : place[m];
         if (place[m].kind != DT_PLACE_PARTIAL || dt_mesh_dim_size(mesh, m) == 1) continue;
@@ -101,8 +182,16 @@ static dt_status make_operand(dt_mesh *mesh, const row_case *c, int i, const dt_
                             ? 0.25f
                             : values[k] - 0.25f * (float)(dt_mesh_dim_size(mesh, m) - 1);
     }
-    DT_TRY(dt_distribute(mesh, whole, ints ? DT_I32 : DT_F32, n_axes, c->shape[i],
-                         (dt_source){ ints ? (const void *)ids : values, DT_EQUAL_COPIES }, &x));
+    DT_TRY(dt_distribute(mesh, whole,
+                         masks  ? DT_U8
+                         : ints ? DT_I32
+                                : DT_F32,
+                         n_axes, c->shape[i],
+                         (dt_source){ masks  ? (const void *)bytes
+                                      : ints ? (const void *)ids
+                                             : values,
+                                      DT_EQUAL_COPIES },
+                         &x));
     if (!partial) {
         *out = x;
         return DT_OK;
@@ -128,6 +217,11 @@ static dt_status compare(const row_case *c, dt_tensor *got, dt_tensor *want)
         n *= w->shape[a];
     }
     for (int64_t k = 0; k < n; k++) {
+        if (w->dtype == DT_U8) {
+            DT_EXPECT_TO(done, st, ((const uint8_t *)g->data)[k] == ((const uint8_t *)w->data)[k],
+                         "%s: byte %lld", c->op->name, (long long)k);
+            continue;
+        }
         if (w->dtype == DT_I64) {
             DT_EXPECT_TO(done, st, ((const int64_t *)g->data)[k] == ((const int64_t *)w->data)[k],
                          "%s: key %lld", c->op->name, (long long)k);
@@ -147,7 +241,7 @@ done:
 static bool next_choice(const row_case *c, int n, int n_dims, int *digit)
 {
     for (int k = 0; k < n * n_dims; k++) {
-        const bool ints = c->op->types[k / n_dims] == 'i';
+        const bool ints = is_whole_number(c, k / n_dims);
         if (++digit[k] <= n_axes_of(c->shape[k / n_dims]) + (ints ? 0 : 1)) return true;
         digit[k] = 0;
     }
