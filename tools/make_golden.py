@@ -207,6 +207,28 @@ FIXTURES = {
         "attention_types": [[["local", "global"], 1], [["local"], 1]], "window_size": 5,
         "intermediate_size": 50, "max_position_embeddings": 64,
     }, 12, "float32", "sizes that no rank count divides; window 5"),
+    "llama/gelu": (LlamaConfig, {
+        "vocab_size": 67, "hidden_size": 24, "intermediate_size": 33, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64,
+        "hidden_act": "gelu", "tie_word_embeddings": False,
+    }, 9, "bfloat16", "exact gelu instead of silu"),
+    "gpt_neo/relu": (GPTNeoConfig, {
+        "vocab_size": 64, "hidden_size": 24, "num_layers": 2, "num_heads": 3,
+        "attention_types": [[["global", "local"], 1]], "window_size": 7,
+        "intermediate_size": 40, "max_position_embeddings": 64, "activation_function": "relu",
+    }, 9, "float32", "relu instead of gelu_new"),
+    "gemma3/silu": (Gemma3TextConfig, {
+        "vocab_size": 66, "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 10,
+        "max_position_embeddings": 64, "sliding_window": 8, "query_pre_attn_scalar": 10,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "hidden_activation": "silu", "tie_word_embeddings": False,
+    }, 9, "float32", "silu instead of gelu_pytorch_tanh"),
+    "qwen3/relu2": (Qwen3Config, {
+        "vocab_size": 68, "hidden_size": 24, "intermediate_size": 35, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+        "max_position_embeddings": 64, "hidden_act": "relu2", "tie_word_embeddings": True,
+    }, 9, "float32", "squared relu instead of silu"),
 }
 
 

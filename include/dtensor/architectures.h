@@ -75,6 +75,18 @@ DT_API DT_MUST_USE dt_status dt_config_string(const dt_config *config, const cha
 DT_API dt_status dt_config_refuse(const dt_config *config, const char *key, dt_status code,
                                   const char *what);
 
+/**
+ * The activation that a configuration names ("hidden_act", "hidden_activation", ...): any of
+ * Transformers' but those with weights of their own (dt_activation_at() lists them).
+ *
+ *   fallback  its name where the key is missing
+ *
+ * Not collective.
+ * Errors      those of dt_config_string(); DT_ERR_UNSUPPORTED for another name, listing the names
+ */
+DT_API DT_MUST_USE dt_status dt_config_activation(const dt_config *config, const char *key,
+                                                  const char *fallback, const dt_activation **out);
+
 /** Full causal attention of the heads of `info`, scores times 1 / sqrt(head_dim). Not collective.
  * Errors: none. */
 DT_API dt_attention_options dt_config_attention(const dt_model_info *info);

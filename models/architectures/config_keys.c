@@ -2,6 +2,7 @@
 #include "models/architectures/config_keys.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "files/input.h"
@@ -244,6 +245,23 @@ dt_status dti_config_word(const dti_json *config, const char *key, const char *f
                                supported);
     }
     return DT_OK;
+}
+
+dt_status dt_config_activation(const dt_config *config, const char *key, const char *fallback,
+                               const dt_activation **out)
+{
+    char names[512] = "";
+    const char *name;
+    size_t at = 0;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "dt_config_activation: out is NULL");
+    DT_TRY(dt_config_string(config, key, fallback, &name));
+    *out = dt_activation_find(name);
+    if (*out != NULL) return DT_OK;
+    for (int i = 0; dt_activation_at(i) != NULL && at < sizeof names; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i > 0 ? ", " : "one of ",
+                               dt_activation_at(i)->name);
+    return dt_config_refuse(config, key, DT_ERR_UNSUPPORTED, names);
 }
 
 dt_status dti_config_window(const dti_json *config, int64_t fallback, int64_t *out)

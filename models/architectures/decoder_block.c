@@ -142,12 +142,12 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *gated(const dti_block *b, dt_tape *t, dt_tensor *n)
+static dt_tensor *gated(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
 {
     dt_tensor *gate = dt_layer_forward(t, b->gate, n);
     dt_tensor *up = dt_layer_forward(t, b->up, n);
 
-    return dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+    return dt_layer_forward(t, b->down, dt_activate_mul(t, m->activation, gate, up));
 }
 
 /* n [B, T, D] -> [B, T, D] */
@@ -157,7 +157,7 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
 
-    return b->sparse ? dti_moe_forward(m, b, t, n) : gated(b, t, n);
+    return b->sparse ? dti_moe_forward(m, b, t, n) : gated(m, b, t, n);
 }
 
 dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *pass)

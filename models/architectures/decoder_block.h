@@ -32,6 +32,7 @@ typedef struct dti_decoder {
     dt_model_info info;
     dti_rope rope;
     int64_t ff;
+    const dt_activation *activation;
     bool qkv_bias;
     bool out_bias;
     bool mlp_bias;

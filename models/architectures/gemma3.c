@@ -103,10 +103,11 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
     const dt_block_context *at = context;
-    const gemma3_block *b = &((const gemma3 *)at->self)->blocks[at->i];
+    const gemma3 *m = at->self;
+    const gemma3_block *b = &m->blocks[at->i];
     dt_tensor *gate = dt_layer_forward(t, b->gate, n);
     dt_tensor *up = dt_layer_forward(t, b->up, n);
-    return dt_layer_forward(t, b->down, dt_gelu_tanh_mul(t, gate, up));
+    return dt_layer_forward(t, b->down, dt_activate_mul(t, m->activation, gate, up));
 }
 
 /* The embedding's factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */

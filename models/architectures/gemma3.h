@@ -17,6 +17,7 @@ typedef struct gemma3_block {
 typedef struct gemma3 {
     dt_model_info info;
     int64_t ff;
+    const dt_activation *activation;
     bool attention_bias;
     float eps;
     double logit_cap; /* 0: none */

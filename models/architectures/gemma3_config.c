@@ -80,7 +80,7 @@ dt_status dti_gemma3_read_config(void *self, const dt_config *config, dt_model_i
     DT_TRY(dt_config_int(config, "intermediate_size", 9216, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dt_config_bool(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
-    DT_TRY(dti_config_word(config, "hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"));
+    DT_TRY(dt_config_activation(config, "hidden_activation", "gelu_pytorch_tanh", &m->activation));
     DT_TRY(dti_json_number_or(config, "final_logit_softcapping", 0.0, 1e-6, 1e9, &m->logit_cap));
     DT_TRY(dti_json_bool_or(config, "use_bidirectional_attention", false, &bidirectional));
     if (bidirectional)

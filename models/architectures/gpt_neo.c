@@ -18,6 +18,7 @@ typedef struct gpt_neo_block {
 typedef struct gpt_neo {
     dt_model_info info;
     int64_t ff;
+    const dt_activation *activation;
     float eps;
     dt_layer *wte, *wpe, *ln_f, *head;
     gpt_neo_block *blocks; /* [n_layers] */
@@ -131,7 +132,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                            DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dt_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
-    DT_TRY(dti_config_word(config, "activation_function", "gelu_new", "gelu_new"));
+    DT_TRY(dt_config_activation(config, "activation_function", "gelu_new", &m->activation));
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
     DT_TRY(read_windows(m, config, window));
     for (int64_t i = 0; i < info->n_layers; i++) {
@@ -225,9 +226,11 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 {
     const dt_block_context *at = context;
-    const gpt_neo_block *b = &((const gpt_neo *)at->self)->blocks[at->i];
+    const gpt_neo *m = at->self;
+    const gpt_neo_block *b = &m->blocks[at->i];
 
-    return dt_layer_forward(t, b->c_proj, dt_gelu_new(t, dt_layer_forward(t, b->c_fc, n)));
+    n = dt_activate(t, m->activation, dt_layer_forward(t, b->c_fc, n));
+    return dt_layer_forward(t, b->c_proj, n);
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)

@@ -21,7 +21,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     m->out_bias = m->qkv_bias;
     DT_TRY(dt_config_bool(config, "mlp_bias", false, &m->mlp_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
-    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
     DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
     return dti_decoder_configure(m, info);
 }

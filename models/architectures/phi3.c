@@ -18,6 +18,7 @@ typedef struct phi3_block {
 typedef struct phi3 {
     dt_model_info info;
     int64_t ff;
+    const dt_activation *activation;
     float eps;
     dt_attention_options attention;
     dti_rope rope;
@@ -43,7 +44,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     DT_TRY(dt_config_decoder(config, &defaults, info));
     DT_TRY(dt_config_int(config, "intermediate_size", 8192, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-5, &m->eps));
-    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
     DT_TRY(dti_rope_read(config, &rotary, info, &m->rope));
     m->attention = dt_config_attention(info);
     DT_TRY(dti_config_window(config, 0, &m->attention.window));
@@ -146,7 +147,7 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     const phi3_block *b = &m->blocks[at->i];
     dt_tensor *both = dt_layer_forward(t, b->gate_up, n);
     dt_tensor *gate = dt_slice(t, both, -1, 0, m->ff), *up = dt_slice(t, both, -1, m->ff, m->ff);
-    return dt_layer_forward(t, b->down, dt_silu_mul(t, gate, up));
+    return dt_layer_forward(t, b->down, dt_activate_mul(t, m->activation, gate, up));
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)

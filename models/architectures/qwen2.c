@@ -18,7 +18,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     DT_TRY(dt_config_decoder(config, &defaults, info));
     DT_TRY(dt_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
-    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
     DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
     m->qkv_bias = true;
     DT_TRY(dti_decoder_configure(m, info));

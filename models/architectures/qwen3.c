@@ -22,7 +22,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     m->out_bias = m->qkv_bias;
     m->head_norms = true;
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
-    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu"));
+    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
     DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
     DT_TRY(dti_decoder_configure(m, info));
     return dti_decoder_read_windows(m, config);

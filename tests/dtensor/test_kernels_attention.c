@@ -328,7 +328,8 @@ DT_TEST(kernels_attention, what_an_earlier_call_left_in_scratch_does_not_count)
 {
     enum { S = 2500, H = 4, E = 16, POSITION = 2400 };
     const int64_t q_shape[] = { 1, 1, H, E }, k_shape[] = { 1, S, 2, E }, p_shape[] = { 1, 1 };
-    const dti_attention_attr whole = { H, 2, 0, 0.25f }, window = { H, 2, 300, 0.25f };
+    const dti_attention_attr whole = { H, 2, 0, 0.25f, 0, 0, 0 },
+                             window = { H, 2, 300, 0.25f, 0, 0, 0 };
     dt_local in[4] = { kt_filled(DT_F32, 4, q_shape, KT_UNIFORM, 1),
                        kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 2),
                        kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 3), kt_local(DT_I32, 2, p_shape) };

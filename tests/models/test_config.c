@@ -69,7 +69,7 @@ static const arch_case archs[] = {
     { &dti_arch_gemma3_text, GEMMA "\"use_bidirectional_attention\": true}",
       "use_bidirectional_attention" },
     { &dti_arch_gemma3_text, GEMMA "\"final_logit_softcapping\": 0}", "final_logit_softcapping" },
-    { &dti_arch_gemma3_text, GEMMA "\"hidden_activation\": \"gelu\"}", "hidden_activation" },
+    { &dti_arch_gemma3_text, GEMMA "\"hidden_activation\": \"prelu\"}", "hidden_activation" },
     { &dti_arch_gemma3_text, GEMMA "\"rope_parameters\": {\"rope_theta\": 5}}", "full_attention" },
     { &dti_arch_gemma3_text,
       GEMMA "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, "
@@ -88,7 +88,7 @@ static const arch_case archs[] = {
     { &dti_arch_llama, "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}",
       "quantised checkpoints (here by \"gptq\") are not" },
     { &dti_arch_phi3, "{\"quantization_config\": {\"quant_method\": 4}}", "quantised" },
-    { &dti_arch_llama, "{\"hidden_act\": \"gelu\"}", "hidden_act" },
+    { &dti_arch_llama, "{\"hidden_act\": \"prelu\"}", "hidden_act" },
 };
 
 /* Reads a config: refused with that part in the message, or taken. */
