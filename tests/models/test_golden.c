@@ -12,7 +12,8 @@ static const char *const fixtures[] = {
     "qwen2/base",     "qwen2/windows",    "qwen2/dynamic",  "qwen3/base",    "qwen3/uneven",
     "qwen3/windows",  "gpt_neo/base",     "gpt_neo/uneven", "gpt_neo/wide",  "phi3/base",
     "phi3/uneven",    "phi3/longrope",    "gemma3/base",    "gemma3/uneven", "gemma3/multimodal",
-    "qwen3_moe/base", "qwen3_moe/uneven", "llama/gelu",     "gpt_neo/relu",
+    "qwen3_moe/base", "qwen3_moe/uneven", "llama/gelu",     "gpt_neo/relu",  "gemma3/silu",
+    "qwen3/relu2",
 };
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
