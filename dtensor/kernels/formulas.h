@@ -5,8 +5,9 @@
  *
  * A formula is in f32 and rounds to the row's dtype at its end; RN(v) rounds a step on the way. So
  * the activations are Transformers' own (transformers/activations.py): what PyTorch computes with
- * one call rounds once, what Python composes of several rounds after each. EXP, LOG, SQRT, TANH, ERF,
- * SELECT(condition, a, b) and SET(constant) are those of the place that includes this file. A NaN stays one.
+ * one call rounds once, what Python composes of several rounds after each. EXP, LOG, SQRT, TANH,
+ * ERF, SELECT(condition, a, b) and SET(constant) are those of the place that includes this file. A
+ * NaN stays one.
  *
  * C11 and C++14. */
 #ifndef DTI_FORMULAS_H

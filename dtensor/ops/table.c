@@ -139,7 +139,8 @@ ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), con
 ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_5,    "..., ..., ..., ..., ... -> ...", "FFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...", "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...",
+                                              "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        0,                     ATTR(pad),   WORK(copy))
 ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ...")
 /* rows and choices */

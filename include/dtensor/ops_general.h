@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * General operators: arithmetic, functions of one element, choices, products, and what moves rows
- * and axes. What <dtensor/ops.h> says of operators holds for all: results belong to the tape,
- * errors latch, nothing moves between ranks unless a comment says so.
+ * and axes. Every function takes tensors and returns one that belongs to the tape, NULL after the
+ * first error.
+ *
+ * Collective  no: none communicates, unless its comment says so or the tape's policy allows moves.
+ *             All operands lie on one mesh.
+ * Errors      latched on the tape, as dt_apply() says.
  *
  * Broadcasting is NumPy's: axes of two operands are matched from the last one on, and an operand
  * that lacks an axis, or has one element along it, has the same values everywhere along it. Such an

@@ -119,8 +119,8 @@ static inline void compare(const char *name, const dt_local *got, const dt_local
 static inline void run_attention(const cr_device *d, const attention_shape *s, dt_dtype dtype,
                                  bool poisoned)
 {
-    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window,
-                                      4.0f / sqrtf((float)s->width), 0, 0, 0 };
+    const dti_attention_attr attr = { s->n_heads, s->n_kv, s->window, 4.0f / sqrtf((float)s->width),
+                                      0,          0,       0 };
     const bool pieces = dtype != DT_F32 && s->width % 8 == 0 && s->skew == 0;
     cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr, .skew = s->skew };
     dt_local want, mean, got, again;

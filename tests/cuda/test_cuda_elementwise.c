@@ -21,7 +21,7 @@ static const element_row rows[] = {
 #define F(name, formula) { #name, dti_##name##_cpu, 1, true },
     DTI_FORMULAS(F)
 #undef F
-    { "silu_mul", dti_silu_mul_cpu, 2, true },
+        { "silu_mul", dti_silu_mul_cpu, 2, true },
     { "gelu_tanh_mul", dti_gelu_tanh_mul_cpu, 2, true },
     { "soft_cap", dti_soft_cap_cpu, 1, true },
     { "add_scalar", dti_add_scalar_cpu, 1, false },

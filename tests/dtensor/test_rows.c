@@ -383,11 +383,11 @@ static dt_status try_rich(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, u
     dt_tape_reset(t);
     for (int i = 0; i < n; i++) {
         int pick = (int)((sample * 2654435761u + (uint32_t)i * 40503u) >> 12);
-        dt_placement p = rich_placement(c->shape[i], c->op->types[i] == 'i', &pick, blocks);
+        dt_placement p = rich_placement(c->shape[i], is_whole_number(c, i), &pick, blocks);
         if (sample % 2 == 0 && i > 0 && pick % 3 == 0) /* often as the first, so that they meet */
             p = dt_layout_placement(dt_tensor_layout(in[0]), 0);
         if (p.kind == DT_PLACE_SHARD && p.axis >= n_axes_of(c->shape[i])) p = DT_REPLICATE;
-        if (p.kind == DT_PLACE_PARTIAL && c->op->types[i] == 'i') p = DT_REPLICATE;
+        if (p.kind == DT_PLACE_PARTIAL && is_whole_number(c, i)) p = DT_REPLICATE;
         if (p.n_blocks > 0 && p.blocks[0] + p.blocks[1] != c->shape[i][p.axis]) p = DT_REPLICATE;
         p.order = 0;
         DT_TRY(make_rich(mesh, c, i, p, &in[i]));

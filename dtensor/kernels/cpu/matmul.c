@@ -30,18 +30,22 @@ typedef struct matmul_job {
     float *scratch;
 } matmul_job;
 
-/* Rows r .. r + n_rows - 1, columns c .. c + n_columns - 1 of a batch's matrix, as f32 rows of
- * `stride`; `line` has room for a column. */
-static void unfold(float *to, int64_t stride, const matrix *x, int64_t batch, int64_t r, int64_t c,
-                   int64_t n_rows, int64_t n_columns, float *line)
-{
-    const char *data = x->data + batch * x->rows * x->columns * x->bytes;
+/* Rows and columns of a batch's matrix, from r and c on. */
+typedef struct part {
+    int64_t batch, r, c, n_rows, n_columns;
+} part;
 
-    for (int64_t i = 0; i < n_rows && !x->transposed; i++)
-        x->ops->load(to + i * stride, data + ((r + i) * x->columns + c) * x->bytes, n_columns);
-    for (int64_t j = 0; j < n_columns && x->transposed; j++) {
-        x->ops->load(line, data + ((c + j) * x->rows + r) * x->bytes, n_rows);
-        for (int64_t i = 0; i < n_rows; i++) to[i * stride + j] = line[i];
+/* A part as f32 rows of `stride`; `line` has room for a column. */
+static void unfold(float *to, int64_t stride, const matrix *x, part p, float *line)
+{
+    const char *data = x->data + p.batch * x->rows * x->columns * x->bytes;
+
+    for (int64_t i = 0; i < p.n_rows && !x->transposed; i++)
+        x->ops->load(to + i * stride, data + ((p.r + i) * x->columns + p.c) * x->bytes,
+                     p.n_columns);
+    for (int64_t j = 0; j < p.n_columns && x->transposed; j++) {
+        x->ops->load(line, data + ((p.c + j) * x->rows + p.r) * x->bytes, p.n_rows);
+        for (int64_t i = 0; i < p.n_rows; i++) to[i * stride + j] = line[i];
     }
 }
 
@@ -58,8 +62,8 @@ static void multiply_block(const matmul_job *j, int64_t batch, int64_t row, int6
     memset(b, 0, (size_t)(DEPTH * COLUMNS) * sizeof *b);
     for (int64_t k = 0; k < j->k; k += DEPTH) {
         const int64_t depth = j->k - k < DEPTH ? j->k - k : DEPTH;
-        unfold(a, DEPTH, &j->a, batch, row, k, m, depth, line);
-        unfold(b, COLUMNS, &j->b, batch, k, column, depth, n, line);
+        unfold(a, DEPTH, &j->a, (part){ batch, row, k, m, depth }, line);
+        unfold(b, COLUMNS, &j->b, (part){ batch, k, column, depth, n }, line);
         j->ops->multiply(&(dti_product){ .c = c,
                                          .a = a,
                                          .b = b,

@@ -97,8 +97,8 @@ dt_status dti_concat_cpu(const dt_kargs *a)
     return DT_OK;
 }
 
-/* x [..., k, ...] -> y [..., before + k + after, ...], the attribute's element in what is new. Both know which of
- * the whole axis' rows they have. */
+/* x [..., k, ...] -> y [..., before + k + after, ...], the attribute's element in what is new. Both
+ * know which of the whole axis' rows they have. */
 dt_status dti_pad_cpu(const dt_kargs *a)
 {
     const dti_pad_attr *attr = a->attr;

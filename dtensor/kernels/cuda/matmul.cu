@@ -26,17 +26,23 @@ struct block_memory {
     float a[DEPTH][TILE + 4], b[DEPTH][TILE + 4];
 };
 
-/* Neighbours in memory go to neighbouring threads: `across` says which index runs fastest. */
+/* How an operand's elements lie: steps along the result's axis and along k, and how many. */
+struct side {
+    int64_t along, depth, n_along, n_depth;
+};
+
+/* Elements first .. of the result's axis, k .. of the depth. Neighbours in memory go to neighbour
+ * threads. */
 template <typename T>
-__device__ inline void load_tile(float (*to)[TILE + 4], const T *from, int64_t along, int64_t depth,
-                                 int64_t n_along, int64_t n_depth, int64_t k, int64_t first)
+__device__ inline void load_tile(float (*to)[TILE + 4], const T *from, const side &s, int64_t k,
+                                 int64_t first)
 {
-    const bool deep = depth == 1;
+    const bool deep = s.depth == 1;
 
     for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += THREADS) {
         const int d = deep ? i % DEPTH : i / TILE, at = deep ? i / DEPTH : i % TILE;
-        const bool there = k + d < n_depth && first + at < n_along;
-        to[d][at] = there ? dti_widen(from[(first + at) * along + (k + d) * depth]) : 0.0f;
+        const bool there = k + d < s.n_depth && first + at < s.n_along;
+        to[d][at] = there ? dti_widen(from[(first + at) * s.along + (k + d) * s.depth]) : 0.0f;
     }
 }
 
@@ -53,8 +59,8 @@ __global__ void __launch_bounds__(THREADS) multiply_tiles(const matmul_job j)
     float sum[EACH][EACH] = {};
 
     for (int64_t k = 0; k < j.k; k += DEPTH) {
-        load_tile<T>(m->a, a, j.a.row, j.a.column, j.m, j.k, k, row);
-        load_tile<T>(m->b, b, j.b.column, j.b.row, j.n, j.k, k, column);
+        load_tile<T>(m->a, a, side{ j.a.row, j.a.column, j.m, j.k }, k, row);
+        load_tile<T>(m->b, b, side{ j.b.column, j.b.row, j.n, j.k }, k, column);
         __syncthreads();
         for (int d = 0; d < DEPTH && k + d < j.k; d++) {
             DTI_UNROLL

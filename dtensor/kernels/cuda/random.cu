@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS) random_values(const __grid_constant__
         store(j.to, j.how.dtype, i, narrow_value(j.how, at));
 }
 
-/* --- dropout (dtensor/kernels/cpu/dropout.c) ---------------------------------------------------- */
+/* --- dropout (dtensor/kernels/cpu/dropout.c) -------------------------------------------------- */
 
 struct dropout_job {
     const void *x;
