@@ -200,25 +200,25 @@ void dti_json_free(dti_json_doc *doc)
 
 dti_json_kind dti_json_kind_of(const dti_json *v)
 {
-    if (v->value == NULL) return DTI_JSON_ABSENT;
+    if (v->value == NULL) return DT_CONFIG_ABSENT;
     switch (json_typeof(v->value)) {
     case JSON_NULL:
-        return DTI_JSON_NULL;
+        return DT_CONFIG_NULL;
     case JSON_TRUE:
     case JSON_FALSE:
-        return DTI_JSON_BOOL;
+        return DT_CONFIG_BOOL;
     case JSON_INTEGER:
-        return DTI_JSON_INT;
+        return DT_CONFIG_INT;
     case JSON_REAL:
-        return DTI_JSON_REAL;
+        return DT_CONFIG_REAL;
     case JSON_STRING:
-        return DTI_JSON_STRING;
+        return DT_CONFIG_STRING;
     case JSON_ARRAY:
-        return DTI_JSON_ARRAY;
+        return DT_CONFIG_ARRAY;
     case JSON_OBJECT:
-        return DTI_JSON_OBJECT;
+        return DT_CONFIG_OBJECT;
     }
-    return DTI_JSON_ABSENT;
+    return DT_CONFIG_ABSENT;
 }
 
 bool dti_json_is_set(const dti_json *v)

@@ -11,26 +11,14 @@
 #ifndef DTI_JSON_H
 #define DTI_JSON_H
 
+#include <dtensor/config.h>
+
 #include "base/error.h"
 
-struct json_t;
-
 enum {
-    DTI_JSON_PATH_BYTES = 128,
     DTI_JSON_CONFIG_BYTES = 16 << 20, /* limit that suits config.json and its like */
     DTI_JSON_INDEX_BYTES = 100000000, /* and headers, indices, tokenizers */
 };
-
-typedef enum dti_json_kind {
-    DTI_JSON_ABSENT = 0,
-    DTI_JSON_NULL,
-    DTI_JSON_BOOL,
-    DTI_JSON_INT,
-    DTI_JSON_REAL,
-    DTI_JSON_STRING,
-    DTI_JSON_ARRAY,
-    DTI_JSON_OBJECT
-} dti_json_kind;
 
 /* Paths of a document ("rope_scaling.factor") of which somebody wants to know who looks at them. */
 typedef struct dti_json_watch {
@@ -41,13 +29,8 @@ typedef struct dti_json_watch {
 
 /* A value, and where it is for messages. Copy freely; valid while its document is. `value` is
  * jansson's, for loops over hundreds of thousands of entries. */
-typedef struct dti_json {
-    struct json_t *value; /* NULL: absent */
-    const char *file;
-    const dti_json_watch *watch; /* NULL: nobody; members of a watched value are watched */
-    char
-        path[DTI_JSON_PATH_BYTES]; /* "rope_scaling.factor", "attention_types[0]"; "" at the root */
-} dti_json;
+typedef dt_config dti_json;
+typedef dt_config_kind dti_json_kind;
 
 /* A parsed file. Its root is an object. Immutable, so threads may share it. */
 typedef struct dti_json_doc {

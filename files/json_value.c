@@ -18,30 +18,30 @@ static void describe(const dti_json *v, char out[FOUND_BYTES])
     char text[64];
 
     switch (dti_json_kind_of(v)) {
-    case DTI_JSON_ABSENT:
+    case DT_CONFIG_ABSENT:
         (void)snprintf(out, FOUND_BYTES, "missing");
         return;
-    case DTI_JSON_NULL:
+    case DT_CONFIG_NULL:
         (void)snprintf(out, FOUND_BYTES, "null");
         return;
-    case DTI_JSON_BOOL:
+    case DT_CONFIG_BOOL:
         (void)snprintf(out, FOUND_BYTES, "%s", json_is_true(v->value) ? "true" : "false");
         return;
-    case DTI_JSON_INT:
+    case DT_CONFIG_INT:
         (void)snprintf(out, FOUND_BYTES, "%lld", (long long)json_integer_value(v->value));
         return;
-    case DTI_JSON_REAL:
+    case DT_CONFIG_REAL:
         (void)snprintf(text, sizeof text, "%.9g", json_real_value(v->value));
         (void)snprintf(out, FOUND_BYTES, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
         return;
-    case DTI_JSON_STRING:
+    case DT_CONFIG_STRING:
         (void)dti_printable(json_string_value(v->value), text, sizeof text);
         (void)snprintf(out, FOUND_BYTES, "the string \"%s\"", text);
         return;
-    case DTI_JSON_ARRAY:
+    case DT_CONFIG_ARRAY:
         (void)snprintf(out, FOUND_BYTES, "an array of %zu", dti_json_count(v));
         return;
-    case DTI_JSON_OBJECT:
+    case DT_CONFIG_OBJECT:
         (void)snprintf(out, FOUND_BYTES, "an object");
         return;
     }
@@ -63,7 +63,7 @@ dt_status dti_json_as_int(const dti_json *v, int64_t min, int64_t max, int64_t *
 {
     const json_int_t n = json_integer_value(v->value); /* 0 for any other kind */
 
-    if (dti_json_kind_of(v) != DTI_JSON_INT || n < min || n > max) {
+    if (dti_json_kind_of(v) != DT_CONFIG_INT || n < min || n > max) {
         if (max == INT64_MAX)
             return dti_json_refuse(v, DT_ERR_FORMAT, "an integer of at least %lld", (long long)min);
         return dti_json_refuse(v, DT_ERR_FORMAT, "an integer from %lld to %lld", (long long)min,

@@ -9,6 +9,7 @@
 #include <dtensor/base.h>
 #include <dtensor/chat.h>
 #include <dtensor/collectives.h>
+#include <dtensor/config.h>
 #include <dtensor/devices.h>
 #include <dtensor/dlpack.h>
 #include <dtensor/factories.h>

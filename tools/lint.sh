@@ -66,6 +66,7 @@ check_includes() {
             face["dtensor/plans.h"] = "models"
             face["dtensor/modules.h"] = face["dtensor/topology.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
+            face["dtensor/config.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
             face["dtensor/generation.h"] = "models"
@@ -229,6 +230,14 @@ declared() {
         }' | sort -u
 }
 
+# Architectures are written as a user's would be: with public headers and those of their own folder,
+# which what they share has (keys, rotary positions, rows).
+check_architectures() {
+    grep -nE '^#include "|dti_json' models/architectures/*.[ch] |
+        grep -v -e '"models/architectures/' -e '/\(config_keys\|rotary\|rotary_config\|builder\|registry\|named_plans\)\.[ch]:' |
+        awk '{ print $0 "   (an architecture needs public headers only)" }'
+}
+
 # No mutable globals: sections of the objects, not letters of nm. Thread locals are .tbss.
 # Shared names begin with dt_ or dti_, and dt_ are those of the public headers.
 check_archive() {
@@ -277,6 +286,7 @@ check_format() {
     check_words
     check_file_names
     check_calls
+    check_architectures
     check_archive
     check_pages
     check_format

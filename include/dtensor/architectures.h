@@ -7,6 +7,7 @@
 #ifndef DT_ARCHITECTURES_H
 #define DT_ARCHITECTURES_H
 
+#include <dtensor/config.h>
 #include <dtensor/models.h>
 #include <dtensor/ops.h>
 #include <dtensor/weights.h>
@@ -16,9 +17,6 @@ extern "C" {
 #endif
 
 /* --- Configuration -------------------------------------------------------------------------- */
-
-/* An object of config.json, borrowed while it is read. */
-typedef struct dti_json dt_config;
 
 /* Values where config.json has none, and how it spells some keys. */
 typedef struct dt_config_defaults {

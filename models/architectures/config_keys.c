@@ -7,21 +7,21 @@
 
 #include "files/input.h"
 
-static bool is_absent(const dti_json *config, const char *key)
+static bool is_absent(const dt_config *config, const char *key)
 {
-    const dti_json v = dti_json_get(config, key);
+    const dt_config v = dt_config_member(config, key);
 
-    return dti_json_kind_of(&v) == DTI_JSON_ABSENT;
+    return dt_config_kind_of(&v) == DT_CONFIG_ABSENT;
 }
 
-static dt_status check_key(const dti_json *config, const char *key, const void *out)
+static dt_status check_key(const dt_config *config, const char *key, const void *out)
 {
     DT_CHECK(config != NULL && key != NULL && out != NULL, DT_ERR_ARG,
              "config, key or out is NULL%s%s", key != NULL ? ": key " : "", key != NULL ? key : "");
     return DT_OK;
 }
 
-dt_status dt_config_int(const dti_json *config, const char *key, int64_t fallback, int64_t min,
+dt_status dt_config_int(const dt_config *config, const char *key, int64_t fallback, int64_t min,
                         int64_t max, int64_t *out)
 {
     DT_TRY(check_key(config, key, out));
@@ -29,7 +29,7 @@ dt_status dt_config_int(const dti_json *config, const char *key, int64_t fallbac
     return is_absent(config, key) ? DT_OK : dti_json_int(config, key, min, max, out);
 }
 
-dt_status dt_config_number(const dti_json *config, const char *key, double fallback, double min,
+dt_status dt_config_number(const dt_config *config, const char *key, double fallback, double min,
                            double max, double *out)
 {
     DT_TRY(check_key(config, key, out));
@@ -37,7 +37,7 @@ dt_status dt_config_number(const dti_json *config, const char *key, double fallb
     return is_absent(config, key) ? DT_OK : dti_json_number(config, key, min, max, out);
 }
 
-dt_status dt_config_bool(const dti_json *config, const char *key, bool fallback, bool *out)
+dt_status dt_config_bool(const dt_config *config, const char *key, bool fallback, bool *out)
 {
     DT_TRY(check_key(config, key, out));
     *out = fallback;
@@ -55,46 +55,46 @@ dt_status dt_config_string(const dt_config *config, const char *key, const char 
 dt_status dt_config_refuse(const dt_config *config, const char *key, dt_status code,
                            const char *what)
 {
-    const dti_json v = dti_json_get(config, key);
+    const dt_config v = dt_config_member(config, key);
 
-    return dti_json_refuse(&v, code, "%s", what);
+    return dt_config_must_be(&v, code, "%s", what);
 }
 
-dt_status dti_config_dtype(const dti_json *config, dt_dtype *out)
+dt_status dti_config_dtype(const dt_config *config, dt_dtype *out)
 {
     static const struct {
         const char *name;
         dt_dtype dtype;
     } names[] = { { "float32", DT_F32 }, { "bfloat16", DT_BF16 }, { "float16", DT_F16 } };
-    dti_json v = dti_json_get(config, "dtype");
+    dt_config v = dt_config_member(config, "dtype");
     const char *name;
 
-    if (!dti_json_is_set(&v)) v = dti_json_get(config, "torch_dtype");
+    if (!dt_config_is_set(&v)) v = dt_config_member(config, "torch_dtype");
     *out = DT_N_DTYPES;
-    if (!dti_json_is_set(&v)) return DT_OK;
-    DT_TRY(dti_json_as_string(&v, &name));
+    if (!dt_config_is_set(&v)) return DT_OK;
+    DT_TRY(dt_config_as_string(&v, &name));
     for (size_t i = 0; i < DT_COUNT(names); i++)
         if (strcmp(name, names[i].name) == 0) {
             *out = names[i].dtype;
             return DT_OK;
         }
-    return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "float32, bfloat16 or float16");
+    return dt_config_must_be(&v, DT_ERR_UNSUPPORTED, "float32, bfloat16 or float16");
 }
 
 /* One id, a list of them, or nothing. */
-dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
+dt_status dti_config_eos(const dt_config *config, dt_model_info *info)
 {
-    const dti_json v = dti_json_get(config, "eos_token_id");
-    const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
-    const size_t n = list ? dti_json_count(&v) : dti_json_is_set(&v) ? 1 : 0;
+    const dt_config v = dt_config_member(config, "eos_token_id");
+    const bool list = dt_config_kind_of(&v) == DT_CONFIG_ARRAY;
+    const size_t n = list ? dt_config_count(&v) : dt_config_is_set(&v) ? 1 : 0;
 
     info->n_eos = 0;
     if (n > DT_MAX_EOS)
-        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "at most %d token ids", (int)DT_MAX_EOS);
+        return dt_config_must_be(&v, DT_ERR_UNSUPPORTED, "at most %d token ids", (int)DT_MAX_EOS);
     for (size_t i = 0; i < n; i++) {
-        const dti_json one = list ? dti_json_at(&v, i) : v;
+        const dt_config one = list ? dt_config_item(&v, i) : v;
         int64_t id;
-        DT_TRY(dti_json_as_int(&one, -1, INT32_MAX, &id));
+        DT_TRY(dt_config_as_int(&one, -1, INT32_MAX, &id));
         /* alone it says that there is none; in a list it stays, and is remarked upon */
         if (id >= 0 || list) info->eos[info->n_eos++] = (int32_t)id;
     }
@@ -102,82 +102,82 @@ dt_status dti_config_eos(const dti_json *config, dt_model_info *info)
 }
 
 /* null means as many as heads; an absent key the architecture's default, which may be another. */
-static dt_status read_kv_heads(const dti_json *config, const dt_config_defaults *d,
+static dt_status read_kv_heads(const dt_config *config, const dt_config_defaults *d,
                                dt_model_info *info)
 {
     const char *key = "num_key_value_heads";
     int64_t fallback = info->n_heads;
 
     if (is_absent(config, key) && d->kv_heads != 0) fallback = d->kv_heads;
-    return dti_json_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
+    return dt_config_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
 }
 
 /* The architecture's own key, or the common one where a file has only that. */
-static const char *spelled(const dti_json *config, const char *own, const char *common)
+static const char *spelled(const dt_config *config, const char *own, const char *common)
 {
     return own != NULL && (!is_absent(config, own) || is_absent(config, common)) ? own : common;
 }
 
-static dt_status read_heads(const dti_json *config, const dt_config_defaults *d,
+static dt_status read_heads(const dt_config *config, const dt_config_defaults *d,
                             dt_model_info *info)
 {
     const char *heads_key = spelled(config, d->heads_key, "num_attention_heads");
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
-    const dti_json width = dti_json_get(config, "head_dim");
+    const dt_config width = dt_config_member(config, "head_dim");
     int64_t head_dim = d->head_dim;
 
     DT_TRY(dt_config_int(config, heads_key, d->heads, 1, 65536, &info->n_heads));
     info->n_kv_heads = info->n_heads;
     if (!d->plain_heads) DT_TRY(read_kv_heads(config, d, info));
     if (info->n_heads % info->n_kv_heads != 0) {
-        const dti_json v = dti_json_get(config, "num_key_value_heads");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
-                               (long long)info->n_heads);
+        const dt_config v = dt_config_member(config, "num_key_value_heads");
+        return dt_config_must_be(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
+                                 (long long)info->n_heads);
     }
     /* null means hidden / heads where that is the default as well */
-    if (!d->plain_heads && (dti_json_is_set(&width) || head_dim != 0))
+    if (!d->plain_heads && (dt_config_is_set(&width) || head_dim != 0))
         DT_TRY(dt_config_int(config, "head_dim", head_dim, 1, 65536, &head_dim));
     if (head_dim == 0) {
-        const dti_json v = dti_json_get(config, "hidden_size");
+        const dt_config v = dt_config_member(config, "hidden_size");
         if (info->hidden_size % info->n_heads != 0)
-            return dti_json_refuse(&v, DT_ERR_FORMAT,
-                                   "a multiple of %s, %lld, or head_dim has to be "
-                                   "given",
-                                   heads_key, (long long)info->n_heads);
+            return dt_config_must_be(&v, DT_ERR_FORMAT,
+                                     "a multiple of %s, %lld, or head_dim has to be "
+                                     "given",
+                                     heads_key, (long long)info->n_heads);
         head_dim = info->hidden_size / info->n_heads;
     }
     info->head_dim = head_dim;
     if (info->n_heads * head_dim > max) {
-        const dti_json v = dti_json_get(config, "head_dim");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "at most %lld for %lld heads",
-                               (long long)(max / info->n_heads), (long long)info->n_heads);
+        const dt_config v = dt_config_member(config, "head_dim");
+        return dt_config_must_be(&v, DT_ERR_FORMAT, "at most %lld for %lld heads",
+                                 (long long)(max / info->n_heads), (long long)info->n_heads);
     }
     return DT_OK;
 }
 
-static dt_status refuse_quantised(const dti_json *config)
+static dt_status refuse_quantised(const dt_config *config)
 {
-    const dti_json quantised = dti_json_get(config, "quantization_config");
-    const dti_json method = dti_json_get(&quantised, "quant_method");
+    const dt_config quantised = dt_config_member(config, "quantization_config");
+    const dt_config method = dt_config_member(&quantised, "quant_method");
     const char *name = "";
     char shown[64];
 
-    if (!dti_json_is_set(&quantised)) return DT_OK;
-    if (dti_json_kind_of(&method) == DTI_JSON_STRING) DT_TRY(dti_json_as_string(&method, &name));
-    return dti_json_refuse(&quantised, DT_ERR_UNSUPPORTED,
-                           "absent: quantised checkpoints%s%s%s are not supported, use one in "
-                           "float32, bfloat16 or float16",
-                           name[0] ? " (here by \"" : "", dti_printable(name, shown, sizeof shown),
-                           name[0] ? "\")" : "");
+    if (!dt_config_is_set(&quantised)) return DT_OK;
+    if (dt_config_kind_of(&method) == DT_CONFIG_STRING) DT_TRY(dt_config_as_string(&method, &name));
+    return dt_config_must_be(&quantised, DT_ERR_UNSUPPORTED,
+                             "absent: quantised checkpoints%s%s%s are not supported, use one in "
+                             "float32, bfloat16 or float16",
+                             name[0] ? " (here by \"" : "",
+                             dti_printable(name, shown, sizeof shown), name[0] ? "\")" : "");
 }
 
 /* Special tokens: an absent key means the architecture's, null means none. */
-static dt_status read_tokens(const dti_json *config, const dt_config_defaults *d,
+static dt_status read_tokens(const dt_config *config, const dt_config_defaults *d,
                              dt_model_info *info)
 {
     int64_t bos;
 
-    DT_TRY(dti_json_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
+    DT_TRY(dt_config_int_or(config, "bos_token_id", -1, -1, INT32_MAX, &bos));
     info->bos = (int32_t)bos;
     if (d->bos > 0 && is_absent(config, "bos_token_id")) info->bos = d->bos;
     DT_TRY(dti_config_eos(config, info));
@@ -188,7 +188,7 @@ static dt_status read_tokens(const dti_json *config, const dt_config_defaults *d
     return DT_OK;
 }
 
-dt_status dt_config_decoder(const dti_json *config, const dt_config_defaults *d,
+dt_status dt_config_decoder(const dt_config *config, const dt_config_defaults *d,
                             dt_model_info *info)
 {
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
@@ -206,25 +206,25 @@ dt_status dt_config_decoder(const dti_json *config, const dt_config_defaults *d,
     return read_tokens(config, d, info);
 }
 
-dt_status dti_config_outer(const dti_json *root, dt_model_info *info)
+dt_status dti_config_outer(const dt_config *root, dt_model_info *info)
 {
-    const dti_json bos = dti_json_get(root, "bos_token_id"),
-                   eos = dti_json_get(root, "eos_token_id");
+    const dt_config bos = dt_config_member(root, "bos_token_id"),
+                    eos = dt_config_member(root, "eos_token_id");
     int64_t id;
     dt_dtype dtype;
 
     DT_TRY(refuse_quantised(root));
     DT_TRY(dti_config_dtype(root, &dtype));
     if (dtype != DT_N_DTYPES) info->dtype = dtype;
-    if (dti_json_is_set(&bos)) {
-        DT_TRY(dti_json_as_int(&bos, -1, INT32_MAX, &id));
+    if (dt_config_is_set(&bos)) {
+        DT_TRY(dt_config_as_int(&bos, -1, INT32_MAX, &id));
         info->bos = (int32_t)id;
     }
-    if (dti_json_is_set(&eos)) DT_TRY(dti_config_eos(root, info));
+    if (dt_config_is_set(&eos)) DT_TRY(dti_config_eos(root, info));
     return dt_config_bool(root, "tie_word_embeddings", info->tied, &info->tied);
 }
 
-dt_status dti_config_eps(const dti_json *config, const char *key, double fallback, float *out)
+dt_status dti_config_eps(const dt_config *config, const char *key, double fallback, float *out)
 {
     double eps;
 
@@ -233,16 +233,16 @@ dt_status dti_config_eps(const dti_json *config, const char *key, double fallbac
     return DT_OK;
 }
 
-dt_status dti_config_word(const dti_json *config, const char *key, const char *fallback,
+dt_status dti_config_word(const dt_config *config, const char *key, const char *fallback,
                           const char *supported)
 {
     const char *word = fallback;
 
     if (!is_absent(config, key)) DT_TRY(dti_json_string(config, key, &word));
     if (strcmp(word, supported) != 0) {
-        const dti_json v = dti_json_get(config, key);
-        return dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported",
-                               supported);
+        const dt_config v = dt_config_member(config, key);
+        return dt_config_must_be(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported",
+                                 supported);
     }
     return DT_OK;
 }
@@ -264,35 +264,35 @@ dt_status dt_config_activation(const dt_config *config, const char *key, const c
     return dt_config_refuse(config, key, DT_ERR_UNSUPPORTED, names);
 }
 
-dt_status dti_config_window(const dti_json *config, int64_t fallback, int64_t *out)
+dt_status dti_config_window(const dt_config *config, int64_t fallback, int64_t *out)
 {
-    const dti_json v = dti_json_get(config, "sliding_window");
+    const dt_config v = dt_config_member(config, "sliding_window");
 
     *out = 0;
-    if (dti_json_kind_of(&v) == DTI_JSON_NULL) return DT_OK;
+    if (dt_config_kind_of(&v) == DT_CONFIG_NULL) return DT_OK;
     return dt_config_int(config, "sliding_window", fallback, 1, DTI_CONFIG_MAX_EXTENT, out);
 }
 
-dt_status dti_config_layer_types(const dti_json *config, int64_t n_layers, dti_json *types)
+dt_status dti_config_layer_types(const dt_config *config, int64_t n_layers, dt_config *types)
 {
-    DT_TRY(dti_json_array_or_none(config, "layer_types", types));
-    if (dti_json_is_set(types) && (int64_t)dti_json_count(types) != n_layers)
-        return dti_json_refuse(types, DT_ERR_FORMAT, "as long as num_hidden_layers, %lld",
-                               (long long)n_layers);
+    DT_TRY(dt_config_array(config, "layer_types", types));
+    if (dt_config_is_set(types) && (int64_t)dt_config_count(types) != n_layers)
+        return dt_config_must_be(types, DT_ERR_FORMAT, "as long as num_hidden_layers, %lld",
+                                 (long long)n_layers);
     return DT_OK;
 }
 
-dt_status dti_config_slides(const dti_json *types, int64_t i, bool *slides)
+dt_status dti_config_slides(const dt_config *types, int64_t i, bool *slides)
 {
-    const dti_json type = dti_json_at(types, (size_t)i);
+    const dt_config type = dt_config_item(types, (size_t)i);
     const char *word;
 
-    if (!dti_json_is_set(types)) return DT_OK;
-    DT_TRY(dti_json_as_string(&type, &word));
+    if (!dt_config_is_set(types)) return DT_OK;
+    DT_TRY(dt_config_as_string(&type, &word));
     *slides = strcmp(word, "sliding_attention") == 0;
     if (!*slides && strcmp(word, "full_attention") != 0)
-        return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
-                               "\"full_attention\" or \"sliding_attention\"");
+        return dt_config_must_be(&type, DT_ERR_UNSUPPORTED,
+                                 "\"full_attention\" or \"sliding_attention\"");
     return DT_OK;
 }
 

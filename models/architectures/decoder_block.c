@@ -18,10 +18,10 @@ dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
     return DT_OK;
 }
 
-dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
+dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config)
 {
     int64_t window, first;
-    dti_json types;
+    dt_config types;
     bool windowed;
 
     DT_TRY(dt_config_bool(config, "use_sliding_window", false, &windowed));
@@ -30,13 +30,13 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config)
     DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
     if (!windowed) window = 0;
     for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const dti_json type = dti_json_at(&types, (size_t)i);
+        const dt_config type = dt_config_item(&types, (size_t)i);
         bool slides = window > 0 && i >= first;
         DT_TRY(dti_config_slides(&types, i, &slides));
         if (slides && window == 0)
-            return dti_json_refuse(&type, DT_ERR_FORMAT,
-                                   "\"full_attention\": there is no window without "
-                                   "use_sliding_window true and a sliding_window");
+            return dt_config_must_be(&type, DT_ERR_FORMAT,
+                                     "\"full_attention\": there is no window without "
+                                     "use_sliding_window true and a sliding_window");
         m->blocks[i].attention.window = slides ? window : 0;
     }
     return DT_OK;

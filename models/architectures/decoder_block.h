@@ -50,7 +50,7 @@ dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE
 /* The windows of Qwen2 and Qwen3: sliding_window counts where use_sliding_window is true, for the
  * layers that layer_types names, or else from layer max_window_layers on. After
  * dti_decoder_configure(). */
-dt_status dti_decoder_read_windows(dti_decoder *m, const dti_json *config) DT_MUST_USE;
+dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config) DT_MUST_USE;
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,

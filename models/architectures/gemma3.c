@@ -6,10 +6,10 @@
  * Q = heads * E, KV = kv heads * E, F feed-forward width, V vocabulary; B sequences of T tokens. */
 #include "models/architectures/gemma3.h"
 
+#include <dtensor/half.h>
 #include <math.h>
 #include <stdio.h>
 
-#include "base/dtype.h"
 #include "models/architectures/named_plans.h"
 
 static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *builder)
@@ -113,10 +113,11 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
 /* The embedding's factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
 static double embedding_scale(const dt_model_info *info)
 {
-    uint32_t bits = 0;
+    const float scale = (float)sqrt((double)info->hidden_size);
 
-    dti_store_f32(&bits, info->dtype, 0, (float)sqrt((double)info->hidden_size));
-    return (double)dti_load_f32(&bits, info->dtype, 0);
+    if (info->dtype == DT_BF16) return (double)dt_bf16_to_f32(dt_f32_to_bf16(scale));
+    if (info->dtype == DT_F16) return (double)dt_f16_to_f32(dt_f32_to_f16(scale));
+    return (double)scale;
 }
 
 static dt_tensor *embed(const void *self, dt_tape *t, const dt_model_pass *pass)

@@ -28,7 +28,7 @@ typedef struct gemma3 {
 } gemma3;
 
 /* config.json of model_type "gemma3_text", or the text_config of a "gemma3". */
-dt_status dti_gemma3_read_config(void *self, const dti_json *config,
+dt_status dti_gemma3_read_config(void *self, const dt_config *config,
                                  dt_model_info *info) DT_MUST_USE;
 
 #endif

@@ -9,37 +9,37 @@
 
 /* The parameters of one kind of layers: nested in rope_parameters (Transformers 5), or rope_scaling
  * (4), which speaks of the global layers. */
-static dt_status read_ropes(gemma3 *m, const dti_json *config)
+static dt_status read_ropes(gemma3 *m, const dt_config *config)
 {
     static const dti_rope_keys of_global = { .theta_key = "rope_theta", .theta = 1e6 };
     static const dti_rope_keys of_local = { .theta_key = "rope_local_base_freq", .theta = 1e4 };
-    dti_json all, scaling, global, local;
+    dt_config all, scaling, global, local;
 
-    DT_TRY(dti_json_object_or_none(config, "rope_parameters", &all));
-    DT_TRY(dti_json_object_or_none(config, "rope_scaling", &scaling));
-    DT_TRY(dti_json_object_or_none(&all, "full_attention", &global));
-    DT_TRY(dti_json_object_or_none(&all, "sliding_attention", &local));
-    if (dti_json_count(&all) > 0 && !dti_json_is_set(&global) && !dti_json_is_set(&local))
-        return dti_json_refuse(&all, DT_ERR_FORMAT,
-                               "made of \"full_attention\" and \"sliding_attention\"");
-    if (dti_json_is_set(&scaling) && dti_json_is_set(&global))
-        return dti_json_refuse(&scaling, DT_ERR_FORMAT,
-                               "absent where rope_parameters stands: both say the same thing");
-    if (!dti_json_is_set(&global)) global = scaling;
+    DT_TRY(dt_config_object(config, "rope_parameters", &all));
+    DT_TRY(dt_config_object(config, "rope_scaling", &scaling));
+    DT_TRY(dt_config_object(&all, "full_attention", &global));
+    DT_TRY(dt_config_object(&all, "sliding_attention", &local));
+    if (dt_config_count(&all) > 0 && !dt_config_is_set(&global) && !dt_config_is_set(&local))
+        return dt_config_must_be(&all, DT_ERR_FORMAT,
+                                 "made of \"full_attention\" and \"sliding_attention\"");
+    if (dt_config_is_set(&scaling) && dt_config_is_set(&global))
+        return dt_config_must_be(&scaling, DT_ERR_FORMAT,
+                                 "absent where rope_parameters stands: both say the same thing");
+    if (!dt_config_is_set(&global)) global = scaling;
     DT_TRY(dti_rope_read_parameters(config, &global, &of_global, &m->info, &m->global));
     return dti_rope_read_parameters(config, &local, &of_local, &m->info, &m->local);
 }
 
 /* layer_types, or every sliding_window_pattern-th layer global and the others local. */
-static dt_status read_blocks(gemma3 *m, const dti_json *config)
+static dt_status read_blocks(gemma3 *m, const dt_config *config)
 {
     int64_t window, pattern;
     double scalar;
-    dti_json types;
+    dt_config types;
 
     DT_TRY(dti_config_window(config, 4096, &window));
     DT_TRY(
-        dti_json_int_or(config, "sliding_window_pattern", 6, 1, DTI_CONFIG_MAX_LAYERS, &pattern));
+        dt_config_int_or(config, "sliding_window_pattern", 6, 1, DTI_CONFIG_MAX_LAYERS, &pattern));
     DT_TRY(dt_config_number(config, "query_pre_attn_scalar", 256.0, 1e-6, 1e9, &scalar));
     DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
     DT_TRY(dti_alloc_array((size_t)m->info.n_layers, sizeof *m->blocks, (void **)&m->blocks));
@@ -48,9 +48,9 @@ static dt_status read_blocks(gemma3 *m, const dti_json *config)
         b->local = (i + 1) % pattern != 0;
         DT_TRY(dti_config_slides(&types, i, &b->local));
         if (b->local && window == 0) {
-            const dti_json v = dti_json_get(config, "sliding_window");
-            return dti_json_refuse(&v, DT_ERR_FORMAT, "a number: layer %lld is local",
-                                   (long long)i);
+            const dt_config v = dt_config_member(config, "sliding_window");
+            return dt_config_must_be(&v, DT_ERR_FORMAT, "a number: layer %lld is local",
+                                     (long long)i);
         }
         b->attention = (dt_attention_options){ .n_heads = m->info.n_heads,
                                                .n_kv_heads = m->info.n_kv_heads,
@@ -72,7 +72,7 @@ dt_status dti_gemma3_read_config(void *self, const dt_config *config, dt_model_i
                                                  .tied = true,
                                                  .bos = 2,
                                                  .eos = 1 };
-    const dti_json both_ways = dti_json_get(config, "use_bidirectional_attention");
+    const dt_config both_ways = dt_config_member(config, "use_bidirectional_attention");
     gemma3 *m = self;
     bool bidirectional;
 
@@ -81,12 +81,12 @@ dt_status dti_gemma3_read_config(void *self, const dt_config *config, dt_model_i
     DT_TRY(dt_config_bool(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dt_config_activation(config, "hidden_activation", "gelu_pytorch_tanh", &m->activation));
-    DT_TRY(dti_json_number_or(config, "final_logit_softcapping", 0.0, 1e-6, 1e9, &m->logit_cap));
-    DT_TRY(dti_json_bool_or(config, "use_bidirectional_attention", false, &bidirectional));
+    DT_TRY(dt_config_number_or(config, "final_logit_softcapping", 0.0, 1e-6, 1e9, &m->logit_cap));
+    DT_TRY(dt_config_bool_or(config, "use_bidirectional_attention", false, &bidirectional));
     if (bidirectional)
-        return dti_json_refuse(&both_ways, DT_ERR_UNSUPPORTED,
-                               "false: attention to later tokens, as in models that make "
-                               "embeddings, is not supported");
+        return dt_config_must_be(&both_ways, DT_ERR_UNSUPPORTED,
+                                 "false: attention to later tokens, as in models that make "
+                                 "embeddings, is not supported");
     m->info = *info;
     DT_TRY(read_ropes(m, config));
     info->max_positions = dti_rope_longest(&m->global, info->max_positions);

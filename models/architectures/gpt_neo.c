@@ -24,49 +24,49 @@ typedef struct gpt_neo {
     gpt_neo_block *blocks; /* [n_layers] */
 } gpt_neo;
 
-static dt_status read_window(const dti_json *name, int64_t window, int64_t *out)
+static dt_status read_window(const dt_config *name, int64_t window, int64_t *out)
 {
     const char *kind;
 
-    DT_TRY(dti_json_as_string(name, &kind));
+    DT_TRY(dt_config_as_string(name, &kind));
     if (strcmp(kind, "global") == 0)
         *out = 0;
     else if (strcmp(kind, "local") == 0)
         *out = window;
     else
-        return dti_json_refuse(name, DT_ERR_FORMAT, "\"global\" or \"local\"");
+        return dt_config_must_be(name, DT_ERR_FORMAT, "\"global\" or \"local\"");
     return DT_OK;
 }
 
 /* One group of attention_types, [["global", "local"], 6]: its names, so many times over. */
-static dt_status read_group(gpt_neo *m, const dti_json *group, int64_t window, int64_t *n)
+static dt_status read_group(gpt_neo *m, const dt_config *group, int64_t window, int64_t *n)
 {
-    const dti_json names = dti_json_at(group, 0), count = dti_json_at(group, 1);
+    const dt_config names = dt_config_item(group, 0), count = dt_config_item(group, 1);
     int64_t times;
 
-    DT_TRY(dti_json_as_array(&names));
-    DT_TRY(dti_json_as_int(&count, 0, DTI_CONFIG_MAX_LAYERS, &times));
+    DT_TRY(dt_config_as_array(&names));
+    DT_TRY(dt_config_as_int(&count, 0, DTI_CONFIG_MAX_LAYERS, &times));
     for (int64_t r = 0; r < times; r++)
-        for (size_t k = 0; k < dti_json_count(&names); k++, ++*n) {
-            const dti_json name = dti_json_at(&names, k);
+        for (size_t k = 0; k < dt_config_count(&names); k++, ++*n) {
+            const dt_config name = dt_config_item(&names, k);
             if (*n >= m->info.n_layers)
-                return dti_json_refuse(group, DT_ERR_FORMAT,
-                                       "within num_layers, %lld: the list "
-                                       "names more",
-                                       (long long)m->info.n_layers);
+                return dt_config_must_be(group, DT_ERR_FORMAT,
+                                         "within num_layers, %lld: the list "
+                                         "names more",
+                                         (long long)m->info.n_layers);
             DT_TRY(read_window(&name, window, &m->blocks[*n].attention.window));
         }
     return DT_OK;
 }
 
 /* attention_layers ["global", "local", ...], one per layer. */
-static dt_status read_flat(gpt_neo *m, const dti_json *layers, int64_t window)
+static dt_status read_flat(gpt_neo *m, const dt_config *layers, int64_t window)
 {
-    if ((int64_t)dti_json_count(layers) != m->info.n_layers)
-        return dti_json_refuse(layers, DT_ERR_FORMAT, "as long as num_layers, %lld",
-                               (long long)m->info.n_layers);
+    if ((int64_t)dt_config_count(layers) != m->info.n_layers)
+        return dt_config_must_be(layers, DT_ERR_FORMAT, "as long as num_layers, %lld",
+                                 (long long)m->info.n_layers);
     for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const dti_json name = dti_json_at(layers, (size_t)i);
+        const dt_config name = dt_config_item(layers, (size_t)i);
         DT_TRY(read_window(&name, window, &m->blocks[i].attention.window));
     }
     return DT_OK;
@@ -74,35 +74,35 @@ static dt_status read_flat(gpt_neo *m, const dti_json *layers, int64_t window)
 
 /* attention_layers wins; then attention_types [[["global", "local"], 6], ...]; with neither the
  * reference has twelve pairs, which fit 24 layers only. */
-static dt_status read_windows(gpt_neo *m, const dti_json *config, int64_t window)
+static dt_status read_windows(gpt_neo *m, const dt_config *config, int64_t window)
 {
-    dti_json types, flat;
+    dt_config types, flat;
     int64_t n = 0;
 
-    flat = dti_json_get(config, "attention_layers");
-    if (dti_json_kind_of(&flat) != DTI_JSON_ABSENT) {
-        DT_TRY(dti_json_as_array(&flat));
+    flat = dt_config_member(config, "attention_layers");
+    if (dt_config_kind_of(&flat) != DT_CONFIG_ABSENT) {
+        DT_TRY(dt_config_as_array(&flat));
         return read_flat(m, &flat, window);
     }
-    DT_TRY(dti_json_array_or_none(config, "attention_types", &types));
-    if (!dti_json_is_set(&types)) {
+    DT_TRY(dt_config_array(config, "attention_types", &types));
+    if (!dt_config_is_set(&types)) {
         if (m->info.n_layers != 24)
-            return dti_json_refuse(
+            return dt_config_must_be(
                 &types, DT_ERR_FORMAT,
                 "there for %lld layers: without it GPT-Neo has 24 that alternate",
                 (long long)m->info.n_layers);
         for (; n < m->info.n_layers; n++) m->blocks[n].attention.window = n % 2 == 0 ? 0 : window;
         return DT_OK;
     }
-    for (size_t i = 0; i < dti_json_count(&types); i++) {
-        const dti_json group = dti_json_at(&types, i);
+    for (size_t i = 0; i < dt_config_count(&types); i++) {
+        const dt_config group = dt_config_item(&types, i);
         DT_TRY(read_group(m, &group, window, &n));
     }
     if (n != m->info.n_layers)
-        return dti_json_refuse(&types, DT_ERR_FORMAT,
-                               "a list that names num_layers, %lld, layers: it "
-                               "names %lld",
-                               (long long)m->info.n_layers, (long long)n);
+        return dt_config_must_be(&types, DT_ERR_FORMAT,
+                                 "a list that names num_layers, %lld, layers: it "
+                                 "names %lld",
+                                 (long long)m->info.n_layers, (long long)n);
     return DT_OK;
 }
 
@@ -128,8 +128,8 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                  info->head_dim * info->n_heads == info->hidden_size,
              DT_ERR_FORMAT, "GPT-Neo: %lld heads of %lld do not make hidden_size %lld",
              (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
-    DT_TRY(dti_json_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
-                           DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dt_config_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
+                            DTI_CONFIG_MAX_EXTENT, &m->ff));
     DT_TRY(dt_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
     DT_TRY(dt_config_activation(config, "activation_function", "gelu_new", &m->activation));

@@ -8,16 +8,16 @@
 /* "num_experts", which Transformers 5 writes as "num_local_experts". */
 static dt_status read_experts(const dt_config *config, dti_moe *moe)
 {
-    const dti_json old = dti_json_get(config, "num_experts");
-    const char *key = dti_json_is_set(&old) ? "num_experts" : "num_local_experts";
+    const dt_config old = dt_config_member(config, "num_experts");
+    const char *key = dt_config_is_set(&old) ? "num_experts" : "num_local_experts";
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
 
     DT_TRY(dt_config_int(config, key, 128, 1, 65536, &moe->n_experts));
     DT_TRY(dt_config_int(config, "num_experts_per_tok", 8, 1, 65536, &moe->n_chosen));
     if (moe->n_chosen > moe->n_experts) {
-        const dti_json chosen = dti_json_get(config, "num_experts_per_tok");
-        return dti_json_refuse(&chosen, DT_ERR_FORMAT, "at most %s, %lld", key,
-                               (long long)moe->n_experts);
+        const dt_config chosen = dt_config_member(config, "num_experts_per_tok");
+        return dt_config_must_be(&chosen, DT_ERR_FORMAT, "at most %s, %lld", key,
+                                 (long long)moe->n_experts);
     }
     DT_TRY(dt_config_int(config, "moe_intermediate_size", 768, 1, max / 2, &moe->ff));
     DT_TRY(dt_config_bool(config, "norm_topk_prob", false, &moe->normalise));
@@ -28,15 +28,15 @@ static dt_status read_experts(const dt_config *config, dti_moe *moe)
 static dt_status read_sparse(const dt_config *config, dti_decoder *m)
 {
     const int64_t n = m->info.n_layers;
-    dti_json dense;
+    dt_config dense;
     int64_t step, layer;
 
     DT_TRY(dt_config_int(config, "decoder_sparse_step", 1, 1, DTI_CONFIG_MAX_EXTENT, &step));
     for (int64_t i = 0; i < n; i++) m->blocks[i].sparse = (i + 1) % step == 0;
-    DT_TRY(dti_json_array_or_none(config, "mlp_only_layers", &dense));
-    for (size_t i = 0; i < dti_json_count(&dense); i++) {
-        const dti_json one = dti_json_at(&dense, i);
-        DT_TRY(dti_json_as_int(&one, 0, n - 1, &layer));
+    DT_TRY(dt_config_array(config, "mlp_only_layers", &dense));
+    for (size_t i = 0; i < dt_config_count(&dense); i++) {
+        const dt_config one = dt_config_item(&dense, i);
+        DT_TRY(dt_config_as_int(&one, 0, n - 1, &layer));
         m->blocks[layer].sparse = false;
     }
     return DT_OK;

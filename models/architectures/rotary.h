@@ -45,11 +45,11 @@ typedef struct dti_rope_keys {
 
 /* Reads rope_theta with rope_scaling (Transformers 4) or rope_parameters (5); keys NULL: those of
  * Llama. An error leaves nothing to release. */
-dt_status dti_rope_read(const dti_json *config, const dti_rope_keys *keys,
+dt_status dti_rope_read(const dt_config *config, const dti_rope_keys *keys,
                         const dt_model_info *info, dti_rope *out) DT_MUST_USE;
 
 /* The same from the parameters of one kind of layers; `parameters` may be absent. */
-dt_status dti_rope_read_parameters(const dti_json *config, const dti_json *parameters,
+dt_status dti_rope_read_parameters(const dt_config *config, const dt_config *parameters,
                                    const dti_rope_keys *keys, const dt_model_info *info,
                                    dti_rope *out) DT_MUST_USE;
 

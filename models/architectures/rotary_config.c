@@ -12,7 +12,7 @@
 static const dti_rope_keys llama_keys = { .theta_key = "rope_theta", .theta = 10000.0 };
 
 typedef struct reader {
-    const dti_json *config, *parameters;
+    const dt_config *config, *parameters;
     const dti_rope_keys *keys;
     const dt_model_info *info;
     dti_rope *rope;
@@ -22,16 +22,16 @@ typedef struct reader {
 static dt_status read_theta(const reader *r)
 {
     const char *key = r->keys->theta_key;
-    const dti_json inner = dti_json_get(r->parameters, "rope_theta");
-    const dti_json outer = dti_json_get(r->config, key);
+    const dt_config inner = dt_config_member(r->parameters, "rope_theta");
+    const dt_config outer = dt_config_member(r->config, key);
     double root;
 
-    if (dti_json_kind_of(&inner) == DTI_JSON_ABSENT)
+    if (dt_config_kind_of(&inner) == DT_CONFIG_ABSENT)
         return dt_config_number(r->config, key, r->keys->theta, 1.0, 1e15, &r->rope->theta);
-    DT_TRY(dti_json_as_number(&inner, 1.0, 1e15, &r->rope->theta));
-    DT_TRY(dti_json_number_or(r->config, key, r->rope->theta, 1.0, 1e15, &root));
-    if (dti_json_is_set(&outer) && root != r->rope->theta)
-        return dti_json_refuse(&inner, DT_ERR_FORMAT, "equal to %s at the root, %g", key, root);
+    DT_TRY(dt_config_as_number(&inner, 1.0, 1e15, &r->rope->theta));
+    DT_TRY(dt_config_number_or(r->config, key, r->rope->theta, 1.0, 1e15, &root));
+    if (dt_config_is_set(&outer) && root != r->rope->theta)
+        return dt_config_must_be(&inner, DT_ERR_FORMAT, "equal to %s at the root, %g", key, root);
     return DT_OK;
 }
 
@@ -39,28 +39,28 @@ static dt_status read_theta(const reader *r)
  * rotates whole must be even. */
 static dt_status read_width(const reader *r)
 {
-    const dti_json head_dim = dti_json_get(r->config, "head_dim");
-    const dti_json *const places[] = { r->parameters, r->config };
+    const dt_config head_dim = dt_config_member(r->config, "head_dim");
+    const dt_config *const places[] = { r->parameters, r->config };
 
     for (size_t i = 0; i < DT_COUNT(places); i++) {
-        const dti_json part = dti_json_get(places[i], "partial_rotary_factor");
+        const dt_config part = dt_config_member(places[i], "partial_rotary_factor");
         double factor;
-        if (!dti_json_is_set(&part)) continue;
-        DT_TRY(dti_json_number_or(places[i], "partial_rotary_factor", 1.0, 0.0, 1.0, &factor));
+        if (!dt_config_is_set(&part)) continue;
+        DT_TRY(dt_config_number_or(places[i], "partial_rotary_factor", 1.0, 0.0, 1.0, &factor));
         if (factor < 1.0 && !r->keys->partial)
-            return dti_json_refuse(&part, DT_ERR_UNSUPPORTED,
-                                   "1: heads of this architecture rotate whole");
+            return dt_config_must_be(&part, DT_ERR_UNSUPPORTED,
+                                     "1: heads of this architecture rotate whole");
         r->rope->dim = (int64_t)((double)r->info->head_dim * factor);
         if (r->rope->dim < 1)
-            return dti_json_refuse(&part, DT_ERR_FORMAT,
-                                   "larger: it leaves none of a head's %lld columns to rotate",
-                                   (long long)r->info->head_dim);
+            return dt_config_must_be(&part, DT_ERR_FORMAT,
+                                     "larger: it leaves none of a head's %lld columns to rotate",
+                                     (long long)r->info->head_dim);
         break;
     }
     if (r->rope->dim == r->info->head_dim && r->rope->dim % 2 != 0)
-        return dti_json_refuse(&head_dim, DT_ERR_FORMAT,
-                               "even for rotary positions; heads have %lld columns",
-                               (long long)r->info->head_dim);
+        return dt_config_must_be(&head_dim, DT_ERR_FORMAT,
+                                 "even for rotary positions; heads have %lld columns",
+                                 (long long)r->info->head_dim);
     return DT_OK;
 }
 
@@ -72,17 +72,17 @@ static dt_status read_original(const reader *r)
     const char *key = "original_max_position_embeddings";
     double *out = &r->rope->original_positions;
 
-    DT_TRY(dti_json_number_or(r->config, key, r->keys->original, 0.0, 1e12, out));
+    DT_TRY(dt_config_number_or(r->config, key, r->keys->original, 0.0, 1e12, out));
     if (*out >= 1.0) return DT_OK;
-    return dti_json_number_or(r->parameters, key, (double)r->info->max_positions, 1.0, 1e12, out);
+    return dt_config_number_or(r->parameters, key, (double)r->info->max_positions, 1.0, 1e12, out);
 }
 
 /* Where null or no factor means how far the length of training was stretched. */
 static dt_status read_factor_or_ratio(const reader *r)
 {
-    return dti_json_number_or(r->parameters, "factor",
-                              (double)r->info->max_positions / r->rope->original_positions, 1e-6,
-                              1e6, &r->rope->factor);
+    return dt_config_number_or(r->parameters, "factor",
+                               (double)r->info->max_positions / r->rope->original_positions, 1e-6,
+                               1e6, &r->rope->factor);
 }
 
 static dt_status read_llama3(const reader *r)
@@ -94,9 +94,9 @@ static dt_status read_llama3(const reader *r)
     DT_TRY(dti_json_number(r->parameters, "high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor));
     DT_TRY(read_original(r));
     if (rope->high_freq_factor <= rope->low_freq_factor) {
-        const dti_json v = dti_json_get(r->parameters, "high_freq_factor");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
-                               rope->low_freq_factor);
+        const dt_config v = dt_config_member(r->parameters, "high_freq_factor");
+        return dt_config_must_be(&v, DT_ERR_FORMAT, "larger than low_freq_factor, %g",
+                                 rope->low_freq_factor);
     }
     return DT_OK;
 }
@@ -108,13 +108,13 @@ static dt_status read_linear(const reader *r)
 
 static dt_status read_dynamic(const reader *r)
 {
-    const dti_json factor = dti_json_get(r->parameters, "factor");
+    const dt_config factor = dt_config_member(r->parameters, "factor");
 
     DT_TRY(dti_json_number(r->parameters, "factor", 1.0, 1e6, &r->rope->factor));
     r->rope->max_positions = (double)r->info->max_positions;
     if (r->rope->dim <= 2)
-        return dti_json_refuse(&factor, DT_ERR_UNSUPPORTED,
-                               "absent: dynamic scaling needs heads of more than 2 columns");
+        return dt_config_must_be(&factor, DT_ERR_UNSUPPORTED,
+                                 "absent: dynamic scaling needs heads of more than 2 columns");
     return DT_OK;
 }
 
@@ -125,26 +125,26 @@ static double yarn_scale(double factor, double m)
 
 static dt_status read_yarn(const reader *r)
 {
-    const dti_json *p = r->parameters;
+    const dt_config *p = r->parameters;
     dti_rope *rope = r->rope;
     double m, m_all, fallback;
 
     DT_TRY(read_original(r));
     DT_TRY(read_factor_or_ratio(r));
-    DT_TRY(dti_json_number_or(p, "mscale", 0.0, 0.0, 1e6, &m));
-    DT_TRY(dti_json_number_or(p, "mscale_all_dim", 0.0, 0.0, 1e6, &m_all));
+    DT_TRY(dt_config_number_or(p, "mscale", 0.0, 0.0, 1e6, &m));
+    DT_TRY(dt_config_number_or(p, "mscale_all_dim", 0.0, 0.0, 1e6, &m_all));
     fallback = yarn_scale(rope->factor, 1.0);
     if (m != 0.0 && m_all != 0.0)
         fallback = yarn_scale(rope->factor, m) / yarn_scale(rope->factor, m_all);
-    DT_TRY(dti_json_number_or(p, "attention_factor", fallback, 0.0, 1e6, &rope->attention_factor));
-    DT_TRY(dti_json_number_or(p, "beta_fast", 32.0, 0.0, 1e6, &rope->beta_fast));
-    DT_TRY(dti_json_number_or(p, "beta_slow", 1.0, 0.0, 1e6, &rope->beta_slow));
+    DT_TRY(dt_config_number_or(p, "attention_factor", fallback, 0.0, 1e6, &rope->attention_factor));
+    DT_TRY(dt_config_number_or(p, "beta_fast", 32.0, 0.0, 1e6, &rope->beta_fast));
+    DT_TRY(dt_config_number_or(p, "beta_slow", 1.0, 0.0, 1e6, &rope->beta_slow));
     if (rope->beta_fast == 0.0) rope->beta_fast = 32.0;
     if (rope->beta_slow == 0.0) rope->beta_slow = 1.0;
-    DT_TRY(dti_json_bool_or(p, "truncate", true, &rope->truncate));
+    DT_TRY(dt_config_bool_or(p, "truncate", true, &rope->truncate));
     if (rope->theta <= 1.0) {
-        const dti_json v = dti_json_get(p, "rope_type");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "another type: with a base of 1 nothing turns");
+        const dt_config v = dt_config_member(p, "rope_type");
+        return dt_config_must_be(&v, DT_ERR_FORMAT, "another type: with a base of 1 nothing turns");
     }
     return DT_OK;
 }
@@ -153,20 +153,20 @@ static dt_status read_yarn(const reader *r)
 static dt_status read_factors(const reader *r, const char *key, float **out)
 {
     const int64_t n = (r->rope->dim + 1) / 2;
-    dti_json list;
+    dt_config list;
     float *values;
 
     DT_TRY(dti_json_array(r->parameters, key, &list));
-    if ((int64_t)dti_json_count(&list) != n)
-        return dti_json_refuse(&list, DT_ERR_FORMAT,
-                               "of %lld numbers, one per two of the %lld columns that rotate",
-                               (long long)n, (long long)r->rope->dim);
+    if ((int64_t)dt_config_count(&list) != n)
+        return dt_config_must_be(&list, DT_ERR_FORMAT,
+                                 "of %lld numbers, one per two of the %lld columns that rotate",
+                                 (long long)n, (long long)r->rope->dim);
     DT_TRY(dti_alloc_array((size_t)n, sizeof *values, (void **)&values));
     *out = values;
     for (int64_t i = 0; i < n; i++) {
-        const dti_json one = dti_json_at(&list, (size_t)i);
+        const dt_config one = dt_config_item(&list, (size_t)i);
         double x;
-        DT_TRY(dti_json_as_number(&one, 1e-6, 1e9, &x));
+        DT_TRY(dt_config_as_number(&one, 1e-6, 1e9, &x));
         values[i] = (float)x;
     }
     return DT_OK;
@@ -179,14 +179,14 @@ static dt_status read_longrope(const reader *r)
 
     DT_TRY(read_original(r));
     if (rope->original_positions < 2.0) {
-        const dti_json v = dti_json_get(r->parameters, "original_max_position_embeddings");
-        return dti_json_refuse(&v, DT_ERR_FORMAT, "at least 2, the length of training");
+        const dt_config v = dt_config_member(r->parameters, "original_max_position_embeddings");
+        return dt_config_must_be(&v, DT_ERR_FORMAT, "at least 2, the length of training");
     }
     DT_TRY(read_factor_or_ratio(r));
     fallback =
         rope->factor <= 1.0 ? 1.0 : sqrt(1.0 + log(rope->factor) / log(rope->original_positions));
-    DT_TRY(dti_json_number_or(r->parameters, "attention_factor", fallback, 0.0, 1e6,
-                              &rope->attention_factor));
+    DT_TRY(dt_config_number_or(r->parameters, "attention_factor", fallback, 0.0, 1e6,
+                               &rope->attention_factor));
     DT_TRY(read_factors(r, "short_factor", &rope->short_factor));
     return read_factors(r, "long_factor", &rope->long_factor);
 }
@@ -212,25 +212,26 @@ static const struct {
 
 static dt_status read_type(const reader *r)
 {
-    const dti_json factors = dti_json_get(r->parameters, "short_factor");
-    dti_json type = dti_json_get(r->parameters, "rope_type");
+    const dt_config factors = dt_config_member(r->parameters, "short_factor");
+    dt_config type = dt_config_member(r->parameters, "rope_type");
     const char *name = "default";
 
-    if (dti_json_kind_of(&type) == DTI_JSON_ABSENT) type = dti_json_get(r->parameters, "type");
-    if (dti_json_kind_of(&type) != DTI_JSON_ABSENT) DT_TRY(dti_json_as_string(&type, &name));
+    if (dt_config_kind_of(&type) == DT_CONFIG_ABSENT)
+        type = dt_config_member(r->parameters, "type");
+    if (dt_config_kind_of(&type) != DT_CONFIG_ABSENT) DT_TRY(dt_config_as_string(&type, &name));
     /* So some Phi-3 files call longrope. */
-    if (strcmp(name, "yarn") == 0 && dti_json_is_set(&factors)) name = "longrope";
+    if (strcmp(name, "yarn") == 0 && dt_config_is_set(&factors)) name = "longrope";
     for (size_t i = 0; i < DT_COUNT(types); i++) {
         if (strcmp(types[i].name, name) != 0) continue;
         r->rope->type = types[i].type;
         return types[i].read(r);
     }
-    return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
-                           "\"default\", \"linear\", \"dynamic\", \"yarn\", \"longrope\" or "
-                           "\"llama3\"");
+    return dt_config_must_be(&type, DT_ERR_UNSUPPORTED,
+                             "\"default\", \"linear\", \"dynamic\", \"yarn\", \"longrope\" or "
+                             "\"llama3\"");
 }
 
-dt_status dti_rope_read_parameters(const dti_json *config, const dti_json *parameters,
+dt_status dti_rope_read_parameters(const dt_config *config, const dt_config *parameters,
                                    const dti_rope_keys *keys, const dt_model_info *info,
                                    dti_rope *out)
 {
@@ -240,7 +241,7 @@ dt_status dti_rope_read_parameters(const dti_json *config, const dti_json *param
     *out = (dti_rope){ .factor = 1.0, .attention_factor = 1.0, .dim = info->head_dim };
     DT_TRY_TO(fail, st, read_theta(&r));
     DT_TRY_TO(fail, st, read_width(&r));
-    if (dti_json_is_set(parameters)) DT_TRY_TO(fail, st, read_type(&r));
+    if (dt_config_is_set(parameters)) DT_TRY_TO(fail, st, read_type(&r));
     return DT_OK;
 
 fail:
@@ -248,22 +249,22 @@ fail:
     return st;
 }
 
-dt_status dti_rope_read(const dti_json *config, const dti_rope_keys *keys,
+dt_status dti_rope_read(const dt_config *config, const dti_rope_keys *keys,
                         const dt_model_info *info, dti_rope *out)
 {
-    dti_json parameters, old, nested;
+    dt_config parameters, old, nested;
 
     *out = (dti_rope){ 0 };
-    DT_TRY(dti_json_object_or_none(config, "rope_parameters", &parameters));
-    DT_TRY(dti_json_object_or_none(config, "rope_scaling", &old));
-    if (dti_json_is_set(&parameters) && dti_json_is_set(&old))
-        return dti_json_refuse(&old, DT_ERR_FORMAT,
-                               "absent where rope_parameters stands: both say the same thing");
-    if (!dti_json_is_set(&parameters)) parameters = old;
-    nested = dti_json_get(&parameters, "full_attention");
-    if (dti_json_is_set(&nested))
-        return dti_json_refuse(&nested, DT_ERR_UNSUPPORTED,
-                               "absent: all layers of this architecture rotate alike");
+    DT_TRY(dt_config_object(config, "rope_parameters", &parameters));
+    DT_TRY(dt_config_object(config, "rope_scaling", &old));
+    if (dt_config_is_set(&parameters) && dt_config_is_set(&old))
+        return dt_config_must_be(&old, DT_ERR_FORMAT,
+                                 "absent where rope_parameters stands: both say the same thing");
+    if (!dt_config_is_set(&parameters)) parameters = old;
+    nested = dt_config_member(&parameters, "full_attention");
+    if (dt_config_is_set(&nested))
+        return dt_config_must_be(&nested, DT_ERR_UNSUPPORTED,
+                                 "absent: all layers of this architecture rotate alike");
     return dti_rope_read_parameters(config, &parameters, keys, info, out);
 }
 

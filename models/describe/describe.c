@@ -72,7 +72,7 @@ static dt_status read_class(const dti_json *config, dti_described *d)
 
     for (size_t i = 0; i < dti_json_count(&all); i++) {
         const dti_json one = dti_json_at(&all, i);
-        if (dti_json_kind_of(&one) != DTI_JSON_STRING) continue;
+        if (dti_json_kind_of(&one) != DT_CONFIG_STRING) continue;
         DT_TRY(dti_json_as_string(&one, &name));
         if (d->arch->class_name == NULL || strcmp(name, d->arch->class_name) == 0) return DT_OK;
         if (first == NULL) first = name;
@@ -279,7 +279,7 @@ static void say_missing(const dti_ckpt *ckpt, const dti_described *d, const char
         if (n >= sizeof name) continue;
         (void)snprintf(name, sizeof name, "%.*s", (int)n, key);
         v = dti_json_get(&config, name);
-        if (dti_json_kind_of(&v) != DTI_JSON_ABSENT || used >= MISSING_BYTES) continue;
+        if (dti_json_kind_of(&v) != DT_CONFIG_ABSENT || used >= MISSING_BYTES) continue;
         known = keys[n] == '\0' ? size : dti_size_of_key(&d->info, key, n);
         if (known >= 0)
             used += (size_t)snprintf(text + used, MISSING_BYTES - used,

@@ -28,7 +28,7 @@ static const char *version_of(const dti_json *root)
     const dti_json v = dti_json_get(root, "transformers_version");
     const char *text = "";
 
-    if (dti_json_kind_of(&v) != DTI_JSON_STRING || dti_json_as_string(&v, &text) != DT_OK)
+    if (dti_json_kind_of(&v) != DT_CONFIG_STRING || dti_json_as_string(&v, &text) != DT_OK)
         return NULL;
     return strncmp(text, "4.", 2) == 0 ? "v4.56" : NULL;
 }

@@ -73,7 +73,7 @@ static bool has_style(const dti_json *rule)
 {
     const dti_json style = dti_json_get(rule, "style");
 
-    return dti_json_kind_of(&style) != DTI_JSON_ABSENT;
+    return dti_json_kind_of(&style) != DT_CONFIG_ABSENT;
 }
 
 /* A layout or a number, as PyTorch has them: null is its None, and what a true says the style's own
@@ -85,14 +85,14 @@ static dt_status put_value(const dti_json *value, dti_writer *w)
     bool flag;
 
     switch (dti_json_kind_of(value)) {
-    case DTI_JSON_NULL:
+    case DT_CONFIG_NULL:
         dti_put(w, "None");
         return DT_OK;
-    case DTI_JSON_BOOL:
+    case DT_CONFIG_BOOL:
         DT_TRY(dti_json_as_bool(value, &flag));
         dti_put(w, "%s", flag ? "true" : "false");
         return DT_OK;
-    case DTI_JSON_INT:
+    case DT_CONFIG_INT:
         DT_TRY(dti_json_as_number(value, -DT_MAX_AXES, DT_MAX_AXES, &number));
         dti_put(w, "%d", (int)number);
         return DT_OK;
@@ -106,7 +106,7 @@ static dt_status put_value(const dti_json *value, dti_writer *w)
 /* "output=S(1)", or "input=[S(1), keep]" of several values. */
 static dt_status put_argument(const char *key, const dti_json *value, dti_writer *w)
 {
-    const bool list = dti_json_kind_of(value) == DTI_JSON_ARRAY;
+    const bool list = dti_json_kind_of(value) == DT_CONFIG_ARRAY;
     const size_t n = list ? dti_json_count(value) : 1;
 
     dti_put(w, "%s=%s", key, list ? "[" : "");
@@ -154,8 +154,8 @@ static dt_status join_style(plan_file *p, const dti_json *rule, const char **out
 
 static dt_status read_style(plan_file *p, const dti_json *rule, const char **out)
 {
-    if (dti_json_kind_of(rule) == DTI_JSON_OBJECT) return join_style(p, rule, out);
-    if (dti_json_kind_of(rule) != DTI_JSON_STRING)
+    if (dti_json_kind_of(rule) == DT_CONFIG_OBJECT) return join_style(p, rule, out);
+    if (dti_json_kind_of(rule) != DT_CONFIG_STRING)
         return dti_json_refuse(rule, DT_ERR_FORMAT,
                                "the name of a style, or an object of a style with arguments or of "
                                "one style per mesh dim");
@@ -196,7 +196,7 @@ static dt_status survey(plan_file *p, size_t *n)
         const setting *s = find_setting(key);
         if (s != NULL) {
             DT_TRY(s->read(p, &member));
-        } else if (dti_json_kind_of(&member) != DTI_JSON_OBJECT || has_style(&member)) {
+        } else if (dti_json_kind_of(&member) != DT_CONFIG_OBJECT || has_style(&member)) {
             ++*n;
         } else {
             DT_TRY(add_dims(p, &member));
@@ -213,11 +213,11 @@ static dt_status add_rules(plan_file *p, const char *dim)
     dti_json member;
 
     while (dti_json_next(&p->doc.root, &pattern, &member)) {
-        const bool dims = dti_json_kind_of(&member) == DTI_JSON_OBJECT && !has_style(&member);
+        const bool dims = dti_json_kind_of(&member) == DT_CONFIG_OBJECT && !has_style(&member);
         dti_json rule = member;
         if (dims != (dim != NULL) || find_setting(pattern) != NULL) continue;
         if (dims) rule = dti_json_get(&member, dim);
-        if (dti_json_kind_of(&rule) == DTI_JSON_ABSENT) continue;
+        if (dti_json_kind_of(&rule) == DT_CONFIG_ABSENT) continue;
         p->rules[p->n_rules].pattern = pattern;
         DT_TRY(read_style(p, &rule, &p->rules[p->n_rules].style));
         p->n_rules++;

@@ -99,7 +99,7 @@ static void look_at_index(dti_verify *v, const dti_ckpt *ckpt, const dti_json *r
     int64_t total = 0;
 
     dti_ckpt_each_unnamed(ckpt, say_unnamed, v);
-    if (dti_json_kind_of(&metadata) != DTI_JSON_OBJECT || dti_ckpt_has_faults(ckpt)) return;
+    if (dti_json_kind_of(&metadata) != DT_CONFIG_OBJECT || dti_ckpt_has_faults(ckpt)) return;
     if (dti_json_int(&metadata, "total_size", 0, INT64_MAX, &total) == DT_OK && total != v->bytes)
         say(v, false, NULL,
             "%s/model.safetensors.index.json: total_size is %" PRId64 ", but the tensors that it "

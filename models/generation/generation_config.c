@@ -51,7 +51,7 @@ static dt_status read_knob(const dti_json *config, const dt_knob *k, dt_generate
 /* One id or a list of them. */
 static dt_status read_ids(const dti_json *v, dti_arena *arena, dt_ids *out)
 {
-    const bool list = dti_json_kind_of(v) == DTI_JSON_ARRAY;
+    const bool list = dti_json_kind_of(v) == DT_CONFIG_ARRAY;
     const size_t n = list ? dti_json_count(v) : 1;
     void *memory;
     int32_t *ids;
@@ -105,7 +105,7 @@ static dt_status read_bad_words(const dti_json *config, dti_arena *arena, dt_gen
 static dt_status read_strings(const dti_json *config, dti_arena *arena, dt_generate_options *o)
 {
     const dti_json v = dti_json_get(config, "stop_strings");
-    const bool list = dti_json_kind_of(&v) == DTI_JSON_ARRAY;
+    const bool list = dti_json_kind_of(&v) == DT_CONFIG_ARRAY;
     const size_t n = list ? dti_json_count(&v) : 1;
     const char **strings;
     void *memory;
@@ -133,7 +133,7 @@ static dt_status read_early_stopping(const dti_json *config, dt_generate_options
     bool flag;
 
     if (!dti_json_is_set(&v)) return DT_OK;
-    if (dti_json_kind_of(&v) == DTI_JSON_STRING) {
+    if (dti_json_kind_of(&v) == DT_CONFIG_STRING) {
         DT_TRY(dti_json_as_string(&v, &word));
         o->early_stopping = DT_EARLY_STOPPING_NEVER;
         if (strcmp(word, "never") == 0) return DT_OK;
@@ -150,13 +150,13 @@ static bool does_nothing(const dti_json *v, double nothing)
     bool flag;
 
     switch (dti_json_kind_of(v)) {
-    case DTI_JSON_INT:
-    case DTI_JSON_REAL:
+    case DT_CONFIG_INT:
+    case DT_CONFIG_REAL:
         return dti_json_as_number(v, -INFINITY, INFINITY, &value) == DT_OK && value == nothing;
-    case DTI_JSON_BOOL:
+    case DT_CONFIG_BOOL:
         return dti_json_as_bool(v, &flag) == DT_OK && !flag;
-    case DTI_JSON_ARRAY:
-    case DTI_JSON_OBJECT:
+    case DT_CONFIG_ARRAY:
+    case DT_CONFIG_OBJECT:
         return dti_json_count(v) == 0;
     default:
         return !dti_json_is_set(v);

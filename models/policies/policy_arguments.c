@@ -31,7 +31,7 @@ static json_t *walk(json_t *object, const char *path, const char **key)
     const char *dot;
 
     for (; (dot = strchr(path, '.')) != NULL && json_is_object(object); path = dot + 1) {
-        char name[DTI_JSON_PATH_BYTES];
+        char name[DT_CONFIG_PATH_BYTES];
         if (snprintf(name, sizeof name, "%.*s", (int)(dot - path), path) >= (int)sizeof name)
             return NULL;
         object = json_object_get(object, name);
@@ -44,7 +44,7 @@ static json_t *walk(json_t *object, const char *path, const char **key)
 typedef struct location {
     json_t *object; /* that holds the last key; NULL: nothing does */
     const char *key;
-    char path[DTI_JSON_PATH_BYTES]; /* from the root on */
+    char path[DT_CONFIG_PATH_BYTES]; /* from the root on */
 } location;
 
 static bool has(const location *at)
@@ -160,7 +160,7 @@ static dt_status set_key(dt_arguments *a, const char *path, json_t *value)
     char shown[DTI_SHOWN_BYTES];
     location at;
 
-    DT_CHECK(strlen(path) < DTI_JSON_PATH_BYTES, DT_ERR_ARG, "\"%s\" is too long for a key",
+    DT_CHECK(strlen(path) < DT_CONFIG_PATH_BYTES, DT_ERR_ARG, "\"%s\" is too long for a key",
              dti_printable(path, shown, sizeof shown));
     at = locate(a, path);
     DT_CHECK(at.object != NULL && at.key[0] != '\0', DT_ERR_ARG,

@@ -225,8 +225,8 @@ DT_TEST(json, absent_values_can_be_walked)
     const char *key = NULL;
     int64_t i;
 
-    DT_ASSERT_EQ_INT(dti_json_kind_of(&v), DTI_JSON_INT);
-    DT_ASSERT_EQ_INT(dti_json_kind_of(&w), DTI_JSON_ABSENT);
+    DT_ASSERT_EQ_INT(dti_json_kind_of(&v), DT_CONFIG_INT);
+    DT_ASSERT_EQ_INT(dti_json_kind_of(&w), DT_CONFIG_ABSENT);
     DT_ASSERT_EQ_INT(dti_json_count(&w), 0);
     DT_ASSERT(!dti_json_next(&w, &key, &v));
     DT_ASSERT_STATUS(dti_json_as_int(&x, 0, 1, &i), DT_ERR_FORMAT, "a.b[3] is missing");
