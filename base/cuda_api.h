@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 enum {
-    DTI_CUDA_API_VERSION = 2,
+    DTI_CUDA_API_VERSION = 3,
     DTI_CUDA_TEXT_BYTES = 512,
     DTI_CUDA_MAX_AXES = 8,
     DTI_CUDA_MAX_PEERS = 32, /* terms and results of one reduction kernel */
@@ -31,8 +31,6 @@ enum {
 };
 
 #define DTI_CUDA_MODULE_SYMBOL "dti_cuda_module_table"
-
-struct dt_kargs; /* <dtensor/ops.h> */
 
 typedef struct dti_cuda dti_cuda;
 typedef struct dti_cuda_event dti_cuda_event;
@@ -65,7 +63,7 @@ typedef enum dti_cuda_memory {
 
 typedef enum dti_cuda_way { DTI_CUDA_UP, DTI_CUDA_DOWN, DTI_CUDA_WITHIN } dti_cuda_way;
 
-/* A strided box, in elements, as dti_box in mesh/comm/comm.h. */
+/* A strided box, in elements. */
 typedef struct dti_cuda_box {
     int n_axes;
     int64_t offset;
@@ -115,19 +113,6 @@ typedef struct dti_cuda_spin_job {
     const void *send;
     void *recv;
 } dti_cuda_spin_job;
-
-struct dti_random_fill; /* dtensor/kernels/random_fill.h */
-
-typedef int (*dti_cuda_kernel)(dti_cuda *c, const struct dt_kargs *args);
-
-/* A row of the operator table that has a kernel. args hold device pointers; what a kernel finds in
- * the contents of tensors (a position outside the cache) is reported by sync(). A call may be held
- * back until the next one on c, which then reports its failure: nobody who uses the stream through
- * this table can tell, and memory is given back through it too. */
-typedef struct dti_cuda_row {
-    const char *name; /* as in dtensor/ops/table.c */
-    dti_cuda_kernel run;
-} dti_cuda_row;
 
 /* NCCL, if the module was built with it. A handle belongs to one thread. Nothing here blocks for
  * long: ready() says 1 once what was started before is under way on the stream, 0 not yet, -1 it
@@ -203,10 +188,6 @@ typedef struct dti_cuda_module {
     int (*divide)(dti_cuda *c, void *x, int64_t n, int dtype, int64_t divisor);
     /* n elements of a bit pattern of element_bytes bytes */
     int (*fill)(dti_cuda *c, void *to, int64_t n, const void *element, size_t element_bytes);
-    /* Random values by global element index, with the bits of dtensor/kernels/random.h: local
-     * row-major element i of the extents of `global` is element offset + strides . i of it. */
-    int (*fill_random)(dti_cuda *c, void *to, const dti_cuda_box *global,
-                       const struct dti_random_fill *how);
 
     /* --- order --------------------------------------------------------------------------- */
     void *(*stream)(dti_cuda *c);         /* the cudaStream_t; NULL: it failed */
@@ -225,9 +206,8 @@ typedef struct dti_cuda_module {
     void (*graph_destroy)(dti_cuda_graph *graph);
 
     /* --- kernels ------------------------------------------------------------------------- */
-    const dti_cuda_row *rows; /* [n_rows] */
-    int n_rows;
-    const dti_nccl_calls *nccl; /* NULL: built without */
+    const struct dti_cuda_kernels *kernels; /* of operators; whoever runs these knows them */
+    const dti_nccl_calls *nccl;             /* NULL: built without */
     /* Attention by cuDNN where it can: "0", the beginning, "1", "now" or "check" (docs/cuda.md). */
     int (*cudnn_ask)(dti_cuda *c, const char *how);
     bool (*cudnn_use)(const dti_cuda *c, dti_cuda_cudnn_use *out); /* false: nobody asked for it */

@@ -87,7 +87,7 @@ static dt_status fill(const bench_gpu *g, const bench_operand *o, const dt_local
     const dti_cuda_box all = { .n_axes = 1, .extent = { dti_local_count(x) }, .stride = { 1 } };
 
     if (o->kind == BENCH_POSITIONS) return fill_positions(g, x);
-    return tried(g, g->m->fill_random(g->c, x->data, &all, &how));
+    return tried(g, g->m->kernels->fill_random(g->c, x->data, &all, &how));
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -140,8 +140,8 @@ static dt_status launch(const bench_gpu *g, dti_cuda_kernel run, const bench_ker
 
 static dti_cuda_kernel kernel_of(const dti_cuda_module *m, const char *row)
 {
-    for (int i = 0; i < m->n_rows; i++)
-        if (strcmp(m->rows[i].name, row) == 0) return m->rows[i].run;
+    for (int i = 0; i < m->kernels->n_rows; i++)
+        if (strcmp(m->kernels->rows[i].name, row) == 0) return m->kernels->rows[i].run;
     return NULL;
 }
 

@@ -5,7 +5,7 @@
 #ifndef DT_BENCH_GPU_H
 #define DT_BENCH_GPU_H
 
-#include "base/cuda_api.h"
+#include "dtensor/device/cuda_kernels.h"
 #include "dtensor/kernels/kernel.h"
 
 /* Floats are random in +- 1/2, ids random rows of a table, positions the last of the context. */

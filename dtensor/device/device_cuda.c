@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/cuda_kernels.h"
 #include "dtensor/device/device.h"
 #include "dtensor/device/upload.h"
 #include "dtensor/ops/op_rules.h"
@@ -161,7 +162,7 @@ static dt_status fill_random(dti_device *d, void *to, const dti_box *global,
     const dti_cuda_box there = dti_cuda_box_of(global);
     const dti_cuda_device *g = d->cuda;
 
-    DT_TRY(check(g, g->module->fill_random(g->c, to, &there, how)));
+    DT_TRY(check(g, g->module->kernels->fill_random(g->c, to, &there, how)));
     return DT_OK;
 }
 
@@ -188,13 +189,15 @@ static row_slot *slot_of(dti_cuda_device *g, const dt_op *op)
 
 static void find_rows(dti_cuda_device *g)
 {
+    const dti_cuda_kernels *kernels = g->module->kernels;
+
     DT_ASSERT(2 * dti_op_table_size <= ROW_SLOTS);
     for (int i = 0; i < dti_op_table_size; i++) {
         row_slot *slot = slot_of(g, dti_op_table[i]);
         slot->op = dti_op_table[i];
-        for (int k = 0; k < g->module->n_rows; k++)
-            if (strcmp(g->module->rows[k].name, slot->op->name) == 0)
-                slot->run = g->module->rows[k].run;
+        for (int k = 0; k < kernels->n_rows; k++)
+            if (strcmp(kernels->rows[k].name, slot->op->name) == 0)
+                slot->run = kernels->rows[k].run;
     }
 }
 

@@ -31,7 +31,7 @@ static void run_random(const cr_device *d, const dti_random_fill *f, const dti_c
     void *there = cr_up(d, &c.out, 0);
 
     fill_on_cpu(f, box, &want);
-    DT_ASSERT_CUDA(d->m, d->m->fill_random(d->c, there, box, f));
+    DT_ASSERT_CUDA(d->m, d->m->kernels->fill_random(d->c, there, box, f));
     cr_down(&c, d, there, got.data);
     if (memcmp(got.data, want.data, cr_bytes(&want)) != 0)
         dt_test_fail(__FILE__, __LINE__, "random values of kind %d, %s, have other bits",

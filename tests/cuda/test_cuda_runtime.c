@@ -393,10 +393,11 @@ DT_TEST(cuda_runtime, both_modules_have_the_same_rows)
     const dti_cuda_module *m = dt_test_cuda_module(), *real = NULL;
     char path[DT_TEST_PATH_BYTES];
 
-    for (int i = 0; i < m->n_rows; i++) DT_ASSERT(m->rows[i].run != NULL);
+    for (int i = 0; i < m->kernels->n_rows; i++) DT_ASSERT(m->kernels->rows[i].run != NULL);
     if (access(dt_test_binary_path(path, "lib/dtensor/dtensor_cuda.so"), R_OK) != 0)
         dt_test_skip("skipped: this build has no module for CUDA");
     DT_ASSERT_OK(dti_cuda_load(path, NULL, &real));
-    DT_ASSERT_EQ_INT(real->n_rows, m->n_rows);
-    for (int i = 0; i < m->n_rows; i++) DT_ASSERT_EQ_STR(real->rows[i].name, m->rows[i].name);
+    DT_ASSERT_EQ_INT(real->kernels->n_rows, m->kernels->n_rows);
+    for (int i = 0; i < m->kernels->n_rows; i++)
+        DT_ASSERT_EQ_STR(real->kernels->rows[i].name, m->kernels->rows[i].name);
 }

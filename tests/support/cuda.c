@@ -68,8 +68,8 @@ dti_cuda *dt_test_cuda_open(const dti_cuda_module *m)
 
 dti_cuda_kernel dt_test_cuda_row(const dti_cuda_module *m, const char *name)
 {
-    for (int i = 0; i < m->n_rows; i++)
-        if (strcmp(m->rows[i].name, name) == 0) return m->rows[i].run;
+    for (int i = 0; i < m->kernels->n_rows; i++)
+        if (strcmp(m->kernels->rows[i].name, name) == 0) return m->kernels->rows[i].run;
     dt_test_fail(__FILE__, __LINE__, "the module has no kernel of row %s", name);
     return NULL;
 }

@@ -5,7 +5,7 @@
 #ifndef DT_TEST_CUDA_H
 #define DT_TEST_CUDA_H
 
-#include "base/cuda_api.h"
+#include "dtensor/device/cuda_kernels.h"
 #include "tests/support/dt_test.h"
 
 /* The module, on the test's thread. Skips the test where there is none: "no C++ compiler" at

@@ -58,6 +58,10 @@ static int fill_random(dti_cuda *c, void *to, const dti_cuda_box *global,
 static const dti_cuda_row rows[] = { DTI_CUDA_ROWS(ROW){ NULL, NULL } };
 #undef ROW
 
+static const dti_cuda_kernels kernels = { .rows = rows,
+                                          .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+                                          .fill_random = fill_random };
+
 extern const dti_cuda_module dti_cuda_module_table;
 
 __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_table = {
@@ -86,7 +90,6 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .spin_meet = spin_meet,
     .divide = divide,
     .fill = fill,
-    .fill_random = fill_random,
     .stream = dti_cuda_stream,
     .done = dti_cuda_done,
     .sync = dti_cuda_sync,
@@ -99,8 +102,7 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .capture_end = dti_cuda_capture_end,
     .graph_launch = dti_cuda_graph_launch,
     .graph_destroy = dti_cuda_graph_destroy,
-    .rows = rows,
-    .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+    .kernels = &kernels,
     .cudnn_ask = dti_cudnn_ask,
     .cudnn_use = dti_cudnn_use_read,
 #ifdef DTI_WITH_NCCL

@@ -9,7 +9,7 @@
 
 #include <dtensor/ops.h>
 
-#include "base/cuda_api.h"
+#include "dtensor/device/cuda_kernels.h"
 #include "dtensor/kernels/attrs.h"
 
 #ifdef __cplusplus
