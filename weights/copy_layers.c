@@ -1,10 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From layers that lie otherwise: the same values under another plan, or on another mesh. */
+#include <dtensor/factories.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/create.h"
+#include "dtensor/kernels/kernel.h"
+#include "parallel_styles/changes.h"
 #include "weights/read_layers.h"
+
+/* Values of its own: what lies alike is not moved, and would be shared. */
+static dt_status own_values(dt_tensor *x, dt_tensor **y)
+{
+    dt_tensor *copy = NULL;
+    dt_status st;
+
+    if (*y != x) return DT_OK;
+    DT_TRY(dt_empty_like(x, &copy));
+    st = dti_tensor_copy_bytes(copy, 0, x, 0,
+                               dti_local_count(dt_tensor_local(x)) *
+                                   (int64_t)dt_dtype_size(dt_tensor_dtype(x)));
+    if (st != DT_OK) {
+        dt_tensor_release(&copy);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    dt_tensor_release(y);
+    *y = copy;
+    return DT_OK;
+}
 
 static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const dt_layer *from)
 {
@@ -31,7 +55,11 @@ static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const
         DT_TRY(dt_redistribute(x, want, &y));
     else
         DT_TRY(dt_copy_to(x, dt_layers_mesh(layers), want, &y));
-    st = dt_layer_set_param(layer, param, y);
+    st = own_values(x, &y);
+    if (st == DT_OK) {
+        dti_tensor_set_kind(y, DTI_KIND_WEIGHTS);
+        st = dt_layer_set_param(layer, param, y);
+    }
     dt_tensor_release(&y);
     DT_TRY(st);
     return DT_OK;
@@ -40,11 +68,13 @@ static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const
 dt_status dt_layers_copy(dt_layers *layers, const dt_layers *from)
 {
     DT_CHECK(layers != NULL && from != NULL, DT_ERR_ARG, "layers or from is NULL");
+    if (layers == from) return DT_OK;
     for (int i = 0; i < dt_layers_count(layers); i++) {
         dt_layer *layer = dt_layers_at(layers, i);
         const dt_layer *other = dt_layers_find((dt_layers *)(uintptr_t)from, dt_layer_name(layer));
         DT_CHECK(other != NULL || dt_layer_n_params(layer) == 0, DT_ERR_ARG,
                  "there is no layer %s to copy from", dt_layer_name(layer));
+        dti_layer_clear(layer); /* it may get another dtype */
         for (int p = 0; p < dt_layer_n_params(layer); p++)
             if (dt_layer_owns_param(layer, p)) DT_TRY(copy_param(layers, layer, p, other));
     }

@@ -27,6 +27,7 @@ typedef struct loader {
     dti_param_tensor *tensors; /* of the parameter that is read */
     size_t n_tensors, capacity;
     int64_t done;
+    dt_layer *layer; /* that is read */
 } loader;
 
 /* A parameter's tensor, zeroed, where its style has laid it. */
@@ -111,6 +112,7 @@ static dt_status load_params(loader *l)
 {
     for (int i = 0; i < dt_layers_count(l->layers); i++) {
         dt_layer *layer = dt_layers_at(l->layers, i);
+        l->layer = layer;
         dti_layer_clear(layer);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
             if (dt_layer_owns_param(layer, p)) DT_TRY(load_param(l, layer, p));
@@ -133,6 +135,8 @@ dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from)
     DT_TRY_TO(done, st, load_params(&l));
 done:
     st = dti_upload_close(&l.upload, st);
+    if (st != DT_OK && l.layer != NULL)
+        dti_layer_clear(l.layer); /* nobody computes with half of it */
     dti_st_stage_destroy(&l.stage);
     dti_free(l.tensors);
     return st;
@@ -229,7 +233,7 @@ static dt_status check_unused(const checker *c, dt_runtime *rt)
     const dti_st_entry *first = NULL;
 
     if (c->n_used > 1) qsort((void *)c->used, c->n_used, sizeof(const dti_st_entry *), by_address);
-    for (size_t i = 0; i < n && first == NULL && n > c->n_used; i++)
+    for (size_t i = 0; i < n && first == NULL; i++)
         if (!is_used(c, dti_ckpt_at(c->ckpt, i))) first = dti_ckpt_at(c->ckpt, i);
     if (first == NULL) return DT_OK;
     DT_CHECK(!c->options->strict, DT_ERR_FORMAT,

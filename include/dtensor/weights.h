@@ -138,8 +138,9 @@ DT_API DT_MUST_USE dt_status dt_layers_write(dt_layers *layers, const char *dir,
 /* --- from other layers ---------------------------------------------------------------------- */
 
 /**
- * Takes over the values of layers that lie otherwise: under another plan, on another mesh of the
- * same run, or both. Layers are found by name, with parameters of the same names and shapes.
+ * Copies the values of layers that lie otherwise: under another plan, on another mesh of the same
+ * run, or both. Layers are found by name, with parameters of the same names and shapes; they get
+ * the dtype of the others. The layer that failed has no values then.
  *
  * Collective  over the union of both meshes: members of either call it, and have both lists (a
  *             mesh that one is no member of is made on it too).

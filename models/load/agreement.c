@@ -42,6 +42,8 @@ uint64_t dti_hash_plans(const dt_load_options *o)
         hash = dti_hash_word(hash, (uint64_t)plan->manual << 1 | (uint64_t)plan->strict);
         for (int i = 0; i < plan->n_rules && plan->rules != NULL; i++)
             hash = dti_hash_text(dti_hash_text(hash, plan->rules[i].pattern), plan->rules[i].style);
+        for (int i = 0; i < plan->n_overrides && plan->overrides != NULL; i++)
+            hash = dti_hash_text(hash, plan->overrides[i].name);
     }
     for (int i = 0; i < o->n_policies; i++)
         if (dti_policy_at(o, i, &p) == DT_OK) hash = hash_policy(hash, &p);

@@ -15,6 +15,7 @@
 #include "mesh/share.h"
 #include "models/generation/generation_config.h"
 #include "models/judge/judge.h"
+#include "models/load/agreement.h"
 #include "models/load/mesh_dims.h"
 #include "models/policies/policies.h"
 #include "placements/layout.h"
@@ -142,6 +143,7 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
                           const dt_model_info *info, const dt_load_options *options, dt_model **out)
 {
     dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_arch read = { .size = sizeof read };
     dti_described d = { 0 };
     dt_status st = DT_OK;
 
@@ -154,7 +156,11 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
     DT_TRY(dti_check_load_options(&own));
     DT_CHECK(own.n_policies == 0, DT_ERR_UNSUPPORTED,
              "policies change a configuration that is read from a folder; give a plan instead");
-    DT_TRY(check_own(arch, info));
+    DT_TRY(dti_options_read("dt_arch", "set it to sizeof(dt_arch)", arch, &read, sizeof read));
+    DT_TRY(check_own(&read, info));
+    DT_CHECK(arch->size == sizeof(dt_arch), DT_ERR_UNSUPPORTED,
+             "%s: a dt_arch of %zu bytes, this library's has %zu: compile it again",
+             read.model_type, arch->size, sizeof(dt_arch));
     DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), arch, self, info, &d));
     DT_TRY_TO(done, st, dti_plan_settle(&d, &own));
     own.plan = d.asked;
@@ -211,6 +217,17 @@ static void let_go(weights_at_hand *w)
     dti_share_put(&w->share);
 }
 
+/* Loads with other wishes ask for other tensors: what one keeps is not what another needs, and a
+ * rank may be a load ahead. */
+static dt_status share_key(const char *dir, const dt_load_options *o, char **out)
+{
+    const size_t bytes = strlen(dir) + 24;
+
+    DT_TRY(dti_alloc(bytes, (void **)out));
+    (void)snprintf(*out, bytes, "%s#%016llx", dir, (unsigned long long)dti_hash_plans(o));
+    return DT_OK;
+}
+
 /* What the files of weights say besides is judged again: that the head is no copy of the embedding,
  * or which dtype it all has. */
 static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_options *o,
@@ -218,9 +235,13 @@ static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_opt
 {
     const bool tied = d->info.tied, dtype_known = d->dtype_known;
     opening how = { dir, d };
+    char *key = NULL;
     dt_status st;
 
-    DT_TRY(dti_share_get(dt_mesh_runtime(mesh), dir, open_for, &how, close_ckpt, &w->share));
+    DT_TRY(share_key(dir, o, &key));
+    st = dti_share_get(dt_mesh_runtime(mesh), key, open_for, &how, close_ckpt, &w->share);
+    dti_free(key);
+    DT_TRY(st);
     w->ckpt = w->share->object;
     st = dti_check_checkpoint(d, w->ckpt, NULL, total);
     if (st == DT_ERR_FORMAT || st == DT_ERR_UNSUPPORTED) { /* made for a model of other wishes */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values of layers without a Hugging Face folder: from a key, from a file, from other layers. */
+#include <dtensor/factories.h>
 #include <dtensor/weights.h>
 #include <math.h>
 #include <stdio.h>
@@ -193,6 +194,42 @@ done:
     return st;
 }
 
+static dt_status large(void *arg, size_t t, int64_t first, int64_t count, void *to)
+{
+    (void)arg, (void)t, (void)first;
+    for (int64_t i = 0; i < count; i++) ((float *)to)[i] = 1e6f;
+    return DT_OK;
+}
+
+static dt_status leaves_nothing(dt_mesh *mesh, const void *arg)
+{
+    dt_read_options o = DT_READ_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    o.spellings = spellings;
+    o.keep_dtype = false;
+    o.dtype = DT_F16;
+    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "1e6 as f16");
+    DT_EXPECT_TO(done, st, dt_layer_param(dt_layers_at(layers, 0), 0) == NULL,
+                 "a layer that was not read has values");
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, a_layer_that_cannot_be_read_has_no_values)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
+
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(path, sizeof path, "%s/w.bin", folder);
+    DT_ASSERT_OK(dti_st_write(path, stored, DT_COUNT(stored), NULL, large, NULL));
+    dt_test_on_ranks("tp=1", leaves_nothing, path);
+    dt_test_remove_dir(folder);
+}
+
 DT_TEST(values, layers_are_read_from_one_file)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
@@ -233,6 +270,41 @@ done:
     dt_layers_release(&from);
     dt_layers_release(&to);
     return st;
+}
+
+/* Copies are their own, and of the dtype of what they were copied from. */
+static dt_status is_its_own(dt_mesh *mesh, const void *arg)
+{
+    dt_layers *from = NULL, *to = NULL;
+    float before[F * D], after[F * D];
+    dt_status st = DT_OK;
+    dt_tensor *x;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &to));
+    DT_TRY_TO(done, st, dt_layers_init(from, DT_BF16, 3, NULL, 0));
+    DT_TRY_TO(done, st, dt_layers_init(to, DT_F32, 4, NULL, 0));
+    DT_TRY_TO(done, st, dt_layers_copy(to, from));
+    x = dt_layer_param(dt_layers_find(to, "mlp.up"), 0);
+    DT_EXPECT_TO(done, st, dt_tensor_dtype(x) == DT_BF16, "dtype");
+    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 5, NULL, 0));
+    DT_TRY_TO(done, st, dt_layers_copy(to, from));
+    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, before, F * D));
+    DT_TRY_TO(done, st, dt_fill(dt_layer_param(dt_layers_find(to, "mlp.up"), 0), 7.0));
+    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, after, F * D));
+    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof before) == 0, "both share their values");
+    DT_TRY_TO(done, st, dt_layers_copy(to, to));
+done:
+    dt_layers_release(&from);
+    dt_layers_release(&to);
+    return st;
+}
+
+DT_TEST(values, copies_are_values_of_their_own)
+{
+    dt_test_on_ranks("tp=1", is_its_own, NULL);
+    dt_test_on_ranks("tp=2", is_its_own, NULL);
 }
 
 DT_TEST(values, another_plan_takes_the_values_over)

@@ -174,7 +174,6 @@ static const struct escape {
     { 'A', "\\A", NULL },
     { 'z', "\\z", NULL },
     { 'Z', "\\Z", NULL },
-    { 'G', "\\G", NULL },
     { 'R', "\\R", NULL },
     { 'X', "\\X", NULL },
     { 'K', "\\K", NULL },
