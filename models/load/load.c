@@ -219,7 +219,7 @@ static void let_go(weights_at_hand *w)
 
 /* Loads with other wishes ask for other tensors: what one keeps is not what another needs, and a
  * rank may be a load ahead. */
-static dt_status share_key(const char *dir, const dt_load_options *o, char **out)
+dt_status dti_checkpoint_key(const char *dir, const dt_load_options *o, char **out)
 {
     const size_t bytes = strlen(dir) + 24;
 
@@ -238,7 +238,7 @@ static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_opt
     char *key = NULL;
     dt_status st;
 
-    DT_TRY(share_key(dir, o, &key));
+    DT_TRY(dti_checkpoint_key(dir, o, &key));
     st = dti_share_get(dt_mesh_runtime(mesh), key, open_for, &how, close_ckpt, &w->share);
     dti_free(key);
     DT_TRY(st);

@@ -26,4 +26,8 @@ void dti_parallelized_forget(const dt_model *model);
  * is: ranks may be asked to say different things. */
 dt_status dti_memory_report(dt_model *m, const char *backend, int verbose) DT_MUST_USE;
 
+/* What the ranks of a process share the open checkpoint of `dir` by, for loads with these options;
+ * freed with dti_free(). */
+dt_status dti_checkpoint_key(const char *dir, const dt_load_options *o, char **out) DT_MUST_USE;
+
 #endif

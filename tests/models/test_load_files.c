@@ -8,6 +8,7 @@
 
 #include "files/checkpoint.h"
 #include "mesh/share.h"
+#include "models/load/load.h"
 #include "tests/support/dt_test.h"
 
 typedef struct loading {
@@ -98,14 +99,27 @@ static void close_marked(void *object)
     dti_ckpt_close(&ckpt);
 }
 
+/* What a load with default options shares. */
+static dt_status share_of(dt_runtime *rt, const loading *l, dti_share_create create,
+                          dti_share **out)
+{
+    const dt_load_options options = DT_LOAD_OPTIONS_INIT;
+    char *key = NULL;
+    dt_status st;
+
+    DT_TRY(dti_checkpoint_key(l->folder, &options, &key));
+    st = dti_share_get(rt, key, create, (void *)(uintptr_t)l, close_marked, out);
+    dti_free(key);
+    return st;
+}
+
 static dt_status load_marked(dt_mesh *mesh, const void *arg)
 {
     loading *l = (loading *)(uintptr_t)arg;
     dti_share *share;
     dt_status st;
 
-    DT_TRY(
-        dti_share_get(dt_mesh_runtime(mesh), l->folder, open_all_marked, l, close_marked, &share));
+    DT_TRY(share_of(dt_mesh_runtime(mesh), l, open_all_marked, &share));
     st = load(mesh, l);
     dti_share_put(&share);
     return st;
@@ -118,7 +132,7 @@ static dt_status load_beside_another(dt_mesh *mesh, const void *arg)
     dti_share *share;
     dt_status st;
 
-    DT_TRY(dti_share_get(dt_mesh_runtime(mesh), l->folder, open_marked, l, close_marked, &share));
+    DT_TRY(share_of(dt_mesh_runtime(mesh), l, open_marked, &share));
     st = load(mesh, l);
     dti_share_put(&share);
     return st;
@@ -147,7 +161,7 @@ static void look(void *arg, int64_t done, int64_t total)
 
     (void)done;
     (void)total;
-    if (dti_share_get(k->rt, k->l->folder, make_none, NULL, close_marked, &share) != DT_OK) return;
+    if (share_of(k->rt, k->l, make_none, &share) != DT_OK) return;
     k->kept_some = dti_ckpt_kept_some(share->object, &n, &first);
     dti_share_put(&share);
 }
