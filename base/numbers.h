@@ -46,4 +46,10 @@ static inline uint64_t dti_hash_bytes(uint64_t h, const void *data, size_t n)
     return h;
 }
 
+/* Adds a text and where it ends; NULL is "". */
+static inline uint64_t dti_hash_text(uint64_t h, const char *text)
+{
+    return dti_hash_bytes(h, text != NULL ? text : "", text != NULL ? strlen(text) + 1 : 1);
+}
+
 #endif

@@ -7,11 +7,6 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
-static uint64_t text(uint64_t hash, const char *s)
-{
-    return dti_hash_bytes(hash, s != NULL ? s : "", s != NULL ? strlen(s) + 1 : 1);
-}
-
 static uint64_t number(uint64_t hash, int64_t n)
 {
     return dti_hash_word(hash, (uint64_t)n);
@@ -33,7 +28,7 @@ static uint64_t passes(uint64_t hash, const dt_passes *p)
 static uint64_t of_style(uint64_t hash, const dt_style *s)
 {
     if (s == NULL) return number(hash, 0);
-    hash = text(text(text(hash, s->name), s->kinds), s->twin);
+    hash = dti_hash_text(dti_hash_text(dti_hash_text(hash, s->name), s->kinds), s->twin);
     hash = passes(passes(number(hash, s->cut), &s->in), &s->out);
     return number(hash, (s->partition_param != NULL) | (s->prepare_input != NULL) << 1 |
                             (s->prepare_output != NULL) << 2 | (s->prepare_param != NULL) << 3 |
@@ -43,15 +38,17 @@ static uint64_t of_style(uint64_t hash, const dt_style *s)
 static uint64_t of_kind(uint64_t hash, const dt_layer_kind *k)
 {
     for (; k != NULL; k = k->like) {
-        hash = text(text(text(text(hash, k->name), k->axes), k->values), k->run_by);
+        hash = dti_hash_text(
+            dti_hash_text(dti_hash_text(dti_hash_text(hash, k->name), k->axes), k->values),
+            k->run_by);
         hash = number(number(number(hash, k->columns), k->rows), k->picks);
         hash = number(hash, k->ids | (k->forward != NULL) << 1 | (k->check != NULL) << 2);
         for (int p = 0; p < DT_LAYER_MAX_PARAMS && k->params[p].name != NULL; p++)
-            hash = number(text(text(hash, k->params[p].name), k->params[p].axes),
+            hash = number(dti_hash_text(dti_hash_text(hash, k->params[p].name), k->params[p].axes),
                           k->params[p].optional | k->params[p].frozen << 1 |
                               k->params[p].added << 2 | k->params[p].bare << 3);
         for (int s = 0; s < dti_kind_n_states(k); s++)
-            hash = text(text(hash, k->states[s].name), k->states[s].axes);
+            hash = dti_hash_text(dti_hash_text(hash, k->states[s].name), k->states[s].axes);
     }
     return hash;
 }
@@ -66,13 +63,13 @@ static uint64_t of_spec(uint64_t hash, const dt_layer_spec *spec)
     uint32_t eps;
 
     memcpy(&eps, &spec->eps, sizeof eps);
-    hash = number(text(hash, spec->with), eps);
+    hash = number(dti_hash_text(hash, spec->with), eps);
     hash = number(number(hash, spec->reversed), spec->own != NULL);
     hash = number(number(number(hash, spec->heads.n_heads), spec->heads.n_kv_heads),
                   spec->heads.head_dim);
     for (int a = 0; a < DT_LAYER_MAX_AXES; a++) hash = of_axis(hash, &spec->axis[a]);
     for (int a = 0; a < 2; a++) {
-        hash = number(text(hash, spec->parts[a]), spec->blocks[a].n);
+        hash = number(dti_hash_text(hash, spec->parts[a]), spec->blocks[a].n);
         for (int b = 0; b < spec->blocks[a].n; b++) hash = of_axis(hash, &spec->blocks[a].block[b]);
     }
     return hash;
@@ -80,9 +77,10 @@ static uint64_t of_spec(uint64_t hash, const dt_layer_spec *spec)
 
 uint64_t dti_layer_hash(const dt_layer *layer)
 {
-    uint64_t hash = of_spec(of_kind(text(11, layer->name), layer->spec.kind), &layer->spec);
+    uint64_t hash =
+        of_spec(of_kind(dti_hash_text(11, layer->name), layer->spec.kind), &layer->spec);
 
-    hash = text(hash, layer->tied_to != NULL ? layer->tied_to->name : NULL);
+    hash = dti_hash_text(hash, layer->tied_to != NULL ? layer->tied_to->name : NULL);
     hash = number(hash, layer->forward != NULL);
     for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++)
         hash = of_style(of_style(hash, layer->style[d]), layer->step[d]);

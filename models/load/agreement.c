@@ -9,11 +9,6 @@
 #include "models/policies/policies.h"
 #include "parallel_styles/layer_hash.h"
 
-uint64_t dti_hash_text(uint64_t seed, const char *text)
-{
-    return dti_hash_bytes(seed, text != NULL ? text : "", text != NULL ? strlen(text) + 1 : 1);
-}
-
 static uint64_t hash_policy(uint64_t hash, const dt_policy *p)
 {
     hash = dti_hash_text(dti_hash_text(hash, p->name), p->original_layer_class);
@@ -70,7 +65,7 @@ static dt_status check_statuses(const dti_word *all, int n, int mine)
     return DT_OK;
 }
 
-dt_status dti_agree(dt_runtime *rt, const dti_word *mine)
+dt_status dti_agree_on_words(dt_runtime *rt, const dti_word *mine)
 {
     const int n = dt_runtime_size(rt);
     dt_status st = DT_OK;

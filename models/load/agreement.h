@@ -17,14 +17,12 @@ typedef struct dti_word {
     char message[DT_ERROR_MESSAGE_BYTES];
 } dti_word;
 
-uint64_t dti_hash_text(uint64_t seed, const char *text); /* NULL is "" */
-
 /* Of the options' plans and policies, as far as they are data. */
 uint64_t dti_hash_plans(const dt_load_options *o);
 
 /* All ranks hear all others: the first that refuses, or the first that was asked something else.
  * Collective over the world. */
-dt_status dti_agree(dt_runtime *rt, const dti_word *mine) DT_MUST_USE;
+dt_status dti_agree_on_words(dt_runtime *rt, const dti_word *mine) DT_MUST_USE;
 
 /* After loading, which went as `st` says: whether all ranks have a model and laid it out alike.
  * What plans, policies and registered styles come to is compared, layer by layer. Collective over

@@ -324,7 +324,7 @@ dt_status dt_parallelize(dt_runtime *rt, const char *dir, const dt_parallelize_o
         (void)snprintf(w.message, sizeof w.message, "%s", dt_last_error()->message);
     if (dt_runtime_is_dry(rt))
         return dti_error_frame((dt_status)w.status, __func__, __FILE__, __LINE__);
-    DT_TRY(dti_agree(rt, &w));
+    DT_TRY(dti_agree_on_words(rt, &w));
     DT_TRY(load(rt, dir, spec, &own, out));
     return DT_OK;
 }
