@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/changes.h"
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
@@ -93,37 +94,108 @@ void dt_carry_commit(dt_carry *c)
         dt_tensor_release(&k->now);
         k->now = k->next;
         k->next = NULL;
+        dti_tensor_set_kind(k->now, DTI_KIND_CACHES);
     }
 }
 
 /* --- sequences, copied and moved ---------------------------------------------------------- */
 
+/* The same layout for n sequences. Those that are repeated side by side stay on their rank. */
+static dt_status layout_of(const dt_tensor *x, int64_t n, const dt_layout **out)
+{
+    const int64_t batch = dt_tensor_extent(x, 0);
+
+    *out = dt_tensor_layout(x);
+    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(x)); m++) {
+        dt_placement cut = dt_layout_placement(*out, m), plain = DT_SHARD(0);
+        if (cut.kind != DT_PLACE_SHARD || cut.axis != 0) continue;
+        plain.unit = batch > 0 && n % batch == 0 ? cut.unit * (n / batch) : cut.unit;
+        DT_TRY(dti_layout_with(*out, m, &plain, out));
+    }
+    return DT_OK;
+}
+
+static dt_status whole_rows(dt_tensor *x, dt_tensor **out)
+{
+    dt_placement place[DT_MAX_DIMS];
+
+    dt_layout_placements(dt_tensor_layout(x), place);
+    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(x)); m++)
+        if (place[m].kind == DT_PLACE_SHARD && place[m].axis == 0) place[m] = DT_REPLICATE;
+    DT_TRY(dt_redistribute(x, place, out));
+    return DT_OK;
+}
+
+/* Has every rank what its sequences become? All ranks find the same, for at most one dim cuts. */
+static bool rows_stay(const dt_tensor *x, const dt_layout *to, int n, const int64_t *from)
+{
+    const dt_layout *layout = dt_tensor_layout(x);
+    int dims[DT_MAX_DIMS], coord[DT_MAX_DIMS] = { 0 };
+    const int n_cuts = dti_layout_cuts(layout, 0, dims);
+
+    if (n_cuts != 1) return n_cuts == 0;
+    for (int *at = &coord[dims[0]]; *at < layout->dim_size[dims[0]]; ++*at) {
+        int64_t first, count, begin, rows;
+        dti_layout_axis_extent(layout, 0, dt_tensor_extent(x, 0), coord, &first, &count);
+        dti_layout_axis_extent(to, 0, n, coord, &begin, &rows);
+        for (int64_t i = begin; i < begin + rows; i++)
+            if (from[i] < first || from[i] >= first + count) return false;
+    }
+    return true;
+}
+
+/* Of sequences that this rank has, in x; those that go elsewhere are sent behind that. */
+static dt_status copy_rows(const dt_tensor *x, const dt_layout *layout, int n, const int64_t *from,
+                           dt_tensor **out)
+{
+    const dt_local *local = dt_tensor_local(x);
+    int64_t shape[DT_MAX_AXES] = { n }, row = (int64_t)dt_dtype_size(local->dtype);
+    const dt_local *mine;
+    dt_tensor *y;
+
+    for (int a = 1; a < dt_tensor_n_axes(x); a++) {
+        shape[a] = dt_tensor_extent(x, a);
+        row *= local->shape[a];
+    }
+    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(x), layout, local->dtype, shape, &y));
+    mine = dt_tensor_local(y);
+    for (int64_t i = 0; i < mine->shape[0] && row > 0; i++) {
+        const int64_t at = from[mine->offset[0] + i] - local->offset[0];
+        const dt_status st = dti_tensor_copy_bytes(y, i * row, x, at * row, row);
+        if (st != DT_OK) dt_tensor_release(&y);
+        DT_TRY(st);
+    }
+    *out = y;
+    return DT_OK;
+}
+
 static dt_status select_rows(kept *k, int n, const int64_t *from)
 {
-    const int n_axes = dt_tensor_n_axes(k->now);
-    const dt_local *local = dt_tensor_local(k->now);
-    int64_t shape[DT_MAX_AXES], row = (int64_t)dt_dtype_size(local->dtype);
-    dt_tensor *chosen;
+    dt_tensor *whole = NULL, *rows = NULL, *chosen = NULL;
+    dt_placement place[DT_MAX_DIMS];
+    const dt_layout *to;
+    dt_status st = DT_OK;
 
-    DT_CHECK(local->shape[0] == dt_tensor_extent(k->now, 0), DT_ERR_UNSUPPORTED,
-             "a batch that is cut over ranks: its sequences cannot be moved");
-    for (int a = 0; a < n_axes; a++) shape[a] = dt_tensor_extent(k->now, a);
-    for (int a = 1; a < n_axes; a++) row *= local->shape[a];
     for (int i = 0; i < n; i++)
-        DT_CHECK(from[i] >= 0 && from[i] < shape[0], DT_ERR_ARG, "sequence %lld of a batch of %lld",
-                 (long long)from[i], (long long)shape[0]);
-    shape[0] = n;
-    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(k->now), dt_tensor_layout(k->now), local->dtype,
-                                   shape, &chosen));
-    for (int i = 0; i < n && row > 0; i++) {
-        const dt_status st = dti_tensor_copy_bytes(chosen, i * row, k->now, from[i] * row, row);
-        if (st != DT_OK) dt_tensor_release(&chosen);
-        DT_TRY(st);
+        DT_CHECK(from[i] >= 0 && from[i] < dt_tensor_extent(k->now, 0), DT_ERR_ARG,
+                 "sequence %lld of a batch of %lld", (long long)from[i],
+                 (long long)dt_tensor_extent(k->now, 0));
+    DT_TRY(layout_of(k->now, n, &to));
+    if (rows_stay(k->now, to, n, from)) {
+        DT_TRY(copy_rows(k->now, to, n, from, &chosen));
+    } else {
+        dt_layout_placements(to, place);
+        DT_TRY_TO(done, st, whole_rows(k->now, &whole));
+        DT_TRY_TO(done, st, copy_rows(whole, dt_tensor_layout(whole), n, from, &rows));
+        DT_TRY_TO(done, st, dt_redistribute(rows, place, &chosen));
     }
     dti_tensor_set_kind(chosen, DTI_KIND_CACHES);
     dt_tensor_release(&k->now);
     k->now = chosen;
-    return DT_OK;
+done:
+    dt_tensor_release(&rows);
+    dt_tensor_release(&whole);
+    return st;
 }
 
 dt_status dt_carry_select(dt_carry *c, int n, const int64_t *from)
@@ -134,6 +206,19 @@ dt_status dt_carry_select(dt_carry *c, int n, const int64_t *from)
     for (int i = 0; i < c->list->n_states; i++)
         if (c->states[i].now != NULL) DT_TRY(select_rows(&c->states[i], n, from));
     return DT_OK;
+}
+
+int64_t dti_carry_bytes(const dt_carry *c)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; c != NULL && i < c->list->n_states; i++) {
+        const dt_local *local = c->states[i].now ? dt_tensor_local(c->states[i].now) : NULL;
+        int64_t n = local != NULL ? (int64_t)dt_dtype_size(local->dtype) : 0;
+        for (int a = 0; local != NULL && a < local->n_axes; a++) n *= local->shape[a];
+        bytes += n;
+    }
+    return bytes;
 }
 
 /* --- what a layer gets and leaves --------------------------------------------------------- */
@@ -201,6 +286,20 @@ static kept *kept_of(const dt_layer *layer, int state)
     return c != NULL ? &c->states[layer->first_state + state] : NULL;
 }
 
+/* Sequences lie as those of x do, whatever the last pass left. */
+static dt_tensor *with_rows_of(dt_tape *t, dt_tensor *state, const dt_tensor *x)
+{
+    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(state)); m++) {
+        const dt_placement of_x = dt_layout_placement(dt_tensor_layout(x), m);
+        const dt_placement now = dt_layout_placement(dt_tensor_layout(state), m);
+        const bool cut = of_x.kind == DT_PLACE_SHARD && of_x.axis == 0;
+        if (!cut && (now.kind != DT_PLACE_SHARD || now.axis != 0)) continue;
+        if (!dti_placement_equal(&of_x, &now))
+            state = dt_move_dim(t, state, m, cut ? of_x : DT_REPLICATE);
+    }
+    return state;
+}
+
 dt_tensor *dt_layer_state(dt_tape *t, const dt_layer *layer, int state, dt_tensor *x)
 {
     dt_tensor *zeros;
@@ -210,7 +309,8 @@ dt_tensor *dt_layer_state(dt_tape *t, const dt_layer *layer, int state, dt_tenso
     if (!has_state(t, layer, state, x)) return NULL;
     k = kept_of(layer, state);
     if (k != NULL && k->now != NULL) {
-        if (dt_tensor_extent(k->now, 0) == dt_tensor_extent(x, 0)) return k->now;
+        if (dt_tensor_extent(k->now, 0) == dt_tensor_extent(x, 0))
+            return with_rows_of(t, k->now, x);
         return dt_tape_fail(
             t, DT_ERR_ARG, "%s carries state \"%s\" of %lld sequences, but is given %lld",
             layer->name, layer->spec.kind->states[state].name,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a recorded pass (models/run/step.h) has to know of the layers it runs through. */
+ * What models have to know of the layers that their passes run through. */
 #ifndef DTI_CHANGES_H
 #define DTI_CHANGES_H
 
@@ -12,6 +12,9 @@ uint64_t dti_layers_changes(const dt_layers *layers);
 /* Whether layers compute by the library's operators and styles alone: functions of users may do on
  * the host what a recording does not repeat. */
 bool dti_layers_repeat(const dt_layers *layers);
+
+/* Bytes of this rank's pieces of what is carried; 0 for NULL. */
+int64_t dti_carry_bytes(const dt_carry *carry);
 
 /* Takes a layer's own parameters away, so that it can get others, also of another dtype. */
 void dti_layer_clear(dt_layer *layer);

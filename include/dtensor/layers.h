@@ -362,11 +362,12 @@ DT_API void dt_carry_clear(dt_carry *carry);                 /* all sequences be
 DT_API bool dt_layers_carry_states(const dt_layers *layers); /* has one of them any? */
 
 /**
- * Sequence i becomes what from[i] was, i < n: for beams, and for batches that change.
+ * Sequence i becomes what from[i] was, i < n: for beams, and for batches that change. A batch that
+ * is cut over ranks stays so; sequences that are repeated side by side stay on their rank.
  *
- * Collective  no.
- * Errors      DT_ERR_ARG          NULL, a sequence that there is none of
- *             DT_ERR_UNSUPPORTED  a batch that is cut over ranks
+ * Collective  where the batch is cut and a rank lacks what its sequences become; otherwise no
+ *             communication. Every rank passes the same.
+ * Errors      DT_ERR_ARG     NULL, a sequence that there is none of
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_carry_select(dt_carry *carry, int n, const int64_t *from);
@@ -374,9 +375,9 @@ DT_API DT_MUST_USE dt_status dt_carry_select(dt_carry *carry, int n, const int64
 /**
  * For forward functions: state number `state` of the layer, [batch, ...] with the axes that its
  * kind names, as the last pass left it; zeros of x's dtype where there was none. `x` is the layer's
- * input: its axis 0 are the sequences.
+ * input: its axis 0 are the sequences, which lie in the state as they do in x.
  *
- * Collective  no.
+ * Collective  where the last pass left the sequences cut otherwise; otherwise no communication.
  * Ownership   borrowed; NULL after an error.
  * Errors      latched: DT_ERR_ARG   no such state, another number of sequences than before
  *                      DT_ERR_MEMORY

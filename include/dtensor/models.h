@@ -181,9 +181,12 @@ DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this r
  */
 DT_API DT_MUST_USE dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity,
                                              dt_state **out);
-DT_API void dt_state_release(dt_state **state);               /* accepts NULL */
-DT_API int64_t dt_state_length(const dt_state *state);        /* tokens seen; the longest's */
-DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens from `length` on */
+DT_API void dt_state_release(dt_state **state);        /* accepts NULL */
+DT_API int64_t dt_state_length(const dt_state *state); /* tokens seen; the longest's */
+
+/* Forgets tokens from `length` on; all of them in a model whose layers carry state, which knows no
+ * earlier token. Not collective, no errors. */
+DT_API void dt_state_rewind(dt_state *state, int64_t length);
 
 /**
  * Keeps what the state has read of these ids and forgets the rest: of a prompt that begins as the
@@ -194,9 +197,10 @@ DT_API void dt_state_rewind(dt_state *state, int64_t length); /* forgets tokens 
  *        most n_ids - 1 of them are kept
  *
  * Returns how many are kept. None are where keys that were read before do not fit a sequence of
- * another length (dynamic rotary scaling beyond its limit), of a state of several sequences, of a
- * dry one, and if an argument is NULL. Logits are those of reading everything as far as arithmetic
- * allows: passes of one token and of many round differently.
+ * another length (dynamic rotary scaling beyond its limit), where layers carry state that has read
+ * more, of a state of several sequences, of a dry one, and if an argument is NULL. Logits are those
+ * of reading everything as far as arithmetic allows: passes of one token and of many round
+ * differently.
  *
  * Collective  no communication; every rank makes the same call.
  * Errors      none
@@ -215,7 +219,8 @@ DT_API int64_t dt_state_length_of(const dt_state *state, int64_t sequence);
  *   n_pads  [batch], each less than the tokens of that pass
  *
  * Collective  no communication; every rank says the same.
- * Errors      DT_ERR_ARG  NULL or a negative number
+ * Errors      DT_ERR_ARG          NULL or a negative number
+ *             DT_ERR_UNSUPPORTED  padding, where layers carry state
  */
 DT_API DT_MUST_USE dt_status dt_state_pad(dt_state *state, const int64_t *n_pads);
 

@@ -9,6 +9,7 @@
 #include "mesh/runtime.h"
 #include "models/judge/rank_classes.h"
 #include "models/run/forward.h"
+#include "parallel_styles/changes.h"
 
 /* Listens to a device while a model is made (cost is NULL) or during one pass. */
 typedef struct listener {
@@ -100,7 +101,7 @@ dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_pass_cost *co
 
 int64_t dti_state_bytes(const dt_state *s)
 {
-    int64_t bytes = 0;
+    int64_t bytes = dti_carry_bytes(s->carry);
 
     for (int64_t i = 0; i < s->model->info.n_layers; i++) {
         const dt_tensor *const both[] = { s->kv[i].k, s->kv[i].v };
