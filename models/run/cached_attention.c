@@ -34,10 +34,6 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
     if (layer < 0 || layer >= pass->n_layers)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
                             (long long)layer, (long long)pass->n_layers);
-    if (pass->progress != NULL) pass->progress(pass->progress_arg, layer, pass->n_layers);
-    if (pass->go_on != NULL && !pass->go_on(pass->go_on_arg))
-        return dt_tape_fail(t, DT_ERR_ARG, "the pass was broken off before layer %lld of %lld",
-                            (long long)layer, (long long)pass->n_layers);
     kv = &pass->kv[layer];
     positions = pass->positions;
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {

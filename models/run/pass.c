@@ -78,6 +78,16 @@ static dt_tensor *run_block(dt_tape *t, const dt_model *m, const dt_model_pass *
     return y;
 }
 
+/* Tells who waits, and asks whether to go on. */
+static bool goes_on(dt_tape *t, const dt_model_pass *pass, int64_t i)
+{
+    if (pass->progress != NULL) pass->progress(pass->progress_arg, i, pass->n_layers);
+    if (pass->go_on == NULL || pass->go_on(pass->go_on_arg)) return true;
+    (void)dt_tape_fail(t, DT_ERR_ARG, "the pass was broken off before layer %lld of %lld",
+                       (long long)i, (long long)pass->n_layers);
+    return false;
+}
+
 dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
 {
     const dt_arch *arch = m->arch;
@@ -91,7 +101,7 @@ dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass
     if (arch->tables != NULL && flow.x != NULL) arch->tables(m->self, t, pass, flow.tables);
     p.name = "block";
     for (int64_t i = 0; i < m->info.n_layers && flow.x != NULL; i++)
-        flow.x = run_block(t, m, pass, i, &flow, &p);
+        flow.x = goes_on(t, pass, i) ? run_block(t, m, pass, i, &flow, &p) : NULL;
     flow.x = wanted_rows(t, pass, flow.x);
     if (flow.x == NULL) return NULL;
     p = (part){ "head", n_scopes, { p.shape[0], dt_tensor_extent(flow.x, 1), m->info.vocab_size } };
