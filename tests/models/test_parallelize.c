@@ -430,41 +430,6 @@ DT_TEST(parallelize, plans_and_policies_are_compared_whole)
                                       WITH(.policies = &policies[1], .n_policies = 1) } }));
 }
 
-/* One name, and two styles behind it. */
-static dt_status styles_differ(dt_runtime *rt, const void *arg)
-{
-    static const dt_plan_rule rule = { "model.layers.*.mlp.up_proj", "mine" };
-    static const dt_plan plan = { .rules = &rule, .n_rules = 1 };
-    const bool refused = *(const bool *)arg, odd = dt_runtime_rank(rt) == 1;
-    dt_style style = dt_colwise_parallel((dt_parallel_args){ 0 });
-    dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
-    char path[DT_TEST_PATH_BYTES];
-    dt_model *model = NULL;
-
-    if (odd && refused) style.kinds = "embedding";
-    if (odd && !refused) style = dt_rowwise_parallel((dt_parallel_args){ 0 });
-    DT_TRY(dt_style_register(rt, "mine", &style));
-    options.plan = &plan;
-    DT_EXPECT_STATUS(dt_parallelize(rt, folder_of("llama/uneven", path), &options, &model),
-                     refused ? DT_ERR_LAYOUT : DT_ERR_ARG,
-                     refused
-                         ? "model.layers.0.mlp.up_proj"
-                         : "ranks 0 and 1 have laid out model.layers.0.mlp.up_proj differently");
-    DT_EXPECT(model == NULL, "no model");
-    DT_TRY(dt_parallelize(rt, path, NULL, &model)); /* the run goes on */
-    dt_model_release(&model);
-    return DT_OK;
-}
-
-DT_TEST(parallelize, ranks_whose_styles_differ_all_hear_of_it)
-{
-    static const bool how[] = { false, true };
-
-    for (int n = 2; n <= 3; n++)
-        for (size_t i = 0; i < DT_COUNT(how); i++)
-            DT_ASSERT_OK(run(n, NULL, NULL, styles_differ, &how[i]));
-}
-
 static dt_status one_wants_nothing(dt_runtime *rt, const void *arg)
 {
     char path[DT_TEST_PATH_BYTES];

@@ -325,3 +325,112 @@ DT_TEST(own_styles, the_sequence_of_ids_is_their_last_axis)
     dt_test_on_ranks("tp=2", tokens_of_ids, NULL);
     dt_test_on_ranks("tp=3", tokens_of_ids, NULL);
 }
+
+/* --- functions that look at more than the first value ----------------------------------------- */
+
+static dt_tensor *cut_last(dt_tape *t, dt_tensor *x, int dim)
+{
+    return dt_move_dim(t, x, dim, DT_SHARD(1));
+}
+
+/* The second value is a gate of the first. */
+static void gated_by_second(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                            int n, dt_tensor **x)
+{
+    (void)style, (void)layer;
+    x[0] = cut_last(t, x[0], dim);
+    if (n < 2) return;
+    x[1] = cut_last(t, x[1], dim);
+    x[0] = dt_mul(t, x[0], x[1]);
+}
+
+/* The second value joins the first. */
+static void joined_by_second(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                             int n, dt_tensor **y)
+{
+    (void)style, (void)layer;
+    for (int i = 0; i < n; i++) y[i] = dt_move_dim(t, y[i], dim, DT_REPLICATE);
+    if (n > 1) y[0] = dt_add(t, y[0], y[1]);
+}
+
+static void loses_second(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,
+                         dt_tensor **x)
+{
+    (void)style, (void)t, (void)layer, (void)dim;
+    if (n > 1) x[1] = NULL;
+}
+
+enum { ROWS = 3, WIDTH = 7 };
+
+static dt_status given(dt_mesh *mesh, dt_placement cut, float first, dt_tensor **out)
+{
+    const int64_t shape[] = { ROWS, WIDTH };
+    float values[ROWS * WIDTH];
+
+    for (int i = 0; i < ROWS * WIDTH; i++) values[i] = first + (float)i;
+    return dt_distribute(mesh, &cut, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, out);
+}
+
+static dt_status expect_values(const dt_tensor *y, bool joined)
+{
+    const dt_local *local = dt_tensor_local(y);
+
+    DT_EXPECT(dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_REPLICATE, "whole");
+    for (int i = 0; i < ROWS * WIDTH; i++) {
+        const float a = 1.0f + (float)i, b = 5.0f + (float)i;
+        const float got = ((const float *)local->data)[i];
+        DT_EXPECT(got == (joined ? a * b + b : a), "element %d is %g", i, (double)got);
+    }
+    return DT_OK;
+}
+
+static dt_status second_values(dt_mesh *mesh, const void *arg)
+{
+    dt_style style = { .size = sizeof style,
+                       .prepare_input = gated_by_second,
+                       .prepare_output = joined_by_second };
+    dt_style loser = { .size = sizeof loser, .prepare_input = loses_second };
+    const dt_layer_spec specs[] = { { .name = "a", .kind = &dt_point_kind, .style = "gated" },
+                                    { .name = "b", .kind = &dt_point_kind, .style = "loses" } };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_tensor *x[2] = { NULL, NULL }, *y[2];
+    dt_layers *layers = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "gated", &style));
+    DT_TRY(dt_style_register(rt, "loses", &loser));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 2, NULL, &layers));
+    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, given(mesh, DT_REPLICATE, 1.0f, &x[0]));
+    DT_TRY_TO(done, st, given(mesh, DT_SHARD(0), 5.0f, &x[1])); /* cut elsewhere */
+    for (int n = 1; n <= 2; n++) {
+        dt_tape_reset(t);
+        y[0] = x[0];
+        y[1] = x[1];
+        dt_layer_enter_all(t, dt_layers_at(layers, 0), n, y);
+        dt_layer_leave_all(t, dt_layers_at(layers, 0), n, y);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY_TO(done, st, expect_values(y[0], n == 2));
+    }
+    y[0] = x[0];
+    y[1] = x[1];
+    dt_layer_enter_all(t, dt_layers_at(layers, 1), 2, y);
+    DT_EXPECT_TO(done, st, y[0] == NULL && y[1] == NULL, "both are gone");
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                               "style \"loses\": its prepare_input gave NULL for");
+done:
+    dt_tensor_release(&x[0]);
+    dt_tensor_release(&x[1]);
+    dt_tape_release(&t);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(own_styles, functions_of_a_style_use_all_values_that_pass)
+{
+    dt_test_on_ranks("tp=1", second_values, NULL);
+    dt_test_on_ranks("tp=2", second_values, NULL);
+    dt_test_on_ranks("tp=3", second_values, NULL);
+}

@@ -20,8 +20,21 @@ typedef struct model_case {
     dt_layer_spec specs[2];
     dt_tensor *(*forward)(dt_tape *t, dt_layers *layers, dt_tensor *x, const void *arg);
     const dt_head_counts *heads;
-    int64_t width; /* of x and of the result */
+    int64_t width;  /* of x and of the result */
+    bool scattered; /* the result, over tokens */
 } model_case;
+
+/* Does y lie as the last layer's style says? */
+static dt_status expect_place(const dt_mesh *mesh, const dt_tensor *y, bool scattered)
+{
+    const dt_placement place = dt_layout_placement(dt_tensor_layout(y), 0);
+
+    if (dt_mesh_n_ranks(mesh) > 1)
+        DT_EXPECT(scattered ? place.kind == DT_PLACE_SHARD && place.axis == 1
+                            : place.kind == DT_PLACE_REPLICATE,
+                  "the result is cut along axis %d", place.axis);
+    return DT_OK;
+}
 
 static dt_status run(dt_mesh *mesh, const model_case *c, bool whole, dt_tape *t, dt_tensor **out)
 {
@@ -42,11 +55,27 @@ static dt_status run(dt_mesh *mesh, const model_case *c, bool whole, dt_tape *t,
                             (dt_source){ values, DT_EQUAL_COPIES }, &x));
     y = c->forward(t, layers, x, c->heads);
     DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, expect_place(mesh, y, c->scattered && !whole));
     DT_TRY_TO(done, st, dt_full_tensor(y, out));
 done:
     dt_tensor_release(&x);
     dt_layers_release(&layers);
     return st;
+}
+
+/* A sum of terms that is scattered over tokens: one reduce-scatter of TOKENS rows, or, where pieces
+ * would be too uneven, the all-reduce that is cheaper. */
+static dt_status expect_scattered(const dt_mesh *mesh, const dt_tape *t, int64_t width)
+{
+    const dt_test_move move = { .kind = DT_COMM_REDUCE_SCATTER,
+                                .n_axes = 3,
+                                .shape = { 1, TOKENS, width },
+                                .from = -1,
+                                .to = 1,
+                                .each = (int64_t)sizeof(float) };
+
+    DT_TRY(dt_test_expect_move(t, mesh, &move));
+    return DT_OK;
 }
 
 /* One all-reduce of the result, and no byte more. Moves of what a rank holds already are free. Only
@@ -82,8 +111,11 @@ static dt_status equals_one_rank(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, run(mesh, c, true, t, &want));
     dt_tape_reset(t);
     DT_TRY_TO(done, st, run(mesh, c, false, t, &got));
-    DT_TRY_TO(done, st,
-              expect_price(mesh, c->heads, t, TOKENS * c->width * (int64_t)sizeof(float)));
+    if (c->scattered)
+        DT_TRY_TO(done, st, expect_scattered(mesh, t, c->width));
+    else
+        DT_TRY_TO(done, st,
+                  expect_price(mesh, c->heads, t, TOKENS * c->width * (int64_t)sizeof(float)));
     for (int i = 0; i < TOKENS * c->width; i++) {
         const float a = ((const float *)dt_tensor_local(got)->data)[i];
         const float b = ((const float *)dt_tensor_local(want)->data)[i];
@@ -287,13 +319,21 @@ DT_TEST(packed, packed_inputs_are_summed_over_all_blocks)
                            .forward = one_after_the_other,
                            .width = 6 };
     model_case sliced = c; /* from a whole x the blocks are sliced */
+    model_case scattered[2];
 
     sliced.specs[0].blocks[0].n = 0;
     sliced.specs[0].style = "replicate";
     sliced.specs[1].style = "local_packed_rowwise";
+    for (size_t i = 0; i < DT_COUNT(scattered); i++) {
+        scattered[i] = i == 0 ? c : sliced;
+        scattered[i].specs[1].style = "packed_rowwise_reduce_scatter";
+        scattered[i].scattered = true;
+    }
     for (size_t m = 0; m < DT_COUNT(meshes); m++) {
         dt_test_on_ranks(meshes[m], equals_one_rank, &c);
         dt_test_on_ranks(meshes[m], equals_one_rank, &sliced);
+        for (size_t i = 0; i < DT_COUNT(scattered); i++)
+            dt_test_on_ranks(meshes[m], equals_one_rank, &scattered[i]);
     }
 }
 
