@@ -12,7 +12,8 @@ struct dt_request {
     dt_runtime *rt;
     dti_comm *comm;
     dti_comm_request request;
-    int64_t room[]; /* counts, displs, send_counts, send_displs: [size] each */
+    dti_device *device; /* on whose stream it is; NULL: on none */
+    int64_t room[];     /* counts, displs, send_counts, send_displs: [size] each */
 };
 
 static const dti_comm_op ops[DT_N_CALLS] = {
@@ -138,10 +139,21 @@ static dt_status start(dt_request *r, bool on_host)
     dti_device *d;
 
     DT_TRY(dti_device_of(r->rt, &d));
-    if (on_host || d->ops->host_visible || r->request.call.op == DTI_COMM_BARRIER)
+    if (on_host || d->ops->host_visible || r->request.call.op == DTI_COMM_BARRIER) {
         DT_TRY(dti_comm_start(r->comm, &r->request));
-    else /* in the order of the device's stream */
-        DT_TRY(d->ops->communicate(d, r->comm, &r->request.call));
+        return DT_OK;
+    }
+    DT_TRY(d->ops->communicate(d, r->comm, &r->request.call));
+    r->device = d;
+    return DT_OK;
+}
+
+/* Who reads from a device waits for its stream. */
+static dt_status finish(dt_request *r)
+{
+    if (dti_runtime_has_ended(r->rt)) return DT_OK;
+    DT_TRY(dti_comm_wait(r->comm, &r->request));
+    if (r->device != NULL) DT_TRY(r->device->ops->read(r->device, NULL, NULL, 0));
     return DT_OK;
 }
 
@@ -184,7 +196,7 @@ dt_status dt_collective_wait(dt_request **request)
     if (r == NULL) return DT_OK;
     *request = NULL;
     rt = r->rt;
-    st = dti_runtime_has_ended(rt) ? DT_OK : dti_comm_wait(r->comm, &r->request);
+    st = dti_runtime_alone(rt, finish(r));
     dti_free(r);
     dti_runtime_count(rt, DTI_LIVE_REQUEST, -1);
     if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Public collectives: every operation on 1 to 4 ranks and over single and several dims, uneven
- * counts, several under way at once, messages, and what is refused. */
+ * counts, several under way at once, messages, what is refused, and a device that is late. */
 #include <dtensor/collectives.h>
 #include <dtensor/tensor.h>
 #include <string.h>
 
+#include "dtensor/device/device.h"
 #include "tests/support/dt_test.h"
 
 enum { N = 5, MOST = 8 };
@@ -304,4 +305,67 @@ DT_TEST(collectives, a_rank_waits_for_what_it_has_started)
 
     dt_test_on_ranks_fail("tp=2", unfinished, &arg, DT_ERR_INTERNAL, "not released");
     for (int r = 0; r < 2; r++) DT_ASSERT_OK(dt_collective_wait(&u.request[r])); /* long over */
+}
+
+/* --- a device that is late -------------------------------------------------------------------- */
+
+/* Of this rank: what is put on its stream is done when somebody waits for the stream. */
+static _Thread_local struct {
+    dti_comm *comm;
+    dti_comm_call call;
+} put_off;
+
+static dt_status put_off_call(dti_device *d, dti_comm *comm, const dti_comm_call *call)
+{
+    (void)d;
+    put_off.comm = comm;
+    put_off.call = *call;
+    return DT_OK;
+}
+
+static dt_status await_stream(dti_device *d, void *to, const void *from, size_t bytes)
+{
+    (void)d;
+    if (put_off.comm != NULL) DT_TRY(dti_comm_run(put_off.comm, &put_off.call));
+    put_off.comm = NULL;
+    if (bytes > 0) memcpy(to, from, bytes);
+    return DT_OK;
+}
+
+static dt_status awaited(dt_mesh *mesh, const void *arg)
+{
+    int32_t mine = 1 + dt_mesh_coord(mesh, 0), sum = 0, on_host = 0;
+    const int32_t n = dt_mesh_n_ranks(mesh);
+    const dti_device_ops *real;
+    dti_device_ops late;
+    dt_status st = DT_OK;
+    dti_device *d;
+
+    (void)arg;
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &d));
+    real = d->ops;
+    late = *real;
+    late.host_visible = false;
+    late.communicate = put_off_call;
+    late.read = await_stream;
+    d->ops = &late;
+    DT_TRY_TO(done, st, dt_all_reduce(mesh, NULL, &mine, &sum, 1, DT_I32, DT_SUM));
+    DT_EXPECT_TO(done, st, sum == n * (n + 1) / 2, "%d when the wait has returned", (int)sum);
+    DT_TRY_TO(done, st,
+              dt_collective_run(mesh, NULL,
+                                &(dt_collective){ .op = DT_CALL_ALL_REDUCE,
+                                                  .dtype = DT_I32,
+                                                  .send = &mine,
+                                                  .recv = &on_host,
+                                                  .count = 1,
+                                                  .on_host = true }));
+    DT_EXPECT_TO(done, st, on_host == sum && put_off.comm == NULL, "of the host");
+done:
+    d->ops = real;
+    return st;
+}
+
+DT_TEST(collectives, a_wait_waits_for_the_stream_of_a_device)
+{
+    dt_test_on_ranks("tp=2", awaited, NULL);
 }
