@@ -133,11 +133,13 @@ static dt_status shapes_of(dt_tape *t, dti_decision *d, dt_tensor *const *in, in
 }
 
 /* Keeps y, of which the tape takes the reference, beside the terms x for the next operator that
- * wants them so: a sum that two of them read is reduced once. */
+ * wants them so: a sum that two of them read is reduced once. Not so of lent memory, which its
+ * lender may write between them. */
 static dt_tensor *keep_reduced(dt_tape *t, dt_tensor *x, dt_tensor *y)
 {
     if (dti_tape_push_beside(t, x, y) == NULL) return NULL;
     dti_tensor_forget_reduced(x);
+    if (x->storage->lent) return y;
     x->reduced = y;
     y->terms = x;
     return y;
