@@ -143,8 +143,10 @@ dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
 {
     dt_pending *p = pending ? *pending : NULL;
     dt_status st = DT_OK;
+    dt_runtime *rt;
 
     DT_CHECK(p != NULL && y != NULL, DT_ERR_ARG, "the pending move or y is NULL");
+    rt = p->device->rt;
     *pending = NULL;
     *y = NULL;
     DT_CHECK_TO(done, st, !p->device->ended, DT_ERR_ARG,
@@ -155,7 +157,7 @@ dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
     reap(p->device);
 done:
     free_pending(p);
-    return st;
+    return dti_runtime_alone(rt, st);
 }
 
 void dt_pending_release(dt_pending **pending)
@@ -208,7 +210,8 @@ dt_tensor *dt_move_wait(dt_tape *t, dt_pending *p)
     dt_tensor *y;
     dt_status st;
 
-    if (dti_tape_is_down(t) || p == NULL) return NULL; /* the tape drops it */
+    if (dti_tape_is_down(t)) return NULL; /* the tape drops it */
+    if (p == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_wait: the pending move is NULL");
     st = dt_pending_wait(&p, &y);
     if (st == DT_OK) return dti_tape_push(t, y);
     return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));

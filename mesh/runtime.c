@@ -180,7 +180,10 @@ bool dti_runtime_has_lanes(const dt_runtime *rt)
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
 {
     if (rt->bound_by != NULL) dti_topology_unbind(rt->bound_by); /* the rank's core is the rank's */
-    DT_TRY(dti_local_open(rt->lanes, rt->rank, NULL, NULL, out));
+    const dt_status st = dti_local_open(rt->lanes, rt->rank, NULL, NULL, out);
+
+    if (st != DT_OK) dti_local_abort_world(rt->lanes, rt->rank, dt_last_error()->message);
+    DT_TRY(st);
     (*out)->agree = rt->world->agree;
     (*out)->link = rt->world->link;
     return DT_OK;

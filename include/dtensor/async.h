@@ -14,7 +14,8 @@
  *
  * Begins are collectives: all ranks of the mesh issue them in the same order among themselves, and
  * among all other calls. Any number may be under way, on any meshes; they travel one after the
- * other, in that order, beside the collectives of the ranks. Waits may come in any order, and need
+ * other, in that order, beside the collectives of the ranks, and have no place in a rank's flight
+ * record. Waits may come in any order, and need
  * not come: what was begun cannot be called back, since other ranks count on it, but a pending move
  * that is released before its wait goes on by itself and its result is dropped. */
 #ifndef DT_ASYNC_H
@@ -65,7 +66,7 @@ DT_API void dt_pending_release(dt_pending **pending);
  * The recorded form: bytes are counted on the tape at the begin, errors latch, the result of the
  * wait belongs to the tape's scope at the time of the wait. The pending move belongs to the tape:
  * dt_tape_reset() and dt_tape_release() drop those that were not waited for. Scopes may end
- * between begin and wait. NULL after an error; dt_move_wait(tape, NULL) is NULL.
+ * between begin and wait. NULL after an error, such as a wait for NULL.
  *
  * Collective, Errors  as dt_redistribute_begin() and dt_pending_wait(), latched
  * Ownership           borrowed from the tape; a pending move is not used after its wait

@@ -205,6 +205,9 @@ static dt_status on_the_tape(dt_mesh *mesh, const void *arg)
     DT_EXPECT_TO(done, st, dt_move_wait(t, NULL) == NULL, "nothing to wait for");
     DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "dt_move_begin: x or want is NULL");
     dt_tape_reset(t);
+    DT_EXPECT_TO(done, st, dt_move_wait(t, NULL) == NULL, "nothing to wait for");
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "dt_move_wait: the pending move is NULL");
+    dt_tape_reset(t);
     p = dt_move_begin(t, x, whole);
     dt_tape_fail(t, DT_ERR_ARG, "a later one");
     DT_EXPECT_TO(done, st, dt_move_wait(t, p) == NULL, "the tape is down");
