@@ -76,6 +76,8 @@ dt_carry *dt_layers_carry(dt_layers *layers, dt_carry *carry)
 
     if (layers == NULL) return NULL;
     before = layers->carry;
+    layers->misled = carry != NULL && carry->list != layers;
+    if (layers->misled) carry = NULL;
     layers->carry = carry;
     if (carry != NULL) forget_next(carry); /* of a pass that failed */
     return before;
@@ -272,11 +274,15 @@ static dt_status make_zeros(const dt_layer *layer, int state, const dt_tensor *x
 static bool has_state(dt_tape *t, const dt_layer *layer, int state, const dt_tensor *x)
 {
     if (dt_tape_status(t) != DT_OK) return false;
-    if (layer != NULL && x != NULL && state >= 0 && state < layer->n_states &&
-        dt_tensor_n_axes(x) >= 1)
-        return true;
-    (void)dt_tape_fail(t, DT_ERR_ARG, "layer or tensor is NULL, or there is no state %d", state);
-    return false;
+    if (layer == NULL || x == NULL || state < 0 || state >= layer->n_states ||
+        dt_tensor_n_axes(x) < 1)
+        return dt_tape_fail(t, DT_ERR_ARG, "layer or tensor is NULL, or there is no state %d",
+                            state) != NULL;
+    if (layer->list->misled)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "%s: dt_layers_carry() has got the carry of other layers",
+                            layer->name) != NULL;
+    return true;
 }
 
 static kept *kept_of(const dt_layer *layer, int state)

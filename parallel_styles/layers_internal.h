@@ -51,6 +51,7 @@ struct dt_layers {
     uint64_t changes; /* of parameters and of forwards */
     struct dti_style_registry *styles; /* names that mean other styles here; NULL: none do */
     dt_carry *carry;                   /* of the passes that run now, or NULL */
+    bool misled;                       /* it was handed the carry of another list */
     int n_states;                      /* of all layers */
     int n;
     dt_layer *layers;

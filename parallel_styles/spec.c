@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a spec says of its layer's parameters, before there is a layer, and whether it can be. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -81,6 +80,22 @@ int64_t dti_spec_extent(const dt_layer_spec *spec, char letter)
     return at != NULL ? spec->axis[at - letters].extent : 0;
 }
 
+/* Digits with a point or without. strtod() would take letters, too: "inf", "nan", "0x". */
+static double take_number(const char **text)
+{
+    double digits = 0.0, unit = 0.0;
+
+    for (; **text != '\0' && strchr("0123456789.", **text) != NULL; (*text)++) {
+        if (**text == '.') {
+            unit = 1.0;
+        } else {
+            digits = 10.0 * digits + (**text - '0');
+            unit *= 10.0;
+        }
+    }
+    return unit > 0.0 ? digits / unit : digits;
+}
+
 /* "2 oi + 2 ri", which dti_kind_check() has looked at. */
 double dti_spec_flops(const dt_layer_spec *spec)
 {
@@ -88,14 +103,16 @@ double dti_spec_flops(const dt_layer_spec *spec)
     double sum = 0.0;
 
     while (*at != '\0') {
-        char *end;
-        double term = strtod(at, &end);
-        if (end == at) term = 1.0;
-        for (at = end; *at != '\0' && *at != '+'; at++)
-            if (*at != ' ') term *= (double)dti_spec_extent(spec, *at);
+        double term = 1.0;
+        while (*at != '\0' && *at != '+')
+            if (*at == ' ')
+                at++;
+            else if (strchr("0123456789.", *at) != NULL)
+                term *= take_number(&at);
+            else
+                term *= (double)dti_spec_extent(spec, *at++);
         if (*at == '+') at++;
         sum += term;
-        while (*at == ' ') at++;
     }
     return sum;
 }

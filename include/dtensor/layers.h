@@ -355,7 +355,8 @@ DT_API dt_tensor *dt_layer_experts(dt_tape *tape, const dt_layer *point, const d
 DT_API DT_MUST_USE dt_status dt_carry_create(dt_layers *layers, dt_carry **out);
 DT_API void dt_carry_release(dt_carry **carry);
 
-/* As dt_carry_create() says; NULL: none. Not collective. Errors: none. */
+/* As dt_carry_create() says; NULL: none. Not collective. Errors: none here; to the carry of another
+ * list layers say DT_ERR_ARG when a pass asks for their states. */
 DT_API dt_carry *dt_layers_carry(dt_layers *layers, dt_carry *carry);
 DT_API void dt_carry_commit(dt_carry *carry);
 DT_API void dt_carry_clear(dt_carry *carry);                 /* all sequences begin anew */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kinds of one's own, what the library refuses of them, styles that prepare parameters, names that
- * mean another style in one run or one model. examples/15 and 16 run kinds with their numbers. */
+ * Kinds of one's own, what the library refuses of them, styles that prepare parameters, costs,
+ * states of other layers, names that mean another style in one run or one model. examples/15 and 16
+ * run kinds with their numbers. */
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <string.h>
 
+#include "parallel_styles/kind.h"
 #include "parallel_styles/layer_hash.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
@@ -254,6 +256,69 @@ done:
 DT_TEST(own_kinds, a_style_prepares_parameters_for_the_computation)
 {
     dt_test_on_ranks("dp=2,tp=2", prepared, NULL);
+}
+
+/* --- costs and states ------------------------------------------------------------------------- */
+
+static dt_tensor *by_state(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_mul(t, x, dt_layer_state(t, layer, 0, x));
+}
+
+/* Its letters spell what strtod() takes for numbers. */
+static const dt_layer_kind lettered = { .name = "lettered",
+                                        .axes = "infax",
+                                        .states = { { "s", "i" } },
+                                        .cost = "inf + 1.5 nan + 2x3",
+                                        .forward = by_state };
+
+static dt_status of_other_layers(dt_mesh *mesh, const void *arg)
+{
+    const dt_layer_spec specs[] = {
+        { .name = "a",
+          .kind = &lettered,
+          .axis = { { 2, 0 }, { 3, 0 }, { 5, 0 }, { 7, 0 }, { 11, 0 } } },
+        { .name = "b",
+          .kind = &lettered,
+          .axis = { { 2, 0 }, { 3, 0 }, { 5, 0 }, { 7, 0 }, { 11, 0 } } },
+    };
+    const int64_t shape[] = { 3, 2 };
+    dt_layers *one = NULL, *two = NULL;
+    dt_carry *carry = NULL;
+    dt_tensor *x = NULL;
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 1, NULL, &one));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 2, NULL, &two));
+    DT_EXPECT_TO(done, st, dti_spec_flops(&specs[0]) == 2 * 3 * 5 + 1.5 * 3 * 7 * 3 + 2 * 11 * 3,
+                 "%g FLOPs", dti_spec_flops(&specs[0]));
+    DT_TRY_TO(done, st, dt_carry_create(one, &carry));
+    DT_TRY_TO(done, st,
+              dt_ones(mesh, (const dt_placement[]){ DT_REPLICATE }, DT_F32, 2, shape, &x));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_EXPECT_TO(done, st, dt_layers_carry(two, carry) == NULL, "none before");
+    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(two, 1), x) == NULL, "refused");
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "the carry of other layers");
+    dt_tape_reset(t);
+    (void)dt_layers_carry(one, carry);
+    (void)dt_layers_carry(two, NULL);
+    (void)dt_layer_forward(t, dt_layers_at(one, 0), x);
+    (void)dt_layer_forward(t, dt_layers_at(two, 1), x);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    dt_carry_release(&carry);
+    dt_layers_release(&one);
+    dt_layers_release(&two);
+    return st;
+}
+
+DT_TEST(own_kinds, costs_are_letters_and_states_are_of_their_layers)
+{
+    dt_test_on_ranks("tp=1", of_other_layers, NULL);
 }
 
 /* --- names that mean another style ------------------------------------------------------------ */
