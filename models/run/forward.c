@@ -189,12 +189,14 @@ typedef struct again {
     int64_t *lengths; /* [n_kept] before */
     int64_t *pads;    /* [n_kept] before */
     int32_t *ids;     /* [batch, n], padded in front; NULL in a dry runtime */
+    dt_carry *carry;  /* before; NULL: layers carry nothing */
 } again;
 
-static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+static dt_status begin_again(dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
                              again *a)
 {
     const size_t kept = (size_t)s->n_kept;
+    dt_carry *fresh = NULL;
 
     *a = (again){ .n = longest_after(s, n_tokens), .length = s->length };
     DT_TRY(check_ids(m, s, ids, n_tokens));
@@ -202,6 +204,7 @@ static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids,
     DT_TRY(dti_alloc_array(kept, sizeof *a->pads, (void **)&a->pads));
     if (s->ids != NULL)
         DT_TRY(dti_alloc_array(kept * (size_t)a->n, sizeof *a->ids, (void **)&a->ids));
+    if (s->carry != NULL) DT_TRY(dt_carry_create(m->layers, &fresh));
     for (int64_t b = 0; b < s->n_kept; b++) {
         const int64_t old = s->lengths[b], more = n_tokens - s->pads[b];
         a->lengths[b] = old;
@@ -218,6 +221,8 @@ static dt_status begin_again(const dt_model *m, dt_state *s, const int32_t *ids,
     }
     s->length = 0;
     s->turned = -1;
+    a->carry = s->carry;
+    s->carry = fresh;
     return DT_OK;
 }
 
@@ -236,7 +241,11 @@ static dt_tensor *run_again(dt_tape *t, dt_model *m, dt_state *s, const int32_t 
         s->length = a.length;
         memcpy(s->lengths, a.lengths, (size_t)s->n_kept * sizeof *a.lengths);
         memcpy(s->pads, a.pads, (size_t)s->n_kept * sizeof *a.pads);
+        dt_carry_release(&s->carry);
+        s->carry = a.carry;
+        a.carry = NULL;
     }
+    dt_carry_release(&a.carry);
     dti_free(a.lengths);
     dti_free(a.pads);
     dti_free(a.ids);

@@ -141,17 +141,23 @@ static const dt_arch arch = { .size = sizeof(dt_arch),
                               .head = head,
                               .release = release };
 
-static dt_status make(dt_mesh *mesh, dt_model **m)
+static dt_status make_of(dt_mesh *mesh, const dt_arch *of, dt_model **m)
 {
     static const dt_init_rule rules[] = { { "**.decay", DT_INIT_UNIFORM, 0.5, 0.95 },
                                           { "**.weight", DT_INIT_NORMAL, 0.0, 0.4 } };
     static const recurrent self;
     dt_status st;
 
-    DT_TRY(dt_model_create(mesh, &arch, &self, &info, NULL, m));
+    DT_TRY(dt_model_create(mesh, of, &self, &info, NULL, m));
     st = dt_layers_init(dt_model_layers(*m), DT_F32, 5, rules, (int)DT_COUNT(rules));
     if (st != DT_OK) dt_model_release(m);
     return st;
+}
+
+static dt_status make(dt_mesh *mesh, dt_model **m)
+{
+    DT_TRY(make_of(mesh, &arch, m));
+    return DT_OK;
 }
 
 /* --- what sequences get ----------------------------------------------------------------------- */
@@ -323,6 +329,55 @@ done:
 DT_TEST(carried, a_state_forgets_whole_sequences_and_takes_no_padding)
 {
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], rewinds, NULL);
+}
+
+/* --- run again from the first token ----------------------------------------------------------- */
+
+static int64_t turn(const void *self)
+{
+    (void)self;
+    return 8;
+}
+
+/* Sequences that grow past it read all their tokens anew, and carry what these alone leave. */
+static dt_status turns(dt_mesh *mesh, const void *arg)
+{
+    int32_t ids[2][MAX_TOKENS], head[2 * 6];
+    float logits[MAX_ROWS][WORDS];
+    dt_arch turning = arch;
+    dt_state *s = NULL;
+    dt_model *m = NULL;
+    dt_status st = DT_OK;
+    int layers = 1;
+
+    (void)arg;
+    turning.turn = turn;
+    for (int i = 0; i < 12; i++) head[i] = ids[i / 6][i % 6] = (i * 5 + 1) % WORDS;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
+    DT_TRY(make_of(mesh, &turning, &m));
+    DT_TRY_TO(done, st, dt_state_create(m, 2, ROOM, &s));
+    DT_TRY_TO(done, st, read_on(s, head, 6, logits));
+    DT_TRY_TO(done, st, as_alone(m, 2, ids, 6, logits));
+    for (int64_t at = 6; at < 11; at++) { /* past it with the third */
+        s->go_on = at == 8 ? after_a_layer : NULL;
+        s->go_on_arg = &layers;
+        if (at == 8) {
+            DT_EXPECT_TO(done, st, one_more(s, ids, at, 5, logits) == DT_ERR_ARG, "broken off");
+            DT_EXPECT_TO(done, st, dt_state_length(s) == at, "its tokens were not read");
+            s->go_on = NULL;
+        }
+        DT_TRY_TO(done, st, one_more(s, ids, at, 3, logits));
+        DT_TRY_TO(done, st, as_alone(m, 2, ids, at + 1, logits));
+    }
+done:
+    dt_state_release(&s);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(carried, sequences_that_are_run_again_carry_nothing_of_before)
+{
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], turns, NULL);
 }
 
 /* --- texts ------------------------------------------------------------------------------------ */
