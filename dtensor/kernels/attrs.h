@@ -133,8 +133,8 @@ typedef struct dti_concat_attr {
 /* bits: the new elements, in the operand's dtype; extent: of the operand along the axis, 0 where it
  * is not cut. */
 typedef struct dti_pad_attr {
-    int32_t axis;
-    uint32_t bits;
+    int32_t axis, pad;
+    uint64_t bits;
     int64_t before, after, extent;
 } dti_pad_attr;
 

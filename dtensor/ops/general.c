@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/memory.h"
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
@@ -93,6 +94,7 @@ static dt_tensor *reshape(dt_tape *t, dt_tensor *x, const int64_t *want, int n)
 dt_tensor *dt_reshape(dt_tape *t, dt_tensor *x, int n_axes, const int64_t *shape)
 {
     int64_t want[DT_MAX_AXES], have = 1, n = 1;
+    bool fits = true;
     int open = -1;
 
     if (is_down(t, x)) return unary(t, &dti_op_reshape, NULL, x);
@@ -103,14 +105,14 @@ dt_tensor *dt_reshape(dt_tape *t, dt_tensor *x, int n_axes, const int64_t *shape
         want[a] = shape[a];
         if (shape[a] == -1 && open < 0)
             open = a;
-        else if (shape[a] < 1 || n > have)
+        else if (shape[a] < 1)
             return dt_tape_fail(t, DT_ERR_SHAPE, "dt_reshape: axis %d of %lld elements", a,
                                 (long long)shape[a]);
         else
-            n *= shape[a];
+            fits = fits && dti_mul_i64(n, shape[a], &n);
     }
     if (open >= 0) want[open] = have / n;
-    if (have < 1 || (open >= 0 ? have % n : have - n) != 0)
+    if (!fits || have < 1 || (open >= 0 ? have % n : have - n) != 0)
         return dt_tape_fail(t, DT_ERR_SHAPE,
                             "dt_reshape: %lld elements do not fill the shape that is asked for",
                             (long long)have);
@@ -287,7 +289,7 @@ dt_tensor *dt_pad(dt_tape *t, dt_tensor *x, int axis, int64_t before, int64_t af
 
     if (is_down(t, x)) return unary(t, &dti_op_pad, &attr, x);
     if ((attr.axis = axis_of(t, "dt_pad", x, axis)) < 0) return NULL;
-    if (value != 0.0) dti_store_f32(&attr.bits, x->local.dtype, 0, (float)value);
+    if (value != 0.0) dti_convert(&attr.bits, x->local.dtype, &value, DT_F64, 1);
     if (is_cut(x, attr.axis)) attr.extent = x->shape[attr.axis];
     return unary(t, &dti_op_pad, &attr, x);
 }

@@ -2,6 +2,7 @@
  *
  * Rules of general rows whose shapes or placements letters cannot say. Axes and numbers of elements
  * that a placement follows from are attributes: a decision is kept by layouts, not by extents. */
+#include "base/memory.h"
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 
@@ -130,7 +131,7 @@ static dt_status merge_cut(dti_op_call *call, int m)
 
     y->axis = attr->axis;
     if (p.axis == attr->axis && p.n_offsets == 0 && p.n_blocks == 0) {
-        y->unit *= attr->inner;
+        if (!dti_mul_i64(y->unit, attr->inner, &y->unit)) y->unit = INT64_MAX; /* one part */
         return DT_OK;
     }
     if (p.axis == attr->axis + 1 && p.n_offsets == 0 && p.n_blocks == 0 &&
@@ -222,6 +223,8 @@ dt_status dti_concat_extents(dt_op_shapes *call)
         const dt_op_shape *x = &call->in[i];
         for (int a = 0; a < y->n_axes; a++) {
             if (a == attr->axis) {
+                DT_CHECK(x->extent[a] <= INT64_MAX - y->extent[a], DT_ERR_SHAPE,
+                         "concat along axis %d: operands 0 to %d have more than 2^63 rows", a, i);
                 y->extent[a] += x->extent[a];
                 continue;
             }
@@ -274,11 +277,16 @@ dt_status dti_concat_shard(dti_op_call *call)
 dt_status dti_pad_extents(dt_op_shapes *call)
 {
     const dti_pad_attr *attr = call->attr;
+    int64_t extent;
 
     DT_TRY(check_axis(call, attr->axis));
+    extent = call->in[0].extent[attr->axis];
     DT_CHECK(attr->before >= 0 && attr->after >= 0, DT_ERR_ARG,
              "pad: %lld elements before and %lld behind axis %d", (long long)attr->before,
              (long long)attr->after, (int)attr->axis);
+    DT_CHECK(attr->before <= INT64_MAX - extent && attr->after <= INT64_MAX - extent - attr->before,
+             DT_ERR_SHAPE, "pad: %lld and %lld elements around %lld of axis %d exceed 2^63",
+             (long long)attr->before, (long long)attr->after, (long long)extent, (int)attr->axis);
     call->out[0].extent[attr->axis] += attr->before + attr->after;
     return DT_OK;
 }

@@ -276,6 +276,7 @@ static const reshape_case reshapes[] = { /* on two ranks */
     { "S(1)",     4, { 2, 6, 3, 4 }, 3, { 2, 6, 12 },    "S(1)", false },
     { "S(3)",     4, { 2, 3, 2, 5 }, 3, { 6, 2, 5 },     "S(2)", false },
     { "S(0,offsets=0:1:4)", 2, { 4, 3 }, 3, { 4, 1, 3 }, "S(0,offsets=0:1:4)", false },
+    { "S(0,unit=4611686018427387904)", 2, { 4, 3 }, 1, { 12 }, "S(0,unit=9223372036854775807)", false },
     { "S(0)",     1, { 12 },         2, { 4, 3 },        "which splits rows of 3 elements", true },
     { "S(0)",     1, { 12 },         2, { 4, 3 },        "DT_SHARD_UNITS(0, 3)", true },
     { "S(0)",     2, { 1, 5 },       1, { 5 },           "an axis of one element that goes", true },
@@ -330,6 +331,9 @@ static dt_status refuses_shapes(dt_tape *t, dt_mesh *mesh)
     DT_TRY(expect_failure(t, DT_ERR_SHAPE, "24 elements do not fill"));
     (void)dt_reshape(t, make(t, mesh, "R", DT_F32, 2, shape, 1), 2, (const int64_t[]){ -1, -1 });
     DT_TRY(expect_failure(t, DT_ERR_SHAPE, "axis 1 of -1 elements"));
+    (void)dt_reshape(t, make(t, mesh, "R", DT_F32, 2, shape, 1), 2,
+                     (const int64_t[]){ 24, (1LL << 61) + 1 }); /* 24 modulo 2^64 */
+    DT_TRY(expect_failure(t, DT_ERR_SHAPE, "24 elements do not fill"));
     (void)dt_permute(t, make(t, mesh, "R", DT_F32, 2, shape, 1), (const int[]){ 0, 0 });
     DT_TRY(expect_failure(t, DT_ERR_ARG, "each once"));
     return DT_OK;
@@ -390,12 +394,54 @@ static dt_status pads(dt_tape *t, dt_mesh *mesh)
                   3.0f,
               "what was padded");
     (void)dt_pad(t, whole, 0, -1, 0, 0.0);
-    return expect_failure(t, DT_ERR_ARG, "-1 elements before");
+    DT_TRY(expect_failure(t, DT_ERR_ARG, "-1 elements before"));
+    (void)dt_pad(t, make(t, mesh, "R", DT_BF16, 2, shape, 1), 0, INT64_MAX, 1, 0.0);
+    DT_TRY(expect_failure(t, DT_ERR_SHAPE, "around 5 of axis 0"));
+    (void)dt_pad(t, make(t, mesh, "S(0)", DT_BF16, 2, shape, 1), 0, INT64_MAX - 5, 1, 0.0);
+    return expect_failure(t, DT_ERR_SHAPE, "around 5 of axis 0");
 }
 
 DT_TEST(general, a_cut_axis_is_padded_at_its_ends)
 {
     everywhere(pads);
+}
+
+/* An attribute that holds half of a double would be read on into its neighbour. */
+static dt_status pads_doubles(dt_tape *t, dt_mesh *mesh)
+{
+    static const int64_t shape[] = { 3 };
+    dt_tensor *x = make(t, mesh, "R", DT_F64, 1, shape, 1);
+    const dt_tensor *tenth = dt_pad(t, x, 0, 2, 1, 0.1), *zero = dt_pad(t, x, 0, 2, 1, 0.0);
+    const double *with, *without;
+
+    DT_TRY(dt_tape_status(t));
+    with = dt_tensor_local(tenth)->data;
+    without = dt_tensor_local(zero)->data;
+    DT_EXPECT(dt_tensor_extent(tenth, 0) == 6, "%lld", (long long)dt_tensor_extent(tenth, 0));
+    for (int i = 0; i < 6; i += i == 1 ? 4 : 1) /* 0, 1, 5 */
+        DT_EXPECT(with[i] == 0.1 && without[i] == 0.0, "element %d is %.17g, %.17g", i, with[i],
+                  without[i]);
+    return DT_OK;
+}
+
+DT_TEST(general, doubles_are_padded_with_doubles)
+{
+    everywhere(pads_doubles);
+}
+
+/* Their extents alone would be too much for 64 bits. */
+static dt_status joins_nothing(dt_tape *t, dt_mesh *mesh)
+{
+    static const int64_t shape[] = { 1LL << 61, 0 };
+    dt_tensor *x = make(t, mesh, "R", DT_BF16, 2, shape, 1);
+
+    (void)dt_concat(t, 5, (dt_tensor *[]){ x, x, x, x, x }, 0);
+    return expect_failure(t, DT_ERR_SHAPE, "more than 2^63 rows");
+}
+
+DT_TEST(general, rows_of_nothing_are_counted_all_the_same)
+{
+    everywhere(joins_nothing);
 }
 
 static dt_status exchanges(dt_tape *t, dt_mesh *mesh)

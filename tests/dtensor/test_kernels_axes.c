@@ -254,6 +254,15 @@ DT_TEST(kernels_axes, what_is_padded_lies_around_the_rows)
             }
 }
 
+DT_TEST(kernels_axes, rows_without_elements_are_padded)
+{
+    const dti_pad_attr attr = { .axis = 0, .before = 2, .after = 3 };
+    const dt_local x = { .dtype = DT_F32, .n_axes = 2, .shape = { 4, 0 } };
+    const dt_local y = { .dtype = DT_F32, .n_axes = 2, .shape = { 9, 0 } };
+
+    DT_ASSERT_OK(dti_pad_cpu(&(dt_kargs){ .in = &x, .out = (dt_local[]){ y }, .attr = &attr }));
+}
+
 /* Rows of another rank, and rows that nobody has, are zeros. */
 DT_TEST(kernels_axes, rows_are_selected)
 {

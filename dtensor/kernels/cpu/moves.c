@@ -110,7 +110,7 @@ dt_status dti_pad_cpu(const dt_kargs *a)
 
     around(y, axis, &outer, &inner);
     bytes = inner * (int64_t)size;
-    for (int64_t o = 0; o < outer; o++)
+    for (int64_t o = 0; o < outer && bytes > 0; o++)
         for (int64_t r = 0; r < n; r++) {
             const int64_t row = from + r;
             char *to = (char *)y->data + (o * n + r) * bytes;
