@@ -267,7 +267,6 @@ static dt_status make_zeros(const dt_layer *layer, int state, const dt_tensor *x
     }
     DT_TRY(dt_layout_get(mesh, n + 1, place, NULL, &layout));
     DT_TRY(dti_tensor_create_exact(mesh, layout, dt_tensor_dtype(x), shape, out));
-    dti_tensor_set_kind(*out, DTI_KIND_CACHES);
     return DT_OK;
 }
 

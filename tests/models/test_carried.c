@@ -408,6 +408,11 @@ static dt_status generates(dt_mesh *mesh, const void *arg)
         DT_EXPECT_TO(done, st, memcmp(on_one_rank[i], text.ids, sizeof on_one_rank[i]) == 0,
                      "text %d is another than on one rank", i);
     }
+    dt_generated_release(&g); /* a text alone: other ranks of its dim have no sequence */
+    DT_TRY_TO(done, st, dt_generate_batch(m, lists, 1, &o, &g));
+    DT_EXPECT_TO(done, st,
+                 memcmp(on_one_rank[0], dt_generated_ids(g, 0).ids, sizeof on_one_rank[0]) == 0,
+                 "alone it is another than on one rank");
     dt_generated_release(&g);
     st = dt_test_expect_status(__func__, __FILE__, __LINE__,
                                dt_generate_batch(m, uneven, TEXTS, &o, &g), DT_ERR_UNSUPPORTED,

@@ -7,6 +7,7 @@
 #include <dtensor/parallel_styles.h>
 #include <string.h>
 
+#include "dtensor/device/device.h"
 #include "parallel_styles/kind.h"
 #include "parallel_styles/layer_hash.h"
 #include "tests/support/dt_test.h"
@@ -262,7 +263,13 @@ DT_TEST(own_kinds, a_style_prepares_parameters_for_the_computation)
 
 static dt_tensor *by_state(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
-    return dt_mul(t, x, dt_layer_state(t, layer, 0, x));
+    dt_tensor *zeros = dt_layer_state(t, layer, 0, x);
+    dti_device *d;
+
+    if (dti_device_of(dt_mesh_runtime(dt_tensor_mesh(x)), &d) != DT_OK ||
+        dti_memory_of_kind(d->memory, DTI_KIND_CACHES) != 0)
+        return dt_tape_fail(t, DT_ERR_INTERNAL, "zeros count as carried before they are");
+    return dt_mul(t, x, zeros);
 }
 
 /* Its letters spell what strtod() takes for numbers. */
