@@ -28,6 +28,6 @@ DT_TEST(writer, json_text_is_escaped)
     char text[64];
     dti_writer w = { text, sizeof text, 0 };
 
-    dti_put_json(&w, "a\"b\\c\n\x01\xc3\xa9");
-    DT_ASSERT_EQ_STR(text, "\"a\\\"b\\\\c\\u000a\\u0001\xc3\xa9\"");
+    dti_put_json(&w, "a\"b\\c\n\x01\x1f \xc3\xa9");
+    DT_ASSERT_EQ_STR(text, "\"a\\\"b\\\\c\\u000a\\u0001\\u001f \xc3\xa9\"");
 }

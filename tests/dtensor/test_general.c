@@ -444,6 +444,38 @@ DT_TEST(general, rows_of_nothing_are_counted_all_the_same)
     everywhere(joins_nothing);
 }
 
+/* Zeros fit terms of anything; another number would be counted once for each rank. */
+static dt_status pads_terms(dt_tape *t, dt_mesh *mesh)
+{
+    static const float values[] = { 2.0f, 3.0f };
+    static const int64_t shape[] = { 2 };
+
+    for (int op = 0; op < DT_N_REDUCES; op++) {
+        const bool counts = op == DT_SUM || op == DT_PROD;
+        const dt_placement place = DT_PARTIAL((dt_reduce)op);
+        dt_tensor *x, *y;
+        DT_TRY(dt_from_local(mesh, &place, DT_F32, 1, shape, values, &x));
+        x = dt_tape_own(t, x);
+        y = dt_move(t, dt_pad(t, x, 0, 1, 0, 0.0), &(dt_placement){ 0 });
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(((const float *)dt_tensor_local(y)->data)[0] == 0.0f, "reduction %d", op);
+        y = dt_move(t, dt_pad(t, x, 0, 1, 0, 1.5), &(dt_placement){ 0 });
+        if (counts && dt_mesh_n_ranks(mesh) > 1) {
+            DT_TRY(expect_failure(t, DT_ERR_LAYOUT, "and the padding not zero"));
+            continue;
+        }
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(((const float *)dt_tensor_local(y)->data)[0] == 1.5f, "reduction %d", op);
+        dt_tape_reset(t);
+    }
+    return DT_OK;
+}
+
+DT_TEST(general, terms_are_padded_with_what_their_reduction_leaves)
+{
+    everywhere(pads_terms);
+}
+
 static dt_status exchanges(dt_tape *t, dt_mesh *mesh)
 {
     static const int64_t shape[] = { 4, 6, 5 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "files/checkpoint.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -411,5 +412,50 @@ DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
     DT_ASSERT_EQ_STR(dti_ckpt_find(ckpt, "t80")->name, "t80");
     check_column(ckpt, "t3", 1);
     check_column(ckpt, "t80", 0);
+    end(&f, &ckpt);
+}
+
+/* --- scans ------------------------------------------------------------------------------------ */
+
+enum { SCAN_ROWS = 1025, SCAN_ROW = 1024, SCAN_FIRST = 1024 * SCAN_ROW + 3 };
+
+/* Zeros, but for two numbers in the second block of 4 MiB of tensor 0, and one in the first of
+ * tensor 1. */
+static dt_status fill_blocks(void *arg, size_t t, int64_t first, int64_t count, void *to)
+{
+    (void)arg;
+    for (int64_t i = 0; i < count; i++)
+        ((float *)to)[i] = t == 0 && first + i == SCAN_FIRST       ? -INFINITY
+                           : t == 0 && first + i == SCAN_FIRST + 1 ? NAN
+                           : t == 1 && first + i == 7              ? 1.0f
+                                                                   : 0.0f;
+    return DT_OK;
+}
+
+DT_TEST(checkpoint, numbers_are_counted_over_all_blocks)
+{
+    static const dti_st_spec specs[] = { { "x", DT_F32, 2, { SCAN_ROWS, SCAN_ROW } },
+                                         { "one", DT_F32, 2, { SCAN_ROWS, SCAN_ROW } },
+                                         { "zeros", DT_F32, 0, { 0 } } };
+    char path[DT_TEST_PATH_BYTES + 32];
+    dti_st_stage stage;
+    dti_ckpt_scan scan;
+    dti_ckpt *ckpt;
+    fixture f;
+
+    begin(&f);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", f.folder);
+    DT_ASSERT_OK(dti_st_write(path, specs, 3, NULL, fill_blocks, NULL));
+    DT_ASSERT_OK(dti_ckpt_open(f.folder, &ckpt));
+    DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
+    DT_ASSERT_OK(dti_ckpt_scan_values(ckpt, dti_ckpt_find(ckpt, "x"), &stage, &scan));
+    DT_ASSERT(scan.n == SCAN_ROWS * SCAN_ROW && !scan.all_zero);
+    DT_ASSERT(scan.n_nan == 1 && scan.n_infinite == 1);
+    DT_ASSERT_EQ_INT(scan.first, SCAN_FIRST);
+    DT_ASSERT_OK(dti_ckpt_scan_values(ckpt, dti_ckpt_find(ckpt, "one"), &stage, &scan));
+    DT_ASSERT(!scan.all_zero && scan.n_nan == 0 && scan.n_infinite == 0 && scan.first == -1);
+    DT_ASSERT_OK(dti_ckpt_scan_values(ckpt, dti_ckpt_find(ckpt, "zeros"), &stage, &scan));
+    DT_ASSERT(scan.n == 1 && scan.all_zero && scan.first == -1);
+    dti_st_stage_destroy(&stage);
     end(&f, &ckpt);
 }

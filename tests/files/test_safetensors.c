@@ -253,6 +253,24 @@ DT_TEST(safetensors, large_boxes_read_alike_on_any_stage_and_any_number_of_worke
     end(&f, &file);
 }
 
+/* Blocks of short pieces fill a stage of any size and go no byte beyond it. */
+DT_TEST(safetensors, a_stage_is_never_left)
+{
+    static const dti_st_spec spec = { "w", DT_F32, 2, { 40, 5 } };
+    fixture f;
+    dti_st_file *file = write_and_open(&f, &spec, 1);
+
+    for (size_t bytes = 32; bytes <= 256; bytes += 4) {
+        _Alignas(64) char room[320];
+        const dti_st_stage stage = { room, bytes, NULL };
+        memset(room, 0x5a, sizeof room);
+        check_box(file, dti_st_at(file, 0), (int64_t[]){ 1, 1 }, (int64_t[]){ 39, 4 }, DT_BF16,
+                  &stage);
+        for (size_t i = bytes; i < sizeof room; i++) DT_ASSERT(room[i] == 0x5a);
+    }
+    end(&f, &file);
+}
+
 typedef struct sharing {
     const dti_st_file *file;
     dti_st_stage stages[4];
@@ -309,6 +327,45 @@ DT_TEST(safetensors, integers_read_as_they_are)
                      "model.safetensors: tensor \"ids\" is I64, which does not convert to f32");
     dti_st_stage_destroy(&stage);
     end(&f, &file);
+}
+
+/* Element 4 of 6, which is 70000. */
+static dt_status fill_with_a_large_one(void *arg, size_t t, int64_t first, int64_t count, void *to)
+{
+    (void)t;
+    for (int64_t i = 0; i < count; i++)
+        dti_store_f32(to, *(const dt_dtype *)arg, i, first + i == 4 ? 70000.0f : 1.0f);
+    return DT_OK;
+}
+
+/* In one run, and as one of several short pieces. */
+DT_TEST(safetensors, numbers_that_f16_does_not_hold_are_refused_whatever_they_come_from)
+{
+    dt_dtype wide[] = { DT_F32, DT_BF16, DT_F64 };
+
+    for (size_t d = 0; d < DT_COUNT(wide); d++) {
+        const dti_st_spec spec = { "w", wide[d], 2, { 2, 3 } };
+        fixture f;
+        dti_st_file *file;
+        dti_st_stage stage;
+        uint16_t got[6];
+
+        begin(&f);
+        DT_ASSERT_OK(dti_st_write(f.path, &spec, 1, NULL, fill_with_a_large_one, &wide[d]));
+        DT_ASSERT_OK(dti_st_open(f.path, &file));
+        DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
+        for (int64_t first = 0; first < 3; first++) { /* columns 0 to 2, 1 to 2, and 2 alone */
+            const int64_t from[] = { 0, first }, to[] = { 2, 3 };
+            const dt_status st =
+                dti_st_read_slice(file, dti_st_at(file, 0), from, to, DT_F16, &stage, got);
+            if (first < 2)
+                DT_ASSERT_STATUS(st, DT_ERR_FORMAT, "1 of its numbers at least are beyond");
+            else
+                DT_ASSERT_OK(st);
+        }
+        dti_st_stage_destroy(&stage);
+        end(&f, &file);
+    }
 }
 
 DT_TEST(safetensors, boxes_outside_a_tensor_are_refused)

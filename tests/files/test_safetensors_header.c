@@ -317,6 +317,7 @@ DT_TEST(safetensors_header, members_come_one_by_one)
         { " {\"a\" : {} }  ", "\"a\" : {};", true },
         { "{\"a\":{\"x\":[1,{}]},\n\"b\":{}}", "\"a\":{\"x\":[1,{}]};\"b\":{};", true },
         { "{\"a}\\\"{\":{\"}\":\"\\\\\"}}", "\"a}\\\"{\":{\"}\":\"\\\\\"};", true },
+        { "{\"a\":{\"x\":{\"y\":{}}},\"b\":{}}", "\"a\":{\"x\":{\"y\":{}}};\"b\":{};", true },
         { "", "", false },
         { "[]", "", false },
         { "{\"a\":1}", "", false },
@@ -338,6 +339,10 @@ DT_TEST(safetensors_header, members_come_one_by_one)
         if (over != cases[i].over)
             dt_test_fail(__FILE__, __LINE__, "%s: over is %d", cases[i].text, (int)over);
     }
+    dti_members m = dti_members_in("{\"a\\?\":{}}", 4); /* it ends with the backslash */
+    const char *one;
+    size_t n;
+    DT_ASSERT(!dti_members_next(&m, &one, &n) && !m.over);
 }
 
 /* A header as long as is allowed, of names that nobody wants: less than ten times its bytes. */

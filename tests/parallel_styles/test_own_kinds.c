@@ -10,6 +10,7 @@
 #include "dtensor/device/device.h"
 #include "parallel_styles/kind.h"
 #include "parallel_styles/layer_hash.h"
+#include "parallel_styles/layers_internal.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
 #include "tests/support/tensors.h"
@@ -36,6 +37,8 @@ static dt_status refused_kinds(dt_mesh *mesh, const void *arg)
         { { .params = { { "w", "o" } }, .forward = product }, "a kind of layer needs a name" },
         { { .name = "a b", .forward = product }, "a kind of layer needs a name" },
         { { .name = "k", .params = { { "w", "oO" } }, .forward = product }, "axes are letters" },
+        { { .name = "k", .params = { { "w", "o`" } }, .forward = product }, "axes are letters" },
+        { { .name = "k", .params = { { "w", "o{" } }, .forward = product }, "axes are letters" },
         { { .name = "k", .params = { { "w", "oo" } }, .forward = product }, "two axes 'o'" },
         { { .name = "k", .params = { { "w", "abcde" } }, .forward = product }, "has 5 axes" },
         { { .name = "k", .params = { { "w", "o" }, { "w", "o" } }, .forward = product },
@@ -56,6 +59,9 @@ static dt_status refused_kinds(dt_mesh *mesh, const void *arg)
         { { .name = "k", .params = { { "w", "o" } } }, "no forward that uses them" },
         { { .name = "linear", .forward = product }, "there is a kind of layer \"linear\" already" },
     };
+    static const dt_layer_kind ends = { .name = "ends",
+                                        .params = { { "w", "az" } },
+                                        .forward = product };
     dt_runtime *rt = dt_mesh_runtime(mesh);
 
     (void)arg;
@@ -66,6 +72,9 @@ static dt_status refused_kinds(dt_mesh *mesh, const void *arg)
               "found, and first");
     DT_EXPECT(dt_kind_find(rt, "embedding") == &dt_embedding_kind, "the library's as well");
     DT_EXPECT(dt_kind_find(rt, "nope") == NULL && dt_kind_at(rt, 8) == NULL, "no others");
+    DT_EXPECT(dt_kind_at(NULL, 0) == NULL && dt_kind_at(rt, -1) == NULL, "none of no runtime");
+    DT_EXPECT_STATUS(dt_kind_register(NULL, &ends), DT_ERR_ARG, "rt or kind is NULL");
+    DT_TRY(dt_kind_register(rt, &ends));
     return DT_OK;
 }
 
@@ -163,7 +172,23 @@ static dt_status hashes(dt_mesh *mesh, const void *arg)
     const dt_style mine = { .size = sizeof mine, .cut = DT_CUT_COLUMNS };
     const dt_style too = { .size = sizeof too, .cut = DT_CUT_COLUMNS, .prepare_input = touch };
     dt_layer_spec spec = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
-    uint64_t seen[DT_COUNT(styles) + 3];
+    /* what a parameter is beside its axes */
+    static const dt_layer_kind kinds[] = {
+        { .name = "k", .params = { { "w", "oi" }, { "b", "o" } }, .forward = product },
+        { .name = "k",
+          .params = { { "w", "oi" }, { "b", "o", .optional = true } },
+          .forward = product },
+        { .name = "k",
+          .params = { { "w", "oi" }, { "b", "o", .frozen = true } },
+          .forward = product },
+        { .name = "k",
+          .params = { { "w", "oi" }, { "b", "o", .added = true } },
+          .forward = product },
+        { .name = "k",
+          .params = { { "w", "oi" }, { "b", "o", .bare = true } },
+          .forward = product },
+    };
+    uint64_t seen[DT_COUNT(styles) + 3 + DT_COUNT(kinds)];
     size_t n = 0;
 
     (void)arg;
@@ -179,6 +204,12 @@ static dt_status hashes(dt_mesh *mesh, const void *arg)
     DT_TRY(hash_of(mesh, &spec, &seen[n++]));
     spec.kind = &dt_linear_kind;
     DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    spec = (dt_layer_spec){ .name = "a", .axis = { { O, 0 }, { I, 0 } }, .style = "replicate" };
+    for (size_t i = 0; i < DT_COUNT(kinds); i++) {
+        spec.kind = &kinds[i];
+        spec.with = kinds[i].params[1].optional ? "b" : NULL;
+        DT_TRY(hash_of(mesh, &spec, &seen[n++]));
+    }
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < i; k++) DT_EXPECT(seen[i] != seen[k], "%zu and %zu agree", i, k);
     return DT_OK;
@@ -347,7 +378,11 @@ static dt_status mapped(dt_mesh *mesh, const void *arg)
 {
     const dt_style none = { .size = sizeof none },
                    rows = { .size = sizeof rows, .cut = DT_CUT_ROWS };
+    dt_style tokens = { .size = sizeof tokens,
+                        .cut = DT_CUT_COLUMNS,
+                        .out = { .of = { { .to = { DT_LAY_SEQUENCE, 0 } } } } };
     const dt_style_mapping local = { "colwise", &none }, wrong = { "colwize", &none };
+    const dt_plan without = { .dim = NULL };
     dt_plan plan = { .overrides = &local, .n_overrides = 1 };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_cut cut;
@@ -359,6 +394,11 @@ static dt_status mapped(dt_mesh *mesh, const void *arg)
     DT_EXPECT(cut == DT_CUT_NONE, "by its other name, with arguments");
     DT_TRY(cut_of(mesh, NULL, "ColwiseParallel(output_layouts=R)", &cut));
     DT_EXPECT(cut == DT_CUT_COLUMNS, "others do not know of it");
+    plan.more = &without;
+    DT_TRY(cut_of(mesh, &plan, "colwise", &cut));
+    DT_EXPECT(cut == DT_CUT_NONE, "where a second plan says nothing more");
+    plan.overrides = NULL;
+    DT_EXPECT_STATUS(cut_of(mesh, &plan, "colwise", &cut), DT_ERR_ARG, "a plan with 1 overrides");
     plan.overrides = &wrong;
     DT_EXPECT_STATUS(cut_of(mesh, &plan, "colwise", &cut), DT_ERR_ARG,
                      "overrides of a plan: unknown style \"colwize\", did you mean");
@@ -368,8 +408,33 @@ static dt_status mapped(dt_mesh *mesh, const void *arg)
     DT_TRY(cut_of(mesh, NULL, "ColwiseParallel(output_layouts=R)", &cut));
     DT_EXPECT(cut == DT_CUT_ROWS, "made anew with arguments");
     DT_EXPECT(strcmp(dt_style_at(rt, 0)->name, "colwise") == 0, "a program's own come first");
+    DT_TRY(dt_style_register(rt, "tokens", &tokens));
+    tokens.cut = DT_CUT_ROWS;
+    DT_TRY(dt_style_override(rt, "tokens", &tokens));
+    DT_TRY(cut_of(mesh, NULL, "tokens", &cut));
+    DT_EXPECT(cut == DT_CUT_ROWS, "and its twin, which lays parameters as it does");
     DT_EXPECT_STATUS(dt_style_override(rt, "nope", &rows), DT_ERR_ARG, "unknown style \"nope\"");
     return DT_OK;
+}
+
+/* The name of a twin is kept with the style's. */
+static dt_status named_at_length(dt_mesh *mesh, const void *arg)
+{
+    const dt_style tokens = { .size = sizeof tokens,
+                              .out = { .of = { { .to = { DT_LAY_SEQUENCE, 0 } } } } };
+    char name[DTI_STYLE_TEXT_BYTES + 1] = "";
+
+    (void)arg;
+    memset(name, 'n', sizeof name - 1);
+    DT_EXPECT_STATUS(dt_style_register(dt_mesh_runtime(mesh), name, &tokens), DT_ERR_ARG,
+                     "a style cannot have a name of 256 bytes: 255 at most");
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), name + 1, &tokens));
+    return DT_OK;
+}
+
+DT_TEST(own_kinds, the_longest_name_of_a_style_is_said)
+{
+    dt_test_on_ranks("tp=1", named_at_length, NULL);
 }
 
 DT_TEST(own_kinds, a_name_means_another_style_in_one_model_or_one_run)

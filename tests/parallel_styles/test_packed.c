@@ -373,6 +373,9 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     spec.blocks[1].block[1].extent = 5;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
                      "block 1 of its 4 inputs has 5, after 1");
+    spec.blocks[1].block[1].extent = 4;
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
+                     "block 1 of its 4 inputs has 4, after 1");
     spec.blocks[1].n = 9;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
                      "9 blocks: 1 to 8");

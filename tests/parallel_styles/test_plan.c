@@ -22,6 +22,23 @@ DT_TEST(plan, a_star_is_one_whole_component)
     DT_ASSERT_EQ_INT(dti_plan_match("ab", "ac"), -1);
 }
 
+DT_TEST(plan, a_pattern_is_as_far_from_a_name_as_has_to_be_changed)
+{
+    static const struct {
+        const char *pattern, *name;
+        int distance;
+    } rows[] = {
+        { "a.b", "a.b", 0 },      { "", "abc", 3 },
+        { "abc", "", 3 },         { "a.c", "a.b", 1 },
+        { "ab", "b", 1 },         { "*.b", "long.b", 0 },
+        { "*b", "b", 0 },         { "*", "a.b", 1 },
+        { "x.*.w", "y.12.w", 1 }, { "layer.*.w", "layers.0.w", 1 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++)
+        DT_ASSERT_EQ_INT(dti_name_distance(rows[i].pattern, rows[i].name), rows[i].distance);
+}
+
 static const dt_layer_spec specs[] = {
     { .name = "embed", .kind = &dt_embedding_kind, .axis = { { 11, 0 }, { 6, 0 } } },
     { .name = "layers.0.up",
@@ -54,6 +71,7 @@ static dt_status make(dt_mesh *mesh, const dt_plan_rule *rules, int n, bool stri
 static dt_status rules_win(dt_mesh *mesh, const void *arg)
 {
     const dt_plan_rule rules[] = { { "layers.0.up", "replicate" },
+                                   { "*.1.up", "colwise" },
                                    { "layers.*.up", "rowwise" },
                                    { "*.*.up", "colwise_gather_output" },
                                    { "head", "colwise" } };
@@ -61,9 +79,9 @@ static dt_status rules_win(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY(make(mesh, rules, 4, true, &layers));
+    DT_TRY(make(mesh, rules, (int)DT_COUNT(rules), true, &layers));
     DT_TRY_TO(done, st, expect_style(layers, "layers.0.up", "replicate")); /* exact */
-    DT_TRY_TO(done, st, expect_style(layers, "layers.1.up", "rowwise"));   /* fewer stars */
+    DT_TRY_TO(done, st, expect_style(layers, "layers.1.up", "rowwise"));   /* fewer stars, later */
     DT_TRY_TO(done, st, expect_style(layers, "head", "colwise"));
     DT_TRY_TO(done, st,
               expect_style(layers, "embed", "embedding_rowwise")); /* follows its partner */

@@ -248,6 +248,39 @@ DT_TEST(move, reductions_name_their_group_and_divisor)
     dti_layouts_destroy(t);
 }
 
+/* Two reductions one after the other: what comes between them is wide where rounding it would show,
+ * not where the result is one of the terms. */
+DT_TEST(move, only_sums_and_products_are_wide_between_steps)
+{
+    static const struct {
+        const char *source, *between;
+        bool wide;
+    } rows[] = {
+        { "P(sum)P(sum)", "RP(sum)", true },    { "P(avg)P(avg)", "RP(avg)", true },
+        { "P(prod)P(prod)", "RP(prod)", true }, { "P(min)P(min)", "RP(min)", false },
+        { "P(max)P(max)", "RP(max)", false },
+    };
+    const grid g = { 2, { 2, 2 } };
+    dti_layouts *t = new_table();
+    const dt_layout *whole = layout(t, &g, 1, "RR");
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        const dt_layout *source = layout(t, &g, 1, rows[i].source);
+        const dt_layout *between = layout(t, &g, 1, rows[i].between);
+        dti_move_step first = { .kind = DTI_MOVE_ALL_REDUCE, .dims = 1, .divisor = 1 };
+        dti_move_step second = { .kind = DTI_MOVE_ALL_REDUCE, .dims = 2, .divisor = 1 };
+        first.from = source;
+        first.to = second.from = between;
+        second.to = whole;
+        dti_move_set_width(&first, source, whole);
+        dti_move_set_width(&second, source, whole);
+        DT_ASSERT(first.wide == rows[i].wide && second.wide == rows[i].wide);
+        DT_ASSERT(first.widens == rows[i].wide && !second.widens);
+        DT_ASSERT(!first.narrows && second.narrows == rows[i].wide);
+    }
+    dti_layouts_destroy(t);
+}
+
 DT_TEST(move, members_of_a_group_are_in_row_major_order)
 {
     const grid g = { 3, { 2, 3, 2 } };

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "placements/plan.h"
+#include "placements/plan_edges.h"
 #include "tests/placements/grid.h"
 #include "tests/support/torch_plans.h"
 
@@ -223,6 +224,32 @@ DT_TEST(plan, stays_within_memory_or_says_what_it_needs)
     dti_layouts_destroy(t);
 }
 
+/* Steps whose layout cuts mesh dim m in units. */
+static void count_units(void *arg, const dti_move_step *step)
+{
+    for (int m = 0; m < 2; m++) ((int *)arg)[m] += step->to->place[m].unit > 1;
+}
+
+/* By slices and by exchanges. */
+DT_TEST(plan, a_cut_that_the_target_wants_is_tried_on_its_own_dim_alone)
+{
+    static const char *const from[] = { "RR", "S(0)S(1)" };
+    const grid g = { 2, { 2, 2 } };
+    const int64_t shape[] = { 16, 16 };
+    dti_layouts *t = new_table();
+    const dt_layout *to = layout(t, &g, 2, "S(0,unit=4)R");
+    dti_cost_model model = model_of(shape, 1);
+
+    model.link[1].bytes_per_ns = 20;
+    for (size_t i = 0; i < DT_COUNT(from); i++) {
+        int n[2] = { 0, 0 };
+        dti_plan_edges(layout(t, &g, 2, from[i]), to, &model, count_units, n);
+        DT_ASSERT_EQ_INT(n[0], 2); /* at once, and with the other dim as it is */
+        DT_ASSERT_EQ_INT(n[1], 0);
+    }
+    dti_layouts_destroy(t);
+}
+
 /* The triangle inequality (case 23): going by way of a third layout is never cheaper. */
 DT_TEST(plan, no_detour_is_cheaper)
 {
@@ -428,6 +455,9 @@ DT_TEST(plan, bad_queries_are_named)
                      "2^60 bytes or more");
     q.shape = (int64_t[]){ (int64_t)1 << 57, 1 };
     DT_ASSERT_OK(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route));
+    q.shape = (int64_t[]){ (int64_t)1 << 58, 1 };
+    DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_SHAPE,
+                     "2^60 bytes or more at axis 0");
     q.shape = (int64_t[]){ 8, 1 };
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 2 }, &route), DT_ERR_ARG,
                      "coordinate 2 is outside mesh dim 1 of 2 ranks");

@@ -116,6 +116,8 @@ DT_TEST(query, local_shapes_and_bytes_of_any_mesh)
     DT_ASSERT_STATUS(dt_layout_local_shape(l, (int64_t[]){ 9, 3 }, (int[]){ 1 }, local),
                      DT_ERR_SHAPE,
                      "mesh dim 0 cuts axis 0 in blocks of 8 rows together, but 9 rows are cut");
+    DT_ASSERT_STATUS(dt_layout_local_shape(l, (int64_t[]){ 0, 3 }, (int[]){ 1 }, local),
+                     DT_ERR_SHAPE, "in blocks of 8 rows together, but 0 rows are cut");
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=2,tp=2", 1, "S(0)S(0,offsets=0:1:3)", &l));
     DT_ASSERT_OK(dt_layout_local_shape(l, (int64_t[]){ 6 }, (int[]){ 1, 0 }, local));
     DT_ASSERT_EQ_INT(local[0], 1);

@@ -111,6 +111,9 @@ DT_TEST(range, an_empty_packed_piece_begins_where_its_rows_would)
     DT_ASSERT(begin == 2 && n == 0);
     dti_layout_axis_extent(first, 0, 4, (int[]){ 0, 1 }, &begin, &n);
     DT_ASSERT(begin == 2 && n == 0); /* of the first half, whose end this is */
+    const dt_layout *runs = layout(t, &(grid){ 2, { 2, 4 } }, 1, "S(0,blocks=2:2)S(0)");
+    dti_layout_axis_extent(runs, 0, 4, (int[]){ 0, 2 }, &begin, &n);
+    DT_ASSERT(begin == 3 && n == 0); /* of rows 0 and 2: behind the last of them */
     dti_layouts_destroy(t);
 }
 

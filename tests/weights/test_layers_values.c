@@ -97,6 +97,37 @@ DT_TEST(values, a_seed_gives_the_same_layers_on_every_mesh)
     dt_test_on_ranks("dp=2,tp=2", begins_as_rules_say, NULL);
 }
 
+/* Without rules, as Transformers begins. */
+static dt_status begins_by_itself(dt_mesh *mesh, const void *arg)
+{
+    dt_layers *layers = NULL;
+    float up[F * D], bias[F], norm[D], norm_bias[D];
+    dt_status st = DT_OK;
+    double sum = 0.0;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, NULL, 0));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, up, F * D));
+    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, bias, F));
+    DT_TRY_TO(done, st, whole(layers, "norm", 0, norm, D));
+    DT_TRY_TO(done, st, whole(layers, "norm", 1, norm_bias, D));
+    for (int i = 0; i < F * D; i++) sum += (double)up[i] * (double)up[i] / (F * D);
+    DT_EXPECT_TO(done, st, sqrt(sum) > 0.013 && sqrt(sum) < 0.027, "deviation %g", sqrt(sum));
+    for (int i = 0; i < F; i++) DT_EXPECT_TO(done, st, bias[i] == 0.0f, "bias %g", (double)bias[i]);
+    for (int i = 0; i < D; i++)
+        DT_EXPECT_TO(done, st, norm[i] == 1.0f && norm_bias[i] == 0.0f, "norm %g, %g",
+                     (double)norm[i], (double)norm_bias[i]);
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, without_rules_layers_begin_as_those_of_transformers)
+{
+    dt_test_on_ranks("tp=2", begins_by_itself, NULL);
+}
+
 static dt_status bad_rules(dt_mesh *mesh, const void *arg)
 {
     static const dt_init_rule bad[] = {
@@ -244,6 +275,68 @@ DT_TEST(values, layers_are_read_from_one_file)
     dt_test_remove_dir(folder);
 }
 
+/* One tensor per expert and block, as files of Transformers 4 have them. */
+enum { E = 3, G = 4 };
+
+static const dti_st_spec stored_parts[] = {
+    { "mlp.experts.0.gate_proj.weight", DT_F32, 2, { G, D } },
+    { "mlp.experts.0.up_proj.weight", DT_F32, 2, { G, D } },
+    { "mlp.experts.1.gate_proj.weight", DT_F32, 2, { G, D } },
+    { "mlp.experts.1.up_proj.weight", DT_F32, 2, { G, D } },
+    { "mlp.experts.2.gate_proj.weight", DT_F32, 2, { G, D } },
+    { "mlp.experts.2.up_proj.weight", DT_F32, 2, { G, D } },
+};
+
+typedef struct parts_case {
+    const char *path, *style;
+} parts_case;
+
+static dt_status reads_parts(dt_mesh *mesh, const void *arg)
+{
+    const parts_case *c = arg;
+    const dt_layer_spec experts[] = {
+        { .name = "mlp.experts", .kind = &dt_point_kind },
+        { .name = "mlp.experts.gate_up",
+          .kind = &dt_experts_kind,
+          .axis = { { 2 * G, 0 }, { D, 0 }, { E, 0 } },
+          .blocks = { { 2, { { G, 0 }, { G, 0 } } } },
+          .parts = { "gate_proj", "up_proj" },
+          .style = c->style },
+    };
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+    float got[E * 2 * G * D];
+
+    DT_TRY(dt_layers_create(mesh, "tp", experts, 2, NULL, &layers));
+    DT_TRY_TO(done, st, dt_layers_read(layers, c->path, NULL));
+    DT_TRY_TO(done, st, whole(layers, "mlp.experts.gate_up", 0, got, E * 2 * G * D));
+    for (int i = 0; i < E * 2 * G * D; i++)
+        DT_EXPECT_TO(done, st, got[i] == element((size_t)(i / (G * D)), i % (G * D)),
+                     "element %d is %g", i, (double)got[i]);
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, experts_are_read_from_a_tensor_for_each_and_each_block)
+{
+    static const char *const styles[] = { "packed_colwise", "rowwise", "grouped_gemm",
+                                          "replicate" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16];
+    parts_case c = { .path = path };
+
+    (void)dt_test_temp_dir(folder);
+    (void)snprintf(path, sizeof path, "%s/w.safetensors", folder);
+    DT_ASSERT_OK(dti_st_write(path, stored_parts, DT_COUNT(stored_parts), NULL, fill, NULL));
+    for (size_t s = 0; s < DT_COUNT(styles); s++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            c.style = styles[s];
+            dt_test_on_ranks(meshes[m], reads_parts, &c);
+        }
+    dt_test_remove_dir(folder);
+}
+
 /* --- from other layers --- */
 
 static dt_status is_copied(dt_mesh *mesh, const void *arg)
@@ -305,6 +398,28 @@ DT_TEST(values, copies_are_values_of_their_own)
 {
     dt_test_on_ranks("tp=1", is_its_own, NULL);
     dt_test_on_ranks("tp=2", is_its_own, NULL);
+}
+
+static dt_status lacks_a_layer(dt_mesh *mesh, const void *arg)
+{
+    dt_layers *from = NULL, *to = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 1, NULL, &from));
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 2, NULL, &to));
+    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 3, NULL, 0));
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_layers_copy(to, from), DT_ERR_ARG,
+                               "there is no layer mlp.down to copy from");
+done:
+    dt_layers_release(&from);
+    dt_layers_release(&to);
+    return st;
+}
+
+DT_TEST(values, a_layer_that_is_not_there_is_named)
+{
+    dt_test_on_ranks("tp=1", lacks_a_layer, NULL);
 }
 
 DT_TEST(values, another_plan_takes_the_values_over)

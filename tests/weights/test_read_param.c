@@ -38,6 +38,32 @@ static ssize_t counting_pread(int fd, void *to, size_t n, off_t at)
     return pread(fd, to, n, at);
 }
 
+/* A quarter of the piece at a time: it is what the whole has there, and nothing beside it. */
+static dt_status reads_in_quarters(const dti_ckpt *ckpt, const dti_param_tensor *tensor,
+                                   bool reversed, const dti_host *whole, const dti_st_stage *stage)
+{
+    const dti_part all = dti_whole_part(whole->x, reversed);
+    const float *want = whole->local.data;
+
+    for (int k = 0; k < 4; k++) {
+        dti_part part = all;
+        float got[OUT * IN];
+        for (int i = 0; i < OUT * IN; i++) got[i] = -1.0f;
+        for (int a = 0; a < 2; a++) *(k >> a & 1 ? &part.begin[a] : &part.end[a]) = all.end[a] / 2;
+        DT_TRY(dti_read_part(ckpt, tensor, &part, stage,
+                             got + part.begin[0] * all.end[1] + part.begin[1]));
+        for (int64_t r = 0; r < all.end[0]; r++)
+            for (int64_t c = 0; c < all.end[1]; c++) {
+                const int64_t at = r * all.end[1] + c;
+                const bool inside =
+                    r >= part.begin[0] && r < part.end[0] && c >= part.begin[1] && c < part.end[1];
+                DT_EXPECT(got[at] == (inside ? want[at] : -1.0f), "quarter %d: [%d, %d] is %g", k,
+                          (int)r, (int)c, (double)got[at]);
+            }
+    }
+    return DT_OK;
+}
+
 static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
 {
     const param_case *c = arg;
@@ -69,11 +95,12 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dti_host_open(x, DTI_HOST_WRITES, &host));
     tensor.entry = dti_ckpt_find(ckpt, c->reversed ? "reversed" : "plain");
     DT_TRY_TO(done, st, dti_read_param(ckpt, &tensor, info.reversed, &host, &stage));
-    DT_TRY_TO(done, st, dti_host_close(&host, DT_OK));
     if (c->exact)
         DT_EXPECT_TO(done, st, n_read == dt_tensor_local(x)->shape[0] * IN * (int64_t)sizeof(float),
                      "%lld bytes are read for %lld rows", (long long)n_read,
                      (long long)dt_tensor_local(x)->shape[0]);
+    DT_TRY_TO(done, st, reads_in_quarters(ckpt, &tensor, info.reversed, &host, &stage));
+    DT_TRY_TO(done, st, dti_host_close(&host, DT_OK));
     DT_TRY_TO(done, st, dt_full_tensor(x, &full));
     for (int64_t o = 0; o < OUT; o++)
         for (int64_t i = 0; i < IN; i++) {
