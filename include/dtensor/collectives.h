@@ -64,8 +64,8 @@ DT_API DT_MUST_USE dt_status dt_all_to_all(dt_mesh *mesh, const char *dims, cons
 
 /** n elements to or from the rank at place `peer`, whose other call says as many of the same
  * dtype. dt_send() returns when they were received: two ranks that send to each other first wait
- * for ever, or until the deadline; start one of the messages instead, or on a GPU, whose stream
- * takes one message after the other, let one of the two receive first. */
+ * for ever, or until the deadline; start one of the messages instead, or let one of the
+ * two receive first, as has to be on GPUs. */
 DT_API DT_MUST_USE dt_status dt_send(dt_mesh *mesh, const char *dims, const void *data, int64_t n,
                                      dt_dtype dtype, int peer);
 DT_API DT_MUST_USE dt_status dt_recv(dt_mesh *mesh, const char *dims, void *data, int64_t n,
@@ -111,9 +111,9 @@ typedef struct dt_request dt_request;
  * Starts a call and returns: any number may be under way, on one group or on several, and they may
  * be waited for in any order. send and recv belong to the call until its wait has returned; the
  * struct and its arrays do not. Bytes move while ranks are inside calls of this library; what
- * travels while a rank computes is a dt_redistribute_begin(). On memory of a GPU calls take their
- * turns on its stream, in the order of their starts among themselves and among kernels: a message
- * that the peer takes after one of its own, which waits for this rank's next, never arrives.
+ * travels while a rank computes is a dt_redistribute_begin(). On memory of a GPU each call
+ * waits on the stream for those before it: two ranks that both start a send and then a receive wait
+ * for each other as with dt_send(); one of them has to start its receive first.
  *
  * Ownership   *out is ended by dt_collective_wait(), always, before rank_main returns.
  */
