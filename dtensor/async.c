@@ -127,6 +127,7 @@ dt_status dt_redistribute_begin(dt_tensor *x, const dt_placement *want, dt_pendi
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(x != NULL && want != NULL, DT_ERR_ARG, "x or want is NULL");
+    DT_CHECK(!x->device->ended, DT_ERR_ARG, "the run that this tensor belongs to has ended");
     DT_TRY(dti_tensor_layout(x, want, &layout));
     DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), begin(x, layout, NULL, out)));
     return DT_OK;
@@ -145,6 +146,7 @@ dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
     dt_status st = DT_OK;
     dt_runtime *rt;
 
+    if (y == NULL) dt_pending_release(pending);
     DT_CHECK(p != NULL && y != NULL, DT_ERR_ARG, "the pending move or y is NULL");
     rt = p->device->rt;
     *pending = NULL;

@@ -160,6 +160,8 @@ static dt_status check_extents(const dt_tensor *x, const dt_dl_tensor *t)
 {
     DT_CHECK(t->ndim == x->n_axes, DT_ERR_SHAPE, "memory of %d axes is given for a tensor of %d",
              (int)t->ndim, x->n_axes);
+    DT_CHECK(t->shape != NULL || t->ndim == 0, DT_ERR_ARG, "memory of %d axes has no shape",
+             (int)t->ndim);
     for (int a = 0; a < x->n_axes; a++)
         DT_CHECK(t->shape[a] == x->local.shape[a], DT_ERR_SHAPE,
                  "axis %d of the memory has extent %lld, but this rank's piece has %lld", a,

@@ -119,6 +119,7 @@ static bool fills_itself(const dt_tensor *x)
 static dt_status check_fill(const dt_tensor *x)
 {
     DT_CHECK(x != NULL, DT_ERR_ARG, "x is NULL");
+    DT_CHECK(!x->device->ended, DT_ERR_ARG, "the run that this tensor belongs to has ended");
     DT_CHECK(x->layout->partial_dims == 0, DT_ERR_LAYOUT,
              "a Partial tensor has terms, not elements, to fill; redistribute it first");
     return DT_OK;

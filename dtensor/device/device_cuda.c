@@ -187,6 +187,30 @@ static row_slot *slot_of(dti_cuda_device *g, const dt_op *op)
     }
 }
 
+/* By the row's name; or by what stands before its number ("concat" of "concat_3"). */
+static dti_cuda_kernel kernel_called(const dti_cuda_kernels *kernels, const char *name)
+{
+    for (int k = 0; k < kernels->n_rows; k++) {
+        const char *kernel = kernels->rows[k].name, *rest = name + strlen(kernel);
+        if (strncmp(name, kernel, strlen(kernel)) != 0) continue;
+        if (*rest == '\0' ||
+            (rest[0] == '_' && rest[1] >= '0' && rest[1] <= '9' && rest[2] == '\0'))
+            return kernels->rows[k].run;
+    }
+    return NULL;
+}
+
+/* Rows that have one kernel on the CPU, as an operand more or another transposition, have one here
+ * too. */
+static dti_cuda_kernel kernel_of(const dti_cuda_kernels *kernels, const dt_op *op)
+{
+    dti_cuda_kernel run = kernel_called(kernels, op->name);
+
+    for (int i = 0; run == NULL && op->cpu != NULL && i < dti_op_table_size; i++)
+        if (dti_op_table[i]->cpu == op->cpu) run = kernel_called(kernels, dti_op_table[i]->name);
+    return run;
+}
+
 static void find_rows(dti_cuda_device *g)
 {
     const dti_cuda_kernels *kernels = g->module->kernels;
@@ -195,9 +219,7 @@ static void find_rows(dti_cuda_device *g)
     for (int i = 0; i < dti_op_table_size; i++) {
         row_slot *slot = slot_of(g, dti_op_table[i]);
         slot->op = dti_op_table[i];
-        for (int k = 0; k < kernels->n_rows; k++)
-            if (strcmp(kernels->rows[k].name, slot->op->name) == 0)
-                slot->run = kernels->rows[k].run;
+        slot->run = kernel_of(kernels, slot->op);
     }
 }
 

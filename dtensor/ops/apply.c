@@ -221,6 +221,14 @@ static bool adds_once(const dt_tensor *x)
     return true;
 }
 
+dt_status dti_kernel_said(const char *name, dt_status st)
+{
+    if (st == DT_OK || dt_last_error()->code == st) return st;
+    if (strcmp(dt_status_name(st), "DT_?") == 0)
+        DT_FAIL(DT_ERR_INTERNAL, "%s: its kernel returned %d, which is no status", name, (int)st);
+    DT_FAIL(st, "%s: its kernel returned %s without a message", name, dt_status_name(st));
+}
+
 static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor *const *in,
                             int n_out, dt_tensor *const *y)
 {
@@ -234,7 +242,7 @@ static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor 
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
     for (int r = 0; r < n_out; r++) results[r] = y[r]->local;
-    DT_TRY(device->ops->run(device, op, &args));
+    DT_TRY(dti_kernel_said(op->name, device->ops->run(device, op, &args)));
     return DT_OK;
 }
 

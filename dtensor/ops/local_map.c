@@ -2,6 +2,7 @@
  *
  * A caller's function on local pieces: operands are moved, results made as they were described, and
  * nothing is decided or remembered. */
+#include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
 
@@ -52,7 +53,7 @@ static dt_status run(const dt_local_call *c, dt_tensor *const *in, dt_tensor *co
     if (device->dry || !dt_mesh_is_member(y[0]->mesh)) return DT_OK;
     for (int i = 0; i < c->n_in; i++) pieces[i] = in[i]->local;
     for (int r = 0; r < c->n_out; r++) results[r] = y[r]->local;
-    DT_TRY(device->ops->run(device, &row, &args));
+    DT_TRY(dti_kernel_said(row.name, device->ops->run(device, &row, &args)));
     return DT_OK;
 }
 

@@ -138,6 +138,9 @@ dt_status dti_accepts_fit(const dt_op_shapes *call, const dt_layout *const *in,
  * message. */
 dt_status dti_op_clash(dti_op_call *call, int m, const char *fmt, ...) DT_PRINTF(3, 4) DT_MUST_USE;
 
+/* What a kernel returned; one that fails without a message gets one that names it. */
+dt_status dti_kernel_said(const char *name, dt_status st) DT_MUST_USE;
+
 /* Own rules of rows whose shapes or placements letters cannot say (rules_own.c). */
 dt_status dti_heads_extents(dt_op_shapes *call);
 dt_status dti_heads_shard(dti_op_call *call);

@@ -96,6 +96,16 @@ static dt_status check_terms(const dti_comm *c, const dti_comm_call *call)
     return DT_OK;
 }
 
+/* Where blocks begin in a buffer. */
+static dt_status check_displs(const dti_comm *c, const dti_comm_call *call, const char *what,
+                              const int64_t *displs)
+{
+    for (int i = 0; displs != NULL && i < c->size; i++)
+        DT_CHECK(displs[i] >= 0, DT_ERR_ARG, "%s on \"%s\": %s[%d] is %lld",
+                 dti_comm_op_name(call->op), c->name, what, i, (long long)displs[i]);
+    return DT_OK;
+}
+
 dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
 {
     const int me = c->rank;
@@ -116,6 +126,7 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
         if (me == call->root) DT_TRY(check_buffer(c, call, "send", call->send, n));
         return check_buffer(c, call, "recv", call->recv, n);
     case DTI_COMM_ALL_GATHER:
+        DT_TRY(check_displs(c, call, "displs", call->displs));
         DT_TRY(check_counts(c, call, "counts", call->counts, c->size, &n));
         DT_TRY(check_buffer(c, call, "send", call->send, call->counts[me]));
         return check_buffer(c, call, "recv", call->recv, n);
@@ -128,6 +139,8 @@ dt_status dti_call_check(const dti_comm *c, const dti_comm_call *call)
         DT_TRY(check_terms(c, call));
         return check_buffer(c, call, "recv", call->recv, call->counts[me]);
     case DTI_COMM_ALL_TO_ALL:
+        DT_TRY(check_displs(c, call, "displs", call->displs));
+        DT_TRY(check_displs(c, call, "send_displs", call->send_displs));
         DT_TRY(check_counts(c, call, "send_counts", call->send_counts, c->size, &n));
         DT_TRY(check_counts(c, call, "counts", call->counts, c->size, &m));
         DT_TRY(check_buffer(c, call, "send", call->send, n));
