@@ -222,3 +222,17 @@ DT_TEST(layout, refusals_name_dim_axis_and_numbers)
     DT_ASSERT(layout(t, &g, 1, "P(sum)P(avg)") != NULL);
     dti_layouts_destroy(t);
 }
+
+DT_TEST(layout, another_reduction_is_another_layout)
+{
+    const grid g = { 1, { 2 } };
+    const dt_placement sum = DT_PARTIAL(DT_SUM), most = DT_PARTIAL(DT_MAX);
+    dti_layouts *t = new_table();
+    const dt_layout *terms = layout(t, &g, 1, "P(sum)"), *other;
+
+    DT_ASSERT_OK(dti_layout_with(terms, 0, &sum, &other));
+    DT_ASSERT(other == terms);
+    DT_ASSERT_OK(dti_layout_with(terms, 0, &most, &other));
+    DT_ASSERT(other == layout(t, &g, 1, "P(max)"));
+    dti_layouts_destroy(t);
+}
