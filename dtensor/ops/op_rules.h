@@ -70,7 +70,7 @@ dt_status dti_row_check_attr(const dt_op *op) DT_MUST_USE;
 dt_status dti_row_read(const dt_op *op, dti_row *out) DT_MUST_USE;
 void dti_row_free(dti_row *row); /* what it points to */
 
-/* Parts of it: accepts.c, work.c. */
+/* Parts of it: accepts.c, op_work.c. */
 dt_status dti_accepts_read(const dt_op *op, const dti_letters *letters, dti_row *out) DT_MUST_USE;
 dt_status dti_cost_read(const dt_op *op, const dti_letters *letters, dti_cost *out) DT_MUST_USE;
 

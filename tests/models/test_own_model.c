@@ -45,17 +45,17 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
 #define M(field) offsetof(tiny, field)
 #define B(field) offsetof(tiny_block, field)
     const dt_layer_row model[] = {
-        { M(embed), "embed", &dt_embedding_kind,V, D,    NULL,   "embedding_rowwise", NULL },
-        { M(norm),  "norm",  &dt_rms_norm_kind, D, none, false, "replicate",         NULL },
-        { M(head),  "head",  &dt_linear_kind, V, D,    NULL,   "colwise",           NULL },
+        { M(embed), "embed", &dt_embedding_kind, V, D,    false, "embedding_rowwise", NULL },
+        { M(norm),  "norm",  &dt_rms_norm_kind,  D, none, false, "replicate",         NULL },
+        { M(head),  "head",  &dt_linear_kind,    V, D,    false, "colwise",           NULL },
     };
     const dt_layer_row block[] = {
         { B(norm), "norm",   &dt_rms_norm_kind, D,    none, false, "replicate", NULL },
-        { B(attn), "attn",   &dt_point_kind, none, none, false, "replicate", NULL },
-        { B(q),    "attn.q", &dt_linear_kind, Q,    D,    "bias", "colwise",   NULL },
-        { B(k),    "attn.k", &dt_linear_kind, KV,   D,    "bias", "colwise",   NULL },
-        { B(v),    "attn.v", &dt_linear_kind, KV,   D,    "bias", "colwise",   NULL },
-        { B(o),    "attn.o", &dt_linear_kind, D,    Q,    "bias", "rowwise",   NULL },
+        { B(attn), "attn",   &dt_point_kind,    none, none, false, "replicate", NULL },
+        { B(q),    "attn.q", &dt_linear_kind,   Q,    D,    true,  "colwise",   NULL },
+        { B(k),    "attn.k", &dt_linear_kind,   KV,   D,    true,  "colwise",   NULL },
+        { B(v),    "attn.v", &dt_linear_kind,   KV,   D,    true,  "colwise",   NULL },
+        { B(o),    "attn.o", &dt_linear_kind,   D,    Q,    true,  "rowwise",   NULL },
     };
 #undef M
 #undef B

@@ -6,7 +6,7 @@
 
 #include "dtensor/kernels/cuda/cuda_internal.h"
 
-/* runtime.c */
+/* cuda_runtime.c */
 void dti_cuda_versions_read(dti_cuda_versions *out);
 int dti_cuda_properties_read(int device, dti_cuda_properties *out);
 int dti_cuda_open(int device, dti_cuda **out);
