@@ -262,6 +262,7 @@ typedef struct reshape_case {
 static const reshape_case reshapes[] = { /* on two ranks */
     { "R",        2, { 4, 6 },       1, { 24 },          "R", false },
     { "S(0)",     2, { 4, 6 },       1, { -1 },          "S(0,unit=6)", false },
+    { "S(0,unit=2)", 2, { 6, 3 },    1, { 18 },          "S(0,unit=6)", false },
     { "S(0)",     3, { 3, 2, 5 },    2, { 3, 10 },       "S(0)", false },
     { "S(0)",     3, { 3, 2, 5 },    2, { 6, -1 },       "S(0,unit=2)", false },
     { "S(2)",     3, { 3, 2, 5 },    2, { 6, 5 },        "S(1)", false },
