@@ -9,13 +9,6 @@
 
 enum { ROWS = 6, COLUMNS = 4 };
 
-/* What a rank that fails leaves behind goes with the run. */
-#define TRY(call)                    \
-    do {                             \
-        const dt_status st = (call); \
-        if (st != DT_OK) return st;  \
-    } while (0)
-
 static void free_values(void *arg, void *data)
 {
     *(int *)arg += 1;
@@ -33,6 +26,7 @@ static void double_elements(dt_dlpack *array)
     array->deleter(array);
 }
 
+/* What a rank that fails leaves behind goes with the run. */
 static dt_status rank_main(dt_runtime *rt, void *arg)
 {
     const dt_placement rows[] = { DT_SHARD(0) };
@@ -48,31 +42,31 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     (void)arg;
     if (values == NULL) return dt_fail(DT_ERR_MEMORY, "no memory");
     for (int i = 0; i < n_rows * COLUMNS; i++) values[i] = (float)(first * COLUMNS + i);
-    TRY(dt_mesh_create(rt, "tp=2", &mesh));
+    DT_TRY(dt_mesh_create(rt, "tp=2", &mesh));
 
     /* Ours in: x lies in `values`, which is handed over with the call. */
     const dt_memory memory = { values, bytes, free_values, &freed };
-    TRY(dt_wrap_local(mesh, rows, DT_F32, 2, shape, memory, &x));
+    DT_TRY(dt_wrap_local(mesh, rows, DT_F32, 2, shape, memory, &x));
 
     /* Out: another library writes to the same bytes, and lets them go. */
-    TRY(dt_to_dlpack(x, &out));
+    DT_TRY(dt_to_dlpack(x, &out));
     double_elements(out);
 
     /* In: an array of another library becomes y; here it is x's piece once more. */
-    TRY(dt_to_dlpack(x, &out));
-    TRY(dt_from_dlpack(mesh, rows, 2, shape, out, DT_DL_COPY_NEVER, &y));
+    DT_TRY(dt_to_dlpack(x, &out));
+    DT_TRY(dt_from_dlpack(mesh, rows, 2, shape, out, DT_DL_COPY_NEVER, &y));
     dt_tensor_release(&x);
     if (dt_tensor_local(y)->data != (void *)values)
         return dt_fail(DT_ERR_INTERNAL, "somebody has copied");
 
-    TRY(dt_full_tensor(y, &whole));
+    DT_TRY(dt_full_tensor(y, &whole));
     for (int i = 0; i < ROWS * COLUMNS; i++)
         sum += ((const float *)dt_tensor_local(whole)->data)[i];
     if (sum != 2 * 276) return dt_fail(DT_ERR_INTERNAL, "the sum is %g", (double)sum);
     dt_tensor_release(&whole);
     dt_tensor_release(
         &y); /* and so the memory is free when this rank next makes a tensor, or ends */
-    TRY(dt_empty(mesh, rows, DT_F32, 2, shape, &x));
+    DT_TRY(dt_empty(mesh, rows, DT_F32, 2, shape, &x));
     if (freed != 1) return dt_fail(DT_ERR_INTERNAL, "freed %d times", freed);
     dt_tensor_release(&x);
     dt_mesh_release(&mesh);
