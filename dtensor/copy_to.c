@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "dtensor/agree.h"
+#include "dtensor/claims.h"
 #include "dtensor/exchange.h"
 #include "dtensor/move_cache.h"
 #include "mesh/runtime.h"

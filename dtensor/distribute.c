@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A whole tensor in one place becomes a distributed one. */
-#include "dtensor/agree.h"
+#include "dtensor/claims.h"
 #include "dtensor/exchange.h"
 #include "dtensor/host.h"
 #include "dtensor/tensor_internal.h"

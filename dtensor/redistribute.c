@@ -4,7 +4,7 @@
  * Dry tensors take the same way: what would be copied here is left out, what would be sent goes to
  * the dry back end, so that steps, counters and memory are those of a run. */
 #include "base/dtype.h"
-#include "dtensor/agree.h"
+#include "dtensor/claims.h"
 #include "dtensor/exchange.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tensor_internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our collectives between ranks that are processes, timed as bench/mpi/collectives.c times those of
+ * Our collectives between ranks that are processes, timed as mpi_collectives.c times those of
  * an MPI library. bench_comm starts it under mpirun and reads its lines "operation bytes
  * microseconds". Arguments: sizes in bytes. */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The figures of other libraries' collectives, as bench/mpi/collectives.c measures them. */
+ * The figures of other libraries' collectives, as bench/mpi/mpi_collectives.c measures them. */
 #ifndef DT_BENCH_MPI_H
 #define DT_BENCH_MPI_H
 

@@ -2,7 +2,7 @@
  *
  * Policies, from the caller's structs to what the rest of the room works with: a changed
  * configuration (policy_arguments.c), rules of a plan (policy_rules.c), claims about ranks and
- * layers with other computations (apply.c). */
+ * layers with other computations (policy_apply.c). */
 #ifndef DTI_POLICIES_H
 #define DTI_POLICIES_H
 

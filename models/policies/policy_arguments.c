@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * replace_arguments: a policy changes keys of the parsed config.json, which is then read as if it
- * had been so in the file; or it claims what a rank holds, which is checked later (apply.c). */
+ * had been so in the file; or it claims what a rank holds, checked later (policy_apply.c). */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>

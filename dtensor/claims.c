@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dtensor/agree.h"
+#include "dtensor/claims.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Telling a communicator which tensor an operation moves. */
-#ifndef DTI_AGREE_H
-#define DTI_AGREE_H
+#ifndef DTI_CLAIMS_H
+#define DTI_CLAIMS_H
 
 #include "dtensor/tensor_internal.h"
 #include "mesh/comm/comm.h"
