@@ -112,6 +112,49 @@ DT_TEST(tokenizer_hostile, a_letter_does_not_become_gigabytes)
     dt_tokenizer_release(&tok);
 }
 
+/* A template of a text and n pieces behind it. */
+static dt_status make_template(const char *piece, size_t n, dt_tokenizer **out)
+{
+    static const char head[] =
+        "{" MODEL ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": "
+        "{\"s\": {\"ids\": [0,0,0,0,0,0,0,0]}}, \"single\": [{\"Sequence\": {\"id\": \"A\"}}";
+    const size_t step = strlen(piece);
+    char *file = malloc(sizeof head + n * step + 4);
+    dt_status st;
+
+    DT_ASSERT(file != NULL);
+    memcpy(file, head, sizeof head - 1);
+    for (size_t i = 0; i < n; i++) memcpy(file + sizeof head - 1 + i * step, piece, step);
+    memcpy(file + sizeof head - 1 + n * step, "]}}", 4);
+    st = tok_parse(file, out);
+    free(file);
+    return st;
+}
+
+DT_TEST(tokenizer_hostile, templates_are_bounded)
+{
+    static const char text[] = ", {\"Sequence\": {\"id\": \"A\"}}";
+    static const char special[] = ", {\"SpecialToken\": {\"id\": \"s\"}}";
+    dt_tokenizer *tok = NULL;
+    int32_t *ids;
+    size_t n;
+
+    DT_ASSERT_STATUS(make_template(text, 200000, &tok), DT_ERR_UNSUPPORTED,
+                     "post_processor.single[64].Sequence");
+    DT_ASSERT_STATUS(make_template(text, 64, &tok), DT_ERR_UNSUPPORTED, "at most 64 places");
+    DT_ASSERT_STATUS(make_template(special, 8193, &tok), DT_ERR_UNSUPPORTED, "at most 65536");
+    DT_ASSERT_OK(make_template(text, 63, &tok));
+    DT_ASSERT_OK(dt_tokenizer_encode(tok, "ab", 2, 0, &ids, &n));
+    DT_ASSERT_EQ_INT(n, 128);
+    dt_tokenizer_free(ids);
+    dt_tokenizer_release(&tok);
+    DT_ASSERT_OK(make_template(special, 8192, &tok));
+    DT_ASSERT_OK(dt_tokenizer_encode(tok, "ab", 2, DT_ENCODE_ADD_SPECIAL, &ids, &n));
+    DT_ASSERT_EQ_INT(n, 65538);
+    dt_tokenizer_free(ids);
+    dt_tokenizer_release(&tok);
+}
+
 /* Bytes as characters, of which each byte is a character again. */
 DT_TEST(tokenizer_hostile, words_are_bounded_too)
 {

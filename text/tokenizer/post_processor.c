@@ -5,8 +5,25 @@
 
 #include "base/memory.h"
 #include "text/tokenizer/steps.h"
+#include "text/tokenizer/utf8.h"
 
 static const int32_t text_item = DTI_TEMPLATE_TEXT;
+
+/* Bounded as what steps make of a text is: 64 copies of it, and 65536 tokens around them. */
+static dt_status add_item(dti_template *t, const dti_json *from, int32_t item)
+{
+    const bool is_text = item == text_item;
+
+    if (is_text && t->n_texts == DTI_TEXT_GROWTH)
+        return dti_json_refuse(from, DT_ERR_UNSUPPORTED,
+                               "one of at most 64 places for the text in a template");
+    if (t->items.n - t->n_texts == DTI_TEXT_GROWTH_BASE && !is_text)
+        return dti_json_refuse(from, DT_ERR_UNSUPPORTED,
+                               "one of at most 65536 special tokens in a template");
+    t->n_texts += is_text;
+    DT_TRY(dti_ids_append(&t->items, &item, 1));
+    return DT_OK;
+}
 
 /* The ids that a special token of the template stands for. */
 static dt_status load_special(dti_template *t, const dti_json *from, const dti_json *piece)
@@ -21,11 +38,9 @@ static dt_status load_special(dti_template *t, const dti_json *from, const dti_j
     for (size_t i = 0; i < dti_json_count(&ids); i++) {
         const dti_json at = dti_json_at(&ids, i);
         int64_t id;
-        int32_t narrow;
 
         DT_TRY(dti_json_as_int(&at, 0, DTI_MAX_TOKEN_ID, &id));
-        narrow = (int32_t)id;
-        DT_TRY(dti_ids_append(&t->items, &narrow, 1));
+        DT_TRY(add_item(t, &at, (int32_t)id));
     }
     return DT_OK;
 }
@@ -38,7 +53,7 @@ static dt_status load_sequence(dti_template *t, const dti_json *piece)
     DT_TRY(dti_json_as_string(&id, &name));
     if (strcmp(name, "A") != 0) /* B is the second text of a pair */
         return dti_json_refuse(&id, DT_ERR_UNSUPPORTED, "A, in a template for single texts");
-    return dti_ids_append(&t->items, &text_item, 1);
+    return add_item(t, piece, text_item);
 }
 
 static dt_status load_template(dti_template *t, const dti_json *from)
@@ -76,7 +91,7 @@ static dt_status load_step(void *arg, const dti_json *from, const char *type)
 dt_status dti_template_load(dti_template *t, const dti_json *from)
 {
     DT_TRY(dti_steps_each(from, "processors", load_step, t));
-    return t->items.n == 0 ? dti_ids_append(&t->items, &text_item, 1) : DT_OK;
+    return t->items.n == 0 ? add_item(t, from, text_item) : DT_OK;
 }
 
 void dti_template_free(dti_template *t)

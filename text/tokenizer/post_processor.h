@@ -11,6 +11,7 @@ enum { DTI_TEMPLATE_TEXT = -1 };
 /* Ids in order, DTI_TEMPLATE_TEXT where the text stands. */
 typedef struct dti_template {
     dti_ids items;
+    size_t n_texts; /* how often the text stands in it */
 } dti_template;
 
 /* Reads the "post_processor" of the file: an object, or null for none. */
