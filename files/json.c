@@ -16,10 +16,22 @@
 enum { SCALAR_BYTES = 48, ARRAY_BYTES = 128, OBJECT_BYTES = 256 };
 static const size_t max_tree_bytes = (size_t)1 << 30;
 
-static size_t tree_bytes(const char *text, size_t n)
+/* jansson calls itself for every level, and a thread's stack may be small. No file of a model nests
+ * deeper than 20. */
+enum { MAX_DEPTH = 256 };
+
+/* What jansson would make of a text. Where it stops early, at a fault, this is what it would need
+ * if it did not. */
+typedef struct outlook {
+    size_t bytes;
+    size_t deep; /* how many bytes come before nesting goes too deep; n: it never does */
+} outlook;
+
+static outlook look_over(const char *text, size_t n)
 {
-    size_t bytes = 0;
+    outlook o = { .deep = n };
     bool quoted = false;
+    size_t depth = 0;
 
     for (size_t i = 0; i < n; i++) {
         const char c = text[i];
@@ -27,11 +39,14 @@ static size_t tree_bytes(const char *text, size_t n)
         if (c == '"') quoted = !quoted;
         if (quoted && c == '\\') i++;
         if (quoted) continue;
-        if (c == ',' || c == ':') bytes += SCALAR_BYTES;
-        if (c == '[') bytes += ARRAY_BYTES;
-        if (c == '{') bytes += OBJECT_BYTES;
+        if (c == ',' || c == ':') o.bytes += SCALAR_BYTES;
+        if (c == '[') o.bytes += ARRAY_BYTES;
+        if (c == '{') o.bytes += OBJECT_BYTES;
+        if (c == '[' || c == '{') depth++;
+        if ((c == ']' || c == '}') && depth > 0) depth--;
+        if (depth > MAX_DEPTH && o.deep == n) o.deep = i;
     }
-    return bytes;
+    return o;
 }
 
 /* The string that ends at or right before text[end], without its quotes, for a message. */
@@ -71,7 +86,6 @@ static const struct {
     { "unable to decode", "the text is not UTF-8" },
     { "\\u0000", "a string with a zero character is not supported" },
     { "NUL byte in object key", "a key with a zero character is not supported" },
-    { "maximum parsing depth", "arrays and objects are nested deeper than 2048" },
     { "too big", "the integer does not fit into 64 bits" },
     { "real number overflow", "the number does not fit into a double" },
 };
@@ -135,6 +149,25 @@ static dt_status check_beginning(const char *file, const char *text, size_t n)
     return DT_OK;
 }
 
+/* What would take more memory or stack than a file of a model has any need of. */
+static dt_status check_size(const char *file, const char *text, size_t n)
+{
+    const outlook o = look_over(text, n);
+    size_t line = 1, column = 1;
+
+    for (size_t i = 0; i < o.deep && o.deep < n; i++) {
+        column = text[i] == '\n' ? 1 : column + 1;
+        line += text[i] == '\n';
+    }
+    DT_CHECK(o.deep == n, DT_ERR_FORMAT,
+             "%s: line %zu column %zu: arrays and objects are nested deeper than %d", file, line,
+             column, (int)MAX_DEPTH);
+    DT_CHECK(o.bytes <= max_tree_bytes, DT_ERR_FORMAT,
+             "%s: its %zu bytes of JSON hold so many values that they would take over %zu MiB",
+             file, n, max_tree_bytes >> 20);
+    return DT_OK;
+}
+
 dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_doc *out)
 {
     json_error_t e;
@@ -143,9 +176,7 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
 
     *out = (dti_json_doc){ 0 };
     DT_TRY(check_beginning(file, text, n));
-    DT_CHECK(tree_bytes(text, n) <= max_tree_bytes, DT_ERR_FORMAT,
-             "%s: its %zu bytes of JSON hold so many values that they would take over %zu MiB",
-             file, n, max_tree_bytes >> 20);
+    DT_TRY(check_size(file, text, n));
     errno = 0;
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (root == NULL) return syntax_error(file, text, n, &e, errno);

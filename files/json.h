@@ -7,7 +7,7 @@
  *   config.json: line 3 column 7: ',' or '}' must follow the value, found '"b"'
  *
  * Empty files, byte order marks, comments, trailing commas, NaN, leading zeros, bad UTF-8 and
- * escaped NULs are refused too, and nesting deeper than 2048. Keys keep the order of the file. */
+ * escaped NULs are refused too, and nesting deeper than 256. Keys keep the order of the file. */
 #ifndef DTI_JSON_H
 #define DTI_JSON_H
 

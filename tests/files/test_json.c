@@ -88,8 +88,11 @@ static void refuse_repeated(const char *start, const char *again, size_t n, cons
 DT_TEST(json, bombs_are_refused_before_they_take_memory)
 {
     refuse_repeated("{\"a\":", "[", 100000,
-                    "bomb.json: line 1 column 2053: arrays and objects are nested deeper");
-    refuse_repeated("{\"a\":", "{\"a\":", 100000, "nested deeper than 2048");
+                    "bomb.json: line 1 column 261: arrays and objects are nested deeper");
+    refuse_repeated("{\"a\":", "{\"a\":", 100000, "nested deeper than 256");
+    refuse_repeated("{\"a\":\n", "[", 256,
+                    "line 2 column 256: arrays and objects are nested deeper");
+    refuse_repeated("{\"a\":", "[", 255, "',' or ']' must follow the value, but the file ends");
     refuse_repeated("{\"a\":[[]", ",[]", 8000000, "hold so many values");
 }
 
