@@ -275,8 +275,8 @@ typedef struct dt_arch {
     size_t self_bytes;
     dt_status (*read_config)(void *self, const dt_config *config, dt_model_info *info);
     dt_status (*add_layers)(void *self, const dt_model_info *info, dt_builder *builder);
-    dt_status (*prepare)(void *self, dt_mesh *mesh, const dt_model_info *info); /* constants; info
-                                                                                 * is final */
+    /* constants; info is final. NULL: none */
+    dt_status (*prepare)(void *self, dt_mesh *mesh, const dt_model_info *info);
     /* x [batch, tokens, hidden_size] of ids (and positions) */
     dt_tensor *(*embed)(const void *self, dt_tape *tape, const dt_model_pass *pass);
     /* what all blocks share, into tables [DT_MAX_TABLES], which are NULL before: rotations of the
@@ -287,8 +287,8 @@ typedef struct dt_arch {
                         const dt_flow *in);
     /* logits [batch, rows, vocab_size] of x [batch, rows, hidden_size] */
     dt_tensor *(*head)(const void *self, dt_tape *tape, dt_tensor *x);
-    void (*release)(void *self);
-    const char *blocks;      /* names of blocks, * for i: "model.layers.*"; or NULL */
+    void (*release)(void *self); /* of what self points to; NULL: nothing */
+    const char *blocks;          /* names of blocks, * for i: "model.layers.*"; or NULL */
     const char *block_class; /* of blocks in Transformers, for policies: "LlamaDecoderLayer"; NULL:
                               * policies cannot speak of it */
     int64_t (*turn)(const void *self); /* the length beyond which all positions of a sequence

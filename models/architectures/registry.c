@@ -109,16 +109,14 @@ dt_status dti_arch_check(const dt_arch *a, bool reads)
     DT_CHECK(strlen(a->model_type) <= MOST, DT_ERR_ARG,
              "model_type \"%s\" has %zu bytes: at most %d fit", a->model_type,
              strlen(a->model_type), (int)MOST);
-    DT_CHECK((a->read_config != NULL || !reads) && a->add_layers != NULL && a->prepare != NULL &&
-                 a->embed != NULL && a->block != NULL && a->head != NULL && a->release != NULL,
+    DT_CHECK((a->read_config != NULL || !reads) && a->add_layers != NULL && a->embed != NULL &&
+                 a->block != NULL && a->head != NULL,
              DT_ERR_ARG, "architecture \"%s\": %s is NULL", a->model_type,
              a->read_config == NULL && reads ? "read_config"
              : a->add_layers == NULL         ? "add_layers"
-             : a->prepare == NULL            ? "prepare"
              : a->embed == NULL              ? "embed"
              : a->block == NULL              ? "block"
-             : a->head == NULL               ? "head"
-                                             : "release");
+                                             : "head");
     DT_CHECK(a->self_bytes > 0, DT_ERR_ARG,
              "architecture \"%s\": self_bytes is 0: it is the size of its own struct",
              a->model_type);

@@ -221,7 +221,7 @@ dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options
 void dti_described_free(dti_described *d)
 {
     if (d->self != NULL) {
-        d->arch->release(d->self);
+        if (d->arch->release != NULL) d->arch->release(d->self);
         dti_free(d->self);
     }
     dti_builder_free(&d->builder);

@@ -92,7 +92,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
-    DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
+    if (m->arch->prepare != NULL) DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
     *out = m;
     return DT_OK;
 
@@ -327,7 +327,7 @@ void dt_model_release(dt_model **model)
     *model = NULL;
     if (--m->refs > 0) return;
     dti_parallelized_forget(m);
-    m->arch->release(m->self);
+    if (m->arch->release != NULL) m->arch->release(m->self);
     dti_free(m->self);
     dti_free(m->block_names);
     dti_free(m->folder);

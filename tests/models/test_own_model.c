@@ -165,6 +165,33 @@ done:
     return st;
 }
 
+static dt_tensor *block_without_attention(const void *own, dt_tape *t, const dt_model_pass *pass,
+                                          int64_t i, const dt_flow *in)
+{
+    (void)pass;
+    return dt_layer_forward(t, ((const tiny *)own)->blocks[i].norm, in->x);
+}
+
+static dt_status has_nothing_to_prepare(dt_mesh *mesh, const void *arg)
+{
+    dt_arch plain = arch;
+    dt_model *m = NULL;
+
+    (void)arg;
+    plain.prepare = NULL;
+    plain.release = NULL;
+    plain.tables = NULL;
+    plain.block = block_without_attention;
+    DT_TRY(dt_model_create(mesh, &plain, &self, &info, NULL, &m));
+    dt_model_release(&m);
+    return DT_OK;
+}
+
+DT_TEST(own_model, what_has_nothing_to_prepare_and_release_leaves_them_out)
+{
+    dt_test_on_ranks("tp=2", has_nothing_to_prepare, NULL);
+}
+
 DT_TEST(own_model, an_architecture_without_a_folder_generates_the_same_on_every_mesh)
 {
     dt_test_on_ranks("tp=1", generates, NULL);
