@@ -8,6 +8,9 @@
 
 #include "base/error.h"
 
+/* In a chain: one per mesh dim, and one of no named dim. */
+enum { DTI_MOST_PLANS = DT_MAX_DIMS + 1 };
+
 /* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
 int dti_plan_match(const char *pattern, const char *name);
 

@@ -61,16 +61,17 @@ const dt_plan_rule *dti_plan_rule(const dt_plan *first, int number, const dt_pla
     return NULL;
 }
 
-/* Every plan names another dim, so a longer chain than dims is a circle or a slip. */
+/* Every plan names another dim, one perhaps none: a longer chain is a circle or a slip. */
 static dt_status count_rules(const dt_plan *plan, int *n)
 {
     int plans = 0;
 
     *n = 0;
     for (; plan != NULL; plan = plan->more) {
-        DT_CHECK(++plans <= DT_MAX_DIMS, DT_ERR_ARG,
-                 "more than %d plans are chained by `more`: one per mesh dim is enough",
-                 (int)DT_MAX_DIMS);
+        DT_CHECK(
+            ++plans <= DTI_MOST_PLANS, DT_ERR_ARG,
+            "more than %d plans are chained by `more`: one per mesh dim and one of none are enough",
+            (int)DTI_MOST_PLANS);
         DT_CHECK(plan->n_rules >= 0 && (plan->rules != NULL || plan->n_rules == 0), DT_ERR_ARG,
                  "a plan of %d rules", plan->n_rules);
         *n += plan->n_rules;

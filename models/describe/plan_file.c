@@ -9,10 +9,11 @@
 #include "base/memory.h"
 #include "base/writer.h"
 #include "files/json.h"
+#include "parallel_styles/layer_rules.h"
 
 /* What a plan of dt_plan_read() lies in; the plan comes first. */
 typedef struct plan_file {
-    dt_plan plan[DT_MAX_DIMS];
+    dt_plan plan[DTI_MOST_PLANS];
     dti_json_doc doc;    /* owns the texts of the rules ... */
     dti_arena arena;     /* ... and this those with arguments */
     dt_plan_rule *rules; /* of all plans */
@@ -174,11 +175,11 @@ static dt_status add_dims(plan_file *p, const dti_json *styles)
                                "a style, or an object that has one per mesh dim");
     while (dti_json_next(styles, &dim, &style)) {
         int i = 1;
-        while (i < DT_MAX_DIMS && p->plan[i].dim != NULL && strcmp(p->plan[i].dim, dim) != 0) i++;
-        if (i == DT_MAX_DIMS)
+        while (i < DTI_MOST_PLANS && p->plan[i].dim != NULL && strcmp(p->plan[i].dim, dim) != 0)
+            i++;
+        if (i == DTI_MOST_PLANS)
             return dti_json_refuse(&style, DT_ERR_ARG,
-                                   "for one of %d mesh dims: a plan has no more",
-                                   (int)DT_MAX_DIMS - 1);
+                                   "for one of %d mesh dims: a mesh has no more", (int)DT_MAX_DIMS);
         p->plan[i].dim = dim;
     }
     return DT_OK;
@@ -231,7 +232,7 @@ static dt_status fill(plan_file *p)
 
     DT_TRY(survey(p, &most));
     DT_TRY(dti_alloc_array(most, sizeof *p->rules, (void **)&p->rules));
-    for (int i = 0; i < DT_MAX_DIMS && (i == 0 || p->plan[i].dim != NULL); i++) {
+    for (int i = 0; i < DTI_MOST_PLANS && (i == 0 || p->plan[i].dim != NULL); i++) {
         dt_plan *plan = &p->plan[i];
         const int first = p->n_rules;
         DT_TRY(add_rules(p, plan->dim));

@@ -123,7 +123,7 @@ static dt_status settle(dti_described *d, const dt_plan *first)
 
     d->asked = first;
     for (const dt_plan *p = first; p != NULL; p = p->more)
-        if (++plans > DT_MAX_DIMS || p->n_rules < 0 || (p->rules == NULL && p->n_rules > 0))
+        if (++plans > DTI_MOST_PLANS || p->n_rules < 0 || (p->rules == NULL && p->n_rules > 0))
             return DT_OK; /* it will be refused */
     if (is_settled(d, first)) return DT_OK;
     for (const dt_plan *p = first; p != NULL; p = p->more) {

@@ -164,7 +164,7 @@ done:
 /* The caller's plan and those chained to it, with rule `number` changed to `style`, or left out
  * where style is NULL. */
 typedef struct edited {
-    dt_plan plan[DT_MAX_DIMS];
+    dt_plan plan[DTI_MOST_PLANS];
     dt_plan_rule *rules;
 } edited;
 

@@ -36,6 +36,35 @@ DT_TEST(plans, a_file_becomes_a_chain_of_plans)
     dt_plan_release(&p);
 }
 
+static dt_status lay_on_eight_dims(dt_mesh *mesh, const void *arg)
+{
+    const dt_layer_spec spec = { .name = "a",
+                                 .kind = &dt_linear_kind,
+                                 .axis = { { .extent = 4 }, { .extent = 4 } } };
+    dt_layers *layers = NULL;
+
+    DT_TRY(dt_layers_create(mesh, "d1", &spec, 1, arg, &layers));
+    dt_layers_release(&layers);
+    return DT_OK;
+}
+
+/* As many as a mesh may have, and rules of none beside them. */
+DT_TEST(plans, a_file_may_name_eight_mesh_dims)
+{
+    dt_plan *p;
+    int n = 0;
+
+    DT_ASSERT_OK(dt_test_read_plan(
+        "{\"a\": {\"d1\":\"colwise\",\"d2\":\"replicate\",\"d3\":\"replicate\","
+        "\"d4\":\"replicate\",\"d5\":\"replicate\",\"d6\":\"replicate\",\"d7\":\"replicate\","
+        "\"d8\":\"replicate\"}, \"a*\": \"replicate\", \"strict\": false}",
+        &p));
+    for (const dt_plan *at = p; at != NULL; at = at->more) n++;
+    DT_ASSERT_EQ_INT(n, 9);
+    dt_test_on_ranks("d1=2,d2=1,d3=1,d4=1,d5=1,d6=1,d7=1,d8=1", lay_on_eight_dims, p);
+    dt_plan_release(&p);
+}
+
 DT_TEST(plans, a_rule_may_have_arguments)
 {
     dt_plan *p;
@@ -95,8 +124,8 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
           "plan.json: mode is the string \"semi\", must be \"auto\" or \"manual\"" },
         { "{\"a\": \"x\", \"a\": \"y\"}", DT_ERR_FORMAT, "\"a\"" },
         { "{\"a\": {\"d1\":\"x\",\"d2\":\"x\",\"d3\":\"x\",\"d4\":\"x\",\"d5\":\"x\",\"d6\":\"x\","
-          "\"d7\":\"x\",\"d8\":\"x\"}}",
-          DT_ERR_ARG, "for one of 7 mesh dims" },
+          "\"d7\":\"x\",\"d8\":\"x\",\"d9\":\"x\"}}",
+          DT_ERR_ARG, "for one of 8 mesh dims" },
     };
     dt_plan *p;
 
