@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "base/memory.h"
@@ -212,11 +213,12 @@ done:
     return st;
 }
 
+/* Whatever the case: disks and people do not agree on it. */
 static bool ends_with(const char *text, const char *end)
 {
     const size_t n = strlen(text), m = strlen(end);
 
-    return n >= m && strcmp(text + n - m, end) == 0;
+    return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
 static const char training_args[] = "training_args.bin"; /* no weights */
@@ -245,7 +247,8 @@ static const struct {
 
 bool dti_ckpt_is_weights(const char *name)
 {
-    static const char *const others[] = { ".pt", ".ckpt", ".h5", ".msgpack", ".index.json" };
+    static const char *const others[] = { ".pt",  ".ckpt",   ".h5",    ".msgpack",   ".onnx",
+                                          ".npz", ".tflite", ".keras", ".index.json" };
     bool found = false;
 
     for (size_t k = 0; k < DT_COUNT(other_weights); k++)

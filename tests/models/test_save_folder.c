@@ -102,9 +102,14 @@ static void expect_whole(const saving *s)
 
 DT_TEST(save_folder, weights_of_any_format_are_not_mixed_with_ours)
 {
-    static const char *const names[] = { "pytorch_model.bin", "model.q4.gguf", "consolidated.pth",
+    static const char *const names[] = { "pytorch_model.bin",
+                                         "model.q4.gguf",
+                                         "consolidated.pth",
                                          "pytorch_model.bin.index.json",
-                                         "model-00001-of-00002.safetensors" };
+                                         "model-00001-of-00002.safetensors",
+                                         "model.Q4.GGUF",
+                                         "model.onnx",
+                                         "weights.npz" };
 
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         saving s;
@@ -141,6 +146,24 @@ DT_TEST(save_folder, another_models_configuration_is_not_written_over)
         begin(&s, "llama/uneven");
         DT_ASSERT(mkdir(s.to, 0700) == 0);
         write_other(&s, names[i]);
+        DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
+        DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
+        DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
+        dt_test_remove_dir(s.temporary);
+    }
+}
+
+/* What the model has none of would be taken for its own. */
+DT_TEST(save_folder, another_models_tokenizer_does_not_join_ours)
+{
+    static const char *const names[] = { "chat_template.jinja", "vocab.json", "merges.txt",
+                                         "tokenizer.model", "special_tokens_map.json" };
+
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        saving s;
+        begin(&s, "llama/uneven");
+        DT_ASSERT(mkdir(s.to, 0700) == 0);
+        dt_test_write_file(s.to, names[i], "x", 1);
         DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
         DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);

@@ -26,7 +26,8 @@ typedef struct dti_small_file {
     const char *name;
     void *bytes;
     int64_t n;
-    bool there; /* the folder has just this one already */
+    bool there;  /* the folder has just this one already */
+    bool absent; /* the model has none, and the folder must not have one */
 } dti_small_file;
 
 enum { DTI_SMALL_FILES = 13 };
@@ -84,7 +85,12 @@ dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small
                          int *n) DT_MUST_USE;
 void dti_small_free(dti_small_file *small, int n);
 
-/* Refuses to take the place of other files in `dir`; equal ones are left as they are. */
+/* Whether those that a folder has are files that can be read, but for its configurations, which
+ * every reader of a model opens. */
+dt_status dti_small_readable(const char *folder) DT_MUST_USE;
+
+/* Refuses to take the place of other files in `dir`, and to stand beside such that the model has
+ * none of; equal ones are left as they are. */
 dt_status dti_small_check(const char *dir, dti_small_file *small, int n) DT_MUST_USE;
 dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n) DT_MUST_USE;
 

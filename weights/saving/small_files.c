@@ -17,7 +17,6 @@ enum { SMALL_BYTES = DTI_JSON_INDEX_BYTES };
 
 /* Copied as they are, if they are there. */
 static const char *const names[] = {
-    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -29,8 +28,12 @@ static const char *const names[] = {
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "generation_config.json",
     "config.json",
 };
+
+/* The last of them, which nothing opens a model without. */
+enum { N_CONFIGURATIONS = 2 };
 
 _Static_assert(DT_COUNT(names) == DTI_SMALL_FILES, "one row per file");
 
@@ -91,9 +94,9 @@ dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small
         dti_small_file *f = &small[*n];
         char path[DTI_PATH_BYTES];
 
-        if (!dti_folder_has(from, names[i])) continue;
-        *f = (dti_small_file){ .name = names[i] };
+        *f = (dti_small_file){ .name = names[i], .absent = !dti_folder_has(from, names[i]) };
         ++*n;
+        if (f->absent) continue;
         DT_TRY(dti_folder_check_link(from, names[i]));
         DT_TRY(dti_folder_path(path, from, names[i]));
         if (strcmp(names[i], "config.json") == 0)
@@ -109,7 +112,23 @@ void dti_small_free(dti_small_file *small, int n)
     for (int i = 0; i < n; i++) dti_free(small[i].bytes);
 }
 
-/* What is not known to be equal is another model's. */
+dt_status dti_small_readable(const char *folder)
+{
+    for (size_t i = 0; i < DT_COUNT(names) - N_CONFIGURATIONS; i++) {
+        char path[DTI_PATH_BYTES];
+        void *bytes = NULL;
+        int64_t n;
+
+        if (!dti_folder_has(folder, names[i])) continue;
+        DT_TRY(dti_folder_path(path, folder, names[i]));
+        DT_TRY(dti_input_read_file(path, SMALL_BYTES, &bytes, &n));
+        dti_free(bytes);
+    }
+    return DT_OK;
+}
+
+/* What is not known to be equal is another model's; so is what this model has none of, and would be
+ * opened with. */
 static dt_status check_place(const char *dir, dti_small_file *f)
 {
     char path[DTI_PATH_BYTES], label[DTI_INPUT_LABEL_BYTES];
@@ -119,6 +138,10 @@ static dt_status check_place(const char *dir, dti_small_file *f)
     f->there = false;
     if (!dti_folder_has(dir, f->name) || dti_hold_is_left_over(dir, f->name)) return DT_OK;
     DT_TRY(dti_folder_path(path, dir, f->name));
+    DT_CHECK(!f->absent, DT_ERR_ARG,
+             "%s: is there already, and this model has no such file: it would be taken for this "
+             "model's; choose another folder, or remove the file first",
+             dti_printable(path, label, sizeof label));
     f->there = dti_input_read_file(path, SMALL_BYTES, &bytes, &n) == DT_OK && n == f->n &&
                memcmp(bytes, f->bytes, (size_t)n) == 0;
     dti_free(bytes);
@@ -156,7 +179,8 @@ done:
 dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!small[i].there) DT_TRY(write_file(hold, small[i].name, small[i].bytes, small[i].n));
+        if (!small[i].there && !small[i].absent)
+            DT_TRY(write_file(hold, small[i].name, small[i].bytes, small[i].n));
     return DT_OK;
 }
 
