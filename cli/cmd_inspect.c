@@ -16,6 +16,7 @@
 #include "models/describe/describe.h"
 #include "models/judge/judge.h"
 #include "text/tokenizer/coverage.h"
+#include "weights/saving/save.h"
 
 /* What could be found out; zero and NULL where nothing could. */
 typedef struct findings {
@@ -31,6 +32,7 @@ typedef struct findings {
     const char *tokenizer; /* its files */
     int32_t n_tokens;
     dt_error tokenizer_error, generation_error, plan_error; /* code DT_OK: none */
+    dt_error file_error;   /* a small file that cannot be read, if nothing else is wrong */
     bool reads_generation; /* generation_config.json; what it asks for may be refused */
     json_t *warnings;      /* an array of texts */
 } findings;
@@ -148,6 +150,7 @@ static void print_text(const findings *f)
     size_t i;
 
     if (f->supported && f->tokenizer_error.code != DT_OK) answer = "only with --tokens";
+    if (f->file_error.code != DT_OK) answer = "only where that file is not needed";
     if (f->model_type[0] != '\0') (void)printf("model       %s\n", f->model_type);
     if (f->supported) print_model(f);
     if (f->n_files > 0)
@@ -164,6 +167,8 @@ static void print_text(const findings *f)
         (void)printf("generation  %s: %s\n",
                      f->reads_generation ? "refused" : "only with --ignore-eos",
                      f->generation_error.message);
+    if (f->file_error.code != DT_OK)
+        (void)printf("beside it   cannot be read: %s\n", f->file_error.message);
     if (f->plan_error.code != DT_OK)
         (void)printf("plan        only with --plan built-in: %s\n", f->plan_error.message);
     json_array_foreach(f->warnings, i, warning)(void)
@@ -228,6 +233,7 @@ static dt_status print_json(const findings *f)
     failed |=
         json_object_set_new(object, "generation_error", json_of_text(f->generation_error.message));
     failed |= json_object_set_new(object, "plan_error", json_of_text(f->plan_error.message));
+    failed |= json_object_set_new(object, "file_error", json_of_text(f->file_error.message));
     failed |= json_object_set(object, "warnings", f->warnings);
     DT_CHECK_TO(fail, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     DT_TRY(cli_put_json(object, JSON_INDENT(2)));
@@ -245,7 +251,7 @@ fail:
 static dt_status first_error(const findings *f)
 {
     const dt_error *const errors[] = { &f->why_not, &f->tokenizer_error, &f->generation_error,
-                                       &f->plan_error };
+                                       &f->plan_error, &f->file_error };
 
     for (size_t i = 0; i < DT_COUNT(errors); i++) {
         if (errors[i]->code == DT_OK) continue;
@@ -263,6 +269,8 @@ static dt_status look_at_all(findings *f)
     look_at_files(f);
     look_at_tokenizer(f);
     DT_TRY(look_at_run(f));
+    if (first_error(f) == DT_OK && dti_small_readable(f->folder) != DT_OK)
+        f->file_error = *dt_last_error();
     if (f->supported)
         DT_TRY(dti_remarks(f->registry, f->folder, true, f->reads_generation, add_warning, f));
     return DT_OK;

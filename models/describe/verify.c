@@ -13,6 +13,7 @@
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "models/judge/judge.h"
+#include "weights/saving/save.h"
 
 /* --- saying --------------------------------------------------------------------------------- */
 
@@ -214,10 +215,10 @@ static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
 static dt_status look_at_tokenizer(const dti_verify *v)
 {
     dt_tokenizer *tokenizer = NULL;
-    dt_status st;
+    dt_status st = DT_OK;
 
-    if (dti_folder_tokenizer(v->folder) == NULL) return DT_OK;
-    st = dt_tokenizer_open(v->folder, &tokenizer);
+    if (dti_folder_tokenizer(v->folder) != NULL) st = dt_tokenizer_open(v->folder, &tokenizer);
+    if (st == DT_OK) st = dti_small_readable(v->folder); /* chat templates and their like */
     dt_tokenizer_release(&tokenizer);
     return find(v, st);
 }

@@ -96,6 +96,15 @@ DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
         COMMAND_ASSERT_CODE(r, 2);
         COMMAND_ASSERT_HAS(r.err, "not a file");
         command_free(&r);
+        r = COMMAND("inspect", folder);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, names[i]);
+        command_free(&r);
+        r = COMMAND("verify", folder);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.out, names[i]);
+        COMMAND_ASSERT_HAS(r.out, ": 1 error");
+        command_free(&r);
         dt_test_remove_dir(folder);
     }
 }
