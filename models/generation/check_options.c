@@ -68,18 +68,24 @@ static dt_status check_count(asked *a, const char *field, int64_t value, int64_t
     return DT_OK;
 }
 
+/* How to be without a setting of draws, in the words that it was set with. */
+static const char *without_draws(const char *name)
+{
+    return strncmp(name, "--", 2) == 0 ? "--greedy" : "do_sample false";
+}
+
 static dt_status check_sampling(asked *a)
 {
     const dt_generate_options *o = a->o;
+    const char *name = named(a, "temperature");
 
     if (!o->do_sample) return DT_OK;
     DT_CHECK(o->temperature > 0 && isfinite(o->temperature), DT_ERR_ARG,
-             "%s is %s, must be above 0; do_sample false always takes the best token",
-             named(a, "temperature"), number(a, o->temperature));
+             "%s is %s, must be above 0; %s always takes the best token", name,
+             number(a, o->temperature), without_draws(name));
     DT_CHECK(o->temperature >= LEAST_TEMPERATURE, DT_ERR_ARG,
-             "%s is %s: logits divided by less than %g overflow; do_sample false always "
-             "takes the best token",
-             named(a, "temperature"), number(a, o->temperature), LEAST_TEMPERATURE);
+             "%s is %s: logits divided by less than %g overflow; %s always takes the best token",
+             name, number(a, o->temperature), LEAST_TEMPERATURE, without_draws(name));
     DT_TRY(check_count(a, "top_k", o->top_k, 0));
     DT_TRY(check_share(a, "top_p", o->top_p));
     DT_TRY(check_share(a, "min_p", o->min_p));

@@ -213,6 +213,8 @@ DT_TEST(cli_generate, wishes_that_make_no_sense_are_named)
         { "--eta-cutoff", "1", NULL, "--eta-cutoff is 1" },
         { "--greedy", "--epsilon-cutoff", "0.1", "--greedy takes the best token always" },
         { "--temperature", "0", NULL, "--temperature 0: must be above 0; --greedy" },
+        { "--temperature", "1e-300", NULL,
+          "less than 1e-30 overflow; --greedy always takes the best token" },
         { "--temperature", "hot", NULL, "is not a number" },
         { "--temperature", "0x1", NULL, "--temperature: \"0x1\" is not a number" },
         { "--length-penalty", "inf", NULL, "--length-penalty: \"inf\" is not a number" },
