@@ -151,13 +151,13 @@ int main(int argc, char **argv)
     dt_status st;
     int code;
 
-    cli_standard_streams();
+    cli_environment(&env);
+    cli_standard_streams(env.timeout_ms);
     /* A reader that has seen enough ends this process quietly, also where SIGPIPE was ignored. A
      * file that may not grow is an error of the one who writes it, and says so. */
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN);
     allow_open_files();
-    cli_environment(&env);
     cli_own_modules();
     cli_console_init(&(cli_args){ 0 }, &env, &console);
     st = run(argc, argv, &env, &console);

@@ -13,7 +13,7 @@
 #define PLAIN      "\033[0m"
 #define ERASE_LINE "\r\033[K"
 
-enum { RANK_BYTES = 32, SILENT_NS = 250 * 1000 * 1000, PROMPT_NS = 500 * 1000 * 1000 };
+enum { WHO_BYTES = 32, SILENT_NS = 250 * 1000 * 1000, PROMPT_NS = 500 * 1000 * 1000, SPEAK_S = 1 };
 
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
 {
@@ -38,14 +38,14 @@ static bool is_of_one_rank(dt_status st)
            st == DT_ERR_INTERNAL;
 }
 
-/* "rank 1: ", or nothing if the text says it already. */
-static void name_rank(int rank, const char *text, char to[RANK_BYTES])
+/* "rank 1: ", "process 1: ", or nothing if the text says it already. */
+static void name(const char *what, int number, const char *text, char to[WHO_BYTES])
 {
-    (void)snprintf(to, RANK_BYTES, "rank %d", rank);
+    (void)snprintf(to, WHO_BYTES, "%s %d", what, number);
     if (strstr(text, to) != NULL)
         to[0] = '\0';
     else
-        (void)snprintf(to, RANK_BYTES, "rank %d: ", rank);
+        (void)snprintf(to, WHO_BYTES, "%s %d: ", what, number);
 }
 
 static int exit_code(dt_status st)
@@ -70,35 +70,38 @@ static int exit_code(dt_status st)
 }
 
 /* Of several processes the one in which it happened reports an error: a record that has come from
- * another one begins in no line. What happens before there are ranks happens to all alike, unless
- * it is a matter of this machine. */
-static bool is_ours(const cli_console *console, const dt_error *e)
+ * another one begins in no line. Before there are ranks there are no such records. */
+static bool is_ours(const dt_error *e)
 {
-    if (e->rank >= 0) return e->n_frames > 0 && e->frames[0].line > 0;
-    return console->process == 0 || is_of_one_rank(e->code);
+    return e->rank < 0 || (e->n_frames > 0 && e->frames[0].line > 0);
 }
 
 /* MPICH's launcher ends a job when the first of its processes ends, and what another is about to
- * report is lost. So a process that has nothing to say waits a moment, in which it is ended. */
-static void let_others_speak(void)
+ * report is lost. So a process that has nothing to say waits a moment, in which it is ended. What
+ * happens before there are ranks mostly happens to all processes alike: the first one speaks at
+ * once, the others a while later, when a launcher has ended them with it. */
+static void let_others_speak(const cli_console *console, const dt_error *e)
 {
-    (void)nanosleep(&(struct timespec){ .tv_nsec = SILENT_NS }, NULL);
+    if (!is_ours(e)) (void)nanosleep(&(struct timespec){ .tv_nsec = SILENT_NS }, NULL);
+    if (e->rank < 0 && console->process > 0)
+        (void)nanosleep(&(struct timespec){ .tv_sec = SPEAK_S }, NULL);
 }
 
 int cli_report(const cli_console *console, dt_status st)
 {
     const dt_error *e = dt_last_error();
     const bool known = e->code == st;
-    char rank[RANK_BYTES] = "";
+    char who[WHO_BYTES] = "";
 
     if (st == DT_OK) return CLI_EXIT_OK;
-    if (console->n_processes > 1 && known && !is_ours(console, e)) {
-        let_others_speak();
-        return exit_code(st);
+    if (console->n_processes > 1 && known) {
+        let_others_speak(console, e);
+        if (!is_ours(e)) return exit_code(st);
+        if (e->rank < 0 && console->process > 0) name("process", console->process, e->message, who);
     }
-    if (known && e->rank >= 0 && is_of_one_rank(st)) name_rank(e->rank, e->message, rank);
+    if (known && e->rank >= 0 && is_of_one_rank(st)) name("rank", e->rank, e->message, who);
     (void)fprintf(stderr, "%sdtensor:%s %s%s\n", console->color ? RED : "",
-                  console->color ? PLAIN : "", rank, known ? e->message : dt_status_text(st));
+                  console->color ? PLAIN : "", who, known ? e->message : dt_status_text(st));
     if (!console->verbose || !known) return exit_code(st);
     (void)fprintf(stderr, "    %s, %s\n", dt_status_name(st), dt_status_text(st));
     if (e->where[0] != '\0') (void)fprintf(stderr, "    on rank %d, %s\n", e->rank, e->where);
@@ -112,11 +115,11 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line)
 {
     const cli_console *c = arg;
     const bool warning = level == DT_LOG_WARNING;
-    char from[RANK_BYTES] = "";
+    char from[WHO_BYTES] = "";
 
     if (c->quiet && !warning) return;
     if (level == DT_LOG_DETAIL && !c->verbose) return;
-    if (rank > 0) name_rank(rank, line, from);
+    if (rank > 0) name("rank", rank, line, from);
     (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
                   c->color && warning ? YELLOW : "", warning ? "warning" : "note",
                   c->color && warning ? PLAIN : "", from, line);
@@ -169,6 +172,8 @@ dt_status cli_flush(void)
 {
     const int failed = fflush(stdout);
 
+    DT_CHECK((failed == 0 && !ferror(stdout)) || errno != ETIMEDOUT, DT_ERR_IO,
+             "standard output: its reader took nothing for longer than DTENSOR_TIMEOUT_MS allows");
     DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
     return DT_OK;
 }
