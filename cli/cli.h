@@ -48,7 +48,8 @@ enum { CLI_MAX_KNOBS = 32 };
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
-    const char *folder; /* --model, or the argument of inspect and verify */
+    const char *command; /* its name */
+    const char *folder;  /* --model, or the argument of inspect and verify */
     const char *prompt;
     const char *prompt_file;
     const char *tokens;

@@ -184,15 +184,14 @@ static bool is_flag(const option *o)
     return o->kind == FLAG || o->kind == SWITCH;
 }
 
-/* The place of the setting that an option fills. */
-static const char **knob_of(cli_args *args, const char *name)
+/* Which setting an option fills; every SET and SWITCH of the table has one. */
+static int knob_of(const char *name)
 {
-    int n;
-    const dt_knob *knobs = dt_generate_knobs(&n);
+    const dt_knob *knobs = dt_generate_knobs(NULL);
+    int i = 0;
 
-    for (int i = 0; i < n && i < CLI_MAX_KNOBS; i++)
-        if (knobs[i].option != NULL && strcmp(knobs[i].option, name) == 0) return &args->knob[i];
-    return NULL;
+    while (knobs[i].option == NULL || strcmp(knobs[i].option, name) != 0) i++;
+    return i;
 }
 
 const char *cli_knob(const cli_args *args, const char *field)
@@ -210,11 +209,11 @@ static dt_status store(const option *o, const char *value, cli_args *args)
 
     (void)snprintf(what, sizeof what, "--%s", o->name);
     if (o->kind == FLAG) *(bool *)field = true;
-    if (o->kind == SWITCH) *knob_of(args, o->name) = "true";
+    if (o->kind == SWITCH) args->knob[knob_of(o->name)] = "true";
     DT_CHECK(is_flag(o) || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
              what, what, o->value);
     if (o->kind == TEXT) *(const char **)field = value;
-    if (o->kind == SET) *knob_of(args, o->name) = value;
+    if (o->kind == SET) args->knob[knob_of(o->name)] = value;
     if (o->kind == MANY) {
         cli_many *many = field;
         DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
@@ -312,7 +311,7 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
     reader r = { .command = command, .words = words, .n_words = n_words, .args = out };
     bool dashes = true; /* mean options */
 
-    *out = (cli_args){ 0 };
+    *out = (cli_args){ .command = command->name };
     while (r.next < n_words && !out->help) {
         const char *word = words[r.next++];
 
@@ -387,12 +386,21 @@ static bool is_first_of_field(const option *o)
     return first == o;
 }
 
+static void ask_knob(const cli_args *args, const option *o, cli_asked *out)
+{
+    const char *text = args->knob[knob_of(o->name)];
+
+    if (text != NULL) cli_asked_add(out, o->name, o->kind == SET ? text : NULL);
+}
+
 void cli_ask(const cli_args *args, cli_asked *out)
 {
     out->n = 0;
+    cli_asked_add(out, "the command", args->command);
     for (const option *o = options; o < options + DT_COUNT(options); o++) {
         const void *field = (const char *)args + o->field;
         const char *text = o->kind == TEXT ? *(const char *const *)field : NULL;
+        if (o->kind == SET || o->kind == SWITCH) ask_knob(args, o, out);
         if (field == &args->quiet || field == &args->verbose || !is_first_of_field(o)) continue;
         if (text != NULL || (o->kind == FLAG && *(const bool *)field))
             cli_asked_add(out, o->name, text);

@@ -28,8 +28,8 @@ enum { CLI_OPTION_BYTES = 48, CLI_LETTER_BYTES = 4 };
 bool cli_option_at(const cli_command *command, int i, char name[CLI_OPTION_BYTES],
                    const char **help);
 
-/* What a command line asks of all ranks: options in the order of the table, and their values; room
- * for numbers is the list's own. What is a matter of one process is left out. */
+/* What a command line asks of all ranks: the command, options in the order of the table, and their
+ * values; room for numbers is the list's own. What is a matter of one process is left out. */
 enum { CLI_MAX_ASKED = 160, CLI_DIGITS = 24 };
 typedef struct cli_asked {
     dt_asked list[CLI_MAX_ASKED];

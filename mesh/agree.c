@@ -40,8 +40,10 @@ static uint64_t hash_of(const dt_asked *asked)
     return hash_text(hash_text(7, asked->what), asked->value);
 }
 
-/* "--prompt \"Romeo\"", "--json", or that there is nothing more. */
+/* The name of a thing asked, and the thing in words: "--prompt \"Romeo\"", "--json"; of none both
+ * are empty. */
 typedef struct shown {
+    char what[64];
     char text[2 * DTI_SHOWN_BYTES];
 } shown;
 
@@ -49,8 +51,9 @@ static void show(const dt_asked *asked, shown *out)
 {
     char value[DTI_SHOWN_BYTES];
 
-    (void)snprintf(out->text, sizeof out->text, "nothing more");
+    *out = (shown){ 0 };
     if (asked == NULL) return;
+    (void)snprintf(out->what, sizeof out->what, "%.60s", asked->what);
     if (asked->value == NULL)
         (void)snprintf(out->text, sizeof out->text, "%.60s", asked->what);
     else
@@ -58,11 +61,28 @@ static void show(const dt_asked *asked, shown *out)
                        dti_printable(asked->value, value, sizeof value));
 }
 
+/* Whether a rank was asked for what `of` names, in a list that begins where lists differ. */
+static uint64_t has(const dt_asked *asked, int n, const shown *of)
+{
+    for (int i = 0; i < n; i++)
+        if (of->what[0] != '\0' && strncmp(asked[i].what, of->what, 60) == 0) return 1;
+    return 0;
+}
+
+/* Which of the two has what the other lacks comes first, so that "none" says of what. */
+static dt_status tell(const shown words[2], const int ranks[2], bool lacks)
+{
+    DT_FAIL(DT_ERR_ARG,
+            "rank %d was asked for %s, rank %d for %s; all processes of a job are started with the "
+            "same arguments",
+            ranks[0], words[0].text, ranks[1], lacks ? "none" : words[1].text);
+}
+
 /* The first thing that ranks 0 and `other` were asked differently, of at most `most`. Called by all
  * ranks. */
 static dt_status name_first(dt_runtime *rt, const dt_asked *asked, int n, int64_t most, int other)
 {
-    uint64_t *mine = NULL, *all = NULL;
+    uint64_t *mine = NULL, *all = NULL, *known = NULL, here;
     shown *words = NULL, word;
     dt_status st = DT_OK;
     int64_t i = 0;
@@ -73,11 +93,14 @@ static dt_status name_first(dt_runtime *rt, const dt_asked *asked, int n, int64_
     while (i + 1 < most && all[i] == all[other * most + i]) i++;
     show(i < n ? &asked[i] : NULL, &word);
     DT_TRY_TO(done, st, dti_gather_bytes(rt, &word, sizeof word, (void **)&words));
-    st = dti_error_set(DT_ERR_ARG, __func__, __FILE__, __LINE__,
-                       "rank 0 was asked for %s, rank %d for %s; all processes of a job are "
-                       "started with the same arguments",
-                       words[0].text, other, words[other].text);
+    here = has(i < n ? asked + i : NULL, i < n ? n - (int)i : 0, &words[0]);
+    DT_TRY_TO(done, st, dti_gather_bytes(rt, &here, sizeof here, (void **)&known));
+    if (strcmp(words[0].what, words[other].what) == 0 || (known[0] && !known[other]))
+        st = tell((shown[]){ words[0], words[other] }, (int[]){ 0, other }, !known[other]);
+    else
+        st = tell((shown[]){ words[other], words[0] }, (int[]){ other, 0 }, true);
 done:
+    dti_free(known);
     dti_free(mine);
     dti_free(all);
     dti_free(words);

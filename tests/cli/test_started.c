@@ -147,6 +147,49 @@ DT_TEST(started, output_that_does_not_block_is_whole)
     command_free(&whole);
 }
 
+/* A reader that takes nothing, at the other end of a small pipe or a socket, that blocks or does
+ * not. */
+DT_TEST(started, a_reader_that_stops_ends_the_run)
+{
+    static const char *const commands[][10] = {
+        { "logits", "-q", "-m", MODEL, "-t", "1,2,3,4,5,6,7,8,9", "--json", "--mesh", "tp=2" },
+        { "generate", "-q", "-m", MODEL, "-p", "ROMEO:", "-n", "20" },
+        { "plan", "-m", MODEL, "--mesh", "tp=2", "--json" },
+    };
+    static const char *const variables[] = { "DTENSOR_TIMEOUT_MS=1000", NULL };
+    char folder[DT_TEST_PATH_BYTES], err[DT_TEST_PATH_BYTES], *said;
+    const int to_err = open_file(err, dt_test_temp_dir(folder), "err");
+
+    for (int i = 0; i < 4 * (int)DT_COUNT(commands); i++) {
+        const bool socket = i & 1, blocks = i & 2;
+        const char *full = calloc(1, MAX_OUTPUT);
+        int ends[2], flags;
+        pid_t pid;
+        DT_ASSERT(full != NULL);
+        DT_ASSERT_EQ_INT(socket ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)
+                                : pipe2(ends, O_CLOEXEC),
+                         0);
+        flags = fcntl(ends[1], F_GETFL);
+        if (!socket) (void)fcntl(ends[1], F_SETPIPE_SZ, 4096);
+        (void)fcntl(ends[1], F_SETFL, flags | O_NONBLOCK);
+        while (write(ends[1], full, MAX_OUTPUT) > 0) {
+        } /* nothing fits from here on */
+        (void)fcntl(ends[1], F_SETFL, blocks ? flags : flags | O_NONBLOCK);
+        DT_ASSERT_EQ_INT(ftruncate(to_err, 0), 0);
+        (void)lseek(to_err, 0, SEEK_SET);
+        pid = start(commands[i / 4], variables, true, ends[1], to_err);
+        (void)close(ends[1]);
+        DT_ASSERT_EQ_INT(code_of(pid), 1);
+        said = command_read(err);
+        COMMAND_ASSERT_HAS(said, "standard output: its reader took nothing");
+        free(said);
+        free((void *)(uintptr_t)full);
+        (void)close(ends[0]);
+    }
+    (void)close(to_err);
+    dt_test_remove_dir(folder);
+}
+
 /* --- processes -------------------------------------------------------------------------------- */
 
 /* What makes a process number `rank` of two of a job of its own. */
@@ -238,12 +281,114 @@ DT_TEST(started, processes_that_were_asked_different_things_are_refused)
     a = WORDS("logits", "-m", model, "-t", "1,2");
     b = WORDS("logits", "-m", model, "-t", "1,2", "--threads", "3");
     DT_ASSERT_EQ_INT(two(a, b, folder, &said), 2);
-    COMMAND_ASSERT_HAS(said, "rank 1 for threads \"3\"");
+    COMMAND_ASSERT_HAS(said, "rank 1 was asked for threads \"3\", rank 0 for none");
+    free(said);
+    b = WORDS("generate", "-m", model, "-t", "1,2");
+    DT_ASSERT_EQ_INT(two(a, b, folder, &said), 2);
+    COMMAND_ASSERT_HAS(said, "rank 0 was asked for the command \"logits\", rank 1 for the command");
     free(said);
     same = WORDS("generate", "-m", model, "-f", "prompt", "-n", "4"); /* each has its own file */
     DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for tokens that hash to \"");
     free(said);
+    dt_test_remove_dir(folder);
+}
+
+/* A folder whose files are links to the model's, the tokenizer's if `whole`. */
+static void link_model(const char *folder, bool whole)
+{
+    static const char *const names[] = { "config.json", "model.safetensors",
+                                         "generation_config.json", "tokenizer.json",
+                                         "tokenizer_config.json" };
+    char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 32];
+    char name[DT_TEST_PATH_BYTES];
+
+    for (int i = 0; i < (whole ? 5 : 3); i++) {
+        (void)snprintf(name, sizeof name, MODEL "/%s", names[i]);
+        (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
+        DT_ASSERT_EQ_INT(symlink(dt_test_source_path(from, name), to), 0);
+    }
+}
+
+DT_TEST(started, processes_with_other_settings_of_a_text_are_refused)
+{
+    static const struct {
+        const char *command, *mine[2], *other[2], *says;
+    } cases[] = {
+        { "generate",
+          { "--seed", "1" },
+          { "--seed", "2" },
+          "rank 0 was asked for seed \"1\", rank 1 for seed \"2\"" },
+        { "generate",
+          { "--eos-ids", "5" },
+          { NULL },
+          "rank 0 was asked for eos-ids \"5\", rank 1 for none" },
+        { "generate",
+          { NULL },
+          { "--ignore-eos" },
+          "rank 1 was asked for ignore-eos, rank 0 for none" },
+        { "generate", { "--sample" }, { NULL }, "rank 0 was asked for sample, rank 1 for none" },
+        { "chat",
+          { "--top-p", "0.5" },
+          { "--top-p", "0.6" },
+          "rank 0 was asked for top-p \"0.5\", rank 1 for top-p \"0.6\"" },
+        { "chat", { "--greedy" }, { NULL }, "rank 0 was asked for greedy, rank 1 for none" },
+    };
+    static const char speaks[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
+
+    (void)dt_test_temp_dir(folder);
+    link_model(dt_test_temp_dir(model), true);
+    dt_test_write_file(model, "chat_template.jinja", speaks, sizeof speaks - 1);
+    for (int rank = 0; rank < 2; rank++) {
+        (void)snprintf(path, sizeof path, "%s/%d", folder, rank);
+        DT_ASSERT_EQ_INT(mkdir(path, 0700), 0);
+    }
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        const bool chat = strcmp(cases[i].command, "chat") == 0;
+        const char *prompt = chat ? "--system" : "--prompt", *const *m = cases[i].mine;
+        const char *const *o = cases[i].other;
+        char *said;
+        DT_ASSERT_EQ_INT(two(WORDS(cases[i].command, "-q", "-m", model, "-n", "4", prompt, "x",
+                                   m[0], m[0] != NULL ? m[1] : NULL),
+                             WORDS(cases[i].command, "-q", "-m", model, "-n", "4", prompt, "x",
+                                   o[0], o[0] != NULL ? o[1] : NULL),
+                             folder, &said),
+                         2);
+        COMMAND_ASSERT_HAS(said, cases[i].says);
+        free(said);
+    }
+    dt_test_remove_dir(folder);
+    dt_test_remove_dir(model);
+}
+
+/* Before processes are joined each can only speak of itself; the first one is not waited for. */
+DT_TEST(started, every_process_says_why_it_failed_before_the_others_joined)
+{
+    static const struct {
+        const char *const words[6];
+        const char *says;
+    } cases[] = {
+        { { "generate", "--sed", "1" }, "dtensor: process 1: generate: unknown option --sed" },
+        { { "generate", "-m", "/nowhere", "-p", "x" }, "dtensor: process 1: --model" },
+        { { "generate", "-m", ".", "-p", "x" }, "dtensor: process 1: ." },
+    };
+    char folder[DT_TEST_PATH_BYTES], out[DT_TEST_PATH_BYTES];
+    const int to = open_file(out, dt_test_temp_dir(folder), "out");
+
+    link_model(folder, false);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        char *said;
+        seat s;
+        take_seat(&s, 1, 300 + (int)i, folder);
+        DT_ASSERT_EQ_INT(ftruncate(to, 0), 0);
+        (void)lseek(to, 0, SEEK_SET);
+        DT_ASSERT_EQ_INT(code_of(start(cases[i].words, s.variables, true, to, to)), 2);
+        said = command_read(out);
+        COMMAND_ASSERT_HAS(said, cases[i].says);
+        free(said);
+    }
+    (void)close(to);
     dt_test_remove_dir(folder);
 }
 

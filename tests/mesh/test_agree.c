@@ -491,16 +491,20 @@ static dt_status ask(dt_mesh *mesh, const void *arg)
     if (other && kind == 2) asked[2].value = "8\n";
     if (other && kind == 3) n = 2;
     if (!other && kind == 4) n = 0;
+    if (other ? kind == 5 : kind == 6) return dt_agree(rt, asked + 1, 2);
     return dt_agree(rt, n > 0 ? asked : NULL, n);
 }
 
 DT_TEST(agree, ranks_that_were_asked_different_things_are_told_what)
 {
     static const char *const words[] = {
-        NULL, "rank 0 was asked for json, rank 2 for json \"\"",
+        NULL,
+        "rank 0 was asked for json, rank 2 for json \"\"",
         "rank 0 was asked for seed \"7\", rank 2 for seed \"8\\n\"",
-        "rank 0 was asked for seed \"7\", rank 2 for nothing more",
-        "rank 0 was asked for nothing more, rank 2 for prompt \"Once\""
+        "rank 0 was asked for seed \"7\", rank 2 for none;",
+        "rank 2 was asked for prompt \"Once\", rank 0 for none;",
+        "rank 0 was asked for prompt \"Once\", rank 2 for none;",
+        "rank 2 was asked for prompt \"Once\", rank 0 for none;",
     };
 
     for (int kind = 0; kind < (int)DT_COUNT(words); kind++) {
