@@ -39,7 +39,8 @@ DT_TEST(gpu_note, comes_with_verbose_alone)
 
     r = COMMAND("env");
     COMMAND_ASSERT_CODE(r, 0);
-    DT_ASSERT_EQ_INT(times(r.out, "\ngpus\n  none "), 1);
+    DT_ASSERT(strstr(r.out, "\ngpus\n") != NULL);
+    DT_ASSERT_EQ_INT(times(r.out, "\n  none "), 1); /* behind versions, where CUDA is built in */
     command_free(&r);
     dt_test_remove_dir(folder);
 }
