@@ -12,6 +12,8 @@
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
+static const dti_live pending_moves = { "pending move", "pending moves" };
+
 struct dt_pending {
     dti_device *device;
     dt_tensor *x; /* read until the job is done */
@@ -50,7 +52,7 @@ static void free_pending(dt_pending *p)
     dt_tensor_release(&p->x);
     dt_tensor_release(&p->y);
     dti_free(p);
-    dti_runtime_count(rt, DTI_LIVE_PENDING, -1);
+    dti_runtime_count(rt, &pending_moves, -1);
 }
 
 /* Of those that were dropped, what has come to its end. */
@@ -105,7 +107,7 @@ static dt_status begin(dt_tensor *x, const dt_layout *want, dt_comm_counter *cou
     DT_TRY(dti_new(sizeof *p, &p));
     p->device = x->device;
     p->x = dt_tensor_retain(x);
-    dti_runtime_count(x->device->rt, DTI_LIVE_PENDING, 1);
+    dti_runtime_count(x->device->rt, &pending_moves, 1);
     if (lane == NULL || want == x->layout) {
         DT_TRY_TO(fail, st, dti_redistribute(x, want, counters, &p->y));
     } else {

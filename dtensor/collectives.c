@@ -8,6 +8,8 @@
 #include "dtensor/device/device.h"
 #include "mesh/runtime.h"
 
+static const dti_live started = { "started collective", "started collectives" };
+
 struct dt_request {
     dt_runtime *rt;
     dti_comm *comm;
@@ -178,7 +180,7 @@ dt_status dt_collective_start(dt_mesh *mesh, const char *text, const dt_collecti
     r->comm = comm;
     r->request.call = call_of(r, call);
     DT_TRY_TO(fail, st, start(r, call->on_host));
-    dti_runtime_count(r->rt, DTI_LIVE_REQUEST, 1);
+    dti_runtime_count(r->rt, &started, 1);
     *out = r;
     return DT_OK;
 
@@ -198,7 +200,7 @@ dt_status dt_collective_wait(dt_request **request)
     rt = r->rt;
     st = dti_runtime_alone(rt, finish(r));
     dti_free(r);
-    dti_runtime_count(rt, DTI_LIVE_REQUEST, -1);
+    dti_runtime_count(rt, &started, -1);
     if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     return DT_OK;
 }

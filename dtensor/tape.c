@@ -12,6 +12,8 @@
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
+static const dti_live tapes = { "tape", "tapes" };
+
 dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
 {
     dt_status st = DT_OK;
@@ -26,7 +28,7 @@ dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
     t->scopes[0].node = -1;
     DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
     DT_TRY_TO(fail, st, dti_op_cache_of(rt, &t->ops));
-    dti_runtime_count(rt, DTI_LIVE_TAPE, 1);
+    dti_runtime_count(rt, &tapes, 1);
     *out = t;
     return DT_OK;
 
@@ -61,7 +63,7 @@ void dt_tape_release(dt_tape **tape)
     *tape = NULL;
     dti_pending_drop_all(&t->pending);
     release_from(t, 0);
-    dti_runtime_count(t->rt, DTI_LIVE_TAPE, -1);
+    dti_runtime_count(t->rt, &tapes, -1);
     dti_comm_log_free(&t->log);
     dti_free(t->owned);
     dti_free(t);

@@ -5,6 +5,8 @@
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
+static const dti_live tensors = { "tensor", "tensors" };
+
 void dti_tensor_local_shape(const dt_mesh *mesh, const dt_layout *layout, int n_axes,
                             const int64_t *shape, dt_local *local)
 {
@@ -39,7 +41,7 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
     x->device = device;
     x->refs = 1;
     x->reduced = x->terms = NULL;
-    dti_runtime_count(device->rt, DTI_LIVE_TENSOR, 1);
+    dti_runtime_count(device->rt, &tensors, 1);
     *out = x;
     return DT_OK;
 }
@@ -192,7 +194,7 @@ void dt_tensor_release(dt_tensor **tensor)
     x->storage = NULL;
     x->next = x->device->free_tensors;
     x->device->free_tensors = x;
-    dti_runtime_count(x->device->rt, DTI_LIVE_TENSOR, -1);
+    dti_runtime_count(x->device->rt, &tensors, -1);
 }
 
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place, const dt_layout **out)

@@ -38,7 +38,7 @@ dt_status dti_mesh_make_grid(dt_runtime *rt, const dti_grid *grid, const dt_mesh
     mesh->grid = *grid;
     if (grid->roster != NULL)
         (void)atomic_fetch_add_explicit(&grid->roster->refs, 1, memory_order_relaxed);
-    dti_runtime_count(rt, DTI_LIVE_MESH, 1);
+    dti_runtime_count(rt, NULL, 1);
     for (int d = 0; d < mesh->n_dims; d++) {
         mesh->size[d] = dti_span_count(&grid->span[d]);
         mesh->n_ranks *= mesh->size[d];
@@ -171,7 +171,7 @@ void dt_mesh_release(dt_mesh **mesh)
     if (m == NULL) return;
     *mesh = NULL;
     if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
-    dti_runtime_count(m->rt, DTI_LIVE_MESH, -1);
+    dti_runtime_count(m->rt, NULL, -1);
     dti_free((void *)m->comms);
     dti_roster_release(m->grid.roster);
     dti_free(m);

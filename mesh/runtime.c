@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/text.h"
+#include "base/writer.h"
 #include "mesh/comm/dry.h"
 #include "mesh/comm/local.h"
 #include "mesh/gpu.h"
@@ -82,31 +83,20 @@ static void warn_of_lost_flight(dt_runtime *rt)
                     f->path, f->rank, strerror(f->error));
 }
 
-static const char *const live_names[DTI_N_LIVE][2] = {
-    [DTI_LIVE_MESH] = { "mesh", "meshes" },
-    [DTI_LIVE_TENSOR] = { "tensor", "tensors" },
-    [DTI_LIVE_TAPE] = { "tape", "tapes" },
-    [DTI_LIVE_LAYERS] = { "set of layers", "sets of layers" },
-    [DTI_LIVE_MODEL] = { "model", "models" },
-    [DTI_LIVE_STATE] = { "state", "states" },
-    [DTI_LIVE_REQUEST] = { "started collective", "started collectives" },
-    [DTI_LIVE_PENDING] = { "pending move", "pending moves" },
-};
-
 /* "1 mesh, 2 tensors" */
 static void name_live(const dt_runtime *rt, int64_t n, char *text, size_t bytes)
 {
-    int64_t of_kind[DTI_N_LIVE];
-    size_t used = 0;
+    dti_writer w = { .text = text, .bytes = bytes };
 
-    memcpy(of_kind, rt->of_kind, sizeof of_kind);
-    of_kind[DTI_LIVE_MESH] = n;
-    for (int k = 0; k < DTI_N_LIVE; k++)
-        if (k != DTI_LIVE_MESH) of_kind[DTI_LIVE_MESH] -= of_kind[k];
-    for (int k = 0; k < DTI_N_LIVE && used < bytes; k++)
-        if (of_kind[k] > 0)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%lld %s", used > 0 ? ", " : "",
-                                     (long long)of_kind[k], live_names[k][of_kind[k] > 1]);
+    for (int k = 0; k < DTI_MAX_LIVE; k++) n -= rt->of_kind[k].n;
+    if (n > 0) dti_put(&w, "%lld %s", (long long)n, n > 1 ? "meshes" : "mesh");
+    for (int k = 0; k < DTI_MAX_LIVE && rt->of_kind[k].kind != NULL; k++) {
+        const dti_live *kind = rt->of_kind[k].kind;
+        n = rt->of_kind[k].n;
+        if (n > 0)
+            dti_put(&w, "%s%lld %s", w.used > 0 ? ", " : "", (long long)n,
+                    n > 1 ? kind->several : kind->one);
+    }
 }
 
 /* A rank that fails returns early: what it leaves behind is no news then. */
@@ -345,9 +335,16 @@ const char *dti_runtime_isa(const dt_runtime *rt)
     return rt->isa;
 }
 
-void dti_runtime_count(dt_runtime *rt, dti_live kind, int64_t change)
+void dti_runtime_count(dt_runtime *rt, const dti_live *kind, int64_t change)
 {
-    if (kind != DTI_LIVE_MESH) rt->of_kind[kind] += change;
+    int k = 0;
+
+    if (kind != NULL) {
+        while (rt->of_kind[k].kind != kind && rt->of_kind[k].kind != NULL && k < DTI_MAX_LIVE - 1)
+            k++;
+        if (rt->of_kind[k].kind == NULL) rt->of_kind[k].kind = kind;
+        rt->of_kind[k].n += change;
+    }
     if (change > 0)
         (void)atomic_fetch_add_explicit(&rt->live, change, memory_order_relaxed);
     else

@@ -48,22 +48,18 @@ bool dti_runtime_has_ended(const dt_runtime *rt);
 bool dti_runtime_has_lanes(const dt_runtime *rt);
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out) DT_MUST_USE;
 
-/* Handles of users. Whatever outlives the run is named in its log by kind. */
-typedef enum dti_live {
-    DTI_LIVE_MESH, /* released by any thread; the others by their rank's */
-    DTI_LIVE_TENSOR,
-    DTI_LIVE_TAPE,
-    DTI_LIVE_LAYERS,
-    DTI_LIVE_MODEL,
-    DTI_LIVE_STATE,
-    DTI_LIVE_REQUEST,
-    DTI_LIVE_PENDING,
-    DTI_N_LIVE
+/* A kind of handles of users, a constant of whoever makes them: what outlives the run is named in
+ * its log by these words. */
+typedef struct dti_live {
+    const char *one, *several; /* "tensor", "tensors" */
 } dti_live;
 
-/* Live objects (dt_runtime_live) go up and down by this. The runtime is gone when it returns from
- * counting down the last object of a run that has ended. */
-void dti_runtime_count(dt_runtime *rt, dti_live kind, int64_t change);
+enum { DTI_MAX_LIVE = 16 }; /* kinds that are told apart in one run */
+
+/* Live objects (dt_runtime_live) go up and down by this, on their rank's own thread; those of NULL,
+ * which are meshes, on any. The runtime is gone when it returns from counting down the last object
+ * of a run that has ended. */
+void dti_runtime_count(dt_runtime *rt, const dti_live *kind, int64_t change);
 
 void dti_runtime_log(dt_runtime *rt, dt_log_level level, const char *fmt, ...) DT_PRINTF(3, 4);
 

@@ -34,10 +34,13 @@ struct dt_runtime {
     dti_cuda_place *gpu;       /* gpu.h; NULL: none */
     char cores[DT_CORES_TEXT_BYTES];
     dti_flight flight;
-    _Atomic int64_t live;        /* handles, and one for the run until it has ended */
-    int64_t of_kind[DTI_N_LIVE]; /* of live, meshes left out */
-    bool ended;                  /* rank_main has returned: nothing can be made any more */
-    bool failed;                 /* with an error, which leaves objects behind */
+    _Atomic int64_t live; /* handles, and one for the run until it has ended */
+    struct {
+        const dti_live *kind;
+        int64_t n;
+    } of_kind[DTI_MAX_LIVE]; /* of live, meshes left out, in the order of their first ones */
+    bool ended;              /* rank_main has returned: nothing can be made any more */
+    bool failed;             /* with an error, which leaves objects behind */
     struct {
         dti_slot_destroy end;
         void *object;

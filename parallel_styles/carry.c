@@ -12,6 +12,8 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
+static const dti_live carried_states = { "carried state", "carried states" };
+
 typedef struct kept {
     dt_tensor *now;  /* NULL: zeros, of which the first pass says the dtype */
     dt_tensor *next; /* NULL: as it is */
@@ -36,7 +38,7 @@ dt_status dt_carry_create(dt_layers *layers, dt_carry **out)
     c->list = layers;
     DT_TRY_TO(fail, st,
               dti_alloc_array((size_t)layers->n_states, sizeof *c->states, (void **)&c->states));
-    dti_runtime_count(dt_mesh_runtime(layers->mesh), DTI_LIVE_STATE, 1);
+    dti_runtime_count(dt_mesh_runtime(layers->mesh), &carried_states, 1);
     *out = c;
     return DT_OK;
 
@@ -65,7 +67,7 @@ void dt_carry_release(dt_carry **carry)
     *carry = NULL;
     dt_carry_clear(c);
     if (c->list->carry == c) c->list->carry = NULL;
-    dti_runtime_count(dt_mesh_runtime(c->list->mesh), DTI_LIVE_STATE, -1);
+    dti_runtime_count(dt_mesh_runtime(c->list->mesh), &carried_states, -1);
     dti_free(c->states);
     dti_free(c);
 }

@@ -9,6 +9,8 @@
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
+static const dti_live sets_of_layers = { "set of layers", "sets of layers" };
+
 /* An open-addressing table of twice as many places as layers. */
 static dt_status make_index(dt_layers *list, int n)
 {
@@ -180,7 +182,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     list->mesh = dt_mesh_retain(mesh);
     list->dtype = DT_N_DTYPES;
     list->slot = slot;
-    dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_LAYERS, 1);
+    dti_runtime_count(dt_mesh_runtime(mesh), &sets_of_layers, 1);
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_specs, sizeof(dt_layer), (void **)&list->layers));
     DT_TRY_TO(fail, st, make_index(list, n_specs));
     DT_TRY_TO(fail, st, make_room(list));
@@ -219,7 +221,7 @@ void dt_layers_release(dt_layers **layers)
     dti_styles_free(list->styles);
     for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);
     dti_free(list->layers);
-    dti_runtime_count(dt_mesh_runtime(list->mesh), DTI_LIVE_LAYERS, -1);
+    dti_runtime_count(dt_mesh_runtime(list->mesh), &sets_of_layers, -1);
     dt_mesh_release(&list->mesh);
     dti_free(list);
 }

@@ -21,6 +21,8 @@
 #include "placements/layout.h"
 #include "weights/read_layers.h"
 
+static const dti_live models = { "model", "models" };
+
 static void log_remark(void *rt, const char *text)
 {
     dti_runtime_log(rt, DT_LOG_WARNING, "%s", text);
@@ -40,16 +42,6 @@ static void warn(dt_mesh *mesh, const char *dir, const dti_described *d, const d
     if (o->plan == &d->plan)
         dti_runtime_log(rt, DT_LOG_INFO, "%s holds a plan of %d rules, which is followed",
                         d->plan.source, d->plan.n_rules);
-}
-
-dt_status dti_check_load_options(const dt_load_options *o)
-{
-    DT_CHECK(o->n_policies >= 0 && (o->policies != NULL || o->n_policies == 0), DT_ERR_ARG,
-             "options.policies is a list of %d", o->n_policies);
-    DT_CHECK(o->keep_dtype || o->dtype == DT_F32 || o->dtype == DT_BF16 || o->dtype == DT_F16,
-             DT_ERR_ARG, "dtype %s: models compute in f32, bf16 or f16", dt_dtype_name(o->dtype));
-    DT_CHECK(o->dim != NULL, DT_ERR_ARG, "options.dim is NULL");
-    return DT_OK;
 }
 
 /* "model.layers.*" with numbers; where an architecture does not say, "block 3". */
@@ -81,7 +73,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
     m->batch_dim = dti_dims_batch(&dims, o);
-    dti_runtime_count(dt_mesh_runtime(mesh), DTI_LIVE_MODEL, 1);
+    dti_runtime_count(dt_mesh_runtime(mesh), &models, 1);
     m->self = d->self;
     d->self = NULL;
     m->folder = d->folder;
@@ -142,7 +134,7 @@ static dt_status check_own(const dt_arch *arch, const dt_model_info *i)
 dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
                           const dt_model_info *info, const dt_load_options *options, dt_model **out)
 {
-    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_load_options own;
     dt_arch read = { .size = sizeof read };
     dti_described d = { 0 };
     dt_status st = DT_OK;
@@ -151,9 +143,7 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
     *out = NULL;
     DT_CHECK(mesh != NULL && arch != NULL && self != NULL && info != NULL, DT_ERR_ARG,
              "mesh, arch, self or info is NULL");
-    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
-                            sizeof own));
-    DT_TRY(dti_check_load_options(&own));
+    DT_TRY(dti_load_options_read(options, &own));
     DT_CHECK(own.n_policies == 0, DT_ERR_UNSUPPORTED,
              "policies change a configuration that is read from a folder; give a plan instead");
     DT_TRY(dti_options_read("dt_arch", "set it to sizeof(dt_arch)", arch, &read, sizeof read));
@@ -256,31 +246,27 @@ static dt_status check_weights(dt_mesh *mesh, const char *dir, const dt_load_opt
 }
 
 /* On a dry mesh: from config.json alone, and from the headers of the weights if there are any. */
-static dt_status load_dry(dt_mesh *mesh, const char *dir, dt_load_options *o, dt_model **out)
+static dt_status load_dry(dt_mesh *mesh, const char *dir, dti_described *d,
+                          const dt_load_options *o, dt_model **out)
 {
-    dti_described d = { 0 };
     dti_ckpt *ckpt = NULL;
     dt_status st = DT_OK;
 
-    DT_TRY(dti_describe_for(dir, mesh, o, &d));
-    o->plan = d.asked;
-    o->plan_name = NULL; /* found */
     if (dti_ckpt_exists(dir)) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));
-        DT_TRY_TO(done, st, dti_check_checkpoint(&d, ckpt, NULL, NULL));
+        DT_TRY_TO(done, st, dti_check_checkpoint(d, ckpt, NULL, NULL));
     }
-    DT_TRY_TO(done, st, dti_model_make_whole(&d, mesh, o, NULL, out));
-    warn(mesh, dir, &d, o);
+    DT_TRY_TO(done, st, dti_model_make_whole(d, mesh, o, NULL, out));
+    warn(mesh, dir, d, o);
 done:
     dti_ckpt_close(&ckpt);
-    dti_described_free(&d);
     return st;
 }
 
 dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
                         dt_model **out)
 {
-    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_load_options own;
     dti_weights_source from = { 0 };
     dti_described d = { 0 };
     weights_at_hand weights = { 0 };
@@ -290,13 +276,11 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
-    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
-                            sizeof own));
-    DT_TRY(dti_check_load_options(&own));
-    if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) return load_dry(mesh, dir, &own, out);
-    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
-    own.plan = d.asked;
-    own.plan_name = NULL; /* found */
+    DT_TRY_TO(done, st, dti_describe_load(mesh, dir, options, &own, &d));
+    if (dt_runtime_is_dry(dt_mesh_runtime(mesh))) {
+        DT_TRY_TO(done, st, load_dry(mesh, dir, &d, &own, out));
+        goto done;
+    }
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
     DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &weights, &from.total));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, &m));
@@ -333,7 +317,7 @@ void dt_model_release(dt_model **model)
     dti_free(m->folder);
     dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);
-    dti_runtime_count(dt_mesh_runtime(m->mesh), DTI_LIVE_MODEL, -1);
+    dti_runtime_count(dt_mesh_runtime(m->mesh), &models, -1);
     dt_mesh_release(&m->mesh);
     dti_free(m);
 }

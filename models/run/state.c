@@ -8,6 +8,8 @@
 #include "models/run/step.h"
 #include "placements/layout.h"
 
+static const dti_live states = { "state", "states" };
+
 static bool is_dry(const dt_model *m)
 {
     return dt_runtime_is_dry(dt_mesh_runtime(m->mesh));
@@ -75,7 +77,7 @@ dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_s
     if (dt_layers_carry_states(model->layers))
         DT_TRY_TO(fail, st, dt_carry_create(model->layers, &s->carry));
     model->refs++;
-    dti_runtime_count(dt_mesh_runtime(model->mesh), DTI_LIVE_STATE, 1);
+    dti_runtime_count(dt_mesh_runtime(model->mesh), &states, 1);
     say_idle(model, batch);
     *out = s;
     return DT_OK;
@@ -99,7 +101,7 @@ void dt_state_release(dt_state **state)
         dt_tensor_release(&s->kv[i].k);
         dt_tensor_release(&s->kv[i].v);
     }
-    dti_runtime_count(dt_mesh_runtime(s->model->mesh), DTI_LIVE_STATE, -1);
+    dti_runtime_count(dt_mesh_runtime(s->model->mesh), &states, -1);
     free_rows(s);
     dti_free(s->kv);
     dt_model_release(&s->model);
