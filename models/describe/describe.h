@@ -57,6 +57,14 @@ dt_status dti_describe_for(const char *dir, dt_mesh *mesh, const dt_load_options
                            dti_described *out) DT_MUST_USE;
 void dti_described_free(dti_described *d);
 
+/* The options of a load as a caller gave them, or NULL, read and checked (describe_load.c). */
+dt_status dti_load_options_read(const dt_load_options *options, dt_load_options *own) DT_MUST_USE;
+
+/* Both: `own` are the options with what to load with as their plan, `out` says what the folder is
+ * for them (describe_load.c). */
+dt_status dti_describe_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
+                            dt_load_options *own, dti_described *out) DT_MUST_USE;
+
 /* A pattern of a plan as our names are spelled; false: no layer has such a name (settle_plan.c). */
 enum { DTI_PATTERN_BYTES = 256 };
 bool dti_plan_spell(const dti_described *d, const char *pattern, char name[DTI_PATTERN_BYTES]);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/options.h"
 #include "base/text.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
@@ -356,17 +355,12 @@ dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described
 
 dt_status dt_model_check(dt_mesh *mesh, const char *dir, const dt_load_options *options)
 {
-    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_load_options own;
     dti_described d = { 0 };
     dt_status st;
 
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
-    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
-                            sizeof own));
-    DT_TRY(dti_check_load_options(&own));
-    DT_TRY(dti_describe_for(dir, mesh, &own, &d));
-    own.plan = d.asked;
-    own.plan_name = NULL; /* found */
+    DT_TRY(dti_describe_load(mesh, dir, options, &own, &d));
     st = dti_judge(mesh, dir, &d, &own);
     dti_described_free(&d);
     return st;

@@ -8,8 +8,6 @@
 #include "models/model.h"
 #include "weights/read_layers.h"
 
-dt_status dti_check_load_options(const dt_load_options *o) DT_MUST_USE;
-
 /* The model without values of its parameters: takes the description's own struct over. */
 dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
                          dt_model **out) DT_MUST_USE;

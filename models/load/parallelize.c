@@ -255,13 +255,14 @@ done:
 static dt_status judge_alone(dt_runtime *rt, const char *dir, const dt_parallelize_options *o,
                              char spec[SPEC_BYTES], dti_word *w)
 {
-    const dt_load_options l = load_options(o);
+    const dt_load_options given = load_options(o);
+    dt_load_options l;
     uint64_t config = 0;
 
     DT_CHECK(dir != NULL, DT_ERR_ARG, "dir is NULL");
     DT_CHECK(!dt_runtime_is_dry(rt), DT_ERR_UNSUPPORTED,
              "dt_parallelize() needs the ranks of a run; dt_model_check() judges a plan without");
-    DT_TRY(dti_check_load_options(&l));
+    DT_TRY(dti_load_options_read(&given, &l));
     DT_CHECK((int)o->verbose >= 0 && o->verbose <= DT_VERBOSE_DETAIL, DT_ERR_ARG, "verbose is %d",
              (int)o->verbose);
     DT_TRY(check_size(rt, o, spec));

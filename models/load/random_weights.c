@@ -3,7 +3,6 @@
  * Models with random weights. */
 #include <dtensor/factories.h>
 
-#include "base/options.h"
 #include "mesh/runtime.h"
 #include "models/judge/judge.h"
 #include "models/load/load.h"
@@ -24,7 +23,7 @@ static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tens
 dt_status dt_model_create_random(dt_mesh *mesh, const char *dir, const dt_load_options *options,
                                  uint64_t seed, dt_model **out)
 {
-    dt_load_options own = DT_LOAD_OPTIONS_INIT;
+    dt_load_options own;
     dt_random generator = { .seed = seed };
     const dti_filler fill = { fill_param, &generator };
     dti_described d = { 0 };
@@ -33,12 +32,7 @@ dt_status dt_model_create_random(dt_mesh *mesh, const char *dir, const dt_load_o
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(mesh != NULL && dir != NULL, DT_ERR_ARG, "mesh or dir is NULL");
-    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", options, &own,
-                            sizeof own));
-    DT_TRY(dti_check_load_options(&own));
-    DT_TRY_TO(done, st, dti_describe_for(dir, mesh, &own, &d));
-    own.plan = d.asked;
-    own.plan_name = NULL; /* found */
+    DT_TRY_TO(done, st, dti_describe_load(mesh, dir, options, &own, &d));
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
     DT_TRY_TO(done, st, dti_model_make_whole(&d, mesh, &own, &fill, out));
 done:
