@@ -6,7 +6,7 @@
 #include "models/architectures/named_plans.h"
 
 /* clang-format off */
-static const dt_plan_rule llama_tp[] = {
+static const dt_plan_rule decoder_tp[] = {
     { "model.embed_tokens",              "RowwiseParallel(input_layouts=Replicate)" },
     { "model.layers.*.self_attn.q_proj", "ColwiseParallel" },
     { "model.layers.*.self_attn.k_proj", "ColwiseParallel" },
@@ -35,18 +35,6 @@ static const dt_plan_rule llama_tp_sp[] = {
     { "model.layers.*.post_attention_layernorm", "SequenceParallel" },
 };
 
-static const dt_plan_rule qwen_tp[] = {
-    { "model.embed_tokens",              "RowwiseParallel(input_layouts=Replicate)" },
-    { "model.layers.*.self_attn.q_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.k_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.v_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.o_proj", "RowwiseParallel" },
-    { "model.layers.*.mlp.up_proj",      "ColwiseParallel" },
-    { "model.layers.*.mlp.gate_proj",    "ColwiseParallel" },
-    { "model.layers.*.mlp.down_proj",    "RowwiseParallel" },
-    { "lm_head",                         "ColwiseParallel(output_layouts=Shard(-1), use_local_output=false)" },
-};
-
 static const dt_plan_rule qwen_tp_sp[] = {
     { "lm_head",
       "ColwiseParallel("
@@ -67,71 +55,41 @@ static const dt_plan_rule qwen_tp_sp[] = {
     { "model.layers.*.mlp.down_proj",            "RowwiseParallel(output_layouts=Shard(1))" },
 };
 
-static const dt_plan_rule gemma3_text_tp[] = {
-    { "model.layers.*.self_attn.q_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.k_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.v_proj", "ColwiseParallel" },
-    { "model.layers.*.self_attn.o_proj", "RowwiseParallel" },
-    { "model.layers.*.mlp.up_proj",      "ColwiseParallel" },
-    { "model.layers.*.mlp.gate_proj",    "ColwiseParallel" },
-    { "model.layers.*.mlp.down_proj",    "RowwiseParallel" },
-};
+/* Of the text alone, and of the text within a model that sees images. */
+#define GEMMA3_TP(model)                                                      \
+    { model ".layers.*.self_attn.q_proj", "ColwiseParallel" },                \
+    { model ".layers.*.self_attn.k_proj", "ColwiseParallel" },                \
+    { model ".layers.*.self_attn.v_proj", "ColwiseParallel" },                \
+    { model ".layers.*.self_attn.o_proj", "RowwiseParallel" },                \
+    { model ".layers.*.mlp.up_proj",      "ColwiseParallel" },                \
+    { model ".layers.*.mlp.gate_proj",    "ColwiseParallel" },                \
+    { model ".layers.*.mlp.down_proj",    "RowwiseParallel" },
+#define GEMMA3_TP_SP(model)                                                                                \
+    { model ".layers.*.self_attn.q_proj",           "ColwiseParallel" },                                   \
+    { model ".layers.*.self_attn.k_proj",           "ColwiseParallel" },                                   \
+    { model ".layers.*.self_attn.v_proj",           "ColwiseParallel" },                                   \
+    { model ".layers.*.self_attn.o_proj",           "RowwiseParallel(output_layouts=Shard(1))" },          \
+    { model ".layers.*.mlp.up_proj",                "ColwiseParallel" },                                   \
+    { model ".layers.*.mlp.gate_proj",              "ColwiseParallel" },                                   \
+    { model ".layers.*.mlp.down_proj",              "RowwiseParallel(output_layouts=Shard(1))" },          \
+    { model ".embed_tokens",                        "PrepareModuleOutput(output_layouts=Replicate, "       \
+                                                    "desired_output_layouts=Shard(1), "                    \
+                                                    "use_local_output=false)" },                           \
+    { model ".rotary_emb",                          "RotaryEmbedParallel(use_local_output=true)" },        \
+    { model ".rotary_emb_local",                    "RotaryEmbedParallel(use_local_output=true)" },        \
+    { model ".layers.*.input_layernorm",            "SequenceParallel" },                                  \
+    { model ".layers.*.post_attention_layernorm",   "SequenceParallel" },                                  \
+    { model ".layers.*.pre_feedforward_layernorm",  "SequenceParallel" },                                  \
+    { model ".layers.*.post_feedforward_layernorm", "SequenceParallel" },                                  \
+    { model ".norm",                                "SequenceParallel" },                                  \
+    { model ".lm_head",                             "PrepareModuleInput(input_layouts=[Shard(1)], "        \
+                                                    "desired_input_layouts=[Replicate], "                  \
+                                                    "use_local_output=true)" },
 
-static const dt_plan_rule gemma3_text_tp_sp[] = {
-    { "model.layers.*.self_attn.q_proj",           "ColwiseParallel" },
-    { "model.layers.*.self_attn.k_proj",           "ColwiseParallel" },
-    { "model.layers.*.self_attn.v_proj",           "ColwiseParallel" },
-    { "model.layers.*.self_attn.o_proj",           "RowwiseParallel(output_layouts=Shard(1))" },
-    { "model.layers.*.mlp.up_proj",                "ColwiseParallel" },
-    { "model.layers.*.mlp.gate_proj",              "ColwiseParallel" },
-    { "model.layers.*.mlp.down_proj",              "RowwiseParallel(output_layouts=Shard(1))" },
-    { "model.embed_tokens",
-      "PrepareModuleOutput(output_layouts=Replicate, "
-      "desired_output_layouts=Shard(1), use_local_output=false)" },
-    { "model.rotary_emb",                          "RotaryEmbedParallel(use_local_output=true)" },
-    { "model.rotary_emb_local",                    "RotaryEmbedParallel(use_local_output=true)" },
-    { "model.layers.*.input_layernorm",            "SequenceParallel" },
-    { "model.layers.*.post_attention_layernorm",   "SequenceParallel" },
-    { "model.layers.*.pre_feedforward_layernorm",  "SequenceParallel" },
-    { "model.layers.*.post_feedforward_layernorm", "SequenceParallel" },
-    { "model.norm",                                "SequenceParallel" },
-    { "model.lm_head",
-      "PrepareModuleInput(input_layouts=[Shard(1)], "
-      "desired_input_layouts=[Replicate], use_local_output=true)" },
-};
-
-static const dt_plan_rule gemma3_tp[] = {
-    { "language_model.layers.*.self_attn.q_proj", "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.k_proj", "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.v_proj", "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.o_proj", "RowwiseParallel" },
-    { "language_model.layers.*.mlp.up_proj",      "ColwiseParallel" },
-    { "language_model.layers.*.mlp.gate_proj",    "ColwiseParallel" },
-    { "language_model.layers.*.mlp.down_proj",    "RowwiseParallel" },
-};
-
-static const dt_plan_rule gemma3_tp_sp[] = {
-    { "language_model.layers.*.self_attn.q_proj",           "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.k_proj",           "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.v_proj",           "ColwiseParallel" },
-    { "language_model.layers.*.self_attn.o_proj",           "RowwiseParallel(output_layouts=Shard(1))" },
-    { "language_model.layers.*.mlp.up_proj",                "ColwiseParallel" },
-    { "language_model.layers.*.mlp.gate_proj",              "ColwiseParallel" },
-    { "language_model.layers.*.mlp.down_proj",              "RowwiseParallel(output_layouts=Shard(1))" },
-    { "language_model.embed_tokens",
-      "PrepareModuleOutput(output_layouts=Replicate, "
-      "desired_output_layouts=Shard(1), use_local_output=false)" },
-    { "language_model.rotary_emb",                          "RotaryEmbedParallel(use_local_output=true)" },
-    { "language_model.rotary_emb_local",                    "RotaryEmbedParallel(use_local_output=true)" },
-    { "language_model.layers.*.input_layernorm",            "SequenceParallel" },
-    { "language_model.layers.*.post_attention_layernorm",   "SequenceParallel" },
-    { "language_model.layers.*.pre_feedforward_layernorm",  "SequenceParallel" },
-    { "language_model.layers.*.post_feedforward_layernorm", "SequenceParallel" },
-    { "language_model.norm",                                "SequenceParallel" },
-    { "language_model.lm_head",
-      "PrepareModuleInput(input_layouts=[Shard(1)], "
-      "desired_input_layouts=[Replicate], use_local_output=true)" },
-};
+static const dt_plan_rule gemma3_text_tp[] = { GEMMA3_TP("model") };
+static const dt_plan_rule gemma3_text_tp_sp[] = { GEMMA3_TP_SP("model") };
+static const dt_plan_rule gemma3_tp[] = { GEMMA3_TP("language_model") };
+static const dt_plan_rule gemma3_tp_sp[] = { GEMMA3_TP_SP("language_model") };
 /* clang-format on */
 
 #define RULES(list) .rules = (list), .n_rules = (int)DT_COUNT(list)
@@ -151,7 +109,7 @@ static const dt_plan_rule gemma3_tp_sp[] = {
         }                                                                           \
     }
 
-const dt_named_plan dti_nemo_llama[] = NEMO(llama_tp, llama_tp_sp);
-const dt_named_plan dti_nemo_qwen[] = NEMO(qwen_tp, qwen_tp_sp);
+const dt_named_plan dti_nemo_llama[] = NEMO(decoder_tp, llama_tp_sp);
+const dt_named_plan dti_nemo_qwen[] = NEMO(decoder_tp, qwen_tp_sp);
 const dt_named_plan dti_nemo_gemma3_text[] = NEMO(gemma3_text_tp, gemma3_text_tp_sp);
 const dt_named_plan dti_nemo_gemma3[] = NEMO(gemma3_tp, gemma3_tp_sp);
