@@ -42,16 +42,30 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config)
     return DT_OK;
 }
 
+/* What rows of packed layers do not say: the blocks that their outputs are made of. */
+static void pack(dt_builder *builder, const dt_model_info *c, int64_t ff)
+{
+    const dt_axis q = { c->n_heads * c->head_dim, DT_UNIT_HEADS };
+    const dt_axis kv = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS };
+    const dt_axis half = { ff, DT_UNIT_ROW };
+
+    dt_builder_spec(builder, "self_attn.qkv_proj")->blocks[0] =
+        (dt_axis_blocks){ 3, { q, kv, kv } };
+    dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] = (dt_axis_blocks){ 2, { half, half } };
+}
+
 dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
 {
     dti_decoder *m = self;
+    const int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
     const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" };
     const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
-    const dt_extent Q = { c->n_heads * c->head_dim, DT_UNIT_HEADS,
-                          "num_attention_heads * head_dim" };
-    const dt_extent KV = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS,
-                           "num_key_value_heads * head_dim" };
+    const dt_extent FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" };
+    const dt_extent Q = { q, DT_UNIT_HEADS, "num_attention_heads * head_dim" };
+    const dt_extent KV = { kv, DT_UNIT_KV_HEADS, "num_key_value_heads * head_dim" };
+    const dt_extent QKV = { q + 2 * kv, DT_UNIT_ROW,
+                            "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim" };
     const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
@@ -61,33 +75,46 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
 #define B(field) DTI_BLOCK(field)
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dt_layer_row model[] = {
-/*      field        name in the checkpoint       kind                 out  in    bias   style on "tp"        tied to */
-        { M(embed),  "model.embed_tokens",        &dt_embedding_kind,  V,   D,    false, "embedding_rowwise", NULL },
-        { M(norm),   "model.norm",                &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
-        { M(head),   "lm_head",                   &dt_linear_kind,     V,   D,    false, "colwise",           tied },
+/*      field         name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
+        { M(embed),   "model.embed_tokens",        &dt_embedding_kind,  V,    D,    false, "embedding_rowwise", NULL },
+        { M(norm),    "model.norm",                &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { M(head),    "lm_head",                   &dt_linear_kind,     V,    D,    false, "colwise",           tied },
     };
-    const dt_layer_row block[] = {
-        { B(norm1),  "input_layernorm",           &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
-        { B(attn),   "self_attn",                 &dt_point_kind,      none, none, false, "replicate",         NULL },
-        { B(q),      "self_attn.q_proj",          &dt_linear_kind,     Q,   D,    qb,    "colwise",           NULL },
-        { B(k),      "self_attn.k_proj",          &dt_linear_kind,     KV,  D,    qb,    "colwise",           NULL },
-        { B(v),      "self_attn.v_proj",          &dt_linear_kind,     KV,  D,    qb,    "colwise",           NULL },
-        { B(o),      "self_attn.o_proj",          &dt_linear_kind,     D,   Q,    ob,    "rowwise",           NULL },
-        { B(norm2),  "post_attention_layernorm",  &dt_rms_norm_kind,   D,   none, false, "replicate",         NULL },
-        { B(mlp),    "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
+    const dt_layer_row before[] = {
+        { B(norm1),   "input_layernorm",           &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { B(attn),    "self_attn",                 &dt_point_kind,      none, none, false, "replicate",         NULL },
     };
-    const dt_layer_row dense[] = {
-        { B(gate),   "mlp.gate_proj",             &dt_linear_kind,     F,   D,    mb,    "colwise",           NULL },
-        { B(up),     "mlp.up_proj",               &dt_linear_kind,     F,   D,    mb,    "colwise",           NULL },
-        { B(down),   "mlp.down_proj",             &dt_linear_kind,     D,   F,    mb,    "rowwise",           NULL },
+    const dt_layer_row q_k_v[] = {
+        { B(q),       "self_attn.q_proj",          &dt_linear_kind,     Q,    D,    qb,    "colwise",           NULL },
+        { B(k),       "self_attn.k_proj",          &dt_linear_kind,     KV,   D,    qb,    "colwise",           NULL },
+        { B(v),       "self_attn.v_proj",          &dt_linear_kind,     KV,   D,    qb,    "colwise",           NULL },
+    };
+    const dt_layer_row qkv[] = {
+        { B(qkv),     "self_attn.qkv_proj",        &dt_linear_kind,     QKV,  D,    qb,    "packed_colwise",    NULL },
+    };
+    const dt_layer_row between[] = {
+        { B(o),       "self_attn.o_proj",          &dt_linear_kind,     D,    Q,    ob,    "rowwise",           NULL },
+        { B(norm2),   "post_attention_layernorm",  &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { B(mlp),     "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
+    };
+    const dt_layer_row gate_and_up[] = {
+        { B(gate),    "mlp.gate_proj",             &dt_linear_kind,     F,    D,    mb,    "colwise",           NULL },
+        { B(up),      "mlp.up_proj",               &dt_linear_kind,     F,    D,    mb,    "colwise",           NULL },
+    };
+    const dt_layer_row gate_up[] = {
+        { B(gate_up), "mlp.gate_up_proj",          &dt_linear_kind,     FF,   D,    mb,    "packed_colwise",    NULL },
+    };
+    const dt_layer_row down[] = {
+        { B(down),    "mlp.down_proj",             &dt_linear_kind,     D,    F,    mb,    "rowwise",           NULL },
     };
     const dt_layer_row head_norms[] = {
-        { B(q_norm), "self_attn.q_norm",          &dt_rms_norm_kind,   E,   none, false, PER_HEAD,            NULL },
-        { B(k_norm), "self_attn.k_norm",          &dt_rms_norm_kind,   E,   none, false, PER_HEAD,            NULL },
+        { B(q_norm),  "self_attn.q_norm",          &dt_rms_norm_kind,   E,    none, false, PER_HEAD,            NULL },
+        { B(k_norm),  "self_attn.k_norm",          &dt_rms_norm_kind,   E,    none, false, PER_HEAD,            NULL },
     };
 #undef M
 #undef B
 #undef PER_HEAD
+#define ADD(rows) dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b)
     /* clang-format on */
 
     dt_builder_settings(
@@ -98,14 +125,16 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
         dti_block *b = &m->blocks[i];
         char name[40];
         (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
-        DT_TRY(dt_builder_add(builder, name, block, (int)DT_COUNT(block), b));
-        if (b->sparse)
-            DT_TRY(dti_moe_add_layers(m, name, builder, b));
-        else
-            DT_TRY(dt_builder_add(builder, name, dense, (int)DT_COUNT(dense), b));
-        if (m->head_norms)
-            DT_TRY(dt_builder_add(builder, name, head_norms, (int)DT_COUNT(head_norms), b));
+        DT_TRY(ADD(before));
+        DT_TRY(m->packed ? ADD(qkv) : ADD(q_k_v));
+        DT_TRY(ADD(between));
+        if (b->sparse) DT_TRY(dti_moe_add_layers(m, name, builder, b));
+        if (!b->sparse) DT_TRY(m->packed ? ADD(gate_up) : ADD(gate_and_up));
+        if (!b->sparse) DT_TRY(ADD(down));
+        if (m->head_norms) DT_TRY(ADD(head_norms));
+        if (m->packed) pack(builder, c, m->ff);
     }
+#undef ADD
     return DT_OK;
 }
 
@@ -123,18 +152,26 @@ static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
     return norm != NULL ? dt_layer_forward(t, norm, x) : x;
 }
 
+/* What `layer` makes of n; where it is packed with others, `size` columns of what they all made. */
+static dt_tensor *part(dt_tape *t, const dt_layer *layer, dt_tensor *n, dt_tensor *packed,
+                       int64_t begin, int64_t size)
+{
+    return layer != NULL ? dt_layer_forward(t, layer, n) : dt_slice(t, packed, -1, begin, size);
+}
+
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
     const dt_block_context *at = context;
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
-    const int64_t e = m->info.head_dim;
+    const int64_t e = m->info.head_dim, Q = m->info.n_heads * e, KV = m->info.n_kv_heads * e;
     dt_tensor *rope = at->in->tables[0];
 
-    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
-    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
-    dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
+    dt_tensor *qkv = m->packed ? dt_layer_forward(t, b->qkv, n) : NULL;
+    dt_tensor *q = dt_heads(t, part(t, b->q, n, qkv, 0, Q), e);
+    dt_tensor *k = dt_heads(t, part(t, b->k, n, qkv, Q, KV), e);
+    dt_tensor *v = dt_heads(t, part(t, b->v, n, qkv, Q + KV, KV), e);
     q = dt_rope(t, norm_heads(t, b->q_norm, q), rope); /* after v: a GPU does this in one kernel */
     k = dt_rope(t, norm_heads(t, b->k_norm, k), rope);
     dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
@@ -144,8 +181,9 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *gated(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
 {
-    dt_tensor *gate = dt_layer_forward(t, b->gate, n);
-    dt_tensor *up = dt_layer_forward(t, b->up, n);
+    dt_tensor *both = m->packed ? dt_layer_forward(t, b->gate_up, n) : NULL;
+    dt_tensor *gate = part(t, b->gate, n, both, 0, m->ff);
+    dt_tensor *up = part(t, b->up, n, both, m->ff, m->ff);
 
     return dt_layer_forward(t, b->down, dt_activate_mul(t, m->activation, gate, up));
 }

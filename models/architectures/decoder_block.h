@@ -14,9 +14,10 @@
 typedef struct dti_block {
     dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
     dt_layer *norm2, *mlp, *gate, *up, *down;
-    dt_layer *router, *experts, *gate_up, *experts_down; /* in place of gate, up, down: moe.c */
-    bool sparse;                                         /* it has experts */
-    dt_attention_options attention;                      /* window 0: all keys */
+    dt_layer *qkv, *gate_up; /* in place of q, k, v and of gate, up, where they are packed */
+    dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
+    bool sparse;                               /* it has experts */
+    dt_attention_options attention;            /* window 0: all keys */
 } dti_block;
 
 #define DTI_BLOCK(field) offsetof(dti_block, field)
@@ -36,6 +37,7 @@ typedef struct dti_decoder {
     bool qkv_bias;
     bool out_bias;
     bool mlp_bias;
+    bool packed;     /* q, k and v are one matrix, gate and up another */
     bool head_norms; /* every query and key head is normed before the rotation */
     float eps;
     dti_moe moe; /* of sparse blocks */
