@@ -77,15 +77,15 @@ DTI_BOTH uint64_t dti_below(uint32_t high, uint32_t low, uint64_t range)
     return high * r1 + (middle >> 32) + (other >> 32);
 }
 
-/* -ln(x) of a positive normal x, relative error below 1e-7: Cephes' logf without its branches. */
-DTI_BOTH float dti_minus_ln_f32(float x)
+/* ln(x 2^-down) of a positive normal x, relative error below 1e-7: Cephes' logf, no branches. */
+DTI_BOTH float dti_ln_f32(float x, int down)
 {
     uint32_t bits;
     float e, m, z, y;
 
     memcpy(&bits, &x, sizeof bits);
     bits += 0x3f800000u - 0x3f3504f3u; /* sqrt(1/2) <= m < sqrt(2) */
-    e = (float)((int32_t)(bits >> 23) - 127);
+    e = (float)((int32_t)(bits >> 23) - 127 - down);
     bits = (bits & 0x007fffffu) + 0x3f3504f3u;
     memcpy(&m, &bits, sizeof m);
     m -= 1.0f;
@@ -101,14 +101,14 @@ DTI_BOTH float dti_minus_ln_f32(float x)
     y = y * m * z;
     y = y - 2.12194440e-4f * e;
     y = y - 0.5f * z;
-    return -((m + y) + 0.693359375f * e);
+    return (m + y) + 0.693359375f * e;
 }
 
 /* Two independent normals of two words. |z| <= 6.67: words have 32 bits. */
 DTI_BOTH void dti_normal_f32(uint32_t w0, uint32_t w1, float *z0, float *z1)
 {
     const float u = (float)w0 * 0x1p-32f + 0x1p-33f; /* (0, 1] */
-    const float r = sqrtf(2.0f * dti_minus_ln_f32(u));
+    const float r = sqrtf(-2.0f * dti_ln_f32(u, 0));
     const uint32_t q = (w1 + 0x20000000u) >> 30; /* quarter turn, angle in +- pi / 4 */
     const float x = (float)(int32_t)(w1 - (q << 30)) * (1.5707963267948966f * 0x1p-30f);
     const float z = x * x;

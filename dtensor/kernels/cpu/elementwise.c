@@ -58,7 +58,7 @@ typedef void (*spread_fn)(const spread_job *j, void *y, const void *const *x, in
 
 /* What fn gets are n elements of each operand side by side. */
 struct spread_job {
-    dti_spread s;
+    const dti_spread *s;
     spread_fn fn;
     void (*row)(void *y, const void *x, const void *z, int64_t n); /* of binary() */
     const dti_row_ops *ops;
@@ -82,52 +82,65 @@ static void repeat(void *to, const void *from, int64_t bytes, int64_t n)
 /* Elements at .. at + n - 1 of the result, n <= BLOCK, all of one index but for the last axis. */
 static void spread_run(const spread_job *j, int64_t at, int64_t n, uint32_t (*copies)[BLOCK])
 {
-    const int last = j->s.n_axes - 1;
+    const int last = j->s->n_axes - 1;
     const void *x[DTI_SPREAD_MAX_IN];
 
-    for (int i = 0; i < j->s.n_in; i++) {
-        int64_t first = at % j->s.extent[last] * j->s.step[i][last];
-        int64_t rest = at / j->s.extent[last];
-        for (int axis = last - 1; axis >= 0; rest /= j->s.extent[axis--])
-            first += rest % j->s.extent[axis] * j->s.step[i][axis];
+    for (int i = 0; i < j->s->n_in; i++) {
+        int64_t first = at % j->s->extent[last] * j->s->step[i][last];
+        int64_t rest = at / j->s->extent[last];
+        for (int axis = last - 1; axis >= 0; rest /= j->s->extent[axis--])
+            first += rest % j->s->extent[axis] * j->s->step[i][axis];
         x[i] = j->x[i] + first * j->bytes[i];
-        if (j->s.step[i][last] != 0) continue;
+        if (j->s->step[i][last] != 0) continue;
         repeat(copies[i], x[i], j->bytes[i], n);
         x[i] = copies[i];
     }
     j->fn(j, j->y + at * j->y_bytes, x, n);
 }
 
-static void spread_share(void *arg, int worker, int n_workers)
+static void spread_runs(const spread_job *j, int64_t begin, int64_t end)
 {
-    const spread_job *j = arg;
-    const int64_t run = j->s.extent[j->s.n_axes - 1];
-    const int64_t most = dti_spread_is_plain(&j->s) ? j->s.n : BLOCK;
+    const int64_t run = j->s->extent[j->s->n_axes - 1];
     _Alignas(64) uint32_t copies[DTI_SPREAD_MAX_IN][BLOCK];
-    int64_t begin, end;
 
-    dti_pool_share(j->s.n, GRAIN, worker, n_workers, &begin, &end);
     while (begin < end) {
         int64_t n = run - begin % run < end - begin ? run - begin % run : end - begin;
-        if (n > most) n = most;
+        if (n > BLOCK) n = BLOCK;
         spread_run(j, begin, n, copies);
         begin += n;
     }
 }
 
+static void spread_share(void *arg, int worker, int n_workers)
+{
+    const spread_job *j = arg;
+    const void *x[DTI_SPREAD_MAX_IN];
+    int64_t begin, end;
+
+    dti_pool_share(j->s->n, GRAIN, worker, n_workers, &begin, &end);
+    if (!j->s->plain) {
+        spread_runs(j, begin, end);
+    } else if (begin < end) {
+        for (int i = 0; i < j->s->n_in; i++) x[i] = j->x[i] + begin * j->bytes[i];
+        j->fn(j, j->y + begin * j->y_bytes, x, end - begin);
+    }
+}
+
 static dt_status spread(const dt_kargs *a, spread_job *j)
 {
-    int64_t bytes = dti_bytes(&a->out[0]);
+    int64_t bytes;
+    dti_spread s;
 
-    j->s = dti_spread_of(a);
+    dti_spread_of(a, &s);
+    if (s.n == 0) return DT_OK;
+    j->s = &s;
     j->y = a->out[0].data;
-    j->y_bytes = (int64_t)dt_dtype_size(a->out[0].dtype);
+    bytes = j->y_bytes = (int64_t)dt_dtype_size(a->out[0].dtype);
     for (int i = 0; i < a->n_in; i++) {
         j->x[i] = a->in[i].data;
-        j->bytes[i] = (int64_t)dt_dtype_size(a->in[i].dtype);
-        bytes += dti_bytes(&a->in[i]);
+        bytes += j->bytes[i] = (int64_t)dt_dtype_size(a->in[i].dtype);
     }
-    if (j->s.n > 0) dti_cpu_run(a->cpu, bytes, spread_share, j);
+    dti_cpu_run(a->cpu, s.n * bytes, spread_share, j);
     return DT_OK;
 }
 

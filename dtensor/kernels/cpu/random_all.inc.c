@@ -96,35 +96,11 @@ static inline vf vf_of_word(vu w)
 #endif
 }
 
-/* dti_minus_ln_f32() */
-static inline vf minus_ln(vf x)
-{
-    vu bits = (vu)x + (0x3f800000u - 0x3f3504f3u);
-    const vf e = vf_of_signed((vi)(bits >> 23) - 127);
-    vf m, z, y;
-
-    bits = (bits & 0x007fffffu) + 0x3f3504f3u;
-    m = (vf)bits - 1.0f;
-    z = m * m;
-    y = 7.0376836292e-2f * m - 1.1514610310e-1f;
-    y = y * m + 1.1676998740e-1f;
-    y = y * m - 1.2420140846e-1f;
-    y = y * m + 1.4249322787e-1f;
-    y = y * m - 1.6668057665e-1f;
-    y = y * m + 2.0000714765e-1f;
-    y = y * m - 2.4999993993e-1f;
-    y = y * m + 3.3333331174e-1f;
-    y = y * m * z;
-    y = y - 2.12194440e-4f * e;
-    y = y - 0.5f * z;
-    return -((m + y) + 0.693359375f * e);
-}
-
 /* dti_normal_f32() */
 static inline void normal(vu w0, vu w1, vf *z0, vf *z1)
 {
     const vf u = vf_of_word(w0) * 0x1p-32f + 0x1p-33f;
-    const vf r = vf_sqrt(2.0f * minus_ln(u));
+    const vf r = vf_sqrt(-2.0f * vf_ln(u, (vi){ 0 }));
     const vu q = (w1 + 0x20000000u) >> 30;
     const vf x = vf_of_signed((vi)(w1 - (q << 30))) * (1.5707963267948966f * 0x1p-30f);
     const vf z = x * x;

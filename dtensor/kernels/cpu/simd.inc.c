@@ -323,15 +323,11 @@ static inline vf vf_tanh(vf x)
     return vf_select(a < 0.625f, vf_fma(p * z, x, x), (vf)((vi)far | sign));
 }
 
-/* ln x within 1 ulp, as dti_minus_ln_f32() (kernels/random.h); of numbers that are not normal: -inf
- * of zeros, NaN of what is below. */
-static inline vf vf_log(vf x)
+/* dti_ln_f32() (kernels/random.h), operation by operation. */
+static inline vf vf_ln(vf x, vi down)
 {
-    const vi tiny = (x < 0x1p-126f) & (x > 0.0f);
-    const vf n = vf_select(tiny, x * 0x1p24f, x);
-    const vu bits = (vu)n + (0x3f800000u - 0x3f3504f3u); /* sqrt(1/2) <= m < sqrt(2) */
-    const vi whole = (vi)(bits >> 23) - 127 - (tiny & 24);
-    const vf e = __builtin_convertvector(whole, vf);
+    const vu bits = (vu)x + (0x3f800000u - 0x3f3504f3u); /* sqrt(1/2) <= m < sqrt(2) */
+    const vf e = __builtin_convertvector((vi)(bits >> 23) - 127 - down, vf);
     const vf m = (vf)((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f, z = m * m;
     vf y = m * 7.0376836292e-2f - 1.1514610310e-1f;
 
@@ -345,7 +341,15 @@ static inline vf vf_log(vf x)
     y = y * m * z;
     y = y - e * 2.12194440e-4f;
     y = y - z * 0.5f;
-    y = (m + y) + e * 0.693359375f;
+    return (m + y) + e * 0.693359375f;
+}
+
+/* ln x within 1 ulp; -inf of zeros, NaN of what is below. */
+static inline vf vf_log(vf x)
+{
+    const vi tiny = (x < 0x1p-126f) & (x > 0.0f);
+    vf y = vf_ln(vf_select(tiny, x * 0x1p24f, x), tiny & 24);
+
     y = vf_select(x > 0.0f, y, vf_select(x == 0.0f, vf_set(-INFINITY), vf_set(NAN)));
     return vf_select((x != x) | (x == INFINITY), x, y);
 }

@@ -193,7 +193,7 @@ template <typename T, typename F> int run_map(dti_cuda *c, const dt_kargs *a, F 
     if (a->n_in > 1) {
         const dti_spread s = dti_spread_all(a);
         if (s.n == 0) return 0;
-        if (!dti_spread_is_plain(&s))
+        if (!s.plain)
             return DTI_LAUNCH(c, (map_spread<T, F>), dim3(blocks_of(s.n)), dim3(THREADS), 0,
                               (T *)a->out[0].data, (const T *)a->in[0].data, (const T *)z, s, f);
     }

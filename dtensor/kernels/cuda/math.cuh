@@ -8,6 +8,7 @@
 #define DTI_MATH_CUH
 
 #include "dtensor/kernels/cuda/device.cuh"
+#include "dtensor/kernels/random.h"
 
 /* v 2^n in two steps, since 2^n alone may be no float where the product is one. */
 static __device__ inline float dti_scale(float v, int n)
@@ -60,24 +61,10 @@ static __device__ inline float dti_tanh(float x)
 static __device__ inline float dti_log(float x)
 {
     const bool tiny = x < 0x1p-126f && x > 0.0f;
-    const uint32_t bits = __float_as_uint(tiny ? x * 0x1p24f : x) + (0x3f800000u - 0x3f3504f3u);
-    const float e = (float)((int)(bits >> 23) - 127 - (tiny ? 24 : 0));
-    const float m = __uint_as_float((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f, z = m * m;
-    float y = m * 7.0376836292e-2f - 1.1514610310e-1f;
 
     if (x != x || x == INFINITY) return x;
     if (!(x > 0.0f)) return x == 0.0f ? -INFINITY : __uint_as_float(0x7fc00000u);
-    y = y * m + 1.1676998740e-1f;
-    y = y * m - 1.2420140846e-1f;
-    y = y * m + 1.4249322787e-1f;
-    y = y * m - 1.6668057665e-1f;
-    y = y * m + 2.0000714765e-1f;
-    y = y * m - 2.4999993993e-1f;
-    y = y * m + 3.3333331174e-1f;
-    y = y * m * z;
-    y = y - e * 2.12194440e-4f;
-    y = y - z * 0.5f;
-    return (m + y) + e * 0.693359375f;
+    return dti_ln_f32(tiny ? x * 0x1p24f : x, tiny ? 24 : 0);
 }
 
 /* erf x within 1.5 ulp: an odd polynomial near zero, 1 - e^-p elsewhere. */

@@ -24,8 +24,9 @@ static __device__ inline void dti_spread_at(const dti_spread &s, int64_t i,
 /* dti_spread_of(), steps of operands that are not there being 0. */
 static inline dti_spread dti_spread_all(const dt_kargs *a)
 {
-    dti_spread s = dti_spread_of(a);
+    dti_spread s;
 
+    dti_spread_of(a, &s);
     for (int o = a->n_in; o < DTI_SPREAD_MAX_IN; o++)
         for (int axis = 0; axis < s.n_axes; axis++) s.step[o][axis] = 0;
     return s;
