@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/ops/op_rules.h"
-#include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -221,13 +220,16 @@ fail:
     return st;
 }
 
-static dt_status move_and_cast(dt_tensor *x, const dt_layout *want, dt_dtype dtype,
-                               dt_comm_counter *counters, dt_tensor **y)
+dt_status dti_move_cast(dt_tensor *x, const dt_placement *place, dt_dtype dtype,
+                        dt_comm_counter *counters, dt_tensor **y)
 {
+    const dt_layout *want;
     bool bounded;
     way w;
 
     *y = NULL;
+    DT_CHECK(dt_dtype_size(dtype) > 0, DT_ERR_ARG, "%d is no dtype", (int)dtype);
+    DT_TRY(dti_tensor_layout(x, place, &want));
     if (dtype == x->local.dtype) {
         DT_TRY(dti_redistribute(x, want, counters, y));
         return DT_OK;
@@ -247,33 +249,9 @@ static dt_status move_and_cast(dt_tensor *x, const dt_layout *want, dt_dtype dty
 dt_status dt_redistribute_cast(dt_tensor *x, const dt_placement *want, dt_dtype dtype,
                                dt_tensor **y)
 {
-    const dt_layout *layout;
-
     DT_CHECK(y != NULL, DT_ERR_ARG, "y is NULL");
     *y = NULL;
     DT_CHECK(x != NULL && want != NULL, DT_ERR_ARG, "x or want is NULL");
-    DT_CHECK(dt_dtype_size(dtype) > 0, DT_ERR_ARG, "%d is no dtype", (int)dtype);
-    DT_TRY(dti_tensor_layout(x, want, &layout));
-    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), move_and_cast(x, layout, dtype, NULL, y)));
+    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), dti_move_cast(x, want, dtype, NULL, y)));
     return DT_OK;
-}
-
-dt_tensor *dt_move_cast(dt_tape *t, dt_tensor *x, const dt_placement *want, dt_dtype dtype)
-{
-    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
-    const dt_layout *layout;
-    dt_tensor *y = NULL;
-    dt_status st;
-
-    if (dti_tape_is_down(t)) return NULL;
-    if (x == NULL || want == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_cast: x or want is NULL");
-    if (dt_dtype_size(dtype) == 0)
-        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_cast: %d is no dtype", (int)dtype);
-    st = dti_tensor_layout(x, want, &layout);
-    if (st == DT_OK) st = move_and_cast(x, layout, dtype, moved, &y);
-    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
-    if (st == DT_OK) return dti_tape_push(t, y);
-    dt_tensor_release(&y);
-    return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

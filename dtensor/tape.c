@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "dtensor/copy_to.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
@@ -222,62 +221,4 @@ dt_comm_counter dt_tape_comm(const dt_tape *t, dt_comm_kind kind)
 dt_runtime *dt_tape_runtime(const dt_tape *t)
 {
     return t != NULL ? t->rt : NULL;
-}
-
-/* x, or a tensor of the tape's that lies as `layout` says. */
-static dt_tensor *move_to(dt_tape *t, dt_tensor *x, const dt_layout *layout)
-{
-    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
-    dt_tensor *y = NULL;
-    dt_status st;
-
-    if (layout == x->layout) return x;
-    st = dti_redistribute(x, layout, moved, &y);
-    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
-    if (st != DT_OK) dt_tensor_release(&y);
-    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    return dti_tape_push(t, y);
-}
-
-dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
-{
-    const dt_layout *layout;
-    dt_status st;
-
-    if (dti_tape_is_down(t)) return NULL;
-    if (x == NULL || want == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move: x or want is NULL");
-    st = dti_tensor_layout(x, want, &layout);
-    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    return move_to(t, x, layout);
-}
-
-dt_tensor *dt_move_to(dt_tape *t, dt_tensor *x, dt_mesh *mesh, const dt_placement *want)
-{
-    dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
-    dt_tensor *y = NULL;
-    dt_status st;
-
-    if (dti_tape_is_down(t)) return NULL;
-    if (x == NULL || mesh == NULL || want == NULL)
-        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_to: x, mesh or want is NULL");
-    st = dti_copy_to(x, mesh, want, moved, &y);
-    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
-    if (st == DT_OK) return dti_tape_push(t, y);
-    dt_tensor_release(&y);
-    return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-}
-
-dt_tensor *dt_move_dim(dt_tape *t, dt_tensor *x, int dim, dt_placement want)
-{
-    const dt_layout *layout;
-    dt_status st;
-
-    if (dti_tape_is_down(t)) return NULL;
-    if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: x is NULL");
-    if (dim < 0 || dim >= x->layout->n_dims)
-        return dt_tape_fail(t, DT_ERR_ARG, "dt_move_dim: mesh dim %d of a mesh that has %d", dim,
-                            x->layout->n_dims);
-    st = dti_layout_with(x->layout, dim, &want, &layout);
-    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    return move_to(t, x, layout);
 }

@@ -201,6 +201,7 @@ dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place, const dt_la
 {
     dti_layouts *table;
 
+    DT_CHECK(!x->device->ended, DT_ERR_ARG, "the run that this tensor belongs to has ended");
     DT_TRY(dti_layouts_of(dt_mesh_runtime(x->mesh), &table));
     return dti_layout_intern(table, x->layout->n_dims, x->layout->dim_size, x->n_axes, place, NULL,
                              out);

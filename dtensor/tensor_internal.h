@@ -70,7 +70,7 @@ dt_status dti_check_create_whole(dt_mesh *mesh, const dt_placement *place, int n
 /* Lets go of what x was reduced to: x has other bytes, or there is something newer. */
 void dti_tensor_forget_reduced(dt_tensor *x);
 
-/* Interns `place` for tensors with x's mesh and axes. */
+/* Interns `place` for tensors with x's mesh and axes. DT_ERR_ARG after the end of x's run. */
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
                             const dt_layout **out) DT_MUST_USE;
 
@@ -80,6 +80,10 @@ dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out) DT_MUST
 /* dt_redistribute() to an interned layout; counters may be NULL. */
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y) DT_MUST_USE;
+
+/* dt_redistribute_cast() of arguments that are not NULL; counters may be. */
+dt_status dti_move_cast(dt_tensor *x, const dt_placement *place, dt_dtype dtype,
+                        dt_comm_counter *counters, dt_tensor **y) DT_MUST_USE;
 
 /* What ranks that compare their arguments say of their own, in short. */
 enum { DTI_CLAIM_WHY_BYTES = 192 };

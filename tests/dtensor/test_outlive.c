@@ -2,6 +2,8 @@
  *
  * Objects that nobody released before their run ended: they are named, lose their memory with the
  * run, and can be released at any time after it. */
+#include <dtensor/async.h>
+#include <dtensor/factories.h>
 #include <dtensor/tensor.h>
 #include <stdio.h>
 #include <string.h>
@@ -85,8 +87,9 @@ DT_TEST(outlive, objects_are_named_and_can_be_released_after_the_run)
 /* They lost their memory: whoever uses them is told so. */
 DT_TEST(outlive, what_is_left_of_them_refuses_to_be_used)
 {
-    const dt_placement whole[] = { DT_REPLICATE };
+    const dt_placement whole[] = { DT_REPLICATE }, rows[] = { DT_SHARD(0) };
     dt_run_options o = DT_TEST_RUN_OPTIONS;
+    dt_pending *move = NULL;
     dt_tensor *y = NULL;
     leftovers l = { 0 };
     float values[24];
@@ -99,6 +102,12 @@ DT_TEST(outlive, what_is_left_of_them_refuses_to_be_used)
     DT_ASSERT_EQ_INT(dt_mesh_n_ranks(l.mesh[0]), 2);
     DT_ASSERT_STATUS(dt_tensor_read(l.x[0], values, sizeof values), DT_ERR_ARG, "has ended");
     DT_ASSERT_STATUS(dt_redistribute(l.view[0], whole, &y), DT_ERR_ARG, "has ended");
+    DT_ASSERT_STATUS(dt_redistribute_cast(l.view[0], whole, DT_BF16, &y), DT_ERR_ARG, "has ended");
+    DT_ASSERT_STATUS(dt_redistribute_begin(l.view[0], whole, &move), DT_ERR_ARG, "has ended");
+    DT_ASSERT_STATUS(dt_copy_to(l.view[0], l.part[0], whole, &y), DT_ERR_ARG, "has ended");
+    DT_ASSERT_STATUS(dt_empty_like(l.view[0], &y), DT_ERR_ARG, "has ended");
+    DT_ASSERT(dt_move(l.tape[0], l.x[0], rows) == NULL);
+    DT_ASSERT_STATUS(dt_tape_status(l.tape[0]), DT_ERR_ARG, "has ended");
     DT_ASSERT_STATUS(dt_zeros(l.mesh[0], whole, DT_F32, 0, NULL, &y), DT_ERR_ARG, "has ended");
     release_all(&l);
 }
