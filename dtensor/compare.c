@@ -4,9 +4,11 @@
 #include <dtensor/inspect.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/numbers.h"
 #include "dtensor/host.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -207,14 +209,38 @@ static dt_status owner_of(const dt_tensor *x, const int64_t *index, int *member)
     return DT_OK;
 }
 
+/* From the owner to all, who have to have asked for the same element. */
+static dt_status hand_round(const dt_tensor *x, const int64_t *index, double *value)
+{
+    const int64_t one = 1;
+    dti_comm_note note;
+    dti_comm *comm;
+    size_t used;
+    int owner;
+
+    DT_TRY(dti_mesh_comm(x->mesh, x->layout->shard_dims, &comm));
+    DT_TRY(owner_of(x, index, &owner));
+    used = (size_t)snprintf(note.text, sizeof note.text, "item at");
+    for (int a = 0; a < x->n_axes && used < sizeof note.text; a++)
+        used += (size_t)snprintf(note.text + used, sizeof note.text - used, " %lld",
+                                 (long long)index[a]);
+    note.hash = dti_hash_bytes(2, index, (size_t)x->n_axes * sizeof *index);
+    DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BROADCAST,
+                                                .dtype = DT_F64,
+                                                .root = owner,
+                                                .send = value,
+                                                .recv = value,
+                                                .counts = &one,
+                                                .about = &note }));
+    return DT_OK;
+}
+
 static dt_status fetch(dt_tensor *x, const int64_t *index, double *value)
 {
     int me[DT_MAX_DIMS] = { 0 };
     uint64_t bits;
     dt_local one = { .data = &bits, .dtype = x->local.dtype };
     int64_t i;
-    int owner;
-    dti_comm *comm;
 
     for (int m = 0; m < x->layout->n_dims; m++) me[m] = dt_mesh_coord(x->mesh, m);
     i = local_index(x, index, me);
@@ -226,11 +252,7 @@ static dt_status fetch(dt_tensor *x, const int64_t *index, double *value)
             (*value >= 0x1p63 || (int64_t)*value != *(const int64_t *)at(&one, 0)))
             *value = (double)NAN; /* told to all, who fail alike */
     }
-    if (x->layout->shard_dims != 0) {
-        DT_TRY(dti_mesh_comm(x->mesh, x->layout->shard_dims, &comm));
-        DT_TRY(owner_of(x, index, &owner));
-        DT_TRY(dti_broadcast(comm, value, 1, DT_F64, owner));
-    }
+    if (x->layout->shard_dims != 0) DT_TRY(hand_round(x, index, value));
     DT_CHECK(x->local.dtype != DT_I64 || !isnan(*value), DT_ERR_ARG,
              "the element is an i64 that no double equals; look at dt_tensor_local()");
     return DT_OK;

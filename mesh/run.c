@@ -343,8 +343,7 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
     DT_TRY(dti_launch_read(&launch));
     if (run.options.sums != NULL)
         DT_TRY(dti_launch_read_sums(run.options.sums, "sums", &launch.sums_by_mpi));
-    DT_TRY_TO(done, st,
-              dti_world_open(&launch, run.options.n_ranks, run.options.timeout_ms, &run.world));
+    DT_TRY_TO(done, st, dti_world_open(&launch, &run.options, &run.world));
     st = make_run(&run);
     if (st == DT_OK) st = start_threads(&run);
     if (st != DT_OK) { /* other processes count on this one */

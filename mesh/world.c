@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static dt_status open_mpi(const dti_launch *launch, dti_world *w)
+static dt_status open_mpi(const dti_launch *launch, bool agree, dti_world *w)
 {
     dti_module_found found;
     dti_mpi_job job;
@@ -20,19 +20,22 @@ static dt_status open_mpi(const dti_launch *launch, dti_world *w)
              job.n_processes, found.name);
     DT_TRY(dti_mpi_world_create(
         found.module, &job,
-        &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->sums_by_mpi, launch->shares },
+        &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->sums_by_mpi, launch->shares, agree },
         &w->mpi));
     w->first_rank = dti_mpi_first_rank(w->mpi);
     w->n_local = dti_mpi_n_local(w->mpi);
     return DT_OK;
 }
 
-dt_status dti_world_open(const dti_launch *launch, int n_ranks, int64_t timeout_ms, dti_world *out)
+dt_status dti_world_open(const dti_launch *launch, const dt_run_options *options, dti_world *out)
 {
-    *out = (dti_world){ .n_ranks = n_ranks, .n_local = n_ranks, .timeout_ms = timeout_ms };
+    const bool agree = options->check != NULL && strcmp(options->check, "agree") == 0;
+    const int n_ranks = options->n_ranks;
+
+    *out = (dti_world){ .n_ranks = n_ranks, .n_local = n_ranks, .timeout_ms = options->timeout_ms };
     if (launch->n_processes == 1) return DT_OK;
     if (n_ranks == 1) out->n_ranks = launch->n_processes;
-    DT_TRY(open_mpi(launch, out));
+    DT_TRY(open_mpi(launch, agree, out));
     return DT_OK;
 }
 

@@ -5,6 +5,8 @@
 #ifndef DTI_WORLD_H
 #define DTI_WORLD_H
 
+#include <dtensor/mesh.h>
+
 #include "base/pool.h"
 #include "mesh/comm/local.h"
 #include "mesh/comm/mpi.h"
@@ -23,7 +25,7 @@ typedef struct dti_world {
 /* Joins what the launcher has started; n_ranks == 1, the default of a program that does not care,
  * then means one rank per process. Errors as dt_run(). After an error the world can still be
  * closed. */
-dt_status dti_world_open(const dti_launch *launch, int n_ranks, int64_t timeout_ms,
+dt_status dti_world_open(const dti_launch *launch, const dt_run_options *options,
                          dti_world *out) DT_MUST_USE;
 void dti_world_close(dti_world *w);
 

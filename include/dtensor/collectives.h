@@ -17,8 +17,11 @@
  * Collective  yes, over the group, whose ranks issue the same calls in the same order; messages
  *             concern their two ranks alone. Ranks outside the mesh do not call.
  * Errors      DT_ERR_ARG     NULL, an unknown dim, dtype or reduction, a bad count, place or dims
- *                            out of order; or peers call something else, or with other counts,
- *                            which is found out where bytes would move
+ *                            out of order; or peers call something else, or with other counts, a
+ *                            dtype, reduction or root of their own, which is found out where bytes
+ *                            would move; between processes two ranks that both take themselves for
+ *                            the root only where agreement is checked (dt_run_options.check), or
+ *                            by the next call of the group
  *             DT_ERR_COMM    another rank failed, left or timed out
  *             DT_ERR_MEMORY, DT_ERR_DEVICE
  *             After an error of the last three kinds, or of peers that disagree, the run is

@@ -141,7 +141,7 @@ int dti_local_try_work(dti_local_comm *c)
 {
     const uint64_t seq = c->worked + 1;
     const dti_local_slot *mine = dti_local_slot_of(c, c->head.rank, seq);
-    const bool from_root = dti_local_is_from_root(&mine->call);
+    const bool from_root = dti_local_takes_from_root(c, &mine->call);
     dt_status st;
 
     for (int m = from_root ? mine->call.root : c->arrived; m < c->head.size; m++) {
@@ -265,7 +265,7 @@ static dt_status wait_collective(dti_local_comm *c, const dti_comm_request *r)
 
     DT_TRY(dti_local_await(c, r, own_share_done, "arrived"));
     if (call->op == DTI_COMM_BARRIER) return DT_OK;
-    if (dti_local_is_from_root(call) && call->root != c->head.rank) return DT_OK;
+    if (dti_local_takes_from_root(c, call)) return DT_OK;
     DT_TRY(dti_local_await(c, r, all_shares_done, "finished"));
     if (call->stream != NULL) DT_TRY(dti_local_cuda_await(c, r));
     return DT_OK;

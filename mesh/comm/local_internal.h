@@ -212,6 +212,13 @@ static inline bool dti_local_is_from_root(const dti_comm_call *call)
     return call->op == DTI_COMM_BROADCAST && bytes < DTI_LOCAL_SHARED_BYTES;
 }
 
+/* Whether this rank does so. The root itself, which waits for all of them anyway, looks at what
+ * each has called: of two ranks that both take themselves for the root nobody else sees both. */
+static inline bool dti_local_takes_from_root(const dti_local_comm *c, const dti_comm_call *call)
+{
+    return dti_local_is_from_root(call) && call->root != c->head.rank;
+}
+
 static inline dti_local_slot *dti_local_slot_of(dti_local_comm *c, int member, uint64_t seq)
 {
     return &c->group->members[member].slots[seq % DTI_LOCAL_RING];

@@ -49,6 +49,17 @@ static dt_status fail_differs(dti_local_comm *c, const dti_local_slot *mine, int
             (unsigned long long)atomic_load(&mine->seq), c->head.name, ours, theirs);
 }
 
+static dt_status fail_roots(dti_local_comm *c, const dti_local_slot *mine, int member)
+{
+    const int theirs = dti_local_side(c, mine, member)->call.root;
+
+    DT_FAIL(DT_ERR_ARG,
+            "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",
+            (unsigned long long)atomic_load(&mine->seq), c->head.name,
+            c->head.world_ranks[c->head.rank], c->head.world_ranks[mine->call.root],
+            c->head.world_ranks[member], c->head.world_ranks[theirs]);
+}
+
 /* `n`: what this rank expects of the member's count. */
 dt_status dti_local_check_same(dti_local_comm *c, const dti_local_slot *mine, int member, int64_t n)
 {
@@ -57,6 +68,8 @@ dt_status dti_local_check_same(dti_local_comm *c, const dti_local_slot *mine, in
 
     if (theirs->kind != mine->kind || theirs->n != n)
         return fail_differs(c, mine, member, n, theirs->n);
+    if (mine->call.op == DTI_COMM_BROADCAST && theirs->call.root != mine->call.root)
+        return fail_roots(c, mine, member);
     if (my_note != NULL && my_note->hash != note_of(c, mine, member)->hash)
         return fail_differs(c, mine, member, mine->n, theirs->n);
     return DT_OK;
@@ -130,20 +143,6 @@ static dt_status work_barrier(dti_local_comm *c, const dti_local_slot *mine)
     return DT_OK;
 }
 
-/* The same source, the same count. */
-static dt_status check_root(dti_local_comm *c, const dti_local_slot *mine, int member)
-{
-    const dti_local_slot *theirs = dti_local_side(c, mine, member);
-
-    DT_TRY(dti_local_check_same(c, mine, member, mine->n));
-    DT_CHECK(theirs->call.root == mine->call.root, DT_ERR_ARG,
-             "broadcast #%llu on \"%s\": rank %d names %d as the source, rank %d names %d",
-             (unsigned long long)atomic_load(&mine->seq), c->head.name,
-             c->head.world_ranks[c->head.rank], c->head.world_ranks[mine->call.root],
-             c->head.world_ranks[member], c->head.world_ranks[theirs->call.root]);
-    return DT_OK;
-}
-
 /* Elements [begin, end) to everybody: read once, written to all, in pieces that stay in a cache. */
 static void spread(dti_local_comm *c, const dti_local_slot *mine, int64_t begin, int64_t end)
 {
@@ -170,11 +169,12 @@ static dt_status work_broadcast(dti_local_comm *c, const dti_local_slot *mine)
     const size_t bytes = dt_dtype_size(call->dtype);
     int64_t begin, end;
 
-    if (dti_local_is_from_root(call)) {
-        DT_TRY(check_root(c, mine, call->root));
+    if (dti_local_takes_from_root(c, call))
+        DT_TRY(dti_local_check_same(c, mine, call->root, mine->n));
+    else
+        for (int m = 0; m < c->head.size; m++) DT_TRY(dti_local_check_same(c, mine, m, mine->n));
+    if (dti_local_is_from_root(call))
         return copy(c, mine, call->recv, dti_local_side(c, mine, call->root)->call.send, mine->n);
-    }
-    for (int m = 0; m < c->head.size; m++) DT_TRY(check_root(c, mine, m));
     if (call->stream != NULL) return dti_local_cuda_spread(c, mine);
     dti_pool_share(mine->n, DTI_SLICE_BYTES / (int64_t)bytes, c->head.rank, c->head.size, &begin,
                    &end);

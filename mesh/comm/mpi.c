@@ -134,6 +134,7 @@ dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *
     *out = w;
     w->timeout_ms = plan->timeout_ms;
     w->sums_by_mpi = plan->sums_by_mpi;
+    w->agree = plan->agree;
     st = make_world(w, job, plan->share);
     if (st == DT_OK) return DT_OK;
     atomic_store(&w->aborted, 1); /* the others find out by themselves */

@@ -16,6 +16,7 @@ typedef struct dti_mpi_plan {
     int64_t timeout_ms;
     bool sums_by_mpi; /* not in rank order */
     bool share;       /* memory with processes of this machine, if they want it too */
+    bool agree;       /* what ranks agree on is compared, where all processes want it */
 } dti_mpi_plan;
 
 /* Joins the other processes of the job, which was opened before. Collective over processes; a

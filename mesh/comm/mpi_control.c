@@ -415,6 +415,7 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->cpus = dti_mpi_hash(card->machine, &cpus, sizeof cpus);
     card->n_ranks = w->n_ranks;
     card->sums_by_mpi = w->sums_by_mpi;
+    card->agree = w->agree;
 }
 
 static dt_status check_cards(const dti_mpi_world *w)
@@ -556,6 +557,7 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
                                &cards[w->process].region));
     DT_TRY(joined(w, exchange_cards(w, cards)));
     memcpy(w->cards, cards, n_cards * sizeof *cards);
+    for (int p = 0; p < w->n_processes; p++) w->agree = w->agree && w->cards[p].agree;
     DT_TRY(check_cards(w));
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
     DT_TRY(joined(w, share_memory(w)));

@@ -204,6 +204,7 @@ typedef struct dti_mpi_card {
     dti_mpi_region_card region;
     int32_t n_ranks; /* of the whole run */
     int32_t sums_by_mpi;
+    int32_t agree;
 } dti_mpi_card;
 
 /* A notice on its way. */
@@ -223,6 +224,7 @@ struct dti_mpi_world {
     int64_t timeout_ms;
     bool spin;
     bool sums_by_mpi;
+    bool agree;            /* all processes compare what ranks agree on */
     bool all_share;        /* memory, so that all that comes for a rank can ring its bell */
     dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */

@@ -115,6 +115,17 @@ static void begin_barrier(dti_mpi_comm *c)
     begin_round(c);
 }
 
+/* Who takes itself for the root hears from nobody, and may end before it is found out. So every rank
+ * shows its neighbour what it has called: two that differ are neighbours somewhere. */
+static void show_neighbour(dti_mpi_comm *c)
+{
+    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+    const int p = c->head.size;
+
+    begin(c, DTI_MPI_LANE_SECOND, SENDS, (c->head.rank + 1) % p, &t);
+    begin(c, DTI_MPI_LANE_SECOND, RECEIVES, (c->head.rank + p - 1) % p, &t);
+}
+
 static void begin_broadcast(dti_mpi_comm *c)
 {
     const dti_comm_call *call = call_of(c);
@@ -133,6 +144,7 @@ static void begin_broadcast(dti_mpi_comm *c)
     for (int step = low >> 1; step > 0; step >>= 1)
         if (place + step < p)
             begin(c, DTI_MPI_LANE_FIRST, SENDS, (place + step + call->root) % p, &t);
+    if (c->port->world->agree) show_neighbour(c);
 }
 
 static void begin_all_gather(dti_mpi_comm *c)

@@ -3,9 +3,12 @@
  * Public collectives: every operation on 1 to 4 ranks and over single and several dims, uneven
  * counts, several under way at once, messages, what is refused, and a device that is late. */
 #include <dtensor/collectives.h>
+#include <dtensor/factories.h>
+#include <dtensor/inspect.h>
 #include <dtensor/tensor.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "dtensor/device/device.h"
 #include "tests/support/dt_test.h"
 
@@ -280,6 +283,113 @@ DT_TEST(collectives, ranks_that_disagree_are_told_apart)
 {
     dt_test_on_ranks_fail("tp=2", disagree, NULL, DT_ERR_ARG, "all_reduce of 3 f32");
     dt_test_on_ranks("tp=2", outsider, NULL);
+}
+
+/* Nothing follows the call, so that it is the call that finds out. */
+typedef struct clash {
+    dt_collective call; /* of all but the last rank */
+    dt_collective last;
+} clash;
+
+static dt_status clashing(dt_mesh *mesh, const void *arg)
+{
+    const clash *k = arg;
+    const bool last = dt_mesh_coord(mesh, 0) + 1 == dt_mesh_n_ranks(mesh);
+    dt_collective call = last ? k->last : k->call;
+    int64_t send[16] = { 0 }, recv[16];
+
+    call.send = call.op == DT_CALL_BROADCAST ? NULL : send;
+    call.recv = recv;
+    return dt_collective_run(mesh, NULL, &call);
+}
+
+DT_TEST(collectives, reductions_dtypes_and_counts_that_differ_are_refused)
+{
+    static const dt_collective_op reductions[] = { DT_CALL_ALL_REDUCE, DT_CALL_REDUCE_SCATTER };
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    for (int check = 0; check < 2; check++) {
+        o.check = check ? "agree" : "none";
+        for (size_t i = 0; i < DT_COUNT(reductions); i++) {
+            clash k = { { .op = reductions[i], .count = 2 }, { .op = reductions[i], .count = 2 } };
+            k.last.reduce = DT_MAX;
+            DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", clashing, &k), DT_ERR_ARG, "differs: rank");
+        }
+        for (int op = DT_CALL_BROADCAST; op <= DT_CALL_ALL_TO_ALL; op++) {
+            clash k = { { .op = (dt_collective_op)op, .count = 2 },
+                        { .op = (dt_collective_op)op, .count = 2, .dtype = DT_I32 } };
+            DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", clashing, &k), DT_ERR_ARG, "differs: rank");
+            k.last = k.call;
+            k.last.count = 1;
+            DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", clashing, &k), DT_ERR_ARG, "differs: rank");
+        }
+    }
+}
+
+/* Of a broadcast: who is named as the root by each rank, and what is sent. */
+typedef enum sending { SMALL, LARGE, WORK } sending;
+typedef struct roots {
+    int of[3];
+    sending what;
+} roots;
+
+static dt_status name_roots(dt_mesh *mesh, const void *arg)
+{
+    enum { MUCH = 1 << 20 };
+    const roots *k = arg;
+    const int root = k->of[dt_mesh_coord(mesh, 0)];
+    dt_status st = DT_OK;
+    int64_t n = 8;
+    void *data;
+
+    DT_TRY(dti_alloc_array(MUCH, 1, &data));
+    if (k->what == WORK)
+        DT_TRY_TO(done, st, dt_mesh_broadcast_work(mesh, root, data, MUCH, &n));
+    else
+        DT_TRY_TO(done, st,
+                  dt_broadcast(mesh, NULL, data, k->what == LARGE ? MUCH : 5, DT_U8, root));
+done:
+    dti_free(data);
+    return st;
+}
+
+/* Without the check processes find out by the next call. */
+DT_TEST(collectives, roots_that_differ_are_refused)
+{
+    static const int named[][3] = { { 0, 1, 0 }, { 1, 0, 0 }, { 0, 1, 2 }, { 0, 0, 1 },
+                                    { 0, 0, 2 }, { 1, 2, 0 }, { 0, 1, 1 }, { 2, 1, 2 } };
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    for (int check = dt_test_processes() > 1; check < 2; check++)
+        for (size_t i = 0; i < DT_COUNT(named); i++)
+            for (sending what = SMALL; what <= WORK; what++) {
+                roots k = { { named[i][0], named[i][1], named[i][2] }, what };
+                o.check = check ? "agree" : "none";
+                DT_ASSERT_STATUS(dt_test_run(&o, i < 2 ? "tp=2" : "tp=3", name_roots, &k),
+                                 DT_ERR_ARG, "as the source");
+            }
+}
+
+static dt_status ask_for_items(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 4 }, index[] = { dt_mesh_coord(mesh, 0) };
+    dt_tensor *x;
+    dt_status st;
+    double v;
+
+    (void)arg;
+    DT_TRY(dt_ones(mesh, (dt_placement[]){ DT_SHARD(0) }, DT_F32, 1, shape, &x));
+    st = dt_item(x, index, &v);
+    dt_tensor_release(&x);
+    return st;
+}
+
+DT_TEST(collectives, ranks_that_ask_for_different_items_are_told_so)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    o.check = "agree"; /* both lie on rank 0 */
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", ask_for_items, NULL), DT_ERR_ARG, "(item at ");
 }
 
 /* What each rank has started and not waited for. */

@@ -188,7 +188,8 @@ static const char *stops_before_opening_memory(void)
     slow.table = *m;
     slow.poll = m->poll;
     slow.table.poll = stop_with_the_cards;
-    (void)!dti_mpi_world_create(&slow.table, &job, &(dti_mpi_plan){ 2, 20000, false, true },
+    (void)!dti_mpi_world_create(&slow.table, &job,
+                                &(dti_mpi_plan){ .n_ranks = 2, .timeout_ms = 20000, .share = true },
                                 &world);
     return "";
 }
@@ -209,7 +210,8 @@ static const char *knows_processes_only(void)
     if (m == NULL) return "no module";
     slow.table = *m;
     slow.table.lost = hears_nothing;
-    return dti_mpi_world_create(&slow.table, &job, &(dti_mpi_plan){ 2, 20000, false, true },
+    return dti_mpi_world_create(&slow.table, &job,
+                                &(dti_mpi_plan){ .n_ranks = 2, .timeout_ms = 20000, .share = true },
                                 &world) == DT_OK
                ? "well"
                : dt_last_error()->message;

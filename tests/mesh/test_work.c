@@ -145,7 +145,7 @@ DT_TEST(work, the_root_has_a_deadline)
     const dt_run_options o = hurried(DEADLINE_MS);
 
     DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", peer_is_late, NULL), DT_ERR_COMM,
-                     "broadcast #1 on \"tp\": rank 1 has not finished after 180 ms");
+                     "broadcast #1 on \"tp\": rank 1 has not arrived after 180 ms");
 }
 
 static dt_status bad_arguments(dt_mesh *mesh, const void *arg)
