@@ -115,8 +115,8 @@ static void begin_barrier(dti_mpi_comm *c)
     begin_round(c);
 }
 
-/* Who takes itself for the root hears from nobody, and may end before it is found out. So every rank
- * shows its neighbour what it has called: two that differ are neighbours somewhere. */
+/* Who takes itself for the root hears from nobody, and may end before that is noticed. So each rank
+ * shows its neighbour what it has called: somewhere two that differ are neighbours. */
 static void show_neighbour(dti_mpi_comm *c)
 {
     const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
