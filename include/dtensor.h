@@ -22,6 +22,7 @@
 #include <dtensor/modules.h>
 #include <dtensor/op_rows.h>
 #include <dtensor/ops.h>
+#include <dtensor/ops_backward.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>
 #include <dtensor/placements.h>

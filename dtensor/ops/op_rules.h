@@ -202,6 +202,7 @@ extern const dt_op dti_op_sub, dti_op_div, dti_op_where, dti_op_compare, dti_op_
     dti_op_matmul_tt, dti_op_reshape, dti_op_permute, dti_op_concat_2, dti_op_concat_3,
     dti_op_concat_4, dti_op_concat_5, dti_op_concat_6, dti_op_pad, dti_op_index_select,
     dti_op_dropout, dti_op_attention_bias, dti_op_attention_sinks, dti_op_attention_bias_sinks;
+extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_add_bias_backward;
 #define F(name, formula) extern const dt_op dti_op_##name;
 DTI_FORMULAS(F)
 #undef F

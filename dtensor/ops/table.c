@@ -101,6 +101,9 @@ ROW(matmul,      "...ik, ...kj -> ...ij",     "FF>a", AXES,                matmu
 ROW(matmul_nt,   "...ik, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
 ROW(matmul_tn,   "...ki, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
 ROW(matmul_tt,   "...ki, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+ROW(linear_backward_x, "...o, oi -> ...i",    "FF>a", AXES,                linear_backward_x, ANY | BILINEAR, ATTR(dtype), "2 ...oi")
+ROW(linear_backward_w, "...o, ...i -> oi",    "FF>f", AXES,                linear_backward_w, ANY | BILINEAR, 0,           "2 ...oi")
+ROW(add_bias_backward, "...o -> o",           "F>f", AXES,                 add_bias_backward, ANY | LINEAR, 0,             "1 ...o")
 /* along an axis of the caller's */
 ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ...")
 ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ...")
@@ -199,6 +202,9 @@ const dt_op *const dti_op_table[] = {
     &dti_op_matmul_nt,
     &dti_op_matmul_tn,
     &dti_op_matmul_tt,
+    &dti_op_linear_backward_x,
+    &dti_op_linear_backward_w,
+    &dti_op_add_bias_backward,
     &dti_op_softmax,
     &dti_op_log_softmax,
     &dti_op_cumsum,

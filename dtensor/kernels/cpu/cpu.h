@@ -66,6 +66,13 @@ dt_status dti_add_bias_cpu(const dt_kargs *a);
  * in f32, one rounding. Any extent may be 0 (I == 0 gives zeros, plus bias). */
 dt_status dti_linear_cpu(const dt_kargs *a);
 
+/* Gradients of linear and add_bias (linear_backward.c): dy [..., O] F, w [O, I] F -> dx [..., I], F
+ * or f32, rounded once; dy [..., O] F, x [..., I] F -> dw [O, I] f32; dy [..., O] F -> db [O] f32,
+ * the sum over tokens in their order. */
+dt_status dti_linear_backward_x_cpu(const dt_kargs *a);
+dt_status dti_linear_backward_w_cpu(const dt_kargs *a);
+dt_status dti_add_bias_backward_cpu(const dt_kargs *a);
+
 /* x [..., d] F, w [d] F -> h = x / sqrt(mean x^2 + eps) in f32, rounds, times w, rounds. norm_attr.
  */
 dt_status dti_rms_norm_cpu(const dt_kargs *a);

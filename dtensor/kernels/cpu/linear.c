@@ -95,6 +95,52 @@ static void store_empty_sums(const dti_linear *l)
         dti_linear_store(l, zeros, 0, 0, l->n_rows, o, l->n_out - o < BLOCK ? l->n_out - o : BLOCK);
 }
 
+/* Few rows of operands that lie transposed, where there are no panels: as a product of values. */
+static dt_status multiply_few(const dti_linear *l)
+{
+    const dti_matmul_attr attr = { l->y->dtype, l->x_turned, !l->w_turned, 0 };
+    dt_local in[2] = { *l->x, *l->w }, y = *l->y;
+
+    in[0].n_axes = in[1].n_axes = y.n_axes = 2;
+    in[0].shape[l->x_turned] = y.shape[0] = l->n_rows;
+    in[1].shape[l->w_turned] = y.shape[1] = l->n_out;
+    in[0].shape[!l->x_turned] = in[1].shape[!l->w_turned] = l->n_in;
+    DT_TRY(dti_matmul_cpu(&(dt_kargs){ in, &y, &attr, l->cpu, 2, 1, NULL }));
+    return DT_OK;
+}
+
+dt_status dti_linear_check(const dti_linear *l, const char *op)
+{
+    const dt_local *const all[] = { l->x, l->w, l->y, l->bias };
+    const dti_row_ops *ops;
+
+    for (size_t i = 0; i < DT_COUNT(all) && all[i] != NULL; i++)
+        DT_TRY(dti_cpu_rows(l->cpu, op, all[i], &ops));
+    DT_CHECK(l->x->dtype == l->w->dtype, DT_ERR_UNSUPPORTED,
+             "%s on CPU: one operand is %s, the other %s; cast one of them", op,
+             dt_dtype_name(l->x->dtype), dt_dtype_name(l->w->dtype));
+    return DT_OK;
+}
+
+dt_status dti_linear_run(const dti_linear *l)
+{
+    const dti_panel_ops *panels = l->cpu->panels[l->w->dtype];
+    const bool turned = l->x_turned || l->w_turned, few = l->n_rows < DTI_SKINNY_ROWS;
+
+    if (l->n_rows == 0 || l->n_out == 0) return DT_OK;
+    if (l->n_in == 0)
+        store_empty_sums(l);
+    else if (few && !turned)
+        DT_TRY(dti_linear_skinny(l));
+    else if (panels != NULL)
+        DT_TRY(dti_linear_panels(l, panels));
+    else if (few)
+        DT_TRY(multiply_few(l));
+    else
+        DT_TRY(dti_linear_library(l));
+    return DT_OK;
+}
+
 dt_status dti_linear_cpu(const dt_kargs *a)
 {
     const dti_linear l = { .cpu = a->cpu,
@@ -105,21 +151,8 @@ dt_status dti_linear_cpu(const dt_kargs *a)
                            .n_rows = dti_rows(&a->in[0]),
                            .n_in = a->in[1].shape[1],
                            .n_out = a->in[1].shape[0] };
-    const dti_row_ops *ops;
 
-    for (int i = 0; i < a->n_in; i++) DT_TRY(dti_cpu_rows(a->cpu, "linear", &a->in[i], &ops));
-    DT_TRY(dti_cpu_rows(a->cpu, "linear", l.y, &ops));
-    DT_CHECK(l.x->dtype == l.w->dtype, DT_ERR_UNSUPPORTED,
-             "linear on CPU: x is %s but w is %s; cast one of them", dt_dtype_name(l.x->dtype),
-             dt_dtype_name(l.w->dtype));
-    if (l.n_rows == 0 || l.n_out == 0) return DT_OK;
-    if (l.n_in == 0)
-        store_empty_sums(&l);
-    else if (l.n_rows < DTI_SKINNY_ROWS)
-        DT_TRY(dti_linear_skinny(&l));
-    else if (a->cpu->panels[l.w->dtype] != NULL)
-        DT_TRY(dti_linear_panels(&l, a->cpu->panels[l.w->dtype]));
-    else
-        DT_TRY(dti_linear_library(&l));
+    DT_TRY(dti_linear_check(&l, "linear"));
+    DT_TRY(dti_linear_run(&l));
     return DT_OK;
 }

@@ -9,8 +9,13 @@
 typedef struct dti_linear {
     dti_cpu *cpu;
     const dt_local *x, *w, *bias, *y; /* bias may be NULL */
-    int64_t n_rows, n_in, n_out;      /* all > 0 */
+    int64_t n_rows, n_in, n_out;      /* all > 0 in the forms below */
+    bool x_turned, w_turned;          /* x lies as [I, M], w as [I, O]: not where rows are few */
 } dti_linear;
+
+/* By the form that fits; extents may be 0. Dtypes were checked by dti_linear_check(). */
+dt_status dti_linear_run(const dti_linear *l) DT_MUST_USE;
+dt_status dti_linear_check(const dti_linear *l, const char *op) DT_MUST_USE;
 
 /* Stores sums [n_rows, n] (rows `stride` apart) as y[row .. , o .. o + n - 1]: adds the bias in
  * f32, rounds once. */

@@ -7,12 +7,13 @@
  * rounding are ours, so that all dtypes and instruction sets share them.
  *
  * What the machine cannot multiply in its own dtype (f16; bf16 without bf16 instructions) is
- * converted to f32, which is exact: x once, w block by block. */
+ * converted to f32, which is exact: x once, w block by block. So is what lies transposed turned. */
 #include "dtensor/kernels/cpu/linear.h"
 
 #include <stdatomic.h>
 
 #include "dtensor/kernels/cpu/onednn.h"
+#include "dtensor/kernels/cpu/turn.h"
 
 /* Rows are cut into blocks of 256, 128, 64 and 32, so that a handful of products serves every M;
  * the last block of 32 overlaps its predecessor. Outputs: see chunk_of(). */
@@ -22,6 +23,7 @@ typedef struct gemm_job {
     const dti_linear *l;
     dt_dtype dtype;                              /* that is multiplied: bf16 or f32 */
     const void *x;                               /* [M, I] in that dtype */
+    char *prepared;                              /* where x is made so, if it lies otherwise */
     int64_t chunk, n_chunks;                     /* outputs per block (the last may be smaller) */
     const dti_product *products[N_ROW_SIZES][2]; /* by size of rows; full chunk, last chunk */
     char *scratch;                               /* of worker 0 */
@@ -55,19 +57,30 @@ static int size_for(int64_t left)
 
 /* --- one chunk of outputs --------------------------------------------------------------------- */
 
+/* Rows o .. o + n - 1 of w as they are multiplied; `to` has room for them. */
+static const void *weights_of(const gemm_job *j, int64_t o, int64_t n, void *to)
+{
+    const dti_linear *l = j->l;
+    const char *w = l->w->data;
+    const int64_t bytes = (int64_t)dt_dtype_size(l->w->dtype);
+
+    if (l->w_turned) {
+        dti_turn(&(dti_turn_job){ l->cpu, to, w, l->w->dtype, j->dtype, l->n_out, l->n_in }, o, n);
+        return to;
+    }
+    if (l->w->dtype == j->dtype) return w + o * l->n_in * bytes;
+    l->cpu->rows[l->w->dtype].load(to, w + o * l->n_in * bytes, n * l->n_in);
+    return to;
+}
+
 static void gemm_chunk(gemm_job *j, int64_t chunk, char *scratch)
 {
     const dti_linear *l = j->l;
     const int64_t o = chunk * j->chunk, n = l->n_out - o < j->chunk ? l->n_out - o : j->chunk;
     const int64_t bytes = (int64_t)dt_dtype_size(j->dtype);
     float *sums = (float *)(void *)scratch;
-    const char *w = (const char *)l->w->data + o * l->n_in * (int64_t)dt_dtype_size(l->w->dtype);
+    const void *w = weights_of(j, o, n, scratch + j->sums_bytes);
 
-    if (l->w->dtype != j->dtype) {
-        float *converted = (float *)(void *)(scratch + j->sums_bytes);
-        l->cpu->rows[l->w->dtype].load(converted, w, n * l->n_in);
-        w = (const char *)converted;
-    }
     for (int64_t m = 0; m < l->n_rows;) {
         const int size = size_for(l->n_rows - m);
         const int64_t rows = MAX_ROWS >> size;
@@ -99,20 +112,25 @@ static void gemm_share(void *arg, int worker, int n_workers)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-typedef struct convert_job {
-    const dti_row_ops *ops;
-    const void *x;
-    float *y;
-    int64_t n, bytes;
-} convert_job;
-
-static void convert_share(void *arg, int worker, int n_workers)
+/* x as it is multiplied: converted, turned or both. */
+static void prepare_share(void *arg, int worker, int n_workers)
 {
-    const convert_job *j = arg;
+    const gemm_job *j = arg;
+    const dti_linear *l = j->l;
+    const int64_t in_bytes = (int64_t)dt_dtype_size(l->x->dtype);
+    const int64_t out_bytes = (int64_t)dt_dtype_size(j->dtype);
     int64_t begin, end;
 
-    dti_pool_share(j->n, 64, worker, n_workers, &begin, &end);
-    j->ops->load(j->y + begin, (const char *)j->x + begin * j->bytes, end - begin);
+    if (l->x_turned) {
+        dti_pool_share(l->n_rows, DTI_TURN_ROWS, worker, n_workers, &begin, &end);
+        dti_turn(&(dti_turn_job){ l->cpu, j->prepared + begin * l->n_in * out_bytes, l->x->data,
+                                  l->x->dtype, j->dtype, l->n_rows, l->n_in },
+                 begin, end - begin);
+    } else {
+        dti_pool_share(l->n_rows * l->n_in, 64, worker, n_workers, &begin, &end);
+        l->cpu->rows[l->x->dtype].load((float *)(void *)j->prepared + begin,
+                                       (const char *)l->x->data + begin * in_bytes, end - begin);
+    }
 }
 
 /* The product of one size of rows and of full or last chunks, if there are such chunks. */
@@ -152,23 +170,22 @@ dt_status dti_linear_library(const dti_linear *l)
                      .chunk = chunk_of(l->n_out),
                      .sums_bytes = (size_t)MAX_ROWS * MAX_CHUNK * sizeof(float) };
     const bool converts = l->w->dtype != job.dtype;
-    const size_t x_bytes = converts ? align((size_t)(l->n_rows * l->n_in) * sizeof(float)) : 0;
+    const size_t bytes = dt_dtype_size(job.dtype), x_size = (size_t)(l->n_rows * l->n_in) * bytes;
+    const size_t x_bytes = converts || l->x_turned ? align(x_size) : 0;
     void *scratch;
 
     if (l->cpu->onednn == NULL) DT_TRY(dti_onednn_create(&l->cpu->onednn));
     job.n_chunks = (l->n_out + job.chunk - 1) / job.chunk;
     DT_TRY(find_products(&job));
-    if (converts) job.w_bytes = align((size_t)(job.chunk * l->n_in) * sizeof(float));
+    if (converts || l->w_turned) job.w_bytes = align((size_t)(job.chunk * l->n_in) * bytes);
     DT_TRY(dti_cpu_scratch(l->cpu,
                            x_bytes + (size_t)dti_pool_size(l->cpu->pool) *
                                          (job.sums_bytes + job.w_bytes + job.lib_bytes),
                            &scratch));
     job.scratch = (char *)scratch + x_bytes;
-    if (converts) {
-        convert_job to_f32 = { &l->cpu->rows[l->x->dtype], l->x->data, scratch, l->n_rows * l->n_in,
-                               (int64_t)dt_dtype_size(l->x->dtype) };
-        dti_cpu_run(l->cpu, dti_bytes(l->x), convert_share, &to_f32);
-        job.x = scratch;
+    if (x_bytes > 0) {
+        job.x = job.prepared = scratch;
+        dti_cpu_run(l->cpu, dti_bytes(l->x), prepare_share, &job);
     }
     dti_cpu_run(l->cpu, dti_bytes(l->w), gemm_share, &job);
     DT_CHECK(job.status == 0, DT_ERR_INTERNAL,

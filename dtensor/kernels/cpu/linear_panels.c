@@ -8,7 +8,8 @@
 #include "dtensor/kernels/cpu/linear.h"
 #include "dtensor/kernels/cpu/panels.h"
 
-enum { MAX_ROWS = 512, MAX_CHUNK = 256 }; /* rows of a block; outputs of a chunk */
+/* Rows of a block; outputs of a chunk; panels of either that are packed at once. */
+enum { MAX_ROWS = 512, MAX_CHUNK = 256, MAX_PANELS = 16 };
 
 typedef struct panels_job {
     const dti_linear *l;
@@ -40,16 +41,61 @@ static int64_t depth_at(const panels_job *j, int64_t d)
 static dti_panel_source source_of(const panels_job *j, const dt_local *m, int64_t row,
                                   int64_t n_rows, int64_t d)
 {
-    const int64_t bytes = (int64_t)dt_dtype_size(m->dtype), stride = j->l->n_in;
+    const dti_linear *l = j->l;
+    const bool turned = m == l->x ? l->x_turned : l->w_turned;
+    const int64_t bytes = (int64_t)dt_dtype_size(m->dtype), column = d * j->depth;
+    const int64_t stride = !turned ? l->n_in : m == l->x ? l->n_rows : l->n_out;
 
     return (dti_panel_source){
-        .first = (const char *)m->data + (row * stride + d * j->depth) * bytes,
+        .first = (const char *)m->data +
+                 (turned ? column * stride + row : row * stride + column) * bytes,
         .n_rows = n_rows,
         .stride = stride,
         .depth = depth_at(j, d),
+        .turned = turned,
         .load = m->dtype == DT_F32 ? NULL : j->l->cpu->rows[m->dtype].load,
         .element_bytes = bytes,
     };
+}
+
+/* Panel `panel` of the block's x at depth d. */
+static dti_panel_source x_source(const panels_job *j, int64_t panel, int64_t d)
+{
+    const int64_t row = panel * j->ops->rows, left = j->n_rows - row;
+
+    return source_of(j, j->l->x, j->row + row, left < j->ops->rows ? left : j->ops->rows, d);
+}
+
+/* Packs some panels of one depth whose source lies turned, a step of columns after the other: what
+ * lies side by side is read at once. A column of a panel takes column_bytes. */
+static void pack_turned(const panels_job *j, char *to, const dti_panel_source *panels, int64_t n,
+                        int64_t column_bytes, void (*pack)(void *, const dti_panel_source *))
+{
+    const int64_t columns = j->ops->columns, depth = panels[0].depth;
+
+    for (int64_t i = 0; i < depth; i += columns)
+        for (int64_t p = 0; p < n; p++) {
+            dti_panel_source from = panels[p];
+            from.first = (const char *)from.first + i * from.stride * from.element_bytes;
+            from.depth = depth - i < columns ? depth - i : columns;
+            pack(to + (p * j->depth + i) * column_bytes, &from);
+        }
+}
+
+/* Panels begin .. end - 1 of all depths. */
+static void pack_turned_x(const panels_job *j, int64_t begin, int64_t end)
+{
+    dti_panel_source panels[MAX_PANELS];
+
+    while (begin < end) {
+        const int64_t d = begin / j->n_x_panels, first = begin % j->n_x_panels;
+        int64_t n = 0;
+        for (; begin + n < end && first + n < j->n_x_panels && n < MAX_PANELS; n++)
+            panels[n] = x_source(j, first + n, d);
+        pack_turned(j, j->x + begin * j->depth * j->ops->x_bytes, panels, n, j->ops->x_bytes,
+                    j->ops->pack_x);
+        begin += n;
+    }
 }
 
 static void pack_share(void *arg, int worker, int n_workers)
@@ -58,11 +104,12 @@ static void pack_share(void *arg, int worker, int n_workers)
     int64_t begin, end;
 
     dti_pool_share(j->n_depths * j->n_x_panels, 1, worker, n_workers, &begin, &end);
+    if (j->l->x_turned) {
+        pack_turned_x(j, begin, end);
+        return;
+    }
     for (int64_t i = begin; i < end; i++) {
-        const int64_t panel = i % j->n_x_panels, row = panel * j->ops->rows;
-        const int64_t left = j->n_rows - row;
-        const dti_panel_source from = source_of(
-            j, j->l->x, j->row + row, left < j->ops->rows ? left : j->ops->rows, i / j->n_x_panels);
+        const dti_panel_source from = x_source(j, i % j->n_x_panels, i / j->n_x_panels);
         j->ops->pack_x(j->x + i * j->depth * j->ops->x_bytes, &from);
     }
 }
@@ -70,7 +117,7 @@ static void pack_share(void *arg, int worker, int n_workers)
 /* --- one chunk of outputs --------------------------------------------------------------------- */
 
 typedef struct panels_part {
-    char *w;     /* a panel */
+    char *w;     /* a panel; all of the chunk where w lies turned */
     float *sums; /* [panels of w, panels of x] tiles */
     float *rows; /* a panel of rows, all outputs of the chunk */
     int64_t o, n, n_panels;
@@ -88,16 +135,20 @@ static dti_panel_source w_source(const panels_job *j, const panels_part *p, int6
  * some of the products that can be computed meanwhile. */
 static dti_panel_ahead ahead_of(const dti_panel_source *from, int64_t columns, int64_t a, int64_t n)
 {
-    const int64_t begin = from->n_rows * a / n, end = from->n_rows * (a + 1) / n;
+    const int64_t rows = from->turned ? columns : from->n_rows;
+    const int64_t begin = rows * a / n, end = rows * (a + 1) / n;
     const int64_t stride = from->stride * from->element_bytes;
 
     return (dti_panel_ahead){ (const char *)from->first + begin * stride, end - begin, stride,
-                              columns * from->element_bytes };
+                              columns * (from->turned ? stride : from->element_bytes),
+                              from->turned ? from->n_rows * from->element_bytes : 64 };
 }
 
-/* The panel of w that follows panel b of depth d in this chunk; the first again after the last. */
+/* The panel of w that follows panel b of depth d in this chunk; the first again after the last. Of
+ * those that are packed together the one of the next depth. */
 static dti_panel_source next_source(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
 {
+    if (j->l->w_turned) return w_source(j, p, b, d + 1 < j->n_depths ? d + 1 : d);
     if (b + 1 < p->n_panels) return w_source(j, p, b + 1, d);
     return w_source(j, p, 0, d + 1 < j->n_depths ? d + 1 : d);
 }
@@ -113,6 +164,21 @@ static int64_t n_stored(const panels_job *j, const panels_part *p, int64_t a)
     return whole && direct ? p->n / j->ops->outputs : 0;
 }
 
+/* Packs panel b of w, or all panels with the first one. Returns where it is. */
+static const char *pack_w(const panels_job *j, const panels_part *p, int64_t b, int64_t d)
+{
+    dti_panel_source panels[MAX_PANELS];
+
+    if (!j->l->w_turned) {
+        const dti_panel_source from = w_source(j, p, b, d);
+        j->ops->pack_w(p->w, &from);
+        return p->w;
+    }
+    for (int64_t i = 0; i < p->n_panels && b == 0; i++) panels[i] = w_source(j, p, i, d);
+    if (b == 0) pack_turned(j, p->w, panels, p->n_panels, j->ops->w_bytes, j->ops->pack_w);
+    return p->w + b * j->depth * j->ops->w_bytes;
+}
+
 static void multiply_depth(const panels_job *j, const panels_part *p, int64_t d)
 {
     const dti_panel_ops *ops = j->ops;
@@ -122,15 +188,15 @@ static void multiply_depth(const panels_job *j, const panels_part *p, int64_t d)
     const char *x = j->x + d * j->n_x_panels * x_bytes;
 
     for (int64_t b = 0; b < p->n_panels; b++) {
-        const dti_panel_source from = w_source(j, p, b, d), next = next_source(j, p, b, d);
-        ops->pack_w(p->w, &from);
+        const dti_panel_source next = next_source(j, p, b, d);
+        const char *w = pack_w(j, p, b, d);
         for (int64_t a = 0; a < j->n_x_panels; a++) {
             const bool store = last && b < n_stored(j, p, a);
             float *to = store ? y + a * ops->rows * j->l->n_out + b * ops->outputs : NULL;
             ops->multiply(
                 &(dti_panel_product){ .sums = p->sums + (b * j->n_x_panels + a) * tile,
                                       .x = x + a * x_bytes,
-                                      .w = p->w,
+                                      .w = w,
                                       .depth = depth_at(j, d),
                                       .add = d > 0,
                                       .to = to,
@@ -222,7 +288,7 @@ dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops)
     j.n_depths = divide_up(l->n_in, j.depth);
     x_bytes = j.n_depths * j.depth * max_panels * ops->x_bytes;
     j.n_chunks = divide_up(l->n_out, j.chunk);
-    j.w_bytes = j.depth * ops->w_bytes;
+    j.w_bytes = j.depth * ops->w_bytes * (l->w_turned ? divide_up(j.chunk, ops->outputs) : 1);
     j.sums_bytes = max_panels * ops->rows * j.chunk * (int64_t)sizeof(float);
     j.rows_bytes = ops->rows * j.chunk * (int64_t)sizeof(float);
     DT_TRY(dti_cpu_scratch(

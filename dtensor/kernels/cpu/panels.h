@@ -9,28 +9,33 @@
 
 #include <dtensor/base.h>
 
-/* Columns begin .. begin + depth - 1 of some rows of a matrix, `stride` elements apart. The other
- * rows of a panel, and columns up to a multiple of what an instruction takes, become zeros. */
+/* Columns begin .. begin + depth - 1 of some rows of a matrix, `stride` elements apart; of one that
+ * lies turned the columns are. The other rows of a panel, and columns up to a multiple of what an
+ * instruction takes, become zeros. */
 typedef struct dti_panel_source {
     const void *first; /* row 0, column begin */
     int64_t n_rows, stride, depth;
+    bool turned;
     void (*load)(float *y, const void *x, int64_t n); /* of the dtype; NULL for f32 */
     int64_t element_bytes;
 } dti_panel_source;
 
 /* Weights that will be packed next, to be called into level 2 while a tile is computed; with every
- * `columns` of the tile, as many of those rows. The columns are one line, or less, of memory. */
+ * `columns` of the tile, as many of those rows. The columns are one line, or less, of memory. Where
+ * they lie turned the rows here are columns, of which a panel takes some lines. */
 typedef struct dti_panel_ahead {
     const char *first;
     int64_t n_rows, stride; /* bytes */
     int64_t step;           /* bytes of `columns` */
+    int64_t bytes;          /* of a row: 64, or more where they lie turned */
 } dti_panel_ahead;
 
 /* A macro, since gcc takes a function that only prefetches for one without effect and drops its
  * calls. s: which step. */
-#define DTI_PANEL_PREFETCH(ahead, s)                       \
-    for (int64_t row_ = 0; row_ < (ahead)->n_rows; row_++) \
-    __builtin_prefetch((ahead)->first + row_ * (ahead)->stride + (s) * (ahead)->step, 0, 2)
+#define DTI_PANEL_PREFETCH(ahead, s)                           \
+    for (int64_t row_ = 0; row_ < (ahead)->n_rows; row_++)     \
+        for (int64_t at_ = 0; at_ < (ahead)->bytes; at_ += 64) \
+    __builtin_prefetch((ahead)->first + row_ * (ahead)->stride + (s) * (ahead)->step + at_, 0, 2)
 
 typedef struct dti_panel_product {
     float *sums; /* [rows * outputs] in the kernel's own order */

@@ -32,6 +32,25 @@ load_pairs(const dti_panel_source *from, int64_t r, int64_t i)
     return _mm512_maskz_loadu_epi16((1u << left) - 1, row);
 }
 
+/* Columns i to i + 31 of 16 rows from r of a source that lies turned: [pair][row]. */
+__attribute__((target("avx512f,avx512bw"))) static inline void
+load_turned(__m512i square[SIDE], const dti_panel_source *from, int64_t r, int64_t i)
+{
+    const int64_t left = from->n_rows - r;
+    const __mmask32 rows = left >= SIDE ? 0xffff : left > 0 ? (1u << left) - 1 : 0;
+    const uint16_t *at = (const uint16_t *)from->first + i * from->stride + r;
+
+    for (int64_t k = 0; k < SIDE; k++, at += 2 * from->stride) {
+        const __mmask32 one = i + 2 * k < from->depth ? rows : 0;
+        const __mmask32 two = i + 2 * k + 1 < from->depth ? rows : 0;
+        const __m512i low = _mm512_maskz_loadu_epi16(one, at);
+        const __m512i high = _mm512_maskz_loadu_epi16(two, at + (two != 0 ? from->stride : 0));
+        square[k] = _mm512_or_si512(
+            _mm512_cvtepu16_epi32(_mm512_castsi512_si256(low)),
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
+    }
+}
+
 /* [chunk][half][pair][row], a pair being two elements of a row. */
 __attribute__((target("avx512f,avx512bw"))) static void pack_x(void *to,
                                                                const dti_panel_source *from)
@@ -40,7 +59,24 @@ __attribute__((target("avx512f,avx512bw"))) static void pack_x(void *to,
         for (int64_t half = 0; half < 2; half++) {
             uint16_t *tile = (uint16_t *)to + (i / CHUNK * 2 + half) * TILE;
             __m512i square[SIDE];
-            for (int64_t k = 0; k < SIDE; k++) square[k] = load_pairs(from, half * SIDE + k, i);
+            for (int64_t k = 0; k < SIDE && !from->turned; k++)
+                square[k] = load_pairs(from, half * SIDE + k, i);
+            if (from->turned)
+                load_turned(square, from, half * SIDE, i);
+            else
+                dti_transpose_16(square);
+            for (int64_t k = 0; k < SIDE; k++) _mm512_store_si512(tile + k * CHUNK, square[k]);
+        }
+}
+
+__attribute__((target("avx512f,avx512bw"))) static void pack_w_turned(void *to,
+                                                                      const dti_panel_source *from)
+{
+    for (int64_t i = 0; i < from->depth; i += CHUNK)
+        for (int64_t half = 0; half < 2; half++) {
+            uint16_t *tile = (uint16_t *)to + (i / CHUNK * 2 + half) * TILE;
+            __m512i square[SIDE];
+            load_turned(square, from, half * SIDE, i);
             dti_transpose_16(square);
             for (int64_t k = 0; k < SIDE; k++) _mm512_store_si512(tile + k * CHUNK, square[k]);
         }
@@ -50,6 +86,10 @@ __attribute__((target("avx512f,avx512bw"))) static void pack_x(void *to,
 __attribute__((target("avx512f,avx512bw"))) static void pack_w(void *to,
                                                                const dti_panel_source *from)
 {
+    if (from->turned) {
+        pack_w_turned(to, from);
+        return;
+    }
     for (int64_t r = 0; r < PANEL; r++)
         for (int64_t i = 0; i < from->depth; i += CHUNK)
             _mm512_store_si512((uint16_t *)to + (i / CHUNK * 2 + r / SIDE) * TILE +

@@ -41,11 +41,29 @@ static inline void load_square(__m512i to[LANES], const dti_panel_source *from, 
     }
 }
 
+/* Up to 16 rows from r of column i of a source that lies turned, zeros after the last. */
+static inline __m512i load_turned(const dti_panel_source *from, int64_t r, int64_t i)
+{
+    const int64_t left = from->n_rows - r;
+    const __mmask16 mask = left >= LANES ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
+    const char *at = (const char *)from->first + (i * from->stride + r) * from->element_bytes;
+    float converted[LANES];
+
+    if (from->load != NULL && left > 0) {
+        from->load(converted, at, left < LANES ? left : LANES);
+        at = (const char *)converted;
+    }
+    return _mm512_maskz_loadu_epi32(mask, at);
+}
+
 /* [column, ROWS] */
 static void pack_x(void *to, const dti_panel_source *from)
 {
     const __mmask16 mask = (1u << ROWS) - 1;
 
+    for (int64_t i = 0; i < from->depth && from->turned; i++)
+        _mm512_mask_storeu_epi32((float *)to + i * ROWS, mask, load_turned(from, 0, i));
+    if (from->turned) return;
     for (int64_t i = 0; i < from->depth; i += LANES) {
         float *p = (float *)to + i * ROWS;
         __m512i square[LANES];
@@ -58,7 +76,11 @@ static void pack_x(void *to, const dti_panel_source *from)
 /* [column, OUTPUTS] */
 static void pack_w(void *to, const dti_panel_source *from)
 {
-    for (int64_t v = 0; v < VECTORS; v++)
+    for (int64_t i = 0; i < from->depth && from->turned; i++)
+        for (int64_t v = 0; v < VECTORS; v++)
+            _mm512_store_si512((float *)to + i * OUTPUTS + v * LANES,
+                               load_turned(from, v * LANES, i));
+    for (int64_t v = 0; v < VECTORS && !from->turned; v++)
         for (int64_t i = 0; i < from->depth; i += LANES) {
             float *p = (float *)to + i * OUTPUTS + v * LANES;
             __m512i square[LANES];
