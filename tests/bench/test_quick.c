@@ -105,6 +105,11 @@ DT_TEST(bench, linear_runs)
     check_rows("linear", 3);
 }
 
+DT_TEST(bench, linear_backward_runs)
+{
+    check_rows("linear_backward", 2);
+}
+
 /* On the simulated device, or skipped in so many words where there is none. */
 DT_TEST(bench, cuda_runs)
 {
