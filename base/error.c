@@ -61,18 +61,6 @@ static void begin_record(dt_status code)
     e->n_frames = 0;
 }
 
-dt_status dti_error_set(dt_status code, const char *func, const char *file, int line,
-                        const char *fmt, ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    format(record.error.message, sizeof record.error.message, fmt, args);
-    va_end(args);
-    begin_record(code);
-    return dti_error_frame(code, func, file, line);
-}
-
 dt_status dt_fail_at(dt_status code, const char *func, const char *file, int line, const char *fmt,
                      ...)
 {

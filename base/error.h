@@ -9,10 +9,6 @@
 
 #define DT_COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Starts this thread's error record: code, message, rank, first frame. Returns `code`. */
-dt_status dti_error_set(dt_status code, const char *func, const char *file, int line,
-                        const char *fmt, ...) DT_PRINTF(5, 6);
-
 /* Adds a frame on the way up. Returns `code`. */
 dt_status dti_error_frame(dt_status code, const char *func, const char *file, int line);
 

@@ -105,6 +105,20 @@ const char *dti_number_text(double x, char out[DTI_NUMBER_BYTES])
     return out;
 }
 
+size_t dti_next_word(const char **text)
+{
+    if (*text == NULL) return 0;
+    *text += strspn(*text, " ,");
+    return strcspn(*text, " ,");
+}
+
+bool dti_has_word(const char *text, const char *word, size_t n)
+{
+    for (size_t k; (k = dti_next_word(&text)) > 0; text += k)
+        if (k == n && memcmp(text, word, n) == 0) return true;
+    return false;
+}
+
 const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes)
 {
     size_t used = (size_t)snprintf(out, out_bytes, "[");

@@ -4,6 +4,7 @@
 #ifndef DTI_TEXT_H
 #define DTI_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,15 @@ enum { DTI_NUMBER_BYTES = 32 };
 
 /* A number in as few digits as say it: "0.9", "1.0000001". Returns `out`. */
 const char *dti_number_text(double x, char out[DTI_NUMBER_BYTES]);
+
+/* The bytes of the next word of *text, which begins there then; 0: there is none. Blanks and commas
+ * stand between words. NULL is a text without words. */
+size_t dti_next_word(const char **text);
+
+/* Is the word of n bytes one of those of `text`? */
+bool dti_has_word(const char *text, const char *word, size_t n);
+
+enum { DTI_SHAPE_BYTES = 200 }; /* of any tensor */
 
 /* "[250, 96]" of n extents; what does not fit is cut off. Returns `out`. */
 const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes);

@@ -36,12 +36,6 @@ static inline int64_t dti_argmax_index(int64_t key)
 /* Stands where there is no element: below all keys. */
 #define DTI_NO_KEY INT64_MIN
 
-/* The largest element was no number. */
-static inline bool dti_argmax_is_nan(int64_t key)
-{
-    return key >> 32 == INT32_MAX;
-}
-
 /* It was no number or infinite. */
 static inline bool dti_argmax_overflows(int64_t key)
 {

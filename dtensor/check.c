@@ -63,17 +63,15 @@ static bool hold_the_same(const dt_layout *l, const claim *all, int p, int q)
            memcmp(all[p].extent, all[q].extent, sizeof all[p].extent) == 0;
 }
 
-enum { SHAPE_BYTES = 200 };
-
-static const char *shape_of(const claim *c, char text[SHAPE_BYTES])
+static const char *shape_of(const claim *c, char text[DTI_SHAPE_BYTES])
 {
-    return dti_shape_text(c->shape, (int)c->n_axes, text, SHAPE_BYTES);
+    return dti_shape_text(c->shape, (int)c->n_axes, text, DTI_SHAPE_BYTES);
 }
 
 static dt_status compare_claims(const dt_mesh *mesh, const dt_layout *layout, const claim *all,
                                 int n)
 {
-    char one[SHAPE_BYTES], two[SHAPE_BYTES];
+    char one[DTI_SHAPE_BYTES], two[DTI_SHAPE_BYTES];
 
     for (int p = 0; p < n; p++)
         DT_CHECK(all[p].status == DT_OK, DT_ERR_ARG, "what rank %d passes is invalid: %s",

@@ -221,10 +221,7 @@ static dt_status fill(dt_tensor *x, const dlpack_in *in, bool *lent)
     const char *why;
 
     DT_TRY(check_extents(x, in->t));
-    DT_CHECK(x->device->ops->host_visible, DT_ERR_UNSUPPORTED,
-             "tensors of this rank lie on a GPU; copy the memory there by dt_from_local()");
-    DT_CHECK(first_byte(in->t) != NULL || dti_tensor_count(x) == 0 || x->device->dry, DT_ERR_ARG,
-             "data is NULL, but this rank's piece has %zu bytes", dti_tensor_bytes(x));
+    DT_TRY(dti_check_lent(x, first_byte(in->t)));
     why = why_not_in_place(x, in);
     DT_CHECK(why == NULL || in->copy != DT_DL_COPY_NEVER, DT_ERR_ARG,
              "the memory cannot be taken in place: %s; allow a copy by DT_DL_COPY_IF_NEEDED", why);

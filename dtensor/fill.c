@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Filling tensors by global index. */
-#include "dtensor/fill.h"
-
 #include <dtensor/factories.h>
 #include <math.h>
 #include <string.h>
@@ -11,6 +9,10 @@
 #include "dtensor/host.h"
 #include "dtensor/kernels/cpu/cpu_internal.h"
 #include "dtensor/kernels/cpu/cpu_random.h"
+#include "dtensor/tensor_internal.h"
+
+/* Writes the elements with row-major global index first .. first + n - 1 to `to`. Any thread. */
+typedef void (*fill_fn)(const void *arg, void *to, int64_t first, int64_t n);
 
 /* --- runs ------------------------------------------------------------------------------------- */
 
@@ -18,7 +20,7 @@
 typedef struct fill_job {
     dt_tensor *x;
     char *data; /* of the piece, for the host */
-    dti_fill_fn fn;
+    fill_fn fn;
     const void *arg;
     int axis;
     int64_t inner;
@@ -85,7 +87,7 @@ static fill_job job_of(dt_tensor *x)
     return job;
 }
 
-static dt_status fill_on_host(fill_job *job, dti_fill_fn fn, const void *arg)
+static dt_status fill_on_host(fill_job *job, fill_fn fn, const void *arg)
 {
     const dt_tensor *x = job->x;
     dti_host host;
@@ -100,7 +102,8 @@ static dt_status fill_on_host(fill_job *job, dti_fill_fn fn, const void *arg)
     return DT_OK;
 }
 
-dt_status dti_fill_runs(dt_tensor *x, dti_fill_fn fn, const void *arg)
+/* Calls fn for all runs of x's piece, on the rank's workers. */
+static dt_status fill_runs(dt_tensor *x, fill_fn fn, const void *arg)
 {
     fill_job job;
 
@@ -141,7 +144,8 @@ static bool holds(dt_dtype dtype, double value)
     }
 }
 
-dt_status dti_fill_check(dt_dtype dtype, double value, const char *what)
+/* DT_ERR_ARG if the integer dtype cannot hold `value` exactly; floats hold any. */
+static dt_status check_value(dt_dtype dtype, double value, const char *what)
 {
     DT_CHECK(holds(dtype, value), DT_ERR_ARG, "%s is %.17g, which %s cannot hold", what, value,
              dt_dtype_name(dtype));
@@ -207,13 +211,12 @@ dt_status dt_fill_arange(dt_tensor *x, dt_steps steps)
     DT_TRY(check_fill(x));
     for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
     arg = (steps_arg){ x->local.dtype, steps };
-    DT_TRY(dti_fill_check(arg.dtype, steps.start, "start"));
+    DT_TRY(check_value(arg.dtype, steps.start, "start"));
     if (!dt_dtype_is_float(arg.dtype)) {
-        DT_TRY(
-            dti_fill_check(DT_I64, steps.step, "step")); /* may be negative, whatever the dtype */
+        DT_TRY(check_value(DT_I64, steps.step, "step")); /* may be negative, whatever the dtype */
         if (n > 1) DT_TRY(check_last(arg.dtype, steps, n));
     }
-    DT_TRY(dti_fill_runs(x, arange_run, &arg));
+    DT_TRY(fill_runs(x, arange_run, &arg));
     return DT_OK;
 }
 
@@ -244,7 +247,7 @@ dt_status dt_fill(dt_tensor *x, double value)
     steps_arg one;
 
     DT_TRY(check_fill(x));
-    DT_TRY(dti_fill_check(x->local.dtype, value, "value"));
+    DT_TRY(check_value(x->local.dtype, value, "value"));
     one = (steps_arg){ x->local.dtype, { value, 0.0 } };
     arg.bytes = dt_dtype_size(x->local.dtype);
     arange_run(&one, arg.element, 0, 1);
@@ -252,7 +255,7 @@ dt_status dt_fill(dt_tensor *x, double value)
         DT_TRY(x->device->ops->fill(x->device, x->local.data, dti_tensor_count(x), arg.element,
                                     arg.bytes));
     else
-        DT_TRY(dti_fill_runs(x, value_run, &arg));
+        DT_TRY(fill_runs(x, value_run, &arg));
     return DT_OK;
 }
 
@@ -376,8 +379,8 @@ dt_status dt_fill_randint(dt_tensor *x, dt_random key, int64_t low, int64_t high
     f.range = (uint64_t)high - (uint64_t)low;
     f.dtype = x->local.dtype;
     if (f.dtype != DT_I64) { /* which holds all that an int64_t does, and doubles do not */
-        DT_TRY(dti_fill_check(f.dtype, (double)low, "low"));
-        DT_TRY(dti_fill_check(f.dtype, (double)(high - 1), "high - 1"));
+        DT_TRY(check_value(f.dtype, (double)low, "low"));
+        DT_TRY(check_value(f.dtype, (double)(high - 1), "high - 1"));
     }
     DT_TRY(run_random(x, &f));
     return DT_OK;

@@ -11,11 +11,11 @@ dt_status dti_host_open(dt_tensor *x, dti_host_use use, dti_host *out)
     dt_status st = DT_OK;
 
     *out = (dti_host){ .local = x->local, .x = x, .use = use };
-    if (use != DTI_HOST_READS) dti_tensor_forget_reduced(x);
+    if (use == DTI_HOST_WRITES) dti_tensor_forget_reduced(x);
     if (d->ops->host_visible) return DT_OK;
     DT_TRY(dti_big_alloc(bytes, &out->local.data));
     out->copied = true;
-    if (use != DTI_HOST_WRITES)
+    if (use == DTI_HOST_READS)
         DT_TRY_TO(fail, st, d->ops->read(d, out->local.data, x->local.data, bytes));
     return DT_OK;
 
@@ -29,7 +29,7 @@ dt_status dti_host_close(dti_host *h, dt_status st)
     const size_t bytes = dti_tensor_bytes(h->x);
 
     if (!h->copied) return st;
-    if (st == DT_OK && h->use != DTI_HOST_READS)
+    if (st == DT_OK && h->use == DTI_HOST_WRITES)
         st = d->ops->write(d, h->x->local.data, h->local.data, bytes);
     dti_big_free(h->local.data, bytes);
     h->copied = false;

@@ -9,9 +9,8 @@
 #include "base/error.h"
 
 typedef enum dti_host_use {
-    DTI_HOST_READS,  /* contents are there */
-    DTI_HOST_WRITES, /* contents are undefined, and all are written */
-    DTI_HOST_CHANGES /* contents are there, and some are written */
+    DTI_HOST_READS, /* contents are there */
+    DTI_HOST_WRITES /* contents are undefined, and all are written */
 } dti_host_use;
 
 typedef struct dti_host {

@@ -103,7 +103,7 @@ dt_tensor *dt_tape_fail(dt_tape *t, dt_status code, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return dti_tape_latch(t, dti_error_set(code, __func__, __FILE__, __LINE__, "%s", text));
+    return dti_tape_latch(t, dt_fail_at(code, __func__, __FILE__, __LINE__, "%s", text));
 }
 
 dt_tensor *dti_tape_push(dt_tape *t, dt_tensor *x)

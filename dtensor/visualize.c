@@ -147,7 +147,7 @@ static dt_status find_pieces(dti_picture *p, const int64_t *shape)
     return DT_OK;
 }
 
-void dti_picture_free(dti_picture *p)
+static void free_picture(dti_picture *p)
 {
     dti_free(p->empty);
     dti_free(p->runs);
@@ -155,8 +155,8 @@ void dti_picture_free(dti_picture *p)
     dti_free(p->edges[1]);
 }
 
-dt_status dti_picture_make(dt_mesh *mesh, const dt_layout *layout, const int64_t *shape,
-                           dti_picture *p)
+static dt_status make_picture(dt_mesh *mesh, const dt_layout *layout, const int64_t *shape,
+                              dti_picture *p)
 {
     dt_status st = DT_OK;
 
@@ -169,7 +169,7 @@ dt_status dti_picture_make(dt_mesh *mesh, const dt_layout *layout, const int64_t
     return DT_OK;
 
 fail:
-    dti_picture_free(p);
+    free_picture(p);
     return st;
 }
 
@@ -272,7 +272,7 @@ static dt_status draw(dt_mesh *mesh, const dt_layout *layout, const int64_t *sha
     bool *in = NULL;
     dti_picture p;
 
-    DT_TRY(dti_picture_make(mesh, layout, shape, &p));
+    DT_TRY(make_picture(mesh, layout, shape, &p));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)p.n_ranks, sizeof *in, (void **)&in));
     if (form == DT_DRAW_SVG)
         dti_picture_svg(&p, shape, in, w);
@@ -280,7 +280,7 @@ static dt_status draw(dt_mesh *mesh, const dt_layout *layout, const int64_t *sha
         DT_TRY_TO(done, st, text_picture(&p, shape, in, w));
 done:
     dti_free(in);
-    dti_picture_free(&p);
+    free_picture(&p);
     return st;
 }
 

@@ -22,10 +22,6 @@ typedef struct dti_picture {
     bool *empty;    /* [n_ranks] places that hold nothing */
 } dti_picture;
 
-dt_status dti_picture_make(dt_mesh *mesh, const dt_layout *layout, const int64_t *shape,
-                           dti_picture *out) DT_MUST_USE;
-void dti_picture_free(dti_picture *p);
-
 /* Does the rank at `place` hold the element at these global indices of the drawn axes? */
 bool dti_picture_holds(const dti_picture *p, int place, int64_t row, int64_t column);
 

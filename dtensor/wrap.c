@@ -5,18 +5,13 @@
 
 #include "dtensor/tensor_internal.h"
 
-dt_status dti_check_wrap(const dt_tensor *x, const void *data)
+dt_status dti_check_lent(const dt_tensor *x, const void *data)
 {
-    const size_t element = dt_dtype_size(x->local.dtype);
-
     DT_CHECK(x->device->ops->host_visible, DT_ERR_UNSUPPORTED,
              "tensors of this rank lie on a GPU, whose memory cannot be lent; copy it there by "
              "dt_from_local()");
     DT_CHECK(data != NULL || dti_tensor_count(x) == 0 || x->device->dry, DT_ERR_ARG,
              "data is NULL, but this rank's piece has %zu bytes", dti_tensor_bytes(x));
-    DT_CHECK((uintptr_t)data % element == 0, DT_ERR_ARG,
-             "memory at %p is not aligned to the %zu bytes of %s", data, element,
-             dt_dtype_name(x->local.dtype));
     return DT_OK;
 }
 
@@ -38,7 +33,10 @@ static dt_status make(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, 
     DT_CHECK_TO(fail, st, memory->bytes == dti_tensor_bytes(*out), DT_ERR_ARG,
                 "memory of %zu bytes is given, but this rank's piece has %zu", memory->bytes,
                 dti_tensor_bytes(*out));
-    DT_TRY_TO(fail, st, dti_check_wrap(*out, memory->data));
+    DT_TRY_TO(fail, st, dti_check_lent(*out, memory->data));
+    DT_CHECK_TO(fail, st, (uintptr_t)memory->data % dt_dtype_size(dtype) == 0, DT_ERR_ARG,
+                "memory at %p is not aligned to the %zu bytes of %s", memory->data,
+                dt_dtype_size(dtype), dt_dtype_name(dtype));
     return DT_OK;
 
 fail:

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "dtensor/device/device_memory.h"
 
-/* May the piece of x, which has no storage yet, lie there? */
-dt_status dti_check_wrap(const dt_tensor *x, const void *data) DT_MUST_USE;
+/* Can bytes of the host's memory be those of x's piece? */
+dt_status dti_check_lent(const dt_tensor *x, const void *data) DT_MUST_USE;
 
 /* Gives x that memory. The lender has it back also when this fails. */
 dt_status dti_tensor_lend(dt_tensor *x, void *data, dti_lender lender) DT_MUST_USE;

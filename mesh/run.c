@@ -209,8 +209,8 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
 static void ensure_record(dt_status st, int rank)
 {
     if (dt_last_error()->code == st) return;
-    (void)dti_error_set(st, __func__, __FILE__, __LINE__, "rank %d returned %s without a message",
-                        rank, dt_status_name(st));
+    (void)dt_fail_at(st, __func__, __FILE__, __LINE__, "rank %d returned %s without a message",
+                     rank, dt_status_name(st));
 }
 
 /* The thread is ending inside rank_main (pthread_exit, cancellation). For the caller's own thread
@@ -225,8 +225,8 @@ static void thread_left(void *arg)
     leaver *l = arg;
     const int rank = l->rt->rank;
 
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "rank %d has left: its thread ended inside rank_main", rank);
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                     "rank %d has left: its thread ended inside rank_main", rank);
     dti_runtime_abort(l->rt);
     dti_runtime_destroy(&l->rt);
     if (rank != l->run->world.first_rank) return;

@@ -24,8 +24,6 @@ struct dt_carry {
     kept *states; /* [list->n_states] */
 };
 
-enum { SHAPE_BYTES = 96 };
-
 dt_status dt_carry_create(dt_layers *layers, dt_carry **out)
 {
     dt_status st = DT_OK;
@@ -346,7 +344,7 @@ void dt_layer_set_state(dt_tape *t, const dt_layer *layer, int state, dt_tensor 
     if (!has_state(t, layer, state, value)) return;
     if (!has_shape(layer, state, value)) {
         int64_t shape[DT_MAX_AXES];
-        char text[SHAPE_BYTES];
+        char text[DTI_SHAPE_BYTES];
         for (int a = 0; a < dt_tensor_n_axes(value); a++) shape[a] = dt_tensor_extent(value, a);
         (void)dt_tape_fail(t, DT_ERR_SHAPE, "%s: state \"%s\", [batch, %s], cannot be %s",
                            layer->name, layer->spec.kind->states[state].name,

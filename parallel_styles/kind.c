@@ -5,7 +5,9 @@
 
 #include <string.h>
 
-enum { LONGEST_CHAIN = 8 }; /* of kinds that are like others; dti_kind_check() refuses more */
+#include "base/text.h"
+
+enum { LONGEST_CHAIN = DTI_MAX_LIKE + 1 };
 
 static bool add_letter(char *letters, int *n, char letter)
 {
@@ -65,10 +67,10 @@ bool dti_kind_has_ids(const dt_layer_kind *kind)
     return false;
 }
 
-bool dti_kind_is(const dt_layer_kind *kind, const char *name)
+bool dti_kind_is(const dt_layer_kind *kind, const char *names)
 {
     for (int i = 0; kind != NULL && i < LONGEST_CHAIN; i++, kind = kind->like)
-        if (strcmp(kind->name, name) == 0) return true;
+        if (dti_has_word(names, kind->name, strlen(kind->name))) return true;
     return false;
 }
 

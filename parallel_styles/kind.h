@@ -13,6 +13,8 @@
 extern const dt_layer_kind *const dti_kinds[]; /* the library's (kinds.c) */
 extern const int dti_n_kinds;
 
+enum { DTI_MAX_LIKE = 7 }; /* kinds in a chain of those that are like the next one */
+
 /* The letters in the order of a spec's axes; how many there are. */
 int dti_kind_letters(const dt_layer_kind *kind, char letters[DT_LAYER_MAX_AXES + 1]);
 
@@ -22,8 +24,8 @@ const char *dti_kind_values(const dt_layer_kind *kind);
 bool dti_kind_has_ids(const dt_layer_kind *kind);
 const char *dti_kind_text(const dt_layer_kind *kind); /* "a linear layer" */
 
-/* The same kind, or one like it. */
-bool dti_kind_is(const dt_layer_kind *kind, const char *name);
+/* One of these kinds ("linear experts"), or like one of them. */
+bool dti_kind_is(const dt_layer_kind *kind, const char *names);
 bool dti_kind_is_own(const dt_layer_kind *kind); /* a user's */
 
 /* Does it hold what plans are about: a parameter of two axes or more? */

@@ -7,7 +7,7 @@
 #include "mesh/runtime.h"
 #include "parallel_styles/kind.h"
 
-enum { MAX_NAME = 31, MAX_LIKE = 7 };
+enum { MAX_NAME = 31 };
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
@@ -23,10 +23,10 @@ static dt_status check_name(const dt_layer_kind *kind)
              "quotes",
              (int)MAX_NAME);
     for (; like != NULL; like = like->like) {
-        DT_CHECK(++n <= MAX_LIKE, DT_ERR_ARG,
+        DT_CHECK(++n <= DTI_MAX_LIKE, DT_ERR_ARG,
                  "kind \"%s\" is like another, which is like another, "
                  "more than %d times: a circle?",
-                 kind->name, (int)MAX_LIKE);
+                 kind->name, (int)DTI_MAX_LIKE);
         DT_CHECK(like->name != NULL, DT_ERR_ARG, "kind \"%s\" is like one without a name",
                  kind->name);
     }

@@ -10,8 +10,6 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
-enum { SHAPE_BYTES = 96 };
-
 const char *dt_layer_name(const dt_layer *layer)
 {
     return layer != NULL ? layer->name : NULL;
@@ -313,7 +311,7 @@ static dt_tensor *check_result(dt_tape *t, const dt_layer *layer, const dt_tenso
                                               : "the forward of the kind of";
     int64_t want[DT_MAX_AXES + DT_LAYER_MAX_AXES], is[DT_MAX_AXES];
     const int n = shape_of_result(layer, x, want), n_is = y != NULL ? dt_tensor_n_axes(y) : 0;
-    char is_text[SHAPE_BYTES], want_text[SHAPE_BYTES];
+    char is_text[DTI_SHAPE_BYTES], want_text[DTI_SHAPE_BYTES];
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (y == NULL)

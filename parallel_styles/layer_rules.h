@@ -14,10 +14,6 @@ enum { DTI_MOST_PLANS = DT_MAX_DIMS + 1 };
 /* Does `pattern` match `name`? -1 if not, otherwise the number of stars. */
 int dti_plan_match(const char *pattern, const char *name);
 
-/* Was the style of that name made of another: with arguments, or as the twin of one that cuts
- * tokens? Lists leave it out. */
-bool dti_style_was_made(const char *name);
-
 /* "weight [96, 64]" for messages. Returns `text`. */
 enum { DTI_PARAM_TEXT_BYTES = 72 };
 const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES]);

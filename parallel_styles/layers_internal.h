@@ -108,11 +108,6 @@ int dti_token_axis(int n_axes, bool ids);
 dt_status dti_style_list(dt_runtime *rt, const dt_layer_kind *kind, char *text,
                          size_t bytes) DT_MUST_USE;
 
-/* Words of a list of kinds, "linear embedding": is the kind one of them, or like one; are all of
- * them among those of another list (style.c)? */
-bool dti_kind_is_one_of(const dt_layer_kind *kind, const char *words);
-bool dti_words_within(const char *words, const char *all);
-
 /* Names that mean other styles in one list (style.c): those of a chain of plans; *out is NULL where
  * there are none. dti_style_find() is dt_style_find() with those before the runtime's. */
 struct dti_style_registry;
@@ -159,10 +154,6 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y);
 /* False after an error, which is latched. */
 bool dti_style_input(dt_tape *tape, const dti_values *v);
 bool dti_style_output(dt_tape *tape, const dti_values *v);
-
-/* "shard(1)" */
-enum { DTI_LAY_BYTES = 24 };
-const char *dti_lay_text(dt_lay how, char text[DTI_LAY_BYTES]);
 
 /* What stands between the two halves of a layer's style: the caller's function, or the kind's
  * (layer.c). */

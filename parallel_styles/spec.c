@@ -4,29 +4,18 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "parallel_styles/kind.h"
-
-/* Is `word` one of the words of `text`? */
-static bool has_word(const char *text, const char *word)
-{
-    const size_t n = strlen(word);
-
-    while (text != NULL && *text != '\0') {
-        const size_t end = strcspn(text, " ,");
-        if (end == n && strncmp(text, word, n) == 0) return true;
-        text += end;
-        text += strspn(text, " ,");
-    }
-    return false;
-}
 
 uint32_t dti_spec_params(const dt_layer_spec *spec)
 {
     uint32_t bits = 0;
 
-    for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++)
-        if (!spec->kind->params[p].optional || has_word(spec->with, spec->kind->params[p].name))
+    for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++) {
+        const dt_kind_param *own = &spec->kind->params[p];
+        if (!own->optional || dti_has_word(spec->with, own->name, strlen(own->name)))
             bits |= 1u << p;
+    }
     return bits;
 }
 
@@ -181,18 +170,15 @@ static dt_status check_bytes(const dt_layer_spec *spec)
 /* Every word of `with` is an optional parameter, or one that the layer has anyway. */
 static dt_status check_with(const dt_layer_spec *spec)
 {
-    const char *at = spec->with != NULL ? spec->with : "";
+    const char *at = spec->with;
 
-    while (*at != '\0') {
-        const int n = (int)strcspn(at, " ,");
-        bool known = n == 0;
+    for (size_t n; (n = dti_next_word(&at)) > 0; at += n) {
+        bool known = false;
         for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++)
-            known = known || (strlen(spec->kind->params[p].name) == (size_t)n &&
-                              strncmp(at, spec->kind->params[p].name, (size_t)n) == 0);
+            known = known || (strlen(spec->kind->params[p].name) == n &&
+                              strncmp(at, spec->kind->params[p].name, n) == 0);
         DT_CHECK(known, DT_ERR_ARG, "%s is %s, which has no parameter \"%.*s\"", spec->name,
-                 dti_kind_text(spec->kind), n, at);
-        at += n;
-        at += strspn(at, " ,");
+                 dti_kind_text(spec->kind), (int)n, at);
     }
     return DT_OK;
 }

@@ -125,7 +125,9 @@ static dt_status check_fields(const char *name, const dt_style *style)
     return DT_OK;
 }
 
-bool dti_style_was_made(const char *name)
+/* Was the style of that name made of another: with arguments, or as the twin of one that cuts
+ * tokens? Lists leave it out. */
+static bool was_made(const char *name)
 {
     const size_t n = strlen(name), end = strlen(STEP);
 
@@ -157,7 +159,7 @@ static dt_status read_style(const char *name, const dt_style *style, dt_style *o
     DT_TRY(dti_options_read("dt_style", "set it to sizeof(dt_style)", style, own, sizeof *own));
     DT_TRY(check_fields(name, own));
     DT_CHECK(
-        !dti_style_was_made(name), DT_ERR_ARG,
+        !was_made(name), DT_ERR_ARG,
         "a style cannot be named \"%s\": what follows \"(\" are arguments, and \"%s\" ends the "
         "name of a twin",
         name, STEP);
@@ -261,46 +263,17 @@ const dt_style *dt_style_at(dt_runtime *rt, int i)
     if (rt == NULL || i < 0 || registry_of(rt, &r) != DT_OK) return NULL;
     for (int own = 1; own >= 0; own--)
         for (const style_entry *e = r->first; e != NULL; e = e->next)
-            if (e->own == (own == 1) && !e->stale && !dti_style_was_made(e->name) && i-- == 0)
+            if (e->own == (own == 1) && !e->stale && !was_made(e->name) && i-- == 0)
                 return &e->style;
     return NULL;
 }
 
-/* --- kinds ------------------------------------------------------------------------------------ */
-
-static size_t next_word(const char **text)
-{
-    *text += strspn(*text, " ,");
-    return strcspn(*text, " ,");
-}
-
-bool dti_kind_is_one_of(const dt_layer_kind *kind, const char *words)
-{
-    char word[32];
-
-    for (size_t n; (n = next_word(&words)) > 0; words += n) {
-        (void)snprintf(word, sizeof word, "%.*s", (int)n, words);
-        if (dti_kind_is(kind, word)) return true;
-    }
-    return false;
-}
-
-bool dti_words_within(const char *words, const char *all)
-{
-    for (size_t n; (n = next_word(&words)) > 0; words += n) {
-        const char *at = all;
-        bool found = false;
-        for (size_t k; !found && (k = next_word(&at)) > 0; at += k)
-            found = k == n && strncmp(at, words, n) == 0;
-        if (!found) return false;
-    }
-    return true;
-}
+/* --- names ------------------------------------------------------------------------------------ */
 
 bool dt_style_fits(const dt_style *style, const dt_layer_kind *kind)
 {
     if (style == NULL || kind == NULL) return false;
-    return style->kinds == NULL || dti_kind_is_one_of(kind, style->kinds);
+    return style->kinds == NULL || dti_kind_is(kind, style->kinds);
 }
 
 /* Names of styles that fit a kind (NULL: all), a user's first, which are what a slip of his pen was
@@ -312,7 +285,7 @@ static void list_names(const style_registry *r, const dt_layer_kind *kind, char 
     text[0] = '\0';
     for (int own = 1; own >= 0; own--)
         for (const style_entry *e = r->first; e != NULL; e = e->next) {
-            if (e->own != (own == 1) || e->stale || dti_style_was_made(e->name)) continue;
+            if (e->own != (own == 1) || e->stale || was_made(e->name)) continue;
             if (kind != NULL && !dt_style_fits(&e->style, kind)) continue;
             if (used + strlen(e->name) + 2 + sizeof ", ..." > bytes) {
                 (void)snprintf(text + used, bytes - used, ", ...");

@@ -8,7 +8,7 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
-enum { SHAPE_BYTES = 96 };
+enum { LAY_BYTES = 24 };
 
 static const char *name_of(const dt_style *style)
 {
@@ -17,7 +17,7 @@ static const char *name_of(const dt_style *style)
 
 bool dti_lay_is_valid(dt_lay how)
 {
-    if (how.kind == DT_LAY_SHARD) return how.axis >= -8 && how.axis <= 7;
+    if (how.kind == DT_LAY_SHARD) return how.axis >= -DT_MAX_AXES && how.axis < DT_MAX_AXES;
     return (int)how.kind >= DT_LAY_KEEP && how.kind <= DT_LAY_PARTIAL;
 }
 
@@ -127,17 +127,30 @@ static bool lies_so(const dti_values *v, dt_lay how, const dt_tensor *x)
     return now.kind == DT_PLACE_SHARD && now.axis == (axis < 0 ? axis + n : axis);
 }
 
+/* "shard(1)" */
+static const char *lay_text(dt_lay how, char text[LAY_BYTES])
+{
+    static const char *const words[] = { "keep",        "replicate", NULL,
+                                         "shard(last)", "sequence",  "partial" };
+
+    if (how.kind == DT_LAY_SHARD)
+        (void)snprintf(text, LAY_BYTES, "shard(%d)", how.axis);
+    else
+        (void)snprintf(text, LAY_BYTES, "%s", words[how.kind]);
+    return text;
+}
+
 static bool refuse_layout(dt_tape *tape, const dti_values *v, dt_lay how, int i)
 {
     const dt_placement now = place_of(v->x[i], v->dim);
     dt_mesh *mesh = dt_tensor_mesh(v->x[i]);
-    char text[DTI_PLACEMENT_BYTES], wanted[DTI_LAY_BYTES];
+    char text[DTI_PLACEMENT_BYTES], wanted[LAY_BYTES];
 
     (void)dt_tape_fail(
         tape, DT_ERR_LAYOUT,
         "style \"%s\" wants %s %d of %s to come as %s, but it is %s on mesh dim \"%s\" "
         "of %d ranks",
-        name_of(v->style), v->what, i, dt_layer_name(v->layer), dti_lay_text(how, wanted),
+        name_of(v->style), v->what, i, dt_layer_name(v->layer), lay_text(how, wanted),
         dti_placement_words(&now, text), dt_mesh_dim_name(mesh, v->dim),
         dt_mesh_dim_size(mesh, v->dim));
     return false;
@@ -200,7 +213,7 @@ static bool gave_nothing(dt_tape *tape, const dti_values *v, const dt_mesh *mesh
 static bool same_shape(dt_tape *tape, const dti_values *v, const shapes *before, int i)
 {
     const bool elsewhere = dt_tensor_mesh(v->x[i]) != before->mesh;
-    char was[SHAPE_BYTES], is[SHAPE_BYTES];
+    char was[DTI_SHAPE_BYTES], is[DTI_SHAPE_BYTES];
     shapes after;
 
     look_at(&after, i, v->x[i]);
@@ -250,18 +263,4 @@ bool dti_style_output(dt_tape *tape, const dti_values *v)
     if (!come_so(tape, v, &style->out)) return false;
     if (style->prepare_output != NULL) return call(tape, v, style->prepare_output);
     return lay_out(tape, v, &style->out);
-}
-
-/* --- in words --------------------------------------------------------------------------------- */
-
-const char *dti_lay_text(dt_lay how, char text[DTI_LAY_BYTES])
-{
-    static const char *const words[] = { "keep",        "replicate", NULL,
-                                         "shard(last)", "sequence",  "partial" };
-
-    if (how.kind == DT_LAY_SHARD)
-        (void)snprintf(text, DTI_LAY_BYTES, "shard(%d)", how.axis);
-    else
-        (void)snprintf(text, DTI_LAY_BYTES, "%s", words[how.kind]);
-    return text;
 }

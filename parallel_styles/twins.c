@@ -4,6 +4,7 @@
  * steps of one token, where each style that cuts tokens has a twin that does not. */
 #include <string.h>
 
+#include "base/text.h"
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
@@ -26,7 +27,7 @@ const char *dt_sequence_style(const dt_layer_kind *kind, const char *style)
 {
     if (style == NULL) style = "replicate";
     for (size_t i = 0; i < DT_COUNT(sequence_styles) && kind != NULL; i++)
-        if (dti_kind_is_one_of(kind, sequence_styles[i].kinds) &&
+        if (dti_kind_is(kind, sequence_styles[i].kinds) &&
             strcmp(sequence_styles[i].style, style) == 0)
             return sequence_styles[i].sequence;
     return style;
@@ -64,7 +65,12 @@ static bool uncut_all(dt_passes *all, bool of_matrix)
 /* Is a style for those kinds alone? */
 static bool is_for(const dt_style *style, const char *kinds)
 {
-    return style->kinds != NULL && dti_words_within(style->kinds, kinds);
+    const char *at = style->kinds;
+
+    if (at == NULL) return false;
+    for (size_t n; (n = dti_next_word(&at)) > 0; at += n)
+        if (!dti_has_word(kinds, at, n)) return false;
+    return true;
 }
 
 bool dti_twin_uncut(dt_style *style)

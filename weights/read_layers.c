@@ -179,8 +179,6 @@ int64_t dt_layers_local_bytes(const dt_layers *layers)
 
 /* --- of a program's own ----------------------------------------------------------------------- */
 
-enum { SHAPE_BYTES = 128 };
-
 /* What a folder's or file's tensors have to be for one list of layers. */
 typedef struct checker {
     const dti_ckpt *ckpt;
@@ -194,7 +192,7 @@ typedef struct checker {
 static dt_status check_tensor(void *arg, const dti_param_tensor *t)
 {
     checker *c = arg;
-    char is[SHAPE_BYTES], want[SHAPE_BYTES];
+    char is[DTI_SHAPE_BYTES], want[DTI_SHAPE_BYTES];
     const dti_st_entry *e = t->entry;
 
     DT_CHECK(e != NULL, DT_ERR_FORMAT, "%s: tensor \"%s\" of layer %s is missing",

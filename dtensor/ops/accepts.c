@@ -185,7 +185,6 @@ static dt_status shard_dim(dti_op_call *call, int m)
     bool whole = true, alike;
     const dt_placement *cut = cut_of(call, m, &alike);
 
-    call->out_place[m] = DT_REPLICATE;
     for (int i = 0; i < call->n; i++)
         whole = whole && call->in_place[i][m].kind == DT_PLACE_REPLICATE;
     if (whole) return DT_OK;
@@ -198,13 +197,7 @@ static dt_status shard_dim(dti_op_call *call, int m)
 
 dt_status dti_shard_accepts(dti_op_call *call)
 {
-    const dt_layout *grid = call->in[0]->layout;
-
-    for (int m = 0; m < grid->n_dims; m++) {
-        call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] > 1) DT_TRY(shard_dim(call, m));
-    }
-    return DT_OK;
+    return dti_shard_dims(call, shard_dim);
 }
 
 /* --- extents ---------------------------------------------------------------------------------- */

@@ -77,11 +77,18 @@ int dti_axis_of(const dti_term *term, int n_axes, int letter)
     return -1;
 }
 
-enum { SHAPE_BYTES = 128 };
-
-static const char *shape_of(const dt_op_shape *x, char text[SHAPE_BYTES])
+const char *dti_letter_text(int letter, char text[DTI_LETTER_BYTES])
 {
-    return dti_shape_text(x->extent, x->n_axes, text, SHAPE_BYTES);
+    if (letter < DTI_DOTS)
+        (void)snprintf(text, DTI_LETTER_BYTES, "axis %c", 'a' + letter);
+    else
+        (void)snprintf(text, DTI_LETTER_BYTES, "leading axis %d", letter - DTI_DOTS);
+    return text;
+}
+
+static const char *shape_of(const dt_op_shape *x, char text[DTI_SHAPE_BYTES])
+{
+    return dti_shape_text(x->extent, x->n_axes, text, DTI_SHAPE_BYTES);
 }
 
 typedef struct bound_letter {
@@ -92,15 +99,11 @@ typedef struct bound_letter {
 static dt_status clash(const dt_op_shapes *call, int letter, const bound_letter *first, int operand,
                        int64_t extent)
 {
-    char one[SHAPE_BYTES], two[SHAPE_BYTES], name[32];
+    char one[DTI_SHAPE_BYTES], two[DTI_SHAPE_BYTES], name[DTI_LETTER_BYTES];
 
-    if (letter < DTI_DOTS)
-        (void)snprintf(name, sizeof name, "axis %c", 'a' + letter);
-    else
-        (void)snprintf(name, sizeof name, "leading axis %d", letter - DTI_DOTS);
     DT_FAIL(DT_ERR_SHAPE, "%s \"%s\": %s is %lld in operand %d %s but %lld in operand %d %s",
-            call->op->name, call->op->axes, name, (long long)first->extent, first->operand,
-            shape_of(&call->in[first->operand], one), (long long)extent, operand,
+            call->op->name, call->op->axes, dti_letter_text(letter, name), (long long)first->extent,
+            first->operand, shape_of(&call->in[first->operand], one), (long long)extent, operand,
             shape_of(&call->in[operand], two));
 }
 
@@ -109,7 +112,7 @@ static dt_status bind(const dti_term *term, const dt_op_shapes *call, int i, bou
 {
     const dt_op_shape *x = &call->in[i];
     const int extra = x->n_axes - term->n_letters;
-    char text[SHAPE_BYTES];
+    char text[DTI_SHAPE_BYTES];
 
     DT_CHECK(term->dots ? extra >= 0 : extra == 0, DT_ERR_SHAPE,
              "%s \"%s\": operand %d %s has %d axes, but %s%d are named", call->op->name,

@@ -74,6 +74,10 @@ void dti_row_free(dti_row *row); /* what it points to */
 dt_status dti_accepts_read(const dt_op *op, const dti_letters *letters, dti_row *out) DT_MUST_USE;
 dt_status dti_cost_read(const dt_op *op, const dti_letters *letters, dti_cost *out) DT_MUST_USE;
 
+/* "axis c", "leading axis 1", for messages. Returns `text`. */
+enum { DTI_LETTER_BYTES = 24 };
+const char *dti_letter_text(int letter, char text[DTI_LETTER_BYTES]);
+
 /* The letter of `axis` of a tensor with n_axes axes under `term`. */
 static inline int dti_letter_of(const dti_term *term, int n_axes, int axis)
 {
@@ -120,6 +124,9 @@ static inline bool dti_spreads(const dti_op_call *call, int i, int axis)
 {
     return i < DTI_SPREAD_OPERANDS && (call->spread >> (DT_MAX_AXES * i + axis) & 1u) != 0;
 }
+
+/* Calls `dim` for each mesh dim of more than one rank; on the others the result is whole. */
+dt_status dti_shard_dims(dti_op_call *call, dt_status (*dim)(dti_op_call *call, int m)) DT_MUST_USE;
 
 /* Placements by letters: on every mesh dim, and on one that has more than one rank. */
 dt_status dti_shard_letters(dti_op_call *call) DT_MUST_USE;

@@ -119,16 +119,16 @@ static dt_status heads_clash(dti_op_call *call)
     return DT_OK;
 }
 
+static dt_status shard_dim(dti_op_call *call, int m)
+{
+    DT_TRY(attention_dim(call, m));
+    DT_TRY(extras_dim(call, m));
+    return DT_OK;
+}
+
 dt_status dti_attention_shard(dti_op_call *call)
 {
-    const dt_layout *grid = call->in[0]->layout;
-
-    for (int m = 0; m < grid->n_dims; m++) {
-        call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] == 1) continue;
-        DT_TRY(attention_dim(call, m));
-        DT_TRY(extras_dim(call, m));
-    }
+    DT_TRY(dti_shard_dims(call, shard_dim));
     return all_heads_meet(call) ? DT_OK : heads_clash(call);
 }
 

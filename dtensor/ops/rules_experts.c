@@ -72,23 +72,18 @@ static dt_status cut_weights(dti_op_call *call, int m)
     return DT_OK;
 }
 
+static dt_status shard_dim(dti_op_call *call, int m)
+{
+    for (int i = 0; i < call->n; i++)
+        if (call->in_place[i][m].kind == DT_PLACE_PARTIAL)
+            return dti_op_clash(call, m, "operand %d is Partial and must be reduced", i);
+    if (call->in_place[GATE_UP][m].kind == DT_PLACE_SHARD ||
+        call->in_place[DOWN][m].kind == DT_PLACE_SHARD)
+        return cut_weights(call, m);
+    return dti_shard_letters_dim(call, m);
+}
+
 dt_status dti_experts_shard(dti_op_call *call)
 {
-    const dt_layout *grid = call->in[0]->layout;
-
-    for (int m = 0; m < grid->n_dims; m++) {
-        call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] == 1) continue;
-        for (int i = 0; i < call->n; i++)
-            if (call->in_place[i][m].kind == DT_PLACE_PARTIAL) {
-                DT_TRY(dti_op_clash(call, m, "operand %d is Partial and must be reduced", i));
-                i = -1; /* all of them are whole now */
-            }
-        if (call->in_place[GATE_UP][m].kind == DT_PLACE_SHARD ||
-            call->in_place[DOWN][m].kind == DT_PLACE_SHARD)
-            DT_TRY(cut_weights(call, m));
-        else
-            DT_TRY(dti_shard_letters_dim(call, m));
-    }
-    return DT_OK;
+    return dti_shard_dims(call, shard_dim);
 }

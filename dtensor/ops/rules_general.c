@@ -383,11 +383,5 @@ static dt_status select_dim(dti_op_call *call, int m)
 
 dt_status dti_index_select_shard(dti_op_call *call)
 {
-    const dt_layout *grid = call->in[0]->layout;
-
-    for (int m = 0; m < grid->n_dims; m++) {
-        call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] > 1) DT_TRY(select_dim(call, m));
-    }
-    return DT_OK;
+    return dti_shard_dims(call, select_dim);
 }

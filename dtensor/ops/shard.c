@@ -66,14 +66,6 @@ static dt_status shard_partial(dti_op_call *call, int m, int n_partial, int firs
                         dti_placement_words(&p, text));
 }
 
-static void letter_text(int letter, char text[24])
-{
-    if (letter < DTI_DOTS)
-        (void)snprintf(text, 24, "axis %c", 'a' + letter);
-    else
-        (void)snprintf(text, 24, "leading axis %d", letter - DTI_DOTS);
-}
-
 /* Operands `first` and i are cut on mesh dim m, but not alike. */
 static dt_status clash_of_cuts(dti_op_call *call, int m, int first, int i)
 {
@@ -82,15 +74,16 @@ static dt_status clash_of_cuts(dti_op_call *call, int m, int first, int i)
     const int of_a = dti_letter_of(&l->in[first], call->in[first]->n_axes, a->axis);
     const int of_b = dti_letter_of(&l->in[i], call->in[i]->n_axes, b->axis);
     const dti_term *y = &l->out[call->result];
-    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[24], other[24];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], name[DTI_LETTER_BYTES],
+        other[DTI_LETTER_BYTES];
 
     (void)dti_placement_words(a, one);
     (void)dti_placement_words(b, two);
     if (of_a == of_b)
         return dti_op_clash(call, m, "operand %d is %s and operand %d is %s, cut elsewhere", first,
                             one, i, two);
-    letter_text(of_a, name);
-    letter_text(of_b, other);
+    (void)dti_letter_text(of_a, name);
+    (void)dti_letter_text(of_b, other);
     return dti_op_clash(call, m,
                         "operand %d is %s, which cuts %s, and operand %d is %s, which cuts %s: one "
                         "mesh dim cannot cut two axes%s",
@@ -107,10 +100,10 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     const dti_letters *l = &call->row->letters;
     const dt_placement cut = call->in_place[first][m];
     const int letter = dti_letter_of(&l->in[first], call->in[first]->n_axes, cut.axis);
-    char one[DTI_PLACEMENT_BYTES], name[24];
+    char one[DTI_PLACEMENT_BYTES], name[DTI_LETTER_BYTES];
     int axis;
 
-    letter_text(letter, name);
+    (void)dti_letter_text(letter, name);
     if (dti_spreads(call, first, cut.axis))
         return dti_op_clash(call, m,
                             "operand %d is %s along an axis of one element, which the "
@@ -177,13 +170,18 @@ dt_status dti_shard_letters_dim(dti_op_call *call, int m)
     return DT_OK;
 }
 
-dt_status dti_shard_letters(dti_op_call *call)
+dt_status dti_shard_dims(dti_op_call *call, dt_status (*dim)(dti_op_call *call, int m))
 {
     const dt_layout *grid = call->in[0]->layout;
 
     for (int m = 0; m < grid->n_dims; m++) {
         call->out_place[m] = DT_REPLICATE;
-        if (grid->dim_size[m] > 1) DT_TRY(dti_shard_letters_dim(call, m));
+        if (grid->dim_size[m] > 1) DT_TRY(dim(call, m));
     }
     return DT_OK;
+}
+
+dt_status dti_shard_letters(dti_op_call *call)
+{
+    return dti_shard_dims(call, dti_shard_letters_dim);
 }

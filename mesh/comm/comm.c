@@ -46,9 +46,9 @@ static dt_status inject(dti_comm *c, dti_comm_request *r)
 
     if (rank != f->rank || (f->op >= 0 && f->op != (int)op)) return DT_OK;
     if (++f->seen != f->call) return DT_OK;
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s on \"%s\": a fault was injected on rank %d (call %lld of it)",
-                        dti_comm_op_name(op), c->name, rank, (long long)f->call);
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                     "%s on \"%s\": a fault was injected on rank %d (call %lld of it)",
+                     dti_comm_op_name(op), c->name, rank, (long long)f->call);
     c->ops->abort(c, rank, dt_last_error()->message);
     if (c->flight != NULL) { /* it never starts, and is what the reader of the record looks for */
         r->seq = is_message(op) ? 0 : c->seq + 1;

@@ -162,10 +162,6 @@ dt_status dti_all_reduce(dti_comm *c, const void *send, void *recv, int64_t n, d
 dt_status dti_all_gather(dti_comm *c, const void *send, void *recv, const int64_t *counts,
                          const int64_t *displs, dt_dtype t) DT_MUST_USE;
 
-/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller
- * divides. */
-void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
-
 int64_t dti_box_count(const dti_box *box); /* elements */
 bool dti_box_is_block(const dti_box *box); /* they lie side by side, in row-major order */
 

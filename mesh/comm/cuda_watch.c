@@ -96,11 +96,11 @@ dt_status dti_cuda_fail_stuck(dti_comm *c, const dti_comm_request *r, int64_t wa
                        : "all ranks are there, so the devices or the links between them are "
                          "at fault",
                    st == DT_OK ? c->cuda->carrier->remedy : "");
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\" has not ended on rank %d's device after %lld ms: %.*s",
-                        dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->name,
-                        c->world_ranks[c->rank], (long long)waited_ms, DT_ERROR_MESSAGE_BYTES - 256,
-                        why);
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                     "%s #%llu on \"%s\" has not ended on rank %d's device after %lld ms: %.*s",
+                     dti_comm_op_name(r->call.op), (unsigned long long)r->seq, c->name,
+                     c->world_ranks[c->rank], (long long)waited_ms, DT_ERROR_MESSAGE_BYTES - 256,
+                     why);
     if (st == DT_OK) c->ops->abort(c, c->world_ranks[c->rank], dt_last_error()->message);
     return DT_ERR_COMM;
 }

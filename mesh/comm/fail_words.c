@@ -26,10 +26,10 @@ void dti_say_left(const dti_comm *c, const dti_comm_request *r, int rank,
     char where[REACHED_BYTES];
 
     reached_text(rank, reached, where);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has left, its function returned before "
-                        "taking part; %s",
-                        op, seq, c->name, rank, where);
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                     "%s #%llu on \"%s\": rank %d has left, its function returned before "
+                     "taking part; %s",
+                     op, seq, c->name, rank, where);
     (void)snprintf(why, DTI_WHY_BYTES, "it has left before %s #%llu on \"%s\"; %s", op, seq,
                    c->name, where);
 }
@@ -45,10 +45,10 @@ void dti_say_expired(const dti_comm *c, const dti_comm_request *r, const dti_lat
     reached_text(late->culprit, reached, where);
     if (late->culprit != late->rank)
         (void)snprintf(keeper, sizeof keeper, " since it waits for rank %d", late->culprit);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__,
-                        "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
-                        "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
-                        op, seq, c->name, late->rank, late->verb, ms, keeper, where);
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                     "%s #%llu on \"%s\": rank %d has not %s after %lld ms%s; %s; if it is only "
+                     "slow, allow more (timeout_ms; the command reads DTENSOR_TIMEOUT_MS)",
+                     op, seq, c->name, late->rank, late->verb, ms, keeper, where);
     (void)snprintf(why, DTI_WHY_BYTES,
                    "rank %d has not %s at %s #%llu on \"%s\" within %lld ms%s; %s", late->rank,
                    late->verb, op, seq, c->name, ms, keeper, where);

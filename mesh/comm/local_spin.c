@@ -260,8 +260,8 @@ static dt_status tell_fault(dti_cuda_world *w)
              "kernels on the device of rank %d were stopped after a failure, so sums over ranks "
              "have no results",
              w->host->world_ranks[w->host->rank]);
-    (void)dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__, "on the device of rank %d: %s",
-                        w->host->world_ranks[w->host->rank], place->module->why());
+    (void)dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__, "on the device of rank %d: %s",
+                     w->host->world_ranks[w->host->rank], place->module->why());
     w->host->ops->abort(w->host, w->host->world_ranks[w->host->rank], dt_last_error()->message);
     return DT_ERR_COMM;
 }

@@ -60,8 +60,8 @@ dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved)
     dt_status st = DT_OK;
 
     if (n < 0)
-        st = dti_error_set(DT_ERR_COMM, __func__, __FILE__, __LINE__, "MPI reports: %s",
-                           w->api->why(port->queue));
+        st = dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__, "MPI reports: %s",
+                        w->api->why(port->queue));
     for (int i = 0; i < n; i++) take(&done[i]);
     for (dti_mpi_comm *c = port->comms; c != NULL && st == DT_OK; c = c->next) {
         if (!c->moved && !looks_at_rings(c)) continue;

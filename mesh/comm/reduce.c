@@ -14,7 +14,9 @@ static const dti_reduce_loops *loops(void)
     return &dti_reduce_portable;
 }
 
-void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op)
+/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller
+ * divides. */
+static void into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op)
 {
     loops()->into(acc, x, n, t, op);
 }
@@ -51,9 +53,9 @@ void dti_reducer_add(dti_reducer *r, const void *x, int64_t n)
     r->n_sources++;
     if (is_half(r->dtype)) {
         dti_convert(r->half, DT_F32, x, r->dtype, n);
-        dti_reduce_into(r->sum, r->half, n, DT_F32, r->op);
+        into(r->sum, r->half, n, DT_F32, r->op);
     } else {
-        dti_reduce_into(r->sum, x, n, r->dtype, r->op);
+        into(r->sum, x, n, r->dtype, r->op);
     }
 }
 

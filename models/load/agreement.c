@@ -103,10 +103,10 @@ static dt_status name_layer(dt_runtime *rt, dt_layers *layers, const uint64_t *h
 
     DT_TRY_TO(done, st, gather(rt, hashes, n * sizeof *hashes, (void **)&all));
     while (i + 1 < n && all[i] == all[(size_t)other * n + i]) i++;
-    st = dti_error_set(DT_ERR_ARG, __func__, __FILE__, __LINE__,
-                       "ranks 0 and %d have laid out %s differently; all ranks need the same "
-                       "plan, policies and registered styles",
-                       other, dt_layer_name(dt_layers_at(layers, (int)i)));
+    st = dt_fail_at(DT_ERR_ARG, __func__, __FILE__, __LINE__,
+                    "ranks 0 and %d have laid out %s differently; all ranks need the same "
+                    "plan, policies and registered styles",
+                    other, dt_layer_name(dt_layers_at(layers, (int)i)));
 done:
     dti_free(all);
     return st;

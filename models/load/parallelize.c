@@ -320,7 +320,7 @@ dt_status dt_parallelize(dt_runtime *rt, const char *dir, const dt_parallelize_o
                                          sizeof own);
     if (w.status == DT_OK) w.status = (int32_t)judge_alone(rt, dir, &own, spec, &w);
     if (w.status == DT_OK && out == NULL)
-        w.status = (int32_t)dti_error_set(DT_ERR_ARG, __func__, __FILE__, __LINE__, "out is NULL");
+        w.status = (int32_t)dt_fail_at(DT_ERR_ARG, __func__, __FILE__, __LINE__, "out is NULL");
     if (w.status != DT_OK)
         (void)snprintf(w.message, sizeof w.message, "%s", dt_last_error()->message);
     if (dt_runtime_is_dry(rt))

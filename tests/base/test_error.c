@@ -65,7 +65,7 @@ DT_TEST(error, functions_that_hold_something_clean_up)
 DT_TEST(error, a_new_error_replaces_the_old_one_and_may_quote_it)
 {
     (void)fails(3);
-    (void)dti_error_set(DT_ERR_COMM, "f", "f.c", 1, "rank 2 said: %s", dt_last_error()->message);
+    (void)dt_fail_at(DT_ERR_COMM, "f", "f.c", 1, "rank 2 said: %s", dt_last_error()->message);
     DT_ASSERT_EQ_STR(dt_last_error()->message, "rank 2 said: n is 3");
     DT_ASSERT_EQ_INT(dt_last_error()->n_frames, 1);
     dti_error_prefix("config.json at %d", 12);
@@ -97,7 +97,7 @@ DT_TEST(error, long_messages_lose_their_middle_between_characters)
             n += 3;
         }
         text[n] = '\0';
-        (void)dti_error_set(DT_ERR_ARG, "f", "f.c", 1, "file %s: is too long; shorten it", text);
+        (void)dt_fail_at(DT_ERR_ARG, "f", "f.c", 1, "file %s: is too long; shorten it", text);
         DT_ASSERT(strlen(dt_last_error()->message) >= DT_ERROR_MESSAGE_BYTES - 6);
         DT_ASSERT(strncmp(dt_last_error()->message, "file ", 5) == 0);
         DT_ASSERT(strstr(dt_last_error()->message, "...\xe2\x82\xac") != NULL);

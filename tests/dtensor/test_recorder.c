@@ -19,7 +19,7 @@ static dt_status agree(dt_mesh *mesh, const void *arg)
     DT_TRY(dti_recorder_create(mesh, &r));
     DT_TRY_TO(done, st, dti_recorder_agree(r, DT_OK));
     if (rank == refuses)
-        own = dti_error_set(DT_ERR_UNSUPPORTED, __func__, __FILE__, __LINE__, "its own reason");
+        own = dt_fail_at(DT_ERR_UNSUPPORTED, __func__, __FILE__, __LINE__, "its own reason");
     DT_TRY_TO(
         done, st,
         refused(r, own, rank == refuses ? "its own reason" : "another rank could not record"));

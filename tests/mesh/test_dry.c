@@ -87,7 +87,7 @@ DT_TEST(dry, an_abort_ends_the_dry_world_only)
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 1, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "tp=2", &mesh));
     DT_ASSERT_OK(dti_mesh_comm(mesh, 1, &c));
-    (void)dti_error_set(DT_ERR_MEMORY, __func__, __FILE__, __LINE__, "no room for it");
+    (void)dt_fail_at(DT_ERR_MEMORY, __func__, __FILE__, __LINE__, "no room for it");
     DT_ASSERT(dti_runtime_alone(rt, DT_ERR_MEMORY) == DT_ERR_MEMORY);
     DT_ASSERT_STATUS(dti_barrier(c), DT_ERR_COMM, "rank 1 failed: no room for it");
     dt_mesh_release(&mesh);
@@ -107,7 +107,7 @@ static dt_status beside_a_run(dt_mesh *mesh, const void *arg)
     DT_EXPECT_TO(done, st, dt_mesh_equal(mesh, copy), "a copy has the same ranks");
     DT_EXPECT_TO(done, st, dt_mesh_runtime(copy) == dry && !dt_runtime_is_dry(rt), "whose it is");
     DT_EXPECT_TO(done, st, dti_mesh_place(copy) == dti_mesh_place(mesh), "the same place");
-    (void)dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "dry");
+    (void)dt_fail_at(DT_ERR_IO, __func__, __FILE__, __LINE__, "dry");
     dti_runtime_abort(dry); /* must not reach the peers of the run */
 done:
     dt_mesh_release(&copy);
@@ -179,7 +179,7 @@ DT_TEST(dry, a_failure_writes_no_flight_file)
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 1, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "tp=2", &mesh));
     DT_ASSERT_OK(dti_mesh_comm(mesh, 1, &c));
-    (void)dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "dry");
+    (void)dt_fail_at(DT_ERR_IO, __func__, __FILE__, __LINE__, "dry");
     dti_runtime_abort(rt);
     DT_ASSERT_STATUS(dti_barrier(c), DT_ERR_COMM, "rank 1 failed");
     dt_mesh_release(&mesh);

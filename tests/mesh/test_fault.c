@@ -178,7 +178,7 @@ static dt_status free_while_read(scene *s, dt_mesh *mesh, dti_comm *c)
     if (culprit) {
         while (dti_now_ns() % 7 != 0) { /* the others are somewhere in their copies */
         }
-        st = dti_error_set(DT_ERR_IO, __func__, __FILE__, __LINE__, "a disk went away");
+        st = dt_fail_at(DT_ERR_IO, __func__, __FILE__, __LINE__, "a disk went away");
         dti_runtime_abort(dt_mesh_runtime(mesh));
         goto done;
     }

@@ -77,31 +77,31 @@ dt_status dt_test_unexpected(const char *func, const char *file, int line, const
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line, "not true: %s; %s", cond, text);
+    return dt_fail_at(DT_ERR_INTERNAL, func, file, line, "not true: %s; %s", cond, text);
 }
 
 dt_status dt_test_expect_int(const char *func, const char *file, int line, const char *a_text,
                              int64_t a, int64_t b)
 {
     if (a == b) return DT_OK;
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line, "%s is %" PRId64 ", expected %" PRId64,
-                         a_text, a, b);
+    return dt_fail_at(DT_ERR_INTERNAL, func, file, line, "%s is %" PRId64 ", expected %" PRId64,
+                      a_text, a, b);
 }
 
 dt_status dt_test_expect_text(const char *func, const char *file, int line, const char *a_text,
                               const char *a, const char *b)
 {
     if (a != NULL && b != NULL && strcmp(a, b) == 0) return DT_OK;
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line, "%s is \"%s\", expected \"%s\"", a_text,
-                         a ? a : "(NULL)", b ? b : "(NULL)");
+    return dt_fail_at(DT_ERR_INTERNAL, func, file, line, "%s is \"%s\", expected \"%s\"", a_text,
+                      a ? a : "(NULL)", b ? b : "(NULL)");
 }
 
 dt_status dt_test_expect_close(const char *func, const char *file, int line, const char *a_text,
                                double a, double b, double tolerance)
 {
     if (close_enough(a, b, tolerance)) return DT_OK;
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line, "%s is %.9g, expected %.9g within %.3g",
-                         a_text, a, b, tolerance);
+    return dt_fail_at(DT_ERR_INTERNAL, func, file, line, "%s is %.9g, expected %.9g within %.3g",
+                      a_text, a, b, tolerance);
 }
 
 dt_status dt_test_expect_status(const char *func, const char *file, int line, dt_status st,
@@ -111,8 +111,8 @@ dt_status dt_test_expect_status(const char *func, const char *file, int line, dt
 
     if (st == want && (st == DT_OK || message_has(substring))) return DT_OK;
     (void)snprintf(message, sizeof message, "%s", st == DT_OK ? "" : dt_last_error()->message);
-    return dti_error_set(DT_ERR_INTERNAL, func, file, line,
-                         "got %s \"%.500s\", expected %s with \"%s\" in its message",
-                         dt_status_name(st), message, dt_status_name(want),
-                         substring ? substring : "");
+    return dt_fail_at(DT_ERR_INTERNAL, func, file, line,
+                      "got %s \"%.500s\", expected %s with \"%s\" in its message",
+                      dt_status_name(st), message, dt_status_name(want),
+                      substring ? substring : "");
 }

@@ -148,11 +148,6 @@ template <typename T> static __device__ inline float dti_rounded(float x)
 
 /* --- 16 bytes at a time ----------------------------------------------------------------------- */
 
-/* The elements of T in 16 bytes. */
-template <typename T> struct dti_vec {
-    enum { N = 16 / sizeof(T) };
-};
-
 /* Element i of 16 bytes, i known when compiling. */
 static __device__ inline uint32_t dti_word(const uint4 &v, int i)
 {
