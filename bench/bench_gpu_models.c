@@ -109,7 +109,7 @@ static dt_status time_pass(const gpu_job *j, dt_model *m, dt_state *s, int64_t n
     start = dti_now_ns();
     (void)dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST);
     DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dti_rates_finish(dt_mesh_runtime(j->mesh)));
+    DT_TRY_TO(done, st, dt_device_finish(dt_mesh_runtime(j->mesh)));
     *ns = (double)(dti_now_ns() - start);
 done:
     dt_tape_release(&t);

@@ -10,15 +10,9 @@
 #include <string.h>
 
 #include "cli/bench_figures.h"
-#include "cli/bench_limits.h"
 #include "cli/cli.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
-#include "dtensor/device/rates.h"
-#include "mesh/comm/comm.h"
-#include "mesh/runtime.h"
-#include "models/generation/generate.h"
-#include "models/run/step.h"
 
 /* A step is recorded once it has run twice. */
 enum { SHORT_PROMPT = 8, N_PROMPT = 512, N_NEW = 32, N_ROUNDS = 5, UNTIL_RECORDED = 4 };
@@ -43,10 +37,8 @@ typedef struct worker {
     dt_model *model;
     dt_state *state;
     dt_tape *tape;
-    dti_text_rules rules; /* none: the best token */
-    dti_step step;
     int32_t *next; /* [batch] */
-    cli_limits *limits;
+    dt_limits *limits;
     bool speaks;
 } worker;
 
@@ -57,13 +49,13 @@ typedef dt_status (*work_fn)(worker *w);
 /* Seconds until the slowest rank is done. */
 static dt_status time_it(worker *w, work_fn work, double *seconds)
 {
-    dti_comm *world = dti_runtime_world(dt_mesh_runtime(dt_model_mesh(w->model)));
+    dt_mesh *mesh = dt_model_mesh(w->model);
     int64_t begin;
 
-    DT_TRY(dti_barrier(world));
+    DT_TRY(dt_barrier(mesh, NULL));
     begin = cli_now_ns();
     DT_TRY(work(w));
-    DT_TRY(dti_barrier(world));
+    DT_TRY(dt_barrier(mesh, NULL));
     *seconds = (double)(cli_now_ns() - begin) * 1e-9;
     return DT_OK;
 }
@@ -74,15 +66,21 @@ static dt_status read_prompt(worker *w)
     dt_state_rewind(w->state, 0);
     (void)dt_model_forward(w->tape, w->model, w->state, w->b->ids, w->b->n_prompt, DT_LOGITS_LAST);
     DT_TRY(dt_tape_status(w->tape));
-    DT_TRY(dti_rates_finish(dt_mesh_runtime(dt_model_mesh(w->model))));
+    DT_TRY(dt_device_finish(dt_mesh_runtime(dt_model_mesh(w->model))));
     return DT_OK;
 }
 
 /* The best tokens after these; then those after them. */
 static dt_status generate(worker *w, int64_t n, int64_t n_new)
 {
-    DT_TRY(dti_step_next(&w->step, w->b->ids, n, w->next));
-    for (int64_t i = 1; i < n_new; i++) DT_TRY(dti_step_next(&w->step, w->next, 1, w->next));
+    const int32_t *ids = w->b->ids;
+
+    for (int64_t i = 0; i < n_new; i++, ids = w->next, n = 1) {
+        dt_tape_reset(w->tape);
+        DT_TRY(dt_choose_best(w->tape,
+                              dt_model_forward(w->tape, w->model, w->state, ids, n, DT_LOGITS_LAST),
+                              w->next));
+    }
     return DT_OK;
 }
 
@@ -100,12 +98,12 @@ static dt_status decode(worker *w)
 
 static dt_status multiply(worker *w)
 {
-    return cli_limits_multiply(w->limits);
+    return dt_limits_multiply(w->limits);
 }
 
 static dt_status read_weights(worker *w)
 {
-    return cli_limits_read(w->limits);
+    return dt_limits_read(w->limits);
 }
 
 /* Work between two times of its limit. `limit_work` is what the limit does in one go. */
@@ -148,22 +146,22 @@ static dt_status run_rounds(worker *w)
     double bytes, products, flops;
     bool recorded;
 
-    DT_TRY(cli_limits_count(w->limits, b->n_prompt, &bytes, &products, &flops));
+    DT_TRY(dt_limits_count(w->limits, b->n_prompt, &bytes, &products, &flops));
     DT_TRY(warm_up(w));
-    recorded = dti_step_is_recorded(w->state);
+    recorded = dt_state_is_recorded(w->state);
     if (w->speaks) {
         b->recorded = recorded;
         b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
         b->prompt.work = flops * (double)b->batch;
-        b->of_bytes = cli_limits_of_bytes(w->limits);
+        b->of_bytes = dt_limits_of_bytes(w->limits);
     }
     for (int64_t i = -1; i < b->n_rounds; i++) {
         DT_TRY(round_of(w, read_prompt, multiply, products, &b->prompt, i));
         DT_TRY(run_decode(w, bytes, &b->decode, i));
         if (!recorded) continue;
-        w->state->unrecorded = true;
+        dt_state_set_recording(w->state, false);
         DT_TRY(run_decode(w, bytes, &b->unrecorded, i));
-        w->state->unrecorded = false;
+        dt_state_set_recording(w->state, true);
     }
     return DT_OK;
 }
@@ -179,13 +177,11 @@ static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
         done, st,
         dt_state_create(model, b->batch, b->n_prompt > decoded ? b->n_prompt : decoded, &w.state));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &w.tape));
-    DT_TRY_TO(done, st, dti_step_begin(&w.step, w.state, &w.rules));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)b->batch, sizeof *w.next, (void **)&w.next));
-    DT_TRY_TO(done, st, cli_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
+    DT_TRY_TO(done, st, dt_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
     DT_TRY_TO(done, st, run_rounds(&w));
 done:
-    cli_limits_close(&w.limits);
-    dti_step_end(&w.step);
+    dt_limits_close(&w.limits);
     dti_free(w.next);
     dt_tape_release(&w.tape);
     dt_state_release(&w.state);

@@ -15,7 +15,6 @@
 #include "cli/session.h"
 #include "cli/texts.h"
 #include "cli/wishes.h"
-#include "models/run/state.h"
 
 /* Tokens: what caches begin with beside the first prompt, and of a prompt that are read at once. */
 enum { FEW_TURNS = 512, CHUNK = 512 };
@@ -202,7 +201,7 @@ static dt_status make_state(dt_model *model, int64_t n, dt_state **state)
 {
     if (*state != NULL) return DT_OK;
     DT_TRY(dt_state_create(model, 1, dt_model_info_of(model)->max_positions, state));
-    dti_state_grow_from(*state, n + FEW_TURNS);
+    dt_state_grow_from(*state, n + FEW_TURNS);
     return DT_OK;
 }
 
@@ -241,8 +240,7 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
     DT_TRY(make_state(model, n, state));
     kept = dt_state_keep(*state, ids, n);
     l.n_all = (n - kept + CHUNK - 1) / CHUNK * c->session->info.n_layers;
-    (*state)->go_on = on_layer;
-    (*state)->go_on_arg = &l;
+    dt_state_set_go_on(*state, on_layer, &l);
     if (speaks) {
         c->answer.n_prompt = n;
         c->answer.most = options.max_new_tokens;
@@ -255,7 +253,7 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
     st = read_chunks(model, *state, &ids, &n);
     if (st == DT_OK)
         st = dt_generate(model, *state, ids, n, &options, speaks ? c->answer.tokens : NULL, &n_new);
-    (*state)->go_on = NULL;
+    dt_state_set_go_on(*state, NULL, NULL);
     DT_TRY(l.st);
     if (!l.stopped) DT_TRY(st); /* a prompt that was broken off is no mistake */
     if (!speaks) return DT_OK;

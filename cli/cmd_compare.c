@@ -14,7 +14,6 @@
 #include "cli/prompt.h"
 #include "cli/session.h"
 #include "cli/trace.h"
-#include "dtensor/create.h"
 
 /* One pass. Ranks read the upper half; the lower half is rank 0's. */
 typedef struct comparison {
@@ -60,7 +59,7 @@ static dt_status pass_on_rank(void *arg, dt_model *model, bool speaks)
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
     DT_TRY_TO(done, st, dt_state_create(model, 1, c->prompt->n, &state));
-    dti_tape_observe(tape, look, &o);
+    dt_tape_observe(tape, look, &o);
     (void)dt_model_forward(tape, model, state, c->prompt->ids, c->prompt->n, DT_LOGITS_ALL);
     DT_TRY_TO(done, st, dt_tape_status(tape));
 done:

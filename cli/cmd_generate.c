@@ -12,7 +12,6 @@
 #include "cli/session.h"
 #include "cli/texts.h"
 #include "cli/wish_checks.h"
-#include "models/run/state.h"
 
 /* One run. Ranks read the upper half; the lower half is rank 0's. */
 typedef struct generation {
@@ -135,8 +134,7 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
     options.arg = &l;
     DT_TRY(dt_state_create(model, 1, prompt->n + options.max_new_tokens, &state));
     if (speaks) {
-        state->progress = cli_progress_prompt;
-        state->progress_arg = g->progress;
+        dt_state_set_progress(state, cli_progress_prompt, g->progress);
         g->begin_ns = cli_now_ns();
     }
     DT_TRY_TO(
@@ -266,7 +264,8 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
         DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
     if (cli_knob(args, "ignore_eos") == NULL)
         DT_TRY_TO(done, st,
-                  dti_remarks(args->registry, args->folder, false, true, warn, (void *)console));
+                  dt_checkpoint_remarks(args->registry, args->folder, false, true, warn,
+                                        (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
     DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));
     if (wishes.many) DT_TRY_TO(done, st, cli_wishes_check_many(&s, &prompts, &wishes));

@@ -12,7 +12,6 @@
 #include "cli/cli.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
-#include "weights/saving/save.h"
 
 typedef struct saving {
     cli_session *session;
@@ -95,13 +94,13 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder to write; give --output DIR");
     if (args->max_shard_size != NULL)
         DT_TRY(read_size(args->max_shard_size, &s.options.max_file_bytes));
-    st = dti_save_check_folder(args->output); /* before weights are read */
+    st = dt_save_check(NULL, args->output, DT_F32); /* before weights are read */
     if (st != DT_OK) dti_error_prefix("--output");
     DT_TRY(st);
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
-    DT_TRY_TO(done, st, dti_save_check_small(own.folder, args->output, session.dtype));
+    DT_TRY_TO(done, st, dt_save_check(own.folder, args->output, session.dtype));
     st = cli_session_run(&session, save_on_rank, &s);
     /* what can be wrong with --output was looked at before: a full disk, or one that broke */
     if (st == DT_ERR_IO && atomic_load(&s.writes)) *console->failed_output = true;

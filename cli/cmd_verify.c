@@ -9,13 +9,13 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/print_report.h"
-#include "models/describe/verify.h"
 
 /* Findings that are listed; others are counted. A header of nonsense has one for each tensor. */
 enum { MAX_FINDINGS = 1000 };
 
 typedef struct verification {
-    bool json;
+    const char *folder;
+    bool json, values;
     json_t *findings; /* errors and warnings in the order in which they were found */
     int64_t n_errors, n_warnings;
     int64_t n_left_out; /* not listed */
@@ -45,31 +45,31 @@ static void take(void *arg, bool error, const char *tensor, const char *text)
         (void)printf("%-8s %s\n", level, shown);
 }
 
-static void print_summary(const dti_verify *v, const verification *x)
+static void print_summary(const dt_verified *v, const verification *x)
 {
     char number[CLI_NUMBER_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
 
     if (x->n_left_out > 0)
         (void)printf("... and %" PRId64 " more, which are not listed\n", x->n_left_out);
     (void)printf("%s: %s, %zu tensor%s in %zu file%s, %s",
-                 dti_printable(v->folder, folder, sizeof folder),
+                 dti_printable(x->folder, folder, sizeof folder),
                  v->model_type[0] != '\0' ? v->model_type : "unknown model", v->n_tensors,
                  v->n_tensors == 1 ? "" : "s", v->n_files, v->n_files == 1 ? "" : "s",
                  cli_bytes_text(v->bytes, number));
-    if (v->values) (void)printf(", %" PRId64 " values read", v->n_values);
+    if (x->values) (void)printf(", %" PRId64 " values read", v->n_values);
     (void)printf(": %" PRId64 " error%s, %" PRId64 " warning%s\n", x->n_errors,
                  x->n_errors == 1 ? "" : "s", x->n_warnings, x->n_warnings == 1 ? "" : "s");
 }
 
-static dt_status print_json(const dti_verify *v, const verification *x)
+static dt_status print_json(const dt_verified *v, const verification *x)
 {
     char folder[DT_ERROR_MESSAGE_BYTES];
     json_t *object = json_pack(
         "{s:s, s:b, s:s?, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:O}", "folder",
-        dti_printable(v->folder, folder, sizeof folder), "ok", (int)(x->n_errors == 0),
+        dti_printable(x->folder, folder, sizeof folder), "ok", (int)(x->n_errors == 0),
         "model_type", v->model_type[0] != '\0' ? v->model_type : NULL, "files",
         (json_int_t)v->n_files, "tensors", (json_int_t)v->n_tensors, "bytes", (json_int_t)v->bytes,
-        "values_read", v->values ? json_integer(v->n_values) : json_null(), "errors",
+        "values_read", x->values ? json_integer(v->n_values) : json_null(), "errors",
         (json_int_t)x->n_errors, "warnings", (json_int_t)x->n_warnings, "left_out",
         (json_int_t)x->n_left_out, "findings", x->findings);
 
@@ -79,21 +79,21 @@ static dt_status print_json(const dti_verify *v, const verification *x)
 
 static dt_status verify(const cli_args *args, const cli_env *env, const cli_console *console)
 {
-    verification x = { .json = args->json, .findings = json_array() };
+    verification x = {
+        .folder = args->folder, .json = args->json, .values = args->values, .findings = json_array()
+    };
     cli_progress progress = { .console = console };
-    dti_verify v = { .rt = args->registry,
-                     .folder = args->folder,
-                     .values = args->values,
-                     .progress = cli_progress_show,
-                     .progress_arg = &progress,
-                     .say = take,
-                     .arg = &x };
+    dt_verify_options o = DT_VERIFY_OPTIONS_INIT;
+    dt_verified v;
     dt_status st = DT_OK;
 
     (void)env;
     DT_CHECK_TO(done, st, args->folder != NULL, DT_ERR_ARG, "no folder; usage: dtensor verify %s",
                 cli_verify.usage);
-    st = dti_verify_folder(&v);
+    o.values = args->values;
+    o.progress = cli_progress_show;
+    o.progress_arg = &progress;
+    st = dt_checkpoint_verify(args->registry, args->folder, &o, take, &x, &v);
     cli_progress_end(&progress);
     DT_TRY_TO(done, st, st);
     if (args->json)

@@ -8,8 +8,6 @@
 
 #include "base/numbers.h"
 #include "cli/print_report.h"
-#include "files/folder.h"
-#include "text/tokenizer/coverage.h"
 
 enum { MAX_FILE_BYTES = 1 << 28, READ_BYTES = 1 << 16 };
 
@@ -26,7 +24,7 @@ static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p
     const char *folder = s->args->folder;
     dt_status st;
 
-    if (dti_folder_tokenizer(folder) == NULL) {
+    if (dt_tokenizer_files(folder) == NULL) {
         DT_CHECK(!needed, DT_ERR_FORMAT,
                  "%s: has no tokenizer.json, so text cannot become tokens; give ids with --tokens",
                  folder);
@@ -135,14 +133,14 @@ static dt_status read_file(const char *option, const char *path, char **text, si
 
 static dt_status encode(const cli_session *s, const char *text, size_t bytes, cli_prompt *p)
 {
-    char left_out[DTI_LEFT_OUT_BYTES], warning[DT_ERROR_MESSAGE_BYTES];
+    char left_out[DT_LEFT_OUT_BYTES], warning[DT_ERROR_MESSAGE_BYTES];
     int32_t *ids = NULL;
     size_t n = 0;
     dt_status st = DT_OK;
 
-    DT_TRY(dti_tokenizer_encode(p->tokenizer, text, bytes,
-                                DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL, &ids, &n,
-                                left_out));
+    DT_TRY(dt_tokenizer_encode_checked(p->tokenizer, text, bytes,
+                                       DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL, &ids, &n,
+                                       left_out));
     if (left_out[0] != '\0') {
         (void)snprintf(warning, sizeof warning,
                        "%s: its tokenizer has no token for characters of the prompt, the first is "

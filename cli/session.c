@@ -12,10 +12,6 @@
 #include "cli/load_modules.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
-#include "files/checkpoint.h"
-#include "models/describe/describe.h"
-#include "models/judge/judge.h"
-#include "models/load/mesh_dims.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
@@ -28,11 +24,8 @@ bool cli_has_plan_file(const char *plan)
 
 dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
 {
-    dti_dims dims;
-    int n_ranks;
-    dt_status st = dt_mesh_parse(mesh, &dims.n, dims.name, dims.size, &n_ranks);
+    const dt_status st = dt_load_check_mesh(mesh, load, NULL);
 
-    if (st == DT_OK) st = dti_dims_check(&dims, load);
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
     return DT_OK;
@@ -40,12 +33,9 @@ dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
 
 int64_t cli_batch_ranks(const cli_session *s)
 {
-    dti_dims dims = { 0 };
-    int n_ranks, dim = -1;
+    int64_t n = 1;
 
-    if (dt_mesh_parse(s->mesh, &dims.n, dims.name, dims.size, &n_ranks) == DT_OK)
-        dim = dti_dims_batch(&dims, &s->load);
-    return dim >= 0 ? dims.size[dim] : 1;
+    return dt_load_check_mesh(s->mesh, &s->load, &n) == DT_OK ? n : 1;
 }
 
 /* The last dim of a mesh talks most: its ranks shall be near each other. */
@@ -128,7 +118,7 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
 
 dt_status cli_check_model(const cli_args *args)
 {
-    const dt_status st = dti_ckpt_check_folder(args->folder);
+    const dt_status st = dt_checkpoint_check_folder(args->folder);
 
     if (st != DT_OK) dti_error_prefix("--model");
     DT_TRY(st);
@@ -204,13 +194,12 @@ int64_t cli_count_params(const dt_model *m)
 /* Weights that may lie there are of no interest. */
 static dt_status describe(cli_session *s)
 {
-    dti_described d = { 0 };
-    const dt_status st = dti_describe(s->args->registry, s->args->folder, &d);
+    dt_checkpoint *c;
 
-    if (st == DT_OK) s->info = d.info;
-    if (st == DT_OK && !d.dtype_known) s->info.dtype = DT_F32;
-    dti_described_free(&d);
-    return st;
+    DT_TRY(dt_checkpoint_open(s->args->registry, s->args->folder, &c));
+    s->info = *dt_checkpoint_info(c);
+    dt_checkpoint_close(&c);
+    return DT_OK;
 }
 
 /* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
@@ -224,7 +213,7 @@ static dt_status inspect(cli_session *s)
 
     if (st == DT_OK) return DT_OK;
     why = *dt_last_error();
-    DT_TRY(dti_model_check_dry(s->args->registry, s->args->folder, s->mesh, &s->load));
+    DT_TRY(dt_model_check_dry(s->args->registry, s->args->folder, s->mesh, &s->load));
     dti_error_restore(&why);
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }

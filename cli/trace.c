@@ -5,27 +5,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/dtype.h"
-#include "dtensor/host.h"
-
 /* --- numbers -------------------------------------------------------------------------------- */
 
-static void widen(const dt_local *x, int64_t n, float *to)
+static void widen(dt_dtype dtype, const void *from, int64_t n, float *to)
 {
-    const uint16_t *half = x->data;
+    const uint16_t *half = from;
 
-    if (x->dtype == DT_F32) memcpy(to, x->data, (size_t)n * sizeof *to);
-    for (int64_t i = 0; i < n && x->dtype == DT_BF16; i++) to[i] = dti_bf16_to_f32(half[i]);
-    for (int64_t i = 0; i < n && x->dtype == DT_F16; i++) to[i] = dti_f16_to_f32(half[i]);
-    for (int64_t i = 0; i < n && x->dtype == DT_F64; i++)
-        to[i] = (float)((const double *)x->data)[i];
+    if (dtype == DT_F32) memcpy(to, from, (size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n && dtype == DT_BF16; i++) to[i] = dt_bf16_to_f32(half[i]);
+    for (int64_t i = 0; i < n && dtype == DT_F16; i++) to[i] = dt_f16_to_f32(half[i]);
+    for (int64_t i = 0; i < n && dtype == DT_F64; i++) to[i] = (float)((const double *)from)[i];
 }
 
 /* The tensor in f32; `data` is freed with dti_free(). */
 static dt_status take(const char *name, dt_tensor *x, cli_trace_value *out)
 {
     const dt_local *local = dt_tensor_local(x);
-    dti_host host;
+    const size_t size = dt_dtype_size(local->dtype);
+    dt_status st = DT_OK;
+    void *bytes = NULL;
 
     *out = (cli_trace_value){ .n_axes = local->n_axes, .n = 1 };
     (void)snprintf(out->name, sizeof out->name, "%s", name);
@@ -33,13 +31,15 @@ static dt_status take(const char *name, dt_tensor *x, cli_trace_value *out)
         out->shape[a] = local->shape[a];
         out->n *= local->shape[a];
     }
-    DT_TRY(dti_alloc_array((size_t)out->n, sizeof *out->data, (void **)&out->data));
-    DT_TRY(dti_host_open(x, DTI_HOST_READS, &host));
-    widen(&host.local, out->n, out->data);
-    DT_TRY(dti_host_close(&host, DT_OK));
+    DT_TRY(dti_alloc_array((size_t)out->n, size, &bytes));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)out->n, sizeof(float), (void **)&out->data));
+    DT_TRY_TO(done, st, dt_tensor_read(x, bytes, (size_t)out->n * size));
+    widen(local->dtype, bytes, out->n, out->data);
     for (int64_t i = 0; i < out->n; i++)
         if (fabs((double)out->data[i]) > out->largest) out->largest = fabs((double)out->data[i]);
-    return DT_OK;
+done:
+    dti_free(bytes);
+    return st;
 }
 
 /* Two numbers are as far apart as their difference, in units of the tensor's largest one. */

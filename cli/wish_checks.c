@@ -6,22 +6,21 @@
 #include <unistd.h>
 
 #include "cli/option_table.h"
-#include "models/generation/text_rules.h"
 
-static void name_wish(void *arg, const char *field, char text[DTI_OPTION_NAME_BYTES])
+static void name_wish(void *arg, const char *field, char text[DT_OPTION_NAME_BYTES])
 {
     const cli_args *a = arg;
     const dt_knob *knob = dt_generate_knob(field);
 
     if (cli_knob(a, field) != NULL || strcmp(field, "ignore_eos") == 0)
-        (void)snprintf(text, DTI_OPTION_NAME_BYTES, "--%s", knob->option);
+        (void)snprintf(text, DT_OPTION_NAME_BYTES, "--%s", knob->option);
     else
-        dti_generation_key((void *)(uintptr_t)a->folder, field, text);
+        dt_generation_key((void *)(uintptr_t)a->folder, field, text);
 }
 
-dti_option_names cli_wish_names(const cli_args *args)
+dt_option_names cli_wish_names(const cli_args *args)
 {
-    return (dti_option_names){ name_wish, (void *)(uintptr_t)args };
+    return (dt_option_names){ name_wish, (void *)(uintptr_t)args };
 }
 
 /* --- contradictions --------------------------------------------------------------------------- */
@@ -147,7 +146,7 @@ static double bytes_of_machines(const cli_session *s)
 static void name_count(const cli_session *s, int64_t n_prompts, int64_t width, bool beams,
                        char *text, size_t bytes)
 {
-    char name[DTI_OPTION_NAME_BYTES];
+    char name[DT_OPTION_NAME_BYTES];
 
     name_wish((void *)(uintptr_t)s->args, beams ? "num_beams" : "num_return_sequences", name);
     if (width == 1)
@@ -161,10 +160,10 @@ dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts
                                 const cli_wishes *wishes)
 {
     const dt_generate_options *o = &wishes->options;
-    const dti_option_names names = cli_wish_names(s->args);
+    const dt_option_names names = cli_wish_names(s->args);
     const bool beams = o->num_beams > 1;
     const int64_t width = beams ? o->num_beams : o->num_return_sequences;
-    char what[DTI_OPTION_NAME_BYTES + 64], need[CLI_NUMBER_BYTES], have[CLI_NUMBER_BYTES];
+    char what[DT_OPTION_NAME_BYTES + 64], need[CLI_NUMBER_BYTES], have[CLI_NUMBER_BYTES];
     const double n = (double)prompts->n * (double)width, machines = bytes_of_machines(s);
     int64_t longest = 0;
     double one, most;
@@ -172,16 +171,16 @@ dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts
     for (int64_t i = 0; i < prompts->n; i++)
         if (prompts->list[i].n > longest) longest = prompts->list[i].n;
     one = bytes_of_one(s, longest + o->max_new_tokens);
-    most = machines > 0 && machines / one < DTI_MAX_SEQUENCES ? machines / one : DTI_MAX_SEQUENCES;
+    most = machines > 0 && machines / one < DT_MAX_SEQUENCES ? machines / one : DT_MAX_SEQUENCES;
     name_count(s, prompts->n, width, beams, what, sizeof what);
-    DT_CHECK(n <= DTI_MAX_SEQUENCES, DT_ERR_ARG,
-             "%s: %.0f sequences at once, at most %d are possible", what, n, DTI_MAX_SEQUENCES);
+    DT_CHECK(n <= DT_MAX_SEQUENCES, DT_ERR_ARG,
+             "%s: %.0f sequences at once, at most %d are possible", what, n, DT_MAX_SEQUENCES);
     DT_CHECK(n <= most, DT_ERR_ARG,
              "%s: %.0f sequences of up to %lld tokens need %s at least for caches and logits, "
              "there are %s of memory; ask for at most %.0f sequences, or for shorter ones",
              what, n, (long long)(longest + o->max_new_tokens),
              cli_bytes_text((int64_t)(n * one < 0x1p62 ? n * one : 0x1p62), need),
              cli_bytes_text((int64_t)machines, have), most >= 1 ? most : 1);
-    DT_TRY(dti_texts_check(o, &s->info, &names));
+    DT_TRY(dt_generate_batch_check(o, &s->info, &names));
     return DT_OK;
 }

@@ -6,10 +6,9 @@
 
 #include "cli/session.h"
 #include "cli/wishes.h"
-#include "models/generation/option_names.h"
 
 /* What messages call a wish: the option that gave it, or the key of generation_config.json. */
-dti_option_names cli_wish_names(const cli_args *args);
+dt_option_names cli_wish_names(const cli_args *args);
 
 /* Whether the user asks for draws, by --sample or by what only draws look at. */
 bool cli_wishes_draw(const cli_args *args);

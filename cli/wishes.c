@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "cli/wish_checks.h"
-#include "models/generation/generation_config.h"
-#include "models/generation/text_rules.h"
 
 enum { DEFAULT_NEW_TOKENS = 100 };
 #define BAD_WORDS "--bad-words-ids"
@@ -166,14 +164,9 @@ static dt_status parse_options(const cli_args *a, dt_generate_options *o)
 /* Before weights are read, which may take minutes. Which tokens end a text is known by then. */
 static dt_status check_rules(const cli_session *s, const dt_generate_options *o, int64_t prompt)
 {
-    const dti_option_names names = cli_wish_names(s->args);
-    dt_model_info info = s->info;
-    dti_text_rules rules;
+    const dt_option_names names = cli_wish_names(s->args);
 
-    if (info.n_eos < 0) info.n_eos = 0;
-    DT_TRY(dti_options_check(o, &info, &names));
-    DT_TRY(dti_rules_make(&rules, &info, o, prompt));
-    dti_rules_free(&rules);
+    DT_TRY(dt_generate_check(o, &s->info, prompt, &names));
     return DT_OK;
 }
 
@@ -229,7 +222,7 @@ static dt_status settle_length(const cli_session *s, int64_t prompt, dt_generate
 
 static dt_status check_strings(const cli_session *s, const dt_generate_options *o)
 {
-    char name[DTI_OPTION_NAME_BYTES];
+    char name[DT_OPTION_NAME_BYTES];
 
     if (o->n_stop_strings == 0 || o->tokenizer != NULL) return DT_OK;
     cli_wish_names(s->args).name((void *)s->args, "stop_strings", name);
@@ -242,10 +235,10 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
     dt_generate_options *o = &out->options;
     int64_t longest = 0;
 
-    *o = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
     DT_TRY(cli_wishes_agree(s->args));
-    DT_TRY(dti_describe(s->args->registry, s->args->folder, &out->folder));
-    if (out->folder.generation != NULL) *o = out->folder.generation->options;
+    DT_TRY(dt_checkpoint_open(s->args->registry, s->args->folder, &out->folder));
+    if (dt_checkpoint_generate_options(out->folder, o) != DT_OK) /* --ignore-eos does without */
+        *o = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
     if (out->talks) {
         o->max_length = 0;
         o->max_new_tokens = s->info.max_positions;
@@ -266,7 +259,7 @@ dt_status cli_wishes_read(const cli_session *s, const cli_prompts *prompts, cli_
 
 void cli_wishes_free(cli_wishes *w)
 {
-    dti_described_free(&w->folder);
+    dt_checkpoint_close(&w->folder);
     dti_free(w->ids);
     dti_free(w->words);
     *w = (cli_wishes){ 0 };

@@ -7,14 +7,13 @@
 
 #include "cli/option_table.h"
 #include "cli/prompt.h"
-#include "models/describe/describe.h"
 
 typedef struct cli_wishes {
     dt_generate_options options;
-    bool talks;           /* set before: answers of a conversation, which may fill the context */
-    bool many;            /* several texts: beams, more than one of a prompt, or prompts */
-    dti_described folder; /* owns lists of the options */
-    int32_t *ids;         /* and so do these */
+    bool talks;            /* set before: answers of a conversation, which may fill the context */
+    bool many;             /* several texts: beams, more than one of a prompt, or prompts */
+    dt_checkpoint *folder; /* owns lists of the options */
+    int32_t *ids;          /* and so do these */
     dt_ids *words;
 } cli_wishes;
 

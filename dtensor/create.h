@@ -36,14 +36,6 @@ dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out) DT_MU
 const char *dti_tape_scope(const dt_tape *tape);
 int dti_tape_n_scopes(const dt_tape *tape); /* that are open */
 
-/* Told of what every scope gives that ends without an error: a layer's or a block's output, in the
- * order of the pass. It may communicate, since all ranks end their scopes alike; what it returns
- * but DT_OK latches on the tape. */
-typedef dt_status (*dti_scope_fn)(void *arg, const char *scope, dt_tensor *x);
-
-/* Lets `see` look on until the tape is released; NULL: nobody. */
-void dti_tape_observe(dt_tape *tape, dti_scope_fn see, void *arg);
-
 /* Takes over a reference of `x`; NULL after an error. */
 dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 

@@ -156,8 +156,9 @@ void dt_scope_begin(dt_tape *t, const char *name)
     t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned, -1 };
 }
 
-void dti_tape_observe(dt_tape *t, dti_scope_fn see, void *arg)
+void dt_tape_observe(dt_tape *t, dt_scope_fn see, void *arg)
 {
+    if (t == NULL) return;
     t->see = see;
     t->see_arg = arg;
 }

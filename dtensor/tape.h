@@ -34,7 +34,7 @@ struct dt_tape {
     dt_op_work work;    /* of all operators */
     dti_comm_log log;   /* the same by scope and reason */
     const char *reason; /* of the caller's moves; NULL: "move" */
-    dti_scope_fn see;   /* NULL: nobody looks on */
+    dt_scope_fn see;    /* NULL: nobody looks on */
     void *see_arg;
     dt_error error; /* valid if status is not DT_OK */
 };

@@ -8,6 +8,7 @@
 #include <dtensor/async.h>
 #include <dtensor/base.h>
 #include <dtensor/chat.h>
+#include <dtensor/checkpoints.h>
 #include <dtensor/collectives.h>
 #include <dtensor/config.h>
 #include <dtensor/devices.h>
@@ -17,6 +18,7 @@
 #include <dtensor/half.h>
 #include <dtensor/inspect.h>
 #include <dtensor/layers.h>
+#include <dtensor/limits.h>
 #include <dtensor/mesh.h>
 #include <dtensor/models.h>
 #include <dtensor/modules.h>
@@ -28,6 +30,7 @@
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
+#include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 #include <dtensor/topology.h>

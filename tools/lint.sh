@@ -64,12 +64,13 @@ check_includes() {
             face["dtensor/layers.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = "models"
-            face["dtensor/modules.h"] = face["dtensor/topology.h"] = "mesh"
+            face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
             face["dtensor/config.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
-            face["dtensor/generation.h"] = "models"
+            face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
+            face["dtensor/checkpoints.h"] = face["dtensor/predict.h"] = "models"
         }
         # The folder below kernels/ or comm/ that a path lies in, or nothing.
         function wing(path) {

@@ -149,3 +149,13 @@ const char *dt_device_of(dt_runtime *rt)
 
     return rt != NULL && dti_device_of(rt, &d) == DT_OK ? d->ops->name : NULL;
 }
+
+dt_status dt_device_finish(dt_runtime *rt)
+{
+    dti_device *d;
+
+    DT_CHECK(rt != NULL, DT_ERR_ARG, "rt is NULL");
+    DT_TRY(dti_device_of(rt, &d));
+    if (!d->ops->host_visible) DT_TRY(d->ops->read(d, NULL, NULL, 0));
+    return DT_OK;
+}

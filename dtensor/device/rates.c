@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtensor/device/rates.h"
 
+#include <dtensor/devices.h>
 #include <dtensor/factories.h>
 #include <dtensor/ops.h>
 
@@ -18,15 +19,6 @@ struct dti_rates {
     dt_tensor *buffer; /* [2, least of bytes / 2 and MOST_BYTES] */
     dt_tensor *x, *w;  /* [side, side] */
 };
-
-dt_status dti_rates_finish(dt_runtime *rt)
-{
-    dti_device *d;
-
-    DT_TRY(dti_device_of(rt, &d));
-    if (!d->ops->host_visible) DT_TRY(d->ops->read(d, NULL, NULL, 0));
-    return DT_OK;
-}
 
 dt_status dti_rates_open(dt_mesh *mesh, int64_t bytes, dt_dtype dtype, int64_t side,
                          dti_rates **out)
@@ -76,7 +68,7 @@ dt_status dti_rates_copy(dti_rates *r)
     for (int64_t left = r->bytes / 2; left > 0; left -= most)
         DT_TRY(r->device->ops->copy(r->device, data, data + most,
                                     (size_t)(left < most ? left : most)));
-    DT_TRY(dti_rates_finish(r->device->rt));
+    DT_TRY(dt_device_finish(r->device->rt));
     return DT_OK;
 }
 
@@ -85,7 +77,7 @@ dt_status dti_rates_multiply(dti_rates *r)
     dt_tape_reset(r->tape);
     (void)dt_linear(r->tape, r->x, r->w, NULL);
     DT_TRY(dt_tape_status(r->tape));
-    DT_TRY(dti_rates_finish(r->device->rt));
+    DT_TRY(dt_device_finish(r->device->rt));
     return DT_OK;
 }
 

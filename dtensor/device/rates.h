@@ -34,7 +34,4 @@ dt_status dti_rates_side(dt_mesh *mesh, dt_dtype dtype, int64_t *side) DT_MUST_U
 /* Collective: each[r] is what rank r of the mesh passes as `own`. */
 dt_status dti_rates_gather(dt_mesh *mesh, int64_t own, int64_t *each) DT_MUST_USE;
 
-/* Returns when everything that was started on the rank's device is done. */
-dt_status dti_rates_finish(dt_runtime *rt) DT_MUST_USE;
-
 #endif

@@ -158,7 +158,7 @@ typedef struct dt_model_pass {
     struct dti_kv *kv;       /* of all layers: dt_cached_attention() */
     dt_progress_fn progress; /* of a pass over a prompt: layers done, for who waits; or NULL */
     void *progress_arg;
-    bool (*go_on)(void *arg); /* asked before each layer of such a pass, by every rank alike: false
+    dt_go_on_fn go_on; /* asked before each layer of such a pass, by every rank alike: false
                                * breaks it off, and the state stays as it was; NULL: always */
     void *go_on_arg;
 } dt_model_pass;

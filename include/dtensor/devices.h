@@ -27,6 +27,16 @@ DT_API DT_MUST_USE dt_status dt_device_check(const char *device);
  * tensor will say. Not collective. Errors: none. */
 DT_API const char *dt_device_of(dt_runtime *rt);
 
+/**
+ * Returns when everything that was started on this rank's device is done: on a GPU operators return
+ * when they are queued, so who measures them waits here.
+ *
+ * Collective  no.
+ * Errors      DT_ERR_ARG     NULL
+ *             DT_ERR_DEVICE  something that was queued failed
+ */
+DT_API DT_MUST_USE dt_status dt_device_finish(dt_runtime *rt);
+
 #ifdef __cplusplus
 }
 #endif

@@ -135,6 +135,55 @@ DT_API const dt_knob *dt_generate_knob(const char *field);
             1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE  \
     }
 
+/* What messages call a setting: who has not filled in the struct knows it as an option of a
+ * command, or as a key of a file. `field` is its name in the struct: "pad". */
+enum { DT_OPTION_NAME_BYTES = 512 };
+typedef struct dt_option_names {
+    void (*name)(void *arg, const char *field, char text[DT_OPTION_NAME_BYTES]);
+    void *arg;
+} dt_option_names;
+
+/** A dt_option_names.name whose argument is a folder's name:
+ * "DIR/generation_config.json: pad_token_id". Not collective. Errors: none. */
+DT_API void dt_generation_key(void *folder, const char *field, char text[DT_OPTION_NAME_BYTES]);
+
+/* Sequences that the command makes together; memory mostly ends sooner. */
+enum { DT_MAX_SEQUENCES = 65536 };
+
+/**
+ * Judges settings of texts before a model is loaded.
+ *
+ *   info      the model that they are for (dt_checkpoint_info()); of what ends texts only what is
+ *             known: n_eos may be -1
+ *   n_prompt  tokens of the longest prompt
+ *   names     for messages; NULL: those of the fields
+ *
+ * The second says what dt_generate_batch() asks of them beside.
+ *
+ * Not collective.
+ * Errors      as dt_generate() and dt_generate_batch() for options; DT_ERR_ARG also for NULL
+ */
+DT_API DT_MUST_USE dt_status dt_generate_check(const dt_generate_options *options,
+                                               const dt_model_info *info, int64_t n_prompt,
+                                               const dt_option_names *names);
+DT_API DT_MUST_USE dt_status dt_generate_batch_check(const dt_generate_options *options,
+                                                     const dt_model_info *info,
+                                                     const dt_option_names *names);
+
+/**
+ * The best next token of every sequence, for a loop of one's own: what dt_generate() chooses
+ * without a processor of scores. Logits stay cut; a maximum of one key per sequence is the only
+ * message.
+ *
+ *   logits  [batch, 1, vocab] of dt_model_forward() with DT_LOGITS_LAST
+ *   out     [batch] ids, the same on every rank
+ *
+ * Collective  over the tape's mesh.
+ * Errors      the tape's latched one; DT_ERR_ARG NULL; DT_ERR_FORMAT logits that are infinite or no
+ *             numbers; DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_choose_best(dt_tape *tape, dt_tensor *logits, int32_t *out);
+
 /**
  * The options that a checkpoint asks for: defaults, with generation_config.json over them. What the
  * caller sets afterwards counts more. Tokens that end a text are the model's in any case.

@@ -104,6 +104,33 @@ DT_API DT_MUST_USE dt_status dt_model_check(dt_mesh *mesh, const char *dir,
                                             const dt_load_options *options);
 
 /**
+ * dt_model_check() without ranks: on a dry mesh that is made for it, with the architectures, styles
+ * and operators of `rt`.
+ *
+ *   rt    a runtime with registries, of a run or dry; NULL: the built-in ones alone
+ *   mesh  "dp=2,tp=4", as for dt_mesh_create()
+ *
+ * Collective  no.
+ * Errors      as dt_model_check() and dt_mesh_create()
+ */
+DT_API DT_MUST_USE dt_status dt_model_check_dry(dt_runtime *rt, const char *dir, const char *mesh,
+                                                const dt_load_options *options);
+
+/**
+ * Whether a load would use every dim of a mesh, before there is one, and over how many of its ranks
+ * batches would be cut.
+ *
+ *   mesh         "dp=2,tp=4", as for dt_mesh_create()
+ *   options      as for dt_model_load(); NULL for defaults
+ *   batch_ranks  ranks along the dim that cuts batches, 1 without one; may be NULL
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG  NULL; `mesh` is no mesh; nothing uses one of its dims of several ranks
+ */
+DT_API DT_MUST_USE dt_status dt_load_check_mesh(const char *mesh, const dt_load_options *options,
+                                                int64_t *batch_ranks);
+
+/**
  * Loads a model from a Hugging Face folder (config.json and model.safetensors, or its sharded
  * index). The plan is judged as by dt_model_check() before weights are read, by the first rank of
  * the mesh, whose answer holds for all; every rank reads only its slices.
@@ -163,6 +190,19 @@ DT_API void dt_model_release(dt_model **model); /* accepts NULL */
 DT_API DT_MUST_USE dt_status dt_model_save(dt_model *model, const char *dir,
                                            const dt_save_options *options);
 
+/**
+ * What dt_model_save() would refuse of its folder, before a model is loaded: `dir` cannot be
+ * written, or holds weights; and what lies in `from` beside its weights cannot be read, or would
+ * take the place of another model's files.
+ *
+ *   from   the folder that the model will be loaded from; NULL: only `dir` is looked at
+ *   dtype  that will be saved
+ *
+ * Not collective.
+ * Errors      as dt_model_save()
+ */
+DT_API DT_MUST_USE dt_status dt_save_check(const char *from, const char *dir, dt_dtype dtype);
+
 /* Queries. Not collective, no errors. */
 DT_API const dt_model_info *dt_model_info_of(const dt_model *model); /* dtype: the run's */
 DT_API dt_layers *dt_model_layers(const dt_model *model);
@@ -183,6 +223,24 @@ DT_API DT_MUST_USE dt_status dt_state_create(dt_model *model, int64_t batch, int
                                              dt_state **out);
 DT_API void dt_state_release(dt_state **state);        /* accepts NULL */
 DT_API int64_t dt_state_length(const dt_state *state); /* tokens seen; the longest's */
+
+/**
+ * Lets the caches of a new state begin with room for `first` tokens, and grow as they fill: each
+ * time they get twice the room, up to the state's capacity. For a conversation, whose length nobody
+ * knows, in a model whose whole context may be more than there is memory. A state that has seen
+ * tokens stays as it is.
+ *
+ * Collective  no communication; every rank makes the same call.
+ * Errors      none; passes that need room then have DT_ERR_MEMORY, and DT_ERR_UNSUPPORTED under a
+ *             plan that cuts the tokens of caches
+ */
+DT_API void dt_state_grow_from(dt_state *state, int64_t first);
+
+/** Where a device can, passes over one token per sequence are recorded once and then played, which
+ * costs the host one launch; on: they may be, which is the default. Whether the next of them will
+ * be played. Every rank makes the same call. Not collective. Errors: none. */
+DT_API void dt_state_set_recording(dt_state *state, bool on);
+DT_API bool dt_state_is_recorded(const dt_state *state);
 
 /* Forgets tokens from `length` on; all of them in a model whose layers carry state, which knows no
  * earlier token. Not collective, no errors. */
@@ -206,6 +264,15 @@ DT_API void dt_state_rewind(dt_state *state, int64_t length);
  * Errors      none
  */
 DT_API int64_t dt_state_keep(dt_state *state, const int32_t *ids, int64_t n_ids);
+
+/* Asked before each layer of a pass over several tokens; false breaks it off. */
+typedef bool (*dt_go_on_fn)(void *arg);
+
+/** Who hears of a state's passes over several tokens: how many layers are done of how many; and who
+ * may break such a pass off, by the same answer on every rank, as one that failed, with
+ * DT_ERR_ARG. NULL: nobody. Not collective. Errors: none. */
+DT_API void dt_state_set_progress(dt_state *state, dt_progress_fn progress, void *arg);
+DT_API void dt_state_set_go_on(dt_state *state, dt_go_on_fn go_on, void *arg);
 
 /* Tokens that one sequence of the batch has seen; 0 for a number out of range. Not collective, no
  * errors. */

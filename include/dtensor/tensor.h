@@ -280,6 +280,15 @@ DT_API void dt_scope_begin(dt_tape *tape, const char *name);
  */
 DT_API dt_tensor *dt_scope_end(dt_tape *tape, dt_tensor *keep);
 
+/* Told of what a scope gives that ended without an error: a layer's or a block's output. It may
+ * communicate, since all ranks end their scopes alike; what it returns but DT_OK latches on the
+ * tape. */
+typedef dt_status (*dt_scope_fn)(void *arg, const char *scope, dt_tensor *x);
+
+/** Lets `see` look on at every scope that ends, in the order of the pass, until the tape is
+ * released; NULL: nobody does. Not collective. Errors: none. */
+DT_API void dt_tape_observe(dt_tape *tape, dt_scope_fn see, void *arg);
+
 /**
  * The recorded form of dt_redistribute(): the result belongs to the tape, errors latch, bytes are
  * counted. Returns NULL after an error.

@@ -59,6 +59,10 @@ enum {
  */
 DT_API DT_MUST_USE dt_status dt_tokenizer_open(const char *path, dt_tokenizer **out);
 
+/** What the tokenizer of a model's folder is made of: "tokenizer.json", or "vocab.json and
+ * merges.txt"; NULL: there is none that dt_tokenizer_open() knows. Not collective. Errors: none. */
+DT_API const char *dt_tokenizer_files(const char *folder);
+
 DT_API dt_tokenizer *dt_tokenizer_retain(dt_tokenizer *tok); /* one more reference; returns tok */
 DT_API void dt_tokenizer_release(dt_tokenizer **tok);        /* drops one; accepts NULL */
 
@@ -84,6 +88,20 @@ DT_API void dt_tokenizer_release(dt_tokenizer **tok);        /* drops one; accep
 DT_API DT_MUST_USE dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text,
                                                  size_t n_bytes, unsigned flags, int32_t **ids,
                                                  size_t *n_ids);
+
+/**
+ * dt_tokenizer_encode() that also says which character or byte of the text was dropped first, for a
+ * byte-level tokenizer without an unknown token drops what it has no token for: "Q", "byte 0xC3".
+ *
+ *   left_out  empty if nothing was
+ *
+ * As dt_tokenizer_encode().
+ */
+enum { DT_LEFT_OUT_BYTES = 24 };
+DT_API DT_MUST_USE dt_status dt_tokenizer_encode_checked(const dt_tokenizer *tok, const char *text,
+                                                         size_t n_bytes, unsigned flags,
+                                                         int32_t **ids, size_t *n_ids,
+                                                         char left_out[DT_LEFT_OUT_BYTES]);
 
 /**
  * Encodes several texts, each as dt_tokenizer_encode() would. Words are looked up once for all, so

@@ -5,6 +5,8 @@
 #ifndef DTI_DESCRIBE_H
 #define DTI_DESCRIBE_H
 
+#include <dtensor/checkpoints.h>
+
 #include "files/json.h"
 #include "models/architectures/builder.h"
 #include "models/policies/policy_notes.h"
@@ -103,18 +105,11 @@ dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST
 /* Leaves of an open checkpoint what the model uses, and how many others there were (remarks.c). */
 dt_status dti_forget_unused(const dti_described *d, struct dti_ckpt *ckpt) DT_MUST_USE;
 
-typedef void (*dti_remark_fn)(void *arg, const char *text);
-
 /* Says what about a checkpoint is odd but no error: tensors that nobody uses, an architecture that
  * contradicts model_type. */
-void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
+void dti_describe_remarks(const dti_described *d, const char *dir, dt_remark_fn say, void *arg);
 
 /* The same of what ends a text, and of keys of generation_config.json that are left out. */
-void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg);
-
-/* Everything that a folder is suspected of, read anew: the above, and with `generates` ids that can
- * end no text. A folder that cannot be described gives no remarks. */
-dt_status dti_remarks(dt_runtime *rt, const char *dir, bool weights, bool generates,
-                      dti_remark_fn say, void *arg) DT_MUST_USE;
+void dti_generation_remarks(const dti_described *d, const char *dir, dt_remark_fn say, void *arg);
 
 #endif

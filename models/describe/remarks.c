@@ -140,7 +140,7 @@ done:
  */
 
 typedef struct speaker {
-    dti_remark_fn say;
+    dt_remark_fn say;
     void *arg;
 } speaker;
 
@@ -155,7 +155,7 @@ DT_PRINTF(2, 3) static void remark(const speaker *s, const char *fmt, ...)
     s->say(s->arg, text);
 }
 
-void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg)
+void dti_describe_remarks(const dti_described *d, const char *dir, dt_remark_fn say, void *arg)
 {
     const speaker s = { say, arg };
     char text[128];
@@ -176,7 +176,7 @@ void dti_describe_remarks(const dti_described *d, const char *dir, dti_remark_fn
 }
 
 /* Ids that no step can choose end nothing, and the user wonders why the text goes on. */
-void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_fn say, void *arg)
+void dti_generation_remarks(const dti_described *d, const char *dir, dt_remark_fn say, void *arg)
 {
     const speaker s = { say, arg };
     const char *file = d->has_generation ? "generation_config.json" : "config.json";
@@ -202,13 +202,14 @@ void dti_generation_remarks(const dti_described *d, const char *dir, dti_remark_
                dir, file);
 }
 
-dt_status dti_remarks(dt_runtime *rt, const char *dir, bool weights, bool generates,
-                      dti_remark_fn say, void *arg)
+dt_status dt_checkpoint_remarks(dt_runtime *rt, const char *dir, bool weights, bool generates,
+                                dt_remark_fn say, void *arg)
 {
     dti_ckpt *ckpt = NULL;
     dti_described d;
     dt_status st = DT_OK;
 
+    DT_CHECK(dir != NULL && say != NULL, DT_ERR_ARG, "dir or say is NULL");
     DT_TRY(dti_describe(rt, dir, &d));
     if (weights) {
         DT_TRY_TO(done, st, dti_ckpt_open(dir, &ckpt));

@@ -1,24 +1,35 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "models/describe/verify.h"
-
-#include <dtensor/tokenizer.h>
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Everything that is wrong with a checkpoint, or only odd: loading stops at the first fault, this
+ * goes on. */
 #include <dirent.h>
+#include <dtensor/checkpoints.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
+#include "models/describe/describe.h"
 #include "models/judge/judge.h"
 #include "weights/saving/save.h"
+
+typedef struct verifying {
+    dt_runtime *rt;
+    const char *folder;
+    dt_verify_options o;
+    dt_finding_fn say;
+    void *arg;
+    dt_verified *found;
+} verifying;
 
 /* --- saying --------------------------------------------------------------------------------- */
 
 DT_PRINTF(4, 5)
-static void say(const dti_verify *v, bool error, const char *tensor, const char *fmt, ...)
+static void say(const verifying *v, bool error, const char *tensor, const char *fmt, ...)
 {
     char text[DT_ERROR_MESSAGE_BYTES];
     va_list args;
@@ -30,7 +41,7 @@ static void say(const dti_verify *v, bool error, const char *tensor, const char 
 }
 
 /* The error record becomes a finding; only what is no fault of the folder stays an error. */
-static dt_status find(const dti_verify *v, dt_status st)
+static dt_status find(const verifying *v, dt_status st)
 {
     if (st == DT_OK || st == DT_ERR_MEMORY) return st;
     say(v, true, NULL, "%s", dt_last_error()->message);
@@ -45,7 +56,7 @@ static void complain(void *arg, const char *tensor, const char *text)
 /* --- files ---------------------------------------------------------------------------------- */
 
 /* A folder that does not open as a checkpoint may have more than one bad file. */
-static dt_status look_at_each_file(const dti_verify *v, const char *known)
+static dt_status look_at_each_file(const verifying *v, const char *known)
 {
     static const char ending[] = ".safetensors";
     const dti_faults faults = { complain, (void *)(uintptr_t)v };
@@ -70,16 +81,16 @@ static dt_status look_at_each_file(const dti_verify *v, const char *known)
     return st;
 }
 
-static dt_status open_files(dti_verify *v, dti_ckpt **out)
+static dt_status open_files(verifying *v, dti_ckpt **out)
 {
     const dti_faults faults = { complain, v };
     const dt_status st = dti_ckpt_open_faulty(v->folder, &faults, out);
     dt_error why;
 
     if (st == DT_OK) {
-        v->n_files = dti_ckpt_n_files(*out);
-        v->n_tensors = dti_ckpt_count(*out);
-        v->bytes = dti_ckpt_bytes(*out);
+        v->found->n_files = dti_ckpt_n_files(*out);
+        v->found->n_tensors = dti_ckpt_count(*out);
+        v->found->bytes = dti_ckpt_bytes(*out);
         return DT_OK;
     }
     why = *dt_last_error();
@@ -94,21 +105,22 @@ static void say_unnamed(void *arg, const char *file, const dti_st_entry *e)
 }
 
 /* What the index says beside the files of tensors, which were checked when it was read. */
-static void look_at_index(dti_verify *v, const dti_ckpt *ckpt, const dti_json *root)
+static void look_at_index(verifying *v, const dti_ckpt *ckpt, const dti_json *root)
 {
     const dti_json metadata = dti_json_get(root, "metadata");
     int64_t total = 0;
 
     dti_ckpt_each_unnamed(ckpt, say_unnamed, v);
     if (dti_json_kind_of(&metadata) != DT_CONFIG_OBJECT || dti_ckpt_has_faults(ckpt)) return;
-    if (dti_json_int(&metadata, "total_size", 0, INT64_MAX, &total) == DT_OK && total != v->bytes)
+    if (dti_json_int(&metadata, "total_size", 0, INT64_MAX, &total) == DT_OK &&
+        total != v->found->bytes)
         say(v, false, NULL,
             "%s/model.safetensors.index.json: total_size is %" PRId64 ", but the tensors that it "
             "names have %" PRId64 " bytes",
-            v->folder, total, v->bytes);
+            v->folder, total, v->found->bytes);
 }
 
-static dt_status read_index(dti_verify *v, const dti_ckpt *ckpt)
+static dt_status read_index(verifying *v, const dti_ckpt *ckpt)
 {
     static const char name[] = "model.safetensors.index.json";
     dti_json_doc doc = { 0 };
@@ -130,7 +142,7 @@ static dt_status read_index(dti_verify *v, const dti_ckpt *ckpt)
 
 /* A tensor whose file or place is at fault is neither missing nor of another shape. */
 typedef struct wanted {
-    dti_verify *v;
+    verifying *v;
     const dti_ckpt *ckpt;
 } wanted;
 
@@ -147,7 +159,7 @@ static void warn(void *arg, const char *text)
 }
 
 typedef struct unused {
-    dti_verify *v;
+    verifying *v;
     const dti_ckpt *ckpt;
     const dti_described *d;
 } unused;
@@ -162,7 +174,7 @@ static void say_unused(void *arg, const dti_st_entry *e)
 }
 
 /* Tensors of another dtype than the model's are converted when they are loaded. */
-static void look_at_dtypes(dti_verify *v, const dti_described *d, const dti_ckpt *ckpt)
+static void look_at_dtypes(verifying *v, const dti_described *d, const dti_ckpt *ckpt)
 {
     const dti_st_entry *first = NULL;
     size_t n = 0;
@@ -180,7 +192,7 @@ static void look_at_dtypes(dti_verify *v, const dti_described *d, const dti_ckpt
             first->dtype_name);
 }
 
-static dt_status look_at_tensors(dti_verify *v, dti_described *d, const dti_ckpt *ckpt)
+static dt_status look_at_tensors(verifying *v, dti_described *d, const dti_ckpt *ckpt)
 {
     unused u = { v, ckpt, d };
     wanted w = { v, ckpt };
@@ -197,14 +209,14 @@ static dt_status look_at_tensors(dti_verify *v, dti_described *d, const dti_ckpt
     return DT_OK;
 }
 
-static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
+static dt_status look_at_config(verifying *v, dti_described *d, bool *known)
 {
     const dt_status st = dti_describe(v->rt, v->folder, d);
 
     *known = st == DT_OK;
     DT_TRY(find(v, st));
     if (!*known) return DT_OK;
-    (void)snprintf(v->model_type, sizeof v->model_type, "%s", d->info.model_type);
+    (void)snprintf(v->found->model_type, sizeof v->found->model_type, "%s", d->info.model_type);
     DT_TRY(find(v, dti_judge_generation(d)));
     DT_TRY(find(v, dti_judge_own_plan(d)));
     dti_describe_remarks(d, v->folder, warn, v);
@@ -212,7 +224,7 @@ static dt_status look_at_config(dti_verify *v, dti_described *d, bool *known)
     return DT_OK;
 }
 
-static dt_status look_at_tokenizer(const dti_verify *v)
+static dt_status look_at_tokenizer(const verifying *v)
 {
     dt_tokenizer *tokenizer = NULL;
     dt_status st = DT_OK;
@@ -237,7 +249,7 @@ static const char *place_text(const dti_st_entry *e, int64_t i, char *text, size
     return dti_shape_text(at, e->n_axes, text, bytes);
 }
 
-static void judge_values(const dti_verify *v, const dti_ckpt *ckpt, const dti_st_entry *e,
+static void judge_values(const verifying *v, const dti_ckpt *ckpt, const dti_st_entry *e,
                          const dti_ckpt_scan *s)
 {
     char place[DTI_SHOWN_BYTES];
@@ -254,18 +266,18 @@ static void judge_values(const dti_verify *v, const dti_ckpt *ckpt, const dti_st
             dti_ckpt_label(ckpt, e->name), e->name, s->n);
 }
 
-static dt_status read_tensor(dti_verify *v, const dti_ckpt *ckpt, const dti_st_entry *e,
+static dt_status read_tensor(verifying *v, const dti_ckpt *ckpt, const dti_st_entry *e,
                              const dti_st_stage *stage)
 {
     dti_ckpt_scan scan;
     const dt_status st = dti_ckpt_scan_values(ckpt, e, stage, &scan);
 
     if (st == DT_OK) judge_values(v, ckpt, e, &scan);
-    if (st == DT_OK) v->n_values += scan.n;
+    if (st == DT_OK) v->found->n_values += scan.n;
     return find(v, st);
 }
 
-static dt_status read_values(dti_verify *v, const dti_ckpt *ckpt)
+static dt_status read_values(verifying *v, const dti_ckpt *ckpt)
 {
     dti_st_stage stage = { 0 };
     dt_status st = DT_OK;
@@ -276,13 +288,13 @@ static dt_status read_values(dti_verify *v, const dti_ckpt *ckpt)
         const dti_st_entry *e = dti_ckpt_at(ckpt, i);
         if (!dti_ckpt_is_faulty(ckpt, e->name)) st = read_tensor(v, ckpt, e, &stage);
         done_bytes += e->end - e->begin;
-        if (v->progress != NULL) v->progress(v->progress_arg, done_bytes, v->bytes);
+        if (v->o.progress != NULL) v->o.progress(v->o.progress_arg, done_bytes, v->found->bytes);
     }
     dti_st_stage_destroy(&stage);
     return st;
 }
 
-dt_status dti_verify_folder(dti_verify *v)
+static dt_status verify(verifying *v)
 {
     dti_described d = { 0 };
     dti_ckpt *ckpt = NULL;
@@ -297,9 +309,22 @@ dt_status dti_verify_folder(dti_verify *v)
     if (ckpt == NULL) goto done;
     DT_TRY_TO(done, st, read_index(v, ckpt));
     if (known) DT_TRY_TO(done, st, look_at_tensors(v, &d, ckpt));
-    if (v->values) DT_TRY_TO(done, st, read_values(v, ckpt));
+    if (v->o.values) DT_TRY_TO(done, st, read_values(v, ckpt));
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);
     return st;
+}
+
+dt_status dt_checkpoint_verify(dt_runtime *rt, const char *dir, const dt_verify_options *options,
+                               dt_finding_fn hear, void *arg, dt_verified *out)
+{
+    verifying v = { rt, dir, DT_VERIFY_OPTIONS_INIT, hear, arg, out };
+
+    DT_CHECK(dir != NULL && hear != NULL && out != NULL, DT_ERR_ARG, "dir, say or out is NULL");
+    *out = (dt_verified){ .n_files = 0 };
+    DT_TRY(dti_options_read("dt_verify_options", "start from DT_VERIFY_OPTIONS_INIT", options, &v.o,
+                            sizeof v.o));
+    DT_TRY(verify(&v));
+    return DT_OK;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/text.h"
 #include "models/generation/text_rules.h"
 
@@ -13,8 +14,8 @@ enum { DEFAULT_NEW_TOKENS = 20 };
 typedef struct asked {
     const dt_generate_options *o;
     const dt_model_info *info;
-    const dti_option_names *names;
-    char name[DTI_OPTION_NAME_BYTES];
+    const dt_option_names *names;
+    char name[DT_OPTION_NAME_BYTES];
     char number[DTI_NUMBER_BYTES];
 } asked;
 
@@ -151,7 +152,7 @@ static dt_status check_many(asked *a)
 }
 
 dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *info,
-                            const dti_option_names *names)
+                            const dt_option_names *names)
 {
     asked a = { .o = o, .info = info, .names = names };
 
@@ -185,7 +186,7 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
 }
 
 dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info,
-                          const dti_option_names *names)
+                          const dt_option_names *names)
 {
     asked a = { .o = o, .info = info, .names = names };
     const int64_t vocab = info->vocab_size;
@@ -293,4 +294,39 @@ void dti_rules_free(dti_text_rules *u)
     u->norms = NULL;
     u->seen = NULL;
     u->window = NULL;
+}
+
+static dt_status read_options(const dt_generate_options *options, const dt_model_info *info,
+                              dt_generate_options *own)
+{
+    DT_CHECK(options != NULL && info != NULL, DT_ERR_ARG, "options or info is NULL");
+    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
+                            own, sizeof *own));
+    return DT_OK;
+}
+
+dt_status dt_generate_check(const dt_generate_options *options, const dt_model_info *info,
+                            int64_t n_prompt, const dt_option_names *names)
+{
+    dt_generate_options own = DT_GENERATE_OPTIONS_INIT;
+    dti_text_rules rules;
+    dt_model_info known;
+
+    DT_TRY(read_options(options, info, &own));
+    known = *info;
+    if (known.n_eos < 0) known.n_eos = 0;
+    DT_TRY(dti_options_check(&own, &known, names));
+    DT_TRY(dti_rules_make(&rules, &known, &own, n_prompt));
+    dti_rules_free(&rules);
+    return DT_OK;
+}
+
+dt_status dt_generate_batch_check(const dt_generate_options *options, const dt_model_info *info,
+                                  const dt_option_names *names)
+{
+    dt_generate_options own = DT_GENERATE_OPTIONS_INIT;
+
+    DT_TRY(read_options(options, info, &own));
+    DT_TRY(dti_texts_check(&own, info, names));
+    return DT_OK;
 }

@@ -53,21 +53,47 @@ dt_status dti_step_not_numbers(const dti_step *step)
             info->dtype == DT_F16 ? "; f32 or bf16 have a wider range" : "");
 }
 
-/* The best of the model's own logits, as they lie. */
-static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
+/* The best of the model's own logits, as they lie: keys of all sequences. False in *numbers: one
+ * has none. */
+static dt_status best_of(dt_tape *tape, dt_tensor *logits, int64_t **keys, size_t *room,
+                         int32_t *out, bool *numbers)
 {
     dt_tensor *key;
     int64_t n;
 
-    (void)dti_choose_greedy(step->tape, logits, &key);
-    DT_TRY(dt_tape_status(step->tape));
+    (void)dti_choose_greedy(tape, logits, &key);
+    DT_TRY(dt_tape_status(tape));
     n = dt_tensor_extent(key, 0);
-    DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)n, sizeof *step->keys));
-    DT_TRY(dt_tensor_read(key, step->keys, (size_t)n * sizeof *step->keys));
+    DT_TRY(dti_grow((void **)keys, room, (size_t)n, sizeof **keys));
+    DT_TRY(dt_tensor_read(key, *keys, (size_t)n * sizeof **keys));
+    *numbers = true;
     for (int64_t r = 0; r < n; r++) {
-        if (dti_argmax_overflows(step->keys[r])) return dti_step_not_numbers(step);
-        out[r] = (int32_t)dti_argmax_index(step->keys[r]);
+        if (dti_argmax_overflows((*keys)[r])) *numbers = false;
+        out[r] = (int32_t)dti_argmax_index((*keys)[r]);
     }
+    return DT_OK;
+}
+
+static dt_status take_best(dti_step *step, dt_tensor *logits, int32_t *out)
+{
+    bool numbers;
+
+    DT_TRY(best_of(step->tape, logits, &step->keys, &step->keys_room, out, &numbers));
+    return numbers ? DT_OK : dti_step_not_numbers(step);
+}
+
+dt_status dt_choose_best(dt_tape *tape, dt_tensor *logits, int32_t *out)
+{
+    int64_t *keys = NULL;
+    size_t room = 0;
+    bool numbers;
+    dt_status st;
+
+    DT_CHECK(tape != NULL && out != NULL, DT_ERR_ARG, "tape or out is NULL");
+    st = best_of(tape, logits, &keys, &room, out, &numbers);
+    dti_free(keys);
+    DT_TRY(st);
+    DT_CHECK(numbers, DT_ERR_FORMAT, "the logits are infinite or no numbers");
     return DT_OK;
 }
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "models/generation/option_names.h"
-
+#include <dtensor/generation.h>
 #include <stdio.h>
 
 #include "base/text.h"
 #include "files/input.h"
 
-void dti_generation_key(void *folder, const char *field, char text[DTI_OPTION_NAME_BYTES])
+void dt_generation_key(void *folder, const char *field, char text[DT_OPTION_NAME_BYTES])
 {
     char label[DTI_INPUT_LABEL_BYTES];
     const dt_knob *knob = dt_generate_knob(field);
 
-    (void)snprintf(text, DTI_OPTION_NAME_BYTES, "%s/generation_config.json: %s",
+    (void)snprintf(text, DT_OPTION_NAME_BYTES, "%s/generation_config.json: %s",
                    dti_printable(folder, label, sizeof label),
                    knob != NULL && knob->key != NULL ? knob->key : field);
 }

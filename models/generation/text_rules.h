@@ -6,11 +6,7 @@
 
 #include <dtensor/generation.h>
 
-#include "models/generation/option_names.h"
 #include "models/generation/scores.h"
-
-/* Sequences that the commands generate together; memory mostly ends sooner. */
-enum { DTI_MAX_SEQUENCES = 65536 };
 
 /* What the sequences of a run have read and written, without padding. */
 typedef struct dti_history {
@@ -46,11 +42,11 @@ dt_status dti_rules_make(dti_text_rules *rules, const dt_model_info *info,
 /* Checks them as dti_rules_make() does, apart from lengths, which depend on the prompt. Here and
  * below `names` are for messages, NULL: the fields' own. */
 dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *info,
-                            const dti_option_names *names) DT_MUST_USE;
+                            const dt_option_names *names) DT_MUST_USE;
 
 /* What dt_generate_batch() asks of them beside. */
 dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info,
-                          const dti_option_names *names) DT_MUST_USE;
+                          const dt_option_names *names) DT_MUST_USE;
 void dti_rules_free(dti_text_rules *rules); /* accepts a zeroed one */
 
 bool dti_is_eos(const dti_text_rules *rules, int32_t id);

@@ -12,9 +12,9 @@
 /* The shortest prompt; a longer one leaves less of max_length. */
 enum { PROMPT = 1 };
 
-static dt_status judge_strings(const dti_described *d, const dti_option_names *names)
+static dt_status judge_strings(const dti_described *d, const dt_option_names *names)
 {
-    char name[DTI_OPTION_NAME_BYTES];
+    char name[DT_OPTION_NAME_BYTES];
 
     if (d->generation->options.n_stop_strings == 0 || dti_folder_tokenizer(d->folder) != NULL)
         return DT_OK;
@@ -23,23 +23,23 @@ static dt_status judge_strings(const dti_described *d, const dti_option_names *n
             name);
 }
 
-static dt_status judge_width(const dti_described *d, const dti_option_names *names)
+static dt_status judge_width(const dti_described *d, const dt_option_names *names)
 {
     const dt_generate_options *o = &d->generation->options;
     const bool beams = o->num_beams > 1;
     const int64_t width = beams ? o->num_beams : o->num_return_sequences;
-    char name[DTI_OPTION_NAME_BYTES];
+    char name[DT_OPTION_NAME_BYTES];
 
     names->name(names->arg, beams ? "num_beams" : "num_return_sequences", name);
-    DT_CHECK(width <= DTI_MAX_SEQUENCES, DT_ERR_ARG,
+    DT_CHECK(width <= DT_MAX_SEQUENCES, DT_ERR_ARG,
              "%s %lld of 1 prompt: %lld sequences at once, at most %d are possible", name,
-             (long long)width, (long long)width, DTI_MAX_SEQUENCES);
+             (long long)width, (long long)width, DT_MAX_SEQUENCES);
     return DT_OK;
 }
 
 dt_status dti_judge_generation(const dti_described *d)
 {
-    const dti_option_names names = { dti_generation_key, d->folder };
+    const dt_option_names names = { dt_generation_key, d->folder };
     const dt_generate_options *o;
 
     if (d->generation == NULL) DT_FAIL(DT_ERR_FORMAT, "%s", d->generation_error);
@@ -56,8 +56,8 @@ dt_status dti_judge_generation(const dti_described *d)
     return DT_OK;
 }
 
-dt_status dti_model_check_dry(dt_runtime *like, const char *dir, const char *mesh_spec,
-                              const dt_load_options *o)
+dt_status dt_model_check_dry(dt_runtime *like, const char *dir, const char *mesh_spec,
+                             const dt_load_options *o)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
@@ -66,6 +66,7 @@ dt_status dti_model_check_dry(dt_runtime *like, const char *dir, const char *mes
     dt_mesh *mesh = NULL;
     dt_status st = DT_OK;
 
+    DT_CHECK(dir != NULL && mesh_spec != NULL, DT_ERR_ARG, "dir or mesh is NULL");
     DT_TRY(dt_mesh_parse(mesh_spec, &n_dims, names, sizes, &run.n_ranks));
     DT_TRY(dt_runtime_create_dry(&run, 0, like, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, mesh_spec, &mesh));
@@ -80,6 +81,6 @@ dt_status dti_judge_own_plan(const dti_described *d)
 {
     const dt_load_options o = DT_LOAD_OPTIONS_INIT;
 
-    if (d->plan.n_rules > 0) DT_TRY(dti_model_check_dry(d->rt, d->folder, "tp=1", &o));
+    if (d->plan.n_rules > 0) DT_TRY(dt_model_check_dry(d->rt, d->folder, "tp=1", &o));
     return DT_OK;
 }

@@ -17,10 +17,6 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
 dt_status dti_judge_together(dt_mesh *mesh, const char *dir, const dti_described *known,
                              const dt_load_options *o) DT_MUST_USE;
 
-/* The judgement of a load on a dry mesh, "tp=2", made for it (default_run.c). */
-dt_status dti_model_check_dry(dt_runtime *like, const char *dir, const char *mesh,
-                              const dt_load_options *o) DT_MUST_USE;
-
 /* What a run refuses that asks for nothing special (default_run.c): values of
  * generation_config.json, which the message names by file and key; the plan of the checkpoint
  * itself, on one rank. Errors: what the run would end with. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/error.h"
+#include "models/describe/describe.h"
 
 dti_dims dti_dims_of(const dt_mesh *mesh)
 {
@@ -71,5 +71,20 @@ dt_status dti_dims_check(const dti_dims *dims, const dt_load_options *o)
                 name, dims->size[m], o->dim, o->batch_dim != NULL ? ", batches over \"" : "",
                 o->batch_dim != NULL ? o->batch_dim : "", o->batch_dim != NULL ? "\"" : "", write);
     }
+    return DT_OK;
+}
+
+dt_status dt_load_check_mesh(const char *mesh, const dt_load_options *options, int64_t *batch_ranks)
+{
+    dt_load_options own;
+    dti_dims dims;
+    int n_ranks, dim;
+
+    DT_CHECK(mesh != NULL, DT_ERR_ARG, "mesh is NULL");
+    DT_TRY(dti_load_options_read(options, &own));
+    DT_TRY(dt_mesh_parse(mesh, &dims.n, dims.name, dims.size, &n_ranks));
+    DT_TRY(dti_dims_check(&dims, &own));
+    dim = dti_dims_batch(&dims, &own);
+    if (batch_ranks != NULL) *batch_ranks = dim >= 0 ? dims.size[dim] : 1;
     return DT_OK;
 }

@@ -8,8 +8,9 @@
 #include "models/run/state.h"
 #include "models/run/step.h"
 
-void dti_state_grow_from(dt_state *s, int64_t first)
+void dt_state_grow_from(dt_state *s, int64_t first)
 {
+    if (s == NULL || s->length > 0) return;
     s->room = dti_max(1, dti_min(first, s->capacity));
     for (int64_t i = 0; i < s->model->info.n_layers; i++) s->kv[i].capacity = s->room;
 }

@@ -430,3 +430,17 @@ done:
     dti_free(steps);
     return st;
 }
+
+void dt_state_set_progress(dt_state *s, dt_progress_fn progress, void *arg)
+{
+    if (s == NULL) return;
+    s->progress = progress;
+    s->progress_arg = arg;
+}
+
+void dt_state_set_go_on(dt_state *s, dt_go_on_fn go_on, void *arg)
+{
+    if (s == NULL) return;
+    s->go_on = go_on;
+    s->go_on_arg = arg;
+}

@@ -33,7 +33,7 @@ struct dt_state {
                        * ones; -1: some so, some so, after a pass that failed */
     dt_progress_fn progress; /* told of layers done in passes of several tokens; or NULL */
     void *progress_arg;
-    bool (*go_on)(void *arg); /* see dt_model_pass */
+    dt_go_on_fn go_on; /* see dt_model_pass */
     void *go_on_arg;
     int64_t room; /* positions that the caches have by now: capacity, or less where they grow */
 };
@@ -50,10 +50,6 @@ static inline int64_t dti_state_position(const dt_state *s, int64_t b, int64_t n
 
 /* The next pass's tokens have been read. */
 void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens);
-
-/* From here on the caches of a new state have `first` positions, and are doubled up to its capacity
- * when they are full: for who does not know how much will come (grow_state.c). */
-void dti_state_grow_from(dt_state *s, int64_t first);
 
 /* Makes room for n_tokens more. Errors: DT_ERR_MEMORY, DT_ERR_UNSUPPORTED a plan that cuts tokens
  * of caches; the state stays as it was. */

@@ -102,9 +102,14 @@ bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_t
     return true;
 }
 
-bool dti_step_is_recorded(const dt_state *s)
+void dt_state_set_recording(dt_state *s, bool on)
 {
-    return s->step != NULL && s->step->stage == RECORDED;
+    if (s != NULL) s->unrecorded = !on;
+}
+
+bool dt_state_is_recorded(const dt_state *s)
+{
+    return s != NULL && s->step != NULL && s->step->stage == RECORDED;
 }
 
 int64_t dti_step_n_played(const dt_state *s)

@@ -20,8 +20,6 @@ bool dti_step_fits(const dt_tape *t, const dt_model *m, dt_state *s);
  */
 bool dti_step_run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_tensor **logits);
 
-/* Whether the next pass over one token will be played. */
-bool dti_step_is_recorded(const dt_state *s);
 int64_t dti_step_n_played(const dt_state *s); /* passes so far */
 
 /* What was recorded names caches that go away. */

@@ -42,7 +42,7 @@ static dt_status step(dt_model *m, bool fused, int64_t *n_kernels, float *logits
         y = dt_model_forward(t, m, s, ids + N_PROMPT + i, 1, DT_LOGITS_LAST);
     }
     DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dti_step_is_recorded(s), "the pass was not recorded");
+    DT_EXPECT_TO(done, st, dt_state_is_recorded(s), "the pass was not recorded");
     *n_kernels = gpu->module->launches(gpu->cuda) - *n_kernels;
     DT_TRY_TO(done, st, dt_full_tensor(y, &full));
     DT_TRY_TO(

@@ -74,7 +74,7 @@ static dt_status watch_decoding(dt_mesh *mesh, const void *arg)
                  "%lld of caches, %lld of values", (long long)k.caches_bytes,
                  (long long)k.values_bytes);
     DT_EXPECT_TO(done, st,
-                 dti_step_is_recorded(s) == c->recorded && (k.recorded_bytes > 0) == c->recorded,
+                 dt_state_is_recorded(s) == c->recorded && (k.recorded_bytes > 0) == c->recorded,
                  "%lld recorded", (long long)k.recorded_bytes);
     dt_state_release(&s);
     DT_TRY_TO(done, st, adds_up(m, &k));

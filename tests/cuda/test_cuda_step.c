@@ -91,7 +91,7 @@ static dt_status decode(dt_mesh *mesh, const void *arg)
             DT_TRY_TO(done, st, whole(t, m, ids, i + 1, want));
             DT_TRY_TO(done, st, same_logits(got, want, dt_model_info_of(m)->vocab_size, i));
         }
-        DT_EXPECT_TO(done, st, dti_step_is_recorded(s) == c->recorded, "%s: recorded is %d",
+        DT_EXPECT_TO(done, st, dt_state_is_recorded(s) == c->recorded, "%s: recorded is %d",
                      c->fixture, !c->recorded);
         dt_state_rewind(s, N_PROMPT);
     }
@@ -102,7 +102,7 @@ static dt_status decode(dt_mesh *mesh, const void *arg)
     for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++)
         DT_TRY_TO(done, st, pass(t, m, s, ids[i], got));
     DT_TRY_TO(done, st, same_logits(got, want, dt_model_info_of(m)->vocab_size, N_PROMPT + N_NEW));
-    DT_EXPECT_TO(done, st, !dti_step_is_recorded(s), "%s: recorded against its wish", c->fixture);
+    DT_EXPECT_TO(done, st, !dt_state_is_recorded(s), "%s: recorded against its wish", c->fixture);
 done:
     dt_state_release(&s);
     dt_tape_release(&t);
@@ -181,7 +181,7 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     o.top_k = 20;
     o.top_p = 0.95;
     DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, few, &n));
-    DT_EXPECT_TO(done, st, dti_step_is_recorded(s) == (dt_mesh_n_ranks(mesh) == 1), "recorded");
+    DT_EXPECT_TO(done, st, dt_state_is_recorded(s) == (dt_mesh_n_ranks(mesh) == 1), "recorded");
     dt_state_rewind(s, 0);
     o.on_scores = look_away;
     DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, all, &n));

@@ -76,7 +76,7 @@ static dt_status observes(dt_mesh *mesh, const void *arg)
     (void)arg;
     DT_TRY(dt_tape_create(rt, &t));
     DT_TRY_TO(done, st, dt_test_arange(mesh, &whole, DT_F32, 2, shape, &x));
-    dti_tape_observe(t, see, &s);
+    dt_tape_observe(t, see, &s);
     dt_scope_begin(t, "outer");
     dt_scope_begin(t, "inner");
     y = dt_scope_end(t, dt_silu(t, x));

@@ -225,7 +225,7 @@ static dt_status pass_through(passing *p, dt_model *model, bool grows)
 
     p->model = model;
     DT_TRY(dt_state_create(model, ROWS, ROOM, &p->state));
-    if (grows) dti_state_grow_from(p->state, CHUNK - 1);
+    if (grows) dt_state_grow_from(p->state, CHUNK - 1);
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &p->tape));
     DT_TRY(dt_state_pad(p->state, pads));
     for (int64_t c = 0; c < 3; c++) {

@@ -96,7 +96,7 @@ static void check(const respelling *r, char *file, char *other)
     if (r->found) {
         DT_ASSERT_OK(st);
         DT_ASSERT_EQ_INT(got, want);
-        DT_ASSERT_OK(dti_remarks(NULL, folder, true, false, no_remark, NULL));
+        DT_ASSERT_OK(dt_checkpoint_remarks(NULL, folder, true, false, no_remark, NULL));
     } else {
         DT_ASSERT_STATUS(st, DT_ERR_FORMAT, "is missing");
     }

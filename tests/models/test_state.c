@@ -101,7 +101,7 @@ static dt_status keeps(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < SHARED + MORE; i++) others[i] = i < SHARED ? ids[i] : 50 + i;
     DT_TRY(load(mesh, c->fixture, &m));
     DT_TRY_TO(done, st, dt_state_create(m, 1, ROOM, &s));
-    if (c->grow_from > 0) dti_state_grow_from(s, c->grow_from);
+    if (c->grow_from > 0) dt_state_grow_from(s, c->grow_from);
     DT_EXPECT_TO(done, st, s->room == (c->grow_from > 0 ? c->grow_from : ROOM), "room");
     DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ ids, FIRST }, 0, c->limit, new));
     memcpy(ids + FIRST, new, sizeof new); /* the last of which was not read */

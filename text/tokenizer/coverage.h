@@ -7,17 +7,9 @@
 
 #include <dtensor/tokenizer.h>
 
-enum { DTI_LEFT_OUT_BYTES = 24 };
-
 /* How many of the bytes that UTF-8 is made of the tokenizer would drop, and the first of them; 0
  * for a tokenizer that is not byte-level or has an unknown token. */
 int dti_tokenizer_lost_bytes(const dt_tokenizer *tok, unsigned char *first);
-
-/* dt_tokenizer_encode() that also says which character or byte of the text was dropped first: "Q",
- * "byte 0xC3". Empty if nothing was. */
-dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
-                               unsigned flags, int32_t **ids, size_t *n_ids,
-                               char left_out[DTI_LEFT_OUT_BYTES]) DT_MUST_USE;
 
 /* Whether a short text of everything that texts are made of goes through the tokenizer and back:
  * steps that need for ever, or make gigabytes of a letter, are found before a prompt is. Errors:

@@ -180,13 +180,13 @@ static bool is_byte_level(const dt_tokenizer *tok)
     return tok->pre_tokenizers.byte_level_words || tok->normalizers.byte_level;
 }
 
-static void name_byte(unsigned char byte, char text[DTI_LEFT_OUT_BYTES])
+static void name_byte(unsigned char byte, char text[DT_LEFT_OUT_BYTES])
 {
-    (void)snprintf(text, DTI_LEFT_OUT_BYTES, byte > '"' && byte < 0x7f ? "\"%c\"" : "byte 0x%02X",
+    (void)snprintf(text, DT_LEFT_OUT_BYTES, byte > '"' && byte < 0x7f ? "\"%c\"" : "byte 0x%02X",
                    byte);
 }
 
-static void name_left_out(const dt_tokenizer *tok, uint32_t c, char text[DTI_LEFT_OUT_BYTES])
+static void name_left_out(const dt_tokenizer *tok, uint32_t c, char text[DT_LEFT_OUT_BYTES])
 {
     const int byte = is_byte_level(tok) ? dti_char_to_byte(c) : c < 0x80 ? (int)c : -1;
 
@@ -195,7 +195,7 @@ static void name_left_out(const dt_tokenizer *tok, uint32_t c, char text[DTI_LEF
     if (byte >= 0)
         name_byte((unsigned char)byte, text);
     else
-        (void)snprintf(text, DTI_LEFT_OUT_BYTES, "U+%04X", (unsigned)c);
+        (void)snprintf(text, DT_LEFT_OUT_BYTES, "U+%04X", (unsigned)c);
 }
 
 /* Never part of UTF-8, so no loss. */
@@ -219,14 +219,14 @@ int dti_tokenizer_lost_bytes(const dt_tokenizer *tok, unsigned char *first)
 dt_status dt_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
                               unsigned flags, int32_t **ids, size_t *n_ids)
 {
-    char left_out[DTI_LEFT_OUT_BYTES];
+    char left_out[DT_LEFT_OUT_BYTES];
 
-    return dti_tokenizer_encode(tok, text, n_bytes, flags, ids, n_ids, left_out);
+    return dt_tokenizer_encode_checked(tok, text, n_bytes, flags, ids, n_ids, left_out);
 }
 
-dt_status dti_tokenizer_encode(const dt_tokenizer *tok, const char *text, size_t n_bytes,
-                               unsigned flags, int32_t **ids, size_t *n_ids,
-                               char left_out[DTI_LEFT_OUT_BYTES])
+dt_status dt_tokenizer_encode_checked(const dt_tokenizer *tok, const char *text, size_t n_bytes,
+                                      unsigned flags, int32_t **ids, size_t *n_ids,
+                                      char left_out[DT_LEFT_OUT_BYTES])
 {
     encoding e;
     dt_status st;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "files/folder.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
 /* Every id of the template has to be a token's, or generation would begin with a hole. */
@@ -71,6 +72,11 @@ dt_status dti_tokenizer_load(const dti_json *root, dt_tokenizer **out)
 fail:
     dt_tokenizer_release(&tok);
     return st;
+}
+
+const char *dt_tokenizer_files(const char *folder)
+{
+    return folder != NULL ? dti_folder_tokenizer(folder) : NULL;
 }
 
 dt_status dt_tokenizer_open(const char *path, dt_tokenizer **out)

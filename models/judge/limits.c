@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/bench_limits.h"
+#include <dtensor/devices.h>
+#include <dtensor/factories.h>
+#include <dtensor/limits.h>
+#include <dtensor/ops.h>
 
 #include <string.h>
 
@@ -17,7 +20,7 @@ typedef struct span {
     int64_t n;
 } span;
 
-struct cli_limits {
+struct dt_limits {
     dt_model *model;
     dti_rates *rates; /* of a GPU; NULL: everything else is of cores */
     dti_pool *pool;
@@ -43,7 +46,7 @@ static uint64_t sum(const uint64_t *words, int64_t n)
 
 static void read_share(void *arg, int worker, int n_workers)
 {
-    cli_limits *l = arg;
+    dt_limits *l = arg;
 
     l->sums[worker] = 0;
     for (int64_t i = 0; i < l->n_spans; i++) {
@@ -53,14 +56,14 @@ static void read_share(void *arg, int worker, int n_workers)
     }
 }
 
-dt_status cli_limits_read(cli_limits *l)
+dt_status dt_limits_read(dt_limits *l)
 {
     if (l->rates != NULL) DT_TRY(dti_rates_copy(l->rates));
     if (l->rates == NULL) dti_pool_run(l->pool, read_share, l);
     return DT_OK;
 }
 
-static dt_status add_span(cli_limits *l, const dt_layer *layer, int param, size_t *room)
+static dt_status add_span(dt_limits *l, const dt_layer *layer, int param, size_t *room)
 {
     const int64_t bytes = dti_work_param_bytes(layer, param, l->chosen);
 
@@ -71,7 +74,7 @@ static dt_status add_span(cli_limits *l, const dt_layer *layer, int param, size_
     return DT_OK;
 }
 
-static dt_status find_spans(cli_limits *l)
+static dt_status find_spans(dt_limits *l)
 {
     dt_layers *layers = dt_model_layers(l->model);
     size_t room = 0;
@@ -85,7 +88,7 @@ static dt_status find_spans(cli_limits *l)
 
 /* --- products --------------------------------------------------------------------------------- */
 
-dt_status cli_limits_multiply(cli_limits *l)
+dt_status dt_limits_multiply(dt_limits *l)
 {
     if (l->rates != NULL) {
         DT_TRY(dti_rates_multiply(l->rates));
@@ -97,7 +100,7 @@ dt_status cli_limits_multiply(cli_limits *l)
     return DT_OK;
 }
 
-static dt_status make_product(cli_limits *l)
+static dt_status make_product(dt_limits *l)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     const int64_t x[] = { l->rows, WIDTH }, w[] = { WIDTH, WIDTH };
@@ -112,8 +115,8 @@ static dt_status make_product(cli_limits *l)
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-dt_status cli_limits_count(cli_limits *l, int64_t n_prompt, double *bytes, double *products,
-                           double *flops)
+dt_status dt_limits_count(dt_limits *l, int64_t n_prompt, double *bytes, double *products,
+                          double *flops)
 {
     dt_mesh *mesh = dt_model_mesh(l->model);
     const int64_t n_ranks = dt_mesh_n_ranks(mesh);
@@ -135,14 +138,14 @@ done:
     return st;
 }
 
-const char *cli_limits_of_bytes(const cli_limits *l)
+const char *dt_limits_of_bytes(const dt_limits *l)
 {
     return l->rates != NULL ? "copying as many bytes" : "reading the weights alone";
 }
 
 /* --- all -------------------------------------------------------------------------------------- */
 
-static dt_status open_on_cores(cli_limits *l)
+static dt_status open_on_cores(dt_limits *l)
 {
     l->pool = dti_runtime_pool(dt_mesh_runtime(dt_model_mesh(l->model)));
     DT_TRY(dti_alloc_array((size_t)dti_pool_size(l->pool), sizeof *l->sums, (void **)&l->sums));
@@ -151,7 +154,7 @@ static dt_status open_on_cores(cli_limits *l)
     return DT_OK;
 }
 
-static dt_status open_on_gpu(cli_limits *l)
+static dt_status open_on_gpu(dt_limits *l)
 {
     const dt_dtype dtype = dt_model_info_of(l->model)->dtype;
     dt_mesh *mesh = dt_model_mesh(l->model);
@@ -162,13 +165,16 @@ static dt_status open_on_gpu(cli_limits *l)
     return DT_OK;
 }
 
-dt_status cli_limits_open(dt_model *model, const char *folder, int64_t n_prompt, cli_limits **out)
+dt_status dt_limits_open(dt_model *model, const char *folder, int64_t n_prompt, dt_limits **out)
 {
-    const char *device = dt_device_of(dt_mesh_runtime(dt_model_mesh(model)));
+    const char *device;
     dt_status st = DT_OK;
-    cli_limits *l;
+    dt_limits *l;
 
+    DT_CHECK(model != NULL && folder != NULL && out != NULL && n_prompt >= 1, DT_ERR_ARG,
+             "model, folder or out is NULL, or a prompt of %lld tokens", (long long)n_prompt);
     *out = NULL;
+    device = dt_device_of(dt_mesh_runtime(dt_model_mesh(model)));
     DT_TRY(dti_new(sizeof *l, &l));
     l->model = model;
     l->rows = n_prompt;
@@ -181,13 +187,13 @@ dt_status cli_limits_open(dt_model *model, const char *folder, int64_t n_prompt,
     return DT_OK;
 
 fail:
-    cli_limits_close(&l);
+    dt_limits_close(&l);
     return st;
 }
 
-void cli_limits_close(cli_limits **limits)
+void dt_limits_close(dt_limits **limits)
 {
-    cli_limits *l = *limits;
+    dt_limits *l = *limits;
 
     *limits = NULL;
     if (l == NULL) return;
