@@ -193,12 +193,12 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     DT_TRY_TO(fail, st, dti_layers_choose(list, specs, &rules));
     DT_TRY_TO(fail, st, dti_layers_lay_out(list, &rules));
     DT_TRY_TO(fail, st, dti_rules_check(&rules, list));
-    dti_free(rules.rule);
+    dti_rule_list_free(&rules);
     *out = list;
     return DT_OK;
 
 fail:
-    dti_free(rules.rule);
+    dti_rule_list_free(&rules);
     dt_layers_release(&list);
     return st;
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "parallel_styles/kind.h"
 #include "parallel_styles/layer_rules.h"
+#include "parallel_styles/pattern_index.h"
 
 /* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
  * the list speaks of if the mesh does not have it. What is there is looked up and checked, but lays
@@ -73,19 +74,21 @@ typedef struct dti_rule {
 typedef struct dti_rule_list {
     dti_rule *rule;
     int n;
+    dti_patterns patterns; /* of them, apart by slot */
     const dt_plan *manual; /* the plan that leaves no layer to its built-in style, or NULL */
 } dti_rule_list;
 
-/* `dim` is the one that plans without a dim speak of. Freed with dti_free(out->rule). */
+/* `dim` is the one that plans without a dim speak of. */
 dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
                        dti_rule_list *out) DT_MUST_USE;
+void dti_rule_list_free(dti_rule_list *rules);
 
 /* The number of the best rule for `name` on the dim of `slot`, or -1; marks all that match. */
 int dti_rules_find(dti_rule_list *rules, const char *name, int slot);
 
 /* Reports rules without a match, dims that the mesh does not have, and parameters that a manual
  * plan does not cover: errors of strict plans. */
-dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list) DT_MUST_USE;
+dt_status dti_rules_check(dti_rule_list *rules, dt_layers *list) DT_MUST_USE;
 
 /* Gives every layer of the list its styles (lay_out.c), then lays its parameters out. */
 dt_status dti_layers_choose(dt_layers *list, const dt_layer_spec *specs,

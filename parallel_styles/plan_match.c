@@ -79,6 +79,13 @@ static dt_status count_rules(const dt_plan *plan, int *n)
     return DT_OK;
 }
 
+void dti_rule_list_free(dti_rule_list *rules)
+{
+    dti_free(rules->rule);
+    dti_free(rules->patterns.all);
+    *rules = (dti_rule_list){ 0 };
+}
+
 dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan,
                        dti_rule_list *out)
 {
@@ -90,6 +97,8 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
     *out = (dti_rule_list){ 0 };
     DT_TRY(count_rules(plan, &n));
     DT_TRY(dti_alloc_array((size_t)n, sizeof *out->rule, (void **)&out->rule));
+    DT_TRY_TO(fail, st,
+              dti_alloc_array((size_t)n, sizeof *out->patterns.all, (void **)&out->patterns.all));
     for (; plan != NULL; plan = plan->more) {
         const bool other = plan->dim != NULL && strcmp(plan->dim, dim) != 0;
         const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
@@ -103,34 +112,35 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
             const dt_plan_rule *r = &plan->rules[i];
             DT_CHECK_TO(fail, st, r->pattern != NULL && r->style != NULL, DT_ERR_ARG,
                         "%s: rule %d has no pattern or no style", source_of(plan, source), i);
-            out->rule[out->n++] = (dti_rule){ .rule = *r,
-                                              .plan = plan,
-                                              .slot = found >= 0 || other ? found : DTI_NO_DIM };
+            out->rule[out->n] = (dti_rule){ .rule = *r,
+                                            .plan = plan,
+                                            .slot = found >= 0 || other ? found : DTI_NO_DIM };
+            out->patterns.all[out->n] = (dti_pattern){ .text = r->pattern,
+                                                       .part = out->rule[out->n].slot,
+                                                       .number = out->n };
+            out->patterns.n = ++out->n;
         }
     }
+    dti_patterns_sort(&out->patterns);
     return DT_OK;
 
 fail:
-    dti_free(out->rule);
-    *out = (dti_rule_list){ 0 };
+    dti_rule_list_free(out);
     return st;
 }
 
 int dti_rules_find(dti_rule_list *rules, const char *name, int slot)
 {
-    int best = -1, best_stars = 0;
+    return dti_patterns_find(&rules->patterns, slot, name);
+}
 
+static void mark_used(dti_rule_list *rules)
+{
+    dti_patterns_spread(&rules->patterns);
     for (int i = 0; i < rules->n; i++) {
-        dti_rule *rule = &rules->rule[i];
-        const int stars = rule->slot == slot ? dti_plan_match(rule->rule.pattern, name) : -1;
-        if (stars < 0) continue;
-        rule->used = true;
-        if (best < 0 || stars <= best_stars) {
-            best = i;
-            best_stars = stars;
-        }
+        const dti_pattern *p = &rules->patterns.all[i];
+        rules->rule[p->number].used = p->matched;
     }
-    return best;
 }
 
 /* A line for the log, which the list remembers. */
@@ -156,30 +166,36 @@ static bool is_covered(const dt_layer *layer, int slot)
     return layer->rule[slot] >= 0 || (layer->tied_to != NULL && layer->tied_to->rule[slot] >= 0);
 }
 
-/* Linear layers, embeddings and experts that no rule of a manual plan covers; *first is one. */
-static int count_uncovered(const dt_layers *list, const dt_layer **first)
+/* Linear layers, embeddings and experts that no rule of a manual plan covers; *first is one. What
+ * covers a layer covers its partner. */
+static dt_status count_uncovered(const dt_layers *list, int *n, const dt_layer **first)
 {
-    int n = 0;
+    bool *covered;
 
-    for (int i = list->n - 1; i >= 0; i--) {
+    *n = 0;
+    DT_TRY(dti_alloc_array((size_t)list->n, sizeof *covered, (void **)&covered));
+    for (int i = 0; i < list->n; i++) {
         const dt_layer *layer = &list->layers[i];
-        bool covered = is_covered(layer, list->slot);
-        for (int k = 0; k < list->n && !covered; k++) /* its partner may come later */
-            covered = list->layers[k].tied_to == layer && is_covered(&list->layers[k], list->slot);
-        if (covered || !dti_kind_is_covered(layer->spec.kind)) continue;
-        *first = layer;
-        n++;
+        covered[i] = covered[i] || is_covered(layer, list->slot);
+        if (covered[i] && layer->tied_to != NULL) covered[layer->tied_to - list->layers] = true;
     }
-    return n;
+    for (int i = list->n - 1; i >= 0; i--) {
+        if (covered[i] || !dti_kind_is_covered(list->layers[i].spec.kind)) continue;
+        *first = &list->layers[i];
+        ++*n;
+    }
+    dti_free(covered);
+    return DT_OK;
 }
 
 static dt_status check_covered(const dt_plan *plan, dt_layers *list)
 {
     const dt_layer *first = NULL;
-    const int n = count_uncovered(list, &first);
     char source[DTI_SHOWN_BYTES], param[DTI_PARAM_TEXT_BYTES], others[32] = "";
     dt_param_info info;
+    int n;
 
+    DT_TRY(count_uncovered(list, &n, &first));
     if (n == 0) return DT_OK;
     info = dt_layer_param_info(first, DT_PARAM_WEIGHT);
     (void)dti_param_text(&info, param);
@@ -210,35 +226,53 @@ static void say_idle(const dti_rule_list *rules, const dt_layers *list)
     }
 }
 
-dt_status dti_rules_check(const dti_rule_list *rules, dt_layers *list)
+/* What is wrong with a rule that no layer matches, where the plan does not refuse it: in words. */
+static dt_status name_unused(const dti_rule *r, const dt_layers *list,
+                             char words[DT_ERROR_MESSAGE_BYTES])
 {
     char text[DTI_RULE_TEXT_BYTES], dim[DTI_SHOWN_BYTES];
     const char *near;
 
+    (void)dti_rule_text(r->plan, &r->rule, text);
+    if (r->slot < 0) {
+        (void)dti_printable(r->plan->dim, dim, sizeof dim);
+        DT_CHECK(!dti_style_has_argument(r->plan->dim), DT_ERR_ARG,
+                 "%s: \"%s\" is an argument of a style and no dim of the mesh; is \"style\" "
+                 "missing beside it?",
+                 text, dim);
+        DT_CHECK(!r->plan->strict, DT_ERR_ARG,
+                 "%s: the mesh has no dim \"%s\"; add it (\"%s=1\") or leave the rule out", text,
+                 dim, dim);
+        (void)snprintf(words, DT_ERROR_MESSAGE_BYTES, "%s: the mesh has no dim \"%s\"", text, dim);
+        return DT_OK;
+    }
+    near = dti_nearest_layer(list, r->rule.pattern);
+    DT_CHECK(!r->plan->strict, DT_ERR_ARG,
+             "%s matches no layer; the nearest is %s, and * stands for one component between dots",
+             text, near != NULL ? near : "none");
+    (void)snprintf(words, DT_ERROR_MESSAGE_BYTES, "%s matches no layer; the nearest is %s", text,
+                   near != NULL ? near : "none");
+    return DT_OK;
+}
+
+/* Each of a few is worth a line. */
+dt_status dti_rules_check(dti_rule_list *rules, dt_layers *list)
+{
+    enum { MOST_LINES = 16 };
+    char words[DT_ERROR_MESSAGE_BYTES];
+    int n = 0;
+
+    mark_used(rules);
     for (int i = 0; i < rules->n; i++) {
         const dti_rule *r = &rules->rule[i];
         if (r->used) continue;
-        (void)dti_rule_text(r->plan, &r->rule, text);
-        if (r->slot < 0) {
-            (void)dti_printable(r->plan->dim, dim, sizeof dim);
-            DT_CHECK(!dti_style_has_argument(r->plan->dim), DT_ERR_ARG,
-                     "%s: \"%s\" is an argument of a style and no dim of the mesh; is \"style\" "
-                     "missing beside it?",
-                     text, dim);
-            DT_CHECK(!r->plan->strict, DT_ERR_ARG,
-                     "%s: the mesh has no dim \"%s\"; add it (\"%s=1\") or leave the rule out",
-                     text, dim, dim);
-            DT_TRY(remark(list, "%s: the mesh has no dim \"%s\"", text, dim));
-            continue;
-        }
-        near = dti_nearest_layer(list, r->rule.pattern);
-        DT_CHECK(!r->plan->strict, DT_ERR_ARG,
-                 "%s matches no layer; the nearest is %s, and * stands for one component between "
-                 "dots",
-                 text, near != NULL ? near : "none");
-        DT_TRY(remark(list, "%s matches no layer; the nearest is %s", text,
-                      near != NULL ? near : "none"));
+        if (++n > MOST_LINES && !r->plan->strict) continue;
+        DT_TRY(name_unused(r, list, words));
+        DT_TRY(remark(list, "%s", words));
     }
+    if (n > MOST_LINES)
+        DT_TRY(remark(list, "%d more rules match no layer, or name a dim that the mesh lacks",
+                      n - MOST_LINES));
     if (rules->manual != NULL) DT_TRY(check_covered(rules->manual, list));
     say_idle(rules, list);
     return DT_OK;

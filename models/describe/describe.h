@@ -67,9 +67,8 @@ dt_status dti_load_options_read(const dt_load_options *options, dt_load_options 
 dt_status dti_describe_load(dt_mesh *mesh, const char *dir, const dt_load_options *options,
                             dt_load_options *own, dti_described *out) DT_MUST_USE;
 
-/* A pattern of a plan as our names are spelled; false: no layer has such a name (settle_plan.c). */
-enum { DTI_PATTERN_BYTES = 256 };
-bool dti_plan_spell(const dti_described *d, const char *pattern, char name[DTI_PATTERN_BYTES]);
+/* Patterns that match layers once they are spelled as our names are become so (settle_plan.c). */
+dt_status dti_plan_spell(dti_described *d, dt_plan_rule *rules, int n) DT_MUST_USE;
 
 /* Sets d->asked. */
 dt_status dti_plan_settle(dti_described *d, const dt_load_options *o) DT_MUST_USE;

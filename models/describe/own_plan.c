@@ -9,19 +9,6 @@
 
 static const char *const keys[] = { "base_model_tp_plan", "tp_plan" };
 
-/* The pattern as our names begin: "layers.*.mlp" -> "model.layers.*.mlp". One that matches nothing
- * stays as it is, and is reported. */
-static dt_status spell(dti_described *d, const char *pattern, const char **out)
-{
-    char name[DTI_PATTERN_BYTES];
-    const char *ours = dti_plan_spell(d, pattern, name) ? name : pattern;
-    char *copy;
-
-    DT_TRY(dti_arena_strndup(&d->plan_arena, ours, strlen(ours), &copy));
-    *out = copy;
-    return DT_OK;
-}
-
 /* Transformers 4 gave some names another meaning. */
 static const char *version_of(const dti_json *root)
 {
@@ -38,14 +25,14 @@ static dt_status add_rules(dti_described *d, const dti_json *from, dt_plan_rule 
 {
     const char *pattern = NULL, *style;
     dti_json value;
-    char *copy;
+    char *copy, *name;
 
     while (dti_json_next(from, &pattern, &value)) {
         if (!dti_json_is_set(&value)) continue;
         DT_TRY(dti_json_as_string(&value, &style));
         DT_TRY(dti_arena_strndup(&d->plan_arena, style, strlen(style), &copy));
-        DT_TRY(spell(d, pattern, &rules[*n].pattern));
-        rules[(*n)++].style = copy;
+        DT_TRY(dti_arena_strndup(&d->plan_arena, pattern, strlen(pattern), &name));
+        rules[(*n)++] = (dt_plan_rule){ name, copy };
     }
     return DT_OK;
 }
@@ -72,5 +59,7 @@ dt_status dti_own_plan_read(const char *dir, const dti_json *root, dti_described
     (void)snprintf(source, bytes, "%s/config.json", dir);
     d->plan = (dt_plan){ .rules = rules, .source = source, .version = version_of(root) };
     for (size_t i = 0; i < n_plans; i++) DT_TRY(add_rules(d, &plan[i], rules, &d->plan.n_rules));
+    /* "layers.*.mlp" -> "model.layers.*.mlp"; what matches nothing is reported as it is */
+    DT_TRY(dti_plan_spell(d, rules, d->plan.n_rules));
     return DT_OK;
 }

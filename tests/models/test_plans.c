@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans from files: what a file may say, what it becomes, what is refused; auto and manual. */
+#include <dtensor/models.h>
 #include <dtensor/plans.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/writer.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/plan_files.h"
 
@@ -269,4 +272,51 @@ DT_TEST(plans, a_manual_plan_has_to_cover_what_could_be_cut)
 {
     dt_test_on_ranks("tp=1", modes, NULL);
     dt_test_on_ranks("tp=2", modes, NULL);
+}
+
+/* --- many rules --------------------------------------------------------------------------------
+ */
+
+static dt_status load_by(dt_mesh *mesh, const void *arg)
+{
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *m = NULL;
+    dt_layers *layers;
+    dt_status st = DT_OK;
+    int n = 0;
+
+    o.plan = arg;
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/qwen2/base"), &o, &m));
+    layers = dt_model_layers(m);
+    while (dt_layers_remark(layers, n) != NULL) n++;
+    DT_EXPECT_TO(done, st, n == 17, "%d remarks", n);
+    DT_EXPECT_TO(done, st,
+                 strstr(dt_layers_remark(layers, 16), "199984 more rules match no layer") != NULL,
+                 "%s", dt_layers_remark(layers, 16));
+    DT_EXPECT_TO(done, st,
+                 strcmp(dt_layer_style(dt_layers_find(layers, "model.layers.1.mlp.up_proj"))->name,
+                        "replicate") == 0,
+                 "the rule spelled as files do has no effect");
+done:
+    dt_model_release(&m);
+    return st;
+}
+
+/* One after the other each would be held against each layer in each spelling, and its nearest layer
+ * be sought. */
+DT_TEST(plans, a_file_of_two_hundred_thousand_rules_is_taken)
+{
+    enum { MANY = 200000, RULE_BYTES = 40 };
+    dti_writer w = { .bytes = (size_t)(MANY + 4) * RULE_BYTES };
+    dt_plan *plan;
+
+    DT_ASSERT_OK(dti_alloc_array(w.bytes, 1, (void **)&w.text));
+    dti_put(&w, "{\"strict\": false");
+    for (int i = 0; i < MANY; i++) dti_put(&w, ", \"layers.1.mlp.up%d\": \"colwise\"", i);
+    dti_put(&w, ", \"layers.1.mlp.*\": \"replicate\"}");
+    DT_ASSERT_OK(dt_test_read_plan(w.text, &plan));
+    dt_test_on_ranks("tp=1", load_by, plan);
+    dt_plan_release(&plan);
+    dti_free(w.text);
 }
