@@ -6,6 +6,7 @@
 #include <dtensor/async.h>
 
 #include "base/memory.h"
+#include "dtensor/graph.h"
 #include "dtensor/lane.h"
 #include "dtensor/pending.h"
 #include "dtensor/tape.h"
@@ -210,12 +211,16 @@ dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
 
 dt_tensor *dt_move_wait(dt_tape *t, dt_pending *p)
 {
-    dt_tensor *y;
+    dt_tensor *x, *y;
     dt_status st;
 
     if (dti_tape_is_down(t)) return NULL; /* the tape drops it */
     if (p == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_wait: the pending move is NULL");
+    x = dt_tensor_retain(p->x);
     st = dt_pending_wait(&p, &y);
+    if (st == DT_OK) st = dti_graph_move(t, x, y);
+    dt_tensor_release(&x);
     if (st == DT_OK) return dti_tape_push(t, y);
+    dt_tensor_release(&y);
     return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

@@ -32,6 +32,10 @@ uint32_t dti_tensor_partial_dims(const dt_tensor *x);
  * a view of x on the first of them, zeros on the others. Communicates nothing. */
 dt_status dti_tensor_as_term(dt_tensor *x, uint32_t dims, dt_tensor **out) DT_MUST_USE;
 
+/* Tells a tape that records that y is x, elsewhere or in another dtype; y may have been another
+ * value before. */
+dt_status dti_graph_move(dt_tape *tape, dt_tensor *x, dt_tensor *y) DT_MUST_USE;
+
 /* The innermost open scope, or the one in which the tape's error happened; NULL outside all. */
 const char *dti_tape_scope(const dt_tape *tape);
 int dti_tape_n_scopes(const dt_tape *tape); /* that are open */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
@@ -45,6 +46,7 @@ void dt_tape_reset(dt_tape *t)
 {
     if (t == NULL) return;
     dti_pending_drop_all(&t->pending);
+    dti_graph_clear(t->graph);
     release_from(t, 0);
     t->n_scopes = 1;
     t->status = DT_OK;
@@ -61,6 +63,7 @@ void dt_tape_release(dt_tape **tape)
     if (t == NULL) return;
     *tape = NULL;
     dti_pending_drop_all(&t->pending);
+    dti_graph_free(&t->graph);
     release_from(t, 0);
     dti_runtime_count(t->rt, &tapes, -1);
     dti_comm_log_free(&t->log);

@@ -27,6 +27,7 @@ struct dt_tape {
     int n_scopes;
     dti_scope scopes[DTI_MAX_SCOPES];
     struct dt_pending *pending; /* begun and not waited for */
+    struct dti_graph *graph;    /* what is recorded; NULL: nothing ever was */
     dt_tensor **owned;          /* one reference each, oldest first */
     size_t n_owned;
     size_t owned_capacity;

@@ -2,14 +2,16 @@
  *
  * Moves on a tape: what each communicates is counted, and the result is the tape's. */
 #include "dtensor/copy_to.h"
+#include "dtensor/graph.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
 
-/* Takes over y, the result of a move that went as st says. */
+/* Takes over y, the result of a move of x that went as st says. */
 static dt_tensor *moved(dt_tape *t, dt_status st, const dt_comm_counter counters[DT_N_COMM_KINDS],
-                        dt_tensor *y)
+                        dt_tensor *x, dt_tensor *y)
 {
     if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", counters);
+    if (st == DT_OK) st = dti_graph_move(t, x, y);
     if (st == DT_OK) return dti_tape_push(t, y);
     dt_tensor_release(&y);
     return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
@@ -23,7 +25,7 @@ static dt_tensor *move_to(dt_tape *t, dt_status st, dt_tensor *x, const dt_layou
 
     if (st == DT_OK && layout == x->layout) return x;
     if (st == DT_OK) st = dti_redistribute(x, layout, counters, &y);
-    return moved(t, st, counters, y);
+    return moved(t, st, counters, x, y);
 }
 
 dt_tensor *dt_move(dt_tape *t, dt_tensor *x, const dt_placement *want)
@@ -61,7 +63,7 @@ dt_tensor *dt_move_to(dt_tape *t, dt_tensor *x, dt_mesh *mesh, const dt_placemen
     if (x == NULL || mesh == NULL || want == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_to: x, mesh or want is NULL");
     st = dti_copy_to(x, mesh, want, counters, &y);
-    return moved(t, st, counters, y);
+    return moved(t, st, counters, x, y);
 }
 
 dt_tensor *dt_move_cast(dt_tape *t, dt_tensor *x, const dt_placement *want, dt_dtype dtype)
@@ -74,5 +76,5 @@ dt_tensor *dt_move_cast(dt_tape *t, dt_tensor *x, const dt_placement *want, dt_d
     if (x == NULL || want == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_move_cast: x or want is NULL");
     st = dti_move_cast(x, want, dtype, counters, &y);
-    return moved(t, st, counters, y);
+    return moved(t, st, counters, x, y);
 }

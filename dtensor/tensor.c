@@ -41,6 +41,8 @@ dt_status dti_tensor_take(dti_device *device, dt_tensor **out)
     x->device = device;
     x->refs = 1;
     x->reduced = x->terms = NULL;
+    x->graph_stamp = 0;
+    x->leaf = false;
     dti_runtime_count(device->rt, &tensors, 1);
     *out = x;
     return DT_OK;
@@ -299,6 +301,7 @@ dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
 {
     DT_TRY(check_piece(x, from, bytes));
     DT_TRY(x->device->ops->write(x->device, x->local.data, from, bytes));
+    x->storage->version++;
     dti_tensor_forget_reduced(x);
     return DT_OK;
 }

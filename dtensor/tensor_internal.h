@@ -21,6 +21,11 @@ struct dt_tensor {
     dt_local local;
     dt_tensor *next; /* in the list of free headers */
 
+    /* The value that it is on the record with this stamp (graph.h); 0: on none. */
+    uint32_t graph_stamp;
+    int32_t graph_value;
+    bool leaf; /* of a living collection of gradients, whose stamp it has */
+
     /* What an operator has reduced these terms to, for the next that wants them so; and the way
      * back. The tape owns it as it owns the terms, and the link ends with either. */
     dt_tensor *reduced, *terms;

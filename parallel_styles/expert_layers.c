@@ -53,6 +53,7 @@ void dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer
         return;
     }
     st = dti_tensor_as_term(*y, 1u << dim, &term);
+    if (st == DT_OK) st = dti_graph_move(t, *y, term);
     *y = st == DT_OK ? dti_tape_push(t, term) : dti_tape_latch(t, st);
 }
 

@@ -263,14 +263,16 @@ dt_tensor *dt_layer_add(dt_tape *t, const dt_layer *layer, dt_tensor *y)
 static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_tensor *b)
 {
     const uint32_t dims = dti_tensor_partial_dims(y);
+    dt_status st;
 
     if (layer->bias_term == NULL || layer->bias_term_dims != dims || layer->prepares) {
-        dt_status st;
         dt_tensor_release(&layer->bias_term);
         st = dti_tensor_as_term(b, dims, &layer->bias_term);
         if (st != DT_OK) return dti_tape_latch(t, st);
         layer->bias_term_dims = dims;
     }
+    st = dti_graph_move(t, b, layer->bias_term);
+    if (st != DT_OK) return dti_tape_latch(t, st);
     return dt_add_bias(t, y, layer->bias_term);
 }
 

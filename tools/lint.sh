@@ -58,7 +58,7 @@ check_includes() {
             order["include"] = 0
             split("base mesh placements parallel_styles models", same, " ")
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
-            split("tensor op_rows ops ops_general ops_backward factories inspect devices async collectives dlpack " \
+            split("tensor op_rows ops ops_general ops_backward gradients factories inspect devices async collectives dlpack " \
                   "half", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/layers.h"] = "parallel_styles"
@@ -105,7 +105,7 @@ check_includes() {
         }'
 }
 
-# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (144 in
+# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (180 in
 # tables, where clang-format is off), public headers of 400 lines; one SPDX line near the top.
 check_sizes() {
     { c_files; kernel_files; } | xargs awk '
@@ -121,7 +121,7 @@ check_sizes() {
         FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { spdx = 1 }
         /clang-format off/ { wide = 1 }
         /clang-format on/ { wide = 0 }
-        length($0) > (wide ? 144 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
+        length($0) > (wide ? 180 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
         /^\{/ {
             begin = FNR
             signature = head

@@ -86,6 +86,7 @@ struct dti_device {
     struct dt_tensor *free_tensors; /* headers to reuse */
     struct dt_tensor *tensors;      /* all headers */
     struct dti_move_cache *moves;   /* plans to reuse */
+    uint32_t stamps;                /* given to records and collections of gradients so far */
     const dti_observer *observer;   /* NULL: nobody listens */
     struct dti_lane *lane;          /* the rank's second pair of hands; NULL: not yet, or none */
     struct dti_job *job;            /* what the lane is to do, while it is written down */

@@ -39,8 +39,9 @@ typedef struct dti_storage {
     int refs;
     int size_class; /* -1: exact */
     dti_memory_kind kind;
-    bool held; /* there is a block of ours behind it, in a dry memory one without bytes */
-    bool lent; /* the bytes are the lender's */
+    uint32_t version; /* counts what was written over bytes that were there */
+    bool held;        /* there is a block of ours behind it, in a dry memory one without bytes */
+    bool lent;        /* the bytes are the lender's */
     void *data;
     size_t bytes; /* as allocated; 0 if lent */
     dti_lender lender;

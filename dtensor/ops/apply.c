@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
@@ -145,6 +146,16 @@ static dt_tensor *keep_reduced(dt_tape *t, dt_tensor *x, dt_tensor *y)
     return y;
 }
 
+static dt_status record_move(dt_tape *t, const dt_op *op, dt_tensor *x, dt_tensor *y)
+{
+    const char *before = dt_tape_because(t, op->name);
+    const dt_status st = dti_graph_move(t, x, y);
+
+    (void)dt_tape_because(t, before);
+    if (st != DT_OK) dt_tensor_release(&y);
+    return st;
+}
+
 /* Operands that a decision wants cut or moved first; new ones belong to the tape. */
 static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *const *want, int n,
                                dt_tensor **in)
@@ -154,7 +165,8 @@ static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *con
         dt_tensor *y;
 
         if (want[i] == NULL) continue;
-        if (in[i]->reduced != NULL && in[i]->reduced->layout == want[i]) {
+        if (in[i]->reduced != NULL && in[i]->reduced->layout == want[i] &&
+            dti_graph_knows(t, in[i], in[i]->reduced)) {
             in[i] = in[i]->reduced;
             continue;
         }
@@ -164,6 +176,7 @@ static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *con
                     "slicing it needs communication; redistribute it first",
                     op->name, op->axes, i);
         DT_TRY(dti_redistribute(in[i], want[i], moved, &y));
+        if (dti_graph_is_on(t->graph)) DT_TRY(record_move(t, op, in[i], y));
         in[i] = in[i]->layout->partial_dims != 0 ? keep_reduced(t, in[i], y) : dti_tape_push(t, y);
         if (in[i] == NULL) return t->status;
         DT_TRY(dti_tape_count(t, op->name, moved));
@@ -276,6 +289,8 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
     for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
+    if ((op->flags & DT_OP_INPLACE_LAST) != 0) in[n - 1]->storage->version++;
+    if (dti_graph_is_on(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
     return DT_OK;
 }
 

@@ -2,6 +2,7 @@
  *
  * A caller's function on local pieces: operands are moved, results made as they were described, and
  * nothing is decided or remembered. */
+#include "dtensor/graph.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
@@ -82,6 +83,11 @@ void dt_local_map(dt_tape *t, const dt_local_call *c, dt_tensor *const *in, dt_t
     DT_TRY_TO(fail, st, move_all(t, c, pieces));
     DT_TRY_TO(fail, st, make_results(c, in[0]->mesh, y));
     DT_TRY_TO(fail, st, run(c, pieces, y));
+    if (dt_tape_records(t))
+        DT_TRY_TO(fail, st,
+                  dti_graph_row(
+                      t, &(dt_op){ .name = c->name, .backward = c->backward, .keeps = c->keeps },
+                      NULL, c->n_in, pieces, c->n_out, y));
     for (int r = 0; r < c->n_out; r++) out[r] = dti_tape_push(t, y[r]);
     for (int r = 0; r < c->n_out && t->status != DT_OK; r++) out[r] = NULL; /* it could not grow */
     return;

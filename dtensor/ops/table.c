@@ -13,6 +13,9 @@
  * Cost: "2 ...oi" is two operations for each combination of those letters; "0 : ..., ...d -> ...d"
  * also says what is touched of operands and results. WORK names a function.
  *
+ * GRADIENT, where a row has one, stands behind the cost: the function that builds the backward of
+ * other rows (gradients_*.c), and which operands and results it needs until then.
+ *
  * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
  * any other row asks for them to be reduced first. VIEW rows share their operand's storage. ANY
  * rows take packed operands, whose local rows do not follow each other in the whole. SPREAD rows
@@ -20,26 +23,32 @@
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/op_rules.h"
+#include "dtensor/ops/row_gradients.h"
 
-#define AXES         /* what the axes say */
-#define EXTENTS(f)   .extents = dti_##f##_extents,
-#define SHARD(f)     .shard = dti_##f##_shard,
-#define RULES(e, s)  EXTENTS(e) SHARD(s)
-#define dti_none_cpu NULL
-#define ATTR(a)      sizeof(dti_##a##_attr)
-#define LINEAR       DT_OP_LINEAR
-#define BILINEAR     DT_OP_BILINEAR
-#define VIEW         DT_OP_VIEW
-#define EXACT        DT_OP_EXACT_PARTIAL
-#define MAXIMUM      DT_OP_REDUCE_MAX
-#define IN_PLACE     DT_OP_INPLACE_LAST
-#define ANY          DT_OP_ANY_ROWS
-#define VALUE        DT_OP_VALUE_ATTR
-#define ONCE         DT_OP_ADDS_ONCE
-#define SPREAD       DT_OP_SPREAD
-#define UNEVEN       DT_OP_UNEVEN
-#define LETTERS      NULL /* one for each combination of all letters, two in products */
-#define WORK(f)      NULL, .work = dti_##f##_work
+#define AXES              /* what the axes say */
+#define EXTENTS(f)        .extents = dti_##f##_extents,
+#define SHARD(f)          .shard = dti_##f##_shard,
+#define RULES(e, s)       EXTENTS(e) SHARD(s)
+#define dti_none_cpu      NULL
+#define ATTR(a)           sizeof(dti_##a##_attr)
+#define LINEAR            DT_OP_LINEAR
+#define BILINEAR          DT_OP_BILINEAR
+#define VIEW              DT_OP_VIEW
+#define EXACT             DT_OP_EXACT_PARTIAL
+#define MAXIMUM           DT_OP_REDUCE_MAX
+#define IN_PLACE          DT_OP_INPLACE_LAST
+#define ANY               DT_OP_ANY_ROWS
+#define VALUE             DT_OP_VALUE_ATTR
+#define ONCE              DT_OP_ADDS_ONCE
+#define SPREAD            DT_OP_SPREAD
+#define UNEVEN            DT_OP_UNEVEN
+#define LETTERS           NULL /* one for each combination of all letters, two in products */
+#define WORK(f)           NULL, .work = dti_##f##_work
+#define GRADIENT(f, kept) , .backward = dti_##f##_gradient, .keeps = (kept) /* behind the cost */
+#define IN(i)             DT_OP_KEEPS_IN(i)
+#define OUT(r)            DT_OP_KEEPS_OUT(r)
+#define NOTHING           0
+#define FACTORS           IN(0) | IN(1) | DT_OP_KEEPS_CROSS
 #define ROW(row, letters, type, rules, kernel, flag, bytes, work_of) \
     const dt_op dti_op_##row = { .name = #row,                       \
                                  .axes = letters,                    \
@@ -50,19 +59,19 @@
                                  .cost = work_of };
 
 /* clang-format off */
-/*  name         axes                         types  extents, sharding     CPU kernel  flags                  attr         cost */
+/*  name         axes                         types  extents, sharding     CPU kernel  flags                  attr         cost, gradient */
 /* elementwise */
-ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR | SPREAD, 0,          LETTERS)
-ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS)
-ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
+ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(add, NOTHING))
+ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(sub, NOTHING))
+ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(mul, FACTORS))
 ROW(div,         "..., ... -> ...",           "FF>F", SHARD(div),          div,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
 ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS)
 ROW(compare,     "..., ... -> ...",           "FF>b", AXES,                compare,    ANY | SPREAD,          ATTR(compare), LETTERS)
 /* functions of one element: kernels/formulas.h */
-ROW(neg,         "... -> ...",                "F>F", AXES,                 neg,        ANY | LINEAR,          0,           LETTERS)
-ROW(exp,         "... -> ...",                "F>F", AXES,                 exp,        ANY,                   0,           "1 ...")
+ROW(neg,         "... -> ...",                "F>F", AXES,                 neg,        ANY | LINEAR,          0,           LETTERS GRADIENT(neg, NOTHING))
+ROW(exp,         "... -> ...",                "F>F", AXES,                 exp,        ANY,                   0,           "1 ..." GRADIENT(exp, OUT(0)))
 ROW(log,         "... -> ...",                "F>F", AXES,                 log,        ANY,                   0,           "1 ...")
-ROW(sqrt,        "... -> ...",                "F>F", AXES,                 sqrt,       ANY,                   0,           "1 ...")
+ROW(sqrt,        "... -> ...",                "F>F", AXES,                 sqrt,       ANY,                   0,           "1 ..." GRADIENT(sqrt, OUT(0)))
 ROW(rsqrt,       "... -> ...",                "F>F", AXES,                 rsqrt,      ANY,                   0,           "2 ...")
 ROW(tanh,        "... -> ...",                "F>F", AXES,                 tanh,       ANY,                   0,           "1 ...")
 ROW(sigmoid,     "... -> ...",                "F>F", AXES,                 sigmoid,    ANY,                   0,           "4 ...")
@@ -86,21 +95,21 @@ ROW(gelu_fast,   "... -> ...",                "F>F", AXES,                 gelu_
 ROW(silu_mul,    "..., ... -> ...",           "FF>F", AXES,                silu_mul,   ANY,                   0,           "5 ...")
 ROW(gelu_tanh_mul, "..., ... -> ...",         "FF>F", AXES,                gelu_tanh_mul, ANY,                0,           "10 ...")
 ROW(soft_cap,    "... -> ...",                "F>F", AXES,                 soft_cap,   ANY | VALUE,           ATTR(scalar), "3 ...")
-ROW(cast,        "... -> ...",                "x>a", AXES,                 cast,       ANY,                   ATTR(dtype), "0")
-ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_scalar, ANY | VALUE | ONCE,    ATTR(scalar), LETTERS)
-ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS)
+ROW(cast,        "... -> ...",                "x>a", AXES,                 cast,       ANY,                   ATTR(dtype), "0" GRADIENT(cast, NOTHING))
+ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_scalar, ANY | VALUE | ONCE,    ATTR(scalar), LETTERS GRADIENT(add_scalar, NOTHING))
+ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS GRADIENT(mul_scalar, NOTHING))
 /* reductions over an axis of the caller's or over all */
-ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY,                   ATTR(reduce), LETTERS)
+ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY,                   ATTR(reduce), LETTERS GRADIENT(sum, NOTHING))
 ROW(max,         "... -> ...",                "F>a", RULES(extreme, max),  max,        ANY,                   ATTR(reduce), LETTERS)
 ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min,        ANY,                   ATTR(reduce), LETTERS)
 /* products */
-ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi")
-ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o")
-ROW(add_bias,    "...o, o -> ...o",           "xF>a", AXES,                add_bias,   ANY | LINEAR,          ATTR(dtype), "1 ...o")
-ROW(matmul,      "...ik, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
-ROW(matmul_nt,   "...ik, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
-ROW(matmul_tn,   "...ki, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
-ROW(matmul_tt,   "...ki, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj")
+ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi" GRADIENT(linear, FACTORS))
+ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o" GRADIENT(linear_bias, FACTORS))
+ROW(add_bias,    "...o, o -> ...o",           "xF>a", AXES,                add_bias,   ANY | LINEAR,          ATTR(dtype), "1 ...o" GRADIENT(add_bias, NOTHING))
+ROW(matmul,      "...ik, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
+ROW(matmul_nt,   "...ik, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
+ROW(matmul_tn,   "...ki, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
+ROW(matmul_tt,   "...ki, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
 ROW(linear_backward_x, "...o, oi -> ...i",    "FF>a", AXES,                linear_backward_x, ANY | BILINEAR, ATTR(dtype), "2 ...oi")
 ROW(linear_backward_w, "...o, ...i -> oi",    "FF>f", AXES,                linear_backward_w, ANY | BILINEAR, 0,           "2 ...oi")
 ROW(add_bias_backward, "...o -> o",           "F>f", AXES,                 add_bias_backward, ANY | LINEAR, 0,             "1 ...o")
@@ -118,8 +127,8 @@ ROW(embedding,   "..., vd -> ...d",
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
 ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       0,                     0,           "3 bthe")
 /* attention */
-ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0")
-ROW(unheads,     "bth[e] -> bth",             "F>F", RULES(unheads, unheads), none,    VIEW,                  ATTR(heads), "0")
+ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0" GRADIENT(heads, NOTHING))
+ROW(unheads,     "bth[e] -> bth",             "F>F", RULES(unheads, unheads), none,    VIEW,                  ATTR(heads), "0" GRADIENT(unheads, NOTHING))
 ROW(kv_write,    "b[t]k[e], b[t], b[s]k[e] -> b[s]k[e]",
                                               "FiF>F", AXES,               kv_write,   IN_PLACE,       0,           "0 : btke, bt, - -> btke")
 ROW(attention,   "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e]",
@@ -136,8 +145,8 @@ ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts))
 /* axes */
-ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0")
-ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY,                   ATTR(permute), "0")
+ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0" GRADIENT(reshape, NOTHING))
+ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY,                   ATTR(permute), "0" GRADIENT(permute, NOTHING))
 ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), concat,   ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))

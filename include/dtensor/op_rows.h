@@ -72,6 +72,13 @@ typedef struct dt_op_work {
 } dt_op_work;
 
 struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
+struct dt_node;     /* a call that was recorded; <dtensor/gradients.h> */
+
+#define DT_OP_KEEPS_IN(i)  (1u << (i))
+#define DT_OP_KEEPS_OUT(r) (256u << (r))
+#define DT_OP_KEEPS_CROSS \
+    65536u /* an operand serves the gradients of the others alone: where none of
+                                  * them is wanted it is not kept */
 
 /* One operator. Fields that are not set are NULL or 0; what a row may not say is refused at its
  * first call, with the field's name.
@@ -99,7 +106,10 @@ struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
  *          combination of all letters, two where a letter of two operands vanishes.
  * work     a function for what letters cannot say of the cost; it corrects what they said.
  *
- * A column that says what a gradient is and one for what it keeps will follow. */
+ * backward what gradients of operands follow from those of results, as a few calls of other rows on
+ *          the tape: <dtensor/gradients.h>. NULL: a gradient that reaches the row is an error.
+ * keeps    what backward() needs of the call: DT_OP_KEEPS_IN(i), DT_OP_KEEPS_OUT(r). It stays in
+ *          memory until the backward pass has used it. */
 typedef struct dt_op {
     const char *name;
     const char *axes;
@@ -113,6 +123,9 @@ typedef struct dt_op {
     size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES, or ..._VALUE_BYTES under DT_OP_VALUE_ATTR */
     const char *cost;
     void (*work)(const dt_op_shapes *call, dt_op_work *work);
+    void (*backward)(dt_tape *tape, const struct dt_node *node, dt_tensor *const *dy,
+                     dt_tensor **dx);
+    uint32_t keeps;
 } dt_op;
 
 /**
@@ -159,6 +172,10 @@ typedef struct dt_local_call {
     int n_out;                                  /* 1 to DT_OP_MAX_OUT */
     const dt_placement *in_place[DT_OP_MAX_IN]; /* how operands are to lie; NULL: as they do */
     dt_local_result out[DT_OP_MAX_OUT];
+    void (*backward)(dt_tape *tape, const struct dt_node *node, dt_tensor *const *dy,
+                     dt_tensor **dx); /* as of a row; its dt_node_attr() is NULL. NULL: a gradient
+                                       * that reaches the call is an error */
+    uint32_t keeps;                   /* as of a row; operands as they were moved */
 } dt_local_call;
 
 /**

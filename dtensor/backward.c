@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The record, run from its last call to its first. What a node's backward makes lives until the
+ * node is done; sums hold what is needed longer. */
+#include <string.h>
+
+#include "base/text.h"
+#include "dtensor/copy_to.h"
+#include "dtensor/graph.h"
+#include "dtensor/tape.h"
+#include "mesh/runtime.h"
+
+static dti_sum *sum_of(dti_graph *g, int32_t v)
+{
+    return g->values[v].leaf ? &g->gradients->leaves.at[v].sum : &g->values[v].sum;
+}
+
+/* What came for value v, in the place where a row's backward wants it; NULL if nothing did. */
+static dt_status take(dt_tape *t, const dt_node *n, int32_t v, const dt_layout *want,
+                      dt_tensor **out)
+{
+    dti_graph *g = t->graph;
+    dti_graph_value *value;
+    dt_tensor *y, *cast;
+
+    *out = NULL;
+    if (v < 0) return DT_OK;
+    value = &g->values[v];
+    DT_TRY(dti_sum_take(t, &value->sum, want, &y));
+    if (y == NULL) return DT_OK;
+    if (n->enters < DT_N_DTYPES && y->local.dtype != n->enters) {
+        const dt_status st = dti_tensor_cast(y, n->enters, &cast);
+        dt_tensor_release(&y);
+        DT_TRY(st);
+        y = cast;
+    }
+    *out = y;
+    if (value->watched >= 0)
+        DT_TRY(dti_sum_add(t, &g->gradients->made.at[value->watched].sum, y, true));
+    return DT_OK;
+}
+
+static dt_status check_contribution(const dt_node *n, int i, const dt_tensor *dx)
+{
+    const dt_op_shape *want = &n->graph->values[n->in[i]].shape;
+    char one[96], two[96];
+
+    DT_CHECK(dt_dtype_is_float(dx->local.dtype), DT_ERR_ARG,
+             "%s: its backward gave a gradient of operand %d in %s", n->name, i,
+             dt_dtype_name(dx->local.dtype));
+    DT_CHECK(dx->n_axes == want->n_axes &&
+                 memcmp(dx->shape, want->extent, (size_t)dx->n_axes * sizeof *dx->shape) == 0,
+             DT_ERR_SHAPE, "%s: its backward gave %s for operand %d, which is %s", n->name,
+             dti_shape_text(dx->shape, dx->n_axes, one, sizeof one), i,
+             dti_shape_text(want->extent, want->n_axes, two, sizeof two));
+    return DT_OK;
+}
+
+static dt_status contribute(dt_tape *t, const dt_node *n, int i, dt_tensor *dx)
+{
+    if (dx == NULL || n->in[i] < 0) return DT_OK;
+    DT_TRY(check_contribution(n, i, dx));
+    DT_TRY(dti_sum_add(t, sum_of(t->graph, n->in[i]), dx, t->graph->values[n->in[i]].leaf));
+    return DT_OK;
+}
+
+static dt_status check_kept(const dt_node *n)
+{
+    for (int k = 0; k < n->n_in + n->n_out; k++)
+        DT_CHECK(n->kept[k].x == NULL || n->kept[k].x->storage->version == n->kept[k].version,
+                 DT_ERR_ARG,
+                 "%s%s%s: %s %d, which its backward needs, was written over after the call",
+                 n->scope != NULL ? n->scope : "", n->scope != NULL ? ": " : "", n->name,
+                 k < n->n_in ? "operand" : "result", k < n->n_in ? k : k - n->n_in);
+    return DT_OK;
+}
+
+static dt_status run_row(dt_tape *t, const dt_node *n)
+{
+    dt_tensor *dy[DT_OP_MAX_OUT] = { NULL }, *dx[DT_OP_MAX_IN] = { NULL };
+    dt_status st = DT_OK;
+    bool any = false;
+
+    for (int r = 0; r < n->n_out; r++) {
+        const dt_layout *want;
+        if (n->out[r] < 0 || t->graph->values[n->out[r]].sum.part[0] == NULL) continue;
+        DT_TRY_TO(done, st,
+                  dti_gradient_layout(t->graph->values[n->out[r]].layout, n->name, &want));
+        DT_TRY_TO(done, st, take(t, n, n->out[r], want, &dy[r]));
+        any = any || dy[r] != NULL;
+    }
+    if (!any) return DT_OK;
+    DT_CHECK_TO(done, st, n->backward != NULL, DT_ERR_UNSUPPORTED,
+                "%s has no backward, and a gradient has reached it%s%s", n->name,
+                n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "");
+    DT_TRY_TO(done, st, check_kept(n));
+    n->backward(t, n, dy, dx);
+    if (t->status != DT_OK) goto done;
+    for (int i = 0; i < n->n_in; i++) DT_TRY_TO(done, st, contribute(t, n, i, dx[i]));
+done:
+    for (int r = 0; r < n->n_out; r++) dt_tensor_release(&dy[r]);
+    return st;
+}
+
+/* One move back, to where the source lies: on its own mesh if that is another. */
+static dt_status run_move(dt_tape *t, const dt_node *n)
+{
+    const dti_graph_value *x = &t->graph->values[n->in[0]], *y = &t->graph->values[n->out[0]];
+    const bool here = x->mesh == y->mesh || dt_mesh_equal(x->mesh, y->mesh);
+    dt_tensor *dy, *dx = NULL;
+    const dt_layout *want;
+    dt_status st = DT_OK;
+
+    if (y->sum.part[0] == NULL) return DT_OK;
+    if (here)
+        DT_TRY(dti_gradient_way_back(x->layout, y->layout, &y->sum, n->name, &want));
+    else
+        DT_TRY(dti_gradient_layout(y->layout, n->name, &want));
+    DT_TRY(take(t, n, n->out[0], want, &dy));
+    if (!here) {
+        dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+        DT_TRY_TO(done, st, dti_gradient_layout(x->layout, n->name, &want));
+        DT_TRY_TO(done, st, dti_copy_to(dy, x->mesh, want->place, moved, &dx));
+        DT_TRY_TO(done, st, dti_tape_count(t, n->name, moved));
+    }
+    DT_TRY_TO(done, st, contribute(t, n, 0, here ? dy : dx));
+done:
+    dt_tensor_release(&dy);
+    dt_tensor_release(&dx);
+    return st;
+}
+
+static dt_status run_from(dt_tape *t, size_t first, bool keep);
+
+/* The part runs once more, on the record behind it, and that backward. */
+static dt_status run_part(dt_tape *t, const dt_node *n)
+{
+    const dt_layout *want;
+    dt_tensor *dy, *y, *in[DT_RECOMPUTE_MAX_IN];
+    char arg[DT_RECOMPUTE_MAX_ARG];
+    dti_graph *g = t->graph;
+    const int paused = g->paused;
+    dti_graph_mark mark;
+    dt_status st = DT_OK;
+    int32_t v;
+
+    if (g->values[n->out[0]].sum.part[0] == NULL) return DT_OK;
+    DT_TRY(dti_gradient_layout(g->values[n->out[0]].layout, n->name, &want));
+    DT_TRY(check_kept(n));
+    DT_TRY(take(t, n, n->out[0], want, &dy));
+    for (int i = 0; i < n->n_in; i++) in[i] = n->kept[i].x;
+    if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
+    DT_TRY_TO(done, st, dti_graph_begin_part(g, t->device, &mark));
+    g->paused = 0;
+    dt_scope_begin(t, n->name);
+    y = dt_scope_end(t, n->part(t, arg, n->n_in, in));
+    g->paused = paused;
+    v = y != NULL ? dti_graph_value_of(g, y) : -1;
+    if (t->status == DT_OK && v >= 0) {
+        st = dti_sum_add(t, sum_of(g, v), dy, g->values[v].leaf);
+        dt_tensor_release(&dy);
+        if (st == DT_OK) st = run_from(t, mark.n_nodes, false);
+    }
+    dti_graph_end_part(g, &mark);
+done:
+    dt_tensor_release(&dy);
+    return st;
+}
+
+static dt_status run_node(dt_tape *t, const dt_node *n)
+{
+    return n->kind == DTI_NODE_ROW    ? run_row(t, n)
+           : n->kind == DTI_NODE_MOVE ? run_move(t, n)
+                                      : run_part(t, n);
+}
+
+/* Nodes are copied: those of a part make the array grow. */
+static dt_status run_from(dt_tape *t, size_t first, bool keep)
+{
+    dti_graph *g = t->graph;
+
+    for (size_t i = g->n_nodes; i > first && t->status == DT_OK; i--) {
+        const dt_node n = g->nodes[i - 1];
+        const char *before = dt_tape_because(t, n.name);
+        dt_status st;
+
+        dt_scope_begin(t, n.scope != NULL ? n.scope : n.name);
+        st = run_node(t, &n);
+        if (st != DT_OK) return st;
+        (void)dt_scope_end(t, NULL);
+        (void)dt_tape_because(t, before);
+        if (!keep) dti_node_drop(&g->nodes[i - 1]);
+    }
+    return DT_OK;
+}
+
+/* --- the pass --------------------------------------------------------------------------------- */
+
+static dt_status check_from(const dt_tape *t, const dt_tensor *from, const dt_tensor *seed)
+{
+    const dti_graph *g = t->graph;
+    int64_t n = 1;
+
+    DT_CHECK(from != NULL, DT_ERR_ARG, "from is NULL");
+    DT_CHECK(g != NULL && g->gradients != NULL, DT_ERR_ARG,
+             "nothing was recorded on this tape: dt_tape_record() comes before the forward pass");
+    DT_CHECK(!g->spent, DT_ERR_ARG,
+             "the record was run backward already and given back: set `keep` in the first pass, or "
+             "record again");
+    DT_CHECK(g->clears == g->gradients->clears, DT_ERR_ARG,
+             "the collection of gradients was cleared while the tape recorded for it");
+    DT_CHECK(dti_graph_value_of(g, from) >= 0, DT_ERR_ARG,
+             "`from` is no value of this tape's record: another tape has made it, or no watched "
+             "tensor reaches it");
+    for (int a = 0; a < from->n_axes; a++) n *= from->shape[a];
+    DT_CHECK(seed != NULL || n == 1, DT_ERR_ARG,
+             "`from` has %lld elements: a gradient of several needs a seed, or reduce them to one",
+             (long long)n);
+    if (seed == NULL) return DT_OK;
+    DT_CHECK(dt_dtype_is_float(seed->local.dtype) && seed->n_axes == from->n_axes &&
+                 memcmp(seed->shape, from->shape, (size_t)from->n_axes * sizeof *from->shape) == 0,
+             DT_ERR_SHAPE, "the seed has another shape than `from`, or is no float");
+    DT_CHECK(dt_mesh_equal(seed->mesh, from->mesh), DT_ERR_LAYOUT,
+             "the seed lies on another mesh than `from`");
+    return DT_OK;
+}
+
+/* 1, whole on every rank. */
+static dt_status one(dt_tensor *like, const dt_layout *layout, dt_tensor **out)
+{
+    dt_placement place[DT_MAX_DIMS];
+
+    memcpy(place, layout->place, sizeof place);
+    DT_TRY(dt_full(like->mesh, place, like->local.dtype, like->n_axes, like->shape, 1.0, out));
+    return DT_OK;
+}
+
+static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_options *o)
+{
+    dti_graph *g = t->graph;
+    dt_tensor *seed = NULL;
+    const dt_layout *want;
+    dt_status st = DT_OK;
+    int32_t v;
+
+    DT_TRY(check_from(t, from, o->seed));
+    g = t->graph;
+    v = dti_graph_value_of(g, from);
+    DT_TRY(dti_gradient_layout(from->layout, "dt_backward", &want));
+    if (o->seed != NULL)
+        seed = dt_tensor_retain(o->seed);
+    else
+        DT_TRY(one(from, want, &seed));
+    g->paused++;
+    DT_TRY_TO(done, st, dti_sum_add(t, sum_of(g, v), seed, g->values[v].leaf));
+    st = run_from(t, 0, o->keep);
+done:
+    g->paused--;
+    g->spent = !o->keep;
+    dt_tensor_release(&seed);
+    return st;
+}
+
+void dt_backward(dt_tape *t, dt_tensor *from, const dt_backward_options *options)
+{
+    const dt_backward_options defaults = { .seed = NULL };
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return;
+    dt_scope_begin(t, "backward");
+    st = run_backward(t, from, options != NULL ? options : &defaults);
+    if (st != DT_OK) dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    (void)dt_scope_end(t, NULL);
+}
+
+/* --- parts ------------------------------------------------------------------------------------ */
+
+dt_tensor *dt_recompute(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,
+                        dt_tensor *const *in)
+{
+    dt_status st = DT_OK;
+    dt_tensor *y;
+
+    if (dti_tape_is_down(t)) return NULL;
+    if (fn == NULL || n < 0 || n > DT_RECOMPUTE_MAX_IN || arg_bytes > DT_RECOMPUTE_MAX_ARG ||
+        (arg == NULL && arg_bytes > 0))
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_recompute: no function, %d tensors of %d, or %zu bytes of %d", n,
+                            DT_RECOMPUTE_MAX_IN, arg_bytes, DT_RECOMPUTE_MAX_ARG);
+    if (!dt_tape_records(t)) return fn(t, arg, n, in);
+    dt_tape_pause(t);
+    dt_scope_begin(t, dti_tape_scope(t) != NULL ? dti_tape_scope(t) : "part");
+    y = dt_scope_end(t, fn(t, arg, n, in));
+    dt_tape_resume(t);
+    if (y == NULL) return NULL;
+    for (int i = 0; i < n && y != NULL; i++)
+        if (in[i] == y) return y; /* it computes nothing */
+    st = dti_graph_add_part(t, fn, arg, arg_bytes, n, in, y);
+    return st == DT_OK ? y : dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}

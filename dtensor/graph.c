@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Recording: a node for each call that a watched tensor reaches. */
+#include "dtensor/graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "dtensor/ops/op_rules.h"
+#include "dtensor/tape.h"
+#include "mesh/runtime.h"
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+void dti_node_drop(dt_node *n)
+{
+    for (int k = 0; k < n->n_in + n->n_out; k++) dt_tensor_release(&n->kept[k].x);
+}
+
+static void forget_from(dti_graph *g, size_t n_nodes, size_t n_values)
+{
+    while (g->n_nodes > n_nodes) dti_node_drop(&g->nodes[--g->n_nodes]);
+    while (g->n_values > n_values) {
+        dti_graph_value *v = &g->values[--g->n_values];
+        dti_sum_drop(&v->sum);
+        dt_mesh_release(&v->mesh);
+    }
+}
+
+void dti_graph_clear(dti_graph *g)
+{
+    if (g == NULL) return;
+    forget_from(g, 0, 0);
+    g->n_bytes = 0;
+    g->gradients = NULL;
+    g->paused = 0;
+    g->spent = false;
+}
+
+void dti_graph_free(dti_graph **graph)
+{
+    dti_graph *g = *graph;
+
+    if (g == NULL) return;
+    dti_graph_clear(g);
+    dti_free(g->nodes);
+    dti_free(g->values);
+    dti_free(g->bytes);
+    dti_free(g);
+    *graph = NULL;
+}
+
+static dt_status add_value(dti_graph *g, const dt_tensor *x, uint32_t stamp, bool leaf)
+{
+    dti_graph_value *v;
+
+    DT_TRY(dti_grow((void **)&g->values, &g->values_capacity, g->n_values + 1, sizeof *g->values));
+    v = &g->values[g->n_values++];
+    *v = (dti_graph_value){ .stamp = stamp, .watched = -1, .leaf = leaf };
+    v->mesh = dt_mesh_retain(x->mesh);
+    v->layout = x->layout;
+    v->shape.dtype = x->local.dtype;
+    v->shape.n_axes = x->n_axes;
+    memcpy(v->shape.extent, x->shape, sizeof v->shape.extent);
+    return DT_OK;
+}
+
+static dt_status record(dt_tape *t, dt_gradients *gradients)
+{
+    dti_graph *g = t->graph;
+
+    if (g == NULL) {
+        DT_TRY(dti_new(sizeof *g, &g));
+        t->graph = g;
+    }
+    dti_graph_clear(g);
+    g->stamp = ++t->device->stamps;
+    for (size_t i = 0; i < gradients->leaves.n; i++)
+        DT_TRY(add_value(g, gradients->leaves.at[i].x, gradients->stamp, true));
+    g->gradients = gradients;
+    g->clears = gradients->clears;
+    return DT_OK;
+}
+
+void dt_tape_record(dt_tape *t, dt_gradients *gradients)
+{
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return;
+    if (gradients == NULL || gradients->rt != t->rt) {
+        dt_tape_fail(t, DT_ERR_ARG, "dt_tape_record: gradients are %s",
+                     gradients == NULL ? "NULL" : "those of another runtime");
+        return;
+    }
+    st = record(t, gradients);
+    if (st != DT_OK) dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
+
+void dt_tape_pause(dt_tape *t)
+{
+    if (t != NULL && t->graph != NULL) t->graph->paused++;
+}
+
+void dt_tape_resume(dt_tape *t)
+{
+    if (t != NULL && t->graph != NULL && t->graph->paused > 0) t->graph->paused--;
+}
+
+bool dt_tape_records(const dt_tape *t)
+{
+    return t != NULL && dti_graph_is_on(t->graph);
+}
+
+/* --- nodes ------------------------------------------------------------------------------------ */
+
+static int32_t value_of(const dti_graph *g, const dt_tensor *x)
+{
+    return x != NULL ? dti_graph_value_of(g, x) : -1;
+}
+
+static bool reaches(const dti_graph *g, int n, dt_tensor *const *in)
+{
+    for (int i = 0; i < n; i++)
+        if (value_of(g, in[i]) >= 0) return true;
+    return false;
+}
+
+static dt_status name_results(dti_graph *g, dt_node *node, int n_out, dt_tensor *const *out)
+{
+    node->n_out = n_out;
+    for (int r = 0; r < n_out; r++) {
+        node->out[r] = -1;
+        if (!dt_dtype_is_float(out[r]->local.dtype)) continue;
+        node->out[r] = (int32_t)g->n_values;
+        DT_TRY(add_value(g, out[r], g->stamp, false));
+        out[r]->graph_stamp = g->stamp;
+        out[r]->graph_value = node->out[r];
+    }
+    return DT_OK;
+}
+
+static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int n,
+                          dt_tensor *const *in, dt_node **out)
+{
+    dti_graph *g = t->graph;
+    dt_node *node;
+
+    DT_TRY(dti_grow((void **)&g->nodes, &g->nodes_capacity, g->n_nodes + 1, sizeof *g->nodes));
+    node = &g->nodes[g->n_nodes++];
+    *node = (dt_node){ .graph = g,
+                       .kind = kind,
+                       .name = name,
+                       .scope = dti_tape_scope(t),
+                       .enters = DT_N_DTYPES,
+                       .n_in = n,
+                       .attr = g->n_bytes };
+    for (int i = 0; i < n; i++) node->in[i] = value_of(g, in[i]);
+    *out = node;
+    return DT_OK;
+}
+
+static void keep(dt_node *node, int k, dt_tensor *x)
+{
+    if (x == NULL) return;
+    node->kept[k] = (dti_kept){ dt_tensor_retain(x), x->storage->version };
+}
+
+static bool serves(const dt_op *op, const dt_node *node, int i)
+{
+    bool other = (op->keeps & DT_OP_KEEPS_CROSS) == 0;
+
+    for (int k = 0; k < node->n_in; k++) other = other || (k != i && node->in[k] >= 0);
+    return other;
+}
+
+static dt_status add_bytes(dti_graph *g, dt_node *node, const void *bytes, size_t n)
+{
+    const size_t room = (n + 15) / 16 * 16;
+
+    node->attr_bytes = n;
+    if (n == 0) return DT_OK;
+    DT_TRY(dti_grow((void **)&g->bytes, &g->bytes_capacity, g->n_bytes + room, 1));
+    memcpy(g->bytes + g->n_bytes, bytes, n);
+    g->n_bytes += room;
+    return DT_OK;
+}
+
+/* Rows whose float operands share one dtype take gradients in that. */
+static dt_dtype enters(const dt_op *op, dt_tensor *const *in)
+{
+    const char *f = op->types != NULL ? strchr(op->types, 'F') : NULL;
+
+    return f != NULL && f < strchr(op->types, '>') ? in[f - op->types]->local.dtype : DT_N_DTYPES;
+}
+
+dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                        int n_out, dt_tensor *const *out)
+{
+    dti_graph *g = t->graph;
+    dt_node *node;
+
+    if (!reaches(g, n, in)) return DT_OK;
+    DT_TRY(add_node(t, DTI_NODE_ROW, op->name, n, in, &node));
+    node->backward = op->backward;
+    node->enters = enters(op, in);
+    DT_TRY(name_results(g, node, n_out, out));
+    DT_TRY(add_bytes(g, node, attr, op->attr_bytes));
+    for (int i = 0; i < n; i++)
+        if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && serves(op, node, i)) keep(node, i, in[i]);
+    for (int r = 0; r < n_out; r++)
+        if ((op->keeps & DT_OP_KEEPS_OUT(r)) != 0) keep(node, n + r, out[r]);
+    return DT_OK;
+}
+
+dt_status dti_graph_move(dt_tape *t, dt_tensor *x, dt_tensor *y)
+{
+    dt_node *node;
+
+    if (!dti_graph_is_on(t->graph) || x == y || value_of(t->graph, x) < 0) return DT_OK;
+    DT_TRY(add_node(t, DTI_NODE_MOVE, t->reason != NULL ? t->reason : "move", 1, &x, &node));
+    DT_TRY(name_results(t->graph, node, 1, &y));
+    return DT_OK;
+}
+
+dt_status dti_graph_add_part(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,
+                             dt_tensor *const *in, dt_tensor *y)
+{
+    dt_node *node;
+
+    DT_TRY(add_node(t, DTI_NODE_PART, "dt_recompute", n, in, &node));
+    node->part = fn;
+    DT_TRY(name_results(t->graph, node, 1, &y));
+    DT_TRY(add_bytes(t->graph, node, arg, arg_bytes));
+    for (int i = 0; i < n; i++) keep(node, i, in[i]);
+    return DT_OK;
+}
+
+bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *reduced)
+{
+    const dti_graph *g = t->graph;
+
+    return !dti_graph_is_on(g) || dti_graph_value_of(g, x) < 0 ||
+           dti_graph_value_of(g, reduced) >= 0;
+}
+
+dt_status dti_graph_begin_part(dti_graph *g, dti_device *d, dti_graph_mark *out)
+{
+    *out = (dti_graph_mark){ g->n_nodes, g->n_values, g->n_bytes, g->stamp };
+    g->stamp = ++d->stamps;
+    return DT_OK;
+}
+
+void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark)
+{
+    forget_from(g, mark->n_nodes, mark->n_values);
+    g->n_bytes = mark->n_bytes;
+    g->stamp = mark->stamp;
+}
+
+/* --- what the caller says and asks ------------------------------------------------------------ */
+
+dt_tensor *dt_detach(dt_tape *t, dt_tensor *x)
+{
+    dt_tensor *y;
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return NULL;
+    if (x == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_detach: x is NULL");
+    st = dti_tensor_view(x, x->layout, x->n_axes, x->shape, &y);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return dti_tape_push(t, y);
+}
+
+dt_tensor *dt_tape_watch(dt_tape *t, dt_tensor *x)
+{
+    dti_graph *g;
+    dt_status st;
+    int32_t v;
+
+    if (dti_tape_is_down(t)) return NULL;
+    g = t->graph;
+    if (x == NULL || g == NULL || g->gradients == NULL || g->spent)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_tape_watch: %s",
+                            x == NULL ? "x is NULL" : "the tape does not record");
+    v = dti_graph_value_of(g, x);
+    if (v < 0)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_tape_watch: this tensor is a constant of the record: no watched "
+                            "tensor reaches it, or it was made elsewhere. Leaves are watched by "
+                            "dt_gradients_watch() before dt_tape_record()");
+    if (g->values[v].watched >= 0 || g->values[v].leaf) return x;
+    st = dti_watch(&g->gradients->made, x);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    g->values[v].watched = (int32_t)g->gradients->made.n - 1;
+    return x;
+}
+
+/* Memory that the record alone holds back: seen first at (node, k). */
+static int64_t bytes_at(const dti_graph *g, size_t node, int k)
+{
+    const dt_tensor *x = g->nodes[node].kept[k].x;
+
+    if (x == NULL) return 0;
+    for (size_t i = 0; i <= node; i++) {
+        const dt_node *n = &g->nodes[i];
+        for (int j = 0; j < n->n_in + n->n_out && (i < node || j < k); j++)
+            if (n->kept[j].x != NULL && n->kept[j].x->storage == x->storage) return 0;
+    }
+    for (size_t i = 0; i < g->gradients->leaves.n; i++)
+        if (g->gradients->leaves.at[i].x->storage == x->storage) return 0;
+    return (int64_t)dti_tensor_bytes(x);
+}
+
+int64_t dt_tape_kept_bytes(const dt_tape *t)
+{
+    int64_t sum = 0;
+
+    if (t == NULL || t->graph == NULL || t->graph->gradients == NULL) return 0;
+    for (size_t i = 0; i < t->graph->n_nodes; i++) {
+        const dt_node *n = &t->graph->nodes[i];
+        for (int k = 0; k < n->n_in + n->n_out; k++) sum += bytes_at(t->graph, i, k);
+    }
+    return sum;
+}
+
+int dt_tape_kept_print(const dt_tape *t, char *text, size_t text_bytes)
+{
+    const dti_graph *g = t != NULL ? t->graph : NULL;
+    size_t used = 0;
+
+    if (text_bytes > 0) text[0] = '\0';
+    if (g == NULL || g->gradients == NULL) return 0;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const dt_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in + n->n_out; k++) {
+            const int64_t bytes = bytes_at(g, i, k);
+            char shape[128];
+            int length;
+            if (bytes == 0) continue;
+            length = snprintf(
+                used < text_bytes ? text + used : NULL, used < text_bytes ? text_bytes - used : 0,
+                "%s%s  %s  %s %d  %s %s  %lld bytes", used > 0 ? "\n" : "",
+                n->scope != NULL ? n->scope : "-", n->name, k < n->n_in ? "operand" : "result",
+                k < n->n_in ? k : k - n->n_in,
+                dti_shape_text(n->kept[k].x->shape, n->kept[k].x->n_axes, shape, sizeof shape),
+                dt_dtype_name(n->kept[k].x->local.dtype), (long long)bytes);
+            used += (size_t)length;
+        }
+    }
+    return (int)used;
+}
+
+/* --- a node, as its backward sees it ---------------------------------------------------------- */
+
+bool dt_node_wants(const dt_node *n, int i)
+{
+    return n != NULL && i >= 0 && i < n->n_in && n->in[i] >= 0;
+}
+
+dt_tensor *dt_node_in(const dt_node *n, int i)
+{
+    return n != NULL && i >= 0 && i < n->n_in ? n->kept[i].x : NULL;
+}
+
+dt_tensor *dt_node_out(const dt_node *n, int r)
+{
+    return n != NULL && r >= 0 && r < n->n_out ? n->kept[n->n_in + r].x : NULL;
+}
+
+const void *dt_node_attr(const dt_node *n)
+{
+    return n != NULL ? n->graph->bytes + n->attr : NULL;
+}
+
+dt_op_shape dt_node_in_shape(const dt_node *n, int i)
+{
+    return dt_node_wants(n, i) ? n->graph->values[n->in[i]].shape : (dt_op_shape){ .n_axes = -1 };
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The record of a tape: values that watched tensors reach, and the calls that made them, in the
+ * order of the program. Arrays live over resets, so a step that repeats takes nothing from the
+ * system. */
+#ifndef DTI_GRAPH_H
+#define DTI_GRAPH_H
+
+#include <dtensor/gradients.h>
+
+#include "base/error.h"
+#include "dtensor/tensor_internal.h"
+
+enum { DTI_MAX_KEPT = DT_OP_MAX_IN + DT_OP_MAX_OUT, DTI_SUM_PARTS = 3 };
+
+/* A gradient while it is added up: contributions that lie alike are one part. */
+typedef struct dti_sum {
+    dt_tensor *part[DTI_SUM_PARTS]; /* a reference each, NULL behind the last */
+} dti_sum;
+
+/* A value whose gradient may be wanted: what its gradient needs to know of it. */
+typedef struct dti_graph_value {
+    uint32_t stamp;  /* of tensors that are this value, with its number */
+    bool leaf;       /* leaf of the collection with the value's number, which has the sum */
+    int32_t watched; /* which of the collection's `made` it is; -1: none */
+    dt_mesh *mesh;   /* a reference */
+    const dt_layout *layout;
+    dt_op_shape shape;
+    dti_sum sum;
+} dti_graph_value;
+
+typedef enum dti_node_kind {
+    DTI_NODE_ROW,
+    DTI_NODE_MOVE, /* to another layout, mesh or dtype */
+    DTI_NODE_PART  /* dt_recompute() */
+} dti_node_kind;
+
+typedef struct dti_kept {
+    dt_tensor *x; /* a reference, or NULL */
+    uint32_t version;
+} dti_kept;
+
+struct dt_node {
+    struct dti_graph *graph;
+    dti_node_kind kind;
+    const char *name;  /* of the row */
+    const char *scope; /* innermost; NULL: none */
+    void (*backward)(dt_tape *, const dt_node *, dt_tensor *const *, dt_tensor **);
+    dt_part_fn part;
+    dt_dtype enters; /* dtype of gradients on entry; DT_N_DTYPES: as they come */
+    int n_in, n_out;
+    int32_t in[DT_RECOMPUTE_MAX_IN]; /* values, -1: constants */
+    int32_t out[DT_OP_MAX_OUT];
+    dti_kept kept[DT_RECOMPUTE_MAX_IN + DT_OP_MAX_OUT]; /* operands, then results from n_in on */
+    size_t attr, attr_bytes;                            /* where in `bytes` */
+};
+
+typedef struct dti_graph {
+    dt_gradients *gradients; /* NULL: nothing is recorded */
+    int paused;
+    bool spent; /* run backward and given back */
+    uint32_t clears;
+    uint32_t stamp; /* of values made now */
+    dt_node *nodes;
+    size_t n_nodes, nodes_capacity;
+    dti_graph_value *values;
+    size_t n_values, values_capacity;
+    char *bytes; /* attributes */
+    size_t n_bytes, bytes_capacity;
+} dti_graph;
+
+/* A tensor of a collection, and its gradient so far. */
+typedef struct dti_collected {
+    dt_tensor *x;
+    dti_sum sum; /* f32 */
+} dti_collected;
+
+typedef struct dti_collected_list {
+    dti_collected *at;
+    size_t n, capacity;
+} dti_collected_list;
+
+/* Leaves carry the collection's stamp and their number: on every tape that records for it they are
+ * the values of these numbers. */
+struct dt_gradients {
+    dt_runtime *rt;
+    uint32_t stamp;
+    uint32_t clears; /* a record of before knows activations that are gone */
+    dti_collected_list leaves, made;
+};
+
+dt_status dti_watch(dti_collected_list *list, dt_tensor *x) DT_MUST_USE;
+
+/* The value that x is on this record, -1: a constant. */
+static inline int32_t dti_graph_value_of(const dti_graph *g, const dt_tensor *x)
+{
+    return x->graph_value < (int64_t)g->n_values && x->graph_stamp != 0 &&
+                   g->values[x->graph_value].stamp == x->graph_stamp
+               ? (int32_t)x->graph_value
+               : -1;
+}
+
+static inline bool dti_graph_is_on(const dti_graph *g)
+{
+    return g != NULL && g->gradients != NULL && g->paused == 0 && !g->spent;
+}
+
+/* What an operator has computed. Of a function on local pieces there is no row: its name, backward
+ * and what it keeps stand in one that lives as long as the call. */
+dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,
+                        int n_out, dt_tensor *const *out) DT_MUST_USE;
+
+/* What x was reduced to may stand for it: not where the record knows x but not that. */
+bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *reduced);
+
+/* The record before a part that is run again, and back to it. */
+typedef struct dti_graph_mark {
+    size_t n_nodes, n_values, n_bytes;
+    uint32_t stamp;
+} dti_graph_mark;
+dt_status dti_graph_begin_part(dti_graph *g, dti_device *d, dti_graph_mark *out) DT_MUST_USE;
+void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark);
+
+dt_status dti_graph_add_part(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,
+                             dt_tensor *const *in, dt_tensor *y) DT_MUST_USE;
+
+void dti_node_drop(dt_node *node); /* what it keeps */
+void dti_graph_clear(dti_graph *g);
+void dti_graph_free(dti_graph **g); /* accepts NULL */
+
+/* --- sums of contributions (gradient_sum.c) --------------------------------------------------- */
+
+/* How a gradient lies of a value that lies so: as it does, and whole where it is terms of a sum.
+ * DT_ERR_UNSUPPORTED for terms of anything else; `name` is who made the value. */
+dt_status dti_gradient_layout(const dt_layout *of_value, const char *name,
+                              const dt_layout **out) DT_MUST_USE;
+
+/* Where a move from `from` to `to` takes the sum back to: on mesh dims that it changed to the
+ * source's gradient layout; on others terms may stay terms. */
+dt_status dti_gradient_way_back(const dt_layout *from, const dt_layout *to, const dti_sum *sum,
+                                const char *name, const dt_layout **out) DT_MUST_USE;
+
+/* Adds dx, which stays the caller's; with `widen` as f32. */
+dt_status dti_sum_add(dt_tape *t, dti_sum *sum, dt_tensor *dx, bool widen) DT_MUST_USE;
+
+/* The sum as one tensor that lies as `want`; a new reference, NULL if nothing was added. The sum is
+ * empty after that. tape: counts, or NULL. */
+dt_status dti_sum_take(dt_tape *t, dti_sum *sum, const dt_layout *want,
+                       dt_tensor **out) DT_MUST_USE;
+void dti_sum_drop(dti_sum *sum);
+
+#endif

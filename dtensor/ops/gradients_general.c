@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward of general rows: each a few calls of other rows. No placement, no rank and no reduction
+ * appears here; they follow from letters as in any pass. */
+#include "dtensor/ops/row_gradients.h"
+
+#include <dtensor/factories.h>
+#include <dtensor/ops.h>
+#include <dtensor/ops_backward.h>
+
+#include "dtensor/graph.h"
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/tape.h"
+
+/* --- shapes ----------------------------------------------------------------------------------- */
+
+dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g)
+{
+    const dt_op_shape want = dt_node_in_shape(n, i);
+
+    while (g != NULL && g->n_axes > want.n_axes) g = dt_sum(t, g, 0);
+    for (int a = 0; a < want.n_axes && g != NULL; a++)
+        if (want.extent[a] == 1 && g->shape[a] != 1) {
+            int64_t shape[DT_MAX_AXES];
+            g = dt_sum(t, g, a);
+            for (int k = 0; k < want.n_axes && g != NULL; k++)
+                shape[k] = k == a ? 1 : g->shape[k - (k > a)];
+            if (g != NULL) g = dt_reshape(t, g, want.n_axes, shape);
+        }
+    return g;
+}
+
+dt_tensor *dti_spread_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g)
+{
+    const dti_graph_value *x = &n->graph->values[n->in[i]];
+    const dt_layout *layout;
+    dt_tensor *zeros;
+    dt_status st;
+
+    if (g == NULL || dti_tape_is_down(t)) return NULL;
+    st = dti_gradient_layout(x->layout, n->name, &layout);
+    if (st == DT_OK)
+        st = dti_tensor_create(x->mesh, layout, g->local.dtype, x->shape.extent, &zeros);
+    if (st != DT_OK) return dti_tape_latch(t, st);
+    st = dt_fill(zeros, 0.0);
+    zeros = dt_tape_own(t, zeros);
+    return st == DT_OK ? dt_add(t, zeros, g) : dti_tape_latch(t, st);
+}
+
+BACKWARD(heads)
+{
+    (void)n;
+    dx[0] = dt_unheads(t, dy[0]);
+}
+
+BACKWARD(unheads)
+{
+    dx[0] = dt_heads(t, dy[0], ((const dti_heads_attr *)dt_node_attr(n))->head_dim);
+}
+
+BACKWARD(reshape)
+{
+    const dt_op_shape x = dt_node_in_shape(n, 0);
+
+    dx[0] = dt_reshape(t, dy[0], x.n_axes, x.extent);
+}
+
+BACKWARD(permute)
+{
+    const dti_permute_attr *attr = dt_node_attr(n);
+    int axes[DT_MAX_AXES];
+
+    for (int a = 0; a < dt_tensor_n_axes(dy[0]); a++) axes[attr->axis[a]] = a;
+    dx[0] = dt_permute(t, dy[0], axes);
+}
+
+/* --- elements --------------------------------------------------------------------------------- */
+
+BACKWARD(add)
+{
+    for (int i = 0; i < 2; i++)
+        if (dt_node_wants(n, i)) dx[i] = dti_sum_to_operand(t, n, i, dy[0]);
+}
+
+BACKWARD(sub)
+{
+    if (dt_node_wants(n, 0)) dx[0] = dti_sum_to_operand(t, n, 0, dy[0]);
+    if (dt_node_wants(n, 1)) dx[1] = dt_neg(t, dti_sum_to_operand(t, n, 1, dy[0]));
+}
+
+BACKWARD(mul)
+{
+    for (int i = 0; i < 2; i++)
+        if (dt_node_wants(n, i))
+            dx[i] = dti_sum_to_operand(t, n, i, dt_mul(t, dy[0], dt_node_in(n, 1 - i)));
+}
+
+BACKWARD(neg)
+{
+    (void)n;
+    dx[0] = dt_neg(t, dy[0]);
+}
+
+BACKWARD(exp)
+{
+    dx[0] = dt_mul(t, dy[0], dt_node_out(n, 0));
+}
+
+/* dy / (2 y) */
+BACKWARD(sqrt)
+{
+    dx[0] = dt_div(t, dt_mul_scalar(t, dy[0], 0.5), dt_node_out(n, 0));
+}
+
+/* In the dtype in which it comes: whoever reads it casts. */
+BACKWARD(cast)
+{
+    (void)t;
+    (void)n;
+    dx[0] = dy[0];
+}
+
+BACKWARD(add_scalar)
+{
+    (void)t;
+    (void)n;
+    dx[0] = dy[0];
+}
+
+BACKWARD(mul_scalar)
+{
+    dx[0] = dt_mul_scalar(t, dy[0], ((const dti_scalar_attr *)dt_node_attr(n))->value);
+}
+
+/* --- reductions and products ------------------------------------------------------------------ */
+
+BACKWARD(sum)
+{
+    const int axis = ((const dti_reduce_attr *)dt_node_attr(n))->axis;
+    const dt_op_shape x = dt_node_in_shape(n, 0);
+    int64_t shape[DT_MAX_AXES];
+
+    for (int a = 0; a < x.n_axes; a++) shape[a] = axis < 0 || a == axis ? 1 : x.extent[a];
+    dx[0] = dti_spread_to_operand(t, n, 0, dt_reshape(t, dy[0], x.n_axes, shape));
+}
+
+/* y = a b, where either may lie transposed: its gradient then lies so too. */
+BACKWARD(matmul)
+{
+    const dti_matmul_attr *attr = dt_node_attr(n);
+    const bool ta = attr->transposed_a != 0, tb = attr->transposed_b != 0;
+    dt_tensor *a = dt_node_in(n, 0), *b = dt_node_in(n, 1);
+
+    if (dt_node_wants(n, 0))
+        dx[0] = ta ? dt_matmul(t, b, tb, dy[0], true) : dt_matmul(t, dy[0], false, b, !tb);
+    if (dt_node_wants(n, 1))
+        dx[1] = tb ? dt_matmul(t, dy[0], true, a, ta) : dt_matmul(t, a, !ta, dy[0], false);
+}
+
+static dt_tensor **wanted(const dt_node *n, int i, dt_tensor **dx)
+{
+    return dt_node_wants(n, i) ? &dx[i] : NULL;
+}
+
+BACKWARD(linear)
+{
+    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
+                       wanted(n, 1, dx), NULL);
+}
+
+BACKWARD(linear_bias)
+{
+    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
+                       wanted(n, 1, dx), wanted(n, 2, dx));
+}
+
+BACKWARD(add_bias)
+{
+    dx[0] = dy[0];
+    if (dt_node_wants(n, 1)) dx[1] = dt_add_bias_backward(t, dy[0]);
+}

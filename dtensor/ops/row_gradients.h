@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward of the library's rows, as the operator table names them, and what they share. */
+#ifndef DTI_ROW_GRADIENTS_H
+#define DTI_ROW_GRADIENTS_H
+
+#include <dtensor/gradients.h>
+
+#define BACKWARD(row) \
+    void dti_##row##_gradient(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
+BACKWARD(add);
+BACKWARD(sub);
+BACKWARD(mul);
+BACKWARD(neg);
+BACKWARD(exp);
+BACKWARD(sqrt);
+BACKWARD(cast);
+BACKWARD(add_scalar);
+BACKWARD(mul_scalar);
+BACKWARD(sum);
+BACKWARD(matmul);
+BACKWARD(heads);
+BACKWARD(unheads);
+BACKWARD(reshape);
+BACKWARD(permute);
+BACKWARD(linear);
+BACKWARD(linear_bias);
+BACKWARD(add_bias);
+
+/* Sums g over what broadcasting has repeated of operand i. */
+dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g);
+
+/* g [operand i's shape, or one element where it is repeated], repeated to operand i's shape; lies
+ * as the operand's gradient does. */
+dt_tensor *dti_spread_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g);
+
+#endif

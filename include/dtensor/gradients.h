@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients: reverse mode over placements.
+ *
+ *   dt_gradients_create(rt, &g);
+ *   dt_gradients_watch(g, w);                      leaves: what gradients are wanted of
+ *   dt_tape_record(t, g);
+ *   loss = dt_sum(t, dt_linear(t, x, w, NULL), DT_ALL_AXES);
+ *   dt_backward(t, loss, NULL);
+ *   dt_gradients_settle(g);                        reduces what ranks hold terms of
+ *   dw = dt_gradient(g, w);
+ *
+ * A tape that records notes each call of an operator and each move that a watched tensor reaches;
+ * dt_backward() runs the notes from the last to the first. What is not called on the tape
+ * (dt_redistribute(), bytes that are written) is a constant, and so is what reaches no watched
+ * tensor: it is not noted and costs nothing.
+ *
+ * Layouts. A gradient has the global shape of its value and lies on the same mesh. Contributions
+ * are added as they come, those that lie alike before anything travels: where q, k and v read one
+ * value their terms are reduced once. Before a row's backward runs the gradient of its result is
+ * moved to lie as the result does, whole where that is Partial. A recorded move is one move back,
+ * to where its source lies. Gradients of leaves stay terms of sums until dt_gradients_settle(): one
+ * reduction for any number of passes. The order of additions follows from the program alone, so two
+ * runs give the same bits, on all ranks that hold the same part.
+ *
+ * Dtypes. A gradient of an activation has the value's dtype, f32 as long as it is terms of a sum;
+ * gradients that are collected are f32. */
+#ifndef DT_GRADIENTS_H
+#define DT_GRADIENTS_H
+
+#include <dtensor/op_rows.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tensors whose gradients are wanted, and the sums of those that came. */
+typedef struct dt_gradients dt_gradients;
+
+/**
+ * An empty collection.
+ *
+ * Not collective.
+ * Ownership   *out is released with dt_gradients_release(), after tapes that record for it were
+ *             reset or released.
+ * Errors      DT_ERR_ARG, DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_gradients_create(dt_runtime *rt, dt_gradients **out);
+DT_API void dt_gradients_release(dt_gradients **gradients); /* accepts NULL; sets it to NULL */
+
+/**
+ * Wants the gradient of a leaf: a tensor that no recording tape makes, such as a parameter. Twice
+ * is once. A tape that records already learns of it by its next dt_tape_record().
+ *
+ *   x  f32, bf16 or f16, any layout but Partial; a reference is kept
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG     NULL, a tensor of another runtime, integers
+ *             DT_ERR_LAYOUT  x is Partial
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_gradients_watch(dt_gradients *gradients, dt_tensor *x);
+
+/**
+ * The gradient of a watched tensor so far: f32, x's global shape, on x's mesh. NULL if x is not
+ * watched, or if no backward pass has reached it. Before dt_gradients_settle() it may be terms of a
+ * sum, or lack a part that lies otherwise. Borrowed until the next call on `gradients` or a
+ * backward pass.
+ *
+ * Not collective. Errors: none.
+ */
+DT_API dt_tensor *dt_gradient(const dt_gradients *gradients, const dt_tensor *x);
+
+/**
+ * Moves every gradient to lie as its tensor does: terms are reduced.
+ *
+ *   tape  counts the bytes, under the reason "gradients"; NULL: nobody does
+ *
+ * Collective  over the meshes of the tensors, in the order in which they were watched.
+ * Errors      those of dt_redistribute()
+ */
+DT_API DT_MUST_USE dt_status dt_gradients_settle(dt_gradients *gradients, dt_tape *tape);
+
+/** Forgets the sums; what is watched stays watched, but for activations. Not collective. Errors:
+ * none. */
+DT_API void dt_gradients_clear(dt_gradients *gradients);
+
+/** Watched tensor number i, in the order of dt_gradients_watch(); NULL past the last. Not
+ * collective. Errors: none. */
+DT_API dt_tensor *dt_gradients_at(const dt_gradients *gradients, int64_t i);
+
+/* --- Recording -------------------------------------------------------------------------------- */
+
+/**
+ * Begins to record, anew if something was recorded before. dt_tape_reset() ends it. Names of scopes
+ * have to live until then.
+ *
+ *   gradients  whose tensors are the leaves; outlives the record
+ *
+ * Not collective.
+ * Errors      latched: DT_ERR_ARG for NULL or another runtime; DT_ERR_MEMORY
+ */
+DT_API void dt_tape_record(dt_tape *tape, dt_gradients *gradients);
+
+/** What is called between the two is not recorded, its results are constants. They nest. Nothing on
+ * a tape that does not record. Not collective. Errors: none. */
+DT_API void dt_tape_pause(dt_tape *tape);
+DT_API void dt_tape_resume(dt_tape *tape);
+
+/** True if calls on the tape are recorded now. Not collective. Errors: none. */
+DT_API bool dt_tape_records(const dt_tape *tape);
+
+/** x without its history: the same bytes, a constant for whoever reads it. Not collective. Errors:
+ * latched, DT_ERR_ARG for NULL. */
+DT_API dt_tensor *dt_detach(dt_tape *tape, dt_tensor *x);
+
+/**
+ * Wants the gradient of what the tape has made since dt_tape_record(), until the collection is
+ * cleared. Returns x.
+ *
+ * Not collective.
+ * Errors      latched: DT_ERR_ARG for NULL, a tape that does not record, or a tensor that no
+ *             watched one reaches, of which there is no gradient
+ */
+DT_API dt_tensor *dt_tape_watch(dt_tape *tape, dt_tensor *x);
+
+typedef struct dt_backward_options {
+    dt_tensor *seed; /* the gradient of `from`: same shape and mesh, float; NULL: 1 */
+    bool keep;       /* the record stays, for another backward pass; else it is given back as it is
+                      * used, which needs least memory */
+} dt_backward_options;
+
+/**
+ * Runs the record backward: adds the gradient of `from` by every watched tensor to the collection.
+ *
+ *   from     made on this tape since dt_tape_record(), float; one element unless there is a seed
+ *   options  NULL: a seed of 1, nothing kept
+ *
+ * Rows and moves of the backward pass stand under the scope "backward" in the tape's counters.
+ *
+ * Collective  as the forward calls were: over the meshes that they moved on, and those on which
+ *             gradients are terms of sums.
+ * Errors      latched: DT_ERR_ARG          nothing is recorded; `from` is of another tape, is a
+ *                                          constant, or has several elements and no seed; a second
+ *                                          pass without `keep`; a value that a row needs was
+ *                                          written over since
+ *                      DT_ERR_UNSUPPORTED  a gradient reaches a row that has no backward, or
+ *                                          Partial(avg, min, max, prod); names it
+ *                      those of operators and moves
+ */
+DT_API void dt_backward(dt_tape *tape, dt_tensor *from, const dt_backward_options *options);
+
+enum { DT_RECOMPUTE_MAX_IN = 10, DT_RECOMPUTE_MAX_ARG = 256 };
+
+/* A part of a forward pass: calls on the tape that depend on in[] and watched leaves alone, the
+ * same whenever it runs. */
+typedef dt_tensor *(*dt_part_fn)(dt_tape *tape, const void *arg, int n, dt_tensor *const *in);
+
+/**
+ * Runs a part of a forward pass of which nothing is kept but in[] and the result: the backward pass
+ * runs it again, in the same order of calls, so with the same bits. On a tape that does not record
+ * it just runs.
+ *
+ *   arg  arg_bytes are copied; what they point to outlives the backward pass. At most
+ *        DT_RECOMPUTE_MAX_ARG
+ *   in   n up to DT_RECOMPUTE_MAX_IN; an entry may be NULL
+ *
+ * Returns what fn returns. Collective as fn is. Errors: latched, DT_ERR_ARG for counts out of
+ * range; fn's.
+ */
+DT_API dt_tensor *dt_recompute(dt_tape *tape, dt_part_fn fn, const void *arg, size_t arg_bytes,
+                               int n, dt_tensor *const *in);
+
+/** Bytes on this rank that the record keeps until the backward pass. Tensors that live anyway, such
+ * as leaves, are not counted, shared memory once. Not collective. Errors: none. */
+DT_API int64_t dt_tape_kept_bytes(const dt_tape *tape);
+
+/**
+ * Lists what is kept, a line for each value, and returns the length needed, like snprintf:
+ *
+ *   model.layers.0.mlp.down_proj  linear  operand 0  [4, 256, 1408] bf16  2883584 bytes
+ *
+ * Not collective. Errors: none.
+ */
+DT_API int dt_tape_kept_print(const dt_tape *tape, char *text, size_t text_bytes);
+
+/* --- Checking a backward ---------------------------------------------------------------------- */
+
+/* Results of dt_check_gradient(): where gradient and differences were furthest apart. */
+typedef struct dt_gradient_check {
+    double worst; /* |got - expected| / (|expected| + the largest of that operand's) */
+    int operand;
+    double expected, got;
+} dt_gradient_check;
+
+/* What is checked: a result of x[0 .. n - 1] on the tape, float, any shape. */
+typedef dt_tensor *(*dt_differentiable_fn)(dt_tape *tape, const void *arg, int n,
+                                           dt_tensor *const *x);
+
+/**
+ * Compares what dt_backward() gives with central differences: for each float operand along random
+ * directions, of the result weighted by random numbers. A backward that is right agrees to about
+ * 1e-3 where fn is smooth; one that lacks a factor, a term or a reduction is off by far more.
+ *
+ *   x        operands, f32 (what is no f32 is held constant), of any size, not Partial
+ *   step     of the differences, about 1e-2 of what x are; 0: 1e-2
+ *   *report  the furthest apart
+ *
+ * Collective  over the operands' mesh, with the same arguments.
+ * Errors      those of fn and dt_backward(); DT_ERR_ARG for NULL or no f32 operand. What is apart
+ *             is no error
+ */
+DT_API DT_MUST_USE dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn,
+                                               const void *arg, int n, dt_tensor *const *x,
+                                               double step, dt_gradient_check *report);
+
+/** The same of a row, of each float result. Collective, Errors as above. */
+DT_API DT_MUST_USE dt_status dt_op_check_gradient(dt_mesh *mesh, const dt_op *op, const void *attr,
+                                                  int n, dt_tensor *const *x, double step,
+                                                  dt_gradient_check *report);
+
+/* --- Inside the backward of a row of one's own ------------------------------------------------ */
+
+/* A recorded call. dt_op.backward() is handed dy[r], the gradient of result r, NULL if none came,
+ * and sets dx[i] of each operand with dt_node_wants(); what stays NULL adds nothing. It lies and is
+ * shaped as result r, whole where that was Partial; dx[i] has operand i's shape and any layout.
+ * Calls are those of any forward pass; where the tape has failed they do nothing. */
+typedef struct dt_node dt_node;
+
+/* Whether the gradient of operand i is wanted; the operand or result if the row keeps it, else
+ * NULL; the call's attributes; shape and dtype of an operand whose gradient is wanted (its extent
+ * list is global). Not collective. Errors: none. */
+DT_API bool dt_node_wants(const dt_node *node, int i);
+DT_API dt_tensor *dt_node_in(const dt_node *node, int i);
+DT_API dt_tensor *dt_node_out(const dt_node *node, int r);
+DT_API const void *dt_node_attr(const dt_node *node);
+DT_API dt_op_shape dt_node_in_shape(const dt_node *node, int i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reverse mode against differences, under every placement. */
+#include <dtensor/factories.h>
+#include <dtensor/gradients.h>
+#include <dtensor/ops.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
+
+static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+/* --- expressions against differences ---------------------------------------------------------- */
+
+enum { B = 3, I = 5, J = 7, MAX_OPERANDS = 4 };
+
+/* Terms of a sum become the value. */
+static dt_tensor *whole(dt_tape *t, dt_tensor *x)
+{
+    dt_placement want[DT_MAX_DIMS];
+    const dt_layout *l = dt_tensor_layout(x);
+
+    if (x == NULL) return NULL;
+    for (int m = 0; m < dt_layout_n_dims(l); m++) {
+        want[m] = dt_layout_placement(l, m);
+        if (want[m].kind == DT_PLACE_PARTIAL) want[m] = DT_REPLICATE;
+    }
+    return dt_move(t, x, want);
+}
+
+static dt_tensor *mlp(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *h = whole(t, dt_matmul(t, x[0], false, x[1], false));
+
+    (void)arg;
+    (void)n;
+    h = dt_exp(t, dt_mul_scalar(t, h, 0.3));
+    return dt_matmul(t, h, false, x[1], true);
+}
+
+static dt_tensor *products(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *a = dt_transpose(t, x[0], 0, 1), *b = dt_transpose(t, x[1], 0, 1);
+
+    (void)arg;
+    (void)n;
+    a = dt_matmul(t, a, true, b, true);
+    return dt_sub(t, a, dt_matmul(t, dt_transpose(t, x[0], 0, 1), true, x[1], false));
+}
+
+/* x [B, I], w [J, I], v [I, J], b [I]: a product by columns, one by rows, a bias. */
+static dt_tensor *linears(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *h = dt_linear(t, x[0], x[1], NULL);
+
+    (void)arg;
+    (void)n;
+    h = whole(t, h);
+    return dt_add_bias(t, whole(t, dt_linear(t, dt_mul(t, h, h), x[2], NULL)), x[3]);
+}
+
+/* x [B, I], v [I] broadcast, s [1, I], m [B, I] */
+static dt_tensor *broadcasts(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *y = dt_mul(t, dt_add(t, x[0], x[1]), x[2]);
+
+    (void)arg;
+    (void)n;
+    y = dt_sub(t, y, dt_neg(t, dt_mul(t, x[0], x[1])));
+    return dt_add_scalar(t, dt_mul(t, y, x[0]), 3.0);
+}
+
+static dt_tensor *reductions(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *y = whole(t, dt_sum(t, dt_mul(t, x[0], x[0]), 1));
+    dt_tensor *all = whole(t, dt_sum(t, x[0], DT_ALL_AXES));
+
+    (void)arg;
+    (void)n;
+    return dt_mul(t, y, all);
+}
+
+static dt_tensor *views(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    dt_tensor *y = dt_reshape(t, x[0], 3, (const int64_t[]){ B, 1, I });
+
+    (void)arg;
+    (void)n;
+    y = dt_permute(t, y, (const int[]){ 2, 0, 1 });
+    return dt_mul(t, y, y);
+}
+
+/* Scaled by 2 on the way back: a check that cannot see this sees nothing. */
+static void doubled_backward(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
+{
+    (void)n;
+    dx[0] = dt_mul_scalar(t, dy[0], -2.0);
+}
+
+static dt_status negate(const dt_kargs *a)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < a->in[0].n_axes; i++) n *= a->in[0].shape[i];
+    for (int64_t i = 0; i < n; i++)
+        ((float *)a->out[0].data)[i] = -((const float *)a->in[0].data)[i];
+    return DT_OK;
+}
+
+static const dt_op doubled = { .name = "doubled",
+                               .axes = "... -> ...",
+                               .types = "f>f",
+                               .cpu = negate,
+                               .flags = DT_OP_ANY_ROWS,
+                               .backward = doubled_backward };
+
+static dt_tensor *wrong(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    (void)arg;
+    (void)n;
+    return dt_apply(t, &doubled, NULL, 1, x);
+}
+
+typedef struct expression {
+    const char *name;
+    dt_differentiable_fn fn;
+    int n;
+    int n_axes[MAX_OPERANDS];
+    int64_t shape[MAX_OPERANDS][2];
+    const char *places[6][MAX_OPERANDS]; /* on the last mesh dim */
+    bool is_wrong;
+} expression;
+
+static const expression expressions[] = {
+    { "mlp",
+      mlp,
+      2,
+      { 2, 2 },
+      { { B, I }, { I, J } },
+      { { "R", "R" }, { "S(0)", "R" }, { "R", "S(1)" }, { "S(1)", "S(0)" }, { "R", "S(0)" } },
+      false },
+    { "linears",
+      linears,
+      4,
+      { 2, 2, 2, 1 },
+      { { B, I }, { J, I }, { I, J }, { I } },
+      { { "R", "R", "R", "R" },
+        { "S(0)", "R", "R", "R" },
+        { "R", "S(0)", "S(1)", "R" },
+        { "R", "S(1)", "S(0)", "S(0)" } },
+      false },
+    { "products",
+      products,
+      2,
+      { 2, 2 },
+      { { B, I }, { I, J } },
+      { { "R", "R" }, { "S(0)", "R" } },
+      false },
+    { "broadcasts",
+      broadcasts,
+      3,
+      { 2, 1, 2 },
+      { { B, I }, { I }, { 1, I } },
+      { { "R", "R", "R" }, { "S(0)", "R", "R" }, { "S(1)", "S(0)", "S(1)" }, { "S(1)", "R", "R" } },
+      false },
+    { "reductions",
+      reductions,
+      1,
+      { 2 },
+      { { B, I } },
+      { { "R" }, { "S(0)" }, { "S(1)" } },
+      false },
+    { "views", views, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" }, { "S(1)" } }, false },
+    { "wrong", wrong, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" } }, true },
+};
+
+static dt_status place_of(dt_mesh *mesh, int n_axes, const char *last, dt_placement *place)
+{
+    const int n = dt_mesh_n_dims(mesh);
+    const dt_layout *layout;
+    char text[64] = "";
+
+    for (int m = 0; m + 1 < n; m++) strcat(text, "R");
+    strcat(text, last);
+    DT_TRY(dt_layout_parse(mesh, n_axes, text, &layout));
+    for (int m = 0; m < n; m++) place[m] = dt_layout_placement(layout, m);
+    return DT_OK;
+}
+
+static dt_status check(dt_mesh *mesh, const expression *e, const char *const *places)
+{
+    dt_tensor *x[MAX_OPERANDS] = { NULL };
+    dt_gradient_check report;
+    dt_status st = DT_OK;
+
+    for (int i = 0; i < e->n; i++) {
+        dt_placement place[DT_MAX_DIMS];
+        DT_TRY_TO(done, st, place_of(mesh, e->n_axes[i], places[i], place));
+        DT_TRY_TO(done, st,
+                  dt_randn(mesh, place, DT_F32, e->n_axes[i], e->shape[i],
+                           (dt_random){ 3, (uint64_t)i }, &x[i]));
+    }
+    st = dt_check_gradient(mesh, e->fn, NULL, e->n, x, 0.02, &report);
+    if (st != DT_OK) goto done;
+    DT_EXPECT_TO(done, st, (report.worst < 2e-3) == !e->is_wrong,
+                 "%s [%s %s]: operand %d: %.7g by differences, %.7g", e->name, places[0],
+                 e->n > 1 ? places[1] : "", report.operand, report.expected, report.got);
+done:
+    for (int i = 0; i < e->n; i++) dt_tensor_release(&x[i]);
+    return st;
+}
+
+static dt_status check_all(dt_mesh *mesh, const void *arg)
+{
+    const expression *e = arg;
+
+    for (int p = 0; p < 6 && e->places[p][0] != NULL; p++) DT_TRY(check(mesh, e, e->places[p]));
+    return DT_OK;
+}
+
+DT_TEST(gradients, expressions_agree_with_differences)
+{
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (size_t e = 0; e < DT_COUNT(expressions); e++)
+            dt_test_on_ranks(meshes[m], check_all, &expressions[e]);
+}
