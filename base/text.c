@@ -129,3 +129,31 @@ const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_by
     if (used < out_bytes) (void)snprintf(out + used, out_bytes - used, "]");
     return out;
 }
+
+static const char *scaled(double value, double step, const char *const *units, int n_units,
+                          char text[DTI_NUMBER_BYTES])
+{
+    int unit = 0;
+
+    while (value >= step && unit + 1 < n_units) {
+        value /= step;
+        unit++;
+    }
+    (void)snprintf(text, DTI_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    if (units[unit][0] == '\0') text[strlen(text) - 1] = '\0';
+    return text;
+}
+
+const char *dti_count_text(int64_t n, char text[DTI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "", "K", "M", "B" };
+
+    return scaled((double)n, 1000.0, units, 4, text);
+}
+
+const char *dti_bytes_text(int64_t bytes, char text[DTI_NUMBER_BYTES])
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB", "PiB" };
+
+    return scaled((double)bytes, 1024.0, units, (int)DT_COUNT(units), text);
+}

@@ -31,6 +31,10 @@ bool dti_has_word(const char *text, const char *word, size_t n);
 
 enum { DTI_SHAPE_BYTES = 200 }; /* of any tensor */
 
+/* "1.8 M", "7 B": a count; "3.4 MiB": bytes. They return `text`. */
+const char *dti_count_text(int64_t n, char text[DTI_NUMBER_BYTES]);
+const char *dti_bytes_text(int64_t bytes, char text[DTI_NUMBER_BYTES]);
+
 /* "[250, 96]" of n extents; what does not fit is cut off. Returns `out`. */
 const char *dti_shape_text(const int64_t *shape, int n, char *out, size_t out_bytes);
 

@@ -10,7 +10,7 @@
 #include "bench/support/bench_model.h"
 #include "bench/support/bench_report.h"
 #include "models/judge/least_work.h"
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 
 /* clang-format off */
 static const bench_column columns[] = {

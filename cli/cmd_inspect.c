@@ -31,12 +31,12 @@ static void add_warning(void *arg, const char *text)
 static void print_model(const findings *f)
 {
     const dt_model_info *i = &f->r.info;
-    char number[CLI_NUMBER_BYTES];
+    char number[DTI_NUMBER_BYTES];
 
     (void)printf("dtype       %s\n", dt_dtype_name(i->dtype));
     (void)printf("parameters  %" PRId64 " (%s)", f->r.n_params,
-                 cli_count_text(f->r.n_params, number));
-    (void)printf(", %s\n", cli_bytes_text(f->r.bytes, number));
+                 dti_count_text(f->r.n_params, number));
+    (void)printf(", %s\n", dti_bytes_text(f->r.bytes, number));
     (void)printf("layers      %" PRId64 " of width %" PRId64 "\n", i->n_layers, i->hidden_size);
     (void)printf("attention   %" PRId64 " heads of %" PRId64 ", %" PRId64 " key-value heads\n",
                  i->n_heads, i->head_dim, i->n_kv_heads);
@@ -47,7 +47,7 @@ static void print_model(const findings *f)
 
 static void print_text(const findings *f)
 {
-    char number[CLI_NUMBER_BYTES];
+    char number[DTI_NUMBER_BYTES];
     const char *answer = f->r.supported ? "yes" : "no";
     const json_t *warning;
     size_t i;
@@ -58,7 +58,7 @@ static void print_text(const findings *f)
     if (f->r.supported) print_model(f);
     if (f->r.n_files > 0)
         (void)printf("files       %zu with %zu tensors, %s\n", f->r.n_files, f->r.n_tensors,
-                     cli_bytes_text(f->r.file_bytes, number));
+                     dti_bytes_text(f->r.file_bytes, number));
     if (!f->r.supported && f->r.model_type[0] == '\0' && f->r.n_files == 0) return;
     if (f->r.tokenizer == NULL)
         (void)printf("tokenizer   none\n");

@@ -2,172 +2,147 @@
  *
  * dtensor plan: how a model would lie on a mesh, and what a run would send and hold. Dry passes
  * find it from config.json alone. */
-#include "cli/show_plan.h"
-
-#include <math.h>
+#include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/print_report.h"
 #include "cli/session.h"
-#include "models/describe/describe.h"
-#include "parallel_styles/layer_rules.h"
 
-enum { DEFAULT_SEQUENCE = 2048, MAX_RANKS = 1 << 20 /* of a dry runtime */ };
+/* What was asked for, and what was found. */
+typedef struct planning {
+    const cli_args *args;
+    dt_plan *plan; /* of --plan, or NULL */
+    dt_prediction *found;
+} planning;
 
-const char *cli_dims_text(const dt_mesh *mesh, uint32_t dims, char text[CLI_DIMS_BYTES])
+static void name_option(void *arg, const char *field, char text[DT_OPTION_NAME_BYTES])
 {
-    size_t used = 0;
-
-    text[0] = '\0';
-    for (int d = 0; d < dt_mesh_n_dims(mesh) && used < CLI_DIMS_BYTES; d++)
-        if ((dims >> d & 1u) != 0)
-            used += (size_t)snprintf(text + used, CLI_DIMS_BYTES - used, used ? ",%s" : "%s",
-                                     dt_mesh_dim_name(mesh, d));
-    return text;
+    (void)arg;
+    (void)snprintf(text, DT_OPTION_NAME_BYTES, "--%s", field);
 }
 
-int cli_dims_ranks(const dt_mesh *mesh, uint32_t dims)
+static dt_status predict(const cli_console *console, planning *p)
 {
-    int n = 1;
-
-    for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
-        if ((dims >> d & 1u) != 0) n *= dt_mesh_dim_size(mesh, d);
-    return n;
-}
-
-/* Whether a rule of a plan chose the style of the layer on some dim. */
-static bool has_rule(const cli_resolved *r, const dt_layer *layer)
-{
-    for (int d = 0; layer != NULL && d < dt_mesh_n_dims(r->first.mesh); d++)
-        if (dt_layer_rule_on(layer, d) >= 0) return true;
-    return false;
-}
-
-/* The layer that shares the weight of `layer`, in either direction; NULL: none does. */
-static const dt_layer *partner_of(const cli_resolved *r, const dt_layer *layer)
-{
-    dt_layers *layers = dt_model_layers(r->first.model);
-
-    if (dt_layer_tied_to(layer) != NULL) return dt_layer_tied_to(layer);
-    for (int i = 0; i < dt_layers_count(layers); i++)
-        if (dt_layer_tied_to(dt_layers_at(layers, i)) == layer) return dt_layers_at(layers, i);
-    return NULL;
-}
-
-const char *cli_plan_source(const cli_resolved *r, const dt_layer *layer)
-{
-    if (has_rule(r, layer) || has_rule(r, partner_of(r, layer)))
-        return cli_has_plan_file(r->plan) ? "plan" : "checkpoint";
-    return r->manual ? "manual" : "built-in";
-}
-
-/* Bytes are 63-bit numbers. A token leaves less than 64 bytes per row and column of the weights in
- * caches, temporaries and messages; a step that is cut over ranks receives a row from each. */
-static dt_status check_sizes(const dti_predict_options *o, const dti_described *d, int n_ranks)
-{
-    double each = 0.0, most;
-
-    for (int i = 0; i < d->builder.n; i++) {
-        const dt_layer_spec *spec = &d->builder.specs[i];
-        each += (double)spec->axis[0].extent + (double)spec->axis[1].extent;
-    }
-    each *= 64.0 * (double)o->sequence > 8.0 * n_ranks ? 64.0 * (double)o->sequence : 8.0 * n_ranks;
-    most = floor(0x1p62 / each);
-    DT_CHECK(most >= 1.0, DT_ERR_ARG,
-             "--sequence %lld: this model's bytes on %d ranks are beyond what can be counted",
-             (long long)o->sequence, n_ranks);
-    DT_CHECK(
-        (double)o->batch <= most, DT_ERR_ARG,
-        "--batch %lld: with --sequence %lld on %d rank%s this model's bytes can be counted for "
-        "--batch up to %.0f",
-        (long long)o->batch, (long long)o->sequence, n_ranks, n_ranks == 1 ? "" : "s", most);
-    return DT_OK;
-}
-
-/* A refusal with its rule, parameter and remedy; then the context, which bounds the sequence. */
-static dt_status check(dti_predict_options *o, cli_resolved *r)
-{
-    dt_run_options run = DT_RUN_OPTIONS_INIT;
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n_dims;
-    dt_model_info info;
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    dti_described d = { 0 };
-    dt_status st = dt_mesh_parse(o->mesh, &n_dims, names, sizes, &run.n_ranks);
-
-    if (st != DT_OK) dti_error_prefix("--mesh");
-    DT_TRY(st);
-    DT_CHECK(run.n_ranks <= MAX_RANKS, DT_ERR_ARG,
-             "--mesh: \"%s\" has %d ranks; this command plans for at most %d", o->mesh, run.n_ranks,
-             (int)MAX_RANKS);
-    DT_TRY(dt_runtime_create_dry(&run, 0, o->like, &rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, o->mesh, &mesh));
-    DT_TRY_TO(done, st, dt_model_check(mesh, r->folder, o->load));
-    DT_TRY_TO(done, st, dti_describe(o->like, r->folder, &d));
-    info = d.info;
-    if (o->sequence == 0)
-        o->sequence = info.max_positions < DEFAULT_SEQUENCE ? info.max_positions : DEFAULT_SEQUENCE;
-    DT_CHECK_TO(done, st, o->sequence <= info.max_positions, DT_ERR_ARG,
-                "--sequence %lld exceeds the model's context of %lld (%s/config.json)",
-                (long long)o->sequence, (long long)info.max_positions, r->folder);
-    DT_TRY_TO(done, st, check_sizes(o, &d, run.n_ranks));
-done:
-    dti_described_free(&d);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
-    return st;
-}
-
-static dt_status resolve(const cli_args *args, const cli_console *console, dt_plan **plan,
-                         cli_resolved *r)
-{
+    const dt_option_names names = { name_option, NULL };
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dti_predict_options o = { .mesh = r->mesh,
-                              .batch = args->batch > 0 ? args->batch : 1,
-                              .sequence = args->sequence,
-                              .load = &load,
-                              .like = args->registry,
-                              .log = cli_log,
-                              .log_arg = (void *)console };
+    const cli_args *args = p->args;
 
+    if (args->mesh != NULL) o.mesh = args->mesh;
+    if (args->batch > 0) o.batch = args->batch;
+    o.sequence = args->sequence;
+    o.load = &load;
+    o.log = cli_log;
+    o.log_arg = (void *)console;
+    o.names = &names;
     DT_TRY(cli_read_dtype(args->dtype, &load));
-    DT_TRY(cli_read_plan(args, plan, &load));
-    DT_TRY(cli_check_dims(r->mesh, &load));
-    DT_TRY(check(&o, r));
-    r->manual = *plan != NULL ? (*plan)->manual : load.plan_name != NULL;
-    r->batch = o.batch;
-    r->sequence = o.sequence;
-    DT_TRY(dti_predict_ranks(r->folder, &o, &r->first, &r->ranks));
-    r->n_ranks = dt_mesh_n_ranks(r->first.mesh);
-    r->n_params = cli_count_params(r->first.model);
+    DT_TRY(cli_read_plan(args, &p->plan, &load));
+    DT_TRY(cli_check_dims(o.mesh, &load));
+    DT_TRY(dt_predict(args->registry, args->folder, &o, &p->found));
     return DT_OK;
 }
+
+/* All of it, freed with free(). */
+static dt_status printed(const planning *p, bool json, char **out)
+{
+    const int n = dt_prediction_print(p->found, json, NULL, 0);
+
+    DT_CHECK(n < INT32_MAX && (*out = malloc((size_t)n + 1)) != NULL, DT_ERR_MEMORY,
+             "the result does not fit into memory");
+    (void)dt_prediction_print(p->found, json, *out, (size_t)n + 1);
+    return DT_OK;
+}
+
+/* --- as text ---------------------------------------------------------------------------------- */
+
+static dt_status print_text(const planning *p)
+{
+    const dt_model *model = dt_prediction_model(p->found);
+    const dt_model_info *info = dt_model_info_of(model);
+    const dt_mesh *mesh = dt_model_mesh(model);
+    const int64_t batch = dt_prediction_batch(p->found);
+    const char *plan = p->args->plan;
+    char number[DTI_NUMBER_BYTES], *text;
+
+    DT_TRY(printed(p, false, &text));
+    (void)printf("%s, %s parameters in %s, mesh %s of %d rank%s, %" PRId64 " sequence%s of %" PRId64
+                 " tokens%s%s%s\n\n%s",
+                 info->model_type, dti_count_text(cli_count_params(model), number),
+                 dt_dtype_name(info->dtype), p->args->mesh != NULL ? p->args->mesh : "tp=1",
+                 dt_mesh_n_ranks(mesh), dt_mesh_n_ranks(mesh) == 1 ? "" : "s", batch,
+                 batch == 1 ? "" : "s", dt_prediction_sequence(p->found),
+                 plan != NULL ? ", plan " : "", plan != NULL ? plan : "",
+                 p->args->sequence_parallel ? ", tokens cut" : "", text);
+    free(text);
+    return DT_OK;
+}
+
+/* --- as JSON ---------------------------------------------------------------------------------- */
+
+/* A rule that no file gave is one of the checkpoint's own plan. */
+static void name_source(const planning *p, json_t *layers)
+{
+    json_t *layer;
+    size_t i;
+
+    json_array_foreach(layers, i, layer)
+    {
+        const char *from = json_string_value(json_object_get(layer, "from"));
+        if (from != NULL && strcmp(from, "plan") == 0 && !cli_has_plan_file(p->args->plan))
+            (void)json_object_set_new(layer, "from", json_string("checkpoint"));
+    }
+}
+
+static dt_status print_json(const planning *p)
+{
+    const dt_model *model = dt_prediction_model(p->found);
+    const dt_model_info *info = dt_model_info_of(model);
+    json_t *head, *rest;
+    char *text;
+
+    DT_TRY(printed(p, true, &text));
+    rest = json_loads(text, 0, NULL);
+    free(text);
+    name_source(p, json_object_get(rest, "layout"));
+    name_source(p, json_object_get(rest, "points"));
+    head = json_pack("{s:s, s:s, s:s, s:s, s:s?, s:b, s:I, s:I, s:I}", "model", p->args->folder,
+                     "model_type", info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh",
+                     p->args->mesh != NULL ? p->args->mesh : "tp=1", "plan", p->args->plan,
+                     "sequence_parallel", (int)p->args->sequence_parallel, "parameters",
+                     (json_int_t)cli_count_params(model), "batch",
+                     (json_int_t)dt_prediction_batch(p->found), "sequence",
+                     (json_int_t)dt_prediction_sequence(p->found));
+    if (head == NULL || rest == NULL || json_object_update(head, rest) != 0) {
+        json_decref(head);
+        json_decref(rest);
+        DT_FAIL(DT_ERR_MEMORY,
+                "the result cannot be written as JSON: memory, or a name that is not UTF-8");
+    }
+    json_decref(rest);
+    DT_TRY(cli_put_json(head, JSON_INDENT(1)));
+    return DT_OK;
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
 
 static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_console *console)
 {
-    cli_resolved r = { .folder = args->folder,
-                       .mesh = args->mesh != NULL ? args->mesh : "tp=1",
-                       .plan = args->plan,
-                       .sequence_parallel = args->sequence_parallel };
-    dt_plan *plan = NULL;
+    planning p = { .args = args };
     dt_status st = DT_OK;
 
     (void)env;
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with a config.json");
     DT_TRY(cli_check_model(args));
-    DT_TRY_TO(done, st, resolve(args, console, &plan, &r));
-    if (args->json)
-        DT_TRY_TO(done, st, cli_resolved_json(&r));
-    else
-        DT_TRY_TO(done, st, cli_resolved_print(&r));
+    DT_TRY_TO(done, st, predict(console, &p));
+    DT_TRY_TO(done, st, args->json ? print_json(&p) : print_text(&p));
     DT_TRY_TO(done, st, cli_flush());
 done:
-    dti_prediction_free(&r.first);
-    dti_free(r.ranks);
-    dt_plan_release(&plan);
+    dt_prediction_release(&p.found);
+    dt_plan_release(&p.plan);
     return st;
 }
 

@@ -47,7 +47,7 @@ static void take(void *arg, bool error, const char *tensor, const char *text)
 
 static void print_summary(const dt_verified *v, const verification *x)
 {
-    char number[CLI_NUMBER_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
+    char number[DTI_NUMBER_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
 
     if (x->n_left_out > 0)
         (void)printf("... and %" PRId64 " more, which are not listed\n", x->n_left_out);
@@ -55,7 +55,7 @@ static void print_summary(const dt_verified *v, const verification *x)
                  dti_printable(x->folder, folder, sizeof folder),
                  v->model_type[0] != '\0' ? v->model_type : "unknown model", v->n_tensors,
                  v->n_tensors == 1 ? "" : "s", v->n_files, v->n_files == 1 ? "" : "s",
-                 cli_bytes_text(v->bytes, number));
+                 dti_bytes_text(v->bytes, number));
     if (x->values) (void)printf(", %" PRId64 " values read", v->n_values);
     (void)printf(": %" PRId64 " error%s, %" PRId64 " warning%s\n", x->n_errors,
                  x->n_errors == 1 ? "" : "s", x->n_warnings, x->n_warnings == 1 ? "" : "s");

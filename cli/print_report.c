@@ -134,12 +134,12 @@ void cli_progress_show(void *arg, int64_t done, int64_t total)
 {
     cli_progress *p = arg;
     const int percent = total > 0 ? (int)(100.0 * (double)done / (double)total) : 0;
-    char d[CLI_NUMBER_BYTES], t[CLI_NUMBER_BYTES];
+    char d[DTI_NUMBER_BYTES], t[DTI_NUMBER_BYTES];
 
     if (p->console->quiet || !p->console->terminal || percent == p->percent) return;
     p->percent = percent;
-    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s", percent, cli_bytes_text(done, d),
-                  cli_bytes_text(total, t));
+    (void)fprintf(stderr, ERASE_LINE "loading %3d %%  %s of %s", percent, dti_bytes_text(done, d),
+                  dti_bytes_text(total, t));
 }
 
 void cli_progress_prompt(void *arg, int64_t done, int64_t total)
@@ -186,32 +186,4 @@ dt_status cli_put_json(json_t *object, size_t flags)
     json_decref(object);
     DT_TRY(cli_flush());
     return DT_OK;
-}
-
-static const char *scaled(double value, double step, const char *const *units, int n_units,
-                          char text[CLI_NUMBER_BYTES])
-{
-    int unit = 0;
-
-    while (value >= step && unit + 1 < n_units) {
-        value /= step;
-        unit++;
-    }
-    (void)snprintf(text, CLI_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-    if (units[unit][0] == '\0') text[strlen(text) - 1] = '\0';
-    return text;
-}
-
-const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES])
-{
-    static const char *const units[] = { "", "K", "M", "B" };
-
-    return scaled((double)n, 1000.0, units, 4, text);
-}
-
-const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
-{
-    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB", "PiB" };
-
-    return scaled((double)bytes, 1024.0, units, (int)DT_COUNT(units), text);
 }

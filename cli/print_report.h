@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 /* Fills in *out, whose failed_output is set before. */
@@ -49,11 +50,5 @@ struct json_t;
 /* Prints a result of --json as a line of its own (`flags` of jansson), and frees it. NULL is one
  * that did not fit into memory. */
 dt_status cli_put_json(struct json_t *object, size_t flags) DT_MUST_USE;
-
-enum { CLI_NUMBER_BYTES = 32 };
-
-/* "1.8 M", "7 B": a count of parameters; "3.4 MiB": bytes. They return `text`. */
-const char *cli_count_text(int64_t n, char text[CLI_NUMBER_BYTES]);
-const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES]);
 
 #endif

@@ -295,10 +295,10 @@ done:
 static void print_ranks(const cli_session *s)
 {
     const char *plan = s->args->plan;
-    char number[CLI_NUMBER_BYTES], shown[DTI_SHOWN_BYTES];
+    char number[DTI_NUMBER_BYTES], shown[DTI_SHOWN_BYTES];
 
     (void)fprintf(stderr, "%s, %s parameters in %s, mesh %s, %s kernels%s%s\n", s->info.model_type,
-                  cli_count_text(s->n_params, number), dt_dtype_name(s->dtype), s->mesh,
+                  dti_count_text(s->n_params, number), dt_dtype_name(s->dtype), s->mesh,
                   s->ranks[0].isa, plan != NULL ? ", plan " : "",
                   plan != NULL ? dti_printable(plan, shown, sizeof shown) : "");
     for (int r = 0; r < s->run.n_ranks; r++) {
@@ -311,7 +311,7 @@ static void print_ranks(const cli_session *s)
             !bound ? "not bound to cores"
             : one  ? "core "
                    : "cores ",
-            k->cores, k->threads, k->threads == 1 ? "" : "s", cli_bytes_text(k->bytes, number));
+            k->cores, k->threads, k->threads == 1 ? "" : "s", dti_bytes_text(k->bytes, number));
     }
 }
 

@@ -163,7 +163,7 @@ dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts
     const dt_option_names names = cli_wish_names(s->args);
     const bool beams = o->num_beams > 1;
     const int64_t width = beams ? o->num_beams : o->num_return_sequences;
-    char what[DT_OPTION_NAME_BYTES + 64], need[CLI_NUMBER_BYTES], have[CLI_NUMBER_BYTES];
+    char what[DT_OPTION_NAME_BYTES + 64], need[DTI_NUMBER_BYTES], have[DTI_NUMBER_BYTES];
     const double n = (double)prompts->n * (double)width, machines = bytes_of_machines(s);
     int64_t longest = 0;
     double one, most;
@@ -179,8 +179,8 @@ dt_status cli_wishes_check_many(const cli_session *s, const cli_prompts *prompts
              "%s: %.0f sequences of up to %lld tokens need %s at least for caches and logits, "
              "there are %s of memory; ask for at most %.0f sequences, or for shorter ones",
              what, n, (long long)(longest + o->max_new_tokens),
-             cli_bytes_text((int64_t)(n * one < 0x1p62 ? n * one : 0x1p62), need),
-             cli_bytes_text((int64_t)machines, have), most >= 1 ? most : 1);
+             dti_bytes_text((int64_t)(n * one < 0x1p62 ? n * one : 0x1p62), need),
+             dti_bytes_text((int64_t)machines, have), most >= 1 ? most : 1);
     DT_TRY(dt_generate_batch_check(o, &s->info, &names));
     return DT_OK;
 }

@@ -194,7 +194,9 @@ dt_status dti_json_parse(const char *file, const char *text, size_t n, dti_json_
     return DT_OK;
 }
 
-dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out)
+typedef dt_status (*read_fn)(const char *path, int64_t max_bytes, void **bytes, int64_t *n);
+
+static dt_status read_with(read_fn read, const char *path, int64_t max_bytes, dti_json_doc *out)
 {
     char label[DTI_INPUT_LABEL_BYTES];
     void *text;
@@ -202,24 +204,20 @@ dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out)
     int64_t n;
 
     *out = (dti_json_doc){ 0 };
-    DT_TRY(dti_input_read_file(path, max_bytes, &text, &n));
+    DT_TRY(read(path, max_bytes, &text, &n));
     st = dti_json_parse(dti_printable(path, label, sizeof label), text, (size_t)n, out);
     dti_free(text);
     return st;
 }
 
+dt_status dti_json_read(const char *path, int64_t max_bytes, dti_json_doc *out)
+{
+    return read_with(dti_input_read_file, path, max_bytes, out);
+}
+
 dt_status dti_json_read_stream(const char *path, int64_t max_bytes, dti_json_doc *out)
 {
-    char label[DTI_INPUT_LABEL_BYTES];
-    void *text;
-    dt_status st;
-    int64_t n;
-
-    *out = (dti_json_doc){ 0 };
-    DT_TRY(dti_input_read_all(path, max_bytes, &text, &n));
-    st = dti_json_parse(dti_printable(path, label, sizeof label), text, (size_t)n, out);
-    dti_free(text);
-    return st;
+    return read_with(dti_input_read_all, path, max_bytes, out);
 }
 
 void dti_json_free(dti_json_doc *doc)

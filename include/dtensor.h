@@ -30,6 +30,7 @@
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
+#include <dtensor/predict.h>
 #include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>

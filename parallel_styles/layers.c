@@ -187,6 +187,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
     DT_TRY_TO(fail, st, make_index(list, n_specs));
     DT_TRY_TO(fail, st, make_room(list));
     DT_TRY_TO(fail, st, dti_rules_of(mesh, name, plan, &rules));
+    list->manual = rules.manual != NULL;
     DT_TRY_TO(fail, st, dti_styles_of(dt_mesh_runtime(mesh), plan, &list->styles));
     for (int i = 0; i < n_specs; i++)
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));

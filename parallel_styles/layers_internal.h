@@ -52,6 +52,7 @@ struct dt_layers {
     uint64_t changes; /* of parameters and of forwards */
     struct dti_style_registry *styles; /* names that mean other styles here; NULL: none do */
     dt_carry *carry;                   /* of the passes that run now, or NULL */
+    bool manual;                       /* the plan leaves no layer to its built-in style */
     bool misled;                       /* it was handed the carry of another list */
     int n_states;                      /* of all layers */
     int n;

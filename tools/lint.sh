@@ -239,6 +239,14 @@ check_architectures() {
         awk '{ print $0 "   (an architecture needs public headers only)" }'
 }
 
+# The command is written as a user's program: with public headers, and four of the floor that a
+# program has its own of. Public they would be silly: errors that get a prefix ("--mesh: ..."),
+# memory that is asked for with a status, texts for a terminal, a hash.
+check_command() {
+    grep -nE '^#include "' cli/*.[ch] | grep -v -E '"(cli/[a-z_]+|base/(error|memory|text|numbers))\.h"' |
+        awk '{ print $0 "   (the command needs public headers only)" }'
+}
+
 # No mutable globals: sections of the objects, not letters of nm. Thread locals are .tbss.
 # Shared names begin with dt_ or dti_, and dt_ are those of the public headers.
 check_archive() {
@@ -288,6 +296,7 @@ check_format() {
     check_file_names
     check_calls
     check_architectures
+    check_command
     check_archive
     check_pages
     check_format

@@ -287,9 +287,17 @@ struct dt_plan {
 };
 
 /**
- * Writes what a plan came to, styles of one's own as any other: for each parameter its style on
- * every mesh dim, placement, global shape, this rank's shape and bytes (0 of a tied one, which its
- * partner holds), a line each, or as a JSON array of objects.
+ * Writes what a plan came to, styles of one's own as any other.
+ *
+ * As text, a table: for each parameter its styles (two, "a | b", where a step of one token has
+ * another), placement, this rank's shape and bytes (0 of a tied one, which its partner holds), and
+ * layers without parameters that have a style other than "replicate". What repeats from block to
+ * block is one line, with "*" for the block's number; `n` says how often.
+ *
+ * As JSON, an object: "layout", one object per parameter with "name", "style" and "step_style" by
+ * mesh dim, "from" ("plan", for a tied weight by a rule for either of its layers; "manual", which
+ * leaves the layer whole; or "built-in"), "placement" by mesh dim, "shape", "local_shape", "bytes",
+ * "tied_to"; "points", the layers without parameters; "warnings", what of the plan was in vain.
  *
  *   dtype  of parameters that have no value yet
  *

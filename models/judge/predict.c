@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 
 #include <string.h>
 
@@ -15,16 +15,16 @@
 typedef struct listener {
     dti_observer observer;
     const dt_tape *tape;
-    dti_pass_cost *cost;
+    dt_pass_cost *cost;
     dti_watched *watched; /* or NULL */
     dt_status st;
 } listener;
 
 static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims, int64_t bytes)
 {
-    dti_pass_cost *c = l->cost;
+    dt_pass_cost *c = l->cost;
     const char *layer = dti_tape_scope(l->tape);
-    dti_traffic *item;
+    dt_traffic *item;
 
     /* Names of scopes are those of layers and blocks: one address each. */
     for (size_t i = c->n; i > 0; i--) {
@@ -36,7 +36,7 @@ static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims, int64_
         return DT_OK;
     }
     DT_TRY(dti_grow((void **)&c->items, &c->capacity, c->n + 1, sizeof *item));
-    c->items[c->n++] = (dti_traffic){ layer, kind, dims, { 1, bytes } };
+    c->items[c->n++] = (dt_traffic){ layer, kind, dims, { 1, bytes } };
     return DT_OK;
 }
 
@@ -73,7 +73,7 @@ static dt_status run_pass(dt_tape *t, dt_state *s, const int32_t *ids, int64_t n
 }
 
 static dt_status measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_watched *watched,
-                              dti_pass_cost *cost)
+                              dt_pass_cost *cost)
 {
     listener l = { .tape = t, .cost = cost, .watched = watched };
     dti_device *device;
@@ -93,7 +93,7 @@ static dt_status measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_watched *w
     return DT_OK;
 }
 
-dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_pass_cost *cost)
+dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dt_pass_cost *cost)
 {
     DT_TRY(measure_pass(t, s, n, NULL, cost));
     return DT_OK;
@@ -186,7 +186,7 @@ dt_status dti_predict(const char *dir, const dti_predict_options *o, dti_predict
     return DT_OK;
 }
 
-static int64_t received(const dti_pass_cost *c)
+static int64_t received(const dt_pass_cost *c)
 {
     int64_t bytes = 0;
 
@@ -194,19 +194,19 @@ static int64_t received(const dti_pass_cost *c)
     return bytes;
 }
 
-dti_rank_cost dti_prediction_cost(const dti_prediction *p)
+dt_rank_cost dti_prediction_cost(const dti_prediction *p)
 {
-    return (dti_rank_cost){ .weight_bytes = p->weight_bytes,
-                            .cache_bytes = p->cache_bytes,
-                            .activation_bytes = p->activation_bytes,
-                            .prompt_bytes = received(&p->prefill),
-                            .step_bytes = received(&p->decode) };
+    return (dt_rank_cost){ .weight_bytes = p->weight_bytes,
+                           .cache_bytes = p->cache_bytes,
+                           .activation_bytes = p->activation_bytes,
+                           .prompt_bytes = received(&p->prefill),
+                           .step_bytes = received(&p->decode) };
 }
 
 /* A dry pass for the first rank of each class but that of `first`. */
 static dt_status predict_classes(const char *dir, const dti_predict_options *options,
                                  const dti_prediction *first, const dti_rank_classes *classes,
-                                 dti_rank_cost *ranks)
+                                 dt_rank_cost *ranks)
 {
     dti_predict_options o = *options;
 
@@ -229,7 +229,7 @@ static dt_status predict_classes(const char *dir, const dti_predict_options *opt
 }
 
 dt_status dti_predict_ranks(const char *dir, const dti_predict_options *options,
-                            dti_prediction *first, dti_rank_cost **ranks)
+                            dti_prediction *first, dt_rank_cost **ranks)
 {
     dti_predict_options o = *options;
     dti_rank_classes classes = { 0 };

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 #include "tests/cli/command.h"
 
 static json_t *parse(const command_result *r)
@@ -175,7 +175,7 @@ typedef struct counted_case {
     const json_t *plan;
 } counted_case;
 
-static int64_t received(const dti_pass_cost *c)
+static int64_t received(const dt_pass_cost *c)
 {
     int64_t bytes = 0;
 
@@ -198,7 +198,7 @@ static dt_status count_run(dt_mesh *mesh, const void *arg)
 {
     const counted_case *c = arg;
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
-    dti_pass_cost prompt = { 0 }, step = { 0 };
+    dt_pass_cost prompt = { 0 }, step = { 0 };
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     dt_status st = DT_OK;
     dt_model *m = NULL;
@@ -457,7 +457,7 @@ DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
     command_free(&r);
     r = COMMAND("plan", "-m", folder, "--mesh", "tp=2000000");
     COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--mesh: \"tp=2000000\" has 2000000 ranks; this command plans for at "
+    COMMAND_ASSERT_HAS(r.err, "--mesh: \"tp=2000000\" has 2000000 ranks; a plan is made for at "
                               "most 1048576");
     command_free(&r);
     dt_test_remove_dir(folder);

@@ -4,7 +4,7 @@
 #include <dtensor.h>
 #include <string.h>
 
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 #include "models/run/step.h"
 #include "tests/support/cuda.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 #include "models/run/state.h"
 #include "tests/support/dt_test.h"
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 #include "tests/support/dt_test.h"
 
 typedef struct predict_case {
@@ -38,11 +38,11 @@ static const predict_case cases[] = {
     { "qwen3_moe/base", "dp=2,tp=2", 2, 5, { NULL, NULL }, true },
 };
 
-static dt_status same_pass(const char *what, const dti_pass_cost *dry, const dti_pass_cost *real)
+static dt_status same_pass(const char *what, const dt_pass_cost *dry, const dt_pass_cost *real)
 {
     DT_EXPECT(dry->n == real->n, "%s: %zu items, not %zu", what, dry->n, real->n);
     for (size_t i = 0; i < dry->n; i++) {
-        const dti_traffic *a = &dry->items[i], *b = &real->items[i];
+        const dt_traffic *a = &dry->items[i], *b = &real->items[i];
         DT_EXPECT_EQ_STR(a->layer != NULL ? a->layer : "", b->layer != NULL ? b->layer : "");
         DT_EXPECT(a->kind == b->kind && a->dims == b->dims && a->count.calls == b->count.calls,
                   "%s, %s: another collective", what, a->layer);
@@ -160,7 +160,7 @@ static void every_rank_alone(const predict_case *c)
         .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence, .load = &load
     };
     char relative[128], path[DT_TEST_PATH_BYTES];
-    dti_rank_cost *ranks;
+    dt_rank_cost *ranks;
     dti_prediction first;
 
     load.plan = &plan;
@@ -170,7 +170,7 @@ static void every_rank_alone(const predict_case *c)
     DT_ASSERT_OK(dti_predict_ranks(path, &o, &first, &ranks));
     for (o.rank = 0; o.rank < dt_mesh_n_ranks(first.mesh); o.rank++) {
         dti_prediction alone;
-        dti_rank_cost cost;
+        dt_rank_cost cost;
         DT_ASSERT_OK(dti_predict(path, &o, &alone));
         cost = dti_prediction_cost(&alone);
         if (memcmp(&cost, &ranks[o.rank], sizeof cost) != 0)
@@ -205,4 +205,45 @@ DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) every_rank_alone(&cases[i]);
     for (size_t i = 0; i < DT_COUNT(many); i++) every_rank_alone(&many[i]);
+}
+
+/* --- by a program ----------------------------------------------------------------------------- */
+
+static void name_mine(void *arg, const char *field, char text[DT_OPTION_NAME_BYTES])
+{
+    (void)snprintf(text, DT_OPTION_NAME_BYTES, "%s %s", (const char *)arg, field);
+}
+
+DT_TEST(predict, a_program_asks_for_all_ranks_and_prints_them)
+{
+    const dt_option_names mine = { name_mine, "my" };
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES], text[8192];
+    dt_prediction *p = NULL;
+
+    o.mesh = "tp=2";
+    o.sequence = 9;
+    o.names = &mine;
+    DT_ASSERT_OK(dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen2/base"), &o, &p));
+    DT_ASSERT_EQ_INT(dt_prediction_sequence(p), 9);
+    DT_ASSERT_EQ_INT(dt_prediction_batch(p), 1);
+    DT_ASSERT(dt_prediction_rank(p, 1) != NULL && dt_prediction_rank(p, 2) == NULL);
+    DT_ASSERT_EQ_INT(dt_prediction_rank(p, 0)->weight_bytes,
+                     dt_model_local_bytes(dt_prediction_model(p)));
+    DT_ASSERT(dt_prediction_prompt(p)->total[DT_COMM_ALL_REDUCE].calls > 0);
+    DT_ASSERT(dt_prediction_step(p)->work.flops < dt_prediction_prompt(p)->work.flops);
+    DT_ASSERT(dt_prediction_print(p, false, text, sizeof text) < (int)sizeof text);
+    DT_ASSERT(strstr(text, "model.layers.*.self_attn.o_proj.weight") != NULL);
+    DT_ASSERT(strstr(text, "\ncollectives") != NULL && strstr(text, "\nranks ") != NULL);
+    DT_ASSERT_EQ_INT(dt_prediction_print(p, true, NULL, 0),
+                     dt_prediction_print(p, true, text, sizeof text));
+    dt_prediction_release(&p);
+    o.batch = 0;
+    DT_ASSERT_STATUS(dt_predict(NULL, path, &o, &p), DT_ERR_ARG, "my batch 0");
+    o.batch = 1;
+    o.sequence = 1 << 20;
+    DT_ASSERT_STATUS(dt_predict(NULL, path, &o, &p), DT_ERR_ARG, "my sequence 1048576 exceeds");
+    o.mesh = "tp=2000000";
+    DT_ASSERT_STATUS(dt_predict(NULL, path, &o, &p), DT_ERR_ARG, "my mesh: \"tp=2000000\" has");
+    DT_ASSERT(p == NULL);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/judge/predict.h"
+#include "models/judge/prediction.h"
 #include "tests/support/dt_test.h"
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
@@ -221,7 +221,7 @@ DT_TEST(sequence, temporaries_shrink_and_bytes_do_not_grow)
     const int64_t stream_bytes = (int64_t)T * D * 2;
     char folder[DT_TEST_PATH_BYTES];
     dti_prediction off, on;
-    dti_rank_cost a, b;
+    dt_rank_cost a, b;
 
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_8b, sizeof llama_8b - 1);
     predict(folder, false, &off);

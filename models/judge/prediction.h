@@ -2,28 +2,12 @@
  *
  * What a run would cost one rank: its weights, caches and temporaries, and the collectives of a
  * prompt's pass and of a step. Found by dry passes, so the numbers are those that a run counts. */
-#ifndef DTI_PREDICT_H
-#define DTI_PREDICT_H
+#ifndef DTI_PREDICTION_H
+#define DTI_PREDICTION_H
 
-#include <dtensor/op_rows.h>
+#include <dtensor/predict.h>
 
 #include "models/model.h"
-
-/* Collectives of one kind over the same mesh dims, made inside one layer. */
-typedef struct dti_traffic {
-    const char *layer; /* or the block or model around it; NULL: the choice of the next token */
-    dt_comm_kind kind;
-    uint32_t dims;
-    dt_comm_counter count; /* bytes that this rank receives */
-} dti_traffic;
-
-typedef struct dti_pass_cost {
-    dti_traffic *items; /* in the order in which they first happen */
-    size_t n;
-    size_t capacity;
-    dt_comm_counter total[DT_N_COMM_KINDS]; /* the tape's own counters */
-    dt_op_work work;                        /* of this rank's kernels */
-} dti_pass_cost;
 
 typedef struct dti_prediction {
     dt_runtime *rt;
@@ -33,8 +17,8 @@ typedef struct dti_prediction {
     int64_t cache_bytes;
     int64_t activation_bytes; /* what the rank takes from the system for temporaries, without the
                                * scratch memory of kernels */
-    dti_pass_cost prefill;    /* `sequence` tokens, logits of the last row, its greedy choice */
-    dti_pass_cost decode;     /* one more token, the caches being as long as before it */
+    dt_pass_cost prefill;     /* `sequence` tokens, logits of the last row, its greedy choice */
+    dt_pass_cost decode;      /* one more token, the caches being as long as before it */
 } dti_prediction;
 
 /* What the passes are run with. */
@@ -56,28 +40,28 @@ dt_status dti_predict(const char *dir, const dti_predict_options *options,
                       dti_prediction *out) DT_MUST_USE;
 void dti_prediction_free(dti_prediction *p);
 
-/* What a rank would hold, and receive in the prompt's pass and in a step. */
-typedef struct dti_rank_cost {
-    int64_t weight_bytes;
-    int64_t cache_bytes;
-    int64_t activation_bytes;
-    int64_t prompt_bytes;
-    int64_t step_bytes;
-} dti_rank_cost;
-dti_rank_cost dti_prediction_cost(const dti_prediction *p);
+dt_rank_cost dti_prediction_cost(const dti_prediction *p);
 
 /* dti_predict() for all ranks of the mesh (options->rank does not matter): one dry pass for each
  * class of ranks that cost the same, see rank_classes.h. `*first` is what rank 0 sees, `*ranks` one
  * cost per rank, freed with dti_free(); both are freed also after an error. */
 dt_status dti_predict_ranks(const char *dir, const dti_predict_options *options,
-                            dti_prediction *first, dti_rank_cost **ranks) DT_MUST_USE;
+                            dti_prediction *first, dt_rank_cost **ranks) DT_MUST_USE;
 
 /* One pass as dti_predict() makes it, and its cost: n tokens of zeros per sequence. For dry models
  * and for real ones; `cost` zeroed before, its items freed with dti_free(). */
-dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_pass_cost *cost) DT_MUST_USE;
+dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dt_pass_cost *cost) DT_MUST_USE;
 
 /* Bytes of this rank's caches, and those it holds for tensors of any kind. */
 int64_t dti_state_bytes(const dt_state *s);
 dt_status dti_held_bytes(dt_runtime *rt, int64_t *out) DT_MUST_USE;
+
+/* For all ranks, as a program has it. */
+struct dt_prediction {
+    dti_prediction first; /* as rank 0 sees it */
+    int64_t batch, sequence;
+    int n_ranks;
+    dt_rank_cost *ranks; /* [n_ranks] */
+};
 
 #endif

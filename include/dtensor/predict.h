@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a model would lie on a mesh, and what a run would send, hold and compute: found by dry passes
+ * from config.json alone, so the numbers are those that a run counts. Meshes may be of any size. */
+#ifndef DT_PREDICT_H
+#define DT_PREDICT_H
+
+#include <dtensor/generation.h>
+#include <dtensor/op_rows.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dt_predict_options {
+    size_t size;      /* sizeof(dt_predict_options) */
+    const char *mesh; /* "dp=4,tp=8" */
+    int64_t batch;    /* sequences; 1 */
+    int64_t sequence; /* tokens of each: at once in the prompt's pass, and room in the caches; 0:
+                                  * the model's context, 2048 of it at most */
+    const dt_load_options *load; /* NULL: defaults */
+    dt_log_fn log;               /* what a load says; may be NULL */
+    void *log_arg;
+    const dt_option_names *names; /* of mesh, batch and sequence in messages; NULL: the fields' */
+} dt_predict_options;
+#define DT_PREDICT_OPTIONS_INIT                                          \
+    {                                                                    \
+        sizeof(dt_predict_options), "tp=1", 1, 0, NULL, NULL, NULL, NULL \
+    }
+
+/* Collectives of one kind over the same mesh dims, made inside one layer. */
+typedef struct dt_traffic {
+    const char *layer; /* or the block or model around it; NULL: the choice of the next token */
+    dt_comm_kind kind;
+    uint32_t dims;         /* bit m: mesh dim m */
+    dt_comm_counter count; /* bytes that the rank receives */
+} dt_traffic;
+
+/* One pass, as one rank makes it. */
+typedef struct dt_pass_cost {
+    dt_traffic *items; /* [n] in the order in which they first happen */
+    size_t n;
+    size_t capacity; /* the library's */
+    dt_comm_counter total[DT_N_COMM_KINDS];
+    dt_op_work work; /* of the rank's kernels */
+} dt_pass_cost;
+
+/* What a rank would hold, and receive in the prompt's pass and in a step of one token. */
+typedef struct dt_rank_cost {
+    int64_t weight_bytes;
+    int64_t cache_bytes;
+    int64_t activation_bytes; /* what it takes from the system for temporaries, without the scratch
+                               * memory of kernels */
+    int64_t prompt_bytes;
+    int64_t step_bytes;
+} dt_rank_cost;
+
+typedef struct dt_prediction dt_prediction;
+
+/**
+ * Predicts a run of the model in `dir`: one pass over a prompt, logits of its last token and the
+ * best next one, then a step of one more token, the caches being as long as before it. Ranks that
+ * cost the same are passed through once. A plan that cannot work is refused, as dt_model_check()
+ * does.
+ *
+ *   rt       whose registries hold, of a run or dry; NULL: the built-in ones alone
+ *   options  start from DT_PREDICT_OPTIONS_INIT
+ *
+ * Not collective.
+ * Ownership   *out is released with dt_prediction_release().
+ * Errors      DT_ERR_ARG     NULL, a bad mesh, a batch below 1, a sequence beyond the model's
+ *                            context, more bytes than can be counted
+ *             as dt_model_check(); DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_predict(dt_runtime *rt, const char *dir,
+                                        const dt_predict_options *options, dt_prediction **out);
+DT_API void dt_prediction_release(dt_prediction **prediction); /* accepts NULL */
+
+/* What was predicted; borrowed. The model is dry: names, styles and layouts, as rank 0 has them.
+ * Passes are rank 0's. NULL for a rank out of range. Not collective, no errors. */
+DT_API dt_model *dt_prediction_model(const dt_prediction *prediction);
+DT_API int64_t dt_prediction_batch(const dt_prediction *prediction);
+DT_API int64_t dt_prediction_sequence(const dt_prediction *prediction);
+DT_API const dt_pass_cost *dt_prediction_prompt(const dt_prediction *prediction);
+DT_API const dt_pass_cost *dt_prediction_step(const dt_prediction *prediction);
+DT_API const dt_rank_cost *dt_prediction_rank(const dt_prediction *prediction, int rank);
+
+/**
+ * Writes a prediction: as text three tables, of parameters (dt_layers_print()), collectives and
+ * ranks, in which what repeats is one line; or as a JSON object with the members of
+ * dt_layers_print(), "prompt", "step" and "ranks".
+ *
+ * Returns the length as snprintf() does.
+ *
+ * Not collective.
+ * Errors      none; text that has no room is cut
+ */
+DT_API int dt_prediction_print(const dt_prediction *prediction, bool json, char *text,
+                               size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

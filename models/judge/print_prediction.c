@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A prediction as text, what repeats in one line, and as JSON, one object per parameter, collective
+ * and rank. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "models/judge/prediction.h"
+#include "parallel_styles/print_layers.h"
+#include "parallel_styles/print_table.h"
+
+enum { DIMS_BYTES = 96, RANKS_BYTES = 25 };
+
+/* "dp,tp": the dims (bits) of a mesh. */
+static const char *dims_text(const dt_mesh *mesh, uint32_t dims, char text[DIMS_BYTES])
+{
+    dti_writer w = { .text = text, .bytes = DIMS_BYTES };
+
+    text[0] = '\0';
+    for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
+        if ((dims >> d & 1u) != 0)
+            dti_put(&w, "%s%s", w.used > 0 ? "," : "", dt_mesh_dim_name(mesh, d));
+    return text;
+}
+
+static int dims_ranks(const dt_mesh *mesh, uint32_t dims)
+{
+    int n = 1;
+
+    for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
+        if ((dims >> d & 1u) != 0) n *= dt_mesh_dim_size(mesh, d);
+    return n;
+}
+
+/* --- collectives ------------------------------------------------------------------------------ */
+
+static void add_pass(const dt_prediction *p, const dt_pass_cost *cost, int pass, dti_table *t)
+{
+    for (size_t i = 0; i < cost->n; i++) {
+        const dt_traffic *item = &cost->items[i];
+        char dims[DIMS_BYTES];
+        dti_table_row like = { .n = 0 }, *found;
+
+        dti_table_name(item->layer != NULL ? item->layer : "(choice of the next token)", like.name);
+        (void)snprintf(like.text[0], DTI_TABLE_TEXT_BYTES, "%s", dt_comm_kind_name(item->kind));
+        (void)snprintf(like.text[1], DTI_TABLE_TEXT_BYTES, "%.60s",
+                       dims_text(p->first.mesh, item->dims, dims));
+        found = dti_table_find(t, &like);
+        if (found == NULL) return;
+        found->calls[pass] += item->count.calls;
+        found->bytes[pass] += item->count.bytes;
+    }
+}
+
+static void put_traffic_row(dti_writer *w, const int widths[1 + DTI_TABLE_TEXTS],
+                            const dti_table_row *r)
+{
+    char prompt[DTI_NUMBER_BYTES], step[DTI_NUMBER_BYTES];
+
+    dti_put(w, "%-*s  %-*s  %-*s %6" PRId64 " %10s %6" PRId64 " %10s\n", widths[0], r->name,
+            widths[1], r->text[0], widths[2], r->text[1], r->calls[0],
+            dti_bytes_text(r->bytes[0], prompt), r->calls[1], dti_bytes_text(r->bytes[1], step));
+}
+
+static void put_traffic(dti_writer *w, const dt_prediction *p)
+{
+    dti_table_row all = { .name = "all",
+                          .bytes = { p->ranks[0].prompt_bytes, p->ranks[0].step_bytes } };
+    int widths[1 + DTI_TABLE_TEXTS] = { 11, 14, 4, 0 };
+    dti_table t = { 0 };
+
+    add_pass(p, &p->first.prefill, 0, &t);
+    add_pass(p, &p->first.decode, 1, &t);
+    dti_table_widths(&t, widths);
+    dti_put(w, "\n%-*s  %-*s  %-*s %6s %10s %6s %10s\n", widths[0], "collectives", widths[1],
+            "kind", widths[2], "over", "calls", "prompt", "calls", "step");
+    for (size_t i = 0; i < t.n; i++) {
+        put_traffic_row(w, widths, &t.rows[i]);
+        for (int k = 0; k < 2; k++) all.calls[k] += t.rows[i].calls[k];
+    }
+    put_traffic_row(w, widths, &all);
+    dti_free(t.rows);
+}
+
+/* --- ranks ------------------------------------------------------------------------------------ */
+
+static bool same_cost(const dt_prediction *p, int a, int b)
+{
+    return memcmp(&p->ranks[a], &p->ranks[b], sizeof *p->ranks) == 0;
+}
+
+/* "0-5,64-69,...": the ranks from `first` on that cost the same. Returns how many. */
+static int ranks_text(const dt_prediction *p, int first, char text[RANKS_BYTES])
+{
+    size_t used = 0;
+    int n = 0;
+
+    for (int begin = first, end; begin < p->n_ranks; begin = end) {
+        char range[32];
+        int bytes;
+        for (end = begin; end < p->n_ranks && same_cost(p, first, end);) end++;
+        n += end - begin;
+        bytes = snprintf(range, sizeof range, end > begin + 1 ? "%s%d-%d" : "%s%d",
+                         begin > first ? "," : "", begin, end - 1);
+        if (used + (size_t)bytes + sizeof ",..." <= RANKS_BYTES)
+            used += (size_t)snprintf(text + used, RANKS_BYTES - used, "%s", range);
+        else if (used + sizeof ",..." <= RANKS_BYTES) {
+            (void)snprintf(text + used, RANKS_BYTES - used, ",...");
+            used = RANKS_BYTES;
+        }
+        while (end < p->n_ranks && !same_cost(p, first, end)) end++;
+    }
+    return n;
+}
+
+static void put_cost(dti_writer *w, const dt_prediction *p, int first)
+{
+    const dt_rank_cost *c = &p->ranks[first];
+    char text[RANKS_BYTES], number[4][DTI_NUMBER_BYTES];
+    const int n = ranks_text(p, first, text);
+
+    dti_put(w, "%-*s %8d %10s %10s %12s %10s\n", RANKS_BYTES - 1, text, n,
+            dti_bytes_text(c->weight_bytes, number[0]), dti_bytes_text(c->cache_bytes, number[1]),
+            dti_bytes_text(c->activation_bytes, number[2]),
+            dti_bytes_text(c->weight_bytes + c->cache_bytes + c->activation_bytes, number[3]));
+}
+
+/* One line for all ranks that cost the same. */
+static void put_ranks(dti_writer *w, const dt_prediction *p)
+{
+    size_t n = 0, capacity = 0;
+    int *shown = NULL; /* the first rank of each line */
+
+    dti_put(w, "\n%-*s %8s %10s %10s %12s %10s\n", RANKS_BYTES - 1, "ranks", "n", "weights",
+            "caches", "temporaries", "all");
+    for (int rank = 0; rank < p->n_ranks; rank++) {
+        size_t i = 0;
+        if (rank > 0 && same_cost(p, rank, rank - 1)) continue;
+        while (i < n && !same_cost(p, rank, shown[i])) i++;
+        if (i < n) continue;
+        if (dti_grow((void **)&shown, &capacity, n + 1, sizeof *shown) != DT_OK) break;
+        shown[n++] = rank;
+        put_cost(w, p, rank);
+    }
+    dti_free(shown);
+}
+
+/* --- as JSON ---------------------------------------------------------------------------------- */
+
+static void put_item(dti_writer *w, const dt_mesh *mesh, const dt_traffic *t)
+{
+    char dims[DIMS_BYTES];
+
+    dti_put(w, "{\"layer\": ");
+    if (t->layer != NULL)
+        dti_put_json(w, t->layer);
+    else
+        dti_put(w, "null");
+    dti_put(w, ", \"kind\": \"%s\", \"dim\": ", dt_comm_kind_name(t->kind));
+    dti_put_json(w, dims_text(mesh, t->dims, dims));
+    dti_put(w, ", \"ranks\": %d, \"calls\": %" PRId64 ", \"bytes\": %" PRId64 "}",
+            dims_ranks(mesh, t->dims), t->count.calls, t->count.bytes);
+}
+
+static void put_pass(dti_writer *w, const dt_prediction *p, const char *name,
+                     const dt_pass_cost *cost, int64_t tokens)
+{
+    const char *comma = "";
+
+    dti_put(w, ",\n\"%s\": {\"tokens\": %" PRId64 ", \"collectives\": [", name, tokens);
+    for (size_t i = 0; i < cost->n; i++) {
+        dti_put(w, i > 0 ? ",\n " : "\n ");
+        put_item(w, p->first.mesh, &cost->items[i]);
+    }
+    dti_put(w, "],\n \"total\": [");
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        const dt_comm_counter *c = &cost->total[k];
+        if (c->calls == 0) continue;
+        dti_put(w, "%s{\"kind\": \"%s\", \"calls\": %" PRId64 ", \"bytes\": %" PRId64 "}", comma,
+                dt_comm_kind_name((dt_comm_kind)k), c->calls, c->bytes);
+        comma = ", ";
+    }
+    dti_put(w, "], \"operations\": %.1f, \"kernel_bytes\": %.1f}", cost->work.flops,
+            cost->work.bytes);
+}
+
+static void put_json(dti_writer *w, const dt_prediction *p)
+{
+    dti_put(w, "{");
+    dti_layers_put(w, dt_model_layers(p->first.model), DT_F32, true);
+    put_pass(w, p, "prompt", &p->first.prefill, p->batch * p->sequence);
+    put_pass(w, p, "step", &p->first.decode, p->batch);
+    dti_put(w, ",\n\"ranks\": [");
+    for (int i = 0; i < p->n_ranks; i++) {
+        const dt_rank_cost *c = &p->ranks[i];
+        dti_put(w,
+                "%s{\"rank\": %d, \"weight_bytes\": %" PRId64 ", \"cache_bytes\": %" PRId64
+                ", \"activation_bytes\": %" PRId64 ", \"prompt_bytes\": %" PRId64
+                ", \"step_bytes\": %" PRId64 "}",
+                i > 0 ? ",\n " : "\n ", i, c->weight_bytes, c->cache_bytes, c->activation_bytes,
+                c->prompt_bytes, c->step_bytes);
+    }
+    dti_put(w, "]}\n");
+}
+
+int dt_prediction_print(const dt_prediction *p, bool json, char *text, size_t bytes)
+{
+    dti_writer w = { .text = text, .bytes = bytes };
+
+    if (text != NULL && bytes > 0) text[0] = '\0';
+    if (p == NULL) return 0;
+    if (json) {
+        put_json(&w, p);
+        return dti_written(&w);
+    }
+    dti_layers_put(&w, dt_model_layers(p->first.model), DT_F32, false);
+    put_traffic(&w, p);
+    put_ranks(&w, p);
+    return dti_written(&w);
+}
