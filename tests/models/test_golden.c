@@ -7,14 +7,6 @@
 
 #include "tests/support/golden.h"
 
-static const char *const fixtures[] = {
-    "llama/uneven",   "llama/tied",       "llama/biases",   "llama/sharded", "llama/yarn",
-    "qwen2/base",     "qwen2/windows",    "qwen2/dynamic",  "qwen3/base",    "qwen3/uneven",
-    "qwen3/windows",  "gpt_neo/base",     "gpt_neo/uneven", "gpt_neo/wide",  "phi3/base",
-    "phi3/uneven",    "phi3/longrope",    "gemma3/base",    "gemma3/uneven", "gemma3/multimodal",
-    "qwen3_moe/base", "qwen3_moe/uneven", "llama/gelu",     "gpt_neo/relu",  "gemma3/silu",
-    "qwen3/relu2",
-};
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
 static void check_one(const char *fixture, const char *mesh, const char *isa, const dt_golden *x)
@@ -27,17 +19,18 @@ static void check_one(const char *fixture, const char *mesh, const char *isa, co
 
 static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, bool policies)
 {
-    for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
+    for (size_t f = 0; f < DT_GOLDEN_FIXTURES; f++) {
         dt_golden x;
-        if (policies && strstr(fixtures[f], "llama/") == NULL &&
-            strstr(fixtures[f], "uneven") == NULL)
+        if (policies && strstr(dt_golden_fixtures[f], "llama/") == NULL &&
+            strstr(dt_golden_fixtures[f], "uneven") == NULL)
             continue;
-        DT_ASSERT_OK(dt_golden_open(fixtures[f], &x));
+        DT_ASSERT_OK(dt_golden_open(dt_golden_fixtures[f], &x));
         x.dtype = dtype;
         x.sequence_parallel = sequence_parallel;
         if (policies) {
             char name[32];
-            (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(fixtures[f], "/"), fixtures[f]);
+            (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(dt_golden_fixtures[f], "/"),
+                           dt_golden_fixtures[f]);
             DT_ASSERT_OK(dt_policy_find(name, &x.policy));
         }
         /* Other kernels on one rank and on an uneven number: cuts are checked with the best. So
@@ -46,7 +39,7 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, b
             if ((isa != NULL && m != 0 && m != 2) ||
                 ((dtype != DT_F32 || sequence_parallel) && !dt_test_fits_launch(meshes[m])))
                 continue;
-            check_one(fixtures[f], meshes[m], isa, &x);
+            check_one(dt_golden_fixtures[f], meshes[m], isa, &x);
         }
         dt_golden_close(&x);
     }

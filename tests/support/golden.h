@@ -9,7 +9,10 @@
 
 #include "tests/support/dt_test.h"
 
-enum { DT_GOLDEN_GREEDY = 40, DT_GOLDEN_PROMPT = 64 };
+enum { DT_GOLDEN_GREEDY = 40, DT_GOLDEN_PROMPT = 64, DT_GOLDEN_FIXTURES = 26 };
+
+extern const char
+    *const dt_golden_fixtures[DT_GOLDEN_FIXTURES]; /* all checkpoints: "llama/uneven" */
 
 /* What a fixture's expected.safetensors holds. */
 typedef struct dt_golden {

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/gradient_golden.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "files/safetensors.h"
+
+enum { FACTS = 5 };
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* An open fixture; `prefix` is the case's "short." or "long.". */
+typedef struct source {
+    dti_st_file *file;
+    dti_st_stage stage;
+    const char *prefix;
+} source;
+
+/* The whole of a tensor with n_axes axes, of `prefix` or of all cases; freed with dti_free(). */
+static dt_status read_all(const source *s, const char *prefix, const char *what, dt_dtype dtype,
+                          int n_axes, const dti_st_entry **entry, void *to)
+{
+    char name[32];
+    const dti_st_entry *e;
+    size_t n = 1;
+
+    (void)snprintf(name, sizeof name, "%s%s", prefix, what);
+    *entry = e = dti_st_find(s->file, name);
+    DT_EXPECT(e != NULL && e->dtype == dtype && e->n_axes == n_axes, "%s", name);
+    for (int a = 0; a < n_axes; a++) n *= (size_t)e->shape[a];
+    DT_TRY(dti_alloc_array(n, dt_dtype_size(dtype), to));
+    return dti_st_read_slice(s->file, e, NULL, NULL, dtype, &s->stage, *(void **)to);
+}
+
+static dt_status read_ids(const source *s, const char *what, int64_t vocab_least,
+                          dt_gradient_golden *x, int32_t *to)
+{
+    const dti_st_entry *e;
+    int64_t *ids = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, read_all(s, s->prefix, what, DT_I64, 2, &e, &ids));
+    x->rows = e->shape[0];
+    x->length = e->shape[1];
+    DT_EXPECT_TO(done, st, x->rows * x->length <= DT_GRADIENT_MAX_TOKENS, "%s", what);
+    for (int64_t i = 0; i < x->rows * x->length; i++) {
+        DT_EXPECT_TO(done, st, ids[i] >= vocab_least && ids[i] <= INT32_MAX, "%s", what);
+        to[i] = (int32_t)ids[i];
+    }
+done:
+    dti_free(ids);
+    return st;
+}
+
+static dt_status read_text(const source *s, dt_gradient_golden *x)
+{
+    const dti_st_entry *e;
+    double *loss = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(read_ids(s, "targets", DT_GRADIENT_IGNORED, x, x->targets));
+    DT_TRY(read_ids(s, "tokens", 0, x, x->tokens));
+    for (int64_t i = 0; i < x->rows * x->length; i++)
+        x->n_valid += x->targets[i] != DT_GRADIENT_IGNORED;
+    DT_TRY_TO(done, st, read_all(s, s->prefix, "loss", DT_F64, 1, &e, &loss));
+    DT_EXPECT_TO(done, st, e->shape[0] == 3, "losses");
+    x->loss_f32 = loss[0];
+    x->loss_bf16 = loss[1];
+    x->loss_f64 = loss[2];
+done:
+    dti_free(loss);
+    return st;
+}
+
+/* Names follow each other with a line feed between; each becomes a string. */
+static dt_status read_names(const source *s, dt_gradient_golden *x)
+{
+    const dti_st_entry *e;
+    char *bytes = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, read_all(s, "", "names", DT_U8, 1, &e, &bytes));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)e->shape[0] + 1, 1, (void **)&x->names));
+    memcpy(x->names, bytes, (size_t)e->shape[0]);
+    x->names[e->shape[0]] = '\0';
+    x->n_gradients = 1;
+    for (const char *at = x->names; (at = strchr(at, '\n')) != NULL; at++) x->n_gradients++;
+    DT_TRY_TO(done, st,
+              dti_alloc_array(x->n_gradients, sizeof *x->gradients, (void **)&x->gradients));
+    char *at = x->names;
+    for (size_t i = 0; i < x->n_gradients; i++) {
+        x->gradients[i] = (dt_golden_gradient){ .name = at, .n = 1 };
+        at += strcspn(at, "\n");
+        *at++ = '\0';
+    }
+done:
+    dti_free(bytes);
+    return st;
+}
+
+static dt_status read_gradients(const source *s, dt_gradient_golden *x)
+{
+    const dti_st_entry *e, *facts_of, *shapes_of, *chunk_of;
+    int64_t *shapes = NULL, *chunk = NULL, n_values = 0;
+    double *facts = NULL;
+    dt_status st = DT_OK;
+    const int64_t n = (int64_t)x->n_gradients;
+
+    DT_TRY_TO(done, st, read_all(s, "", "shapes", DT_I64, 2, &shapes_of, &shapes));
+    DT_TRY_TO(done, st, read_all(s, "", "chunk", DT_I64, 1, &chunk_of, &chunk));
+    DT_TRY_TO(done, st, read_all(s, s->prefix, "facts", DT_F64, 2, &facts_of, &facts));
+    DT_TRY_TO(done, st, read_all(s, s->prefix, "values", DT_F32, 1, &e, &x->values));
+    DT_EXPECT_TO(done, st, shapes_of->shape[0] == n && shapes_of->shape[1] == 4, "shapes");
+    DT_EXPECT_TO(done, st, facts_of->shape[0] == n && facts_of->shape[1] == FACTS, "facts");
+    DT_EXPECT_TO(done, st, chunk_of->shape[0] == n, "chunk");
+    for (size_t i = 0; i < x->n_gradients; i++) {
+        dt_golden_gradient *g = &x->gradients[i];
+        const double *fact = facts + FACTS * i;
+        for (; g->n_axes < 4 && shapes[4 * i + (size_t)g->n_axes] > 0; g->n_axes++)
+            g->n *= g->shape[g->n_axes] = shapes[4 * i + (size_t)g->n_axes];
+        g->chunk = chunk[i];
+        DT_EXPECT_TO(done, st, g->chunk > 0, "chunk of %s", g->name);
+        g->values = x->values + n_values;
+        n_values += (g->n - 1) / g->chunk + 1;
+        g->largest = fact[0];
+        g->rms = fact[1];
+        g->f32_off = fact[2];
+        g->bf16_rms = fact[3];
+        g->bf16_max = fact[4];
+    }
+    DT_EXPECT_TO(done, st, n_values == e->shape[0], "%lld values, not %lld", (long long)e->shape[0],
+                 (long long)n_values);
+done:
+    dti_free(shapes);
+    dti_free(chunk);
+    dti_free(facts);
+    return st;
+}
+
+dt_status dt_gradient_golden_open(const char *fixture, const char *which, dt_gradient_golden *x)
+{
+    char path[DT_TEST_PATH_BYTES + 32], relative[128], prefix[16];
+    source s = { .prefix = prefix };
+    dt_status st = DT_OK;
+
+    *x = (dt_gradient_golden){ 0 };
+    (void)snprintf(prefix, sizeof prefix, "%s.", which);
+    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
+    (void)dt_test_source_path(x->folder, relative);
+    (void)snprintf(path, sizeof path, "%s/gradients.safetensors", x->folder);
+    DT_TRY(dti_st_open(path, &s.file));
+    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &s.stage));
+    DT_TRY_TO(done, st, read_text(&s, x));
+    DT_TRY_TO(done, st, read_names(&s, x));
+    DT_TRY_TO(done, st, read_gradients(&s, x));
+done:
+    dti_st_stage_destroy(&s.stage);
+    dti_st_close(&s.file);
+    return st;
+}
+
+void dt_gradient_golden_close(dt_gradient_golden *x)
+{
+    dti_free(x->gradients);
+    dti_free(x->names);
+    dti_free(x->values);
+    *x = (dt_gradient_golden){ 0 };
+}
+
+const dt_golden_gradient *dt_gradient_golden_find(const dt_gradient_golden *x, const char *name)
+{
+    for (size_t i = 0; i < x->n_gradients; i++)
+        if (strcmp(x->gradients[i].name, name) == 0) return &x->gradients[i];
+    return NULL;
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+/* The sign that element i of a gradient has in its sum. */
+static double sign_of(uint64_t i)
+{
+    uint64_t h = i * 0x9E3779B97F4A7C15u;
+
+    h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93u;
+    return ((h ^ (h >> 32)) & 1) != 0 ? -1.0 : 1.0;
+}
+
+/* Value v as it is stored. */
+static double value_of(const dt_golden_gradient *g, const float *ours, int64_t v)
+{
+    const int64_t first = v * g->chunk;
+    const int64_t end = g->n - first < g->chunk ? g->n : first + g->chunk;
+    double sum = 0;
+
+    if (g->chunk == 1) return ours[first];
+    for (int64_t i = first; i < end; i++) sum += sign_of((uint64_t)i) * ours[i];
+    return sum;
+}
+
+/* An error over what it is measured by: where that is 0 there may be none, and never what is no
+ * number. */
+static double ratio(double a, double b)
+{
+    if (a == 0) return 0;
+    return b > 0 && isfinite(a) ? a / b : INFINITY;
+}
+
+/* Where theirs is zeros ours is looked at itself: its sums may be zeros when it is not. */
+static double largest_of(const float *ours, int64_t n)
+{
+    double largest = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        largest = isnan(ours[i]) ? INFINITY : fmax(largest, fabsf(ours[i]));
+    return largest;
+}
+
+double dt_golden_gradient_off_f32(const dt_golden_gradient *g, const float *ours)
+{
+    const int64_t n_values = (g->n - 1) / g->chunk + 1;
+    double worst = 0;
+
+    if (g->largest == 0) return ratio(largest_of(ours, g->n), 0);
+    for (int64_t v = 0; v < n_values; v++) {
+        const double off = fabs(value_of(g, ours, v) - g->values[v]);
+        worst = isnan(off) ? INFINITY : fmax(worst, off);
+    }
+    return ratio(worst, g->largest);
+}
+
+double dt_golden_gradient_off_bf16(const dt_golden_gradient *g, const float *ours)
+{
+    const int64_t n_values = (g->n - 1) / g->chunk + 1;
+    double sum = 0;
+
+    if (g->largest == 0) return ratio(largest_of(ours, g->n), 0);
+    for (int64_t v = 0; v < n_values; v++) {
+        const double off = value_of(g, ours, v) - g->values[v];
+        sum += off * off;
+    }
+    return ratio(sqrt(sum / (double)g->n), g->bf16_rms);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fixtures tests/golden/<checkpoint>/gradients.safetensors: Transformers' loss and the gradient
+ * of every parameter, and how far ours is from them. tests/golden/README.md says what is in a file;
+ * tools/make_gradient_golden.py makes them. */
+#ifndef DT_TEST_GRADIENT_GOLDEN_H
+#define DT_TEST_GRADIENT_GOLDEN_H
+
+#include "tests/support/dt_test.h"
+
+enum { DT_GRADIENT_IGNORED = -100, DT_GRADIENT_MAX_TOKENS = 128 };
+
+/* The gradient of one parameter, as far as it is stored. */
+typedef struct dt_golden_gradient {
+    const char *name; /* of the parameter in the checkpoint's files; borrowed, as `values` */
+    int n_axes;
+    int64_t shape[4];
+    int64_t n;           /* elements */
+    int64_t chunk;       /* elements to a value: 1, the gradient itself, or their signed sum */
+    const float *values; /* [ceil(n / chunk)] */
+    double largest;      /* max |g|, g being Transformers' in f32 */
+    double rms;          /* sqrt(mean g^2) */
+    double f32_off;      /* max |g - g in f64|: what f32 itself comes to */
+    double bf16_rms;     /* rms of (g in bf16 - g) */
+    double bf16_max;     /* max |g in bf16 - g| */
+} dt_golden_gradient;
+
+/* One case of a checkpoint. */
+typedef struct dt_gradient_golden {
+    char folder[DT_TEST_PATH_BYTES]; /* the checkpoint's */
+    int64_t rows, length;
+    int32_t tokens[DT_GRADIENT_MAX_TOKENS];  /* [rows, length] */
+    int32_t targets[DT_GRADIENT_MAX_TOKENS]; /* to be predicted there, or DT_GRADIENT_IGNORED */
+    int64_t n_valid;                         /* targets that are not ignored */
+    double loss_f32, loss_bf16, loss_f64;    /* means over those */
+    size_t n_gradients;
+    dt_golden_gradient *gradients; /* by name, in the order of their bytes */
+    char *names;
+    float *values;
+} dt_gradient_golden;
+
+/* ("llama/uneven", "short" or "long"). It is to be closed after an error too. */
+dt_status dt_gradient_golden_open(const char *fixture, const char *which,
+                                  dt_gradient_golden *out) DT_MUST_USE;
+void dt_gradient_golden_close(dt_gradient_golden *golden);
+
+/* By the parameter's name; NULL if there is none. */
+const dt_golden_gradient *dt_gradient_golden_find(const dt_gradient_golden *golden,
+                                                  const char *name);
+
+/* max |ours - theirs| / max |theirs|, over what is stored: elements, or signed sums of `chunk` of
+ * them, so an element that is off by more than the bound shows in its sum, and so do many that are
+ * off by less. `ours` has the parameter's n elements in row-major order. A gradient of zeros must
+ * be zeros; what is not finite is infinitely far. */
+double dt_golden_gradient_off_f32(const dt_golden_gradient *theirs, const float *ours);
+
+/* The rms of (ours in bf16 - theirs in f32), over that of theirs in bf16. From m stored sums ours
+ * is estimated, to within 1 / sqrt(2 m). */
+double dt_golden_gradient_off_bf16(const dt_golden_gradient *theirs, const float *ours);
+
+#endif

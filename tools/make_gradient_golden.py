@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Make tests/golden/<architecture>/<name>/gradients.safetensors: Transformers' loss and gradients.
+
+For each checkpoint of tools/make_golden.py, a forward and a backward pass of two cases, "short" (9
+tokens) and "long" (2 rows of 33), each in float32, in bfloat16, and in float64 to know how far off
+float32 itself is; attn_implementation="eager", on the CPU, eval(), so no dropout, and no auxiliary
+loss of a router. tests/golden/README.md says what is in the file.
+
+Gradients have the names and shapes of the checkpoint's own files: a tied head has none, what
+Transformers packs or renames while it loads is put back. Parameters that tokens do not reach (a
+multimodal checkpoint's vision) are left out; experts that no token chose have a gradient of zeros.
+
+Gradients of these small models with their large random weights are ill-conditioned: on most tokens
+float32 alone is off by 1e-5 of max |gradient|, which is what ours may be off by. So tokens are
+searched for: of 20 random draws (a quarter of the tokens seen before in their row) the one on which
+float32 is nearest to float64, then one token after the other is tried in it, until no parameter is
+off by more than 2e-6, or 600 were tried; none may be off by 5e-6. Nothing is computed in float32 on
+the way of float64, where Transformers would (norms, softmax, rotations). In a mixture of experts each
+token must choose its experts by more than 0.05 of the rms of the router's logits, and choose the
+same in bfloat16.
+
+Run, from the repository root (about six minutes): python3 tools/make_gradient_golden.py [NAME ...]
+Needs torch, transformers, safetensors and numpy, in the versions that tests/golden/README.md names.
+"""
+
+import argparse
+import glob
+import os
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from make_golden import FIXTURES, forward, load
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from torch.overrides import TorchFunctionMode
+
+ROOT = "tests/golden"
+CASES = {"short": (1, 9), "long": (2, 33)}  # rows, tokens
+IGNORED = -100
+WHOLE = 512  # parameters of up to so many elements are stored whole, larger ones in chunks
+CHUNK, LONG_CHUNK, LARGE = 16, 32, 8192  # of so many elements, longer above LARGE
+MAX_AXES = 4
+SEEDS, STEPS, GOOD, MAX_F32_ERROR, MIN_GAP = 20, 600, 2e-6, 5e-6, 0.05
+
+
+class Exact(TorchFunctionMode):
+    """Where a model asks for float32 (norms, softmax, rotations) it gets float64."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+        kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()}
+        out = func(*args, **kwargs)
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            assert not (isinstance(x, torch.Tensor) and x.requires_grad and
+                        x.dtype == torch.float32), func
+        return out
+
+
+def exact(folder):
+    """The checkpoint in float64; its rotations from the frequencies that float32 has."""
+    model = load(folder, torch.float64)
+    single = dict(load(folder, torch.float32).named_buffers())
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            buffer.data = single[name].double()
+    return model
+
+
+def allowed(name, padding):
+    """Tokens to draw from: PyTorch keeps the gradient from the padding token's row of an embedding,
+    and the last tokens of a multimodal vocabulary stand for images."""
+    ids = range(FIXTURES[name][1]["vocab_size"] - (3 if name == "gemma3/multimodal" else 0))
+    return torch.tensor([i for i in ids if i != padding])
+
+
+def draw(models, vocab, rows, length, generator):
+    """Tokens [rows, length], a quarter of them seen before, whose experts are clearly chosen."""
+    out = torch.empty(rows, length, dtype=torch.int64)
+    for r in range(rows):
+        for t in range(length):
+            tries = vocab[torch.randperm(len(vocab), generator=generator)]
+            if t > 2 and torch.rand((), generator=generator) < 0.25:
+                tries = torch.cat([out[r, torch.randint(t, (1,), generator=generator)], tries])
+            for token in tries:
+                out[r, t] = token
+                if is_clear(models, out[r, :t + 1]):
+                    break
+            else:
+                return None
+    return out
+
+
+def is_routed(model):
+    return any(type(m).__name__.endswith("TopKRouter") for m in model.modules())
+
+
+@torch.no_grad()
+def is_clear(models, tokens):
+    """Whether each of a row's tokens chooses its experts by MIN_GAP, and the same in bfloat16."""
+    if not is_routed(models[0]):
+        return True
+    said, halves = (forward(m, tokens)[1] for m in models[:2])
+    for (logits, chosen), (_, others) in zip(said, halves):
+        k = chosen.shape[1]
+        best = logits.sort(descending=True).values
+        gap = (best[:, k - 1] - best[:, k]).min() / logits.pow(2).mean().sqrt()
+        if gap < MIN_GAP or not torch.equal(chosen.sort().values, others.sort().values):
+            return False
+    return True
+
+
+def ignored(shape, generator):
+    """Which positions have no target: the last, a few others, the beginning of a second row."""
+    out = torch.rand(shape, generator=generator) < 0.1
+    out[:, -1] = True
+    out[0, shape[1] // 3] = True
+    out[1:, :shape[1] // 4] = True  # as a prompt that is not learned
+    assert not out.all(dim=1).any()
+    return out
+
+
+def shifted(tokens, without):
+    """Targets [rows, length]: the next token, or IGNORED."""
+    return tokens.roll(-1, dims=1).masked_fill(without, IGNORED)
+
+
+def loss_of(model, tokens, targets):
+    """Transformers' own loss; in float64, where it would round logits to float32, the same formula."""
+    if model.dtype == torch.float64:
+        with Exact():
+            logits = model(tokens, use_cache=False).logits
+        assert logits.dtype == torch.float64
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    labels = torch.full_like(tokens, IGNORED)
+    labels[:, 1:] = targets[:, :-1]  # Transformers shifts them itself
+    return model(tokens, labels=labels, use_cache=False).loss
+
+
+def names_and_shapes(folder):
+    """Of the checkpoint's files."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(folder, "model*.safetensors"))):
+        with safe_open(path, "pt") as f:
+            found.update({k: tuple(f.get_slice(k).get_shape()) for k in f.keys()})
+    return found
+
+
+def gradients(model, tokens, targets):
+    """(loss, {name of the parameter: gradient in float64}) of one pass."""
+    model.zero_grad()
+    loss = loss_of(model, tokens, targets)
+    loss.backward()
+    missing = {n for n, p in model.named_parameters() if p.grad is None}
+    assert all(map(is_vision, missing)), missing
+    return loss.item(), {n: p.grad.double() for n, p in model.named_parameters()
+                         if p.grad is not None}
+
+
+def is_vision(name):
+    return "vision" in name or "multi_modal" in name
+
+
+def as_in_files(grads, folder):
+    """The same under the names, and in the shapes, of the checkpoint's files."""
+    there = {n: s for n, s in names_and_shapes(folder).items() if not is_vision(n)}
+    if not set(grads) <= set(there):  # saved like weights, they are named like weights
+        carrier = load(folder, torch.float64)
+        with torch.no_grad():
+            for name, p in carrier.named_parameters():
+                p.copy_(grads.get(name, torch.zeros_like(p)))
+        with tempfile.TemporaryDirectory() as saved:
+            carrier.save_pretrained(saved)
+            grads = load_file(os.path.join(saved, "model.safetensors"))
+        grads = {n: g for n, g in grads.items() if not is_vision(n)}
+    assert {n: tuple(g.shape) for n, g in grads.items()} == there
+    assert all(g.dtype == torch.float64 and torch.isfinite(g).all() for g in grads.values())
+    return grads
+
+
+def signs(n):
+    """+1 or -1 for elements 0 to n - 1; tests/golden/README.md states the same in C."""
+    h = np.arange(n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return np.where((h ^ (h >> np.uint64(32))) & np.uint64(1), -1.0, 1.0)
+
+
+def chunks(g, size):
+    """What is stored of a gradient: itself, or a signed sum for each `size` of its elements."""
+    flat = g.numpy().astype(np.float64).ravel()
+    if size == 1:
+        return flat
+    padded = np.zeros(-(-flat.size // size) * size)
+    padded[:flat.size] = flat * signs(flat.size)
+    return padded.reshape(-1, size).sum(axis=1)
+
+
+def chunk_sizes(shapes):
+    """1 for small parameters and for the smallest of those that are not."""
+    large = {n: int(np.prod(s)) for n, s in shapes.items() if np.prod(s) > WHOLE}
+    first = min(large, key=lambda n: (large[n], n)) if large else None
+    return {n: 1 if n not in large or n == first else LONG_CHUNK if large[n] > LARGE else CHUNK
+            for n in shapes}
+
+
+def rms(x):
+    return x.pow(2).mean().sqrt().item()
+
+
+def distance(a, b):
+    """max |a - b| over max |a|; 0 for two zeros."""
+    return ((a - b).abs().max() / a.abs().max().clamp(min=1e-30)).item()
+
+
+def off_by(models, tokens, targets):
+    """How far float32 is from float64, of the parameter where it is farthest."""
+    f32, f64 = (gradients(m, tokens, targets)[1] for m in (models[0], models[2]))
+    return max(distance(f32[n], f64[n]) for n in f32)
+
+
+def choose(models, vocab, shape):
+    """Tokens and targets on which float32 does well: the best of some seeds, then other tokens in it
+    one by one where that is better."""
+    best = float("inf"), None, None
+    for seed in range(1, SEEDS + 1):
+        generator = torch.Generator().manual_seed(seed)
+        tokens = draw(models, vocab, *shape, generator) if best[0] > GOOD else None
+        if tokens is None:
+            continue
+        without = ignored(shape, generator)
+        off = off_by(models, tokens, shifted(tokens, without))
+        best = min(best, (off, tokens, without), key=lambda x: x[0])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(STEPS if best[0] > GOOD else 0):
+        off, tokens, without = best
+        row, place, at = (torch.randint(n, (), generator=generator) for n in (*shape, len(vocab)))
+        other = tokens.index_put((row, place), vocab[at])
+        if is_clear(models, other[row]):
+            found = off_by(models, other, shifted(other, without))
+            best = min(best, (found, other, without), key=lambda x: x[0])
+        if best[0] <= GOOD:
+            break
+    assert best[0] <= MAX_F32_ERROR, f"float32 is off by {best[0]:.1e} at best"
+    return best[1], shifted(best[1], best[2])
+
+
+def run_case(models, folder, tokens, targets):
+    """The tensors of a case, and the shapes of its parameters in their order."""
+    losses, found = zip(*(gradients(m, tokens, targets) for m in models))
+    assert abs(losses[0] - losses[2]) <= 1e-6 * losses[2]
+    f32, bf16, f64 = (as_in_files(g, folder) for g in found)
+    order = sorted(f32)
+    shapes = {n: tuple(f32[n].shape) for n in order}
+    sizes = chunk_sizes(shapes)
+    facts = [(f32[n].abs().max().item(), rms(f32[n]), (f32[n] - f64[n]).abs().max().item(),
+              rms(bf16[n] - f32[n]), (bf16[n] - f32[n]).abs().max().item()) for n in order]
+    values = np.concatenate([chunks(f32[n], sizes[n]) for n in order]).astype(np.float32)
+    return {"tokens": tokens.numpy(), "targets": targets.numpy(), "loss": np.array(losses),
+            "facts": np.array(facts), "values": values}, shapes
+
+
+def make(name, root):
+    """Write a fixture, and give the line for the README."""
+    folder = os.path.join(root, name)
+    models = load(folder, torch.float32), load(folder, torch.bfloat16), exact(folder)
+    vocab = allowed(name, models[0].get_input_embeddings().padding_idx)
+    tensors, said, start = {}, [], time.time()
+    for case in CASES:
+        tokens, targets = choose(models, vocab, CASES[case])
+        parts, shapes = run_case(models, folder, tokens, targets)
+        tensors.update({f"{case}.{key}": value for key, value in parts.items()})
+        facts = parts["facts"]
+        zeros = [n for n, fact in zip(shapes, facts) if fact[0] == 0]
+        print(f"{name} {case}: {time.time() - start:.0f} s; zeros: {zeros}", file=sys.stderr)
+        facts = facts[facts[:, 0] > 0]
+        said += [f"{parts['loss'][0]:.4f}", f"{(facts[:, 2] / facts[:, 0]).max():.1e}",
+                 f"{np.median(facts[:, 3] / facts[:, 1]):.1e}",
+                 f"{(facts[:, 3] / facts[:, 1]).max():.1e}"]
+    tensors["names"] = np.frombuffer("\n".join(shapes).encode(), dtype=np.uint8)
+    tensors["shapes"] = np.array([s + (0,) * (MAX_AXES - len(s)) for s in shapes.values()],
+                                 dtype=np.int64)
+    tensors["chunk"] = np.array(list(chunk_sizes(shapes).values()), dtype=np.int64)
+    path = os.path.join(folder, "gradients.safetensors")
+    save_file(tensors, path)
+    os.chmod(path, 0o644)
+    line = f"| {name} | {len(shapes)} | {' | '.join(said)} | {os.path.getsize(path) // 1000} |"
+    print(line, flush=True)
+    return line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="checkpoints; all if none")
+    parser.add_argument("--root", default=ROOT)
+    args = parser.parse_args()
+    unknown = set(args.names) - set(FIXTURES)
+    if unknown:
+        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(FIXTURES)}")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for name in args.names or FIXTURES:
+        make(name, args.root)
+
+
+if __name__ == "__main__":
+    main()
