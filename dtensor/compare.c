@@ -4,11 +4,11 @@
 #include <dtensor/inspect.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/dtype.h"
 #include "base/numbers.h"
+#include "base/writer.h"
 #include "dtensor/host.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -215,15 +215,14 @@ static dt_status hand_round(const dt_tensor *x, const int64_t *index, double *va
     const int64_t one = 1;
     dti_comm_note note;
     dti_comm *comm;
-    size_t used;
+    dti_writer w;
     int owner;
 
     DT_TRY(dti_mesh_comm(x->mesh, x->layout->shard_dims, &comm));
     DT_TRY(owner_of(x, index, &owner));
-    used = (size_t)snprintf(note.text, sizeof note.text, "item at");
-    for (int a = 0; a < x->n_axes && used < sizeof note.text; a++)
-        used += (size_t)snprintf(note.text + used, sizeof note.text - used, " %lld",
-                                 (long long)index[a]);
+    w = (dti_writer){ note.text, sizeof note.text, 0 };
+    dti_put(&w, "item at");
+    for (int a = 0; a < x->n_axes; a++) dti_put(&w, " %lld", (long long)index[a]);
     note.hash = dti_hash_bytes(2, index, (size_t)x->n_axes * sizeof *index);
     DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BROADCAST,
                                                 .dtype = DT_F64,

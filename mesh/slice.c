@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parts of a mesh: sub-meshes, and the communicators over any of its dims. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/writer.h"
 #include "mesh/mesh_internal.h"
 #include "mesh/runtime_internal.h"
 
 void dti_mesh_dims_text(const dt_mesh *mesh, uint32_t dims, const char *separator, char *text,
                         size_t text_bytes)
 {
-    size_t used = 0;
+    dti_writer w = { text, text_bytes, 0 };
 
     text[0] = '\0';
-    for (int d = 0; d < mesh->n_dims && used < text_bytes; d++) {
-        int n;
-        if ((dims >> d & 1u) == 0) continue;
-        n = snprintf(text + used, text_bytes - used, "%s%s", used ? separator : "",
-                     mesh->grid.names[d]);
-        used += n > 0 ? (size_t)n : 0;
-    }
+    for (int d = 0; d < mesh->n_dims; d++)
+        if (dims >> d & 1u) dti_put(&w, "%s%s", w.used > 0 ? separator : "", mesh->grid.names[d]);
 }
 
 dt_status dti_mesh_find_dims(const dt_mesh *mesh, const char *const *names, int n_names,

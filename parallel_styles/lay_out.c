@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/writer.h"
 #include "parallel_styles/layers_internal.h"
 #include "placements/layout.h"
 
@@ -15,12 +16,12 @@ static int n_parts(const dt_layers *list, int slot)
 
 const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES])
 {
-    int used = snprintf(text, DTI_PARAM_TEXT_BYTES, "%s [", param->name);
+    dti_writer w = { text, DTI_PARAM_TEXT_BYTES, 0 };
 
+    dti_put(&w, "%s [", param->name);
     for (int a = 0; a < param->n_axes; a++)
-        used += snprintf(text + used, DTI_PARAM_TEXT_BYTES - (size_t)used, "%s%lld", a ? ", " : "",
-                         (long long)param->axis[a].extent);
-    (void)snprintf(text + used, DTI_PARAM_TEXT_BYTES - (size_t)used, "]");
+        dti_put(&w, "%s%lld", a > 0 ? ", " : "", (long long)param->axis[a].extent);
+    dti_put(&w, "]");
     return text;
 }
 

@@ -2,10 +2,10 @@
  *
  * The list of a model's layers: made from specs, laid over the mesh by styles (lay_out.c), without
  * reading a weight. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/writer.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
@@ -144,7 +144,7 @@ static dt_status find_dim(dt_mesh *mesh, const char *text, char dim[DT_DIM_NAME_
     const size_t n = strlen(text);
     const bool may_miss = n > 0 && text[n - 1] == '?';
     char dims[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 1)] = "";
-    size_t used = 0;
+    dti_writer w = { dims, sizeof dims, 0 };
 
     DT_CHECK(n - may_miss < DT_DIM_NAME_BYTES, DT_ERR_ARG, "no mesh dim has a name of %zu bytes",
              n);
@@ -154,8 +154,7 @@ static dt_status find_dim(dt_mesh *mesh, const char *text, char dim[DT_DIM_NAME_
     if (*slot >= 0) return DT_OK;
     *slot = DTI_NO_DIM;
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
-        used += (size_t)snprintf(dims + used, sizeof dims - used, d > 0 ? ",%s" : "%s",
-                                 dt_mesh_dim_name(mesh, d));
+        dti_put(&w, "%s%s", d > 0 ? "," : "", dt_mesh_dim_name(mesh, d));
     DT_CHECK(
         may_miss || dt_mesh_n_ranks(mesh) == 1, DT_ERR_ARG,
         "the mesh has no dim \"%s\", which the styles of these layers speak of; it has \"%s\". "

@@ -192,10 +192,10 @@ dt_status dti_check_experts(const dt_style *style, const dt_layer *layer) DT_MUS
  * the one that does (packed.c). */
 dt_status dti_check_packed(const dt_style *style, const dt_layer *layer) DT_MUST_USE;
 
-/* Characters to insert, remove or change until a pattern matches a name (nearest.c). */
+/* Characters to insert, remove or change until a pattern matches a name (nearest_layer.c). */
 int dti_name_distance(const char *pattern, const char *name);
 
-/* The layer whose name a pattern comes nearest to; NULL if there are no layers (nearest.c). */
+/* The layer whose name a pattern comes nearest to; NULL if there are no layers. As above. */
 const char *dti_nearest_layer(const dt_layers *list, const char *pattern);
 
 #endif

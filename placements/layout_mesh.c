@@ -2,8 +2,8 @@
  *
  * Layouts of a mesh: the intern table of a rank's runtime. Kept apart from layout.c, which needs
  * neither runtime nor mesh and so can plan for any grid. */
-#include <stdio.h>
 
+#include "base/writer.h"
 #include "mesh/runtime.h"
 #include "placements/layout.h"
 
@@ -39,11 +39,11 @@ dt_status dti_layouts_of(dt_runtime *rt, dti_layouts **out)
 static void name_mesh(const dt_mesh *mesh)
 {
     char text[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 12)] = "";
-    size_t n = 0;
+    dti_writer w = { text, sizeof text, 0 };
 
-    for (int m = 0; m < dt_mesh_n_dims(mesh) && n < sizeof text; m++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s=%d", m > 0 ? "," : "",
-                              dt_mesh_dim_name(mesh, m), dt_mesh_dim_size(mesh, m));
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+        dti_put(&w, "%s%s=%d", m > 0 ? "," : "", dt_mesh_dim_name(mesh, m),
+                dt_mesh_dim_size(mesh, m));
     dti_error_prefix("on mesh \"%s\"", text);
 }
 

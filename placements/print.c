@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Placements as text, in PyTorch's trace grammar. parse.c reads what is written here:
+ * Placements as text, in PyTorch's trace grammar. parse_placements.c reads what is written here:
  *
  *   layout     placement ( "[" place among the cuts of its axis "]" )?   once per mesh dim
  *   placement  "R" | "P(" reduction ")" | "S(" axis ( "," detail )* ")"

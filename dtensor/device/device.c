@@ -3,10 +3,10 @@
 
 #include <dtensor/devices.h>
 #include <dtensor/ops.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "dtensor/lane.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/pending.h"
@@ -18,18 +18,15 @@ enum { NAMED_TENSORS = 8 };
 /* Tensors that nobody released, by what they are. */
 static void name_tensors(dti_device *d)
 {
-    char layout[4 * DTI_PLACEMENT_BYTES], shape[DT_MAX_AXES * 24];
+    char layout[4 * DTI_PLACEMENT_BYTES], shape[DTI_SHAPE_BYTES];
     int n = 0;
 
     for (const dt_tensor *x = d->tensors; x != NULL && n < NAMED_TENSORS; x = x->also) {
         if (x->refs == 0) continue;
-        shape[0] = '\0';
-        for (int a = 0, used = 0; a < x->n_axes; a++)
-            used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", a ? ", " : "",
-                             (long long)x->shape[a]);
         (void)dt_layout_print(x->layout, layout, sizeof layout);
-        dti_runtime_log(d->rt, DT_LOG_INFO, "outlives the run: tensor %s [%s] %s%s",
-                        dt_dtype_name(x->local.dtype), shape, layout,
+        dti_runtime_log(d->rt, DT_LOG_INFO, "outlives the run: tensor %s %s %s%s",
+                        dt_dtype_name(x->local.dtype),
+                        dti_shape_text(x->shape, x->n_axes, shape, sizeof shape), layout,
                         ++n == NAMED_TENSORS ? " (and perhaps more)" : "");
     }
 }

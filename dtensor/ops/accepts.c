@@ -2,10 +2,10 @@
  *
  * The sharding rule of rows whose letters do not suffice: a list of placements for one mesh dim,
  * operands and what follows for the results, as PyTorch's single-dim strategies are. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/writer.h"
 #include "dtensor/ops/op_rules.h"
 
 enum { TERM_BYTES = 32 };
@@ -166,16 +166,13 @@ static dt_status take(dti_op_call *call, const dti_accepted *line, int m,
 static dt_status refuse(dti_op_call *call, int m, bool alike)
 {
     char have[160] = "", lines[224] = "", text[DTI_PLACEMENT_BYTES];
-    size_t at = 0;
+    dti_writer h = { have, sizeof have, 0 }, l = { lines, sizeof lines, 0 };
 
-    for (int i = 0; i < call->n && at < sizeof have; i++)
-        at += (size_t)snprintf(have + at, sizeof have - at, "%s%s", i > 0 ? ", " : "",
-                               dti_placement_words(&call->in_place[i][m], text));
+    for (int i = 0; i < call->n; i++)
+        dti_put(&h, "%s%s", i > 0 ? ", " : "", dti_placement_words(&call->in_place[i][m], text));
     if (!alike) return dti_op_clash(call, m, "operands lie as %s, cut at different rows", have);
-    at = 0;
-    for (int k = 0; call->op->accepts[k] != NULL && at < sizeof lines; k++)
-        at += (size_t)snprintf(lines + at, sizeof lines - at, "%s\"%s\"", k > 0 ? ", " : "",
-                               call->op->accepts[k]);
+    for (int k = 0; call->op->accepts[k] != NULL; k++)
+        dti_put(&l, "%s\"%s\"", k > 0 ? ", " : "", call->op->accepts[k]);
     return dti_op_clash(call, m, "operands lie as %s, but the row accepts %s or all Replicate",
                         have, lines);
 }

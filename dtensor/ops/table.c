@@ -5,7 +5,7 @@
  * `axes` names axes by letter. "..." is any leading axes; [x] must be whole on every rank. AXES in
  * the rule columns reads the shape rule and the sharding rule from it: a sharded letter that
  * reaches the result leaves Shard, one that vanishes leaves Partial. A row whose shapes or sharding
- * the letters cannot say names its own function instead (rules_own.c).
+ * the letters cannot say names its own function instead (rules_*.c).
  *
  * `types`: F one float dtype for all, x any float, f f32, i i32, k i64 keys, b u8 masks, d any; a
  * the dtype that the attributes begin with.

@@ -15,9 +15,9 @@
  * Begins are collectives: all ranks of the mesh issue them in the same order among themselves, and
  * among all other calls. Any number may be under way, on any meshes; they travel one after the
  * other, in that order, beside the collectives of the ranks, and have no place in a rank's flight
- * record. Waits may come in any order, and need
- * not come: what was begun cannot be called back, since other ranks count on it, but a pending move
- * that is released before its wait goes on by itself and its result is dropped. */
+ * record. Waits may come in any order, and need not come: what was begun cannot be called back,
+ * since other ranks count on it, but a pending move that is released before its wait goes on by
+ * itself and its result is dropped. */
 #ifndef DT_ASYNC_H
 #define DT_ASYNC_H
 

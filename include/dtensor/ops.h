@@ -176,7 +176,8 @@ DT_API dt_tensor *dt_top_k_keys(dt_tape *tape, dt_tensor *x, int64_t k);
 DT_API void dt_top_k(dt_tape *tape, dt_tensor *keys, int64_t k, dt_tensor **values,
                      dt_tensor **indices);
 
-/* Calls of operators and misses of the decision cache of this rank so far. Not collective. */
+/** Calls of operators and misses of the decision cache of this rank so far. Not collective. Errors:
+ * none. */
 DT_API void dt_op_counts(dt_runtime *rt, uint64_t *calls, uint64_t *misses);
 
 /* --- Kernels -------------------------------------------------------------------------------- */

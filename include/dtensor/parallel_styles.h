@@ -77,8 +77,7 @@ typedef struct dt_passes {
 typedef struct dt_cut_room {
     int64_t blocks[DT_AXIS_MAX_BLOCKS]; /* of packed cuts, with their units */
     int64_t units[DT_AXIS_MAX_BLOCKS];
-    int64_t
-        *offsets; /* of uneven cuts: n_parts + 1, for partition_param; dt_cut_param() has none */
+    int64_t *offsets; /* of uneven cuts, [n_parts + 1]; dt_cut_param() needs none */
 } dt_cut_room;
 
 /* One recipe. A NULL function means: what the data fields say. A user's style fills what it needs:
@@ -100,8 +99,8 @@ struct dt_style {
     size_t size; /* sizeof(dt_style) */
     const char *name;
     const char *summary; /* one line: what is cut, which collective */
-    const char
-        *kinds; /* of layers it fits, and of kinds like them: "linear embedding"; NULL: any */
+    const char *kinds;   /* of layers that it fits, and kinds like them: "linear embedding"; NULL:
+                          * any */
     dt_cut cut;
     dt_passes in;
     dt_passes out;

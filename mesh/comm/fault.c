@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The text of dt_run_options.fault: "rank=1,op=all_reduce,call=3". */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "base/writer.h"
 #include "mesh/comm/comm.h"
 
 static bool parse_number(const char *text, size_t n, int64_t *out)
@@ -72,12 +72,11 @@ static bool parse_item(const char *item, size_t n, dti_fault *f)
 /* "barrier, broadcast, ..., any": what op= takes. */
 static const char *list_ops(char *text, size_t bytes)
 {
-    size_t used = 0;
+    dti_writer w = { text, bytes, 0 };
 
     for (int op = 0; op < DTI_COMM_N_OPS; op++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s, ", dti_comm_op_name((dti_comm_op)op));
-    (void)snprintf(text + used, bytes - used, "any");
+        dti_put(&w, "%s, ", dti_comm_op_name((dti_comm_op)op));
+    dti_put(&w, "any");
     return text;
 }
 

@@ -11,6 +11,7 @@
 #include "dtensor/device/device.h"
 #include "parallel_styles/kind.h"
 #include "parallel_styles/layer_hash.h"
+#include "parallel_styles/layer_rules.h"
 #include "parallel_styles/layers_internal.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
@@ -77,6 +78,22 @@ static dt_status refused_kinds(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(dt_kind_register(NULL, &ends), DT_ERR_ARG, "rt or kind is NULL");
     DT_TRY(dt_kind_register(rt, &ends));
     return DT_OK;
+}
+
+/* A name that is longer than the room for it is cut there. */
+DT_TEST(own_kinds, names_of_parameters_are_as_long_as_they_like)
+{
+    const char *const name =
+        "a_name_of_more_bytes_than_messages_have_for_a_parameter_and_its_shape_"
+        "together";
+    const dt_param_info info = { .name = name, .n_axes = 2, .axis = { { 6, 0 }, { 4, 0 } } };
+    char room[2 * DTI_PARAM_TEXT_BYTES];
+
+    memset(room, '#', sizeof room);
+    (void)dti_param_text(&info, room);
+    DT_ASSERT_EQ_INT(strlen(room), DTI_PARAM_TEXT_BYTES - 1);
+    DT_ASSERT(strncmp(room, name, DTI_PARAM_TEXT_BYTES - 1) == 0);
+    for (size_t i = DTI_PARAM_TEXT_BYTES; i < sizeof room; i++) DT_ASSERT(room[i] == '#');
 }
 
 DT_TEST(own_kinds, what_is_no_kind_is_refused)
