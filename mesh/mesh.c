@@ -172,6 +172,11 @@ void dt_mesh_release(dt_mesh **mesh)
     *mesh = NULL;
     if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
     dti_runtime_count(m->rt, NULL, -1);
+    while (m->parts != NULL) {
+        dti_mesh_part *next = m->parts->next;
+        dti_free(m->parts);
+        m->parts = next;
+    }
     dti_free((void *)m->comms);
     dti_roster_release(m->grid.roster);
     dti_free(m);
@@ -254,17 +259,24 @@ bool dt_mesh_find_rank(const dt_mesh *mesh, int world_rank, int *coord)
 /* The places of the dims in `dims` (bits), at the coordinates `coord` of the others, row-major. */
 int dti_mesh_fiber(const dt_mesh *mesh, uint32_t dims, const int *coord, int *world_ranks)
 {
+    return dti_mesh_block(mesh, dims, mesh->size, coord, world_ranks);
+}
+
+int dti_mesh_block(const dt_mesh *mesh, uint32_t dims, const int *along, const int *coord,
+                   int *world_ranks)
+{
     int at[DT_MAX_DIMS];
     int n = 0;
 
-    for (int d = 0; d < mesh->n_dims; d++) at[d] = dims >> d & 1u ? 0 : coord[d];
+    for (int d = 0; d < mesh->n_dims; d++)
+        at[d] = coord[d] - (dims >> d & 1u ? coord[d] % along[d] : 0);
     for (;;) {
         int d = mesh->n_dims - 1;
         world_ranks[n++] = dti_grid_rank(&mesh->grid, dti_grid_place(&mesh->grid, at));
         for (; d >= 0; d--) {
             if ((dims >> d & 1u) == 0) continue;
-            if (++at[d] < mesh->size[d]) break;
-            at[d] = 0;
+            if (++at[d] % along[d] != 0) break;
+            at[d] -= along[d];
         }
         if (d < 0) return n;
     }

@@ -26,6 +26,14 @@ typedef struct dti_grid {
     dti_span span[DT_MAX_DIMS];
 } dti_grid;
 
+/* A communicator of parts of dims: its group is `along` neighbours of each dim in `dims`. */
+typedef struct dti_mesh_part {
+    uint32_t dims;
+    int along[DT_MAX_DIMS];
+    dti_comm *comm; /* borrowed */
+    struct dti_mesh_part *next;
+} dti_mesh_part;
+
 struct dt_mesh {
     _Atomic int refs;
     dt_runtime *rt;
@@ -38,6 +46,7 @@ struct dt_mesh {
     dti_mesh_costs costs;
     dti_grid grid;    /* keeps a reference of its roster */
     dti_comm **comms; /* [1 << n_dims] by the bits of dims, NULL until first used; borrowed */
+    dti_mesh_part *parts;
 };
 
 /* Nothing measured, no bound. */
@@ -90,5 +99,9 @@ dt_status dti_mesh_check_name(const char *name) DT_MUST_USE;
 /* The places of the dims in `dims` (bits), at the coordinates `coord` of the others, row-major:
  * writes the world ranks and returns their number. */
 int dti_mesh_fiber(const dt_mesh *mesh, uint32_t dims, const int *coord, int *world_ranks);
+
+/* The same of as many neighbours as `along` says of each dim, from a multiple of that number on. */
+int dti_mesh_block(const dt_mesh *mesh, uint32_t dims, const int *along, const int *coord,
+                   int *world_ranks);
 
 #endif

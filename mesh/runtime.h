@@ -96,6 +96,11 @@ dt_status dti_mesh_copy(const dt_mesh *mesh, dt_runtime *rt, dt_mesh **out) DT_M
  * Borrowed. */
 dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out) DT_MUST_USE;
 
+/* The same over parts of dims: of each dim d in `dims` the along[d] neighbours, a number that
+ * divides the dim, that begin at a multiple of it. */
+dt_status dti_mesh_comm_along(dt_mesh *mesh, uint32_t dims, const int *along,
+                              dti_comm **out) DT_MUST_USE;
+
 /* The communicator of all ranks of two meshes, by world rank; *out is NULL for a rank of neither.
  * It waits as long as the more patient mesh. Borrowed. */
 dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out) DT_MUST_USE;

@@ -78,7 +78,7 @@ dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt
 }
 
 /* A new one, or one that another mesh of this rank has made. */
-static dt_status find_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
+static dt_status find_comm(dt_mesh *mesh, uint32_t dims, const int *along, dti_comm **out)
 {
     dt_status st = DT_OK;
     int *ranks = NULL;
@@ -90,9 +90,8 @@ static dt_status find_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
              "rank %d is not a member of the mesh and cannot communicate on \"%s\"",
              dt_runtime_rank(mesh->rt), name);
     DT_TRY(dti_alloc_array((size_t)mesh->n_ranks, sizeof *ranks, (void **)&ranks));
-    n = dti_mesh_fiber(mesh, dims, mesh->coord, ranks);
+    n = dti_mesh_block(mesh, dims, along, mesh->coord, ranks);
     DT_TRY_TO(done, st, dti_runtime_comm(mesh->rt, ranks, n, name, out));
-    mesh->comms[dims] = *out;
 done:
     dti_free(ranks);
     return st;
@@ -105,8 +104,53 @@ dt_status dti_mesh_comm(dt_mesh *mesh, uint32_t dims, dti_comm **out)
              "the run that this mesh belongs to has ended");
     DT_CHECK(dims < 1u << mesh->n_dims, DT_ERR_ARG, "dims 0x%x of a mesh that has %d", dims,
              mesh->n_dims);
-    if (mesh->comms[dims] == NULL) DT_TRY(find_comm(mesh, dims, out));
+    if (mesh->comms[dims] == NULL) DT_TRY(find_comm(mesh, dims, mesh->size, &mesh->comms[dims]));
     *out = mesh->comms[dims];
     (*out)->timeout_ms = mesh->timeout_ms; /* equal groups of other meshes may have set theirs */
+    return DT_OK;
+}
+
+static bool is_part(const dti_mesh_part *p, const dt_mesh *mesh, uint32_t dims, const int *along)
+{
+    bool same = p->dims == dims;
+
+    for (int d = 0; d < mesh->n_dims && same; d++)
+        same = (dims >> d & 1u) == 0 || p->along[d] == along[d];
+    return same;
+}
+
+static dt_status add_part(dt_mesh *mesh, uint32_t dims, const int *along, dti_mesh_part **out)
+{
+    dti_mesh_part *part;
+    dt_status st;
+
+    DT_TRY(dti_new(sizeof *part, &part));
+    part->dims = dims;
+    memcpy(part->along, along, (size_t)mesh->n_dims * sizeof *along);
+    st = find_comm(mesh, dims, along, &part->comm);
+    if (st != DT_OK) {
+        dti_free(part);
+        return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    }
+    part->next = mesh->parts;
+    mesh->parts = *out = part;
+    return DT_OK;
+}
+
+dt_status dti_mesh_comm_along(dt_mesh *mesh, uint32_t dims, const int *along, dti_comm **out)
+{
+    dti_mesh_part *part = mesh->parts;
+    bool whole = true;
+
+    *out = NULL;
+    for (int d = 0; d < mesh->n_dims; d++)
+        whole = whole && ((dims >> d & 1u) == 0 || along[d] == mesh->size[d]);
+    if (whole) return dti_mesh_comm(mesh, dims, out);
+    DT_CHECK(!dti_runtime_has_ended(mesh->rt), DT_ERR_ARG,
+             "the run that this mesh belongs to has ended");
+    while (part != NULL && !is_part(part, mesh, dims, along)) part = part->next;
+    if (part == NULL) DT_TRY(add_part(mesh, dims, along, &part));
+    *out = part->comm;
+    (*out)->timeout_ms = mesh->timeout_ms;
     return DT_OK;
 }
