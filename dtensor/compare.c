@@ -67,8 +67,7 @@ static dt_status line_up(dt_tensor *x, const dt_layout *like, dt_tensor **y)
     *y = NULL;
     if (like->partial_dims != 0) {
         memcpy(want, like->place, sizeof want);
-        for (int m = 0; m < like->n_dims; m++)
-            if (like->partial_dims >> m & 1u) want[m] = DT_REPLICATE;
+        for (int m = 0; m < like->n_dims; m++) want[m] = dti_placement_reduced(&want[m]);
         DT_TRY(dti_tensor_layout(x, want, &layout));
     }
     DT_TRY(dti_redistribute(x, layout, NULL, y));

@@ -182,14 +182,19 @@ static dt_status plan_copy(copy *c, const dt_layout *at, double *ns)
     return DT_OK;
 }
 
-/* The layout of x with every Partial dim whole, or cut along axis a. */
+/* The layout of x with every Partial dim whole, or cut along axis a, and copies for terms. */
 static dt_status reduced_along(const dt_tensor *x, int a, const dt_layout **out)
 {
     const dt_placement cut = a < x->n_axes ? DT_SHARD_NTH(a, DT_MAX_DIMS - 1) : DT_REPLICATE;
 
     *out = x->layout;
-    for (int m = 0; m < x->layout->n_dims; m++)
-        if (x->layout->partial_dims >> m & 1u) DT_TRY(dti_layout_with(*out, m, &cut, out));
+    for (int m = 0; m < x->layout->n_dims; m++) {
+        const dt_placement copies = dti_placement_reduced(&x->layout->place[m]);
+        if (x->layout->place[m].terms)
+            DT_TRY(dti_layout_with(*out, m, &copies, out));
+        else if (x->layout->partial_dims >> m & 1u)
+            DT_TRY(dti_layout_with(*out, m, &cut, out));
+    }
     return DT_OK;
 }
 

@@ -3,6 +3,8 @@
  * Executes the plans of placements/move.h on bytes. Each step makes one tensor from the one before.
  * Dry tensors take the same way: what would be copied here is left out, what would be sent goes to
  * the dry back end, so that steps, counters and memory are those of a run. */
+#include <string.h>
+
 #include "base/dtype.h"
 #include "dtensor/claims.h"
 #include "dtensor/exchange.h"
@@ -62,6 +64,16 @@ static dt_status divide(dt_tensor *y, int64_t divisor)
     return DT_OK;
 }
 
+/* Of those that reduce together. */
+static dt_status reducers(const dti_move_step *step, dt_mesh *mesh, dti_comm **out)
+{
+    int along[DT_MAX_DIMS];
+
+    for (int m = 0; m < step->from->n_dims; m++) along[m] = dti_move_along(step, m);
+    DT_TRY(dti_mesh_comm_along(mesh, step->dims, along, out));
+    return DT_OK;
+}
+
 static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_tensor *y)
 {
     const int64_t n = dti_tensor_count(x);
@@ -74,7 +86,7 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
     dti_comm_note note;
     dti_comm *comm;
 
-    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    DT_TRY(reducers(step, x->mesh, &comm));
     call.about = dti_agree_about(x, step->to, comm, &note);
     DT_TRY(x->device->ops->communicate(x->device, comm, &call));
     DT_TRY(divide(y, step->divisor));
@@ -135,7 +147,7 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     dt_status st = DT_OK;
     void *room;
 
-    DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    DT_TRY(reducers(step, x->mesh, &comm));
     const size_t n = (size_t)comm->size;
     DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + 2 * sizeof(int64_t)), &room));
     t.boxes = room;
@@ -204,16 +216,32 @@ static dt_status exchange(const dti_move_step *step, const int *me, const dt_ten
     return DT_OK;
 }
 
+static dt_status fill_zeros(dt_tensor *y)
+{
+    static const uint64_t zero = 0;
+    dti_device *d = y->device;
+
+    if (d->dry || dti_tensor_bytes(y) == 0) return DT_OK;
+    if (!d->ops->host_visible)
+        DT_TRY(d->ops->fill(d, y->local.data, dti_tensor_count(y), &zero,
+                            dt_dtype_size(y->local.dtype)));
+    else
+        memset(y->local.data, 0, dti_tensor_bytes(y));
+    return DT_OK;
+}
+
 static dt_status run_step(const dti_move_step *step, const int *me, dt_tensor *x, dt_tensor **out)
 {
+    const bool keeps = step->kind == DTI_MOVE_KEEP_ONE && dti_move_keeps(step, me);
     dt_status st = DT_OK;
     dt_tensor *y;
 
     *out = NULL;
-    if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece)
+    if (keeps || (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece))
         return dti_tensor_view(x, step->to, x->n_axes, x->shape, out);
     DT_TRY(dti_tensor_create(x->mesh, step->to, x->local.dtype, x->shape, &y));
     st = step->kind == DTI_MOVE_LOCAL_SLICE      ? local_slice(step, me, x, y)
+         : step->kind == DTI_MOVE_KEEP_ONE       ? fill_zeros(y)
          : step->kind == DTI_MOVE_ALL_REDUCE     ? all_reduce(step, x, y)
          : step->kind == DTI_MOVE_REDUCE_SCATTER ? reduce_scatter(step, me, x, y)
                                                  : exchange(step, me, x, y);

@@ -216,7 +216,7 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     dti_error_clear();
     st = dti_style_partition(style, info, n_parts(layer->list, m), &room, &place[m]);
     if (st != DT_OK) return refuse(st, layer, m, info);
-    DT_CHECK(place[m].kind != DT_PLACE_PARTIAL, DT_ERR_LAYOUT,
+    DT_CHECK(place[m].kind != DT_PLACE_PARTIAL && !place[m].terms, DT_ERR_LAYOUT,
              "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
              layer->name, info->name);
     st = dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout);

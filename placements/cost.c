@@ -132,7 +132,7 @@ static void bytes_by_dim(const dti_cost_model *model, const dti_move_step *step,
     double all = (double)dti_move_bytes(step, model->shape, model->element_bytes, me);
     double peers = 0, nearer = 1, members = dti_move_group_size(step);
     for (int i = 0; i < n; i++) {
-        const double reach = nearer * step->from->dim_size[order[i]];
+        const double reach = nearer * dti_move_along(step, order[i]);
         peers = reach - nearer;
         bytes[i] = all * peers / (members - 1);
         nearer = reach;
@@ -146,7 +146,7 @@ static double latency_ns(const dti_cost_model *model, const dti_move_step *step)
     for (int m = 0; m < step->from->n_dims; m++) {
         if (!dti_has(step->dims, m)) continue;
         const double each = model->link[m].latency_ns;
-        for (int reach = 1; reach < step->from->dim_size[m]; reach *= 2) sum += each;
+        for (int reach = 1; reach < dti_move_along(step, m); reach *= 2) sum += each;
         if (each > most) most = each;
     }
     return sum + most;
@@ -158,7 +158,7 @@ double dti_step_ns(const dti_cost_model *model, const dti_move_step *step, const
     int order[DT_MAX_DIMS];
     double most = 0;
 
-    if (step->kind == DTI_MOVE_LOCAL_SLICE) return 0;
+    if (step->dims == 0) return 0;
     const int n = by_speed(model, step->dims, step->from->n_dims, order);
     for (int r = 0; r < probes->n; r++) {
         const int *me = probes->coord[r];
@@ -215,7 +215,7 @@ static int64_t step_memory(const dti_move_step *step, const step_sizes *n, size_
     const int64_t own = first ? 0 : n->from; /* the first piece is the caller's */
     int64_t most;
 
-    if (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece) return own * each;
+    if (step->same_piece) return own * each;
     most = ((each > narrow && step->widens ? n->from : own) + n->to + n->packed) * each;
     if (each > narrow && step->widens) most = dti_max(most, own * narrow + n->from * each);
     if (each > narrow && step->narrows) most = dti_max(most, n->to * (each + narrow));
@@ -228,7 +228,9 @@ int64_t dti_step_memory(const dti_move_step *step, const int64_t *shape, size_t 
     const int64_t from = dti_piece_count(step->from, me, shape);
     const int64_t to = dti_piece_count(step->to, me, shape);
     const step_sizes n = { from, to, packed_elements(step, from, to) };
+    const bool kept = step->kind == DTI_MOVE_KEEP_ONE && dti_move_keeps(step, me);
 
+    if (kept) return first ? 0 : from * (int64_t)element_bytes;
     return step_memory(step, &n, element_bytes, first);
 }
 

@@ -31,8 +31,9 @@ uint64_t dti_layout_hash(const dt_layout *l)
     for (int m = 0; m < l->n_dims; m++) {
         const dt_placement *p = &l->place[m];
         h = dti_hash_word(h, (uint64_t)l->dim_size[m] << 32 | (uint64_t)l->order[m]);
-        h = dti_hash_word(h, (uint64_t)p->kind | (uint64_t)p->reduce << 8 |
-                                 (uint64_t)p->axis << 16 | (uint64_t)p->replicas << 32);
+        h = dti_hash_word(h, (uint64_t)p->kind | (uint64_t)p->terms << 4 |
+                                 (uint64_t)p->reduce << 8 | (uint64_t)p->axis << 16 |
+                                 (uint64_t)p->replicas << 32);
         h = dti_hash_word(h, (uint64_t)p->unit);
         if (p->n_offsets > 0) h = mix_numbers(h, p->n_offsets, p->offsets);
         if (p->n_blocks > 0) h = mix_numbers(dti_hash_word(h, 1), p->n_blocks, p->blocks);
@@ -200,7 +201,8 @@ dt_status dti_layout_with(const dt_layout *base, int dim, const dt_placement *wa
 
     *out = base;
     if (want->kind == have->kind && want->order == 0 && want->axis == have->axis &&
-        want->reduce == have->reduce && dti_placement_same_cut(want, have))
+        want->reduce == have->reduce && want->terms == have->terms &&
+        dti_placement_same_cut(want, have))
         return DT_OK; /* which keeps its place among the cuts */
     *out = NULL;
     DT_TRY(dti_layout_replace(base, dim, want, &key));
@@ -226,4 +228,11 @@ dt_placement dt_shard_packed(int axis, int n_blocks, const int64_t *blocks)
                            .unit = 1,
                            .n_blocks = n_blocks,
                            .blocks = blocks };
+}
+
+dt_placement dt_shard_terms(int axis, int64_t unit, int replicas)
+{
+    return (dt_placement){
+        .kind = DT_PLACE_SHARD, .axis = axis, .replicas = replicas, .unit = unit, .terms = true
+    };
 }

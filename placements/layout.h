@@ -14,8 +14,9 @@
 typedef struct dt_layouts dti_layouts;
 
 /* Normalised: axis >= 0, unit and replicas >= 1 for Shard, unused fields of a kind 0,
- * places only where the order of an axis' cuts is not the default. A dim of one rank, and a Shard
- * whose replicas are all ranks of the dim, keep the placement they were given but cut nothing. */
+ * places only where the order of an axis' cuts is not the default, terms only of several replicas.
+ * A dim of one rank, and a Shard whose replicas are all ranks of the dim, keep the placement they
+ * were given but cut nothing; if those are terms, they are Partial(sum). */
 struct dt_layout {
     int n_dims;
     int n_axes;
@@ -23,7 +24,7 @@ struct dt_layout {
     dt_placement place[DT_MAX_DIMS];
     int order[DT_MAX_DIMS]; /* mesh dims in the order their cuts apply; canonical, see normal.c */
     uint32_t shard_dims;    /* bit m: mesh dim m cuts (Shard into more than one part) */
-    uint32_t partial_dims;  /* bit m: Partial and more than one rank */
+    uint32_t partial_dims;  /* bit m: Partial and more than one rank, or a Shard with terms */
     uint32_t table_axes;    /* bit a: offsets or blocks cut axis a, so its extent is known */
     uint32_t packed_axes;   /* bit a: blocks cut axis a, so a piece may be several runs */
     bool default_order;
@@ -62,7 +63,16 @@ dt_status dti_layout_with(const dt_layout *base, int dim, const dt_placement *wa
 /* True if both cut alike what they are given, on whatever axis and at whatever place. */
 bool dti_placement_same_cut(const dt_placement *a, const dt_placement *b);
 bool dti_placement_equal(const dt_placement *a, const dt_placement *b); /* in normal form */
-bool dti_layout_equal(const dt_layout *a, const dt_layout *b);          /* hashes are set */
+
+/* What is left when the terms are reduced where they lie: Replicate of Partial, copies of terms. */
+dt_placement dti_placement_reduced(const dt_placement *place);
+
+/* Bit m: mesh dim m cuts, and the holders of a part hold terms of it. */
+static inline uint32_t dti_layout_terms(const dt_layout *layout)
+{
+    return layout->shard_dims & layout->partial_dims;
+}
+bool dti_layout_equal(const dt_layout *a, const dt_layout *b); /* hashes are set */
 uint64_t dti_layout_hash(const dt_layout *key);
 
 /* --- pieces ----------------------------------------------------------------------------------- */

@@ -45,8 +45,9 @@ static dt_status check_partials(const dt_layout *from, const dt_layout *to)
     char have[256], want[256], place[64];
 
     for (int m = 0; m < to->n_dims; m++) {
-        if (!dti_has(to->partial_dims, m)) continue;
-        if (dti_has(from->partial_dims, m) && from->place[m].reduce == to->place[m].reduce)
+        if (!dti_has(to->partial_dims & ~to->shard_dims, m)) continue; /* any value has terms */
+        if (from->place[m].kind == DT_PLACE_PARTIAL && dti_has(from->partial_dims, m) &&
+            from->place[m].reduce == to->place[m].reduce)
             continue;
         (void)dt_layout_print(from, have, sizeof have);
         (void)dt_layout_print(to, want, sizeof want);
@@ -73,6 +74,43 @@ dt_status dti_move_check(const dt_layout *from, const dt_layout *to)
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
+
+/* The terms of `to` that `from` does not have, bit m for dim m. Those stay whose cut stays: what a
+ * rank reads it reads on other dims, so from one that holds the same term. */
+static uint32_t new_terms(const dt_layout *from, const dt_layout *to)
+{
+    const uint32_t terms = dti_layout_terms(to);
+
+    if (terms == 0) return 0;
+    return terms & ~(dti_layout_terms(from) & ~dti_move_exchange_dims(from, to));
+}
+
+/* Copies in place of terms on `dims`. */
+static dt_status without_terms(const dt_layout *l, uint32_t dims, const dt_layout **out)
+{
+    dt_layout next = *l;
+
+    for (int m = 0; m < l->n_dims; m++)
+        if (dti_has(dims, m)) next.place[m].terms = false;
+    *out = l;
+    if (dims == 0) return DT_OK;
+    DT_TRY(dti_layout_normalise(&next, l->order));
+    return dti_layout_intern_key(l->table, &next, out);
+}
+
+dt_status dti_move_before_terms(const dt_layout *from, const dt_layout *to, const dt_layout **out)
+{
+    return without_terms(to, new_terms(from, to), out);
+}
+
+void dti_move_keep(dti_move *plan, const dt_layout *copies, const dt_layout *to)
+{
+    if (copies == to) return;
+    DT_ASSERT(plan->n_steps < DTI_MOVE_MAX_STEPS);
+    plan->step[plan->n_steps++] = (dti_move_step){
+        .kind = DTI_MOVE_KEEP_ONE, .reduce = DT_SUM, .divisor = 1, .from = copies, .to = to
+    };
+}
 
 static dti_move_step *emit(planner *p, dti_move_kind kind, uint32_t dims, const dt_layout *to)
 {
@@ -136,7 +174,7 @@ static dt_status reduce_scatters(planner *p)
 {
     for (int m = 0; m < p->to->n_dims;) {
         const dt_layout *to;
-        if (!dti_has(p->next->partial_dims, m) || !can_append(p, m) ||
+        if (!dti_has(p->next->partial_dims & ~p->next->shard_dims, m) || !can_append(p, m) ||
             p->to->place[m].replicas > 1) {
             m++;
             continue;
@@ -161,7 +199,9 @@ static dt_status all_reduce(planner *p)
     if (p->next != p->at) emit_slice(p, p->next);
     memcpy(place, p->at->place, sizeof place);
     for (int m = 0; m < p->at->n_dims; m++)
-        if (dti_has(dims, m))
+        if (dti_has(dims & p->at->shard_dims, m))
+            place[m].terms = false;
+        else if (dti_has(dims, m))
             place[m] = dti_has(p->to->shard_dims, m) ? DT_REPLICATE : p->to->place[m];
     DT_TRY(dti_layout_intern(p->table, p->at->n_dims, p->at->dim_size, p->at->n_axes, place,
                              p->at->order, &to));
@@ -214,20 +254,22 @@ dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layo
     out->n_steps = 0;
     if (from == to) return DT_OK;
     DT_TRY(dti_move_check(from, to));
-    if ((from->partial_dims & ~to->partial_dims) != 0) {
+    DT_TRY(dti_move_before_terms(from, to, &p.to));
+    if ((from->partial_dims & ~p.to->partial_dims) != 0) {
         DT_TRY(slice_ahead(&p));
         DT_TRY(reduce_scatters(&p));
         DT_TRY(all_reduce(&p));
     }
     last_move(&p);
     dti_move_settle(out);
+    dti_move_keep(out, p.to, to);
     return DT_OK;
 }
 
 bool dti_move_is_local(const dt_layout *from, const dt_layout *to)
 {
-    return from == to ||
-           ((from->partial_dims & ~to->partial_dims) == 0 && dti_move_exchange_dims(from, to) == 0);
+    return from == to || ((from->partial_dims & ~(to->partial_dims & ~new_terms(from, to))) == 0 &&
+                          dti_move_exchange_dims(from, to) == 0);
 }
 
 const char *dti_move_name(const dti_move_step *step)
@@ -241,6 +283,8 @@ const char *dti_move_name(const dti_move_step *step)
         return "all_reduce";
     case DTI_MOVE_EXCHANGE:
         return step->gathers ? "all_gather" : "all_to_all";
+    case DTI_MOVE_KEEP_ONE:
+        return "keep_one";
     }
     return "?";
 }

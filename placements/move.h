@@ -10,6 +10,10 @@
  *   all_reduce      what is still Partial and shall not be, over all those dims at once
  *   exchange        everything that is left in one move of boxes, or local_slice where every rank
  *                   holds its target piece already
+ *   keep_one        where the target wants terms that are not the tensor's: the first of those that
+ *                   hold a part keeps it, the others have zeros
+ *
+ * Terms of a Shard are reduced by the neighbours that hold them, not by all of their mesh dim.
  *
  * Each step leads from one interned layout to the next, so steps are executed and counted alone. */
 #ifndef DTI_MOVE_H
@@ -21,12 +25,14 @@ typedef enum dti_move_kind {
     DTI_MOVE_LOCAL_SLICE,
     DTI_MOVE_REDUCE_SCATTER,
     DTI_MOVE_ALL_REDUCE,
-    DTI_MOVE_EXCHANGE
+    DTI_MOVE_EXCHANGE,
+    DTI_MOVE_KEEP_ONE
 } dti_move_kind;
 
 typedef struct dti_move_step {
     dti_move_kind kind;
-    uint32_t dims; /* bit m: mesh dim m takes part; the group is these dims flattened row-major */
+    uint32_t dims; /* bit m: mesh dim m takes part; the group is these dims flattened row-major, of
+                    * each all ranks or, where terms of a Shard are reduced, those that hold them */
     dt_reduce reduce; /* of the two reductions; DT_SUM elsewhere */
     int64_t divisor;  /* of a sum that is an average in part or by steps: divide by this, or 1 */
     bool wide;        /* terms of bf16 and f16 are f32: this is not the only step that reduces */
@@ -39,7 +45,7 @@ typedef struct dti_move_step {
 } dti_move_step;
 
 /* n_steps == 0: from and to are one layout. */
-enum { DTI_MOVE_MAX_STEPS = 2 * DT_MAX_DIMS + 1 };
+enum { DTI_MOVE_MAX_STEPS = 2 * DT_MAX_DIMS + 2 };
 typedef struct dti_move {
     int n_steps;
     dti_move_step step[DTI_MOVE_MAX_STEPS];
@@ -54,6 +60,15 @@ typedef struct dti_move {
 dt_status dti_move_plan(dti_layouts *table, const dt_layout *from, const dt_layout *to,
                         dti_move *out) DT_MUST_USE;
 
+/* `to` with copies in place of the terms that are not those of `from`: what there is before
+ * keep_one, which dti_move_keep() appends to a plan if the two differ. */
+dt_status dti_move_before_terms(const dt_layout *from, const dt_layout *to,
+                                const dt_layout **out) DT_MUST_USE;
+void dti_move_keep(dti_move *plan, const dt_layout *copies, const dt_layout *to);
+
+/* Does the rank keep its piece in a keep_one? */
+bool dti_move_keeps(const dti_move_step *step, const int *me);
+
 /* True if a plan from one to the other would communicate nothing. For legal moves only. */
 bool dti_move_is_local(const dt_layout *from, const dt_layout *to);
 
@@ -63,6 +78,10 @@ dt_status dti_move_check(const dt_layout *from, const dt_layout *to) DT_MUST_USE
 /* The mesh dims that ranks have to read over to get their pieces of `to`, bit m for dim m: per axis
  * those cuts of `from` that follow after the common start. */
 uint32_t dti_move_exchange_dims(const dt_layout *from, const dt_layout *to);
+
+/* True if every rank's piece of `to` lies within its piece of `from`: terms of one are reduced to
+ * the other by those that hold them. */
+bool dti_move_nests(const dt_layout *from, const dt_layout *to, const int64_t *shape);
 
 /* True if an exchange over `dims` makes axes whole and does nothing else to them. */
 bool dti_move_is_gather(const dt_layout *from, const dt_layout *to, uint32_t dims);
@@ -86,11 +105,15 @@ size_t dti_move_element_bytes(const dti_move_step *step, size_t element_bytes);
  * way. */
 bool dti_move_is_nearest(const dt_placement *place, int me, int peer);
 
-/* Ranks that take part in a step together: product of the sizes of step->dims. */
+/* How many ranks of mesh dim m, one of step->dims, take part in a step together: all, or the
+ * neighbours that hold terms. They follow each other, the first at a multiple of their number. */
+int dti_move_along(const dti_move_step *step, int m);
+
+/* Ranks that take part in a step together: the product over step->dims. */
 int dti_move_group_size(const dti_move_step *step);
 
 /* The coordinates of member i of the group of the rank at coordinates `me`: the order of members is
- * that of dti_mesh_comm(mesh, step->dims). */
+ * that of dti_mesh_comm_along(mesh, step->dims, those numbers). */
 void dti_move_member(const dti_move_step *step, const int *me, int i, int *coord);
 
 /* What the rank at `peer` sends to the rank at `me` in this step, for a tensor of global `shape`:
@@ -113,7 +136,7 @@ bool dti_move_overlap(const dti_move_step *step, const int64_t *shape, const int
  *   exchange        what other ranks send: exactly the sum of their boxes
  *   reduce_scatter  (p-1) times the bytes of my target piece: a term from every other member
  *   all_reduce      2 (p-1)/p N, rounded down, N the bytes of my piece: reduce-scatter, then gather
- *   local_slice     0 */
+ *   local_slice     0, as keep_one */
 int64_t dti_move_bytes(const dti_move_step *step, const int64_t *shape, size_t element_bytes,
                        const int *me);
 
@@ -130,7 +153,7 @@ bool dti_move_packs_terms(const dti_move_step *step);
 void dti_move_term_box(const dti_move_step *step, const int64_t *shape, const int *me,
                        const int *member, dti_box *out);
 
-/* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all". */
+/* "local_slice", "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "keep_one". */
 const char *dti_move_name(const dti_move_step *step);
 
 /* Appends the states of a plan joined by arrows, "P(sum)S(0)->RS(0)->RR"; nothing if it has no

@@ -106,7 +106,9 @@ static dt_status normal_shard(int dim, int ranks, int n_axes, dt_placement *p)
                          .n_blocks = packed ? p->n_blocks : 0,
                          .offsets = at ? p->offsets : NULL,
                          .blocks = packed ? p->blocks : NULL,
-                         .units = unit == 0 ? p->units : NULL };
+                         .units = unit == 0 ? p->units : NULL,
+                         .terms = p->terms && p->replicas > 1 };
+    if (p->terms && p->replicas == ranks) *p = DT_PARTIAL(DT_SUM);
     return DT_OK;
 }
 
@@ -119,7 +121,8 @@ static dt_status normal_place(dt_layout *l, int m, dt_placement *p)
         return DT_OK;
     case DT_PLACE_SHARD:
         DT_TRY(normal_shard(m, l->dim_size[m], l->n_axes, p));
-        if (l->dim_size[m] == p->replicas) return DT_OK;
+        if (p->kind == DT_PLACE_PARTIAL || p->terms) l->partial_dims |= 1u << m;
+        if (p->kind == DT_PLACE_PARTIAL || l->dim_size[m] == p->replicas) return DT_OK;
         l->shard_dims |= 1u << m;
         if (p->n_blocks > 0) l->packed_axes |= 1u << p->axis;
         if (p->n_blocks > 0 || p->n_offsets > 0) l->table_axes |= 1u << p->axis;
@@ -151,7 +154,15 @@ bool dti_placement_same_cut(const dt_placement *a, const dt_placement *b)
 bool dti_placement_equal(const dt_placement *a, const dt_placement *b)
 {
     return a->kind == b->kind && a->axis == b->axis && a->reduce == b->reduce &&
-           a->order == b->order && dti_placement_same_cut(a, b);
+           a->order == b->order && a->terms == b->terms && dti_placement_same_cut(a, b);
+}
+
+dt_placement dti_placement_reduced(const dt_placement *place)
+{
+    dt_placement p = place->kind == DT_PLACE_PARTIAL ? DT_REPLICATE : *place;
+
+    p.terms = false;
+    return p;
 }
 
 /* --- all placements together ------------------------------------------------------------------ */

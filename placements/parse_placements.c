@@ -86,11 +86,15 @@ static dt_status read_detail(reader *r, dti_parsed *out, dt_placement *p)
     int n;
 
     read_word(r, word);
+    if (strcmp(word, "sum") == 0) {
+        p->terms = true;
+        return DT_OK;
+    }
     const bool unit = strcmp(word, "unit") == 0, offsets = strcmp(word, "offsets") == 0;
     const bool blocks = strcmp(word, "blocks") == 0, units = strcmp(word, "units") == 0;
     DT_CHECK(unit || offsets || blocks || units || strcmp(word, "replicas") == 0, DT_ERR_ARG,
-             "placement \"%s\": \"%s\" is neither \"unit\" nor \"replicas\", \"offsets\", "
-             "\"blocks\" or \"units\"",
+             "placement \"%s\": \"%s\" is neither \"unit\" nor \"replicas\", \"sum\", "
+             "\"offsets\", \"blocks\" or \"units\"",
              r->text, word);
     DT_TRY(expect(r, '='));
     if (offsets) return read_numbers(r, out, &p->n_offsets, &p->offsets);

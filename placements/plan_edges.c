@@ -18,6 +18,8 @@ static void take(const walker *w, dti_move_kind kind, uint32_t dims, const dt_la
     if (to->table_axes != 0 && !dti_layout_fits(to, w->model->shape)) return;
     if (kind == DTI_MOVE_EXCHANGE) {
         s.dims = dti_move_exchange_dims(w->at, to);
+        /* Ranks would read one term of several, or take it for the value. */
+        if ((dti_layout_terms(w->at) & (s.dims | ~to->partial_dims)) != 0) return;
         if (s.dims == 0) s.kind = DTI_MOVE_LOCAL_SLICE;
         s.gathers = dti_move_is_gather(w->at, to, s.dims);
     } else if (kind != DTI_MOVE_LOCAL_SLICE) {
@@ -95,15 +97,18 @@ static void all_reduce(const walker *w, uint32_t group)
     dt_layout to = *w->at;
 
     for (int m = 0; m < to.n_dims; m++)
-        if (dti_has(group, m)) to.place[m] = DT_REPLICATE;
+        if (dti_has(group, m)) to.place[m] = dti_placement_reduced(&to.place[m]);
     if (dti_layout_normalise(&to, w->at->order) == DT_OK) take(w, DTI_MOVE_ALL_REDUCE, group, &to);
 }
 
-/* All dims of a group cut one axis, outer dims first, or lie as the target wants them. */
+/* All dims of a group cut one axis, outer dims first, or lie as the target wants them. Terms of a
+ * Shard go where their holders' pieces lie within theirs. */
 static void reduce_scatter(const walker *w, uint32_t group, int axis)
 {
+    const uint32_t terms = group & dti_layout_terms(w->at);
     dt_layout to = *w->at, next;
 
+    if (terms != 0 && terms != group) return;
     for (int i = 0; i < to.n_dims; i++) {
         const int m = axis < 0 ? w->to->order[i] : i; /* the target's cuts in its order */
         dt_placement cut = axis < 0 ? w->to->place[m] : DT_SHARD(axis);
@@ -111,6 +116,9 @@ static void reduce_scatter(const walker *w, uint32_t group, int axis)
         if (cut.kind != DT_PLACE_SHARD || cut.replicas > 1 || !append(&to, m, &cut, &next)) return;
         to = next;
     }
+    if (terms != 0 && !((to.table_axes == 0 || dti_layout_fits(&to, w->model->shape)) &&
+                        dti_move_nests(w->at, &to, w->model->shape)))
+        return;
     take(w, DTI_MOVE_REDUCE_SCATTER, group, &to);
 }
 

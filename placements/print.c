@@ -4,8 +4,8 @@
  *
  *   layout     placement ( "[" place among the cuts of its axis "]" )?   once per mesh dim
  *   placement  "R" | "P(" reduction ")" | "S(" axis ( "," detail )* ")"
- *   detail     "unit=" n | "replicas=" n | "offsets=" n ( ":" n )* | "blocks=" n ( ":" n )* |
- *              "units=" n ( ":" n )*
+ *   detail     "unit=" n | "replicas=" n | "sum" | "offsets=" n ( ":" n )* |
+ *              "blocks=" n ( ":" n )* | "units=" n ( ":" n )*
  *
  * Places are written where several mesh dims cut one axis, as PyTorch does. Messages about one
  * placement write the letters as words, "Shard(0, unit=4)"; reading takes both. */
@@ -47,6 +47,7 @@ static void put_placement(dti_writer *w, const dt_placement *p, bool words)
         dti_put(w, "%s(%d", words ? "Shard" : "S", p->axis);
         if (p->unit > 1) dti_put(w, "%sunit=%lld", comma, (long long)p->unit);
         if (p->replicas > 1) dti_put(w, "%sreplicas=%d", comma, p->replicas);
+        if (p->terms) dti_put(w, "%ssum", comma);
         if (p->offsets != NULL) put_numbers(w, comma, "offsets", p->n_offsets, p->offsets);
         if (p->blocks != NULL) put_numbers(w, comma, "blocks", p->n_blocks, p->blocks);
         if (p->units != NULL) put_numbers(w, comma, "units", p->n_blocks, p->units);

@@ -246,13 +246,13 @@ static dt_status fail_memory(const search *s, const dti_move *plan)
             (long long)s->model->memory_bytes, (long long)least);
 }
 
-dt_status dti_plan(const dt_layout *from, const dt_layout *to, const dti_cost_model *model,
-                   dti_move *out, bool *any_shape)
+/* `to` has no terms but those of `from`. */
+static dt_status plan_values(const dt_layout *from, const dt_layout *to,
+                             const dti_cost_model *model, dti_move *out, bool *any_shape)
 {
     search s = { .from = from, .to = to, .model = model };
     bool fits = true;
 
-    *any_shape = true;
     DT_TRY(dti_move_plan(from->table, from, to, out));
     if (out->n_steps == 0 || is_plain(from, to, model, out)) return DT_OK;
     *any_shape = false;
@@ -265,5 +265,24 @@ dt_status dti_plan(const dt_layout *from, const dt_layout *to, const dti_cost_mo
     s.best = -1;
     DT_TRY(improve(&s, out));
     if (!fits && s.best < 0) return fail_memory(&s, out);
+    return DT_OK;
+}
+
+dt_status dti_plan(const dt_layout *from, const dt_layout *to, const dti_cost_model *model,
+                   dti_move *out, bool *any_shape)
+{
+    search s = { .from = from, .to = to, .model = model };
+    const dt_layout *copies;
+
+    *any_shape = true;
+    DT_TRY(dti_move_check(from, to));
+    DT_TRY(dti_move_before_terms(from, to, &copies));
+    DT_TRY(plan_values(from, copies, model, out, any_shape));
+    dti_move_keep(out, copies, to);
+    if (copies == to || model->memory_bytes <= 0) return DT_OK;
+    *any_shape = false;
+    dti_probes_of(from, &s.probes);
+    if (!fits_memory(&s, &out->step[out->n_steps - 1], out->n_steps == 1))
+        return fail_memory(&s, out);
     return DT_OK;
 }

@@ -229,7 +229,7 @@ static bool adds_once(const dt_tensor *x)
 {
     for (int m = 0; m < x->layout->n_dims && x->layout->partial_dims != 0; m++)
         if ((x->layout->partial_dims >> m & 1u) && x->layout->place[m].reduce == DT_SUM &&
-            dt_mesh_coord(x->mesh, m) != 0)
+            dt_mesh_coord(x->mesh, m) != 0) /* terms of a Shard are reduced before */
             return false;
     return true;
 }

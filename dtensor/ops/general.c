@@ -228,7 +228,7 @@ static dt_tensor *reduced(dt_tape *t, const char *why, dt_tensor *x)
 
     if (x == NULL || x->layout->partial_dims == 0) return x;
     for (int m = 0; m < x->layout->n_dims; m++)
-        want[m] = x->layout->place[m].kind == DT_PLACE_PARTIAL ? DT_REPLICATE : x->layout->place[m];
+        want[m] = dti_placement_reduced(&x->layout->place[m]);
     before = dt_tape_because(t, why);
     x = dt_move(t, x, want);
     (void)dt_tape_because(t, before);

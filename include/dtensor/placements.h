@@ -36,6 +36,12 @@ typedef enum dt_place_kind {
  * Several mesh dims may cut one axis: the first cuts the rows, the next what that leaves. Outer
  * mesh dims cut first, unless the placements of all these dims name their places (`order`).
  *
+ * Neighbours with `terms` hold terms of a sum: the value of their part is the sum over all of them.
+ * So lies the gradient of a value that they hold copies of. Whoever refuses Partial refuses terms,
+ * and a move reduces them among the neighbours alone; towards terms, the first neighbour keeps the
+ * value and the others have zeros. With one holder terms say nothing; terms on all ranks of a mesh
+ * dim are Partial(sum).
+ *
  * offsets, blocks and units are read while a call lasts; placements handed out by a layout point
  * into the layout. */
 typedef struct dt_placement {
@@ -50,16 +56,17 @@ typedef struct dt_placement {
     const int64_t *offsets; /* [n_offsets] or NULL */
     const int64_t *blocks;  /* [n_blocks] rows of each block, or NULL */
     const int64_t *units;   /* [n_blocks] unit of each block, or NULL: `unit` is that of all */
+    bool terms;             /* Shard: replicas are terms of a sum, not copies */
 } dt_placement;
 
 /* kind, axis, reduce, replicas, unit, order; by position, so that C++ before C++20 takes them as
  * well. */
 #ifdef __cplusplus
 #define DT_PLACEMENT(k, a, op, r, u, o) \
-    (dt_placement{ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL })
+    (dt_placement{ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL, false })
 #else
 #define DT_PLACEMENT(k, a, op, r, u, o) \
-    ((dt_placement){ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL })
+    ((dt_placement){ (k), (a), (op), (r), (u), (o), 0, 0, NULL, NULL, NULL, false })
 #endif
 #define DT_REPLICATE         DT_PLACEMENT(DT_PLACE_REPLICATE, 0, DT_SUM, 0, 0, 0)
 #define DT_SHARD(a)          DT_SHARD_UNITS(a, 1)
@@ -85,6 +92,11 @@ typedef struct dt_placement {
  * placement was used. Checked where a layout is made of them. Not collective. Errors: none. */
 DT_API dt_placement dt_shard_offsets(int axis, int n_offsets, const int64_t *offsets);
 DT_API dt_placement dt_shard_packed(int axis, int n_blocks, const int64_t *blocks);
+
+/** Shard in units whose `replicas` neighbours hold terms of a sum: the gradient of key and value
+ * heads that ranks share. Of any other Shard with replicas set `terms`. Not collective. Errors:
+ * none. */
+DT_API dt_placement dt_shard_terms(int axis, int64_t unit, int replicas);
 
 /* Placements on every dim of a mesh, interned: equal layouts of one runtime are the same pointer,
  * so comparing is one compare. Knows the sizes of the mesh dims and the number of tensor axes, not
@@ -116,7 +128,8 @@ DT_API DT_MUST_USE dt_status dt_layout_get(dt_mesh *mesh, int n_axes, const dt_p
  * As dt_layout_get(), from what dt_layout_print() writes:
  *
  *   layout     one placement per mesh dim, nothing between them
- *   placement  R | P(sum) | S(axis) | S(axis,unit=4,replicas=2) | S(axis,offsets=0:3:3:10) |
+ *   placement  R | P(sum) | S(axis) | S(axis,unit=4,replicas=2) | S(axis,replicas=2,sum), whose
+ *              replicas are terms | S(axis,offsets=0:3:3:10) |
  *              S(axis,blocks=64:16:16) | S(axis,blocks=64:16:16,units=32:8:8); each S(...) may be
  *              followed by [place], its place among the cuts of its axis, which is printed where
  *              several mesh dims cut one axis
@@ -195,7 +208,7 @@ DT_API DT_MUST_USE dt_status dt_layout_bytes(const dt_layout *layout, const int6
 
 /**
  * Which ranks hold the element at global `index`: *n_owners of them, the first one (row-major) at
- * `coord`. With Partial every owner holds a term.
+ * `coord`. With Partial, and with terms, every owner holds a term.
  *
  * Not collective. Errors: as dt_layout_range(); DT_ERR_ARG for an index outside the tensor.
  */
@@ -228,8 +241,10 @@ typedef struct dt_move_query {
 
 /* One step, as the rank sees it that was asked for. */
 typedef struct dt_route_step {
-    const char *name; /* local_slice, all_gather, all_to_all, reduce_scatter, all_reduce */
-    uint32_t dims;    /* bit m: runs over mesh dim m; several are one flattened group */
+    const char
+        *name;     /* local_slice, all_gather, all_to_all, reduce_scatter, all_reduce, keep_one */
+    uint32_t dims; /* bit m: runs over mesh dim m, where terms of a Shard are reduced over their
+                       * holders; several are one flattened group */
     const dt_layout *from;
     const dt_layout *to;
     int64_t sent_bytes;
@@ -238,7 +253,7 @@ typedef struct dt_route_step {
     double ns;          /* by the links, of the busiest rank */
 } dt_route_step;
 
-enum { DT_MAX_ROUTE_STEPS = 17 };
+enum { DT_MAX_ROUTE_STEPS = 18 };
 typedef struct dt_route {
     int n_steps; /* 0: the layouts are one */
     dt_route_step step[DT_MAX_ROUTE_STEPS];

@@ -72,6 +72,44 @@ static dt_status members_are_those_of_the_mesh(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
+/* Terms of a Shard: the group is the neighbours that hold them, in one or in both dims. */
+static dt_status holders_of_terms_reduce_alone(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement terms = dt_shard_terms(0, 1, 2);
+    const dt_placement from_place[][2] = { { DT_REPLICATE, terms }, { DT_PARTIAL(DT_SUM), terms } };
+    const int me[] = { dt_mesh_coord(mesh, 0), dt_mesh_coord(mesh, 1) };
+
+    (void)arg;
+    for (size_t k = 0; k < DT_COUNT(from_place); k++) {
+        dt_placement to_place[] = { from_place[k][0], from_place[k][1] };
+        const dt_layout *from, *to;
+        dti_comm *comm, *again;
+        dti_move plan;
+        for (int m = 0; m < 2; m++) to_place[m] = dti_placement_reduced(&to_place[m]);
+        DT_TRY(dt_layout_get(mesh, 1, from_place[k], NULL, &from));
+        DT_TRY(dt_layout_get(mesh, 1, to_place, NULL, &to));
+        DT_TRY(dti_move_plan(from->table, from, to, &plan));
+        DT_EXPECT_EQ_INT(plan.n_steps, 1);
+        const int along[] = { dti_move_along(&plan.step[0], 0), dti_move_along(&plan.step[0], 1) };
+        DT_TRY(dti_mesh_comm_along(mesh, plan.step[0].dims, along, &comm));
+        DT_TRY(dti_mesh_comm_along(mesh, plan.step[0].dims, along, &again));
+        DT_EXPECT(comm == again, "one group, two communicators");
+        DT_EXPECT_EQ_INT(comm->size, dti_move_group_size(&plan.step[0]));
+        DT_EXPECT_EQ_INT(comm->size, k == 1 ? 4 : 2);
+        for (int i = 0; i < comm->size; i++) {
+            int coord[2];
+            dti_move_member(&plan.step[0], me, i, coord);
+            DT_EXPECT_EQ_INT(comm->world_ranks[i], dt_mesh_rank_at(mesh, coord[0] * 4 + coord[1]));
+        }
+    }
+    return DT_OK;
+}
+
+DT_TEST(layout_mesh, holders_of_terms_reduce_alone)
+{
+    dt_test_on_ranks("a=2,b=4", holders_of_terms_reduce_alone, NULL);
+}
+
 DT_TEST(layout_mesh, a_runtime_has_one_table)
 {
     dt_test_on_ranks("dp=2,tp=2", one_table_per_runtime, NULL);

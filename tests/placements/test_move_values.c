@@ -5,7 +5,7 @@
  * every element of a piece must come from exactly one rank. */
 #include <string.h>
 
-#include "placements/move.h"
+#include "placements/plan.h"
 #include "tests/placements/grid.h"
 
 enum { N_AXES = 2, MAX_ELEMENTS = 64, MAX_LAYOUTS = 256 };
@@ -48,13 +48,20 @@ static int64_t piece(const dt_layout *l, const int64_t *shape, const int *coord,
     return n;
 }
 
+/* How many ranks of a mesh dim that is Partial, or a Shard with terms, hold terms of a sum. */
+static int terms_along(const dt_layout *l, int m)
+{
+    return l->place[m].terms ? l->place[m].replicas : l->dim_size[m];
+}
+
 /* The term that the rank at `coord` has of global element `index` when `dims` are Partial. */
 static double term(int64_t index, const dt_layout *l, const int *coord)
 {
     uint32_t h = (uint32_t)index * 2654435761u;
 
     for (int m = 0; m < l->n_dims; m++)
-        if (l->partial_dims >> m & 1u) h = (h ^ (uint32_t)(coord[m] + 1 + 7 * m)) * 2246822519u;
+        if (l->partial_dims >> m & 1u)
+            h = (h ^ (uint32_t)(coord[m] % terms_along(l, m) + 1 + 7 * m)) * 2246822519u;
     return 1.0 + (h >> 28);
 }
 
@@ -81,23 +88,24 @@ static int64_t global_index(const int64_t *shape, const rows *r, int64_t i)
     return index;
 }
 
-/* The value of an element at `coord` under `to`: the terms over all coordinates that it lost. */
+/* The value of an element at `coord` under `to`: the terms over all coordinates that it lost, those
+ * of a Shard in any case. */
 static double expected(int64_t index, const dt_layout *from, const dt_layout *to, const int *coord)
 {
-    const uint32_t lost = from->partial_dims & ~to->partial_dims;
+    const uint32_t lost = from->partial_dims & ~(to->partial_dims & ~to->shard_dims);
     double value = 0, divisor = 1;
     int at[DT_MAX_DIMS], n = 1;
 
     for (int m = 0; m < from->n_dims; m++) {
         at[m] = coord[m];
-        if (lost >> m & 1u) n *= from->dim_size[m];
+        if (lost >> m & 1u) n *= terms_along(from, m);
     }
     for (int i = 0; i < n; i++) {
         dt_reduce op = DT_SUM;
         for (int m = 0, rest = i; m < from->n_dims; m++) {
             if (!(lost >> m & 1u)) continue;
-            at[m] = rest % from->dim_size[m];
-            rest /= from->dim_size[m];
+            at[m] = rest % terms_along(from, m);
+            rest /= terms_along(from, m);
             op = from->place[m].reduce;
             if (i == 0 && op == DT_AVG) divisor *= from->dim_size[m];
         }
@@ -125,6 +133,24 @@ static void fill(world *w, const dt_layout *from)
     }
 }
 
+/* Element i of what a rank holds; the sum of the terms of all that hold it with the rank. */
+static double held(const world *w, const dt_layout *l, const int *coord, int64_t i)
+{
+    double sum = 0;
+
+    for (int q = 0; q < grid_ranks(w->g); q++) {
+        int other[DT_MAX_DIMS] = { 0 };
+        bool with = true;
+        grid_coord(w->g, q, other);
+        for (int m = 0; m < l->n_dims; m++)
+            with = with && (dti_has(dti_layout_terms(l), m)
+                                ? other[m] / l->place[m].replicas == coord[m] / l->place[m].replicas
+                                : other[m] == coord[m]);
+        if (with) sum += w->data[q][i];
+    }
+    return sum;
+}
+
 static bool holds(const world *w, const dt_layout *from, const dt_layout *to)
 {
     for (int r = 0; r < grid_ranks(w->g); r++) {
@@ -134,7 +160,7 @@ static bool holds(const world *w, const dt_layout *from, const dt_layout *to)
         const int64_t n = piece(to, w->shape, coord, &mine);
         for (int64_t i = 0; i < n; i++) {
             const double want = expected(global_index(w->shape, &mine, i), from, to, coord);
-            const double off = w->data[r][i] - want;
+            const double off = held(w, to, coord, i) - want;
             if (!(off < 1e-9 * want && off > -1e-9 * want)) return false;
         }
     }
@@ -213,6 +239,11 @@ static void run_step(world *w, const dti_move_step *s)
             if (peer != me) foreign += n;
         }
         const int64_t n = piece(s->to, w->shape, mine.my_coord, &piece_rows);
+        if (s->kind == DTI_MOVE_KEEP_ONE && !dti_move_keeps(s, mine.my_coord)) {
+            DT_ASSERT(all == 0);
+            memset(next.data[me], 0, sizeof next.data[me]);
+            continue;
+        }
         for (int64_t i = 0; i < n; i++) {
             DT_ASSERT(seen[i] == (reduces ? p : 1));
             if (s->reduce == DT_AVG) next.data[me][i] /= p;
@@ -228,27 +259,53 @@ static void run_step(world *w, const dti_move_step *s)
     *w = next;
 }
 
-static void check_move(dti_layouts *t, world *w, const dt_layout *from, const dt_layout *to)
+static void run_plan(world *w, const dti_move *plan, const dt_layout *from, const dt_layout *to)
 {
     const dt_layout *at = from;
-    dti_move plan;
 
-    DT_ASSERT_OK(dti_move_plan(t, from, to, &plan));
-    DT_ASSERT((plan.n_steps == 0) == (from == to));
+    DT_ASSERT((plan->n_steps == 0) == (from == to));
     fill(w, from);
-    for (int i = 0; i < plan.n_steps; i++) {
-        const dti_move_step *s = &plan.step[i];
+    for (int i = 0; i < plan->n_steps; i++) {
+        const dti_move_step *s = &plan->step[i];
         DT_ASSERT(s->from == at);
         DT_ASSERT(!s->same_piece || s->kind == DTI_MOVE_LOCAL_SLICE);
-        DT_ASSERT((s->dims == 0) == (s->kind == DTI_MOVE_LOCAL_SLICE));
+        DT_ASSERT((s->dims == 0) ==
+                  (s->kind == DTI_MOVE_LOCAL_SLICE || s->kind == DTI_MOVE_KEEP_ONE));
         run_step(w, s);
         at = s->to;
     }
     DT_ASSERT(at == to);
     if (!holds(w, from, to)) {
         char text[512];
-        dti_put_move(&(dti_writer){ text, sizeof text, 0 }, &plan);
+        dti_put_move(&(dti_writer){ text, sizeof text, 0 }, plan);
         dt_test_fail(__FILE__, __LINE__, "wrong content after %s", text);
+    }
+}
+
+static uint32_t move_dims(const dti_move *plan)
+{
+    uint32_t dims = 0;
+
+    for (int i = 0; i < plan->n_steps; i++) dims |= plan->step[i].dims;
+    return dims;
+}
+
+/* By the rules, and where terms of a Shard give a choice, as a search over its ways finds it. */
+static void check_move(dti_layouts *t, world *w, const dt_layout *from, const dt_layout *to)
+{
+    dti_cost_model model = { .shape = w->shape, .element_bytes = 4 };
+    dti_move plan;
+    bool any;
+
+    DT_ASSERT_OK(dti_move_plan(t, from, to, &plan));
+    run_plan(w, &plan, from, to);
+    DT_ASSERT(from == to || dti_move_is_local(from, to) == (move_dims(&plan) == 0));
+    if (dti_layout_terms(from) == 0) return;
+    for (int near = 0; near < 2; near++) {
+        for (int m = 0; m < from->n_dims; m++)
+            model.link[m] = (dt_link){ 100, near == 0 || m > 0 ? 1 : 0.1 };
+        DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
+        run_plan(w, &plan, from, to);
     }
 }
 
@@ -282,8 +339,9 @@ static int all_layouts(dti_layouts *t, const grid *g, const char *const *places,
 static bool is_legal(const dt_layout *from, const dt_layout *to)
 {
     for (int m = 0; m < to->n_dims; m++)
-        if ((to->partial_dims >> m & 1u) &&
-            (!(from->partial_dims >> m & 1u) || from->place[m].reduce != to->place[m].reduce))
+        if (((to->partial_dims & ~to->shard_dims) >> m & 1u) &&
+            (!((from->partial_dims & ~from->shard_dims) >> m & 1u) ||
+             from->place[m].reduce != to->place[m].reduce))
             return false;
     return true;
 }
@@ -337,6 +395,49 @@ DT_TEST(move_values, units_and_replicas)
 
     for (size_t i = 0; i < DT_COUNT(grids); i++)
         DT_ASSERT(check_all(&grids[i], places, DT_COUNT(places), shapes, DT_COUNT(shapes)) > 0);
+}
+
+/* What neighbours hold are terms: those of kv heads, of packed q|k|v, beside other terms, along the
+ * axis that another mesh dim cuts before or after; as many holders as ranks are Partial. */
+DT_TEST(move_values, terms_of_neighbours)
+{
+    static const char *const p4[] = {
+        "R",
+        "P",
+        "S(0)",
+        "S(1)",
+        "S(0,unit=2,replicas=2)",
+        "S(0,unit=2,replicas=2,sum)",
+        "S(0,replicas=2,sum)",
+        "S(1,replicas=2,sum)",
+        "S(0,replicas=4,sum)",
+    };
+    static const char *const blocks[] = { "R",
+                                          "P",
+                                          "S(0)",
+                                          "S(0,blocks=6:2:2)",
+                                          "S(0,blocks=6:2:2,replicas=2)",
+                                          "S(0,blocks=6:2:2,replicas=2,sum)",
+                                          "S(0,offsets=0:3:10,replicas=2,sum)",
+                                          "S(0,offsets=0:2:3:3:10)",
+                                          "S(0,blocks=6:4,units=3:1,replicas=2,sum)" };
+    static const char *const p24[] = {
+        "R", "P", "S(0)", "S(0,replicas=2)", "S(0,replicas=2,sum)", "S(1,replicas=2,sum)"
+    };
+    static const char *const mixed[] = { "R", "P(avg)", "S(1)", "S(0,replicas=2,sum)" };
+    static const int64_t shapes[][N_AXES] = { { 8, 3 }, { 10, 2 }, { 3, 5 }, { 1, 2 }, { 0, 4 } };
+    static const int64_t shapes10[][N_AXES] = { { 10, 3 }, { 10, 5 } };
+    static const grid g4 = { 1, { 4 } }, g6 = { 1, { 6 } }, g24 = { 2, { 2, 4 } };
+    static const grid g42 = { 2, { 4, 2 } };
+    static const char *const p6[] = {
+        "R", "P", "S(0)", "S(0,replicas=2,sum)", "S(0,replicas=3,sum)", "S(0,unit=2,replicas=3)"
+    };
+
+    DT_ASSERT(check_all(&g4, p4, DT_COUNT(p4), shapes, DT_COUNT(shapes)) > 0);
+    DT_ASSERT(check_all(&g6, p6, DT_COUNT(p6), shapes, DT_COUNT(shapes)) > 0);
+    DT_ASSERT(check_all(&g4, blocks, DT_COUNT(blocks), shapes10, DT_COUNT(shapes10)) > 0);
+    DT_ASSERT(check_all(&g24, p24, DT_COUNT(p24), shapes, 3) > 0);
+    DT_ASSERT(check_all(&g42, mixed, DT_COUNT(mixed), shapes, 3) > 0);
 }
 
 /* gate|up and q|k|v, and splits that no chunk rule makes, one with a rank that has nothing. */

@@ -143,6 +143,32 @@ DT_TEST(plan, shares_reductions_and_goes_around_other_axes)
     check_rows(&(grid){ 2, { 4, 2 } }, (int64_t[]){ 16, 16 }, rows, DT_COUNT(rows));
 }
 
+/* Terms of a Shard are reduced by the two that hold them; 16 x 16 elements, N = 1024. */
+DT_TEST(plan, reduces_terms_among_their_holders)
+{
+    static const row rows[] = {
+        { "S(0,replicas=2,sum)", "S(0,replicas=2)", "S(0,replicas=2,sum)->S(0,replicas=2)", 512 },
+        { "S(0,replicas=2,sum)", "S(0)", "S(0,replicas=2,sum)->S(0)", 256 },
+        { "S(0,unit=8,replicas=2,sum)", "S(0,unit=2)", "S(0,unit=8,replicas=2,sum)->S(0,unit=2)",
+          256 },
+        { "S(0,replicas=2,sum)", "R", "S(0,replicas=2,sum)->S(0,replicas=2)->R", 1024 },
+        { "S(0,replicas=2,sum)", "S(1)", "S(0,replicas=2,sum)->S(0)->S(1)", 448 },
+        { "S(0,replicas=2)", "S(0,replicas=2,sum)", "S(0,replicas=2)->S(0,replicas=2,sum)", 0 },
+        { "R", "S(0,replicas=2,sum)", "R->S(0,replicas=2)->S(0,replicas=2,sum)", 0 },
+        { "P(sum)", "S(0,replicas=2,sum)", "P(sum)->S(0)->S(0,replicas=2)->S(0,replicas=2,sum)",
+          1024 },
+    };
+    static const row two[] = {
+        { "P(sum)S(0,replicas=2,sum)", "RS(0,replicas=2)",
+          "P(sum)S(0,replicas=2,sum)-->RS(0,replicas=2)", 768 },
+        { "S(1)S(0,replicas=2,sum)", "RS(0,replicas=2,sum)",
+          "S(1)S(0,replicas=2,sum)->RS(0,replicas=2,sum)", 256 },
+    };
+
+    check_rows(&(grid){ 1, { 4 } }, (int64_t[]){ 16, 16 }, rows, DT_COUNT(rows));
+    check_rows(&(grid){ 2, { 2, 4 } }, (int64_t[]){ 16, 16 }, two, DT_COUNT(two));
+}
+
 /* Where latency counts, fewer steps win; where it does not, fewer bytes. */
 DT_TEST(plan, weighs_latency_against_bytes)
 {

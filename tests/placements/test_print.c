@@ -26,6 +26,12 @@ DT_TEST(print, layouts_are_written_in_the_trace_grammar_and_read_back)
         { { 3, { 2, 1, 2 } }, "S(0)[2]S(0)[1]S(0)[0]", "S(0)[1]S(0)S(0)[0]" },
         { { 1, { 4 } }, "S(0,unit=32,replicas=2)", NULL },
         { { 1, { 4 } }, "S(1,replicas=4)", NULL },
+        { { 1, { 4 } }, "S(0,unit=32,replicas=2,sum)", NULL },
+        { { 1, { 4 } }, "s(0, sum, replicas=2)", "S(0,replicas=2,sum)" },
+        { { 1, { 4 } }, "S(0,replicas=2,sum,blocks=64:16:16)", NULL },
+        { { 1, { 4 } }, "S(0,sum)", "S(0)" },              /* one holder: the value */
+        { { 1, { 4 } }, "S(1,replicas=4,sum)", "P(sum)" }, /* all hold terms of all */
+        { { 2, { 2, 1 } }, "S(0,replicas=2,sum)S(1,sum)", "P(sum)S(1)" },
         { { 1, { 4 } }, " s( 0 , replicas = 2 , unit = 32 ) ", "S(0,unit=32,replicas=2)" },
         { { 2, { 2, 2 } }, "r p(avg)", "RP(avg)" },
         { { 2, { 2, 2 } }, "PR", "P(sum)R" },
@@ -108,6 +114,8 @@ DT_TEST(print, words_in_messages_are_read_back)
         { { .kind = DT_PLACE_SHARD, .axis = 1, .replicas = 1, .unit = 1 }, "Shard(1)" },
         { { .kind = DT_PLACE_SHARD, .axis = 0, .replicas = 2, .unit = 4 },
           "Shard(0, unit=4, replicas=2)" },
+        { { .kind = DT_PLACE_SHARD, .replicas = 2, .unit = 4, .terms = true },
+          "Shard(0, unit=4, replicas=2, sum)" },
         { { .kind = DT_PLACE_SHARD, .axis = INT_MIN, .replicas = INT_MAX, .unit = INT64_MAX },
           "Shard(-2147483648, unit=9223372036854775807, replicas=2147483647)" },
     };

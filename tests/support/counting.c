@@ -70,12 +70,29 @@ void dt_count_comm(dti_comm *comm)
     mine.comms[mine.n++] = comm;
 }
 
+/* The next numbers of neighbours, divisors of the dims from 2 on; false after the last. */
+static bool next_along(const dt_mesh *mesh, uint32_t dims, int *along)
+{
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
+        const int size = dt_mesh_dim_size(mesh, m);
+        if ((dims >> m & 1u) == 0 || size == 1) continue;
+        do along[m] = along[m] == size ? 2 : along[m] + 1;
+        while (size % along[m] != 0);
+        if (along[m] != size) return true; /* whole dims come first */
+    }
+    return false;
+}
+
 dt_status dt_count_mesh(dt_mesh *mesh)
 {
     for (uint32_t dims = 1; dims < 1u << dt_mesh_n_dims(mesh); dims++) {
-        dti_comm *comm;
-        DT_TRY(dti_mesh_comm(mesh, dims, &comm));
-        dt_count_comm(comm);
+        int along[DT_MAX_DIMS];
+        for (int m = 0; m < dt_mesh_n_dims(mesh); m++) along[m] = dt_mesh_dim_size(mesh, m);
+        do {
+            dti_comm *comm;
+            DT_TRY(dti_mesh_comm_along(mesh, dims, along, &comm));
+            dt_count_comm(comm);
+        } while (next_along(mesh, dims, along));
     }
     return DT_OK;
 }

@@ -105,6 +105,16 @@ static dt_placement random_shard(uint64_t *rng, const random_case *c, int ranks,
     return p;
 }
 
+/* Do terms of a Shard, a sum, fit what else the layout, or the one it comes from, has to reduce? */
+static bool takes_sums(const dt_layout *l)
+{
+    for (int m = 0; m < l->n_dims; m++)
+        if ((l->partial_dims >> m & 1u) && l->place[m].reduce != DT_SUM &&
+            l->place[m].reduce != DT_AVG)
+            return false;
+    return true;
+}
+
 /* With terms = the layout that the tensor comes from, Partial only where that is. NULL: anything.
  */
 static dt_status random_layout(uint64_t *rng, const random_case *c, dt_mesh *mesh,
@@ -114,6 +124,7 @@ static dt_status random_layout(uint64_t *rng, const random_case *c, dt_mesh *mes
     const int n = dt_mesh_n_dims(mesh);
     const bool partial = terms == NULL && c->dtype != DT_U8 && below(rng, 2) == 0;
     const dt_reduce reduce = all[below(rng, 5)];
+    const bool sums = terms != NULL ? takes_sums(terms) : !partial || reduce <= DT_AVG;
 
     for (;;) {
         dt_placement place[DT_MAX_DIMS];
@@ -124,9 +135,12 @@ static dt_status random_layout(uint64_t *rng, const random_case *c, dt_mesh *mes
             place[m] = DT_REPLICATE;
             if (kind > 0 && c->n_axes > 0)
                 place[m] = random_shard(rng, c, dt_mesh_dim_size(mesh, m), numbers[m]);
+            place[m].terms = sums && c->dtype != DT_U8 && place[m].replicas > 1 &&
+                             place[m].replicas < dt_mesh_dim_size(mesh, m) && below(rng, 2) == 0;
             if (partial && below(rng, 2) == 0)
                 place[m] = DT_PARTIAL(reduce == DT_SUM && below(rng, 2) == 0 ? DT_AVG : reduce);
-            if (terms != NULL && (terms->partial_dims >> m & 1u) && below(rng, 4) == 0)
+            if (terms != NULL && (terms->partial_dims >> m & 1u) && below(rng, 4) == 0 &&
+                (!terms->place[m].terms || dt_mesh_dim_size(mesh, m) == terms->dim_size[m]))
                 place[m] = terms->place[m];
             order[m] = order[k];
             order[k] = m;
@@ -138,6 +152,12 @@ static dt_status random_layout(uint64_t *rng, const random_case *c, dt_mesh *mes
 
 /* --- values ----------------------------------------------------------------------------------- */
 
+/* How many ranks of a mesh dim that is Partial, or a Shard with terms, hold terms of a sum. */
+static int terms_along(const dt_layout *l, int m)
+{
+    return l->place[m].terms ? l->place[m].replicas : l->dim_size[m];
+}
+
 /* Terms whose sums, averages and products are exact in every order and dtype: a multiple of what
  * averages divide by, at most 8 * 3 * 8; powers of two for products. */
 static double term(const random_case *c, int64_t index, const int *coord)
@@ -148,7 +168,7 @@ static double term(const random_case *c, int64_t index, const int *coord)
 
     for (int m = 0; m < c->from->n_dims; m++) {
         if (!(c->from->partial_dims >> m & 1u)) continue;
-        h = mix(h ^ (uint64_t)(coord[m] + 1 + 16 * m));
+        h = mix(h ^ (uint64_t)(coord[m] % terms_along(c->from, m) + 1 + 16 * m));
         if (c->from->place[m].reduce == DT_AVG) averaged *= c->from->dim_size[m];
         multiplied = multiplied || c->from->place[m].reduce == DT_PROD;
     }
@@ -174,15 +194,15 @@ static double value(const random_case *c, int64_t index, uint32_t kept, const in
     for (int m = 0; m < c->from->n_dims; m++) {
         if (kept >> m & 1u) at[m] = coord[m];
         if (!(lost >> m & 1u)) continue;
-        n *= c->from->dim_size[m];
+        n *= terms_along(c->from, m);
         op = c->from->place[m].reduce;
         if (op == DT_AVG) divisor *= c->from->dim_size[m];
     }
     for (int i = 0; i < n; i++) {
         for (int m = 0, rest = i; m < c->from->n_dims; m++) {
             if (!(lost >> m & 1u)) continue;
-            at[m] = rest % c->from->dim_size[m];
-            rest /= c->from->dim_size[m];
+            at[m] = rest % terms_along(c->from, m);
+            rest /= terms_along(c->from, m);
         }
         sum = i == 0 ? term(c, index, at) : reduced(op, sum, term(c, index, at));
     }
@@ -308,6 +328,25 @@ static dt_status check_values(const random_case *c, const dt_tensor *y, const dt
     return DT_OK;
 }
 
+/* Terms of a Shard are the layout's affair: what counts is their sum. */
+static dt_status check_sums(const random_case *c, dt_tensor *y, const dt_mesh *first)
+{
+    const dt_layout *l = dt_tensor_layout(y);
+    dt_placement place[DT_MAX_DIMS];
+    dt_tensor *sums;
+    dt_status st;
+
+    if (dti_layout_terms(l) == 0) return check_values(c, y, first);
+    for (int m = 0; m < l->n_dims; m++) {
+        place[m] = dt_layout_placement(l, m);
+        place[m].terms = false;
+    }
+    DT_TRY(dt_redistribute(y, place, &sums));
+    st = check_values(c, sums, first);
+    dt_tensor_release(&sums);
+    return st;
+}
+
 /* --- one pair --------------------------------------------------------------------------------- */
 
 /* Bytes that were handed over are those of the plan; PyTorch's plans move no less. */
@@ -380,8 +419,7 @@ static dt_status copy_and_check(uint64_t *rng, const random_case *c, dt_tensor *
 
     DT_TRY(random_layout(rng, c, mesh, dt_tensor_layout(x), &want));
     placements_of(want, place);
-    for (int m = 0; m < want->n_dims; m++)
-        if (place[m].kind == DT_PLACE_PARTIAL) place[m] = DT_REPLICATE;
+    for (int m = 0; m < want->n_dims; m++) place[m] = dti_placement_reduced(&place[m]);
     DT_TRY(dti_mesh_union_comm(dt_tensor_mesh(x), mesh, &comm));
     if (comm != NULL) dt_count_comm(comm);
     (void)dt_counted_take();
@@ -404,7 +442,7 @@ static dt_status run_pair(uint64_t *rng, const random_case *c, dt_mesh *const *m
     (void)dt_counted_take();
     DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
     DT_TRY_TO(done, st, check_bytes(c, meshes[0], dt_counted_take()));
-    DT_TRY_TO(done, st, check_values(c, y, meshes[0]));
+    DT_TRY_TO(done, st, check_sums(c, y, meshes[0]));
     DT_TRY_TO(done, st, copy_and_check(rng, c, x, meshes[1], meshes[0], &a));
     DT_TRY_TO(done, st, copy_and_check(rng, c, a, meshes[2], meshes[0], &b));
     DT_TRY_TO(done, st, copy_and_check(rng, c, b, meshes[0], meshes[0], &back));
