@@ -170,9 +170,11 @@ static dt_status decide_result(dti_op_call *call, dti_decision *d)
 
     for (int i = 0; i < call->n; i++)
         memcpy(call->in_place[i], call->in[i]->layout->place, sizeof call->in_place[i]);
+    DT_TRY(dti_op_take_terms(call));
     DT_TRY(call->op->shard != NULL     ? call->op->shard(call)
            : call->op->accepts != NULL ? dti_shard_accepts(call)
                                        : dti_shard_letters(call));
+    DT_TRY(dti_op_give_terms(call));
     DT_TRY(refuse_packed(call));
     DT_TRY(intern(call, d));
     if (call->reduced && !(flags & (DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX)) &&

@@ -114,7 +114,8 @@ typedef struct dti_op_call {
     bool may_move;   /* operands that clash may be made Replicate; else a clash is an error */
     dt_placement in_place[DT_OP_MAX_IN][DT_MAX_DIMS];
     dt_placement out_place[DT_MAX_DIMS];
-    bool reduced; /* a letter vanished: partial terms of a sum must not be rounded */
+    bool reduced;   /* a letter vanished: partial terms of a sum must not be rounded */
+    uint32_t terms; /* bit m: neighbours hold terms that pass; rules see them as copies */
     int64_t numbers[DTI_CALL_NUMBERS]; /* for offsets and blocks of out_place: of one mesh dim */
 } dti_op_call;
 
@@ -139,6 +140,18 @@ dt_status dti_shard_accepts(dti_op_call *call) DT_MUST_USE;
  * pieces? `in` and `out`: layouts of operands as they will lie and of results. */
 dt_status dti_accepts_fit(const dt_op_shapes *call, const dt_layout *const *in,
                           const dt_layout *const *out) DT_MUST_USE;
+
+/* Around a row's rule: terms of a Shard become copies, which the rule is given, and where the row
+ * is linear in who has them what results is terms again, or Partial. Where it is not they are
+ * refused, or reduced before if the call may move. */
+dt_status dti_op_take_terms(dti_op_call *call) DT_MUST_USE;
+dt_status dti_op_give_terms(dti_op_call *call) DT_MUST_USE;
+
+/* For rules: may a sum over what mesh dim m cuts, by `cut`, be taken? Not if copies counted. */
+static inline bool dti_op_counts_copies(const dti_op_call *call, int m, const dt_placement *cut)
+{
+    return cut->replicas > 1 && !(call->terms >> m & 1u);
+}
 
 /* For rules: operands do not fit on mesh dim m. With may_move all operands become Replicate there
  * and DT_OK comes back; otherwise DT_ERR_LAYOUT with the operator's name and letters before the

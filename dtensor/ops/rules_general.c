@@ -30,7 +30,8 @@ dt_status dti_div_shard(dti_op_call *call)
     const dt_layout *grid = call->in[0]->layout;
 
     for (int m = 0; m < grid->n_dims; m++)
-        if (grid->dim_size[m] > 1 && call->in_place[1][m].kind == DT_PLACE_PARTIAL)
+        if (dti_has(call->in[1]->layout->partial_dims, m) &&
+            (call->in_place[1][m].kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
             DT_TRY(dti_op_clash(call, m, "operand 1 is Partial and must be reduced"));
     return dti_shard_letters(call);
 }
@@ -330,12 +331,12 @@ dt_status dti_pad_shard(dti_op_call *call)
         const dt_placement *p = &call->in_place[0][m];
         call->out_place[m] = *p;
         if (is_cut_at(call, m, attr->axis)) DT_TRY(pad_cut(call, m));
-        if (x->dim_size[m] > 1 && p->kind == DT_PLACE_PARTIAL && attr->bits != 0 &&
+        if (dti_has(x->partial_dims, m) && attr->bits != 0 &&
             (p->reduce == DT_SUM || p->reduce == DT_PROD))
             DT_TRY(dti_op_clash(call, m,
                                 "operand 0 is %s and the padding not zero: it must be "
                                 "reduced",
-                                dti_placement_words(p, text)));
+                                dti_placement_words(&x->place[m], text)));
     }
     return DT_OK;
 }
@@ -373,7 +374,7 @@ static dt_status select_dim(dti_op_call *call, int m)
     }
     call->out_place[m] = x;
     if (!is_cut_at(call, m, axis)) return DT_OK;
-    if (x.replicas > 1)
+    if (dti_op_counts_copies(call, m, &x))
         return dti_op_clash(call, m, "operand 0 is %s: summing its rows would count copies",
                             dti_placement_words(&x, one));
     call->out_place[m] = DT_PARTIAL(DT_SUM);

@@ -113,7 +113,7 @@ static dt_status slice_cut(dti_op_call *call, int m)
     const dt_placement *cut = &call->in_place[0][m];
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
 
-    if (cut->replicas > 1)
+    if (dti_op_counts_copies(call, m, cut))
         return dti_op_clash(call, m, "operand 0 is %s: summing its rows would count copies",
                             dti_placement_words(cut, one));
     for (int d = 0; d < x->n_dims; d++) {

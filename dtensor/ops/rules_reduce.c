@@ -54,7 +54,7 @@ static dt_status reduce_dim(dti_op_call *call, int m, dt_reduce row)
         call->out_place[m].axis -= p->axis > axis;
         return DT_OK;
     }
-    if (p->replicas > 1 && row == DT_SUM)
+    if (row == DT_SUM && dti_op_counts_copies(call, m, p))
         return dti_op_clash(call, m, "operand 0 is %s: its sum would count copies",
                             dti_placement_words(p, text));
     call->out_place[m] = DT_PARTIAL(row);

@@ -128,7 +128,7 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     call->out_place[m] = cut;
     call->out_place[m].axis = axis;
     if (axis < 0) {
-        if (cut.replicas > 1)
+        if (dti_op_counts_copies(call, m, &cut))
             return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies",
                                 first, dti_placement_words(&cut, one), name);
         call->out_place[m] = DT_PARTIAL((call->op->flags & DT_OP_REDUCE_MAX) ? DT_MAX : DT_SUM);
@@ -184,4 +184,75 @@ dt_status dti_shard_dims(dti_op_call *call, dt_status (*dim)(dti_op_call *call, 
 dt_status dti_shard_letters(dti_op_call *call)
 {
     return dti_shard_dims(call, dti_shard_letters_dim);
+}
+
+/* --- terms of a Shard ------------------------------------------------------------------------- */
+
+static bool has_terms(const dti_op_call *call, int i, int m)
+{
+    return dti_has(dti_layout_terms(call->in[i]->layout), m);
+}
+
+/* Each rank's result is what its term makes of it: n operands have terms on a mesh dim. */
+static bool passes_terms(const dti_op_call *call, int n)
+{
+    return ((call->op->flags & DT_OP_LINEAR) && n == count_floats(call)) ||
+           ((call->op->flags & DT_OP_BILINEAR) && n == 1) ||
+           ((call->op->flags & DT_OP_VIEW) && n == call->n);
+}
+
+dt_status dti_op_take_terms(dti_op_call *call)
+{
+    char text[DTI_PLACEMENT_BYTES];
+
+    call->terms = 0;
+    for (int m = 0; m < call->in[0]->layout->n_dims; m++) {
+        int n = 0, first = -1;
+        for (int i = call->n - 1; i >= 0; i--) {
+            if (!has_terms(call, i, m)) continue;
+            call->in_place[i][m].terms = false;
+            first = i;
+            n++;
+        }
+        if (n == 0) continue;
+        if (passes_terms(call, n))
+            call->terms |= 1u << m;
+        else if (!call->may_move)
+            return dti_op_clash(call, m, "operand %d is %s and must be reduced", first,
+                                dti_placement_words(&call->in[first]->layout->place[m], text));
+    }
+    return DT_OK;
+}
+
+/* On mesh dim m the rule took the operands as they are, and what results can be terms. */
+static bool is_kept(const dti_op_call *call, int m)
+{
+    const dt_placement *y = &call->out_place[m];
+    bool kept = y->kind == DT_PLACE_PARTIAL && y->reduce == DT_SUM;
+
+    for (int i = 0; i < call->n; i++) {
+        const dt_placement *own = &call->in[i]->layout->place[m], *p = &call->in_place[i][m];
+        if (!has_terms(call, i, m)) continue;
+        if (p->kind != own->kind || p->axis != own->axis || !dti_placement_same_cut(p, own))
+            return false;
+        kept = kept || (y->kind == DT_PLACE_SHARD && y->replicas == own->replicas);
+    }
+    return kept;
+}
+
+dt_status dti_op_give_terms(dti_op_call *call)
+{
+    for (int m = 0; m < call->in[0]->layout->n_dims; m++) {
+        if (!dti_has(call->terms, m)) continue;
+        if (!is_kept(call, m)) {
+            DT_TRY(dti_op_clash(call, m,
+                                "terms that neighbours hold do not pass and must be "
+                                "reduced"));
+            continue;
+        }
+        for (int i = 0; i < call->n; i++)
+            if (has_terms(call, i, m)) call->in_place[i][m].terms = true;
+        call->out_place[m].terms = call->out_place[m].kind == DT_PLACE_SHARD;
+    }
+    return DT_OK;
 }

@@ -17,9 +17,10 @@
  * other rows (gradients_*.c), and which operands and results it needs until then.
  *
  * Partial operands: LINEAR passes them on if every operand is Partial, BILINEAR if exactly one is;
- * any other row asks for them to be reduced first. VIEW rows share their operand's storage. ANY
- * rows take packed operands, whose local rows do not follow each other in the whole. SPREAD rows
- * repeat operands along axes of which they have one element. */
+ * any other row asks for them to be reduced first. So it is with terms that neighbours hold. VIEW
+ * rows share their operand's storage. ANY rows take packed operands, whose local rows do not
+ * follow each other in the whole. SPREAD rows repeat operands along axes of which they have one
+ * element. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/ops/op_rules.h"
@@ -99,7 +100,7 @@ ROW(cast,        "... -> ...",                "x>a", AXES,                 cast,
 ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_scalar, ANY | VALUE | ONCE,    ATTR(scalar), LETTERS GRADIENT(add_scalar, NOTHING))
 ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS GRADIENT(mul_scalar, NOTHING))
 /* reductions over an axis of the caller's or over all */
-ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY,                   ATTR(reduce), LETTERS GRADIENT(sum, NOTHING))
+ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY | LINEAR,          ATTR(reduce), LETTERS GRADIENT(sum, NOTHING))
 ROW(max,         "... -> ...",                "F>a", RULES(extreme, max),  max,        ANY,                   ATTR(reduce), LETTERS)
 ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min,        ANY,                   ATTR(reduce), LETTERS)
 /* products */
@@ -125,7 +126,7 @@ ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer
 ROW(embedding,   "..., vd -> ...d",
                                               "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d")
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
-ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       0,                     0,           "3 bthe")
+ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe")
 /* attention */
 ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0" GRADIENT(heads, NOTHING))
 ROW(unheads,     "bth[e] -> bth",             "F>F", RULES(unheads, unheads), none,    VIEW,                  ATTR(heads), "0" GRADIENT(unheads, NOTHING))
@@ -146,17 +147,17 @@ ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts))
 /* axes */
 ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0" GRADIENT(reshape, NOTHING))
-ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY,                   ATTR(permute), "0" GRADIENT(permute, NOTHING))
+ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY | LINEAR,          ATTR(permute), "0" GRADIENT(permute, NOTHING))
 ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), concat,   ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_5,    "..., ..., ..., ..., ... -> ...", "FFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
 ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...",
                                               "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        0,                     ATTR(pad),   WORK(copy))
+ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        LINEAR,                ATTR(pad),   WORK(copy))
 ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ...")
 /* rows and choices */
-ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, EXACT, ATTR(axis),  WORK(copy))
+ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy))
 ROW(slice,       "... -> ...",                "x>x", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
 ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")

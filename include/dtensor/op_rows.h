@@ -34,7 +34,8 @@ typedef dt_status (*dt_kernel)(const dt_kargs *args);
 /* Flags of an operator row. */
 enum {
     DT_OP_LINEAR = 1,         /* Partial passes if every float operand is Partial */
-    DT_OP_BILINEAR = 2,       /* Partial passes if exactly one operand is Partial */
+    DT_OP_BILINEAR = 2,       /* Partial passes if exactly one operand is Partial; the same holds
+                               * for terms of a Shard */
     DT_OP_VIEW = 4,           /* the library's rows alone: the output is operand 0's storage */
     DT_OP_INPLACE_LAST = 8,   /* the library's rows alone: it is the last operand, written over */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
