@@ -192,24 +192,13 @@ done:
 
 static dt_status print_json(benching *b)
 {
-    json_t *object = json_object();
-    dt_status st = DT_OK;
-    int failed = 0;
-
-    failed |= json_object_set_new(object, "prompt", cli_figures_json(&b->prompt));
-    failed |= json_object_set_new(object, "decode", cli_figures_json(&b->decode));
-    failed |= json_object_set_new(object, "decode_recorded", json_boolean(b->recorded));
-    failed |= json_object_set_new(object, "decode_unrecorded",
-                                  b->recorded ? cli_figures_json(&b->unrecorded) : json_null());
-    failed |= json_object_set_new(object, "rounds", json_integer(b->n_rounds));
-    failed |= json_object_set_new(object, "device", json_string(b->session->ranks[0].device));
-    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    DT_TRY_TO(done, st, cli_session_json(b->session, object));
-    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    (void)fputc('\n', stdout);
-done:
-    json_decref(object);
-    return st;
+    return cli_session_put_json(
+        b->session,
+        json_pack("{s:o, s:o, s:b, s:o, s:I, s:s}", "prompt", cli_figures_json(&b->prompt),
+                  "decode", cli_figures_json(&b->decode), "decode_recorded", (int)b->recorded,
+                  "decode_unrecorded", b->recorded ? cli_figures_json(&b->unrecorded) : json_null(),
+                  "rounds", (json_int_t)b->n_rounds, "device", b->session->ranks[0].device),
+        6);
 }
 
 static void print_lines(benching *b)

@@ -105,20 +105,18 @@ static dt_status print_json(const chat *c)
 {
     const cli_answer *a = &c->answer;
     dt_generate_options o = *c->options;
-    json_t *tokens = json_array(), *object;
+    json_t *object;
     dt_end end;
 
     o.max_new_tokens = a->most;
     end = cli_end_of(&o, &c->session->info, a->tokens, a->n_tokens);
-    for (int64_t i = 0; i < a->n_tokens; i++)
-        (void)json_array_append_new(tokens, json_integer(a->tokens[i]));
-    object =
-        json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:{s:f, s:f}}", "user",
-                  c->talk.turns[c->talk.n - 1].content, "text", json_stringn(a->text, a->n_text),
-                  "tokens", tokens, "stop", a->stopped ? "interrupt" : cli_end_name(end),
-                  "prompt_tokens", (json_int_t)a->n_prompt, "kept_tokens", (json_int_t)a->n_kept,
-                  "timing", "prompt_s", (double)(a->first_ns - a->begin_ns) * 1e-9, "generation_s",
-                  (double)(a->end_ns - a->first_ns) * 1e-9);
+    object = json_pack(
+        "{s:s, s:o, s:o, s:s, s:I, s:I, s:{s:f, s:f}}", "user",
+        c->talk.turns[c->talk.n - 1].content, "text", json_stringn(a->text, a->n_text), "tokens",
+        cli_json_ids(a->tokens, a->n_tokens), "stop", a->stopped ? "interrupt" : cli_end_name(end),
+        "prompt_tokens", (json_int_t)a->n_prompt, "kept_tokens", (json_int_t)a->n_kept, "timing",
+        "prompt_s", (double)(a->first_ns - a->begin_ns) * 1e-9, "generation_s",
+        (double)(a->end_ns - a->first_ns) * 1e-9);
     DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     json_decref(object);

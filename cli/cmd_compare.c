@@ -123,11 +123,7 @@ static dt_status print_json(const cli_args *args, const cli_session *s, const cl
                        s->info.model_type, "dtype", dt_dtype_name(s->dtype), "baseline",
                        args->meshes.items[0], "tokens", (json_int_t)prompt->n, "tolerance",
                        results[1].tolerance, "meshes", meshes);
-    DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    (void)fputc('\n', stdout);
-    json_decref(object);
-    return DT_OK;
+    return cli_put_json(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
 }
 
 /* --- the command ---------------------------------------------------------------------------- */

@@ -179,14 +179,6 @@ static void print_times(const generation *g)
     (void)fputc('\n', stderr);
 }
 
-static json_t *json_ids(const int32_t *ids, int64_t n)
-{
-    json_t *array = json_array();
-
-    for (int64_t i = 0; i < n; i++) (void)json_array_append_new(array, json_integer(ids[i]));
-    return array;
-}
-
 static json_t *json_timing(const generation *g)
 {
     const int64_t prompt = g->first_ns - g->begin_ns, rest = g->end_ns - g->first_ns;
@@ -200,26 +192,16 @@ static json_t *json_timing(const generation *g)
 static dt_status print_json(const generation *g)
 {
     const dt_end end = cli_end_of(&g->wishes->options, &g->session->info, g->tokens, g->n_tokens);
-    json_t *object = json_object();
     json_t *text =
         g->stream == NULL ? json_null() : json_stringn(g->text_bytes ? g->text : "", g->text_bytes);
-    dt_status st = DT_OK;
-    int failed = 0;
 
-    failed |= json_object_set_new(object, "prompt_tokens",
-                                  json_ids(g->prompts->list->ids, g->prompts->list->n));
-    failed |= json_object_set_new(object, "tokens", json_ids(g->tokens, g->n_tokens));
-    failed |= json_object_set_new(object, "text", text);
-    failed |= json_object_set_new(object, "stop", json_string(cli_end_name(end)));
-    failed |= json_object_set_new(object, "timing", json_timing(g));
-    DT_CHECK_TO(done, st, failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    DT_TRY_TO(done, st, cli_session_json(g->session, object));
-    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    (void)fputc('\n', stdout);
-    DT_TRY_TO(done, st, cli_flush());
-done:
-    json_decref(object);
-    return st;
+    return cli_session_put_json(g->session,
+                                json_pack("{s:o, s:o, s:o, s:s, s:o}", "prompt_tokens",
+                                          cli_json_ids(g->prompts->list->ids, g->prompts->list->n),
+                                          "tokens", cli_json_ids(g->tokens, g->n_tokens), "text",
+                                          text, "stop", cli_end_name(end), "timing",
+                                          json_timing(g)),
+                                6);
 }
 
 /* --- before -------------------------------------------------------------------------------------

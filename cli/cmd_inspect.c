@@ -85,15 +85,7 @@ static void print_text(const findings *f)
 
 static json_t *json_of_eos(const dt_model_info *info)
 {
-    json_t *array = json_array();
-
-    if (info->n_eos < 0) { /* unknown */
-        json_decref(array);
-        return json_null();
-    }
-    for (int i = 0; i < info->n_eos; i++)
-        (void)json_array_append_new(array, json_integer(info->eos[i]));
-    return array;
+    return info->n_eos < 0 ? json_null() /* unknown */ : cli_json_ids(info->eos, info->n_eos);
 }
 
 static json_t *json_of_model(const findings *f)

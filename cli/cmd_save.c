@@ -66,20 +66,13 @@ static dt_status save_on_rank(void *arg, dt_model *model, bool speaks)
 static dt_status print_json(const saving *s)
 {
     char folder[DT_ERROR_MESSAGE_BYTES];
-    json_t *object = json_object();
-    dt_status st = DT_OK;
 
-    (void)dti_printable(s->session->args->output, folder, sizeof folder);
-    if (json_object_set_new(object, "output", json_string(folder)) != 0 ||
-        json_object_set_new(object, "save_s", json_real((double)s->ns * 1e-9)) != 0)
-        DT_CHECK_TO(done, st, false, DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    DT_TRY_TO(done, st, cli_session_json(s->session, object));
-    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    (void)fputc('\n', stdout);
-    DT_TRY_TO(done, st, cli_flush());
-done:
-    json_decref(object);
-    return st;
+    return cli_session_put_json(
+        s->session,
+        json_pack("{s:s, s:f}", "output",
+                  dti_printable(s->session->args->output, folder, sizeof folder), "save_s",
+                  (double)s->ns * 1e-9),
+        6);
 }
 
 static dt_status save(const cli_args *args, const cli_env *env, const cli_console *console)

@@ -27,12 +27,9 @@ static dt_status open_tokenizer(const cli_args *args, dt_tokenizer **out)
 static dt_status print_ids(const cli_args *args, const dt_tokenizer *tok, const int32_t *ids,
                            size_t n)
 {
-    json_t *list = json_array();
-
-    for (size_t i = 0; i < n && args->json; i++)
-        (void)json_array_append_new(list, json_integer(ids[i]));
-    if (args->json) return cli_put_json(json_pack("{s:o}", "tokens", list), JSON_COMPACT);
-    json_decref(list);
+    if (args->json)
+        return cli_put_json(json_pack("{s:o}", "tokens", cli_json_ids(ids, (int64_t)n)),
+                            JSON_COMPACT);
     for (size_t i = 0; i < n; i++) {
         size_t bytes;
         const char *piece = dt_tokenizer_piece(tok, ids[i], &bytes);

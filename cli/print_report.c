@@ -178,6 +178,14 @@ dt_status cli_flush(void)
     return DT_OK;
 }
 
+json_t *cli_json_ids(const int32_t *ids, int64_t n)
+{
+    json_t *array = json_array();
+
+    for (int64_t i = 0; i < n; i++) (void)json_array_append_new(array, json_integer(ids[i]));
+    return array;
+}
+
 dt_status cli_put_json(json_t *object, size_t flags)
 {
     DT_CHECK(object != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");

@@ -47,6 +47,9 @@ void cli_print_text(FILE *to, const char *text, size_t n);
 
 struct json_t;
 
+/* Token ids as an array. */
+struct json_t *cli_json_ids(const int32_t *ids, int64_t n);
+
 /* Prints a result of --json as a line of its own (`flags` of jansson), and frees it. NULL is one
  * that did not fit into memory. */
 dt_status cli_put_json(struct json_t *object, size_t flags) DT_MUST_USE;

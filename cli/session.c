@@ -379,24 +379,33 @@ dt_status cli_session_run(cli_session *s, cli_body body, void *arg)
     return DT_OK;
 }
 
-dt_status cli_session_json(const cli_session *s, json_t *object)
+/* Members "model", "model_type", "dtype", "mesh" and "ranks". */
+static json_t *json_of(const cli_session *s)
 {
     char folder[DT_ERROR_MESSAGE_BYTES]; /* names of files need not be UTF-8, JSON has to be */
     json_t *ranks = json_array();
-    int failed = 0;
 
-    (void)dti_printable(s->args->folder, folder, sizeof folder);
-    failed |= json_object_set_new(object, "model", json_string(folder));
-    failed |= json_object_set_new(object, "model_type", json_string(s->info.model_type));
-    failed |= json_object_set_new(object, "dtype", json_string(dt_dtype_name(s->dtype)));
-    failed |= json_object_set_new(object, "mesh", json_string(s->mesh));
     for (int r = 0; r < s->run.n_ranks; r++) {
         const cli_rank *k = &s->ranks[r];
-        failed |= json_array_append_new(
-            ranks, json_pack("{s:i, s:s, s:i, s:I}", "rank", (int)k->rank, "cores", k->cores,
-                             "threads", (int)k->threads, "bytes", (json_int_t)k->bytes));
+        (void)json_array_append_new(ranks, json_pack("{s:i, s:s, s:i, s:I}", "rank", (int)k->rank,
+                                                     "cores", k->cores, "threads", (int)k->threads,
+                                                     "bytes", (json_int_t)k->bytes));
     }
-    failed |= json_object_set_new(object, "ranks", ranks);
-    DT_CHECK(failed == 0, DT_ERR_MEMORY, "the JSON result does not fit into memory");
+    return json_pack("{s:s, s:s, s:s, s:s, s:o}", "model",
+                     dti_printable(s->args->folder, folder, sizeof folder), "model_type",
+                     s->info.model_type, "dtype", dt_dtype_name(s->dtype), "mesh", s->mesh, "ranks",
+                     ranks);
+}
+
+dt_status cli_session_put_json(const cli_session *s, json_t *object, int digits)
+{
+    json_t *own = json_of(s);
+
+    if (object == NULL || own == NULL || json_object_update(object, own) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(own);
+    DT_TRY(cli_put_json(object, JSON_COMPACT | JSON_REAL_PRECISION((size_t)digits)));
     return DT_OK;
 }

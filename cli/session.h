@@ -77,7 +77,8 @@ dt_status cli_session_run(cli_session *s, cli_body body, void *arg) DT_MUST_USE;
 
 struct json_t;
 
-/* Members "model", "model_type", "dtype", "mesh" and "ranks" of a result. */
-dt_status cli_session_json(const cli_session *s, struct json_t *object) DT_MUST_USE;
+/* cli_put_json() of a result with reals of so many digits, after which come its members "model",
+ * "model_type", "dtype", "mesh" and "ranks". */
+dt_status cli_session_put_json(const cli_session *s, struct json_t *object, int digits) DT_MUST_USE;
 
 #endif

@@ -108,14 +108,6 @@ static dt_status print_plain(const several *x)
     return DT_OK;
 }
 
-static json_t *json_ids(const int32_t *ids, int64_t n)
-{
-    json_t *array = json_array();
-
-    for (int64_t i = 0; i < n; i++) (void)json_array_append_new(array, json_integer(ids[i]));
-    return array;
-}
-
 static dt_status json_text(const several *x, int64_t i, json_t **out)
 {
     const dt_ids *p = &x->prompts->list[i / x->per_prompt];
@@ -130,9 +122,10 @@ static dt_status json_text(const several *x, int64_t i, json_t **out)
         text = json_stringn(plain, bytes);
         dt_tokenizer_free(plain);
     }
-    *out = json_pack("{s:I, s:o, s:o, s:o, s:s}", "prompt", (json_int_t)(i / x->per_prompt),
-                     "prompt_tokens", json_ids(p->ids, p->n), "tokens", json_ids(ids, x->n_ids[i]),
-                     "text", text, "stop", cli_end_name(x->ends[i]));
+    *out =
+        json_pack("{s:I, s:o, s:o, s:o, s:s}", "prompt", (json_int_t)(i / x->per_prompt),
+                  "prompt_tokens", cli_json_ids(p->ids, p->n), "tokens",
+                  cli_json_ids(ids, x->n_ids[i]), "text", text, "stop", cli_end_name(x->ends[i]));
     DT_CHECK(*out != NULL, DT_ERR_MEMORY, "the JSON result does not fit into memory");
     if (x->wishes->options.num_beams > 1)
         (void)json_object_set_new(*out, "score", json_real(x->scores[i]));
@@ -141,25 +134,20 @@ static dt_status json_text(const several *x, int64_t i, json_t **out)
 
 static dt_status print_json(const several *x)
 {
-    json_t *object = json_object(), *texts = json_array(), *one;
+    json_t *texts = json_array(), *one;
     dt_status st = DT_OK;
 
     for (int64_t i = 0; i < x->n; i++) {
         DT_TRY_TO(done, st, json_text(x, i, &one));
         (void)json_array_append_new(texts, one);
     }
-    DT_CHECK_TO(done, st,
-                json_object_set(object, "texts", texts) == 0 &&
-                    json_object_set_new(object, "generation_s", json_real((double)x->ns * 1e-9)) ==
-                        0,
-                DT_ERR_MEMORY, "the JSON result does not fit into memory");
-    DT_TRY_TO(done, st, cli_session_json(x->session, object));
-    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    (void)fputc('\n', stdout);
-    DT_TRY_TO(done, st, cli_flush());
+    DT_TRY_TO(done, st,
+              cli_session_put_json(
+                  x->session,
+                  json_pack("{s:O, s:f}", "texts", texts, "generation_s", (double)x->ns * 1e-9),
+                  9));
 done:
     json_decref(texts);
-    json_decref(object);
     return st;
 }
 
