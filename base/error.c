@@ -50,11 +50,12 @@ dt_status dti_error_frame(dt_status code, const char *func, const char *file, in
     return code;
 }
 
-/* What a record says besides its message. */
-static void begin_record(dt_status code)
+/* The message, and what a record says besides. */
+static void begin_record(dt_status code, const char *fmt, va_list args)
 {
     dt_error *e = &record.error;
 
+    format(e->message, sizeof e->message, fmt, args);
     memcpy(e->where, record.where, sizeof e->where);
     e->code = code;
     e->rank = record.rank_plus_one - 1;
@@ -67,9 +68,8 @@ dt_status dt_fail_at(dt_status code, const char *func, const char *file, int lin
     va_list args;
 
     va_start(args, fmt);
-    format(record.error.message, sizeof record.error.message, fmt, args);
+    begin_record(code, fmt, args);
     va_end(args);
-    begin_record(code);
     return dti_error_frame(code, func, file, line);
 }
 
@@ -83,9 +83,8 @@ dt_status dt_fail(dt_status code, const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    format(record.error.message, sizeof record.error.message, fmt, args);
+    begin_record(code, fmt, args);
     va_end(args);
-    begin_record(code);
     return code;
 }
 

@@ -90,24 +90,28 @@ static dt_status join(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti
     return st;
 }
 
-static dt_status first(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
+/* Undefined of nothing. */
+static dt_status end_of(dti_jrun *r, const dti_jvalue *v, bool last, dti_jvalue *out)
 {
     dti_jvalue list;
+    size_t n;
 
-    (void)a;
     DT_TRY(dti_jiterate(r, v, &list));
-    *out = list.list->n > 0 ? list.list->items[0] : (dti_jvalue){ 0 };
+    n = list.list->n;
+    *out = n > 0 ? list.list->items[last ? n - 1 : 0] : (dti_jvalue){ 0 };
     return DT_OK;
+}
+
+static dt_status first(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
+{
+    (void)a;
+    return end_of(r, v, false, out);
 }
 
 static dt_status last(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
 {
-    dti_jvalue list;
-
     (void)a;
-    DT_TRY(dti_jiterate(r, v, &list));
-    *out = list.list->n > 0 ? list.list->items[list.list->n - 1] : (dti_jvalue){ 0 };
-    return DT_OK;
+    return end_of(r, v, true, out);
 }
 
 static dt_status list(dti_jrun *r, const dti_jvalue *v, const dti_jbound *a, dti_jvalue *out)
