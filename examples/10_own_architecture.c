@@ -36,13 +36,11 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     };
     my_llama *m = self;
     const char *act;
-    dt_status st;
 
-    if ((st = dt_config_decoder(config, &defaults, info)) != DT_OK) return st;
-    if ((st = dt_config_int(config, "intermediate_size", 11008, 1, 1 << 30, &m->ff)) != DT_OK)
-        return st;
-    if ((st = dt_config_number(config, "rms_norm_eps", 1e-6, 0, 1, &m->eps)) != DT_OK) return st;
-    if ((st = dt_config_string(config, "hidden_act", "silu", &act)) != DT_OK) return st;
+    DT_TRY(dt_config_decoder(config, &defaults, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", 11008, 1, 1 << 30, &m->ff));
+    DT_TRY(dt_config_number(config, "rms_norm_eps", 1e-6, 0, 1, &m->eps));
+    DT_TRY(dt_config_string(config, "hidden_act", "silu", &act));
     if (strcmp(act, "silu") != 0)
         return dt_config_refuse(config, "hidden_act", DT_ERR_UNSUPPORTED, "\"silu\"");
     return dt_rotary_read(config, info, &m->rotary);
@@ -61,7 +59,6 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
                            "num_key_value_heads * head_dim" };
     const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
-    dt_status st;
 
     /* clang-format off */
 #define M(field) offsetof(my_llama, field)
@@ -90,18 +87,18 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     /* clang-format on */
 
     m->blocks = calloc((size_t)c->n_layers, sizeof *m->blocks);
-    if (m->blocks == NULL) return dt_fail(DT_ERR_MEMORY, "my_llama: no room for its blocks");
+    DT_CHECK(m->blocks != NULL, DT_ERR_MEMORY, "my_llama: no room for its blocks");
     dt_builder_settings(builder,
                         &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim },
                                             .eps = (float)m->eps });
-    st = dt_builder_add(builder, "", model, (int)(sizeof model / sizeof *model), m);
-    for (int64_t i = 0; i < c->n_layers && st == DT_OK; i++) {
+    DT_TRY(dt_builder_add(builder, "", model, (int)(sizeof model / sizeof *model), m));
+    for (int64_t i = 0; i < c->n_layers; i++) {
         my_block *b = &m->blocks[i];
         char name[40];
         (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
-        st = dt_builder_add(builder, name, block, (int)(sizeof block / sizeof *block), b);
+        DT_TRY(dt_builder_add(builder, name, block, (int)(sizeof block / sizeof *block), b));
     }
-    return st;
+    return DT_OK;
 }
 
 static dt_status prepare(void *self, dt_mesh *mesh, const dt_model_info *info)
@@ -224,22 +221,19 @@ static dt_status logits_of(dt_mesh *mesh, const char *folder, float *to, int64_t
     dt_state *state = NULL;
     dt_model *model = NULL;
     dt_tape *tape = NULL;
-    dt_status st;
+    dt_status st = DT_OK;
 
     options.keep_dtype = false; /* f32 */
-    st = dt_model_load(mesh, folder, &options, &model);
-    if (st == DT_OK) st = dt_state_create(model, 1, N_TOKENS, &state);
-    if (st == DT_OK) st = dt_tape_create(dt_mesh_runtime(mesh), &tape);
-    if (st == DT_OK) {
-        y = dt_model_forward(tape, model, state, ids, N_TOKENS, DT_LOGITS_ALL);
-        st = dt_tape_status(tape);
-    }
-    if (st == DT_OK) st = dt_full_tensor(y, &full);
-    if (st == DT_OK) {
-        *n = N_TOKENS * dt_model_info_of(model)->vocab_size;
-        if (*n > MOST) st = dt_fail(DT_ERR_ARG, "a vocabulary of more than %d", MOST / N_TOKENS);
-    }
-    if (st == DT_OK) memcpy(to, dt_tensor_local(full)->data, (size_t)*n * sizeof *to);
+    DT_TRY_TO(done, st, dt_model_load(mesh, folder, &options, &model));
+    DT_TRY_TO(done, st, dt_state_create(model, 1, N_TOKENS, &state));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &tape));
+    y = dt_model_forward(tape, model, state, ids, N_TOKENS, DT_LOGITS_ALL);
+    DT_TRY_TO(done, st, dt_tape_status(tape));
+    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    *n = N_TOKENS * dt_model_info_of(model)->vocab_size;
+    DT_CHECK_TO(done, st, *n <= MOST, DT_ERR_ARG, "a vocabulary of more than %d", MOST / N_TOKENS);
+    memcpy(to, dt_tensor_local(full)->data, (size_t)*n * sizeof *to);
+done:
     dt_tensor_release(&full);
     dt_tape_release(&tape);
     dt_state_release(&state);
@@ -257,16 +251,17 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     char spec[16];
 
     (void)snprintf(spec, sizeof spec, "tp=%d", dt_runtime_size(rt));
-    if (theirs == NULL || mine == NULL) st = dt_fail(DT_ERR_MEMORY, "no room for logits");
-    if (st == DT_OK) st = add_mine(rt);
-    if (st == DT_OK) st = dt_mesh_create(rt, spec, &mesh);
-    if (st == DT_OK) st = logits_of(mesh, j->folder, theirs, &n);
-    if (st == DT_OK) st = logits_of(mesh, j->mine, mine, &n_mine);
-    if (st == DT_OK && (n != n_mine || memcmp(theirs, mine, (size_t)n * sizeof *mine) != 0))
-        st = dt_fail(DT_ERR_INTERNAL, "the logits of my_llama are not those of llama");
-    if (st == DT_OK && dt_runtime_rank(rt) == 0)
+    DT_CHECK_TO(done, st, theirs != NULL && mine != NULL, DT_ERR_MEMORY, "no room for logits");
+    DT_TRY_TO(done, st, add_mine(rt));
+    DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &mesh));
+    DT_TRY_TO(done, st, logits_of(mesh, j->folder, theirs, &n));
+    DT_TRY_TO(done, st, logits_of(mesh, j->mine, mine, &n_mine));
+    DT_CHECK_TO(done, st, n == n_mine && memcmp(theirs, mine, (size_t)n * sizeof *mine) == 0,
+                DT_ERR_INTERNAL, "the logits of my_llama are not those of llama");
+    if (dt_runtime_rank(rt) == 0)
         printf("%s: %lld logits of my_llama are equal, bit for bit, to those of llama\n", spec,
                (long long)n);
+done:
     dt_mesh_release(&mesh);
     free(theirs);
     free(mine);
