@@ -9,12 +9,27 @@
 
 #include "models/architectures/config_keys.h"
 
-dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info)
+dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
+                           const dti_decoder_defaults *defaults, dt_model_info *info)
 {
+    const int64_t most = DTI_CONFIG_MAX_EXTENT;
+
+    DT_TRY(dt_config_decoder(config, &defaults->shared, info));
+    DT_TRY(dt_config_int(config, "intermediate_size", defaults->ff, 1, most, &m->ff));
+    DT_TRY(dti_config_eps(config, "rms_norm_eps", defaults->eps, &m->eps));
+    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
+    DT_TRY(dti_rope_read(config, defaults->rope, info, &m->rope));
     info->max_positions = dti_rope_longest(&m->rope, info->max_positions);
     m->info = *info;
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
     for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention = dt_config_attention(info);
+    return DT_OK;
+}
+
+dt_status dti_decoder_read_biases(dti_decoder *m, const dt_config *config)
+{
+    DT_TRY(dt_config_bool(config, "attention_bias", false, &m->qkv_bias));
+    m->out_bias = m->qkv_bias;
     return DT_OK;
 }
 

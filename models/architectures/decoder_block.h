@@ -46,12 +46,25 @@ typedef struct dti_decoder {
     dti_block *blocks; /* [n_layers] */
 } dti_decoder;
 
-/* The end of read_config(): settles `info` and makes the blocks, each with full attention. */
-dt_status dti_decoder_configure(dti_decoder *m, dt_model_info *info) DT_MUST_USE;
+/* What holds where config.json has no such key. */
+typedef struct dti_decoder_defaults {
+    dt_config_defaults shared;
+    int64_t ff;
+    double eps;
+    const dti_rope_keys *rope; /* NULL: those of Llama */
+} dti_decoder_defaults;
+
+/* What the configurations of all of them have, and blocks with full attention. What is an
+ * architecture's own comes after it. */
+dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
+                           const dti_decoder_defaults *defaults, dt_model_info *info) DT_MUST_USE;
+
+/* "attention_bias": of queries, keys, values and of what comes out. */
+dt_status dti_decoder_read_biases(dti_decoder *m, const dt_config *config) DT_MUST_USE;
 
 /* The windows of Qwen2 and Qwen3: sliding_window counts where use_sliding_window is true, for the
  * layers that layer_types names, or else from layer max_window_layers on. After
- * dti_decoder_configure(). */
+ * dti_decoder_read(). */
 dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config) DT_MUST_USE;
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */

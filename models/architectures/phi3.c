@@ -8,27 +8,25 @@
 
 static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dt_config_defaults defaults = { .vocab = 32064,
-                                                 .hidden = 3072,
-                                                 .layers = 32,
-                                                 .heads = 32,
-                                                 .positions = 4096,
-                                                 .bos = 1,
-                                                 .eos = 32000 };
     static const dti_rope_keys rotary = {
         .theta_key = "rope_theta", .theta = 10000.0, .partial = true, .original = 4096
     };
+    static const dti_decoder_defaults defaults = { .shared = { .vocab = 32064,
+                                                               .hidden = 3072,
+                                                               .layers = 32,
+                                                               .heads = 32,
+                                                               .positions = 4096,
+                                                               .bos = 1,
+                                                               .eos = 32000 },
+                                                   .ff = 8192,
+                                                   .eps = 1e-5,
+                                                   .rope = &rotary };
     dti_decoder *m = self;
     int64_t window;
 
-    DT_TRY(dt_config_decoder(config, &defaults, info));
-    DT_TRY(dt_config_int(config, "intermediate_size", 8192, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-5, &m->eps));
-    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
-    DT_TRY(dti_rope_read(config, &rotary, info, &m->rope));
+    DT_TRY(dti_decoder_read(m, config, &defaults, info));
     DT_TRY(dti_config_window(config, 0, &window));
     m->packed = true;
-    DT_TRY(dti_decoder_configure(m, info));
     for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention.window = window;
     return DT_OK;
 }

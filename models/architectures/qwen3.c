@@ -2,29 +2,24 @@
  *
  * Qwen3: Llama's block (decoder_block.c) with a norm of every query and key head before the
  * rotation. */
-#include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
 
 static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dt_config_defaults defaults = { .vocab = 151936,
-                                                 .hidden = 4096,
-                                                 .layers = 32,
-                                                 .heads = 32,
-                                                 .kv_heads = 32,
-                                                 .head_dim = 128,
-                                                 .positions = 32768 };
+    static const dti_decoder_defaults defaults = { .shared = { .vocab = 151936,
+                                                               .hidden = 4096,
+                                                               .layers = 32,
+                                                               .heads = 32,
+                                                               .kv_heads = 32,
+                                                               .head_dim = 128,
+                                                               .positions = 32768 },
+                                                   .ff = 22016,
+                                                   .eps = 1e-6 };
     dti_decoder *m = self;
 
-    DT_TRY(dt_config_decoder(config, &defaults, info));
-    DT_TRY(dt_config_int(config, "intermediate_size", 22016, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dt_config_bool(config, "attention_bias", false, &m->qkv_bias));
-    m->out_bias = m->qkv_bias;
+    DT_TRY(dti_decoder_read(m, config, &defaults, info));
+    DT_TRY(dti_decoder_read_biases(m, config));
     m->head_norms = true;
-    DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
-    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
-    DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
-    DT_TRY(dti_decoder_configure(m, info));
     return dti_decoder_read_windows(m, config);
 }
 

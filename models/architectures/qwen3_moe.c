@@ -57,25 +57,21 @@ static dt_status read_window(const dt_config *config, dti_decoder *m)
 
 static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
-    static const dt_config_defaults defaults = { .vocab = 151936,
-                                                 .hidden = 2048,
-                                                 .layers = 24,
-                                                 .heads = 32,
-                                                 .kv_heads = 4,
-                                                 .positions = 32768 };
+    static const dti_decoder_defaults defaults = { .shared = { .vocab = 151936,
+                                                               .hidden = 2048,
+                                                               .layers = 24,
+                                                               .heads = 32,
+                                                               .kv_heads = 4,
+                                                               .positions = 32768 },
+                                                   .ff = 6144,
+                                                   .eps = 1e-6 };
     dti_decoder *m = self;
 
-    DT_TRY(dt_config_decoder(config, &defaults, info));
-    DT_TRY(dt_config_int(config, "intermediate_size", 6144, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dt_config_bool(config, "attention_bias", false, &m->qkv_bias));
-    m->out_bias = m->qkv_bias;
+    DT_TRY(dti_decoder_read(m, config, &defaults, info));
+    DT_TRY(dti_decoder_read_biases(m, config));
     m->head_norms = true;
-    DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu")); /* the experts' own */
-    m->activation = dt_activation_find("silu");
     DT_TRY(read_experts(config, &m->moe));
-    DT_TRY(dti_rope_read(config, NULL, info, &m->rope));
-    DT_TRY(dti_decoder_configure(m, info));
     DT_TRY(read_sparse(config, m));
     return read_window(config, m);
 }
