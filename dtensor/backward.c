@@ -84,8 +84,7 @@ static dt_status run_row(dt_tape *t, const dt_node *n)
     for (int r = 0; r < n->n_out; r++) {
         const dt_layout *want;
         if (n->out[r] < 0 || t->graph->values[n->out[r]].sum.part[0] == NULL) continue;
-        DT_TRY_TO(done, st,
-                  dti_gradient_layout(t->graph->values[n->out[r]].layout, n->name, &want));
+        DT_TRY_TO(done, st, dti_gradient_entry(t->graph->values[n->out[r]].layout, n->name, &want));
         DT_TRY_TO(done, st, take(t, n, n->out[r], want, &dy[r]));
         any = any || dy[r] != NULL;
     }
@@ -145,7 +144,7 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
     int32_t v;
 
     if (g->values[n->out[0]].sum.part[0] == NULL) return DT_OK;
-    DT_TRY(dti_gradient_layout(g->values[n->out[0]].layout, n->name, &want));
+    DT_TRY(dti_gradient_entry(g->values[n->out[0]].layout, n->name, &want));
     DT_TRY(check_kept(n));
     DT_TRY(take(t, n, n->out[0], want, &dy));
     for (int i = 0; i < n->n_in; i++) in[i] = n->kept[i].x;

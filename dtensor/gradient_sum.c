@@ -8,6 +8,7 @@
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
+#include "placements/duals.h"
 
 /* --- layouts ---------------------------------------------------------------------------------- */
 
@@ -31,9 +32,16 @@ dt_status dti_gradient_layout(const dt_layout *l, const char *name, const dt_lay
         DT_CHECK(place[m].reduce == DT_SUM, DT_ERR_UNSUPPORTED,
                  "%s: its result is %s, which has no gradient: terms of sums alone have one", name,
                  dti_placement_words(&place[m], text));
-        place[m] = DT_REPLICATE;
+        place[m] = dti_placement_reduced(&place[m]);
     }
     DT_TRY(intern(l, place, out));
+    return DT_OK;
+}
+
+dt_status dti_gradient_entry(const dt_layout *l, const char *name, const dt_layout **out)
+{
+    DT_TRY(dti_gradient_layout(l, name, out)); /* refuses by name */
+    DT_TRY(dti_dual_layout(l, NULL, out));
     return DT_OK;
 }
 
@@ -50,7 +58,7 @@ dt_status dti_gradient_way_back(const dt_layout *from, const dt_layout *to, cons
     dt_placement place[DT_MAX_DIMS];
     const dt_layout *whole;
 
-    DT_TRY(dti_gradient_layout(from, name, &whole));
+    DT_TRY(dti_gradient_entry(from, name, &whole));
     *out = whole;
     memcpy(place, whole->place, sizeof place);
     for (int m = 0; m < from->n_dims; m++)

@@ -135,6 +135,11 @@ void dti_graph_free(dti_graph **g); /* accepts NULL */
 dt_status dti_gradient_layout(const dt_layout *of_value, const char *name,
                               const dt_layout **out) DT_MUST_USE;
 
+/* The same as the backward of who made the value takes it: of a part that neighbours hold copies of
+ * they have terms, so that sums over it count nothing twice. */
+dt_status dti_gradient_entry(const dt_layout *of_value, const char *name,
+                             const dt_layout **out) DT_MUST_USE;
+
 /* Where a move from `from` to `to` takes the sum back to: on mesh dims that it changed to the
  * source's gradient layout; on others terms may stay terms. */
 dt_status dti_gradient_way_back(const dt_layout *from, const dt_layout *to, const dti_sum *sum,

@@ -11,6 +11,7 @@
 #include "dtensor/graph.h"
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/tape.h"
+#include "placements/duals.h"
 
 /* --- shapes ----------------------------------------------------------------------------------- */
 
@@ -44,6 +45,10 @@ dt_tensor *dti_spread_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor 
     if (st != DT_OK) return dti_tape_latch(t, st);
     st = dt_fill(zeros, 0.0);
     zeros = dt_tape_own(t, zeros);
+    if (st == DT_OK && dti_layout_terms(g->layout) != 0) { /* and so must zeros be */
+        st = dti_dual_layout(x->layout, NULL, &layout);
+        if (st == DT_OK) zeros = dt_move(t, zeros, layout->place);
+    }
     return st == DT_OK ? dt_add(t, zeros, g) : dti_tape_latch(t, st);
 }
 
