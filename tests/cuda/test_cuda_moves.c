@@ -285,3 +285,53 @@ DT_TEST(cuda_moves, fills_repeat_the_pattern)
     DT_ASSERT_CUDA_FAILS(d.m, d.m->fill(d.c, NULL, 1, pattern, 0), "0 bytes");
     cr_close(&d);
 }
+
+/* --- terms that neighbours hold */
+
+/* 8 x 3 in pieces of 4 rows, of which two ranks each have terms: i + 1 + the rank. */
+static dt_status move_terms(dt_mesh *mesh, const void *arg)
+{
+    static const char *const ways[] = {
+        "S(0,replicas=2)", "S(0)", "S(1)", "R", "S(0,replicas=2,sum)", "S(1,replicas=2,sum)"
+    };
+    const dt_placement terms = dt_shard_terms(0, 1, 2), whole = DT_REPLICATE;
+    const int64_t shape[] = { 8, 3 };
+    float mine[12], all[24];
+
+    (void)arg;
+    for (int i = 0; i < 12; i++) mine[i] = (float)(i + 1 + dt_mesh_coord(mesh, 0));
+    for (size_t k = 0; k < DT_COUNT(ways); k++) {
+        dt_tensor *x = NULL, *y = NULL, *z = NULL, *back = NULL;
+        dt_placement place[1];
+        const dt_layout *to;
+        dt_status st = DT_OK;
+        DT_TRY(dt_layout_parse(mesh, 2, ways[k], &to));
+        (void)dt_layout_placements(to, place);
+        DT_TRY_TO(done, st, dt_from_local(mesh, &terms, DT_F32, 2, shape, mine, &x));
+        DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
+        DT_TRY_TO(done, st, dt_redistribute(y, &terms, &back));
+        DT_TRY_TO(done, st, dt_redistribute(back, &whole, &z));
+        DT_TRY_TO(done, st, dt_tensor_read(z, all, sizeof all));
+        for (int i = 0; i < 24; i++) {
+            const int piece = i / 12, want = 2 * (i % 12 + 1) + 4 * piece + 1;
+            DT_EXPECT_TO(done, st, all[i] > (float)want - 0.5F && all[i] < (float)want + 0.5F,
+                         "%s: element %d is %g, not %d", ways[k], i, (double)all[i], want);
+        }
+    done:
+        dt_tensor_release(&x);
+        dt_tensor_release(&y);
+        dt_tensor_release(&z);
+        dt_tensor_release(&back);
+        if (st != DT_OK) return st;
+    }
+    return DT_OK;
+}
+
+DT_TEST(cuda_moves, terms_of_neighbours_are_reduced_and_made)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    dt_test_cuda_runs();
+    options.device = "cuda";
+    DT_ASSERT_OK(dt_test_run(&options, "tp=4", move_terms, NULL));
+}
