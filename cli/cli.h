@@ -119,6 +119,7 @@ typedef struct cli_console {
     bool terminal; /* stderr is a terminal that understands escape sequences */
     bool color;
     int process, n_processes; /* that a launcher started; the first one speaks for all */
+    bool alone;               /* the command has no run: a process does not wait for the others */
     bool *failed_output; /* set by a command whose results could not be written: no bad input */
 } cli_console;
 

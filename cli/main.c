@@ -84,6 +84,7 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
     dt_status st;
 
     DT_TRY(find_command(argv[1], &command));
+    console->alone = !command->runs;
     st = cli_parse(command, argc - 2, argv + 2, &args);
     cli_console_init(&args, env, console);
     DT_TRY(st);
@@ -158,9 +159,12 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN);
     allow_open_files();
+    dt_launch_arrive();
     cli_own_modules();
     cli_console_init(&(cli_args){ 0 }, &env, &console);
     st = run(argc, argv, &env, &console);
+    /* the others wait for this process, unless each does for itself what it was asked */
+    if (st != DT_OK && !console.alone) dt_launch_give_up(dt_last_error()->message);
     code = cli_report(&console, st);
     return failed_output || ferror(stdout) ? CLI_EXIT_FAILURE : code;
 }

@@ -26,6 +26,7 @@ void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out
         .color = terminal && !env->no_color,
         .process = dt_launch_process(),
         .n_processes = dt_launch_size(),
+        .alone = out->alone,
         .failed_output = out->failed_output,
     };
 }

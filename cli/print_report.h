@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-/* Fills in *out, whose failed_output is set before. */
+/* Fills in *out, whose alone and failed_output are set before. */
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out);
 
 /* Prints the calling thread's error record, and its frames if the console is verbose. Returns the

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finding and opening the modules that speak MPI. */
+#include <dtensor/mesh.h>
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,4 +86,37 @@ dt_status dti_module_choose(const dti_launch *launch, dti_module_found *out)
             "(%s); build with that MPI and start with its mpirun, or start one process (its ranks "
             "are threads)",
             launch->variable, launch->n_processes, launch->launcher, tried);
+}
+
+/* The module of processes that no MPI joins, or NULL. A question leaves no error behind, and opens
+ * no MPI. */
+static const dti_mpi_module *sockets_of_launch(void)
+{
+    const dt_error before = *dt_last_error();
+    dti_launch launch;
+    dti_module_found found = { 0 };
+    const char *wanted;
+
+    if (dti_launch_read(&launch) == DT_OK && launch.n_processes > 1) {
+        wanted = launch.choice != NULL ? launch.choice : launch.module;
+        if (wanted == NULL || strcmp(wanted, "sockets") != 0 ||
+            dti_module_choose(&launch, &found) != DT_OK)
+            found.module = NULL;
+    }
+    dti_error_restore(&before);
+    return found.module;
+}
+
+void dt_launch_arrive(void)
+{
+    const dti_mpi_module *m = sockets_of_launch();
+
+    if (m != NULL) m->arrive();
+}
+
+void dt_launch_give_up(const char *why)
+{
+    const dti_mpi_module *m = why != NULL ? sockets_of_launch() : NULL;
+
+    if (m != NULL) m->stay_away(why);
 }

@@ -335,6 +335,7 @@ dt_status dt_run(const dt_run_options *options, dt_rank_main rank_main, void *ar
     dti_launch launch;
     dt_error record;
 
+    dt_launch_arrive();
     DT_CHECK(rank_main != NULL, DT_ERR_ARG, "rank_main is NULL");
     DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", options,
                             &run.options, sizeof run.options));

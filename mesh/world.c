@@ -8,9 +8,10 @@ static dt_status open_mpi(const dti_launch *launch, bool agree, dti_world *w)
     dti_module_found found;
     dti_mpi_job job;
     char why[DTI_MPI_TEXT_BYTES] = "";
+    const int64_t within_ms = w->timeout_ms > DTI_MPI_JOIN_MS ? w->timeout_ms : DTI_MPI_JOIN_MS;
 
     DT_TRY(dti_module_choose(launch, &found));
-    DT_CHECK(found.module->open(&job, why) == 0, DT_ERR_COMM,
+    DT_CHECK(found.module->open(within_ms, &job, why) == 0, DT_ERR_COMM,
              "processes could not be joined over %s: %s", found.name, why);
     DT_CHECK(job.n_processes == launch->n_processes && job.process == launch->process,
              DT_ERR_UNSUPPORTED,

@@ -153,6 +153,15 @@ DT_API const char *dt_runtime_cores(const dt_runtime *rt);
 DT_API int dt_launch_size(void);
 DT_API int dt_launch_process(void);
 
+/** Of a process that a launcher without MPI (torchrun) has started, long before dt_run() perhaps:
+ * that it is there, so that the others, once they wait for it, hear at once when it ends; and why
+ * it will never call dt_run(), which they then fail with. dt_run() arrives by itself; a program
+ * that reads files first arrives before. Giving up takes as long as others need to start, two
+ * seconds at the most. Neither does anything after a run was joined, nor under mpirun or srun,
+ * which end a job when a process of it fails. Not collective. Errors: none. */
+DT_API void dt_launch_arrive(void);
+DT_API void dt_launch_give_up(const char *why);
+
 /** Cores that this process may use: those of the machine less what a cpuset or a binding forbids;
  * hyperthreads do not count. At least 1. Not collective. Errors: none. */
 DT_API int dt_machine_cores(void);

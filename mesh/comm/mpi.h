@@ -10,6 +10,8 @@
 /* What the ranks of one run that live in this process share. */
 typedef struct dti_mpi_world dti_mpi_world;
 
+enum { DTI_MPI_JOIN_MS = 60 * 1000 }; /* processes start apart, however short collectives are */
+
 /* What a run asks for. */
 typedef struct dti_mpi_plan {
     int n_ranks; /* at least one per process, the same everywhere; given to processes in blocks */

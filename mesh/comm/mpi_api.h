@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DTI_MPI_API_VERSION = 3, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+enum { DTI_MPI_API_VERSION = 4, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
 
 /* Communicators of all processes for sums by MPI. */
 enum { DTI_MPI_SUM_LANES = 8 };
@@ -73,9 +73,15 @@ typedef struct dti_mpi_module {
     /* The library's own words about its version; needs no open(). */
     void (*describe)(char text[DTI_MPI_TEXT_BYTES]);
 
+    /* Before open(): this process is there, and whoever waits for it hears when it ends; and why it
+     * does not come, if it does not. Where MPI has started a job, its launcher ends what cannot
+     * begin: nothing. */
+    void (*arrive)(void);
+    void (*stay_away)(const char *why);
+
     /* Initialises MPI, once per process, unless somebody did so before. Blocks until all processes
-     * of the job have called it. */
-    int (*open)(dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES]);
+     * of the job have called it, without MPI for `within_ms` at most. */
+    int (*open)(int64_t within_ms, dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES]);
 
     /* A run begins, ends well, or fails. Refused (-1) if one is under way. Whoever initialised MPI
      * finalizes it: this module when the process exits, and only if no run is under way or was the

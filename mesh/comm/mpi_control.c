@@ -22,8 +22,7 @@ enum {
     NAP_NS = 200 * 1000,
     ANSWER_NS = 100 * 1000 * 1000, /* to say where one is; ranks that wait look more often */
     MAX_WATCHED = 256,
-    YIELD_NS = 2 * 1000 * 1000,
-    JOIN_MS = 60 * 1000 /* processes start apart, however short their collectives are */
+    YIELD_NS = 2 * 1000 * 1000
 };
 
 static void nap(int64_t ns)
@@ -442,7 +441,7 @@ static dt_status check_cards(const dti_mpi_world *w)
 
 static int64_t join_ms(const dti_mpi_world *w)
 {
-    return w->timeout_ms > JOIN_MS ? w->timeout_ms : JOIN_MS;
+    return w->timeout_ms > DTI_MPI_JOIN_MS ? w->timeout_ms : DTI_MPI_JOIN_MS;
 }
 
 /* The first process whose card has not come; n_processes: all have. */

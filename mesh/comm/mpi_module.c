@@ -99,10 +99,13 @@ static int initialise(char why[DTI_MPI_TEXT_BYTES])
     return 0;
 }
 
-static int open_job(dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
+static void arrive(void) {}
+
+static int open_job(int64_t within_ms, dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
 {
     int *tag_max = NULL, found = 0, level = 0;
 
+    (void)within_ms; /* MPI waits as long as its launcher lets it */
     if (!mpi.open && initialise(why)) return -1;
     (void)MPI_Comm_rank(mpi.comm, &out->process);
     (void)MPI_Comm_size(mpi.comm, &out->n_processes);
@@ -355,6 +358,8 @@ const dti_mpi_module dti_mpi_module_table = {
     .name = "mpi",
 #endif
     .describe = describe,
+    .arrive = arrive,
+    .stay_away = give_up,
     .open = open_job,
     .enter = enter,
     .leave = leave,

@@ -82,11 +82,11 @@ static struct {
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-static int join(char why[DTI_MPI_TEXT_BYTES])
+static int join(int64_t within_ms, char why[DTI_MPI_TEXT_BYTES])
 {
     dti_sockets_job job;
 
-    if (dti_sockets_meet(&job, why)) return -1;
+    if (dti_sockets_meet(within_ms, &job, why)) return -1;
     net.process = job.process;
     net.n_processes = job.n_processes;
     net.peers = calloc((size_t)job.n_processes, sizeof *net.peers);
@@ -101,9 +101,9 @@ static int join(char why[DTI_MPI_TEXT_BYTES])
     return -1;
 }
 
-static int open_job(dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
+static int open_job(int64_t within_ms, dti_mpi_job *out, char why[DTI_MPI_TEXT_BYTES])
 {
-    if (!net.open && join(why)) return -1;
+    if (!net.open && join(within_ms, why)) return -1;
     net.open = true;
     *out = (dti_mpi_job){ net.process, net.n_processes, TAG_MAX, true };
     return 0;
@@ -580,6 +580,8 @@ const dti_mpi_module dti_mpi_module_table = {
     .version = DTI_MPI_API_VERSION,
     .name = "sockets",
     .describe = describe,
+    .arrive = dti_sockets_arrive,
+    .stay_away = dti_sockets_stay_away,
     .open = open_job,
     .enter = enter,
     .leave = leave,

@@ -134,7 +134,8 @@ static const dti_mpi_module *found_module(dti_mpi_job *job)
 
     if (dti_launch_read(&launch) != DT_OK) return NULL;
     dti_module_find(&launch, "sockets", &found);
-    return found.module != NULL && found.module->open(job, why) == 0 ? found.module : NULL;
+    return found.module != NULL && found.module->open(PROMPT_MS, job, why) == 0 ? found.module
+                                                                                : NULL;
 }
 
 static const char *stops_after_the_meeting(void)
@@ -235,6 +236,144 @@ DT_TEST(joining, a_process_that_dies_before_it_opens_memory_is_named)
 {
     dies_before_opening_memory(4, runs);
     dies_before_opening_memory(5, knows_processes_only);
+}
+
+/* --- those who do not come --------------------------------------------------------------------
+ */
+
+static const char *fails(void)
+{
+    dt_launch_give_up("no file here");
+    return "gone";
+}
+
+static const char *arrives_and_waits(void)
+{
+    dt_launch_arrive();
+    (void)!write(3, "here", 4);
+    (void)pause();
+    return "";
+}
+
+static const char *arrives_and_fails(void)
+{
+    dt_launch_arrive();
+    (void)!write(3, "here", 4);
+    (void)usleep(500 * 1000);
+    return fails();
+}
+
+/* Of the order in which processes come nothing depends. */
+DT_TEST(joining, a_process_that_cannot_join_says_why_to_all)
+{
+    static const process_main failing[] = { fails, arrives_and_fails };
+
+    for (int first = 0; first < 2; first++)
+        for (int culprit = 0; culprit < 3; culprit++) {
+            const int64_t begin = dti_now_ns();
+            const int job = 20 + 3 * first + culprit;
+            process p[3] = { { 0 } };
+            char text[64];
+
+            if (first) p[culprit] = start(culprit, 3, job, failing[first]);
+            if (first) (void)usleep(100 * 1000);
+            for (int r = 0; r < 3; r++)
+                if (r != culprit) p[r] = start(r, 3, job, runs);
+            if (!first) (void)usleep(100 * 1000);
+            if (!first) p[culprit] = start(culprit, 3, job, failing[first]);
+            (void)snprintf(text, sizeof text, "process %d of 3 cannot join: no file here", culprit);
+            for (int r = 0; r < 3; r++)
+                if (r != culprit) ends_with(&p[r], text);
+            end(&p[culprit]);
+            is_prompt(begin);
+        }
+}
+
+/* Neither has met the other: who comes later knows the earlier, and is known to it. */
+DT_TEST(joining, a_process_that_is_killed_before_it_joins_is_named)
+{
+    for (int order = 0; order < 2; order++)
+        for (int culprit = 0; culprit < 2; culprit++) {
+            const int job = 30 + 2 * order + culprit;
+            process dies = { 0 }, waits = { 0 };
+            char word[WORD_BYTES], text[80];
+            int64_t begin;
+
+            if (order) waits = start(1 - culprit, 2, job, runs);
+            if (order) (void)usleep(200 * 1000);
+            dies = start(culprit, 2, job, arrives_and_waits);
+            DT_ASSERT_EQ_STR(hear(&dies, word), "here");
+            if (!order) waits = start(1 - culprit, 2, job, runs);
+            (void)usleep(200 * 1000);
+            begin = dti_now_ns();
+            end(&dies);
+            (void)snprintf(text, sizeof text,
+                           "process %d of 2 has ended while processes were joining", culprit);
+            ends_with(&waits, text);
+            is_prompt(begin);
+        }
+}
+
+static const char *runs_with_bad_options(void)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    o.threads_per_rank = -1;
+    return dt_run(&o, nothing, NULL) == DT_ERR_ARG ? "" : "well";
+}
+
+DT_TEST(joining, a_process_whose_options_are_refused_is_missed_when_it_ends)
+{
+    process a = start(0, 2, 40, runs), b;
+    const int64_t begin = dti_now_ns();
+
+    (void)usleep(200 * 1000);
+    b = start(1, 2, 40, runs_with_bad_options);
+    ends_with(&a, "process 1 of 2 has ended while processes were joining");
+    end(&b);
+    is_prompt(begin);
+}
+
+/* Those who fail alike know of each other, and none waits for the other to start. */
+DT_TEST(joining, processes_that_all_fail_wait_for_none)
+{
+    const int64_t begin = dti_now_ns();
+
+    for (int i = 0; i < 8; i++) {
+        process a = start(0, 2, 50 + i, fails), b = start(1, 2, 50 + i, fails);
+        ends_with(&a, "gone");
+        ends_with(&b, "gone");
+    }
+    is_prompt(begin); /* eight times two seconds otherwise */
+}
+
+static const char *meets_for_a_moment(void)
+{
+    static char why[DTI_MPI_TEXT_BYTES];
+    dti_module_found found;
+    dti_launch launch;
+    dti_mpi_job job;
+
+    if (dti_launch_read(&launch) != DT_OK) return "no launch";
+    dti_module_find(&launch, "sockets", &found);
+    if (found.module == NULL) return "no module";
+    return found.module->open(600, &job, why) == 0 ? "well" : why;
+}
+
+DT_TEST(joining, those_who_never_came_are_named_with_what_to_do)
+{
+    process b = start(2, 5, 60, arrives_and_waits), a;
+    char word[WORD_BYTES];
+
+    DT_ASSERT_EQ_STR(hear(&b, word), "here");
+    a = start(0, 5, 60, meets_for_a_moment);
+    ends_with(&a, "after 600 ms processes 1, 3 and 4 of 5 (RANK, WORLD_SIZE) have not come: start "
+                  "them on this machine with the same MASTER_ADDR and MASTER_PORT, or look what "
+                  "they said last; processes of several machines are joined by mpirun only; "
+                  "process 2 of 5 is there but has not called dt_run() yet");
+    end(&b);
+    a = start(1, 2, 61, meets_for_a_moment);
+    ends_with(&a, "after 600 ms process 0 of 2 (RANK, WORLD_SIZE) has not come: start it on");
 }
 
 /* --- what the system refuses ------------------------------------------------------------------ */
