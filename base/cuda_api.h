@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 enum {
-    DTI_CUDA_API_VERSION = 3,
+    DTI_CUDA_API_VERSION = 4,
     DTI_CUDA_TEXT_BYTES = 512,
     DTI_CUDA_MAX_AXES = 8,
     DTI_CUDA_MAX_PEERS = 32, /* terms and results of one reduction kernel */
@@ -157,9 +157,6 @@ typedef struct dti_cuda_module {
     void (*close)(dti_cuda *c); /* accepts NULL */
     /* From now on c's kernels may read and write memory of `device`, another one or the same. */
     int (*reach)(dti_cuda *c, int device);
-    /* Whether rows that follow each other may become one kernel; true when opened. Bits are the
-     * same either way. */
-    int (*fuse)(dti_cuda *c, bool on);
     /* Kernels of the module that it has started or recorded; those of libraries do not count. */
     int64_t (*launches)(const dti_cuda *c);
 

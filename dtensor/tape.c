@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
+#include "dtensor/ops/fusion.h"
 #include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
@@ -45,6 +46,7 @@ static void release_from(dt_tape *t, size_t first)
 void dt_tape_reset(dt_tape *t)
 {
     if (t == NULL) return;
+    dti_fusion_settle_unheard(t->device);
     dti_pending_drop_all(&t->pending);
     dti_graph_clear(t->graph);
     release_from(t, 0);
@@ -62,6 +64,7 @@ void dt_tape_release(dt_tape **tape)
 
     if (t == NULL) return;
     *tape = NULL;
+    dti_fusion_settle_unheard(t->device);
     dti_pending_drop_all(&t->pending);
     dti_graph_free(&t->graph);
     release_from(t, 0);

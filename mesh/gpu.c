@@ -88,17 +88,15 @@ static dt_status all_have(dt_runtime *rt, bool mine, bool *all)
 }
 
 /* DTENSOR_CUDA_FUSE=0: each operator its own kernel, to compare. */
-static dt_status choose_fusing(const dti_cuda_place *gpu)
+static dt_status choose_fusing(dti_cuda_place *gpu)
 {
     const char *wish = getenv("DTENSOR_CUDA_FUSE");
 
-    if (wish == NULL || wish[0] == '\0' || strcmp(wish, "1") == 0) return DT_OK;
-    DT_CHECK(strcmp(wish, "0") == 0, DT_ERR_ARG,
+    gpu->fuses = wish == NULL || wish[0] == '\0' || strcmp(wish, "1") == 0;
+    DT_CHECK(gpu->fuses || strcmp(wish, "0") == 0, DT_ERR_ARG,
              "DTENSOR_CUDA_FUSE is \"%s\": 0 starts a kernel for each operator, 1 (default) one "
              "for several",
              wish);
-    DT_CHECK(gpu->module->fuse(gpu->cuda, false) == 0, DT_ERR_DEVICE, "GPU %d: %s", gpu->device,
-             gpu->module->why());
     return DT_OK;
 }
 

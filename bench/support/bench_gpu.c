@@ -25,8 +25,6 @@ dt_status bench_gpu_open(const char *module, int device, bench_gpu *g)
     g->m->versions(&versions);
     DT_CHECK(versions.n_devices > 0, DT_ERR_UNSUPPORTED, "%s", versions.no_device);
     DT_TRY(tried(g, g->m->open(device, &g->c)));
-    /* a row that runs on one copy of its operands after the other would be one kernel of several */
-    DT_TRY(tried(g, g->m->fuse(g->c, false)));
     return tried(g, g->m->properties(device, &g->about));
 }
 

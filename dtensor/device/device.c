@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "dtensor/lane.h"
 #include "dtensor/move_cache.h"
+#include "dtensor/ops/fusion.h"
 #include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/gpu.h"
@@ -36,6 +37,7 @@ static void device_end(void *object)
 {
     dti_device *d = object;
 
+    dti_fusion_close(d);
     dti_lane_close(&d->lane);
     dti_pending_end(d);
     name_tensors(d);
@@ -63,6 +65,7 @@ static void device_free(void *object)
 
 static dt_status device_create(dt_runtime *rt, void **out)
 {
+    const dti_cuda_place *gpu = dti_runtime_gpu(rt);
     dt_status st = DT_OK;
     dti_device *d = NULL;
     dti_isa isa;
@@ -72,7 +75,8 @@ static dt_status device_create(dt_runtime *rt, void **out)
     d->rt = rt;
     d->dry = dt_runtime_is_dry(rt);
     d->ops = &dti_device_cpu;
-    if (dti_runtime_gpu(rt) != NULL) DT_TRY_TO(fail, st, dti_device_cuda_open(d));
+    if (gpu != NULL) DT_TRY_TO(fail, st, dti_device_cuda_open(d));
+    if (gpu != NULL && gpu->fuses) DT_TRY_TO(fail, st, dti_fusion_open(d));
     DT_TRY_TO(fail, st, dti_memory_create(d->dry, &d->allocator, &d->memory));
     DT_TRY_TO(fail, st, dti_cpu_create(isa, dti_runtime_pool(rt), &d->cpu));
     DT_TRY_TO(fail, st, dti_runtime_at_end(rt, device_end, d));
@@ -80,6 +84,7 @@ static dt_status device_create(dt_runtime *rt, void **out)
     return DT_OK;
 
 fail:
+    dti_fusion_close(d);
     dti_cpu_destroy(&d->cpu);
     dti_memory_destroy(&d->memory);
     d->ops->close(d);

@@ -10,6 +10,7 @@
 
 #include "dtensor/device/device_memory.h"
 #include "dtensor/kernels/cpu/cpu.h"
+#include "dtensor/kernels/fused.h"
 #include "placements/move.h"
 
 /* Told of every step of a move that communicates, with the bytes that this rank receives, and of
@@ -56,6 +57,12 @@ typedef struct dti_device_ops {
     /* An operator's kernel. */
     dt_status (*run)(dti_device *d, const dt_op *op, dt_kargs *args);
 
+    /* Of a device that holds calls back (dtensor/ops/fusion.h), which all other functions start:
+     * run() that leaves them held, for a call that needs none of them; and one kernel for n chains
+     * of them. NULL: none is ever held. */
+    dt_status (*run_beside)(dti_device *d, const dt_op *op, dt_kargs *args);
+    dt_status (*run_fused)(dti_device *d, dti_fused which, const dti_fused_chain *chains, int n);
+
     /* A collective whose buffers are memory of the device; see dti_comm_run(). Its effect is in
      * order with what is started before and after it. */
     dt_status (*communicate)(dti_device *d, dti_comm *comm, const dti_comm_call *call);
@@ -82,6 +89,7 @@ struct dti_device {
     dti_memory *memory;
     dti_cpu *cpu;                   /* kernels of the host */
     struct dti_cuda_device *cuda;   /* NULL on the CPU */
+    struct dti_fusion *fusion;      /* calls that are held back; NULL: none ever is */
     bool ended;                     /* the run has: there is no memory and no stream any more */
     struct dt_tensor *free_tensors; /* headers to reuse */
     struct dt_tensor *tensors;      /* all headers */

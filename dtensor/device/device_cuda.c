@@ -8,6 +8,7 @@
 #include "dtensor/device/cuda_kernels.h"
 #include "dtensor/device/device.h"
 #include "dtensor/device/upload.h"
+#include "dtensor/ops/fusion.h"
 #include "dtensor/ops/op_rules.h"
 #include "mesh/gpu.h"
 
@@ -97,6 +98,7 @@ static dt_status write_bytes(dti_device *d, void *to, const void *from_host, siz
 
     DT_TRY(refuse_recording(g, "bytes of the host"));
     if (bytes == 0) return DT_OK;
+    DT_TRY(dti_fusion_settle(d));
     if (g->joined && bytes <= WRITE_BYTES) {
         DT_TRY(write_small(d, to, from_host, bytes));
         return DT_OK;
@@ -112,6 +114,7 @@ static dt_status upload(dti_device *d, dti_upload **out)
 
     *out = NULL;
     DT_TRY(refuse_recording(g, "bytes of the host"));
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(wait_for_ranks(g));
     DT_TRY(dti_upload_open(dti_runtime_gpu(d->rt), 0, g->world->host->timeout_ms, out));
     return DT_OK;
@@ -123,6 +126,7 @@ static dt_status read_bytes(dti_device *d, void *to_host, const void *from, size
     const dti_cuda_device *g = d->cuda;
 
     DT_TRY(refuse_recording(g, "reading by the host"));
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(dti_cuda_world_sync(g->world));
     if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to_host, from, bytes, DTI_CUDA_DOWN)));
     DT_TRY(check(g, g->module->sync(g->c)));
@@ -133,6 +137,7 @@ static dt_status copy_bytes(dti_device *d, void *to, const void *from, size_t by
 {
     const dti_cuda_device *g = d->cuda;
 
+    DT_TRY(dti_fusion_settle(d));
     if (bytes > 0) DT_TRY(check(g, g->module->copy(g->c, to, from, bytes, DTI_CUDA_WITHIN)));
     return DT_OK;
 }
@@ -143,6 +148,7 @@ static dt_status copy_box(dti_device *d, void *to, const dti_box *to_box, const 
     const dti_cuda_box there = dti_cuda_box_of(to_box), here = dti_cuda_box_of(from_box);
     const dti_cuda_device *g = d->cuda;
 
+    DT_TRY(dti_fusion_settle(d));
     if (dti_box_count(to_box) > 0)
         DT_TRY(check(g, g->module->copy_box(g->c, to, &there, from, &here, element_bytes)));
     return DT_OK;
@@ -152,6 +158,7 @@ static dt_status fill(dti_device *d, void *to, int64_t n, const void *element, s
 {
     const dti_cuda_device *g = d->cuda;
 
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(check(g, g->module->fill(g->c, to, n, element, element_bytes)));
     return DT_OK;
 }
@@ -162,6 +169,7 @@ static dt_status fill_random(dti_device *d, void *to, const dti_box *global,
     const dti_cuda_box there = dti_cuda_box_of(global);
     const dti_cuda_device *g = d->cuda;
 
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(check(g, g->module->kernels->fill_random(g->c, to, &there, how)));
     return DT_OK;
 }
@@ -171,6 +179,7 @@ static dt_status divide(dti_device *d, dt_local *x, int64_t divisor)
     const dti_cuda_device *g = d->cuda;
     const int64_t n = dti_local_count(x);
 
+    DT_TRY(dti_fusion_settle(d));
     if (n > 0) DT_TRY(check(g, g->module->divide(g->c, x->data, n, (int)x->dtype, divisor)));
     return DT_OK;
 }
@@ -287,8 +296,9 @@ static dt_status run_own(dti_device *d, const dt_op *op, dt_kargs *args)
     dti_cuda_device *g = d->cuda;
     dt_status st;
 
-    DT_TRY(refuse_recording(g, op->name));  /* nobody knows what a user's kernel asks the host */
-    args->stream = g->module->stream(g->c); /* starts what is held back, so only here */
+    DT_TRY(refuse_recording(g, op->name)); /* nobody knows what a user's kernel asks the host */
+    DT_TRY(dti_fusion_settle(d));
+    args->stream = g->module->stream(g->c);
     DT_TRY(check(g, args->stream == NULL));
     args->cpu = d->cpu;
     dti_cpu_lend_scratch(d->cpu, take_scratch, d);
@@ -299,7 +309,7 @@ static dt_status run_own(dti_device *d, const dt_op *op, dt_kargs *args)
     return st == DT_OK ? st : dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
-static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
+static dt_status run_beside(dti_device *d, const dt_op *op, dt_kargs *args)
 {
     dti_cuda_device *g = d->cuda;
     const row_slot *slot = slot_of(g, op);
@@ -314,6 +324,21 @@ static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
     return DT_OK;
 }
 
+static dt_status run(dti_device *d, const dt_op *op, dt_kargs *args)
+{
+    DT_TRY(dti_fusion_settle(d));
+    DT_TRY(run_beside(d, op, args));
+    return DT_OK;
+}
+
+static dt_status run_fused(dti_device *d, dti_fused which, const dti_fused_chain *chains, int n)
+{
+    const dti_cuda_device *g = d->cuda;
+
+    DT_TRY(check(g, g->module->kernels->fused[which](g->c, chains, n)));
+    return DT_OK;
+}
+
 static dt_status communicate(dti_device *d, dti_comm *comm, const dti_comm_call *call)
 {
     const dti_cuda_device *g = d->cuda;
@@ -322,6 +347,7 @@ static dt_status communicate(dti_device *d, dti_comm *comm, const dti_comm_call 
     DT_CHECK(!g->recording || dti_cuda_can_record(comm, call), DT_ERR_UNSUPPORTED,
              "%s on \"%s\" cannot be part of a recorded pass", dti_comm_op_name(call->op),
              comm->name);
+    DT_TRY(dti_fusion_settle(d));
     on_stream.stream = g->module->stream(g->c);
     DT_TRY(check(g, on_stream.stream == NULL)); /* NULL would be memory of the host */
     DT_TRY(dti_comm_run(comm, &on_stream));
@@ -337,11 +363,13 @@ static bool records(const dti_device *d)
 
 static void rehearse(dti_device *d, bool on)
 {
+    dti_fusion_settle_unheard(d);
     dti_cuda_world_set(d->cuda->world, on ? DTI_CUDA_REHEARSES : DTI_CUDA_RUNS);
 }
 
 static dt_status record_begin(dti_device *d)
 {
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(check(d->cuda, d->cuda->module->capture_begin(d->cuda->c)));
     dti_cuda_world_set(d->cuda->world, DTI_CUDA_RECORDS_GRAPH);
     d->cuda->recording = true;
@@ -350,18 +378,26 @@ static dt_status record_begin(dti_device *d)
 
 static dt_status record_end(dti_device *d, void **recording)
 {
+    const dt_status held = dti_fusion_settle(d); /* what is held is part of the recording */
+    const dt_error why = *dt_last_error();
     dti_cuda_graph *graph = NULL;
 
     *recording = NULL;
     d->cuda->recording = false;
     dti_cuda_world_set(d->cuda->world, DTI_CUDA_RUNS);
     DT_TRY(check(d->cuda, d->cuda->module->capture_end(d->cuda->c, &graph)));
-    *recording = graph;
-    return DT_OK;
+    if (held == DT_OK) {
+        *recording = graph;
+        return DT_OK;
+    }
+    d->cuda->module->graph_destroy(graph);
+    dti_error_restore(&why);
+    return dti_error_frame(held, __func__, __FILE__, __LINE__);
 }
 
 static dt_status play(dti_device *d, dti_comm *comm, void *recording)
 {
+    DT_TRY(dti_fusion_settle(d));
     DT_TRY(dti_cuda_before_play(comm));
     DT_TRY(check(d->cuda, d->cuda->module->graph_launch(d->cuda->c, recording)));
     DT_TRY(dti_cuda_after_play(comm));
@@ -398,6 +434,8 @@ const dti_device_ops dti_device_cuda = {
     .fill_random = fill_random,
     .divide = divide,
     .run = run,
+    .run_beside = run_beside,
+    .run_fused = run_fused,
     .communicate = communicate,
     .records = records,
     .rehearse = rehearse,

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
+#include "dtensor/ops/fusion.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
 #include "placements/move.h"
@@ -255,7 +256,15 @@ static dt_status run_kernel(const dt_op *op, const void *attr, int n, dt_tensor 
 
     for (int i = 0; i < n; i++) locals[i] = in[i]->local;
     for (int r = 0; r < n_out; r++) results[r] = y[r]->local;
-    DT_TRY(dti_kernel_said(op->name, device->ops->run(device, op, &args)));
+    if (device->fusion != NULL) {
+        const dti_row_call call = { op, args.attr, n, n_out, in, y };
+        bool taken;
+        DT_TRY(dti_fusion_take(device, &call, &taken));
+        if (taken) return DT_OK;
+        DT_TRY(dti_kernel_said(op->name, device->ops->run_beside(device, op, &args)));
+    } else {
+        DT_TRY(dti_kernel_said(op->name, device->ops->run(device, op, &args)));
+    }
     return DT_OK;
 }
 

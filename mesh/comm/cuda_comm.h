@@ -25,6 +25,7 @@ typedef struct dti_cuda_place {
     int device;      /* its number in this process */
     bool loads_late; /* kernels are loaded when they are first launched */
     int n_queues;    /* streams that a device runs side by side; 0: as many as there are */
+    bool fuses;      /* one kernel may do the work of several operators */
 } dti_cuda_place;
 
 typedef struct dti_cuda_world dti_cuda_world;

@@ -184,12 +184,11 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     dt_tensor *rope = at->in->tables[0];
 
     dt_tensor *qkv = m->packed ? dt_layer_forward(t, b->qkv, n) : NULL;
-    dt_tensor *q = dt_heads(t, part(t, b->q, n, qkv, 0, Q), e);
-    dt_tensor *k = dt_heads(t, part(t, b->k, n, qkv, Q, KV), e);
+    dt_tensor *q = norm_heads(t, b->q_norm, dt_heads(t, part(t, b->q, n, qkv, 0, Q), e));
+    dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, part(t, b->k, n, qkv, Q, KV), e));
     dt_tensor *v = dt_heads(t, part(t, b->v, n, qkv, Q + KV, KV), e);
-    q = dt_rope(t, norm_heads(t, b->q_norm, q), rope); /* after v: a GPU does this in one kernel */
-    k = dt_rope(t, norm_heads(t, b->k_norm, k), rope);
-    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, dt_rope(t, q, rope), dt_rope(t, k, rope),
+                                       v, &b->attention);
     return dt_layer_forward(t, b->o, a);
 }
 

@@ -90,12 +90,11 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     const int64_t e = m->info.head_dim;
     dt_tensor *rope = at->in->tables[b->local ? 1 : 0];
 
-    dt_tensor *q = dt_heads(t, dt_layer_forward(t, b->q, n), e);
-    dt_tensor *k = dt_heads(t, dt_layer_forward(t, b->k, n), e);
+    dt_tensor *q = dt_layer_forward(t, b->q_norm, dt_heads(t, dt_layer_forward(t, b->q, n), e));
+    dt_tensor *k = dt_layer_forward(t, b->k_norm, dt_heads(t, dt_layer_forward(t, b->k, n), e));
     dt_tensor *v = dt_heads(t, dt_layer_forward(t, b->v, n), e);
-    q = dt_rope(t, dt_layer_forward(t, b->q_norm, q), rope); /* after v, as in decoder_block.c */
-    k = dt_rope(t, dt_layer_forward(t, b->k_norm, k), rope);
-    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, dt_rope(t, q, rope), dt_rope(t, k, rope),
+                                       v, &b->attention);
     return dt_layer_forward(t, b->o, a);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls one after the other, with rows fused and without: the same bytes everywhere, and as many
- * kernels as expected. Operands and results are places in one buffer of floats, so that any two of
- * them may overlap. */
+ * Calls one after the other, with a kernel for each row and with a fused one: the same bytes
+ * everywhere. Operands and results are places in one buffer of floats, so that any two of them may
+ * lie in one place. Which calls come together is tested in test_cuda_fusion.c. */
 #ifndef DT_TEST_FUSED_H
 #define DT_TEST_FUSED_H
 
@@ -30,6 +30,7 @@ typedef struct fu_call {
 /* Element a is at index skew of a row of 256 bytes. */
 typedef struct fu_run {
     const cr_device *d;
+    dti_fused which;
     dt_dtype dtype;
     int64_t skew;
     const fu_call *calls;
@@ -91,25 +92,70 @@ static inline int fu_start(const fu_run *r, const fu_memory *m, const fu_call *c
     return dt_test_cuda_row(r->d->m, call->row)(r->d->c, &args);
 }
 
+/* The stage of a row and the form of a norm. */
+static inline int fu_stage(dti_fused which, const char *row, int *form)
+{
+    static const char *const norms[] = { "rms_norm", "rms_norm_1p", "layer_norm" };
+
+    for (*form = 0; *form < 3; (*form)++)
+        if (strcmp(row, norms[*form]) == 0)
+            return which == DTI_FUSED_HEADS ? DTI_HEADS_NORM_STAGE : DTI_ADD_NORM_STAGE;
+    *form = 0;
+    if (which == DTI_FUSED_ADD_NORM) return DTI_ADD_STAGE;
+    return strcmp(row, "rope") == 0 ? DTI_HEADS_ROPE_STAGE : DTI_HEADS_WRITE_STAGE;
+}
+
+/* All calls by one kernel: each goes on with the chain whose result it takes, or begins one. */
+static inline int fu_start_fused(const fu_run *r, const fu_memory *m)
+{
+    static const dti_norm_attr attr = { 1e-5f };
+    dti_fused_chain chains[DTI_FUSED_CHAINS] = { { { NULL }, { 0 } } };
+    struct {
+        dt_local in[3], out;
+        dt_kargs args;
+    } calls[FU_MAX_CALLS];
+    int ends[DTI_FUSED_CHAINS], n = 0;
+
+    for (int i = 0; i < r->n_calls; i++) {
+        int form, k = 0, s = fu_stage(r->which, r->calls[i].row, &form);
+        for (int o = 0; o < r->calls[i].n_in; o++)
+            calls[i].in[o] = fu_resolve(r, m, &r->calls[i].in[o]);
+        calls[i].out = fu_resolve(r, m, &r->calls[i].out);
+        calls[i].args = (dt_kargs){ .in = calls[i].in,
+                                    .out = &calls[i].out,
+                                    .attr = &attr,
+                                    .n_in = r->calls[i].n_in,
+                                    .n_out = 1 };
+        while (k < n &&
+               (ends[k] >= s || chains[k].call[ends[k]]->out[0].data != calls[i].in[0].data))
+            k++;
+        if (k == n) n++;
+        DT_ASSERT(n <= DTI_FUSED_CHAINS);
+        chains[k].call[s] = &calls[i].args;
+        chains[k].form[s] = form;
+        ends[k] = s;
+    }
+    return r->d->m->kernels->fused[r->which](r->d->c, chains, n);
+}
+
 /* Runs the calls; `got` gets the buffer. The number of kernels. */
 static inline int64_t fu_run_once(const fu_run *r, bool fused, unsigned char *got)
 {
     const dti_cuda_module *m = r->d->m;
     fu_memory memory = fu_open(r);
-    int64_t before;
+    int64_t before = m->launches(r->d->c);
 
-    DT_ASSERT_CUDA(m, m->fuse(r->d->c, fused));
-    before = m->launches(r->d->c);
-    for (int i = 0; i < r->n_calls; i++) DT_ASSERT_CUDA(m, fu_start(r, &memory, &r->calls[i]));
+    if (fused) DT_ASSERT_CUDA(m, fu_start_fused(r, &memory));
+    for (int i = 0; i < r->n_calls && !fused; i++)
+        DT_ASSERT_CUDA(m, fu_start(r, &memory, &r->calls[i]));
     DT_ASSERT_CUDA(m, m->copy(r->d->c, got, memory.floats, memory.bytes, DTI_CUDA_DOWN));
     before = m->launches(r->d->c) - before;
-    DT_ASSERT_CUDA(m, m->fuse(r->d->c, true));
     fu_close(r, &memory);
     return before;
 }
 
-/* Fused they are n_kernels and leave the bytes that a kernel for each leaves. */
-static inline void fu_check(const fu_run *r, int64_t n_kernels, const char *what)
+/* Fused they are one kernel and leave the bytes that a kernel for each leaves. */
+static inline void fu_check(const fu_run *r, const char *what)
 {
     const size_t bytes = FU_ELEMENTS * dt_dtype_size(r->dtype);
     unsigned char *got, *want;
@@ -122,9 +168,9 @@ static inline void fu_check(const fu_run *r, int64_t n_kernels, const char *what
         dt_test_fail(__FILE__, __LINE__, "%s: %lld kernels for %d calls", what, (long long)n,
                      r->n_calls);
     n = fu_run_once(r, true, got);
-    if (n != n_kernels)
-        dt_test_fail(__FILE__, __LINE__, "%s of %s: %lld kernels, not %lld", what,
-                     dt_dtype_name(r->dtype), (long long)n, (long long)n_kernels);
+    if (n != 1)
+        dt_test_fail(__FILE__, __LINE__, "%s of %s: %lld kernels, not one", what,
+                     dt_dtype_name(r->dtype), (long long)n);
     for (size_t i = 0; i < bytes; i++)
         if (got[i] != want[i])
             dt_test_fail(__FILE__, __LINE__, "%s of %s, skew %lld: element %zu differs", what,

@@ -2,12 +2,13 @@
  *
  * How many kernels a pass over one token starts, with rows fused and without, and that its logits
  * have the same bits. */
+#include <dtensor/factories.h>
 #include <dtensor/generation.h>
 #include <dtensor/ops.h>
 #include <stdio.h>
 
 #include "base/memory.h"
-#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/fusion.h"
 #include "mesh/gpu.h"
 #include "models/run/step.h"
 #include "tests/support/cuda.h"
@@ -32,8 +33,10 @@ static dt_status step(dt_model *m, bool fused, int64_t *n_kernels, float *logits
     dt_tape *t = NULL;
     dt_status st = DT_OK;
     dt_tensor *y, *full = NULL;
+    dti_device *device;
 
-    DT_EXPECT(gpu->module->fuse(gpu->cuda, fused) == 0, "%s", gpu->module->why());
+    DT_TRY(dti_device_of(rt, &device));
+    dti_fusion_set(device, fused);
     DT_TRY(dt_tape_create(rt, &t));
     DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_STEPS, &s));
     y = dt_model_forward(t, m, s, ids, N_PROMPT, DT_LOGITS_LAST);
@@ -110,28 +113,28 @@ DT_TEST(cuda_launches, fused_steps_start_fewer_kernels)
         DT_ASSERT_OK(dt_test_run(&options, "tp=1", count, &cases[i]));
 }
 
-/* A sum and its norm, in what the run opened: *arg is how many kernels they are to be. */
+/* A sum and its norm: *arg is how many kernels they are to be. */
 static dt_status sum_and_norm(dt_mesh *mesh, const void *arg)
 {
     const dti_cuda_place *gpu = dti_runtime_gpu(dt_mesh_runtime(mesh));
-    const dti_cuda_module *m = gpu->module;
-    dt_local in[] = { { .dtype = DT_F32, .n_axes = 1, .shape = { 8 } }, { 0 } }, out;
-    const dti_norm_attr attr = { 1e-5f };
-    const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
-    const int64_t before = m->launches(gpu->cuda);
-    int64_t n;
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t n = 8;
+    int64_t launches;
+    dt_status st = DT_OK;
+    dt_tensor *x = NULL;
+    dt_tape *t = NULL;
 
-    DT_EXPECT(m->alloc(gpu->cuda, 64, DTI_CUDA_DEVICE, &in[0].data) == 0, "%s", m->why());
-    in[1] = out = in[0];
-    out.data = (float *)in[0].data + 8;
-    DT_EXPECT(m->clear(gpu->cuda, in[0].data, 64) == 0, "%s", m->why());
-    DT_EXPECT(dt_test_cuda_row(m, "add")(gpu->cuda, &args) == 0, "%s", m->why());
-    in[0] = out;
-    DT_EXPECT(dt_test_cuda_row(m, "rms_norm")(gpu->cuda, &args) == 0, "%s", m->why());
-    n = m->launches(gpu->cuda) - before;
-    m->release(gpu->cuda, DTI_CUDA_DEVICE, in[1].data);
-    DT_EXPECT(n == *(const int *)arg, "%lld kernels", (long long)n);
-    return DT_OK;
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, &n, &x));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    launches = gpu->module->launches(gpu->cuda);
+    (void)dt_rms_norm(t, dt_add(t, x, x), x, 1e-5f);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    launches = gpu->module->launches(gpu->cuda) - launches;
+    DT_EXPECT_TO(done, st, launches == *(const int *)arg, "%lld kernels", (long long)launches);
+done:
+    dt_tensor_release(&x);
+    dt_tape_release(&t);
+    return st;
 }
 
 DT_TEST(cuda_launches, the_environment_chooses)

@@ -63,8 +63,7 @@ void dti_cuda_release(dti_cuda *c, dti_cuda_memory kind, void *data)
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
     if (data == NULL) return;
-    dti_cuda_pending_start_unheard(c);
-    (void)dti_cuda_choose(c);
+    (void)dti_cuda_enter(c);
     allow_while_recording(c, &mode);
     (void)(kind == DTI_CUDA_PINNED ? cudaFreeHost(data) : cudaFree(data));
     allow_while_recording(c, &mode);

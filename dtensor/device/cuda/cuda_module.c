@@ -6,15 +6,25 @@
 #include "dtensor/kernels/cuda/attention_cudnn.h"
 #include "dtensor/kernels/cuda/cuda_rows.h"
 
-/* A kernel is started on the device that is the thread's at that moment, or held back: pending.c */
-#define ROW(row)                                                  \
-    int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args);      \
-    static int run_##row(dti_cuda *c, const dt_kargs *args)       \
-    {                                                             \
-        return dti_cuda_run_row(c, #row, dti_##row##_cuda, args); \
+/* A kernel is started on the device that is the thread's at that moment. */
+#define ROW(row)                                                   \
+    int dti_##row##_cuda(dti_cuda *c, const dt_kargs *args);       \
+    static int run_##row(dti_cuda *c, const dt_kargs *args)        \
+    {                                                              \
+        return dti_cuda_enter(c) ? -1 : dti_##row##_cuda(c, args); \
     }
 DTI_CUDA_ROWS(ROW)
 #undef ROW
+
+static int add_norm(dti_cuda *c, const dti_fused_chain *chains, int n)
+{
+    return dti_cuda_enter(c) ? -1 : dti_add_norm_cuda(c, chains, n);
+}
+
+static int heads(dti_cuda *c, const dti_fused_chain *chains, int n)
+{
+    return dti_cuda_enter(c) ? -1 : dti_heads_cuda(c, chains, n);
+}
 
 static int copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,
                     const dti_cuda_box *from_box, size_t element_bytes)
@@ -58,9 +68,12 @@ static int fill_random(dti_cuda *c, void *to, const dti_cuda_box *global,
 static const dti_cuda_row rows[] = { DTI_CUDA_ROWS(ROW){ NULL, NULL } };
 #undef ROW
 
-static const dti_cuda_kernels kernels = { .rows = rows,
-                                          .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
-                                          .fill_random = fill_random };
+static const dti_cuda_kernels kernels = {
+    .rows = rows,
+    .n_rows = (int)(sizeof rows / sizeof rows[0]) - 1,
+    .fused = { [DTI_FUSED_ADD_NORM] = add_norm, [DTI_FUSED_HEADS] = heads },
+    .fill_random = fill_random
+};
 
 extern const dti_cuda_module dti_cuda_module_table;
 
@@ -76,7 +89,6 @@ __attribute__((visibility("default"))) const dti_cuda_module dti_cuda_module_tab
     .open = dti_cuda_open,
     .close = dti_cuda_close,
     .reach = dti_cuda_reach,
-    .fuse = dti_cuda_fuse,
     .launches = dti_cuda_launches,
     .why = dti_cuda_why,
     .alloc = dti_cuda_alloc,

@@ -8,17 +8,12 @@
 #include "dtensor/device/cuda/module_parts.h"
 #include "dtensor/kernels/cuda/attention_cudnn.h"
 
-int dti_cuda_choose(const dti_cuda *c)
+int dti_cuda_enter(const dti_cuda *c)
 {
     int device = -1;
 
     if (cudaGetDevice(&device) == cudaSuccess && device == c->device) return 0;
     return dti_cuda_check(cudaSetDevice(c->device), "choosing the device");
-}
-
-int dti_cuda_enter(dti_cuda *c)
-{
-    return dti_cuda_choose(c) || dti_cuda_pending_start(c) ? -1 : 0;
 }
 
 int64_t dti_cuda_launches(const dti_cuda *c)
@@ -96,7 +91,7 @@ int dti_cuda_open(int device, dti_cuda **out)
     c = calloc(1, sizeof *c);
     if (c == NULL) return dti_cuda_fail("no memory of the host for a device");
     c->device = device;
-    if (dti_cuda_pending_open(c) || dti_cuda_check(cudaSetDevice(device), "choosing the device") ||
+    if (dti_cuda_check(cudaSetDevice(device), "choosing the device") ||
         dti_cuda_check(cudaDeviceGetAttribute(&c->n_sms, cudaDevAttrMultiProcessorCount, device),
                        "counting multiprocessors") ||
         dti_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
@@ -116,9 +111,7 @@ void dti_cuda_close(dti_cuda *c)
 {
     if (c == NULL) return;
     (void)cudaSetDevice(c->device);
-    if (c->stream != NULL) (void)dti_cuda_pending_start(c);
     if (c->stream != NULL) (void)cudaStreamSynchronize(c->stream);
-    dti_cuda_pending_close(c);
     dti_cudnn_close(c);
     dti_cuda_gemm_close(c);
     dti_cuda_memory_close(c);

@@ -13,15 +13,6 @@ int dti_cuda_open(int device, dti_cuda **out);
 void dti_cuda_close(dti_cuda *c);
 int dti_cuda_reach(dti_cuda *c, int device);
 int64_t dti_cuda_launches(const dti_cuda *c);
-int dti_cuda_choose(const dti_cuda *c); /* the device alone: what is held back stays so */
-
-/* pending.c */
-int dti_cuda_run_row(dti_cuda *c, const char *name, dti_cuda_kernel kernel, const dt_kargs *args);
-int dti_cuda_fuse(dti_cuda *c, bool on);
-int dti_cuda_pending_open(dti_cuda *c);
-void dti_cuda_pending_close(dti_cuda *c);
-int dti_cuda_pending_start(dti_cuda *c);
-void dti_cuda_pending_start_unheard(dti_cuda *c); /* for who cannot fail: the next call says it */
 
 /* libraries.c */
 void dti_cuda_libraries_read(dti_cuda_versions *out);
@@ -35,6 +26,10 @@ void dti_cuda_release(dti_cuda *c, dti_cuda_memory kind, void *data);
 int dti_cuda_copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way);
 int dti_cuda_clear(dti_cuda *c, void *to, size_t bytes);
 void dti_cuda_memory_close(dti_cuda *c); /* scratch and staging */
+
+/* norms.cu, heads.cu */
+int dti_add_norm_cuda(dti_cuda *c, const dti_fused_chain *chains, int n);
+int dti_heads_cuda(dti_cuda *c, const dti_fused_chain *chains, int n);
 
 /* boxes.cu, box_sums.cu, spin.cu, random.cu in dtensor/kernels/cuda */
 int dti_cuda_copy_box(dti_cuda *c, void *to, const dti_cuda_box *to_box, const void *from,

@@ -149,7 +149,7 @@ int dti_cuda_capture_end(dti_cuda *c, dti_cuda_graph **out)
 
     *out = NULL;
     if (!c->capturing) return dti_cuda_fail("no graph is being recorded");
-    failed = dti_cuda_enter(c); /* which may add to the recording; it ends all the same */
+    failed = dti_cuda_enter(c); /* the recording ends all the same */
     c->capturing = false;
     if (failed) {
         if (cudaStreamEndCapture(c->stream, &recorded) == cudaSuccess)

@@ -48,7 +48,6 @@ struct dti_cuda {
     dti_cuda_fault_word *fault; /* pinned, written by kernels */
     struct dti_cuda_staging *staging; /* of pageable memory; NULL until the first such copy */
     struct dti_gemm_plans *gemm;      /* of gemm_lt.c; NULL until the first large product */
-    struct dti_cuda_pending *pending; /* calls that are held back: pending.c */
     struct dti_cudnn_state *cudnn;    /* of attention_cudnn.c; NULL: nobody asked for it */
 };
 
@@ -58,9 +57,8 @@ int dti_cuda_fail(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* 0, or -1 with the CUDA error's name and text behind `what`. */
 int dti_cuda_check(cudaError_t error, const char *what);
 
-/* Makes c's device the calling thread's, and starts the calls that are held back (pending.c). Every
- * slot of the module begins with it, but for those that hold calls back or take part in them. */
-int dti_cuda_enter(dti_cuda *c);
+/* Makes c's device the calling thread's. Every slot of the module begins with it. */
+int dti_cuda_enter(const dti_cuda *c);
 
 /* Whether the launch of a kernel was accepted. */
 int dti_cuda_launched(const char *kernel);

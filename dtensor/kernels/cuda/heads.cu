@@ -25,7 +25,7 @@ template <typename T> struct head_rows {
 };
 
 template <typename T> struct head_group {
-    head_rows<T> chains[DTI_MAX_HEAD_CHAINS];
+    head_rows<T> chains[DTI_FUSED_CHAINS];
     int n;
     dti_cuda_fault_word *fault;
 };
@@ -158,28 +158,47 @@ __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ head_gr
 
 /* --- chains -----------------------------------------------------------------------------------*/
 
-template <typename T> head_rows<T> rows_of(const dti_head_chain *c)
+/* The heads that a chain begins with. */
+const dt_local *heads_of(const dti_fused_chain *c)
+{
+    int s = 0;
+
+    while (c->call[s] == NULL) s++;
+    return &c->call[s]->in[0];
+}
+
+template <typename T> head_rows<T> rows_of(const dti_fused_chain *c)
 {
     enum { N = 16 / sizeof(T) };
-    const uintptr_t all = (uintptr_t)c->x.data | (uintptr_t)c->weight | (uintptr_t)c->table |
-                          (uintptr_t)c->normed | (uintptr_t)c->rotated | (uintptr_t)c->cache;
+    const dt_kargs *norm = c->call[DTI_HEADS_NORM_STAGE], *rope = c->call[DTI_HEADS_ROPE_STAGE];
+    const dt_kargs *write = c->call[DTI_HEADS_WRITE_STAGE];
+    const dt_local *x = heads_of(c);
     head_rows<T> r = {};
+    uintptr_t all;
 
-    r.x = (const T *)c->x.data;
-    r.weight = (const T *)c->weight;
-    r.table = (const T *)c->table;
-    r.normed = (T *)c->normed;
-    r.rotated = (T *)c->rotated;
-    r.cache = (T *)c->cache;
-    r.positions = (const int32_t *)c->positions;
-    r.n_heads_all = c->x.shape[0] * c->x.shape[1] * c->x.shape[2];
-    r.n_tokens = c->x.shape[1];
-    r.n_rows = c->n_rows;
-    r.n_heads = (int)c->x.shape[2];
-    r.width = (int)c->x.shape[3];
-    r.half = (int)c->half;
-    r.form = c->form;
-    r.eps = c->eps;
+    r.x = (const T *)x->data;
+    r.n_heads_all = x->shape[0] * x->shape[1] * x->shape[2];
+    r.n_tokens = x->shape[1];
+    r.n_heads = (int)x->shape[2];
+    r.width = (int)x->shape[3];
+    if (norm != NULL) {
+        r.weight = (const T *)norm->in[1].data;
+        r.normed = (T *)norm->out[0].data;
+        r.form = c->form[DTI_HEADS_NORM_STAGE];
+        r.eps = ((const dti_norm_attr *)norm->attr)->eps;
+    }
+    if (rope != NULL) {
+        r.table = (const T *)rope->in[1].data;
+        r.rotated = (T *)rope->out[0].data;
+        r.half = (int)(rope->in[1].shape[2] / 2);
+    }
+    if (write != NULL) {
+        r.positions = (const int32_t *)write->in[1].data;
+        r.cache = (T *)write->out[0].data;
+        r.n_rows = write->out[0].shape[1];
+    }
+    all = (uintptr_t)r.x | (uintptr_t)r.weight | (uintptr_t)r.table | (uintptr_t)r.normed |
+          (uintptr_t)r.rotated | (uintptr_t)r.cache;
     r.aligned = all % 16 == 0 && r.width % N == 0 && r.half % N == 0;
     return r;
 }
@@ -197,7 +216,7 @@ template <typename T, int L, int KEPT> int launch(dti_cuda *c, head_group<T> &g)
                       THREADS * KEPT * 16, g);
 }
 
-template <typename T> int run(dti_cuda *c, const dti_head_chain *chains, int n)
+template <typename T> int run(dti_cuda *c, const dti_fused_chain *chains, int n)
 {
     enum { N = 16 / sizeof(T) };
     head_group<T> g = {};
@@ -216,9 +235,11 @@ template <typename T> int run(dti_cuda *c, const dti_head_chain *chains, int n)
 
 } /* namespace */
 
-extern "C" int dti_heads_cuda(dti_cuda *c, const dti_head_chain *chains, int n)
+extern "C" int dti_heads_cuda(dti_cuda *c, const dti_fused_chain *chains, int n)
 {
-    switch (chains[0].x.dtype) {
+    const dt_dtype dtype = heads_of(&chains[0])->dtype;
+
+    switch (dtype) {
     case DT_F32:
         return run<float>(c, chains, n);
     case DT_BF16:
@@ -226,6 +247,6 @@ extern "C" int dti_heads_cuda(dti_cuda *c, const dti_head_chain *chains, int n)
     case DT_F16:
         return run<dti_f16>(c, chains, n);
     default:
-        return dti_refuse_dtype("a kernel for heads", chains[0].x.dtype);
+        return dti_refuse_dtype("a kernel for heads", dtype);
     }
 }

@@ -227,8 +227,12 @@ int dti_layer_norm_cuda(dti_cuda *c, const dt_kargs *a)
     return by_dtype(c, a, "layer_norm", DTI_LAYER, NULL);
 }
 
-int dti_add_norm_cuda(dti_cuda *c, const dt_kargs *add, const dt_kargs *norm, dti_norm_form form)
+int dti_add_norm_cuda(dti_cuda *c, const dti_fused_chain *chains, int n)
 {
-    return by_dtype(c, norm, "add with a norm", form, add);
+    const dti_fused_chain *sum = &chains[0];
+
+    (void)n;
+    return by_dtype(c, sum->call[DTI_ADD_NORM_STAGE], "add with a norm",
+                    (dti_norm_form)sum->form[DTI_ADD_NORM_STAGE], sum->call[DTI_ADD_STAGE]);
 }
 } /* extern "C" */

@@ -4,8 +4,8 @@
 #ifndef DTI_NORMS_CUH
 #define DTI_NORMS_CUH
 
-#include "dtensor/kernels/cuda/fused.h"
 #include "dtensor/kernels/cuda/rows.cuh"
+#include "dtensor/kernels/fused.h"
 
 /* sum + (x[i] - shift)^p over the first `left`; p is 2, or 1 where `square` is false. */
 template <typename T, int N>
