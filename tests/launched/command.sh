@@ -59,6 +59,15 @@ grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTE
 unset DTENSOR_MPI_SHARED
 pass "other commands print once"
 
+# Of two processes the second one has no such folder.
+started=$(date +%s)
+"$mpirun" -n 2 sh -c '[ "$RANK$OMPI_COMM_WORLD_RANK$PMI_RANK" != 1 ] || set -- "$1" /nowhere
+    exec "$1" generate -m "$2" -p "ROMEO:" -n 20' sh "$dtensor" $model \
+    </dev/null >"$folder/out" 2>"$folder/err" && fail "half of a job runs"
+[ $(($(date +%s) - started)) -lt 20 ] || fail "a process waits for one that has failed"
+says "process 1.*: --model: /nowhere: No such file"
+pass "a process that fails before it joins ends the job with its words"
+
 DTENSOR_MPI_SUMS=mpi
 export DTENSOR_MPI_SUMS
 run 0 2 env
