@@ -11,6 +11,12 @@ typedef struct dti_norm_attr {
     float eps;
 } dti_norm_attr;
 
+/* Gradients of norms: which results are computed, bit r. Others keep what their memory held. */
+typedef struct dti_norm_backward_attr {
+    float eps;
+    uint32_t want;
+} dti_norm_backward_attr;
+
 /* Output dtype of linear, add_bias, cast, rope_table. */
 typedef struct dti_dtype_attr {
     dt_dtype dtype;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Backward by name: each packs its attributes and applies its rows. */
+#include <dtensor/ops.h>
 #include <dtensor/ops_backward.h>
 
 #include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/compose.h"
 #include "dtensor/ops/op_rules.h"
-#include "dtensor/tape.h"
 
 /* dy in the dtype of what it is multiplied with. */
 static dt_tensor *narrowed(dt_tape *t, dt_tensor *dy, const dt_tensor *like)
@@ -31,4 +32,130 @@ void dt_linear_backward(dt_tape *t, dt_tensor *dy, dt_tensor *x, dt_tensor *w, d
 dt_tensor *dt_add_bias_backward(dt_tape *t, dt_tensor *dy)
 {
     return dt_apply(t, &dti_op_add_bias_backward, NULL, 1, &dy);
+}
+
+/* --- norms ------------------------------------------------------------------------------------ */
+
+/* Hands on the results that are wanted; NULL after an error. */
+static void apply_wanted(dt_tape *t, const dt_op *op, const void *attr, dt_tensor *const *in,
+                         int n_out, dt_tensor **const *wanted)
+{
+    dt_tensor *out[DT_OP_MAX_OUT] = { NULL };
+
+    dt_apply_n(t, op, attr, 3, in, n_out, out);
+    for (int r = 0; r < n_out; r++)
+        if (wanted[r] != NULL) *wanted[r] = out[r];
+}
+
+static void norm(dt_tape *t, const dt_op *op, float eps, dt_tensor *const *in, int n_out,
+                 dt_tensor **const *wanted)
+{
+    dti_norm_backward_attr attr = { eps, 0 };
+
+    for (int r = 0; r < n_out; r++) attr.want |= (uint32_t)(wanted[r] != NULL) << r;
+    if (attr.want != 0) apply_wanted(t, op, &attr, in, n_out, wanted);
+}
+
+void dt_rms_norm_backward(dt_tape *t, dt_tensor *dy, dt_tensor *x, dt_tensor *w, float eps,
+                          dt_tensor **dx, dt_tensor **dw)
+{
+    norm(t, &dti_op_rms_norm_backward, eps, (dt_tensor *[]){ dy, x, w }, 2,
+         (dt_tensor * *[]){ dx, dw });
+}
+
+void dt_rms_norm_1p_backward(dt_tape *t, dt_tensor *dy, dt_tensor *x, dt_tensor *w, float eps,
+                             dt_tensor **dx, dt_tensor **dw)
+{
+    norm(t, &dti_op_rms_norm_1p_backward, eps, (dt_tensor *[]){ dy, x, w }, 2,
+         (dt_tensor * *[]){ dx, dw });
+}
+
+void dt_layer_norm_backward(dt_tape *t, dt_tensor *dy, dt_tensor *x, dt_tensor *w, float eps,
+                            const dt_layer_norm_grads *out)
+{
+    if (out == NULL)
+        (void)dt_tape_fail(t, DT_ERR_ARG, "dt_layer_norm_backward: out is NULL");
+    else
+        norm(t, &dti_op_layer_norm_backward, eps, (dt_tensor *[]){ dy, x, w }, 3,
+             (dt_tensor * *[]){ out->dx, out->dw, out->db });
+}
+
+/* --- elements --------------------------------------------------------------------------------- */
+
+dt_tensor *dt_curve_backward(dt_tape *t, const dt_op *row, dt_tensor *dy, dt_tensor *x)
+{
+#define F(name, formula, slope) { &dti_op_##name, &dti_op_##name##_backward },
+    static const struct {
+        const dt_op *row, *backward;
+    } curves[] = { DTI_CURVES(F) };
+#undef F
+
+    for (size_t i = 0; i < DT_COUNT(curves); i++)
+        if (curves[i].row == row)
+            return dt_apply(t, curves[i].backward, NULL, 2, (dt_tensor *[]){ dy, x });
+    return dt_tape_fail(t, DT_ERR_ARG, "dt_curve_backward: %s is no function of one element",
+                        row != NULL ? row->name : "NULL");
+}
+
+void dt_silu_mul_backward(dt_tape *t, dt_tensor *dy, dt_tensor *gate, dt_tensor *up,
+                          dt_tensor **dgate, dt_tensor **dup)
+{
+    apply_wanted(t, &dti_op_silu_mul_backward, NULL, (dt_tensor *[]){ dy, gate, up }, 2,
+                 (dt_tensor * *[]){ dgate, dup });
+}
+
+void dt_gelu_tanh_mul_backward(dt_tape *t, dt_tensor *dy, dt_tensor *gate, dt_tensor *up,
+                               dt_tensor **dgate, dt_tensor **dup)
+{
+    apply_wanted(t, &dti_op_gelu_tanh_mul_backward, NULL, (dt_tensor *[]){ dy, gate, up }, 2,
+                 (dt_tensor * *[]){ dgate, dup });
+}
+
+dt_tensor *dt_soft_cap_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, double cap)
+{
+    if (!(cap > 0.0))
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_soft_cap_backward: the cap is %g", cap);
+    return dt_apply(t, &dti_op_soft_cap_backward, &(dti_scalar_attr){ cap }, 2,
+                    (dt_tensor *[]){ dy, y });
+}
+
+/* --- along an axis ---------------------------------------------------------------------------- */
+
+/* Over an axis that ranks share: the sum for each line is reduced, in f32 between two roundings. */
+static dt_tensor *cut_line(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis, bool logarithm)
+{
+    const char *why = logarithm ? "log_softmax" : "softmax";
+    const dt_dtype dtype = y->local.dtype;
+    dt_tensor *sum;
+
+    dy = dt_cast(t, dy, DT_F32);
+    y = dt_cast(t, y, DT_F32);
+    sum = dt_sum(t, logarithm ? dy : dt_mul(t, dy, y), axis);
+    sum = dti_compose_insert(t, dti_compose_reduced(t, why, sum), axis);
+    return dt_cast(t,
+                   logarithm ? dt_sub(t, dy, dt_mul(t, dt_exp(t, y), sum))
+                             : dt_mul(t, y, dt_sub(t, dy, sum)),
+                   dtype);
+}
+
+static dt_tensor *line(dt_tape *t, const dt_op *op, dt_tensor *dy, dt_tensor *y, int axis)
+{
+    dt_tensor *const in[] = { dy, y };
+
+    if (dti_tape_is_down(t) || dy == NULL || y == NULL)
+        return dt_apply(t, op, &(dti_axis_attr){ 0 }, 2, in);
+    if ((axis = dti_compose_axis(t, op->name, y, axis)) < 0) return NULL;
+    if (dti_compose_is_cut(y, axis))
+        return cut_line(t, dy, y, axis, op == &dti_op_log_softmax_backward);
+    return dt_apply(t, op, &(dti_axis_attr){ axis }, 2, in);
+}
+
+dt_tensor *dt_softmax_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis)
+{
+    return line(t, &dti_op_softmax_backward, dy, y, axis);
+}
+
+dt_tensor *dt_log_softmax_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis)
+{
+    return line(t, &dti_op_log_softmax_backward, dy, y, axis);
 }

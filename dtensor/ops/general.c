@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/compose.h"
 #include "dtensor/ops/op_rules.h"
-#include "dtensor/tape.h"
 
 /* There is no x to look at: dt_apply() says why, or stays silent after an earlier error. */
 static bool is_down(dt_tape *t, const dt_tensor *x)
@@ -21,16 +21,14 @@ static dt_tensor *unary(dt_tape *t, const dt_op *op, const void *attr, dt_tensor
     return dt_apply(t, op, attr, 1, (dt_tensor *[]){ x });
 }
 
-/* `axis` from the front, -1 and an error where there is none. */
-static int axis_of(dt_tape *t, const char *op, const dt_tensor *x, int axis)
+int dti_compose_axis(dt_tape *t, const char *op, const dt_tensor *x, int axis)
 {
     if (axis >= -x->n_axes && axis < x->n_axes) return axis < 0 ? axis + x->n_axes : axis;
     (void)dt_tape_fail(t, DT_ERR_ARG, "%s: axis %d of a tensor of %d axes", op, axis, x->n_axes);
     return -1;
 }
 
-/* The mesh dims of more than one rank that cut an axis. */
-static bool is_cut(const dt_tensor *x, int axis)
+bool dti_compose_is_cut(const dt_tensor *x, int axis)
 {
     return dti_layout_cuts(x->layout, axis, (int[DT_MAX_DIMS]){ 0 }) > 0;
 }
@@ -139,7 +137,8 @@ dt_tensor *dt_transpose(dt_tape *t, dt_tensor *x, int a, int b)
 
     if (is_down(t, x)) return unary(t, &dti_op_permute, &(dti_permute_attr){ { 0 } }, x);
     for (int i = 0; i < x->n_axes; i++) axes[i] = i;
-    if ((a = axis_of(t, "dt_transpose", x, a)) < 0 || (b = axis_of(t, "dt_transpose", x, b)) < 0)
+    if ((a = dti_compose_axis(t, "dt_transpose", x, a)) < 0 ||
+        (b = dti_compose_axis(t, "dt_transpose", x, b)) < 0)
         return NULL;
     axes[a] = b;
     axes[b] = a;
@@ -220,8 +219,7 @@ UNARY(gelu_tanh)
 
 /* --- along an axis ---------------------------------------------------------------------------- */
 
-/* Terms of ranks become the value on each: a move that the tape counts. */
-static dt_tensor *reduced(dt_tape *t, const char *why, dt_tensor *x)
+dt_tensor *dti_compose_reduced(dt_tape *t, const char *why, dt_tensor *x)
 {
     dt_placement want[DT_MAX_DIMS];
     const char *before;
@@ -235,6 +233,11 @@ static dt_tensor *reduced(dt_tape *t, const char *why, dt_tensor *x)
     return x;
 }
 
+dt_tensor *dti_compose_insert(dt_tape *t, dt_tensor *x, int axis)
+{
+    return x != NULL ? view(t, x, DTI_VIEW_INSERT, axis, 1, 1) : NULL;
+}
+
 /* Over an axis that ranks share: the largest, then the sum of all e^(x - largest), each a value
  * for every line that is reduced over the ranks, in f32 between the two roundings of x and y. */
 static dt_tensor *cut_softmax(dt_tape *t, dt_tensor *x, int axis, bool logarithm)
@@ -244,19 +247,18 @@ static dt_tensor *cut_softmax(dt_tape *t, dt_tensor *x, int axis, bool logarithm
     dt_tensor *d, *e, *most, *sum;
 
     x = dt_cast(t, x, DT_F32);
-    most = reduced(t, why, dt_max(t, x, axis));
-    d = dt_sub(t, x, most != NULL ? view(t, most, DTI_VIEW_INSERT, axis, 1, 1) : NULL);
+    most = dti_compose_reduced(t, why, dt_max(t, x, axis));
+    d = dt_sub(t, x, dti_compose_insert(t, most, axis));
     e = dt_exp(t, d);
-    sum = reduced(t, why, dt_sum(t, e, axis));
-    if (sum != NULL) sum = view(t, sum, DTI_VIEW_INSERT, axis, 1, 1);
+    sum = dti_compose_insert(t, dti_compose_reduced(t, why, dt_sum(t, e, axis)), axis);
     return dt_cast(t, logarithm ? dt_sub(t, d, dt_log(t, sum)) : dt_div(t, e, sum), dtype);
 }
 
 static dt_tensor *along(dt_tape *t, const dt_op *op, dt_tensor *x, int axis)
 {
     if (is_down(t, x)) return unary(t, op, &(dti_axis_attr){ 0 }, x);
-    if ((axis = axis_of(t, op->name, x, axis)) < 0) return NULL;
-    if (op != &dti_op_cumsum && is_cut(x, axis))
+    if ((axis = dti_compose_axis(t, op->name, x, axis)) < 0) return NULL;
+    if (op != &dti_op_cumsum && dti_compose_is_cut(x, axis))
         return cut_softmax(t, x, axis, op == &dti_op_log_softmax);
     return unary(t, op, &(dti_axis_attr){ axis }, x);
 }
@@ -279,7 +281,7 @@ dt_tensor *dt_cumsum(dt_tape *t, dt_tensor *x, int axis)
 dt_tensor *dt_index_select(dt_tape *t, dt_tensor *x, int axis, dt_tensor *ids)
 {
     if (is_down(t, x)) axis = 0;
-    if (!is_down(t, x) && (axis = axis_of(t, "dt_index_select", x, axis)) < 0) return NULL;
+    if (!is_down(t, x) && (axis = dti_compose_axis(t, "dt_index_select", x, axis)) < 0) return NULL;
     return dt_apply(t, &dti_op_index_select, &(dti_axis_attr){ axis }, 2,
                     (dt_tensor *[]){ x, ids });
 }
@@ -289,9 +291,9 @@ dt_tensor *dt_pad(dt_tape *t, dt_tensor *x, int axis, int64_t before, int64_t af
     dti_pad_attr attr = { .before = before, .after = after };
 
     if (is_down(t, x)) return unary(t, &dti_op_pad, &attr, x);
-    if ((attr.axis = axis_of(t, "dt_pad", x, axis)) < 0) return NULL;
+    if ((attr.axis = dti_compose_axis(t, "dt_pad", x, axis)) < 0) return NULL;
     if (value != 0.0) dti_convert(&attr.bits, x->local.dtype, &value, DT_F64, 1);
-    if (is_cut(x, attr.axis)) attr.extent = x->shape[attr.axis];
+    if (dti_compose_is_cut(x, attr.axis)) attr.extent = x->shape[attr.axis];
     return unary(t, &dti_op_pad, &attr, x);
 }
 
@@ -304,7 +306,7 @@ static dt_tensor *concat_few(dt_tape *t, int n, dt_tensor *const *in, int axis)
     bool cut = false;
 
     for (int i = 0; i < n && in[i] != NULL; i++)
-        cut = cut || (axis < in[i]->n_axes && is_cut(in[i], axis));
+        cut = cut || (axis < in[i]->n_axes && dti_compose_is_cut(in[i], axis));
     for (int i = 0; i < n && cut && in[i] != NULL; i++) {
         const int64_t extent = axis < in[i]->n_axes ? in[i]->shape[axis] : 0;
         if (extent > INT32_MAX)
@@ -322,7 +324,7 @@ dt_tensor *dt_concat(dt_tape *t, int n, dt_tensor *const *in, int axis)
     if (dti_tape_is_down(t)) return NULL;
     if (n < 1 || in == NULL || in[0] == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_concat: %d operands, or the first is NULL", n);
-    if ((axis = axis_of(t, "dt_concat", in[0], axis)) < 0) return NULL;
+    if ((axis = dti_compose_axis(t, "dt_concat", in[0], axis)) < 0) return NULL;
     operands[0] = in[0];
     for (int i = 1; i < n && operands[0] != NULL;) {
         int count = 1;

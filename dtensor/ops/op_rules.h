@@ -188,7 +188,7 @@ dt_status dti_attention_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
 
 /* Of general rows (rules_general.c). */
-dt_status dti_div_shard(dti_op_call *call);
+dt_status dti_first_shard(dti_op_call *call);
 dt_status dti_line_extents(dt_op_shapes *call);
 dt_status dti_line_shard(dti_op_call *call);
 dt_status dti_permute_extents(dt_op_shapes *call);
@@ -222,9 +222,17 @@ extern const dt_op dti_op_sub, dti_op_div, dti_op_where, dti_op_compare, dti_op_
     dti_op_matmul_tt, dti_op_reshape, dti_op_permute, dti_op_concat_2, dti_op_concat_3,
     dti_op_concat_4, dti_op_concat_5, dti_op_concat_6, dti_op_pad, dti_op_index_select,
     dti_op_dropout, dti_op_attention_bias, dti_op_attention_sinks, dti_op_attention_bias_sinks;
-extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_add_bias_backward;
-#define F(name, formula) extern const dt_op dti_op_##name;
+#define F(name, formula, slope) extern const dt_op dti_op_##name;
 DTI_FORMULAS(F)
+#undef F
+
+/* Gradients: <row>_backward. */
+extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_add_bias_backward;
+extern const dt_op dti_op_silu_mul_backward, dti_op_gelu_tanh_mul_backward,
+    dti_op_soft_cap_backward, dti_op_softmax_backward, dti_op_log_softmax_backward,
+    dti_op_rms_norm_backward, dti_op_rms_norm_1p_backward, dti_op_layer_norm_backward;
+#define F(name, formula, slope) extern const dt_op dti_op_##name##_backward;
+DTI_CURVES(F)
 #undef F
 
 #endif

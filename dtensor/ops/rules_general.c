@@ -25,14 +25,15 @@ static dt_status check_axis(const dt_op_shapes *call, int64_t axis)
 /* --- quotients, choices ----------------------------------------------------------------------- */
 
 /* A quotient is linear in what is divided alone. */
-dt_status dti_div_shard(dti_op_call *call)
+dt_status dti_first_shard(dti_op_call *call)
 {
     const dt_layout *grid = call->in[0]->layout;
 
     for (int m = 0; m < grid->n_dims; m++)
-        if (dti_has(call->in[1]->layout->partial_dims, m) &&
-            (call->in_place[1][m].kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
-            DT_TRY(dti_op_clash(call, m, "operand 1 is Partial and must be reduced"));
+        for (int i = 1; i < call->n; i++)
+            if (dti_has(call->in[i]->layout->partial_dims, m) &&
+                (call->in_place[i][m].kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
+                DT_TRY(dti_op_clash(call, m, "operand %d is Partial and must be reduced", i));
     return dti_shard_letters(call);
 }
 

@@ -65,7 +65,7 @@
 ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(add, NOTHING))
 ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(sub, NOTHING))
 ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(mul, FACTORS))
-ROW(div,         "..., ... -> ...",           "FF>F", SHARD(div),          div,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
+ROW(div,         "..., ... -> ...",           "FF>F", SHARD(first),        div,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
 ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS)
 ROW(compare,     "..., ... -> ...",           "FF>b", AXES,                compare,    ANY | SPREAD,          ATTR(compare), LETTERS)
 /* functions of one element: kernels/formulas.h */
@@ -164,6 +164,23 @@ ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argma
 ROW(argmax_id,   "... -> ...",                "k>i", AXES,                 argmax_id,  0,                     0,           "0")
 ROW(top_k_keys,  "...v -> ...k",              "F>k", RULES(top_k_keys, top_k_keys), top_k_keys, 0,            ATTR(top_k), "1 ...v")
 ROW(top_k,       "...[c] -> ...k, ...k",      "k>fi", EXTENTS(top_k),      top_k,      0,                     ATTR(top_k), "1 ...c")
+/* gradients: dy, then what is kept of the forward call. Those of parameters are f32 always. */
+ROW(rms_norm_backward, "...[d], ...[d], [d] -> ...[d], [d]",
+                                              "FFF>Ff", SHARD(first),      rms_norm_backward, BILINEAR,       ATTR(norm_backward), "11 ...d")
+ROW(rms_norm_1p_backward, "...[d], ...[d], [d] -> ...[d], [d]",
+                                              "FFF>Ff", SHARD(first),      rms_norm_1p_backward, BILINEAR,    ATTR(norm_backward), "12 ...d")
+ROW(layer_norm_backward, "...[d], ...[d], [d] -> ...[d], [d], [d]",
+                                              "FFF>Fff", SHARD(first),     layer_norm_backward, BILINEAR,     ATTR(norm_backward), "17 ...d")
+#define CURVE(name, formula, slope) \
+ROW(name##_backward, "..., ... -> ...",       "FF>F", SHARD(first),        name##_backward, ANY | BILINEAR,   0,           "10 ...")
+DTI_CURVES(CURVE)
+ROW(silu_mul_backward, "..., ..., ... -> ..., ...",
+                                              "FFF>FF", SHARD(first),      silu_mul_backward, ANY | BILINEAR, 0,           "12 ...")
+ROW(gelu_tanh_mul_backward, "..., ..., ... -> ..., ...",
+                                              "FFF>FF", SHARD(first),      gelu_tanh_mul_backward, ANY | BILINEAR, 0,      "24 ...")
+ROW(soft_cap_backward, "..., ... -> ...",     "FF>F", SHARD(first),        soft_cap_backward, ANY | BILINEAR | VALUE, ATTR(scalar), "4 ...")
+ROW(softmax_backward, "..., ... -> ...",      "FF>F", RULES(line, line),   softmax_backward, ANY,             ATTR(axis),  "4 ...")
+ROW(log_softmax_backward, "..., ... -> ...",  "FF>F", RULES(line, line),   log_softmax_backward, ANY,         ATTR(axis),  "4 ...")
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
@@ -250,5 +267,14 @@ const dt_op *const dti_op_table[] = {
     &dti_op_argmax_id,
     &dti_op_top_k_keys,
     &dti_op_top_k,
+    &dti_op_rms_norm_backward,
+    &dti_op_rms_norm_1p_backward,
+    &dti_op_layer_norm_backward,
+#define CURVE_OF(name, formula, slope) &dti_op_##name##_backward,
+    DTI_CURVES(CURVE_OF) & dti_op_silu_mul_backward,
+    &dti_op_gelu_tanh_mul_backward,
+    &dti_op_soft_cap_backward,
+    &dti_op_softmax_backward,
+    &dti_op_log_softmax_backward,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

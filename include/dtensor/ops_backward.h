@@ -7,14 +7,14 @@
  *          not wanted, and not computed where that saves work. Gradients of values have their
  *          dtype, f32 where they are terms of a sum; gradients of parameters are f32, summed over
  *          tokens in an order that depends on shapes alone. A cut of the tokens leaves them
- *          Partial(sum).
+ *          Partial(sum). All is computed in f32.
  *
- * Collective  no: none communicates, unless the tape's policy allows moves.
+ * Collective  no: none communicates, unless its comment says so or the tape's policy allows moves.
  * Errors      latched on the tape, as dt_apply() says. */
 #ifndef DT_OPS_BACKWARD_H
 #define DT_OPS_BACKWARD_H
 
-#include <dtensor/tensor.h>
+#include <dtensor/op_rows.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +28,48 @@ DT_API void dt_linear_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_te
 
 /* db [o] f32 of y = x + bias; dx is dy. */
 DT_API dt_tensor *dt_add_bias_backward(dt_tape *tape, dt_tensor *dy);
+
+/* dy, x [..., d] F, w [d] F, eps as it was -> dx [..., d] F, dw and db [d] f32. Terms of a sum pass
+ * in dy. */
+DT_API void dt_rms_norm_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_tensor *w,
+                                 float eps, dt_tensor **dx, dt_tensor **dw);
+DT_API void dt_rms_norm_1p_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_tensor *w,
+                                    float eps, dt_tensor **dx, dt_tensor **dw);
+
+/* Where results go; NULL: not wanted. */
+typedef struct dt_layer_norm_grads {
+    dt_tensor **dx, **dw, **db;
+} dt_layer_norm_grads;
+DT_API void dt_layer_norm_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_tensor *w,
+                                   float eps, const dt_layer_norm_grads *out);
+
+/* dy, x [...] F -> dy times the slope at x of a function of one element: `row` is dt_activation.row
+ * or dt_op_find("exp"). Terms of a sum pass in dy. DT_ERR_ARG for a row that is none. */
+DT_API dt_tensor *dt_curve_backward(dt_tape *tape, const dt_op *row, dt_tensor *dy, dt_tensor *x);
+
+/* dy, gate, up [...] F -> dgate, dup [...] F, in one pass. Terms of a sum pass in dy. */
+DT_API void dt_silu_mul_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *gate, dt_tensor *up,
+                                 dt_tensor **dgate, dt_tensor **dup);
+DT_API void dt_gelu_tanh_mul_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *gate, dt_tensor *up,
+                                      dt_tensor **dgate, dt_tensor **dup);
+
+/* dy, y [...] F, y = dt_soft_cap(x, cap) -> dx [...] F. Terms of a sum pass in dy. */
+DT_API dt_tensor *dt_soft_cap_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, double cap);
+
+/**
+ * Gradients of dt_softmax() and dt_log_softmax(), from what they returned.
+ *
+ *   dy, y   [...] F, laid alike
+ *   result  [...] F
+ *
+ * Where ranks share the axis, one sum for each line is reduced over them, in f32: a move that the
+ * tape counts under "softmax" or "log_softmax".
+ *
+ * Collective  if the axis is cut: over y's mesh. Else not.
+ * Errors      latched: those of dt_apply() and dt_move(); DT_ERR_LAYOUT if an operand is Partial
+ */
+DT_API dt_tensor *dt_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
+DT_API dt_tensor *dt_log_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
 
 #ifdef __cplusplus
 }

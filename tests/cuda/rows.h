@@ -31,7 +31,9 @@ typedef struct cr_case {
     dt_kernel cpu;
     int n_in;
     dt_local in[KT_MAX_IN];
-    dt_local out; /* dtype and shape */
+    dt_local out; /* dtype and shape: of result `which` of n_out (0 for 1) */
+    int n_out, which;
+    dt_local others[DT_OP_MAX_OUT]; /* the other results, in their places */
     const void *attr;
     int64_t skew;
     int in_place; /* out is this operand: 1 the first, 2 the second; 0 none of them */
@@ -89,28 +91,44 @@ static inline void cr_down(const cr_case *c, const cr_device *d, const void *dat
 /* Runs the CUDA kernel; got has room for the output. */
 static inline void cr_run_cuda(const cr_case *c, const cr_device *d, void *got)
 {
-    dt_local in[KT_MAX_IN], out = c->out;
-    const dt_kargs args = { .in = in, .out = &out, .attr = c->attr, .n_in = c->n_in, .n_out = 1 };
+    dt_local in[KT_MAX_IN], out[DT_OP_MAX_OUT];
+    const int n_out = c->n_out > 0 ? c->n_out : 1;
+    const dt_kargs args = {
+        .in = in, .out = out, .attr = c->attr, .n_in = c->n_in, .n_out = n_out
+    };
+    void *data;
 
     for (int i = 0; i < c->n_in; i++) {
         in[i] = c->in[i];
         in[i].data = cr_up(d, &c->in[i], c->skew);
     }
-    out.data = c->in_place > 0 ? in[c->in_place - 1].data : cr_up(d, &c->out, c->skew);
+    data = c->in_place > 0 ? in[c->in_place - 1].data : cr_up(d, &c->out, c->skew);
+    for (int r = 0; r < n_out; r++) {
+        out[r] = r == c->which ? c->out : c->others[r];
+        out[r].data = r == c->which ? data : cr_up(d, &c->others[r], c->skew);
+    }
     DT_ASSERT_CUDA(d->m, dt_test_cuda_row(d->m, c->row)(d->c, &args));
-    cr_down(c, d, out.data, got);
-    if (c->in_place == 0) cr_release(d, &c->out, out.data, c->skew);
+    cr_down(c, d, data, got);
+    if (c->in_place == 0) cr_release(d, &c->out, data, c->skew);
+    for (int r = 0; r < n_out; r++)
+        if (r != c->which) cr_release(d, &out[r], out[r].data, c->skew);
     for (int i = 0; i < c->n_in; i++) cr_release(d, &c->in[i], in[i].data, c->skew);
 }
 
 static inline void cr_run_cpu(const cr_case *c, void *want)
 {
-    dt_local out = c->out;
+    dt_local out[DT_OP_MAX_OUT];
     const size_t bytes = cr_bytes(&c->out);
     dti_cpu *cpu;
-    dt_kargs args = { .in = c->in, .out = &out, .attr = c->attr, .n_in = c->n_in, .n_out = 1 };
+    dt_kargs args = { .in = c->in,
+                      .out = out,
+                      .attr = c->attr,
+                      .n_in = c->n_in,
+                      .n_out = c->n_out > 0 ? c->n_out : 1 };
 
-    out.data = want;
+    memcpy(out, c->others, sizeof out);
+    out[c->which] = c->out;
+    out[c->which].data = want;
     if (c->in_place > 0 && bytes > 0) memcpy(want, c->in[c->in_place - 1].data, bytes);
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     args.cpu = cpu;
@@ -178,6 +196,8 @@ static inline void cr_run(cr_case *c, const cr_device *d)
     dti_big_free(again, bytes + 64);
     dti_big_free(want, bytes + 64);
     for (int i = 0; i < c->n_in; i++) kt_release(&c->in[i]);
+    for (int r = 0; r < c->n_out; r++)
+        if (r != c->which) kt_release(&c->others[r]);
 }
 
 /* How far functions of e^x may lie apart: the CPU's vectors have the device's fused steps, the

@@ -18,7 +18,7 @@ static const element_row rows[] = {
     { "mul", dti_mul_cpu, 2, false },
     { "sub", dti_sub_cpu, 2, false },
     { "div", dti_div_cpu, 2, false },
-#define F(name, formula) { #name, dti_##name##_cpu, 1, true },
+#define F(name, formula, slope) { #name, dti_##name##_cpu, 1, true },
     DTI_FORMULAS(F)
 #undef F
         { "silu_mul", dti_silu_mul_cpu, 2, true },

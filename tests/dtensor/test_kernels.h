@@ -29,7 +29,8 @@ typedef enum kt_fill {
 static const dt_dtype kt_floats[] = { DT_F32, DT_BF16, DT_F16 };
 static const int64_t kt_sizes[] = { 0, 1, 7, 31, 33, 250, 257 };
 
-/* One call of a kernel and what it should give. `want` and `slack` are per element of out[0]:
+/* One call of a kernel and what it should give. `want` and `slack` are per element of `out`, which
+ * is result `which` of n_out (0 for 1); `others` are the other results, in their places:
  * |got - want| <= slack + unit(dtype) |want|, unit being half an ulp of the output's dtype. */
 typedef struct kt_case {
     const char *name;
@@ -37,6 +38,8 @@ typedef struct kt_case {
     int n_in;
     dt_local in[KT_MAX_IN];
     dt_local out;
+    int n_out, which;
+    dt_local others[DT_OP_MAX_OUT];
     const void *attr;
     double *want;  /* NULL: the caller looks at the bits itself */
     double *slack; /* NULL: zero */
@@ -145,11 +148,13 @@ static inline void kt_compare(const kt_case *c, const void *got, const char *isa
 /* Runs the case once into `bytes` that lie between two guards. */
 static inline void kt_run_once(const kt_case *c, dti_cpu *cpu, unsigned char *raw, size_t bytes)
 {
-    dt_local out = c->out;
-    const dt_kargs args = { c->in, &out, c->attr, cpu, c->n_in, 1, NULL };
+    dt_local out[DT_OP_MAX_OUT];
+    const dt_kargs args = { c->in, out, c->attr, cpu, c->n_in, c->n_out > 0 ? c->n_out : 1, NULL };
 
     memset(raw, 0xa5, bytes + 2 * KT_GUARD_BYTES);
-    out.data = raw + KT_GUARD_BYTES;
+    memcpy(out, c->others, sizeof out);
+    out[c->which] = c->out;
+    out[c->which].data = raw + KT_GUARD_BYTES;
     DT_ASSERT_OK(c->kernel(&args));
     for (size_t i = 0; i < KT_GUARD_BYTES; i++)
         if (raw[i] != 0xa5 || raw[KT_GUARD_BYTES + bytes + i] != 0xa5)
@@ -182,6 +187,8 @@ static inline void kt_run(kt_case *c)
         }
     for (int t = 1; t <= KT_MAX_THREADS; t++) dti_free(raw[t]);
     for (int i = 0; i < c->n_in; i++) kt_release(&c->in[i]);
+    for (int r = 0; r < c->n_out; r++)
+        if (r != c->which) kt_release(&c->others[r]);
     dti_free(c->want);
     dti_free(c->slack);
     c->want = c->slack = NULL;

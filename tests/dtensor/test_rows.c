@@ -138,6 +138,21 @@ static const row_case cases[] = {
     { .op = &dti_op_dropout,     .shape = { { 3, 5 } },
       .attr = { 7, 1, 0x3fd999999999999a, 3, 5 }, .accepted = 4 },
     { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
+    /* gradients */
+    { .op = &dti_op_rms_norm_backward, .shape = { { 2, 3, 5 }, { 2, 3, 5 }, { 5 } },
+      .attr = { (uint64_t)3 << 32 | 0x3727c5ac }, .accepted = 8 },
+    { .op = &dti_op_rms_norm_1p_backward, .shape = { { 2, 3, 5 }, { 2, 3, 5 }, { 5 } },
+      .attr = { (uint64_t)3 << 32 | 0x3727c5ac }, .accepted = 8 },
+    { .op = &dti_op_layer_norm_backward, .shape = { { 2, 3, 5 }, { 2, 3, 5 }, { 5 } },
+      .attr = { (uint64_t)7 << 32 | 0x3727c5ac }, .accepted = 8 },
+#define CURVE(name, formula, slope) \
+    { .op = &dti_op_##name##_backward, .shape = { { 3, 5 }, { 3, 5 } }, .positive = true, .accepted = 8 },
+    DTI_CURVES(CURVE)
+    { .op = &dti_op_silu_mul_backward, .shape = { { 3, 5 }, { 3, 5 }, { 3, 5 } },      .accepted = 16 },
+    { .op = &dti_op_gelu_tanh_mul_backward, .shape = { { 3, 5 }, { 3, 5 }, { 3, 5 } }, .accepted = 16 },
+    { .op = &dti_op_soft_cap_backward, .shape = { { 3, 5 }, { 3, 5 } }, .attr = { 0x4004000000000000 }, .accepted = 8 },
+    { .op = &dti_op_softmax_backward, .shape = { { 2, 3, 5 }, { 2, 3, 5 } }, .attr = { 1 }, .accepted = 7 },
+    { .op = &dti_op_log_softmax_backward, .shape = { { 2, 3, 5 }, { 2, 3, 5 } }, .attr = { 2 }, .accepted = 7 },
 };
 /* clang-format on */
 
@@ -147,6 +162,11 @@ static int n_axes_of(const int64_t *shape)
 
     while (n < 5 && shape[n] > 0) n++;
     return n;
+}
+
+static int n_out_of(const row_case *c)
+{
+    return (int)strlen(strchr(c->op->types, '>') + 1);
 }
 
 static bool is_whole_number(const row_case *c, int i)
@@ -240,6 +260,12 @@ done:
     return st;
 }
 
+static dt_status compare_all(const row_case *c, dt_tensor *const *got, dt_tensor *const *want)
+{
+    for (int r = 0; r < n_out_of(c); r++) DT_TRY(compare(c, got[r], want[r]));
+    return DT_OK;
+}
+
 /* Digits choose one placement per operand and mesh dim. */
 static bool next_choice(const row_case *c, int n, int n_dims, int *digit)
 {
@@ -262,9 +288,9 @@ static void choice_of(const row_case *c, int i, int n_dims, const int *digit, dt
 }
 
 static dt_status try_choice(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, const int *digit,
-                            dt_tensor *want, int *accepted)
+                            dt_tensor *const *want, int *accepted)
 {
-    dt_tensor *in[DT_OP_MAX_IN], *y;
+    dt_tensor *in[DT_OP_MAX_IN], *y[DT_OP_MAX_OUT];
     dt_status st;
 
     dt_tape_reset(t);
@@ -274,7 +300,7 @@ static dt_status try_choice(dt_mesh *mesh, dt_tape *t, const row_case *c, int n,
         DT_TRY(make_operand(mesh, c, i, place, &in[i]));
         in[i] = dt_tape_own(t, in[i]);
     }
-    y = dt_apply(t, c->op, c->attr, n, in);
+    dt_apply_n(t, c->op, c->attr, n, in, n_out_of(c), y);
     st = dt_tape_status(t);
     DT_EXPECT(st == DT_OK || st == DT_ERR_LAYOUT, "%s: %s", c->op->name, dt_last_error()->message);
     if (st != DT_OK) {
@@ -282,7 +308,7 @@ static dt_status try_choice(dt_mesh *mesh, dt_tape *t, const row_case *c, int n,
         return DT_OK;
     }
     ++*accepted;
-    return compare(c, y, want);
+    return compare_all(c, y, want);
 }
 
 static dt_status every_placement(dt_mesh *mesh, const void *arg)
@@ -291,7 +317,7 @@ static dt_status every_placement(dt_mesh *mesh, const void *arg)
     const int n_dims = dt_mesh_n_dims(mesh);
     int digit[DT_OP_MAX_IN * DT_MAX_DIMS] = { 0 }, n = 0, accepted = 0;
     dt_tape *t = NULL, *whole = NULL;
-    dt_tensor *in[DT_OP_MAX_IN], *want;
+    dt_tensor *in[DT_OP_MAX_IN], *want[DT_OP_MAX_OUT];
     dt_status st = DT_OK;
 
     while (n < DT_OP_MAX_IN && c->shape[n][0] > 0) n++;
@@ -302,7 +328,7 @@ static dt_status every_placement(dt_mesh *mesh, const void *arg)
         DT_TRY_TO(done, st, make_operand(mesh, c, i, place, &in[i]));
         in[i] = dt_tape_own(whole, in[i]);
     }
-    want = dt_apply(whole, c->op, c->attr, n, in);
+    dt_apply_n(whole, c->op, c->attr, n, in, n_out_of(c), want);
     DT_TRY_TO(done, st, dt_tape_status(whole));
     do {
         DT_TRY_TO(done, st, try_choice(mesh, t, c, n, digit, want, &accepted));
@@ -377,9 +403,9 @@ static dt_status make_rich(dt_mesh *mesh, const row_case *c, int i, dt_placement
 }
 
 static dt_status try_rich(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, uint32_t sample,
-                          dt_tensor *want)
+                          dt_tensor *const *want)
 {
-    dt_tensor *in[DT_OP_MAX_IN], *y;
+    dt_tensor *in[DT_OP_MAX_IN], *y[DT_OP_MAX_OUT];
     int64_t blocks[2];
     dt_status st;
 
@@ -396,17 +422,17 @@ static dt_status try_rich(dt_mesh *mesh, dt_tape *t, const row_case *c, int n, u
         DT_TRY(make_rich(mesh, c, i, p, &in[i]));
         in[i] = dt_tape_own(t, in[i]);
     }
-    y = dt_apply(t, c->op, c->attr, n, in);
+    dt_apply_n(t, c->op, c->attr, n, in, n_out_of(c), y);
     st = dt_tape_status(t);
     DT_EXPECT(st == DT_OK || st == DT_ERR_LAYOUT, "%s: %s", c->op->name, dt_last_error()->message);
-    return st == DT_OK ? compare(c, y, want) : DT_OK;
+    return st == DT_OK ? compare_all(c, y, want) : DT_OK;
 }
 
 static dt_status rich_placements(dt_mesh *mesh, const void *arg)
 {
     const row_case *c = arg;
     const dt_placement whole = DT_REPLICATE;
-    dt_tensor *in[DT_OP_MAX_IN], *want;
+    dt_tensor *in[DT_OP_MAX_IN], *want[DT_OP_MAX_OUT];
     dt_tape *t = NULL, *kept = NULL;
     dt_status st = DT_OK;
     int n = 0;
@@ -418,7 +444,7 @@ static dt_status rich_placements(dt_mesh *mesh, const void *arg)
         DT_TRY_TO(done, st, make_operand(mesh, c, i, &whole, &in[i]));
         in[i] = dt_tape_own(kept, in[i]);
     }
-    want = dt_apply(kept, c->op, c->attr, n, in);
+    dt_apply_n(kept, c->op, c->attr, n, in, n_out_of(c), want);
     DT_TRY_TO(done, st, dt_tape_status(kept));
     for (uint32_t k = 0; k < SAMPLES; k++) DT_TRY_TO(done, st, try_rich(mesh, t, c, n, k, want));
 done:

@@ -49,7 +49,7 @@ dt_status dti_sub_cpu(const dt_kargs *a);     /* x F, y F -> x - y */
 dt_status dti_div_cpu(const dt_kargs *a);     /* x F, y F -> x / y */
 dt_status dti_where_cpu(const dt_kargs *a);   /* mask u8, x F, y F -> mask ? x : y */
 dt_status dti_compare_cpu(const dt_kargs *a); /* x F, y F -> u8: x < y, ...; compare_attr */
-#define F(name, formula) dt_status dti_##name##_cpu(const dt_kargs *a); /* x F -> formula */
+#define F(name, formula, slope) dt_status dti_##name##_cpu(const dt_kargs *a); /* x F -> formula */
 DTI_FORMULAS(F)
 #undef F
 dt_status dti_silu_mul_cpu(const dt_kargs *a);      /* g F, u F -> silu(g) rounds, times u rounds */
@@ -140,6 +140,20 @@ dt_status dti_mul_scalar_cpu(const dt_kargs *a);
 dt_status dti_route_ids_cpu(const dt_kargs *a);
 dt_status dti_route_weights_cpu(const dt_kargs *a);
 dt_status dti_experts_cpu(const dt_kargs *a);
+
+/* Gradients: dy, then what is kept of the forward call (norm_backward.c, elementwise_backward.c,
+ * softmax.c). */
+dt_status dti_rms_norm_backward_cpu(const dt_kargs *a);    /* of rms_norm; norm_backward_attr */
+dt_status dti_rms_norm_1p_backward_cpu(const dt_kargs *a); /* of rms_norm_1p */
+dt_status dti_layer_norm_backward_cpu(const dt_kargs *a);  /* of layer_norm */
+#define F(name, formula, slope) dt_status dti_##name##_backward_cpu(const dt_kargs *a);
+DTI_CURVES(F)
+#undef F
+dt_status dti_silu_mul_backward_cpu(const dt_kargs *a);
+dt_status dti_gelu_tanh_mul_backward_cpu(const dt_kargs *a);
+dt_status dti_soft_cap_backward_cpu(const dt_kargs *a); /* dy, y; scalar_attr */
+dt_status dti_softmax_backward_cpu(const dt_kargs *a);  /* dy, y; axis_attr */
+dt_status dti_log_softmax_backward_cpu(const dt_kargs *a);
 
 /* General operators; what they compute stands at the definitions (softmax.c, matmul.c, moves.c,
  * dropout.c). */

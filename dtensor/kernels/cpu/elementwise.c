@@ -40,7 +40,7 @@ static dt_status unary(const dt_kargs *a, void (*fn)(void *y, const void *x, int
     return DT_OK;
 }
 
-#define F(name, formula)                                      \
+#define F(name, formula, slope)                               \
     dt_status dti_##name##_cpu(const dt_kargs *a)             \
     {                                                         \
         const dti_row_ops *ops;                               \

@@ -65,7 +65,7 @@ static inline __attribute__((always_inline)) void FN(map)(void *y_, const void *
     for (int64_t i = 0; i < n; i += VW) ST(y + i, formula(LD(x + i, n - i)), n - i);
 }
 
-#define F(name, formula)                                    \
+#define F(name, formula, slope)                             \
     static inline vf FN(of_##name)(vf x)                    \
     {                                                       \
         return formula;                                     \
@@ -231,6 +231,8 @@ static int64_t FN(above)(const void *x_, int64_t n, float limit)
     }
     return n;
 }
+
+#include "dtensor/kernels/cpu/rows_backward.inc.c"
 
 #undef T
 #undef LD

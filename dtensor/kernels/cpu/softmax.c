@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Along one axis, x [outer, k, inner]: softmax and its logarithm, and sums of all elements up to
- * each. A line along the axis has its own result, whatever the split over threads. */
+ * Along one axis, x [outer, k, inner]: softmax and its logarithm, their gradients, and sums of all
+ * elements up to each. A line along the axis has its own result, whatever the split over threads.
+ */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
 #include <math.h>
@@ -10,20 +11,30 @@
 
 enum { BLOCK = 512 };
 
-typedef enum line_form { SOFTMAX, LOG_SOFTMAX, CUMSUM } line_form;
+typedef enum line_form {
+    SOFTMAX,
+    LOG_SOFTMAX,
+    SOFTMAX_BACKWARD,
+    LOG_SOFTMAX_BACKWARD,
+    CUMSUM
+} line_form;
 
 typedef struct line_job {
-    const dti_row_ops *rows; /* by dtype */
-    const dt_local *x, *y;
+    const dti_row_ops *rows;      /* by dtype */
+    const dt_local *x, *kept, *y; /* of gradients x is dy, and `kept` the forward result */
     line_form form;
     int64_t outer, k, inner;
 } line_job;
 
 /* Elements first .. first + n - 1 of x in f32, and of y from f32. */
+static void load_of(const line_job *j, const dt_local *x, int64_t first, int64_t n, float *to)
+{
+    j->rows[x->dtype].load(to, (const char *)x->data + (size_t)first * dt_dtype_size(x->dtype), n);
+}
+
 static void load(const line_job *j, int64_t first, int64_t n, float *to)
 {
-    j->rows[j->x->dtype].load(
-        to, (const char *)j->x->data + (size_t)first * dt_dtype_size(j->x->dtype), n);
+    load_of(j, j->x, first, n, to);
 }
 
 static void store(const line_job *j, int64_t first, int64_t n, const float *from)
@@ -89,6 +100,36 @@ static void line_softmax(const line_job *j, const tile *t)
     }
 }
 
+/* dx = y (dy - sum of dy y), dx = dy - e^y (sum of dy) */
+static void line_backward(const line_job *j, const tile *t)
+{
+    const bool logarithm = j->form == LOG_SOFTMAX_BACKWARD;
+    float dy[BLOCK], y[BLOCK];
+    double sum[BLOCK] = { 0.0 };
+    const int64_t first = t->o * j->k * j->inner + t->column;
+
+    for (int64_t r = 0; r < j->k; r += t->rows) {
+        const int64_t n = rows_at(j, t, r) * t->n;
+        load(j, first + r * j->inner, n, dy);
+        load_of(j, j->kept, first + r * j->inner, n, y);
+        for (int64_t at = 0; at < n; at += t->n)
+            for (int64_t i = 0; i < t->n; i++)
+                sum[i] += (double)dy[at + i] * (logarithm ? 1.0 : (double)y[at + i]);
+    }
+    for (int64_t r = 0; r < j->k; r += t->rows) {
+        const int64_t n = rows_at(j, t, r) * t->n;
+        load(j, first + r * j->inner, n, dy);
+        load_of(j, j->kept, first + r * j->inner, n, y);
+        if (logarithm) j->rows[DT_F32].exp(y, y, n);
+        for (int64_t at = 0; at < n; at += t->n)
+            for (int64_t i = 0; i < t->n; i++) {
+                const float s = (float)sum[i], d = dy[at + i], v = y[at + i];
+                dy[at + i] = logarithm ? d - v * s : v * (d - s);
+            }
+        store(j, first + r * j->inner, n, dy);
+    }
+}
+
 static void line_cumsum(const line_job *j, const tile *t)
 {
     double sum[BLOCK] = { 0.0 };
@@ -119,6 +160,8 @@ static void line_share(void *arg, int worker, int n_workers)
         t.rows = j->inner == 1 ? BLOCK : 1;
         if (j->form == CUMSUM)
             line_cumsum(j, &t);
+        else if (j->kept != NULL)
+            line_backward(j, &t);
         else
             line_softmax(j, &t);
     }
@@ -128,7 +171,14 @@ static dt_status line(const dt_kargs *a, const char *op, line_form form)
 {
     const int64_t axis = ((const dti_axis_attr *)a->attr)->axis;
     const dt_local *x = &a->in[0];
-    line_job job = { a->cpu->rows, x, &a->out[0], form, 1, x->shape[axis], 1 };
+    line_job job = { .rows = a->cpu->rows,
+                     .x = x,
+                     .kept = a->n_in > 1 ? &a->in[1] : NULL,
+                     .y = &a->out[0],
+                     .form = form,
+                     .outer = 1,
+                     .k = x->shape[axis],
+                     .inner = 1 };
     const dti_row_ops *ops;
 
     DT_TRY(dti_cpu_rows(a->cpu, op, x, &ops));
@@ -147,6 +197,16 @@ dt_status dti_softmax_cpu(const dt_kargs *a)
 dt_status dti_log_softmax_cpu(const dt_kargs *a)
 {
     return line(a, "log_softmax", LOG_SOFTMAX);
+}
+
+dt_status dti_softmax_backward_cpu(const dt_kargs *a)
+{
+    return line(a, "softmax_backward", SOFTMAX_BACKWARD);
+}
+
+dt_status dti_log_softmax_backward_cpu(const dt_kargs *a)
+{
+    return line(a, "log_softmax_backward", LOG_SOFTMAX_BACKWARD);
 }
 
 /* Sums in f64, each rounded. */

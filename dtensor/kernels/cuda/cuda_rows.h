@@ -73,7 +73,37 @@
     ROW(argmax_key) \
     ROW(argmax_id) \
     ROW(top_k_keys) \
-    ROW(top_k)
+    ROW(top_k) \
+    ROW(exp_backward) \
+    ROW(log_backward) \
+    ROW(sqrt_backward) \
+    ROW(rsqrt_backward) \
+    ROW(tanh_backward) \
+    ROW(sigmoid_backward) \
+    ROW(relu_backward) \
+    ROW(relu2_backward) \
+    ROW(relu6_backward) \
+    ROW(leaky_relu_backward) \
+    ROW(hardswish_backward) \
+    ROW(sqrtsoftplus_backward) \
+    ROW(silu_backward) \
+    ROW(quick_gelu_backward) \
+    ROW(mish_backward) \
+    ROW(laplace_backward) \
+    ROW(gelu_backward) \
+    ROW(gelu_10_backward) \
+    ROW(gelu_python_backward) \
+    ROW(gelu_tanh_backward) \
+    ROW(gelu_new_backward) \
+    ROW(gelu_fast_backward) \
+    ROW(silu_mul_backward) \
+    ROW(gelu_tanh_mul_backward) \
+    ROW(soft_cap_backward) \
+    ROW(softmax_backward) \
+    ROW(log_softmax_backward) \
+    ROW(rms_norm_backward) \
+    ROW(rms_norm_1p_backward) \
+    ROW(layer_norm_backward)
 /* clang-format on */
 
 #endif

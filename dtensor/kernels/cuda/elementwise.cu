@@ -57,7 +57,7 @@ template <typename T> struct quotient {
 #define SELECT(c, a, b) ((c) ? (a) : (b))
 #define SET(c)          (c)
 #define RN(x)           dti_rounded<T>(x)
-#define F(name, formula)                                  \
+#define F(name, formula, slope)                           \
     template <typename T> struct formula_##name {         \
         __device__ float operator()(float x, float) const \
         {                                                 \
@@ -88,6 +88,45 @@ template <typename T> struct soft_cap {
     __device__ float operator()(float x, float) const
     {
         return dti_rounded<T>(dti_tanh(dti_rounded<T>(x / cap))) * cap;
+    }
+};
+
+/* Gradients: dy times the slope at x, or at what y tells of it. */
+#define F(name, formula, slope)                              \
+    template <typename T> struct slope_##name {              \
+        __device__ float operator()(float dy, float x) const \
+        {                                                    \
+            return dy * (slope);                             \
+        }                                                    \
+    };
+DTI_CURVES(F)
+#undef F
+
+template <typename T> struct soft_cap_backward {
+    float cap;
+
+    __device__ float operator()(float dy, float y) const
+    {
+        const float t = y / cap;
+
+        return dy * (1.0f - t * t);
+    }
+};
+
+/* Of f(g) u: what dy u and dy are multiplied by. */
+struct silu_gate {
+    __device__ static void at(float x, float *slope, float *value)
+    {
+        *slope = DTI_SWISH_SLOPE(x, 1.0f);
+        *value = dti_silu(x);
+    }
+};
+
+struct gelu_tanh_gate {
+    __device__ static void at(float x, float *slope, float *value)
+    {
+        *slope = DTI_GELU_TANH_SLOPE(x);
+        *value = dti_gelu_tanh(x);
     }
 };
 
@@ -203,6 +242,70 @@ template <typename T, typename F> int run_map(dti_cuda *c, const dt_kargs *a, F 
                       n, f, all % 16 == 0);
 }
 
+/* Gradients of f(g) u. Operands and results, which may lie where they do. */
+template <typename T> struct gated {
+    T *dg, *du;
+    const T *dy, *g, *u;
+    int64_t n;
+    bool aligned;
+};
+
+template <typename T, typename F>
+__global__ void __launch_bounds__(THREADS) open_gates(const gated<T> j)
+{
+    enum { N = 16 / sizeof(T) };
+    const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    float dy[N], g[N], u[N];
+
+    if (at >= j.n) return;
+    dti_load<T, N>(dy, j.dy + at, j.n - at, j.aligned);
+    dti_load<T, N>(g, j.g + at, j.n - at, j.aligned);
+    dti_load<T, N>(u, j.u + at, j.n - at, j.aligned);
+    DTI_UNROLL
+    for (int i = 0; i < N; i++) {
+        float slope, value;
+        F::at(g[i], &slope, &value);
+        g[i] = dy[i] * u[i] * slope;
+        u[i] = dy[i] * value;
+    }
+    dti_store<T, N>(j.dg + at, g, j.n - at, j.aligned);
+    dti_store<T, N>(j.du + at, u, j.n - at, j.aligned);
+}
+
+template <typename T, typename F> int run_gated(dti_cuda *c, const dt_kargs *a)
+{
+    const int64_t n = dti_cuda_count(&a->in[0]), per_block = THREADS * 16 / sizeof(T);
+    gated<T> j = { (T *)a->out[0].data,
+                   (T *)a->out[1].data,
+                   (const T *)a->in[0].data,
+                   (const T *)a->in[1].data,
+                   (const T *)a->in[2].data,
+                   n,
+                   false };
+
+    j.aligned =
+        ((uintptr_t)j.dg | (uintptr_t)j.du | (uintptr_t)j.dy | (uintptr_t)j.g | (uintptr_t)j.u) %
+            16 ==
+        0;
+    if (n == 0) return 0;
+    return DTI_LAUNCH(c, (open_gates<T, F>), dim3((unsigned)((n + per_block - 1) / per_block)),
+                      dim3(THREADS), 0, j);
+}
+
+template <typename F> int gated_by_dtype(dti_cuda *c, const dt_kargs *a, const char *op)
+{
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return run_gated<float, F>(c, a);
+    case DT_BF16:
+        return run_gated<dti_bf16, F>(c, a);
+    case DT_F16:
+        return run_gated<dti_f16, F>(c, a);
+    default:
+        return dti_refuse_dtype(op, a->in[0].dtype);
+    }
+}
+
 /* By the dtype of operand 0; `...` initialises the formula. */
 template <template <typename> class F, typename... Constants>
 int by_dtype(dti_cuda *c, const dt_kargs *a, const char *op, Constants... constants)
@@ -238,7 +341,7 @@ int dti_mul_cuda(dti_cuda *c, const dt_kargs *a)
     return by_dtype<mul>(c, a, "mul");
 }
 
-#define F(name, formula)                                  \
+#define F(name, formula, slope)                           \
     int dti_##name##_cuda(dti_cuda *c, const dt_kargs *a) \
     {                                                     \
         return by_dtype<formula_##name>(c, a, #name);     \
@@ -301,6 +404,29 @@ int dti_gelu_tanh_mul_cuda(dti_cuda *c, const dt_kargs *a)
 int dti_soft_cap_cuda(dti_cuda *c, const dt_kargs *a)
 {
     return by_dtype<soft_cap>(c, a, "soft_cap", (float)value_of(a));
+}
+
+#define F(name, formula, slope)                                    \
+    int dti_##name##_backward_cuda(dti_cuda *c, const dt_kargs *a) \
+    {                                                              \
+        return by_dtype<slope_##name>(c, a, #name "_backward");    \
+    }
+DTI_CURVES(F)
+#undef F
+
+int dti_soft_cap_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return by_dtype<soft_cap_backward>(c, a, "soft_cap_backward", (float)value_of(a));
+}
+
+int dti_silu_mul_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return gated_by_dtype<silu_gate>(c, a, "silu_mul_backward");
+}
+
+int dti_gelu_tanh_mul_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return gated_by_dtype<gelu_tanh_gate>(c, a, "gelu_tanh_mul_backward");
 }
 
 int dti_add_scalar_cuda(dti_cuda *c, const dt_kargs *a)

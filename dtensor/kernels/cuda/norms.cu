@@ -30,20 +30,6 @@ template <typename T> struct norm_rows {
     bool aligned;
 };
 
-/* The sum over the G threads of a row, the same bits in each. */
-template <int G> __device__ inline float row_sum(float x, float *shared)
-{
-    float sum = dti_warp_sum(x);
-
-    if (G == DTI_WARP) return sum;
-    __syncthreads(); /* what was here before has been read */
-    if (threadIdx.x % DTI_WARP == 0) shared[threadIdx.x / DTI_WARP] = sum;
-    __syncthreads();
-    sum = 0.0f;
-    for (int warp = 0; warp < G / DTI_WARP; warp++) sum += shared[warp];
-    return sum;
-}
-
 /* The sum of (x[i] - shift)^p over a row, of which the first packs are in `kept`; p is 2, or 1
  * where `square` is false. */
 template <typename T, int G, int KEPT, int N>
@@ -64,7 +50,7 @@ __device__ inline float row_moment(const norm_rows<T> &r, const T *x,
     }
     DTI_UNROLL
     for (int p = 1; p < KEPT; p++) sums[0] += sums[p];
-    return row_sum<G>(sums[0], shared);
+    return dti_row_sum<G>(sums[0], shared);
 }
 
 /* One pack of y, from one of x. */

@@ -20,6 +20,21 @@ static __device__ inline float dti_moment(float sum, const dti_pack<T, N> &x, in
     return sum;
 }
 
+/* The sum over the G threads of a row, which are a warp or the whole block: the same bits in each.
+ */
+template <int G> static __device__ inline float dti_row_sum(float x, float *shared)
+{
+    float sum = dti_warp_sum(x);
+
+    if (G == DTI_WARP) return sum;
+    __syncthreads(); /* what was here before has been read */
+    if (threadIdx.x % DTI_WARP == 0) shared[threadIdx.x / DTI_WARP] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (int warp = 0; warp < G / DTI_WARP; warp++) sum += shared[warp];
+    return sum;
+}
+
 /* An element of a normed row, to be rounded; b and mean are of DTI_LAYER alone. */
 template <typename T>
 static __device__ inline float dti_normed(int form, float x, float mean, float scale, float w,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Along one axis, x [outer, k, inner]: softmax, its logarithm, cumulative sums, with the formulas
- * of dtensor/kernels/cpu/softmax.c. A softmax has a block per line, whose threads take every 256th
- * element: their sums are in f64, in an order of their own. A cumulative sum is one chain in f64 by
- * one thread, so it has the CPU's bits. */
+ * Along one axis, x [outer, k, inner]: softmax, its logarithm, their gradients, cumulative sums,
+ * with the formulas of dtensor/kernels/cpu/softmax.c. A softmax has a block per line, whose threads
+ * take every 256th element: their sums are in f64, in an order of their own. A cumulative sum is
+ * one chain in f64 by one thread, so it has the CPU's bits. */
 #include "dtensor/kernels/cuda/math.cuh"
 #include "dtensor/kernels/cuda/rows.cuh"
 
@@ -13,7 +13,7 @@ namespace
 enum { THREADS = 256, WARPS = THREADS / DTI_WARP };
 
 struct line_job {
-    const void *x;
+    const void *x, *kept; /* of gradients x is dy, and `kept` the forward result */
     void *y;
     int64_t n_lines, k, inner;
     bool logarithm;
@@ -73,6 +73,24 @@ template <typename T> __global__ void __launch_bounds__(THREADS) soften_lines(co
     }
 }
 
+template <typename T> __global__ void __launch_bounds__(THREADS) slope_lines(const line_job j)
+{
+    DTI_SHARED(block_memory, m);
+    const int64_t line = blockIdx.x, at = line / j.inner * j.k * j.inner + line % j.inner;
+    const T *dy = static_cast<const T *>(j.x) + at, *y = static_cast<const T *>(j.kept) + at;
+    T *dx = static_cast<T *>(j.y) + at;
+    double all = 0.0;
+
+    for (int64_t i = threadIdx.x; i < j.k; i += THREADS)
+        all += (double)dti_widen(dy[i * j.inner]) *
+               (j.logarithm ? 1.0 : (double)dti_widen(y[i * j.inner]));
+    const float sum = (float)block_sum(*m, all);
+    for (int64_t i = threadIdx.x; i < j.k; i += THREADS) {
+        const float d = dti_widen(dy[i * j.inner]), v = dti_widen(y[i * j.inner]);
+        dti_narrow(dx + i * j.inner, j.logarithm ? d - dti_exp(v) * sum : v * (d - sum));
+    }
+}
+
 template <typename T> __global__ void __launch_bounds__(THREADS) add_lines(const line_job j)
 {
     const int64_t line = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -93,6 +111,9 @@ template <typename T> int start(dti_cuda *c, const line_job &j, form f)
     if (f == CUMSUM)
         return DTI_LAUNCH(c, add_lines<T>, dim3((unsigned)((j.n_lines + THREADS - 1) / THREADS)),
                           dim3(THREADS), 0, j);
+    if (j.kept != NULL)
+        return DTI_LAUNCH(c, slope_lines<T>, dim3((unsigned)j.n_lines), dim3(THREADS),
+                          sizeof(block_memory), j);
     return DTI_LAUNCH(c, soften_lines<T>, dim3((unsigned)j.n_lines), dim3(THREADS),
                       sizeof(block_memory), j);
 }
@@ -101,7 +122,10 @@ int line(dti_cuda *c, const dt_kargs *a, const char *op, form f)
 {
     const int64_t axis = ((const dti_axis_attr *)a->attr)->axis;
     const dt_local *x = &a->in[0];
-    line_job j = { x->data, a->out[0].data, 1, x->shape[axis], 1, f == LOG_SOFTMAX };
+    line_job j = { x->data,         a->n_in > 1 ? a->in[1].data : NULL,
+                   a->out[0].data,  1,
+                   x->shape[axis],  1,
+                   f == LOG_SOFTMAX };
 
     for (int b = 0; b < x->n_axes; b++) {
         if (b != axis) j.n_lines *= x->shape[b];
@@ -126,6 +150,16 @@ int dti_softmax_cuda(dti_cuda *c, const dt_kargs *a)
 int dti_log_softmax_cuda(dti_cuda *c, const dt_kargs *a)
 {
     return line(c, a, "log_softmax", LOG_SOFTMAX);
+}
+
+int dti_softmax_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return line(c, a, "softmax_backward", SOFTMAX);
+}
+
+int dti_log_softmax_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return line(c, a, "log_softmax_backward", LOG_SOFTMAX);
 }
 
 int dti_cumsum_cuda(dti_cuda *c, const dt_kargs *a)
