@@ -25,6 +25,7 @@
 #include <dtensor/op_rows.h>
 #include <dtensor/ops.h>
 #include <dtensor/ops_backward.h>
+#include <dtensor/ops_loss.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>
 #include <dtensor/placements.h>

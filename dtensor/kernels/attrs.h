@@ -17,6 +17,16 @@ typedef struct dti_norm_backward_attr {
     uint32_t want;
 } dti_norm_backward_attr;
 
+/* cross_entropy and what belongs to it. */
+typedef struct dti_cross_entropy_attr {
+    int64_t vocabulary, ignore_index; /* the vocabulary of all ranks together */
+    double label_smoothing, z_loss;
+} dti_cross_entropy_attr;
+
+typedef struct dti_count_attr {
+    int64_t ignore_index;
+} dti_count_attr;
+
 /* Output dtype of linear, add_bias, cast, rope_table. */
 typedef struct dti_dtype_attr {
     dt_dtype dtype;

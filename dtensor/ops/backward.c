@@ -36,13 +36,14 @@ dt_tensor *dt_add_bias_backward(dt_tape *t, dt_tensor *dy)
 
 /* --- norms ------------------------------------------------------------------------------------ */
 
-/* Hands on the results that are wanted; NULL after an error. */
+/* A row of dy and two more operands; hands on the results that are wanted, NULL after an error. */
 static void apply_wanted(dt_tape *t, const dt_op *op, const void *attr, dt_tensor *const *in,
                          int n_out, dt_tensor **const *wanted)
 {
     dt_tensor *out[DT_OP_MAX_OUT] = { NULL };
 
-    dt_apply_n(t, op, attr, 3, in, n_out, out);
+    dt_apply_n(t, op, attr, 3, (dt_tensor *[]){ narrowed(t, in[0], in[1]), in[1], in[2] }, n_out,
+               out);
     for (int r = 0; r < n_out; r++)
         if (wanted[r] != NULL) *wanted[r] = out[r];
 }
@@ -92,7 +93,8 @@ dt_tensor *dt_curve_backward(dt_tape *t, const dt_op *row, dt_tensor *dy, dt_ten
 
     for (size_t i = 0; i < DT_COUNT(curves); i++)
         if (curves[i].row == row)
-            return dt_apply(t, curves[i].backward, NULL, 2, (dt_tensor *[]){ dy, x });
+            return dt_apply(t, curves[i].backward, NULL, 2,
+                            (dt_tensor *[]){ narrowed(t, dy, x), x });
     return dt_tape_fail(t, DT_ERR_ARG, "dt_curve_backward: %s is no function of one element",
                         row != NULL ? row->name : "NULL");
 }
@@ -111,12 +113,22 @@ void dt_gelu_tanh_mul_backward(dt_tape *t, dt_tensor *dy, dt_tensor *gate, dt_te
                  (dt_tensor * *[]){ dgate, dup });
 }
 
+dt_tensor *dt_embedding_backward(dt_tape *t, dt_tensor *dy, dt_tensor *ids, dt_tensor *table)
+{
+    return dt_apply(t, &dti_op_embedding_backward, NULL, 3, (dt_tensor *[]){ dy, ids, table });
+}
+
+dt_tensor *dt_accumulate(dt_tape *t, dt_tensor *x, dt_tensor *sum)
+{
+    return dt_apply(t, &dti_op_accumulate, NULL, 2, (dt_tensor *[]){ x, sum });
+}
+
 dt_tensor *dt_soft_cap_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, double cap)
 {
     if (!(cap > 0.0))
         return dt_tape_fail(t, DT_ERR_ARG, "dt_soft_cap_backward: the cap is %g", cap);
     return dt_apply(t, &dti_op_soft_cap_backward, &(dti_scalar_attr){ cap }, 2,
-                    (dt_tensor *[]){ dy, y });
+                    (dt_tensor *[]){ narrowed(t, dy, y), y });
 }
 
 /* --- along an axis ---------------------------------------------------------------------------- */
@@ -140,7 +152,7 @@ static dt_tensor *cut_line(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis, bo
 
 static dt_tensor *line(dt_tape *t, const dt_op *op, dt_tensor *dy, dt_tensor *y, int axis)
 {
-    dt_tensor *const in[] = { dy, y };
+    dt_tensor *const in[] = { narrowed(t, dy, y), y };
 
     if (dti_tape_is_down(t) || dy == NULL || y == NULL)
         return dt_apply(t, op, &(dti_axis_attr){ 0 }, 2, in);

@@ -187,6 +187,9 @@ dt_status dti_add_scalar_shard(dti_op_call *call);
 dt_status dti_attention_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
 
+dt_status dti_cross_entropy_sums_extents(dt_op_shapes *call);
+dt_status dti_cross_entropy_shard(dti_op_call *call);
+
 /* Of general rows (rules_general.c). */
 dt_status dti_first_shard(dti_op_call *call);
 dt_status dti_line_extents(dt_op_shapes *call);
@@ -228,6 +231,8 @@ DTI_FORMULAS(F)
 
 /* Gradients: <row>_backward. */
 extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_add_bias_backward;
+extern const dt_op dti_op_embedding_backward, dti_op_cross_entropy_sums, dti_op_cross_entropy,
+    dti_op_cross_entropy_backward, dti_op_count_targets, dti_op_accumulate;
 extern const dt_op dti_op_silu_mul_backward, dti_op_gelu_tanh_mul_backward,
     dti_op_soft_cap_backward, dti_op_softmax_backward, dti_op_log_softmax_backward,
     dti_op_rms_norm_backward, dti_op_rms_norm_1p_backward, dti_op_layer_norm_backward;

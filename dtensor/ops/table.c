@@ -158,12 +158,21 @@ ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad, 
 ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ...")
 /* rows and choices */
 ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy))
-ROW(slice,       "... -> ...",                "x>x", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
+ROW(slice,       "... -> ...",                "d>d", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
 ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
 ROW(argmax_id,   "... -> ...",                "k>i", AXES,                 argmax_id,  0,                     0,           "0")
 ROW(top_k_keys,  "...v -> ...k",              "F>k", RULES(top_k_keys, top_k_keys), top_k_keys, 0,            ATTR(top_k), "1 ...v")
 ROW(top_k,       "...[c] -> ...k, ...k",      "k>fi", EXTENTS(top_k),      top_k,      0,                     ATTR(top_k), "1 ...c")
+/* losses: the last of a cross entropy's rows takes logits that it does not read, for its gradient */
+ROW(cross_entropy_sums, "...v, ..., ... -> ...k",
+                                              "Fif>f", EXTENTS(cross_entropy_sums), cross_entropy_sums, 0,    ATTR(cross_entropy), "4 ...v")
+ROW(cross_entropy, "...v, ..., ..., ...[k] -> ..., ..., ...",
+                                              "Fiff>fff", SHARD(cross_entropy), cross_entropy, 0,             ATTR(cross_entropy),
+                                                                                              "8 ... : -, ..., ..., ...k -> ..., ..., ...")
+ROW(cross_entropy_backward, "..., ...v, ..., ... -> ...v",
+                                              "fFif>F", SHARD(first),      cross_entropy_backward, BILINEAR,  ATTR(cross_entropy), "4 ...v")
+ROW(count_targets, "... -> ",                 "i>f", AXES,                 count_targets, ANY,                ATTR(count), LETTERS)
 /* gradients: dy, then what is kept of the forward call. Those of parameters are f32 always. */
 ROW(rms_norm_backward, "...[d], ...[d], [d] -> ...[d], [d]",
                                               "FFF>Ff", SHARD(first),      rms_norm_backward, BILINEAR,       ATTR(norm_backward), "11 ...d")
@@ -171,6 +180,7 @@ ROW(rms_norm_1p_backward, "...[d], ...[d], [d] -> ...[d], [d]",
                                               "FFF>Ff", SHARD(first),      rms_norm_1p_backward, BILINEAR,    ATTR(norm_backward), "12 ...d")
 ROW(layer_norm_backward, "...[d], ...[d], [d] -> ...[d], [d], [d]",
                                               "FFF>Fff", SHARD(first),     layer_norm_backward, BILINEAR,     ATTR(norm_backward), "17 ...d")
+ROW(accumulate,  "..., ... -> ...",           "xf>f", AXES,                accumulate, ANY | LINEAR | IN_PLACE, 0,          LETTERS)
 #define CURVE(name, formula, slope) \
 ROW(name##_backward, "..., ... -> ...",       "FF>F", SHARD(first),        name##_backward, ANY | BILINEAR,   0,           "10 ...")
 DTI_CURVES(CURVE)
@@ -179,6 +189,7 @@ ROW(silu_mul_backward, "..., ..., ... -> ..., ...",
 ROW(gelu_tanh_mul_backward, "..., ..., ... -> ..., ...",
                                               "FFF>FF", SHARD(first),      gelu_tanh_mul_backward, ANY | BILINEAR, 0,      "24 ...")
 ROW(soft_cap_backward, "..., ... -> ...",     "FF>F", SHARD(first),        soft_cap_backward, ANY | BILINEAR | VALUE, ATTR(scalar), "4 ...")
+ROW(embedding_backward, "...d, ..., vd -> vd", "xix>f", SHARD(first),      embedding_backward, BILINEAR,      0,           "1 ...d : ...d, ..., - -> vd")
 ROW(softmax_backward, "..., ... -> ...",      "FF>F", RULES(line, line),   softmax_backward, ANY,             ATTR(axis),  "4 ...")
 ROW(log_softmax_backward, "..., ... -> ...",  "FF>F", RULES(line, line),   log_softmax_backward, ANY,         ATTR(axis),  "4 ...")
 /* clang-format on */
@@ -267,6 +278,12 @@ const dt_op *const dti_op_table[] = {
     &dti_op_argmax_id,
     &dti_op_top_k_keys,
     &dti_op_top_k,
+    &dti_op_cross_entropy_sums,
+    &dti_op_cross_entropy,
+    &dti_op_cross_entropy_backward,
+    &dti_op_count_targets,
+    &dti_op_embedding_backward,
+    &dti_op_accumulate,
     &dti_op_rms_norm_backward,
     &dti_op_rms_norm_1p_backward,
     &dti_op_layer_norm_backward,

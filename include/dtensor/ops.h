@@ -108,7 +108,7 @@ DT_API dt_tensor *dt_route_weights(dt_tape *tape, dt_tensor *logits, dt_tensor *
 DT_API dt_tensor *dt_experts(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                              dt_tensor *gate_up, dt_tensor *down);
 
-/* x [..., t, ...] any float -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
+/* x [..., t, ...] any dtype -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
  * negative axis and begin count from the end. A cut of that axis leaves Partial(sum) of one exact
  * term: each rank gives the rows that it holds, zeros for others. Of a packed axis the rows are one
  * of its blocks or several (q, k and v of one projection, gate and up): each rank takes its part of

@@ -2,7 +2,8 @@
  *
  * Backward: of y = f(x, ...) and dy, the gradient of a loss by y, the gradients by the operands.
  *
- *   dy     has the dtype of y and lies as y does, a sum of terms reduced
+ *   dy     has the dtype of y, or is f32 and rounded to it, and lies as y does, a sum of terms
+ *          reduced
  *   dx, .. each belongs to the tape, NULL after the first error. A NULL pointer: that gradient is
  *          not wanted, and not computed where that saves work. Gradients of values have their
  *          dtype, f32 where they are terms of a sum; gradients of parameters are f32, summed over
@@ -52,6 +53,16 @@ DT_API void dt_silu_mul_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *gate, 
                                  dt_tensor **dgate, dt_tensor **dup);
 DT_API void dt_gelu_tanh_mul_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *gate, dt_tensor *up,
                                       dt_tensor **dgate, dt_tensor **dup);
+
+/* dy [..., d] float, ids [...] i32, the table [v, d] for its shape and where it is cut, its values
+ * are not read -> [v, d] f32: rows of dy added by id, those of one id in their order. An id that
+ * no row has adds nothing. Where v is cut dy must be whole. */
+DT_API dt_tensor *dt_embedding_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *ids,
+                                        dt_tensor *table);
+
+/* x [...] any float, sum [...] f32, laid alike -> sum itself, which becomes sum + x. Terms of sums
+ * pass if both are. */
+DT_API dt_tensor *dt_accumulate(dt_tape *tape, dt_tensor *x, dt_tensor *sum);
 
 /* dy, y [...] F, y = dt_soft_cap(x, cap) -> dx [...] F. Terms of a sum pass in dy. */
 DT_API dt_tensor *dt_soft_cap_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, double cap);

@@ -56,6 +56,10 @@ static int tell_fault(dti_cuda *c)
                              found.limit);
     case DTI_CUDA_TWICE_EXPERT:
         return dti_cuda_fail("token %lld names expert %lld twice", found.limit, found.value);
+    case DTI_CUDA_BAD_TARGET:
+        return dti_cuda_fail("target %lld is neither ignored nor in the vocabulary, which has %lld "
+                             "entries",
+                             found.value, found.limit);
     case DTI_CUDA_LATE_RANK:
         return dti_cuda_fail("kernel %lld of those that wait for other ranks has waited %lld ms "
                              "for rank %lld, which did not come",

@@ -154,6 +154,16 @@ dt_status dti_gelu_tanh_mul_backward_cpu(const dt_kargs *a);
 dt_status dti_soft_cap_backward_cpu(const dt_kargs *a); /* dy, y; scalar_attr */
 dt_status dti_softmax_backward_cpu(const dt_kargs *a);  /* dy, y; axis_attr */
 dt_status dti_log_softmax_backward_cpu(const dt_kargs *a);
+dt_status dti_embedding_backward_cpu(const dt_kargs *a); /* dy, ids, table */
+
+/* Cross entropy (cross_entropy.c); cross_entropy_attr, of the last count_attr. */
+dt_status dti_cross_entropy_sums_cpu(const dt_kargs *a);
+dt_status dti_cross_entropy_cpu(const dt_kargs *a);
+dt_status dti_cross_entropy_backward_cpu(const dt_kargs *a);
+dt_status dti_count_targets_cpu(const dt_kargs *a);
+
+/* x any float, y f32 -> y itself, which becomes y + x. */
+dt_status dti_accumulate_cpu(const dt_kargs *a);
 
 /* General operators; what they compute stands at the definitions (softmax.c, matmul.c, moves.c,
  * dropout.c). */

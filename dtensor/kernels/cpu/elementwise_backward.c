@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of operators that treat elements alone. Results may lie where operands do. */
+ * Gradients of operators that treat elements alone, and sums of gradients. Results may lie where
+ * operands do. */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
-enum { GRAIN = 64 };
+enum { GRAIN = 64, BLOCK = 1024 };
 
 typedef void (*slope_fn)(void *dx, const void *dy, const void *x, int64_t n);
 
@@ -62,3 +63,36 @@ ROW(soft_cap, cap_slope)
 ROW(silu_mul, gated)
 ROW(gelu_tanh_mul, gated)
 #undef ROW
+
+/* --- sums of gradients ------------------------------------------------------------------------ */
+
+typedef struct sum_job {
+    const dti_row_ops *rows; /* by dtype */
+    const dt_local *x, *y;
+} sum_job;
+
+static void sum_share(void *arg, int worker, int n_workers)
+{
+    const sum_job *j = arg;
+    const char *x = j->x->data;
+    float *y = j->y->data;
+    _Alignas(64) float block[BLOCK];
+    int64_t begin, end;
+
+    dti_pool_share(dti_local_count(j->x), GRAIN, worker, n_workers, &begin, &end);
+    for (; begin < end; begin += BLOCK) {
+        const int64_t n = end - begin < BLOCK ? end - begin : BLOCK;
+        j->rows[j->x->dtype].load(block, x + begin * (int64_t)dt_dtype_size(j->x->dtype), n);
+        j->rows[DT_F32].add(y + begin, y + begin, block, n);
+    }
+}
+
+dt_status dti_accumulate_cpu(const dt_kargs *a)
+{
+    sum_job job = { a->cpu->rows, &a->in[0], &a->out[0] };
+    const dti_row_ops *ops;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "accumulate", job.x, &ops));
+    dti_cpu_run(a->cpu, dti_bytes(job.x) + 2 * dti_bytes(job.y), sum_share, &job);
+    return DT_OK;
+}

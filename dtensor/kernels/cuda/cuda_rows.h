@@ -103,7 +103,13 @@
     ROW(log_softmax_backward) \
     ROW(rms_norm_backward) \
     ROW(rms_norm_1p_backward) \
-    ROW(layer_norm_backward)
+    ROW(layer_norm_backward) \
+    ROW(embedding_backward) \
+    ROW(cross_entropy_sums) \
+    ROW(cross_entropy) \
+    ROW(cross_entropy_backward) \
+    ROW(count_targets) \
+    ROW(accumulate)
 /* clang-format on */
 
 #endif

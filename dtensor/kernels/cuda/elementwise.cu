@@ -242,6 +242,24 @@ template <typename T, typename F> int run_map(dti_cuda *c, const dt_kargs *a, F 
                       n, f, all % 16 == 0);
 }
 
+/* y[i] += x[i] */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) add_into(float *y, const T *x, int64_t n)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n) y[i] += dti_widen(x[i]);
+}
+
+template <typename T> int run_add_into(dti_cuda *c, const dt_kargs *a)
+{
+    const int64_t n = dti_cuda_count(&a->in[0]);
+
+    if (n == 0) return 0;
+    return DTI_LAUNCH(c, add_into<T>, dim3(blocks_of(n)), dim3(THREADS), 0, (float *)a->out[0].data,
+                      (const T *)a->in[0].data, n);
+}
+
 /* Gradients of f(g) u. Operands and results, which may lie where they do. */
 template <typename T> struct gated {
     T *dg, *du;
@@ -427,6 +445,20 @@ int dti_silu_mul_backward_cuda(dti_cuda *c, const dt_kargs *a)
 int dti_gelu_tanh_mul_backward_cuda(dti_cuda *c, const dt_kargs *a)
 {
     return gated_by_dtype<gelu_tanh_gate>(c, a, "gelu_tanh_mul_backward");
+}
+
+int dti_accumulate_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return run_add_into<float>(c, a);
+    case DT_BF16:
+        return run_add_into<dti_bf16>(c, a);
+    case DT_F16:
+        return run_add_into<dti_f16>(c, a);
+    default:
+        return dti_refuse_dtype("accumulate", a->in[0].dtype);
+    }
 }
 
 int dti_add_scalar_cuda(dti_cuda *c, const dt_kargs *a)
