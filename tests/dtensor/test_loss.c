@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "dtensor/device/device.h"
 #include "dtensor/kernels/kernel.h"
+#include "dtensor/tensor_internal.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 
@@ -303,6 +305,53 @@ done:
 DT_TEST(loss, a_head_in_chunks_matches_float64)
 {
     for (size_t c = 0; c < DT_COUNT(cases); c++) dt_test_on_ranks(cases[c].mesh, chunks, &cases[c]);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+enum { LONG = 512, WIDE = 2048 };
+
+static dt_status peak_of_chunks(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 1, LONG, D }, w_shape[] = { WIDE, D }, ids_shape[] = { 1, LONG };
+    const dt_placement whole[] = { DT_REPLICATE };
+    const size_t all = (size_t)LONG * WIDE * sizeof(float), dw_bytes = (size_t)WIDE * D * 4;
+    dt_tensor *x = NULL, *w = NULL, *ids = NULL, *dx, *dw, *logits;
+    dt_token_losses tokens;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    const dti_memory *m;
+    size_t before, after;
+
+    (void)arg;
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 3, shape, &x));
+    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 2, w_shape, &w));
+    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_I32, 2, ids_shape, &ids));
+    m = x->device->memory;
+    before = dti_memory_used(m);
+    (void)dt_cross_entropy_chunked(t, x, w, ids, NULL, &dx, &dw);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    after = dti_memory_peak(m) - before;
+    DT_EXPECT_TO(done, st, after < 2 * (all / 8) + 4 * dw_bytes + (128 << 10),
+                 "%zu bytes at most; a chunk of logits has %zu", after, all / 8);
+    dt_tape_reset(t);
+    logits = dt_linear(t, x, w, NULL); /* the check sees what is not in chunks */
+    dt_cross_entropy_tokens(t, logits, ids, NULL, &tokens);
+    (void)dt_cross_entropy_backward(t, tokens.counted, logits, ids, tokens.lse, NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, dti_memory_peak(m) - before >= 2 * all, "whole logits take more");
+done:
+    dt_tape_release(&t);
+    dt_tensor_release(&x);
+    dt_tensor_release(&w);
+    dt_tensor_release(&ids);
+    return st;
+}
+
+DT_TEST(loss, chunks_hold_two_chunks_of_logits_at_most)
+{
+    dt_test_on_ranks("tp=1", peak_of_chunks, NULL);
 }
 
 /* --- misuse ----------------------------------------------------------------------------------- */
