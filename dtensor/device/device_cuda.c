@@ -13,7 +13,7 @@
 #include "mesh/gpu.h"
 
 enum {
-    ROW_SLOTS = 256,       /* a power of two, more than twice the operators */
+    ROW_SLOTS = 512,       /* a power of two, more than twice the operators */
     WRITE_BYTES = 64 << 10 /* a pass's ids and positions, and more */
 };
 

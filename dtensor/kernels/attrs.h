@@ -51,15 +51,24 @@ typedef struct dti_attention_attr {
     uint32_t pad;
 } dti_attention_attr;
 
-/* Operands that follow positions, a bias and sinks in that order; which axes of the bias have one
- * element; keys behind a query are seen too. */
+/* The same of a row that is trained: weight (b, h, t, j) of the global [B, H, T, S] is dropped as
+ * the element of that index of dti_dropout_attr is. */
+typedef struct dti_attention_train_attr {
+    dti_attention_attr of;
+    uint64_t seed, stream; /* values, as what follows them */
+    double dropout;
+} dti_attention_train_attr;
+
+/* Operands that follow positions: a bias, sinks and segments in that order; which axes of the bias
+ * have one element; keys behind a query are seen too. */
 enum {
     DTI_ATTENTION_BIAS = 1,
     DTI_ATTENTION_SINKS = 2,
     DTI_ATTENTION_BOTH_WAYS = 4,
     DTI_ATTENTION_ONE_BATCH = 8,
     DTI_ATTENTION_ONE_HEAD = 16,
-    DTI_ATTENTION_ONE_TOKEN = 32
+    DTI_ATTENTION_ONE_TOKEN = 32,
+    DTI_ATTENTION_SEGMENTS = 64
 };
 
 /* What scores are raised to, so that a row of which nothing is seen has finite ones. */
@@ -139,10 +148,12 @@ typedef struct dti_view_attr {
     int64_t outer, inner; /* the two extents, of merge and split */
 } dti_view_attr;
 
+enum { DTI_CONCAT_MAX = 6 }; /* operands of a row that joins them */
+
 /* extent: of operands along the axis; all zeros where it is not cut. */
 typedef struct dti_concat_attr {
     int32_t axis;
-    int32_t extent[DT_OP_MAX_IN];
+    int32_t extent[DTI_CONCAT_MAX];
     int32_t pad;
 } dti_concat_attr;
 

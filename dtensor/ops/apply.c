@@ -29,8 +29,7 @@ static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *c
         key->in[i] = in[i]->layout;
         key->dtypes = key->dtypes << 8 | (uint64_t)in[i]->local.dtype;
     }
-    if (op->attr_bytes > 0 && (op->flags & DT_OP_VALUE_ATTR) == 0)
-        memcpy(key->attr, attr, op->attr_bytes);
+    if (dti_op_key_bytes(op) > 0) memcpy(key->attr, attr, dti_op_key_bytes(op));
     return DT_OK;
 }
 

@@ -3,6 +3,7 @@
  * Backward by name: each packs its attributes and applies its rows. */
 #include <dtensor/ops.h>
 #include <dtensor/ops_backward.h>
+#include <string.h>
 
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/compose.h"
@@ -170,4 +171,90 @@ dt_tensor *dt_softmax_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis
 dt_tensor *dt_log_softmax_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, int axis)
 {
     return line(t, &dti_op_log_softmax_backward, dy, y, axis);
+}
+
+dt_tensor *dt_rope_backward(dt_tape *t, dt_tensor *dy, dt_tensor *table)
+{
+    return dt_apply(t, &dti_op_rope_backward, NULL, 2, (dt_tensor *[]){ dy, table });
+}
+
+static dti_attention_train_attr train_attr(const dt_attention_options *o)
+{
+    dti_attention_train_attr attr;
+
+    memset(&attr, 0, sizeof attr);
+    attr.of = dti_attention_attr_of(o);
+    attr.seed = o->key.seed;
+    attr.stream = o->key.stream;
+    attr.dropout = o->dropout;
+    return attr;
+}
+
+static bool may_drop(dt_tape *t, const char *what, const dt_attention_options *o)
+{
+    if (o != NULL && o->dropout >= 0.0 && o->dropout <= 1.0) return true;
+    if (o == NULL)
+        (void)dt_tape_fail(t, DT_ERR_ARG, "%s: options is NULL", what);
+    else
+        (void)dt_tape_fail(t, DT_ERR_ARG, "%s: dropout is %g", what, o->dropout);
+    return false;
+}
+
+dt_tensor *dt_attention_lse(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v,
+                            dt_tensor *positions, const dt_attention_options *o, dt_tensor **lse)
+{
+    static const dt_op *const rows[] = { &dti_op_attention_lse,
+                                         &dti_op_attention_lse_bias,
+                                         &dti_op_attention_lse_sinks,
+                                         &dti_op_attention_lse_bias_sinks,
+                                         &dti_op_attention_lse_segments,
+                                         &dti_op_attention_lse_bias_segments,
+                                         &dti_op_attention_lse_sinks_segments,
+                                         &dti_op_attention_lse_bias_sinks_segments };
+    dt_tensor *in[DT_OP_MAX_IN] = { q, k, v, positions }, *out[2] = { NULL, NULL };
+    dti_attention_train_attr attr;
+    int n = 4;
+
+    if (lse != NULL) *lse = NULL;
+    if (!may_drop(t, "dt_attention", o)) return NULL;
+    attr = train_attr(o);
+    if (o->bias != NULL) in[n++] = o->bias;
+    if (o->sinks != NULL) in[n++] = o->sinks;
+    if (o->segments != NULL) in[n++] = o->segments;
+    dt_apply_n(t, rows[(o->bias != NULL) + 2 * (o->sinks != NULL) + 4 * (o->segments != NULL)],
+               &attr, n, in, 2, out);
+    if (lse != NULL) *lse = out[1];
+    return out[0];
+}
+
+void dt_attention_backward(dt_tape *t, dt_tensor *dy, const dt_attention_kept *kept,
+                           const dt_attention_options *o, dt_attention_gradients *out)
+{
+    static const dt_op *const rows[] = { &dti_op_attention_backward,
+                                         &dti_op_attention_backward_bias,
+                                         &dti_op_attention_backward_segments,
+                                         &dti_op_attention_backward_bias_segments };
+    dt_tensor *y[4] = { NULL }, *stats, *in[DT_OP_MAX_IN];
+    dti_attention_train_attr attr;
+    int n = 6;
+
+    if (out != NULL) *out = (dt_attention_gradients){ NULL };
+    if (kept == NULL || out == NULL) {
+        (void)dt_tape_fail(t, DT_ERR_ARG, "dt_attention_backward: kept or out is NULL");
+        return;
+    }
+    if (!may_drop(t, "dt_attention_backward", o)) return;
+    attr = train_attr(o);
+    stats =
+        dt_apply(t, &dti_op_attention_stats, NULL, 3, (dt_tensor *[]){ dy, kept->y, kept->lse });
+    memcpy(in, (dt_tensor *[]){ dy, kept->q, kept->k, kept->v, stats, kept->positions },
+           6 * sizeof *in);
+    if (o->bias != NULL) in[n++] = o->bias;
+    if (o->segments != NULL) in[n++] = o->segments;
+    dt_apply_n(t, rows[(o->bias != NULL) + 2 * (o->segments != NULL)], &attr, n, in,
+               o->bias != NULL ? 4 : 3, y);
+    *out = (dt_attention_gradients){ .q = y[0], .k = y[1], .v = y[2], .bias = y[3] };
+    if (o->sinks != NULL)
+        out->sinks = dt_apply(t, &dti_op_attention_backward_sinks, NULL, 2,
+                              (dt_tensor *[]){ stats, o->sinks });
 }

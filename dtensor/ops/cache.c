@@ -68,8 +68,8 @@ uint64_t dti_op_key_hash(const dti_op_key *key, int n)
                                                                  (uint64_t)key->spread << 24);
 
     for (int i = 0; i < n; i++) h = dti_hash_word(h, (uint64_t)(uintptr_t)key->in[i]);
-    if ((key->op->flags & DT_OP_VALUE_ATTR) != 0) return h;
-    for (size_t i = 0; i < key->op->attr_bytes; i += 8) h = dti_hash_word(h, key->attr[i / 8]);
+    for (size_t i = 0; i < dti_op_key_bytes(key->op); i += 8)
+        h = dti_hash_word(h, key->attr[i / 8]);
     return h;
 }
 

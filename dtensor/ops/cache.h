@@ -8,7 +8,7 @@
 
 #include "dtensor/ops/op_rules.h"
 
-enum { DTI_MEMO_EXTENTS = 24, DTI_N_MEMOS = 4 };
+enum { DTI_MEMO_EXTENTS = 32, DTI_N_MEMOS = 4 };
 
 typedef struct dti_op_key {
     const dt_op *op;

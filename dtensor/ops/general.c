@@ -319,7 +319,7 @@ static dt_tensor *concat_few(dt_tape *t, int n, dt_tensor *const *in, int axis)
 
 dt_tensor *dt_concat(dt_tape *t, int n, dt_tensor *const *in, int axis)
 {
-    dt_tensor *operands[DT_OP_MAX_IN];
+    dt_tensor *operands[DTI_CONCAT_MAX];
 
     if (dti_tape_is_down(t)) return NULL;
     if (n < 1 || in == NULL || in[0] == NULL)
@@ -328,7 +328,7 @@ dt_tensor *dt_concat(dt_tape *t, int n, dt_tensor *const *in, int axis)
     operands[0] = in[0];
     for (int i = 1; i < n && operands[0] != NULL;) {
         int count = 1;
-        while (count < DT_OP_MAX_IN && i < n) operands[count++] = in[i++];
+        while (count < DTI_CONCAT_MAX && i < n) operands[count++] = in[i++];
         operands[0] = concat_few(t, count, operands, axis);
     }
     return operands[0];

@@ -124,12 +124,17 @@ dt_status dti_row_dtypes(dt_op_shapes *call)
 
 dt_status dti_row_check_attr(const dt_op *op)
 {
-    const int most =
-        (op->flags & DT_OP_VALUE_ATTR) != 0 ? DT_OP_MAX_VALUE_BYTES : DT_OP_MAX_ATTR_BYTES;
+    const bool values = (op->flags & DT_OP_VALUE_ATTR) != 0 || op->value_bytes > 0;
+    const int most = values ? DT_OP_MAX_VALUE_BYTES : DT_OP_MAX_ATTR_BYTES;
 
     DT_CHECK(op->attr_bytes <= (size_t)most, DT_ERR_ARG,
              "operator %s: %zu bytes of attributes, at most %d are possible", op->name,
              op->attr_bytes, most);
+    DT_CHECK(op->value_bytes <= op->attr_bytes && dti_op_key_bytes(op) <= DT_OP_MAX_ATTR_BYTES,
+             DT_ERR_ARG,
+             "operator %s: %zu of %zu bytes of attributes are values; at most %d others are "
+             "possible",
+             op->name, op->value_bytes, op->attr_bytes, DT_OP_MAX_ATTR_BYTES);
     return DT_OK;
 }
 

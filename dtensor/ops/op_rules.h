@@ -63,6 +63,12 @@ typedef struct dti_row {
     struct dti_row *next;
 } dti_row;
 
+/* Bytes of a row's attributes that rules look at, and by which calls differ. */
+static inline size_t dti_op_key_bytes(const dt_op *op)
+{
+    return (op->flags & DT_OP_VALUE_ATTR) != 0 ? 0 : op->attr_bytes - op->value_bytes;
+}
+
 /* As many bytes of attributes as a row may have. */
 dt_status dti_row_check_attr(const dt_op *op) DT_MUST_USE;
 
@@ -185,7 +191,10 @@ dt_status dti_max_shard(dti_op_call *call);
 dt_status dti_min_shard(dti_op_call *call);
 dt_status dti_add_scalar_shard(dti_op_call *call);
 dt_status dti_attention_extents(dt_op_shapes *call);
+dt_status dti_attention_backward_extents(dt_op_shapes *call);
+dt_status dti_attention_stats_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
+dt_status dti_attention_backward_shard(dti_op_call *call);
 
 dt_status dti_cross_entropy_sums_extents(dt_op_shapes *call);
 dt_status dti_cross_entropy_shard(dti_op_call *call);
@@ -208,7 +217,11 @@ dt_status dti_index_select_shard(dti_op_call *call);
 /* Costs that letters cannot say: rows that copy what results hold, attention, experts. */
 void dti_copy_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_work(const dt_op_shapes *call, dt_op_work *work);
+void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_experts_work(const dt_op_shapes *call, dt_op_work *work);
+
+/* Attributes of attention (ops.c). */
+struct dti_attention_attr dti_attention_attr_of(const dt_attention_options *options);
 
 /* The built-in rows (table.c), and all of them in a list for tests and documents. */
 extern const dt_op *const dti_op_table[];
@@ -225,6 +238,13 @@ extern const dt_op dti_op_sub, dti_op_div, dti_op_where, dti_op_compare, dti_op_
     dti_op_matmul_tt, dti_op_reshape, dti_op_permute, dti_op_concat_2, dti_op_concat_3,
     dti_op_concat_4, dti_op_concat_5, dti_op_concat_6, dti_op_pad, dti_op_index_select,
     dti_op_dropout, dti_op_attention_bias, dti_op_attention_sinks, dti_op_attention_bias_sinks;
+extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_add_bias_backward,
+    dti_op_attention_lse, dti_op_attention_lse_bias, dti_op_attention_lse_sinks,
+    dti_op_attention_lse_bias_sinks, dti_op_attention_lse_segments,
+    dti_op_attention_lse_bias_segments, dti_op_attention_lse_sinks_segments,
+    dti_op_attention_lse_bias_sinks_segments, dti_op_attention_stats, dti_op_attention_backward,
+    dti_op_attention_backward_bias, dti_op_attention_backward_segments,
+    dti_op_attention_backward_bias_segments, dti_op_attention_backward_sinks, dti_op_rope_backward;
 #define F(name, formula, slope) extern const dt_op dti_op_##name;
 DTI_FORMULAS(F)
 #undef F

@@ -267,6 +267,20 @@ static double visible(double t, double s, double window)
     return n + (s - from + 1) * window;
 }
 
+/* Operations of one product of all queries, the last of full caches, with what they see. */
+static double of_one_product(const dti_attention_attr *attr, const dt_op_shape *q_,
+                             const dt_op_shape *k_)
+{
+    const int64_t *q = q_->extent, *k = k_->extent;
+    const double t = (double)q[1] < (double)k[1] ? (double)q[1] : (double)k[1], s = (double)k[1];
+    const double window = (double)attr->window;
+    const double of_pair = 2.0 * elements(q_) / (double)(q[1] > 0 ? q[1] : 1);
+
+    if (t <= 0) return 0.0;
+    if ((attr->flags & DTI_ATTENTION_BOTH_WAYS) == 0) return of_pair * visible(t, s, window);
+    return of_pair * t * (window > 0 && 2 * window - 1 < s ? 2 * window - 1 : s);
+}
+
 /* q [b, t, h, e], k and v [b, s, kv, e], positions: the queries at the end of full caches. */
 void dti_attention_work(const dt_op_shapes *call, dt_op_work *work)
 {
@@ -276,14 +290,23 @@ void dti_attention_work(const dt_op_shapes *call, dt_op_work *work)
     const double t = (double)q[1] < (double)k[1] ? (double)q[1] : (double)k[1], s = (double)k[1];
     const double rows = window > 0 && t - 1 + window < s ? t - 1 + window : s;
 
-    work->flops = 4.0 * elements(&call->in[0]) / (double)(q[1] > 0 ? q[1] : 1);
-    work->flops *= t <= 0 ? 0.0
-                   : (attr->flags & DTI_ATTENTION_BOTH_WAYS) == 0
-                       ? visible(t, s, window)
-                       : t * (window > 0 && 2 * window - 1 < s ? 2 * window - 1 : s);
+    work->flops = 2.0 * of_one_product(attr, &call->in[0], &call->in[1]);
     work->bytes = 2.0 * size * (elements(&call->in[0]) + (double)(k[0] * k[2] * k[3]) * rows) +
                   elements(&call->in[3]) * (double)dt_dtype_size(call->in[3].dtype);
-    for (int i = 4; i < call->n_in; i++) work->bytes += size * elements(&call->in[i]);
+    for (int i = 4; i < call->n_in; i++)
+        work->bytes += elements(&call->in[i]) * (double)dt_dtype_size(call->in[i].dtype);
+    for (int r = 1; r < call->n_out; r++) /* log-sum-exp */
+        work->bytes += elements(&call->out[r]) * (double)dt_dtype_size(call->out[r].dtype);
+}
+
+/* Five products: scores again, dP, dv, dk, dq. */
+void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work)
+{
+    *work = (dt_op_work){ 5.0 * of_one_product(call->attr, &call->in[1], &call->in[2]), 0 };
+    for (int i = 0; i < call->n_in; i++)
+        work->bytes += elements(&call->in[i]) * (double)dt_dtype_size(call->in[i].dtype);
+    for (int r = 0; r < call->n_out; r++)
+        work->bytes += elements(&call->out[r]) * (double)dt_dtype_size(call->out[r].dtype);
 }
 
 /* x [..., d], ids, weights [..., k], gate_up [e, 2 f, d], down [e, d, f]. A rank that holds some of

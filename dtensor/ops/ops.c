@@ -3,6 +3,8 @@
  * The operators by name: each packs its attributes and applies its row. */
 #include <string.h>
 
+#include <dtensor/ops_backward.h>
+
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
@@ -105,6 +107,25 @@ dt_tensor *dt_kv_write(dt_tape *t, dt_tensor *k, dt_tensor *positions, dt_tensor
     return dt_apply(t, &dti_op_kv_write, NULL, 3, (dt_tensor *[]){ k, positions, cache });
 }
 
+dti_attention_attr dti_attention_attr_of(const dt_attention_options *o)
+{
+    dti_attention_attr attr;
+
+    memset(&attr, 0, sizeof attr); /* its padding is part of the cache key */
+    attr.n_heads = o->n_heads;
+    attr.n_kv_heads = o->n_kv_heads;
+    attr.window = o->window;
+    attr.scale = o->scale;
+    attr.soft_cap = o->soft_cap;
+    attr.flags = o->both_ways ? DTI_ATTENTION_BOTH_WAYS : 0;
+    if (o->bias != NULL) attr.flags |= DTI_ATTENTION_BIAS;
+    for (int a = 0; a < 3 && o->bias != NULL && o->bias->n_axes == 4; a++)
+        if (o->bias->shape[a] == 1) attr.flags |= (uint32_t)DTI_ATTENTION_ONE_BATCH << a;
+    if (o->sinks != NULL) attr.flags |= DTI_ATTENTION_SINKS;
+    if (o->segments != NULL) attr.flags |= DTI_ATTENTION_SEGMENTS;
+    return attr;
+}
+
 dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_tensor *positions,
                         const dt_attention_options *o)
 {
@@ -115,23 +136,11 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     int n = 4;
 
     if (o == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_attention: options is NULL");
-    memset(&attr, 0, sizeof attr); /* its padding is part of the cache key */
-    attr.n_heads = o->n_heads;
-    attr.n_kv_heads = o->n_kv_heads;
-    attr.window = o->window;
-    attr.scale = o->scale;
-    attr.soft_cap = o->soft_cap;
-    attr.flags = o->both_ways ? DTI_ATTENTION_BOTH_WAYS : 0;
-    if (o->bias != NULL) {
-        attr.flags |= DTI_ATTENTION_BIAS;
-        for (int a = 0; a < 3 && o->bias->n_axes == 4; a++)
-            if (o->bias->shape[a] == 1) attr.flags |= (uint32_t)DTI_ATTENTION_ONE_BATCH << a;
-        in[n++] = o->bias;
-    }
-    if (o->sinks != NULL) {
-        attr.flags |= DTI_ATTENTION_SINKS;
-        in[n++] = o->sinks;
-    }
+    if (o->segments != NULL || o->dropout != 0.0)
+        return dt_attention_lse(t, q, k, v, positions, o, NULL);
+    attr = dti_attention_attr_of(o);
+    if (o->bias != NULL) in[n++] = o->bias;
+    if (o->sinks != NULL) in[n++] = o->sinks;
     return dt_apply(t, rows[attr.flags & (DTI_ATTENTION_BIAS | DTI_ATTENTION_SINKS)], &attr, n, in);
 }
 

@@ -59,6 +59,16 @@
                                  .attr_bytes = bytes,                \
                                  .cost = work_of };
 
+/* Attributes end with what dropout is keyed by, for the kernel alone. */
+#define TRAINED(row, letters, type, rule, kernel, work_of)                               \
+    const dt_op dti_op_##row = { .name = #row,                                           \
+                                 .axes = letters,                                        \
+                                 .types = type,                                          \
+                                 RULES(rule, rule).cpu = dti_##kernel##_cpu,             \
+                                 .attr_bytes = ATTR(attention_train),                    \
+                                 .value_bytes = ATTR(attention_train) - ATTR(attention), \
+                                 .cost = work_of };
+
 /* clang-format off */
 /*  name         axes                         types  extents, sharding     CPU kernel  flags                  attr         cost, gradient */
 /* elementwise */
@@ -127,6 +137,7 @@ ROW(embedding,   "..., vd -> ...d",
                                               "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d")
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
 ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe")
+ROW(rope_backward, "bth[e], bt[r] -> bth[e]", "FF>F", EXTENTS(rope),       rope_backward, BILINEAR,           0,           "3 bthe")
 /* attention */
 ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0" GRADIENT(heads, NOTHING))
 ROW(unheads,     "bth[e] -> bth",             "F>F", RULES(unheads, unheads), none,    VIEW,                  ATTR(heads), "0" GRADIENT(unheads, NOTHING))
@@ -140,6 +151,35 @@ ROW(attention_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e]",
                                               "FFFiF>F", RULES(attention, attention), attention, 0,           ATTR(attention), WORK(attention))
 ROW(attention_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e]",
                                               "FFFiFF>F", RULES(attention, attention), attention, 0,          ATTR(attention), WORK(attention))
+/* attention that is trained: with the log-sum-exp of each row, and its gradients */
+TRAINED(attention_lse, "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e], bth",
+                                              "FFFi>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_bias, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s] -> bth[e], bth",
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e], bth",
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e], bth",
+                                              "FFFiFF>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_segments, "bth[e], b[s]k[e], b[s]k[e], bt, b[s] -> bth[e], bth",
+                                              "FFFii>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_bias_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], b[s] -> bth[e], bth",
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, h, b[s] -> bth[e], bth",
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention))
+TRAINED(attention_lse_bias_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h, b[s] -> bth[e], bth",
+                                              "FFFiFFi>Ff", attention, attention_lse, WORK(attention))
+ROW(attention_stats, "bth[e], bth[e], bth -> bth[r]",
+                                              "FFf>f", EXTENTS(attention_stats), attention_stats, 0, 0, "2 bthe")
+TRAINED(attention_backward, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt -> bth[e], b[s]k[e], b[s]k[e]",
+                                              "FFFFfi>FFF", attention_backward, attention_backward, WORK(attention_backward))
+TRAINED(attention_backward_bias, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt, xyz[s] -> bth[e], b[s]k[e], b[s]k[e], xyz[s]",
+                                              "FFFFfiF>FFFf", attention_backward, attention_backward, WORK(attention_backward))
+TRAINED(attention_backward_segments, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt, b[s] -> bth[e], b[s]k[e], b[s]k[e]",
+                                              "FFFFfii>FFF", attention_backward, attention_backward, WORK(attention_backward))
+TRAINED(attention_backward_bias_segments, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt, xyz[s], b[s] -> bth[e], b[s]k[e], b[s]k[e], xyz[s]",
+                                              "FFFFfiFi>FFFf", attention_backward, attention_backward, WORK(attention_backward))
+ROW(attention_backward_sinks, "bth[r], h -> h",
+                                              "fF>f", AXES, attention_backward_sinks, 0, 0, "3 bth")
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e")
@@ -252,6 +292,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_embedding,
     &dti_op_rope_table,
     &dti_op_rope,
+    &dti_op_rope_backward,
     &dti_op_heads,
     &dti_op_unheads,
     &dti_op_kv_write,
@@ -259,6 +300,20 @@ const dt_op *const dti_op_table[] = {
     &dti_op_attention_bias,
     &dti_op_attention_sinks,
     &dti_op_attention_bias_sinks,
+    &dti_op_attention_lse,
+    &dti_op_attention_lse_bias,
+    &dti_op_attention_lse_sinks,
+    &dti_op_attention_lse_bias_sinks,
+    &dti_op_attention_lse_segments,
+    &dti_op_attention_lse_bias_segments,
+    &dti_op_attention_lse_sinks_segments,
+    &dti_op_attention_lse_bias_sinks_segments,
+    &dti_op_attention_stats,
+    &dti_op_attention_backward,
+    &dti_op_attention_backward_bias,
+    &dti_op_attention_backward_segments,
+    &dti_op_attention_backward_bias_segments,
+    &dti_op_attention_backward_sinks,
     &dti_op_route_ids,
     &dti_op_route_weights,
     &dti_op_experts,

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 enum {
-    DT_OP_MAX_IN = 6,
+    DT_OP_MAX_IN = 8,
     DT_OP_MAX_OUT = 4,
     DT_OP_MAX_ATTR_BYTES = 40,
     DT_OP_MAX_VALUE_BYTES = 128 /* of attributes that no rule looks at: DT_OP_VALUE_ATTR */
@@ -121,7 +121,9 @@ typedef struct dt_op {
     dt_kernel cpu;
     dt_kernel cuda; /* on a GPU, all pointers the device's; NULL: cpu runs on copies there */
     uint32_t flags;
-    size_t attr_bytes; /* <= DT_OP_MAX_ATTR_BYTES, or ..._VALUE_BYTES under DT_OP_VALUE_ATTR */
+    size_t attr_bytes;  /* <= DT_OP_MAX_ATTR_BYTES, or ..._VALUE_BYTES under DT_OP_VALUE_ATTR */
+    size_t value_bytes; /* of them, those at the end that are for the kernel alone: a call whose
+                         * values differ is no new one. With them up to ..._VALUE_BYTES in all */
     const char *cost;
     void (*work)(const dt_op_shapes *call, dt_op_work *work);
     void (*backward)(dt_tape *tape, const struct dt_node *node, dt_tensor *const *dy,

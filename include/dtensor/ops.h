@@ -74,22 +74,29 @@ DT_API dt_tensor *dt_unheads(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_kv_write(dt_tape *tape, dt_tensor *k, dt_tensor *positions, dt_tensor *cache);
 
 typedef struct dt_attention_options {
-    int64_t n_heads;    /* global */
-    int64_t n_kv_heads; /* global; divides n_heads */
-    int64_t window;     /* keys a query sees, itself included; 0: all before it */
-    float scale;        /* of the scores */
-    float soft_cap;     /* scores become cap tanh(score / cap), before the bias; 0: they stay */
-    bool both_ways;     /* not causal: every row of the cache is seen, with a window those less
+    int64_t n_heads;     /* global */
+    int64_t n_kv_heads;  /* global; divides n_heads */
+    int64_t window;      /* keys a query sees, itself included; 0: all before it */
+    float scale;         /* of the scores */
+    float soft_cap;      /* scores become cap tanh(score / cap), before the bias; 0: they stay */
+    bool both_ways;      /* not causal: every row of the cache is seen, with a window those less
                          * than it away on either side */
-    dt_tensor *bias;    /* [b or 1, h or 1, t or 1, s] F, added to scores: a mask is -inf in it; of
+    dt_tensor *bias;     /* [b or 1, h or 1, t or 1, s] F, added to scores: a mask is -inf in it; of
                          * a query that sees nothing the result is the mean. NULL: none */
-    dt_tensor *sinks;   /* [h] F: a score of each head that takes weight and gives nothing. NULL:
+    dt_tensor *sinks;    /* [h] F: a score of each head that takes weight and gives nothing. NULL:
                          * none */
+    dt_tensor *segments; /* [b, s] i32, never falling along s: documents that lie one after the
+                          * other, of which a query sees its own (that of row p of segments). NULL:
+                          * one for each batch row */
+    double dropout;      /* probability that a weight of the softmax is dropped; of all of [b, h, t,
+                          * s], keyed by `key` as dt_dropout() is, on every mesh the same */
+    dt_random key;
 } dt_attention_options;
 
 /* q [b, t, h, e], k and v caches [b, s, kv, e], positions [b, t] -> [b, t, h, e]: causal attention
  * of the query at position p over cache rows 0..p. Heads may be cut if every rank holds the kv
- * heads that its query heads read; bias and sinks are cut with them, or sliced. */
+ * heads that its query heads read; bias and sinks are cut with them, or sliced. In training k and
+ * v are those of the pass itself: s is t and positions count up. */
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 

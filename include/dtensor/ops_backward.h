@@ -15,7 +15,7 @@
 #ifndef DT_OPS_BACKWARD_H
 #define DT_OPS_BACKWARD_H
 
-#include <dtensor/op_rows.h>
+#include <dtensor/ops.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +81,33 @@ DT_API dt_tensor *dt_soft_cap_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *
  */
 DT_API dt_tensor *dt_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
 DT_API dt_tensor *dt_log_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
+
+/* dx [b, t, h, e] F of y = rope(x): dy is turned back. */
+DT_API dt_tensor *dt_rope_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *table);
+
+/* dt_attention() that also gives what its gradients need: lse [b, t, h] f32, the log-sum-exp of the
+ * scores of each row, its sink included. NULL: not wanted. */
+DT_API dt_tensor *dt_attention_lse(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
+                                   dt_tensor *positions, const dt_attention_options *options,
+                                   dt_tensor **lse);
+
+/* What a way back needs of the way forward. */
+typedef struct dt_attention_kept {
+    dt_tensor *q, *k, *v, *positions; /* as they were given */
+    dt_tensor *y, *lse;               /* as they came */
+} dt_attention_kept;
+
+/* Gradients: of q, k and v in their dtype; f32 [b or 1, h or 1, t or 1, s] and [h] of the bias and
+ * sinks of the options, NULL where those are. */
+typedef struct dt_attention_gradients {
+    dt_tensor *q, *k, *v, *bias, *sinks;
+} dt_attention_gradients;
+
+/* By the options of the way forward. In tiles: no matrix of scores is held. Where ranks that hold
+ * other query heads read the same kv heads, and hold them whole, dk and dv are Partial(sum). A row
+ * of which a bias hides all keys has no gradient. */
+DT_API void dt_attention_backward(dt_tape *tape, dt_tensor *dy, const dt_attention_kept *kept,
+                                  const dt_attention_options *options, dt_attention_gradients *out);
 
 #ifdef __cplusplus
 }

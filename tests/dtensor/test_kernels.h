@@ -16,7 +16,7 @@
 #include "base/memory.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
-enum { KT_MAX_IN = 6, KT_GUARD_BYTES = 128, KT_MAX_THREADS = 3 };
+enum { KT_MAX_IN = 8, KT_GUARD_BYTES = 128, KT_MAX_THREADS = 3 };
 
 /* Values of inputs. */
 typedef enum kt_fill {

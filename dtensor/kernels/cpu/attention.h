@@ -39,8 +39,32 @@ typedef struct dti_attention_tile {
     float scale;
     bool masked;                                        /* some row sees only part of the tile */
     void (*adjust)(const struct dti_attention_tile *t); /* scores, before the softmax; or NULL */
-    const void *arg;                                    /* its */
+    void (*drop)(const struct dti_attention_tile *t);   /* of the weights after it; or NULL */
+    const void *arg;                                    /* theirs */
 } dti_attention_tile;
+
+/* The same tile on the way back. Weights and slopes are [DTI_TILE_KEYS, DTI_TILE_STRIDE] scratch:
+ * of a weight P = e^(scale s - lse), by which dv is summed, and of dS = P (dP - mean), by which dq
+ * and dk are. */
+typedef struct dti_attention_back {
+    const float *q, *dy;           /* [width, DTI_TILE_STRIDE]: transposed */
+    const float *q_rows, *dy_rows; /* [R, E], zeros beyond width */
+    const float *k, *v;            /* [n_keys, E] */
+    float *weights, *slopes;
+    const float *kept;       /* [DTI_TILE_KEYS, DTI_TILE_STRIDE] factors of weights, or NULL */
+    float *dq, *dk, *dv;     /* [R, E], [n_keys, E] sums so far */
+    const float *lse, *mean; /* [R]; an lse of +inf: the row sees nothing */
+    const int32_t *first, *last;
+    int64_t width, n_keys, begin, end;
+    int32_t key;
+    float scale;       /* of scores */
+    float slope_scale; /* of dS, where `spread` does not scale it */
+    bool masked;
+    void (*adjust)(const struct dti_attention_back *t); /* scores, in weights; or NULL */
+    void (*spread)(const struct dti_attention_back *t); /* slopes: of adjusted scores, become those
+                                                         * of q . k; or NULL */
+    const void *arg;
+} dti_attention_back;
 
 /* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of DTI_PAD.
  * The sum of an element goes along k, one multiply-add after the other. */
@@ -68,6 +92,7 @@ typedef struct dti_attention_ops {
     /* n rows of `stride` elements -> [n, E] floats, zeros beyond width */
     void (*rows[3])(float *to, const void *from, int64_t stride, int64_t n, int64_t width);
     void (*tile)(const dti_attention_tile *t);
+    void (*back)(const dti_attention_back *t);
     void (*multiply)(const dti_product *p);
 } dti_attention_ops;
 
@@ -99,7 +124,45 @@ typedef struct dti_attention {
     float soft_cap;
     const char *bias, *sinks; /* or NULL; sinks [H] */
     int64_t bias_step[3];     /* elements of bias to the next batch row, head, token; or 0 */
+    /* What training has. */
+    float *lse;              /* [B, T, H], or NULL */
+    const int32_t *segments; /* [B, S], or NULL: never falls along a row */
+    bool drops;
+    dt_random key; /* of dropout, whose weights are those of the global [all_batch, H, T, S] */
+    float dropout, kept; /* probability; factor of what stays */
+    int64_t b_offset, all_heads;
 } dti_attention;
+
+/* Unpacks a call whose q, k and v are operands first to first + 2 and whose bias, sinks and
+ * segments follow positions; a way back (first > 0) has no sinks. Checks what is not empty. */
+dt_status dti_attention_open(const dt_kargs *args, const char *op, int first, int positions,
+                             dti_attention *a) DT_MUST_USE;
+
+/* What a row that is trained adds. */
+void dti_attention_find_dropout(dti_attention *a, const dti_attention_train_attr *attr);
+
+/* Queries of some heads that share a kv head: row i is query first_query + i / n_heads of head
+ * first_head + i % n_heads and sees keys first[i] .. last[i]. */
+typedef struct dti_attention_block {
+    const dti_attention *a;
+    int64_t b, kv, first_head, n_heads, first_query, n_queries, n_rows;
+    int32_t *first, *last; /* [DTI_TILE_ROWS] */
+} dti_attention_block;
+
+/* Where row i lies in [B, T, H], batch row, head and query of it. */
+int64_t dti_attention_row(const dti_attention_block *block, int64_t i, int64_t at[3]);
+
+/* Fills first and last; rows beyond n_rows see no key. */
+void dti_attention_see(const dti_attention_block *block);
+
+/* The columns that see one of n keys from `key` on, in whole vectors; false if none does. *masked:
+ * some see only part of them. */
+bool dti_attention_columns(const dti_attention_block *block, int64_t key, int64_t n, int64_t *begin,
+                           int64_t *end, bool *masked);
+
+/* tile [n, DTI_TILE_STRIDE] times 0 where a weight is dropped, times `kept` where it stays. */
+void dti_attention_drop(const dti_attention_block *block, float *tile, int64_t key, int64_t n,
+                        int64_t begin, int64_t end);
 
 /* Local query heads [*begin, *end) that read local kv head kv. */
 static inline void dti_attention_heads(const dti_attention *a, int64_t kv, int64_t *begin,

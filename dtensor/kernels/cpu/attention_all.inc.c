@@ -174,6 +174,7 @@ static void tile(const dti_attention_tile *t)
     multiply(&scores);
     if (t->adjust != NULL) t->adjust(t);
     for (int64_t column = t->begin; column < t->end; column += VW) soften_columns(t, column);
+    if (t->drop != NULL) t->drop(t);
     for (int64_t row = t->begin; row < t->end; row++) {
         float *o = t->sums + row * padded;
         if (t->factor[row] == 1.0f) continue;
@@ -182,11 +183,91 @@ static void tile(const dti_attention_tile *t)
     multiply(&sums);
 }
 
+/* Scores of VW rows become weights, slopes of weights those of scores. */
+static void slope_columns(const dti_attention_back *t, int64_t column)
+{
+    const vf lse = vf_load(t->lse + column), mean = vf_load(t->mean + column);
+    vi first, last;
+
+    memcpy(&first, t->first + column, sizeof first);
+    memcpy(&last, t->last + column, sizeof last);
+    for (int64_t j = 0; j < t->n_keys; j++) {
+        const int64_t at = j * DTI_TILE_STRIDE + column;
+        vf weight = vf_exp(vf_load(t->weights + at) * t->scale - lse), kept = weight;
+        vf slope = vf_load(t->slopes + at);
+        if (t->masked) {
+            const vi key = (t->key + (int32_t)j) - (vi){ 0 };
+            weight = vf_select((key >= first) & (key <= last), weight, vf_set(0.0f));
+            kept = weight;
+        }
+        if (t->kept != NULL) {
+            kept = weight * vf_load(t->kept + at);
+            slope = slope * vf_load(t->kept + at);
+        }
+        vf_store(t->weights + at, kept);
+        vf_store(t->slopes + at, weight * (slope - mean) * t->slope_scale);
+    }
+}
+
+static void back(const dti_attention_back *t)
+{
+    const int64_t padded = dti_padded(t->width), n = t->end - t->begin;
+    const int64_t at = t->begin * padded; /* of the rows */
+    dti_product p = { .c = t->weights + t->begin,
+                      .c_stride = DTI_TILE_STRIDE,
+                      .a = t->k,
+                      .a_row = padded,
+                      .a_column = 1,
+                      .b = t->q + t->begin,
+                      .b_stride = DTI_TILE_STRIDE,
+                      .m = t->n_keys,
+                      .n = n,
+                      .k = t->width };
+
+    multiply(&p); /* scores */
+    p.c = t->slopes + t->begin;
+    p.a = t->v;
+    p.b = t->dy + t->begin;
+    multiply(&p); /* by which a weight changes the loss */
+    if (t->adjust != NULL) t->adjust(t);
+    for (int64_t column = t->begin; column < t->end; column += VW) slope_columns(t, column);
+    if (t->spread != NULL) t->spread(t);
+    p = (dti_product){ .c = t->dv,
+                       .c_stride = padded,
+                       .a = t->weights + t->begin,
+                       .a_row = DTI_TILE_STRIDE,
+                       .a_column = 1,
+                       .b = t->dy_rows + at,
+                       .b_stride = padded,
+                       .m = t->n_keys,
+                       .n = padded,
+                       .k = n,
+                       .add = true };
+    multiply(&p);
+    p.c = t->dk;
+    p.a = t->slopes + t->begin;
+    p.b = t->q_rows + at;
+    multiply(&p);
+    p = (dti_product){ .c = t->dq + at,
+                       .c_stride = padded,
+                       .a = t->slopes + t->begin,
+                       .a_row = 1,
+                       .a_column = DTI_TILE_STRIDE,
+                       .b = t->k,
+                       .b_stride = padded,
+                       .m = n,
+                       .n = padded,
+                       .k = t->n_keys,
+                       .add = true };
+    multiply(&p);
+}
+
 const dti_attention_ops DT_ATTENTION = {
     .scores = { scores_of_f32, scores_of_bf16, scores_of_f16 },
     .mix = { mix_of_f32, mix_of_bf16, mix_of_f16 },
     .rows = { rows_of_f32, rows_of_bf16, rows_of_f16 },
     .soften = soften,
     .tile = tile,
+    .back = back,
     .multiply = multiply,
 };

@@ -33,40 +33,33 @@ typedef struct prefill_scratch {
 } prefill_scratch;
 
 typedef struct prefill_item {
-    const dti_attention *a;
+    dti_attention_block block;
     prefill_scratch *s;
     float *qt, *sums, *k, *v;
-    int64_t b, kv, first_head, n_heads, first_query, n_queries;
-    int64_t n_rows; /* n_queries * n_heads: row i is query i / n_heads of head i % n_heads */
 } prefill_item;
 
 /* Where row i of the item lies in q and y, in elements. */
 static int64_t row_at(const prefill_item *it, int64_t i)
 {
-    const dti_attention *a = it->a;
-    const int64_t t = it->first_query + i / it->n_heads, h = it->first_head + i % it->n_heads;
+    int64_t at[3];
 
-    return ((it->b * a->n_tokens + t) * a->n_heads + h) * a->width;
+    return dti_attention_row(&it->block, i, at) * it->block.a->width;
 }
 
-/* Transposes the queries and starts an empty softmax; rows beyond the last see no key. */
+/* Transposes the queries and starts an empty softmax. */
 static void begin_rows(const prefill_item *it)
 {
-    const dti_attention *a = it->a;
+    const dti_attention *a = it->block.a;
     const int64_t E = dti_padded(a->width);
     prefill_scratch *s = it->s;
 
     memset(it->qt, 0, (size_t)(E * STRIDE) * sizeof(float));
     memset(it->sums, 0, (size_t)(R * E) * sizeof(float));
+    dti_attention_see(&it->block);
     for (int64_t i = 0; i < R; i++) {
-        const bool used = i < it->n_rows;
-        const int64_t t = it->first_query + i / it->n_heads;
         s->largest[i] = -INFINITY;
         s->total[i] = 0.0f;
-        const int32_t position = used ? a->positions[it->b * a->n_tokens + t] : -1;
-        s->last[i] = used ? (int32_t)dti_attention_last(a, position) : -1;
-        s->first[i] = (int32_t)dti_attention_first(a, position);
-        for (int64_t d = 0; used && d < a->width; d += R) {
+        for (int64_t d = 0; i < it->block.n_rows && d < a->width; d += R) {
             const int64_t n = a->width - d < R ? a->width - d : R;
             a->rows->load(s->q, a->q + (row_at(it, i) + d) * a->bytes, n);
             for (int64_t c = 0; c < n; c++) it->qt[(d + c) * STRIDE + i] = s->q[c];
@@ -74,30 +67,12 @@ static void begin_rows(const prefill_item *it)
     }
 }
 
-/* The columns that see a key of [key, key + n), in whole vectors; false if none does. */
-static bool columns_of(const prefill_item *it, int64_t key, dti_attention_tile *t)
-{
-    const prefill_scratch *s = it->s;
-    int64_t begin = R, end = 0;
-
-    t->masked = false;
-    for (int64_t i = 0; i < it->n_rows; i++) {
-        if (s->last[i] < key || s->first[i] >= key + t->n_keys) continue;
-        if (begin == R) begin = i;
-        end = i + 1;
-    }
-    t->begin = begin / DTI_PAD * DTI_PAD;
-    t->end = dti_padded(end);
-    for (int64_t i = t->begin; i < t->end; i++)
-        t->masked |= s->first[i] > key || s->last[i] < key + t->n_keys - 1;
-    return begin < end;
-}
-
 static void load_keys(const prefill_item *it, int64_t key, int64_t n)
 {
-    const dti_attention *a = it->a;
+    const dti_attention *a = it->block.a;
     const int64_t stride = a->n_kv * a->width;
-    const int64_t at = ((it->b * a->n_rows + key) * a->n_kv + it->kv) * a->width * a->bytes;
+    const int64_t at =
+        ((it->block.b * a->n_rows + key) * a->n_kv + it->block.kv) * a->width * a->bytes;
 
     a->ops->rows[a->dtype](it->k, a->k + at, stride, n, a->width);
     a->ops->rows[a->dtype](it->v, a->v + at, stride, n, a->width);
@@ -106,19 +81,24 @@ static void load_keys(const prefill_item *it, int64_t key, int64_t n)
 /* Of a tile: columns are rows of the item. */
 static void adjust_tile(const dti_attention_tile *t)
 {
-    const prefill_item *it = t->arg;
+    const dti_attention_block *block = t->arg;
+    int64_t row[3];
 
-    for (int64_t i = t->begin; i < t->end && i < it->n_rows; i++)
-        dti_attention_adjust(it->a, t->scores + i, STRIDE,
-                             (const int64_t[]){ it->b, it->first_head + i % it->n_heads,
-                                                it->first_query + i / it->n_heads },
-                             t->key, t->n_keys);
+    for (int64_t i = t->begin; i < t->end && i < block->n_rows; i++) {
+        (void)dti_attention_row(block, i, row);
+        dti_attention_adjust(block->a, t->scores + i, STRIDE, row, t->key, t->n_keys);
+    }
+}
+
+static void drop_tile(const dti_attention_tile *t)
+{
+    dti_attention_drop(t->arg, t->scores, t->key, t->n_keys, t->begin, t->end);
 }
 
 /* Tiles begin at multiples of their size, whatever the first key is. */
 static void walk_keys(const prefill_item *it)
 {
-    const dti_attention *a = it->a;
+    const dti_attention *a = it->block.a;
     prefill_scratch *s = it->s;
     dti_attention_tile t = { .q = it->qt,
                              .k = it->k,
@@ -133,10 +113,11 @@ static void walk_keys(const prefill_item *it)
                              .width = a->width,
                              .scale = a->adjusts ? 1.0f : a->scale,
                              .adjust = a->adjusts ? adjust_tile : NULL,
-                             .arg = it };
+                             .drop = a->drops ? drop_tile : NULL,
+                             .arg = &it->block };
     int32_t first = INT32_MAX, last = -1;
 
-    for (int64_t i = 0; i < it->n_rows; i++) {
+    for (int64_t i = 0; i < it->block.n_rows; i++) {
         if (s->first[i] < first) first = s->first[i];
         if (s->last[i] > last) last = s->last[i];
     }
@@ -144,9 +125,31 @@ static void walk_keys(const prefill_item *it)
          key += DTI_TILE_KEYS) {
         t.key = (int32_t)key;
         t.n_keys = last + 1 - key < DTI_TILE_KEYS ? last + 1 - key : DTI_TILE_KEYS;
-        if (!columns_of(it, key, &t)) continue;
+        if (!dti_attention_columns(&it->block, key, t.n_keys, &t.begin, &t.end, &t.masked))
+            continue;
         load_keys(it, key, t.n_keys);
         a->ops->tile(&t);
+    }
+}
+
+/* Weighted means of v, and what a way back needs of the softmax. */
+static void end_rows(const prefill_item *it)
+{
+    const dti_attention *a = it->block.a;
+    const int64_t E = dti_padded(a->width);
+    prefill_scratch *s = it->s;
+    int64_t at[3];
+
+    for (int64_t i = 0; i < it->block.n_rows; i++) {
+        float *sums = it->sums + i * E;
+        const int64_t row = dti_attention_row(&it->block, i, at);
+        if (a->sinks != NULL) {
+            const float factor = dti_attention_sink(a, at[1], &s->largest[i], &s->total[i]);
+            for (int64_t d = 0; d < a->width; d++) sums[d] *= factor;
+        }
+        for (int64_t d = 0; d < a->width; d++) sums[d] /= s->total[i];
+        a->rows->store(a->y + row * a->width * a->bytes, sums, a->width);
+        if (a->lse != NULL) a->lse[row] = s->largest[i] + logf(s->total[i]);
     }
 }
 
@@ -154,39 +157,36 @@ static void prefill_run(const prefill_job *j, int64_t number, void *scratch)
 {
     const dti_attention *a = j->a;
     const int64_t E = dti_padded(a->width);
-    const int64_t block = j->n_blocks - 1 - number % j->n_blocks; /* the longest ones first */
+    const int64_t number_of_block =
+        j->n_blocks - 1 - number % j->n_blocks; /* the longest ones first */
     const int64_t part = number / j->n_blocks % j->n_parts;
     const int64_t pair = number / j->n_blocks / j->n_parts;
     prefill_scratch *s = scratch;
-    prefill_item it = {
-        .a = a, .s = s, .b = pair / a->n_used, .kv = a->first_kv + pair % a->n_used
-    };
+    prefill_item it = { .block = { .a = a,
+                                   .b = pair / a->n_used,
+                                   .kv = a->first_kv + pair % a->n_used,
+                                   .first = s->first,
+                                   .last = s->last },
+                        .s = s };
+    dti_attention_block *block = &it.block;
     int64_t end;
 
-    dti_attention_heads(a, it.kv, &it.first_head, &end);
-    it.first_head += part * j->heads;
-    it.n_heads = end - it.first_head < j->heads ? end - it.first_head : j->heads;
-    if (it.n_heads <= 0) return;
-    it.first_query = block * j->queries;
-    it.n_queries =
-        a->n_tokens - it.first_query < j->queries ? a->n_tokens - it.first_query : j->queries;
-    it.n_rows = it.n_queries * it.n_heads;
+    dti_attention_heads(a, block->kv, &block->first_head, &end);
+    block->first_head += part * j->heads;
+    block->n_heads = end - block->first_head < j->heads ? end - block->first_head : j->heads;
+    if (block->n_heads <= 0) return;
+    block->first_query = number_of_block * j->queries;
+    block->n_queries = a->n_tokens - block->first_query < j->queries
+                           ? a->n_tokens - block->first_query
+                           : j->queries;
+    block->n_rows = block->n_queries * block->n_heads;
     it.qt = s->arrays;
     it.sums = it.qt + E * STRIDE;
     it.k = it.sums + R * E;
     it.v = it.k + DTI_TILE_KEYS * E;
     begin_rows(&it);
     walk_keys(&it);
-    for (int64_t i = 0; i < it.n_rows; i++) {
-        float *sums = it.sums + i * E;
-        if (a->sinks != NULL) {
-            const float factor =
-                dti_attention_sink(a, it.first_head + i % it.n_heads, &s->largest[i], &s->total[i]);
-            for (int64_t d = 0; d < a->width; d++) sums[d] *= factor;
-        }
-        for (int64_t d = 0; d < a->width; d++) sums[d] /= s->total[i];
-        a->rows->store(a->y + row_at(&it, i) * a->bytes, sums, a->width);
-    }
+    end_rows(&it);
 }
 
 static void prefill_share(void *arg, int worker, int n_workers)

@@ -95,6 +95,7 @@ dt_status dti_rope_table_cpu(const dt_kargs *a);
 /* x [B, T, H, e] F, table [B, T, r] F with r <= e -> half-split rotation of the first r columns:
  * y = x cos + rot(x) sin, rot(x) = (-x[r/2:r], x[:r/2]); each product rounds, the sum rounds. */
 dt_status dti_rope_cpu(const dt_kargs *a);
+dt_status dti_rope_backward_cpu(const dt_kargs *a); /* dy, table -> dx: by the negative angle */
 
 /* k [B, T, K, e] F, positions [B, T] i32, cache [B, S, K, e] F -> out[0] is the cache itself (same
  * data): row positions[b, t] of batch b becomes k[b, t]. A position outside 0..S-1 is DT_ERR_ARG.
@@ -106,6 +107,17 @@ dt_status dti_kv_write_cpu(const dt_kargs *a);
  * k.offset[2]. Query at position p sees cache rows j <= p, and j > p - window if window > 0.
  * Scores, softmax and sums in f32, one rounding at the end. attention_attr. */
 dt_status dti_attention_cpu(const dt_kargs *a);
+
+/* The same with lse [B, T, H] f32 of each row's scores, sink included; segments [B, S] i32, if any:
+ * a query sees the keys of its own. attention_train_attr. */
+dt_status dti_attention_lse_cpu(const dt_kargs *a);
+
+/* Its gradients (attention_backward.c). stats: dy, y [B, T, H, e] F, lse -> [B, T, H, 2] f32: lse
+ * and dy . y. backward: dy, q, k, v, stats, positions, bias, segments -> dq, dk, dv, dbias f32.
+ * sinks: stats, sinks [H] F -> dsinks [H] f32. */
+dt_status dti_attention_stats_cpu(const dt_kargs *a);
+dt_status dti_attention_backward_cpu(const dt_kargs *a);
+dt_status dti_attention_backward_sinks_cpu(const dt_kargs *a);
 
 /* x [..., T, ...] -> out [..., n, ...]: rows begin .. begin + n - 1 of an axis. slice_attr. */
 dt_status dti_slice_cpu(const dt_kargs *a);

@@ -52,21 +52,45 @@ static void rope_share(void *arg, int worker, int n_workers)
     }
 }
 
-/* x [B, T, H, e], table [B, T, r] -> y [B, T, H, e]; y may be x. Heads are alone: splitting them
- * over ranks changes no bit. */
-dt_status dti_rope_cpu(const dt_kargs *a)
+static dt_status rotate(const dt_kargs *a, const char *op, const void *table)
 {
-    const dt_local *x = &a->in[0], *table = &a->in[1];
+    const dt_local *x = &a->in[0];
     rope_job job = { .x = x->data,
-                     .table = table->data,
+                     .table = table,
                      .y = a->out[0].data,
                      .n_tokens = x->shape[0] * x->shape[1],
                      .n_heads = x->shape[2],
                      .width = x->shape[3],
-                     .rotated = table->shape[2],
+                     .rotated = a->in[1].shape[2],
                      .bytes = (int64_t)dt_dtype_size(x->dtype) };
 
-    DT_TRY(dti_cpu_rows(a->cpu, "rope", x, &job.ops));
+    DT_TRY(dti_cpu_rows(a->cpu, op, x, &job.ops));
     if (dti_local_count(x) > 0) dti_cpu_run(a->cpu, 2 * dti_bytes(x), rope_share, &job);
+    return DT_OK;
+}
+
+/* x [B, T, H, e], table [B, T, r] -> y [B, T, H, e]; y may be x. Heads are alone: splitting them
+ * over ranks changes no bit. */
+dt_status dti_rope_cpu(const dt_kargs *a)
+{
+    DT_TRY(rotate(a, "rope", a->in[1].data));
+    return DT_OK;
+}
+
+/* dy, table -> dx: the rotation by the negative angle, whose sines have the other sign. */
+dt_status dti_rope_backward_cpu(const dt_kargs *a)
+{
+    const dt_local *table = &a->in[1];
+    const int64_t n = dti_rows(table), half = table->shape[2] / 2;
+    const int64_t bytes = (int64_t)dt_dtype_size(table->dtype);
+    void *scratch;
+
+    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)dti_bytes(table), &scratch));
+    memcpy(scratch, table->data, (size_t)dti_bytes(table));
+    for (int64_t t = 0; t < n; t++) {
+        unsigned char *sines = (unsigned char *)scratch + (t * 2 + 1) * half * bytes;
+        for (int64_t i = 1; i <= half; i++) sines[i * bytes - 1] ^= 0x80;
+    }
+    DT_TRY(rotate(a, "rope_backward", scratch));
     return DT_OK;
 }
