@@ -155,7 +155,7 @@ typedef struct dt_model_pass {
     int64_t length;       /* of the sequences, with these tokens */
     dt_logits_rows rows;
     int64_t n_layers;
-    struct dti_kv *kv;       /* of all layers: dt_cached_attention() */
+    struct dti_kv *kv; /* of all layers: dt_cached_attention(); NULL: the sequences are whole */
     dt_progress_fn progress; /* of a pass over a prompt: layers done, for who waits; or NULL */
     void *progress_arg;
     dt_go_on_fn go_on; /* asked before each layer of such a pass, by every rank alike: false

@@ -10,6 +10,7 @@
 #ifndef DT_WEIGHTS_H
 #define DT_WEIGHTS_H
 
+#include <dtensor/gradients.h>
 #include <dtensor/parallel_styles.h>
 
 #ifdef __cplusplus
@@ -153,6 +154,15 @@ DT_API DT_MUST_USE dt_status dt_layers_copy(dt_layers *layers, const dt_layers *
 /** Bytes of this rank's pieces of all parameters that have values; a tied weight counts once. Not
  * collective. Errors: none. */
 DT_API int64_t dt_layers_local_bytes(const dt_layers *layers);
+
+/**
+ * Watches every parameter but frozen ones: dt_gradient(gradients, dt_layer_param(layer, p)) is its
+ * gradient after a backward pass. Tied layers share one.
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG for NULL or a parameter without value; those of dt_gradients_watch()
+ */
+DT_API DT_MUST_USE dt_status dt_layers_watch(dt_layers *layers, dt_gradients *gradients);
 
 #ifdef __cplusplus
 }

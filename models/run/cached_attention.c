@@ -34,8 +34,9 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
     if (layer < 0 || layer >= pass->n_layers)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
                             (long long)layer, (long long)pass->n_layers);
-    kv = &pass->kv[layer];
     positions = pass->positions;
+    if (pass->kv == NULL) return dt_unheads(t, dt_attention(t, q, k, v, positions, options));
+    kv = &pass->kv[layer];
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
         const dt_status st = make_caches(kv, k, v);
         if (st != DT_OK) return dti_tape_latch(t, st);

@@ -17,6 +17,11 @@ dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *id
  * of the rows that are wanted (pass.c). NULL after an error. */
 dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass);
 
+/* Its two parts: what enters the head, [batch, tokens, hidden]; with `again` each block is a part
+ * that a backward pass runs again. Logits of it. */
+dt_tensor *dti_pass_body(dt_tape *t, const dt_model *m, const dt_model_pass *pass, bool again);
+dt_tensor *dti_pass_head(dt_tape *t, const dt_model *m, dt_tensor *x);
+
 /* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
  */
 dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key);

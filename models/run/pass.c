@@ -2,6 +2,7 @@
  *
  * One pass, part by part: embed, every block, head of the rows that are wanted. What each part
  * gives is checked. */
+#include <dtensor/gradients.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -65,15 +66,42 @@ static dt_tensor *wanted_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *
     return x;
 }
 
+/* Block i of a pass, as a part that can be run again: in[] is x, ids, positions, tables. */
+typedef struct block_call {
+    const dt_model *m;
+    dt_model_pass pass;
+    int64_t i;
+} block_call;
+
+static dt_tensor *call_block(dt_tape *t, const void *arg, int n, dt_tensor *const *in)
+{
+    const block_call *c = arg;
+    const dt_model *m = c->m;
+    dt_model_pass pass = c->pass;
+    dt_flow flow = { .x = in[0] };
+    part p = { "block",
+               dti_tape_n_scopes(t),
+               { dt_tensor_extent(in[0], 0), dt_tensor_extent(in[0], 1), m->info.hidden_size } };
+
+    pass.ids = in[1];
+    pass.positions = in[2];
+    for (int k = 3; k < n; k++) flow.tables[k - 3] = in[k];
+    return check(t, &p, m->arch->block(m->self, t, &pass, c->i, &flow));
+}
+
 /* x after block i, in the place of in->x, or the tape would hold one per block until the end. */
 static dt_tensor *run_block(dt_tape *t, const dt_model *m, const dt_model_pass *pass, int64_t i,
-                            const dt_flow *in, part *p)
+                            const dt_flow *in, bool again)
 {
+    dt_tensor *operands[3 + DT_MAX_TABLES] = { in->x, pass->ids, pass->positions };
+    const block_call call = { m, *pass, i };
     dt_tensor *y;
 
+    memcpy(operands + 3, in->tables, sizeof in->tables);
     dt_scope_begin(t, m->block_names[i].text);
-    p->n_scopes = dti_tape_n_scopes(t);
-    y = dt_scope_end(t, check(t, p, m->arch->block(m->self, t, pass, i, in)));
+    y = again ? dt_recompute(t, call_block, &call, sizeof call, (int)DT_COUNT(operands), operands)
+              : call_block(t, &call, (int)DT_COUNT(operands), operands);
+    y = dt_scope_end(t, y);
     if (y != in->x) dt_tape_drop(t, in->x);
     return y;
 }
@@ -88,22 +116,33 @@ static bool goes_on(dt_tape *t, const dt_model_pass *pass, int64_t i)
     return false;
 }
 
-dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
+dt_tensor *dti_pass_body(dt_tape *t, const dt_model *m, const dt_model_pass *pass, bool again)
 {
     const dt_arch *arch = m->arch;
-    const int n_scopes = dti_tape_n_scopes(t);
     part p = { "embed",
-               n_scopes,
+               dti_tape_n_scopes(t),
                { dt_tensor_extent(pass->ids, 0), dt_tensor_extent(pass->ids, 1),
                  m->info.hidden_size } };
     dt_flow flow = { .x = check(t, &p, arch->embed(m->self, t, pass)) };
 
     if (arch->tables != NULL && flow.x != NULL) arch->tables(m->self, t, pass, flow.tables);
-    p.name = "block";
     for (int64_t i = 0; i < m->info.n_layers && flow.x != NULL; i++)
-        flow.x = goes_on(t, pass, i) ? run_block(t, m, pass, i, &flow, &p) : NULL;
-    flow.x = wanted_rows(t, pass, flow.x);
-    if (flow.x == NULL) return NULL;
-    p = (part){ "head", n_scopes, { p.shape[0], dt_tensor_extent(flow.x, 1), m->info.vocab_size } };
-    return check(t, &p, arch->head(m->self, t, flow.x));
+        flow.x = goes_on(t, pass, i) ? run_block(t, m, pass, i, &flow, again) : NULL;
+    return flow.x;
+}
+
+dt_tensor *dti_pass_head(dt_tape *t, const dt_model *m, dt_tensor *x)
+{
+    part p = { "head",
+               dti_tape_n_scopes(t),
+               { dt_tensor_extent(x, 0), dt_tensor_extent(x, 1), m->info.vocab_size } };
+
+    return check(t, &p, m->arch->head(m->self, t, x));
+}
+
+dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
+{
+    dt_tensor *x = wanted_rows(t, pass, dti_pass_body(t, m, pass, false));
+
+    return x != NULL ? dti_pass_head(t, m, x) : NULL;
 }

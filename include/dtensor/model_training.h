@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models as training and scoring run them: whole sequences, no caches, logits or a loss that
+ * gradients flow back from (<dtensor/gradients.h>). */
+#ifndef DT_MODEL_TRAINING_H
+#define DT_MODEL_TRAINING_H
+
+#include <dtensor/gradients.h>
+#include <dtensor/models.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What of a pass is run again on its way back instead of being kept. */
+typedef enum dt_recomputed {
+    DT_RECOMPUTED_NOTHING,
+    DT_RECOMPUTED_BLOCKS /* of each block its input is kept alone */
+} dt_recomputed;
+
+typedef struct dt_loss_options {
+    size_t size; /* sizeof(dt_loss_options) */
+    dt_recomputed recompute;
+    int64_t chunk;  /* tokens of each sequence whose logits exist at a time; 0: all. Fewer hold less
+                     * memory: the head runs again on the way back */
+    double n_valid; /* what the sum is divided by: targets of the whole step that count; 0: those of
+                     * this call */
+} dt_loss_options;
+
+#define DT_LOSS_OPTIONS_INIT                                   \
+    {                                                          \
+        sizeof(dt_loss_options), DT_RECOMPUTED_NOTHING, 0, 0.0 \
+    }
+
+/**
+ * Token ids as a tensor: the batch is cut over the mesh dim that cuts the model's batches.
+ *
+ *   ids  [batch, tokens] row-major, the same on every rank; NULL on a dry mesh
+ *
+ * Collective  no communication.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched: DT_ERR_ARG for NULL, extents below 1 or more than 2^31 - 1 positions
+ */
+DT_API dt_tensor *dt_model_ids(dt_tape *tape, dt_model *model, const int32_t *ids, int64_t batch,
+                               int64_t tokens);
+
+/**
+ * Logits of whole sequences: position j of each sees those up to j.
+ *
+ *   ids      [batch, tokens] i32, of dt_model_ids() or laid out like them; an id outside the
+ *            vocabulary embeds as zeros
+ *   options  NULL for defaults
+ *
+ * Returns [batch, tokens, vocab] in the model's dtype, cut as dt_model_forward() says.
+ *
+ * Collective  over the model's mesh.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched: DT_ERR_ARG NULL, more tokens than the model's max_positions; those of operators
+ */
+DT_API dt_tensor *dt_model_logits(dt_tape *tape, dt_model *model, dt_tensor *ids,
+                                  const dt_loss_options *options);
+
+/**
+ * The mean cross entropy of what each position predicts.
+ *
+ *   ids, targets  [batch, tokens] i32, alike; a target of -100 does not count
+ *
+ * Returns one f32 without axes, whole on every rank.
+ *
+ * Collective  over the model's mesh.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched: those of dt_model_logits() and dt_cross_entropy()
+ */
+DT_API dt_tensor *dt_model_loss(dt_tape *tape, dt_model *model, dt_tensor *ids, dt_tensor *targets,
+                                const dt_loss_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
