@@ -75,9 +75,62 @@ static dt_status check_kept(const dt_node *n)
     return DT_OK;
 }
 
+/* --- what was kept as a recipe ------------------------------------------------------------------ */
+
+/* A new reference to what k is, made again if it has to be. It stays with the node that makes it
+ * until that has its turn, for those before it that need it as well. */
+static dt_status make_again(dt_tape *t, const dti_kept *k, dt_tensor **out)
+{
+    dti_graph *g = t->graph;
+    dt_tensor *in[DT_OP_MAX_IN] = { NULL }, *y[DT_OP_MAX_OUT] = { NULL };
+    dt_status st = DT_OK;
+    dti_kept *made;
+    dt_node n;
+
+    *out = NULL;
+    if (k->recipe == 0) {
+        *out = dt_tensor_retain(k->x);
+        return DT_OK;
+    }
+    n = g->nodes[k->recipe - 1];
+    made = &g->nodes[k->recipe - 1].kept[n.n_in + k->result];
+    if (made->x == NULL) {
+        DT_TRY(check_kept(&n));
+        for (int i = 0; i < n.n_in; i++) DT_TRY_TO(done, st, make_again(t, &n.kept[i], &in[i]));
+        if (n.kind == DTI_NODE_MOVE) {
+            const dt_layout *to = g->values[n.out[0]].layout;
+            y[0] = dt_move(t, in[0], to->place);
+        } else {
+            dt_apply_n(t, n.op, dt_node_attr(&n), n.n_in, in, n.n_out, y);
+        }
+        st = dt_tape_status(t);
+        if (st != DT_OK) goto done;
+        *made = (dti_kept){ .x = dt_tensor_retain(y[k->result]),
+                            .version = y[k->result]->storage->version,
+                            .made = true };
+    }
+    *out = dt_tensor_retain(made->x);
+done:
+    for (int i = 0; i < n.n_in; i++) dt_tensor_release(&in[i]);
+    return st;
+}
+
+/* n with all that its backward reads, of which *out has references of its own: dti_node_drop(), also
+ * after an error. */
+static dt_status with_kept(dt_tape *t, const dt_node *n, dt_node *out)
+{
+    *out = *n;
+    for (int k = 0; k < n->n_in + n->n_out; k++) out->kept[k].x = NULL;
+    DT_TRY(check_kept(n));
+    for (int k = 0; k < n->n_in + n->n_out; k++)
+        DT_TRY(make_again(t, &n->kept[k], &out->kept[k].x));
+    return DT_OK;
+}
+
 static dt_status run_row(dt_tape *t, const dt_node *n)
 {
     dt_tensor *dy[DT_OP_MAX_OUT] = { NULL }, *dx[DT_OP_MAX_IN] = { NULL };
+    dt_node full = { .n_in = 0 };
     dt_status st = DT_OK;
     bool any = false;
 
@@ -92,12 +145,13 @@ static dt_status run_row(dt_tape *t, const dt_node *n)
     DT_CHECK_TO(done, st, n->backward != NULL, DT_ERR_UNSUPPORTED,
                 "%s has no backward, and a gradient has reached it%s%s", n->name,
                 n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "");
-    DT_TRY_TO(done, st, check_kept(n));
-    n->backward(t, n, dy, dx);
+    DT_TRY_TO(done, st, with_kept(t, n, &full));
+    n->backward(t, &full, dy, dx);
     if (t->status != DT_OK) goto done;
     for (int i = 0; i < n->n_in; i++) DT_TRY_TO(done, st, contribute(t, n, i, dx[i]));
 done:
     for (int r = 0; r < n->n_out; r++) dt_tensor_release(&dy[r]);
+    dti_node_drop(&full);
     return st;
 }
 
@@ -135,7 +189,8 @@ static dt_status run_from(dt_tape *t, size_t first, bool keep);
 static dt_status run_part(dt_tape *t, const dt_node *n)
 {
     const dt_layout *want;
-    dt_tensor *dy, *y, *in[DT_RECOMPUTE_MAX_IN];
+    dt_tensor *dy = NULL, *y, *in[DT_RECOMPUTE_MAX_IN];
+    dt_node full;
     char arg[DT_RECOMPUTE_MAX_ARG];
     dti_graph *g = t->graph;
     const int paused = g->paused;
@@ -145,9 +200,9 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
 
     if (g->values[n->out[0]].sum.part[0] == NULL) return DT_OK;
     DT_TRY(dti_gradient_entry(g->values[n->out[0]].layout, n->name, &want));
-    DT_TRY(check_kept(n));
-    DT_TRY(take(t, n, n->out[0], want, &dy));
-    for (int i = 0; i < n->n_in; i++) in[i] = n->kept[i].x;
+    DT_TRY_TO(done, st, with_kept(t, n, &full));
+    DT_TRY_TO(done, st, take(t, n, n->out[0], want, &dy));
+    for (int i = 0; i < n->n_in; i++) in[i] = full.kept[i].x;
     if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
     DT_TRY_TO(done, st, dti_graph_begin_part(g, t->device, &mark));
     g->paused = 0;
@@ -162,6 +217,7 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
     }
     dti_graph_end_part(g, &mark);
 done:
+    dti_node_drop(&full);
     dt_tensor_release(&dy);
     return st;
 }
@@ -188,7 +244,9 @@ static dt_status run_from(dt_tape *t, size_t first, bool keep)
         if (st != DT_OK) return st;
         (void)dt_scope_end(t, NULL);
         (void)dt_tape_because(t, before);
-        if (!keep) dti_node_drop(&g->nodes[i - 1]);
+        for (int k = 0; k < n.n_in + n.n_out; k++)
+            if (!keep || g->nodes[i - 1].kept[k].made)
+                dt_tensor_release(&g->nodes[i - 1].kept[k].x);
     }
     return DT_OK;
 }

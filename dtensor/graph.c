@@ -36,7 +36,7 @@ void dti_graph_clear(dti_graph *g)
     g->n_bytes = 0;
     g->gradients = NULL;
     g->paused = 0;
-    g->spent = false;
+    g->spent = g->thrifty = false;
 }
 
 void dti_graph_free(dti_graph **graph)
@@ -96,6 +96,11 @@ void dt_tape_record(dt_tape *t, dt_gradients *gradients)
     }
     st = record(t, gradients);
     if (st != DT_OK) dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
+
+void dt_tape_set_thrifty(dt_tape *t, bool thrifty)
+{
+    if (t != NULL && t->graph != NULL) t->graph->thrifty = thrifty;
 }
 
 void dt_tape_pause(dt_tape *t)
@@ -163,8 +168,29 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
 
 static void keep(dt_node *node, int k, dt_tensor *x)
 {
+    const dti_graph *g = node->graph;
+    const int32_t v = value_of(g, x);
+
     if (x == NULL) return;
-    node->kept[k] = (dti_kept){ dt_tensor_retain(x), x->storage->version };
+    node->kept[k] = (dti_kept){ .version = x->storage->version };
+    if (g->thrifty && v >= 0 && g->values[v].recipe > 0) {
+        node->kept[k].recipe = g->values[v].recipe;
+        node->kept[k].result = g->values[v].result;
+    } else {
+        node->kept[k].x = dt_tensor_retain(x);
+    }
+}
+
+/* Its results can be made again: a row of which all operands are kept. */
+static void set_recipes(dti_graph *g, const dt_node *node)
+{
+    for (int i = 0; i < node->n_in; i++)
+        if (node->kept[i].x == NULL && node->kept[i].recipe == 0) return;
+    for (int r = 0; r < node->n_out; r++) {
+        if (node->out[r] < 0) continue;
+        g->values[node->out[r]].recipe = (int32_t)g->n_nodes;
+        g->values[node->out[r]].result = r;
+    }
 }
 
 static bool serves(const dt_op *op, const dt_node *node, int i)
@@ -203,6 +229,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
 
     if (!reaches(g, n, in)) return DT_OK;
     DT_TRY(add_node(t, DTI_NODE_ROW, op->name, n, in, &node));
+    node->op = op->axes != NULL ? op : NULL;
     node->backward = op->backward;
     node->enters = enters(op, in);
     DT_TRY(name_results(g, node, n_out, out));
@@ -211,7 +238,16 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
         if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && serves(op, node, i)) keep(node, i, in[i]);
     for (int r = 0; r < n_out; r++)
         if ((op->keeps & DT_OP_KEEPS_OUT(r)) != 0) keep(node, n + r, out[r]);
+    if (g->thrifty && (op->flags & DT_OP_CHEAP) != 0) set_recipes(g, node);
     return DT_OK;
+}
+
+/* x is what this rank has of y: less, and no terms of a sum. */
+static bool gathers(const dt_tensor *x, const dt_tensor *y)
+{
+    return x->mesh == y->mesh && x->local.dtype == y->local.dtype && x->layout->partial_dims == 0 &&
+           x->layout->shard_dims != 0 && (y->layout->shard_dims & ~x->layout->shard_dims) == 0 &&
+           y->layout->shard_dims != x->layout->shard_dims;
 }
 
 dt_status dti_graph_move(dt_tape *t, dt_tensor *x, dt_tensor *y)
@@ -221,6 +257,10 @@ dt_status dti_graph_move(dt_tape *t, dt_tensor *x, dt_tensor *y)
     if (!dti_graph_is_on(t->graph) || x == y || value_of(t->graph, x) < 0) return DT_OK;
     DT_TRY(add_node(t, DTI_NODE_MOVE, t->reason != NULL ? t->reason : "move", 1, &x, &node));
     DT_TRY(name_results(t->graph, node, 1, &y));
+    if (t->graph->thrifty && gathers(x, y)) {
+        keep(node, 0, x);
+        set_recipes(t->graph, node);
+    }
     return DT_OK;
 }
 

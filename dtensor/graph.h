@@ -27,6 +27,7 @@ typedef struct dti_graph_value {
     const dt_layout *layout;
     dt_op_shape shape;
     dti_sum sum;
+    int32_t recipe, result; /* as of what is kept: it can be made again */
 } dti_graph_value;
 
 typedef enum dti_node_kind {
@@ -35,14 +36,19 @@ typedef enum dti_node_kind {
     DTI_NODE_PART  /* dt_recompute() */
 } dti_node_kind;
 
+/* A tensor that a node keeps, or how it is made again: result `result` of node number `recipe` - 1.
+ */
 typedef struct dti_kept {
     dt_tensor *x; /* a reference, or NULL */
     uint32_t version;
+    int32_t recipe, result; /* recipe 0: none */
+    bool made;              /* again: not for another pass */
 } dti_kept;
 
 struct dt_node {
     struct dti_graph *graph;
     dti_node_kind kind;
+    const dt_op *op;   /* NULL: no row, or one that does not outlive its call */
     const char *name;  /* of the row */
     const char *scope; /* innermost; NULL: none */
     void (*backward)(dt_tape *, const dt_node *, dt_tensor *const *, dt_tensor **);
@@ -58,7 +64,8 @@ struct dt_node {
 typedef struct dti_graph {
     dt_gradients *gradients; /* NULL: nothing is recorded */
     int paused;
-    bool spent; /* run backward and given back */
+    bool thrifty; /* what is cheap is made again */
+    bool spent;   /* run backward and given back */
     uint32_t clears;
     uint32_t stamp; /* of values made now */
     dt_node *nodes;

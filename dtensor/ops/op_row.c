@@ -22,7 +22,7 @@ const char *dt_op_flag_name(uint32_t flag)
 {
     static const char *const names[] = { "LINEAR",    "BILINEAR", "VIEW",     "INPLACE_LAST",
                                          "EXACT",     "MAXIMUM",  "ANY_ROWS", "VALUE_ATTR",
-                                         "ADDS_ONCE", "SPREAD",   "UNEVEN" };
+                                         "ADDS_ONCE", "SPREAD",   "UNEVEN",   "CHEAP" };
 
     for (size_t i = 0; i < DT_COUNT(names); i++)
         if (flag == 1u << i) return names[i];
@@ -41,7 +41,8 @@ static bool is_of_library(const dt_op *op)
 static dt_status check_fields(const dt_op *op)
 {
     const uint32_t open = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_EXACT_PARTIAL | DT_OP_REDUCE_MAX |
-                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE | DT_OP_SPREAD;
+                          DT_OP_ANY_ROWS | DT_OP_VALUE_ATTR | DT_OP_ADDS_ONCE | DT_OP_SPREAD |
+                          DT_OP_CHEAP;
     const uint32_t lettered = DT_OP_LINEAR | DT_OP_BILINEAR | DT_OP_REDUCE_MAX;
 
     DT_CHECK((op->flags & ~open) == 0 || is_of_library(op), DT_ERR_ARG,

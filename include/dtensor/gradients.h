@@ -102,6 +102,15 @@ DT_API dt_tensor *dt_gradients_at(const dt_gradients *gradients, int64_t i);
  */
 DT_API void dt_tape_record(dt_tape *tape, dt_gradients *gradients);
 
+/**
+ * A thrifty record keeps less: results of rows with DT_OP_CHEAP (norms, activations, gates) whose
+ * operands are kept anyway, and of moves that gather, are made again on the way back, with the same
+ * bits. Such a gather travels twice. For what is recorded from now on, until the record ends.
+ *
+ * Not collective; all ranks say the same. Errors: none.
+ */
+DT_API void dt_tape_set_thrifty(dt_tape *tape, bool thrifty);
+
 /** What is called between the two is not recorded, its results are constants. They nest. Nothing on
  * a tape that does not record. Not collective. Errors: none. */
 DT_API void dt_tape_pause(dt_tape *tape);

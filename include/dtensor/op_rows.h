@@ -46,7 +46,9 @@ enum {
                                * one rank's kernel gets them, the others get zeros */
     DT_OP_SPREAD = 512,       /* an operand may have one element along an axis of which others have
                                * more, and which is not cut in it: the kernel repeats it */
-    DT_OP_UNEVEN = 1024       /* the library's rows alone: extents() compares operands' axes */
+    DT_OP_UNEVEN = 1024,      /* the library's rows alone: extents() compares operands' axes */
+    DT_OP_CHEAP = 2048        /* few operations for each element: where a thrifty record keeps all
+                               * operands anyway it runs the row again instead of keeping results */
 };
 
 /* An extent list of one operand or result, as rules of a row see it: nothing of ranks. */
