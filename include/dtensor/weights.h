@@ -164,6 +164,23 @@ DT_API int64_t dt_layers_local_bytes(const dt_layers *layers);
  */
 DT_API DT_MUST_USE dt_status dt_layers_watch(dt_layers *layers, dt_gradients *gradients);
 
+/**
+ * Writes the gradients of all parameters as one safetensors file: f32, under the names and with the
+ * shapes that dt_layers_write() gives the parameters. One that no backward pass has reached is zeros.
+ *
+ *   path  of the file, which gets its name when it is complete; one that is there is replaced. The
+ *         mesh's first rank writes
+ *
+ * Collective  every rank of the mesh, after dt_gradients_settle(). Outsiders do nothing. Every rank
+ *             holds one whole gradient at a time.
+ * Errors      DT_ERR_ARG  NULL, a dry mesh
+ *             DT_ERR_IO   the file cannot be written; what was there stays
+ *             DT_ERR_UNSUPPORTED, DT_ERR_MEMORY, DT_ERR_COMM
+ */
+DT_API DT_MUST_USE dt_status dt_layers_write_gradients(dt_layers *layers,
+                                                       const dt_gradients *gradients,
+                                                       const char *path);
+
 #ifdef __cplusplus
 }
 #endif
