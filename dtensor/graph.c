@@ -146,6 +146,18 @@ static dt_status name_results(dti_graph *g, dt_node *node, int n_out, dt_tensor 
     return DT_OK;
 }
 
+/* Values of the operands: v, or -1 - v of a constant, whose shape a backward may ask for. */
+static dt_status name_operands(dti_graph *g, dt_node *node, int n, dt_tensor *const *in)
+{
+    for (int i = 0; i < n; i++) {
+        node->in[i] = value_of(g, in[i]);
+        if (node->in[i] >= 0 || in[i] == NULL) continue;
+        node->in[i] = -1 - (int32_t)g->n_values;
+        DT_TRY(add_value(g, in[i], 0, false));
+    }
+    return DT_OK;
+}
+
 static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int n,
                           dt_tensor *const *in, dt_node **out)
 {
@@ -161,7 +173,7 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
                        .enters = DT_N_DTYPES,
                        .n_in = n,
                        .attr = g->n_bytes };
-    for (int i = 0; i < n; i++) node->in[i] = value_of(g, in[i]);
+    DT_TRY(name_operands(g, node, n, in));
     *out = node;
     return DT_OK;
 }
@@ -416,5 +428,9 @@ const void *dt_node_attr(const dt_node *n)
 
 dt_op_shape dt_node_in_shape(const dt_node *n, int i)
 {
-    return dt_node_wants(n, i) ? n->graph->values[n->in[i]].shape : (dt_op_shape){ .n_axes = -1 };
+    int32_t v;
+
+    if (n == NULL || i < 0 || i >= n->n_in) return (dt_op_shape){ .n_axes = -1 };
+    v = n->in[i];
+    return n->graph->values[v >= 0 ? v : -1 - v].shape;
 }

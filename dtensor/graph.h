@@ -55,7 +55,7 @@ struct dt_node {
     dt_part_fn part;
     dt_dtype enters; /* dtype of gradients on entry; DT_N_DTYPES: as they come */
     int n_in, n_out;
-    int32_t in[DT_RECOMPUTE_MAX_IN]; /* values, -1: constants */
+    int32_t in[DT_RECOMPUTE_MAX_IN]; /* values v; -1 - v: constants */
     int32_t out[DT_OP_MAX_OUT];
     dti_kept kept[DT_RECOMPUTE_MAX_IN + DT_OP_MAX_OUT]; /* operands, then results from n_in on */
     size_t attr, attr_bytes;                            /* where in `bytes` */

@@ -79,6 +79,36 @@ BACKWARD(permute)
     dx[0] = dt_permute(t, dy[0], axes);
 }
 
+/* Rows of an axis come back with zeros around them. */
+BACKWARD(slice)
+{
+    const dti_slice_attr *attr = dt_node_attr(n);
+    const int64_t extent = dt_node_in_shape(n, 0).extent[attr->axis];
+    const int64_t begin = attr->begin < 0 ? attr->begin + extent : attr->begin;
+
+    dx[0] = dt_pad(t, dy[0], (int)attr->axis, begin, extent - begin - attr->count, 0.0);
+}
+
+BACKWARD(pad)
+{
+    const dti_pad_attr *attr = dt_node_attr(n);
+
+    dx[0] = dt_slice(t, dy[0], attr->axis, attr->before, dt_node_in_shape(n, 0).extent[attr->axis]);
+}
+
+/* Each operand's rows. */
+BACKWARD(concat)
+{
+    const int axis = ((const dti_concat_attr *)dt_node_attr(n))->axis;
+    int64_t begin = 0;
+
+    for (int i = 0; i < n->n_in; i++) {
+        const int64_t count = dt_node_in_shape(n, i).extent[axis];
+        if (dt_node_wants(n, i)) dx[i] = dt_slice(t, dy[0], axis, begin, count);
+        begin += count;
+    }
+}
+
 /* --- elements --------------------------------------------------------------------------------- */
 
 BACKWARD(add)
@@ -100,21 +130,20 @@ BACKWARD(mul)
             dx[i] = dti_sum_to_operand(t, n, i, dt_mul(t, dy[0], dt_node_in(n, 1 - i)));
 }
 
+/* a / b: dy / b and -dy a / b^2 */
+BACKWARD(div)
+{
+    dt_tensor *a = dt_node_in(n, 0), *b = dt_node_in(n, 1), *part = dt_div(t, dy[0], b);
+
+    if (dt_node_wants(n, 0)) dx[0] = dti_sum_to_operand(t, n, 0, part);
+    if (dt_node_wants(n, 1))
+        dx[1] = dt_neg(t, dti_sum_to_operand(t, n, 1, dt_div(t, dt_mul(t, part, a), b)));
+}
+
 BACKWARD(neg)
 {
     (void)n;
     dx[0] = dt_neg(t, dy[0]);
-}
-
-BACKWARD(exp)
-{
-    dx[0] = dt_mul(t, dy[0], dt_node_out(n, 0));
-}
-
-/* dy / (2 y) */
-BACKWARD(sqrt)
-{
-    dx[0] = dt_div(t, dt_mul_scalar(t, dy[0], 0.5), dt_node_out(n, 0));
 }
 
 /* In the dtype in which it comes: whoever reads it casts. */

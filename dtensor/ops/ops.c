@@ -3,6 +3,7 @@
  * The operators by name: each packs its attributes and applies its row. */
 #include <string.h>
 
+#include <dtensor/gradients.h>
 #include <dtensor/ops_backward.h>
 
 #include "dtensor/kernels/attrs.h"
@@ -136,7 +137,7 @@ dt_tensor *dt_attention(dt_tape *t, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     int n = 4;
 
     if (o == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_attention: options is NULL");
-    if (o->segments != NULL || o->dropout != 0.0)
+    if (o->segments != NULL || o->dropout != 0.0 || dt_tape_records(t))
         return dt_attention_lse(t, q, k, v, positions, o, NULL);
     attr = dti_attention_attr_of(o);
     if (o->bias != NULL) in[n++] = o->bias;

@@ -11,9 +11,8 @@
 BACKWARD(add);
 BACKWARD(sub);
 BACKWARD(mul);
+BACKWARD(div);
 BACKWARD(neg);
-BACKWARD(exp);
-BACKWARD(sqrt);
 BACKWARD(cast);
 BACKWARD(add_scalar);
 BACKWARD(mul_scalar);
@@ -26,6 +25,25 @@ BACKWARD(permute);
 BACKWARD(linear);
 BACKWARD(linear_bias);
 BACKWARD(add_bias);
+BACKWARD(slice);
+BACKWARD(pad);
+BACKWARD(concat);
+
+/* gradients_layers.c; curve: of every function of one element */
+BACKWARD(curve);
+BACKWARD(silu_mul);
+BACKWARD(gelu_tanh_mul);
+BACKWARD(soft_cap);
+BACKWARD(softmax);
+BACKWARD(log_softmax);
+BACKWARD(dropout);
+BACKWARD(rms_norm);
+BACKWARD(rms_norm_1p);
+BACKWARD(layer_norm);
+BACKWARD(embedding);
+BACKWARD(cross_entropy);
+BACKWARD(rope);
+BACKWARD(attention_lse);
 
 /* Sums g over what broadcasting has repeated of operand i. */
 dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g);

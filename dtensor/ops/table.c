@@ -43,12 +43,14 @@
 #define ONCE              DT_OP_ADDS_ONCE
 #define SPREAD            DT_OP_SPREAD
 #define UNEVEN            DT_OP_UNEVEN
+#define CHEAP        DT_OP_CHEAP
 #define LETTERS           NULL /* one for each combination of all letters, two in products */
 #define WORK(f)           NULL, .work = dti_##f##_work
 #define GRADIENT(f, kept) , .backward = dti_##f##_gradient, .keeps = (kept) /* behind the cost */
 #define IN(i)             DT_OP_KEEPS_IN(i)
 #define OUT(r)            DT_OP_KEEPS_OUT(r)
 #define NOTHING           0
+#define OPERANDS     255u /* all that the row has */
 #define FACTORS           IN(0) | IN(1) | DT_OP_KEEPS_CROSS
 #define ROW(row, letters, type, rules, kernel, flag, bytes, work_of) \
     const dt_op dti_op_##row = { .name = #row,                       \
@@ -75,37 +77,37 @@
 ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(add, NOTHING))
 ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(sub, NOTHING))
 ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(mul, FACTORS))
-ROW(div,         "..., ... -> ...",           "FF>F", SHARD(first),        div,        ANY | BILINEAR | SPREAD, 0,        LETTERS)
+ROW(div,         "..., ... -> ...",           "FF>F", SHARD(first),        div,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(div, IN(0) | IN(1)))
 ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS)
 ROW(compare,     "..., ... -> ...",           "FF>b", AXES,                compare,    ANY | SPREAD,          ATTR(compare), LETTERS)
 /* functions of one element: kernels/formulas.h */
 ROW(neg,         "... -> ...",                "F>F", AXES,                 neg,        ANY | LINEAR,          0,           LETTERS GRADIENT(neg, NOTHING))
-ROW(exp,         "... -> ...",                "F>F", AXES,                 exp,        ANY,                   0,           "1 ..." GRADIENT(exp, OUT(0)))
-ROW(log,         "... -> ...",                "F>F", AXES,                 log,        ANY,                   0,           "1 ...")
-ROW(sqrt,        "... -> ...",                "F>F", AXES,                 sqrt,       ANY,                   0,           "1 ..." GRADIENT(sqrt, OUT(0)))
-ROW(rsqrt,       "... -> ...",                "F>F", AXES,                 rsqrt,      ANY,                   0,           "2 ...")
-ROW(tanh,        "... -> ...",                "F>F", AXES,                 tanh,       ANY,                   0,           "1 ...")
-ROW(sigmoid,     "... -> ...",                "F>F", AXES,                 sigmoid,    ANY,                   0,           "4 ...")
-ROW(relu,        "... -> ...",                "F>F", AXES,                 relu,       ANY,                   0,           "1 ...")
-ROW(relu2,       "... -> ...",                "F>F", AXES,                 relu2,      ANY,                   0,           "2 ...")
-ROW(relu6,       "... -> ...",                "F>F", AXES,                 relu6,      ANY,                   0,           "2 ...")
-ROW(leaky_relu,  "... -> ...",                "F>F", AXES,                 leaky_relu, ANY,                   0,           "2 ...")
-ROW(hardswish,   "... -> ...",                "F>F", AXES,                 hardswish,  ANY,                   0,           "5 ...")
-ROW(sqrtsoftplus, "... -> ...",                "F>F", AXES,                 sqrtsoftplus, ANY,                   0,           "6 ...")
-ROW(silu,        "... -> ...",                "F>F", AXES,                 silu,       ANY,                   0,           "4 ...")
-ROW(quick_gelu,  "... -> ...",                "F>F", AXES,                 quick_gelu, ANY,                   0,           "6 ...")
-ROW(mish,        "... -> ...",                "F>F", AXES,                 mish,       ANY,                   0,           "8 ...")
-ROW(laplace,     "... -> ...",                "F>F", AXES,                 laplace,    ANY,                   0,           "5 ...")
-ROW(gelu,        "... -> ...",                "F>F", AXES,                 gelu,       ANY,                   0,           "5 ...")
-ROW(gelu_10,     "... -> ...",                "F>F", AXES,                 gelu_10,    ANY,                   0,           "6 ...")
-ROW(gelu_python, "... -> ...",                "F>F", AXES,                 gelu_python, ANY,                   0,           "5 ...")
-ROW(gelu_tanh,   "... -> ...",                "F>F", AXES,                 gelu_tanh,  ANY,                   0,           "9 ...")
-ROW(gelu_new,    "... -> ...",                "F>F", AXES,                 gelu_new,   ANY,                   0,           "9 ...")
-ROW(gelu_fast,   "... -> ...",                "F>F", AXES,                 gelu_fast,  ANY,                   0,           "9 ...")
+ROW(exp,         "... -> ...",                "F>F", AXES,                 exp,        ANY | CHEAP,                 0,           "1 ..." GRADIENT(curve, IN(0)))
+ROW(log,         "... -> ...",                "F>F", AXES,                 log,        ANY | CHEAP,                 0,           "1 ..." GRADIENT(curve, IN(0)))
+ROW(sqrt,        "... -> ...",                "F>F", AXES,                 sqrt,       ANY | CHEAP,                 0,           "1 ..." GRADIENT(curve, IN(0)))
+ROW(rsqrt,       "... -> ...",                "F>F", AXES,                 rsqrt,      ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
+ROW(tanh,        "... -> ...",                "F>F", AXES,                 tanh,       ANY | CHEAP,                 0,           "1 ..." GRADIENT(curve, IN(0)))
+ROW(sigmoid,     "... -> ...",                "F>F", AXES,                 sigmoid,    ANY | CHEAP,                 0,           "4 ..." GRADIENT(curve, IN(0)))
+ROW(relu,        "... -> ...",                "F>F", AXES,                 relu,       ANY | CHEAP,                 0,           "1 ..." GRADIENT(curve, IN(0)))
+ROW(relu2,       "... -> ...",                "F>F", AXES,                 relu2,      ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
+ROW(relu6,       "... -> ...",                "F>F", AXES,                 relu6,      ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
+ROW(leaky_relu,  "... -> ...",                "F>F", AXES,                 leaky_relu, ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
+ROW(hardswish,   "... -> ...",                "F>F", AXES,                 hardswish,  ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
+ROW(sqrtsoftplus, "... -> ...",                "F>F", AXES,                 sqrtsoftplus, ANY | CHEAP,                 0,           "6 ..." GRADIENT(curve, IN(0)))
+ROW(silu,        "... -> ...",                "F>F", AXES,                 silu,       ANY | CHEAP,                 0,           "4 ..." GRADIENT(curve, IN(0)))
+ROW(quick_gelu,  "... -> ...",                "F>F", AXES,                 quick_gelu, ANY | CHEAP,                 0,           "6 ..." GRADIENT(curve, IN(0)))
+ROW(mish,        "... -> ...",                "F>F", AXES,                 mish,       ANY | CHEAP,                 0,           "8 ..." GRADIENT(curve, IN(0)))
+ROW(laplace,     "... -> ...",                "F>F", AXES,                 laplace,    ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
+ROW(gelu,        "... -> ...",                "F>F", AXES,                 gelu,       ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
+ROW(gelu_10,     "... -> ...",                "F>F", AXES,                 gelu_10,    ANY | CHEAP,                 0,           "6 ..." GRADIENT(curve, IN(0)))
+ROW(gelu_python, "... -> ...",                "F>F", AXES,                 gelu_python, ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
+ROW(gelu_tanh,   "... -> ...",                "F>F", AXES,                 gelu_tanh,  ANY | CHEAP,                 0,           "9 ..." GRADIENT(curve, IN(0)))
+ROW(gelu_new,    "... -> ...",                "F>F", AXES,                 gelu_new,   ANY | CHEAP,                 0,           "9 ..." GRADIENT(curve, IN(0)))
+ROW(gelu_fast,   "... -> ...",                "F>F", AXES,                 gelu_fast,  ANY | CHEAP,                 0,           "9 ..." GRADIENT(curve, IN(0)))
 /* the rest of what treats elements alone */
-ROW(silu_mul,    "..., ... -> ...",           "FF>F", AXES,                silu_mul,   ANY,                   0,           "5 ...")
-ROW(gelu_tanh_mul, "..., ... -> ...",         "FF>F", AXES,                gelu_tanh_mul, ANY,                0,           "10 ...")
-ROW(soft_cap,    "... -> ...",                "F>F", AXES,                 soft_cap,   ANY | VALUE,           ATTR(scalar), "3 ...")
+ROW(silu_mul,    "..., ... -> ...",           "FF>F", AXES,                silu_mul,   ANY | CHEAP,                 0,           "5 ..." GRADIENT(silu_mul, IN(0) | IN(1)))
+ROW(gelu_tanh_mul, "..., ... -> ...",         "FF>F", AXES,                gelu_tanh_mul, ANY | CHEAP,              0,           "10 ..." GRADIENT(gelu_tanh_mul, IN(0) | IN(1)))
+ROW(soft_cap,    "... -> ...",                "F>F", AXES,                 soft_cap,   ANY | VALUE,           ATTR(scalar), "3 ..." GRADIENT(soft_cap, OUT(0)))
 ROW(cast,        "... -> ...",                "x>a", AXES,                 cast,       ANY,                   ATTR(dtype), "0" GRADIENT(cast, NOTHING))
 ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_scalar, ANY | VALUE | ONCE,    ATTR(scalar), LETTERS GRADIENT(add_scalar, NOTHING))
 ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS GRADIENT(mul_scalar, NOTHING))
@@ -125,18 +127,18 @@ ROW(linear_backward_x, "...o, oi -> ...i",    "FF>a", AXES,                linea
 ROW(linear_backward_w, "...o, ...i -> oi",    "FF>f", AXES,                linear_backward_w, ANY | BILINEAR, 0,           "2 ...oi")
 ROW(add_bias_backward, "...o -> o",           "F>f", AXES,                 add_bias_backward, ANY | LINEAR, 0,             "1 ...o")
 /* along an axis of the caller's */
-ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ...")
-ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ...")
+ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ..." GRADIENT(softmax, OUT(0)))
+ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ..." GRADIENT(log_softmax, OUT(0)))
 ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS)
 /* norms */
-ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   0,                     ATTR(norm),  "4 ...d")
-ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, 0,                    ATTR(norm),  "5 ...d")
-ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d")
+ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   CHEAP,                 ATTR(norm),  "4 ...d" GRADIENT(rms_norm, IN(0) | IN(1)))
+ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, CHEAP,                ATTR(norm),  "5 ...d" GRADIENT(rms_norm_1p, IN(0) | IN(1)))
+ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d" GRADIENT(layer_norm, IN(0) | IN(1)))
 /* embeddings and positions */
 ROW(embedding,   "..., vd -> ...d",
-                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d")
+                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d" GRADIENT(embedding, IN(0) | IN(1)))
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
-ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe")
+ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe" GRADIENT(rope, IN(1)))
 ROW(rope_backward, "bth[e], bt[r] -> bth[e]", "FF>F", EXTENTS(rope),       rope_backward, BILINEAR,           0,           "3 bthe")
 /* attention */
 ROW(heads,       "bth -> bth[e]",             "F>F", RULES(heads, heads),  none,       VIEW,                  ATTR(heads), "0" GRADIENT(heads, NOTHING))
@@ -153,21 +155,21 @@ ROW(attention_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e]",
                                               "FFFiFF>F", RULES(attention, attention), attention, 0,          ATTR(attention), WORK(attention))
 /* attention that is trained: with the log-sum-exp of each row, and its gradients */
 TRAINED(attention_lse, "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e], bth",
-                                              "FFFi>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_bias, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s] -> bth[e], bth",
-                                              "FFFiF>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e], bth",
-                                              "FFFiF>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e], bth",
-                                              "FFFiFF>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiFF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_segments, "bth[e], b[s]k[e], b[s]k[e], bt, b[s] -> bth[e], bth",
-                                              "FFFii>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFii>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_bias_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], b[s] -> bth[e], bth",
-                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, h, b[s] -> bth[e], bth",
-                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 TRAINED(attention_lse_bias_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h, b[s] -> bth[e], bth",
-                                              "FFFiFFi>Ff", attention, attention_lse, WORK(attention))
+                                              "FFFiFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
 ROW(attention_stats, "bth[e], bth[e], bth -> bth[r]",
                                               "FFf>f", EXTENTS(attention_stats), attention_stats, 0, 0, "2 bthe")
 TRAINED(attention_backward, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt -> bth[e], b[s]k[e], b[s]k[e]",
@@ -188,17 +190,17 @@ ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
 /* axes */
 ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0" GRADIENT(reshape, NOTHING))
 ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY | LINEAR,          ATTR(permute), "0" GRADIENT(permute, NOTHING))
-ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), concat,   ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(concat_5,    "..., ..., ..., ..., ... -> ...", "FFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
+ROW(concat_2,    "..., ... -> ...",           "FF>F", RULES(concat, concat), concat,   ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy) GRADIENT(concat, NOTHING))
+ROW(concat_3,    "..., ..., ... -> ...",      "FFF>F", RULES(concat, concat), concat,  ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy) GRADIENT(concat, NOTHING))
+ROW(concat_4,    "..., ..., ..., ... -> ...", "FFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy) GRADIENT(concat, NOTHING))
+ROW(concat_5,    "..., ..., ..., ..., ... -> ...", "FFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy) GRADIENT(concat, NOTHING))
 ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...",
-                                              "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy))
-ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        LINEAR,                ATTR(pad),   WORK(copy))
-ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ...")
+                                              "FFFFFF>F", RULES(concat, concat), concat, ANY | LINEAR | UNEVEN, ATTR(concat), WORK(copy) GRADIENT(concat, NOTHING))
+ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        LINEAR,                ATTR(pad),   WORK(copy) GRADIENT(pad, NOTHING))
+ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ..." GRADIENT(dropout, NOTHING))
 /* rows and choices */
 ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy))
-ROW(slice,       "... -> ...",                "d>d", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy))
+ROW(slice,       "... -> ...",                "d>d", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy) GRADIENT(slice, NOTHING))
 ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
 ROW(argmax_id,   "... -> ...",                "k>i", AXES,                 argmax_id,  0,                     0,           "0")
@@ -209,7 +211,7 @@ ROW(cross_entropy_sums, "...v, ..., ... -> ...k",
                                               "Fif>f", EXTENTS(cross_entropy_sums), cross_entropy_sums, 0,    ATTR(cross_entropy), "4 ...v")
 ROW(cross_entropy, "...v, ..., ..., ...[k] -> ..., ..., ...",
                                               "Fiff>fff", SHARD(cross_entropy), cross_entropy, 0,             ATTR(cross_entropy),
-                                                                                              "8 ... : -, ..., ..., ...k -> ..., ..., ...")
+                                                                                              "8 ... : -, ..., ..., ...k -> ..., ..., ..." GRADIENT(cross_entropy, IN(0) | IN(1) | OUT(1)))
 ROW(cross_entropy_backward, "..., ...v, ..., ... -> ...v",
                                               "fFif>F", SHARD(first),      cross_entropy_backward, BILINEAR,  ATTR(cross_entropy), "4 ...v")
 ROW(count_targets, "... -> ",                 "i>f", AXES,                 count_targets, ANY,                ATTR(count), LETTERS)

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward of what layers are made of: activations, norms, positions, attention. */
+#include <dtensor/ops.h>
+#include <dtensor/ops_backward.h>
+
+#include "dtensor/graph.h"
+#include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/op_rules.h"
+#include "dtensor/ops/row_gradients.h"
+
+static dt_tensor **wanted(const dt_node *n, int i, dt_tensor **dx)
+{
+    return dt_node_wants(n, i) ? &dx[i] : NULL;
+}
+
+/* --- activations ------------------------------------------------------------------------------ */
+
+BACKWARD(curve)
+{
+    dx[0] = dt_curve_backward(t, n->op, dy[0], dt_node_in(n, 0));
+}
+
+BACKWARD(silu_mul)
+{
+    dt_silu_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
+                         wanted(n, 1, dx));
+}
+
+BACKWARD(gelu_tanh_mul)
+{
+    dt_gelu_tanh_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
+                              wanted(n, 1, dx));
+}
+
+BACKWARD(soft_cap)
+{
+    dx[0] = dt_soft_cap_backward(t, dy[0], dt_node_out(n, 0),
+                                 ((const dti_scalar_attr *)dt_node_attr(n))->value);
+}
+
+BACKWARD(softmax)
+{
+    dx[0] = dt_softmax_backward(t, dy[0], dt_node_out(n, 0),
+                                (int)((const dti_axis_attr *)dt_node_attr(n))->axis);
+}
+
+BACKWARD(log_softmax)
+{
+    dx[0] = dt_log_softmax_backward(t, dy[0], dt_node_out(n, 0),
+                                    (int)((const dti_axis_attr *)dt_node_attr(n))->axis);
+}
+
+/* The same elements are dropped. */
+BACKWARD(dropout)
+{
+    const dti_dropout_attr *attr = dt_node_attr(n);
+
+    dx[0] = dt_dropout(t, dy[0], attr->p, (dt_random){ attr->seed, attr->stream });
+}
+
+/* --- norms ------------------------------------------------------------------------------------ */
+
+static float eps_of(const dt_node *n)
+{
+    return ((const dti_norm_attr *)dt_node_attr(n))->eps;
+}
+
+BACKWARD(rms_norm)
+{
+    dt_rms_norm_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n), wanted(n, 0, dx),
+                         wanted(n, 1, dx));
+}
+
+BACKWARD(rms_norm_1p)
+{
+    dt_rms_norm_1p_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n),
+                            wanted(n, 0, dx), wanted(n, 1, dx));
+}
+
+BACKWARD(layer_norm)
+{
+    const dt_layer_norm_grads out = { wanted(n, 0, dx), wanted(n, 1, dx), wanted(n, 2, dx) };
+
+    dt_layer_norm_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n), &out);
+}
+
+/* --- ids -------------------------------------------------------------------------------------- */
+
+BACKWARD(embedding)
+{
+    dx[1] = dt_embedding_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1));
+}
+
+/* The largest logit and the sums are in the log-sum-exp: nothing flows back through them. */
+BACKWARD(cross_entropy)
+{
+    if (dy[0] == NULL) return;
+    dx[0] =
+        dt_apply(t, &dti_op_cross_entropy_backward, dt_node_attr(n), 4,
+                 (dt_tensor *[]){ dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dt_node_out(n, 1) });
+}
+
+/* --- positions and attention ------------------------------------------------------------------ */
+
+BACKWARD(rope)
+{
+    dx[0] = dt_rope_backward(t, dy[0], dt_node_in(n, 1));
+}
+
+/* Of all eight rows: which operands follow positions is in the attributes. */
+BACKWARD(attention_lse)
+{
+    const dti_attention_train_attr *attr = dt_node_attr(n);
+    const uint32_t flags = attr->of.flags;
+    dt_attention_options o = { .n_heads = attr->of.n_heads,
+                               .n_kv_heads = attr->of.n_kv_heads,
+                               .window = attr->of.window,
+                               .scale = attr->of.scale,
+                               .soft_cap = attr->of.soft_cap,
+                               .both_ways = (flags & DTI_ATTENTION_BOTH_WAYS) != 0,
+                               .dropout = attr->dropout,
+                               .key = { attr->seed, attr->stream } };
+    const dt_attention_kept kept = { dt_node_in(n, 0), dt_node_in(n, 1),  dt_node_in(n, 2),
+                                     dt_node_in(n, 3), dt_node_out(n, 0), dt_node_out(n, 1) };
+    dt_attention_gradients g;
+    int bias = -1, sinks = -1, next = 4;
+
+    if (dy[0] == NULL) return; /* nobody has a gradient of the log-sum-exp alone */
+    if ((flags & DTI_ATTENTION_BIAS) != 0) o.bias = dt_node_in(n, bias = next++);
+    if ((flags & DTI_ATTENTION_SINKS) != 0) o.sinks = dt_node_in(n, sinks = next++);
+    if ((flags & DTI_ATTENTION_SEGMENTS) != 0) o.segments = dt_node_in(n, next++);
+    dt_attention_backward(t, dy[0], &kept, &o, &g);
+    dx[0] = g.q;
+    dx[1] = g.k;
+    dx[2] = g.v;
+    if (bias >= 0) dx[bias] = g.bias;
+    if (sinks >= 0) dx[sinks] = g.sinks;
+}
