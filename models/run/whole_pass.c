@@ -2,6 +2,7 @@
  *
  * A pass over whole sequences, without a state: what training and scoring run. */
 #include <dtensor/model_training.h>
+#include <dtensor/ops_loss.h>
 #include <string.h>
 
 #include "dtensor/create.h"
@@ -108,4 +109,97 @@ dt_tensor *dt_model_logits(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_los
     dt_scope_begin(t, m->arch->model_type);
     x = hidden(t, m, ids, o);
     return dt_scope_end(t, x != NULL ? dti_pass_head(t, m, x) : NULL);
+}
+
+/* --- loss ------------------------------------------------------------------------------------- */
+
+/* The head of some tokens, and what they lose: in[] is x and targets. */
+typedef struct head_call {
+    const dt_model *m;
+    double n_valid;
+} head_call;
+
+static dt_tensor *call_head(dt_tape *t, const void *arg, int n, dt_tensor *const *in)
+{
+    dt_cross_entropy_options o = DT_CROSS_ENTROPY_OPTIONS_INIT;
+    const head_call *c = arg;
+
+    (void)n;
+    o.n_valid = c->n_valid;
+    return dt_cross_entropy(t, dti_pass_head(t, c->m, in[0]), in[1], &o);
+}
+
+/* A sum of terms as the value on every rank. */
+static dt_tensor *whole(dt_tape *t, dt_tensor *x)
+{
+    const dt_placement want[DT_MAX_DIMS] = { { 0 } };
+
+    return x != NULL ? dt_move(t, x, want) : NULL;
+}
+
+/* How many targets count, over all ranks: read, since chunks are divided by it one by one. */
+static double count_valid(dt_tape *t, dt_tensor *targets)
+{
+    dt_tensor *n = whole(t, dt_count_targets(t, targets, -100));
+    float value = 0.0f;
+    dt_status st = DT_OK;
+
+    if (n == NULL) return 0.0;
+    if (!dt_runtime_is_dry(dt_tape_runtime(t)) && dt_mesh_is_member(dt_tensor_mesh(n)))
+        st = dt_tensor_read(n, &value, sizeof value);
+    if (st != DT_OK) (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return (double)value;
+}
+
+/* Chunk after chunk of the tokens, of which the head is run again on the way back. */
+static dt_tensor *chunked(dt_tape *t, dt_model *m, dt_tensor *x, dt_tensor *targets, int64_t chunk,
+                          double n_valid)
+{
+    const head_call call = { m, n_valid > 0.0 ? n_valid : count_valid(t, targets) };
+    const int64_t tokens = dt_tensor_extent(x, 1);
+    dt_tensor *sum = NULL;
+
+    for (int64_t begin = 0; begin < tokens && dt_tape_status(t) == DT_OK; begin += chunk) {
+        const int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
+        dt_tensor *part[2], *loss;
+        part[0] = dt_slice(t, x, 1, begin, count);
+        part[1] = dt_slice(t, targets, 1, begin, count);
+        if (part[0] == NULL || part[1] == NULL) return NULL;
+        loss = dt_recompute(t, call_head, &call, sizeof call, 2, part);
+        sum = sum == NULL ? loss : dt_add(t, sum, loss);
+    }
+    return sum;
+}
+
+/* Tokens of x are cut over a mesh dim: chunks of them would lie on few ranks. */
+static bool tokens_are_cut(const dt_tensor *x)
+{
+    const dt_layout *l = dt_tensor_layout(x);
+
+    for (int m = 0; m < dt_layout_n_dims(l); m++)
+        if (dt_layout_placement(l, m).kind == DT_PLACE_SHARD && dt_layout_placement(l, m).axis == 1)
+            return true;
+    return false;
+}
+
+dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *targets,
+                         const dt_loss_options *options)
+{
+    const dt_loss_options defaults = DT_LOSS_OPTIONS_INIT;
+    const dt_loss_options *o = options != NULL ? options : &defaults;
+    const head_call call = { m, o->n_valid };
+    dt_tensor *x, *loss = NULL;
+    dt_status st;
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    st = check_call(m, ids, o);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    if (targets == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_model_loss: targets is NULL");
+    dt_scope_begin(t, m->arch->model_type);
+    x = hidden(t, m, ids, o);
+    if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1) && !tokens_are_cut(x))
+        loss = chunked(t, m, x, targets, o->chunk, o->n_valid);
+    else if (x != NULL)
+        loss = call_head(t, &call, 2, (dt_tensor *[]){ x, targets });
+    return dt_scope_end(t, whole(t, loss));
 }
