@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of every parameter of every golden checkpoint against Transformers' own, on 1 to 4
+ * ranks. tools/make_gradient_golden.py makes the fixtures. */
+#include <dtensor/model_training.h>
+#include <dtensor/ops_loss.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/support/golden.h"
+#include "tests/support/gradient_golden.h"
+
+/* Of the largest gradient of a parameter in f32. */
+#define TOLERANCE 1e-5
+
+typedef struct scene {
+    const char *fixture;
+    const dt_gradient_golden *golden;
+    dt_dtype dtype;
+    bool sequence_parallel;
+    dt_recomputed recompute;
+    int64_t chunk;
+    bool thrifty;
+    double factor; /* of the gradients, before they are compared: 1, or what must be seen */
+    double worst;  /* rank 0's */
+    char name[256];
+} scene;
+
+/* Files may call a tensor as ours with another beginning, or without one. */
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+
+    return n >= m && strcmp(text + n - m, end) == 0 && (n == m || text[n - m - 1] == '.');
+}
+
+static const dt_golden_gradient *find(const dt_gradient_golden *g, const char *name)
+{
+    const dt_golden_gradient *found = dt_gradient_golden_find(g, name);
+
+    for (size_t i = 0; i < g->n_gradients && found == NULL; i++)
+        if (ends_with(g->gradients[i].name, name) || ends_with(name, g->gradients[i].name))
+            found = &g->gradients[i];
+    return found;
+}
+
+static dt_status compare(scene *s, const char *name, const float *ours, int64_t n)
+{
+    const dt_golden_gradient *theirs = find(s->golden, name);
+    double off;
+
+    DT_EXPECT(theirs != NULL, "%s: no gradient of %s is stored", s->fixture, name);
+    DT_EXPECT(theirs->n == n, "%s: %s has %lld elements, not %lld", s->fixture, name,
+              (long long)theirs->n, (long long)n);
+    off = s->dtype == DT_F32 ? dt_golden_gradient_off_f32(theirs, ours)
+                             : dt_golden_gradient_off_bf16(theirs, ours);
+    if (!(off <= s->worst)) {
+        s->worst = off;
+        (void)snprintf(s->name, sizeof s->name, "%s", name);
+    }
+    return DT_OK;
+}
+
+/* Experts are apart in files: [e, f, d] of gate | up or of down. */
+static dt_status compare_experts(scene *s, const dt_param_info *info, const float *ours)
+{
+    const int64_t rows = info->axis[1].extent, columns = info->axis[2].extent;
+    const char *last = strrchr(info->layer, '.');
+
+    for (int64_t e = 0; e < info->axis[0].extent; e++) {
+        int64_t first = 0;
+        for (int b = 0; b < 2 && info->parts[b] != NULL; b++) {
+            const int64_t n =
+                info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
+            char name[256];
+            (void)snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(last - info->layer),
+                           info->layer, (long long)e, info->parts[b]);
+            DT_TRY(compare(s, name, ours + (e * rows + first) * columns, n * columns));
+            first += n;
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status compare_param(scene *s, const dt_layer *layer, int p, dt_tensor *gradient)
+{
+    const dt_param_info info = dt_layer_param_info(layer, p);
+    int64_t n = 1;
+    dt_tensor *full = NULL;
+    float *ours = NULL;
+    char name[256];
+    dt_status st = DT_OK;
+
+    for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
+    if (gradient != NULL) DT_TRY(dt_full_tensor(gradient, &full));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *ours, (void **)&ours));
+    if (full != NULL)
+        for (int64_t i = 0; i < n; i++)
+            ours[i] = (float)s->factor * ((const float *)dt_tensor_local(full)->data)[i];
+    (void)snprintf(name, sizeof name, "%s%s%s", info.layer, info.bare ? "" : ".",
+                   info.bare ? "" : info.name);
+    if (find(s->golden, name) == NULL && info.parts[0] != NULL)
+        st = compare_experts(s, &info, ours);
+    else
+        st = compare(s, name, ours, n);
+done:
+    dti_free(ours);
+    dt_tensor_release(&full);
+    return st;
+}
+
+static dt_status compare_all(scene *s, dt_layers *layers, const dt_gradients *g)
+{
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at(layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            if (dt_layer_owns_param(layer, p))
+                DT_TRY(compare_param(s, layer, p, dt_gradient(g, dt_layer_param(layer, p))));
+    }
+    return DT_OK;
+}
+
+static dt_status run(dt_mesh *mesh, const void *arg)
+{
+    scene own = *(const scene *)arg, *const s = &own;
+    const dt_gradient_golden *golden = s->golden;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    const double bound = s->dtype == DT_F32 ? TOLERANCE : 3.0;
+    dt_gradients *g = NULL;
+    dt_model *model = NULL;
+    dt_tensor *ids, *targets, *loss;
+    dt_tape *t = NULL;
+    float value = 0.0f;
+    dt_status st = DT_OK;
+
+    load.keep_dtype = false;
+    load.dtype = s->dtype;
+    load.sequence_parallel = s->sequence_parallel;
+    how.recompute = s->recompute;
+    how.chunk = s->chunk;
+    DT_TRY(dt_model_load(mesh, golden->folder, &load, &model));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(model), g));
+    dt_tape_record(t, g);
+    dt_tape_set_thrifty(t, s->thrifty);
+    ids = dt_model_ids(t, model, golden->tokens, golden->rows, golden->length);
+    targets = dt_model_ids(t, model, golden->targets, golden->rows, golden->length);
+    loss = dt_model_loss(t, model, ids, targets, &how);
+    dt_backward(t, loss, NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY_TO(done, st, dt_tensor_read(loss, &value, sizeof value));
+    if (s->dtype == DT_F32)
+        DT_EXPECT_TO(done, st, fabs((double)value - golden->loss_f32) <= 2e-6 * golden->loss_f32,
+                     "%s: loss %.9g, not %.9g", s->fixture, (double)value, golden->loss_f32);
+    st = compare_all(s, dt_model_layers(model), g);
+    if (st != DT_OK) goto done;
+    if (s->factor != 1.0)
+        DT_EXPECT_TO(done, st, s->worst > 0.4, "%s: a factor of %g is not seen", s->fixture,
+                     s->factor);
+    else
+        DT_EXPECT_TO(done, st, s->worst <= bound, "%s: %s is off by %.3g of its largest",
+                     s->fixture, s->name, s->worst);
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    dt_model_release(&model);
+    return st;
+}
+
+static void check_all(const char *const *meshes, size_t n_meshes, scene s)
+{
+    for (size_t f = 0; f < DT_GOLDEN_FIXTURES; f++)
+        for (int w = 0; w < 2; w++) {
+            dt_gradient_golden golden;
+            DT_ASSERT_OK(
+                dt_gradient_golden_open(dt_golden_fixtures[f], w == 0 ? "short" : "long", &golden));
+            s.fixture = dt_golden_fixtures[f];
+            s.golden = &golden;
+            for (size_t m = 0; m < n_meshes; m++) dt_test_on_ranks(meshes[m], run, &s);
+            dt_gradient_golden_close(&golden);
+        }
+}
+
+DT_TEST(golden_gradients, of_f32_match_on_every_mesh)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 1.0 });
+}
+
+DT_TEST(golden_gradients, with_tokens_cut_between_blocks_match_too)
+{
+    static const char *const meshes[] = { "tp=2", "tp=3" };
+
+    check_all(meshes, DT_COUNT(meshes),
+              (scene){ .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true });
+}
+
+DT_TEST(golden_gradients, with_blocks_run_again_and_the_head_in_chunks_match_too)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+
+    check_all(meshes, DT_COUNT(meshes),
+              (scene){ .dtype = DT_F32,
+                       .factor = 1.0,
+                       .recompute = DT_RECOMPUTED_BLOCKS,
+                       .chunk = 7,
+                       .thrifty = true });
+}
+
+DT_TEST(golden_gradients, that_are_wrong_are_seen)
+{
+    static const char *const meshes[] = { "tp=1" };
+
+    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 2.0 });
+    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 0.5 });
+}
