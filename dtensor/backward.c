@@ -137,7 +137,9 @@ static dt_status run_row(dt_tape *t, const dt_node *n)
     for (int r = 0; r < n->n_out; r++) {
         const dt_layout *want;
         if (n->out[r] < 0 || t->graph->values[n->out[r]].sum.part[0] == NULL) continue;
-        DT_TRY_TO(done, st, dti_gradient_entry(t->graph->values[n->out[r]].layout, n->name, &want));
+        DT_TRY_TO(done, st,
+                  (n->whole ? dti_gradient_layout : dti_gradient_entry)(
+                      t->graph->values[n->out[r]].layout, n->name, &want));
         DT_TRY_TO(done, st, take(t, n, n->out[r], want, &dy[r]));
         any = any || dy[r] != NULL;
     }

@@ -244,6 +244,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
     node->op = op->axes != NULL ? op : NULL;
     node->backward = op->backward;
     node->enters = enters(op, in);
+    node->whole = (op->keeps & DT_OP_KEEPS_WHOLE) != 0;
     DT_TRY(name_results(g, node, n_out, out));
     DT_TRY(add_bytes(g, node, attr, op->attr_bytes));
     for (int i = 0; i < n; i++)

@@ -31,25 +31,56 @@ dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g)
     return g;
 }
 
-dt_tensor *dti_spread_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g)
+/* Zeros in the place of operand i's gradient. */
+static dt_tensor *zeros_of_operand(dt_tape *t, const dt_node *n, int i, dt_dtype dtype)
 {
     const dti_graph_value *x = &n->graph->values[n->in[i]];
     const dt_layout *layout;
     dt_tensor *zeros;
     dt_status st;
 
-    if (g == NULL || dti_tape_is_down(t)) return NULL;
     st = dti_gradient_layout(x->layout, n->name, &layout);
-    if (st == DT_OK)
-        st = dti_tensor_create(x->mesh, layout, g->local.dtype, x->shape.extent, &zeros);
+    if (st == DT_OK) st = dti_tensor_create(x->mesh, layout, dtype, x->shape.extent, &zeros);
     if (st != DT_OK) return dti_tape_latch(t, st);
     st = dt_fill(zeros, 0.0);
     zeros = dt_tape_own(t, zeros);
-    if (st == DT_OK && dti_layout_terms(g->layout) != 0) { /* and so must zeros be */
-        st = dti_dual_layout(x->layout, NULL, &layout);
-        if (st == DT_OK) zeros = dt_move(t, zeros, layout->place);
-    }
-    return st == DT_OK ? dt_add(t, zeros, g) : dti_tape_latch(t, st);
+    return st == DT_OK ? zeros : dti_tape_latch(t, st);
+}
+
+dt_tensor *dti_spread_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g)
+{
+    const dt_layout *of_terms;
+    dt_tensor *zeros;
+    dt_status st;
+
+    if (g == NULL || dti_tape_is_down(t)) return NULL;
+    zeros = zeros_of_operand(t, n, i, g->local.dtype);
+    if (zeros == NULL || dti_layout_terms(g->layout) == 0) return dt_add(t, zeros, g);
+    st = dti_dual_layout(zeros->layout, NULL, &of_terms); /* zeros must be terms as well */
+    if (st != DT_OK) return dti_tape_latch(t, st);
+    return dt_add(t, dt_move(t, zeros, of_terms->place), g);
+}
+
+/* Whole blocks of a packed axis: each rank's part of them goes back to where it was. */
+BACKWARD(blocks)
+{
+    const dti_blocks_attr *attr = dt_node_attr(n);
+    dt_tensor *x = zeros_of_operand(t, n, 0, dy[0]->local.dtype), *y = dy[0];
+    int64_t outer = 1, inner = 1;
+    dt_status st = DT_OK;
+
+    if (x == NULL) return;
+    for (int a = 0; a < x->n_axes; a++)
+        if (a != attr->axis) *(a < attr->axis ? &outer : &inner) *= x->local.shape[a];
+    const int64_t rows = x->local.shape[attr->axis], count = y->local.shape[attr->axis];
+    const dti_box to = {
+        3, attr->local_begin * inner, { outer, count, inner }, { rows * inner, inner, 1 }
+    };
+    const dti_box from = { 3, 0, { outer, count, inner }, { count * inner, inner, 1 } };
+    if (!x->device->dry && outer * count * inner > 0)
+        st = x->device->ops->copy_box(x->device, x->local.data, &to, y->local.data, &from,
+                                      dt_dtype_size(y->local.dtype));
+    dx[0] = st == DT_OK ? x : dti_tape_latch(t, st);
 }
 
 BACKWARD(heads)

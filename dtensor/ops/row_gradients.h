@@ -26,6 +26,7 @@ BACKWARD(linear);
 BACKWARD(linear_bias);
 BACKWARD(add_bias);
 BACKWARD(slice);
+BACKWARD(blocks);
 BACKWARD(pad);
 BACKWARD(concat);
 

@@ -60,14 +60,20 @@ static dt_status follow_queries(dti_op_call *call, const roles *r, int m)
 static dt_status place_keys(dti_op_call *call, const roles *r, int m)
 {
     const dt_placement q = call->in_place[r->q][m], k = call->in_place[r->k][m];
-    char text[DTI_PLACEMENT_BYTES];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
 
-    call->out_place[m] = k;
-    if (k.kind == DT_PLACE_SHARD && k.replicas > 1)
+    call->out_place[m] = k; /* also where neighbours hold the same query heads: all of them add */
+    if (q.kind == DT_PLACE_SHARD && k.kind == DT_PLACE_SHARD && q.replicas == k.replicas)
+        return DT_OK;
+    if (q.kind == DT_PLACE_SHARD && q.replicas > 1)
         return dti_op_clash(call, m,
-                            "keys are %s: the gradients of their copies would be terms of a sum",
-                            dti_placement_words(&k, text));
-    if (k.kind == DT_PLACE_REPLICATE && q.kind == DT_PLACE_SHARD) {
+                            "queries are %s and keys %s: terms of gradients would count "
+                            "copies",
+                            dti_placement_words(&q, one), dti_placement_words(&k, two));
+    if (k.kind == DT_PLACE_SHARD && k.replicas > 1) {
+        call->out_place[m].terms = true;
+        call->reduced = true;
+    } else if (k.kind == DT_PLACE_REPLICATE && q.kind == DT_PLACE_SHARD) {
         call->out_place[m] = DT_PARTIAL(DT_SUM);
         call->reduced = true;
     }

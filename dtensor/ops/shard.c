@@ -127,7 +127,9 @@ static dt_status shard_cut(dti_op_call *call, int m, int first)
     axis = dti_axis_of(&l->out[call->result], call->out_axes, letter);
     call->out_place[m] = cut;
     call->out_place[m].axis = axis;
-    if (axis < 0) {
+    if (axis < 0 && cut.replicas == call->in[first]->layout->dim_size[m]) {
+        call->out_place[m] = DT_REPLICATE; /* every rank has all of it */
+    } else if (axis < 0) {
         if (dti_op_counts_copies(call, m, &cut))
             return dti_op_clash(call, m, "operand %d is %s: summing over %s would count copies",
                                 first, dti_placement_words(&cut, one), name);

@@ -43,14 +43,15 @@
 #define ONCE              DT_OP_ADDS_ONCE
 #define SPREAD            DT_OP_SPREAD
 #define UNEVEN            DT_OP_UNEVEN
-#define CHEAP        DT_OP_CHEAP
+#define CHEAP             DT_OP_CHEAP
 #define LETTERS           NULL /* one for each combination of all letters, two in products */
 #define WORK(f)           NULL, .work = dti_##f##_work
 #define GRADIENT(f, kept) , .backward = dti_##f##_gradient, .keeps = (kept) /* behind the cost */
 #define IN(i)             DT_OP_KEEPS_IN(i)
 #define OUT(r)            DT_OP_KEEPS_OUT(r)
 #define NOTHING           0
-#define OPERANDS     255u /* all that the row has */
+#define WHOLE             DT_OP_KEEPS_WHOLE
+#define OPERANDS          255u /* all that the row has */
 #define FACTORS           IN(0) | IN(1) | DT_OP_KEEPS_CROSS
 #define ROW(row, letters, type, rules, kernel, flag, bytes, work_of) \
     const dt_op dti_op_##row = { .name = #row,                       \
@@ -127,8 +128,8 @@ ROW(linear_backward_x, "...o, oi -> ...i",    "FF>a", AXES,                linea
 ROW(linear_backward_w, "...o, ...i -> oi",    "FF>f", AXES,                linear_backward_w, ANY | BILINEAR, 0,           "2 ...oi")
 ROW(add_bias_backward, "...o -> o",           "F>f", AXES,                 add_bias_backward, ANY | LINEAR, 0,             "1 ...o")
 /* along an axis of the caller's */
-ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ..." GRADIENT(softmax, OUT(0)))
-ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ..." GRADIENT(log_softmax, OUT(0)))
+ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ..." GRADIENT(softmax, OUT(0) | WHOLE))
+ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ..." GRADIENT(log_softmax, OUT(0) | WHOLE))
 ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS)
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   CHEAP,                 ATTR(norm),  "4 ...d" GRADIENT(rms_norm, IN(0) | IN(1)))
@@ -155,21 +156,21 @@ ROW(attention_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e]",
                                               "FFFiFF>F", RULES(attention, attention), attention, 0,          ATTR(attention), WORK(attention))
 /* attention that is trained: with the log-sum-exp of each row, and its gradients */
 TRAINED(attention_lse, "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e], bth",
-                                              "FFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_bias, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s] -> bth[e], bth",
-                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e], bth",
-                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e], bth",
-                                              "FFFiFF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiFF>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_segments, "bth[e], b[s]k[e], b[s]k[e], bt, b[s] -> bth[e], bth",
-                                              "FFFii>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFii>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_bias_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], b[s] -> bth[e], bth",
-                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, h, b[s] -> bth[e], bth",
-                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 TRAINED(attention_lse_bias_sinks_segments, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h, b[s] -> bth[e], bth",
-                                              "FFFiFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1)))
+                                              "FFFiFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
 ROW(attention_stats, "bth[e], bth[e], bth -> bth[r]",
                                               "FFf>f", EXTENTS(attention_stats), attention_stats, 0, 0, "2 bthe")
 TRAINED(attention_backward, "bth[e], bth[e], b[s]k[e], b[s]k[e], bth[r], bt -> bth[e], b[s]k[e], b[s]k[e]",
@@ -201,7 +202,7 @@ ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropo
 /* rows and choices */
 ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy))
 ROW(slice,       "... -> ...",                "d>d", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy) GRADIENT(slice, NOTHING))
-ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy))
+ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy) GRADIENT(blocks, NOTHING))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
 ROW(argmax_id,   "... -> ...",                "k>i", AXES,                 argmax_id,  0,                     0,           "0")
 ROW(top_k_keys,  "...v -> ...k",              "F>k", RULES(top_k_keys, top_k_keys), top_k_keys, 0,            ATTR(top_k), "1 ...v")

@@ -79,9 +79,8 @@ struct dt_node;     /* a call that was recorded; <dtensor/gradients.h> */
 
 #define DT_OP_KEEPS_IN(i)  (1u << (i))
 #define DT_OP_KEEPS_OUT(r) (256u << (r))
-#define DT_OP_KEEPS_CROSS \
-    65536u /* an operand serves the gradients of the others alone: where none of
-                                  * them is wanted it is not kept */
+#define DT_OP_KEEPS_CROSS  65536u  /* an operand serves the others' gradients alone */
+#define DT_OP_KEEPS_WHOLE  131072u /* keeps nothing: the backward takes no gradient that is terms */
 
 /* One operator. Fields that are not set are NULL or 0; what a row may not say is refused at its
  * first call, with the field's name.
