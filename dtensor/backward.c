@@ -75,7 +75,7 @@ static dt_status check_kept(const dt_node *n)
     return DT_OK;
 }
 
-/* --- what was kept as a recipe ------------------------------------------------------------------ */
+/* --- what was kept as a recipe ---------------------------------------------------------------- */
 
 /* A new reference to what k is, made again if it has to be. It stays with the node that makes it
  * until that has its turn, for those before it that need it as well. */
@@ -115,8 +115,8 @@ done:
     return st;
 }
 
-/* n with all that its backward reads, of which *out has references of its own: dti_node_drop(), also
- * after an error. */
+/* n with all that its backward reads, of which *out has references of its own: dti_node_drop(),
+ * also after an error. */
 static dt_status with_kept(dt_tape *t, const dt_node *n, dt_node *out)
 {
     *out = *n;

@@ -63,7 +63,7 @@ check_includes() {
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/layers.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
-            face["dtensor/plans.h"] = "models"
+            face["dtensor/plans.h"] = face["dtensor/model_training.h"] = "models"
             face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
             face["dtensor/config.h"] = "files"
@@ -105,7 +105,7 @@ check_includes() {
         }'
 }
 
-# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (180 in
+# Files of 600 lines, functions of 80 lines and of 7 parameters, lines of 100 columns (190 in
 # tables, where clang-format is off), public headers of 400 lines; one SPDX line near the top.
 check_sizes() {
     { c_files; kernel_files; } | xargs awk '
@@ -121,7 +121,7 @@ check_sizes() {
         FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { spdx = 1 }
         /clang-format off/ { wide = 1 }
         /clang-format on/ { wide = 0 }
-        length($0) > (wide ? 180 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
+        length($0) > (wide ? 190 : 100) && !/https?:/ { print FILENAME ":" FNR ": " length($0) " columns" }
         /^\{/ {
             begin = FNR
             signature = head

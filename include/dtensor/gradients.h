@@ -236,8 +236,9 @@ DT_API DT_MUST_USE dt_status dt_op_check_gradient(dt_mesh *mesh, const dt_op *op
  * Calls are those of any forward pass; where the tape has failed they do nothing. */
 typedef struct dt_node dt_node;
 
-/* Whether the gradient of operand i is wanted; the operand or result if the row keeps it, else NULL;
- * the call's attributes; global shape and dtype of operand i. Not collective. Errors: none. */
+/* Whether the gradient of operand i is wanted; the operand or result if the row keeps it, else
+ * NULL; the call's attributes; global shape and dtype of operand i. Not collective. Errors: none.
+ * */
 DT_API bool dt_node_wants(const dt_node *node, int i);
 DT_API dt_tensor *dt_node_in(const dt_node *node, int i);
 DT_API dt_tensor *dt_node_out(const dt_node *node, int r);

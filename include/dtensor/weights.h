@@ -166,7 +166,8 @@ DT_API DT_MUST_USE dt_status dt_layers_watch(dt_layers *layers, dt_gradients *gr
 
 /**
  * Writes the gradients of all parameters as one safetensors file: f32, under the names and with the
- * shapes that dt_layers_write() gives the parameters. One that no backward pass has reached is zeros.
+ * shapes that dt_layers_write() gives the parameters. One that no backward pass has reached is
+ * zeros.
  *
  *   path  of the file, which gets its name when it is complete; one that is there is replaced. The
  *         mesh's first rank writes
