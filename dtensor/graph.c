@@ -225,12 +225,14 @@ static dt_status add_bytes(dti_graph *g, dt_node *node, const void *bytes, size_
     return DT_OK;
 }
 
-/* Rows whose float operands share one dtype take gradients in that. */
+/* Rows whose float operands and results share one dtype take gradients in that. */
 static dt_dtype enters(const dt_op *op, dt_tensor *const *in)
 {
     const char *f = op->types != NULL ? strchr(op->types, 'F') : NULL;
+    const char *results = op->types != NULL ? strchr(op->types, '>') : NULL;
 
-    return f != NULL && f < strchr(op->types, '>') ? in[f - op->types]->local.dtype : DT_N_DTYPES;
+    return f != NULL && f < results && strchr(results, 'F') != NULL ? in[f - op->types]->local.dtype
+                                                                    : DT_N_DTYPES;
 }
 
 dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,

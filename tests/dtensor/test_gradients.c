@@ -4,6 +4,7 @@
 #include <dtensor/factories.h>
 #include <dtensor/gradients.h>
 #include <dtensor/ops.h>
+#include <dtensor/ops_loss.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -227,4 +228,45 @@ DT_TEST(gradients, expressions_agree_with_differences)
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (size_t e = 0; e < DT_COUNT(expressions); e++)
             dt_test_on_ranks(meshes[m], check_all, &expressions[e]);
+}
+
+/* --- dtypes ----------------------------------------------------------------------------------- */
+
+/* A loss is f32 whatever its logits are, and so is what enters its backward. */
+static dt_status loss_of_bf16(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { 2, 3 };
+    dt_tensor *logits = NULL, *targets = NULL;
+    dt_gradients *g = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    float got[6];
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_zeros(mesh, place, DT_BF16, 2, shape, &logits));
+    DT_TRY_TO(done, st, dt_zeros(mesh, place, DT_I32, 1, shape, &targets));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_watch(g, logits));
+    dt_tape_record(t, g);
+    dt_backward(t, dt_cross_entropy(t, logits, targets, NULL), NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_tensor_read(dt_gradient(g, logits), got, sizeof got));
+    for (int i = 0; i < 6; i++) {
+        const double want = (1.0 / 3 - (i % 3 == 0)) / 2;
+        DT_EXPECT_TO(done, st, fabs((double)got[i] - want) < 2e-3, "element %d is %g, not %g", i,
+                     (double)got[i], want);
+    }
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    dt_tensor_release(&logits);
+    dt_tensor_release(&targets);
+    return st;
+}
+
+DT_TEST(gradients, of_a_loss_enter_its_row_in_f32)
+{
+    dt_test_on_ranks("tp=2", loss_of_bf16, NULL);
 }
