@@ -15,11 +15,13 @@
 #include <dtensor/dlpack.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
+#include <dtensor/gradients.h>
 #include <dtensor/half.h>
 #include <dtensor/inspect.h>
 #include <dtensor/layers.h>
 #include <dtensor/limits.h>
 #include <dtensor/mesh.h>
+#include <dtensor/model_training.h>
 #include <dtensor/models.h>
 #include <dtensor/modules.h>
 #include <dtensor/op_rows.h>

@@ -10,15 +10,16 @@
 
 enum { NAME_BYTES = 256 };
 
-/* The tensor of that name, in any of the architecture's spellings; NULL if it is missing. */
+/* The tensor of that name, in any of the architecture's spellings; NULL if it is missing, or there
+ * is no checkpoint. */
 static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_spelling *spellings,
                                      const char *name)
 {
     const dt_spelling *s = spellings;
-    const dti_st_entry *e = dti_ckpt_find(ckpt, name);
+    const dti_st_entry *e = ckpt != NULL ? dti_ckpt_find(ckpt, name) : NULL;
     char other[NAME_BYTES + 64];
 
-    for (; e == NULL && s != NULL && s->ours != NULL; s++) {
+    for (; ckpt != NULL && e == NULL && s != NULL && s->ours != NULL; s++) {
         const size_t n = strlen(s->ours);
         if (strncmp(name, s->ours, n) != 0) continue;
         (void)snprintf(other, sizeof other, "%s%s", s->theirs, name + n);

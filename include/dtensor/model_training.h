@@ -75,6 +75,20 @@ DT_API dt_tensor *dt_model_logits(dt_tape *tape, dt_model *model, dt_tensor *ids
 DT_API dt_tensor *dt_model_loss(dt_tape *tape, dt_model *model, dt_tensor *ids, dt_tensor *targets,
                                 const dt_loss_options *options);
 
+/**
+ * dt_layers_write_gradients() under the names, and with the shapes, that the parameters have in the
+ * folder that the model was loaded from: where files hold each expert apart, so are its gradients.
+ *
+ *   path  NULL: no file, `told` alone
+ *   told  NULL: nobody
+ *
+ * Collective, Errors as there.
+ */
+DT_API DT_MUST_USE dt_status dt_model_write_gradients(dt_model *model,
+                                                      const dt_gradients *gradients,
+                                                      const char *path, dt_gradient_fn told,
+                                                      void *told_arg);
+
 #ifdef __cplusplus
 }
 #endif

@@ -164,23 +164,60 @@ DT_API int64_t dt_layers_local_bytes(const dt_layers *layers);
  */
 DT_API DT_MUST_USE dt_status dt_layers_watch(dt_layers *layers, dt_gradients *gradients);
 
+/* A gradient as a file names and shapes it. */
+typedef struct dt_gradient_facts {
+    const char *name; /* while a call lasts */
+    int n_axes;
+    int64_t shape[DT_MAX_AXES];
+    int64_t n;           /* elements */
+    double largest, rms; /* max |g|; sqrt(mean g^2) */
+} dt_gradient_facts;
+
+typedef void (*dt_gradient_fn)(void *arg, const dt_gradient_facts *facts);
+
+typedef struct dt_gradient_file_options {
+    size_t size;      /* sizeof(dt_gradient_file_options) */
+    const char *like; /* names and shapes are those of the tensors in this folder, or safetensors
+                       * file, that the parameters were read from; NULL: those that
+                       * dt_layers_write() gives them */
+    const dt_spelling *spellings; /* of names in `like`, as in dt_read_options */
+    dt_gradient_fn told; /* of each, in the order of the layers, on the mesh's first rank */
+    void *told_arg;
+} dt_gradient_file_options;
+
+#define DT_GRADIENT_FILE_OPTIONS_INIT                            \
+    {                                                            \
+        sizeof(dt_gradient_file_options), NULL, NULL, NULL, NULL \
+    }
+
 /**
- * Writes the gradients of all parameters as one safetensors file: f32, under the names and with the
- * shapes that dt_layers_write() gives the parameters. One that no backward pass has reached is
- * zeros.
+ * Writes the gradients of all parameters as one safetensors file, in f32. One that no backward pass
+ * has reached is zeros.
  *
- *   path  of the file, which gets its name when it is complete; one that is there is replaced. The
- *         mesh's first rank writes
+ *   path     of the file, which gets its name when it is complete; one that is there is replaced.
+ *            The mesh's first rank writes. NULL: no file, `told` alone
+ *   options  NULL for defaults
  *
  * Collective  every rank of the mesh, after dt_gradients_settle(). Outsiders do nothing. Every rank
  *             holds one whole gradient at a time.
  * Errors      DT_ERR_ARG  NULL, a dry mesh
- *             DT_ERR_IO   the file cannot be written; what was there stays
- *             DT_ERR_UNSUPPORTED, DT_ERR_MEMORY, DT_ERR_COMM
+ *             DT_ERR_IO   the file cannot be written, what was there stays; `like` cannot be read
+ *             DT_ERR_FORMAT, DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_layers_write_gradients(dt_layers *layers,
                                                        const dt_gradients *gradients,
-                                                       const char *path);
+                                                       const char *path,
+                                                       const dt_gradient_file_options *options);
+
+/**
+ * What dt_layers_write_gradients() would refuse of its path, before anything is computed: a file is
+ * begun beside it and removed again.
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG  NULL, a folder or anything else that is no file
+ *             DT_ERR_IO   no file can be made there
+ */
+DT_API DT_MUST_USE dt_status dt_gradients_check_file(const char *path);
 
 #ifdef __cplusplus
 }
