@@ -33,7 +33,8 @@ enum {
     CLI_VERIFY = 1024,
     CLI_CHAT = 2048,
     CLI_BENCH = 4096,
-    CLI_LIST = 8192
+    CLI_LIST = 8192,
+    CLI_GRADIENTS = 16384
 };
 
 /* An option that may be given several times. */
@@ -63,6 +64,8 @@ typedef struct cli_args {
     const char *machine;
     const char *output;
     const char *max_shard_size;
+    const char *labels;
+    const char *recompute;
     const char *prompts_file;
     const char *knob[CLI_MAX_KNOBS]; /* texts, in the order of dt_generate_knobs() */
     const char *tolerance;
@@ -76,6 +79,7 @@ typedef struct cli_args {
     int64_t batch;
     int64_t sequence;
     int64_t rounds;
+    int64_t chunk;
     bool sequence_parallel;
     bool no_bind;
     bool oversubscribe;
@@ -135,8 +139,8 @@ typedef struct cli_command {
     dt_status (*run)(const cli_args *args, const cli_env *env, const cli_console *console);
 } cli_command;
 
-extern const cli_command cli_generate, cli_chat, cli_logits, cli_compare, cli_save, cli_tokenize,
-    cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan, cli_topo,
-    cli_env_command;
+extern const cli_command cli_generate, cli_chat, cli_logits, cli_gradients, cli_compare, cli_save,
+    cli_tokenize, cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan,
+    cli_topo, cli_env_command;
 
 #endif

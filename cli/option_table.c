@@ -24,13 +24,14 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(cli_args, field)
-#define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE)
+#define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE | CLI_GRADIENTS)
+#define ONE_LIST  (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE | CLI_DETOKENIZE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define TALKS     (CLI_GENERATE | CLI_CHAT)
 #define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
+#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
 #define CHECKS    (CLI_INSPECT | CLI_VERIFY)
 #define ALL       (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV)
 
@@ -41,7 +42,11 @@ static const option options[] = {
     { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
     { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
     { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "text, less one final newline; CRLF is LF; - is stdin" },
-    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         READS | CLI_DETOKENIZE,        0, "the same as token ids: 1,2,3" },
+    { "tokens",         't', TEXT,   "IDS",  AT(tokens),         ONE_LIST,     0, "the same as token ids: 1,2,3" },
+    { "tokens",         't', TEXT,   "ROWS", AT(tokens),         CLI_GRADIENTS, 0, "the same as rows of token ids: 1,2,3;4,5,6" },
+    { "labels",          0,  TEXT,   "ROWS", AT(labels),         CLI_GRADIENTS, 0, "what each token is to predict, -100: nothing (default: the next)" },
+    { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      CLI_GRADIENTS, 0, "instead of keeping it: none (default), cheap rows, or blocks" },
+    { "chunk",           0,  NUMBER, "N",    AT(chunk),          CLI_GRADIENTS, MAX_NEW, "tokens of a row whose logits exist at a time (default: all)" },
     { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
     { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
@@ -94,6 +99,7 @@ static const option options[] = {
     { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
     { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
+    { "output",         'o', TEXT,   "FILE", AT(output),         CLI_GRADIENTS, 0, "safetensors file to write; one that is there is replaced" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
     { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
@@ -112,6 +118,7 @@ static const struct {
     const char *option, *words;
 } choices[] = {
     { "early-stopping", "false true never" },
+    { "recompute", "none cheap blocks" },
     { "dtype", "auto f32 bf16 f16" },
     { "plan", "auto built-in nemo nemo+sp" },
     { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },

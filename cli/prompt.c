@@ -43,43 +43,58 @@ static dt_status open_tokenizer(const cli_session *s, bool needed, cli_prompt *p
 /* --- ids ----------------------------------------------------------------------------------------
  */
 
-/* One id of the list at *text, which moves behind it and its comma. */
-static dt_status parse_id(const char **text, int64_t item, int64_t vocab, int32_t *out)
+enum { PLACE_BYTES = 64, IGNORED = -100 };
+
+/* "item 3", "row 2, item 3" */
+static const char *place(const cli_id_list *how, int64_t item, char text[PLACE_BYTES])
 {
-    const char *p = *text;
-    const size_t blanks = strspn(p, " "), n = strcspn(p, ",");
-    char *end;
+    if (how->row == 0)
+        (void)snprintf(text, PLACE_BYTES, "item %lld", (long long)item);
+    else
+        (void)snprintf(text, PLACE_BYTES, "row %lld, item %lld", (long long)how->row,
+                       (long long)item);
+    return text;
+}
+
+/* One id of the list at *text, which moves behind it and its comma. */
+static dt_status parse_id(const char **text, int64_t item, const cli_id_list *how, int32_t *out)
+{
+    const char *p = *text, *what = how->labels ? "label" : "token id";
+    const size_t blanks = strspn(p, " "), n = strcspn(p, ","), shown = n < 40 ? n : 40;
+    const size_t sign = how->labels && p[blanks] == '-';
+    char at[PLACE_BYTES], *end;
     long long id;
 
     errno = 0;
     id = strtoll(p + blanks, &end, 10);
     while (*end == ' ') end++;
-    DT_CHECK(end == p + n && n > blanks && strspn(p + blanks, "0123456789") > 0, DT_ERR_ARG,
-             "--tokens: \"%.*s\" (item %lld) is not a token id; write ids with commas: 1,2,3",
-             (int)(n < 40 ? n : 40), p, (long long)item);
-    DT_CHECK(errno == 0 &&
-                     id<vocab, DT_ERR_ARG,
-                        "--tokens: token id %.*s (item %lld) is outside %s vocabulary, 0..%lld",
-                        (int)(n - blanks), p + blanks, (long long)item, vocab>
-                         INT32_MAX
-                 ? "any"
-                 : "the model's",
-             (long long)vocab - 1);
+    DT_CHECK(end == p + n && n > blanks && strspn(p + blanks + sign, "0123456789") > 0, DT_ERR_ARG,
+             "%s: \"%.*s\" (%s) is not a %s; write ids with commas: 1,2,3", how->option, (int)shown,
+             p, place(how, item, at), what);
+    DT_CHECK(errno == 0 && id < how->vocab && (id >= 0 || id == IGNORED), DT_ERR_ARG,
+             "%s: %s %.*s (%s) is outside %s vocabulary, 0..%lld%s", how->option, what,
+             (int)(shown - blanks), p + blanks, place(how, item, at),
+             how->vocab > INT32_MAX ? "any" : "the model's", (long long)how->vocab - 1,
+             how->labels ? "; -100 is ignored" : "");
     *out = (int32_t)id;
     *text = p + n + (p[n] == ',');
     return DT_OK;
 }
 
-dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *n)
+dt_status cli_ids_read(const char *text, const cli_id_list *how, int32_t **ids, int64_t *n)
 {
+    const bool empty = text[strspn(text, " ")] == '\0';
     int64_t room = 1;
 
     *n = 0;
-    DT_CHECK(text[strspn(text, " ")] != '\0', DT_ERR_ARG,
-             "--tokens: the prompt is empty; the model needs at least one token to start from");
+    DT_CHECK(!empty || how->row == 0, DT_ERR_ARG, "%s: row %lld is empty", how->option,
+             (long long)how->row);
+    DT_CHECK(!empty, DT_ERR_ARG,
+             "%s: the prompt is empty; the model needs at least one token to start from",
+             how->option);
     for (const char *c = text; *c != '\0'; c++) room += *c == ',';
     DT_TRY(dti_alloc_array((size_t)room, sizeof **ids, (void **)ids));
-    for (; *n < room; (*n)++) DT_TRY(parse_id(&text, *n + 1, vocab, &(*ids)[*n]));
+    for (; *n < room; (*n)++) DT_TRY(parse_id(&text, *n + 1, how, &(*ids)[*n]));
     return DT_OK;
 }
 
@@ -231,7 +246,8 @@ dt_status cli_prompt_read(cli_session *s, bool answers_text, cli_prompt *out)
              given == 0 ? "no prompt" : "more than one prompt");
     if (a->tokens == NULL || answers_text) DT_TRY(open_tokenizer(s, a->tokens == NULL, out));
     if (a->tokens != NULL)
-        DT_TRY(cli_ids_read(a->tokens, s->info.vocab_size, &out->ids, &out->n));
+        DT_TRY(cli_ids_read(a->tokens, &(cli_id_list){ "--tokens", s->info.vocab_size, false, 0 },
+                            &out->ids, &out->n));
     else
         DT_TRY(read_text(s, out));
     DT_TRY(check_length(s, out->n));

@@ -39,7 +39,16 @@ void cli_prompts_free(cli_prompts *prompts);
 dt_status cli_text_read(const cli_args *args, const char **text, size_t *bytes,
                         char **file) DT_MUST_USE;
 
-/* A list of ids as --tokens has it, each below `vocab`; *ids is freed with dti_free(). */
-dt_status cli_ids_read(const char *text, int64_t vocab, int32_t **ids, int64_t *n) DT_MUST_USE;
+/* What a list of ids is read as. */
+typedef struct cli_id_list {
+    const char *option; /* "--tokens" */
+    int64_t vocab;      /* ids are below it */
+    bool labels;        /* or -100: ignored */
+    int64_t row;        /* its number in messages, from 1 on; 0: there are no rows */
+} cli_id_list;
+
+/* A list of ids as --tokens has it; *ids is freed with dti_free(), also after an error. */
+dt_status cli_ids_read(const char *text, const cli_id_list *how, int32_t **ids,
+                       int64_t *n) DT_MUST_USE;
 
 #endif
