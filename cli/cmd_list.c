@@ -12,6 +12,7 @@ typedef struct item {
     const char *name;
     char words[128];
     const char *line; /* or NULL */
+    int backward;     /* of an operator: whether its row has one; -1: no operator */
 } item;
 
 typedef struct listed {
@@ -55,6 +56,7 @@ static bool row_at(dt_runtime *rt, int i, item *out)
     out->name = op->name;
     (void)snprintf(out->words, sizeof out->words, "%s", op->axes);
     out->line = op->types;
+    out->backward = op->backward != NULL;
     return true;
 }
 
@@ -73,27 +75,30 @@ static const listed lists[] = {
     { "architectures", "model_type and class in config.json", arch_at },
     { "styles", "layers it fits, what it does", style_at },
     { "kinds", "parameters with their axes, \"?\": optional; values", kind_at },
-    { "operators", "axes, types", row_at },
+    { "operators", "axes, types; \"backward\": gradients flow through it", row_at },
 };
 
 static void print_list(dt_runtime *rt, const listed *l)
 {
-    item it;
+    item it = { .backward = -1 };
 
     (void)printf("%s: %s\n", l->name, l->title);
     for (int i = 0; l->at(rt, i, &it); i++)
-        (void)printf("  %-30s %s%s%s\n", it.name, it.words, it.line != NULL ? "; " : "",
-                     it.line != NULL ? it.line : "");
+        (void)printf("  %-30s %s%s%s%s\n", it.name, it.words, it.line != NULL ? "; " : "",
+                     it.line != NULL ? it.line : "", it.backward > 0 ? "; backward" : "");
 }
 
 static json_t *json_list(dt_runtime *rt, const listed *l)
 {
     json_t *all = json_array();
-    item it;
+    item it = { .backward = -1 };
 
-    for (int i = 0; l->at(rt, i, &it); i++)
-        (void)json_array_append_new(
-            all, json_pack("{s:s, s:s, s:s?}", "name", it.name, "of", it.words, "does", it.line));
+    for (int i = 0; l->at(rt, i, &it); i++) {
+        json_t *one =
+            json_pack("{s:s, s:s, s:s?}", "name", it.name, "of", it.words, "does", it.line);
+        if (it.backward >= 0) (void)json_object_set_new(one, "backward", json_boolean(it.backward));
+        (void)json_array_append_new(all, one);
+    }
     return all;
 }
 

@@ -112,7 +112,8 @@ DT_TEST(modules, list_names_what_there_is_and_what_modules_add_first)
     DT_ASSERT_EQ_INT(r.code, 0);
     DT_ASSERT(strstr(r.out, "\n  rowwise_reduce_scatter ") != NULL);
     DT_ASSERT(strstr(r.out, "\n  rms_norm ") != NULL);
-    DT_ASSERT(strstr(r.out, "...i, oi -> ...o") != NULL);
+    DT_ASSERT(strstr(r.out, "...i, oi -> ...o; FF>a; backward\n") != NULL);
+    DT_ASSERT(strstr(r.out, "...v -> ...; F>k\n") != NULL);
     command_free(&r);
     r = command_run(NULL, bad);
     DT_ASSERT_EQ_INT(r.code, 2);
