@@ -44,6 +44,10 @@ pass "generate prints once what one process prints"
 
 run 0 2 logits -q -m $model --tokens 1,2,3 --json
 [ "$(grep -c shape "$folder/out")" -eq 1 ] || fail "logits are not printed once"
+"$dtensor" gradients -q -m $model --tokens 1,2,3 --mesh tp=2 -o "$folder/one" >"$folder/alone" || exit 1
+run 0 2 gradients -q -m $model --tokens 1,2,3 -o "$folder/two"
+cmp -s "$folder/out" "$folder/alone" || fail "other gradients are printed"
+cmp -s "$folder/one" "$folder/two" || fail "other gradients are written"
 run 0 2 inspect $model
 [ "$(grep -c '^parameters' "$folder/out")" -eq 1 ] || fail "inspect does not print once"
 run 0 2 --version
@@ -58,6 +62,17 @@ run 0 2 env
 grep -q "memory       is not shared" "$folder/out" || fail "env does not see DTENSOR_MPI_SHARED"
 unset DTENSOR_MPI_SHARED
 pass "other commands print once"
+
+# A disk that is full, as the limit of a file's size has it (which MPIs' own files would meet too): the
+# process that writes names it, alone.
+case $mpirun in
+*torchrun.sh)
+    (ulimit -f 1000 && "$mpirun" -n 2 "$dtensor" gradients -q -m $model --tokens 1,2,3 \
+        -o "$folder/full" </dev/null >"$folder/out" 2>"$folder/err") && fail "a full disk is not seen"
+    says "rank 0: .*full.*File too large"
+    [ "$(grep -c "File too large" "$folder/err")" -eq 1 ] || fail "a full disk is not named once"
+    pass "what the first rank alone finds is named once, as its own" ;;
+esac
 
 # Of two processes the second one has no such folder.
 started=$(date +%s)
