@@ -7,7 +7,7 @@
 #include "mesh/comm/call.h"
 #include "mesh/comm/mpi_internal.h"
 
-enum { LOOK_NS = 5 * 1000 * 1000, LOOKS = 4 };
+enum { LOOK_NS = 5 * 1000 * 1000, LOOKS = 4, WATCH_NS = 200 * 1000 * 1000 };
 
 dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r)
 {
@@ -20,7 +20,8 @@ dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r)
 }
 
 /* A rank that comes late hears first what has happened meanwhile. MPI takes messages in when asked,
- * and tells of them when asked again. */
+ * and tells of them when asked again. A run in which nobody ever waits for long looks now and then
+ * whether its launcher lives. */
 dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r)
 {
     const int64_t now = dti_now_ns();
@@ -28,6 +29,10 @@ dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r)
     for (int i = 0; i < LOOKS && now - c->port->looked_ns > LOOK_NS; i++)
         dti_mpi_look(c->port->world);
     c->port->looked_ns = now;
+    if (now - c->port->watched_ns > WATCH_NS) {
+        c->port->watched_ns = now;
+        dti_mpi_watch(c->port->world, 0);
+    }
     DT_TRY(dti_mpi_check_abort(c, r));
     atomic_store_explicit(&c->port->where, c->head.name, memory_order_relaxed);
     atomic_store_explicit(&c->port->reached, (uint64_t)r->call.op | r->seq << 8,

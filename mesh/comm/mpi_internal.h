@@ -174,6 +174,7 @@ typedef struct dti_mpi_port {
     int n_sum_lanes;    /* communicators whose sums MPI makes */
     uint64_t n_headers; /* seen */
     int64_t looked_ns;  /* when this rank last asked what other processes have to say */
+    int64_t watched_ns; /* and began an operation and asked whether launcher and processes live */
 } dti_mpi_port;
 
 typedef enum dti_mpi_kind {
