@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,10 +40,18 @@ static const char *runs(void)
     return dt_run(&o, nothing, NULL) == DT_OK ? "well" : dt_last_error()->message;
 }
 
+/* A process ends with its test, also where that fails: the runner waits for who has its pipes. */
+static void end_with(pid_t test)
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != test) _exit(1);
+}
+
 /* The port keeps jobs of this test apart, and from others. */
 static process start(int rank, int size, int job, process_main main_of)
 {
     char folder[DT_TEST_PATH_BYTES], text[64];
+    const pid_t test = getpid();
     process p = { 0 };
     int ends[2];
 
@@ -52,12 +61,13 @@ static process start(int rank, int size, int job, process_main main_of)
     DT_ASSERT(p.pid >= 0);
     if (p.pid == 0) {
         const char *word;
+        end_with(test);
         (void)setenv("DTENSOR_MODULES", folder, 1);
         (void)snprintf(text, sizeof text, "%d", rank);
         (void)setenv("RANK", text, 1);
         (void)snprintf(text, sizeof text, "%d", size);
         (void)setenv("WORLD_SIZE", text, 1);
-        (void)snprintf(text, sizeof text, "test%ld.%d", (long)getppid(), job);
+        (void)snprintf(text, sizeof text, "test%ld.%d", (long)test, job);
         (void)setenv("MASTER_PORT", text, 1);
         (void)dup2(ends[1], 3);
         word = main_of();
@@ -98,6 +108,35 @@ static void ends_with(process *p, const char *part)
 static void is_prompt(int64_t begin_ns)
 {
     DT_ASSERT((dti_now_ns() - begin_ns) / 1000000 < PROMPT_MS);
+}
+
+static const char *waits_for_ever(void)
+{
+    (void)!write(3, "here", 4);
+    (void)pause();
+    return "";
+}
+
+/* A test in the middle of which something fails. */
+DT_TEST(joining, processes_end_with_their_test)
+{
+    int ends[2];
+    char byte;
+    pid_t test;
+
+    DT_ASSERT_EQ_INT(pipe(ends), 0);
+    test = fork();
+    DT_ASSERT(test >= 0);
+    if (test == 0) {
+        char word[WORD_BYTES];
+        process p = start(0, 2, 70, waits_for_ever);
+        (void)hear(&p, word);
+        _exit(1);
+    }
+    (void)close(ends[1]);
+    DT_ASSERT_EQ_INT(waitpid(test, NULL, 0), test);
+    DT_ASSERT_EQ_INT(read(ends[0], &byte, 1), 0); /* nobody has the other end any more */
+    (void)close(ends[0]);
 }
 
 DT_TEST(joining, processes_of_jobs_of_other_sizes_tell_each_other)
