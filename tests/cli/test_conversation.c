@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor chat: turns from standard input, the same answers on every mesh, Ctrl-C. */
+#define _GNU_SOURCE /* prlimit */
 #include <dtensor/tokenizer.h>
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "tests/cli/command.h"
 
@@ -189,6 +191,66 @@ DT_TEST(cli_chat, answers_are_those_of_reading_everything_again)
         line = strchr(line, '\n') + 1;
     }
     DT_ASSERT(*line == '\0');
+    dt_test_remove_dir(model);
+}
+
+/* The last token of each answer is a zero byte: of what is said next it is a part as any other. */
+DT_TEST(cli_chat, answers_keep_their_zero_bytes)
+{
+    static const char config[] = "{\"eos_token_id\": 1, \"forced_eos_token_id\": 190}";
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 32], prompt[4096];
+    static running r;
+    json_t *first, *second;
+    dt_tokenizer *tok;
+    size_t n, bytes;
+    int32_t *ids;
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/generation_config.json", model);
+    DT_ASSERT_EQ_INT(unlink(file), 0);
+    dt_test_write_file(model, "generation_config.json", config, sizeof config - 1);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    start(&r, model, "tp=2", "--json", file);
+    say(&r, "One\nTwo\n");
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    first = json_loads(r.text, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
+    second = json_loads(strchr(r.text, '\n') + 1, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
+    DT_ASSERT(first != NULL && second != NULL);
+    bytes = json_string_length(json_object_get(first, "text"));
+    DT_ASSERT(bytes > 1 && bytes < sizeof prompt / 2);
+    DT_ASSERT_EQ_INT(json_string_value(json_object_get(first, "text"))[bytes - 1], 0);
+    n = (size_t)snprintf(prompt, sizeof prompt, "system: S\nuser: One\nassistant: ");
+    memcpy(prompt + n, json_string_value(json_object_get(first, "text")), bytes);
+    n += bytes;
+    n += (size_t)snprintf(prompt + n, sizeof prompt - n, "\nuser: Two\nbot:");
+    DT_ASSERT_OK(dt_tokenizer_open(model, &tok));
+    DT_ASSERT_OK(dt_tokenizer_encode(tok, prompt, n, DT_ENCODE_PARSE_SPECIAL, &ids, &n));
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(second, "prompt_tokens")), (int64_t)n);
+    dt_tokenizer_free(ids);
+    dt_tokenizer_release(&tok);
+    json_decref(first);
+    json_decref(second);
+    dt_test_remove_dir(model);
+}
+
+/* A checkpoint may be many files. */
+DT_TEST(cli_chat, as_many_files_may_be_open_as_the_system_allows)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    struct rlimit before, few, now;
+    static running r;
+
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    DT_ASSERT_EQ_INT(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){ 64, before.rlim_max < 1000 ? before.rlim_max : 1000 };
+    DT_ASSERT_EQ_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
+    start(&r, model, "tp=1", NULL, file);
+    say(&r, "One\n");
+    hear(&r, false);
+    DT_ASSERT_EQ_INT(prlimit(r.pid, RLIMIT_NOFILE, NULL, &now), 0);
+    DT_ASSERT_EQ_INT((int64_t)now.rlim_cur, (int64_t)few.rlim_max);
+    DT_ASSERT_EQ_INT(finish(&r), 0);
     dt_test_remove_dir(model);
 }
 
