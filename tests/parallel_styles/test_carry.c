@@ -162,6 +162,53 @@ DT_TEST(carry, sequences_are_chosen_and_repeated_wherever_they_lie)
         for (size_t i = 0; i < DT_COUNT(how); i++) dt_test_on_ranks(meshes[m], chosen, &how[i]);
 }
 
+/* Stored cut, and whole for the computation: so is what the layer carries. */
+static dt_status stored_cut(const dt_style *style, const dt_param_info *param, int n_parts,
+                            dt_cut_room *room, dt_placement *out)
+{
+    (void)style, (void)param, (void)n_parts, (void)room;
+    *out = DT_SHARD(0);
+    return DT_OK;
+}
+
+static dt_tensor *gathered(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                           int param, dt_tensor *w)
+{
+    (void)style, (void)layer, (void)param;
+    return dt_move_dim(t, w, dim, DT_REPLICATE);
+}
+
+static dt_status carries_whole(dt_mesh *mesh, const void *arg)
+{
+    const dt_style stored = { .size = sizeof stored,
+                              .partition_param = stored_cut,
+                              .prepare_param = gathered };
+    const dt_layer_spec spec = {
+        .name = "a", .kind = &sums, .axis = { { C, DT_UNIT_ROW } }, .style = "stored"
+    };
+    carrying c = { .n = 3 };
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "stored", &stored));
+    DT_TRY_TO(done, st, begin(mesh, &spec, &c));
+    for (int by = 1; by < 3; by++) {
+        DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, by));
+        DT_EXPECT_TO(done, st, dti_carry_bytes(c.carry) == 3 * C * (int64_t)sizeof(float),
+                     "%lld bytes", (long long)dti_carry_bytes(c.carry));
+    }
+done:
+    dt_carry_release(&c.carry);
+    dt_tape_release(&c.tape);
+    dt_layers_release(&c.layers);
+    return st;
+}
+
+DT_TEST(carry, what_a_layer_with_prepared_parameters_carries_is_whole)
+{
+    dt_test_on_ranks("dp=1,tp=2", carries_whole, NULL);
+}
+
 /* --- passes that do not count ----------------------------------------------------------------- */
 
 /* A pass that is not committed leaves all as it was; another number of sequences is refused. */
