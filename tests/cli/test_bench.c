@@ -118,6 +118,10 @@ static json_t *run_random(const char *mesh, const char *device)
     DT_ASSERT(object != NULL);
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(object, "device")), device);
     check_figures(json_object_get(object, "prompt"), 4, llama_flops(4));
+    for (size_t i = 0; i < 2; i++) { /* of one round the medians are its numbers */
+        const json_t *f = json_object_get(object, i == 0 ? "prompt" : "decode");
+        expect_product(number(f, "ratio"), number(f, "limit_per_s"), number(f, "work_per_s"));
+    }
     command_free(&r);
     return object;
 }

@@ -112,6 +112,27 @@ DT_TEST(cli_generate, tokens_and_text_are_turned_into_each_other)
     command_free(&r);
 }
 
+/* Of a file "\r\n" is the end of a line; a "\r" elsewhere is a character as any other. */
+DT_TEST(cli_generate, carriage_returns_within_lines_stay)
+{
+    static const char text[] = "RO\rMEO:\r\n\r\nO\r\n", plain[] = "RO\rMEO:\n\nO", end[] = "O\r";
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    command_result a, b;
+
+    (void)model_path(model);
+    (void)snprintf(file, sizeof file, "%s/p", dt_test_temp_dir(folder));
+    for (int i = 0; i < 2; i++) {
+        dt_test_write_file(folder, "p", i ? end : text, i ? sizeof end - 1 : sizeof text - 1);
+        a = COMMAND("tokenize", "-m", model, "-f", file);
+        b = COMMAND("tokenize", "-m", model, "-p", i ? end : plain);
+        COMMAND_ASSERT_CODE(a, 0);
+        DT_ASSERT_EQ_STR(a.out, b.out);
+        command_free(&a);
+        command_free(&b);
+    }
+    dt_test_remove_dir(folder);
+}
+
 #define RUN(...)  COMMAND("generate", "-q", "--json", "-m", model, __VA_ARGS__)
 #define IDS(r, n) tokens_of((r), (n), __FILE__, __LINE__)
 

@@ -157,7 +157,7 @@ static dt_status equality(dt_mesh *world, const void *arg)
 {
     static const char *const specs[] = { "dp=2,tp=2", "tp=2,dp=2", "dp=4,tp=1", "dp=4" };
     dt_runtime *rt = dt_mesh_runtime(world);
-    dt_mesh *other = NULL;
+    dt_mesh *other = NULL, *pair[2] = { NULL, NULL };
 
     (void)arg;
     for (size_t i = 0; i < DT_COUNT(specs); i++) {
@@ -167,6 +167,10 @@ static dt_status equality(dt_mesh *world, const void *arg)
     }
     DT_TRY(dt_mesh_create_ranks(rt, "dp=2,tp=2", (int[]){ 0, 1, 3, 2 }, &other));
     DT_EXPECT(!dt_mesh_equal(world, other), "other ranks");
+    DT_TRY(dt_mesh_create_ranks(rt, "dp=2", (int[]){ 0, 1 }, &pair[0]));
+    DT_TRY(dt_mesh_create_ranks(rt, "dp=2", (int[]){ 2, 1 }, &pair[1]));
+    DT_EXPECT(!dt_mesh_equal(pair[0], pair[1]), "another first rank");
+    for (int i = 0; i < 2; i++) dt_mesh_release(&pair[i]);
     DT_EXPECT_EQ_INT(dt_runtime_live(rt), 2);
     dt_mesh_release(&other);
     DT_EXPECT(other == NULL, "release leaves the variable");
@@ -251,6 +255,40 @@ static dt_status slices(dt_mesh *mesh, const void *arg)
 DT_TEST(mesh, slices_and_groups_of_three_dims)
 {
     dt_test_on_ranks("a=2,b=2,c=2", slices, NULL); /* cases 52, 53, 54 */
+}
+
+/* Of two meshes all ranks together, each once; they wait as long as the more patient mesh says. */
+static dt_status together(dt_mesh *mesh, const void *arg)
+{
+    static const int last[] = { 3, 1 };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    const int rank = dt_runtime_rank(rt);
+    dt_mesh *a = NULL, *b = NULL;
+    dt_status st = DT_OK;
+    dti_comm *c;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_mesh_create(rt, "tp=2", &a));
+    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "tp=2", last, &b));
+    for (int turn = 0; turn < 2; turn++) {
+        DT_TRY_TO(done, st, dt_mesh_set_timeout(turn ? a : b, 70000));
+        DT_TRY_TO(done, st, dt_mesh_set_timeout(turn ? b : a, 50000));
+        DT_TRY_TO(done, st, dti_mesh_union_comm(a, b, &c));
+        DT_EXPECT_TO(done, st, (c == NULL) == (rank == 2), "rank 2 is in neither");
+        if (c == NULL) continue;
+        DT_EXPECT_TO(done, st, c->size == 3 && c->rank == (rank == 3 ? 2 : rank), "%d of %d",
+                     c->rank, c->size);
+        DT_EXPECT_TO(done, st, c->timeout_ms == 70000, "%lld ms", (long long)c->timeout_ms);
+    }
+done:
+    dt_mesh_release(&a);
+    dt_mesh_release(&b);
+    return st;
+}
+
+DT_TEST(mesh, ranks_of_two_meshes_wait_as_long_as_either)
+{
+    dt_test_on_ranks("tp=4", together, NULL);
 }
 
 static dt_status slice_of_slice(dt_mesh *mesh, const void *arg)

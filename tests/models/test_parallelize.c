@@ -403,6 +403,7 @@ static dt_status options_differ(dt_runtime *rt, const void *arg)
 }
 
 static const dt_policy_layer only_up[] = { { .weight = "mlp.up_proj.weight" } };
+static const dt_policy_layer fused_up[] = { { .weight = "mlp.up_proj.weight", .n_fused = 2 } };
 static const dt_policy_layer only_gate[] = { { .weight = "mlp.gate_proj.weight" } };
 
 DT_TEST(parallelize, plans_and_policies_are_compared_whole)
@@ -420,14 +421,51 @@ DT_TEST(parallelize, plans_and_policies_are_compared_whole)
                                     .name = "mine",
                                     .original_layer_class = "LlamaDecoderLayer",
                                     .mlp_in = { DT_POLICY_LIST(only_gate) } };
-    static const dt_policy *const policies[] = { &up, &gate };
+    static const dt_policy fused = { .size = sizeof fused,
+                                     .name = "mine",
+                                     .original_layer_class = "LlamaDecoderLayer",
+                                     .mlp_in = { DT_POLICY_LIST(fused_up) } };
+    static const dt_policy *const policies[] = { &up, &gate, &fused };
 
     for (size_t i = 1; i < DT_COUNT(plans); i++)
         DT_ASSERT_OK(run(3, NULL, NULL, options_differ,
                          &(difference){ { WITH(.plan = &plans[0]), WITH(.plan = &plans[i]) } }));
-    DT_ASSERT_OK(run(2, NULL, NULL, options_differ,
-                     &(difference){ { WITH(.policies = &policies[0], .n_policies = 1),
-                                      WITH(.policies = &policies[1], .n_policies = 1) } }));
+    for (size_t i = 1; i < DT_COUNT(policies); i++)
+        DT_ASSERT_OK(run(2, NULL, NULL, options_differ,
+                         &(difference){ { WITH(.policies = &policies[0], .n_policies = 1),
+                                          WITH(.policies = &policies[i], .n_policies = 1) } }));
+}
+
+/* What a policy sets is known when the model is made. */
+static dt_status fewer_layers(const dt_policy *policy, dt_arguments *a, int world_size)
+{
+    (void)world_size;
+    return policy->user == NULL ? DT_OK : dt_arguments_set(a, "num_hidden_layers", 1);
+}
+
+static dt_status layers_differ(dt_runtime *rt, const void *arg)
+{
+    const dt_policy mine = { .size = sizeof mine,
+                             .name = "mine",
+                             .original_layer_class = "LlamaDecoderLayer",
+                             .replace_arguments = fewer_layers,
+                             .user = dt_runtime_rank(rt) == 1 ? rt : NULL };
+    const dt_policy *const list = &mine;
+    const dt_parallelize_options options = WITH(.policies = &list, .n_policies = 1);
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    (void)arg;
+    DT_EXPECT_STATUS(dt_parallelize(rt, folder_of("llama/uneven", path), &options, &model),
+                     DT_ERR_ARG, "layers, rank 1 one of ");
+    DT_EXPECT(model == NULL, "no model");
+    return DT_OK;
+}
+
+DT_TEST(parallelize, models_of_other_sizes_are_told_apart)
+{
+    DT_ASSERT_OK(run(2, NULL, NULL, layers_differ, NULL));
+    DT_ASSERT_OK(run(3, NULL, NULL, layers_differ, NULL));
 }
 
 static dt_status one_wants_nothing(dt_runtime *rt, const void *arg)

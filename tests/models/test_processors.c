@@ -393,14 +393,17 @@ DT_TEST(processors, a_seed_draws_the_same_on_every_mesh_and_as_softmax_says)
     dti_free(d.drawn);
 }
 
-/* --- top_p on its boundary ----------------------------------------------------------------- */
+/* --- top_p and typical_p on their boundary -------------------------------------------------- */
 
 typedef struct boundary {
     float scores[ROWS * VOCAB];
+    double top_p, typical_p;
+    size_t kept; /* the only one of three tokens that stays */
 } boundary;
 
 /* Weights are integers of 2^-40: of three tokens that have 2^40, 2^40 - d and d of these the last
- * two have just half of the probability. Transformers takes out what has no more than 1 - top_p. */
+ * two have just half of the probability. Transformers takes out what has no more than 1 - top_p,
+ * and keeps no more typical tokens once they have typical_p; the second one is the most typical. */
 static dt_status cut_at_boundary(dt_mesh *mesh, const void *arg)
 {
     static const int32_t tokens[] = { 3, 50, 100 };
@@ -414,7 +417,8 @@ static dt_status cut_at_boundary(dt_mesh *mesh, const void *arg)
 
     o.do_sample = true;
     o.top_k = 0;
-    o.top_p = 0.5;
+    o.top_p = b->top_p;
+    o.typical_p = b->typical_p;
     DT_TRY(dti_rules_make(&rules, &info, &o, 10));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &tape));
     DT_TRY_TO(done, st, take(&scores, tape, mesh, VOCAB, b->scores));
@@ -423,7 +427,7 @@ static dt_status cut_at_boundary(dt_mesh *mesh, const void *arg)
         for (size_t i = 0; i < DT_COUNT(tokens); i++) {
             const int64_t at = tokens[i] - scores.first;
             if (at < 0 || at >= scores.n) continue;
-            DT_EXPECT_TO(done, st, (scores.data[r * scores.n + at] > -INFINITY) == (i == 0),
+            DT_EXPECT_TO(done, st, (scores.data[r * scores.n + at] > -INFINITY) == (i == b->kept),
                          "token %d", (int)tokens[i]);
         }
 done:
@@ -433,7 +437,7 @@ done:
     return st;
 }
 
-DT_TEST(processors, top_p_takes_out_what_reaches_its_boundary)
+DT_TEST(processors, masses_are_cut_exactly_on_their_boundary)
 {
     const float near = -0x1p-22f;
     const int64_t rest = (1LL << 40) - llrint(exp((double)near) * 0x1p40);
@@ -449,7 +453,12 @@ DT_TEST(processors, top_p_takes_out_what_reaches_its_boundary)
         b.scores[r * VOCAB + 50] = near;
         b.scores[r * VOCAB + 100] = small;
     }
-    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], cut_at_boundary, &b);
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        b.top_p = 0.5, b.typical_p = 1, b.kept = 0;
+        dt_test_on_ranks(meshes[m], cut_at_boundary, &b);
+        b.top_p = 1, b.typical_p = exp2(-41) * (double)((1LL << 40) - rest), b.kept = 1;
+        dt_test_on_ranks(meshes[m], cut_at_boundary, &b);
+    }
 }
 
 /* --- refusals --------------------------------------------------------------------------------- */

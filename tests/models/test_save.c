@@ -171,6 +171,46 @@ DT_TEST(save, any_plan_gives_the_same_files)
     dt_test_remove_dir(temporary);
 }
 
+static int64_t bytes_of_all(const char *folder, size_t *n)
+{
+    int64_t all = 0;
+    dti_ckpt *ckpt;
+
+    DT_ASSERT_OK(dti_ckpt_open(folder, &ckpt));
+    *n = dti_ckpt_count(ckpt);
+    for (size_t i = 0; i < *n; i++) {
+        const dti_st_entry *e = dti_ckpt_at(ckpt, i);
+        int64_t bytes = (int64_t)dt_dtype_size(e->dtype);
+        for (int a = 0; a < e->n_axes; a++) bytes *= e->shape[a];
+        all += bytes;
+    }
+    dti_ckpt_close(&ckpt);
+    return all;
+}
+
+/* What is just as large as a file may be is one file, a byte more two; a tensor that is larger has
+ * one of its own, and none is empty. */
+DT_TEST(save, files_are_filled_to_the_last_byte)
+{
+    for (int less = 0; less < 3; less++) {
+        char temporary[DT_TEST_PATH_BYTES];
+        int64_t all;
+        saving s;
+        size_t n;
+
+        begin(&s, "llama/uneven", temporary);
+        all = bytes_of_all(s.from, &n);
+        s.options.max_file_bytes = less < 2 ? all - less : 1;
+        save("tp=2", &s);
+        compare(&s, DT_N_DTYPES);
+        DT_ASSERT_EQ_INT(count_files(s.to, ".safetensors"),
+                         less == 0   ? 1
+                         : less == 1 ? 3
+                                     : (int64_t)n + 1); /* and the index */
+        dt_test_remove_dir(temporary);
+    }
+}
+
 DT_TEST(save, large_models_are_several_files_with_an_index)
 {
     for (size_t m = 0; m < DT_COUNT(meshes); m++) {

@@ -47,6 +47,13 @@ static const dt_style other_styles[] = {
     { COLUMNS, .in = DT_LAID(DT_LAY_REPLICATE), .user = &colwise },
 };
 
+/* A style of its own for a step, on rank 0 and on rank 1. */
+static const dt_style with_step = { COLUMNS, .in = DT_LAID(DT_LAY_REPLICATE), .twin = "my_step" };
+static const dt_style steps[] = {
+    { COLUMNS, .in = DT_LAID(DT_LAY_REPLICATE) },
+    { COLUMNS, .in = DT_LAID(DT_LAY_REPLICATE), .out = DT_LAID(DT_LAY_SHARD, -1) },
+};
+
 static const dt_style refused_style = { COLUMNS, .in = DT_LAID(DT_LAY_REPLICATE),
                                         .kinds = "embedding" };
 #undef COLUMNS
@@ -82,6 +89,33 @@ DT_TEST(styles_agree, ranks_that_differ_all_hear_of_it)
         dt_test_on_ranks(meshes[m], styles_differ, &other_styles[0]);
         dt_test_on_ranks(meshes[m], styles_differ, &refused_style);
     }
+}
+
+/* The style of a step has the same name on all ranks, and moves elsewhere what leaves. */
+static dt_status steps_differ(dt_mesh *mesh, const void *arg)
+{
+    static const dt_plan_rule rule = { "model.layers.*.mlp.up_proj", "mine" };
+    static const dt_plan plan = { .rules = &rule, .n_rules = 1 };
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(rt, "my_step", &steps[dt_runtime_rank(rt) == 1]));
+    DT_TRY(dt_style_register(rt, "mine", &with_step));
+    options.plan = &plan;
+    DT_EXPECT_STATUS(dt_parallelize(rt, dt_test_source_path(path, "tests/golden/llama/uneven"),
+                                    &options, &model),
+                     DT_ERR_ARG,
+                     "ranks 0 and 1 have laid out model.layers.0.mlp.up_proj differently");
+    DT_EXPECT(model == NULL, "no model");
+    return DT_OK;
+}
+
+DT_TEST(styles_agree, the_styles_of_a_step_are_compared_too)
+{
+    dt_test_on_ranks("tp=2", steps_differ, NULL);
 }
 
 /* Also in what places no parameter elsewhere and sends nothing else. */
