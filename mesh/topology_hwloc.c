@@ -185,7 +185,7 @@ static int keep_in_node(const dt_topology *t, int at, int n, int behind)
     const int node = t->cores != NULL ? t->node_end[at] : t->n_cores;
 
     if (at + n <= node || node + behind > t->n_cores) return at;
-    return t->node_end[node] - node >= n || n <= 1 ? node : at;
+    return t->node_end[node] - node >= n ? node : at;
 }
 
 static void place_ranks(dt_topology *t, const dt_division *d)

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which cores a rank gets, on machines that need not exist. */
+#define _GNU_SOURCE /* memmem */
 #include "mesh/core_binding.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "files/input.h"
+#include "mesh/topology_internal.h"
 #include "tests/support/dt_test.h"
 
 typedef struct machine {
@@ -139,6 +143,43 @@ DT_TEST(topology, a_recorded_machine_keeps_what_it_was_denied)
     dti_topology_cores_text(t, 1, text);
     DT_ASSERT_EQ_STR(text, "4-6,12-14");
     dt_topology_release(&t);
+}
+
+/* A container that may use two cores of one socket and three of the other. */
+DT_TEST(topology, ranks_that_just_fit_a_node_get_it)
+{
+    static const char *const cores[] = { "4,12", "5,13", "6,14" };
+    static const char was[] = "allowed_cpuset=\"0x00007e7e\"",
+                      is[] = "allowed_cpuset=\"0x00007c7c\"";
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16], *text, *at;
+    dt_topology *t = NULL;
+    int64_t n;
+
+    (void)dt_test_source_path(path, "tests/mesh/machines/two_sockets_in_a_container.xml");
+    DT_ASSERT_OK(dti_input_read_file(path, 1 << 20, (void **)&text, &n));
+    at = memmem(text, (size_t)n, was, sizeof was - 1);
+    DT_ASSERT(at != NULL);
+    memcpy(at, is, sizeof is - 1);
+    dt_test_write_file(dt_test_temp_dir(folder), "machine.xml", text, (size_t)n);
+    dti_free(text);
+    (void)snprintf(path, sizeof path, "%s/machine.xml", folder);
+    DT_ASSERT_OK(dt_topology_load(path, &t));
+    DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 5);
+    DT_ASSERT_OK(divide(t, 3, 1));
+    for (int r = 0; r < 3; r++) {
+        char mine[DT_CORES_TEXT_BYTES];
+        dti_topology_cores_text(t, r, mine);
+        DT_ASSERT_EQ_STR(mine, cores[r]);
+    }
+    dt_topology_release(&t);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(topology, only_machines_of_some_size_are_drawn)
+{
+    DT_ASSERT_OK(dti_synthetic_check("pack:8 core:1024 pu:1"));
+    DT_ASSERT_STATUS(dti_synthetic_check("pack:8 core:1025 pu:1"), DT_ERR_ARG, "more than 1024");
+    DT_ASSERT_STATUS(dti_synthetic_check("pack:9 core:1024 pu:1"), DT_ERR_ARG, "9216 cpus or more");
 }
 
 DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
