@@ -272,23 +272,42 @@ DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
     dt_test_remove_dir(model);
 }
 
-/* The same with a context in which reading takes seconds. */
-static void make_long_model(char folder[DT_TEST_PATH_BYTES])
+/* In the place of the link to the example's config.json a file that says another context. */
+static void set_context(const char *model, const char *positions)
 {
-    char path[DT_TEST_PATH_BYTES + 16], *config, *at;
-    static const char key[] = "\"max_position_embeddings\": 512";
+    static const char key[] = "\"max_position_embeddings\": ";
+    char path[DT_TEST_PATH_BYTES + 16], edited[4096], *config;
+    const char *at;
 
-    (void)make_model(folder);
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    (void)snprintf(path, sizeof path, "%s/config.json", model);
     config = command_read(path);
     at = strstr(config, key);
     DT_ASSERT(at != NULL && unlink(path) == 0);
-    config = realloc(config, strlen(config) + 8);
-    at = strstr(config, key) + sizeof key - 1;
-    memmove(at + 2, at, strlen(at) + 1);
-    memcpy(at - 3, "16384", 5);
-    dt_test_write_file(folder, "config.json", config, strlen(config));
+    (void)snprintf(edited, sizeof edited, "%.*s%s%s%s", (int)(at - config), config, key, positions,
+                   at + strlen(key) + strspn(at + strlen(key), "0123456789"));
+    dt_test_write_file(model, "config.json", edited, strlen(edited));
     free(config);
+}
+
+/* Reading as much as its context takes seconds. */
+static void make_long_model(char folder[DT_TEST_PATH_BYTES])
+{
+    set_context(make_model(folder), "16384");
+}
+
+/* Nobody has memory for all of this context. */
+DT_TEST(cli_chat, caches_grow_with_what_is_said)
+{
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8];
+    static running r;
+
+    set_context(make_model(model), "500000000");
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    start(&r, model, "tp=2", NULL, file);
+    say(&r, "One\nTwo\n");
+    DT_ASSERT_EQ_INT(finish(&r), 0);
+    DT_ASSERT(r.n > 2);
+    dt_test_remove_dir(model);
 }
 
 static void say_much(running *r)
@@ -409,21 +428,11 @@ DT_TEST(cli_chat, what_cannot_be_is_said)
 /* The last tokens of the context, not those that were asked for. */
 DT_TEST(cli_chat, an_answer_that_fills_the_context_ends_by_its_length)
 {
-    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], *config, edited[4096];
-    static const char key[] = "\"max_position_embeddings\": ";
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
     static running r;
     json_t *answer;
-    const char *at;
 
-    (void)make_model(model);
-    (void)snprintf(file, sizeof file, "%s/config.json", model);
-    config = command_read(file);
-    at = strstr(config, key);
-    DT_ASSERT(at != NULL && unlink(file) == 0);
-    (void)snprintf(edited, sizeof edited, "%.*s%s24%s", (int)(at - config), config, key,
-                   at + strlen(key) + strspn(at + strlen(key), "0123456789"));
-    dt_test_write_file(model, "config.json", edited, strlen(edited));
-    free(config);
+    set_context(make_model(model), "24");
     (void)snprintf(file, sizeof file, "%s/err", model);
     start(&r, model, "tp=2", "--json", file);
     say(&r, "Hi\n");

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "mesh/core_binding.h"
 #include "mesh/runtime.h"
@@ -49,6 +51,34 @@ DT_TEST(run, bad_options_are_refused_with_number_and_range)
     o.fault = "nonsense";
     DT_ASSERT_STATUS(dt_run(&o, nothing, NULL), DT_ERR_ARG, "\"nonsense\" is not understood");
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map what they like */
+enum { MANY = 64, ROOM_BYTES = 256 << 20 };                         /* of stacks alone 512 MiB */
+
+/* The number of an error says nothing to who reads it. */
+DT_TEST(run, threads_that_cannot_start_say_why)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    FILE *f = fopen("/proc/self/statm", "r");
+    struct rlimit old, few;
+    long pages = 0;
+
+    DT_ASSERT(f != NULL && fscanf(f, "%ld", &pages) == 1);
+    (void)fclose(f);
+    DT_ASSERT_EQ_INT(getrlimit(RLIMIT_AS, &old), 0);
+    few =
+        (struct rlimit){ (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + ROOM_BYTES, old.rlim_max };
+    for (int of_one = 0; of_one < 2; of_one++) {
+        dt_status st;
+        o.n_ranks = of_one ? 1 : MANY;
+        o.threads_per_rank = of_one ? MANY : 1;
+        DT_ASSERT_EQ_INT(setrlimit(RLIMIT_AS, &few), 0);
+        st = dt_run(&o, nothing, NULL);
+        DT_ASSERT_EQ_INT(setrlimit(RLIMIT_AS, &old), 0);
+        DT_ASSERT_STATUS(st, DT_ERR_MEMORY, "Resource temporarily unavailable");
+    }
+}
+#endif
 
 DT_TEST(run, several_processes_without_a_transport_are_refused)
 {
