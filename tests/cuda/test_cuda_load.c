@@ -15,6 +15,7 @@
 #include "files/checkpoint_internal.h"
 #include "files/safetensors_internal.h"
 #include "mesh/gpu.h"
+#include "mesh/runtime_internal.h"
 #include "models/model.h"
 #include "tests/support/cuda.h"
 #include "tests/support/watched_cuda.h"
@@ -214,6 +215,35 @@ DT_TEST(cuda_load, a_model_is_parallelized_on_the_device_that_the_run_has)
     DT_ASSERT_OK(dt_test_run(&options, "tp=2", on_cpus, NULL));
     options.device = "cuda:0";
     DT_ASSERT_OK(dt_test_run(&options, "tp=2", on_gpus, NULL));
+}
+
+static dt_status is_on_device(dt_runtime *rt, void *arg)
+{
+    const char *device = arg;
+    const int want = device[4] == ':' ? device[5] - '0' : dt_runtime_rank(rt) % 2;
+
+    DT_EXPECT(rt->gpu != NULL && rt->gpu->device == want, "\"%s\" is GPU %d on rank %d", device,
+              rt->gpu != NULL ? rt->gpu->device : -1, dt_runtime_rank(rt));
+    return DT_OK;
+}
+
+/* A number is that GPU on every rank; without one ranks take them in turn. */
+DT_TEST(cuda_load, ranks_are_on_the_gpu_that_was_named)
+{
+    static const char *const devices[] = { "cuda", "cuda:0", "cuda:1" };
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    const dti_cuda_module *m;
+    dti_cuda_versions versions;
+
+    (void)setenv("DTENSOR_SIM_DEVICES", "2", 1);
+    m = dt_test_cuda_runs();
+    m->versions(&versions);
+    if (versions.n_devices != 2) dt_test_skip("skipped: %d devices", versions.n_devices);
+    options.n_ranks = 2;
+    for (size_t i = 0; i < DT_COUNT(devices); i++) {
+        options.device = devices[i];
+        DT_ASSERT_OK(dt_run(&options, is_on_device, (void *)(uintptr_t)devices[i]));
+    }
 }
 
 /* --- buffers of any size ---------------------------------------------------------------------- */

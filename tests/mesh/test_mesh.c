@@ -257,6 +257,29 @@ DT_TEST(mesh, slices_and_groups_of_three_dims)
     dt_test_on_ranks("a=2,b=2,c=2", slices, NULL); /* cases 52, 53, 54 */
 }
 
+/* Neighbours by two and by four, asked for in turns. */
+static dt_status neighbours(dt_mesh *mesh, const void *arg)
+{
+    static const int along[] = { 2, 4, 2, 8, 4 };
+    const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
+    dti_comm *first = NULL, *c;
+
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(along); i++) {
+        DT_TRY(dti_mesh_comm_along(mesh, 1, &along[i], &c));
+        DT_EXPECT(c->size == along[i] && c->rank == rank % along[i], "%d of %d along %d", c->rank,
+                  c->size, along[i]);
+        DT_EXPECT(i != 2 || c == first, "another communicator");
+        if (i == 0) first = c;
+    }
+    return DT_OK;
+}
+
+DT_TEST(mesh, neighbours_of_each_number_have_a_group)
+{
+    dt_test_on_ranks("tp=8", neighbours, NULL);
+}
+
 /* Of two meshes all ranks together, each once; they wait as long as the more patient mesh says. */
 static dt_status together(dt_mesh *mesh, const void *arg)
 {

@@ -89,6 +89,19 @@ done:
     return st;
 }
 
+/* As many tokens as the limit are kept, and none of one more. `s` is empty. */
+static dt_status keeps_up_to(dt_state *s, int64_t limit)
+{
+    const int64_t n = limit - NEW + 1; /* of the new ones the last is not read */
+    int32_t ids[ROOM];
+
+    for (int i = 0; i < ROOM; i++) ids[i] = (3 * i + 2) % 89;
+    DT_TRY(goes_on(s, &(dt_ids){ ids, n }, 0, limit, ids + n));
+    DT_EXPECT_EQ_INT(dt_state_keep(s, ids, limit), limit - 1);
+    DT_EXPECT_EQ_INT(dt_state_keep(s, ids, limit + 1), 0);
+    return DT_OK;
+}
+
 static dt_status keeps(dt_mesh *mesh, const void *arg)
 {
     const keeping *c = arg;
@@ -111,6 +124,7 @@ static dt_status keeps(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED }, SHARED - 1, c->limit, new));
     DT_EXPECT_TO(done, st, dt_state_keep(s, NULL, 3) == 0 && dt_state_length(s) == 0, "no ids");
     DT_EXPECT_TO(done, st, dt_state_keep(NULL, ids, 3) == 0, "no state");
+    if (c->limit > 0) DT_TRY_TO(done, st, keeps_up_to(s, c->limit));
     DT_EXPECT_TO(done, st, s->room < ROOM || c->grow_from == 0, "room for %lld",
                  (long long)s->room);
     DT_EXPECT_TO(done, st, dt_tensor_extent(s->kv[0].k, 1) == s->room, "caches");

@@ -6,6 +6,7 @@
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "tests/support/dt_test.h"
@@ -261,6 +262,46 @@ done:
 DT_TEST(dims, the_bias_joins_a_sum_over_whatever_dims)
 {
     for (int first = 0; first < 2; first++) dt_test_on_ranks("dp=2,tp=2", changing_dims, &first);
+}
+
+/* Where a mesh dim has one rank nothing is summed: product and bias are rounded once, as one. */
+static dt_status rounded_once(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole[] = { DT_REPLICATE };
+    const int64_t shape[] = { 32, 16 };
+    const dt_layer_spec spec = { .name = "x",
+                                 .kind = &dt_linear_kind,
+                                 .axis = { { 16, DT_UNIT_ROW }, { 16, DT_UNIT_ROW } },
+                                 .with = "bias",
+                                 .style = "rowwise" };
+    dt_layers *layers = NULL;
+    dt_tensor *x = NULL, *y[2];
+    dt_tape *t = NULL;
+    dt_status st;
+
+    (void)arg;
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_BF16, 1));
+    DT_TRY_TO(done, st, dt_randn(mesh, whole, DT_BF16, 2, shape, (dt_random){ 3, 0 }, &x));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    y[0] = dt_layer_forward(t, dt_layers_at(layers, 0), x);
+    y[1] = dt_linear(t, x, dt_layer_param(dt_layers_at(layers, 0), 0),
+                     dt_layer_param(dt_layers_at(layers, 0), 1));
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st,
+                 memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
+                        32 * 16 * sizeof(uint16_t)) == 0,
+                 "other bits");
+done:
+    dt_tape_release(&t);
+    dt_tensor_release(&x);
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(dims, a_bias_of_one_rank_is_rounded_with_its_product)
+{
+    dt_test_on_ranks("tp=1", rounded_once, NULL);
 }
 
 /* --- parameters ------------------------------------------------------------------------------- */
