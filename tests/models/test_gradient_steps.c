@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a step of gradients costs and holds: reductions per block, bytes of sequence parallel, the
+ * dry run's prediction against the run, the same bits twice and on all ranks. */
+#include <dtensor/inspect.h>
+#include <dtensor/model_training.h>
+#include <dtensor/ops_loss.h>
+#include <dtensor/parallelize.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "dtensor/device/device.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/golden.h"
+
+enum { ROWS = 2, TOKENS = 9 };
+
+typedef struct step_of {
+    const char *folder;
+    bool sequence_parallel, thrifty;
+    dt_recomputed recompute;
+    int64_t chunk;
+} step_of;
+
+/* What was counted. */
+typedef struct counted {
+    dt_comm_counter forward[DT_N_COMM_KINDS], backward[DT_N_COMM_KINDS], leaves[DT_N_COMM_KINDS];
+    dt_op_work work;
+    int64_t kept, peak;
+    int64_t n_layers, n_kv_heads;
+    uint64_t hash; /* of this rank's pieces of all gradients */
+} counted;
+
+static void counters(const dt_tape *t, dt_comm_counter to[DT_N_COMM_KINDS])
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) to[k] = dt_tape_comm(t, (dt_comm_kind)k);
+}
+
+static void less(dt_comm_counter a[DT_N_COMM_KINDS], const dt_comm_counter b[DT_N_COMM_KINDS])
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        a[k].calls -= b[k].calls;
+        a[k].bytes -= b[k].bytes;
+    }
+}
+
+/* Copies of a gradient have the same bytes on every rank that has them. */
+static dt_status same_copies(dt_mesh *mesh, dt_tensor *g)
+{
+    dt_placement place[DT_MAX_DIMS];
+    int64_t shape[DT_MAX_AXES];
+    dt_tensor *again = NULL;
+    const int n = dt_tensor_n_axes(g);
+
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+        place[m] = dt_layout_placement(dt_tensor_layout(g), m);
+    for (int a = 0; a < n; a++) shape[a] = dt_tensor_extent(g, a);
+    DT_TRY(dt_from_local_checked(mesh, place, DT_F32, n, shape, dt_tensor_local(g)->data, &again));
+    dt_tensor_release(&again);
+    return DT_OK;
+}
+
+static dt_status look(dt_mesh *mesh, dt_layers *layers, const dt_gradients *g, counted *out)
+{
+    out->hash = 1;
+    for (int64_t i = 0; dt_gradients_at(g, i) != NULL; i++) {
+        dt_tensor *x = dt_gradient(g, dt_gradients_at(g, i));
+        const dt_local *piece;
+        size_t n = sizeof(float);
+        DT_EXPECT(x != NULL, "a parameter without gradient");
+        piece = dt_tensor_local(x);
+        for (int a = 0; a < piece->n_axes; a++) n *= (size_t)piece->shape[a];
+        out->hash = dti_hash_bytes(out->hash, piece->data, n);
+        DT_TRY(same_copies(mesh, x));
+    }
+    (void)layers;
+    return DT_OK;
+}
+
+static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
+{
+    const bool dry = dt_runtime_is_dry(dt_mesh_runtime(mesh));
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    int32_t ids[ROWS * TOKENS], next[ROWS * TOKENS];
+    dt_gradients *g = NULL;
+    dt_model *model = NULL;
+    dti_device *device;
+    dt_tensor *loss;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < ROWS * TOKENS; i++) {
+        ids[i] = 3 + 5 * i % 17;
+        next[i] = i % TOKENS == 2 ? -100 : 3 + 5 * (i + 1) % 17;
+    }
+    load.keep_dtype = false;
+    load.dtype = DT_F32;
+    load.sequence_parallel = s->sequence_parallel;
+    how.recompute = s->recompute;
+    how.chunk = s->chunk;
+    how.n_valid = ROWS * (TOKENS - 1);
+    DT_TRY(dt_model_load(mesh, s->folder, &load, &model));
+    out->n_layers = dt_model_info_of(model)->n_layers;
+    out->n_kv_heads = dt_model_info_of(model)->n_kv_heads;
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(model), g));
+    dt_tape_record(t, g);
+    dt_tape_set_thrifty(t, s->thrifty);
+    loss = dt_model_loss(t, model, dt_model_ids(t, model, dry ? NULL : ids, ROWS, TOKENS),
+                         dt_model_ids(t, model, dry ? NULL : next, ROWS, TOKENS), &how);
+    counters(t, out->forward);
+    out->kept = dt_tape_kept_bytes(t);
+    dt_backward(t, loss, NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    counters(t, out->backward);
+    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    counters(t, out->leaves);
+    less(out->leaves, out->backward);
+    less(out->backward, out->forward);
+    out->work = dt_tape_work(t);
+    DT_TRY_TO(done, st, dti_device_of(dt_mesh_runtime(mesh), &device));
+    out->peak = (int64_t)dti_memory_peak(device->memory);
+    if (!dry) st = look(mesh, dt_model_layers(model), g, out);
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    dt_model_release(&model);
+    return st;
+}
+
+/* --- reductions of a block ---------------------------------------------------------------------- */
+
+static int64_t bytes_of(const dt_comm_counter c[DT_N_COMM_KINDS])
+{
+    int64_t n = 0;
+
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) n += c[k].bytes;
+    return n;
+}
+
+/* Each half of a block reduces once forward and once backward; the embedding once forward, the head
+ * once backward; the loss twice forward. With tokens cut between blocks the same bytes travel. */
+static dt_status count_block(dt_mesh *mesh, const void *arg)
+{
+    const step_of *whole = arg;
+    step_of cut = *whole;
+    counted a, b;
+    bool shared;
+
+    cut.sequence_parallel = true;
+    DT_TRY(run_step(mesh, whole, &a));
+    DT_TRY(run_step(mesh, &cut, &b));
+    shared = a.n_kv_heads < dt_mesh_dim_size(mesh, 0);
+    DT_EXPECT_EQ_INT(a.forward[DT_COMM_ALL_REDUCE].calls, 1 + 2 * a.n_layers + 2);
+    /* keys and values that every rank holds whole are read by other query heads on each */
+    DT_EXPECT_EQ_INT(a.backward[DT_COMM_ALL_REDUCE].calls, (shared ? 4 : 2) * a.n_layers + 1);
+    DT_EXPECT_EQ_INT(a.backward[DT_COMM_ALL_GATHER].calls, 0);
+    DT_EXPECT_EQ_INT(a.backward[DT_COMM_REDUCE_SCATTER].calls, 0);
+    DT_EXPECT_EQ_INT(bytes_of(a.leaves), 0);
+    DT_EXPECT_EQ_INT(b.forward[DT_COMM_ALL_REDUCE].calls, 2); /* of the loss */
+    DT_EXPECT_EQ_INT(b.backward[DT_COMM_ALL_REDUCE].calls, shared ? 2 * a.n_layers : 0);
+    if (dt_mesh_dim_size(mesh, 0) ==
+        2) { /* tokens that divide: 9 do not by 2, both halves add up */
+        DT_EXPECT_EQ_INT(bytes_of(a.forward), bytes_of(b.forward));
+        DT_EXPECT_EQ_INT(bytes_of(a.backward), bytes_of(b.backward));
+    }
+    return DT_OK;
+}
+
+DT_TEST(gradient_steps, a_block_reduces_twice_forward_and_twice_backward)
+{
+    static const char *const dense[] = { "llama/uneven", "qwen2/base", "phi3/uneven" };
+    char folder[DT_TEST_PATH_BYTES], name[64];
+
+    for (size_t f = 0; f < DT_COUNT(dense); f++) {
+        step_of s = { .folder = folder };
+        (void)snprintf(name, sizeof name, "tests/golden/%s", dense[f]);
+        (void)dt_test_source_path(folder, name);
+        dt_test_on_ranks("tp=2", count_block, &s);
+        dt_test_on_ranks("tp=3", count_block, &s);
+    }
+}
+
+/* --- the dry run -------------------------------------------------------------------------------- */
+
+typedef struct predicted {
+    step_of step;
+    const char *mesh;
+} predicted;
+
+static dt_status same_counters(const dt_comm_counter *a, const dt_comm_counter *b, const char *what)
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++)
+        DT_EXPECT(a[k].calls == b[k].calls && a[k].bytes == b[k].bytes,
+                  "%s: %s predicted %lld x %lld bytes, counted %lld x %lld", what,
+                  dt_comm_kind_name((dt_comm_kind)k), (long long)a[k].calls, (long long)a[k].bytes,
+                  (long long)b[k].calls, (long long)b[k].bytes);
+    return DT_OK;
+}
+
+static dt_status predict(dt_mesh *mesh, const void *arg)
+{
+    const predicted *p = arg;
+    dt_runtime *rt = dt_mesh_runtime(mesh), *dry = NULL;
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    counted expected, is, again;
+    dt_mesh *like = NULL;
+    dt_status st = DT_OK;
+
+    options.n_ranks = dt_runtime_size(rt);
+    DT_TRY(dt_runtime_create_dry(&options, dt_runtime_rank(rt), rt, &dry));
+    DT_TRY_TO(done, st, dt_mesh_create(dry, p->mesh, &like));
+    DT_TRY_TO(done, st, run_step(like, &p->step, &expected));
+    DT_TRY_TO(done, st, run_step(mesh, &p->step, &is));
+    DT_TRY_TO(done, st, run_step(mesh, &p->step, &again));
+    DT_TRY_TO(done, st, same_counters(expected.forward, is.forward, "forward"));
+    DT_TRY_TO(done, st, same_counters(expected.backward, is.backward, "backward"));
+    DT_TRY_TO(done, st, same_counters(expected.leaves, is.leaves, "leaves"));
+    DT_EXPECT_TO(done, st, expected.kept == is.kept, "%lld bytes kept, predicted %lld",
+                 (long long)is.kept, (long long)expected.kept);
+    DT_EXPECT_TO(done, st, expected.work.flops == is.work.flops && is.work.flops > 0,
+                 "%.0f operations, predicted %.0f", is.work.flops, expected.work.flops);
+    DT_EXPECT_TO(done, st, expected.peak == is.peak, "%lld bytes at most, predicted %lld",
+                 (long long)is.peak, (long long)expected.peak);
+    DT_EXPECT_TO(done, st, is.hash == again.hash, "two runs give other bits");
+done:
+    dt_mesh_release(&like);
+    dt_runtime_release_dry(&dry);
+    return st;
+}
+
+static void predict_all(bool sequence_parallel, bool thrifty, dt_recomputed recompute)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+    for (size_t f = 0; f < DT_GOLDEN_FIXTURES; f++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            char folder[DT_TEST_PATH_BYTES], name[64];
+            predicted p = { .mesh = meshes[m] };
+            if (strstr(dt_golden_fixtures[f], "moe") != NULL) continue;
+            (void)snprintf(name, sizeof name, "tests/golden/%s", dt_golden_fixtures[f]);
+            p.step = (step_of){ .folder = dt_test_source_path(folder, name),
+                                .sequence_parallel = sequence_parallel,
+                                .thrifty = thrifty,
+                                .recompute = recompute,
+                                .chunk = thrifty ? 4 : 0 };
+            dt_test_on_ranks(meshes[m], predict, &p);
+        }
+}
+
+DT_TEST(gradient_steps, are_what_the_dry_run_says_and_the_same_twice)
+{
+    predict_all(false, false, DT_RECOMPUTED_NOTHING);
+}
+
+DT_TEST(gradient_steps, with_tokens_cut_and_less_kept_are_predicted_too)
+{
+    predict_all(true, true, DT_RECOMPUTED_NOTHING);
+    predict_all(false, false, DT_RECOMPUTED_BLOCKS);
+}
