@@ -15,10 +15,10 @@ static dti_sum *sum_of(dti_graph *g, int32_t v)
     return g->values[v].leaf ? &g->gradients->leaves.at[v].sum : &g->values[v].sum;
 }
 
-/* What came for value v, in the place where a row's backward wants it; NULL if nothing did. */
-static dt_status take(dt_tape *t, const dt_node *n, int32_t v, const dt_layout *want,
-                      dt_tensor **out)
+/* What came for result r, in the place where a row's backward wants it; NULL if nothing did. */
+static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want, dt_tensor **out)
 {
+    const int32_t v = n->out[r];
     dti_graph *g = t->graph;
     dti_graph_value *value;
     dt_tensor *y, *cast;
@@ -28,8 +28,8 @@ static dt_status take(dt_tape *t, const dt_node *n, int32_t v, const dt_layout *
     value = &g->values[v];
     DT_TRY(dti_sum_take(t, &value->sum, want, &y));
     if (y == NULL) return DT_OK;
-    if (n->enters < DT_N_DTYPES && y->local.dtype != n->enters) {
-        const dt_status st = dti_tensor_cast(y, n->enters, &cast);
+    if (n->enters[r] < DT_N_DTYPES && y->local.dtype != n->enters[r]) {
+        const dt_status st = dti_tensor_cast(y, n->enters[r], &cast);
         dt_tensor_release(&y);
         DT_TRY(st);
         y = cast;
@@ -140,7 +140,7 @@ static dt_status run_row(dt_tape *t, const dt_node *n)
         DT_TRY_TO(done, st,
                   (n->whole ? dti_gradient_layout : dti_gradient_entry)(
                       t->graph->values[n->out[r]].layout, n->name, &want));
-        DT_TRY_TO(done, st, take(t, n, n->out[r], want, &dy[r]));
+        DT_TRY_TO(done, st, take(t, n, r, want, &dy[r]));
         any = any || dy[r] != NULL;
     }
     if (!any) return DT_OK;
@@ -171,7 +171,7 @@ static dt_status run_move(dt_tape *t, const dt_node *n)
         DT_TRY(dti_gradient_way_back(x->layout, y->layout, &y->sum, n->name, &want));
     else
         DT_TRY(dti_gradient_layout(y->layout, n->name, &want));
-    DT_TRY(take(t, n, n->out[0], want, &dy));
+    DT_TRY(take(t, n, 0, want, &dy));
     if (!here) {
         dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
         DT_TRY_TO(done, st, dti_gradient_layout(x->layout, n->name, &want));
@@ -203,7 +203,7 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
     if (g->values[n->out[0]].sum.part[0] == NULL) return DT_OK;
     DT_TRY(dti_gradient_entry(g->values[n->out[0]].layout, n->name, &want));
     DT_TRY_TO(done, st, with_kept(t, n, &full));
-    DT_TRY_TO(done, st, take(t, n, n->out[0], want, &dy));
+    DT_TRY_TO(done, st, take(t, n, 0, want, &dy));
     for (int i = 0; i < n->n_in; i++) in[i] = full.kept[i].x;
     if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
     DT_TRY_TO(done, st, dti_graph_begin_part(g, t->device, &mark));

@@ -170,7 +170,7 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
                        .kind = kind,
                        .name = name,
                        .scope = dti_tape_scope(t),
-                       .enters = DT_N_DTYPES,
+                       .enters = { DT_N_DTYPES, DT_N_DTYPES, DT_N_DTYPES, DT_N_DTYPES },
                        .n_in = n,
                        .attr = g->n_bytes };
     DT_TRY(name_operands(g, node, n, in));
@@ -225,14 +225,17 @@ static dt_status add_bytes(dti_graph *g, dt_node *node, const void *bytes, size_
     return DT_OK;
 }
 
-/* Rows whose float operands and results share one dtype take gradients in that. */
-static dt_dtype enters(const dt_op *op, dt_tensor *const *in)
+/* In which dtype the gradient of result r enters: that which float operands share, of F and a; as
+ * the result of f; of others as it comes. */
+static dt_dtype enters(const dt_op *op, dt_tensor *const *in, int r)
 {
-    const char *f = op->types != NULL ? strchr(op->types, 'F') : NULL;
-    const char *results = op->types != NULL ? strchr(op->types, '>') : NULL;
+    const char *end = op->types != NULL ? strchr(op->types, '>') : NULL;
+    const char *f = end != NULL ? memchr(op->types, 'F', (size_t)(end - op->types)) : NULL;
 
-    return f != NULL && f < results && strchr(results, 'F') != NULL ? in[f - op->types]->local.dtype
-                                                                    : DT_N_DTYPES;
+    if (end == NULL) return DT_N_DTYPES;
+    if (end[1 + r] == 'f') return DT_F32;
+    return f != NULL && strchr("Fa", end[1 + r]) != NULL ? in[f - op->types]->local.dtype
+                                                         : DT_N_DTYPES;
 }
 
 dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,
@@ -245,7 +248,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
     DT_TRY(add_node(t, DTI_NODE_ROW, op->name, n, in, &node));
     node->op = op->axes != NULL ? op : NULL;
     node->backward = op->backward;
-    node->enters = enters(op, in);
+    for (int r = 0; r < n_out; r++) node->enters[r] = enters(op, in, r);
     node->whole = (op->keeps & DT_OP_KEEPS_WHOLE) != 0;
     DT_TRY(name_results(g, node, n_out, out));
     DT_TRY(add_bytes(g, node, attr, op->attr_bytes));

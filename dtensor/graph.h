@@ -53,8 +53,8 @@ struct dt_node {
     const char *scope; /* innermost; NULL: none */
     void (*backward)(dt_tape *, const dt_node *, dt_tensor *const *, dt_tensor **);
     dt_part_fn part;
-    bool whole;      /* gradients enter without terms */
-    dt_dtype enters; /* dtype of gradients on entry; DT_N_DTYPES: as they come */
+    bool whole;                     /* gradients enter without terms */
+    dt_dtype enters[DT_OP_MAX_OUT]; /* dtypes of gradients on entry; DT_N_DTYPES: as they come */
     int n_in, n_out;
     int32_t in[DT_RECOMPUTE_MAX_IN]; /* values v; -1 - v: constants */
     int32_t out[DT_OP_MAX_OUT];

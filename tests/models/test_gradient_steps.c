@@ -133,7 +133,7 @@ done:
     return st;
 }
 
-/* --- reductions of a block ---------------------------------------------------------------------- */
+/* --- reductions of a block -------------------------------------------------------------------- */
 
 static int64_t bytes_of(const dt_comm_counter c[DT_N_COMM_KINDS])
 {
@@ -186,7 +186,7 @@ DT_TEST(gradient_steps, a_block_reduces_twice_forward_and_twice_backward)
     }
 }
 
-/* --- the dry run -------------------------------------------------------------------------------- */
+/* --- the dry run ------------------------------------------------------------------------------ */
 
 typedef struct predicted {
     step_of step;

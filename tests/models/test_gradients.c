@@ -13,6 +13,11 @@
 #include "tests/support/gradient_golden.h"
 
 /* Of the largest gradient of a parameter in f32. */
+#define BOUND 1e-5
+
+/* What none is off by. The fixtures' models have large random weights: on most tokens Transformers'
+ * own f32 is off by 0.5e-5 to 2e-5 there, and tokens were chosen on which it is not. So is ours,
+ * in a few parameters of llama/sharded and gpt_neo. */
 #define TOLERANCE 3e-5
 
 typedef struct scene {
@@ -23,8 +28,11 @@ typedef struct scene {
     dt_recomputed recompute;
     int64_t chunk;
     bool thrifty;
-    double factor; /* of the gradients, before they are compared: 1, or what must be seen */
-    double worst;  /* rank 0's */
+    double factor;  /* of the gradients, before they are compared: 1, or what must be seen */
+    double worst;   /* of all parameters */
+    double squares; /* sum of the squares of what each is off by */
+    int n, n_over;  /* compared; over BOUND */
+    double *total;  /* squares and numbers of all; rank 0 adds. NULL: nobody asks */
     char name[256];
 } scene;
 
@@ -56,6 +64,9 @@ static dt_status compare(scene *s, const char *name, const float *ours, int64_t 
               (long long)theirs->n, (long long)n);
     off = s->dtype == DT_F32 ? dt_golden_gradient_off_f32(theirs, ours)
                              : dt_golden_gradient_off_bf16(theirs, ours);
+    s->n++;
+    s->n_over += off > BOUND;
+    s->squares += off * off;
     if (!(off <= s->worst)) {
         s->worst = off;
         (void)snprintf(s->name, sizeof s->name, "%s", name);
@@ -122,13 +133,34 @@ static dt_status compare_all(scene *s, dt_layers *layers, const dt_gradients *g)
     return DT_OK;
 }
 
+/* In f32 nearly all are within BOUND. In bf16 both are about as far from f32: the rms over a
+ * checkpoint's parameters of our distance in theirs is near 1, and that over all at most 1.1. */
+static dt_status judge(const scene *s)
+{
+    const double rms = sqrt(s->squares / s->n);
+
+    if (s->factor != 1.0) {
+        DT_EXPECT(s->worst > 0.4, "%s: a factor of %g is not seen", s->fixture, s->factor);
+    } else if (s->dtype == DT_F32) {
+        DT_EXPECT(s->worst <= TOLERANCE, "%s: %s is off by %.3g of its largest", s->fixture,
+                  s->name, s->worst);
+        DT_EXPECT(4 * s->n_over <= s->n, "%s: %d of %d parameters are off by more than %g",
+                  s->fixture, s->n_over, s->n, BOUND);
+    } else {
+        DT_EXPECT(rms <= (s->golden->length > 9 ? 1.25 : 2.0), "%s: %.3f times as far as theirs",
+                  s->fixture, rms);
+        DT_EXPECT(s->worst <= 4.0, "%s: %s is %.3g times as far as theirs", s->fixture, s->name,
+                  s->worst);
+    }
+    return DT_OK;
+}
+
 static dt_status run(dt_mesh *mesh, const void *arg)
 {
     scene own = *(const scene *)arg, *const s = &own;
     const dt_gradient_golden *golden = s->golden;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    const double bound = s->dtype == DT_F32 ? TOLERANCE : 3.0;
     dt_gradients *g = NULL;
     dt_model *model = NULL;
     dt_tensor *ids, *targets, *loss;
@@ -159,12 +191,11 @@ static dt_status run(dt_mesh *mesh, const void *arg)
                      "%s: loss %.9g, not %.9g", s->fixture, (double)value, golden->loss_f32);
     st = compare_all(s, dt_model_layers(model), g);
     if (st != DT_OK) goto done;
-    if (s->factor != 1.0)
-        DT_EXPECT_TO(done, st, s->worst > 0.4, "%s: a factor of %g is not seen", s->fixture,
-                     s->factor);
-    else
-        DT_EXPECT_TO(done, st, s->worst <= bound, "%s: %s is off by %.3g of its largest",
-                     s->fixture, s->name, s->worst);
+    st = judge(s);
+    if (s->total != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
+        s->total[0] += s->squares;
+        s->total[1] += s->n;
+    }
 done:
     dt_tape_release(&t);
     dt_gradients_release(&g);
@@ -219,4 +250,14 @@ DT_TEST(golden_gradients, that_are_wrong_are_seen)
 
     check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 2.0 });
     check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 0.5 });
+}
+
+DT_TEST(golden_gradients, of_bf16_match)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2" };
+
+    double total[2] = { 0 };
+
+    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_BF16, .factor = 1.0, .total = total });
+    DT_ASSERT(dt_test_processes() > 1 || sqrt(total[0] / total[1]) <= 1.1);
 }
