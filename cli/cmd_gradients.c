@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/text.h"
 #include "cli/id_rows.h"
@@ -186,12 +187,32 @@ static dt_status read_recompute(const char *word, recompute *out)
     DT_FAIL(DT_ERR_ARG, "--recompute: \"%s\" is unknown; choose none, cheap or blocks", word);
 }
 
+/* A file in the model's folder might take the place of its weights, or be read as such. */
+static dt_status check_place(const cli_args *args)
+{
+    const char *slash = strrchr(args->output, '/');
+    struct stat model, there;
+    char *folder;
+    int failed;
+
+    DT_TRY(dti_strdup(slash != NULL ? args->output : "./", &folder));
+    if (slash != NULL) folder[slash - args->output + 1] = '\0';
+    failed = stat(folder, &there);
+    dti_free(folder);
+    if (failed != 0 || args->folder == NULL || stat(args->folder, &model) != 0) return DT_OK;
+    DT_CHECK(there.st_dev != model.st_dev || there.st_ino != model.st_ino, DT_ERR_ARG,
+             "--output: %s lies in the model's folder, beside its weights; name a file elsewhere",
+             args->output);
+    return DT_OK;
+}
+
 /* The process of the mesh's first rank writes. */
 static dt_status check_output(const cli_args *args, const cli_console *console)
 {
     dt_status st;
 
     if (args->output == NULL || console->process > 0) return DT_OK;
+    DT_TRY(check_place(args));
     st = dt_gradients_check_file(args->output);
     if (st != DT_OK) dti_error_prefix("--output");
     DT_TRY(st);
@@ -215,9 +236,10 @@ static dt_status read_labels(const cli_session *s, const cli_id_rows *tokens, cl
              "every token has a label, what is to be predicted there or -100",
              (long long)labels->length, (long long)labels->n, labels->n == 1 ? "" : "s",
              (long long)tokens->length, (long long)tokens->n);
-    DT_CHECK(
-        count_valid(labels) > 0, DT_ERR_ARG, "%s; there is no loss without a label that counts",
-        text != NULL ? "--labels: all are -100" : "the input is one token, which no other follows");
+    DT_CHECK(count_valid(labels) > 0, DT_ERR_ARG,
+             "%s; there is no loss without a label that counts",
+             text != NULL ? "--labels: all are -100"
+                          : "a row of the input is one token, which no other follows");
     return DT_OK;
 }
 

@@ -45,7 +45,7 @@ static const option options[] = {
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         ONE_LIST,     0, "the same as token ids: 1,2,3" },
     { "tokens",         't', TEXT,   "ROWS", AT(tokens),         CLI_GRADIENTS, 0, "the same as rows of token ids: 1,2,3;4,5,6" },
     { "labels",          0,  TEXT,   "ROWS", AT(labels),         CLI_GRADIENTS, 0, "what each token is to predict, -100: nothing (default: the next)" },
-    { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      CLI_GRADIENTS, 0, "instead of keeping it: none (default), cheap rows, or blocks" },
+    { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      CLI_GRADIENTS, 0, "what runs again instead of being kept: none (default), cheap, blocks" },
     { "chunk",           0,  NUMBER, "N",    AT(chunk),          CLI_GRADIENTS, MAX_NEW, "tokens of a row whose logits exist at a time (default: all)" },
     { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },

@@ -227,7 +227,7 @@ DT_TEST(cli_gradients, mistakes_are_named)
         { { "-t", "1,2;3,4", "--labels", "2,3,4,5" }, "has 2 tokens in each of 2" },
         { { "-t", "1,2;3,4", "--labels", "2,3;4" }, "--labels: row 2 has 1 ids, row 1 has 2" },
         { { "-t", "1,2,3", "--labels", "-100,-100,-100" }, "--labels: all are -100" },
-        { { "-t", "1" }, "the input is one token, which no other follows" },
+        { { "-t", "1;2" }, "a row of the input is one token, which no other follows" },
         { { "-t", "1,2;3,1024" }, "--tokens: token id 1024 (row 2, item 2) is outside" },
         { { "-t", "1,-100" }, "--tokens: \"-100\" (item 2) is not a token id" },
         { { "-t", "1,2;3" }, "--tokens: row 2 has 1 ids, row 1 has 2; rows are equally long" },
@@ -249,6 +249,23 @@ DT_TEST(cli_gradients, mistakes_are_named)
         COMMAND_ASSERT_CODE(r, 2);
         COMMAND_ASSERT_HAS(r.err, cases[i].said);
         DT_ASSERT_EQ_STR(r.out, "");
+        command_free(&r);
+    }
+}
+
+/* Even a name that is free there would be read as weights one day. */
+DT_TEST(cli_gradients, are_not_written_beside_the_weights)
+{
+    char model[DT_TEST_PATH_BYTES], path[PATH_BYTES];
+    static const char *const names[] = { "model.safetensors", "../checkpoint/g.safetensors" };
+
+    (void)demo(model);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        command_result r;
+        (void)snprintf(path, sizeof path, "%s/%s", model, names[i]);
+        r = GRADIENTS(model, "-t", "1,2", "-o", path);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, "lies in the model's folder, beside its weights");
         command_free(&r);
     }
 }
