@@ -127,6 +127,13 @@ static dt_status with_kept(dt_tape *t, const dt_node *n, dt_node *out)
     return DT_OK;
 }
 
+static const char *remedy(const dt_node *n)
+{
+    const bool writes = n->op != NULL && (n->op->flags & DT_OP_INPLACE_LAST) != 0;
+
+    return writes ? "; it writes into a tensor that others read: train without caches" : "";
+}
+
 static dt_status run_row(dt_tape *t, const dt_node *n)
 {
     dt_tensor *dy[DT_OP_MAX_OUT] = { NULL }, *dx[DT_OP_MAX_IN] = { NULL };
@@ -145,8 +152,8 @@ static dt_status run_row(dt_tape *t, const dt_node *n)
     }
     if (!any) return DT_OK;
     DT_CHECK_TO(done, st, n->backward != NULL, DT_ERR_UNSUPPORTED,
-                "%s has no backward, and a gradient has reached it%s%s", n->name,
-                n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "");
+                "%s has no backward, and a gradient has reached it%s%s%s", n->name,
+                n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "", remedy(n));
     DT_TRY_TO(done, st, with_kept(t, n, &full));
     n->backward(t, &full, dy, dx);
     if (t->status != DT_OK) goto done;

@@ -29,9 +29,9 @@ dt_status dti_gradient_layout(const dt_layout *l, const char *name, const dt_lay
     memcpy(place, l->place, sizeof place);
     for (int m = 0; m < l->n_dims; m++) {
         if ((l->partial_dims >> m & 1u) == 0) continue;
-        DT_CHECK(place[m].reduce == DT_SUM, DT_ERR_UNSUPPORTED,
-                 "%s: its result is %s, which has no gradient: terms of sums alone have one", name,
-                 dti_placement_words(&place[m], text));
+        DT_CHECK(place[m].reduce != DT_AVG && place[m].reduce != DT_PROD, DT_ERR_UNSUPPORTED,
+                 "%s: its result is %s, which has no gradient: terms of sums and extremes have one",
+                 name, dti_placement_words(&place[m], text));
         place[m] = dti_placement_reduced(&place[m]);
     }
     DT_TRY(intern(l, place, out));

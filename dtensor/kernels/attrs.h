@@ -103,6 +103,12 @@ typedef struct dti_experts_attr {
     int64_t n_experts; /* of all ranks together */
 } dti_experts_attr;
 
+/* Gradients of experts: which results are computed, bit r. Others keep what their memory held. */
+typedef struct dti_experts_backward_attr {
+    int64_t n_experts; /* of all ranks together */
+    int64_t want;
+} dti_experts_backward_attr;
+
 /* sum, max, min: begins with the dtype of the result. */
 typedef struct dti_reduce_attr {
     dt_dtype dtype;
@@ -118,10 +124,16 @@ typedef struct dti_compare_attr {
     int32_t pad;
 } dti_compare_attr;
 
-/* softmax, log_softmax, cumsum, index_select */
+/* softmax, log_softmax, cumsum, index_select and their gradients */
 typedef struct dti_axis_attr {
     int64_t axis;
 } dti_axis_attr;
+
+/* The gradient of index_select: how long the axis was that was selected from. */
+typedef struct dti_select_backward_attr {
+    int64_t axis;
+    int64_t extent;
+} dti_select_backward_attr;
 
 /* Row-major products of matrices, either of which may lie transposed. */
 typedef struct dti_matmul_attr {

@@ -173,6 +173,65 @@ dt_tensor *dt_log_softmax_backward(dt_tape *t, dt_tensor *dy, dt_tensor *y, int 
     return line(t, &dti_op_log_softmax_backward, dy, y, axis);
 }
 
+dt_tensor *dt_cumsum_backward(dt_tape *t, dt_tensor *dy, int axis)
+{
+    dti_axis_attr attr = { 0 };
+
+    if (!dti_tape_is_down(t) && dy != NULL) {
+        axis = dti_compose_axis(t, "dt_cumsum_backward", dy, axis);
+        if (axis < 0) return NULL;
+        attr.axis = axis;
+    }
+    return dt_apply(t, &dti_op_cumsum_backward, &attr, 1, &dy);
+}
+
+dt_tensor *dt_index_select_backward(dt_tape *t, dt_tensor *dy, int axis, dt_tensor *ids,
+                                    int64_t extent)
+{
+    dti_select_backward_attr attr = { 0, extent };
+
+    if (!dti_tape_is_down(t) && dy != NULL) {
+        axis = dti_compose_axis(t, "dt_index_select_backward", dy, axis);
+        if (axis < 0) return NULL;
+        attr.axis = axis;
+    }
+    return dt_apply(t, &dti_op_index_select_backward, &attr, 2, (dt_tensor *[]){ dy, ids });
+}
+
+/* --- mixtures of experts ---------------------------------------------------------------------- */
+
+dt_tensor *dt_route_weights_backward(dt_tape *t, dt_tensor *dy, dt_tensor *logits, dt_tensor *ids,
+                                     bool normalise)
+{
+    return dt_apply(t, &dti_op_route_weights_backward, &(dti_route_attr){ .normalise = normalise },
+                    3, (dt_tensor *[]){ narrowed(t, dy, logits), logits, ids });
+}
+
+void dt_experts_backward(dt_tape *t, dt_tensor *dy, const dt_experts_kept *kept,
+                         const dt_experts_gradients *out)
+{
+    dti_experts_backward_attr attr = { 0, 0 };
+    dt_tensor *y[4] = { NULL };
+
+    if (kept == NULL || out == NULL) {
+        (void)dt_tape_fail(t, DT_ERR_ARG, "dt_experts_backward: kept or out is NULL");
+        return;
+    }
+    dt_tensor **const wanted[] = { out->dx, out->dweights, out->dgate_up, out->ddown };
+    const bool params = out->dgate_up != NULL || out->ddown != NULL;
+    for (int r = 0; r < 4; r++) attr.want |= (int64_t)(wanted[r] != NULL) << r;
+    if (attr.want == 0) return;
+    if (kept->gate_up != NULL) attr.n_experts = kept->gate_up->shape[0];
+    dt_apply_n(t, params ? &dti_op_experts_backward : &dti_op_experts_backward_x, &attr, 6,
+               (dt_tensor *[]){ narrowed(t, dy, kept->x), kept->x, kept->ids, kept->weights,
+                                kept->gate_up, kept->down },
+               params ? 4 : 2, y);
+    for (int r = 0; r < 4; r++)
+        if (wanted[r] != NULL) *wanted[r] = y[r];
+}
+
+/* --- positions and attention ------------------------------------------------------------------ */
+
 dt_tensor *dt_rope_backward(dt_tape *t, dt_tensor *dy, dt_tensor *table)
 {
     return dt_apply(t, &dti_op_rope_backward, NULL, 2, (dt_tensor *[]){ dy, table });

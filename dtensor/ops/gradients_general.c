@@ -10,6 +10,7 @@
 
 #include "dtensor/graph.h"
 #include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/compose.h"
 #include "dtensor/tape.h"
 #include "placements/duals.h"
 
@@ -171,6 +172,29 @@ BACKWARD(div)
         dx[1] = dt_neg(t, dti_sum_to_operand(t, n, 1, dt_div(t, dt_mul(t, part, a), b)));
 }
 
+/* One element that is repeated wherever it is read with `like`. */
+static dt_tensor *constant(dt_tape *t, const dt_tensor *like, dt_dtype dtype, double value)
+{
+    dt_placement place[DT_MAX_DIMS];
+    int64_t shape[DT_MAX_AXES];
+    dt_tensor *x;
+    dt_status st;
+
+    if (dti_tape_is_down(t) || like == NULL) return NULL;
+    for (int m = 0; m < like->layout->n_dims; m++) place[m] = DT_REPLICATE;
+    for (int a = 0; a < like->n_axes; a++) shape[a] = 1;
+    st = dt_full(like->mesh, place, dtype, like->n_axes, shape, value, &x);
+    return st == DT_OK ? dt_tape_own(t, x) : dti_tape_latch(t, st);
+}
+
+BACKWARD(where)
+{
+    dt_tensor *mask = dt_node_in(n, 0), *zero = constant(t, dy[0], dy[0]->local.dtype, 0.0);
+
+    if (dt_node_wants(n, 1)) dx[1] = dti_sum_to_operand(t, n, 1, dt_where(t, mask, dy[0], zero));
+    if (dt_node_wants(n, 2)) dx[2] = dti_sum_to_operand(t, n, 2, dt_where(t, mask, zero, dy[0]));
+}
+
 BACKWARD(neg)
 {
     (void)n;
@@ -207,6 +231,38 @@ BACKWARD(sum)
 
     for (int a = 0; a < x.n_axes; a++) shape[a] = axis < 0 || a == axis ? 1 : x.extent[a];
     dx[0] = dti_spread_to_operand(t, n, 0, dt_reshape(t, dy[0], x.n_axes, shape));
+}
+
+/* Of max and min: to what is as large as the result; several share it evenly. Terms of a maximum
+ * are reduced, to know it. */
+BACKWARD(extreme)
+{
+    const int axis = ((const dti_reduce_attr *)dt_node_attr(n))->axis;
+    dt_tensor *x = dti_compose_reduced(t, n->name, dt_node_in(n, 0));
+    dt_tensor *y = dti_compose_reduced(t, n->name, dt_node_out(n, 0)), *mask, *count, *each;
+    int64_t shape[DT_MAX_AXES];
+
+    if (x == NULL || y == NULL) return;
+    for (int a = 0; a < x->n_axes; a++) shape[a] = axis < 0 || a == axis ? 1 : x->shape[a];
+    y = dt_reshape(t, dt_cast(t, y, x->local.dtype), x->n_axes, shape);
+    mask = dt_compare(t, x, DT_EQUAL, y);
+    count = dt_where(t, mask, constant(t, x, DT_F32, 1.0), constant(t, x, DT_F32, 0.0));
+    count = dti_compose_reduced(t, n->name, dt_sum(t, count, axis < 0 ? DT_ALL_AXES : axis));
+    each = dt_reshape(t, dt_div(t, dt_cast(t, dy[0], DT_F32), count), x->n_axes, shape);
+    dx[0] = dt_where(t, mask, each, constant(t, x, DT_F32, 0.0));
+}
+
+BACKWARD(cumsum)
+{
+    dx[0] = dt_cumsum_backward(t, dy[0], (int)((const dti_axis_attr *)dt_node_attr(n))->axis);
+}
+
+BACKWARD(index_select)
+{
+    const int axis = (int)((const dti_axis_attr *)dt_node_attr(n))->axis;
+
+    dx[0] = dt_index_select_backward(t, dy[0], axis, dt_node_in(n, 1),
+                                     dt_node_in_shape(n, 0).extent[axis]);
 }
 
 /* y = a b, where either may lie transposed: its gradient then lies so too. */

@@ -137,3 +137,21 @@ BACKWARD(attention_lse)
     if (bias >= 0) dx[bias] = g.bias;
     if (sinks >= 0) dx[sinks] = g.sinks;
 }
+
+/* --- mixtures of experts ---------------------------------------------------------------------- */
+
+BACKWARD(route_weights)
+{
+    dx[0] = dt_route_weights_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1),
+                                      ((const dti_route_attr *)dt_node_attr(n))->normalise != 0);
+}
+
+BACKWARD(experts)
+{
+    const dt_experts_kept kept = { dt_node_in(n, 0), dt_node_in(n, 1), dt_node_in(n, 2),
+                                   dt_node_in(n, 3), dt_node_in(n, 4) };
+    const dt_experts_gradients out = { wanted(n, 0, dx), wanted(n, 2, dx), wanted(n, 3, dx),
+                                       wanted(n, 4, dx) };
+
+    dt_experts_backward(t, dy[0], &kept, &out);
+}

@@ -213,12 +213,15 @@ dt_status dti_pad_extents(dt_op_shapes *call);
 dt_status dti_pad_shard(dti_op_call *call);
 dt_status dti_index_select_extents(dt_op_shapes *call);
 dt_status dti_index_select_shard(dti_op_call *call);
+dt_status dti_index_select_backward_extents(dt_op_shapes *call);
+dt_status dti_index_select_backward_shard(dti_op_call *call);
 
 /* Costs that letters cannot say: rows that copy what results hold, attention, experts. */
 void dti_copy_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_experts_work(const dt_op_shapes *call, dt_op_work *work);
+void dti_experts_backward_work(const dt_op_shapes *call, dt_op_work *work);
 
 /* Attributes of attention (ops.c). */
 struct dti_attention_attr dti_attention_attr_of(const dt_attention_options *options);
@@ -255,7 +258,9 @@ extern const dt_op dti_op_embedding_backward, dti_op_cross_entropy_sums, dti_op_
     dti_op_cross_entropy_backward, dti_op_count_targets, dti_op_accumulate;
 extern const dt_op dti_op_silu_mul_backward, dti_op_gelu_tanh_mul_backward,
     dti_op_soft_cap_backward, dti_op_softmax_backward, dti_op_log_softmax_backward,
-    dti_op_rms_norm_backward, dti_op_rms_norm_1p_backward, dti_op_layer_norm_backward;
+    dti_op_rms_norm_backward, dti_op_rms_norm_1p_backward, dti_op_layer_norm_backward,
+    dti_op_cumsum_backward, dti_op_index_select_backward, dti_op_route_weights_backward,
+    dti_op_experts_backward, dti_op_experts_backward_x;
 #define F(name, formula, slope) extern const dt_op dti_op_##name##_backward;
 DTI_CURVES(F)
 #undef F

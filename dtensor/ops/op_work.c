@@ -309,22 +309,50 @@ void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work)
         work->bytes += elements(&call->out[r]) * (double)dt_dtype_size(call->out[r].dtype);
 }
 
-/* x [..., d], ids, weights [..., k], gate_up [e, 2 f, d], down [e, d, f]. A rank that holds some of
- * the experts gets as many of the slots, on the average. */
+/* Of weights [..., k], gate_up [e, 2 f, d] and down [e, d, f] from operand i on: slots that a rank
+ * computes, which of some of the experts are as many on the average, and weights of one expert. */
+static double slots_of(const dt_op_shapes *call, int i, double n_experts, double *gate_up,
+                       double *down)
+{
+    const double held = (double)call->in[i + 1].extent[0];
+
+    *gate_up = held > 0 ? elements(&call->in[i + 1]) / held : 0.0;
+    *down = held > 0 ? elements(&call->in[i + 2]) / held : 0.0;
+    return elements(&call->in[i]) * (n_experts > 0 ? held / n_experts : 0.0);
+}
+
+/* Bytes of operands before and results, and of the weights of as many experts as there are
+ * slots. */
+static double bytes_of(const dt_op_shapes *call, int i, double slots)
+{
+    const double held = (double)call->in[i + 1].extent[0];
+    double bytes = 0.0;
+
+    for (int k = 0; k < call->n_in; k++)
+        bytes += elements(&call->in[k]) * (double)dt_dtype_size(call->in[k].dtype) *
+                 (k > i && slots < held ? slots / held : 1.0);
+    for (int r = 0; r < call->n_out; r++)
+        bytes += elements(&call->out[r]) * (double)dt_dtype_size(call->out[r].dtype);
+    return bytes;
+}
+
 void dti_experts_work(const dt_op_shapes *call, dt_op_work *work)
 {
     const dti_experts_attr *attr = call->attr;
-    const dt_op_shape *in = call->in, *gate_up = &in[3], *down = &in[4];
-    const double held = (double)gate_up->extent[0], size = (double)dt_dtype_size(gate_up->dtype);
-    const double slots =
-        elements(&in[1]) * (attr->n_experts > 0 ? held / (double)attr->n_experts : 0.0);
-    const double of_one =
-        held > 0 ? (elements(gate_up) + elements(down)) / held : 0.0; /* weights of an expert */
+    double gate_up, down;
+    const double slots = slots_of(call, 2, (double)attr->n_experts, &gate_up, &down);
 
-    work->flops = 2.0 * slots * of_one;
-    work->bytes = size * of_one * (slots < held ? slots : held) +
-                  elements(&in[0]) * (double)dt_dtype_size(in[0].dtype) +
-                  elements(&in[1]) * (double)dt_dtype_size(in[1].dtype) +
-                  elements(&in[2]) * (double)dt_dtype_size(in[2].dtype) +
-                  elements(&call->out[0]) * (double)dt_dtype_size(call->out[0].dtype);
+    *work = (dt_op_work){ 2.0 * slots * (gate_up + down), bytes_of(call, 2, slots) };
+}
+
+/* Gate and up again, what reaches their product, dx, and where they are wanted dgate_up and
+ * ddown. */
+void dti_experts_backward_work(const dt_op_shapes *call, dt_op_work *work)
+{
+    const dti_experts_backward_attr *attr = call->attr;
+    double gate_up, down;
+    const double slots = slots_of(call, 3, (double)attr->n_experts, &gate_up, &down);
+    const double params = call->n_out > 2 ? gate_up + down : 0.0;
+
+    *work = (dt_op_work){ 2.0 * slots * (2.0 * gate_up + down + params), bytes_of(call, 3, slots) };
 }

@@ -12,11 +12,15 @@ BACKWARD(add);
 BACKWARD(sub);
 BACKWARD(mul);
 BACKWARD(div);
+BACKWARD(where);
 BACKWARD(neg);
 BACKWARD(cast);
 BACKWARD(add_scalar);
 BACKWARD(mul_scalar);
 BACKWARD(sum);
+BACKWARD(extreme);
+BACKWARD(cumsum);
+BACKWARD(index_select);
 BACKWARD(matmul);
 BACKWARD(heads);
 BACKWARD(unheads);
@@ -45,6 +49,8 @@ BACKWARD(embedding);
 BACKWARD(cross_entropy);
 BACKWARD(rope);
 BACKWARD(attention_lse);
+BACKWARD(route_weights);
+BACKWARD(experts);
 
 /* Sums g over what broadcasting has repeated of operand i. */
 dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rules of a mixture of experts. Tokens are not sent to ranks: each rank computes the slots whose
- * expert it holds, or its part of every expert, and the results are terms of a sum. */
+ * expert it holds, or its part of every expert, and the results are terms of a sum. So are, on the
+ * way back, gradients of tokens and weights, while those of experts lie as these do. */
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 
@@ -18,18 +19,29 @@ dt_status dti_route_ids_extents(dt_op_shapes *call)
     return DT_OK;
 }
 
-enum { X, IDS, WEIGHTS, GATE_UP, DOWN };
+/* Operands of the forward call; dy comes before them on the way back. */
+enum { X, IDS, WEIGHTS, GATE_UP, DOWN, N_OPERANDS };
+
+static const dt_op_shape *shape_of(const dt_op_shapes *call, int operand)
+{
+    return &call->in[call->n_in - N_OPERANDS + operand];
+}
+
+static int number_of(const dti_op_call *call, int operand)
+{
+    return call->n - N_OPERANDS + operand;
+}
 
 /* gate_up [e, 2 f, d], down [e, d, f] */
 dt_status dti_experts_extents(dt_op_shapes *call)
 {
-    const int64_t *gate_up = call->in[GATE_UP].extent, *down = call->in[DOWN].extent;
+    const int64_t *gate_up = shape_of(call, GATE_UP)->extent, *down = shape_of(call, DOWN)->extent;
 
     DT_CHECK(
         gate_up[1] == 2 * down[2], DT_ERR_SHAPE,
-        "experts: gate and up have %lld rows together, but down has %lld columns: twice as many "
-        "are needed",
-        (long long)gate_up[1], (long long)down[2]);
+        "%s: gate and up have %lld rows together, but down has %lld columns: twice as many are "
+        "needed",
+        call->op->name, (long long)gate_up[1], (long long)down[2]);
     return DT_OK;
 }
 
@@ -37,7 +49,7 @@ dt_status dti_experts_extents(dt_op_shapes *call)
 static bool parts_meet(const dti_op_call *call, const dt_placement *gate_up,
                        const dt_placement *down)
 {
-    const int64_t f = call->in[DOWN]->shape[2];
+    const int64_t f = call->in[number_of(call, DOWN)]->shape[2];
 
     return gate_up->axis == 1 && down->axis == 2 && gate_up->n_blocks == 2 &&
            gate_up->blocks[0] == f && gate_up->units == NULL && gate_up->unit == down->unit &&
@@ -48,12 +60,13 @@ static bool parts_meet(const dti_op_call *call, const dt_placement *gate_up,
 /* On a mesh dim that cuts the weights. */
 static dt_status cut_weights(dti_op_call *call, int m)
 {
-    const dt_placement *gate_up = &call->in_place[GATE_UP][m], *down = &call->in_place[DOWN][m];
+    const dt_placement *gate_up = &call->in_place[number_of(call, GATE_UP)][m];
+    const dt_placement *down = &call->in_place[number_of(call, DOWN)][m];
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
     bool meet = gate_up->kind == DT_PLACE_SHARD && down->kind == DT_PLACE_SHARD;
 
-    for (int i = X; i <= WEIGHTS; i++)
-        if (call->in_place[i][m].kind == DT_PLACE_SHARD)
+    for (int i = 0; i <= number_of(call, WEIGHTS); i++)
+        if (call->in_place[i][m].kind != DT_PLACE_REPLICATE)
             return dti_op_clash(call, m, "operand %d is %s and experts are cut too", i,
                                 dti_placement_words(&call->in_place[i][m], one));
     if (meet && gate_up->axis == 0)
@@ -67,18 +80,24 @@ static dt_status cut_weights(dti_op_call *call, int m)
             "gate and up are %s and down is %s: experts are cut as a whole, or gate "
             "and up block by block as the columns of down",
             dti_placement_words(gate_up, one), dti_placement_words(down, two));
+    if (call->result >= 2) { /* gradients of gate and up, of down */
+        call->out_place[m] = call->result == 2 ? *gate_up : *down;
+        return DT_OK;
+    }
     call->out_place[m] = DT_PARTIAL(DT_SUM);
     call->reduced = true;
     return DT_OK;
 }
 
+/* A sum passes in dy alone, of which gradients are linear. */
 static dt_status shard_dim(dti_op_call *call, int m)
 {
-    for (int i = 0; i < call->n; i++)
-        if (call->in_place[i][m].kind == DT_PLACE_PARTIAL)
+    for (int i = number_of(call, X); i < call->n; i++)
+        if (dti_has(call->in[i]->layout->partial_dims, m) &&
+            (call->in_place[i][m].kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
             return dti_op_clash(call, m, "operand %d is Partial and must be reduced", i);
-    if (call->in_place[GATE_UP][m].kind == DT_PLACE_SHARD ||
-        call->in_place[DOWN][m].kind == DT_PLACE_SHARD)
+    if (call->in_place[number_of(call, GATE_UP)][m].kind == DT_PLACE_SHARD ||
+        call->in_place[number_of(call, DOWN)][m].kind == DT_PLACE_SHARD)
         return cut_weights(call, m);
     return dti_shard_letters_dim(call, m);
 }

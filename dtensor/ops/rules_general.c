@@ -387,3 +387,66 @@ dt_status dti_index_select_shard(dti_op_call *call)
 {
     return dti_shard_dims(call, select_dim);
 }
+
+/* dy [..., n, ...], ids [n] -> [..., extent, ...] */
+dt_status dti_index_select_backward_extents(dt_op_shapes *call)
+{
+    const dti_select_backward_attr *attr = call->attr;
+
+    DT_TRY(check_axis(call, attr->axis));
+    DT_CHECK(attr->extent >= 0, DT_ERR_ARG, "index_select_backward: an axis of %lld rows",
+             (long long)attr->extent);
+    DT_CHECK(call->in[0].extent[attr->axis] == call->in[1].extent[0], DT_ERR_SHAPE,
+             "index_select_backward: %lld rows along axis %lld, but %lld ids",
+             (long long)call->in[0].extent[attr->axis], (long long)attr->axis,
+             (long long)call->in[1].extent[0]);
+    call->out[0].extent[attr->axis] = attr->extent;
+    return DT_OK;
+}
+
+/* The rows that were selected are cut, and so are their ids: terms of a sum. */
+static dt_status scatter_cut(dti_op_call *call, int m)
+{
+    const int axis = (int)((const dti_select_backward_attr *)call->attr)->axis;
+    const dt_layout *dy = call->in[0]->layout, *ids = call->in[1]->layout;
+    dt_placement *x = &call->in_place[0][m], *i = &call->in_place[1][m];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
+    const bool both = dti_layout_cuts(ids, 0, (int[DT_MAX_DIMS]){ 0 }) > 0 &&
+                      dti_layout_cuts(dy, axis, (int[DT_MAX_DIMS]){ 0 }) > 0;
+
+    if ((both && !dti_layout_same_cuts(dy, axis, ids, 0)) || dti_op_counts_copies(call, m, x) ||
+        dti_op_counts_copies(call, m, i))
+        return dti_op_clash(call, m, "operand 0 is %s and operand 1 is %s, cut elsewhere",
+                            dti_placement_words(x, one), dti_placement_words(i, two));
+    if (x->kind == DT_PLACE_REPLICATE) *x = *i;
+    if (i->kind == DT_PLACE_REPLICATE) *i = *x;
+    x->axis = axis;
+    i->axis = 0;
+    call->out_place[m] = DT_PARTIAL(DT_SUM);
+    call->reduced = true;
+    return DT_OK;
+}
+
+static dt_status scatter_dim(dti_op_call *call, int m)
+{
+    const int axis = (int)((const dti_select_backward_attr *)call->attr)->axis;
+    const dt_placement x = call->in_place[0][m], ids = call->in_place[1][m];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
+
+    if (ids.kind == DT_PLACE_PARTIAL ||
+        (x.kind == DT_PLACE_PARTIAL && x.reduce != DT_SUM && x.reduce != DT_AVG))
+        return dti_op_clash(call, m, "operand 0 is %s and operand 1 is %s",
+                            dti_placement_words(&x, one), dti_placement_words(&ids, two));
+    if (is_cut_at(call, m, axis) || (x.kind == DT_PLACE_REPLICATE && ids.kind == DT_PLACE_SHARD))
+        return scatter_cut(call, m);
+    if (ids.kind == DT_PLACE_SHARD)
+        return dti_op_clash(call, m, "operand 0 is %s and operand 1 is %s",
+                            dti_placement_words(&x, one), dti_placement_words(&ids, two));
+    call->out_place[m] = x;
+    return DT_OK;
+}
+
+dt_status dti_index_select_backward_shard(dti_op_call *call)
+{
+    return dti_shard_dims(call, scatter_dim);
+}

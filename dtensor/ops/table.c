@@ -79,7 +79,7 @@ ROW(add,         "..., ... -> ...",           "FF>F", AXES,                add, 
 ROW(sub,         "..., ... -> ...",           "FF>F", AXES,                sub,        ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(sub, NOTHING))
 ROW(mul,         "..., ... -> ...",           "FF>F", AXES,                mul,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(mul, FACTORS))
 ROW(div,         "..., ... -> ...",           "FF>F", SHARD(first),        div,        ANY | BILINEAR | SPREAD, 0,        LETTERS GRADIENT(div, IN(0) | IN(1)))
-ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS)
+ROW(where,       "..., ..., ... -> ...",      "bFF>F", AXES,               where,      ANY | LINEAR | SPREAD, 0,          LETTERS GRADIENT(where, IN(0) | WHOLE))
 ROW(compare,     "..., ... -> ...",           "FF>b", AXES,                compare,    ANY | SPREAD,          ATTR(compare), LETTERS)
 /* functions of one element: kernels/formulas.h */
 ROW(neg,         "... -> ...",                "F>F", AXES,                 neg,        ANY | LINEAR,          0,           LETTERS GRADIENT(neg, NOTHING))
@@ -114,8 +114,8 @@ ROW(add_scalar,  "... -> ...",                "F>F", SHARD(add_scalar),    add_s
 ROW(mul_scalar,  "... -> ...",                "F>F", AXES,                 mul_scalar, ANY | VALUE | LINEAR,  ATTR(scalar), LETTERS GRADIENT(mul_scalar, NOTHING))
 /* reductions over an axis of the caller's or over all */
 ROW(sum,         "... -> ...",                "F>a", RULES(reduce, sum),   sum,        ANY | LINEAR,          ATTR(reduce), LETTERS GRADIENT(sum, NOTHING))
-ROW(max,         "... -> ...",                "F>a", RULES(extreme, max),  max,        ANY,                   ATTR(reduce), LETTERS)
-ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min,        ANY,                   ATTR(reduce), LETTERS)
+ROW(max,         "... -> ...",                "F>a", RULES(extreme, max),  max,        ANY,                   ATTR(reduce), LETTERS GRADIENT(extreme, IN(0) | OUT(0) | WHOLE))
+ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min,        ANY,                   ATTR(reduce), LETTERS GRADIENT(extreme, IN(0) | OUT(0) | WHOLE))
 /* products */
 ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi" GRADIENT(linear, FACTORS))
 ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o" GRADIENT(linear_bias, FACTORS))
@@ -130,7 +130,7 @@ ROW(add_bias_backward, "...o -> o",           "F>f", AXES,                 add_b
 /* along an axis of the caller's */
 ROW(softmax,     "... -> ...",                "F>F", RULES(line, line),    softmax,    ANY,                   ATTR(axis),  "4 ..." GRADIENT(softmax, OUT(0) | WHOLE))
 ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_softmax, ANY,                  ATTR(axis),  "4 ..." GRADIENT(log_softmax, OUT(0) | WHOLE))
-ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS)
+ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS GRADIENT(cumsum, NOTHING))
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   CHEAP,                 ATTR(norm),  "4 ...d" GRADIENT(rms_norm, IN(0) | IN(1)))
 ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, CHEAP,                ATTR(norm),  "5 ...d" GRADIENT(rms_norm_1p, IN(0) | IN(1)))
@@ -185,9 +185,9 @@ ROW(attention_backward_sinks, "bth[r], h -> h",
                                               "fF>f", AXES, attention_backward_sinks, 0, 0, "3 bth")
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
-ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e")
+ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e" GRADIENT(route_weights, IN(0) | IN(1)))
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
-                                              "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts))
+                                              "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts) GRADIENT(experts, OPERANDS))
 /* axes */
 ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0" GRADIENT(reshape, NOTHING))
 ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY | LINEAR,          ATTR(permute), "0" GRADIENT(permute, NOTHING))
@@ -200,7 +200,7 @@ ROW(concat_6,    "..., ..., ..., ..., ..., ... -> ...",
 ROW(pad,         "... -> ...",                "x>x", RULES(pad, pad),      pad,        LINEAR,                ATTR(pad),   WORK(copy) GRADIENT(pad, NOTHING))
 ROW(dropout,     "... -> ...",                "F>F", AXES,                 dropout,    VALUE | LINEAR,        ATTR(dropout), "2 ..." GRADIENT(dropout, NOTHING))
 /* rows and choices */
-ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy))
+ROW(index_select, "..., k -> ...",            "xi>x", RULES(index_select, index_select), index_select, LINEAR | EXACT, ATTR(axis),  WORK(copy) GRADIENT(index_select, IN(1)))
 ROW(slice,       "... -> ...",                "d>d", RULES(slice, slice),  slice,      LINEAR | EXACT,        ATTR(slice), WORK(copy) GRADIENT(slice, NOTHING))
 ROW(blocks,      "... -> ...",                "x>x", RULES(blocks, blocks), blocks,    ANY | LINEAR,          ATTR(blocks), WORK(copy) GRADIENT(blocks, NOTHING))
 ROW(argmax_key,  "...v -> ...",               "F>k", AXES,                 argmax_key, MAXIMUM,               0,           "1 ...v")
@@ -235,6 +235,15 @@ ROW(soft_cap_backward, "..., ... -> ...",     "FF>F", SHARD(first),        soft_
 ROW(embedding_backward, "...d, ..., vd -> vd", "xix>f", SHARD(first),      embedding_backward, BILINEAR,      0,           "1 ...d : ...d, ..., - -> vd")
 ROW(softmax_backward, "..., ... -> ...",      "FF>F", RULES(line, line),   softmax_backward, ANY,             ATTR(axis),  "4 ...")
 ROW(log_softmax_backward, "..., ... -> ...",  "FF>F", RULES(line, line),   log_softmax_backward, ANY,         ATTR(axis),  "4 ...")
+ROW(cumsum_backward, "... -> ...",            "F>F", RULES(line, line),    cumsum_backward, ANY | LINEAR,     ATTR(axis),  LETTERS)
+ROW(index_select_backward, "..., k -> ...",   "xi>x", RULES(index_select_backward, index_select_backward), index_select_backward, LINEAR, ATTR(select_backward), LETTERS)
+ROW(route_weights_backward, "...[k], ...[e], ...[k] -> ...[e]",
+                                              "FFi>F", SHARD(first),       route_weights_backward, BILINEAR,  ATTR(route), "6 ...e")
+ROW(experts_backward, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], ...[k], eo[d], e[d]f",
+                                              "FFiFFF>FFff", RULES(experts, experts), experts_backward, ANY | BILINEAR, ATTR(experts_backward), WORK(experts_backward))
+/* the same without gradients of gate_up and down */
+ROW(experts_backward_x, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], ...[k]",
+                                              "FFiFFF>FF", RULES(experts, experts), experts_backward, ANY | BILINEAR, ATTR(experts_backward), WORK(experts_backward))
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
@@ -351,5 +360,10 @@ const dt_op *const dti_op_table[] = {
     &dti_op_soft_cap_backward,
     &dti_op_softmax_backward,
     &dti_op_log_softmax_backward,
+    &dti_op_cumsum_backward,
+    &dti_op_index_select_backward,
+    &dti_op_route_weights_backward,
+    &dti_op_experts_backward,
+    &dti_op_experts_backward_x,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

@@ -154,7 +154,7 @@ typedef struct dt_backward_options {
  *                                          pass without `keep`; a value that a row needs was
  *                                          written over since
  *                      DT_ERR_UNSUPPORTED  a gradient reaches a row that has no backward, or
- *                                          Partial(avg, min, max, prod); names it
+ *                                          Partial(avg, prod); names it
  *                      those of operators and moves
  */
 DT_API void dt_backward(dt_tape *tape, dt_tensor *from, const dt_backward_options *options);

@@ -82,6 +82,37 @@ DT_API dt_tensor *dt_soft_cap_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *
 DT_API dt_tensor *dt_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
 DT_API dt_tensor *dt_log_softmax_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *y, int axis);
 
+/* dy [...] F -> [...] F: sums from the last row on. Terms of a sum pass. */
+DT_API dt_tensor *dt_cumsum_backward(dt_tape *tape, dt_tensor *dy, int axis);
+
+/* dy [..., n, ...] float, ids [n] i32 -> [..., extent, ...] in dy's dtype: rows of dy added by id,
+ * those of one id in their order, in f32. An id that no row has adds nothing. A cut of those n
+ * leaves Partial(sum). */
+DT_API dt_tensor *dt_index_select_backward(dt_tape *tape, dt_tensor *dy, int axis, dt_tensor *ids,
+                                           int64_t extent);
+
+/* dy [..., k] F, logits [..., e] F, ids [..., k], which are constants -> [..., e] F. Terms of a sum
+ * pass in dy. */
+DT_API dt_tensor *dt_route_weights_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *logits,
+                                            dt_tensor *ids, bool normalise);
+
+/* Operands of dt_experts() as they were given. */
+typedef struct dt_experts_kept {
+    dt_tensor *x, *ids, *weights, *gate_up, *down;
+} dt_experts_kept;
+
+/* Where results go; NULL: not wanted. */
+typedef struct dt_experts_gradients {
+    dt_tensor **dx, **dweights, **dgate_up, **ddown;
+} dt_experts_gradients;
+
+/* dy [..., d] F -> dx [..., d] and dweights [..., k] F, dgate_up [e, 2 f, d] and ddown [e, d, f]
+ * f32. Of each token what its experts made of it is computed once more. Where ranks share the
+ * experts dy is whole, dx and dweights are Partial(sum), dgate_up and ddown lie as gate_up and
+ * down. Else terms of a sum pass in dy. */
+DT_API void dt_experts_backward(dt_tape *tape, dt_tensor *dy, const dt_experts_kept *kept,
+                                const dt_experts_gradients *out);
+
 /* dx [b, t, h, e] F of y = rope(x): dy is turned back. */
 DT_API dt_tensor *dt_rope_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *table);
 

@@ -166,7 +166,11 @@ dt_status dti_gelu_tanh_mul_backward_cpu(const dt_kargs *a);
 dt_status dti_soft_cap_backward_cpu(const dt_kargs *a); /* dy, y; scalar_attr */
 dt_status dti_softmax_backward_cpu(const dt_kargs *a);  /* dy, y; axis_attr */
 dt_status dti_log_softmax_backward_cpu(const dt_kargs *a);
-dt_status dti_embedding_backward_cpu(const dt_kargs *a); /* dy, ids, table */
+dt_status dti_embedding_backward_cpu(const dt_kargs *a);     /* dy, ids, table */
+dt_status dti_index_select_backward_cpu(const dt_kargs *a);  /* dy, ids; select_backward_attr */
+dt_status dti_cumsum_backward_cpu(const dt_kargs *a);        /* dy; axis_attr */
+dt_status dti_route_weights_backward_cpu(const dt_kargs *a); /* dy, logits, ids; route_attr */
+dt_status dti_experts_backward_cpu(const dt_kargs *a); /* dy, x, ids, weights, gate_up, down */
 
 /* Cross entropy (cross_entropy.c); cross_entropy_attr, of the last count_attr. */
 dt_status dti_cross_entropy_sums_cpu(const dt_kargs *a);

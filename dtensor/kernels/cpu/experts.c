@@ -6,7 +6,7 @@
  *
  * Tokens are gathered by expert, so that each expert's weights are read once and its products are
  * those of linear.c. Sums over slots are f32, in the order of experts; y is rounded once. */
-#include "dtensor/kernels/cpu/cpu_internal.h"
+#include "dtensor/kernels/cpu/experts.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,39 +81,132 @@ dt_status dti_route_weights_cpu(const dt_kargs *a)
     return DT_OK;
 }
 
+/* logits [..., E] F, ids [..., k] i32, dy [..., k] F before them -> [..., E] F: of p, the softmax
+ * over all experts, p_e (sum of dy at e - sum of dy p), or with weights w that add up to 1 the same
+ * of the chosen experts alone; rounds once. route_attr. */
+dt_status dti_route_weights_backward_cpu(const dt_kargs *a)
+{
+    const dti_route_attr *attr = a->attr;
+    const dt_local *dy = &a->in[0], *x = &a->in[1], *dx = &a->out[0];
+    const int64_t n = x->shape[x->n_axes - 1], k = dy->shape[x->n_axes - 1];
+    const int64_t rows = dti_rows(x), bytes = (int64_t)dt_dtype_size(x->dtype);
+    const int32_t *ids = a->in[2].data;
+    const dti_row_ops *ops;
+    float *p, *d, *out;
+    void *scratch;
+
+    DT_TRY(dti_cpu_rows(a->cpu, "route_weights_backward", x, &ops));
+    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(2 * n + k) * sizeof(float), &scratch));
+    p = scratch;
+    out = p + n;
+    d = out + n;
+    for (int64_t r = 0; r < rows; r++, ids += k) {
+        float largest = -INFINITY, sum = 0.0f, chosen = 0.0f, along = 0.0f;
+        ops->load(p, (const char *)x->data + r * n * bytes, n);
+        ops->load(d, (const char *)dy->data + r * k * bytes, k);
+        for (int64_t e = 0; e < n; e++) largest = fmaxf(largest, p[e]);
+        for (int64_t e = 0; e < n; e++) sum += p[e] = expf(p[e] - largest);
+        for (int64_t i = 0; i < k; i++) {
+            DT_CHECK(ids[i] >= 0 && ids[i] < n, DT_ERR_ARG,
+                     "route_weights_backward: expert %d of %lld", ids[i], (long long)n);
+            chosen += p[ids[i]];
+        }
+        if (attr->normalise != 0) sum = chosen;
+        for (int64_t i = 0; i < k; i++) along += d[i] * (p[ids[i]] / sum);
+        for (int64_t e = 0; e < n; e++) out[e] = attr->normalise != 0 ? 0.0f : -p[e] / sum * along;
+        for (int64_t i = 0; i < k; i++)
+            out[ids[i]] += p[ids[i]] / sum * (attr->normalise != 0 ? d[i] - along : d[i]);
+        ops->store((char *)dx->data + r * n * bytes, out, n);
+    }
+    return DT_OK;
+}
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+/* A token that named an expert twice would be two rows of one product, and workers would add to one
+ * sum. */
+static dt_status check_ids(const dti_slots *s, int64_t n_experts)
+{
+    const int64_t n = s->n_tokens * s->n_slots;
+
+    for (int64_t k = 0; k < n; k++) {
+        const int32_t id = s->ids[k];
+        DT_CHECK(id >= 0 && id < n_experts, DT_ERR_ARG,
+                 "experts: expert %d for token %lld; there are 0 to %lld", id,
+                 (long long)(k / s->n_slots), (long long)n_experts - 1);
+        for (int64_t i = k / s->n_slots * s->n_slots; i < k; i++)
+            DT_CHECK(s->ids[i] != id, DT_ERR_ARG,
+                     "experts: expert %d twice for token %lld; add the two weights", id,
+                     (long long)(k / s->n_slots));
+    }
+    return DT_OK;
+}
+
+dt_status dti_slots_open(dti_slots *s, dti_cpu *cpu, const dt_local *ids, const dt_local *gate_up,
+                         int64_t n_experts)
+{
+    const size_t bytes = (size_t)(gate_up->shape[0] + 1) * sizeof(int64_t);
+    int64_t *counts;
+    void *scratch;
+
+    *s = (dti_slots){ .ids = ids->data,
+                      .n_tokens = dti_rows(ids),
+                      .n_slots = ids->shape[ids->n_axes - 1],
+                      .first = gate_up->offset[0],
+                      .n_experts = gate_up->shape[0] };
+    DT_CHECK(s->n_tokens * s->n_slots <= INT32_MAX, DT_ERR_UNSUPPORTED,
+             "experts: %lld tokens in %lld slots each: pass fewer tokens at a time",
+             (long long)s->n_tokens, (long long)s->n_slots);
+    DT_TRY(check_ids(s, n_experts));
+    DT_TRY(dti_cpu_scratch(cpu, bytes, &scratch));
+    counts = scratch;
+    memset(counts, 0, bytes);
+    for (int64_t k = 0; k < s->n_tokens * s->n_slots; k++) {
+        const int64_t e = s->ids[k] - s->first;
+        if (e >= 0 && e < s->n_experts && ++counts[e] > s->most) s->most = counts[e];
+    }
+    return DT_OK;
+}
+
+size_t dti_slots_bytes(const dti_slots *s)
+{
+    return dti_scratch_size((s->n_experts + 2) * (int64_t)sizeof *s->begin) +
+           dti_scratch_size(s->n_tokens * s->n_slots * (int64_t)sizeof *s->order);
+}
+
+void dti_slots_sort(dti_slots *s, void *memory)
+{
+    const int64_t all = s->n_tokens * s->n_slots;
+    char *at = memory;
+
+    s->begin = dti_scratch_take(&at, (s->n_experts + 2) * (int64_t)sizeof *s->begin);
+    s->order = (int32_t *)(void *)at;
+    memset(s->begin, 0, (size_t)(s->n_experts + 2) * sizeof *s->begin);
+    for (int64_t k = 0; k < all; k++) {
+        const int64_t e = s->ids[k] - s->first;
+        if (e >= 0 && e < s->n_experts) s->begin[e + 2]++;
+    }
+    for (int64_t e = 2; e <= s->n_experts + 1; e++) s->begin[e] += s->begin[e - 1];
+    for (int64_t k = 0; k < all; k++) {
+        const int64_t e = s->ids[k] - s->first;
+        if (e >= 0 && e < s->n_experts) s->order[s->begin[e + 1]++] = (int32_t)k;
+    }
+}
+
 /* --- experts ---------------------------------------------------------------------------------- */
 
 typedef struct experts_job {
     const dt_kargs *a;
     const dti_row_ops *rows; /* of the model's dtype */
-    int64_t n_tokens, n_slots, n_experts, d, f;
+    dti_slots slots;
+    int64_t d, f;
     int64_t bytes;    /* of an element of the model's dtype */
-    int64_t *begin;   /* [n_experts + 1]: where an expert's slots begin in `slots` */
-    int32_t *slots;   /* token * n_slots + slot, by expert */
     char *x, *h, *up; /* of one expert's tokens: [n, d], [n, 2 f], [n, f] */
     float *z;         /* [n, d] */
     float *sums;      /* [n_tokens, d] */
-    int64_t n, first; /* tokens of the expert at hand, and its first slot */
+    int64_t n;        /* tokens of the expert at hand, */
+    int32_t *order;   /* and their slots */
 } experts_job;
-
-/* The slots of this rank's experts, in the order of experts and tokens. Others are left out. */
-static void sort_slots(experts_job *j)
-{
-    const dt_local *gate_up = &j->a->in[3];
-    const int32_t *ids = j->a->in[1].data, first = (int32_t)gate_up->offset[0];
-    const int64_t all = j->n_tokens * j->n_slots;
-
-    memset(j->begin, 0, (size_t)(j->n_experts + 2) * sizeof *j->begin);
-    for (int64_t s = 0; s < all; s++) {
-        const int64_t e = ids[s] - first;
-        if (e >= 0 && e < j->n_experts) j->begin[e + 2]++;
-    }
-    for (int64_t e = 2; e <= j->n_experts + 1; e++) j->begin[e] += j->begin[e - 1];
-    for (int64_t s = 0; s < all; s++) {
-        const int64_t e = ids[s] - first;
-        if (e >= 0 && e < j->n_experts) j->slots[j->begin[e + 1]++] = (int32_t)s;
-    }
-}
 
 static void gather_share(void *arg, int worker, int n_workers)
 {
@@ -124,8 +217,7 @@ static void gather_share(void *arg, int worker, int n_workers)
     dti_pool_share(j->n, 1, worker, n_workers, &begin, &end);
     for (int64_t r = begin; r < end; r++)
         memcpy(j->x + r * row,
-               (const char *)j->a->in[0].data + j->slots[j->first + r] / j->n_slots * row,
-               (size_t)row);
+               (const char *)j->a->in[0].data + j->order[r] / j->slots.n_slots * row, (size_t)row);
 }
 
 static void gate_share(void *arg, int worker, int n_workers)
@@ -148,23 +240,18 @@ static void add_share(void *arg, int worker, int n_workers)
 
     dti_pool_share(j->n, 1, worker, n_workers, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        const int64_t slot = j->slots[j->first + r];
+        const int64_t slot = j->order[r];
         const float w = dti_load_f32(weights->data, weights->dtype, slot);
-        float *sums = j->sums + slot / j->n_slots * j->d;
+        float *sums = j->sums + slot / j->slots.n_slots * j->d;
         for (int64_t i = 0; i < j->d; i++) sums[i] += w * j->z[r * j->d + i];
     }
 }
 
-static dt_status multiply(const experts_job *j, const dt_local *w, int64_t e, void *x, void *y,
-                          dt_dtype y_dtype)
+/* y = x w^T of one expert's tokens. */
+static dt_status multiply(const experts_job *j, dt_local w, void *x, void *y, dt_dtype y_dtype)
 {
-    const int64_t n_out = w->shape[1], n_in = w->shape[2];
-    dt_local in[2] = { { .data = x, .dtype = w->dtype, .n_axes = 2, .shape = { j->n, n_in } },
-                       { .data = (char *)w->data + e * n_out * n_in * j->bytes,
-                         .dtype = w->dtype,
-                         .n_axes = 2,
-                         .shape = { n_out, n_in } } };
-    dt_local out = { .data = y, .dtype = y_dtype, .n_axes = 2, .shape = { j->n, n_out } };
+    const dt_local in[2] = { dti_matrix(x, w.dtype, j->n, w.shape[1]), w };
+    dt_local out = dti_matrix(y, y_dtype, j->n, w.shape[0]);
 
     DT_TRY(dti_linear_cpu(
         &(dt_kargs){ .in = in, .out = &out, .cpu = j->a->cpu, .n_in = 2, .n_out = 1 }));
@@ -173,92 +260,42 @@ static dt_status multiply(const experts_job *j, const dt_local *w, int64_t e, vo
 
 static dt_status run_expert(experts_job *j, int64_t e)
 {
+    const dt_local *gate_up = &j->a->in[3], *down = &j->a->in[4];
     const dti_cpu *cpu = j->a->cpu;
 
-    j->first = j->begin[e];
-    j->n = j->begin[e + 1] - j->first;
+    j->order = j->slots.order + j->slots.begin[e];
+    j->n = j->slots.begin[e + 1] - j->slots.begin[e];
     if (j->n == 0) return DT_OK;
     dti_cpu_run(cpu, 2 * j->n * j->d * j->bytes, gather_share, j);
-    DT_TRY(multiply(j, &j->a->in[3], e, j->x, j->h, j->a->in[3].dtype));
+    DT_TRY(multiply(j, dti_expert_matrix(gate_up, e), j->x, j->h, gate_up->dtype));
     dti_cpu_run(cpu, 3 * j->n * j->f * j->bytes, gate_share, j);
-    DT_TRY(multiply(j, &j->a->in[4], e, j->up, j->z, DT_F32));
+    DT_TRY(multiply(j, dti_expert_matrix(down, e), j->up, j->z, DT_F32));
     dti_cpu_run(cpu, 3 * j->n * j->d * (int64_t)sizeof(float), add_share, j);
     return DT_OK;
 }
 
-static size_t round_up(int64_t bytes)
+/* Room for the tokens of one expert, and for the sums of all unless they are the result. */
+static dt_status make_room(experts_job *j, bool sums)
 {
-    return ((size_t)bytes + 63) / 64 * 64;
-}
-
-/* Takes `bytes` from *at. */
-static void *take(char **at, size_t bytes)
-{
-    void *taken = *at;
-
-    *at += bytes;
-    return taken;
-}
-
-/* Ids are contents of a tensor, so no rule saw them. A token that named an expert twice would be
- * two rows of one product, and workers would add to one sum. */
-static dt_status check_ids(const dt_local *ids, int64_t n_slots, int64_t n_experts)
-{
-    const int32_t *id = ids->data;
-    const int64_t n = dti_local_count(ids);
-
-    for (int64_t s = 0; s < n; s++) {
-        DT_CHECK(id[s] >= 0 && id[s] < n_experts, DT_ERR_ARG,
-                 "experts: expert %d for token %lld; there are 0 to %lld", id[s],
-                 (long long)(s / n_slots), (long long)n_experts - 1);
-        for (int64_t i = s / n_slots * n_slots; i < s; i++)
-            DT_CHECK(id[i] != id[s], DT_ERR_ARG,
-                     "experts: expert %d twice for token %lld; add the two weights", id[s],
-                     (long long)(s / n_slots));
-    }
-    return DT_OK;
-}
-
-/* The tokens of the expert that has the most of them. */
-static dt_status most_tokens(const experts_job *j, int64_t *most)
-{
-    const int32_t *ids = j->a->in[1].data, first = (int32_t)j->a->in[3].offset[0];
-    const size_t bytes = (size_t)(j->n_experts + 1) * sizeof(int64_t);
-    int64_t *counts;
-    void *scratch;
-
-    *most = 0;
-    DT_TRY(dti_cpu_scratch(j->a->cpu, bytes, &scratch));
-    counts = scratch;
-    memset(counts, 0, bytes);
-    for (int64_t s = 0; s < j->n_tokens * j->n_slots; s++) {
-        const int64_t e = ids[s] - first;
-        if (e >= 0 && e < j->n_experts && ++counts[e] > *most) *most = counts[e];
-    }
-    return DT_OK;
-}
-
-/* Room for `most` tokens at a time, and for the sums of all unless they are the result. */
-static dt_status make_room(experts_job *j, int64_t most, bool sums)
-{
-    const int64_t f32 = (int64_t)sizeof(float);
-    const size_t begin = round_up((j->n_experts + 2) * (int64_t)sizeof *j->begin);
-    const size_t slots = round_up(j->n_tokens * j->n_slots * (int64_t)sizeof *j->slots);
-    const size_t x = round_up(most * j->d * j->bytes), h = round_up(2 * most * j->f * j->bytes);
-    const size_t up = round_up(most * j->f * j->bytes), z = round_up(most * j->d * f32);
-    const size_t all = sums ? round_up(j->n_tokens * j->d * f32) : 0;
+    const int64_t f32 = (int64_t)sizeof(float), most = j->slots.most;
+    const int64_t x = most * j->d * j->bytes, up = most * j->f * j->bytes;
+    const int64_t z = most * j->d * f32, all = sums ? j->slots.n_tokens * j->d * f32 : 0;
+    const size_t slots = dti_slots_bytes(&j->slots);
     void *scratch;
     char *at;
 
-    DT_TRY(dti_cpu_outer_scratch(j->a->cpu, begin + slots + x + h + up + z + all, &scratch));
-    at = scratch;
-    j->begin = take(&at, begin);
-    j->slots = take(&at, slots);
-    j->x = take(&at, x);
-    j->h = take(&at, h);
-    j->up = take(&at, up);
-    j->z = take(&at, z);
-    j->sums = sums ? take(&at, all) : j->a->out[0].data;
+    DT_TRY(dti_cpu_outer_scratch(j->a->cpu,
+                                 slots + dti_scratch_size(x) + dti_scratch_size(2 * up) +
+                                     dti_scratch_size(up) + dti_scratch_size(z) +
+                                     dti_scratch_size(all),
+                                 &scratch));
+    dti_slots_sort(&j->slots, scratch);
+    at = (char *)scratch + slots;
+    j->x = dti_scratch_take(&at, x);
+    j->h = dti_scratch_take(&at, 2 * up);
+    j->up = dti_scratch_take(&at, up);
+    j->z = dti_scratch_take(&at, z);
+    j->sums = sums ? dti_scratch_take(&at, all) : j->a->out[0].data;
     return DT_OK;
 }
 
@@ -267,31 +304,23 @@ static dt_status make_room(experts_job *j, int64_t most, bool sums)
  * token names an expert once. experts_attr. */
 dt_status dti_experts_cpu(const dt_kargs *a)
 {
-    const dt_local *x = &a->in[0], *ids = &a->in[1], *gate_up = &a->in[3], *y = &a->out[0];
+    const dt_local *x = &a->in[0], *gate_up = &a->in[3], *y = &a->out[0];
     experts_job j = { .a = a,
-                      .n_tokens = dti_rows(x),
-                      .n_slots = ids->shape[ids->n_axes - 1],
-                      .n_experts = gate_up->shape[0],
                       .d = x->shape[x->n_axes - 1],
                       .f = a->in[4].shape[2],
                       .bytes = (int64_t)dt_dtype_size(x->dtype) };
     const dti_row_ops *out_rows;
-    int64_t most;
 
     DT_TRY(dti_cpu_rows(a->cpu, "experts", x, &j.rows));
     DT_TRY(dti_cpu_rows(a->cpu, "experts", y, &out_rows));
     DT_CHECK(gate_up->shape[1] == 2 * j.f, DT_ERR_INTERNAL,
              "experts: %lld rows of gate and up here, %lld columns of down",
              (long long)gate_up->shape[1], (long long)j.f);
-    DT_CHECK(j.n_tokens * j.n_slots <= INT32_MAX, DT_ERR_UNSUPPORTED,
-             "experts: %lld tokens in %lld slots each: pass fewer tokens at a time",
-             (long long)j.n_tokens, (long long)j.n_slots);
-    DT_TRY(check_ids(ids, j.n_slots, ((const dti_experts_attr *)a->attr)->n_experts));
-    DT_TRY(most_tokens(&j, &most));
-    DT_TRY(make_room(&j, most, y->dtype != DT_F32));
-    memset(j.sums, 0, (size_t)(j.n_tokens * j.d) * sizeof(float));
-    sort_slots(&j);
-    for (int64_t e = 0; e < j.n_experts; e++) DT_TRY(run_expert(&j, e));
-    if (y->dtype != DT_F32) out_rows->store(y->data, j.sums, j.n_tokens * j.d);
+    DT_TRY(dti_slots_open(&j.slots, a->cpu, &a->in[1], gate_up,
+                          ((const dti_experts_attr *)a->attr)->n_experts));
+    DT_TRY(make_room(&j, y->dtype != DT_F32));
+    memset(j.sums, 0, (size_t)(j.slots.n_tokens * j.d) * sizeof(float));
+    for (int64_t e = 0; e < j.slots.n_experts; e++) DT_TRY(run_expert(&j, e));
+    if (y->dtype != DT_F32) out_rows->store(y->data, j.sums, j.slots.n_tokens * j.d);
     return DT_OK;
 }

@@ -16,7 +16,8 @@ typedef enum line_form {
     LOG_SOFTMAX,
     SOFTMAX_BACKWARD,
     LOG_SOFTMAX_BACKWARD,
-    CUMSUM
+    CUMSUM,
+    CUMSUM_BACKWARD
 } line_form;
 
 typedef struct line_job {
@@ -130,18 +131,22 @@ static void line_backward(const line_job *j, const tile *t)
     }
 }
 
+/* Sums from the first row on, or from the last. */
 static void line_cumsum(const line_job *j, const tile *t)
 {
+    const bool forward = j->form == CUMSUM;
     double sum[BLOCK] = { 0.0 };
     float block[BLOCK];
-    const int64_t first = t->o * j->k * j->inner + t->column;
+    const int64_t first = t->o * j->k * j->inner + t->column, tiles = (j->k - 1) / t->rows;
 
-    for (int64_t r = 0; r < j->k; r += t->rows) {
-        const int64_t rows = rows_at(j, t, r);
+    for (int64_t at = 0; at <= tiles; at++) {
+        const int64_t r = (forward ? at : tiles - at) * t->rows, rows = rows_at(j, t, r);
         load(j, first + r * j->inner, rows * t->n, block);
-        for (int64_t at = 0; at < rows * t->n; at += t->n)
-            for (int64_t i = 0; i < t->n; i++)
-                block[at + i] = (float)(sum[i] += (double)block[at + i]);
+        for (int64_t k = 0; k < rows; k++)
+            for (int64_t i = 0; i < t->n; i++) {
+                float *x = block + (forward ? k : rows - 1 - k) * t->n + i;
+                *x = (float)(sum[i] += (double)*x);
+            }
         store(j, first + r * j->inner, rows * t->n, block);
     }
 }
@@ -158,7 +163,7 @@ static void line_share(void *arg, int worker, int n_workers)
         tile t = { .o = i / per_outer, .column = i % per_outer * columns };
         t.n = j->inner - t.column < columns ? j->inner - t.column : columns;
         t.rows = j->inner == 1 ? BLOCK : 1;
-        if (j->form == CUMSUM)
+        if (j->form == CUMSUM || j->form == CUMSUM_BACKWARD)
             line_cumsum(j, &t);
         else if (j->kept != NULL)
             line_backward(j, &t);
@@ -213,4 +218,10 @@ dt_status dti_log_softmax_backward_cpu(const dt_kargs *a)
 dt_status dti_cumsum_cpu(const dt_kargs *a)
 {
     return line(a, "cumsum", CUMSUM);
+}
+
+/* Each element is in the sums from its own on. */
+dt_status dti_cumsum_backward_cpu(const dt_kargs *a)
+{
+    return line(a, "cumsum_backward", CUMSUM_BACKWARD);
 }
