@@ -130,3 +130,49 @@ DT_TEST(cuda_backward, lines_are_those_of_the_cpu)
                 }
     cr_close(&d);
 }
+
+/* Runs of tokens as the CPU has them: the same bits. */
+DT_TEST(cuda_backward, biases_have_the_bits_of_the_cpu)
+{
+    static const int64_t shapes[][3] = { { 1, 1, 1 },    { 3, 2, 5 }, { 1, 64, 33 },
+                                         { 5, 129, 65 }, { 0, 4, 3 }, { 2, 3, 0 } };
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(shapes); s++) {
+            cr_case c = { .row = "add_bias_backward",
+                          .cpu = dti_add_bias_backward_cpu,
+                          .n_in = 1,
+                          .skew = cr_skews[s % 2],
+                          .out = { .dtype = DT_F32, .n_axes = 1, .shape = { shapes[s][2] } } };
+            c.in[0] = kt_filled(kt_floats[t], 3, shapes[s], KT_UNIFORM, 41);
+            cr_run(&c, &d);
+        }
+    cr_close(&d);
+}
+
+DT_TEST(cuda_backward, rotations_have_the_bits_of_the_cpu)
+{
+    static const int64_t shapes[][5] = {
+        { 1, 1, 1, 2, 2 }, { 2, 3, 5, 64, 64 }, { 1, 7, 3, 48, 22 }, { 0, 2, 2, 8, 8 }
+    };
+    cr_device d;
+
+    cr_open(&d);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < 2 * DT_COUNT(shapes); s++) {
+            const int64_t *shape = shapes[s / 2];
+            const int64_t table[] = { shape[0], shape[1], shape[4] };
+            cr_case c = { .row = "rope_backward",
+                          .cpu = dti_rope_backward_cpu,
+                          .n_in = 2,
+                          .skew = cr_skews[s % 2] };
+            c.in[0] = kt_filled(kt_floats[t], 4, shape, KT_UNIFORM, 51);
+            c.in[1] = kt_filled(kt_floats[t], 3, table, KT_UNIFORM, 52);
+            c.out = c.in[0];
+            c.out.data = NULL;
+            cr_run(&c, &d);
+        }
+    cr_close(&d);
+}

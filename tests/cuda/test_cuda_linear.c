@@ -348,3 +348,63 @@ DT_TEST(cuda_linear, dtypes_that_do_not_fit_are_refused)
     DT_ASSERT_CUDA_FAILS(d.m, linear(d.c, &args), "no kernel for f64");
     cr_close(&d);
 }
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+/* dx [m, n] of dy [m, k] and w [k, n]; or dw [m, n] of dy [k, m] and x [k, n]. */
+static void run_turned(const cr_device *d, bool of_w, linear_case l)
+{
+    const int64_t first[] = { of_w ? l.k : l.m, of_w ? l.m : l.k }, second[] = { l.k, l.n };
+    const dti_dtype_attr attr = { l.out };
+    cr_case c = { .row = of_w ? "linear_backward_w" : "linear_backward_x",
+                  .cpu = of_w ? dti_linear_backward_w_cpu : dti_linear_backward_x_cpu,
+                  .n_in = 2,
+                  .attr = &attr,
+                  .skew = l.skew,
+                  .ulps = l.out == DT_F32 ? 0.0 : 1.0,
+                  .slack = 0x1p-23 * (double)(l.k + 2) * ((double)l.k / 3 + 1),
+                  .out = { .dtype = l.out, .n_axes = 2, .shape = { l.m, l.n } } };
+
+    c.in[0] = kt_filled(l.dtype, 2, first, KT_UNIFORM, 11);
+    c.in[1] = kt_filled(l.dtype, 2, second, KT_UNIFORM, 12);
+    cr_run(&c, d);
+}
+
+DT_TEST(cuda_linear, gradients_are_those_of_the_cpu)
+{
+    static const int64_t sizes[][3] = { { 1, 1, 1 },   { 0, 5, 3 },    { 5, 0, 3 },    { 3, 7, 0 },
+                                        { 9, 17, 35 }, { 70, 72, 68 }, { 33, 130, 64 } };
+    cr_device d;
+
+    for (size_t l = 0; open_next(&d, l); l++) {
+        for (size_t s = 0; s < DT_COUNT(sizes); s++)
+            for (size_t which = 0; which < 3 * DT_COUNT(kt_floats); which++) {
+                linear_case of = { .m = sizes[s][0],
+                                   .k = sizes[s][1],
+                                   .n = sizes[s][2],
+                                   .dtype = kt_floats[which % 3],
+                                   .skew = (int64_t)(which % 2) };
+                of.out = which / 3 == 0 ? of.dtype : DT_F32;
+                run_turned(&d, which / 3 == 2, of);
+            }
+        cr_close(&d);
+    }
+}
+
+/* Plans are by size: what has another number of tokens, or lies the other way, is another. */
+DT_TEST(cuda_linear, gradients_of_many_sizes_share_a_device)
+{
+    cr_device d;
+
+    open_with(&d, libraries[0]);
+    for (int64_t m = 60; m <= 68; m += 4)
+        for (int of_w = 0; of_w < 2; of_w++)
+            for (int again = 0; again < 2; again++) {
+                run_turned(
+                    &d, of_w != 0,
+                    (linear_case){ .m = m, .k = 64, .n = 64, .dtype = DT_BF16, .out = DT_F32 });
+                run_linear(
+                    &d, (linear_case){ .m = m, .k = 64, .n = 64, .dtype = DT_BF16, .out = DT_F32 });
+            }
+    cr_close(&d);
+}

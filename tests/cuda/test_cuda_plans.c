@@ -9,7 +9,7 @@
 #include "dtensor/kernels/cuda/gemm_plans.h"
 #include "dtensor/kernels/cuda/plan_table.h"
 
-enum { N_PLANS = 64 };
+enum { N_PLANS = 64, N_KEYS = 14 };
 
 /* A plan is where it counts how often it was dropped. */
 static void drop(void *arg, void *plan)
@@ -32,12 +32,12 @@ static dti_gemm_key key_of(int64_t m)
 
 DT_TEST(cuda_plans, each_part_of_a_key_tells_products_apart)
 {
-    int dropped[12] = { 0 };
-    dti_gemm_key keys[12];
+    int dropped[N_KEYS] = { 0 };
+    dti_gemm_key keys[N_KEYS];
     dti_plan_table *table = dti_plan_table_create(N_PLANS, sizeof(dti_gemm_key), drop, NULL);
 
     DT_ASSERT(table != NULL);
-    for (int i = 0; i < 12; i++) keys[i] = key_of(64);
+    for (int i = 0; i < N_KEYS; i++) keys[i] = key_of(64);
     keys[1].m = 128;
     keys[2].n = 1;
     keys[3].k = 1;
@@ -49,14 +49,16 @@ DT_TEST(cuda_plans, each_part_of_a_key_tells_products_apart)
     keys[9].y_align = 8;
     keys[10].bias_align = 8;
     keys[11].exact = 1;
-    for (int i = 0; i < 12; i++) {
+    keys[12].x_turned = 1;
+    keys[13].w_turned = 1;
+    for (int i = 0; i < N_KEYS; i++) {
         DT_ASSERT(dti_plan_table_find(table, &keys[i]) == NULL);
         dti_plan_table_put(table, &keys[i], &dropped[i]);
     }
-    for (int i = 0; i < 12; i++) DT_ASSERT(dti_plan_table_find(table, &keys[i]) == &dropped[i]);
-    DT_ASSERT(dti_plan_table_count(table) == 12);
+    for (int i = 0; i < N_KEYS; i++) DT_ASSERT(dti_plan_table_find(table, &keys[i]) == &dropped[i]);
+    DT_ASSERT(dti_plan_table_count(table) == N_KEYS);
     dti_plan_table_destroy(table);
-    for (int i = 0; i < 12; i++) DT_ASSERT(dropped[i] == 1);
+    for (int i = 0; i < N_KEYS; i++) DT_ASSERT(dropped[i] == 1);
 }
 
 DT_TEST(cuda_plans, a_full_table_gives_up_what_was_not_used_for_longest)

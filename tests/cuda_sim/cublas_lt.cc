@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuBLASLt for the simulated device: D = op(A) op(B) (+ bias along columns), all column-major, A
- * transposed, sums in f32. It is as strict as its manual about layouts, alignment and workspace,
+ * cuBLASLt for the simulated device: D = op(A) op(B) (+ bias along columns), all column-major, sums
+ * in f32. It is as strict as its manual about layouts, alignment and workspace,
  * and has what the library may have: shapes for which it knows no algorithm, and algorithms that it
  * refuses when the product comes.
  *
@@ -71,13 +71,26 @@ bool holds(const void *p, const cublasLtMatrixLayout_t l)
     return is_device(p, elements * bytes_of(l->type));
 }
 
+/* Rows and columns of op(matrix), and how far its elements lie apart along either. */
+struct turned {
+    uint64_t rows, cols;
+    int64_t down, across;
+};
+
+turned turn(cublasOperation_t op, const cublasLtMatrixLayoutOpaque_t &l)
+{
+    if (op == CUBLAS_OP_N) return { l.rows, l.cols, 1, l.ld };
+    return { l.cols, l.rows, l.ld, 1 };
+}
+
 /* Do the four layouts make the product of the descriptor? */
 bool fit(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
          cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 {
-    return op->compute == CUBLAS_COMPUTE_32F && op->scale == CUDA_R_32F &&
-           op->trans_a == CUBLAS_OP_T && op->trans_b == CUBLAS_OP_N && a->rows == b->rows &&
-           d->rows == a->cols && d->cols == b->cols && memcmp(c, d, sizeof *c) == 0 &&
+    const turned x = turn(op->trans_a, *a), y = turn(op->trans_b, *b);
+
+    return op->compute == CUBLAS_COMPUTE_32F && op->scale == CUDA_R_32F && x.cols == y.rows &&
+           d->rows == x.rows && d->cols == y.cols && memcmp(c, d, sizeof *c) == 0 &&
            a->type == b->type && (d->type == a->type || d->type == CUDA_R_32F) &&
            a->ld >= (int64_t)a->rows && b->ld >= (int64_t)b->rows && d->ld >= (int64_t)d->rows;
 }
@@ -94,14 +107,15 @@ struct order {
 void multiply(const order &o)
 {
     const opened devices;
+    const turned a = turn(o.op.trans_a, o.a), b = turn(o.op.trans_b, o.b);
 
     memset(o.workspace, 0xff, o.workspace_bytes); /* whatever it had in mind for it */
     for (uint64_t col = 0; col < o.d.cols; col++)
         for (uint64_t row = 0; row < o.d.rows; row++) {
             float sum = 0.0f;
-            for (uint64_t k = 0; k < o.a.rows; k++)
-                sum += load(o.A, o.a.type, (int64_t)row * o.a.ld + (int64_t)k) *
-                       load(o.B, o.b.type, (int64_t)col * o.b.ld + (int64_t)k);
+            for (int64_t k = 0; k < (int64_t)a.cols; k++)
+                sum += load(o.A, o.a.type, (int64_t)row * a.down + k * a.across) *
+                       load(o.B, o.b.type, k * b.down + (int64_t)col * b.across);
             if (o.op.epilogue == CUBLASLT_EPILOGUE_BIAS)
                 sum += load(o.op.bias, o.op.bias_type, (int64_t)row);
             store(o.D, o.d.type, (int64_t)col * o.d.ld + (int64_t)row, sum);
@@ -226,12 +240,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (handle == nullptr || wanted < 1 || !fit(op, a, b, c, d)) return CUBLAS_STATUS_INVALID_VALUE;
     if (bias && op->bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (which != nullptr && strcmp(which, "none") == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (p->align_a < 4 || p->align_b < 4 || (uint64_t)a->ld * bytes_of(a->type) % 4 != 0)
+    if (p->align_a < 4 || p->align_b < 4 || (uint64_t)a->ld * bytes_of(a->type) % 4 != 0 ||
+        (uint64_t)b->ld * bytes_of(b->type) % 4 != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results[0] = {};
     results[0].algo = { d->rows,
                         d->cols,
-                        a->rows,
+                        turn(op->trans_a, *a).cols,
                         p->align_a,
                         p->align_b,
                         p->align_d,
@@ -253,7 +268,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     const order o = { *op, *a, *b, *d, A, B, D, workspace, algo->workspace };
 
     if (handle == nullptr || !fit(op, a, b, c, d) || C != D || algo->rows != d->rows ||
-        algo->depth != a->rows || algo->cols < d->cols)
+        algo->depth != turn(op->trans_a, *a).cols || algo->cols < d->cols)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (*static_cast<const float *>(alpha) != 1.0f || *static_cast<const float *>(beta) != 0.0f)
         return CUBLAS_STATUS_NOT_SUPPORTED;

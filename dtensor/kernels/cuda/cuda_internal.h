@@ -68,14 +68,15 @@ int dti_cuda_launched(const char *kernel);
  * next call. It grows and never shrinks; what it outgrows stays until c is closed. */
 int dti_cuda_scratch(dti_cuda *c, size_t bytes, void **out);
 
-/* y [m, n] = x [m, k] w [n, k]^T (+ bias [n]), row-major, f32 accumulation, one rounding. dtype is
- * x's, w's and bias's; out_dtype that, or f32. By skinny.cu, gemm_lt.c or gemm_plain.cu, as
- * linear.c says. */
+/* y [m, n] = x [m, k] w [n, k]^T (+ bias [n]), row-major, f32 accumulation, one rounding. x_turned:
+ * x lies as [k, m]; w_turned: w as [k, n]; then there is no bias. dtype is x's, w's and bias's;
+ * out_dtype that, or f32. By skinny.cu, gemm_lt.c, gemm_plain.cu or matmul.cu, as linear.c says. */
 typedef struct dti_cuda_product {
     int64_t m, n, k;
     const void *x, *w, *bias; /* bias: or NULL */
     void *y;
     int dtype, out_dtype;
+    bool x_turned, w_turned;
 } dti_cuda_product;
 
 int dti_cuda_gemm(dti_cuda *c, const dti_cuda_product *p);

@@ -104,6 +104,10 @@
     ROW(rms_norm_backward) \
     ROW(rms_norm_1p_backward) \
     ROW(layer_norm_backward) \
+    ROW(linear_backward_x) \
+    ROW(linear_backward_w) \
+    ROW(add_bias_backward) \
+    ROW(rope_backward) \
     ROW(embedding_backward) \
     ROW(cross_entropy_sums) \
     ROW(cross_entropy) \

@@ -2,12 +2,14 @@
  *
  * Products of many rows by cuBLASLt. Row-major y [m, n] = x [m, k] w [n, k]^T is, in its
  * column-major words, y^T [n, m] = w^T (k x n, transposed) x^T (k x m): nothing is copied, and the
- * bias runs along rows of y^T, which is what its epilogue adds. f32 is f32: no tf32.
+ * bias runs along rows of y^T, which is what its epilogue adds. What lies turned is transposed the
+ * other way. f32 is f32: no tf32.
  *
  * What a product needs (descriptors, the algorithm that the library proposes) is kept in a table of
  * plans. An algorithm is asked for with m rounded up to a bucket and used for all m below it; where
- * the library refuses that, one is asked for with m itself. All is made when the first product
- * comes, because the library cannot start without a driver. */
+ * the library refuses that, one is asked for with m itself, as where x lies turned: m is the
+ * distance between its rows then. All is made when the first product comes, because the library
+ * cannot start without a driver. */
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,17 +110,29 @@ static dti_gemm_key key_of(const dti_cuda_product *p, bool exact)
     key.dtype = p->dtype;
     key.out_dtype = p->out_dtype;
     key.bias = p->bias != NULL;
-    key.x_align = dti_gemm_alignment(p->x, p->k * bytes);
-    key.w_align = dti_gemm_alignment(p->w, p->k * bytes);
+    key.x_align = dti_gemm_alignment(p->x, (p->x_turned ? p->m : p->k) * bytes);
+    key.w_align = dti_gemm_alignment(p->w, (p->w_turned ? p->n : p->k) * bytes);
     key.y_align = dti_gemm_alignment(p->y, p->n * (int64_t)dti_cuda_dtype_bytes(p->out_dtype));
     key.bias_align = p->bias != NULL ? dti_gemm_alignment(p->bias, 0) : 0;
     key.exact = exact;
+    key.x_turned = p->x_turned;
+    key.w_turned = p->w_turned;
     return key;
+}
+
+/* [columns, rows] row-major; turned: [rows, columns]. */
+static cublasStatus_t lay(cublasLtMatrixLayout_t layout, cudaDataType_t type, uint64_t rows,
+                          uint64_t columns, bool turned)
+{
+    const uint64_t down = turned ? columns : rows, across = turned ? rows : columns;
+
+    return cublasLtMatrixLayoutInit(layout, type, down, across, (int64_t)down);
 }
 
 static int describe(lt_plan *plan, const dti_gemm_key *key)
 {
-    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasOperation_t w_op = key->w_turned ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const cublasOperation_t x_op = key->x_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t in = data_type(key->dtype), out = data_type(key->out_dtype);
     const uint64_t n = (uint64_t)key->n, k = (uint64_t)key->k, m = (uint64_t)key->m;
@@ -127,8 +141,11 @@ static int describe(lt_plan *plan, const dti_gemm_key *key)
     cublasStatus_t st = cublasLtMatmulDescInit(&plan->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmulDescSetAttribute(&plan->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                            sizeof transposed);
+        st = cublasLtMatmulDescSetAttribute(&plan->op, CUBLASLT_MATMUL_DESC_TRANSA, &w_op,
+                                            sizeof w_op);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(&plan->op, CUBLASLT_MATMUL_DESC_TRANSB, &x_op,
+                                            sizeof x_op);
     if (st == CUBLAS_STATUS_SUCCESS && key->bias)
         st = cublasLtMatmulDescSetAttribute(&plan->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
                                             sizeof bias);
@@ -138,9 +155,9 @@ static int describe(lt_plan *plan, const dti_gemm_key *key)
     if (st == CUBLAS_STATUS_SUCCESS && key->bias)
         st = cublasLtMatmulDescSetAttribute(&plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                             &bias_like, sizeof bias_like);
-    if (st == CUBLAS_STATUS_SUCCESS) st = cublasLtMatrixLayoutInit(&plan->w, in, k, n, key->k);
-    if (st == CUBLAS_STATUS_SUCCESS) st = cublasLtMatrixLayoutInit(&plan->x, in, k, m, key->k);
-    if (st == CUBLAS_STATUS_SUCCESS) st = cublasLtMatrixLayoutInit(&plan->y, out, n, m, key->n);
+    if (st == CUBLAS_STATUS_SUCCESS) st = lay(&plan->w, in, k, n, key->w_turned != 0);
+    if (st == CUBLAS_STATUS_SUCCESS) st = lay(&plan->x, in, k, m, key->x_turned != 0);
+    if (st == CUBLAS_STATUS_SUCCESS) st = lay(&plan->y, out, n, m, false);
     return check(st, "describing a product to cuBLASLt");
 }
 
@@ -212,9 +229,10 @@ static cublasStatus_t multiply(const dti_cuda *c, lt_plan *plan, const dti_cuda_
 {
     const float one = 1.0f, zero = 0.0f;
     const uint64_t m = (uint64_t)p->m; /* the plan may be of more rows */
-    cublasStatus_t st =
-        cublasLtMatrixLayoutSetAttribute(&plan->x, CUBLASLT_MATRIX_LAYOUT_COLS, &m, sizeof m);
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
+    if (!p->x_turned)
+        st = cublasLtMatrixLayoutSetAttribute(&plan->x, CUBLASLT_MATRIX_LAYOUT_COLS, &m, sizeof m);
     if (st == CUBLAS_STATUS_SUCCESS)
         st = cublasLtMatrixLayoutSetAttribute(&plan->y, CUBLASLT_MATRIX_LAYOUT_COLS, &m, sizeof m);
     if (st == CUBLAS_STATUS_SUCCESS && p->bias != NULL)
@@ -237,7 +255,7 @@ int dti_gemm_lt(dti_cuda *c, const dti_cuda_product *p)
     /* The epilogue adds biases of y's dtype. */
     if (p->k == 0 || (p->bias != NULL && p->dtype != p->out_dtype)) return 0;
     if (c->gemm == NULL && make_state(c) != 0) return -1;
-    for (int exact = 0; exact < 2; exact++) {
+    for (int exact = p->x_turned ? 1 : 0; exact < 2; exact++) {
         const dti_gemm_key key = key_of(p, exact != 0);
         lt_plan *const plan = find_plan(c->gemm, &key);
         cublasStatus_t st;

@@ -13,7 +13,8 @@ typedef struct dti_gemm_key {
     int32_t bias;             /* 1: the plan adds it */
     /* Bytes that pointer and rows are multiples of: dti_gemm_alignment(). */
     int32_t x_align, w_align, y_align, bias_align;
-    int32_t exact; /* 1: m is the number of rows; 0: dti_gemm_bucket() of it */
+    int32_t exact;              /* 1: m is the number of rows; 0: dti_gemm_bucket() of it */
+    int32_t x_turned, w_turned; /* 1: x lies as [k, m], w as [k, n] */
 } dti_gemm_key;
 
 /* The number of rows that a plan is made for: m up to 16, then multiples of 16 up to 64, of 64 up

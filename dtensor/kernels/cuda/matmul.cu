@@ -3,6 +3,7 @@
  * Products of matrices that are both values of a pass (dtensor/kernels/cpu/matmul.c). A block has a
  * tile of 64 x 64 results, a thread 4 x 4 of them; both operands pass through shared memory in f32,
  * 16 deep. An element is one chain of fused multiply-adds along k, as on the CPU. */
+#include "dtensor/kernels/cuda/product.h"
 #include "dtensor/kernels/cuda/rows.cuh"
 
 namespace
@@ -89,7 +90,36 @@ template <typename T> int start_as(dti_cuda *c, const matmul_job &j, int64_t bat
     return f32_out ? start<T, float>(c, j, batch) : start<T, T>(c, j, batch);
 }
 
+int start_of(dti_cuda *c, matmul_job j, int64_t batch, int dtype, int out_dtype)
+{
+    j.down = (j.m + TILE - 1) / TILE;
+    j.across = (j.n + TILE - 1) / TILE;
+    switch (dtype) {
+    case DT_F32:
+        return start<float, float>(c, j, batch);
+    case DT_BF16:
+        return start_as<dti_bf16>(c, j, batch, out_dtype == DT_F32);
+    case DT_F16:
+        return start_as<dti_f16>(c, j, batch, out_dtype == DT_F32);
+    default:
+        return dti_refuse_dtype("matmul", dtype);
+    }
+}
+
 } /* namespace */
+
+extern "C" int dti_cuda_matmul_plain(dti_cuda *c, const dti_cuda_product *p)
+{
+    matmul_job j = {};
+
+    j.m = p->m;
+    j.n = p->n;
+    j.k = p->k;
+    j.a = { p->x, 0, p->x_turned ? 1 : p->k, p->x_turned ? p->m : 1 };
+    j.b = { p->w, 0, p->w_turned ? p->n : 1, p->w_turned ? 1 : p->k };
+    j.y = p->y;
+    return start_of(c, j, 1, p->dtype, p->out_dtype);
+}
 
 extern "C" int dti_matmul_cuda(dti_cuda *c, const dt_kargs *args)
 {
@@ -101,22 +131,11 @@ extern "C" int dti_matmul_cuda(dti_cuda *c, const dt_kargs *args)
     j.m = y->shape[y->n_axes - 2];
     j.n = y->shape[y->n_axes - 1];
     j.k = a->shape[a->n_axes - (attr->transposed_a ? 2 : 1)];
-    j.down = (j.m + TILE - 1) / TILE;
-    j.across = (j.n + TILE - 1) / TILE;
     j.a = { a->data, j.m * j.k, attr->transposed_a ? 1 : j.k, attr->transposed_a ? j.m : 1 };
     j.b = { b->data, j.k * j.n, attr->transposed_b ? 1 : j.n, attr->transposed_b ? j.k : 1 };
     j.y = y->data;
     for (int axis = 0; axis < y->n_axes - 2; axis++) batch *= y->shape[axis];
     if (dti_cuda_count(y) == 0) return 0;
     if (y->dtype != a->dtype && y->dtype != DT_F32) return dti_refuse_dtype("matmul", y->dtype);
-    switch (a->dtype) {
-    case DT_F32:
-        return start<float, float>(c, j, batch);
-    case DT_BF16:
-        return start_as<dti_bf16>(c, j, batch, y->dtype == DT_F32);
-    case DT_F16:
-        return start_as<dti_f16>(c, j, batch, y->dtype == DT_F32);
-    default:
-        return dti_refuse_dtype("matmul", a->dtype);
-    }
+    return start_of(c, j, batch, a->dtype, y->dtype);
 }

@@ -51,6 +51,9 @@ int dti_cuda_gemm_plain(dti_cuda *c, int dtype, const dti_product_job *p);
 /* A product by cuBLASLt (gemm_lt.c): 1; 0: it has no way to do it, and nothing was started; -1. */
 int dti_gemm_lt(dti_cuda *c, const dti_cuda_product *p);
 
+/* A product whose operands lie turned, in tiles: an element is one chain along k (matmul.cu). */
+int dti_cuda_matmul_plain(dti_cuda *c, const dti_cuda_product *p);
+
 /* Rows of the last axis: the product of all axes before it. */
 static inline int64_t dti_product_rows(const dt_local *x)
 {
@@ -69,6 +72,8 @@ static inline bool dti_rows_aligned(const void *data, int64_t row_bytes)
 /* dt_kargs */
 int dti_linear_cuda(dti_cuda *c, const dt_kargs *a);
 int dti_linear_bias_cuda(dti_cuda *c, const dt_kargs *a);
+int dti_linear_backward_x_cuda(dti_cuda *c, const dt_kargs *a);
+int dti_linear_backward_w_cuda(dti_cuda *c, const dt_kargs *a);
 int dti_experts_cuda(dti_cuda *c, const dt_kargs *a);
 
 #ifdef __cplusplus

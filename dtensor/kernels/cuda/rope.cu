@@ -53,8 +53,9 @@ template <typename T> struct rope_heads {
 };
 
 /* y[i] = x[i] cos[i] - x[half + i] sin[i], y[half + i] = x[half + i] cos[i] + x[i] sin[i]; each
- * product rounds, each sum rounds. */
-template <typename T> __global__ void __launch_bounds__(THREADS) rope(const rope_heads<T> r)
+ * product rounds, each sum rounds. BACK: by the negative angle. */
+template <typename T, bool BACK>
+__global__ void __launch_bounds__(THREADS) rope(const rope_heads<T> r)
 {
     enum { N = 16 / sizeof(T) };
     const int packs = (r.half + N - 1) / N, rest = r.width - 2 * r.half;
@@ -71,6 +72,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) rope(const rope
         dti_load<T, N>(s, cosines + r.half + i, left, r.aligned);
         DTI_UNROLL
         for (int k = 0; k < N; k++) {
+            if (BACK) s[k] = -s[k];
             a[k] = dti_rounded<T>(low[k] * c[k]) - dti_rounded<T>(high[k] * s[k]);
             b[k] = dti_rounded<T>(high[k] * c[k]) + dti_rounded<T>(low[k] * s[k]);
         }
@@ -84,7 +86,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) rope(const rope
     }
 }
 
-template <typename T> int run_rope(dti_cuda *c, const dt_kargs *a)
+template <typename T, bool BACK> int run_rope(dti_cuda *c, const dt_kargs *a)
 {
     enum { N = 16 / sizeof(T) };
     const dt_local *x = &a->in[0], *table = &a->in[1];
@@ -106,8 +108,22 @@ template <typename T> int run_rope(dti_cuda *c, const dt_kargs *a)
                              INT32_MAX / 2, (long long)per_token);
     r.aligned = all % 16 == 0 && r.half % N == 0 && r.width % N == 0;
     wanted = (per_token / (2 * N) + DTI_WARP) / DTI_WARP * DTI_WARP;
-    return DTI_LAUNCH(c, rope<T>, dim3((unsigned)n_tokens),
+    return DTI_LAUNCH(c, (rope<T, BACK>), dim3((unsigned)n_tokens),
                       dim3((unsigned)(wanted < max ? wanted : max)), 0, r);
+}
+
+template <bool BACK> int run_rope_of(dti_cuda *c, const char *row, const dt_kargs *a)
+{
+    switch (a->in[0].dtype) {
+    case DT_F32:
+        return run_rope<float, BACK>(c, a);
+    case DT_BF16:
+        return run_rope<dti_bf16, BACK>(c, a);
+    case DT_F16:
+        return run_rope<dti_f16, BACK>(c, a);
+    default:
+        return dti_refuse_dtype(row, a->in[0].dtype);
+    }
 }
 
 } /* namespace */
@@ -130,15 +146,11 @@ int dti_rope_table_cuda(dti_cuda *c, const dt_kargs *a)
 
 int dti_rope_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    switch (a->in[0].dtype) {
-    case DT_F32:
-        return run_rope<float>(c, a);
-    case DT_BF16:
-        return run_rope<dti_bf16>(c, a);
-    case DT_F16:
-        return run_rope<dti_f16>(c, a);
-    default:
-        return dti_refuse_dtype("rope", a->in[0].dtype);
-    }
+    return run_rope_of<false>(c, "rope", a);
+}
+
+int dti_rope_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return run_rope_of<true>(c, "rope_backward", a);
 }
 } /* extern "C" */
