@@ -123,7 +123,8 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
 DT_TEST(cli_gradients, are_those_of_transformers_under_the_names_of_the_files)
 {
     static const char *const fixtures[] = { "llama/uneven",      "qwen2/windows", "qwen3/base",
-                                            "gemma3/multimodal", "phi3/base",     "gpt_neo/base" };
+                                            "gemma3/multimodal", "phi3/base",     "qwen3_moe/base",
+                                            "gpt_neo/base" };
 
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
         check_case(fixtures[f], "short", "tp=3", "--chunk=4");
