@@ -224,6 +224,33 @@ DT_TEST(fault, a_rank_that_returns_early_is_named)
         }
 }
 
+/* What was sent has been taken: bytes on their way to nobody are no message. */
+static dt_status send_to_nobody(scene *s, dt_mesh *mesh, dti_comm *c)
+{
+    static const int64_t one = 1;
+    float x = 1;
+    dti_comm_request r = {
+        .call = { .op = DTI_COMM_SEND, .send = &x, .counts = &one, .root = s->culprit }
+    };
+
+    (void)mesh;
+    DT_TRY(dti_barrier(c));
+    if (c->rank == s->culprit) return DT_OK;
+    DT_TRY(dti_comm_start(c, &r));
+    DT_TRY(dti_comm_wait(c, &r));
+    return DT_OK;
+}
+
+DT_TEST(fault, a_send_ends_when_it_was_received)
+{
+    for (int culprit = 0; culprit < 2; culprit++) {
+        scene s = { "tp=2", DTI_COMM_SEND, culprit, send_to_nobody, { { DT_OK, "" } } };
+        char named[64];
+        (void)snprintf(named, sizeof named, "rank %d has left", culprit);
+        DT_ASSERT_STATUS(run_scene(&s, NULL, 20000), DT_ERR_COMM, named);
+    }
+}
+
 /* Groups of the first dim: ranks 0 and 2, 1 and 3. A member's number is not that of its rank. */
 static dt_status leave_a_group(scene *s, dt_mesh *mesh, dti_comm *c)
 {

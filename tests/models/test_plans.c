@@ -198,6 +198,8 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
                                           "colwise" };
     static const char *const scatters[] = { "vocab_reduce_scatter", "replicate", "colwise",
                                             "rowwise", "colwise" };
+    static const char *const other_cut[] = { "colwise", "replicate", "colwise", "rowwise",
+                                             "rowwise_split_input" }; /* not the specs' own */
     static const char *const whole[] = { "replicate", "replicate", "replicate", "replicate",
                                          "replicate" };
     dt_layer_spec scattering[DT_COUNT(specs)];
@@ -217,6 +219,7 @@ static dt_status modes(dt_mesh *mesh, const void *arg)
                          manual));
     DT_TRY(expect_styles(mesh, "{\"mode\": \"manual\", \"strict\": false}", whole));
     DT_TRY(expect_styles_of(mesh, scattering, "{\"head\": \"colwise\"}", scatters));
+    DT_TRY(expect_styles(mesh, "{\"head\": \"rowwise_split_input\"}", other_cut));
     DT_TRY(dt_test_read_plan("{\"layers.*.up\": {\"output\": \"R\"}}", &plan));
     st = dt_test_expect_status(
         __func__, __FILE__, __LINE__,
