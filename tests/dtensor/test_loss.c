@@ -2,6 +2,7 @@
  *
  * Cross entropy over vocabularies that ranks share, against float64: losses, gradients, what
  * travels, and the head that is taken in chunks. */
+#include <dtensor/gradients.h>
 #include <dtensor/ops.h>
 #include <dtensor/ops_loss.h>
 #include <math.h>
@@ -260,6 +261,52 @@ done:
 DT_TEST(loss, cross_entropy_matches_float64)
 {
     for (size_t c = 0; c < DT_COUNT(cases); c++) dt_test_on_ranks(cases[c].mesh, losses, &cases[c]);
+}
+
+/* --- recorded --------------------------------------------------------------------------------- */
+
+/* The slope of a loss is f32, whatever its logits are. */
+static dt_status recorded(dt_mesh *mesh, const void *arg)
+{
+    const loss_case *c = arg;
+    const double close = c->dtype == DT_F32 ? 1e-6 : 2e-3;
+    double logits[N][MAX_V];
+    float values[N * MAX_V];
+    int32_t targets[N];
+    dt_gradients *g = NULL;
+    dt_tensor *x, *ids;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    reference r;
+    double far;
+
+    make_values(c, values, N * c->vocabulary, 5);
+    make_targets(c, targets);
+    for (int i = 0; i < N * c->vocabulary; i++)
+        logits[i / c->vocabulary][i % c->vocabulary] = (double)values[i];
+    expect_loss(c, (const double(*)[MAX_V])logits, targets, &r);
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st,
+              on_tape(t, mesh, c, (operand){ 3, { B, T, c->vocabulary }, values, 0, 2 }, &x));
+    DT_TRY_TO(done, st, targets_on_tape(t, mesh, c, targets, &ids));
+    DT_TRY_TO(done, st, dt_gradients_watch(g, x));
+    dt_tape_record(t, g);
+    dt_backward(t, dt_cross_entropy(t, x, ids, &c->options), NULL);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY_TO(done, st, distance(dt_gradient(g, x), r.dlogits[0], c->vocabulary, MAX_V, &far));
+    DT_EXPECT_TO(done, st, far <= close, "the gradient is off by %g", far);
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    return st;
+}
+
+DT_TEST(loss, a_recorded_cross_entropy_matches_float64)
+{
+    for (size_t c = 0; c < DT_COUNT(cases); c++)
+        dt_test_on_ranks(cases[c].mesh, recorded, &cases[c]);
 }
 
 /* --- in chunks -------------------------------------------------------------------------------- */
