@@ -28,7 +28,8 @@ struct dti_memory {
     size_t of_kind[DTI_N_KINDS]; /* of used */
     size_t peak;
     size_t held;
-    size_t idle;   /* of held: on free_blocks */
+    size_t idle;   /* of held: on free_blocks, or too much in blocks that are not */
+    size_t excess; /* the latter */
     size_t pooled; /* of used: of size classes */
     size_t pooled_peak;
 };
@@ -212,6 +213,27 @@ static dti_storage *take(dti_memory *m, int size_class)
     return s;
 }
 
+/* Where one more block is more than may be kept: a block of a class up to twice as large that idles
+ * will do, rather than others are given back that the next step takes again. What it has too much
+ * stays idle, in all blocks together no more than may be idle anyway. */
+static int class_at_hand(const dti_memory *m, int size_class)
+{
+    const size_t bytes = class_bytes(size_class);
+
+    if (m->idle + m->pooled + bytes <= m->pooled_peak + IDLE_BYTES) return size_class;
+    for (int c = size_class; c <= size_class + STEPS && c < N_CLASSES; c++)
+        if (m->free_blocks[c] != NULL && m->excess + class_bytes(c) - bytes <= IDLE_BYTES) return c;
+    return size_class;
+}
+
+/* So much of a block in use is idle. */
+static void count_excess(dti_storage *s, size_t bytes)
+{
+    s->memory->excess += bytes - s->excess;
+    s->memory->idle += bytes - s->excess;
+    s->excess = bytes;
+}
+
 static dt_status new_header(dti_memory *m, dti_storage **out)
 {
     dti_storage *s;
@@ -247,14 +269,17 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     dti_lease_collect(m->post);
     DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
     bytes = pool ? class_bytes(size_class) : bytes;
-    s = take(m, size_class);
+    s = take(m, pool ? class_at_hand(m, size_class) : -1);
     if (s == NULL) DT_TRY(new_header(m, &s));
     count_used(m, DTI_KIND_VALUES, (int64_t)bytes);
     m->pooled += pool ? bytes : 0;
     if (m->pooled > m->pooled_peak) m->pooled_peak = m->pooled;
     s->kind = DTI_KIND_VALUES;
-    s->size_class = size_class;
-    s->bytes = bytes;
+    if (!s->held) {
+        s->size_class = size_class;
+        s->bytes = bytes;
+    }
+    count_excess(s, s->bytes - bytes);
     s->next = NULL;
     s->refs = 1;
     if (pool && !s->held) trim(m, spare(m));
@@ -295,8 +320,9 @@ void dti_storage_free(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
-    count_used(m, s->kind, -(int64_t)s->bytes);
-    if (s->size_class >= 0) m->pooled -= s->bytes;
+    count_used(m, s->kind, -(int64_t)(s->bytes - s->excess));
+    if (s->size_class >= 0) m->pooled -= s->bytes - s->excess;
+    count_excess(s, 0);
     end_lease(s);
     if (s->size_class < 0 || !s->held) {
         drop_block(s);
@@ -330,8 +356,8 @@ size_t dti_memory_of_kind(const dti_memory *m, dti_memory_kind kind)
 
 void dti_storage_set_kind(dti_storage *s, dti_memory_kind kind)
 {
-    s->memory->of_kind[s->kind] -= s->bytes;
-    s->memory->of_kind[kind] += s->bytes;
+    s->memory->of_kind[s->kind] -= s->bytes - s->excess;
+    s->memory->of_kind[kind] += s->bytes - s->excess;
     s->kind = kind;
 }
 

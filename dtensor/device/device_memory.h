@@ -43,7 +43,8 @@ typedef struct dti_storage {
     bool held;        /* there is a block of ours behind it, in a dry memory one without bytes */
     bool lent;        /* the bytes are the lender's */
     void *data;
-    size_t bytes; /* as allocated; 0 if lent */
+    size_t bytes;  /* as allocated; 0 if lent */
+    size_t excess; /* of bytes: more than was asked for, counted as idle */
     dti_lender lender;
     struct dti_lease *lease; /* others hold the bytes, too (lease.h); or NULL */
     dti_memory *memory;

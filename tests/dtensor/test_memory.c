@@ -154,6 +154,51 @@ DT_TEST(memory, kinds_and_parts_add_up)
     dti_memory_destroy(&m);
 }
 
+/* Counts what is taken; there are no bytes. */
+static dt_status take_counted(void *arg, size_t bytes, void **out)
+{
+    (void)bytes;
+    *out = arg;
+    ++*(int *)arg;
+    return DT_OK;
+}
+
+static void give_nothing(void *arg, void *data, size_t bytes)
+{
+    (void)arg;
+    (void)data;
+    (void)bytes;
+}
+
+/* A step of training: what the forward pass keeps goes one by one on the way back while gradients
+ * of other sizes come. The blocks of all sizes together are more than the pool may keep. */
+DT_TEST(memory, a_step_of_training_finds_its_blocks)
+{
+    enum { N = 64 };
+    static const size_t kept[] = { 6, 5, 2 };
+    dti_storage *forward[N], *backward[N], *logits[2];
+    dti_memory *m;
+    int taken = 0;
+
+    DT_ASSERT_OK(
+        dti_memory_create(false, &(dti_allocator){ take_counted, give_nothing, &taken }, &m));
+    for (int step = 0; step < 5; step++) {
+        const int before = taken;
+        for (int i = 0; i < N; i++)
+            DT_ASSERT_OK(dti_storage_create(m, kept[i % 3] * MIB, true, &forward[i]));
+        for (int i = 0; i < 2; i++) DT_ASSERT_OK(dti_storage_create(m, 32 * MIB, true, &logits[i]));
+        for (int i = 0; i < 2; i++) dti_storage_release(logits[i]);
+        for (int i = N - 1; i >= 0; i--) {
+            dti_storage_release(forward[i]);
+            if (i % 2 == 0) DT_ASSERT_OK(dti_storage_create(m, 3 * MIB, true, &backward[i]));
+        }
+        for (int i = 0; i < N; i += 2) dti_storage_release(backward[i]);
+        DT_ASSERT(step < 2 || taken == before);
+        DT_ASSERT(dti_memory_held(m) <= dti_memory_peak(m) + 64 * MIB);
+    }
+    dti_memory_destroy(&m);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static size_t address_space(void)
 {
