@@ -176,7 +176,7 @@ static dt_status measure_model(gpu_job *j, const gpu_shape *shape, dt_model *m)
     dt_status st = DT_OK;
     double ns, flops;
 
-    DT_TRY(dti_work_prompt(m, prompt, 0, &flops));
+    DT_TRY(dti_work_prompt(m, prompt, 1, 0, &flops));
     DT_TRY(dt_state_create(m, 1, longest + new_tokens_of(j->options) + 1, &s));
     DT_TRY_TO(done, st, measure_prefill(j, m, s, &ns));
     bench_report_row(j->report, "prefill", shape->name, (double)prompt, ns * 1e-3,

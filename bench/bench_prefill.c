@@ -141,7 +141,7 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
     if (dt_runtime_rank(rt) == 0)
-        DT_TRY_TO(done, st, dti_work_prompt(m, j->options->tokens, 0, &j->flops));
+        DT_TRY_TO(done, st, dti_work_prompt(m, j->options->tokens, 1, 0, &j->flops));
     DT_TRY_TO(done, st, dt_state_create(m, 1, j->options->tokens, &s));
     DT_TRY_TO(done, st, dt_tape_create(rt, &t));
     DT_TRY_TO(done, st, measure(rt, j, t, m, s));

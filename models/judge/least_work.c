@@ -67,7 +67,8 @@ static dt_status attention_flops(const dt_model_info *info, int64_t n, double *f
     return DT_OK;
 }
 
-dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t chosen, double *flops)
+dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t n_logits, int64_t chosen,
+                          double *flops)
 {
     dt_layers *layers = dt_model_layers(model);
 
@@ -76,7 +77,9 @@ dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t chosen, double *fl
         const dt_layer *layer = dt_layers_at(layers, i);
         const bool picks = dt_layer_kind_of(layer)->picks != 0; /* experts: for each of them */
         const bool last = strcmp(dt_layer_name(layer), "lm_head") == 0;
-        *flops += dt_layer_flops(layer) * (picks ? (double)(chosen * n) : last ? 1.0 : (double)n);
+        *flops += dt_layer_flops(layer) * (picks  ? (double)(chosen * n)
+                                           : last ? (double)n_logits
+                                                  : (double)n);
     }
     return DT_OK;
 }

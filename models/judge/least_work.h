@@ -21,7 +21,8 @@ int64_t dti_work_param_bytes(const dt_layer *layer, int param, int64_t chosen);
 int64_t dti_work_token_bytes(dt_model *model, int64_t chosen);
 
 /* Operations that n tokens need, by what the rows cost, copies on other ranks not counted: products
- * of all layers, the head's of the last token alone, and causal attention. */
-dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t chosen, double *flops) DT_MUST_USE;
+ * of all layers, the head's of n_logits tokens, and causal attention. */
+dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t n_logits, int64_t chosen,
+                          double *flops) DT_MUST_USE;
 
 #endif

@@ -132,7 +132,7 @@ dt_status dt_limits_count(dt_limits *l, int64_t n_prompt, double *bytes, double 
     *products =
         l->rates != NULL ? dti_rates_operations(l->rates) : 2.0 * (double)l->rows * WIDTH * WIDTH;
     *products *= (double)n_ranks;
-    DT_TRY_TO(done, st, dti_work_prompt(l->model, n_prompt, l->chosen, flops));
+    DT_TRY_TO(done, st, dti_work_prompt(l->model, n_prompt, 1, l->chosen, flops));
 done:
     dti_free(each);
     return st;

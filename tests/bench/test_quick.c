@@ -105,6 +105,13 @@ DT_TEST(bench, linear_runs)
     check_rows("linear", 3);
 }
 
+DT_TEST(bench, train_runs)
+{
+    check_rows("train", 4);
+    check_rows_of("train", "--quick --json --recompute blocks --chunk 16 --profile", 4);
+    check_rows_of("train", "--quick --json --recompute cheap --sequence-parallel --mesh tp=2", 2);
+}
+
 DT_TEST(bench, linear_backward_runs)
 {
     check_rows("linear_backward", 2);
