@@ -112,6 +112,11 @@ DT_TEST(bench, train_runs)
     check_rows_of("train", "--quick --json --recompute cheap --sequence-parallel --mesh tp=2", 2);
 }
 
+DT_TEST(bench, train_memory_runs)
+{
+    check_rows("train_memory", 9);
+}
+
 DT_TEST(bench, linear_backward_runs)
 {
     check_rows("linear_backward", 2);
