@@ -55,6 +55,10 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
     DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) == peak,
                  "%s -> %s held %lld bytes, predicted were %lld", c->from, c->to,
                  (long long)dti_memory_peak(device->memory), (long long)peak);
+    dt_tensor_release(&y);
+    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1)); /* the plan of before is none for this */
+    DT_EXPECT_TO(done, st, dt_redistribute(x, place, &y) == DT_ERR_LAYOUT, "%s -> %s in one byte",
+                 c->from, c->to);
 done:
     dt_tensor_release(&x);
     dt_tensor_release(&y);
