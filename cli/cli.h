@@ -86,6 +86,7 @@ typedef struct cli_args {
     bool show_prompt;
     bool greedy;
     bool values;
+    bool train;
     bool random;
     bool no_special;
     bool keep_special;

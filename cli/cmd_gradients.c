@@ -18,8 +18,6 @@
 
 enum { IGNORED = -100 };
 
-typedef enum recompute { KEEP_ALL, KEEP_LESS, KEEP_INPUTS } recompute;
-
 /* A gradient of the table. */
 typedef struct line {
     char *name;
@@ -30,7 +28,7 @@ typedef struct line {
 typedef struct differentiation {
     const cli_id_rows *tokens, *labels;
     const char *output; /* NULL: nothing is written */
-    recompute recompute;
+    dt_recomputed recompute;
     int64_t chunk;
     atomic_bool writes; /* the backward pass is done, by every rank alike */
 
@@ -66,9 +64,8 @@ static dt_status run_tape(differentiation *d, dt_tape *t, dt_model *model, bool 
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     dt_tensor *ids, *targets, *loss;
 
-    how.recompute = d->recompute == KEEP_INPUTS ? DT_RECOMPUTED_BLOCKS : DT_RECOMPUTED_NOTHING;
+    how.recompute = d->recompute;
     how.chunk = d->chunk;
-    dt_tape_set_thrifty(t, d->recompute == KEEP_LESS);
     ids = dt_model_ids(t, model, d->tokens->ids, d->tokens->n, d->tokens->length);
     targets = dt_model_ids(t, model, d->labels->ids, d->labels->n, d->labels->length);
     loss = dt_model_loss(t, model, ids, targets, &how);
@@ -174,19 +171,6 @@ static dt_status print_json(const differentiation *d, const cli_session *s)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-static dt_status read_recompute(const char *word, recompute *out)
-{
-    static const char *const words[] = { "none", "cheap", "blocks" };
-
-    *out = KEEP_ALL;
-    if (word == NULL) return DT_OK;
-    for (size_t i = 0; i < DT_COUNT(words); i++) {
-        *out = (recompute)i;
-        if (strcmp(word, words[i]) == 0) return DT_OK;
-    }
-    DT_FAIL(DT_ERR_ARG, "--recompute: \"%s\" is unknown; choose none, cheap or blocks", word);
-}
-
 /* A file in the model's folder might take the place of its weights, or be read as such. */
 static dt_status check_place(const cli_args *args)
 {
@@ -277,7 +261,7 @@ static dt_status gradients(const cli_args *args, const cli_env *env, const cli_c
     };
     dt_status st = DT_OK;
 
-    DT_TRY(read_recompute(args->recompute, &d.recompute));
+    DT_TRY(cli_read_recompute(args->recompute, &d.recompute));
     DT_TRY(check_output(args, console));
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     DT_TRY_TO(done, st, read_tokens(&s, &prompt, &tokens));

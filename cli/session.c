@@ -116,6 +116,19 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
     DT_FAIL(DT_ERR_ARG, "--dtype: \"%s\" is unknown; choose auto, f32, bf16 or f16", text);
 }
 
+dt_status cli_read_recompute(const char *word, dt_recomputed *out)
+{
+    static const char *const words[] = { "none", "cheap", "blocks" };
+
+    *out = DT_RECOMPUTED_NOTHING;
+    if (word == NULL) return DT_OK;
+    for (size_t i = 0; i < DT_COUNT(words); i++) {
+        *out = (dt_recomputed)i;
+        if (strcmp(word, words[i]) == 0) return DT_OK;
+    }
+    DT_FAIL(DT_ERR_ARG, "--recompute: \"%s\" is unknown; choose none, cheap or blocks", word);
+}
+
 dt_status cli_check_model(const cli_args *args)
 {
     const dt_status st = dt_checkpoint_check_folder(args->folder);

@@ -59,6 +59,9 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
 /* --dtype into the options of loading. */
 dt_status cli_read_dtype(const char *text, dt_load_options *load) DT_MUST_USE;
 
+/* --recompute; NULL: nothing. */
+dt_status cli_read_recompute(const char *word, dt_recomputed *out) DT_MUST_USE;
+
 /* Parameters of a model, a tied one once. */
 int64_t cli_count_params(const dt_model *m);
 

@@ -15,6 +15,7 @@ extern "C" {
 /* What of a pass is run again on its way back instead of being kept. */
 typedef enum dt_recomputed {
     DT_RECOMPUTED_NOTHING,
+    DT_RECOMPUTED_CHEAP, /* what dt_tape_set_thrifty() says: norms, activations, gathers */
     DT_RECOMPUTED_BLOCKS /* of each block its input is kept alone */
 } dt_recomputed;
 

@@ -6,7 +6,7 @@
 #define DT_PREDICT_H
 
 #include <dtensor/generation.h>
-#include <dtensor/op_rows.h>
+#include <dtensor/model_training.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -97,6 +97,39 @@ DT_API const dt_rank_cost *dt_prediction_rank(const dt_prediction *prediction, i
  */
 DT_API int dt_prediction_print(const dt_prediction *prediction, bool json, char *text,
                                size_t bytes);
+
+/* --- a training step -------------------------------------------------------------------------- */
+
+/* What one part of a step communicates (bytes that the rank receives) and computes. */
+typedef struct dt_training_part {
+    dt_comm_counter comm[DT_N_COMM_KINDS];
+    dt_op_work work;
+} dt_training_part;
+
+/* A step of gradients as one rank makes it. */
+typedef struct dt_training_cost {
+    int64_t sequence;                              /* tokens of each sequence */
+    int64_t weight_bytes, gradient_bytes;          /* gradients are f32 */
+    int64_t kept_bytes;                            /* what the way back needs, after the forward */
+    int64_t peak_bytes;                            /* of all tensors, without scratch of kernels */
+    dt_training_part forward, backward, gradients; /* the last: reductions of parameters' */
+} dt_training_cost;
+
+/**
+ * Predicts forward, backward and dt_gradients_settle() of one batch: a dry run of the real step, so
+ * the numbers are those that a run counts.
+ *
+ *   options  mesh, batch, sequence and load count; 0 tokens: the model's context, 2048 at most
+ *   loss     how blocks and the head are run; NULL: defaults. All targets count
+ *   rank     whose step it is
+ *
+ * Not collective.
+ * Errors      as dt_predict(); those of dt_model_loss() and dt_backward()
+ */
+DT_API DT_MUST_USE dt_status dt_predict_training(dt_runtime *rt, const char *dir,
+                                                 const dt_predict_options *options,
+                                                 const dt_loss_options *loss, int rank,
+                                                 dt_training_cost *out);
 
 #ifdef __cplusplus
 }

@@ -78,6 +78,8 @@ static dt_status check_call(const dt_model *m, const dt_tensor *ids, const dt_lo
     DT_CHECK(dt_tensor_extent(ids, 1) <= m->info.max_positions, DT_ERR_ARG,
              "%lld tokens exceed the model's %lld positions", (long long)dt_tensor_extent(ids, 1),
              (long long)m->info.max_positions);
+    DT_CHECK((int)o->recompute >= 0 && o->recompute <= DT_RECOMPUTED_BLOCKS, DT_ERR_ARG,
+             "recompute is %d: no dt_recomputed", (int)o->recompute);
     DT_CHECK(o->chunk >= 0 && o->n_valid >= 0.0, DT_ERR_ARG, "chunk is %lld, n_valid %g",
              (long long)o->chunk, o->n_valid);
     return DT_OK;
@@ -93,6 +95,7 @@ static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_
     const dt_status st = make_positions(t, ids, &pass.positions);
 
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    if (o->recompute == DT_RECOMPUTED_CHEAP) dt_tape_set_thrifty(t, true);
     return dti_pass_body(t, m, &pass, o->recompute == DT_RECOMPUTED_BLOCKS);
 }
 

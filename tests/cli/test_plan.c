@@ -527,3 +527,37 @@ DT_TEST(plan, plans_by_name_are_those_of_the_architecture)
     COMMAND_ASSERT_HAS(r.err, "phi3 has no plan \"nemo\"");
     command_free(&r);
 }
+
+/* Two reductions of each half of a block, forward and backward, of 3 x 4096 x 8192 f32: terms of
+ * bf16 activations travel as f32. */
+DT_TEST(plan, a_training_step_of_a_large_llama_by_arithmetic)
+{
+    const int64_t sum = (int64_t)B * T * D * 4 * 2 * (TP - 1) / TP;
+    json_t *v = plan_large_with("tp=8", "--train"), *rank, *part;
+
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "ranks")), TP);
+    rank = json_array_get(json_object_get(v, "ranks"), 0);
+    DT_ASSERT_EQ_INT(integer(rank, "gradient_bytes"), 2 * integer(rank, "weight_bytes"));
+    part = json_object_get(json_object_get(rank, "backward"), "all_reduce");
+    DT_ASSERT_EQ_INT(integer(part, "calls"), 2 * L + 1);
+    DT_ASSERT_EQ_INT(integer(part, "bytes"), (2 * L + 1) * sum);
+    DT_ASSERT_EQ_INT(integer(json_object_get(rank, "gradients"), "bytes"), 0);
+    json_decref(v);
+}
+
+DT_TEST(plan, options_of_a_training_step_want_one)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    r = COMMAND("plan", "--model", model, "--mesh", "tp=2", "--recompute", "blocks");
+    COMMAND_ASSERT_CODE(r, 2);
+    DT_ASSERT(strstr(r.err, "--recompute is of a training step; give --train as well") != NULL);
+    command_free(&r);
+    r = COMMAND("plan", "--model", model, "--mesh", "tp=2", "--train", "--recompute", "all");
+    COMMAND_ASSERT_CODE(r, 2);
+    DT_ASSERT(strstr(r.err, "--recompute: \"all\" is unknown; choose none, cheap or blocks") !=
+              NULL);
+    command_free(&r);
+}
