@@ -251,7 +251,6 @@ static void predict_all(bool sequence_parallel, dt_recomputed recompute)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
             char folder[DT_TEST_PATH_BYTES], name[64];
             predicted p = { .mesh = meshes[m] };
-            if (strstr(dt_golden_fixtures[f], "moe") != NULL) continue;
             (void)snprintf(name, sizeof name, "tests/golden/%s", dt_golden_fixtures[f]);
             p.step = (step_of){ .folder = dt_test_source_path(folder, name),
                                 .sequence_parallel = sequence_parallel,
