@@ -13,6 +13,7 @@ typedef struct scene {
     const char *fixture;
     bool sequence_parallel;
     dt_recomputed recompute;
+    int64_t chosen; /* experts of a token; 0: no mixture of them */
 } scene;
 
 /* What a tape counted, by kind. */
@@ -50,17 +51,21 @@ static counts sum(const counts *a, const counts *b)
               (long long)(counts_)->of[kind_].bytes, (long long)(calls_), (long long)(bytes_))
 
 /* With L blocks: each sums 2 activations forward and 2 backward, the embedding 1 forward, the head
- * 1 backward, and the loss 3 numbers of each token in 2 calls. Blocks that run again sum again. */
+ * 1 backward, and the loss 3 numbers of each token in 2 calls. Blocks that run again sum again. Of
+ * a mixture of experts the gradients of the weights of a token's experts are summed too. */
 static dt_status check_whole(const scene *s, int64_t n_layers, int64_t activation, int64_t ranks,
                              const counts *forward, const counts *backward)
 {
     const int64_t one = 2 * (ranks - 1) * activation / ranks;
     const int64_t numbers = 2 * (ranks - 1) * ROWS * TOKENS * 3 * (int64_t)sizeof(float) / ranks;
     const int64_t again = s->recompute == DT_RECOMPUTED_BLOCKS ? 2 * n_layers : 0;
+    const int64_t mixed = s->chosen > 0 ? n_layers : 0;
+    const int64_t weights =
+        2 * (ranks - 1) * ROWS * TOKENS * s->chosen * (int64_t)sizeof(float) / ranks;
 
     EXPECT(forward, DT_COMM_ALL_REDUCE, 2 * n_layers + 1 + 2, (2 * n_layers + 1) * one + numbers);
-    EXPECT(backward, DT_COMM_ALL_REDUCE, 2 * n_layers + 1 + again,
-           (2 * n_layers + 1 + again) * one);
+    EXPECT(backward, DT_COMM_ALL_REDUCE, 2 * n_layers + 1 + again + mixed,
+           (2 * n_layers + 1 + again) * one + mixed * weights);
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
         if (k != DT_COMM_ALL_REDUCE) {
             EXPECT(forward, k, 0, 0);
@@ -146,8 +151,16 @@ DT_TEST(gradient_counts, a_block_sums_twice_each_way)
                                             "gpt_neo/base" };
 
     for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
-        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], false, DT_RECOMPUTED_NOTHING });
-        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], false, DT_RECOMPUTED_BLOCKS });
-        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], true, DT_RECOMPUTED_NOTHING });
+        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], false, DT_RECOMPUTED_NOTHING, 0 });
+        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], false, DT_RECOMPUTED_BLOCKS, 0 });
+        dt_test_on_ranks("tp=2", run, &(scene){ fixtures[f], true, DT_RECOMPUTED_NOTHING, 0 });
     }
+}
+
+DT_TEST(gradient_counts, a_mixture_of_experts_sums_its_weights_too)
+{
+    const char *name = "qwen3_moe/base";
+
+    dt_test_on_ranks("tp=2", run, &(scene){ name, false, DT_RECOMPUTED_NOTHING, 2 });
+    dt_test_on_ranks("tp=2", run, &(scene){ name, false, DT_RECOMPUTED_BLOCKS, 2 });
 }
