@@ -94,6 +94,9 @@ dt_status dti_json_array_or_none(const dti_json *object, const char *key,
 dt_status dti_json_object_or_none(const dti_json *object, const char *key,
                                   dti_json *out) DT_MUST_USE;
 
+/* Of all that a value holds, in the order of the file: equal where it says the same. */
+uint64_t dti_json_hash(const dti_json *v);
+
 /* Refuses a value in the same words: "FILE: PATH is WHAT IT IS, must be <fmt>". Returns `code`. */
 dt_status dti_json_refuse(const dti_json *v, dt_status code, const char *fmt, ...) DT_PRINTF(3, 4);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "files/input.h"
 #include "files/json.h"
 
@@ -198,4 +199,19 @@ dt_status dti_json_object_or_none(const dti_json *object, const char *key, dti_j
 {
     *out = dti_json_get(object, key);
     return dti_json_is_set(out) ? dti_json_as_object(out) : DT_OK;
+}
+
+static int add_to_hash(const char *text, size_t n, void *hash)
+{
+    *(uint64_t *)hash = dti_hash_bytes(*(uint64_t *)hash, text, n);
+    return 0;
+}
+
+uint64_t dti_json_hash(const dti_json *v)
+{
+    uint64_t hash = 11;
+
+    if (v->value == NULL) return 0;
+    (void)json_dump_callback(v->value, add_to_hash, &hash, JSON_COMPACT | JSON_ENCODE_ANY);
+    return hash;
 }

@@ -140,9 +140,10 @@ DT_API DT_MUST_USE dt_status dt_load_check_mesh(const char *mesh, const dt_load_
  *         runtime parameters have no bytes and only config.json is needed; if there are
  *         weights, their headers are read
  *
- * Collective  every rank of the mesh calls it with the same options.
+ * Collective  every rank of the mesh calls it with the same options, and for the same files.
  * Ownership   *out is released with dt_model_release().
- * Errors      as dt_model_inspect() and dt_model_check(); DT_ERR_ARG; DT_ERR_MEMORY; DT_ERR_COMM;
+ * Errors      as dt_model_inspect() and dt_model_check(); DT_ERR_ARG, also where ranks have other
+ *             files; DT_ERR_MEMORY; DT_ERR_COMM;
  *             DT_ERR_FORMAT also for weights beyond 65504, the largest number of f16, where that is
  *             the dtype asked for; DT_ERR_DEVICE
  */

@@ -45,6 +45,7 @@ static dt_status read_generation(const char *dir, dt_model_info *info,
     }
     /* without a file: an absent value, of which everything is absent */
     DT_TRY_TO(done, st, dti_generation_config_read(&doc.root, config));
+    config->hash = dti_json_hash(&doc.root);
 done:
     dti_json_free(&doc);
     dti_free(path);
@@ -169,15 +170,18 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     dti_json_doc doc = { 0 };
     char *path = NULL;
     dt_status st = DT_OK;
+    uint64_t hash;
 
     *out = (dti_described){ 0 };
     DT_TRY(dti_ckpt_check_folder(dir));
     DT_TRY(dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
+    hash = dti_json_hash(&doc.root); /* policies may change it */
     DT_TRY_TO(done, st, read_config(rt, dir, &doc.root, out));
     out->rt = rt;
     if (o != NULL && dti_policies_change(o))
         DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
+    out->config_hash = hash;
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
     if (o != NULL) DT_TRY_TO(done, st, dti_plan_settle(out, o));
 done:

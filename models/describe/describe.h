@@ -20,8 +20,9 @@ typedef struct dti_described {
     const void
         *own; /* the caller's struct that `self` is a copy of; NULL: it was read from a folder */
     const dt_arch *arch;
-    void *self;   /* the architecture's own struct */
-    char *folder; /* whose configuration it is */
+    void *self;           /* the architecture's own struct */
+    char *folder;         /* whose configuration it is */
+    uint64_t config_hash; /* of all that config.json says */
     dt_model_info info;
     bool dtype_known;                         /* config.json names one */
     dti_builder builder;                      /* rows of all layers */

@@ -15,6 +15,7 @@ typedef struct dti_generation_config {
     dt_generate_options options;            /* defaults, with what the file says over them */
     dti_arena arena;                        /* of the lists in it */
     char left_out[DTI_LEFT_OUT_KEYS_BYTES]; /* "guidance_scale, top_h": set there, not known here */
+    uint64_t hash;                          /* of the file; 0: there is none */
 } dti_generation_config;
 
 /* Reads all keys but eos_token_id. Freed with dti_generation_config_free() in any case. Errors:

@@ -282,8 +282,9 @@ dt_status dt_model_load(dt_mesh *mesh, const char *dir, const dt_load_options *o
         goto done;
     }
     DT_TRY_TO(done, st, dti_judge_together(mesh, dir, &d, &own));
-    DT_TRY_TO(done, st, check_weights(mesh, dir, &own, &d, &weights, &from.total));
-    DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, &m));
+    st = check_weights(mesh, dir, &own, &d, &weights, &from.total);
+    if (st == DT_OK) st = dti_model_make(&d, mesh, &own, &m);
+    DT_TRY_TO(done, st, dti_check_same_files(mesh, st, m, d.config_hash, weights.ckpt));
     from = (dti_weights_source){ .ckpt = weights.ckpt,
                                  .spellings = m->arch->spellings,
                                  .dtype = m->info.dtype,

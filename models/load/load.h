@@ -17,6 +17,13 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
 dt_status dti_model_make_whole(dti_described *d, dt_mesh *mesh, const dt_load_options *o,
                                const dti_filler *fill, dt_model **out) DT_MUST_USE;
 
+/* Whether all ranks read the same model: config.json, generation_config.json, and of the weights
+ * names, shapes and a sample of the numbers. `st` is how it went until now; `m` NULL after an
+ * error. Collective over the mesh, unless `st` is an error that frees the other ranks; they hear of
+ * others. Errors: `st`; DT_ERR_ARG; that of another rank (same_files.c). */
+dt_status dti_check_same_files(dt_mesh *mesh, dt_status st, const dt_model *m, uint64_t config_hash,
+                               const struct dti_ckpt *ckpt) DT_MUST_USE;
+
 /* Takes a model that ends off the list of dt_parallelize(). */
 void dti_parallelized_forget(const dt_model *model);
 

@@ -3,6 +3,7 @@
  * Which files a load has open, and what of their headers it keeps. */
 #include <dtensor/models.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -206,4 +207,85 @@ DT_TEST(load_files, headers_belong_to_all_ranks_of_a_process)
     l.warned = false;
     DT_ASSERT_OK(dt_test_run(&options, "tp=3", load_beside_another, &l));
     DT_ASSERT(!l.warned);
+}
+
+/* --- files of other ranks --------------------------------------------------------------------- */
+
+/* A folder for each rank. */
+typedef struct copies {
+    char folder[2][DT_TEST_PATH_BYTES];
+} copies;
+
+static dt_status load_own_copy(dt_mesh *mesh, const void *arg)
+{
+    const copies *c = arg;
+    dt_model *model;
+
+    DT_TRY(dt_model_load(mesh, c->folder[dt_runtime_rank(dt_mesh_runtime(mesh))], NULL, &model));
+    dt_model_release(&model);
+    return DT_OK;
+}
+
+static char *read_whole(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *bytes = malloc(1 << 20);
+
+    DT_ASSERT(f != NULL && bytes != NULL);
+    *n = fread(bytes, 1, 1 << 20, f);
+    DT_ASSERT(*n < 1 << 20 && fclose(f) == 0);
+    return bytes;
+}
+
+/* The file with another member, or other numbers in all tensors. */
+static void change(char *bytes, size_t *n)
+{
+    static const char more[] = "{\"nobody_reads\": 1,";
+    uint64_t header;
+
+    if (bytes[0] == '{') {
+        memmove(bytes + sizeof more - 2, bytes, *n);
+        memcpy(bytes, more, sizeof more - 1);
+        *n += sizeof more - 2;
+        return;
+    }
+    memcpy(&header, bytes, sizeof header);
+    for (size_t i = sizeof header + header; i < *n; i++) bytes[i] ^= 1;
+}
+
+/* Of processes each has its own folder by the same name: on another host, or by a relative path.
+ * Texts of such a run were neither one's nor the other's, without a word. */
+DT_TEST(load_files, ranks_whose_files_differ_are_refused)
+{
+    static const struct {
+        const char *changed, *says;
+    } cases[] = {
+        { NULL, NULL },
+        { "config.json", "its config.json is not the same for ranks 0 and 1" },
+        { "generation_config.json", "its generation_config.json is not the same" },
+        { "model.safetensors", "its weights are not the same for ranks 0 and 1" },
+    };
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        copies c;
+        for (int rank = 0; rank < 2; rank++) {
+            (void)dt_test_temp_dir(c.folder[rank]);
+            for (size_t k = 1; k < DT_COUNT(cases); k++) {
+                char path[DT_TEST_PATH_BYTES], name[96], *bytes;
+                size_t n;
+                (void)snprintf(name, sizeof name, "tests/golden/llama/tied/%s", cases[k].changed);
+                bytes = read_whole(dt_test_source_path(path, name), &n);
+                if (rank == 1 && i == k) change(bytes, &n);
+                dt_test_write_file(c.folder[rank], cases[k].changed, bytes, n);
+                free(bytes);
+            }
+        }
+        if (cases[i].says == NULL)
+            DT_ASSERT_OK(dt_test_run(&options, "tp=2", load_own_copy, &c));
+        else
+            DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_own_copy, &c), DT_ERR_ARG,
+                             cases[i].says);
+        for (int rank = 0; rank < 2; rank++) dt_test_remove_dir(c.folder[rank]);
+    }
 }
