@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/numbers.h"
 #include "base/text.h"
 #include "cli/load_modules.h"
 #include "cli/option_table.h"
@@ -353,6 +354,19 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     return DT_OK;
 }
 
+static uint64_t hash_of_plan(const dt_plan *plan)
+{
+    uint64_t hash = 13;
+
+    for (; plan != NULL; plan = plan->more) {
+        hash = dti_hash_text(dti_hash_text(hash, plan->dim), plan->version);
+        hash = dti_hash_word(hash, (uint64_t)plan->manual << 1 | (uint64_t)plan->strict);
+        for (int i = 0; i < plan->n_rules; i++)
+            hash = dti_hash_text(dti_hash_text(hash, plan->rules[i].pattern), plan->rules[i].style);
+    }
+    return hash;
+}
+
 /* Ranks of one process have one command line; processes may have been given others, and files may
  * differ between machines. */
 static dt_status agree(const cli_session *s, dt_runtime *rt)
@@ -362,6 +376,7 @@ static dt_status agree(const cli_session *s, dt_runtime *rt)
     if (s->console->n_processes == 1) return DT_OK;
     cli_ask(s->args, &asked);
     if (s->read != 0) cli_asked_number(&asked, "tokens that hash to", s->read);
+    if (s->plan != NULL) cli_asked_number(&asked, "rules that hash to", hash_of_plan(s->plan));
     DT_TRY(dt_agree(rt, asked.list, asked.n));
     return DT_OK;
 }

@@ -194,7 +194,7 @@ DT_TEST(started, a_reader_that_stops_ends_the_run)
 
 /* What makes a process number `rank` of two of a job of its own. */
 typedef struct seat {
-    char rank[32], port[64], folder[DT_TEST_PATH_BYTES + 8];
+    char rank[32], port[64], folder[DT_TEST_PATH_BYTES + 16];
     const char *variables[5];
 } seat;
 
@@ -268,6 +268,8 @@ DT_TEST(started, processes_that_were_asked_different_things_are_refused)
         (void)snprintf(path, sizeof path, "%s/%d", folder, rank);
         DT_ASSERT_EQ_INT(mkdir(path, 0700), 0);
         dt_test_write_file(path, "prompt", rank == 0 ? "ROMEO:" : "JULIET", 6);
+        dt_test_write_file(path, "plan", rank == 0 ? "{}" : "{\"lm_head\": \"replicate\"}",
+                           rank == 0 ? 2 : 24);
     }
     a = WORDS("generate", "-m", model, "-p", "ROMEO:", "-n", "4");
     b = WORDS("generate", "-v", "-m", model, "-n", "4", "-p", "ROMEO:");
@@ -290,6 +292,10 @@ DT_TEST(started, processes_that_were_asked_different_things_are_refused)
     same = WORDS("generate", "-m", model, "-f", "prompt", "-n", "4"); /* each has its own file */
     DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for tokens that hash to \"");
+    free(said);
+    same = WORDS("generate", "-m", model, "-t", "1", "-n", "4", "--plan", "./plan");
+    DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
+    COMMAND_ASSERT_HAS(said, "rank 0 was asked for rules that hash to \"");
     free(said);
     dt_test_remove_dir(folder);
 }
