@@ -23,6 +23,7 @@ typedef struct saving {
     char temporary[DT_TEST_PATH_BYTES];
     char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 8];
     int64_t max_file_bytes;
+    void (*after_load)(const struct saving *s);
     void (*before_names)(const struct saving *s); /* all is written, nothing is named */
 } saving;
 
@@ -55,6 +56,7 @@ static dt_status load_and_save(dt_mesh *mesh, const void *arg)
     options.progress = on_progress;
     options.progress_arg = (void *)(uintptr_t)s;
     DT_TRY(dt_model_load(mesh, s->from, NULL, &model));
+    if (s->after_load != NULL) s->after_load(s);
     st = dt_model_save(model, s->to, &options);
     dt_model_release(&model);
     return st;
@@ -465,5 +467,38 @@ DT_TEST(save_folder, a_folder_that_cannot_be_written_is_found_before)
     DT_ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
     DT_ASSERT(WIFEXITED(status));
     DT_ASSERT_EQ_INT(WEXITSTATUS(status), 0);
+    dt_test_remove_dir(s.temporary);
+}
+
+static void remove_config(const saving *s)
+{
+    char path[DT_TEST_PATH_BYTES + 32];
+
+    (void)snprintf(path, sizeof path, "%s/config.json", s->from);
+    (void)unlink(path);
+}
+
+/* Weights alone were a success. */
+DT_TEST(save_folder, a_checkpoint_that_has_gone_is_not_half_saved)
+{
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    char path[DT_TEST_PATH_BYTES + 32];
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    saving s;
+
+    begin(&s, "llama/tied");
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        void *bytes;
+        int64_t n;
+        (void)snprintf(path, sizeof path, "%s/%s", s.from, names[i]);
+        DT_ASSERT_OK(dti_input_read_file(path, 1 << 20, &bytes, &n));
+        dt_test_write_file(s.temporary, names[i], bytes, (size_t)n);
+        dti_free(bytes);
+    }
+    (void)snprintf(s.from, sizeof s.from, "%s", s.temporary);
+    s.after_load = remove_config;
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_FORMAT,
+                     "has no config.json");
+    DT_ASSERT(count_files(s.to, "") <= 0);
     dt_test_remove_dir(s.temporary);
 }

@@ -90,6 +90,7 @@ static dt_status read_config(const char *path, dt_dtype dtype, dti_small_file *o
 dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small, int *n)
 {
     *n = 0;
+    DT_TRY(dti_ckpt_check_folder(from)); /* somebody may have removed it since the model was read */
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         dti_small_file *f = &small[*n];
         char path[DTI_PATH_BYTES];
