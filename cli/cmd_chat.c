@@ -265,18 +265,18 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
 /* Rank 0: the next prompt, none at the end. What cannot be asked is said, and costs that turn. */
 static dt_status next_prompt(chat *c, int32_t *ids, int64_t *n)
 {
+    const size_t n_turns = c->talk.n;
+
     for (;;) {
-        dt_status st;
         bool got;
+        dt_status st = cli_turn_read(&c->talk, &got);
 
         *n = 0;
-        DT_TRY(cli_turn_read(&c->talk, &got));
-        if (!got) return DT_OK;
-        st = make_prompt(c, ids, c->session->info.max_positions, n);
+        if (st == DT_OK && got) st = make_prompt(c, ids, c->session->info.max_positions, n);
         if (st == DT_OK) return DT_OK;
-        if (!isatty(STDIN_FILENO) || st == DT_ERR_MEMORY) return st;
+        if (!isatty(STDIN_FILENO) || st == DT_ERR_MEMORY || st == DT_ERR_IO) return st;
         (void)cli_report(c->session->console, st);
-        cli_turn_drop(&c->talk);
+        while (c->talk.n > n_turns) cli_turn_drop(&c->talk);
     }
 }
 

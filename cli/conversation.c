@@ -64,6 +64,7 @@ dt_status cli_turn_read(cli_conversation *t, bool *got)
     for (*got = false; !*got;) {
         const char *newline = t->n_input > 0 ? memchr(t->input, '\n', t->n_input) : NULL;
         size_t n = newline != NULL ? (size_t)(newline - t->input) : t->n_input, used;
+        bool zero;
 
         if (interrupted && asks) { /* it leaves the line, as in a shell */
             interrupted = 0;
@@ -79,12 +80,12 @@ dt_status cli_turn_read(cli_conversation *t, bool *got)
         if (newline == NULL && n == 0) return DT_OK;
         used = n + (newline != NULL);
         if (n > 0 && t->input[n - 1] == '\r') n--;
-        DT_CHECK(memchr(t->input, '\0', n) == NULL, DT_ERR_ARG,
-                 "standard input: a line holds a zero byte");
-        if (n > 0) DT_TRY(cli_turn_add(t, "user", t->input, n));
-        *got = n > 0;
+        zero = n > 0 && memchr(t->input, '\0', n) != NULL;
+        if (n > 0 && !zero) DT_TRY(cli_turn_add(t, "user", t->input, n));
+        *got = n > 0 && !zero;
         t->n_input -= used;
         memmove(t->input, t->input + used, t->n_input);
+        DT_CHECK(!zero, DT_ERR_ARG, "standard input: a line holds a zero byte");
     }
     return DT_OK;
 }

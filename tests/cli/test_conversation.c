@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor chat: turns from standard input, the same answers on every mesh, Ctrl-C. */
-#define _GNU_SOURCE /* prlimit */
+#define _GNU_SOURCE /* prlimit, posix_openpt */
 #include <dtensor/tokenizer.h>
 
 #include <inttypes.h>
@@ -444,5 +444,43 @@ DT_TEST(cli_chat, an_answer_that_fills_the_context_ends_by_its_length)
                      24);
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(answer, "stop")), "length");
     json_decref(answer);
+    dt_test_remove_dir(model);
+}
+
+/* A key that makes a zero byte cost the whole conversation, where what else cannot be asked costs
+ * its turn. */
+DT_TEST(cli_chat, on_a_terminal_a_zero_byte_costs_its_turn_alone)
+{
+    static const char typed[] = "a\0b\n\xff\nOne\n\4";
+    char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], binary[DT_TEST_PATH_BYTES], *err;
+    const char *argv[] = { "dtensor", "chat", "-q", "-m", model, "-n", "4", "--greedy", NULL };
+    const int master = posix_openpt(O_RDWR | O_NOCTTY);
+    char *env[COMMAND_MAX_ENV], answer[256];
+    posix_spawn_file_actions_t actions;
+    int out[2], status;
+    pid_t pid;
+
+    DT_ASSERT(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0 && pipe(out) == 0);
+    (void)make_model(model);
+    (void)snprintf(file, sizeof file, "%s/err", model);
+    command_environment(NULL, env);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_addopen(&actions, 0, ptsname(master), O_RDONLY | O_NOCTTY, 0);
+    (void)posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    (void)posix_spawn_file_actions_addopen(&actions, 2, file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    DT_ASSERT(posix_spawn(&pid, dt_test_binary_path(binary, "bin/dtensor"), &actions, NULL,
+                          (char **)(uintptr_t)argv, env) == 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(out[1]);
+    DT_ASSERT(write(master, typed, sizeof typed - 1) == (ssize_t)sizeof typed - 1);
+    DT_ASSERT(read(out[0], answer, sizeof answer) > 0);
+    DT_ASSERT(waitpid(pid, &status, 0) == pid);
+    DT_ASSERT_EQ_INT(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    err = command_read(file);
+    COMMAND_ASSERT_HAS(err, "a line holds a zero byte");
+    COMMAND_ASSERT_HAS(err, "is not UTF-8");
+    free(err);
+    (void)close(out[0]);
+    (void)close(master);
     dt_test_remove_dir(model);
 }
