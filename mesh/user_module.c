@@ -2,8 +2,11 @@
 #include <dlfcn.h>
 #include <dtensor/modules.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <link.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -21,6 +24,42 @@ struct dt_module {
 static void *symbol(void *handle, const char *name)
 {
     return dlsym(handle, name);
+}
+
+/* Bytes that the file needs to have: a loader that maps more than there are touches memory without
+ * a file behind it, which ends the process. 0: no such file, as the loader will say. */
+static uint64_t bytes_needed(int fd)
+{
+    ElfW(Ehdr) head;
+    ElfW(Phdr) part;
+    uint64_t most = 0;
+
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head ||
+        memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_phentsize != sizeof part)
+        return 0;
+    for (int i = 0; i < head.e_phnum; i++) {
+        const uint64_t at = head.e_phoff + (uint64_t)i * sizeof part;
+        uint64_t end = at + sizeof part;
+        if (pread(fd, &part, sizeof part, (off_t)at) == (ssize_t)sizeof part)
+            end = part.p_type == PT_LOAD ? part.p_offset + part.p_filesz : 0;
+        if (end > most) most = end;
+    }
+    return most;
+}
+
+static dt_status check_whole(const char *path, const char *label, int64_t bytes)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    uint64_t needed;
+
+    DT_CHECK(fd >= 0, DT_ERR_IO, "%s: %s", label, strerror(errno));
+    needed = bytes_needed(fd);
+    (void)close(fd);
+    DT_CHECK(needed <= (uint64_t)bytes, DT_ERR_IO,
+             "%s: has %lld bytes, but its parts end at byte %llu: it is cut off; compile or copy "
+             "it again",
+             label, (long long)bytes, (unsigned long long)needed);
+    return DT_OK;
 }
 
 static dt_status find_functions(void *handle, const char *label, setup_fn *setup)
@@ -58,6 +97,7 @@ dt_status dt_module_open(const char *path, dt_module **out)
              "%s: a module is named by its path; write \"./%s\"", label, label);
     DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", label, strerror(errno));
     DT_CHECK(S_ISREG(info.st_mode), DT_ERR_IO, "%s: is no regular file", label);
+    DT_TRY(check_whole(path, label, (int64_t)info.st_size));
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     DT_CHECK(handle != NULL, DT_ERR_IO, "%s: cannot be opened: %s", label, dlerror());
     DT_TRY(dti_new(sizeof *m, &m));

@@ -78,25 +78,40 @@ DT_TEST(modules, an_architecture_of_a_module_generates)
     dt_test_remove_dir(folder);
 }
 
+/* The first bytes of the command, as of a copy that was broken off. */
+static void make_cut_file(const char *folder, char path[DT_TEST_PATH_BYTES + 8])
+{
+    char from[DT_TEST_PATH_BYTES], bytes[4096];
+    FILE *f = fopen(dt_test_binary_path(from, "bin/dtensor"), "rb");
+
+    DT_ASSERT(f != NULL && fread(bytes, 1, sizeof bytes, f) == sizeof bytes);
+    (void)fclose(f);
+    dt_test_write_file(folder, "cut.so", bytes, sizeof bytes);
+    (void)snprintf(path, DT_TEST_PATH_BYTES + 8, "%s/cut.so", folder);
+}
+
 DT_TEST(modules, what_is_no_module_is_refused_before_anything_runs)
 {
     static const struct {
         const char *path, *says;
     } cases[] = {
+        { NULL, "it is cut off" },
         { "mine.so", "\"./mine.so\"" },
         { "./no/such.so", "No such file" },
         { "/tmp/", "is no regular file" },
         { "/proc/self/exe", "cannot be opened" },
     };
-    char folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES], cut[DT_TEST_PATH_BYTES + 8];
 
     make_folder(folder);
+    make_cut_file(folder, cut);
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
-        command_result r = generate(cases[i].path, folder, "tp=1");
+        const char *path = cases[i].path != NULL ? cases[i].path : cut;
+        command_result r = generate(path, folder, "tp=1");
         DT_ASSERT_EQ_INT(r.code, 2);
         DT_ASSERT(strstr(r.err, "--load") != NULL);
         if (strstr(r.err, cases[i].says) == NULL)
-            dt_test_fail(__FILE__, __LINE__, "%s: %s", cases[i].path, r.err);
+            dt_test_fail(__FILE__, __LINE__, "%s: %s", path, r.err);
         command_free(&r);
     }
     dt_test_remove_dir(folder);
