@@ -2,6 +2,7 @@
  *
  * The general operators by name: each packs its attributes and applies its row or, where one is a
  * composition, its rows. */
+#include <dtensor/gradients.h>
 #include <string.h>
 
 #include "base/dtype.h"
@@ -247,7 +248,9 @@ static dt_tensor *cut_softmax(dt_tape *t, dt_tensor *x, int axis, bool logarithm
     dt_tensor *d, *e, *most, *sum;
 
     x = dt_cast(t, x, DT_F32);
+    dt_tape_pause(t); /* whatever is subtracted, y stays: nothing flows back through it */
     most = dti_compose_reduced(t, why, dt_max(t, x, axis));
+    dt_tape_resume(t);
     d = dt_sub(t, x, dti_compose_insert(t, most, axis));
     e = dt_exp(t, d);
     sum = dti_compose_insert(t, dti_compose_reduced(t, why, dt_sum(t, e, axis)), axis);

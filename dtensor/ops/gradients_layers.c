@@ -6,6 +6,7 @@
 
 #include "dtensor/graph.h"
 #include "dtensor/kernels/attrs.h"
+#include "dtensor/ops/compose.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/ops/row_gradients.h"
 
@@ -92,13 +93,30 @@ BACKWARD(embedding)
     dx[1] = dt_embedding_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1));
 }
 
-/* The largest logit and the sums are in the log-sum-exp: nothing flows back through them. */
+/* The slope of each token's log-sum-exp are its probabilities. */
+static dt_tensor *from_lse(dt_tape *t, dt_tensor *dlse, dt_tensor *logits, dt_tensor *lse)
+{
+    const int v = dt_tensor_n_axes(lse);
+    dt_tensor *p;
+
+    p = dt_sub(t, dt_cast(t, logits, DT_F32), dti_compose_insert(t, lse, v));
+    p = dt_mul(t, dt_exp(t, p), dti_compose_insert(t, dlse, v));
+    return dt_cast(t, p, dt_tensor_dtype(logits));
+}
+
+/* The largest logit and the sums are in the log-sum-exp: nothing flows back through them. What is
+ * counted has no slope. */
 BACKWARD(cross_entropy)
 {
-    if (dy[0] == NULL) return;
-    dx[0] =
-        dt_apply(t, &dti_op_cross_entropy_backward, dt_node_attr(n), 4,
-                 (dt_tensor *[]){ dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dt_node_out(n, 1) });
+    dt_tensor *logits = dt_node_in(n, 0), *targets = dt_node_in(n, 1), *lse = dt_node_out(n, 1);
+    dt_tensor *more;
+
+    if (dy[0] != NULL)
+        dx[0] = dt_apply(t, &dti_op_cross_entropy_backward, dt_node_attr(n), 4,
+                         (dt_tensor *[]){ dy[0], logits, targets, lse });
+    if (dy[1] == NULL) return;
+    more = from_lse(t, dy[1], logits, lse);
+    dx[0] = dy[0] != NULL ? dt_add(t, dx[0], more) : more;
 }
 
 /* --- positions and attention ------------------------------------------------------------------ */
@@ -126,7 +144,12 @@ BACKWARD(attention_lse)
     dt_attention_gradients g;
     int bias = -1, sinks = -1, next = 4;
 
-    if (dy[0] == NULL) return; /* nobody has a gradient of the log-sum-exp alone */
+    if (dy[1] != NULL) {
+        (void)dt_tape_fail(t, DT_ERR_UNSUPPORTED,
+                           "attention: a gradient has reached its log-sum-exp, of which there is "
+                           "none: detach it");
+        return;
+    }
     if ((flags & DTI_ATTENTION_BIAS) != 0) o.bias = dt_node_in(n, bias = next++);
     if ((flags & DTI_ATTENTION_SINKS) != 0) o.sinks = dt_node_in(n, sinks = next++);
     if ((flags & DTI_ATTENTION_SEGMENTS) != 0) o.segments = dt_node_in(n, next++);

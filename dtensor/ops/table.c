@@ -212,7 +212,7 @@ ROW(cross_entropy_sums, "...v, ..., ... -> ...k",
                                               "Fif>f", EXTENTS(cross_entropy_sums), cross_entropy_sums, 0,    ATTR(cross_entropy), "4 ...v")
 ROW(cross_entropy, "...v, ..., ..., ...[k] -> ..., ..., ...",
                                               "Fiff>fff", SHARD(cross_entropy), cross_entropy, 0,             ATTR(cross_entropy),
-                                                                                              "8 ... : -, ..., ..., ...k -> ..., ..., ..." GRADIENT(cross_entropy, IN(0) | IN(1) | OUT(1)))
+                                                                                        "8 ... : -, ..., ..., ...k -> ..., ..., ..." GRADIENT(cross_entropy, IN(0) | IN(1) | OUT(1) | WHOLE))
 ROW(cross_entropy_backward, "..., ...v, ..., ... -> ...v",
                                               "fFif>F", SHARD(first),      cross_entropy_backward, BILINEAR,  ATTR(cross_entropy), "4 ...v")
 ROW(count_targets, "... -> ",                 "i>f", AXES,                 count_targets, ANY,                ATTR(count), LETTERS)

@@ -4,6 +4,7 @@
 #include <dtensor/factories.h>
 #include <dtensor/gradients.h>
 #include <dtensor/ops.h>
+#include <dtensor/ops_backward.h>
 #include <dtensor/ops_loss.h>
 #include <math.h>
 #include <stdio.h>
@@ -95,6 +96,43 @@ static dt_tensor *views(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
     return dt_mul(t, y, y);
 }
 
+/* Lines along a whole axis and along one that ranks share. */
+static dt_tensor *lines(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    (void)arg;
+    (void)n;
+    return dt_mul(t, dt_softmax(t, x[0], 1), dt_log_softmax(t, x[0], 0));
+}
+
+/* What each row of x [B, I] loses by target 0. */
+static dt_token_losses tokens_of(dt_tape *t, dt_tensor *x)
+{
+    const dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    dt_token_losses tokens = { NULL, NULL, NULL };
+    dt_tensor *targets;
+
+    if (dt_zeros(dt_tensor_mesh(x), place, DT_I32, 1, (const int64_t[]){ B }, &targets) == DT_OK)
+        dt_cross_entropy_tokens(t, x, dt_tape_own(t, targets), NULL, &tokens);
+    return tokens;
+}
+
+/* A loss and a penalty of one's own on the log-sum-exp. */
+static dt_tensor *penalised(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    const dt_token_losses tokens = tokens_of(t, x[0]);
+
+    (void)arg;
+    (void)n;
+    return dt_add(t, tokens.losses, dt_mul(t, tokens.lse, tokens.lse));
+}
+
+static dt_tensor *lse_alone(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    (void)arg;
+    (void)n;
+    return tokens_of(t, x[0]).lse;
+}
+
 /* Scaled by 2 on the way back: a check that cannot see this sees nothing. */
 static void doubled_backward(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
 {
@@ -176,6 +214,9 @@ static const expression expressions[] = {
       { { "R" }, { "S(0)" }, { "S(1)" } },
       false },
     { "views", views, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" }, { "S(1)" } }, false },
+    { "lines", lines, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" }, { "S(1)" } }, false },
+    { "penalised", penalised, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" }, { "S(1)" } }, false },
+    { "lse", lse_alone, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" }, { "S(1)" } }, false },
     { "wrong", wrong, 1, { 2 }, { { B, I } }, { { "R" }, { "S(0)" } }, true },
 };
 
@@ -269,4 +310,41 @@ done:
 DT_TEST(gradients, of_a_loss_enter_its_row_in_f32)
 {
     dt_test_on_ranks("tp=2", loss_of_bf16, NULL);
+}
+
+/* The log-sum-exp of attention has no gradient, and says so. */
+static dt_status of_lse(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { 1, 3, 2, 4 };
+    const dt_attention_options options = { .n_heads = 2, .n_kv_heads = 2, .scale = 0.5f };
+    dt_tensor *q = NULL, *positions = NULL, *lse;
+    dt_gradients *g = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_ones(mesh, place, DT_F32, 4, shape, &q));
+    DT_TRY_TO(done, st, dt_arange(mesh, place, DT_I32, 2, shape, (dt_steps){ 0, 1 }, &positions));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_watch(g, q));
+    dt_tape_record(t, g);
+    (void)dt_attention_lse(t, q, q, q, positions, &options, &lse);
+    dt_backward(t, dt_sum(t, lse, DT_ALL_AXES), NULL);
+    DT_EXPECT_TO(done, st,
+                 dt_tape_status(t) == DT_ERR_UNSUPPORTED &&
+                     strstr(dt_last_error()->message, "log-sum-exp") != NULL,
+                 "%s", dt_last_error()->message);
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    dt_tensor_release(&q);
+    dt_tensor_release(&positions);
+    return st;
+}
+
+DT_TEST(gradients, of_attentions_log_sum_exp_are_refused)
+{
+    dt_test_on_ranks("tp=1", of_lse, NULL);
 }
