@@ -127,7 +127,6 @@ static dt_status backward(const checked *c, dt_gradients *g)
     dt_status st;
 
     for (int i = 0; i < c->n; i++) {
-        DT_CHECK(c->x[i] != NULL, DT_ERR_ARG, "operand %d is NULL", i);
         if (c->x[i]->local.dtype != DT_F32) continue;
         DT_TRY(dt_gradients_watch(g, c->x[i]));
         any = true;
@@ -145,10 +144,21 @@ static dt_status backward(const checked *c, dt_gradients *g)
     return st == DT_OK ? dt_gradients_settle(g, NULL) : st;
 }
 
+/* Handles of its own: x may be of another collection, and stays so. */
+static dt_status take_operands(int n, dt_tensor *const *x, dt_tensor **out)
+{
+    for (int i = 0; i < n; i++) {
+        DT_CHECK(x[i] != NULL, DT_ERR_ARG, "operand %d is NULL", i);
+        DT_TRY(dti_tensor_view(x[i], x[i]->layout, x[i]->n_axes, x[i]->shape, &out[i]));
+    }
+    return DT_OK;
+}
+
 dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn, const void *arg, int n,
                             dt_tensor *const *x, double step, dt_gradient_check *report)
 {
-    checked c = { mesh, NULL, fn, arg, n, x };
+    dt_tensor *own[DT_RECOMPUTE_MAX_IN] = { NULL };
+    checked c = { mesh, NULL, fn, arg, n, own };
     dt_gradients *g = NULL;
     dt_status st = DT_OK;
 
@@ -157,17 +167,19 @@ dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn, const void *
     DT_CHECK(n >= 1 && n <= DT_RECOMPUTE_MAX_IN, DT_ERR_ARG, "%d operands: 1 to %d are possible", n,
              DT_RECOMPUTE_MAX_IN);
     *report = (dt_gradient_check){ 0.0, -1, 0.0, 0.0 };
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &c.tape));
+    DT_TRY_TO(done, st, take_operands(n, x, own));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &c.tape));
     DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
     DT_TRY_TO(done, st, backward(&c, g));
     for (int i = 0; i < n; i++)
-        if (x[i]->local.dtype == DT_F32)
+        if (own[i]->local.dtype == DT_F32)
             DT_TRY_TO(
                 done, st,
-                compare_operand(&c, i, dt_gradient(g, x[i]), step > 0.0 ? step : 1e-2, report));
+                compare_operand(&c, i, dt_gradient(g, own[i]), step > 0.0 ? step : 1e-2, report));
 done:
     dt_tape_release(&c.tape);
     dt_gradients_release(&g);
+    for (int i = 0; i < n; i++) dt_tensor_release(&own[i]);
     return st;
 }
 

@@ -19,6 +19,7 @@ dt_status dt_gradients_create(dt_runtime *rt, dt_gradients **out)
     DT_TRY(dti_device_of(rt, &device));
     DT_TRY(dti_new(sizeof *g, &g));
     g->rt = rt;
+    g->refs = 1;
     g->stamp = ++device->stamps;
     *out = g;
     return DT_OK;
@@ -54,6 +55,12 @@ void dt_gradients_release(dt_gradients **gradients)
         x->leaf = false;
         dt_tensor_release(&x);
     }
+    dti_gradients_drop(g);
+}
+
+void dti_gradients_drop(dt_gradients *g)
+{
+    if (g == NULL || --g->refs > 0) return;
     dti_free(g->leaves.at);
     dti_free(g->made.at);
     dti_free(g);

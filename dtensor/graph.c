@@ -34,6 +34,7 @@ void dti_graph_clear(dti_graph *g)
     if (g == NULL) return;
     forget_from(g, 0, 0);
     g->n_bytes = 0;
+    dti_gradients_drop(g->gradients);
     g->gradients = NULL;
     g->paused = 0;
     g->spent = g->thrifty = false;
@@ -79,6 +80,7 @@ static dt_status record(dt_tape *t, dt_gradients *gradients)
     g->stamp = ++t->device->stamps;
     for (size_t i = 0; i < gradients->leaves.n; i++)
         DT_TRY(add_value(g, gradients->leaves.at[i].x, gradients->stamp, true));
+    gradients->refs++;
     g->gradients = gradients;
     g->clears = gradients->clears;
     return DT_OK;
@@ -339,9 +341,12 @@ dt_tensor *dt_tape_watch(dt_tape *t, dt_tensor *x)
 
     if (dti_tape_is_down(t)) return NULL;
     g = t->graph;
-    if (x == NULL || g == NULL || g->gradients == NULL || g->spent)
+    if (x == NULL || g == NULL || g->gradients == NULL || g->spent ||
+        g->clears != g->gradients->clears)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_tape_watch: %s",
-                            x == NULL ? "x is NULL" : "the tape does not record");
+                            x == NULL ? "x is NULL"
+                                      : "the tape does not record, or the collection was cleared "
+                                        "since it began to");
     v = dti_graph_value_of(g, x);
     if (v < 0)
         return dt_tape_fail(t, DT_ERR_ARG,
@@ -429,7 +434,7 @@ dt_tensor *dt_node_out(const dt_node *n, int r)
 
 const void *dt_node_attr(const dt_node *n)
 {
-    return n != NULL ? n->graph->bytes + n->attr : NULL;
+    return n != NULL && n->attr_bytes > 0 ? n->graph->bytes + n->attr : NULL;
 }
 
 dt_op_shape dt_node_in_shape(const dt_node *n, int i)

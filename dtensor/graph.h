@@ -92,10 +92,14 @@ typedef struct dti_collected_list {
  * the values of these numbers. */
 struct dt_gradients {
     dt_runtime *rt;
+    int refs; /* the caller's, and one of each record */
     uint32_t stamp;
     uint32_t clears; /* a record of before knows activations that are gone */
     dti_collected_list leaves, made;
 };
+
+/* Gives back one reference; the last one frees it. Accepts NULL. */
+void dti_gradients_drop(dt_gradients *g);
 
 dt_status dti_watch(dti_collected_list *list, dt_tensor *x) DT_MUST_USE;
 

@@ -42,7 +42,7 @@ typedef struct dt_gradients dt_gradients;
  *
  * Not collective.
  * Ownership   *out is released with dt_gradients_release(), after tapes that record for it were
- *             reset or released.
+ *             reset or released: what they recorded cannot be run backward without it.
  * Errors      DT_ERR_ARG, DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_gradients_create(dt_runtime *rt, dt_gradients **out);
@@ -52,10 +52,12 @@ DT_API void dt_gradients_release(dt_gradients **gradients); /* accepts NULL; set
  * Wants the gradient of a leaf: a tensor that no recording tape makes, such as a parameter. Twice
  * is once. A tape that records already learns of it by its next dt_tape_record().
  *
- *   x  f32, bf16 or f16, any layout but Partial; a reference is kept
+ *   x  any float, any layout but Partial; a reference is kept. One collection at a time watches it.
+ *      Of a value that a record made what was recorded before is forgotten: dt_tape_watch()
  *
  * Not collective.
- * Errors      DT_ERR_ARG     NULL, a tensor of another runtime, integers
+ * Errors      DT_ERR_ARG     NULL, a tensor of another runtime, integers; another collection, that
+ *                            was not released yet, watches x
  *             DT_ERR_LAYOUT  x is Partial
  *             DT_ERR_MEMORY
  */
@@ -197,7 +199,8 @@ DT_API int dt_tape_kept_print(const dt_tape *tape, char *text, size_t text_bytes
 
 /* Results of dt_check_gradient(): where gradient and differences were furthest apart. */
 typedef struct dt_gradient_check {
-    double worst; /* |got - expected| / (|expected| + the largest of that operand's) */
+    double worst; /* |got - expected| / the largest |expected| of that operand; what is apart by
+                   * less than 1e-6 counts as 0: scale what is small */
     int operand;
     double expected, got;
 } dt_gradient_check;
@@ -237,8 +240,8 @@ DT_API DT_MUST_USE dt_status dt_op_check_gradient(dt_mesh *mesh, const dt_op *op
 typedef struct dt_node dt_node;
 
 /* Whether the gradient of operand i is wanted; the operand or result if the row keeps it, else
- * NULL; the call's attributes; global shape and dtype of operand i. Not collective. Errors: none.
- * */
+ * NULL; the call's attributes, NULL if it has none; global shape and dtype of operand i. Not
+ * collective. Errors: none. */
 DT_API bool dt_node_wants(const dt_node *node, int i);
 DT_API dt_tensor *dt_node_in(const dt_node *node, int i);
 DT_API dt_tensor *dt_node_out(const dt_node *node, int r);

@@ -136,7 +136,7 @@ static dt_tensor *lse_alone(dt_tape *t, const void *arg, int n, dt_tensor *const
 /* Scaled by 2 on the way back: a check that cannot see this sees nothing. */
 static void doubled_backward(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
 {
-    (void)n;
+    if (dt_node_attr(n) != NULL) (void)dt_tape_fail(t, DT_ERR_ARG, "attributes of a row without");
     dx[0] = dt_mul_scalar(t, dy[0], -2.0);
 }
 
@@ -310,6 +310,52 @@ done:
 DT_TEST(gradients, of_a_loss_enter_its_row_in_f32)
 {
     dt_test_on_ranks("tp=2", loss_of_bf16, NULL);
+}
+
+/* --- who holds what --------------------------------------------------------------------------- */
+
+static dt_tensor *square(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    (void)arg;
+    (void)n;
+    return dt_mul(t, x[0], x[0]);
+}
+
+/* A tensor of a collection is checked like any other, and stays the collection's; a record outlives
+ * the collection that it was begun for. */
+static dt_status held(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement place[DT_MAX_DIMS] = { DT_SHARD(0) };
+    dt_tensor *w = NULL, *loss;
+    dt_gradient_check report;
+    dt_gradients *g = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+
+    (void)arg;
+    DT_TRY_TO(done, st, dt_ones(mesh, place, DT_F32, 2, (const int64_t[]){ B, I }, &w));
+    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_gradients_watch(g, w));
+    DT_TRY_TO(done, st, dt_check_gradient(mesh, square, NULL, 1, &w, 0.0, &report));
+    DT_EXPECT_TO(done, st, report.worst < 2e-3 && dt_gradients_at(g, 0) == w, "off by %g",
+                 report.worst);
+    dt_tape_record(t, g);
+    loss = dt_sum(t, square(t, NULL, 1, &w), DT_ALL_AXES);
+    dt_gradients_release(&g);
+    dt_backward(t, loss, NULL);
+    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "the collection is gone");
+    dt_tape_reset(t);
+done:
+    dt_tape_release(&t);
+    dt_gradients_release(&g);
+    dt_tensor_release(&w);
+    return st;
+}
+
+DT_TEST(gradients, of_watched_tensors_are_checked_and_records_outlive_collections)
+{
+    dt_test_on_ranks("tp=2", held, NULL);
 }
 
 /* The log-sum-exp of attention has no gradient, and says so. */
