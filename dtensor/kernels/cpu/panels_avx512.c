@@ -45,7 +45,7 @@ static inline void load_square(__m512i to[LANES], const dti_panel_source *from, 
 static inline __m512i load_turned(const dti_panel_source *from, int64_t r, int64_t i)
 {
     const int64_t left = from->n_rows - r;
-    const __mmask16 mask = left >= LANES ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
+    const __mmask16 mask = (__mmask16)(left >= LANES ? 0xffffu : left > 0 ? (1u << left) - 1u : 0u);
     const char *at = (const char *)from->first + (i * from->stride + r) * from->element_bytes;
     float converted[LANES];
 
