@@ -156,11 +156,11 @@ int check_sizes(const dti_attention_call *a, int64_t width)
     return 0;
 }
 
-/* Options of few calls, and the operands behind positions. */
-void find_extras(dti_attention_call *a, const dt_kargs *args)
+/* Options of few calls, and the operands from the i-th on, behind positions. */
+void find_extras(dti_attention_call *a, const dt_kargs *args, int i, bool back,
+                 const int32_t **segments)
 {
     const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
-    int i = 4;
 
     a->both_ways = (attr->flags & DTI_ATTENTION_BOTH_WAYS) != 0;
     a->soft_cap = attr->soft_cap;
@@ -172,7 +172,10 @@ void find_extras(dti_attention_call *a, const dt_kargs *args)
         for (int axis = 2; axis >= 0; step *= bias->shape[axis--])
             a->bias_step[axis] = (attr->flags & DTI_ATTENTION_ONE_BATCH << axis) != 0 ? 0 : step;
     }
-    if ((attr->flags & DTI_ATTENTION_SINKS) != 0) a->sinks = args->in[i].data;
+    if ((attr->flags & DTI_ATTENTION_SINKS) != 0 && !back) a->sinks = args->in[i++].data;
+    *segments = (attr->flags & DTI_ATTENTION_SEGMENTS) != 0
+                    ? static_cast<const int32_t *>(args->in[i].data)
+                    : NULL;
     a->has_extras = a->both_ways || a->soft_cap > 0.0f || a->bias != NULL || a->sinks != NULL;
 }
 
@@ -183,37 +186,68 @@ bool aligned(const void *p)
 
 } // namespace
 
+extern "C" int dti_attention_unpack(dti_cuda *c, const dt_kargs *args, int first, int positions,
+                                    dti_attention_call *a, const int32_t **segments)
+{
+    const dt_local *q = &args->in[first], *k = q + 1, *v = q + 2;
+    const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
+
+    *a = dti_attention_call{};
+    *segments = NULL;
+    if (dti_cuda_count(q) == 0) return 0;
+    a->q = q->data;
+    a->k = k->data;
+    a->v = v->data;
+    a->positions = static_cast<const int32_t *>(args->in[positions].data);
+    a->batch = q->shape[0];
+    a->n_tokens = q->shape[1];
+    a->n_heads = q->shape[2];
+    a->width = (int)q->shape[3];
+    a->n_keys = k->shape[1];
+    a->n_kv = k->shape[2];
+    a->group = (int)(attr->n_heads / attr->n_kv_heads);
+    a->window = attr->window;
+    a->scale = attr->scale * 1.44269504088896341f;
+    a->q_offset = q->offset[2];
+    a->b_offset = q->offset[0];
+    a->all_heads = attr->n_heads;
+    a->fault = c->fault;
+    find_extras(a, args, positions + 1, first > 0, segments);
+    if (check_sizes(a, q->shape[3]) != 0 || find_heads(a, q->offset[2], k->offset[2]) != 0)
+        return -1;
+    return 1;
+}
+
 extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
 {
-    const dt_local *q = &args->in[0], *k = &args->in[1], *v = &args->in[2];
-    const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
-    dti_attention_call a = {};
+    const int dtype = (int)args->in[0].dtype;
+    const int32_t *segments;
+    dti_attention_call a;
+    const int there = dti_attention_unpack(c, args, 0, 3, &a, &segments);
     bool pieces;
 
-    if (dti_cuda_count(q) == 0) return 0;
-    a.q = q->data;
-    a.k = k->data;
-    a.v = v->data;
+    if (there <= 0) return there;
     a.y = args->out[0].data;
-    a.positions = static_cast<const int32_t *>(args->in[3].data);
-    a.batch = q->shape[0];
-    a.n_tokens = q->shape[1];
-    a.n_heads = q->shape[2];
-    a.width = (int)q->shape[3];
-    a.n_keys = k->shape[1];
-    a.n_kv = k->shape[2];
-    a.group = (int)(attr->n_heads / attr->n_kv_heads);
-    a.window = attr->window;
-    a.scale = attr->scale * 1.44269504088896341f;
-    a.fault = c->fault;
-    find_extras(&a, args);
-    if (check_sizes(&a, q->shape[3]) != 0 || find_heads(&a, q->offset[2], k->offset[2]) != 0)
-        return -1;
-    pieces = q->dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) &&
-             aligned(a.v) && aligned(a.y);
+    pieces = dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) && aligned(a.v) &&
+             aligned(a.y);
 #ifdef DTI_WITH_CUDNN
     if (pieces && a.n_tokens > FEW_TOKENS && c->cudnn != NULL && !a.has_extras)
-        return run_shared(c, &a, q->dtype, attr->scale, choose(&a, pieces));
+        return run_shared(c, &a, dtype, static_cast<const dti_attention_attr *>(args->attr)->scale,
+                          choose(&a, pieces));
 #endif
-    return run(c, &a, q->dtype, choose(&a, pieces), 0);
+    return run(c, &a, dtype, choose(&a, pieces), 0);
+}
+
+/* Keys are one part, so that what queries see is all that the scratch memory holds. */
+extern "C" int dti_attention_lse_cuda(dti_cuda *c, const dt_kargs *args)
+{
+    const int32_t *segments;
+    dti_attention_call a;
+    const int there = dti_attention_unpack(c, args, 0, 3, &a, &segments);
+
+    if (there <= 0) return there;
+    a.y = args->out[0].data;
+    a.lse = static_cast<float *>(args->out[1].data);
+    if (dti_attention_train(c, args, segments, &a) != 0) return -1;
+    return run(c, &a, (int)args->in[0].dtype, choose(&a, false), 0);
 }

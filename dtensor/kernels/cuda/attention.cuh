@@ -9,6 +9,8 @@
 #ifndef DTI_ATTENTION_CUH
 #define DTI_ATTENTION_CUH
 
+#include <dtensor/factories.h>
+
 #include "dtensor/kernels/cuda/device.cuh"
 
 enum {
@@ -21,6 +23,11 @@ enum {
     DTI_ATTENTION_TILE = 32,      /* keys of a block at a time, where they are many */
     DTI_ATTENTION_MAX_PARTS = 256 /* of the keys */
 };
+
+/* Keys of a row; none if last < first. */
+typedef struct dti_key_range {
+    int first, last;
+} dti_key_range;
 
 /* B batch, T tokens, H query heads and Kv kv heads of this rank, S rows of the cache, e columns. */
 typedef struct dti_attention_call {
@@ -46,7 +53,22 @@ typedef struct dti_attention_call {
     float plain_scale, soft_cap; /* scale without log2 e */
     const void *bias, *sinks;    /* bias [B or 1, H or 1, T or 1, S]; sinks [H] */
     int64_t bias_step[3];        /* elements to its next batch row, head, token; or 0 */
+    /* What training has, an extra too. */
+    const dti_key_range *seen; /* [B, T]: what queries see; NULL: as positions say */
+    float *lse;                /* [B, T, H], or NULL */
+    dt_random key;             /* of dropout, by place in the global [.., all_heads, T, S] */
+    float dropout, kept;       /* probability; factor of what stays */
+    int64_t b_offset, q_offset, all_heads;
 } dti_attention_call;
+
+/* Unpacks a call whose q, k and v are operands first to first + 2 and whose bias, sinks (forward
+ * alone) and segments follow positions: 1; 0: it is empty; -1. *segments: or NULL. */
+extern "C" int dti_attention_unpack(dti_cuda *c, const dt_kargs *args, int first, int positions,
+                                    dti_attention_call *a, const int32_t **segments);
+
+/* What a row that is trained adds to it; what its queries see lies in c's scratch memory. */
+extern "C" int dti_attention_train(dti_cuda *c, const dt_kargs *args, const int32_t *segments,
+                                   dti_attention_call *a);
 
 /* Started by attention.cu: 0 or -1. The first two take 16 bits and rows of whole, aligned pieces of
  * 16 bytes; the last one takes everything. */
@@ -140,6 +162,13 @@ static __device__ inline void dti_attention_part(const dti_attention_call &a, in
 
     *begin = first + (int)(from < n ? from : n);
     *end = first + (int)(to < n ? to : n);
+}
+
+/* The last key that a query sees which sees keys on both sides. */
+static __device__ inline int dti_attention_last_both_ways(const dti_attention_call &a, int position)
+{
+    return a.window > 0 && position + a.window < a.n_keys ? (int)(position + a.window - 1)
+                                                          : (int)(a.n_keys - 1);
 }
 
 /* s + x y, on the device in one step; where fmaf() is a slow call, in two. */

@@ -3,8 +3,7 @@
  * Attention of f32, and of 16 bits where rows are not whole pieces of 16 bytes: multiply-adds in
  * f32 throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys
  * at a time through shared memory; a warp has four of the rows. */
-#include "dtensor/kernels/cuda/attention.cuh"
-#include "dtensor/kernels/cuda/math.cuh"
+#include "dtensor/kernels/cuda/attention_plain.cuh"
 
 namespace
 {
@@ -17,7 +16,7 @@ enum {
     COLUMNS = DTI_ATTENTION_WIDTH / DTI_WARP /* of a lane */
 };
 
-const float LOG2E = 1.44269504088896341f;
+const float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
 
 /* Lane i has columns i, i + 32, ... of the sums of its warp's rows. */
 struct softmax_state {
@@ -33,44 +32,10 @@ struct block_memory {
     float4 rows[1]; /* q [ROWS, pitch], k [KEYS, pitch], v [KEYS, pitch] */
 };
 
-__host__ __device__ inline int pitch_of(int width)
-{
-    return (width + 3) / 4 | 1;
-}
-
-/* A tile's rows, `stride` elements apart; zeros from the n-th on. */
-template <typename T>
-__device__ inline void load_rows(float4 *to, const T *from, int64_t stride, int n, int width)
-{
-    const int pitch = 4 * pitch_of(width), columns = (width + 3) / 4 * 4;
-    float *const out = reinterpret_cast<float *>(to);
-
-    for (int i = (int)threadIdx.x; i < KEYS * columns; i += DTI_ATTENTION_THREADS) {
-        const int j = i / columns, d = i % columns;
-        out[j * pitch + d] = j < n && d < width ? dti_widen(from[j * stride + d]) : 0.0f;
-    }
-}
-
-template <typename T>
-__device__ inline void load_q(float4 *to, const dti_attention_call &a, const dti_attention_rows &r,
-                              int row)
-{
-    const int pitch = 4 * pitch_of(a.width), columns = (a.width + 3) / 4 * 4;
-    float *const out = reinterpret_cast<float *>(to);
-
-    for (int i = (int)threadIdx.x; i < ROWS * columns; i += DTI_ATTENTION_THREADS) {
-        const int j = i / columns, d = i % columns;
-        const bool there = row + j < r.n && d < a.width;
-        out[j * pitch + d] =
-            there ? dti_widen(static_cast<const T *>(a.q)[dti_attention_at(a, r, row + j) + d])
-                  : 0.0f;
-    }
-}
-
 /* s[i] = the warp's row i times the lane's key */
 __device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const float4 *k, int width)
 {
-    const int pitch = pitch_of(width);
+    const int pitch = dti_attention_pitch(width);
 
     for (int d = 0; d < (width + 3) / 4; d++) {
         const float4 y = k[d];
@@ -83,24 +48,6 @@ __device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const flo
             s[i] = dti_add_product(s[i], x.w, y.w);
         }
     }
-}
-
-/* A score as calls with extras have it, times log2 e: scaled, capped, biased. */
-template <typename T>
-__device__ inline float adjusted(const dti_attention_call &a, const dti_attention_rows &r, int row,
-                                 int key, float score)
-{
-    const int64_t at[] = { r.b, r.first_head + row % r.n_heads, row / r.n_heads };
-    int64_t place = key;
-
-    score *= a.plain_scale;
-    if (a.soft_cap > 0.0f) score = dti_tanh(score / a.soft_cap) * a.soft_cap;
-    if (a.bias != NULL) {
-        for (int i = 0; i < 3; i++) place += at[i] * a.bias_step[i];
-        score =
-            fmaxf(score + dti_widen(static_cast<const T *>(a.bias)[place]), DTI_ATTENTION_LOWEST);
-    }
-    return score * LOG2E;
 }
 
 /* The lane's scores become weights, and what the state has of these rows follows; keys from `end`
@@ -125,7 +72,7 @@ __device__ inline void soften(softmax_state &state, float (&s)[MINE], float scal
 __device__ inline void add_values(softmax_state &state, const float (*weights)[MINE],
                                   const float4 *v, int width)
 {
-    const int lane = (int)threadIdx.x % DTI_WARP, pitch = 4 * pitch_of(width);
+    const int lane = (int)threadIdx.x % DTI_WARP, pitch = 4 * dti_attention_pitch(width);
     const float *value = reinterpret_cast<const float *>(v) + lane;
 
     for (int j = 0; j < KEYS; j++, value += pitch) DTI_UNROLL
@@ -144,25 +91,33 @@ __device__ inline void walk(softmax_state &state, block_memory &m, const dti_att
                             const dti_attention_rows &r, int row, int lo, int hi)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
-    const int pitch = pitch_of(a.width);
+    const int pitch = dti_attention_pitch(a.width);
     const bool there = row + warp * MINE < r.n; /* some row of the warp */
     const int64_t stride = a.n_kv * a.width, at = dti_attention_key_at(a, r);
     float4 *const k = m.rows + ROWS * pitch, *const v = k + KEYS * pitch;
 
     for (int key = lo; key <= hi; key += KEYS) {
-        float s[MINE] = {};
+        float s[MINE] = {}, slope;
         const int n = hi + 1 - key;
-        load_rows<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride, n, a.width);
-        load_rows<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride, n, a.width);
+        dti_attention_load_keys<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride, KEYS,
+                                   n, a.width);
+        dti_attention_load_keys<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride, KEYS,
+                                   n, a.width);
         __syncthreads();
         if (there) {
             multiply_key(s, m.rows + warp * MINE * pitch, k + lane * pitch, a.width);
             if (EXTRAS)
                 for (int i = 0; i < MINE; i++)
                     if (row + warp * MINE + i < r.n && key + lane <= hi)
-                        s[i] = adjusted<T>(a, r, row + warp * MINE + i, key + lane, s[i]);
+                        s[i] = LOG2E * dti_attention_adjusted<T>(a, r, row + warp * MINE + i,
+                                                                 key + lane, s[i], &slope);
             soften(state, s, EXTRAS ? 1.0f : a.scale, key + lane, hi + 1);
-            for (int i = 0; i < MINE; i++) m.weights[warp][lane][i] = s[i];
+            for (int i = 0; i < MINE; i++) {
+                const int of = row + warp * MINE + i;
+                if (EXTRAS && a.dropout > 0.0f && of < r.n)
+                    s[i] *= dti_attention_kept(a, r, of, key + lane);
+                m.weights[warp][lane][i] = s[i];
+            }
             __syncwarp();
             add_values(state, m.weights[warp], v, a.width);
         }
@@ -182,6 +137,9 @@ __device__ inline void store(const softmax_state &state, const dti_attention_cal
         const int of = warp * MINE + i;
         const float total = state.total[i];
         if (row + of >= r.n) continue;
+        if (a.lse != NULL && lane == 0)
+            a.lse[dti_attention_at(a, r, row + of) / a.width] =
+                state.largest[i] * LN2 + dti_log(total);
         if (a.n_parts > 1 && lane == 0)
             a.state[part * ROWS + of] = make_float2(state.largest[i], total);
         DTI_UNROLL
@@ -210,15 +168,9 @@ __device__ inline void add_sinks(softmax_state &state, const dti_attention_call 
             dti_widen(static_cast<const T *>(a.sinks)[r.first_head + of % r.n_heads]) * LOG2E;
         const float most = fmaxf(state.largest[i], sink), factor = exp2f(state.largest[i] - most);
         state.total[i] = state.total[i] * factor + exp2f(sink - most);
+        state.largest[i] = most;
         for (int x = 0; x < COLUMNS; x++) state.sums[i][x] *= factor;
     }
-}
-
-/* The last key that a row sees which sees keys on both sides. */
-__device__ inline int last_both_ways(const dti_attention_call &a, int position)
-{
-    return a.window > 0 && position + a.window < a.n_keys ? (int)(position + a.window - 1)
-                                                          : (int)(a.n_keys - 1);
 }
 
 /* Grid as in attention_decode.cu. 128 threads. */
@@ -234,12 +186,18 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
     int lo = INT32_MAX, hi = -1, begin, end;
 
     if (row >= r.n) return; /* a kv head whose group this rank holds in part */
-    if (threadIdx.x < ROWS) {
+    if (EXTRAS && a.seen != NULL && threadIdx.x < ROWS) {
+        const int of = row + (int)threadIdx.x;
+        dti_key_range seen = { 0, -1 };
+        if (of < r.n) seen = a.seen[r.b * a.n_tokens + of / r.n_heads];
+        m->first[threadIdx.x] = seen.first;
+        m->last[threadIdx.x] = seen.last;
+    } else if (threadIdx.x < ROWS) {
         int *last = &m->last[threadIdx.x];
         dti_attention_keys(a, r, row + (int)threadIdx.x, &m->first[threadIdx.x], last);
-        if (EXTRAS && a.both_ways && *last >= 0) *last = last_both_ways(a, *last);
+        if (EXTRAS && a.both_ways && *last >= 0) *last = dti_attention_last_both_ways(a, *last);
     }
-    load_q<T>(m->rows, a, r, row);
+    dti_attention_load_rows<T>(m->rows, a.q, a, r, row, ROWS);
     __syncthreads();
     for (int i = 0; i < ROWS; i++) {
         lo = min(lo, m->first[i]);
@@ -260,8 +218,9 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
 template <typename T, bool EXTRAS> int start(dti_cuda *c, const dti_attention_call &a)
 {
     const unsigned grid = (unsigned)(a.batch * a.n_used * a.n_parts * a.n_blocks);
-    const size_t shared = offsetof(block_memory, rows) +
-                          (size_t)((ROWS + 2 * KEYS) * pitch_of(a.width)) * sizeof(float4);
+    const size_t shared =
+        offsetof(block_memory, rows) +
+        (size_t)((ROWS + 2 * KEYS) * dti_attention_pitch(a.width)) * sizeof(float4);
 
     if (dti_cuda_check(cudaFuncSetAttribute(plain_rows<T, EXTRAS>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -108,6 +108,10 @@
     ROW(linear_backward_w) \
     ROW(add_bias_backward) \
     ROW(rope_backward) \
+    ROW(attention_lse) \
+    ROW(attention_stats) \
+    ROW(attention_backward) \
+    ROW(attention_backward_sinks) \
     ROW(embedding_backward) \
     ROW(cross_entropy_sums) \
     ROW(cross_entropy) \
