@@ -38,18 +38,19 @@ void dti_cuda_gemm_close(dti_cuda *c)
 #endif
 
 /* Operands of one dtype, a result of that or f32. */
-static int check_types(const char *row, const dt_local *x, const dt_local *w, const dt_local *y)
+static int check_types(const char *row, const char *first, const dt_local *x, const char *second,
+                       const dt_local *w, const dt_local *y)
 {
     if (x->dtype != w->dtype)
-        return dti_cuda_fail("%s on CUDA: operands are %s and %s; cast one of them", row,
-                             dti_cuda_dtype_name((int)x->dtype),
+        return dti_cuda_fail("%s on CUDA: %s is %s but %s is %s; cast one of them", row, first,
+                             dti_cuda_dtype_name((int)x->dtype), second,
                              dti_cuda_dtype_name((int)w->dtype));
     if (w->dtype != DT_F32 && w->dtype != DT_BF16 && w->dtype != DT_F16)
         return dti_cuda_fail("%s on CUDA: no kernel for %s, only for f32, bf16 and f16", row,
                              dti_cuda_dtype_name((int)w->dtype));
     if (y->dtype != w->dtype && y->dtype != DT_F32)
-        return dti_cuda_fail("%s on CUDA: operands are %s, so the result is that or f32, not %s",
-                             row, dti_cuda_dtype_name((int)w->dtype),
+        return dti_cuda_fail("%s on CUDA: %s is %s, so the result is that or f32, not %s", row,
+                             second, dti_cuda_dtype_name((int)w->dtype),
                              dti_cuda_dtype_name((int)y->dtype));
     return 0;
 }
@@ -68,8 +69,8 @@ int dti_linear_cuda(dti_cuda *c, const dt_kargs *a)
                                  .dtype = (int)w->dtype,
                                  .out_dtype = (int)y->dtype };
 
-    if (bias != NULL && check_types("linear", x, bias, y) != 0) return -1;
-    if (check_types("linear", x, w, y) != 0) return -1;
+    if (check_types("linear", "x", x, "w", w, y) != 0) return -1;
+    if (bias != NULL && check_types("linear", "bias", bias, "w", w, y) != 0) return -1;
     return dti_cuda_gemm(c, &p);
 }
 
@@ -91,7 +92,7 @@ int dti_linear_backward_x_cuda(dti_cuda *c, const dt_kargs *a)
                                  .out_dtype = (int)dx->dtype,
                                  .w_turned = true };
 
-    if (check_types("linear_backward_x", dy, w, dx) != 0) return -1;
+    if (check_types("linear_backward_x", "dy", dy, "w", w, dx) != 0) return -1;
     return dti_cuda_gemm(c, &p);
 }
 
@@ -109,6 +110,6 @@ int dti_linear_backward_w_cuda(dti_cuda *c, const dt_kargs *a)
                                  .x_turned = true,
                                  .w_turned = true };
 
-    if (check_types("linear_backward_w", dy, x, dw) != 0) return -1;
+    if (check_types("linear_backward_w", "dy", dy, "x", x, dw) != 0) return -1;
     return dti_cuda_gemm(c, &p);
 }
