@@ -169,7 +169,7 @@ template <typename T> __device__ inline void store(void *to, bool f32, int64_t i
 /* --- dq --------------------------------------------------------------------------------------- */
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) slopes_of_rows(const __grid_constant__ back_call c)
+__global__ void __launch_bounds__(THREADS, 1) slopes_of_rows(const __grid_constant__ back_call c)
 {
     DTI_SHARED(block_memory, m);
     const dti_attention_rows r = dti_attention_rows_of(c.a, blockIdx.x / c.n_blocks);
@@ -224,7 +224,7 @@ __device__ inline bool are_seen(const block_memory &m, int key)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) slopes_of_keys(const __grid_constant__ back_call c)
+__global__ void __launch_bounds__(THREADS, 1) slopes_of_keys(const __grid_constant__ back_call c)
 {
     DTI_SHARED(block_memory, m);
     const int64_t pair = blockIdx.x / c.n_key_blocks;
