@@ -2,6 +2,7 @@
  *
  * dtensor gradients: the loss of rows of ids and the gradient of every parameter, so that anyone
  * can compare them with another implementation. */
+#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -171,6 +172,32 @@ static dt_status print_json(const differentiation *d, const cli_session *s)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
+/* What the command reads would be lost: files of the model, wherever links of its folder lead (the
+ * cache of the Hub is such), and those of options. */
+static dt_status check_inputs(const cli_args *args)
+{
+    const char *const read[] = { args->plan, args->prompt_file };
+    const struct dirent *item;
+    struct stat output, file;
+    bool same = false;
+    DIR *folder;
+
+    if (stat(args->output, &output) != 0) return DT_OK;
+    for (size_t i = 0; i < DT_COUNT(read); i++)
+        same = same || (read[i] != NULL && stat(read[i], &file) == 0 &&
+                        file.st_dev == output.st_dev && file.st_ino == output.st_ino);
+    folder = args->folder != NULL ? opendir(args->folder) : NULL;
+    while (folder != NULL && !same && (item = readdir(folder)) != NULL)
+        same = fstatat(dirfd(folder), item->d_name, &file, 0) == 0 &&
+               file.st_dev == output.st_dev && file.st_ino == output.st_ino;
+    if (folder != NULL) (void)closedir(folder);
+    DT_CHECK(!same, DT_ERR_ARG,
+             "--output: %s is a file that this command reads, of the model or of an option; name "
+             "another",
+             args->output);
+    return DT_OK;
+}
+
 /* A file in the model's folder might take the place of its weights, or be read as such. */
 static dt_status check_place(const cli_args *args)
 {
@@ -197,6 +224,7 @@ static dt_status check_output(const cli_args *args, const cli_console *console)
 
     if (args->output == NULL || console->process > 0) return DT_OK;
     DT_TRY(check_place(args));
+    DT_TRY(check_inputs(args));
     st = dt_gradients_check_file(args->output);
     if (st != DT_OK) dti_error_prefix("--output");
     DT_TRY(st);

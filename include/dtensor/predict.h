@@ -120,7 +120,7 @@ typedef struct dt_training_cost {
  * the numbers are those that a run counts.
  *
  *   options  mesh, batch, sequence and load count; 0 tokens: the model's context, 2048 at most
- *   loss     how blocks and the head are run; NULL: defaults. All targets count
+ *   loss     how blocks and the head are run; NULL: defaults
  *   rank     whose step it is
  *
  * Not collective.

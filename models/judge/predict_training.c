@@ -108,7 +108,9 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
     DT_TRY_TO(done, st, open_step(rt, dir, o, rank, &s));
     if (o->sequence == 0) o->sequence = dt_model_info_of(s.model)->max_positions;
     if (options->sequence == 0 && o->sequence > 2048) o->sequence = 2048;
-    if (how.n_valid == 0.0) how.n_valid = (double)o->batch * (double)o->sequence;
+    DT_CHECK_TO(done, st, o->batch >= 1 && o->batch <= INT32_MAX / o->sequence, DT_ERR_ARG,
+                "a step of %lld sequences of %lld tokens: 1 to %lld sequences are possible",
+                (long long)o->batch, (long long)o->sequence, (long long)(INT32_MAX / o->sequence));
     st = run_step(&s, o->batch, o->sequence, &how, out);
     out->sequence = o->sequence;
 done:

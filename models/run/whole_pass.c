@@ -151,7 +151,7 @@ static double count_valid(dt_tape *t, dt_tensor *targets)
     if (!dt_runtime_is_dry(dt_tape_runtime(t)) && dt_mesh_is_member(dt_tensor_mesh(n)))
         st = dt_tensor_read(n, &value, sizeof value);
     if (st != DT_OK) (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    return (double)value;
+    return dt_runtime_is_dry(dt_tape_runtime(t)) ? 1.0 : (double)value;
 }
 
 /* Chunk after chunk of the tokens, of which the head is run again on the way back. */

@@ -271,6 +271,27 @@ DT_TEST(cli_gradients, are_not_written_beside_the_weights)
     }
 }
 
+/* A folder of links, as the cache of the Hub is: its weights lie elsewhere. */
+DT_TEST(cli_gradients, are_not_written_over_what_is_read)
+{
+    char model[DT_TEST_PATH_BYTES], cache[DT_TEST_PATH_BYTES], from[PATH_BYTES], link[PATH_BYTES];
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    command_result r;
+
+    (void)demo(model);
+    (void)dt_test_temp_dir(cache);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(from, sizeof from, "%s/%s", model, names[i]);
+        (void)snprintf(link, sizeof link, "%s/%s", cache, names[i]);
+        DT_ASSERT(symlink(from, link) == 0);
+    }
+    r = GRADIENTS(cache, "-t", "1,2", "-o", from); /* the demo's own weights */
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "is a file that this command reads");
+    command_free(&r);
+    dt_test_remove_dir(cache);
+}
+
 static int count_files(const char *folder)
 {
     DIR *dir = opendir(folder);
