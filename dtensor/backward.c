@@ -43,7 +43,7 @@ static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want
 static dt_status check_contribution(const dt_node *n, int i, const dt_tensor *dx)
 {
     const dt_op_shape *want = &n->graph->values[n->in[i]].shape;
-    char one[96], two[96];
+    char one[DTI_SHAPE_BYTES], two[DTI_SHAPE_BYTES];
 
     DT_CHECK(dt_dtype_is_float(dx->local.dtype), DT_ERR_ARG,
              "%s: its backward gave a gradient of operand %d in %s", n->name, i,
@@ -213,7 +213,7 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
     DT_TRY_TO(done, st, take(t, n, 0, want, &dy));
     for (int i = 0; i < n->n_in; i++) in[i] = full.kept[i].x;
     if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
-    DT_TRY_TO(done, st, dti_graph_begin_part(g, t->device, &mark));
+    mark = dti_graph_begin_part(g, t->device);
     g->paused = 0;
     dt_scope_begin(t, n->name);
     y = dt_scope_end(t, n->part(t, arg, n->n_in, in));
@@ -310,7 +310,6 @@ static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_opt
     int32_t v;
 
     DT_TRY(check_from(t, from, o->seed));
-    g = t->graph;
     v = dti_graph_value_of(g, from);
     DT_TRY(dti_gradient_layout(from->layout, "dt_backward", &want));
     if (o->seed != NULL)
@@ -359,7 +358,7 @@ dt_tensor *dt_recompute(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_b
     y = dt_scope_end(t, fn(t, arg, n, in));
     dt_tape_resume(t);
     if (y == NULL) return NULL;
-    for (int i = 0; i < n && y != NULL; i++)
+    for (int i = 0; i < n; i++)
         if (in[i] == y) return y; /* it computes nothing */
     st = dti_graph_add_part(t, fn, arg, arg_bytes, n, in, y);
     return st == DT_OK ? y : dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));

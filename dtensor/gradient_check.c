@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients against differences. Along a random direction every element counts, so a few directions
- * see what is wrong anywhere, at the price of two passes each. */
+ * see what is wrong anywhere, at the price of four passes each. */
 #include <dtensor/factories.h>
 #include <dtensor/gradients.h>
 #include <dtensor/ops.h>
@@ -46,11 +46,12 @@ static dt_status dot(dt_tensor *a, dt_tensor *b, double *out)
     DT_TRY(dt_full_tensor(a, &whole_a));
     DT_TRY_TO(done, st, dt_full_tensor(b, &whole_b));
     DT_TRY_TO(done, st, dti_host_open(whole_a, DTI_HOST_READS, &x));
-    DT_TRY_TO(done, st, dti_host_open(whole_b, DTI_HOST_READS, &y));
+    DT_TRY_TO(close, st, dti_host_open(whole_b, DTI_HOST_READS, &y));
     for (int64_t i = 0; i < dti_tensor_count(whole_a); i++)
         *out += (double)((const float *)x.local.data)[i] * (double)((const float *)y.local.data)[i];
-    st = dti_host_close(&x, st);
     st = dti_host_close(&y, st);
+close:
+    st = dti_host_close(&x, st);
 done:
     dt_tensor_release(&whole_a);
     dt_tensor_release(&whole_b);

@@ -28,7 +28,7 @@ dt_status dti_gradient_layout(const dt_layout *l, const char *name, const dt_lay
     if (l->partial_dims == 0) return DT_OK;
     memcpy(place, l->place, sizeof place);
     for (int m = 0; m < l->n_dims; m++) {
-        if ((l->partial_dims >> m & 1u) == 0) continue;
+        if (!dti_has(l->partial_dims, m)) continue;
         DT_CHECK(place[m].reduce != DT_AVG && place[m].reduce != DT_PROD, DT_ERR_UNSUPPORTED,
                  "%s: its result is %s, which has no gradient: terms of sums and extremes have one",
                  name, dti_placement_words(&place[m], text));
@@ -48,7 +48,7 @@ dt_status dti_gradient_entry(const dt_layout *l, const char *name, const dt_layo
 static bool all_are_terms(const dti_sum *sum, int m)
 {
     for (int i = 0; i < DTI_SUM_PARTS && sum->part[i] != NULL; i++)
-        if ((sum->part[i]->layout->partial_dims >> m & 1u) == 0) return false;
+        if (!dti_has(sum->part[i]->layout->partial_dims, m)) return false;
     return sum->part[0] != NULL;
 }
 

@@ -3,11 +3,11 @@
  * Recording: a node for each call that a watched tensor reaches. */
 #include "dtensor/graph.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/writer.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
@@ -305,11 +305,12 @@ bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *redu
            dti_graph_value_of(g, reduced) >= 0;
 }
 
-dt_status dti_graph_begin_part(dti_graph *g, dti_device *d, dti_graph_mark *out)
+dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d)
 {
-    *out = (dti_graph_mark){ g->n_nodes, g->n_values, g->n_bytes, g->stamp };
+    const dti_graph_mark mark = { g->n_nodes, g->n_values, g->n_bytes, g->stamp };
+
     g->stamp = ++d->stamps;
-    return DT_OK;
+    return mark;
 }
 
 void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark)
@@ -391,28 +392,24 @@ int64_t dt_tape_kept_bytes(const dt_tape *t)
 int dt_tape_kept_print(const dt_tape *t, char *text, size_t text_bytes)
 {
     const dti_graph *g = t != NULL ? t->graph : NULL;
-    size_t used = 0;
+    dti_writer w = { .text = text, .bytes = text_bytes };
 
     if (text_bytes > 0) text[0] = '\0';
-    if (g == NULL || g->gradients == NULL) return 0;
-    for (size_t i = 0; i < g->n_nodes; i++) {
+    for (size_t i = 0; g != NULL && g->gradients != NULL && i < g->n_nodes; i++) {
         const dt_node *n = &g->nodes[i];
         for (int k = 0; k < n->n_in + n->n_out; k++) {
+            const dt_tensor *x = n->kept[k].x;
             const int64_t bytes = bytes_at(g, i, k);
-            char shape[128];
-            int length;
+            char shape[DTI_SHAPE_BYTES];
             if (bytes == 0) continue;
-            length = snprintf(
-                used < text_bytes ? text + used : NULL, used < text_bytes ? text_bytes - used : 0,
-                "%s%s  %s  %s %d  %s %s  %lld bytes", used > 0 ? "\n" : "",
-                n->scope != NULL ? n->scope : "-", n->name, k < n->n_in ? "operand" : "result",
-                k < n->n_in ? k : k - n->n_in,
-                dti_shape_text(n->kept[k].x->shape, n->kept[k].x->n_axes, shape, sizeof shape),
-                dt_dtype_name(n->kept[k].x->local.dtype), (long long)bytes);
-            used += (size_t)length;
+            dti_put(&w, "%s%s  %s  %s %d  %s %s  %lld bytes", w.used > 0 ? "\n" : "",
+                    n->scope != NULL ? n->scope : "-", n->name, k < n->n_in ? "operand" : "result",
+                    k < n->n_in ? k : k - n->n_in,
+                    dti_shape_text(x->shape, x->n_axes, shape, sizeof shape),
+                    dt_dtype_name(x->local.dtype), (long long)bytes);
         }
     }
-    return (int)used;
+    return dti_written(&w);
 }
 
 /* --- a node, as its backward sees it ---------------------------------------------------------- */

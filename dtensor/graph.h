@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "dtensor/tensor_internal.h"
 
-enum { DTI_MAX_KEPT = DT_OP_MAX_IN + DT_OP_MAX_OUT, DTI_SUM_PARTS = 3 };
+enum { DTI_SUM_PARTS = 3 };
 
 /* A gradient while it is added up: contributions that lie alike are one part. */
 typedef struct dti_sum {
@@ -106,9 +106,9 @@ dt_status dti_watch(dti_collected_list *list, dt_tensor *x) DT_MUST_USE;
 /* The value that x is on this record, -1: a constant. */
 static inline int32_t dti_graph_value_of(const dti_graph *g, const dt_tensor *x)
 {
-    return x->graph_value < (int64_t)g->n_values && x->graph_stamp != 0 &&
+    return x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
                    g->values[x->graph_value].stamp == x->graph_stamp
-               ? (int32_t)x->graph_value
+               ? x->graph_value
                : -1;
 }
 
@@ -130,7 +130,7 @@ typedef struct dti_graph_mark {
     size_t n_nodes, n_values, n_bytes;
     uint32_t stamp;
 } dti_graph_mark;
-dt_status dti_graph_begin_part(dti_graph *g, dti_device *d, dti_graph_mark *out) DT_MUST_USE;
+dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d);
 void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark);
 
 dt_status dti_graph_add_part(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,
@@ -142,8 +142,8 @@ void dti_graph_free(dti_graph **g); /* accepts NULL */
 
 /* --- sums of contributions (gradient_sum.c) --------------------------------------------------- */
 
-/* How a gradient lies of a value that lies so: as it does, and whole where it is terms of a sum.
- * DT_ERR_UNSUPPORTED for terms of anything else; `name` is who made the value. */
+/* How a gradient lies of a value that lies so: as it does, and whole where it is terms.
+ * DT_ERR_UNSUPPORTED for terms of an average or a product; `name` is who made the value. */
 dt_status dti_gradient_layout(const dt_layout *of_value, const char *name,
                               const dt_layout **out) DT_MUST_USE;
 

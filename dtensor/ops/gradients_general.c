@@ -278,21 +278,16 @@ BACKWARD(matmul)
         dx[1] = tb ? dt_matmul(t, dy[0], true, a, ta) : dt_matmul(t, a, !ta, dy[0], false);
 }
 
-static dt_tensor **wanted(const dt_node *n, int i, dt_tensor **dx)
-{
-    return dt_node_wants(n, i) ? &dx[i] : NULL;
-}
-
 BACKWARD(linear)
 {
-    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
-                       wanted(n, 1, dx), NULL);
+    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dti_wanted(n, 0, dx),
+                       dti_wanted(n, 1, dx), NULL);
 }
 
 BACKWARD(linear_bias)
 {
-    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
-                       wanted(n, 1, dx), wanted(n, 2, dx));
+    dt_linear_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dti_wanted(n, 0, dx),
+                       dti_wanted(n, 1, dx), dti_wanted(n, 2, dx));
 }
 
 BACKWARD(add_bias)

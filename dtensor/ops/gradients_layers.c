@@ -10,11 +10,6 @@
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/ops/row_gradients.h"
 
-static dt_tensor **wanted(const dt_node *n, int i, dt_tensor **dx)
-{
-    return dt_node_wants(n, i) ? &dx[i] : NULL;
-}
-
 /* --- activations ------------------------------------------------------------------------------ */
 
 BACKWARD(curve)
@@ -24,14 +19,14 @@ BACKWARD(curve)
 
 BACKWARD(silu_mul)
 {
-    dt_silu_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
-                         wanted(n, 1, dx));
+    dt_silu_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dti_wanted(n, 0, dx),
+                         dti_wanted(n, 1, dx));
 }
 
 BACKWARD(gelu_tanh_mul)
 {
-    dt_gelu_tanh_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), wanted(n, 0, dx),
-                              wanted(n, 1, dx));
+    dt_gelu_tanh_mul_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), dti_wanted(n, 0, dx),
+                              dti_wanted(n, 1, dx));
 }
 
 BACKWARD(soft_cap)
@@ -69,19 +64,20 @@ static float eps_of(const dt_node *n)
 
 BACKWARD(rms_norm)
 {
-    dt_rms_norm_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n), wanted(n, 0, dx),
-                         wanted(n, 1, dx));
+    dt_rms_norm_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n),
+                         dti_wanted(n, 0, dx), dti_wanted(n, 1, dx));
 }
 
 BACKWARD(rms_norm_1p)
 {
     dt_rms_norm_1p_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n),
-                            wanted(n, 0, dx), wanted(n, 1, dx));
+                            dti_wanted(n, 0, dx), dti_wanted(n, 1, dx));
 }
 
 BACKWARD(layer_norm)
 {
-    const dt_layer_norm_grads out = { wanted(n, 0, dx), wanted(n, 1, dx), wanted(n, 2, dx) };
+    const dt_layer_norm_grads out = { dti_wanted(n, 0, dx), dti_wanted(n, 1, dx),
+                                      dti_wanted(n, 2, dx) };
 
     dt_layer_norm_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), eps_of(n), &out);
 }
@@ -173,8 +169,8 @@ BACKWARD(experts)
 {
     const dt_experts_kept kept = { dt_node_in(n, 0), dt_node_in(n, 1), dt_node_in(n, 2),
                                    dt_node_in(n, 3), dt_node_in(n, 4) };
-    const dt_experts_gradients out = { wanted(n, 0, dx), wanted(n, 2, dx), wanted(n, 3, dx),
-                                       wanted(n, 4, dx) };
+    const dt_experts_gradients out = { dti_wanted(n, 0, dx), dti_wanted(n, 2, dx),
+                                       dti_wanted(n, 3, dx), dti_wanted(n, 4, dx) };
 
     dt_experts_backward(t, dy[0], &kept, &out);
 }

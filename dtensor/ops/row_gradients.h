@@ -52,6 +52,12 @@ BACKWARD(attention_lse);
 BACKWARD(route_weights);
 BACKWARD(experts);
 
+/* Where the gradient of operand i goes; NULL: it is not wanted. */
+static inline dt_tensor **dti_wanted(const dt_node *n, int i, dt_tensor **dx)
+{
+    return dt_node_wants(n, i) ? &dx[i] : NULL;
+}
+
 /* Sums g over what broadcasting has repeated of operand i. */
 dt_tensor *dti_sum_to_operand(dt_tape *t, const dt_node *n, int i, dt_tensor *g);
 

@@ -7,7 +7,7 @@
  *   dt_tape_record(t, g);
  *   loss = dt_sum(t, dt_linear(t, x, w, NULL), DT_ALL_AXES);
  *   dt_backward(t, loss, NULL);
- *   dt_gradients_settle(g);                        reduces what ranks hold terms of
+ *   dt_gradients_settle(g, t);                     reduces what ranks hold terms of
  *   dw = dt_gradient(g, w);
  *
  * A tape that records notes each call of an operator and each move that a watched tensor reaches;
@@ -182,8 +182,10 @@ typedef dt_tensor *(*dt_part_fn)(dt_tape *tape, const void *arg, int n, dt_tenso
 DT_API dt_tensor *dt_recompute(dt_tape *tape, dt_part_fn fn, const void *arg, size_t arg_bytes,
                                int n, dt_tensor *const *in);
 
-/** Bytes on this rank that the record keeps until the backward pass. Tensors that live anyway, such
- * as leaves, are not counted, shared memory once. Not collective. Errors: none. */
+/** Bytes on this rank that the record keeps until the backward pass. Leaves are not counted, memory
+ * that several share once; a frozen weight is, though it lives anyway. Not collective. Errors:
+ * none.
+ */
 DT_API int64_t dt_tape_kept_bytes(const dt_tape *tape);
 
 /**

@@ -17,18 +17,19 @@ typedef struct dry_step {
     dt_tape *tape;
 } dry_step;
 
-static dt_status open_step(dt_runtime *rt, const char *dir, const dt_predict_options *o, int rank,
+static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *o, int rank,
                            dry_step *s)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n_dims;
 
     run.log = rank == 0 ? o->log : NULL; /* said once */
     run.log_arg = o->log_arg;
-    DT_TRY(dt_mesh_parse(o->mesh, &n_dims, names, sizes, &run.n_ranks));
+    DT_TRY(dti_predict_settle(rt, dir, o, &run.n_ranks));
     DT_CHECK(rank >= 0 && rank < run.n_ranks, DT_ERR_ARG, "rank %d of a mesh of %d", rank,
              run.n_ranks);
+    DT_CHECK(o->batch <= INT32_MAX / o->sequence, DT_ERR_ARG,
+             "a step of %lld sequences of %lld tokens: at most %lld sequences are possible",
+             (long long)o->batch, (long long)o->sequence, (long long)(INT32_MAX / o->sequence));
     DT_TRY(dt_runtime_create_dry(&run, rank, rt, &s->rt));
     DT_TRY(dt_mesh_create(s->rt, o->mesh, &s->mesh));
     DT_TRY(dt_model_load(s->mesh, dir, o->load, &s->model));
@@ -100,17 +101,12 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
     dry_step s = { NULL };
     dt_status st = DT_OK;
 
-    DT_CHECK(dir != NULL && out != NULL, DT_ERR_ARG, "dir or out is NULL");
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = (dt_training_cost){ 0 };
     DT_TRY(dti_options_read("dt_predict_options", "start from DT_PREDICT_OPTIONS_INIT", options, o,
                             sizeof *o));
     if (loss != NULL) how = *loss;
     DT_TRY_TO(done, st, open_step(rt, dir, o, rank, &s));
-    if (o->sequence == 0) o->sequence = dt_model_info_of(s.model)->max_positions;
-    if (options->sequence == 0 && o->sequence > 2048) o->sequence = 2048;
-    DT_CHECK_TO(done, st, o->batch >= 1 && o->batch <= INT32_MAX / o->sequence, DT_ERR_ARG,
-                "a step of %lld sequences of %lld tokens: 1 to %lld sequences are possible",
-                (long long)o->batch, (long long)o->sequence, (long long)(INT32_MAX / o->sequence));
     st = run_step(&s, o->batch, o->sequence, &how, out);
     out->sequence = o->sequence;
 done:

@@ -71,7 +71,7 @@ done:
     return st;
 }
 
-static dt_status check(dt_runtime *rt, const char *dir, dt_predict_options *o, int *n_ranks)
+dt_status dti_predict_settle(dt_runtime *rt, const char *dir, dt_predict_options *o, int *n_ranks)
 {
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims;
@@ -103,7 +103,7 @@ dt_status dt_predict(dt_runtime *rt, const char *dir, const dt_predict_options *
     DT_TRY(dti_options_read("dt_predict_options", "start from DT_PREDICT_OPTIONS_INIT", options, &o,
                             sizeof o));
     DT_TRY(dti_new(sizeof *p, &p));
-    DT_TRY_TO(fail, st, check(rt, dir, &o, &p->n_ranks));
+    DT_TRY_TO(fail, st, dti_predict_settle(rt, dir, &o, &p->n_ranks));
     p->batch = o.batch;
     p->sequence = o.sequence;
     DT_TRY_TO(fail, st,

@@ -34,6 +34,10 @@ typedef struct dti_predict_options {
     void *log_arg;
 } dti_predict_options;
 
+/* Judges the options of a prediction, as dt_predict() says, and settles how many tokens. */
+dt_status dti_predict_settle(dt_runtime *rt, const char *dir, dt_predict_options *o,
+                             int *n_ranks) DT_MUST_USE;
+
 /* Errors as dt_model_load() on a dry mesh; DT_ERR_ARG for a batch or sequence out of range. Freed
  * with dti_prediction_free(), also after an error. */
 dt_status dti_predict(const char *dir, const dti_predict_options *options,

@@ -42,16 +42,15 @@ static dt_status check_ids(const dt_model *m, const dt_state *s, const int32_t *
     return DT_OK;
 }
 
-/* A tensor [batch, tokens] of i32 on the tape, of which each rank has its sequences. */
-static dt_status make_ints(dt_tape *t, const dt_state *s, int64_t n_tokens, dt_tensor **out)
+dt_status dti_pass_ints(dt_tape *t, const dt_model *m, int64_t batch, int64_t tokens,
+                        int64_t together, dt_tensor **out)
 {
-    const dt_model *m = s->model;
-    const int64_t shape[] = { s->batch, n_tokens };
+    const int64_t shape[] = { batch, tokens };
     dt_placement place[DT_MAX_DIMS] = { { 0 } };
     const dt_layout *layout;
     dt_tensor *x;
 
-    if (m->batch_dim >= 0) place[m->batch_dim] = DT_SHARD_UNITS(0, s->together);
+    if (m->batch_dim >= 0) place[m->batch_dim] = DT_SHARD_UNITS(0, together);
     DT_TRY(dt_layout_get(m->mesh, 2, place, NULL, &layout));
     DT_TRY(dti_tensor_create(m->mesh, layout, DT_I32, shape, &x));
     *out = dti_tape_push(t, x);
@@ -133,8 +132,8 @@ dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_to
                             .go_on = n_tokens > 1 ? s->go_on : NULL,
                             .go_on_arg = s->go_on_arg,
                             .length = longest_after(s, n_tokens) };
-    DT_TRY(make_ints(t, s, n_tokens, &out->ids));
-    DT_TRY(make_ints(t, s, n_tokens, &out->positions));
+    DT_TRY(dti_pass_ints(t, m, s->batch, n_tokens, s->together, &out->ids));
+    DT_TRY(dti_pass_ints(t, m, s->batch, n_tokens, s->together, &out->positions));
     return DT_OK;
 }
 

@@ -5,26 +5,10 @@
 #include <dtensor/ops_loss.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "dtensor/create.h"
 #include "dtensor/host.h"
 #include "models/run/forward.h"
-
-/* A tensor [batch, tokens] of i32 on the tape, of which each rank has its sequences. */
-static dt_status make_ints(dt_tape *t, const dt_model *m, int64_t batch, int64_t tokens,
-                           dt_tensor **out)
-{
-    const int64_t shape[] = { batch, tokens };
-    dt_placement place[DT_MAX_DIMS] = { { 0 } };
-    const dt_layout *layout;
-    dt_tensor *x;
-
-    if (m->batch_dim >= 0) place[m->batch_dim] = DT_SHARD(0);
-    DT_TRY(dt_layout_get(m->mesh, 2, place, NULL, &layout));
-    DT_TRY(dti_tensor_create(m->mesh, layout, DT_I32, shape, &x));
-    *out = dti_tape_push(t, x);
-    DT_CHECK(*out != NULL, DT_ERR_MEMORY, "the tape could not grow");
-    return DT_OK;
-}
 
 dt_tensor *dt_model_ids(dt_tape *t, dt_model *m, const int32_t *ids, int64_t batch, int64_t tokens)
 {
@@ -38,7 +22,7 @@ dt_tensor *dt_model_ids(dt_tape *t, dt_model *m, const int32_t *ids, int64_t bat
         return dt_tape_fail(t, DT_ERR_ARG,
                             "dt_model_ids: model or ids is NULL, or %lld sequences of %lld tokens",
                             (long long)batch, (long long)tokens);
-    st = make_ints(t, m, batch, tokens, &x);
+    st = dti_pass_ints(t, m, batch, tokens, 1, &x);
     mine = st == DT_OK ? dt_tensor_local(x) : NULL;
     if (st == DT_OK && dt_mesh_is_member(m->mesh) && !dt_runtime_is_dry(dt_mesh_runtime(m->mesh)))
         st = dt_tensor_write(x, ids + mine->offset[0] * tokens,
@@ -49,7 +33,6 @@ dt_tensor *dt_model_ids(dt_tape *t, dt_model *m, const int32_t *ids, int64_t bat
 /* Position j of every sequence is j. Laid out as the ids. */
 static dt_status make_positions(dt_tape *t, dt_tensor *ids, dt_tensor **out)
 {
-    const int64_t tokens = dt_tensor_extent(ids, 1);
     dti_host host;
     dt_tensor *x;
     int32_t *to;
@@ -63,16 +46,15 @@ static dt_status make_positions(dt_tape *t, dt_tensor *ids, dt_tensor **out)
     for (int64_t b = 0; b < host.local.shape[0]; b++)
         for (int64_t j = 0; j < host.local.shape[1]; j++)
             to[b * host.local.shape[1] + j] = (int32_t)(host.local.offset[1] + j);
-    (void)tokens;
     return dti_host_close(&host, DT_OK);
 }
 
-static dt_status check_call(const dt_model *m, const dt_tensor *ids, const dt_loss_options *o)
+static dt_status read_call(const dt_model *m, const dt_tensor *ids, const dt_loss_options *options,
+                           dt_loss_options *o)
 {
+    DT_TRY(dti_options_read("dt_loss_options", "start from DT_LOSS_OPTIONS_INIT", options, o,
+                            sizeof *o));
     DT_CHECK(m != NULL && ids != NULL, DT_ERR_ARG, "model or ids is NULL");
-    DT_CHECK(o->size == sizeof *o, DT_ERR_ARG,
-             "dt_loss_options.size is %zu, not %zu: begin with DT_LOSS_OPTIONS_INIT", o->size,
-             sizeof *o);
     DT_CHECK(dt_tensor_n_axes(ids) == 2 && dt_tensor_dtype(ids) == DT_I32, DT_ERR_SHAPE,
              "ids are [batch, tokens] i32; see dt_model_ids()");
     DT_CHECK(dt_tensor_extent(ids, 1) <= m->info.max_positions, DT_ERR_ARG,
@@ -101,13 +83,12 @@ static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_
 
 dt_tensor *dt_model_logits(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *options)
 {
-    const dt_loss_options defaults = DT_LOSS_OPTIONS_INIT;
-    const dt_loss_options *o = options != NULL ? options : &defaults;
+    dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
     dt_tensor *x;
     dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    st = check_call(m, ids, o);
+    st = read_call(m, ids, options, o);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     dt_scope_begin(t, m->arch->model_type);
     x = hidden(t, m, ids, o);
@@ -188,16 +169,16 @@ static bool tokens_are_cut(const dt_tensor *x)
 dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *targets,
                          const dt_loss_options *options)
 {
-    const dt_loss_options defaults = DT_LOSS_OPTIONS_INIT;
-    const dt_loss_options *o = options != NULL ? options : &defaults;
-    const head_call call = { m, o->n_valid };
+    dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
     dt_tensor *x, *loss = NULL;
+    head_call call;
     dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    st = check_call(m, ids, o);
+    st = read_call(m, ids, options, o);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     if (targets == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_model_loss: targets is NULL");
+    call = (head_call){ m, o->n_valid };
     dt_scope_begin(t, m->arch->model_type);
     x = hidden(t, m, ids, o);
     if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1) && !tokens_are_cut(x))

@@ -11,22 +11,9 @@
 
 #include "base/memory.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/tensors.h"
 
 enum { B = 3, I = 5, J = 7 };
-
-/* Terms of a sum become the value. */
-static dt_tensor *whole(dt_tape *t, dt_tensor *x)
-{
-    dt_placement want[DT_MAX_DIMS];
-    const dt_layout *l = dt_tensor_layout(x);
-
-    if (x == NULL) return NULL;
-    for (int m = 0; m < dt_layout_n_dims(l); m++) {
-        want[m] = dt_layout_placement(l, m);
-        if (want[m].kind == DT_PLACE_PARTIAL) want[m] = DT_REPLICATE;
-    }
-    return dt_move(t, x, want);
-}
 
 static dt_status negate(const dt_kargs *a)
 {
@@ -86,7 +73,7 @@ static dt_tensor *block(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
     (void)n;
     a = dt_mul(t, a, dt_matmul(t, x[0], false, s->w, false));
     a = dt_mul(t, a, dt_matmul(t, x[0], false, s->w, false));
-    return whole(t, dt_matmul(t, a, false, s->v, false));
+    return dt_test_reduced(t, dt_matmul(t, a, false, s->v, false));
 }
 
 static dt_tensor *forward(scene *s, bool again)

@@ -20,23 +20,9 @@ static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2
 
 enum { B = 3, I = 5, J = 7, MAX_OPERANDS = 4 };
 
-/* Terms of a sum become the value. */
-static dt_tensor *whole(dt_tape *t, dt_tensor *x)
-{
-    dt_placement want[DT_MAX_DIMS];
-    const dt_layout *l = dt_tensor_layout(x);
-
-    if (x == NULL) return NULL;
-    for (int m = 0; m < dt_layout_n_dims(l); m++) {
-        want[m] = dt_layout_placement(l, m);
-        if (want[m].kind == DT_PLACE_PARTIAL) want[m] = DT_REPLICATE;
-    }
-    return dt_move(t, x, want);
-}
-
 static dt_tensor *mlp(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
 {
-    dt_tensor *h = whole(t, dt_matmul(t, x[0], false, x[1], false));
+    dt_tensor *h = dt_test_reduced(t, dt_matmul(t, x[0], false, x[1], false));
 
     (void)arg;
     (void)n;
@@ -61,8 +47,8 @@ static dt_tensor *linears(dt_tape *t, const void *arg, int n, dt_tensor *const *
 
     (void)arg;
     (void)n;
-    h = whole(t, h);
-    return dt_add_bias(t, whole(t, dt_linear(t, dt_mul(t, h, h), x[2], NULL)), x[3]);
+    h = dt_test_reduced(t, h);
+    return dt_add_bias(t, dt_test_reduced(t, dt_linear(t, dt_mul(t, h, h), x[2], NULL)), x[3]);
 }
 
 /* x [B, I], v [I] broadcast, s [1, I], m [B, I] */
@@ -78,8 +64,8 @@ static dt_tensor *broadcasts(dt_tape *t, const void *arg, int n, dt_tensor *cons
 
 static dt_tensor *reductions(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
 {
-    dt_tensor *y = whole(t, dt_sum(t, dt_mul(t, x[0], x[0]), 1));
-    dt_tensor *all = whole(t, dt_sum(t, x[0], DT_ALL_AXES));
+    dt_tensor *y = dt_test_reduced(t, dt_sum(t, dt_mul(t, x[0], x[0]), 1));
+    dt_tensor *all = dt_test_reduced(t, dt_sum(t, x[0], DT_ALL_AXES));
 
     (void)arg;
     (void)n;

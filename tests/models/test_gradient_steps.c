@@ -271,3 +271,23 @@ DT_TEST(gradient_steps, with_tokens_cut_and_less_kept_are_predicted_too)
     predict_all(true, DT_RECOMPUTED_CHEAP);
     predict_all(false, DT_RECOMPUTED_BLOCKS);
 }
+
+DT_TEST(gradient_steps, options_of_a_prediction_are_judged)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_training_cost cost;
+
+    (void)dt_test_source_path(folder, "tests/golden/llama/tied");
+    DT_ASSERT_OK(dt_predict_training(NULL, folder, NULL, NULL, 0, &cost));
+    DT_ASSERT(cost.sequence > 0 && cost.kept_bytes > 0);
+    DT_ASSERT_STATUS(dt_predict_training(NULL, NULL, NULL, NULL, 0, &cost), DT_ERR_ARG, "NULL");
+    DT_ASSERT_STATUS(dt_predict_training(NULL, folder, NULL, NULL, 1, &cost), DT_ERR_ARG,
+                     "rank 1 of a mesh of 1");
+    o.sequence = -1;
+    DT_ASSERT_STATUS(dt_predict_training(NULL, folder, &o, NULL, 0, &cost), DT_ERR_ARG, "sequence");
+    o.sequence = 1;
+    o.batch = (int64_t)1 << 40;
+    DT_ASSERT_STATUS(dt_predict_training(NULL, folder, &o, NULL, 0, &cost), DT_ERR_ARG,
+                     "sequences are possible");
+}

@@ -62,6 +62,19 @@ done:
     return st;
 }
 
+dt_tensor *dt_test_reduced(dt_tape *t, dt_tensor *x)
+{
+    dt_placement want[DT_MAX_DIMS];
+    const dt_layout *l = dt_tensor_layout(x);
+
+    if (x == NULL) return NULL;
+    for (int m = 0; m < dt_layout_n_dims(l); m++) {
+        want[m] = dt_layout_placement(l, m);
+        if (want[m].kind == DT_PLACE_PARTIAL) want[m] = DT_REPLICATE;
+    }
+    return dt_move(t, x, want);
+}
+
 dt_status dt_test_expect_arange(const dt_tensor *x)
 {
     const dt_local *l = dt_tensor_local(x);

@@ -11,6 +11,9 @@
 dt_status dt_test_arange(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                          const int64_t *shape, dt_tensor **out);
 
+/* Terms of a sum become the value, by a move on the tape. */
+dt_tensor *dt_test_reduced(dt_tape *t, dt_tensor *x);
+
 /* A replicated tensor that must be 0, 1, 2, ... exactly. */
 dt_status dt_test_expect_arange(const dt_tensor *x);
 
