@@ -10,11 +10,6 @@
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
 
-static dti_sum *sum_of(dti_graph *g, int32_t v)
-{
-    return g->values[v].leaf ? &g->gradients->leaves.at[v].sum : &g->values[v].sum;
-}
-
 /* What came for result r, in the place where a row's backward wants it; NULL if nothing did. */
 static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want, dt_tensor **out)
 {
@@ -40,6 +35,20 @@ static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want
     return DT_OK;
 }
 
+/* Leaves in f32. */
+static dt_status add_to(dt_tape *t, int32_t v, dt_tensor *dx)
+{
+    dti_graph_value *value = &t->graph->values[v];
+
+    DT_CHECK(
+        !value->told, DT_ERR_ARG,
+        "a part of the forward pass read watched leaf %d when it ran again and had not before: "
+        "parts do the same whenever they run",
+        (int)v);
+    DT_TRY(dti_sum_add(t, &value->sum, dx, value->leaf));
+    return DT_OK;
+}
+
 static dt_status check_contribution(const dt_node *n, int i, const dt_tensor *dx)
 {
     const dt_op_shape *want = &n->graph->values[n->in[i]].shape;
@@ -60,7 +69,7 @@ static dt_status contribute(dt_tape *t, const dt_node *n, int i, dt_tensor *dx)
 {
     if (dx == NULL || n->in[i] < 0) return DT_OK;
     DT_TRY(check_contribution(n, i, dx));
-    DT_TRY(dti_sum_add(t, sum_of(t->graph, n->in[i]), dx, t->graph->values[n->in[i]].leaf));
+    DT_TRY(add_to(t, n->in[i], dx));
     return DT_OK;
 }
 
@@ -194,8 +203,14 @@ done:
 
 static dt_status run_from(dt_tape *t, size_t first, bool keep);
 
-/* The part runs once more, on the record behind it, and that backward. */
-static dt_status run_part(dt_tape *t, const dt_node *n)
+static void set_read(dti_graph *g, size_t from, size_t to, bool read)
+{
+    for (size_t k = from; k < to; k++) g->values[g->firsts[k]].read = read;
+}
+
+/* The part runs once more, on the record behind it, and that backward. Leaves that it is the first
+ * to read begin at `begin`. */
+static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
 {
     const dt_layout *want;
     dt_tensor *dy = NULL, *y, *in[DT_RECOMPUTE_MAX_IN];
@@ -214,28 +229,55 @@ static dt_status run_part(dt_tape *t, const dt_node *n)
     for (int i = 0; i < n->n_in; i++) in[i] = full.kept[i].x;
     if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
     mark = dti_graph_begin_part(g, t->device);
+    set_read(g, begin, n->firsts, false); /* nodes of the part are the first to, now */
     g->paused = 0;
     dt_scope_begin(t, n->name);
     y = dt_scope_end(t, n->part(t, arg, n->n_in, in));
     g->paused = paused;
     v = y != NULL ? dti_graph_value_of(g, y) : -1;
     if (t->status == DT_OK && v >= 0) {
-        st = dti_sum_add(t, sum_of(g, v), dy, g->values[v].leaf);
+        st = add_to(t, v, dy);
         dt_tensor_release(&dy);
         if (st == DT_OK) st = run_from(t, mark.n_nodes, false);
     }
     dti_graph_end_part(g, &mark);
+    set_read(g, begin, n->firsts, true);
 done:
     dti_node_drop(&full);
     dt_tensor_release(&dy);
     return st;
 }
 
-static dt_status run_node(dt_tape *t, const dt_node *n)
+static dt_status run_node(dt_tape *t, const dt_node *n, size_t firsts)
 {
     return n->kind == DTI_NODE_ROW    ? run_row(t, n)
            : n->kind == DTI_NODE_MOVE ? run_move(t, n)
-                                      : run_part(t, n);
+                                      : run_part(t, n, firsts);
+}
+
+/* Nothing is added to this leaf any more: its sum joins the collection. */
+static dt_status tell(dt_tape *t, int32_t v)
+{
+    dti_graph *g = t->graph;
+    dti_sum *sum = &g->values[v].sum;
+    dti_collected *leaf = &g->gradients->leaves.at[v];
+
+    g->values[v].told = true;
+    for (int i = 0; i < DTI_SUM_PARTS && sum->part[i] != NULL; i++)
+        DT_TRY(dti_sum_add(t, &leaf->sum, sum->part[i], true));
+    dti_sum_drop(sum);
+    if (g->pass->ready != NULL) g->pass->ready(g->pass->arg, t, leaf->x);
+    return DT_OK; /* what the caller's function latches ends the pass */
+}
+
+/* Those that the node was the first to read and that its part has not told already. */
+static dt_status tell_firsts(dt_tape *t, size_t begin, size_t end)
+{
+    for (size_t k = end; k > begin && t->status == DT_OK; k--) {
+        const int32_t v = t->graph->firsts[k - 1];
+        if (!t->graph->values[v].told) DT_TRY(tell(t, v));
+    }
+    return DT_OK;
 }
 
 /* Nodes are copied: those of a part make the array grow. */
@@ -245,17 +287,19 @@ static dt_status run_from(dt_tape *t, size_t first, bool keep)
 
     for (size_t i = g->n_nodes; i > first && t->status == DT_OK; i--) {
         const dt_node n = g->nodes[i - 1];
+        const size_t firsts = i > 1 ? g->nodes[i - 2].firsts : 0;
         const char *before = dt_tape_because(t, n.name);
         dt_status st;
 
         dt_scope_begin(t, n.scope != NULL ? n.scope : n.name);
-        st = run_node(t, &n);
+        st = run_node(t, &n, firsts);
         if (st != DT_OK) return st;
         (void)dt_scope_end(t, NULL);
         (void)dt_tape_because(t, before);
         for (int k = 0; k < n.n_in + n.n_out; k++)
             if (!keep || g->nodes[i - 1].kept[k].made)
                 dt_tensor_release(&g->nodes[i - 1].kept[k].x);
+        DT_TRY(tell_firsts(t, firsts, n.firsts));
     }
     return DT_OK;
 }
@@ -317,9 +361,14 @@ static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_opt
     else
         DT_TRY(one(from, want, &seed));
     g->paused++;
-    DT_TRY_TO(done, st, dti_sum_add(t, sum_of(g, v), seed, g->values[v].leaf));
+    g->pass = o;
+    for (size_t k = 0; k < g->n_leaves; k++) g->values[k].told = false;
+    DT_TRY_TO(done, st, add_to(t, v, seed));
+    for (size_t k = 0; k < g->n_leaves && t->status == DT_OK; k++)
+        if (!g->values[k].read) DT_TRY_TO(done, st, tell(t, (int32_t)k));
     st = run_from(t, 0, o->keep);
 done:
+    g->pass = NULL;
     g->paused--;
     g->spent = !o->keep;
     dt_tensor_release(&seed);
@@ -344,6 +393,7 @@ dt_tensor *dt_recompute(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_b
                         dt_tensor *const *in)
 {
     dt_status st = DT_OK;
+    size_t firsts;
     dt_tensor *y;
 
     if (dti_tape_is_down(t)) return NULL;
@@ -353,13 +403,20 @@ dt_tensor *dt_recompute(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_b
                             "dt_recompute: no function, %d tensors of %d, or %zu bytes of %d", n,
                             DT_RECOMPUTE_MAX_IN, arg_bytes, DT_RECOMPUTE_MAX_ARG);
     if (!dt_tape_records(t)) return fn(t, arg, n, in);
+    firsts = t->graph->n_firsts;
     dt_tape_pause(t);
+    t->graph->part_paused = t->graph->paused;
     dt_scope_begin(t, dti_tape_scope(t) != NULL ? dti_tape_scope(t) : "part");
     y = dt_scope_end(t, fn(t, arg, n, in));
+    t->graph->part_paused = 0;
     dt_tape_resume(t);
     if (y == NULL) return NULL;
-    for (int i = 0; i < n; i++)
-        if (in[i] == y) return y; /* it computes nothing */
-    st = dti_graph_add_part(t, fn, arg, arg_bytes, n, in, y);
+    for (int i = 0; i < n; i++) {
+        if (in[i] != y) continue;
+        dti_graph_unread(t->graph, firsts); /* it computes nothing */
+        return y;
+    }
+    st = dti_graph_read(t->graph, 1, &y); /* that it may return */
+    if (st == DT_OK) st = dti_graph_add_part(t, fn, arg, arg_bytes, n, in, y);
     return st == DT_OK ? y : dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

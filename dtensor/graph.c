@@ -34,9 +34,10 @@ void dti_graph_clear(dti_graph *g)
     if (g == NULL) return;
     forget_from(g, 0, 0);
     g->n_bytes = 0;
+    g->n_firsts = g->n_leaves = 0;
     dti_gradients_drop(g->gradients);
     g->gradients = NULL;
-    g->paused = 0;
+    g->paused = g->part_paused = 0;
     g->spent = g->thrifty = false;
 }
 
@@ -49,6 +50,7 @@ void dti_graph_free(dti_graph **graph)
     dti_free(g->nodes);
     dti_free(g->values);
     dti_free(g->bytes);
+    dti_free(g->firsts);
     dti_free(g);
     *graph = NULL;
 }
@@ -81,6 +83,7 @@ static dt_status record(dt_tape *t, dt_gradients *gradients)
     for (size_t i = 0; i < gradients->leaves.n; i++)
         DT_TRY(add_value(g, gradients->leaves.at[i].x, gradients->stamp, true));
     gradients->refs++;
+    g->n_leaves = gradients->leaves.n;
     g->gradients = gradients;
     g->clears = gradients->clears;
     return DT_OK;
@@ -134,6 +137,24 @@ static bool reaches(const dti_graph *g, int n, dt_tensor *const *in)
     return false;
 }
 
+dt_status dti_graph_read(dti_graph *g, int n, dt_tensor *const *in)
+{
+    for (int i = 0; i < n; i++) {
+        const int32_t v = value_of(g, in[i]);
+        if (v < 0 || !g->values[v].leaf || g->values[v].read) continue;
+        DT_TRY(
+            dti_grow((void **)&g->firsts, &g->firsts_capacity, g->n_firsts + 1, sizeof *g->firsts));
+        g->firsts[g->n_firsts++] = v;
+        g->values[v].read = true;
+    }
+    return DT_OK;
+}
+
+void dti_graph_unread(dti_graph *g, size_t n)
+{
+    while (g->n_firsts > n) g->values[g->firsts[--g->n_firsts]].read = false;
+}
+
 static dt_status name_results(dti_graph *g, dt_node *node, int n_out, dt_tensor *const *out)
 {
     node->n_out = n_out;
@@ -176,6 +197,8 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
                        .n_in = n,
                        .attr = g->n_bytes };
     DT_TRY(name_operands(g, node, n, in));
+    DT_TRY(dti_graph_read(g, n, in));
+    node->firsts = g->n_firsts;
     *out = node;
     return DT_OK;
 }
@@ -246,6 +269,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
     dti_graph *g = t->graph;
     dt_node *node;
 
+    if (g->paused > 0) return dti_graph_read(g, n, in);
     if (!reaches(g, n, in)) return DT_OK;
     DT_TRY(add_node(t, DTI_NODE_ROW, op->name, n, in, &node));
     node->op = op->axes != NULL ? op : NULL;
@@ -274,7 +298,8 @@ dt_status dti_graph_move(dt_tape *t, dt_tensor *x, dt_tensor *y)
 {
     dt_node *node;
 
-    if (!dti_graph_is_on(t->graph) || x == y || value_of(t->graph, x) < 0) return DT_OK;
+    if (!dti_graph_listens(t->graph) || x == y || value_of(t->graph, x) < 0) return DT_OK;
+    if (t->graph->paused > 0) return dti_graph_read(t->graph, 1, &x);
     DT_TRY(add_node(t, DTI_NODE_MOVE, t->reason != NULL ? t->reason : "move", 1, &x, &node));
     DT_TRY(name_results(t->graph, node, 1, &y));
     if (t->graph->thrifty && gathers(x, y)) {
@@ -307,7 +332,7 @@ bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *redu
 
 dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d)
 {
-    const dti_graph_mark mark = { g->n_nodes, g->n_values, g->n_bytes, g->stamp };
+    const dti_graph_mark mark = { g->n_nodes, g->n_values, g->n_bytes, g->n_firsts, g->stamp };
 
     g->stamp = ++d->stamps;
     return mark;
@@ -315,6 +340,7 @@ dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d)
 
 void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark)
 {
+    dti_graph_unread(g, mark->n_firsts);
     forget_from(g, mark->n_nodes, mark->n_values);
     g->n_bytes = mark->n_bytes;
     g->stamp = mark->stamp;

@@ -21,12 +21,14 @@ typedef struct dti_sum {
 /* A value whose gradient may be wanted: what its gradient needs to know of it. */
 typedef struct dti_graph_value {
     uint32_t stamp;  /* of tensors that are this value, with its number */
-    bool leaf;       /* leaf of the collection with the value's number, which has the sum */
+    bool leaf;       /* leaf of the collection with the value's number */
+    bool read;       /* of a leaf: a node reads it, which has it among its `firsts` */
+    bool told;       /* of a leaf: its sum of this pass is in the collection */
     int32_t watched; /* which of the collection's `made` it is; -1: none */
     dt_mesh *mesh;   /* a reference */
     const dt_layout *layout;
     dt_op_shape shape;
-    dti_sum sum;
+    dti_sum sum;            /* of this pass */
     int32_t recipe, result; /* as of what is kept: it can be made again */
 } dti_graph_value;
 
@@ -60,6 +62,8 @@ struct dt_node {
     int32_t out[DT_OP_MAX_OUT];
     dti_kept kept[DT_RECOMPUTE_MAX_IN + DT_OP_MAX_OUT]; /* operands, then results from n_in on */
     size_t attr, attr_bytes;                            /* where in `bytes` */
+    size_t firsts; /* end of the leaves that it is the first to read; they begin at the end of those
+                    * of the node before */
 };
 
 typedef struct dti_graph {
@@ -75,6 +79,11 @@ typedef struct dti_graph {
     size_t n_values, values_capacity;
     char *bytes; /* attributes */
     size_t n_bytes, bytes_capacity;
+    int32_t *firsts; /* values of leaves, in the order in which they were read first */
+    size_t n_firsts, firsts_capacity;
+    int part_paused; /* how deep in pauses a part runs forward; 0: none does */
+    size_t n_leaves; /* values 0 .. n_leaves - 1 */
+    const struct dt_backward_options *pass; /* while one runs */
 } dti_graph;
 
 /* A tensor of a collection, and its gradient so far. */
@@ -117,6 +126,12 @@ static inline bool dti_graph_is_on(const dti_graph *g)
     return g != NULL && g->gradients != NULL && g->paused == 0 && !g->spent;
 }
 
+/* The same, and while a part runs forward: of its calls nothing but the leaves is noted. */
+static inline bool dti_graph_listens(const dti_graph *g)
+{
+    return dti_graph_is_on(g) || (g != NULL && g->part_paused > 0 && g->paused == g->part_paused);
+}
+
 /* What an operator has computed. Of a function on local pieces there is no row: its name, backward
  * and what it keeps stand in one that lives as long as the call. */
 dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor *const *in,
@@ -127,9 +142,17 @@ bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *redu
 
 /* The record before a part that is run again, and back to it. */
 typedef struct dti_graph_mark {
-    size_t n_nodes, n_values, n_bytes;
+    size_t n_nodes, n_values, n_bytes, n_firsts;
     uint32_t stamp;
 } dti_graph_mark;
+
+/* Notes the leaves among in[] that nobody has read before, for the node that is being added or, of
+ * a part that runs forward, will be. */
+dt_status dti_graph_read(dti_graph *g, int n, dt_tensor *const *in) DT_MUST_USE;
+
+/* Forgets what was read since there were n of them. */
+void dti_graph_unread(dti_graph *g, size_t n);
+
 dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d);
 void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark);
 

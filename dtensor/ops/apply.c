@@ -176,7 +176,7 @@ static dt_status move_operands(dt_tape *t, const dt_op *op, const dt_layout *con
                     "slicing it needs communication; redistribute it first",
                     op->name, op->axes, i);
         DT_TRY(dti_redistribute(in[i], want[i], moved, &y));
-        if (dti_graph_is_on(t->graph)) DT_TRY(record_move(t, op, in[i], y));
+        if (dti_graph_listens(t->graph)) DT_TRY(record_move(t, op, in[i], y));
         in[i] = in[i]->layout->partial_dims != 0 ? keep_reduced(t, in[i], y) : dti_tape_push(t, y);
         if (in[i] == NULL) return t->status;
         DT_TRY(dti_tape_count(t, op->name, moved));
@@ -298,7 +298,7 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
     if ((op->flags & DT_OP_INPLACE_LAST) != 0) in[n - 1]->storage->version++;
-    if (dti_graph_is_on(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
+    if (dti_graph_listens(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
     return DT_OK;
 }
 

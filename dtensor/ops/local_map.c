@@ -83,7 +83,7 @@ void dt_local_map(dt_tape *t, const dt_local_call *c, dt_tensor *const *in, dt_t
     DT_TRY_TO(fail, st, move_all(t, c, pieces));
     DT_TRY_TO(fail, st, make_results(c, in[0]->mesh, y));
     DT_TRY_TO(fail, st, run(c, pieces, y));
-    if (dt_tape_records(t))
+    if (dti_graph_listens(t->graph))
         DT_TRY_TO(fail, st,
                   dti_graph_row(
                       t, &(dt_op){ .name = c->name, .backward = c->backward, .keeps = c->keeps },

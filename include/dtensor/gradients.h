@@ -139,6 +139,13 @@ typedef struct dt_backward_options {
     dt_tensor *seed; /* the gradient of `from`: same shape and mesh, float; NULL: 1 */
     bool keep;       /* the record stays, for another backward pass; else it is given back as it is
                       * used, which needs least memory */
+    /* Called for each watched leaf that the record knows, once in a pass, as soon as no recorded
+     * call can add to its gradient any more, which dt_gradient() then has: first those that no call
+     * reads, then in reverse order of their first uses, also of those within dt_recompute(). The
+     * order follows from the program alone. It may begin moves, and fail the tape, which ends the
+     * pass. NULL: nobody is told. After an error nobody is any more. */
+    void (*ready)(void *arg, dt_tape *tape, dt_tensor *leaf);
+    void *arg;
 } dt_backward_options;
 
 /**
