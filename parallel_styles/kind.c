@@ -53,6 +53,13 @@ char dti_kind_letter(const dt_layer_kind *kind, dt_cut cut)
     return 0;
 }
 
+dt_merge_fn dti_kind_merged(const dt_layer_kind *kind)
+{
+    for (int i = 0; kind != NULL && i < LONGEST_CHAIN; i++, kind = kind->like)
+        if (kind->merged != NULL) return kind->merged;
+    return NULL;
+}
+
 const char *dti_kind_values(const dt_layer_kind *kind)
 {
     for (int i = 0; kind != NULL && i < LONGEST_CHAIN; i++, kind = kind->like)

@@ -22,6 +22,7 @@ int dti_kind_letters(const dt_layer_kind *kind, char letters[DT_LAYER_MAX_AXES +
 char dti_kind_letter(const dt_layer_kind *kind, dt_cut cut);
 const char *dti_kind_values(const dt_layer_kind *kind);
 bool dti_kind_has_ids(const dt_layer_kind *kind);
+dt_merge_fn dti_kind_merged(const dt_layer_kind *kind);
 const char *dti_kind_text(const dt_layer_kind *kind); /* "a linear layer" */
 
 /* One of these kinds ("linear experts"), or like one of them. */

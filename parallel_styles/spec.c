@@ -48,6 +48,7 @@ dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
     info.heads = spec->heads;
     info.frozen = own->frozen;
     info.bare = own->bare;
+    info.adapter = own->adapter;
     info.reversed = spec->reversed && param == 0;
     memcpy(info.parts, spec->parts, sizeof info.parts);
     (void)dti_kind_letters(spec->kind, letters);

@@ -83,6 +83,14 @@ static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tens
     return dt_fill_rand(x, key, -bound, bound);
 }
 
+dt_status dti_param_begin(const dt_layer *layer, int param, dt_tensor *x, uint64_t seed)
+{
+    const initialiser in = { .seed = seed };
+
+    DT_TRY(fill_param((void *)(uintptr_t)&in, layer, param, x));
+    return DT_OK;
+}
+
 static dt_status check_rule(const dt_init_rule *rule, int i)
 {
     const bool range = rule->kind == DT_INIT_UNIFORM;

@@ -33,8 +33,8 @@ typedef struct dti_param_tensor {
 typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
 
 /* Calls fn for each tensor that makes up a parameter (param_tensors.c): the one of its name, or for
- * experts, where that is missing, one per expert and block. Without a checkpoint (NULL) all are
- * missing. */
+ * experts, where that is missing, one per expert and block; none for an adapter that a checkpoint
+ * lacks. Without a checkpoint (NULL) all are missing. */
 dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
 

@@ -97,10 +97,16 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
 
     l->n_tensors = 0;
     DT_TRY(dti_each_tensor(from->ckpt, from->spellings, &info, add_tensor, l));
-    dtype = from->keep_dtype ? l->tensors[0].entry->dtype : from->dtype;
+    if (!from->keep_dtype)
+        dtype = from->dtype;
+    else if (l->n_tensors > 0)
+        dtype = l->tensors[0].entry->dtype;
+    else /* an adapter, as the layer that it is of */
+        dtype = dt_tensor_dtype(dt_layer_param(layer, 0));
     DT_TRY(make_param(l->layers, layer, param, dtype, &x));
+    if (l->n_tensors == 0) DT_TRY_TO(done, st, dti_param_begin(layer, param, x, from->seed));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    DT_TRY_TO(done, st, read_values(l, &info, x));
+    if (l->n_tensors > 0) DT_TRY_TO(done, st, read_values(l, &info, x));
     if (from->progress != NULL && dt_runtime_rank(dt_mesh_runtime(dt_layers_mesh(l->layers))) == 0)
         from->progress(from->progress_arg, l->done, from->total);
 done:
@@ -279,7 +285,8 @@ dt_status dt_layers_read(dt_layers *layers, const char *path, const dt_read_opti
                                  .dtype = own.dtype,
                                  .progress = own.progress,
                                  .progress_arg = own.progress_arg,
-                                 .total = c.bytes };
+                                 .total = c.bytes,
+                                 .seed = own.seed };
     DT_TRY_TO(done, st, dti_layers_read(layers, &from));
 done:
     dti_free((void *)c.used);

@@ -17,10 +17,15 @@ typedef struct dti_weights_source {
     dt_progress_fn progress;
     void *progress_arg;
     int64_t total; /* bytes, for progress */
+    uint64_t seed; /* of adapters that are not there */
 } dti_weights_source;
 
 /* Reads every parameter; all tensors have been looked up before. Errors as dt_layers_read(). */
 dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from) DT_MUST_USE;
+
+/* Gives a parameter what it begins with where no file and no rule says more (init_layers.c). */
+dt_status dti_param_begin(const dt_layer *layer, int param, dt_tensor *x,
+                          uint64_t seed) DT_MUST_USE;
 
 /* Gives a zeroed parameter its values. */
 typedef struct dti_filler {

@@ -43,6 +43,7 @@ typedef struct dt_kind_param {
     bool added;       /* a term of the result, [columns]: where forward gives terms of a sum over
                        * ranks it leaves this one out, and the layer adds it once, to the sum */
     bool bare;        /* in files it is called as the layer is, without its own name */
+    bool adapter;     /* files of a plain layer lack it; it begins as dt_layers_init() has it */
     dt_begins begins;
 } dt_kind_param;
 
@@ -53,6 +54,10 @@ typedef struct dt_kind_state {
     const char *axes; /* letters of the kind, each with what is added to it, if anything: "k-1c".
                        * Cut as the axes of parameters with that letter are */
 } dt_kind_state;
+
+/* What a plain layer has in the place of parameter `param`, which is no adapter: W + s B A, of any
+ * layout, better in f32 than rounded early; made of operators on the tape. */
+typedef dt_tensor *(*dt_merge_fn)(dt_tape *tape, const dt_layer *layer, int param);
 
 /* One kind of layer. What is left zero is as in `like`, another kind whose styles fit this one too,
  * or there is none of it. */
@@ -77,6 +82,7 @@ struct dt_layer_kind {
     /* The result of x, between the two halves of a style; a function of operators on the tape.
      * Parameters are dt_layer_use(). NULL without `run_by`: x itself. */
     dt_tensor *(*forward)(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+    dt_merge_fn merged; /* asked by a save that merges; NULL: parameters are written as they are */
 
     /* Refuses a spec that is none of this kind, with a reason (dt_fail()); NULL: any will do. */
     dt_status (*check)(const dt_layer_spec *spec);
@@ -164,7 +170,7 @@ typedef struct dt_param_info {
     dt_head_counts heads;
     dt_axis_blocks blocks[DT_PARAM_MAX_AXES]; /* of each axis; n 0: one piece */
     bool reversed;                            /* as in dt_layer_spec */
-    bool frozen, bare;                        /* as in dt_kind_param */
+    bool frozen, bare, adapter;               /* as in dt_kind_param */
     const char *parts[2];                     /* as in dt_layer_spec */
 } dt_param_info;
 

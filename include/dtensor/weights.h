@@ -72,15 +72,17 @@ typedef struct dt_read_options {
                                    * NULL; or NULL */
     dt_progress_fn progress;      /* bytes of the files' tensors */
     void *progress_arg;
+    uint64_t seed; /* of adapters that the files lack, as of dt_layers_init() */
 } dt_read_options;
 
-#define DT_READ_OPTIONS_INIT                                           \
-    {                                                                  \
-        sizeof(dt_read_options), true, DT_F32, false, NULL, NULL, NULL \
+#define DT_READ_OPTIONS_INIT                                              \
+    {                                                                     \
+        sizeof(dt_read_options), true, DT_F32, false, NULL, NULL, NULL, 0 \
     }
 
 /**
- * Reads every parameter, each rank only its slices, straight into place.
+ * Reads every parameter, each rank only its slices, straight into place. An adapter that the files
+ * lack begins as dt_layers_init() has it.
  *
  *   path     a safetensors file, or a folder with model.safetensors or model.safetensors.index.json
  *   options  NULL for defaults
@@ -105,11 +107,13 @@ typedef struct dt_save_options {
     int64_t max_file_bytes; /* tensors of one file; a larger tensor is alone. Default 5 * 10^9 */
     dt_progress_fn progress;
     void *progress_arg;
+    bool merged; /* adapters become part of the weights beside which they stand, as their kind says:
+                  * files of a plain model. What the layers hold stays as it is */
 } dt_save_options;
 
-#define DT_SAVE_OPTIONS_INIT                                                   \
-    {                                                                          \
-        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL \
+#define DT_SAVE_OPTIONS_INIT                                                          \
+    {                                                                                 \
+        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL, false \
     }
 
 /**

@@ -5,16 +5,19 @@
 #include <string.h>
 
 #include "files/checkpoint.h"
+#include "parallel_styles/kind.h"
 #include "weights/saving/save.h"
 
 static dt_status add(dti_saver *s, const dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
+    const bool merges = s->merged && dti_kind_merged(info.kind) != NULL;
     dt_tensor *x = dt_layer_param(layer, param);
     dti_st_spec *spec;
     char name[512];
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
+    if (merges && info.adapter) return DT_OK;
     DT_CHECK(!info.reversed || info.n_axes == 2, DT_ERR_UNSUPPORTED,
              "%s.%s has %d axes: of transposed weights only matrices can be saved", info.layer,
              info.name, info.n_axes);
@@ -27,7 +30,7 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     for (int a = 0; a < spec->n_axes; a++)
         spec->shape[a] = dt_tensor_extent(x, info.reversed ? 1 - a : a);
     DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
-    s->values[s->n++] = (dti_saved){ x, info.reversed };
+    s->values[s->n++] = (dti_saved){ x, info.reversed, merges ? layer : NULL, param };
     return DT_OK;
 }
 

@@ -34,14 +34,17 @@ enum { DTI_SMALL_FILES = 13 };
 
 /* A parameter on its way into a file. */
 typedef struct dti_saved {
-    dt_tensor *x;  /* borrowed */
-    bool reversed; /* a matrix that the file holds as [in, out] */
+    dt_tensor *x;          /* borrowed */
+    bool reversed;         /* a matrix that the file holds as [in, out] */
+    const dt_layer *merge; /* whose kind says what parameter `param` becomes; NULL: x is it */
+    int param;
 } dti_saved;
 
 typedef struct dti_saver {
     dt_layers *layers;
     const char *from; /* the folder whose configuration and tokenizer go along; NULL: none */
     const char *dir;
+    bool merged;     /* adapters go into what they stand beside */
     bool keep_dtype; /* of each parameter */
     dt_dtype dtype;  /* in the files, otherwise; of config.json in any case */
     dti_arena names;
@@ -57,7 +60,8 @@ typedef struct dti_saver {
     dti_hold hold; /* the mesh's first rank's */
 } dti_saver;
 
-/* Fills specs and values with every parameter that is stored: a tied weight once. */
+/* Fills specs and values with every parameter that is stored: a tied weight once, adapters that are
+ * merged not at all. */
 dt_status dti_save_list(dti_saver *s) DT_MUST_USE;
 
 /* The whole of it (write_layers.c): a folder of these layers, with what lies in `from` beside its

@@ -15,9 +15,19 @@
 #include "files/input.h"
 #include "files/output.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/kind.h"
 #include "weights/saving/save.h"
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
+
+static bool same_shape(const dt_tensor *a, const dt_tensor *b)
+{
+    bool same = dt_tensor_n_axes(a) == dt_tensor_n_axes(b);
+
+    for (int i = 0; same && i < dt_tensor_n_axes(a); i++)
+        same = dt_tensor_extent(a, i) == dt_tensor_extent(b, i);
+    return same;
+}
 
 /* Where x has to lie so that each rank holds whole rows of the file that follow each other; whether
  * this rank is the one of its replicas that writes. Of a transposed matrix the file's rows are
@@ -109,7 +119,7 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
     return st;
 }
 
-static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
+static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tensor *x)
 {
     const bool reversed = s->values[i].reversed;
     const int axis = reversed ? 1 : 0;
@@ -121,8 +131,8 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
     dti_host host;
     bool writes;
 
-    rows_of(s->values[i].x, axis, want, &writes);
-    DT_TRY(dt_redistribute(s->values[i].x, want, &rows));
+    rows_of(x, axis, want, &writes);
+    DT_TRY(dt_redistribute(x, want, &rows));
     local = dt_tensor_local(rows);
     for (int a = 0; a < local->n_axes; a++) {
         n *= local->shape[a];
@@ -142,6 +152,32 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
 done:
     dt_tensor_release(&rows);
     return st;
+}
+
+/* What the kind makes of it and its adapters is there while it is written. */
+static dt_status write_merged(dti_saver *s, dti_save_file *f, size_t i)
+{
+    const dti_saved *v = &s->values[i];
+    dt_status st = DT_OK;
+    dt_tape *t = NULL;
+    dt_tensor *x;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(dt_layers_mesh(s->layers)), &t));
+    x = dti_kind_merged(dt_layer_kind_of(v->merge))(t, v->merge, v->param);
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_CHECK_TO(done, st, x != NULL && same_shape(x, v->x), DT_ERR_ARG,
+                "tensor \"%s\": what \"%s\" merges has another shape than the parameter",
+                s->specs[i].name, dt_layer_kind_of(v->merge)->name);
+    DT_TRY_TO(done, st, write_tensor(s, f, i, x));
+done:
+    dt_tape_release(&t);
+    return st;
+}
+
+static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
+{
+    if (s->values[i].merge != NULL) return write_merged(s, f, i);
+    return write_tensor(s, f, i, s->values[i].x);
 }
 
 /* Hosts keep what they wrote in memory of their own: each brings its part to the disk. */
