@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "dtensor/graph.h"
 #include "dtensor/lane.h"
+#include "dtensor/move_steps.h"
 #include "dtensor/pending.h"
 #include "dtensor/tape.h"
 #include "dtensor/tensor_internal.h"
@@ -17,9 +18,11 @@ static const dti_live pending_moves = { "pending move", "pending moves" };
 
 struct dt_pending {
     dti_device *device;
-    dt_tensor *x; /* read until the job is done */
-    dt_tensor *y;
+    int n;
+    dt_tensor **x;             /* [n], read until the job is done */
+    dt_tensor **y;             /* [n] */
     dti_job *job;              /* NULL: y is there */
+    bool waited;               /* of a tape's, which has it until it is reset */
     dt_pending *next, **place; /* among those of its tape, or those that were dropped */
 };
 
@@ -44,14 +47,21 @@ static bool is_done(const dt_pending *p)
     return p->job == NULL || p->device->lane == NULL || dti_lane_is_done(p->device->lane, p->job);
 }
 
+static void let_go(dt_pending *p)
+{
+    dti_job_free(&p->job);
+    for (int i = 0; i < p->n; i++) {
+        dt_tensor_release(&p->x[i]);
+        dt_tensor_release(&p->y[i]);
+    }
+}
+
 static void free_pending(dt_pending *p)
 {
     dt_runtime *rt = p->device->rt;
 
     unlink_pending(p);
-    dti_job_free(&p->job);
-    dt_tensor_release(&p->x);
-    dt_tensor_release(&p->y);
+    let_go(p);
     dti_free(p);
     dti_runtime_count(rt, &pending_moves, -1);
 }
@@ -73,7 +83,16 @@ void dti_pending_end(dti_device *d)
 
 /* --- begin ------------------------------------------------------------------------------------ */
 
-static dt_status write_down(dt_pending *p, const dt_layout *want, dt_comm_counter *counters)
+static dt_status move_all(dt_pending *p, const dt_layout *const *want, dt_comm_counter *counters)
+{
+    if (p->n == 1)
+        DT_TRY(dti_redistribute(p->x[0], want[0], counters, &p->y[0]));
+    else
+        DT_TRY(dti_redistribute_all(p->n, p->x, want, counters, p->y));
+    return DT_OK;
+}
+
+static dt_status write_down(dt_pending *p, const dt_layout *const *want, dt_comm_counter *counters)
 {
     dti_device *d = p->device;
     const dti_device_ops *ops = d->ops;
@@ -88,29 +107,49 @@ static dt_status write_down(dt_pending *p, const dt_layout *want, dt_comm_counte
     d->job = p->job;
     d->ops = &dti_device_later;
     d->memory = d->moving;
-    st = dti_redistribute(p->x, want, counters, &p->y);
+    st = move_all(p, want, counters);
     d->memory = memory;
     d->ops = ops;
     d->job = NULL;
     return st;
 }
 
-static dt_status begin(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
-                       dt_pending **out)
+static dt_status new_pending(int n, dt_tensor *const *x, dt_pending **out)
+{
+    dt_pending *p;
+
+    DT_TRY(dti_new(sizeof *p + 2 * (size_t)n * sizeof *x, &p));
+    p->device = x[0]->device;
+    p->n = n;
+    p->x = (dt_tensor **)(void *)(p + 1);
+    p->y = p->x + n;
+    for (int i = 0; i < n; i++) p->x[i] = dt_tensor_retain(x[i]);
+    dti_runtime_count(p->device->rt, &pending_moves, 1);
+    *out = p;
+    return DT_OK;
+}
+
+static bool lie_so(int n, dt_tensor *const *x, const dt_layout *const *want)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i]->layout != want[i]) return false;
+    return true;
+}
+
+dt_status dti_moves_begin(int n, dt_tensor *const *x, const dt_layout *const *want,
+                          dt_comm_counter *counters, dt_pending **out)
 {
     dt_status st = DT_OK;
     dti_lane *lane;
     dt_pending *p;
 
     *out = NULL;
-    reap(x->device);
-    DT_TRY(dti_lane_of(x->device, &lane));
-    DT_TRY(dti_new(sizeof *p, &p));
-    p->device = x->device;
-    p->x = dt_tensor_retain(x);
-    dti_runtime_count(x->device->rt, &pending_moves, 1);
-    if (lane == NULL || want == x->layout) {
-        DT_TRY_TO(fail, st, dti_redistribute(x, want, counters, &p->y));
+    reap(x[0]->device);
+    DT_TRY(dti_lane_of(x[0]->device, &lane));
+    DT_TRY(new_pending(n, x, &p));
+    if (lane == NULL || lie_so(n, x, want)) {
+        DT_TRY_TO(fail, st, move_all(p, want, counters));
+        for (int i = 0; i < n; i++) dt_tensor_release(&p->x[i]);
     } else {
         DT_TRY_TO(fail, st, write_down(p, want, counters));
         DT_TRY_TO(fail, st, dti_lane_do(lane, p->job));
@@ -131,7 +170,7 @@ dt_status dt_redistribute_begin(dt_tensor *x, const dt_placement *want, dt_pendi
     *out = NULL;
     DT_CHECK(x != NULL && want != NULL, DT_ERR_ARG, "x or want is NULL");
     DT_TRY(dti_tensor_layout(x, want, &layout));
-    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), begin(x, layout, NULL, out)));
+    DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), dti_moves_begin(1, &x, &layout, NULL, out)));
     return DT_OK;
 }
 
@@ -142,26 +181,40 @@ bool dt_pending_is_done(const dt_pending *p)
     return p == NULL || is_done(p);
 }
 
-dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
+static dt_status await(dt_pending *p, dt_tensor **y)
 {
-    dt_pending *p = pending ? *pending : NULL;
     dt_status st = DT_OK;
-    dt_runtime *rt;
 
-    if (y == NULL) dt_pending_release(pending);
-    DT_CHECK(p != NULL && y != NULL, DT_ERR_ARG, "the pending move or y is NULL");
-    rt = p->device->rt;
-    *pending = NULL;
-    *y = NULL;
+    for (int i = 0; i < p->n; i++) y[i] = NULL;
     DT_CHECK_TO(done, st, !p->device->ended, DT_ERR_ARG,
                 "the run that this move belongs to has ended");
     if (p->job != NULL) DT_TRY_TO(done, st, dti_lane_await(p->device->lane, p->job));
-    *y = p->y;
-    p->y = NULL;
+    for (int i = 0; i < p->n; i++) {
+        y[i] = p->y[i];
+        p->y[i] = NULL;
+    }
     reap(p->device);
 done:
+    return dti_runtime_alone(p->device->rt, st);
+}
+
+dt_status dti_moves_wait(dt_pending **pending, dt_tensor **y)
+{
+    dt_pending *p = *pending;
+    const dt_status st = await(p, y);
+
+    *pending = NULL;
     free_pending(p);
-    return dti_runtime_alone(rt, st);
+    return st;
+}
+
+dt_status dt_pending_wait(dt_pending **pending, dt_tensor **y)
+{
+    if (y == NULL) dt_pending_release(pending);
+    DT_CHECK(pending != NULL && *pending != NULL && y != NULL, DT_ERR_ARG,
+             "the pending move or y is NULL");
+    DT_TRY(dti_moves_wait(pending, y));
+    return DT_OK;
 }
 
 void dt_pending_release(dt_pending **pending)
@@ -198,9 +251,10 @@ dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
         return NULL;
     }
     st = dti_tensor_layout(x, want, &layout);
-    if (st == DT_OK) st = begin(x, layout, moved, &p);
+    if (st == DT_OK) st = dti_moves_begin(1, &x, &layout, moved, &p);
     if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
     if (st == DT_OK) {
+        if (p->x[0] == NULL) p->x[0] = dt_tensor_retain(x); /* for the record */
         link_to(&t->pending, p);
         return p;
     }
@@ -216,8 +270,14 @@ dt_tensor *dt_move_wait(dt_tape *t, dt_pending *p)
 
     if (dti_tape_is_down(t)) return NULL; /* the tape drops it */
     if (p == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_move_wait: the pending move is NULL");
-    x = dt_tensor_retain(p->x);
-    st = dt_pending_wait(&p, &y);
+    if (p->waited)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_move_wait: this move was waited for already; its result is what "
+                            "the first wait gave");
+    p->waited = true;
+    x = dt_tensor_retain(p->x[0]);
+    st = await(p, &y);
+    let_go(p);
     if (st == DT_OK) st = dti_graph_move(t, x, y);
     dt_tensor_release(&x);
     if (st == DT_OK) return dti_tape_push(t, y);

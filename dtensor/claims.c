@@ -27,6 +27,14 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     if (to != NULL) note->hash = dti_hash_bytes(note->hash, &to->hash, sizeof to->hash);
 }
 
+void dti_agree_also(const dt_tensor *x, const dt_layout *to, dti_comm_note *note)
+{
+    dti_comm_note one;
+
+    describe(x, to, &one);
+    note->hash = dti_hash_bytes(note->hash, &one.hash, sizeof one.hash);
+}
+
 const dti_comm_note *dti_agree_about(const dt_tensor *x, const dt_layout *to, const dti_comm *comm,
                                      dti_comm_note *room)
 {

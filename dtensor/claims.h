@@ -13,4 +13,7 @@
 const dti_comm_note *dti_agree_about(const dt_tensor *x, const dt_layout *to, const dti_comm *comm,
                                      dti_comm_note *room);
 
+/* The same of a move that joins those that the note is about already. */
+void dti_agree_also(const dt_tensor *x, const dt_layout *to, dti_comm_note *note);
+
 #endif

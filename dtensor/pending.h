@@ -8,6 +8,14 @@
 
 #include "dtensor/device/device.h"
 
+/* Begins n moves that travel together (dti_redistribute_all()), of tensors of one rank; at least
+ * one. counters may be NULL. */
+dt_status dti_moves_begin(int n, dt_tensor *const *x, const dt_layout *const *want,
+                          dt_comm_counter *counters, dt_pending **out) DT_MUST_USE;
+
+/* Waits for them and frees *pending, also on error; y[0 .. n - 1] are new references. */
+dt_status dti_moves_wait(dt_pending **pending, dt_tensor **y) DT_MUST_USE;
+
 /* Drops what the tape has begun and not waited for. */
 void dti_pending_drop_all(dt_pending **of_tape);
 

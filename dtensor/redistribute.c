@@ -9,16 +9,17 @@
 #include "dtensor/claims.h"
 #include "dtensor/exchange.h"
 #include "dtensor/move_cache.h"
+#include "dtensor/move_steps.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
-static void coords_of(const dt_mesh *mesh, int *coord)
+void dti_step_coords(const dt_mesh *mesh, int *coord)
 {
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
 }
 
-static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
-                  dt_comm_counter *counters)
+void dti_step_count(const dti_move_step *step, const dt_tensor *x, const int *me, int calls,
+                    dt_comm_counter *counters)
 {
     const dti_observer *observer = x->device->observer;
     dt_comm_kind kind;
@@ -39,9 +40,10 @@ static void count(const dti_move_step *step, const dt_tensor *x, const int *me,
     }
     if (counters == NULL && observer == NULL) return;
     bytes = dti_move_bytes(step, x->shape, dt_dtype_size(x->local.dtype), me);
-    if (observer != NULL) observer->moved(observer->arg, step, x->shape, kind, bytes);
+    if (observer != NULL)
+        observer->moved(observer->arg, step, x->shape, kind, &(dt_comm_counter){ calls, bytes });
     if (counters == NULL) return;
-    counters[kind].calls++;
+    counters[kind].calls += calls;
     counters[kind].bytes += bytes;
 }
 
@@ -56,16 +58,14 @@ static dt_status local_slice(const dti_move_step *step, const int *me, const dt_
     return DT_OK;
 }
 
-/* For a sum that is an average in part or by steps. */
-static dt_status divide(dt_tensor *y, int64_t divisor)
+dt_status dti_step_divide(dt_tensor *y, int64_t divisor)
 {
     if (divisor != 1 && !y->device->dry)
         DT_TRY(y->device->ops->divide(y->device, &y->local, divisor));
     return DT_OK;
 }
 
-/* Of those that reduce together. */
-static dt_status reducers(const dti_move_step *step, dt_mesh *mesh, dti_comm **out)
+dt_status dti_step_group(const dti_move_step *step, dt_mesh *mesh, dti_comm **out)
 {
     int along[DT_MAX_DIMS];
 
@@ -86,10 +86,10 @@ static dt_status all_reduce(const dti_move_step *step, const dt_tensor *x, dt_te
     dti_comm_note note;
     dti_comm *comm;
 
-    DT_TRY(reducers(step, x->mesh, &comm));
+    DT_TRY(dti_step_group(step, x->mesh, &comm));
     call.about = dti_agree_about(x, step->to, comm, &note);
     DT_TRY(x->device->ops->communicate(x->device, comm, &call));
-    DT_TRY(divide(y, step->divisor));
+    DT_TRY(dti_step_divide(y, step->divisor));
     return DT_OK;
 }
 
@@ -147,7 +147,7 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     dt_status st = DT_OK;
     void *room;
 
-    DT_TRY(reducers(step, x->mesh, &comm));
+    DT_TRY(dti_step_group(step, x->mesh, &comm));
     const size_t n = (size_t)comm->size;
     DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + 2 * sizeof(int64_t)), &room));
     t.boxes = room;
@@ -170,7 +170,7 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
                                     .counts = t.counts,
                                     .displs = t.blocks ? t.begins : NULL,
                                     .about = dti_agree_about(x, step->to, comm, &note) }));
-    DT_TRY_TO(done, st, divide(y, step->divisor));
+    DT_TRY_TO(done, st, dti_step_divide(y, step->divisor));
 done:
     dti_storage_release(packed);
     return st;
@@ -264,9 +264,8 @@ static dt_status turn(dt_tensor **x, dt_dtype dtype)
     return st;
 }
 
-/* *now after the step, of a plan that began with elements of `dtype`. NULL after an error. */
-static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dtype,
-                           dt_comm_counter *counters, dt_tensor **now)
+dt_status dti_step_take(const dti_move_step *step, const int *me, dt_dtype dtype,
+                        dt_comm_counter *counters, dt_tensor **now)
 {
     const bool half = dtype == DT_BF16 || dtype == DT_F16;
     dt_tensor *next;
@@ -274,7 +273,7 @@ static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dt
 
     if (half && step->widens) DT_TRY(turn(now, DT_F32));
     st = run_step(step, me, *now, &next);
-    if (st == DT_OK) count(step, *now, me, counters);
+    if (st == DT_OK) dti_step_count(step, *now, me, 1, counters);
     dt_tensor_release(now);
     *now = next;
     if (st == DT_OK && half && step->narrows) st = turn(now, dtype);
@@ -287,9 +286,9 @@ dt_status dti_run_move(dt_tensor *x, const dti_move *plan, dt_comm_counter *coun
     dt_tensor *now = dt_tensor_retain(x);
 
     *y = NULL;
-    coords_of(x->mesh, me);
+    dti_step_coords(x->mesh, me);
     for (int i = 0; i < plan->n_steps; i++) {
-        const dt_status st = take_step(&plan->step[i], me, x->local.dtype, counters, &now);
+        const dt_status st = dti_step_take(&plan->step[i], me, x->local.dtype, counters, &now);
         if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     *y = now;

@@ -14,10 +14,11 @@
 #include "placements/move.h"
 
 /* Told of every step of a move that communicates, with the bytes that this rank receives, and of
- * every tensor that gets memory of its own. `step` and `shape` (global) hold during the call. */
+ * every tensor that gets memory of its own. `step` and `shape` (global) hold during the call. Of
+ * tensors that travel together the first is a call, the others are none. */
 typedef struct dti_observer {
     void (*moved)(void *arg, const dti_move_step *step, const int64_t *shape, dt_comm_kind kind,
-                  int64_t bytes);
+                  const dt_comm_counter *count);
     void (*made)(void *arg, const dt_layout *layout, const int64_t *shape);
     void *arg;
 } dti_observer;

@@ -69,7 +69,8 @@ DT_API void dt_pending_release(dt_pending **pending);
  * between begin and wait. NULL after an error, such as a wait for NULL.
  *
  * Collective, Errors  as dt_redistribute_begin() and dt_pending_wait(), latched
- * Ownership           borrowed from the tape; a pending move is not used after its wait
+ * Ownership           borrowed from the tape; a move is waited for once, a second wait before the
+ *                     reset is DT_ERR_ARG
  */
 DT_API dt_pending *dt_move_begin(dt_tape *tape, dt_tensor *x, const dt_placement *want);
 DT_API dt_tensor *dt_move_wait(dt_tape *tape, dt_pending *pending);

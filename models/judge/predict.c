@@ -20,7 +20,8 @@ typedef struct listener {
     dt_status st;
 } listener;
 
-static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims, int64_t bytes)
+static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims,
+                     const dt_comm_counter *count)
 {
     dt_pass_cost *c = l->cost;
     const char *layer = dti_tape_scope(l->tape);
@@ -31,21 +32,21 @@ static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims, int64_
         item = &c->items[i - 1];
         if (item->layer != layer) break;
         if (item->kind != kind || item->dims != dims) continue;
-        item->count.calls++;
-        item->count.bytes += bytes;
+        item->count.calls += count->calls;
+        item->count.bytes += count->bytes;
         return DT_OK;
     }
     DT_TRY(dti_grow((void **)&c->items, &c->capacity, c->n + 1, sizeof *item));
-    c->items[c->n++] = (dt_traffic){ layer, kind, dims, { 1, bytes } };
+    c->items[c->n++] = (dt_traffic){ layer, kind, dims, *count };
     return DT_OK;
 }
 
 static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape, dt_comm_kind kind,
-                      int64_t bytes)
+                      const dt_comm_counter *count)
 {
     listener *l = arg;
 
-    if (l->st == DT_OK && l->cost != NULL) l->st = add(l, kind, step->dims, bytes);
+    if (l->st == DT_OK && l->cost != NULL) l->st = add(l, kind, step->dims, count);
     if (l->st == DT_OK && l->watched != NULL) l->st = dti_watch_step(l->watched, step, shape);
 }
 
