@@ -157,3 +157,21 @@ const char *dti_bytes_text(int64_t bytes, char text[DTI_NUMBER_BYTES])
 
     return scaled((double)bytes, 1024.0, units, (int)DT_COUNT(units), text);
 }
+
+bool dti_name_matches(const char *pattern, const char *name)
+{
+    const size_t p = strcspn(pattern, "."), n = strcspn(name, ".");
+
+    if (p == 2 && strncmp(pattern, "**", 2) == 0) {
+        if (pattern[2] == '\0') return true;
+        for (const char *at = name; at != NULL; at = strchr(at, '.')) {
+            if (*at == '.') at++;
+            if (dti_name_matches(pattern + 3, at)) return true;
+        }
+        return false;
+    }
+    if (!(p == 1 && pattern[0] == '*' && n > 0) && (p != n || strncmp(pattern, name, n) != 0))
+        return false;
+    if (pattern[p] != name[n]) return false;
+    return pattern[p] == '\0' || dti_name_matches(pattern + p + 1, name + n + 1);
+}

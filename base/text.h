@@ -29,6 +29,10 @@ size_t dti_next_word(const char **text);
 /* Is the word of n bytes one of those of `text`? */
 bool dti_has_word(const char *text, const char *word, size_t n);
 
+/* Whether a name of components between dots matches: in a pattern "*" is one component, "**" any
+ * number of them. */
+bool dti_name_matches(const char *pattern, const char *name);
+
 enum { DTI_SHAPE_BYTES = 200 }; /* of any tensor */
 
 /* "1.8 M", "7 B": a count; "3.4 MiB": bytes. They return `text`. */

@@ -230,16 +230,33 @@ static dt_status fill_zeros(dt_tensor *y)
     return DT_OK;
 }
 
-static dt_status run_step(const dti_move_step *step, const int *me, dt_tensor *x, dt_tensor **out)
+static dt_status copy_piece(const dt_tensor *x, dt_tensor *to)
+{
+    if (to->local.data != x->local.data)
+        DT_TRY(dti_tensor_copy_bytes(to, 0, x, 0, (int64_t)dti_tensor_bytes(x)));
+    return DT_OK;
+}
+
+/* into: NULL, or where the result is to be. */
+static dt_status run_step(const dti_move_step *step, const int *me, dt_tensor *x, dt_tensor *into,
+                          dt_tensor **out)
 {
     const bool keeps = step->kind == DTI_MOVE_KEEP_ONE && dti_move_keeps(step, me);
+    const bool same = keeps || (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece);
     dt_status st = DT_OK;
     dt_tensor *y;
 
     *out = NULL;
-    if (keeps || (step->kind == DTI_MOVE_LOCAL_SLICE && step->same_piece))
-        return dti_tensor_view(x, step->to, x->n_axes, x->shape, out);
-    DT_TRY(dti_tensor_create(x->mesh, step->to, x->local.dtype, x->shape, &y));
+    if (same && into == NULL) return dti_tensor_view(x, step->to, x->n_axes, x->shape, out);
+    if (same) DT_TRY(copy_piece(x, into));
+    if (into != NULL)
+        y = dt_tensor_retain(into);
+    else
+        DT_TRY(dti_tensor_create(x->mesh, step->to, x->local.dtype, x->shape, &y));
+    if (same) {
+        *out = y;
+        return DT_OK;
+    }
     st = step->kind == DTI_MOVE_LOCAL_SLICE      ? local_slice(step, me, x, y)
          : step->kind == DTI_MOVE_KEEP_ONE       ? fill_zeros(y)
          : step->kind == DTI_MOVE_ALL_REDUCE     ? all_reduce(step, x, y)
@@ -264,20 +281,28 @@ static dt_status turn(dt_tensor **x, dt_dtype dtype)
     return st;
 }
 
-dt_status dti_step_take(const dti_move_step *step, const int *me, dt_dtype dtype,
-                        dt_comm_counter *counters, dt_tensor **now)
+/* *now after the step, of a plan that began with elements of `dtype`. NULL after an error. */
+static dt_status take_step(const dti_move_step *step, const int *me, dt_dtype dtype,
+                           dt_comm_counter *counters, dt_tensor *into, dt_tensor **now)
 {
     const bool half = dtype == DT_BF16 || dtype == DT_F16;
     dt_tensor *next;
     dt_status st;
 
     if (half && step->widens) DT_TRY(turn(now, DT_F32));
-    st = run_step(step, me, *now, &next);
+    st = run_step(step, me, *now, into, &next);
     if (st == DT_OK) dti_step_count(step, *now, me, 1, counters);
     dt_tensor_release(now);
     *now = next;
     if (st == DT_OK && half && step->narrows) st = turn(now, dtype);
     return st;
+}
+
+dt_status dti_step_take(const dti_move_step *step, const int *me, dt_dtype dtype,
+                        dt_comm_counter *counters, dt_tensor **now)
+{
+    DT_TRY(take_step(step, me, dtype, counters, NULL, now));
+    return DT_OK;
 }
 
 dt_status dti_run_move(dt_tensor *x, const dti_move *plan, dt_comm_counter *counters, dt_tensor **y)
@@ -292,6 +317,26 @@ dt_status dti_run_move(dt_tensor *x, const dti_move *plan, dt_comm_counter *coun
         if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     *y = now;
+    return DT_OK;
+}
+
+dt_status dti_redistribute_into(dt_tensor *x, dt_tensor *to, dt_comm_counter *counters)
+{
+    const dti_move *plan;
+    dt_tensor *now;
+    int me[DT_MAX_DIMS];
+
+    if (!dt_mesh_is_member(x->mesh)) return DT_OK;
+    DT_TRY(dti_move_cache_plan(x, to->layout, &plan));
+    if (plan->n_steps == 0) return copy_piece(x, to);
+    now = dt_tensor_retain(x);
+    dti_step_coords(x->mesh, me);
+    for (int i = 0; i < plan->n_steps; i++) {
+        const bool last = i + 1 == plan->n_steps;
+        DT_ASSERT(!last || !plan->step[i].narrows); /* nothing is reduced, so nothing is rounded */
+        DT_TRY(take_step(&plan->step[i], me, x->local.dtype, counters, last ? to : NULL, &now));
+    }
+    dt_tensor_release(&now);
     return DT_OK;
 }
 

@@ -86,6 +86,9 @@ dt_status dti_tensor_cast(dt_tensor *x, dt_dtype dtype, dt_tensor **out) DT_MUST
 dt_status dti_redistribute(dt_tensor *x, const dt_layout *want, dt_comm_counter *counters,
                            dt_tensor **y) DT_MUST_USE;
 
+/* The same into bytes that are there: those of `to`, in its layout. x is whole, not terms. */
+dt_status dti_redistribute_into(dt_tensor *x, dt_tensor *to, dt_comm_counter *counters) DT_MUST_USE;
+
 /* dt_redistribute_cast() of arguments that are not NULL; counters may be. */
 dt_status dti_move_cast(dt_tensor *x, const dt_placement *place, dt_dtype dtype,
                         dt_comm_counter *counters, dt_tensor **y) DT_MUST_USE;

@@ -28,6 +28,7 @@
 #include <dtensor/ops.h>
 #include <dtensor/ops_backward.h>
 #include <dtensor/ops_loss.h>
+#include <dtensor/optimizers.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>
 #include <dtensor/placements.h>

@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-ROOMS="base files text mesh placements dtensor parallel_styles weights models cli"
+ROOMS="base files text mesh placements dtensor parallel_styles weights training models cli"
 
 c_files() {
     for folder in include $ROOMS tests examples bench; do
@@ -66,6 +66,7 @@ check_includes() {
             face["dtensor/plans.h"] = face["dtensor/model_training.h"] = "models"
             face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
+            face["dtensor/optimizers.h"] = "training"
             face["dtensor/config.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"

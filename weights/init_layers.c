@@ -18,25 +18,6 @@ typedef struct initialiser {
     int n_rules;
 } initialiser;
 
-/* "*" is one component between dots, "**" any number of them. */
-static bool matches(const char *pattern, const char *name)
-{
-    const size_t p = strcspn(pattern, "."), n = strcspn(name, ".");
-
-    if (p == 2 && strncmp(pattern, "**", 2) == 0) {
-        if (pattern[2] == '\0') return true;
-        for (const char *at = name; at != NULL; at = strchr(at, '.')) {
-            if (*at == '.') at++;
-            if (matches(pattern + 3, at)) return true;
-        }
-        return false;
-    }
-    if (!(p == 1 && pattern[0] == '*' && n > 0) && (p != n || strncmp(pattern, name, n) != 0))
-        return false;
-    if (pattern[p] != name[n]) return false;
-    return pattern[p] == '\0' || matches(pattern + p + 1, name + n + 1);
-}
-
 /* FNV-1a */
 static uint64_t stream_of(const char *name)
 {
@@ -67,7 +48,7 @@ static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tens
 
     (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
     for (int i = in->n_rules - 1; i >= 0; i--)
-        if (matches(in->rules[i].pattern, name)) rule = in->rules[i];
+        if (dti_name_matches(in->rules[i].pattern, name)) rule = in->rules[i];
     key = (dt_random){ in->seed, stream_of(name) };
     switch (rule.kind) {
     case DT_INIT_CONSTANT:

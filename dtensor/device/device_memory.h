@@ -17,6 +17,7 @@ typedef enum dti_memory_kind {
     DTI_KIND_VALUES, /* whatever nobody has called otherwise */
     DTI_KIND_WEIGHTS,
     DTI_KIND_CACHES,
+    DTI_KIND_STATES,   /* of optimizers */
     DTI_KIND_RECORDED, /* of memories that are part of this one */
     DTI_N_KINDS
 } dti_memory_kind;

@@ -98,11 +98,12 @@ typedef struct dt_rank_memory {
  */
 DT_API DT_MUST_USE dt_status dt_model_memory(dt_model *model, dt_rank_memory *ranks);
 
-/* What allocated_bytes are for: the four add up to it. */
+/* What allocated_bytes are for: the five add up to it. */
 typedef struct dt_rank_memory_kinds {
     int rank;
     int64_t weights_bytes;  /* of all models of the rank */
     int64_t caches_bytes;   /* keys and values of states */
+    int64_t states_bytes;   /* of optimizers */
     int64_t recorded_bytes; /* kept by passes that are recorded on a GPU, from one to the next */
     int64_t values_bytes;   /* the rest: activations, tensors of the caller's */
 } dt_rank_memory_kinds;
@@ -113,7 +114,7 @@ typedef struct dt_rank_memory_kinds {
  *
  *   ranks  as above
  *
- * Collective  every rank of the mesh: one all-gather of 40 bytes per rank.
+ * Collective  every rank of the mesh: one all-gather of 48 bytes per rank.
  * Errors      as dt_model_memory()
  */
 DT_API DT_MUST_USE dt_status dt_model_memory_kinds(dt_model *model, dt_rank_memory_kinds *ranks);

@@ -85,6 +85,7 @@ dt_status dt_model_memory_kinds(dt_model *model, dt_rank_memory_kinds *ranks)
     mine.rank = dt_runtime_rank(dt_mesh_runtime(model->mesh));
     mine.weights_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_WEIGHTS);
     mine.caches_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_CACHES);
+    mine.states_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_STATES);
     mine.recorded_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_RECORDED);
     mine.values_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_VALUES);
     DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));

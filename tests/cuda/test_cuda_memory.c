@@ -25,7 +25,8 @@ static dt_status adds_up(dt_model *m, dt_rank_memory_kinds *mine)
     for (int r = 0; r < dt_mesh_n_ranks(dt_model_mesh(m)); r++) {
         const dt_rank_memory_kinds *k = &kinds[r];
         DT_EXPECT(k->rank == r && all[r].rank == r, "rank %d", k->rank);
-        DT_EXPECT(k->weights_bytes + k->caches_bytes + k->recorded_bytes + k->values_bytes ==
+        DT_EXPECT(k->weights_bytes + k->caches_bytes + k->states_bytes + k->recorded_bytes +
+                          k->values_bytes ==
                       all[r].allocated_bytes,
                   "kinds do not add up to %lld", (long long)all[r].allocated_bytes);
         DT_EXPECT(k->weights_bytes == all[r].cut_bytes + all[r].whole_bytes, "weights are %lld",

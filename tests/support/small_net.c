@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/small_net.h"
+
+#include <dtensor/ops.h>
+#include <dtensor/ops_general.h>
+#include <dtensor/ops_loss.h>
+#include <dtensor/weights.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { V = DT_NET_V, D = DT_NET_D, F = DT_NET_F, ROWS = DT_NET_ROWS, TOKENS = DT_NET_TOKENS };
+enum { EMBED, NORM, SCALE, UP, DOWN, HEAD, N_LAYERS };
+
+static dt_tensor *scale_forward(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_mul(t, x, dt_layer_use(t, layer, 0));
+}
+
+/* y = x * scale, which training leaves alone. */
+static const dt_layer_kind frozen_scale = {
+    .name = "frozen_scale",
+    .params = { { .name = "scale", .axes = "d", .frozen = true, .begins = DT_BEGINS_ONES } },
+    .values = "...d -> ...d",
+    .forward = scale_forward,
+};
+
+#define ROW(name_, kind_, a, b, with_, style_, tied_)                                             \
+    {                                                                                             \
+        .name = (name_), .kind = (kind_), .axis = { { (a), DT_UNIT_ROW }, { (b), DT_UNIT_ROW } }, \
+        .with = (with_), .eps = 1e-5f, .style = (style_), .tied_to = (tied_)                      \
+    }
+
+static const dt_layer_spec net[N_LAYERS] = {
+    ROW("embed", &dt_embedding_kind, V, D, NULL, "embedding_rowwise", NULL),
+    ROW("norm", &dt_rms_norm_kind, D, 0, NULL, "replicate", NULL),
+    ROW("scale", &frozen_scale, D, 0, NULL, "replicate", NULL),
+    ROW("mlp.up", &dt_linear_kind, F, D, "bias", "colwise", NULL),
+    ROW("mlp.down", &dt_linear_kind, D, F, NULL, "rowwise", NULL),
+    ROW("head", &dt_linear_kind, V, D, NULL, "colwise", "embed"),
+};
+
+dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out)
+{
+    static const dt_init_rule rules[] = { { "**.weight", DT_INIT_NORMAL, 0.0, 0.3 },
+                                          { "norm.weight", DT_INIT_CONSTANT, 1.0, 0.0 } };
+    dt_status st;
+
+    DT_TRY(dt_layers_create(mesh, "tp?", net, N_LAYERS, NULL, out));
+    st = dt_layers_init(*out, dtype, 16, rules, 2);
+    if (st != DT_OK) dt_layers_release(out);
+    return st;
+}
+
+/* Rows of numbers below V, cut over "dp". */
+static dt_tensor *numbers(dt_tape *t, dt_mesh *mesh, int64_t step, int64_t first, int64_t n)
+{
+    dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { n, TOKENS };
+    int32_t full[ROWS * TOKENS];
+    dt_tensor *x;
+
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+        if (strncmp(dt_mesh_dim_name(mesh, m), "dp", 2) == 0) place[m] = DT_SHARD(0);
+    for (int64_t i = 0; i < n * TOKENS; i++) {
+        const int64_t at = first * TOKENS + i + step * 5;
+        full[i] = (int32_t)((at * at * 7 + at * 3 + at / 4) % V);
+    }
+    if (dt_distribute(mesh, place, DT_I32, 2, shape, (dt_source){ full, DT_EQUAL_COPIES }, &x) !=
+        DT_OK)
+        return NULL;
+    return dt_tape_own(t, x);
+}
+
+dt_tensor *dt_test_net_loss(dt_tape *t, dt_layers *m, int64_t step, int64_t first, int64_t n)
+{
+    dt_cross_entropy_options how = DT_CROSS_ENTROPY_OPTIONS_INIT;
+    dt_mesh *mesh = dt_layers_mesh(m);
+    dt_tensor *x = dt_layer_forward(t, dt_layers_at(m, EMBED), numbers(t, mesh, step, first, n));
+    dt_tensor *h = dt_layer_forward(t, dt_layers_at(m, NORM), x);
+
+    how.n_valid = ROWS * TOKENS;
+    h = dt_layer_forward(t, dt_layers_at(m, SCALE), h);
+    h = dt_tanh(t, dt_layer_forward(t, dt_layers_at(m, UP), h));
+    x = dt_add(t, x, dt_layer_forward(t, dt_layers_at(m, DOWN), h));
+    x = dt_layer_forward(t, dt_layers_at(m, HEAD), x);
+    return dt_cross_entropy(t, x, numbers(t, mesh, step + 1, first, n), &how);
+}
+
+static dt_status append(dt_tensor *x, float **out, int64_t *n, size_t *room)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    int64_t more = 1;
+    dt_tensor *y;
+    dt_status st;
+
+    DT_TRY(dt_redistribute_cast(x, whole, DT_F32, &y));
+    for (int a = 0; a < dt_tensor_n_axes(y); a++) more *= dt_tensor_extent(y, a);
+    st = dti_grow((void **)out, room, (size_t)(*n + more), sizeof **out);
+    if (st == DT_OK) st = dt_tensor_read(y, *out + *n, (size_t)more * sizeof **out);
+    dt_tensor_release(&y);
+    *n += more;
+    return st;
+}
+
+dt_status dt_test_net_values(dt_layers *m, dt_optimizer *opt, float **out, int64_t *n)
+{
+    dt_optimizer_state state;
+    size_t room = 0;
+
+    *out = NULL;
+    *n = 0;
+    for (int i = 0; i < dt_layers_count(m); i++) {
+        const dt_layer *layer = dt_layers_at(m, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            if (dt_layer_owns_param(layer, p))
+                DT_TRY(append(dt_layer_param(layer, p), out, n, &room));
+    }
+    for (int64_t i = 0; dt_optimizer_state_at(opt, i, &state); i++)
+        DT_TRY(append(state.value, out, n, &room));
+    return DT_OK;
+}
+
+static dt_status train_step(dt_optimizer *opt, dt_tape *t, dt_layers *m,
+                            const dt_test_training *how, int step, dt_step_report *report)
+{
+    const int64_t rows = ROWS / how->passes;
+
+    for (int i = 0; i < how->passes; i++) {
+        dt_tensor *loss;
+        dt_tape_record(t, dt_optimizer_gradients(opt));
+        loss = dt_test_net_loss(t, m, step, i * rows, rows);
+        if (how->scale != 0.0) loss = dt_mul_scalar(t, loss, how->scale);
+        dt_optimizer_backward(opt, t, loss, i + 1 == how->passes);
+        DT_TRY(dt_tape_status(t));
+        dt_tape_reset(t);
+    }
+    DT_TRY(dt_optimizer_step(opt, how->lr, report));
+    return DT_OK;
+}
+
+dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **values, int64_t *n,
+                        double *norms)
+{
+    dt_optimizer *opt = NULL;
+    dt_layers *m = NULL;
+    dt_tape *t = NULL;
+    dt_status st;
+
+    *values = NULL;
+    DT_TRY(dt_test_net_create(mesh, how->dtype, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_optimizer_create(m, &how->options, &opt));
+    for (int i = 0; i < how->steps; i++) {
+        dt_step_report report;
+        DT_TRY_TO(done, st, train_step(opt, t, m, how, i, &report));
+        norms[i] = report.norm;
+    }
+    DT_TRY_TO(done, st, dt_test_net_values(m, opt, values, n));
+done:
+    dt_tape_release(&t);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&m);
+    return st;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A language model of a few hundred parameters that is trained in no time: a table tied to its
+ * head, a norm, a frozen scale of a user's own kind, two products, one of which has a bias. No
+ * extent is even, so every cut is uneven and pieces may be empty. */
+#ifndef DT_TEST_SMALL_NET_H
+#define DT_TEST_SMALL_NET_H
+
+#include <dtensor/layers.h>
+#include <dtensor/optimizers.h>
+
+enum { DT_NET_V = 11, DT_NET_D = 6, DT_NET_F = 15, DT_NET_ROWS = 8, DT_NET_TOKENS = 3 };
+
+/* Its layers on a mesh with or without a dim "tp", with values that depend on the names alone. */
+dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out);
+
+/* The loss of rows [first, first + n) of step `step`'s batch, cut over "dp" where the mesh has it:
+ * mean over all DT_NET_ROWS rows, of which a pass has its share. */
+dt_tensor *dt_test_net_loss(dt_tape *t, dt_layers *net, int64_t step, int64_t first, int64_t n);
+
+/* All values of all parameters and then of the optimizer's state (NULL: none), gathered, one after
+ * the other, as f32; *n of them, to be freed with dti_free(). */
+dt_status dt_test_net_values(dt_layers *net, dt_optimizer *opt, float **out, int64_t *n);
+
+/* A training: steps of microbatches. */
+typedef struct dt_test_training {
+    dt_dtype dtype;
+    dt_optimizer_options options;
+    int steps, passes; /* passes of a step, which divide its rows */
+    double lr;
+    double scale; /* of every loss; 0: 1 */
+} dt_test_training;
+
+/* Runs it on a mesh of n ranks; *values as dt_test_net_values(), *norms of each step, both to be
+ * freed. On the ranks' own threads. */
+dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **values, int64_t *n,
+                        double *norms);
+
+#endif

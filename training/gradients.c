@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients on their way from passes to a step. */
+#include <dtensor/factories.h>
+
+#include "dtensor/create.h"
+#include "dtensor/leaves.h"
+#include "training/norm.h"
+#include "training/optimizer.h"
+
+dt_status dti_optimizer_look(dt_optimizer *opt, int64_t i)
+{
+    dti_trained *p = &opt->params[i];
+    dt_tensor *x;
+
+    for (int k = 0; !p->bad && (x = dti_leaf_part(opt->gradients, i, k)) != NULL; k++) {
+        bool finite = true;
+        if (dti_tensor_partial_dims(x) != 0) DT_TRY(dti_is_finite(x, &finite));
+        p->bad = !finite;
+    }
+    return DT_OK;
+}
+
+dt_status dti_optimizer_reduce(dt_optimizer *opt, int64_t i, dt_tape *tape)
+{
+    DT_TRY(dti_optimizer_look(opt, i));
+    DT_TRY(dti_leaf_settle(opt->gradients, i, opt->params[i].layout, tape));
+    return DT_OK;
+}
+
+/* The seed of a pass: the loss scale, on every rank. NULL: 1. */
+static dt_status seed_of(const dt_optimizer *opt, dt_tensor *loss, dt_tensor **out)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    int64_t shape[DT_MAX_AXES];
+    const int n_axes = dt_tensor_n_axes(loss);
+
+    *out = NULL;
+    if (opt->loss_scale == 1.0 || loss == NULL) return DT_OK;
+    for (int a = 0; a < n_axes; a++) shape[a] = dt_tensor_extent(loss, a);
+    DT_TRY(dt_full(dt_tensor_mesh(loss), whole, DT_F32, n_axes, shape, opt->loss_scale, out));
+    return DT_OK;
+}
+
+static dt_status check_pass(const dt_optimizer *opt, const dt_tape *tape, const dt_tensor *loss)
+{
+    int64_t n = 1;
+
+    DT_CHECK(opt != NULL, DT_ERR_ARG, "optimizer is NULL");
+    DT_CHECK(loss != NULL, DT_ERR_ARG, "loss is NULL");
+    DT_CHECK(dti_tape_records_for(tape, opt->gradients), DT_ERR_ARG,
+             "the tape does not record for this optimizer: dt_tape_record(tape, "
+             "dt_optimizer_gradients(optimizer)) comes before the forward pass");
+    for (int a = 0; a < dt_tensor_n_axes(loss); a++) n *= dt_tensor_extent(loss, a);
+    DT_CHECK(n == 1, DT_ERR_ARG, "the loss has %lld elements: reduce them to one", (long long)n);
+    return DT_OK;
+}
+
+static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss)
+{
+    dt_backward_options options = { .seed = NULL };
+
+    DT_TRY(check_pass(opt, tape, loss));
+    DT_TRY(seed_of(opt, loss, &options.seed));
+    dt_backward(tape, loss, &options);
+    dt_tensor_release(&options.seed);
+    if (opt->options.zero < 2 || dt_tape_status(tape) != DT_OK) return DT_OK;
+    for (int64_t i = 0; i < opt->n; i++) DT_TRY(dti_optimizer_reduce(opt, i, tape));
+    return DT_OK;
+}
+
+void dt_optimizer_backward(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, bool last)
+{
+    dt_status st;
+
+    (void)last;
+    if (tape == NULL || dt_tape_status(tape) != DT_OK) return;
+    st = run_pass(opt, tape, loss);
+    if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
