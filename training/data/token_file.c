@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "training/data/token_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "files/folder.h"
+
+enum { BLOCK_TOKENS = 1 << 20 }; /* that one piece of a file has at most */
+
+static bool ends_with(const char *path, const char *ending)
+{
+    const size_t n = strlen(path), m = strlen(ending);
+
+    return n > m && strcmp(path + n - m, ending) == 0;
+}
+
+/* `path` with another ending, or one more where it does not end so. */
+static dt_status other_ending(const char *path, const char *now, const char *then,
+                              char out[DTI_PATH_BYTES])
+{
+    const size_t n = strlen(path) - (ends_with(path, now) ? strlen(now) : 0);
+
+    DT_CHECK(n + strlen(then) < DTI_PATH_BYTES, DT_ERR_ARG, "the path has %zu bytes", n);
+    memcpy(out, path, n);
+    (void)strcpy(out + n, then);
+    return DT_OK;
+}
+
+int dti_token_bytes(dti_token_type type)
+{
+    switch (type) {
+    case DTI_TOKEN_U8:
+    case DTI_TOKEN_I8:
+        return 1;
+    case DTI_TOKEN_I16:
+    case DTI_TOKEN_U16:
+        return 2;
+    case DTI_TOKEN_I32:
+    case DTI_TOKEN_U32:
+    case DTI_TOKEN_F32:
+        return 4;
+    default:
+        return 8;
+    }
+}
+
+/* --- formats ---------------------------------------------------------------------------------- */
+
+static dt_status open_llmc(dti_token_file *f, const int32_t head[3])
+{
+    const char *label = f->tokens.in.label;
+    const bool wide = head[0] == DTI_LLMC_MAGIC_U32;
+    const int64_t bytes = f->tokens.in.bytes;
+
+    DT_CHECK(head[0] != DTI_LLMC_MAGIC_EVAL, DT_ERR_UNSUPPORTED,
+             "%s: is an evaluation file of llm.c (magic %d), which has questions, no text", label,
+             head[0]);
+    DT_CHECK(head[1] == (wide ? 7 : 1), DT_ERR_FORMAT,
+             "%s: has the magic %d of llm.c and version %d, must be version %d", label, head[0],
+             head[1], wide ? 7 : 1);
+    f->type = wide ? DTI_TOKEN_U32 : DTI_TOKEN_U16;
+    f->begin = DTI_LLMC_HEADER_BYTES;
+    f->n = head[2];
+    DT_CHECK(f->n >= 0 && bytes == f->begin + f->n * dti_token_bytes(f->type), DT_ERR_FORMAT,
+             "%s: its header says %lld tokens of %d bytes behind %d of its own, the file has %lld "
+             "bytes",
+             label, (long long)f->n, dti_token_bytes(f->type), DTI_LLMC_HEADER_BYTES,
+             (long long)bytes);
+    return DT_OK;
+}
+
+static dt_status open_plain(dti_token_file *f, const char *path)
+{
+    DT_CHECK(
+        ends_with(path, ".bin"), DT_ERR_UNSUPPORTED,
+        "%s: is no file of tokens: has no header of llm.c, no Megatron index beside it, and is "
+        "not called .bin, as nanoGPT's are; dtensor tokenize makes one of a text",
+        f->tokens.in.label);
+    DT_CHECK(f->tokens.in.bytes % 2 == 0, DT_ERR_FORMAT,
+             "%s: has %lld bytes: without a header it would be tokens of two bytes each",
+             f->tokens.in.label, (long long)f->tokens.in.bytes);
+    f->type = DTI_TOKEN_U16;
+    f->n = f->tokens.in.bytes / 2;
+    return DT_OK;
+}
+
+/* What kind of file it is: by its first bytes, by an index beside it, by its name. */
+static dt_status open_as_what_it_is(dti_token_file *f, const char *path, const char *index)
+{
+    const unsigned char *bytes;
+    int32_t head[3] = { 0 };
+
+    DT_CHECK(f->tokens.in.bytes > 0, DT_ERR_FORMAT, "%s: is empty", f->tokens.in.label);
+    if (index != NULL) return dti_token_index_open(f, index);
+    if (f->tokens.in.bytes >= DTI_LLMC_HEADER_BYTES) {
+        DT_TRY(dti_mapped_at(&f->tokens, 0, sizeof head, &bytes));
+        memcpy(head, bytes, sizeof head);
+    }
+    if (head[0] == DTI_LLMC_MAGIC || head[0] == DTI_LLMC_MAGIC_U32 ||
+        head[0] == DTI_LLMC_MAGIC_EVAL)
+        return open_llmc(f, head);
+    return open_plain(f, path);
+}
+
+/* The file of tokens that a path names, and the index that goes with it: "" where there is none. */
+static dt_status find_files(const char *path, char tokens[DTI_PATH_BYTES],
+                            char index[DTI_PATH_BYTES])
+{
+    const bool prefix = !ends_with(path, ".idx") && access(path, F_OK) != 0;
+
+    DT_TRY(other_ending(path, ends_with(path, ".bin") ? ".bin" : ".idx", ".idx", index));
+    if (access(index, F_OK) != 0 && !ends_with(path, ".idx")) index[0] = '\0';
+    if (ends_with(path, ".idx") || (prefix && index[0] != '\0'))
+        return other_ending(path, ends_with(path, ".idx") ? ".idx" : ".bin", ".bin", tokens);
+    return other_ending(path, "", "", tokens);
+}
+
+dt_status dti_token_file_open(const char *path, const dti_token_wish *wish, dti_token_file *out)
+{
+    char tokens[DTI_PATH_BYTES], index[DTI_PATH_BYTES];
+    dt_status st = DT_OK;
+
+    *out = (dti_token_file){
+        .tokens.in.fd = -1, .index.in.fd = -1, .mask.in.fd = -1, .n_documents = -1
+    };
+    DT_TRY(find_files(path, tokens, index));
+    DT_TRY(dti_mapped_open(tokens, &out->tokens));
+    DT_TRY_TO(fail, st, open_as_what_it_is(out, tokens, index[0] != '\0' ? index : NULL));
+    out->bytes = dti_token_bytes(out->type);
+    DT_TRY_TO(fail, st, dti_side_files_read(out, tokens, wish));
+    return DT_OK;
+fail:
+    dti_token_file_close(out);
+    return st;
+}
+
+void dti_token_file_close(dti_token_file *f)
+{
+    dti_mapped_close(&f->tokens);
+    dti_mapped_close(&f->index);
+    dti_mapped_close(&f->mask);
+    dti_free(f->document_begin);
+    f->document_begin = NULL;
+}
+
+dt_status dti_token_file_check(const dti_token_file *f)
+{
+    DT_TRY(dti_mapped_check(&f->tokens));
+    if (f->index.in.fd >= 0) DT_TRY(dti_mapped_check(&f->index));
+    if (f->mask.in.fd >= 0) DT_TRY(dti_mapped_check(&f->mask));
+    return DT_OK;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static int64_t value_at(const unsigned char *p, dti_token_type type)
+{
+    int16_t i16;
+    uint16_t u16;
+    int32_t i32;
+    uint32_t u32;
+    int64_t i64;
+
+    switch (type) {
+    case DTI_TOKEN_U8:
+        return *p;
+    case DTI_TOKEN_I8:
+        return (signed char)*p;
+    case DTI_TOKEN_I16:
+        memcpy(&i16, p, sizeof i16);
+        return i16;
+    case DTI_TOKEN_U16:
+        memcpy(&u16, p, sizeof u16);
+        return u16;
+    case DTI_TOKEN_I32:
+        memcpy(&i32, p, sizeof i32);
+        return i32;
+    case DTI_TOKEN_U32:
+        memcpy(&u32, p, sizeof u32);
+        return u32;
+    default:
+        memcpy(&i64, p, sizeof i64);
+        return i64;
+    }
+}
+
+/* Names the document too, where it is known without looking for it. */
+static dt_status refuse_token(dti_token_file *f, int64_t at, int64_t value, int64_t limit)
+{
+    int64_t low = 0, high = f->n_documents, begin = 0;
+    char where[64] = "";
+
+    while (high - low > 1) { /* begin of low <= at < begin of high */
+        const int64_t middle = low + (high - low) / 2;
+        DT_TRY(dti_token_file_document(f, middle, &begin));
+        if (begin <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (f->n_documents > 0) {
+        DT_TRY(dti_token_file_document(f, low, &begin));
+        (void)snprintf(where, sizeof where, ", %lld of document %lld", (long long)(at - begin),
+                       (long long)low);
+    }
+    DT_CHECK(value < 0 || limit == 0, DT_ERR_FORMAT,
+             "%s: token %lld%s (byte %lld) is %lld, the vocabulary has 0 to %lld",
+             f->tokens.in.label, (long long)at, where, (long long)(f->begin + at * f->bytes),
+             (long long)value, (long long)limit - 1);
+    DT_FAIL(DT_ERR_FORMAT, "%s: token %lld%s (byte %lld) is %lld, which no token is",
+            f->tokens.in.label, (long long)at, where, (long long)(f->begin + at * f->bytes),
+            (long long)value);
+}
+
+static dt_status read_piece(dti_token_file *f, int64_t first, int64_t n, int64_t limit, int32_t *to)
+{
+    const uint64_t end = limit > 0 ? (uint64_t)limit : (uint64_t)INT32_MAX + 1;
+    const unsigned char *p;
+
+    DT_TRY(dti_mapped_at(&f->tokens, f->begin + first * f->bytes, n * f->bytes, &p));
+    for (int64_t i = 0; i < n; i++, p += f->bytes) {
+        const int64_t value = value_at(p, f->type);
+        if ((uint64_t)value >= end) return refuse_token(f, first + i, value, limit);
+        to[i] = (int32_t)value;
+    }
+    return DT_OK;
+}
+
+dt_status dti_token_file_read(dti_token_file *f, int64_t first, int64_t n, int64_t limit,
+                              int32_t *to)
+{
+    DT_ASSERT(first >= 0 && n >= 0 && first + n <= f->n);
+    for (int64_t done = 0; done < n; done += BLOCK_TOKENS)
+        DT_TRY(read_piece(f, first + done, dti_min(n - done, BLOCK_TOKENS), limit, to + done));
+    return DT_OK;
+}
