@@ -67,6 +67,7 @@ DT_TEST(bench, decode_runs)
 
 DT_TEST(bench, comm_runs)
 {
+    dt_test_long();
     check_rows("comm", 22);
 }
 
@@ -102,6 +103,7 @@ DT_TEST(bench, sampling_runs)
 
 DT_TEST(bench, linear_runs)
 {
+    dt_test_long();
     check_rows("linear", 3);
 }
 

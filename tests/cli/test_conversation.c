@@ -310,13 +310,14 @@ DT_TEST(cli_chat, caches_grow_with_what_is_said)
     dt_test_remove_dir(model);
 }
 
-static void say_much(running *r)
+/* `words` tokens, up to 8000 of them; reading takes time that grows with their square. */
+static void say_much(running *r, size_t words)
 {
     char line[16000];
 
-    for (size_t i = 0; i < sizeof line; i += 2) memcpy(line + i, "q ", 2);
-    memcpy(line + sizeof line - 1, "\n", 1);
-    DT_ASSERT(write(r->in, line, sizeof line) == (ssize_t)sizeof line);
+    for (size_t i = 0; i < words; i++) memcpy(line + 2 * i, "q ", 2);
+    line[2 * words - 1] = '\n';
+    DT_ASSERT(write(r->in, line, 2 * words) == (ssize_t)(2 * words));
 }
 
 /* Until the file holds `text`. */
@@ -343,7 +344,7 @@ DT_TEST(cli_chat, an_interrupt_is_heard_while_a_prompt_is_read)
     for (size_t i = 0; i < DT_COUNT(meshes); i++) {
         json_t *first, *second;
         start_with(&r, model, meshes[i], "--show-prompt", "--json", file);
-        say_much(&r);
+        say_much(&r, 8000);
         wait_for(file, "\nbot:");
         (void)usleep(100000);
         DT_ASSERT(kill(r.pid, SIGINT) == 0);
@@ -377,7 +378,7 @@ DT_TEST(cli_chat, a_second_interrupt_ends_the_program)
     (void)snprintf(file, sizeof file, "%s/err", model);
     for (int i = 0; i < 20 && code == 0; i++) {
         start(&r, model, "tp=1", "--show-prompt", file);
-        say_much(&r);
+        say_much(&r, 8000);
         wait_for(file, "\nbot:");
         (void)usleep(200000);
         (void)kill(r.pid, SIGINT);
@@ -399,7 +400,7 @@ DT_TEST(cli_chat, interrupts_that_are_ignored_stay_so)
     (void)signal(SIGINT, SIG_IGN);
     start(&r, model, "tp=1", "--show-prompt", file);
     (void)signal(SIGINT, SIG_DFL);
-    say_much(&r);
+    say_much(&r, 1500); /* all of it is read, and answered */
     wait_for(file, "\nbot:");
     for (int i = 0; i < 3; i++) DT_ASSERT(kill(r.pid, SIGINT) == 0);
     DT_ASSERT_EQ_INT(finish(&r), 0);

@@ -130,6 +130,7 @@ DT_TEST(cuda_step, ranks_record_where_kernels_wait_for_each_other)
     static const step_case cases[] = { { "llama/uneven", true } };
     dt_run_options options = DT_TEST_RUN_OPTIONS;
 
+    dt_test_long();
     dt_test_cuda_needs_eager(dt_test_cuda_runs());
     options.device = "cuda";
     options.timeout_ms = 120000;

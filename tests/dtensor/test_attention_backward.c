@@ -436,5 +436,6 @@ DT_TEST(attention_backward, more_of_everything_than_a_tile)
         { .name = "wide group", .batch = 1, .tokens = 3, .heads = 130, .kv = 1, .width = 4 },
     };
 
+    dt_test_long();
     for (size_t i = 0; i < DT_COUNT(large); i++) run_shape(&large[i], DT_F32);
 }

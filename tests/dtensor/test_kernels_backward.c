@@ -98,6 +98,7 @@ DT_TEST(kernels_backward, products_and_biases_of_odd_sizes)
 /* More rows than a block has, more of a sum than a depth, more outputs than a chunk. */
 DT_TEST(kernels_backward, products_of_more_than_is_taken_at_a_time)
 {
+    dt_test_long();
     run_all((product_shape){ 290, 530, 271 });
     run_all((product_shape){ 545, 40, 130 });
 }

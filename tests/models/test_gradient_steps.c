@@ -268,6 +268,7 @@ DT_TEST(gradient_steps, are_what_the_dry_run_says_and_the_same_twice)
 
 DT_TEST(gradient_steps, with_tokens_cut_and_less_kept_are_predicted_too)
 {
+    dt_test_long();
     predict_all(true, DT_RECOMPUTED_CHEAP);
     predict_all(false, DT_RECOMPUTED_BLOCKS);
 }

@@ -234,6 +234,7 @@ DT_TEST(golden_gradients, with_blocks_run_again_and_the_head_in_chunks_match_too
 {
     static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
 
+    dt_test_long();
     check_all(
         meshes, DT_COUNT(meshes),
         (scene){ .dtype = DT_F32, .factor = 1.0, .recompute = DT_RECOMPUTED_BLOCKS, .chunk = 7 });

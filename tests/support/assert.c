@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void dt_test_print_error(void)
@@ -18,6 +19,11 @@ void dt_test_print_error(void)
     for (int i = 0; i < e->n_frames; i++)
         (void)fprintf(stderr, "    at %s (%s:%d)\n", e->frames[i].func, e->frames[i].file,
                       e->frames[i].line);
+}
+
+void dt_test_long(void)
+{
+    if (getenv("DTENSOR_LONG") == NULL) dt_test_skip("long: make test-long runs it");
 }
 
 static bool close_enough(double a, double b, double tolerance)

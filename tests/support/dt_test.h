@@ -47,6 +47,9 @@ void dt_test_register(dt_test_entry *entry);
 void dt_test_fail(const char *file, int line, const char *fmt, ...) DT_PRINTF(3, 4);
 void dt_test_skip(const char *fmt, ...) DT_PRINTF(1, 2);
 
+/* Skips the running test but where `make test-long` runs it: DTENSOR_LONG is set. */
+void dt_test_long(void);
+
 /* Writes the thread's error record with its frames to stderr. */
 void dt_test_print_error(void);
 
