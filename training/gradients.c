@@ -4,6 +4,7 @@
 #include <dtensor/factories.h>
 
 #include "dtensor/create.h"
+#include "dtensor/leaf_moves.h"
 #include "dtensor/leaves.h"
 #include "training/norm.h"
 #include "training/optimizer.h"
@@ -56,16 +57,35 @@ static dt_status check_pass(const dt_optimizer *opt, const dt_tape *tape, const 
     return DT_OK;
 }
 
-static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss)
+/* A gradient is whole, in a pass whose gradients travel. */
+static void set_out(void *arg, dt_tape *tape, dt_tensor *leaf)
 {
-    dt_backward_options options = { .seed = NULL };
+    dt_optimizer *opt = arg;
+    const int64_t i = dti_leaf_number(opt->gradients, leaf);
+    dt_status st = DT_OK;
+
+    if (i >= opt->n) return; /* the caller's own */
+    st = dti_optimizer_look(opt, i);
+    if (st == DT_OK) st = dti_buckets_take(opt->buckets, tape, i);
+    if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
+}
+
+/* Gradients travel in the last pass of a step, those that are cut in each. */
+static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, bool last)
+{
+    const bool travels = last || opt->options.zero == 2;
+    const bool meanwhile = travels && opt->buckets != NULL;
+    dt_backward_options options = { .ready = meanwhile ? set_out : NULL, .arg = opt };
 
     DT_TRY(check_pass(opt, tape, loss));
+    if (meanwhile) DT_TRY(dti_buckets_open(opt->buckets));
     DT_TRY(seed_of(opt, loss, &options.seed));
     dt_backward(tape, loss, &options);
     dt_tensor_release(&options.seed);
-    if (opt->options.zero < 2 || dt_tape_status(tape) != DT_OK) return DT_OK;
-    for (int64_t i = 0; i < opt->n; i++) DT_TRY(dti_optimizer_reduce(opt, i, tape));
+    if (dt_tape_status(tape) != DT_OK) return DT_OK;
+    if (meanwhile) return dti_buckets_close(opt->buckets, tape);
+    for (int64_t i = 0; i < opt->n && opt->options.zero == 2; i++)
+        DT_TRY(dti_optimizer_reduce(opt, i, tape));
     return DT_OK;
 }
 
@@ -73,8 +93,7 @@ void dt_optimizer_backward(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, bo
 {
     dt_status st;
 
-    (void)last;
     if (tape == NULL || dt_tape_status(tape) != DT_OK) return;
-    st = run_pass(opt, tape, loss);
+    st = run_pass(opt, tape, loss, last);
     if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

@@ -88,6 +88,18 @@ static dt_status lay_out(dt_optimizer *opt)
     return DT_OK;
 }
 
+static dt_status make_buckets(dt_optimizer *opt)
+{
+    const dt_layout **want;
+    dt_status st;
+
+    DT_TRY(dti_alloc_array((size_t)opt->n, sizeof *want, (void **)&want));
+    for (int64_t i = 0; i < opt->n; i++) want[i] = opt->params[i].layout;
+    st = dti_buckets_create(opt->gradients, opt->n, want, opt->options.bucket_bytes, &opt->buckets);
+    dti_free(want);
+    return st;
+}
+
 /* Options without a size are none: defaults. */
 dt_status dt_optimizer_create(dt_layers *layers, const dt_optimizer_options *options,
                               dt_optimizer **out)
@@ -113,6 +125,7 @@ dt_status dt_optimizer_create(dt_layers *layers, const dt_optimizer_options *opt
     DT_TRY_TO(fail, st, dt_tape_create(rt, &opt->tape));
     DT_TRY_TO(fail, st, add_params(opt));
     DT_TRY_TO(fail, st, lay_out(opt));
+    if (o.bucket_bytes > 0) DT_TRY_TO(fail, st, make_buckets(opt));
     opt->options.groups = NULL;
     opt->options.over = opt->options.offload = NULL;
     *out = opt;
@@ -129,6 +142,7 @@ void dt_optimizer_release(dt_optimizer **optimizer)
 
     if (opt == NULL) return;
     *optimizer = NULL;
+    dti_buckets_free(&opt->buckets);
     dt_gradients_release(&opt->gradients);
     dt_tape_release(&opt->tape);
     for (int64_t i = 0; i < opt->n; i++) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "placements/layout.h"
+#include "training/buckets.h"
 
 /* Kinds of state, in the order in which a parameter's are listed. */
 typedef enum dti_slot_kind {
@@ -45,6 +46,7 @@ struct dt_optimizer {
     dti_trained *params;
     int64_t steps, good_steps;
     double loss_scale;
+    dti_buckets *buckets; /* gradients that travel while backward goes on; NULL: none do */
 };
 
 /* The layout of a parameter's gradient and state (layouts.c): its own, cut over the mesh dims

@@ -208,6 +208,7 @@ dt_status dt_optimizer_step(dt_optimizer *opt, double lr, dt_step_report *report
     dt_step_report mine = { 0 };
 
     DT_CHECK(opt != NULL, DT_ERR_ARG, "optimizer is NULL");
+    if (opt->buckets != NULL) DT_TRY(dti_buckets_finish(opt->buckets));
     DT_TRY(check_step(opt, lr));
     dt_tape_reset(opt->tape);
     if (dt_mesh_is_member(opt->mesh))

@@ -126,6 +126,10 @@ DT_API double dt_optimizer_loss_scale(const dt_optimizer *optimizer);
  *         by the step's count, not by the pass's
  *   last  of the step: what waits for all passes may travel now
  *
+ * With bucket_bytes gradients set out while the pass goes on, as soon as nothing is added to them
+ * any more: those that are cut (zero 2) in each pass, others in the last. dt_gradient() does not
+ * have what is under way; dt_optimizer_step() waits for it. Bits and bytes are those without.
+ *
  * Collective  as dt_backward(), and over the layers' mesh.
  * Errors      latched: those of dt_backward(); DT_ERR_ARG for NULL, or a tape that records for
  *                      another collection
