@@ -30,7 +30,7 @@ struct dti_memory {
     size_t held;
     size_t idle;   /* of held: on free_blocks, or too much in blocks that are not */
     size_t excess; /* the latter */
-    size_t pooled; /* of used: of size classes */
+    size_t pooled; /* size classes of what is used */
     size_t pooled_peak;
 };
 
@@ -268,10 +268,11 @@ dt_status dti_storage_create(dti_memory *m, size_t bytes, bool pool, dti_storage
     DT_CHECK(!m->ended, DT_ERR_ARG, "the run that this memory belongs to has ended");
     dti_lease_collect(m->post);
     DT_CHECK(size_class < N_CLASSES, DT_ERR_MEMORY, "a tensor of %zu bytes is too large", bytes);
-    bytes = pool ? class_bytes(size_class) : bytes;
     s = take(m, pool ? class_at_hand(m, size_class) : -1);
     if (s == NULL) DT_TRY(new_header(m, &s));
+    s->asked = bytes;
     count_used(m, DTI_KIND_VALUES, (int64_t)bytes);
+    bytes = pool ? class_bytes(size_class) : bytes;
     m->pooled += pool ? bytes : 0;
     if (m->pooled > m->pooled_peak) m->pooled_peak = m->pooled;
     s->kind = DTI_KIND_VALUES;
@@ -302,7 +303,7 @@ dt_status dti_storage_lend(dti_memory *m, void *data, dti_lender lender, dti_sto
     if (s == NULL) DT_TRY_TO(fail, st, new_header(m, &s));
     s->kind = DTI_KIND_VALUES;
     s->size_class = -1;
-    s->bytes = 0;
+    s->bytes = s->asked = 0;
     s->data = data;
     s->lent = true;
     s->lender = lender;
@@ -320,7 +321,7 @@ void dti_storage_free(dti_storage *s)
 {
     dti_memory *m = s->memory;
 
-    count_used(m, s->kind, -(int64_t)(s->bytes - s->excess));
+    count_used(m, s->kind, -(int64_t)s->asked);
     if (s->size_class >= 0) m->pooled -= s->bytes - s->excess;
     count_excess(s, 0);
     end_lease(s);
@@ -356,8 +357,8 @@ size_t dti_memory_of_kind(const dti_memory *m, dti_memory_kind kind)
 
 void dti_storage_set_kind(dti_storage *s, dti_memory_kind kind)
 {
-    s->memory->of_kind[s->kind] -= s->bytes - s->excess;
-    s->memory->of_kind[kind] += s->bytes - s->excess;
+    s->memory->of_kind[s->kind] -= s->asked;
+    s->memory->of_kind[kind] += s->asked;
     s->kind = kind;
 }
 

@@ -45,6 +45,7 @@ typedef struct dti_storage {
     bool lent;        /* the bytes are the lender's */
     void *data;
     size_t bytes;  /* as allocated; 0 if lent */
+    size_t asked;  /* of bytes: what the tensor has; the rest is the pool's overhead */
     size_t excess; /* of bytes: more than was asked for, counted as idle */
     dti_lender lender;
     struct dti_lease *lease; /* others hold the bytes, too (lease.h); or NULL */
