@@ -11,6 +11,11 @@ bool dti_tape_records_for(const dt_tape *t, const dt_gradients *g)
     return t != NULL && t->graph != NULL && t->graph->gradients == g;
 }
 
+uint32_t dti_gradients_clears(const dt_gradients *g)
+{
+    return g->clears;
+}
+
 dt_tensor *dti_leaf_part(const dt_gradients *g, int64_t leaf, int k)
 {
     return k < DTI_SUM_PARTS ? g->leaves.at[leaf].sum.part[k] : NULL;

@@ -12,6 +12,9 @@
 /* Whether the tape records for the collection. */
 bool dti_tape_records_for(const dt_tape *tape, const dt_gradients *gradients);
 
+/* How often the collection was cleared. */
+uint32_t dti_gradients_clears(const dt_gradients *gradients);
+
 /* Part number k of a leaf's sum, those that lie alike being one: a piece of the gradient, or terms
  * of it, in f32. Borrowed; NULL past the last. */
 dt_tensor *dti_leaf_part(const dt_gradients *gradients, int64_t leaf, int k);

@@ -14,6 +14,10 @@ dt_status dti_optimizer_look(dt_optimizer *opt, int64_t i)
     dti_trained *p = &opt->params[i];
     dt_tensor *x;
 
+    if (opt->clears != dti_gradients_clears(opt->gradients)) { /* by a step, or by the caller */
+        for (int64_t k = 0; k < opt->n; k++) opt->params[k].bad = false;
+        opt->clears = dti_gradients_clears(opt->gradients);
+    }
     for (int k = 0; !p->bad && (x = dti_leaf_part(opt->gradients, i, k)) != NULL; k++) {
         bool finite = true;
         if (dti_tensor_partial_dims(x) != 0) DT_TRY(dti_is_finite(x, &finite));
@@ -77,7 +81,6 @@ static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, boo
     const bool meanwhile = travels && opt->buckets != NULL;
     dt_backward_options options = { .ready = meanwhile ? set_out : NULL, .arg = opt };
 
-    DT_TRY(check_pass(opt, tape, loss));
     if (meanwhile) DT_TRY(dti_buckets_open(opt->buckets));
     DT_TRY(seed_of(opt, loss, &options.seed));
     dt_backward(tape, loss, &options);
@@ -94,6 +97,7 @@ void dt_optimizer_backward(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, bo
     dt_status st;
 
     if (tape == NULL || dt_tape_status(tape) != DT_OK) return;
-    st = run_pass(opt, tape, loss, last);
+    st = check_pass(opt, tape, loss);
+    if (st == DT_OK) st = run_pass(opt, tape, loss, last);
     if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

@@ -29,7 +29,7 @@ typedef struct dti_trained {
     const dt_layout *layout; /* of gradient and state, when the step is done */
     double lr_factor, weight_decay;
     bool first_owner;  /* this rank counts what it holds of it */
-    bool bad;          /* its terms on this rank were not finite in this step */
+    bool bad;          /* its terms on this rank were not finite since gradients were forgotten */
     uint32_t slots;    /* bit s: it has state s */
     uint64_t stream;   /* of random rounding: follows from the name */
     char *state_names; /* of all its states, one after the other */
@@ -47,6 +47,7 @@ struct dt_optimizer {
     int64_t steps, good_steps;
     double loss_scale;
     dti_buckets *buckets; /* gradients that travel while backward goes on; NULL: none do */
+    uint32_t clears;      /* of the collection, when `bad` of all was false */
 };
 
 /* The layout of a parameter's gradient and state (layouts.c): its own, cut over the mesh dims

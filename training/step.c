@@ -147,12 +147,6 @@ static dt_status check_step(const dt_optimizer *opt, double lr)
     return DT_OK;
 }
 
-static void forget_gradients(dt_optimizer *opt)
-{
-    dt_gradients_clear(opt->gradients);
-    for (int64_t i = 0; i < opt->n; i++) opt->params[i].bad = false;
-}
-
 /* A step is good, or its gradients overflowed and it is skipped. */
 static bool overflows(dt_optimizer *opt, const dti_square_sum *sum)
 {
@@ -215,7 +209,7 @@ dt_status dt_optimizer_step(dt_optimizer *opt, double lr, dt_step_report *report
         DT_TRY(dti_runtime_alone(dt_mesh_runtime(opt->mesh), run_step(opt, lr, &mine)));
     else
         mine.step = ++opt->steps;
-    forget_gradients(opt);
+    dt_gradients_clear(opt->gradients);
     if (report != NULL) *report = mine;
     return DT_OK;
 }
