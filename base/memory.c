@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 /* Small blocks are aligned for the types of base/sync.h that keep flags two cache lines apart. */
 enum {
@@ -196,6 +198,29 @@ void dti_arena_free(dti_arena *arena)
         block = next;
     }
     *arena = (dti_arena)DTI_ARENA_INIT;
+}
+
+/* "max" or a number; 0 if there is no such file. */
+static int64_t read_limit(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    long long limit = 0;
+
+    if (f == NULL) return 0;
+    if (fscanf(f, "%lld", &limit) != 1 || limit < 0) limit = 0;
+    (void)fclose(f);
+    return limit;
+}
+
+int64_t dti_machine_memory(void)
+{
+    const int64_t limit = read_limit("/sys/fs/cgroup/memory.max");
+    struct sysinfo info;
+    int64_t all;
+
+    if (sysinfo(&info) != 0) return limit;
+    all = (int64_t)((info.totalram + info.totalswap) * info.mem_unit);
+    return limit > 0 && limit < all ? limit : all;
 }
 
 bool dti_mul_i64(int64_t a, int64_t b, int64_t *out)

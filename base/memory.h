@@ -34,6 +34,10 @@ void dti_big_free(void *p, size_t bytes);
 uint64_t dti_alloc_count(void);
 int64_t dti_alloc_live(void);
 
+/* Memory of this machine with what it swaps to, or less where a control group bounds it; 0 if that
+ * cannot be found out. */
+int64_t dti_machine_memory(void);
+
 /* Short-lived memory of one call, given back in one go. */
 typedef struct dti_arena {
     struct dti_arena_block *blocks;

@@ -137,6 +137,7 @@ dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from)
     DT_TRY(dti_device_of(rt, &device));
     DT_TRY(dti_st_stage_create(dti_st_stage_bytes(dt_runtime_size(rt)), dti_runtime_pool(rt),
                                &l.stage));
+    if (!from->keep_dtype) DT_TRY_TO(done, st, dti_layers_check_room(layers, from->dtype));
     if (!device->ops->host_visible) DT_TRY_TO(done, st, device->ops->upload(device, &l.upload));
     DT_TRY_TO(done, st, load_params(&l));
 done:
@@ -150,6 +151,7 @@ done:
 
 dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *fill)
 {
+    DT_TRY(dti_layers_check_room(layers, dtype));
     for (int i = 0; i < dt_layers_count(layers); i++) {
         dt_layer *layer = dt_layers_at(layers, i);
         dti_layer_clear(layer);

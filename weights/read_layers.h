@@ -33,6 +33,10 @@ typedef struct dti_filler {
     void *arg;
 } dti_filler;
 
+/* DT_ERR_MEMORY where this process' ranks will hold more values in `dtype` than the machine has
+ * memory for. */
+dt_status dti_layers_check_room(dt_layers *layers, dt_dtype dtype) DT_MUST_USE;
+
 /* Makes every parameter anew and lets `fill` give it values; NULL: zeros. */
 dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *fill) DT_MUST_USE;
 

@@ -126,6 +126,28 @@ static json_t *run_random(const char *mesh, const char *device)
     return object;
 }
 
+/* Linux would give the memory, and end the program when it is used. */
+DT_TEST(cli_bench, a_shape_that_no_machine_holds_is_refused)
+{
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], "
+        "\"hidden_size\": 1048576, \"intermediate_size\": 4194304, \"num_hidden_layers\": 100, "
+        "\"num_attention_heads\": 8192, \"vocab_size\": 100000, "
+        "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"torch_dtype\": \"float32\"}";
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "config.json", config, sizeof config - 1);
+    r = COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", "tp=2", "--sequence", "4",
+                "-n", "4");
+    COMMAND_ASSERT_CODE(r, 4);
+    DT_ASSERT(strstr(r.err, "this machine has ") != NULL);
+    DT_ASSERT(strstr(r.err, " for 2 ranks") != NULL);
+    command_free(&r);
+    dt_test_remove_dir(folder);
+}
+
 DT_TEST(cli_bench, random_weights_need_a_configuration_alone)
 {
     json_t *object = run_random("tp=1", "cpu");
