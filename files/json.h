@@ -94,6 +94,9 @@ dt_status dti_json_array_or_none(const dti_json *object, const char *key,
 dt_status dti_json_object_or_none(const dti_json *object, const char *key,
                                   dti_json *out) DT_MUST_USE;
 
+/* A value as text, which dti_free() frees. */
+dt_status dti_json_text(const dti_json *v, char **out) DT_MUST_USE;
+
 /* Of all that a value holds, in the order of the file: equal where it says the same. */
 uint64_t dti_json_hash(const dti_json *v);
 

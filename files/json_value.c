@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/numbers.h"
 #include "files/input.h"
 #include "files/json.h"
@@ -214,4 +216,17 @@ uint64_t dti_json_hash(const dti_json *v)
     if (v->value == NULL) return 0;
     (void)json_dump_callback(v->value, add_to_hash, &hash, JSON_COMPACT | JSON_ENCODE_ANY);
     return hash;
+}
+
+dt_status dti_json_text(const dti_json *v, char **out)
+{
+    char *text = v->value != NULL ? json_dumps(v->value, JSON_ENCODE_ANY) : NULL;
+    dt_status st;
+
+    *out = NULL;
+    DT_CHECK(text != NULL, DT_ERR_MEMORY, "%s: no memory for the text of %s", v->file, v->path);
+    st = dti_strdup(text, out);
+    free(text); /* jansson's */
+    DT_TRY(st);
+    return DT_OK;
 }

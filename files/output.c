@@ -90,3 +90,17 @@ dt_status dti_output_close(dti_output *out, dt_status st)
     *out = (dti_output){ .fd = -1 };
     return st;
 }
+
+dt_status dti_folder_sync(const char *dir)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+    const int fd = open(dir, O_RDONLY | O_CLOEXEC);
+    /* some file systems cannot do it, and have no need to */
+    const bool kept = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+    const int why = errno;
+
+    if (fd >= 0) (void)close(fd);
+    DT_CHECK(kept, DT_ERR_IO, "%s: its names cannot be kept: %s",
+             dti_printable(dir, label, sizeof label), strerror(why));
+    return DT_OK;
+}

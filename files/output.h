@@ -28,4 +28,7 @@ dt_status dti_write_at(int fd, const char *label, const void *data, size_t n,
  * Returns the first error. */
 dt_status dti_output_close(dti_output *out, dt_status st);
 
+/* Brings the names in a folder to the disk. */
+dt_status dti_folder_sync(const char *dir) DT_MUST_USE;
+
 #endif

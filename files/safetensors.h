@@ -48,6 +48,12 @@ dt_status dti_say_fault(const dti_faults *faults, const char *tensor, dt_status 
 
 void dti_st_close(dti_st_file **file); /* accepts NULL */
 
+struct dti_open_files;
+
+/* Makes an open file one of those of which a few are open at a time (open_files.h). */
+dt_status dti_st_share(dti_st_file *file, const char *path,
+                       struct dti_open_files *files) DT_MUST_USE;
+
 /* Queries; entries are borrowed from the file. dti_st_at() gives them in the order of the data. */
 const char *dti_st_label(const dti_st_file *file); /* its path, for messages */
 size_t dti_st_count(const dti_st_file *file);

@@ -40,9 +40,6 @@ typedef struct dti_st_dtype {
     dt_dtype dtype;
 } dti_st_dtype;
 
-/* Makes an open file one of those of which a few are open at a time. */
-dt_status dti_st_share(dti_st_file *file, const char *path, dti_open_files *files) DT_MUST_USE;
-
 /* Leaves of the file's tensors those that are named in `keep`, sorted by address. */
 dt_status dti_st_keep(dti_st_file *file, const dti_st_entry *const *keep, size_t n) DT_MUST_USE;
 

@@ -167,11 +167,17 @@ bool dti_runtime_has_lanes(const dt_runtime *rt)
     return rt->lanes != NULL;
 }
 
+void dti_runtime_free_core(const dt_runtime *rt)
+{
+    if (rt->bound_by != NULL) dti_topology_unbind(rt->bound_by);
+}
+
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
 {
-    if (rt->bound_by != NULL) dti_topology_unbind(rt->bound_by); /* the rank's core is the rank's */
-    const dt_status st = dti_local_open(rt->lanes, rt->rank, NULL, NULL, out);
+    dt_status st;
 
+    dti_runtime_free_core(rt);
+    st = dti_local_open(rt->lanes, rt->rank, NULL, NULL, out);
     if (st != DT_OK) dti_local_abort_world(rt->lanes, rt->rank, dt_last_error()->message);
     DT_TRY(st);
     (*out)->agree = rt->world->agree;

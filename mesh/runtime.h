@@ -48,6 +48,10 @@ bool dti_runtime_has_ended(const dt_runtime *rt);
 bool dti_runtime_has_lanes(const dt_runtime *rt);
 dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out) DT_MUST_USE;
 
+/* Called by a thread that a rank has started and that does not communicate: it may run on all cores
+ * of the process, since the rank's core is the rank's. */
+void dti_runtime_free_core(const dt_runtime *rt);
+
 /* A kind of handles of users, a constant of whoever makes them: what outlives the run is named in
  * its log by these words. */
 typedef struct dti_live {
@@ -108,5 +112,9 @@ dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out
 /* The status that the mesh's first rank passes, with its message, on every rank: what it alone
  * looked at, all know. Collective over the mesh's members. */
 dt_status dti_first_says(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
+
+/* The status and message of the first rank that passes no DT_OK, on every rank. Collective over the
+ * mesh's members: none of them is left waiting for one that has failed. */
+dt_status dti_all_say(dt_mesh *mesh, dt_status mine) DT_MUST_USE;
 
 #endif

@@ -30,9 +30,8 @@ typedef struct loader {
     dt_layer *layer; /* that is read */
 } loader;
 
-/* A parameter's tensor, zeroed, where its style has laid it. */
-static dt_status make_param(const dt_layers *layers, const dt_layer *layer, int param,
-                            dt_dtype dtype, dt_tensor **out)
+dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt_dtype dtype,
+                         dt_tensor **out)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t shape[DT_PARAM_MAX_AXES];
@@ -103,7 +102,7 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
         dtype = l->tensors[0].entry->dtype;
     else /* an adapter, as the layer that it is of */
         dtype = dt_tensor_dtype(dt_layer_param(layer, 0));
-    DT_TRY(make_param(l->layers, layer, param, dtype, &x));
+    DT_TRY(dti_make_param(l->layers, layer, param, dtype, &x));
     if (l->n_tensors == 0) DT_TRY_TO(done, st, dti_param_begin(layer, param, x, from->seed));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     if (l->n_tensors > 0) DT_TRY_TO(done, st, read_values(l, &info, x));
@@ -159,7 +158,7 @@ dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *f
             dt_status st = DT_OK;
             dt_tensor *x;
             if (!dt_layer_owns_param(layer, p)) continue;
-            DT_TRY(make_param(layers, layer, p, dtype, &x));
+            DT_TRY(dti_make_param(layers, layer, p, dtype, &x));
             if (fill != NULL) st = fill->fn(fill->arg, layer, p, x);
             if (st == DT_OK) st = dt_layer_set_param(layer, p, x);
             dt_tensor_release(&x);

@@ -27,6 +27,10 @@ dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from) DT_
 dt_status dti_param_begin(const dt_layer *layer, int param, dt_tensor *x,
                           uint64_t seed) DT_MUST_USE;
 
+/* A parameter of zeros that lies as the layer's styles say; the layer does not have it yet. */
+dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt_dtype dtype,
+                         dt_tensor **out) DT_MUST_USE;
+
 /* Gives a zeroed parameter its values. */
 typedef struct dti_filler {
     dt_status (*fn)(void *arg, const dt_layer *layer, int param, dt_tensor *x);

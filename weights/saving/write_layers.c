@@ -127,20 +127,6 @@ static dt_status begin(dti_saver *s)
     return DT_OK;
 }
 
-/* New names are on the disk when the folder is. */
-static dt_status sync_folder(const dti_saver *s)
-{
-    char label[DTI_INPUT_LABEL_BYTES];
-    const int fd = open(s->dir, O_RDONLY | O_CLOEXEC);
-    /* some file systems cannot do it, and have no need to */
-    const bool kept = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-
-    if (fd >= 0) (void)close(fd);
-    DT_CHECK(kept, DT_ERR_IO, "%s: its names cannot be kept: %s",
-             dti_printable(s->dir, label, sizeof label), strerror(errno));
-    return DT_OK;
-}
-
 /* All that was looked at in the beginning is looked at again: writing may have taken hours, and not
  * everybody asks for the lock. */
 static dt_status finish(dti_saver *s)
@@ -150,9 +136,9 @@ static dt_status finish(dti_saver *s)
     DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
     DT_TRY(dti_small_write(&s->hold, s->small, s->n_small));
     for (size_t i = 0; i < s->n_files; i++) DT_TRY(dti_hold_name(&s->hold, s->files[i].made));
-    DT_TRY(sync_folder(s));
+    DT_TRY(dti_folder_sync(s->dir));
     DT_TRY(dti_save_index(s));
-    DT_TRY(sync_folder(s));
+    DT_TRY(dti_folder_sync(s->dir));
     return DT_OK;
 }
 
