@@ -39,6 +39,7 @@
 #include <dtensor/tensor.h>
 #include <dtensor/tokenizer.h>
 #include <dtensor/topology.h>
+#include <dtensor/training_checkpoints.h>
 #include <dtensor/training_data.h>
 #include <dtensor/weights.h>
 

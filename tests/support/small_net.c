@@ -121,8 +121,8 @@ dt_status dt_test_net_values(dt_layers *m, dt_optimizer *opt, float **out, int64
     return DT_OK;
 }
 
-static dt_status train_step(dt_optimizer *opt, dt_tape *t, dt_layers *m,
-                            const dt_test_training *how, int step, dt_step_report *report)
+dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *m, const dt_test_training *how,
+                           int step, dt_step_report *report)
 {
     const int64_t rows = ROWS / how->passes;
 
@@ -153,7 +153,7 @@ dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **valu
     DT_TRY_TO(done, st, dt_optimizer_create(m, &how->options, &opt));
     for (int i = 0; i < how->steps; i++) {
         dt_step_report report;
-        DT_TRY_TO(done, st, train_step(opt, t, m, how, i, &report));
+        DT_TRY_TO(done, st, dt_test_net_step(opt, t, m, how, i, &report));
         norms[i] = report.norm;
     }
     DT_TRY_TO(done, st, dt_test_net_values(m, opt, values, n));

@@ -31,6 +31,10 @@ typedef struct dt_test_training {
     double scale; /* of every loss; 0: 1 */
 } dt_test_training;
 
+/* One step of it, number `step`, whose passes the tape records. */
+dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *net,
+                           const dt_test_training *how, int step, dt_step_report *report);
+
 /* Runs it on a mesh of n ranks; *values as dt_test_net_values(), *norms of each step, both to be
  * freed. On the ranks' own threads. */
 dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **values, int64_t *n,
