@@ -66,7 +66,6 @@ dt_status dti_optimizer_check(const dt_optimizer_options *o)
     DT_CHECK(o->loss_scale <= 0.0 ||
                  (isfinite(o->loss_scale) && frexp(o->loss_scale, &exponent) == 0.5),
              DT_ERR_ARG, "loss_scale is %g: it is a power of 2, or 0 for none", o->loss_scale);
-    DT_CHECK(!isnan(o->loss_scale), DT_ERR_ARG, "loss_scale is no number");
     DT_CHECK(o->bucket_bytes >= 0, DT_ERR_ARG, "bucket_bytes is %lld: it counts from 0 on",
              (long long)o->bucket_bytes);
     DT_CHECK(o->window_bytes >= 0, DT_ERR_ARG, "window_bytes is %lld: it counts from 0 on",
