@@ -35,61 +35,18 @@ typedef struct scene {
     char name[256];
 } scene;
 
-/* Files may call a tensor as ours with another beginning, or without one. */
-static bool ends_with(const char *text, const char *end)
+static dt_status compare(void *arg, const dt_golden_gradient *theirs, const float *ours)
 {
-    const size_t n = strlen(text), m = strlen(end);
+    scene *s = arg;
+    const double off = s->dtype == DT_F32 ? dt_golden_gradient_off_f32(theirs, ours)
+                                          : dt_golden_gradient_off_bf16(theirs, ours);
 
-    return n >= m && strcmp(text + n - m, end) == 0 && (n == m || text[n - m - 1] == '.');
-}
-
-static const dt_golden_gradient *find(const dt_gradient_golden *g, const char *name)
-{
-    const dt_golden_gradient *found = dt_gradient_golden_find(g, name);
-
-    for (size_t i = 0; i < g->n_gradients && found == NULL; i++)
-        if (ends_with(g->gradients[i].name, name) || ends_with(name, g->gradients[i].name))
-            found = &g->gradients[i];
-    return found;
-}
-
-static dt_status compare(scene *s, const char *name, const float *ours, int64_t n)
-{
-    const dt_golden_gradient *theirs = find(s->golden, name);
-    double off;
-
-    DT_EXPECT(theirs != NULL, "%s: no gradient of %s is stored", s->fixture, name);
-    DT_EXPECT(theirs->n == n, "%s: %s has %lld elements, not %lld", s->fixture, name,
-              (long long)theirs->n, (long long)n);
-    off = s->dtype == DT_F32 ? dt_golden_gradient_off_f32(theirs, ours)
-                             : dt_golden_gradient_off_bf16(theirs, ours);
     s->n++;
     s->n_over += off > BOUND;
     s->squares += off * off;
     if (!(off <= s->worst)) {
         s->worst = off;
-        (void)snprintf(s->name, sizeof s->name, "%s", name);
-    }
-    return DT_OK;
-}
-
-/* Experts are apart in files: [e, f, d] of gate | up or of down. */
-static dt_status compare_experts(scene *s, const dt_param_info *info, const float *ours)
-{
-    const int64_t rows = info->axis[1].extent, columns = info->axis[2].extent;
-    const char *last = strrchr(info->layer, '.');
-
-    for (int64_t e = 0; e < info->axis[0].extent; e++) {
-        int64_t first = 0;
-        for (int b = 0; b < 2 && info->parts[b] != NULL; b++) {
-            const int64_t n =
-                info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
-            char name[256];
-            (void)snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(last - info->layer),
-                           info->layer, (long long)e, info->parts[b]);
-            DT_TRY(compare(s, name, ours + (e * rows + first) * columns, n * columns));
-            first += n;
-        }
+        (void)snprintf(s->name, sizeof s->name, "%s", theirs->name);
     }
     return DT_OK;
 }
@@ -100,7 +57,6 @@ static dt_status compare_param(scene *s, const dt_layer *layer, int p, dt_tensor
     int64_t n = 1;
     dt_tensor *full = NULL;
     float *ours = NULL;
-    char name[256];
     dt_status st = DT_OK;
 
     for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
@@ -109,12 +65,7 @@ static dt_status compare_param(scene *s, const dt_layer *layer, int p, dt_tensor
     if (full != NULL)
         for (int64_t i = 0; i < n; i++)
             ours[i] = (float)s->factor * ((const float *)dt_tensor_local(full)->data)[i];
-    (void)snprintf(name, sizeof name, "%s%s%s", info.layer, info.bare ? "" : ".",
-                   info.bare ? "" : info.name);
-    if (find(s->golden, name) == NULL && info.parts[0] != NULL)
-        st = compare_experts(s, &info, ours);
-    else
-        st = compare(s, name, ours, n);
+    st = dt_golden_each(s->golden, &info, ours, compare, s);
 done:
     dti_free(ours);
     dt_tensor_release(&full);

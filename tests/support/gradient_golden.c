@@ -140,26 +140,88 @@ done:
     return st;
 }
 
-dt_status dt_gradient_golden_open(const char *fixture, const char *which, dt_gradient_golden *x)
+static dt_status read_pair(const source *s, const char *what, double *f32, double *f64)
+{
+    const size_t bytes = DT_TRAINING_STEPS * sizeof(double);
+    const dti_st_entry *e;
+    double *both = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, read_all(s, s->prefix, what, DT_F64, 2, &e, &both));
+    DT_EXPECT_TO(done, st, e->shape[0] == 2 && e->shape[1] == DT_TRAINING_STEPS, "%s", what);
+    memcpy(f32, both, bytes);
+    memcpy(f64, both + DT_TRAINING_STEPS, bytes);
+done:
+    dti_free(both);
+    return st;
+}
+
+static dt_status read_training(const source *s, dt_training_golden *x)
+{
+    const dti_st_entry *e;
+    int64_t *batch = NULL;
+    double *rate = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, read_all(s, "", "batch", DT_I64, 1, &e, &batch));
+    DT_EXPECT_TO(done, st, e->shape[0] == 3 && batch[0] == DT_TRAINING_STEPS, "batch");
+    x->rows = batch[1];
+    x->length = batch[2];
+    DT_TRY_TO(done, st, read_all(s, "", "tokens", DT_I32, 1, &e, &x->tokens));
+    DT_EXPECT_TO(done, st, e->shape[0] == batch[0] * batch[1] * batch[2] + 1, "tokens");
+    DT_TRY_TO(done, st, read_all(s, s->prefix, "rate", DT_F64, 1, &e, &rate));
+    x->lr = rate[0];
+    DT_TRY_TO(done, st, read_pair(s, "loss", x->loss_f32, x->loss_f64));
+    DT_TRY_TO(done, st, read_pair(s, "norm", x->norm_f32, x->norm_f64));
+done:
+    dti_free(rate);
+    dti_free(batch);
+    return st;
+}
+
+/* One of the two kinds of files; `training` is NULL for gradients. */
+static dt_status open_fixture(const char *fixture, const char *which, dt_gradient_golden *x,
+                              dt_training_golden *training)
 {
     char path[DT_TEST_PATH_BYTES + 32], relative[128], prefix[16];
     source s = { .prefix = prefix };
     dt_status st = DT_OK;
 
-    *x = (dt_gradient_golden){ 0 };
     (void)snprintf(prefix, sizeof prefix, "%s.", which);
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
     (void)dt_test_source_path(x->folder, relative);
-    (void)snprintf(path, sizeof path, "%s/gradients.safetensors", x->folder);
+    (void)snprintf(path, sizeof path, "%s/%s.safetensors", x->folder,
+                   training != NULL ? "training" : "gradients");
     DT_TRY(dti_st_open(path, &s.file));
     DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &s.stage));
-    DT_TRY_TO(done, st, read_text(&s, x));
+    DT_TRY_TO(done, st, training != NULL ? read_training(&s, training) : read_text(&s, x));
     DT_TRY_TO(done, st, read_names(&s, x));
     DT_TRY_TO(done, st, read_gradients(&s, x));
 done:
     dti_st_stage_destroy(&s.stage);
     dti_st_close(&s.file);
     return st;
+}
+
+dt_status dt_gradient_golden_open(const char *fixture, const char *which, dt_gradient_golden *x)
+{
+    *x = (dt_gradient_golden){ 0 };
+    DT_TRY(open_fixture(fixture, which, x, NULL));
+    return DT_OK;
+}
+
+dt_status dt_training_golden_open(const char *fixture, const char *which, dt_training_golden *x)
+{
+    *x = (dt_training_golden){ 0 };
+    DT_TRY(open_fixture(fixture, which, &x->parameters, x));
+    return DT_OK;
+}
+
+void dt_training_golden_close(dt_training_golden *x)
+{
+    dt_gradient_golden_close(&x->parameters);
+    dti_free(x->tokens);
+    *x = (dt_training_golden){ 0 };
 }
 
 void dt_gradient_golden_close(dt_gradient_golden *x)
@@ -175,6 +237,74 @@ const dt_golden_gradient *dt_gradient_golden_find(const dt_gradient_golden *x, c
     for (size_t i = 0; i < x->n_gradients; i++)
         if (strcmp(x->gradients[i].name, name) == 0) return &x->gradients[i];
     return NULL;
+}
+
+/* Files may call a tensor as ours with another beginning, or without one. */
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+
+    return n >= m && strcmp(text + n - m, end) == 0 && (n == m || text[n - m - 1] == '.');
+}
+
+static const dt_golden_gradient *find_alike(const dt_gradient_golden *g, const char *name)
+{
+    const dt_golden_gradient *found = dt_gradient_golden_find(g, name);
+
+    for (size_t i = 0; i < g->n_gradients && found == NULL; i++)
+        if (ends_with(g->gradients[i].name, name) || ends_with(name, g->gradients[i].name))
+            found = &g->gradients[i];
+    return found;
+}
+
+static dt_status visit(const dt_gradient_golden *g, const char *name, const float *ours, int64_t n,
+                       dt_golden_fn fn, void *arg)
+{
+    const dt_golden_gradient *theirs = find_alike(g, name);
+
+    DT_EXPECT(theirs != NULL, "%s: nothing of %s is stored", g->folder, name);
+    DT_EXPECT(theirs->n == n, "%s: %s has %lld elements, not %lld", g->folder, name,
+              (long long)theirs->n, (long long)n);
+    DT_TRY(fn(arg, theirs, ours));
+    return DT_OK;
+}
+
+/* Experts are apart in files: [e, f, d] of gate | up or of down. */
+static dt_status visit_experts(const dt_gradient_golden *g, const dt_param_info *info,
+                               const float *ours, dt_golden_fn fn, void *arg)
+{
+    const int64_t rows = info->axis[1].extent, columns = info->axis[2].extent;
+    const char *last = strrchr(info->layer, '.');
+
+    for (int64_t e = 0; e < info->axis[0].extent; e++) {
+        int64_t first = 0;
+        for (int b = 0; b < 2 && info->parts[b] != NULL; b++) {
+            const int64_t n =
+                info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
+            char name[256];
+            (void)snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(last - info->layer),
+                           info->layer, (long long)e, info->parts[b]);
+            DT_TRY(visit(g, name, ours + (e * rows + first) * columns, n * columns, fn, arg));
+            first += n;
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dt_golden_each(const dt_gradient_golden *g, const dt_param_info *info, const float *ours,
+                         dt_golden_fn fn, void *arg)
+{
+    int64_t n = 1;
+    char name[256];
+
+    for (int a = 0; a < info->n_axes; a++) n *= info->axis[a].extent;
+    (void)snprintf(name, sizeof name, "%s%s%s", info->layer, info->bare ? "" : ".",
+                   info->bare ? "" : info->name);
+    if (find_alike(g, name) == NULL && info->parts[0] != NULL)
+        DT_TRY(visit_experts(g, info, ours, fn, arg));
+    else
+        DT_TRY(visit(g, name, ours, n, fn, arg));
+    return DT_OK;
 }
 
 /* --- comparing -------------------------------------------------------------------------------- */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The fixtures tests/golden/<checkpoint>/gradients.safetensors: Transformers' loss and the gradient
- * of every parameter, and how far ours is from them. tests/golden/README.md says what is in a file;
- * tools/make_gradient_golden.py makes them. */
+ * of every parameter, and how far ours is from them; and training.safetensors, 20 steps of
+ * PyTorch's optimizers. tests/golden/README.md says what is in a file; they are made by
+ * tools/make_gradient_golden.py and tools/make_training_golden.py. */
 #ifndef DT_TEST_GRADIENT_GOLDEN_H
 #define DT_TEST_GRADIENT_GOLDEN_H
+
+#include <dtensor/layers.h>
 
 #include "tests/support/dt_test.h"
 
@@ -47,6 +50,32 @@ void dt_gradient_golden_close(dt_gradient_golden *golden);
 /* By the parameter's name; NULL if there is none. */
 const dt_golden_gradient *dt_gradient_golden_find(const dt_gradient_golden *golden,
                                                   const char *name);
+
+/* Where a parameter's values stand in the checkpoint's files: one tensor, or several of experts. */
+typedef dt_status (*dt_golden_fn)(void *arg, const dt_golden_gradient *theirs, const float *ours);
+
+/* Calls fn for each tensor of the fixture that parameter `param` of a layer is made of, with its
+ * part of `ours`, all of the parameter. */
+dt_status dt_golden_each(const dt_gradient_golden *golden, const dt_param_info *info,
+                         const float *ours, dt_golden_fn fn, void *arg) DT_MUST_USE;
+
+enum { DT_TRAINING_STEPS = 20 };
+
+/* One case of training: "sgd" or "adamw". In f32, and in f64 to know how far off that is. */
+typedef struct dt_training_golden {
+    dt_gradient_golden parameters; /* as `gradients`; of each bf16_rms and bf16_max are how far it
+                                    * has come: of (p - p at the beginning); folder; no text */
+    int64_t rows, length;          /* of a step */
+    int32_t *tokens; /* [DT_TRAINING_STEPS * rows * length + 1], windows as they are */
+    double lr;
+    double loss_f32[DT_TRAINING_STEPS], loss_f64[DT_TRAINING_STEPS];
+    double norm_f32[DT_TRAINING_STEPS], norm_f64[DT_TRAINING_STEPS]; /* before clipping */
+} dt_training_golden;
+
+/* As dt_gradient_golden_open(). */
+dt_status dt_training_golden_open(const char *fixture, const char *which,
+                                  dt_training_golden *out) DT_MUST_USE;
+void dt_training_golden_close(dt_training_golden *golden);
 
 /* max |ours - theirs| / max |theirs|, over what is stored: elements, or signed sums of `chunk` of
  * them, so an element that is off by more than the bound shows in its sum, and so do many that are

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/train_steps.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { FAULT_STEP = 4 };
+
+dt_optimizer_options dt_test_optimizer(const char *which)
+{
+    dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
+
+    if (strcmp(which, "sgd") != 0) return o;
+    o.rule = DT_SGD;
+    o.momentum = 0.9;
+    o.weight_decay = 0.0;
+    o.clip = 0.0;
+    return o;
+}
+
+/* Number of the window that stands in row `row` of a step. */
+static int64_t window_of(const dt_test_steps *t, int step, int64_t row)
+{
+    const int64_t each = t->rows / t->microbatches;
+
+    if (t->fault == DT_FAULT_SWAPPED && step == FAULT_STEP && row >= t->rows - each)
+        row += each;
+    else if (t->fault == DT_FAULT_SWAPPED && step == FAULT_STEP + 1 && row < each)
+        row -= each;
+    return step * t->rows + row;
+}
+
+typedef struct trainer {
+    const dt_test_steps *t;
+    dt_model *model;
+    dt_optimizer *optimizer;
+    dt_tape *tape;
+    int32_t *ids, *targets; /* of a microbatch */
+} trainer;
+
+static dt_status run_pass(trainer *r, int step, int m, double *loss)
+{
+    const dt_test_steps *t = r->t;
+    const int64_t each = t->rows / t->microbatches;
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    dt_tensor *ids, *targets, *mean;
+    float value;
+
+    how.recompute = t->recompute;
+    how.n_valid = (double)(t->rows * t->length);
+    for (int64_t i = 0; i < each; i++) {
+        const int32_t *from = t->tokens + window_of(t, step, m * each + i) * t->length;
+        memcpy(r->ids + i * t->length, from, (size_t)t->length * sizeof *from);
+        memcpy(r->targets + i * t->length, from + 1, (size_t)t->length * sizeof *from);
+    }
+    dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
+    ids = dt_model_ids(r->tape, r->model, r->ids, each, t->length);
+    targets = dt_model_ids(r->tape, r->model, r->targets, each, t->length);
+    mean = dt_model_loss(r->tape, r->model, ids, targets, &how);
+    dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches);
+    DT_TRY(dt_tape_status(r->tape));
+    DT_TRY(dt_tensor_read(mean, &value, sizeof value));
+    *loss += (double)value;
+    dt_tape_reset(r->tape);
+    return DT_OK;
+}
+
+/* Spoils the gradient of the parameter in the middle of those that are trained. */
+static dt_status spoil(trainer *r)
+{
+    dt_gradients *g = dt_optimizer_gradients(r->optimizer);
+    const bool first = dt_mesh_coord(dt_model_mesh(r->model), 0) == 0;
+    const double factor = r->t->fault == DT_FAULT_SCALED ? 2.0 : first ? 1.0 : 0.0;
+    int64_t count = 0;
+    dt_tensor *x;
+    size_t n = 1;
+    float *values;
+    dt_status st;
+
+    if (r->t->fault != DT_FAULT_SCALED && r->t->fault != DT_FAULT_LOST_SUM) return DT_OK;
+    while (dt_gradients_at(g, count) != NULL) count++;
+    x = dt_gradient(g, dt_gradients_at(g, count / 2));
+    DT_EXPECT(x != NULL, "no gradient of parameter %lld", (long long)(count / 2));
+    for (int a = 0; a < dt_tensor_local(x)->n_axes; a++) n *= (size_t)dt_tensor_local(x)->shape[a];
+    if (n == 0) return DT_OK;
+    DT_TRY(dti_alloc_array(n, sizeof *values, (void **)&values));
+    st = dt_tensor_read(x, values, n * sizeof *values);
+    for (size_t i = 0; i < n; i++) values[i] *= (float)factor;
+    if (st == DT_OK) st = dt_tensor_write(x, values, n * sizeof *values);
+    dti_free(values);
+    return st;
+}
+
+static dt_status run_steps(trainer *r, dt_test_losses *out)
+{
+    for (int step = 0; step < r->t->steps; step++) {
+        dt_step_report report;
+        out->loss[step] = 0.0;
+        for (int m = 0; m < r->t->microbatches; m++) DT_TRY(run_pass(r, step, m, &out->loss[step]));
+        DT_TRY(spoil(r));
+        DT_TRY(dt_optimizer_step(r->optimizer, r->t->lr, &report));
+        out->norm[step] = report.norm;
+    }
+    return DT_OK;
+}
+
+dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_losses *out,
+                              dt_model **model)
+{
+    const size_t n = (size_t)(t->rows / t->microbatches * t->length);
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    trainer r = { .t = t };
+    dt_status st = DT_OK;
+
+    *model = NULL;
+    load.keep_dtype = false;
+    load.sequence_parallel = t->sequence_parallel;
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.ids, (void **)&r.ids));
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.targets, (void **)&r.targets));
+    DT_TRY_TO(done, st, dt_model_load(mesh, t->folder, &load, &r.model));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &r.tape));
+    DT_TRY_TO(done, st, dt_optimizer_create(dt_model_layers(r.model), &t->optimizer, &r.optimizer));
+    DT_TRY_TO(done, st, run_steps(&r, out));
+    *model = r.model;
+    r.model = NULL;
+done:
+    dt_tape_release(&r.tape);
+    dt_optimizer_release(&r.optimizer);
+    dt_model_release(&r.model);
+    dti_free(r.ids);
+    dti_free(r.targets);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Steps of training, the same on every mesh: a checkpoint, a row of tokens in windows, an
+ * optimizer; and faults that a comparison of two runs must see. */
+#ifndef DT_TEST_TRAIN_STEPS_H
+#define DT_TEST_TRAIN_STEPS_H
+
+#include <dtensor/model_training.h>
+#include <dtensor/optimizers.h>
+
+#include "tests/support/dt_test.h"
+
+enum { DT_TEST_MAX_STEPS = 20 };
+
+/* What goes wrong in a run. */
+typedef enum dt_test_fault {
+    DT_FAULT_NONE,
+    DT_FAULT_SCALED,   /* the gradient of one parameter is twice what it is */
+    DT_FAULT_LOST_SUM, /* that gradient is the first rank's own: others' terms are not added */
+    DT_FAULT_SWAPPED   /* the last microbatch of step 4 and the first one of step 5 change places */
+} dt_test_fault;
+
+typedef struct dt_test_steps {
+    const char *folder;    /* of the checkpoint, loaded in f32 */
+    const int32_t *tokens; /* window i is tokens i T to i T + T - 1, its targets are one further */
+    int64_t rows, length;  /* windows of a step, T */
+    int steps;             /* at most DT_TEST_MAX_STEPS */
+    int microbatches;      /* of a step; its rows in order, so many after the other */
+    double lr;
+    dt_optimizer_options optimizer;
+    dt_recomputed recompute;
+    bool sequence_parallel;
+    const char *fully_shard; /* as in dt_load_options */
+    dt_test_fault fault;
+} dt_test_steps;
+
+typedef struct dt_test_losses {
+    double loss[DT_TEST_MAX_STEPS]; /* sum of the microbatches' */
+    double norm[DT_TEST_MAX_STEPS];
+} dt_test_losses;
+
+/* The settings of tools/make_training_golden.py: "sgd" or "adamw". */
+dt_optimizer_options dt_test_optimizer(const char *which);
+
+/* Loads, trains, hands out the model, which the caller releases. Collective over the mesh. */
+dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_losses *out,
+                              dt_model **model) DT_MUST_USE;
+
+#endif
