@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -64,17 +65,11 @@ static ssize_t write_patiently(void *cookie, const char *data, size_t bytes)
     return (ssize_t)n;
 }
 
-static FILE *patient(int file, int timeout_ms, FILE *as_it_is, int buffering)
+static FILE *patient(stream *s, FILE *as_it_is, int buffering)
 {
-    stream *s = malloc(sizeof *s); /* as long as the process: what is left is written at its end */
-    FILE *f = NULL;
+    FILE *f = fopencookie(s, "w", (cookie_io_functions_t){ .write = write_patiently });
 
-    if (s != NULL) *s = (stream){ file, timeout_ms, false };
-    if (s != NULL) f = fopencookie(s, "w", (cookie_io_functions_t){ .write = write_patiently });
-    if (f == NULL) {
-        free(s);
-        return as_it_is;
-    }
+    if (f == NULL) return as_it_is;
     (void)setvbuf(f, NULL, buffering, BUFSIZ);
     return f;
 }
@@ -84,7 +79,16 @@ void cli_standard_streams(const char *timeout_ms)
     const long asked = timeout_ms != NULL ? strtol(timeout_ms, NULL, 10) : 0;
     const int most = asked > 0 && asked <= INT32_MAX ? (int)asked : DEFAULT_TIMEOUT_MS;
 
+    stream *streams;
+
     for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++) occupy(file);
-    stdout = patient(STDOUT_FILENO, most, stdout, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
-    stderr = patient(STDERR_FILENO, most, stderr, _IONBF);
+    /* Mapped: they end with the process, when what is left is written, and where fopencookie() is
+     * wrapped (AddressSanitizer) a block of the heap would be taken for lost. */
+    streams =
+        mmap(NULL, 2 * sizeof *streams, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (streams == MAP_FAILED) return;
+    streams[0] = (stream){ STDOUT_FILENO, most, false };
+    streams[1] = (stream){ STDERR_FILENO, most, false };
+    stdout = patient(&streams[0], stdout, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+    stderr = patient(&streams[1], stderr, _IONBF);
 }
