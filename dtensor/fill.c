@@ -9,90 +9,42 @@
 #include "dtensor/host.h"
 #include "dtensor/kernels/cpu/cpu_internal.h"
 #include "dtensor/kernels/cpu/cpu_random.h"
-#include "dtensor/tensor_internal.h"
+#include "dtensor/piece_runs.h"
 
 /* Writes the elements with row-major global index first .. first + n - 1 to `to`. Any thread. */
 typedef void (*fill_fn)(const void *arg, void *to, int64_t first, int64_t n);
 
 /* --- runs ------------------------------------------------------------------------------------- */
 
-/* The piece as runs of neighbours: axes behind `axis` are whole, so `inner` elements each. */
 typedef struct fill_job {
-    dt_tensor *x;
+    dti_piece_map piece;
     char *data; /* of the piece, for the host */
     fill_fn fn;
     const void *arg;
-    int axis;
-    int64_t inner;
-    dti_runs runs[DT_MAX_AXES]; /* rows of axes 0 .. axis */
 } fill_job;
-
-/* The global row of row `at` of a piece, and how many rows follow it without a gap. */
-static int64_t global_row(const dti_runs *runs, int64_t at, int64_t *left)
-{
-    int i = 0;
-
-    for (; at >= runs->run[i].end - runs->run[i].begin; i++)
-        at -= runs->run[i].end - runs->run[i].begin;
-    *left = runs->run[i].end - runs->run[i].begin - at;
-    return runs->run[i].begin + at;
-}
-
-/* Global index of local row-major element i, and how many neighbours follow it up to the end of its
- * run, itself included. */
-static int64_t global_of(const fill_job *j, int64_t i, int64_t *left)
-{
-    const dt_tensor *x = j->x;
-    const dt_local *l = &x->local;
-    int64_t rest = j->axis < 0 ? 0 : i / j->inner, global = 0, stride = j->inner;
-
-    *left = j->inner - i % j->inner;
-    if (j->axis < 0) return i;
-    for (int a = j->axis; a >= 0; a--) {
-        int64_t rows;
-        global += global_row(&j->runs[a], rest % l->shape[a], &rows) * stride;
-        if (a == j->axis) *left += (rows - 1) * j->inner;
-        stride *= x->shape[a];
-        rest /= l->shape[a];
-    }
-    return global + i % j->inner;
-}
 
 static void fill_share(void *arg, int worker, int n_workers)
 {
     const fill_job *j = arg;
-    const int64_t bytes = (int64_t)dt_dtype_size(j->x->local.dtype);
+    const dt_tensor *x = j->piece.x;
+    const int64_t bytes = (int64_t)dt_dtype_size(x->local.dtype);
     int64_t begin, end;
 
-    dti_pool_share(dti_tensor_count(j->x), 64, worker, n_workers, &begin, &end);
+    dti_pool_share(dti_tensor_count(x), 64, worker, n_workers, &begin, &end);
     while (begin < end) {
         int64_t left;
-        const int64_t first = global_of(j, begin, &left);
+        const int64_t first = dti_piece_global_run(&j->piece, begin, &left);
         const int64_t n = left < end - begin ? left : end - begin;
         j->fn(j->arg, j->data + begin * bytes, first, n);
         begin += n;
     }
 }
 
-static fill_job job_of(dt_tensor *x)
+static dt_status fill_on_host(dt_tensor *x, fill_job *job, fill_fn fn, const void *arg)
 {
-    fill_job job = { .x = x, .axis = x->n_axes - 1, .inner = 1 };
-    int coord[DT_MAX_DIMS];
-
-    while (job.axis >= 0 && x->local.shape[job.axis] == x->shape[job.axis])
-        job.inner *= x->shape[job.axis--];
-    for (int m = 0; m < x->layout->n_dims; m++) coord[m] = dt_mesh_coord(x->mesh, m);
-    for (int a = 0; a <= job.axis; a++)
-        dti_layout_axis_runs(x->layout, a, x->shape[a], coord, &job.runs[a]);
-    return job;
-}
-
-static dt_status fill_on_host(fill_job *job, fill_fn fn, const void *arg)
-{
-    const dt_tensor *x = job->x;
     dti_host host;
 
-    DT_TRY(dti_host_open(job->x, DTI_HOST_WRITES, &host));
+    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
     job->data = host.local.data;
     job->fn = fn;
     job->arg = arg;
@@ -108,8 +60,8 @@ static dt_status fill_runs(dt_tensor *x, fill_fn fn, const void *arg)
     fill_job job;
 
     if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
-    job = job_of(x);
-    DT_TRY(fill_on_host(&job, fn, arg));
+    job.piece = dti_piece_of(x);
+    DT_TRY(fill_on_host(x, &job, fn, arg));
     return DT_OK;
 }
 
@@ -273,47 +225,23 @@ static void random_run(const void *arg, void *to, int64_t first, int64_t n)
     a->fn(&a->fill, to, first, n);
 }
 
-/* Elements of the piece that axis 0's run `run` has, as a box of the whole tensor. Axes behind
- * job->axis are whole and count as one. */
-static dti_box box_of_run(const fill_job *j, int run)
+static dt_status random_on_device(dt_tensor *x, const dti_piece_map *p, const dti_random_fill *f)
 {
-    int64_t stride = j->inner;
-    dti_box box = { .n_axes = j->axis + 1 };
+    const int64_t n = dti_tensor_count(x), bytes = (int64_t)dt_dtype_size(f->dtype);
+    int64_t skip, left;
 
-    for (int a = j->axis; a >= 0; a--) {
-        const dt_rows rows = j->runs[a].run[a == 0 ? run : 0];
-        box.offset += rows.begin * stride;
-        box.extent[a] = rows.end - rows.begin;
-        box.stride[a] = stride;
-        stride *= j->x->shape[a];
-    }
-    if (j->inner > 1 || box.n_axes == 0) {
-        box.extent[box.n_axes] = j->inner;
-        box.stride[box.n_axes++] = 1;
-    }
-    return box;
-}
-
-/* A box for each run of axis 0, which lie behind each other in the piece. */
-static dt_status random_on_device(const fill_job *j, const dti_random_fill *f)
-{
-    dti_device *d = j->x->device;
-    const int n_runs = j->axis >= 0 ? j->runs[0].n : 1;
-    char *to = j->x->local.data;
-
-    for (int run = 0; run < n_runs; run++) {
-        const dti_box box = box_of_run(j, run);
-        DT_TRY(d->ops->fill_random(d, to, &box, f));
-        to += (size_t)dti_box_count(&box) * dt_dtype_size(f->dtype);
+    for (int64_t i = 0; i < n; i += left) {
+        const dti_box box = dti_piece_box(p, i, &skip, &left);
+        DT_TRY(x->device->ops->fill_random(x->device, (char *)x->local.data + i * bytes, &box, f));
     }
     return DT_OK;
 }
 
 /* Axes behind the first that are in several runs, as some packed ones are, are left to the host. */
-static bool has_boxes(const fill_job *j)
+static bool has_boxes(const dti_piece_map *p)
 {
-    for (int a = 1; a <= j->axis; a++)
-        if (j->runs[a].n > 1) return false;
+    for (int a = 1; a <= p->axis; a++)
+        if (p->runs[a].n > 1) return false;
     return true;
 }
 
@@ -323,11 +251,11 @@ static dt_status run_random(dt_tensor *x, const dti_random_fill *f)
     fill_job job;
 
     if (x->device->dry || dti_tensor_count(x) == 0) return DT_OK;
-    job = job_of(x);
-    if (fills_itself(x) && has_boxes(&job))
-        DT_TRY(random_on_device(&job, f));
+    job.piece = dti_piece_of(x);
+    if (fills_itself(x) && has_boxes(&job.piece))
+        DT_TRY(random_on_device(x, &job.piece, f));
     else
-        DT_TRY(fill_on_host(&job, random_run, &arg));
+        DT_TRY(fill_on_host(x, &job, random_run, &arg));
     return DT_OK;
 }
 

@@ -121,6 +121,22 @@ static dti_random_fn random_of(dti_isa isa)
     }
 }
 
+static const dti_step_ops *steps_of(dti_isa isa)
+{
+    switch (isa) {
+#ifdef DT_HAVE_X86_KERNELS
+    case DTI_ISA_AVX2:
+        return &dti_steps_avx2;
+    case DTI_ISA_AVX512:
+    case DTI_ISA_AVX512_BF16:
+    case DTI_ISA_AMX:
+        return &dti_steps_avx512;
+#endif
+    default:
+        return &dti_steps_portable;
+    }
+}
+
 static const dti_skinny_ops *skinny_of(dti_isa isa, dt_dtype dtype)
 {
     switch (isa) {
@@ -164,6 +180,7 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->pool = pool;
     cpu->rows = dti_cpu_rows_of(isa);
     cpu->random = random_of(isa);
+    cpu->steps = steps_of(isa);
     for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) {
         cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
         cpu->panels[t] = panels_of(isa, (dt_dtype)t);

@@ -181,6 +181,11 @@ dt_status dti_count_targets_cpu(const dt_kargs *a);
 /* x any float, y f32 -> y itself, which becomes y + x. */
 dt_status dti_accumulate_cpu(const dt_kargs *a);
 
+/* Steps of optimizers (steps.c): dtensor/optimize.h calls them, no tape does. */
+dt_status dti_adamw_cpu(const dt_kargs *a);
+dt_status dti_sgd_cpu(const dt_kargs *a);
+dt_status dti_square_digits_cpu(const dt_kargs *a);
+
 /* General operators; what they compute stands at the definitions (softmax.c, matmul.c, moves.c,
  * dropout.c). */
 dt_status dti_softmax_cpu(const dt_kargs *a);

@@ -7,6 +7,7 @@
 #include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/kernels/cpu/cpu_random.h"
 #include "dtensor/kernels/cpu/cpu_rows.h"
+#include "dtensor/kernels/cpu/cpu_steps.h"
 #include "dtensor/kernels/cpu/onednn.h"
 #include "dtensor/kernels/cpu/panels.h"
 #include "dtensor/kernels/cpu/skinny.h"
@@ -18,6 +19,7 @@ struct dti_cpu {
     dti_pool *pool;          /* borrowed */
     const dti_row_ops *rows; /* by dtype */
     dti_random_fn random;
+    const dti_step_ops *steps;
     const dti_skinny_ops *skinny[DTI_N_SKINNY_DTYPES];
     const dti_panel_ops *panels[DTI_N_SKINNY_DTYPES]; /* NULL: large products are the library's */
     const struct dti_attention_ops *attention;

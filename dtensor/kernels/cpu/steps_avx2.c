@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define DT_SIMD  256
+#define DT_STEPS dti_steps_avx2
+#include "dtensor/kernels/cpu/steps_all.inc.c"
