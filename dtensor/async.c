@@ -96,21 +96,38 @@ static dt_status write_down(dt_pending *p, const dt_layout *const *want, dt_comm
 {
     dti_device *d = p->device;
     const dti_device_ops *ops = d->ops;
-    dti_memory *memory = d->memory;
     dt_status st;
 
-    if (d->moving == NULL) {
-        DT_TRY(dti_memory_create(false, &d->allocator, &d->moving));
-        dti_memory_part_of(d->moving, memory, DTI_KIND_VALUES);
-    }
     DT_TRY(dti_job_create(&p->job));
     d->job = p->job;
     d->ops = &dti_device_later;
-    d->memory = d->moving;
     st = move_all(p, want, counters);
-    d->memory = memory;
     d->ops = ops;
     d->job = NULL;
+    return st;
+}
+
+/* Where begun moves go on whose caller names no memory. */
+static dt_status moving_of(dti_device *d, dti_memory **out)
+{
+    if (d->moving == NULL) {
+        DT_TRY(dti_memory_create(false, &d->allocator, &d->moving));
+        dti_memory_part_of(d->moving, d->memory, DTI_KIND_VALUES);
+    }
+    *out = d->moving;
+    return DT_OK;
+}
+
+static dt_status move_in(dti_memory *memory, dt_pending *p, const dt_layout *const *want,
+                         dt_comm_counter *counters, dti_lane *lane)
+{
+    dti_memory *const own = p->device->memory;
+    dt_status st;
+
+    if (lane != NULL && memory == NULL) DT_TRY(moving_of(p->device, &memory));
+    if (memory != NULL) p->device->memory = memory;
+    st = lane == NULL ? move_all(p, want, counters) : write_down(p, want, counters);
+    p->device->memory = own;
     return st;
 }
 
@@ -136,8 +153,9 @@ static bool lie_so(int n, dt_tensor *const *x, const dt_layout *const *want)
     return true;
 }
 
-dt_status dti_moves_begin(int n, dt_tensor *const *x, const dt_layout *const *want,
-                          dt_comm_counter *counters, dt_pending **out)
+dt_status dti_moves_begin_in(dti_memory *memory, int n, dt_tensor *const *x,
+                             const dt_layout *const *want, dt_comm_counter *counters,
+                             dt_pending **out)
 {
     dt_status st = DT_OK;
     dti_lane *lane;
@@ -147,19 +165,23 @@ dt_status dti_moves_begin(int n, dt_tensor *const *x, const dt_layout *const *wa
     reap(x[0]->device);
     DT_TRY(dti_lane_of(x[0]->device, &lane));
     DT_TRY(new_pending(n, x, &p));
-    if (lane == NULL || lie_so(n, x, want)) {
-        DT_TRY_TO(fail, st, move_all(p, want, counters));
-        for (int i = 0; i < n; i++) dt_tensor_release(&p->x[i]);
-    } else {
-        DT_TRY_TO(fail, st, write_down(p, want, counters));
-        DT_TRY_TO(fail, st, dti_lane_do(lane, p->job));
-    }
+    if (lie_so(n, x, want)) lane = NULL;
+    DT_TRY_TO(fail, st, move_in(memory, p, want, counters, lane));
+    if (lane != NULL) DT_TRY_TO(fail, st, dti_lane_do(lane, p->job));
+    for (int i = 0; i < n && lane == NULL; i++) dt_tensor_release(&p->x[i]);
     *out = p;
     return DT_OK;
 
 fail:
     free_pending(p);
     return st;
+}
+
+dt_status dti_moves_begin(int n, dt_tensor *const *x, const dt_layout *const *want,
+                          dt_comm_counter *counters, dt_pending **out)
+{
+    DT_TRY(dti_moves_begin_in(NULL, n, x, want, counters, out));
+    return DT_OK;
 }
 
 dt_status dt_redistribute_begin(dt_tensor *x, const dt_placement *want, dt_pending **out)
@@ -238,9 +260,23 @@ void dti_pending_drop_all(dt_pending **of_tape)
     }
 }
 
-dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
+dt_status dti_move_begin(dt_tape *t, dt_tensor *x, const dt_layout *want, dti_memory *memory,
+                         dt_pending **out)
 {
     dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
+    dt_status st;
+
+    DT_TRY(dti_moves_begin_in(memory, 1, &x, &want, moved, out));
+    st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
+    if (st == DT_OK)
+        link_to(&t->pending, *out);
+    else
+        dt_pending_release(out);
+    return st;
+}
+
+dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
+{
     const dt_layout *layout;
     dt_pending *p = NULL;
     dt_status st;
@@ -251,14 +287,11 @@ dt_pending *dt_move_begin(dt_tape *t, dt_tensor *x, const dt_placement *want)
         return NULL;
     }
     st = dti_tensor_layout(x, want, &layout);
-    if (st == DT_OK) st = dti_moves_begin(1, &x, &layout, moved, &p);
-    if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : "move", moved);
+    if (st == DT_OK) st = dti_move_begin(t, x, layout, NULL, &p);
     if (st == DT_OK) {
         if (p->x[0] == NULL) p->x[0] = dt_tensor_retain(x); /* for the record */
-        link_to(&t->pending, p);
         return p;
     }
-    dt_pending_release(&p);
     dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return NULL;
 }

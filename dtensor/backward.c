@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "dtensor/copy_to.h"
+#include "dtensor/gather.h"
 #include "dtensor/graph.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
@@ -106,7 +107,11 @@ static dt_status make_again(dt_tape *t, const dti_kept *k, dt_tensor **out)
     if (made->x == NULL) {
         DT_TRY(check_kept(&n));
         for (int i = 0; i < n.n_in; i++) DT_TRY_TO(done, st, make_again(t, &n.kept[i], &in[i]));
-        if (n.kind == DTI_NODE_MOVE) {
+        if (n.gathers != NULL) {
+            const char *before = dt_tape_because(t, n.name);
+            y[0] = dti_gather_again(t, n.gathers, n.gathered);
+            (void)dt_tape_because(t, before);
+        } else if (n.kind == DTI_NODE_MOVE) {
             const dt_layout *to = g->values[n.out[0]].layout;
             y[0] = dt_move(t, in[0], to->place);
         } else {
@@ -173,9 +178,23 @@ done:
     return st;
 }
 
+/* The dual of a gather of a leaf: what came for the whole, which lies as it does until all that
+ * reads the leaf has added to it. Then it travels once (settle_leaf). */
+static dt_status pass_on(dt_tape *t, const dt_node *n)
+{
+    dti_sum *sum = &t->graph->values[n->out[0]].sum;
+
+    for (int i = 0; i < DTI_SUM_PARTS && sum->part[i] != NULL; i++)
+        DT_TRY(contribute(t, n, 0, sum->part[i]));
+    t->graph->values[n->in[0]].scattered = true;
+    dti_sum_drop(sum);
+    return DT_OK;
+}
+
 /* One move back, to where the source lies: on its own mesh if that is another. */
 static dt_status run_move(dt_tape *t, const dt_node *n)
 {
+    if (n->in[0] < 0) return DT_OK; /* a constant that can be made again */
     const dti_graph_value *x = &t->graph->values[n->in[0]], *y = &t->graph->values[n->out[0]];
     const bool here = x->mesh == y->mesh || dt_mesh_equal(x->mesh, y->mesh);
     dt_tensor *dy, *dx = NULL;
@@ -183,6 +202,7 @@ static dt_status run_move(dt_tape *t, const dt_node *n)
     dt_status st = DT_OK;
 
     if (y->sum.part[0] == NULL) return DT_OK;
+    if (n->gathers != NULL && x->leaf && y->watched < 0) return pass_on(t, n);
     if (here)
         DT_TRY(dti_gradient_way_back(x->layout, y->layout, &y->sum, n->name, &want));
     else
@@ -255,6 +275,22 @@ static dt_status run_node(dt_tape *t, const dt_node *n, size_t firsts)
                                       : run_part(t, n, firsts);
 }
 
+/* The sum of a leaf that was gathered goes to where the leaf is cut: terms of whole gradients are
+ * added up by ranks, the reduce-scatter of ZeRO-3. Where the leaf is whole they stay terms. */
+static dt_status settle_leaf(dt_tape *t, dti_graph_value *leaf)
+{
+    const char *before = dt_tape_because(t, "gradients");
+    const dt_layout *want;
+    dt_tensor *y = NULL;
+    dt_status st = dti_gradient_way_back(leaf->layout, leaf->layout, &leaf->sum, "a leaf", &want);
+
+    if (st == DT_OK) st = dti_sum_take(t, &leaf->sum, want, &y);
+    leaf->sum.part[0] = y;
+    leaf->scattered = false;
+    (void)dt_tape_because(t, before);
+    return st;
+}
+
 /* Nothing is added to this leaf any more: its sum joins the collection. */
 static dt_status tell(dt_tape *t, int32_t v)
 {
@@ -263,6 +299,7 @@ static dt_status tell(dt_tape *t, int32_t v)
     dti_collected *leaf = &g->gradients->leaves.at[v];
 
     g->values[v].told = true;
+    if (g->values[v].scattered) DT_TRY(settle_leaf(t, &g->values[v]));
     for (int i = 0; i < DTI_SUM_PARTS && sum->part[i] != NULL; i++)
         DT_TRY(dti_sum_add(t, &leaf->sum, sum->part[i], true));
     dti_sum_drop(sum);

@@ -22,6 +22,7 @@ static void describe(const dt_tensor *x, const dt_layout *to, dti_comm_note *not
     (void)dt_layout_print(x->layout, from_text, sizeof from_text);
     if (to != NULL) (void)dt_layout_print(to, to_text, sizeof to_text);
     dti_put(&w, "] %s%s%s", from_text, to != NULL ? " -> " : "", to_text);
+    if (x->device->claim.name != NULL) dti_put(&w, " of %s", x->device->claim.name);
     note->hash = dti_hash_bytes(1, note->text, strlen(note->text));
     note->hash = dti_hash_bytes(note->hash, &x->layout->hash, sizeof x->layout->hash);
     if (to != NULL) note->hash = dti_hash_bytes(note->hash, &to->hash, sizeof to->hash);

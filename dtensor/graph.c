@@ -203,16 +203,26 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
     return DT_OK;
 }
 
+/* What the record knows of x, were it a constant; NULL: nothing. */
+static const dti_graph_value *known(const dti_graph *g, const dt_tensor *x)
+{
+    const bool is = x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
+                    g->values[x->graph_value].stamp == x->graph_stamp;
+
+    return is ? &g->values[x->graph_value] : NULL;
+}
+
 static void keep(dt_node *node, int k, dt_tensor *x)
 {
     const dti_graph *g = node->graph;
-    const int32_t v = value_of(g, x);
+    const dti_graph_value *v;
 
     if (x == NULL) return;
+    v = known(g, x);
     node->kept[k] = (dti_kept){ .version = x->storage->version };
-    if (g->thrifty && v >= 0 && g->values[v].recipe > 0) {
-        node->kept[k].recipe = g->values[v].recipe;
-        node->kept[k].result = g->values[v].result;
+    if (v != NULL && v->recipe > 0 && (g->thrifty || v->again)) {
+        node->kept[k].recipe = v->recipe;
+        node->kept[k].result = v->result;
     } else {
         node->kept[k].x = dt_tensor_retain(x);
     }
@@ -306,6 +316,27 @@ dt_status dti_graph_move(dt_tape *t, dt_tensor *x, dt_tensor *y)
         keep(node, 0, x);
         set_recipes(t->graph, node);
     }
+    return DT_OK;
+}
+
+dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_gathers *gathers,
+                           int i)
+{
+    dti_graph *g = t->graph;
+    dti_graph_value *v;
+    dt_node *node;
+
+    if (!dti_graph_listens(g) || x == y) return DT_OK;
+    if (g->paused > 0) return dti_graph_read(g, 1, &x);
+    DT_TRY(add_node(t, DTI_NODE_MOVE, t->reason != NULL ? t->reason : "move", 1, &x, &node));
+    node->gathers = gathers;
+    node->gathered = i;
+    DT_TRY(name_results(g, node, 1, &y));
+    keep(node, 0, x);
+    v = &g->values[node->out[0]];
+    v->constant = value_of(g, x) < 0;
+    v->again = !dti_graph_goes_back(g);
+    if (v->again) set_recipes(g, node);
     return DT_OK;
 }
 

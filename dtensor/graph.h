@@ -24,6 +24,9 @@ typedef struct dti_graph_value {
     bool leaf;       /* leaf of the collection with the value's number */
     bool read;       /* of a leaf: a node reads it, which has it among its `firsts` */
     bool told;       /* of a leaf: its sum of this pass is in the collection */
+    bool scattered;  /* of a leaf: its sum of this pass is of what was gathered, and travels once */
+    bool constant;   /* no gradient of it is wanted: it can be made again, no more */
+    bool again;      /* it is made again, thrifty or not */
     int32_t watched; /* which of the collection's `made` it is; -1: none */
     dt_mesh *mesh;   /* a reference */
     const dt_layout *layout;
@@ -62,6 +65,8 @@ struct dt_node {
     int32_t out[DT_OP_MAX_OUT];
     dti_kept kept[DT_RECOMPUTE_MAX_IN + DT_OP_MAX_OUT]; /* operands, then results from n_in on */
     size_t attr, attr_bytes;                            /* where in `bytes` */
+    struct dti_gathers *gathers; /* a move of value number `gathered` of these; NULL: another */
+    int gathered;
     size_t firsts; /* end of the leaves that it is the first to read; they begin at the end of those
                     * of the node before */
 };
@@ -116,7 +121,8 @@ dt_status dti_watch(dti_collected_list *list, dt_tensor *x) DT_MUST_USE;
 static inline int32_t dti_graph_value_of(const dti_graph *g, const dt_tensor *x)
 {
     return x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
-                   g->values[x->graph_value].stamp == x->graph_stamp
+                   g->values[x->graph_value].stamp == x->graph_stamp &&
+                   !g->values[x->graph_value].constant
                ? x->graph_value
                : -1;
 }
@@ -131,6 +137,18 @@ static inline bool dti_graph_listens(const dti_graph *g)
 {
     return dti_graph_is_on(g) || (g != NULL && g->part_paused > 0 && g->paused == g->part_paused);
 }
+
+/* A backward pass runs. */
+static inline bool dti_graph_goes_back(const dti_graph *g)
+{
+    return g != NULL && g->pass != NULL;
+}
+
+/* A move of a stored value to a whole one, of which nothing is kept but where it comes from
+ * (gather.h), watched or not. On the way back, in a part that runs again, what was gathered stays
+ * until the part is done. */
+dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_gathers *gathers,
+                           int i) DT_MUST_USE;
 
 /* What an operator has computed. Of a function on local pieces there is no row: its name, backward
  * and what it keeps stand in one that lives as long as the call. */

@@ -29,6 +29,7 @@ dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
     t->scopes[0].node = -1;
     DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
     DT_TRY_TO(fail, st, dti_op_cache_of(rt, &t->ops));
+    t->run = ++t->device->stamps;
     dti_runtime_count(rt, &tapes, 1);
     *out = t;
     return DT_OK;
@@ -48,6 +49,7 @@ void dt_tape_reset(dt_tape *t)
     if (t == NULL) return;
     dti_fusion_settle_unheard(t->device);
     dti_pending_drop_all(&t->pending);
+    t->run = ++t->device->stamps;
     dti_graph_clear(t->graph);
     release_from(t, 0);
     t->n_scopes = 1;

@@ -34,6 +34,7 @@ struct dt_tape {
     dt_comm_counter comm[DT_N_COMM_KINDS];
     dt_op_work work;    /* of all operators */
     dti_comm_log log;   /* the same by scope and reason */
+    uint32_t run;       /* a number that no other tape has, nor this one after a reset */
     const char *reason; /* of the caller's moves; NULL: "move" */
     dt_scope_fn see;    /* NULL: nobody looks on */
     void *see_arg;

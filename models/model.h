@@ -24,8 +24,8 @@ struct dt_model {
     dt_mesh *mesh;
     dt_layers *layers;
     dti_block_name *block_names; /* [n_layers] */
-    int batch_dim;               /* mesh dim that batches are cut over; -1: none */
-    bool said_idle;              /* that a batch is too small for it */
+    uint32_t batch_dims;         /* bit m: batches are cut over mesh dim m, outer ones first */
+    bool said_idle;              /* that a batch is too small for them */
 };
 
 #endif

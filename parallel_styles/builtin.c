@@ -74,6 +74,9 @@ const dt_style dti_builtin_styles[] = {
     TOKENS("moe_reduce_scatter",         POINT,  NONE,    REPLICATE,  SEQUENCE,   "moe_tp_experts",
            "each rank's experts for all tokens: one reduce-scatter over tokens"),
     STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),
+    /* parameters cut over ranks that compute with them whole */
+    { .size = sizeof(dt_style), .name = "fully_shard", .cut = DT_CUT_COPIES, .prepare_param = dti_gather_param,
+      .summary = "parameters cut, gathered while they are used; values pass as they lie" },
     /* Transformers v4.56, where its meaning was another */
     TOKENS("sequence_parallel@v4.56",    ANY,    NONE,    SEQUENCE,   REPLICATE,  "replicate",
            "each rank has its tokens, y is gathered"),

@@ -237,7 +237,7 @@ static dt_placement place_of(const dt_layer *layer, char letter, int m)
         const char *at = dt_layer_has_param(layer, p) ? strchr(axes, letter) : NULL;
         dt_placement place;
         if (at == NULL) continue;
-        place = dt_layout_placement(layer->layout[p], m);
+        place = dt_layout_placement(layer->whole[p], m);
         if (place.kind == DT_PLACE_SHARD && place.axis == (int)(at - axes)) return place;
     }
     return DT_REPLICATE;

@@ -16,6 +16,13 @@ bool dti_layers_repeat(const dt_layers *layers);
 /* Bytes of this rank's pieces of what is carried; 0 for NULL. */
 int64_t dti_carry_bytes(const dt_carry *carry);
 
+/* Does a style of that name, of the library, no more than to say how parameters are stored? Then
+ * values may be cut on its mesh dim as they like. */
+bool dti_style_stores(const char *style);
+
+/* How many units of layers are gathered before their turn: 1 unless said otherwise. */
+void dti_layers_set_ahead(dt_layers *layers, int units);
+
 /* Takes a layer's own parameters away, so that it can get others, also of another dtype. */
 void dti_layer_clear(dt_layer *layer);
 

@@ -7,7 +7,7 @@
 
 #include "base/writer.h"
 #include "parallel_styles/layers_internal.h"
-#include "placements/layout.h"
+#include "placements/shard_over.h"
 
 static int n_parts(const dt_layers *list, int slot)
 {
@@ -76,6 +76,8 @@ static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partne
     dt_placement place = DT_REPLICATE;
     char cut;
 
+    if (partner->style[slot]->cut == DT_CUT_COPIES)
+        return set_style(layer, slot, partner->style[slot]->name, NULL);
     if (slot != DTI_NO_DIM)
         DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
                                    &place));
@@ -107,7 +109,8 @@ static const char *own_style(const dt_layers *list, const dti_rule_list *rules,
     return keeps(list, specs[i].style) ? specs[i].style : NULL;
 }
 
-/* Explicit rules first; then a tied partner follows the other's rule; then the specs' defaults. */
+/* Explicit rules first; then a tied partner follows the other's rule; then the plan's style of
+ * others; then the specs' defaults. */
 static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule_list *rules,
                            int slot)
 {
@@ -128,6 +131,11 @@ static dt_status choose_on(dt_layers *list, const dt_layer_spec *specs, dti_rule
                           layer, slot));
         else if (layer->style[slot] == NULL && partner->style[slot] != NULL)
             DT_TRY(follow(layer, own_style(list, rules, specs, i), partner, slot));
+    }
+    for (int i = 0; i < list->n && rules->others[slot] != NULL; i++) {
+        const dt_plan *others = rules->others[slot];
+        if (list->layers[i].style[slot] == NULL)
+            DT_TRY(set_style(&list->layers[i], slot, others->others, others->version));
     }
     if (slot != list->slot) return DT_OK;
     for (int i = 0; i < list->n; i++) {
@@ -235,6 +243,21 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     return DT_OK;
 }
 
+/* What other styles leave copies of is cut by those of that kind, one dim after the other. */
+static dt_status cut_copies(dt_layer *layer, int param, const dt_param_info *info)
+{
+    const dt_layout *l = layer->layout[param];
+    int64_t shape[DT_PARAM_MAX_AXES];
+
+    for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
+    layer->whole[param] = l;
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
+        if (layer->style[m] != NULL && layer->style[m]->cut == DT_CUT_COPIES)
+            DT_TRY(dti_shard_over(l, shape, m, &l));
+    layer->layout[param] = l;
+    return DT_OK;
+}
+
 static dt_status check_style(const dt_layer *layer, int slot)
 {
     const dt_style *style = layer->style[slot];
@@ -262,10 +285,11 @@ static dt_status lay_out(dt_layer *layer, const dti_rule_list *rules)
         for (int m = 0; m < n_dims; m++)
             DT_TRY(blame(partition_on(layer, &info, m, place), layer, m, rules));
         DT_TRY(dt_layout_get(layer->list->mesh, info.n_axes, place, NULL, &layer->layout[p]));
+        DT_TRY(cut_copies(layer, p, &info));
     }
     DT_TRY(dti_twins_check(layer));
     for (int m = 0; layer->rows_axis >= 0 && m < n_dims; m++) {
-        const dt_placement w = dt_layout_placement(layer->layout[layer->rows_param], m);
+        const dt_placement w = dt_layout_placement(layer->whole[layer->rows_param], m);
         if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == layer->rows_axis)
             layer->rows_cut = true;
     }

@@ -265,7 +265,15 @@ static dt_tensor *add_bias_term(dt_tape *t, dt_layer *layer, dt_tensor *y, dt_te
     const uint32_t dims = dti_tensor_partial_dims(y);
     dt_status st;
 
-    if (layer->bias_term == NULL || layer->bias_term_dims != dims || layer->prepares) {
+    if (layer->prepares) { /* another in every pass */
+        dt_tensor *term = NULL;
+        st = dti_tensor_as_term(b, dims, &term);
+        if (st == DT_OK) st = dti_graph_move(t, b, term);
+        if (st == DT_OK) return dt_add_bias(t, y, dti_tape_push(t, term));
+        dt_tensor_release(&term);
+        return dti_tape_latch(t, st);
+    }
+    if (layer->bias_term == NULL || layer->bias_term_dims != dims) {
         dt_tensor_release(&layer->bias_term);
         st = dti_tensor_as_term(b, dims, &layer->bias_term);
         if (st != DT_OK) return dti_tape_latch(t, st);

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/writer.h"
+#include "dtensor/gather.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/layers_internal.h"
 
@@ -192,6 +193,7 @@ dt_status dt_layers_create(dt_mesh *mesh, const char *dim, const dt_layer_spec *
         DT_TRY_TO(fail, st, init_layer(list, &list->layers[i], &specs[i]));
     DT_TRY_TO(fail, st, dti_layers_choose(list, specs, &rules));
     DT_TRY_TO(fail, st, dti_layers_lay_out(list, &rules));
+    DT_TRY_TO(fail, st, dti_gathers_of_layers(list));
     DT_TRY_TO(fail, st, dti_rules_check(&rules, list));
     dti_rule_list_free(&rules);
     *out = list;
@@ -217,6 +219,7 @@ void dt_layers_release(dt_layers **layers)
     }
     for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
     dti_free((void *)list->remarks);
+    dti_gathers_release(&list->gathers);
     dti_free(list->index);
     dti_styles_free(list->styles);
     for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);

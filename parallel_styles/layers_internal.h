@@ -36,7 +36,9 @@ struct dt_layer {
     int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */
     struct dt_layers *list;
     struct dt_layer *tied_to;
+    int unit; /* of layers that are used together, ascending */
     const dt_layout *layout[DT_LAYER_MAX_PARAMS];
+    const dt_layout *whole[DT_LAYER_MAX_PARAMS]; /* before styles cut copies */
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
     dt_tensor *bias_term; /* what is added, as a term of a Partial sum; NULL until it is needed */
     uint32_t bias_term_dims; /* of which mesh dims */
@@ -51,6 +53,7 @@ struct dt_layers {
     dt_dtype dtype;   /* of the parameters, as the last that was set says; DT_N_DTYPES before */
     uint64_t changes; /* of parameters and of forwards */
     struct dti_style_registry *styles; /* names that mean other styles here; NULL: none do */
+    struct dti_gathers *gathers;       /* of fully sharded layers; NULL: there are none */
     dt_carry *carry;                   /* of the passes that run now, or NULL */
     bool manual;                       /* the plan leaves no layer to its built-in style */
     bool misled;                       /* it was handed the carry of another list */
@@ -75,7 +78,8 @@ typedef struct dti_rule {
 typedef struct dti_rule_list {
     dti_rule *rule;
     int n;
-    dti_patterns patterns; /* of them, apart by slot */
+    dti_patterns patterns;                    /* of them, apart by slot */
+    const dt_plan *others[DTI_N_STYLE_SLOTS]; /* the plan that has a style of all others */
     const dt_plan *manual; /* the plan that leaves no layer to its built-in style, or NULL */
 } dti_rule_list;
 
@@ -179,6 +183,12 @@ dt_status dti_style_with(const char *text, dt_style *style) DT_MUST_USE;
 
 /* Whether the text of a style has arguments that are taken and say nothing here. */
 bool dti_style_has_idle(const char *text);
+
+/* The prepare_param of styles that cut copies, and what the list needs for it, once its layers are
+ * laid out (gathered_layers.c). */
+dt_tensor *dti_gather_param(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                            int param, dt_tensor *w);
+dt_status dti_gathers_of_layers(dt_layers *list) DT_MUST_USE;
 
 /* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
 void dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,

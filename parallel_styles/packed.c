@@ -98,7 +98,7 @@ dt_status dti_check_packed(const dt_style *style, const dt_layer *layer)
     int n;
 
     if (style->partition_param != NULL || !dti_kind_is_matrix(layer->spec.kind)) return DT_OK;
-    if (style->cut == DT_CUT_NONE || style->cut == DT_CUT_EXPERTS) return DT_OK; /* as they are */
+    if (style->cut == DT_CUT_NONE || style->cut >= DT_CUT_EXPERTS) return DT_OK; /* as they are */
     at = strchr(weight.letters, letter);
     n = at != NULL ? weight.blocks[at - weight.letters].n : 0;
     DT_CHECK(!packed || n > 0, DT_ERR_LAYOUT,

@@ -103,7 +103,14 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
         const bool other = plan->dim != NULL && strcmp(plan->dim, dim) != 0;
         const int found = other ? dt_mesh_find_dim(mesh, plan->dim) : main_dim;
         const dt_style *any;
+        const int slot = found >= 0 || other ? found : DTI_NO_DIM;
         if (plan->manual && !other) out->manual = plan;
+        DT_CHECK_TO(fail, st, plan->others == NULL || slot >= 0 || !plan->strict, DT_ERR_ARG,
+                    "%s lays out all layers by \"%s\" on mesh dim \"%s\", which the mesh does not "
+                    "have",
+                    source_of(plan, source), plan->others, plan->dim);
+        if (plan->others != NULL && slot >= 0 && out->others[slot] == NULL)
+            out->others[slot] = plan;
         /* a version that there is none of is refused in a plan without rules, too */
         st = dt_style_find(dt_mesh_runtime(mesh), "replicate", plan->version, &any);
         if (st != DT_OK) dti_error_prefix("%s", source_of(plan, source));
@@ -112,9 +119,7 @@ dt_status dti_rules_of(const dt_mesh *mesh, const char *dim, const dt_plan *plan
             const dt_plan_rule *r = &plan->rules[i];
             DT_CHECK_TO(fail, st, r->pattern != NULL && r->style != NULL, DT_ERR_ARG,
                         "%s: rule %d has no pattern or no style", source_of(plan, source), i);
-            out->rule[out->n] = (dti_rule){ .rule = *r,
-                                            .plan = plan,
-                                            .slot = found >= 0 || other ? found : DTI_NO_DIM };
+            out->rule[out->n] = (dti_rule){ .rule = *r, .plan = plan, .slot = slot };
             out->patterns.all[out->n] = (dti_pattern){ .text = r->pattern,
                                                        .part = out->rule[out->n].slot,
                                                        .number = out->n };
@@ -273,7 +278,8 @@ dt_status dti_rules_check(dti_rule_list *rules, dt_layers *list)
     if (n > MOST_LINES)
         DT_TRY(remark(list, "%d more rules match no layer, or name a dim that the mesh lacks",
                       n - MOST_LINES));
-    if (rules->manual != NULL) DT_TRY(check_covered(rules->manual, list));
+    if (rules->manual != NULL && rules->others[list->slot] == NULL)
+        DT_TRY(check_covered(rules->manual, list));
     say_idle(rules, list);
     return DT_OK;
 }

@@ -116,10 +116,10 @@ static dt_status check_passes(const char *name, const dt_passes *p, const char *
 
 static dt_status check_fields(const char *name, const dt_style *style)
 {
-    DT_CHECK((int)style->cut >= DT_CUT_NONE && style->cut <= DT_CUT_EXPERTS, DT_ERR_ARG,
+    DT_CHECK((int)style->cut >= DT_CUT_NONE && style->cut <= DT_CUT_COPIES, DT_ERR_ARG,
              "style \"%s\": its cut is %d, which is no dt_cut; they go from 0, DT_CUT_NONE, to %d, "
-             "DT_CUT_EXPERTS",
-             name, (int)style->cut, (int)DT_CUT_EXPERTS);
+             "DT_CUT_COPIES",
+             name, (int)style->cut, (int)DT_CUT_COPIES);
     DT_TRY(check_passes(name, &style->in, "in"));
     DT_TRY(check_passes(name, &style->out, "out"));
     return DT_OK;

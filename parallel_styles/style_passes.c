@@ -45,7 +45,7 @@ static dt_tensor *cut_last(dt_tape *tape, const dti_values *v, dt_tensor *x)
     if (v->enters && layer->ids) return dt_move_dim(tape, x, v->dim, DT_REPLICATE);
     if (!v->enters || layer->rows_axis < 0)
         return cut_axis(tape, v->dim, dt_tensor_n_axes(x) - 1, x);
-    cut = dt_layout_placement(layer->layout[layer->rows_param], v->dim);
+    cut = dt_layout_placement(layer->whole[layer->rows_param], v->dim);
     if (cut.kind != DT_PLACE_SHARD || cut.axis != layer->rows_axis) return x;
     cut.axis = -1;
     return dt_move_dim(tape, x, v->dim, cut);

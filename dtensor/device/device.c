@@ -59,6 +59,7 @@ static void device_free(void *object)
     }
     dti_move_cache_free(d); /* of a move that was asked for after the end, and refused */
     dti_memory_destroy(&d->moving);
+    dti_memory_destroy(&d->gathering);
     dti_memory_destroy(&d->memory);
     dti_free(d);
 }

@@ -82,6 +82,13 @@ typedef struct dti_device_ops {
     void (*close)(dti_device *d); /* tensors' memory has been given back */
 } dti_device_ops;
 
+/* What exchanges that are started now are for: back ends compare the tag, messages have the name.
+ */
+typedef struct dti_exchange_claim {
+    const char *name; /* NULL: nothing is claimed */
+    uint8_t tag;
+} dti_exchange_claim;
+
 struct dti_device {
     dt_runtime *rt;
     const dti_device_ops *ops;
@@ -100,7 +107,9 @@ struct dti_device {
     struct dti_lane *lane;          /* the rank's second pair of hands; NULL: not yet, or none */
     struct dti_job *job;            /* what the lane is to do, while it is written down */
     dti_memory *moving;             /* part of memory, where moves go on that were begun */
-    struct dt_pending *dropped;     /* begun moves that nobody waits for */
+    dti_memory *gathering;          /* part of memory, of what is gathered (gather.h) */
+    dti_exchange_claim claim;
+    struct dt_pending *dropped; /* begun moves that nobody waits for */
 };
 
 /* The device of this rank, made on first use. */

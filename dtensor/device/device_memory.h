@@ -19,6 +19,7 @@ typedef enum dti_memory_kind {
     DTI_KIND_CACHES,
     DTI_KIND_STATES,   /* of optimizers */
     DTI_KIND_RECORDED, /* of memories that are part of this one */
+    DTI_KIND_GATHERED, /* likewise */
     DTI_N_KINDS
 } dti_memory_kind;
 

@@ -50,15 +50,20 @@ typedef struct dt_load_options {
     bool sequence_parallel; /* the built-in plan with tokens cut over `dim` between blocks */
     const dt_policy *const *policies; /* a list of policies; their rules come before the plan's */
     int n_policies;
-    const char *batch_dim; /* mesh dim that batches are cut over, unless styles speak of it; default
-                            * "dp". NULL: none, every rank has all sequences */
-    const char *plan_name; /* in the place of `plan`: one that the architecture has by name, as
+    const char *batch_dim;   /* mesh dims that batches are cut over, outer ones first: those of the
+                            * list that the mesh has and whose styles lay out no values; default
+                            * "dp,dp_replicate,dp_shard". NULL: none, each rank has all sequences */
+    const char *plan_name;   /* in the place of `plan`: one that the architecture has by name, as
                             * "nemo" (dt_named_plan_at()); or NULL */
+    const char *fully_shard; /* mesh dims, "dp" or "dp_shard", over which every layer's parameters
+                              * are cut beside the plan (style "fully_shard"); batches may be cut
+                              * over the same dims. NULL: none */
 } dt_load_options;
 
-#define DT_LOAD_OPTIONS_INIT                                                                      \
-    {                                                                                             \
-        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, "dp", NULL \
+#define DT_LOAD_OPTIONS_INIT                                                           \
+    {                                                                                  \
+        sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, \
+            "dp,dp_replicate,dp_shard", NULL, NULL                                     \
     }
 
 /**
@@ -135,10 +140,10 @@ DT_API DT_MUST_USE dt_status dt_load_check_mesh(const char *mesh, const dt_load_
  * index). The plan is judged as by dt_model_check() before weights are read, by the first rank of
  * the mesh, whose answer holds for all; every rank reads only its slices.
  *
- *   mesh  layers are cut over the dim "tp", batches over "dp" (options.dim, batch_dim); a plan may
- *         name more dims. One of several ranks that nothing uses is refused. On a mesh of a dry
- *         runtime parameters have no bytes and only config.json is needed; if there are
- *         weights, their headers are read
+ *   mesh  layers are cut over the dim "tp", batches over "dp" and those like it (options.dim,
+ *         batch_dim); a plan may name more dims. One of several ranks that nothing uses is refused.
+ *         On a mesh of a dry runtime parameters have no bytes and only config.json is needed; if
+ *         there are weights, their headers are read
  *
  * Collective  every rank of the mesh calls it with the same options, and for the same files.
  * Ownership   *out is released with dt_model_release().

@@ -25,7 +25,10 @@ typedef enum dt_cut {
     DT_CUT_ROWS,
     DT_CUT_PACKED_COLUMNS,
     DT_CUT_PACKED_ROWS,
-    DT_CUT_EXPERTS /* whole experts: the axis that a token picks from */
+    DT_CUT_EXPERTS, /* whole experts: the axis that a token picks from */
+    DT_CUT_COPIES   /* what styles of other mesh dims leave ranks copies of: an axis that these do
+                     * not cut, behind their cuts where there is none. Any parameter, whatever the
+                     * size; nothing is padded */
 } dt_cut;
 
 /* How a value lies on the style's mesh dim, or is to lie. Where it is to lie so, a value that does
@@ -264,12 +267,12 @@ typedef struct dt_style_mapping {
     const dt_style *style; /* copied; its strings and `user` live as long as the layers */
 } dt_style_mapping;
 
-/* The rules for one mesh dim, and those for others. On the dim that dt_layers_create() names a
- * layer without a rule has its built-in style, unless the plan is manual: then its parameters are
- * whole on every rank ("replicate") and those of linear layers, embeddings and experts are
- * reported. On any other dim it has no style: parameters are whole there and values pass as they
- * lie. A tied weight is covered by a rule for either of its layers. dt_plan_read() reads plans from
- * files. */
+/* The rules for one mesh dim, and those for others. A layer without a rule has the style `others`.
+ * Without that, on the dim that dt_layers_create() names it has its built-in style, unless the plan
+ * is manual: then its parameters are whole on every rank ("replicate") and those of linear layers,
+ * embeddings and experts are reported. On any other dim it has no style: parameters are whole there
+ * and values pass as they lie. A tied weight is covered by a rule for either of its layers.
+ * dt_plan_read() reads plans from files. */
 struct dt_plan {
     const dt_plan_rule *rules;
     int n_rules;
@@ -283,6 +286,8 @@ struct dt_plan {
     const dt_style_mapping *overrides; /* names that mean other styles in this model, in rules and
                                         * specs alike; of the first plan of a chain */
     int n_overrides;
+    const char *others; /* style of layers that no rule for `dim` names; tied ones follow those that
+                         * a rule names. NULL: as above */
 };
 
 /**

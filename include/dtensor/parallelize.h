@@ -41,12 +41,13 @@ typedef struct dt_parallelize_options {
     void *progress_arg;
     const char *batch_dim;
     const char *plan_name;
+    const char *fully_shard;
 } dt_parallelize_options;
 
 #define DT_PARALLELIZE_OPTIONS_INIT                                                               \
     {                                                                                             \
         sizeof(dt_parallelize_options), 0, true, DT_F32, NULL, NULL, DT_VERBOSE_NONE, NULL, "tp", \
-            NULL, NULL, 0, false, NULL, NULL, "dp", NULL                                          \
+            NULL, NULL, 0, false, NULL, NULL, "dp,dp_replicate,dp_shard", NULL, NULL              \
     }
 
 /**
@@ -106,6 +107,7 @@ typedef struct dt_rank_memory_kinds {
     int64_t states_bytes;   /* of optimizers */
     int64_t recorded_bytes; /* kept by passes that are recorded on a GPU, from one to the next */
     int64_t values_bytes;   /* the rest: activations, tensors of the caller's */
+    int64_t gathered_bytes; /* parameters of fully sharded layers, whole while they are used */
 } dt_rank_memory_kinds;
 
 /**

@@ -72,6 +72,7 @@ typedef struct dti_comm_call {
                                  * same, in row-major order, with equal extents on all ranks;
                                  * NULL: blocks */
     const dti_box *recv_boxes;  /* exchange only: [size], where it lands; same extents as sent */
+    uint8_t tag;                /* exchange only: equal on all members, of which 7 bits count */
     bool for_work;              /* broadcast only: wait for the root without a deadline */
     void *stream;               /* not NULL: send and recv lie on this rank's device, and the
                                  * operation takes its place in the order of its stream; a barrier

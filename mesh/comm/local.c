@@ -209,7 +209,8 @@ static uint32_t kind_of(const dti_comm_call *call)
 
     if (call->op == DTI_COMM_BARRIER) return (uint32_t)call->op;
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 |
-           (reduces ? (uint32_t)call->reduce << 16 : 0) | (call->stream != NULL ? 1u << 24 : 0);
+           (reduces ? (uint32_t)call->reduce << 16 : 0) | (call->stream != NULL ? 1u << 24 : 0) |
+           (uint32_t)call->tag << 25;
 }
 
 /* Beside the slot. The first note of a communicator makes room for them all. */

@@ -41,7 +41,7 @@ uint32_t dti_mpi_kind_of(const dti_comm_call *call)
 
     if (call->op == DTI_COMM_BARRIER) return (uint32_t)call->op;
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 |
-           (reduces ? (uint32_t)call->reduce << 16 : 0);
+           (reduces ? (uint32_t)call->reduce << 16 : 0) | (uint32_t)call->tag << 25;
 }
 
 /* --- the beginning of an operation --------------------------------------------------------------

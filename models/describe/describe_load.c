@@ -24,6 +24,6 @@ dt_status dti_describe_load(dt_mesh *mesh, const char *dir, const dt_load_option
     DT_TRY(dti_load_options_read(options, own));
     DT_TRY(dti_describe_for(dir, mesh, own, out));
     own->plan = out->asked;
-    own->plan_name = NULL; /* found */
+    own->plan_name = own->fully_shard = NULL; /* found, and in the plan */
     return DT_OK;
 }

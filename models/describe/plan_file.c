@@ -18,6 +18,7 @@ typedef struct plan_file {
     dti_arena arena;     /* ... and this those with arguments */
     dt_plan_rule *rules; /* of all plans */
     int n_rules;
+    dti_json others; /* a style, or one per mesh dim; absent if nobody says */
     bool strict;
     bool manual;
     const char *version;
@@ -48,6 +49,12 @@ static dt_status read_version(plan_file *p, const dti_json *value)
     return DT_OK;
 }
 
+static dt_status read_others(plan_file *p, const dti_json *value)
+{
+    p->others = *value;
+    return DT_OK;
+}
+
 /* Members that are no patterns. */
 typedef struct setting {
     const char *key;
@@ -56,6 +63,7 @@ typedef struct setting {
 
 static const setting settings[] = {
     { "strict", read_strict },
+    { "others", read_others },
     { "mode", read_mode },
     { "version", read_version },
 };
@@ -204,6 +212,8 @@ static dt_status survey(plan_file *p, size_t *n)
             *n += dti_json_count(&member);
         }
     }
+    if (dti_json_kind_of(&p->others) == DT_CONFIG_OBJECT && !has_style(&p->others))
+        DT_TRY(add_dims(p, &p->others));
     return DT_OK;
 }
 
@@ -226,6 +236,20 @@ static dt_status add_rules(plan_file *p, const char *dim)
     return DT_OK;
 }
 
+/* "others": "replicate" of no named dim, {"dp": "fully_shard"} of those it names. */
+static dt_status name_others(plan_file *p, dt_plan *plan)
+{
+    const bool dims = dti_json_kind_of(&p->others) == DT_CONFIG_OBJECT && !has_style(&p->others);
+    dti_json style = p->others;
+
+    if (dti_json_kind_of(&p->others) == DT_CONFIG_ABSENT || dims != (plan->dim != NULL))
+        return DT_OK;
+    if (dims) style = dti_json_get(&p->others, plan->dim);
+    if (dti_json_kind_of(&style) == DT_CONFIG_ABSENT) return DT_OK;
+    DT_TRY(read_style(p, &style, &plan->others));
+    return DT_OK;
+}
+
 static dt_status fill(plan_file *p)
 {
     size_t most;
@@ -238,6 +262,7 @@ static dt_status fill(plan_file *p)
         DT_TRY(add_rules(p, plan->dim));
         plan->rules = &p->rules[first];
         plan->n_rules = p->n_rules - first;
+        DT_TRY(name_others(p, plan));
         plan->strict = p->strict;
         plan->manual = p->manual && i == 0;
         plan->source = p->doc.file;

@@ -218,6 +218,27 @@ static dt_status settle(dti_described *d, const dt_plan *first)
     return DT_OK;
 }
 
+/* Every layer is fully sharded over the mesh dims "dp_shard", "dp,ep": a plan for each before the
+ * others. */
+static dt_status shard_fully(dti_described *d, const char *dims)
+{
+    while (dims != NULL && *dims != '\0') {
+        const size_t n = strcspn(dims, ",");
+        dt_plan *plan;
+        char *dim;
+        DT_TRY(dti_arena_alloc(&d->plan_arena, sizeof *plan, (void **)&plan));
+        DT_TRY(dti_arena_strndup(&d->plan_arena, dims, n, &dim));
+        *plan = (dt_plan){ .strict = true,
+                           .source = "options.fully_shard",
+                           .dim = dim,
+                           .more = d->asked,
+                           .others = "fully_shard" };
+        d->asked = plan;
+        dims += n + (dims[n] == ',');
+    }
+    return DT_OK;
+}
+
 dt_status dti_plan_settle(dti_described *d, const dt_load_options *o)
 {
     dt_load_options own = *o;
@@ -230,5 +251,6 @@ dt_status dti_plan_settle(dti_described *d, const dt_load_options *o)
         own.plan = &d->plan;
     }
     DT_TRY(settle(d, own.plan));
+    DT_TRY(shard_fully(d, o->fully_shard));
     return DT_OK;
 }

@@ -21,7 +21,7 @@ static const double LEAST_SCALE = 1e-30;
 dt_status dti_step_begin(dti_step *step, dt_state *state, dti_text_rules *rules)
 {
     *step = (dti_step){ .state = state, .rules = rules };
-    if (state->model->batch_dim >= 0) step->scores.batch_dims = 1u << state->model->batch_dim;
+    step->scores.batch_dims = state->model->batch_dims;
     DT_TRY(dt_tape_create(dt_mesh_runtime(state->model->mesh), &step->tape));
     return DT_OK;
 }

@@ -29,11 +29,12 @@ static uint64_t hash_policy(uint64_t hash, const dt_policy *p)
 
 uint64_t dti_hash_plans(const dt_load_options *o)
 {
-    uint64_t hash = dti_hash_text(5, o->plan_name);
+    uint64_t hash = dti_hash_text(dti_hash_text(5, o->plan_name), o->fully_shard);
     dt_policy p;
 
     for (const dt_plan *plan = o->plan; plan != NULL; plan = plan->more) {
         hash = dti_hash_text(dti_hash_text(hash, plan->dim), plan->version);
+        hash = dti_hash_text(hash, plan->others);
         hash = dti_hash_word(hash, (uint64_t)plan->manual << 1 | (uint64_t)plan->strict);
         for (int i = 0; i < plan->n_rules && plan->rules != NULL; i++)
             hash = dti_hash_text(dti_hash_text(hash, plan->rules[i].pattern), plan->rules[i].style);

@@ -72,7 +72,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     m->arch = d->arch;
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
-    m->batch_dim = dti_dims_batch(&dims, o);
+    m->batch_dims = dti_dims_batch(&dims, o);
     dti_runtime_count(dt_mesh_runtime(mesh), &models, 1);
     m->self = d->self;
     d->self = NULL;
@@ -154,7 +154,7 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
     DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), arch, self, info, &d));
     DT_TRY_TO(done, st, dti_plan_settle(&d, &own));
     own.plan = d.asked;
-    own.plan_name = NULL; /* found */
+    own.plan_name = own.fully_shard = NULL; /* found, and in the plan */
     DT_TRY_TO(done, st, dti_judge_together(mesh, arch->model_type, &d, &own));
     DT_TRY_TO(done, st, dti_model_make(&d, mesh, &own, out));
 done:

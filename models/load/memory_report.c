@@ -88,6 +88,7 @@ dt_status dt_model_memory_kinds(dt_model *model, dt_rank_memory_kinds *ranks)
     mine.states_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_STATES);
     mine.recorded_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_RECORDED);
     mine.values_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_VALUES);
+    mine.gathered_bytes = (int64_t)dti_memory_of_kind(memory, DTI_KIND_GATHERED);
     DT_TRY(gather(model->mesh, &mine, sizeof mine, ranks));
     return DT_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each dim of a mesh is for: layers are cut over one, batches over another, and rules of a
- * plan may speak of any. */
+ * What each dim of a mesh is for: layers are cut over one, batches over others, and rules of a plan
+ * may speak of any. */
 #ifndef DTI_MESH_DIMS_H
 #define DTI_MESH_DIMS_H
 
@@ -19,8 +19,9 @@ dti_dims dti_dims_of(const dt_mesh *mesh);
 /* Refuses a dim of several ranks that nothing uses: they would all hold and compute the same. */
 dt_status dti_dims_check(const dti_dims *dims, const dt_load_options *o) DT_MUST_USE;
 
-/* The dim that cuts batches: the one that the options name for it, unless styles speak of it, as of
- * options.dim and of those that rules name. -1: none of several ranks. */
-int dti_dims_batch(const dti_dims *dims, const dt_load_options *o);
+/* The dims (bits) of several ranks that cut batches: those that the options name for it, unless
+ * styles lay out values on them, as on options.dim and dims that rules name. Styles that do no more
+ * than to cut what is stored leave them to batches. */
+uint32_t dti_dims_batch(const dti_dims *dims, const dt_load_options *o);
 
 #endif

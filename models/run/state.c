@@ -36,21 +36,42 @@ static void free_rows(dt_state *s)
     s->ids = NULL;
 }
 
+/* Of the ranks over which mesh dims from `dim` on cut `rows` sequences, those that get any; *n of
+ * all. Each dim cuts what the one before it leaves. */
+static int64_t busy_ranks(const dt_model *m, int dim, int64_t rows, int64_t *n)
+{
+    const dt_placement cut = DT_SHARD(0);
+    int64_t busy = 0, begin, end, below = 1;
+
+    while (dim < dt_mesh_n_dims(m->mesh) && !dti_has(m->batch_dims, dim)) dim++;
+    if (dim == dt_mesh_n_dims(m->mesh)) return rows > 0;
+    for (int c = 0; c < dt_mesh_dim_size(m->mesh, dim); c++) {
+        below = 1;
+        dti_shard_range(&cut, rows, dt_mesh_dim_size(m->mesh, dim), c, &begin, &end);
+        busy += busy_ranks(m, dim + 1, end - begin, &below);
+    }
+    *n = below * dt_mesh_dim_size(m->mesh, dim);
+    return busy;
+}
+
 /* Rank 0 says once that some have no sequence. */
 static void say_idle(dt_model *m, int64_t batch)
 {
-    const int64_t n = m->batch_dim >= 0 ? dt_mesh_dim_size(m->mesh, m->batch_dim) : 1;
-    const int64_t each = (batch + n - 1) / n, idle = n - (batch + each - 1) / each;
     dt_runtime *rt = dt_mesh_runtime(m->mesh);
+    int64_t n = 1, busy = busy_ranks(m, 0, batch, &n);
+    char dims[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 4)] = "";
+    dti_writer w = { dims, sizeof dims, 0 };
 
-    if (idle == 0 || m->said_idle || is_dry(m) || dt_runtime_rank(rt) != 0) return;
+    if (busy == n || m->said_idle || is_dry(m) || dt_runtime_rank(rt) != 0) return;
     m->said_idle = true;
+    for (int d = 0; d < dt_mesh_n_dims(m->mesh); d++)
+        if (dti_has(m->batch_dims, d))
+            dti_put(&w, "%s\"%s\"", w.used > 0 ? ", " : "", dt_mesh_dim_name(m->mesh, d));
     dti_runtime_log(rt, DT_LOG_WARNING,
-                    "%lld sequence%s over mesh dim \"%s\" of %lld: %lld of its ranks "
+                    "%lld sequence%s over mesh dim%s %s of %lld: %lld of its ranks "
                     "compute%s nothing",
-                    (long long)batch, batch == 1 ? "" : "s",
-                    dt_mesh_dim_name(m->mesh, m->batch_dim), (long long)n, (long long)idle,
-                    idle == 1 ? "s" : "");
+                    (long long)batch, batch == 1 ? "" : "s", strchr(dims, ',') != NULL ? "s" : "",
+                    dims, (long long)n, (long long)(n - busy), n - busy == 1 ? "s" : "");
 }
 
 dt_status dt_state_create(dt_model *model, int64_t batch, int64_t capacity, dt_state **out)
@@ -194,7 +215,7 @@ static dt_status row_bytes(const dt_tensor *x, const dt_state *s, int64_t *token
     for (int m = 0; m < dt_mesh_n_dims(s->model->mesh); m++) {
         const dt_placement p = dt_layout_placement(dt_tensor_layout(x), m);
         if (p.kind == DT_PLACE_SHARD && p.axis == 0 && dt_mesh_dim_size(s->model->mesh, m) > 1)
-            own = own && m == s->model->batch_dim && p.unit == s->together;
+            own = own && dti_has(s->model->batch_dims, m) && p.unit == s->together;
     }
     DT_CHECK(own, DT_ERR_UNSUPPORTED,
              "a plan that cuts the batch or the tokens of KV caches: beams cannot be moved");
@@ -207,14 +228,13 @@ static dt_status row_bytes(const dt_tensor *x, const dt_state *s, int64_t *token
 static dt_status layout_of(const dt_tensor *x, const dt_state *s, int64_t times,
                            const dt_layout **out)
 {
-    const int m = s->model->batch_dim;
-    dt_placement cut;
-
     *out = dt_tensor_layout(x);
-    if (m < 0) return DT_OK;
-    cut = dt_layout_placement(*out, m);
-    cut.unit = s->together * times;
-    if (cut.kind == DT_PLACE_SHARD) DT_TRY(dti_layout_with(*out, m, &cut, out));
+    for (int m = 0; m < dt_layout_n_dims(*out); m++) {
+        dt_placement cut = dt_layout_placement(*out, m);
+        cut.unit = s->together * times;
+        if (cut.kind == DT_PLACE_SHARD && dti_has(s->model->batch_dims, m))
+            DT_TRY(dti_layout_with(*out, m, &cut, out));
+    }
     return DT_OK;
 }
 
@@ -383,8 +403,9 @@ static dt_status reorder_cache(const dt_state *s, const step *steps, int n, dt_t
     dt_status st;
 
     DT_TRY(row_bytes(cache, s, &r.token, &r.row));
-    if (s->model->batch_dim >= 0) /* a row of each rank's own */
-        DT_TRY(dti_layout_with(layout, s->model->batch_dim, &whole, &layout));
+    for (int m = 0; m < dt_layout_n_dims(layout); m++)
+        if (dti_has(s->model->batch_dims, m)) /* a row of each rank's own */
+            DT_TRY(dti_layout_with(layout, m, &whole, &layout));
     DT_TRY(
         dti_tensor_create(dt_tensor_mesh(cache), layout, dt_tensor_dtype(cache), shape, &r.aside));
     st = take_steps(steps, n, &r, s->length);

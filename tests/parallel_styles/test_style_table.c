@@ -134,13 +134,26 @@ static int cut_axis(const char *place)
     return place[0] == 'S' ? place[2] - '0' : -1;
 }
 
-/* What the row's collective moves: x from how it comes, or y from how the layer makes it. */
+/* A norm's weight of one row, which cannot be cut. */
+static bool is_one_row(const style_case *c)
+{
+    return c->row->moved == 'W' && c->size[LETTER_D] == 1;
+}
+
+/* What the row's collective moves: x from how it comes, y from how the layer makes it, or W. */
 static dt_test_move move_of(const style_case *c)
 {
     const style_row *r = c->row;
     const bool of_x = r->moved == 'x', made = r->layer[0] == 'l' || is(r->layer, "embedding");
     dt_test_move m = { .kind = r->comm, .n_axes = of_x ? c->x_axes : c->y_axes };
 
+    if (r->moved == 'W') /* a norm's */
+        return (dt_test_move){ .kind = is_one_row(c) ? DT_N_COMM_KINDS : r->comm,
+                               .n_axes = 1,
+                               .shape = { c->size[LETTER_D] },
+                               .from = 0,
+                               .to = -1,
+                               .each = (int64_t)dt_dtype_size(c->dtype) };
     memcpy(m.shape, of_x ? c->x_shape : c->y_shape, sizeof m.shape);
     m.from = of_x ? cut_axis(r->x_comes) : made ? 2 : cut_axis(r->x_made);
     m.to = cut_axis(of_x ? r->x_made : r->y_left);
@@ -217,7 +230,9 @@ static dt_status run_row(style_case *c, style_values *v)
     n = style_case_specs(c, specs, &subject);
     DT_TRY(dt_layers_create(c->mesh, "tp", specs, n, NULL, &layers));
     layer = dt_layers_at(layers, subject);
-    DT_TRY_TO(done, st, expect_place(c, "W", dt_layer_param_layout(layer, 0), c->row->weight));
+    DT_TRY_TO(done, st,
+              expect_place(c, "W", dt_layer_param_layout(layer, 0),
+                           is_one_row(c) ? "R" : c->row->weight));
     DT_TRY_TO(done, st, expect_place(c, "b", dt_layer_param_layout(layer, 1), c->row->bias));
     DT_TRY_TO(done, st, set_params(c, v, layers));
     DT_TRY_TO(done, st, make_x(c, v, &x));

@@ -45,7 +45,7 @@ static bool read_move(const char *cell, style_row *row)
         if (strncmp(cell, name, n) != 0 || cell[n] != ' ') continue;
         row->comm = (dt_comm_kind)k;
         row->moved = cell[n + 1];
-        return (row->moved == 'x' || row->moved == 'y') && cell[n + 2] == '\0';
+        return strchr("xyW", row->moved) != NULL && cell[n + 2] == '\0';
     }
     return false;
 }

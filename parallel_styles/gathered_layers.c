@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fully sharded layers: parameters are stored cut over a mesh dim on which the computation has them
+ * whole, and gathered for the moment of their use (dtensor/gather.h). */
+#include <dtensor/ops.h>
+#include <string.h>
+
+#include "dtensor/gather.h"
+#include "parallel_styles/changes.h"
+#include "parallel_styles/layers_internal.h"
+
+enum { AHEAD = 1 };
+
+/* Values are numbered by layer and parameter. */
+static const dt_layer *layer_of(const void *list, int i)
+{
+    return &((const dt_layers *)list)->layers[i / DT_LAYER_MAX_PARAMS];
+}
+
+static bool value(const void *list, int i, dt_tensor **x, const dt_layout **whole)
+{
+    const dt_layer *layer = layer_of(list, i);
+    const int param = i % DT_LAYER_MAX_PARAMS;
+
+    *x = dt_layer_param(layer, param);
+    *whole = layer->whole[param];
+    return *x != NULL && *whole != NULL && *whole != layer->layout[param];
+}
+
+static int unit(const void *list, int i)
+{
+    return layer_of(list, i)->unit;
+}
+
+static const char *name(const void *list, int i)
+{
+    return layer_of(list, i)->name;
+}
+
+/* "model.layers.12." of "model.layers.12.mlp.up_proj": layers of one block are used together. 0:
+ * the name has no number, and the layer is a unit of its own. */
+static size_t block_of(const char *name)
+{
+    for (const char *at = name; *at != '\0';) {
+        const size_t n = strcspn(at, ".");
+        if (n > 0 && strspn(at, "0123456789") == n && at[n] == '.')
+            return (size_t)(at - name) + n + 1;
+        at += n + (at[n] == '.');
+    }
+    return 0;
+}
+
+dt_status dti_gathers_of_layers(dt_layers *list)
+{
+    dti_gathers_of of = { list->n * DT_LAYER_MAX_PARAMS, AHEAD, value, unit, name, list };
+    bool any = false;
+
+    for (int i = 0; i < list->n; i++) {
+        dt_layer *layer = &list->layers[i], *before = i > 0 ? layer - 1 : NULL;
+        const size_t n = block_of(layer->name);
+        const bool same = before != NULL && n > 0 && n == block_of(before->name) &&
+                          memcmp(layer->name, before->name, n) == 0;
+        layer->unit = before == NULL ? 0 : before->unit + !same;
+        for (int p = 0; p < layer->n_params; p++)
+            any = any || (layer->whole[p] != NULL && layer->whole[p] != layer->layout[p]);
+    }
+    if (any) DT_TRY(dti_gathers_create(&of, &list->gathers));
+    return DT_OK;
+}
+
+dt_tensor *dti_gather_param(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
+                            int param, dt_tensor *w)
+{
+    const int i = (int)(layer - layer->list->layers) * DT_LAYER_MAX_PARAMS + param;
+
+    (void)style;
+    if (w != dt_layer_param(layer, param)) return dt_move_dim(t, w, dim, DT_REPLICATE);
+    if (layer->whole[param] == dt_tensor_layout(w)) return w;
+    return dti_gather(t, layer->list->gathers, i); /* over all dims of such styles */
+}
+
+bool dti_style_stores(const char *style)
+{
+    const size_t n = style != NULL ? strcspn(style, "(") : 0;
+
+    for (int i = 0; i < dti_n_builtin_styles; i++) {
+        const dt_style *s = &dti_builtin_styles[i];
+        if (strlen(s->name) == n && strncmp(s->name, style, n) == 0) return s->cut == DT_CUT_COPIES;
+    }
+    return false;
+}
+
+void dti_layers_set_ahead(dt_layers *list, int units)
+{
+    dti_gathers_set_ahead(list->gathers, units);
+}
