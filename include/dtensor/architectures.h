@@ -161,6 +161,9 @@ typedef struct dt_model_pass {
     dt_go_on_fn go_on; /* asked before each layer of such a pass, by every rank alike: false
                                * breaks it off, and the state stays as it was; NULL: always */
     void *go_on_arg;
+    dt_tensor *segments; /* of sequences made of documents: what dt_attention() sees as such, for
+                          * dt_cached_attention(); positions count in documents then. Or NULL */
+    dt_tensor *rows_of;  /* [batch, tokens] i32: 0, 1, ... along each sequence; with segments */
 } dt_model_pass;
 
 /**

@@ -26,11 +26,16 @@ typedef struct dt_loss_options {
                      * memory: the head runs again on the way back */
     double n_valid; /* what the sum is divided by: targets of the whole step that count; 0: those of
                      * this call */
+    const int32_t *starts; /* [batch, tokens] as given to dt_model_ids(), of sequences that are made
+                            * of documents: index in its sequence of the first token of each
+                            * token's document. Positions begin anew there, and attention sees
+                            * nothing before it: as if each document were a sequence. NULL: whole
+                            * sequences. On a dry mesh it is not read */
 } dt_loss_options;
 
-#define DT_LOSS_OPTIONS_INIT                                   \
-    {                                                          \
-        sizeof(dt_loss_options), DT_RECOMPUTED_NOTHING, 0, 0.0 \
+#define DT_LOSS_OPTIONS_INIT                                         \
+    {                                                                \
+        sizeof(dt_loss_options), DT_RECOMPUTED_NOTHING, 0, 0.0, NULL \
     }
 
 /**
@@ -56,8 +61,8 @@ DT_API dt_tensor *dt_model_ids(dt_tape *tape, dt_model *model, const int32_t *id
  *
  * Collective  over the model's mesh.
  * Ownership   borrowed from the tape; NULL after an error.
- * Errors      latched: DT_ERR_ARG NULL, more tokens than the model's max_positions; those of
- * operators
+ * Errors      latched: DT_ERR_ARG NULL, more tokens than the model's max_positions, starts that
+ *             are none; those of operators
  */
 DT_API dt_tensor *dt_model_logits(dt_tape *tape, dt_model *model, dt_tensor *ids,
                                   const dt_loss_options *options);

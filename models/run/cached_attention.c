@@ -23,6 +23,24 @@ static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)
     return DT_OK;
 }
 
+/* Of whole sequences. Attention counts keys along the sequence, also where positions begin anew
+ * with each document. */
+static dt_tensor *attend_whole(dt_tape *t, const dt_model_pass *pass, dt_tensor *q, dt_tensor *k,
+                               dt_tensor *v, const dt_attention_options *options)
+{
+    dt_attention_options within;
+
+    if (pass->segments == NULL || options == NULL)
+        return dt_attention(t, q, k, v, pass->positions, options);
+    if (options->segments != NULL)
+        return dt_tape_fail(t, DT_ERR_UNSUPPORTED,
+                            "dt_cached_attention: the architecture has segments of its own; a pass "
+                            "over documents has them too");
+    within = *options;
+    within.segments = pass->segments;
+    return dt_attention(t, q, k, v, pass->rows_of, &within);
+}
+
 dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t layer, dt_tensor *q,
                                dt_tensor *k, dt_tensor *v, const dt_attention_options *options)
 {
@@ -35,7 +53,7 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
         return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
                             (long long)layer, (long long)pass->n_layers);
     positions = pass->positions;
-    if (pass->kv == NULL) return dt_unheads(t, dt_attention(t, q, k, v, positions, options));
+    if (pass->kv == NULL) return dt_unheads(t, attend_whole(t, pass, q, k, v, options));
     kv = &pass->kv[layer];
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
         const dt_status st = make_caches(kv, k, v);

@@ -66,7 +66,10 @@ static dt_tensor *wanted_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *
     return x;
 }
 
-/* Block i of a pass, as a part that can be run again: in[] is x, ids, positions, tables. */
+/* What a part reads besides, in its in[]. */
+enum { X, IDS, POSITIONS, SEGMENTS, ROWS_OF, TABLES, N_IN = TABLES + DT_MAX_TABLES };
+
+/* Block i of a pass, as a part that can be run again: its in[] is named above. */
 typedef struct block_call {
     const dt_model *m;
     dt_model_pass pass;
@@ -78,14 +81,17 @@ static dt_tensor *call_block(dt_tape *t, const void *arg, int n, dt_tensor *cons
     const block_call *c = arg;
     const dt_model *m = c->m;
     dt_model_pass pass = c->pass;
-    dt_flow flow = { .x = in[0] };
+    dt_flow flow = { .x = in[X] };
     part p = { "block",
                dti_tape_n_scopes(t),
-               { dt_tensor_extent(in[0], 0), dt_tensor_extent(in[0], 1), m->info.hidden_size } };
+               { dt_tensor_extent(in[X], 0), dt_tensor_extent(in[X], 1), m->info.hidden_size } };
 
-    pass.ids = in[1];
-    pass.positions = in[2];
-    for (int k = 3; k < n; k++) flow.tables[k - 3] = in[k];
+    (void)n;
+    pass.ids = in[IDS];
+    pass.positions = in[POSITIONS];
+    pass.segments = in[SEGMENTS];
+    pass.rows_of = in[ROWS_OF];
+    memcpy(flow.tables, in + TABLES, sizeof flow.tables);
     return check(t, &p, m->arch->block(m->self, t, &pass, c->i, &flow));
 }
 
@@ -93,14 +99,15 @@ static dt_tensor *call_block(dt_tape *t, const void *arg, int n, dt_tensor *cons
 static dt_tensor *run_block(dt_tape *t, const dt_model *m, const dt_model_pass *pass, int64_t i,
                             const dt_flow *in, bool again)
 {
-    dt_tensor *operands[3 + DT_MAX_TABLES] = { in->x, pass->ids, pass->positions };
+    dt_tensor *operands[N_IN] = { in->x, pass->ids, pass->positions, pass->segments,
+                                  pass->rows_of };
     const block_call call = { m, *pass, i };
     dt_tensor *y;
 
-    memcpy(operands + 3, in->tables, sizeof in->tables);
+    memcpy(operands + TABLES, in->tables, sizeof in->tables);
     dt_scope_begin(t, m->block_names[i].text);
-    y = again ? dt_recompute(t, call_block, &call, sizeof call, (int)DT_COUNT(operands), operands)
-              : call_block(t, &call, (int)DT_COUNT(operands), operands);
+    y = again ? dt_recompute(t, call_block, &call, sizeof call, N_IN, operands)
+              : call_block(t, &call, N_IN, operands);
     y = dt_scope_end(t, y);
     if (y != in->x) dt_tape_drop(t, in->x);
     return y;

@@ -5,6 +5,7 @@
 #include <dtensor/ops_loss.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/options.h"
 #include "dtensor/create.h"
 #include "dtensor/host.h"
@@ -30,9 +31,12 @@ dt_tensor *dt_model_ids(dt_tape *t, dt_model *m, const int32_t *ids, int64_t bat
     return st == DT_OK ? x : dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }
 
-/* Position j of every sequence is j. Laid out as the ids. */
-static dt_status make_positions(dt_tape *t, dt_tensor *ids, dt_tensor **out)
+/* Laid out as the ids: token j of a sequence, whose document begins with token `start`, has
+ * `of_place` j + `of_start` start. Without documents all begin with token 0. */
+static dt_status make_places(dt_tape *t, dt_tensor *ids, const int32_t *starts, int of_place,
+                             int of_start, dt_tensor **out)
 {
+    const int64_t tokens = dt_tensor_extent(ids, 1);
     dti_host host;
     dt_tensor *x;
     int32_t *to;
@@ -44,22 +48,55 @@ static dt_status make_positions(dt_tape *t, dt_tensor *ids, dt_tensor **out)
     DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
     to = host.local.data;
     for (int64_t b = 0; b < host.local.shape[0]; b++)
-        for (int64_t j = 0; j < host.local.shape[1]; j++)
-            to[b * host.local.shape[1] + j] = (int32_t)(host.local.offset[1] + j);
+        for (int64_t j = host.local.offset[1]; j < host.local.offset[1] + host.local.shape[1];
+             j++) {
+            const int64_t at = (host.local.offset[0] + b) * tokens + j;
+            *to++ = of_place * (int32_t)j + (starts != NULL ? of_start * starts[at] : 0);
+        }
     return dti_host_close(&host, DT_OK);
 }
 
-static dt_status read_call(const dt_model *m, const dt_tensor *ids, const dt_loss_options *options,
-                           dt_loss_options *o)
+/* Where tokens stand: in their sequence, or in their document of it. */
+static dt_status place_tokens(dt_tape *t, dt_tensor *ids, const int32_t *starts,
+                              dt_model_pass *pass)
+{
+    DT_TRY(make_places(t, ids, starts, 1, -1, &pass->positions));
+    if (starts == NULL) return DT_OK;
+    DT_TRY(make_places(t, ids, starts, 0, 1, &pass->segments));
+    return make_places(t, ids, starts, 1, 0, &pass->rows_of);
+}
+
+/* The longest document, of all ranks' sequences: what positions have to reach. */
+static dt_status longest(dt_tensor *ids, const int32_t *starts, int64_t *out)
+{
+    const int64_t tokens = dt_tensor_extent(ids, 1);
+
+    *out = tokens;
+    if (starts == NULL || dt_runtime_is_dry(dt_mesh_runtime(dt_tensor_mesh(ids)))) return DT_OK;
+    *out = 1;
+    for (int64_t i = 0; i < dt_tensor_extent(ids, 0) * tokens; i++) {
+        const int64_t j = i % tokens;
+        DT_CHECK(starts[i] == j || (j > 0 && starts[i] == starts[i - 1]), DT_ERR_ARG,
+                 "dt_loss_options.starts: token %lld of sequence %lld has %d: it begins a document "
+                 "or has what the one before it has",
+                 (long long)j, (long long)(i / tokens), (int)starts[i]);
+        *out = dti_max(*out, j + 1 - starts[i]);
+    }
+    return DT_OK;
+}
+
+static dt_status read_call(const dt_model *m, dt_tensor *ids, const dt_loss_options *options,
+                           dt_loss_options *o, int64_t *length)
 {
     DT_TRY(dti_options_read("dt_loss_options", "start from DT_LOSS_OPTIONS_INIT", options, o,
                             sizeof *o));
     DT_CHECK(m != NULL && ids != NULL, DT_ERR_ARG, "model or ids is NULL");
     DT_CHECK(dt_tensor_n_axes(ids) == 2 && dt_tensor_dtype(ids) == DT_I32, DT_ERR_SHAPE,
              "ids are [batch, tokens] i32; see dt_model_ids()");
-    DT_CHECK(dt_tensor_extent(ids, 1) <= m->info.max_positions, DT_ERR_ARG,
-             "%lld tokens exceed the model's %lld positions", (long long)dt_tensor_extent(ids, 1),
-             (long long)m->info.max_positions);
+    DT_TRY(longest(ids, o->starts, length));
+    DT_CHECK(*length <= m->info.max_positions, DT_ERR_ARG,
+             "%lld tokens%s exceed the model's %lld positions", (long long)*length,
+             o->starts != NULL ? " of a document" : "", (long long)m->info.max_positions);
     DT_CHECK((int)o->recompute >= 0 && o->recompute <= DT_RECOMPUTED_BLOCKS, DT_ERR_ARG,
              "recompute is %d: no dt_recomputed", (int)o->recompute);
     DT_CHECK(o->chunk >= 0 && o->n_valid >= 0.0, DT_ERR_ARG, "chunk is %lld, n_valid %g",
@@ -68,13 +105,13 @@ static dt_status read_call(const dt_model *m, const dt_tensor *ids, const dt_los
 }
 
 /* What enters the head: x [batch, tokens, hidden]. NULL after an error. */
-static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *o)
+static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *o,
+                         int64_t length)
 {
-    dt_model_pass pass = { .ids = ids,
-                           .n_layers = m->info.n_layers,
-                           .rows = DT_LOGITS_ALL,
-                           .length = dt_tensor_extent(ids, 1) };
-    const dt_status st = make_positions(t, ids, &pass.positions);
+    dt_model_pass pass = {
+        .ids = ids, .n_layers = m->info.n_layers, .rows = DT_LOGITS_ALL, .length = length
+    };
+    const dt_status st = place_tokens(t, ids, o->starts, &pass);
 
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     if (o->recompute == DT_RECOMPUTED_CHEAP) dt_tape_set_thrifty(t, true);
@@ -84,14 +121,15 @@ static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_
 dt_tensor *dt_model_logits(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *options)
 {
     dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
+    int64_t length;
     dt_tensor *x;
     dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    st = read_call(m, ids, options, o);
+    st = read_call(m, ids, options, o, &length);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     dt_scope_begin(t, m->arch->model_type);
-    x = hidden(t, m, ids, o);
+    x = hidden(t, m, ids, o, length);
     return dt_scope_end(t, x != NULL ? dti_pass_head(t, m, x) : NULL);
 }
 
@@ -172,15 +210,16 @@ dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *tar
     dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
     dt_tensor *x, *loss = NULL;
     head_call call;
+    int64_t length;
     dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    st = read_call(m, ids, options, o);
+    st = read_call(m, ids, options, o, &length);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     if (targets == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_model_loss: targets is NULL");
     call = (head_call){ m, o->n_valid };
     dt_scope_begin(t, m->arch->model_type);
-    x = hidden(t, m, ids, o);
+    x = hidden(t, m, ids, o, length);
     if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1) && !tokens_are_cut(x))
         loss = chunked(t, m, x, targets, o->chunk, o->n_valid);
     else if (x != NULL)
