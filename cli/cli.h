@@ -59,6 +59,7 @@ typedef struct cli_args {
     const char *dtype;
     const char *plan;
     const char *isa;
+    const char *link;
     const char *device;
     const char *bind;
     const char *machine;

@@ -62,6 +62,7 @@ const char *cli_environment_name(int i, const char **value)
         "DTENSOR_CUDA_FUSE",
         "DTENSOR_CUDNN",
         "DTENSOR_FLIGHT",
+        "DTENSOR_LINK",
         "DTENSOR_FAULT",
         "DTENSOR_TIMEOUT_MS",
         "DTENSOR_VERBOSE",

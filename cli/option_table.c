@@ -106,6 +106,7 @@ static const option options[] = {
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "load", 0, MANY, "FILE", AT(load), LAID_OUT | CHECKS | CLI_LIST, 0, "a module: architectures, styles of yours" },
+    { "link",            0,  TEXT,   "LINKS", AT(link),          RUNS,         0, "simulate slow links: microseconds,GB/s or dp=50,1;tp=2,20" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },

@@ -165,6 +165,7 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
         DT_TRY(
             cli_parse_int("DTENSOR_TIMEOUT_MS", env->timeout_ms, 1, INT32_MAX, &run->timeout_ms));
     run->fault = env->fault;
+    run->links = args->link;
     cli_modules_setup(args, run);
     run->threads_per_rank = (int)args->threads;
     DT_TRY(cli_read_bind(args, &run->bind));

@@ -58,10 +58,13 @@ static void read_environment(dt_run_options *o)
     if (o->check == NULL || o->check[0] == '\0') o->check = by_default;
     if (o->flight == NULL) o->flight = getenv("DTENSOR_FLIGHT");
     if (o->flight != NULL && o->flight[0] == '\0') o->flight = NULL;
+    if (o->links == NULL && o->simulated_link == NULL) o->links = getenv("DTENSOR_LINK");
 }
 
 static dt_status check_options(const dt_run_options *o)
 {
+    dti_slow_links links;
+
     DT_CHECK(o->n_ranks >= 1 && o->n_ranks <= MAX_RANKS, DT_ERR_ARG, "n_ranks is %d, not in 1..%d",
              o->n_ranks, MAX_RANKS);
     DT_CHECK(o->threads_per_rank >= 0 && o->threads_per_rank <= MAX_THREADS, DT_ERR_ARG,
@@ -76,6 +79,9 @@ static dt_status check_options(const dt_run_options *o)
     DT_CHECK(o->timeout_ms >= 1, DT_ERR_ARG, "timeout_ms is %lld; a wait needs at least 1",
              (long long)o->timeout_ms);
     DT_TRY(dti_slow_link_check(o->simulated_link));
+    DT_CHECK(o->links == NULL || o->simulated_link == NULL, DT_ERR_ARG,
+             "links and simulated_link say the same: choose one");
+    if (o->links != NULL) DT_TRY(dti_slow_links_parse(o->links, &links));
     DT_TRY(dti_check_isa(o->isa));
     DT_TRY(dti_check_device(o->device));
     DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,

@@ -11,6 +11,7 @@
 #include "base/writer.h"
 #include "mesh/comm/dry.h"
 #include "mesh/comm/local.h"
+#include "mesh/comm/slow_link.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
 
@@ -39,9 +40,15 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     world->flight = &rt->flight;
     world->agree = options->check != NULL && strcmp(options->check, "agree") == 0;
     atomic_init(&rt->live, 1);
+    if (options->links != NULL && dti_slow_links_parse(options->links, &rt->links) != DT_OK)
+        rt->links.n = 0; /* dt_run() has refused it */
     if (options->simulated_link != NULL) {
-        rt->link = *options->simulated_link;
-        world->link = &rt->link;
+        rt->links.n = 1;
+        rt->links.of[0].link = *options->simulated_link;
+    }
+    if (rt->links.n > 0) {
+        world->links = &rt->links;
+        world->link = dti_slow_link_of(&rt->links, world->name);
     }
     rt->world = world;
     rt->pool = pool;
@@ -181,6 +188,7 @@ dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
     if (st != DT_OK) dti_local_abort_world(rt->lanes, rt->rank, dt_last_error()->message);
     DT_TRY(st);
     (*out)->agree = rt->world->agree;
+    (*out)->links = rt->world->links;
     (*out)->link = rt->world->link;
     return DT_OK;
 }
@@ -229,6 +237,7 @@ dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runt
     DT_TRY(dti_check_device(own.device));
     own.check = NULL; /* nobody to agree with */
     own.simulated_link = NULL;
+    own.links = NULL;
     own.flight = NULL; /* the file is the run's: a plan that fails must not write over it */
     DT_TRY(dti_dry_open(rank, own.n_ranks, &world));
     world->timeout_ms = own.timeout_ms < 1 ? 1 : own.timeout_ms; /* meshes report it */

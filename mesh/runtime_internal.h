@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "mesh/comm/flight.h"
+#include "mesh/comm/slow_link.h"
 #include "mesh/core_binding.h"
 #include "mesh/runtime.h"
 
@@ -19,7 +20,7 @@ struct dt_runtime {
     bool dry;
     dt_runtime *like; /* of a dry runtime: the one whose registries it looks into, or NULL */
     dti_comm *world;
-    dt_link link;                  /* simulated, if world->link points here */
+    dti_slow_links links;          /* simulated; none: n is 0 */
     struct dti_local_world *lanes; /* of helpers, or NULL */
     const dt_topology *bound_by;   /* whose cores the rank's threads keep to; NULL: to none */
     dti_cuda_world *cuda;          /* or NULL */

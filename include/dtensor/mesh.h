@@ -67,12 +67,16 @@ typedef struct dt_run_options {
     /* Collectives take at least this link's time, asleep: for trying out what overlaps, and what a
      * slower network costs. Read when the run starts; NULL: as fast as they are. */
     const dt_link *simulated_link;
+    /* The same in words: "50,1" is 50 microseconds and 1 GB/s; with names of mesh dims,
+     * "dp=200,0.5;tp=2,20", other links are as fast as they are, or as a last one without a name
+     * says. NULL: DTENSOR_LINK, unless there is a simulated_link; "": none */
+    const char *links;
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0, NULL, NULL, NULL, NULL, NULL                                                        \
+            0, NULL, NULL, NULL, NULL, NULL, NULL                                                  \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

@@ -173,7 +173,8 @@ dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
     (*out)->timeout_ms = c->timeout_ms;
     (*out)->fault = c->fault;
     (*out)->flight = c->flight;
-    (*out)->link = c->link;
+    (*out)->links = c->links;
+    (*out)->link = dti_slow_link_of(c->links, (*out)->name);
     (*out)->agree = c->agree;
     (*out)->cuda = c->cuda;
     return DT_OK;

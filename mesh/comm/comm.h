@@ -129,14 +129,15 @@ struct dti_comm {
     bool dry;           /* no peers and no bytes: buffers are not looked at (dry.h) */
     uint64_t seq;       /* operations started here */
     int64_t timeout_ms; /* longest wait for a peer; of the mesh that asked for it last */
-    char name[DTI_COMM_NAME_BYTES]; /* mesh dim or "world": for error texts */
-    const int *world_ranks;         /* [size] */
-    struct dti_fault *fault;        /* injection of this rank, or NULL */
-    struct dti_flight *flight;      /* this rank's recorder, or NULL */
-    const struct dt_link *link;     /* simulated (slow_link.h), or NULL */
-    bool agree;                     /* compare notes before each collective */
-    struct dti_cuda_world *cuda;    /* this rank's device, or NULL: calls have no stream */
-    void *cuda_part;                /* what carries their bytes keeps here (cuda_comm.h) */
+    char name[DTI_COMM_NAME_BYTES];     /* mesh dim or "world": for error texts */
+    const int *world_ranks;             /* [size] */
+    struct dti_fault *fault;            /* injection of this rank, or NULL */
+    struct dti_flight *flight;          /* this rank's recorder, or NULL */
+    const struct dt_link *link;         /* simulated (slow_link.h), or NULL */
+    const struct dti_slow_links *links; /* where groups find theirs, or NULL */
+    bool agree;                         /* compare notes before each collective */
+    struct dti_cuda_world *cuda;        /* this rank's device, or NULL: calls have no stream */
+    void *cuda_part;                    /* what carries their bytes keeps here (cuda_comm.h) */
 };
 
 const char *dti_comm_op_name(dti_comm_op op);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/comm/slow_link.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/sync.h"
+#include "base/text.h"
 
 dt_status dti_slow_link_check(const dt_link *link)
 {
@@ -13,6 +17,80 @@ dt_status dti_slow_link_check(const dt_link *link)
              link->latency_ns, link->bytes_per_ns);
     return DT_OK;
 }
+
+/* --- by mesh dim ------------------------------------------------------------------------------ */
+
+/* One link, "dp=50,1" or "50,1"; *at is behind it then. */
+static bool parse_one(const char **at, char *dim, dt_link *link)
+{
+    const size_t word = strcspn(*at, "=,;");
+    const bool named = (*at)[word] == '=';
+    char *end;
+
+    dim[0] = '\0';
+    if (named && (word == 0 || word >= DT_DIM_NAME_BYTES)) return false;
+    if (named) {
+        memcpy(dim, *at, word);
+        dim[word] = '\0';
+        *at += word + 1;
+    }
+    link->latency_ns = strtod(*at, &end) * 1e3;
+    if (end == *at || *end != ',') return false;
+    *at = end + 1;
+    link->bytes_per_ns = strtod(*at, &end);
+    if (end == *at || (*end != '\0' && *end != ';')) return false;
+    *at = *end == ';' ? end + 1 : end;
+    return isfinite(link->latency_ns) && link->latency_ns >= 0 && isfinite(link->bytes_per_ns) &&
+           link->bytes_per_ns > 0;
+}
+
+dt_status dti_slow_links_parse(const char *text, dti_slow_links *out)
+{
+    char shown[DTI_SHOWN_BYTES];
+
+    out->n = 0;
+    for (const char *at = text; *at != '\0'; out->n++)
+        DT_CHECK(out->n < DTI_MAX_SLOW_LINKS &&
+                     parse_one(&at, out->of[out->n].dim, &out->of[out->n].link),
+                 DT_ERR_ARG,
+                 "links \"%s\": microseconds and GB/s, as in \"50,1\", or by mesh dim, as in "
+                 "\"dp=200,0.5;tp=2,20\"; the one is not negative, the other positive",
+                 dti_printable(text, shown, sizeof shown));
+    return DT_OK;
+}
+
+static double megabyte_ns(const dt_link *l)
+{
+    return l->latency_ns + 1e6 / l->bytes_per_ns;
+}
+
+/* Of one dim; its own before the one of all others. */
+static const dt_link *link_of_dim(const dti_slow_links *links, const char *dim, size_t n)
+{
+    const dt_link *rest = NULL;
+
+    for (int i = 0; i < links->n; i++) {
+        if (links->of[i].dim[0] == '\0') rest = &links->of[i].link;
+        if (strlen(links->of[i].dim) == n && memcmp(links->of[i].dim, dim, n) == 0)
+            return &links->of[i].link;
+    }
+    return rest;
+}
+
+const dt_link *dti_slow_link_of(const dti_slow_links *links, const char *name)
+{
+    const dt_link *slowest = NULL;
+
+    for (const char *at = name; links != NULL && *at != '\0';) {
+        const size_t n = strcspn(at, ",");
+        const dt_link *l = link_of_dim(links, at, n);
+        if (l != NULL && (slowest == NULL || megabyte_ns(l) > megabyte_ns(slowest))) slowest = l;
+        at += at[n] == ',' ? n + 1 : n;
+    }
+    return slowest;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 /* The sum of n counts without the one at `without`. */
 static int64_t sum_of(const int64_t *counts, int n, int without)

@@ -12,6 +12,23 @@
 
 dt_status dti_slow_link_check(const dt_link *link) DT_MUST_USE;
 
+/* Links by mesh dim. */
+enum { DTI_MAX_SLOW_LINKS = DT_MAX_DIMS + 1 };
+typedef struct dti_slow_links {
+    int n;
+    struct {
+        char dim[DT_DIM_NAME_BYTES]; /* "": every other */
+        dt_link link;
+    } of[DTI_MAX_SLOW_LINKS];
+} dti_slow_links;
+
+/* As dt_run_options.links says. */
+dt_status dti_slow_links_parse(const char *text, dti_slow_links *out) DT_MUST_USE;
+
+/* The link of a communicator of that name, of several dims ("dp,tp") the one over which a megabyte
+ * takes longest; NULL: the machine's. */
+const dt_link *dti_slow_link_of(const dti_slow_links *links, const char *name);
+
 /* Bytes that this rank receives in a call, as dt_redistribute() counts them. */
 int64_t dti_call_received(const dti_comm *c, const dti_comm_call *call);
 

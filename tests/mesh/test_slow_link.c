@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Simulated links: no wait ends before its bytes would have come, by the counts of the call. */
+#include <stdlib.h>
+
 #include "base/sync.h"
 #include "mesh/comm/slow_link.h"
 #include "mesh/runtime.h"
@@ -42,6 +44,42 @@ DT_TEST(slow_link, counts_what_a_rank_receives)
     DT_ASSERT_EQ_INT(dti_call_received(&c, &call), 8 * 133); /* 2 * 2 / 3 of 100, rounded down */
 }
 
+DT_TEST(slow_link, texts_name_links_by_mesh_dim)
+{
+    static const char *const bad[] = { "50",
+                                       "50,",
+                                       "50,0",
+                                       "-1,1",
+                                       "50,1,2",
+                                       "dp=",
+                                       "=50,1",
+                                       "50,1 ",
+                                       "nan,1",
+                                       "1,inf",
+                                       "dp=50",
+                                       ";",
+                                       "50,1;;1,1",
+                                       "tp:50,1",
+                                       "a name that is much too long=1,1",
+                                       "1,1;1,1;1,1;1,1;1,1;1,1;1,1;1,1;1,1;1,1" };
+    dti_slow_links l;
+
+    for (size_t i = 0; i < DT_COUNT(bad); i++)
+        DT_ASSERT_STATUS(dti_slow_links_parse(bad[i], &l), DT_ERR_ARG, "microseconds and GB/s");
+    DT_ASSERT_OK(dti_slow_links_parse("", &l));
+    DT_ASSERT(dti_slow_link_of(&l, "dp") == NULL && dti_slow_link_of(NULL, "dp") == NULL);
+    DT_ASSERT_OK(dti_slow_links_parse("dp=200,0.5;tp=2,20", &l));
+    DT_ASSERT(dti_slow_link_of(&l, "dp") == &l.of[0].link);
+    DT_ASSERT(dti_slow_link_of(&l, "tp") == &l.of[1].link);
+    DT_ASSERT(dti_slow_link_of(&l, "tp,dp") == &l.of[0].link);
+    DT_ASSERT(dti_slow_link_of(&l, "d") == NULL && dti_slow_link_of(&l, "world") == NULL);
+    DT_ASSERT_EQ_INT((int64_t)l.of[0].link.latency_ns, 200000);
+    DT_ASSERT_EQ_INT((int64_t)(l.of[1].link.bytes_per_ns * 8), 160);
+    DT_ASSERT_OK(dti_slow_links_parse("dp=1,100;50,1", &l));
+    DT_ASSERT(dti_slow_link_of(&l, "world") == &l.of[1].link);
+    DT_ASSERT(dti_slow_link_of(&l, "dp,tp") == &l.of[1].link);
+}
+
 /* Two at once take as long as one: the time counts from the start. */
 static dt_status takes_its_time(dt_mesh *mesh, const void *arg)
 {
@@ -73,4 +111,27 @@ DT_TEST(slow_link, a_wait_lasts_as_long_as_its_bytes_take)
     DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "simulated_link");
     o.simulated_link = &none;
     DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "simulated_link");
+    o.simulated_link = NULL;
+    o.links = "dp=1,1;tp=20000,0.0008";
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", takes_its_time, NULL));
+    o.simulated_link = &slow;
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "choose one");
+    o.simulated_link = NULL;
+    o.links = "fast";
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "\"fast\"");
+}
+
+/* The environment speaks where the program does not. */
+DT_TEST(slow_link, the_environment_may_say_it)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    if (dt_test_processes() > 1) dt_test_skip("the environment is the launcher's");
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_LINK", "20000,0.0008", 1), 0);
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", takes_its_time, NULL));
+    DT_ASSERT_EQ_INT(setenv("DTENSOR_LINK", "slow", 1), 0);
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "\"slow\"");
+    o.links = "tp=20000,0.0008";
+    DT_ASSERT_OK(dt_test_run(&o, "tp=2", takes_its_time, NULL));
+    DT_ASSERT_EQ_INT(unsetenv("DTENSOR_LINK"), 0);
 }
