@@ -9,26 +9,9 @@
 #include "training/norm.h"
 #include "training/optimizer.h"
 
-dt_status dti_optimizer_look(dt_optimizer *opt, int64_t i)
-{
-    dti_trained *p = &opt->params[i];
-    dt_tensor *x;
-
-    if (opt->clears != dti_gradients_clears(opt->gradients)) { /* by a step, or by the caller */
-        for (int64_t k = 0; k < opt->n; k++) opt->params[k].bad = false;
-        opt->clears = dti_gradients_clears(opt->gradients);
-    }
-    for (int k = 0; !p->bad && (x = dti_leaf_part(opt->gradients, i, k)) != NULL; k++) {
-        bool finite = true;
-        if (dti_tensor_partial_dims(x) != 0) DT_TRY(dti_is_finite(x, &finite));
-        p->bad = !finite;
-    }
-    return DT_OK;
-}
-
 dt_status dti_optimizer_reduce(dt_optimizer *opt, int64_t i, dt_tape *tape)
 {
-    DT_TRY(dti_optimizer_look(opt, i));
+    DT_TRY(dti_norm_look(opt, i));
     DT_TRY(dti_leaf_settle(opt->gradients, i, opt->params[i].layout, tape));
     return DT_OK;
 }
@@ -69,7 +52,7 @@ static void set_out(void *arg, dt_tape *tape, dt_tensor *leaf)
     dt_status st = DT_OK;
 
     if (i >= opt->n) return; /* the caller's own */
-    st = dti_optimizer_look(opt, i);
+    st = dti_norm_look(opt, i);
     if (st == DT_OK) st = dti_buckets_take(opt->buckets, tape, i);
     if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

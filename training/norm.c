@@ -1,97 +1,142 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "training/norm.h"
 
-#include <math.h>
+#include <dtensor/factories.h>
 #include <string.h>
 
-#include "dtensor/host.h"
-#include "dtensor/kernels/kernel.h"
+#include "base/memory.h"
+#include "dtensor/create.h"
+#include "dtensor/leaves.h"
+#include "dtensor/optimize.h"
+#include "mesh/runtime.h"
 
-enum { N_EXPONENTS = 255, CHUNK = 65536, LOWEST = 298 };
+enum { DIGIT_BYTES = DTI_DIGITS_N * (int)sizeof(int64_t) };
 
-/* Squares of whole numbers below 2^24, apart by exponent: CHUNK of them fit into 64 bits. */
-typedef struct bins {
-    uint64_t of[N_EXPONENTS];
-    int64_t n_bad;
-} bins;
-
-static void add_squares(bins *b, const float *x, int64_t n)
+static dt_status make(dt_optimizer *opt, int64_t n, dt_tensor **out)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        const uint32_t e = bits >> 23 & 255u, fraction = bits & 0x7fffffu;
-        const uint64_t m = e == 0 ? fraction : fraction | 0x800000u;
-        if (e == 255u)
-            b->n_bad++;
-        else
-            b->of[e] += m * m;
-    }
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+
+    return dt_zeros(opt->mesh, whole, DT_I64, 1, (int64_t[]){ n * DTI_DIGITS_N }, out);
 }
 
-/* The sum of a bin times 2^(2 e - 298), e the exponent of subnormals and 1 being 0. */
-static void empty_bins(bins *b, dti_square_sum *sum)
+dt_status dti_norm_create(dt_optimizer *opt)
 {
-    for (int e = 0; e < N_EXPONENTS; e++) {
-        const int shift = e == 0 ? 0 : 2 * (e - 1), d = shift / 32, by = shift % 32;
-        const uint64_t low = b->of[e] << by, high = by == 0 ? 0 : b->of[e] >> (64 - by);
-        if (b->of[e] == 0) continue;
-        sum->digit[d] += (int64_t)(low & 0xffffffffu);
-        sum->digit[d + 1] += (int64_t)(low >> 32);
-        sum->digit[d + 2] += (int64_t)high;
-    }
-    memset(b->of, 0, sizeof b->of);
+    DT_TRY(make(opt, opt->n, &opt->looks));
+    DT_TRY(make(opt, 1, &opt->squares));
+    DT_TRY(dti_alloc((size_t)opt->n * DIGIT_BYTES, (void **)&opt->looked));
+    return DT_OK;
 }
 
-/* Digits below 2^32 but for the last: one number, one way to write it. */
-static void carry(dti_square_sum *sum)
+void dti_norm_free(dt_optimizer *opt)
 {
-    for (int d = 0; d + 1 < DTI_NORM_DIGITS; d++) {
-        sum->digit[d + 1] += sum->digit[d] >> 32;
-        sum->digit[d] &= 0xffffffff;
-    }
+    dt_tensor_release(&opt->looks);
+    dt_tensor_release(&opt->squares);
+    dti_free(opt->looked);
 }
 
-dt_status dti_square_sum_add(dti_square_sum *sum, dt_tensor *x)
+/* Adds the squares of a piece to the counters that begin at number `at`. */
+static dt_status add(dt_optimizer *opt, dt_tensor *g, dt_tensor *counters, int64_t at)
 {
-    const int64_t n = dti_local_count(dt_tensor_local(x));
-    bins b = { { 0 }, 0 };
-    dti_host host;
+    int64_t *digits = dt_tensor_local(counters)->data;
+    const dt_local *piece = dt_tensor_local(g);
+    dti_device *d;
 
-    DT_TRY(dti_host_open(x, DTI_HOST_READS, &host));
-    for (int64_t i = 0; i < n && host.local.data != NULL; i += CHUNK) {
-        add_squares(&b, (const float *)host.local.data + i, n - i < CHUNK ? n - i : CHUNK);
-        empty_bins(&b, sum);
-    }
-    carry(sum);
-    sum->n_bad += b.n_bad;
-    return dti_host_close(&host, DT_OK);
+    DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
+    dti_tape_add_work(opt->tape, 2.0 * (double)dti_local_count(piece),
+                      4.0 * (double)dti_local_count(piece));
+    if (digits == NULL) return DT_OK; /* dry */
+    DT_TRY(dti_gradient_digits(d, piece->data, dti_local_count(piece), digits + at * DTI_DIGITS_N,
+                               NULL));
+    return DT_OK;
 }
 
-dt_status dti_is_finite(dt_tensor *x, bool *finite)
+static dt_status read(dt_optimizer *opt, dt_tensor *counters, int64_t n, int64_t *out)
 {
-    const int64_t n = dti_local_count(dt_tensor_local(x));
-    uint32_t largest = 0;
-    dti_host host;
-
-    DT_TRY(dti_host_open(x, DTI_HOST_READS, &host));
-    for (int64_t i = 0; i < n && host.local.data != NULL; i++) {
-        uint32_t bits;
-        memcpy(&bits, (const float *)host.local.data + i, sizeof bits);
-        bits &= 0x7f800000u;
-        largest = bits > largest ? bits : largest;
-    }
-    *finite = largest < 0x7f800000u;
-    return dti_host_close(&host, DT_OK);
+    memset(out, 0, (size_t)n * DIGIT_BYTES);
+    if (!dt_runtime_is_dry(dt_mesh_runtime(opt->mesh)))
+        DT_TRY(dt_tensor_read(counters, out, (size_t)n * DIGIT_BYTES));
+    return DT_OK;
 }
 
-double dti_square_sum_root(const dti_square_sum *sum)
+dt_status dti_norm_look(dt_optimizer *opt, int64_t i)
 {
-    dti_square_sum s = *sum;
-    double total = 0.0;
+    dt_tensor *x;
 
-    carry(&s);
-    for (int d = DTI_NORM_DIGITS - 1; d >= 0; d--)
-        total += ldexp((double)s.digit[d], 32 * d - LOWEST);
-    return sqrt(total);
+    if (opt->clears != dti_gradients_clears(opt->gradients)) { /* by a step, or by the caller */
+        DT_TRY(dt_fill(opt->looks, 0.0));
+        opt->clears = dti_gradients_clears(opt->gradients);
+    }
+    for (int k = 0; (x = dti_leaf_part(opt->gradients, i, k)) != NULL; k++)
+        if (dti_tensor_partial_dims(x) != 0) DT_TRY(add(opt, x, opt->looks, i));
+    return DT_OK;
+}
+
+static bool has_bad_terms(const dt_optimizer *opt, int64_t i)
+{
+    return opt->looked[i * DTI_DIGITS_N + DTI_DIGITS_BAD] > 0;
+}
+
+static dt_status all_reduce(dt_optimizer *opt, void *data, int64_t n, dt_reduce op)
+{
+    const uint32_t all = (1u << dt_mesh_n_dims(opt->mesh)) - 1;
+    dti_comm *comm;
+
+    DT_TRY(dti_mesh_comm(opt->mesh, all, &comm));
+    DT_TRY(dti_all_reduce(comm, data, data, n, DT_I64, op));
+    return DT_OK;
+}
+
+dt_status dti_norm_of(dt_optimizer *opt, dti_squares *out)
+{
+    *out = (dti_squares){ .n_bad_terms = 0 };
+    DT_TRY(dt_fill(opt->squares, 0.0));
+    for (int64_t i = 0; i < opt->n; i++) {
+        dt_tensor *g = dti_leaf_part(opt->gradients, i, 0);
+        if (g != NULL && opt->params[i].first_owner) DT_TRY(add(opt, g, opt->squares, 0));
+    }
+    DT_TRY(read(opt, opt->squares, 1, out->digits));
+    DT_TRY(read(opt, opt->looks, opt->n, opt->looked));
+    for (int64_t i = 0; i < opt->n; i++) out->n_bad_terms += has_bad_terms(opt, i);
+    DT_TRY(all_reduce(opt, out, sizeof *out / sizeof(int64_t), DT_SUM));
+    DT_TRY(dti_tape_add_reduction(opt->tape, "norm", sizeof *out, dt_mesh_n_ranks(opt->mesh)));
+    return DT_OK;
+}
+
+bool dti_norm_is_finite(const dti_squares *squares)
+{
+    return squares->digits[DTI_DIGITS_BAD] == 0 && squares->n_bad_terms == 0;
+}
+
+/* The first parameter, in the order of the list, with something that is not finite here: terms of
+ * this rank's own or, if there are none anywhere, an element that it counts. opt->n: none. */
+static dt_status first_bad(dt_optimizer *opt, bool terms, int64_t *out)
+{
+    *out = opt->n;
+    for (int64_t i = 0; i < opt->n && *out == opt->n; i++) {
+        dt_tensor *g = dti_leaf_part(opt->gradients, i, 0);
+        int64_t digits[DTI_DIGITS_N] = { 0 };
+        if (!terms && g != NULL && opt->params[i].first_owner) {
+            DT_TRY(dt_fill(opt->squares, 0.0));
+            DT_TRY(add(opt, g, opt->squares, 0));
+            DT_TRY(read(opt, opt->squares, 1, digits));
+        }
+        if (terms ? has_bad_terms(opt, i) : digits[DTI_DIGITS_BAD] > 0) *out = i;
+    }
+    return DT_OK;
+}
+
+dt_status dti_norm_refuse(dt_optimizer *opt, const dti_squares *squares)
+{
+    const int64_t n_ranks = dt_runtime_size(dt_mesh_runtime(opt->mesh));
+    const bool terms = squares->n_bad_terms > 0;
+    int64_t first;
+
+    DT_TRY(first_bad(opt, terms, &first));
+    first = first * n_ranks + dt_runtime_rank(dt_mesh_runtime(opt->mesh));
+    DT_TRY(all_reduce(opt, &first, 1, DT_MIN));
+    DT_CHECK(first / n_ranks < opt->n, DT_ERR_INTERNAL, "nobody has what is not finite");
+    DT_FAIL(DT_ERR_ARG,
+            "rank %lld: the gradient of %s is not finite%s at step %lld; nothing was written",
+            (long long)(first % n_ranks), opt->params[first / n_ranks].name,
+            terms ? "" : " once terms are added up", (long long)opt->steps + 1);
 }

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of squares of f32 without rounding.
- *
- * The square of an f32 is m^2 2^(2 e), m a whole number below 2^24 and e from -149 to 104. All such
- * squares are multiples of 2^-298 below 2^256, so digits of 32 bits in 64-bit integers take any sum
- * of up to 2^31 of them in any order, over ranks too, and one carry makes them one number. */
+ * What ranks learn together of a step's gradients before anything is written: their norm, and
+ * whether all are finite. */
 #ifndef DTI_NORM_H
 #define DTI_NORM_H
 
-#include <dtensor/tensor.h>
+#include "dtensor/kernels/digits.h"
+#include "training/optimizer.h"
 
-#include "base/error.h"
+/* The exact sum of squares over all ranks (dtensor/kernels/digits.h), with how many values were not
+ * finite; and how many gradients had terms on some rank that were not, before they were added up.
+ */
+typedef struct dti_squares {
+    int64_t digits[DTI_DIGITS_N];
+    int64_t n_bad_terms;
+} dti_squares;
 
-enum { DTI_NORM_DIGITS = 20 }; /* digit d counts 2^(32 d - 298) */
+/* Counters on the rank's device: DTI_DIGITS_N numbers for each parameter, and for all. */
+dt_status dti_norm_create(dt_optimizer *opt) DT_MUST_USE;
+void dti_norm_free(dt_optimizer *opt);
 
-typedef struct dti_square_sum {
-    int64_t digit[DTI_NORM_DIGITS];
-    int64_t n_bad;     /* elements that are not finite, and are not in the digits */
-    int64_t n_bad_own; /* ranks' own terms that were not */
-} dti_square_sum;
+/* Remembers whether this rank's terms of gradient i are finite: where they are added up nobody can
+ * say any more whose were not. Called before they travel; nothing is waited for. */
+dt_status dti_norm_look(dt_optimizer *opt, int64_t i) DT_MUST_USE;
 
-/* Adds the squares of x's piece. */
-dt_status dti_square_sum_add(dti_square_sum *sum, dt_tensor *x) DT_MUST_USE;
+/* Of all gradients, which lie as their state does. Collective over the mesh; the same everywhere.
+ */
+dt_status dti_norm_of(dt_optimizer *opt, dti_squares *out) DT_MUST_USE;
+bool dti_norm_is_finite(const dti_squares *squares);
 
-/* Whether all of x's piece is finite. */
-dt_status dti_is_finite(dt_tensor *x, bool *finite) DT_MUST_USE;
-
-/* The root of the sum. The digits may come from any number of ranks. */
-double dti_square_sum_root(const dti_square_sum *sum);
+/* DT_ERR_ARG, on all ranks alike: who had what of which parameter. Collective over the mesh. */
+dt_status dti_norm_refuse(dt_optimizer *opt, const dti_squares *squares) DT_MUST_USE;
 
 #endif

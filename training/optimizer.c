@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/options.h"
+#include "training/norm.h"
 
 enum { NAME_BYTES = 512 };
 static const double F16_LOSS_SCALE = 65536.0;
@@ -125,6 +126,7 @@ dt_status dt_optimizer_create(dt_layers *layers, const dt_optimizer_options *opt
     DT_TRY_TO(fail, st, dt_tape_create(rt, &opt->tape));
     DT_TRY_TO(fail, st, add_params(opt));
     DT_TRY_TO(fail, st, lay_out(opt));
+    DT_TRY_TO(fail, st, dti_norm_create(opt));
     if (o.bucket_bytes > 0) DT_TRY_TO(fail, st, make_buckets(opt));
     opt->options.groups = NULL;
     opt->options.over = opt->options.offload = NULL;
@@ -145,6 +147,7 @@ void dt_optimizer_release(dt_optimizer **optimizer)
     dti_buckets_free(&opt->buckets);
     dt_gradients_release(&opt->gradients);
     dt_tape_release(&opt->tape);
+    dti_norm_free(opt);
     for (int64_t i = 0; i < opt->n; i++) {
         dti_state_free(&opt->params[i]);
         dt_tensor_release(&opt->params[i].x);

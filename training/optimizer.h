@@ -29,7 +29,6 @@ typedef struct dti_trained {
     const dt_layout *layout; /* of gradient and state, when the step is done */
     double lr_factor, weight_decay;
     bool first_owner;  /* this rank counts what it holds of it */
-    bool bad;          /* its terms on this rank were not finite since gradients were forgotten */
     uint32_t slots;    /* bit s: it has state s */
     uint64_t stream;   /* of random rounding: follows from the name */
     char *state_names; /* of all its states, one after the other */
@@ -46,8 +45,10 @@ struct dt_optimizer {
     dti_trained *params;
     int64_t steps, good_steps;
     double loss_scale;
-    dti_buckets *buckets; /* gradients that travel while backward goes on; NULL: none do */
-    uint32_t clears;      /* of the collection, when `bad` of all was false */
+    dti_buckets *buckets;       /* gradients that travel while backward goes on; NULL: none do */
+    dt_tensor *looks, *squares; /* counters (norm.h) */
+    int64_t *looked;            /* what the host has read of looks */
+    uint32_t clears;            /* of the collection, when looks were zero */
 };
 
 /* The layout of a parameter's gradient and state (layouts.c): its own, cut over the mesh dims
@@ -83,10 +84,6 @@ dt_status dti_state_put_back(dt_optimizer *opt, int64_t i,
                              dt_tensor *state[DTI_N_SLOTS]) DT_MUST_USE;
 
 /* --- gradients (gradients.c) ------------------------------------------------------------------ */
-
-/* Remembers whether this rank's terms of gradient i are finite: where they are added up nobody can
- * say any more whose were not. Called before they travel. */
-dt_status dti_optimizer_look(dt_optimizer *opt, int64_t i) DT_MUST_USE;
 
 /* Brings gradient i to the layout of the state; counted on `tape`. */
 dt_status dti_optimizer_reduce(dt_optimizer *opt, int64_t i, dt_tape *tape) DT_MUST_USE;

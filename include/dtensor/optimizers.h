@@ -23,7 +23,7 @@
  * so too; k is the number of the step from 1, g the gradient times the clip factor):
  *
  *   DT_ADAMW  p = p * (1 - lr wd)
- *             m = m + (1 - beta1) (g - m)           from beta1 < 0.5 on: g - (g - m) beta1
+ *             m = m + (1 - beta1) (g - m)           where beta1 <= 0.5: g - (g - m) beta1
  *             v = v * beta2 + ((1 - beta2) * g) * g
  *             p = p + ((-lr / (1 - beta1^k)) * m) / (sqrt(v) / sqrt(1 - beta2^k) + eps)
  *   DT_SGD    g = g + wd p                          where wd is not 0
@@ -138,7 +138,8 @@ DT_API void dt_optimizer_backward(dt_optimizer *optimizer, dt_tape *tape, dt_ten
                                   bool last);
 
 typedef struct dt_step_report {
-    double norm;        /* of all gradients, before clipping: the same bits on every mesh */
+    double norm;        /* of all gradients, before clipping: the same bits on every mesh. NaN of a
+                         * step that is skipped */
     double clip_factor; /* min(1, clip / (norm + 1e-6)) */
     bool skipped; /* gradients overflowed and the loss scale was halved: nothing was written */
     int64_t step; /* number of this one, from 1 on */
@@ -165,7 +166,7 @@ DT_API DT_MUST_USE dt_status dt_optimizer_step(dt_optimizer *optimizer, double l
                                                dt_step_report *report);
 
 /** Steps that were done, without those skipped. Good steps in a row since the loss scale changed.
- * Bytes of this rank's state. Not collective. Errors: none; 0 for NULL. */
+ * Bytes of this rank's state; besides it 168 for each parameter count what norms are made of. Not collective. Errors: none; 0 for NULL. */
 DT_API int64_t dt_optimizer_steps(const dt_optimizer *optimizer);
 DT_API int64_t dt_optimizer_good_steps(const dt_optimizer *optimizer);
 DT_API int64_t dt_optimizer_state_bytes(const dt_optimizer *optimizer);

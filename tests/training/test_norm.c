@@ -12,69 +12,6 @@
 
 #include "dtensor/kernels/kernel.h"
 #include "tests/support/dt_test.h"
-#include "training/norm.h"
-
-/* --- the sum ---------------------------------------------------------------------------------- */
-
-static dt_status sum_of_pieces(dt_mesh *mesh, const void *arg)
-{
-    static const float values[] = { 1e-45f, 3e38f, -3e38f, 1e-20f, 1.0f, -0.0f, 7e-39f, 1.25f };
-    const int64_t n = (int64_t)DT_COUNT(values);
-    const dt_placement place[] = { DT_REPLICATE };
-    dti_square_sum forth = { .n_bad = 0 }, back = { .n_bad = 0 }, bad = { .n_bad = 0 };
-    const float odd[] = { INFINITY, NAN, 2.0f };
-    long double exact = 0.0L;
-    dt_tensor *x;
-
-    (void)arg;
-    for (int64_t i = 0; i < n; i++) {
-        exact += (long double)values[i] * (long double)values[i];
-        DT_TRY(dt_from_local(mesh, place, DT_F32, 1, (int64_t[]){ 1 }, &values[i], &x));
-        DT_TRY(dti_square_sum_add(&forth, x));
-        dt_tensor_release(&x);
-        DT_TRY(dt_from_local(mesh, place, DT_F32, 1, (int64_t[]){ 1 }, &values[n - 1 - i], &x));
-        DT_TRY(dti_square_sum_add(&back, x));
-        dt_tensor_release(&x);
-    }
-    DT_EXPECT(memcmp(&forth, &back, sizeof forth) == 0, "the order matters");
-    DT_EXPECT_CLOSE(dti_square_sum_root(&forth) / (double)sqrtl(exact), 1.0, 1e-15);
-    DT_TRY(dt_from_local(mesh, place, DT_F32, 1, (int64_t[]){ 3 }, odd, &x));
-    DT_TRY(dti_square_sum_add(&bad, x));
-    dt_tensor_release(&x);
-    DT_EXPECT(bad.n_bad == 2 && dti_square_sum_root(&bad) == 2.0, "%lld are not finite",
-              (long long)bad.n_bad);
-    return DT_OK;
-}
-
-DT_TEST(norm, a_sum_of_squares_has_no_order)
-{
-    dt_test_on_ranks("tp=1", sum_of_pieces, NULL);
-}
-
-/* Many elements: bins are emptied, digits carry, and small numbers beside large ones count. */
-static dt_status sum_of_many(dt_mesh *mesh, const void *arg)
-{
-    const dt_placement place[] = { DT_REPLICATE };
-    const int64_t n = 300000;
-    dti_square_sum sum = { .n_bad = 0 };
-    long double exact = 0.0L;
-    const float *values;
-    dt_tensor *x;
-
-    (void)arg;
-    DT_TRY(dt_randn(mesh, place, DT_F32, 1, &n, (dt_random){ 5, 1 }, &x));
-    values = dt_tensor_local(x)->data;
-    for (int64_t i = 0; i < n; i++) exact += (long double)values[i] * (long double)values[i];
-    DT_TRY(dti_square_sum_add(&sum, x));
-    dt_tensor_release(&x);
-    DT_EXPECT_CLOSE(dti_square_sum_root(&sum) / (double)sqrtl(exact), 1.0, 1e-15);
-    return DT_OK;
-}
-
-DT_TEST(norm, a_sum_of_many_squares_is_exact)
-{
-    dt_test_on_ranks("tp=1", sum_of_many, NULL);
-}
 
 /* --- of a model ------------------------------------------------------------------------------- */
 

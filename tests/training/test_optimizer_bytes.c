@@ -98,8 +98,9 @@ static dt_status pass(stepper *s, bool last)
 static int64_t used(const stepper *s)
 {
     const int64_t data = (H + FF) * (int64_t)dt_dtype_size(dt_tensor_dtype(s->narrow));
+    const int64_t counters = (N_LAYERS + 1) * 21 * 8; /* of norms */
 
-    return (int64_t)dti_memory_used(s->device->memory) - data;
+    return (int64_t)dti_memory_used(s->device->memory) - data - counters;
 }
 
 static int64_t all_bytes(const dt_tape *t)
