@@ -166,7 +166,8 @@ DT_API DT_MUST_USE dt_status dt_optimizer_step(dt_optimizer *optimizer, double l
                                                dt_step_report *report);
 
 /** Steps that were done, without those skipped. Good steps in a row since the loss scale changed.
- * Bytes of this rank's state; besides it 168 for each parameter count what norms are made of. Not collective. Errors: none; 0 for NULL. */
+ * Bytes of this rank's state; counters that norms are made of take 168 bytes for each parameter
+ * besides. Not collective. Errors: none; 0 for NULL. */
 DT_API int64_t dt_optimizer_steps(const dt_optimizer *optimizer);
 DT_API int64_t dt_optimizer_good_steps(const dt_optimizer *optimizer);
 DT_API int64_t dt_optimizer_state_bytes(const dt_optimizer *optimizer);
