@@ -34,7 +34,9 @@ enum {
     CLI_CHAT = 2048,
     CLI_BENCH = 4096,
     CLI_LIST = 8192,
-    CLI_GRADIENTS = 16384
+    CLI_GRADIENTS = 16384,
+    CLI_TRAIN = 32768,
+    CLI_REPORT = 65536
 };
 
 /* An option that may be given several times. */
@@ -46,6 +48,18 @@ typedef struct cli_many {
 
 /* Settings of a text that have an option: cli_knob() asks for one by its field. */
 enum { CLI_MAX_KNOBS = 32 };
+
+/* What `dtensor train` and `dtensor plan --train` are told of training, as it was written. */
+typedef struct cli_training_words {
+    const char *options; /* a file of more */
+    const char *config, *data_weights, *order, *seed, *validate;
+    const char *optimizer, *lr, *min_lr, *schedule, *betas, *eps, *weight_decay, *momentum, *clip;
+    const char *offload, *trace;
+    cli_many data;
+    int64_t steps, microbatches, warmup, zero;
+    int64_t validate_every, save_every, keep, log_every;
+    bool nesterov, documents, no_masters, exports, resume, dry_run;
+} cli_training_words;
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
@@ -71,8 +85,10 @@ typedef struct cli_args {
     const char *knob[CLI_MAX_KNOBS]; /* texts, in the order of dt_generate_knobs() */
     const char *tolerance;
     cli_many stop;
-    cli_many meshes;             /* of compare */
-    cli_many load;               /* modules */
+    cli_many meshes; /* of compare */
+    cli_many load;   /* modules */
+    cli_training_words training;
+    struct json_t *texts;        /* that files of options hold; NULL: none */
     struct cli_modules *modules; /* opened; NULL: none */
     dt_runtime *registry;        /* without ranks, with what modules add; NULL: none do */
     int64_t max_new_tokens;
@@ -143,6 +159,6 @@ typedef struct cli_command {
 
 extern const cli_command cli_generate, cli_chat, cli_logits, cli_gradients, cli_compare, cli_save,
     cli_tokenize, cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan,
-    cli_topo, cli_env_command;
+    cli_topo, cli_env_command, cli_train, cli_report_command;
 
 #endif

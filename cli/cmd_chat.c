@@ -10,6 +10,7 @@
 
 #include "cli/cli.h"
 #include "cli/conversation.h"
+#include "cli/interrupts.h"
 #include "cli/print_report.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -158,7 +159,7 @@ typedef struct listener {
 /* Rank 0 knows of Ctrl-C; that the others stop at the same place it has to tell them. */
 static bool goes_on(listener *l)
 {
-    char stop = l->speaks && cli_interrupted();
+    char stop = l->speaks && cli_interrupted() != 0;
     int64_t bytes = 1;
 
     l->st = dt_mesh_broadcast_work(l->mesh, 0, &stop, 1, &bytes);
@@ -289,7 +290,7 @@ static dt_status chat_on_rank(void *arg, dt_model *model, bool speaks)
     dt_status st = DT_OK;
     int32_t *ids;
 
-    if (speaks) DT_TRY(cli_interrupts_catch()); /* until here Ctrl-C ended the program */
+    if (speaks) DT_TRY(cli_interrupts_catch(false)); /* until here Ctrl-C ended the program */
     DT_TRY(dti_alloc_array((size_t)most, sizeof *ids, (void **)&ids));
     for (;;) {
         int64_t n = 0, bytes;

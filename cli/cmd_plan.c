@@ -10,6 +10,8 @@
 
 #include "cli/print_report.h"
 #include "cli/session.h"
+#include "cli/training.h"
+#include "cli/training_costs.h"
 
 /* What was asked for, and what was found. */
 typedef struct planning {
@@ -50,9 +52,20 @@ static dt_status predict(const cli_console *console, planning *p)
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
 
-    DT_CHECK(p->args->recompute == NULL && p->args->chunk == 0, DT_ERR_ARG,
-             "--%s is of a training step; give --train as well",
-             p->args->recompute != NULL ? "recompute" : "chunk");
+    const cli_training_words *w = &p->args->training;
+    const char *of_step = p->args->recompute != NULL ? "recompute"
+                          : p->args->chunk > 0       ? "chunk"
+                          : w->optimizer != NULL     ? "optimizer"
+                          : w->zero > 0              ? "zero"
+                          : w->microbatches > 0      ? "microbatches"
+                          : w->momentum != NULL      ? "momentum"
+                          : w->nesterov              ? "nesterov"
+                          : w->offload != NULL       ? "offload"
+                          : w->no_masters            ? "no-masters"
+                                                     : NULL;
+
+    DT_CHECK(of_step == NULL, DT_ERR_ARG, "--%s is of a training step; give --train as well",
+             of_step);
     DT_TRY(read_options(console, p, &load, &o));
     DT_TRY(dt_predict(p->args->registry, p->args->folder, &o, &p->found));
     return DT_OK;
@@ -141,95 +154,33 @@ static dt_status print_json(const planning *p)
 
 /* --- a training step -------------------------------------------------------------------------- */
 
-enum { SHOWN_RANKS = 16 };
-
-static int64_t received(const dt_training_part *part)
-{
-    int64_t n = 0;
-
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) n += part->comm[k].bytes;
-    return n;
-}
-
-static json_t *part_json(const dt_training_part *part)
-{
-    json_t *o =
-        json_pack("{s:f, s:I}", "flops", part->work.flops, "bytes", (json_int_t)received(part));
-
-    for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        (void)json_object_set_new(o, dt_comm_kind_name((dt_comm_kind)k),
-                                  json_pack("{s:I, s:I}", "calls", (json_int_t)part->comm[k].calls,
-                                            "bytes", (json_int_t)part->comm[k].bytes));
-    return o;
-}
-
-static void print_part(const char *name, const dt_training_part *part)
-{
-    (void)printf("  %-10s %10.3f GFLOP", name, part->work.flops * 1e-9);
-    for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        if (part->comm[k].calls > 0)
-            (void)printf(", %s x%" PRId64 " %" PRId64 " bytes", dt_comm_kind_name((dt_comm_kind)k),
-                         part->comm[k].calls, part->comm[k].bytes);
-    (void)puts("");
-}
-
-static void print_rank(const dt_training_cost *c, int rank)
-{
-    (void)printf("rank %d: weights %" PRId64 ", gradients %" PRId64 ", kept %" PRId64
-                 ", at most %" PRId64 " bytes\n",
-                 rank, c->weight_bytes, c->gradient_bytes, c->kept_bytes, c->peak_bytes);
-    print_part("forward", &c->forward);
-    print_part("backward", &c->backward);
-    print_part("gradients", &c->gradients);
-}
-
-static json_t *rank_json(const dt_training_cost *c, int rank)
-{
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "rank", rank, "weight_bytes",
-                     (json_int_t)c->weight_bytes, "gradient_bytes", (json_int_t)c->gradient_bytes,
-                     "kept_bytes", (json_int_t)c->kept_bytes, "peak_bytes",
-                     (json_int_t)c->peak_bytes, "forward", part_json(&c->forward), "backward",
-                     part_json(&c->backward), "gradients", part_json(&c->gradients));
-}
-
-/* Rank by rank, of large meshes the first ones. */
+/* Gradients alone, unless an optimizer is named. */
 static dt_status show_training(const cli_console *console, planning *p)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
-    char dims[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
-    json_t *ranks = json_array();
-    dt_training_cost cost = { 0 };
-    dt_status st = DT_OK;
+    dt_optimizer_options optimizer = DT_OPTIMIZER_OPTIONS_INIT;
+    const cli_training_words *w = &p->args->training;
+    const char *of_one = w->zero > 0 && w->zero < 3 ? "zero"
+                         : w->offload != NULL       ? "offload"
+                         : w->no_masters            ? "no-masters"
+                         : w->momentum != NULL      ? "momentum"
+                                                    : NULL;
+    cli_costs costs = { .args = p->args, .predict = &o, .step = DT_STEP_OPTIONS_INIT };
 
+    DT_CHECK(w->optimizer != NULL || of_one == NULL, DT_ERR_ARG,
+             "--%s is of an optimizer; name it: --optimizer adamw", of_one);
     loss.chunk = p->args->chunk;
-    DT_TRY_TO(done, st, cli_read_recompute(p->args->recompute, &loss.recompute));
-    DT_TRY_TO(done, st, read_options(console, p, &load, &o));
-    DT_TRY_TO(done, st, dt_mesh_parse(o.mesh, &n_dims, dims, sizes, &n_ranks));
-    for (int r = 0; r < n_ranks && r < SHOWN_RANKS; r++) {
-        DT_TRY_TO(done, st,
-                  dt_predict_training(p->args->registry, p->args->folder, &o, &loss, r, &cost));
-        if (r == 0 && !p->args->json)
-            (void)printf("a training step of %" PRId64 " x %" PRId64
-                         " tokens on mesh %s, %d rank%s\n",
-                         o.batch, cost.sequence, o.mesh, n_ranks, n_ranks == 1 ? "" : "s");
-        if (p->args->json)
-            (void)json_array_append_new(ranks, rank_json(&cost, r));
-        else
-            print_rank(&cost, r);
-    }
-    if (p->args->json)
-        st = cli_put_json(json_pack("{s:s, s:s, s:I, s:I, s:i, s:O}", "model", p->args->folder,
-                                    "mesh", o.mesh, "batch", (json_int_t)o.batch, "sequence",
-                                    (json_int_t)cost.sequence, "n_ranks", n_ranks, "ranks", ranks),
-                          JSON_INDENT(1));
-    else if (n_ranks > SHOWN_RANKS)
-        (void)printf("ranks %d to %d are not shown\n", SHOWN_RANKS, n_ranks - 1);
-done:
-    json_decref(ranks);
-    return st;
+    DT_TRY(cli_read_recompute(p->args->recompute, &loss.recompute));
+    DT_TRY(read_options(console, p, &load, &o));
+    DT_TRY(cli_optimizer_read(p->args, &optimizer));
+    DT_TRY(cli_load_zero(p->args, o.mesh, &load));
+    costs.step.loss = &loss;
+    if (w->optimizer != NULL) costs.step.optimizer = &optimizer;
+    if (w->microbatches > 0) costs.step.microbatches = w->microbatches;
+    DT_TRY(cli_costs_print(&costs));
+    return DT_OK;
 }
 
 /* --- the command ------------------------------------------------------------------------------ */
@@ -271,6 +222,6 @@ const cli_command cli_show_plan = {
         "hold and receive the same are one line. A plan that cannot work is refused. With --train\n"
         "a training step instead: weights, f32 gradients, what is kept for the way back, the most\n"
         "that is held, operations and collectives of forward, backward and of the gradients' own\n"
-        "reductions, rank by rank.",
+        "reductions, or of the step of an --optimizer, rank by rank.",
     .run = show_plan,
 };

@@ -3,25 +3,13 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/interrupts.h"
+
 enum { READ_BYTES = 1 << 12, MAX_LINE_BYTES = 1 << 24, POLL_MS = 100 };
-
-/* A signal handler can leave its word nowhere else. */
-static volatile sig_atomic_t interrupted;
-
-/* Who asks a second time, before the first one was heard, means it. */
-static void on_interrupt(int number)
-{
-    if (interrupted != 0) {
-        (void)signal(number, SIG_DFL);
-        (void)raise(number);
-    }
-    interrupted = 1;
-}
 
 dt_status cli_turn_add(cli_conversation *t, const char *role, const char *text, size_t n)
 {
@@ -66,13 +54,13 @@ dt_status cli_turn_read(cli_conversation *t, bool *got)
         size_t n = newline != NULL ? (size_t)(newline - t->input) : t->n_input, used;
         bool zero;
 
-        if (interrupted && asks) { /* it leaves the line, as in a shell */
-            interrupted = 0;
+        if (cli_interrupted() != 0 && asks) { /* it leaves the line, as in a shell */
+            cli_interrupt_forget();
             t->n_input = 0;
             (void)fputs("\n(Ctrl-D ends)\n> ", stderr);
             continue;
         }
-        if (interrupted) return DT_OK; /* nobody is asked, so it ends the program */
+        if (cli_interrupted() != 0) return DT_OK; /* nobody is asked, so it ends the program */
         if (newline == NULL && !t->ended) {
             DT_TRY(read_more(t));
             continue;
@@ -96,26 +84,4 @@ void cli_conversation_free(cli_conversation *t)
     dti_free(t->turns);
     dti_free(t->input);
     *t = (cli_conversation){ 0 };
-}
-
-/* --- Ctrl-C ----------------------------------------------------------------------------------- */
-
-dt_status cli_interrupts_catch(void)
-{
-    struct sigaction action = { .sa_handler = on_interrupt }, before;
-
-    DT_CHECK(sigaction(SIGINT, NULL, &before) == 0 &&
-                 (before.sa_handler == SIG_IGN || sigaction(SIGINT, &action, NULL) == 0),
-             DT_ERR_INTERNAL, "sigaction: %s", strerror(errno));
-    return DT_OK;
-}
-
-bool cli_interrupted(void)
-{
-    return interrupted != 0;
-}
-
-void cli_interrupt_forget(void)
-{
-    interrupted = 0;
 }

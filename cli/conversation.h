@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The turns of `dtensor chat`: what was said, the lines that come from standard input, Ctrl-C. */
+ * The turns of `dtensor chat`: what was said, the lines that come from standard input. */
 #ifndef DTI_CLI_CONVERSATION_H
 #define DTI_CLI_CONVERSATION_H
 
@@ -24,11 +24,5 @@ void cli_turn_drop(cli_conversation *t); /* the last one */
 /* The next line of standard input becomes a turn of the user; *got is false at the end. Empty lines
  * are no turns. */
 dt_status cli_turn_read(cli_conversation *t, bool *got) DT_MUST_USE;
-
-/* From now on Ctrl-C is remembered instead of ending the process, until it is forgotten; a second
- * one ends it. Whoever started the process with Ctrl-C ignored wants it so. */
-dt_status cli_interrupts_catch(void) DT_MUST_USE;
-bool cli_interrupted(void);
-void cli_interrupt_forget(void);
 
 #endif

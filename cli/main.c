@@ -8,16 +8,17 @@
 
 #include "cli/load_modules.h"
 #include "cli/manual.h"
+#include "cli/option_file.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
 #include "cli/standard_streams.h"
 #include "cli/version.h"
 
-static const cli_command *const commands[] = { &cli_generate,  &cli_chat,       &cli_logits,
-                                               &cli_gradients, &cli_compare,    &cli_save,
-                                               &cli_inspect,   &cli_verify,     &cli_show_plan,
-                                               &cli_tokenize,  &cli_detokenize, &cli_bench,
-                                               &cli_list,      &cli_topo,       &cli_env_command };
+static const cli_command *const commands[] = {
+    &cli_generate, &cli_chat,   &cli_logits,    &cli_gradients,      &cli_compare,  &cli_save,
+    &cli_inspect,  &cli_verify, &cli_show_plan, &cli_report_command, &cli_tokenize, &cli_detokenize,
+    &cli_bench,    &cli_list,   &cli_topo,      &cli_env_command
+};
 
 enum { MANY_FILES = 65536 };
 
@@ -93,9 +94,11 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
         return DT_OK;
     }
     if (!command->runs && console->process != 0) return DT_OK;
-    DT_TRY(cli_modules_open(&args));
-    st = command->run(&args, env, console);
+    st = cli_option_files_read(command, &args);
+    if (st == DT_OK) st = cli_modules_open(&args);
+    if (st == DT_OK) st = command->run(&args, env, console);
     cli_modules_close(&args);
+    cli_option_files_free(&args);
     DT_TRY(st);
     return DT_OK;
 }

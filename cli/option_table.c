@@ -9,44 +9,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MANY: texts, one each time. SET, SWITCH: settings of dt_generate_knobs(), found by the name. */
-typedef enum kind { FLAG, TEXT, NUMBER, MANY, SET, SWITCH } kind;
-
-typedef struct option {
-    const char *name;
-    char letter; /* 0: none */
-    kind kind;
-    const char *value; /* what help calls it; NULL for a flag */
-    size_t field;      /* of cli_args */
-    unsigned commands;
-    int64_t max; /* of a number, which begins at 1 */
-    const char *help;
-} option;
+#include "cli/option_rows.h"
 
 #define AT(field) offsetof(cli_args, field)
 #define READS     (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE | CLI_GRADIENTS)
 #define ONE_LIST  (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE | CLI_DETOKENIZE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define TALKS     (CLI_GENERATE | CLI_CHAT)
-#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH)
+#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH | CLI_TRAIN)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
-#define CHECKS    (CLI_INSPECT | CLI_VERIFY)
-#define ALL       (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV)
+#define ON_A_MESH \
+    (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO | CLI_TRAIN)
+#define STEPS  (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
+#define TRAINS (CLI_TRAIN | CLI_PLAN)
+#define CHECKS (CLI_INSPECT | CLI_VERIFY)
+#define ALL    (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
 
 /* clang-format off */
-static const option options[] = {
+static const cli_option options[] = {
     { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
     { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
     { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "text, less one final newline; CRLF is LF; - is stdin" },
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         ONE_LIST,     0, "the same as token ids: 1,2,3" },
     { "tokens",         't', TEXT,   "ROWS", AT(tokens),         CLI_GRADIENTS, 0, "the same as rows of token ids: 1,2,3;4,5,6" },
     { "labels",          0,  TEXT,   "ROWS", AT(labels),         CLI_GRADIENTS, 0, "what each token is to predict, -100: nothing (default: the next)" },
-    { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      CLI_GRADIENTS | CLI_PLAN, 0, "what runs again instead of being kept: none (default), cheap, blocks" },
-    { "chunk",           0,  NUMBER, "N",    AT(chunk),          CLI_GRADIENTS | CLI_PLAN, MAX_NEW, "tokens of a row whose logits exist at a time (default: all)" },
+    { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      STEPS, 0, "what runs again: none (default), selective or cheap, full or blocks" },
+    { "chunk",           0,  NUMBER, "N",    AT(chunk),          STEPS, MAX_NEW, "tokens of a row whose logits exist at a time (default: all)" },
     { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
     { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
@@ -99,6 +90,42 @@ static const option options[] = {
     { "max-new-tokens", 'n', NUMBER, "N", AT(max_new_tokens), CLI_BENCH, MAX_NEW, "tokens generated in a round (default 32)" },
     { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
     { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
+    { "config", 0, TEXT, "FILE", AT(training.config), CLI_TRAIN, 0, "config.json alone: a model that begins at random" },
+    { "data", 0, MANY, "FILE", AT(training.data), CLI_TRAIN, 0, "text, .jsonl or token file (.bin, .idx); may be repeated" },
+    { "data-weights", 0, TEXT, "LIST", AT(training.data_weights), CLI_TRAIN, 0, "of the data files: 0.7,0.3 (default: by their tokens)" },
+    { "output", 'o', TEXT, "RUN", AT(output), CLI_TRAIN, 0, "folder of the run: metrics, checkpoints, the model" },
+    { "options", 0, TEXT, "FILE", AT(training.options), CLI_TRAIN, 0, "JSON object of these options; the command line counts first" },
+    { "steps", 0, NUMBER, "N", AT(training.steps), CLI_TRAIN, MAX_NEW, "of the whole run, those before --resume included" },
+    { "batch", 0, NUMBER, "N", AT(batch), CLI_TRAIN, MAX_NEW, "sequences of a step, of all ranks together (default 8)" },
+    { "sequence", 0, NUMBER, "N", AT(sequence), CLI_TRAIN, MAX_NEW, "tokens of each (default 256, or the context)" },
+    { "microbatches", 0, NUMBER, "M", AT(training.microbatches), TRAINS, MAX_NEW, "passes that a step is made in (default 1)" },
+    { "optimizer", 0, TEXT, "NAME", AT(training.optimizer), TRAINS, 0, "adamw (train: default) or sgd" },
+    { "lr", 0, TEXT, "X", AT(training.lr), CLI_TRAIN, 0, "learning rate (default 3e-4)" },
+    { "schedule", 0, TEXT, "NAME", AT(training.schedule), CLI_TRAIN, 0, "of the rate: constant (default), linear, cosine, wsd" },
+    { "warmup", 0, COUNT, "N", AT(training.warmup), CLI_TRAIN, MAX_NEW, "steps in which the rate rises (default 0)" },
+    { "min-lr", 0, TEXT, "X", AT(training.min_lr), CLI_TRAIN, 0, "the rate at the end of a schedule (default 0)" },
+    { "betas", 0, TEXT, "A,B", AT(training.betas), CLI_TRAIN, 0, "of AdamW (default 0.9,0.95)" },
+    { "eps", 0, TEXT, "X", AT(training.eps), CLI_TRAIN, 0, "of AdamW (default 1e-8)" },
+    { "weight-decay", 0, TEXT, "X", AT(training.weight_decay), CLI_TRAIN, 0, "of matrices (default 0.1)" },
+    { "momentum", 0, TEXT, "X", AT(training.momentum), TRAINS, 0, "of SGD (default 0)" },
+    { "nesterov", 0, FLAG, NULL, AT(training.nesterov), TRAINS, 0, "SGD with Nesterov's momentum" },
+    { "clip", 0, TEXT, "X", AT(training.clip), CLI_TRAIN, 0, "largest norm of all gradients (default 1; 0: any)" },
+    { "zero", 0, COUNT, "STAGE", AT(training.zero), TRAINS, 3, "what copies cut: 0 nothing, 1 state, 2 gradients, 3 parameters" },
+    { "no-masters", 0, FLAG, NULL, AT(training.no_masters), TRAINS, 0, "bf16 alone, rounded at random, instead of f32 beside it" },
+    { "offload", 0, TEXT, "WHERE", AT(training.offload), TRAINS, 0, "the optimizer's state: host (of a GPU), or a folder" },
+    { "seed", 0, TEXT, "N", AT(training.seed), CLI_TRAIN, 0, "of the order, of a model of --config (default 0)" },
+    { "order", 0, TEXT, "HOW", AT(training.order), CLI_TRAIN, 0, "of the data: shuffled (default), stored, or packed documents" },
+    { "documents", 0, FLAG, NULL, AT(training.documents), CLI_TRAIN, 0, "attention and positions stay within a document" },
+    { "validate", 0, TEXT, "FILE", AT(training.validate), CLI_TRAIN, 0, "text or token file whose loss is printed, too" },
+    { "validate-every", 0, NUMBER, "N", AT(training.validate_every), CLI_TRAIN, MAX_NEW, "steps between (default: at the end alone)" },
+    { "save-every", 0, NUMBER, "N", AT(training.save_every), CLI_TRAIN, MAX_NEW, "steps between checkpoints (default: at the end alone)" },
+    { "keep", 0, NUMBER, "N", AT(training.keep), CLI_TRAIN, MAX_NEW, "newest checkpoints that stay (default 2)" },
+    { "export", 0, FLAG, NULL, AT(training.exports), CLI_TRAIN, 0, "a Hugging Face folder at every save, not at the end alone" },
+    { "resume", 0, FLAG, NULL, AT(training.resume), CLI_TRAIN, 0, "go on from the newest checkpoint of RUN" },
+    { "dry-run", 0, FLAG, NULL, AT(training.dry_run), CLI_TRAIN, 0, "print memory, bytes and operations of each rank, and stop" },
+    { "trace", 0, TEXT, "FILE", AT(training.trace), CLI_TRAIN, 0, "Chrome trace of the third step to write" },
+    { "log-every", 0, NUMBER, "N", AT(training.log_every), CLI_TRAIN, MAX_NEW, "steps between lines on stderr (default 10)" },
+    { "output", 'o', TEXT, "FILE", AT(output), CLI_REPORT, 0, "HTML file to write (default RUN/report.html)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "output",         'o', TEXT,   "FILE", AT(output),         CLI_GRADIENTS, 0, "safetensors file to write; one that is there is replaced" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
@@ -120,7 +147,11 @@ static const struct {
     const char *option, *words;
 } choices[] = {
     { "early-stopping", "false true never" },
-    { "recompute", "none cheap blocks" },
+    { "recompute", "none selective full cheap blocks" },
+    { "optimizer", "adamw sgd" },
+    { "schedule", "constant linear cosine wsd" },
+    { "order", "shuffled stored packed" },
+    { "zero", "0 1 2 3" },
     { "dtype", "auto f32 bf16 f16" },
     { "plan", "auto built-in nemo nemo+sp" },
     { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
@@ -128,7 +159,12 @@ static const struct {
     { "bind", "compact spread none" },
 };
 
-static const option *find_name(const cli_command *command, const char *name, size_t n)
+const cli_option *cli_option_row(size_t i)
+{
+    return i < DT_COUNT(options) ? &options[i] : NULL;
+}
+
+const cli_option *cli_option_find(const cli_command *command, const char *name, size_t n)
 {
     for (size_t i = 0; i < DT_COUNT(options); i++)
         if ((options[i].commands & command->bit) && strlen(options[i].name) == n &&
@@ -137,14 +173,14 @@ static const option *find_name(const cli_command *command, const char *name, siz
     return NULL;
 }
 
-static const option *find_letter(const cli_command *command, char letter)
+static const cli_option *find_letter(const cli_command *command, char letter)
 {
     for (size_t i = 0; i < DT_COUNT(options); i++)
         if ((options[i].commands & command->bit) && options[i].letter == letter) return &options[i];
     return NULL;
 }
 
-static dt_status unknown_name(const cli_command *command, const char *name, size_t n)
+dt_status cli_option_unknown(const cli_command *command, const char *name, size_t n)
 {
     const char *names[DT_COUNT(options)], *near;
     char word[64];
@@ -187,14 +223,12 @@ dt_status cli_parse_number(const char *what, const char *text, double *out)
     return DT_OK;
 }
 
-/* Options that take no value. */
-static bool is_flag(const option *o)
+bool cli_option_is_flag(const cli_option *o)
 {
     return o->kind == FLAG || o->kind == SWITCH;
 }
 
-/* Which setting an option fills; every SET and SWITCH of the table has one. */
-static int knob_of(const char *name)
+int cli_option_knob(const char *name)
 {
     const dt_knob *knobs = dt_generate_knobs(NULL);
     int i = 0;
@@ -211,32 +245,52 @@ const char *cli_knob(const cli_args *args, const char *field)
     return k != NULL ? args->knob[k - all] : NULL;
 }
 
-static dt_status store(const option *o, const char *value, cli_args *args)
+dt_status cli_option_store(const cli_option *o, const char *value, cli_args *args)
 {
     void *field = (char *)args + o->field;
     char what[64];
 
     (void)snprintf(what, sizeof what, "--%s", o->name);
     if (o->kind == FLAG) *(bool *)field = true;
-    if (o->kind == SWITCH) args->knob[knob_of(o->name)] = "true";
-    DT_CHECK(is_flag(o) || value[0] != '\0', DT_ERR_ARG, "%s: its value is empty; write %s %s",
-             what, what, o->value);
+    if (o->kind == SWITCH) args->knob[cli_option_knob(o->name)] = "true";
+    DT_CHECK(cli_option_is_flag(o) || value[0] != '\0', DT_ERR_ARG,
+             "%s: its value is empty; write %s %s", what, what, o->value);
     if (o->kind == TEXT) *(const char **)field = value;
-    if (o->kind == SET) args->knob[knob_of(o->name)] = value;
+    if (o->kind == SET) args->knob[cli_option_knob(o->name)] = value;
     if (o->kind == MANY) {
         cli_many *many = field;
         DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
                  CLI_MAX_MANY);
         many->items[many->n++] = value;
     }
-    if (o->kind == NUMBER) DT_TRY(cli_parse_int(what, value, 1, o->max, field));
+    if (o->kind == NUMBER || o->kind == COUNT)
+        DT_TRY(cli_parse_int(what, value, o->kind == NUMBER, o->max, field));
     return DT_OK;
 }
 
-/* A second value would silently replace the first. */
-static dt_status refuse_repeated(const cli_command *command, const option *o, bool *given)
+bool cli_option_given(const cli_option *o, const cli_args *args)
 {
-    DT_CHECK(is_flag(o) || o->kind == MANY || !given[o - options], DT_ERR_ARG,
+    const void *field = (const char *)args + o->field;
+
+    switch (o->kind) {
+    case FLAG:
+        return *(const bool *)field;
+    case TEXT:
+        return *(const char *const *)field != NULL;
+    case MANY:
+        return ((const cli_many *)field)->n > 0;
+    case SET:
+    case SWITCH:
+        return args->knob[cli_option_knob(o->name)] != NULL;
+    default:
+        return *(const int64_t *)field != 0;
+    }
+}
+
+/* A second value would silently replace the first. */
+static dt_status refuse_repeated(const cli_command *command, const cli_option *o, bool *given)
+{
+    DT_CHECK(cli_option_is_flag(o) || o->kind == MANY || !given[o - options], DT_ERR_ARG,
              "%s: --%s is given twice; give it once", command->name, o->name);
     given[o - options] = true;
     return DT_OK;
@@ -252,7 +306,7 @@ typedef struct reader {
 } reader;
 
 /* The value of an option that is not in the option's own word. */
-static dt_status next_value(reader *r, const option *o, const char **value)
+static dt_status next_value(reader *r, const cli_option *o, const char **value)
 {
     DT_CHECK(r->next < r->n_words, DT_ERR_ARG, "%s: --%s needs a value: --%s %s", r->command->name,
              o->name, o->name, o->value);
@@ -263,22 +317,22 @@ static dt_status next_value(reader *r, const option *o, const char **value)
 static dt_status read_long(reader *r, const char *word)
 {
     const size_t n = strcspn(word, "=");
-    const option *o = find_name(r->command, word, n);
+    const cli_option *o = cli_option_find(r->command, word, n);
     const char *value = word[n] == '=' ? word + n + 1 : NULL;
 
-    if (o == NULL) return unknown_name(r->command, word, n);
+    if (o == NULL) return cli_option_unknown(r->command, word, n);
     DT_TRY(refuse_repeated(r->command, o, r->given));
-    DT_CHECK(!is_flag(o) || value == NULL, DT_ERR_ARG, "%s: --%s takes no value, not \"%s\"",
-             r->command->name, o->name, value);
-    if (!is_flag(o) && value == NULL) DT_TRY(next_value(r, o, &value));
-    DT_TRY(store(o, value, r->args));
+    DT_CHECK(!cli_option_is_flag(o) || value == NULL, DT_ERR_ARG,
+             "%s: --%s takes no value, not \"%s\"", r->command->name, o->name, value);
+    if (!cli_option_is_flag(o) && value == NULL) DT_TRY(next_value(r, o, &value));
+    DT_TRY(cli_option_store(o, value, r->args));
     return DT_OK;
 }
 
 /* The letter at *at, which moves behind it and what it takes of the word "-qn8". */
 static dt_status read_letter(reader *r, const char *word, const char **at)
 {
-    const option *o = find_letter(r->command, **at);
+    const cli_option *o = find_letter(r->command, **at);
     const char *value = NULL;
 
     DT_CHECK(o != NULL, DT_ERR_ARG,
@@ -286,12 +340,12 @@ static dt_status read_letter(reader *r, const char *word, const char **at)
              r->command->name, **at, word, r->command->name);
     (*at)++;
     DT_TRY(refuse_repeated(r->command, o, r->given));
-    if (!is_flag(o)) {
+    if (!cli_option_is_flag(o)) {
         if (**at == '\0') DT_TRY(next_value(r, o, &value));
         if (value == NULL) value = *at;
         *at = "";
     }
-    DT_TRY(store(o, value, r->args));
+    DT_TRY(cli_option_store(o, value, r->args));
     return DT_OK;
 }
 
@@ -299,7 +353,8 @@ static dt_status read_argument(reader *r, const char *word)
 {
     const char *name = r->command->name;
 
-    DT_CHECK(r->command->argument != NULL || find_name(r->command, "prompt", 6) == NULL, DT_ERR_ARG,
+    DT_CHECK(r->command->argument != NULL || cli_option_find(r->command, "prompt", 6) == NULL,
+             DT_ERR_ARG,
              "%s: unexpected argument \"%s\"; write --prompt \"%s\" if that is the prompt; usage: "
              "dtensor %s %s",
              name, word, word, name, r->command->usage);
@@ -339,7 +394,7 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
 bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out)
 {
     for (size_t k = 0; k < DT_COUNT(options); k++) {
-        const option *o = &options[k];
+        const cli_option *o = &options[k];
         if (!(o->commands & command->bit) || i-- > 0) continue;
         *out = (cli_option_info){ o->name, o->letter, o->value, NULL, o->help };
         for (size_t c = 0; c < DT_COUNT(choices); c++)
@@ -369,53 +424,4 @@ void cli_print_options(const cli_command *command)
 
     for (int i = 0; cli_option_at(command, i, name, &help); i++)
         (void)printf("  %-31s %s\n", name, help);
-}
-
-/* --- what ranks have to agree on ----------------------------------------------------------- */
-
-void cli_asked_add(cli_asked *asked, const char *what, const char *value)
-{
-    if (asked->n < CLI_MAX_ASKED) asked->list[asked->n++] = (dt_asked){ what, value };
-}
-
-void cli_asked_number(cli_asked *asked, const char *what, uint64_t value)
-{
-    char *text = asked->numbers[asked->n < CLI_MAX_ASKED ? asked->n : 0];
-
-    (void)snprintf(text, CLI_DIGITS, "%llu", (unsigned long long)value);
-    cli_asked_add(asked, what, text);
-}
-
-/* The first row of a field speaks for all of them: commands give some a row of their own. */
-static bool is_first_of_field(const option *o)
-{
-    const option *first = options;
-
-    while (first->field != o->field) first++;
-    return first == o;
-}
-
-static void ask_knob(const cli_args *args, const option *o, cli_asked *out)
-{
-    const char *text = args->knob[knob_of(o->name)];
-
-    if (text != NULL) cli_asked_add(out, o->name, o->kind == SET ? text : NULL);
-}
-
-void cli_ask(const cli_args *args, cli_asked *out)
-{
-    out->n = 0;
-    cli_asked_add(out, "the command", args->command);
-    for (const option *o = options; o < options + DT_COUNT(options); o++) {
-        const void *field = (const char *)args + o->field;
-        const char *text = o->kind == TEXT ? *(const char *const *)field : NULL;
-        if (o->kind == SET || o->kind == SWITCH) ask_knob(args, o, out);
-        if (field == &args->quiet || field == &args->verbose || !is_first_of_field(o)) continue;
-        if (text != NULL || (o->kind == FLAG && *(const bool *)field))
-            cli_asked_add(out, o->name, text);
-        if (o->kind == NUMBER && *(const int64_t *)field != 0)
-            cli_asked_number(out, o->name, (uint64_t) * (const int64_t *)field);
-        for (int i = 0; o->kind == MANY && i < ((const cli_many *)field)->n; i++)
-            cli_asked_add(out, o->name, ((const cli_many *)field)->items[i]);
-    }
 }

@@ -119,15 +119,24 @@ dt_status cli_read_dtype(const char *text, dt_load_options *load)
 
 dt_status cli_read_recompute(const char *word, dt_recomputed *out)
 {
-    static const char *const words[] = { "none", "cheap", "blocks" };
+    static const struct {
+        const char *word;
+        dt_recomputed means;
+    } words[] = { { "none", DT_RECOMPUTED_NOTHING },
+                  { "selective", DT_RECOMPUTED_CHEAP },
+                  { "cheap", DT_RECOMPUTED_CHEAP },
+                  { "full", DT_RECOMPUTED_BLOCKS },
+                  { "blocks", DT_RECOMPUTED_BLOCKS } };
 
     *out = DT_RECOMPUTED_NOTHING;
     if (word == NULL) return DT_OK;
     for (size_t i = 0; i < DT_COUNT(words); i++) {
-        *out = (dt_recomputed)i;
-        if (strcmp(word, words[i]) == 0) return DT_OK;
+        *out = words[i].means;
+        if (strcmp(word, words[i].word) == 0) return DT_OK;
     }
-    DT_FAIL(DT_ERR_ARG, "--recompute: \"%s\" is unknown; choose none, cheap or blocks", word);
+    DT_FAIL(DT_ERR_ARG,
+            "--recompute: \"%s\" is unknown; choose none, selective (or cheap), full (or blocks)",
+            word);
 }
 
 dt_status cli_check_model(const cli_args *args)
@@ -284,27 +293,34 @@ static void describe_rank(dt_runtime *rt, const dt_model *model, cli_rank *out)
     (void)snprintf(out->isa, sizeof out->isa, "%s", kernels != NULL ? kernels : "no");
 }
 
-/* Collective: rank 0 learns what every rank has to tell. A table with a row of bytes per rank, each
- * of which holds its own, is made whole. */
+/* A table with a row of bytes per rank, each of which holds its own, is made whole. */
+dt_status cli_gather(dt_mesh *mesh, const void *mine, int64_t bytes, void *all)
+{
+    const int64_t shape[] = { dt_mesh_n_ranks(mesh), bytes };
+    dt_placement by_rank[DT_MAX_DIMS];
+    dt_tensor *rows = NULL, *whole = NULL;
+    dt_status st = DT_OK;
+
+    for (int d = 0; d < DT_MAX_DIMS; d++) by_rank[d] = DT_SHARD(0);
+    DT_TRY_TO(done, st, dt_from_local(mesh, by_rank, DT_U8, 2, shape, mine, &rows));
+    DT_TRY_TO(done, st, dt_full_tensor(rows, &whole));
+    if (all != NULL)
+        DT_TRY_TO(done, st, dt_tensor_read(whole, all, (size_t)shape[0] * (size_t)bytes));
+done:
+    dt_tensor_release(&rows);
+    dt_tensor_release(&whole);
+    return st;
+}
+
+/* Rank 0 learns what every rank has to tell. */
 static dt_status gather_ranks(cli_session *s, dt_model *model)
 {
     dt_mesh *mesh = dt_model_mesh(model);
-    const int64_t shape[] = { dt_mesh_n_ranks(mesh), (int64_t)sizeof(cli_rank) };
-    dt_placement by_rank[DT_MAX_DIMS];
-    dt_tensor *mine = NULL, *all = NULL;
-    dt_status st = DT_OK;
     cli_rank me;
 
     describe_rank(dt_mesh_runtime(mesh), model, &me);
-    for (int d = 0; d < DT_MAX_DIMS; d++) by_rank[d] = DT_SHARD(0);
-    DT_TRY_TO(done, st, dt_from_local(mesh, by_rank, DT_U8, 2, shape, &me, &mine));
-    DT_TRY_TO(done, st, dt_full_tensor(mine, &all));
-    if (me.rank == 0)
-        DT_TRY_TO(done, st, dt_tensor_read(all, s->ranks, (size_t)shape[0] * sizeof *s->ranks));
-done:
-    dt_tensor_release(&mine);
-    dt_tensor_release(&all);
-    return st;
+    DT_TRY(cli_gather(mesh, &me, sizeof me, me.rank == 0 ? s->ranks : NULL));
+    return DT_OK;
 }
 
 static void print_ranks(const cli_session *s)
@@ -344,7 +360,7 @@ static dt_status load_model(launch *l, dt_mesh *mesh, dt_model **out)
     const int64_t begin = cli_now_ns();
     dt_status st;
 
-    st = s->args->random ? dt_model_create_random(mesh, s->args->folder, &s->load, 0, out)
+    st = s->args->random ? dt_model_create_random(mesh, s->args->folder, &s->load, s->seed, out)
                          : dt_model_load(mesh, s->args->folder, &s->load, out);
     if (speaks && s->args->random && st == DT_OK) s->n_params = cli_count_params(*out);
     if (speaks) {

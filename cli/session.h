@@ -30,6 +30,7 @@ typedef struct cli_session {
     dt_load_options load;
     dt_plan *plan;      /* of --plan, or NULL */
     dt_model_info info; /* of the checkpoint */
+    uint64_t seed;      /* of random weights, where there are none */
     uint64_t read;      /* hash of the prompts that were read; 0: none */
     int64_t n_params;
     dt_dtype dtype;     /* of the run */
@@ -77,6 +78,10 @@ typedef dt_status (*cli_body)(void *arg, dt_model *model, bool speaks);
 
 /* Starts the ranks, loads the model, says what is in use, runs body on each rank. */
 dt_status cli_session_run(cli_session *s, cli_body body, void *arg) DT_MUST_USE;
+
+/* all[r] is the row of so many bytes that rank r of the mesh passes; NULL on ranks that do not want
+ * to know. Collective. */
+dt_status cli_gather(dt_mesh *mesh, const void *mine, int64_t bytes, void *all) DT_MUST_USE;
 
 struct json_t;
 

@@ -20,6 +20,7 @@
 #include <dtensor/inspect.h>
 #include <dtensor/layers.h>
 #include <dtensor/limits.h>
+#include <dtensor/listen.h>
 #include <dtensor/mesh.h>
 #include <dtensor/model_training.h>
 #include <dtensor/models.h>

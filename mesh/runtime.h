@@ -4,7 +4,7 @@
 #ifndef DTI_RUNTIME_H
 #define DTI_RUNTIME_H
 
-#include <dtensor/collectives.h>
+#include <dtensor/listen.h>
 
 #include "base/pool.h"
 #include "mesh/comm/comm.h"

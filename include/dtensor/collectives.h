@@ -132,25 +132,6 @@ DT_API DT_MUST_USE dt_status dt_collective_wait(dt_request **request);
 DT_API DT_MUST_USE dt_status dt_collective_run(dt_mesh *mesh, const char *dims,
                                                const dt_collective *call);
 
-/* --- who listens ------------------------------------------------------------------------------ */
-
-/* A collective that this rank took part in; moves and operators make them too. */
-typedef struct dt_comm_event {
-    const char *op;    /* "all_reduce" */
-    const char *group; /* "dp"; both hold during the call */
-    int64_t count;     /* elements, as the call says them; 0: bytes of no single type */
-    dt_dtype dtype;
-    int64_t begin_ns, end_ns; /* monotonic clock; where work is queued for a GPU, the queueing */
-    bool behind;              /* it travelled while the rank went on (<dtensor/async.h>) */
-} dt_comm_event;
-
-typedef void (*dt_comm_fn)(void *arg, const dt_comm_event *event);
-
-/** Lets `told` hear of each collective of this rank that ends; NULL: nobody does, and no call is
- * under way any more. Called on the rank's thread, or, `behind`, on one that moves for it, maybe at
- * once. Not collective. Errors: none. */
-DT_API void dt_comm_listen(dt_runtime *rt, dt_comm_fn told, void *arg);
-
 #ifdef __cplusplus
 }
 #endif

@@ -47,6 +47,11 @@ DT_API void dt_limits_close(dt_limits **limits); /* accepts NULL */
 DT_API DT_MUST_USE dt_status dt_limits_count(dt_limits *limits, int64_t n_prompt, double *bytes,
                                              double *products, double *flops);
 
+/** Weights that one token is multiplied with, each once: of experts those that are chosen, of an
+ * embedding none. What training needs follows: two operations each forward, four backward. Not
+ * collective. Errors: DT_ERR_SHAPE, none that occurs. */
+DT_API DT_MUST_USE dt_status dt_limits_weights(const dt_limits *limits, double *weights);
+
 /** Reads the bytes of weights that one token needs of this rank, with all its threads, or copies as
  * many on its GPU; returns when that is done. Not collective. Errors: DT_ERR_DEVICE. */
 DT_API DT_MUST_USE dt_status dt_limits_read(dt_limits *limits);

@@ -7,6 +7,7 @@
 
 #include <dtensor/generation.h>
 #include <dtensor/model_training.h>
+#include <dtensor/optimizers.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -106,29 +107,56 @@ typedef struct dt_training_part {
     dt_op_work work;
 } dt_training_part;
 
-/* A step of gradients as one rank makes it. */
+/* Collectives of one kind over the same mesh dims, of a whole step. */
+typedef struct dt_dims_traffic {
+    uint32_t dims; /* bit m: mesh dim m */
+    dt_comm_kind kind;
+    dt_comm_counter count;
+} dt_dims_traffic;
+
+enum { DT_MAX_DIMS_TRAFFIC = 48 }; /* kinds that there are more of are added to the last one */
+
+/* A step as one rank makes it. */
 typedef struct dt_training_cost {
-    int64_t sequence;                              /* tokens of each sequence */
-    int64_t weight_bytes, gradient_bytes;          /* gradients are f32 */
-    int64_t kept_bytes;                            /* what the way back needs, after the forward */
-    int64_t peak_bytes;                            /* of all tensors, without scratch of kernels */
-    dt_training_part forward, backward, gradients; /* the last: reductions of parameters' */
+    int64_t sequence;                     /* tokens of each sequence */
+    int64_t weight_bytes, gradient_bytes; /* gradients are f32, and as they lie before the step */
+    int64_t state_bytes;                  /* of the optimizer, masters included */
+    int64_t kept_bytes;                   /* what the way back of one pass needs */
+    int64_t peak_bytes;                   /* of all tensors, without scratch of kernels */
+    dt_training_part forward, backward;   /* of all passes */
+    dt_training_part gradients; /* without an optimizer: reductions of parameters' gradients */
+    dt_training_part update;    /* the optimizer's step: those, the norm, what is gathered again */
+    dt_dims_traffic traffic[DT_MAX_DIMS_TRAFFIC]; /* [n_traffic] all of the parts by mesh dims */
+    int n_traffic;
 } dt_training_cost;
 
+typedef struct dt_step_options {
+    size_t size;                           /* sizeof(dt_step_options) */
+    const dt_loss_options *loss;           /* how blocks and the head are run; NULL: defaults */
+    const dt_optimizer_options *optimizer; /* NULL: dt_gradients_settle() in its place */
+    int64_t microbatches;                  /* passes that the batch is divided into; 1 */
+} dt_step_options;
+
+#define DT_STEP_OPTIONS_INIT                   \
+    {                                          \
+        sizeof(dt_step_options), NULL, NULL, 1 \
+    }
+
 /**
- * Predicts forward, backward and dt_gradients_settle() of one batch: a dry run of the real step, so
- * the numbers are those that a run counts.
+ * Predicts a step of training: a dry run of the real one, so the numbers are those that a run
+ * counts from its second step on.
  *
  *   options  mesh, batch, sequence and load count; 0 tokens: the model's context, 2048 at most
- *   loss     how blocks and the head are run; NULL: defaults
+ *   step     NULL for defaults
  *   rank     whose step it is
  *
  * Not collective.
- * Errors      as dt_predict(); those of dt_model_loss() and dt_backward()
+ * Errors      as dt_predict(); those of dt_model_loss(), dt_backward() and dt_optimizer_create();
+ *             DT_ERR_ARG for a batch that its microbatches do not divide
  */
 DT_API DT_MUST_USE dt_status dt_predict_training(dt_runtime *rt, const char *dir,
                                                  const dt_predict_options *options,
-                                                 const dt_loss_options *loss, int rank,
+                                                 const dt_step_options *step, int rank,
                                                  dt_training_cost *out);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #ifndef DTI_FLIGHT_H
 #define DTI_FLIGHT_H
 
-#include <dtensor/collectives.h>
+#include <dtensor/listen.h>
 #include <pthread.h>
 
 #include "mesh/comm/comm.h"

@@ -48,8 +48,7 @@ int64_t dti_work_token_bytes(dt_model *model, int64_t chosen)
     return bytes;
 }
 
-/* Causal, of n tokens that are all there is. */
-static dt_status attention_flops(const dt_model_info *info, int64_t n, double *flops)
+dt_status dti_work_attention(const dt_model_info *info, int64_t n, double *flops)
 {
     const int64_t h = info->n_heads, kv = info->n_kv_heads, e = info->head_dim;
     const dti_attention_attr attr = { .n_heads = h, .n_kv_heads = kv };
@@ -72,7 +71,7 @@ dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t n_logits, int64_t 
 {
     dt_layers *layers = dt_model_layers(model);
 
-    DT_TRY(attention_flops(dt_model_info_of(model), n, flops));
+    DT_TRY(dti_work_attention(dt_model_info_of(model), n, flops));
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
         const bool picks = dt_layer_kind_of(layer)->picks != 0; /* experts: for each of them */

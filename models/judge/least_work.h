@@ -24,5 +24,6 @@ int64_t dti_work_token_bytes(dt_model *model, int64_t chosen);
  * of all layers, the head's of n_logits tokens, and causal attention. */
 dt_status dti_work_prompt(dt_model *model, int64_t n, int64_t n_logits, int64_t chosen,
                           double *flops) DT_MUST_USE;
+dt_status dti_work_attention(const dt_model_info *info, int64_t n, double *flops) DT_MUST_USE;
 
 #endif

@@ -138,6 +138,16 @@ done:
     return st;
 }
 
+dt_status dt_limits_weights(const dt_limits *l, double *weights)
+{
+    double all, attention;
+
+    DT_TRY(dti_work_prompt(l->model, 1, 1, l->chosen, &all));
+    DT_TRY(dti_work_attention(dt_model_info_of(l->model), 1, &attention));
+    *weights = (all - attention) / 2;
+    return DT_OK;
+}
+
 const char *dt_limits_of_bytes(const dt_limits *l)
 {
     return l->rates != NULL ? "copying as many bytes" : "reading the weights alone";

@@ -13,12 +13,13 @@ typedef struct dry_step {
     dt_runtime *rt;
     dt_mesh *mesh;
     dt_model *model;
-    dt_gradients *gradients;
+    dt_optimizer *optimizer; /* or NULL */
+    dt_gradients *own;       /* without one */
     dt_tape *tape;
 } dry_step;
 
 static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *o, int rank,
-                           dry_step *s)
+                           const dt_optimizer_options *optimizer, dry_step *s)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
 
@@ -33,16 +34,21 @@ static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *
     DT_TRY(dt_runtime_create_dry(&run, rank, rt, &s->rt));
     DT_TRY(dt_mesh_create(s->rt, o->mesh, &s->mesh));
     DT_TRY(dt_model_load(s->mesh, dir, o->load, &s->model));
-    DT_TRY(dt_gradients_create(s->rt, &s->gradients));
-    DT_TRY(dt_layers_watch(dt_model_layers(s->model), s->gradients));
     DT_TRY(dt_tape_create(s->rt, &s->tape));
+    if (optimizer != NULL) {
+        DT_TRY(dt_optimizer_create(dt_model_layers(s->model), optimizer, &s->optimizer));
+    } else {
+        DT_TRY(dt_gradients_create(s->rt, &s->own));
+        DT_TRY(dt_layers_watch(dt_model_layers(s->model), s->own));
+    }
     return DT_OK;
 }
 
 static void close_step(dry_step *s)
 {
     dt_tape_release(&s->tape);
-    dt_gradients_release(&s->gradients);
+    dt_gradients_release(&s->own);
+    dt_optimizer_release(&s->optimizer);
     dt_model_release(&s->model);
     dt_mesh_release(&s->mesh);
     dt_runtime_release_dry(&s->rt);
@@ -64,40 +70,153 @@ static void counted(const dt_tape *t, dt_training_part *before, dt_training_part
     before->work = work;
 }
 
-static dt_status run_step(const dry_step *s, int64_t batch, int64_t sequence,
-                          const dt_loss_options *how, dt_training_cost *out)
+static void add_traffic(dt_training_cost *c, uint32_t dims, dt_comm_kind kind,
+                        const dt_comm_counter *count)
 {
-    dt_training_part before = { .work = { 0, 0 } };
-    dti_device *device;
+    int at = 0;
+
+    while (at < c->n_traffic && (c->traffic[at].kind != kind || c->traffic[at].dims != dims)) at++;
+    if (at == DT_MAX_DIMS_TRAFFIC) at--;
+    if (at == c->n_traffic) c->traffic[c->n_traffic++] = (dt_dims_traffic){ dims, kind, { 0, 0 } };
+    c->traffic[at].count.calls += count->calls;
+    c->traffic[at].count.bytes += count->bytes;
+}
+
+/* Listens to moves for the whole step. */
+static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape, dt_comm_kind kind,
+                      const dt_comm_counter *count)
+{
+    (void)shape;
+    add_traffic(arg, step->dims, kind, count);
+}
+
+/* What was counted and was no move: the norm, which all ranks add up. */
+static void add_rest(dt_training_cost *c, const dt_mesh *mesh)
+{
+    const dt_training_part *const parts[] = { &c->forward, &c->backward, &c->gradients,
+                                              &c->update };
+    const uint32_t all = (1u << dt_mesh_n_dims(mesh)) - 1;
+
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        dt_comm_counter rest = { 0, 0 };
+        for (size_t i = 0; i < DT_COUNT(parts); i++) {
+            rest.calls += parts[i]->comm[k].calls;
+            rest.bytes += parts[i]->comm[k].bytes;
+        }
+        for (int i = 0; i < c->n_traffic; i++) {
+            if (c->traffic[i].kind != (dt_comm_kind)k) continue;
+            rest.calls -= c->traffic[i].count.calls;
+            rest.bytes -= c->traffic[i].count.bytes;
+        }
+        if (rest.calls > 0) add_traffic(c, all, (dt_comm_kind)k, &rest);
+    }
+}
+
+static void hear_tensor(void *arg, const dt_layout *layout, const int64_t *shape)
+{
+    (void)arg;
+    (void)layout;
+    (void)shape;
+}
+
+static void add(const dt_training_part *part, dt_training_part *sum)
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        sum->comm[k].calls += part->comm[k].calls;
+        sum->comm[k].bytes += part->comm[k].bytes;
+    }
+    sum->work.flops += part->work.flops;
+    sum->work.bytes += part->work.bytes;
+}
+
+/* Forward and backward of one microbatch. */
+static dt_status run_pass(const dry_step *s, int64_t rows, int64_t sequence,
+                          const dt_loss_options *how, bool last, dt_training_cost *out)
+{
+    dt_training_part before = { .work = { 0, 0 } }, part;
+    dt_gradients *g = s->optimizer != NULL ? dt_optimizer_gradients(s->optimizer) : s->own;
     dt_tensor *loss;
 
-    dt_tape_record(s->tape, s->gradients);
-    loss = dt_model_loss(s->tape, s->model, dt_model_ids(s->tape, s->model, NULL, batch, sequence),
-                         dt_model_ids(s->tape, s->model, NULL, batch, sequence), how);
-    counted(s->tape, &before, &out->forward);
+    dt_tape_reset(s->tape);
+    dt_tape_record(s->tape, g);
+    loss = dt_model_loss(s->tape, s->model, dt_model_ids(s->tape, s->model, NULL, rows, sequence),
+                         dt_model_ids(s->tape, s->model, NULL, rows, sequence), how);
+    counted(s->tape, &before, &part);
+    add(&part, &out->forward);
     out->kept_bytes = dt_tape_kept_bytes(s->tape);
-    dt_backward(s->tape, loss, NULL);
+    if (s->optimizer != NULL)
+        dt_optimizer_backward(s->optimizer, s->tape, loss, last);
+    else
+        dt_backward(s->tape, loss, NULL);
+    counted(s->tape, &before, &part);
+    add(&part, &out->backward);
     DT_TRY(dt_tape_status(s->tape));
-    counted(s->tape, &before, &out->backward);
-    DT_TRY(dt_gradients_settle(s->gradients, s->tape));
+    if (s->optimizer != NULL || !last) return DT_OK;
+    DT_TRY(dt_gradients_settle(g, s->tape));
     counted(s->tape, &before, &out->gradients);
+    return DT_OK;
+}
+
+/* As they lie now. */
+static int64_t gradient_bytes(const dt_gradients *g)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = 0; dt_gradients_at(g, i) != NULL; i++) {
+        const dt_tensor *x = dt_gradient(g, dt_gradients_at(g, i));
+        if (x != NULL)
+            bytes +=
+                dti_local_count(dt_tensor_local(x)) * (int64_t)dt_dtype_size(dt_tensor_dtype(x));
+    }
+    return bytes;
+}
+
+static dt_status run_step(const dry_step *s, const dt_predict_options *o,
+                          const dt_step_options *step, dt_training_cost *out)
+{
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    const int64_t rows = o->batch / step->microbatches;
+
+    if (step->loss != NULL) how = *step->loss;
+    if (s->optimizer != NULL) how.n_valid = 1; /* it is counted before, by the host */
+    for (int64_t m = 0; m < step->microbatches; m++)
+        DT_TRY(run_pass(s, rows, o->sequence, &how, m + 1 == step->microbatches, out));
+    if (s->optimizer == NULL) {
+        out->gradient_bytes = gradient_bytes(s->own);
+        return DT_OK;
+    }
+    out->gradient_bytes = gradient_bytes(dt_optimizer_gradients(s->optimizer));
+    dt_tape_reset(s->tape);
+    DT_TRY(dt_optimizer_step(s->optimizer, 0.0, NULL));
+    counted(dt_optimizer_tape(s->optimizer), &(dt_training_part){ .work = { 0, 0 } }, &out->update);
+    out->state_bytes = dt_optimizer_state_bytes(s->optimizer);
+    return DT_OK;
+}
+
+static dt_status measure_step(const dry_step *s, const dt_predict_options *o,
+                              const dt_step_options *step, dt_training_cost *out)
+{
+    dti_observer observer = { hear_move, hear_tensor, out };
+    dti_device *device;
+    dt_status st;
+
     DT_TRY(dti_device_of(s->rt, &device));
+    device->observer = &observer;
+    st = run_step(s, o, step, out);
+    device->observer = NULL;
+    DT_TRY(st);
+    add_rest(out, s->mesh);
     out->peak_bytes = (int64_t)dti_memory_peak(device->memory);
     out->weight_bytes = dt_model_local_bytes(s->model);
-    for (int64_t i = 0; dt_gradients_at(s->gradients, i) != NULL; i++) {
-        const dt_tensor *g = dt_gradient(s->gradients, dt_gradients_at(s->gradients, i));
-        if (g != NULL)
-            out->gradient_bytes +=
-                dti_local_count(dt_tensor_local(g)) * (int64_t)dt_dtype_size(dt_tensor_dtype(g));
-    }
+    out->sequence = o->sequence;
     return DT_OK;
 }
 
 dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_options *options,
-                              const dt_loss_options *loss, int rank, dt_training_cost *out)
+                              const dt_step_options *step, int rank, dt_training_cost *out)
 {
     dt_predict_options own = DT_PREDICT_OPTIONS_INIT, *const o = &own;
-    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    dt_step_options how = DT_STEP_OPTIONS_INIT;
     dry_step s = { NULL };
     dt_status st = DT_OK;
 
@@ -105,10 +224,13 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
     *out = (dt_training_cost){ 0 };
     DT_TRY(dti_options_read("dt_predict_options", "start from DT_PREDICT_OPTIONS_INIT", options, o,
                             sizeof *o));
-    if (loss != NULL) how = *loss;
-    DT_TRY_TO(done, st, open_step(rt, dir, o, rank, &s));
-    st = run_step(&s, o->batch, o->sequence, &how, out);
-    out->sequence = o->sequence;
+    DT_TRY(dti_options_read("dt_step_options", "start from DT_STEP_OPTIONS_INIT", step, &how,
+                            sizeof how));
+    DT_CHECK(how.microbatches >= 1 && o->batch % how.microbatches == 0, DT_ERR_ARG,
+             "a batch of %lld sequences cannot be divided into %lld microbatches",
+             (long long)o->batch, (long long)how.microbatches);
+    DT_TRY_TO(done, st, open_step(rt, dir, o, rank, how.optimizer, &s));
+    st = measure_step(&s, o, &how, out);
 done:
     close_step(&s);
     return st;

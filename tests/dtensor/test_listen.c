@@ -3,7 +3,7 @@
  * Who listens to collectives hears each of them once, when it is over, also those that travel
  * beside the rank. */
 #include <dtensor/async.h>
-#include <dtensor/collectives.h>
+#include <dtensor/listen.h>
 #include <pthread.h>
 #include <string.h>
 

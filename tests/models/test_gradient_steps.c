@@ -207,6 +207,7 @@ static dt_status expect(dt_mesh *mesh, const predicted *p, dt_training_cost *out
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
     dt_runtime *rt = dt_mesh_runtime(mesh);
 
     o.mesh = p->mesh;
@@ -218,7 +219,8 @@ static dt_status expect(dt_mesh *mesh, const predicted *p, dt_training_cost *out
     load.sequence_parallel = p->step.sequence_parallel;
     loss.recompute = p->step.recompute;
     loss.chunk = p->step.chunk;
-    DT_TRY(dt_predict_training(rt, p->step.folder, &o, &loss, dt_runtime_rank(rt), out));
+    step.loss = &loss;
+    DT_TRY(dt_predict_training(rt, p->step.folder, &o, &step, dt_runtime_rank(rt), out));
     return DT_OK;
 }
 

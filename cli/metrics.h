@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * RUN/metrics.jsonl: an object per step, each on a line of its own. */
+#ifndef DTI_CLI_METRICS_H
+#define DTI_CLI_METRICS_H
+
+#include "cli/cli.h"
+
+#define CLI_METRICS "metrics.jsonl"
+
+/* One step. What is not known, or was no number, is NAN; JSON has null there, or no member. */
+typedef struct cli_metric {
+    int64_t step;     /* from 1 on */
+    double loss;      /* mean cross entropy of the step's targets, before it */
+    double grad_norm; /* of all gradients, before clipping */
+    double clip;      /* what they were multiplied by; 1: nothing was clipped */
+    double lr;
+    int64_t tokens;         /* read since the beginning of the run, those of this step included */
+    double seconds;         /* that the step took */
+    double validation_loss; /* after the step; NAN: not looked at */
+    bool skipped;           /* f16: gradients overflowed, parameters are as before */
+} cli_metric;
+
+typedef struct cli_metrics cli_metrics;
+
+/* Opens the file of a run to add lines behind that of step `after`, which become the only ones: 0
+ * begins anew. Nobody else writes meanwhile. DT_ERR_IO; DT_ERR_ARG if another process does. */
+dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out) DT_MUST_USE;
+dt_status cli_metrics_add(cli_metrics *m, const cli_metric *metric) DT_MUST_USE;
+void cli_metrics_close(cli_metrics **metrics); /* accepts NULL */
+
+/* All lines of a file; *list is freed with dti_free(). A last line that is not complete does not
+ * count: *torn says so, somebody may be writing. DT_ERR_IO, DT_ERR_FORMAT (names the line). */
+dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n, bool *torn) DT_MUST_USE;
+
+#endif

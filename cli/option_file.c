@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/option_file.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/option_rows.h"
+#include "cli/option_table.h"
+
+enum { MAX_KEY = 64, PATH_BYTES = 4096 };
+
+/* --- from a file ------------------------------------------------------------------------------ */
+
+/* A text that lives as long as the arguments. */
+static dt_status keep(cli_args *args, const char *text, const char **out)
+{
+    json_t *copy = json_string(text);
+
+    if (args->texts == NULL) args->texts = json_array();
+    DT_CHECK(json_array_append_new(args->texts, copy) == 0, DT_ERR_MEMORY,
+             "the options do not fit into memory");
+    *out = json_string_value(copy);
+    return DT_OK;
+}
+
+/* A word or a number as it stands on a command line. */
+static dt_status word_of(const json_t *v, char *text, size_t bytes)
+{
+    char digits[DTI_NUMBER_BYTES];
+
+    DT_CHECK(json_is_string(v) || json_is_number(v), DT_ERR_FORMAT,
+             "is neither a text nor a number");
+    if (json_is_integer(v))
+        (void)snprintf(text, bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v))
+        (void)snprintf(text, bytes, "%s", dti_number_text(json_real_value(v), digits));
+    else
+        DT_CHECK((size_t)snprintf(text, bytes, "%s", json_string_value(v)) < bytes, DT_ERR_FORMAT,
+                 "has more than %zu bytes", bytes - 1);
+    return DT_OK;
+}
+
+/* [0.9, 0.95] is "0.9,0.95". */
+static dt_status list_of(const json_t *v, char *text, size_t bytes)
+{
+    size_t i, used = 0;
+    const json_t *item;
+
+    text[0] = '\0';
+    json_array_foreach(v, i, item)
+    {
+        if (i > 0) used += (size_t)snprintf(text + used, bytes - used, ",");
+        DT_TRY(word_of(item, text + used, bytes - used));
+        used += strlen(text + used);
+        DT_CHECK(used + 1 < bytes, DT_ERR_FORMAT, "has more than %zu bytes", bytes - 1);
+    }
+    return DT_OK;
+}
+
+static dt_status fill(const cli_option *o, const json_t *v, cli_args *args)
+{
+    char text[PATH_BYTES] = "";
+    const char *kept;
+
+    if (cli_option_is_flag(o)) {
+        DT_CHECK(json_is_boolean(v), DT_ERR_FORMAT, "is neither true nor false");
+        if (json_is_true(v)) DT_TRY(cli_option_store(o, NULL, args));
+        return DT_OK;
+    }
+    if (o->kind != MANY && json_is_array(v))
+        DT_TRY(list_of(v, text, sizeof text));
+    else
+        DT_TRY(word_of(v, text, sizeof text));
+    DT_TRY(keep(args, text, &kept));
+    DT_TRY(cli_option_store(o, kept, args));
+    return DT_OK;
+}
+
+/* A value, or of an option that may be repeated an array of them. */
+static dt_status fill_all(const cli_option *o, const json_t *v, cli_args *args)
+{
+    const json_t *item;
+    size_t i;
+
+    if (json_is_null(v) || cli_option_given(o, args)) return DT_OK;
+    if (o->kind != MANY || !json_is_array(v)) return fill(o, v, args);
+    json_array_foreach(v, i, item) DT_TRY(fill(o, item, args));
+    return DT_OK;
+}
+
+static dt_status read_object(const cli_command *command, json_t *all, cli_args *args)
+{
+    const char *key;
+    json_t *v;
+
+    DT_CHECK(json_is_object(all), DT_ERR_FORMAT, "is no JSON object of options");
+    json_object_foreach(all, key, v)
+    {
+        char name[MAX_KEY];
+        const cli_option *o;
+        dt_status st;
+
+        (void)snprintf(name, sizeof name, "%s", key);
+        for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
+        o = cli_option_find(command, name, strlen(name));
+        if (o == NULL) return cli_option_unknown(command, name, strlen(name));
+        st = fill_all(o, v, args);
+        if (st == DT_ERR_FORMAT) dti_error_prefix("\"%s\"", key);
+        DT_TRY(st);
+    }
+    return DT_OK;
+}
+
+static dt_status read_file(const cli_command *command, const char *path, cli_args *args)
+{
+    json_error_t why;
+    json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    dt_status st;
+
+    DT_CHECK(all != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
+    st = read_object(command, all, args);
+    json_decref(all);
+    if (st != DT_OK) dti_error_prefix("%s", path);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+dt_status cli_option_files_read(const cli_command *command, cli_args *args)
+{
+    char path[PATH_BYTES];
+
+    if (args->training.options != NULL) DT_TRY(read_file(command, args->training.options, args));
+    if (!args->training.resume || args->output == NULL) return DT_OK;
+    DT_CHECK((size_t)snprintf(path, sizeof path, "%s/" CLI_RUN_OPTIONS, args->output) < sizeof path,
+             DT_ERR_ARG, "--output: more than %d bytes", PATH_BYTES - 1);
+    DT_CHECK(access(path, R_OK) == 0, DT_ERR_ARG,
+             "--resume: %s holds no run that could go on: there is no %s in it", args->output,
+             CLI_RUN_OPTIONS);
+    DT_TRY(read_file(command, path, args));
+    return DT_OK;
+}
+
+void cli_option_files_free(cli_args *args)
+{
+    json_decref(args->texts);
+    args->texts = NULL;
+}
+
+/* --- into one --------------------------------------------------------------------------------- */
+
+static bool is_of_one_call(const char *name)
+{
+    static const char *const names[] = {
+        "output", "options", "resume", "dry-run", "json",
+        "quiet",  "verbose", "help",   "trace",   "oversubscribe"
+    };
+
+    for (size_t i = 0; i < DT_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+static json_t *value_of(const cli_option *o, const cli_args *args)
+{
+    const void *field = (const char *)args + o->field;
+    json_t *list;
+
+    if (o->kind == FLAG) return json_true();
+    if (o->kind == TEXT) return json_string(*(const char *const *)field);
+    if (o->kind != MANY) return json_integer(*(const int64_t *)field);
+    list = json_array();
+    for (int i = 0; i < ((const cli_many *)field)->n; i++)
+        (void)json_array_append_new(list, json_string(((const cli_many *)field)->items[i]));
+    return list;
+}
+
+json_t *cli_options_json(const cli_command *command, const cli_args *args)
+{
+    json_t *all = json_object();
+    const cli_option *o;
+
+    for (size_t i = 0; (o = cli_option_row(i)) != NULL; i++)
+        if ((o->commands & command->bit) && o->kind != SET && o->kind != SWITCH &&
+            !is_of_one_call(o->name) && cli_option_given(o, args))
+            (void)json_object_set_new(all, o->name, value_of(o, args));
+    return all;
+}

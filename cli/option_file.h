@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Options from files: a JSON object whose keys are the names of options, "weight-decay" or
+ * "weight_decay". What the command line says counts before what a file says. */
+#ifndef DTI_CLI_OPTION_FILE_H
+#define DTI_CLI_OPTION_FILE_H
+
+#include "cli/cli.h"
+
+/* The file in the folder of a run that says how it was begun. */
+#define CLI_RUN_OPTIONS "options.json"
+
+/* Reads the file of --options and, of a run that goes on (--resume), its own CLI_RUN_OPTIONS, into
+ * what is not given yet. Freed with cli_option_files_free(), also after an error. */
+dt_status cli_option_files_read(const cli_command *command, cli_args *args) DT_MUST_USE;
+void cli_option_files_free(cli_args *args);
+
+/* The options of a command that are given, as such an object, less those that are of one call alone
+ * and not of a run; NULL without memory. */
+struct json_t *cli_options_json(const cli_command *command, const cli_args *args);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/run_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "cli/metrics.h"
+#include "cli/option_file.h"
+
+dt_status cli_run_path(const char *run, const char *name, char path[CLI_PATH_BYTES])
+{
+    DT_CHECK(snprintf(path, CLI_PATH_BYTES, "%s/%s", run, name) < CLI_PATH_BYTES, DT_ERR_ARG,
+             "--output: its path has more than %d bytes", CLI_PATH_BYTES - 1);
+    return DT_OK;
+}
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+/* The folder that holds the run's. */
+static dt_status parent_of(const char *run, char path[CLI_PATH_BYTES])
+{
+    char *slash;
+
+    DT_TRY(cli_run_path(run, "", path));
+    for (slash = path + strlen(path); slash > path && slash[-1] == '/';) *--slash = '\0';
+    slash = strrchr(path, '/');
+    if (slash == NULL)
+        (void)snprintf(path, CLI_PATH_BYTES, ".");
+    else
+        slash[slash == path] = '\0';
+    return DT_OK;
+}
+
+static dt_status check_contents(const char *run)
+{
+    static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
+                                           "pytorch_model.bin" };
+    const struct dirent *item;
+    DIR *folder = opendir(run);
+    bool other = false, model = false;
+
+    DT_CHECK(folder != NULL, DT_ERR_IO, "--output: %s: %s", run, strerror(errno));
+    while ((item = readdir(folder)) != NULL) {
+        other = other || strcmp(item->d_name, CLI_RUN_OPTIONS) == 0 ||
+                strcmp(item->d_name, CLI_METRICS) == 0 || strcmp(item->d_name, "latest") == 0 ||
+                strncmp(item->d_name, "step-", 5) == 0;
+        for (size_t i = 0; i < DT_COUNT(weights); i++)
+            model = model || strcmp(item->d_name, weights[i]) == 0;
+    }
+    (void)closedir(folder);
+    DT_CHECK(
+        !other, DT_ERR_ARG,
+        "--output: %s holds another run; add --resume to go on with it, or name another folder",
+        run);
+    DT_CHECK(
+        !model, DT_ERR_ARG,
+        "--output: %s holds a model; name a folder of its own for the run, which will have the "
+        "trained model in a folder in it",
+        run);
+    return DT_OK;
+}
+
+dt_status cli_run_check(const char *run, bool resume)
+{
+    char parent[CLI_PATH_BYTES];
+    struct stat about;
+    int error;
+
+    DT_CHECK(run != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
+    DT_TRY(parent_of(run, parent));
+    if (stat(run, &about) == 0) {
+        DT_CHECK(S_ISDIR(about.st_mode), DT_ERR_ARG, "--output: %s is no folder", run);
+        DT_CHECK(access(run, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s: %s", run,
+                 strerror(errno));
+        if (!resume) DT_TRY(check_contents(run));
+        return DT_OK;
+    }
+    error = errno;
+    DT_CHECK(error == ENOENT, DT_ERR_IO, "--output: %s: %s", run, strerror(error));
+    DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s cannot be made in %s: %s",
+             run, parent, strerror(errno));
+    return DT_OK;
+}
+
+dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what)
+{
+    char place[CLI_PATH_BYTES], need[DTI_NUMBER_BYTES], have[DTI_NUMBER_BYTES];
+    struct statvfs disk;
+    double room;
+
+    DT_TRY(parent_of(run, place));
+    if (access(run, F_OK) == 0) DT_TRY(cli_run_path(run, "", place));
+    if (statvfs(place, &disk) != 0) return DT_OK;
+    room = (double)disk.f_bavail * (double)disk.f_frsize;
+    DT_CHECK(
+        (double)bytes <= room, DT_ERR_ARG,
+        "--output: %s need%s %s, there are %s on the disk of %s; make room, or keep fewer with "
+        "--keep",
+        what, "", dti_bytes_text(bytes, need),
+        dti_bytes_text((int64_t)(room < 0x1p62 ? room : 0x1p62), have), run);
+    return DT_OK;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+dt_status cli_run_make(const char *run)
+{
+    DT_CHECK(mkdir(run, 0777) == 0 || errno == EEXIST, DT_ERR_IO, "--output: %s: %s", run,
+             strerror(errno));
+    return DT_OK;
+}
+
+static int write_all(int file, const char *text, size_t n)
+{
+    while (n > 0) {
+        const ssize_t done = write(file, text, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return errno;
+        text += done;
+        n -= (size_t)done;
+    }
+    return fsync(file) == 0 ? 0 : errno;
+}
+
+dt_status cli_write_text(const char *path, const char *text, size_t n)
+{
+    char other[CLI_PATH_BYTES + 8];
+    int file, error;
+
+    (void)snprintf(other, sizeof other, "%s.part", path);
+    file = open(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    DT_CHECK(file >= 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    error = write_all(file, text, n);
+    if (close(file) != 0 && error == 0) error = errno;
+    if (error == 0 && rename(other, path) != 0) error = errno;
+    if (error != 0) (void)unlink(other);
+    DT_CHECK(error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    return DT_OK;
+}
+
+dt_status cli_write_json(const char *path, json_t *object)
+{
+    char *text =
+        object != NULL ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+    dt_status st;
+
+    json_decref(object);
+    DT_CHECK(text != NULL, DT_ERR_MEMORY,
+             "%s cannot be written: memory, or a name that is not UTF-8", path);
+    st = cli_write_text(path, text, strlen(text));
+    free(text);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+dt_status cli_run_point(const char *run, const char *name)
+{
+    char path[CLI_PATH_BYTES], other[CLI_PATH_BYTES];
+
+    DT_TRY(cli_run_path(run, CLI_RUN_MODEL, path));
+    DT_TRY(cli_run_path(run, CLI_RUN_MODEL ".part", other));
+    (void)unlink(other);
+    DT_CHECK(symlink(name, other) == 0 && rename(other, path) == 0, DT_ERR_IO, "%s: %s", path,
+             strerror(errno));
+    return DT_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The folder of a training run: options.json says how it was begun, metrics.jsonl what every step
+ * gave, plan.json what it holds and sends, trace.json what a step was; checkpoints of
+ * <dtensor/training_checkpoints.h>; model-00000100, Hugging Face folders, the newest of which
+ * "model" leads to. */
+#ifndef DTI_CLI_RUN_FOLDER_H
+#define DTI_CLI_RUN_FOLDER_H
+
+#include "cli/cli.h"
+
+#define CLI_RUN_PLAN  "plan.json"
+#define CLI_RUN_TRACE "trace.json"
+#define CLI_RUN_MODEL "model"
+
+enum { CLI_PATH_BYTES = 4096 };
+
+struct json_t;
+
+/* Refuses a folder that cannot be the output of a run which begins (or goes on): one that holds
+ * another run, or a model; no folder; not writable. Nothing is made. */
+dt_status cli_run_check(const char *run, bool resume) DT_MUST_USE;
+
+/* Refuses a folder on whose disk `bytes` more have no room; names what needs them. */
+dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what) DT_MUST_USE;
+
+/* Makes the folder, unless it is there, and one in it. */
+dt_status cli_run_make(const char *run) DT_MUST_USE;
+
+/* "RUN/name"; DT_ERR_ARG for one that is too long. */
+dt_status cli_run_path(const char *run, const char *name, char path[CLI_PATH_BYTES]) DT_MUST_USE;
+
+/* Writes a text or an object in the place of a file, all of it or nothing; `object` is freed, NULL
+ * is one that did not fit into memory. */
+dt_status cli_write_text(const char *path, const char *text, size_t n) DT_MUST_USE;
+dt_status cli_write_json(const char *path, struct json_t *object) DT_MUST_USE;
+
+/* Lets RUN/model lead to the folder `name` in RUN. */
+dt_status cli_run_point(const char *run, const char *name) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a step of training would hold, send and compute, rank by rank: of `dtensor plan --train`, of
+ * `dtensor train --dry-run`, and in the folder of every run. */
+#ifndef DTI_CLI_TRAINING_COSTS_H
+#define DTI_CLI_TRAINING_COSTS_H
+
+#include <dtensor/predict.h>
+
+#include "cli/cli.h"
+
+struct json_t;
+
+typedef struct cli_costs {
+    const cli_args *args; /* folder, registry, json */
+    const dt_predict_options *predict;
+    dt_step_options step;
+} cli_costs;
+
+/* To stdout, as text or with --json as an object; of large meshes the first ranks. */
+dt_status cli_costs_print(const cli_costs *costs) DT_MUST_USE;
+
+/* The object; freed with json_decref(). */
+dt_status cli_costs_json(const cli_costs *costs, struct json_t **out) DT_MUST_USE;
+
+#endif

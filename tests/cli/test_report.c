@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor report: a page of any folder that a run has left, and named errors of those that none
+ * has. */
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+enum { PATH_BYTES = DT_TEST_PATH_BYTES + 32 };
+
+static const char options[] = "{\"model\": \"a<b>&c\", \"steps\": 3, \"data\": [\"x.bin\"]}";
+static const char plan[] =
+    "{\"ranks\": [{\"rank\": 0, \"weight_bytes\": 400, \"gradient_bytes\": 800, \"state_bytes\": "
+    "1600, \"kept_bytes\": 300, \"peak_bytes\": 5000, \"traffic\": [{\"dims\": \"dp\", \"kind\": "
+    "\"all_reduce\", \"calls\": 2, \"bytes\": 4096}]}]}";
+static const char trace[] =
+    "{\"step\": 3, \"traceEvents\": [{\"ph\": \"X\", \"name\": \"forward\", \"cat\": \"forward\", "
+    "\"ts\": 0, \"dur\": 5000, \"pid\": 0, \"tid\": 0}, {\"ph\": \"X\", \"name\": \"all_reduce "
+    "dp\", "
+    "\"cat\": \"collective\", \"ts\": 100, \"dur\": 50, \"pid\": 0, \"tid\": 0}]}";
+static const char lines[] =
+    "{\"step\": 1, \"loss\": 5.5, \"grad_norm\": 2, \"lr\": 0.1, \"tokens\": 64, \"seconds\": "
+    "0.5}\n"
+    "{\"step\": 2, \"loss\": 4.5, \"grad_norm\": null, \"lr\": 0.1, \"tokens\": 128, \"seconds\": "
+    "0.5}\n"
+    "{\"step\": 3, \"loss\": 4.0, \"grad_norm\": 1, \"lr\": 0.1, \"tokens\": 192, \"seconds\": "
+    "0.5, "
+    "\"validation_loss\": 4.25}\n";
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    dt_test_write_file(folder, name, text, strlen(text));
+}
+
+static char *page_of(const char *folder)
+{
+    char path[PATH_BYTES];
+
+    (void)snprintf(path, sizeof path, "%s/report.html", folder);
+    return command_read(path);
+}
+
+/* Reports a run whose metrics are these; the page is freed by the caller. */
+static char *report(const char *folder, const char *metrics)
+{
+    command_result r;
+
+    if (metrics != NULL) put(folder, "metrics.jsonl", metrics);
+    r = COMMAND("report", folder);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "/report.html\n");
+    command_free(&r);
+    return page_of(folder);
+}
+
+DT_TEST(cli_report, has_curves_costs_and_a_time_line_and_needs_nothing_else)
+{
+    static const char *const parts[] = { "aria-label=\"Loss over steps\"",
+                                         "aria-label=\"Norm of the gradients over steps\"",
+                                         "aria-label=\"Tokens per second",
+                                         "step 3: 4.0000, validation 4.2500",
+                                         "Memory by kind",
+                                         "optimizer: 1.6 KiB",
+                                         "Bytes by mesh dim",
+                                         "all_reduce",
+                                         "Step 3 in time",
+                                         "forward: 5.000 ms",
+                                         "a&lt;b&gt;&amp;c",
+                                         "prefers-color-scheme:dark",
+                                         "step 1: 128.00 tokens/s",
+                                         "</main></body></html>" };
+    char folder[DT_TEST_PATH_BYTES];
+    char *page;
+
+    (void)dt_test_temp_dir(folder);
+    put(folder, "options.json", options);
+    put(folder, "plan.json", plan);
+    put(folder, "trace.json", trace);
+    page = report(folder, lines);
+    for (size_t i = 0; i < DT_COUNT(parts); i++) COMMAND_ASSERT_HAS(page, parts[i]);
+    DT_ASSERT(strstr(page, "<script") == NULL && strstr(page, "http") == NULL);
+    DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
+    free(page);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_report, makes_do_with_little)
+{
+    static const char one[] = "{\"step\": 7, \"loss\": 5.5}\n";
+    char folder[DT_TEST_PATH_BYTES], *page;
+
+    (void)dt_test_temp_dir(folder);
+    put(folder, "options.json", "{}");
+    page = report(folder, NULL);
+    COMMAND_ASSERT_HAS(page, "No step is done yet");
+    free(page);
+    page = report(folder, one);
+    COMMAND_ASSERT_HAS(page, "<circle class=\"dot a\"");
+    COMMAND_ASSERT_HAS(page, "no step has a number here");
+    DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
+    free(page);
+    page = report(folder, "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"lo");
+    COMMAND_ASSERT_HAS(page, "The last line of metrics.jsonl is not complete");
+    free(page);
+    dt_test_remove_dir(folder);
+}
+
+/* A curve of many steps is drawn in columns, and stays small. */
+DT_TEST(cli_report, draws_many_steps_as_a_line_on_a_band)
+{
+    char folder[DT_TEST_PATH_BYTES], *text = malloc(2000 * 128), *page;
+    size_t used = 0;
+
+    DT_ASSERT(text != NULL);
+    for (int i = 1; i <= 2000; i++)
+        used += (size_t)snprintf(text + used, 128,
+                                 "{\"step\": %d, \"loss\": %d, \"tokens\": %d, \"seconds\": 1}\n",
+                                 i, 5 + i % 3, 64 * i);
+    (void)dt_test_temp_dir(folder);
+    page = report(folder, text);
+    COMMAND_ASSERT_HAS(page, "<path class=\"band\"");
+    DT_ASSERT(strlen(page) < 200000);
+    free(page);
+    free(text);
+    dt_test_remove_dir(folder);
+}
+
+DT_TEST(cli_report, names_what_is_broken)
+{
+    static const struct {
+        const char *name, *text, *says;
+    } broken[] = {
+        { "metrics.jsonl", "{\"step\": 1}\n{\"step\":\n{\"step\": 3}\n",
+          "metrics.jsonl: line 2: " },
+        { "metrics.jsonl", "{\"loss\": 1}\n", "line 1: there is no \"step\"" },
+        { "metrics.jsonl", "[]\n", "line 1: there is no \"step\"" },
+        { "options.json", "{", "options.json: line 1: " },
+        { "plan.json", "[]", "plan.json: is no JSON object" },
+        { "trace.json", "{\"a\": 1, \"a\": 2}", "trace.json: line 1: duplicate" },
+    };
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    for (size_t i = 0; i < DT_COUNT(broken); i++) {
+        (void)dt_test_temp_dir(folder);
+        put(folder, "options.json", "{}");
+        put(folder, broken[i].name, broken[i].text);
+        r = COMMAND("report", folder);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, broken[i].says);
+        command_free(&r);
+        dt_test_remove_dir(folder);
+    }
+    r = COMMAND("report");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "no run; write \"dtensor report RUN\"");
+    command_free(&r);
+    r = COMMAND("report", dt_test_source_path(folder, "examples/checkpoint"));
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "it holds no run");
+    command_free(&r);
+    r = COMMAND("report", "/nowhere/at/all");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "/nowhere/at/all: No such file");
+    command_free(&r);
+}
