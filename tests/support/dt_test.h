@@ -169,6 +169,9 @@ const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relat
 const char *dt_test_temp_dir(char path[DT_TEST_PATH_BYTES]);
 void dt_test_remove_dir(const char *path);
 
+/* The same for all processes of a launch; each of them removes it. */
+const char *dt_test_shared_dir(char path[DT_TEST_PATH_BYTES]);
+
 /* Writes a file "folder/name"; fails the test if it cannot. */
 void dt_test_write_file(const char *folder, const char *name, const void *data, size_t bytes);
 

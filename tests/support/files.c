@@ -3,9 +3,11 @@
 
 #include "tests/support/dt_test.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *join(char path[DT_TEST_PATH_BYTES], const char *folder, const char *name)
@@ -38,6 +40,21 @@ const char *dt_test_temp_dir(char path[DT_TEST_PATH_BYTES])
 
     (void)join(path, root ? root : "/tmp", "dtensor_test_XXXXXX");
     if (mkdtemp(path) == NULL) dt_test_fail(__FILE__, __LINE__, "no folder %s", path);
+    return path;
+}
+
+/* Processes of a launch are children of one, and make as many. */
+const char *dt_test_shared_dir(char path[DT_TEST_PATH_BYTES])
+{
+    static int made;
+    const char *root = getenv("TMPDIR");
+    char name[64];
+
+    if (dt_test_processes() == 1) return dt_test_temp_dir(path);
+    (void)snprintf(name, sizeof name, "dtensor_test_of_%ld_%d", (long)getppid(), made++);
+    (void)join(path, root ? root : "/tmp", name);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        dt_test_fail(__FILE__, __LINE__, "no folder %s", path);
     return path;
 }
 

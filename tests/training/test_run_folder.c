@@ -127,9 +127,17 @@ static session resumed(const session *from, int zero, int until)
     return s;
 }
 
+/* Values are told where rank 0 is; elsewhere, and of a mesh that has less ranks than there are
+ * processes, there is nothing to compare. */
+static bool told(const session *s)
+{
+    return s->n > 0;
+}
+
 static bool same(const session *a, const session *b)
 {
-    return a->n == b->n && memcmp(a->values, b->values, (size_t)a->n * sizeof(float)) == 0;
+    return !told(a) || !told(b) ||
+           (a->n == b->n && memcmp(a->values, b->values, (size_t)a->n * sizeof(float)) == 0);
 }
 
 /* --- the run goes on -------------------------------------------------------------------------- */
@@ -147,7 +155,7 @@ DT_TEST(run_folder, a_run_that_resumes_is_the_run)
             repeat = from_nothing(NULL, zero, STEPS);
             run(meshes[m], &repeat);
             DT_ASSERT(same(&reference, &repeat));
-            half = from_nothing(dt_test_temp_dir(dir), zero, STEPS / 2);
+            half = from_nothing(dt_test_shared_dir(dir), zero, STEPS / 2);
             run(meshes[m], &half);
             whole = resumed(&half, zero, STEPS);
             run(meshes[m], &whole);
@@ -157,7 +165,7 @@ DT_TEST(run_folder, a_run_that_resumes_is_the_run)
             broken.fresh_optimizer = true;
             broken.saves = false;
             run(meshes[m], &broken);
-            DT_ASSERT(!same(&reference, &broken));
+            DT_ASSERT(!told(&broken) || !same(&reference, &broken));
             dt_test_remove_dir(dir);
         }
 }
@@ -175,7 +183,7 @@ DT_TEST(run_folder, any_mesh_reads_what_any_other_has_saved)
     char dir[DT_TEST_PATH_BYTES];
 
     for (size_t d = 0; d < DT_COUNT(dtypes); d++) {
-        first = from_nothing(dt_test_temp_dir(dir), way[0].zero, 3);
+        first = from_nothing(dt_test_shared_dir(dir), way[0].zero, 3);
         first.how.dtype = dtypes[d];
         run(way[0].mesh, &first);
         for (size_t i = 1; i < DT_COUNT(way); i++) {

@@ -8,6 +8,7 @@
 
 #include "base/options.h"
 #include "base/text.h"
+#include "base/writer.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
 #include "mesh/runtime.h"
@@ -72,6 +73,16 @@ static dt_status keep_facts(dt_run_folder *run, const dt_run_folder_options *o)
     return DT_OK;
 }
 
+/* "dp=2,tp=2" */
+static void name_mesh(dt_run_folder *run)
+{
+    dti_writer w = { run->mesh_text, sizeof run->mesh_text, 0 };
+
+    for (int m = 0; m < dt_mesh_n_dims(run->mesh); m++)
+        dti_put(&w, "%s%s=%d", m > 0 ? "," : "", dt_mesh_dim_name(run->mesh, m),
+                dt_mesh_dim_size(run->mesh, m));
+}
+
 static dt_status check_options(const dt_mesh *mesh, const dt_run_folder_options *o)
 {
     DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_ARG,
@@ -120,7 +131,7 @@ dt_status dt_run_folder_open(dt_mesh *mesh, const char *dir, const dt_run_folder
     run->keep = o.keep;
     run->direct = o.direct;
     run->disk.lock = -1;
-    (void)dt_mesh_print(mesh, run->mesh_text, sizeof run->mesh_text);
+    name_mesh(run);
     DT_TRY_TO(fail, st, dti_strdup(dir, &run->dir));
     DT_TRY_TO(fail, st, keep_facts(run, &o));
     DT_TRY_TO(fail, st, dti_behind_create(run->rt, &run->behind));
