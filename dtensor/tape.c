@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sync.h"
 #include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/ops/fusion.h"
 #include "dtensor/pending.h"
 #include "dtensor/tensor_internal.h"
+#include "mesh/comm/track.h"
 #include "mesh/runtime.h"
 
 static const dti_live tapes = { "tape", "tapes" };
@@ -27,6 +29,7 @@ dt_status dt_tape_create(dt_runtime *rt, dt_tape **out)
     t->rt = rt;
     t->n_scopes = 1;
     t->scopes[0].node = -1;
+    t->track = dti_runtime_track(rt);
     DT_TRY_TO(fail, st, dti_device_of(rt, &t->device));
     DT_TRY_TO(fail, st, dti_op_cache_of(rt, &t->ops));
     t->run = ++t->device->stamps;
@@ -161,7 +164,8 @@ void dt_scope_begin(dt_tape *t, const char *name)
                      name, DTI_MAX_SCOPES);
         return;
     }
-    t->scopes[t->n_scopes++] = (dti_scope){ name, t->n_owned, -1 };
+    t->scopes[t->n_scopes++] =
+        (dti_scope){ name, t->n_owned, -1, dti_track_is_on(t->track) ? dti_now_ns() : 0 };
 }
 
 void dt_tape_observe(dt_tape *t, dt_scope_fn see, void *arg)
@@ -189,6 +193,8 @@ dt_tensor *dt_scope_end(dt_tape *t, dt_tensor *keep)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_scope_end() without a dt_scope_begin()");
     first = t->scopes[--t->n_scopes].first;
     name = t->scopes[t->n_scopes].name;
+    if (t->scopes[t->n_scopes].begin_ns != 0 && dti_track_is_on(t->track))
+        dti_track_add(t->track, name, t->scopes[t->n_scopes].begin_ns, -1);
     for (size_t i = t->n_owned; keep != NULL && i > first && !mine; i--)
         if (t->owned[i - 1] == keep) { /* it takes the first place, its reference stays */
             t->owned[i - 1] = t->owned[first];

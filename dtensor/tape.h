@@ -14,14 +14,16 @@ enum { DTI_MAX_SCOPES = 16 };
 
 typedef struct dti_scope {
     const char *name;
-    size_t first; /* entry of `owned` at which the scope's tensors begin */
-    int node;     /* of the log, -1 until something is communicated inside */
+    size_t first;     /* entry of `owned` at which the scope's tensors begin */
+    int node;         /* of the log, -1 until something is communicated inside */
+    int64_t begin_ns; /* 0: nobody notes it */
 } dti_scope;
 
 struct dt_tape {
     dt_runtime *rt;
     dti_device *device;
     struct dti_op_cache *ops; /* decisions of this rank */
+    struct dti_track *track;  /* the rank's time line */
     dt_status status;
     dt_moves moves;
     int n_scopes;

@@ -38,6 +38,7 @@
 #include <dtensor/predict.h>
 #include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
+#include <dtensor/timeline.h>
 #include <dtensor/tokenizer.h>
 #include <dtensor/topology.h>
 #include <dtensor/training_checkpoints.h>

@@ -38,6 +38,8 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     }
     dti_flight_open(&rt->flight, options->flight, world->rank, world->size);
     world->flight = &rt->flight;
+    for (int lane = 0; lane < DT_N_LANES; lane++) dti_track_open(&rt->tracks[lane]);
+    world->track = &rt->tracks[DT_LANE_RANK];
     world->agree = options->check != NULL && strcmp(options->check, "agree") == 0;
     atomic_init(&rt->live, 1);
     if (options->links != NULL && dti_slow_links_parse(options->links, &rt->links) != DT_OK)
@@ -152,6 +154,7 @@ void dti_runtime_destroy(dt_runtime **runtime)
     for (size_t i = rt->n_comms; i > 0; i--) dti_comm_close(rt->comms[i - 1]);
     dti_free((void *)rt->comms);
     dti_comm_close(rt->world);
+    for (int lane = 0; lane < DT_N_LANES; lane++) dti_track_close(&rt->tracks[lane]);
     rt->comms = NULL;
     rt->n_comms = 0;
     rt->world = NULL;
@@ -188,6 +191,7 @@ dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
     if (st != DT_OK) dti_local_abort_world(rt->lanes, rt->rank, dt_last_error()->message);
     DT_TRY(st);
     (*out)->agree = rt->world->agree;
+    (*out)->track = &rt->tracks[DT_LANE_TRANSFERS];
     (*out)->links = rt->world->links;
     (*out)->link = rt->world->link;
     return DT_OK;

@@ -25,6 +25,9 @@ dt_status dti_runtime_slot(dt_runtime *rt, const dti_slot *slot, void **out) DT_
 
 dti_comm *dti_runtime_world(dt_runtime *rt);
 
+/* Where the rank's thread notes what it does (mesh/comm/track.h). */
+struct dti_track *dti_runtime_track(dt_runtime *rt);
+
 /* From now on all communicators of this rank take calls with a stream, on memory of `place`, until
  * dti_runtime_leave_cuda(), after which the place may be closed. Collective over the ranks of the
  * run. `wish` as in dti_cuda_world_open(); NULL: as DTENSOR_CUDA_COMM says, or "auto". */

@@ -8,10 +8,17 @@
 
 #include "mesh/comm/flight.h"
 #include "mesh/comm/slow_link.h"
+#include "mesh/comm/track.h"
 #include "mesh/core_binding.h"
 #include "mesh/runtime.h"
 
-enum { DTI_ISA_BYTES = 24, DTI_DEVICE_BYTES = 24, DTI_MAX_AT_END = 4, DTI_MAX_SLOTS = 16 };
+enum {
+    DTI_ISA_BYTES = 24,
+    DTI_DEVICE_BYTES = 24,
+    DTI_MAX_AT_END = 4,
+    DTI_MAX_SLOTS = 16,
+    DTI_MAX_OPEN = 8
+};
 
 struct dt_runtime {
     int rank;
@@ -35,6 +42,12 @@ struct dt_runtime {
     dti_cuda_place *gpu;       /* gpu.h; NULL: none */
     char cores[DT_CORES_TEXT_BYTES];
     dti_flight flight;
+    dti_track tracks[DT_N_LANES];
+    struct {
+        int64_t begin_ns;
+        char name[DT_EVENT_NAME_BYTES];
+    } open[DTI_MAX_OPEN]; /* events of the program that have not ended */
+    int n_open;           /* may be more than there is room for */
     _Atomic int64_t live; /* handles, and one for the run until it has ended */
     struct {
         const dti_live *kind;

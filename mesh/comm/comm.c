@@ -3,6 +3,7 @@
  * The only way into a back end: checks, sequence numbers, injected faults, communicators of one. */
 #include "mesh/comm/comm.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/sync.h"
@@ -10,6 +11,7 @@
 #include "mesh/comm/cuda_comm.h"
 #include "mesh/comm/flight.h"
 #include "mesh/comm/slow_link.h"
+#include "mesh/comm/track.h"
 
 const char *dti_comm_op_name(dti_comm_op op)
 {
@@ -136,7 +138,7 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
     r->note = NULL;
     r->state = NULL;
     r->timeout_ms = c->timeout_ms;
-    if (c->link != NULL) r->begun_ns = dti_now_ns();
+    r->begun_ns = c->link != NULL || dti_track_is_on(c->track) ? dti_now_ns() : 0;
     DT_TRY(dti_call_check(c, &r->call));
     if (c->fault != NULL) DT_TRY(inject(c, r));
     if (c->size == 1 && !c->dry) {
@@ -148,6 +150,14 @@ dt_status dti_comm_start(dti_comm *c, dti_comm_request *r)
         return DT_OK;
     }
     return start(c, r);
+}
+
+static void note(const dti_comm *c, const dti_comm_request *r)
+{
+    char name[DT_EVENT_NAME_BYTES];
+
+    (void)snprintf(name, sizeof name, "%s %s", dti_comm_op_name(r->call.op), c->name);
+    dti_track_add(c->track, name, r->begun_ns, dti_call_received(c, &r->call));
 }
 
 dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
@@ -162,6 +172,7 @@ dt_status dti_comm_wait(dti_comm *c, dti_comm_request *r)
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     if (c->link != NULL) dti_slow_link_wait(c, r);
+    if (r->begun_ns != 0 && dti_track_is_on(c->track)) note(c, r);
     if (c->flight != NULL) dti_flight_end(c->flight, r, false);
     r->seq = 0;
     return DT_OK;
@@ -173,6 +184,7 @@ dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
     (*out)->timeout_ms = c->timeout_ms;
     (*out)->fault = c->fault;
     (*out)->flight = c->flight;
+    (*out)->track = c->track;
     (*out)->links = c->links;
     (*out)->link = dti_slow_link_of(c->links, (*out)->name);
     (*out)->agree = c->agree;

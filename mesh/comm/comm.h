@@ -87,7 +87,7 @@ typedef struct dti_comm_request {
     dti_comm_call call;
     uint64_t seq;              /* 0: nothing under way */
     int64_t timeout_ms;        /* the communicator's when the operation was started */
-    int64_t begun_ns;          /* when it was started, over a simulated link */
+    int64_t begun_ns;          /* when it was started, over a simulated link or on a time line */
     uint64_t flight;           /* its number in the flight recorder; 0: not recorded */
     const dti_comm_note *note; /* during start, if agreement is checked */
     void *state;               /* the back end's, from start to the end of wait */
@@ -134,6 +134,7 @@ struct dti_comm {
     struct dti_fault *fault;            /* injection of this rank, or NULL */
     struct dti_flight *flight;          /* this rank's recorder, or NULL */
     const struct dt_link *link;         /* simulated (slow_link.h), or NULL */
+    struct dti_track *track;            /* what this thread's time line is (track.h), or NULL */
     const struct dti_slow_links *links; /* where groups find theirs, or NULL */
     bool agree;                         /* compare notes before each collective */
     struct dti_cuda_world *cuda;        /* this rank's device, or NULL: calls have no stream */

@@ -7,6 +7,7 @@
 
 #include <dtensor/factories.h>
 #include <dtensor/ops.h>
+#include <dtensor/timeline.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -413,4 +414,72 @@ DT_TEST(buckets, a_pass_that_failed_leaves_nothing)
         dt_test_on_ranks("dp=2", goes_on, &p);
         dt_test_on_ranks("dp=3", goes_on, &p);
     }
+}
+
+/* --- the order of events ---------------------------------------------------------------------- */
+
+/* When the pass ended, and what of the transfers had then. */
+typedef struct seen {
+    int64_t pass_ends, bytes, first_begins, first_ends;
+    int transfers;
+} seen;
+
+static dt_status step_on_line(dt_mesh *mesh, const plan *p, seen *s)
+{
+    dt_runtime *rt = dt_mesh_runtime(mesh);
+    dt_timeline_event e;
+    outcome *out;
+    dt_status st;
+
+    *s = (seen){ 0 };
+    DT_TRY(dti_new(sizeof *out, &out));
+    dt_timeline_start(rt);
+    st = run_step(mesh, p, out);
+    dt_timeline_stop(rt);
+    for (int64_t i = 0; st == DT_OK && dt_timeline_at(rt, i, &e); i++) {
+        if (s->pass_ends == 0 && strcmp(e.name, "backward") == 0) s->pass_ends = e.end_ns;
+        if (e.lane != DT_LANE_TRANSFERS) continue;
+        if (s->transfers++ == 0) {
+            s->first_begins = e.begin_ns;
+            s->first_ends = e.end_ns;
+        }
+        s->bytes += e.bytes;
+    }
+    /* of three ranks each tensor's share is rounded down, not the bucket's */
+    if (st == DT_OK && (out->bytes > s->bytes ? out->bytes - s->bytes > 8 * LEAVES
+                                              : s->bytes - out->bytes > 8 * LEAVES))
+        st =
+            dt_test_unexpected(__func__, __FILE__, __LINE__, "bytes", "%lld on the line, %lld sent",
+                               (long long)s->bytes, (long long)out->bytes);
+    dti_free(out);
+    return st;
+}
+
+/* Two buckets at most are under way, so with one for each leaf the first has arrived before the
+ * pass has ended, however slow the links; with one for all nothing sets out before. */
+static dt_status overlaps(dt_mesh *mesh, const void *arg)
+{
+    plan p = { WHOLE, 1, 1, 0, 0 };
+    seen s;
+
+    (void)arg;
+    DT_TRY(step_on_line(mesh, &p, &s));
+    DT_EXPECT(s.transfers > 2 && s.pass_ends > 0, "%d transfers", s.transfers);
+    DT_EXPECT(s.first_ends < s.pass_ends, "the first arrived %lld ns after the pass",
+              (long long)(s.first_ends - s.pass_ends));
+    p.bucket = INT64_MAX;
+    DT_TRY(step_on_line(mesh, &p, &s));
+    DT_EXPECT(s.transfers == 1 && s.first_begins > s.pass_ends, "%d transfers, within the pass",
+              s.transfers);
+    return DT_OK;
+}
+
+DT_TEST(buckets, arrive_while_the_pass_goes_on)
+{
+    dt_run_options o = DT_TEST_RUN_OPTIONS;
+
+    if (dt_test_processes() > 1) dt_test_skip("there a begin is a move");
+    o.links = "dp=3000,1";
+    DT_ASSERT_OK(dt_test_run(&o, "dp=2", overlaps, NULL));
+    DT_ASSERT_OK(dt_test_run(&o, "dp=3", overlaps, NULL));
 }
