@@ -153,9 +153,9 @@ DT_TEST(training_golden, with_batches_cut)
     check("dp=2,tp=2", SGD, 3, (dt_test_steps){ .recompute = DT_RECOMPUTED_BLOCKS });
 }
 
-DT_TEST(training_golden, with_state_and_gradients_cut)
+DT_TEST(training_golden, with_state_gradients_and_parameters_cut)
 {
-    for (int stage = 1; stage <= 2; stage++) {
+    for (int stage = 1; stage <= 3; stage++) {
         check("dp=2", SGD | ADAMW, stage == 3 ? 3 : 1, zero(stage));
         check("dp=4", SGD, 1, zero(stage));
         check("dp=2,tp=2", SGD, 1, zero(stage));

@@ -116,6 +116,7 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
     *model = NULL;
     load.keep_dtype = false;
     load.sequence_parallel = t->sequence_parallel;
+    load.fully_shard = t->fully_shard;
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.ids, (void **)&r.ids));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.targets, (void **)&r.targets));
     DT_TRY_TO(done, st, dt_model_load(mesh, t->folder, &load, &r.model));
