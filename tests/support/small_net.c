@@ -42,11 +42,17 @@ static const dt_layer_spec net[N_LAYERS] = {
 
 dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out)
 {
+    DT_TRY(dt_test_net_planned(mesh, NULL, dtype, out));
+    return DT_OK;
+}
+
+dt_status dt_test_net_planned(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_layers **out)
+{
     static const dt_init_rule rules[] = { { "**.weight", DT_INIT_NORMAL, 0.0, 0.3 },
                                           { "norm.weight", DT_INIT_CONSTANT, 1.0, 0.0 } };
     dt_status st;
 
-    DT_TRY(dt_layers_create(mesh, "tp?", net, N_LAYERS, NULL, out));
+    DT_TRY(dt_layers_create(mesh, "tp?", net, N_LAYERS, plan, out));
     st = dt_layers_init(*out, dtype, 16, rules, 2);
     if (st != DT_OK) dt_layers_release(out);
     return st;
@@ -148,7 +154,7 @@ dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **valu
     dt_status st;
 
     *values = NULL;
-    DT_TRY(dt_test_net_create(mesh, how->dtype, &m));
+    DT_TRY(dt_test_net_planned(mesh, how->plan, how->dtype, &m));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     DT_TRY_TO(done, st, dt_optimizer_create(m, &how->options, &opt));
     for (int i = 0; i < how->steps; i++) {

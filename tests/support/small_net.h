@@ -14,6 +14,9 @@ enum { DT_NET_V = 11, DT_NET_D = 6, DT_NET_F = 15, DT_NET_ROWS = 8, DT_NET_TOKEN
 /* Its layers on a mesh with or without a dim "tp", with values that depend on the names alone. */
 dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out);
 
+/* The same, with a plan. */
+dt_status dt_test_net_planned(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_layers **out);
+
 /* The loss of rows [first, first + n) of step `step`'s batch, cut over "dp" where the mesh has it:
  * mean over all DT_NET_ROWS rows, of which a pass has its share. */
 dt_tensor *dt_test_net_loss(dt_tape *t, dt_layers *net, int64_t step, int64_t first, int64_t n);
@@ -29,6 +32,7 @@ typedef struct dt_test_training {
     int steps, passes; /* passes of a step, which divide its rows */
     double lr;
     double scale; /* of every loss; 0: 1 */
+    const dt_plan *plan;
 } dt_test_training;
 
 /* One step of it, number `step`, whose passes the tape records. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Steps on meshes: the same bits wherever sums associate alike. */
+#include <dtensor/parallel_styles.h>
 #include <math.h>
 #include <string.h>
 
@@ -143,6 +144,35 @@ DT_TEST(optimizer, several_passes_on_several_ranks)
     train("dp=2", &how, &three);
     DT_ASSERT(same(&one, &two));
     DT_ASSERT(apart(&one, &three) < 1e-5 && apart(&one, &plain) < 1e-5);
+}
+
+/* Parameters that are cut themselves: stage 3, alone, beside cuts of the layers' own, and with
+ * copies. The tied table is one parameter. */
+DT_TEST(optimizer, stage_three_is_where_parameters_lie)
+{
+    static const dt_plan over[] = { { .dim = "dp", .others = "fully_shard" },
+                                    { .dim = "dp_shard", .others = "fully_shard" } };
+    static const struct {
+        const char *mesh;
+        int plan;
+        bool exact;
+    } cases[] = { { "dp=2", 0, true },
+                  { "dp=4", 0, true },
+                  { "dp=2,tp=2", 0, true },
+                  { "dp_replicate=2,dp_shard=2", 1, false } };
+    static outcome whole, cut;
+
+    for (int rule = DT_ADAMW; rule <= DT_SGD; rule++)
+        for (size_t c = 0; c < DT_COUNT(cases); c++) {
+            dt_test_training how = training((dt_optimizer_rule)rule, 1);
+            train(cases[c].mesh, &how, &whole);
+            how.plan = &over[cases[c].plan];
+            for (how.options.zero = 0; how.options.zero <= 2; how.options.zero += 2) {
+                train(cases[c].mesh, &how, &cut);
+                DT_ASSERT(cases[c].exact ? same(&whole, &cut)
+                                         : apart(&whole, &cut) < (rule == DT_SGD ? 1e-5 : 1e-3));
+            }
+        }
 }
 
 /* Gradients that are twice what they should be must be seen: plain steps have no scale of their own
