@@ -97,6 +97,7 @@ typedef struct cli_args {
     int64_t sequence;
     int64_t rounds;
     int64_t chunk;
+    const char *fully_shard;
     bool sequence_parallel;
     bool no_bind;
     bool oversubscribe;

@@ -152,6 +152,7 @@ dt_status dti_exchange_pairs(dti_device *device, dti_comm *comm, const dti_pairs
                                                    .send_boxes = out.boxes,
                                                    .recv_boxes = in.boxes,
                                                    .tag = device->claim.tag,
+                                                   .what = device->claim.name,
                                                    .about = pairs->about }));
     if (in.several && !device->dry) {
         int64_t at = 0;

@@ -129,7 +129,9 @@ static dt_status begin(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt
     DT_TRY(memory_of(d, &memory));
     g->hash = dti_hash_word(g->hash, (uint64_t)i);
     d->claim = (dti_exchange_claim){ g->of.name(g->of.arg, i), (uint8_t)(g->hash >> 32) };
+    dt_scope_begin(t, d->claim.name); /* whose bytes they are */
     st = dti_move_begin(t, x, whole, memory, &v->pending);
+    (void)dt_scope_end(t, NULL);
     d->claim = (dti_exchange_claim){ NULL, 0 };
     if (st != DT_OK) dti_error_prefix("%s is gathered", g->of.name(g->of.arg, i));
     DT_TRY(st);

@@ -20,6 +20,9 @@ int64_t dti_carry_bytes(const dt_carry *carry);
  * values may be cut on its mesh dim as they like. */
 bool dti_style_stores(const char *style);
 
+/* Whether some layers gather their parameters while they are used. */
+bool dti_layers_gather(const dt_layers *layers);
+
 /* How many units of layers are gathered before their turn: 1 unless said otherwise. */
 void dti_layers_set_ahead(dt_layers *layers, int units);
 

@@ -90,6 +90,11 @@ bool dti_style_stores(const char *style)
     return false;
 }
 
+bool dti_layers_gather(const dt_layers *list)
+{
+    return list->gathers != NULL;
+}
+
 void dti_layers_set_ahead(dt_layers *list, int units)
 {
     dti_gathers_set_ahead(list->gathers, units);

@@ -216,7 +216,8 @@ void dti_call_alone(const dti_comm_call *call)
 {
     const size_t bytes = dt_dtype_size(call->dtype);
     const int64_t at = call->displs ? call->displs[0] : 0;
-    const int64_t send_at = call->send_displs ? call->send_displs[0] : 0;
+    const bool to_all = call->op == DTI_COMM_ALL_TO_ALL;
+    const int64_t send_at = to_all && call->send_displs ? call->send_displs[0] : 0;
 
     switch (call->op) {
     case DTI_COMM_BROADCAST:

@@ -67,7 +67,10 @@ typedef struct dti_comm_call {
     const int64_t *counts;
     const int64_t *displs;
     const int64_t *send_counts; /* all_to_all only */
-    const int64_t *send_displs;
+    union {
+        const int64_t *send_displs;
+        const char *what; /* exchange only: its name in messages, which outlives it; or NULL */
+    };
     const dti_box *send_boxes;  /* exchange: [size], what goes to each rank. reduce_scatter: the
                                  * same, in row-major order, with equal extents on all ranks;
                                  * NULL: blocks */

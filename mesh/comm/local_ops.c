@@ -27,13 +27,15 @@ static void side_text(dti_local_comm *c, const dti_local_slot *mine, int member,
 {
     const dti_local_slot *slot = dti_local_side(c, mine, member);
     const dti_comm_note *note = note_of(c, mine, member);
-    const bool has_words = note != NULL && note->text[0] != '\0';
+    const char *name = slot->call.op == DTI_COMM_EXCHANGE ? slot->call.what : NULL;
+    const char *words = note != NULL && note->text[0] != '\0' ? note->text : name;
+    const bool has_words = words != NULL;
     char call[DTI_CALL_TEXT_BYTES];
 
     (void)snprintf(text, bytes, "rank %d calls %s%s%s%s%s", c->head.world_ranks[member],
                    dti_call_text(slot->call.op, n, slot->call.dtype, call),
                    slot->call.stream != NULL ? " on its device" : "", has_words ? " (" : "",
-                   has_words ? note->text : "", has_words ? ")" : "");
+                   has_words ? words : "", has_words ? ")" : "");
 }
 
 static dt_status fail_differs(dti_local_comm *c, const dti_local_slot *mine, int member,

@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "dtensor/device/device.h"
 #include "models/judge/prediction.h"
+#include "parallel_styles/changes.h"
 
 /* The dry mesh, and the model on it. */
 typedef struct dry_step {
@@ -230,6 +231,11 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
              "a batch of %lld sequences cannot be divided into %lld microbatches",
              (long long)o->batch, (long long)how.microbatches);
     DT_TRY_TO(done, st, open_step(rt, dir, o, rank, how.optimizer, &s));
+    if (dti_layers_gather(dt_model_layers(s.model))) { /* ahead of its turn, from the second on */
+        dt_training_cost first = { 0 };
+        DT_TRY_TO(done, st, run_step(&s, o, &how, &first));
+        dt_gradients_clear(s.own);
+    }
     st = measure_step(&s, o, &how, out);
 done:
     close_step(&s);

@@ -46,6 +46,27 @@ DT_TEST(cli_compare, meshes_agree_within_rounding)
     command_free(&r);
 }
 
+/* Parameters that are cut over "dp" and gathered give the text of whole ones. */
+DT_TEST(cli_compare, fully_sharded_models_say_the_same)
+{
+    char model[DT_TEST_PATH_BYTES];
+    command_result whole, cut, missing;
+
+    (void)model_path(model);
+    whole = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "-n", "12", "--dtype", "f32");
+    cut = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "-n", "12", "--dtype", "f32",
+                  "--mesh", "dp=2,tp=1", "--fully-shard", "dp");
+    missing = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "--fully-shard", "dp");
+    COMMAND_ASSERT_CODE(whole, 0);
+    COMMAND_ASSERT_CODE(cut, 0);
+    DT_ASSERT_EQ_STR(cut.out, whole.out);
+    COMMAND_ASSERT_CODE(missing, 2);
+    COMMAND_ASSERT_HAS(missing.err, "on mesh dim \"dp\", which the mesh does not have");
+    command_free(&whole);
+    command_free(&cut);
+    command_free(&missing);
+}
+
 /* With a tolerance that the largest difference alone exceeds, it is the first one too. */
 DT_TEST(cli_compare, the_first_difference_is_where_the_tolerance_ends)
 {

@@ -26,6 +26,7 @@ static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **out)
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
     o.keep_dtype = false;
+    if (dt_mesh_find_dim(mesh, "dp_shard") >= 0) o.fully_shard = "dp_shard";
     return dt_model_load(mesh, dt_test_source_path(folder, relative), &o, out);
 }
 
@@ -119,7 +120,8 @@ done:
     return st;
 }
 
-static const char *const meshes[] = { "dp=2,tp=1", "dp=3,tp=1", "dp=2,tp=2" };
+static const char *const meshes[] = { "dp=2,tp=1", "dp=3,tp=1", "dp=2,tp=2",
+                                      "dp_replicate=2,dp_shard=2,tp=1" };
 
 DT_TEST(batch_dim, texts_do_not_depend_on_it)
 {
@@ -294,7 +296,7 @@ DT_TEST(batch_dim, passes_over_parts_of_padded_prompts_are_the_same)
     static const char *const fixtures[] = { "llama/tied", "gpt_neo/uneven", "phi3/base" };
 
     for (size_t f = 0; f < DT_COUNT(fixtures); f++)
-        for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (size_t m = 0; m < DT_COUNT(meshes) - 1; m++) /* whose parameters are not gathered */
             dt_test_on_ranks(meshes[m], parts, fixtures[f]);
     dt_test_on_ranks("dp=4,tp=1", parts, "llama/tied"); /* one has nothing */
 }
@@ -357,6 +359,13 @@ DT_TEST(batch_dim, a_dim_that_nothing_uses_is_refused)
         { "dp=2", "dp", "dp", NULL, NULL }, /* layers, then */
         { "dp=2,tp=2", "tp", "dp", "dp", NULL },
         { "tp=2", "tp", NULL, NULL, NULL },
+        { "dp=2,dp_shard=2", "tp?", "dp,dp_shard", NULL, NULL },
+        { "dp=2,dp_shard=2", "tp?", "dp", NULL,
+          "nothing uses mesh dim \"dp_shard\": its 2 ranks would hold and compute the same. Layers "
+          "are cut over the dim \"tp?\", batches over \"dp\", and a plan may name others: write "
+          "\"dp=2\"" },
+        { "pp=2", "tp?", "dp,dp_shard", NULL, "batches over \"dp\", \"dp_shard\", and a plan" },
+        { "data=2", "tp?", "dp_shard,dp", NULL, "write \"dp=2\"" },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {

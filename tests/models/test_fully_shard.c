@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/device.h"
 #include "dtensor/gather.h"
 #include "parallel_styles/changes.h"
 #include "tests/support/dt_test.h"
@@ -28,6 +29,8 @@ typedef struct step_of {
     int n_steps; /* 0: 1 */
     bool uncut;  /* batches: every rank has all sequences */
     bool sequence_parallel;
+    bool random;    /* weights, by config.json alone */
+    bool not_ahead; /* no unit is gathered before its turn */
 } step_of;
 
 /* What the last of the steps made and counted on this rank. */
@@ -35,8 +38,8 @@ typedef struct made {
     float loss;
     float *gradients; /* [n] all, gathered; to be freed */
     int64_t n, n_gradients;
-    int64_t bytes; /* received, of all kinds */
-    int64_t settle_bytes;
+    dt_comm_counter comm[DT_N_COMM_KINDS];
+    int64_t settle_bytes, peak;
     int64_t weight_bytes, gradient_bytes, kept;
     int64_t gathered, most; /* gathered bytes left after the step, and the most */
 } made;
@@ -83,13 +86,13 @@ static dt_status one_step(dt_model *m, dt_tape *t, dt_gradients *g, const step_o
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     int32_t ids[ROWS * TOKENS], next[ROWS * TOKENS];
     dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(m));
+    dti_device *device;
     dt_tensor *loss;
 
     for (int i = 0; i < ROWS * TOKENS; i++) {
         ids[i] = 3 + 5 * i % 17;
         next[i] = i % TOKENS == 2 ? -100 : 3 + 5 * (i + 1) % 17;
     }
-    free(out->gradients);
     *out = (made){ 0 };
     how.recompute = s->recompute;
     how.chunk = s->chunk;
@@ -103,12 +106,13 @@ static dt_status one_step(dt_model *m, dt_tape *t, dt_gradients *g, const step_o
     DT_TRY(dt_tensor_read(loss, &out->loss, sizeof out->loss));
     dt_backward(t, loss, NULL);
     DT_TRY(dt_tape_status(t));
-    out->bytes = received(t);
+    out->settle_bytes = -received(t);
     DT_TRY(dt_gradients_settle(g, t));
-    out->settle_bytes = received(t) - out->bytes;
-    out->bytes = received(t);
+    out->settle_bytes += received(t);
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) out->comm[k] = dt_tape_comm(t, (dt_comm_kind)k);
+    DT_TRY(dti_device_of(rt, &device));
+    out->peak = (int64_t)dti_memory_peak(device->memory);
     dti_gathered_bytes(rt, &out->gathered, &out->most);
-    DT_TRY(look_at(g, out));
     dt_tape_reset(t);
     return DT_OK;
 }
@@ -123,7 +127,11 @@ static dt_status load(dt_mesh *mesh, const step_of *s, dt_model **out)
     o.sequence_parallel = s->sequence_parallel;
     o.dim = dt_mesh_find_dim(mesh, "tp") >= 0 ? "tp" : "tp?";
     if (s->uncut) o.batch_dim = NULL;
-    DT_TRY(dt_model_load(mesh, s->folder, &o, out));
+    if (s->random)
+        DT_TRY(dt_model_create_random(mesh, s->folder, &o, 7, out));
+    else
+        DT_TRY(dt_model_load(mesh, s->folder, &o, out));
+    if (s->not_ahead) dti_layers_set_ahead(dt_model_layers(*out), 0);
     return DT_OK;
 }
 
@@ -141,6 +149,7 @@ static dt_status run(dt_mesh *mesh, const step_of *s, made *out)
     DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(m), g));
     for (int i = 0; i < (s->n_steps > 0 ? s->n_steps : 1); i++)
         DT_TRY_TO(done, st, one_step(m, t, g, s, out));
+    DT_TRY_TO(done, st, look_at(g, out));
     out->weight_bytes = dt_model_local_bytes(m);
 done:
     dt_tape_release(&t);
@@ -289,4 +298,181 @@ DT_TEST(fully_shard, works_without_a_batch_to_cut)
     char folder[DT_TEST_PATH_BYTES];
 
     dt_test_on_ranks("dp=2", uncut, dt_test_source_path(folder, "tests/golden/llama/tied"));
+}
+
+/* --- the texts of Transformers ---------------------------------------------------------------- */
+
+DT_TEST(fully_shard, generates_the_same_texts)
+{
+    static const char *const fixtures[] = { "llama/tied", "qwen3_moe/uneven", "gemma3/uneven",
+                                            "phi3/base" };
+    static const char *const meshes[] = { "dp=2,tp=1", "dp=3,tp=1", "dp=2,tp=2" };
+    const dt_plan plan = { .dim = "dp", .others = "fully_shard", .strict = true };
+
+    for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open(fixtures[f], &x));
+        x.plan = &plan;
+        x.n_greedy = 10;
+        for (size_t m = 0; m < DT_COUNT(meshes); m++)
+            dt_golden_check(fixtures[f], meshes[m], &DT_TEST_RUN_OPTIONS, &x);
+        dt_golden_close(&x);
+    }
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+/* The micro model of which parallelism is computed by hand: 217664 parameters, 46208 of a block. */
+enum { MICRO = 217664, EMBEDDING = 256 * 64, TP_WHOLE = 576 };
+
+static const char *micro_model(char folder[DT_TEST_PATH_BYTES])
+{
+    static const char config[] =
+        "{ \"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", "
+        "\"hidden_size\": 64, \"intermediate_size\": 176, \"num_hidden_layers\": 4, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, "
+        "\"vocab_size\": 256, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, "
+        "\"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"dtype\": \"float32\" }";
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "config.json", config, sizeof config - 1);
+    return folder;
+}
+
+static dt_status predicted(dt_mesh *mesh, const step_of *s, dt_training_cost *out)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_load_options how = DT_LOAD_OPTIONS_INIT;
+    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
+    char text[64];
+
+    (void)snprintf(text, sizeof text, "dp=%d,tp=%d", dt_mesh_dim_size(mesh, 0),
+                   dt_mesh_dim_size(mesh, 1));
+    how.fully_shard = s->dims;
+    o.mesh = text;
+    o.batch = ROWS;
+    o.sequence = TOKENS;
+    o.load = &how;
+    loss.recompute = s->recompute;
+    loss.n_valid = ROWS * (TOKENS - 1);
+    step.loss = &loss;
+    DT_TRY(dt_predict_training(NULL, s->folder, &o, &step, dt_runtime_rank(dt_mesh_runtime(mesh)),
+                               out));
+    return DT_OK;
+}
+
+/* Every parameter is gathered there and back, every gradient scattered: by the formula, by what the
+ * dry run says, and no more in a second step. On two ranks that is 1305984 bytes. */
+static dt_status count_bytes(dt_mesh *mesh, const void *arg)
+{
+    const step_of *of = arg;
+    const int d = dt_mesh_dim_size(mesh, 0), tp = dt_mesh_dim_size(mesh, 1);
+    const int64_t whole = 4 * ((MICRO - TP_WHOLE) / tp + TP_WHOLE);
+    step_of s = *of;
+    dt_training_cost cost;
+    dt_status st;
+    made is;
+
+    DT_TRY(predicted(mesh, &s, &cost));
+    for (s.n_steps = 2; s.n_steps >= 1; s.n_steps--) { /* the peak is of all */
+        int64_t all = 0, said = 0;
+        DT_TRY(run(mesh, &s, &is));
+        free(is.gradients);
+        DT_EXPECT_EQ_INT(is.weight_bytes, whole / d);
+        DT_EXPECT_EQ_INT(is.gradient_bytes, whole / d);
+        DT_EXPECT_EQ_INT(is.comm[DT_COMM_ALL_GATHER].bytes, 2 * whole / d * (d - 1));
+        DT_EXPECT_EQ_INT(is.comm[DT_COMM_REDUCE_SCATTER].bytes, whole / d * (d - 1));
+        if (tp == 1) DT_EXPECT_EQ_INT(is.settle_bytes, 0);
+        for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+            all += is.comm[k].bytes;
+            said += cost.forward.comm[k].bytes + cost.backward.comm[k].bytes +
+                    cost.gradients.comm[k].bytes;
+        }
+        DT_EXPECT_EQ_INT(all, said);
+        if (s.n_steps == 2) DT_EXPECT_EQ_INT(is.peak, cost.peak_bytes);
+        DT_EXPECT_EQ_INT(is.kept, cost.kept_bytes);
+        DT_EXPECT_EQ_INT(cost.weight_bytes, is.weight_bytes);
+        DT_EXPECT_EQ_INT(cost.gradient_bytes, is.gradient_bytes);
+    }
+    s.dims = NULL;
+    s.n_steps = 1;
+    st = run(mesh, &s, &is);
+    free(is.gradients);
+    DT_TRY(st);
+    DT_EXPECT_EQ_INT(is.weight_bytes, whole);
+    if (tp == 1) DT_EXPECT_EQ_INT(is.settle_bytes, 2 * whole / d * (d - 1));
+    return DT_OK;
+}
+
+DT_TEST(fully_shard, sends_what_the_formula_says)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    step_of s = { .folder = micro_model(folder), .dims = "dp", .random = true };
+
+    dt_test_on_ranks("dp=2,tp=1", count_bytes, &s);
+    dt_test_on_ranks("dp=4,tp=1", count_bytes, &s);
+    dt_test_on_ranks("dp=2,tp=2", count_bytes, &s);
+    s.recompute = DT_RECOMPUTED_BLOCKS; /* the same bytes */
+    dt_test_on_ranks("dp=2,tp=1", count_bytes, &s);
+    dt_test_remove_dir(folder);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Bytes of a tensor as memory counts it. */
+static int64_t counted(int64_t elements)
+{
+    dti_memory *m = NULL;
+    dti_storage *x = NULL;
+    int64_t bytes;
+
+    DT_ASSERT_OK(dti_memory_create(true, NULL, &m));
+    DT_ASSERT_OK(dti_storage_create(m, (size_t)elements * sizeof(float), true, &x));
+    bytes = (int64_t)dti_memory_used(m);
+    dti_storage_release(x);
+    dti_memory_destroy(&m);
+    return bytes;
+}
+
+typedef struct most_of {
+    step_of step;
+    int64_t most;
+} most_of;
+
+static dt_status gather_most(dt_mesh *mesh, const void *arg)
+{
+    const most_of *c = arg;
+    made is;
+
+    DT_TRY(run(mesh, &c->step, &is));
+    free(is.gradients);
+    DT_EXPECT_EQ_INT(is.gathered, 0);
+    DT_EXPECT_EQ_INT(is.most, c->most);
+    return DT_OK;
+}
+
+/* One unit and the next, whatever runs again. Not ahead: one parameter at a time, beside that of
+ * the norm that is run again for it, or the unit that runs again. */
+DT_TEST(fully_shard, gathers_no_more_than_two_units)
+{
+    const int64_t block =
+        2 * counted(64) + 2 * counted(64 * 64) + 2 * counted(32 * 64) + 3 * counted(176 * 64);
+    char folder[DT_TEST_PATH_BYTES];
+    most_of c = { .step = { .folder = micro_model(folder), .dims = "dp", .random = true } };
+
+    for (int n_steps = 2; n_steps <= 3; n_steps++)
+        for (int again = DT_RECOMPUTED_NOTHING; again <= DT_RECOMPUTED_BLOCKS; again++) {
+            c.step.n_steps = n_steps;
+            c.step.recompute = (dt_recomputed)again;
+            c.step.not_ahead = false;
+            c.most = 2 * block;
+            dt_test_on_ranks("dp=2,tp=1", gather_most, &c);
+            c.step.not_ahead = true;
+            c.most = again == DT_RECOMPUTED_BLOCKS  ? block
+                     : again == DT_RECOMPUTED_CHEAP ? counted(EMBEDDING) + counted(64)
+                                                    : counted(EMBEDDING);
+            dt_test_on_ranks("dp=2,tp=1", gather_most, &c);
+        }
+    dt_test_remove_dir(folder);
 }
