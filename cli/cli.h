@@ -84,6 +84,12 @@ typedef struct cli_args {
     const char *prompts_file;
     const char *knob[CLI_MAX_KNOBS]; /* texts, in the order of dt_generate_knobs() */
     const char *tolerance;
+    const char *format; /* of tokens: this and the next five are of tokenize */
+    const char *separator;
+    const char *key;
+    char **files; /* its arguments */
+    int n_files;
+    bool append_eos, json_lines;
     cli_many stop;
     cli_many meshes; /* of compare */
     cli_many load;   /* modules */
@@ -151,6 +157,7 @@ typedef struct cli_command {
     unsigned bit; /* its options: CLI_GENERATE, ... */
     const char
         *argument;       /* "DIR": one argument without a dash, stored in args.folder; NULL: none */
+    bool many;           /* arguments, any number of them, go to args.files */
     const char *usage;   /* what follows the name */
     bool runs;           /* ranks; other commands are a matter of one process */
     const char *summary; /* one line */

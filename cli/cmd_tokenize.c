@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/make_tokens.h"
 #include "cli/print_report.h"
 #include "cli/prompt.h"
 
@@ -57,7 +58,12 @@ static dt_status tokenize(const cli_args *args, const cli_env *env, const cli_co
     size_t bytes, n = 0;
 
     (void)env;
-    (void)console;
+    if (args->output != NULL || args->n_files > 0) return cli_make_tokens(args, console);
+    DT_CHECK(args->format == NULL && args->separator == NULL && args->key == NULL &&
+                 !args->append_eos && !args->json_lines,
+             DT_ERR_ARG,
+             "--format, --append-eos, --separator, --key and --json-lines are of files of tokens; "
+             "give --output NAME.bin FILE...");
     DT_TRY(cli_text_read(args, &text, &bytes, &file));
     DT_TRY_TO(done, st, open_tokenizer(args, &tok));
     DT_TRY_TO(done, st, dt_tokenizer_encode(tok, text, bytes, flags, &ids, &n));
@@ -107,11 +113,16 @@ done:
 const cli_command cli_tokenize = {
     .name = "tokenize",
     .bit = CLI_TOKENIZE,
-    .usage = "--model DIR (--prompt TEXT | --prompt-file FILE) [OPTION]...",
+    .many = true,
+    .usage = "--model DIR (--prompt TEXT | --prompt-file FILE | --output NAME.bin FILE...) "
+             "[OPTION]...",
     .summary = "turns a text into the model's token ids",
     .details =
         "Prints the ids with commas, as --tokens takes them; with --verbose one per line and "
-        "what\nthe tokenizer calls it. Only the tokenizer's files are needed.",
+        "what\nthe tokenizer calls it. Only the tokenizer's files are needed.\n\n"
+        "With --output it makes a file of tokens to train on. Each FILE is a text, or JSON lines\n"
+        "(.jsonl): {\"text\": ...}, or {\"messages\": [...]} with a chat template, of which the\n"
+        "answers alone are learned. NAME.bin.json and, of chats, NAME.bin.mask lie beside it.",
     .run = tokenize,
 };
 

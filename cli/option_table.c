@@ -129,6 +129,12 @@ static const cli_option options[] = {
     { "output", 'o', TEXT, "FILE", AT(output), CLI_REPORT, 0, "HTML file to write (default RUN/report.html)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "output",         'o', TEXT,   "FILE", AT(output),         CLI_GRADIENTS, 0, "safetensors file to write; one that is there is replaced" },
+    { "output",         'o', TEXT,   "FILE", AT(output),         CLI_TOKENIZE, 0, "a file of tokens to write, NAME.bin, of the texts FILE..." },
+    { "format",          0,  TEXT,   "NAME", AT(format),         CLI_TOKENIZE, 0, "of it: llmc (default), nanogpt, megatron (has documents)" },
+    { "append-eos",      0,  FLAG,   NULL,   AT(append_eos),     CLI_TOKENIZE, 0, "end each document with the tokenizer's eos_token" },
+    { "separator",       0,  TEXT,   "TEXT", AT(separator),      CLI_TOKENIZE, 0, "what stands between documents of a text (default: none)" },
+    { "key",             0,  TEXT,   "KEY",  AT(key),            CLI_TOKENIZE, 0, "of the text in JSON lines (default: text)" },
+    { "json-lines",      0,  FLAG,   NULL,   AT(json_lines),     CLI_TOKENIZE, 0, "FILEs are JSON lines, also where not called .jsonl" },
     { "max-shard-size",  0,  TEXT,   "SIZE", AT(max_shard_size), CLI_SAVE,     0, "most tensors of one file: 5GB (default), 500MB, 2GiB" },
     { "values", 0, FLAG, NULL, AT(values), CLI_VERIFY, 0, "read every number: NaN, infinity, tensors of zeros" },
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
@@ -153,6 +159,7 @@ static const struct {
     { "schedule", "constant linear cosine wsd" },
     { "order", "shuffled stored packed" },
     { "zero", "0 1 2 3" },
+    { "format", "llmc nanogpt megatron" },
     { "dtype", "auto f32 bf16 f16" },
     { "plan", "auto built-in nemo nemo+sp" },
     { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
@@ -350,10 +357,15 @@ static dt_status read_letter(reader *r, const char *word, const char **at)
     return DT_OK;
 }
 
-static dt_status read_argument(reader *r, const char *word)
+static dt_status read_argument(reader *r, char *word)
 {
     const char *name = r->command->name;
 
+    if (r->command->many) { /* in the place of words that were read before */
+        r->args->files = r->words;
+        r->words[r->args->n_files++] = word;
+        return DT_OK;
+    }
     DT_CHECK(r->command->argument != NULL || cli_option_find(r->command, "prompt", 6) == NULL,
              DT_ERR_ARG,
              "%s: unexpected argument \"%s\"; write --prompt \"%s\" if that is the prompt; usage: "
@@ -378,7 +390,7 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
 
     *out = (cli_args){ .command = command->name };
     while (r.next < n_words && !out->help) {
-        const char *word = words[r.next++];
+        char *word = words[r.next++];
 
         if (dashes && strcmp(word, "--") == 0)
             dashes = false;

@@ -39,6 +39,7 @@
 #include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
 #include <dtensor/timeline.h>
+#include <dtensor/token_files.h>
 #include <dtensor/tokenizer.h>
 #include <dtensor/topology.h>
 #include <dtensor/training_checkpoints.h>

@@ -184,6 +184,10 @@ DT_API void dt_tokenizer_stream_release(dt_tokenizer_stream **stream); /* accept
 /** One more than the largest id of a token. Not collective. Errors: none. */
 DT_API int32_t dt_tokenizer_vocab_size(const dt_tokenizer *tok);
 
+/** A number for what its ids stand for: the same for tokenizers whose tokens are the same, however
+ * their files are written. Not collective. Errors: none; 0 if tok is NULL. */
+DT_API uint64_t dt_tokenizer_hash(const dt_tokenizer *tok);
+
 /** The id of the token that is written exactly like this in the file ("<|eot_id|>", or "\u0120the"
  * for " the" in byte-level vocabularies); -1 if there is none. Not collective. Errors: none. */
 DT_API int32_t dt_tokenizer_id(const dt_tokenizer *tok, const char *piece, size_t n_bytes);

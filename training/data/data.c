@@ -17,6 +17,9 @@
  * odd, and the golden ratio's, so any few samples in a row are shared out nearly as exactly. */
 enum { QUOTA_BLOCK = 1 << 16, QUOTA_STEP = 40503 };
 
+/* Rows of which the system is told that they come next. */
+enum { MOST_AHEAD = 1024 };
+
 enum { MASKED = 1, BEGINS = 2, IGNORED_TARGET = -100 };
 
 typedef struct pool {
@@ -358,7 +361,7 @@ static dt_status grow(dt_data *d, int64_t rows)
 /* The next rows are likely to be asked for next: a disk may bring them meanwhile. */
 static void fetch_ahead(dt_data *d, int64_t first, int64_t rows)
 {
-    for (int64_t r = 0; r < rows && d->o.order != DT_ORDER_PACKED; r++) {
+    for (int64_t r = 0; r < dti_min(rows, MOST_AHEAD) && d->o.order != DT_ORDER_PACKED; r++) {
         const place at = find(d, first + r);
         int i = 0;
         while (at.window >= at.pool->first_window[i + 1]) i++;

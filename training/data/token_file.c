@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "training/data/token_file.h"
 
+#include <dtensor/token_files.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -237,4 +238,21 @@ dt_status dti_token_file_read(dti_token_file *f, int64_t first, int64_t n, int64
     for (int64_t done = 0; done < n; done += BLOCK_TOKENS)
         DT_TRY(read_piece(f, first + done, dti_min(n - done, BLOCK_TOKENS), limit, to + done));
     return DT_OK;
+}
+
+bool dt_is_token_file(const char *path)
+{
+    char tokens[DTI_PATH_BYTES], index[DTI_PATH_BYTES];
+    int32_t magic = 0;
+    dti_input in;
+    bool is;
+
+    if (path == NULL || find_files(path, tokens, index) != DT_OK) return false;
+    if (index[0] != '\0' || ends_with(path, ".bin")) return true;
+    if (dti_input_open(tokens, &in) != DT_OK) return false;
+    is = in.bytes >= DTI_LLMC_HEADER_BYTES &&
+         dti_input_read(&in, &magic, sizeof magic, 0) == DT_OK &&
+         (magic == DTI_LLMC_MAGIC || magic == DTI_LLMC_MAGIC_U32);
+    dti_input_close(&in);
+    return is;
 }

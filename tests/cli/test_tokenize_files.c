@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor tokenize --output: what is written, and what is refused. */
+#include <jansson.h>
+
+#include "tests/cli/command.h"
+
+enum { PATH_BYTES = DT_TEST_PATH_BYTES + 32 };
+
+typedef struct scene {
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], text[PATH_BYTES], out[PATH_BYTES];
+} scene;
+
+static void begin(scene *s)
+{
+    static const char text[] = "ROMEO:\nBut soft, what light?\n\nJULIET:\nAy me!\n";
+
+    (void)dt_test_source_path(s->model, "examples/checkpoint");
+    (void)dt_test_temp_dir(s->folder);
+    (void)snprintf(s->text, sizeof s->text, "%s/a.txt", s->folder);
+    (void)snprintf(s->out, sizeof s->out, "%s/a.bin", s->folder);
+    dt_test_write_file(s->folder, "a.txt", text, sizeof text - 1);
+}
+
+static void end(scene *s)
+{
+    dt_test_remove_dir(s->folder);
+}
+
+/* The ids that `dtensor tokenize --prompt-file` prints stand in the file, two bytes each. */
+DT_TEST(tokenize_files, hold_the_ids_that_tokenize_prints)
+{
+    command_result made, printed;
+    uint16_t tokens[256];
+    size_t n, i = 0;
+    json_t *told;
+    scene s;
+    FILE *f;
+
+    begin(&s);
+    dt_test_write_file(s.folder, "b.txt", "ROMEO:\nBut soft", 15);
+    (void)snprintf(s.text, sizeof s.text, "%s/b.txt", s.folder);
+    made = COMMAND("tokenize", "--model", s.model, "--output", s.out, "--format", "nanogpt",
+                   "--json", s.text);
+    COMMAND_ASSERT_CODE(made, 0);
+    DT_ASSERT_EQ_STR(made.err, "");
+    told = json_loads(made.out, 0, NULL);
+    printed = COMMAND("tokenize", "--model", s.model, "--prompt-file", s.text);
+    f = fopen(s.out, "rb");
+    n = fread(tokens, 2, DT_COUNT(tokens), f);
+    (void)fclose(f);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(told, "tokens")), n);
+    for (const char *p = printed.out; i < n && *p != '\0'; i++) {
+        char *next;
+        DT_ASSERT_EQ_INT(tokens[i], strtol(p, &next, 10));
+        p = next + 1;
+    }
+    DT_ASSERT_EQ_INT(i, n);
+    json_decref(told);
+    command_free(&made);
+    command_free(&printed);
+    end(&s);
+}
+
+DT_TEST(tokenize_files, of_several_texts_have_documents_and_ends)
+{
+    command_result r;
+    scene s;
+
+    begin(&s);
+    r = COMMAND("tokenize", "-m", s.model, s.text, "-o", s.out, "--append-eos", "--separator",
+                "\n\n", "--", s.text);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "of 4 documents\n");
+    command_free(&r);
+    end(&s);
+}
+
+DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
+{
+    char lines[PATH_BYTES], chat[PATH_BYTES];
+    scene s;
+
+    begin(&s);
+    dt_test_write_file(s.folder, "a.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n", 26);
+    dt_test_write_file(s.folder, "chat.jsonl", "{\"messages\": [{\"role\": \"user\"}]}", 32);
+    (void)snprintf(lines, sizeof lines, "%s/a.jsonl", s.folder);
+    (void)snprintf(chat, sizeof chat, "%s/chat.jsonl", s.folder);
+    {
+        const struct {
+            const char *words[10], *says;
+        } cases[] = {
+            { { "-m", s.model, "-o", s.out }, "of what? give one FILE" },
+            { { "-m", s.model, s.text }, "needs --output NAME.bin" },
+            { { "-m", s.model, "-o", "a.txt", s.text }, "is called NAME.bin" },
+            { { "-o", s.out, s.text }, "no tokenizer; give --model DIR" },
+            { { "-m", s.folder, "-o", s.out, s.text }, "tokenizer" },
+            { { "-m", s.model, "-o", s.out, "--format", "npy", s.text }, "--format: \"npy\"" },
+            { { "-m", s.model, "-o", s.out, "-p", "x", s.text }, "leave --prompt out" },
+            { { "-m", s.model, "-o", s.out, "--separator", "", s.text },
+              "--separator: its value is empty" },
+            { { "-m", s.model, "-o", s.out, "/nowhere/a.txt" },
+              "/nowhere/a.txt: cannot be opened" },
+            { { "-m", s.model, "-o", s.out, s.folder }, "is a folder" },
+            { { "-m", s.model, "-o", s.out, "/dev/zero" }, "is a device" },
+            { { "-m", s.model, "-o", "/nowhere/a.bin", s.text }, "cannot be created" },
+            { { "-m", s.model, "-o", s.out, lines }, "a.jsonl: line 2: text is 1" },
+            { { "-m", s.model, "-o", s.out, chat }, "chat.jsonl: line 1: a conversation" },
+            { { "-m", s.model, "-o", s.out, "--json-lines", s.text }, "a.txt: line 1" },
+            { { "-m", s.model, "--append-eos", "-p", "x" }, "give --output NAME.bin FILE" },
+            { { "-m", s.model, "--key", "x", "-p", "x" }, "give --output NAME.bin FILE" },
+        };
+        for (size_t i = 0; i < DT_COUNT(cases); i++) {
+            const char *words[12] = { "tokenize" };
+            command_result r;
+            memcpy(words + 1, cases[i].words, sizeof cases[i].words);
+            r = command_run(NULL, words);
+            COMMAND_ASSERT_CODE(r, 2);
+            COMMAND_ASSERT_HAS(r.err, cases[i].says);
+            DT_ASSERT_EQ_STR(r.out, "");
+            command_free(&r);
+        }
+    }
+    DT_ASSERT(access(s.out, F_OK) != 0);
+    end(&s);
+}
