@@ -119,6 +119,11 @@ DT_TEST(bench, train_memory_runs)
     check_rows("train_memory", 9);
 }
 
+DT_TEST(bench, optimizer_runs)
+{
+    check_rows("optimizer", 7);
+}
+
 DT_TEST(bench, linear_backward_runs)
 {
     check_rows("linear_backward", 2);

@@ -138,11 +138,17 @@ static inline float vf_largest(vf v)
 /* Whether any lane has a bit. */
 static inline bool vi_any(vi v)
 {
+#if DT_SIMD == 512
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#elif DT_SIMD == 256
+    return _mm256_testz_si256((__m256i)v, (__m256i)v) == 0;
+#else
     uint64_t words[VW / 2], any = 0;
 
     memcpy(words, &v, sizeof v);
     for (int i = 0; i < VW / 2; i++) any |= words[i];
     return any != 0;
+#endif
 }
 
 /* --- storage types ---------------------------------------------------------------------------- */

@@ -138,33 +138,47 @@ static void sgd(const dti_sgd_attr *a, const dti_step_run *r)
 
 /* --- sums of squares -------------------------------------------------------------------------- */
 
-/* Two levels of doubles: level 0 adds a square to a number so large that what is cut off lies below
- * a fixed unit, level 1 adds what was cut off in the same way, to a unit 44 bits below. Sums are
- * whole multiples of these units, which the differences of their bits count; what level 1 cuts off,
- * of values some 2^19 times smaller than the largest, goes to the digits one by one. Nothing is
- * rounded away, so neither order nor vectors matter. */
+/* Three levels of doubles. Level 0 adds squares to 2^room, so what is cut off lies below a fixed
+ * unit as long as the sum stays below twice that; level 1 adds what was cut off in the same way, to
+ * a unit some 44 bits below, and level 2, where that cuts off anything, to one that is as far below
+ * again. Sums are whole multiples of these units, which the differences of their bits count; what
+ * level 2 cuts off, of values some 2^40 times smaller than most, goes to the digits one by one.
+ * Nothing is rounded away, so neither order nor vectors matter. */
 enum {
-    BLOCK = 4096, /* values between two looks at the largest */
-    VD = VW / 2,  /* doubles in a vector */
+    LEVELS = 3,
     CHAINS = 4,   /* sums that do not wait for each other */
+    VD = VW / 2,  /* doubles in a vector */
+    BLOCK = 4096, /* values between two looks at the sums */
     COUNT_BITS = DT_SIMD == 512   ? 7
                  : DT_SIMD == 256 ? 8
                                   : 9, /* ld of additions to a sum */
-    BLOCKS = 32                        /* that their differences may count */
+    BLOCKS = 32                        /* that differences of bits may count */
 };
 
 typedef float vs __attribute__((vector_size(DT_SIMD / 16)));
 typedef double vd __attribute__((vector_size(DT_SIMD / 8)));
 typedef int64_t vl __attribute__((vector_size(DT_SIMD / 8)));
 
+/* A sum of each level. */
+typedef struct chain {
+    vd level0, level1, level2;
+} chain;
+
 typedef struct squares {
-    int top;          /* values are below 2^top */
-    int64_t begin[2]; /* bits that both levels begin with */
-    vl more[2];       /* multiples of their units since they were written down */
+    int room;
+    chain begin;
+    vl more[LEVELS]; /* multiples of the units since they were written down */
     int blocks;
-    bool rare; /* of this block, in `few` */
+    int slow;   /* parts of this block that level 1 cut off from */
+    int steady; /* blocks whose parts go to level 2 unasked: a branch would be guessed wrong */
+    bool rare;  /* of this block, in `few` */
     int64_t few[DTI_DIGITS];
 } squares;
+
+INLINE vd vd_set(double x)
+{
+    return x - (vd){ 0 };
+}
 
 INLINE double power_of_2(int exponent)
 {
@@ -175,114 +189,178 @@ INLINE double power_of_2(int exponent)
     return x;
 }
 
-/* The power of two that level begins with, times 1.5: its sums keep their exponent. */
-INLINE int level_of(const squares *s, int level)
+/* Of |x|, 2^-1022 or more. */
+INLINE int exponent_of(double x)
 {
-    const int first = 2 * s->top + COUNT_BITS + 1;
+    int64_t bits;
 
-    return level == 0 ? first : first - 52 + COUNT_BITS;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 0x7ff) - 1023;
 }
 
-static void write_down(squares *s, int64_t *digits)
+/* The power of two that a level begins with; times 1.5 where its terms have signs. */
+INLINE int level_of(const squares *s, int level)
 {
-    for (int level = 0; level < 2; level++) {
+    return s->room - level * (51 - COUNT_BITS);
+}
+
+/* Makes room for block sums of 2^exponent and some times that. */
+static void make_room(squares *s, int exponent, int64_t *digits)
+{
+    for (int level = 0; level < LEVELS; level++) {
         int64_t all = 0;
         for (int i = 0; i < VD; i++) all += s->more[level][i];
         dti_digits_add(digits, all, level_of(s, level) - 52);
         s->more[level] = (vl){ 0 };
     }
     s->blocks = 0;
+    s->room = exponent + 4;
+    s->begin.level0 = vd_set(power_of_2(level_of(s, 0)));
+    s->begin.level1 = vd_set(1.5 * power_of_2(level_of(s, 1)));
+    s->begin.level2 = vd_set(1.5 * power_of_2(level_of(s, 2)));
 }
 
-static void set_top(squares *s, int top)
+/* gcc 12 converts lane by lane where it is asked in C. */
+INLINE vd doubles_of(vs x)
 {
-    s->top = top;
-    for (int level = 0; level < 2; level++) {
-        const double x = 1.5 * power_of_2(level_of(s, level));
-        memcpy(&s->begin[level], &x, sizeof x);
-    }
+#if DT_SIMD == 512
+    return (vd)_mm512_cvtps_pd((__m256)x);
+#elif DT_SIMD == 256
+    return (vd)_mm256_cvtps_pd((__m128)x);
+#else
+    return __builtin_convertvector(x, vd);
+#endif
 }
 
-INLINE vd square_of(vs x, vd *sum, vd *below)
+/* a b + c, where a b is exact. */
+INLINE vd vd_fma(vd a, vd b, vd c)
 {
-    const vd v = __builtin_convertvector(x, vd), square = v * v;
-    vd next = *sum + square;
-    vd rest = square - (next - *sum);
-
-    *sum = next;
-    next = *below + rest;
-    rest = rest - (next - *below);
-    *below = next;
-    return rest;
+#if DT_SIMD == 512
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif DT_SIMD == 256
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
 }
 
-/* The values of which this is the largest are below 2^top. */
-INLINE int top_of(int32_t largest)
+/* *sum += x; what is cut off. */
+INLINE vd add_to(vd *sum, vd x)
 {
-    return (largest >> 23) - 126;
+    const vd before = *sum;
+
+    *sum = before + x;
+    return x - (*sum - before);
 }
 
-INLINE int32_t vi_largest(vi v)
+/* Adds squares to levels 0 and 1; what these cut off. */
+INLINE vd add_squares(chain *c, const float *x)
 {
-    int32_t largest = v[0];
+    const vd before = c->level0;
+    vs part;
 
-    for (int i = 1; i < VW; i++) largest = v[i] > largest ? v[i] : largest;
+    memcpy(&part, x, sizeof part);
+    const vd v = doubles_of(part);
+    c->level0 = vd_fma(v, v, before);
+    return add_to(&c->level1, vd_fma(v, v, before - c->level0));
+}
+
+/* NaN if any is. */
+static double largest_of(vd a, vd b, vd c, vd d)
+{
+    const vd sums[CHAINS] = { a, b, c, d };
+    double largest = 0.0;
+
+    for (int k = 0; k < CHAINS; k++)
+        for (int i = 0; i < VD; i++) {
+            if (sums[k][i] != sums[k][i]) return NAN;
+            if (sums[k][i] > largest) largest = sums[k][i];
+        }
     return largest;
 }
 
-INLINE vi vi_max(vi a, vi b)
+/* Whether all sums had room, so that what they cut off is exact. NaNs had none. */
+INLINE bool had_room(const squares *s, double largest)
 {
-    return (vi)vf_select(a > b, (vf)a, (vf)b);
+    return largest < power_of_2(s->room + 1);
 }
 
-/* most: the largest sizes of the block, as bits; past the top it begins again, and its sums mean
- * nothing. */
-static void keep_rare(squares *s, const vd *rest, vi most)
+INLINE bool vd_any(vd a, vd b, vd c, vd d)
 {
-    if (top_of(vi_largest(most)) > s->top) return;
+    return vi_any(((vi)a | (vi)b | (vi)c | (vi)d) & 0x7fffffff);
+}
+
+static void keep_rare(squares *s, vd a, vd b, vd c, vd d)
+{
+    const vd rest[CHAINS] = { a, b, c, d };
+
     if (!s->rare) memset(s->few, 0, sizeof s->few);
     s->rare = true;
-    for (int c = 0; c < CHAINS; c++)
+    for (int k = 0; k < CHAINS; k++)
         for (int i = 0; i < VD; i++)
-            if (rest[c][i] != 0.0) dti_digits_add_double(s->few, rest[c][i]);
+            if (rest[k][i] != 0.0) dti_digits_add_double(s->few, rest[k][i]);
 }
 
 /* Adds CHAINS * VD values. */
-INLINE void squares_of_part(squares *s, const float *x, vd sum[2][CHAINS], vi *most)
+INLINE void add_part(squares *s, chain *a, chain *b, chain *c, chain *d, const float *x,
+                     bool steady)
 {
-    vd rest[CHAINS];
-    vs part[CHAINS];
-    vi left;
+    vd ra = add_squares(a, x), rb = add_squares(b, x + VD);
+    vd rc = add_squares(c, x + 2 * VD), rd = add_squares(d, x + 3 * VD);
 
-    memcpy(part, x, sizeof part);
-    for (int c = 0; c < CHAINS; c++) rest[c] = square_of(part[c], &sum[0][c], &sum[1][c]);
-    for (int c = 0; c < CHAINS / 2; c++)
-        *most = vi_max(*most, (vi)vf_load(x + c * VW) & 0x7fffffff);
-    left = ((vi)rest[0] | (vi)rest[1] | (vi)rest[2] | (vi)rest[3]) & 0x7fffffff;
-    if (vi_any(left)) keep_rare(s, rest, *most);
+    if (!steady && !vd_any(ra, rb, rc, rd)) return;
+    s->slow++;
+    ra = add_to(&a->level2, ra);
+    rb = add_to(&b->level2, rb);
+    rc = add_to(&c->level2, rc);
+    rd = add_to(&d->level2, rd);
+    if (vd_any(ra, rb, rc, rd) &&
+        had_room(s, largest_of(a->level0, b->level0, c->level0, d->level0)))
+        keep_rare(s, ra, rb, rc, rd);
 }
 
-/* Adds n <= BLOCK values, if all are below 2^top; the bits of the largest. */
-static int32_t squares_of_block(squares *s, const float *x, int64_t n)
+/* What a chain has counted since it began. */
+INLINE void count_chain(squares *s, const chain *c)
 {
-    vd sum[2][CHAINS];
-    vi most = { 0 };
-    int32_t largest;
+    s->more[0] += (vl)c->level0 - (vl)s->begin.level0;
+    s->more[1] += (vl)c->level1 - (vl)s->begin.level1;
+    s->more[2] += (vl)c->level2 - (vl)s->begin.level2;
+}
+
+INLINE double squares_of_kind(squares *s, const float *x, int64_t n, bool steady)
+{
+    chain a = s->begin, b = a, c = a, d = a;
+    double largest;
     int64_t i = 0;
 
     s->rare = false;
-    for (int level = 0; level < 2; level++)
-        for (int c = 0; c < CHAINS; c++) sum[level][c] = (vd)(s->begin[level] - (vl){ 0 });
-    for (; i + CHAINS * VD <= n; i += CHAINS * VD) squares_of_part(s, x + i, sum, &most);
+    s->slow = 0;
+    for (; i + CHAINS * VD <= n; i += CHAINS * VD) add_part(s, &a, &b, &c, &d, x + i, steady);
     if (i < n) {
         float last[CHAINS * VD] = { 0 };
         memcpy(last, x + i, (size_t)(n - i) * sizeof *x);
-        squares_of_part(s, last, sum, &most);
+        add_part(s, &a, &b, &c, &d, last, steady);
     }
-    largest = vi_largest(most);
-    if (top_of(largest) > s->top) return largest;
-    for (int level = 0; level < 2; level++)
-        for (int c = 0; c < CHAINS; c++) s->more[level] += (vl)sum[level][c] - s->begin[level];
+    largest = largest_of(a.level0, b.level0, c.level0, d.level0);
+    if (!had_room(s, largest)) return largest;
+    count_chain(s, &a);
+    count_chain(s, &b);
+    count_chain(s, &c);
+    count_chain(s, &d);
+    return largest;
+}
+
+/* Adds n <= BLOCK values, if there is room; the largest sum. */
+static double squares_of_block(squares *s, const float *x, int64_t n)
+{
+    double largest;
+
+    if (s->steady > 0) {
+        s->steady--;
+        return squares_of_kind(s, x, n, true);
+    }
+    largest = squares_of_kind(s, x, n, false);
+    if (s->slow * CHAINS * VD > BLOCK / 8) s->steady = BLOCKS;
     return largest;
 }
 
@@ -298,35 +376,29 @@ static void squares_one_by_one(const float *x, int64_t first, int64_t n, dti_fou
     }
 }
 
-/* Makes room for values below 2^top, and for twice that. */
-static void move_to(squares *s, int top, int64_t *digits)
-{
-    write_down(s, digits);
-    set_top(s, top < 128 ? top + 1 : top);
-}
-
 /* Adds x[first .. first + n - 1]. */
 static void squares_run(const float *x, int64_t first, int64_t n, dti_found_squares *sum)
 {
     squares s = { 0 };
 
-    set_top(&s, -126);
+    make_room(&s, DTI_DIGITS_LOWEST, sum->digits);
     for (const int64_t end = first + n; first < end; first += BLOCK) {
         const int64_t count = end - first < BLOCK ? end - first : BLOCK;
-        const int32_t largest = squares_of_block(&s, x + first, count);
-        if (largest >= 0x7f800000) {
+        double largest = squares_of_block(&s, x + first, count);
+        if (!isfinite(largest)) {
             squares_one_by_one(x, first, count, sum);
             continue;
         }
-        if (top_of(largest) > s.top) {
-            move_to(&s, top_of(largest), sum->digits);
-            (void)squares_of_block(&s, x + first, count);
+        if (!had_room(&s, largest)) {
+            make_room(&s, exponent_of(largest), sum->digits);
+            largest = squares_of_block(&s, x + first, count);
         }
         for (int d = 0; s.rare && d < DTI_DIGITS; d++) sum->digits[d] += s.few[d];
-        if (++s.blocks == BLOCKS || top_of(largest) < s.top - 4)
-            move_to(&s, top_of(largest), sum->digits);
+        largest -= power_of_2(s.room);
+        if (++s.blocks == BLOCKS || (largest > 0.0 && exponent_of(largest) < s.room - 12))
+            make_room(&s, largest > 0.0 ? exponent_of(largest) : s.room - 4, sum->digits);
     }
-    write_down(&s, sum->digits);
+    make_room(&s, 0, sum->digits);
 }
 
 const dti_step_ops DT_STEPS = { .adamw = adamw, .sgd = sgd, .squares = squares_run };
