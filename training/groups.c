@@ -70,8 +70,11 @@ dt_status dti_optimizer_check(const dt_optimizer_options *o)
              (long long)o->bucket_bytes);
     DT_CHECK(o->window_bytes >= 0, DT_ERR_ARG, "window_bytes is %lld: it counts from 0 on",
              (long long)o->window_bytes);
-    DT_CHECK(o->offload == NULL, DT_ERR_UNSUPPORTED,
-             "offload \"%s\": the state lies with the parameters", o->offload);
+    DT_CHECK(o->offload == NULL || o->offload[0] != '\0', DT_ERR_ARG,
+             "offload is an empty text: it is \"host\", or a folder");
+    DT_CHECK(o->offload == NULL || o->window_bytes >= DTI_OFFLOAD_LEAST_BYTES, DT_ERR_ARG,
+             "window_bytes is %lld, must be at least %d", (long long)o->window_bytes,
+             DTI_OFFLOAD_LEAST_BYTES);
     return DT_OK;
 }
 

@@ -81,8 +81,8 @@ static dt_status lay_out(dt_optimizer *opt)
         DT_TRY(dti_optimizer_layout(p->x, dims, &p->layout));
         p->first_owner = is_first_owner(p->x, p->layout);
         f16 = f16 || dt_tensor_dtype(p->x) == DT_F16;
-        DT_TRY(dti_state_create(opt, i));
     }
+    DT_TRY(dti_state_create(opt));
     opt->loss_scale = opt->options.loss_scale > 0.0          ? opt->options.loss_scale
                       : opt->options.loss_scale < 0.0 && f16 ? F16_LOSS_SCALE
                                                              : 1.0;
@@ -148,8 +148,8 @@ void dt_optimizer_release(dt_optimizer **optimizer)
     dt_gradients_release(&opt->gradients);
     dt_tape_release(&opt->tape);
     dti_norm_free(opt);
+    dti_state_free(opt);
     for (int64_t i = 0; i < opt->n; i++) {
-        dti_state_free(&opt->params[i]);
         dt_tensor_release(&opt->params[i].x);
         dti_free(opt->params[i].name);
     }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "placements/layout.h"
 #include "training/buckets.h"
+#include "training/offload.h"
 
 /* Kinds of state, in the order in which a parameter's are listed. */
 typedef enum dti_slot_kind {
@@ -28,11 +29,13 @@ typedef struct dti_trained {
     dt_tensor *x;            /* a reference */
     const dt_layout *layout; /* of gradient and state, when the step is done */
     double lr_factor, weight_decay;
-    bool first_owner;  /* this rank counts what it holds of it */
-    uint32_t slots;    /* bit s: it has state s */
-    uint64_t stream;   /* of random rounding: follows from the name */
-    char *state_names; /* of all its states, one after the other */
-    dt_tensor *state[DTI_N_SLOTS];
+    bool first_owner;              /* this rank counts what it holds of it */
+    uint32_t slots;                /* bit s: it has state s */
+    uint64_t stream;               /* of random rounding: follows from the name */
+    char *state_names;             /* of all its states, one after the other */
+    int64_t n;                     /* elements of each of them on this rank */
+    dt_tensor *state[DTI_N_SLOTS]; /* NULL of what there is not, or lies elsewhere */
+    int64_t item;                  /* its number there */
 } dti_trained;
 
 struct dt_optimizer {
@@ -45,6 +48,10 @@ struct dt_optimizer {
     dti_trained *params;
     int64_t steps, good_steps;
     double loss_scale;
+    bool elsewhere;             /* the state is not with the parameters */
+    dti_offload *offload;       /* but here; NULL in a dry run */
+    dt_optimizer_state lent;    /* what dt_optimizer_state_at() has fetched from there; */
+    int64_t lent_number;        /* and its number */
     dti_buckets *buckets;       /* gradients that travel while backward goes on; NULL: none do */
     dt_tensor *looks, *squares; /* counters (norm.h) */
     int64_t *looked;            /* what the host has read of looks */
@@ -73,15 +80,42 @@ dt_status dti_groups_check(const dt_optimizer_options *o, dt_layers *layers) DT_
 
 /* --- state (state.c) -------------------------------------------------------------------------- */
 
-/* Makes the state of parameter i: zeros, and a master that is the parameter. */
-dt_status dti_state_create(dt_optimizer *opt, int64_t i) DT_MUST_USE;
-void dti_state_free(dti_trained *p);
+/* Makes the state of all parameters: zeros, and masters that are the parameters. */
+dt_status dti_state_create(dt_optimizer *opt) DT_MUST_USE;
+void dti_state_free(dt_optimizer *opt);
 
-/* The only way to state: what is fetched lies on the rank's device until it is put back, one
- * parameter after the other, in any order. state[s] is NULL of what it does not have. */
-dt_status dti_state_fetch(dt_optimizer *opt, int64_t i, dt_tensor *state[DTI_N_SLOTS]) DT_MUST_USE;
-dt_status dti_state_put_back(dt_optimizer *opt, int64_t i,
-                             dt_tensor *state[DTI_N_SLOTS]) DT_MUST_USE;
+/* Elements first .. first + n - 1 of this rank's piece of a parameter's state, in memory of its
+ * device; slot[s] is NULL of what it does not have. */
+typedef struct dti_state_window {
+    int64_t first, n;
+    float *slot[DTI_N_SLOTS];
+    dti_window at; /* elsewhere */
+} dti_state_window;
+
+/* The way to state while a rule runs: the window of parameter i after w, which begins as
+ * zeros. What w holds is put back, unless `reads`; n 0 after the last one. Parameters come in any
+ * order. */
+dt_status dti_state_next(dt_optimizer *opt, int64_t i, bool reads, dti_state_window *w) DT_MUST_USE;
+dt_status dti_state_settle(dt_optimizer *opt) DT_MUST_USE; /* all that was put back is there */
+
+/* State tensor number k, in the order of dt_optimizer_state_at(). */
+typedef struct dti_state_ref {
+    const char *name;
+    int64_t param;
+    int slot;
+} dti_state_ref;
+bool dti_state_find(const dt_optimizer *opt, int64_t k, dti_state_ref *out);
+
+/* A reference of it, or a copy of what lies elsewhere; and back there, if it `was_written`. */
+dt_status dti_state_open(dt_optimizer *opt, const dti_state_ref *ref, dt_tensor **x) DT_MUST_USE;
+dt_status dti_state_close(dt_optimizer *opt, const dti_state_ref *ref, bool was_written,
+                          dt_tensor **x) DT_MUST_USE;
+
+/* What dt_optimizer_state_at() has lent goes back. */
+dt_status dti_state_take_back(dt_optimizer *opt) DT_MUST_USE;
+
+/* All of it is written anew: what a disk has lost is forgotten. */
+void dti_state_renew(dt_optimizer *opt);
 
 /* --- gradients (gradients.c) ------------------------------------------------------------------ */
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of an optimizer, parameter by parameter. Who keeps it elsewhere changes fetch and put
- * back. */
+ * The state of an optimizer: tensors that lie as the parameters do, or what is kept elsewhere
+ * (offload.h) and comes in windows. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "dtensor/create.h"
-#include "dtensor/kernels/kernel.h"
+#include "dtensor/device/device.h"
+#include "placements/overlap.h"
 #include "training/optimizer.h"
 
 static const char *const slot_names[DTI_N_SLOTS] = { "master", "exp_avg", "exp_avg_sq",
@@ -40,77 +41,233 @@ static const char *slot_name(const dti_trained *p, int s)
     return p->state_names + (size_t)s * (strlen(p->name) + 16);
 }
 
-/* What the parameter is, in f32, where the state lies. */
-static dt_status fill_master(dti_trained *p, dt_tensor *master)
+static dt_status state_tensor(const dt_optimizer *opt, const dti_trained *p, bool exact,
+                              dt_tensor **out)
 {
-    const int64_t bytes = dti_local_count(dt_tensor_local(master)) * 4;
-    dt_tensor *y;
-    dt_status st;
+    int64_t shape[DT_MAX_AXES];
 
+    for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
+    DT_TRY(exact ? dti_tensor_create_exact(opt->mesh, p->layout, DT_F32, shape, out)
+                 : dti_tensor_create(opt->mesh, p->layout, DT_F32, shape, out));
+    return DT_OK;
+}
+
+static void count_elements(const dt_optimizer *opt, dti_trained *p)
+{
+    int64_t shape[DT_MAX_AXES];
+    int coord[DT_MAX_DIMS];
+
+    if (!dt_mesh_is_member(opt->mesh)) return;
+    for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
+    for (int m = 0; m < dt_mesh_n_dims(opt->mesh); m++) coord[m] = dt_mesh_coord(opt->mesh, m);
+    p->n = dti_piece_count(p->layout, coord, shape);
+}
+
+static dt_status make_state(dt_optimizer *opt, dti_trained *p)
+{
+    p->slots = slots_of(&opt->options, dt_tensor_dtype(p->x));
+    count_elements(opt, p);
+    DT_TRY(name_slots(p));
+    if (opt->offload != NULL && p->slots != 0)
+        return dti_offload_add(opt->offload, p->n, __builtin_popcount(p->slots), &p->item);
+    if (opt->elsewhere) return DT_OK;
+    for (int s = 0; s < DTI_N_SLOTS; s++) {
+        if (!dti_has(p->slots, s)) continue;
+        DT_TRY(state_tensor(opt, p, true, &p->state[s]));
+        dti_tensor_set_kind(p->state[s], DTI_KIND_STATES);
+    }
+    return DT_OK;
+}
+
+/* What the parameter is, in f32, where the state lies. */
+static dt_status fill_master(dt_optimizer *opt, int64_t i)
+{
+    const dti_trained *p = &opt->params[i];
+    dti_state_window w = { .n = 0 };
+    dt_status st = DT_OK;
+    dti_device *d;
+    dt_tensor *y;
+
+    DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
     DT_TRY(dt_redistribute_cast(p->x, p->layout->place, DT_F32, &y));
-    st = dti_tensor_copy_bytes(master, 0, y, 0, dt_mesh_is_member(dt_tensor_mesh(y)) ? bytes : 0);
+    while (!d->dry) {
+        DT_TRY_TO(done, st, dti_state_next(opt, i, false, &w));
+        if (w.n == 0) break;
+        DT_TRY_TO(done, st,
+                  d->ops->copy(d, w.slot[DTI_SLOT_MASTER],
+                               (const float *)dt_tensor_local(y)->data + w.first,
+                               (size_t)w.n * sizeof(float)));
+    }
+done:
     dt_tensor_release(&y);
+    return st;
+}
+
+/* The host's memory is that of a rank that computes there. */
+static dt_status open_elsewhere(dt_optimizer *opt)
+{
+    const dt_optimizer_options *o = &opt->options;
+    dti_device *d;
+
+    DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
+    if (o->offload == NULL || (strcmp(o->offload, "host") == 0 && d->ops->host_visible))
+        return DT_OK;
+    opt->elsewhere = true;
+    if (d->dry || !dt_mesh_is_member(opt->mesh)) return DT_OK;
+    DT_TRY(
+        dti_offload_create(dt_mesh_runtime(opt->mesh), o->offload, o->window_bytes, &opt->offload));
+    return DT_OK;
+}
+
+dt_status dti_state_create(dt_optimizer *opt)
+{
+    opt->lent_number = -1;
+    DT_TRY(open_elsewhere(opt));
+    for (int64_t i = 0; i < opt->n; i++) DT_TRY(make_state(opt, &opt->params[i]));
+    if (opt->offload != NULL) DT_TRY(dti_offload_open(opt->offload));
+    for (int64_t i = 0; i < opt->n; i++)
+        if (dti_has(opt->params[i].slots, DTI_SLOT_MASTER)) DT_TRY(fill_master(opt, i));
+    DT_TRY(dti_state_settle(opt));
+    return DT_OK;
+}
+
+void dti_state_free(dt_optimizer *opt)
+{
+    dt_tensor_release(&opt->lent.value);
+    for (int64_t i = 0; i < opt->n; i++) {
+        for (int s = 0; s < DTI_N_SLOTS; s++) dt_tensor_release(&opt->params[i].state[s]);
+        dti_free(opt->params[i].state_names);
+    }
+    dti_offload_free(&opt->offload);
+}
+
+/* --- windows ---------------------------------------------------------------------------------- */
+
+dt_status dti_state_next(dt_optimizer *opt, int64_t i, bool reads, dti_state_window *w)
+{
+    const dti_trained *p = &opt->params[i];
+    const bool first = w->n == 0;
+
+    if (opt->offload == NULL || p->slots == 0) {
+        *w = (dti_state_window){ .n = first ? p->n : 0 };
+        for (int s = 0; s < DTI_N_SLOTS; s++)
+            if (p->state[s] != NULL) w->slot[s] = dt_tensor_local(p->state[s])->data;
+        return DT_OK;
+    }
+    if (first) w->at = (dti_window){ .item = p->item };
+    DT_TRY(dti_offload_next(opt->offload, &w->at, reads));
+    w->first = w->at.first;
+    w->n = w->at.n;
+    for (int s = 0, k = 0; s < DTI_N_SLOTS; s++)
+        w->slot[s] = dti_has(p->slots, s) ? w->at.slot[k++] : NULL;
+    return DT_OK;
+}
+
+dt_status dti_state_settle(dt_optimizer *opt)
+{
+    if (opt->offload != NULL) DT_TRY(dti_offload_settle(opt->offload));
+    return DT_OK;
+}
+
+void dti_state_renew(dt_optimizer *opt)
+{
+    if (opt->offload != NULL) dti_offload_renew(opt->offload);
+}
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+bool dti_state_find(const dt_optimizer *opt, int64_t k, dti_state_ref *out)
+{
+    for (int64_t i = 0; k >= 0 && i < opt->n; i++)
+        for (int s = 0; s < DTI_N_SLOTS; s++) {
+            if (!dti_has(opt->params[i].slots, s) || k-- > 0) continue;
+            *out = (dti_state_ref){ slot_name(&opt->params[i], s), i, s };
+            return true;
+        }
+    return false;
+}
+
+/* Between a tensor and where its elements are. */
+static dt_status copy_windows(dt_optimizer *opt, const dti_state_ref *ref, dt_tensor *x, bool back)
+{
+    float *const data = dt_tensor_local(x)->data;
+    dti_state_window w = { .n = 0 };
+    dti_device *d;
+
+    DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
+    for (;;) {
+        DT_TRY(dti_state_next(opt, ref->param, !back, &w));
+        if (w.n == 0) return DT_OK;
+        DT_TRY(d->ops->copy(d, back ? w.slot[ref->slot] : data + w.first,
+                            back ? data + w.first : w.slot[ref->slot],
+                            (size_t)w.n * sizeof(float)));
+    }
+}
+
+dt_status dti_state_open(dt_optimizer *opt, const dti_state_ref *ref, dt_tensor **x)
+{
+    dti_trained *p = &opt->params[ref->param];
+    dt_status st = DT_OK;
+
+    *x = NULL;
+    if (opt->offload == NULL) {
+        if (p->state[ref->slot] != NULL) *x = dt_tensor_retain(p->state[ref->slot]);
+        return DT_OK;
+    }
+    DT_TRY(state_tensor(opt, p, false, x));
+    st = copy_windows(opt, ref, *x, false);
+    if (st == DT_OK) st = dti_state_settle(opt);
+    if (st != DT_OK) dt_tensor_release(x);
     DT_TRY(st);
     return DT_OK;
 }
 
-dt_status dti_state_create(dt_optimizer *opt, int64_t i)
+dt_status dti_state_close(dt_optimizer *opt, const dti_state_ref *ref, bool was_written,
+                          dt_tensor **x)
 {
-    dti_trained *p = &opt->params[i];
-    int64_t shape[DT_MAX_AXES];
+    dt_status st = DT_OK;
 
-    p->slots = slots_of(&opt->options, dt_tensor_dtype(p->x));
-    DT_TRY(name_slots(p));
-    for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
-    for (int s = 0; s < DTI_N_SLOTS; s++) {
-        if (!dti_has(p->slots, s)) continue;
-        DT_TRY(dti_tensor_create_exact(opt->mesh, p->layout, DT_F32, shape, &p->state[s]));
-        dti_tensor_set_kind(p->state[s], DTI_KIND_STATES);
+    if (opt->offload != NULL && was_written) {
+        st = copy_windows(opt, ref, *x, true);
+        if (st == DT_OK) st = dti_state_settle(opt);
     }
-    if (dti_has(p->slots, DTI_SLOT_MASTER)) DT_TRY(fill_master(p, p->state[DTI_SLOT_MASTER]));
-    return DT_OK;
+    dt_tensor_release(x);
+    return st;
 }
 
-void dti_state_free(dti_trained *p)
+/* Of what lies elsewhere one tensor is lent at a time; it may have been written. */
+dt_status dti_state_take_back(dt_optimizer *opt)
 {
-    for (int s = 0; s < DTI_N_SLOTS; s++) dt_tensor_release(&p->state[s]);
-    dti_free(p->state_names);
-}
+    dti_state_ref ref;
 
-dt_status dti_state_fetch(dt_optimizer *opt, int64_t i, dt_tensor *state[DTI_N_SLOTS])
-{
-    memcpy(state, opt->params[i].state, sizeof opt->params[i].state);
-    return DT_OK;
-}
-
-dt_status dti_state_put_back(dt_optimizer *opt, int64_t i, dt_tensor *state[DTI_N_SLOTS])
-{
-    (void)opt;
-    (void)i;
-    memset(state, 0, DTI_N_SLOTS * sizeof *state);
+    if (opt->lent.value == NULL) return DT_OK;
+    (void)dti_state_find(opt, opt->lent_number, &ref);
+    opt->lent_number = -1;
+    DT_TRY(dti_state_close(opt, &ref, true, &opt->lent.value));
     return DT_OK;
 }
 
 bool dt_optimizer_state_at(dt_optimizer *opt, int64_t i, dt_optimizer_state *out)
 {
-    for (int64_t k = 0; opt != NULL && out != NULL && i >= 0 && k < opt->n; k++)
-        for (int s = 0; s < DTI_N_SLOTS; s++) {
-            const dti_trained *p = &opt->params[k];
-            if (!dti_has(p->slots, s) || i-- > 0) continue;
-            *out = (dt_optimizer_state){ slot_name(p, s), p->state[s] };
-            return true;
-        }
-    return false;
+    dti_state_ref ref;
+
+    if (opt == NULL || out == NULL) return false;
+    if (opt->offload != NULL && i != opt->lent_number && dti_state_take_back(opt) != DT_OK)
+        return false;
+    if (!dti_state_find(opt, i, &ref)) return false;
+    *out = (dt_optimizer_state){ ref.name, opt->params[ref.param].state[ref.slot] };
+    if (opt->offload == NULL) return true;
+    if (i != opt->lent_number && dti_state_open(opt, &ref, &opt->lent.value) == DT_OK)
+        opt->lent_number = i;
+    out->value = opt->lent.value; /* NULL: it cannot be fetched */
+    return true;
 }
 
 int64_t dt_optimizer_state_bytes(const dt_optimizer *opt)
 {
     int64_t bytes = 0;
 
-    if (opt == NULL || !dt_mesh_is_member(opt->mesh)) return 0;
-    for (int64_t i = 0; i < opt->n; i++)
-        for (int s = 0; s < DTI_N_SLOTS; s++)
-            if (opt->params[i].state[s] != NULL)
-                bytes += 4 * dti_local_count(dt_tensor_local(opt->params[i].state[s]));
+    for (int64_t i = 0; opt != NULL && i < opt->n; i++)
+        bytes += 4 * opt->params[i].n * __builtin_popcount(opt->params[i].slots);
     return bytes;
 }

@@ -71,24 +71,44 @@ static void count_work(dt_optimizer *opt, const dti_trained *p, int64_t n)
                       (double)n * (4.0 + value + 8.0 * n_states));
 }
 
+/* The elements of `whole` that a window has state of. */
+static dti_step_part part_of(const dt_optimizer *opt, const dti_step_part *whole,
+                             const dti_state_window *w)
+{
+    dti_step_part part = *whole;
+
+    part.first = w->first;
+    part.n = w->n;
+    if (part.param != NULL) {
+        part.grad += w->first;
+        part.param = (char *)part.param + w->first * (int64_t)dt_dtype_size(part.dtype);
+    }
+    part.master = w->slot[DTI_SLOT_MASTER];
+    part.state[0] = w->slot[opt->options.rule == DT_ADAMW ? DTI_SLOT_EXP_AVG : DTI_SLOT_MOMENTUM];
+    part.state[1] = w->slot[DTI_SLOT_EXP_AVG_SQ];
+    return part;
+}
+
 static dt_status update(dt_optimizer *opt, int64_t i, const rule_step *how)
 {
+    dt_tensor *const none[2] = { NULL, NULL };
     dt_tensor *g = dti_leaf_take(opt->gradients, i), *value = NULL;
     dti_trained *p = &opt->params[i];
-    dt_tensor *state[DTI_N_SLOTS], *moments[2];
-    dti_step_part part;
+    dti_state_window w = { .n = 0 };
+    dti_step_part whole;
     dt_status st = DT_OK;
 
     if (g == NULL) return DT_OK;
-    DT_TRY_TO(done, st, dti_state_fetch(opt, i, state));
-    DT_TRY_TO(done, st, open_value(p, state[DTI_SLOT_MASTER] != NULL, &value));
-    moments[0] = state[opt->options.rule == DT_ADAMW ? DTI_SLOT_EXP_AVG : DTI_SLOT_MOMENTUM];
-    moments[1] = state[DTI_SLOT_EXP_AVG_SQ];
-    part = dti_step_whole(g, value, state[DTI_SLOT_MASTER], moments);
-    DT_TRY_TO(done, st, run_rule(opt, p, how, &part));
-    count_work(opt, p, part.n);
+    DT_TRY_TO(done, st, open_value(p, dti_has(p->slots, DTI_SLOT_MASTER), &value));
+    whole = dti_step_whole(g, value, NULL, none);
+    for (;;) {
+        DT_TRY_TO(done, st, dti_state_next(opt, i, false, &w));
+        if (w.n == 0) break;
+        const dti_step_part part = part_of(opt, &whole, &w);
+        DT_TRY_TO(done, st, run_rule(opt, p, how, &part));
+    }
+    count_work(opt, p, whole.n);
     dt_tensor_release(&g);
-    DT_TRY_TO(done, st, dti_state_put_back(opt, i, state));
     DT_TRY_TO(done, st, dti_move_into(opt->tape, value, p->x));
 done:
     dt_tensor_release(&g);
@@ -143,6 +163,7 @@ static dt_status run_step(dt_optimizer *opt, double lr, dt_step_report *report)
     dti_squares squares;
     rule_step how;
 
+    DT_TRY(dti_state_take_back(opt));
     for (int64_t i = 0; i < opt->n; i++) DT_TRY(dti_optimizer_reduce(opt, i, opt->tape));
     DT_TRY(dti_norm_of(opt, &squares));
     report->norm = sqrt(dti_digits_total(squares.digits)) / scale;
@@ -156,6 +177,7 @@ static dt_status run_step(dt_optimizer *opt, double lr, dt_step_report *report)
     how = (rule_step){ .lr = lr, .scale = report->clip_factor / scale };
     (void)dt_tape_because(opt->tape, "parameters");
     for (int64_t i = 0; i < opt->n; i++) DT_TRY(update(opt, i, &how));
+    DT_TRY(dti_state_settle(opt));
     count_good(opt);
     return DT_OK;
 }

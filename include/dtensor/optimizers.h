@@ -80,8 +80,11 @@ typedef struct dt_optimizer_options {
                            * default: 65536 if a parameter is f16, else none */
     int64_t bucket_bytes; /* gradients that travel together while backward goes on; 0: none travel
                            * before the step */
-    const char *offload;  /* where the state lies: NULL: with the parameters; "host"; a folder */
-    int64_t window_bytes; /* of memory for state that lies in a folder */
+    const char *offload;  /* where the state lies. NULL: with the parameters. "host": in its memory,
+                           * where those are on a GPU. Else a folder, in a file without a name that
+                           * goes with the process; a checkpoint is what outlives it */
+    int64_t window_bytes; /* of memory for the part of such state that is computed on; of a file the
+                           * next part is read and the last one written meanwhile */
 } dt_optimizer_options;
 
 #define DT_OPTIMIZER_OPTIONS_INIT                                                                 \
@@ -103,7 +106,8 @@ typedef struct dt_optimizer_options {
  * Errors      DT_ERR_ARG          NULL; an option that makes no sense; a group that matches no
  *                                 parameter; nothing to train; a parameter without a value, or
  *                                 that another collection of gradients watches
- *             DT_ERR_UNSUPPORTED  a place for the state that there is not here
+ *             DT_ERR_IO           no file for the state can be made in the folder, or the disk has
+ *                                 no room for it
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_optimizer_create(dt_layers *layers,
@@ -160,6 +164,8 @@ typedef struct dt_step_report {
  *                          parameter; a parameter was replaced; a gradient is not finite, on any
  *                          rank: names rank, parameter and step. Nothing was written then, and the
  *                          gradients are still there
+ *             DT_ERR_IO    a disk failed under the state, which is lost then: every step fails so
+ *                          until a checkpoint is loaded
  *             as dt_redistribute()
  */
 DT_API DT_MUST_USE dt_status dt_optimizer_step(dt_optimizer *optimizer, double lr,
@@ -181,7 +187,9 @@ DT_API const dt_tape *dt_optimizer_tape(const dt_optimizer *optimizer);
  * "momentum.", "master.". f32, with the parameter's global shape. */
 typedef struct dt_optimizer_state {
     const char *name; /* lives as long as the optimizer */
-    dt_tensor *value; /* borrowed */
+    dt_tensor
+        *value; /* borrowed; of state that lies elsewhere until the next call on the optimizer,
+                       * and NULL if it cannot be fetched: dt_last_error() says why */
 } dt_optimizer_state;
 
 /** Tensor number i of the state, in an order that depends on layers and rule alone; false past the

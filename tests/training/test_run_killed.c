@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/small_net.h"
 
@@ -384,4 +385,112 @@ DT_TEST(run_killed, a_writer_that_fails_fails_the_next_step)
 
     dt_test_on_ranks("tp=2", fails_behind, &j);
     dt_test_remove_dir(dir);
+}
+
+/* --- state in a file --- */
+
+enum { TRAINED = 3 };
+
+typedef struct spill {
+    const char *dir, *run;
+    long at; /* which write of the second step fails; 0: none */
+    bool struck;
+    int64_t n;
+    float values[2000];
+} spill;
+
+/* Goes on from the folder, or from the beginning, to step TRAINED. A step that fails leaves nothing
+ * that could be taken for a state. */
+static dt_status train_spilling(dt_run_folder *run, dt_layers *net, dt_optimizer *opt, dt_tape *t,
+                                spill *s)
+{
+    const dt_test_training how = { .dtype = DT_F32, .passes = 1, .lr = 0.01 };
+    dt_run_progress progress = { .step = 0 };
+    dt_optimizer_state state;
+    dt_step_report report;
+    dt_status st;
+
+    if (dt_run_folder_latest(run) >= 0)
+        DT_TRY(dt_run_folder_load(run, NULL, net, opt, &progress, NULL));
+    while (progress.step < TRAINED) {
+        if (progress.step == 1) atomic_store(&calls, 0);
+        if (progress.step == 1) atomic_store(&doomed, s->at);
+        st = dt_test_net_step(opt, t, net, &how, (int)progress.step, &report);
+        s->struck = s->struck || (progress.step == 1 && s->at > 0 && atomic_load(&calls) >= s->at);
+        atomic_store(&doomed, 0);
+        if (st != DT_OK) {
+            DT_EXPECT(dt_optimizer_state_at(opt, 0, &state) && state.value == NULL, "a state");
+            return dt_fail(st, "%s", dt_last_error()->message);
+        }
+        progress.step++;
+        DT_TRY(dt_run_folder_save(run, net, opt, &progress, NULL));
+        DT_TRY(dt_run_folder_wait(run));
+    }
+    return DT_OK;
+}
+
+static dt_status spill_state(dt_mesh *mesh, const void *arg)
+{
+    dt_run_folder_options folder = DT_RUN_FOLDER_OPTIONS_INIT;
+    dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
+    spill *const *to = arg, *s = *to;
+    dt_optimizer *opt = NULL;
+    dt_run_folder *run = NULL;
+    dt_layers *net = NULL;
+    dt_tape *t = NULL;
+    float *values = NULL;
+    dt_status st;
+
+    folder.mode = DT_RUN_FOLDER_CONTINUE;
+    options.offload = s->dir;
+    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &net));
+    DT_TRY_TO(done, st, dt_optimizer_create(net, &options, &opt));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_run_folder_open(mesh, s->run, &folder, &run));
+    DT_TRY_TO(done, st, train_spilling(run, net, opt, t, s));
+    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &s->n));
+    memcpy(s->values, values, (size_t)s->n * sizeof *values);
+done:
+    dti_free(values);
+    dt_run_folder_release(&run);
+    dt_tape_release(&t);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&net);
+    return st;
+}
+
+static dt_status run_spill(spill *s)
+{
+    const dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    return dt_test_run(&options, "dp=1", spill_state, &s);
+}
+
+DT_TEST(run_killed, a_disk_that_is_full_under_the_state_loses_no_run)
+{
+    char dir[DT_TEST_PATH_BYTES], parent[DT_TEST_PATH_BYTES], run[DT_TEST_PATH_BYTES + 32];
+    static spill whole, s;
+
+    s.dir = whole.dir = dt_test_temp_dir(dir);
+    s.run = whole.run = run;
+    (void)snprintf(run, sizeof run, "%s/whole", dt_test_temp_dir(parent));
+    DT_ASSERT_OK(run_spill(&whole));
+    for (long at = 1; at == 1 || s.struck; at++) {
+        (void)snprintf(run, sizeof run, "%s/%ld", parent, at);
+        s.at = at;
+        s.struck = false;
+        const dt_status st = run_spill(&s);
+        if (s.struck) {
+            DT_ASSERT(st == DT_ERR_IO);
+            DT_ASSERT(strstr(dt_last_error()->message, "No space left on device") != NULL);
+            DT_ASSERT(strstr(dt_last_error()->message, "load a checkpoint") != NULL);
+            s.at = 0;
+            DT_ASSERT_OK(run_spill(&s)); /* from step 1 on */
+        }
+        DT_ASSERT(s.n == whole.n &&
+                  memcmp(s.values, whole.values, (size_t)s.n * sizeof(float)) == 0);
+        DT_ASSERT(s.struck || at > 4);
+    }
+    dt_test_remove_dir(dir);
+    dt_test_remove_dir(parent);
 }

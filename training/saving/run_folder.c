@@ -168,21 +168,11 @@ int64_t dt_run_folder_latest(const dt_run_folder *run)
 
 /* --- a save begins ---------------------------------------------------------------------------- */
 
-static dt_status list_state(dti_snapshot *s, dt_optimizer *optimizer)
-{
-    dt_optimizer_state state;
-
-    for (int64_t i = 0; dt_optimizer_state_at(optimizer, i, &state); i++)
-        DT_TRY(dti_snapshot_add(
-            s, &(dti_stored_tensor){ .name = state.name, .state = true, .x = state.value }));
-    return DT_OK;
-}
-
 dt_status dti_run_list(dti_snapshot *s, dt_layers *layers, dt_optimizer *optimizer,
                        bool without_values)
 {
     DT_TRY(dti_snapshot_list(s, layers, without_values));
-    if (optimizer != NULL) DT_TRY(list_state(s, optimizer));
+    if (optimizer != NULL) DT_TRY(dti_snapshot_list_state(s, optimizer));
     return DT_OK;
 }
 
@@ -196,6 +186,9 @@ static dt_status prepare(dt_run_folder *run, dt_layers *layers, dt_optimizer *op
         .facts = run->facts,
         .n_facts = run->n_facts,
     };
+    DT_CHECK(dt_mesh_equal(dt_layers_mesh(layers), run->mesh), DT_ERR_ARG,
+             "the layers lie on another mesh than the run's folder was opened on");
+    if (optimizer != NULL) DT_TRY(dti_state_take_back(optimizer));
     if (optimizer != NULL) {
         run->head.steps = dt_optimizer_steps(optimizer);
         run->head.good_steps = dt_optimizer_good_steps(optimizer);

@@ -73,7 +73,7 @@ static dt_status check_tensor(const loading *l, const dti_stored_tensor *want,
              name, dti_shape_text(stored->shape, stored->n_axes, theirs, sizeof theirs),
              dti_shape_text(want->shape, want->n_axes, ours, sizeof ours));
     DT_CHECK(
-        want->x == NULL || stored->dtype == want->dtype, DT_ERR_ARG,
+        (want->x == NULL && want->layer != NULL) || stored->dtype == want->dtype, DT_ERR_ARG,
         "%s: \"%s\" is %s in the checkpoint, %s in the model; make the model with the dtype of "
         "the checkpoint",
         file, name, dt_dtype_name(stored->dtype), dt_dtype_name(want->dtype));
@@ -220,8 +220,7 @@ static dt_status meet(loading *l, overlap *o, const dti_stored_box *mine, const 
 static dt_status each_overlap(loading *l, const dti_stored_tensor *want,
                               const dti_stored_tensor *stored, overlap_fn fn, void *arg)
 {
-    const dt_layout *layout = want->x != NULL ? dt_tensor_layout(want->x)
-                                              : dt_layer_param_layout(want->layer, want->param);
+    const dt_layout *layout = want->lies;
     overlap o = { .tensor = stored };
     int64_t row[DT_MAX_AXES] = { 0 }, stride = 1;
     int at[DT_MAX_AXES] = { 0 }, coord[DT_MAX_DIMS];
@@ -296,7 +295,7 @@ static dt_status prepare(loading *l)
     for (size_t i = 0; i < l->want.n_tensors; i++) {
         dti_stored_tensor *t = &l->want.tensors[i];
         dt_tensor *x;
-        if (t->x != NULL) continue;
+        if (t->x != NULL || t->layer == NULL) continue;
         DT_TRY(dti_make_param(l->layers, t->layer, t->param, l->stored[i]->dtype, &x));
         t->x = x; /* released with the others, when all layers have theirs */
     }
@@ -321,14 +320,26 @@ static dt_status read_overlap(loading *l, const overlap *o, void *arg)
     return DT_OK;
 }
 
-static dt_status read_values(loading *l)
+static dt_status read_value(loading *l, const dti_stored_tensor *t, const dti_stored_tensor *stored)
 {
-    for (size_t i = 0; i < l->want.n_tensors; i++) {
-        const dti_stored_tensor *t = &l->want.tensors[i];
-        dti_host host;
-        DT_TRY(dti_host_open(t->x, DTI_HOST_WRITES, &host));
-        DT_TRY(dti_host_close(&host, each_overlap(l, t, l->stored[i], read_overlap, &host.local)));
-    }
+    dt_status st;
+    dti_host host;
+    dt_tensor *x;
+
+    DT_TRY(dti_stored_open(t, &x));
+    st = dti_host_open(x, DTI_HOST_WRITES, &host);
+    if (st == DT_OK)
+        st = dti_host_close(&host, each_overlap(l, t, stored, read_overlap, &host.local));
+    if (st == DT_OK) return dti_stored_close(t, true, &x);
+    dt_tensor_release(&x);
+    return st;
+}
+
+static dt_status read_values(loading *l, dt_optimizer *optimizer)
+{
+    if (optimizer != NULL) dti_state_renew(optimizer);
+    for (size_t i = 0; i < l->want.n_tensors; i++)
+        DT_TRY(read_value(l, &l->want.tensors[i], l->stored[i]));
     return DT_OK;
 }
 
@@ -369,6 +380,7 @@ static dt_status look(loading *l, int64_t step, dt_optimizer *optimizer)
     l->from = &l->run->loaded;
     DT_TRY(check_facts(l));
     if (l->layers == NULL) return DT_OK;
+    if (optimizer != NULL) DT_TRY(dti_state_take_back(optimizer));
     DT_TRY(dti_run_list(&l->want, l->layers, optimizer, true));
     DT_TRY(match(l, optimizer != NULL));
     return DT_OK;
@@ -399,7 +411,7 @@ static dt_status load(dt_run_folder *run, int64_t step, dt_layers *layers, dt_op
     if (layers == NULL) goto done;
     DT_TRY_TO(done, st, dti_all_say(mesh, check_files(&l)));
     DT_TRY_TO(done, st, dti_all_say(mesh, prepare(&l)));
-    DT_TRY_TO(done, st, dti_all_say(mesh, read_values(&l)));
+    DT_TRY_TO(done, st, dti_all_say(mesh, read_values(&l, optimizer)));
 done:
     if (layers != NULL) st = hand_over(&l, st);
     end(&l);

@@ -45,7 +45,10 @@ dt_status dti_snapshot_add(dti_snapshot *s, const dti_stored_tensor *t)
         to->dtype = dt_tensor_dtype(t->x);
         to->n_axes = dt_tensor_n_axes(t->x);
         for (int a = 0; a < to->n_axes; a++) to->shape[a] = dt_tensor_extent(t->x, a);
-        (void)dt_layout_print(dt_tensor_layout(t->x), layout, sizeof layout);
+        to->lies = dt_tensor_layout(t->x);
+    }
+    if (to->lies != NULL) {
+        (void)dt_layout_print(to->lies, layout, sizeof layout);
         to->layout = layout;
     }
     DT_TRY(copy_text(s, &to->name));
@@ -82,6 +85,7 @@ static dt_status list_param(dti_snapshot *s, dt_layer *layer, int param, bool wi
     (void)dti_param_tensor_name(&info, name, sizeof name);
     t.name = name;
     t.n_axes = info.n_axes;
+    t.lies = dt_layer_param_layout(layer, param);
     for (int a = 0; a < info.n_axes; a++) t.shape[a] = info.axis[a].extent;
     DT_TRY(dti_snapshot_add(s, &t));
     return DT_OK;
@@ -94,6 +98,35 @@ dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool without_val
         for (int p = 0; p < dt_layer_n_params(layer); p++)
             if (dt_layer_owns_param(layer, p)) DT_TRY(list_param(s, layer, p, without_values));
     }
+    return DT_OK;
+}
+
+dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *opt)
+{
+    dti_stored_tensor t = { .state = true, .dtype = DT_F32, .optimizer = opt };
+
+    for (int64_t i = 0; dti_state_find(opt, i, &t.ref); i++) {
+        const dti_trained *p = &opt->params[t.ref.param];
+        t.name = t.ref.name;
+        t.lies = p->layout;
+        t.n_axes = dt_tensor_n_axes(p->x);
+        for (int a = 0; a < t.n_axes; a++) t.shape[a] = dt_tensor_extent(p->x, a);
+        DT_TRY(dti_snapshot_add(s, &t));
+    }
+    return DT_OK;
+}
+
+dt_status dti_stored_open(const dti_stored_tensor *t, dt_tensor **x)
+{
+    if (t->optimizer != NULL) return dti_state_open(t->optimizer, &t->ref, x);
+    *x = dt_tensor_retain(t->x);
+    return DT_OK;
+}
+
+dt_status dti_stored_close(const dti_stored_tensor *t, bool was_written, dt_tensor **x)
+{
+    if (t->optimizer != NULL) return dti_state_close(t->optimizer, &t->ref, was_written, x);
+    dt_tensor_release(x);
     return DT_OK;
 }
 
@@ -136,7 +169,7 @@ static bool owns(const dt_layout *layout, const int *coord)
 static dt_status divide_piece(dti_snapshot *s, place_files *files, int place, const int *coord)
 {
     dti_stored_tensor *const t = &s->tensors[s->n_tensors - 1];
-    const dt_layout *layout = dt_tensor_layout(t->x);
+    const dt_layout *layout = t->lies;
     dti_runs runs[DT_MAX_AXES];
     int at[DT_MAX_AXES] = { 0 };
 
@@ -167,11 +200,9 @@ static dt_status divide_piece(dti_snapshot *s, place_files *files, int place, co
 static dt_status divide_tensor(dti_snapshot *s, place_files *files, const dt_mesh *mesh)
 {
     const dti_stored_tensor *t = &s->tensors[s->n_tensors - 1];
-    const dt_layout *layout = dt_tensor_layout(t->x);
+    const dt_layout *layout = t->lies;
     int coord[DT_MAX_DIMS] = { 0 };
 
-    DT_CHECK(dt_mesh_equal(dt_tensor_mesh(t->x), mesh), DT_ERR_LAYOUT,
-             "%s does not lie on the mesh of the run's folder", t->name);
     DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT, "%s is terms of a sum: reduce it first",
              t->name);
     for (int place = 0; place < dt_mesh_n_ranks(mesh); place++) {

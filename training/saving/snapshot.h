@@ -9,6 +9,7 @@
 #include <dtensor/layers.h>
 
 #include "base/memory.h"
+#include "training/optimizer.h"
 
 /* Elements [begin[a], end[a]) of each axis of a tensor, which one file holds whole. */
 typedef struct dti_stored_box {
@@ -25,9 +26,12 @@ typedef struct dti_stored_tensor {
     const char *layout; /* of those who saved, for humans */
     size_t first, n;    /* its boxes: none of a tensor without elements */
 
-    dt_tensor *x;    /* borrowed; NULL: it has no value here */
-    dt_layer *layer; /* of a parameter, whose number is `param`; or NULL */
+    const dt_layout *lies; /* here; NULL of what is read from a manifest */
+    dt_tensor *x;          /* borrowed; NULL: it has no value here, or lies elsewhere */
+    dt_layer *layer;       /* of a parameter, whose number is `param`; or NULL */
     int param;
+    dt_optimizer *optimizer; /* of a state; or NULL */
+    dti_state_ref ref;
 } dti_stored_tensor;
 
 typedef struct dti_stored_file {
@@ -61,6 +65,13 @@ dt_status dti_snapshot_add_box(dti_snapshot *s, const dti_stored_box *box) DT_MU
 /* Every parameter of a list of layers, under the names that files give them; a tied one once. With
  * `without_values` also such as have none. */
 dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool without_values) DT_MUST_USE;
+
+/* And of the optimizer's state. */
+dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *optimizer) DT_MUST_USE;
+
+/* The value, which may have to be fetched; and back, if it `was_written`. */
+dt_status dti_stored_open(const dti_stored_tensor *t, dt_tensor **x) DT_MUST_USE;
+dt_status dti_stored_close(const dti_stored_tensor *t, bool was_written, dt_tensor **x) DT_MUST_USE;
 
 /* Divides all tensors, which have values on `mesh`, into boxes and files: of replicas the first
  * has it. A piece of several boxes (packed axes) is in several files of its rank, box k in the

@@ -141,20 +141,19 @@ void dti_rank_files_free(dti_rank_files *f)
 /* --- values ----------------------------------------------------------------------------------- */
 
 /* Where a box lies in the piece that holds it. */
-static void box_in_piece(const dti_part_of_file *p, dti_box *from, dti_box *to)
+static void box_in_piece(const dti_part_of_file *p, const dt_tensor *x, dti_box *from, dti_box *to)
 {
     const dti_stored_tensor *t = p->tensor;
-    const dt_layout *layout = dt_tensor_layout(t->x);
-    const dt_local *local = dt_tensor_local(t->x);
+    const dt_local *local = dt_tensor_local(x);
     int64_t piece = 1, box = 1;
     int coord[DT_MAX_DIMS];
     dti_runs runs;
 
-    for (int m = 0; m < layout->n_dims; m++) coord[m] = dt_mesh_coord(dt_tensor_mesh(t->x), m);
+    for (int m = 0; m < t->lies->n_dims; m++) coord[m] = dt_mesh_coord(dt_tensor_mesh(x), m);
     *from = *to = (dti_box){ .n_axes = t->n_axes };
     for (int a = t->n_axes - 1; a >= 0; a--) {
         int64_t row = 0;
-        dti_layout_axis_runs(layout, a, t->shape[a], coord, &runs);
+        dti_layout_axis_runs(t->lies, a, t->shape[a], coord, &runs);
         for (int i = 0; runs.run[i].begin != p->box->begin[a]; i++)
             row += runs.run[i].end - runs.run[i].begin;
         from->extent[a] = to->extent[a] = p->box->end[a] - p->box->begin[a];
@@ -167,23 +166,34 @@ static void box_in_piece(const dti_part_of_file *p, dti_box *from, dti_box *to)
 }
 
 /* One copy, also from a GPU, where the box is the whole piece, as it nearly always is. */
-static dt_status copy_part(const dti_part_of_file *p, void *to)
+static dt_status copy_value(const dti_part_of_file *p, dt_tensor *x, void *to)
 {
     const size_t size = dt_dtype_size(p->tensor->dtype);
-    const dt_local *local = dt_tensor_local(p->tensor->x);
+    const dt_local *local = dt_tensor_local(x);
     dti_box from_box, to_box;
     int64_t n = 1;
     dti_host host;
 
     for (int a = 0; a < local->n_axes; a++) n *= local->shape[a];
-    if (n * (int64_t)size == p->bytes) {
-        DT_TRY(dt_tensor_read(p->tensor->x, to, (size_t)p->bytes));
-        return DT_OK;
-    }
-    box_in_piece(p, &from_box, &to_box);
-    DT_TRY(dti_host_open(p->tensor->x, DTI_HOST_READS, &host));
+    if (n * (int64_t)size == p->bytes) return dt_tensor_read(x, to, (size_t)p->bytes);
+    box_in_piece(p, x, &from_box, &to_box);
+    DT_TRY(dti_host_open(x, DTI_HOST_READS, &host));
     dti_box_copy(to, &to_box, host.local.data, &from_box, size);
-    DT_TRY(dti_host_close(&host, DT_OK));
+    return dti_host_close(&host, DT_OK);
+}
+
+static dt_status copy_part(const dti_part_of_file *p, void *to)
+{
+    dt_status st;
+    dt_tensor *x;
+
+    DT_TRY(dti_stored_open(p->tensor, &x));
+    st = copy_value(p, x, to);
+    if (st == DT_OK)
+        st = dti_stored_close(p->tensor, false, &x);
+    else
+        dt_tensor_release(&x);
+    DT_TRY(st);
     return DT_OK;
 }
 

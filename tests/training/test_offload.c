@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * State that lies in a file: windows keep what was put into them, in any order; training is bit by
+ * bit what it is without; checkpoints are the same. */
+#include <dtensor/ops.h>
+#include <dtensor/training_checkpoints.h>
+#include <dtensor/weights.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/support/dt_test.h"
+#include "tests/support/small_net.h"
+#include "training/offload.h"
+
+/* --- windows --- */
+
+enum { N_ITEMS = 5 };
+static const struct {
+    int64_t n;
+    int n_slots;
+} items[N_ITEMS] = { { 5000, 3 }, { 1, 2 }, { 0, 2 }, { 2048, 1 }, { 7000, 2 } };
+
+static float value(int64_t item, int slot, int64_t i, int round)
+{
+    return (float)(item * 100000 + slot * 10000 + i) + 0.125f * (float)round;
+}
+
+/* Goes through an item: what it finds is of the round before, what it leaves of `round`. */
+static dt_status visit(dti_offload *o, int64_t item, int round, bool reads)
+{
+    dti_window w = { .item = item };
+    int64_t seen = 0;
+
+    for (;;) {
+        DT_TRY(dti_offload_next(o, &w, reads));
+        if (w.n == 0) break;
+        DT_EXPECT_EQ_INT(w.first, seen);
+        for (int s = 0; s < items[item].n_slots; s++)
+            for (int64_t i = 0; i < w.n; i++) {
+                const float want = round == 1 ? 0.0f : value(item, s, seen + i, round - 1);
+                DT_EXPECT(w.slot[s][i] == want, "item %lld, slot %d, element %lld: %g, not %g",
+                          (long long)item, s, (long long)(seen + i), (double)w.slot[s][i],
+                          (double)want);
+                if (!reads) w.slot[s][i] = value(item, s, seen + i, round);
+            }
+        seen += w.n;
+    }
+    DT_EXPECT_EQ_INT(seen, items[item].n);
+    return DT_OK;
+}
+
+static dt_status keep_windows(dt_mesh *mesh, const void *arg)
+{
+    static const int orders[4][N_ITEMS] = {
+        { 0, 1, 2, 3, 4 }, { 4, 3, 2, 1, 0 }, { 2, 0, 4, 1, 3 }, { 0, 1, 2, 3, 4 }
+    };
+    dti_offload *o;
+    dt_status st = DT_OK;
+    int64_t number;
+
+    DT_TRY(dti_offload_create(dt_mesh_runtime(mesh), arg, DTI_OFFLOAD_LEAST_BYTES, &o));
+    for (int i = 0; i < N_ITEMS; i++)
+        DT_TRY_TO(done, st, dti_offload_add(o, items[i].n, items[i].n_slots, &number));
+    DT_TRY_TO(done, st, dti_offload_open(o));
+    for (int round = 1; round <= 4; round++)
+        for (int i = 0; i < N_ITEMS; i++) {
+            const int item = orders[round - 1][i];
+            DT_TRY_TO(done, st, visit(o, item, round, false));
+            if (round % 2 == 0) DT_TRY_TO(done, st, visit(o, item, round + 1, true));
+        }
+    DT_TRY_TO(done, st, dti_offload_settle(o));
+done:
+    dti_offload_free(&o);
+    return st;
+}
+
+DT_TEST(offload, windows_keep_what_is_put_into_them)
+{
+    char dir[DT_TEST_PATH_BYTES];
+
+    dt_test_on_ranks("dp=2", keep_windows, dt_test_temp_dir(dir));
+    dt_test_on_ranks("dp=2", keep_windows, "host");
+    dt_test_on_ranks("dp=1", keep_windows, "."); /* another file system, most likely */
+    dt_test_remove_dir(dir);
+}
+
+/* --- training --- */
+
+enum { WIDE = 130, LONG = 90, STEPS = 4, MOST_VALUES = 3 * WIDE * LONG };
+
+static const dt_layer_spec wide[] = {
+    { .name = "wide",
+      .kind = &dt_linear_kind,
+      .axis = { { WIDE, DT_UNIT_ROW }, { LONG, DT_UNIT_ROW } },
+      .with = "bias",
+      .style = "colwise" },
+};
+
+typedef struct outcome {
+    dt_dtype dtype;
+    dt_optimizer_options options;
+    const char *folder; /* a checkpoint goes there after half of the steps and is read again */
+    int64_t n;
+    float values[4 * MOST_VALUES];
+} outcome;
+
+static dt_status step_wide(dt_layers *net, dt_optimizer *opt, dt_tape *t, int step)
+{
+    const dt_dtype dtype = dt_tensor_dtype(dt_layer_param(dt_layers_at(net, 0), 0));
+    const int64_t shape[] = { 4, LONG };
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    dt_mesh *mesh = dt_layers_mesh(net);
+    float x[4 * LONG];
+    dt_tensor *in, *y;
+
+    for (int i = 0; i < 4 * LONG; i++) x[i] = (float)((i * 7 + step * 13) % 17 - 8) / 16.0f;
+    DT_TRY(dt_distribute(mesh, whole, DT_F32, 2, shape, (dt_source){ x, DT_EQUAL_COPIES }, &in));
+    dt_tape_record(t, dt_optimizer_gradients(opt));
+    y = dt_layer_forward(t, dt_layers_at(net, 0), dt_cast(t, dt_tape_own(t, in), dtype));
+    y = dt_sum(t, dt_mul(t, y, y), DT_ALL_AXES);
+    dt_optimizer_backward(opt, t, y, true);
+    DT_TRY(dt_tape_status(t));
+    dt_tape_reset(t);
+    DT_TRY(dt_optimizer_step(opt, 0.01, NULL));
+    return DT_OK;
+}
+
+/* Through a checkpoint, into an optimizer without offload. */
+static dt_status exchange(dt_layers *net, dt_optimizer **opt, const outcome *o)
+{
+    dt_optimizer_options options = o->options;
+    dt_run_folder *run;
+    dt_status st;
+
+    options.offload = NULL;
+    DT_TRY(dt_run_folder_open(dt_layers_mesh(net), o->folder, NULL, &run));
+    DT_TRY_TO(done, st, dt_run_folder_save(run, net, *opt, &(dt_run_progress){ .step = 2 }, NULL));
+    dt_optimizer_release(opt);
+    DT_TRY_TO(done, st, dt_optimizer_create(net, &options, opt));
+    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
+    dt_optimizer_release(opt);
+    DT_TRY_TO(done, st, dt_optimizer_create(net, &o->options, opt));
+    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
+done:
+    dt_run_folder_release(&run);
+    return st;
+}
+
+static dt_status train_wide(dt_mesh *mesh, const void *arg)
+{
+    outcome *const *to = arg, *o = *to;
+    dt_optimizer *opt = NULL;
+    dt_layers *net = NULL;
+    dt_tape *t = NULL;
+    float *values = NULL;
+    dt_status st = DT_OK;
+    int64_t n = 0;
+
+    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp?", wide, 1, NULL, &net));
+    DT_TRY_TO(done, st, dt_layers_init(net, o->dtype, 3, NULL, 0));
+    DT_TRY_TO(done, st, dt_optimizer_create(net, &o->options, &opt));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    for (int step = 0; step < STEPS; step++) {
+        if (step == STEPS / 2 && o->folder != NULL) DT_TRY_TO(done, st, exchange(net, &opt, o));
+        DT_TRY_TO(done, st, step_wide(net, opt, t, step));
+    }
+    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &n));
+    DT_EXPECT_TO(done, st, n <= 4 * MOST_VALUES, "%lld values", (long long)n);
+    if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
+        o->n = n;
+        memcpy(o->values, values, (size_t)n * sizeof *values);
+    }
+done:
+    dti_free(values);
+    dt_tape_release(&t);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&net);
+    return st;
+}
+
+DT_TEST(offload, training_is_bit_by_bit_what_it_is_without)
+{
+    static const struct {
+        const char *mesh;
+        dt_dtype dtype;
+        dt_optimizer_rule rule;
+        int zero;
+        bool stochastic;
+    } cases[] = {
+        { "dp=1", DT_F32, DT_ADAMW, 0, false }, { "dp=1", DT_BF16, DT_ADAMW, 0, false },
+        { "dp=1", DT_BF16, DT_ADAMW, 0, true }, { "dp=2", DT_BF16, DT_ADAMW, 1, false },
+        { "tp=2", DT_F32, DT_SGD, 0, false },   { "dp=2,tp=2", DT_BF16, DT_SGD, 2, false }
+    };
+    static outcome without, with, *to;
+    char dir[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(dir);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        without = (outcome){ .dtype = cases[i].dtype, .options = DT_OPTIMIZER_OPTIONS_INIT };
+        without.options.rule = cases[i].rule;
+        without.options.momentum = 0.9;
+        without.options.zero = cases[i].zero;
+        without.options.stochastic = cases[i].stochastic;
+        without.options.masters = !cases[i].stochastic;
+        with = without;
+        with.options.offload = dir;
+        with.options.window_bytes = DTI_OFFLOAD_LEAST_BYTES;
+        to = &without;
+        dt_test_on_ranks(cases[i].mesh, train_wide, &to);
+        to = &with;
+        for (int through = 0; through <= 1; through++) {
+            with.folder = through ? dt_test_temp_dir(folder) : NULL;
+            dt_test_on_ranks(cases[i].mesh, train_wide, &to);
+            DT_ASSERT_EQ_INT(with.n, without.n);
+            DT_ASSERT(memcmp(with.values, without.values, (size_t)with.n * sizeof(float)) == 0);
+            if (through) dt_test_remove_dir(folder);
+        }
+        with.options.offload = "host";
+        with.folder = NULL;
+        dt_test_on_ranks(cases[i].mesh, train_wide, &to);
+        DT_ASSERT(memcmp(with.values, without.values, (size_t)with.n * sizeof(float)) == 0);
+    }
+    dt_test_remove_dir(dir);
+}
+
+DT_TEST(offload, places_that_there_are_not_are_refused)
+{
+    static outcome o = { .dtype = DT_F32, .options = DT_OPTIMIZER_OPTIONS_INIT }, *to = &o;
+
+    o.options.offload = "/nowhere/at/all";
+    dt_test_on_ranks_fail(
+        "dp=1", train_wide, &to, DT_ERR_IO,
+        "/nowhere/at/all: no file for the optimizer's state can be made: No such");
+    o.options.offload = "";
+    dt_test_on_ranks_fail("dp=1", train_wide, &to, DT_ERR_ARG, "offload is an empty text");
+    o.options.offload = "host";
+    o.options.window_bytes = 1000;
+    dt_test_on_ranks_fail("dp=1", train_wide, &to, DT_ERR_ARG, "window_bytes is 1000");
+}
