@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/train_steps.h"
 
+#include <dtensor/ops.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -39,6 +40,20 @@ typedef struct trainer {
     int32_t *ids, *targets; /* of a microbatch */
 } trainer;
 
+/* Targets of a row that do not count, the first ones. */
+static int64_t hidden(const dt_test_steps *t, int64_t row)
+{
+    return t->masked ? row * t->length / t->rows : 0;
+}
+
+static double count_valid(const dt_test_steps *t)
+{
+    int64_t n = t->rows * t->length;
+
+    for (int64_t r = 0; r < t->rows; r++) n -= hidden(t, r);
+    return (double)n;
+}
+
 static dt_status run_pass(trainer *r, int step, int m, double *loss)
 {
     const dt_test_steps *t = r->t;
@@ -48,16 +63,18 @@ static dt_status run_pass(trainer *r, int step, int m, double *loss)
     float value;
 
     how.recompute = t->recompute;
-    how.n_valid = (double)(t->rows * t->length);
+    how.n_valid = t->fault == DT_FAULT_MEANS ? 0.0 : count_valid(t);
     for (int64_t i = 0; i < each; i++) {
         const int32_t *from = t->tokens + window_of(t, step, m * each + i) * t->length;
         memcpy(r->ids + i * t->length, from, (size_t)t->length * sizeof *from);
         memcpy(r->targets + i * t->length, from + 1, (size_t)t->length * sizeof *from);
+        for (int64_t k = 0; k < hidden(t, m * each + i); k++) r->targets[i * t->length + k] = -100;
     }
     dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
     ids = dt_model_ids(r->tape, r->model, r->ids, each, t->length);
     targets = dt_model_ids(r->tape, r->model, r->targets, each, t->length);
     mean = dt_model_loss(r->tape, r->model, ids, targets, &how);
+    if (t->fault == DT_FAULT_MEANS) mean = dt_mul_scalar(r->tape, mean, 1.0 / t->microbatches);
     dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches);
     DT_TRY(dt_tape_status(r->tape));
     DT_TRY(dt_tensor_read(mean, &value, sizeof value));
@@ -66,22 +83,32 @@ static dt_status run_pass(trainer *r, int step, int m, double *loss)
     return DT_OK;
 }
 
-/* Spoils the gradient of the parameter in the middle of those that are trained. */
-static dt_status spoil(trainer *r)
+/* The gradient that a fault is in. */
+static dt_tensor *find_spoiled(trainer *r)
 {
     dt_gradients *g = dt_optimizer_gradients(r->optimizer);
+    int64_t count = 0;
+
+    if (r->t->spoiled != NULL)
+        return dt_gradient(g,
+                           dt_layer_param(dt_layers_find(dt_model_layers(r->model), r->t->spoiled),
+                                          r->t->spoiled_param));
+    while (dt_gradients_at(g, count) != NULL) count++;
+    return dt_gradient(g, dt_gradients_at(g, count / 2));
+}
+
+static dt_status spoil(trainer *r)
+{
     const bool first = dt_mesh_coord(dt_model_mesh(r->model), 0) == 0;
     const double factor = r->t->fault == DT_FAULT_SCALED ? 2.0 : first ? 1.0 : 0.0;
-    int64_t count = 0;
     dt_tensor *x;
     size_t n = 1;
     float *values;
     dt_status st;
 
     if (r->t->fault != DT_FAULT_SCALED && r->t->fault != DT_FAULT_LOST_SUM) return DT_OK;
-    while (dt_gradients_at(g, count) != NULL) count++;
-    x = dt_gradient(g, dt_gradients_at(g, count / 2));
-    DT_EXPECT(x != NULL, "no gradient of parameter %lld", (long long)(count / 2));
+    x = find_spoiled(r);
+    DT_EXPECT(x != NULL, "there is no gradient to spoil");
     for (int a = 0; a < dt_tensor_local(x)->n_axes; a++) n *= (size_t)dt_tensor_local(x)->shape[a];
     if (n == 0) return DT_OK;
     DT_TRY(dti_alloc_array(n, sizeof *values, (void **)&values));

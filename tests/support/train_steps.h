@@ -17,7 +17,8 @@ typedef enum dt_test_fault {
     DT_FAULT_NONE,
     DT_FAULT_SCALED,   /* the gradient of one parameter is twice what it is */
     DT_FAULT_LOST_SUM, /* that gradient is the first rank's own: others' terms are not added */
-    DT_FAULT_SWAPPED   /* the last microbatch of step 4 and the first one of step 5 change places */
+    DT_FAULT_SWAPPED,  /* the last microbatch of step 4 and the first one of step 5 change places */
+    DT_FAULT_MEANS     /* microbatches count alike, however many of their targets do */
 } dt_test_fault;
 
 typedef struct dt_test_steps {
@@ -31,7 +32,12 @@ typedef struct dt_test_steps {
     dt_recomputed recompute;
     bool sequence_parallel;
     const char *fully_shard; /* as in dt_load_options */
+    bool masked;             /* the first r / rows targets of row r do not count */
     dt_test_fault fault;
+    const char
+        *spoiled; /* layer whose parameter spoiled_param has the fault; NULL: the parameter in
+                          * the middle of those that are trained */
+    int spoiled_param;
 } dt_test_steps;
 
 typedef struct dt_test_losses {
