@@ -12,10 +12,11 @@ CPACK ?= cpack
 CMAKE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long build bench asan tsan format lint tidy pages install deb clean setup
+.PHONY: help demo train test test-long build bench asan tsan format lint tidy pages install deb clean setup
 
 help:
 	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
+	@echo "make train      build, then train that Llama anew for a minute, on two ranks"
 	@echo "make test       build and run the tests (PRESET=dev, release, asan or tsan)"
 	@echo "make test-long  all tests, the long ones too, on the release build (or PRESET=asan)"
 	@echo "make build      the release build: build/release/bin/dtensor"
@@ -46,6 +47,10 @@ build: build-release
 demo: configure-release
 	@$(CMAKE) --build --preset release --target dtensor_cli
 	build/release/bin/dtensor generate --model examples/checkpoint --prompt "ROMEO:" --mesh tp=2 --max-new-tokens 200
+
+train: configure-release
+	@$(CMAKE) --build --preset release --target example_21_train_text
+	build/release/examples/21_train_text examples/checkpoint examples/data/tinyshakespeare.txt 150
 
 test: test-in-$(PRESET)
 

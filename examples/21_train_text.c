@@ -2,11 +2,12 @@
  *
  * A training loop: a Llama learns a text, on two ranks that have half of each batch.
  *
- *     21_train_text [FOLDER TEXT OUTPUT STEPS]
+ *     21_train_text [FOLDER TEXT STEPS [OUTPUT]]
  *
  * FOLDER has a config.json and a tokenizer; weights begin anew, and OUTPUT becomes a Hugging Face
- * folder. The last 4 % of the text are held out. examples/checkpoint is made by this program.
- * Without arguments it makes three steps of examples/checkpoint, and writes nothing. */
+ * folder. The last 4 % of the text are held out. What the model writes is printed before and after.
+ * examples/checkpoint is made by this program; `make train` runs it for a minute. Without arguments
+ * it makes three steps of examples/checkpoint. */
 #include <dtensor.h>
 #include <dtensor/optimizers.h>
 #include <dtensor/tokenizer.h>
@@ -24,6 +25,7 @@ typedef struct text {
 typedef struct job {
     const char *folder, *output; /* output NULL: none */
     int64_t steps;
+    dt_tokenizer *tokenizer;
     text learned, held_out;
     int32_t begin;             /* the token that a text begins with */
     int32_t joined, parts[2];  /* ":\n" as one token, and as two */
@@ -129,23 +131,69 @@ static dt_status validate(const trainer *r, int64_t most, double *mean)
     return DT_OK;
 }
 
+enum { WRITTEN = 60 };
+
+static bool note_token(void *arg, int64_t n, int32_t id)
+{
+    ((int32_t *)arg)[n] = id;
+    return true;
+}
+
+/* Prints what the model makes of a prompt: the best token each time. */
+static dt_status write_text(const trainer *r, bool speaks)
+{
+    static const char prompt[] = "ROMEO:";
+    int32_t written[WRITTEN] = { 0 }, *ids = NULL;
+    dt_generate_options options = DT_GENERATE_OPTIONS_INIT;
+    dt_state *state = NULL;
+    char *said = NULL;
+    size_t n, bytes;
+    dt_status st;
+
+    options.max_new_tokens = WRITTEN;
+    options.do_sample = false;
+    options.ignore_eos = true;
+    options.on_token = note_token;
+    options.arg = written;
+    DT_TRY_TO(done, st,
+              dt_tokenizer_encode(r->j->tokenizer, prompt, strlen(prompt), DT_ENCODE_ADD_SPECIAL,
+                                  &ids, &n));
+    DT_TRY_TO(done, st, dt_state_create(r->model, 1, (int64_t)n + WRITTEN, &state));
+    DT_TRY_TO(done, st, dt_generate(r->model, state, ids, (int64_t)n, &options, NULL, NULL));
+    DT_TRY_TO(done, st,
+              dt_tokenizer_decode(r->j->tokenizer, written, WRITTEN, true, &said, &bytes));
+    if (speaks) printf("--- %s%.*s\n---\n", prompt, (int)bytes, said);
+done:
+    dt_tokenizer_free(said);
+    dt_state_release(&state);
+    dt_tokenizer_free(ids);
+    return st;
+}
+
+/* A line of the curve. */
+static void print_step(int64_t number, float loss, double norm)
+{
+    printf("step %4lld  loss %.4f  norm %.3f  |", (long long)number, (double)loss, norm);
+    for (float at = 0.0f; at < loss; at += 0.2f) printf("#");
+    printf("\n");
+    fflush(stdout);
+}
+
 static dt_status train(const trainer *r, bool speaks)
 {
     dt_step_report report;
     double held_out;
     float loss;
 
+    DT_TRY(write_text(r, speaks));
     for (int64_t k = 0; k < r->j->steps; k++) {
         DT_TRY(step(r, k, &loss, &report));
-        if (speaks && (k % 10 == 0 || k + 1 == r->j->steps))
-            printf("step %lld: loss %.4f, norm %.3f\n", (long long)k + 1, (double)loss,
-                   report.norm);
+        if (speaks && (k % 10 == 0 || k + 1 == r->j->steps)) print_step(k + 1, loss, report.norm);
         if (k % 100 != 99 && k + 1 != r->j->steps) continue;
-        DT_TRY(validate(r, r->j->output != NULL ? 100 : 1, &held_out));
-        if (speaks) printf("step %lld: held out %.4f\n", (long long)k + 1, held_out);
-        if (speaks) fflush(stdout);
+        DT_TRY(validate(r, r->j->steps > 3 ? 100 : 1, &held_out));
+        if (speaks) printf("step %4lld  held out %.4f\n", (long long)k + 1, held_out);
     }
-    return DT_OK;
+    return write_text(r, speaks);
 }
 
 static dt_status rank_main(dt_runtime *rt, void *arg)
@@ -212,7 +260,6 @@ static dt_status find_starts(job *j, const dt_tokenizer *tok)
 
 static dt_status prepare(job *j, const char *path)
 {
-    dt_tokenizer *tok = NULL;
     text some = { 0 };
     dt_status st;
     size_t n, cut;
@@ -220,22 +267,21 @@ static dt_status prepare(job *j, const char *path)
 
     if (bytes == NULL) return dt_fail(DT_ERR_IO, "%s: cannot be read", path);
     for (cut = n / 100 * 96; cut > 0 && memcmp(bytes + cut, "\n\n", 2) != 0;) cut--;
-    DT_TRY_TO(done, st, dt_tokenizer_open(j->folder, &tok));
-    DT_TRY_TO(done, st, encode(tok, bytes, cut + 2, &j->learned));
-    DT_TRY_TO(done, st, encode(tok, bytes + cut + 2, n - cut - 2, &j->held_out));
-    DT_TRY_TO(done, st, encode(tok, "a:\n", 3, &some));
+    DT_TRY_TO(done, st, dt_tokenizer_open(j->folder, &j->tokenizer));
+    DT_TRY_TO(done, st, encode(j->tokenizer, bytes, cut + 2, &j->learned));
+    DT_TRY_TO(done, st, encode(j->tokenizer, bytes + cut + 2, n - cut - 2, &j->held_out));
+    DT_TRY_TO(done, st, encode(j->tokenizer, "a:\n", 3, &some));
     j->joined = some.ids[some.n - 1];
     dt_tokenizer_free(some.ids);
-    DT_TRY_TO(done, st, encode(tok, ":", 1, &some));
+    DT_TRY_TO(done, st, encode(j->tokenizer, ":", 1, &some));
     j->parts[0] = some.ids[0];
     dt_tokenizer_free(some.ids);
-    DT_TRY_TO(done, st, encode(tok, "\n", 1, &some));
+    DT_TRY_TO(done, st, encode(j->tokenizer, "\n", 1, &some));
     j->parts[1] = some.ids[0];
-    j->begin = dt_tokenizer_id(tok, "<|begin_of_text|>", 17);
-    st = find_starts(j, tok);
+    j->begin = dt_tokenizer_id(j->tokenizer, "<|begin_of_text|>", 17);
+    st = find_starts(j, j->tokenizer);
 done:
     dt_tokenizer_free(some.ids);
-    dt_tokenizer_release(&tok);
     free(bytes);
     return st;
 }
@@ -243,14 +289,15 @@ done:
 int main(int argc, char **argv)
 {
     job j = { .folder = argc > 1 ? argv[1] : "examples/checkpoint",
-              .output = argc > 3 ? argv[3] : NULL,
-              .steps = argc > 4 ? strtoll(argv[4], NULL, 10) : 3 };
+              .steps = argc > 3 ? strtoll(argv[3], NULL, 10) : 3,
+              .output = argc > 4 ? argv[4] : NULL };
     dt_run_options options = DT_RUN_OPTIONS_INIT;
     dt_status st = prepare(&j, argc > 2 ? argv[2] : "examples/data/tinyshakespeare.txt");
 
     options.n_ranks = 2;
     if (st == DT_OK) st = dt_run(&options, rank_main, &j);
     if (st != DT_OK) (void)fprintf(stderr, "%s\n", dt_last_error()->message);
+    dt_tokenizer_release(&j.tokenizer);
     dt_tokenizer_free(j.learned.ids);
     dt_tokenizer_free(j.held_out.ids);
     free(j.starts);

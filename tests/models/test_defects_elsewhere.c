@@ -444,7 +444,7 @@ DT_TEST(defects_elsewhere, a_tied_weight_has_both_gradients)
 
 /* --- 7: loss of unequal masks ----------------------------------------------------------------- */
 
-/* Each target counts alike, in whatever microbatch and on whatever rank it is (NeMo, DeepSpeed 7773,
+/* Each target counts alike, whatever microbatch and rank it is in (NeMo, DeepSpeed 7773,
  * 8154): the sum is divided once, by the count of the step. */
 DT_TEST(defects_elsewhere, each_target_counts_alike)
 {
