@@ -253,7 +253,7 @@ static dt_status run_on_copies(dti_device *d, const dt_op *op, const dt_kargs *a
     for (int k = 0; k < args->n_out; k++) {
         void *shared = NULL;
         out[k] = args->out[k];
-        for (int i = 0; i < args->n_in && (op->flags & DT_OP_INPLACE_LAST) != 0; i++)
+        for (int i = 0; i < args->n_in && out[k].data != NULL; i++)
             if (args->in[i].data == out[k].data) shared = in[i].data;
         if (shared == NULL) DT_TRY(dti_arena_alloc(arena, bytes_of(&out[k]) + 1, &shared));
         out[k].data = shared;
