@@ -44,7 +44,7 @@ static dt_status add(dt_optimizer *opt, dt_tensor *g, dt_tensor *counters, int64
     DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
     dti_tape_add_work(opt->tape, 2.0 * (double)dti_local_count(piece),
                       4.0 * (double)dti_local_count(piece));
-    if (digits == NULL) return DT_OK; /* dry */
+    if (digits == NULL || !dt_mesh_is_member(opt->mesh)) return DT_OK; /* or dry */
     DT_TRY(dti_gradient_digits(d, piece->data, dti_local_count(piece), digits + at * DTI_DIGITS_N,
                                NULL));
     return DT_OK;

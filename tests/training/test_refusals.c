@@ -212,3 +212,96 @@ DT_TEST(optimizer_refusals, parameters)
 {
     dt_test_on_ranks("dp=1", no_values, NULL);
 }
+
+/* --- what was recorded before a step, and ranks that take no part ----------------------------- */
+
+/* A step writes over what a record keeps: the parameter is the same tensor, with other bytes. */
+static dt_status outdated(dt_mesh *mesh, const void *arg)
+{
+    dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
+    dt_tape *t = NULL, *before = NULL;
+    dt_optimizer *opt = NULL;
+    dt_layers *m = NULL;
+    dt_tensor *loss, *w;
+    dt_status st;
+
+    o.zero = *(const int *)arg;
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &before));
+    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    w = dt_layer_param(dt_layers_at(m, 3), 0);
+    dt_tape_record(before, dt_optimizer_gradients(opt));
+    loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
+    dt_tape_record(t, dt_optimizer_gradients(opt));
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    DT_TRY_TO(done, st, after(t));
+    DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, NULL));
+    DT_EXPECT_TO(done, st, dt_layer_param(dt_layers_at(m, 3), 0) == w, "another tensor");
+    dt_optimizer_backward(opt, before, loss, true);
+    EXPECT(after(before), "cleared while the tape recorded");
+    loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS); /* is not recorded */
+    dt_tape_record(before, dt_optimizer_gradients(opt));
+    loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
+    DT_TRY_TO(done, st, dt_fill(w, 0.0));
+    dt_optimizer_backward(opt, before, loss, true);
+    EXPECT(after(before), "was written over");
+done:
+    dt_tape_release(&t);
+    dt_tape_release(&before);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&m);
+    return st;
+}
+
+DT_TEST(optimizer_refusals, records_of_before)
+{
+    for (int zero = 0; zero <= 2; zero++) dt_test_on_ranks("dp=2", outdated, &zero);
+}
+
+/* The last rank of the run is no member of the mesh: it makes the same calls, and waits for nobody.
+ */
+static dt_status with_outsider(dt_runtime *rt, void *arg)
+{
+    dt_test_training how = {
+        .dtype = DT_BF16, .options = DT_OPTIMIZER_OPTIONS_INIT, .steps = 2, .passes = 2, .lr = 0.01
+    };
+    dt_optimizer *opt = NULL;
+    dt_step_report report;
+    dt_mesh *mesh = NULL;
+    dt_layers *m = NULL;
+    dt_tape *t = NULL;
+    dt_status st;
+
+    (void)arg;
+    how.options.zero = 2;
+    DT_TRY(dt_mesh_create(rt, "dp=2", &mesh));
+    DT_TRY_TO(done, st, dt_test_net_create(mesh, how.dtype, &m));
+    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY_TO(done, st, dt_optimizer_create(m, &how.options, &opt));
+    for (int i = 0; i < how.steps; i++) {
+        dt_tape_record(t, dt_optimizer_gradients(opt));
+        dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, i, 0, DT_NET_ROWS), true);
+        DT_TRY_TO(done, st, after(t));
+        DT_TRY_TO(done, st, dt_optimizer_step(opt, how.lr, &report));
+    }
+    DT_EXPECT_TO(done, st,
+                 report.step == 2 && dt_optimizer_steps(opt) == 2 &&
+                     (dt_optimizer_state_bytes(opt) > 0) == dt_mesh_is_member(mesh),
+                 "step %lld, %lld bytes", (long long)report.step,
+                 (long long)dt_optimizer_state_bytes(opt));
+done:
+    dt_tape_release(&t);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&m);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+DT_TEST(optimizer_refusals, outsiders_are_let_go)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    options.n_ranks = 3;
+    if (dt_test_processes() <= options.n_ranks) DT_ASSERT_OK(dt_run(&options, with_outsider, NULL));
+}
