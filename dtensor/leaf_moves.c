@@ -122,6 +122,17 @@ dt_status dti_leaf_moves_begin(dt_gradients *g, int n, const int64_t *leaf,
     return st;
 }
 
+/* What has come to the leaf meanwhile, of a later pass, stands behind what was there before. */
+static dt_status put_in_front(dti_sum *sum, dti_sum *before)
+{
+    for (int k = 0; k < DTI_SUM_PARTS && sum->part[k] != NULL; k++)
+        DT_TRY(dti_sum_add(NULL, before, sum->part[k], true));
+    dti_sum_drop(sum);
+    *sum = *before;
+    *before = (dti_sum){ { NULL } };
+    return DT_OK;
+}
+
 /* The parts of one leaf are added in their order, as dti_sum_take() does. */
 static dt_status put_back(const dti_leaf_moves *m)
 {
@@ -129,11 +140,13 @@ static dt_status put_back(const dti_leaf_moves *m)
     dt_status st = DT_OK;
 
     for (int i = 0; i < m->n; i++) {
-        dti_sum *sum = &m->gradients->leaves.at[m->passengers[i].leaf].sum;
+        dti_sum *sum = &m->gradients->leaves.at[m->passengers[i].leaf].sum, all = { { NULL } };
         for (int k = 0; k < m->passengers[i].n_parts; k++, at++) {
-            if (st == DT_OK) st = dti_sum_add(NULL, sum, *at, true);
+            if (st == DT_OK) st = dti_sum_add(NULL, &all, *at, true);
             dt_tensor_release(at);
         }
+        if (st == DT_OK) st = put_in_front(sum, &all);
+        dti_sum_drop(&all);
     }
     return st;
 }
@@ -154,6 +167,13 @@ dt_status dti_leaf_moves_wait(dti_leaf_moves **moves)
     }
     destroy(m);
     return st;
+}
+
+bool dti_leaf_moves_have(const dti_leaf_moves *m, int64_t leaf)
+{
+    for (int i = 0; m != NULL && i < m->n; i++)
+        if (m->passengers[i].leaf == leaf) return true;
+    return false;
 }
 
 void dti_leaf_moves_drop(dti_leaf_moves **moves)

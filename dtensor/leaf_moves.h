@@ -25,7 +25,11 @@ dt_status dti_leaf_moves_begin(dt_gradients *gradients, int n, const int64_t *le
                                const dt_layout *const *want, dt_tape *tape,
                                dti_leaf_moves **out) DT_MUST_USE;
 
-/* Waits, and puts each sum back as its leaf's only part, unless the collection was cleared since.
+/* Whether the leaf's sum is under way. */
+bool dti_leaf_moves_have(const dti_leaf_moves *moves, int64_t leaf);
+
+/* Waits, and puts each sum back as one part of its leaf's, before what has come since, unless the
+ * collection was cleared.
  * Frees *moves and sets it to NULL, also on error, and where it is NULL already does nothing: who
  * shares a bucket may wait for it as often as they like. */
 dt_status dti_leaf_moves_wait(dti_leaf_moves **moves) DT_MUST_USE;

@@ -6,9 +6,9 @@
 #include "base/memory.h"
 #include "dtensor/leaf_moves.h"
 
-/* Buckets under way at most: one that travels and one that is ready when it has arrived. More would
- * hide nothing more, and each holds terms and their sum. */
-enum { UNDER_WAY = 2 };
+/* Buckets under way at most: each holds terms and their sum. More than one, so that something
+ * travels while the next one fills, also over the forward pass of the next microbatch. */
+enum { UNDER_WAY = 4 };
 
 struct dti_buckets {
     dt_gradients *gradients;
@@ -84,10 +84,20 @@ static void empty_bucket(dti_buckets *r)
     r->bytes = 0;
 }
 
-dt_status dti_buckets_open(dti_buckets *r)
+void dti_buckets_open(dti_buckets *r)
 {
     empty_bucket(r);
-    DT_TRY(dti_buckets_finish(r));
+}
+
+/* The bucket's leaves are back from an earlier pass. */
+static dt_status await_leaves(dti_buckets *r)
+{
+    int last = -1;
+
+    for (int at = 0; at < UNDER_WAY; at++)
+        for (int i = 0; i < r->n_waiting; i++)
+            if (dti_leaf_moves_have(r->under_way[at], r->waiting[i])) last = at;
+    for (; last >= 0; last--) DT_TRY(await_oldest(r));
     return DT_OK;
 }
 
@@ -97,6 +107,7 @@ static dt_status send_bucket(dti_buckets *r, dt_tape *t)
     int at = 0;
 
     if (n == 0) return DT_OK;
+    DT_TRY(await_leaves(r));
     empty_bucket(r);
     if (r->under_way[UNDER_WAY - 1] != NULL) DT_TRY(await_oldest(r));
     while (r->under_way[at] != NULL) at++;

@@ -29,9 +29,9 @@ dt_status dti_buckets_create(dt_gradients *gradients, int64_t n, const dt_layout
 /* What is under way is dropped. Accepts NULL. */
 void dti_buckets_free(dti_buckets **buckets);
 
-/* Before a pass whose gradients travel: those of an earlier one have arrived, and what a pass that
- * failed has left is forgotten. */
-dt_status dti_buckets_open(dti_buckets *r) DT_MUST_USE;
+/* Before a pass whose gradients travel: what a pass that failed has left is forgotten. Those of an
+ * earlier pass may be under way still. */
+void dti_buckets_open(dti_buckets *r);
 
 /* Nothing is added to the leaf's gradient any more in this pass. Collective where it fills a
  * bucket; counted on the tape as "gradients". */

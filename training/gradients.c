@@ -64,7 +64,7 @@ static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *loss, boo
     const bool meanwhile = travels && opt->buckets != NULL;
     dt_backward_options options = { .ready = meanwhile ? set_out : NULL, .arg = opt };
 
-    if (meanwhile) DT_TRY(dti_buckets_open(opt->buckets));
+    if (meanwhile) dti_buckets_open(opt->buckets);
     DT_TRY(seed_of(opt, loss, &options.seed));
     dt_backward(tape, loss, &options);
     dt_tensor_release(&options.seed);
