@@ -10,6 +10,7 @@
 #include "dtensor/device/upload.h"
 #include "dtensor/ops/fusion.h"
 #include "dtensor/ops/op_rules.h"
+#include "dtensor/optimize.h"
 #include "mesh/gpu.h"
 
 enum {
@@ -220,16 +221,19 @@ static dti_cuda_kernel kernel_of(const dti_cuda_kernels *kernels, const dt_op *o
     return run;
 }
 
+static void find_row(dti_cuda_device *g, const dt_op *op)
+{
+    row_slot *slot = slot_of(g, op);
+
+    slot->op = op;
+    slot->run = kernel_of(g->module->kernels, op);
+}
+
 static void find_rows(dti_cuda_device *g)
 {
-    const dti_cuda_kernels *kernels = g->module->kernels;
-
-    DT_ASSERT(2 * dti_op_table_size <= ROW_SLOTS);
-    for (int i = 0; i < dti_op_table_size; i++) {
-        row_slot *slot = slot_of(g, dti_op_table[i]);
-        slot->op = dti_op_table[i];
-        slot->run = kernel_of(kernels, slot->op);
-    }
+    DT_ASSERT(2 * (dti_op_table_size + DTI_N_STEP_ROWS) <= ROW_SLOTS);
+    for (int i = 0; i < dti_op_table_size; i++) find_row(g, dti_op_table[i]);
+    for (int i = 0; i < DTI_N_STEP_ROWS; i++) find_row(g, dti_step_rows[i]);
 }
 
 /* Bytes of a piece; 0 for one without elements. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of the operator table (dtensor/ops/table.c) that have a CUDA kernel, one a line:
- * ROW(name) is dti_name_cuda(). */
+ * The rows of the operator table (dtensor/ops/table.c) that have a CUDA kernel, one a line, then
+ * those of dtensor/optimize.h: ROW(name) is dti_name_cuda(). */
 #ifndef DTI_CUDA_ROWS_H
 #define DTI_CUDA_ROWS_H
 
@@ -117,7 +117,10 @@
     ROW(cross_entropy) \
     ROW(cross_entropy_backward) \
     ROW(count_targets) \
-    ROW(accumulate)
+    ROW(accumulate) \
+    ROW(adamw) \
+    ROW(sgd) \
+    ROW(square_digits)
 /* clang-format on */
 
 #endif
