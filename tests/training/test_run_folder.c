@@ -278,6 +278,64 @@ DT_TEST(run_folder, two_runs_do_not_write_into_one)
     dt_test_remove_dir(dir);
 }
 
+/* --- what may be asked ---------- */
+
+static dt_status refuse_all(dt_mesh *mesh, const void *arg)
+{
+    dt_run_folder_options options = DT_RUN_FOLDER_OPTIONS_INIT;
+    dt_run_progress progress = { .step = 4, .samples = 9, .tokens = 1 }, found;
+    dt_run_folder *run = NULL;
+    dt_layers *net = NULL;
+    const char *json;
+    dt_status st;
+
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &net));
+    options.keep = -1;
+    DT_EXPECT_STATUS(dt_run_folder_open(mesh, arg, &options, &run), DT_ERR_ARG, "keep is -1");
+    options.keep = 1;
+    options.n_facts = 1;
+    DT_EXPECT_STATUS(dt_run_folder_open(mesh, arg, &options, &run), DT_ERR_ARG,
+                     "1 facts, in no list");
+    options.n_facts = 0;
+    DT_EXPECT_STATUS(dt_run_folder_open(mesh, NULL, &options, &run), DT_ERR_ARG, "is NULL");
+    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, &options, &run));
+    DT_EXPECT_STATUS(dt_run_folder_peek(run, -1, NULL, NULL), DT_ERR_ARG,
+                     "holds no checkpoint yet");
+    DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, "[1]"), DT_ERR_FORMAT, "json");
+    DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, "{"), DT_ERR_FORMAT, "json");
+    DT_EXPECT_STATUS(dt_run_folder_save(run, NULL, NULL, &progress, NULL), DT_ERR_ARG, "is NULL");
+    progress.step = -4;
+    DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, NULL), DT_ERR_ARG, "step -4");
+    progress.step = 4;
+    DT_TRY_TO(done, st, dt_run_folder_save(run, net, NULL, &progress, "{\"lr\": 0.1}"));
+    DT_TRY_TO(done, st, dt_run_folder_peek(run, -1, &found, &json));
+    DT_EXPECT_EQ_INT(found.samples, 9);
+    DT_EXPECT_TO(done, st, strstr(json, "\"lr\": 0.1") != NULL, "json %s", json);
+    dt_run_folder_release(&run);
+    options.mode = DT_RUN_FOLDER_READ;
+    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, &options, &run));
+    DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, NULL), DT_ERR_ARG, "to be read");
+    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
+done:
+    dt_run_folder_release(&run);
+    dt_layers_release(&net);
+    return st;
+}
+
+/* Also: a checkpoint without state, for an optimizer that has some. */
+DT_TEST(run_folder, calls_that_make_no_sense_are_refused)
+{
+    static session s, *at = &s;
+    char dir[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(dir);
+    dt_test_on_ranks("dp=2", refuse_all, dir);
+    s = from_nothing(dir, 0, 4);
+    s = resumed(&s, 0, 4);
+    dt_test_on_ranks_fail("dp=2", run_session, &at, DT_ERR_ARG, "no state of an optimizer");
+    dt_test_remove_dir(dir);
+}
+
 /* --- what does not fit ------------------------------------------------------------------------ */
 
 /* A checkpoint of step 2, and a session that would load it. */
