@@ -6,9 +6,7 @@
 #include <time.h>
 
 #include "base/memory.h"
-#include "base/sync.h"
 #include "dtensor/ops/op_rules.h"
-#include "mesh/comm/call.h"
 #include "mesh/runtime.h"
 
 /* How often a rank that waits for its lane looks after what peers want of itself. */
@@ -195,19 +193,11 @@ static dt_status comm_of(dti_lane *l, const dti_comm *of, dti_comm **out)
 
 static dt_status communicate(dti_lane *l, const job_step *s)
 {
-    dt_comm_event event = { .op = dti_comm_op_name(s->call.op),
-                            .group = s->comm->name,
-                            .count = dti_call_count(s->comm, &s->call),
-                            .dtype = s->call.dtype,
-                            .begin_ns = dti_now_ns(),
-                            .behind = true };
     dti_comm *comm;
 
     DT_TRY(comm_of(l, s->comm, &comm));
     comm->timeout_ms = s->timeout_ms;
     DT_TRY(dti_comm_run(comm, &s->call));
-    event.end_ns = dti_now_ns();
-    dti_runtime_tell(l->rt, &event);
     return DT_OK;
 }
 

@@ -20,7 +20,6 @@
 #include <dtensor/inspect.h>
 #include <dtensor/layers.h>
 #include <dtensor/limits.h>
-#include <dtensor/listen.h>
 #include <dtensor/mesh.h>
 #include <dtensor/model_training.h>
 #include <dtensor/models.h>

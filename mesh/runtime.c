@@ -400,13 +400,3 @@ dt_status dti_runtime_alone(dt_runtime *rt, dt_status st)
         dti_runtime_abort(rt);
     return st;
 }
-
-void dt_comm_listen(dt_runtime *rt, dt_comm_fn told, void *arg)
-{
-    if (rt != NULL) dti_flight_listen(&rt->flight, told, arg);
-}
-
-void dti_runtime_tell(dt_runtime *rt, const dt_comm_event *event)
-{
-    dti_flight_tell(&rt->flight, event);
-}

@@ -4,7 +4,7 @@
 #ifndef DTI_RUNTIME_H
 #define DTI_RUNTIME_H
 
-#include <dtensor/listen.h>
+#include <dtensor/mesh.h>
 
 #include "base/pool.h"
 #include "mesh/comm/comm.h"
@@ -54,9 +54,6 @@ dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out) DT_MUST_USE;
 /* Called by a thread that a rank has started and that does not communicate: it may run on all cores
  * of the process, since the rank's core is the rank's. */
 void dti_runtime_free_core(const dt_runtime *rt);
-
-/* Tells whoever listens (dt_comm_listen()) of a collective of a thread beside the rank. */
-void dti_runtime_tell(dt_runtime *rt, const dt_comm_event *event);
 
 /* A kind of handles of users, a constant of whoever makes them: what outlives the run is named in
  * its log by these words. */

@@ -64,7 +64,7 @@ check_includes() {
             face["dtensor/layers.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = face["dtensor/model_training.h"] = "models"
-            face["dtensor/listen.h"] = face["dtensor/timeline.h"] = face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
+            face["dtensor/timeline.h"] = face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
             face["dtensor/optimizers.h"] = face["dtensor/training_data.h"] = face["dtensor/token_files.h"] = "training"
             face["dtensor/training_checkpoints.h"] = "training"

@@ -25,7 +25,6 @@ static uint64_t ticks(void)
 void dti_flight_open(dti_flight *f, const char *path, int rank, int size)
 {
     *f = (dti_flight){ .path = path, .rank = rank, .size = size };
-    (void)pthread_mutex_init(&f->lock, NULL);
     f->open_ns = dti_now_ns();
     f->open_ticks = ticks();
 }
@@ -49,41 +48,6 @@ void dti_flight_begin(dti_flight *f, const dti_comm *c, dti_comm_request *r)
                        r->note->text);
 }
 
-void dti_flight_listen(dti_flight *f, dt_comm_fn told, void *arg)
-{
-    (void)pthread_mutex_lock(&f->lock);
-    f->told = told;
-    f->told_arg = arg;
-    (void)pthread_mutex_unlock(&f->lock);
-}
-
-void dti_flight_tell(dti_flight *f, const dt_comm_event *event)
-{
-    (void)pthread_mutex_lock(&f->lock);
-    if (f->told != NULL) f->told(f->told_arg, event);
-    (void)pthread_mutex_unlock(&f->lock);
-}
-
-static double scale_of(const dti_flight *f, uint64_t now)
-{
-    return (double)(dti_now_ns() - f->open_ns) / (double)(now - f->open_ticks + 1);
-}
-
-static void tell(dti_flight *f, const dti_flight_entry *e)
-{
-    const double scale = scale_of(f, e->end);
-    const dt_comm_event event = {
-        .op = dti_comm_op_name(e->op),
-        .group = e->comm,
-        .count = e->op == DTI_COMM_EXCHANGE || e->op == DTI_COMM_BARRIER ? 0 : e->count,
-        .dtype = e->dtype,
-        .begin_ns = f->open_ns + (int64_t)((double)(e->begin - f->open_ticks) * scale),
-        .end_ns = f->open_ns + (int64_t)((double)(e->end - f->open_ticks) * scale),
-    };
-
-    dti_flight_tell(f, &event);
-}
-
 void dti_flight_end(dti_flight *f, const dti_comm_request *r, bool failed)
 {
     dti_flight_entry *e;
@@ -93,7 +57,6 @@ void dti_flight_end(dti_flight *f, const dti_comm_request *r, bool failed)
     e->seq = r->seq; /* of a message it is known now */
     e->end = ticks();
     e->state = failed ? DTI_FLIGHT_FAILED : DTI_FLIGHT_DONE;
-    if (f->told != NULL && !failed) tell(f, e);
 }
 
 static void print_entry(FILE *file, const dti_flight_entry *e, uint64_t now, double ns_per_tick)
@@ -117,7 +80,8 @@ static void print_all(const dti_flight *f, FILE *file)
 {
     const dt_error *error = dt_last_error();
     const uint64_t now = ticks();
-    const double ns_per_tick = scale_of(f, now);
+    const double ns_per_tick =
+        (double)(dti_now_ns() - f->open_ns) / (double)(now - f->open_ticks + 1);
     const uint64_t kept = f->n < DTI_FLIGHT_ENTRIES ? f->n : DTI_FLIGHT_ENTRIES;
 
     (void)fprintf(file, "rank %d of %d%s%s: the last %" PRIu64 " of %" PRIu64 " collectives\n",

@@ -5,9 +5,6 @@
 #ifndef DTI_FLIGHT_H
 #define DTI_FLIGHT_H
 
-#include <dtensor/listen.h>
-#include <pthread.h>
-
 #include "mesh/comm/comm.h"
 
 enum { DTI_FLIGHT_ENTRIES = 64, DTI_FLIGHT_ABOUT_BYTES = 160 };
@@ -37,10 +34,7 @@ typedef struct dti_flight {
     int error;       /* errno of a file that could not be written; 0: none */
     int64_t open_ns; /* the same moment in two units */
     uint64_t open_ticks;
-    uint64_t n;           /* recorded since the rank began */
-    pthread_mutex_t lock; /* of `told`, which the rank's thread alone changes */
-    dt_comm_fn told;
-    void *told_arg;
+    uint64_t n; /* recorded since the rank began */
     dti_flight_entry entries[DTI_FLIGHT_ENTRIES];
 } dti_flight;
 
@@ -49,10 +43,6 @@ void dti_flight_open(dti_flight *f, const char *path, int rank, int size);
 /* Around each operation. */
 void dti_flight_begin(dti_flight *f, const dti_comm *c, dti_comm_request *r);
 void dti_flight_end(dti_flight *f, const dti_comm_request *r, bool failed);
-
-/* dt_comm_listen(); tells of a collective that travelled behind the rank's back, on any thread. */
-void dti_flight_listen(dti_flight *f, dt_comm_fn told, void *arg);
-void dti_flight_tell(dti_flight *f, const dt_comm_event *event);
 
 /* Writes the file, the first time. The thread's error record stays as it is and is its headline.
  * If it cannot be written f->error says why. */
