@@ -56,7 +56,7 @@ typedef struct cli_training_words {
     const char *optimizer, *lr, *min_lr, *schedule, *betas, *eps, *weight_decay, *momentum, *clip;
     const char *offload, *trace;
     cli_many data;
-    int64_t steps, microbatches, warmup, zero;
+    int64_t steps, microbatches, warmup, zero, bucket;
     int64_t validate_every, save_every, keep, log_every;
     bool nesterov, documents, no_masters, exports, resume, dry_run;
 } cli_training_words;

@@ -61,6 +61,7 @@ static dt_status predict(const cli_console *console, planning *p)
                           : w->momentum != NULL      ? "momentum"
                           : w->nesterov              ? "nesterov"
                           : w->offload != NULL       ? "offload"
+                          : w->bucket > 0            ? "bucket"
                           : w->no_masters            ? "no-masters"
                                                      : NULL;
 

@@ -14,11 +14,12 @@
 #include "cli/standard_streams.h"
 #include "cli/version.h"
 
-static const cli_command *const commands[] = {
-    &cli_generate, &cli_chat,   &cli_logits,    &cli_gradients,      &cli_compare,  &cli_save,
-    &cli_inspect,  &cli_verify, &cli_show_plan, &cli_report_command, &cli_tokenize, &cli_detokenize,
-    &cli_bench,    &cli_list,   &cli_topo,      &cli_env_command
-};
+static const cli_command *const commands[] = { &cli_generate,   &cli_chat,           &cli_logits,
+                                               &cli_gradients,  &cli_compare,        &cli_save,
+                                               &cli_inspect,    &cli_verify,         &cli_show_plan,
+                                               &cli_train,      &cli_report_command, &cli_tokenize,
+                                               &cli_detokenize, &cli_bench,          &cli_list,
+                                               &cli_topo,       &cli_env_command };
 
 enum { MANY_FILES = 65536 };
 
@@ -62,7 +63,7 @@ static void print_command_help(const cli_command *c)
 static dt_status find_command(const char *name, const cli_command **out)
 {
     const char *names[DT_COUNT(commands)], *near;
-    char list[256] = "";
+    char list[512] = "";
     size_t used = 0;
 
     for (size_t i = 0; i < DT_COUNT(commands); i++) {

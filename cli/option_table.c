@@ -113,6 +113,7 @@ static const cli_option options[] = {
     { "clip", 0, TEXT, "X", AT(training.clip), CLI_TRAIN, 0, "largest norm of all gradients (default 1; 0: any)" },
     { "zero", 0, COUNT, "STAGE", AT(training.zero), TRAINS, 3, "what copies cut: 0 nothing, 1 state, 2 gradients, 3 parameters" },
     { "no-masters", 0, FLAG, NULL, AT(training.no_masters), TRAINS, 0, "bf16 alone, rounded at random, instead of f32 beside it" },
+    { "bucket", 0, NUMBER, "BYTES", AT(training.bucket), TRAINS, (int64_t)1 << 40, "of gradients that travel together before all are there" },
     { "offload", 0, TEXT, "WHERE", AT(training.offload), TRAINS, 0, "the optimizer's state: host (of a GPU), or a folder" },
     { "seed", 0, TEXT, "N", AT(training.seed), CLI_TRAIN, 0, "of the order, of a model of --config (default 0)" },
     { "order", 0, TEXT, "HOW", AT(training.order), CLI_TRAIN, 0, "of the data: shuffled (default), stored, or packed documents" },

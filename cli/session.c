@@ -13,6 +13,7 @@
 #include "cli/load_modules.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
+#include "cli/training.h"
 
 /* Ranks are threads, of one process or of several. Some more than there are cores show how a mesh
  * would divide a model; hundreds on a few cores only wait for each other, and are seldom meant. */
@@ -261,6 +262,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(read_mesh(out->mesh, args->oversubscribe, &out->run));
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
+    DT_TRY(cli_load_zero(args, out->mesh, &out->load));
     DT_TRY(cli_check_dims(out->mesh, &out->load));
     DT_TRY(cli_check_model(args));
     out->progress.console = console;

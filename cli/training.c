@@ -115,6 +115,7 @@ dt_status cli_optimizer_read(const cli_args *args, dt_optimizer_options *out)
     out->masters = !w->no_masters;
     out->stochastic = w->no_masters;
     out->offload = w->offload;
+    out->bucket_bytes = w->bucket;
     return DT_OK;
 }
 
@@ -142,11 +143,22 @@ static dt_status read_schedule(const cli_training_words *w, dt_schedule *out)
     return DT_OK;
 }
 
+/* --- the third stage -------------------------------------------------------------------------- */
+
 dt_status cli_load_zero(const cli_args *args, const char *mesh, dt_load_options *load)
 {
-    (void)mesh;
-    (void)load;
-    DT_CHECK(args->training.zero < 3, DT_ERR_UNSUPPORTED, "--zero 3: not yet");
+    static const char *const dims[] = { "dp_shard", "dp" };
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
+
+    if (args->training.zero < 3) return DT_OK;
+    DT_TRY(dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks));
+    for (size_t i = 0; i < DT_COUNT(dims); i++)
+        for (int m = 0; m < n_dims; m++)
+            if (load->fully_shard == NULL && strcmp(names[m], dims[i]) == 0)
+                load->fully_shard = dims[i];
+    DT_CHECK(load->fully_shard != NULL, DT_ERR_ARG,
+             "--zero 3 cuts parameters over dp or dp_shard; --mesh %s has neither", mesh);
     return DT_OK;
 }
 

@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-enum { COMMAND_MAX_WORDS = 24, COMMAND_MAX_ENV = 256 };
+enum { COMMAND_MAX_WORDS = 40, COMMAND_MAX_ENV = 256 };
 
 /* What a run left. */
 typedef struct command_result {

@@ -14,7 +14,7 @@ static const char plan[] =
     "1600, \"kept_bytes\": 300, \"peak_bytes\": 5000, \"traffic\": [{\"dims\": \"dp\", \"kind\": "
     "\"all_reduce\", \"calls\": 2, \"bytes\": 4096}]}]}";
 static const char trace[] =
-    "{\"step\": 3, \"traceEvents\": [{\"ph\": \"X\", \"name\": \"forward\", \"cat\": \"forward\", "
+    "{\"traceEvents\": [{\"ph\": \"X\", \"name\": \"forward\", \"cat\": \"forward\", "
     "\"ts\": 0, \"dur\": 5000, \"pid\": 0, \"tid\": 0}, {\"ph\": \"X\", \"name\": \"all_reduce "
     "dp\", "
     "\"cat\": \"collective\", \"ts\": 100, \"dur\": 50, \"pid\": 0, \"tid\": 0}]}";
@@ -63,7 +63,7 @@ DT_TEST(cli_report, has_curves_costs_and_a_time_line_and_needs_nothing_else)
                                          "optimizer: 1.6 KiB",
                                          "Bytes by mesh dim",
                                          "all_reduce",
-                                         "Step 3 in time",
+                                         "A step in time",
                                          "forward: 5.000 ms",
                                          "a&lt;b&gt;&amp;c",
                                          "prefers-color-scheme:dark",

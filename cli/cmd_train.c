@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor train: a model, a text, a folder for what comes of it. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/interrupts.h"
+#include "cli/option_file.h"
+#include "cli/train.h"
+#include "cli/training_costs.h"
+
+/* Of what a run keeps on its disk: checkpoints, one more while the next is written, exports. */
+static dt_status check_space(const cli_session *s, const cli_training *plan)
+{
+    const int64_t weights = s->n_params * (int64_t)dt_dtype_size(s->dtype);
+    const int64_t state = plan->optimizer.rule == DT_ADAMW ? 8
+                          : plan->optimizer.momentum > 0   ? 4
+                                                           : 0;
+    const int64_t masters = s->dtype != DT_F32 && plan->optimizer.masters ? 4 : 0;
+    const int64_t saves = plan->save_every > 0 && plan->save_every < plan->steps ? 2 : 1;
+
+    DT_TRY(cli_run_check_space(
+        plan->args->output, (weights + s->n_params * (state + masters)) * saves + weights,
+        saves > 1 ? "two checkpoints and the model" : "a checkpoint and the model"));
+    return DT_OK;
+}
+
+/* Looks at everything that can be wrong before anything is made. */
+static dt_status check(cli_session *s, cli_training *plan)
+{
+    const cli_args *args = plan->args;
+
+    DT_TRY(cli_training_settle(s, plan));
+    if (args->training.dry_run || s->console->process > 0) return DT_OK;
+    DT_TRY(cli_run_check(args->output, args->training.resume));
+    DT_TRY(check_space(s, plan));
+    return DT_OK;
+}
+
+/* What a step of this run is, for a prediction; borrows from both. */
+static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_predict_options *o)
+{
+    cli_costs costs = { .args = plan->args, .predict = o, .step = DT_STEP_OPTIONS_INIT };
+
+    o->mesh = s->mesh;
+    o->batch = plan->batch;
+    o->sequence = plan->sequence;
+    o->load = &s->load;
+    costs.step.loss = &plan->loss;
+    costs.step.optimizer = &plan->optimizer;
+    costs.step.microbatches = plan->microbatches;
+    return costs;
+}
+
+/* What the first process writes before there are ranks. */
+static dt_status begin(cli_run_of *run, const cli_command *command)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    const cli_costs costs = costs_of(run->session, run->plan, &o);
+    char path[CLI_PATH_BYTES];
+    json_t *object = NULL;
+
+    if (run->session->console->process > 0) return cli_train_data(run);
+    DT_TRY(cli_train_data(run));
+    DT_TRY(cli_run_make(run->folder));
+    DT_TRY(cli_costs_json(&costs, &object));
+    DT_TRY(cli_run_path(run->folder, CLI_RUN_PLAN, path));
+    DT_TRY(cli_write_json(path, object));
+    DT_TRY(cli_run_path(run->folder, CLI_RUN_OPTIONS, path));
+    DT_TRY(cli_write_json(path, cli_options_json(command, run->plan->args)));
+    return DT_OK;
+}
+
+static dt_status train(const cli_args *args, const cli_env *env, const cli_console *console)
+{
+    cli_args own = *args;
+    cli_session session = { 0 };
+    cli_training plan = { 0 };
+    cli_run_of run = { .session = &session, .plan = &plan, .folder = args->output };
+    dt_predict_options predict = DT_PREDICT_OPTIONS_INIT;
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, cli_training_read(&own, &plan));
+    DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
+    session.seed = plan.seed;
+    DT_TRY_TO(done, st, check(&session, &plan));
+    if (args->training.dry_run) {
+        const cli_costs costs = costs_of(&session, &plan, &predict);
+        if (console->process == 0) st = cli_costs_print(&costs);
+        goto done;
+    }
+    DT_TRY_TO(done, st, begin(&run, &cli_train));
+    DT_TRY_TO(done, st, cli_interrupts_catch(true));
+    st = cli_session_run(&session, cli_train_on_rank, &run);
+    /* what is wrong with options was found before: a disk that is full, numbers that are none */
+    if (st != DT_OK && st != DT_ERR_MEMORY && st != DT_ERR_COMM && atomic_load(&run.began))
+        *console->failed_output = true;
+    DT_TRY_TO(done, st, st);
+    if (console->process == 0) DT_TRY_TO(done, st, cli_show_end(&run));
+done:
+    cli_train_data_free(&run);
+    cli_training_free(&plan);
+    cli_session_close(&session);
+    return st;
+}
+
+const cli_command cli_train = {
+    .name = "train",
+    .bit = CLI_TRAIN,
+    .usage = "(--model DIR | --config FILE) --data FILE... --output RUN --steps N [OPTION]...",
+    .runs = true,
+    .summary = "trains a model on a text or on files of tokens",
+    .details =
+        "Trains the model of a Hugging Face folder, or one that begins at random by its\n"
+        "config.json, on any mesh: batches are cut over dp, weights over tp, and --zero cuts what\n"
+        "copies of a weight hold alike. RUN gets metrics.jsonl, an object per step; checkpoints,\n"
+        "from which --resume goes on, on whatever mesh; and the model as a Hugging Face folder,\n"
+        "RUN/model. Ctrl-C and SIGTERM end the run after the step, and save it. Options may stand\n"
+        "in a JSON file (--options), and those of a run that goes on need not be said again.",
+    .run = train,
+};

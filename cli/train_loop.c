@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop of a run on one rank: from the newest checkpoint, if there is one, to the last step, or
+ * to the one after which somebody asks for its end. */
+#include <dirent.h>
+#include <dtensor/timeline.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/numbers.h"
+#include "cli/interrupts.h"
+#include "cli/train.h"
+
+enum { TRACED = 3 }; /* the first steps make what later ones use again */
+
+/* --- open ------------------------------------------------------------------------------------- */
+
+static dt_status open_data(cli_trainer *t)
+{
+    const cli_training *plan = t->run->plan;
+    dt_data_options how = plan->data;
+
+    DT_TRY(dt_data_open(t->run->sources, plan->n_sources, &how, &t->data));
+    if (t->run->validation.path == NULL) return DT_OK;
+    how.order = DT_ORDER_STORED;
+    how.documents = false;
+    DT_TRY(dt_data_open(&t->run->validation, 1, &how, &t->validation));
+    return DT_OK;
+}
+
+/* Goes on from the newest checkpoint. A run that was ended before its first one begins anew. */
+static dt_status open_folder(cli_trainer *t)
+{
+    dt_run_folder_options how = DT_RUN_FOLDER_OPTIONS_INIT;
+
+    how.mode = t->run->plan->args->training.resume ? DT_RUN_FOLDER_CONTINUE : DT_RUN_FOLDER_NEW;
+    how.keep = (int)t->run->plan->keep;
+    DT_TRY(dt_run_folder_open(t->mesh, t->run->folder, &how, &t->folder));
+    t->at.seed = t->run->plan->seed;
+    if (dt_run_folder_latest(t->folder) < 0) return DT_OK;
+    DT_TRY(
+        dt_run_folder_load(t->folder, NULL, dt_model_layers(t->model), t->optimizer, &t->at, NULL));
+    return DT_OK;
+}
+
+static dt_status open_all(cli_trainer *t)
+{
+    DT_TRY(dt_tape_create(dt_mesh_runtime(t->mesh), &t->tape));
+    DT_TRY(dt_optimizer_create(dt_model_layers(t->model), &t->run->plan->optimizer, &t->optimizer));
+    DT_TRY(open_data(t));
+    DT_TRY(open_folder(t));
+    t->begun_at = t->at.step;
+    if (t->speaks) {
+        DT_TRY(cli_metrics_open(t->run->folder, t->at.step, &t->run->metrics));
+        t->run->begun_at = t->at.step;
+        t->run->last = (cli_metric){ .step = t->at.step,
+                                     .loss = NAN,
+                                     .grad_norm = NAN,
+                                     .validation_loss = NAN,
+                                     .tokens = t->at.tokens };
+    }
+    return DT_OK;
+}
+
+static void close_all(cli_trainer *t)
+{
+    if (t->speaks) cli_metrics_close(&t->run->metrics);
+    dt_run_folder_release(&t->folder);
+    dt_data_release(&t->validation);
+    dt_data_release(&t->data);
+    dt_tape_release(&t->tape);
+    dt_optimizer_release(&t->optimizer);
+}
+
+/* --- save ------------------------------------------------------------------------------------- */
+
+/* Files of a folder that an earlier export made under the name, and the folder. */
+static void remove_export(const char *path)
+{
+    DIR *folder = opendir(path);
+    const struct dirent *item;
+
+    while (folder != NULL && (item = readdir(folder)) != NULL)
+        (void)unlinkat(dirfd(folder), item->d_name, 0);
+    if (folder != NULL) (void)closedir(folder);
+    (void)rmdir(path);
+}
+
+/* Exports of `--export` that are older than those to keep. */
+static void remove_old_exports(const cli_trainer *t)
+{
+    const char *run = t->run->folder;
+    DIR *folder = opendir(run);
+    const struct dirent *item;
+    char path[CLI_PATH_BYTES];
+    int64_t step;
+
+    while (folder != NULL && (item = readdir(folder)) != NULL)
+        if (sscanf(item->d_name, "model-%" SCNd64, &step) == 1 &&
+            step <= t->at.step - t->run->plan->keep * dti_max(t->run->plan->save_every, 1) &&
+            cli_run_path(run, item->d_name, path) == DT_OK)
+            remove_export(path);
+    if (folder != NULL) (void)closedir(folder);
+}
+
+/* The parameters as a Hugging Face folder, which RUN/model leads to. */
+static dt_status export_model(cli_trainer *t)
+{
+    char name[40], path[CLI_PATH_BYTES];
+
+    (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
+    DT_TRY(cli_run_path(t->run->folder, name, path));
+    if (t->speaks) remove_export(path);
+    DT_TRY(dt_barrier(t->mesh, NULL));
+    DT_TRY(dt_model_save(t->model, path, NULL));
+    if (!t->speaks) return DT_OK;
+    DT_TRY(cli_run_point(t->run->folder, name));
+    if (t->run->plan->args->training.exports) remove_old_exports(t);
+    (void)snprintf(t->run->model, sizeof t->run->model, "%s", name);
+    return DT_OK;
+}
+
+/* `ends`: no step comes after it. */
+static dt_status save(cli_trainer *t, bool ends)
+{
+    const cli_training *plan = t->run->plan;
+    const bool due = plan->save_every > 0 && t->at.step % plan->save_every == 0;
+
+    if (!due && !ends) return DT_OK;
+    DT_TRY(dt_run_folder_save(t->folder, dt_model_layers(t->model), t->optimizer, &t->at, NULL));
+    if (t->at.step == plan->steps || (due && plan->args->training.exports)) DT_TRY(export_model(t));
+    if (ends) DT_TRY(dt_run_folder_wait(t->folder));
+    return DT_OK;
+}
+
+/* --- the loop --------------------------------------------------------------------------------- */
+
+/* A signal that any process has got, on all ranks at once; 0: none. */
+static dt_status hear_signal(cli_trainer *t, int *number)
+{
+    const int32_t mine = cli_interrupted();
+    const int n = dt_mesh_n_ranks(t->mesh);
+    dt_status st = DT_OK;
+    int32_t *all = NULL;
+
+    *number = 0;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *all, (void **)&all));
+    DT_TRY_TO(done, st, cli_gather(t->mesh, &mine, sizeof mine, all));
+    for (int r = 0; r < n; r++)
+        if (all[r] != 0) *number = all[r];
+done:
+    dti_free(all);
+    return st;
+}
+
+/* What the step was in time, to the run's own file and to that of --trace. */
+static dt_status write_trace(cli_trainer *t)
+{
+    const char *wanted = t->run->plan->args->training.trace;
+    dt_runtime *rt = dt_mesh_runtime(t->mesh);
+    char path[CLI_PATH_BYTES];
+
+    dt_timeline_stop(rt);
+    DT_TRY(cli_run_path(t->run->folder, CLI_RUN_TRACE, path));
+    DT_TRY(dt_timeline_write(rt, path));
+    if (wanted != NULL) DT_TRY(dt_timeline_write(rt, wanted));
+    return DT_OK;
+}
+
+static dt_status step(cli_trainer *t)
+{
+    const cli_training *plan = t->run->plan;
+    const int64_t number = t->at.step + 1, every = plan->validate_every;
+    const bool traced = number == dti_min(t->begun_at + TRACED, plan->steps);
+    cli_metric metric;
+
+    if (traced) dt_timeline_start(dt_mesh_runtime(t->mesh));
+    DT_TRY(cli_train_step(t, &metric));
+    if (traced) DT_TRY(write_trace(t));
+    DT_TRY(dt_run_folder_check(t->folder));
+    if (t->validation != NULL &&
+        (t->at.step == plan->steps || (every > 0 && t->at.step % every == 0)))
+        DT_TRY(cli_train_validate(t, &metric.validation_loss));
+    if (!t->speaks) return DT_OK;
+    t->run->last = metric;
+    DT_TRY(cli_metrics_add(t->run->metrics, &metric));
+    cli_show_step(t->run, &metric);
+    return DT_OK;
+}
+
+static dt_status train(cli_trainer *t)
+{
+    const int64_t steps = t->run->plan->steps;
+    int number = 0;
+
+    while (t->at.step < steps && number == 0) {
+        DT_TRY(step(t));
+        DT_TRY(hear_signal(t, &number));
+        DT_TRY(save(t, number != 0 || t->at.step == steps));
+    }
+    if (t->speaks && t->at.step < steps) t->run->signal = number;
+    return DT_OK;
+}
+
+dt_status cli_train_on_rank(void *arg, dt_model *model, bool speaks)
+{
+    cli_trainer t = { .run = arg, .model = model, .mesh = dt_model_mesh(model), .speaks = speaks };
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, open_all(&t));
+    if (t.at.step < t.run->plan->steps) DT_TRY_TO(done, st, cli_train_measure(&t));
+    if (speaks) t.run->begin_ns = cli_now_ns();
+    if (speaks && t.at.step < t.run->plan->steps) cli_show_begin(t.run);
+    atomic_store(&t.run->began, true);
+    DT_TRY_TO(done, st, train(&t));
+done:
+    close_all(&t);
+    return st;
+}

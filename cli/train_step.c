@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A step: microbatches forward and backward, then the optimizer. */
+#include <dtensor/timeline.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "cli/train.h"
+
+enum { IGNORED = -100 };
+
+/* One microbatch: rows of the step's batch, forward and backward. Its part of the loss is added. */
+static dt_status pass(cli_trainer *t, const dt_batch *b, int64_t m, double *loss)
+{
+    const cli_training *plan = t->run->plan;
+    const int64_t rows = plan->batch / plan->microbatches, at = m * rows * b->tokens;
+    dt_runtime *rt = dt_mesh_runtime(t->mesh);
+    dt_loss_options how = plan->loss;
+    dt_tensor *ids, *targets, *part;
+    float value = 0;
+
+    how.n_valid = (double)dti_max(b->n_valid, 1);
+    if (b->starts != NULL) how.starts = b->starts + at;
+    dt_timeline_begin(rt, "forward");
+    dt_tape_record(t->tape, dt_optimizer_gradients(t->optimizer));
+    ids = dt_model_ids(t->tape, t->model, b->ids + at, rows, b->tokens);
+    targets = dt_model_ids(t->tape, t->model, b->targets + at, rows, b->tokens);
+    part = dt_model_loss(t->tape, t->model, ids, targets, &how);
+    dt_timeline_end(rt);
+    dt_timeline_begin(rt, "backward");
+    dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->microbatches);
+    dt_timeline_end(rt);
+    DT_TRY(dt_tape_status(t->tape));
+    DT_TRY(dt_tensor_read(part, &value, sizeof value));
+    *loss += (double)value;
+    dt_tape_reset(t->tape);
+    return DT_OK;
+}
+
+dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
+{
+    const cli_training *plan = t->run->plan;
+    dt_runtime *rt = dt_mesh_runtime(t->mesh);
+    const int64_t begin = cli_now_ns();
+    dt_step_report report;
+    dt_batch b;
+
+    *metric = (cli_metric){ .step = t->at.step + 1, .validation_loss = NAN };
+    metric->lr = dt_schedule_at(&plan->schedule, t->at.step);
+    dt_timeline_begin(rt, "data");
+    DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &b));
+    dt_timeline_end(rt);
+    for (int64_t m = 0; m < plan->microbatches; m++) DT_TRY(pass(t, &b, m, &metric->loss));
+    dt_timeline_begin(rt, "optimizer");
+    DT_TRY(dt_optimizer_step(t->optimizer, metric->lr, &report));
+    DT_TRY(dt_device_finish(rt));
+    dt_timeline_end(rt);
+    t->at.step++;
+    t->at.samples += plan->batch;
+    t->at.tokens += plan->batch * plan->sequence;
+    metric->grad_norm = report.norm;
+    metric->clip = report.clip_factor;
+    metric->skipped = report.skipped;
+    metric->tokens = t->at.tokens;
+    metric->seconds = (double)(cli_now_ns() - begin) * 1e-9;
+    return DT_OK;
+}
+
+/* --- validation ------------------------------------------------------------------------------- */
+
+/* The sum of the losses of rows' targets. Rows that are missing to a batch count for nothing. */
+static dt_status sum_rows(cli_trainer *t, const dt_batch *b, int32_t *room, double *sum)
+{
+    const int64_t rows = t->run->plan->batch / t->run->plan->microbatches;
+    const size_t given = (size_t)(b->rows * b->tokens), all = (size_t)(rows * b->tokens);
+    int32_t *ids = room, *targets = room + all;
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    dt_tensor *loss;
+    float value;
+
+    memset(ids, 0, all * sizeof *ids);
+    memcpy(ids, b->ids, given * sizeof *ids);
+    memcpy(targets, b->targets, given * sizeof *targets);
+    for (size_t i = given; i < all; i++) targets[i] = IGNORED;
+    how.chunk = t->run->plan->loss.chunk;
+    how.n_valid = 1;
+    dt_tape_reset(t->tape);
+    loss = dt_model_loss(t->tape, t->model, dt_model_ids(t->tape, t->model, ids, rows, b->tokens),
+                         dt_model_ids(t->tape, t->model, targets, rows, b->tokens), &how);
+    DT_TRY(dt_tape_status(t->tape));
+    DT_TRY(dt_tensor_read(loss, &value, sizeof value));
+    dt_tape_reset(t->tape);
+    *sum += (double)value;
+    return DT_OK;
+}
+
+dt_status cli_train_validate(cli_trainer *t, double *loss)
+{
+    const cli_training *plan = t->run->plan;
+    const int64_t n = dt_data_samples_per_epoch(t->validation);
+    const int64_t rows = plan->batch / plan->microbatches;
+    dt_status st = DT_OK;
+    double sum = 0, count = 0;
+    int32_t *room = NULL;
+    dt_batch b;
+
+    DT_TRY(dti_alloc_array((size_t)(2 * rows * plan->sequence), sizeof *room, (void **)&room));
+    for (int64_t i = 0; i < n; i += rows) {
+        DT_TRY_TO(done, st, dt_data_rows(t->validation, i, dti_min(rows, n - i), &b));
+        DT_TRY_TO(done, st, sum_rows(t, &b, room, &sum));
+        count += (double)b.n_valid;
+    }
+    *loss = sum / count;
+done:
+    dti_free(room);
+    return st;
+}
+
+/* --- how fast it could be --------------------------------------------------------------------- */
+
+enum { ROUNDS = 3, MOST_ROWS = 512 };
+
+/* Of a token: each weight multiplies once forward and twice backward, two operations each time;
+ * attention the same, as if every token saw all others. */
+dt_status cli_train_measure(cli_trainer *t)
+{
+    const cli_training *plan = t->run->plan;
+    const dt_model_info *info = dt_model_info_of(t->model);
+    const int64_t rows = dti_min(plan->sequence, MOST_ROWS);
+    double weights = 0, bytes, products = 0, flops, best = INFINITY;
+    dt_limits *limits = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_limits_open(t->model, t->run->session->args->folder, rows, &limits));
+    DT_TRY_TO(done, st, dt_limits_count(limits, rows, &bytes, &products, &flops));
+    DT_TRY_TO(done, st, dt_limits_weights(limits, &weights));
+    for (int i = 0; i <= ROUNDS; i++) {
+        int64_t begin;
+        DT_TRY_TO(done, st, dt_barrier(t->mesh, NULL));
+        begin = cli_now_ns();
+        DT_TRY_TO(done, st, dt_limits_multiply(limits));
+        DT_TRY_TO(done, st, dt_barrier(t->mesh, NULL));
+        if (i > 0) best = fmin(best, (double)(cli_now_ns() - begin) * 1e-9);
+    }
+    if (!t->speaks) goto done;
+    t->run->weights = weights;
+    t->run->flops_of_token = 6 * weights + 12.0 * (double)(info->n_layers * info->n_heads *
+                                                           info->head_dim * plan->sequence);
+    t->run->peak = products / best;
+done:
+    dt_limits_close(&limits);
+    return st;
+}

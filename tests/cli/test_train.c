@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor train: what a run leaves, that it goes on as if it had not stopped, what ends it. */
+#include <math.h>
+#include <time.h>
+
+#include "tests/cli/train.h"
+
+#define TRAIN(p, run, ...)                                                                         \
+    COMMAND("train", "-q", "-m", (p)->model, "--data", (p)->data, "-o", (run), "--batch", "4",     \
+            "--sequence", "16", "--lr", "1e-3", "--seed", "5", "--dtype", "f32", "--threads", "1", \
+            __VA_ARGS__)
+
+static void expect_same(const char *a, const char *b, int64_t from, int64_t to)
+{
+    static const char *const keys[] = { "loss", "grad_norm", "lr", "tokens" };
+
+    for (int64_t s = from; s <= to; s++)
+        for (size_t k = 0; k < DT_COUNT(keys); k++) {
+            const double x = train_number(a, s, keys[k]), y = train_number(b, s, keys[k]);
+            if (x != y)
+                dt_test_fail(__FILE__, __LINE__, "step %" PRId64 ": %s %.17g in %s, %.17g in %s", s,
+                             keys[k], x, a, y, b);
+        }
+}
+
+static void expect_done(command_result *r)
+{
+    COMMAND_ASSERT_CODE(*r, 0);
+    command_free(r);
+}
+
+DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
+{
+    char model[TRAIN_PATH_BYTES + 16], page[TRAIN_PATH_BYTES + 16], *text;
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = TRAIN(&p, p.run, "--steps", "8", "--mesh", "dp=2,tp=2", "--zero", "1", "--validate", p.data,
+              "--validate-every", "4", "--save-every", "4", "--oversubscribe");
+    COMMAND_ASSERT_CODE(r, 0);
+    DT_ASSERT_EQ_STR(r.err, "");
+    COMMAND_ASSERT_HAS(r.out, "8 steps in ");
+    command_free(&r);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 8);
+    DT_ASSERT(train_number(p.run, 8, "loss") < train_number(p.run, 1, "loss"));
+    DT_ASSERT(train_number(p.run, 1, "grad_norm") > 0 && train_number(p.run, 1, "seconds") > 0);
+    DT_ASSERT_EQ_INT(train_number(p.run, 8, "tokens"), 8 * 4 * 16);
+    DT_ASSERT_CLOSE(train_number(p.run, 8, "perplexity"),
+                    exp(train_number(p.run, 8, "validation_loss")), 1e-9);
+    DT_ASSERT(train_number(p.run, 4, "validation_loss") >
+              train_number(p.run, 8, "validation_loss"));
+    (void)snprintf(model, sizeof model, "%s/model", p.run);
+    r = COMMAND("generate", "-q", "-m", model, "-t", "1,2,3", "-n", "3", "--ignore-eos");
+    expect_done(&r);
+    r = COMMAND("report", p.run);
+    expect_done(&r);
+    (void)snprintf(page, sizeof page, "%s/report.html", p.run);
+    text = command_read(page);
+    COMMAND_ASSERT_HAS(text, "Memory by kind");
+    COMMAND_ASSERT_HAS(text, "reduce_scatter");
+    COMMAND_ASSERT_HAS(text, "A step in time");
+    COMMAND_ASSERT_HAS(text, "backward: ");
+    free(text);
+    train_close(&p);
+}
+
+/* Ranks are added as microbatches are: the norm has the same bits in every step, so all parameters
+ * have. The loss that is printed is a sum over ranks in f32, over microbatches in f64. */
+DT_TEST(cli_train, two_ranks_are_two_microbatches_bit_by_bit)
+{
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = TRAIN(&p, p.run, "--steps", "4", "--mesh", "dp=2");
+    expect_done(&r);
+    r = TRAIN(&p, p.other, "--steps", "4", "--mesh", "dp=1", "--microbatches", "2");
+    expect_done(&r);
+    for (int64_t step = 1; step <= 4; step++) {
+        DT_ASSERT(train_number(p.run, step, "grad_norm") ==
+                  train_number(p.other, step, "grad_norm"));
+        DT_ASSERT_CLOSE(train_number(p.run, step, "loss"), train_number(p.other, step, "loss"),
+                        1e-6);
+    }
+    train_close(&p);
+}
+
+/* Of the first run, stopped in the middle and gone on with; the options need not be said again. */
+DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
+{
+    char broken[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(broken, sizeof broken, "%s/broken", p.folder);
+    r = TRAIN(&p, p.run, "--steps", "6", "--mesh", "dp=2", "--zero", "2");
+    expect_done(&r);
+    r = TRAIN(&p, p.other, "--steps", "3", "--mesh", "dp=2", "--zero", "2");
+    expect_done(&r);
+    r = COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "5");
+    expect_done(&r);
+    r = COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "6", "--mesh", "dp=1",
+                "--microbatches", "2", "--zero", "0");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "1 steps in ");
+    command_free(&r);
+    expect_same(p.run, p.other, 1, 5);
+    DT_ASSERT(train_number(p.run, 6, "grad_norm") == train_number(p.other, 6, "grad_norm"));
+    DT_ASSERT_EQ_INT(train_lines(p.other), 6);
+    r = TRAIN(&p, broken, "--steps", "3", "--mesh", "dp=2", "--zero",
+              "2"); /* and what must differ */
+    expect_done(&r);
+    r = COMMAND("train", "-q", "--resume", "-o", broken, "--steps", "6", "--lr", "2e-3");
+    expect_done(&r);
+    DT_ASSERT(train_number(broken, 5, "loss") != train_number(p.run, 5, "loss"));
+    r = COMMAND("train", "-q", "--resume", "-o", p.run);
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "nothing to do: 6 of 6 steps are done");
+    command_free(&r);
+    train_close(&p);
+}
+
+/* What came behind the checkpoint is not part of the run that goes on, nor is a torn line. */
+DT_TEST(cli_train, cuts_off_metrics_behind_the_checkpoint)
+{
+    char path[TRAIN_PATH_BYTES + 16];
+    command_result r;
+    train_place p;
+    FILE *f;
+
+    train_open(&p);
+    r = TRAIN(&p, p.run, "--steps", "2");
+    expect_done(&r);
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", p.run);
+    f = fopen(path, "a");
+    DT_ASSERT(f != NULL);
+    (void)fputs("{\"step\": 3, \"loss\": 99}\n{\"step\": 4, \"lo", f);
+    (void)fclose(f);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4");
+    expect_done(&r);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 4);
+    DT_ASSERT(train_number(p.run, 3, "loss") < 99);
+    train_close(&p);
+}
+
+/* Texts and JSON lines become tokens of the model's tokenizer, which stay in the folder. */
+DT_TEST(cli_train, reads_texts_and_documents)
+{
+    static const char lines[] = "{\"text\": \"To be, or not to be, that is the question.\"}\n"
+                                "{\"text\": \"Whether 'tis nobler in the mind to suffer\"}\n";
+    char model[DT_TEST_PATH_BYTES], text[TRAIN_PATH_BYTES], json[TRAIN_PATH_BYTES];
+    char all[40 * sizeof lines] = "";
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)snprintf(text, sizeof text, "%s/a.txt", p.folder);
+    (void)snprintf(json, sizeof json, "%s/b.jsonl", p.folder);
+    for (int i = 0; i < 40; i++) (void)snprintf(all + strlen(all), sizeof lines, "%s", lines);
+    dt_test_write_file(p.folder, "a.txt", all, strlen(all));
+    dt_test_write_file(p.folder, "b.jsonl", all, strlen(all));
+    r = COMMAND("train", "-q", "-m", model, "--data", text, "--data", json, "--validate", text,
+                "-o", p.run, "--steps", "2", "--batch", "2", "--sequence", "16", "--documents",
+                "--data-weights", "0.25,0.75", "--dtype", "f32");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    DT_ASSERT(train_number(p.run, 2, "validation_loss") > 0);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3");
+    expect_done(&r);
+    r = COMMAND("train", "-q", "-m", p.model, "--data", text, "-o", p.other, "--steps", "2");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "a.txt is a text, and needs the model's tokenizer");
+    command_free(&r);
+    train_close(&p);
+}
+
+/* --- what ends a run -------------------------------------------------------------------------- */
+
+/* Starts a run of many steps; its process. */
+static pid_t start(const train_place *p)
+{
+    char binary[DT_TEST_PATH_BYTES], out[TRAIN_PATH_BYTES], *env[COMMAND_MAX_ENV];
+    char *const words[] = { "dtensor",     "train",
+                            (char *)"-m",  (char *)p->model,
+                            "--data",      (char *)p->data,
+                            "-o",          (char *)p->run,
+                            "--batch",     "2",
+                            "--sequence",  "16",
+                            "--steps",     "1000000",
+                            "--mesh",      "dp=2",
+                            "--log-every", "1000000",
+                            NULL };
+    posix_spawn_file_actions_t actions;
+    pid_t pid = 0;
+
+    (void)dt_test_binary_path(binary, "bin/dtensor");
+    (void)snprintf(out, sizeof out, "%s/out", p->folder);
+    command_environment(NULL, env);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_addopen(&actions, 1, out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    (void)posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0600);
+    DT_ASSERT_EQ_INT(posix_spawn(&pid, binary, &actions, NULL, words, env), 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    return pid;
+}
+
+/* Until a step is done. */
+static void await_steps(const train_place *p)
+{
+    char path[TRAIN_PATH_BYTES + 16];
+
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", p->run);
+    for (int i = 0; i < 3000 && (access(path, R_OK) != 0 || train_lines(p->run) < 2); i++)
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 * 1000 }, NULL);
+    DT_ASSERT(train_lines(p->run) >= 2);
+}
+
+DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
+{
+    static const struct {
+        int number;
+        const char *says;
+    } signals[] = { { SIGTERM, "stopped by SIGTERM after step " },
+                    { SIGINT, "stopped by SIGINT after step " } };
+
+    for (size_t i = 0; i < DT_COUNT(signals); i++) {
+        char out[TRAIN_PATH_BYTES], steps[24], *text;
+        command_result r;
+        train_place p;
+        int status = 0, n;
+        pid_t pid;
+
+        train_open(&p);
+        pid = start(&p);
+        await_steps(&p);
+        DT_ASSERT(kill(pid, signals[i].number) == 0);
+        DT_ASSERT(waitpid(pid, &status, 0) == pid);
+        (void)snprintf(out, sizeof out, "%s/out", p.folder);
+        text = command_read(out);
+        DT_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        COMMAND_ASSERT_HAS(text, signals[i].says);
+        COMMAND_ASSERT_HAS(text, "--resume");
+        free(text);
+        n = train_lines(p.run);
+        (void)snprintf(steps, sizeof steps, "%d", n + 1);
+        r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", steps);
+        expect_done(&r);
+        DT_ASSERT_EQ_INT(train_lines(p.run), n + 1);
+        train_close(&p);
+    }
+}
+
+DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)
+{
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = TRAIN(&p, p.run, "--steps", "9", "--mesh", "dp=2", "--optimizer", "sgd", "--clip", "0",
+              "--schedule", "linear", "--warmup", "1", "--lr", "1e38");
+    COMMAND_ASSERT_CODE(r, 2); /* given twice */
+    command_free(&r);
+    r = COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--batch", "4",
+                "--sequence", "16", "--lr", "1e38", "--dtype", "f32", "--steps", "9", "--mesh",
+                "dp=2", "--optimizer", "sgd", "--clip", "0");
+    COMMAND_ASSERT_CODE(r, 1);
+    COMMAND_ASSERT_HAS(r.err, "rank 0: the gradient of ");
+    COMMAND_ASSERT_HAS(r.err, " is not finite");
+    COMMAND_ASSERT_HAS(r.err, "at step 2; nothing was written");
+    DT_ASSERT_EQ_INT(train_lines(p.run), 1);
+    command_free(&r);
+    train_close(&p);
+}

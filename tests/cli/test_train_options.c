@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor train: options from a file, what a dry run says, and mistakes, each named before anything
+ * is made. */
+#include <sys/stat.h>
+
+#include "tests/cli/train.h"
+
+DT_TEST(cli_train_options, a_dry_run_says_what_each_rank_holds_and_makes_nothing)
+{
+    json_t *v, *rank;
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero", "1", "--batch",
+                "4", "--sequence", "16", "-o", p.run, "--json", "--dtype", "f32");
+    COMMAND_ASSERT_CODE(r, 0);
+    v = json_loads(r.out, 0, NULL);
+    rank = json_array_get(json_object_get(v, "ranks"), 1);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "n_ranks")), 2);
+    DT_ASSERT_EQ_INT(json_integer_value(json_object_get(rank, "state_bytes")),
+                     json_integer_value(json_object_get(rank, "weight_bytes"))); /* 2 halves */
+    DT_ASSERT(json_number_value(json_object_get(rank, "flops")) > 1e6);
+    DT_ASSERT(json_array_size(json_object_get(rank, "traffic")) > 0);
+    DT_ASSERT(access(p.run, F_OK) != 0);
+    json_decref(v);
+    command_free(&r);
+    r = COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero", "3");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "over dp: all_gather x");
+    command_free(&r);
+    r = COMMAND("plan", "-m", p.model, "--train", "--mesh", "dp=2", "--optimizer", "adamw",
+                "--zero", "1");
+    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.out, "  update ");
+    command_free(&r);
+    train_close(&p);
+}
+
+static void put_options(const train_place *p, const char *text)
+{
+    dt_test_write_file(p->folder, "options.json", text, strlen(text));
+}
+
+DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
+{
+    char path[TRAIN_PATH_BYTES], text[4 * TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(path, sizeof path, "%s/options.json", p.folder);
+    (void)snprintf(text, sizeof text,
+                   "{\"model\": \"%s\", \"data\": [\"%s\"], \"steps\": 9, \"batch\": 2, "
+                   "\"sequence\": 16, \"lr\": 0.001, \"weight_decay\": 0.2, \"betas\": [0.8, 0.9], "
+                   "\"resume\": false, \"no-masters\": true, \"validate\": null}",
+                   p.model, p.data);
+    put_options(&p, text);
+    r = COMMAND("train", "-q", "--options", path, "-o", p.run, "--steps", "2");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 2);
+    DT_ASSERT_CLOSE(train_number(p.run, 2, "lr"), 0.001, 1e-15);
+    (void)snprintf(path, sizeof path, "%s/run/options.json", p.folder);
+    {
+        json_t *kept = json_load_file(path, 0, NULL);
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(kept, "betas")), "0.8,0.9");
+        DT_ASSERT_EQ_INT(json_integer_value(json_object_get(kept, "steps")), 2);
+        DT_ASSERT(json_is_true(json_object_get(kept, "no-masters")));
+        json_decref(kept);
+    }
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
+{
+    static const char *const wrong[][2] = {
+        { "{", "options.json: line 1: " },
+        { "[]", "options.json: is no JSON object of options" },
+        { "{\"stepps\": 1}",
+          "options.json: train: unknown option --stepps; did you mean --steps?" },
+        { "{\"steps\": \"many\"}", "options.json: --steps: \"many\" is not a number" },
+        { "{\"steps\": 0}", "options.json: --steps: \"0\" is not a number from 1" },
+        { "{\"steps\": {}}", "options.json: \"steps\": is neither a text nor a number" },
+        { "{\"nesterov\": 1}", "options.json: \"nesterov\": is neither true nor false" },
+        { "{\"steps\": 1, \"steps\": 2}", "options.json: line 1: duplicate object key" },
+        { "{\"top_k\": 1}", "unknown option --top-k" },
+    };
+    char path[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(path, sizeof path, "%s/options.json", p.folder);
+    for (size_t i = 0; i < DT_COUNT(wrong); i++) {
+        put_options(&p, wrong[i][0]);
+        r = COMMAND("train", "--options", path);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, wrong[i][1]);
+        command_free(&r);
+    }
+    train_close(&p);
+}
+
+/* --- bad input -------------------------------------------------------------------------------- */
+
+typedef struct mistake {
+    const char *words[8]; /* behind those that are right; "@..." stands for a path of the test */
+    const char *says;
+} mistake;
+
+static const mistake mistakes[] = {
+    { { "--steps", "0" }, "--steps: \"0\" is not a number from 1" },
+    { { "--steps", "-3" }, "--steps: \"-3\" is not a number" },
+    { { "--lr", "fast" }, "--lr: \"fast\" is not a number" },
+    { { "--lr", "nan" }, "--lr: \"nan\" is not a number" },
+    { { "--lr", "inf" }, "--lr: \"inf\" is not a number" },
+    { { "--lr", "-1" }, "--lr -1: must be at least 0" },
+    { { "--lr", "1e999" }, "--lr: \"1e999\" is not a number" },
+    { { "--batch", "0" }, "--batch: \"0\" is not a number" },
+    { { "--batch", "3", "--mesh", "dp=2" },
+      "--batch 3 cannot be divided by 1 microbatch of 2 ranks" },
+    { { "--batch", "4", "--microbatches", "3" },
+      "cannot be divided by 3 microbatches of 1 rank each" },
+    { { "--batch", "6", "--microbatches", "2", "--mesh", "dp=2" }, "take a multiple of 4" },
+    { { "--sequence", "65" }, "--sequence 65 exceeds the model's context of 64" },
+    { { "--sequence", "0" }, "--sequence: \"0\" is not a number" },
+    { { "--optimizer", "adam" }, "--optimizer: \"adam\" is unknown; choose adamw or sgd" },
+    { { "--schedule", "steps" }, "--schedule: \"steps\" is unknown; choose constant, linear" },
+    { { "--order", "random" }, "--order: \"random\" is unknown" },
+    { { "--recompute", "some" }, "--recompute: \"some\" is unknown" },
+    { { "--zero", "4" }, "--zero: \"4\" is not a number from 0 to 3" },
+    { { "--zero", "3", "--mesh", "tp=2" }, "--zero 3 cuts parameters over dp or dp_shard" },
+    { { "--betas", "0.9" }, "--betas: \"0.9\" is not 2 numbers" },
+    { { "--betas", "0.9,1" }, "--betas 0.9,1: both must be at least 0 and below 1" },
+    { { "--betas", "0.9,0.9,0.9" }, "is not 2 numbers" },
+    { { "--betas", "0.9,0.9", "--optimizer", "sgd" }, "--betas is of adamw" },
+    { { "--eps", "-1" }, "--eps -1: must be at least 0" },
+    { { "--weight-decay", "x" }, "--weight-decay: \"x\" is not a number" },
+    { { "--momentum", "0.9" }, "--momentum is of sgd" },
+    { { "--momentum", "1", "--optimizer", "sgd" }, "--momentum 1: must be at least 0 and below 1" },
+    { { "--nesterov", "--optimizer", "sgd" }, "--nesterov needs a momentum above 0" },
+    { { "--clip", "-1" }, "--clip -1: must be at least 0" },
+    { { "--min-lr", "1" }, "a constant rate has no end" },
+    { { "--min-lr", "1", "--schedule", "cosine" }, "--min-lr 1 is above --lr" },
+    { { "--warmup", "9" }, "--warmup 9 is more than --steps 4" },
+    { { "--seed", "-1" }, "--seed: \"-1\" is not a number" },
+    { { "--seed", "99999999999999999999" }, "--seed: \"99999999999999999999\" is not a number" },
+    { { "--validate-every", "2" }, "--validate-every without a file" },
+    { { "--validate", "@none" }, "--validate: " },
+    { { "--data-weights", "0.5,0.5" }, "--data-weights: \"0.5,0.5\" is not 1 number" },
+    { { "--data-weights", "0" }, "weights are above 0" },
+    { { "--config", "@config" }, "both say what is trained" },
+    { { "--mesh", "ep=2" }, "--mesh: " },
+    { { "--dtype", "f64" }, "--dtype: \"f64\" is unknown" },
+    { { "--keep", "0" }, "--keep: \"0\" is not a number from 1" },
+    { { "--chunk", "x" }, "--chunk: \"x\" is not a number" },
+    { { "--prompt", "x" }, "unknown option --prompt" },
+    { { "extra" }, "unexpected argument \"extra\"" },
+};
+
+/* The run's folder may be there, but nothing is in it. */
+static void expect_nothing_made(const train_place *p)
+{
+    char path[TRAIN_PATH_BYTES + 16];
+
+    (void)snprintf(path, sizeof path, "%s/options.json", p->run);
+    DT_ASSERT(access(path, F_OK) != 0);
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", p->run);
+    DT_ASSERT(access(path, F_OK) != 0);
+}
+
+DT_TEST(cli_train_options, mistakes_are_named_before_anything_is_made)
+{
+    char config[TRAIN_PATH_BYTES + 16], none[TRAIN_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(config, sizeof config, "%s/config.json", p.model);
+    (void)snprintf(none, sizeof none, "%s/none.bin", p.folder);
+    for (size_t i = 0; i < DT_COUNT(mistakes); i++) {
+        const char *words[24] = { "train", "-q", "-m", p.model, "--data", p.data, "-o", p.run };
+        command_result r;
+        bool has_steps = strcmp(mistakes[i].words[0], "--steps") == 0;
+        int n = 8;
+
+        if (!has_steps) words[n++] = "--steps";
+        if (!has_steps) words[n++] = "4";
+        for (int w = 0; w < 8 && mistakes[i].words[w] != NULL; w++) {
+            const char *word = mistakes[i].words[w];
+            words[n++] = strcmp(word, "@config") == 0 ? config
+                         : strcmp(word, "@none") == 0 ? none
+                                                      : word;
+        }
+        r = command_run(NULL, words);
+        if (r.code != 2 || strstr(r.err, mistakes[i].says) == NULL)
+            dt_test_fail(__FILE__, __LINE__, "%s: exit code %d, \"%s\" is not in: %.600s",
+                         mistakes[i].words[0], r.code, mistakes[i].says, r.err);
+        command_free(&r);
+        expect_nothing_made(&p);
+    }
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, what_is_missing_is_named)
+{
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = COMMAND("train");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "no model; give --model DIR");
+    command_free(&r);
+    r = COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "how long? give --steps N");
+    command_free(&r);
+    r = COMMAND("train", "-m", p.model, "-o", p.run, "--steps", "3");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "nothing to train on; give --data FILE");
+    command_free(&r);
+    r = COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "3");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "no folder for the run; give --output RUN");
+    command_free(&r);
+    r = COMMAND("train", "--resume", "-o", p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "holds no run that could go on");
+    command_free(&r);
+    train_close(&p);
+}
+
+/* --- data and folders ------------------------------------------------------------------------- */
+
+static command_result run_with(const train_place *p, const char *data, const char *output)
+{
+    return COMMAND("train", "-q", "-m", p->model, "--data", data, "-o", output, "--steps", "2",
+                   "--batch", "2", "--sequence", "16");
+}
+
+DT_TEST(cli_train_options, data_that_cannot_be_read_is_named)
+{
+    char path[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    train_write_tokens(&p, "beyond.bin", 1000);
+    (void)snprintf(path, sizeof path, "%s/beyond.bin", p.folder);
+    r = run_with(&p, path, p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--data: ");
+    COMMAND_ASSERT_HAS(r.err, "beyond.bin");
+    command_free(&r);
+    dt_test_write_file(p.folder, "short.bin", "\1\0\2\0", 4);
+    (void)snprintf(path, sizeof path, "%s/short.bin", p.folder);
+    r = run_with(&p, path, p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "short.bin");
+    command_free(&r);
+    dt_test_write_file(p.folder, "cut.idx", "MMIDIDX\0\0\1\0\0\0\0\0\0\0\4", 18);
+    train_write_tokens(&p, "cut.bin", 100);
+    (void)snprintf(path, sizeof path, "%s/cut.idx", p.folder);
+    r = run_with(&p, path, p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "cut.idx");
+    command_free(&r);
+    r = run_with(&p, p.folder, p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--data: ");
+    command_free(&r);
+    expect_nothing_made(&p);
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, folders_that_hold_something_are_left_as_they_are)
+{
+    char path[TRAIN_PATH_BYTES], file[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    r = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "holds another run; add --resume to go on with it");
+    command_free(&r);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 2);
+    r = run_with(&p, p.data, p.model);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "holds a model; name a folder of its own");
+    command_free(&r);
+    r = run_with(&p, p.data, p.data);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "is no folder");
+    command_free(&r);
+    (void)snprintf(path, sizeof path, "%s/no/such", p.folder);
+    r = run_with(&p, p.data, path);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "cannot be made in ");
+    command_free(&r);
+    (void)snprintf(file, sizeof file, "%s/run/latest", p.folder);
+    DT_ASSERT(access(file, F_OK) == 0);
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
+{
+    char other[DT_TEST_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "-m",
+                dt_test_source_path(other, "tests/golden/qwen2/tied"));
+    if (r.code == 0) dt_test_fail(__FILE__, __LINE__, "a run of another model went on");
+    DT_ASSERT(r.code == 1 || r.code == 2);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 2);
+    command_free(&r);
+    train_close(&p);
+}
+
+/* A model of a configuration alone begins at random, by the seed. */
+DT_TEST(cli_train_options, a_configuration_alone_is_a_model)
+{
+    char config[TRAIN_PATH_BYTES + 16];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(config, sizeof config, "%s/config.json", p.model);
+    r = COMMAND("train", "-q", "--config", config, "--data", p.data, "-o", p.run, "--steps", "2",
+                "--batch", "2", "--sequence", "16", "--seed", "1");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    r = COMMAND("train", "-q", "--config", p.model, "--data", p.data, "-o", p.other, "--steps", "2",
+                "--batch", "2", "--sequence", "16", "--seed", "1", "--mesh", "dp=2");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), train_number(p.other, 1, "loss"), 1e-2);
+    DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), 4.85, 0.2); /* log of the vocabulary */
+    train_close(&p);
+}
