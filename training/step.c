@@ -63,12 +63,13 @@ static dt_status run_rule(dt_optimizer *opt, const dti_trained *p, const rule_st
  * and state are read, the latter two written. */
 static void count_work(dt_optimizer *opt, const dti_trained *p, int64_t n)
 {
-    const bool adamw = opt->options.rule == DT_ADAMW;
+    const double flops = opt->options.rule == DT_ADAMW          ? 15
+                         : dti_has(p->slots, DTI_SLOT_MOMENTUM) ? 6
+                                                                : 3;
     const int n_states = __builtin_popcount(p->slots);
     const double value = 2.0 * (double)dt_dtype_size(dt_tensor_dtype(p->x));
 
-    dti_tape_add_work(opt->tape, (double)n * (adamw ? 15 : 3 + 3 * n_states),
-                      (double)n * (4.0 + value + 8.0 * n_states));
+    dti_tape_add_work(opt->tape, (double)n * flops, (double)n * (4.0 + value + 8.0 * n_states));
 }
 
 /* The elements of `whole` that a window has state of. */

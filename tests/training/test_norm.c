@@ -126,6 +126,7 @@ typedef struct poison {
     int layer, zero, step;
     float what;
     const char *says;
+    int64_t bucket_bytes;
 } poison;
 
 /* Sum of a product with rows of a batch, each rank's own; of one rank one is poisoned. */
@@ -171,6 +172,7 @@ static dt_status stops(dt_mesh *mesh, const void *arg)
     dt_status st;
 
     o.zero = p->zero;
+    o.bucket_bytes = p->bucket_bytes;
     DT_TRY(dt_layers_create(mesh, "tp?", two, 2, NULL, &m));
     DT_TRY_TO(done, st, dt_layers_init(m, DT_F32, 4, NULL, 0));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
@@ -207,13 +209,14 @@ done:
 DT_TEST(norm, what_is_not_finite_stops_all)
 {
     static const poison cases[] = {
-        { 1, 1, 0, 1, NAN, "rank 1: the gradient of second.weight is not finite at step 1" },
-        { 3, 0, 1, 2, INFINITY, "rank 3: the gradient of first.weight is not finite at step 2" },
-        { 2, 1, 2, 3, NAN, "rank 2: the gradient of second.weight is not finite at step 3" },
+        { 1, 1, 0, 1, NAN, "rank 1: the gradient of second.weight is not finite at step 1", 0 },
+        { 3, 0, 1, 2, INFINITY, "rank 3: the gradient of first.weight is not finite at step 2", 0 },
+        { 2, 1, 2, 3, NAN, "rank 2: the gradient of second.weight is not finite at step 3", 0 },
         /* each term is finite, their sum is not */
         { -1, 0, 0, 1, 3e38f,
           "rank 0: the gradient of first.weight is not finite once terms are "
-          "added up at step 1" },
+          "added up at step 1",
+          0 },
     };
     for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_ranks("dp=4", stops, &cases[i]);
     dt_test_on_ranks("dp=2,tp=2", stops, &cases[0]);
