@@ -23,6 +23,7 @@ typedef struct step_of {
     dt_recomputed recompute;
     int64_t chunk;
     double n_valid; /* 0: counted, which is a reduction more */
+    bool documents; /* two in each sequence */
 } step_of;
 
 /* What was counted. */
@@ -84,7 +85,7 @@ static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
 {
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    int32_t ids[ROWS * TOKENS], next[ROWS * TOKENS];
+    int32_t ids[ROWS * TOKENS], next[ROWS * TOKENS], starts[ROWS * TOKENS];
     dt_gradients *g = NULL;
     dt_model *model = NULL;
     dti_device *device;
@@ -96,6 +97,7 @@ static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
     for (int i = 0; i < ROWS * TOKENS; i++) {
         ids[i] = 3 + 5 * i % 17;
         next[i] = i % TOKENS == 2 ? -100 : 3 + 5 * (i + 1) % 17;
+        starts[i] = i % TOKENS < 3 ? 0 : 3;
     }
     load.keep_dtype = false;
     load.dtype = DT_F32;
@@ -103,6 +105,7 @@ static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
     how.recompute = s->recompute;
     how.chunk = s->chunk;
     how.n_valid = s->n_valid;
+    how.starts = s->documents ? starts : NULL;
     DT_TRY(dt_model_load(mesh, s->folder, &load, &model));
     out->n_layers = dt_model_info_of(model)->n_layers;
     out->n_kv_heads = dt_model_info_of(model)->n_kv_heads;
@@ -209,6 +212,7 @@ static dt_status expect(dt_mesh *mesh, const predicted *p, dt_training_cost *out
     dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
     dt_step_options step = DT_STEP_OPTIONS_INIT;
     dt_runtime *rt = dt_mesh_runtime(mesh);
+    static const int32_t nothing = 0;
 
     o.mesh = p->mesh;
     o.batch = ROWS;
@@ -219,6 +223,7 @@ static dt_status expect(dt_mesh *mesh, const predicted *p, dt_training_cost *out
     load.sequence_parallel = p->step.sequence_parallel;
     loss.recompute = p->step.recompute;
     loss.chunk = p->step.chunk;
+    loss.starts = p->step.documents ? &nothing : NULL; /* is not read */
     step.loss = &loss;
     DT_TRY(dt_predict_training(rt, p->step.folder, &o, &step, dt_runtime_rank(rt), out));
     return DT_OK;
@@ -273,6 +278,22 @@ DT_TEST(gradient_steps, with_tokens_cut_and_less_kept_are_predicted_too)
     dt_test_long();
     predict_all(true, DT_RECOMPUTED_CHEAP);
     predict_all(false, DT_RECOMPUTED_BLOCKS);
+}
+
+DT_TEST(gradient_steps, of_documents_are_what_the_dry_run_says)
+{
+    static const char *const some[] = { "llama/uneven", "gpt_neo/base", "gemma3/base" };
+
+    for (size_t f = 0; f < DT_COUNT(some); f++)
+        for (int k = 0; k < 3; k++) {
+            char folder[DT_TEST_PATH_BYTES], name[64];
+            predicted p = { .mesh = k == 1 ? "dp=2,tp=2" : "tp=2" };
+            (void)snprintf(name, sizeof name, "tests/golden/%s", some[f]);
+            p.step = (step_of){ .folder = dt_test_source_path(folder, name),
+                                .recompute = k == 2 ? DT_RECOMPUTED_BLOCKS : DT_RECOMPUTED_NOTHING,
+                                .documents = true };
+            dt_test_on_ranks(p.mesh, predict, &p);
+        }
 }
 
 DT_TEST(gradient_steps, options_of_a_prediction_are_judged)
