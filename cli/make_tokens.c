@@ -3,11 +3,13 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/text.h"
+#include "cli/interrupts.h"
 #include "cli/print_report.h"
 
 enum { PATH_BYTES = 4096, SHOWN_NS = 200000000 };
@@ -58,7 +60,7 @@ dt_status cli_open_chat(const char *folder, dt_chat **out)
     return DT_OK;
 }
 
-/* A line that is written over, on a terminal. */
+/* A line that is written over, on a terminal; and whether to go on. */
 typedef struct line {
     const cli_console *console;
     int64_t shown_ns;
@@ -71,12 +73,12 @@ static bool show(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
     line *l = arg;
 
     if (l->console->quiet || !l->console->terminal || cli_now_ns() - l->shown_ns < SHOWN_NS)
-        return true;
+        return cli_interrupted() == 0;
     l->shown_ns = cli_now_ns();
     l->any = true;
     (void)fprintf(stderr, "\r%s of %s, %s tokens\033[K", dti_bytes_text(bytes, text[0]),
                   dti_bytes_text(all_bytes, text[1]), dti_count_text(tokens, text[2]));
-    return true;
+    return cli_interrupted() == 0;
 }
 
 static dt_status print(const cli_args *a, const cli_console *console, const dt_tokenized *told)
@@ -143,8 +145,13 @@ dt_status cli_make_tokens(const cli_args *a, const cli_console *console)
     o.chat = chat;
     o.progress = show;
     o.progress_arg = &l;
+    DT_TRY_TO(done, st, cli_interrupts_catch(true));
     st = dt_tokenize_files((const char *const *)a->files, a->n_files, tok, &o, a->output, &told);
     if (l.any) (void)fputs("\r\033[K", stderr);
+    if (st != DT_OK && cli_interrupted() != 0) { /* half a file is gone, now the signal counts */
+        (void)signal(cli_interrupted(), SIG_DFL);
+        (void)raise(cli_interrupted());
+    }
     if (st == DT_OK) st = print(a, console, &told);
 done:
     dt_chat_release(&chat);

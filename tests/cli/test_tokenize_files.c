@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor tokenize --output: what is written, and what is refused. */
+#include <dirent.h>
 #include <jansson.h>
+#include <signal.h>
 
 #include "tests/cli/command.h"
 
@@ -122,5 +124,44 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
         }
     }
     DT_ASSERT(access(s.out, F_OK) != 0);
+    end(&s);
+}
+
+static int count_files(const char *folder)
+{
+    DIR *d = opendir(folder);
+    int n = 0;
+
+    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) n += e->d_name[0] != '.';
+    (void)closedir(d);
+    return n;
+}
+
+/* Whoever is told to stop takes the half-written file away, and ends by the signal. */
+DT_TEST(tokenize_files, leave_nothing_when_they_are_interrupted)
+{
+    enum { BYTES = 64 << 20, TRIES = 2000 };
+    char binary[DT_TEST_PATH_BYTES], *text = malloc(BYTES);
+    pid_t pid;
+    int status = 0;
+    scene s;
+
+    begin(&s);
+    (void)dt_test_binary_path(binary, "bin/dtensor");
+    for (size_t i = 0; i < BYTES; i++) text[i] = i % 64 == 63 ? '\n' : (char)('a' + i * i % 26);
+    dt_test_write_file(s.folder, "a.txt", text, BYTES);
+    free(text);
+    {
+        char *argv[] = {
+            "dtensor", "tokenize", "--quiet", "-m", s.model, "-o", s.out, s.text, NULL
+        };
+        DT_ASSERT(posix_spawn(&pid, binary, NULL, NULL, argv, environ) == 0);
+    }
+    for (int i = 0; i < TRIES && count_files(s.folder) < 2; i++) (void)usleep(5000);
+    DT_ASSERT_EQ_INT(count_files(s.folder), 2); /* the text, and what is being written */
+    (void)kill(pid, SIGINT);
+    (void)waitpid(pid, &status, 0);
+    DT_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+    DT_ASSERT_EQ_INT(count_files(s.folder), 1);
     end(&s);
 }

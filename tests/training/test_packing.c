@@ -135,6 +135,49 @@ DT_TEST(packing, an_epoch_has_each_document_once)
     tokens_end(&f);
 }
 
+/* Files together, or each with a weight; masked tokens are masked wherever a sample has them. */
+DT_TEST(packing, of_several_files_keeps_masks_and_weights)
+{
+    unsigned char mask[24 + 16] = "DTMASK1";
+    dt_data_options o = DT_DATA_OPTIONS_INIT;
+    dt_data_source two[2];
+    tokens_folder f;
+    int64_t n[2];
+    dt_batch b;
+
+    tokens_begin(&f);
+    two[0] = (dt_data_source){ write_documents(&f, "a.bin", 90, true, &n[0]), 0.0 };
+    (void)tokens_put(mask, 8, n[0], 8);
+    (void)tokens_put(mask, 16, 1, 8);
+    (void)tokens_put(mask, 32, n[0], 8); /* all of it */
+    (void)tokens_write(&f, "a.bin.mask", mask, sizeof mask);
+    two[1] = (dt_data_source){ tokens_megatron(&f, "b.bin", 4000, 8, 5), 0.0 };
+    n[1] = 4000;
+    o.sequence = T;
+    o.order = DT_ORDER_PACKED;
+    for (int weighted = 0; weighted < 2; weighted++) {
+        int64_t masked = 0, epoch, all;
+        dt_data *d = NULL;
+        if (weighted) two[0].weight = 1.0;
+        if (weighted) two[1].weight = 3.0;
+        DT_ASSERT_OK(dt_data_open(two, 2, &o, &d));
+        epoch = dt_data_samples_per_epoch(d);
+        all = weighted ? 65536 : epoch;
+        DT_ASSERT_EQ_INT(epoch, weighted ? (n[0] - 1) / T + (n[1] - 1) / T : (n[0] + n[1] - 1) / T);
+        for (int64_t first = 0; first < all; first += 256) {
+            const int64_t rows = all - first < 256 ? all - first : 256;
+            DT_ASSERT_OK(dt_data_rows(d, first, rows, &b));
+            masked += rows * T - b.n_valid;
+        }
+        if (weighted)
+            DT_ASSERT_EQ_INT(masked, 65536 / 4 * T); /* a source's windows are its own */
+        else
+            DT_ASSERT(masked <= n[0] && masked >= n[0] - T);
+        dt_data_release(&d);
+    }
+    tokens_end(&f);
+}
+
 DT_TEST(permute, is_a_bijection_of_every_size)
 {
     static const int64_t sizes[] = { 1, 2, 3, 4, 5, 16, 17, 1000, 1024, 1025, 4097, 65537 };
