@@ -109,7 +109,9 @@ static dt_status make_again(dt_tape *t, const dti_kept *k, dt_tensor **out)
         for (int i = 0; i < n.n_in; i++) DT_TRY_TO(done, st, make_again(t, &n.kept[i], &in[i]));
         if (n.gathers != NULL) {
             const char *before = dt_tape_because(t, n.name);
-            y[0] = dti_gather_again(t, n.gathers, n.gathered);
+            y[0] = n.gathered >= 0 ? dti_gather_again(t, n.gathers, n.gathered)
+                                   : dti_gather_tile_again(t, n.gathers, -1 - n.gathered, in[0],
+                                                           g->values[n.out[0]].layout);
             (void)dt_tape_because(t, before);
         } else if (n.kind == DTI_NODE_MOVE) {
             const dt_layout *to = g->values[n.out[0]].layout;

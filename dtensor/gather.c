@@ -41,7 +41,9 @@ dt_status dti_gathers_create(const dti_gathers_of *of, dti_gathers **out)
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)of->n, sizeof *g->value, (void **)&g->value));
     DT_TRY_TO(fail, st,
               dti_grow((void **)&there->at, &there->capacity, (size_t)of->n, sizeof *there->at));
-    for (int i = 0; i < of->n; i++) there->at[there->n++] = i; /* until a pass has shown better */
+    for (int i = 0; i < of->n; i++)
+        if (of->unit(of->arg, i) >= 0)
+            there->at[there->n++] = i; /* until a pass has shown better */
     *out = g;
     return DT_OK;
 
@@ -119,10 +121,10 @@ static bool is_stale(const gathered *v, const dt_tensor *x)
     return v->of != x || v->version != x->storage->version;
 }
 
-static dt_status begin(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt_layout *whole)
+static dt_status begin(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt_layout *whole,
+                       dt_pending **out)
 {
     dti_device *d = t->device;
-    gathered *v = &g->value[i];
     dti_memory *memory;
     dt_status st;
 
@@ -130,11 +132,20 @@ static dt_status begin(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt
     g->hash = dti_hash_word(g->hash, (uint64_t)i);
     d->claim = (dti_exchange_claim){ g->of.name(g->of.arg, i), (uint8_t)(g->hash >> 32) };
     dt_scope_begin(t, d->claim.name); /* whose bytes they are */
-    st = dti_move_begin(t, x, whole, memory, &v->pending);
+    st = dti_move_begin(t, x, whole, memory, out);
     (void)dt_scope_end(t, NULL);
     d->claim = (dti_exchange_claim){ NULL, 0 };
     if (st != DT_OK) dti_error_prefix("%s is gathered", g->of.name(g->of.arg, i));
     DT_TRY(st);
+    return DT_OK;
+}
+
+static dt_status begin_value(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
+                             const dt_layout *whole)
+{
+    gathered *v = &g->value[i];
+
+    DT_TRY(begin(t, g, i, x, whole, &v->pending));
     v->of = x;
     v->version = x->storage->version;
     return DT_OK;
@@ -152,7 +163,7 @@ static dt_status look_ahead(dt_tape *t, dti_gathers *g, const trace *way, int i)
         if (its != unit && ++units > g->of.ahead) return DT_OK;
         unit = its;
         if (g->value[next].pending != NULL || !g->of.value(g->of.arg, next, &x, &whole)) continue;
-        DT_TRY(begin(t, g, next, x, whole));
+        DT_TRY(begin_value(t, g, next, x, whole));
     }
     return DT_OK;
 }
@@ -171,7 +182,7 @@ static dt_status gather(dt_tape *t, dti_gathers *g, int i, dt_tensor **x, dt_ten
     enter_run(g, t);
     DT_TRY(follow(way, i));
     if (v->pending != NULL && is_stale(v, *x)) dt_pending_release(&v->pending);
-    if (v->pending == NULL) DT_TRY(begin(t, g, i, *x, whole));
+    if (v->pending == NULL) DT_TRY(begin_value(t, g, i, *x, whole));
     DT_TRY(look_ahead(t, g, way, i));
     p = v->pending;
     v->pending = NULL;
@@ -206,5 +217,38 @@ dt_tensor *dti_gather_again(dt_tape *t, dti_gathers *g, int i)
 
     if (dti_tape_is_down(t)) return NULL;
     st = gather(t, g, i, &x, &y);
+    return finish(t, st, y);
+}
+
+static dt_status gather_tile(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
+                             const dt_layout *whole, dt_tensor **y)
+{
+    dt_pending *p = NULL;
+
+    *y = NULL;
+    DT_TRY(begin(t, g, i, x, whole, &p));
+    DT_TRY(dt_pending_wait(&p, y));
+    return DT_OK;
+}
+
+dt_tensor *dti_gather_tile(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt_layout *whole)
+{
+    dt_tensor *y;
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return NULL;
+    st = gather_tile(t, g, i, x, whole, &y);
+    if (st == DT_OK) st = dti_graph_gather(t, x, y, g, -1 - i);
+    return finish(t, st, y);
+}
+
+dt_tensor *dti_gather_tile_again(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
+                                 const dt_layout *whole)
+{
+    dt_tensor *y;
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return NULL;
+    st = gather_tile(t, g, i, x, whole, &y);
     return finish(t, st, y);
 }

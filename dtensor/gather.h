@@ -25,7 +25,8 @@ typedef struct dti_gathers_of {
     int ahead; /* units begun before their turn */
     /* Value number i as it is stored, and as computations get it; false: there is none now. */
     bool (*value)(const void *arg, int i, dt_tensor **x, const dt_layout **whole);
-    int (*unit)(const void *arg, int i);         /* values that are used together; ascending */
+    int (*unit)(const void *arg, int i); /* of values that are used together, ascending; -1: this
+                                          * one is not gathered ahead in a first pass */
     const char *(*name)(const void *arg, int i); /* lives as long as `arg` */
     const void *arg;
 } dti_gathers_of;
@@ -40,6 +41,12 @@ dt_tensor *dti_gather(dt_tape *t, dti_gathers *g, int i);
 
 /* The same without a record: for what a record lacks. */
 dt_tensor *dti_gather_again(dt_tape *t, dti_gathers *g, int i);
+
+/* x, which is a part of value number i, as `whole` says, and not ahead of its turn. A record keeps
+ * no more of it than dti_graph_again() has left of x, on the way back neither. */
+dt_tensor *dti_gather_tile(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt_layout *whole);
+dt_tensor *dti_gather_tile_again(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
+                                 const dt_layout *whole);
 
 /* Bytes that are gathered or on their way on this rank, and the most there ever were. */
 void dti_gathered_bytes(dt_runtime *rt, int64_t *now, int64_t *most);

@@ -335,9 +335,21 @@ dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_ga
     keep(node, 0, x);
     v = &g->values[node->out[0]];
     v->constant = value_of(g, x) < 0;
-    v->again = !dti_graph_goes_back(g);
+    v->again = i < 0 || !dti_graph_goes_back(g);
     if (v->again) set_recipes(g, node);
     return DT_OK;
+}
+
+void dti_graph_again(dt_tape *t, dt_tensor *x, const dt_tensor *y)
+{
+    dti_graph *g = t->graph;
+    const int32_t v = dti_graph_is_on(g) ? value_of(g, y) : -1;
+    dt_node *node = v >= 0 && g->n_nodes > 0 ? &g->nodes[g->n_nodes - 1] : NULL;
+
+    if (node == NULL || node->n_in != 1 || node->n_out != 1 || node->out[0] != v) return;
+    keep(node, 0, x);
+    g->values[v].again = true;
+    set_recipes(g, node);
 }
 
 dt_status dti_graph_add_part(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,

@@ -66,7 +66,7 @@ struct dt_node {
     dti_kept kept[DT_RECOMPUTE_MAX_IN + DT_OP_MAX_OUT]; /* operands, then results from n_in on */
     size_t attr, attr_bytes;                            /* where in `bytes` */
     struct dti_gathers *gathers; /* a move of value number `gathered` of these; NULL: another */
-    int gathered;
+    int gathered;                /* -1 - i: of a part of value i */
     size_t firsts; /* end of the leaves that it is the first to read; they begin at the end of those
                     * of the node before */
 };
@@ -149,6 +149,9 @@ static inline bool dti_graph_goes_back(const dti_graph *g)
  * until the part is done. */
 dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_gathers *gathers,
                            int i) DT_MUST_USE;
+
+/* The call that has just made y of x alone is made again by whoever needs y: x is kept. */
+void dti_graph_again(dt_tape *t, dt_tensor *x, const dt_tensor *y);
 
 /* What an operator has computed. Of a function on local pieces there is no row: its name, backward
  * and what it keeps stand in one that lives as long as the call. */

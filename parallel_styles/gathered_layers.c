@@ -27,9 +27,13 @@ static bool value(const void *list, int i, dt_tensor **x, const dt_layout **whol
     return *x != NULL && *whole != NULL && *whole != layer->layout[param];
 }
 
+/* -1: of a weight that is taken in tiles. */
 static int unit(const void *list, int i)
 {
-    return layer_of(list, i)->unit;
+    const dt_layer *layer = layer_of(list, i);
+    const bool tiled = layer->tiles[0] > 1 || layer->tiles[1] > 1;
+
+    return tiled && i % DT_LAYER_MAX_PARAMS == DT_PARAM_WEIGHT ? -1 : layer->unit;
 }
 
 static const char *name(const void *list, int i)
@@ -71,12 +75,11 @@ dt_status dti_gathers_of_layers(dt_layers *list)
 dt_tensor *dti_gather_param(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
                             int param, dt_tensor *w)
 {
-    const int i = (int)(layer - layer->list->layers) * DT_LAYER_MAX_PARAMS + param;
-
     (void)style;
     if (w != dt_layer_param(layer, param)) return dt_move_dim(t, w, dim, DT_REPLICATE);
     if (layer->whole[param] == dt_tensor_layout(w)) return w;
-    return dti_gather(t, layer->list->gathers, i); /* over all dims of such styles */
+    return dti_gather(t, layer->list->gathers,
+                      dti_layer_value(layer, param)); /* over all dims of such styles */
 }
 
 bool dti_style_stores(const char *style)

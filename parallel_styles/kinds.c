@@ -10,10 +10,13 @@
  */
 static dt_tensor *linear(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
-    dt_tensor *w = dt_layer_use(t, layer, DT_PARAM_WEIGHT);
-    const bool sum = dti_layer_rows_cut(layer, w);
-    dt_tensor *y = dt_linear(t, x, w, sum ? NULL : dt_layer_use(t, layer, DT_PARAM_BIAS));
+    dt_tensor *w, *y;
+    bool sum;
 
+    if (layer->tiles[0] > 1 || layer->tiles[1] > 1) return dti_linear_tiles(t, layer, x);
+    w = dt_layer_use(t, layer, DT_PARAM_WEIGHT);
+    sum = dti_layer_rows_cut(layer, w);
+    y = dt_linear(t, x, w, sum ? NULL : dt_layer_use(t, layer, DT_PARAM_BIAS));
     return sum ? dt_layer_add(t, layer, y) : y;
 }
 

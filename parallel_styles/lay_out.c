@@ -251,9 +251,11 @@ static dt_status cut_copies(dt_layer *layer, int param, const dt_param_info *inf
 
     for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
     layer->whole[param] = l;
+    if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_choose(layer));
     for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
         if (layer->style[m] != NULL && layer->style[m]->cut == DT_CUT_COPIES)
             DT_TRY(dti_shard_over(l, shape, m, &l));
+    if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_lay_out(layer, &l));
     layer->layout[param] = l;
     return DT_OK;
 }

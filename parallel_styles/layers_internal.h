@@ -10,6 +10,7 @@
 #include "parallel_styles/kind.h"
 #include "parallel_styles/layer_rules.h"
 #include "parallel_styles/pattern_index.h"
+#include "placements/layout.h"
 
 /* Styles and rules of a layer are found by slot: one per mesh dim, and one more for the dim that
  * the list speaks of if the mesh does not have it. What is there is looked up and checked, but lays
@@ -36,7 +37,8 @@ struct dt_layer {
     int rule[DTI_N_STYLE_SLOTS]; /* number of the plan's rule that said so; -1: none did */
     struct dt_layers *list;
     struct dt_layer *tied_to;
-    int unit; /* of layers that are used together, ascending */
+    int tiles[2]; /* of outputs, inputs */
+    int unit;     /* of layers that are used together, ascending */
     const dt_layout *layout[DT_LAYER_MAX_PARAMS];
     const dt_layout *whole[DT_LAYER_MAX_PARAMS]; /* before styles cut copies */
     dt_tensor *param[DT_LAYER_MAX_PARAMS];
@@ -189,6 +191,20 @@ bool dti_style_has_idle(const char *text);
 dt_tensor *dti_gather_param(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
                             int param, dt_tensor *w);
 dt_status dti_gathers_of_layers(dt_layers *list) DT_MUST_USE;
+
+/* The number of a parameter among what the list gathers. */
+static inline int dti_layer_value(const dt_layer *layer, int param)
+{
+    return (int)(layer - layer->list->layers) * DT_LAYER_MAX_PARAMS + param;
+}
+
+/* Linear layers in tiles (tiles.c): how many, once their other styles have laid them out; the
+ * stored layout, of which ranks have a part of each tile; the product. */
+enum { DTI_MOST_TILES = 32 };
+dt_status dti_tiles_choose(dt_layer *layer) DT_MUST_USE;
+dt_status dti_tiles_lay_out(const dt_layer *layer, const dt_layout **layout) DT_MUST_USE;
+dt_tensor *dti_linear_tiles(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
+int dti_tile_rows(int64_t n, int tiles, int64_t rows[DTI_MOST_TILES]);
 
 /* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
 void dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,

@@ -120,6 +120,10 @@ static dt_status check_fields(const char *name, const dt_style *style)
              "style \"%s\": its cut is %d, which is no dt_cut; they go from 0, DT_CUT_NONE, to %d, "
              "DT_CUT_COPIES",
              name, (int)style->cut, (int)DT_CUT_COPIES);
+    DT_CHECK(style->out_tiles >= 0 && style->out_tiles <= DTI_MOST_TILES && style->in_tiles >= 0 &&
+                 style->in_tiles <= DTI_MOST_TILES,
+             DT_ERR_ARG, "style \"%s\": %d tiles of outputs, %d of inputs: 1 to %d are possible",
+             name, style->out_tiles, style->in_tiles, (int)DTI_MOST_TILES);
     DT_TRY(check_passes(name, &style->in, "in"));
     DT_TRY(check_passes(name, &style->out, "out"));
     return DT_OK;

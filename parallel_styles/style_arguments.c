@@ -6,6 +6,7 @@
  * they go, beside desired_output_layouts it is where they come from. */
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -151,9 +152,12 @@ static const struct {
     { "output_layouts", OUTPUT_LAYOUTS },
 };
 
+/* Into how many tiles outputs and inputs are divided. */
+static const char *const tile_keys[] = { "out_tiles", "in_tiles" };
+
 #define ARGUMENTS                                                          \
     "(input, output, comes, gives, input_layouts, desired_input_layouts, " \
-    "output_layouts, desired_output_layouts, sequence_dim)"
+    "output_layouts, desired_output_layouts, sequence_dim, out_tiles, in_tiles)"
 
 static dt_status refuse_argument(const reader *r, const char *word)
 {
@@ -193,10 +197,25 @@ bool dti_style_has_argument(const char *word)
         if (strcmp(word, idle[i]) == 0) return true;
     for (size_t i = 0; i < DT_COUNT(keys); i++)
         if (strcmp(word, keys[i].word) == 0) return true;
-    return false;
+    return strcmp(word, tile_keys[0]) == 0 || strcmp(word, tile_keys[1]) == 0;
 }
 
-static dt_status take_argument(reader *r, layout_list *all)
+static dt_status take_tiles(reader *r, int *out)
+{
+    char *end;
+    long n;
+
+    if (!take(r, '=')) return refuse(r, "\"=\" is missing");
+    n = strtol(r->at, &end, 10);
+    if (end == r->at || n < 1 || n > DTI_MOST_TILES)
+        return refuse(r, "a number of tiles is 1 to 32, and is not");
+    r->at = end;
+    skip_blanks(r);
+    *out = (int)n;
+    return DT_OK;
+}
+
+static dt_status take_argument(reader *r, layout_list *all, int tiles[2])
 {
     const char *begin = r->at;
     char word[32];
@@ -206,6 +225,8 @@ static dt_status take_argument(reader *r, layout_list *all)
     take_word(r, word);
     for (size_t k = 0; k < DT_COUNT(idle); k++)
         if (strcmp(word, idle[k]) == 0) return take_idle(r);
+    for (int k = 0; k < 2; k++)
+        if (strcmp(word, tile_keys[k]) == 0) return take_tiles(r, &tiles[k]);
     while (i < DT_COUNT(keys) && strcmp(word, keys[i].word) != 0) i++;
     if (i == DT_COUNT(keys)) {
         r->at = begin;
@@ -220,11 +241,11 @@ static dt_status take_argument(reader *r, layout_list *all)
     return take_axis(r, &to->of[0]);
 }
 
-static dt_status take_arguments(reader *r, layout_list *all)
+static dt_status take_arguments(reader *r, layout_list *all, int tiles[2])
 {
     (void)take(r, '(');
     while (!take(r, ')')) {
-        DT_TRY(take_argument(r, all));
+        DT_TRY(take_argument(r, all, tiles));
         if (*r->at != ')' && !take(r, ',')) return refuse(r, "\",\" or \")\" is missing");
     }
     return *r->at == '\0' ? DT_OK : refuse(r, "nothing may follow, but something does");
@@ -252,9 +273,14 @@ dt_status dti_style_with(const char *text, dt_style *style)
 {
     reader r = { text, text + strcspn(text, "(") };
     layout_list all[N_ARGUMENTS] = { { .given = false } };
+    int tiles[2] = { style->out_tiles, style->in_tiles };
     const layout_list *moved;
 
-    DT_TRY(take_arguments(&r, all));
+    DT_TRY(take_arguments(&r, all, tiles));
+    DT_CHECK(style->cut == DT_CUT_COPIES || (tiles[0] <= 1 && tiles[1] <= 1), DT_ERR_ARG,
+             "style \"%s\": tiles are of \"fully_shard\"", text);
+    style->out_tiles = tiles[0];
+    style->in_tiles = tiles[1];
     DT_CHECK(!(all[OUTPUT_LAYOUTS].given && all[GIVES].given), DT_ERR_ARG,
              "style \"%s\": output_layouts beside gives; use one of them", text);
     if (all[OUTPUT_LAYOUTS].given) all[all[OUTPUT].given ? GIVES : OUTPUT] = all[OUTPUT_LAYOUTS];

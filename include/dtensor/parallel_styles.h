@@ -118,6 +118,8 @@ struct dt_style {
     dt_status (*validate)(const dt_style *style, const dt_layer *layer, int n_parts);
     const void *user; /* the style's own */
     const char *twin; /* name of the style for steps of one token; NULL: this one */
+    int out_tiles;    /* of DT_CUT_COPIES, on linear layers: outputs and inputs are divided, and */
+    int in_tiles;     /* tiles of the weight gathered one after the other; 0 is 1, at most 32 */
 };
 
 /**

@@ -102,7 +102,7 @@ static dt_status put_value(const dti_json *value, dti_writer *w)
         dti_put(w, "%s", flag ? "true" : "false");
         return DT_OK;
     case DT_CONFIG_INT:
-        DT_TRY(dti_json_as_number(value, -DT_MAX_AXES, DT_MAX_AXES, &number));
+        DT_TRY(dti_json_as_number(value, -DT_MAX_AXES, 32, &number)); /* an axis, or tiles */
         dti_put(w, "%d", (int)number);
         return DT_OK;
     default:

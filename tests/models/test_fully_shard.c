@@ -320,6 +320,24 @@ DT_TEST(fully_shard, generates_the_same_texts)
     }
 }
 
+/* Linear layers in tiles, of which none is stored as it would be: through the reader of weights. */
+DT_TEST(fully_shard, generates_the_same_texts_in_tiles)
+{
+    static const char *const fixtures[] = { "llama/tied", "qwen2/base", "phi3/base" };
+    const dt_plan out = { .dim = "dp", .others = "fully_shard(out_tiles=3)" };
+    const dt_plan both = { .dim = "dp", .others = "fully_shard(out_tiles=2,in_tiles=3)" };
+
+    for (size_t f = 0; f < DT_COUNT(fixtures); f++)
+        for (int k = 0; k < 2; k++) {
+            dt_golden x;
+            DT_ASSERT_OK(dt_golden_open(fixtures[f], &x));
+            x.plan = k == 0 ? &out : &both;
+            x.n_greedy = 5;
+            dt_golden_check(fixtures[f], "dp=2,tp=1", &DT_TEST_RUN_OPTIONS, &x);
+            dt_golden_close(&x);
+        }
+}
+
 /* --- bytes ------------------------------------------------------------------------------------ */
 
 /* The micro model of which parallelism is computed by hand: 217664 parameters, 46208 of a block. */
