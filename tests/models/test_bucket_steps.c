@@ -19,6 +19,7 @@ typedef struct run_of {
     int zero, passes;
     dt_recomputed recompute;
     int64_t chunk, bucket;
+    const char *fully_shard;
 } run_of;
 
 /* What a run has left, and sent. */
@@ -85,6 +86,7 @@ static dt_status train(dt_mesh *mesh, const run_of *r, left *out)
     *out = (left){ .hash = 1 };
     load.keep_dtype = false;
     load.dtype = DT_F32;
+    load.fully_shard = r->fully_shard;
     o.zero = r->zero;
     o.bucket_bytes = r->bucket;
     DT_TRY(dt_model_load(mesh, r->folder, &load, &model));
@@ -125,7 +127,7 @@ static dt_status in_any_buckets(dt_mesh *mesh, const void *arg)
         DT_EXPECT(got[i].bytes == plain.bytes, "buckets of %lld: %lld bytes, not %lld",
                   (long long)r.bucket, (long long)got[i].bytes, (long long)plain.bytes);
     }
-    if (dt_mesh_dim_size(mesh, 0) == 1) return DT_OK;
+    if (dt_mesh_dim_size(mesh, 0) == 1 || r.fully_shard != NULL) return DT_OK;
     DT_EXPECT(got[0].calls > got[1].calls && got[1].calls > got[2].calls,
               "%lld, %lld, %lld calls: not fewer in larger buckets", (long long)got[0].calls,
               (long long)got[1].calls, (long long)got[2].calls);
@@ -147,6 +149,22 @@ DT_TEST(bucket_steps, bits_and_bytes_are_those_without)
                            .recompute = (dt_recomputed)((i + i / 3) % 3),
                            .chunk = i % 2 ? 3 : 0 };
         dt_test_on_ranks(meshes[(i + i / 4) % 4], in_any_buckets, &r);
+    }
+}
+
+/* Parameters that are cut themselves: their gradients lie right over that dim, and travel over
+ * another one that holds copies, beside gathers of the next block's parameters. */
+DT_TEST(bucket_steps, fully_sharded_steps_have_the_bits_of_those_without)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    run_of r = { .folder = dt_test_source_path(folder, "tests/golden/llama/tied"), .passes = 2 };
+
+    for (int recompute = 0; recompute < 3; recompute += 2) {
+        r.recompute = (dt_recomputed)recompute;
+        r.fully_shard = "dp";
+        dt_test_on_ranks("dp=2", in_any_buckets, &r);
+        r.fully_shard = "dp_shard";
+        dt_test_on_ranks("dp_replicate=2,dp_shard=2", in_any_buckets, &r);
     }
 }
 
@@ -177,15 +195,15 @@ DT_TEST(bucket_steps, two_ranks_step_as_one_with_two_microbatches)
     if (dt_test_processes() > 1) dt_test_skip("runs compare in one process");
     (void)dt_test_source_path(folder, "tests/golden/llama/tied");
     for (int zero = 0; zero < 3; zero++) {
-        same s = { { folder, zero, 2, DT_RECOMPUTED_NOTHING, 0, 0 }, &one };
+        same s = { { folder, zero, 2, DT_RECOMPUTED_NOTHING, 0, 0, NULL }, &one };
         dt_test_on_ranks("dp=1", first_rank, &s);
-        s = (same){ { folder, zero, 1, DT_RECOMPUTED_BLOCKS, 0, 5000 }, &two };
+        s = (same){ { folder, zero, 1, DT_RECOMPUTED_BLOCKS, 0, 5000, NULL }, &two };
         dt_test_on_ranks("dp=2", first_rank, &s);
         DT_ASSERT(one.hash == two.hash);
     }
-    same s = { { folder, 0, 4, DT_RECOMPUTED_NOTHING, 0, 0 }, &one };
+    same s = { { folder, 0, 4, DT_RECOMPUTED_NOTHING, 0, 0, NULL }, &one };
     dt_test_on_ranks("dp=1", first_rank, &s);
-    s = (same){ { folder, 0, 2, DT_RECOMPUTED_NOTHING, 0, 0 }, &two };
+    s = (same){ { folder, 0, 2, DT_RECOMPUTED_NOTHING, 0, 0, NULL }, &two };
     dt_test_on_ranks("dp=2", first_rank, &s);
     DT_ASSERT(one.hash != two.hash);
 }
