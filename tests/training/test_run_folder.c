@@ -21,6 +21,7 @@ typedef struct session {
     dt_run_folder_options folder;
     bool loads, saves, direct;
     bool fresh_optimizer;
+    bool cut;          /* stage 3: parameters are cut over "dp" */
     int64_t load_step; /* 0: the latest */
     dt_test_training how;
     int until;
@@ -71,6 +72,7 @@ done:
 
 static dt_status run_session(dt_mesh *mesh, const void *arg)
 {
+    const dt_plan cut = { .dim = "dp", .others = "fully_shard" };
     session *const *to = arg, *s = *to;
     dt_run_folder *run = NULL;
     dt_optimizer *opt = NULL;
@@ -79,7 +81,7 @@ static dt_status run_session(dt_mesh *mesh, const void *arg)
     dt_status st = DT_OK;
     int64_t n = 0;
 
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, s->how.dtype, &net));
+    DT_TRY_TO(done, st, dt_test_net_planned(mesh, s->cut ? &cut : NULL, s->how.dtype, &net));
     DT_TRY_TO(done, st, dt_optimizer_create(net, &s->how.options, &opt));
     if (s->dir != NULL) DT_TRY_TO(done, st, dt_run_folder_open(mesh, s->dir, &s->folder, &run));
     DT_TRY_TO(done, st, go_on(run, s, net, opt));
@@ -112,7 +114,8 @@ static session from_nothing(const char *dir, int zero, int until)
         .until = until
     };
 
-    s.how.options.zero = zero;
+    s.how.options.zero = zero % 3;
+    s.cut = zero == 3;
     return s;
 }
 
@@ -122,7 +125,8 @@ static session resumed(const session *from, int zero, int until)
 
     s.folder.mode = DT_RUN_FOLDER_RESUME;
     s.loads = true;
-    s.how.options.zero = zero;
+    s.how.options.zero = zero % 3;
+    s.cut = zero == 3;
     s.until = until;
     return s;
 }
@@ -149,7 +153,7 @@ DT_TEST(run_folder, a_run_that_resumes_is_the_run)
     char dir[DT_TEST_PATH_BYTES];
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
-        for (int zero = 0; zero <= 2; zero++) {
+        for (int zero = 0; zero <= (m < 2 ? 3 : 2); zero++) {
             reference = from_nothing(NULL, zero, STEPS);
             run(meshes[m], &reference);
             repeat = from_nothing(NULL, zero, STEPS);
@@ -176,8 +180,9 @@ DT_TEST(run_folder, any_mesh_reads_what_any_other_has_saved)
     static const struct {
         const char *mesh;
         int zero;
-    } way[] = { { "dp=4", 2 },      { "dp=2,tp=2", 1 }, { "tp=3", 0 }, { "dp=1", 0 },
-                { "tp=2,dp=2", 2 }, { "dp=3", 1 },      { "dp=4", 0 }, { "dp=4", 2 } };
+    } way[] = { { "dp=4", 3 },      { "tp=2,dp=2", 1 }, { "dp=4", 3 }, { "dp=4", 2 },
+                { "dp=2,tp=2", 3 }, { "tp=3", 0 },      { "dp=1", 0 }, { "dp=3", 1 },
+                { "dp=2", 3 },      { "dp=4", 0 },      { "dp=4", 3 } };
     static const dt_dtype dtypes[] = { DT_F32, DT_BF16 };
     static session first, next;
     char dir[DT_TEST_PATH_BYTES];
