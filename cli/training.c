@@ -255,6 +255,21 @@ void cli_training_free(cli_training *t)
     t->config_folder = NULL;
 }
 
+/* What ids stand for, so that data of another tokenizer is refused, and what ends documents of
+ * files that do not say. Without a tokenizer that is understood tokens are trained on as they are.
+ */
+static dt_status know_tokens(const cli_session *s, dt_data_options *data)
+{
+    dt_tokenizer *tokenizer = NULL;
+
+    if (s->info.n_eos > 0) data->end_token = s->info.eos[0];
+    if (dt_tokenizer_files(s->args->folder) == NULL) return DT_OK;
+    if (dt_tokenizer_open(s->args->folder, &tokenizer) == DT_ERR_MEMORY) return DT_ERR_MEMORY;
+    data->tokenizer = dt_tokenizer_hash(tokenizer);
+    dt_tokenizer_release(&tokenizer);
+    return DT_OK;
+}
+
 dt_status cli_training_settle(const cli_session *s, cli_training *t)
 {
     const int64_t context = s->info.max_positions, ranks = cli_batch_ranks(s);
@@ -273,6 +288,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
              "--batch %" PRId64 " of --sequence %" PRId64 ": at most %" PRId64
              " sequences are possible",
              t->batch, t->sequence, (int64_t)INT32_MAX / t->sequence);
+    DT_TRY(know_tokens(s, &t->data));
     t->data.sequence = t->sequence;
     t->data.vocab_size = s->info.vocab_size;
     return DT_OK;

@@ -40,12 +40,12 @@ typedef struct dt_data_options {
     int64_t sequence; /* T: tokens of a sample */
     uint64_t seed;
     dt_data_order order;
-    int64_t vocab_size; /* tokens from here on are an error; 0: any are taken */
-    bool documents;     /* dt_batch.starts, and no target in another document than its token */
-    int32_t
-        begin_token;    /* a document begins with this token; -1: none. Of files that do not know */
-    int32_t end_token;  /* ... ends with it. Both -1: as the file's side file says */
-    uint64_t tokenizer; /* dt_tokenizer_hash() of the model's tokenizer: a file whose side file
+    int64_t vocab_size;  /* tokens from here on are an error; 0: any are taken */
+    bool documents;      /* dt_batch.starts, and no target in another document than its token */
+    int32_t begin_token; /* that documents begin with, in files of which neither an index nor a
+                          * side file says so; -1: none */
+    int32_t end_token;   /* the same of ends */
+    uint64_t tokenizer;  /* dt_tokenizer_hash() of the model's tokenizer: a file whose side file
                           * names another is refused; 0: not compared */
 } dt_data_options;
 

@@ -165,3 +165,26 @@ DT_TEST(tokenize_files, leave_nothing_when_they_are_interrupted)
     DT_ASSERT_EQ_INT(count_files(s.folder), 1);
     end(&s);
 }
+
+/* A file that was made by another tokenizer has ids that stand for something else. */
+DT_TEST(tokenize_files, of_another_tokenizer_are_not_trained_on)
+{
+    static const char *const facts[] = { "{\"tokens\": 40, \"tokenizer\": \"0123456789abcdef\"}",
+                                         "{\"tokens\": 40}" };
+    char run[PATH_BYTES], bytes[80] = { 0 };
+    scene s;
+
+    begin(&s);
+    dt_test_write_file(s.folder, "a.bin", bytes, sizeof bytes);
+    (void)snprintf(run, sizeof run, "%s/run", s.folder);
+    for (int i = 0; i < 2; i++) {
+        command_result r;
+        dt_test_write_file(s.folder, "a.bin.json", facts[i], strlen(facts[i]));
+        r = COMMAND("train", "--model", s.model, "--data", s.out, "--output", run, "--steps", "1",
+                    "--batch", "1", "--sequence", "8", "--documents", "--quiet");
+        COMMAND_ASSERT_CODE(r, i == 0 ? 2 : 0);
+        if (i == 0) COMMAND_ASSERT_HAS(r.err, "a.bin: is of another tokenizer than the model's");
+        command_free(&r);
+    }
+    end(&s);
+}

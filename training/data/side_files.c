@@ -111,7 +111,7 @@ static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const d
              "%s: is of another tokenizer than the model's: %s names %.20s, the model's is %s; "
              "tokenize the text by the model's own",
              f->tokens.in.label, doc->file, tokenizer, hash);
-    if (wish->begin_token < 0 && wish->end_token < 0) {
+    if (begin >= 0 || end >= 0) { /* it knows better than who reads it */
         f->begin_token = (int32_t)begin;
         f->end_token = (int32_t)end;
     }
