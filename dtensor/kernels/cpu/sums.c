@@ -84,12 +84,17 @@ static double fold(reduction how, double acc, const double *values, int64_t n)
     return acc;
 }
 
-/* Elements side by side: lane l has every LANES-th from l on, then the lanes are folded. */
+/* Elements side by side: lane l has every LANES-th from l on, then the lanes are folded. What is
+ * largest is found in vectors: a cross entropy looks for it in all logits. */
 static double reduce_piece(const reduce_job *j, int64_t first, int64_t n)
 {
+    const size_t bytes = dt_dtype_size(j->x->dtype);
+    const char *x = (const char *)j->x->data + (size_t)first * bytes;
     double lanes[LANES];
     float block[BLOCK];
 
+    if (j->how == MAX && n > 0)
+        return (double)dti_load_f32(x, j->x->dtype, j->rows[j->x->dtype].argmax(x, n));
     for (int l = 0; l < LANES; l++) lanes[l] = start_of(j->how);
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t m = n - i < BLOCK ? n - i : BLOCK;
