@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/device.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/small_net.h"
 #include "training/offload.h"
@@ -236,4 +237,36 @@ DT_TEST(offload, places_that_there_are_not_are_refused)
     o.options.offload = "host";
     o.options.window_bytes = 1000;
     dt_test_on_ranks_fail("dp=1", train_wide, &to, DT_ERR_ARG, "window_bytes is 1000");
+}
+
+/* A dry run knows that the device does not hold the state, and makes no file. */
+DT_TEST(offload, dry_runs_hold_no_state_that_lies_in_a_file)
+{
+    dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
+    dt_run_options how = DT_TEST_RUN_OPTIONS;
+    dt_optimizer *opt;
+    dti_device *device;
+    dt_runtime *rt;
+    dt_layers *net;
+    dt_mesh *mesh;
+    int64_t state = 0;
+
+    how.n_ranks = 2;
+    DT_ASSERT_OK(dt_runtime_create_dry(&how, 0, NULL, &rt));
+    DT_ASSERT_OK(dt_mesh_create(rt, "dp=2", &mesh));
+    DT_ASSERT_OK(dti_device_of(rt, &device));
+    DT_ASSERT_OK(dt_test_net_create(mesh, DT_BF16, &net));
+    for (int elsewhere = 0; elsewhere <= 1; elsewhere++) {
+        options.offload = elsewhere ? "/nowhere/at/all" : NULL;
+        DT_ASSERT_OK(dt_optimizer_create(net, &options, &opt));
+        if (!elsewhere) state = dt_optimizer_state_bytes(opt);
+        DT_ASSERT(state > 0);
+        DT_ASSERT_EQ_INT(dt_optimizer_state_bytes(opt), state);
+        DT_ASSERT_EQ_INT(dti_memory_of_kind(device->memory, DTI_KIND_STATES),
+                         elsewhere ? 0 : state);
+        dt_optimizer_release(&opt);
+    }
+    dt_layers_release(&net);
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
 }
