@@ -131,11 +131,12 @@ dt_status cli_show_end(const cli_run_of *run)
                      " steps are done; more of them: --steps\n",
                      run->begun_at, run->plan->steps);
     else
-        (void)printf(
-            "%" PRId64 " steps in %s, loss %.4f; checkpoints, metrics and the model are in "
-            "%s, see \"dtensor report %s\"\n",
-            m->step - run->begun_at, time_text((double)(cli_now_ns() - run->begin_ns) * 1e-9, took),
-            m->loss, run->folder, run->folder);
+        (void)printf("%" PRId64
+                     " step%s in %s, loss %.4f; checkpoints, metrics and the model are in "
+                     "%s, see \"dtensor report %s\"\n",
+                     m->step - run->begun_at, m->step - run->begun_at == 1 ? "" : "s",
+                     time_text((double)(cli_now_ns() - run->begin_ns) * 1e-9, took), m->loss,
+                     run->folder, run->folder);
     DT_TRY(cli_flush());
     return DT_OK;
 }

@@ -238,6 +238,8 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
         .keep = w->keep > 0 ? w->keep : DEFAULT_KEEP,
     };
     DT_TRY(find_config(own, out));
+    (void)snprintf(out->mesh, sizeof out->mesh, "dp=%d", dt_launch_size());
+    if (own->mesh == NULL) own->mesh = out->mesh;
     DT_CHECK(w->steps > 0 || w->dry_run, DT_ERR_ARG, "how long? give --steps N");
     DT_TRY(read_seed(w->seed, &out->seed));
     DT_TRY(cli_optimizer_read(own, &out->optimizer));
@@ -270,6 +272,19 @@ static dt_status know_tokens(const cli_session *s, dt_data_options *data)
     return DT_OK;
 }
 
+/* Where no rank holds a copy of what another has, stages cut nothing. */
+static void warn_of_stage(const cli_session *s)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+
+    if (s->args->training.zero == 0 || strstr(s->mesh, "dp") != NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "--zero %" PRId64 " changes nothing: it cuts what ranks hold alike over dp or "
+                   "dp_shard, and --mesh %s has neither",
+                   s->args->training.zero, s->mesh);
+    cli_warn(s->console, text);
+}
+
 dt_status cli_training_settle(const cli_session *s, cli_training *t)
 {
     const int64_t context = s->info.max_positions, ranks = cli_batch_ranks(s);
@@ -288,6 +303,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
              "--batch %" PRId64 " of --sequence %" PRId64 ": at most %" PRId64
              " sequences are possible",
              t->batch, t->sequence, (int64_t)INT32_MAX / t->sequence);
+    warn_of_stage(s);
     DT_TRY(know_tokens(s, &t->data));
     t->data.sequence = t->sequence;
     t->data.vocab_size = s->info.vocab_size;

@@ -22,6 +22,7 @@ typedef struct cli_training {
     uint64_t seed;
     bool begins_at_random; /* --config: there are no weights */
     char *config_folder;   /* that --config lies in; NULL: it needs no text of its own */
+    char mesh[24];         /* where none is named: batches over all processes */
 } cli_training;
 
 /* The options of an optimizer alone, for `dtensor plan --train` as well; *out holds defaults
@@ -32,8 +33,8 @@ dt_status cli_optimizer_read(const cli_args *args, dt_optimizer_options *out) DT
 dt_status cli_load_zero(const cli_args *args, const char *mesh, dt_load_options *load) DT_MUST_USE;
 
 /* Reads and checks what needs no model, and fills in defaults. `own` becomes the arguments of the
- * session: the folder of --config. Texts are borrowed from it. Freed with cli_training_free(), also
- * after an error. */
+ * session: the folder of --config, the mesh. Texts are borrowed from it. Freed with
+ * cli_training_free(), also after an error. */
 dt_status cli_training_read(cli_args *own, cli_training *out) DT_MUST_USE;
 void cli_training_free(cli_training *t);
 

@@ -105,7 +105,7 @@ DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
     r = COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "6", "--mesh", "dp=1",
                 "--microbatches", "2", "--zero", "0");
     COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "1 steps in ");
+    COMMAND_ASSERT_HAS(r.out, "1 step in ");
     command_free(&r);
     expect_same(p.run, p.other, 1, 5);
     DT_ASSERT(train_number(p.run, 6, "grad_norm") == train_number(p.other, 6, "grad_norm"));
@@ -116,8 +116,9 @@ DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
     r = COMMAND("train", "-q", "--resume", "-o", broken, "--steps", "6", "--lr", "2e-3");
     expect_done(&r);
     DT_ASSERT(train_number(broken, 5, "loss") != train_number(p.run, 5, "loss"));
-    r = COMMAND("train", "-q", "--resume", "-o", p.run);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--mesh", "tp=2");
     COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ASSERT_HAS(r.err, "--zero 2 changes nothing");
     COMMAND_ASSERT_HAS(r.out, "nothing to do: 6 of 6 steps are done");
     command_free(&r);
     train_close(&p);
