@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Forward and backward of some sequences through a small Llama, as a step of training runs them,
- * beside the peak of multiply-adds, measured right before and after each step with as many threads.
- * Counted are the operations of the model alone: 6 for each token and parameter that is multiplied
- * (of the embedding rows are looked up), and three times attention's; nothing of what is computed
- * again. */
+ * with --adamw the update of the parameters too, beside the peak of multiply-adds, measured right
+ * before and after each step with as many threads. Counted are the operations of the model alone: 6
+ * for each token and parameter that is multiplied (of the embedding rows are looked up), and three
+ * times attention's; nothing of what is computed again. */
 #include <dtensor/model_training.h>
+#include <dtensor/optimizers.h>
 #include <dtensor/weights.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ static const bench_column columns[] = {
     { "step_ms", "ms/step", 8, 1 },
     { "forward_ms", "forward", 8, 1 },
     { "backward_ms", "backward", 8, 1 },
+    { "update_ms", "update", 8, 1 }, /* sums of gradients, norm, AdamW, gathers */
     { "tokens_per_s", "tok/s", 8, 1 },
     { "gflops", "GFLOP/s", 8, 1 },
     { "peak_gflops", "FMA peak", 9, 1 }, /* f32, or vdpbf16ps */
@@ -44,7 +46,8 @@ typedef struct train_options {
     bench_shapes shapes;
     const char *dtype;     /* NULL: f32, then bf16 */
     const char *recompute; /* NULL: none */
-    bool sequence_parallel, profile;
+    bool sequence_parallel, profile, adamw;
+    int64_t zero; /* of AdamW; 3: fully sharded */
     int64_t batch, tokens, chunk, rounds;
     dt_loss_options loss; /* from here on: of the fields above */
     bool thrifty;
@@ -59,7 +62,7 @@ typedef struct train_job {
     double flops; /* from here on: written by rank 0 */
     int64_t received_bytes, kept_bytes, peak_bytes;
     bench_rounds rounds;
-    bench_samples seconds, forward, peak, ratio, others;
+    bench_samples seconds, forward, update, peak, ratio, others;
     bench_profile profile;
 } train_job;
 
@@ -68,17 +71,18 @@ typedef struct trainer {
     dt_runtime *rt;
     dt_mesh *mesh;
     dt_model *model;
-    dt_gradients *gradients;
+    dt_gradients *gradients; /* the optimizer's, if there is one */
+    dt_optimizer *optimizer;
     dt_tape *tape;
     bool root;
-    double seconds, forward; /* of the last step */
+    double seconds, forward, update; /* of the last step */
 } trainer;
 
 static dt_status step(train_job *j, trainer *r, bool count)
 {
     const train_options *o = j->options;
     dt_tensor *ids, *targets, *loss;
-    int64_t start, middle;
+    int64_t start, middle, late;
 
     dt_tape_reset(r->tape);
     DT_TRY(bench_barrier(r->rt));
@@ -92,9 +96,17 @@ static dt_status step(train_job *j, trainer *r, bool count)
     middle = dti_now_ns();
     if (count) j->kept_bytes = dt_tape_kept_bytes(r->tape);
     if (r->root) bench_profile_turn(&j->profile);
-    dt_backward(r->tape, loss, NULL);
+    if (r->optimizer != NULL)
+        dt_optimizer_backward(r->optimizer, r->tape, loss, true);
+    else
+        dt_backward(r->tape, loss, NULL);
     DT_TRY(dt_tape_status(r->tape));
-    DT_TRY(dt_gradients_settle(r->gradients, r->tape));
+    late = dti_now_ns();
+    if (r->optimizer != NULL)
+        DT_TRY(dt_optimizer_step(r->optimizer, 1e-4, NULL));
+    else
+        DT_TRY(dt_gradients_settle(r->gradients, r->tape));
+    r->update = (double)(dti_now_ns() - late) * 1e-9;
     DT_TRY(bench_barrier(r->rt)); /* the slowest rank counts */
     r->seconds = (double)(dti_now_ns() - start) * 1e-9;
     r->forward = (double)(middle - start) * 1e-9;
@@ -108,9 +120,10 @@ static void count_round(train_job *j, const trainer *r, double peak)
 
     if (verdict == BENCH_DROP_IT) return;
     if (verdict == BENCH_DROP_EARLIER)
-        j->seconds.n = j->forward.n = j->peak.n = j->ratio.n = j->others.n = 0;
+        j->seconds.n = j->forward.n = j->update.n = j->peak.n = j->ratio.n = j->others.n = 0;
     bench_add(&j->seconds, r->seconds);
     bench_add(&j->forward, r->forward);
+    bench_add(&j->update, r->update);
     bench_add(&j->peak, peak);
     bench_add(&j->ratio, j->flops * 1e-9 / r->seconds / peak);
     bench_add(&j->others, others);
@@ -154,26 +167,35 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     train_job *j = arg;
     const train_options *o = j->options;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_optimizer_options adamw = DT_OPTIMIZER_OPTIONS_INIT;
     trainer r = { .rt = rt, .root = dt_runtime_rank(rt) == 0 };
     dt_status st = DT_OK;
 
     load.keep_dtype = false;
     load.dtype = j->dtype;
     load.sequence_parallel = o->sequence_parallel;
+    load.fully_shard = o->zero == 3 ? "dp" : NULL;
+    adamw.zero = o->zero < 3 ? (int)o->zero : 0;
     DT_TRY(dt_mesh_create(rt, j->mesh, &r.mesh));
     DT_TRY_TO(done, st, dt_model_create_random(r.mesh, j->folder, &load, 1, &r.model));
     if (r.root) {
         DT_TRY_TO(done, st, dti_work_prompt(r.model, o->tokens, o->tokens, 0, &j->flops));
         j->flops *= 3.0 * (double)o->batch;
     }
-    DT_TRY_TO(done, st, dt_gradients_create(rt, &r.gradients));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(r.model), r.gradients));
+    if (o->adamw) {
+        DT_TRY_TO(done, st, dt_optimizer_create(dt_model_layers(r.model), &adamw, &r.optimizer));
+        r.gradients = dt_optimizer_gradients(r.optimizer);
+    } else {
+        DT_TRY_TO(done, st, dt_gradients_create(rt, &r.gradients));
+        DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(r.model), r.gradients));
+    }
     DT_TRY_TO(done, st, dt_tape_create(rt, &r.tape));
     DT_TRY_TO(done, st, measure(j, &r));
     if (r.root) DT_TRY_TO(done, st, count_bytes(j, &r));
 done:
     dt_tape_release(&r.tape);
-    dt_gradients_release(&r.gradients);
+    if (r.optimizer == NULL) dt_gradients_release(&r.gradients);
+    dt_optimizer_release(&r.optimizer);
     dt_model_release(&r.model);
     dt_mesh_release(&r.mesh);
     return st;
@@ -198,7 +220,7 @@ static dt_status run_case(const train_options *o, const char *folder, dt_dtype d
     train_job j = { .options = o, .mesh = c->mesh, .folder = folder, .dtype = dtype };
     bench_machine limits = { 0 };
     dt_status st = DT_OK;
-    double seconds, forward;
+    double seconds, forward, update;
 
     bench_rounds_open(&j.rounds, o->rounds);
     DT_TRY(make_tokens(&j));
@@ -207,8 +229,9 @@ static dt_status run_case(const train_options *o, const char *folder, dt_dtype d
     DT_TRY_TO(done, st, bench_run(&o->common, c, on_rank, &j));
     seconds = bench_median(&j.seconds);
     forward = bench_median(&j.forward);
+    update = bench_median(&j.update);
     bench_report_row(report, dt_dtype_name(dtype), c->mesh, (double)c->threads, seconds * 1e3,
-                     forward * 1e3, (seconds - forward) * 1e3,
+                     forward * 1e3, (seconds - forward - update) * 1e3, update * 1e3,
                      (double)(o->batch * o->tokens) / seconds, j.flops * 1e-9 / seconds,
                      bench_median(&j.peak), bench_median(&j.ratio), bench_quantile(&j.ratio, 0),
                      bench_quantile(&j.ratio, 1), 100 * bench_median(&j.others),
@@ -243,6 +266,8 @@ static dt_status read_words(train_options *o)
 
     DT_CHECK(o->dtype == NULL || strcmp(o->dtype, "f32") == 0 || strcmp(o->dtype, "bf16") == 0,
              DT_ERR_ARG, "--dtype \"%s\": f32 or bf16", o->dtype);
+    DT_CHECK(o->zero <= 3 && (o->zero == 0 || o->adamw), DT_ERR_ARG,
+             "--zero %lld: 0 to 3, with --adamw", (long long)o->zero);
     DT_CHECK(strcmp(r, "none") == 0 || strcmp(r, "cheap") == 0 || strcmp(r, "blocks") == 0,
              DT_ERR_ARG, "--recompute \"%s\": none, cheap or blocks", r);
     o->loss = (dt_loss_options)DT_LOSS_OPTIONS_INIT;
@@ -265,6 +290,7 @@ static dt_status run(train_options *o, bench_report *report)
                       (long long)o->shapes.vocab, (long long)o->batch, (long long)o->tokens);
     bench_report_fact(report, "again", "%s%s", o->recompute != NULL ? o->recompute : "none",
                       o->chunk > 0 ? ", and the head chunk by chunk" : "");
+    if (o->adamw) bench_report_fact(report, "optimizer", "AdamW, zero %lld", (long long)o->zero);
     if (o->sequence_parallel) bench_report_fact(report, "tokens", "cut over ranks between blocks");
     DT_TRY_TO(done, st, run_dtype(o, folder.path, DT_F32, report));
     DT_TRY_TO(done, st, run_dtype(o, folder.path, DT_BF16, report));
@@ -286,6 +312,9 @@ int main(int argc, char **argv)
           &o.chunk },
         { "--sequence-parallel", NULL, "tokens cut over ranks between blocks", BENCH_FLAG,
           &o.sequence_parallel },
+        { "--adamw", NULL, "a whole step: gradients summed, clipped, AdamW", BENCH_FLAG, &o.adamw },
+        { "--zero", "N", "AdamW's state cut over dp; 3: parameters too (default: 0)", BENCH_COUNT,
+          &o.zero },
         { "--profile", NULL, "time by operator, below each row", BENCH_FLAG, &o.profile },
         { "--rounds", "N", "of which medians are taken (default: 7)", BENCH_COUNT, &o.rounds },
     };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of PyTorch, to stand beside bench_train: forward and backward of 4 x 256 tokens.
+"""Training steps of PyTorch, to stand beside bench_train: forward and backward of 4 x 256 tokens, and
+with --adamw the optimizer: gradients clipped to a norm of 1 and fused AdamW, beside ours.
 
 The model of bench_train, a Llama of 26 M parameters (vocabulary 8192, hidden 512, feed-forward 1408,
 6 layers, 8 heads, 4 KV heads, nothing tied), by Transformers with PyTorch's own fused attention, in
@@ -42,7 +43,9 @@ def measure(torch, transformers, options, mode, dtype):
     config._attn_implementation = "sdpa"
     model = transformers.LlamaForCausalLM(config).train()
     ids = torch.randint(SHAPE["vocab_size"], (options.rows, options.length))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) if options.adamw else None
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1,
+        fused=True) if options.adamw else None
 
     def loss_of(ids):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
@@ -53,6 +56,7 @@ def measure(torch, transformers, options, mode, dtype):
         loss = forward(ids)
         loss.backward()
         if optimizer:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         return loss.item()
 
@@ -72,7 +76,7 @@ def measure(torch, transformers, options, mode, dtype):
 
 def run_ours(options):
     """What bench_train prints, or why it does not."""
-    command = [options.bench_train, "--json", *options.args]
+    command = [options.bench_train, "--json", *(["--adamw"] if options.adamw else []), *options.args]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=True)
         return json.loads(done.stdout)
@@ -102,7 +106,7 @@ def main():
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--adamw", action="store_true", help="a step of AdamW (fused) with each")
+    parser.add_argument("--adamw", action="store_true", help="whole steps, AdamW (fused) included")
     parser.add_argument("--output", help="also writes the JSON there")
     parser.add_argument("args", nargs="*", help="after --: more options for bench_train")
     options = parser.parse_args()

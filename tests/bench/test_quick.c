@@ -117,6 +117,8 @@ DT_TEST(bench, train_runs)
     check_rows("train", 4);
     check_rows_of("train", "--quick --json --recompute blocks --chunk 16 --profile", 4);
     check_rows_of("train", "--quick --json --recompute cheap --sequence-parallel --mesh tp=2", 2);
+    check_rows_of("train", "--quick --json --adamw --zero 1 --mesh dp=2", 2);
+    check_rows_of("train", "--quick --json --adamw --zero 3 --mesh dp=2", 2);
 }
 
 DT_TEST(bench, train_memory_runs)
