@@ -107,8 +107,9 @@ DT_API int64_t dt_run_folder_latest(const dt_run_folder *run);
  * A step that is there already is replaced, whole by whole.
  *
  * Collective  over the mesh, with the same arguments.
- * Errors      DT_ERR_ARG     NULL, a parameter without value, a step below 0, text that is no JSON
- *                            object; the run was opened to be read
+ * Errors      DT_ERR_ARG     NULL, a parameter without value, an optimizer of other layers, numbers
+ *                            below 0; the run was opened to be read
+ *             DT_ERR_FORMAT  text that is no JSON object
  *             DT_ERR_IO      the folder cannot be made; with `direct` as dt_run_folder_wait()
  *             DT_ERR_MEMORY  for the copies
  *             DT_ERR_COMM, DT_ERR_DEVICE; those of dt_run_folder_wait() for the save before
@@ -158,7 +159,7 @@ typedef struct dt_run_load_options {
  *
  *   options    NULL for defaults
  *   layers     those without values get them, in the dtypes of the checkpoint
- *   optimizer  NULL: its state is left unread
+ *   optimizer  of these layers; NULL: its state is left unread
  *   progress   may be NULL
  *   json       the caller's text of the save, "{}" if there was none; borrowed until the next load
  *              or the release. May be NULL

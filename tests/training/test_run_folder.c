@@ -313,6 +313,7 @@ static dt_status refuse_all(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, NULL), DT_ERR_ARG, "step -4");
     progress.step = 4;
     DT_TRY_TO(done, st, dt_run_folder_save(run, net, NULL, &progress, "{\"lr\": 0.1}"));
+    DT_EXPECT_STATUS(dt_run_folder_peek(run, -2, &found, &json), DT_ERR_ARG, "step is -2");
     DT_TRY_TO(done, st, dt_run_folder_peek(run, -1, &found, &json));
     DT_EXPECT_EQ_INT(found.samples, 9);
     DT_EXPECT_TO(done, st, strstr(json, "\"lr\": 0.1") != NULL, "json %s", json);
@@ -325,6 +326,41 @@ done:
     dt_run_folder_release(&run);
     dt_layers_release(&net);
     return st;
+}
+
+/* A checkpoint of layers with another optimizer's state could be loaded by nobody. */
+static dt_status mix(dt_mesh *mesh, const void *arg)
+{
+    const dt_run_progress progress = { .step = 1 };
+    dt_layers *net = NULL, *other = NULL;
+    dt_optimizer *opt = NULL;
+    dt_run_folder *run = NULL;
+    dt_status st;
+
+    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &net));
+    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &other));
+    DT_TRY_TO(done, st, dt_optimizer_create(other, NULL, &opt));
+    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, NULL, &run));
+    DT_EXPECT_STATUS(dt_run_folder_save(run, net, opt, &progress, NULL), DT_ERR_ARG,
+                     "the optimizer is of other layers");
+    DT_EXPECT_EQ_INT(dt_run_folder_latest(run), -1);
+    DT_TRY_TO(done, st, dt_run_folder_save(run, other, opt, &progress, NULL));
+    DT_EXPECT_STATUS(dt_run_folder_load(run, NULL, net, opt, NULL, NULL), DT_ERR_ARG,
+                     "the optimizer is of other layers");
+    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, other, opt, NULL, NULL));
+done:
+    dt_run_folder_release(&run);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&other);
+    dt_layers_release(&net);
+    return st;
+}
+
+DT_TEST(run_folder, an_optimizer_of_other_layers_is_refused)
+{
+    char dir[DT_TEST_PATH_BYTES];
+
+    dt_test_on_ranks("dp=2", mix, dt_test_temp_dir(dir));
 }
 
 /* Also: a checkpoint without state, for an optimizer that has some. */

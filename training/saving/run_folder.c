@@ -12,6 +12,7 @@
 #include "files/checkpoint.h"
 #include "files/input.h"
 #include "mesh/runtime.h"
+#include "training/optimizer.h"
 
 enum { LOOK_NS = 20 * 1000 * 1000 };
 
@@ -171,6 +172,8 @@ int64_t dt_run_folder_latest(const dt_run_folder *run)
 dt_status dti_run_list(dti_snapshot *s, dt_layers *layers, dt_optimizer *optimizer,
                        bool without_values)
 {
+    DT_CHECK(optimizer == NULL || optimizer->layers == layers, DT_ERR_ARG,
+             "the optimizer is of other layers than those given with it");
     DT_TRY(dti_snapshot_list(s, layers, without_values));
     if (optimizer != NULL) DT_TRY(dti_snapshot_list_state(s, optimizer));
     return DT_OK;

@@ -405,6 +405,8 @@ static dt_status load(dt_run_folder *run, int64_t step, dt_layers *layers, dt_op
     dt_mesh *mesh = run->mesh;
     dt_status st = DT_OK;
 
+    DT_CHECK(step >= -1, DT_ERR_ARG, "step is %lld: it is a number from 0 on, or -1 for the latest",
+             (long long)step);
     if (step < 0) step = run->latest;
     DT_TRY(dti_run_disk_step(run->dir, step, true, &l.dir));
     DT_TRY_TO(done, st, dti_all_say(mesh, look(&l, step, optimizer)));
