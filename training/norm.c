@@ -128,7 +128,7 @@ static dt_status first_bad(dt_optimizer *opt, bool terms, int64_t *out)
 dt_status dti_norm_refuse(dt_optimizer *opt, const dti_squares *squares)
 {
     const int64_t n_ranks = dt_runtime_size(dt_mesh_runtime(opt->mesh));
-    const bool terms = squares->n_bad_terms > 0;
+    const bool terms = squares->n_bad_terms > 0, alone = dt_mesh_n_ranks(opt->mesh) == 1;
     int64_t first;
 
     DT_TRY(first_bad(opt, terms, &first));
@@ -138,5 +138,5 @@ dt_status dti_norm_refuse(dt_optimizer *opt, const dti_squares *squares)
     DT_FAIL(DT_ERR_ARG,
             "rank %lld: the gradient of %s is not finite%s at step %lld; nothing was written",
             (long long)(first % n_ranks), opt->params[first / n_ranks].name,
-            terms ? "" : " once terms are added up", (long long)opt->steps + 1);
+            terms || alone ? "" : " once terms are added up", (long long)opt->steps + 1);
 }

@@ -13,6 +13,7 @@
 
 enum { NAME_BYTES = 512 };
 static const double F16_LOSS_SCALE = 65536.0;
+static const int64_t MOST_STEPS = (int64_t)1 << 53; /* which f64 and JSON have exactly */
 
 /* Of the ranks that hold an element of x, only the first counts it: coordinate 0 where x is whole,
  * the first of neighbours that share a part. */
@@ -189,8 +190,8 @@ dt_status dt_optimizer_restore(dt_optimizer *opt, int64_t steps, double loss_sca
     int exponent;
 
     DT_CHECK(opt != NULL, DT_ERR_ARG, "optimizer is NULL");
-    DT_CHECK(steps >= 0 && good_steps >= 0, DT_ERR_ARG, "%lld steps, %lld good ones",
-             (long long)steps, (long long)good_steps);
+    DT_CHECK(steps >= 0 && steps <= MOST_STEPS && good_steps >= 0 && good_steps <= MOST_STEPS,
+             DT_ERR_ARG, "%lld steps, %lld good ones", (long long)steps, (long long)good_steps);
     DT_CHECK(isfinite(loss_scale) && loss_scale > 0.0 && frexp(loss_scale, &exponent) == 0.5,
              DT_ERR_ARG, "a loss scale of %g: it is a power of 2", loss_scale);
     opt->steps = steps;

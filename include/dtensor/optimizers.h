@@ -83,8 +83,9 @@ typedef struct dt_optimizer_options {
     const char *offload;  /* where the state lies. NULL: with the parameters. "host": in its memory,
                            * where those are on a GPU. Else a folder, in a file without a name that
                            * goes with the process; a checkpoint is what outlives it */
-    int64_t window_bytes; /* of memory for the part of such state that is computed on; of a file the
-                           * next part is read and the last one written meanwhile */
+    int64_t window_bytes; /* of memory for the part of such state that is computed on, at least
+                           * 48 KiB; of a file the next part is read and the last one written
+                           * meanwhile */
 } dt_optimizer_options;
 
 #define DT_OPTIMIZER_OPTIONS_INIT                                                                 \
@@ -156,7 +157,7 @@ typedef struct dt_step_report {
  * The norm is taken of the exact sum of all squares, each element counted by the first rank that
  * holds it: it depends on the values alone, not on mesh or layout.
  *
- *   lr      learning rate of this step
+ *   lr      learning rate of this step, the same on every rank: nothing compares them
  *   report  may be NULL
  *
  * Collective  over the layers' mesh.
@@ -202,7 +203,8 @@ DT_API bool dt_optimizer_state_at(dt_optimizer *optimizer, int64_t i, dt_optimiz
  *   steps, loss_scale, good_steps  as its queries said
  *
  * Not collective; every rank passes the same.
- * Errors      DT_ERR_ARG  NULL, negative numbers, a loss scale that is no power of 2
+ * Errors      DT_ERR_ARG  NULL, counts that are negative or beyond 2^53, a loss scale that is no
+ *                         power of 2
  */
 DT_API DT_MUST_USE dt_status dt_optimizer_restore(dt_optimizer *optimizer, int64_t steps,
                                                   double loss_scale, int64_t good_steps);

@@ -221,3 +221,13 @@ DT_TEST(norm, what_is_not_finite_stops_all)
     for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_ranks("dp=4", stops, &cases[i]);
     dt_test_on_ranks("dp=2,tp=2", stops, &cases[0]);
 }
+
+/* Where there is one rank nothing is added up, and nothing is said of it. */
+DT_TEST(norm, what_is_not_finite_on_one_rank)
+{
+    static const poison alone = {
+        0, 0, 0, 2, NAN, "rank 0: the gradient of first.weight is not finite at step 2", 0
+    };
+
+    dt_test_on_ranks("dp=1", stops, &alone);
+}

@@ -133,6 +133,8 @@ static dt_status calls(dt_mesh *mesh, const void *arg)
     EXPECT(dt_optimizer_step(opt, 0.1, NULL), "step 1: no backward pass has reached any parameter");
     EXPECT(dt_optimizer_restore(NULL, 1, 1.0, 0), "optimizer is NULL");
     EXPECT(dt_optimizer_restore(opt, -1, 1.0, 0), "-1 steps");
+    EXPECT(dt_optimizer_restore(opt, INT64_MAX, 1.0, 0), "9223372036854775807 steps");
+    EXPECT(dt_optimizer_restore(opt, 1, 1.0, INT64_MAX), "9223372036854775807 good ones");
     EXPECT(dt_optimizer_restore(opt, 1, 3.0, 0), "a loss scale of 3");
     DT_EXPECT_TO(done, st,
                  !dt_optimizer_state_at(opt, -1, &state) &&
