@@ -83,8 +83,8 @@ DT_API dt_tensor *dt_gradient(const dt_gradients *gradients, const dt_tensor *x)
  */
 DT_API DT_MUST_USE dt_status dt_gradients_settle(dt_gradients *gradients, dt_tape *tape);
 
-/** Forgets the sums; what is watched stays watched, but for activations. Not collective. Errors:
- * none. */
+/** Forgets the sums; what is watched stays watched, but for activations. What was recorded for the
+ * collection before can no longer be run backward. Not collective. Errors: none. */
 DT_API void dt_gradients_clear(dt_gradients *gradients);
 
 /** Watched tensor number i, in the order of dt_gradients_watch(); NULL past the last. Not
