@@ -122,9 +122,9 @@ typedef struct dt_training_cost {
     int64_t weight_bytes, gradient_bytes; /* gradients are f32, and as they lie before the step */
     int64_t state_bytes;                  /* of the optimizer, masters included */
     int64_t kept_bytes;                   /* what the way back of one pass needs */
-    int64_t
-        peak_bytes; /* of all tensors, without scratch of kernels; of fully sharded layers a bound,
-                         * a run may hold less */
+    /* Of all tensors, without scratch of kernels, from the second step on: the first one begins
+     * less of fully sharded layers ahead. */
+    int64_t peak_bytes;
     dt_training_part forward, backward; /* of all passes */
     dt_training_part gradients; /* without an optimizer: reductions of parameters' gradients */
     dt_training_part update;    /* the optimizer's step: those, the norm, what is gathered again */
