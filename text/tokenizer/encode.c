@@ -55,7 +55,7 @@ static dt_status encode_word(void *arg, const char *s, size_t n)
     uint64_t hash;
 
     if (n > DTI_CACHED_WORD_BYTES) return encode_new_word(e, s, n);
-    hash = dti_hash_bytes(s, n);
+    hash = dti_vocab_hash(s, n);
     if (dti_word_cache_find(&e->cache, hash, s, n, &begin, &n_ids))
         return repeat_ids(&e->ids, begin, n_ids);
     begin = e->ids.n;

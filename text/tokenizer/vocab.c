@@ -10,7 +10,7 @@ typedef struct dti_vocab_slot {
     int32_t next; /* id + 1; 0: free */
 } dti_vocab_slot;
 
-uint64_t dti_hash_bytes(const char *s, size_t n)
+uint64_t dti_vocab_hash(const char *s, size_t n)
 {
     const uint64_t prime = 0x9e3779b97f4a7c15u;
     uint64_t h = prime ^ n, word;
@@ -47,7 +47,7 @@ fail:
 /* The slot of a string, or the free one where it belongs. */
 static dti_vocab_slot *slot_of(const dti_vocab *v, const char *s, size_t n, uint32_t *tag)
 {
-    const uint64_t h = dti_hash_bytes(s, n);
+    const uint64_t h = dti_vocab_hash(s, n);
     size_t at = (size_t)h & (v->n_slots - 1);
 
     *tag = (uint32_t)(h >> 32);

@@ -9,8 +9,8 @@
 /* Ids are dense in practice; this bounds the table of a file that says otherwise. */
 enum { DTI_MAX_TOKEN_ID = (1 << 24) - 1 };
 
-/* 64-bit hash of n bytes. */
-uint64_t dti_hash_bytes(const char *s, size_t n);
+/* Of n bytes, all of which reach the lower bits: for tables, dti_hash_bytes() is for agreement. */
+uint64_t dti_vocab_hash(const char *s, size_t n);
 
 typedef struct dti_piece {
     const char *text; /* ended by a zero byte; NULL: no token has this id */
