@@ -57,12 +57,26 @@ static inline void command_environment(const char *extra, char *env[COMMAND_MAX_
     env[n] = NULL;
 }
 
+/* "dtensor WORDS..."; words end with NULL. */
+static inline void command_words(const char *const *words, char *argv[COMMAND_MAX_WORDS + 2])
+{
+    int n = 0;
+
+    argv[n++] = (char *)(uintptr_t) "dtensor";
+    for (; words[n - 1] != NULL; n++) {
+        if (n > COMMAND_MAX_WORDS)
+            dt_test_fail(__FILE__, __LINE__, "more than %d words", COMMAND_MAX_WORDS);
+        argv[n] = (char *)(uintptr_t)words[n - 1];
+    }
+    argv[n] = NULL;
+}
+
 /* Runs `dtensor WORDS...`; words end with NULL. stdin is empty. */
 static inline command_result command_run(const char *extra_env, const char *const *words)
 {
     char binary[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES];
     char out[DT_TEST_PATH_BYTES + 8], err[DT_TEST_PATH_BYTES + 8];
-    char *argv[COMMAND_MAX_WORDS + 2] = { "dtensor" }, *env[COMMAND_MAX_ENV];
+    char *argv[COMMAND_MAX_WORDS + 2], *env[COMMAND_MAX_ENV];
     posix_spawn_file_actions_t actions;
     command_result r = { -1, NULL, NULL };
     int status = 0;
@@ -72,8 +86,7 @@ static inline command_result command_run(const char *extra_env, const char *cons
     (void)dt_test_temp_dir(folder);
     (void)snprintf(out, sizeof out, "%s/out", folder);
     (void)snprintf(err, sizeof err, "%s/err", folder);
-    for (int i = 0; words[i] != NULL && i < COMMAND_MAX_WORDS; i++)
-        argv[i + 1] = (char *)(uintptr_t)words[i];
+    command_words(words, argv);
     command_environment(extra_env, env);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);

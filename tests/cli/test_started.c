@@ -19,12 +19,11 @@ enum { MAX_OUTPUT = 1 << 24, LATE_US = 300 * 1000 };
 static pid_t start(const char *const *words, const char *const *variables, bool has_input, int out,
                    int err)
 {
-    char binary[DT_TEST_PATH_BYTES], *argv[COMMAND_MAX_WORDS + 2] = { "dtensor" };
+    char binary[DT_TEST_PATH_BYTES], *argv[COMMAND_MAX_WORDS + 2];
     pid_t pid;
 
     (void)dt_test_binary_path(binary, "bin/dtensor");
-    for (int i = 0; words[i] != NULL && i < COMMAND_MAX_WORDS; i++)
-        argv[i + 1] = (char *)(uintptr_t)words[i];
+    command_words(words, argv);
     pid = fork();
     DT_ASSERT(pid >= 0);
     if (pid > 0) return pid;

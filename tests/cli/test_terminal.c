@@ -12,7 +12,7 @@ static int run_with_terminal_at(int fd, const char *extra_env, const char *const
                                 char *shown)
 {
     char binary[DT_TEST_PATH_BYTES];
-    char *argv[COMMAND_MAX_WORDS + 2] = { "dtensor" }, *env[COMMAND_MAX_ENV];
+    char *argv[COMMAND_MAX_WORDS + 2], *env[COMMAND_MAX_ENV];
     const int master = posix_openpt(O_RDWR | O_NOCTTY);
     posix_spawn_file_actions_t actions;
     size_t n = 0;
@@ -22,8 +22,7 @@ static int run_with_terminal_at(int fd, const char *extra_env, const char *const
 
     DT_ASSERT(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
     (void)dt_test_binary_path(binary, "bin/dtensor");
-    for (int i = 0; words[i] != NULL && i < COMMAND_MAX_WORDS; i++)
-        argv[i + 1] = (char *)(uintptr_t)words[i];
+    command_words(words, argv);
     command_environment(extra_env, env);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
