@@ -99,9 +99,11 @@ static void remove_old_exports(const cli_trainer *t)
     const struct dirent *item;
     char path[CLI_PATH_BYTES];
     int64_t step;
+    int n;
 
     while (folder != NULL && (item = readdir(folder)) != NULL)
-        if (sscanf(item->d_name, "model-%" SCNd64, &step) == 1 &&
+        if (sscanf(item->d_name, CLI_RUN_MODEL "-%" SCNd64 "%n", &step, &n) == 1 &&
+            item->d_name[n] == '\0' &&
             step <= t->at.step - t->run->plan->keep * dti_max(t->run->plan->save_every, 1) &&
             cli_run_path(run, item->d_name, path) == DT_OK)
             remove_export(path);
