@@ -3,19 +3,23 @@
  * What a run reads: files of tokens as they are, texts as tokens of the model's tokenizer in the
  * folder of the run. */
 #include <dtensor/token_files.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/numbers.h"
 #include "cli/make_tokens.h"
 #include "cli/train.h"
 
-/* "RUN/data-0.bin"; freed with dti_free(). */
-static dt_status name_tokens(const cli_run_of *run, const char *what, int i, char **out)
+/* "RUN/data-0-5f3a90c1.bin", of the text and the tokenizer; freed with dti_free(). */
+static dt_status name_tokens(const cli_run_of *run, const char *what, int i, const char *text,
+                             char **out)
 {
-    char name[32], path[CLI_PATH_BYTES];
+    const uint64_t of = dti_hash_text(run->plan->data.tokenizer, text);
+    char name[40], path[CLI_PATH_BYTES];
 
-    (void)snprintf(name, sizeof name, "%s-%d.bin", what, i);
+    (void)snprintf(name, sizeof name, "%s-%d-%08" PRIx32 ".bin", what, i, (uint32_t)(of >> 32));
     DT_TRY(cli_run_path(run->folder, name, path));
     DT_TRY(dti_strdup(path, out));
     return DT_OK;
@@ -61,7 +65,7 @@ static dt_status find(cli_run_of *run, const char *option, const char *what, int
 
     *out = *given;
     if (access(given->path, R_OK) == 0 && !dt_is_token_file(given->path)) {
-        DT_TRY(name_tokens(run, what, i, &tokens));
+        DT_TRY(name_tokens(run, what, i, given->path, &tokens));
         run->made[run->n_made++] = tokens;
         out->path = tokens;
         if (run->session->console->process == 0) st = tokenize(run, given->path, tokens);

@@ -2,6 +2,7 @@
  *
  * dtensor train: what a run leaves, that it goes on as if it had not stopped, what ends it. */
 #include <math.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "tests/cli/train.h"
@@ -176,6 +177,61 @@ DT_TEST(cli_train, reads_texts_and_documents)
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "a.txt is a text, and needs the model's tokenizer");
     command_free(&r);
+    train_close(&p);
+}
+
+/* Tokens that a refused start has left are of its own text: another one, older than they are, has
+ * its own. */
+DT_TEST(cli_train, takes_no_tokens_of_another_text)
+{
+    static const char line[] = "Whether 'tis nobler in the mind to suffer\n";
+    char model[DT_TEST_PATH_BYTES], few[TRAIN_PATH_BYTES], many[TRAIN_PATH_BYTES];
+    char all[40 * sizeof line] = "";
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)snprintf(few, sizeof few, "%s/few.txt", p.folder);
+    (void)snprintf(many, sizeof many, "%s/many.txt", p.folder);
+    for (int i = 0; i < 40; i++) (void)snprintf(all + strlen(all), sizeof line, "%s", line);
+    dt_test_write_file(p.folder, "few.txt", "To be", 5);
+    dt_test_write_file(p.folder, "many.txt", all, strlen(all));
+    for (int i = 0; i < 2; i++)
+        DT_ASSERT(utimensat(AT_FDCWD, i == 0 ? few : many,
+                            (struct timespec[]){ { .tv_sec = 1 }, { .tv_sec = 1 } }, 0) == 0);
+    r = COMMAND("train", "-q", "-m", model, "--data", few, "-o", p.run, "--steps", "1", "--batch",
+                "2", "--sequence", "16");
+    COMMAND_ASSERT_CODE(r, 2);
+    command_free(&r);
+    r = COMMAND("train", "-q", "-m", model, "--data", many, "-o", p.run, "--steps", "1", "--batch",
+                "2", "--sequence", "16");
+    expect_done(&r);
+    train_close(&p);
+}
+
+/* What is not of the run is nobody's to remove, whatever its name begins with. */
+DT_TEST(cli_train, removes_old_exports_and_nothing_else)
+{
+    char path[TRAIN_PATH_BYTES + 40];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = TRAIN(&p, p.run, "--steps", "1");
+    expect_done(&r);
+    (void)snprintf(path, sizeof path, "%s/model-00000001-mine", p.run);
+    DT_ASSERT(mkdir(path, 0700) == 0);
+    dt_test_write_file(path, "notes", "mine", 4);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--save-every", "1",
+                "--export", "--keep", "1");
+    expect_done(&r);
+    (void)snprintf(path, sizeof path, "%s/model-00000001-mine/notes", p.run);
+    DT_ASSERT(access(path, R_OK) == 0);
+    for (int step = 1; step <= 4; step++) {
+        (void)snprintf(path, sizeof path, "%s/model-%08d/config.json", p.run, step);
+        DT_ASSERT((access(path, R_OK) == 0) == (step == 4));
+    }
     train_close(&p);
 }
 
