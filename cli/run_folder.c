@@ -101,12 +101,11 @@ dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what)
     if (access(run, F_OK) == 0) DT_TRY(cli_run_path(run, "", place));
     if (statvfs(place, &disk) != 0) return DT_OK;
     room = (double)disk.f_bavail * (double)disk.f_frsize;
-    DT_CHECK(
-        (double)bytes <= room, DT_ERR_ARG,
-        "--output: %s need%s %s, there are %s on the disk of %s; make room, or keep fewer with "
-        "--keep",
-        what, "", dti_bytes_text(bytes, need),
-        dti_bytes_text((int64_t)(room < 0x1p62 ? room : 0x1p62), have), run);
+    DT_CHECK((double)bytes <= room, DT_ERR_ARG,
+             "--output: %s need %s, there are %s on the disk of %s; make room, or keep fewer with "
+             "--keep",
+             what, dti_bytes_text(bytes, need),
+             dti_bytes_text((int64_t)(room < 0x1p62 ? room : 0x1p62), have), run);
     return DT_OK;
 }
 
