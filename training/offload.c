@@ -47,7 +47,7 @@ struct dti_offload {
     int64_t buffer_bytes;
     item *items;
     size_t n_items, room;
-    int64_t n_windows, bytes, stored_bytes;
+    int64_t n_windows, stored_bytes;
 
     char *memory; /* [stored_bytes] of the host, without a folder */
 
@@ -136,17 +136,11 @@ dt_status dti_offload_add(dti_offload *o, int64_t n, int n_slots, int64_t *numbe
     it->chunk = lies_in_place(o) ? dti_max(n, 1) : o->buffer_bytes / 4 / n_slots / FLOATS * FLOATS;
     it->n_windows = (n + it->chunk - 1) / it->chunk;
     o->n_windows += it->n_windows;
-    o->bytes += n * n_slots * 4;
     if (n > 0)
         o->stored_bytes += (it->n_windows - 1) * n_slots * it->chunk * 4 +
                            n_slots * slot_bytes(o, n - (it->n_windows - 1) * it->chunk);
     *number = (int64_t)o->n_items++;
     return DT_OK;
-}
-
-int64_t dti_offload_bytes(const dti_offload *o)
-{
-    return o->bytes;
 }
 
 /* --- the file --- */

@@ -50,6 +50,4 @@ dt_status dti_offload_settle(dti_offload *o) DT_MUST_USE;
 /* From now on all windows are taken for good: somebody writes all of them anew. */
 void dti_offload_renew(dti_offload *o);
 
-int64_t dti_offload_bytes(const dti_offload *o); /* of all items */
-
 #endif
