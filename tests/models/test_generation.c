@@ -211,6 +211,7 @@ DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)
 /* Prompts are read with their tokens cut over the ranks; that is where steps of beams begin. */
 DT_TEST(generation, texts_of_beams_are_theirs_with_tokens_cut_between_blocks)
 {
+    dt_test_long();
     run_texts(true);
 }
 

@@ -148,6 +148,7 @@ DT_TEST(training_golden, with_layers_cut)
 
 DT_TEST(training_golden, with_batches_cut)
 {
+    dt_test_long();
     check("dp=2", SGD | ADAMW, 3, (dt_test_steps){ 0 });
     check("dp=4", SGD, 1, (dt_test_steps){ .microbatches = 2 });
     check("dp=2,tp=2", SGD, 3, (dt_test_steps){ .recompute = DT_RECOMPUTED_BLOCKS });
@@ -165,6 +166,7 @@ DT_TEST(training_golden, with_state_gradients_and_parameters_cut)
 /* Of a scaled gradient AdamW makes nearly the same steps: descent without clipping shows it. */
 DT_TEST(training_golden, that_are_wrong_are_seen)
 {
+    dt_test_long();
     check("tp=1", SGD, 3, (dt_test_steps){ .fault = DT_FAULT_SCALED });
     check("dp=2", SGD, 3, (dt_test_steps){ .fault = DT_FAULT_LOST_SUM });
     check("dp=2", ADAMW, 1, (dt_test_steps){ .fault = DT_FAULT_LOST_SUM });
