@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096, ALL_DIGITS = 17 };
@@ -114,10 +113,6 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out)
         const int error = errno;
         dti_free(m);
         DT_FAIL(DT_ERR_IO, "%s/" CLI_METRICS ": %s", run, strerror(error));
-    }
-    if (flock(m->file, LOCK_EX | LOCK_NB) != 0) {
-        cli_metrics_close(&m);
-        DT_FAIL(DT_ERR_ARG, "--output: another process trains in %s now", run);
     }
     if (after > 0) st = find_end(m, after);
     if (st == DT_OK && ftruncate(m->file, m->end) != 0) {
