@@ -53,22 +53,17 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     return costs;
 }
 
-/* What the first process writes before there are ranks. */
+/* What the first process makes before there are ranks. */
 static dt_status begin(cli_run_of *run, const cli_command *command)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     const cli_costs costs = costs_of(run->session, run->plan, &o);
-    char path[CLI_PATH_BYTES];
-    json_t *object = NULL;
 
-    if (run->session->console->process > 0) return cli_train_data(run);
     DT_TRY(cli_train_data(run));
+    if (run->session->console->process > 0) return DT_OK;
     DT_TRY(cli_run_make(run->folder));
-    DT_TRY(cli_costs_json(&costs, &object));
-    DT_TRY(cli_run_path(run->folder, CLI_RUN_PLAN, path));
-    DT_TRY(cli_write_json(path, object));
-    DT_TRY(cli_run_path(run->folder, CLI_RUN_OPTIONS, path));
-    DT_TRY(cli_write_json(path, cli_options_json(command, run->plan->args)));
+    DT_TRY(cli_costs_json(&costs, &run->costs));
+    run->options = cli_options_json(command, run->plan->args);
     return DT_OK;
 }
 
@@ -99,6 +94,8 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
     DT_TRY_TO(done, st, st);
     if (console->process == 0) DT_TRY_TO(done, st, cli_show_end(&run));
 done:
+    json_decref(run.options);
+    json_decref(run.costs);
     cli_train_data_free(&run);
     cli_training_free(&plan);
     cli_session_close(&session);

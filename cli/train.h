@@ -21,7 +21,8 @@ typedef struct cli_run_of {
     dt_data_source validation;            /* path NULL: none */
     char *made[CLI_MAX_MANY + 1];         /* names of files that were made */
     int n_made;
-    atomic_bool began; /* the first step: what fails from then on is no option */
+    struct json_t *options, *costs; /* for files of the folder, once it is this run's */
+    atomic_bool began;              /* the first step: what fails from then on is no option */
 
     cli_metrics *metrics;
     cli_metric last;       /* of the newest step */

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <dtensor/timeline.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 
 #include "base/numbers.h"
 #include "cli/interrupts.h"
+#include "cli/option_file.h"
 #include "cli/train.h"
 
 enum { TRACED = 3 }; /* the first steps make what later ones use again */
@@ -48,6 +50,18 @@ static dt_status open_folder(cli_trainer *t)
     return DT_OK;
 }
 
+/* How the run was begun. Whoever is refused the folder, or what is in it, leaves it as it is. */
+static dt_status write_options(cli_run_of *run)
+{
+    char path[CLI_PATH_BYTES];
+
+    DT_TRY(cli_run_path(run->folder, CLI_RUN_PLAN, path));
+    DT_TRY(cli_write_json(path, json_incref(run->costs)));
+    DT_TRY(cli_run_path(run->folder, CLI_RUN_OPTIONS, path));
+    DT_TRY(cli_write_json(path, json_incref(run->options)));
+    return DT_OK;
+}
+
 static dt_status open_all(cli_trainer *t)
 {
     DT_TRY(dt_tape_create(dt_mesh_runtime(t->mesh), &t->tape));
@@ -56,6 +70,7 @@ static dt_status open_all(cli_trainer *t)
     DT_TRY(open_folder(t));
     t->begun_at = t->at.step;
     if (t->speaks) {
+        DT_TRY(write_options(t->run));
         DT_TRY(cli_metrics_open(t->run->folder, t->at.step, &t->run->metrics));
         t->run->begun_at = t->at.step;
         t->run->last = (cli_metric){ .step = t->at.step,

@@ -327,6 +327,35 @@ DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
     train_close(&p);
 }
 
+/* What was refused is not remembered: a plain --resume goes on as before. */
+DT_TEST(cli_train_options, a_run_that_refuses_to_go_on_is_as_it_was)
+{
+    char path[TRAIN_PATH_BYTES + 16], *before, *after;
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    (void)snprintf(path, sizeof path, "%s/options.json", p.run);
+    before = command_read(path);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "--optimizer", "sgd",
+                "--momentum", "0.9", "--mesh", "dp=2");
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "it is of another optimizer");
+    command_free(&r);
+    after = command_read(path);
+    DT_ASSERT_EQ_STR(after, before);
+    free(before);
+    free(after);
+    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3");
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    DT_ASSERT_EQ_INT(train_lines(p.run), 3);
+    train_close(&p);
+}
+
 /* A model of a configuration alone begins at random, by the seed. */
 DT_TEST(cli_train_options, a_configuration_alone_is_a_model)
 {
