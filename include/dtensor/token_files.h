@@ -73,8 +73,10 @@ DT_API DT_MUST_USE dt_status dt_token_writer_open(const char *path,
  *   learned  false: a prompt, whose tokens are no targets
  *
  * Not collective.
- * Errors      DT_ERR_ARG  a token that the vocabulary has not; more tokens than the format counts
- *             DT_ERR_IO, DT_ERR_MEMORY
+ * Errors      DT_ERR_ARG  a token that the vocabulary has not; more tokens than the format counts.
+ *                         None of them is in the file then
+ *             DT_ERR_IO, DT_ERR_MEMORY  after which the file has to be given up:
+ *                         dt_token_writer_close() with the error
  */
 DT_API DT_MUST_USE dt_status dt_token_writer_add(dt_token_writer *writer, const int32_t *tokens,
                                                  int64_t n, bool learned);

@@ -68,7 +68,7 @@ typedef struct dt_batch {
 /* What was opened. */
 typedef struct dt_data_facts {
     int64_t tokens;    /* of all files */
-    int64_t documents; /* of them; 0: nothing says where they end */
+    int64_t documents; /* of them, as indices count them or packing has; 0: nobody has counted */
     int64_t samples;   /* of an epoch */
     int64_t left_over; /* tokens of an epoch that are in no sample: less than a window at the end of
                         * each file, of packed documents at the end of them all */

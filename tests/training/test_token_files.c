@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Files of tokens that say what does not hold: each is refused by name, none is read wrong. */
+#include <dtensor/token_files.h>
 #include <dtensor/training_data.h>
 #include <limits.h>
 #include <string.h>
@@ -236,6 +237,41 @@ DT_TEST(token_files, that_are_not_mapped_are_read)
     }
     DT_ASSERT(memcmp(mapped, plain, sizeof plain) == 0);
     DT_ASSERT(begin[0] == 7 * 7142 && begin[1] == begin[0]);
+    tokens_end(&f);
+}
+
+/* A call that is refused adds nothing: neither tokens nor a mask. */
+DT_TEST(token_files, are_written_without_what_was_refused)
+{
+    static const dt_token_format formats[] = { DT_TOKENS_LLMC, DT_TOKENS_NANOGPT,
+                                               DT_TOKENS_MEGATRON };
+    static const int32_t good[] = { 1, 2, 3, 4 }, bad[] = { 5, 6, 300, 7 };
+    dt_data_options o = DT_DATA_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES + 32];
+    tokens_folder f;
+
+    tokens_begin(&f);
+    o.sequence = 3;
+    (void)snprintf(path, sizeof path, "%s/w.bin", f.path);
+    for (size_t i = 0; i < DT_COUNT(formats); i++) {
+        dt_token_writer_options how = DT_TOKEN_WRITER_OPTIONS_INIT;
+        dt_token_writer *w;
+        dt_data *d = NULL;
+        dt_batch b;
+        how.format = formats[i];
+        how.vocab_size = 300;
+        DT_ASSERT_OK(dt_token_writer_open(path, &how, &w));
+        for (int learned = 0; learned < 2; learned++)
+            DT_ASSERT_STATUS(dt_token_writer_add(w, bad, 4, learned), DT_ERR_ARG, "token 2 is 300");
+        DT_ASSERT_OK(dt_token_writer_add(w, good, 4, true));
+        DT_ASSERT_OK(dt_token_writer_close(&w, DT_OK));
+        DT_ASSERT_OK(dt_data_open(&(dt_data_source){ path, 0.0 }, 1, &o, &d));
+        DT_ASSERT_EQ_INT(dt_data_look(d).tokens, 4);
+        DT_ASSERT_OK(dt_data_rows(d, 0, 1, &b));
+        DT_ASSERT_EQ_INT(b.n_valid, 3);
+        for (int k = 0; k < 3; k++) DT_ASSERT_EQ_INT(b.ids[k], good[k]);
+        dt_data_release(&d);
+    }
     tokens_end(&f);
 }
 

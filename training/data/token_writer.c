@@ -132,12 +132,13 @@ dt_status dt_token_writer_add(dt_token_writer *w, const int32_t *tokens, int64_t
              w->path);
     DT_CHECK(n <= INT32_MAX - (w->n - w->begin), DT_ERR_ARG,
              "%s: a document has more than 2^31 - 1 tokens", w->path);
+    for (int64_t i = 0; i < n; i++)
+        DT_CHECK((uint32_t)tokens[i] < (uint64_t)w->o.vocab_size, DT_ERR_ARG,
+                 "%s: token %lld is %d, the vocabulary has 0 to %lld", w->path,
+                 (long long)(w->n + i), (int)tokens[i], (long long)w->o.vocab_size - 1);
     if (!learned && n > 0) DT_TRY(mask(w, n));
     for (int64_t i = 0; i < n; i++) {
         const uint32_t token = (uint32_t)tokens[i];
-        DT_CHECK(token < (uint64_t)w->o.vocab_size, DT_ERR_ARG,
-                 "%s: token %lld is %d, the vocabulary has 0 to %lld", w->path,
-                 (long long)(w->n + i), (int)tokens[i], (long long)w->o.vocab_size - 1);
         if (w->n_buffered + sizeof token > BUFFER_BYTES) DT_TRY(flush(w));
         memcpy(w->buffer + w->n_buffered, &token, (size_t)w->bytes);
         w->n_buffered += (size_t)w->bytes;
