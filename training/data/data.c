@@ -116,6 +116,16 @@ done:
     return st;
 }
 
+/* At least one of so many tokens, which begin in a file. */
+static dt_status need_samples(const dt_data *d, int64_t n, const dti_token_file *f,
+                              int64_t n_tokens)
+{
+    DT_CHECK(n > 0, DT_ERR_ARG, "%s: has %lld tokens, a sample of %lld needs %lld",
+             f->tokens.in.label, (long long)n_tokens, (long long)d->o.sequence,
+             (long long)d->o.sequence + 1);
+    return DT_OK;
+}
+
 /* Windows of files as they lie. */
 static dt_status lay_windows(const dt_data *d, pool *p)
 {
@@ -124,9 +134,7 @@ static dt_status lay_windows(const dt_data *d, pool *p)
     for (int i = 0; i < p->n_files; i++) {
         const dti_token_file *f = p->files[i];
         const int64_t n = dti_max(f->n - 1, 0) / d->o.sequence;
-        DT_CHECK(n > 0, DT_ERR_ARG, "%s: has %lld tokens, a sample of %lld needs %lld",
-                 f->tokens.in.label, (long long)f->n, (long long)d->o.sequence,
-                 (long long)d->o.sequence + 1);
+        DT_TRY(need_samples(d, n, f, f->n));
         p->first_window[i] = p->n;
         p->n += n;
         p->left_over += f->n - n * d->o.sequence - 1;
@@ -135,21 +143,25 @@ static dt_status lay_windows(const dt_data *d, pool *p)
     return DT_OK;
 }
 
+static dt_status need_documents(const dti_token_file *f)
+{
+    DT_CHECK(dti_token_file_has_documents(f), DT_ERR_ARG,
+             "%s: nothing says where its documents end: name the token that ends or begins one",
+             f->tokens.in.label);
+    return DT_OK;
+}
+
 static dt_status lay_documents(const dt_data *d, pool *p)
 {
     const uint32_t use = (uint32_t)(2 * (p - d->pools) + 1);
 
     for (int i = 0; i < p->n_files; i++) {
-        DT_CHECK(dti_token_file_has_documents(p->files[i]), DT_ERR_ARG,
-                 "%s: nothing says where its documents end: name the token that ends or begins one",
-                 p->files[i]->tokens.in.label);
+        DT_TRY(need_documents(p->files[i]));
         DT_TRY(dti_token_file_find_documents(p->files[i], d->o.vocab_size));
     }
     DT_TRY(dti_packing_create(p->files, p->n_files, d->o.seed, use, &p->packing));
     p->n = dti_max(p->packing.n_tokens - 1, 0) / d->o.sequence;
-    DT_CHECK(p->n > 0, DT_ERR_ARG, "%s: has %lld tokens, a sample of %lld needs %lld",
-             p->files[0]->tokens.in.label, (long long)p->packing.n_tokens, (long long)d->o.sequence,
-             (long long)d->o.sequence + 1);
+    DT_TRY(need_samples(d, p->n, p->files[0], p->packing.n_tokens));
     p->left_over = p->packing.n_tokens - p->n * d->o.sequence - 1;
     return DT_OK;
 }
@@ -179,10 +191,7 @@ static dt_status open_files(dt_data *d, const dt_data_source *sources, int n)
         DT_TRY(dti_token_file_open(sources[d->n_files].path, &wish, &d->files[d->n_files]));
         d->by_pool[d->n_files] = &d->files[d->n_files];
     }
-    for (int i = 0; i < n && d->o.documents; i++)
-        DT_CHECK(dti_token_file_has_documents(&d->files[i]), DT_ERR_ARG,
-                 "%s: nothing says where its documents end: name the token that ends or begins one",
-                 d->files[i].tokens.in.label);
+    for (int i = 0; i < n && d->o.documents; i++) DT_TRY(need_documents(&d->files[i]));
     DT_TRY(dti_alloc_array((size_t)d->o.sequence + 1, sizeof *d->row, (void **)&d->row));
     return dti_alloc((size_t)d->o.sequence + 1, (void **)&d->flags);
 }
