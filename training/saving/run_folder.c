@@ -332,7 +332,7 @@ static dt_status next_phase(dt_run_folder *run, dti_comm *comm)
     char label[DTI_INPUT_LABEL_BYTES];
 
     if (run->phase == DTI_SAVE_WRITING) {
-        DT_TRY(share_sums(run, comm));
+        DT_TRY(dti_runtime_alone(run->rt, share_sums(run, comm)));
         run->phase = DTI_SAVE_NAMING;
         if (!run->first) return DT_OK;
         return dti_runtime_alone(run->rt, dti_behind_do(run->behind, name_step, run));
