@@ -41,6 +41,7 @@ static dt_status read_object(const char *run, const char *name, json_t **out)
 
     DT_TRY(cli_run_path(run, name, path));
     if (access(path, F_OK) != 0) return DT_OK;
+    DT_TRY(cli_check_file(path));
     *out = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
     DT_CHECK(*out != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
     DT_CHECK(json_is_object(*out), DT_ERR_FORMAT, "%s: is no JSON object", path);
@@ -61,7 +62,9 @@ static dt_status read_run(const char *folder, cli_run *run)
              folder);
     DT_TRY(read_object(folder, CLI_RUN_PLAN, &run->plan));
     DT_TRY(read_object(folder, CLI_RUN_TRACE, &run->trace));
-    if (access(path, F_OK) == 0) DT_TRY(cli_metrics_read(path, &run->steps, &run->n, &run->torn));
+    if (access(path, F_OK) != 0) return DT_OK;
+    DT_TRY(cli_check_file(path));
+    DT_TRY(cli_metrics_read(path, &run->steps, &run->n, &run->torn));
     return DT_OK;
 }
 

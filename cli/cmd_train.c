@@ -34,6 +34,7 @@ static dt_status check(cli_session *s, cli_training *plan)
     DT_TRY(cli_training_settle(s, plan));
     if (args->training.dry_run || s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
+    if (args->training.trace != NULL) DT_TRY(cli_check_place("--trace", args->training.trace));
     DT_TRY(check_space(s, plan));
     return DT_OK;
 }
@@ -61,7 +62,6 @@ static dt_status begin(cli_run_of *run, const cli_command *command)
 
     DT_TRY(cli_train_data(run));
     if (run->session->console->process > 0) return DT_OK;
-    DT_TRY(cli_run_make(run->folder));
     DT_TRY(cli_costs_json(&costs, &run->costs));
     run->options = cli_options_json(command, run->plan->args);
     return DT_OK;

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/run_folder.h"
+
 enum { PATH_BYTES = 4096, ALL_DIGITS = 17 };
 
 struct cli_metrics {
@@ -108,7 +110,10 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out)
     *out = NULL;
     DT_TRY(dti_new(sizeof *m, &m));
     (void)snprintf(m->path, sizeof m->path, "%s/" CLI_METRICS, run);
-    m->file = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (access(m->path, F_OK) == 0) st = cli_check_file(m->path);
+    if (st != DT_OK) dti_free(m);
+    DT_TRY(st);
+    m->file = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (m->file < 0) {
         const int error = errno;
         dti_free(m);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/option_rows.h"
 #include "cli/option_table.h"
+#include "cli/run_folder.h"
 
 enum { MAX_KEY = 64, PATH_BYTES = 4096 };
 
@@ -141,6 +142,7 @@ dt_status cli_option_files_read(const cli_command *command, cli_args *args)
     DT_CHECK(access(path, R_OK) == 0, DT_ERR_ARG,
              "--resume: %s holds no run that could go on: there is no %s in it", args->output,
              CLI_RUN_OPTIONS);
+    DT_TRY(cli_check_file(path));
     DT_TRY(read_file(command, path, args));
     return DT_OK;
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,36 @@ static dt_status parent_of(const char *run, char path[CLI_PATH_BYTES])
     return DT_OK;
 }
 
+dt_status cli_check_place(const char *option, const char *path)
+{
+    char parent[CLI_PATH_BYTES];
+
+    DT_TRY(parent_of(path, parent));
+    DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "%s: %s cannot be made in %s: %s", option,
+             path, parent, strerror(errno));
+    return DT_OK;
+}
+
+dt_status cli_check_file(const char *path)
+{
+    struct stat about;
+
+    DT_CHECK(stat(path, &about) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(S_ISREG(about.st_mode), DT_ERR_IO, "%s: is %s, not a file", path,
+             S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
+    return DT_OK;
+}
+
+int64_t cli_run_export_step(const char *name)
+{
+    char same[DTI_NUMBER_BYTES + sizeof CLI_RUN_MODEL];
+    int64_t step;
+
+    if (sscanf(name, CLI_RUN_MODEL "-%" SCNd64, &step) != 1 || step < 0) return -1;
+    (void)snprintf(same, sizeof same, CLI_RUN_MODEL "-%08" PRId64, step);
+    return strcmp(name, same) == 0 ? step : -1;
+}
+
 static dt_status check_contents(const char *run)
 {
     static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
@@ -53,6 +84,8 @@ static dt_status check_contents(const char *run)
         other = other || strcmp(item->d_name, CLI_RUN_OPTIONS) == 0 ||
                 strcmp(item->d_name, CLI_METRICS) == 0 || strcmp(item->d_name, "latest") == 0 ||
                 strncmp(item->d_name, "step-", 5) == 0;
+        model = model || strcmp(item->d_name, CLI_RUN_MODEL) == 0 ||
+                cli_run_export_step(item->d_name) >= 0;
         for (size_t i = 0; i < DT_COUNT(weights); i++)
             model = model || strcmp(item->d_name, weights[i]) == 0;
     }

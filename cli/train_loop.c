@@ -4,6 +4,7 @@
  * to the one after which somebody asks for its end. */
 #include <dirent.h>
 #include <dtensor/timeline.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -94,15 +95,18 @@ static void close_all(cli_trainer *t)
 
 /* --- save ------------------------------------------------------------------------------------- */
 
-/* Files of a folder that an earlier export made under the name, and the folder. */
+/* Files of a folder that an earlier export made under the name, and the folder; a link leads to
+ * somebody else's. */
 static void remove_export(const char *path)
 {
-    DIR *folder = opendir(path);
+    const int at = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = at >= 0 ? fdopendir(at) : NULL;
     const struct dirent *item;
 
     while (folder != NULL && (item = readdir(folder)) != NULL)
         (void)unlinkat(dirfd(folder), item->d_name, 0);
     if (folder != NULL) (void)closedir(folder);
+    if (folder == NULL && at >= 0) (void)close(at);
     (void)rmdir(path);
 }
 
@@ -114,11 +118,9 @@ static void remove_old_exports(const cli_trainer *t)
     const struct dirent *item;
     char path[CLI_PATH_BYTES];
     int64_t step;
-    int n;
 
     while (folder != NULL && (item = readdir(folder)) != NULL)
-        if (sscanf(item->d_name, CLI_RUN_MODEL "-%" SCNd64 "%n", &step, &n) == 1 &&
-            item->d_name[n] == '\0' &&
+        if ((step = cli_run_export_step(item->d_name)) >= 0 &&
             step <= t->at.step - t->run->plan->keep * dti_max(t->run->plan->save_every, 1) &&
             cli_run_path(run, item->d_name, path) == DT_OK)
             remove_export(path);

@@ -223,10 +223,15 @@ DT_TEST(cli_train, removes_old_exports_and_nothing_else)
     (void)snprintf(path, sizeof path, "%s/model-00000001-mine", p.run);
     DT_ASSERT(mkdir(path, 0700) == 0);
     dt_test_write_file(path, "notes", "mine", 4);
+    (void)snprintf(path, sizeof path, "%s/model-00000000", p.run);
+    DT_ASSERT(mkdir(p.other, 0700) == 0 && symlink(p.other, path) == 0);
+    dt_test_write_file(p.other, "notes", "mine", 4);
     r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--save-every", "1",
                 "--export", "--keep", "1");
     expect_done(&r);
     (void)snprintf(path, sizeof path, "%s/model-00000001-mine/notes", p.run);
+    DT_ASSERT(access(path, R_OK) == 0);
+    (void)snprintf(path, sizeof path, "%s/notes", p.other);
     DT_ASSERT(access(path, R_OK) == 0);
     for (int step = 1; step <= 4; step++) {
         (void)snprintf(path, sizeof path, "%s/model-%08d/config.json", p.run, step);

@@ -2,6 +2,8 @@
  *
  * dtensor train: options from a file, what a dry run says, and mistakes, each named before anything
  * is made. */
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "tests/cli/train.h"
@@ -305,6 +307,97 @@ DT_TEST(cli_train_options, folders_that_hold_something_are_left_as_they_are)
     command_free(&r);
     (void)snprintf(file, sizeof file, "%s/run/latest", p.folder);
     DT_ASSERT(access(file, F_OK) == 0);
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, a_folder_where_the_model_would_lie_is_left_as_it_is)
+{
+    static const char *const names[] = { "model", "model-00000002" };
+    char path[TRAIN_PATH_BYTES + 64];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    DT_ASSERT(mkdir(p.run, 0700) == 0);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", p.run, names[i]);
+        DT_ASSERT(mkdir(path, 0700) == 0);
+        r = run_with(&p, p.data, p.run);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, "holds a model; name a folder of its own");
+        command_free(&r);
+        DT_ASSERT(rmdir(path) == 0);
+    }
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, a_run_that_is_refused_changes_no_word_of_one_that_is_there)
+{
+    char was[2][TRAIN_PATH_BYTES + 32], path[TRAIN_PATH_BYTES + 32], *before[2], *after[2];
+    command_result r[4];
+    train_place p;
+    int lock;
+
+    train_open(&p);
+    r[0] = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r[0], 0);
+    command_free(&r[0]);
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(was[i], sizeof was[i], "%s/%s.json", p.run, i == 0 ? "options" : "plan");
+        before[i] = command_read(was[i]);
+    }
+    (void)snprintf(path, sizeof path, "%s/none/trace.json", p.folder);
+    r[0] = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--offload", path);
+    r[1] = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--trace", path);
+    r[2] = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--optimizer", "sgd");
+    (void)snprintf(path, sizeof path, "%s/.dtensor-run", p.run);
+    lock = open(path, O_RDWR | O_CREAT, 0600);
+    DT_ASSERT(lock >= 0 && flock(lock, LOCK_EX) == 0);
+    r[3] = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--lr", "7");
+    (void)close(lock);
+    for (int i = 0; i < 4; i++) {
+        COMMAND_ASSERT_CODE(r[i], 2);
+        command_free(&r[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        after[i] = command_read(was[i]);
+        DT_ASSERT_EQ_STR(after[i], before[i]);
+        free(after[i]);
+        free(before[i]);
+    }
+    r[0] = COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.other, "--steps", "1",
+                   "--batch", "2", "--sequence", "16", "--link", "1");
+    COMMAND_ASSERT_CODE(r[0], 2);
+    command_free(&r[0]);
+    DT_ASSERT(access(p.other, F_OK) != 0);
+    train_close(&p);
+}
+
+DT_TEST(cli_train_options, a_pipe_in_a_folder_of_a_run_is_no_file_of_it)
+{
+    static const char *const names[] = { "options.json", "metrics.jsonl" };
+    char path[TRAIN_PATH_BYTES + 32], kept[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = run_with(&p, p.data, p.run);
+    COMMAND_ASSERT_CODE(r, 0);
+    command_free(&r);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", p.run, names[i]);
+        (void)snprintf(kept, sizeof kept, "%s/kept", p.folder);
+        DT_ASSERT(rename(path, kept) == 0 && mkfifo(path, 0600) == 0);
+        r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4");
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, "is a device or pipe, not a file");
+        command_free(&r);
+        r = COMMAND("report", p.run);
+        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ASSERT_HAS(r.err, "is a device or pipe, not a file");
+        command_free(&r);
+        DT_ASSERT(rename(kept, path) == 0);
+    }
     train_close(&p);
 }
 
