@@ -44,9 +44,9 @@ pass "generate prints once what one process prints"
 
 run 0 2 logits -q -m $model --tokens 1,2,3 --json
 [ "$(grep -c shape "$folder/out")" -eq 1 ] || fail "logits are not printed once"
-"$dtensor" gradients -q -m $model --tokens 1,2,3 --mesh tp=2 -o "$folder/one" >"$folder/alone" || exit 1
+"$dtensor" gradients -q -m $model --tokens 1,2,3 --mesh tp=2 -o "$folder/one" >"$folder/said" || exit 1
 run 0 2 gradients -q -m $model --tokens 1,2,3 -o "$folder/two"
-cmp -s "$folder/out" "$folder/alone" || fail "other gradients are printed"
+cmp -s "$folder/out" "$folder/said" || fail "other gradients are printed"
 cmp -s "$folder/one" "$folder/two" || fail "other gradients are written"
 run 0 2 inspect $model
 [ "$(grep -c '^parameters' "$folder/out")" -eq 1 ] || fail "inspect does not print once"
