@@ -230,6 +230,7 @@ static dt_status report(const cli_args *args, const cli_env *env, const cli_cons
         "no run; write \"dtensor report RUN\", the folder of a \"dtensor train --output RUN\"");
     DT_TRY(cli_run_path(args->folder, "report.html", path));
     DT_TRY_TO(done, st, read_run(args->folder, &run));
+    if (args->output != NULL) DT_TRY_TO(done, st, cli_check_place("--output", args->output));
     DT_TRY_TO(done, st, write_page(&run, args->output != NULL ? args->output : path));
     if (args->json)
         st = cli_put_json(json_pack("{s:s, s:I, s:b}", "report",

@@ -48,6 +48,11 @@ dt_status cli_check_place(const char *option, const char *path)
     DT_TRY(parent_of(path, parent));
     DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "%s: %s cannot be made in %s: %s", option,
              path, parent, strerror(errno));
+    if (access(path, F_OK) != 0) return DT_OK;
+    if (cli_check_file(path) != DT_OK) {
+        dti_error_prefix(option);
+        DT_TRY(dt_last_error()->code);
+    }
     return DT_OK;
 }
 

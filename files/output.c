@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -43,9 +44,15 @@ static dt_status create(dti_output *out, const char *name, size_t bytes)
 dt_status dti_output_open(dti_output *out, const char *path, const char *name)
 {
     const size_t bytes = (name != NULL ? strlen(name) : strlen(path)) + 48;
+    char label[DTI_INPUT_LABEL_BYTES];
+    struct stat there;
     dt_status st;
 
     *out = (dti_output){ .path = path, .fd = -1 };
+    DT_CHECK(stat(path, &there) != 0 || S_ISREG(there.st_mode), DT_ERR_IO,
+             "%s is %s, in whose place no file is put; name a file",
+             dti_printable(path, label, sizeof label),
+             S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
     DT_TRY(dti_alloc(bytes, (void **)&out->temporary));
     st = create(out, name, bytes);
     if (st != DT_OK) {

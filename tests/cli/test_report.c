@@ -3,6 +3,7 @@
  * dtensor report: a page of any folder that a run has left, and named errors of those that none
  * has. */
 #include <jansson.h>
+#include <sys/stat.h>
 
 #include "tests/cli/command.h"
 
@@ -138,7 +139,8 @@ DT_TEST(cli_report, names_what_is_broken)
         { "plan.json", "[]", "plan.json: is no JSON object" },
         { "trace.json", "{\"a\": 1, \"a\": 2}", "trace.json: line 1: duplicate" },
     };
-    char folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES], pipe[PATH_BYTES];
+    struct stat about;
     command_result r;
 
     for (size_t i = 0; i < DT_COUNT(broken); i++) {
@@ -151,6 +153,17 @@ DT_TEST(cli_report, names_what_is_broken)
         command_free(&r);
         dt_test_remove_dir(folder);
     }
+    (void)dt_test_temp_dir(folder); /* a device would be lost as a pipe is */
+    put(folder, "options.json", "{}");
+    (void)snprintf(pipe, sizeof pipe, "%s/pipe", folder);
+    DT_ASSERT(mkfifo(pipe, 0600) == 0);
+    r = COMMAND("report", folder, "--output", pipe);
+    COMMAND_ASSERT_CODE(r, 2);
+    COMMAND_ASSERT_HAS(r.err, "--output: ");
+    COMMAND_ASSERT_HAS(r.err, "a device or pipe, not a file");
+    DT_ASSERT(stat(pipe, &about) == 0 && S_ISFIFO(about.st_mode));
+    command_free(&r);
+    dt_test_remove_dir(folder);
     r = COMMAND("report");
     COMMAND_ASSERT_CODE(r, 2);
     COMMAND_ASSERT_HAS(r.err, "no run; write \"dtensor report RUN\"");

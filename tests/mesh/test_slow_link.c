@@ -57,6 +57,8 @@ DT_TEST(slow_link, texts_name_links_by_mesh_dim)
                                        "nan,1",
                                        "1,inf",
                                        "dp=50",
+                                       "1e30,1",
+                                       "1,1e-30",
                                        ";",
                                        "50,1;;1,1",
                                        "tp:50,1",
