@@ -431,10 +431,8 @@ static dt_status nothing(dt_runtime *rt, void *arg)
 DT_TEST(cuda_cudnn, a_run_asks_for_it_and_tells_what_it_did)
 {
     told t = { .text = "" };
-    dt_run_options o = DT_TEST_RUN_OPTIONS;
+    dt_run_options o = dt_test_cuda_options();
 
-    dt_test_cuda_runs();
-    o.device = "cuda";
     o.log = remember;
     o.log_arg = &t;
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDNN", "1", 1), 0);

@@ -126,13 +126,10 @@ DT_TEST(cuda_fill, factories_have_the_bits_of_the_cpu_and_need_no_host)
 {
     static pieces all;
     pieces *const p = &all;
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    (void)dt_test_cuda_runs();
-    DT_ASSERT_OK(dt_test_run(&options, "dp=2,tp=2", fill_all, &p));
+    dt_test_on_ranks("dp=2,tp=2", fill_all, &p);
     all.on_gpu = true;
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "dp=2,tp=2", fill_all, &p));
+    dt_test_on_gpus("dp=2,tp=2", fill_all, &p);
 }
 
 /* Work that starts when somebody waits for it fills before what reads. */
@@ -161,9 +158,5 @@ done:
 
 DT_TEST(cuda_fill, a_fill_is_in_order_with_what_reads)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", fill_and_copy, NULL));
+    dt_test_on_gpus("tp=1", fill_and_copy, NULL);
 }

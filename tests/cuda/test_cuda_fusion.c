@@ -393,9 +393,5 @@ static dt_status run_programs(dt_mesh *mesh, const void *arg)
 
 DT_TEST(cuda_fusion, programs_have_the_bits_of_their_rows)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", run_programs, NULL));
+    dt_test_on_gpus("tp=1", run_programs, NULL);
 }

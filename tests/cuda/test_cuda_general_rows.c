@@ -49,9 +49,5 @@ done:
 
 DT_TEST(cuda_general_rows, rows_that_share_a_kernel_run_on_the_device)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", rows_run_there, NULL));
+    dt_test_on_gpus("tp=1", rows_run_there, NULL);
 }

@@ -9,12 +9,9 @@
 
 static void check(const char *fixture, const char *mesh, dt_dtype dtype, int n_greedy)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_run_options options = dt_test_cuda_options();
     dt_golden x;
 
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    options.timeout_ms = 120000;
     DT_ASSERT_OK(dt_golden_open(fixture, &x));
     x.dtype = dtype;
     x.n_greedy = n_greedy;

@@ -53,15 +53,6 @@ static dt_status expect_values(dt_tensor *x, float factor, const char *what)
     return st;
 }
 
-static void on_gpu(const char *mesh, dt_test_body body, const void *arg)
-{
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, mesh, body, arg));
-}
-
 static dt_status read_it(sums *s)
 {
     return expect_values(s->sum, 2, "read");
@@ -193,8 +184,8 @@ done:
 
 DT_TEST(cuda_held, what_comes_between_finds_results_made)
 {
-    on_gpu("tp=1", between, NULL);
-    on_gpu("tp=2", between, NULL);
+    dt_test_on_gpus("tp=1", between, NULL);
+    dt_test_on_gpus("tp=2", between, NULL);
 }
 
 /* What was called before a recording is no part of it, what is called within is. */
@@ -238,7 +229,7 @@ done:
 
 DT_TEST(cuda_held, recordings_hold_what_was_called_within)
 {
-    on_gpu("tp=1", record, NULL);
+    dt_test_on_gpus("tp=1", record, NULL);
 }
 
 /* Kernels are fused, what is noted is rows: s = 2 x and its norm are one kernel, the gradient of
@@ -274,7 +265,7 @@ done:
 
 DT_TEST(cuda_held, a_tape_that_records_notes_single_rows)
 {
-    on_gpu("tp=1", record_rows, NULL);
+    dt_test_on_gpus("tp=1", record_rows, NULL);
 }
 
 /* The simulated device refuses memory of the host when a kernel is started. *arg: whether the tape
@@ -310,12 +301,12 @@ done:
 
 DT_TEST(cuda_held, failures_name_the_row)
 {
-    on_gpu("tp=1", fail, &(bool){ false });
+    dt_test_on_gpus("tp=1", fail, &(bool){ false });
 }
 
 DT_TEST(cuda_held, failures_that_nobody_could_hear_are_told_later)
 {
-    on_gpu("tp=1", fail, &(bool){ true });
+    dt_test_on_gpus("tp=1", fail, &(bool){ true });
 }
 
 /* Calls of a tape that outlives the run are dropped with the device. */
@@ -340,11 +331,9 @@ done:
 
 DT_TEST(cuda_held, a_run_may_end_with_calls_held)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_run_options options = dt_test_cuda_options();
     dt_tape *t = NULL;
 
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
     DT_ASSERT_OK(dt_run(&options, leave, &t));
     dt_tape_release(&t);
 }

@@ -105,12 +105,8 @@ DT_TEST(cuda_launches, fused_steps_start_fewer_kernels)
         { "qwen3/base", DT_F32, 7, 0 },   { "qwen3/base", DT_F16, 7, 0 },
         { "gemma3/base", DT_F32, 7, 0 },  { "gpt_neo/base", DT_F32, 3, 1 },
     };
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    for (size_t i = 0; i < DT_COUNT(cases); i++)
-        DT_ASSERT_OK(dt_test_run(&options, "tp=1", count, &cases[i]));
+    for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_gpus("tp=1", count, &cases[i]);
 }
 
 /* A sum and its norm: *arg is how many kernels they are to be. */
@@ -139,10 +135,8 @@ done:
 
 DT_TEST(cuda_launches, the_environment_chooses)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_run_options options = dt_test_cuda_options();
 
-    dt_test_cuda_runs();
-    options.device = "cuda";
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", sum_and_norm, &(int){ 1 }));
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_FUSE", "0", 1), 0);
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", sum_and_norm, &(int){ 2 }));

@@ -364,10 +364,7 @@ DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)
         { "packed_colwise", true, { gate_up, none } },
     };
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
-    options.device = "cuda";
     (void)dt_test_temp_dir(folder);
     (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
     dt_test_write_file(folder, "config.json", "{}", 2);
@@ -384,7 +381,7 @@ DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)
                                   .style = rows[i].style },
                                 rows[i].reversed ? "reversed" : "plain",
                                 dtypes[t] };
-                DT_ASSERT_OK(dt_test_run(&options, meshes[m], any_buffers, &c));
+                dt_test_on_gpus(meshes[m], any_buffers, &c);
             }
     dt_test_remove_dir(folder);
 }
@@ -444,11 +441,9 @@ static void copy_file(const char *source, const char *folder, const char *name)
 DT_TEST(cuda_load, a_file_that_ends_early_leaves_nothing_behind)
 {
     char source[DT_TEST_PATH_BYTES];
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    dt_run_options options = dt_test_cuda_options();
     cut_file f;
 
-    dt_test_cuda_runs();
-    options.device = "cuda";
     options.threads_per_rank = 2;
     (void)dt_test_temp_dir(f.folder);
     (void)snprintf(f.weights, sizeof f.weights, "%s/model.safetensors", f.folder);

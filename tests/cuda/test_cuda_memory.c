@@ -92,14 +92,11 @@ done:
 DT_TEST(cuda_memory, kinds_add_up_to_what_is_allocated)
 {
     const memory_case plain = { false }, recorded = { true };
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", watch_decoding, &plain));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", watch_decoding, &plain));
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", watch_decoding, &recorded));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", watch_decoding, &plain));
+    dt_test_on_ranks("tp=1", watch_decoding, &plain);
+    dt_test_on_ranks("tp=2", watch_decoding, &plain);
+    dt_test_on_gpus("tp=1", watch_decoding, &recorded);
+    dt_test_on_gpus("tp=2", watch_decoding, &plain);
 }
 
 static dt_status refuse_null(dt_mesh *mesh, const void *arg)

@@ -329,9 +329,5 @@ static dt_status move_terms(dt_mesh *mesh, const void *arg)
 
 DT_TEST(cuda_moves, terms_of_neighbours_are_reduced_and_made)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=4", move_terms, NULL));
+    dt_test_on_gpus("tp=4", move_terms, NULL);
 }

@@ -107,10 +107,6 @@ done:
 
 DT_TEST(cuda_own, a_kernel_of_ones_own_has_scratch_and_threads)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", call_own, NULL));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", call_own, NULL));
+    dt_test_on_gpus("tp=1", call_own, NULL);
+    dt_test_on_gpus("tp=2", call_own, NULL);
 }

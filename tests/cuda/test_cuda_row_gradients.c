@@ -41,14 +41,11 @@ DT_TEST(cuda_row_gradients, agree_with_differences)
         &dti_op_experts, &dti_op_route_weights, &dti_op_where,
         &dti_op_max,     &dti_op_cumsum,        &dti_op_index_select
     };
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    dt_test_cuda_runs();
-    options.device = "cuda";
     for (int k = 0; k < n_row_cases; k++)
         for (size_t o = 0; o < DT_COUNT(ops); o++)
             if (row_cases[k].op == ops[o] && row_cases[k].shape[0][0] > 1) {
-                DT_ASSERT_OK(dt_test_run(&options, "tp=1", check, &row_cases[k]));
-                DT_ASSERT_OK(dt_test_run(&options, "tp=2", check, &row_cases[k]));
+                dt_test_on_gpus("tp=1", check, &row_cases[k]);
+                dt_test_on_gpus("tp=2", check, &row_cases[k]);
             }
 }

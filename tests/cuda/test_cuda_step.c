@@ -116,31 +116,23 @@ DT_TEST(cuda_step, recorded_passes_give_the_same_logits)
                                        { "gemma3/base", true },
                                        { "gpt_neo/base", true },
                                        { "qwen2/dynamic", false } };
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    for (size_t i = 0; i < DT_COUNT(cases); i++)
-        DT_ASSERT_OK(dt_test_run(&options, "tp=1", decode, &cases[i]));
+    for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_gpus("tp=1", decode, &cases[i]);
 }
 
 /* Each rank plays a graph of its own, whose sums over ranks wait for those of the others. */
 DT_TEST(cuda_step, ranks_record_where_kernels_wait_for_each_other)
 {
     static const step_case cases[] = { { "llama/uneven", true } };
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
 
     dt_test_long();
     dt_test_cuda_needs_eager(dt_test_cuda_runs());
-    options.device = "cuda";
-    options.timeout_ms = 120000;
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local_spin", 1), 0);
-    for (size_t i = 0; i < DT_COUNT(cases); i++)
-        DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &cases[i]));
+    for (size_t i = 0; i < DT_COUNT(cases); i++) dt_test_on_gpus("tp=2", decode, &cases[i]);
     /* one of them has no sequence */
-    DT_ASSERT_OK(dt_test_run(&options, "dp=2,tp=1", decode, &cases[0]));
+    dt_test_on_gpus("dp=2,tp=1", decode, &cases[0]);
     DT_ASSERT_EQ_INT(setenv("DTENSOR_CUDA_COMM", "cuda_local", 1), 0);
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", decode, &(step_case){ "llama/uneven", false }));
+    dt_test_on_gpus("tp=2", decode, &(step_case){ "llama/uneven", false });
     DT_ASSERT_EQ_INT(unsetenv("DTENSOR_CUDA_COMM"), 0);
 }
 
@@ -197,10 +189,6 @@ done:
 
 DT_TEST(cuda_step, draws_from_the_best_scores_are_those_from_all)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", sample, NULL));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", sample, NULL));
+    dt_test_on_gpus("tp=1", sample, NULL);
+    dt_test_on_gpus("tp=2", sample, NULL);
 }

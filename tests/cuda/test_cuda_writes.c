@@ -53,12 +53,8 @@ done:
 
 DT_TEST(cuda_writes, what_is_written_in_a_row_arrives)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", write_many, NULL));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", write_many, NULL));
+    dt_test_on_gpus("tp=1", write_many, NULL);
+    dt_test_on_gpus("tp=2", write_many, NULL);
 }
 
 /* The first tensor opens the rank's device, with a module that counts what is pinned. More writes
@@ -95,12 +91,7 @@ done:
 
 DT_TEST(cuda_writes, nothing_is_pinned_once_the_device_is_open)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(
-        dt_test_run(&options, "tp=2", write_small_ones, watched_module(dt_test_cuda_module())));
+    dt_test_on_gpus("tp=2", write_small_ones, watched_module(dt_test_cuda_module()));
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
 }
 
@@ -134,15 +125,11 @@ done:
 
 DT_TEST(cuda_writes, few_bytes_do_not_wait_for_the_stream)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
 #ifdef DT_TEST_PLAIN /* other tests of this process may have opened the device */
     if (getenv("DTENSOR_SIM_LATE") == NULL) dt_test_skip("skipped: the device is not late");
 #endif
     DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_LATE", "1", 1), 0);
     if (strcmp(dt_test_cuda_module()->name, "simulated") != 0)
         dt_test_skip("skipped: only the simulated device is late at will");
-    dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", write_behind, NULL));
+    dt_test_on_gpus("tp=2", write_behind, NULL);
 }

@@ -55,10 +55,6 @@ DT_TEST(rates, ranks_agree_on_a_product)
 
 DT_TEST(rates, a_gpu_is_measured_alike)
 {
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-
-    (void)dt_test_cuda_runs();
-    options.device = "cuda";
-    DT_ASSERT_OK(dt_test_run(&options, "tp=1", measure, NULL));
-    DT_ASSERT_OK(dt_test_run(&options, "tp=2", agree, NULL));
+    dt_test_on_gpus("tp=1", measure, NULL);
+    dt_test_on_gpus("tp=2", agree, NULL);
 }

@@ -2,211 +2,60 @@
  *
  * Gradients of every parameter of every golden checkpoint against Transformers' own, on 1 to 4
  * ranks. tools/make_gradient_golden.py makes the fixtures. */
-#include <dtensor/model_training.h>
-#include <dtensor/ops_loss.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/memory.h"
 #include "tests/support/golden.h"
 #include "tests/support/gradient_golden.h"
 
-/* Of the largest gradient of a parameter in f32. */
-#define BOUND 1e-5
-
-/* What none is off by. The fixtures' models have large random weights: on most tokens Transformers'
- * own f32 is off by 0.5e-5 to 2e-5 there, and tokens were chosen on which it is not. So is ours,
- * in a few parameters of llama/sharded and gpt_neo. */
-#define TOLERANCE 3e-5
-
-typedef struct scene {
-    const char *fixture;
-    const dt_gradient_golden *golden;
-    dt_dtype dtype;
-    bool sequence_parallel;
-    dt_recomputed recompute;
-    int64_t chunk;
-    double factor;  /* of the gradients, before they are compared: 1, or what must be seen */
-    double worst;   /* of all parameters */
-    double squares; /* sum of the squares of what each is off by */
-    int n, n_over;  /* compared; over BOUND */
-    double *total;  /* squares and numbers of all; rank 0 adds. NULL: nobody asks */
-    char name[256];
-} scene;
-
-static dt_status compare(void *arg, const dt_golden_gradient *theirs, const float *ours)
-{
-    scene *s = arg;
-    const double off = s->dtype == DT_F32 ? dt_golden_gradient_off_f32(theirs, ours)
-                                          : dt_golden_gradient_off_bf16(theirs, ours);
-
-    s->n++;
-    s->n_over += off > BOUND;
-    s->squares += off * off;
-    if (!(off <= s->worst)) {
-        s->worst = off;
-        (void)snprintf(s->name, sizeof s->name, "%s", theirs->name);
-    }
-    return DT_OK;
-}
-
-static dt_status compare_param(scene *s, const dt_layer *layer, int p, dt_tensor *gradient)
-{
-    const dt_param_info info = dt_layer_param_info(layer, p);
-    int64_t n = 1;
-    dt_tensor *full = NULL;
-    float *ours = NULL;
-    dt_status st = DT_OK;
-
-    for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
-    if (gradient != NULL) DT_TRY(dt_full_tensor(gradient, &full));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *ours, (void **)&ours));
-    if (full != NULL)
-        for (int64_t i = 0; i < n; i++)
-            ours[i] = (float)s->factor * ((const float *)dt_tensor_local(full)->data)[i];
-    st = dt_golden_each(s->golden, &info, ours, compare, s);
-done:
-    dti_free(ours);
-    dt_tensor_release(&full);
-    return st;
-}
-
-static dt_status compare_all(scene *s, dt_layers *layers, const dt_gradients *g)
-{
-    for (int i = 0; i < dt_layers_count(layers); i++) {
-        const dt_layer *layer = dt_layers_at(layers, i);
-        for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_owns_param(layer, p))
-                DT_TRY(compare_param(s, layer, p, dt_gradient(g, dt_layer_param(layer, p))));
-    }
-    return DT_OK;
-}
-
-/* In f32 nearly all are within BOUND. In bf16 both are about as far from f32: the rms over a
- * checkpoint's parameters of our distance in theirs is near 1, and that over all at most 1.1. */
-static dt_status judge(const scene *s)
-{
-    const double rms = sqrt(s->squares / s->n);
-
-    if (s->factor != 1.0) {
-        DT_EXPECT(s->worst > 0.4, "%s: a factor of %g is not seen", s->fixture, s->factor);
-    } else if (s->dtype == DT_F32) {
-        DT_EXPECT(s->worst <= TOLERANCE, "%s: %s is off by %.3g of its largest", s->fixture,
-                  s->name, s->worst);
-        DT_EXPECT(4 * s->n_over <= s->n, "%s: %d of %d parameters are off by more than %g",
-                  s->fixture, s->n_over, s->n, BOUND);
-    } else {
-        DT_EXPECT(rms <= (s->golden->length > 9 ? 1.25 : 2.0), "%s: %.3f times as far as theirs",
-                  s->fixture, rms);
-        DT_EXPECT(s->worst <= 4.0, "%s: %s is %.3g times as far as theirs", s->fixture, s->name,
-                  s->worst);
-    }
-    return DT_OK;
-}
-
-static dt_status run(dt_mesh *mesh, const void *arg)
-{
-    scene own = *(const scene *)arg, *const s = &own;
-    const dt_gradient_golden *golden = s->golden;
-    dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    dt_gradients *g = NULL;
-    dt_model *model = NULL;
-    dt_tensor *ids, *targets, *loss;
-    dt_tape *t = NULL;
-    float value = 0.0f;
-    dt_status st = DT_OK;
-
-    load.keep_dtype = false;
-    load.dtype = s->dtype;
-    load.sequence_parallel = s->sequence_parallel;
-    how.recompute = s->recompute;
-    how.chunk = s->chunk;
-    DT_TRY(dt_model_load(mesh, golden->folder, &load, &model));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(model), g));
-    dt_tape_record(t, g);
-    ids = dt_model_ids(t, model, golden->tokens, golden->rows, golden->length);
-    targets = dt_model_ids(t, model, golden->targets, golden->rows, golden->length);
-    loss = dt_model_loss(t, model, ids, targets, &how);
-    dt_backward(t, loss, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
-    DT_TRY_TO(done, st, dt_tensor_read(loss, &value, sizeof value));
-    if (s->dtype == DT_F32)
-        DT_EXPECT_TO(done, st, fabs((double)value - golden->loss_f32) <= 2e-6 * golden->loss_f32,
-                     "%s: loss %.9g, not %.9g", s->fixture, (double)value, golden->loss_f32);
-    st = compare_all(s, dt_model_layers(model), g);
-    if (st != DT_OK) goto done;
-    st = judge(s);
-    if (s->total != NULL && dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
-        s->total[0] += s->squares;
-        s->total[1] += s->n;
-    }
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_model_release(&model);
-    return st;
-}
-
-static void check_all(const char *const *meshes, size_t n_meshes, scene s)
+static void check_all(const char *const *meshes, const dt_gradient_scene *how)
 {
     for (size_t f = 0; f < DT_GOLDEN_FIXTURES; f++)
-        for (int w = 0; w < 2; w++) {
-            dt_gradient_golden golden;
-            DT_ASSERT_OK(
-                dt_gradient_golden_open(dt_golden_fixtures[f], w == 0 ? "short" : "long", &golden));
-            s.fixture = dt_golden_fixtures[f];
-            s.golden = &golden;
-            for (size_t m = 0; m < n_meshes; m++) dt_test_on_ranks(meshes[m], run, &s);
-            dt_gradient_golden_close(&golden);
-        }
+        for (int w = 0; w < 2; w++)
+            dt_gradient_golden_check(dt_golden_fixtures[f], w == 0 ? "short" : "long", meshes, NULL,
+                                     how);
 }
 
 DT_TEST(golden_gradients, of_f32_match_on_every_mesh)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2", NULL };
 
-    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 1.0 });
+    check_all(meshes, &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0 });
 }
 
 DT_TEST(golden_gradients, with_tokens_cut_between_blocks_match_too)
 {
-    static const char *const meshes[] = { "tp=2", "tp=3" };
+    static const char *const meshes[] = { "tp=2", "tp=3", NULL };
 
-    check_all(meshes, DT_COUNT(meshes),
-              (scene){ .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true });
+    check_all(meshes,
+              &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true });
 }
 
 DT_TEST(golden_gradients, with_blocks_run_again_and_the_head_in_chunks_match_too)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", NULL };
 
     dt_test_long();
-    check_all(
-        meshes, DT_COUNT(meshes),
-        (scene){ .dtype = DT_F32, .factor = 1.0, .recompute = DT_RECOMPUTED_BLOCKS, .chunk = 7 });
-    check_all(meshes, DT_COUNT(meshes),
-              (scene){ .dtype = DT_F32, .factor = 1.0, .recompute = DT_RECOMPUTED_CHEAP });
+    check_all(meshes,
+              &(dt_gradient_scene){
+                  .dtype = DT_F32, .factor = 1.0, .recompute = DT_RECOMPUTED_BLOCKS, .chunk = 7 });
+    check_all(meshes, &(dt_gradient_scene){
+                          .dtype = DT_F32, .factor = 1.0, .recompute = DT_RECOMPUTED_CHEAP });
 }
 
 DT_TEST(golden_gradients, that_are_wrong_are_seen)
 {
-    static const char *const meshes[] = { "tp=1" };
+    static const char *const meshes[] = { "tp=1", NULL };
 
-    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 2.0 });
-    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_F32, .factor = 0.5 });
+    check_all(meshes, &(dt_gradient_scene){ .dtype = DT_F32, .factor = 2.0 });
+    check_all(meshes, &(dt_gradient_scene){ .dtype = DT_F32, .factor = 0.5 });
 }
 
 DT_TEST(golden_gradients, of_bf16_match)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2" };
+    static const char *const meshes[] = { "tp=1", "tp=2", NULL };
 
     double total[2] = { 0 };
 
-    check_all(meshes, DT_COUNT(meshes), (scene){ .dtype = DT_BF16, .factor = 1.0, .total = total });
+    check_all(meshes, &(dt_gradient_scene){ .dtype = DT_BF16, .factor = 1.0, .total = total });
     DT_ASSERT(dt_test_processes() > 1 || sqrt(total[0] / total[1]) <= 1.1);
 }

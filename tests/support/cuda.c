@@ -52,6 +52,24 @@ const dti_cuda_module *dt_test_cuda_runs(void)
     return m;
 }
 
+dt_run_options dt_test_cuda_options(void)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    (void)dt_test_cuda_runs();
+    options.device = "cuda";
+    options.timeout_ms = 120000;
+    return options;
+}
+
+void dt_test_on_gpus(const char *spec, dt_test_body body, const void *arg)
+{
+    const dt_run_options options = dt_test_cuda_options();
+    const dt_status st = dt_test_run(&options, spec, body, arg);
+
+    dt_test_ok(__FILE__, __LINE__, spec, st);
+}
+
 void dt_test_cuda_needs_eager(const dti_cuda_module *m)
 {
     if (dti_gpu_place(m, 0).loads_late)

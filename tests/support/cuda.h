@@ -19,6 +19,13 @@ bool dt_test_cuda_is_real(const dti_cuda_module *m);
 /* The same for runs of this process: dt_run_options.device "cuda" opens it. */
 const dti_cuda_module *dt_test_cuda_runs(void);
 
+/* Options of tests for a run on GPUs, which that opens: a collective may take two minutes there, as
+ * the simulated device runs a thread at a time. */
+dt_run_options dt_test_cuda_options(void);
+
+/* dt_test_on_ranks() so. */
+void dt_test_on_gpus(const char *spec, dt_test_body body, const void *arg);
+
 /* Skips the test where kernels may not wait for each other, as they are loaded late. */
 void dt_test_cuda_needs_eager(const dti_cuda_module *m);
 

@@ -8,6 +8,7 @@
 #define DT_TEST_GRADIENT_GOLDEN_H
 
 #include <dtensor/layers.h>
+#include <dtensor/model_training.h>
 
 #include "tests/support/dt_test.h"
 
@@ -58,6 +59,22 @@ typedef dt_status (*dt_golden_fn)(void *arg, const dt_golden_gradient *theirs, c
  * part of `ours`, all of the parameter. */
 dt_status dt_golden_each(const dt_gradient_golden *golden, const dt_param_info *info,
                          const float *ours, dt_golden_fn fn, void *arg) DT_MUST_USE;
+
+/* How a model makes gradients. */
+typedef struct dt_gradient_scene {
+    dt_dtype dtype;
+    bool sequence_parallel;
+    dt_recomputed recompute;
+    int64_t chunk;
+    double factor; /* of the gradients, before they are compared: 1, or what must be seen */
+    double *total; /* in bf16 squares and numbers of all; rank 0 adds. NULL: nobody asks */
+} dt_gradient_scene;
+
+/* Loads the checkpoint of a case on each of the meshes, which end with NULL, by the options of
+ * tests or those that are given, and compares loss and gradients; the test fails where they are
+ * further off than they may be. */
+void dt_gradient_golden_check(const char *fixture, const char *which, const char *const *meshes,
+                              const dt_run_options *options, const dt_gradient_scene *how);
 
 enum { DT_TRAINING_STEPS = 20 };
 

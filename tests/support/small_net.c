@@ -5,9 +5,12 @@
 #include <dtensor/ops_general.h>
 #include <dtensor/ops_loss.h>
 #include <dtensor/weights.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/device.h"
+#include "tests/support/dt_test.h"
 
 enum { V = DT_NET_V, D = DT_NET_D, F = DT_NET_F, ROWS = DT_NET_ROWS, TOKENS = DT_NET_TOKENS };
 enum { EMBED, NORM, SCALE, UP, DOWN, HEAD, N_LAYERS };
@@ -145,27 +148,65 @@ dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *m, const dt
     return DT_OK;
 }
 
-dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **values, int64_t *n,
-                        double *norms)
+static dt_status train(dt_mesh *mesh, const void *arg)
 {
+    dt_test_trained *const *to = arg, *o = *to;
+    const bool tells = dt_runtime_rank(dt_mesh_runtime(mesh)) == 0;
     dt_optimizer *opt = NULL;
     dt_layers *m = NULL;
     dt_tape *t = NULL;
+    float *values = NULL;
+    dti_device *device;
+    int64_t n = 0;
     dt_status st;
 
-    *values = NULL;
-    DT_TRY(dt_test_net_planned(mesh, how->plan, how->dtype, &m));
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY(dt_test_net_planned(mesh, o->how.plan, o->how.dtype, &m));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &how->options, &opt));
-    for (int i = 0; i < how->steps; i++) {
+    DT_TRY_TO(done, st, dt_optimizer_create(m, &o->how.options, &opt));
+    for (int i = 0; i < o->how.steps; i++) {
         dt_step_report report;
-        DT_TRY_TO(done, st, dt_test_net_step(opt, t, m, how, i, &report));
-        norms[i] = report.norm;
+        DT_TRY_TO(done, st, dt_test_net_step(opt, t, m, &o->how, i, &report));
+        if (tells) o->norms[i] = report.norm;
     }
-    DT_TRY_TO(done, st, dt_test_net_values(m, opt, values, n));
+    if (tells) {
+        o->used = dti_memory_used(device->memory);
+        o->states = dti_memory_of_kind(device->memory, DTI_KIND_STATES);
+        o->state_bytes = dt_optimizer_state_bytes(opt);
+    }
+    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &values, &n));
+    DT_EXPECT_TO(done, st, n <= DT_NET_VALUES, "%lld values", (long long)n);
+    if (tells) memcpy(o->values, values, (size_t)(o->n = n) * sizeof *values);
 done:
+    dti_free(values);
     dt_tape_release(&t);
     dt_optimizer_release(&opt);
     dt_layers_release(&m);
     return st;
+}
+
+void dt_test_train(const dt_run_options *options, const char *mesh, const dt_test_training *how,
+                   dt_test_trained *out)
+{
+    dt_test_trained *to = out;
+
+    *out = (dt_test_trained){ .how = *how };
+    dt_test_ok(__FILE__, __LINE__, mesh, dt_test_run(options, mesh, train, &to));
+}
+
+bool dt_test_trained_same(const dt_test_trained *a, const dt_test_trained *b)
+{
+    return a->n == b->n && memcmp(a->values, b->values, (size_t)a->n * sizeof(float)) == 0 &&
+           memcmp(a->norms, b->norms, sizeof a->norms) == 0;
+}
+
+double dt_test_trained_apart(const dt_test_trained *a, const dt_test_trained *b)
+{
+    double worst = 0.0, largest = 0.0;
+
+    for (int64_t i = 0; i < a->n; i++) {
+        worst = fmax(worst, fabs((double)a->values[i] - (double)b->values[i]));
+        largest = fmax(largest, fabs((double)a->values[i]));
+    }
+    return a->n == b->n ? worst / largest : 1.0;
 }

@@ -39,9 +39,25 @@ typedef struct dt_test_training {
 dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *net,
                            const dt_test_training *how, int step, dt_step_report *report);
 
-/* Runs it on a mesh of n ranks; *values as dt_test_net_values(), *norms of each step, both to be
- * freed. On the ranks' own threads. */
-dt_status dt_test_train(dt_mesh *mesh, const dt_test_training *how, float **values, int64_t *n,
-                        double *norms);
+enum { DT_NET_STEPS = 20, DT_NET_VALUES = 2000 };
+
+/* What rank 0 has after a training. */
+typedef struct dt_test_trained {
+    dt_test_training how;
+    int64_t n; /* values: of parameters and state */
+    float values[DT_NET_VALUES];
+    double norms[DT_NET_STEPS];
+    int64_t state_bytes;
+    size_t used, states; /* bytes on its device after the last step: all, and of states */
+} dt_test_trained;
+
+/* Runs at most DT_NET_STEPS steps on a mesh, by the options of tests or those that are given; the
+ * test fails if one does. */
+void dt_test_train(const dt_run_options *options, const char *mesh, const dt_test_training *how,
+                   dt_test_trained *out);
+
+/* The same bits; the largest difference, as a share of the largest value. */
+bool dt_test_trained_same(const dt_test_trained *a, const dt_test_trained *b);
+double dt_test_trained_apart(const dt_test_trained *a, const dt_test_trained *b);
 
 #endif
