@@ -71,7 +71,7 @@ static void add_param(const dt_layer *layer, int param, dt_dtype dtype, dti_tabl
     dti_table_row like = { .n = 0 }, *found;
     int64_t local[DT_MAX_AXES] = { 0 };
     const int64_t bytes = piece(layer, param, &info, local, dtype);
-    char name[512];
+    char name[DT_PARAM_NAME_BYTES];
 
     (void)snprintf(name, sizeof name, "%s.%s", layer->name, info.name);
     dti_table_name(name, like.name);
@@ -188,7 +188,7 @@ static void put_param(dti_writer *w, const dt_layer *layer, int param, dt_dtype 
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t local[DT_MAX_AXES] = { 0 }, shape[DT_PARAM_MAX_AXES];
     const int64_t bytes = piece(layer, param, &info, local, dtype);
-    char text[512];
+    char text[DT_PARAM_NAME_BYTES];
 
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     (void)snprintf(text, sizeof text, "%s.%s", layer->name, info.name);

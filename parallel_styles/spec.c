@@ -184,6 +184,19 @@ static dt_status check_with(const dt_layer_spec *spec)
     return DT_OK;
 }
 
+static dt_status check_names(const dt_layer_spec *spec)
+{
+    for (int p = 0; p < DT_LAYER_MAX_PARAMS && spec->kind->params[p].name != NULL; p++) {
+        const char *param = spec->kind->params[p].name;
+        const size_t n = strlen(spec->name) + 1 + strlen(param);
+        DT_CHECK(n < DT_PARAM_NAME_BYTES, DT_ERR_ARG,
+                 "%.80s...: the layer's name and that of its %.80s have %zu bytes with a dot, at "
+                 "most %d are possible",
+                 spec->name, param, n, DT_PARAM_NAME_BYTES - 1);
+    }
+    return DT_OK;
+}
+
 dt_status dti_spec_check(const dt_layer_spec *spec)
 {
     DT_CHECK(spec->name != NULL && spec->name[0] != '\0', DT_ERR_ARG, "a layer needs a name");
@@ -192,6 +205,7 @@ dt_status dti_spec_check(const dt_layer_spec *spec)
         if (st != DT_OK) dti_error_prefix("%s", spec->name);
         DT_TRY(st);
     }
+    DT_TRY(check_names(spec));
     DT_TRY(check_with(spec));
     DT_TRY(check_axes(spec));
     DT_TRY(check_bytes(spec));

@@ -7,8 +7,6 @@
 #include "base/text.h"
 #include "training/optimizer.h"
 
-enum { NAME_BYTES = 512 };
-
 static dt_status check_share(const char *name, double x, bool one)
 {
     DT_CHECK(x >= 0.0 && (one ? x <= 1.0 : x < 1.0), DT_ERR_ARG, "%s is %g: it lies in [0, 1%c",
@@ -95,7 +93,7 @@ dti_group_says dti_groups_of(const dt_optimizer_options *o, const char *name, in
 
 static bool matches_any(const char *pattern, dt_layers *layers)
 {
-    char name[NAME_BYTES];
+    char name[DT_PARAM_NAME_BYTES];
 
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);

@@ -11,7 +11,6 @@
 #include "base/options.h"
 #include "training/norm.h"
 
-enum { NAME_BYTES = 512 };
 static const double F16_LOSS_SCALE = 65536.0;
 static const int64_t MOST_STEPS = (int64_t)1 << 53; /* which f64 and JSON have exactly */
 
@@ -34,7 +33,7 @@ static dt_status add_param(dt_optimizer *opt, const dt_layer *layer, int param, 
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     dt_tensor *x = dt_layer_param(layer, param);
-    char name[NAME_BYTES];
+    char name[DT_PARAM_NAME_BYTES];
     dti_group_says says;
     dti_trained *p;
 

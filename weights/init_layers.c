@@ -42,7 +42,7 @@ static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tens
     const initialiser *in = arg;
     const dt_param_info info = dt_layer_param_info(layer, param);
     dt_init_rule rule = default_rule(layer, param);
-    char name[512];
+    char name[DT_PARAM_NAME_BYTES];
     dt_random key;
     double bound;
 

@@ -8,7 +8,7 @@
 #include "files/checkpoint.h"
 #include "weights/param_tensors.h"
 
-enum { NAME_BYTES = 256 };
+enum { NAME_BYTES = DT_PARAM_NAME_BYTES + 32 }; /* and the number of an expert */
 
 /* The tensor of that name, in any of the architecture's spellings; NULL if it is missing, or there
  * is no checkpoint. */

@@ -28,7 +28,8 @@ enum {
     DT_LAYER_MAX_STATES = 4,
     DT_LAYER_MAX_AXES = 6, /* letters of a kind */
     DT_PARAM_MAX_AXES = 4,
-    DT_PARAM_WEIGHT = 0, /* of the library's kinds */
+    DT_PARAM_NAME_BYTES = 256, /* of "layer.parameter" with its end, at most */
+    DT_PARAM_WEIGHT = 0,       /* of the library's kinds */
     DT_PARAM_BIAS = 1
 };
 
@@ -154,9 +155,8 @@ struct dt_layer_spec {
     const char *tied_to; /* earlier layer whose first parameter it shares, of two axes; or NULL */
     dt_axis_blocks blocks[2]; /* of axis[0] and axis[1] */
     bool reversed; /* of a weight oi: files hold its inputs before its outputs, memory does not */
-    const char *parts[2]; /* experts: what their blocks are called in files that have a tensor per
-                           * expert, "gate_proj" and "up_proj"; live as long as the layers; or NULL
-                           */
+    const char *parts[2]; /* experts: their blocks' names in files that have a tensor per expert,
+                           * "gate_proj" and "up_proj"; live as long as the layers; or NULL */
 };
 
 /* A parameter as a style sees it: names and global shape, never bytes. */
@@ -195,7 +195,7 @@ DT_API dt_param_info dt_spec_param(const dt_layer_spec *spec, int param);
  * Collective  no communication; every rank of the mesh passes the same.
  * Ownership   *out is released with dt_layers_release().
  * Errors      name the plan's source, rule, parameter, its sizes and the mesh dim:
- *             DT_ERR_ARG     a dim that the mesh does not have, a repeated name, an
+ *             DT_ERR_ARG     a dim that the mesh does not have, a repeated or too long name, an
  *                            extent below 1, an unknown style, two kinds of one name; of a strict
  *                            plan a rule without a match, a parameter that a manual one does not
  *                            cover, or a dim that the mesh does not have

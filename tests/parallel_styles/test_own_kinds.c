@@ -106,6 +106,7 @@ static dt_status refused_specs(dt_mesh *mesh, const void *arg)
     static const dt_layer_kind other = { .name = "plain", .forward = product };
     const dt_layer_spec good = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
     dt_layer_spec specs[] = { good, { .name = "b", .kind = &other } };
+    char long_name[DT_PARAM_NAME_BYTES - 1] = "";
     dt_layers *layers = NULL;
 
     (void)arg;
@@ -118,6 +119,15 @@ static dt_status refused_specs(dt_mesh *mesh, const void *arg)
     specs[0].with = "w bias";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_ARG,
                      "a is plain, which has no parameter \"bias\"");
+    specs[0] = good;
+    specs[0].name = long_name; /* and ".w" */
+    for (size_t i = 0; i < sizeof long_name - 1; i++) long_name[i] = "layer."[i % 6];
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_ARG,
+                     "...: the layer's name and that of its w have 256 bytes with a dot, at most "
+                     "255 are possible");
+    long_name[sizeof long_name - 2] = '\0';
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers));
+    dt_layers_release(&layers);
     specs[0] = good;
     specs[0].style = "embedding_rowwise";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, 1, NULL, &layers), DT_ERR_LAYOUT,
