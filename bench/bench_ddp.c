@@ -214,7 +214,7 @@ static dt_status step(rank_state *r, how h)
     dt_timeline_begin(r->rt, names[h]);
     for (int64_t pass = 0; pass < r->job->passes; pass++)
         DT_TRY(one_pass(r, h, pass, &forward_ends));
-    if (h == OVERLAP) DT_TRY(dti_buckets_finish(r->buckets));
+    if (h == OVERLAP) DT_TRY(dti_buckets_finish(r->buckets, NULL));
     dt_timeline_end(r->rt);
     r->seconds = (double)(dti_now_ns() - begin) * 1e-9;
     r->forward = (forward_ends - (double)begin) * 1e-9;

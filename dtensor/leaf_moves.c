@@ -123,10 +123,10 @@ dt_status dti_leaf_moves_begin(dt_gradients *g, int n, const int64_t *leaf,
 }
 
 /* What has come to the leaf meanwhile, of a later pass, stands behind what was there before. */
-static dt_status put_in_front(dti_sum *sum, dti_sum *before)
+static dt_status put_in_front(dt_tape *t, dti_sum *sum, dti_sum *before)
 {
     for (int k = 0; k < DTI_SUM_PARTS && sum->part[k] != NULL; k++)
-        DT_TRY(dti_sum_add(NULL, before, sum->part[k], true));
+        DT_TRY(dti_sum_add(t, before, sum->part[k], true));
     dti_sum_drop(sum);
     *sum = *before;
     *before = (dti_sum){ { NULL } };
@@ -134,7 +134,7 @@ static dt_status put_in_front(dti_sum *sum, dti_sum *before)
 }
 
 /* The parts of one leaf are added in their order, as dti_sum_take() does. */
-static dt_status put_back(const dti_leaf_moves *m)
+static dt_status put_back(const dti_leaf_moves *m, dt_tape *t)
 {
     dt_tensor **at = m->arrived;
     dt_status st = DT_OK;
@@ -142,16 +142,16 @@ static dt_status put_back(const dti_leaf_moves *m)
     for (int i = 0; i < m->n; i++) {
         dti_sum *sum = &m->gradients->leaves.at[m->passengers[i].leaf].sum, all = { { NULL } };
         for (int k = 0; k < m->passengers[i].n_parts; k++, at++) {
-            if (st == DT_OK) st = dti_sum_add(NULL, &all, *at, true);
+            if (st == DT_OK) st = dti_sum_add(t, &all, *at, true);
             dt_tensor_release(at);
         }
-        if (st == DT_OK) st = put_in_front(sum, &all);
+        if (st == DT_OK) st = put_in_front(t, sum, &all);
         dti_sum_drop(&all);
     }
     return st;
 }
 
-dt_status dti_leaf_moves_wait(dti_leaf_moves **moves)
+dt_status dti_leaf_moves_wait(dti_leaf_moves **moves, dt_tape *t)
 {
     dti_leaf_moves *m = *moves;
     dt_status st = DT_OK;
@@ -161,7 +161,7 @@ dt_status dti_leaf_moves_wait(dti_leaf_moves **moves)
     if (m->pending != NULL) {
         st = dti_moves_wait(&m->pending, m->arrived);
         if (st == DT_OK && m->clears == m->gradients->clears)
-            st = dti_runtime_alone(m->gradients->rt, put_back(m));
+            st = dti_runtime_alone(m->gradients->rt, put_back(m, t));
         else if (st == DT_OK)
             for (int k = 0; k < m->n_parts; k++) dt_tensor_release(&m->arrived[k]);
     }

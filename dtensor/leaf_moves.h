@@ -29,10 +29,10 @@ dt_status dti_leaf_moves_begin(dt_gradients *gradients, int n, const int64_t *le
 bool dti_leaf_moves_have(const dti_leaf_moves *moves, int64_t leaf);
 
 /* Waits, and puts each sum back as one part of its leaf's, before what has come since, unless the
- * collection was cleared.
+ * collection was cleared; `tape` counts the work of adding, or is NULL.
  * Frees *moves and sets it to NULL, also on error, and where it is NULL already does nothing: who
  * shares a bucket may wait for it as often as they like. */
-dt_status dti_leaf_moves_wait(dti_leaf_moves **moves) DT_MUST_USE;
+dt_status dti_leaf_moves_wait(dti_leaf_moves **moves, dt_tape *tape) DT_MUST_USE;
 
 /* Lets them go on, and drops what arrives. Accepts NULL. */
 void dti_leaf_moves_drop(dti_leaf_moves **moves);

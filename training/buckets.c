@@ -63,18 +63,18 @@ void dti_buckets_free(dti_buckets **buckets)
     dti_free(r);
 }
 
-static dt_status await_oldest(dti_buckets *r)
+static dt_status await_oldest(dti_buckets *r, dt_tape *t)
 {
     dti_leaf_moves *oldest = r->under_way[0];
 
     memmove(r->under_way, r->under_way + 1, (UNDER_WAY - 1) * sizeof *r->under_way);
     r->under_way[UNDER_WAY - 1] = NULL;
-    return dti_leaf_moves_wait(&oldest);
+    return dti_leaf_moves_wait(&oldest, t);
 }
 
-dt_status dti_buckets_finish(dti_buckets *r)
+dt_status dti_buckets_finish(dti_buckets *r, dt_tape *t)
 {
-    while (r->under_way[0] != NULL) DT_TRY(await_oldest(r));
+    while (r->under_way[0] != NULL) DT_TRY(await_oldest(r, t));
     return DT_OK;
 }
 
@@ -90,14 +90,14 @@ void dti_buckets_open(dti_buckets *r)
 }
 
 /* The bucket's leaves are back from an earlier pass. */
-static dt_status await_leaves(dti_buckets *r)
+static dt_status await_leaves(dti_buckets *r, dt_tape *t)
 {
     int last = -1;
 
     for (int at = 0; at < UNDER_WAY; at++)
         for (int i = 0; i < r->n_waiting; i++)
             if (dti_leaf_moves_have(r->under_way[at], r->waiting[i])) last = at;
-    for (; last >= 0; last--) DT_TRY(await_oldest(r));
+    for (; last >= 0; last--) DT_TRY(await_oldest(r, t));
     return DT_OK;
 }
 
@@ -107,9 +107,9 @@ static dt_status send_bucket(dti_buckets *r, dt_tape *t)
     int at = 0;
 
     if (n == 0) return DT_OK;
-    DT_TRY(await_leaves(r));
+    DT_TRY(await_leaves(r, t));
     empty_bucket(r);
-    if (r->under_way[UNDER_WAY - 1] != NULL) DT_TRY(await_oldest(r));
+    if (r->under_way[UNDER_WAY - 1] != NULL) DT_TRY(await_oldest(r, t));
     while (r->under_way[at] != NULL) at++;
     DT_TRY(
         dti_leaf_moves_begin(r->gradients, n, r->waiting, r->waiting_want, t, &r->under_way[at]));

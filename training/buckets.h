@@ -10,7 +10,7 @@
  *   dt_backward(...);           dti_buckets_take(r, tape, leaf) from dt_backward_options.ready
  *   dti_buckets_close(r, tape);
  *   ...                         the next microbatch, say
- *   dti_buckets_finish(r);      gradients lie as they should */
+ *   dti_buckets_finish(r, tape);      gradients lie as they should */
 #ifndef DTI_BUCKETS_H
 #define DTI_BUCKETS_H
 
@@ -41,7 +41,7 @@ dt_status dti_buckets_take(dti_buckets *r, dt_tape *tape, int64_t leaf) DT_MUST_
 dt_status dti_buckets_close(dti_buckets *r, dt_tape *tape) DT_MUST_USE;
 
 /* Waits for what is under way; gradients that have set out are in the collection again, in one part
- * each. */
-dt_status dti_buckets_finish(dti_buckets *r) DT_MUST_USE;
+ * each; `tape` counts the work of adding, or is NULL. */
+dt_status dti_buckets_finish(dti_buckets *r, dt_tape *tape) DT_MUST_USE;
 
 #endif

@@ -11,7 +11,7 @@
 
 dt_status dti_optimizer_reduce(dt_optimizer *opt, int64_t i, dt_tape *tape)
 {
-    DT_TRY(dti_norm_look(opt, i));
+    DT_TRY(dti_norm_look(opt, i, tape));
     DT_TRY(dti_leaf_settle(opt->gradients, i, opt->params[i].layout, tape));
     return DT_OK;
 }
@@ -52,7 +52,7 @@ static void set_out(void *arg, dt_tape *tape, dt_tensor *leaf)
     dt_status st = DT_OK;
 
     if (i >= opt->n) return; /* the caller's own */
-    st = dti_norm_look(opt, i);
+    st = dti_norm_look(opt, i, tape);
     if (st == DT_OK) st = dti_buckets_take(opt->buckets, tape, i);
     if (st != DT_OK) (void)dti_tape_latch(tape, dti_error_frame(st, __func__, __FILE__, __LINE__));
 }

@@ -34,15 +34,16 @@ void dti_norm_free(dt_optimizer *opt)
     dti_free(opt->looked);
 }
 
-/* Adds the squares of a piece to the counters that begin at number `at`. */
-static dt_status add(dt_optimizer *opt, dt_tensor *g, dt_tensor *counters, int64_t at)
+/* Adds the squares of a piece to the counters that begin at number `at`; `tape` counts the work. */
+static dt_status add(dt_optimizer *opt, dt_tape *tape, dt_tensor *g, dt_tensor *counters,
+                     int64_t at)
 {
     int64_t *digits = dt_tensor_local(counters)->data;
     const dt_local *piece = dt_tensor_local(g);
     dti_device *d;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
-    dti_tape_add_work(opt->tape, 2.0 * (double)dti_local_count(piece),
+    dti_tape_add_work(tape, 2.0 * (double)dti_local_count(piece),
                       4.0 * (double)dti_local_count(piece));
     if (digits == NULL || !dt_mesh_is_member(opt->mesh)) return DT_OK; /* or dry */
     DT_TRY(dti_gradient_digits(d, piece->data, dti_local_count(piece), digits + at * DTI_DIGITS_N,
@@ -58,7 +59,7 @@ static dt_status read(dt_optimizer *opt, dt_tensor *counters, int64_t n, int64_t
     return DT_OK;
 }
 
-dt_status dti_norm_look(dt_optimizer *opt, int64_t i)
+dt_status dti_norm_look(dt_optimizer *opt, int64_t i, dt_tape *tape)
 {
     dt_tensor *x;
 
@@ -67,7 +68,7 @@ dt_status dti_norm_look(dt_optimizer *opt, int64_t i)
         opt->clears = dti_gradients_clears(opt->gradients);
     }
     for (int k = 0; (x = dti_leaf_part(opt->gradients, i, k)) != NULL; k++)
-        if (dti_tensor_partial_dims(x) != 0) DT_TRY(add(opt, x, opt->looks, i));
+        if (dti_tensor_partial_dims(x) != 0) DT_TRY(add(opt, tape, x, opt->looks, i));
     return DT_OK;
 }
 
@@ -86,13 +87,17 @@ static dt_status all_reduce(dt_optimizer *opt, void *data, int64_t n, dt_reduce 
     return DT_OK;
 }
 
-dt_status dti_norm_of(dt_optimizer *opt, dti_squares *out)
+dt_status dti_norm_of(dt_optimizer *opt, uint64_t asked, dti_squares *out)
 {
-    *out = (dti_squares){ .n_bad_terms = 0 };
+    const int64_t part[] = { (int64_t)(asked >> 48), (int64_t)(asked >> 32 & 0xffff) };
+
+    *out = (dti_squares){ .asked = { { part[0], part[0] * part[0] },
+                                     { part[1], part[1] * part[1] } } };
     DT_TRY(dt_fill(opt->squares, 0.0));
     for (int64_t i = 0; i < opt->n; i++) {
         dt_tensor *g = dti_leaf_part(opt->gradients, i, 0);
-        if (g != NULL && opt->params[i].first_owner) DT_TRY(add(opt, g, opt->squares, 0));
+        if (g != NULL && opt->params[i].first_owner)
+            DT_TRY(add(opt, opt->tape, g, opt->squares, 0));
     }
     DT_TRY(read(opt, opt->squares, 1, out->digits));
     DT_TRY(read(opt, opt->looks, opt->n, opt->looked));
@@ -107,6 +112,21 @@ bool dti_norm_is_finite(const dti_squares *squares)
     return squares->digits[DTI_DIGITS_BAD] == 0 && squares->n_bad_terms == 0;
 }
 
+/* n numbers are equal if n times the sum of their squares is the square of their sum: below 2^64
+ * for 65536 numbers of 16 bits. */
+bool dti_norm_is_asked_alike(const dt_optimizer *opt, const dti_squares *squares)
+{
+    const uint64_t n = (uint64_t)dt_mesh_n_ranks(opt->mesh);
+    bool alike = true;
+
+    if (dt_runtime_is_dry(dt_mesh_runtime(opt->mesh))) return true;
+    for (size_t i = 0; i < DT_COUNT(squares->asked); i++) {
+        const uint64_t sum = (uint64_t)squares->asked[i][0];
+        alike = alike && n * (uint64_t)squares->asked[i][1] == sum * sum;
+    }
+    return alike;
+}
+
 /* The first parameter, in the order of the list, with something that is not finite here: terms of
  * this rank's own or, if there are none anywhere, an element that it counts. opt->n: none. */
 static dt_status first_bad(dt_optimizer *opt, bool terms, int64_t *out)
@@ -117,7 +137,7 @@ static dt_status first_bad(dt_optimizer *opt, bool terms, int64_t *out)
         int64_t digits[DTI_DIGITS_N] = { 0 };
         if (!terms && g != NULL && opt->params[i].first_owner) {
             DT_TRY(dt_fill(opt->squares, 0.0));
-            DT_TRY(add(opt, g, opt->squares, 0));
+            DT_TRY(add(opt, opt->tape, g, opt->squares, 0));
             DT_TRY(read(opt, opt->squares, 1, digits));
         }
         if (terms ? has_bad_terms(opt, i) : digits[DTI_DIGITS_BAD] > 0) *out = i;

@@ -2,8 +2,11 @@
  *
  * A step: gradients come to where the state lies, all ranks learn their norm and whether they are
  * finite, each parameter is updated there and brought back to where it is. */
+#include <dtensor/collectives.h>
 #include <math.h>
 
+#include "base/numbers.h"
+#include "base/text.h"
 #include "dtensor/create.h"
 #include "dtensor/leaves.h"
 #include "dtensor/optimize.h"
@@ -137,6 +140,76 @@ static dt_status check_step(const dt_optimizer *opt, double lr)
     return DT_OK;
 }
 
+/* Number i of what a step follows from besides gradients and state, the same on every rank: of the
+ * step, of the rule, of each parameter. NAN behind the last. */
+static double number_of_step(const dt_optimizer *opt, double lr, int64_t i, const char **name,
+                             const char **of)
+{
+    const dt_optimizer_options *o = &opt->options;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = { { "lr", lr },
+                    { "the count of steps", (double)opt->steps },
+                    { "the loss scale", opt->loss_scale },
+                    { "the count of good steps", (double)opt->good_steps },
+                    { "rule", (double)o->rule },
+                    { "beta1", o->beta1 },
+                    { "beta2", o->beta2 },
+                    { "eps", o->eps },
+                    { "momentum", o->momentum },
+                    { "dampening", o->dampening },
+                    { "nesterov", (double)o->nesterov },
+                    { "clip", o->clip },
+                    { "stochastic", (double)o->stochastic },
+                    { "seed", (double)o->seed } };
+    const int64_t k = i - (int64_t)DT_COUNT(numbers);
+
+    *of = "";
+    *name = k < 0 ? numbers[i].name : k % 2 == 0 ? "lr_factor" : "weight_decay";
+    if (k < 0) return numbers[i].value;
+    if (k / 2 >= opt->n) return NAN;
+    *of = opt->params[k / 2].name;
+    return k % 2 == 0 ? opt->params[k / 2].lr_factor : opt->params[k / 2].weight_decay;
+}
+
+static uint64_t hash_of_step(const dt_optimizer *opt, double lr)
+{
+    const char *name, *of;
+    uint64_t hash = 1;
+    double x;
+
+    for (int64_t i = 0; !isnan(x = number_of_step(opt, lr, i, &name, &of)); i++)
+        hash = dti_hash_bytes(hash, &x, sizeof x);
+    return hash;
+}
+
+/* Ranks that step differently have different parameters ever after. Collective. */
+static dt_status refuse_numbers(dt_optimizer *opt, double lr)
+{
+    const double rank = dt_runtime_rank(dt_mesh_runtime(opt->mesh));
+    const char *name, *of;
+    double x;
+
+    for (int64_t i = 0; !isnan(x = number_of_step(opt, lr, i, &name, &of)); i++) {
+        double least[] = { x, -x }, first[2]; /* and the largest, as what is least of -x */
+        char low[DTI_NUMBER_BYTES], high[DTI_NUMBER_BYTES];
+        DT_TRY(dt_all_reduce(opt->mesh, NULL, least, least, 2, DT_F64, DT_MIN));
+        if (least[0] == -least[1]) continue;
+        first[0] = x == least[0] ? rank : INFINITY;
+        first[1] = x == -least[1] ? rank : INFINITY;
+        DT_TRY(dt_all_reduce(opt->mesh, NULL, first, first, 2, DT_F64, DT_MIN));
+        DT_FAIL(DT_ERR_ARG,
+                "step %lld: %s%s%s is %s on rank %.0f and %s on rank %.0f: every rank passes the "
+                "same; nothing was written",
+                (long long)opt->steps + 1, name, of[0] != '\0' ? " of " : "", of,
+                dti_number_text(least[0], low), first[0], dti_number_text(-least[1], high),
+                first[1]);
+    }
+    DT_FAIL(DT_ERR_INTERNAL, "step %lld: ranks disagree, and nothing differs",
+            (long long)opt->steps + 1);
+}
+
 /* Gradients of f16 that overflow are no error as long as the scale can fall. */
 static bool overflows(dt_optimizer *opt, const dti_squares *squares)
 {
@@ -166,7 +239,8 @@ static dt_status run_step(dt_optimizer *opt, double lr, dt_step_report *report)
 
     DT_TRY(dti_state_take_back(opt));
     for (int64_t i = 0; i < opt->n; i++) DT_TRY(dti_optimizer_reduce(opt, i, opt->tape));
-    DT_TRY(dti_norm_of(opt, &squares));
+    DT_TRY(dti_norm_of(opt, hash_of_step(opt, lr), &squares));
+    if (!dti_norm_is_asked_alike(opt, &squares)) DT_TRY(refuse_numbers(opt, lr));
     report->norm = sqrt(dti_digits_total(squares.digits)) / scale;
     report->step = opt->steps + 1;
     report->clip_factor = 1.0;
@@ -188,9 +262,9 @@ dt_status dt_optimizer_step(dt_optimizer *opt, double lr, dt_step_report *report
     dt_step_report mine = { 0 };
 
     DT_CHECK(opt != NULL, DT_ERR_ARG, "optimizer is NULL");
-    if (opt->buckets != NULL) DT_TRY(dti_buckets_finish(opt->buckets));
-    DT_TRY(check_step(opt, lr));
     dt_tape_reset(opt->tape);
+    if (opt->buckets != NULL) DT_TRY(dti_buckets_finish(opt->buckets, opt->tape));
+    DT_TRY(check_step(opt, lr));
     if (dt_mesh_is_member(opt->mesh))
         DT_TRY(dti_runtime_alone(dt_mesh_runtime(opt->mesh), run_step(opt, lr, &mine)));
     else

@@ -133,7 +133,8 @@ DT_API double dt_optimizer_loss_scale(const dt_optimizer *optimizer);
  *
  * With bucket_bytes gradients set out while the pass goes on, as soon as nothing is added to them
  * any more: those that are cut (zero 2) in each pass, others in the last. dt_gradient() does not
- * have what is under way; dt_optimizer_step() waits for it. Bits and bytes are those without.
+ * have what is under way; dt_optimizer_step() waits for it. Bits, bytes and work are those without.
+ * The tape counts what gradients send and need of the norm where they travel in the pass.
  *
  * Collective  as dt_backward(), and over the layers' mesh.
  * Errors      latched: those of dt_backward(); DT_ERR_ARG for NULL, or a tape that records for
@@ -157,17 +158,22 @@ typedef struct dt_step_report {
  * The norm is taken of the exact sum of all squares, each element counted by the first rank that
  * holds it: it depends on the values alone, not on mesh or layout.
  *
- *   lr      learning rate of this step, the same on every rank: nothing compares them
+ *   lr      learning rate of this step, the same on every rank
  *   report  may be NULL
  *
  * Collective  over the layers' mesh.
  * Errors      DT_ERR_ARG   NULL, lr is negative or no number; no backward pass has reached any
  *                          parameter; a parameter was replaced; a gradient is not finite, on any
- *                          rank: names rank, parameter and step. Nothing was written then, and the
- *                          gradients are still there
+ *                          rank: names rank, parameter and step; ranks differ in lr, in a number of
+ *                          their options or in where dt_optimizer_restore() began: names it, two
+ *                          ranks and their numbers. Nothing was written then, and the gradients are
+ *                          still there
  *             DT_ERR_IO    a disk failed under the state, which is lost then: every step fails so
  *                          until a checkpoint is loaded
  *             as dt_redistribute()
+ *             All but DT_ERR_ARG may come between two parameters: some are stepped then, others are
+ *             not, and no call completes or undoes the step. Go on from a checkpoint
+ *             (dt_run_folder_load()); where there are other ranks, in a run that is begun anew
  */
 DT_API DT_MUST_USE dt_status dt_optimizer_step(dt_optimizer *optimizer, double lr,
                                                dt_step_report *report);

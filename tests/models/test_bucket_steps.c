@@ -27,15 +27,17 @@ typedef struct left {
     uint64_t hash; /* of this rank's pieces of all parameters */
     int64_t bytes, calls;
     int64_t last_calls; /* within the last pass, before the step */
+    double flops;
 } left;
 
-static void count(const dt_tape *t, int64_t *bytes, int64_t *calls)
+static void count(const dt_tape *t, left *out)
 {
     for (int k = 0; k < DT_N_COMM_KINDS; k++) {
         const dt_comm_counter c = dt_tape_comm(t, (dt_comm_kind)k);
-        *bytes += c.bytes;
-        *calls += c.calls;
+        out->bytes += c.bytes;
+        out->calls += c.calls;
     }
+    out->flops += dt_tape_work(t).flops;
 }
 
 static dt_status hash_params(const dt_optimizer *opt, uint64_t *hash)
@@ -96,12 +98,12 @@ static dt_status train(dt_mesh *mesh, const run_of *r, left *out)
         for (int pass = 0; pass < r->passes; pass++) {
             const int64_t calls = out->calls;
             DT_TRY_TO(done, st, one_pass(t, model, opt, r, pass));
-            count(t, &out->bytes, &out->calls);
+            count(t, out);
             out->last_calls = out->calls - calls;
             dt_tape_reset(t);
         }
         DT_TRY_TO(done, st, dt_optimizer_step(opt, 1e-2, NULL));
-        count(dt_optimizer_tape(opt), &out->bytes, &out->calls);
+        count(dt_optimizer_tape(opt), out);
     }
     st = hash_params(opt, &out->hash);
 done:
@@ -126,6 +128,9 @@ static dt_status in_any_buckets(dt_mesh *mesh, const void *arg)
                   r.zero, r.passes, (long long)r.bucket);
         DT_EXPECT(got[i].bytes == plain.bytes, "buckets of %lld: %lld bytes, not %lld",
                   (long long)r.bucket, (long long)got[i].bytes, (long long)plain.bytes);
+        DT_EXPECT(got[i].flops == plain.flops,
+                  "zero %d, %d passes, buckets of %lld: %.0f operations, not %.0f", r.zero,
+                  r.passes, (long long)r.bucket, got[i].flops, plain.flops);
     }
     if (dt_mesh_dim_size(mesh, 0) == 1 || r.fully_shard != NULL) return DT_OK;
     DT_EXPECT(got[0].calls > got[1].calls && got[1].calls > got[2].calls,
@@ -135,7 +140,7 @@ static dt_status in_any_buckets(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
-DT_TEST(bucket_steps, bits_and_bytes_are_those_without)
+DT_TEST(bucket_steps, bits_bytes_and_work_are_those_without)
 {
     static const char *const meshes[] = { "dp=1", "dp=2", "dp=4", "dp=2,tp=2" };
     static const char *const folders[] = { "tests/golden/llama/tied",

@@ -180,7 +180,7 @@ static dt_status run_step(dt_mesh *mesh, const plan *p, outcome *out)
     memset(out, 0, sizeof *out);
     st = open_net(mesh, p, &s);
     for (int pass = 0; pass < p->passes && st == DT_OK; pass++) st = run_pass(&s, mesh, pass, out);
-    if (st == DT_OK && s.r != NULL) st = dti_buckets_finish(s.r);
+    if (st == DT_OK && s.r != NULL) st = dti_buckets_finish(s.r, NULL);
     for (int i = 0; i < LEAVES && st == DT_OK; i++) {
         dt_tensor *dw = dt_gradient(s.g, s.w[i]);
         if (i == UNUSED) {
@@ -392,7 +392,7 @@ static dt_status goes_on(dt_mesh *mesh, const void *arg)
     dt_gradients_clear(s.g);
     dt_tape_reset(s.t);
     DT_TRY_TO(done, st, run_pass(&s, mesh, 0, got));
-    DT_TRY_TO(done, st, dti_buckets_finish(s.r));
+    DT_TRY_TO(done, st, dti_buckets_finish(s.r, NULL));
     for (int i = 0; i <= BACK; i++) {
         dt_tensor *dw = dt_gradient(s.g, s.w[i]);
         DT_TRY_TO(done, st, dt_tensor_read(dw, got->bits[i], dti_tensor_bytes(dw)));

@@ -145,7 +145,7 @@ static dt_status holds(dt_mesh *mesh, const void *arg)
 {
     const formula *f = arg;
     const int p = dt_mesh_n_ranks(mesh);
-    const int64_t norm = 2 * 22 * 8 * (p - 1) / p;
+    const int64_t norm = 2 * 26 * 8 * (p - 1) / p;
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
     dt_counted counted;
     int64_t early;

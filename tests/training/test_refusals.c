@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/small_net.h"
 
@@ -213,6 +214,63 @@ done:
 DT_TEST(optimizer_refusals, parameters)
 {
     dt_test_on_ranks("dp=1", no_values, NULL);
+}
+
+/* --- ranks that step differently -------------------------------------------------------------- */
+
+typedef enum otherwise { IN_LR, IN_CLIP, IN_GROUPS, IN_STEPS, N_OTHERWISE } otherwise;
+
+static dt_status differs(dt_mesh *mesh, const void *arg)
+{
+    static const char *const says[] = {
+        "step 1: lr is 0.1 on rank 0 and 0.1000000001 on rank 2: every rank passes the same; "
+        "nothing was written",
+        "step 1: clip is 0.5 on rank 2 and 1 on rank 0",
+        "step 1: lr_factor of mlp.up.weight is 1 on rank 0 and 3 on rank 2",
+        "the count of steps is 0 on rank 0 and 7 on rank 2",
+    };
+    const otherwise what = *(const otherwise *)arg;
+    const bool odd = dt_runtime_rank(dt_mesh_runtime(mesh)) == 2;
+    const dt_parameter_group group = { "mlp.up.weight", odd ? 3.0 : 1.0, -1.0, false };
+    dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
+    float *before = NULL, *values = NULL;
+    dt_optimizer *opt = NULL;
+    dt_layers *m = NULL;
+    dt_tape *t = NULL;
+    int64_t n = 0;
+    dt_status st;
+
+    o.clip = what == IN_CLIP && odd ? 0.5 : 1.0;
+    o.groups = what == IN_GROUPS ? &group : NULL;
+    o.n_groups = what == IN_GROUPS;
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    if (what == IN_STEPS && odd) DT_TRY_TO(done, st, dt_optimizer_restore(opt, 7, 1.0, 0));
+    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &before, &n));
+    dt_tape_record(t, dt_optimizer_gradients(opt));
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    DT_TRY_TO(done, st, after(t));
+    EXPECT(dt_optimizer_step(opt, what == IN_LR && odd ? 0.1000000001 : 0.1, NULL), says[what]);
+    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &values, &n));
+    DT_EXPECT_TO(done, st, memcmp(before, values, (size_t)n * sizeof *values) == 0,
+                 "values were written");
+    if (what == IN_LR) DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, NULL));
+done:
+    dti_free(before);
+    dti_free(values);
+    dt_tape_release(&t);
+    dt_optimizer_release(&opt);
+    dt_layers_release(&m);
+    return st;
+}
+
+DT_TEST(optimizer_refusals, ranks_that_step_differently)
+{
+    for (otherwise what = 0; what < N_OTHERWISE; what++) {
+        dt_test_on_ranks("dp=4", differs, &what);
+        dt_test_on_ranks("dp=2,tp=2", differs, &what);
+    }
 }
 
 /* --- what was recorded before a step, and ranks that take no part ----------------------------- */
