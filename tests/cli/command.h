@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,21 +26,29 @@ typedef struct command_result {
     char *err;
 } command_result;
 
+/* A file's text. Texts stay until the process ends, that is as long as a test. */
 static inline char *command_read(const char *path)
 {
+    typedef struct text {
+        struct text *next;
+        char bytes[];
+    } text;
+    static text *texts;
     FILE *f = fopen(path, "rb");
     size_t capacity = 1 << 16, n = 0, got = 1;
-    char *text = malloc(capacity);
+    text *t = malloc(sizeof *t + capacity);
 
-    while (f != NULL && text != NULL && got > 0) {
-        got = fread(text + n, 1, capacity - n - 1, f);
+    while (f != NULL && t != NULL && got > 0) {
+        got = fread(t->bytes + n, 1, capacity - n - 1, f);
         n += got;
-        if (n + 1 == capacity) text = realloc(text, capacity *= 2);
+        if (n + 1 == capacity) t = realloc(t, sizeof *t + (capacity *= 2));
     }
-    if (f == NULL || text == NULL) dt_test_fail(__FILE__, __LINE__, "%s cannot be read", path);
     if (f != NULL) (void)fclose(f);
-    if (text != NULL) text[n] = '\0';
-    return text;
+    if (f == NULL || t == NULL) dt_test_fail(__FILE__, __LINE__, "%s cannot be read", path);
+    t->bytes[n] = '\0';
+    t->next = texts;
+    texts = t;
+    return t->bytes;
 }
 
 /* The environment of the test, less our own variables of runs, with `extra` ("NAME=VALUE" or NULL)
@@ -106,20 +115,26 @@ static inline command_result command_run(const char *extra_env, const char *cons
 #define COMMAND(...)          command_run(NULL, (const char *const[]){ __VA_ARGS__, NULL })
 #define COMMAND_ENV(env, ...) command_run((env), (const char *const[]){ __VA_ARGS__, NULL })
 
-static inline void command_free(command_result *r)
+/* The run ended with `code` and said each of the texts behind it: on stdout where that is 0, on
+ * stderr else. What it said is in the message if it did not. */
+static inline command_result command_ends(const char *file, int line, int code, command_result r,
+                                          ...)
 {
-    free(r->out);
-    free(r->err);
-    *r = (command_result){ 0 };
+    const char *said = code == 0 ? r.out : r.err, *part;
+    va_list parts;
+
+    if (r.code != code)
+        dt_test_fail(file, line, "exit code %d, not %d; stderr: %.1500s", r.code, code, r.err);
+    va_start(parts, r);
+    while ((part = va_arg(parts, const char *)) != NULL)
+        if (strstr(said, part) == NULL)
+            dt_test_fail(file, line, "\"%s\" is not in: %.1500s", part, said);
+    va_end(parts);
+    return r;
 }
 
-/* The run ended with `code`; what it said is in the message if it did not. */
-#define COMMAND_ASSERT_CODE(r, want)                                                            \
-    do {                                                                                        \
-        if ((r).code != (want))                                                                 \
-            dt_test_fail(__FILE__, __LINE__, "exit code %d, not %d; stderr: %.1500s", (r).code, \
-                         (want), (r).err);                                                      \
-    } while (0)
+/* r = COMMAND_ENDS(0, COMMAND("env"), "gpus"), where more is asked of what it said. */
+#define COMMAND_ENDS(code, ...) command_ends(__FILE__, __LINE__, (code), __VA_ARGS__, NULL)
 
 #define COMMAND_ASSERT_HAS(text, part)                                                     \
     do {                                                                                   \

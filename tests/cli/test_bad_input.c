@@ -475,7 +475,6 @@ static void check(const mistake *m)
         if (strstr(r.err, in_folder(m->says[i], folder, said)) == NULL)
             dt_test_fail(__FILE__, __LINE__, "%s: \"%s\" is not in: %.1000s", m->name, m->says[i],
                          r.err);
-    command_free(&r);
 }
 
 DT_TEST(cli_bad_input, every_mistake_is_named_and_ends_with_code_2)
@@ -506,14 +505,12 @@ DT_TEST(cli_bad_input, inspect_says_precisely_why_a_checkpoint_is_not_supported)
         text = COMMAND("inspect", folder);
         json = COMMAND("inspect", folder, "--json");
         dt_test_remove_dir(folder);
-        COMMAND_ASSERT_CODE(text, 2);
-        COMMAND_ASSERT_CODE(json, 2);
+        COMMAND_ENDS(2, text);
+        COMMAND_ENDS(2, json);
         COMMAND_ASSERT_HAS(text.out, "supported   no");
         COMMAND_ASSERT_HAS(text.err, cases[i].why);
         COMMAND_ASSERT_HAS(json.out, "\"supported\": false");
         COMMAND_ASSERT_HAS(json.out, cases[i].why);
-        command_free(&text);
-        command_free(&json);
     }
 }
 
@@ -539,16 +536,13 @@ DT_TEST(cli_bad_input, inspect_names_a_broken_part_beside_a_sound_model)
         json = COMMAND("inspect", folder, "--json");
         logits = COMMAND("logits", "-m", folder, "-t", "1,2");
         dt_test_remove_dir(folder);
-        COMMAND_ASSERT_CODE(text, 2);
-        COMMAND_ASSERT_CODE(json, 2);
-        COMMAND_ASSERT_CODE(logits, 0);
+        COMMAND_ENDS(2, text);
+        COMMAND_ENDS(2, json);
+        COMMAND_ENDS(0, logits);
         COMMAND_ASSERT_HAS(text.out, cases[i].line);
         COMMAND_ASSERT_HAS(text.err, cases[i].why);
         COMMAND_ASSERT_HAS(json.out, "\"supported\": true");
         (void)snprintf(key, sizeof key, "\"%s\": \"/", cases[i].key);
         COMMAND_ASSERT_HAS(json.out, key);
-        command_free(&text);
-        command_free(&json);
-        command_free(&logits);
     }
 }

@@ -60,10 +60,9 @@ static json_t *run(const char *folder, const char *mesh)
                 "--dtype", "f32", "--sequence", "12", "-n", "5", "--rounds", "2", "--json");
     json_t *object;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     object = json_loads(r.out, 0, NULL);
     DT_ASSERT(object != NULL && r.err[0] == '\0');
-    command_free(&r);
     return object;
 }
 
@@ -111,9 +110,9 @@ static json_t *run_random(const char *mesh, const char *device)
     (void)snprintf(command, sizeof command, "cp '%s' '%s'",
                    dt_test_source_path(source, "tests/golden/llama/uneven/config.json"), folder);
     DT_ASSERT_EQ_INT(system(command), 0);
-    r = COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", mesh, "--device", device,
-                "--dtype", "f32", "--sequence", "4", "-n", "4", "--rounds", "1", "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", mesh,
+                                "--device", device, "--dtype", "f32", "--sequence", "4", "-n", "4",
+                                "--rounds", "1", "--json"));
     object = json_loads(r.out, 0, NULL);
     DT_ASSERT(object != NULL);
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(object, "device")), device);
@@ -122,7 +121,6 @@ static json_t *run_random(const char *mesh, const char *device)
         const json_t *f = json_object_get(object, i == 0 ? "prompt" : "decode");
         expect_product(number(f, "ratio"), number(f, "limit_per_s"), number(f, "work_per_s"));
     }
-    command_free(&r);
     return object;
 }
 
@@ -135,16 +133,13 @@ DT_TEST(cli_bench, a_shape_that_no_machine_holds_is_refused)
         "\"num_attention_heads\": 8192, \"vocab_size\": 100000, "
         "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"torch_dtype\": \"float32\"}";
     char folder[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_temp_dir(folder);
     dt_test_write_file(folder, "config.json", config, sizeof config - 1);
-    r = COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", "tp=2", "--sequence", "4",
-                "-n", "4");
-    COMMAND_ASSERT_CODE(r, 4);
-    DT_ASSERT(strstr(r.err, "this machine has ") != NULL);
-    DT_ASSERT(strstr(r.err, " for 2 ranks") != NULL);
-    command_free(&r);
+    COMMAND_ENDS(4,
+                 COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", "tp=2",
+                         "--sequence", "4", "-n", "4"),
+                 "this machine has ", " for 2 ranks");
     dt_test_remove_dir(folder);
 }
 
@@ -179,40 +174,26 @@ DT_TEST(cli_bench, a_gpu_is_measured_beside_its_own_limits)
 DT_TEST(cli_bench, without_a_gpu_none_is_measured)
 {
     char path[DT_TEST_PATH_BYTES];
-    command_result r =
-        COMMAND_ENV("DTENSOR_CUDA_MODULE=/nowhere.so", "bench", "--model",
-                    dt_test_source_path(path, "tests/golden/llama/uneven"), "--device", "cuda");
-
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--device: ");
-    COMMAND_ASSERT_HAS(r.err, "/nowhere.so");
-    command_free(&r);
+    COMMAND_ENDS(2,
+                 COMMAND_ENV("DTENSOR_CUDA_MODULE=/nowhere.so", "bench", "--model",
+                             dt_test_source_path(path, "tests/golden/llama/uneven"), "--device",
+                             "cuda"),
+                 "--device: ", "/nowhere.so");
 }
 
 DT_TEST(cli_bench, what_the_context_has_no_room_for_is_refused)
 {
     char path[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_source_path(path, "tests/golden/llama/uneven"); /* 128 positions */
-    r = COMMAND("bench", "--model", path, "--sequence", "129");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--sequence 129: the model's context has 128 tokens");
-    command_free(&r);
-    r = COMMAND("bench", "--model", path, "-n", "121");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "has room for 120 behind a prompt of 8");
-    command_free(&r);
-    r = COMMAND("bench", "--model", path, "--sequence", "1", "-n", "128");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "has room for 127 behind a prompt of 1");
-    command_free(&r);
-    r = COMMAND("bench", "-q", "--model", path, "--sequence", "1", "-n", "127", "--rounds", "1");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("bench", "-q", "--model", path, "-n", "2", "--rounds", "1");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "prompt    128 tokens, ");
-    COMMAND_ASSERT_HAS(r.out, "that reading the weights alone reaches");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("bench", "--model", path, "--sequence", "129"),
+                 "--sequence 129: the model's context has 128 tokens");
+    COMMAND_ENDS(2, COMMAND("bench", "--model", path, "-n", "121"),
+                 "has room for 120 behind a prompt of 8");
+    COMMAND_ENDS(2, COMMAND("bench", "--model", path, "--sequence", "1", "-n", "128"),
+                 "has room for 127 behind a prompt of 1");
+    COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "--sequence", "1", "-n", "127",
+                            "--rounds", "1"));
+    COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "-n", "2", "--rounds", "1"),
+                 "prompt    128 tokens, ", "that reading the weights alone reaches");
 }

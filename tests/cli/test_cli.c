@@ -71,12 +71,10 @@ DT_TEST(cli, help_needs_no_model_and_goes_to_stdout)
     };
 
     for (size_t i = 0; i < DT_COUNT(words); i++) {
-        command_result r =
-            command_run(NULL, (const char *const[]){ words[i][0], words[i][1], NULL });
-        COMMAND_ASSERT_CODE(r, 0);
+        command_result r = COMMAND_ENDS(
+            0, command_run(NULL, (const char *const[]){ words[i][0], words[i][1], NULL }));
         DT_ASSERT_EQ_STR(r.err, "");
         COMMAND_ASSERT_HAS(r.out, "dtensor");
-        command_free(&r);
     }
 }
 
@@ -87,10 +85,8 @@ DT_TEST(cli, help_of_a_command_lists_its_options)
     COMMAND_ASSERT_HAS(r.out, "--max-new-tokens N");
     COMMAND_ASSERT_HAS(r.out, "-m, --model DIR");
     COMMAND_ASSERT_HAS(r.out, "--ignore-eos");
-    command_free(&r);
     r = COMMAND("logits", "--help");
     DT_ASSERT(strstr(r.out, "--max-new-tokens") == NULL);
-    command_free(&r);
 }
 
 DT_TEST(cli, version_names_kernels_and_libraries)
@@ -100,7 +96,6 @@ DT_TEST(cli, version_names_kernels_and_libraries)
     COMMAND_ASSERT_HAS(r.out, dt_version());
     COMMAND_ASSERT_HAS(r.out, "portable");
     COMMAND_ASSERT_HAS(r.out, "oneDNN");
-    command_free(&r);
 }
 
 /* --- generate -----------------------------------------------------------------------------------
@@ -122,14 +117,13 @@ static void expect_greedy(const char *fixture, const char *mesh)
     (void)join_ids(ids, n_prompt, ',', prompt);
     (void)snprintf(want, sizeof want, "%s\n", join_ids(ids, n_prompt + n_new, ' ', all));
     (void)snprintf(count, sizeof count, "%lld", (long long)n_new);
-    r = COMMAND("generate", "--model", folder, "--tokens", prompt, "--mesh", mesh, "--dtype", "f32",
-                "--max-new-tokens", count, "--ignore-eos", "--threads", "1");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("generate", "--model", folder, "--tokens", prompt, "--mesh", mesh,
+                                "--dtype", "f32", "--max-new-tokens", count, "--ignore-eos",
+                                "--threads", "1"));
     DT_ASSERT_EQ_STR(r.out, want);
     COMMAND_ASSERT_HAS(r.err, mesh);
     COMMAND_ASSERT_HAS(r.err, "rank 0");
     COMMAND_ASSERT_HAS(r.err, "tokens/s");
-    command_free(&r);
 }
 
 DT_TEST(cli, generate_gives_the_golden_tokens_on_every_mesh)
@@ -146,15 +140,14 @@ DT_TEST(cli, generate_gives_the_golden_tokens_on_every_mesh)
 DT_TEST(cli, generate_streams_prompt_and_text)
 {
     char folder[DT_TEST_PATH_BYTES];
-    command_result r = COMMAND("generate", "--model", dt_test_source_path(folder, demo()),
-                               "--prompt", "ROMEO:", "--mesh", "tp=2", "-n", "12");
+    command_result r =
+        COMMAND_ENDS(0, COMMAND("generate", "--model", dt_test_source_path(folder, demo()),
+                                "--prompt", "ROMEO:", "--mesh", "tp=2", "-n", "12"));
 
-    COMMAND_ASSERT_CODE(r, 0);
     DT_ASSERT(strncmp(r.out, "ROMEO:", 6) == 0 && strlen(r.out) > 12);
     DT_ASSERT_EQ_INT(r.out[strlen(r.out) - 1], '\n');
     COMMAND_ASSERT_HAS(r.err, "llama, 1.8 M parameters in bf16, mesh tp=2");
     COMMAND_ASSERT_HAS(r.err, "rank 1");
-    command_free(&r);
 }
 
 DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
@@ -165,13 +158,12 @@ DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
     json_t *v;
 
     (void)dt_test_source_path(folder, demo());
-    r = COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "-q");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(
+        0, COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "-q"));
     DT_ASSERT_EQ_STR(r.err, "");
     (void)snprintf(streamed, sizeof streamed, "%s", r.out);
-    command_free(&r);
-    r = COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh",
+                                "tp=2", "--json"));
     v = parse(r.out);
     text = json_string_value(json_object_get(v, "text"));
     DT_ASSERT(text != NULL && strncmp(streamed + 6, text, strlen(text)) == 0);
@@ -181,7 +173,6 @@ DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
     DT_ASSERT(json_is_number(json_object_get(json_object_get(v, "timing"), "prompt_s")));
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(v, "stop")), "length");
     json_decref(v);
-    command_free(&r);
 }
 
 DT_TEST(cli, a_prompt_file_loses_one_final_newline)
@@ -194,21 +185,15 @@ DT_TEST(cli, a_prompt_file_loses_one_final_newline)
     (void)snprintf(file, sizeof file, "%s/prompt.txt", folder);
     a = COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q");
     b = COMMAND("generate", "-m", model, "--prompt=JULIET:", "-n8", "-q");
-    COMMAND_ASSERT_CODE(a, 0);
-    COMMAND_ASSERT_CODE(b, 0);
+    COMMAND_ENDS(0, a);
+    COMMAND_ENDS(0, b);
     DT_ASSERT_EQ_STR(a.out, b.out);
-    command_free(&a);
     dt_test_write_file(folder, "prompt.txt", "JULIET:\r\n", 9);
-    a = COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q");
-    COMMAND_ASSERT_CODE(a, 0);
+    a = COMMAND_ENDS(0, COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q"));
     DT_ASSERT_EQ_STR(a.out, b.out);
-    command_free(&a);
     dt_test_write_file(folder, "prompt.txt", "\r\nJULIET:\r\n\nROMEO:", 18);
-    a = COMMAND("generate", "-m", model, "--prompts-file", file, "-n", "8", "-q");
-    COMMAND_ASSERT_CODE(a, 0);
+    a = COMMAND_ENDS(0, COMMAND("generate", "-m", model, "--prompts-file", file, "-n", "8", "-q"));
     DT_ASSERT(strstr(a.out, "\r") == NULL && strstr(a.out, "\n---\nROMEO:") != NULL);
-    command_free(&a);
-    command_free(&b);
     dt_test_remove_dir(folder);
 }
 
@@ -221,12 +206,11 @@ DT_TEST(cli, the_default_length_gives_way_to_the_context)
                 "1,2,3,4", "--ignore-eos", "--json");
     json_t *v;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     v = parse(r.out);
     DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "tokens")), 60);
     DT_ASSERT(json_is_null(json_object_get(v, "text")));
     json_decref(v);
-    command_free(&r);
 }
 
 /* A plan that leaves everything whole changes where weights lie and no token. */
@@ -247,7 +231,7 @@ DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
     r[1] = COMMAND("generate", "-m", model, "-t", "5,6", "-n", "8", "--mesh", "tp=2", "--json",
                    "--plan", file);
     for (int i = 0; i < 2; i++) {
-        COMMAND_ASSERT_CODE(r[i], 0);
+        COMMAND_ENDS(0, r[i]);
         v[i] = parse(r[i].out);
         bytes[i] = json_integer_value(
             json_object_get(json_array_get(json_object_get(v[i], "ranks"), 0), "bytes"));
@@ -256,7 +240,6 @@ DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
     DT_ASSERT(bytes[1] > bytes[0]);
     for (int i = 0; i < 2; i++) {
         json_decref(v[i]);
-        command_free(&r[i]);
     }
     dt_test_remove_dir(folder);
 }
@@ -283,9 +266,8 @@ DT_TEST(cli, a_plan_may_come_out_of_a_pipe)
     DT_ASSERT_EQ_INT(pthread_create(&writer, NULL, write_plan, pipe), 0);
     r = COMMAND("logits", "-m", model, "-t", "5,6", "--mesh", "tp=2", "--plan", pipe);
     DT_ASSERT_EQ_INT(pthread_join(writer, NULL), 0);
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, pipe);
-    command_free(&r);
     dt_test_remove_dir(folder);
 }
 
@@ -302,7 +284,7 @@ DT_TEST(cli, logits_are_json_of_the_right_shape_on_every_mesh)
         command_result r = COMMAND("logits", "-m", folder, "-t", "7,8,9", "--mesh", meshes[m],
                                    "--dtype", "f32", "--json", "-q");
         json_t *v, *rows;
-        COMMAND_ASSERT_CODE(r, 0);
+        COMMAND_ENDS(0, r);
         DT_ASSERT_EQ_STR(r.err, "");
         v = parse(r.out);
         rows = json_object_get(v, "logits");
@@ -317,7 +299,6 @@ DT_TEST(cli, logits_are_json_of_the_right_shape_on_every_mesh)
             DT_ASSERT_CLOSE(json_number_value(ours), json_number_value(theirs), 1e-4);
         }
         json_decref(v);
-        command_free(&r);
     }
     json_decref(first);
 }
@@ -329,10 +310,9 @@ DT_TEST(cli, logits_without_json_are_a_table)
         COMMAND("logits", "-m", dt_test_source_path(folder, demo()), "-t", "5,6,7", "-q");
     int lines = 0;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     for (const char *c = r.out; *c != '\0'; c++) lines += *c == '\n';
     DT_ASSERT_EQ_INT(lines, 4);
-    command_free(&r);
 }
 
 /* --- inspect ------------------------------------------------------------------------------------
@@ -341,15 +321,11 @@ DT_TEST(cli, logits_without_json_are_a_table)
 DT_TEST(cli, inspect_says_what_a_checkpoint_is)
 {
     char folder[DT_TEST_PATH_BYTES];
-    command_result r = COMMAND("inspect", dt_test_source_path(folder, demo()));
+    command_result r =
+        COMMAND_ENDS(0, COMMAND("inspect", dt_test_source_path(folder, demo())), "llama", "1771200",
+                     "tokenizer.json, 1024 tokens", "supported   yes");
 
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "llama");
-    COMMAND_ASSERT_HAS(r.out, "1771200");
-    COMMAND_ASSERT_HAS(r.out, "tokenizer.json, 1024 tokens");
-    COMMAND_ASSERT_HAS(r.out, "supported   yes");
     DT_ASSERT_EQ_STR(r.err, "");
-    command_free(&r);
 }
 
 DT_TEST(cli, inspect_json_has_the_same_facts)
@@ -359,7 +335,7 @@ DT_TEST(cli, inspect_json_has_the_same_facts)
         COMMAND("inspect", dt_test_source_path(folder, "tests/golden/llama/sharded"), "--json");
     json_t *v;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     v = parse(r.out);
     DT_ASSERT(json_is_true(json_object_get(v, "supported")));
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(v, "model_type")), "llama");
@@ -367,7 +343,6 @@ DT_TEST(cli, inspect_json_has_the_same_facts)
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "vocab_size")), 120);
     DT_ASSERT(json_is_null(json_object_get(v, "tokenizer")));
     json_decref(v);
-    command_free(&r);
 }
 
 /* --- ranks that fail ----------------------------------------------------------------------------
@@ -384,26 +359,19 @@ DT_TEST(cli, a_rank_that_fails_ends_the_run_and_is_named)
 
     (void)dt_test_source_path(folder, demo());
     for (size_t i = 0; i < DT_COUNT(faults); i++) {
-        command_result r = COMMAND_ENV(faults[i], "generate", "-m", folder, "-p",
-                                       "ROMEO:", "--mesh", "tp=2", "-q");
-        COMMAND_ASSERT_CODE(r, 5);
-        COMMAND_ASSERT_HAS(r.err, "rank 1");
-        COMMAND_ASSERT_HAS(r.err, "dtensor: ");
+        command_result r = COMMAND_ENDS(5,
+                                        COMMAND_ENV(faults[i], "generate", "-m", folder, "-p",
+                                                    "ROMEO:", "--mesh", "tp=2", "-q"),
+                                        "rank 1", "dtensor: ");
         DT_ASSERT(strstr(r.err, "    at ") == NULL);
-        command_free(&r);
     }
 }
 
 DT_TEST(cli, verbose_shows_the_path_of_an_error)
 {
-    command_result r = COMMAND("generate", "--model", "nowhere", "-t", "1", "--verbose");
-
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "    at ");
-    command_free(&r);
-    r = COMMAND_ENV("DTENSOR_VERBOSE=1", "generate", "--model", "nowhere", "-t", "1");
-    COMMAND_ASSERT_HAS(r.err, "    at ");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("generate", "--model", "nowhere", "-t", "1", "--verbose"), "    at ");
+    COMMAND_ENDS(2, COMMAND_ENV("DTENSOR_VERBOSE=1", "generate", "--model", "nowhere", "-t", "1"),
+                 "    at ");
 }
 
 DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
@@ -414,33 +382,20 @@ DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
     (void)dt_test_source_path(model, "examples/checkpoint");
     (void)dt_test_temp_dir(temporary);
     (void)snprintf(to, sizeof to, "%s/new", temporary);
-    r = COMMAND("save", "-m", model, "-o", to, "--mesh", "tp=2", "--max-shard-size", "300KB",
-                "--json");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "\"output\":");
-    command_free(&r);
+    COMMAND_ENDS(0,
+                 COMMAND("save", "-m", model, "-o", to, "--mesh", "tp=2", "--max-shard-size",
+                         "300KB", "--json"),
+                 "\"output\":");
     before = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "-n", "20");
-    after = COMMAND("generate", "-q", "-m", to, "-p", "ROMEO:", "-n", "20");
-    COMMAND_ASSERT_CODE(after, 0);
+    after = COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", to, "-p", "ROMEO:", "-n", "20"));
     DT_ASSERT_EQ_STR(after.out, before.out);
-    command_free(&before);
-    command_free(&after);
-    r = COMMAND("save", "-m", model, "-o", to);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "holds weights already");
+    r = COMMAND_ENDS(2, COMMAND("save", "-m", model, "-o", to), "holds weights already");
     DT_ASSERT(strstr(r.err, "parameters") == NULL); /* before it reads weights */
-    command_free(&r);
-    r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "5 apples");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "is no size");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "5 apples"),
+                 "is no size");
     r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "1e6");
     COMMAND_ASSERT_HAS(r.err, "\"1e6\" is no size");
-    command_free(&r);
-    r = COMMAND("save", "-m", model);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--output");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("save", "-m", model), "--output");
     dt_test_remove_dir(temporary);
 }
 
@@ -460,19 +415,12 @@ DT_TEST(cli, save_on_a_full_disk_is_no_bad_input_and_leaves_nothing)
     DT_ASSERT(setrlimit(RLIMIT_FSIZE, &small) == 0);
     r = COMMAND("save", "-q", "-m", model, "-o", to);
     DT_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    COMMAND_ASSERT_CODE(r, 1);
-    COMMAND_ASSERT_HAS(r.err, "model.safetensors.tmp: cannot have ");
-    COMMAND_ASSERT_HAS(r.err, "File too large");
-    command_free(&r);
+    COMMAND_ENDS(1, r, "model.safetensors.tmp: cannot have ", "File too large");
     DT_ASSERT(access(to, F_OK) != 0);
     r = COMMAND("save", "-q", "-m", model, "-o", "/dev/null/new"); /* bad input */
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "dtensor: --output: /dev/null/new: cannot be made");
-    command_free(&r);
+    COMMAND_ENDS(2, r, "dtensor: --output: /dev/null/new: cannot be made");
     DT_ASSERT(symlink("nowhere", to) == 0);
-    r = COMMAND("save", "-q", "-m", model, "-o", to);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "new: cannot be made: it is a symbolic link to nothing");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("save", "-q", "-m", model, "-o", to),
+                 "new: cannot be made: it is a symbolic link to nothing");
     dt_test_remove_dir(temporary);
 }

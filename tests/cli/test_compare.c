@@ -29,8 +29,7 @@ DT_TEST(cli_compare, meshes_agree_within_rounding)
     json_t *all;
 
     (void)model_path(model);
-    r = COMPARE(model, "tp=2", "--mesh", "tp=3", "--mesh", "dp=2,tp=2", "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMPARE(model, "tp=2", "--mesh", "tp=3", "--mesh", "dp=2,tp=2", "--json"));
     for (size_t i = 0; i < 3; i++) {
         const json_t *one = result_of(&r, i, &all), *largest = json_object_get(one, "largest");
         DT_ASSERT(json_is_true(json_object_get(one, "agrees")));
@@ -39,11 +38,8 @@ DT_TEST(cli_compare, meshes_agree_within_rounding)
         DT_ASSERT(json_number_value(json_object_get(largest, "relative")) < 1e-5);
         json_decref(all);
     }
-    command_free(&r);
-    r = COMPARE(model, "tp=2", "--sequence-parallel");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "tp=2 agrees with tp=1 within 0.0001: 52 of 52 tensors compared\n");
-    command_free(&r);
+    COMMAND_ENDS(0, COMPARE(model, "tp=2", "--sequence-parallel"),
+                 "tp=2 agrees with tp=1 within 0.0001: 52 of 52 tensors compared\n");
 }
 
 /* Parameters that are cut over "dp" and gathered give the text of whole ones. */
@@ -57,14 +53,10 @@ DT_TEST(cli_compare, fully_sharded_models_say_the_same)
     cut = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "-n", "12", "--dtype", "f32",
                   "--mesh", "dp=2,tp=1", "--fully-shard", "dp");
     missing = COMMAND("generate", "-q", "-m", model, "-p", "ROMEO:", "--fully-shard", "dp");
-    COMMAND_ASSERT_CODE(whole, 0);
-    COMMAND_ASSERT_CODE(cut, 0);
+    COMMAND_ENDS(0, whole);
+    COMMAND_ENDS(0, cut);
     DT_ASSERT_EQ_STR(cut.out, whole.out);
-    COMMAND_ASSERT_CODE(missing, 2);
-    COMMAND_ASSERT_HAS(missing.err, "on mesh dim \"dp\", which the mesh does not have");
-    command_free(&whole);
-    command_free(&cut);
-    command_free(&missing);
+    COMMAND_ENDS(2, missing, "on mesh dim \"dp\", which the mesh does not have");
 }
 
 /* With a tolerance that the largest difference alone exceeds, it is the first one too. */
@@ -77,8 +69,7 @@ DT_TEST(cli_compare, the_first_difference_is_where_the_tolerance_ends)
     json_t *all;
 
     (void)model_path(model);
-    r = COMPARE(model, "tp=2", "--json", "--tolerance", "0");
-    COMMAND_ASSERT_CODE(r, 1);
+    r = COMMAND_ENDS(1, COMPARE(model, "tp=2", "--json", "--tolerance", "0"));
     one = result_of(&r, 0, &all);
     first = json_object_get(one, "first");
     largest = json_object_get(one, "largest");
@@ -91,38 +82,25 @@ DT_TEST(cli_compare, the_first_difference_is_where_the_tolerance_ends)
     (void)snprintf(tolerance, sizeof tolerance, "%.17g",
                    0.999999 * json_real_value(json_object_get(largest, "relative")));
     json_decref(all);
-    command_free(&r);
 
-    r = COMPARE(model, "tp=2", "--json", "--tolerance", tolerance);
-    COMMAND_ASSERT_CODE(r, 1);
+    r = COMMAND_ENDS(1, COMPARE(model, "tp=2", "--json", "--tolerance", tolerance));
     one = result_of(&r, 0, &all);
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         DT_ASSERT(json_equal(json_object_get(json_object_get(one, "first"), members[i]),
                              json_object_get(json_object_get(one, "largest"), members[i])));
     json_decref(all);
-    command_free(&r);
 }
 
 DT_TEST(cli_compare, mistakes_are_named)
 {
     char model[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)model_path(model);
-    r = COMMAND("compare", "-m", model, "-t", "1", "--mesh", "tp=1");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "two meshes or more: --mesh tp=1 --mesh tp=2");
-    command_free(&r);
-    r = COMPARE(model, "tp=2", "--tolerance", "-1");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--tolerance: -1 is not a difference");
-    command_free(&r);
-    r = COMPARE(model, "tp=none");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--mesh");
-    command_free(&r);
-    r = COMMAND("compare", "-m", model, "--mesh", "tp=1", "--mesh", "tp=2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "no prompt; give one of");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("compare", "-m", model, "-t", "1", "--mesh", "tp=1"),
+                 "two meshes or more: --mesh tp=1 --mesh tp=2");
+    COMMAND_ENDS(2, COMPARE(model, "tp=2", "--tolerance", "-1"),
+                 "--tolerance: -1 is not a difference");
+    COMMAND_ENDS(2, COMPARE(model, "tp=none"), "--mesh");
+    COMMAND_ENDS(2, COMMAND("compare", "-m", model, "--mesh", "tp=1", "--mesh", "tp=2"),
+                 "no prompt; give one of");
 }

@@ -120,7 +120,6 @@ DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
         err = command_read(file);
         DT_ASSERT(strstr(err, "system: S\nuser: One\nbot:\n") == err);
         DT_ASSERT(strstr(err, "\nuser: Two\nbot:\n") != NULL);
-        free(err);
         if (i == 0) memcpy(first.text, r.text, r.n + 1);
         DT_ASSERT(r.n > 4 && memchr(r.text, '\n', r.n - 1) != NULL); /* two answers */
         DT_ASSERT_EQ_STR(r.text, first.text);
@@ -145,11 +144,9 @@ static json_t *read_anew(const char *model, const char *prompt)
         at += (size_t)snprintf(list + at, 16, "%s%" PRId32, i > 0 ? "," : "", ids[i]);
     dt_tokenizer_free(ids);
     dt_tokenizer_release(&tok);
-    r = COMMAND("generate", "-q", "-m", model, "--tokens", list, "-n", "12", "--greedy", "--dtype",
-                "f32", "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", model, "--tokens", list, "-n", "12",
+                                "--greedy", "--dtype", "f32", "--json"));
     result = json_loads(r.out, 0, NULL);
-    command_free(&r);
     return result;
 }
 
@@ -286,7 +283,6 @@ static void set_context(const char *model, const char *positions)
     (void)snprintf(edited, sizeof edited, "%.*s%s%s%s", (int)(at - config), config, key, positions,
                    at + strlen(key) + strspn(at + strlen(key), "0123456789"));
     dt_test_write_file(model, "config.json", edited, strlen(edited));
-    free(config);
 }
 
 /* Reading as much as its context takes seconds. */
@@ -326,7 +322,6 @@ static void wait_for(const char *file, const char *text)
     for (int i = 0; i < 2000; i++) {
         char *now = command_read(file);
         const bool found = strstr(now, text) != NULL;
-        free(now);
         if (found) return;
         (void)usleep(10000);
     }
@@ -362,7 +357,6 @@ DT_TEST(cli_chat, an_interrupt_is_heard_while_a_prompt_is_read)
         json_decref(second);
         err = command_read(file);
         DT_ASSERT(strstr(err, "system: S\nuser: Two\nbot:") != NULL); /* the first is forgotten */
-        free(err);
     }
     dt_test_remove_dir(model);
 }
@@ -411,18 +405,13 @@ DT_TEST(cli_chat, interrupts_that_are_ignored_stay_so)
 DT_TEST(cli_chat, what_cannot_be_is_said)
 {
     char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES];
-    command_result r;
 
-    r = COMMAND("chat", "-q", "-m", dt_test_source_path(folder, "examples/checkpoint"));
-    COMMAND_ASSERT_CODE(r, 2);
-    DT_ASSERT(strstr(r.err, "has no chat template") != NULL);
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("chat", "-q", "-m", dt_test_source_path(folder, "examples/checkpoint")),
+                 "has no chat template");
     (void)make_model(model);
     dt_test_write_file(model, "chat_template.jinja", "\n{% include 'x' %}", 18);
-    r = COMMAND("chat", "-q", "-m", model);
-    COMMAND_ASSERT_CODE(r, 2);
-    DT_ASSERT(strstr(r.err, "line 2: the statement {% include %} is not supported") != NULL);
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("chat", "-q", "-m", model),
+                 "line 2: the statement {% include %} is not supported");
     dt_test_remove_dir(model);
 }
 
@@ -480,7 +469,6 @@ DT_TEST(cli_chat, on_a_terminal_a_zero_byte_costs_its_turn_alone)
     err = command_read(file);
     COMMAND_ASSERT_HAS(err, "a line holds a zero byte");
     COMMAND_ASSERT_HAS(err, "is not UTF-8");
-    free(err);
     (void)close(out[0]);
     (void)close(master);
     dt_test_remove_dir(model);

@@ -24,14 +24,10 @@ DT_TEST(cli_generate, a_seed_gives_one_text_and_another_seed_another)
                  "--mesh", "tp=3");
     c = GENERATE(model, "--dtype", "f32", "--seed", "6", "--top-p", "0.9", "--temperature", "1.2");
     greedy = GENERATE(model, "--dtype", "f32", "--greedy");
-    COMMAND_ASSERT_CODE(a, 0);
-    COMMAND_ASSERT_CODE(greedy, 0);
+    COMMAND_ENDS(0, a);
+    COMMAND_ENDS(0, greedy);
     DT_ASSERT_EQ_STR(b.out, a.out);
     DT_ASSERT(strcmp(c.out, a.out) != 0 && strcmp(greedy.out, a.out) != 0);
-    command_free(&a);
-    command_free(&b);
-    command_free(&c);
-    command_free(&greedy);
 }
 
 /* Beams of two prompts: each one's best first. */
@@ -45,9 +41,9 @@ DT_TEST(cli_generate, several_texts_come_together)
     (void)dt_test_temp_dir(folder);
     (void)snprintf(file, sizeof file, "%s/p", folder);
     dt_test_write_file(folder, "p", "ROMEO:\n\nJULIET: What\n", 21);
-    r = COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "8", "--num-beams",
-                "3", "--num-return-sequences", "2", "--json", "--mesh", "tp=2");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "8",
+                                "--num-beams", "3", "--num-return-sequences", "2", "--json",
+                                "--mesh", "tp=2"));
     result = json_loads(r.out, 0, NULL);
     texts = json_object_get(result, "texts");
     DT_ASSERT_EQ_INT(json_array_size(texts), 4);
@@ -60,11 +56,8 @@ DT_TEST(cli_generate, several_texts_come_together)
         DT_ASSERT_EQ_INT(json_array_size(json_object_get(best, "tokens")), 8);
     }
     json_decref(result);
-    command_free(&r);
-    r = COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "8");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "\n---\nJULIET: What");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "8"),
+                 "\n---\nJULIET: What");
     dt_test_remove_dir(folder);
 }
 
@@ -76,18 +69,14 @@ DT_TEST(cli_generate, a_string_ends_the_text)
 
     (void)model_path(model);
     whole = GENERATE(model, "--greedy");
-    r = GENERATE(model, "--greedy", "--stop", "never said", "--stop", "e");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, GENERATE(model, "--greedy", "--stop", "never said", "--stop", "e"));
     found = strchr(whole.out + strlen("ROMEO:"), 'e');
     DT_ASSERT(found != NULL);
     DT_ASSERT(strlen(r.out) >= (size_t)(found - whole.out) + 1);
     DT_ASSERT(strlen(r.out) < strlen(whole.out));
     DT_ASSERT(strncmp(r.out, whole.out, strlen(r.out) - 1) == 0);
-    command_free(&r);
     r = GENERATE(model, "--greedy", "--stop", "e", "--json");
     COMMAND_ASSERT_HAS(r.out, "\"stop\":\"string\"");
-    command_free(&r);
-    command_free(&whole);
 }
 
 DT_TEST(cli_generate, tokens_and_text_are_turned_into_each_other)
@@ -96,20 +85,14 @@ DT_TEST(cli_generate, tokens_and_text_are_turned_into_each_other)
     command_result r;
 
     (void)model_path(model);
-    r = COMMAND("tokenize", "-m", model, "-p", "ROMEO: O, speak again");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("tokenize", "-m", model, "-p", "ROMEO: O, speak again"));
     (void)snprintf(ids, sizeof ids, "%.*s", (int)strcspn(r.out, "\n"), r.out);
-    command_free(&r);
-    r = COMMAND("detokenize", "-m", model, "-t", ids);
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("detokenize", "-m", model, "-t", ids));
     DT_ASSERT_EQ_STR(r.out, "ROMEO: O, speak again\n");
-    command_free(&r);
     r = COMMAND("detokenize", "-m", model, "-t", ids, "--keep-special", "--json");
     COMMAND_ASSERT_HAS(r.out, "{\"text\":\"<|begin_of_text|>ROMEO: O, speak again\"}");
-    command_free(&r);
     r = COMMAND("tokenize", "-m", model, "-p", "<|begin_of_text|>", "--no-special", "--json");
     DT_ASSERT(strstr(r.out, "[0]") == NULL && strstr(r.out, "{\"tokens\":[") == r.out);
-    command_free(&r);
 }
 
 /* Of a file "\r\n" is the end of a line; a "\r" elsewhere is a character as any other. */
@@ -125,10 +108,8 @@ DT_TEST(cli_generate, carriage_returns_within_lines_stay)
         dt_test_write_file(folder, "p", i ? end : text, i ? sizeof end - 1 : sizeof text - 1);
         a = COMMAND("tokenize", "-m", model, "-f", file);
         b = COMMAND("tokenize", "-m", model, "-p", i ? end : plain);
-        COMMAND_ASSERT_CODE(a, 0);
+        COMMAND_ENDS(0, a);
         DT_ASSERT_EQ_STR(a.out, b.out);
-        command_free(&a);
-        command_free(&b);
     }
     dt_test_remove_dir(folder);
 }
@@ -148,7 +129,7 @@ static int64_t *tokens_of(command_result *r, size_t *n, const char *file, int li
     for (size_t i = 0; ids != NULL && i < *n; i++)
         ids[i] = json_integer_value(json_array_get(tokens, i));
     json_decref(result);
-    command_free(r);
+
     return ids;
 }
 
@@ -173,14 +154,10 @@ DT_TEST(cli_generate, lengths_may_count_the_prompt)
     r = RUN("-t", "0,5,6", "-n", "8", "--greedy", "--eos-ids", first, "--min-length", "7");
     free(IDS(&r, &n));
     DT_ASSERT(n >= 5); /* tokens 4 to 7 are no end */
-    r = RUN("-t", "0,5,6", "--max-length", "3");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--max-length 3: it counts the prompt, which has 3 tokens");
-    command_free(&r);
-    r = RUN("-t", "0,5,6", "--min-length", "5", "--min-new-tokens", "2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--min-length 5 and --min-new-tokens 2 both say");
-    command_free(&r);
+    COMMAND_ENDS(2, RUN("-t", "0,5,6", "--max-length", "3"),
+                 "--max-length 3: it counts the prompt, which has 3 tokens");
+    COMMAND_ENDS(2, RUN("-t", "0,5,6", "--min-length", "5", "--min-new-tokens", "2"),
+                 "--min-length 5 and --min-new-tokens 2 both say");
 }
 
 DT_TEST(cli_generate, tokens_are_forced_and_suppressed)
@@ -257,11 +234,9 @@ DT_TEST(cli_generate, wishes_that_make_no_sense_are_named)
 
     (void)model_path(model);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        command_result r = GENERATE(model, wrong[i][0], wrong[i][1], wrong[i][2]);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, wrong[i][3]);
+        command_result r =
+            COMMAND_ENDS(2, GENERATE(model, wrong[i][0], wrong[i][1], wrong[i][2]), wrong[i][3]);
         DT_ASSERT_EQ_STR(r.out, "");
-        command_free(&r);
     }
 }
 
@@ -277,12 +252,10 @@ DT_TEST(cli_generate, wishes_are_judged_before_weights_are_read)
 
     (void)dt_test_source_path(model, "examples/checkpoint");
     for (size_t i = 0; i < DT_COUNT(wrong); i++) {
-        command_result r =
-            COMMAND("generate", "-m", model, "-t", "1", "-n", "2", wrong[i][0], wrong[i][1]);
-        COMMAND_ASSERT_CODE(r, 2);
+        command_result r = COMMAND_ENDS(
+            2, COMMAND("generate", "-m", model, "-t", "1", "-n", "2", wrong[i][0], wrong[i][1]));
         DT_ASSERT(strncmp(r.err, "dtensor: ", 9) == 0);
         DT_ASSERT(strstr(r.err, "parameters") == NULL);
-        command_free(&r);
     }
 }
 
@@ -300,11 +273,10 @@ DT_TEST(cli_generate, a_rule_that_matches_nothing_is_warned_of_once)
     f = fopen(plan, "w");
     DT_ASSERT(f != NULL && fputs("{\"strict\": false, \"x.y\": \"colwise\"}", f) >= 0);
     DT_ASSERT(fclose(f) == 0);
-    r = COMMAND("generate", "-m", model, "-t", "1", "-n", "1", "--mesh", "tp=3", "--plan", plan);
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("generate", "-m", model, "-t", "1", "-n", "1", "--mesh", "tp=3",
+                                "--plan", plan));
     said = strstr(r.err, "matches no layer");
     DT_ASSERT(said != NULL && strstr(said + 1, "matches no layer") == NULL);
-    command_free(&r);
     dt_test_remove_dir(folder);
 }
 
@@ -312,29 +284,24 @@ DT_TEST(cli_generate, a_prompt_of_a_file_is_named_by_its_line)
 {
     char folder[DT_TEST_PATH_BYTES], model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
     char text[4096] = "One\n\nTwo\n";
-    command_result r;
 
     (void)dt_test_temp_dir(folder);
     (void)dt_test_source_path(model, "examples/checkpoint"); /* 512 positions */
     for (size_t at = strlen(text); at + 3 < sizeof text; at += 2) memcpy(text + at, "q ", 3);
     dt_test_write_file(folder, "prompts", text, strlen(text));
     (void)snprintf(file, sizeof file, "%s/prompts", folder);
-    r = COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "prompts line 4: ");
-    COMMAND_ASSERT_HAS(r.err, "the model's context is 512");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "2"),
+                 "prompts line 4: ", "the model's context is 512");
     dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_generate, more_processes_than_there_can_be_are_counted)
 {
     char model[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_source_path(model, "examples/checkpoint");
-    r = COMMAND_ENV("WORLD_SIZE=2147483647", "generate", "-m", model, "--mesh", "tp=2", "-p", "x");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "has 2 ranks, but 2147483647 processes were started");
-    command_free(&r);
+    COMMAND_ENDS(
+        2,
+        COMMAND_ENV("WORLD_SIZE=2147483647", "generate", "-m", model, "--mesh", "tp=2", "-p", "x"),
+        "has 2 ranks, but 2147483647 processes were started");
 }

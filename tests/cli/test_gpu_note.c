@@ -27,20 +27,15 @@ DT_TEST(gpu_note, comes_with_verbose_alone)
     dt_test_write_file(folder, "dtensor_cuda.so", "", 0);
     (void)snprintf(env, sizeof env, "DTENSOR_MODULES=%s", folder);
 
-    r = COMMAND_ENV(env, "generate", "--model", model, "--tokens", "1,2", "-n", "1");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0,
+                     COMMAND_ENV(env, "generate", "--model", model, "--tokens", "1,2", "-n", "1"));
     DT_ASSERT_EQ_INT(times(r.err, "CPU"), 0);
-    command_free(&r);
 
-    r = COMMAND_ENV(env, "generate", "--model", model, "--tokens", "1,2", "-n", "1", "-v");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(
+        0, COMMAND_ENV(env, "generate", "--model", model, "--tokens", "1,2", "-n", "1", "-v"));
     DT_ASSERT_EQ_INT(times(r.err, note), 1);
-    command_free(&r);
 
-    r = COMMAND("env");
-    COMMAND_ASSERT_CODE(r, 0);
-    DT_ASSERT(strstr(r.out, "\ngpus\n") != NULL);
+    r = COMMAND_ENDS(0, COMMAND("env"), "\ngpus\n");
     DT_ASSERT_EQ_INT(times(r.out, "\n  none "), 1); /* behind versions, where CUDA is built in */
-    command_free(&r);
     dt_test_remove_dir(folder);
 }

@@ -86,11 +86,10 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
 
     DT_ASSERT_OK(dt_gradient_golden_open(fixture, which, &golden));
     (void)snprintf(path, sizeof path, "%s/gradients", dt_test_temp_dir(temporary));
-    r = COMMAND("gradients", "-q", "-m", golden.folder, "-t",
-                join(golden.tokens, golden.rows, golden.length, tokens), "--labels",
-                join(golden.targets, golden.rows, golden.length, labels), "--mesh", mesh, "--dtype",
-                "f32", "--json", "-o", path, more);
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("gradients", "-q", "-m", golden.folder, "-t",
+                                join(golden.tokens, golden.rows, golden.length, tokens), "--labels",
+                                join(golden.targets, golden.rows, golden.length, labels), "--mesh",
+                                mesh, "--dtype", "f32", "--json", "-o", path, more));
     DT_ASSERT_EQ_STR(r.err, "");
     v = parse(&r);
     all = json_object_get(v, "gradients");
@@ -114,7 +113,6 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
     }
     dti_st_close(&file);
     json_decref(v);
-    command_free(&r);
     dt_gradient_golden_close(&golden);
     dt_test_remove_dir(temporary);
 }
@@ -150,14 +148,11 @@ DT_TEST(cli_gradients, labels_are_the_next_tokens_unless_they_are_given)
     (void)demo(model);
     a = GRADIENTS(model, "-t", "5,6,7; 8,9,10", "--json");
     b = GRADIENTS(model, "-t", "5,6,7;8,9,10", "--labels", "6,7,-100;9,10,-100", "--json");
-    COMMAND_ASSERT_CODE(a, 0);
-    COMMAND_ASSERT_CODE(b, 0);
+    COMMAND_ENDS(0, a);
+    COMMAND_ENDS(0, b);
     DT_ASSERT_EQ_STR(a.out, b.out);
-    command_free(&b);
     b = GRADIENTS(model, "-t", "5,6,7;8,9,10", "--labels", "6,7,-100;9,11,-100", "--json");
     DT_ASSERT(strcmp(a.out, b.out) != 0);
-    command_free(&a);
-    command_free(&b);
 }
 
 DT_TEST(cli_gradients, of_a_text_are_those_of_its_tokens)
@@ -172,13 +167,10 @@ DT_TEST(cli_gradients, of_a_text_are_those_of_its_tokens)
     for (n = strlen(tokens); n > 0 && tokens[n - 1] == '\n'; n--) tokens[n - 1] = '\0';
     a = GRADIENTS(model, "-p", "ROMEO: O, speak", "--mesh", "tp=2");
     b = GRADIENTS(model, "-t", tokens, "--mesh", "tp=2");
-    COMMAND_ASSERT_CODE(a, 0);
+    COMMAND_ENDS(0, a);
     DT_ASSERT_EQ_STR(a.out, b.out);
     COMMAND_ASSERT_HAS(a.out, "loss ");
     COMMAND_ASSERT_HAS(a.out, "  model.layers.3.self_attn.k_proj.weight [64, 192]\n");
-    command_free(&ids);
-    command_free(&a);
-    command_free(&b);
 }
 
 /* What is run again has the same bits, and less is kept for it. */
@@ -197,7 +189,7 @@ DT_TEST(cli_gradients, have_the_same_bits_whatever_is_recomputed)
         json_t *v;
         int64_t bytes;
         char *file;
-        COMMAND_ASSERT_CODE(r, 0);
+        COMMAND_ENDS(0, r);
         v = parse(&r);
         bytes = json_integer_value(json_object_get(v, "kept_bytes"));
         DT_ASSERT(bytes > 0 && bytes < kept);
@@ -205,11 +197,8 @@ DT_TEST(cli_gradients, have_the_same_bits_whatever_is_recomputed)
         file = command_read(path);
         if (first == NULL) first = command_read(path);
         DT_ASSERT(memcmp(file, first, (size_t)1771200 * sizeof(float)) == 0);
-        free(file);
         json_decref(v);
-        command_free(&r);
     }
-    free(first);
     dt_test_remove_dir(temporary);
 }
 
@@ -246,11 +235,8 @@ DT_TEST(cli_gradients, mistakes_are_named)
     (void)demo(model);
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
         const char *const *w = cases[i].words;
-        command_result r = GRADIENTS(model, w[0], w[1], w[2], w[3]);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, cases[i].said);
+        command_result r = COMMAND_ENDS(2, GRADIENTS(model, w[0], w[1], w[2], w[3]), cases[i].said);
         DT_ASSERT_EQ_STR(r.out, "");
-        command_free(&r);
     }
 }
 
@@ -262,12 +248,9 @@ DT_TEST(cli_gradients, are_not_written_beside_the_weights)
 
     (void)demo(model);
     for (size_t i = 0; i < DT_COUNT(names); i++) {
-        command_result r;
         (void)snprintf(path, sizeof path, "%s/%s", model, names[i]);
-        r = GRADIENTS(model, "-t", "1,2", "-o", path);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "lies in the model's folder, beside its weights");
-        command_free(&r);
+        COMMAND_ENDS(2, GRADIENTS(model, "-t", "1,2", "-o", path),
+                     "lies in the model's folder, beside its weights");
     }
 }
 
@@ -286,9 +269,7 @@ DT_TEST(cli_gradients, are_not_written_over_what_is_read)
         DT_ASSERT(symlink(from, link) == 0);
     }
     r = GRADIENTS(cache, "-t", "1,2", "-o", from); /* the demo's own weights */
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "is a file that this command reads");
-    command_free(&r);
+    COMMAND_ENDS(2, r, "is a file that this command reads");
     dt_test_remove_dir(cache);
 }
 
@@ -322,20 +303,15 @@ DT_TEST(cli_gradients, replace_a_file_only_when_they_are_complete)
     DT_ASSERT(setrlimit(RLIMIT_FSIZE, &small) == 0);
     r = GRADIENTS(model, "-t", "1,2,3", "--mesh", "tp=2", "-o", path);
     DT_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    COMMAND_ASSERT_CODE(r, 1);
+    COMMAND_ENDS(1, r);
     COMMAND_ASSERT_HAS(r.err, "dtensor: rank 0: "); /* whoever reports it */
     COMMAND_ASSERT_HAS(r.err, "File too large");
-    command_free(&r);
     there = command_read(path);
     DT_ASSERT_EQ_STR(there, "old");
-    free(there);
     DT_ASSERT_EQ_INT(count_files(temporary), 1);
-    r = GRADIENTS(model, "-t", "1,2,3", "--mesh", "tp=2", "-o", path);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, GRADIENTS(model, "-t", "1,2,3", "--mesh", "tp=2", "-o", path));
     there = command_read(path);
     DT_ASSERT(strcmp(there, "old") != 0);
-    free(there);
     DT_ASSERT_EQ_INT(count_files(temporary), 1);
     dt_test_remove_dir(temporary);
 }

@@ -26,25 +26,18 @@ DT_TEST(cli_options, messages_name_the_option)
     (void)dt_test_source_path(model, "tests/golden/llama/tied");
     for (size_t i = 0; i < DT_COUNT(wrong); i++) {
         const char *words[8] = { NULL };
-        command_result r;
 
         for (size_t w = 0; w < 7 && wrong[i][w] != NULL; w++)
             words[w] = strcmp(wrong[i][w], "@") == 0 ? model : wrong[i][w];
-        r = command_run(NULL, words);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, wrong[i][7]);
-        command_free(&r);
+        COMMAND_ENDS(2, command_run(NULL, words), wrong[i][7]);
     }
 }
 
 /* A variable of another encoding was left out of the result, or the whole of it. */
 DT_TEST(cli_options, env_prints_variables_that_are_not_utf_8)
 {
-    command_result r = COMMAND_ENV("DTENSOR_FLIGHT=a\377\033b", "env", "--json");
-
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "\"DTENSOR_FLIGHT\":\"a\\\\xff\\\\x1bb\"");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND_ENV("DTENSOR_FLIGHT=a\377\033b", "env", "--json"),
+                 "\"DTENSOR_FLIGHT\":\"a\\\\xff\\\\x1bb\"");
 }
 
 /* The table of settings is the library's, the options of the command are found by its names. */
@@ -63,5 +56,4 @@ DT_TEST(cli_options, every_setting_with_an_option_has_one)
         if (strstr(r.out, option) == NULL) dt_test_fail(__FILE__, __LINE__, "no %s", option);
         DT_ASSERT(dt_generate_knob(knobs[i].field) == &knobs[i]);
     }
-    command_free(&r);
 }

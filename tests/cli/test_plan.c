@@ -55,11 +55,9 @@ static json_t *plan_large_with(const char *mesh, const char *option)
     json_t *v;
 
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
-    r = COMMAND("plan", "--model", folder, "--mesh", mesh, "--batch", "3", "--sequence", "4096",
-                "--json", option);
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("plan", "--model", folder, "--mesh", mesh, "--batch", "3",
+                                "--sequence", "4096", "--json", option));
     v = parse(&r);
-    command_free(&r);
     dt_test_remove_dir(folder);
     return v;
 }
@@ -243,13 +241,12 @@ DT_TEST(plan, its_numbers_are_the_counters_of_a_run)
         (void)snprintf(relative, sizeof relative, "tests/golden/%s",
                        fixtures[i / 2 / DT_COUNT(meshes)]);
         (void)dt_test_source_path(model, relative);
-        r = COMMAND("plan", "-m", model, "--mesh", mesh, "--batch", "2", "--sequence", "11",
-                    "--json", c.cut ? "--sequence-parallel" : "--quiet");
-        COMMAND_ASSERT_CODE(r, 0);
+        r = COMMAND_ENDS(0,
+                         COMMAND("plan", "-m", model, "--mesh", mesh, "--batch", "2", "--sequence",
+                                 "11", "--json", c.cut ? "--sequence-parallel" : "--quiet"));
         c.plan = parse(&r);
         dt_test_on_ranks(mesh, count_run, &c);
         json_decref((json_t *)(uintptr_t)c.plan);
-        command_free(&r);
     }
 }
 
@@ -280,15 +277,13 @@ DT_TEST(plan, experts_have_three_axes)
     json_t *v;
 
     (void)dt_test_source_path(model, "tests/golden/qwen3_moe/uneven");
-    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json"));
     v = parse(&r);
     expect_shape(v, "model.layers.0.mlp.experts.gate_up_proj.weight",
                  (int64_t[]){ EXPERTS, 2 * WIDTH, IN }, (int64_t[]){ EXPERTS, 22, IN });
     expect_shape(v, "model.layers.2.mlp.experts.down_proj.weight",
                  (int64_t[]){ EXPERTS, IN, WIDTH }, (int64_t[]){ EXPERTS, IN, 11 });
     json_decref(v);
-    command_free(&r);
 }
 
 /* --- where a plan comes from ------------------------------------------------------------------ */
@@ -300,7 +295,7 @@ static void expect_from(const char *folder, const char *plan, const char *from, 
     const json_t *item;
     json_t *v;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     v = parse(&r);
     item = find(json_object_get(v, "layout"), "name", "lm_head.weight");
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "from")), from);
@@ -308,7 +303,6 @@ static void expect_from(const char *folder, const char *plan, const char *from, 
     DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "warnings")),
                      strcmp(from, "checkpoint") == 0);
     json_decref(v);
-    command_free(&r);
 }
 
 DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
@@ -318,7 +312,6 @@ DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
     static const char mine[] = "{\"lm_head\": \"replicate\"}";
     char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16],
         text[sizeof own + sizeof llama_70b];
-    command_result r;
 
     (void)snprintf(text, sizeof text, "%s%s", own, llama_70b + 1);
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", text, strlen(text));
@@ -327,10 +320,8 @@ DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
     expect_from(folder, "auto", "checkpoint", "colwise_gather_output");
     expect_from(folder, "built-in", "built-in", "colwise");
     expect_from(folder, file, "plan", "replicate");
-    r = COMMAND("plan", "-m", folder, "--mesh", "TP=2", "--plan", "built-in");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "write \"tp=2\"");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("plan", "-m", folder, "--mesh", "TP=2", "--plan", "built-in"),
+                 "write \"tp=2\"");
     dt_test_remove_dir(folder);
 }
 
@@ -358,14 +349,13 @@ DT_TEST(plan, layers_that_a_plan_leaves_whole_and_tied_ones_say_where_that_comes
         command_result r;
         json_t *v;
         dt_test_write_file(folder, "plan.json", rows[i].plan, strlen(rows[i].plan));
-        r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json", "--plan", file);
-        COMMAND_ASSERT_CODE(r, 0);
+        r = COMMAND_ENDS(0,
+                         COMMAND("plan", "-m", model, "--mesh", "tp=2", "--json", "--plan", file));
         v = parse(&r);
         DT_ASSERT_EQ_STR(from_of(v, "model.layers.0.mlp.up_proj.weight"), rows[i].up);
         DT_ASSERT_EQ_STR(from_of(v, "lm_head.weight"), rows[i].head);
         DT_ASSERT_EQ_STR(from_of(v, "model.embed_tokens.weight"), rows[i].embed);
         json_decref(v);
-        command_free(&r);
     }
     dt_test_remove_dir(folder);
 }
@@ -379,16 +369,13 @@ DT_TEST(plan, a_run_with_tokens_cut_says_the_same)
     a = COMMAND("generate", "-m", model, "-t", "1,2,3,4,5", "-n", "6", "--mesh", "tp=3", "-q");
     b = COMMAND("generate", "-m", model, "-t", "1,2,3,4,5", "-n", "6", "--mesh", "tp=3", "-q",
                 "--sequence-parallel");
-    COMMAND_ASSERT_CODE(a, 0);
-    COMMAND_ASSERT_CODE(b, 0);
+    COMMAND_ENDS(0, a);
+    COMMAND_ENDS(0, b);
     DT_ASSERT_EQ_STR(a.out, b.out);
-    command_free(&a), command_free(&b);
-    a = COMMAND("plan", "-m", model, "--mesh", "tp=3", "--sequence-parallel", "--plan", "built-in");
-    COMMAND_ASSERT_CODE(a, 0);
-    COMMAND_ASSERT_HAS(a.out, "tokens cut");
-    COMMAND_ASSERT_HAS(a.out, "rowwise_reduce_scatter | rowwise");
-    COMMAND_ASSERT_HAS(a.out, "model.layers.*.self_attn ");
-    command_free(&a);
+    COMMAND_ENDS(
+        0,
+        COMMAND("plan", "-m", model, "--mesh", "tp=3", "--sequence-parallel", "--plan", "built-in"),
+        "tokens cut", "rowwise_reduce_scatter | rowwise", "model.layers.*.self_attn ");
 }
 
 DT_TEST(plan, weights_are_those_that_ranks_of_a_run_hold)
@@ -404,8 +391,8 @@ DT_TEST(plan, weights_are_those_that_ranks_of_a_run_hold)
         const json_t *predicted, *held;
         json_t *a, *b;
 
-        COMMAND_ASSERT_CODE(p, 0);
-        COMMAND_ASSERT_CODE(g, 0);
+        COMMAND_ENDS(0, p);
+        COMMAND_ENDS(0, g);
         a = parse(&p), b = parse(&g);
         predicted = json_object_get(a, "ranks"), held = json_object_get(b, "ranks");
         DT_ASSERT_EQ_INT(json_array_size(predicted), json_array_size(held));
@@ -413,7 +400,6 @@ DT_TEST(plan, weights_are_those_that_ranks_of_a_run_hold)
             DT_ASSERT_EQ_INT(integer(json_array_get(predicted, i), "weight_bytes"),
                              integer(json_array_get(held, i), "bytes"));
         json_decref(a), json_decref(b);
-        command_free(&p), command_free(&g);
     }
 }
 
@@ -426,17 +412,16 @@ DT_TEST(plan, the_text_has_a_line_for_what_repeats)
     (void)dt_test_source_path(model, "tests/golden/llama/uneven");
     dt_test_write_file(dt_test_temp_dir(folder), "plan.json", plan, sizeof plan - 1);
     (void)snprintf(file, sizeof file, "%s/plan.json", folder);
-    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--sequence", "16", "--plan", file);
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "mesh tp=2 of 2 ranks, 1 sequence of 16 tokens, plan ");
-    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.gate_proj.weight                2  colwise");
-    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.up_proj.weight                  1  colwise");
-    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.up_proj.weight                  1  replicate");
-    COMMAND_ASSERT_HAS(r.out, "model.layers.*.self_attn.o_proj  all_reduce");
+    r = COMMAND_ENDS(
+        0, COMMAND("plan", "-m", model, "--mesh", "tp=2", "--sequence", "16", "--plan", file),
+        "mesh tp=2 of 2 ranks, 1 sequence of 16 tokens, plan ",
+        "model.layers.*.mlp.gate_proj.weight                2  colwise",
+        "model.layers.*.mlp.up_proj.weight                  1  colwise",
+        "model.layers.*.mlp.up_proj.weight                  1  replicate",
+        "model.layers.*.self_attn.o_proj  all_reduce");
     COMMAND_ASSERT_HAS(r.out, "\n0 "); /* of 257 rows one rank has 129 */
     COMMAND_ASSERT_HAS(r.out, "\n1 ");
     DT_ASSERT(r.err[0] == '\0');
-    command_free(&r);
     dt_test_remove_dir(folder);
 }
 
@@ -446,20 +431,13 @@ DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
     command_result r;
 
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8192");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", folder, "--mesh", "tp=8192"));
     COMMAND_ASSERT_HAS(r.out, "\n0-63                           64 "); /* a query head each */
     COMMAND_ASSERT_HAS(r.out, "\n8016-8191                     176 "); /* no row of the head */
-    command_free(&r);
-    r = COMMAND("plan", "-m", folder, "--mesh", "dp=64,tp=64");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, " 4096 ranks, ");
-    command_free(&r);
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2000000");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--mesh: \"tp=2000000\" has 2000000 ranks; a plan is made for at "
-                              "most 1048576");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("plan", "-m", folder, "--mesh", "dp=64,tp=64"), " 4096 ranks, ");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", folder, "--mesh", "tp=2000000"),
+                 "--mesh: \"tp=2000000\" has 2000000 ranks; a plan is made for at "
+                 "most 1048576");
     dt_test_remove_dir(folder);
 }
 
@@ -470,13 +448,11 @@ DT_TEST(plan, thousands_of_ranks_of_packed_weights_are_a_few_lines)
     char model[DT_TEST_PATH_BYTES], relative[64];
 
     for (size_t i = 0; i < DT_COUNT(fixtures); i++) {
-        command_result r;
         (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[i]);
-        r = COMMAND("plan", "-m", dt_test_source_path(model, relative), "--mesh", "dp=64,tp=256",
-                    "--sequence", "4");
-        COMMAND_ASSERT_CODE(r, 0);
-        COMMAND_ASSERT_HAS(r.out, " 16384 ranks, ");
-        command_free(&r);
+        COMMAND_ENDS(0,
+                     COMMAND("plan", "-m", dt_test_source_path(model, relative), "--mesh",
+                             "dp=64,tp=256", "--sequence", "4"),
+                     " 16384 ranks, ");
     }
 }
 
@@ -487,26 +463,20 @@ DT_TEST(plan, bytes_are_counted_as_far_as_63_bits_go)
     json_t *v;
 
     (void)dt_test_source_path(model, "tests/golden/llama/uneven");
-    r = COMMAND("plan", "-m", model, "--mesh", "tp=2", "--batch", "1000000000", "--sequence", "128",
-                "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", model, "--mesh", "tp=2", "--batch", "1000000000",
+                                "--sequence", "128", "--json"));
     v = parse(&r);
     DT_ASSERT(integer(json_array_get(json_object_get(v, "ranks"), 0), "activation_bytes") >
               (int64_t)128 * 96 * 1000000000); /* one activation in bf16 is twice that */
     json_decref(v);
-    command_free(&r);
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_70b, sizeof llama_70b - 1);
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "1000000000", "--sequence",
-                "512");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err,
-                       "--batch 1000000000: with --sequence 512 on 8 ranks this model's bytes "
-                       "can be counted for --batch up to 9682549");
-    command_free(&r);
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "9682549", "--sequence", "512",
-                "--json");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "1000000000",
+                         "--sequence", "512"),
+                 "--batch 1000000000: with --sequence 512 on 8 ranks this model's bytes "
+                 "can be counted for --batch up to 9682549");
+    COMMAND_ENDS(0, COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "9682549",
+                            "--sequence", "512", "--json"));
     dt_test_remove_dir(folder);
 }
 
@@ -516,16 +486,12 @@ DT_TEST(plan, plans_by_name_are_those_of_the_architecture)
     command_result r;
 
     (void)dt_test_source_path(folder, "tests/golden/qwen3/base");
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo+sp");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "plan nemo+sp");
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo+sp"),
+                     "plan nemo+sp");
     COMMAND_ASSERT_HAS(r.err, "use_local_output and use_dtensor change nothing");
-    command_free(&r);
     (void)dt_test_source_path(folder, "tests/golden/phi3/base");
-    r = COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "phi3 has no plan \"nemo\"");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("plan", "-m", folder, "--mesh", "tp=2", "--plan", "nemo"),
+                 "phi3 has no plan \"nemo\"");
 }
 
 /* Two reductions of each half of a block, forward and backward, of 3 x 4096 x 8192 f32: terms of
@@ -548,15 +514,11 @@ DT_TEST(plan, a_training_step_of_a_large_llama_by_arithmetic)
 DT_TEST(plan, options_of_a_training_step_want_one)
 {
     char model[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_source_path(model, "tests/golden/llama/uneven");
-    r = COMMAND("plan", "--model", model, "--mesh", "tp=2", "--recompute", "blocks");
-    COMMAND_ASSERT_CODE(r, 2);
-    DT_ASSERT(strstr(r.err, "--recompute is of a training step; give --train as well") != NULL);
-    command_free(&r);
-    r = COMMAND("plan", "--model", model, "--mesh", "tp=2", "--train", "--recompute", "all");
-    COMMAND_ASSERT_CODE(r, 2);
-    DT_ASSERT(strstr(r.err, "--recompute: \"all\" is unknown; choose none, selective") != NULL);
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("plan", "--model", model, "--mesh", "tp=2", "--recompute", "blocks"),
+                 "--recompute is of a training step; give --train as well");
+    COMMAND_ENDS(
+        2, COMMAND("plan", "--model", model, "--mesh", "tp=2", "--train", "--recompute", "all"),
+        "--recompute: \"all\" is unknown; choose none, selective");
 }

@@ -22,7 +22,6 @@ static void make_folder(const char *folder, const char *more, const char *genera
     (void)snprintf(text, sizeof text, "{%s%s", more, config + 1);
     dt_test_write_file(folder, "config.json", text, strlen(text));
     dt_test_write_file(folder, "generation_config.json", generation, strlen(generation));
-    free(config);
 }
 
 #define PLAN(rule, style) "\"base_model_tp_plan\": {\"" rule "\": \"" style "\"},"
@@ -66,10 +65,10 @@ DT_TEST(cli_refusals, inspect_and_verify_report_what_generate_refuses)
         inspect = COMMAND("inspect", folder);
         json = COMMAND("inspect", folder, "--json");
         verify = COMMAND("verify", folder);
-        COMMAND_ASSERT_CODE(run, 2);
-        COMMAND_ASSERT_CODE(inspect, 2);
-        COMMAND_ASSERT_CODE(json, 2);
-        COMMAND_ASSERT_CODE(verify, 2);
+        COMMAND_ENDS(2, run);
+        COMMAND_ENDS(2, inspect);
+        COMMAND_ENDS(2, json);
+        COMMAND_ENDS(2, verify);
         COMMAND_ASSERT_HAS(run.err, x->says);
         COMMAND_ASSERT_HAS(inspect.err, x->says);
         COMMAND_ASSERT_HAS(inspect.out, x->says);
@@ -78,10 +77,6 @@ DT_TEST(cli_refusals, inspect_and_verify_report_what_generate_refuses)
         COMMAND_ASSERT_HAS(verify.out, "1 error");
         COMMAND_ASSERT_HAS(json.out,
                            x->more[0] ? "\"plan_error\": \"" : "\"generation_error\": \"");
-        command_free(&run);
-        command_free(&inspect);
-        command_free(&json);
-        command_free(&verify);
     }
     dt_test_remove_dir(folder);
 }
@@ -90,23 +85,15 @@ DT_TEST(cli_refusals, inspect_and_verify_report_what_generate_refuses)
 DT_TEST(cli_refusals, a_padding_token_that_nobody_uses_is_left_alone)
 {
     char folder[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_temp_dir(folder);
     make_folder(folder, "", "{\"pad_token_id\": 128, \"eos_token_id\": 1}");
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "2");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("inspect", folder);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("verify", folder);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "2", "--num-beams", "2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "generation_config.json: pad_token_id: token 128 is outside");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "2"));
+    COMMAND_ENDS(0, COMMAND("inspect", folder));
+    COMMAND_ENDS(0, COMMAND("verify", folder));
+    COMMAND_ENDS(2,
+                 COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "2", "--num-beams", "2"),
+                 "generation_config.json: pad_token_id: token 128 is outside");
     dt_test_remove_dir(folder);
 }
 
@@ -118,18 +105,12 @@ DT_TEST(cli_refusals, a_length_that_the_prompt_fills_is_refused)
 
     (void)dt_test_temp_dir(folder);
     make_folder(folder, "", "{\"max_length\": 4, \"eos_token_id\": 1}");
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7,8");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "generation_config.json: max_length 4 counts the prompt, which has 4 "
-                              "tokens: nothing is left for new ones; give --max-new-tokens, which "
-                              "counts before it, 1 to 60");
-    command_free(&r);
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7,8", "-n", "1");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7");
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(2, COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7,8"),
+                 "generation_config.json: max_length 4 counts the prompt, which has 4 "
+                 "tokens: nothing is left for new ones; give --max-new-tokens, which "
+                 "counts before it, 1 to 60");
+    COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7,8", "-n", "1"));
+    r = COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7"));
     DT_ASSERT(strncmp(r.out, "5 6 7 ", 6) == 0 && strchr(r.out + 6, ' ') == NULL);
-    command_free(&r);
     dt_test_remove_dir(folder);
 }

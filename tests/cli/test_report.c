@@ -41,16 +41,11 @@ static char *page_of(const char *folder)
     return command_read(path);
 }
 
-/* Reports a run whose metrics are these; the page is freed by the caller. */
+/* Reports a run whose metrics are these. */
 static char *report(const char *folder, const char *metrics)
 {
-    command_result r;
-
     if (metrics != NULL) put(folder, "metrics.jsonl", metrics);
-    r = COMMAND("report", folder);
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "/report.html\n");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("report", folder), "/report.html\n");
     return page_of(folder);
 }
 
@@ -81,7 +76,6 @@ DT_TEST(cli_report, has_curves_costs_and_a_time_line_and_needs_nothing_else)
     for (size_t i = 0; i < DT_COUNT(parts); i++) COMMAND_ASSERT_HAS(page, parts[i]);
     DT_ASSERT(strstr(page, "<script") == NULL && strstr(page, "http") == NULL);
     DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
-    free(page);
     dt_test_remove_dir(folder);
 }
 
@@ -94,15 +88,12 @@ DT_TEST(cli_report, makes_do_with_little)
     put(folder, "options.json", "{}");
     page = report(folder, NULL);
     COMMAND_ASSERT_HAS(page, "No step is done yet");
-    free(page);
     page = report(folder, one);
     COMMAND_ASSERT_HAS(page, "<circle class=\"dot a\"");
     COMMAND_ASSERT_HAS(page, "no step has a number here");
     DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
-    free(page);
     page = report(folder, "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"lo");
     COMMAND_ASSERT_HAS(page, "The last line of metrics.jsonl is not complete");
-    free(page);
     dt_test_remove_dir(folder);
 }
 
@@ -121,7 +112,6 @@ DT_TEST(cli_report, draws_many_steps_as_a_line_on_a_band)
     page = report(folder, text);
     COMMAND_ASSERT_HAS(page, "<path class=\"band\"");
     DT_ASSERT(strlen(page) < 200000);
-    free(page);
     free(text);
     dt_test_remove_dir(folder);
 }
@@ -141,39 +131,24 @@ DT_TEST(cli_report, names_what_is_broken)
     };
     char folder[DT_TEST_PATH_BYTES], pipe[PATH_BYTES];
     struct stat about;
-    command_result r;
 
     for (size_t i = 0; i < DT_COUNT(broken); i++) {
         (void)dt_test_temp_dir(folder);
         put(folder, "options.json", "{}");
         put(folder, broken[i].name, broken[i].text);
-        r = COMMAND("report", folder);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, broken[i].says);
-        command_free(&r);
+        COMMAND_ENDS(2, COMMAND("report", folder), broken[i].says);
         dt_test_remove_dir(folder);
     }
     (void)dt_test_temp_dir(folder); /* a device would be lost as a pipe is */
     put(folder, "options.json", "{}");
     (void)snprintf(pipe, sizeof pipe, "%s/pipe", folder);
     DT_ASSERT(mkfifo(pipe, 0600) == 0);
-    r = COMMAND("report", folder, "--output", pipe);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--output: ");
-    COMMAND_ASSERT_HAS(r.err, "a device or pipe, not a file");
+    COMMAND_ENDS(2, COMMAND("report", folder, "--output", pipe),
+                 "--output: ", "a device or pipe, not a file");
     DT_ASSERT(stat(pipe, &about) == 0 && S_ISFIFO(about.st_mode));
-    command_free(&r);
     dt_test_remove_dir(folder);
-    r = COMMAND("report");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "no run; write \"dtensor report RUN\"");
-    command_free(&r);
-    r = COMMAND("report", dt_test_source_path(folder, "examples/checkpoint"));
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "it holds no run");
-    command_free(&r);
-    r = COMMAND("report", "/nowhere/at/all");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "/nowhere/at/all: No such file");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("report"), "no run; write \"dtensor report RUN\"");
+    COMMAND_ENDS(2, COMMAND("report", dt_test_source_path(folder, "examples/checkpoint")),
+                 "it holds no run");
+    COMMAND_ENDS(2, COMMAND("report", "/nowhere/at/all"), "/nowhere/at/all: No such file");
 }

@@ -28,18 +28,15 @@ static void make_model(char folder[DT_TEST_PATH_BYTES], const char *without)
         }
         text = command_read(from);
         dt_test_write_file(folder, names[i], text, strlen(text));
-        free(text);
     }
 }
 
 static void expect_refusal(const char *folder, const char *output, const char *message)
 {
-    command_result r =
-        COMMAND_ENV(broken_ranks, "save", "-q", "-m", folder, "--mesh", "tp=2", "--output", output);
-
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, message);
-    command_free(&r);
+    COMMAND_ENDS(
+        2,
+        COMMAND_ENV(broken_ranks, "save", "-q", "-m", folder, "--mesh", "tp=2", "--output", output),
+        message);
 }
 
 DT_TEST(cli_save, what_cannot_be_copied_is_found_before_weights_are_read)
@@ -53,7 +50,6 @@ DT_TEST(cli_save, what_cannot_be_copied_is_found_before_weights_are_read)
     (void)snprintf(output, sizeof output, "%s/out", folder);
     r = COMMAND_ENV(broken_ranks, "save", "-q", "-m", folder, "--mesh", "tp=2", "--output", output);
     DT_ASSERT(r.code != 0 && r.code != 2); /* it comes to the ranks */
-    command_free(&r);
 
     (void)snprintf(path, sizeof path, "%s/special_tokens_map.json", folder);
     DT_ASSERT(mkfifo(path, 0600) == 0);
@@ -92,19 +88,11 @@ DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
         make_model(folder, names[i]);
         (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         DT_ASSERT(mkfifo(path, 0600) == 0);
-        r = COMMAND("chat", "-q", "-m", folder);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "not a file");
-        command_free(&r);
-        r = COMMAND("inspect", folder);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, names[i]);
-        command_free(&r);
-        r = COMMAND("verify", folder);
-        COMMAND_ASSERT_CODE(r, 2);
+        COMMAND_ENDS(2, COMMAND("chat", "-q", "-m", folder), "not a file");
+        COMMAND_ENDS(2, COMMAND("inspect", folder), names[i]);
+        r = COMMAND_ENDS(2, COMMAND("verify", folder));
         COMMAND_ASSERT_HAS(r.out, names[i]);
         COMMAND_ASSERT_HAS(r.out, ": 1 error");
-        command_free(&r);
         dt_test_remove_dir(folder);
     }
 }

@@ -84,16 +84,12 @@ DT_TEST(started, what_is_printed_goes_nowhere_else_when_descriptors_are_closed)
                          closed & 2 ? 1 : 0);
         text = command_read(out);
         DT_ASSERT_EQ_STR(text, closed & 2 ? "" : whole.out);
-        free(text);
         text = command_read(err);
         if ((closed & 6) == 2) COMMAND_ASSERT_HAS(text, "standard output: Bad file descriptor");
-        free(text);
     }
     DT_ASSERT_EQ_INT(code_of(start(reads, NULL, false, to_out, to_err)), 2);
     text = command_read(err);
     COMMAND_ASSERT_HAS(text, "Bad file descriptor");
-    free(text);
-    command_free(&whole);
     (void)close(to_out);
     (void)close(to_err);
     dt_test_remove_dir(folder);
@@ -143,7 +139,6 @@ DT_TEST(started, output_that_does_not_block_is_whole)
         free(text);
         (void)close(ends[0]);
     }
-    command_free(&whole);
 }
 
 /* A reader that takes nothing, at the other end of a small pipe or a socket, that blocks or does
@@ -181,7 +176,6 @@ DT_TEST(started, a_reader_that_stops_ends_the_run)
         DT_ASSERT_EQ_INT(code_of(pid), 1);
         said = command_read(err);
         COMMAND_ASSERT_HAS(said, "standard output: its reader took nothing");
-        free(said);
         free((void *)(uintptr_t)full);
         (void)close(ends[0]);
     }
@@ -273,29 +267,23 @@ DT_TEST(started, processes_that_were_asked_different_things_are_refused)
     a = WORDS("generate", "-m", model, "-p", "ROMEO:", "-n", "4");
     b = WORDS("generate", "-v", "-m", model, "-n", "4", "-p", "ROMEO:");
     DT_ASSERT_EQ_INT(two(a, b, folder, &said), 0);
-    free(said);
     b = WORDS("generate", "-m", model, "-p", "JULIET:", "-n", "4");
     DT_ASSERT_EQ_INT(two(a, b, folder, &said), 2);
     COMMAND_ASSERT_HAS(said,
                        "rank 0 was asked for prompt \"ROMEO:\", rank 1 for prompt \"JULIET:\"");
-    free(said);
     a = WORDS("logits", "-m", model, "-t", "1,2");
     b = WORDS("logits", "-m", model, "-t", "1,2", "--threads", "3");
     DT_ASSERT_EQ_INT(two(a, b, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 1 was asked for threads \"3\", rank 0 for none");
-    free(said);
     b = WORDS("generate", "-m", model, "-t", "1,2");
     DT_ASSERT_EQ_INT(two(a, b, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for the command \"logits\", rank 1 for the command");
-    free(said);
     same = WORDS("generate", "-m", model, "-f", "prompt", "-n", "4"); /* each has its own file */
     DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for tokens that hash to \"");
-    free(said);
     same = WORDS("generate", "-m", model, "-t", "1", "-n", "4", "--plan", "./plan");
     DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for rules that hash to \"");
-    free(said);
     dt_test_remove_dir(folder);
 }
 
@@ -361,7 +349,6 @@ DT_TEST(started, processes_with_other_settings_of_a_text_are_refused)
                              folder, &said),
                          2);
         COMMAND_ASSERT_HAS(said, cases[i].says);
-        free(said);
     }
     dt_test_remove_dir(folder);
     dt_test_remove_dir(model);
@@ -391,7 +378,6 @@ DT_TEST(started, every_process_says_why_it_failed_before_the_others_joined)
         DT_ASSERT_EQ_INT(code_of(start(cases[i].words, s.variables, true, to, to)), 2);
         said = command_read(out);
         COMMAND_ASSERT_HAS(said, cases[i].says);
-        free(said);
     }
     (void)close(to);
     dt_test_remove_dir(folder);
@@ -449,11 +435,9 @@ DT_TEST(started, the_command_finds_the_modules_of_its_own_installation)
     copy_command(path);
     said = env_of(root);
     COMMAND_ASSERT_HAS(said, "sockets  cannot be opened");
-    free(said);
     (void)snprintf(path, sizeof path, "%s/lib/dtensor", root);
     DT_ASSERT_EQ_INT(chmod(path, 0777), 0);
     said = env_of(root);
     COMMAND_ASSERT_HAS(said, "sockets  not found");
-    free(said);
     dt_test_remove_dir(root);
 }

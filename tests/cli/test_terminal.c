@@ -84,10 +84,8 @@ DT_TEST(cli_terminal, progress_is_shown_there_and_nowhere_else)
     DT_ASSERT_EQ_INT(run_on_terminal(NULL, quiet, shown), 0);
     DT_ASSERT_EQ_STR(shown, "");
     free(shown);
-    r = COMMAND("verify", "--values", model);
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("verify", "--values", model));
     DT_ASSERT_EQ_STR(r.err, "");
-    command_free(&r);
 }
 
 /* A model's text may be "clear the screen". */
@@ -102,7 +100,7 @@ DT_TEST(cli_terminal, control_characters_of_texts_are_shown_there_and_kept_elsew
     const char *again[] = { "generate", "-q", "-m", model, "-n", "1", "-p", text, NULL };
 
     DT_ASSERT(shown != NULL);
-    COMMAND_ASSERT_CODE(ids, 0);
+    COMMAND_ENDS(0, ids);
     ids.out[strcspn(ids.out, "\n")] = '\0';
     DT_ASSERT_EQ_INT(run_with_terminal_at(STDOUT_FILENO, NULL, back, shown), 0);
     COMMAND_ASSERT_HAS(shown, "b\\x1b[2J\\x0dc\\xc2\\x9bd\\x7f");
@@ -111,8 +109,6 @@ DT_TEST(cli_terminal, control_characters_of_texts_are_shown_there_and_kept_elsew
     COMMAND_ASSERT_HAS(shown, "b\\x1b[2J\\x0dc");
     r = COMMAND("detokenize", "-m", model, "--tokens", ids.out);
     DT_ASSERT(strncmp(r.out, text, sizeof text - 1) == 0);
-    command_free(&r);
-    command_free(&ids);
     free(shown);
 }
 
@@ -155,22 +151,15 @@ DT_TEST(cli_terminal, a_prompt_comes_from_standard_input)
     DT_ASSERT(f != NULL && pclose(f) == 0);
     r = COMMAND("generate", "-q", "-m", model, "-n", "8", "-p", "ROMEO:");
     DT_ASSERT_EQ_STR(out, r.out);
-    command_free(&r);
 }
 
 /* Who forgets the option is told of it. */
 DT_TEST(cli_terminal, a_prompt_without_its_option_is_recognised)
 {
     char model[DT_TEST_PATH_BYTES];
-    command_result r;
 
     (void)dt_test_source_path(model, "examples/checkpoint");
-    r = COMMAND("generate", "-m", model, "ROMEO:");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "write --prompt \"ROMEO:\" if that is the prompt");
-    command_free(&r);
-    r = COMMAND("generate", "-m", model);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--prompt-file FILE (- is standard input)");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("generate", "-m", model, "ROMEO:"),
+                 "write --prompt \"ROMEO:\" if that is the prompt");
+    COMMAND_ENDS(2, COMMAND("generate", "-m", model), "--prompt-file FILE (- is standard input)");
 }

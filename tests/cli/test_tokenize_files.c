@@ -42,9 +42,8 @@ DT_TEST(tokenize_files, hold_the_ids_that_tokenize_prints)
     begin(&s);
     dt_test_write_file(s.folder, "b.txt", "ROMEO:\nBut soft", 15);
     (void)snprintf(s.text, sizeof s.text, "%s/b.txt", s.folder);
-    made = COMMAND("tokenize", "--model", s.model, "--output", s.out, "--format", "nanogpt",
-                   "--json", s.text);
-    COMMAND_ASSERT_CODE(made, 0);
+    made = COMMAND_ENDS(0, COMMAND("tokenize", "--model", s.model, "--output", s.out, "--format",
+                                   "nanogpt", "--json", s.text));
     DT_ASSERT_EQ_STR(made.err, "");
     told = json_loads(made.out, 0, NULL);
     printed = COMMAND("tokenize", "--model", s.model, "--prompt-file", s.text);
@@ -59,22 +58,18 @@ DT_TEST(tokenize_files, hold_the_ids_that_tokenize_prints)
     }
     DT_ASSERT_EQ_INT(i, n);
     json_decref(told);
-    command_free(&made);
-    command_free(&printed);
     end(&s);
 }
 
 DT_TEST(tokenize_files, of_several_texts_have_documents_and_ends)
 {
-    command_result r;
     scene s;
 
     begin(&s);
-    r = COMMAND("tokenize", "-m", s.model, s.text, "-o", s.out, "--append-eos", "--separator",
-                "\n\n", "--", s.text);
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "of 4 documents\n");
-    command_free(&r);
+    COMMAND_ENDS(0,
+                 COMMAND("tokenize", "-m", s.model, s.text, "-o", s.out, "--append-eos",
+                         "--separator", "\n\n", "--", s.text),
+                 "of 4 documents\n");
     end(&s);
 }
 
@@ -116,11 +111,8 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
             const char *words[12] = { "tokenize" };
             command_result r;
             memcpy(words + 1, cases[i].words, sizeof cases[i].words);
-            r = command_run(NULL, words);
-            COMMAND_ASSERT_CODE(r, 2);
-            COMMAND_ASSERT_HAS(r.err, cases[i].says);
+            r = COMMAND_ENDS(2, command_run(NULL, words), cases[i].says);
             DT_ASSERT_EQ_STR(r.out, "");
-            command_free(&r);
         }
     }
     DT_ASSERT(access(s.out, F_OK) != 0);
@@ -182,9 +174,8 @@ DT_TEST(tokenize_files, of_another_tokenizer_are_not_trained_on)
         dt_test_write_file(s.folder, "a.bin.json", facts[i], strlen(facts[i]));
         r = COMMAND("train", "--model", s.model, "--data", s.out, "--output", run, "--steps", "1",
                     "--batch", "1", "--sequence", "8", "--documents", "--quiet");
-        COMMAND_ASSERT_CODE(r, i == 0 ? 2 : 0);
+        COMMAND_ENDS(i == 0 ? 2 : 0, r);
         if (i == 0) COMMAND_ASSERT_HAS(r.err, "a.bin: is of another tokenizer than the model's");
-        command_free(&r);
     }
     end(&s);
 }

@@ -7,21 +7,17 @@
 
 DT_TEST(topo, draws_an_imagined_machine)
 {
-    command_result r = COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:2", "--mesh",
-                               "dp=2,tp=3", "--threads", "1");
+    command_result r = COMMAND_ENDS(0, COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:2",
+                                               "--mesh", "dp=2,tp=3", "--threads", "1"));
 
-    COMMAND_ASSERT_CODE(r, 0);
     DT_ASSERT(strncmp(r.out, "2 packages, 2 NUMA nodes, 8 cores of several hyperthreads\n", 57) ==
               0);
     COMMAND_ASSERT_HAS(r.out, "core 2   cpu 4-5     rank 2 dp=0,tp=2\n");
     COMMAND_ASSERT_HAS(r.out, "core 3   cpu 6-7\n");
     COMMAND_ASSERT_HAS(r.out, "core 4   cpu 8-9     rank 3 dp=1,tp=0\n");
     COMMAND_ASSERT_HAS(r.out, "mesh dp=2,tp=3: 6 ranks of 1 thread, side by side (compact)\n");
-    command_free(&r);
-    r = COMMAND("topo", "--machine", "core:2 pu:1", "--mesh", "tp=3");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "3 ranks of 1 thread on 2 cores: more threads than cores");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("topo", "--machine", "core:2 pu:1", "--mesh", "tp=3"),
+                 "3 ranks of 1 thread on 2 cores: more threads than cores");
 }
 
 DT_TEST(topo, json_has_a_row_per_core)
@@ -30,7 +26,7 @@ DT_TEST(topo, json_has_a_row_per_core)
                                "--threads", "1", "--bind", "spread", "--json");
     json_t *v, *cores;
 
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     v = json_loads(r.out, 0, NULL);
     cores = json_object_get(v, "cores");
     DT_ASSERT_EQ_INT(json_array_size(cores), 4);
@@ -38,7 +34,6 @@ DT_TEST(topo, json_has_a_row_per_core)
     DT_ASSERT(json_is_null(json_object_get(json_array_get(cores, 1), "rank")));
     DT_ASSERT(json_is_true(json_object_get(v, "bound")));
     json_decref(v);
-    command_free(&r);
 }
 
 DT_TEST(topo, gpus_of_a_recorded_machine_are_shown)
@@ -48,50 +43,31 @@ DT_TEST(topo, gpus_of_a_recorded_machine_are_shown)
     json_t *v, *gpus;
 
     (void)dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml");
-    r = COMMAND("topo", "--machine", path);
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "16 cores, 8 GPUs\n");
-    COMMAND_ASSERT_HAS(r.out, "    GPU 2 at 0000:38:00.0: GH100 [H100 SXM5 80GB], cuda2 nvml2\n");
-    command_free(&r);
-    r = COMMAND("topo", "--machine", path, "--json");
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, COMMAND("topo", "--machine", path), "16 cores, 8 GPUs\n",
+                 "    GPU 2 at 0000:38:00.0: GH100 [H100 SXM5 80GB], cuda2 nvml2\n");
+    r = COMMAND_ENDS(0, COMMAND("topo", "--machine", path, "--json"));
     v = json_loads(r.out, 0, NULL);
     gpus = json_object_get(v, "gpus");
     DT_ASSERT_EQ_INT(json_array_size(gpus), 8);
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(json_array_get(gpus, 6), "numa_node")), 3);
     json_decref(v);
-    command_free(&r);
 }
 
 DT_TEST(topo, refuses_what_it_does_not_understand)
 {
-    command_result r = COMMAND("topo", "--machine", "no/such/machine.xml");
-
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--machine: no/such/machine.xml: No such file or directory");
-    command_free(&r);
-    r = COMMAND("topo", "--machine", "nonsense");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--machine: hwloc does not understand the machine \"nonsense\"");
-    command_free(&r);
-    r = COMMAND("topo", "--bind", "tight");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--bind: \"tight\" is unknown; choose compact, spread or none");
-    command_free(&r);
-    r = COMMAND("topo", "--bind", "spread", "--no-bind");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--bind spread contradicts --no-bind");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("topo", "--machine", "no/such/machine.xml"),
+                 "--machine: no/such/machine.xml: No such file or directory");
+    COMMAND_ENDS(2, COMMAND("topo", "--machine", "nonsense"),
+                 "--machine: hwloc does not understand the machine \"nonsense\"");
+    COMMAND_ENDS(2, COMMAND("topo", "--bind", "tight"),
+                 "--bind: \"tight\" is unknown; choose compact, spread or none");
+    COMMAND_ENDS(2, COMMAND("topo", "--bind", "spread", "--no-bind"),
+                 "--bind spread contradicts --no-bind");
 }
 
 DT_TEST(topo, knows_this_machine)
 {
-    command_result r = COMMAND("topo");
-
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "core 0");
-    COMMAND_ASSERT_HAS(r.out, "mesh tp=1: 1 rank of ");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("topo"), "core 0", "mesh tp=1: 1 rank of ");
 }
 
 /* hwloc takes minutes to make ten thousand cores in a row, and somebody else has not typed them. */
@@ -113,43 +89,30 @@ DT_TEST(cli_topo, a_machine_too_large_to_draw_is_refused)
     };
 
     for (size_t i = 0; i < DT_COUNT(large); i++) {
-        command_result r = COMMAND("topo", "--machine", large[i].machine);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "dtensor: --machine: ");
-        COMMAND_ASSERT_HAS(r.err, large[i].says);
-        command_free(&r);
+        COMMAND_ENDS(2, COMMAND("topo", "--machine", large[i].machine),
+                     "dtensor: --machine: ", large[i].says);
     }
 }
 
 /* What the refusals call possible. */
 DT_TEST(cli_topo, a_machine_at_the_limits_is_drawn)
 {
-    command_result r = COMMAND("topo", "--machine", "pack:64 core:64 pu:1");
-
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "4096 cores");
-    command_free(&r);
-    r = COMMAND("topo", "--machine", "pu:2(indexes=16383,1)");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "cpu 16383");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("topo", "--machine", "pack:64 core:64 pu:1"), "4096 cores");
+    COMMAND_ENDS(0, COMMAND("topo", "--machine", "pu:2(indexes=16383,1)"), "cpu 16383");
 }
 
 /* Each core was compared with every rank, and each rank with every core behind it. */
 DT_TEST(cli_topo, thousands_of_cores_are_drawn_with_their_ranks)
 {
-    command_result r = COMMAND("topo", "--machine", "pack:40 [numa] core:100 pu:2", "--mesh",
-                               "dp=1000,tp=4", "--threads", "1");
-
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "40 packages, 40 NUMA nodes, 4000 cores");
-    COMMAND_ASSERT_HAS(r.out, "core 0   cpu 0-1     rank 0 dp=0,tp=0\n");
-    COMMAND_ASSERT_HAS(r.out, "core 3999 cpu 7998-7999 rank 3999 dp=999,tp=3\n");
-    command_free(&r);
-    r = COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:1", "--mesh", "tp=3", "--threads",
-                "2", "--bind", "spread");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "core 1   cpu 1       rank 0 tp=0 thread 1\n");
-    COMMAND_ASSERT_HAS(r.out, "core 5   cpu 5       rank 2 tp=2 thread 1\n");
-    command_free(&r);
+    COMMAND_ENDS(0,
+                 COMMAND("topo", "--machine", "pack:40 [numa] core:100 pu:2", "--mesh",
+                         "dp=1000,tp=4", "--threads", "1"),
+                 "40 packages, 40 NUMA nodes, 4000 cores",
+                 "core 0   cpu 0-1     rank 0 dp=0,tp=0\n",
+                 "core 3999 cpu 7998-7999 rank 3999 dp=999,tp=3\n");
+    COMMAND_ENDS(0,
+                 COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:1", "--mesh", "tp=3",
+                         "--threads", "2", "--bind", "spread"),
+                 "core 1   cpu 1       rank 0 tp=0 thread 1\n",
+                 "core 5   cpu 5       rank 2 tp=2 thread 1\n");
 }

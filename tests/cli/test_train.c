@@ -25,12 +25,6 @@ static void expect_same(const char *a, const char *b, int64_t from, int64_t to)
         }
 }
 
-static void expect_done(command_result *r)
-{
-    COMMAND_ASSERT_CODE(*r, 0);
-    command_free(r);
-}
-
 DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
 {
     char model[TRAIN_PATH_BYTES + 16], page[TRAIN_PATH_BYTES + 16], *text;
@@ -38,12 +32,11 @@ DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
     train_place p;
 
     train_open(&p);
-    r = TRAIN(&p, p.run, "--steps", "8", "--mesh", "dp=2,tp=2", "--zero", "1", "--validate", p.data,
-              "--validate-every", "4", "--save-every", "4", "--oversubscribe");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "8", "--mesh", "dp=2,tp=2", "--zero", "1",
+                              "--validate", p.data, "--validate-every", "4", "--save-every", "4",
+                              "--oversubscribe"));
     DT_ASSERT_EQ_STR(r.err, "");
     COMMAND_ASSERT_HAS(r.out, "8 steps in ");
-    command_free(&r);
     DT_ASSERT_EQ_INT(train_lines(p.run), 8);
     DT_ASSERT(train_number(p.run, 8, "loss") < train_number(p.run, 1, "loss"));
     DT_ASSERT(train_number(p.run, 1, "grad_norm") > 0 && train_number(p.run, 1, "seconds") > 0);
@@ -53,17 +46,15 @@ DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
     DT_ASSERT(train_number(p.run, 4, "validation_loss") >
               train_number(p.run, 8, "validation_loss"));
     (void)snprintf(model, sizeof model, "%s/model", p.run);
-    r = COMMAND("generate", "-q", "-m", model, "-t", "1,2,3", "-n", "3", "--ignore-eos");
-    expect_done(&r);
-    r = COMMAND("report", p.run);
-    expect_done(&r);
+    COMMAND_ENDS(0,
+                 COMMAND("generate", "-q", "-m", model, "-t", "1,2,3", "-n", "3", "--ignore-eos"));
+    COMMAND_ENDS(0, COMMAND("report", p.run));
     (void)snprintf(page, sizeof page, "%s/report.html", p.run);
     text = command_read(page);
     COMMAND_ASSERT_HAS(text, "Memory by kind");
     COMMAND_ASSERT_HAS(text, "reduce_scatter");
     COMMAND_ASSERT_HAS(text, "A step in time");
     COMMAND_ASSERT_HAS(text, "backward: ");
-    free(text);
     train_close(&p);
 }
 
@@ -71,14 +62,11 @@ DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
  * have. The loss that is printed is a sum over ranks in f32, over microbatches in f64. */
 DT_TEST(cli_train, two_ranks_are_two_microbatches_bit_by_bit)
 {
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = TRAIN(&p, p.run, "--steps", "4", "--mesh", "dp=2");
-    expect_done(&r);
-    r = TRAIN(&p, p.other, "--steps", "4", "--mesh", "dp=1", "--microbatches", "2");
-    expect_done(&r);
+    COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "4", "--mesh", "dp=2"));
+    COMMAND_ENDS(0, TRAIN(&p, p.other, "--steps", "4", "--mesh", "dp=1", "--microbatches", "2"));
     for (int64_t step = 1; step <= 4; step++) {
         DT_ASSERT(train_number(p.run, step, "grad_norm") ==
                   train_number(p.other, step, "grad_norm"));
@@ -97,31 +85,25 @@ DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
 
     train_open(&p);
     (void)snprintf(broken, sizeof broken, "%s/broken", p.folder);
-    r = TRAIN(&p, p.run, "--steps", "6", "--mesh", "dp=2", "--zero", "2");
-    expect_done(&r);
-    r = TRAIN(&p, p.other, "--steps", "3", "--mesh", "dp=2", "--zero", "2");
-    expect_done(&r);
-    r = COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "5");
-    expect_done(&r);
-    r = COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "6", "--mesh", "dp=1",
-                "--microbatches", "2", "--zero", "0");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "1 step in ");
-    command_free(&r);
+    COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "6", "--mesh", "dp=2", "--zero", "2"));
+    COMMAND_ENDS(0, TRAIN(&p, p.other, "--steps", "3", "--mesh", "dp=2", "--zero", "2"));
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "5"));
+    COMMAND_ENDS(0,
+                 COMMAND("train", "-q", "--resume", "-o", p.other, "--steps", "6", "--mesh", "dp=1",
+                         "--microbatches", "2", "--zero", "0"),
+                 "1 step in ");
     expect_same(p.run, p.other, 1, 5);
     DT_ASSERT(train_number(p.run, 6, "grad_norm") == train_number(p.other, 6, "grad_norm"));
     DT_ASSERT_EQ_INT(train_lines(p.other), 6);
     r = TRAIN(&p, broken, "--steps", "3", "--mesh", "dp=2", "--zero",
               "2"); /* and what must differ */
-    expect_done(&r);
-    r = COMMAND("train", "-q", "--resume", "-o", broken, "--steps", "6", "--lr", "2e-3");
-    expect_done(&r);
+    COMMAND_ENDS(0, r);
+    COMMAND_ENDS(0,
+                 COMMAND("train", "-q", "--resume", "-o", broken, "--steps", "6", "--lr", "2e-3"));
     DT_ASSERT(train_number(broken, 5, "loss") != train_number(p.run, 5, "loss"));
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--mesh", "tp=2");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--mesh", "tp=2"),
+                     "nothing to do: 6 of 6 steps are done");
     COMMAND_ASSERT_HAS(r.err, "--zero 2 changes nothing");
-    COMMAND_ASSERT_HAS(r.out, "nothing to do: 6 of 6 steps are done");
-    command_free(&r);
     train_close(&p);
 }
 
@@ -129,20 +111,17 @@ DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
 DT_TEST(cli_train, cuts_off_metrics_behind_the_checkpoint)
 {
     char path[TRAIN_PATH_BYTES + 16];
-    command_result r;
     train_place p;
     FILE *f;
 
     train_open(&p);
-    r = TRAIN(&p, p.run, "--steps", "2");
-    expect_done(&r);
+    COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "2"));
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", p.run);
     f = fopen(path, "a");
     DT_ASSERT(f != NULL);
     (void)fputs("{\"step\": 3, \"loss\": 99}\n{\"step\": 4, \"lo", f);
     (void)fclose(f);
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4");
-    expect_done(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 4);
     DT_ASSERT(train_number(p.run, 3, "loss") < 99);
     train_close(&p);
@@ -155,7 +134,6 @@ DT_TEST(cli_train, reads_texts_and_documents)
                                 "{\"text\": \"Whether 'tis nobler in the mind to suffer\"}\n";
     char model[DT_TEST_PATH_BYTES], text[TRAIN_PATH_BYTES], json[TRAIN_PATH_BYTES];
     char all[40 * sizeof lines] = "";
-    command_result r;
     train_place p;
 
     train_open(&p);
@@ -165,18 +143,15 @@ DT_TEST(cli_train, reads_texts_and_documents)
     for (int i = 0; i < 40; i++) (void)snprintf(all + strlen(all), sizeof lines, "%s", lines);
     dt_test_write_file(p.folder, "a.txt", all, strlen(all));
     dt_test_write_file(p.folder, "b.jsonl", all, strlen(all));
-    r = COMMAND("train", "-q", "-m", model, "--data", text, "--data", json, "--validate", text,
-                "-o", p.run, "--steps", "2", "--batch", "2", "--sequence", "16", "--documents",
-                "--data-weights", "0.25,0.75", "--dtype", "f32");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0,
+                 COMMAND("train", "-q", "-m", model, "--data", text, "--data", json, "--validate",
+                         text, "-o", p.run, "--steps", "2", "--batch", "2", "--sequence", "16",
+                         "--documents", "--data-weights", "0.25,0.75", "--dtype", "f32"));
     DT_ASSERT(train_number(p.run, 2, "validation_loss") > 0);
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3");
-    expect_done(&r);
-    r = COMMAND("train", "-q", "-m", p.model, "--data", text, "-o", p.other, "--steps", "2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "a.txt is a text, and needs the model's tokenizer");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3"));
+    COMMAND_ENDS(
+        2, COMMAND("train", "-q", "-m", p.model, "--data", text, "-o", p.other, "--steps", "2"),
+        "a.txt is a text, and needs the model's tokenizer");
     train_close(&p);
 }
 
@@ -187,7 +162,6 @@ DT_TEST(cli_train, takes_no_tokens_of_another_text)
     static const char line[] = "Whether 'tis nobler in the mind to suffer\n";
     char model[DT_TEST_PATH_BYTES], few[TRAIN_PATH_BYTES], many[TRAIN_PATH_BYTES];
     char all[40 * sizeof line] = "";
-    command_result r;
     train_place p;
 
     train_open(&p);
@@ -200,13 +174,10 @@ DT_TEST(cli_train, takes_no_tokens_of_another_text)
     for (int i = 0; i < 2; i++)
         DT_ASSERT(utimensat(AT_FDCWD, i == 0 ? few : many,
                             (struct timespec[]){ { .tv_sec = 1 }, { .tv_sec = 1 } }, 0) == 0);
-    r = COMMAND("train", "-q", "-m", model, "--data", few, "-o", p.run, "--steps", "1", "--batch",
-                "2", "--sequence", "16");
-    COMMAND_ASSERT_CODE(r, 2);
-    command_free(&r);
-    r = COMMAND("train", "-q", "-m", model, "--data", many, "-o", p.run, "--steps", "1", "--batch",
-                "2", "--sequence", "16");
-    expect_done(&r);
+    COMMAND_ENDS(2, COMMAND("train", "-q", "-m", model, "--data", few, "-o", p.run, "--steps", "1",
+                            "--batch", "2", "--sequence", "16"));
+    COMMAND_ENDS(0, COMMAND("train", "-q", "-m", model, "--data", many, "-o", p.run, "--steps", "1",
+                            "--batch", "2", "--sequence", "16"));
     train_close(&p);
 }
 
@@ -214,21 +185,18 @@ DT_TEST(cli_train, takes_no_tokens_of_another_text)
 DT_TEST(cli_train, removes_old_exports_and_nothing_else)
 {
     char path[TRAIN_PATH_BYTES + 40];
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = TRAIN(&p, p.run, "--steps", "1");
-    expect_done(&r);
+    COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "1"));
     (void)snprintf(path, sizeof path, "%s/model-00000001-mine", p.run);
     DT_ASSERT(mkdir(path, 0700) == 0);
     dt_test_write_file(path, "notes", "mine", 4);
     (void)snprintf(path, sizeof path, "%s/model-00000000", p.run);
     DT_ASSERT(mkdir(p.other, 0700) == 0 && symlink(p.other, path) == 0);
     dt_test_write_file(p.other, "notes", "mine", 4);
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--save-every", "1",
-                "--export", "--keep", "1");
-    expect_done(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--save-every",
+                            "1", "--export", "--keep", "1"));
     (void)snprintf(path, sizeof path, "%s/model-00000001-mine/notes", p.run);
     DT_ASSERT(access(path, R_OK) == 0);
     (void)snprintf(path, sizeof path, "%s/notes", p.other);
@@ -291,7 +259,6 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
 
     for (size_t i = 0; i < DT_COUNT(signals); i++) {
         char out[TRAIN_PATH_BYTES], steps[24], *text;
-        command_result r;
         train_place p;
         int status = 0, n;
         pid_t pid;
@@ -306,11 +273,9 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
         DT_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         COMMAND_ASSERT_HAS(text, signals[i].says);
         COMMAND_ASSERT_HAS(text, "--resume");
-        free(text);
         n = train_lines(p.run);
         (void)snprintf(steps, sizeof steps, "%d", n + 1);
-        r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", steps);
-        expect_done(&r);
+        COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", steps));
         DT_ASSERT_EQ_INT(train_lines(p.run), n + 1);
         train_close(&p);
     }
@@ -324,16 +289,12 @@ DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)
     train_open(&p);
     r = TRAIN(&p, p.run, "--steps", "9", "--mesh", "dp=2", "--optimizer", "sgd", "--clip", "0",
               "--schedule", "linear", "--warmup", "1", "--lr", "1e38");
-    COMMAND_ASSERT_CODE(r, 2); /* given twice */
-    command_free(&r);
-    r = COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--batch", "4",
-                "--sequence", "16", "--lr", "1e38", "--dtype", "f32", "--steps", "9", "--mesh",
-                "dp=2", "--optimizer", "sgd", "--clip", "0");
-    COMMAND_ASSERT_CODE(r, 1);
-    COMMAND_ASSERT_HAS(r.err, "rank 0: the gradient of ");
-    COMMAND_ASSERT_HAS(r.err, " is not finite");
-    COMMAND_ASSERT_HAS(r.err, "at step 2; nothing was written");
+    COMMAND_ENDS(2, r); /* given twice */
+    COMMAND_ENDS(1,
+                 COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--batch",
+                         "4", "--sequence", "16", "--lr", "1e38", "--dtype", "f32", "--steps", "9",
+                         "--mesh", "dp=2", "--optimizer", "sgd", "--clip", "0"),
+                 "rank 0: the gradient of ", " is not finite", "at step 2; nothing was written");
     DT_ASSERT_EQ_INT(train_lines(p.run), 1);
-    command_free(&r);
     train_close(&p);
 }

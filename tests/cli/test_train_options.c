@@ -15,9 +15,9 @@ DT_TEST(cli_train_options, a_dry_run_says_what_each_rank_holds_and_makes_nothing
     train_place p;
 
     train_open(&p);
-    r = COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero", "1", "--batch",
-                "4", "--sequence", "16", "-o", p.run, "--json", "--dtype", "f32");
-    COMMAND_ASSERT_CODE(r, 0);
+    r = COMMAND_ENDS(0, COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero",
+                                "1", "--batch", "4", "--sequence", "16", "-o", p.run, "--json",
+                                "--dtype", "f32"));
     v = json_loads(r.out, 0, NULL);
     rank = json_array_get(json_object_get(v, "ranks"), 1);
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "n_ranks")), 2);
@@ -27,16 +27,12 @@ DT_TEST(cli_train_options, a_dry_run_says_what_each_rank_holds_and_makes_nothing
     DT_ASSERT(json_array_size(json_object_get(rank, "traffic")) > 0);
     DT_ASSERT(access(p.run, F_OK) != 0);
     json_decref(v);
-    command_free(&r);
-    r = COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero", "3");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "over dp: all_gather x");
-    command_free(&r);
-    r = COMMAND("plan", "-m", p.model, "--train", "--mesh", "dp=2", "--optimizer", "adamw",
-                "--zero", "1");
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "  update ");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "dp=2", "--zero", "3"),
+                 "over dp: all_gather x");
+    COMMAND_ENDS(0,
+                 COMMAND("plan", "-m", p.model, "--train", "--mesh", "dp=2", "--optimizer", "adamw",
+                         "--zero", "1"),
+                 "  update ");
     train_close(&p);
 }
 
@@ -48,7 +44,6 @@ static void put_options(const train_place *p, const char *text)
 DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
 {
     char path[TRAIN_PATH_BYTES], text[4 * TRAIN_PATH_BYTES];
-    command_result r;
     train_place p;
 
     train_open(&p);
@@ -59,9 +54,7 @@ DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
                    "\"resume\": false, \"no-masters\": true, \"validate\": null}",
                    p.model, p.data);
     put_options(&p, text);
-    r = COMMAND("train", "-q", "--options", path, "-o", p.run, "--steps", "2");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--options", path, "-o", p.run, "--steps", "2"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
     DT_ASSERT_CLOSE(train_number(p.run, 2, "lr"), 0.001, 1e-15);
     (void)snprintf(path, sizeof path, "%s/run/options.json", p.folder);
@@ -90,17 +83,13 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
         { "{\"top_k\": 1}", "unknown option --top-k" },
     };
     char path[TRAIN_PATH_BYTES];
-    command_result r;
     train_place p;
 
     train_open(&p);
     (void)snprintf(path, sizeof path, "%s/options.json", p.folder);
     for (size_t i = 0; i < DT_COUNT(wrong); i++) {
         put_options(&p, wrong[i][0]);
-        r = COMMAND("train", "--options", path);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, wrong[i][1]);
-        command_free(&r);
+        COMMAND_ENDS(2, COMMAND("train", "--options", path), wrong[i][1]);
     }
     train_close(&p);
 }
@@ -199,7 +188,6 @@ DT_TEST(cli_train_options, mistakes_are_named_before_anything_is_made)
         if (r.code != 2 || strstr(r.err, mistakes[i].says) == NULL)
             dt_test_fail(__FILE__, __LINE__, "%s: exit code %d, \"%s\" is not in: %.600s",
                          mistakes[i].words[0], r.code, mistakes[i].says, r.err);
-        command_free(&r);
         expect_nothing_made(&p);
     }
     train_close(&p);
@@ -207,30 +195,17 @@ DT_TEST(cli_train_options, mistakes_are_named_before_anything_is_made)
 
 DT_TEST(cli_train_options, what_is_missing_is_named)
 {
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = COMMAND("train");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "no model; give --model DIR");
-    command_free(&r);
-    r = COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "how long? give --steps N");
-    command_free(&r);
-    r = COMMAND("train", "-m", p.model, "-o", p.run, "--steps", "3");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "nothing to train on; give --data FILE");
-    command_free(&r);
-    r = COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "3");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "no folder for the run; give --output RUN");
-    command_free(&r);
-    r = COMMAND("train", "--resume", "-o", p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "holds no run that could go on");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("train"), "no model; give --model DIR");
+    COMMAND_ENDS(2, COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.run),
+                 "how long? give --steps N");
+    COMMAND_ENDS(2, COMMAND("train", "-m", p.model, "-o", p.run, "--steps", "3"),
+                 "nothing to train on; give --data FILE");
+    COMMAND_ENDS(2, COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "3"),
+                 "no folder for the run; give --output RUN");
+    COMMAND_ENDS(2, COMMAND("train", "--resume", "-o", p.run), "holds no run that could go on");
     train_close(&p);
 }
 
@@ -245,34 +220,20 @@ static command_result run_with(const train_place *p, const char *data, const cha
 DT_TEST(cli_train_options, data_that_cannot_be_read_is_named)
 {
     char path[TRAIN_PATH_BYTES];
-    command_result r;
     train_place p;
 
     train_open(&p);
     train_write_tokens(&p, "beyond.bin", 1000);
     (void)snprintf(path, sizeof path, "%s/beyond.bin", p.folder);
-    r = run_with(&p, path, p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--data: ");
-    COMMAND_ASSERT_HAS(r.err, "beyond.bin");
-    command_free(&r);
+    COMMAND_ENDS(2, run_with(&p, path, p.run), "--data: ", "beyond.bin");
     dt_test_write_file(p.folder, "short.bin", "\1\0\2\0", 4);
     (void)snprintf(path, sizeof path, "%s/short.bin", p.folder);
-    r = run_with(&p, path, p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "short.bin");
-    command_free(&r);
+    COMMAND_ENDS(2, run_with(&p, path, p.run), "short.bin");
     dt_test_write_file(p.folder, "cut.idx", "MMIDIDX\0\0\1\0\0\0\0\0\0\0\4", 18);
     train_write_tokens(&p, "cut.bin", 100);
     (void)snprintf(path, sizeof path, "%s/cut.idx", p.folder);
-    r = run_with(&p, path, p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "cut.idx");
-    command_free(&r);
-    r = run_with(&p, p.folder, p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--data: ");
-    command_free(&r);
+    COMMAND_ENDS(2, run_with(&p, path, p.run), "cut.idx");
+    COMMAND_ENDS(2, run_with(&p, p.folder, p.run), "--data: ");
     expect_nothing_made(&p);
     train_close(&p);
 }
@@ -280,31 +241,17 @@ DT_TEST(cli_train_options, data_that_cannot_be_read_is_named)
 DT_TEST(cli_train_options, folders_that_hold_something_are_left_as_they_are)
 {
     char path[TRAIN_PATH_BYTES], file[TRAIN_PATH_BYTES];
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "holds another run; add --resume to go on with it");
-    command_free(&r);
+    COMMAND_ENDS(0, run_with(&p, p.data, p.run));
+    COMMAND_ENDS(2, run_with(&p, p.data, p.run),
+                 "holds another run; add --resume to go on with it");
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
-    r = run_with(&p, p.data, p.model);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "holds a model; name a folder of its own");
-    command_free(&r);
-    r = run_with(&p, p.data, p.data);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "is no folder");
-    command_free(&r);
+    COMMAND_ENDS(2, run_with(&p, p.data, p.model), "holds a model; name a folder of its own");
+    COMMAND_ENDS(2, run_with(&p, p.data, p.data), "is no folder");
     (void)snprintf(path, sizeof path, "%s/no/such", p.folder);
-    r = run_with(&p, p.data, path);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "cannot be made in ");
-    command_free(&r);
+    COMMAND_ENDS(2, run_with(&p, p.data, path), "cannot be made in ");
     (void)snprintf(file, sizeof file, "%s/run/latest", p.folder);
     DT_ASSERT(access(file, F_OK) == 0);
     train_close(&p);
@@ -314,7 +261,6 @@ DT_TEST(cli_train_options, a_folder_where_the_model_would_lie_is_left_as_it_is)
 {
     static const char *const names[] = { "model", "model-00000002" };
     char path[TRAIN_PATH_BYTES + 64];
-    command_result r;
     train_place p;
 
     train_open(&p);
@@ -322,10 +268,7 @@ DT_TEST(cli_train_options, a_folder_where_the_model_would_lie_is_left_as_it_is)
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         (void)snprintf(path, sizeof path, "%s/%s", p.run, names[i]);
         DT_ASSERT(mkdir(path, 0700) == 0);
-        r = run_with(&p, p.data, p.run);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "holds a model; name a folder of its own");
-        command_free(&r);
+        COMMAND_ENDS(2, run_with(&p, p.data, p.run), "holds a model; name a folder of its own");
         DT_ASSERT(rmdir(path) == 0);
     }
     train_close(&p);
@@ -339,9 +282,7 @@ DT_TEST(cli_train_options, a_run_that_is_refused_changes_no_word_of_one_that_is_
     int lock;
 
     train_open(&p);
-    r[0] = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r[0], 0);
-    command_free(&r[0]);
+    COMMAND_ENDS(0, run_with(&p, p.data, p.run));
     for (int i = 0; i < 2; i++) {
         (void)snprintf(was[i], sizeof was[i], "%s/%s.json", p.run, i == 0 ? "options" : "plan");
         before[i] = command_read(was[i]);
@@ -356,19 +297,14 @@ DT_TEST(cli_train_options, a_run_that_is_refused_changes_no_word_of_one_that_is_
     r[3] = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "--lr", "7");
     (void)close(lock);
     for (int i = 0; i < 4; i++) {
-        COMMAND_ASSERT_CODE(r[i], 2);
-        command_free(&r[i]);
+        COMMAND_ENDS(2, r[i]);
     }
     for (int i = 0; i < 2; i++) {
         after[i] = command_read(was[i]);
         DT_ASSERT_EQ_STR(after[i], before[i]);
-        free(after[i]);
-        free(before[i]);
     }
-    r[0] = COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.other, "--steps", "1",
-                   "--batch", "2", "--sequence", "16", "--link", "1");
-    COMMAND_ASSERT_CODE(r[0], 2);
-    command_free(&r[0]);
+    COMMAND_ENDS(2, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.other,
+                            "--steps", "1", "--batch", "2", "--sequence", "16", "--link", "1"));
     DT_ASSERT(access(p.other, F_OK) != 0);
     train_close(&p);
 }
@@ -377,25 +313,17 @@ DT_TEST(cli_train_options, a_pipe_in_a_folder_of_a_run_is_no_file_of_it)
 {
     static const char *const names[] = { "options.json", "metrics.jsonl" };
     char path[TRAIN_PATH_BYTES + 32], kept[TRAIN_PATH_BYTES];
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, run_with(&p, p.data, p.run));
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         (void)snprintf(path, sizeof path, "%s/%s", p.run, names[i]);
         (void)snprintf(kept, sizeof kept, "%s/kept", p.folder);
         DT_ASSERT(rename(path, kept) == 0 && mkfifo(path, 0600) == 0);
-        r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4");
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "is a device or pipe, not a file");
-        command_free(&r);
-        r = COMMAND("report", p.run);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, "is a device or pipe, not a file");
-        command_free(&r);
+        COMMAND_ENDS(2, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4"),
+                     "is a device or pipe, not a file");
+        COMMAND_ENDS(2, COMMAND("report", p.run), "is a device or pipe, not a file");
         DT_ASSERT(rename(kept, path) == 0);
     }
     train_close(&p);
@@ -408,15 +336,12 @@ DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
     train_place p;
 
     train_open(&p);
-    r = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, run_with(&p, p.data, p.run));
     r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "-m",
                 dt_test_source_path(other, "tests/golden/qwen2/tied"));
     if (r.code == 0) dt_test_fail(__FILE__, __LINE__, "a run of another model went on");
     DT_ASSERT(r.code == 1 || r.code == 2);
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
-    command_free(&r);
     train_close(&p);
 }
 
@@ -424,27 +349,19 @@ DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
 DT_TEST(cli_train_options, a_run_that_refuses_to_go_on_is_as_it_was)
 {
     char path[TRAIN_PATH_BYTES + 16], *before, *after;
-    command_result r;
     train_place p;
 
     train_open(&p);
-    r = run_with(&p, p.data, p.run);
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, run_with(&p, p.data, p.run));
     (void)snprintf(path, sizeof path, "%s/options.json", p.run);
     before = command_read(path);
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "--optimizer", "sgd",
-                "--momentum", "0.9", "--mesh", "dp=2");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "it is of another optimizer");
-    command_free(&r);
+    COMMAND_ENDS(2,
+                 COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "--optimizer",
+                         "sgd", "--momentum", "0.9", "--mesh", "dp=2"),
+                 "it is of another optimizer");
     after = command_read(path);
     DT_ASSERT_EQ_STR(after, before);
-    free(before);
-    free(after);
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 3);
     train_close(&p);
 }
@@ -453,19 +370,15 @@ DT_TEST(cli_train_options, a_run_that_refuses_to_go_on_is_as_it_was)
 DT_TEST(cli_train_options, a_configuration_alone_is_a_model)
 {
     char config[TRAIN_PATH_BYTES + 16];
-    command_result r;
     train_place p;
 
     train_open(&p);
     (void)snprintf(config, sizeof config, "%s/config.json", p.model);
-    r = COMMAND("train", "-q", "--config", config, "--data", p.data, "-o", p.run, "--steps", "2",
-                "--batch", "2", "--sequence", "16", "--seed", "1");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
-    r = COMMAND("train", "-q", "--config", p.model, "--data", p.data, "-o", p.other, "--steps", "2",
-                "--batch", "2", "--sequence", "16", "--seed", "1", "--mesh", "dp=2");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--config", config, "--data", p.data, "-o", p.run,
+                            "--steps", "2", "--batch", "2", "--sequence", "16", "--seed", "1"));
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--config", p.model, "--data", p.data, "-o", p.other,
+                            "--steps", "2", "--batch", "2", "--sequence", "16", "--seed", "1",
+                            "--mesh", "dp=2"));
     DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), train_number(p.other, 1, "loss"), 1e-2);
     DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), 4.85, 0.2); /* log of the vocabulary */
     train_close(&p);

@@ -87,7 +87,6 @@ static verdict verify(const char *const *words)
     DT_ASSERT_EQ_INT(json_array_size(json_object_get(v.all, "findings")), v.errors + v.warnings);
     DT_ASSERT_EQ_INT(json_is_true(json_object_get(v.all, "ok")), v.errors == 0);
     DT_ASSERT_EQ_INT(v.code, v.errors == 0 ? 0 : 2);
-    command_free(&r);
     return v;
 }
 
@@ -114,7 +113,6 @@ static void expect(const verdict *v, const char *level, const char *tensor, cons
 DT_TEST(cli_verify, a_sound_checkpoint_is_sound)
 {
     char model[DT_TEST_PATH_BYTES];
-    command_result r;
     verdict v;
 
     (void)dt_test_source_path(model, "examples/checkpoint");
@@ -124,16 +122,12 @@ DT_TEST(cli_verify, a_sound_checkpoint_is_sound)
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v.all, "values_read")) * 2,
                      json_integer_value(json_object_get(v.all, "bytes"))); /* bf16 */
     json_decref(v.all);
-    r = COMMAND("verify", model);
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, ": 0 errors, 0 warnings\n");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("verify", model), ": 0 errors, 0 warnings\n");
 }
 
 DT_TEST(cli_verify, all_faults_are_listed)
 {
     char folder[DT_TEST_PATH_BYTES];
-    command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
@@ -149,10 +143,7 @@ DT_TEST(cli_verify, all_faults_are_listed)
     DT_ASSERT_EQ_INT(v.errors, 6 + 9); /* and a block that is not there */
     expect(&v, "error", "model.layers.2.self_attn.q_proj.weight", "is missing");
     json_decref(v.all);
-    r = COMMAND("verify", folder);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "15 errors; standard output lists them");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("verify", folder), "15 errors; standard output lists them");
     dt_test_remove_dir(folder);
 }
 
@@ -194,15 +185,12 @@ DT_TEST(cli_verify, files_and_index_are_compared)
 {
     char folder[DT_TEST_PATH_BYTES], sharded[PATH];
     static const char index[] = "model.safetensors.index.json";
-    command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
     copy_fixture(folder, 0, false);
     (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
-    r = COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB"));
     v = VERIFY(sharded, "--values");
     DT_ASSERT_EQ_INT(v.errors + v.warnings, 0);
     DT_ASSERT(json_integer_value(json_object_get(v.all, "files")) > 1);
@@ -226,15 +214,12 @@ DT_TEST(cli_verify, all_missing_shards_are_listed)
     static const char *const gone[] = { "model-00002-of-00006.safetensors",
                                         "model-00004-of-00006.safetensors" };
     char folder[DT_TEST_PATH_BYTES], sharded[PATH], path[PATH + 64];
-    command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
     copy_fixture(folder, 0, false);
     (void)snprintf(sharded, sizeof sharded, "%s/sharded", folder);
-    r = COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB");
-    COMMAND_ASSERT_CODE(r, 0);
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("save", "-q", "-m", folder, "-o", sharded, "--max-shard-size", "40KB"));
     for (size_t i = 0; i < DT_COUNT(gone); i++) {
         (void)snprintf(path, sizeof path, "%s/%s", sharded, gone[i]);
         DT_ASSERT(unlink(path) == 0);
@@ -367,27 +352,23 @@ DT_TEST(cli_verify, findings_beyond_the_limit_are_counted)
     header[at] = '}';
     write_weights(folder, header, 0);
     free(header);
-    r = COMMAND("verify", folder);
-    COMMAND_ASSERT_CODE(r, 2);
+    r = COMMAND_ENDS(2, COMMAND("verify", folder));
     COMMAND_ASSERT_HAS(r.out,
                        "tensor \"t999\": it is 1, must be an object\n... and 120 more, which "
                        "are not listed\n");
     COMMAND_ASSERT_HAS(r.out, ": 1120 errors, 0 warnings");
-    command_free(&r);
     r = COMMAND("verify", "--json", folder);
     all = json_loads(r.out, 0, NULL);
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(all, "errors")), 1120);
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(all, "left_out")), 120);
     DT_ASSERT_EQ_INT((int64_t)json_array_size(json_object_get(all, "findings")), 1000);
     json_decref(all);
-    command_free(&r);
     dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, what_cannot_be_opened_is_named)
 {
     char folder[DT_TEST_PATH_BYTES];
-    command_result r;
     verdict v;
 
     (void)dt_test_temp_dir(folder);
@@ -410,9 +391,6 @@ DT_TEST(cli_verify, what_cannot_be_opened_is_named)
     expect(&v, "error", NULL, "model.safetensors");
     expect(&v, "error", NULL, "other.safetensors");
     json_decref(v.all);
-    r = COMMAND("verify");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "no folder; usage: dtensor verify DIR");
-    command_free(&r);
+    COMMAND_ENDS(2, COMMAND("verify"), "no folder; usage: dtensor verify DIR");
     dt_test_remove_dir(folder);
 }

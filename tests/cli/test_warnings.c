@@ -75,7 +75,6 @@ static void write_config(const char *folder, const char *from, const char *to)
     n = snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     DT_ASSERT(n > 0 && n < FILE_BYTES);
     dt_test_write_file(folder, "config.json", edited, (size_t)n);
-    free(text);
 }
 
 static void check(const oddity *o)
@@ -99,9 +98,6 @@ static void check(const oddity *o)
     COMMAND_ASSERT_HAS(json.out, "\"warnings\": [\n");
     COMMAND_ASSERT_HAS(run.err, "dtensor: warning: ");
     COMMAND_ASSERT_HAS(run.err, o->run != NULL ? o->run : o->warning);
-    command_free(&inspect);
-    command_free(&json);
-    command_free(&run);
 }
 
 DT_TEST(cli_warnings, what_is_odd_is_said_and_the_run_goes_on)
@@ -111,22 +107,16 @@ DT_TEST(cli_warnings, what_is_odd_is_said_and_the_run_goes_on)
 
 DT_TEST(cli_warnings, a_sound_checkpoint_has_none)
 {
-    command_result r = COMMAND("inspect", "examples/checkpoint", "--json");
-
-    COMMAND_ASSERT_CODE(r, 0);
-    COMMAND_ASSERT_HAS(r.out, "\"warnings\": []");
-    command_free(&r);
+    COMMAND_ENDS(0, COMMAND("inspect", "examples/checkpoint", "--json"), "\"warnings\": []");
 }
 
 /* With --ignore-eos nobody asks what ends a text. */
 DT_TEST(cli_warnings, ends_do_not_matter_where_they_are_ignored)
 {
-    command_result r =
-        COMMAND("generate", "-m", "tests/golden/llama/tied", "-t", "1", "-n", "1", "--ignore-eos");
+    command_result r = COMMAND_ENDS(0, COMMAND("generate", "-m", "tests/golden/llama/tied", "-t",
+                                               "1", "-n", "1", "--ignore-eos"));
 
-    COMMAND_ASSERT_CODE(r, 0);
     DT_ASSERT(strstr(r.err, "eos_token_id") == NULL);
-    command_free(&r);
 }
 
 DT_TEST(cli_warnings, plan_names_tensors_that_are_not_used)
@@ -139,10 +129,9 @@ DT_TEST(cli_warnings, plan_names_tensors_that_are_not_used)
     write_config(folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
     r = COMMAND("plan", "-m", folder, "--mesh", "tp=2");
     dt_test_remove_dir(folder);
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, "9 tensors of the checkpoint are not used");
     DT_ASSERT(strstr(strstr(r.err, "9 tensors") + 1, "9 tensors") == NULL); /* said once */
-    command_free(&r);
 }
 
 /* A folder in its place costs the text, not the ids. */
@@ -159,11 +148,10 @@ DT_TEST(cli_warnings, a_folder_named_tokenizer_json_does_not_stop_ids)
     r = COMMAND("generate", "-m", folder, "-t", "1,2", "-n", "1");
     (void)rmdir(inner);
     dt_test_remove_dir(folder);
-    COMMAND_ASSERT_CODE(r, 0);
+    COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, "tokenizer.json: is a folder");
     COMMAND_ASSERT_HAS(r.err, "output is token ids");
     DT_ASSERT(strncmp(r.out, "1 2 ", 4) == 0);
-    command_free(&r);
 }
 
 /* A tokenizer whose steps are fine one by one, and never end together. */
@@ -185,10 +173,8 @@ DT_TEST(cli_warnings, a_hostile_tokenizer_is_named_by_inspect)
         DT_ASSERT(symlink(dt_test_source_path(from, name), to) == 0);
     }
     dt_test_write_file(folder, "tokenizer.json", file, sizeof file - 1);
-    r = COMMAND("inspect", folder);
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "/tokenizer.json: regular expression \"(a|a)+$\" gave up");
+    r = COMMAND_ENDS(2, COMMAND("inspect", folder),
+                     "/tokenizer.json: regular expression \"(a|a)+$\" gave up");
     COMMAND_ASSERT_HAS(r.out, "only with --tokens");
-    command_free(&r);
     dt_test_remove_dir(folder);
 }

@@ -36,11 +36,8 @@ DT_TEST(cli_wish_checks, contradictions_are_refused)
 
     (void)model_path(model);
     for (size_t i = 0; i < DT_COUNT(wishes); i++) {
-        command_result r = generate(model, wishes[i].words);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, wishes[i].says);
+        command_result r = COMMAND_ENDS(2, generate(model, wishes[i].words), wishes[i].says);
         DT_ASSERT_EQ_STR(r.out, "");
-        command_free(&r);
     }
 }
 
@@ -57,11 +54,9 @@ DT_TEST(cli_wish_checks, what_changes_nothing_is_warned_of)
 
     (void)model_path(model);
     for (size_t i = 0; i < DT_COUNT(wishes); i++) {
-        command_result r = generate(model, wishes[i].words);
-        COMMAND_ASSERT_CODE(r, 0);
+        command_result r = COMMAND_ENDS(0, generate(model, wishes[i].words));
         COMMAND_ASSERT_HAS(r.err, wishes[i].says);
         DT_ASSERT_EQ_STR(r.out, "1 2 3 122 61\n");
-        command_free(&r);
     }
 }
 
@@ -82,10 +77,7 @@ DT_TEST(cli_wish_checks, more_texts_than_fit_are_refused)
 
     (void)model_path(model);
     for (size_t i = 0; i < DT_COUNT(wishes); i++) {
-        command_result r = generate(model, wishes[i].words);
-        COMMAND_ASSERT_CODE(r, 2);
-        COMMAND_ASSERT_HAS(r.err, wishes[i].says);
-        command_free(&r);
+        COMMAND_ENDS(2, generate(model, wishes[i].words), wishes[i].says);
     }
 }
 
@@ -94,7 +86,6 @@ DT_TEST(cli_wish_checks, more_memory_than_there_is_is_refused)
 {
     char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 64];
     char *config, edited[4096], *at;
-    command_result r;
 
     (void)model_path(model);
     (void)dt_test_temp_dir(folder);
@@ -108,13 +99,11 @@ DT_TEST(cli_wish_checks, more_memory_than_there_is_is_refused)
     (void)snprintf(edited, sizeof edited, "%s/model.safetensors", model);
     (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
     DT_ASSERT(symlink(edited, path) == 0);
-    r = COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "1000000000", "--num-beams", "100",
-                "--device", "cpu");
-    COMMAND_ASSERT_CODE(r, 2);
-    COMMAND_ASSERT_HAS(r.err, "--num-beams 100 of 1 prompt: 100 sequences of up to 1000000001 "
-                              "tokens need 46.6 TiB at least for caches and logits, there are ");
-    COMMAND_ASSERT_HAS(r.err, "ask for at most ");
-    command_free(&r);
-    free(config);
+    COMMAND_ENDS(2,
+                 COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "1000000000",
+                         "--num-beams", "100", "--device", "cpu"),
+                 "--num-beams 100 of 1 prompt: 100 sequences of up to 1000000001 "
+                 "tokens need 46.6 TiB at least for caches and logits, there are ",
+                 "ask for at most ");
     dt_test_remove_dir(folder);
 }

@@ -58,7 +58,6 @@ static inline json_t *train_metric(const char *run, int64_t step)
         else
             json_decref(o);
     }
-    free(text);
     if (found == NULL) dt_test_fail(__FILE__, __LINE__, "no step %" PRId64 " in %s", step, path);
     return found;
 }
@@ -83,7 +82,6 @@ static inline int train_lines(const char *run)
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     text = command_read(path);
     for (const char *c = text; *c != '\0'; c++) n += *c == '\n';
-    free(text);
     return n;
 }
 
