@@ -13,7 +13,13 @@
 #define PLAIN      "\033[0m"
 #define ERASE_LINE "\r\033[K"
 
-enum { WHO_BYTES = 32, SILENT_NS = 250 * 1000 * 1000, PROMPT_NS = 500 * 1000 * 1000, SPEAK_S = 1 };
+enum {
+    WHO_BYTES = 32,
+    SILENT_NS = 250 * 1000 * 1000,
+    PROMPT_NS = 500 * 1000 * 1000,
+    ALONE_S = 2,
+    ALIKE_S = 5
+};
 
 void cli_console_init(const cli_args *args, const cli_env *env, cli_console *out)
 {
@@ -80,12 +86,15 @@ static bool is_ours(const dt_error *e)
 /* MPICH's launcher ends a job when the first of its processes ends, and what another is about to
  * report is lost. So a process that has nothing to say waits a moment, in which it is ended. What
  * happens before there are ranks mostly happens to all processes alike: the first one speaks at
- * once, the others a while later, when a launcher has ended them with it. */
+ * once, for all, and launchers end the others with it, on a busy machine after seconds. Of what all
+ * find alike another speaks only where nobody has ended it for long, since the first one was told
+ * something else; of what it may have run into alone, a file perhaps, sooner. */
 static void let_others_speak(const cli_console *console, const dt_error *e)
 {
     if (!is_ours(e)) (void)nanosleep(&(struct timespec){ .tv_nsec = SILENT_NS }, NULL);
     if (e->rank < 0 && console->process > 0)
-        (void)nanosleep(&(struct timespec){ .tv_sec = SPEAK_S }, NULL);
+        (void)nanosleep(&(struct timespec){ .tv_sec = is_of_one_rank(e->code) ? ALONE_S : ALIKE_S },
+                        NULL);
 }
 
 int cli_report(const cli_console *console, dt_status st)
