@@ -31,6 +31,16 @@ static dt_status read_number(const char *name, long min, long max, int *out)
     return DT_OK;
 }
 
+/* -1: none, or no number. Whether it is what it was is asked before something is written. */
+static int read_descriptor(const char *name)
+{
+    const char *text = non_empty(name);
+    char *end = NULL;
+    const long value = text != NULL ? strtol(text, &end, 10) : -1;
+
+    return text != NULL && *end == '\0' && value >= 0 && value <= INT_MAX ? (int)value : -1;
+}
+
 /* Processes of torchrun meet on one machine only, and have to have a number. */
 static bool meet_here(int n_processes)
 {
@@ -53,13 +63,15 @@ static const struct {
     const char *launcher, *size, *rank, *module;
     bool (*can_join)(int n_processes); /* NULL: they always can */
     const char *joined_if;
+    const char *pmi; /* descriptor at which it listens */
 } launchers[] = {
-    { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", NULL, NULL },
-    { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", NULL, NULL },
+    { "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", NULL, NULL,
+      NULL },
+    { "mpirun (MPICH)", "PMI_SIZE", "PMI_RANK", "mpich", NULL, NULL, "PMI_FD" },
     { "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "openmpi", speak_pmix,
-      "it is given --mpi=pmix, for Open MPI, or --mpi=pmi2, for MPICH" },
+      "it is given --mpi=pmix, for Open MPI, or --mpi=pmi2, for MPICH", NULL },
     { "torchrun", "WORLD_SIZE", "RANK", "sockets", meet_here,
-      "it says each one's RANK and they are on one machine (LOCAL_WORLD_SIZE)" },
+      "it says each one's RANK and they are on one machine (LOCAL_WORLD_SIZE)", NULL },
 };
 
 dt_status dti_launch_read_sums(const char *word, const char *from, bool *by_mpi)
@@ -75,6 +87,7 @@ dt_status dti_launch_read(dti_launch *out)
     const char *shared = non_empty("DTENSOR_MPI_SHARED");
 
     *out = (dti_launch){ .n_processes = 1,
+                         .pmi = -1,
                          .shares = shared == NULL || strcmp(shared, "off") != 0,
                          .choice = non_empty("DTENSOR_MPI"),
                          .folder = non_empty("DTENSOR_MODULES") };
@@ -87,6 +100,7 @@ dt_status dti_launch_read(dti_launch *out)
         out->launcher = launchers[i].launcher;
         out->variable = launchers[i].size;
         out->module = launchers[i].module;
+        if (launchers[i].pmi != NULL) out->pmi = read_descriptor(launchers[i].pmi);
         DT_TRY(read_number(launchers[i].size, 1, INT_MAX, &out->n_processes));
         if (launchers[i].can_join != NULL && !launchers[i].can_join(out->n_processes))
             out->joined_if = launchers[i].joined_if;

@@ -18,6 +18,7 @@ typedef struct dti_launch {
     const char *joined_if; /* NULL, or what the launcher has to do before they can be joined */
     const char *choice;    /* DTENSOR_MPI: a module, "off", or NULL */
     const char *folder;    /* DTENSOR_MODULES: where modules are looked for first, or NULL */
+    int pmi;               /* descriptor at which MPICH's launcher listens; -1: none does */
     bool sums_by_mpi;      /* DTENSOR_MPI_SUMS is "mpi", not "rank-order" */
     bool shares;           /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
     int process, n_processes;

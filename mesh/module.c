@@ -88,19 +88,18 @@ dt_status dti_module_choose(const dti_launch *launch, dti_module_found *out)
             launch->variable, launch->n_processes, launch->launcher, tried);
 }
 
-/* The module of processes that no MPI joins, or NULL. A question leaves no error behind, and opens
- * no MPI. */
-static const dti_mpi_module *sockets_of_launch(void)
+/* The module that hears whether this process comes, or NULL: without MPI in any case, an MPI's only
+ * where its launcher has to be told that it does not. A question leaves no error behind. */
+static const dti_mpi_module *who_hears(bool comes, dti_launch *launch)
 {
     const dt_error before = *dt_last_error();
-    dti_launch launch;
     dti_module_found found = { 0 };
     const char *wanted;
 
-    if (dti_launch_read(&launch) == DT_OK && launch.n_processes > 1) {
-        wanted = launch.choice != NULL ? launch.choice : launch.module;
-        if (wanted == NULL || strcmp(wanted, "sockets") != 0 ||
-            dti_module_choose(&launch, &found) != DT_OK)
+    if (dti_launch_read(launch) == DT_OK && launch->n_processes > 1) {
+        wanted = launch->choice != NULL ? launch->choice : launch->module;
+        if (wanted == NULL || (strcmp(wanted, "sockets") != 0 && (comes || launch->pmi < 0)) ||
+            dti_module_choose(launch, &found) != DT_OK)
             found.module = NULL;
     }
     dti_error_restore(&before);
@@ -109,14 +108,16 @@ static const dti_mpi_module *sockets_of_launch(void)
 
 void dt_launch_arrive(void)
 {
-    const dti_mpi_module *m = sockets_of_launch();
+    dti_launch launch;
+    const dti_mpi_module *m = who_hears(true, &launch);
 
     if (m != NULL) m->arrive();
 }
 
 void dt_launch_give_up(const char *why)
 {
-    const dti_mpi_module *m = why != NULL ? sockets_of_launch() : NULL;
+    dti_launch launch;
+    const dti_mpi_module *m = why != NULL ? who_hears(false, &launch) : NULL;
 
-    if (m != NULL) m->stay_away(why);
+    if (m != NULL) m->stay_away(launch.pmi, why);
 }

@@ -161,8 +161,10 @@ DT_API int dt_launch_process(void);
  * that it is there, so that the others, once they wait for it, hear at once when it ends; and why
  * it will never call dt_run(), which they then fail with. dt_run() arrives by itself; a program
  * that reads files first arrives before. Giving up takes as long as others need to start, two
- * seconds at the most. Neither does anything after a run was joined, nor under mpirun or srun,
- * which end a job when a process of it fails. Not collective. Errors: none. */
+ * seconds at the most. Under mpirun of MPICH, which minds no process that fails before it has
+ * joined, who has given up ends the job with its own exit code when it exits. Neither does anything
+ * after a run was joined, nor under other launchers, which end a job when a process of it fails.
+ * Not collective. Errors: none. */
 DT_API void dt_launch_arrive(void);
 DT_API void dt_launch_give_up(const char *why);
 

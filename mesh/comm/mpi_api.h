@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DTI_MPI_API_VERSION = 4, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+enum { DTI_MPI_API_VERSION = 5, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
 
 /* Communicators of all processes for sums by MPI. */
 enum { DTI_MPI_SUM_LANES = 8 };
@@ -75,9 +75,10 @@ typedef struct dti_mpi_module {
 
     /* Before open(): this process is there, and whoever waits for it hears when it ends; and why it
      * does not come, if it does not. Where MPI has started a job, its launcher ends what cannot
-     * begin: nothing. */
+     * begin: nothing, but where it listens at the descriptor `pmi` and has to be told, by the exit
+     * of this process. -1: it does not. */
     void (*arrive)(void);
-    void (*stay_away)(const char *why);
+    void (*stay_away)(int pmi, const char *why);
 
     /* Initialises MPI, once per process, unless somebody did so before. Blocks until all processes
      * of the job have called it, without MPI for `within_ms` at most. */

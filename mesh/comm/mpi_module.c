@@ -5,13 +5,20 @@
  *
  * MPI is initialised once per process and its state is global by nature; so is the little that is
  * kept of it here. */
+#define _GNU_SOURCE /* ucred */
 #include "mesh/comm/mpi_api.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
 
 typedef struct region {
     struct region *next;
@@ -38,6 +45,7 @@ static struct {
     MPI_Comm comm;
     MPI_Comm sums[DTI_MPI_SUM_LANES];
     int n_sums;               /* lanes of this run */
+    bool away;                /* this process does not come */
     dti_mpi_queue *abandoned; /* keeps their memory in sight of leak checkers */
 } mpi;
 
@@ -142,6 +150,62 @@ static void give_up(const char *why)
     (void)why;
 }
 
+/* --- not coming ---------------------------------------------------------------------------------
+ *
+ * MPICH's launcher (Hydra) ends a job when a process of it fails, but minds no exit code of one
+ * that has never spoken to it: the others would wait for it in MPI_Init for good. So the last that
+ * such a process says is what MPI_Abort would have the launcher told. */
+
+/* One end of a pair without names that another process made, as the launcher does; no file, no
+ * connection, nor what has got the number of a descriptor that somebody between has closed. */
+static bool is_launchers(int pmi)
+{
+    struct sockaddr_un own, peer;
+    socklen_t own_bytes = sizeof own, peer_bytes = sizeof peer, bytes = sizeof(struct ucred);
+    struct ucred maker;
+
+    return getsockname(pmi, (struct sockaddr *)&own, &own_bytes) == 0 &&
+           getpeername(pmi, (struct sockaddr *)&peer, &peer_bytes) == 0 &&
+           own.sun_family == AF_UNIX && own_bytes == sizeof own.sun_family &&
+           peer_bytes == sizeof peer.sun_family &&
+           getsockopt(pmi, SOL_SOCKET, SO_PEERCRED, &maker, &bytes) == 0 && maker.pid != getpid();
+}
+
+/* The job ends at once, with all that lies unread in a pipe. */
+static void let_be_read(int pipe)
+{
+    enum { NAP_NS = 1000 * 1000, NAPS = 1000 };
+    struct stat info;
+    int left = 0;
+
+    if (fstat(pipe, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
+    for (int i = 0; i < NAPS && ioctl(pipe, FIONREAD, &left) == 0 && left > 0; i++)
+        (void)nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+}
+
+static void abort_job(int status, void *launcher)
+{
+    const int pmi = (int)(intptr_t)launcher, code = status & 0xff;
+    int came = 0, n;
+    char line[48];
+
+    if (MPI_Initialized(&came) != MPI_SUCCESS || came || !is_launchers(pmi)) return;
+    (void)fflush(NULL);
+    let_be_read(STDOUT_FILENO);
+    let_be_read(STDERR_FILENO);
+    n = snprintf(line, sizeof line, "cmd=abort exitcode=%d\n", code != 0 ? code : EXIT_FAILURE);
+    (void)!send(pmi, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void stay_away(int pmi, const char *why)
+{
+    int came = 0;
+
+    (void)why;
+    if (mpi.away || pmi < 0 || MPI_Initialized(&came) != MPI_SUCCESS || came) return;
+    mpi.away = on_exit(abort_job, (void *)(intptr_t)pmi) == 0;
+}
+
 /* --- queues -------------------------------------------------------------------------------------
  */
 
@@ -232,7 +296,7 @@ static int has_room(dti_mpi_queue *q)
     return q->used < q->n ? 0 : queue_reserve(q, q->n);
 }
 
-static int send(dti_mpi_queue *q, const dti_mpi_message *m)
+static int queue_send(dti_mpi_queue *q, const dti_mpi_message *m)
 {
     if (has_room(q)) return -1;
     if (m->matched)
@@ -246,7 +310,7 @@ static int send(dti_mpi_queue *q, const dti_mpi_message *m)
         "MPI_Isend", m->cookie);
 }
 
-static int recv(dti_mpi_queue *q, const dti_mpi_message *m)
+static int queue_recv(dti_mpi_queue *q, const dti_mpi_message *m)
 {
     const int process = m->process == DTI_MPI_ANY_PROCESS ? MPI_ANY_SOURCE : m->process;
 
@@ -359,7 +423,7 @@ const dti_mpi_module dti_mpi_module_table = {
 #endif
     .describe = describe,
     .arrive = arrive,
-    .stay_away = give_up,
+    .stay_away = stay_away,
     .open = open_job,
     .enter = enter,
     .leave = leave,
@@ -369,8 +433,8 @@ const dti_mpi_module dti_mpi_module_table = {
     .queue_reserve = queue_reserve,
     .queue_memory = queue_memory,
     .queue_destroy = queue_destroy,
-    .send = send,
-    .recv = recv,
+    .send = queue_send,
+    .recv = queue_recv,
     .poll = poll_queue,
     .sums_open = sums_open,
     .sum = sum,

@@ -66,8 +66,8 @@ typedef struct dti_sockets_arrival {
 void dti_sockets_arrive(void);
 
 /* Tells the others why this process does not come; returns when all know or have given up
- * themselves, after two seconds at the latest. Nothing after a meeting. */
-void dti_sockets_stay_away(const char *why);
+ * themselves, after two seconds at the latest. Nothing after a meeting. There is no `pmi`. */
+void dti_sockets_stay_away(int pmi, const char *why);
 
 /* Waits for `within_ms`, but for nobody once a process that was there has gone. 0, or -1 with the
  * reason, which those who are there are told; all is closed and freed again then. */

@@ -222,7 +222,7 @@ static int answer(int listener, const dti_hello *h)
 }
 
 /* Those who are there keep what they are told until they look. */
-void dti_sockets_stay_away(const char *why)
+void dti_sockets_stay_away(int pmi, const char *why)
 {
     const int64_t end_ms = dti_sockets_now_ms() + TELL_MS;
     const dti_sockets_arrival *a = &here;
@@ -231,6 +231,7 @@ void dti_sockets_stay_away(const char *why)
     bool *knows;
     dti_hello h;
 
+    (void)pmi;
     if (a->over) return;
     (void)dti_sockets_take_name(ignored); /* to be seen; who has no name can still tell */
     if (a->n_processes == 0) return;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A process of a job is killed. The launcher ends the job soon, with a code other than 0; and where
-# the launcher lets them, the others say who is missing. The launcher is killed: its processes end.
+# the launcher lets them, the others say who is missing. The launcher is killed: its processes end. A
+# process does not come: the job ends at once, with its words and its code.
 #
 #   killed.sh openmpi|mpich MPIRUN LOOP
 set -u
@@ -9,10 +10,17 @@ mpi=$1 mpirun=$2 loop=$3
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 
+n=0
+
 fail() {
     echo "FAIL $*"
     sed 's/^/    /' "$folder/out" "$folder/err"
     exit 1
+}
+
+pass() {
+    n=$((n + 1))
+    echo "pass  $*"
 }
 
 # Starts a job of three processes and waits until all have begun.
@@ -53,7 +61,7 @@ start
 kill -9 "$(pid_of_rank 1)"
 gone 20 "$(pid_of_rank 0)" "$(pid_of_rank 2)" || fail "the job lives on after 2 s"
 wait "$job" && fail "the launcher's exit code is 0"
-echo "pass  a killed process ends the job"
+pass "a killed process ends the job"
 
 launcher_is_killed() {
     kill -9 "$job"
@@ -64,15 +72,42 @@ launcher_is_killed() {
 
 start
 launcher_is_killed
-echo "pass  a killed launcher ends its processes"
+pass "a killed launcher ends its processes"
 
-n=2
+begin=$(date +%s)
+"$mpirun" -n 3 "$loop" away </dev/null >"$folder/out" 2>"$folder/err"
+code=$?
+[ $code -eq 7 ] || [ "$mpi" = sockets ] || fail "exit code $code, not that of who did not come"
+[ $code -ne 0 ] && [ $(($(date +%s) - begin)) -lt 20 ] || fail "the others wait for who does not come"
+grep -q "process 2: no file here" "$folder/out" || fail "what it said is lost"
+pass "a process that does not come ends the job"
+
+# What has the number of the launcher's descriptor is not the launcher.
+not_told() {
+    code=$?
+    [ $code -eq 7 ] || fail "exit code $code where PMI_FD is $1"
+    [ "$(cat "$folder/other")" = "" ] || fail "$1 is written into"
+}
+if [ "$mpi" = mpich ]; then
+    export PMI_SIZE=2 PMI_RANK=1 PMI_FD=9
+    : >"$folder/other"
+    "$loop" away >"$folder/out" 2>"$folder/err" 9>"$folder/other"
+    not_told "a file"
+    "$loop" away >"$folder/out" 2>"$folder/err" 9>&-
+    not_told "closed"
+    for fd in -1 9x 99999999999 ''; do
+        PMI_FD=$fd "$loop" away >"$folder/out" 2>"$folder/err"
+        not_told "\"$fd\""
+    done
+    unset PMI_SIZE PMI_RANK PMI_FD
+    pass "nobody else is told"
+fi
+
 if [ "$mpi" = sockets ]; then # on one core they go on in turns, and none waits for long
     real=$mpirun mpirun=taskset
     start -c "$(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')" "$real"
     launcher_is_killed
-    echo "pass  a killed launcher ends processes that never wait for long"
-    n=3
+    pass "a killed launcher ends processes that never wait for long"
 fi
 if [ "$mpi" = openmpi ]; then
     start --enable-recovery
@@ -84,7 +119,6 @@ if [ "$mpi" = openmpi ]; then
         grep -q "^rank $r: .* was cut short by rank 1: its process $victim has ended" \
             "$folder/err" || fail "rank $r does not name rank 1"
     done
-    echo "pass  the others name the killed process"
-    n=3
+    pass "the others name the killed process"
 fi
 echo "$n passed, 0 failed"

@@ -4,11 +4,13 @@
  * are, then sums for a while.
  *
  *   loop SECONDS [RANKS]
+ *   loop away              the last process does not come: it says so, and exits with 7
  *
  * Prints "rank R of N pid P" when a rank begins, "sum S" on rank 0 at the end, and
  * "rank R: MESSAGE" for every rank that fails, on standard error. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/sync.h"
@@ -51,12 +53,23 @@ static dt_status rank_main(dt_runtime *rt, void *arg)
     return st;
 }
 
+static int stay_away(void)
+{
+    dt_launch_give_up("no file here");
+    (void)printf("process %d: no file here\n", dt_launch_process()); /* into a buffer */
+    return 7;
+}
+
 int main(int argc, char **argv)
 {
     dt_run_options o = DT_RUN_OPTIONS_INIT;
     int64_t seconds = argc > 1 ? atoll(argv[1]) : 1;
 
     if (argc > 2) o.n_ranks = atoi(argv[2]);
+    if (argc > 1 && strcmp(argv[1], "away") == 0) {
+        if (dt_launch_process() + 1 == dt_launch_size()) return stay_away();
+        seconds = 60;
+    }
     o.bind = DT_BIND_NONE;
     if (dt_run(&o, rank_main, &seconds) == DT_OK) return 0;
     (void)fprintf(stderr, "process %d: %s\n", dt_launch_process(), dt_last_error()->message);

@@ -13,6 +13,7 @@ static const char *const variables[] = {
     "OMPI_COMM_WORLD_RANK",
     "PMI_SIZE",
     "PMI_RANK",
+    "PMI_FD",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_PROCID",
     "PMIX_RANK",
