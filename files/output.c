@@ -37,7 +37,7 @@ static dt_status create(dti_output *out, const char *name, size_t bytes)
              "%s is there already: another run is writing it, or one was killed while it did; "
              "remove the file if nobody writes it",
              dti_printable(out->temporary, label, sizeof label));
-    if (out->fd < 0) return refuse(out->temporary, "cannot be created");
+    if (out->fd < 0) return refuse(out->path, "cannot be created");
     return DT_OK;
 }
 
@@ -64,7 +64,7 @@ dt_status dti_output_open(dti_output *out, const char *path, const char *name)
 
 dt_status dti_output_write(dti_output *out, const void *data, size_t n)
 {
-    DT_TRY(dti_write_at(out->fd, out->temporary, data, n, out->at));
+    DT_TRY(dti_write_at(out->fd, out->path, data, n, out->at));
     out->at += (int64_t)n;
     return DT_OK;
 }
@@ -85,10 +85,15 @@ dt_status dti_write_at(int fd, const char *label, const void *data, size_t n, in
     return DT_OK;
 }
 
+dt_status dti_output_sync(const dti_output *out)
+{
+    return fsync(out->fd) == 0 ? DT_OK : refuse(out->path, "its bytes cannot be kept");
+}
+
 dt_status dti_output_close(dti_output *out, dt_status st)
 {
     if (out->fd < 0) return st;
-    if (st == DT_OK && fsync(out->fd) != 0) st = refuse(out->path, "its bytes cannot be kept");
+    if (st == DT_OK) st = dti_output_sync(out);
     if (close(out->fd) != 0 && st == DT_OK) st = refuse(out->path, "cannot be closed");
     if (st == DT_OK && rename(out->temporary, out->path) != 0)
         st = refuse(out->path, "cannot be replaced");

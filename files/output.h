@@ -24,6 +24,9 @@ dt_status dti_output_write(dti_output *out, const void *data, size_t n) DT_MUST_
 dt_status dti_write_at(int fd, const char *label, const void *data, size_t n,
                        int64_t at) DT_MUST_USE;
 
+/* Brings the bytes to the disk; the file keeps its temporary name. */
+dt_status dti_output_sync(const dti_output *out) DT_MUST_USE;
+
 /* Brings the bytes to the disk and gives the file its name if `st` is DT_OK, otherwise removes it.
  * Returns the first error. */
 dt_status dti_output_close(dti_output *out, dt_status st);

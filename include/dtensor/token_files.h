@@ -86,7 +86,9 @@ DT_API DT_MUST_USE dt_status dt_token_writer_end_document(dt_token_writer *write
 
 /**
  * Brings all to the disk and gives the files their names, or leaves what was there if `st`, what
- * happened so far, is an error. Accepts a NULL in *writer.
+ * happened so far, is an error. Accepts a NULL in *writer. NAME.bin that was there goes before what
+ * lies beside it changes, and the new one comes last: whoever reads meanwhile, or after a crash,
+ * finds the old files, the new ones, or no NAME.bin.
  *
  * Not collective.
  * Errors      st; DT_ERR_ARG a file without tokens; DT_ERR_IO

@@ -72,6 +72,8 @@ typedef struct dt_data_facts {
     int64_t samples;   /* of an epoch */
     int64_t left_over; /* tokens of an epoch that are in no sample: less than a window at the end of
                         * each file, of packed documents at the end of them all */
+    uint64_t hash;     /* of the files in their order, wherever they lie: how many tokens they have,
+                        * and 16384 of these, evenly spread; of fewer, all */
 } dt_data_facts;
 
 /**

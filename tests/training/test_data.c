@@ -82,6 +82,45 @@ DT_TEST(data, megatron_files_are_found_by_each_of_their_names)
 }
 
 /* Every window once in an epoch, in another order in each, by the seed. */
+static uint64_t hash_of(const char *first, const char *second)
+{
+    const dt_data_source sources[] = { { first, 0.0 }, { second, 0.0 } };
+    const dt_data_options o = options_of(5, DT_ORDER_STORED);
+    dt_data *d = NULL;
+    uint64_t hash;
+
+    DT_ASSERT_OK(dt_data_open(sources, second != NULL ? 2 : 1, &o, &d));
+    hash = dt_data_look(d).hash;
+    dt_data_release(&d);
+    return hash;
+}
+
+DT_TEST(data, a_hash_says_whose_files_they_are_wherever_they_lie)
+{
+    enum { FEW = 16384, MANY = 1 << 18 };
+    static uint16_t tokens[MANY];
+    const char *a, *b, *c;
+    tokens_folder f;
+
+    tokens_begin(&f);
+    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)(i * i % 1000);
+    a = tokens_write(&f, "a.bin", tokens, FEW * sizeof *tokens);
+    b = tokens_write(&f, "b.bin", tokens, FEW * sizeof *tokens);
+    DT_ASSERT(hash_of(a, NULL) == hash_of(b, NULL));
+    c = tokens_write(&f, "c.bin", tokens, MANY * sizeof *tokens);
+    DT_ASSERT(hash_of(a, c) != hash_of(c, a) && hash_of(a, c) == hash_of(b, c));
+    for (int i = 0; i < FEW; i += 613) { /* any of few */
+        tokens[i]++;
+        b = tokens_write(&f, "b.bin", tokens, FEW * sizeof *tokens);
+        DT_ASSERT(hash_of(a, NULL) != hash_of(b, NULL));
+        tokens[i]--;
+    }
+    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)((i * i + i / 2000) % 1000);
+    b = tokens_write(&f, "b.bin", tokens, MANY * sizeof *tokens);
+    DT_ASSERT(hash_of(b, NULL) != hash_of(c, NULL));
+    tokens_end(&f);
+}
+
 DT_TEST(data, a_shuffled_epoch_has_each_window_once)
 {
     enum { N = 1000, T = 4, EPOCH = (N - 1) / T };

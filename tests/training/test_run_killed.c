@@ -6,7 +6,9 @@
 
 #include <dirent.h>
 #include <dtensor/collectives.h>
+#include <dtensor/token_files.h>
 #include <dtensor/training_checkpoints.h>
+#include <dtensor/training_data.h>
 #include <dtensor/weights.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -279,6 +281,107 @@ DT_TEST(run_killed, at_any_call_leaves_what_latest_names)
 DT_TEST(run_killed, at_any_call_of_a_direct_save_too)
 {
     kill_everywhere(true);
+}
+
+/* --- files of tokens -------------------------------------------------------------------------- */
+
+enum { SET_TOKENS = 60, SET_ROWS = 59 };
+
+/* Two sets of as many tokens: other ones, documents that end elsewhere, other prompts. */
+static dt_status write_set(const char *path, dt_token_format format, int32_t which)
+{
+    dt_token_writer_options o = DT_TOKEN_WRITER_OPTIONS_INIT;
+    dt_token_writer *w = NULL;
+    dt_status st = DT_OK;
+
+    o.format = format;
+    o.vocab_size = 1000;
+    o.end_token = 500 + which;
+    DT_TRY(dt_token_writer_open(path, &o, &w));
+    for (int32_t i = 0; i < SET_TOKENS && st == DT_OK; i++) {
+        const bool ends = i % 10 == 5 + which;
+        const int32_t token = ends ? o.end_token : 100 * which + i;
+        st = dt_token_writer_add(w, &token, 1, i % 7 != 2 * which);
+        if (st == DT_OK && ends) st = dt_token_writer_end_document(w);
+    }
+    return dt_token_writer_close(&w, st);
+}
+
+/* What a reader sees. */
+typedef struct token_set {
+    int32_t ids[SET_ROWS], targets[SET_ROWS], starts[SET_ROWS];
+} token_set;
+
+static dt_status read_set(const char *path, token_set *seen)
+{
+    dt_data_options o = DT_DATA_OPTIONS_INIT;
+    dt_data *d = NULL;
+    dt_batch b;
+    dt_status st;
+
+    o.sequence = SET_ROWS;
+    o.order = DT_ORDER_STORED;
+    o.documents = true;
+    DT_TRY(dt_data_open(&(dt_data_source){ path, 0.0 }, 1, &o, &d));
+    st = dt_data_rows(d, 0, 1, &b);
+    if (st == DT_OK) memcpy(seen->ids, b.ids, sizeof seen->ids);
+    if (st == DT_OK) memcpy(seen->targets, b.targets, sizeof seen->targets);
+    if (st == DT_OK) memcpy(seen->starts, b.starts, sizeof seen->starts);
+    dt_data_release(&d);
+    return st;
+}
+
+/* What is there after a writer was killed, or its disk full, at one call. False: it had none. */
+static bool tokens_struck_at(long at, dt_token_format format, bool killed, const token_set *sets)
+{
+    char path[DT_TEST_PATH_BYTES + 8], dir[DT_TEST_PATH_BYTES];
+    int status = 0;
+    token_set seen;
+    dt_status st;
+    pid_t pid;
+
+    (void)snprintf(path, sizeof path, "%s/a.bin", dt_test_temp_dir(dir));
+    DT_ASSERT_OK(write_set(path, format, 0));
+    pid = fork();
+    if (pid == 0) {
+        atomic_store(&kills, killed);
+        atomic_store(&calls, 0);
+        atomic_store(&doomed, at);
+        _exit(write_set(path, format, 1) == DT_OK ? 0 : 1);
+    }
+    DT_ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
+    st = read_set(path, &seen);
+    if (st != DT_OK) DT_ASSERT(strstr(dt_last_error()->message, "a.bin: cannot be opened") != NULL);
+    if (st == DT_OK)
+        DT_ASSERT(memcmp(&seen, &sets[0], sizeof seen) == 0 ||
+                  memcmp(&seen, &sets[1], sizeof seen) == 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        DT_ASSERT(memcmp(&seen, &sets[1], sizeof seen) == 0);
+    if (!killed) DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
+    dt_test_remove_dir(dir);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+DT_TEST(run_killed, a_writer_of_tokens_leaves_no_mixed_set)
+{
+    static const dt_token_format formats[] = { DT_TOKENS_LLMC, DT_TOKENS_NANOGPT,
+                                               DT_TOKENS_MEGATRON };
+    char path[DT_TEST_PATH_BYTES + 8], dir[DT_TEST_PATH_BYTES];
+    token_set sets[2];
+
+    (void)snprintf(path, sizeof path, "%s/a.bin", dt_test_temp_dir(dir));
+    for (size_t f = 0; f < DT_COUNT(formats); f++) {
+        for (int32_t i = 0; i < 2; i++) {
+            DT_ASSERT_OK(write_set(path, formats[f], i));
+            DT_ASSERT_OK(read_set(path, &sets[i]));
+        }
+        for (int killed = 0; killed < 2; killed++) {
+            long at = 1;
+            while (tokens_struck_at(at, formats[f], killed != 0, sets)) at++;
+            DT_ASSERT(at > 10);
+        }
+    }
+    dt_test_remove_dir(dir);
 }
 
 /* --- no space --------------------------------------------------------------------------------- */

@@ -17,6 +17,9 @@
  * odd, and the golden ratio's, so any few samples in a row are shared out nearly as exactly. */
 enum { QUOTA_BLOCK = 1 << 16, QUOTA_STEP = 40503 };
 
+/* Of so many places in all files so many tokens say whose they are. */
+enum { HASHED_PLACES = 256, HASHED_TOKENS = 64 };
+
 /* Rows of which the system is told that they come next. */
 enum { MOST_AHEAD = 1024 };
 
@@ -40,6 +43,7 @@ struct dt_data {
     pool *pools;
     int n_pools;
     int64_t n_samples; /* of an epoch */
+    uint64_t hash;     /* of the files */
 
     int32_t *row;         /* [T + 1] tokens of a window */
     unsigned char *flags; /* [T + 1] of them */
@@ -196,6 +200,26 @@ static dt_status open_files(dt_data *d, const dt_data_source *sources, int n)
     return dti_alloc((size_t)d->o.sequence + 1, (void **)&d->flags);
 }
 
+static dt_status hash_files(dt_data *d)
+{
+    int64_t n = 0, step;
+
+    for (int i = 0; i < d->n_files; i++) n += d->files[i].n;
+    step = dti_max(n / HASHED_PLACES, HASHED_TOKENS);
+    for (int i = 0; i < d->n_files; i++) {
+        dti_token_file *f = &d->files[i];
+        d->hash = dti_hash_word(d->hash, (uint64_t)f->n);
+        d->hash = dti_hash_word(d->hash, (uint64_t)(f->n_runs + f->n_sequences));
+        for (int64_t at = 0; at < f->n; at += step) {
+            const int64_t bytes = dti_min(HASHED_TOKENS, f->n - at) * f->bytes;
+            const unsigned char *p;
+            DT_TRY(dti_mapped_at(&f->tokens, f->begin + at * f->bytes, bytes, &p));
+            d->hash = dti_hash_bytes(d->hash, p, (size_t)bytes);
+        }
+    }
+    return DT_OK;
+}
+
 dt_status dt_data_open(const dt_data_source *sources, int n, const dt_data_options *options,
                        dt_data **out)
 {
@@ -215,6 +239,7 @@ dt_status dt_data_open(const dt_data_source *sources, int n, const dt_data_optio
     d->o = o;
     DT_TRY_TO(fail, st, open_files(d, sources, n));
     DT_TRY_TO(fail, st, make_pools(d, sources, weighted));
+    DT_TRY_TO(fail, st, hash_files(d));
     *out = d;
     return DT_OK;
 fail:
@@ -419,6 +444,7 @@ dt_data_facts dt_data_look(const dt_data *d)
     if (!known) facts.documents = 0;
     for (int i = 0; i < d->n_pools; i++) facts.left_over += d->pools[i].left_over;
     facts.samples = d->n_samples;
+    facts.hash = d->hash;
     return facts;
 }
 

@@ -4,6 +4,7 @@
 #include <dtensor/token_files.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -120,6 +121,17 @@ static dt_status find_files(const char *path, char tokens[DTI_PATH_BYTES],
     return other_ending(path, "", "", tokens);
 }
 
+/* Who writes all files anew takes the tokens away before what lies beside them. */
+static dt_status check_name(const dti_token_file *f, const char *tokens)
+{
+    struct stat opened, there;
+
+    DT_CHECK(fstat(f->tokens.in.fd, &opened) == 0 && stat(tokens, &there) == 0 &&
+                 opened.st_dev == there.st_dev && opened.st_ino == there.st_ino,
+             DT_ERR_IO, "%s: was replaced while it was opened: open it again", f->tokens.in.label);
+    return DT_OK;
+}
+
 dt_status dti_token_file_open(const char *path, const dti_token_wish *wish, dti_token_file *out)
 {
     char tokens[DTI_PATH_BYTES], index[DTI_PATH_BYTES];
@@ -133,6 +145,7 @@ dt_status dti_token_file_open(const char *path, const dti_token_wish *wish, dti_
     DT_TRY_TO(fail, st, open_as_what_it_is(out, tokens, index[0] != '\0' ? index : NULL));
     out->bytes = dti_token_bytes(out->type);
     DT_TRY_TO(fail, st, dti_side_files_read(out, tokens, wish));
+    DT_TRY_TO(fail, st, check_name(out, tokens));
     return DT_OK;
 fail:
     dti_token_file_close(out);

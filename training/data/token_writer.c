@@ -236,39 +236,100 @@ static dt_status write_facts(const dt_token_writer *w, dti_output *out)
     return dti_output_write(out, text, (size_t)n);
 }
 
-/* One file beside the tokens: NAME.bin with another ending, or one more. */
-static dt_status write_beside(const dt_token_writer *w, size_t cut, const char *ending,
-                              dt_status (*fill)(const dt_token_writer *w, dti_output *out))
-{
+/* --- all of them at once ---------------------------------------------------------------------- */
+
+/* A file beside the tokens: NAME.bin with another ending, or one more. */
+typedef struct beside {
+    const char *ending;
+    size_t cut;
+    dt_status (*fill)(const dt_token_writer *w, dti_output *out); /* NULL: there is none */
     char path[DTI_PATH_BYTES];
     dti_output out;
+} beside;
 
-    (void)snprintf(path, sizeof path, "%.*s%s", (int)(strlen(w->path) - cut), w->path, ending);
-    if (fill == NULL) {
-        (void)unlink(path); /* of what was there before */
-        return DT_OK;
-    }
-    DT_TRY(dti_output_open(&out, path, NULL));
-    return dti_output_close(&out, fill(w, &out));
+enum { BESIDE = 3 };
+
+static dt_status fill(const dt_token_writer *w, beside *b)
+{
+    (void)snprintf(b->path, sizeof b->path, "%.*s%s", (int)(strlen(w->path) - b->cut), w->path,
+                   b->ending);
+    if (b->fill == NULL) return DT_OK;
+    DT_TRY(dti_output_open(&b->out, b->path, NULL));
+    DT_TRY(b->fill(w, &b->out));
+    DT_TRY(dti_output_sync(&b->out));
+    return DT_OK;
 }
 
-static dt_status finish(dt_token_writer *w)
+static dt_status finish_tokens(dt_token_writer *w)
 {
+    const bool wide = w->type == DTI_TOKEN_U32;
     unsigned char head[12];
 
     DT_TRY(dt_token_writer_end_document(w));
     DT_CHECK(w->n > 0, DT_ERR_ARG, "%s: there are no tokens to write", w->path);
     DT_TRY(flush(w));
     if (w->o.format == DT_TOKENS_LLMC) {
-        const bool wide = w->type == DTI_TOKEN_U32;
         size_t at = put(head, 0, wide ? DTI_LLMC_MAGIC_U32 : DTI_LLMC_MAGIC, 4);
         at = put(head, at, wide ? 7 : 1, 4);
         (void)put(head, at, w->n, 4);
         DT_TRY(dti_write_at(w->out.fd, w->path, head, sizeof head, 0));
     }
-    DT_TRY(write_beside(w, 4, ".idx", w->o.format == DT_TOKENS_MEGATRON ? write_index : NULL));
-    DT_TRY(write_beside(w, 0, DTI_MASK_ENDING, w->n_runs > 0 ? write_mask : NULL));
-    return write_beside(w, 0, DTI_FACTS_ENDING, write_facts);
+    DT_TRY(dti_output_sync(&w->out));
+    return DT_OK;
+}
+
+/* Brings the names in the folder of a file to the disk. */
+static dt_status sync_names(const dt_token_writer *w)
+{
+    const char *slash = strrchr(w->path, '/');
+    char folder[DTI_PATH_BYTES];
+
+    (void)snprintf(folder, sizeof folder, "%.*s",
+                   slash != NULL ? (int)dti_max(slash - w->path, 1) : 1,
+                   slash != NULL ? w->path : ".");
+    DT_TRY(dti_folder_sync(folder));
+    return DT_OK;
+}
+
+/* What lies beside tokens speaks of them alone. So while it changes there are none: they go first
+ * and come last, and whoever is killed between leaves a set without tokens, never a mixed one. */
+static dt_status replace(dt_token_writer *w, beside *all)
+{
+    dt_status st = DT_OK;
+
+    (void)unlink(w->path);
+    DT_TRY(sync_names(w));
+    for (int i = 0; i < BESIDE; i++) {
+        if (all[i].fill == NULL)
+            (void)unlink(all[i].path);
+        else
+            st = dti_output_close(&all[i].out, st);
+    }
+    DT_TRY(st);
+    DT_TRY(sync_names(w));
+    DT_TRY(dti_output_close(&w->out, DT_OK));
+    DT_TRY(sync_names(w));
+    return DT_OK;
+}
+
+/* All is on the disk, under other names, before anything that is there changes. */
+static dt_status finish(dt_token_writer *w)
+{
+    beside all[BESIDE] = {
+        { .ending = ".idx",
+          .cut = 4,
+          .fill = w->o.format == DT_TOKENS_MEGATRON ? write_index : NULL },
+        { .ending = DTI_MASK_ENDING, .fill = w->n_runs > 0 ? write_mask : NULL },
+        { .ending = DTI_FACTS_ENDING, .fill = write_facts },
+    };
+    dt_status st;
+
+    for (int i = 0; i < BESIDE; i++) all[i].out.fd = -1;
+    st = finish_tokens(w);
+    for (int i = 0; i < BESIDE && st == DT_OK; i++) st = fill(w, &all[i]);
+    if (st == DT_OK) st = replace(w, all);
+    for (int i = 0; i < BESIDE; i++) (void)dti_output_close(&all[i].out, st);
+    return st;
 }
 
 dt_status dt_token_writer_close(dt_token_writer **writer, dt_status st)

@@ -163,7 +163,7 @@ static dt_status write_piece(gradient_file *f, size_t i, const float *whole)
         fill(spec, &f->pieces[i], from, first, count, f->buffer);
         sum += add_facts(&facts, f->buffer, count);
         if (f->out.fd >= 0)
-            DT_TRY(dti_write_at(f->out.fd, f->out.temporary, f->buffer,
+            DT_TRY(dti_write_at(f->out.fd, f->out.path, f->buffer,
                                 (size_t)count * sizeof *f->buffer,
                                 f->plan.begin[i] + first * (int64_t)sizeof *f->buffer));
     }
