@@ -32,6 +32,13 @@ typedef struct dti_dtype_attr {
     dt_dtype dtype;
 } dti_dtype_attr;
 
+/* linear_packed: codes of 4 or 8 bits, and how many inputs have a scale in common. */
+typedef struct dti_packed_attr {
+    dt_dtype dtype; /* of the result */
+    int32_t bits;
+    int64_t group;
+} dti_packed_attr;
+
 typedef struct dti_rope_table_attr {
     dt_dtype dtype; /* of the table: the model's dtype */
     float factor;   /* attention factor on cos and sin, 1 for most */

@@ -50,6 +50,22 @@ dt_tensor *dt_linear(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *bias)
     return dt_apply(t, &dti_op_linear_bias, &attr, 3, (dt_tensor *[]){ x, w, bias });
 }
 
+dt_tensor *dt_linear_packed(dt_tape *t, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
+                            dt_tensor *zeros)
+{
+    const int n = zeros != NULL ? 4 : 3;
+    dti_packed_attr attr = { x != NULL ? x->local.dtype : DT_F32, 8, 1 };
+
+    if (x != NULL && codes != NULL && scales != NULL && x->n_axes > 0 && codes->n_axes == 2 &&
+        scales->n_axes == 2 && scales->shape[1] > 0) {
+        const int64_t n_in = x->shape[x->n_axes - 1];
+        attr.bits = codes->shape[1] < n_in ? 4 : 8;
+        attr.group = n_in / scales->shape[1];
+    }
+    return dt_apply(t, n == 4 ? &dti_op_linear_packed_zeros : &dti_op_linear_packed, &attr, n,
+                    (dt_tensor *[]){ x, codes, scales, zeros });
+}
+
 dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)
 {
     const bool terms = x != NULL && x->layout->partial_dims != 0; /* are not rounded */

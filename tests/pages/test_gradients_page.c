@@ -14,7 +14,9 @@ static const char *const no_backward[] = {
     "compare", "argmax_key", "argmax_id", "top_k_keys", "top_k", "route_ids", "count_targets",
     /* parts of a row that has one, caches, tables, sums of gradients */
     "attention", "attention_bias", "attention_sinks", "attention_bias_sinks", "attention_stats",
-    "cross_entropy_sums", "kv_write", "rope_table", "accumulate"
+    "cross_entropy_sums", "kv_write", "rope_table", "accumulate",
+    /* weights of few bits, which nobody trains */
+    "linear_packed", "linear_packed_zeros"
 };
 
 static bool is_listed(const char *name)

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * linear_packed: codes of 4 and 8 bits, with and without zero points, groups shorter and longer
+ * than what a kernel takes at a time. */
+#include "tests/dtensor/test_kernels.h"
+
+#include "dtensor/kernels/attrs.h"
+
+typedef struct packed_shape {
+    int64_t m, k, n, group;
+    int bits;
+    bool zeros;
+} packed_shape;
+
+static double code_of(const kt_case *c, const packed_shape *s, int64_t o, int64_t i)
+{
+    const uint8_t *row = (const uint8_t *)c->in[1].data + o * s->k * s->bits / 8;
+
+    return s->bits == 8 ? row[i] : row[i / 2] >> (i % 2 * 4) & 15;
+}
+
+/* Any order of n additions is off by at most n units of the sum of magnitudes. Kernels add products
+ * with codes less their middle, and what zero points are off it. */
+static void expect_packed(kt_case *c, const packed_shape *s)
+{
+    const double middle = s->bits == 8 ? 128.0 : 8.0;
+
+    kt_expect(c);
+    for (int64_t e = 0; e < s->m * s->n; e++) {
+        const int64_t m = e / s->n, o = e % s->n;
+        double sum = 0.0, magnitude = 0.0;
+        for (int64_t i = 0; i < s->k; i++) {
+            const int64_t g = o * (s->k / s->group) + i / s->group;
+            const double x = kt_get(&c->in[0], m * s->k + i), scale = kt_get(&c->in[2], g);
+            const double zero = s->zeros ? ((const uint8_t *)c->in[3].data)[g] : middle;
+            const double q = code_of(c, s, o, i);
+            sum += x * scale * (q - zero);
+            magnitude += fabs(x * scale) * (fabs(q - middle) + fabs(middle - zero));
+        }
+        c->want[e] = sum;
+        c->slack[e] = 0x1p-24 * (double)(s->k + 4) * magnitude;
+    }
+}
+
+static dt_local random_bytes(int64_t rows, int64_t n, int below, uint32_t seed)
+{
+    dt_local x = kt_local(DT_U8, 2, (int64_t[]){ rows, n });
+
+    for (int64_t i = 0; i < rows * n; i++)
+        ((uint8_t *)x.data)[i] = (uint8_t)(kt_random(&seed) % (uint32_t)below);
+    return x;
+}
+
+static void fill_packed(kt_case *c, const packed_shape *s, dt_dtype dtype, dt_dtype out)
+{
+    const int64_t groups = s->k / s->group;
+
+    c->n_in = s->zeros ? 4 : 3;
+    c->in[0] = kt_filled(dtype, 2, (int64_t[]){ s->m, s->k }, KT_UNIFORM, 11);
+    c->in[1] = random_bytes(s->n, s->k * s->bits / 8, 256, 12);
+    c->in[2] = kt_filled(dtype, 2, (int64_t[]){ s->n, groups }, KT_UNIFORM, 13);
+    if (s->zeros) c->in[3] = random_bytes(s->n, groups, 1 << s->bits, 14);
+    c->out = (dt_local){ .dtype = out, .n_axes = 2, .shape = { s->m, s->n } };
+}
+
+static void run_packed(packed_shape s, dt_dtype dtype, dt_dtype out)
+{
+    const dti_packed_attr attr = { out, s.bits, s.group };
+    char name[96];
+    kt_case c = { .name = name, .kernel = dti_linear_packed_cpu, .attr = &attr };
+
+    (void)snprintf(name, sizeof name, "linear_packed %lldx%lldx%lld of %s, %d bits, %lld%s",
+                   (long long)s.m, (long long)s.k, (long long)s.n, dt_dtype_name(dtype), s.bits,
+                   (long long)s.group, s.zeros ? ", zeros" : "");
+    fill_packed(&c, &s, dtype, out);
+    expect_packed(&c, &s);
+    kt_run(&c);
+}
+
+DT_TEST(kernels_packed, products_match_float64)
+{
+    static const int64_t inputs[][2] = { { 16, 16 },   { 48, 16 },   { 160, 32 }, { 192, 64 },
+                                         { 384, 128 }, { 512, 512 }, { 32, 32 },  { 0, 32 } };
+    static const int64_t rows[] = { 1, 2, 3, 5, 6, 13, 0 };
+    int turn = 0;
+
+    for (size_t k = 0; k < DT_COUNT(inputs); k++)
+        for (size_t m = 0; m < DT_COUNT(rows); m++)
+            for (int bits = 4; bits <= 8; bits += 4, turn++) {
+                const packed_shape s = { rows[m],      inputs[k][0], 1 + turn % 9,
+                                         inputs[k][1], bits,         (turn / 2) % 2 };
+                run_packed(s, kt_floats[turn % 3], turn % 4 == 3 ? DT_F32 : kt_floats[turn % 3]);
+            }
+}
+
+DT_TEST(kernels_packed, more_outputs_and_rows_than_one_block)
+{
+    run_packed((packed_shape){ 70, 1024, 135, 128, 4, false }, DT_BF16, DT_BF16);
+    run_packed((packed_shape){ 29, 1024, 70, 32, 8, true }, DT_F32, DT_F32);
+}
+
+/* One row, and the same row among others. */
+static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
+{
+    const dti_packed_attr attr = { DT_F32, s->bits, s->group };
+    kt_case c = { .name = "alone", .attr = &attr };
+    float *all, *one;
+    dti_pool *pool;
+    dti_cpu *cpu;
+    dt_local x, y;
+
+    fill_packed(&c, s, dtype, DT_F32);
+    x = c.in[0];
+    DT_ASSERT_OK(dti_alloc_array((size_t)(s->m * s->n), sizeof *all, (void **)&all));
+    DT_ASSERT_OK(dti_alloc_array((size_t)s->n, sizeof *one, (void **)&one));
+    DT_ASSERT_OK(dti_pool_create(1, false, NULL, NULL, &pool));
+    DT_ASSERT_OK(dti_cpu_create(isa, pool, &cpu));
+    y = (dt_local){ .dtype = DT_F32, .n_axes = 2, .shape = { s->m, s->n }, .data = all };
+    DT_ASSERT_OK(dti_linear_packed_cpu(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
+    for (int64_t m = 0; m < s->m; m++) {
+        c.in[0].shape[0] = y.shape[0] = 1;
+        c.in[0].data = (char *)x.data + m * s->k * (int64_t)dt_dtype_size(dtype);
+        y.data = one;
+        DT_ASSERT_OK(dti_linear_packed_cpu(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
+        if (memcmp(one, all + m * s->n, (size_t)s->n * sizeof *one) != 0)
+            dt_test_fail(__FILE__, __LINE__, "row %lld of %lld on %s, %d bits: other bits alone",
+                         (long long)m, (long long)s->m, dti_isa_name(isa), s->bits);
+    }
+    c.in[0] = x;
+    for (int i = 0; i < c.n_in; i++) kt_release(&c.in[i]);
+    dti_free(all);
+    dti_free(one);
+    dti_cpu_destroy(&cpu);
+    dti_pool_destroy(&pool);
+}
+
+DT_TEST(kernels_packed, a_row_has_the_same_bits_alone_and_among_others)
+{
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (int t = 0; t < 2; t++)
+            for (int bits = 4; bits <= 8; bits += 4)
+                for (int64_t m = 2; m <= 23; m += 7) {
+                    const packed_shape s = { m, 336, 11, 16, bits, m % 2 == 0 };
+                    compare_alone(&s, kt_floats[t], (dti_isa)isa);
+                }
+}
