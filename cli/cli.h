@@ -39,11 +39,14 @@ enum {
     CLI_REPORT = 65536
 };
 
-/* An option that may be given several times. */
+enum { CLI_PATH_BYTES = 4096 }; /* of a file's name, its end included */
+
+/* An option that may be given several times: so often at most, unless its row says more. */
 enum { CLI_MAX_MANY = 16 };
 typedef struct cli_many {
-    const char *items[CLI_MAX_MANY];
+    const char **items;
     int n;
+    size_t room;
 } cli_many;
 
 /* Settings of a text that have an option: cli_knob() asks for one by its field. */
@@ -56,9 +59,10 @@ typedef struct cli_training_words {
     const char *optimizer, *lr, *min_lr, *schedule, *betas, *eps, *weight_decay, *momentum, *clip;
     const char *offload, *trace;
     cli_many data;
-    int64_t steps, microbatches, warmup, zero, bucket;
+    int64_t steps, microbatches, bucket;
+    int64_t warmup, zero, end_token; /* -1: not given */
     int64_t validate_every, save_every, keep, log_every;
-    bool nesterov, documents, no_masters, exports, resume, dry_run;
+    bool nesterov, documents, no_masters, exports, resume, new_data, dry_run;
 } cli_training_words;
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */

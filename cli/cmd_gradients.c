@@ -138,12 +138,6 @@ static void print_table(const differentiation *d)
     }
 }
 
-/* JSON knows no infinity and no NaN. */
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *json_line(const line *l)
 {
     json_t *shape = json_array();
@@ -151,7 +145,7 @@ static json_t *json_line(const line *l)
     for (int a = 0; a < l->facts.n_axes; a++)
         (void)json_array_append_new(shape, json_integer(l->facts.shape[a]));
     return json_pack("{s:s, s:o, s:o, s:o}", "name", l->name, "shape", shape, "max",
-                     number(l->facts.largest), "rms", number(l->facts.rms));
+                     cli_json_number(l->facts.largest), "rms", cli_json_number(l->facts.rms));
 }
 
 static dt_status print_json(const differentiation *d, const cli_session *s)
@@ -161,11 +155,11 @@ static dt_status print_json(const differentiation *d, const cli_session *s)
 
     for (size_t i = 0; i < d->n; i++) (void)json_array_append_new(all, json_line(&d->lines[i]));
     if (d->output != NULL) (void)dti_printable(d->output, path, sizeof path);
-    object = json_pack("{s:o, s:I, s:I, s:I, s:o, s:I, s:s?, s:o}", "loss", number((double)d->loss),
-                       "n_valid", (json_int_t)count_valid(d->labels), "rows",
-                       (json_int_t)d->tokens->n, "tokens", (json_int_t)d->tokens->length, "norm",
-                       number(norm_of(d)), "kept_bytes", (json_int_t)d->kept_bytes, "output",
-                       d->output != NULL ? path : NULL, "gradients", all);
+    object = json_pack(
+        "{s:o, s:I, s:I, s:I, s:o, s:I, s:s?, s:o}", "loss", cli_json_number((double)d->loss),
+        "n_valid", (json_int_t)count_valid(d->labels), "rows", (json_int_t)d->tokens->n, "tokens",
+        (json_int_t)d->tokens->length, "norm", cli_json_number(norm_of(d)), "kept_bytes",
+        (json_int_t)d->kept_bytes, "output", d->output != NULL ? path : NULL, "gradients", all);
     DT_TRY(cli_session_put_json(s, object, 9));
     return DT_OK;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor train: a model, a text, a folder for what comes of it. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cli/interrupts.h"
 #include "cli/option_file.h"
 #include "cli/train.h"
 #include "cli/training_costs.h"
 
-/* Of what a run keeps on its disk: checkpoints, one more while the next is written, exports. */
+/* What a run adds to its disk: checkpoints to keep, one more while the next is written, exports. */
 static dt_status check_space(const cli_session *s, const cli_training *plan)
 {
     const int64_t weights = s->n_params * (int64_t)dt_dtype_size(s->dtype);
@@ -18,11 +20,18 @@ static dt_status check_space(const cli_session *s, const cli_training *plan)
                           : plan->optimizer.momentum > 0   ? 4
                                                            : 0;
     const int64_t masters = s->dtype != DT_F32 && plan->optimizer.masters ? 4 : 0;
-    const int64_t saves = plan->save_every > 0 && plan->save_every < plan->steps ? 2 : 1;
+    const int64_t every = plan->save_every > 0 ? plan->save_every : plan->steps;
+    const int64_t saves = dti_min(plan->keep + 1, (plan->steps - 1) / every + 1);
+    const int64_t more = dti_max(saves - cli_run_count_steps(plan->args->output), 1);
+    const int64_t models = plan->args->training.exports ? more : 1;
+    char what[96];
 
-    DT_TRY(cli_run_check_space(
-        plan->args->output, (weights + s->n_params * (state + masters)) * saves + weights,
-        saves > 1 ? "two checkpoints and the model" : "a checkpoint and the model"));
+    (void)snprintf(what, sizeof what, "%" PRId64 " checkpoint%s and %" PRId64 " model%s", more,
+                   more == 1 ? "" : "s", models, models == 1 ? "" : "s");
+    DT_TRY(cli_run_check_space(plan->args->output,
+                               (double)(weights + s->n_params * (state + masters)) * (double)more +
+                                   (double)weights * (double)models,
+                               what));
     return DT_OK;
 }
 
@@ -54,8 +63,8 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     return costs;
 }
 
-/* What the first process makes before there are ranks. */
-static dt_status begin(cli_run_of *run, const cli_command *command)
+/* What the first process makes before there are ranks; `args`: as they were said. */
+static dt_status begin(cli_run_of *run, const cli_command *command, const cli_args *args)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     const cli_costs costs = costs_of(run->session, run->plan, &o);
@@ -63,7 +72,7 @@ static dt_status begin(cli_run_of *run, const cli_command *command)
     DT_TRY(cli_train_data(run));
     if (run->session->console->process > 0) return DT_OK;
     DT_TRY(cli_costs_json(&costs, &run->costs));
-    run->options = cli_options_json(command, run->plan->args);
+    run->options = cli_options_json(command, args);
     return DT_OK;
 }
 
@@ -85,7 +94,7 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
         if (console->process == 0) st = cli_costs_print(&costs);
         goto done;
     }
-    DT_TRY_TO(done, st, begin(&run, &cli_train));
+    DT_TRY_TO(done, st, begin(&run, &cli_train, args));
     DT_TRY_TO(done, st, cli_interrupts_catch(true));
     st = cli_session_run(&session, cli_train_on_rank, &run);
     /* what is wrong with options was found before: a disk that is full, numbers that are none */
@@ -113,7 +122,8 @@ const cli_command cli_train = {
         "config.json, on any mesh: batches are cut over dp, weights over tp, and --zero cuts what\n"
         "copies of a weight hold alike. RUN gets metrics.jsonl, an object per step; checkpoints,\n"
         "from which --resume goes on, on whatever mesh; and the model as a Hugging Face folder,\n"
-        "RUN/model. Ctrl-C and SIGTERM end the run after the step, and save it. Options may stand\n"
+        "RUN/model. Ctrl-C, SIGTERM and SIGHUP end the run after the step, and save it. Options "
+        "may stand\n"
         "in a JSON file (--options), and those of a run that goes on need not be said again.",
     .run = train,
 };

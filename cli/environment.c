@@ -10,8 +10,6 @@
 #include "base/error.h"
 #include "cli/cli.h"
 
-enum { PATH_BYTES = 4096 };
-
 static const char *non_empty(const char *name)
 {
     const char *text = getenv(name);
@@ -35,7 +33,7 @@ void cli_environment(cli_env *out)
 
 void cli_own_modules(void)
 {
-    char program[PATH_BYTES] = "", modules[PATH_BYTES + 32];
+    char program[CLI_PATH_BYTES] = "", modules[CLI_PATH_BYTES + 32];
     struct stat mine, theirs;
     char *slash;
 

@@ -20,9 +20,10 @@ static void on_interrupt(int number)
 
 dt_status cli_interrupts_catch(bool termination)
 {
-    static const int numbers[] = { SIGINT, SIGTERM };
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    const size_t n = termination ? DT_COUNT(numbers) : 1;
 
-    for (int i = 0; i <= (int)termination; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct sigaction action = { .sa_handler = on_interrupt,
                                     .sa_flags = termination ? SA_RESTART : 0 };
         struct sigaction before;

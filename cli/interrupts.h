@@ -6,9 +6,9 @@
 
 #include "cli/cli.h"
 
-/* From now on Ctrl-C, and with `termination` SIGTERM as well, is remembered instead of ending the
- * process, until it is forgotten; a second one ends it. Whoever started the process with Ctrl-C
- * ignored wants it so. */
+/* From now on Ctrl-C, and with `termination` SIGTERM and SIGHUP as well, is remembered instead of
+ * ending the process, until it is forgotten; a second one ends it. Whoever started the process with
+ * one of them ignored, as nohup does, wants it so. */
 dt_status cli_interrupts_catch(bool termination) DT_MUST_USE;
 
 /* The signal that has come; 0: none. */

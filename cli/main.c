@@ -79,6 +79,24 @@ static dt_status find_command(const char *name, const cli_command **out)
     DT_FAIL(DT_ERR_ARG, "unknown command \"%s\"; did you mean \"%s\"?", name, near);
 }
 
+static dt_status run_with(const cli_command *command, cli_args *args, const cli_env *env,
+                          const cli_console *console)
+{
+    dt_status st;
+
+    if (args->help) {
+        if (console->process == 0) print_command_help(command);
+        return DT_OK;
+    }
+    if (!command->runs && console->process != 0) return DT_OK;
+    DT_TRY(cli_option_files_read(command, args));
+    st = cli_modules_open(args);
+    if (st == DT_OK) st = command->run(args, env, console);
+    cli_modules_close(args);
+    DT_TRY(st);
+    return DT_OK;
+}
+
 static dt_status run_command(int argc, char **argv, const cli_env *env, cli_console *console)
 {
     const cli_command *command;
@@ -89,17 +107,8 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
     console->alone = !command->runs;
     st = cli_parse(command, argc - 2, argv + 2, &args);
     cli_console_init(&args, env, console);
-    DT_TRY(st);
-    if (args.help) {
-        if (console->process == 0) print_command_help(command);
-        return DT_OK;
-    }
-    if (!command->runs && console->process != 0) return DT_OK;
-    st = cli_option_files_read(command, &args);
-    if (st == DT_OK) st = cli_modules_open(&args);
-    if (st == DT_OK) st = command->run(&args, env, console);
-    cli_modules_close(&args);
-    cli_option_files_free(&args);
+    if (st == DT_OK) st = run_with(command, &args, env, console);
+    cli_args_free(&args);
     DT_TRY(st);
     return DT_OK;
 }

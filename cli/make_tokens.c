@@ -12,12 +12,12 @@
 #include "cli/interrupts.h"
 #include "cli/print_report.h"
 
-enum { PATH_BYTES = 4096, SHOWN_NS = 200000000 };
+enum { SHOWN_NS = 200000000 };
 
 /* "eos_token" of a JSON file: a text, or an object with its content. NULL: it has none. */
 static char *read_end_token(const char *folder, const char *name)
 {
-    char path[PATH_BYTES], *text = NULL;
+    char path[CLI_PATH_BYTES], *text = NULL;
     json_t *root, *value;
 
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return NULL;

@@ -3,6 +3,7 @@
  * What a command line asks of all ranks: processes may have been given others. */
 #include <stdio.h>
 
+#include "base/numbers.h"
 #include "cli/option_rows.h"
 #include "cli/option_table.h"
 
@@ -35,6 +36,19 @@ static void ask_knob(const cli_args *args, const cli_option *o, cli_asked *out)
     if (text != NULL) cli_asked_add(out, o->name, o->kind == SET ? text : NULL);
 }
 
+/* Few of them one by one, the rest by a hash. */
+static void ask_many(const cli_option *o, const cli_many *many, cli_asked *out)
+{
+    uint64_t rest = 1;
+
+    for (int i = 0; i < many->n; i++)
+        if (i < CLI_MAX_MANY)
+            cli_asked_add(out, o->name, many->items[i]);
+        else
+            rest = dti_hash_text(rest, many->items[i]);
+    if (many->n > CLI_MAX_MANY) cli_asked_number(out, o->name, rest);
+}
+
 void cli_ask(const cli_args *args, cli_asked *out)
 {
     const cli_option *o;
@@ -48,9 +62,8 @@ void cli_ask(const cli_args *args, cli_asked *out)
         if (field == &args->quiet || field == &args->verbose || !is_first_of_field(o)) continue;
         if (text != NULL || (o->kind == FLAG && *(const bool *)field))
             cli_asked_add(out, o->name, text);
-        if ((o->kind == NUMBER || o->kind == COUNT) && *(const int64_t *)field != 0)
+        if ((o->kind == NUMBER || o->kind == COUNT) && cli_option_given(o, args))
             cli_asked_number(out, o->name, (uint64_t) * (const int64_t *)field);
-        for (int k = 0; o->kind == MANY && k < ((const cli_many *)field)->n; k++)
-            cli_asked_add(out, o->name, ((const cli_many *)field)->items[k]);
+        if (o->kind == MANY) ask_many(o, field, out);
     }
 }

@@ -13,7 +13,7 @@
 #include "cli/option_table.h"
 #include "cli/run_folder.h"
 
-enum { MAX_KEY = 64, PATH_BYTES = 4096 };
+enum { MAX_KEY = 64 };
 
 /* --- from a file ------------------------------------------------------------------------------ */
 
@@ -65,7 +65,7 @@ static dt_status list_of(const json_t *v, char *text, size_t bytes)
 
 static dt_status fill(const cli_option *o, const json_t *v, cli_args *args)
 {
-    char text[PATH_BYTES] = "";
+    char text[CLI_PATH_BYTES] = "";
     const char *kept;
 
     if (cli_option_is_flag(o)) {
@@ -133,12 +133,12 @@ static dt_status read_file(const cli_command *command, const char *path, cli_arg
 
 dt_status cli_option_files_read(const cli_command *command, cli_args *args)
 {
-    char path[PATH_BYTES];
+    char path[CLI_PATH_BYTES];
 
     if (args->training.options != NULL) DT_TRY(read_file(command, args->training.options, args));
     if (!args->training.resume || args->output == NULL) return DT_OK;
     DT_CHECK((size_t)snprintf(path, sizeof path, "%s/" CLI_RUN_OPTIONS, args->output) < sizeof path,
-             DT_ERR_ARG, "--output: more than %d bytes", PATH_BYTES - 1);
+             DT_ERR_ARG, "--output: more than %d bytes", CLI_PATH_BYTES - 1);
     DT_CHECK(access(path, R_OK) == 0, DT_ERR_ARG,
              "--resume: %s holds no run that could go on: there is no %s in it", args->output,
              CLI_RUN_OPTIONS);
@@ -147,20 +147,13 @@ dt_status cli_option_files_read(const cli_command *command, cli_args *args)
     return DT_OK;
 }
 
-void cli_option_files_free(cli_args *args)
-{
-    json_decref(args->texts);
-    args->texts = NULL;
-}
-
 /* --- into one --------------------------------------------------------------------------------- */
 
 static bool is_of_one_call(const char *name)
 {
-    static const char *const names[] = {
-        "output", "options", "resume", "dry-run", "json",
-        "quiet",  "verbose", "help",   "trace",   "oversubscribe"
-    };
+    static const char *const names[] = { "output",  "options", "resume",       "new-data",
+                                         "dry-run", "json",    "quiet",        "verbose",
+                                         "help",    "trace",   "oversubscribe" };
 
     for (size_t i = 0; i < DT_COUNT(names); i++)
         if (strcmp(names[i], name) == 0) return true;

@@ -11,9 +11,8 @@
 #define CLI_RUN_OPTIONS "options.json"
 
 /* Reads the file of --options and, of a run that goes on (--resume), its own CLI_RUN_OPTIONS, into
- * what is not given yet. Freed with cli_option_files_free(), also after an error. */
+ * what is not given yet. Freed with cli_args_free(), also after an error. */
 dt_status cli_option_files_read(const cli_command *command, cli_args *args) DT_MUST_USE;
-void cli_option_files_free(cli_args *args);
 
 /* The options of a command that are given, as such an object, less those that are of one call alone
  * and not of a run; NULL without memory. */

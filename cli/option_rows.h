@@ -6,8 +6,8 @@
 
 #include "cli/cli.h"
 
-/* NUMBER begins at 1, COUNT at 0. MANY: texts, one each time. SET, SWITCH: settings of
- * dt_generate_knobs(), found by the name. */
+/* NUMBER begins at 1, COUNT at 0 and is -1 where it is not given. MANY: texts, one each time. SET,
+ * SWITCH: settings of dt_generate_knobs(), found by the name. */
 typedef enum cli_option_kind { FLAG, TEXT, NUMBER, COUNT, MANY, SET, SWITCH } cli_option_kind;
 
 typedef struct cli_option {
@@ -17,7 +17,7 @@ typedef struct cli_option {
     const char *value; /* what help calls it; NULL for a flag */
     size_t field;      /* of cli_args */
     unsigned commands;
-    int64_t max; /* of a number */
+    int64_t max; /* of a number; how often MANY may be given, 0: CLI_MAX_MANY times */
     const char *help;
 } cli_option;
 

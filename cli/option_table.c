@@ -4,11 +4,14 @@
 #include "cli/option_table.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cli/option_rows.h"
 
 #define AT(field) offsetof(cli_args, field)
@@ -26,7 +29,7 @@
 #define CHECKS (CLI_INSPECT | CLI_VERIFY)
 #define ALL    (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT)
 
-enum { MAX_THREADS = 1024, MAX_NEW = 1000000000 };
+enum { MAX_THREADS = 1024, MAX_NEW = 1000000000, MAX_FILES = 65536 };
 
 /* clang-format off */
 static const cli_option options[] = {
@@ -92,7 +95,7 @@ static const cli_option options[] = {
     { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
     { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
     { "config", 0, TEXT, "FILE", AT(training.config), CLI_TRAIN, 0, "config.json alone: a model that begins at random" },
-    { "data", 0, MANY, "FILE", AT(training.data), CLI_TRAIN, 0, "text, .jsonl or token file (.bin, .idx); may be repeated" },
+    { "data", 0, MANY, "FILE", AT(training.data), CLI_TRAIN, MAX_FILES, "text, .jsonl or token file (.bin, .idx); may be repeated" },
     { "data-weights", 0, TEXT, "LIST", AT(training.data_weights), CLI_TRAIN, 0, "of the data files: 0.7,0.3 (default: by their tokens)" },
     { "output", 'o', TEXT, "RUN", AT(output), CLI_TRAIN, 0, "folder of the run: metrics, checkpoints, the model" },
     { "options", 0, TEXT, "FILE", AT(training.options), CLI_TRAIN, 0, "JSON object of these options; the command line counts first" },
@@ -118,12 +121,14 @@ static const cli_option options[] = {
     { "seed", 0, TEXT, "N", AT(training.seed), CLI_TRAIN, 0, "of the order, of a model of --config (default 0)" },
     { "order", 0, TEXT, "HOW", AT(training.order), CLI_TRAIN, 0, "of the data: shuffled (default), stored, or packed documents" },
     { "documents", 0, FLAG, NULL, AT(training.documents), CLI_TRAIN, 0, "attention and positions stay within a document" },
+    { "end-token", 0, COUNT, "ID", AT(training.end_token), CLI_TRAIN, INT32_MAX, "that ends documents where files do not say (default: the model's)" },
     { "validate", 0, TEXT, "FILE", AT(training.validate), CLI_TRAIN, 0, "text or token file whose loss is printed, too" },
     { "validate-every", 0, NUMBER, "N", AT(training.validate_every), CLI_TRAIN, MAX_NEW, "steps between (default: at the end alone)" },
     { "save-every", 0, NUMBER, "N", AT(training.save_every), CLI_TRAIN, MAX_NEW, "steps between checkpoints (default: at the end alone)" },
     { "keep", 0, NUMBER, "N", AT(training.keep), CLI_TRAIN, MAX_NEW, "newest checkpoints that stay (default 2)" },
     { "export", 0, FLAG, NULL, AT(training.exports), CLI_TRAIN, 0, "a Hugging Face folder at every save, not at the end alone" },
     { "resume", 0, FLAG, NULL, AT(training.resume), CLI_TRAIN, 0, "go on from the newest checkpoint of RUN" },
+    { "new-data", 0, FLAG, NULL, AT(training.new_data), CLI_TRAIN, 0, "with --resume: other data than before, from their beginning" },
     { "dry-run", 0, FLAG, NULL, AT(training.dry_run), CLI_TRAIN, 0, "print memory, bytes and operations of each rank, and stop" },
     { "trace", 0, TEXT, "FILE", AT(training.trace), CLI_TRAIN, 0, "Chrome trace of the third step to write" },
     { "log-every", 0, NUMBER, "N", AT(training.log_every), CLI_TRAIN, MAX_NEW, "steps between lines on stderr (default 10)" },
@@ -250,7 +255,7 @@ const char *cli_knob(const cli_args *args, const char *field)
 {
     const dt_knob *all = dt_generate_knobs(NULL), *k = dt_generate_knob(field);
 
-    if (k != NULL && k->kind == DT_KNOB_TEXTS) return args->stop.items[0];
+    if (k != NULL && k->kind == DT_KNOB_TEXTS) return args->stop.n > 0 ? args->stop.items[0] : NULL;
     return k != NULL ? args->knob[k - all] : NULL;
 }
 
@@ -267,9 +272,11 @@ dt_status cli_option_store(const cli_option *o, const char *value, cli_args *arg
     if (o->kind == TEXT) *(const char **)field = value;
     if (o->kind == SET) args->knob[cli_option_knob(o->name)] = value;
     if (o->kind == MANY) {
+        const int64_t most = o->max > 0 ? o->max : CLI_MAX_MANY;
         cli_many *many = field;
-        DT_CHECK(many->n < CLI_MAX_MANY, DT_ERR_ARG, "%s is given more than %d times", what,
-                 CLI_MAX_MANY);
+        DT_CHECK(many->n < most, DT_ERR_ARG, "%s is given more than %" PRId64 " times", what, most);
+        DT_TRY(
+            dti_grow((void **)&many->items, &many->room, (size_t)many->n + 1, sizeof *many->items));
         many->items[many->n++] = value;
     }
     if (o->kind == NUMBER || o->kind == COUNT)
@@ -291,6 +298,8 @@ bool cli_option_given(const cli_option *o, const cli_args *args)
     case SET:
     case SWITCH:
         return args->knob[cli_option_knob(o->name)] != NULL;
+    case COUNT:
+        return *(const int64_t *)field >= 0;
     default:
         return *(const int64_t *)field != 0;
     }
@@ -389,7 +398,8 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
     reader r = { .command = command, .words = words, .n_words = n_words, .args = out };
     bool dashes = true; /* mean options */
 
-    *out = (cli_args){ .command = command->name };
+    *out = (cli_args){ .command = command->name,
+                       .training = { .warmup = -1, .zero = -1, .end_token = -1 } };
     while (r.next < n_words && !out->help) {
         char *word = words[r.next++];
 
@@ -403,6 +413,18 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
             DT_TRY(read_argument(&r, word));
     }
     return DT_OK;
+}
+
+void cli_args_free(cli_args *args)
+{
+    for (size_t i = 0; i < DT_COUNT(options); i++) {
+        cli_many *many = (cli_many *)(void *)((char *)args + options[i].field);
+        if (options[i].kind != MANY) continue;
+        dti_free(many->items);
+        *many = (cli_many){ NULL, 0, 0 };
+    }
+    json_decref(args->texts);
+    args->texts = NULL;
 }
 
 bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out)

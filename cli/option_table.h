@@ -11,6 +11,7 @@
  * value may be given once. Stops early at --help, which needs nothing else to be right. */
 dt_status cli_parse(const cli_command *command, int n_words, char **words,
                     cli_args *out) DT_MUST_USE;
+void cli_args_free(cli_args *args); /* also after an error */
 
 /* The i-th option of a command in its parts; false past the last. */
 typedef struct cli_option_info {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -186,6 +187,11 @@ dt_status cli_flush(void)
              "standard output: its reader took nothing for longer than DTENSOR_TIMEOUT_MS allows");
     DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
     return DT_OK;
+}
+
+json_t *cli_json_number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
 }
 
 json_t *cli_json_ids(const int32_t *ids, int64_t n)

@@ -47,6 +47,9 @@ void cli_print_text(FILE *to, const char *text, size_t n);
 
 struct json_t;
 
+/* A number; null where it is none, which JSON does not know. */
+struct json_t *cli_json_number(double x);
+
 /* Token ids as an array. */
 struct json_t *cli_json_ids(const int32_t *ids, int64_t n);
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,19 @@ dt_status cli_run_check(const char *run, bool resume)
     return DT_OK;
 }
 
-dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what)
+int64_t cli_run_count_steps(const char *run)
+{
+    DIR *folder = opendir(run);
+    const struct dirent *item;
+    int64_t n = 0;
+
+    while (folder != NULL && (item = readdir(folder)) != NULL)
+        n += strncmp(item->d_name, "step-", 5) == 0 && strchr(item->d_name, '.') == NULL;
+    if (folder != NULL) (void)closedir(folder);
+    return n;
+}
+
+dt_status cli_run_check_space(const char *run, double bytes, const char *what)
 {
     char place[CLI_PATH_BYTES], need[DTI_NUMBER_BYTES], have[DTI_NUMBER_BYTES];
     struct statvfs disk;
@@ -139,11 +152,11 @@ dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what)
     if (access(run, F_OK) == 0) DT_TRY(cli_run_path(run, "", place));
     if (statvfs(place, &disk) != 0) return DT_OK;
     room = (double)disk.f_bavail * (double)disk.f_frsize;
-    DT_CHECK((double)bytes <= room, DT_ERR_ARG,
+    DT_CHECK(bytes <= room, DT_ERR_ARG,
              "--output: %s need %s, there are %s on the disk of %s; make room, or keep fewer with "
              "--keep",
-             what, dti_bytes_text(bytes, need),
-             dti_bytes_text((int64_t)(room < 0x1p62 ? room : 0x1p62), have), run);
+             what, dti_bytes_text((int64_t)fmin(bytes, 0x1p62), need),
+             dti_bytes_text((int64_t)fmin(room, 0x1p62), have), run);
     return DT_OK;
 }
 

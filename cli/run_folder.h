@@ -13,8 +13,6 @@
 #define CLI_RUN_TRACE "trace.json"
 #define CLI_RUN_MODEL "model"
 
-enum { CLI_PATH_BYTES = 4096 };
-
 struct json_t;
 
 /* Refuses a folder that cannot be the output of a run which begins (or goes on): one that holds
@@ -22,7 +20,10 @@ struct json_t;
 dt_status cli_run_check(const char *run, bool resume) DT_MUST_USE;
 
 /* Refuses a folder on whose disk `bytes` more have no room; names what needs them. */
-dt_status cli_run_check_space(const char *run, int64_t bytes, const char *what) DT_MUST_USE;
+dt_status cli_run_check_space(const char *run, double bytes, const char *what) DT_MUST_USE;
+
+/* Checkpoints that a folder holds. */
+int64_t cli_run_count_steps(const char *run);
 
 /* Makes the folder, unless it is there, and one in it. */
 dt_status cli_run_make(const char *run) DT_MUST_USE;

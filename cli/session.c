@@ -26,10 +26,21 @@ bool cli_has_plan_file(const char *plan)
 
 dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
 {
-    const dt_status st = dt_load_check_mesh(mesh, load, NULL);
+    const char *at = load->fully_shard;
+    dt_status st = dt_load_check_mesh(mesh, load, NULL);
+    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
+    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
 
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
+    DT_TRY(dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks));
+    for (; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
+        const size_t n = strcspn(at, ",");
+        int m = 0;
+        while (m < n_dims && (strlen(names[m]) != n || memcmp(names[m], at, n) != 0)) m++;
+        DT_CHECK(m < n_dims, DT_ERR_ARG, "--fully-shard: --mesh %s has no dim \"%.*s\"", mesh,
+                 (int)n, at);
+    }
     return DT_OK;
 }
 

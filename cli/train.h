@@ -17,9 +17,9 @@ typedef struct cli_run_of {
     const cli_session *session;
     const cli_training *plan;
     const char *folder;
-    dt_data_source sources[CLI_MAX_MANY]; /* of tokens, of what may have been text */
-    dt_data_source validation;            /* path NULL: none */
-    char *made[CLI_MAX_MANY + 1];         /* names of files that were made */
+    dt_data_source *sources;   /* of tokens, of what may have been text */
+    dt_data_source validation; /* path NULL: none */
+    char **made;               /* names of files that were made */
     int n_made;
     struct json_t *options, *costs; /* for files of the folder, once it is this run's */
     atomic_bool began;              /* the first step: what fails from then on is no option */
@@ -48,6 +48,8 @@ typedef struct cli_trainer {
     dt_run_folder *folder;
     dt_run_progress at;
     int64_t begun_at; /* steps that were done before */
+    char *facts;      /* of the data, kept with each checkpoint */
+    double norm;      /* of the last step */
     bool speaks;
 } cli_trainer;
 
@@ -71,6 +73,13 @@ dt_status cli_show_end(const cli_run_of *run) DT_MUST_USE;
 /* Turns texts of --data and --validate into files of tokens in the folder of the run, and looks at
  * every token (train_data.c). One process does so. */
 dt_status cli_train_data(cli_run_of *run) DT_MUST_USE;
+
+/* What samples follow from, a text of JSON that is freed with free(); NULL without memory. Whether
+ * they are those that the run of `kept` has used samples of: refused by the option that differs,
+ * unless it is to go on with others, which *other says. */
+char *cli_train_facts(const cli_training *plan, const dt_data *data);
+dt_status cli_train_compare(const cli_trainer *t, const char *kept, int64_t samples,
+                            bool *other) DT_MUST_USE;
 void cli_train_data_free(cli_run_of *run);
 
 #endif

@@ -4,7 +4,10 @@
  * folder of the run. */
 #include <dtensor/token_files.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,6 +87,8 @@ static dt_status check(const char *option, const dt_data_source *sources, int n,
 
     if (st == DT_OK) st = dt_data_check(data);
     dt_data_release(&data);
+    if (st != DT_OK && how->end_token < 0 && (how->documents || how->order == DT_ORDER_PACKED))
+        dti_error_prefix("there is no --end-token");
     if (st != DT_OK) dti_error_prefix("%s", option);
     DT_TRY(st);
     return DT_OK;
@@ -93,8 +98,11 @@ dt_status cli_train_data(cli_run_of *run)
 {
     const cli_training *plan = run->plan;
     const dt_data_source validation = { plan->args->training.validate, 0 };
+    const size_t n = (size_t)plan->n_sources + 1;
     dt_data_options how = plan->data;
 
+    DT_TRY(dti_alloc_array(n, sizeof *run->sources, (void **)&run->sources));
+    DT_TRY(dti_alloc_array(n, sizeof *run->made, (void **)&run->made));
     for (int i = 0; i < plan->n_sources; i++)
         DT_TRY(find(run, "--data", "data", i, &plan->sources[i], &run->sources[i]));
     if (validation.path != NULL)
@@ -110,4 +118,79 @@ dt_status cli_train_data(cli_run_of *run)
 void cli_train_data_free(cli_run_of *run)
 {
     while (run->n_made > 0) dti_free(run->made[--run->n_made]);
+    dti_free(run->made);
+    dti_free(run->sources);
+}
+
+/* --- what samples follow from ----------------------------------------------------------------- */
+
+static json_t *weights_of(const cli_training *plan)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < plan->n_sources; i++)
+        (void)json_array_append_new(list, json_real(plan->sources[i].weight));
+    return list;
+}
+
+char *cli_train_facts(const cli_training *plan, const dt_data *data)
+{
+    static const char *const orders[] = { "shuffled", "stored", "packed" };
+    const dt_data_options *o = &plan->data;
+    const bool ends = o->documents || o->order == DT_ORDER_PACKED;
+    char hash[DTI_NUMBER_BYTES], seed[DTI_NUMBER_BYTES], *text;
+    json_t *all;
+
+    (void)snprintf(hash, sizeof hash, "%016" PRIx64, dt_data_look(data).hash);
+    (void)snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
+    all =
+        json_pack("{s:{s:s, s:o, s:I, s:s, s:s?, s:b, s:o}}", "data", "data", hash, "data-weights",
+                  weights_of(plan), "sequence", (json_int_t)o->sequence, "order", orders[o->order],
+                  "seed", o->order == DT_ORDER_STORED ? NULL : seed, "documents", (int)o->documents,
+                  "end-token", ends ? json_integer(o->end_token) : json_null());
+    text = all != NULL ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(all);
+    return text;
+}
+
+/* Keys are options. Whoever kept none is of an earlier version. */
+static dt_status compare(const json_t *kept, const json_t *now, int64_t samples)
+{
+    const char *key;
+    json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)now, key, v)
+    {
+        const json_t *was = json_object_get(kept, key);
+        char *before, *here;
+        dt_status st;
+        if (was == NULL || json_equal(was, v)) continue;
+        before = json_dumps(was, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        here = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        st = dt_fail(DT_ERR_ARG,
+                     "--resume: --%s is another than that of the %" PRId64
+                     " samples which the run has used (%s%s, not %s): the next ones would not "
+                     "follow on them; leave it as it was, or add --new-data to read these data "
+                     "from their beginning",
+                     key, samples, strcmp(key, "data") == 0 ? "hash of the tokens " : "", here,
+                     before);
+        free(before);
+        free(here);
+        return st;
+    }
+    return DT_OK;
+}
+
+dt_status cli_train_compare(const cli_trainer *t, const char *kept, int64_t samples, bool *other)
+{
+    json_t *before = json_loads(kept, 0, NULL), *now = json_loads(t->facts, 0, NULL);
+    dt_status st = compare(json_object_get(before, "data"), json_object_get(now, "data"), samples);
+
+    json_decref(before);
+    json_decref(now);
+    *other = st != DT_OK && t->run->plan->args->training.new_data;
+    if (*other) dti_error_clear();
+    if (*other) st = DT_OK;
+    DT_TRY(st);
+    return DT_OK;
 }

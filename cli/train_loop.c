@@ -40,14 +40,21 @@ static dt_status open_data(cli_trainer *t)
 static dt_status open_folder(cli_trainer *t)
 {
     dt_run_folder_options how = DT_RUN_FOLDER_OPTIONS_INIT;
+    const char *kept;
+    bool other;
 
     how.mode = t->run->plan->args->training.resume ? DT_RUN_FOLDER_CONTINUE : DT_RUN_FOLDER_NEW;
     how.keep = (int)t->run->plan->keep;
     DT_TRY(dt_run_folder_open(t->mesh, t->run->folder, &how, &t->folder));
     t->at.seed = t->run->plan->seed;
+    t->facts = cli_train_facts(t->run->plan, t->data);
+    DT_CHECK(t->facts != NULL, DT_ERR_MEMORY, "what is said of the data does not fit into memory");
     if (dt_run_folder_latest(t->folder) < 0) return DT_OK;
+    DT_TRY(dt_run_folder_peek(t->folder, -1, &t->at, &kept));
+    DT_TRY(cli_train_compare(t, kept, t->at.samples, &other));
     DT_TRY(
         dt_run_folder_load(t->folder, NULL, dt_model_layers(t->model), t->optimizer, &t->at, NULL));
+    if (other) t->at.samples = 0;
     return DT_OK;
 }
 
@@ -86,6 +93,7 @@ static dt_status open_all(cli_trainer *t)
 static void close_all(cli_trainer *t)
 {
     if (t->speaks) cli_metrics_close(&t->run->metrics);
+    free(t->facts);
     dt_run_folder_release(&t->folder);
     dt_data_release(&t->validation);
     dt_data_release(&t->data);
@@ -151,7 +159,8 @@ static dt_status save(cli_trainer *t, bool ends)
     const bool due = plan->save_every > 0 && t->at.step % plan->save_every == 0;
 
     if (!due && !ends) return DT_OK;
-    DT_TRY(dt_run_folder_save(t->folder, dt_model_layers(t->model), t->optimizer, &t->at, NULL));
+    DT_TRY(
+        dt_run_folder_save(t->folder, dt_model_layers(t->model), t->optimizer, &t->at, t->facts));
     if (t->at.step == plan->steps || (due && plan->args->training.exports)) DT_TRY(export_model(t));
     if (ends) DT_TRY(dt_run_folder_wait(t->folder));
     return DT_OK;

@@ -89,12 +89,7 @@ void cli_show_step(cli_run_of *run, const cli_metric *m)
 
 static const char *signal_name(int number)
 {
-    return number == SIGTERM ? "SIGTERM" : "SIGINT";
-}
-
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
+    return number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "SIGINT";
 }
 
 static json_t *result_json(const cli_run_of *run)
@@ -104,10 +99,10 @@ static json_t *result_json(const cli_run_of *run)
 
     return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:f, s:s?, s:s?}", "run",
                      dti_printable(run->folder, folder, sizeof folder), "step", (json_int_t)m->step,
-                     "steps", (json_int_t)run->plan->steps, "loss", number(m->loss), "grad_norm",
-                     number(m->grad_norm), "validation_loss", number(m->validation_loss), "tokens",
-                     (json_int_t)m->tokens, "seconds",
-                     (double)(cli_now_ns() - run->begin_ns) * 1e-9, "stopped",
+                     "steps", (json_int_t)run->plan->steps, "loss", cli_json_number(m->loss),
+                     "grad_norm", cli_json_number(m->grad_norm), "validation_loss",
+                     cli_json_number(m->validation_loss), "tokens", (json_int_t)m->tokens,
+                     "seconds", (double)(cli_now_ns() - run->begin_ns) * 1e-9, "stopped",
                      run->signal != 0 ? signal_name(run->signal) : NULL, "exported",
                      run->model[0] != '\0' ? run->model : NULL);
 }

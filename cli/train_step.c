@@ -39,6 +39,20 @@ static dt_status pass(cli_trainer *t, const dt_batch *b, int64_t m, double *loss
     return DT_OK;
 }
 
+/* What is no number mostly comes of a step before that was too large. */
+static dt_status optimize(cli_trainer *t, const cli_metric *metric, dt_step_report *report)
+{
+    const dt_status st = dt_optimizer_step(t->optimizer, metric->lr, report);
+
+    if (st == DT_ERR_ARG && metric->step > t->begun_at + 1)
+        dti_error_prefix("the step before had a norm of %g and a learning rate of %g; too large a "
+                         "rate is the usual cause (--lr, --warmup)",
+                         t->norm, dt_schedule_at(&t->run->plan->schedule, t->at.step - 1));
+    DT_TRY(st);
+    t->norm = report->norm;
+    return DT_OK;
+}
+
 dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
 {
     const cli_training *plan = t->run->plan;
@@ -54,7 +68,7 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
     dt_timeline_end(rt);
     for (int64_t m = 0; m < plan->microbatches; m++) DT_TRY(pass(t, &b, m, &metric->loss));
     dt_timeline_begin(rt, "optimizer");
-    DT_TRY(dt_optimizer_step(t->optimizer, metric->lr, &report));
+    DT_TRY(optimize(t, metric, &report));
     DT_TRY(dt_device_finish(rt));
     dt_timeline_end(rt);
     t->at.step++;

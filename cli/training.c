@@ -111,7 +111,7 @@ dt_status cli_optimizer_read(const cli_args *args, dt_optimizer_options *out)
              "--nesterov needs a momentum above 0, not --momentum %s", w->momentum);
     out->nesterov = w->nesterov;
     DT_TRY(read_range("--clip", w->clip, 0, INFINITY, &out->clip));
-    out->zero = (int)dti_min(w->zero, 2); /* the third stage is a style of the layers */
+    out->zero = (int)dti_max(dti_min(w->zero, 2), 0); /* the third stage is a style of the layers */
     out->masters = !w->no_masters;
     out->stochastic = w->no_masters;
     out->offload = w->offload;
@@ -138,7 +138,7 @@ static dt_status read_schedule(const cli_training_words *w, dt_schedule *out)
     DT_CHECK(w->warmup <= w->steps, DT_ERR_ARG,
              "--warmup %" PRId64 " is more than --steps %" PRId64, w->warmup, w->steps);
     if (out->lr > 0) out->min_lr /= out->lr; /* the library has it as a share */
-    out->warmup = w->warmup;
+    out->warmup = dti_max(w->warmup, 0);
     out->steps = w->steps;
     return DT_OK;
 }
@@ -168,24 +168,32 @@ static dt_status read_data(const cli_training_words *w, cli_training *out)
 {
     static const char *const orders[] = { "shuffled", "stored", "packed", NULL };
     static const dt_data_order values[] = { DT_ORDER_SHUFFLED, DT_ORDER_STORED, DT_ORDER_PACKED };
-    double weights[CLI_MAX_MANY] = { 0 };
+    double *weights = NULL;
+    dt_status st = DT_OK;
     int order = 0;
 
     DT_CHECK(w->data.n > 0 || w->dry_run, DT_ERR_ARG,
              "nothing to train on; give --data FILE, a text or a file of tokens");
+    out->n_sources = w->data.n;
+    DT_TRY(dti_alloc_array((size_t)w->data.n + 1, sizeof *out->sources, (void **)&out->sources));
+    DT_TRY(dti_alloc_array((size_t)w->data.n + 1, sizeof *weights, (void **)&weights));
     if (w->data_weights != NULL)
-        DT_TRY(read_list("--data-weights", w->data_weights, weights, w->data.n));
+        DT_TRY_TO(done, st, read_list("--data-weights", w->data_weights, weights, w->data.n));
     for (int i = 0; i < w->data.n; i++) {
-        DT_CHECK(w->data_weights == NULL || weights[i] > 0, DT_ERR_ARG,
-                 "--data-weights %s: weights are above 0", w->data_weights);
+        DT_CHECK_TO(done, st, w->data_weights == NULL || weights[i] > 0, DT_ERR_ARG,
+                    "--data-weights %s: weights are above 0", w->data_weights);
         out->sources[i] = (dt_data_source){ w->data.items[i], weights[i] };
     }
-    out->n_sources = w->data.n;
+done:
+    dti_free(weights);
+    DT_TRY(st);
     if (w->order != NULL) DT_TRY(read_word("--order", w->order, orders, &order));
     out->data = (dt_data_options)DT_DATA_OPTIONS_INIT;
     out->data.order = values[order];
     out->data.seed = out->seed;
     out->data.documents = w->documents;
+    DT_CHECK(!w->new_data || w->resume, DT_ERR_ARG,
+             "--new-data is of a run that goes on; add --resume");
     DT_CHECK(w->validate != NULL || w->validate_every == 0, DT_ERR_ARG,
              "--validate-every without a file; add --validate FILE");
     return DT_OK;
@@ -255,6 +263,8 @@ void cli_training_free(cli_training *t)
 {
     dti_free(t->config_folder);
     t->config_folder = NULL;
+    dti_free(t->sources);
+    t->sources = NULL;
 }
 
 /* What ids stand for, so that data of another tokenizer is refused, and what ends documents of
@@ -262,9 +272,14 @@ void cli_training_free(cli_training *t)
  */
 static dt_status know_tokens(const cli_session *s, dt_data_options *data)
 {
+    const int64_t given = s->args->training.end_token;
     dt_tokenizer *tokenizer = NULL;
 
     if (s->info.n_eos > 0) data->end_token = s->info.eos[0];
+    if (given >= 0) data->end_token = (int32_t)given;
+    DT_CHECK(given < s->info.vocab_size, DT_ERR_ARG,
+             "--end-token %" PRId64 " is outside the vocabulary: ids are 0 to %" PRId64, given,
+             s->info.vocab_size - 1);
     if (dt_tokenizer_files(s->args->folder) == NULL) return DT_OK;
     if (dt_tokenizer_open(s->args->folder, &tokenizer) == DT_ERR_MEMORY) return DT_ERR_MEMORY;
     data->tokenizer = dt_tokenizer_hash(tokenizer);
@@ -277,12 +292,24 @@ static void warn_of_stage(const cli_session *s)
 {
     char text[DT_ERROR_MESSAGE_BYTES];
 
-    if (s->args->training.zero == 0 || strstr(s->mesh, "dp") != NULL) return;
+    if (s->args->training.zero <= 0 || strstr(s->mesh, "dp") != NULL) return;
     (void)snprintf(text, sizeof text,
                    "--zero %" PRId64 " changes nothing: it cuts what ranks hold alike over dp or "
                    "dp_shard, and --mesh %s has neither",
                    s->args->training.zero, s->mesh);
     cli_warn(s->console, text);
+}
+
+/* Masters are what is not f32 has, and what rounds at random is bf16. */
+static dt_status check_masters(const cli_session *s)
+{
+    if (!s->args->training.no_masters || s->dtype == DT_BF16) return DT_OK;
+    DT_CHECK(s->dtype == DT_F32, DT_ERR_ARG,
+             "--no-masters rounds bf16 at random, and the model is in %s: leave it out, or add "
+             "--dtype bf16",
+             dt_dtype_name(s->dtype));
+    cli_warn(s->console, "--no-masters changes nothing: parameters in f32 have no masters");
+    return DT_OK;
 }
 
 dt_status cli_training_settle(const cli_session *s, cli_training *t)
@@ -304,6 +331,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
              " sequences are possible",
              t->batch, t->sequence, (int64_t)INT32_MAX / t->sequence);
     warn_of_stage(s);
+    DT_TRY(check_masters(s));
     DT_TRY(know_tokens(s, &t->data));
     t->data.sequence = t->sequence;
     t->data.vocab_size = s->info.vocab_size;

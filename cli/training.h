@@ -15,7 +15,7 @@ typedef struct cli_training {
     dt_schedule schedule;
     dt_loss_options loss;
     dt_data_options data;
-    dt_data_source sources[CLI_MAX_MANY];
+    dt_data_source *sources;
     int n_sources;
     int64_t steps, batch, sequence, microbatches;
     int64_t save_every, validate_every, log_every, keep; /* save, validate: 0 is at the end alone */

@@ -5,13 +5,11 @@
 #include <string.h>
 
 #include "dtensor/kernels/attrs.h"
-#include "files/json.h"
-
-enum { PATH_BYTES = 4096 };
+#include "files/folder.h"
 
 dt_status dti_work_experts(const char *folder, int64_t *chosen)
 {
-    char path[PATH_BYTES];
+    char path[DTI_PATH_BYTES];
     dti_json_doc doc = { 0 };
     dt_status st;
 

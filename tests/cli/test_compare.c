@@ -56,7 +56,7 @@ DT_TEST(cli_compare, fully_sharded_models_say_the_same)
     COMMAND_ENDS(0, whole);
     COMMAND_ENDS(0, cut);
     DT_ASSERT_EQ_STR(cut.out, whole.out);
-    COMMAND_ENDS(2, missing, "on mesh dim \"dp\", which the mesh does not have");
+    COMMAND_ENDS(2, missing, "--fully-shard: --mesh tp=1 has no dim \"dp\"");
 }
 
 /* With a tolerance that the largest difference alone exceeds, it is the first one too. */

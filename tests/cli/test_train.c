@@ -255,7 +255,8 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
         int number;
         const char *says;
     } signals[] = { { SIGTERM, "stopped by SIGTERM after step " },
-                    { SIGINT, "stopped by SIGINT after step " } };
+                    { SIGINT, "stopped by SIGINT after step " },
+                    { SIGHUP, "stopped by SIGHUP after step " } };
 
     for (size_t i = 0; i < DT_COUNT(signals); i++) {
         char out[TRAIN_PATH_BYTES], steps[24], *text;
@@ -294,7 +295,10 @@ DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)
                  COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--batch",
                          "4", "--sequence", "16", "--lr", "1e38", "--dtype", "f32", "--steps", "9",
                          "--mesh", "dp=2", "--optimizer", "sgd", "--clip", "0"),
-                 "rank 0: the gradient of ", " is not finite", "at step 2; nothing was written");
+                 "the step before had a norm of ",
+                 "a learning rate of 1e+38; too large a rate is the usual cause (--lr, --warmup): "
+                 "rank 0: the gradient of ",
+                 " is not finite", "at step 2; nothing was written");
     DT_ASSERT_EQ_INT(train_lines(p.run), 1);
     train_close(&p);
 }

@@ -74,8 +74,8 @@ static dt_status check_tensor(const loading *l, const dti_stored_tensor *want,
              dti_shape_text(want->shape, want->n_axes, ours, sizeof ours));
     DT_CHECK(
         (want->x == NULL && want->layer != NULL) || stored->dtype == want->dtype, DT_ERR_ARG,
-        "%s: \"%s\" is %s in the checkpoint, %s in the model; make the model with the dtype of "
-        "the checkpoint",
+        "%s: \"%s\" is %s in the checkpoint, %s in the model: a run goes on in the dtype it began "
+        "in",
         file, name, dt_dtype_name(stored->dtype), dt_dtype_name(want->dtype));
     return DT_OK;
 }
