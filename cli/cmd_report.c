@@ -64,7 +64,7 @@ static dt_status read_run(const char *folder, cli_run *run)
     DT_TRY(read_object(folder, CLI_RUN_TRACE, &run->trace));
     if (access(path, F_OK) != 0) return DT_OK;
     DT_TRY(cli_check_file(path));
-    DT_TRY(cli_metrics_read(path, &run->steps, &run->n, &run->torn));
+    DT_TRY(cli_metrics_read(path, &run->steps, &run->n, &run->faults));
     return DT_OK;
 }
 
@@ -164,10 +164,33 @@ static void put_tiles(FILE *to, const cli_run *run)
     put_tile(to, "tokens per second", "%.0f", seconds > 0 ? tokens / seconds : NAN);
     put_tile(to, "seconds in steps", "%.1f", seconds);
     (void)fputs("</div>\n", to);
-    if (run->torn)
-        (void)fputs("<p class=\"soft\">The last line of metrics.jsonl is not complete and does not "
-                    "count.</p>\n",
-                    to);
+}
+
+/* What of the metrics does not count: "" where all does. */
+static void name_faults(const cli_run *run, char *text, size_t bytes)
+{
+    const cli_metrics_faults *f = &run->faults;
+    size_t n = 0;
+
+    text[0] = '\0';
+    if (f->n_damaged > 0)
+        n = (size_t)snprintf(text, bytes,
+                             "%zu line%s of " CLI_METRICS " %s damaged and do%s not count (the "
+                             "first is line %zu). ",
+                             f->n_damaged, f->n_damaged == 1 ? "" : "s",
+                             f->n_damaged == 1 ? "is" : "are", f->n_damaged == 1 ? "es" : "",
+                             f->first_damaged);
+    if (f->torn)
+        (void)snprintf(text + n, bytes - n,
+                       "The last line of " CLI_METRICS " is not complete and does not count.");
+}
+
+static void put_faults(FILE *to, const cli_run *run)
+{
+    char text[320];
+
+    name_faults(run, text, sizeof text);
+    if (text[0] != '\0') (void)fprintf(to, "<p class=\"soft\">%s</p>\n", text);
 }
 
 static void put_options(FILE *to, const cli_run *run)
@@ -201,6 +224,7 @@ static dt_status write_page(const cli_run *run, const char *path)
     DT_CHECK(to != NULL, DT_ERR_MEMORY, "the page does not fit into memory");
     put_head(to, run);
     put_tiles(to, run);
+    put_faults(to, run);
     cli_html_curves(to, run);
     cli_html_timeline(to, run);
     cli_html_costs(to, run);
@@ -220,7 +244,7 @@ static dt_status write_page(const cli_run *run, const char *path)
 
 static dt_status report(const cli_args *args, const cli_env *env, const cli_console *console)
 {
-    char path[CLI_PATH_BYTES];
+    char path[CLI_PATH_BYTES], text[320];
     dt_status st = DT_OK;
     cli_run run = { NULL };
 
@@ -231,11 +255,14 @@ static dt_status report(const cli_args *args, const cli_env *env, const cli_cons
     DT_TRY(cli_run_path(args->folder, "report.html", path));
     DT_TRY_TO(done, st, read_run(args->folder, &run));
     if (args->output != NULL) DT_TRY_TO(done, st, cli_check_place("--output", args->output));
+    name_faults(&run, text, sizeof text);
+    if (run.faults.n_damaged > 0) cli_warn(console, text);
     DT_TRY_TO(done, st, write_page(&run, args->output != NULL ? args->output : path));
     if (args->json)
-        st = cli_put_json(json_pack("{s:s, s:I, s:b}", "report",
+        st = cli_put_json(json_pack("{s:s, s:I, s:b, s:I}", "report",
                                     args->output != NULL ? args->output : path, "steps",
-                                    (json_int_t)run.n, "torn", (int)run.torn),
+                                    (json_int_t)run.n, "torn", (int)run.faults.torn, "damaged",
+                                    (json_int_t)run.faults.n_damaged),
                           JSON_COMPACT);
     else if (!console->quiet)
         (void)printf("%s\n", args->output != NULL ? args->output : path);

@@ -10,14 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/print_report.h"
 #include "cli/run_folder.h"
 
-enum { PATH_BYTES = 4096, ALL_DIGITS = 17 };
+enum { ALL_DIGITS = 17 };
 
 struct cli_metrics {
     int file;
     off_t end; /* of the last whole line */
-    char path[PATH_BYTES];
+    char path[CLI_PATH_BYTES];
 };
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -53,27 +54,30 @@ static dt_status parse_line(const char *line, size_t n, cli_metric *out)
     return DT_OK;
 }
 
-dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n, bool *torn)
+dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n,
+                           cli_metrics_faults *faults)
 {
     FILE *f = fopen(path, "r");
-    size_t room = 0, line_room = 0;
+    size_t room = 0, line_room = 0, number = 0;
     char *line = NULL;
     dt_status st = DT_OK;
     ssize_t got;
 
     *list = NULL;
     *n = 0;
-    *torn = false;
+    *faults = (cli_metrics_faults){ .torn = false };
     DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
     while ((got = getline(&line, &line_room, f)) > 0) {
-        if (line[got - 1] != '\n') *torn = true;
-        if (*torn) break;
+        number++;
+        faults->torn = line[got - 1] != '\n';
+        if (faults->torn) break;
         DT_TRY_TO(done, st, dti_grow((void **)list, &room, *n + 1, sizeof **list));
-        st = parse_line(line, (size_t)got, &(*list)[*n]);
-        if (st != DT_OK) dti_error_prefix("%s: line %zu", path, *n + 1);
-        DT_TRY_TO(done, st, st);
-        ++*n;
+        if (parse_line(line, (size_t)got, &(*list)[*n]) == DT_OK)
+            ++*n;
+        else if (faults->n_damaged++ == 0)
+            faults->first_damaged = number;
     }
+    dti_error_clear();
 done:
     free(line);
     (void)fclose(f);
@@ -131,22 +135,18 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out)
     return DT_OK;
 }
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 static char *line_of(const cli_metric *k)
 {
     json_t *o =
         json_pack("{s:I, s:o, s:o, s:o, s:I, s:o, s:o}", "step", (json_int_t)k->step, "loss",
-                  number(k->loss), "grad_norm", number(k->grad_norm), "lr", number(k->lr), "tokens",
-                  (json_int_t)k->tokens, "seconds", number(k->seconds), "clip", number(k->clip));
+                  cli_json_number(k->loss), "grad_norm", cli_json_number(k->grad_norm), "lr",
+                  cli_json_number(k->lr), "tokens", (json_int_t)k->tokens, "seconds",
+                  cli_json_number(k->seconds), "clip", cli_json_number(k->clip));
     char *text;
 
     if (isfinite(k->validation_loss)) {
-        (void)json_object_set_new(o, "validation_loss", number(k->validation_loss));
-        (void)json_object_set_new(o, "perplexity", number(exp(k->validation_loss)));
+        (void)json_object_set_new(o, "validation_loss", cli_json_number(k->validation_loss));
+        (void)json_object_set_new(o, "perplexity", cli_json_number(exp(k->validation_loss)));
     }
     if (k->skipped) (void)json_object_set_new(o, "skipped", json_true());
     text = json_dumps(o, JSON_REAL_PRECISION(ALL_DIGITS));

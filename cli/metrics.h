@@ -30,8 +30,15 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out) DT
 dt_status cli_metrics_add(cli_metrics *m, const cli_metric *metric) DT_MUST_USE;
 void cli_metrics_close(cli_metrics **metrics); /* accepts NULL */
 
-/* All lines of a file; *list is freed with dti_free(). A last line that is not complete does not
- * count: *torn says so, somebody may be writing. DT_ERR_IO, DT_ERR_FORMAT (names the line). */
-dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n, bool *torn) DT_MUST_USE;
+/* Lines that do not count: the last one while it is not complete, since somebody may be writing;
+ * others that are no object with a step, such as half a line of a run that was killed. */
+typedef struct cli_metrics_faults {
+    bool torn;
+    size_t n_damaged, first_damaged; /* the first is line number .. */
+} cli_metrics_faults;
+
+/* All other lines of a file; *list is freed with dti_free(). DT_ERR_IO. */
+dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n,
+                           cli_metrics_faults *faults) DT_MUST_USE;
 
 #endif

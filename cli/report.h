@@ -17,7 +17,7 @@ typedef struct cli_run {
     struct json_t *options, *plan, *trace;
     cli_metric *steps; /* [n] */
     size_t n;
-    bool torn; /* the last line of metrics is being written, or was when the run ended */
+    cli_metrics_faults faults;
 } cli_run;
 
 /* Text of others, so that it means nothing to HTML. */
