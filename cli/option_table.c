@@ -78,6 +78,7 @@ static const cli_option options[] = {
     { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
     { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
+    { "weights",         0,  TEXT,   "HOW",  AT(weights),        LAID_OUT,     0, "of linear layers: int8 or int4, with group=N asymmetric head keep=PATTERN" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto, built-in, nemo, nemo+sp" },
     { "fully-shard", 0, TEXT, "DIMS", AT(fully_shard), LAID_OUT, 0, "cut parameters over these mesh dims too, gather them to use" },
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },

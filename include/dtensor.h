@@ -18,6 +18,7 @@
 #include <dtensor/gradients.h>
 #include <dtensor/half.h>
 #include <dtensor/inspect.h>
+#include <dtensor/kinds.h>
 #include <dtensor/layers.h>
 #include <dtensor/limits.h>
 #include <dtensor/mesh.h>

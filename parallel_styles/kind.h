@@ -50,6 +50,15 @@ dt_status dti_check_blocks(const dt_layer_spec *spec) DT_MUST_USE;
 bool dti_kind_is_matrix(const dt_layer_kind *kind);
 
 uint32_t dti_spec_params(const dt_layer_spec *spec); /* bit p: it has parameter p */
+
+/* Packed weights (spec.c): inputs that an element of a parameter's last axis is for, the weight as
+ * a linear layer would have it, and whether there can be one. */
+int64_t dti_packed_inputs(dt_packed packed, const dt_packing *packing);
+dt_param_info dti_spec_plain(const dt_layer_spec *spec);
+dt_status dti_check_packing(const dt_layer_spec *spec) DT_MUST_USE;
+
+/* The dtype of a parameter in a model of dtype `model`: codes and zero points are u8. */
+dt_dtype dti_param_dtype(const dt_param_info *info, dt_dtype model);
 int64_t dti_spec_extent(const dt_layer_spec *spec, char letter);
 double dti_spec_flops(const dt_layer_spec *spec);
 

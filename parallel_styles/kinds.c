@@ -20,6 +20,17 @@ static dt_tensor *linear(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     return sum ? dt_layer_add(t, layer, y) : y;
 }
 
+static dt_tensor *linear_packed(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    dt_tensor *codes = dt_layer_use(t, layer, 0), *scales = dt_layer_use(t, layer, 2);
+    dt_tensor *zeros = dt_layer_use(t, layer, 3);
+    const bool sum = dti_layer_rows_cut(layer, codes);
+    dt_tensor *bias = sum ? NULL : dt_layer_use(t, layer, DT_PARAM_BIAS);
+    dt_tensor *y = dt_linear_packed(t, x, codes, scales, zeros, bias);
+
+    return sum ? dt_layer_add(t, layer, y) : y;
+}
+
 static dt_tensor *embedding(dt_tape *t, const dt_layer *layer, dt_tensor *ids)
 {
     return dt_embedding(t, ids, dt_layer_use(t, layer, DT_PARAM_WEIGHT));
@@ -76,6 +87,20 @@ const dt_layer_kind dt_linear_kind = {
     .forward = linear,
 };
 
+const dt_layer_kind dt_linear_packed_kind = {
+    .name = "linear_packed",
+    .words = "a linear layer of packed weights",
+    .like = &dt_linear_kind,
+    .params = { { "weight_packed", "oi", .frozen = true, .packed = DT_PACKED_CODES },
+                { "bias", "o", .optional = true, .added = true },
+                { "weight_scale", "oi", .frozen = true, .packed = DT_PACKED_SCALES },
+                { "weight_zero_point", "oi", .optional = true, .frozen = true,
+                  .packed = DT_PACKED_ZEROS } },
+    .cost = "2 oi",
+    .forward = linear_packed,
+    .check = dti_check_packing,
+};
+
 const dt_layer_kind dt_embedding_kind = {
     .name = "embedding",
     .words = "an embedding",
@@ -130,5 +155,5 @@ const dt_layer_kind dt_experts_kind = {
 const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,       &dt_linear_kind,
                                            &dt_embedding_kind,   &dt_rms_norm_kind,
                                            &dt_rms_norm_1p_kind, &dt_layer_norm_kind,
-                                           &dt_experts_kind };
+                                           &dt_experts_kind,     &dt_linear_packed_kind };
 const int dti_n_kinds = (int)DT_COUNT(dti_kinds);

@@ -117,15 +117,21 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
     DT_CHECK(dt_tensor_layout(value) == layer->layout[param], DT_ERR_LAYOUT,
              "%s.%s does not lie as style \"%s\" decided: redistribute it first", layer->name,
              info.name, dt_layer_style(layer)->name);
+    if (dti_param_dtype(&info, DT_F32) == DT_U8) {
+        DT_CHECK(dtype == DT_U8, DT_ERR_SHAPE, "%s.%s is %s: codes and zero points are u8",
+                 layer->name, info.name, dt_dtype_name(dtype));
+        return DT_OK;
+    }
     DT_CHECK(dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16, DT_ERR_SHAPE,
              "%s.%s is %s: parameters are f32, bf16 or f16", layer->name, info.name,
              dt_dtype_name(dtype));
     for (int p = 0; p < layer->n_params; p++) {
         const dt_tensor *other = dt_layer_param(layer, p); /* NULL: it has none */
-        DT_CHECK(p == param || other == NULL || dt_tensor_dtype(other) == dtype, DT_ERR_SHAPE,
-                 "%s.%s is %s, but the layer has a parameter in %s: convert one of them",
-                 layer->name, info.name, dt_dtype_name(dtype),
-                 dt_dtype_name(dt_tensor_dtype(other)));
+        DT_CHECK(
+            p == param || other == NULL || dt_tensor_dtype(other) == DT_U8 ||
+                dt_tensor_dtype(other) == dtype,
+            DT_ERR_SHAPE, "%s.%s is %s, but the layer has a parameter in %s: convert one of them",
+            layer->name, info.name, dt_dtype_name(dtype), dt_dtype_name(dt_tensor_dtype(other)));
     }
     return DT_OK;
 }
@@ -143,7 +149,7 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     dt_tensor_release(&layer->param[param]);
     layer->param[param] = dt_tensor_retain(value);
     if (param == layer->added) dt_tensor_release(&layer->bias_term);
-    layer->list->dtype = dt_tensor_dtype(value);
+    if (dt_tensor_dtype(value) != DT_U8) layer->list->dtype = dt_tensor_dtype(value);
     layer->list->changes++;
     return DT_OK;
 }

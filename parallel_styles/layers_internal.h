@@ -218,6 +218,9 @@ dt_status dti_check_experts(const dt_style *style, const dt_layer *layer) DT_MUS
  * the one that does (packed.c). */
 dt_status dti_check_packed(const dt_style *style, const dt_layer *layer) DT_MUST_USE;
 
+/* dt_cut_axis() of a parameter's axis, in its steps; dt_cut_param() of one piece. */
+dt_placement dti_cut_steps(const dt_param_info *param, int axis, int n_parts);
+
 /* Characters to insert, remove or change until a pattern matches a name (nearest_layer.c). */
 int dti_name_distance(const char *pattern, const char *name);
 

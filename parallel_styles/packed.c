@@ -31,6 +31,15 @@ static int copies_of_blocks(const dt_axis_blocks *blocks, const dt_head_counts *
     return (int)(n_parts / kv);
 }
 
+dt_placement dti_cut_steps(const dt_param_info *param, int axis, int n_parts)
+{
+    dt_placement cut = dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
+
+    if (cut.kind == DT_PLACE_SHARD && cut.unit <= 1 && param->step[axis] > 1)
+        cut.unit = param->step[axis];
+    return cut;
+}
+
 dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts, dt_cut_room *room)
 {
     const dt_axis_blocks *blocks;
@@ -40,14 +49,15 @@ dt_placement dt_cut_param(const dt_param_info *param, int axis, int n_parts, dt_
 
     if (param == NULL || axis < 0 || axis >= param->n_axes) return DT_REPLICATE;
     blocks = &param->blocks[axis];
-    if (blocks->n == 0) return dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
+    if (blocks->n == 0) return dti_cut_steps(param, axis, n_parts);
     copies = copies_of_blocks(blocks, &param->heads, n_parts, &group);
     if (copies == 0 || copies == n_parts) return DT_REPLICATE;
     for (int b = 0; b < blocks->n; b++) {
         const dt_axis_unit unit = blocks->block[b].unit;
         const int64_t head = param->heads.head_dim > 0 ? param->heads.head_dim : 1;
         room->blocks[b] = blocks->block[b].extent;
-        room->units[b] = unit == DT_UNIT_ROW ? 1 : unit == DT_UNIT_HEADS ? group * head : head;
+        const int64_t step = param->step[axis] > 1 ? param->step[axis] : 1;
+        room->units[b] = unit == DT_UNIT_ROW ? step : unit == DT_UNIT_HEADS ? group * head : head;
     }
     cut = dt_shard_packed(axis, blocks->n, room->blocks);
     cut.units = room->units;

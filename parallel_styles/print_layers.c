@@ -21,7 +21,7 @@ static int64_t piece(const dt_layer *layer, int param, const dt_param_info *info
     int64_t shape[DT_PARAM_MAX_AXES], n;
     int coord[DT_MAX_DIMS] = { 0 };
 
-    if (value != NULL) dtype = dt_tensor_dtype(value);
+    dtype = value != NULL ? dt_tensor_dtype(value) : dti_param_dtype(info, dtype);
     n = (int64_t)dt_dtype_size(dtype);
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
         if (dt_mesh_coord(mesh, d) > 0) coord[d] = dt_mesh_coord(mesh, d);

@@ -29,6 +29,25 @@ int dt_spec_n_params(const dt_layer_spec *spec)
     return n;
 }
 
+int64_t dti_packed_inputs(dt_packed packed, const dt_packing *packing)
+{
+    const int64_t codes = packing->bits > 0 ? 8 / packing->bits : 1;
+    const int64_t per = packed == DT_PACKED_CODES ? codes : packing->group;
+
+    return packed == DT_PACKED_NOT || per < 1 ? 1 : per;
+}
+
+/* The last axis counts elements that are for several inputs. */
+static void count_packed(dt_param_info *info)
+{
+    const int64_t per = dti_packed_inputs(info->packed, &info->packing);
+
+    if (info->axis[1].unit != DT_UNIT_ROW) info->heads.head_dim /= per;
+    info->axis[1].extent /= per;
+    info->step[1] /= per;
+    info->reversed = false;
+}
+
 dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
 {
     dt_param_info info = { 0 };
@@ -56,8 +75,55 @@ dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
         const ptrdiff_t of = strchr(letters, own->axes[a]) - letters;
         info.axis[a] = spec->axis[of];
         if (of < 2) info.blocks[a] = spec->blocks[of];
+        if (of < 2) info.step[a] = spec->step[of];
     }
+    info.packed = own->packed;
+    info.packing = spec->packing;
+    if (own->packed != DT_PACKED_NOT && info.n_axes == 2) count_packed(&info);
     return info;
+}
+
+dt_param_info dti_spec_plain(const dt_layer_spec *spec)
+{
+    dt_layer_spec plain = *spec;
+
+    plain.kind = &dt_linear_kind;
+    plain.with = NULL;
+    plain.packing = (dt_packing){ 0 };
+    return dt_spec_param(&plain, DT_PARAM_WEIGHT);
+}
+
+dt_dtype dti_param_dtype(const dt_param_info *info, dt_dtype model)
+{
+    return info->packed == DT_PACKED_CODES || info->packed == DT_PACKED_ZEROS ? DT_U8 : model;
+}
+
+dt_status dti_check_packing(const dt_layer_spec *spec)
+{
+    const dt_packing *p = &spec->packing;
+    const dt_axis *in = &spec->axis[1];
+    const int64_t together = in->unit == DT_UNIT_ROW ? spec->step[1] : spec->heads.head_dim;
+
+    DT_CHECK(p->bits == 4 || p->bits == 8, DT_ERR_ARG, "%s: codes of %d bits, not 4 or 8",
+             spec->name, p->bits);
+    DT_CHECK(p->group >= 16 && (p->group & (p->group - 1)) == 0 && in->extent % p->group == 0,
+             DT_ERR_ARG,
+             "%s: groups of %lld of its %lld inputs; a power of two from 16 on is needed, which "
+             "divides them",
+             spec->name, (long long)p->group, (long long)in->extent);
+    DT_CHECK(together > 0 && together % p->group == 0, DT_ERR_ARG,
+             "%s: its inputs are cut in multiples of %lld, which parts groups of %lld", spec->name,
+             (long long)together, (long long)p->group);
+    DT_CHECK(spec->blocks[1].n == 0 &&
+                 (in->unit == DT_UNIT_ROW || spec->axis[0].unit == DT_UNIT_ROW) &&
+                 (in->unit == DT_UNIT_ROW || spec->blocks[0].n == 0),
+             DT_ERR_ARG,
+             "%s: inputs of packed weights are of one piece, and count heads where "
+             "outputs do not",
+             spec->name);
+    DT_CHECK(!spec->reversed || p->form == DT_PACKED_PLAIN, DT_ERR_ARG,
+             "%s: packed weights are not stored the other way round", spec->name);
+    return DT_OK;
 }
 
 int64_t dti_spec_extent(const dt_layer_spec *spec, char letter)

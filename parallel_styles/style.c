@@ -471,6 +471,6 @@ dt_status dti_style_partition(const dt_style *style, const dt_param_info *param,
     if (axis >= 0 && (style->cut == DT_CUT_PACKED_COLUMNS || style->cut == DT_CUT_PACKED_ROWS))
         *out = dt_cut_param(param, axis, n_parts, room);
     else if (axis >= 0)
-        *out = dt_cut_axis(&param->axis[axis], &param->heads, axis, n_parts);
+        *out = dti_cut_steps(param, axis, n_parts);
     return DT_OK;
 }

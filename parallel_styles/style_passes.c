@@ -48,6 +48,8 @@ static dt_tensor *cut_last(dt_tape *tape, const dti_values *v, dt_tensor *x)
     cut = dt_layout_placement(layer->whole[layer->rows_param], v->dim);
     if (cut.kind != DT_PLACE_SHARD || cut.axis != layer->rows_axis) return x;
     cut.axis = -1;
+    cut.unit *=
+        dti_packed_inputs(layer->spec.kind->params[layer->rows_param].packed, &layer->spec.packing);
     return dt_move_dim(tape, x, v->dim, cut);
 }
 

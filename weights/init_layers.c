@@ -37,6 +37,15 @@ static dt_init_rule default_rule(const dt_layer *layer, int param)
     return (dt_init_rule){ .kind = DT_INIT_NORMAL, .b = INITIALIZER_RANGE };
 }
 
+dt_status dti_fill_packed(const dt_param_info *info, dt_tensor *x, dt_random key)
+{
+    const double codes = 1 << info->packing.bits;
+
+    if (info->packed == DT_PACKED_CODES) return dt_fill_randint(x, key, 0, 256);
+    if (info->packed == DT_PACKED_ZEROS) return dt_fill(x, codes / 2);
+    return dt_fill(x, INITIALIZER_RANGE * sqrt(12.0) / codes); /* codes are uniform */
+}
+
 static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tensor *x)
 {
     const initialiser *in = arg;
@@ -50,6 +59,7 @@ static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tens
     for (int i = in->n_rules - 1; i >= 0; i--)
         if (dti_name_matches(in->rules[i].pattern, name)) rule = in->rules[i];
     key = (dt_random){ in->seed, stream_of(name) };
+    if (info.packed != DT_PACKED_NOT) return dti_fill_packed(&info, x, key);
     switch (rule.kind) {
     case DT_INIT_CONSTANT:
         return dt_fill(x, rule.a);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "dtensor/device/device.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/kind.h"
 #include "weights/read_layers.h"
 
 /* Bytes of this rank's piece; 0 where there is none. */
@@ -22,8 +23,8 @@ static int64_t local_bytes(const dt_layers *layers, const dt_layer *layer, int p
     if (!dt_mesh_is_member(mesh) || !dt_layer_owns_param(layer, param)) return 0;
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
-    return dt_layout_bytes(dt_layer_param_layout(layer, param), shape, coord, dtype, &bytes) ==
-                   DT_OK
+    return dt_layout_bytes(dt_layer_param_layout(layer, param), shape, coord,
+                           dti_param_dtype(&info, dtype), &bytes) == DT_OK
                ? bytes
                : INT64_MAX;
 }

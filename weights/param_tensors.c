@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "files/checkpoint.h"
+#include "parallel_styles/kind.h"
 #include "weights/param_tensors.h"
 
 enum { NAME_BYTES = DT_PARAM_NAME_BYTES + 32 }; /* and the number of an expert */
@@ -77,6 +78,15 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
     dti_param_tensor t = { .whole = true, .n_axes = n };
     char name[NAME_BYTES];
 
+    dt_param_info plain = *info;
+
+    if (info->packed != DT_PACKED_NOT &&
+        info->packing.form == DT_PACKED_PLAIN) { /* made of the weight */
+        if (info->packed != DT_PACKED_CODES) return DT_OK;
+        plain.name = "weight";
+        plain.axis[1].extent *= dti_packed_inputs(info->packed, &info->packing);
+        info = &plain;
+    }
     (void)dti_param_tensor_name(info, name, sizeof name);
     t.name = name;
     t.entry = find_name(ckpt, spellings, name);

@@ -17,6 +17,8 @@
 #include "dtensor/kernels/kernel.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/changes.h"
+#include "parallel_styles/kind.h"
+#include "weights/packed_params.h"
 #include "weights/param_tensors.h"
 
 typedef struct loader {
@@ -38,7 +40,7 @@ dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt
 
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     DT_TRY(dti_tensor_create_exact(dt_layers_mesh(layers), dt_layer_param_layout(layer, param),
-                                   dtype, shape, out));
+                                   dti_param_dtype(&info, dtype), shape, out));
     dti_tensor_set_kind(*out, DTI_KIND_WEIGHTS);
     return DT_OK;
 }
@@ -53,6 +55,14 @@ static dt_status add_tensor(void *arg, const dti_param_tensor *t)
     l->tensors[l->n_tensors++].name = t->entry->name;
     l->done += t->entry->end - t->entry->begin;
     return DT_OK;
+}
+
+static void say_progress(const loader *l)
+{
+    const dti_weights_source *from = l->from;
+
+    if (from->progress != NULL && dt_runtime_rank(dt_mesh_runtime(dt_layers_mesh(l->layers))) == 0)
+        from->progress(from->progress_arg, l->done, from->total);
 }
 
 static dt_status read_in_place(loader *l, bool reversed, dt_tensor *x)
@@ -85,6 +95,17 @@ static dt_status read_values(loader *l, const dt_param_info *info, dt_tensor *x)
     return DT_OK;
 }
 
+/* Codes, and what belongs to them: the layer gets all of it or nothing. */
+static dt_status load_packed(loader *l, dt_layer *layer, dt_dtype dtype)
+{
+    const dti_packed_source source = { l->from->ckpt, l->from->spellings, l->tensors, l->n_tensors,
+                                       &l->stage };
+
+    DT_TRY(dti_read_packed(l->layers, layer, &source, dtype));
+    say_progress(l);
+    return DT_OK;
+}
+
 /* The layer has x before it is read, so that x lives until copies to it have been waited for. */
 static dt_status load_param(loader *l, dt_layer *layer, int param)
 {
@@ -94,6 +115,8 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     dt_tensor *x = NULL;
     dt_dtype dtype;
 
+    if (info.packed != DT_PACKED_NOT && info.packed != DT_PACKED_CODES)
+        return DT_OK; /* with them */
     l->n_tensors = 0;
     DT_TRY(dti_each_tensor(from->ckpt, from->spellings, &info, add_tensor, l));
     if (!from->keep_dtype)
@@ -102,12 +125,12 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
         dtype = l->tensors[0].entry->dtype;
     else /* an adapter, as the layer that it is of */
         dtype = dt_tensor_dtype(dt_layer_param(layer, 0));
+    if (info.packed == DT_PACKED_CODES) return load_packed(l, layer, dtype);
     DT_TRY(dti_make_param(l->layers, layer, param, dtype, &x));
     if (l->n_tensors == 0) DT_TRY_TO(done, st, dti_param_begin(layer, param, x, from->seed));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
     if (l->n_tensors > 0) DT_TRY_TO(done, st, read_values(l, &info, x));
-    if (from->progress != NULL && dt_runtime_rank(dt_mesh_runtime(dt_layers_mesh(l->layers))) == 0)
-        from->progress(from->progress_arg, l->done, from->total);
+    say_progress(l);
 done:
     dt_tensor_release(&x);
     return st;

@@ -4,6 +4,7 @@
 #ifndef DTI_READ_LAYERS_H
 #define DTI_READ_LAYERS_H
 
+#include <dtensor/factories.h>
 #include <dtensor/weights.h>
 
 #include "files/checkpoint.h"
@@ -26,6 +27,9 @@ dt_status dti_layers_read(dt_layers *layers, const dti_weights_source *from) DT_
 /* Gives a parameter what it begins with where no file and no rule says more (init_layers.c). */
 dt_status dti_param_begin(const dt_layer *layer, int param, dt_tensor *x,
                           uint64_t seed) DT_MUST_USE;
+
+/* Gives a part of a packed weight values, so that weights deviate as those of Transformers do. */
+dt_status dti_fill_packed(const dt_param_info *info, dt_tensor *x, dt_random key) DT_MUST_USE;
 
 /* A parameter of zeros that lies as the layer's styles say; the layer does not have it yet. */
 dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt_dtype dtype,

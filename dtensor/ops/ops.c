@@ -51,19 +51,19 @@ dt_tensor *dt_linear(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *bias)
 }
 
 dt_tensor *dt_linear_packed(dt_tape *t, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
-                            dt_tensor *zeros)
+                            dt_tensor *zeros, dt_tensor *bias)
 {
-    const int n = zeros != NULL ? 4 : 3;
-    dti_packed_attr attr = { x != NULL ? x->local.dtype : DT_F32, 8, 1 };
+    const bool known = x != NULL && codes != NULL && scales != NULL && x->n_axes > 0 &&
+                       codes->n_axes == 2 && scales->n_axes == 2 && scales->shape[1] > 0;
+    const int64_t n_in = known ? x->shape[x->n_axes - 1] : 1;
+    const dti_packed_attr attr = { x == NULL || bias != NULL ? DT_F32 : x->local.dtype,
+                                   known && codes->shape[1] < n_in ? 4 : 8,
+                                   known ? n_in / scales->shape[1] : 1 };
+    dt_tensor *y =
+        dt_apply(t, zeros != NULL ? &dti_op_linear_packed_zeros : &dti_op_linear_packed, &attr,
+                 zeros != NULL ? 4 : 3, (dt_tensor *[]){ x, codes, scales, zeros });
 
-    if (x != NULL && codes != NULL && scales != NULL && x->n_axes > 0 && codes->n_axes == 2 &&
-        scales->n_axes == 2 && scales->shape[1] > 0) {
-        const int64_t n_in = x->shape[x->n_axes - 1];
-        attr.bits = codes->shape[1] < n_in ? 4 : 8;
-        attr.group = n_in / scales->shape[1];
-    }
-    return dt_apply(t, n == 4 ? &dti_op_linear_packed_zeros : &dti_op_linear_packed, &attr, n,
-                    (dt_tensor *[]){ x, codes, scales, zeros });
+    return bias != NULL ? dt_add_bias(t, y, bias) : y;
 }
 
 dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)

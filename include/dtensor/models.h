@@ -58,12 +58,17 @@ typedef struct dt_load_options {
     const char *fully_shard; /* mesh dims, "dp" or "dp_shard", over which every layer's parameters
                               * are cut beside the plan (style "fully_shard"); batches may be cut
                               * over the same dims. NULL: none */
+    const char *weights; /* linear layers become layers of packed weights: "int8" or "int4", then
+                          * words: "group=64" inputs that have a scale in common (default 128; less
+                          * where the inputs ask for it), "asymmetric" (with zero points), "head"
+                          * (it too, unless it shares the embedding's weight), "keep=PATTERN"
+                          * layers that stay as they are (more than once). NULL: as they are */
 } dt_load_options;
 
 #define DT_LOAD_OPTIONS_INIT                                                           \
     {                                                                                  \
         sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, \
-            "dp,dp_replicate,dp_shard", NULL, NULL                                     \
+            "dp,dp_replicate,dp_shard", NULL, NULL, NULL                               \
     }
 
 /**

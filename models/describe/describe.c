@@ -183,6 +183,13 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
         DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
     out->config_hash = hash;
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
+    if (o != NULL) {
+        DT_CHECK_TO(
+            done, st, o->weights == NULL || o->n_policies == 0, DT_ERR_UNSUPPORTED,
+            "weights \"%.80s\": policies know plain weights alone; give a plan in their place",
+            o->weights);
+        DT_TRY_TO(done, st, dti_pack_weights(out, o->weights));
+    }
     if (o != NULL) DT_TRY_TO(done, st, dti_plan_settle(out, o));
 done:
     if (st != DT_OK) dti_described_free(out);

@@ -71,6 +71,10 @@ dt_status dti_describe_load(dt_mesh *mesh, const char *dir, const dt_load_option
 /* Patterns that match layers once they are spelled as our names are become so (settle_plan.c). */
 dt_status dti_plan_spell(dti_described *d, dt_plan_rule *rules, int n) DT_MUST_USE;
 
+/* Makes linear layers such of packed weights, as dt_load_options.weights says; NULL: none of them
+ * (pack_weights.c). */
+dt_status dti_pack_weights(dti_described *d, const char *how) DT_MUST_USE;
+
 /* Sets d->asked. */
 dt_status dti_plan_settle(dti_described *d, const dt_load_options *o) DT_MUST_USE;
 

@@ -22,12 +22,12 @@ dt_status dti_work_experts(const char *folder, int64_t *chosen)
 
 int64_t dti_work_param_bytes(const dt_layer *layer, int param, int64_t chosen)
 {
-    const dt_local *x = dt_tensor_local(dt_layer_param(layer, param));
-    int64_t n = (int64_t)dt_dtype_size(x->dtype);
-
     const dt_layer_kind *kind = dt_layer_kind_of(layer);
+    const dt_local *x = dt_tensor_local(dt_layer_param(layer, param));
+    int64_t n;
 
-    if (kind->ids) return 0; /* rows of a table */
+    if (x == NULL || kind->ids) return 0; /* rows of a table */
+    n = (int64_t)dt_dtype_size(x->dtype);
     for (int a = 0; a < x->n_axes; a++) n *= x->shape[a];
     if (kind->picks != 0 && chosen > 0) n = n / dt_layer_extent(layer, kind->picks) * chosen;
     return n;

@@ -29,7 +29,8 @@ static uint64_t hash_policy(uint64_t hash, const dt_policy *p)
 
 uint64_t dti_hash_plans(const dt_load_options *o)
 {
-    uint64_t hash = dti_hash_text(dti_hash_text(5, o->plan_name), o->fully_shard);
+    uint64_t hash =
+        dti_hash_text(dti_hash_text(dti_hash_text(5, o->plan_name), o->fully_shard), o->weights);
     dt_policy p;
 
     for (const dt_plan *plan = o->plan; plan != NULL; plan = plan->more) {

@@ -152,6 +152,7 @@ dt_status dt_model_create(dt_mesh *mesh, const dt_arch *arch, const void *self,
              "%s: a dt_arch of %zu bytes, this library's has %zu: compile it again",
              read.model_type, arch->size, sizeof(dt_arch));
     DT_TRY(dti_describe_own(dt_mesh_runtime(mesh), arch, self, info, &d));
+    DT_TRY_TO(done, st, dti_pack_weights(&d, own.weights));
     DT_TRY_TO(done, st, dti_plan_settle(&d, &own));
     own.plan = d.asked;
     own.plan_name = own.fully_shard = NULL; /* found, and in the plan */

@@ -6,6 +6,7 @@
 #include "mesh/runtime.h"
 #include "models/judge/judge.h"
 #include "models/load/load.h"
+#include "weights/read_layers.h"
 
 static const double INITIALIZER_RANGE = 0.02;
 
@@ -13,8 +14,10 @@ static const double INITIALIZER_RANGE = 0.02;
 static dt_status fill_param(void *arg, const dt_layer *layer, int param, dt_tensor *x)
 {
     const dt_random key = dt_random_next(arg);
+    const dt_param_info info = dt_layer_param_info(layer, param);
     const dt_begins begins = dt_layer_kind_of(layer)->params[param].begins;
 
+    if (info.packed != DT_PACKED_NOT) return dti_fill_packed(&info, x, key);
     if (begins == DT_BEGINS_RANDOM) DT_TRY(dt_fill_randn(x, key, 0.0, INITIALIZER_RANGE));
     if (begins == DT_BEGINS_ONES) DT_TRY(dt_fill(x, 1.0));
     return DT_OK;

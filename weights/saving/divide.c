@@ -18,6 +18,9 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
     if (merges && info.adapter) return DT_OK;
+    DT_CHECK(info.packed == DT_PACKED_NOT, DT_ERR_UNSUPPORTED,
+             "%s.%s: packed weights cannot be saved yet; load the model without them", info.layer,
+             info.name);
     DT_CHECK(!info.reversed || info.n_axes == 2, DT_ERR_UNSUPPORTED,
              "%s.%s has %d axes: of transposed weights only matrices can be saved", info.layer,
              info.name, info.n_axes);

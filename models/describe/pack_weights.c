@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which linear layers of a model get weights of few bits, and in which groups of inputs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "models/describe/describe.h"
+
+enum { LEAST_GROUP = 16, MOST_GROUP = 1 << 20, MOST_KEPT = 16, PATTERN_BYTES = 160 };
+
+/* What a caller wants, "int4 group=64 asymmetric head keep=model.layers.0.**". */
+typedef struct wish {
+    dt_packing packing;
+    bool zeros, head;
+    char kept[MOST_KEPT][PATTERN_BYTES];
+    int n_kept;
+} wish;
+
+static bool is_word(const char *word, size_t n, const char *text)
+{
+    return strlen(text) == n && memcmp(word, text, n) == 0;
+}
+
+static dt_status read_group(const char *digits, size_t n, wish *w)
+{
+    char *end;
+    const long group = strtol(digits, &end, 10);
+
+    DT_CHECK(n > 0 && end == digits + n && group >= LEAST_GROUP && group <= MOST_GROUP &&
+                 (group & (group - 1)) == 0,
+             DT_ERR_ARG, "weights: group=%.*s: a power of two from %d to %d is needed",
+             (int)(n < 20 ? n : 20), digits, (int)LEAST_GROUP, (int)MOST_GROUP);
+    w->packing.group = group;
+    return DT_OK;
+}
+
+static dt_status read_word(const char *word, size_t n, wish *w)
+{
+    if (is_word(word, n, "int8") || is_word(word, n, "int4")) {
+        DT_CHECK(w->packing.bits == 0, DT_ERR_ARG, "weights: int8 or int4, one of them");
+        w->packing.bits = word[3] - '0';
+    } else if (n > 6 && strncmp(word, "group=", 6) == 0) {
+        DT_TRY(read_group(word + 6, n - 6, w));
+    } else if (n > 5 && strncmp(word, "keep=", 5) == 0) {
+        DT_CHECK(w->n_kept < MOST_KEPT && n - 5 < PATTERN_BYTES, DT_ERR_ARG,
+                 "weights: %d patterns of less than %d bytes can be kept", (int)MOST_KEPT,
+                 (int)PATTERN_BYTES);
+        memcpy(w->kept[w->n_kept++], word + 5, n - 5);
+    } else if (is_word(word, n, "asymmetric")) {
+        w->zeros = true;
+    } else if (is_word(word, n, "head")) {
+        w->head = true;
+    } else {
+        DT_FAIL(DT_ERR_ARG,
+                "weights: unknown word \"%.*s\"; there are int8, int4, group=N, asymmetric, head, "
+                "keep=PATTERN",
+                (int)(n < DTI_SHOWN_BYTES ? n : DTI_SHOWN_BYTES), word);
+    }
+    return DT_OK;
+}
+
+static dt_status read_wish(const char *how, wish *w)
+{
+    const char *at = how;
+
+    w->packing.group = 128;
+    for (size_t n; (n = dti_next_word(&at)) > 0; at += n) DT_TRY(read_word(at, n, w));
+    DT_CHECK(w->packing.bits != 0, DT_ERR_ARG, "weights: \"%.80s\" does not say int8 or int4", how);
+    return DT_OK;
+}
+
+/* Heads are few products among many, and the last; what chooses experts is small and decides. */
+static bool is_kept(const dti_described *d, int i, const wish *w, bool *used)
+{
+    const dt_layer_spec *spec = &d->builder.specs[i];
+    const char *keys = d->builder.keys[i][0], *outputs = keys != NULL ? keys : "";
+
+    bool kept = spec->kind != &dt_linear_kind || spec->tied_to != NULL || spec->blocks[1].n > 0 ||
+                strstr(outputs, "experts") != NULL ||
+                (!w->head && strcmp(outputs, "vocab_size") == 0);
+    for (int k = 0; k < w->n_kept; k++) {
+        if (!dti_name_matches(w->kept[k], spec->name)) continue;
+        used[k] = true;
+        kept = true;
+    }
+    return kept;
+}
+
+/* The largest power of two that divides the wished group, the inputs, and the head if they count
+ * heads: no cut of them parts a group. */
+static int64_t group_of(const dt_layer_spec *spec, int64_t group)
+{
+    int64_t all = group | spec->axis[1].extent;
+
+    if (spec->axis[1].unit != DT_UNIT_ROW) all |= spec->heads.head_dim;
+    return all & -all;
+}
+
+static void raise_step(const dt_axis *axis, int64_t extent, int64_t group, int64_t *step)
+{
+    if (axis->unit == DT_UNIT_ROW && axis->extent == extent && *step < group) *step = group;
+}
+
+/* Every axis of as many rows as packed inputs have is cut as they are, so that what one layer makes
+ * another finds cut between groups. */
+static void cut_alike(dti_builder *b, int64_t extent, int64_t group)
+{
+    for (int i = 0; i < b->n; i++)
+        for (int a = 0; a < 2; a++) {
+            dt_layer_spec *spec = &b->specs[i];
+            raise_step(&spec->axis[a], extent, group, &spec->step[a]);
+            for (int k = 0; k < spec->blocks[a].n; k++)
+                raise_step(&spec->blocks[a].block[k], extent, group, &spec->step[a]);
+        }
+}
+
+static void pack(dti_builder *b, dt_layer_spec *spec, const wish *w, int64_t group)
+{
+    const bool bias = spec->with != NULL;
+
+    spec->kind = &dt_linear_packed_kind;
+    spec->packing = w->packing;
+    spec->packing.group = group;
+    spec->packing.form = DT_PACKED_PLAIN;
+    if (w->zeros) spec->with = bias ? "bias weight_zero_point" : "weight_zero_point";
+    if (spec->axis[1].unit == DT_UNIT_ROW) cut_alike(b, spec->axis[1].extent, group);
+}
+
+dt_status dti_pack_weights(dti_described *d, const char *how)
+{
+    bool used[MOST_KEPT] = { false };
+    wish w = { .n_kept = 0 };
+    int n = 0;
+
+    if (how == NULL) return DT_OK;
+    DT_TRY(read_wish(how, &w));
+    for (int i = 0; i < d->builder.n; i++) {
+        dt_layer_spec *spec = &d->builder.specs[i];
+        const int64_t group = group_of(spec, w.packing.group);
+        if (is_kept(d, i, &w, used) || group < LEAST_GROUP) continue;
+        pack(&d->builder, spec, &w, group);
+        n++;
+    }
+    for (int k = 0; k < w.n_kept; k++)
+        DT_CHECK(used[k], DT_ERR_ARG, "weights: keep=%s matches no layer", w.kept[k]);
+    DT_CHECK(n > 0, DT_ERR_ARG,
+             "weights: \"%.80s\" leaves no linear layer of %s to pack: none has inputs that groups "
+             "of %d divide",
+             how, d->arch->model_type, (int)LEAST_GROUP);
+    return DT_OK;
+}
