@@ -9,20 +9,11 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "dtensor/create.h"
-#include "dtensor/host.h"
 #include "files/checkpoint.h"
 #include "parallel_styles/kind.h"
 #include "weights/read_layers.h"
 
-enum { CODES = DT_PARAM_WEIGHT, SCALES = 2, ZEROS = 3, N_PARTS = 4 }; /* rows of the kind's table */
-
-/* A layer's parameters on their way. */
-typedef struct packed_layer {
-    const dt_layer *layer;
-    dt_packing packing;
-    dt_tensor *part[N_PARTS];
-    dti_host host[N_PARTS];
-} packed_layer;
+enum { CODES = DTI_PACKED_CODES, SCALES = DTI_PACKED_SCALES, ZEROS = DTI_PACKED_ZEROS };
 
 /* The layout of the weight that these codes are of. */
 static dt_status plain_layout(const dt_layer *layer, dt_tensor *codes, const dt_layout **out)
@@ -98,7 +89,7 @@ static bool pack_row(const float *w, int64_t n, const dt_packing *p, uint8_t *co
 
 /* --- a layer ---------------------------------------------------------------------------------- */
 
-static dt_status pack(packed_layer *l, const dt_local *w, const char *name)
+static dt_status pack(dti_packed_layer *l, const dt_local *w, const char *name)
 {
     const int64_t rows = w->shape[0], n = w->shape[1], groups = n / l->packing.group;
     uint8_t *zeros = l->part[ZEROS] != NULL ? l->host[ZEROS].local.data : NULL;
@@ -126,12 +117,12 @@ done:
 }
 
 /* Reads the rank's piece of the weight, in the dtype of its file, and packs it. */
-static dt_status pack_plain(packed_layer *l, const dti_packed_source *from)
+static dt_status pack_plain(dti_packed_layer *l, const dti_packed_source *from)
 {
     const dt_layer_spec *spec = dt_layer_spec_of(l->layer);
     const dt_param_info info = dti_spec_plain(spec);
     const int64_t shape[] = { info.axis[0].extent, info.axis[1].extent };
-    const dti_param_tensor *t = &from->tensors[0];
+    const dti_param_tensor *t = from->codes;
     const dt_layout *layout;
     dt_tensor *w = NULL;
     dt_status st = DT_OK;
@@ -149,15 +140,17 @@ done:
     return st;
 }
 
-static dt_status read_parts(packed_layer *l, const dti_packed_source *from)
+static dt_status read_parts(dti_packed_layer *l, const dti_packed_source *from)
 {
     dt_status st = DT_OK;
     int n = 0;
 
-    for (; n < N_PARTS && st == DT_OK; n++)
+    for (; n < DTI_PACKED_PARTS && st == DT_OK; n++)
         if (l->part[n] != NULL) st = dti_host_open(l->part[n], DTI_HOST_WRITES, &l->host[n]);
     if (st != DT_OK) n--; /* that one is not open */
-    if (st == DT_OK) st = pack_plain(l, from);
+    if (st == DT_OK)
+        st = l->packing.form == DT_PACKED_PLAIN ? pack_plain(l, from)
+                                                : dti_packed_from_files(l, from);
     for (int p = 0; p < n; p++)
         if (l->part[p] != NULL) st = dti_host_close(&l->host[p], st);
     return st;
@@ -167,7 +160,7 @@ dt_status dti_read_packed(dt_layers *layers, dt_layer *layer, const dti_packed_s
                           dt_dtype dtype)
 {
     static const int parts[] = { CODES, SCALES, ZEROS };
-    packed_layer l = { .layer = layer, .packing = dt_layer_spec_of(layer)->packing };
+    dti_packed_layer l = { .layer = layer, .packing = dt_layer_spec_of(layer)->packing };
     dt_status st = DT_OK;
 
     for (size_t i = 0; i < DT_COUNT(parts); i++)

@@ -58,7 +58,9 @@ static dt_status each_part(const dti_ckpt *ckpt, const dt_spelling *spellings,
             const int64_t n =
                 info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
             char name[NAME_BYTES];
-            dti_param_tensor t = { .name = name, .whole = false, .expert = e, .first = first };
+            dti_param_tensor t = {
+                .name = name, .n_weights = -1, .whole = false, .expert = e, .first = first
+            };
             t.n_axes = 2;
             t.shape[0] = n;
             t.shape[1] = info->axis[2].extent;
@@ -71,15 +73,42 @@ static dt_status each_part(const dti_ckpt *ckpt, const dt_spelling *spellings,
     return DT_OK;
 }
 
+/* A part of a packed weight as compressed-tensors has it: codes of words along inputs, zero points
+ * of words along outputs, or both in bytes with a sign. */
+static dt_status packed_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                               const dt_param_info *info, dti_tensor_fn fn, void *arg)
+{
+    const dt_packing *p = &info->packing;
+    const bool words = p->form == DT_PACKED_WORDS, codes = info->packed == DT_PACKED_CODES;
+    const int64_t rows = info->axis[0].extent;
+    const int64_t n_in = info->axis[1].extent * dti_packed_inputs(info->packed, p);
+    const int64_t groups = n_in / (p->file_group > 0 ? p->file_group : p->group);
+    dti_param_tensor t = { .whole = true, .n_axes = 2, .shape = { rows, groups } };
+    char name[NAME_BYTES];
+
+    (void)snprintf(name, sizeof name, "%s.%s", info->layer,
+                   codes && !words ? "weight" : info->name);
+    t.name = name;
+    t.entry = find_name(ckpt, spellings, name);
+    if (info->packed != DT_PACKED_SCALES) t.dtype = words ? "I32" : "I8";
+    if (codes) t.shape[1] = words ? n_in / 32 * p->bits + n_in % 32 * p->bits / 32 : n_in;
+    if (codes) t.n_weights = rows * n_in;
+    if (info->packed == DT_PACKED_ZEROS && words) t.shape[0] = (rows * p->bits + 31) / 32;
+    DT_TRY(fn(arg, &t));
+    return DT_OK;
+}
+
 dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
     const int n = info->n_axes;
-    dti_param_tensor t = { .whole = true, .n_axes = n };
+    dti_param_tensor t = { .n_weights = -1, .whole = true, .n_axes = n };
     char name[NAME_BYTES];
 
     dt_param_info plain = *info;
 
+    if (info->packed != DT_PACKED_NOT && info->packing.form != DT_PACKED_PLAIN)
+        return packed_tensor(ckpt, spellings, info, fn, arg);
     if (info->packed != DT_PACKED_NOT &&
         info->packing.form == DT_PACKED_PLAIN) { /* made of the weight */
         if (info->packed != DT_PACKED_CODES) return DT_OK;

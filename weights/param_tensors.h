@@ -25,7 +25,9 @@ typedef struct dti_param_tensor {
     const struct dti_st_entry *entry; /* NULL: it is missing */
     int n_axes;
     int64_t shape[DT_PARAM_MAX_AXES];
-    bool whole; /* it is the parameter; otherwise rows `first` .. of one expert's weight */
+    const char *dtype; /* as it has to be in the file, "I32"; NULL: a float */
+    int64_t n_weights; /* that it is; -1: its elements */
+    bool whole;        /* it is the parameter; otherwise rows `first` .. of one expert's weight */
     int64_t expert;
     int64_t first;
 } dti_param_tensor;

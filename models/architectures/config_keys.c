@@ -164,6 +164,7 @@ static dt_status refuse_quantised(const dt_config *config)
 
     if (!dt_config_is_set(&quantised)) return DT_OK;
     if (dt_config_kind_of(&method) == DT_CONFIG_STRING) DT_TRY(dt_config_as_string(&method, &name));
+    if (strcmp(name, "compressed-tensors") == 0) return DT_OK; /* which describe judges */
     return dt_config_must_be(&quantised, DT_ERR_UNSUPPORTED,
                              "absent: quantised checkpoints%s%s%s are not supported, use one in "
                              "float32, bfloat16 or float16",

@@ -125,6 +125,7 @@ static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *co
     DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
     DT_TRY(d->arch->add_layers(d->self, &d->info, &d->builder));
+    DT_TRY(dti_packed_config_read(config, d));
     DT_TRY(dti_own_plan_read(dir, config, d));
     return DT_OK;
 }
@@ -185,9 +186,10 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
     if (o != NULL) {
         DT_CHECK_TO(
-            done, st, o->weights == NULL || o->n_policies == 0, DT_ERR_UNSUPPORTED,
+            done, st, (o->weights == NULL && !out->packed) || o->n_policies == 0,
+            DT_ERR_UNSUPPORTED,
             "weights \"%.80s\": policies know plain weights alone; give a plan in their place",
-            o->weights);
+            o->weights != NULL ? o->weights : "of the checkpoint");
         DT_TRY_TO(done, st, dti_pack_weights(out, o->weights));
     }
     if (o != NULL) DT_TRY_TO(done, st, dti_plan_settle(out, o));
@@ -321,9 +323,13 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
              dti_shape_text(t->shape, t->n_axes, wanted, sizeof wanted),
              all ? "num_experts by " : "", keys[0], t->n_axes > 1 ? " by " : "",
              t->n_axes > 1 ? keys[1] : "", missing);
-    DT_CHECK(e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64, DT_ERR_UNSUPPORTED,
-             "%s: tensor %s is %s: weights must be F32, BF16 or F16", dti_ckpt_label(ckpt, e->name),
-             e->name, e->dtype_name);
+    DT_CHECK(t->dtype == NULL || strcmp(e->dtype_name, t->dtype) == 0, DT_ERR_FORMAT,
+             "%s: tensor %s is %s: by quantization_config of config.json it is %s",
+             dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name, t->dtype);
+    DT_CHECK(t->dtype != NULL ||
+                 (e->supported && dt_dtype_is_float(e->dtype) && e->dtype != DT_F64),
+             DT_ERR_UNSUPPORTED, "%s: tensor %s is %s: weights must be F32, BF16 or F16",
+             dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name);
     return DT_OK;
 }
 
@@ -359,12 +365,13 @@ static dt_status check_tensor(void *arg, const dti_param_tensor *t)
                  : "",
              missing);
     DT_TRY(check_shape(ckpt, t, d->builder.keys[c->layer], d));
-    if (!d->dtype_known) {
+    if (!d->dtype_known && t->dtype == NULL) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;
     }
     c->bytes += e->end - e->begin;
-    c->n_params += (e->end - e->begin) / (int64_t)dt_dtype_size(e->dtype);
+    c->n_params +=
+        t->n_weights >= 0 ? t->n_weights : (e->end - e->begin) / (int64_t)dt_dtype_size(e->dtype);
     return DT_OK;
 }
 

@@ -25,6 +25,7 @@ typedef struct dti_described {
     uint64_t config_hash; /* of all that config.json says */
     dt_model_info info;
     bool dtype_known;                         /* config.json names one */
+    bool packed;                              /* files have packed weights */
     dti_builder builder;                      /* rows of all layers */
     dti_policy_notes notes;                   /* of the policies it was described for */
     struct dti_generation_config *generation; /* what else generation_config.json says */
@@ -70,6 +71,15 @@ dt_status dti_describe_load(dt_mesh *mesh, const char *dir, const dt_load_option
 
 /* Patterns that match layers once they are spelled as our names are become so (settle_plan.c). */
 dt_status dti_plan_spell(dti_described *d, dt_plan_rule *rules, int n) DT_MUST_USE;
+
+/* Makes linear layers such of packed weights that config.json, whose root is given, says are packed
+ * in the files (packed_config.c). */
+dt_status dti_packed_config_read(const dti_json *root, dti_described *d) DT_MUST_USE;
+
+/* The largest group, up to `group`, that divides it and the inputs of a layer, and that no cut of
+ * them parts; and what makes a layer one of packed weights (pack_weights.c). */
+int64_t dti_packed_group(const dt_layer_spec *spec, int64_t group);
+void dti_pack_spec(dti_builder *b, dt_layer_spec *spec, dt_packing packing, bool zeros);
 
 /* Makes linear layers such of packed weights, as dt_load_options.weights says; NULL: none of them
  * (pack_weights.c). */

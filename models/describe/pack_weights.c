@@ -89,7 +89,7 @@ static bool is_kept(const dti_described *d, int i, const wish *w, bool *used)
 
 /* The largest power of two that divides the wished group, the inputs, and the head if they count
  * heads: no cut of them parts a group. */
-static int64_t group_of(const dt_layer_spec *spec, int64_t group)
+int64_t dti_packed_group(const dt_layer_spec *spec, int64_t group)
 {
     int64_t all = group | spec->axis[1].extent;
 
@@ -115,16 +115,14 @@ static void cut_alike(dti_builder *b, int64_t extent, int64_t group)
         }
 }
 
-static void pack(dti_builder *b, dt_layer_spec *spec, const wish *w, int64_t group)
+void dti_pack_spec(dti_builder *b, dt_layer_spec *spec, dt_packing packing, bool zeros)
 {
     const bool bias = spec->with != NULL;
 
     spec->kind = &dt_linear_packed_kind;
-    spec->packing = w->packing;
-    spec->packing.group = group;
-    spec->packing.form = DT_PACKED_PLAIN;
-    if (w->zeros) spec->with = bias ? "bias weight_zero_point" : "weight_zero_point";
-    if (spec->axis[1].unit == DT_UNIT_ROW) cut_alike(b, spec->axis[1].extent, group);
+    spec->packing = packing;
+    if (zeros) spec->with = bias ? "bias weight_zero_point" : "weight_zero_point";
+    if (spec->axis[1].unit == DT_UNIT_ROW) cut_alike(b, spec->axis[1].extent, packing.group);
 }
 
 dt_status dti_pack_weights(dti_described *d, const char *how)
@@ -135,11 +133,14 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
 
     if (how == NULL) return DT_OK;
     DT_TRY(read_wish(how, &w));
+    DT_CHECK(!d->packed, DT_ERR_ARG, "weights: \"%.80s\", but the checkpoint's are packed already",
+             how);
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
-        const int64_t group = group_of(spec, w.packing.group);
+        const int64_t group = dti_packed_group(spec, w.packing.group);
         if (is_kept(d, i, &w, used) || group < LEAST_GROUP) continue;
-        pack(&d->builder, spec, &w, group);
+        dti_pack_spec(&d->builder, spec, (dt_packing){ w.packing.bits, group, 0, DT_PACKED_PLAIN },
+                      w.zeros);
         n++;
     }
     for (int k = 0; k < w.n_kept; k++)

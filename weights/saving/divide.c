@@ -8,33 +8,39 @@
 #include "parallel_styles/kind.h"
 #include "weights/saving/save.h"
 
+dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype, const dti_saved *v)
+{
+    const int64_t per = v->words ? (int64_t)dt_dtype_size(dtype) : 1;
+    const int n = dt_tensor_n_axes(v->x);
+    dti_st_spec *spec;
+
+    DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
+    DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof *s->values));
+    spec = &s->specs[s->n];
+    *spec = (dti_st_spec){ .dtype = dtype, .n_axes = n };
+    for (int a = 0; a < n; a++)
+        spec->shape[a] = dt_tensor_extent(v->x, v->reversed ? 1 - a : a) / (a == n - 1 ? per : 1);
+    DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
+    s->values[s->n++] = *v;
+    return DT_OK;
+}
+
 static dt_status add(dti_saver *s, const dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     const bool merges = s->merged && dti_kind_merged(info.kind) != NULL;
     dt_tensor *x = dt_layer_param(layer, param);
-    dti_st_spec *spec;
+    dti_saved v = { x, info.reversed, merges ? layer : NULL, param, false, NULL };
     char name[512];
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
     if (merges && info.adapter) return DT_OK;
-    DT_CHECK(info.packed == DT_PACKED_NOT, DT_ERR_UNSUPPORTED,
-             "%s.%s: packed weights cannot be saved yet; load the model without them", info.layer,
-             info.name);
+    if (info.packed != DT_PACKED_NOT) return dti_save_packed(s, layer, param);
     DT_CHECK(!info.reversed || info.n_axes == 2, DT_ERR_UNSUPPORTED,
              "%s.%s has %d axes: of transposed weights only matrices can be saved", info.layer,
              info.name, info.n_axes);
     (void)dti_param_tensor_name(&info, name, sizeof name);
-    DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
-    DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof *s->values));
-    spec = &s->specs[s->n];
-    *spec = (dti_st_spec){ .dtype = s->keep_dtype ? dt_tensor_dtype(x) : s->dtype,
-                           .n_axes = dt_tensor_n_axes(x) };
-    for (int a = 0; a < spec->n_axes; a++)
-        spec->shape[a] = dt_tensor_extent(x, info.reversed ? 1 - a : a);
-    DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
-    s->values[s->n++] = (dti_saved){ x, info.reversed, merges ? layer : NULL, param };
-    return DT_OK;
+    return dti_save_add(s, name, s->keep_dtype ? dt_tensor_dtype(x) : s->dtype, &v);
 }
 
 dt_status dti_save_list(dti_saver *s)

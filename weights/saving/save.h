@@ -38,6 +38,8 @@ typedef struct dti_saved {
     bool reversed;         /* a matrix that the file holds as [in, out] */
     const dt_layer *merge; /* whose kind says what parameter `param` becomes; NULL: x is it */
     int param;
+    bool words;       /* the file has x's bytes as words of its dtype */
+    dt_tensor *owned; /* x, if it was made for the file */
 } dti_saved;
 
 typedef struct dti_saver {
@@ -64,6 +66,15 @@ typedef struct dti_saver {
  * merged not at all. */
 dt_status dti_save_list(dti_saver *s) DT_MUST_USE;
 
+/* One more tensor of the files: v->x, of that dtype there; takes v->owned if it is DT_OK. */
+dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype,
+                       const dti_saved *v) DT_MUST_USE;
+
+/* The tensors that parameter `param` of a packed weight is in files; what config.json says of all
+ * of them, NULL: there are none (packed_values.c). */
+dt_status dti_save_packed(dti_saver *s, const dt_layer *layer, int param) DT_MUST_USE;
+struct json_t *dti_save_packed_config(const dt_layers *layers);
+
 /* The whole of it (write_layers.c): a folder of these layers, with what lies in `from` beside its
  * weights, whose dtype `dtype` is; NULL: weights alone. Collective over the mesh. */
 dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from, dt_dtype dtype,
@@ -83,10 +94,11 @@ dt_status dti_save_divide(dti_saver *s, int64_t max_bytes) DT_MUST_USE;
 /* Writes what this rank owns of every parameter. Collective over the mesh. */
 dt_status dti_save_values(dti_saver *s, const dt_save_options *o) DT_MUST_USE;
 
-/* Reads configuration, tokenizer and their like; "dtype" in config.json becomes that of the files.
- * Freed with dti_small_free(), also after an error. */
-dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small,
-                         int *n) DT_MUST_USE;
+/* Reads configuration, tokenizer and their like; "dtype" in config.json becomes that of the files,
+ * "quantization_config" that of `layers`; NULL: those of the folder. Freed with dti_small_free(),
+ * also after an error. */
+dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
+                         dti_small_file *small, int *n) DT_MUST_USE;
 void dti_small_free(dti_small_file *small, int n);
 
 /* Whether those that a folder has are files that can be read, but for its configurations, which

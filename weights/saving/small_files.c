@@ -71,8 +71,17 @@ static bool set_dtype(json_t *object, dt_dtype dtype)
     return changed;
 }
 
+/* What is said of packed weights; returns whether something changed. */
+static bool set_packing(json_t *root, const dt_layers *layers)
+{
+    json_t *said = layers != NULL ? dti_save_packed_config(layers) : NULL;
+
+    return said != NULL && json_object_set_new(root, "quantization_config", said) == 0;
+}
+
 /* The file's own bytes, unless they say another dtype. */
-static dt_status read_config(const char *path, dt_dtype dtype, dti_small_file *out)
+static dt_status read_config(const char *path, dt_dtype dtype, const dt_layers *layers,
+                             dti_small_file *out)
 {
     dti_json_doc doc = { 0 };
     dt_status st;
@@ -81,13 +90,15 @@ static dt_status read_config(const char *path, dt_dtype dtype, dti_small_file *o
     DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     changed = set_dtype(doc.root.value, dtype);
     changed |= set_dtype(json_object_get(doc.root.value, "text_config"), dtype);
+    changed |= set_packing(doc.root.value, layers);
     st = changed ? json_bytes(path, doc.root.value, &out->bytes, &out->n)
                  : dti_input_read_file(path, SMALL_BYTES, &out->bytes, &out->n);
     dti_json_free(&doc);
     return st;
 }
 
-dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small, int *n)
+dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
+                         dti_small_file *small, int *n)
 {
     *n = 0;
     DT_TRY(dti_ckpt_check_folder(from)); /* somebody may have removed it since the model was read */
@@ -101,7 +112,7 @@ dt_status dti_small_read(const char *from, dt_dtype dtype, dti_small_file *small
         DT_TRY(dti_folder_check_link(from, names[i]));
         DT_TRY(dti_folder_path(path, from, names[i]));
         if (strcmp(names[i], "config.json") == 0)
-            DT_TRY(read_config(path, dtype, f));
+            DT_TRY(read_config(path, dtype, layers, f));
         else
             DT_TRY(dti_input_read_file(path, SMALL_BYTES, &f->bytes, &f->n));
     }

@@ -122,6 +122,7 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
 static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tensor *x)
 {
     const bool reversed = s->values[i].reversed;
+    const dt_dtype dtype = s->values[i].words ? dt_tensor_dtype(x) : s->specs[i].dtype;
     const int axis = reversed ? 1 : 0;
     dt_placement want[DT_MAX_DIMS];
     dt_tensor *rows = NULL;
@@ -140,12 +141,11 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
     }
     if (n > 0 && writes) {
         const int64_t first = local->n_axes > 0 ? local->offset[axis] * row : 0;
-        const int64_t at =
-            f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(s->specs[i].dtype);
+        const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(dtype);
         DT_TRY_TO(done, st, open_file(f));
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
-        st = reversed ? write_transposed(f, &host.local, s->specs[i].dtype, at)
-                      : write_elements(f, &host.local, s->specs[i].dtype, n, at);
+        st = reversed ? write_transposed(f, &host.local, dtype, at)
+                      : write_elements(f, &host.local, dtype, n, at);
         if (st == DT_ERR_ARG) dti_error_prefix("tensor \"%s\"", s->specs[i].name);
         DT_TRY_TO(done, st, dti_host_close(&host, st));
     }

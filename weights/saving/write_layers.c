@@ -78,7 +78,7 @@ dt_status dti_save_check_small(const char *from, const char *dir, dt_dtype dtype
 {
     dti_small_file small[DTI_SMALL_FILES];
     int n = 0;
-    dt_status st = dti_small_read(from, dtype, small, &n);
+    dt_status st = dti_small_read(from, dtype, NULL, small, &n);
 
     if (st == DT_OK) st = dti_small_check(dir, small, n);
     dti_small_free(small, n);
@@ -121,7 +121,8 @@ static dt_status begin(dti_saver *s)
                         dti_printable(s->dir, label, sizeof label), s->hold.n_swept,
                         s->hold.n_swept == 1 ? "" : "s");
     DT_TRY(dti_save_check_folder(s->dir)); /* nobody else changes it from here on */
-    if (s->from != NULL) DT_TRY(dti_small_read(s->from, s->dtype, s->small, &s->n_small));
+    if (s->from != NULL)
+        DT_TRY(dti_small_read(s->from, s->dtype, s->layers, s->small, &s->n_small));
     DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
     for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(s, &s->files[i]));
     return DT_OK;
@@ -175,6 +176,7 @@ static void end(dti_saver *s)
         dti_st_plan_free(&f->plan);
     }
     dti_small_free(s->small, s->n_small);
+    for (size_t i = 0; i < s->n; i++) dt_tensor_release(&s->values[i].owned);
     dti_free(s->files);
     dti_free(s->specs);
     dti_free(s->values);

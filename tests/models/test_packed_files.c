@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checkpoints whose weights compressed-tensors has packed (tools/make_packed_golden.py): logits are
+ * those of the weights that it unpacks, on every mesh; saved and loaded again they are the same
+ * bits; what such a folder may not say is refused by name. */
+#include <dtensor/checkpoints.h>
+#include <dtensor/model_training.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "files/checkpoint.h"
+#include "files/input.h"
+#include "tests/support/dt_test.h"
+
+enum { TOKENS = 11 };
+
+typedef struct fixture {
+    const char *name;
+    double tolerance; /* of the largest logit */
+    int n_packed;
+    char folder[DT_TEST_PATH_BYTES];
+    char saved[DT_TEST_PATH_BYTES + 8]; /* where to save it; "": nowhere */
+} fixture;
+
+/* bf16: the reference rounds weights that it unpacks, here they are exact. */
+static const fixture fixtures[] = {
+    { "llama_int4", 1e-5, 14, "", "" },         { "llama_int4_zeros", 1e-5, 7, "", "" },
+    { "llama_int8_channel", 0.02, 14, "", "" }, { "llama_w8a8", 1e-5, 10, "", "" },
+    { "phi3_int4_zeros", 1e-5, 9, "", "" },
+};
+
+static fixture find(size_t i)
+{
+    fixture f = fixtures[i];
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "tests/golden/packed/%s", f.name);
+    (void)dt_test_source_path(f.folder, path);
+    return f;
+}
+
+/* The prompt of a fixture, and what was made of it. */
+static dt_status read_expected(const char *folder, int32_t ids[TOKENS], float **logits, int64_t *n)
+{
+    char path[DT_TEST_PATH_BYTES + 32];
+    int64_t prompt[TOKENS];
+    dti_st_file *file = NULL;
+    dti_st_stage stage = { 0 };
+    const dti_st_entry *e;
+    dt_status st = DT_OK;
+
+    (void)snprintf(path, sizeof path, "%s/expected.safetensors", folder);
+    DT_TRY(dti_st_open(path, &file));
+    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
+    e = dti_st_find(file, "prompt");
+    DT_TRY_TO(done, st, dti_st_read_slice(file, e, NULL, NULL, DT_I64, &stage, prompt));
+    for (int i = 0; i < TOKENS; i++) ids[i] = (int32_t)prompt[i];
+    e = dti_st_find(file, "logits_f32");
+    *n = e->shape[0] * e->shape[1];
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)*n, sizeof **logits, (void **)logits));
+    DT_TRY_TO(done, st, dti_st_read_slice(file, e, NULL, NULL, DT_F32, &stage, *logits));
+done:
+    dti_st_stage_destroy(&stage);
+    dti_st_close(&file);
+    return st;
+}
+
+static dt_status logits_of(dt_model *model, const int32_t *ids, int64_t n, float **out)
+{
+    dt_state *state = NULL;
+    dt_tape *tape = NULL;
+    dt_tensor *y, *full = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
+    DT_TRY_TO(done, st, dt_state_create(model, 1, TOKENS, &state));
+    y = dt_model_forward(tape, model, state, ids, TOKENS, DT_LOGITS_ALL);
+    DT_TRY_TO(done, st, dt_tape_status(tape));
+    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof **out, (void **)out));
+    dti_convert(*out, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full), n);
+done:
+    dt_tensor_release(&full);
+    dt_state_release(&state);
+    dt_tape_release(&tape);
+    return st;
+}
+
+static dt_status load(dt_mesh *mesh, const char *folder, dt_model **out)
+{
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+
+    o.keep_dtype = false;
+    o.dtype = DT_F32;
+    return dt_model_load(mesh, folder, &o, out);
+}
+
+static int count_packed(dt_layers *layers)
+{
+    int n = 0;
+
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        n += dt_layer_kind_of(dt_layers_at(layers, i)) == &dt_linear_packed_kind;
+    return n;
+}
+
+/* The folder that was just saved gives the same bits. */
+static dt_status again(dt_mesh *mesh, const fixture *f, dt_model *model, const int32_t *ids,
+                       const float *want, int64_t n)
+{
+    dt_model *other = NULL;
+    float *got = NULL;
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_model_save(model, f->saved, NULL));
+    DT_TRY(load(mesh, f->saved, &other));
+    DT_TRY_TO(done, st, logits_of(other, ids, n, &got));
+    DT_EXPECT_TO(done, st, memcmp(got, want, (size_t)n * sizeof *got) == 0, "%s: other bits",
+                 f->name);
+    DT_EXPECT_TO(done, st, count_packed(dt_model_layers(other)) == f->n_packed, "packed layers");
+done:
+    dti_free(got);
+    dt_model_release(&other);
+    return st;
+}
+
+static dt_status matches(dt_mesh *mesh, const void *arg)
+{
+    const fixture *f = arg;
+    dt_model *model = NULL;
+    float *want = NULL, *got = NULL;
+    double largest = 0.0, off = 0.0;
+    int32_t ids[TOKENS];
+    dt_status st = DT_OK;
+    int64_t n = 0;
+
+    DT_TRY(read_expected(f->folder, ids, &want, &n));
+    DT_TRY_TO(done, st, load(mesh, f->folder, &model));
+    DT_EXPECT_TO(done, st, count_packed(dt_model_layers(model)) == f->n_packed, "%d are packed",
+                 count_packed(dt_model_layers(model)));
+    DT_TRY_TO(done, st, logits_of(model, ids, n, &got));
+    for (int64_t i = 0; i < n; i++) {
+        largest = fmax(largest, fabs((double)want[i]));
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    }
+    DT_EXPECT_TO(done, st, off <= f->tolerance * largest, "%s: off by %g of %g", f->name, off,
+                 largest);
+    if (f->saved[0] != '\0') DT_TRY_TO(done, st, again(mesh, f, model, ids, got, n));
+done:
+    dti_free(want);
+    dti_free(got);
+    dt_model_release(&model);
+    return st;
+}
+
+DT_TEST(packed_files, logits_match_on_every_mesh)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(fixtures); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            const fixture f = find(i);
+            dt_test_on_ranks(meshes[m], matches, &f);
+        }
+}
+
+DT_TEST(packed_files, saved_and_loaded_again_they_give_the_same_bits)
+{
+    static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(fixtures); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            char temporary[DT_TEST_PATH_BYTES];
+            fixture f = find(i);
+            (void)snprintf(f.saved, sizeof f.saved, "%s/saved", dt_test_temp_dir(temporary));
+            dt_test_on_ranks(meshes[m], matches, &f);
+            dt_test_remove_dir(temporary);
+        }
+}
+
+/* --- what is refused -------------------------------------------------------------------------- */
+
+/* config.json of llama_int4 with the first `from` as `to`. */
+typedef struct change {
+    const char *from, *to;
+    dt_status code;
+    const char *words;
+} change;
+
+static void copy(const char *from, const char *folder, const char *name, const change *c)
+{
+    char path[DT_TEST_PATH_BYTES + 32];
+    void *bytes = NULL;
+    char *text, *at;
+    int64_t n = 0;
+
+    (void)snprintf(path, sizeof path, "%s/%s", from, name);
+    DT_ASSERT_OK(dti_input_read_all(path, 1 << 22, &bytes, &n));
+    if (c == NULL) {
+        dt_test_write_file(folder, name, bytes, (size_t)n);
+        dti_free(bytes);
+        return;
+    }
+    DT_ASSERT_OK(dti_alloc((size_t)n + 1, (void **)&text));
+    memcpy(text, bytes, (size_t)n);
+    text[n] = '\0';
+    at = strstr(text, c->from);
+    if (at == NULL) dt_test_fail(__FILE__, __LINE__, "%s is not there", c->from);
+    if (at != NULL) {
+        char *made = NULL;
+        DT_ASSERT_OK(dti_alloc((size_t)n + strlen(c->to) + 1, (void **)&made));
+        (void)snprintf(made, (size_t)n + strlen(c->to) + 1, "%.*s%s%s", (int)(at - text), text,
+                       c->to, at + strlen(c->from));
+        dt_test_write_file(folder, name, made, strlen(made));
+        dti_free(made);
+    }
+    dti_free(text);
+    dti_free(bytes);
+}
+
+DT_TEST(packed_files, what_a_folder_may_not_say_is_refused_by_name)
+{
+    static const change changes[] = {
+        { "\"num_bits\": 4", "\"num_bits\": 3", DT_ERR_UNSUPPORTED, "num_bits" },
+        { "\"num_bits\": 4", "\"num_bits\": 8", DT_ERR_FORMAT, "weight_packed" },
+        { "\"num_bits\": 4", "\"num_bits\": \"4\"", DT_ERR_FORMAT, "num_bits" },
+        { "\"type\": \"int\"", "\"type\": \"float\"", DT_ERR_UNSUPPORTED, "weights.type" },
+        { "\"strategy\": \"group\"", "\"strategy\": \"tensor\"", DT_ERR_UNSUPPORTED, "strategy" },
+        { "\"strategy\": \"group\"", "\"strategy\": \"channel\"", DT_ERR_FORMAT, "weight_scale" },
+        { "\"group_size\": 32", "\"group_size\": 64", DT_ERR_FORMAT, "divide the 96 inputs" },
+        { "\"group_size\": 32", "\"group_size\": 16", DT_ERR_FORMAT, "weight_scale" },
+        { "\"group_size\": 32", "\"group_size\": 12", DT_ERR_UNSUPPORTED, "16 divides" },
+        { "\"group_size\": 32", "\"group_size\": null", DT_ERR_FORMAT, "group_size" },
+        { "\"group_size\": 32", "\"group_size\": -32", DT_ERR_FORMAT, "group_size" },
+        { "\"symmetric\": true", "\"symmetric\": false", DT_ERR_FORMAT, "weight_zero_point" },
+        { "\"symmetric\": true", "\"symmetric\": 1", DT_ERR_FORMAT, "symmetric" },
+        { "\"symmetric\": true", "\"symmetric\": true, \"actorder\": \"group\"", DT_ERR_UNSUPPORTED,
+          "weight_g_idx" },
+        { "\"pack-quantized\"", "\"nvfp4-pack-quantized\"", DT_ERR_UNSUPPORTED, "format" },
+        { "\"pack-quantized\"", "\"int-quantized\"", DT_ERR_UNSUPPORTED, "num_bits" },
+        { "\"quant_method\": \"compressed-tensors\"", "\"quant_method\": \"awq\"",
+          DT_ERR_UNSUPPORTED, "\"awq\"" },
+        { "\"quantization_status\": \"compressed\"", "\"quantization_status\": \"frozen\"",
+          DT_ERR_UNSUPPORTED, "compressed" },
+        { "\"lm_head\"", "\"lm_heads\"", DT_ERR_FORMAT, "lm_head.weight_packed" },
+        { "\"lm_head\"", "7", DT_ERR_FORMAT, "ignore" },
+        { "\"Linear\"", "\"re:(\"", DT_ERR_UNSUPPORTED, "targets" },
+        { "\"kv_cache_scheme\"", "\"sparsity_config\": {\"format\": \"24\"}, \"k\"",
+          DT_ERR_UNSUPPORTED, "sparsity_config" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(changes); i++) {
+        const fixture f = find(0);
+        char temporary[DT_TEST_PATH_BYTES];
+        dt_model_info info;
+        (void)dt_test_temp_dir(temporary);
+        copy(f.folder, temporary, "config.json", &changes[i]);
+        copy(f.folder, temporary, "model.safetensors", NULL);
+        DT_ASSERT_STATUS(dt_model_inspect(temporary, &info, NULL, NULL), changes[i].code,
+                         changes[i].words);
+        dt_test_remove_dir(temporary);
+    }
+}
+
+static dt_status refused(dt_mesh *mesh, const void *folder)
+{
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    char good[DT_TEST_PATH_BYTES];
+    dt_model *model = NULL;
+
+    DT_EXPECT_STATUS(load(mesh, folder, &model), DT_ERR_FORMAT, "down_proj.weight_scale");
+    (void)dt_test_source_path(good, "tests/golden/packed/llama_int4");
+    o.weights = "int8";
+    DT_EXPECT_STATUS(dt_model_load(mesh, good, &o, &model), DT_ERR_ARG, "packed already");
+    return DT_OK;
+}
+
+DT_TEST(packed_files, scales_that_are_no_numbers_are_refused)
+{
+    static const unsigned char nan_bytes[] = { 0, 0, 0xc0, 0x7f };
+    const fixture f = find(0);
+    char temporary[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
+    dti_ckpt *ckpt = NULL;
+    const dti_st_entry *e;
+    FILE *file;
+
+    (void)dt_test_temp_dir(temporary);
+    copy(f.folder, temporary, "config.json",
+         &(change){ "\"num_bits\": 4", "\"num_bits\":  4", DT_OK, NULL });
+    copy(f.folder, temporary, "model.safetensors", NULL);
+    DT_ASSERT_OK(dti_ckpt_open(temporary, &ckpt));
+    e = dti_ckpt_find(ckpt, "model.layers.1.mlp.down_proj.weight_scale");
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", temporary);
+    file = fopen(path, "r+b");
+    DT_ASSERT(file != NULL && e != NULL);
+    DT_ASSERT(fseek(file, (long)e->end - 4, SEEK_SET) == 0);
+    DT_ASSERT(fwrite(nan_bytes, 1, 4, file) == 4 && fclose(file) == 0);
+    dti_ckpt_close(&ckpt);
+    dt_test_on_ranks("tp=1", refused, temporary);
+    dt_test_remove_dir(temporary);
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Make tests/golden/packed/<name>/: tiny checkpoints whose linear layers compressed-tensors has packed.
+
+Each folder is a Hugging Face folder (config.json with its quantization_config, model.safetensors)
+with one file more, expected.safetensors, from the weights that compressed-tensors makes of the
+packed ones again, computed with attn_implementation="eager" in float32 on the CPU:
+
+    prompt       I64 [T]
+    logits_f32   F32 [T, V]
+
+Run, from the repository root (seconds; a name makes that fixture alone):
+
+    python3 tools/make_packed_golden.py [llama_int4 ...]
+
+--check FOLDER compares a folder of packed weights that dtensor has saved with another, --like, that
+it was loaded from: both unpacked by compressed-tensors, layer by layer.
+
+Needs torch, transformers, safetensors and compressed-tensors (0.20 made what is committed).
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+
+import torch
+from compressed_tensors.compressors.base import BaseCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.utils import calculate_qparams
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
+
+LLAMA = (LlamaConfig, {
+    "vocab_size": 120, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
+    "max_position_embeddings": 64, "tie_word_embeddings": False, "rms_norm_eps": 1e-5})
+PHI3 = (Phi3Config, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "pad_token_id": 0})
+
+# name: model, its dtype, format, what is said of weights, what is ignored
+FIXTURES = {
+    "llama_int4": (LLAMA, torch.float32, "pack-quantized",
+                   {"num_bits": 4, "strategy": "group", "group_size": 32}, ["lm_head"]),
+    "llama_int4_zeros": (LLAMA, torch.float32, "pack-quantized",
+                         {"num_bits": 4, "strategy": "group", "group_size": 16, "symmetric": False},
+                         ["lm_head", r"re:model\.layers\.1\..*"]),
+    "llama_int8_channel": (LLAMA, torch.bfloat16, "pack-quantized",
+                           {"num_bits": 8, "strategy": "channel"}, ["lm_head"]),
+    "llama_w8a8": (LLAMA, torch.float32, "int-quantized",
+                   {"num_bits": 8, "strategy": "channel"}, ["re:.*head$", "re:.*(k|v)_proj"]),
+    "phi3_int4_zeros": (PHI3, torch.float32, "pack-quantized",
+                        {"num_bits": 4, "strategy": "channel", "symmetric": False}, []),
+}
+TOKENS = 11
+
+
+def is_packed(name, module, ignore):
+    if not isinstance(module, torch.nn.Linear):
+        return False
+    return not any(re.match(i[3:], name) if i.startswith("re:") else i == name for i in ignore)
+
+
+def qparams(weight, args):
+    rows, columns = weight.shape
+    group = args.group_size or columns
+    parts = weight.reshape(rows, columns // group, group)
+    return calculate_qparams(parts.amin(-1), parts.amax(-1), args)
+
+
+def pack(model, form, args, ignore):
+    """Packed tensors by name; the model is left with what they stand for."""
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    compressor = BaseCompressor.get_value_from_registry(form)
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    for name, module in model.named_modules():
+        if not is_packed(name, module, ignore):
+            continue
+        weight = tensors.pop(name + ".weight")
+        scale, zero = qparams(weight, args)
+        state = {"weight": weight, "weight_scale": scale.to(weight.dtype), "weight_zero_point": zero}
+        packed = compressor.compress(state, scheme)
+        for key, value in packed.items():
+            tensors[f"{name}.{key}"] = value.contiguous()
+        module.weight.data = compressor.decompress(dict(packed), scheme)["weight"].to(weight.dtype)
+    return tensors
+
+
+def make(name, root):
+    (kind, keys), dtype, form, said, ignore = FIXTURES[name]
+    folder = os.path.join(root, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(17)
+    config = kind(**keys, bos_token_id=None, eos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
+    with torch.no_grad():
+        for _, p in model.named_parameters():
+            p.copy_(p + 1e-1 * torch.randn_like(p) if p.dim() > 1 else p + 0.1 * torch.randn_like(p))
+    args = QuantizationArgs(type="int", **said)
+    tensors = pack(model, form, args, ignore)
+    model.save_pretrained(folder)
+    for file in os.listdir(folder):
+        if file != "config.json":
+            os.remove(os.path.join(folder, file))
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        written = json.load(f)
+    activations = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+    written["quantization_config"] = {
+        "config_groups": {"group_0": {
+            "input_activations": activations if form == "int-quantized" else None,
+            "output_activations": None, "targets": ["Linear"],
+            "weights": json.loads(args.model_dump_json())}},
+        "format": form, "global_compression_ratio": None, "ignore": ignore, "kv_cache_scheme": None,
+        "quant_method": "compressed-tensors", "quantization_status": "compressed"}
+    with open(path, "w") as f:
+        json.dump(written, f, indent=2, sort_keys=True)
+        f.write("\n")
+    prompt = torch.randint(0, keys["vocab_size"], (TOKENS,))
+    with torch.no_grad():
+        logits = model.float()(prompt[None]).logits[0]
+    save_file({"prompt": prompt, "logits_f32": logits}, os.path.join(folder, "expected.safetensors"))
+    print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes")
+
+
+# --- folders that dtensor has saved ------------------------------------------------------------
+
+
+def unpacked(folder):
+    with open(os.path.join(folder, "config.json")) as f:
+        said = json.load(f)["quantization_config"]
+    tensors = load_file(os.path.join(folder, "model.safetensors"))
+    result = {}
+    for name in {n.rsplit(".", 1)[0] for n in tensors if n.endswith(".weight_scale")}:
+        for group in said["config_groups"].values():
+            if "Linear" in group["targets"] or name in group["targets"]:
+                break
+        args = QuantizationArgs(**group["weights"])
+        compressor = BaseCompressor.get_value_from_registry(group.get("format") or said["format"])
+        state = {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+        scheme = QuantizationScheme(targets=["Linear"], weights=args)
+        result[name] = compressor.decompress(state, scheme)["weight"]
+    return result
+
+
+def check(folder, like):
+    one, other = unpacked(folder), unpacked(like)
+    assert one.keys() == other.keys(), one.keys() ^ other.keys()
+    for name, weight in one.items():
+        assert torch.equal(weight, other[name]), name
+    print(f"{folder}: {len(one)} layers stand for the weights of {like}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--check")
+    parser.add_argument("--like")
+    args = parser.parse_args()
+    if args.check:
+        check(args.check, args.like)
+        return
+    for name in args.names or FIXTURES:
+        make(name, os.path.join("tests", "golden", "packed"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
