@@ -26,8 +26,7 @@ extern const dti_device_ops dti_device_later;
 
 /* --- doing it --------------------------------------------------------------------------------- */
 
-/* The lane of a rank whose tensors are the host's and whose peers are threads; NULL in *out where
- * there is none. */
+/* The lane of a rank whose tensors are the host's; NULL in *out where there is none. */
 dt_status dti_lane_of(dti_device *d, dti_lane **out) DT_MUST_USE;
 
 /* Hands the job in; the error is that of starting the thread. */

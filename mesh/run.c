@@ -202,7 +202,7 @@ static dt_status make_runtime(run_rank *r, dt_runtime **out)
     DT_TRY(dti_runtime_create(&run->options, world, pool, cores, out));
     (*out)->shares = run->shares;
     (*out)->place = dti_world_before_on_machine(&run->world) + r->rank - run->world.first_rank;
-    (*out)->lanes = run->world.lanes;
+    if (dti_world_has_lanes(&run->world)) (*out)->lanes = &run->world;
     (*out)->bound_by = b.cpus ? run->topology : NULL;
     if (wish != NULL && wish[0] != '\0') (*out)->cuda_wish = wish;
     log_binding(*out, run, &b);

@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "base/writer.h"
 #include "mesh/comm/dry.h"
-#include "mesh/comm/local.h"
 #include "mesh/comm/slow_link.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
+#include "mesh/world.h"
 
 enum { LOG_LINE_BYTES = 512, MAX_DRY_RANKS = 1 << 20 };
 
@@ -147,7 +147,7 @@ void dti_runtime_destroy(dt_runtime **runtime)
         rt->n_at_end--;
         rt->at_end[rt->n_at_end].end(rt->at_end[rt->n_at_end].object);
     }
-    if (rt->lanes != NULL) dti_local_left(rt->lanes, rt->rank);
+    if (rt->lanes != NULL) dti_world_leave_lane(rt->lanes, rt->rank);
     tell_of_live(rt);
     dti_gpu_close(rt);
     dti_pool_destroy(&rt->pool);
@@ -187,8 +187,8 @@ dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
     dt_status st;
 
     dti_runtime_free_core(rt);
-    st = dti_local_open(rt->lanes, rt->rank, NULL, NULL, out);
-    if (st != DT_OK) dti_local_abort_world(rt->lanes, rt->rank, dt_last_error()->message);
+    st = dti_world_join_lane(rt->lanes, rt->rank, out);
+    if (st != DT_OK) dti_world_abort(rt->lanes, rt->rank, dt_last_error()->message);
     DT_TRY(st);
     (*out)->agree = rt->world->agree;
     (*out)->track = &rt->tracks[DT_LANE_TRANSFERS];

@@ -27,12 +27,12 @@ struct dt_runtime {
     bool dry;
     dt_runtime *like; /* of a dry runtime: the one whose registries it looks into, or NULL */
     dti_comm *world;
-    dti_slow_links links;          /* simulated; none: n is 0 */
-    struct dti_local_world *lanes; /* of helpers, or NULL */
-    const dt_topology *bound_by;   /* whose cores the rank's threads keep to; NULL: to none */
-    dti_cuda_world *cuda;          /* or NULL */
-    const char *cuda_wish;         /* what carries memory of devices (DTENSOR_CUDA_COMM), or NULL */
-    dti_pool *pool;                /* NULL: this rank computes alone */
+    dti_slow_links links;        /* simulated; none: n is 0 */
+    struct dti_world *lanes;     /* whose ranks may have helpers; NULL: they may not */
+    const dt_topology *bound_by; /* whose cores the rank's threads keep to; NULL: to none */
+    dti_cuda_world *cuda;        /* or NULL */
+    const char *cuda_wish;       /* what carries memory of devices (DTENSOR_CUDA_COMM), or NULL */
+    dti_pool *pool;              /* NULL: this rank computes alone */
     dt_log_fn log;
     void *log_arg;
     char isa[DTI_ISA_BYTES];

@@ -91,6 +91,28 @@ dt_status dti_world_leave(dti_world *w, dti_comm *world)
     return w->mpi != NULL ? dti_mpi_leave(world) : dti_local_leave(world);
 }
 
+bool dti_world_has_lanes(const dti_world *w)
+{
+    return w->mpi != NULL ? dti_mpi_has_lanes(w->mpi) : w->lanes != NULL;
+}
+
+dt_status dti_world_join_lane(dti_world *w, int rank, dti_comm **out)
+{
+    if (w->mpi != NULL)
+        DT_TRY(dti_mpi_open_lane(w->mpi, rank, out));
+    else
+        DT_TRY(dti_local_open(w->lanes, rank, NULL, NULL, out));
+    return DT_OK;
+}
+
+void dti_world_leave_lane(dti_world *w, int rank)
+{
+    if (w->mpi != NULL)
+        dti_mpi_lane_left(w->mpi, rank);
+    else
+        dti_local_left(w->lanes, rank);
+}
+
 void dti_world_abort(dti_world *w, int rank, const char *why)
 {
     if (w->mpi != NULL)

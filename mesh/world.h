@@ -19,7 +19,7 @@ typedef struct dti_world {
     int64_t timeout_ms;
     dti_local_world *local; /* one of these two */
     dti_mpi_world *mpi;
-    dti_local_world *lanes; /* beside local: of the ranks' helpers (dti_runtime_open_lane) */
+    dti_local_world *lanes; /* beside local: of the ranks' helpers */
 } dti_world;
 
 /* Joins what the launcher has started; n_ranks == 1, the default of a program that does not care,
@@ -48,6 +48,12 @@ dt_status dti_world_join(dti_world *w, int rank, dti_pool *pool, dti_fault *faul
                          dti_comm **out) DT_MUST_USE;
 dt_status dti_world_leave(dti_world *w, dti_comm *world) DT_MUST_USE;
 void dti_world_abort(dti_world *w, int rank, const char *why);
+
+/* Helpers of the ranks (dti_runtime_open_lane()): whether there can be any; the communicator of
+ * one, on its thread; and what its rank says when the helper has ended or never began. */
+bool dti_world_has_lanes(const dti_world *w);
+dt_status dti_world_join_lane(dti_world *w, int rank, dti_comm **out) DT_MUST_USE;
+void dti_world_leave_lane(dti_world *w, int rank);
 
 /* After the ranks of this process have ended: waits for the others. True if the run failed; *out is
  * then the record of the rank that noticed first. */

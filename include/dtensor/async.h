@@ -6,11 +6,11 @@
  *   ... kernels ...
  *   dt_pending_wait(&pending, &reduced);
  *
- * Where ranks are threads, each rank has a helper thread from its first begin on, which sleeps
+ * Each rank, a thread or a process, has a helper thread from its first begin on, which sleeps
  * unless something travels, and runs on any core of the process: where all of them compute, what is
- * won is the time that ranks would wait for each other and for links. Where ranks are processes,
- * and on GPUs, a begin does what dt_redistribute() does, and the wait hands the result over: the
- * same program is right there, and no faster than without.
+ * won is the time that ranks would wait for each other and for links. On GPUs, and under an MPI
+ * that makes the sums or allows one thread, a begin does what dt_redistribute() does, and the wait
+ * hands the result over: the same program is right there, and no faster than without.
  *
  * Begins are collectives: all ranks of the mesh issue them in the same order among themselves, and
  * among all other calls. Any number may be under way, on any meshes; they travel one after the

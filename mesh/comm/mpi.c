@@ -49,6 +49,18 @@ int dti_mpi_process_of(const dti_mpi_world *w, int rank)
     return rank < more * (each + 1) ? rank / (each + 1) : (rank - more) / each;
 }
 
+int dti_mpi_seat(const dti_mpi_port *port, int rank)
+{
+    return port->helps ? port->world->n_ranks + rank : rank;
+}
+
+dti_mpi_port *dti_mpi_port_of(const dti_mpi_world *w, int seat)
+{
+    const bool helps = seat >= w->n_ranks;
+
+    return &w->ports[seat - w->first_rank + (helps ? w->n_local - w->n_ranks : 0)];
+}
+
 /* From the lowest bit: lane, sender's and receiver's place in their processes, the group. Groups of
  * one rank whose numbers are cut to the same bits are refused when the second one is made, and the
  * header says the whole number. */
@@ -100,12 +112,13 @@ static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job, bool share
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->cards, (void **)&w->cards));
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->watched, (void **)&w->watched));
     for (size_t p = 0; p < n_processes; p++) w->watched[p] = -1;
-    DT_TRY(dti_alloc_array((size_t)w->n_local, sizeof *w->ports, (void **)&w->ports));
-    DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *w->left, (void **)&w->left));
-    DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *w->places, (void **)&w->places));
-    for (int r = 0; r < w->n_ranks; r++)
-        w->places[r] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
-    for (int i = 0; i < w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
+    DT_TRY(dti_alloc_array(2 * (size_t)w->n_local, sizeof *w->ports, (void **)&w->ports));
+    DT_TRY(dti_alloc_array(2 * (size_t)w->n_ranks, sizeof *w->left, (void **)&w->left));
+    DT_TRY(dti_alloc_array(2 * (size_t)w->n_ranks, sizeof *w->places, (void **)&w->places));
+    for (int seat = 0; seat < 2 * w->n_ranks; seat++)
+        w->places[seat] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
+    for (int i = 0; i < 2 * w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
+    w->threads = job->threads;
     DT_TRY(dti_mpi_control_open(w, share));
     if (w->sums_by_mpi) DT_TRY(dti_mpi_sums_join(w));
     return DT_OK;
@@ -146,7 +159,8 @@ bool dti_mpi_world_finish(dti_mpi_world *w, dt_error *out)
 {
     enum { NAP_NS = 200 * 1000, POLLS = 1000 };
 
-    for (int i = 0; !atomic_load(&w->aborted) && atomic_load(&w->n_left) < w->n_ranks; i++) {
+    for (int i = 0; !atomic_load(&w->aborted) && atomic_load(&w->n_left) < w->n_hands * w->n_ranks;
+         i++) {
         dti_mpi_look(w);
         if (i < POLLS)
             (void)sched_yield();
@@ -174,7 +188,7 @@ void dti_mpi_world_destroy(dti_mpi_world **world)
 
     if (w == NULL) return;
     *world = NULL;
-    for (int i = 0; w->ports != NULL && i < w->n_local; i++) {
+    for (int i = 0; w->ports != NULL && i < 2 * w->n_local; i++) {
         dti_mpi_port *port = &w->ports[i];
         while (port->closed != NULL) {
             dti_mpi_comm *c = port->closed;
@@ -259,16 +273,19 @@ static int64_t segment_bytes(int n)
 }
 
 /* The number of a group: of its ranks, in this run, and which of several with these ranks. All
- * members make these in the same order, so they count alike. */
+ * members make these in the same order, so they count alike. Of its bits that tags have room for
+ * the lowest says whether they are helpers. */
 static uint64_t number_of(const dti_mpi_port *port, const int *world_ranks, int n)
 {
     const size_t bytes = (size_t)n * sizeof *world_ranks;
-    uint64_t which = 0;
+    const uint64_t helps = (uint64_t)1 << (64 - port->world->hash_bits);
+    uint64_t which = 0, number;
 
     for (int closed = 0; closed < 2; closed++)
         for (dti_mpi_comm *c = closed ? port->closed : port->comms; c != NULL; c = c->next)
             which += c->head.size == n && memcmp(c->head.world_ranks, world_ranks, bytes) == 0;
-    return dti_mpi_hash(port->world->session << 32 | which, world_ranks, bytes);
+    number = dti_mpi_hash(port->world->session << 32 | which, world_ranks, bytes);
+    return port->helps ? number | helps : number & ~helps;
 }
 
 static dt_status check_number(const dti_mpi_port *port, uint64_t group, const char *name)
@@ -457,26 +474,45 @@ static const dti_comm_ops sockets_ops = {
 /* --- ranks --------------------------------------------------------------------------------------
  */
 
-dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **out)
+static dt_status open_port(dti_mpi_world *w, int seat, dti_comm **out)
 {
-    dti_mpi_port *port = &w->ports[rank - w->first_rank];
+    dti_mpi_port *port = dti_mpi_port_of(w, seat);
+    const int rank = seat % w->n_ranks;
     dt_status st = DT_OK;
     int *ranks = NULL;
 
     *out = NULL;
     port->world = w;
     port->rank = rank;
+    port->helps = seat != rank;
     port->queue = w->api->queue_create(64);
     DT_CHECK(port->queue != NULL, DT_ERR_MEMORY, "no memory for the messages of rank %d", rank);
     DT_TRY(dti_mpi_bell_open(port));
     DT_TRY(dti_alloc_array((size_t)w->n_ranks, sizeof *ranks, (void **)&ranks));
     for (int r = 0; r < w->n_ranks; r++) ranks[r] = r;
     DT_TRY_TO(done, st, make_comm(port, ranks, w->n_ranks, "world", out));
-    (*out)->fault = fault;
     (*out)->timeout_ms = w->timeout_ms;
 done:
     dti_free(ranks);
     return st;
+}
+
+dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **out)
+{
+    DT_TRY(open_port(w, rank, out));
+    (*out)->fault = fault;
+    return DT_OK;
+}
+
+bool dti_mpi_has_lanes(const dti_mpi_world *w)
+{
+    return w->n_hands > 1;
+}
+
+dt_status dti_mpi_open_lane(dti_mpi_world *w, int rank, dti_comm **out)
+{
+    DT_TRY(open_port(w, w->n_ranks + rank, out));
+    return DT_OK;
 }
 
 static bool is_sending(const dti_mpi_stream *s)
@@ -501,20 +537,37 @@ static int is_sent(dti_mpi_comm *world, const dti_comm_request *r)
     return world->head.rank; /* a message: its wait is over only when it was taken */
 }
 
+/* c: any communicator of the seat's, also a closed one. */
+static dt_status await_sent(dti_mpi_comm *c)
+{
+    const dti_comm_request last = { .call = { .op = DTI_COMM_BARRIER },
+                                    .seq = c->started + 1,
+                                    .timeout_ms = c->port->world->timeout_ms };
+
+    DT_TRY(dti_mpi_await(c, &last, is_sent, "received what was sent"));
+    return DT_OK;
+}
+
 dt_status dti_mpi_leave(dti_comm *world)
 {
     dti_mpi_comm *c = (dti_mpi_comm *)world;
     dti_mpi_world *w = c->port->world;
     const int n = c->port->n_under_way;
-    const dti_comm_request last = { .call = { .op = DTI_COMM_BARRIER },
-                                    .seq = c->started + 1,
-                                    .timeout_ms = world->timeout_ms };
 
     if (atomic_load(&w->aborted)) return DT_OK;
     DT_CHECK(n == 0, DT_ERR_ARG,
              "rank %d returned with %d operation%s under way; wait for what was started",
              c->port->rank, n, n == 1 ? "" : "s");
-    DT_TRY(dti_mpi_await(c, &last, is_sent, "received what was sent"));
+    DT_TRY(await_sent(c));
     dti_mpi_tell_left(w, c->port->rank);
     return DT_OK;
+}
+
+void dti_mpi_lane_left(dti_mpi_world *w, int rank)
+{
+    dti_mpi_port *port = dti_mpi_port_of(w, w->n_ranks + rank);
+
+    if (atomic_load(&w->aborted) || (port->closed != NULL && await_sent(port->closed) != DT_OK))
+        return;
+    dti_mpi_tell_left(w, w->n_ranks + rank);
 }

@@ -50,6 +50,13 @@ dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **
 /* Says that this rank starts no more operations. An error if it has operations under way. */
 dt_status dti_mpi_leave(dti_comm *world) DT_MUST_USE;
 
+/* The ranks' helpers, a thread beside each: whether this MPI lets them speak, and all processes
+ * have it so; the communicator "world" of one of them, called once, on its thread; and that it
+ * starts no more, or never began, said by the rank when the helper has ended. */
+bool dti_mpi_has_lanes(const dti_mpi_world *w);
+dt_status dti_mpi_open_lane(dti_mpi_world *w, int rank, dti_comm **out) DT_MUST_USE;
+void dti_mpi_lane_left(dti_mpi_world *w, int rank);
+
 /* The abort of a rank that could not even open its communicator. */
 void dti_mpi_abort_world(dti_mpi_world *w, int rank, const char *why);
 

@@ -105,9 +105,9 @@ static void tell(dti_mpi_world *w, const dti_mpi_notice *notice)
         if (p != w->process) post(w, letter, bytes_of(notice), p);
 }
 
-static dti_mpi_place place_here(const dti_mpi_world *w, int rank)
+static dti_mpi_place place_here(const dti_mpi_world *w, int seat)
 {
-    dti_mpi_port *port = &w->ports[rank - w->first_rank];
+    dti_mpi_port *port = dti_mpi_port_of(w, seat);
     const uint64_t reached = atomic_load_explicit(&port->reached, memory_order_acquire);
     const char *where = atomic_load_explicit(&port->where, memory_order_relaxed);
     dti_mpi_place p = { .waits_for = atomic_load(&port->waits_for), .op = -1 };
@@ -123,10 +123,11 @@ static dti_mpi_place place_here(const dti_mpi_world *w, int rank)
 static void answer(dti_mpi_world *w, int process)
 {
     if (process < 0 || process >= w->n_processes || process == w->process) return;
-    for (int i = 0; i < w->n_local; i++) {
+    for (int i = 0; i < w->n_hands * w->n_local; i++) {
+        const int seat = i % w->n_local + w->first_rank + i / w->n_local * w->n_ranks;
         const dti_mpi_notice n = { .kind = DTI_MPI_ANSWER,
-                                   .rank = w->first_rank + i,
-                                   .place = place_here(w, w->first_rank + i) };
+                                   .rank = seat,
+                                   .place = place_here(w, seat) };
         dti_mpi_letter *letter = blank(w, &n, bytes_of(&n));
         if (letter != NULL) post(w, letter, bytes_of(&n), process);
     }
@@ -135,9 +136,9 @@ static void answer(dti_mpi_world *w, int process)
 /* --- notices ------------------------------------------------------------------------------------
  */
 
-static void mark_left(dti_mpi_world *w, int rank)
+static void mark_left(dti_mpi_world *w, int seat)
 {
-    if (atomic_exchange(&w->left[rank], 1) == 0) (void)atomic_fetch_add(&w->n_left, 1);
+    if (atomic_exchange(&w->left[seat], 1) == 0) (void)atomic_fetch_add(&w->n_left, 1);
 }
 
 static void take_abort(dti_mpi_world *w, dti_mpi_notice *n)
@@ -161,7 +162,7 @@ static void take_notice(dti_mpi_world *w)
         answer(w, n->rank);
         return;
     }
-    if (n->rank < 0 || n->rank >= w->n_ranks) return;
+    if (n->rank < 0 || n->rank >= w->n_hands * w->n_ranks) return;
     if (n->kind == DTI_MPI_ABORT) {
         take_abort(w, n);
         return;
@@ -248,12 +249,12 @@ void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-void dti_mpi_tell_left(dti_mpi_world *w, int rank)
+void dti_mpi_tell_left(dti_mpi_world *w, int seat)
 {
-    const dti_mpi_notice n = { .kind = DTI_MPI_LEFT, .rank = rank, .place = place_here(w, rank) };
+    const dti_mpi_notice n = { .kind = DTI_MPI_LEFT, .rank = seat, .place = place_here(w, seat) };
 
     (void)pthread_mutex_lock(&w->lock);
-    mark_left(w, rank);
+    mark_left(w, seat);
     tell(w, &n);
     (void)pthread_mutex_unlock(&w->lock);
 }
@@ -269,7 +270,7 @@ void dti_mpi_ask(dti_mpi_world *w)
 
     (void)pthread_mutex_lock(&w->lock);
     w->n_answers = 0;
-    for (int r = 0; r < w->n_ranks; r++) w->places[r].waits_for = DTI_MPI_NOBODY;
+    for (int s = 0; s < 2 * w->n_ranks; s++) w->places[s].waits_for = DTI_MPI_NOBODY;
     tell(w, &n);
     (void)pthread_mutex_unlock(&w->lock);
     while (dti_now_ns() - begin < ANSWER_NS && !atomic_load(&w->aborted)) {
@@ -280,13 +281,13 @@ void dti_mpi_ask(dti_mpi_world *w)
     }
 }
 
-dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int rank)
+dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int seat)
 {
     dti_mpi_place p;
 
-    if (dti_mpi_process_of(w, rank) == w->process) return place_here(w, rank);
+    if (dti_mpi_process_of(w, seat % w->n_ranks) == w->process) return place_here(w, seat);
     (void)pthread_mutex_lock(&w->lock);
-    p = w->places[rank];
+    p = w->places[seat];
     (void)pthread_mutex_unlock(&w->lock);
     return p;
 }
@@ -310,7 +311,8 @@ static void watch_process(dti_mpi_world *w, int process)
 static bool has_left(const dti_mpi_world *w, int process)
 {
     for (int r = dti_mpi_first_rank_of(w, process); r < dti_mpi_first_rank_of(w, process + 1); r++)
-        if (!atomic_load(&w->left[r])) return false;
+        for (int hand = 0; hand < w->n_hands; hand++)
+            if (!atomic_load(&w->left[hand * w->n_ranks + r])) return false;
     return true;
 }
 
@@ -415,6 +417,7 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->n_ranks = w->n_ranks;
     card->sums_by_mpi = w->sums_by_mpi;
     card->agree = w->agree;
+    card->threads = w->threads;
 }
 
 static dt_status check_cards(const dti_mpi_world *w)
@@ -537,7 +540,7 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
 {
     dti_mpi_card *cards;
     char *memory;
-    const size_t n_cards = (size_t)w->n_processes, n_letters = 2 * (size_t)w->n_local + 4;
+    const size_t n_cards = (size_t)w->n_processes, n_letters = 4 * (size_t)w->n_local + 4;
 
     w->control = w->api->queue_create(2 * w->n_processes);
     DT_CHECK(w->control != NULL, DT_ERR_MEMORY, "no memory for messages to %d processes",
@@ -556,11 +559,15 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
                                &cards[w->process].region));
     DT_TRY(joined(w, exchange_cards(w, cards)));
     memcpy(w->cards, cards, n_cards * sizeof *cards);
-    for (int p = 0; p < w->n_processes; p++) w->agree = w->agree && w->cards[p].agree;
+    for (int p = 0; p < w->n_processes; p++) {
+        w->agree = w->agree && w->cards[p].agree;
+        w->threads = w->threads && w->cards[p].threads;
+    }
+    w->n_hands = w->threads && !w->sums_by_mpi ? 2 : 1;
     DT_TRY(check_cards(w));
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
     DT_TRY(joined(w, share_memory(w)));
-    w->n_expected = w->n_ranks - w->n_local;
+    w->n_expected = w->n_hands * (w->n_ranks - w->n_local);
     listen(w);
     return DT_OK;
 }

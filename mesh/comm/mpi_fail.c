@@ -40,23 +40,23 @@ dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r)
     return DT_OK;
 }
 
-void dti_mpi_tell_wait(dti_mpi_port *port, int rank)
+void dti_mpi_tell_wait(dti_mpi_port *port, int seat)
 {
-    atomic_store_explicit(&port->waits_for, rank, memory_order_relaxed);
+    atomic_store_explicit(&port->waits_for, seat, memory_order_relaxed);
 }
 
-/* Whom a rank waits for in the end: one that is late because another is late is no culprit. The
- * rank itself if they wait for each other in a circle. */
-static int root_of_wait(dti_mpi_world *w, int rank)
+/* Whom a seat waits for in the end: one that is late because another is late is no culprit. The
+ * seat itself if they wait for each other in a circle. */
+static int root_of_wait(dti_mpi_world *w, int seat)
 {
-    int last = rank;
+    int last = seat;
 
     for (int step = 0; step < w->n_ranks; step++) {
         const int next = dti_mpi_place_of(w, last).waits_for;
         if (next == DTI_MPI_NOBODY) return last;
         last = next;
     }
-    return rank;
+    return seat;
 }
 
 /* What the last message of a rank said, if it does not answer. */
@@ -78,7 +78,7 @@ static void place_seen(const dti_mpi_port *port, int rank, dti_mpi_place *p)
 /* How far a rank has come, as it has told; its place holds the name. */
 static dti_reached reached_by(const dti_mpi_port *port, int rank, dti_mpi_place *place)
 {
-    *place = dti_mpi_place_of(port->world, rank);
+    *place = dti_mpi_place_of(port->world, dti_mpi_seat(port, rank));
     if (place->op < 0) place_seen(port, rank, place);
     return (dti_reached){ place->op >= 0, (dti_comm_op)place->op, (uint64_t)place->seq,
                           place->comm };
@@ -108,7 +108,7 @@ dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int m
 
     dti_mpi_ask(w);
     DT_TRY(dti_mpi_check_abort(c, r)); /* meanwhile another may have noticed */
-    late.culprit = root_of_wait(w, late.rank);
+    late.culprit = root_of_wait(w, dti_mpi_seat(c->port, late.rank)) % w->n_ranks;
     reached = reached_by(c->port, late.culprit, &place);
     dti_say_expired(&c->head, r, &late, &reached, why);
     dti_mpi_abort(w, late.culprit, why);

@@ -17,7 +17,11 @@
  * called back, and buffers may be freed at once. Sums are made from segments where they arrived.
  *
  * Operations of one communicator run one after the other, in the order of their numbers; those of
- * different communicators run side by side. Whoever waits moves everything that is due. */
+ * different communicators run side by side. Whoever waits moves everything that is due.
+ *
+ * A rank may have a helper, a thread beside it with a port and communicators of its own. So there
+ * are seats: of n ranks 0 to n - 1, of their helpers n to 2 n - 1. What is said of a seat names the
+ * rank; groups of helpers differ from those of ranks in their number, and so in tags and rings. */
 #ifndef DTI_MPI_INTERNAL_H
 #define DTI_MPI_INTERNAL_H
 
@@ -150,15 +154,15 @@ typedef struct dti_mpi_comm {
     dti_mpi_sums *sums;           /* made by MPI; NULL: all in rank order */
 } dti_mpi_comm;
 
-/* Where a rank is, as far as it has told. */
+/* Where a seat is, as far as it has told. */
 typedef struct dti_mpi_place {
-    int32_t waits_for; /* world rank, or DTI_MPI_NOBODY */
+    int32_t waits_for; /* seat, or DTI_MPI_NOBODY */
     int32_t op;        /* last begun; -1: none */
     uint64_t seq;
     char comm[DTI_COMM_NAME_BYTES];
 } dti_mpi_place;
 
-/* One rank of this process. Belongs to the rank's thread, but for what it tells. */
+/* One seat of this process. Belongs to its thread, but for what it tells. */
 typedef struct dti_mpi_port {
     _Atomic int waits_for;       /* what others may ask; as in dti_mpi_place */
     _Atomic uint64_t reached;    /* operation and number << 8, of the next one */
@@ -169,6 +173,7 @@ typedef struct dti_mpi_port {
     dti_mpi_comm *comms;
     dti_mpi_comm *closed; /* freed with the port: their slots may be with MPI */
     int rank;
+    bool helps;         /* the helper's of that rank */
     int n_under_way;    /* started here, not yet waited for */
     int n_sends;        /* with MPI */
     int n_sum_lanes;    /* communicators whose sums MPI makes */
@@ -179,15 +184,15 @@ typedef struct dti_mpi_port {
 
 typedef enum dti_mpi_kind {
     DTI_MPI_CARD,  /* who takes part */
-    DTI_MPI_LEFT,  /* a rank has ended well; it was at `place` */
+    DTI_MPI_LEFT,  /* a seat has ended well; it was at `place` */
     DTI_MPI_ABORT, /* a rank has failed */
     DTI_MPI_ASK,   /* where are your ranks? Asked by process `rank` */
-    DTI_MPI_ANSWER /* rank `rank` is at `place` */
+    DTI_MPI_ANSWER /* seat `rank` is at `place` */
 } dti_mpi_kind;
 
 typedef struct dti_mpi_notice {
     int32_t kind;
-    int32_t rank; /* who left, is to blame, asks or is spoken of */
+    int32_t rank; /* seat that left or is spoken of, rank to blame, process that asks */
     dti_mpi_place place;
     int32_t code;        /* from here on ABORT only */
     int32_t record_rank; /* who noticed */
@@ -206,6 +211,7 @@ typedef struct dti_mpi_card {
     int32_t n_ranks; /* of the whole run */
     int32_t sums_by_mpi;
     int32_t agree;
+    int32_t threads; /* several may call MPI at once */
 } dti_mpi_card;
 
 /* A notice on its way. */
@@ -220,17 +226,19 @@ struct dti_mpi_world {
     const dti_mpi_module *api;
     int process, n_processes;
     int n_ranks, first_rank, n_local;
+    int n_hands;                /* seats of a rank: 2 where ranks may have helpers */
     int thread_bits, hash_bits; /* parts of a tag */
     uint64_t session;
     int64_t timeout_ms;
     bool spin;
     bool sums_by_mpi;
+    bool threads;          /* several may call MPI at once */
     bool agree;            /* all processes compare what ranks agree on */
     bool all_share;        /* memory, so that all that comes for a rank can ring its bell */
     dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */
-    dti_mpi_port *ports;   /* [n_local] */
-    _Atomic uint8_t *left; /* [n_ranks] */
+    dti_mpi_port *ports;   /* [2 n_local]: ranks, then helpers */
+    _Atomic uint8_t *left; /* [2 n_ranks], by seat */
 
     pthread_mutex_t lock; /* what follows */
     dti_mpi_queue *control;
@@ -238,9 +246,9 @@ struct dti_mpi_world {
     dti_mpi_letter *outbox; /* [n_letters] */
     int n_letters;
     int n_notices;         /* with MPI */
-    int n_expected;        /* ranks elsewhere that have not said that they left */
+    int n_expected;        /* seats elsewhere that have not said that they left */
     int n_answers;         /* processes that have answered */
-    dti_mpi_place *places; /* [n_ranks], of ranks elsewhere */
+    dti_mpi_place *places; /* [2 n_ranks], of seats elsewhere */
     int parent;            /* the launcher's process number */
     int *watched;          /* [n_processes] descriptor of each process of this machine, or -1 */
     int culprit;           /* this and the next two are written once, before `aborted` */
@@ -255,6 +263,8 @@ typedef int (*dti_mpi_condition)(dti_mpi_comm *c, const dti_comm_request *r);
 
 /* mpi.c: the layout of ranks on processes, block by block. */
 int dti_mpi_process_of(const dti_mpi_world *w, int rank);
+int dti_mpi_seat(const dti_mpi_port *port, int rank);            /* of `rank`, of the port's kind */
+dti_mpi_port *dti_mpi_port_of(const dti_mpi_world *w, int seat); /* of this process */
 int dti_mpi_first_rank_of(const dti_mpi_world *w, int process);
 int dti_mpi_tag(const dti_mpi_world *w, dti_mpi_lane lane, int from, int to, uint64_t group);
 uint64_t dti_mpi_hash(uint64_t seed, const void *data, size_t bytes);
@@ -317,7 +327,7 @@ dt_status dti_mpi_fail_differs(const dti_mpi_stream *s, const dti_mpi_header *th
 
 /* What a rank tells of itself for those who may ask. */
 dt_status dti_mpi_arrive(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
-void dti_mpi_tell_wait(dti_mpi_port *port, int rank);
+void dti_mpi_tell_wait(dti_mpi_port *port, int seat);
 
 /* mpi_wait.c */
 dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_condition ready,
@@ -328,10 +338,10 @@ dt_status dti_mpi_push_on(dti_mpi_comm *c) DT_MUST_USE; /* something was started
 /* mpi_control.c */
 void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why);
 void dti_mpi_look(dti_mpi_world *w); /* takes what other processes have to say */
-void dti_mpi_tell_left(dti_mpi_world *w, int rank);
+void dti_mpi_tell_left(dti_mpi_world *w, int seat);
 void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns); /* sleeps; wakes if a process dies */
 void dti_mpi_ask(dti_mpi_world *w); /* where the ranks of other processes are */
-dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int rank);
+dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int seat);
 dt_status dti_mpi_control_open(dti_mpi_world *w, bool share) DT_MUST_USE;
 void dti_mpi_control_close(dti_mpi_world *w);
 

@@ -117,9 +117,9 @@ static bool is_there(dti_mpi_stream *s)
 /* --- bells --------------------------------------------------------------------------------------
  */
 
-static uint64_t bell_of(int rank)
+static uint64_t bell_of(int seat)
 {
-    return name_of(0, rank, DTI_MPI_NOBODY);
+    return name_of(0, seat, DTI_MPI_NOBODY);
 }
 
 /* Not where processes also have to ask MPI what has come. */
@@ -128,7 +128,8 @@ dt_status dti_mpi_bell_open(dti_mpi_port *port)
     dti_mpi_world *w = port->world;
 
     if (!w->all_share || w->sums_by_mpi) return DT_OK;
-    port->bell = dti_mpi_region_lay(&w->region, bell_of(port->rank), sizeof *port->bell);
+    port->bell =
+        dti_mpi_region_lay(&w->region, bell_of(dti_mpi_seat(port, port->rank)), sizeof *port->bell);
     DT_CHECK(port->bell != NULL, DT_ERR_MEMORY, "no memory to share for rank %d", port->rank);
     return DT_OK;
 }
@@ -138,8 +139,9 @@ static void ring_bell(dti_mpi_stream *s)
     const dti_mpi_comm *c = s->comm;
 
     if (s->bell == NULL)
-        s->bell = dti_mpi_region_find(&c->port->world->region, s->process,
-                                      bell_of(c->head.world_ranks[s->member]));
+        s->bell =
+            dti_mpi_region_find(&c->port->world->region, s->process,
+                                bell_of(dti_mpi_seat(c->port, c->head.world_ranks[s->member])));
     if (s->bell != NULL) dti_mpi_bell_ring(s->bell);
 }
 

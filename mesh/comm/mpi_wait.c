@@ -100,13 +100,17 @@ static void sleep_a_little(dti_mpi_port *port, bool idle)
     dti_mpi_watch(port->world, 0);
 }
 
+/* A helper has no core of its own. */
+static bool spins(const dti_mpi_port *port)
+{
+    return port->world->spin && !port->helps;
+}
+
 static void pause_a_little(dti_mpi_port *port, bool idle, int64_t elapsed)
 {
-    const dti_mpi_world *w = port->world;
-
-    if (elapsed >= YIELD_NS)
+    if (elapsed >= (port->helps ? SPIN_NS : YIELD_NS))
         sleep_a_little(port, idle && elapsed > IDLE_AFTER_NS);
-    else if (w->spin && elapsed < SPIN_NS)
+    else if (spins(port) && elapsed < SPIN_NS)
         dti_cpu_relax();
     else
         (void)sched_yield();
@@ -124,12 +128,12 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
 {
     dti_mpi_world *w = c->port->world;
     const bool idle = waits_for_work(c, wait->request);
-    const int rank = c->head.world_ranks[member];
+    const int seat = dti_mpi_seat(c->port, c->head.world_ranks[member]);
     int64_t now, elapsed;
 
     wait->polls++;
     if (wait->polls % LOOK_EVERY != 0 && wait->begin_ns == 0) {
-        if (w->spin)
+        if (spins(c->port))
             dti_cpu_relax();
         else
             (void)sched_yield();
@@ -138,10 +142,10 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
     now = dti_now_ns();
     if (wait->begin_ns == 0) wait->begin_ns = now;
     elapsed = now - wait->begin_ns;
-    dti_mpi_tell_wait(c->port, rank);
+    dti_mpi_tell_wait(c->port, seat);
     if (elapsed / NS_PER_MS >= wait->request->timeout_ms && !idle) return IS_LATE;
     if (elapsed >= YIELD_NS || wait->polls % LOOK_EVERY == 0) dti_mpi_look(w);
-    if (atomic_load_explicit(&w->left[rank], memory_order_acquire) &&
+    if (atomic_load_explicit(&w->left[seat], memory_order_acquire) &&
         !dti_mpi_sums_are_with_mpi(c)) {
         if (wait->left_ns == 0) wait->left_ns = now;
         if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;

@@ -478,7 +478,6 @@ DT_TEST(buckets, arrive_while_the_pass_goes_on)
 {
     dt_run_options o = DT_TEST_RUN_OPTIONS;
 
-    if (dt_test_processes() > 1) dt_test_skip("there a begin is a move");
     o.links = "dp=3000,1";
     DT_ASSERT_OK(dt_test_run(&o, "dp=2", overlaps, NULL));
     DT_ASSERT_OK(dt_test_run(&o, "dp=3", overlaps, NULL));
