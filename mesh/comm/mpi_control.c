@@ -20,7 +20,7 @@ enum {
     NS_PER_MS = 1000 * 1000,
     TELL_NS = 1000 * 1000 * 1000, /* to get rid of a notice */
     NAP_NS = 200 * 1000,
-    ANSWER_NS = 100 * 1000 * 1000, /* to say where one is; ranks that wait look more often */
+    ANSWER_NS = 500 * 1000 * 1000, /* to say where one is; ranks that wait look more often */
     MAX_WATCHED = 256,
     YIELD_NS = 2 * 1000 * 1000
 };
@@ -267,15 +267,17 @@ void dti_mpi_ask(dti_mpi_world *w)
 {
     const dti_mpi_notice n = { .kind = DTI_MPI_ASK, .rank = w->process };
     const int64_t begin = dti_now_ns();
+    bool all = false;
 
     (void)pthread_mutex_lock(&w->lock);
     w->n_answers = 0;
     for (int s = 0; s < 2 * w->n_ranks; s++) w->places[s].waits_for = DTI_MPI_NOBODY;
     tell(w, &n);
     (void)pthread_mutex_unlock(&w->lock);
-    while (dti_now_ns() - begin < ANSWER_NS && !atomic_load(&w->aborted)) {
+    while (!all && dti_now_ns() - begin < ANSWER_NS && !atomic_load(&w->aborted)) {
         (void)pthread_mutex_lock(&w->lock);
         look(w);
+        all = w->n_answers >= w->n_hands * (w->n_ranks - w->n_local);
         (void)pthread_mutex_unlock(&w->lock);
         nap(NAP_NS);
     }

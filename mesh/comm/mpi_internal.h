@@ -247,7 +247,7 @@ struct dti_mpi_world {
     int n_letters;
     int n_notices;         /* with MPI */
     int n_expected;        /* seats elsewhere that have not said that they left */
-    int n_answers;         /* processes that have answered */
+    int n_answers;         /* seats elsewhere that have said where they are */
     dti_mpi_place *places; /* [2 n_ranks], of seats elsewhere */
     int parent;            /* the launcher's process number */
     int *watched;          /* [n_processes] descriptor of each process of this machine, or -1 */
