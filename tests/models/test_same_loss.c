@@ -3,7 +3,8 @@
  * 20 steps of training are the same on every mesh: bit by bit where sums associate alike, else
  * within 1e-5. A run on d ranks that have a part of each batch adds their terms in the order of
  * ranks; one rank that takes those parts one after the other, as d microbatches, adds them in that
- * order too. The long test prints the table of docs/same_loss.md. */
+ * order too. The long test prints the table of docs/same_loss.md; launched/same_loss.sh compares
+ * what its rows come to on processes with what they come to on threads. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -272,6 +273,47 @@ DT_TEST(same_loss, on_every_mesh)
     if (dt_test_processes() > 1) dt_test_skip("references run on one rank");
     sweep("llama/uneven", rows, DT_COUNT(rows), true);
     sweep("qwen3_moe/base", rows, DT_COUNT(rows), true);
+}
+
+/* Losses, norms and parameters of a run, into a file of the folder that is named after it. */
+static void write_down(const char *folder, const char *fixture, const char *optimizer, const how *h,
+                       int again, const outcome *got)
+{
+    const int64_t n = got->n > 0 ? got->ends[got->n - 1] : 0; /* none: ranks of other processes */
+    char path[2 * DT_TEST_PATH_BYTES];
+    FILE *f;
+
+    if (n == 0) return;
+    (void)snprintf(path, sizeof path, "%s/%.5s %s %s zero %d, %d parts%s%s", folder, fixture,
+                   optimizer, h->mesh, h->zero, h->microbatches, h->sequence_parallel ? " sp" : "",
+                   again ? " again" : "");
+    f = fopen(path, "w");
+    DT_ASSERT(f != NULL && fwrite(&got->losses, sizeof got->losses, 1, f) == 1 &&
+              fwrite(got->values, sizeof *got->values, (size_t)n, f) == (size_t)n);
+    DT_ASSERT_EQ_INT(fclose(f), 0);
+}
+
+DT_TEST(same_loss, is_written_down_for_those_who_compare)
+{
+    static const char *const fixtures[] = { "llama/uneven", "qwen3_moe/base" };
+    static const char *const optimizers[] = { "sgd", "adamw" };
+    const char *folder = getenv("DTENSOR_SAME_LOSS");
+
+    if (folder == NULL) dt_test_skip("DTENSOR_SAME_LOSS names no folder");
+    for (size_t i = 0; i < 4 * DT_COUNT(rows); i++) {
+        const char *fixture = fixtures[i & 1], *optimizer = optimizers[i >> 1 & 1];
+        const how *h = &rows[i / 4];
+        dt_training_golden golden;
+        DT_ASSERT_OK(dt_training_golden_open(fixture, optimizer, &golden));
+        for (int again = 0; again < 2; again++) {
+            outcome got = { 0 };
+            train(&golden, optimizer, h, again ? DT_RECOMPUTED_BLOCKS : DT_RECOMPUTED_NOTHING,
+                  DT_FAULT_NONE, &got);
+            write_down(folder, fixture, optimizer, h, again, &got);
+            forget(&got);
+        }
+        dt_training_golden_close(&golden);
+    }
 }
 
 /* What is wrong is no rounding. */
