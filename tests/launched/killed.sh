@@ -79,7 +79,7 @@ begin=$(date +%s)
 code=$?
 [ $code -eq 7 ] || [ "$mpi" = sockets ] || fail "exit code $code, not that of who did not come"
 [ $code -ne 0 ] && [ $(($(date +%s) - begin)) -lt 20 ] || fail "the others wait for who does not come"
-grep -q "process 2: no file here" "$folder/out" || fail "what it said is lost"
+grep -q "process 2.*: no file here" "$folder/out" "$folder/err" || fail "what it said is lost"
 pass "a process that does not come ends the job"
 
 # What has the number of the launcher's descriptor is not the launcher.
