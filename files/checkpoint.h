@@ -85,6 +85,9 @@ typedef struct dti_ckpt_scan {
     bool all_zero;
 } dti_ckpt_scan;
 
+/* Counts n more numbers, in memory. */
+void dti_ckpt_scan_block(dt_dtype dtype, const void *data, int64_t n, dti_ckpt_scan *s);
+
 /* Reads all numbers of a tensor, in blocks of 4 MiB, or of a row that is longer. */
 dt_status dti_ckpt_scan_values(const dti_ckpt *ckpt, const dti_st_entry *entry,
                                const dti_st_stage *stage, dti_ckpt_scan *out) DT_MUST_USE;

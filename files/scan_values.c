@@ -36,7 +36,7 @@ DT_SCAN(uint32_t)
 DT_SCAN(uint64_t)
 #undef DT_SCAN
 
-static void scan_block(dt_dtype dtype, const void *data, int64_t n, dti_ckpt_scan *s)
+void dti_ckpt_scan_block(dt_dtype dtype, const void *data, int64_t n, dti_ckpt_scan *s)
 {
     if (dtype == DT_BF16) scan_uint16_t(data, n, 0x7f80, s);
     if (dtype == DT_F16) scan_uint16_t(data, n, 0x7c00, s);
@@ -75,7 +75,7 @@ dt_status dti_ckpt_scan_values(const dti_ckpt *ckpt, const dti_st_entry *e,
         DT_TRY_TO(done, st,
                   dti_ckpt_read(ckpt, e->name, e->n_axes > 0 ? begin : NULL,
                                 e->n_axes > 0 ? end : NULL, e->dtype, stage, data));
-        scan_block(e->dtype, data, n * row, out);
+        dti_ckpt_scan_block(e->dtype, data, n * row, out);
     }
 done:
     dti_free(data);

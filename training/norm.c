@@ -158,5 +158,5 @@ dt_status dti_norm_refuse(dt_optimizer *opt, const dti_squares *squares)
     DT_FAIL(DT_ERR_ARG,
             "rank %lld: the gradient of %s is not finite%s at step %lld; nothing was written",
             (long long)(first % n_ranks), opt->params[first / n_ranks].name,
-            terms || alone ? "" : " once terms are added up", (long long)opt->steps + 1);
+            terms || alone ? "" : " once terms are added up", dti_optimizer_number(opt));
 }

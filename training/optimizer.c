@@ -196,5 +196,6 @@ dt_status dt_optimizer_restore(dt_optimizer *opt, int64_t steps, double loss_sca
     opt->steps = steps;
     opt->loss_scale = loss_scale;
     opt->good_steps = good_steps;
+    opt->skipped = 0;
     return DT_OK;
 }

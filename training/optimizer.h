@@ -47,6 +47,7 @@ struct dt_optimizer {
     int64_t n;
     dti_trained *params;
     int64_t steps, good_steps;
+    int64_t skipped; /* steps that overflowed: with `steps` the number of the last one */
     double loss_scale;
     bool elsewhere;             /* the state is not with the parameters */
     dti_offload *offload;       /* but here; NULL in a dry run */
@@ -57,6 +58,12 @@ struct dt_optimizer {
     int64_t *looked;            /* what the host has read of looks */
     uint32_t clears;            /* of the collection, when looks were zero */
 };
+
+/* Steps that were asked for, this one included. */
+static inline long long dti_optimizer_number(const dt_optimizer *opt)
+{
+    return (long long)(opt->steps + opt->skipped + 1);
+}
 
 /* The layout of a parameter's gradient and state (layouts.c): its own, cut over the mesh dims
  * `dims` on which ranks hold copies. */

@@ -127,7 +127,7 @@ static dt_status check_step(const dt_optimizer *opt, double lr)
     bool any = false;
 
     DT_CHECK(isfinite(lr) && lr >= 0.0, DT_ERR_ARG, "step %lld: lr is %g: it is a number from 0 on",
-             (long long)opt->steps + 1, lr);
+             dti_optimizer_number(opt), lr);
     for (int64_t i = 0; i < opt->n; i++) {
         const dti_trained *p = &opt->params[i];
         DT_CHECK(dt_layer_param(p->layer, p->param) == p->x, DT_ERR_ARG,
@@ -136,7 +136,7 @@ static dt_status check_step(const dt_optimizer *opt, double lr)
     }
     DT_CHECK(any, DT_ERR_ARG,
              "step %lld: no backward pass has reached any parameter since the last step",
-             (long long)opt->steps + 1);
+             dti_optimizer_number(opt));
     return DT_OK;
 }
 
@@ -202,12 +202,12 @@ static dt_status refuse_numbers(dt_optimizer *opt, double lr)
         DT_FAIL(DT_ERR_ARG,
                 "step %lld: %s%s%s is %s on rank %.0f and %s on rank %.0f: every rank passes the "
                 "same; nothing was written",
-                (long long)opt->steps + 1, name, of[0] != '\0' ? " of " : "", of,
+                dti_optimizer_number(opt), name, of[0] != '\0' ? " of " : "", of,
                 dti_number_text(least[0], low), first[0], dti_number_text(-least[1], high),
                 first[1]);
     }
     DT_FAIL(DT_ERR_INTERNAL, "step %lld: ranks disagree, and nothing differs",
-            (long long)opt->steps + 1);
+            dti_optimizer_number(opt));
 }
 
 /* Gradients of f16 that overflow are no error as long as the scale can fall. */
@@ -218,7 +218,8 @@ static bool overflows(dt_optimizer *opt, const dti_squares *squares)
     opt->good_steps = 0;
     dti_runtime_log(dt_mesh_runtime(opt->mesh), DT_LOG_INFO,
                     "step %lld skipped: gradients overflow; loss scale %g from now on",
-                    (long long)opt->steps + 1, opt->loss_scale);
+                    dti_optimizer_number(opt), opt->loss_scale);
+    opt->skipped++;
     return true;
 }
 

@@ -109,11 +109,12 @@ typedef struct dt_save_options {
     void *progress_arg;
     bool merged; /* adapters become part of the weights beside which they stand, as their kind says:
                   * files of a plain model. What the layers hold stays as it is */
+    bool finite; /* numbers that are NaN or infinite are refused, and nothing is written */
 } dt_save_options;
 
-#define DT_SAVE_OPTIONS_INIT                                                          \
-    {                                                                                 \
-        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL, false \
+#define DT_SAVE_OPTIONS_INIT                                                                 \
+    {                                                                                        \
+        sizeof(dt_save_options), true, DT_F32, (int64_t)5000000000, NULL, NULL, false, false \
     }
 
 /**
@@ -131,7 +132,8 @@ typedef struct dt_save_options {
  *
  * Collective  every rank of the mesh, with the same arguments. Outsiders do nothing.
  * Errors      DT_ERR_ARG  NULL, a parameter without value; `dir` holds weights already; dry layers;
- *                         options that make no sense; numbers beyond 65504 to be saved as f16
+ *                         options that make no sense; numbers beyond 65504 to be saved as f16;
+ *                         with `finite` numbers that are not
  *             DT_ERR_IO   a file cannot be written, or another save writes into `dir`: what was
  *                         begun is removed again
  *             DT_ERR_UNSUPPORTED  experts that files hold transposed

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "dtensor/host.h"
@@ -17,6 +18,7 @@
 #include "files/safetensors.h"
 #include "mesh/runtime.h"
 #include "placements/layout.h"
+#include "training/optimizer.h"
 #include "training/saving/run_folder.h"
 #include "weights/read_layers.h"
 
@@ -441,6 +443,7 @@ dt_status dt_run_folder_load(dt_run_folder *run, const dt_run_load_options *opti
     if (optimizer != NULL) {
         const dti_manifest_head *h = &run->loaded.head;
         DT_TRY(dt_optimizer_restore(optimizer, h->steps, h->loss_scale, h->good_steps));
+        optimizer->skipped = dti_max(h->progress.step - h->steps, 0);
     }
     hand_out(run, progress, json);
     return DT_OK;

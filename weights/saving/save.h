@@ -47,6 +47,7 @@ typedef struct dti_saver {
     const char *from; /* the folder whose configuration and tokenizer go along; NULL: none */
     const char *dir;
     bool merged;     /* adapters go into what they stand beside */
+    bool finite;     /* so is every number, or it is refused */
     bool keep_dtype; /* of each parameter */
     dt_dtype dtype;  /* in the files, otherwise; of config.json in any case */
     dti_arena names;

@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "dtensor/host.h"
+#include "files/checkpoint.h"
 #include "files/convert.h"
 #include "files/input.h"
 #include "files/output.h"
@@ -119,6 +120,16 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
     return st;
 }
 
+static dt_status check_finite(const dt_local *from, int64_t n)
+{
+    dti_ckpt_scan seen = { .first = -1 };
+
+    dti_ckpt_scan_block(from->dtype, from->data, n, &seen);
+    DT_CHECK(seen.first < 0, DT_ERR_ARG, "%lld of %lld numbers are not finite (%lld NaN)",
+             (long long)(seen.n_nan + seen.n_infinite), (long long)n, (long long)seen.n_nan);
+    return DT_OK;
+}
+
 static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tensor *x)
 {
     const bool reversed = s->values[i].reversed;
@@ -144,8 +155,10 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
         const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(dtype);
         DT_TRY_TO(done, st, open_file(f));
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
-        st = reversed ? write_transposed(f, &host.local, dtype, at)
-                      : write_elements(f, &host.local, dtype, n, at);
+        if (s->finite) st = check_finite(&host.local, n);
+        if (st == DT_OK)
+            st = reversed ? write_transposed(f, &host.local, dtype, at)
+                          : write_elements(f, &host.local, dtype, n, at);
         if (st == DT_ERR_ARG) dti_error_prefix("tensor \"%s\"", s->specs[i].name);
         DT_TRY_TO(done, st, dti_host_close(&host, st));
     }

@@ -206,6 +206,7 @@ dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
     DT_TRY(check(layers, o));
     if (!dt_mesh_is_member(dt_layers_mesh(layers))) return DT_OK;
     s.merged = o->merged;
+    s.finite = o->finite;
     s.keep_dtype = o->keep_dtype;
     s.dtype = o->keep_dtype ? dtype : o->dtype;
     DT_TRY_TO(done, st, dti_save_list(&s));
