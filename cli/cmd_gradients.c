@@ -2,17 +2,16 @@
  *
  * dtensor gradients: the loss of rows of ids and the gradient of every parameter, so that anyone
  * can compare them with another implementation. */
-#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/text.h"
 #include "cli/id_rows.h"
+#include "cli/outputs.h"
 #include "cli/print_report.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -166,59 +165,13 @@ static dt_status print_json(const differentiation *d, const cli_session *s)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-/* What the command reads would be lost: files of the model, wherever links of its folder lead (the
- * cache of the Hub is such), and those of options. */
-static dt_status check_inputs(const cli_args *args)
-{
-    const char *const read[] = { args->plan, args->prompt_file };
-    const struct dirent *item;
-    struct stat output, file;
-    bool same = false;
-    DIR *folder;
-
-    if (stat(args->output, &output) != 0) return DT_OK;
-    for (size_t i = 0; i < DT_COUNT(read); i++)
-        same = same || (read[i] != NULL && stat(read[i], &file) == 0 &&
-                        file.st_dev == output.st_dev && file.st_ino == output.st_ino);
-    folder = args->folder != NULL ? opendir(args->folder) : NULL;
-    while (folder != NULL && !same && (item = readdir(folder)) != NULL)
-        same = fstatat(dirfd(folder), item->d_name, &file, 0) == 0 &&
-               file.st_dev == output.st_dev && file.st_ino == output.st_ino;
-    if (folder != NULL) (void)closedir(folder);
-    DT_CHECK(!same, DT_ERR_ARG,
-             "--output: %s is a file that this command reads, of the model or of an option; name "
-             "another",
-             args->output);
-    return DT_OK;
-}
-
-/* A file in the model's folder might take the place of its weights, or be read as such. */
-static dt_status check_place(const cli_args *args)
-{
-    const char *slash = strrchr(args->output, '/');
-    struct stat model, there;
-    char *folder;
-    int failed;
-
-    DT_TRY(dti_strdup(slash != NULL ? args->output : "./", &folder));
-    if (slash != NULL) folder[slash - args->output + 1] = '\0';
-    failed = stat(folder, &there);
-    dti_free(folder);
-    if (failed != 0 || args->folder == NULL || stat(args->folder, &model) != 0) return DT_OK;
-    DT_CHECK(there.st_dev != model.st_dev || there.st_ino != model.st_ino, DT_ERR_ARG,
-             "--output: %s lies in the model's folder, beside its weights; name a file elsewhere",
-             args->output);
-    return DT_OK;
-}
-
 /* The process of the mesh's first rank writes. */
 static dt_status check_output(const cli_args *args, const cli_console *console)
 {
     dt_status st;
 
     if (args->output == NULL || console->process > 0) return DT_OK;
-    DT_TRY(check_place(args));
-    DT_TRY(check_inputs(args));
+    DT_TRY(cli_check_output("--output", args->output, args));
     st = dt_gradients_check_file(args->output);
     if (st != DT_OK) dti_error_prefix("--output");
     DT_TRY(st);

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "cli/option_file.h"
+#include "cli/outputs.h"
 #include "cli/print_report.h"
 #include "cli/report.h"
 #include "cli/run_folder.h"
@@ -254,7 +255,7 @@ static dt_status report(const cli_args *args, const cli_env *env, const cli_cons
         "no run; write \"dtensor report RUN\", the folder of a \"dtensor train --output RUN\"");
     DT_TRY(cli_run_path(args->folder, "report.html", path));
     DT_TRY_TO(done, st, read_run(args->folder, &run));
-    if (args->output != NULL) DT_TRY_TO(done, st, cli_check_place("--output", args->output));
+    if (args->output != NULL) DT_TRY_TO(done, st, cli_check_place("--output", args->output, args));
     name_faults(&run, text, sizeof text);
     if (run.faults.n_damaged > 0) cli_warn(console, text);
     DT_TRY_TO(done, st, write_page(&run, args->output != NULL ? args->output : path));

@@ -9,6 +9,7 @@
 #include "base/numbers.h"
 #include "cli/interrupts.h"
 #include "cli/option_file.h"
+#include "cli/outputs.h"
 #include "cli/train.h"
 #include "cli/training_costs.h"
 
@@ -35,6 +36,21 @@ static dt_status check_space(const cli_session *s, const cli_training *plan)
     return DT_OK;
 }
 
+/* Neither the file of --trace nor those of the run take the place of what is read. */
+static dt_status check_outputs(const cli_args *args)
+{
+    static const char *const names[] = { CLI_METRICS, CLI_RUN_PLAN, CLI_RUN_TRACE };
+    char path[CLI_PATH_BYTES];
+
+    if (args->training.trace != NULL)
+        DT_TRY(cli_check_place("--trace", args->training.trace, args));
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        DT_TRY(cli_run_path(args->output, names[i], path));
+        DT_TRY(cli_check_unread("--output", path, args));
+    }
+    return DT_OK;
+}
+
 /* Looks at everything that can be wrong before anything is made. */
 static dt_status check(cli_session *s, cli_training *plan)
 {
@@ -43,7 +59,7 @@ static dt_status check(cli_session *s, cli_training *plan)
     DT_TRY(cli_training_settle(s, plan));
     if (args->training.dry_run || s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
-    if (args->training.trace != NULL) DT_TRY(cli_check_place("--trace", args->training.trace));
+    DT_TRY(check_outputs(args));
     DT_TRY(check_space(s, plan));
     return DT_OK;
 }

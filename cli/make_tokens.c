@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "cli/interrupts.h"
+#include "cli/outputs.h"
 #include "cli/print_report.h"
 
 enum { SHOWN_NS = 200000000 };
@@ -105,6 +106,23 @@ static dt_status print(const cli_args *a, const cli_console *console, const dt_t
     return cli_flush();
 }
 
+/* The tokens and what lies beside them. */
+static dt_status check_outputs(const cli_args *a)
+{
+    static const char *const endings[] = { ".bin", ".bin.json", ".bin.mask", ".idx" };
+    const size_t n = strlen(a->output) - (strlen(a->output) > 4 ? 4 : 0);
+    char path[CLI_PATH_BYTES];
+
+    if (strcmp(a->output + n, endings[0]) != 0) return DT_OK; /* refused later */
+    for (size_t i = 0; i < DT_COUNT(endings); i++) {
+        DT_CHECK(snprintf(path, sizeof path, "%.*s%s", (int)n, a->output, endings[i]) <
+                     CLI_PATH_BYTES,
+                 DT_ERR_ARG, "--output: more than %d bytes", CLI_PATH_BYTES - 1);
+        DT_TRY(cli_check_output("--output", path, a));
+    }
+    return DT_OK;
+}
+
 static dt_status check(const cli_args *a, dt_tokenize_options *o)
 {
     DT_CHECK(a->output != NULL, DT_ERR_ARG,
@@ -115,6 +133,7 @@ static dt_status check(const cli_args *a, dt_tokenize_options *o)
              "--output is made of FILEs; leave %s out",
              a->prompt != NULL ? "--prompt" : "--prompt-file");
     DT_CHECK(a->n_files > 0, DT_ERR_ARG, "--output %s: of what? give one FILE or more", a->output);
+    DT_TRY(check_outputs(a));
     DT_CHECK(a->separator == NULL || a->separator[0] != '\0', DT_ERR_ARG, "--separator is empty");
     if (a->format != NULL && dt_token_format_named(a->format, &o->format) != DT_OK) {
         dti_error_prefix("--format");

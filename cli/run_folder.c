@@ -42,21 +42,6 @@ static dt_status parent_of(const char *run, char path[CLI_PATH_BYTES])
     return DT_OK;
 }
 
-dt_status cli_check_place(const char *option, const char *path)
-{
-    char parent[CLI_PATH_BYTES];
-
-    DT_TRY(parent_of(path, parent));
-    DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "%s: %s cannot be made in %s: %s", option,
-             path, parent, strerror(errno));
-    if (access(path, F_OK) != 0) return DT_OK;
-    if (cli_check_file(path) != DT_OK) {
-        dti_error_prefix(option);
-        DT_TRY(dt_last_error()->code);
-    }
-    return DT_OK;
-}
-
 dt_status cli_check_file(const char *path)
 {
     struct stat about;
@@ -121,6 +106,11 @@ dt_status cli_run_check(const char *run, bool resume)
         DT_CHECK(access(run, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s: %s", run,
                  strerror(errno));
         if (!resume) DT_TRY(check_contents(run));
+        DT_TRY(cli_run_path(run, CLI_RUN_MODEL, parent));
+        DT_CHECK(lstat(parent, &about) != 0 || S_ISLNK(about.st_mode), DT_ERR_ARG,
+                 "--output: %s is no link, and would not be made one to the trained model; give it "
+                 "another name",
+                 parent);
         return DT_OK;
     }
     error = errno;

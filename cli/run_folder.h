@@ -42,9 +42,6 @@ int64_t cli_run_export_step(const char *name);
 /* Refuses what is no file, such as a named pipe, in which a reader would wait. */
 dt_status cli_check_file(const char *path) DT_MUST_USE;
 
-/* Refuses a file to write, of an option, whose folder is not there or not writable. */
-dt_status cli_check_place(const char *option, const char *path) DT_MUST_USE;
-
 /* Lets RUN/model lead to the folder `name` in RUN. */
 dt_status cli_run_point(const char *run, const char *name) DT_MUST_USE;
 

@@ -244,13 +244,16 @@ DT_TEST(cli_gradients, mistakes_are_named)
 DT_TEST(cli_gradients, are_not_written_beside_the_weights)
 {
     char model[DT_TEST_PATH_BYTES], path[PATH_BYTES];
-    static const char *const names[] = { "model.safetensors", "../checkpoint/g.safetensors" };
+    static const char *const names[][2] = {
+        { "model.safetensors", "is a file that this command reads" },
+        { "../checkpoint/g.safetensors",
+          "lies in the folder of a model, under a name of its own" }
+    };
 
     (void)demo(model);
     for (size_t i = 0; i < DT_COUNT(names); i++) {
-        (void)snprintf(path, sizeof path, "%s/%s", model, names[i]);
-        COMMAND_ENDS(2, GRADIENTS(model, "-t", "1,2", "-o", path),
-                     "lies in the model's folder, beside its weights");
+        (void)snprintf(path, sizeof path, "%s/%s", model, names[i][0]);
+        COMMAND_ENDS(2, GRADIENTS(model, "-t", "1,2", "-o", path), names[i][1]);
     }
 }
 
