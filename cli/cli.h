@@ -58,7 +58,7 @@ typedef struct cli_training_words {
     const char *config, *data_weights, *order, *seed, *validate;
     const char *optimizer, *lr, *min_lr, *schedule, *betas, *eps, *weight_decay, *momentum, *clip;
     const char *offload, *trace;
-    cli_many data;
+    cli_many data, forget;
     int64_t steps, microbatches, bucket;
     int64_t warmup, zero, end_token; /* -1: not given */
     int64_t validate_every, save_every, keep, log_every;
@@ -99,6 +99,7 @@ typedef struct cli_args {
     cli_many load;   /* modules */
     cli_training_words training;
     struct json_t *texts;        /* that files of options hold; NULL: none */
+    struct json_t *stored;       /* names of options that the file of a run said; NULL: none */
     struct cli_modules *modules; /* opened; NULL: none */
     dt_runtime *registry;        /* without ranks, with what modules add; NULL: none do */
     int64_t max_new_tokens;

@@ -93,6 +93,7 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
+    DT_TRY_TO(done, st, cli_check_saved(&session));
     DT_TRY_TO(done, st, dt_save_check(own.folder, args->output, session.dtype));
     st = cli_session_run(&session, save_on_rank, &s);
     /* what can be wrong with --output was looked at before: a full disk, or one that broke */

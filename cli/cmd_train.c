@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor train: a model, a text, a folder for what comes of it. */
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/numbers.h"
 #include "cli/interrupts.h"
@@ -51,16 +53,31 @@ static dt_status check_outputs(const cli_args *args)
     return DT_OK;
 }
 
-/* Looks at everything that can be wrong before anything is made. */
-static dt_status check(cli_session *s, cli_training *plan)
+/* The folder of --offload is there, and every rank makes a file in it. */
+static dt_status check_offload(const char *folder)
 {
-    const cli_args *args = plan->args;
+    if (folder == NULL || strcmp(folder, "host") == 0) return DT_OK;
+    DT_CHECK(access(folder, W_OK | X_OK) == 0, DT_ERR_IO, "--offload: %s: %s", folder,
+             strerror(errno));
+    return DT_OK;
+}
 
+/* Looks at everything that can be wrong before anything is made; `args`: as they were said. */
+static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, const cli_args *args)
+{
+    DT_TRY(cli_check_saved(s));
     DT_TRY(cli_training_settle(s, plan));
     if (args->training.dry_run || s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
-    DT_TRY(check_outputs(args));
+    DT_TRY(check_outputs(plan->args));
+    if (s->plan != NULL && cli_check_file(args->plan) != DT_OK) {
+        dti_error_prefix("--plan, which a run that goes on reads again");
+        DT_TRY(dt_last_error()->code);
+    }
+    DT_TRY(check_offload(args->training.offload));
     DT_TRY(check_space(s, plan));
+    DT_TRY(cli_options_json(&cli_train, args, &run->options));
+    run->new_folder = access(run->folder, F_OK) != 0;
     return DT_OK;
 }
 
@@ -79,8 +96,8 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     return costs;
 }
 
-/* What the first process makes before there are ranks; `args`: as they were said. */
-static dt_status begin(cli_run_of *run, const cli_command *command, const cli_args *args)
+/* What the first process makes before there are ranks. */
+static dt_status begin(cli_run_of *run)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     const cli_costs costs = costs_of(run->session, run->plan, &o);
@@ -88,7 +105,6 @@ static dt_status begin(cli_run_of *run, const cli_command *command, const cli_ar
     DT_TRY(cli_train_data(run));
     if (run->session->console->process > 0) return DT_OK;
     DT_TRY(cli_costs_json(&costs, &run->costs));
-    run->options = cli_options_json(command, args);
     return DT_OK;
 }
 
@@ -104,13 +120,13 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
     DT_TRY_TO(done, st, cli_training_read(&own, &plan));
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
     session.seed = plan.seed;
-    DT_TRY_TO(done, st, check(&session, &plan));
+    DT_TRY_TO(done, st, check(&run, &session, &plan, args));
     if (args->training.dry_run) {
         const cli_costs costs = costs_of(&session, &plan, &predict);
         if (console->process == 0) st = cli_costs_print(&costs);
         goto done;
     }
-    DT_TRY_TO(done, st, begin(&run, &cli_train, args));
+    DT_TRY_TO(done, st, begin(&run));
     DT_TRY_TO(done, st, cli_interrupts_catch(true));
     st = cli_session_run(&session, cli_train_on_rank, &run);
     /* what is wrong with options was found before: a disk that is full, numbers that are none */
@@ -119,6 +135,7 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
     DT_TRY_TO(done, st, st);
     if (console->process == 0) DT_TRY_TO(done, st, cli_show_end(&run));
 done:
+    if (st != DT_OK && console->process == 0 && !atomic_load(&run.holds)) cli_train_data_undo(&run);
     json_decref(run.options);
     json_decref(run.costs);
     cli_train_data_free(&run);

@@ -14,8 +14,13 @@
  * what is not given yet. Freed with cli_args_free(), also after an error. */
 dt_status cli_option_files_read(const cli_command *command, cli_args *args) DT_MUST_USE;
 
+/* Of an error about an option that the file of a run said, and the command line did not: that, and
+ * how it is taken back. */
+void cli_option_files_explain(const cli_args *args);
+
 /* The options of a command that are given, as such an object, less those that are of one call alone
- * and not of a run; NULL without memory. */
-struct json_t *cli_options_json(const cli_command *command, const cli_args *args);
+ * and not of a run. DT_ERR_ARG: one of them is no text that JSON could keep. */
+dt_status cli_options_json(const cli_command *command, const cli_args *args,
+                           struct json_t **out) DT_MUST_USE;
 
 #endif

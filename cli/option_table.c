@@ -129,6 +129,7 @@ static const cli_option options[] = {
     { "keep", 0, NUMBER, "N", AT(training.keep), CLI_TRAIN, MAX_NEW, "newest checkpoints that stay (default 2)" },
     { "export", 0, FLAG, NULL, AT(training.exports), CLI_TRAIN, 0, "a Hugging Face folder at every save, not at the end alone" },
     { "resume", 0, FLAG, NULL, AT(training.resume), CLI_TRAIN, 0, "go on from the newest checkpoint of RUN" },
+    { "forget", 0, MANY, "NAME", AT(training.forget), CLI_TRAIN, MAX_FILES, "with --resume: an option of the run that no longer holds" },
     { "new-data", 0, FLAG, NULL, AT(training.new_data), CLI_TRAIN, 0, "with --resume: other data than before, from their beginning" },
     { "dry-run", 0, FLAG, NULL, AT(training.dry_run), CLI_TRAIN, 0, "print memory, bytes and operations of each rank, and stop" },
     { "trace", 0, TEXT, "FILE", AT(training.trace), CLI_TRAIN, 0, "Chrome trace of the third step to write" },
@@ -425,7 +426,8 @@ void cli_args_free(cli_args *args)
         *many = (cli_many){ NULL, 0, 0 };
     }
     json_decref(args->texts);
-    args->texts = NULL;
+    json_decref(args->stored);
+    args->texts = args->stored = NULL;
 }
 
 bool cli_option_info_at(const cli_command *command, int i, cli_option_info *out)

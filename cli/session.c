@@ -240,6 +240,19 @@ static dt_status describe(cli_session *s)
     return DT_OK;
 }
 
+dt_status cli_check_saved(const cli_session *s)
+{
+    const dt_arch *arch;
+
+    for (int i = 0; (arch = dt_arch_at(s->args->registry, i)) != NULL; i++)
+        DT_CHECK(arch->text_config == NULL || strcmp(arch->model_type, s->info.model_type) != 0,
+                 DT_ERR_UNSUPPORTED,
+                 "--model: a %s model is only the text part of its checkpoint: saving it would "
+                 "lose the rest",
+                 arch->model_type);
+    return DT_OK;
+}
+
 /* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
  * can be mended before the weights are there. */
 static dt_status inspect(cli_session *s)

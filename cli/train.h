@@ -12,6 +12,13 @@
 #include "cli/run_folder.h"
 #include "cli/training.h"
 
+/* A file of tokens in the folder of the run: of which text, and whether this call made it. */
+typedef struct cli_tokens {
+    char *path;
+    const char *text;
+    bool fresh;
+} cli_tokens;
+
 /* Ranks read the upper half; the lower half is rank 0's. */
 typedef struct cli_run_of {
     const cli_session *session;
@@ -19,9 +26,11 @@ typedef struct cli_run_of {
     const char *folder;
     dt_data_source *sources;   /* of tokens, of what may have been text */
     dt_data_source validation; /* path NULL: none */
-    char **made;               /* names of files that were made */
+    cli_tokens *made;          /* of texts */
     int n_made;
+    bool new_folder;                /* there was none before */
     struct json_t *options, *costs; /* for files of the folder, once it is this run's */
+    atomic_bool holds;              /* the folder is this run's */
     atomic_bool began;              /* the first step: what fails from then on is no option */
 
     cli_metrics *metrics;
@@ -80,6 +89,9 @@ dt_status cli_train_data(cli_run_of *run) DT_MUST_USE;
 char *cli_train_facts(const cli_training *plan, const dt_data *data);
 dt_status cli_train_compare(const cli_trainer *t, const char *kept, int64_t samples,
                             bool *other) DT_MUST_USE;
+
+/* A run that did not begin leaves no tokens, and no folder, that were not there before. */
+void cli_train_data_undo(const cli_run_of *run);
 void cli_train_data_free(cli_run_of *run);
 
 #endif

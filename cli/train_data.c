@@ -3,6 +3,7 @@
  * What a run reads: files of tokens as they are, texts as tokens of the model's tokenizer in the
  * folder of the run. */
 #include <dtensor/token_files.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,33 +12,69 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/numbers.h"
 #include "cli/make_tokens.h"
+#include "cli/option_file.h"
 #include "cli/train.h"
 
-/* "RUN/data-0-5f3a90c1.bin", of the text and the tokenizer; freed with dti_free(). */
+enum { BLOCK_BYTES = 1 << 20 };
+
+/* Adds the bytes of a file. */
+static dt_status hash_file(const char *path, uint64_t *hash)
+{
+    FILE *f;
+    char *block = NULL;
+    size_t n = 1;
+    dt_status st = DT_OK;
+
+    DT_TRY(cli_check_file(path));
+    f = fopen(path, "rb");
+    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_TRY_TO(done, st, dti_alloc(BLOCK_BYTES, (void **)&block));
+    while ((n = fread(block, 1, BLOCK_BYTES, f)) > 0) *hash = dti_hash_bytes(*hash, block, n);
+    DT_CHECK_TO(done, st, !ferror(f), DT_ERR_IO, "%s: %s", path, strerror(errno));
+done:
+    dti_free(block);
+    (void)fclose(f);
+    return st;
+}
+
+/* Of what tokens are made of: the text, the tokenizer and, of JSON lines, the chat template. */
+static dt_status hash_source(const cli_run_of *run, const char *text, uint64_t *hash)
+{
+    static const char *const templates[] = { "chat_template.jinja", "chat_template.json",
+                                             "tokenizer_config.json" };
+    const char *ending = strrchr(text, '.');
+
+    *hash = run->plan->data.tokenizer;
+    DT_TRY(hash_file(text, hash));
+    if (ending == NULL || strcmp(ending, ".jsonl") != 0) return DT_OK;
+    for (size_t i = 0; i < DT_COUNT(templates); i++) {
+        char path[CLI_PATH_BYTES];
+        DT_TRY(cli_run_path(run->session->args->folder, templates[i], path));
+        *hash = dti_hash_text(*hash, templates[i]);
+        if (access(path, F_OK) == 0) DT_TRY(hash_file(path, hash));
+    }
+    return DT_OK;
+}
+
+/* "RUN/data-0-5f3a90c1d2e4b6a8.bin": files of that name have the tokens of this text, and are
+ * whole. Freed with dti_free(). */
 static dt_status name_tokens(const cli_run_of *run, const char *what, int i, const char *text,
                              char **out)
 {
-    const uint64_t of = dti_hash_text(run->plan->data.tokenizer, text);
-    char name[40], path[CLI_PATH_BYTES];
+    char name[48], path[CLI_PATH_BYTES];
+    uint64_t hash;
 
-    (void)snprintf(name, sizeof name, "%s-%d-%08" PRIx32 ".bin", what, i, (uint32_t)(of >> 32));
+    DT_TRY(hash_source(run, text, &hash));
+    (void)snprintf(name, sizeof name, "%s-%d-%016" PRIx64 ".bin", what, i, hash);
     DT_TRY(cli_run_path(run->folder, name, path));
     DT_TRY(dti_strdup(path, out));
     return DT_OK;
 }
 
-/* Whether tokens are newer than the text that they were made of: of a run that goes on. */
-static bool is_made(const char *tokens, const char *text)
-{
-    struct stat made, from;
-
-    return stat(tokens, &made) == 0 && stat(text, &from) == 0 &&
-           made.st_mtim.tv_sec > from.st_mtim.tv_sec;
-}
-
-static dt_status tokenize(const cli_run_of *run, const char *text, const char *tokens)
+static dt_status tokenize(const cli_run_of *run, cli_tokens *tokens)
 {
     const char *folder = run->session->args->folder;
     dt_tokenize_options how = DT_TOKENIZE_OPTIONS_INIT;
@@ -45,15 +82,17 @@ static dt_status tokenize(const cli_run_of *run, const char *text, const char *t
     dt_chat *chat = NULL;
     dt_status st = DT_OK;
 
-    if (is_made(tokens, text)) return DT_OK;
+    if (access(tokens->path, F_OK) == 0) return DT_OK;
+    tokens->fresh = true;
     st = dt_tokenizer_open(folder, &tokenizer);
-    if (st != DT_OK) dti_error_prefix("%s is a text, and needs the model's tokenizer", text);
+    if (st != DT_OK)
+        dti_error_prefix("%s is a text, and needs the model's tokenizer", tokens->text);
     DT_TRY(st);
     DT_TRY_TO(done, st, cli_run_make(run->folder));
     DT_TRY_TO(done, st, cli_open_chat(folder, &chat));
     how.format = DT_TOKENS_MEGATRON; /* it knows documents */
     how.chat = chat;
-    DT_TRY_TO(done, st, dt_tokenize_files(&text, 1, tokenizer, &how, tokens, NULL));
+    DT_TRY_TO(done, st, dt_tokenize_files(&tokens->text, 1, tokenizer, &how, tokens->path, NULL));
 done:
     dt_chat_release(&chat);
     dt_tokenizer_release(&tokenizer);
@@ -63,15 +102,16 @@ done:
 static dt_status find(cli_run_of *run, const char *option, const char *what, int i,
                       const dt_data_source *given, dt_data_source *out)
 {
-    char *tokens;
+    cli_tokens *tokens = &run->made[run->n_made];
     dt_status st = DT_OK;
 
     *out = *given;
     if (access(given->path, R_OK) == 0 && !dt_is_token_file(given->path)) {
-        DT_TRY(name_tokens(run, what, i, given->path, &tokens));
-        run->made[run->n_made++] = tokens;
-        out->path = tokens;
-        if (run->session->console->process == 0) st = tokenize(run, given->path, tokens);
+        tokens->text = given->path;
+        st = name_tokens(run, what, i, given->path, &tokens->path);
+        run->n_made += st == DT_OK;
+        out->path = tokens->path;
+        if (st == DT_OK && run->session->console->process == 0) st = tokenize(run, tokens);
     }
     if (st != DT_OK) dti_error_prefix("%s", option);
     DT_TRY(st);
@@ -79,8 +119,8 @@ static dt_status find(cli_run_of *run, const char *option, const char *what, int
 }
 
 /* Every token, so that none turns out wrong in the middle of the run. */
-static dt_status check(const char *option, const dt_data_source *sources, int n,
-                       const dt_data_options *how)
+static dt_status check(const cli_run_of *run, const char *option, const dt_data_source *sources,
+                       int n, const dt_data_options *how)
 {
     dt_data *data = NULL;
     dt_status st = dt_data_open(sources, n, how, &data);
@@ -89,6 +129,9 @@ static dt_status check(const char *option, const dt_data_source *sources, int n,
     dt_data_release(&data);
     if (st != DT_OK && how->end_token < 0 && (how->documents || how->order == DT_ORDER_PACKED))
         dti_error_prefix("there is no --end-token");
+    for (int i = 0; st != DT_OK && i < run->n_made; i++)
+        if (strstr(dt_last_error()->message, run->made[i].path) != NULL)
+            dti_error_prefix("%s", run->made[i].text);
     if (st != DT_OK) dti_error_prefix("%s", option);
     DT_TRY(st);
     return DT_OK;
@@ -108,16 +151,35 @@ dt_status cli_train_data(cli_run_of *run)
     if (validation.path != NULL)
         DT_TRY(find(run, "--validate", "validation", 0, &validation, &run->validation));
     if (run->session->console->process > 0) return DT_OK;
-    DT_TRY(check("--data", run->sources, plan->n_sources, &how));
+    DT_TRY(check(run, "--data", run->sources, plan->n_sources, &how));
     how.order = DT_ORDER_STORED;
     how.documents = false;
-    if (validation.path != NULL) DT_TRY(check("--validate", &run->validation, 1, &how));
+    if (validation.path != NULL) DT_TRY(check(run, "--validate", &run->validation, 1, &how));
     return DT_OK;
+}
+
+void cli_train_data_undo(const cli_run_of *run)
+{
+    static const char *const endings[] = { ".bin", ".bin.json", ".bin.mask", ".idx" };
+    char options[CLI_PATH_BYTES];
+
+    if (!run->plan->args->training.resume &&
+        (cli_run_path(run->folder, CLI_RUN_OPTIONS, options) != DT_OK ||
+         access(options, F_OK) == 0))
+        return; /* another run has begun there meanwhile */
+    for (int i = 0; i < run->n_made; i++)
+        for (size_t e = 0; run->made[i].fresh && e < DT_COUNT(endings); e++) {
+            char path[CLI_PATH_BYTES + 8];
+            (void)snprintf(path, sizeof path, "%.*s%s", (int)strlen(run->made[i].path) - 4,
+                           run->made[i].path, endings[e]);
+            (void)unlink(path);
+        }
+    if (run->new_folder) (void)rmdir(run->folder);
 }
 
 void cli_train_data_free(cli_run_of *run)
 {
-    while (run->n_made > 0) dti_free(run->made[--run->n_made]);
+    while (run->n_made > 0) dti_free(run->made[--run->n_made].path);
     dti_free(run->made);
     dti_free(run->sources);
 }

@@ -17,9 +17,13 @@
 #include "base/numbers.h"
 #include "cli/interrupts.h"
 #include "cli/option_file.h"
+#include "cli/outputs.h"
 #include "cli/train.h"
 
-enum { TRACED = 3 }; /* the first steps make what later ones use again */
+enum {
+    TRACED = 3, /* the first steps make what later ones use again */
+    NAME_BYTES = 40
+};
 
 /* --- open ------------------------------------------------------------------------------------- */
 
@@ -67,6 +71,7 @@ static dt_status write_options(cli_run_of *run)
     DT_TRY(cli_write_json(path, json_incref(run->costs)));
     DT_TRY(cli_run_path(run->folder, CLI_RUN_OPTIONS, path));
     DT_TRY(cli_write_json(path, json_incref(run->options)));
+    atomic_store(&run->holds, true);
     return DT_OK;
 }
 
@@ -103,8 +108,8 @@ static void close_all(cli_trainer *t)
 
 /* --- save ------------------------------------------------------------------------------------- */
 
-/* Files of a folder that an earlier export made under the name, and the folder; a link leads to
- * somebody else's. */
+/* A folder that an earlier export made under the name: what is not of a model stays, and so does a
+ * link, which leads to somebody else's. */
 static void remove_export(const char *path)
 {
     const int at = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -112,42 +117,53 @@ static void remove_export(const char *path)
     const struct dirent *item;
 
     while (folder != NULL && (item = readdir(folder)) != NULL)
-        (void)unlinkat(dirfd(folder), item->d_name, 0);
+        if (cli_is_of_model(item->d_name)) (void)unlinkat(dirfd(folder), item->d_name, 0);
     if (folder != NULL) (void)closedir(folder);
     if (folder == NULL && at >= 0) (void)close(at);
     (void)rmdir(path);
 }
 
-/* Exports of `--export` that are older than those to keep. */
-static void remove_old_exports(const cli_trainer *t)
+/* Exports of the run that are newer than one of step `after`, which goes if there are as many as
+ * are kept; after -1 all are looked at so. */
+static int64_t remove_old_exports(const cli_trainer *t, int64_t after)
 {
     const char *run = t->run->folder;
     DIR *folder = opendir(run);
     const struct dirent *item;
     char path[CLI_PATH_BYTES];
-    int64_t step;
+    int64_t step, n = 0;
 
-    while (folder != NULL && (item = readdir(folder)) != NULL)
-        if ((step = cli_run_export_step(item->d_name)) >= 0 &&
-            step <= t->at.step - t->run->plan->keep * dti_max(t->run->plan->save_every, 1) &&
+    while (folder != NULL && (item = readdir(folder)) != NULL) {
+        step = cli_run_export_step(item->d_name);
+        if (step <= after || step > t->at.step) continue;
+        n++;
+        if (after < 0 && remove_old_exports(t, step) >= t->run->plan->keep &&
             cli_run_path(run, item->d_name, path) == DT_OK)
             remove_export(path);
+    }
     if (folder != NULL) (void)closedir(folder);
+    return n;
 }
 
 /* The parameters as a Hugging Face folder, which RUN/model leads to. */
 static dt_status export_model(cli_trainer *t)
 {
-    char name[40], path[CLI_PATH_BYTES];
+    dt_save_options how = DT_SAVE_OPTIONS_INIT;
+    char name[NAME_BYTES], path[CLI_PATH_BYTES];
+    dt_status st;
 
+    how.finite = true;
     (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
     DT_TRY(cli_run_path(t->run->folder, name, path));
     if (t->speaks) remove_export(path);
     DT_TRY(dt_barrier(t->mesh, NULL));
-    DT_TRY(dt_model_save(t->model, path, NULL));
+    st = dt_model_save(t->model, path, &how);
+    if (st == DT_ERR_ARG)
+        dti_error_prefix("the model is not written after step %" PRId64, t->at.step);
+    DT_TRY(st);
     if (!t->speaks) return DT_OK;
     DT_TRY(cli_run_point(t->run->folder, name));
-    if (t->run->plan->args->training.exports) remove_old_exports(t);
+    (void)remove_old_exports(t, -1);
     (void)snprintf(t->run->model, sizeof t->run->model, "%s", name);
     return DT_OK;
 }
@@ -168,10 +184,10 @@ static dt_status save(cli_trainer *t, bool ends)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* A signal that any process has got, on all ranks at once; 0: none. */
-static dt_status hear_signal(cli_trainer *t, int *number)
+/* A number that any rank has, on all ranks at once, as a signal that its process has got; 0: none
+ * has. */
+static dt_status hear(cli_trainer *t, int32_t mine, int *number)
 {
-    const int32_t mine = cli_interrupted();
     const int n = dt_mesh_n_ranks(t->mesh);
     dt_status st = DT_OK;
     int32_t *all = NULL;
@@ -221,6 +237,25 @@ static dt_status step(cli_trainer *t)
     return DT_OK;
 }
 
+/* The model of a run that was at its end already, unless RUN/model leads to it: a disk may have
+ * been full, or somebody has removed it. */
+static dt_status export_missing(cli_trainer *t)
+{
+    char name[NAME_BYTES], found[NAME_BYTES] = "", path[CLI_PATH_BYTES];
+    int missing = 0;
+
+    if (t->speaks) {
+        (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
+        DT_TRY(cli_run_path(t->run->folder, CLI_RUN_MODEL, path));
+        missing = readlink(path, found, sizeof found - 1) < 0 || strcmp(found, name) != 0;
+        DT_TRY(cli_run_path(t->run->folder, CLI_RUN_MODEL "/config.json", path));
+        missing = missing || access(path, R_OK) != 0;
+    }
+    DT_TRY(hear(t, missing, &missing));
+    if (missing) DT_TRY(export_model(t));
+    return DT_OK;
+}
+
 static dt_status train(cli_trainer *t)
 {
     const int64_t steps = t->run->plan->steps;
@@ -228,9 +263,10 @@ static dt_status train(cli_trainer *t)
 
     while (t->at.step < steps && number == 0) {
         DT_TRY(step(t));
-        DT_TRY(hear_signal(t, &number));
+        DT_TRY(hear(t, cli_interrupted(), &number));
         DT_TRY(save(t, number != 0 || t->at.step == steps));
     }
+    if (t->begun_at == steps) DT_TRY(export_missing(t));
     if (t->speaks && t->at.step < steps) t->run->signal = number;
     return DT_OK;
 }

@@ -123,8 +123,10 @@ dt_status cli_show_end(const cli_run_of *run)
                      signal_name(run->signal), m->step, run->plan->steps, run->folder);
     else if (run->begun_at >= run->plan->steps)
         (void)printf("nothing to do: %" PRId64 " of %" PRId64
-                     " steps are done; more of them: --steps\n",
-                     run->begun_at, run->plan->steps);
+                     " steps are done%s%s%s; more of them: --steps\n",
+                     run->begun_at, run->plan->steps,
+                     run->model[0] != '\0' ? "; the model was missing and is in " : "",
+                     run->model[0] != '\0' ? run->folder : "", run->model[0] != '\0' ? " now" : "");
     else
         (void)printf("%" PRId64
                      " step%s in %s, loss %.4f; checkpoints, metrics and the model are in "

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor train: what a run's folder remembers and how that is taken back, what a run that is
+ * refused leaves, and the model in it: missing, of somebody else, no numbers. */
+#include <sys/stat.h>
+#include <time.h>
+
+#include "tests/cli/train.h"
+
+#define BEGIN(p, ...)                                                                         \
+    COMMAND("train", "-q", "--data", (p)->data, "-o", (p)->run, "--batch", "2", "--sequence", \
+            "16", "--threads", "1", __VA_ARGS__)
+#define RESUME(p, ...) COMMAND("train", "-q", "--resume", "-o", (p)->run, __VA_ARGS__)
+
+static const char *in_run(const train_place *p, const char *name, char path[TRAIN_PATH_BYTES + 32])
+{
+    (void)snprintf(path, TRAIN_PATH_BYTES + 32, "%s/%s", p->run, name);
+    return path;
+}
+
+/* --- what is remembered ----------------------------------------------------------------------- */
+
+/* What was found out, as the folder of --config and the default mesh, is found out again. */
+DT_TEST(cli_train_folder, remembers_what_was_said_and_nothing_else)
+{
+    char config[TRAIN_PATH_BYTES + 32], path[TRAIN_PATH_BYTES + 32], *text;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(config, sizeof config, "%s/config.json", p.model);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "--config", config, "--steps", "2", "--link", "1,10"));
+    text = command_read(in_run(&p, "options.json", path));
+    COMMAND_ASSERT_HAS(text, "\"config\"");
+    DT_ASSERT(strstr(text, "\"model\"") == NULL && strstr(text, "\"mesh\"") == NULL &&
+              strstr(text, "\"link\"") == NULL);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--mesh", "tp=2"), "1 step in ");
+    train_close(&p);
+}
+
+DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
+{
+    char other[TRAIN_PATH_BYTES], path[TRAIN_PATH_BYTES + 32], *text;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(other, sizeof other, "%s/other.bin", p.folder);
+    train_write_tokens(&p, "other.bin", TRAIN_VOCAB);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1", "--mesh", "dp=1",
+                                "--fully-shard", "dp", "--validate", other));
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "2", "--mesh", "tp=2"),
+                       "run/options.json says --fully-shard, which --forget fully-shard would "
+                       "leave out: --fully-shard: --mesh tp=2 has no dim \"dp\"");
+    DT_ASSERT(unlink(other) == 0);
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "2", "--mesh", "tp=2", "--forget", "fully-shard"),
+                       "says --validate, which --forget validate would leave out: --validate: ");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2", "--mesh", "tp=2", "--forget", "fully-shard",
+                                 "--forget", "validate"));
+    text = command_read(in_run(&p, "options.json", path));
+    DT_ASSERT(strstr(text, "fully-shard") == NULL && strstr(text, "validate") == NULL);
+    (void)COMMAND_ENDS(2, RESUME(&p, "--forget", "lrr"), "unknown option --lrr; did you mean --lr");
+    (void)COMMAND_ENDS(2, COMMAND("train", "--forget", "lr"), "--forget is of a run that goes on");
+    train_close(&p);
+}
+
+/* Whatever its time says. */
+DT_TEST(cli_train_folder, has_tokens_of_the_text_as_it_is)
+{
+    static const char line[] = "Whether 'tis nobler in the mind to suffer\n";
+    char model[DT_TEST_PATH_BYTES], all[40 * sizeof line] = "";
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    (void)snprintf(p.data, sizeof p.data, "%s/a.txt", p.folder);
+    for (int i = 0; i < 40; i++) (void)snprintf(all + strlen(all), sizeof line, "%s", line);
+    for (int i = 0; i < 2; i++) {
+        all[0] = (char)('W' + i);
+        dt_test_write_file(p.folder, "a.txt", all, strlen(all));
+        DT_ASSERT(utimensat(AT_FDCWD, p.data,
+                            (struct timespec[]){ { .tv_sec = 1 }, { .tv_sec = 1 } }, 0) == 0);
+        if (i == 0) (void)COMMAND_ENDS(0, BEGIN(&p, "-m", model, "--steps", "1"));
+        if (i == 0) (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    }
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3"), "--data is another than that");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--new-data"));
+    train_close(&p);
+}
+
+/* --- what is refused -------------------------------------------------------------------------- */
+
+DT_TEST(cli_train_folder, is_not_made_of_a_run_that_is_refused)
+{
+    static const struct {
+        const char *words[6], *says;
+    } cases[] = {
+        { { "--data", "@few.txt" }, "few.txt: " },
+        { { "--data", "@text.txt", "--data", "@none.txt" }, "--data: " },
+        { { "--data", "@text.txt", "--validate", "@few.txt" }, "--validate: " },
+        { { "--data", "@text.txt", "--offload", "@none" }, "--offload: " },
+        { { "--data", "@text.txt", "--data", "@\xff.txt" }, "--data: its text is not UTF-8" },
+        { { "--data", "@text.txt", "--plan", "@pipe" }, "is a device or pipe, not a file" },
+        { { "--data", "@text.txt", "--offload", "/proc" }, "/proc: " }, /* the ranks find out */
+    };
+    char model[DT_TEST_PATH_BYTES], paths[6][TRAIN_PATH_BYTES], text[4096];
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    memset(text, 'a', sizeof text);
+    dt_test_write_file(p.folder, "text.txt", text, sizeof text);
+    dt_test_write_file(p.folder, "few.txt", "hi", 2);
+    dt_test_write_file(p.folder, "\xff.txt", text, sizeof text);
+    (void)snprintf(paths[0], sizeof paths[0], "%s/pipe", p.folder);
+    DT_ASSERT(mkfifo(paths[0], 0600) == 0);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        const char *words[24] = { "train",   "-q", "-m",      model, "-o",         p.run,
+                                  "--steps", "1",  "--batch", "2",   "--sequence", "16" };
+        const bool piped = strstr(cases[i].says, "pipe") != NULL;
+        pid_t writer = 0;
+
+        for (int w = 0; w < 6 && cases[i].words[w] != NULL; w++) {
+            (void)snprintf(paths[w], sizeof paths[w], "%s/%s", p.folder, cases[i].words[w] + 1);
+            words[12 + w] = cases[i].words[w][0] == '@' ? paths[w] : cases[i].words[w];
+        }
+        if (piped && (writer = fork()) == 0) { /* a plan, as a shell writes it for <(...) */
+            const int fd = open(paths[3], O_WRONLY);
+            _exit(fd < 0 || write(fd, "{}", 2) != 2);
+        }
+        (void)COMMAND_ENDS(2, command_run(NULL, words), cases[i].says);
+        if (piped) (void)waitpid(writer, NULL, 0);
+        if (access(p.run, F_OK) == 0)
+            dt_test_fail(__FILE__, __LINE__, "%s: a folder is left", cases[i].says);
+    }
+    train_close(&p);
+}
+
+DT_TEST(cli_train_folder, is_of_no_model_that_could_not_be_saved)
+{
+    char model[DT_TEST_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "tests/golden/gemma3/multimodal");
+    (void)COMMAND_ENDS(2, BEGIN(&p, "-m", model, "--steps", "1"),
+                       "is only the text part of its checkpoint");
+    (void)COMMAND_ENDS(2, COMMAND("train", "-q", "-m", model, "--dry-run"),
+                       "is only the text part of its checkpoint");
+    (void)COMMAND_ENDS(
+        2, COMMAND_ENV("DTENSOR_FAULT=rank=0,op=any", "save", "-q", "-m", model, "-o", p.other),
+        "is only the text part of its checkpoint");
+    DT_ASSERT(access(p.run, F_OK) != 0 && access(p.other, F_OK) != 0);
+    train_close(&p);
+}
+
+/* --- the model in it -------------------------------------------------------------------------- */
+
+DT_TEST(cli_train_folder, gets_the_model_that_is_missing_at_its_end)
+{
+    char path[TRAIN_PATH_BYTES + 32], config[TRAIN_PATH_BYTES + 32];
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    dt_test_write_file(p.run, "model-00000002", "x", 1); /* in the place of a disk that is full */
+    (void)COMMAND_ENDS(1, RESUME(&p, "--steps", "2"), "model-00000002");
+    DT_ASSERT(unlink(in_run(&p, "model-00000002", path)) == 0);
+    for (int i = 0; i < 2; i++) { /* and once more, after somebody has removed it */
+        (void)COMMAND_ENDS(0, RESUME(&p, "--mesh", i == 0 ? "dp=1" : "tp=2"),
+                           "nothing to do: 2 of 2 steps are done; the model was missing");
+        DT_ASSERT(access(in_run(&p, "model/config.json", config), R_OK) == 0);
+        dt_test_remove_dir(in_run(&p, "model-00000002", path));
+    }
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"),
+                       "nothing to do: 2 of 2 steps are done; more of them: --steps");
+    train_close(&p);
+}
+
+DT_TEST(cli_train_folder, keeps_what_is_not_of_its_model)
+{
+    char path[TRAIN_PATH_BYTES + 32];
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    DT_ASSERT(mkdir(in_run(&p, "model-00000002", path), 0700) == 0);
+    dt_test_write_file(path, "notes", "mine", 4);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    DT_ASSERT(access(in_run(&p, "model-00000002/notes", path), R_OK) == 0);
+    DT_ASSERT(unlink(in_run(&p, "model", path)) == 0 && mkdir(path, 0700) == 0);
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3"), "run/model is no link");
+    DT_ASSERT_EQ_INT(train_lines(p.run), 2);
+    train_close(&p);
+}
+
+/* A rate that is too large leaves parameters that are none, and f16 takes their gradients for such
+ * that overflow. Steps have the numbers of the run. */
+DT_TEST(cli_train_folder, gets_no_model_of_what_are_no_numbers)
+{
+    char path[TRAIN_PATH_BYTES + 32];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = COMMAND_ENDS(1,
+                     COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.run, "--batch", "2",
+                             "--sequence", "16", "--dtype", "f16", "--lr", "1e38", "--steps", "3"),
+                     "the model is not written after step 3: tensor \"model.", "are not finite");
+    COMMAND_ASSERT_HAS(r.err, "step 1 skipped");
+    COMMAND_ASSERT_HAS(r.err, "step 3 skipped");
+    DT_ASSERT(access(in_run(&p, "model", path), F_OK) != 0);
+    DT_ASSERT(access(in_run(&p, "model-00000003", path), F_OK) != 0);
+    r = COMMAND_ENDS(1, COMMAND("train", "--resume", "-o", p.run, "--steps", "4"));
+    COMMAND_ASSERT_HAS(r.err, "step 4 skipped");
+    (void)snprintf(p.run, sizeof p.run, "%s", p.other);
+    (void)COMMAND_ENDS(1,
+                       BEGIN(&p, "-m", p.model, "--dtype", "bf16", "--lr", "1e38", "--steps", "1",
+                             "--mesh", "dp=2"),
+                       "after step 1: tensor \"model.");
+    train_close(&p);
+}
