@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values of layers without a Hugging Face folder: from a key, from a file, from other layers. */
+#include <dtensor/collectives.h>
 #include <dtensor/factories.h>
 #include <dtensor/weights.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "files/safetensors.h"
 #include "tests/support/dt_test.h"
@@ -472,6 +474,41 @@ static dt_status is_read_again(dt_mesh *mesh, const void *arg)
 done:
     dt_layers_release(&layers);
     return st;
+}
+
+/* The first of the replicas alone writes, and looks at what it writes; the others learn of it. */
+static dt_status is_refused(dt_mesh *mesh, const void *arg)
+{
+    static const dt_init_rule bad[] = { { "mlp.up.bias", DT_INIT_CONSTANT, 1e6, 0.0 },
+                                        { "**", DT_INIT_CONSTANT, 1.0, 0.0 } };
+    dt_save_options o = DT_SAVE_OPTIONS_INIT;
+    dt_layers *layers = NULL;
+    dt_status st = DT_OK;
+
+    o.keep_dtype = false;
+    o.dtype = DT_F16;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
+    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, bad, (int)DT_COUNT(bad)));
+    DT_EXPECT_TO(done, st, dt_layers_write(layers, arg, &o) == DT_ERR_ARG, "1e6 was saved");
+    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "tensor \"mlp.up.bias\": ") != NULL,
+                 "%s", dt_last_error()->message);
+    DT_TRY_TO(done, st, dt_barrier(mesh, NULL));
+done:
+    dt_layers_release(&layers);
+    return st;
+}
+
+DT_TEST(values, that_do_not_fit_are_refused_on_all_ranks)
+{
+    static const char *const meshes[] = { "tp=1", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) {
+        char folder[DT_TEST_PATH_BYTES], inner[DT_TEST_PATH_BYTES + 8];
+        (void)snprintf(inner, sizeof inner, "%s/new", dt_test_temp_dir(folder));
+        dt_test_on_ranks(meshes[i], is_refused, inner);
+        DT_ASSERT(access(inner, F_OK) != 0);
+        dt_test_remove_dir(folder);
+    }
 }
 
 DT_TEST(values, what_one_mesh_writes_another_reads)

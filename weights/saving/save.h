@@ -60,7 +60,8 @@ typedef struct dti_saver {
     int64_t bytes; /* of all tensors */
     dti_small_file small[DTI_SMALL_FILES];
     int n_small;
-    dti_hold hold; /* the mesh's first rank's */
+    dti_hold hold;    /* the mesh's first rank's */
+    dt_error refused; /* what this rank has of numbers that cannot be saved; DT_OK: none */
 } dti_saver;
 
 /* Fills specs and values with every parameter that is stored: a tied weight once, adapters that are

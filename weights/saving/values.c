@@ -120,6 +120,16 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
     return st;
 }
 
+/* Numbers of this rank's that cannot be saved are told when all have come to the end: others may
+ * wait for it in a move. */
+static dt_status refuse(dti_saver *s, size_t i, dt_status st)
+{
+    if (st != DT_ERR_ARG) return st;
+    dti_error_prefix("tensor \"%s\"", s->specs[i].name);
+    if (s->refused.code == DT_OK) s->refused = *dt_last_error();
+    return DT_OK;
+}
+
 static dt_status check_finite(const dt_local *from, int64_t n)
 {
     dti_ckpt_scan seen = { .first = -1 };
@@ -159,8 +169,7 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
         if (st == DT_OK)
             st = reversed ? write_transposed(f, &host.local, dtype, at)
                           : write_elements(f, &host.local, dtype, n, at);
-        if (st == DT_ERR_ARG) dti_error_prefix("tensor \"%s\"", s->specs[i].name);
-        DT_TRY_TO(done, st, dti_host_close(&host, st));
+        DT_TRY_TO(done, st, dti_host_close(&host, refuse(s, i, st)));
     }
 done:
     dt_tensor_release(&rows);

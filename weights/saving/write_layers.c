@@ -145,16 +145,6 @@ static dt_status finish(dti_saver *s)
 
 /* --- every rank ------------------------------------------------------------------------------- */
 
-static dt_status barrier(const dti_saver *s)
-{
-    dti_comm *comm;
-
-    DT_TRY(dti_mesh_comm(dt_layers_mesh(s->layers),
-                         (1u << dt_mesh_n_dims(dt_layers_mesh(s->layers))) - 1, &comm));
-    DT_TRY(dti_barrier(comm));
-    return DT_OK;
-}
-
 static dt_status write_all(dti_saver *s, const dt_save_options *o)
 {
     dt_mesh *mesh = dt_layers_mesh(s->layers);
@@ -162,7 +152,8 @@ static dt_status write_all(dti_saver *s, const dt_save_options *o)
 
     DT_TRY(dti_first_says(mesh, first ? begin(s) : DT_OK));
     DT_TRY(dti_runtime_alone(dt_mesh_runtime(mesh), dti_save_values(s, o)));
-    DT_TRY(barrier(s));
+    if (s->refused.code != DT_OK) dti_error_restore(&s->refused);
+    DT_TRY(dti_all_say(mesh, s->refused.code));
     DT_TRY(dti_first_says(mesh, first ? finish(s) : DT_OK));
     return DT_OK;
 }
