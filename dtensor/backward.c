@@ -77,7 +77,8 @@ static dt_status contribute(dt_tape *t, const dt_node *n, int i, dt_tensor *dx)
 static dt_status check_kept(const dt_node *n)
 {
     for (int k = 0; k < n->n_in + n->n_out; k++)
-        DT_CHECK(n->kept[k].x == NULL || n->kept[k].x->storage->version == n->kept[k].version,
+        DT_CHECK(n->kept[k].x == NULL || n->kept[k].x->storage == NULL ||
+                     n->kept[k].x->storage->version == n->kept[k].version,
                  DT_ERR_ARG,
                  "%s%s%s: %s %d, which its backward needs, was written over after the call",
                  n->scope != NULL ? n->scope : "", n->scope != NULL ? ": " : "", n->name,

@@ -228,6 +228,12 @@ static void keep(dt_node *node, int k, dt_tensor *x)
     }
 }
 
+/* Of an operand whose values nobody will read, and which is not made again for it. */
+static dt_status keep_form(dt_node *node, int k, const dt_tensor *x)
+{
+    return dti_tensor_header(x->mesh, x->layout, x->local.dtype, x->shape, &node->kept[k].x);
+}
+
 /* Its results can be made again: a row of which all operands are kept. */
 static void set_recipes(dti_graph *g, const dt_node *node)
 {
@@ -289,7 +295,10 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
     DT_TRY(name_results(g, node, n_out, out));
     DT_TRY(add_bytes(g, node, attr, op->attr_bytes));
     for (int i = 0; i < n; i++)
-        if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && serves(op, node, i)) keep(node, i, in[i]);
+        if ((op->keeps & DT_OP_KEEPS_FORM(i)) != 0)
+            DT_TRY(keep_form(node, i, in[i]));
+        else if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && serves(op, node, i))
+            keep(node, i, in[i]);
     for (int r = 0; r < n_out; r++)
         if ((op->keeps & DT_OP_KEEPS_OUT(r)) != 0) keep(node, n + r, out[r]);
     if (g->thrifty && (op->flags & DT_OP_CHEAP) != 0) set_recipes(g, node);

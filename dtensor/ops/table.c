@@ -49,6 +49,7 @@
 #define GRADIENT(f, kept) , .backward = dti_##f##_gradient, .keeps = (kept) /* behind the cost */
 #define IN(i)             DT_OP_KEEPS_IN(i)
 #define OUT(r)            DT_OP_KEEPS_OUT(r)
+#define FORM(i)           DT_OP_KEEPS_FORM(i)
 #define NOTHING           0
 #define WHOLE             DT_OP_KEEPS_WHOLE
 #define OPERANDS          255u /* all that the row has */
@@ -139,7 +140,7 @@ ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_n
 ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d" GRADIENT(layer_norm, IN(0) | IN(1)))
 /* embeddings and positions */
 ROW(embedding,   "..., vd -> ...d",
-                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d" GRADIENT(embedding, IN(0) | IN(1)))
+                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d" GRADIENT(embedding, IN(0) | FORM(1)))
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
 ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe" GRADIENT(rope, IN(1)))
 ROW(rope_backward, "bth[e], bt[r] -> bth[e]", "FF>F", EXTENTS(rope),       rope_backward, BILINEAR,           0,           "3 bthe")

@@ -77,10 +77,11 @@ typedef struct dt_op_work {
 struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
 struct dt_node;     /* a call that was recorded; <dtensor/gradients.h> */
 
-#define DT_OP_KEEPS_IN(i)  (1u << (i))
-#define DT_OP_KEEPS_OUT(r) (256u << (r))
-#define DT_OP_KEEPS_CROSS  65536u  /* an operand serves the others' gradients alone */
-#define DT_OP_KEEPS_WHOLE  131072u /* keeps nothing: the backward takes no gradient that is terms */
+#define DT_OP_KEEPS_IN(i)   (1u << (i))
+#define DT_OP_KEEPS_OUT(r)  (256u << (r))
+#define DT_OP_KEEPS_CROSS   65536u  /* an operand serves the others' gradients alone */
+#define DT_OP_KEEPS_WHOLE   131072u /* nothing: the backward takes no gradient that is terms */
+#define DT_OP_KEEPS_FORM(i) (262144u << (i)) /* of operand i shape and placement, no values */
 
 /* One operator. Fields that are not set are NULL or 0; what a row may not say is refused at its
  * first call, with the field's name.
@@ -111,7 +112,8 @@ struct dt_node;     /* a call that was recorded; <dtensor/gradients.h> */
  * backward what gradients of operands follow from those of results, as a few calls of other rows on
  *          the tape: <dtensor/gradients.h>. NULL: a gradient that reaches the row is an error.
  * keeps    what backward() needs of the call: DT_OP_KEEPS_IN(i), DT_OP_KEEPS_OUT(r). It stays in
- *          memory until the backward pass has used it. */
+ *          memory until the backward pass has used it. Of DT_OP_KEEPS_FORM(i) nothing does:
+ *          dt_node_in() is for operands of rows whose kernels read none of their values. */
 typedef struct dt_op {
     const char *name;
     const char *axes;
