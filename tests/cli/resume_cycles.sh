@@ -28,23 +28,42 @@ train() { # RUN STEPS OPTION...
     local run=$1 steps=$2
     shift 2
     exec "$dtensor" train --model tests/golden/llama/tied --data "$work/data.bin" --output "$run" \
-        --steps "$steps" --batch 4 --sequence 16 --microbatches 2 --dtype f32 --lr 1e-3 --save-every 7 \
+        --steps "$steps" --batch 4 --sequence 8 --microbatches 2 --dtype f32 --lr 1e-3 --save-every 3 \
         --threads 1 -q "$@"
+}
+
+# A moment of the run: while it begins, one time in four, or around its next steps. It is steps that are
+# counted and not time, so that on a busy machine a cycle is as short as on another.
+await_moment() { # STEPS
+    local metrics=$work/run/metrics.jsonl want=$(($1 + RANDOM % 6))
+    if [ $((RANDOM % 4)) -gt 0 ]; then
+        # what is older than this run is not its own
+        until [ "$metrics" -nt "$work/begun" ] && [ "$(wc -l <"$metrics")" -ge "$want" ]; do
+            kill -0 "$child" 2>/dev/null || return 0
+            sleep 0.02
+        done
+        sleep "0.0$((RANDOM % 80 + 10))"
+    else
+        sleep "0.$((RANDOM % 400 + 100))"
+    fi
 }
 
 declare -A ends=([INT]=0 [TERM]=0 [KILL]=0)
 signals=(INT TERM KILL)
 for ((cycle = 1; cycle <= cycles; cycle++)); do
-    resume=()
-    [ ! -e "$work/run/latest" ] || resume=(--resume)
+    resume=() saved=0
+    if [ -e "$work/run/latest" ]; then
+        resume=(--resume) last=$(cat "$work/run/latest")
+        saved=$((10#${last#step-}))
+    fi
     # Killed before its first checkpoint, a run begins anew.
     [ ${#resume[@]} -gt 0 ] || rm -rf "$work/run"
     signal=${signals[RANDOM % 3]}
     [ "$cycle" -lt "$cycles" ] || signal=INT
+    touch "$work/begun"
     train "$work/run" 1000000 "$@" "${resume[@]}" >"$work/log" 2>&1 &
     child=$!
-    sleep "$(printf '%d.%03d' $((RANDOM % 2)) $((RANDOM % 900 + 50)))"
-    [ "$cycle" -lt "$cycles" ] || sleep 1
+    await_moment "$saved"
     # Before it listens a signal ends it as it does any program.
     kill -"$signal" "$child" || fail "cycle $cycle: it had ended: $(cat "$work/log")"
     status=0
