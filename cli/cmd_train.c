@@ -154,9 +154,9 @@ const cli_command cli_train = {
         "Trains the model of a Hugging Face folder, or one that begins at random by its\n"
         "config.json, on any mesh: batches are cut over dp, weights over tp, and --zero cuts what\n"
         "copies of a weight hold alike. RUN gets metrics.jsonl, an object per step; checkpoints,\n"
-        "from which --resume goes on, on whatever mesh; and the model as a Hugging Face folder,\n"
-        "RUN/model. Ctrl-C, SIGTERM and SIGHUP end the run after the step, and save it. Options "
-        "may stand\n"
-        "in a JSON file (--options), and those of a run that goes on need not be said again.",
+        "from which --resume goes on, on whatever mesh, with the data it began with; and the\n"
+        "model as a Hugging Face folder, RUN/model. Ctrl-C, SIGTERM and SIGHUP end the run after\n"
+        "the step, and save it. Options may stand in a JSON file (--options), and those of a run\n"
+        "that goes on need not be said again.",
     .run = train,
 };

@@ -22,12 +22,11 @@
 #define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH | CLI_TRAIN)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define ON_A_MESH \
-    (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO | CLI_TRAIN)
-#define STEPS  (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
-#define TRAINS (CLI_TRAIN | CLI_PLAN)
-#define CHECKS (CLI_INSPECT | CLI_VERIFY)
-#define ALL    (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT)
+#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
+#define STEPS     (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
+#define TRAINS    (CLI_TRAIN | CLI_PLAN)
+#define CHECKS    (CLI_INSPECT | CLI_VERIFY)
+#define ALL       (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000, MAX_FILES = 65536 };
 
@@ -75,6 +74,7 @@ static const cli_option options[] = {
     { "length-penalty", 0, SET, "X", 0, CLI_GENERATE, 0, "of beams: above 0 favours long ones (default 1)" },
     { "early-stopping", 0, SET, "WORD", 0, CLI_GENERATE, 0, "of beams: false (default), true or never" },
     { "mesh",            0,  TEXT,   "MESH", AT(mesh),           ON_A_MESH, 0, "ranks by named dims (default tp=1, or processes)" },
+    { "mesh", 0, TEXT, "MESH", AT(mesh), CLI_TRAIN, 0, "ranks by named dims (default dp=1, or processes)" },
     { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
     { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
@@ -119,7 +119,7 @@ static const cli_option options[] = {
     { "no-masters", 0, FLAG, NULL, AT(training.no_masters), TRAINS, 0, "bf16 alone, rounded at random, instead of f32 beside it" },
     { "bucket", 0, NUMBER, "BYTES", AT(training.bucket), TRAINS, (int64_t)1 << 40, "of gradients that travel together before all are there" },
     { "offload", 0, TEXT, "WHERE", AT(training.offload), TRAINS, 0, "the optimizer's state: host (of a GPU), or a folder" },
-    { "seed", 0, TEXT, "N", AT(training.seed), CLI_TRAIN, 0, "of the order, of a model of --config (default 0)" },
+    { "seed", 0, TEXT, "N", AT(training.seed), CLI_TRAIN, 0, "of the order, a model of --config, --no-masters (default 0)" },
     { "order", 0, TEXT, "HOW", AT(training.order), CLI_TRAIN, 0, "of the data: shuffled (default), stored, or packed documents" },
     { "documents", 0, FLAG, NULL, AT(training.documents), CLI_TRAIN, 0, "attention and positions stay within a document" },
     { "end-token", 0, COUNT, "ID", AT(training.end_token), CLI_TRAIN, INT32_MAX, "that ends documents where files do not say (default: the model's)" },
