@@ -282,6 +282,27 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
     }
 }
 
+/* As nohup does it. */
+DT_TEST(cli_train, a_signal_that_was_ignored_at_its_start_stays_so)
+{
+    char out[TRAIN_PATH_BYTES];
+    train_place p;
+    int status = 0;
+    pid_t pid;
+
+    train_open(&p);
+    (void)signal(SIGHUP, SIG_IGN);
+    pid = start(&p);
+    (void)signal(SIGHUP, SIG_DFL);
+    await_steps(&p);
+    DT_ASSERT(kill(pid, SIGHUP) == 0 && kill(pid, SIGTERM) == 0);
+    DT_ASSERT(waitpid(pid, &status, 0) == pid);
+    DT_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    (void)snprintf(out, sizeof out, "%s/out", p.folder);
+    COMMAND_ASSERT_HAS(command_read(out), "stopped by SIGTERM after step ");
+    train_close(&p);
+}
+
 DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)
 {
     command_result r;
