@@ -90,8 +90,8 @@ static dt_status detokenize(const cli_args *args, const cli_env *env, const cli_
     DT_TRY_TO(done, st, open_tokenizer(args, &tok));
     DT_TRY_TO(done, st,
               cli_ids_read(args->tokens,
-                           &(cli_id_list){ "--tokens", (int64_t)INT32_MAX + 1, false, 0 }, &ids,
-                           &n));
+                           &(cli_id_list){ "--tokens", dt_tokenizer_vocab_size(tok), false, 0 },
+                           &ids, &n));
     DT_TRY_TO(done, st,
               dt_tokenizer_decode(tok, ids, (size_t)n, !args->keep_special, &text, &bytes));
     if (args->json) {

@@ -100,6 +100,14 @@ static bool is_forgotten(const cli_args *args, const char *name)
     return i < names->n;
 }
 
+/* What is given says the same of another kind. */
+static bool is_replaced(const cli_args *args, const char *name)
+{
+    return (strcmp(name, "config") == 0 && args->folder != NULL) ||
+           (strcmp(name, "model") == 0 && args->training.config != NULL) ||
+           (strcmp(name, "no-bind") == 0 && args->bind != NULL);
+}
+
 /* A value, or of an option that may be repeated an array of them. */
 static dt_status fill_all(const cli_option *o, const json_t *v, cli_args *args)
 {
@@ -129,7 +137,7 @@ static dt_status read_object(const cli_command *command, json_t *all, bool of_ru
         for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
         o = cli_option_find(command, name, strlen(name));
         if (o == NULL) return cli_option_unknown(command, name, strlen(name));
-        if (of_run && is_forgotten(args, name)) continue;
+        if (of_run && (is_forgotten(args, name) || is_replaced(args, name))) continue;
         if (of_run && !cli_option_given(o, args)) DT_TRY(keep_name(args, name));
         st = fill_all(o, v, args);
         if (st == DT_ERR_FORMAT) dti_error_prefix("\"%s\"", key);

@@ -40,7 +40,7 @@ static const cli_option options[] = {
     { "labels",          0,  TEXT,   "ROWS", AT(labels),         CLI_GRADIENTS, 0, "what each token is to predict, -100: nothing (default: the next)" },
     { "recompute",       0,  TEXT,   "WHAT", AT(recompute),      STEPS, 0, "what runs again: none (default), selective or cheap, full or blocks" },
     { "chunk",           0,  NUMBER, "N",    AT(chunk),          STEPS, MAX_NEW, "tokens of a row whose logits exist at a time (default: all)" },
-    { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF), generated together" },
+    { "prompts-file", 0, TEXT, "FILE", AT(prompts_file), CLI_GENERATE, 0, "one prompt per line (LF or CRLF; empty: none), together" },
     { "system", 's', TEXT, "TEXT", AT(system), CLI_CHAT, 0, "what the model is told before the conversation" },
     { "show-prompt", 0, FLAG, NULL, AT(show_prompt), CLI_CHAT, 0, "print to stderr what the template makes of each turn" },
     { "max-new-tokens", 'n', NUMBER, "N",    AT(max_new_tokens), TALKS, MAX_NEW, "stop after N tokens (default 100; chat: the context)" },

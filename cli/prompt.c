@@ -72,9 +72,8 @@ static dt_status parse_id(const char **text, int64_t item, const cli_id_list *ho
              "%s: \"%.*s\" (%s) is not a %s; write ids with commas: 1,2,3", how->option, (int)shown,
              p, place(how, item, at), what);
     DT_CHECK(errno == 0 && id < how->vocab && (id >= 0 || id == IGNORED), DT_ERR_ARG,
-             "%s: %s %.*s (%s) is outside %s vocabulary, 0..%lld%s", how->option, what,
-             (int)(shown - blanks), p + blanks, place(how, item, at),
-             how->vocab > INT32_MAX ? "any" : "the model's", (long long)how->vocab - 1,
+             "%s: %s %.*s (%s) is outside the model's vocabulary, 0..%lld%s", how->option, what,
+             (int)(shown - blanks), p + blanks, place(how, item, at), (long long)how->vocab - 1,
              how->labels ? "; -100 is ignored" : "");
     *out = (int32_t)id;
     *text = p + n + (p[n] == ',');

@@ -88,7 +88,6 @@ static dt_status tokenize(const cli_run_of *run, cli_tokens *tokens)
     if (st != DT_OK)
         dti_error_prefix("%s is a text, and needs the model's tokenizer", tokens->text);
     DT_TRY(st);
-    DT_TRY_TO(done, st, cli_run_make(run->folder));
     DT_TRY_TO(done, st, cli_open_chat(folder, &chat));
     how.format = DT_TOKENS_MEGATRON; /* it knows documents */
     how.chat = chat;
@@ -111,7 +110,10 @@ static dt_status find(cli_run_of *run, const char *option, const char *what, int
         st = name_tokens(run, what, i, given->path, &tokens->path);
         run->n_made += st == DT_OK;
         out->path = tokens->path;
-        if (st == DT_OK && run->session->console->process == 0) st = tokenize(run, tokens);
+        if (st == DT_OK && run->session->console->process == 0) {
+            DT_TRY(cli_run_make(run->folder));
+            st = tokenize(run, tokens);
+        }
     }
     if (st != DT_OK) dti_error_prefix("%s", option);
     DT_TRY(st);
@@ -153,7 +155,6 @@ dt_status cli_train_data(cli_run_of *run)
     if (run->session->console->process > 0) return DT_OK;
     DT_TRY(check(run, "--data", run->sources, plan->n_sources, &how));
     how.order = DT_ORDER_STORED;
-    how.documents = false;
     if (validation.path != NULL) DT_TRY(check(run, "--validate", &run->validation, 1, &how));
     return DT_OK;
 }

@@ -35,7 +35,6 @@ static dt_status open_data(cli_trainer *t)
     DT_TRY(dt_data_open(t->run->sources, plan->n_sources, &how, &t->data));
     if (t->run->validation.path == NULL) return DT_OK;
     how.order = DT_ORDER_STORED;
-    how.documents = false;
     DT_TRY(dt_data_open(&t->run->validation, 1, &how, &t->validation));
     return DT_OK;
 }

@@ -110,8 +110,9 @@ static json_t *result_json(const cli_run_of *run)
 dt_status cli_show_end(const cli_run_of *run)
 {
     const cli_metric *m = &run->last;
-    char took[TIME_BYTES];
+    char took[TIME_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
 
+    (void)dti_printable(run->folder, folder, sizeof folder);
     if (run->live) (void)fputc('\n', stderr);
     if (run->session->args->json) {
         DT_TRY(cli_session_put_json(run->session, result_json(run), 17));
@@ -120,20 +121,20 @@ dt_status cli_show_end(const cli_run_of *run)
     if (run->signal != 0)
         (void)printf("stopped by %s after step %" PRId64 " of %" PRId64
                      ", which is saved; go on with: dtensor train --output %s --resume\n",
-                     signal_name(run->signal), m->step, run->plan->steps, run->folder);
+                     signal_name(run->signal), m->step, run->plan->steps, folder);
     else if (run->begun_at >= run->plan->steps)
         (void)printf("nothing to do: %" PRId64 " of %" PRId64
                      " steps are done%s%s%s; more of them: --steps\n",
                      run->begun_at, run->plan->steps,
                      run->model[0] != '\0' ? "; the model was missing and is in " : "",
-                     run->model[0] != '\0' ? run->folder : "", run->model[0] != '\0' ? " now" : "");
+                     run->model[0] != '\0' ? folder : "", run->model[0] != '\0' ? " now" : "");
     else
         (void)printf("%" PRId64
                      " step%s in %s, loss %.4f; checkpoints, metrics and the model are in "
                      "%s, see \"dtensor report %s\"\n",
                      m->step - run->begun_at, m->step - run->begun_at == 1 ? "" : "s",
                      time_text((double)(cli_now_ns() - run->begin_ns) * 1e-9, took), m->loss,
-                     run->folder, run->folder);
+                     folder, folder);
     DT_TRY(cli_flush());
     return DT_OK;
 }

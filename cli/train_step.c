@@ -89,7 +89,7 @@ static dt_status sum_rows(cli_trainer *t, const dt_batch *b, int32_t *room, doub
 {
     const int64_t rows = t->run->plan->batch / t->run->plan->microbatches;
     const size_t given = (size_t)(b->rows * b->tokens), all = (size_t)(rows * b->tokens);
-    int32_t *ids = room, *targets = room + all;
+    int32_t *ids = room, *targets = ids + all, *starts = targets + all;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     dt_tensor *loss;
     float value;
@@ -98,6 +98,9 @@ static dt_status sum_rows(cli_trainer *t, const dt_batch *b, int32_t *room, doub
     memcpy(ids, b->ids, given * sizeof *ids);
     memcpy(targets, b->targets, given * sizeof *targets);
     for (size_t i = given; i < all; i++) targets[i] = IGNORED;
+    memset(starts, 0, all * sizeof *starts);
+    if (b->starts != NULL) memcpy(starts, b->starts, given * sizeof *starts);
+    how.starts = b->starts != NULL ? starts : NULL;
     how.chunk = t->run->plan->loss.chunk;
     how.n_valid = 1;
     dt_tape_reset(t->tape);
@@ -120,7 +123,7 @@ dt_status cli_train_validate(cli_trainer *t, double *loss)
     int32_t *room = NULL;
     dt_batch b;
 
-    DT_TRY(dti_alloc_array((size_t)(2 * rows * plan->sequence), sizeof *room, (void **)&room));
+    DT_TRY(dti_alloc_array((size_t)(3 * rows * plan->sequence), sizeof *room, (void **)&room));
     for (int64_t i = 0; i < n; i += rows) {
         DT_TRY_TO(done, st, dt_data_rows(t->validation, i, dti_min(rows, n - i), &b));
         DT_TRY_TO(done, st, sum_rows(t, &b, room, &sum));

@@ -179,3 +179,13 @@ DT_TEST(tokenize_files, of_another_tokenizer_are_not_trained_on)
     }
     end(&s);
 }
+
+/* An id that no token has would be no text. */
+DT_TEST(tokenize_files, have_no_text_for_ids_beyond_the_vocabulary)
+{
+    char model[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    COMMAND_ENDS(2, COMMAND("detokenize", "-m", model, "--tokens", "1,1024"),
+                 "--tokens: token id 1024 (item 2) is outside the model's vocabulary, 0..1023");
+}

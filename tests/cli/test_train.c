@@ -155,6 +155,27 @@ DT_TEST(cli_train, reads_texts_and_documents)
     train_close(&p);
 }
 
+/* Of the same windows, with a rate of 0, the step's loss is that of the validation. */
+DT_TEST(cli_train, validates_within_documents_too)
+{
+    double loss[2], validated[2];
+    train_place p;
+
+    for (int documents = 0; documents < 2; documents++) {
+        train_open(&p);
+        DT_ASSERT(truncate(p.data, (4 * 16 + 1) * sizeof(uint16_t)) == 0);
+        COMMAND_ENDS(0, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run,
+                                "--steps", "1", "--batch", "4", "--sequence", "16", "--dtype",
+                                "f32", "--order", "stored", "--lr", "0", "--validate", p.data,
+                                "--end-token", "0", documents ? "--documents" : "--export"));
+        loss[documents] = train_number(p.run, 1, "loss");
+        validated[documents] = train_number(p.run, 1, "validation_loss");
+        DT_ASSERT_CLOSE(validated[documents], loss[documents], 1e-5);
+        train_close(&p);
+    }
+    DT_ASSERT(fabs(validated[1] - validated[0]) > 1e-4);
+}
+
 /* Tokens that a refused start has left are of its own text: another one, older than they are, has
  * its own. */
 DT_TEST(cli_train, takes_no_tokens_of_another_text)

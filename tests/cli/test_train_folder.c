@@ -34,6 +34,7 @@ DT_TEST(cli_train_folder, remembers_what_was_said_and_nothing_else)
     DT_ASSERT(strstr(text, "\"model\"") == NULL && strstr(text, "\"mesh\"") == NULL &&
               strstr(text, "\"link\"") == NULL);
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--mesh", "tp=2"), "1 step in ");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "4", "-m", p.model), "1 step in ");
     train_close(&p);
 }
 
