@@ -312,6 +312,6 @@ DT_TEST(tokenize, lines_that_are_wrong_are_named)
     DT_ASSERT_STATUS(dt_tokenize_files(&path, 1, m.tok, &o, "a.txt", &told), DT_ERR_ARG,
                      "NAME.bin");
     DT_ASSERT_STATUS(dt_tokenize_files(&path, 1, m.tok, &o, "/nowhere/a.bin", &told), DT_ERR_IO,
-                     "cannot be created");
+                     "/nowhere/a.bin: cannot be created");
     end(&m);
 }
