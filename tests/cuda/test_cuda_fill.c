@@ -73,22 +73,19 @@ static dt_status check(dt_mesh *mesh, const fill_case *c, maker how, dt_dtype dt
 {
     static const char zeros[MAX_BYTES];
     char got[MAX_BYTES] = { 0 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
     size_t bytes = dt_dtype_size(dtype);
 
-    DT_TRY_TO(done, st, make_there(how, mesh, c, dtype, &x));
+    DT_TRY(make_there(how, mesh, c, dtype, &x));
     for (int a = 0; a < c->n_axes; a++) bytes *= (size_t)dt_tensor_local(x)->shape[a];
-    DT_EXPECT_TO(done, st, bytes <= MAX_BYTES, "%zu bytes", bytes);
-    DT_TRY_TO(done, st, dt_tensor_read(x, on_gpu ? got : want, bytes));
+    DT_EXPECT(bytes <= MAX_BYTES, "%zu bytes", bytes);
+    DT_TRY(dt_tensor_read(x, on_gpu ? got : want, bytes));
     if (!on_gpu)
-        DT_EXPECT_TO(done, st, bytes < 64 || memcmp(want, zeros, bytes) != 0, "nothing was made");
+        DT_EXPECT(bytes < 64 || memcmp(want, zeros, bytes) != 0, "nothing was made");
     else
-        DT_EXPECT_TO(done, st, memcmp(got, want, bytes) == 0,
-                     "maker %d, %s: other bits than the CPU's", (int)how, dt_dtype_name(dtype));
-done:
-    dt_tensor_release(&x);
-    return st;
+        DT_EXPECT(memcmp(got, want, bytes) == 0, "maker %d, %s: other bits than the CPU's",
+                  (int)how, dt_dtype_name(dtype));
+    return DT_OK;
 }
 
 static dt_status fill_all(dt_mesh *mesh, const void *arg)
@@ -138,22 +135,18 @@ static dt_status fill_and_copy(dt_mesh *mesh, const void *arg)
     const dt_placement place[] = { DT_SHARD(0) };
     const int64_t shape[] = { 1000 };
     float got[1000];
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
     for (int round = 0; round < 3; round++) {
-        DT_TRY_TO(done, st, dt_full(mesh, place, DT_F32, 1, shape, round, &x));
-        DT_TRY_TO(done, st, dt_fill(x, round + 0.5));
-        DT_TRY_TO(done, st, dt_tensor_read(x, got, sizeof got));
+        DT_TRY(dt_full(mesh, place, DT_F32, 1, shape, round, &x));
+        DT_TRY(dt_fill(x, round + 0.5));
+        DT_TRY(dt_tensor_read(x, got, sizeof got));
         for (int i = 0; i < 1000; i++)
-            DT_EXPECT_TO(done, st, got[i] == (float)round + 0.5f, "element %d is %g", i,
-                         (double)got[i]);
+            DT_EXPECT(got[i] == (float)round + 0.5f, "element %d is %g", i, (double)got[i]);
         dt_tensor_release(&x);
     }
-done:
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(cuda_fill, a_fill_is_in_order_with_what_reads)

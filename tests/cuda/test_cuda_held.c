@@ -313,20 +313,15 @@ DT_TEST(cuda_held, failures_that_nobody_could_hear_are_told_later)
 static dt_status leave(dt_runtime *rt, void *arg)
 {
     const dt_placement whole = DT_REPLICATE;
-    dt_mesh *mesh = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(tensor) *x = NULL;
     dt_tape **t = arg;
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
 
     DT_TRY(dt_mesh_create(rt, "tp=1", &mesh));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 1, length, &x));
-    DT_TRY_TO(done, st, dt_tape_create(rt, t));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, length, &x));
+    DT_TRY(dt_tape_create(rt, t));
     (void)dt_add(*t, x, x);
-    st = dt_tape_status(*t);
-done:
-    dt_tensor_release(&x);
-    dt_mesh_release(&mesh);
-    return st;
+    return dt_tape_status(*t);
 }
 
 DT_TEST(cuda_held, a_run_may_end_with_calls_held)

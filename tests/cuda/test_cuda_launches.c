@@ -29,34 +29,28 @@ static dt_status step(dt_model *m, bool fused, int64_t *n_kernels, float *logits
     static const int32_t ids[] = { 3, 1, 4, 1, 5, 9 };
     dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(m));
     const dti_cuda_place *gpu = dti_runtime_gpu(rt);
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
-    dt_tensor *y, *full = NULL;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *y;
     dti_device *device;
 
     DT_TRY(dti_device_of(rt, &device));
     dti_fusion_set(device, fused);
     DT_TRY(dt_tape_create(rt, &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_STEPS, &s));
+    DT_TRY(dt_state_create(m, 1, N_PROMPT + N_STEPS, &s));
     y = dt_model_forward(t, m, s, ids, N_PROMPT, DT_LOGITS_LAST);
     for (int i = 0; i < N_STEPS; i++) {
         *n_kernels = gpu->module->launches(gpu->cuda);
         y = dt_model_forward(t, m, s, ids + N_PROMPT + i, 1, DT_LOGITS_LAST);
     }
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_state_is_recorded(s), "the pass was not recorded");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_state_is_recorded(s), "the pass was not recorded");
     *n_kernels = gpu->module->launches(gpu->cuda) - *n_kernels;
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
-    DT_TRY_TO(
-        done, st,
-        dt_tensor_read(full, logits,
-                       (size_t)dt_tensor_extent(full, 2) * dt_dtype_size(dt_tensor_dtype(full))));
-done:
-    dt_tensor_release(&full);
-    dt_state_release(&s);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_full_tensor(y, &full));
+    DT_TRY(dt_tensor_read(
+        full, logits, (size_t)dt_tensor_extent(full, 2) * dt_dtype_size(dt_tensor_dtype(full))));
+    return DT_OK;
 }
 
 static dt_status compare(dt_model *m, const launch_case *c, float *fused, float *apart)
@@ -78,9 +72,8 @@ static dt_status count(dt_mesh *mesh, const void *arg)
     char relative[64], path[DT_TEST_PATH_BYTES];
     const launch_case *c = arg;
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
-    float *fused = NULL, *apart = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_FREED float *fused = NULL, *apart = NULL;
     size_t vocab;
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
@@ -88,14 +81,10 @@ static dt_status count(dt_mesh *mesh, const void *arg)
     options.dtype = c->dtype;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &options, &m));
     vocab = (size_t)dt_model_info_of(m)->vocab_size;
-    DT_TRY_TO(done, st, dti_alloc_array(vocab, sizeof *fused, (void **)&fused)); /* zeros */
-    DT_TRY_TO(done, st, dti_alloc_array(vocab, sizeof *apart, (void **)&apart));
-    DT_TRY_TO(done, st, compare(m, c, fused, apart));
-done:
-    dti_free(fused);
-    dti_free(apart);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dti_alloc_array(vocab, sizeof *fused, (void **)&fused)); /* zeros */
+    DT_TRY(dti_alloc_array(vocab, sizeof *apart, (void **)&apart));
+    DT_TRY(compare(m, c, fused, apart));
+    return DT_OK;
 }
 
 DT_TEST(cuda_launches, fused_steps_start_fewer_kernels)
@@ -116,21 +105,16 @@ static dt_status sum_and_norm(dt_mesh *mesh, const void *arg)
     const dt_placement whole = DT_REPLICATE;
     const int64_t n = 8;
     int64_t launches;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, &n, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     launches = gpu->module->launches(gpu->cuda);
     (void)dt_rms_norm(t, dt_add(t, x, x), x, 1e-5f);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     launches = gpu->module->launches(gpu->cuda) - launches;
-    DT_EXPECT_TO(done, st, launches == *(const int *)arg, "%lld kernels", (long long)launches);
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(launches == *(const int *)arg, "%lld kernels", (long long)launches);
+    return DT_OK;
 }
 
 DT_TEST(cuda_launches, the_environment_chooses)

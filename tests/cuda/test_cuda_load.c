@@ -102,8 +102,7 @@ static dt_status compare_model(dt_mesh *mesh, const void *arg)
 {
     loaded *all = *(loaded *const *)arg;
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
     dt_layers *layers;
     int at = 0;
 
@@ -113,15 +112,12 @@ static dt_status compare_model(dt_mesh *mesh, const void *arg)
         const dt_layer *layer = dt_layers_at(layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++, at++) {
             const dt_tensor *x = dt_layer_param(layer, p);
-            DT_EXPECT_TO(done, st, at < MAX_PARAMS, "too many parameters");
+            DT_EXPECT(at < MAX_PARAMS, "too many parameters");
             if (x != NULL)
-                DT_TRY_TO(done, st,
-                          compare_param(all, rank, at, dt_layer_param_info(layer, p).layer, x));
+                DT_TRY(compare_param(all, rank, at, dt_layer_param_info(layer, p).layer, x));
         }
     }
-done:
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 static void compare_runs(const char *folder, const char *mesh, dt_dtype dtype, bool random)

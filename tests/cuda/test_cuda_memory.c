@@ -55,38 +55,31 @@ static dt_status watch_decoding(dt_mesh *mesh, const void *arg)
     const memory_case *c = arg;
     char path[DT_TEST_PATH_BYTES];
     dt_rank_memory_kinds k;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(state) *s = NULL;
 
     options.keep_dtype = false;
     DT_TRY(
         dt_model_load(mesh, dt_test_source_path(path, "tests/golden/llama/uneven"), &options, &m));
-    DT_TRY_TO(done, st, adds_up(m, &k));
-    DT_EXPECT_TO(done, st, k.weights_bytes > 0 && k.caches_bytes == 0 && k.recorded_bytes == 0,
-                 "%lld of weights", (long long)k.weights_bytes);
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
-    DT_TRY_TO(done, st, pass(t, m, s, ids, N_PROMPT));
-    for (int i = 0; i < N_NEW; i++) DT_TRY_TO(done, st, pass(t, m, s, ids + N_PROMPT + i, 1));
-    DT_TRY_TO(done, st, adds_up(m, &k));
-    DT_EXPECT_TO(done, st, k.caches_bytes == dti_state_bytes(s) && k.values_bytes > 0,
-                 "%lld of caches, %lld of values", (long long)k.caches_bytes,
-                 (long long)k.values_bytes);
-    DT_EXPECT_TO(done, st,
-                 dt_state_is_recorded(s) == c->recorded && (k.recorded_bytes > 0) == c->recorded,
-                 "%lld recorded", (long long)k.recorded_bytes);
+    DT_TRY(adds_up(m, &k));
+    DT_EXPECT(k.weights_bytes > 0 && k.caches_bytes == 0 && k.recorded_bytes == 0,
+              "%lld of weights", (long long)k.weights_bytes);
+    DT_TRY(dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    DT_TRY(pass(t, m, s, ids, N_PROMPT));
+    for (int i = 0; i < N_NEW; i++) DT_TRY(pass(t, m, s, ids + N_PROMPT + i, 1));
+    DT_TRY(adds_up(m, &k));
+    DT_EXPECT(k.caches_bytes == dti_state_bytes(s) && k.values_bytes > 0,
+              "%lld of caches, %lld of values", (long long)k.caches_bytes,
+              (long long)k.values_bytes);
+    DT_EXPECT(dt_state_is_recorded(s) == c->recorded && (k.recorded_bytes > 0) == c->recorded,
+              "%lld recorded", (long long)k.recorded_bytes);
     dt_state_release(&s);
-    DT_TRY_TO(done, st, adds_up(m, &k));
-    DT_EXPECT_TO(done, st, k.caches_bytes == 0 && k.recorded_bytes == 0,
-                 "%lld of caches, %lld recorded after the state", (long long)k.caches_bytes,
-                 (long long)k.recorded_bytes);
-done:
-    dt_state_release(&s);
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(adds_up(m, &k));
+    DT_EXPECT(k.caches_bytes == 0 && k.recorded_bytes == 0,
+              "%lld of caches, %lld recorded after the state", (long long)k.caches_bytes,
+              (long long)k.recorded_bytes);
+    return DT_OK;
 }
 
 DT_TEST(cuda_memory, kinds_add_up_to_what_is_allocated)

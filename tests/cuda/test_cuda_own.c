@@ -70,39 +70,33 @@ static dt_status call_own(dt_mesh *mesh, const void *arg)
     const dt_placement cut = DT_SHARD(0);
     void *seen[2] = { NULL, NULL };
     size_t held[2], used[2];
-    dt_tensor *x = NULL, *full = NULL, *y;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    DT_FREED float *values = NULL;
+    dt_tensor *y;
     dti_device *device;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    float *values = NULL;
 
     (void)arg;
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dti_alloc_array(N, sizeof *values, (void **)&values));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_arange(mesh, &cut, DT_F32, 1, shape, (dt_steps){ 0, 1 }, &x));
+    DT_TRY(dt_arange(mesh, &cut, DT_F32, 1, shape, (dt_steps){ 0, 1 }, &x));
     for (int i = 0; i < 2; i++) {
         const own_attr attr = { dti_runtime_gpu(dt_mesh_runtime(mesh)), &seen[i] };
         dt_tape_reset(t);
         used[i] = dti_memory_used(device->memory);
         y = dt_apply(t, &through, &attr, 1, &x);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, dt_full_tensor(y, &full));
-        DT_TRY_TO(done, st, dt_tensor_read(full, values, N * sizeof *values));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_full_tensor(y, &full));
+        DT_TRY(dt_tensor_read(full, values, N * sizeof *values));
         for (int k = 0; k < N; k++)
-            DT_EXPECT_TO(done, st, values[k] == (float)k, "element %d is %g", k, (double)values[k]);
+            DT_EXPECT(values[k] == (float)k, "element %d is %g", k, (double)values[k]);
         dt_tensor_release(&full);
         held[i] = dti_memory_held(device->memory);
     }
     dt_tape_reset(t);
-    DT_EXPECT_TO(done, st, seen[0] != NULL && seen[0] == seen[1], "the same scratch");
-    DT_EXPECT_TO(done, st, held[0] == held[1] && used[0] == used[1], "nothing more is held");
-done:
-    dti_free(values);
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(seen[0] != NULL && seen[0] == seen[1], "the same scratch");
+    DT_EXPECT(held[0] == held[1] && used[0] == used[1], "nothing more is held");
+    return DT_OK;
 }
 
 DT_TEST(cuda_own, a_kernel_of_ones_own_has_scratch_and_threads)

@@ -30,20 +30,16 @@ static dt_status pass(dt_tape *t, dt_model *m, dt_state *s, int32_t id, float *t
 /* A whole pass over the tokens so far gives the last one's logits without any recorded pass. */
 static dt_status whole(dt_tape *t, dt_model *m, const int32_t *ids, int64_t n, float *to)
 {
-    dt_tensor *logits, *full = NULL;
-    dt_state *s = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *logits;
 
     dt_tape_reset(t);
     DT_TRY(dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
     logits = dt_model_forward(t, m, s, ids, n, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(logits, &full));
-    st = dt_tensor_read(full, to, (size_t)dt_tensor_extent(full, 2) * sizeof *to);
-done:
-    dt_tensor_release(&full);
-    dt_state_release(&s);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(logits, &full));
+    return dt_tensor_read(full, to, (size_t)dt_tensor_extent(full, 2) * sizeof *to);
 }
 
 typedef struct step_case {
@@ -72,42 +68,35 @@ static dt_status decode(dt_mesh *mesh, const void *arg)
     char relative[64], path[DT_TEST_PATH_BYTES];
     const step_case *c = arg;
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(state) *s = NULL;
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
     options.keep_dtype = false;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &options, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    DT_TRY(dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
     (void)dt_model_forward(t, m, s, ids, N_PROMPT, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     for (int round = 0; round < 2; round++) {
         for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++) {
-            DT_TRY_TO(done, st, pass(t, m, s, ids[i], got));
+            DT_TRY(pass(t, m, s, ids[i], got));
             if (i % 4 != 0 && i != N_PROMPT + N_NEW - 1) continue;
-            DT_TRY_TO(done, st, whole(t, m, ids, i + 1, want));
-            DT_TRY_TO(done, st, same_logits(got, want, dt_model_info_of(m)->vocab_size, i));
+            DT_TRY(whole(t, m, ids, i + 1, want));
+            DT_TRY(same_logits(got, want, dt_model_info_of(m)->vocab_size, i));
         }
-        DT_EXPECT_TO(done, st, dt_state_is_recorded(s) == c->recorded, "%s: recorded is %d",
-                     c->fixture, !c->recorded);
+        DT_EXPECT(dt_state_is_recorded(s) == c->recorded, "%s: recorded is %d", c->fixture,
+                  !c->recorded);
         dt_state_rewind(s, N_PROMPT);
     }
-    DT_EXPECT_TO(done, st, dti_step_n_played(s) == (c->recorded ? N_PLAYED : 0),
-                 "%s: %d passes were played", c->fixture, (int)dti_step_n_played(s));
+    DT_EXPECT(dti_step_n_played(s) == (c->recorded ? N_PLAYED : 0), "%s: %d passes were played",
+              c->fixture, (int)dti_step_n_played(s));
     dti_step_forget(s);
     s->unrecorded = true;
-    for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++)
-        DT_TRY_TO(done, st, pass(t, m, s, ids[i], got));
-    DT_TRY_TO(done, st, same_logits(got, want, dt_model_info_of(m)->vocab_size, N_PROMPT + N_NEW));
-    DT_EXPECT_TO(done, st, !dt_state_is_recorded(s), "%s: recorded against its wish", c->fixture);
-done:
-    dt_state_release(&s);
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    for (int i = N_PROMPT; i < N_PROMPT + N_NEW; i++) DT_TRY(pass(t, m, s, ids[i], got));
+    DT_TRY(same_logits(got, want, dt_model_info_of(m)->vocab_size, N_PROMPT + N_NEW));
+    DT_EXPECT(!dt_state_is_recorded(s), "%s: recorded against its wish", c->fixture);
+    return DT_OK;
 }
 
 DT_TEST(cuda_step, recorded_passes_give_the_same_logits)
@@ -159,32 +148,27 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     int32_t few[N_NEW], all[N_NEW];
     char path[DT_TEST_PATH_BYTES];
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int64_t n;
 
     (void)arg;
     load.keep_dtype = false;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/llama/uneven"), &load, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
+    DT_TRY(dt_state_create(m, 1, N_PROMPT + N_NEW, &s));
     o.max_new_tokens = N_NEW;
     o.ignore_eos = o.do_sample = true;
     o.temperature = 1.2;
     o.top_k = 20;
     o.top_p = 0.95;
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, few, &n));
-    DT_EXPECT_TO(done, st, dt_state_is_recorded(s) == (dt_mesh_n_ranks(mesh) == 1), "recorded");
+    DT_TRY(dt_generate(m, s, prompt, N_PROMPT, &o, few, &n));
+    DT_EXPECT(dt_state_is_recorded(s) == (dt_mesh_n_ranks(mesh) == 1), "recorded");
     dt_state_rewind(s, 0);
     o.on_scores = look_away;
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, N_PROMPT, &o, all, &n));
+    DT_TRY(dt_generate(m, s, prompt, N_PROMPT, &o, all, &n));
     for (int i = 0; i < N_NEW; i++)
-        DT_EXPECT_TO(done, st, few[i] == all[i], "token %d is %d, from all scores %d", i, few[i],
-                     all[i]);
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+        DT_EXPECT(few[i] == all[i], "token %d is %d, from all scores %d", i, few[i], all[i]);
+    return DT_OK;
 }
 
 DT_TEST(cuda_step, draws_from_the_best_scores_are_those_from_all)

@@ -102,25 +102,20 @@ static dt_status write_behind(dt_mesh *mesh, const void *arg)
     const dt_placement whole = DT_REPLICATE;
     const int64_t n = 100;
     const float data[100] = { 5.0f };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
     bool all_done = false;
     int asked = 0;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_empty(mesh, &whole, DT_F32, 1, &n, &x));
-    for (int i = 0; i < N_BEFORE; i++) DT_TRY_TO(done, st, dt_fill(x, i));
-    DT_TRY_TO(done, st, dt_tensor_write(x, data, sizeof data));
+    DT_TRY(dt_empty(mesh, &whole, DT_F32, 1, &n, &x));
+    for (int i = 0; i < N_BEFORE; i++) DT_TRY(dt_fill(x, i));
+    DT_TRY(dt_tensor_write(x, data, sizeof data));
     for (; !all_done; asked++)
-        DT_EXPECT_TO(done, st, place->module->done(place->cuda, &all_done) == 0, "%s",
-                     place->module->why());
-    DT_EXPECT_TO(done, st, asked > N_BEFORE, "all was done after %d pieces", asked);
-    DT_TRY_TO(done, st,
-              dti_barrier(dti_runtime_world(
-                  dt_mesh_runtime(mesh)))); /* giving memory back drains the GPU of both */
-done:
-    dt_tensor_release(&x);
-    return st;
+        DT_EXPECT(place->module->done(place->cuda, &all_done) == 0, "%s", place->module->why());
+    DT_EXPECT(asked > N_BEFORE, "all was done after %d pieces", asked);
+    DT_TRY(dti_barrier(
+        dti_runtime_world(dt_mesh_runtime(mesh)))); /* giving memory back drains the GPU of both */
+    return DT_OK;
 }
 
 DT_TEST(cuda_writes, few_bytes_do_not_wait_for_the_stream)

@@ -63,29 +63,24 @@ static dt_status matches(dt_mesh *mesh, const void *arg)
     const golden *g = arg;
     const dt_placement whole = DT_REPLICATE;
     float x[MOST], want[MOST];
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     int64_t n = 0;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int d = 0; d < 3; d++) {
         dt_tensor *in;
-        DT_TRY_TO(done, st, read(g, "x", suffixes[d], dtypes[d], x, &n));
-        DT_TRY_TO(
-            done, st,
+        DT_TRY(read(g, "x", suffixes[d], dtypes[d], x, &n));
+        DT_TRY(
             dt_distribute(mesh, &whole, dtypes[d], 1, &n, (dt_source){ x, DT_EQUAL_COPIES }, &in));
         in = dt_tape_own(t, in);
         for (int i = 0; dt_activation_at(i) != NULL; i++) {
             const dt_activation *a = dt_activation_at(i);
             dt_tensor *y = dt_activate(t, a, in);
-            DT_TRY_TO(done, st, dt_tape_status(t));
-            DT_TRY_TO(done, st, read(g, a->name, suffixes[d], dtypes[d], want, &n));
-            DT_TRY_TO(done, st, compare(a->name, dtypes[d], x, dt_tensor_local(y)->data, want, n));
+            DT_TRY(dt_tape_status(t));
+            DT_TRY(read(g, a->name, suffixes[d], dtypes[d], want, &n));
+            DT_TRY(compare(a->name, dtypes[d], x, dt_tensor_local(y)->data, want, n));
         }
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 static void open_golden(golden *g)

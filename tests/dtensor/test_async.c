@@ -178,50 +178,47 @@ static dt_status on_the_tape(dt_mesh *mesh, const void *arg)
     const int64_t live = dt_runtime_live(dt_mesh_runtime(mesh));
     const int64_t calls = dt_mesh_n_ranks(mesh) > 1 ? 3 : 0;
     dt_comm_counter counted;
-    dt_tensor *x, *y = NULL, *z;
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y = NULL, *z;
     dt_pending *p, *left;
-    dt_status st = DT_OK;
     dt_tape *t;
 
     (void)arg;
     DT_TRY(dt_rand(mesh, rows, DT_F32, 2, shape, (dt_random){ 1, 2 }, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int round = 0; round < 3; round++) {
         dt_scope_begin(t, "inner");
         p = dt_move_begin(t, x, whole);
         left = dt_move_begin(t, x, whole); /* which nobody waits for */
         y = dt_move(t, x, whole);
         counted = dt_tape_comm(t, DT_COMM_ALL_GATHER);
-        DT_EXPECT_TO(done, st, counted.calls == calls && left != NULL, "%d calls",
-                     (int)counted.calls);
-        DT_EXPECT_TO(done, st, counted.bytes % 3 == 0, "counted alike");
+        DT_EXPECT(counted.calls == calls && left != NULL, "%d calls", (int)counted.calls);
+        DT_EXPECT(counted.bytes % 3 == 0, "counted alike");
         y = dt_scope_end(t, y);
         z = dt_move_wait(t, p);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, same_bytes(y, z));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(same_bytes(y, z));
         dt_tape_reset(t);
     }
-    DT_EXPECT_TO(done, st, dt_move_begin(t, NULL, whole) == NULL, "an error");
-    DT_EXPECT_TO(done, st, dt_move_wait(t, NULL) == NULL, "nothing to wait for");
+    DT_EXPECT(dt_move_begin(t, NULL, whole) == NULL, "an error");
+    DT_EXPECT(dt_move_wait(t, NULL) == NULL, "nothing to wait for");
     DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "dt_move_begin: x or want is NULL");
     dt_tape_reset(t);
-    DT_EXPECT_TO(done, st, dt_move_wait(t, NULL) == NULL, "nothing to wait for");
+    DT_EXPECT(dt_move_wait(t, NULL) == NULL, "nothing to wait for");
     DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "dt_move_wait: the pending move is NULL");
     dt_tape_reset(t);
     p = dt_move_begin(t, x, whole);
     dt_tape_fail(t, DT_ERR_ARG, "a later one");
-    DT_EXPECT_TO(done, st, dt_move_wait(t, p) == NULL, "the tape is down");
+    DT_EXPECT(dt_move_wait(t, p) == NULL, "the tape is down");
     dt_tape_release(&t); /* drops it */
-    DT_TRY_TO(done, st, dt_redistribute(x, rows, &y));
+    DT_TRY(dt_redistribute(x, rows, &y));
     dt_tensor_release(&y);
     for (int i = 0; i < 2000 && dt_runtime_live(dt_mesh_runtime(mesh)) > live + 1; i++) {
-        DT_TRY_TO(done, st, dt_redistribute_begin(x, rows, &p)); /* nothing to move; looks after */
-        dt_pending_release(&p);                                  /* those that were dropped */
+        DT_TRY(dt_redistribute_begin(x, rows, &p)); /* nothing to move; looks after */
+        dt_pending_release(&p);                     /* those that were dropped */
         sleep_ms(1);
     }
-done:
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(overlap, a_tape_owns_what_it_has_begun)

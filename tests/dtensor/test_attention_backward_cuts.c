@@ -88,29 +88,25 @@ static dt_status one_placement(dt_mesh *mesh, const void *arg)
 {
     static const placed whole = { "whole", -1, -1, false };
     const placed *p = arg;
-    dt_tape *t = NULL;
-    dt_tensor *want[N_GRADIENTS + 1], *got[N_GRADIENTS + 1], *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *want[N_GRADIENTS + 1], *got[N_GRADIENTS + 1];
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, run_placed(mesh, t, &whole, want));
-    DT_TRY_TO(done, st, run_placed(mesh, t, p, got));
+    DT_TRY(run_placed(mesh, t, &whole, want));
+    DT_TRY(run_placed(mesh, t, p, got));
     for (int i = 0; i <= N_GRADIENTS; i++) {
         const bool terms =
             dt_layout_placement(dt_tensor_layout(got[i]), 0).kind == DT_PLACE_PARTIAL;
         const bool parts = (p->sums && (i == 1 || i == 2)) || (p->q == 0 && (i == 3 || i == 4));
-        DT_EXPECT_TO(done, st, terms == (parts && dt_mesh_dim_size(mesh, 0) > 1),
-                     "%s: gradient %d is %sa sum of terms", p->name, i, terms ? "" : "not ");
-        DT_TRY_TO(done, st, dt_full_tensor(got[i], &full));
-        DT_EXPECT_TO(done, st, close_to(full, want[i]), "%s: gradient %d", p->name, i);
-        DT_EXPECT_TO(done, st, !terms || !close_to(got[i], want[i]),
-                     "%s: a term of gradient %d is the sum", p->name, i);
+        DT_EXPECT(terms == (parts && dt_mesh_dim_size(mesh, 0) > 1),
+                  "%s: gradient %d is %sa sum of terms", p->name, i, terms ? "" : "not ");
+        DT_TRY(dt_full_tensor(got[i], &full));
+        DT_EXPECT(close_to(full, want[i]), "%s: gradient %d", p->name, i);
+        DT_EXPECT(!terms || !close_to(got[i], want[i]), "%s: a term of gradient %d is the sum",
+                  p->name, i);
         dt_tensor_release(&full);
     }
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(attention_backward_cuts, every_legal_placement_gives_the_whole_gradients)
@@ -130,16 +126,12 @@ DT_TEST(attention_backward_cuts, every_legal_placement_gives_the_whole_gradients
 
 static dt_status same_whole(dt_tensor *a, dt_tensor *b)
 {
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
 
     DT_TRY(dt_full_tensor(a, &x));
-    DT_TRY_TO(done, st, dt_full_tensor(b, &y));
-    DT_EXPECT_TO(done, st, close_to(x, y), "gradients of copied and whole kv heads");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    DT_TRY(dt_full_tensor(b, &y));
+    DT_EXPECT(close_to(x, y), "gradients of copied and whole kv heads");
+    return DT_OK;
 }
 
 /* --- copies of kv heads, and refusals --------------------------------------------------------- */

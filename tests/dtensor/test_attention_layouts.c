@@ -50,39 +50,34 @@ static dt_status attends(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole[2] = { { 0 } };
     const layout_case *c = arg;
-    dt_tensor *q, *k, *v, *p, *y, *want, *full = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *q, *k, *v, *p, *y, *want;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, make(t, mesh, whole, T, H, 1, &q));
-    DT_TRY_TO(done, st, make(t, mesh, whole, S, KV, 2, &k));
-    DT_TRY_TO(done, st, make(t, mesh, whole, S, KV, 3, &v));
-    DT_TRY_TO(done, st, make_positions(t, mesh, whole, 5, &p));
+    DT_TRY(make(t, mesh, whole, T, H, 1, &q));
+    DT_TRY(make(t, mesh, whole, S, KV, 2, &k));
+    DT_TRY(make(t, mesh, whole, S, KV, 3, &v));
+    DT_TRY(make_positions(t, mesh, whole, 5, &p));
     want = dt_attention(t, q, k, v, p, &options);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, make(t, mesh, c->q, T, H, 1, &q));
-    DT_TRY_TO(done, st, make(t, mesh, c->kv, S, KV, 2, &k));
-    DT_TRY_TO(done, st, make(t, mesh, c->kv, S, KV, 3, &v));
-    DT_TRY_TO(done, st, make_positions(t, mesh, c->positions, 5, &p));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(make(t, mesh, c->q, T, H, 1, &q));
+    DT_TRY(make(t, mesh, c->kv, S, KV, 2, &k));
+    DT_TRY(make(t, mesh, c->kv, S, KV, 3, &v));
+    DT_TRY(make_positions(t, mesh, c->positions, 5, &p));
     y = dt_attention(t, q, k, v, p, &options);
     if (!c->accepted) {
-        DT_EXPECT_TO(done, st, y == NULL && dt_tape_status(t) == DT_ERR_LAYOUT, "accepted");
-        DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "would miss the kv heads") != NULL,
-                     "%s", dt_last_error()->message);
-        goto done;
+        DT_EXPECT(y == NULL && dt_tape_status(t) == DT_ERR_LAYOUT, "accepted");
+        DT_EXPECT(strstr(dt_last_error()->message, "would miss the kv heads") != NULL, "%s",
+                  dt_last_error()->message);
+        return DT_OK;
     }
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, &full));
     for (int i = 0; i < B * T * H * E; i++)
-        DT_EXPECT_TO(done, st,
-                     fabsf(((const float *)dt_tensor_local(full)->data)[i] -
-                           ((const float *)dt_tensor_local(want)->data)[i]) <= 1e-6f,
-                     "element %d", i);
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(fabsf(((const float *)dt_tensor_local(full)->data)[i] -
+                        ((const float *)dt_tensor_local(want)->data)[i]) <= 1e-6f,
+                  "element %d", i);
+    return DT_OK;
 }
 
 DT_TEST(attention, batch_and_heads_are_cut_on_different_mesh_dims)
@@ -134,44 +129,38 @@ static dt_status cache_writes(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE, heads = DT_SHARD(2);
     dt_tensor *k, *p, *cache, *y;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, make(t, mesh, &heads, T, KV, 1, &k));
-    DT_TRY_TO(done, st, make(t, mesh, &whole, S, KV, 2, &cache));
-    DT_TRY_TO(done, st, make_positions(t, mesh, &whole, 5, &p));
+    DT_TRY(make(t, mesh, &heads, T, KV, 1, &k));
+    DT_TRY(make(t, mesh, &whole, S, KV, 2, &cache));
+    DT_TRY(make_positions(t, mesh, &whole, 5, &p));
     /* Writing to a slice of the cache would be lost. */
-    DT_EXPECT_TO(done, st, dt_kv_write(t, k, p, cache) == NULL, "a whole cache, cut keys");
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_LAYOUT, "refused");
+    DT_EXPECT(dt_kv_write(t, k, p, cache) == NULL, "a whole cache, cut keys");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_LAYOUT, "refused");
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, make(t, mesh, &heads, T, KV, 1, &k));
-    DT_TRY_TO(done, st, make(t, mesh, &heads, S, KV, 2, &cache));
-    DT_TRY_TO(done, st, make_positions(t, mesh, &whole, 5, &p));
+    DT_TRY(make(t, mesh, &heads, T, KV, 1, &k));
+    DT_TRY(make(t, mesh, &heads, S, KV, 2, &cache));
+    DT_TRY(make_positions(t, mesh, &whole, 5, &p));
     y = dt_kv_write(t, k, p, cache);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tensor_local(y)->data == dt_tensor_local(cache)->data, "in place");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tensor_local(y)->data == dt_tensor_local(cache)->data, "in place");
     if (dt_tensor_local(k)->shape[2] > 0) {
         const int64_t width = dt_tensor_local(k)->shape[2] * E;
         const float *from = dt_tensor_local(k)->data, *to = dt_tensor_local(cache)->data;
-        DT_EXPECT_TO(done, st, memcmp(to + 1 * width, from, (size_t)width * 4) == 0,
-                     "row 1 of batch 0");
-        DT_EXPECT_TO(done, st,
-                     memcmp(to + (S + 5) * width, from + 5 * width, (size_t)width * 4) == 0,
-                     "row 5 of batch 1");
+        DT_EXPECT(memcmp(to + 1 * width, from, (size_t)width * 4) == 0, "row 1 of batch 0");
+        DT_EXPECT(memcmp(to + (S + 5) * width, from + 5 * width, (size_t)width * 4) == 0,
+                  "row 5 of batch 1");
     }
     for (int bad = 0; bad < 2; bad++) {
         dt_tape_reset(t);
-        DT_TRY_TO(done, st, make(t, mesh, &heads, T, KV, 1, &k));
-        DT_TRY_TO(done, st, make(t, mesh, &heads, S, KV, 2, &cache));
-        DT_TRY_TO(done, st, make_positions(t, mesh, &whole, bad ? -1 : S, &p));
-        DT_EXPECT_TO(done, st, dt_kv_write(t, k, p, cache) == NULL, "position outside the cache");
-        DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "%s", dt_last_error()->message);
+        DT_TRY(make(t, mesh, &heads, T, KV, 1, &k));
+        DT_TRY(make(t, mesh, &heads, S, KV, 2, &cache));
+        DT_TRY(make_positions(t, mesh, &whole, bad ? -1 : S, &p));
+        DT_EXPECT(dt_kv_write(t, k, p, cache) == NULL, "position outside the cache");
+        DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "%s", dt_last_error()->message);
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(attention, a_cache_is_written_in_place_or_not_at_all)

@@ -90,15 +90,12 @@ static dt_tensor *forward(scene *s, bool again)
 /* The same bits on every rank, and in two tensors. */
 static dt_status same_bits(dt_tensor *a, const float *bits, int64_t n, const char *what)
 {
-    dt_tensor *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *full = NULL;
 
     DT_TRY(dt_full_tensor(a, &full));
-    DT_EXPECT_TO(done, st, memcmp(dt_tensor_local(full)->data, bits, (size_t)n * sizeof *bits) == 0,
-                 "%s has other bits", what);
-done:
-    dt_tensor_release(&full);
-    return st;
+    DT_EXPECT(memcmp(dt_tensor_local(full)->data, bits, (size_t)n * sizeof *bits) == 0,
+              "%s has other bits", what);
+    return DT_OK;
 }
 
 static dt_status bits_of(dt_tensor *a, float *bits, int64_t n)

@@ -16,44 +16,36 @@ static dt_status backward(dt_mesh *mesh, int replicas, bool sums_rows, dt_tensor
     const int64_t wide[] = { 3, 4 }, tall[] = { 8, 4 }, out[] = { 3, 8 };
     const dt_placement whole = DT_REPLICATE;
     dt_placement cut = DT_SHARD_UNITS(0, 2);
-    dt_tensor *x = NULL, *w = NULL, *c = NULL, *k, *y;
-    dt_gradients *g = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *w = NULL, *c = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *k, *y;
 
     *dx = *dw = NULL;
     cut.replicas = replicas;
     if (replicas == 0) cut = whole;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_randn(mesh, &whole, DT_F32, 2, wide, (dt_random){ 1, 1 }, &x));
-    DT_TRY_TO(done, st, dt_randn(mesh, &cut, DT_F32, 2, tall, (dt_random){ 1, 2 }, &w));
-    DT_TRY_TO(done, st,
-              dt_randn(mesh, &whole, DT_F32, sums_rows ? 1 : 2, sums_rows ? out + 1 : out,
-                       (dt_random){ 1, 3 }, &c));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, x));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, w));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_randn(mesh, &whole, DT_F32, 2, wide, (dt_random){ 1, 1 }, &x));
+    DT_TRY(dt_randn(mesh, &cut, DT_F32, 2, tall, (dt_random){ 1, 2 }, &w));
+    DT_TRY(dt_randn(mesh, &whole, DT_F32, sums_rows ? 1 : 2, sums_rows ? out + 1 : out,
+                    (dt_random){ 1, 3 }, &c));
+    DT_TRY(dt_gradients_watch(g, x));
+    DT_TRY(dt_gradients_watch(g, w));
     dt_tape_record(t, g);
     k = dt_linear(t, x, w, NULL);
     k = dt_sub(t, dt_mul_scalar(t, k, 3), k);
     if (sums_rows) k = dt_sum(t, k, 0);
     y = dt_sum(t, dt_mul(t, dt_move(t, k, &whole), c), DT_ALL_AXES);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     for (int i = 0; i < DT_N_COMM_KINDS; i++) reductions[i] = -dt_tape_comm(t, i).calls;
     dt_backward(t, y, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_gradients_settle(g, t));
     for (int i = 0; i < DT_N_COMM_KINDS; i++) reductions[i] += dt_tape_comm(t, i).calls;
     *dx = dt_tensor_retain(dt_gradient(g, x));
     *dw = dt_tensor_retain(dt_gradient(g, w));
-    DT_EXPECT_TO(done, st, dt_tensor_layout(*dw) == dt_tensor_layout(w), "dw lies elsewhere");
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_tensor_release(&c);
-    return st;
+    DT_EXPECT(dt_tensor_layout(*dw) == dt_tensor_layout(w), "dw lies elsewhere");
+    return DT_OK;
 }
 
 static dt_status shared_as_whole(dt_mesh *mesh, const void *arg)

@@ -338,19 +338,15 @@ static dt_status name_roots(dt_mesh *mesh, const void *arg)
     enum { MUCH = 1 << 20 };
     const roots *k = arg;
     const int root = k->of[dt_mesh_coord(mesh, 0)];
-    dt_status st = DT_OK;
     int64_t n = 8;
-    void *data;
+    DT_FREED void *data = NULL;
 
     DT_TRY(dti_alloc_array(MUCH, 1, &data));
     if (k->what == WORK)
-        DT_TRY_TO(done, st, dt_mesh_broadcast_work(mesh, root, data, MUCH, &n));
+        DT_TRY(dt_mesh_broadcast_work(mesh, root, data, MUCH, &n));
     else
-        DT_TRY_TO(done, st,
-                  dt_broadcast(mesh, NULL, data, k->what == LARGE ? MUCH : 5, DT_U8, root));
-done:
-    dti_free(data);
-    return st;
+        DT_TRY(dt_broadcast(mesh, NULL, data, k->what == LARGE ? MUCH : 5, DT_U8, root));
+    return DT_OK;
 }
 
 /* Without the check processes find out by the next call. */

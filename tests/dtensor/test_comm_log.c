@@ -18,11 +18,10 @@ static dt_status forward(dt_mesh *mesh, dt_tape *t)
     const dt_placement rows = DT_SHARD(0), terms = DT_PARTIAL(DT_SUM), whole = DT_REPLICATE;
     const int64_t shape[] = { 4, 6 };
     const float zeros[24] = { 0 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *p = NULL;
+    DT_HELD(tensor) *x = NULL, *p = NULL;
 
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_from_local(mesh, &terms, DT_F32, 2, shape, zeros, &p));
+    DT_TRY(dt_ones(mesh, &rows, DT_F32, 2, shape, &x));
+    DT_TRY(dt_from_local(mesh, &terms, DT_F32, 2, shape, zeros, &p));
     (void)dt_move(t, x, &whole);
     for (int block = 0; block < 2; block++) {
         dt_scope_begin(t, "block");
@@ -42,11 +41,8 @@ static dt_status forward(dt_mesh *mesh, dt_tape *t)
     }
     dt_tape_set_moves(t, DT_MOVES_ALLOW);
     (void)dt_silu(t, p); /* must be reduced first */
-    DT_TRY_TO(done, st, dt_tape_status(t));
-done:
-    dt_tensor_release(&p);
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    return DT_OK;
 }
 
 static dt_status counted(dt_mesh *mesh, const void *arg)
@@ -73,41 +69,30 @@ static dt_status counted(dt_mesh *mesh, const void *arg)
         "\"all_reduce\",\"reason\":\"rowwise\",\"calls\":4,\"bytes\":384}],\"scopes\":[]}]}]}";
     static const char *const path[] = { "block", "o" };
     char text[2048];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int round = 0; round < 2; round++) { /* the second after a reset: nothing adds up */
-        DT_TRY_TO(done, st, forward(mesh, t));
-        DT_EXPECT_TO(done, st,
-                     dt_tape_comm_print(t, text, sizeof text) == (int)strlen(tree) &&
-                         !strcmp(text, tree),
-                     "the tree is\n%s", text);
-        DT_EXPECT_TO(done, st,
-                     dt_tape_comm_json(t, text, sizeof text) == (int)strlen(json) &&
-                         !strcmp(text, json),
-                     "JSON is\n%s", text);
-        DT_EXPECT_TO(done, st, dt_tape_comm_in(t, path, 1, DT_COMM_ALL_REDUCE).calls == 4, "block");
-        DT_EXPECT_TO(done, st, dt_tape_comm_in(t, path, 2, DT_N_COMM_KINDS).bytes == 384,
-                     "block, o");
-        DT_EXPECT_TO(done, st, dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).bytes == 624, "all");
-        DT_EXPECT_TO(done, st, dt_tape_comm_in(t, path + 1, 1, DT_N_COMM_KINDS).calls == 0,
-                     "no such scope");
-        DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == 3, "gathers");
-        DT_EXPECT_TO(done, st,
-                     dt_tape_comm_print(t, text, 8) == (int)strlen(tree) &&
-                         !strcmp(text, "total: "),
-                     "cut to \"%s\"", text);
+        DT_TRY(forward(mesh, t));
+        DT_EXPECT(dt_tape_comm_print(t, text, sizeof text) == (int)strlen(tree) &&
+                      !strcmp(text, tree),
+                  "the tree is\n%s", text);
+        DT_EXPECT(dt_tape_comm_json(t, text, sizeof text) == (int)strlen(json) &&
+                      !strcmp(text, json),
+                  "JSON is\n%s", text);
+        DT_EXPECT(dt_tape_comm_in(t, path, 1, DT_COMM_ALL_REDUCE).calls == 4, "block");
+        DT_EXPECT(dt_tape_comm_in(t, path, 2, DT_N_COMM_KINDS).bytes == 384, "block, o");
+        DT_EXPECT(dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).bytes == 624, "all");
+        DT_EXPECT(dt_tape_comm_in(t, path + 1, 1, DT_N_COMM_KINDS).calls == 0, "no such scope");
+        DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == 3, "gathers");
+        DT_EXPECT(dt_tape_comm_print(t, text, 8) == (int)strlen(tree) && !strcmp(text, "total: "),
+                  "cut to \"%s\"", text);
         dt_tape_reset(t);
         (void)dt_tape_comm_print(t, text, sizeof text);
-        DT_EXPECT_TO(done, st, !strcmp(text, "total: 0 calls, 0 bytes\n"), "after the reset: %s",
-                     text);
+        DT_EXPECT(!strcmp(text, "total: 0 calls, 0 bytes\n"), "after the reset: %s", text);
         dt_tape_set_moves(t, DT_MOVES_FORBID);
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(comm_log, communication_is_counted_by_scope_kind_and_reason)
@@ -118,22 +103,18 @@ DT_TEST(comm_log, communication_is_counted_by_scope_kind_and_reason)
 /* A scope that has counted before takes no memory again: steps of a loop repeat. */
 static dt_status repeats(dt_mesh *mesh, const void *arg)
 {
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     uint64_t before = 0;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int round = 0; round < 4; round++) {
         if (round == 2) before = dti_alloc_count();
-        DT_TRY_TO(done, st, forward(mesh, t));
+        DT_TRY(forward(mesh, t));
         dt_tape_reset(t);
     }
-    DT_EXPECT_TO(done, st, dti_alloc_count() - before <= 2 * 2, "%d allocations in two rounds",
-                 (int)(dti_alloc_count() - before)); /* the two tensors of a round */
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(dti_alloc_count() - before <= 2 * 2, "%d allocations in two rounds",
+              (int)(dti_alloc_count() - before)); /* the two tensors of a round */
+    return DT_OK;
 }
 
 DT_TEST(comm_log, repeated_steps_take_no_memory)

@@ -208,26 +208,21 @@ static dt_status narrow(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE;
     const int64_t n = 1000;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
 
     (void)arg;
     for (int t = DT_BF16; t <= DT_F16; t++) {
-        DT_TRY_TO(done, st, dt_randn(mesh, &whole, DT_F32, 1, &n, key, &x));
-        DT_TRY_TO(done, st, dt_randn(mesh, &whole, (dt_dtype)t, 1, &n, key, &y));
+        DT_TRY(dt_randn(mesh, &whole, DT_F32, 1, &n, key, &x));
+        DT_TRY(dt_randn(mesh, &whole, (dt_dtype)t, 1, &n, key, &y));
         for (int64_t i = 0; i < n; i++) {
             uint16_t want;
             dti_store_f32(&want, (dt_dtype)t, 0, ((float *)dt_tensor_local(x)->data)[i]);
-            DT_EXPECT_TO(done, st, ((uint16_t *)dt_tensor_local(y)->data)[i] == want, "%lld",
-                         (long long)i);
+            DT_EXPECT(((uint16_t *)dt_tensor_local(y)->data)[i] == want, "%lld", (long long)i);
         }
         dt_tensor_release(&x);
         dt_tensor_release(&y);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(factories, narrow_normals_are_rounded_wide_ones)
@@ -239,29 +234,26 @@ static dt_status intervals(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows = DT_SHARD(0);
     const int64_t n = 4000;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
     int seen = 0;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 1, &n, &x));
-    DT_TRY_TO(done, st, dt_fill_rand(x, key, -2.0, 3.0));
+    DT_TRY(dt_ones(mesh, &rows, DT_F32, 1, &n, &x));
+    DT_TRY(dt_fill_rand(x, key, -2.0, 3.0));
     for (int64_t i = 0; i < dt_tensor_local(x)->shape[0]; i++) {
         const float v = ((float *)dt_tensor_local(x)->data)[i];
-        DT_EXPECT_TO(done, st, v >= -2.0f && v < 3.0f, "%g", (double)v);
+        DT_EXPECT(v >= -2.0f && v < 3.0f, "%g", (double)v);
     }
-    DT_TRY_TO(done, st, dt_fill_randn(x, key, 100.0, 0.0));
-    DT_EXPECT_TO(done, st, ((float *)dt_tensor_local(x)->data)[7] == 100.0f, "deviation 0");
-    DT_TRY_TO(done, st, dt_fill_randint(x, key, -1, 2));
+    DT_TRY(dt_fill_randn(x, key, 100.0, 0.0));
+    DT_EXPECT(((float *)dt_tensor_local(x)->data)[7] == 100.0f, "deviation 0");
+    DT_TRY(dt_fill_randint(x, key, -1, 2));
     for (int64_t i = 0; i < dt_tensor_local(x)->shape[0]; i++) {
         const float v = ((float *)dt_tensor_local(x)->data)[i];
-        DT_EXPECT_TO(done, st, v == -1.0f || v == 0.0f || v == 1.0f, "%g", (double)v);
+        DT_EXPECT(v == -1.0f || v == 0.0f || v == 1.0f, "%g", (double)v);
         seen |= 1 << (int)(v + 1.0f);
     }
-    DT_EXPECT_TO(done, st, seen == 7, "seen %d", seen);
-done:
-    dt_tensor_release(&x);
-    return st;
+    DT_EXPECT(seen == 7, "seen %d", seen);
+    return DT_OK;
 }
 
 DT_TEST(factories, intervals_are_kept)
@@ -286,16 +278,16 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows = DT_SHARD(0), terms = DT_PARTIAL(DT_SUM);
     const int64_t shape[] = { 4, 3 }, negative[] = { 4, -3 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *bytes = NULL, *p = NULL, *bad;
+    DT_HELD(tensor) *x = NULL, *bytes = NULL, *p = NULL;
+    dt_tensor *bad;
     float data[12] = { 0 };
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_I32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_U8, 2, shape, &bytes));
-    DT_TRY_TO(done, st, dt_from_local(mesh, &terms, DT_F32, 2, shape, data, &p));
+    DT_TRY(dt_ones(mesh, &rows, DT_I32, 2, shape, &x));
+    DT_TRY(dt_ones(mesh, &rows, DT_U8, 2, shape, &bytes));
+    DT_TRY(dt_from_local(mesh, &terms, DT_F32, 2, shape, data, &p));
 #define REFUSED(call, code, text) \
-    DT_TRY_TO(done, st, dt_test_expect_status(__func__, __FILE__, __LINE__, call, code, text))
+    DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, call, code, text))
     REFUSED(dt_full(mesh, &rows, DT_I32, 2, shape, 0.5, &bad), DT_ERR_ARG,
             "value is 0.5, which i32 cannot hold");
     REFUSED(dt_full(mesh, &rows, DT_U8, 2, shape, 256, &bad), DT_ERR_ARG, "256, which u8");
@@ -328,11 +320,7 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
     REFUSED(dt_fill(p, 1.0), DT_ERR_LAYOUT, "a Partial tensor has terms, not elements");
     REFUSED(dt_fill(NULL, 1.0), DT_ERR_ARG, "x is NULL");
 #undef REFUSED
-done:
-    dt_tensor_release(&p);
-    dt_tensor_release(&bytes);
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(factories, misuse_is_refused_with_the_numbers)
@@ -377,16 +365,13 @@ static dt_status largest(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE;
     const int64_t n = 3;
-    dt_status st = DT_OK;
-    dt_tensor *x;
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
     DT_TRY(dt_zeros(mesh, &whole, DT_I64, 1, &n, &x));
-    DT_TRY_TO(done, st, dt_fill_randint(x, (dt_random){ 1, 0 }, INT64_MAX - 1, INT64_MAX));
-    DT_EXPECT_TO(done, st, *(const int64_t *)dt_tensor_local(x)->data == INT64_MAX - 1, "another");
-done:
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_fill_randint(x, (dt_random){ 1, 0 }, INT64_MAX - 1, INT64_MAX));
+    DT_EXPECT(*(const int64_t *)dt_tensor_local(x)->data == INT64_MAX - 1, "another");
+    return DT_OK;
 }
 
 DT_TEST(factories, random_numbers_reach_the_largest)

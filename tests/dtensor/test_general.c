@@ -43,28 +43,24 @@ static dt_tensor *make(dt_tape *t, dt_mesh *mesh, const char *place, dt_dtype dt
 /* Both have one value, to `tolerance`; bits if that is 0. */
 static dt_status same_value(dt_tape *t, dt_tensor *a, dt_tensor *b, double tolerance)
 {
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
     int64_t n = 1;
 
     DT_TRY(dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(a, &x));
-    DT_TRY_TO(done, st, dt_full_tensor(b, &y));
-    DT_EXPECT_TO(done, st, dt_tensor_n_axes(x) == dt_tensor_n_axes(y), "numbers of axes");
+    DT_TRY(dt_full_tensor(a, &x));
+    DT_TRY(dt_full_tensor(b, &y));
+    DT_EXPECT(dt_tensor_n_axes(x) == dt_tensor_n_axes(y), "numbers of axes");
     for (int i = 0; i < dt_tensor_n_axes(x); i++) {
-        DT_EXPECT_TO(done, st, dt_tensor_extent(x, i) == dt_tensor_extent(y, i), "axis %d", i);
+        DT_EXPECT(dt_tensor_extent(x, i) == dt_tensor_extent(y, i), "axis %d", i);
         n *= dt_tensor_extent(x, i);
     }
     for (int64_t i = 0; i < n; i++) {
         const double v = (double)dti_load_f32(dt_tensor_local(x)->data, dt_tensor_dtype(x), i);
         const double w = (double)dti_load_f32(dt_tensor_local(y)->data, dt_tensor_dtype(y), i);
-        DT_EXPECT_TO(done, st, v == w || fabs(v - w) <= tolerance, "element %lld: %.9g, not %.9g",
-                     (long long)i, v, w);
+        DT_EXPECT(v == w || fabs(v - w) <= tolerance, "element %lld: %.9g, not %.9g", (long long)i,
+                  v, w);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    return DT_OK;
 }
 
 /* On one rank nothing is cut, and nothing said. */
@@ -290,30 +286,24 @@ static dt_status reshapes_to(dt_mesh *mesh, const void *arg)
 {
     const reshape_case *c = arg;
     const dt_layout *layout;
-    dt_tensor *x = NULL, *y;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
     dt_placement place;
-    dt_status st = DT_OK;
-    dt_tape *t;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_layout_parse(mesh, c->n_from, c->from, &layout));
+    DT_TRY(dt_layout_parse(mesh, c->n_from, c->from, &layout));
     place = dt_layout_placement(layout, 0);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &place, DT_F32, c->n_from, c->shape, &x));
+    DT_TRY(dt_test_arange(mesh, &place, DT_F32, c->n_from, c->shape, &x));
     y = dt_reshape(t, x, c->n_to, c->want);
     if (c->refused) {
-        st = expect_failure(t, DT_ERR_LAYOUT, c->to);
-        goto done;
+        return expect_failure(t, DT_ERR_LAYOUT, c->to);
     }
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_layout(y, c->to));
-    DT_EXPECT_TO(done, st, dt_tensor_local(y)->data == dt_tensor_local(x)->data, "it was copied");
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(expect_layout(y, c->to));
+    DT_EXPECT(dt_tensor_local(y)->data == dt_tensor_local(x)->data, "it was copied");
     y = dt_move(t, y, &(dt_placement){ 0 });
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    st = dt_test_expect_arange(y);
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    return dt_test_expect_arange(y);
 }
 
 DT_TEST(general, a_reshape_keeps_cuts_that_leave_one_piece)

@@ -264,33 +264,26 @@ static dt_status loss_of_bf16(dt_mesh *mesh, const void *arg)
 {
     const dt_placement place[DT_MAX_DIMS] = { { 0 } };
     const int64_t shape[] = { 2, 3 };
-    dt_tensor *logits = NULL, *targets = NULL;
-    dt_gradients *g = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *logits = NULL, *targets = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     float got[6];
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_zeros(mesh, place, DT_BF16, 2, shape, &logits));
-    DT_TRY_TO(done, st, dt_zeros(mesh, place, DT_I32, 1, shape, &targets));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, logits));
+    DT_TRY(dt_zeros(mesh, place, DT_BF16, 2, shape, &logits));
+    DT_TRY(dt_zeros(mesh, place, DT_I32, 1, shape, &targets));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, logits));
     dt_tape_record(t, g);
     dt_backward(t, dt_cross_entropy(t, logits, targets, NULL), NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_tensor_read(dt_gradient(g, logits), got, sizeof got));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_tensor_read(dt_gradient(g, logits), got, sizeof got));
     for (int i = 0; i < 6; i++) {
         const double want = (1.0 / 3 - (i % 3 == 0)) / 2;
-        DT_EXPECT_TO(done, st, fabs((double)got[i] - want) < 2e-3, "element %d is %g, not %g", i,
-                     (double)got[i], want);
+        DT_EXPECT(fabs((double)got[i] - want) < 2e-3, "element %d is %g, not %g", i, (double)got[i],
+                  want);
     }
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_tensor_release(&logits);
-    dt_tensor_release(&targets);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(gradients, of_a_loss_enter_its_row_in_f32)
@@ -312,31 +305,25 @@ static dt_tensor *square(dt_tape *t, const void *arg, int n, dt_tensor *const *x
 static dt_status held(dt_mesh *mesh, const void *arg)
 {
     const dt_placement place[DT_MAX_DIMS] = { DT_SHARD(0) };
-    dt_tensor *w = NULL, *loss;
+    DT_HELD(tensor) *w = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *loss;
     dt_gradient_check report;
-    dt_gradients *g = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, place, DT_F32, 2, (const int64_t[]){ B, I }, &w));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, w));
-    DT_TRY_TO(done, st, dt_check_gradient(mesh, square, NULL, 1, &w, 0.0, &report));
-    DT_EXPECT_TO(done, st, report.worst < 2e-3 && dt_gradients_at(g, 0) == w, "off by %g",
-                 report.worst);
+    DT_TRY(dt_ones(mesh, place, DT_F32, 2, (const int64_t[]){ B, I }, &w));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, w));
+    DT_TRY(dt_check_gradient(mesh, square, NULL, 1, &w, 0.0, &report));
+    DT_EXPECT(report.worst < 2e-3 && dt_gradients_at(g, 0) == w, "off by %g", report.worst);
     dt_tape_record(t, g);
     loss = dt_sum(t, square(t, NULL, 1, &w), DT_ALL_AXES);
     dt_gradients_release(&g);
     dt_backward(t, loss, NULL);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "the collection is gone");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "the collection is gone");
     dt_tape_reset(t);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_tensor_release(&w);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(gradients, of_watched_tensors_are_checked_and_records_outlive_collections)
@@ -350,30 +337,23 @@ static dt_status of_lse(dt_mesh *mesh, const void *arg)
     const dt_placement place[DT_MAX_DIMS] = { { 0 } };
     const int64_t shape[] = { 1, 3, 2, 4 };
     const dt_attention_options options = { .n_heads = 2, .n_kv_heads = 2, .scale = 0.5f };
-    dt_tensor *q = NULL, *positions = NULL, *lse;
-    dt_gradients *g = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *q = NULL, *positions = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *lse;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, place, DT_F32, 4, shape, &q));
-    DT_TRY_TO(done, st, dt_arange(mesh, place, DT_I32, 2, shape, (dt_steps){ 0, 1 }, &positions));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, q));
+    DT_TRY(dt_ones(mesh, place, DT_F32, 4, shape, &q));
+    DT_TRY(dt_arange(mesh, place, DT_I32, 2, shape, (dt_steps){ 0, 1 }, &positions));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, q));
     dt_tape_record(t, g);
     (void)dt_attention_lse(t, q, q, q, positions, &options, &lse);
     dt_backward(t, dt_sum(t, lse, DT_ALL_AXES), NULL);
-    DT_EXPECT_TO(done, st,
-                 dt_tape_status(t) == DT_ERR_UNSUPPORTED &&
-                     strstr(dt_last_error()->message, "log-sum-exp") != NULL,
-                 "%s", dt_last_error()->message);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_tensor_release(&q);
-    dt_tensor_release(&positions);
-    return st;
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_UNSUPPORTED &&
+                  strstr(dt_last_error()->message, "log-sum-exp") != NULL,
+              "%s", dt_last_error()->message);
+    return DT_OK;
 }
 
 DT_TEST(gradients, of_attentions_log_sum_exp_are_refused)

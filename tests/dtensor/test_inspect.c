@@ -118,42 +118,29 @@ static dt_status differences(dt_mesh *mesh, const void *arg)
     const dt_placement whole = DT_REPLICATE;
     const int64_t n = 3, more = 4;
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dt_status st = DT_OK;
-    dt_tensor *a = NULL, *b = NULL, *longer = NULL, *half = NULL, *far = NULL;
-    dt_mesh *other = NULL;
+    DT_HELD(tensor) *a = NULL, *b = NULL, *longer = NULL, *half = NULL;
+    DT_HELD(mesh) *other = NULL;
+    DT_HELD(tensor) *far = NULL;
     bool same = true;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 1, &n, &a));
-    DT_TRY_TO(done, st, dt_full(mesh, &whole, DT_F32, 1, &n, dt_runtime_rank(rt) == 2 ? 2 : 1, &b));
-    DT_TRY_TO(done, st, dt_equal(a, b, &same));
-    DT_EXPECT_TO(done, st, !same, "rank 2 has another replica");
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 1, &more, &longer));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_BF16, 1, &n, &half));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, &n, &a));
+    DT_TRY(dt_full(mesh, &whole, DT_F32, 1, &n, dt_runtime_rank(rt) == 2 ? 2 : 1, &b));
+    DT_TRY(dt_equal(a, b, &same));
+    DT_EXPECT(!same, "rank 2 has another replica");
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, &more, &longer));
+    DT_TRY(dt_ones(mesh, &whole, DT_BF16, 1, &n, &half));
     same = true;
-    DT_TRY_TO(done, st, dt_equal(a, longer, &same));
-    DT_EXPECT_TO(done, st, !same, "shapes differ");
-    DT_TRY_TO(done, st, dt_equal(a, half, &same));
-    DT_EXPECT_TO(done, st, !same, "dtypes differ");
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "dp=3", &other));
-    DT_TRY_TO(done, st, dt_ones(other, &whole, DT_F32, 1, &n, &far));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_equal(a, far, &same),
-                                    DT_ERR_LAYOUT, "lie on different meshes"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_allclose(a, b, -1, 0, &same),
-                                    DT_ERR_ARG, "tolerances of -1 relative"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_equal(a, NULL, &same),
-                                    DT_ERR_ARG, "a or b is NULL"));
-done:
-    dt_tensor_release(&far);
-    dt_mesh_release(&other);
-    dt_tensor_release(&half);
-    dt_tensor_release(&longer);
-    dt_tensor_release(&b);
-    dt_tensor_release(&a);
-    return st;
+    DT_TRY(dt_equal(a, longer, &same));
+    DT_EXPECT(!same, "shapes differ");
+    DT_TRY(dt_equal(a, half, &same));
+    DT_EXPECT(!same, "dtypes differ");
+    DT_TRY(dt_mesh_create(rt, "dp=3", &other));
+    DT_TRY(dt_ones(other, &whole, DT_F32, 1, &n, &far));
+    DT_EXPECT_STATUS(dt_equal(a, far, &same), DT_ERR_LAYOUT, "lie on different meshes");
+    DT_EXPECT_STATUS(dt_allclose(a, b, -1, 0, &same), DT_ERR_ARG, "tolerances of -1 relative");
+    DT_EXPECT_STATUS(dt_equal(a, NULL, &same), DT_ERR_ARG, "a or b is NULL");
+    return DT_OK;
 }
 
 DT_TEST(inspect, all_ranks_hear_of_a_difference)
@@ -206,31 +193,19 @@ static dt_status refused_items(dt_mesh *mesh, const void *arg)
     const dt_placement terms = DT_PARTIAL(DT_SUM), rows = DT_SHARD(0);
     const int64_t n = 3, at = 1, past = 3, big = ((int64_t)1 << 53) + 1;
     const int64_t values[] = { 1, big, 3 };
-    dt_status st = DT_OK;
-    dt_tensor *p = NULL, *x = NULL;
+    DT_HELD(tensor) *p = NULL, *x = NULL;
     double v = 5.0;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &terms, DT_F32, 1, &n, &p));
-    DT_TRY_TO(done, st, dt_distribute(mesh, &rows, DT_I64, 1, &n, (dt_source){ values, 0 }, &x));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_item(p, &at, &v),
-                                    DT_ERR_LAYOUT,
-                                    "x is P(sum) on mesh dim \"tp\": no rank has the element"));
-    DT_EXPECT_TO(done, st, v == 0.0, "a refused element is %g", v);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_item(x, &past, &v), DT_ERR_ARG,
-                                    "index 3 of axis 0, which has 3 elements"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_item(x, &at, &v), DT_ERR_ARG,
-                                    "an i64 that no double equals"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_item(x, NULL, &v), DT_ERR_ARG,
-                                    "NULL"));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&p);
-    return st;
+    DT_TRY(dt_test_arange(mesh, &terms, DT_F32, 1, &n, &p));
+    DT_TRY(dt_distribute(mesh, &rows, DT_I64, 1, &n, (dt_source){ values, 0 }, &x));
+    DT_EXPECT_STATUS(dt_item(p, &at, &v), DT_ERR_LAYOUT,
+                     "x is P(sum) on mesh dim \"tp\": no rank has the element");
+    DT_EXPECT(v == 0.0, "a refused element is %g", v);
+    DT_EXPECT_STATUS(dt_item(x, &past, &v), DT_ERR_ARG, "index 3 of axis 0, which has 3 elements");
+    DT_EXPECT_STATUS(dt_item(x, &at, &v), DT_ERR_ARG, "an i64 that no double equals");
+    DT_EXPECT_STATUS(dt_item(x, NULL, &v), DT_ERR_ARG, "NULL");
+    return DT_OK;
 }
 
 DT_TEST(inspect, elements_that_no_rank_has_are_refused) /* case 76 */
@@ -380,22 +355,19 @@ static const int64_t extents[] = { 6, 4 };
 static dt_status sums_are_equal(const outside *o, dt_tensor *x)
 {
     bool same = false, close = false;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = NULL;
     dt_tensor *sum, *copy;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(o->mesh), &t));
     sum = dt_move(t, dt_sum(t, x, DT_ALL_AXES), &(dt_placement){ 0 });
     copy = dt_mul_scalar(t, sum, 1.0);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     if (!o->inside && dt_tensor_local(sum)->data != NULL) /* blocks of the pool have 256 bytes */
         memset(dt_tensor_local(sum)->data, 0x3f, sizeof(float));
-    DT_TRY_TO(done, st, dt_equal(sum, copy, &same));
-    DT_TRY_TO(done, st, dt_allclose(sum, copy, 0.0, 0.0, &close));
-    DT_EXPECT_TO(done, st, same && close, "sums of %d axes differ", o->n_axes);
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_equal(sum, copy, &same));
+    DT_TRY(dt_allclose(sum, copy, 0.0, 0.0, &close));
+    DT_EXPECT(same && close, "sums of %d axes differ", o->n_axes);
+    return DT_OK;
 }
 
 static dt_status outside_of(const outside *o)

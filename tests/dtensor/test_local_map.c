@@ -80,31 +80,25 @@ static dt_status softmax(dt_mesh *mesh, const void *arg)
                                   .n_out = 1,
                                   .in_place = { NULL, &whole },
                                   .out = { { &columns, DT_F32, 2, shape } } };
-    dt_tensor *x = NULL, *y[2], *e[2], *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    dt_tensor *y[2], *e[2];
     const bool alone = dt_mesh_n_ranks(mesh) == 1;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, place, DT_F32, 2, shape, &x));
+    DT_TRY(dt_test_arange(mesh, place, DT_F32, 2, shape, &x));
     dt_local_map(t, &first, &x, &y[0]);
     dt_local_map(t, &second, (dt_tensor *[]){ x, y[0] }, e);
     dt_local_map(t, &third, (dt_tensor *[]){ e[0], e[1] }, &y[1]);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls >= (alone ? 0 : 2), "counted");
-    DT_TRY_TO(done, st, dt_full_tensor(y[1], &full));
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls >= (alone ? 0 : 2), "counted");
+    DT_TRY(dt_full_tensor(y[1], &full));
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         double sum = 0;
         for (int c = 0; c < COLUMNS; c++) sum += exp(0.25 * (c - i % COLUMNS));
-        DT_EXPECT_TO(done, st,
-                     fabs(((const float *)dt_tensor_local(full)->data)[i] - 1.0 / sum) < 1e-6,
-                     "element %d", i);
+        DT_EXPECT(fabs(((const float *)dt_tensor_local(full)->data)[i] - 1.0 / sum) < 1e-6,
+                  "element %d", i);
     }
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(local_map, a_softmax_over_a_cut_axis)
@@ -147,9 +141,9 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
         { &moved, DT_ERR_LAYOUT, "Shard(2)" },
         { &refuses, DT_ERR_ARG, "no: 1 operands" },
     };
-    dt_tensor *x = NULL, *y[DT_OP_MAX_OUT];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y[DT_OP_MAX_OUT];
 
     (void)arg;
     no_name.name = NULL;
@@ -161,21 +155,15 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
     bad_shape.out[0].shape = negative;
     refuses.run = refuses_itself;
     moved.in_place[0] = &beyond;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, shape, &x));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 2, shape, &x));
     for (size_t i = 0; i < DT_COUNT(bad); i++) {
         y[0] = x;
         dt_local_map(t, bad[i].call, &x, y);
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                        bad[i].code, bad[i].message));
-        DT_EXPECT_TO(done, st, i == 0 || i == 4 || y[0] == NULL, "no result %zu", i);
+        DT_EXPECT_STATUS(dt_tape_status(t), bad[i].code, bad[i].message);
+        DT_EXPECT(i == 0 || i == 4 || y[0] == NULL, "no result %zu", i);
         dt_tape_reset(t);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(local_map, bad_calls_are_refused)
@@ -198,14 +186,13 @@ static dt_status reduced_once(dt_mesh *mesh, const void *arg)
     const dt_placement terms = DT_PARTIAL(DT_SUM);
     const int64_t shape[] = { 2, 3 };
     const float ones[] = { 1, 1, 1, 1, 1, 1 }, p = (float)dt_mesh_n_ranks(mesh);
-    dt_tensor *x = NULL, *y, *z;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y, *z;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     dt_tape_set_moves(t, DT_MOVES_ALLOW);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &terms, DT_F32, 2, shape, &x));
+    DT_TRY(dt_test_arange(mesh, &terms, DT_F32, 2, shape, &x));
     for (int pass = 0; pass < 2; pass++) {
         dt_tape_reset(t);
         dt_scope_begin(t, "first");
@@ -216,10 +203,9 @@ static dt_status reduced_once(dt_mesh *mesh, const void *arg)
         (void)dt_gelu_tanh(t, x);
         (void)dt_scope_end(t, NULL);
         y = dt_soft_cap(t, x, 1e9);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, reductions(t) == 1, "%d reductions", (int)reductions(t));
-        DT_EXPECT_TO(done, st, fabsf(((const float *)dt_tensor_local(y)->data)[5] - 5) < 1e-3f,
-                     "the sum");
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(reductions(t) == 1, "%d reductions", (int)reductions(t));
+        DT_EXPECT(fabsf(((const float *)dt_tensor_local(y)->data)[5] - 5) < 1e-3f, "the sum");
     }
     /* a value of the tape, made inside a scope: it goes with the scope */
     dt_scope_begin(t, "block");
@@ -228,26 +214,22 @@ static dt_status reduced_once(dt_mesh *mesh, const void *arg)
     (void)dt_silu(t, z);
     (void)dt_scope_end(t, NULL);
     (void)dt_silu(t, z);
-    DT_EXPECT_TO(done, st, reductions(t) == 2, "%d reductions", (int)reductions(t));
+    DT_EXPECT(reductions(t) == 2, "%d reductions", (int)reductions(t));
     dt_tape_drop(t, z);
     (void)dt_scope_end(t, NULL);
     (void)dt_silu(t, x);
-    DT_EXPECT_TO(done, st, reductions(t) == 2, "%d reductions", (int)reductions(t));
+    DT_EXPECT(reductions(t) == 2, "%d reductions", (int)reductions(t));
     /* other bytes, other sums */
-    DT_TRY_TO(done, st, dt_tensor_write(x, ones, sizeof ones));
+    DT_TRY(dt_tensor_write(x, ones, sizeof ones));
     y = dt_soft_cap(t, x, 1e9);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, reductions(t) == 3, "%d reductions", (int)reductions(t));
-    DT_EXPECT_TO(done, st, fabsf(((const float *)dt_tensor_local(y)->data)[5] - p) < 1e-3f,
-                 "the new sum");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(reductions(t) == 3, "%d reductions", (int)reductions(t));
+    DT_EXPECT(fabsf(((const float *)dt_tensor_local(y)->data)[5] - p) < 1e-3f, "the new sum");
     /* the value goes before what it was moved to, which is still the tape's */
     dt_tensor_release(&x);
     (void)dt_silu(t, y);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    return DT_OK;
 }
 
 DT_TEST(local_map, what_operators_moved_is_moved_once)

@@ -209,8 +209,7 @@ static dt_status losses(dt_mesh *mesh, const void *arg)
     int32_t targets[N];
     dt_tensor *x, *y, *ids, *dlosses, *dx;
     dt_token_losses tokens;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     reference r;
     double far, n = 0.0;
     int64_t before;
@@ -225,37 +224,32 @@ static dt_status losses(dt_mesh *mesh, const void *arg)
     if (c->options.n_valid > 0.0) n = c->options.n_valid;
     if (c->options.reduction == DT_SUM_OF_TOKENS) n = 1.0;
     expect_loss(c, (const double(*)[MAX_V])logits, targets, &r);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st,
-              on_tape(t, mesh, c, (operand){ 3, { B, T, c->vocabulary }, values, 0, 2 }, &x));
-    DT_TRY_TO(done, st, targets_on_tape(t, mesh, c, targets, &ids));
+    DT_TRY(on_tape(t, mesh, c, (operand){ 3, { B, T, c->vocabulary }, values, 0, 2 }, &x));
+    DT_TRY(targets_on_tape(t, mesh, c, targets, &ids));
     before = calls_of(t);
     y = dt_cross_entropy(t, x, ids, &c->options);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, calls_of(t) - before == expected_calls(mesh, c), "%lld calls, not %lld",
-                 (long long)(calls_of(t) - before), (long long)expected_calls(mesh, c));
-    DT_TRY_TO(done, st, distance(y, &r.loss, 1, 1, &far));
-    DT_EXPECT_TO(done, st, far <= 2e-6 * (1.0 + fabs(r.loss)), "the loss is off by %g", far);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(calls_of(t) - before == expected_calls(mesh, c), "%lld calls, not %lld",
+              (long long)(calls_of(t) - before), (long long)expected_calls(mesh, c));
+    DT_TRY(distance(y, &r.loss, 1, 1, &far));
+    DT_EXPECT(far <= 2e-6 * (1.0 + fabs(r.loss)), "the loss is off by %g", far);
 
     dt_cross_entropy_tokens(t, x, ids, &c->options, &tokens);
     dlosses = dt_mul_scalar(t, tokens.counted, 1.0 / n);
     before = calls_of(t);
     dx = dt_cross_entropy_backward(t, dlosses, x, ids, tokens.lse, &c->options);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, calls_of(t) == before, "the gradient communicates");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(calls_of(t) == before, "the gradient communicates");
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
-        DT_EXPECT_TO(done, st,
-                     dt_mesh_dim_size(mesh, m) == 1 || c->whole ||
-                         dt_layout_placement(dt_tensor_layout(dx), m).kind == DT_PLACE_SHARD,
-                     "it does not lie as logits do");
-    DT_TRY_TO(done, st, distance(dx, r.dlogits[0], c->vocabulary, MAX_V, &far));
-    DT_EXPECT_TO(done, st, far <= close, "the gradient is off by %g", far);
+        DT_EXPECT(dt_mesh_dim_size(mesh, m) == 1 || c->whole ||
+                      dt_layout_placement(dt_tensor_layout(dx), m).kind == DT_PLACE_SHARD,
+                  "it does not lie as logits do");
+    DT_TRY(distance(dx, r.dlogits[0], c->vocabulary, MAX_V, &far));
+    DT_EXPECT(far <= close, "the gradient is off by %g", far);
     dx = dt_mul_scalar(t, dx, 2.0);
-    DT_TRY_TO(done, st, distance(dx, r.dlogits[0], c->vocabulary, MAX_V, &far));
-    DT_EXPECT_TO(done, st, c->vocabulary == 1 || far > 10.0 * close, "twice it passes: %g", far);
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(distance(dx, r.dlogits[0], c->vocabulary, MAX_V, &far));
+    DT_EXPECT(c->vocabulary == 1 || far > 10.0 * close, "twice it passes: %g", far);
+    return DT_OK;
 }
 
 DT_TEST(loss, cross_entropy_matches_float64)
@@ -273,10 +267,9 @@ static dt_status recorded(dt_mesh *mesh, const void *arg)
     double logits[N][MAX_V];
     float values[N * MAX_V];
     int32_t targets[N];
-    dt_gradients *g = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dt_tensor *x, *ids;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
     reference r;
     double far;
 
@@ -285,22 +278,17 @@ static dt_status recorded(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < N * c->vocabulary; i++)
         logits[i / c->vocabulary][i % c->vocabulary] = (double)values[i];
     expect_loss(c, (const double(*)[MAX_V])logits, targets, &r);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st,
-              on_tape(t, mesh, c, (operand){ 3, { B, T, c->vocabulary }, values, 0, 2 }, &x));
-    DT_TRY_TO(done, st, targets_on_tape(t, mesh, c, targets, &ids));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, x));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(on_tape(t, mesh, c, (operand){ 3, { B, T, c->vocabulary }, values, 0, 2 }, &x));
+    DT_TRY(targets_on_tape(t, mesh, c, targets, &ids));
+    DT_TRY(dt_gradients_watch(g, x));
     dt_tape_record(t, g);
     dt_backward(t, dt_cross_entropy(t, x, ids, &c->options), NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
-    DT_TRY_TO(done, st, distance(dt_gradient(g, x), r.dlogits[0], c->vocabulary, MAX_V, &far));
-    DT_EXPECT_TO(done, st, far <= close, "the gradient is off by %g", far);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_gradients_settle(g, t));
+    DT_TRY(distance(dt_gradient(g, x), r.dlogits[0], c->vocabulary, MAX_V, &far));
+    DT_EXPECT(far <= close, "the gradient is off by %g", far);
+    return DT_OK;
 }
 
 DT_TEST(loss, a_recorded_cross_entropy_matches_float64)
@@ -318,8 +306,7 @@ static dt_status chunks(dt_mesh *mesh, const void *arg)
     float x_values[N * D], w_values[MAX_V * D];
     int32_t targets[N];
     dt_tensor *x, *w, *ids, *y, *dx, *dw, *alone;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     reference r;
     double far;
 
@@ -328,25 +315,21 @@ static dt_status chunks(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < MAX_V * D && i < c->vocabulary * D; i++) w_values[i] *= 0.25f;
     make_targets(c, targets);
     expect_head(c, x_values, w_values, targets, &r);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, on_tape(t, mesh, c, (operand){ 3, { B, T, D }, x_values, 0, -1 }, &x));
-    DT_TRY_TO(done, st,
-              on_tape(t, mesh, c, (operand){ 2, { c->vocabulary, D }, w_values, -1, 0 }, &w));
-    DT_TRY_TO(done, st, targets_on_tape(t, mesh, c, targets, &ids));
+    DT_TRY(on_tape(t, mesh, c, (operand){ 3, { B, T, D }, x_values, 0, -1 }, &x));
+    DT_TRY(on_tape(t, mesh, c, (operand){ 2, { c->vocabulary, D }, w_values, -1, 0 }, &w));
+    DT_TRY(targets_on_tape(t, mesh, c, targets, &ids));
     y = dt_cross_entropy_chunked(t, x, w, ids, &c->options, &dx, &dw);
     alone = dt_cross_entropy_chunked(t, x, w, ids, &c->options, NULL, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, distance(y, &r.loss, 1, 1, &far));
-    DT_EXPECT_TO(done, st, far <= close * (1.0 + fabs(r.loss)), "the loss is off by %g", far);
-    DT_EXPECT_TO(done, st, dt_tensor_dtype(dw) == DT_F32, "dw is f32");
-    DT_TRY_TO(done, st, distance(dx, r.dx[0], D, D, &far));
-    DT_EXPECT_TO(done, st, far <= close, "dx is off by %g", far);
-    DT_TRY_TO(done, st, distance(dw, r.dw[0], D, D, &far));
-    DT_EXPECT_TO(done, st, far <= 4.0 * close, "dw is off by %g", far);
-    DT_TRY_TO(done, st, dt_test_expect_same(y, alone, "the loss without gradients"));
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(distance(y, &r.loss, 1, 1, &far));
+    DT_EXPECT(far <= close * (1.0 + fabs(r.loss)), "the loss is off by %g", far);
+    DT_EXPECT(dt_tensor_dtype(dw) == DT_F32, "dw is f32");
+    DT_TRY(distance(dx, r.dx[0], D, D, &far));
+    DT_EXPECT(far <= close, "dx is off by %g", far);
+    DT_TRY(distance(dw, r.dw[0], D, D, &far));
+    DT_EXPECT(far <= 4.0 * close, "dw is off by %g", far);
+    DT_TRY(dt_test_expect_same(y, alone, "the loss without gradients"));
+    return DT_OK;
 }
 
 DT_TEST(loss, a_head_in_chunks_matches_float64)
@@ -363,37 +346,31 @@ static dt_status peak_of_chunks(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 1, LONG, D }, w_shape[] = { WIDE, D }, ids_shape[] = { 1, LONG };
     const dt_placement whole[] = { DT_REPLICATE };
     const size_t all = (size_t)LONG * WIDE * sizeof(float), dw_bytes = (size_t)WIDE * D * 4;
-    dt_tensor *x = NULL, *w = NULL, *ids = NULL, *dx, *dw, *logits;
+    DT_HELD(tensor) *x = NULL, *w = NULL, *ids = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *dx, *dw, *logits;
     dt_token_losses tokens;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
     const dti_memory *m;
     size_t before, after;
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 3, shape, &x));
-    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 2, w_shape, &w));
-    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_I32, 2, ids_shape, &ids));
+    DT_TRY(dt_zeros(mesh, whole, DT_F32, 3, shape, &x));
+    DT_TRY(dt_zeros(mesh, whole, DT_F32, 2, w_shape, &w));
+    DT_TRY(dt_zeros(mesh, whole, DT_I32, 2, ids_shape, &ids));
     m = x->device->memory;
     before = dti_memory_used(m);
     (void)dt_cross_entropy_chunked(t, x, w, ids, NULL, &dx, &dw);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     after = dti_memory_peak(m) - before;
-    DT_EXPECT_TO(done, st, after < 2 * (all / 8) + 4 * dw_bytes + (128 << 10),
-                 "%zu bytes at most; a chunk of logits has %zu", after, all / 8);
+    DT_EXPECT(after < 2 * (all / 8) + 4 * dw_bytes + (128 << 10),
+              "%zu bytes at most; a chunk of logits has %zu", after, all / 8);
     dt_tape_reset(t);
     logits = dt_linear(t, x, w, NULL); /* the check sees what is not in chunks */
     dt_cross_entropy_tokens(t, logits, ids, NULL, &tokens);
     (void)dt_cross_entropy_backward(t, tokens.counted, logits, ids, tokens.lse, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dti_memory_peak(m) - before >= 2 * all, "whole logits take more");
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_tensor_release(&ids);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dti_memory_peak(m) - before >= 2 * all, "whole logits take more");
+    return DT_OK;
 }
 
 DT_TEST(loss, chunks_hold_two_chunks_of_logits_at_most)
@@ -418,24 +395,20 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     };
     const loss_case c = { .vocabulary = 11, .token_dim = -1, .whole = true };
     float values[N * 11] = { 0.0f };
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (size_t i = 0; i < DT_COUNT(bad); i++) {
         int32_t targets[N] = { 0 };
         dt_tensor *x, *ids;
         targets[7] = bad[i].target;
         dt_tape_reset(t);
-        DT_TRY_TO(done, st, on_tape(t, mesh, &c, (operand){ 3, { B, T, 11 }, values, 0, 2 }, &x));
-        DT_TRY_TO(done, st, targets_on_tape(t, mesh, &c, targets, &ids));
-        DT_EXPECT_TO(done, st, dt_cross_entropy(t, x, ids, &bad[i].options) == NULL, "a result");
-        DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "case %d is taken", (int)i);
+        DT_TRY(on_tape(t, mesh, &c, (operand){ 3, { B, T, 11 }, values, 0, 2 }, &x));
+        DT_TRY(targets_on_tape(t, mesh, &c, targets, &ids));
+        DT_EXPECT(dt_cross_entropy(t, x, ids, &bad[i].options) == NULL, "a result");
+        DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "case %d is taken", (int)i);
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(loss, options_and_targets_out_of_range_are_refused)

@@ -55,9 +55,8 @@ static dt_status takes_no_nonsense(dt_mesh *mesh, const void *arg)
                                    .counts = ones,
                                    .displs = before };
     dt_dlpack shapeless = { .dl_tensor = { .ndim = 2, .dtype = { 2, 32, 1 } } };
-    dt_tensor *x = NULL, *y = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
     dt_pending *p = NULL;
-    dt_status st = DT_OK;
 
     (void)arg;
     DT_EXPECT(dt_collective_run(mesh, NULL, &gather) == DT_ERR_ARG, "a negative displacement");
@@ -68,13 +67,10 @@ static dt_status takes_no_nonsense(dt_mesh *mesh, const void *arg)
     DT_EXPECT(dt_from_dlpack(mesh, whole, 2, shape, &shapeless, DT_DL_COPY_ALWAYS, &x) != DT_OK,
               "no shape");
     DT_TRY(dt_zeros(mesh, whole, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_redistribute_begin(x, whole, &p));
-    DT_EXPECT_TO(done, st, dt_pending_wait(&p, NULL) == DT_ERR_ARG && p == NULL,
-                 "a pending move stays although its result has no place");
-done:
-    dt_tensor_release(&y);
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_redistribute_begin(x, whole, &p));
+    DT_EXPECT(dt_pending_wait(&p, NULL) == DT_ERR_ARG && p == NULL,
+              "a pending move stays although its result has no place");
+    return DT_OK;
 }
 
 DT_TEST(misuse, negative_displacements_and_missing_shapes_are_refused)
@@ -95,22 +91,17 @@ static const dt_op quiet = {
 };
 static dt_status names_the_operator(dt_mesh *mesh, const void *arg)
 {
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
     DT_TRY(dt_zeros(mesh, whole, DT_F32, 2, shape, &x));
-    DT_EXPECT_TO(done, st, dt_fill(NULL, 1.0) == DT_ERR_ARG, "an older record");
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_EXPECT_TO(done, st, dt_apply(t, &quiet, NULL, 1, &x) == NULL, "a result");
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_FORMAT, "status");
-    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "quiet: its kernel") != NULL, "%s",
-                 dt_last_error()->message);
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    return st;
+    DT_EXPECT(dt_fill(NULL, 1.0) == DT_ERR_ARG, "an older record");
+    DT_EXPECT(dt_apply(t, &quiet, NULL, 1, &x) == NULL, "a result");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_FORMAT, "status");
+    DT_EXPECT(strstr(dt_last_error()->message, "quiet: its kernel") != NULL, "%s",
+              dt_last_error()->message);
+    return DT_OK;
 }
 
 DT_TEST(misuse, a_kernel_that_fails_without_a_word_is_named)

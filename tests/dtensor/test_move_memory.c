@@ -33,8 +33,7 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
     dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = c->dtype };
     dt_placement place[DT_MAX_DIMS];
     int coord[DT_MAX_DIMS];
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
     dti_device *device;
     dt_route route;
     int64_t peak;
@@ -50,19 +49,16 @@ static dt_status peak_is_predicted(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < route.n_steps; i++)
         if (route.step[i].peak_bytes > peak) peak = route.step[i].peak_bytes;
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
-    DT_TRY_TO(done, st, make(mesh, q.from, shape, c->dtype, &x));
-    DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
-    DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) == peak,
-                 "%s -> %s held %lld bytes, predicted were %lld", c->from, c->to,
-                 (long long)dti_memory_peak(device->memory), (long long)peak);
+    DT_TRY(make(mesh, q.from, shape, c->dtype, &x));
+    DT_TRY(dt_redistribute(x, place, &y));
+    DT_EXPECT((int64_t)dti_memory_peak(device->memory) == peak,
+              "%s -> %s held %lld bytes, predicted were %lld", c->from, c->to,
+              (long long)dti_memory_peak(device->memory), (long long)peak);
     dt_tensor_release(&y);
-    DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 1)); /* the plan of before is none for this */
-    DT_EXPECT_TO(done, st, dt_redistribute(x, place, &y) == DT_ERR_LAYOUT, "%s -> %s in one byte",
-                 c->from, c->to);
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    DT_TRY(dt_mesh_set_move_memory(mesh, 1)); /* the plan of before is none for this */
+    DT_EXPECT(dt_redistribute(x, place, &y) == DT_ERR_LAYOUT, "%s -> %s in one byte", c->from,
+              c->to);
+    return DT_OK;
 }
 
 DT_TEST(move_memory, peaks_are_those_of_the_plan)
@@ -113,8 +109,7 @@ static dt_status casts_obey(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 64, 64 };
     const dt_layout *from, *to;
     dt_placement place[DT_MAX_DIMS];
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
     dti_device *device;
 
     DT_TRY(dt_layout_parse(mesh, 2, c->from, &from));
@@ -122,22 +117,19 @@ static dt_status casts_obey(dt_mesh *mesh, const void *arg)
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) place[m] = dt_layout_placement(to, m);
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dt_mesh_set_move_memory(mesh, b->bytes));
-    DT_TRY_TO(done, st, make(mesh, from, shape, c->before, &x));
+    DT_TRY(make(mesh, from, shape, c->before, &x));
     if (b->bytes < c->least) {
-        DT_EXPECT_TO(done, st, dt_redistribute_cast(x, place, c->after, &y) == DT_ERR_LAYOUT,
-                     "%s to %s in %lld bytes", c->from, c->to, (long long)b->bytes);
-        DT_TRY_TO(done, st, dt_mesh_set_move_memory(mesh, 0));
-        DT_TRY_TO(done, st, dt_redistribute_cast(x, place, c->after, &y)); /* the mesh lives on */
-        goto done;
+        DT_EXPECT(dt_redistribute_cast(x, place, c->after, &y) == DT_ERR_LAYOUT,
+                  "%s to %s in %lld bytes", c->from, c->to, (long long)b->bytes);
+        DT_TRY(dt_mesh_set_move_memory(mesh, 0));
+        DT_TRY(dt_redistribute_cast(x, place, c->after, &y)); /* the mesh lives on */
+        return DT_OK;
     }
-    DT_TRY_TO(done, st, dt_redistribute_cast(x, place, c->after, &y));
-    DT_EXPECT_TO(done, st, (int64_t)dti_memory_peak(device->memory) <= b->bytes,
-                 "%s to %s held %lld bytes, not %lld", c->from, c->to,
-                 (long long)dti_memory_peak(device->memory), (long long)b->bytes);
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    DT_TRY(dt_redistribute_cast(x, place, c->after, &y));
+    DT_EXPECT((int64_t)dti_memory_peak(device->memory) <= b->bytes,
+              "%s to %s held %lld bytes, not %lld", c->from, c->to,
+              (long long)dti_memory_peak(device->memory), (long long)b->bytes);
+    return DT_OK;
 }
 
 DT_TEST(move_memory, casts_are_bounded_as_a_whole)

@@ -99,35 +99,29 @@ static dt_status bits_do_not_depend_on_links(dt_mesh *mesh, const void *arg)
         { { 0, 10 }, { 0, 1 } },
     };
     const rounding_case *c = arg;
-    dt_tensor *x = NULL, *y = NULL, *z = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *z = NULL;
     int most = 0, least = 9;
-    dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, make(mesh, c, &x));
+    DT_TRY(make(mesh, c, &x));
     for (size_t l = 0; l < DT_COUNT(links); l++)
         for (size_t w = 0; w < DT_COUNT(wanted); w++) {
             const dti_move *plan;
             char how[64];
-            DT_TRY_TO(done, st, dt_mesh_set_links(mesh, links[l]));
-            DT_TRY_TO(done, st, dt_redistribute(x, wanted[w], &y));
-            DT_TRY_TO(done, st, dti_move_cache_plan(x, dt_tensor_layout(y), &plan));
+            DT_TRY(dt_mesh_set_links(mesh, links[l]));
+            DT_TRY(dt_redistribute(x, wanted[w], &y));
+            DT_TRY(dti_move_cache_plan(x, dt_tensor_layout(y), &plan));
             const int n = reductions(plan);
             most = n > most ? n : most;
             least = n < least ? n : least;
-            DT_TRY_TO(done, st, dt_full_tensor(y, &z));
+            DT_TRY(dt_full_tensor(y, &z));
             (void)snprintf(how, sizeof how, "links %d, to %d, %d reductions", (int)l, (int)w, n);
-            DT_TRY_TO(done, st, check(z, mesh, c, how));
+            DT_TRY(check(z, mesh, c, how));
             dt_tensor_release(&y);
             dt_tensor_release(&z);
         }
-    DT_EXPECT_TO(done, st, least == 1 && most == 2,
-                 "plans of one and of two reductions are needed here, not of %d and %d", least,
-                 most);
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&z);
-    return st;
+    DT_EXPECT(least == 1 && most == 2,
+              "plans of one and of two reductions are needed here, not of %d and %d", least, most);
+    return DT_OK;
 }
 
 DT_TEST(move_rounding, bits_do_not_depend_on_links)
@@ -161,33 +155,28 @@ static dt_status casts_round_once(dt_mesh *mesh, const void *arg)
     const dt_placement partial = DT_PARTIAL(c->reduce);
     const dt_placement wanted[] = { DT_REPLICATE, DT_SHARD(0), DT_SHARD(1) };
     const int64_t shape[] = { 5, 6 };
-    dt_tensor *x = NULL, *y = NULL, *whole = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *whole = NULL;
     double data[30];
-    dt_status st = DT_OK;
 
     for (int64_t i = 0; i < 30; i++) {
         const float term = c->term[dt_mesh_coord(mesh, 0)];
         dti_store_f32(data, c->from, i, term);
         DT_EXPECT_CLOSE(dti_load_f32(data, c->from, i), term, 0);
     }
-    DT_TRY_TO(done, st, dt_from_local(mesh, &partial, c->from, 2, shape, data, &x));
+    DT_TRY(dt_from_local(mesh, &partial, c->from, 2, shape, data, &x));
     for (size_t w = 0; w < DT_COUNT(wanted); w++) {
-        DT_TRY_TO(done, st, dt_redistribute_cast(x, &wanted[w], c->to, &y));
-        DT_TRY_TO(done, st, dt_full_tensor(y, &whole));
+        DT_TRY(dt_redistribute_cast(x, &wanted[w], c->to, &y));
+        DT_TRY(dt_full_tensor(y, &whole));
         for (int64_t i = 0; i < 30; i++) {
             const float got = dti_load_f32(dt_tensor_local(whole)->data, c->to, i);
-            DT_EXPECT_TO(done, st, got >= c->want && got <= c->want,
-                         "%s to %s: %.9g, not %.9g (%.9g is rounded twice)", dt_dtype_name(c->from),
-                         dt_dtype_name(c->to), (double)got, (double)c->want, (double)c->twice);
+            DT_EXPECT(got >= c->want && got <= c->want,
+                      "%s to %s: %.9g, not %.9g (%.9g is rounded twice)", dt_dtype_name(c->from),
+                      dt_dtype_name(c->to), (double)got, (double)c->want, (double)c->twice);
         }
         dt_tensor_release(&whole);
         dt_tensor_release(&y);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&whole);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(move_rounding, casts_of_sums_round_once)

@@ -72,37 +72,31 @@ static dt_status each_result(dt_mesh *mesh, const void *arg)
 {
     const int64_t shape[] = { 4, 6 };
     const dt_placement whole[] = { DT_REPLICATE };
-    dt_tensor *x = NULL, *y[2];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y[2];
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, whole, DT_F32, 2, shape, &x));
+    DT_TRY(dt_ones(mesh, whole, DT_F32, 2, shape, &x));
     for (int warm = 0; warm < 2; warm++) {
         dt_apply_n(t, &turned, NULL, 1, &x, 2, y);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, expect_shape(y[0], 2, 4, 6));
-        DT_TRY_TO(done, st, expect_shape(y[1], 2, 6, 4));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(expect_shape(y[0], 2, 4, 6));
+        DT_TRY(expect_shape(y[1], 2, 6, 4));
         dt_apply_n(t, &margins, NULL, 1, &x, 2, y);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, expect_shape(y[0], 1, 6, 0));
-        DT_TRY_TO(done, st, expect_shape(y[1], 1, 4, 0));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(expect_shape(y[0], 1, 6, 0));
+        DT_TRY(expect_shape(y[1], 1, 4, 0));
         for (int64_t times = 0; times < 3; times++) {
             dt_apply_n(t, &repeated, &(times_attr){ times }, 1, &x, 2, y);
-            DT_TRY_TO(done, st, dt_tape_status(t));
-            DT_TRY_TO(done, st, expect_shape(y[0], 2, 6, 4 * times));
-            DT_TRY_TO(done, st, expect_shape(y[1], 1, times, 0));
+            DT_TRY(dt_tape_status(t));
+            DT_TRY(expect_shape(y[0], 2, 6, 4 * times));
+            DT_TRY(expect_shape(y[1], 1, times, 0));
         }
     }
     dt_apply_n(t, &repeated, &(times_attr){ -1 }, 1, &x, 2, y);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
-                                    "repeat: -1 times"));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "repeat: -1 times");
+    return DT_OK;
 }
 
 DT_TEST(op_columns, every_result_has_extents_of_its_own)
@@ -195,11 +189,9 @@ done:
 static dt_status every_pair(dt_mesh *mesh, const void *arg)
 {
     const int n_dims = dt_mesh_n_dims(mesh), n = n_dims == 1 ? 16 : 256;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int k = 0; k < n; k++) {
         dt_placement x[DT_MAX_DIMS], w[DT_MAX_DIMS];
         bool accepted = true;
@@ -209,11 +201,9 @@ static dt_status every_pair(dt_mesh *mesh, const void *arg)
             w[m] = placement_of(at / 4);
             accepted = accepted && (dt_mesh_dim_size(mesh, m) == 1 || is_accepted(at % 4, at / 4));
         }
-        DT_TRY_TO(done, st, try_pair(mesh, t, x, w, accepted));
+        DT_TRY(try_pair(mesh, t, x, w, accepted));
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(op_columns, lines_of_accepted_placements_are_all_that_is_taken)
@@ -254,70 +244,56 @@ static dt_status pieces(dt_mesh *mesh, const void *arg)
 {
     const dt_placement cut = DT_SHARD(0), columns = DT_SHARD(1), terms = DT_PARTIAL(DT_SUM);
     dt_placement copies = DT_SHARD(1);
-    dt_tensor *x = NULL, *w = NULL, *y, *full = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *w = NULL, *full = NULL;
+    dt_tensor *y;
 
     (void)arg;
     copies.replicas = 2;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &cut, DT_F32, 1, (const int64_t[]){ 8 }, &x));
+    DT_TRY(dt_test_arange(mesh, &cut, DT_F32, 1, (const int64_t[]){ 8 }, &x));
     y = dt_apply(t, &doubled, NULL, 1, &x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, &full));
     for (int i = 0; i < 16; i++)
-        DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(full)->data)[i] == (float)(i / 2),
-                     "%d", i);
+        DT_EXPECT(((const float *)dt_tensor_local(full)->data)[i] == (float)(i / 2), "%d", i);
     dt_tensor_release(&x);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &cut, DT_F32, 1, (const int64_t[]){ 5 }, &x));
+    DT_TRY(dt_test_arange(mesh, &cut, DT_F32, 1, (const int64_t[]){ 5 }, &x));
     (void)dt_apply(t, &doubled, NULL, 1, &x);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
-                                    "axis 0 of operand 0, which has 5, and axis 0 of result 0, "
-                                    "which has 10"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
+                     "axis 0 of operand 0, which has 5, and axis 0 of result 0, "
+                     "which has 10");
     dt_tensor_release(&x);
     dt_tape_reset(t);
 
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &columns, DT_BF16, 2, (const int64_t[]){ 2, 4 }, &x));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &cut, DT_BF16, 2, (const int64_t[]){ 4, 2 }, &w));
+    DT_TRY(dt_test_arange(mesh, &columns, DT_BF16, 2, (const int64_t[]){ 2, 4 }, &x));
+    DT_TRY(dt_test_arange(mesh, &cut, DT_BF16, 2, (const int64_t[]){ 4, 2 }, &w));
     y = dt_apply(t, &product, NULL, 2, (dt_tensor *[]){ x, w });
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tensor_dtype(y) == DT_F32, "terms of a sum are rounded after it");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tensor_dtype(y) == DT_F32, "terms of a sum are rounded after it");
     dt_tensor_release(&x);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &copies, DT_BF16, 2, (const int64_t[]){ 2, 4 }, &x));
+    DT_TRY(dt_test_arange(mesh, &copies, DT_BF16, 2, (const int64_t[]){ 2, 4 }, &x));
     (void)dt_apply(t, &product, NULL, 2, (dt_tensor *[]){ x, w });
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "cut at different rows"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "cut at different rows");
     dt_tensor_release(&w);
     dt_tape_reset(t);
-    DT_TRY_TO(done, st,
-              dt_ones(mesh, &(dt_placement){ 0 }, DT_BF16, 2, (const int64_t[]){ 4, 2 }, &w));
+    DT_TRY(dt_ones(mesh, &(dt_placement){ 0 }, DT_BF16, 2, (const int64_t[]){ 4, 2 }, &w));
     (void)dt_apply(t, &product, NULL, 2, (dt_tensor *[]){ x, w });
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "its terms would count copies"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "its terms would count copies");
     dt_tensor_release(&x);
     dt_tensor_release(&w);
     dt_tensor_release(&full);
     dt_tape_reset(t);
 
     dt_tape_set_moves(t, DT_MOVES_ALLOW);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &terms, DT_F32, 2, (const int64_t[]){ 2, 2 }, &x));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &columns, DT_F32, 2, (const int64_t[]){ 2, 2 }, &w));
+    DT_TRY(dt_test_arange(mesh, &terms, DT_F32, 2, (const int64_t[]){ 2, 2 }, &x));
+    DT_TRY(dt_test_arange(mesh, &columns, DT_F32, 2, (const int64_t[]){ 2, 2 }, &w));
     y = dt_apply(t, &product, NULL, 2, (dt_tensor *[]){ x, w });
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     for (int i = 0; i < 4; i++) /* [0 1; 2 3] squared */
-        DT_EXPECT_TO(done, st,
-                     ((const float *)dt_tensor_local(y)->data)[i] ==
-                         ((const float[]){ 2, 3, 6, 11 })[i],
-                     "%d", i);
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&w);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(((const float *)dt_tensor_local(y)->data)[i] ==
+                      ((const float[]){ 2, 3, 6, 11 })[i],
+                  "%d", i);
+    return DT_OK;
 }
 
 DT_TEST(op_columns, pieces_of_accepted_placements_meet)
@@ -385,26 +361,19 @@ static const struct {
 static dt_status refusals(dt_mesh *mesh, const void *arg)
 {
     const dt_placement cut = DT_SHARD(0);
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 4, 4 }, &x));
+    DT_TRY(dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 4, 4 }, &x));
     for (size_t i = 0; i < DT_COUNT(refused); i++) {
         const uint64_t attr[] = { 0 };
         const bool null = refused[i].op.attr_bytes > 0 && refused[i].op.flags == 0;
         (void)dt_apply(t, &refused[i].op, null ? NULL : attr, 1, &x);
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
-                                        refused[i].message));
+        DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, refused[i].message);
         dt_tape_reset(t);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(op_columns, what_a_row_may_not_say_is_refused_by_name)
@@ -512,29 +481,23 @@ static dt_status counted(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE, cut = DT_SHARD(0);
     const double p = (double)dt_mesh_n_ranks(mesh);
-    dt_tensor *x = NULL, *w = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *w = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, (const int64_t[]){ 4, 6 }, &x));
-    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 8, 6 }, &w));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 2, (const int64_t[]){ 4, 6 }, &x));
+    DT_TRY(dt_ones(mesh, &cut, DT_F32, 2, (const int64_t[]){ 8, 6 }, &w));
     for (int calls = 1; calls < 4; calls++) {
         (void)dt_linear(t, x, w, NULL);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, dt_tape_work(t).flops == calls * 2 * 4 * 6 * 8 / p, "%g operations",
-                     dt_tape_work(t).flops);
-        DT_EXPECT_TO(done, st, dt_tape_work(t).bytes == calls * 4 * (24 + 48 / p + 32 / p),
-                     "%g bytes", dt_tape_work(t).bytes);
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(dt_tape_work(t).flops == calls * 2 * 4 * 6 * 8 / p, "%g operations",
+                  dt_tape_work(t).flops);
+        DT_EXPECT(dt_tape_work(t).bytes == calls * 4 * (24 + 48 / p + 32 / p), "%g bytes",
+                  dt_tape_work(t).bytes);
     }
     dt_tape_reset(t);
-    DT_EXPECT_TO(done, st, dt_tape_work(t).flops == 0 && dt_tape_work(NULL).bytes == 0, "nothing");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(dt_tape_work(t).flops == 0 && dt_tape_work(NULL).bytes == 0, "nothing");
+    return DT_OK;
 }
 
 DT_TEST(op_columns, a_tape_counts_the_work_of_its_rank)

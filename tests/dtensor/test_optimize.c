@@ -162,16 +162,14 @@ static dt_status round_many(dt_mesh *mesh, dt_dtype dtype, float value, int64_t 
     const dt_placement place[] = { DT_REPLICATE };
     const dti_sgd how = { .lr = -1.0, .scale = 1.0, .step = step };
     const dt_random random = dti_step_random((dt_random){ 5, 6 }, step);
-    dt_tensor *grad, *none[2] = { NULL, NULL };
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *grad = NULL;
+    dt_tensor *none[2] = { NULL, NULL };
 
     DT_TRY(dt_zeros(mesh, place, dtype, 1, &n, out));
     DT_TRY(dt_full(mesh, place, DT_F32, 1, &n, (double)value, &grad));
     const dti_step_part part = dti_step_whole(grad, *out, NULL, none);
-    DT_TRY_TO(done, st, dti_optimizer_sgd(&part, &how, &random)); /* p = 0 + 1 value */
-done:
-    dt_tensor_release(&grad);
-    return st;
+    DT_TRY(dti_optimizer_sgd(&part, &how, &random)); /* p = 0 + 1 value */
+    return DT_OK;
 }
 
 /* Values become one of their two neighbours, the upper one as often as they are near it. */

@@ -140,41 +140,33 @@ static dt_status two_results(dt_mesh *mesh, const void *arg)
 {
     const dt_placement *place = arg, whole = DT_REPLICATE;
     const int64_t shape[] = { ROWS, COLUMNS };
-    dt_tensor *x = NULL, *full = NULL, *y[2];
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    dt_tensor *y[2];
     uint64_t misses[2];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_arange(mesh, place, DT_F32, 2, shape, ((dt_steps){ 0, 1 }), &x));
+    DT_TRY(dt_arange(mesh, place, DT_F32, 2, shape, ((dt_steps){ 0, 1 }), &x));
     for (int pass = 0; pass < 2; pass++) {
         dt_apply_n(t, &parts_op, NULL, 1, &x, 2, y);
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
         dt_op_counts(dt_mesh_runtime(mesh), NULL, &misses[pass]);
     }
-    DT_EXPECT_TO(done, st, misses[0] == misses[1], "a warm call misses no cache");
-    DT_EXPECT_TO(done, st, dt_tensor_n_axes(y[0]) == 2 && dt_tensor_n_axes(y[1]) == 1, "axes");
+    DT_EXPECT(misses[0] == misses[1], "a warm call misses no cache");
+    DT_EXPECT(dt_tensor_n_axes(y[0]) == 2 && dt_tensor_n_axes(y[1]) == 1, "axes");
     if (place->kind == DT_PLACE_SHARD && dt_mesh_n_ranks(mesh) > 1)
-        DT_EXPECT_TO(done, st,
-                     dt_layout_placement(dt_tensor_layout(y[1]), 0).kind ==
-                         (place->axis == 1 ? DT_PLACE_PARTIAL : DT_PLACE_SHARD),
-                     "the placement of the sums");
-    DT_TRY_TO(done, st, dt_full_tensor(y[0], &full));
+        DT_EXPECT(dt_layout_placement(dt_tensor_layout(y[1]), 0).kind ==
+                      (place->axis == 1 ? DT_PLACE_PARTIAL : DT_PLACE_SHARD),
+                  "the placement of the sums");
+    DT_TRY(dt_full_tensor(y[0], &full));
     for (int i = 0; i < ROWS * COLUMNS; i++)
-        DT_EXPECT_TO(done, st, ((float *)dt_tensor_local(full)->data)[i] == (float)(2 * i), "%d",
-                     i);
+        DT_EXPECT(((float *)dt_tensor_local(full)->data)[i] == (float)(2 * i), "%d", i);
     dt_tensor_release(&full);
-    DT_TRY_TO(done, st, dt_redistribute(y[1], &whole, &full));
+    DT_TRY(dt_redistribute(y[1], &whole, &full));
     for (int r = 0; r < ROWS; r++)
-        DT_EXPECT_TO(done, st,
-                     ((float *)dt_tensor_local(full)->data)[r] ==
-                         (float)(COLUMNS * r * COLUMNS + COLUMNS * (COLUMNS - 1) / 2),
-                     "sum %d is %g", r, (double)((float *)dt_tensor_local(full)->data)[r]);
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(((float *)dt_tensor_local(full)->data)[r] ==
+                      (float)(COLUMNS * r * COLUMNS + COLUMNS * (COLUMNS - 1) / 2),
+                  "sum %d is %g", r, (double)((float *)dt_tensor_local(full)->data)[r]);
+    return DT_OK;
 }
 
 DT_TEST(own_ops, several_results_each_lie_as_their_letters_say)
@@ -314,30 +306,21 @@ static dt_status slices(dt_mesh *mesh, const void *arg)
         { -3, 0, 0, DT_ERR_ARG, "axis -3 of a tensor of 2 axes" },
     };
     const dt_placement whole = DT_REPLICATE;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(
-        done, st,
-        dt_arange(mesh, &whole, DT_F32, 2, (const int64_t[]){ 1, 4 }, (dt_steps){ 0, 1 }, &x));
+    DT_TRY(dt_arange(mesh, &whole, DT_F32, 2, (const int64_t[]){ 1, 4 }, (dt_steps){ 0, 1 }, &x));
     for (size_t i = 0; i < DT_COUNT(bad); i++) {
         (void)dt_slice(t, x, bad[i].axis, bad[i].begin, bad[i].count);
-        st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), bad[i].code,
-                                   bad[i].message);
-        if (st != DT_OK) goto done;
+        DT_EXPECT_STATUS(dt_tape_status(t), bad[i].code, bad[i].message);
         dt_tape_reset(t);
     }
     dt_tensor *y = dt_slice(t, x, -1, -3, 2); /* and one that does not */
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tensor_extent(y, 1) == 2, "two columns");
-    DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(y)->data)[0] == 1.0f, "from column 1");
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tensor_extent(y, 1) == 2, "two columns");
+    DT_EXPECT(((const float *)dt_tensor_local(y)->data)[0] == 1.0f, "from column 1");
+    return DT_OK;
 }
 
 DT_TEST(own_ops, slices_outside_the_axis_are_refused)
@@ -415,43 +398,32 @@ static dt_status two_cuts(dt_mesh *mesh, const void *arg)
         .name = "vanishes", .axes = "ab, b -> a", .types = "FF>F", .cpu = no_kernel
     };
     const dt_placement rows = DT_SHARD(0), twos = DT_SHARD_UNITS(0, 2);
-    dt_tensor *x = NULL, *y = NULL, *w = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *y = NULL, *w = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 1, (const int64_t[]){ 4 }, &x));
-    DT_TRY_TO(done, st, dt_ones(mesh, &twos, DT_F32, 1, (const int64_t[]){ 4 }, &y));
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 2, (const int64_t[]){ 4, 4 }, &w));
+    DT_TRY(dt_ones(mesh, &rows, DT_F32, 1, (const int64_t[]){ 4 }, &x));
+    DT_TRY(dt_ones(mesh, &twos, DT_F32, 1, (const int64_t[]){ 4 }, &y));
+    DT_TRY(dt_ones(mesh, &rows, DT_F32, 2, (const int64_t[]){ 4, 4 }, &w));
     (void)dt_apply(t, &outer, NULL, 2, (dt_tensor *[]){ x, x });
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "operand 0 is Shard(0), which cuts axis a, and operand 1 is "
-                                    "Shard(0), which cuts axis b: one mesh dim cannot cut two axes "
-                                    "of the result; redistribute"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT,
+                     "operand 0 is Shard(0), which cuts axis a, and operand 1 is "
+                     "Shard(0), which cuts axis b: one mesh dim cannot cut two axes "
+                     "of the result; redistribute");
     dt_tape_reset(t);
     (void)dt_linear(t, w, w, NULL);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "which cuts leading axis 0, and operand 1 is Shard(0), which "
-                                    "cuts axis o: one mesh dim cannot cut two axes of the result"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT,
+                     "which cuts leading axis 0, and operand 1 is Shard(0), which "
+                     "cuts axis o: one mesh dim cannot cut two axes of the result");
     dt_tape_reset(t);
     (void)dt_apply(t, &vanishes, NULL, 2, (dt_tensor *[]){ w, x });
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "one mesh dim cannot cut two axes; redistribute"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT,
+                     "one mesh dim cannot cut two axes; redistribute");
     dt_tape_reset(t);
     (void)dt_add(t, x, y);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "operand 1 is Shard(0, unit=2), cut elsewhere"));
-done:
-    dt_tensor_release(&w);
-    dt_tensor_release(&y);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT,
+                     "operand 1 is Shard(0, unit=2), cut elsewhere");
+    return DT_OK;
 }
 
 DT_TEST(own_ops, a_clash_of_cuts_is_named_for_what_it_is)
@@ -466,29 +438,22 @@ static dt_status copies(dt_mesh *mesh, const void *arg)
 {
     const int64_t shape[] = { 4, 4 };
     dt_placement place = DT_SHARD(1);
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
     place.replicas = 2;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &place, DT_F32, 2, shape, &x));
+    DT_TRY(dt_ones(mesh, &place, DT_F32, 2, shape, &x));
     for (int row = 0; row < 3; row++) {
         (void)(row == 0   ? dt_linear(t, x, x, NULL)
                : row == 1 ? dt_sum(t, x, 1)
                           : dt_slice(t, x, 1, 0, 1));
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                        DT_ERR_LAYOUT, "would count copies"));
+        DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "would count copies");
         dt_tape_reset(t);
     }
     (void)dt_max(t, x, 1); /* a maximum may see them twice */
-    DT_TRY_TO(done, st, dt_tape_status(t));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    return DT_OK;
 }
 
 DT_TEST(own_ops, copies_are_not_counted)
@@ -505,12 +470,11 @@ static dt_status clash_of_orders(dt_mesh *mesh, const void *arg)
     };
     const dt_placement b[] = { DT_REPLICATE, DT_SHARD(1) };
     const int64_t shape[] = { 8, 4 };
-    dt_tensor *x = NULL, *y = NULL, *z;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *y = NULL;
+    dt_tensor *z;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     dt_tape_set_moves(t, DT_MOVES_ALLOW);
     for (int cut = 0; cut < 4; cut++) { /* bit 0: pp cuts b; bit 1: the clash is on b, not on a */
         const int axis = cut >> 1, other = 1 - axis;
@@ -521,24 +485,19 @@ static dt_status clash_of_orders(dt_mesh *mesh, const void *arg)
             xs[m] = m < 2 ? in_order[m] : (cut & 1) ? DT_SHARD(other) : b[0];
             ys[m] = m < 2 ? turned[m] : xs[2];
         }
-        DT_TRY_TO(done, st, dt_ones(mesh, xs, DT_BF16, 2, shape, &x));
-        DT_TRY_TO(done, st, dt_ones(mesh, ys, DT_BF16, 2, shape, &y));
+        DT_TRY(dt_ones(mesh, xs, DT_BF16, 2, shape, &x));
+        DT_TRY(dt_ones(mesh, ys, DT_BF16, 2, shape, &y));
         z = dt_apply(t, &dot, NULL, 2, (dt_tensor *[]){ x, y });
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
         for (int m = 0; m < 2; m++)
-            DT_EXPECT_TO(done, st,
-                         dt_layout_placement(dt_tensor_layout(z), m).kind == DT_PLACE_REPLICATE,
-                         "case %d: whole on dim %d", cut, m);
-        DT_EXPECT_TO(done, st, dt_tensor_dtype(z) == (cut == 1 ? DT_F32 : DT_BF16), "case %d: %s",
-                     cut, dt_dtype_name(dt_tensor_dtype(z)));
+            DT_EXPECT(dt_layout_placement(dt_tensor_layout(z), m).kind == DT_PLACE_REPLICATE,
+                      "case %d: whole on dim %d", cut, m);
+        DT_EXPECT(dt_tensor_dtype(z) == (cut == 1 ? DT_F32 : DT_BF16), "case %d: %s", cut,
+                  dt_dtype_name(dt_tensor_dtype(z)));
         dt_tensor_release(&x);
         dt_tensor_release(&y);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(own_ops, terms_alone_decide_the_dtype_after_a_clash_of_cuts)
@@ -550,28 +509,20 @@ static dt_status leading_axes(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole = DT_REPLICATE;
     const int64_t shape[] = { 3, 3 };
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *y = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 1, shape, &x));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, shape, &y));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 1, shape, &x));
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 2, shape, &y));
     (void)dt_silu_mul(t, x, y); /* which does not broadcast */
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
-                                    "operand 1 [3, 3] has 2 leading axes, operands before it 1"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
+                     "operand 1 [3, 3] has 2 leading axes, operands before it 1");
     dt_tape_reset(t);
     (void)dt_silu_mul(t, y, x);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
-                                    "operand 1 [3] has 1 leading axes, operands before it 2"));
-done:
-    dt_tensor_release(&y);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
+                     "operand 1 [3] has 1 leading axes, operands before it 2");
+    return DT_OK;
 }
 
 DT_TEST(own_ops, operands_have_equally_many_leading_axes)

@@ -119,32 +119,28 @@ static dt_status ordered(dt_mesh *mesh, const void *arg)
     static const int64_t n[3][2] = { { 2, 1 }, { 2, 1 }, { 0, 1 } };
     const dt_placement place[] = { DT_SHARD_NTH(0, 1), DT_SHARD_NTH(0, 0) };
     const int dp = dt_mesh_coord(mesh, 0), tp = dt_mesh_coord(mesh, 1);
-    dt_tensor *x = NULL, *y;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
     char text[64];
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, from_root(mesh, place, 7, 0, &x));
-    DT_TRY_TO(done, st, expect_values(x, mine[dp][tp], n[dp][tp]));
+    DT_TRY(from_root(mesh, place, 7, 0, &x));
+    DT_TRY(expect_values(x, mine[dp][tp], n[dp][tp]));
     y = dt_move_dim(t, x, 1, DT_SHARD(0)); /* it is */
-    DT_EXPECT_TO(done, st, y == x, "a cut that names no place left its own");
+    DT_EXPECT(y == x, "a cut that names no place left its own");
     y = dt_move_dim(t, x, 0, DT_REPLICATE);
     y = dt_move_dim(t, y, 0, DT_SHARD_NTH(0, 1));
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tensor_layout(y) == dt_tensor_layout(x), "another layout");
-    DT_TRY_TO(done, st, expect_values(y, mine[dp][tp], n[dp][tp]));
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tensor_layout(y) == dt_tensor_layout(x), "another layout");
+    DT_TRY(expect_values(y, mine[dp][tp], n[dp][tp]));
     y = dt_move_dim(t, y, 0, DT_SHARD_NTH(0, 0));
     (void)dt_layout_print(dt_tensor_layout(y), text, sizeof text);
-    DT_EXPECT_TO(done, st, strcmp(text, "S(0)[0]S(0)[1]") == 0, "moved to %s", text);
+    DT_EXPECT(strcmp(text, "S(0)[0]S(0)[1]") == 0, "moved to %s", text);
     y = dt_move(t, y, (dt_placement[]){ DT_REPLICATE, DT_REPLICATE });
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_test_expect_arange(y));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_test_expect_arange(y));
+    return DT_OK;
 }
 
 DT_TEST(placements, orders_of_cuts_are_part_of_placements)
@@ -157,33 +153,27 @@ static dt_status operators(dt_mesh *mesh, const void *arg)
 {
     const dt_placement packed = DT_SHARD_PACKED(0, 6, 2), rows = DT_SHARD(0);
     const int64_t shape[] = { 8, 4 };
-    dt_tensor *x = NULL, *r = NULL, *full = NULL, *y;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *r = NULL, *full = NULL;
+    dt_tensor *y;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &packed, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &rows, DT_F32, 2, shape, &r));
+    DT_TRY(dt_test_arange(mesh, &packed, DT_F32, 2, shape, &x));
+    DT_TRY(dt_test_arange(mesh, &rows, DT_F32, 2, shape, &r));
     y = dt_add(t, x, x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, &full));
     for (int i = 0; i < 32; i++)
-        DT_EXPECT_TO(done, st, dti_load_f32(dt_tensor_local(full)->data, DT_F32, i) == 2 * (float)i,
-                     "element %d of x + x", i);
+        DT_EXPECT(dti_load_f32(dt_tensor_local(full)->data, DT_F32, i) == 2 * (float)i,
+                  "element %d of x + x", i);
     (void)dt_add(t, x, r);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_LAYOUT, "rows of two cuts were added");
-    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "blocks=6:2") != NULL, "message %s",
-                 dt_last_error()->message);
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_LAYOUT, "rows of two cuts were added");
+    DT_EXPECT(strstr(dt_last_error()->message, "blocks=6:2") != NULL, "message %s",
+              dt_last_error()->message);
     dt_tape_reset(t);
     (void)dt_rms_norm(t, x, r, 1e-6f);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) != DT_OK, "a norm of matrices as weights");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&r);
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(dt_tape_status(t) != DT_OK, "a norm of matrices as weights");
+    return DT_OK;
 }
 
 DT_TEST(placements, operators_on_packed_pieces)
@@ -195,24 +185,17 @@ static dt_status packed_table(dt_mesh *mesh, const void *arg)
 {
     const dt_placement packed = DT_SHARD_PACKED(0, 6, 2), whole = DT_REPLICATE;
     const int64_t shape[] = { 8, 4 }, n = 3;
-    dt_tensor *table = NULL, *ids = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *table = NULL, *ids = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &packed, DT_F32, 2, shape, &table));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_I32, 1, &n, &ids));
+    DT_TRY(dt_test_arange(mesh, &packed, DT_F32, 2, shape, &table));
+    DT_TRY(dt_zeros(mesh, &whole, DT_I32, 1, &n, &ids));
     (void)dt_embedding(t, ids, table);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_LAYOUT, "a packed table was looked up");
-    DT_EXPECT_TO(done, st,
-                 strstr(dt_last_error()->message, "packed in 2 blocks along axis 0") != NULL, "%s",
-                 dt_last_error()->message);
-done:
-    dt_tensor_release(&table);
-    dt_tensor_release(&ids);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_LAYOUT, "a packed table was looked up");
+    DT_EXPECT(strstr(dt_last_error()->message, "packed in 2 blocks along axis 0") != NULL, "%s",
+              dt_last_error()->message);
+    return DT_OK;
 }
 
 DT_TEST(placements, operators_that_count_rows_refuse_packed_pieces)

@@ -42,18 +42,13 @@ typedef struct shape_case {
 static dt_status move_keeps_value(dt_mesh *mesh, const shape_case *c, const dt_placement *from,
                                   const dt_placement *to)
 {
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y = NULL, *z = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *z = NULL;
 
-    DT_TRY_TO(done, st, dt_test_arange(mesh, from, DT_F32, c->n_axes, c->shape, &x));
-    DT_TRY_TO(done, st, dt_redistribute(x, to, &y));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &z));
-    DT_TRY_TO(done, st, dt_test_expect_arange(z));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&z);
-    return st;
+    DT_TRY(dt_test_arange(mesh, from, DT_F32, c->n_axes, c->shape, &x));
+    DT_TRY(dt_redistribute(x, to, &y));
+    DT_TRY(dt_full_tensor(y, &z));
+    DT_TRY(dt_test_expect_arange(z));
+    return DT_OK;
 }
 
 static dt_status every_move(dt_mesh *mesh, const void *arg)
@@ -120,22 +115,18 @@ static dt_status partial_is_refused(dt_mesh *mesh, const void *arg)
     const dt_placement whole = DT_REPLICATE, partial = DT_PARTIAL(DT_SUM),
                        maximum = DT_PARTIAL(DT_MAX);
     const int64_t shape[] = { 4, 4 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *p = NULL, *y = NULL;
+    DT_HELD(tensor) *x = NULL, *p = NULL;
+    dt_tensor *y = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
-    DT_EXPECT_TO(done, st, dt_redistribute(x, &partial, &y) == DT_ERR_LAYOUT && y == NULL,
-                 "a whole value became Partial");
-    DT_TRY_TO(done, st,
-              dt_from_local(mesh, &partial, DT_F32, 2, shape, dt_tensor_local(x)->data, &p));
-    DT_EXPECT_TO(done, st, dt_redistribute(p, &maximum, &y) == DT_ERR_LAYOUT, "sum became max");
-    DT_EXPECT_TO(done, st, dt_zeros(mesh, &partial, DT_F32, 2, shape, &y) == DT_ERR_LAYOUT,
-                 "zeros were made Partial");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&p);
-    return st;
+    DT_TRY(dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
+    DT_EXPECT(dt_redistribute(x, &partial, &y) == DT_ERR_LAYOUT && y == NULL,
+              "a whole value became Partial");
+    DT_TRY(dt_from_local(mesh, &partial, DT_F32, 2, shape, dt_tensor_local(x)->data, &p));
+    DT_EXPECT(dt_redistribute(p, &maximum, &y) == DT_ERR_LAYOUT, "sum became max");
+    DT_EXPECT(dt_zeros(mesh, &partial, DT_F32, 2, shape, &y) == DT_ERR_LAYOUT,
+              "zeros were made Partial");
+    return DT_OK;
 }
 
 DT_TEST(redistribute, partial_is_never_invented)
@@ -246,26 +237,20 @@ static dt_status counts(dt_mesh *mesh, const void *arg)
 {
     const counted *c = arg;
     const int64_t shape[] = { 8, 6 };
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &c->from, DT_F32, 2, shape, &x));
+    DT_TRY(dt_test_arange(mesh, &c->from, DT_F32, 2, shape, &x));
     (void)dt_move(t, x, &c->to);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     for (int k = 0; k < DT_N_COMM_KINDS; k++) {
         const dt_comm_counter got = dt_tape_comm(t, (dt_comm_kind)k);
         const int64_t calls = k == (int)c->kind ? c->calls : 0, bytes = calls ? c->bytes : 0;
-        DT_EXPECT_TO(done, st, got.calls == calls && got.bytes == bytes,
-                     "kind %d: %lld calls of %lld bytes, wanted %lld of %lld", k,
-                     (long long)got.calls, (long long)got.bytes, (long long)calls,
-                     (long long)bytes);
+        DT_EXPECT(got.calls == calls && got.bytes == bytes,
+                  "kind %d: %lld calls of %lld bytes, wanted %lld of %lld", k, (long long)got.calls,
+                  (long long)got.bytes, (long long)calls, (long long)bytes);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(redistribute, moves_are_counted_by_the_documented_formulas)
@@ -293,15 +278,11 @@ static dt_status move_differently(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { odd && !wants_other ? 6 : 4, odd && !wants_other ? 4 : 6 };
     const dt_placement from = DT_PARTIAL(DT_SUM);
     const dt_placement to = !wants_other ? DT_REPLICATE : odd ? DT_SHARD(1) : DT_SHARD(0);
-    dt_tensor *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
 
     DT_TRY(dt_test_arange(mesh, &from, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_redistribute(x, &to, &y));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    return st;
+    DT_TRY(dt_redistribute(x, &to, &y));
+    return DT_OK;
 }
 
 DT_TEST(redistribute, ranks_that_disagree_are_told_both_sides)

@@ -402,45 +402,40 @@ static dt_status ties(dt_mesh *mesh, const void *arg)
                                     3, 3, 3, 3, 3, 3, /* all */
                                     7, 1, 1, 1, 1, 1 };
     static const int64_t shape[] = { 3, 6 };
-    dt_gradients *g = NULL;
-    dt_tensor *x = NULL, *y, *dx = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *dx = NULL;
+    dt_tensor *y;
 
     for (int low = 0; low < 2; low++) {
         float v[18];
         const dt_placement place = *(const dt_placement *)arg;
         for (int i = 0; i < 18; i++) v[i] = low == 1 ? -values[i] : values[i];
-        DT_TRY_TO(
-            done, st,
+        DT_TRY(
             dt_distribute(mesh, &place, DT_F32, 2, shape, (dt_source){ v, DT_EQUAL_COPIES }, &x));
-        DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-        DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-        DT_TRY_TO(done, st, dt_gradients_watch(g, x));
+        DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+        DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+        DT_TRY(dt_gradients_watch(g, x));
         dt_tape_record(t, g);
         y = low == 1 ? dt_min(t, x, 1) : dt_max(t, x, 1);
         dt_backward(t, y, &(dt_backward_options){ .seed = y });
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, dt_gradients_settle(g, t));
-        DT_TRY_TO(done, st, dt_full_tensor(dt_gradient(g, x), &dx));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_gradients_settle(g, t));
+        DT_TRY(dt_full_tensor(dt_gradient(g, x), &dx));
         for (int i = 0; i < 18; i++) {
             const float top = i < 6 ? 5 : i < 12 ? 3 : 7, n = i < 6 ? 3 : i < 12 ? 6 : 1;
             const float want = values[i] == top ? (low == 1 ? -top : top) / n : 0;
-            DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(dx)->data)[i] == want,
-                         "element %d is %g, not %g", i,
-                         (double)((const float *)dt_tensor_local(dx)->data)[i], (double)want);
+            DT_EXPECT(((const float *)dt_tensor_local(dx)->data)[i] == want,
+                      "element %d is %g, not %g", i,
+                      (double)((const float *)dt_tensor_local(dx)->data)[i], (double)want);
         }
         dt_tensor_release(&dx);
         dt_tape_release(&t);
         dt_gradients_release(&g);
         dt_tensor_release(&x);
     }
-done:
-    dt_tensor_release(&dx);
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(row_gradients, of_extremes_are_shared_by_equals)

@@ -16,36 +16,33 @@
 static dt_status compare(const row_case *c, dt_tensor *got, dt_tensor *want)
 {
     const dt_local *g = dt_tensor_local(got), *w = dt_tensor_local(want);
-    dt_tensor *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *full = NULL;
     int64_t n = 1;
 
     DT_TRY(dt_full_tensor(got, &full));
     g = dt_tensor_local(full);
-    DT_EXPECT_TO(done, st, g->n_axes == w->n_axes, "axes");
+    DT_EXPECT(g->n_axes == w->n_axes, "axes");
     for (int a = 0; a < w->n_axes; a++) {
-        DT_EXPECT_TO(done, st, g->shape[a] == w->shape[a], "extent of axis %d", a);
+        DT_EXPECT(g->shape[a] == w->shape[a], "extent of axis %d", a);
         n *= w->shape[a];
     }
     for (int64_t k = 0; k < n; k++) {
         if (w->dtype == DT_U8) {
-            DT_EXPECT_TO(done, st, ((const uint8_t *)g->data)[k] == ((const uint8_t *)w->data)[k],
-                         "%s: byte %lld", c->op->name, (long long)k);
+            DT_EXPECT(((const uint8_t *)g->data)[k] == ((const uint8_t *)w->data)[k],
+                      "%s: byte %lld", c->op->name, (long long)k);
             continue;
         }
         if (w->dtype == DT_I64) {
-            DT_EXPECT_TO(done, st, ((const int64_t *)g->data)[k] == ((const int64_t *)w->data)[k],
-                         "%s: key %lld", c->op->name, (long long)k);
+            DT_EXPECT(((const int64_t *)g->data)[k] == ((const int64_t *)w->data)[k],
+                      "%s: key %lld", c->op->name, (long long)k);
             continue;
         }
         const double a = (double)dti_load_f32(g->data, g->dtype, k);
         const double b = (double)dti_load_f32(w->data, w->dtype, k);
-        DT_EXPECT_TO(done, st, fabs(a - b) <= 2e-6 * (1.0 + fabs(b)),
-                     "%s: element %lld is %.9g, not %.9g", c->op->name, (long long)k, a, b);
+        DT_EXPECT(fabs(a - b) <= 2e-6 * (1.0 + fabs(b)), "%s: element %lld is %.9g, not %.9g",
+                  c->op->name, (long long)k, a, b);
     }
-done:
-    dt_tensor_release(&full);
-    return st;
+    return DT_OK;
 }
 
 static dt_status compare_all(const row_case *c, dt_tensor *const *got, dt_tensor *const *want)
@@ -105,29 +102,25 @@ static dt_status every_placement(dt_mesh *mesh, const void *arg)
     const int n_dims = dt_mesh_n_dims(mesh);
     int digit[DT_OP_MAX_IN * DT_MAX_DIMS] = { 0 }, accepted = 0;
     const int n = row_case_operands(c);
-    dt_tape *t = NULL, *whole = NULL;
+    DT_HELD(tape) *t = NULL, *whole = NULL;
     dt_tensor *in[DT_OP_MAX_IN], *want[DT_OP_MAX_OUT];
-    dt_status st = DT_OK;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &whole));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int i = 0; i < n; i++) {
         const dt_placement place[DT_MAX_DIMS] = { { 0 } };
-        DT_TRY_TO(done, st, row_case_operand(mesh, c, i, place, &in[i]));
+        DT_TRY(row_case_operand(mesh, c, i, place, &in[i]));
         in[i] = dt_tape_own(whole, in[i]);
     }
     dt_apply_n(whole, c->op, c->attr, n, in, row_case_results(c), want);
-    DT_TRY_TO(done, st, dt_tape_status(whole));
+    DT_TRY(dt_tape_status(whole));
     do {
-        DT_TRY_TO(done, st, try_choice(mesh, t, c, n, digit, want, &accepted));
+        DT_TRY(try_choice(mesh, t, c, n, digit, want, &accepted));
     } while (next_choice(c, n, n_dims, digit));
     if (n_dims == 1 && dt_mesh_dim_size(mesh, 0) == 2)
-        DT_EXPECT_TO(done, st, accepted >= c->accepted, "%s accepted %d placements, %d are legal",
-                     c->op->name, accepted, c->accepted);
-done:
-    dt_tape_release(&t);
-    dt_tape_release(&whole);
-    return st;
+        DT_EXPECT(accepted >= c->accepted, "%s accepted %d placements, %d are legal", c->op->name,
+                  accepted, c->accepted);
+    return DT_OK;
 }
 
 DT_TEST(rows, every_accepted_placement_gives_the_whole_result)
@@ -221,23 +214,19 @@ static dt_status rich_placements(dt_mesh *mesh, const void *arg)
     const row_case *c = arg;
     const dt_placement whole = DT_REPLICATE;
     dt_tensor *in[DT_OP_MAX_IN], *want[DT_OP_MAX_OUT];
-    dt_tape *t = NULL, *kept = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL, *kept = NULL;
     const int n = row_case_operands(c);
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &kept));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int i = 0; i < n; i++) {
-        DT_TRY_TO(done, st, row_case_operand(mesh, c, i, &whole, &in[i]));
+        DT_TRY(row_case_operand(mesh, c, i, &whole, &in[i]));
         in[i] = dt_tape_own(kept, in[i]);
     }
     dt_apply_n(kept, c->op, c->attr, n, in, row_case_results(c), want);
-    DT_TRY_TO(done, st, dt_tape_status(kept));
-    for (uint32_t k = 0; k < SAMPLES; k++) DT_TRY_TO(done, st, try_rich(mesh, t, c, n, k, want));
-done:
-    dt_tape_release(&t);
-    dt_tape_release(&kept);
-    return st;
+    DT_TRY(dt_tape_status(kept));
+    for (uint32_t k = 0; k < SAMPLES; k++) DT_TRY(try_rich(mesh, t, c, n, k, want));
+    return DT_OK;
 }
 
 /* Blocks says in its attributes where they lie, so only placements that it was made for fit. */

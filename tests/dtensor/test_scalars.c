@@ -28,41 +28,35 @@ static dt_status numbers(dt_mesh *mesh, const void *arg)
     const float mine = (float)(dt_mesh_coord(mesh, 1) + 1);
     const float terms[] = { mine, mine, mine };
     const int64_t n = 3;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *y;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
     double before, after;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_from_local(mesh, place, DT_F32, 1, &n, terms, &x));
+    DT_TRY(dt_from_local(mesh, place, DT_F32, 1, &n, terms, &x));
     y = dt_move(t, x, whole);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_item(y, (const int64_t[]){ 1 }, &before));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_item(y, (const int64_t[]){ 1 }, &before));
     dt_tape_reset(t);
     for (int op = 0; op < 2; op++) {
         const bool accepted = op == 0 ? c->add : c->mul;
         y = op == 0 ? dt_add_scalar(t, x, 10.0) : dt_mul_scalar(t, x, -3.0);
         if (!accepted) {
-            DT_TRY_TO(done, st,
-                      dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                            DT_ERR_LAYOUT, "redistribute it first"));
+            DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "redistribute it first");
             dt_tape_reset(t);
             continue;
         }
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls == 0,
-                     "the operator moved something");
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls == 0,
+                  "the operator moved something");
         y = dt_move(t, y, whole);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, dt_item(y, (const int64_t[]){ 1 }, &after));
-        DT_EXPECT_TO(done, st, after == (op == 0 ? before + 10.0 : before * -3.0), "%g became %g",
-                     before, after);
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_item(y, (const int64_t[]){ 1 }, &after));
+        DT_EXPECT(after == (op == 0 ? before + 10.0 : before * -3.0), "%g became %g", before,
+                  after);
         dt_tape_reset(t);
     }
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(scalars, a_number_is_added_once)
@@ -85,21 +79,15 @@ static dt_status mixture(dt_mesh *mesh, const void *arg)
 {
     const dt_placement place[] = { DT_PARTIAL(DT_AVG), DT_PARTIAL(DT_SUM) };
     const float one = 1.0f;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *full = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_from_local(mesh, place, DT_F32, 0, NULL, &one, &x));
-    DT_TRY_TO(done, st, dt_full_tensor(dt_add_scalar(t, x, 0.5), &full));
-    DT_EXPECT_TO(done, st, ((float *)dt_tensor_local(full)->data)[0] == 3.5f, "%g",
-                 (double)((float *)dt_tensor_local(full)->data)[0]);
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_from_local(mesh, place, DT_F32, 0, NULL, &one, &x));
+    DT_TRY(dt_full_tensor(dt_add_scalar(t, x, 0.5), &full));
+    DT_EXPECT(((float *)dt_tensor_local(full)->data)[0] == 3.5f, "%g",
+              (double)((float *)dt_tensor_local(full)->data)[0]);
+    return DT_OK;
 }
 
 DT_TEST(scalars, sums_of_averages_get_it_once)
@@ -112,24 +100,19 @@ static dt_status decides_once(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows = DT_SHARD(0);
     const int64_t n = 5;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
     uint64_t first = 0, last = 0;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &rows, DT_F32, 1, &n, &x));
+    DT_TRY(dt_ones(mesh, &rows, DT_F32, 1, &n, &x));
     for (int i = 0; i < 20; i++) {
         (void)dt_mul_scalar(t, x, (double)i);
         dt_op_counts(dt_mesh_runtime(mesh), NULL, i == 0 ? &first : &last);
         dt_tape_reset(t);
     }
-    DT_EXPECT_TO(done, st, first == last, "%d misses", (int)(last - first));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(first == last, "%d misses", (int)(last - first));
+    return DT_OK;
 }
 
 DT_TEST(scalars, values_are_no_part_of_decisions) /* PyTorch issue 153603 */
@@ -243,32 +226,24 @@ static dt_status boundaries(dt_mesh *mesh, const void *arg)
 {
     const cut_case *c = arg;
     const int64_t shape[] = { 7, 2 };
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *a = NULL, *b = NULL, *sum, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *a = NULL, *b = NULL, *full = NULL;
+    dt_tensor *sum;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_arange(mesh, c->a, DT_F32, 2, shape, (dt_steps){ 0, 0.25 }, &a));
-    DT_TRY_TO(done, st, dt_arange(mesh, c->b, DT_F32, 2, shape, (dt_steps){ 0, 0.75 }, &b));
+    DT_TRY(dt_arange(mesh, c->a, DT_F32, 2, shape, (dt_steps){ 0, 0.25 }, &a));
+    DT_TRY(dt_arange(mesh, c->b, DT_F32, 2, shape, (dt_steps){ 0, 0.75 }, &b));
     (void)dt_add(t, a, b);
     if (c->fits)
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
     else
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                        DT_ERR_LAYOUT, "redistribute"));
+        DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "redistribute");
     dt_tape_reset(t);
     dt_tape_set_moves(t, DT_MOVES_ALLOW); /* asked for, it moves and is right */
     sum = dt_add(t, a, b);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(sum, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&b);
-    dt_tensor_release(&a);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(sum, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    return DT_OK;
 }
 
 DT_TEST(scalars, operands_cut_at_other_rows_are_refused_or_moved)
@@ -348,18 +323,13 @@ static dt_status long_rows(dt_mesh *mesh, const void *arg)
 {
     const int64_t shape[] = { *(const int64_t *)arg, PIECE * N_PIECES - 5 };
     const dt_placement whole = DT_REPLICATE;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_ones(mesh, &whole, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, sums_of_pieces(t, x));
-    DT_TRY_TO(done, st, extremes_of_pieces(t, x));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_ones(mesh, &whole, DT_F32, 2, shape, &x));
+    DT_TRY(sums_of_pieces(t, x));
+    DT_TRY(extremes_of_pieces(t, x));
+    return DT_OK;
 }
 
 DT_TEST(scalars, long_rows_are_taken_in_pieces)

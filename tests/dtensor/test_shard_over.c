@@ -19,36 +19,31 @@ static dt_status cut_and_gather(dt_mesh *mesh, const shard_case *c, int dim)
 {
     const dt_layout *base, *cut;
     dt_placement place[DT_MAX_DIMS];
-    dt_tensor *x = NULL, *piece = NULL, *back = NULL;
+    DT_HELD(tensor) *x = NULL, *piece = NULL, *back = NULL;
     int64_t bytes, parts = 0;
-    dt_status st = DT_OK;
     int coord[DT_MAX_DIMS];
 
     DT_TRY(dt_layout_parse(mesh, c->n_axes, c->base, &base));
     DT_TRY(dti_shard_over(base, c->shape, dim, &cut));
     (void)dt_layout_placements(base, place);
     DT_TRY(dt_test_arange(mesh, place, DT_F32, c->n_axes, c->shape, &x));
-    DT_EXPECT_TO(done, st, dt_tensor_layout(x) == base, "%s is not normal", c->base);
+    DT_EXPECT(dt_tensor_layout(x) == base, "%s is not normal", c->base);
     (void)dt_layout_placements(cut, place);
-    DT_TRY_TO(done, st, dt_redistribute(x, place, &piece));
-    DT_EXPECT_TO(done, st, dt_tensor_layout(piece) == cut, "%s", c->base);
+    DT_TRY(dt_redistribute(x, place, &piece));
+    DT_EXPECT(dt_tensor_layout(piece) == cut, "%s", c->base);
     (void)dt_layout_placements(base, place);
-    DT_TRY_TO(done, st, dt_redistribute(piece, place, &back));
+    DT_TRY(dt_redistribute(piece, place, &back));
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
-    DT_TRY_TO(done, st, dt_layout_bytes(base, c->shape, coord, DT_F32, &bytes));
-    if (bytes > 0) DT_TRY_TO(done, st, dt_test_expect_same(x, back, c->base));
+    DT_TRY(dt_layout_bytes(base, c->shape, coord, DT_F32, &bytes));
+    if (bytes > 0) DT_TRY(dt_test_expect_same(x, back, c->base));
     for (coord[dim] = 0; coord[dim] < dt_mesh_dim_size(mesh, dim) && cut != base; coord[dim]++) {
         int64_t part;
-        DT_TRY_TO(done, st, dt_layout_bytes(cut, c->shape, coord, DT_F32, &part));
+        DT_TRY(dt_layout_bytes(cut, c->shape, coord, DT_F32, &part));
         parts += part;
     }
-    DT_EXPECT_TO(done, st, cut == base || parts == bytes, "%s: %lld of %lld bytes", c->base,
-                 (long long)parts, (long long)bytes);
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&piece);
-    dt_tensor_release(&back);
-    return st;
+    DT_EXPECT(cut == base || parts == bytes, "%s: %lld of %lld bytes", c->base, (long long)parts,
+              (long long)bytes);
+    return DT_OK;
 }
 
 static dt_status on_one_dim(dt_mesh *mesh, const void *arg)

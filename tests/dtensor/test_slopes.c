@@ -245,40 +245,34 @@ static dt_status check_case(dt_mesh *mesh, const void *arg)
     dt_tensor *x[MAX_IN], *dx[MAX_IN] = { NULL }, *dy, *y;
     operands o;
     double value, far;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     for (int i = 0; i < c->n_in; i++) {
         dt_test_random(o.x[i], MAX_N, (uint32_t)(i + 1));
         for (int k = 0; k < MAX_N && c->positive; k++) o.x[i][k] = 1.5f + 0.5f * o.x[i][k];
     }
     dt_test_random(o.dy, MAX_N, 9);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, value_of(t, mesh, c, &o, x, &y, &value));
-    DT_TRY_TO(done, st, on_tape(t, mesh, c->shape[0], o.dy, &dy));
+    DT_TRY(value_of(t, mesh, c, &o, x, &y, &value));
+    DT_TRY(on_tape(t, mesh, c->shape[0], o.dy, &dy));
     c->backward(t, dy, x, y, dx);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     for (int i = 0; i < c->n_in; i++) {
         given[i] = dx[i] != NULL;
         if (!given[i]) continue;
-        DT_EXPECT_TO(done, st,
-                     dt_tensor_dtype(dx[i]) == DT_F32 &&
-                         dti_local_count(dt_tensor_local(dx[i])) == count_of(c->shape[i]),
-                     "%s: gradient %d has another shape", c->name, i);
+        DT_EXPECT(dt_tensor_dtype(dx[i]) == DT_F32 &&
+                      dti_local_count(dt_tensor_local(dx[i])) == count_of(c->shape[i]),
+                  "%s: gradient %d has another shape", c->name, i);
         memcpy(got[i], dt_tensor_local(dx[i])->data, (size_t)count_of(c->shape[i]) * sizeof(float));
     }
     for (int i = 0; i < c->n_in; i++) {
         if (!given[i]) continue;
-        DT_TRY_TO(done, st, distance(t, mesh, c, &o, i, got[i], &far));
-        DT_EXPECT_TO(done, st, far < close, "%s: gradient %d is off by %g of the largest", c->name,
-                     i, far);
+        DT_TRY(distance(t, mesh, c, &o, i, got[i], &far));
+        DT_EXPECT(far < close, "%s: gradient %d is off by %g of the largest", c->name, i, far);
         for (int64_t k = 0; k < count_of(c->shape[i]); k++) got[i][k] *= 2.0f; /* must be seen */
-        DT_TRY_TO(done, st, distance(t, mesh, c, &o, i, got[i], &far));
-        DT_EXPECT_TO(done, st, far > 100.0 * close, "%s: twice gradient %d passes", c->name, i);
+        DT_TRY(distance(t, mesh, c, &o, i, got[i], &far));
+        DT_EXPECT(far > 100.0 * close, "%s: twice gradient %d passes", c->name, i);
     }
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(slopes, gradients_are_central_differences_and_twice_them_are_not)
@@ -294,36 +288,32 @@ static dt_status dropped_reduction(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 5, 7, 0, 0 }, columns[] = { 7, 0, 0, 0 };
     const dt_placement cut[] = { DT_SHARD(0) };
     float values[3][MAX_N];
-    dt_tensor *x, *dy, *w, *want = NULL, *got = NULL, *cut_x, *cut_dy, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *x, *dy, *w, *want = NULL, *got = NULL, *cut_x, *cut_dy;
     double far = 0.0, term = 0.0;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     (void)arg;
     for (uint32_t i = 0; i < 3; i++) dt_test_random(values[i], MAX_N, i + 1);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values[0], &x));
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values[1], &dy));
-    DT_TRY_TO(done, st, on_tape(t, mesh, columns, values[2], &w));
+    DT_TRY(on_tape(t, mesh, shape, values[0], &x));
+    DT_TRY(on_tape(t, mesh, shape, values[1], &dy));
+    DT_TRY(on_tape(t, mesh, columns, values[2], &w));
     dt_rms_norm_backward(t, dy, x, w, 1e-5f, NULL, &want);
     cut_x = dt_move(t, x, cut);
     cut_dy = dt_move(t, dy, cut);
     dt_rms_norm_backward(t, cut_dy, cut_x, w, 1e-5f, NULL, &got);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_layout_placement(dt_tensor_layout(got), 0).kind == DT_PLACE_PARTIAL,
-                 "dw is no term of a sum");
-    DT_TRY_TO(done, st, dt_full_tensor(got, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_layout_placement(dt_tensor_layout(got), 0).kind == DT_PLACE_PARTIAL,
+              "dw is no term of a sum");
+    DT_TRY(dt_full_tensor(got, &full));
     for (int k = 0; k < 7; k++) {
         const float a = ((const float *)dt_tensor_local(want)->data)[k];
         far = fmax(far, (double)fabsf(((const float *)dt_tensor_local(full)->data)[k] - a));
         term = fmax(term, (double)fabsf(((const float *)dt_tensor_local(got)->data)[k] - a));
     }
-    DT_EXPECT_TO(done, st, far < 1e-5, "the sum is off by %g", far);
-    DT_EXPECT_TO(done, st, term > 1e-2, "a term that was not summed is off by %g only", term);
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(far < 1e-5, "the sum is off by %g", far);
+    DT_EXPECT(term > 1e-2, "a term that was not summed is off by %g only", term);
+    return DT_OK;
 }
 
 DT_TEST(slopes, terms_of_a_weights_gradient_have_to_be_summed)
@@ -339,36 +329,31 @@ static dt_status cut_lines(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 3, 6, 0, 0 };
     const dt_placement cut[] = { DT_SHARD(1) };
     float values[2][MAX_N];
-    dt_tensor *x, *dy, *y, *want, *got, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *x, *dy, *y, *want, *got;
     dt_comm_counter before, after;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     for (uint32_t i = 0; i < 2; i++) dt_test_random(values[i], MAX_N, i + 1);
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values[0], &x));
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values[1], &dy));
+    DT_TRY(on_tape(t, mesh, shape, values[0], &x));
+    DT_TRY(on_tape(t, mesh, shape, values[1], &dy));
     y = logarithm ? dt_log_softmax(t, x, 1) : dt_softmax(t, x, 1);
     want = logarithm ? dt_log_softmax_backward(t, dy, y, 1) : dt_softmax_backward(t, dy, y, 1);
     y = dt_move(t, y, cut);
     dy = dt_move(t, dy, cut);
     before = dt_tape_comm(t, DT_COMM_ALL_REDUCE);
     got = logarithm ? dt_log_softmax_backward(t, dy, y, 1) : dt_softmax_backward(t, dy, y, 1);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     after = dt_tape_comm(t, DT_COMM_ALL_REDUCE);
-    DT_EXPECT_TO(done, st, after.calls - before.calls == (dt_mesh_n_ranks(mesh) > 1),
-                 "%lld reductions", (long long)(after.calls - before.calls));
-    DT_TRY_TO(done, st, dt_full_tensor(got, &full));
+    DT_EXPECT(after.calls - before.calls == (dt_mesh_n_ranks(mesh) > 1), "%lld reductions",
+              (long long)(after.calls - before.calls));
+    DT_TRY(dt_full_tensor(got, &full));
     for (int k = 0; k < 18; k++) {
         const float a = ((const float *)dt_tensor_local(want)->data)[k];
         const float b = ((const float *)dt_tensor_local(full)->data)[k];
-        DT_EXPECT_TO(done, st, fabsf(a - b) <= 1e-6f, "element %d is %g, not %g", k, (double)b,
-                     (double)a);
+        DT_EXPECT(fabsf(a - b) <= 1e-6f, "element %d is %g, not %g", k, (double)b, (double)a);
     }
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(slopes, softmax_over_a_cut_axis_reduces_one_sum)
@@ -386,29 +371,25 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 3, 6, 0, 0 };
     float values[MAX_N] = { 0.0f };
     dt_tensor *x;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values, &x));
+    DT_TRY(on_tape(t, mesh, shape, values, &x));
     (void)dt_curve_backward(t, dt_op_find("add"), x, x);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "add is no function of one element");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "add is no function of one element");
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values, &x));
+    DT_TRY(on_tape(t, mesh, shape, values, &x));
     (void)dt_soft_cap_backward(t, x, x, 0.0);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "a cap of 0");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "a cap of 0");
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values, &x));
+    DT_TRY(on_tape(t, mesh, shape, values, &x));
     (void)dt_softmax_backward(t, x, x, 2);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "axis 2 of 2");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "axis 2 of 2");
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, on_tape(t, mesh, shape, values, &x));
+    DT_TRY(on_tape(t, mesh, shape, values, &x));
     dt_layer_norm_backward(t, x, x, x, 1e-5f, NULL);
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "no results");
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "no results");
+    return DT_OK;
 }
 
 DT_TEST(slopes, bad_calls_latch_errors)

@@ -33,9 +33,6 @@ static dt_status make(dt_mesh *mesh, const char *text, int n_axes, const int64_t
     return dt_from_local(mesh, place, DT_F32, n_axes, shape, data, out);
 }
 
-#define REFUSED(call, code, text) \
-    DT_TRY_TO(done, st, dt_test_expect_status(__func__, __FILE__, __LINE__, (call), (code), (text)))
-
 typedef dt_tensor *(*row)(dt_tape *t, dt_tensor *x, dt_tensor *other);
 
 #define ROW(name, call)                                                \
@@ -197,38 +194,32 @@ static dt_status check_layout(const dt_tensor *y, const char *want, dt_mesh *mes
 
 static dt_status one_case(const terms_case *c, dt_mesh *mesh)
 {
-    dt_tape *t = NULL, *allowed = NULL;
-    dt_tensor *x = NULL, *other = NULL, *want, *y;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL, *allowed = NULL;
+    DT_HELD(tensor) *x = NULL, *other = NULL;
+    dt_tensor *want, *y;
     bool same = false;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &allowed));
-    DT_TRY_TO(done, st, make(mesh, c->x, c->n_axes, c->shape, &x));
-    if (c->other != NULL)
-        DT_TRY_TO(done, st, make(mesh, c->other, c->n_other, c->other_shape, &other));
-    DT_TRY_TO(done, st, expected(c, t, x, other, &want));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &allowed));
+    DT_TRY(make(mesh, c->x, c->n_axes, c->shape, &x));
+    if (c->other != NULL) DT_TRY(make(mesh, c->other, c->n_other, c->other_shape, &other));
+    DT_TRY(expected(c, t, x, other, &want));
     if (c->y == NULL) {
         (void)c->row(t, x, other);
-        REFUSED(dt_tape_status(t), DT_ERR_LAYOUT, "redistribute it first");
+        DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "redistribute it first");
     } else {
         y = c->row(t, x, other);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, check_layout(y, c->y, mesh));
-        DT_TRY_TO(done, st, dt_equal(want, y, &same));
-        DT_EXPECT_TO(done, st, same, "another value");
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(check_layout(y, c->y, mesh));
+        DT_TRY(dt_equal(want, y, &same));
+        DT_EXPECT(same, "another value");
     }
     dt_tape_set_moves(allowed, DT_MOVES_ALLOW);
     y = c->row(allowed, x, other);
-    DT_TRY_TO(done, st, dt_tape_status(allowed));
-    DT_TRY_TO(done, st, dt_equal(want, y, &same));
-    DT_EXPECT_TO(done, st, same, "another value where moves are allowed");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&other);
-    dt_tape_release(&t);
-    dt_tape_release(&allowed);
-    return st;
+    DT_TRY(dt_tape_status(allowed));
+    DT_TRY(dt_equal(want, y, &same));
+    DT_EXPECT(same, "another value where moves are allowed");
+    return DT_OK;
 }
 
 static dt_status all_cases(dt_mesh *mesh, const void *arg)
@@ -255,52 +246,42 @@ DT_TEST(terms, pass_through_what_is_linear_in_them)
 static dt_status backward_of_shared_heads(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
-    dt_tensor *dk = NULL, *w = NULL, *x = NULL, *dx, *dw, *all, *dx_whole, *dw_whole;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *dk = NULL, *w = NULL, *x = NULL;
+    dt_tensor *dx, *dw, *all, *dx_whole, *dw_whole;
     const int last = dt_mesh_n_dims(mesh) - 1;
     const bool two = last == 1;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
     bool same = false;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st,
-              make(mesh, two ? "S(0)S(1,unit=3,replicas=2,sum)" : "S(1,unit=3,replicas=2,sum)", 2,
-                   (const int64_t[]){ 5, 6 }, &dk));
-    DT_TRY_TO(done, st,
-              make(mesh, two ? "RS(0,unit=3,replicas=2)" : "S(0,unit=3,replicas=2)", 2,
-                   (const int64_t[]){ 6, 4 }, &w));
-    DT_TRY_TO(done, st, make(mesh, two ? "S(0)R" : "R", 2, (const int64_t[]){ 5, 4 }, &x));
+    DT_TRY(make(mesh, two ? "S(0)S(1,unit=3,replicas=2,sum)" : "S(1,unit=3,replicas=2,sum)", 2,
+                (const int64_t[]){ 5, 6 }, &dk));
+    DT_TRY(make(mesh, two ? "RS(0,unit=3,replicas=2)" : "S(0,unit=3,replicas=2)", 2,
+                (const int64_t[]){ 6, 4 }, &w));
+    DT_TRY(make(mesh, two ? "S(0)R" : "R", 2, (const int64_t[]){ 5, 4 }, &x));
     dx = dt_matmul(t, dk, false, w, false);
     dw = dt_matmul(t, dk, true, x, false);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, check_layout(dx, two ? "S(0)P(sum)" : "P(sum)", mesh));
-    DT_TRY_TO(done, st,
-              check_layout(dw,
-                           two ? "P(sum)S(0,unit=3,replicas=2,sum)" : "S(0,unit=3,replicas=2,sum)",
-                           mesh));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(check_layout(dx, two ? "S(0)P(sum)" : "P(sum)", mesh));
+    DT_TRY(check_layout(dw, two ? "P(sum)S(0,unit=3,replicas=2,sum)" : "S(0,unit=3,replicas=2,sum)",
+                        mesh));
     all = dt_move(t, dk, whole);
     dx_whole = dt_matmul(t, all, false, dt_move(t, w, whole), false);
     dw_whole = dt_matmul(t, all, true, dt_move(t, x, whole), false);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_equal(dx_whole, dx, &same));
-    DT_EXPECT_TO(done, st, same, "dx");
-    DT_TRY_TO(done, st, dt_equal(dw_whole, dw, &same));
-    DT_EXPECT_TO(done, st, same, "dw");
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_equal(dx_whole, dx, &same));
+    DT_EXPECT(same, "dx");
+    DT_TRY(dt_equal(dw_whole, dw, &same));
+    DT_EXPECT(same, "dw");
     /* to where the parameter lies: over dp and the two holders at once */
     dw = dt_move(
         t, dw,
         two ? (const dt_placement[]){ DT_REPLICATE, dt_layout_placement(dt_tensor_layout(w), 1) }
             : (const dt_placement[]){ dt_layout_placement(dt_tensor_layout(w), 0) });
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_equal(dw_whole, dw, &same));
-    DT_EXPECT_TO(done, st, same, "dw where w lies");
-done:
-    dt_tensor_release(&dk);
-    dt_tensor_release(&w);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_equal(dw_whole, dw, &same));
+    DT_EXPECT(same, "dw where w lies");
+    return DT_OK;
 }
 
 DT_TEST(terms, products_of_shared_heads_count_nothing_twice)
@@ -321,32 +302,27 @@ static dt_status counted(dt_mesh *mesh, const void *arg)
         { "S(0,replicas=2)", DT_COMM_ALL_REDUCE, 96 },
         { "S(0)", DT_COMM_REDUCE_SCATTER, 48 },
     };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, make(mesh, "S(0,replicas=2,sum)", 2, (const int64_t[]){ 8, 6 }, &x));
+    DT_TRY(make(mesh, "S(0,replicas=2,sum)", 2, (const int64_t[]){ 8, 6 }, &x));
     for (size_t i = 0; i < DT_COUNT(moves); i++) {
         const dt_layout *to;
         dt_placement place[1];
-        DT_TRY_TO(done, st, dt_layout_parse(mesh, 2, moves[i].to, &to));
+        DT_TRY(dt_layout_parse(mesh, 2, moves[i].to, &to));
         (void)dt_layout_placements(to, place);
         dt_tape_reset(t);
         (void)dt_move(t, x, place);
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             const dt_comm_counter got = dt_tape_comm(t, (dt_comm_kind)k);
             const bool is = k == (int)moves[i].kind;
-            DT_EXPECT_TO(done, st, got.calls == is && got.bytes == (is ? moves[i].bytes : 0),
-                         "%s: %lld bytes of kind %d", moves[i].to, (long long)got.bytes, k);
+            DT_EXPECT(got.calls == is && got.bytes == (is ? moves[i].bytes : 0),
+                      "%s: %lld bytes of kind %d", moves[i].to, (long long)got.bytes, k);
         }
     }
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(terms, are_reduced_by_their_holders_alone)
@@ -360,8 +336,7 @@ static dt_status looked_at(dt_mesh *mesh, const void *arg)
 {
     const int64_t shape[] = { 4, 2 };
     dt_placement terms = dt_shard_terms(0, 1, 2), copies = terms;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y = NULL, *z = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *z = NULL;
     float mine[4];
     double value;
     char text[600];
@@ -370,39 +345,35 @@ static dt_status looked_at(dt_mesh *mesh, const void *arg)
     (void)arg;
     copies.terms = false;
     for (int i = 0; i < 4; i++) mine[i] = (float)(i + dt_mesh_coord(mesh, 0));
-    DT_TRY_TO(done, st, dt_from_local(mesh, &terms, DT_F32, 2, shape, mine, &x));
-    DT_TRY_TO(done, st, dt_redistribute(x, &copies, &y));
-    DT_TRY_TO(done, st, dt_equal(x, y, &same));
-    DT_EXPECT_TO(done, st, same, "terms are not their sum");
-    DT_TRY_TO(done, st, dt_full_tensor(x, &z));
-    DT_TRY_TO(done, st, dt_item(z, (const int64_t[]){ 3, 1 }, &value));
-    DT_EXPECT_TO(done, st, value > 10.5 && value < 11.5, "3 + 2 and 3 + 3 are %g", value);
-    REFUSED(dt_item(x, (const int64_t[]){ 3, 1 }, &value), DT_ERR_LAYOUT,
-            "x is S(0,replicas=2,sum) on mesh dim \"tp\": no rank has the element");
+    DT_TRY(dt_from_local(mesh, &terms, DT_F32, 2, shape, mine, &x));
+    DT_TRY(dt_redistribute(x, &copies, &y));
+    DT_TRY(dt_equal(x, y, &same));
+    DT_EXPECT(same, "terms are not their sum");
+    DT_TRY(dt_full_tensor(x, &z));
+    DT_TRY(dt_item(z, (const int64_t[]){ 3, 1 }, &value));
+    DT_EXPECT(value > 10.5 && value < 11.5, "3 + 2 and 3 + 3 are %g", value);
+    DT_EXPECT_STATUS(dt_item(x, (const int64_t[]){ 3, 1 }, &value), DT_ERR_LAYOUT,
+                     "x is S(0,replicas=2,sum) on mesh dim \"tp\": no rank has the element");
     dt_tensor_release(&z);
-    REFUSED(dt_zeros(mesh, &terms, DT_F32, 2, shape, &z), DT_ERR_LAYOUT, "not created Partial");
-    DT_TRY_TO(done, st, dt_visualize(x, DT_DRAW_TEXT, text, sizeof text, NULL));
-    DT_EXPECT_TO(done, st, strstr(text, "0 + 1") != NULL && strstr(text, "2 + 3") != NULL, "%s",
-                 text);
+    DT_EXPECT_STATUS(dt_zeros(mesh, &terms, DT_F32, 2, shape, &z), DT_ERR_LAYOUT,
+                     "not created Partial");
+    DT_TRY(dt_visualize(x, DT_DRAW_TEXT, text, sizeof text, NULL));
+    DT_EXPECT(strstr(text, "0 + 1") != NULL && strstr(text, "2 + 3") != NULL, "%s", text);
     /* each of the copies that a rank brings must be that of its neighbour; terms need not */
     dt_tensor_release(&z);
-    DT_TRY_TO(done, st, dt_from_local_checked(mesh, &terms, DT_F32, 2, shape, mine, &z));
+    DT_TRY(dt_from_local_checked(mesh, &terms, DT_F32, 2, shape, mine, &z));
     dt_tensor_release(&z);
-    REFUSED(dt_from_local_checked(mesh, &copies, DT_F32, 2, shape, mine, &z), DT_ERR_ARG,
-            "hold copies of one piece, but their bytes differ");
+    DT_EXPECT_STATUS(dt_from_local_checked(mesh, &copies, DT_F32, 2, shape, mine, &z), DT_ERR_ARG,
+                     "hold copies of one piece, but their bytes differ");
     /* the first holder keeps the value */
-    DT_TRY_TO(done, st, dt_redistribute(y, &terms, &z));
+    DT_TRY(dt_redistribute(y, &terms, &z));
     for (int i = 0; i < 4; i++) {
         const float *got = dt_tensor_local(z)->data, *sum = dt_tensor_local(y)->data;
         const bool first = dt_mesh_coord(mesh, 0) % 2 == 0;
-        DT_EXPECT_TO(done, st, memcmp(&got[i], first ? &sum[i] : &(float){ 0 }, sizeof *got) == 0,
-                     "element %d of rank %d", i, dt_mesh_coord(mesh, 0));
+        DT_EXPECT(memcmp(&got[i], first ? &sum[i] : &(float){ 0 }, sizeof *got) == 0,
+                  "element %d of rank %d", i, dt_mesh_coord(mesh, 0));
     }
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&z);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(terms, are_no_elements_before_they_are_added)

@@ -209,28 +209,24 @@ static dt_status waits_twice(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows[] = { DT_SHARD(0) }, whole[] = { DT_REPLICATE };
     const int64_t shape[] = { 8 };
-    dt_tensor *x = NULL, *y;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *y;
     dt_pending *p;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_test_arange(mesh, rows, DT_F32, 1, shape, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_test_arange(mesh, rows, DT_F32, 1, shape, &x));
     for (int times = 1; times <= 2; times++) {
         p = dt_move_begin(t, x, whole);
         y = dt_move_wait(t, p);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(y)->data)[7] == 7, "the whole");
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(((const float *)dt_tensor_local(y)->data)[7] == 7, "the whole");
         if (times == 1) continue; /* once, as it should be, nothing is said */
-        DT_EXPECT_TO(done, st, dt_move_wait(t, p) == NULL, "a second result");
+        DT_EXPECT(dt_move_wait(t, p) == NULL, "a second result");
         DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "was waited for already");
-        DT_EXPECT_TO(done, st, ((const float *)dt_tensor_local(y)->data)[7] == 7, "as it was");
+        DT_EXPECT(((const float *)dt_tensor_local(y)->data)[7] == 7, "as it was");
     }
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(together, a_second_wait_is_refused)

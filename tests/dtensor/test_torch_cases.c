@@ -39,35 +39,27 @@ static dt_status moves(dt_mesh *mesh, const void *arg)
 {
     const move_case *c = arg;
     dt_placement from[DT_MAX_DIMS], to[DT_MAX_DIMS];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *y, *direct = NULL, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *direct = NULL, *full = NULL;
+    dt_tensor *y;
     dt_comm_counter all = { 0, 0 };
     bool same = false;
 
     DT_TRY(places(mesh, c->n_axes, c->from, from));
     DT_TRY(places(mesh, c->n_axes, c->to, to));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, from, DT_F32, c->n_axes, c->shape, &x));
+    DT_TRY(dt_test_arange(mesh, from, DT_F32, c->n_axes, c->shape, &x));
     y = dt_move(t, x, to);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     all = dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS);
-    DT_EXPECT_TO(done, st,
-                 all.calls <= c->torch &&
-                     (c->ours == CHOICE ? all.calls > 0 : all.calls == c->ours),
-                 "case %d, %s to %s: %lld collectives, not %d", c->number, c->from, c->to,
-                 (long long)all.calls, c->ours == CHOICE ? c->torch : c->ours);
-    DT_TRY_TO(done, st, dt_test_arange(mesh, to, DT_F32, c->n_axes, c->shape, &direct));
-    DT_TRY_TO(done, st, dt_equal(y, direct, &same));
-    DT_EXPECT_TO(done, st, same, "case %d, %s to %s: other values", c->number, c->from, c->to);
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&direct);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT(all.calls <= c->torch && (c->ours == CHOICE ? all.calls > 0 : all.calls == c->ours),
+              "case %d, %s to %s: %lld collectives, not %d", c->number, c->from, c->to,
+              (long long)all.calls, c->ours == CHOICE ? c->torch : c->ours);
+    DT_TRY(dt_test_arange(mesh, to, DT_F32, c->n_axes, c->shape, &direct));
+    DT_TRY(dt_equal(y, direct, &same));
+    DT_EXPECT(same, "case %d, %s to %s: other values", c->number, c->from, c->to);
+    DT_TRY(dt_full_tensor(y, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, redistribute_keeps_the_value_in_as_few_collectives)
@@ -167,24 +159,19 @@ static dt_status sizes(dt_mesh *mesh, const void *arg)
     const sizes_case *c = arg;
     dt_placement from[DT_MAX_DIMS], to[DT_MAX_DIMS];
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL;
 
     DT_TRY(places(mesh, 1, c->from, from));
     DT_TRY(places(mesh, 1, c->layout, to));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, from, DT_F32, 1, &c->rows, &x));
-    DT_TRY_TO(done, st, dt_redistribute(x, to, &y));
-    DT_EXPECT_TO(done, st, dt_tensor_local(y)->shape[0] == c->want[rank], "case %d: %lld rows",
-                 c->number, (long long)dt_tensor_local(y)->shape[0]);
+    DT_TRY(dt_test_arange(mesh, from, DT_F32, 1, &c->rows, &x));
+    DT_TRY(dt_redistribute(x, to, &y));
+    DT_EXPECT(dt_tensor_local(y)->shape[0] == c->want[rank], "case %d: %lld rows", c->number,
+              (long long)dt_tensor_local(y)->shape[0]);
     for (int64_t i = 0; i < c->want[rank]; i++)
-        DT_EXPECT_TO(done, st,
-                     ((float *)dt_tensor_local(y)->data)[i] ==
-                         (float)(dt_tensor_local(y)->offset[0] + i),
-                     "case %d: row %lld", c->number, (long long)i);
-done:
-    dt_tensor_release(&y);
-    dt_tensor_release(&x);
-    return st;
+        DT_EXPECT(((float *)dt_tensor_local(y)->data)[i] ==
+                      (float)(dt_tensor_local(y)->offset[0] + i),
+                  "case %d: row %lld", c->number, (long long)i);
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, pieces_have_torchs_sizes)
@@ -259,8 +246,7 @@ static dt_status all_orders(dt_mesh *mesh, const void *arg)
     const orders_case *c = arg;
     const dt_layout *seen[256];
     const dt_placement whole[3] = { DT_REPLICATE, DT_REPLICATE, DT_REPLICATE };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y = NULL, *full = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *full = NULL;
     int n = 0, combos = c->n_axes * c->n_axes * c->n_axes;
 
     DT_TRY(dt_test_arange(mesh, whole, DT_F32, c->n_axes, c->shape, &x));
@@ -270,26 +256,22 @@ static dt_status all_orders(dt_mesh *mesh, const void *arg)
         bool again = false;
         for (int m = 0, rest = i / 6; m < 3; m++, rest /= c->n_axes)
             place[m] = DT_SHARD(rest % c->n_axes);
-        DT_TRY_TO(done, st, dt_layout_get(mesh, c->n_axes, place, permutations[i % 6], &l));
+        DT_TRY(dt_layout_get(mesh, c->n_axes, place, permutations[i % 6], &l));
         for (int k = 0; k < n; k++) again = again || seen[k] == l;
         if (again) continue;
         seen[n++] = l;
         for (int m = 0; m < 3; m++) place[m] = dt_layout_placement(l, m);
-        DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
-        DT_EXPECT_TO(done, st, dt_tensor_layout(y) == l, "another layout came out");
+        DT_TRY(dt_redistribute(x, place, &y));
+        DT_EXPECT(dt_tensor_layout(y) == l, "another layout came out");
         dt_tensor_release(&x);
         x = y;
         y = NULL;
-        DT_TRY_TO(done, st, dt_full_tensor(x, &full));
-        DT_TRY_TO(done, st, dt_test_expect_arange(full));
+        DT_TRY(dt_full_tensor(x, &full));
+        DT_TRY(dt_test_expect_arange(full));
         dt_tensor_release(&full);
     }
-    DT_EXPECT_TO(done, st, n == c->n_orders, "%d orders", n);
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&y);
-    dt_tensor_release(&x);
-    return st;
+    DT_EXPECT(n == c->n_orders, "%d orders", n);
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, every_order_of_cuts_holds_the_value)
@@ -361,29 +343,23 @@ static dt_status averages(dt_mesh *mesh, const void *arg)
     const int64_t n = 16;
     float terms[16];
     dt_placement from[3], want[3];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *y;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
 
     for (int i = 0; i < 16; i++) terms[i] = (float)i;
     DT_TRY(places(mesh, 1, "P(avg)P(avg)P(sum)", from));
     DT_TRY(places(mesh, 1, to, want));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_from_local(mesh, from, DT_F32, 1, &n, terms, &x));
+    DT_TRY(dt_from_local(mesh, from, DT_F32, 1, &n, terms, &x));
     y = dt_move(t, x, want);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls == 1,
-                 "to %s: %d collectives", to,
-                 (int)dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls == 1, "to %s: %d collectives", to,
+              (int)dt_tape_comm_in(t, NULL, 0, DT_N_COMM_KINDS).calls);
     for (int64_t i = 0; i < dt_tensor_local(y)->shape[0]; i++)
-        DT_EXPECT_TO(done, st,
-                     ((float *)dt_tensor_local(y)->data)[i] ==
-                         2.0f * (float)(dt_tensor_local(y)->offset[0] + i),
-                     "to %s, element %lld", to, (long long)i);
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(((float *)dt_tensor_local(y)->data)[i] ==
+                      2.0f * (float)(dt_tensor_local(y)->offset[0] + i),
+                  "to %s, element %lld", to, (long long)i);
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, sums_and_averages_reduce_together)
@@ -401,23 +377,18 @@ static dt_status keeps_its_placements(dt_mesh *mesh, const void *arg)
     dt_placement place = dt_shard_offsets(0, 5, offsets);
     const int64_t n = 4;
     const dt_layout *before;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *full = NULL;
+    DT_HELD(tensor) *x = NULL, *full = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &place, DT_F32, 1, &n, &x));
+    DT_TRY(dt_test_arange(mesh, &place, DT_F32, 1, &n, &x));
     before = dt_tensor_layout(x);
     for (int i = 0; i < 5; i++) offsets[i] = 77;
     place = DT_REPLICATE;
-    DT_EXPECT_TO(done, st,
-                 dt_tensor_layout(x) == before && dt_layout_placement(before, 0).offsets[2] == 3,
-                 "the layout has changed");
-    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    return st;
+    DT_EXPECT(dt_tensor_layout(x) == before && dt_layout_placement(before, 0).offsets[2] == 3,
+              "the layout has changed");
+    DT_TRY(dt_full_tensor(x, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, tensors_keep_their_placements)
@@ -431,21 +402,17 @@ static dt_status own_element(dt_mesh *mesh, const void *arg)
     const dt_placement tiles[] = { DT_SHARD(0), DT_SHARD(1) };
     const int64_t shape[] = { 2, 4 };
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh));
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
     float source[8];
 
     (void)arg;
     for (int i = 0; i < 8; i++) source[i] = (float)i;
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(
         dt_distribute(mesh, tiles, DT_F32, 2, shape, (dt_source){ source, DT_EQUAL_COPIES }, &x));
-    DT_EXPECT_TO(done, st, ((float *)dt_tensor_local(x)->data)[0] == (float)rank, "rank %d", rank);
+    DT_EXPECT(((float *)dt_tensor_local(x)->data)[0] == (float)rank, "rank %d", rank);
     ((float *)dt_tensor_local(x)->data)[0] = -1.0f;
-    DT_EXPECT_TO(done, st, source[rank] == (float)rank, "the source has changed");
-done:
-    dt_tensor_release(&x);
-    return st;
+    DT_EXPECT(source[rank] == (float)rank, "the source has changed");
+    return DT_OK;
 }
 
 DT_TEST(torch_cases, every_rank_has_its_own_element)

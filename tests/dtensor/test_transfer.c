@@ -73,44 +73,31 @@ static dt_status where_it_casts(dt_mesh *mesh, const void *arg)
     const int64_t n = 8;
     /* 1 + 2^-9 twice is 2 + 2^-8, which bf16 rounds to 2; each term alone would round to 1 */
     const float term[8] = { 1.001953125f, 256.0f, 0.5f };
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
-    dt_tensor *x = NULL, *h = NULL, *p = NULL, *y;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *h = NULL, *p = NULL;
+    dt_tensor *y;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_arange(mesh, &rows, DT_F32, 1, &n, (dt_steps){ 0, 1 }, &x));
-    DT_TRY_TO(done, st, dt_arange(mesh, &rows, DT_BF16, 1, &n, (dt_steps){ 0, 1 }, &h));
-    DT_TRY_TO(done, st, dt_from_local(mesh, &terms, DT_F32, 1, &n, term, &p));
+    DT_TRY(dt_arange(mesh, &rows, DT_F32, 1, &n, (dt_steps){ 0, 1 }, &x));
+    DT_TRY(dt_arange(mesh, &rows, DT_BF16, 1, &n, (dt_steps){ 0, 1 }, &h));
+    DT_TRY(dt_from_local(mesh, &terms, DT_F32, 1, &n, term, &p));
     (void)dt_move_cast(t, x, &whole, DT_BF16);
-    DT_EXPECT_TO(done, st, bytes_moved(t) == 4 * 2, "narrowed first: %d bytes",
-                 (int)bytes_moved(t));
+    DT_EXPECT(bytes_moved(t) == 4 * 2, "narrowed first: %d bytes", (int)bytes_moved(t));
     dt_tape_reset(t);
     (void)dt_move_cast(t, h, &whole, DT_F32);
-    DT_EXPECT_TO(done, st, bytes_moved(t) == 4 * 2, "widened last: %d bytes", (int)bytes_moved(t));
+    DT_EXPECT(bytes_moved(t) == 4 * 2, "widened last: %d bytes", (int)bytes_moved(t));
     dt_tape_reset(t);
     y = dt_move_cast(t, p, &whole, DT_BF16);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dti_load_f32(dt_tensor_local(y)->data, DT_BF16, 0) == 2.0f,
-                 "the sum, rounded once");
-    DT_EXPECT_TO(done, st, dti_load_f32(dt_tensor_local(y)->data, DT_BF16, 1) == 512.0f, "the sum");
-    DT_EXPECT_TO(done, st, bytes_moved(t) == 8 * 4, "reduced in f32: %d bytes",
-                 (int)bytes_moved(t));
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dti_load_f32(dt_tensor_local(y)->data, DT_BF16, 0) == 2.0f, "the sum, rounded once");
+    DT_EXPECT(dti_load_f32(dt_tensor_local(y)->data, DT_BF16, 1) == 512.0f, "the sum");
+    DT_EXPECT(bytes_moved(t) == 8 * 4, "reduced in f32: %d bytes", (int)bytes_moved(t));
     (void)dt_move_cast(t, p, &terms, DT_BF16);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                                    "would each be rounded from f32 to bf16"));
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_LAYOUT, "would each be rounded from f32 to bf16");
     dt_tape_reset(t);
     (void)dt_move_cast(t, x, &whole, DT_I32);
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                    DT_ERR_UNSUPPORTED, "from f32 to i32: both must be floats"));
-done:
-    dt_tensor_release(&p);
-    dt_tensor_release(&h);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_UNSUPPORTED, "from f32 to i32: both must be floats");
+    return DT_OK;
 }
 
 DT_TEST(transfer, casts_stand_where_fewer_bytes_move)
@@ -126,21 +113,16 @@ static dt_status uneven_pieces(dt_mesh *mesh, const void *arg)
     const dt_placement rows = DT_SHARD(0);
     const int rank = dt_runtime_rank(dt_mesh_runtime(mesh)), n = dt_mesh_n_ranks(mesh);
     const int64_t mine[] = { rank, 2 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *full = NULL;
+    DT_HELD(tensor) *x = NULL, *full = NULL;
     float data[16];
 
     (void)arg;
     for (int i = 0; i < 2 * rank; i++) data[i] = (float)(rank * (rank - 1) + i);
-    DT_TRY_TO(done, st, dt_from_pieces(mesh, &rows, DT_F32, 2, mine, rank > 0 ? data : NULL, &x));
-    DT_EXPECT_TO(done, st, dt_tensor_extent(x, 0) == n * (n - 1) / 2, "%d rows",
-                 (int)dt_tensor_extent(x, 0));
-    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_from_pieces(mesh, &rows, DT_F32, 2, mine, rank > 0 ? data : NULL, &x));
+    DT_EXPECT(dt_tensor_extent(x, 0) == n * (n - 1) / 2, "%d rows", (int)dt_tensor_extent(x, 0));
+    DT_TRY(dt_full_tensor(x, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    return DT_OK;
 }
 
 DT_TEST(transfer, pieces_of_any_sizes_make_a_tensor)
@@ -157,18 +139,15 @@ static dt_status even_pieces(dt_mesh *mesh, const void *arg)
     const int64_t mine[] = { 3, dt_mesh_coord(mesh, 1) == 0 ? 3 : 2 };
     const float data[9] = { 0 };
     const dt_layout *plain;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layout_get(mesh, 2, tiles, NULL, &plain));
-    DT_TRY_TO(done, st, dt_from_pieces(mesh, tiles, DT_F32, 2, mine, data, &x));
-    DT_EXPECT_TO(done, st, dt_tensor_layout(x) == plain, "chunks became offsets");
-    DT_EXPECT_TO(done, st, dt_tensor_extent(x, 0) == 6 && dt_tensor_extent(x, 1) == 5, "[%d, %d]",
-                 (int)dt_tensor_extent(x, 0), (int)dt_tensor_extent(x, 1));
-done:
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_layout_get(mesh, 2, tiles, NULL, &plain));
+    DT_TRY(dt_from_pieces(mesh, tiles, DT_F32, 2, mine, data, &x));
+    DT_EXPECT(dt_tensor_layout(x) == plain, "chunks became offsets");
+    DT_EXPECT(dt_tensor_extent(x, 0) == 6 && dt_tensor_extent(x, 1) == 5, "[%d, %d]",
+              (int)dt_tensor_extent(x, 0), (int)dt_tensor_extent(x, 1));
+    return DT_OK;
 }
 
 DT_TEST(transfer, chunks_stay_chunks)
@@ -216,27 +195,19 @@ static dt_status pieces_of_others(dt_mesh *world, const void *arg)
     dt_runtime *rt = dt_mesh_runtime(world);
     const int64_t mine = dt_runtime_rank(rt) == 0 ? 3 : 1;
     const float data[] = { mine == 3 ? 0 : 3, 1, 2 };
-    dt_mesh *first = NULL, *second = NULL;
-    dt_tensor *x = NULL, *y = NULL, *z = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *first = NULL, *second = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *z = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "a=2", &first));
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "b=2", later, &second));
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(dt_mesh_create(rt, "a=2", &first));
+    DT_TRY(dt_mesh_create_ranks(rt, "b=2", later, &second));
+    DT_TRY(
         dt_from_pieces(first, &rows, DT_F32, 1, dt_mesh_is_member(first) ? &mine : NULL, data, &x));
-    DT_EXPECT_TO(done, st, dt_tensor_extent(x, 0) == 4, "%d rows", (int)dt_tensor_extent(x, 0));
-    DT_TRY_TO(done, st, dt_copy_to(x, second, &rows, &y));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &z));
-    if (dt_mesh_is_member(second)) DT_TRY_TO(done, st, dt_test_expect_arange(z));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&z);
-    dt_mesh_release(&first);
-    dt_mesh_release(&second);
-    return st;
+    DT_EXPECT(dt_tensor_extent(x, 0) == 4, "%d rows", (int)dt_tensor_extent(x, 0));
+    DT_TRY(dt_copy_to(x, second, &rows, &y));
+    DT_TRY(dt_full_tensor(y, &z));
+    if (dt_mesh_is_member(second)) DT_TRY(dt_test_expect_arange(z));
+    return DT_OK;
 }
 
 DT_TEST(transfer, outsiders_know_a_tensor_of_pieces)

@@ -131,28 +131,22 @@ static dt_status drawing(dt_mesh *mesh, const void *arg)
 {
     const dt_placement tiles[] = { DT_SHARD(0), DT_SHARD(1) };
     const int64_t shape[] = { 3, 5 };
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
+    DT_HELD(tensor) *x = NULL;
     char text[MAX_TEXT];
     int length;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_ones(mesh, tiles, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_visualize(x, DT_DRAW_SVG, text, sizeof text, &length));
-    DT_EXPECT_TO(done, st, length < MAX_TEXT && (int)strlen(text) == length, "%d bytes", length);
-    DT_EXPECT_TO(done, st,
-                 strncmp(text, "<svg xmlns=", 11) == 0 &&
-                     strcmp(text + length - 7, "</svg>\n") == 0,
-                 "no SVG");
-    DT_EXPECT_TO(done, st, count_of(text, "<rect ") == 6, "%zu cells", count_of(text, "<rect "));
-    DT_EXPECT_TO(done, st,
-                 count_of(text, "<text ") == count_of(text, "</text>") &&
-                     count_of(text, "<text ") == 6 + 5 + 1 + 1,
-                 "%zu texts", count_of(text, "<text ")); /* cells, labels, head, empty ranks */
-    DT_EXPECT_TO(done, st, strstr(text, ">empty on 6 7<") != NULL, "empty ranks");
-done:
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(dt_ones(mesh, tiles, DT_F32, 2, shape, &x));
+    DT_TRY(dt_visualize(x, DT_DRAW_SVG, text, sizeof text, &length));
+    DT_EXPECT(length < MAX_TEXT && (int)strlen(text) == length, "%d bytes", length);
+    DT_EXPECT(strncmp(text, "<svg xmlns=", 11) == 0 && strcmp(text + length - 7, "</svg>\n") == 0,
+              "no SVG");
+    DT_EXPECT(count_of(text, "<rect ") == 6, "%zu cells", count_of(text, "<rect "));
+    DT_EXPECT(count_of(text, "<text ") == count_of(text, "</text>") &&
+                  count_of(text, "<text ") == 6 + 5 + 1 + 1,
+              "%zu texts", count_of(text, "<text ")); /* cells, labels, head, empty ranks */
+    DT_EXPECT(strstr(text, ">empty on 6 7<") != NULL, "empty ranks");
+    return DT_OK;
 }
 
 DT_TEST(visualize, svg_has_a_cell_per_piece)
@@ -164,32 +158,20 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
 {
     const int64_t shape[] = { 4, 4, 4 };
     const dt_layout *l, *other;
-    dt_mesh *line = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *line = NULL;
     char text[64];
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layout_parse(mesh, 3, "S(0)S(1)S(2)", &l));
-    DT_TRY_TO(done, st, dt_mesh_create(dt_mesh_runtime(mesh), "tp=2", &line));
-    DT_TRY_TO(done, st, dt_layout_parse(line, 1, "S(0)", &other));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(
-                  __func__, __FILE__, __LINE__,
-                  dt_visualize_layout(mesh, l, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
-                  DT_ERR_UNSUPPORTED, "more than two axes"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(
-                  __func__, __FILE__, __LINE__,
-                  dt_visualize_layout(mesh, other, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
-                  DT_ERR_LAYOUT, "the layout is for 1 mesh dims, the mesh has 3"));
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(
-                  __func__, __FILE__, __LINE__,
-                  dt_visualize_layout(mesh, NULL, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
-                  DT_ERR_ARG, "NULL"));
-done:
-    dt_mesh_release(&line);
-    return st;
+    DT_TRY(dt_layout_parse(mesh, 3, "S(0)S(1)S(2)", &l));
+    DT_TRY(dt_mesh_create(dt_mesh_runtime(mesh), "tp=2", &line));
+    DT_TRY(dt_layout_parse(line, 1, "S(0)", &other));
+    DT_EXPECT_STATUS(dt_visualize_layout(mesh, l, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
+                     DT_ERR_UNSUPPORTED, "more than two axes");
+    DT_EXPECT_STATUS(dt_visualize_layout(mesh, other, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
+                     DT_ERR_LAYOUT, "the layout is for 1 mesh dims, the mesh has 3");
+    DT_EXPECT_STATUS(dt_visualize_layout(mesh, NULL, shape, DT_DRAW_TEXT, text, sizeof text, NULL),
+                     DT_ERR_ARG, "NULL");
+    return DT_OK;
 }
 
 DT_TEST(visualize, what_has_no_table_is_refused)

@@ -121,27 +121,21 @@ DT_TEST(costs, meshes_made_from_others_inherit)
 static dt_status derived_from_measured(dt_mesh *mesh, const void *arg)
 {
     static const char *const tp[] = { "tp" };
-    dt_mesh *slice = NULL, *flat = NULL, *both = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *slice = NULL, *flat = NULL, *both = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_measure_links(mesh));
-    DT_TRY_TO(done, st, dt_mesh_slice(mesh, tp, 1, &slice));
-    DT_TRY_TO(done, st, dt_mesh_flatten(mesh, NULL, 0, NULL, &flat));
-    DT_EXPECT_TO(done, st, dti_mesh_costs_of(slice)->measured, "the slice");
-    DT_EXPECT_TO(done, st, !dti_mesh_costs_of(flat)->measured, "the flattened mesh");
-    DT_TRY_TO(done, st,
-              expect_link(slice, 0, dt_mesh_link(mesh, 1).latency_ns,
-                          dt_mesh_link(mesh, 1).bytes_per_ns));
-    DT_TRY_TO(done, st, dt_mesh_concatenate((dt_mesh *[]){ slice }, 1, &both));
-    DT_EXPECT_TO(done, st, dti_mesh_costs_of(both)->measured, "the slice again");
-    DT_TRY_TO(done, st, dt_mesh_measure_links(flat));
-    DT_EXPECT_TO(done, st, dti_mesh_costs_of(flat)->measured, "the flattened mesh, measured");
-done:
-    dt_mesh_release(&slice);
-    dt_mesh_release(&flat);
-    dt_mesh_release(&both);
-    return st;
+    DT_TRY(dt_mesh_measure_links(mesh));
+    DT_TRY(dt_mesh_slice(mesh, tp, 1, &slice));
+    DT_TRY(dt_mesh_flatten(mesh, NULL, 0, NULL, &flat));
+    DT_EXPECT(dti_mesh_costs_of(slice)->measured, "the slice");
+    DT_EXPECT(!dti_mesh_costs_of(flat)->measured, "the flattened mesh");
+    DT_TRY(expect_link(slice, 0, dt_mesh_link(mesh, 1).latency_ns,
+                       dt_mesh_link(mesh, 1).bytes_per_ns));
+    DT_TRY(dt_mesh_concatenate((dt_mesh *[]){ slice }, 1, &both));
+    DT_EXPECT(dti_mesh_costs_of(both)->measured, "the slice again");
+    DT_TRY(dt_mesh_measure_links(flat));
+    DT_EXPECT(dti_mesh_costs_of(flat)->measured, "the flattened mesh, measured");
+    return DT_OK;
 }
 
 DT_TEST(costs, slices_of_measured_meshes_are_measured)

@@ -286,27 +286,22 @@ static dt_status together(dt_mesh *mesh, const void *arg)
     static const int last[] = { 3, 1 };
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const int rank = dt_runtime_rank(rt);
-    dt_mesh *a = NULL, *b = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *a = NULL, *b = NULL;
     dti_comm *c;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "tp=2", &a));
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "tp=2", last, &b));
+    DT_TRY(dt_mesh_create(rt, "tp=2", &a));
+    DT_TRY(dt_mesh_create_ranks(rt, "tp=2", last, &b));
     for (int turn = 0; turn < 2; turn++) {
-        DT_TRY_TO(done, st, dt_mesh_set_timeout(turn ? a : b, 70000));
-        DT_TRY_TO(done, st, dt_mesh_set_timeout(turn ? b : a, 50000));
-        DT_TRY_TO(done, st, dti_mesh_union_comm(a, b, &c));
-        DT_EXPECT_TO(done, st, (c == NULL) == (rank == 2), "rank 2 is in neither");
+        DT_TRY(dt_mesh_set_timeout(turn ? a : b, 70000));
+        DT_TRY(dt_mesh_set_timeout(turn ? b : a, 50000));
+        DT_TRY(dti_mesh_union_comm(a, b, &c));
+        DT_EXPECT((c == NULL) == (rank == 2), "rank 2 is in neither");
         if (c == NULL) continue;
-        DT_EXPECT_TO(done, st, c->size == 3 && c->rank == (rank == 3 ? 2 : rank), "%d of %d",
-                     c->rank, c->size);
-        DT_EXPECT_TO(done, st, c->timeout_ms == 70000, "%lld ms", (long long)c->timeout_ms);
+        DT_EXPECT(c->size == 3 && c->rank == (rank == 3 ? 2 : rank), "%d of %d", c->rank, c->size);
+        DT_EXPECT(c->timeout_ms == 70000, "%lld ms", (long long)c->timeout_ms);
     }
-done:
-    dt_mesh_release(&a);
-    dt_mesh_release(&b);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(mesh, ranks_of_two_meshes_wait_as_long_as_either)

@@ -43,29 +43,25 @@ static dt_status is_made(dt_mesh *world, const void *arg)
 {
     const made *c = arg;
     const int rank = dt_runtime_rank(dt_mesh_runtime(world));
-    dt_status st = DT_OK;
-    dt_mesh *mesh = NULL, *again = NULL;
+    DT_HELD(mesh) *mesh = NULL, *again = NULL;
     char text[TEXT_BYTES];
     bool found = false;
 
-    DT_TRY_TO(done, st, make(world, c, &mesh));
+    DT_TRY(make(world, c, &mesh));
     (void)dt_mesh_print(mesh, text, sizeof text);
     for (int i = 0; i < 4 && c->want[i] != NULL; i++) found = found || !strcmp(text, c->want[i]);
-    DT_EXPECT_TO(done, st, found, "rank %d sees %s", rank, text);
-    DT_TRY_TO(done, st, make(world, c, &again));
-    DT_EXPECT_TO(done, st, dt_mesh_equal(mesh, again), "made twice, not equal");
+    DT_EXPECT(found, "rank %d sees %s", rank, text);
+    DT_TRY(make(world, c, &again));
+    DT_EXPECT(dt_mesh_equal(mesh, again), "made twice, not equal");
     for (int i = 0; i < dt_mesh_n_ranks(mesh); i++) {
         int coord[DT_MAX_DIMS], place = 0;
-        DT_EXPECT_TO(done, st, dt_mesh_find_rank(mesh, dt_mesh_rank_at(mesh, i), coord), "%d", i);
+        DT_EXPECT(dt_mesh_find_rank(mesh, dt_mesh_rank_at(mesh, i), coord), "%d", i);
         for (int d = 0; d < dt_mesh_n_dims(mesh); d++)
             place = place * dt_mesh_dim_size(mesh, d) + coord[d];
-        DT_EXPECT_TO(done, st, place == i, "rank at place %d is found at %d", i, place);
+        DT_EXPECT(place == i, "rank at place %d is found at %d", i, place);
     }
-    DT_EXPECT_TO(done, st, dt_mesh_rank_at(mesh, dti_mesh_place(mesh)) == rank, "not my mesh");
-done:
-    dt_mesh_release(&again);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_EXPECT(dt_mesh_rank_at(mesh, dti_mesh_place(mesh)) == rank, "not my mesh");
+    return DT_OK;
 }
 
 DT_TEST(reshape, every_rank_sees_its_part)
@@ -103,29 +99,21 @@ static dt_status splits_of_flattened(dt_mesh *world, const void *arg)
 {
     static const char *const ac[] = { "a", "c" };
     const int rank = dt_runtime_rank(dt_mesh_runtime(world));
-    dt_status st = DT_OK;
-    dt_mesh *flat = NULL, *same = NULL, *across = NULL;
+    DT_HELD(mesh) *flat = NULL, *same = NULL, *across = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_set_timeout(world, 4321));
-    DT_TRY_TO(done, st, dt_mesh_flatten(world, ac, 2, "f", &flat));
-    DT_TRY_TO(done, st,
-              prints(flat, rank / 3 % 2 == 0 ? "f=6 [0 1 2 6 7 8]" : "f=6 [3 4 5 9 10 11]"));
-    DT_TRY_TO(done, st, dt_mesh_unflatten(flat, "f", "a=2,c=3", &same));
-    DT_TRY_TO(done, st,
-              prints(same, rank / 3 % 2 == 0 ? "a=2,c=3 [[0 1 2],[6 7 8]]"
-                                             : "a=2,c=3 [[3 4 5],[9 10 11]]"));
-    DT_TRY_TO(done, st, dt_mesh_unflatten(flat, "f", "x=3,y=2", &across));
-    DT_TRY_TO(done, st,
-              prints(across, rank / 3 % 2 == 0 ? "x=3,y=2 [[0 1],[2 6],[7 8]]"
-                                               : "x=3,y=2 [[3 4],[5 9],[10 11]]"));
-    DT_EXPECT_TO(done, st, dt_mesh_timeout(same) == 4321 && dt_mesh_timeout(across) == 4321,
-                 "the deadline is not inherited"); /* PyTorch issues 119613, 180967 */
-done:
-    dt_mesh_release(&across);
-    dt_mesh_release(&same);
-    dt_mesh_release(&flat);
-    return st;
+    DT_TRY(dt_mesh_set_timeout(world, 4321));
+    DT_TRY(dt_mesh_flatten(world, ac, 2, "f", &flat));
+    DT_TRY(prints(flat, rank / 3 % 2 == 0 ? "f=6 [0 1 2 6 7 8]" : "f=6 [3 4 5 9 10 11]"));
+    DT_TRY(dt_mesh_unflatten(flat, "f", "a=2,c=3", &same));
+    DT_TRY(prints(same,
+                  rank / 3 % 2 == 0 ? "a=2,c=3 [[0 1 2],[6 7 8]]" : "a=2,c=3 [[3 4 5],[9 10 11]]"));
+    DT_TRY(dt_mesh_unflatten(flat, "f", "x=3,y=2", &across));
+    DT_TRY(prints(across, rank / 3 % 2 == 0 ? "x=3,y=2 [[0 1],[2 6],[7 8]]"
+                                            : "x=3,y=2 [[3 4],[5 9],[10 11]]"));
+    DT_EXPECT(dt_mesh_timeout(same) == 4321 && dt_mesh_timeout(across) == 4321,
+              "the deadline is not inherited"); /* PyTorch issues 119613, 180967 */
+    return DT_OK;
 }
 
 DT_TEST(reshape, flattened_dims_split_anywhere)
@@ -138,30 +126,23 @@ static dt_status concatenates(dt_mesh *world, const void *arg)
     static const char *const dp[] = { "dp" }, *const tp[] = { "tp" },
                              *const pp_dp[] = { "pp", "dp" };
     const bool three = dt_mesh_n_dims(world) == 3;
-    dt_status st = DT_OK;
-    dt_mesh *a = NULL, *b = NULL, *ab = NULL, *ba = NULL;
+    DT_HELD(mesh) *a = NULL, *b = NULL, *ab = NULL, *ba = NULL;
     dti_comm *of_world, *of_joined;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_slice(world, three ? pp_dp : dp, three ? 2 : 1, &a));
-    DT_TRY_TO(done, st, dt_mesh_slice(world, tp, 1, &b));
-    DT_TRY_TO(done, st, dt_mesh_concatenate((dt_mesh *[]){ a, b }, 2, &ab));
-    DT_EXPECT_TO(done, st, dt_mesh_equal(ab, world), "slices joined are not the mesh");
-    DT_TRY_TO(done, st, dt_mesh_concatenate((dt_mesh *[]){ b, a }, 2, &ba));
-    DT_EXPECT_TO(done, st,
-                 dt_mesh_dim_size(ba, 0) == dt_mesh_dim_size(b, 0) && !dt_mesh_equal(ba, ab),
-                 "the first mesh is not the outermost");
+    DT_TRY(dt_mesh_slice(world, three ? pp_dp : dp, three ? 2 : 1, &a));
+    DT_TRY(dt_mesh_slice(world, tp, 1, &b));
+    DT_TRY(dt_mesh_concatenate((dt_mesh *[]){ a, b }, 2, &ab));
+    DT_EXPECT(dt_mesh_equal(ab, world), "slices joined are not the mesh");
+    DT_TRY(dt_mesh_concatenate((dt_mesh *[]){ b, a }, 2, &ba));
+    DT_EXPECT(dt_mesh_dim_size(ba, 0) == dt_mesh_dim_size(b, 0) && !dt_mesh_equal(ba, ab),
+              "the first mesh is not the outermost");
     for (uint32_t dims = 0; dims < 1u << dt_mesh_n_dims(world); dims++) {
-        DT_TRY_TO(done, st, dti_mesh_comm(world, dims, &of_world));
-        DT_TRY_TO(done, st, dti_mesh_comm(ab, dims, &of_joined));
-        DT_EXPECT_TO(done, st, of_world == of_joined, "groups 0x%x are not shared", dims);
+        DT_TRY(dti_mesh_comm(world, dims, &of_world));
+        DT_TRY(dti_mesh_comm(ab, dims, &of_joined));
+        DT_EXPECT(of_world == of_joined, "groups 0x%x are not shared", dims);
     }
-done:
-    dt_mesh_release(&ba);
-    dt_mesh_release(&ab);
-    dt_mesh_release(&b);
-    dt_mesh_release(&a);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(reshape, slices_join_again) /* case 56 */
@@ -176,19 +157,14 @@ DT_TEST(reshape, slices_join_again) /* case 56 */
 static dt_status flat_and_rest(dt_mesh *world, const void *arg)
 {
     static const char *const abc[] = { "a", "b", "c" }, *const d[] = { "d" };
-    dt_status st = DT_OK;
-    dt_mesh *flat = NULL, *rest = NULL, *both = NULL;
+    DT_HELD(mesh) *flat = NULL, *rest = NULL, *both = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_flatten(world, abc, 3, "abc", &flat));
-    DT_TRY_TO(done, st, dt_mesh_slice(world, d, 1, &rest));
-    DT_TRY_TO(done, st, dt_mesh_concatenate((dt_mesh *[]){ flat, rest }, 2, &both));
-    DT_TRY_TO(done, st, prints(both, "abc=8,d=1 [[0],[1],[2],[3],[4],[5],[6],[7]]"));
-done:
-    dt_mesh_release(&both);
-    dt_mesh_release(&rest);
-    dt_mesh_release(&flat);
-    return st;
+    DT_TRY(dt_mesh_flatten(world, abc, 3, "abc", &flat));
+    DT_TRY(dt_mesh_slice(world, d, 1, &rest));
+    DT_TRY(dt_mesh_concatenate((dt_mesh *[]){ flat, rest }, 2, &both));
+    DT_TRY(prints(both, "abc=8,d=1 [[0],[1],[2],[3],[4],[5],[6],[7]]"));
+    return DT_OK;
 }
 
 DT_TEST(reshape, flattened_dims_join_others)
@@ -200,27 +176,22 @@ DT_TEST(reshape, flattened_dims_join_others)
 static dt_status two_views(dt_mesh *world, const void *arg)
 {
     static const char *const cp_tp[] = { "cp", "tp" };
-    dt_status st = DT_OK;
-    dt_mesh *dense = NULL, *sparse = NULL, *flat = NULL;
+    DT_HELD(mesh) *dense = NULL, *sparse = NULL, *flat = NULL;
     dti_comm *x, *y;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_unflatten(world, "world", "dp=2,cp=2,tp=2", &dense));
-    DT_TRY_TO(done, st, dt_mesh_unflatten(world, "world", "dp=2,ep=4,ep_tp=1", &sparse));
-    DT_TRY_TO(done, st, dt_mesh_flatten(dense, cp_tp, 2, NULL, &flat));
-    DT_TRY_TO(done, st, dti_mesh_comm(dense, 6, &x));
-    DT_TRY_TO(done, st, dti_mesh_comm(sparse, 2, &y));
-    DT_EXPECT_TO(done, st, x == y, "cp x tp and ep are not one group");
-    DT_TRY_TO(done, st, dti_mesh_comm(flat, 1, &y));
-    DT_EXPECT_TO(done, st, x == y, "the flattened dim has a group of its own");
-    DT_TRY_TO(done, st, dti_mesh_comm(dense, 1, &x));
-    DT_TRY_TO(done, st, dti_mesh_comm(sparse, 1, &y));
-    DT_EXPECT_TO(done, st, x == y, "dp is not one group");
-done:
-    dt_mesh_release(&flat);
-    dt_mesh_release(&sparse);
-    dt_mesh_release(&dense);
-    return st;
+    DT_TRY(dt_mesh_unflatten(world, "world", "dp=2,cp=2,tp=2", &dense));
+    DT_TRY(dt_mesh_unflatten(world, "world", "dp=2,ep=4,ep_tp=1", &sparse));
+    DT_TRY(dt_mesh_flatten(dense, cp_tp, 2, NULL, &flat));
+    DT_TRY(dti_mesh_comm(dense, 6, &x));
+    DT_TRY(dti_mesh_comm(sparse, 2, &y));
+    DT_EXPECT(x == y, "cp x tp and ep are not one group");
+    DT_TRY(dti_mesh_comm(flat, 1, &y));
+    DT_EXPECT(x == y, "the flattened dim has a group of its own");
+    DT_TRY(dti_mesh_comm(dense, 1, &x));
+    DT_TRY(dti_mesh_comm(sparse, 1, &y));
+    DT_EXPECT(x == y, "dp is not one group");
+    return DT_OK;
 }
 
 DT_TEST(reshape, views_of_one_world_share_groups)
@@ -240,39 +211,30 @@ static dt_status odd_ranks(dt_mesh *world, const void *arg)
     const char *const rows[] = { "x=2 [0 2]", "x=2 [1 4]", "x=2 [0 2]", "x=2 [0 2]", "x=2 [1 4]" };
     dt_runtime *rt = dt_mesh_runtime(world);
     const int rank = dt_runtime_rank(rt);
-    dt_status st = DT_OK;
-    dt_mesh *mesh = NULL, *part = NULL, *other = NULL, *joined = NULL, *flat = NULL;
+    DT_HELD(mesh) *mesh = NULL, *part = NULL, *other = NULL, *joined = NULL, *flat = NULL;
     int group[2], coord[2] = { 7, 7 };
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "x=2,y=2", (int[]){ 0, 1, 2, 4 }, &mesh));
-    DT_EXPECT_TO(done, st, dt_mesh_is_member(mesh) == (rank != 3), "rank %d", rank);
-    DT_TRY_TO(done, st, dt_mesh_slice(mesh, y, 1, &part));
-    DT_TRY_TO(done, st, prints(part, columns[rank]));
-    DT_TRY_TO(done, st, dt_mesh_slice(mesh, x, 1, &other));
-    DT_TRY_TO(done, st, prints(other, rows[rank]));
-    DT_TRY_TO(done, st, dt_mesh_concatenate((dt_mesh *[]){ part, other }, 2, &joined));
-    DT_TRY_TO(done, st, prints(joined, "y=2,x=2 [[0 2],[1 4]]"));
-    DT_TRY_TO(done, st, dt_mesh_flatten(joined, NULL, 0, NULL, &flat));
-    DT_TRY_TO(done, st, prints(flat, "y_x=4 [0 2 1 4]"));
-    DT_EXPECT_TO(done, st, !dt_mesh_find_rank(mesh, 3, coord) && coord[0] == 7, "rank 3 was found");
-    DT_EXPECT_TO(done, st, !dt_mesh_find_rank(mesh, 99, coord), "rank 99 was found");
-    DT_EXPECT_TO(done, st, dt_mesh_group(mesh, 0, (int[]){ 0, 1 }, group) == 2 && group[1] == 4,
-                 "the group of x at y = 1");
-    DT_EXPECT_TO(done, st,
-                 dt_mesh_group(mesh, 0, NULL, group) == 2 && group[0] == (rank == 1 || rank == 4),
-                 "the group of x through rank %d begins at %d", rank, group[0]);
-    DT_EXPECT_TO(done, st,
-                 dt_mesh_group(mesh, 2, NULL, group) == -1 &&
-                     dt_mesh_group(mesh, 0, (int[]){ 0, 2 }, group) == -1,
-                 "a group that does not exist");
-done:
-    dt_mesh_release(&flat);
-    dt_mesh_release(&joined);
-    dt_mesh_release(&other);
-    dt_mesh_release(&part);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_TRY(dt_mesh_create_ranks(rt, "x=2,y=2", (int[]){ 0, 1, 2, 4 }, &mesh));
+    DT_EXPECT(dt_mesh_is_member(mesh) == (rank != 3), "rank %d", rank);
+    DT_TRY(dt_mesh_slice(mesh, y, 1, &part));
+    DT_TRY(prints(part, columns[rank]));
+    DT_TRY(dt_mesh_slice(mesh, x, 1, &other));
+    DT_TRY(prints(other, rows[rank]));
+    DT_TRY(dt_mesh_concatenate((dt_mesh *[]){ part, other }, 2, &joined));
+    DT_TRY(prints(joined, "y=2,x=2 [[0 2],[1 4]]"));
+    DT_TRY(dt_mesh_flatten(joined, NULL, 0, NULL, &flat));
+    DT_TRY(prints(flat, "y_x=4 [0 2 1 4]"));
+    DT_EXPECT(!dt_mesh_find_rank(mesh, 3, coord) && coord[0] == 7, "rank 3 was found");
+    DT_EXPECT(!dt_mesh_find_rank(mesh, 99, coord), "rank 99 was found");
+    DT_EXPECT(dt_mesh_group(mesh, 0, (int[]){ 0, 1 }, group) == 2 && group[1] == 4,
+              "the group of x at y = 1");
+    DT_EXPECT(dt_mesh_group(mesh, 0, NULL, group) == 2 && group[0] == (rank == 1 || rank == 4),
+              "the group of x through rank %d begins at %d", rank, group[0]);
+    DT_EXPECT(dt_mesh_group(mesh, 2, NULL, group) == -1 &&
+                  dt_mesh_group(mesh, 0, (int[]){ 0, 2 }, group) == -1,
+              "a group that does not exist");
+    return DT_OK;
 }
 
 DT_TEST(reshape, any_list_of_ranks_with_outsiders)
@@ -284,25 +246,18 @@ static dt_status equality(dt_mesh *world, const void *arg)
 {
     static const char *const q[] = { "q" };
     dt_runtime *rt = dt_mesh_runtime(world);
-    dt_status st = DT_OK;
-    dt_mesh *listed = NULL, *half = NULL, *slice = NULL;
+    DT_HELD(mesh) *listed = NULL, *half = NULL, *slice = NULL;
 
     (void)arg; /* case 57; the way to a mesh does not matter, only ranks, sizes and names */
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "p=2,q=2", (int[]){ 0, 1, 2, 3 }, &listed));
-    DT_EXPECT_TO(done, st, dt_mesh_equal(world, listed), "equal ranks, listed and not");
-    DT_TRY_TO(done, st, dt_mesh_slice(world, q, 1, &slice));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "q=2", &half));
-    DT_EXPECT_TO(done, st, dt_mesh_equal(slice, half) == (dt_runtime_rank(rt) < 2),
-                 "slice and mesh");
-    DT_EXPECT_TO(done, st,
-                 !dt_mesh_equal(world, slice) && !dt_mesh_equal(NULL, world) &&
-                     dt_mesh_equal(NULL, NULL),
-                 "other dims, NULL");
-done:
-    dt_mesh_release(&half);
-    dt_mesh_release(&slice);
-    dt_mesh_release(&listed);
-    return st;
+    DT_TRY(dt_mesh_create_ranks(rt, "p=2,q=2", (int[]){ 0, 1, 2, 3 }, &listed));
+    DT_EXPECT(dt_mesh_equal(world, listed), "equal ranks, listed and not");
+    DT_TRY(dt_mesh_slice(world, q, 1, &slice));
+    DT_TRY(dt_mesh_create(rt, "q=2", &half));
+    DT_EXPECT(dt_mesh_equal(slice, half) == (dt_runtime_rank(rt) < 2), "slice and mesh");
+    DT_EXPECT(!dt_mesh_equal(world, slice) && !dt_mesh_equal(NULL, world) &&
+                  dt_mesh_equal(NULL, NULL),
+              "other dims, NULL");
+    return DT_OK;
 }
 
 DT_TEST(reshape, equality_looks_at_ranks_sizes_and_names)
@@ -318,16 +273,15 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
                              *const back[] = { "tp", "dp" }, *const none[] = { "ep" },
                              *const nothing[] = { NULL };
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dt_status st = DT_OK;
-    dt_mesh *bad = mesh, *line = NULL, *other = NULL;
+    DT_HELD(mesh) *line = NULL, *other = NULL;
+    dt_mesh *bad = mesh;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_slice(mesh, dp, 1, &line));
-    DT_TRY_TO(done, st, dt_mesh_create_ranks(rt, "x=2", (int[]){ 1, 0 }, &other));
-#define REFUSED(call, text)                                                                 \
-    DT_TRY_TO(done, st,                                                                     \
-              dt_test_expect_status(__func__, __FILE__, __LINE__, call, DT_ERR_ARG, text)); \
-    DT_EXPECT_TO(done, st, bad == NULL, "a refused mesh is there")
+    DT_TRY(dt_mesh_slice(mesh, dp, 1, &line));
+    DT_TRY(dt_mesh_create_ranks(rt, "x=2", (int[]){ 1, 0 }, &other));
+#define REFUSED(call, text)                   \
+    DT_EXPECT_STATUS(call, DT_ERR_ARG, text); \
+    DT_EXPECT(bad == NULL, "a refused mesh is there")
     REFUSED(dt_mesh_flatten(mesh, both, 2, "dp", &bad),
             "cannot be called \"dp\": the mesh has a dim of that name");
     REFUSED(dt_mesh_flatten(mesh, dp, 1, "tp", &bad), "cannot be called \"tp\"");
@@ -355,11 +309,8 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     REFUSED(dt_mesh_concatenate((dt_mesh *[]){ line, NULL }, 2, &bad), "mesh 1 is NULL");
     REFUSED(dt_mesh_concatenate(NULL, 0, &bad), "no mesh to concatenate");
 #undef REFUSED
-    DT_EXPECT_TO(done, st, dt_mesh_flatten(mesh, both, 2, NULL, NULL) == DT_ERR_ARG, "out is NULL");
-done:
-    dt_mesh_release(&other);
-    dt_mesh_release(&line);
-    return st;
+    DT_EXPECT(dt_mesh_flatten(mesh, both, 2, NULL, NULL) == DT_ERR_ARG, "out is NULL");
+    return DT_OK;
 }
 
 DT_TEST(reshape, misuse_is_refused_with_the_names)
@@ -373,31 +324,20 @@ static dt_status crossings(dt_mesh *world, const void *arg)
     static const char *const b[] = { "b" }, *const a[] = { "a" };
     dt_runtime *rt = dt_mesh_runtime(world);
     const int rank = dt_runtime_rank(rt);
-    dt_status st = DT_OK;
-    dt_mesh *all = NULL, *part = NULL, *column = NULL, *two = NULL, *bad = NULL;
+    DT_HELD(mesh) *all = NULL, *part = NULL, *column = NULL, *two = NULL;
+    dt_mesh *bad = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_mesh_flatten(world, NULL, 0, "all", &all));
-    DT_TRY_TO(done, st, dt_mesh_slice(world, b, 1, &part));
-    DT_TRY_TO(done, st, dt_mesh_slice(world, a, 1, &column));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "two=2", &two));
-    DT_TRY_TO(
-        done, st,
-        dt_test_expect_status(__func__, __FILE__, __LINE__,
-                              dt_mesh_concatenate((dt_mesh *[]){ all, part }, 2, &bad), DT_ERR_ARG,
-                              "dim \"b\" of mesh 1 runs through ranks of the dims before it"));
+    DT_TRY(dt_mesh_flatten(world, NULL, 0, "all", &all));
+    DT_TRY(dt_mesh_slice(world, b, 1, &part));
+    DT_TRY(dt_mesh_slice(world, a, 1, &column));
+    DT_TRY(dt_mesh_create(rt, "two=2", &two));
+    DT_EXPECT_STATUS(dt_mesh_concatenate((dt_mesh *[]){ all, part }, 2, &bad), DT_ERR_ARG,
+                     "dim \"b\" of mesh 1 runs through ranks of the dims before it");
     if (rank == 3)
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__,
-                                        dt_mesh_concatenate((dt_mesh *[]){ column, two }, 2, &bad),
-                                        DT_ERR_ARG,
-                                        "rank 3 is a member of mesh 0 but not of mesh 1"));
-done:
-    dt_mesh_release(&two);
-    dt_mesh_release(&column);
-    dt_mesh_release(&part);
-    dt_mesh_release(&all);
-    return st;
+        DT_EXPECT_STATUS(dt_mesh_concatenate((dt_mesh *[]){ column, two }, 2, &bad), DT_ERR_ARG,
+                         "rank 3 is a member of mesh 0 but not of mesh 1");
+    return DT_OK;
 }
 
 DT_TEST(reshape, meshes_that_do_not_cross_are_refused)

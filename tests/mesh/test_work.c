@@ -79,22 +79,19 @@ static dt_status idle_on_one_dim(dt_mesh *mesh, const void *arg)
         .call = { .op = DTI_COMM_ALL_REDUCE, .send = &x[0], .recv = &x[1], .counts = &one }
     };
     const bool first = dt_mesh_coord(mesh, 0) == 0;
-    dt_mesh *slice = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *slice = NULL;
     dti_comm *c;
 
     (void)arg;
     DT_TRY(dti_mesh_comm(mesh, 3, &c));
     DT_TRY(dt_mesh_slice(mesh, dp, 1, &slice));
     if (first) (void)usleep(DEADLINE_MS * 1000 / 2);
-    DT_TRY_TO(done, st, dti_comm_start(c, &r));
-    if (first) DT_TRY_TO(done, st, dti_comm_wait(c, &r));
-    DT_TRY_TO(done, st, work_of(slice, 0, 9, NAP_OVER_US));
-    DT_TRY_TO(done, st, dti_comm_wait(c, &r));
-    DT_EXPECT_TO(done, st, x[1] == 4, "the sum is %g", (double)x[1]);
-done:
-    dt_mesh_release(&slice);
-    return st;
+    DT_TRY(dti_comm_start(c, &r));
+    if (first) DT_TRY(dti_comm_wait(c, &r));
+    DT_TRY(work_of(slice, 0, 9, NAP_OVER_US));
+    DT_TRY(dti_comm_wait(c, &r));
+    DT_EXPECT(x[1] == 4, "the sum is %g", (double)x[1]);
+    return DT_OK;
 }
 
 DT_TEST(work, those_who_wait_do_what_is_due_elsewhere)
@@ -206,24 +203,20 @@ static dt_status one_is_late(dt_mesh *mesh, const void *arg)
 {
     static const char *const tp[] = { "tp" };
     const int64_t *timeout_ms = arg;
-    dt_mesh *before = NULL, *after = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *before = NULL, *after = NULL;
     dti_comm *c;
 
     DT_TRY(dt_mesh_slice(mesh, tp, 1, &before));
-    DT_TRY_TO(done, st, dt_mesh_set_timeout(mesh, *timeout_ms));
-    DT_TRY_TO(done, st, dt_mesh_slice(mesh, tp, 1, &after));
-    DT_EXPECT_TO(done, st, dt_mesh_timeout(before) != *timeout_ms, "the old slice has changed");
-    DT_EXPECT_TO(done, st, dt_mesh_timeout(after) == *timeout_ms, "the new slice has it not");
-    DT_TRY_TO(done, st, dti_mesh_comm(before, 1, &c));
-    DT_TRY_TO(done, st, dti_barrier(c));
-    DT_TRY_TO(done, st, dti_mesh_comm(after, 1, &c));
+    DT_TRY(dt_mesh_set_timeout(mesh, *timeout_ms));
+    DT_TRY(dt_mesh_slice(mesh, tp, 1, &after));
+    DT_EXPECT(dt_mesh_timeout(before) != *timeout_ms, "the old slice has changed");
+    DT_EXPECT(dt_mesh_timeout(after) == *timeout_ms, "the new slice has it not");
+    DT_TRY(dti_mesh_comm(before, 1, &c));
+    DT_TRY(dti_barrier(c));
+    DT_TRY(dti_mesh_comm(after, 1, &c));
     if (dt_mesh_coord(mesh, 1) == 1) (void)usleep(LATE_US);
-    DT_TRY_TO(done, st, dti_barrier(c));
-done:
-    dt_mesh_release(&before);
-    dt_mesh_release(&after);
-    return st;
+    DT_TRY(dti_barrier(c));
+    return DT_OK;
 }
 
 DT_TEST(work, a_mesh_has_a_deadline_of_its_own_and_passes_it_on)

@@ -159,25 +159,19 @@ static dt_runtime *make_runtime(bool with_toy)
 
 static dt_status load_and_run(dt_runtime *rt, const char *folder)
 {
-    dt_mesh *mesh = NULL;
-    dt_model *model = NULL;
-    dt_state *state = NULL;
-    dt_tape *tape = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(state) *state = NULL;
+    DT_HELD(tape) *tape = NULL;
 
     DT_TRY(dt_mesh_create(rt, "tp=3", &mesh));
-    DT_TRY_TO(done, st, dt_model_check(mesh, folder, NULL));
-    DT_TRY_TO(done, st, dt_model_load(mesh, folder, NULL, &model));
-    DT_TRY_TO(done, st, dt_state_create(model, 1, 8, &state));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &tape));
+    DT_TRY(dt_model_check(mesh, folder, NULL));
+    DT_TRY(dt_model_load(mesh, folder, NULL, &model));
+    DT_TRY(dt_state_create(model, 1, 8, &state));
+    DT_TRY(dt_tape_create(rt, &tape));
     (void)dt_model_forward(tape, model, state, NULL, 4, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(tape));
-done:
-    dt_tape_release(&tape);
-    dt_state_release(&state);
-    dt_model_release(&model);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_TRY(dt_tape_status(tape));
+    return DT_OK;
 }
 
 static void write_config(char folder[DT_TEST_PATH_BYTES], const char *text)

@@ -86,17 +86,13 @@ static dt_status same_texts(const both *b, const char *what, int64_t n,
                             const dt_generate_options *o)
 {
     dt_ids lists[MAX_PROMPTS];
-    dt_generated *x = NULL, *y = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(generated) *x = NULL, *y = NULL;
 
     for (int64_t i = 0; i < n; i++) lists[i] = (dt_ids){ prompts[i], lengths[i] };
-    DT_TRY_TO(done, st, dt_generate_batch(b->cut, lists, n, o, &x));
-    DT_TRY_TO(done, st, dt_generate_batch(b->whole, lists, n, o, &y));
-    DT_TRY_TO(done, st, compare(what, n, x, y));
-done:
-    dt_generated_release(&x);
-    dt_generated_release(&y);
-    return st;
+    DT_TRY(dt_generate_batch(b->cut, lists, n, o, &x));
+    DT_TRY(dt_generate_batch(b->whole, lists, n, o, &y));
+    DT_TRY(compare(what, n, x, y));
+    return DT_OK;
 }
 
 static dt_generate_options some_tokens(int64_t n)

@@ -55,8 +55,7 @@ static dt_status end_often(dt_mesh *mesh, const void *arg)
     const dt_ids one = { prompt, 3 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
-    dt_status st = DT_OK;
-    dt_model *m;
+    DT_HELD(model) *m = NULL;
 
     (void)arg;
     DT_TRY(
@@ -76,18 +75,16 @@ static dt_status end_often(dt_mesh *mesh, const void *arg)
         o.suppress_tokens = (dt_ids){ others, n };
         for (int i = 0; i < 2; i++) {
             o.eos = (dt_ids){ ends, i == 0 ? 2 : 5 };
-            DT_TRY_TO(done, st, dt_generate_batch(m, &one, 1, &o, &g[i]));
+            DT_TRY(dt_generate_batch(m, &one, 1, &o, &g[i]));
         }
         for (int64_t r = 0; r < 2; r++) {
             const dt_ids a = dt_generated_ids(g[0], r), b = dt_generated_ids(g[1], r);
             same = same && a.n == b.n && memcmp(a.ids, b.ids, (size_t)a.n * sizeof *a.ids) == 0;
         }
         for (int i = 0; i < 2; i++) dt_generated_release(&g[i]);
-        DT_EXPECT_TO(done, st, same, "tokens from %d on", (int)first);
+        DT_EXPECT(same, "tokens from %d on", (int)first);
     }
-done:
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(beams, enough_candidates_are_looked_at_to_go_on)
@@ -105,8 +102,7 @@ static dt_status ban_a_word(dt_mesh *mesh, const void *arg)
     const dt_ids prompt = { word, 3 }, banned = { word, 4 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
-    dt_status st = DT_OK;
-    dt_model *m;
+    DT_HELD(model) *m = NULL;
 
     (void)arg;
     DT_TRY(
@@ -114,17 +110,15 @@ static dt_status ban_a_word(dt_mesh *mesh, const void *arg)
     o.max_new_tokens = 1;
     for (int i = 0; i < 2; i++) {
         dt_generated *g;
-        DT_TRY_TO(done, st, dt_generate_batch(m, &prompt, 1, &o, &g));
+        DT_TRY(dt_generate_batch(m, &prompt, 1, &o, &g));
         chosen[i] = dt_generated_ids(g, 0).ids[0];
         dt_generated_release(&g);
         word[3] = chosen[i];
         o.bad_words = &banned;
         o.n_bad_words = 1;
     }
-    DT_EXPECT_TO(done, st, chosen[0] != chosen[1], "token %d comes again", (int)chosen[1]);
-done:
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(chosen[0] != chosen[1], "token %d comes again", (int)chosen[1]);
+    return DT_OK;
 }
 
 DT_TEST(beams, a_word_may_begin_with_the_first_token)

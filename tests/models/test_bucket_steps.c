@@ -80,10 +80,9 @@ static dt_status train(dt_mesh *mesh, const run_of *r, left *out)
 {
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dt_optimizer *opt = NULL;
-    dt_model *model = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     *out = (left){ .hash = 1 };
     load.keep_dtype = false;
@@ -92,25 +91,19 @@ static dt_status train(dt_mesh *mesh, const run_of *r, left *out)
     o.zero = r->zero;
     o.bucket_bytes = r->bucket;
     DT_TRY(dt_model_load(mesh, r->folder, &load, &model));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(dt_model_layers(model), &o, &opt));
+    DT_TRY(dt_optimizer_create(dt_model_layers(model), &o, &opt));
     for (int step = 0; step < STEPS; step++) {
         for (int pass = 0; pass < r->passes; pass++) {
             const int64_t calls = out->calls;
-            DT_TRY_TO(done, st, one_pass(t, model, opt, r, pass));
+            DT_TRY(one_pass(t, model, opt, r, pass));
             count(t, out);
             out->last_calls = out->calls - calls;
             dt_tape_reset(t);
         }
-        DT_TRY_TO(done, st, dt_optimizer_step(opt, 1e-2, NULL));
+        DT_TRY(dt_optimizer_step(opt, 1e-2, NULL));
         count(dt_optimizer_tape(opt), out);
     }
-    st = hash_params(opt, &out->hash);
-done:
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_model_release(&model);
-    return st;
+    return hash_params(opt, &out->hash);
 }
 
 static dt_status in_any_buckets(dt_mesh *mesh, const void *arg)

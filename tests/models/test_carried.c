@@ -165,19 +165,16 @@ static dt_status make(dt_mesh *mesh, dt_model **m)
 /* The logits of each sequence's last token after n more. */
 static dt_status read_on(dt_state *s, const int32_t *ids, int64_t n, float logits[MAX_ROWS][WORDS])
 {
-    dt_tensor *full = NULL, *y;
-    dt_status st = DT_OK;
-    dt_tape *t;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *y;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(s->model->mesh), &t));
     y = dt_model_forward(t, s->model, s, ids, n, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, &full));
     memcpy(logits, dt_tensor_local(full)->data, (size_t)s->batch * sizeof *logits);
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 /* Each row is what its tokens give alone, read in one pass. */
@@ -230,35 +227,30 @@ static dt_status beams(dt_mesh *mesh, const void *arg)
     static const int64_t froms[][MAX_ROWS] = { { 1, 0, 0, 5, 3, 4 }, { 2, 2, 2, 3, 4, 4 } };
     int32_t ids[MAX_ROWS][MAX_TOKENS], prompt[2 * 5];
     float logits[MAX_ROWS][WORDS];
-    dt_state *s = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
 
     (void)arg;
     for (int i = 0; i < 10; i++) prompt[i] = (i * i + 2) % WORDS;
     for (int b = 0; b < MAX_ROWS; b++) memcpy(ids[b], prompt + (b / 3) * 5, 5 * sizeof *prompt);
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
     DT_TRY(make(mesh, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, ROOM, &s));
-    DT_TRY_TO(done, st, read_on(s, prompt, 5, logits));
-    DT_TRY_TO(done, st, dti_state_expand(s, 3));
+    DT_TRY(dt_state_create(m, 2, ROOM, &s));
+    DT_TRY(read_on(s, prompt, 5, logits));
+    DT_TRY(dti_state_expand(s, 3));
     for (int i = 0; i < 4; i++) {
-        DT_TRY_TO(done, st, one_more(s, ids, 5 + i, i + 4, logits));
-        DT_TRY_TO(done, st, as_alone(m, MAX_ROWS, ids, 6 + i, logits));
+        DT_TRY(one_more(s, ids, 5 + i, i + 4, logits));
+        DT_TRY(as_alone(m, MAX_ROWS, ids, 6 + i, logits));
         if (i >= 2) continue;
         int32_t old[MAX_ROWS][MAX_TOKENS];
         memcpy(old, ids, sizeof old);
-        DT_TRY_TO(done, st, dti_state_reorder(s, froms[i]));
+        DT_TRY(dti_state_reorder(s, froms[i]));
         for (int b = 0; b < MAX_ROWS; b++) memcpy(ids[b], old[froms[i][b]], sizeof *old);
     }
-    DT_EXPECT_TO(done, st,
-                 dti_state_bytes(s) == 3 * piece(mesh, "dp", 2) * piece(mesh, "tp", WIDTH) *
-                                           LAYERS * (int64_t)sizeof(float),
-                 "%lld bytes are carried", (long long)dti_state_bytes(s));
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(dti_state_bytes(s) == 3 * piece(mesh, "dp", 2) * piece(mesh, "tp", WIDTH) * LAYERS *
+                                        (int64_t)sizeof(float),
+              "%lld bytes are carried", (long long)dti_state_bytes(s));
+    return DT_OK;
 }
 
 static const char *const meshes[] = {
@@ -282,48 +274,42 @@ static dt_status rewinds(dt_mesh *mesh, const void *arg)
     const int64_t pads[] = { 0, 1 }, no_pads[] = { 0, 0 };
     int32_t ids[2][MAX_TOKENS];
     float logits[MAX_ROWS][WORDS];
-    dt_state *s = NULL, *two = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL, *two = NULL;
     int layers = 1;
 
     (void)arg;
     for (int i = 0; i < 2 * MAX_TOKENS; i++) ids[i / MAX_TOKENS][i % MAX_TOKENS] = i * 5 % WORDS;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
     DT_TRY(make(mesh, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, ROOM, &s));
-    DT_TRY_TO(done, st, read_on(s, ids[0], 6, logits));
-    DT_TRY_TO(done, st, read_on(s, ids[0] + 6, 3, logits));
-    DT_TRY_TO(done, st, as_alone(m, 1, ids, 9, logits));
-    DT_EXPECT_TO(done, st, dt_state_keep(s, ids[0], 12) == 9, "all of it goes on");
+    DT_TRY(dt_state_create(m, 1, ROOM, &s));
+    DT_TRY(read_on(s, ids[0], 6, logits));
+    DT_TRY(read_on(s, ids[0] + 6, 3, logits));
+    DT_TRY(as_alone(m, 1, ids, 9, logits));
+    DT_EXPECT(dt_state_keep(s, ids[0], 12) == 9, "all of it goes on");
     s->go_on = after_a_layer; /* a pass that is broken off carries nothing on */
     s->go_on_arg = &layers;
-    DT_EXPECT_TO(done, st, read_on(s, ids[1], 3, logits) == DT_ERR_ARG, "broken off");
+    DT_EXPECT(read_on(s, ids[1], 3, logits) == DT_ERR_ARG, "broken off");
     s->go_on = NULL;
-    DT_EXPECT_TO(done, st, dt_state_length(s) == 9, "its tokens were not read");
-    DT_TRY_TO(done, st, read_on(s, ids[0] + 9, 3, logits));
-    DT_TRY_TO(done, st, as_alone(m, 1, ids, 12, logits));
-    DT_EXPECT_TO(done, st, dt_state_keep(s, ids[0], 8) == 0 && dt_state_length(s) == 0,
-                 "no earlier token is known");
-    DT_TRY_TO(done, st, read_on(s, ids[1], 4, logits));
-    DT_TRY_TO(done, st, as_alone(m, 1, &ids[1], 4, logits));
+    DT_EXPECT(dt_state_length(s) == 9, "its tokens were not read");
+    DT_TRY(read_on(s, ids[0] + 9, 3, logits));
+    DT_TRY(as_alone(m, 1, ids, 12, logits));
+    DT_EXPECT(dt_state_keep(s, ids[0], 8) == 0 && dt_state_length(s) == 0,
+              "no earlier token is known");
+    DT_TRY(read_on(s, ids[1], 4, logits));
+    DT_TRY(as_alone(m, 1, &ids[1], 4, logits));
     dt_state_rewind(s, 4);
-    DT_EXPECT_TO(done, st, dt_state_length(s) == 4, "nothing to forget");
+    DT_EXPECT(dt_state_length(s) == 4, "nothing to forget");
     dt_state_rewind(s, 3);
-    DT_EXPECT_TO(done, st, dt_state_length(s) == 0, "all is forgotten");
-    DT_TRY_TO(done, st, read_on(s, ids[0], 2, logits));
-    DT_TRY_TO(done, st, as_alone(m, 1, ids, 2, logits));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, ROOM, &two));
-    DT_TRY_TO(done, st, dt_state_pad(two, no_pads));
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_state_pad(two, pads),
-                               DT_ERR_UNSUPPORTED,
-                               "sequence 1 has 1 tokens of padding, which "
-                               "layers that carry state would read");
-done:
-    dt_state_release(&two);
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(dt_state_length(s) == 0, "all is forgotten");
+    DT_TRY(read_on(s, ids[0], 2, logits));
+    DT_TRY(as_alone(m, 1, ids, 2, logits));
+    DT_TRY(dt_state_create(m, 2, ROOM, &two));
+    DT_TRY(dt_state_pad(two, no_pads));
+    return dt_test_expect_status(__func__, __FILE__, __LINE__, dt_state_pad(two, pads),
+                                 DT_ERR_UNSUPPORTED,
+                                 "sequence 1 has 1 tokens of padding, which "
+                                 "layers that carry state would read");
 }
 
 DT_TEST(carried, a_state_forgets_whole_sequences_and_takes_no_padding)
@@ -345,9 +331,8 @@ static dt_status turns(dt_mesh *mesh, const void *arg)
     int32_t ids[2][MAX_TOKENS], head[2 * 6];
     float logits[MAX_ROWS][WORDS];
     dt_arch turning = arch;
-    dt_state *s = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int layers = 1;
 
     (void)arg;
@@ -355,24 +340,21 @@ static dt_status turns(dt_mesh *mesh, const void *arg)
     for (int i = 0; i < 12; i++) head[i] = ids[i / 6][i % 6] = (i * 5 + 1) % WORDS;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
     DT_TRY(make_of(mesh, &turning, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, ROOM, &s));
-    DT_TRY_TO(done, st, read_on(s, head, 6, logits));
-    DT_TRY_TO(done, st, as_alone(m, 2, ids, 6, logits));
+    DT_TRY(dt_state_create(m, 2, ROOM, &s));
+    DT_TRY(read_on(s, head, 6, logits));
+    DT_TRY(as_alone(m, 2, ids, 6, logits));
     for (int64_t at = 6; at < 11; at++) { /* past it with the third */
         s->go_on = at == 8 ? after_a_layer : NULL;
         s->go_on_arg = &layers;
         if (at == 8) {
-            DT_EXPECT_TO(done, st, one_more(s, ids, at, 5, logits) == DT_ERR_ARG, "broken off");
-            DT_EXPECT_TO(done, st, dt_state_length(s) == at, "its tokens were not read");
+            DT_EXPECT(one_more(s, ids, at, 5, logits) == DT_ERR_ARG, "broken off");
+            DT_EXPECT(dt_state_length(s) == at, "its tokens were not read");
             s->go_on = NULL;
         }
-        DT_TRY_TO(done, st, one_more(s, ids, at, 3, logits));
-        DT_TRY_TO(done, st, as_alone(m, 2, ids, at + 1, logits));
+        DT_TRY(one_more(s, ids, at, 3, logits));
+        DT_TRY(as_alone(m, 2, ids, at + 1, logits));
     }
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(carried, sequences_that_are_run_again_carry_nothing_of_before)
@@ -391,36 +373,30 @@ static dt_status generates(dt_mesh *mesh, const void *arg)
     const dt_ids lists[] = { { prompts[0], 3 }, { prompts[1], 3 } },
                  uneven[] = { { prompts[0], 3 }, { longer, 2 } };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_generated *g = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(generated) *g = NULL;
 
     (void)arg;
     o.max_new_tokens = NEW;
     o.num_beams = 3;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
     DT_TRY(make(mesh, &m));
-    DT_TRY_TO(done, st, dt_generate_batch(m, lists, TEXTS, &o, &g));
+    DT_TRY(dt_generate_batch(m, lists, TEXTS, &o, &g));
     for (int i = 0; i < TEXTS; i++) {
         const dt_ids text = dt_generated_ids(g, i);
-        DT_EXPECT_TO(done, st, text.n == NEW, "%lld tokens", (long long)text.n);
+        DT_EXPECT(text.n == NEW, "%lld tokens", (long long)text.n);
         if (dt_mesh_n_ranks(mesh) == 1) memcpy(on_one_rank[i], text.ids, sizeof on_one_rank[i]);
-        DT_EXPECT_TO(done, st, memcmp(on_one_rank[i], text.ids, sizeof on_one_rank[i]) == 0,
-                     "text %d is another than on one rank", i);
+        DT_EXPECT(memcmp(on_one_rank[i], text.ids, sizeof on_one_rank[i]) == 0,
+                  "text %d is another than on one rank", i);
     }
     dt_generated_release(&g); /* a text alone: other ranks of its dim have no sequence */
-    DT_TRY_TO(done, st, dt_generate_batch(m, lists, 1, &o, &g));
-    DT_EXPECT_TO(done, st,
-                 memcmp(on_one_rank[0], dt_generated_ids(g, 0).ids, sizeof on_one_rank[0]) == 0,
-                 "alone it is another than on one rank");
+    DT_TRY(dt_generate_batch(m, lists, 1, &o, &g));
+    DT_EXPECT(memcmp(on_one_rank[0], dt_generated_ids(g, 0).ids, sizeof on_one_rank[0]) == 0,
+              "alone it is another than on one rank");
     dt_generated_release(&g);
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__,
-                               dt_generate_batch(m, uneven, TEXTS, &o, &g), DT_ERR_UNSUPPORTED,
-                               "run sequences of one length together");
-done:
-    dt_generated_release(&g);
-    dt_model_release(&m);
-    return st;
+    return dt_test_expect_status(__func__, __FILE__, __LINE__,
+                                 dt_generate_batch(m, uneven, TEXTS, &o, &g), DT_ERR_UNSUPPORTED,
+                                 "run sequences of one length together");
 }
 
 DT_TEST(carried, beams_find_the_same_on_every_mesh)

@@ -90,35 +90,28 @@ static dt_status chooses(dt_mesh *mesh, const void *arg)
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char path[DT_TEST_PATH_BYTES];
     int32_t ids[NEW], own[NEW];
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     int64_t n = 0;
 
     (void)arg;
     o.max_new_tokens = NEW;
     o.ignore_eos = true;
     DT_TRY(dt_model_load(mesh, fixture(path), NULL, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 3 + NEW, &s));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 3, &o, ids, &n));
+    DT_TRY(dt_state_create(m, 1, 3 + NEW, &s));
+    DT_TRY(dt_generate(m, s, prompt, 3, &o, ids, &n));
     dt_state_rewind(s, 0);
     for (int i = 0; i < NEW; i++) {
         dt_tape_reset(t);
-        DT_TRY_TO(done, st,
-                  dt_choose_best(t,
-                                 dt_model_forward(t, m, s, i == 0 ? prompt : &own[i - 1],
-                                                  i == 0 ? 3 : 1, DT_LOGITS_LAST),
-                                 &own[i]));
+        DT_TRY(dt_choose_best(t,
+                              dt_model_forward(t, m, s, i == 0 ? prompt : &own[i - 1],
+                                               i == 0 ? 3 : 1, DT_LOGITS_LAST),
+                              &own[i]));
     }
-    DT_EXPECT_TO(done, st, memcmp(ids, own, sizeof ids) == 0, "other tokens");
-    DT_EXPECT_TO(done, st, dt_choose_best(t, NULL, own) == DT_ERR_ARG, "no logits");
-done:
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(memcmp(ids, own, sizeof ids) == 0, "other tokens");
+    DT_EXPECT(dt_choose_best(t, NULL, own) == DT_ERR_ARG, "no logits");
+    return DT_OK;
 }
 
 DT_TEST(checkpoints, the_best_token_is_chosen_in_a_loop_of_ones_own)

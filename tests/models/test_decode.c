@@ -41,37 +41,32 @@ static dt_status step(dt_tape *t, dt_model *m, dt_state *s, int32_t *id)
 static dt_status steps_are_free(dt_mesh *mesh, const void *arg)
 {
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = NULL;
     uint64_t allocs = 0, misses = 0, calls = 0;
     int32_t id = 1;
 
     DT_TRY(load(mesh, arg, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, WARM_UP + STEPS, &s));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY(dt_state_create(m, 1, WARM_UP + STEPS, &s));
+    DT_TRY(dt_tape_create(rt, &t));
     for (int i = 0; i < WARM_UP + STEPS; i++) {
         if (i == WARM_UP) {
             allocs = dti_alloc_count();
             dt_op_counts(rt, &calls, &misses);
         }
-        DT_TRY_TO(done, st, step(t, m, s, &id));
+        DT_TRY(step(t, m, s, &id));
     }
     {
         const uint64_t before = misses, calls_before = calls;
         dt_op_counts(rt, &calls, &misses);
-        DT_EXPECT_TO(done, st, calls - calls_before > STEPS * 20, "operators ran");
-        DT_EXPECT_TO(done, st, misses == before, "%llu misses of the decision cache",
-                     (unsigned long long)(misses - before));
-        DT_EXPECT_TO(done, st, dti_alloc_count() == allocs, "%llu allocations",
-                     (unsigned long long)(dti_alloc_count() - allocs));
+        DT_EXPECT(calls - calls_before > STEPS * 20, "operators ran");
+        DT_EXPECT(misses == before, "%llu misses of the decision cache",
+                  (unsigned long long)(misses - before));
+        DT_EXPECT(dti_alloc_count() == allocs, "%llu allocations",
+                  (unsigned long long)(dti_alloc_count() - allocs));
     }
-done:
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(decode, a_warm_step_allocates_nothing_and_misses_no_cache)
@@ -88,39 +83,32 @@ static dt_status cached_equals_whole(dt_mesh *mesh, const void *arg)
 {
     enum { N = 11 };
     static const int32_t ids[N] = { 3, 14, 15, 92, 6, 5, 35, 8, 9, 79, 3 };
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
-    dt_tensor *y, *one = NULL, *all = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *one = NULL, *all = NULL;
+    dt_tensor *y;
 
     DT_TRY(load(mesh, arg, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N, &s));
+    DT_TRY(dt_state_create(m, 1, N, &s));
     y = dt_model_forward(t, m, s, ids, N, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, &all));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, &all));
     dt_state_rewind(s, 0);
-    DT_EXPECT_TO(done, st, dt_state_length(s) == 0, "rewound");
+    DT_EXPECT(dt_state_length(s) == 0, "rewound");
     for (int i = 0; i < N; i++) {
         dt_tape_reset(t);
         y = dt_model_forward(t, m, s, &ids[i], 1, DT_LOGITS_LAST);
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
     }
-    DT_TRY_TO(done, st, dt_full_tensor(y, &one));
+    DT_TRY(dt_full_tensor(y, &one));
     for (int64_t v = 0; v < dt_model_info_of(m)->vocab_size; v++) {
         const float a = ((const float *)dt_tensor_local(one)->data)[v];
         const float b = ((const float *)dt_tensor_local(all)->data)[v];
-        DT_EXPECT_TO(done, st, fabsf(a - b) <= 1e-4f * (1 + fabsf(b)), "logit %lld: %g and %g",
-                     (long long)v, (double)a, (double)b);
+        DT_EXPECT(fabsf(a - b) <= 1e-4f * (1 + fabsf(b)), "logit %lld: %g and %g", (long long)v,
+                  (double)a, (double)b);
     }
-done:
-    dt_tensor_release(&one);
-    dt_tensor_release(&all);
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(decode, caches_give_what_a_whole_pass_gives)
@@ -163,40 +151,29 @@ static dt_status ends_like(const dt_tensor *all, const dt_tensor *part, int64_t 
 static dt_status turns(dt_mesh *mesh, const void *arg)
 {
     enum { N = 30, TURN = 24, BACK = 9 };
-    dt_tensor *whole = NULL, *part = NULL, *shorter = NULL, *back = NULL;
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL, *other = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL, *other = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *whole = NULL, *part = NULL, *shorter = NULL, *back = NULL;
     int32_t ids[N];
     int64_t vocab;
 
     for (int i = 0; i < N; i++) ids[i] = i * i % 97;
     DT_TRY(load(mesh, arg, &m));
     vocab = dt_model_info_of(m)->vocab_size;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N, &s));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, N, &other));
-    DT_TRY_TO(done, st, logits_of(t, m, other, ids, N, &whole));
-    DT_TRY_TO(done, st, logits_of(t, m, s, ids, TURN - 3, &shorter));
+    DT_TRY(dt_state_create(m, 1, N, &s));
+    DT_TRY(dt_state_create(m, 1, N, &other));
+    DT_TRY(logits_of(t, m, other, ids, N, &whole));
+    DT_TRY(logits_of(t, m, s, ids, TURN - 3, &shorter));
     dt_tensor_release(&shorter);
-    DT_TRY_TO(done, st, logits_of(t, m, s, ids + TURN - 3, 3, &shorter)); /* still the short ones */
-    DT_TRY_TO(done, st, logits_of(t, m, s, ids + TURN, N - TURN, &part)); /* reads all again */
-    DT_EXPECT_TO(done, st, dt_state_length(s) == N, "%lld tokens", (long long)dt_state_length(s));
-    DT_TRY_TO(done, st, ends_like(whole, part, N - TURN, vocab));
+    DT_TRY(logits_of(t, m, s, ids + TURN - 3, 3, &shorter)); /* still the short ones */
+    DT_TRY(logits_of(t, m, s, ids + TURN, N - TURN, &part)); /* reads all again */
+    DT_EXPECT(dt_state_length(s) == N, "%lld tokens", (long long)dt_state_length(s));
+    DT_TRY(ends_like(whole, part, N - TURN, vocab));
     dt_state_rewind(s, BACK);
-    DT_TRY_TO(done, st, logits_of(t, m, s, ids + BACK, TURN - BACK, &back)); /* and again */
-    DT_TRY_TO(done, st, ends_like(back, shorter, 3, vocab));
-done:
-    dt_tensor_release(&whole);
-    dt_tensor_release(&part);
-    dt_tensor_release(&shorter);
-    dt_tensor_release(&back);
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_state_release(&other);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(logits_of(t, m, s, ids + BACK, TURN - BACK, &back)); /* and again */
+    DT_TRY(ends_like(back, shorter, 3, vocab));
+    return DT_OK;
 }
 
 /* The same for two sequences, one of which is shorter: the longest decides for both. */
@@ -204,11 +181,10 @@ static dt_status turn_together(dt_mesh *mesh, const void *arg)
 {
     enum { N = 30, BEFORE = 21, PADS = 4 };
     static const int64_t pads[] = { 0, PADS };
-    dt_tensor *whole = NULL, *part = NULL;
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL, *other = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL, *other = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *whole = NULL, *part = NULL;
     int32_t ids[2 * N], first[2 * BEFORE], rest[2 * (N - BEFORE)];
 
     for (int i = 0; i < 2 * N; i++) ids[i] = i * i % 97;
@@ -217,27 +193,19 @@ static dt_status turn_together(dt_mesh *mesh, const void *arg)
         memcpy(rest + b * (N - BEFORE), ids + b * N + BEFORE, (N - BEFORE) * sizeof *ids);
     }
     DT_TRY(load(mesh, arg, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, N, &s));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, N, &other));
-    DT_TRY_TO(done, st, dt_state_pad(other, pads));
-    DT_TRY_TO(done, st, logits_of(t, m, other, ids, N, &whole));
-    DT_TRY_TO(done, st, dt_state_pad(s, pads));
-    DT_TRY_TO(done, st, logits_of(t, m, s, first, BEFORE, &part));
+    DT_TRY(dt_state_create(m, 2, N, &s));
+    DT_TRY(dt_state_create(m, 2, N, &other));
+    DT_TRY(dt_state_pad(other, pads));
+    DT_TRY(logits_of(t, m, other, ids, N, &whole));
+    DT_TRY(dt_state_pad(s, pads));
+    DT_TRY(logits_of(t, m, s, first, BEFORE, &part));
     dt_tensor_release(&part);
-    DT_TRY_TO(done, st, logits_of(t, m, s, rest, N - BEFORE, &part)); /* reads all again */
-    DT_EXPECT_TO(done, st, dt_state_length_of(s, 0) == N && dt_state_length_of(s, 1) == N - PADS,
-                 "%lld and %lld tokens", (long long)dt_state_length_of(s, 0),
-                 (long long)dt_state_length_of(s, 1));
-    DT_TRY_TO(done, st, ends_like(whole, part, N - BEFORE, dt_model_info_of(m)->vocab_size));
-done:
-    dt_tensor_release(&whole);
-    dt_tensor_release(&part);
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_state_release(&other);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(logits_of(t, m, s, rest, N - BEFORE, &part)); /* reads all again */
+    DT_EXPECT(dt_state_length_of(s, 0) == N && dt_state_length_of(s, 1) == N - PADS,
+              "%lld and %lld tokens", (long long)dt_state_length_of(s, 0),
+              (long long)dt_state_length_of(s, 1));
+    DT_TRY(ends_like(whole, part, N - BEFORE, dt_model_info_of(m)->vocab_size));
+    return DT_OK;
 }
 
 DT_TEST(decode, a_text_that_passes_the_turn_of_longrope_is_read_again)
@@ -333,10 +301,9 @@ static dt_status outsiders(dt_mesh *world, const void *arg)
 {
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     const int32_t prompt[] = { 3 };
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_mesh *mesh = NULL;
-    dt_state *s = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     bool called = false;
     int64_t n = -1;
 
@@ -344,16 +311,12 @@ static dt_status outsiders(dt_mesh *world, const void *arg)
     o.on_token = never;
     o.arg = &called;
     DT_TRY(dt_mesh_create(dt_mesh_runtime(world), "tp=2", &mesh));
-    DT_TRY_TO(done, st, load(mesh, "llama/uneven", &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 32, &s));
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 1, &o, NULL, &n));
-    DT_EXPECT_TO(done, st, called == dt_mesh_is_member(mesh), "callback");
-    DT_EXPECT_TO(done, st, n == (dt_mesh_is_member(mesh) ? 20 : 0), "%lld tokens", (long long)n);
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_TRY(load(mesh, "llama/uneven", &m));
+    DT_TRY(dt_state_create(m, 1, 32, &s));
+    DT_TRY(dt_generate(m, s, prompt, 1, &o, NULL, &n));
+    DT_EXPECT(called == dt_mesh_is_member(mesh), "callback");
+    DT_EXPECT(n == (dt_mesh_is_member(mesh) ? 20 : 0), "%lld tokens", (long long)n);
+    return DT_OK;
 }
 
 DT_TEST(decode, ranks_outside_the_mesh_stand_by)
@@ -364,23 +327,20 @@ DT_TEST(decode, ranks_outside_the_mesh_stand_by)
 static dt_status state_outlives(dt_mesh *mesh, const void *arg)
 {
     const int32_t prompt[] = { 3, 14 };
-    dt_status st = DT_OK;
-    dt_model *m = NULL, *borrowed;
-    dt_state *s = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(model) *m = NULL;
+    dt_model *borrowed;
     int32_t out[20];
     int64_t n = 0;
 
     (void)arg;
     DT_TRY(load(mesh, "llama/uneven", &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 32, &s));
+    DT_TRY(dt_state_create(m, 1, 32, &s));
     borrowed = m;
     dt_model_release(&m);
-    DT_TRY_TO(done, st, dt_generate(borrowed, s, prompt, 2, NULL, out, &n));
-    DT_EXPECT_TO(done, st, n == 20, "%lld tokens", (long long)n);
-done:
-    dt_model_release(&m);
-    dt_state_release(&s);
-    return st;
+    DT_TRY(dt_generate(borrowed, s, prompt, 2, NULL, out, &n));
+    DT_EXPECT(n == 20, "%lld tokens", (long long)n);
+    return DT_OK;
 }
 
 DT_TEST(decode, a_state_keeps_its_model_alive)
@@ -430,20 +390,16 @@ static dt_status other_prompts(dt_mesh *mesh, const void *arg)
 {
     const int32_t prompt[] = { 1, dt_mesh_coord(mesh, 0) == 1 ? *(const int *)arg : 2, 3 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int32_t out[4];
     int64_t n;
 
     o.max_new_tokens = 2;
     DT_TRY(load(mesh, "llama/uneven", &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 16, &s));
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 3, &o, out, &n));
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_state_create(m, 1, 16, &s));
+    DT_TRY(dt_generate(m, s, prompt, 3, &o, out, &n));
+    return DT_OK;
 }
 
 DT_TEST(decode, ranks_with_different_tokens_are_told_both_sides)
@@ -463,27 +419,22 @@ static dt_status bad_input(dt_mesh *mesh, const void *arg)
 {
     const int32_t large[] = { 1, 100000 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_status st = DT_OK;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int32_t out[64];
     int64_t n;
 
     (void)arg;
     DT_TRY(load(mesh, "llama/uneven", &m));
-    DT_EXPECT_TO(done, st, dt_state_create(m, 1, 129, &s) == DT_ERR_ARG && s == NULL, "capacity");
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 16, &s));
-    DT_EXPECT_TO(done, st, dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG,
-                 "20 tokens in 16");
+    DT_EXPECT(dt_state_create(m, 1, 129, &s) == DT_ERR_ARG && s == NULL, "capacity");
+    DT_TRY(dt_state_create(m, 1, 16, &s));
+    DT_EXPECT(dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG, "20 tokens in 16");
     o.max_new_tokens = 4;
-    DT_EXPECT_TO(done, st, dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG && n == 0, "id");
-    DT_EXPECT_TO(done, st, dt_generate(m, s, large, 0, &o, out, &n) == DT_ERR_ARG, "empty prompt");
-    DT_TRY_TO(done, st, dt_generate(m, s, large, 1, &o, out, &n));
-    DT_EXPECT_TO(done, st, n == 4 && dt_state_length(s) == 4, "a state survives refused calls");
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(dt_generate(m, s, large, 2, &o, out, &n) == DT_ERR_ARG && n == 0, "id");
+    DT_EXPECT(dt_generate(m, s, large, 0, &o, out, &n) == DT_ERR_ARG, "empty prompt");
+    DT_TRY(dt_generate(m, s, large, 1, &o, out, &n));
+    DT_EXPECT(n == 4 && dt_state_length(s) == 4, "a state survives refused calls");
+    return DT_OK;
 }
 
 DT_TEST(decode, bad_input_is_refused_and_harms_nothing)

@@ -357,11 +357,10 @@ static dt_status differentiate_tied(dt_mesh *mesh, const void *arg)
     dt_placement whole[DT_MAX_DIMS], place[DT_MAX_DIMS];
     int32_t ids[N_IDS], targets[N_IDS];
     float weight[V * D];
-    dt_tensor *x = NULL, *y = NULL, *w = NULL, *full = NULL;
-    dt_gradients *g = NULL;
-    dt_layers *layers = NULL;
-    dt_tape *t = NULL;
-    dt_status st;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *y = NULL, *w = NULL, *full = NULL;
 
     for (int m = 0; m < DT_MAX_DIMS; m++) whole[m] = DT_REPLICATE;
     for (int i = 0; i < N_IDS; i++) {
@@ -369,25 +368,20 @@ static dt_status differentiate_tied(dt_mesh *mesh, const void *arg)
         targets[i] = (i * 3 + 1) % V;
     }
     for (int i = 0; i < V * D; i++) weight[i] = (float)((i * 7) % 13) * 0.1f - 0.6f;
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp?", specs, 2, NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 1, alike, 1));
+    DT_TRY(dt_layers_create(mesh, "tp?", specs, 2, NULL, &layers));
+    DT_TRY(dt_layers_init(layers, DT_F32, 1, alike, 1));
     for (int i = 0; i < (own.tied ? 1 : 2); i++) {
         const int64_t extents[] = { V, D };
         dt_layout_placements(dt_layer_param_layout(dt_layers_at(layers, i), 0), place);
-        DT_TRY_TO(done, st,
-                  dt_distribute(mesh, place, DT_F32, 2, extents,
-                                (dt_source){ weight, DT_EQUAL_COPIES }, &w));
-        DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, i), 0, w));
+        DT_TRY(dt_distribute(mesh, place, DT_F32, 2, extents,
+                             (dt_source){ weight, DT_EQUAL_COPIES }, &w));
+        DT_TRY(dt_layer_set_param(dt_layers_at(layers, i), 0, w));
         dt_tensor_release(&w);
     }
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(layers, g));
-    DT_TRY_TO(
-        done, st,
-        dt_distribute(mesh, whole, DT_I32, 2, shape, (dt_source){ ids, DT_EQUAL_COPIES }, &x));
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_layers_watch(layers, g));
+    DT_TRY(dt_distribute(mesh, whole, DT_I32, 2, shape, (dt_source){ ids, DT_EQUAL_COPIES }, &x));
+    DT_TRY(
         dt_distribute(mesh, whole, DT_I32, 2, shape, (dt_source){ targets, DT_EQUAL_COPIES }, &y));
     dt_tape_record(t, g);
     dt_backward(t,
@@ -396,25 +390,15 @@ static dt_status differentiate_tied(dt_mesh *mesh, const void *arg)
                                                   dt_layer_forward(t, dt_layers_at(layers, 0), x)),
                                  y, NULL),
                 NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_gradients_settle(g, t));
     for (int i = 0; i < (own.tied ? 1 : 2); i++) {
-        DT_TRY_TO(
-            done, st,
-            dt_full_tensor(dt_gradient(g, dt_layer_param(dt_layers_at(layers, i), 0)), &full));
-        DT_TRY_TO(done, st, dt_tensor_read(full, i == 0 ? own.table : own.head, sizeof own.table));
+        DT_TRY(dt_full_tensor(dt_gradient(g, dt_layer_param(dt_layers_at(layers, i), 0)), &full));
+        DT_TRY(dt_tensor_read(full, i == 0 ? own.table : own.head, sizeof own.table));
         dt_tensor_release(&full);
     }
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) *out = own;
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&w);
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 /* Its gradient is the embedding's and the head's together (Automodel 2571, 1904, Megatron-LM 844):

@@ -59,9 +59,8 @@ static dt_status add(dt_model *m, const scene *s, const batch *b, const call *c,
 {
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     dt_tensor *ids, *targets, *sum;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = NULL;
     float value = 0.0f;
-    dt_status st = DT_OK;
 
     how.recompute = s->recompute;
     how.chunk = s->chunk;
@@ -73,34 +72,28 @@ static dt_status add(dt_model *m, const scene *s, const batch *b, const call *c,
     targets = dt_model_ids(t, m, b->targets + c->at, c->rows, c->tokens);
     sum = dt_model_loss(t, m, ids, targets, &how);
     dt_backward(t, sum, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_tensor_read(sum, &value, sizeof value));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_tensor_read(sum, &value, sizeof value));
     *loss += value;
-    st = dt_gradients_settle(g, t);
-done:
-    dt_tape_release(&t);
-    return st;
+    return dt_gradients_settle(g, t);
 }
 
 static dt_status score(dt_model *m, const batch *b, const call *c, float *logits)
 {
     const int64_t vocab = dt_model_info_of(m)->vocab_size;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    dt_tensor *x, *full = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *x;
 
     how.starts = c->documents ? b->starts + c->at : NULL;
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(m)), &t));
     x = dt_model_logits(t, m, dt_model_ids(t, m, b->ids + c->at, c->rows, c->tokens), &how);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(x, &full));
     memcpy(logits + c->at * vocab, dt_tensor_local(full)->data,
            (size_t)(c->rows * c->tokens * vocab) * sizeof *logits);
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 /* The largest difference, in units of the largest element. */
@@ -276,25 +269,19 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
                                          "token 3 of sequence 0 has 0",
                                          "token 0 of sequence 1 has 1" };
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     DT_TRY(dt_model_load(mesh, arg, NULL, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
     for (int i = 0; i < 3; i++) {
         how.starts = wrong[i];
         (void)dt_model_logits(t, m, dt_model_ids(t, m, ids, 2, 4), &how);
-        DT_EXPECT_TO(done, st,
-                     dt_tape_status(t) == DT_ERR_ARG &&
-                         strstr(dt_last_error()->message, place[i]) != NULL,
-                     "%s", dt_last_error()->message);
+        DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG &&
+                      strstr(dt_last_error()->message, place[i]) != NULL,
+                  "%s", dt_last_error()->message);
         dt_tape_reset(t);
     }
-done:
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(documents, that_begin_nowhere_are_refused)

@@ -242,10 +242,9 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char relative[64], folder[DT_TEST_PATH_BYTES];
-    dt_generated *few = NULL, *all = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(generated) *few = NULL, *all = NULL;
     int64_t looks = 0;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", (const char *)arg);
     load.keep_dtype = false;
@@ -257,22 +256,17 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     o.top_k = 12;
     o.top_p = 0.95;
     o.num_return_sequences = TEXTS;
-    DT_TRY_TO(done, st, dt_generate_batch(m, prompts, 2, &o, &few));
+    DT_TRY(dt_generate_batch(m, prompts, 2, &o, &few));
     o.on_scores = look_away;
     o.scores_arg = &looks;
-    DT_TRY_TO(done, st, dt_generate_batch(m, prompts, 2, &o, &all));
-    DT_EXPECT_TO(done, st, looks == NEW && dt_generated_count(few) == 2 * TEXTS, "texts");
+    DT_TRY(dt_generate_batch(m, prompts, 2, &o, &all));
+    DT_EXPECT(looks == NEW && dt_generated_count(few) == 2 * TEXTS, "texts");
     for (int64_t i = 0; i < 2 * TEXTS; i++)
-        DT_EXPECT_TO(done, st,
-                     dt_generated_ids(few, i).n == NEW &&
-                         memcmp(dt_generated_ids(few, i).ids, dt_generated_ids(all, i).ids,
-                                NEW * sizeof(int32_t)) == 0,
-                     "%s: text %lld differs", (const char *)arg, (long long)i);
-done:
-    dt_generated_release(&few);
-    dt_generated_release(&all);
-    dt_model_release(&m);
-    return st;
+        DT_EXPECT(dt_generated_ids(few, i).n == NEW &&
+                      memcmp(dt_generated_ids(few, i).ids, dt_generated_ids(all, i).ids,
+                             NEW * sizeof(int32_t)) == 0,
+                  "%s: text %lld differs", (const char *)arg, (long long)i);
+    return DT_OK;
 }
 
 DT_TEST(few_scores, texts_of_every_architecture_are_those_from_all)

@@ -137,25 +137,18 @@ static dt_status load(dt_mesh *mesh, const step_of *s, dt_model **out)
 
 static dt_status run(dt_mesh *mesh, const step_of *s, made *out)
 {
-    dt_gradients *g = NULL;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     *out = (made){ 0 };
     DT_TRY(load(mesh, s, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(m), g));
-    for (int i = 0; i < (s->n_steps > 0 ? s->n_steps : 1); i++)
-        DT_TRY_TO(done, st, one_step(m, t, g, s, out));
-    DT_TRY_TO(done, st, look_at(g, out));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_layers_watch(dt_model_layers(m), g));
+    for (int i = 0; i < (s->n_steps > 0 ? s->n_steps : 1); i++) DT_TRY(one_step(m, t, g, s, out));
+    DT_TRY(look_at(g, out));
     out->weight_bytes = dt_model_local_bytes(m);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 /* --- the same bits ---------------------------------------------------------------------------- */

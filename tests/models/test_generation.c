@@ -139,19 +139,16 @@ static dt_status run_prompts(dt_model *model, const text_case *c, const dt_gener
 {
     const int64_t per = o->num_return_sequences;
     dt_ids prompts[MAX_ROWS];
-    dt_generated *g = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(generated) *g = NULL;
     int64_t n = 0, first = 0;
 
     for (int64_t i = 0; i < c->n_prompts; i++)
         if (only < 0 || i == only) prompts[n++] = (dt_ids){ c->prompts[i], c->lengths[i] };
     if (only > 0) first = only * per;
     DT_TRY(dt_generate_batch(model, prompts, n, o, &g));
-    DT_EXPECT_TO(done, st, dt_generated_count(g) == n * per, "rows");
-    for (int64_t r = 0; r < n * per; r++) DT_TRY_TO(done, st, compare_row(c, o, g, r, first + r));
-done:
-    dt_generated_release(&g);
-    return st;
+    DT_EXPECT(dt_generated_count(g) == n * per, "rows");
+    for (int64_t r = 0; r < n * per; r++) DT_TRY(compare_row(c, o, g, r, first + r));
+    return DT_OK;
 }
 
 static dt_status run_case(dt_mesh *mesh, const void *arg)
@@ -245,27 +242,23 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     const dt_ids one = { prompt, 5 }, three[] = { one, one, one };
     dt_generate_options o = sampling();
     sampled *x = (sampled *)(uintptr_t)arg;
-    dt_generated *g = NULL;
-    dt_model *model;
-    dt_status st = DT_OK;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(generated) *g = NULL;
 
     DT_TRY(load(mesh, "llama/uneven", &model));
     if (!x->twice) o.num_return_sequences = TEXTS;
-    DT_TRY_TO(done, st, dt_generate_batch(model, three, x->twice ? TEXTS : 1, &o, &g));
-    DT_EXPECT_TO(done, st, dt_generated_count(g) == TEXTS, "rows");
+    DT_TRY(dt_generate_batch(model, three, x->twice ? TEXTS : 1, &o, &g));
+    DT_EXPECT(dt_generated_count(g) == TEXTS, "rows");
     for (int64_t i = 0; i < TEXTS; i++) {
         const dt_ids ids = dt_generated_ids(g, i);
-        DT_EXPECT_TO(done, st, ids.n == DRAWN, "length");
+        DT_EXPECT(ids.n == DRAWN, "length");
         if (x->first)
             memcpy(x->ids[i], ids.ids, sizeof x->ids[i]);
         else
-            DT_EXPECT_TO(done, st, memcmp(x->ids[i], ids.ids, sizeof x->ids[i]) == 0,
-                         "text %lld differs", (long long)i);
+            DT_EXPECT(memcmp(x->ids[i], ids.ids, sizeof x->ids[i]) == 0, "text %lld differs",
+                      (long long)i);
     }
-done:
-    dt_generated_release(&g);
-    dt_model_release(&model);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(generation, a_seed_gives_the_same_texts_on_every_mesh)
@@ -287,26 +280,22 @@ static dt_status sample_beams(dt_mesh *mesh, const void *arg)
     static const int32_t prompt[] = { 5, 77, 130, 201, 9 };
     dt_generate_options o = sampling();
     sampled *x = (sampled *)(uintptr_t)arg;
-    dt_generated *g = NULL;
-    dt_model *model;
-    dt_status st = DT_OK;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(generated) *g = NULL;
 
     o.num_beams = o.num_return_sequences = TEXTS;
     DT_TRY(load(mesh, "llama/uneven", &model));
-    DT_TRY_TO(done, st, dt_generate_batch(model, &(dt_ids){ prompt, 5 }, 1, &o, &g));
+    DT_TRY(dt_generate_batch(model, &(dt_ids){ prompt, 5 }, 1, &o, &g));
     for (int64_t i = 0; i < TEXTS; i++) {
         const dt_ids ids = dt_generated_ids(g, i);
-        DT_EXPECT_TO(done, st, ids.n == DRAWN, "length");
+        DT_EXPECT(ids.n == DRAWN, "length");
         if (x->first)
             memcpy(x->ids[i], ids.ids, sizeof x->ids[i]);
         else
-            DT_EXPECT_TO(done, st, memcmp(x->ids[i], ids.ids, sizeof x->ids[i]) == 0,
-                         "beam %lld differs", (long long)i);
+            DT_EXPECT(memcmp(x->ids[i], ids.ids, sizeof x->ids[i]) == 0, "beam %lld differs",
+                      (long long)i);
     }
-done:
-    dt_generated_release(&g);
-    dt_model_release(&model);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(generation, sampled_beams_are_the_same_on_every_mesh)
@@ -345,10 +334,9 @@ static dt_status show_scores(dt_mesh *mesh, const void *arg)
 {
     static const int32_t prompt[] = { 5, 77, 130 }, suppressed[] = { 256 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_generated *g = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(generated) *g = NULL;
     shown x = { 0 };
-    dt_model *model;
-    dt_status st = DT_OK;
 
     (void)arg;
     o.max_new_tokens = SHOWN_STEPS;
@@ -357,14 +345,11 @@ static dt_status show_scores(dt_mesh *mesh, const void *arg)
     o.on_scores = on_scores;
     o.scores_arg = &x;
     DT_TRY(load(mesh, "llama/uneven", &model));
-    DT_TRY_TO(done, st, dt_generate_batch(model, &(dt_ids){ prompt, 3 }, 1, &o, &g));
-    DT_EXPECT_TO(done, st, x.calls == SHOWN_STEPS && x.penalised, "%lld calls", (long long)x.calls);
+    DT_TRY(dt_generate_batch(model, &(dt_ids){ prompt, 3 }, 1, &o, &g));
+    DT_EXPECT(x.calls == SHOWN_STEPS && x.penalised, "%lld calls", (long long)x.calls);
     for (int i = 0; i < SHOWN_STEPS; i++)
-        DT_EXPECT_TO(done, st, x.best[i] == dt_generated_ids(g, 0).ids[i], "step %d", i);
-done:
-    dt_generated_release(&g);
-    dt_model_release(&model);
-    return st;
+        DT_EXPECT(x.best[i] == dt_generated_ids(g, 0).ids[i], "step %d", i);
+    return DT_OK;
 }
 
 DT_TEST(generation, scores_are_shown_on_every_rank_as_they_are_chosen_from)
@@ -380,19 +365,16 @@ enum { ROWS = 5, SEEN = 6 };
 
 static dt_status last_logits(dt_model *m, dt_state *s, const int32_t *ids, float *out)
 {
-    dt_tensor *logits, *whole = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *whole = NULL;
+    dt_tensor *logits;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(m)), &t));
     logits = dt_model_forward(t, m, s, ids, 1, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(logits, &whole));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(logits, &whole));
     memcpy(out, dt_tensor_local(whole)->data, ROWS * 101 * sizeof *out);
-done:
-    dt_tensor_release(&whole);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 static dt_status read_rows(dt_model *m, const int32_t *ids, dt_state **out)
@@ -414,27 +396,22 @@ static dt_status check_order(dt_model *m, const int64_t *from)
     static const int32_t next[ROWS] = { 1, 2, 3, 4, 5 };
     int32_t ids[ROWS * SEEN], moved[ROWS * SEEN];
     float ours[ROWS * 101], theirs[ROWS * 101];
-    dt_state *a = NULL, *b = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(state) *a = NULL, *b = NULL;
 
     for (int i = 0; i < ROWS * SEEN; i++) /* rows differ from their row % SEEN-th token on */
         ids[i] = i % SEEN < i / SEEN ? i % SEEN : 10 + i;
     for (int r = 0; r < ROWS; r++)
         memcpy(moved + r * SEEN, ids + from[r] * SEEN, SEEN * sizeof *ids);
-    DT_TRY_TO(done, st, read_rows(m, ids, &a));
-    DT_TRY_TO(done, st, read_rows(m, moved, &b));
-    DT_TRY_TO(done, st, dti_state_reorder(a, from));
+    DT_TRY(read_rows(m, ids, &a));
+    DT_TRY(read_rows(m, moved, &b));
+    DT_TRY(dti_state_reorder(a, from));
     for (int r = 0; r < ROWS; r++)
-        DT_EXPECT_TO(done, st,
-                     memcmp(a->ids + r * a->capacity, moved + r * SEEN, SEEN * sizeof *ids) == 0,
-                     "ids of row %d", r);
-    DT_TRY_TO(done, st, last_logits(m, a, next, ours));
-    DT_TRY_TO(done, st, last_logits(m, b, next, theirs));
-    DT_EXPECT_TO(done, st, memcmp(ours, theirs, sizeof ours) == 0, "logits differ");
-done:
-    dt_state_release(&a);
-    dt_state_release(&b);
-    return st;
+        DT_EXPECT(memcmp(a->ids + r * a->capacity, moved + r * SEEN, SEEN * sizeof *ids) == 0,
+                  "ids of row %d", r);
+    DT_TRY(last_logits(m, a, next, ours));
+    DT_TRY(last_logits(m, b, next, theirs));
+    DT_EXPECT(memcmp(ours, theirs, sizeof ours) == 0, "logits differ");
+    return DT_OK;
 }
 
 static dt_status check_orders(dt_mesh *mesh, const void *arg)

@@ -107,12 +107,11 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     int32_t ids[ROWS * TOKENS], targets[ROWS * TOKENS];
     char folder[DT_TEST_PATH_BYTES], relative[64];
-    dt_gradients *g = NULL;
-    dt_model *model = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dt_tensor *loss;
     counts forward, backward, settled;
-    dt_status st = DT_OK;
 
     for (int i = 0; i < ROWS * TOKENS; i++) targets[i] = (ids[i] = i) + 1;
     load.keep_dtype = false;
@@ -121,27 +120,21 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     how.recompute = s->recompute;
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", s->fixture);
     DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &load, &model));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(model), g));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_layers_watch(dt_model_layers(model), g));
     dt_tape_record(t, g);
     loss = dt_model_loss(t, model, dt_model_ids(t, model, ids, ROWS, TOKENS),
                          dt_model_ids(t, model, targets, ROWS, TOKENS), &how);
     forward = since(t, &none);
     dt_backward(t, loss, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     backward = since(t, &forward);
-    st = check(s, model, &forward, &backward);
-    if (st != DT_OK) goto done;
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY(check(s, model, &forward, &backward));
+    DT_TRY(dt_gradients_settle(g, t));
     forward = sum(&forward, &backward);
     settled = since(t, &forward);
-    DT_EXPECT_TO(done, st, settled.of[DT_COMM_ALL_GATHER].calls == 0, "a gradient is gathered");
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_model_release(&model);
-    return st;
+    DT_EXPECT(settled.of[DT_COMM_ALL_GATHER].calls == 0, "a gradient is gathered");
+    return DT_OK;
 }
 
 DT_TEST(gradient_counts, a_block_sums_twice_each_way)

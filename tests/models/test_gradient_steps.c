@@ -86,12 +86,11 @@ static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     int32_t ids[ROWS * TOKENS], next[ROWS * TOKENS], starts[ROWS * TOKENS];
-    dt_gradients *g = NULL;
-    dt_model *model = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dti_device *device;
     dt_tensor *loss;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     memset(out, 0, sizeof *out);
     for (int i = 0; i < ROWS * TOKENS; i++) {
@@ -109,30 +108,24 @@ static dt_status run_step(dt_mesh *mesh, const step_of *s, counted *out)
     DT_TRY(dt_model_load(mesh, s->folder, &load, &model));
     out->n_layers = dt_model_info_of(model)->n_layers;
     out->n_kv_heads = dt_model_info_of(model)->n_kv_heads;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(model), g));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_layers_watch(dt_model_layers(model), g));
     dt_tape_record(t, g);
     loss = dt_model_loss(t, model, dt_model_ids(t, model, ids, ROWS, TOKENS),
                          dt_model_ids(t, model, next, ROWS, TOKENS), &how);
     counters(t, out->forward);
     out->kept = dt_tape_kept_bytes(t);
     dt_backward(t, loss, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     counters(t, out->backward);
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY(dt_gradients_settle(g, t));
     counters(t, out->leaves);
     less(out->leaves, out->backward);
     less(out->backward, out->forward);
     out->work = dt_tape_work(t);
-    DT_TRY_TO(done, st, dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     out->peak = (int64_t)dti_memory_peak(device->memory);
-    st = look(mesh, dt_model_layers(model), g, out);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_model_release(&model);
-    return st;
+    return look(mesh, dt_model_layers(model), g, out);
 }
 
 /* --- reductions of a block -------------------------------------------------------------------- */

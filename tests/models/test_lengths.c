@@ -12,30 +12,24 @@ static dt_status as_many_as_numbers(dt_mesh *mesh, const void *arg)
     static const int64_t most[] = { INT64_MAX, INT64_MAX - 1, INT64_MAX - 3, 9 };
     char folder[DT_TEST_PATH_BYTES];
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_state *s = NULL;
-    dt_status st = DT_OK;
-    dt_model *m;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int64_t n;
 
     (void)arg;
     (void)dt_test_source_path(folder, "tests/golden/gpt_neo/uneven");
     DT_TRY(dt_model_load(mesh, folder, NULL, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 10, &s));
+    DT_TRY(dt_state_create(m, 1, 10, &s));
     for (size_t i = 0; i < DT_COUNT(most); i++) {
         o.max_new_tokens = most[i];
-        st = dt_test_expect_status(__func__, __FILE__, __LINE__,
-                                   dt_generate(m, s, prompt, 3, &o, NULL, &n), DT_ERR_ARG,
-                                   "new ones exceed the context of 10");
-        if (st != DT_OK) goto done;
+        DT_EXPECT_STATUS(dt_generate(m, s, prompt, 3, &o, NULL, &n), DT_ERR_ARG,
+                         "new ones exceed the context of 10");
     }
     o.min_new_tokens = INT64_MAX; /* a length that no end token is before */
     o.max_new_tokens = 2;
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 3, &o, NULL, &n));
-    DT_EXPECT_TO(done, st, n == 2, "%d tokens", (int)n);
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_generate(m, s, prompt, 3, &o, NULL, &n));
+    DT_EXPECT(n == 2, "%d tokens", (int)n);
+    return DT_OK;
 }
 
 DT_TEST(lengths, more_new_tokens_than_numbers_hold_are_refused)

@@ -141,9 +141,8 @@ static dt_status peak_is_small(dt_mesh *mesh, const void *arg)
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const load_case *c = arg;
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
-    dt_status st = DT_OK;
     int64_t before = 0, peak = 0, shards = 0;
-    dt_model *m = NULL;
+    DT_HELD(model) *m = NULL;
 
     o.keep_dtype = false;
     o.dtype = c->dtype;
@@ -154,25 +153,21 @@ static dt_status peak_is_small(dt_mesh *mesh, const void *arg)
         before = status_bytes("VmRSS");
     }
     DT_TRY(dti_barrier(dti_runtime_world(rt)));
-    DT_TRY_TO(done, st, dt_model_load(mesh, c->folder, &o, &m));
-    DT_TRY_TO(done, st, sum_over_ranks(rt, dt_model_local_bytes(m), &shards));
+    DT_TRY(dt_model_load(mesh, c->folder, &o, &m));
+    DT_TRY(sum_over_ranks(rt, dt_model_local_bytes(m), &shards));
     if (dt_runtime_rank(rt) == 0) {
         peak = status_bytes("VmHWM");
-        DT_EXPECT_TO(done, st, shards > 3 * (int64_t)ALLOWED_BYTES, "%lld bytes of shards",
-                     (long long)shards);
+        DT_EXPECT(shards > 3 * (int64_t)ALLOWED_BYTES, "%lld bytes of shards", (long long)shards);
         /* Else the peak was not measured. Pages that were resident before may be used again. */
-        DT_EXPECT_TO(done, st, peak - before >= shards - SLACK_BYTES,
-                     "the shards are resident: %lld of %lld", (long long)(peak - before),
-                     (long long)shards);
-        DT_EXPECT_TO(done, st, peak - before <= shards + ALLOWED_BYTES,
-                     "%lld bytes at most while %lld bytes of shards load: %lld MiB more",
-                     (long long)(peak - before), (long long)shards,
-                     (long long)((peak - before - shards) >> 20));
+        DT_EXPECT(peak - before >= shards - SLACK_BYTES, "the shards are resident: %lld of %lld",
+                  (long long)(peak - before), (long long)shards);
+        DT_EXPECT(peak - before <= shards + ALLOWED_BYTES,
+                  "%lld bytes at most while %lld bytes of shards load: %lld MiB more",
+                  (long long)(peak - before), (long long)shards,
+                  (long long)((peak - before - shards) >> 20));
     }
-    DT_TRY_TO(done, st, dti_barrier(dti_runtime_world(rt)));
-done:
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dti_barrier(dti_runtime_world(rt)));
+    return DT_OK;
 }
 
 static void skip_where_the_system_does_not_say(void)

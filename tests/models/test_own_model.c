@@ -142,27 +142,22 @@ static dt_status generates(dt_mesh *mesh, const void *arg)
     static const int32_t prompt[] = { 3, 14, 15 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     int32_t ids[NEW] = { 0 };
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     int64_t n = 0;
 
     (void)arg;
     o.max_new_tokens = NEW;
     DT_TRY(dt_model_create(mesh, &arch, &self, &info, NULL, &m));
-    DT_TRY_TO(done, st, dt_layers_init(dt_model_layers(m), DT_F32, 5, rules, 1));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 32, &s));
-    DT_TRY_TO(done, st, dt_generate(m, s, prompt, 3, &o, ids, &n));
-    DT_EXPECT_TO(done, st, n == NEW, "%lld tokens", (long long)n);
+    DT_TRY(dt_layers_init(dt_model_layers(m), DT_F32, 5, rules, 1));
+    DT_TRY(dt_state_create(m, 1, 32, &s));
+    DT_TRY(dt_generate(m, s, prompt, 3, &o, ids, &n));
+    DT_EXPECT(n == NEW, "%lld tokens", (long long)n);
     if (dt_mesh_n_ranks(mesh) == 1) memcpy(on_one_rank, ids, sizeof ids);
-    DT_EXPECT_TO(done, st, memcmp(on_one_rank, ids, sizeof ids) == 0,
-                 "other tokens than on one rank");
+    DT_EXPECT(memcmp(on_one_rank, ids, sizeof ids) == 0, "other tokens than on one rank");
     for (int i = 1; i < NEW && ids[i] == ids[0]; i++)
-        DT_EXPECT_TO(done, st, i < NEW - 1, "always token %d", (int)ids[0]);
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+        DT_EXPECT(i < NEW - 1, "always token %d", (int)ids[0]);
+    return DT_OK;
 }
 
 static dt_tensor *block_without_attention(const void *own, dt_tape *t, const dt_model_pass *pass,

@@ -72,11 +72,10 @@ static dt_status as_by_hand(dt_runtime *rt, const void *arg)
     const char *fixture = arg;
     dt_parallelize_options options = DT_PARALLELIZE_OPTIONS_INIT;
     int32_t mine[N_NEW] = { 0 }, theirs[N_NEW] = { 1 };
-    dt_model *model = NULL, *other = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *model = NULL, *other = NULL;
     const dt_policy *policy = NULL;
     char path[DT_TEST_PATH_BYTES];
-    dt_mesh *mesh = NULL;
-    dt_status st = DT_OK;
 
     options.n_ranks = dt_runtime_size(rt);
     options.device = "cpu";
@@ -85,16 +84,12 @@ static dt_status as_by_hand(dt_runtime *rt, const void *arg)
     DT_TRY(dt_policy_find(strncmp(fixture, "gpt_neo", 7) == 0 ? "gpt_neo" : "llama", &policy));
     DT_TRY(dt_parallelize(rt, folder_of(fixture, path), &options, &model));
     mesh = dt_mesh_retain(dt_model_mesh(model));
-    DT_EXPECT_TO(done, st, dt_mesh_n_ranks(mesh) == options.n_ranks, "the mesh has all ranks");
-    DT_TRY_TO(done, st, dt_model_load(mesh, path, NULL, &other));
-    DT_TRY_TO(done, st, tokens_of(model, mine));
-    DT_TRY_TO(done, st, tokens_of(other, theirs));
-    DT_EXPECT_TO(done, st, memcmp(mine, theirs, sizeof mine) == 0, "other tokens");
-done:
-    dt_model_release(&other);
-    dt_model_release(&model);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_EXPECT(dt_mesh_n_ranks(mesh) == options.n_ranks, "the mesh has all ranks");
+    DT_TRY(dt_model_load(mesh, path, NULL, &other));
+    DT_TRY(tokens_of(model, mine));
+    DT_TRY(tokens_of(other, theirs));
+    DT_EXPECT(memcmp(mine, theirs, sizeof mine) == 0, "other tokens");
+    return DT_OK;
 }
 
 DT_TEST(parallelize, gives_the_model_that_loading_gives)
@@ -112,13 +107,12 @@ static dt_status memory_adds_up(dt_runtime *rt, const void *arg)
 {
     dt_rank_memory ranks[MAX_RANKS];
     char path[DT_TEST_PATH_BYTES];
-    dt_model *model = NULL;
+    DT_HELD(model) *model = NULL;
     int64_t cut = 0, all = 0;
-    dt_status st = DT_OK;
     const int me = dt_runtime_rank(rt), n = dt_runtime_size(rt);
 
     DT_TRY(dt_parallelize(rt, folder_of(arg, path), NULL, &model));
-    DT_TRY_TO(done, st, dt_model_memory(model, ranks));
+    DT_TRY(dt_model_memory(model, ranks));
     for (int i = 0; i < dt_layers_count(dt_model_layers(model)); i++) {
         const dt_layer *layer = dt_layers_at(dt_model_layers(model), i);
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
@@ -131,23 +125,19 @@ static dt_status memory_adds_up(dt_runtime *rt, const void *arg)
     }
     for (int r = 0; r < n; r++) {
         cut += ranks[r].cut_bytes;
-        DT_EXPECT_TO(done, st, ranks[r].rank == r, "rank %d", ranks[r].rank);
-        DT_EXPECT_TO(done, st, ranks[r].whole_bytes == ranks[0].whole_bytes, "copies");
-        DT_EXPECT_TO(done, st,
-                     ranks[r].allocated_bytes >= ranks[r].cut_bytes + ranks[r].whole_bytes &&
-                         ranks[r].peak_bytes >= ranks[r].allocated_bytes &&
-                         ranks[r].reserved_bytes >= ranks[r].allocated_bytes,
-                     "rank %d: %lld allocated", r, (long long)ranks[r].allocated_bytes);
+        DT_EXPECT(ranks[r].rank == r, "rank %d", ranks[r].rank);
+        DT_EXPECT(ranks[r].whole_bytes == ranks[0].whole_bytes, "copies");
+        DT_EXPECT(ranks[r].allocated_bytes >= ranks[r].cut_bytes + ranks[r].whole_bytes &&
+                      ranks[r].peak_bytes >= ranks[r].allocated_bytes &&
+                      ranks[r].reserved_bytes >= ranks[r].allocated_bytes,
+                  "rank %d: %lld allocated", r, (long long)ranks[r].allocated_bytes);
     }
-    DT_EXPECT_TO(done, st, cut + ranks[0].whole_bytes == all, "%lld bytes of %lld",
-                 (long long)(cut + ranks[0].whole_bytes), (long long)all);
-    DT_EXPECT_TO(done, st, n == 1 || (cut > 0 && ranks[0].whole_bytes > 0), "both kinds");
-    DT_EXPECT_TO(done, st,
-                 ranks[me].cut_bytes + ranks[me].whole_bytes == dt_model_local_bytes(model),
-                 "own bytes");
-done:
-    dt_model_release(&model);
-    return st;
+    DT_EXPECT(cut + ranks[0].whole_bytes == all, "%lld bytes of %lld",
+              (long long)(cut + ranks[0].whole_bytes), (long long)all);
+    DT_EXPECT(n == 1 || (cut > 0 && ranks[0].whole_bytes > 0), "both kinds");
+    DT_EXPECT(ranks[me].cut_bytes + ranks[me].whole_bytes == dt_model_local_bytes(model),
+              "own bytes");
+    return DT_OK;
 }
 
 /* Without shared kv heads every cut weight is in as many parts as there are ranks. */

@@ -189,24 +189,18 @@ static dt_status logits_of(dt_mesh *mesh, const char *fixture, const dt_load_opt
 {
     const int32_t ids[] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7 };
     char path[DT_TEST_PATH_BYTES];
-    dt_status st = DT_OK;
-    dt_state *s = NULL;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(state) *s = NULL;
     dt_tensor *y;
 
     DT_TRY(dt_model_load(mesh, path_of(fixture, path), o, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, 8, &s));
+    DT_TRY(dt_state_create(m, 2, 8, &s));
     (void)dt_model_forward(t, m, s, ids, 6, DT_LOGITS_ALL);
     y = dt_model_forward(t, m, s, ids + 12, 1, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, out));
-done:
-    dt_state_release(&s);
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, out));
+    return DT_OK;
 }
 
 /* The rules as {"pattern": "style", ..., "mode": "manual"}. */
@@ -226,29 +220,23 @@ static dt_status same_logits(dt_mesh *mesh, const void *arg)
 {
     const table_case *c = arg;
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
-    dt_tensor *built_in = NULL, *table = NULL, *file = NULL;
+    DT_HELD(tensor) *built_in = NULL, *table = NULL, *file = NULL;
+    DT_HELD(plan) *read = NULL;
     dt_plan_rule rules[MAX_RULES];
     const int n = rules_of(c, rules);
     const dt_plan plan = { .rules = rules, .n_rules = n, .strict = true, .manual = true };
-    dt_plan *read = NULL;
-    dt_status st = DT_OK;
 
     o.sequence_parallel = c->cut;
-    DT_TRY_TO(done, st, logits_of(mesh, c->table->fixture, &o, &built_in));
+    DT_TRY(logits_of(mesh, c->table->fixture, &o, &built_in));
     o.sequence_parallel = false;
     o.plan = &plan;
-    DT_TRY_TO(done, st, logits_of(mesh, c->table->fixture, &o, &table));
-    DT_TRY_TO(done, st, dt_test_expect_same(built_in, table, "a table"));
-    DT_TRY_TO(done, st, read_as_file(rules, n, &read));
+    DT_TRY(logits_of(mesh, c->table->fixture, &o, &table));
+    DT_TRY(dt_test_expect_same(built_in, table, "a table"));
+    DT_TRY(read_as_file(rules, n, &read));
     o.plan = read;
-    DT_TRY_TO(done, st, logits_of(mesh, c->table->fixture, &o, &file));
-    DT_TRY_TO(done, st, dt_test_expect_same(built_in, file, "a file"));
-done:
-    dt_plan_release(&read);
-    dt_tensor_release(&file);
-    dt_tensor_release(&table);
-    dt_tensor_release(&built_in);
-    return st;
+    DT_TRY(logits_of(mesh, c->table->fixture, &o, &file));
+    DT_TRY(dt_test_expect_same(built_in, file, "a file"));
+    return DT_OK;
 }
 
 DT_TEST(plan_tables, a_table_and_a_file_give_the_model_of_the_built_in_plan)
@@ -288,19 +276,15 @@ static const char nemo_llama[] =
 static dt_status in_the_words_of_pytorch(dt_mesh *mesh, const void *arg)
 {
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
-    dt_tensor *built_in = NULL, *nemo = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *built_in = NULL, *nemo = NULL;
 
     o.sequence_parallel = true;
-    DT_TRY_TO(done, st, logits_of(mesh, "llama/uneven", &o, &built_in));
+    DT_TRY(logits_of(mesh, "llama/uneven", &o, &built_in));
     o.sequence_parallel = false;
     o.plan = arg;
-    DT_TRY_TO(done, st, logits_of(mesh, "llama/uneven", &o, &nemo));
-    DT_TRY_TO(done, st, dt_test_expect_same(built_in, nemo, "NeMo's plan"));
-done:
-    dt_tensor_release(&nemo);
-    dt_tensor_release(&built_in);
-    return st;
+    DT_TRY(logits_of(mesh, "llama/uneven", &o, &nemo));
+    DT_TRY(dt_test_expect_same(built_in, nemo, "NeMo's plan"));
+    return DT_OK;
 }
 
 DT_TEST(plan_tables, the_plan_of_nemo_in_the_words_of_pytorch)

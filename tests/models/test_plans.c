@@ -167,20 +167,16 @@ static const dt_layer_spec specs[] = {
 static dt_status expect_styles_of(dt_mesh *mesh, const dt_layer_spec *list, const char *text,
                                   const char *const *styles)
 {
-    dt_layers *layers = NULL;
-    dt_plan *plan = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(plan) *plan = NULL;
+    DT_HELD(layers) *layers = NULL;
 
-    DT_TRY_TO(done, st, dt_test_read_plan(text, &plan));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", list, (int)DT_COUNT(specs), plan, &layers));
+    DT_TRY(dt_test_read_plan(text, &plan));
+    DT_TRY(dt_layers_create(mesh, "tp", list, (int)DT_COUNT(specs), plan, &layers));
     for (int i = 0; i < dt_layers_count(layers); i++)
-        DT_EXPECT_TO(
-            done, st, strcmp(dt_layer_style(dt_layers_at(layers, i))->name, styles[i]) == 0,
-            "%s: %s is %s", text, specs[i].name, dt_layer_style(dt_layers_at(layers, i))->name);
-done:
-    dt_layers_release(&layers);
-    dt_plan_release(&plan);
-    return st;
+        DT_EXPECT(strcmp(dt_layer_style(dt_layers_at(layers, i))->name, styles[i]) == 0,
+                  "%s: %s is %s", text, specs[i].name,
+                  dt_layer_style(dt_layers_at(layers, i))->name);
+    return DT_OK;
 }
 
 static dt_status expect_styles(dt_mesh *mesh, const char *text, const char *const *styles)
@@ -246,24 +242,19 @@ static dt_status remarks(dt_mesh *mesh, const void *arg)
         "rule \"layers.*.up\": \"colwise\": the mesh has no dim \"cp\"",
         "no rule covers embed.weight [11, 6] (and 2 more): whole on every rank",
     };
-    dt_layers *layers = NULL;
-    dt_plan *plan = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(plan) *plan = NULL;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     DT_TRY(dt_test_read_plan(text, &plan));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), plan, &layers));
     for (int i = 0; i < 3; i++)
-        DT_EXPECT_TO(done, st,
-                     dt_layers_remark(layers, i) != NULL &&
-                         strstr(dt_layers_remark(layers, i), want[i]) != NULL,
-                     "remark %d is \"%s\"", i, dt_layers_remark(layers, i));
-    DT_EXPECT_TO(done, st, dt_layers_remark(layers, 3) == NULL, "no more");
-    DT_EXPECT_TO(done, st, dt_layers_remark(layers, -1) == NULL, "none before");
-done:
-    dt_layers_release(&layers);
-    dt_plan_release(&plan);
-    return st;
+        DT_EXPECT(dt_layers_remark(layers, i) != NULL &&
+                      strstr(dt_layers_remark(layers, i), want[i]) != NULL,
+                  "remark %d is \"%s\"", i, dt_layers_remark(layers, i));
+    DT_EXPECT(dt_layers_remark(layers, 3) == NULL, "no more");
+    DT_EXPECT(dt_layers_remark(layers, -1) == NULL, "none before");
+    return DT_OK;
 }
 
 DT_TEST(plans, what_is_said_in_vain_or_left_out_is_remembered)
@@ -284,26 +275,21 @@ static dt_status load_by(dt_mesh *mesh, const void *arg)
 {
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     char path[DT_TEST_PATH_BYTES];
-    dt_model *m = NULL;
+    DT_HELD(model) *m = NULL;
     dt_layers *layers;
-    dt_status st = DT_OK;
     int n = 0;
 
     o.plan = arg;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/qwen2/base"), &o, &m));
     layers = dt_model_layers(m);
     while (dt_layers_remark(layers, n) != NULL) n++;
-    DT_EXPECT_TO(done, st, n == 17, "%d remarks", n);
-    DT_EXPECT_TO(done, st,
-                 strstr(dt_layers_remark(layers, 16), "199984 more rules match no layer") != NULL,
-                 "%s", dt_layers_remark(layers, 16));
-    DT_EXPECT_TO(done, st,
-                 strcmp(dt_layer_style(dt_layers_find(layers, "model.layers.1.mlp.up_proj"))->name,
-                        "replicate") == 0,
-                 "the rule spelled as files do has no effect");
-done:
-    dt_model_release(&m);
-    return st;
+    DT_EXPECT(n == 17, "%d remarks", n);
+    DT_EXPECT(strstr(dt_layers_remark(layers, 16), "199984 more rules match no layer") != NULL,
+              "%s", dt_layers_remark(layers, 16));
+    DT_EXPECT(strcmp(dt_layer_style(dt_layers_find(layers, "model.layers.1.mlp.up_proj"))->name,
+                     "replicate") == 0,
+              "the rule spelled as files do has no effect");
+    return DT_OK;
 }
 
 /* One after the other each would be held against each layer in each spelling, and its nearest layer

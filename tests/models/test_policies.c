@@ -54,24 +54,20 @@ static dt_status load(dt_mesh *mesh, const scene *s, dt_model **out)
 /* The last row of logits after `ids`. */
 static dt_status last_logits(dt_model *model, float *to)
 {
-    dt_tensor *logits, *full = NULL;
-    dt_state *state = NULL;
-    dt_tape *tape = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *tape = NULL;
+    DT_HELD(state) *state = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *logits;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
-    DT_TRY_TO(done, st, dt_state_create(model, 1, N_IDS, &state));
+    DT_TRY(dt_state_create(model, 1, N_IDS, &state));
     logits =
         dt_cast(tape, dt_model_forward(tape, model, state, ids, N_IDS, DT_LOGITS_LAST), DT_F32);
-    DT_TRY_TO(done, st, dt_tape_status(tape));
-    DT_EXPECT_TO(done, st, dt_tensor_extent(logits, -1) <= MAX_VOCAB, "vocabulary");
-    DT_TRY_TO(done, st, dt_full_tensor(logits, &full));
+    DT_TRY(dt_tape_status(tape));
+    DT_EXPECT(dt_tensor_extent(logits, -1) <= MAX_VOCAB, "vocabulary");
+    DT_TRY(dt_full_tensor(logits, &full));
     memcpy(to, dt_tensor_local(full)->data, (size_t)dt_tensor_extent(full, -1) * sizeof *to);
-done:
-    dt_tensor_release(&full);
-    dt_state_release(&state);
-    dt_tape_release(&tape);
-    return st;
+    return DT_OK;
 }
 
 static dt_status logits_with(dt_mesh *mesh, const scene *s, float *to)
@@ -90,12 +86,11 @@ static dt_status logits_with(dt_mesh *mesh, const scene *s, float *to)
 static dt_status same_layouts(dt_mesh *mesh, const void *arg)
 {
     const scene *s = arg, plain = { .fixture = s->fixture, .cut_tokens = s->cut_tokens };
-    dt_model *mine = NULL, *builtin = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *mine = NULL, *builtin = NULL;
     int ruled = 0, wanted;
 
-    DT_TRY_TO(done, st, load(mesh, s, &mine));
-    DT_TRY_TO(done, st, load(mesh, &plain, &builtin));
+    DT_TRY(load(mesh, s, &mine));
+    DT_TRY(load(mesh, &plain, &builtin));
     wanted = s->ruled * (int)dt_model_info_of(mine)->n_layers;
     for (int i = 0; i < dt_layers_count(dt_model_layers(mine)); i++) {
         const dt_layer *a = dt_layers_at(dt_model_layers(mine), i);
@@ -103,17 +98,14 @@ static dt_status same_layouts(dt_mesh *mesh, const void *arg)
         ruled += dt_layer_rule_on(a, 0) >= 0;
         if (strstr(dt_layer_name(a), "mlp.experts.down_proj") != NULL)
             wanted -= 3; /* gate, up and down, which a block with experts has not */
-        DT_EXPECT_TO(done, st, dt_layer_style(a) == dt_layer_style(b), "%s is %s, not %s",
-                     dt_layer_name(a), dt_layer_style(a)->name, dt_layer_style(b)->name);
+        DT_EXPECT(dt_layer_style(a) == dt_layer_style(b), "%s is %s, not %s", dt_layer_name(a),
+                  dt_layer_style(a)->name, dt_layer_style(b)->name);
         for (int p = 0; p < dt_layer_n_params(a); p++)
-            DT_EXPECT_TO(done, st, dt_layer_param_layout(a, p) == dt_layer_param_layout(b, p), "%s",
-                         dt_layer_name(a));
+            DT_EXPECT(dt_layer_param_layout(a, p) == dt_layer_param_layout(b, p), "%s",
+                      dt_layer_name(a));
     }
-    DT_EXPECT_TO(done, st, ruled == wanted, "the policy chose %d styles of %d", ruled, wanted);
-done:
-    dt_model_release(&builtin);
-    dt_model_release(&mine);
-    return st;
+    DT_EXPECT(ruled == wanted, "the policy chose %d styles of %d", ruled, wanted);
+    return DT_OK;
 }
 
 DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
@@ -161,25 +153,19 @@ static const dt_policy_layer all_of_mlp[] = {
 static dt_status mixes(dt_mesh *mesh, const void *arg)
 {
     const scene *s = arg;
-    dt_model *model = NULL;
+    DT_HELD(model) *model = NULL;
     dt_layers *layers;
-    dt_status st = DT_OK;
 
     DT_TRY(load(mesh, s, &model));
     layers = dt_model_layers(model);
-    DT_EXPECT_TO(done, st,
-                 dt_layer_rule_on(dt_layers_find(layers, "model.layers.1.mlp.up_proj"), 0) >= 0,
-                 "up_proj");
-    DT_EXPECT_TO(done, st,
-                 strcmp(dt_layer_style(dt_layers_find(layers, "lm_head"))->name,
-                        "colwise_gather_output") == 0,
-                 "the plan's rule");
-    DT_EXPECT_TO(done, st,
-                 dt_layer_rule_on(dt_layers_find(layers, "model.layers.0.self_attn.v_proj"), 0) < 0,
-                 "v_proj has no rule");
-done:
-    dt_model_release(&model);
-    return st;
+    DT_EXPECT(dt_layer_rule_on(dt_layers_find(layers, "model.layers.1.mlp.up_proj"), 0) >= 0,
+              "up_proj");
+    DT_EXPECT(strcmp(dt_layer_style(dt_layers_find(layers, "lm_head"))->name,
+                     "colwise_gather_output") == 0,
+              "the plan's rule");
+    DT_EXPECT(dt_layer_rule_on(dt_layers_find(layers, "model.layers.0.self_attn.v_proj"), 0) < 0,
+              "v_proj has no rule");
+    return DT_OK;
 }
 
 DT_TEST(policies, lists_of_them_mix_with_a_plan)

@@ -69,25 +69,20 @@ static dt_status same_pass(const char *what, const dt_pass_cost *dry, const dt_p
 static dt_status measure_run(dt_mesh *mesh, const char *dir, const dt_load_options *load,
                              const predict_case *c, dti_prediction *out)
 {
-    dt_status st = DT_OK;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     int64_t held;
 
-    DT_TRY_TO(done, st, dt_model_load(mesh, dir, load, &out->model));
-    DT_TRY_TO(done, st, dt_state_create(out->model, c->batch, c->sequence, &s));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dti_measure_pass(t, s, c->sequence, &out->prefill));
+    DT_TRY(dt_model_load(mesh, dir, load, &out->model));
+    DT_TRY(dt_state_create(out->model, c->batch, c->sequence, &s));
+    DT_TRY(dti_measure_pass(t, s, c->sequence, &out->prefill));
     dt_state_rewind(s, c->sequence - 1);
-    DT_TRY_TO(done, st, dti_measure_pass(t, s, 1, &out->decode));
-    DT_TRY_TO(done, st, dti_held_bytes(dt_mesh_runtime(mesh), &held));
+    DT_TRY(dti_measure_pass(t, s, 1, &out->decode));
+    DT_TRY(dti_held_bytes(dt_mesh_runtime(mesh), &held));
     out->weight_bytes = dt_model_local_bytes(out->model);
     out->cache_bytes = dti_state_bytes(s);
     out->activation_bytes = held - out->weight_bytes - out->cache_bytes;
-done:
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    return st;
+    return DT_OK;
 }
 
 static dt_status run_and_compare(dt_mesh *mesh, const void *arg)

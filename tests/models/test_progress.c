@@ -26,24 +26,20 @@ static dt_status listen(dt_mesh *mesh, const void *arg)
     static const int32_t ids[] = { 1, 2, 3, 4, 5 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
-    dt_state *s = NULL;
-    dt_model *m;
-    dt_status st = DT_OK;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
     told t = { .in_order = true };
 
     DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, arg), NULL, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, 16, &s));
+    DT_TRY(dt_state_create(m, 1, 16, &s));
     s->progress = on_layer;
     s->progress_arg = &t;
     o.max_new_tokens = 4;
     o.ignore_eos = true;
-    DT_TRY_TO(done, st, dt_generate(m, s, ids, 5, &o, NULL, NULL));
-    DT_EXPECT_TO(done, st, t.n == dt_model_info_of(m)->n_layers && t.total == t.n && t.in_order,
-                 "told %lld times of %lld layers", (long long)t.n, (long long)t.total);
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_generate(m, s, ids, 5, &o, NULL, NULL));
+    DT_EXPECT(t.n == dt_model_info_of(m)->n_layers && t.total == t.n && t.in_order,
+              "told %lld times of %lld layers", (long long)t.n, (long long)t.total);
+    return DT_OK;
 }
 
 DT_TEST(progress, a_prompt_tells_of_each_layer_once)

@@ -14,23 +14,15 @@ static dt_status logits_of(dt_mesh *mesh, const char *folder, uint64_t seed, dt_
     static const int32_t ids[N_IDS] = { 3, 1, 4, 1, 5 };
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
     char path[DT_TEST_PATH_BYTES];
-    dt_model *model = NULL;
-    dt_state *state = NULL;
-    dt_tape *tape = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(state) *state = NULL;
+    DT_HELD(tape) *tape = dt_test_tape(mesh);
 
     options.keep_dtype = false;
     DT_TRY(dt_model_create_random(mesh, dt_test_source_path(path, folder), &options, seed, &model));
-    DT_TRY_TO(done, st, dt_state_create(model, 1, N_IDS, &state));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(
-        done, st,
-        dt_full_tensor(dt_model_forward(tape, model, state, ids, N_IDS, DT_LOGITS_LAST), out));
-done:
-    dt_tape_release(&tape);
-    dt_state_release(&state);
-    dt_model_release(&model);
-    return st;
+    DT_TRY(dt_state_create(model, 1, N_IDS, &state));
+    DT_TRY(dt_full_tensor(dt_model_forward(tape, model, state, ids, N_IDS, DT_LOGITS_LAST), out));
+    return DT_OK;
 }
 
 typedef struct random_case {
@@ -41,29 +33,24 @@ typedef struct random_case {
 static dt_status compare(dt_mesh *mesh, const void *arg)
 {
     const random_case *c = arg;
-    dt_tensor *mine = NULL, *other = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *mine = NULL, *other = NULL;
     bool same = true;
     int64_t n;
 
-    DT_TRY_TO(done, st, logits_of(mesh, c->folder, 7, &mine));
-    DT_TRY_TO(done, st, logits_of(mesh, c->folder, 8, &other));
-    DT_TRY_TO(done, st, dt_equal(mine, other, &same));
-    DT_EXPECT_TO(done, st, !same, "seeds 7 and 8 give the same model");
+    DT_TRY(logits_of(mesh, c->folder, 7, &mine));
+    DT_TRY(logits_of(mesh, c->folder, 8, &other));
+    DT_TRY(dt_equal(mine, other, &same));
+    DT_EXPECT(!same, "seeds 7 and 8 give the same model");
     n = dt_tensor_extent(mine, 2);
     if (dt_mesh_n_ranks(mesh) == 1) {
-        DT_TRY_TO(done, st, dt_tensor_read(mine, c->want, (size_t)n * sizeof(float)));
+        DT_TRY(dt_tensor_read(mine, c->want, (size_t)n * sizeof(float)));
     } else {
         const float *got = dt_tensor_local(mine)->data;
         for (int64_t i = 0; i < n; i++)
-            DT_EXPECT_TO(done, st, fabsf(got[i] - c->want[i]) <= 1e-5f * (1 + fabsf(c->want[i])),
-                         "logit %d is %g, on one rank %g", (int)i, (double)got[i],
-                         (double)c->want[i]);
+            DT_EXPECT(fabsf(got[i] - c->want[i]) <= 1e-5f * (1 + fabsf(c->want[i])),
+                      "logit %d is %g, on one rank %g", (int)i, (double)got[i], (double)c->want[i]);
     }
-done:
-    dt_tensor_release(&mine);
-    dt_tensor_release(&other);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(random_weights, are_the_same_on_every_mesh)

@@ -81,10 +81,9 @@ static dt_status stream(dt_mesh *mesh, const void *arg)
     char relative[128], path[DT_TEST_PATH_BYTES];
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     const int32_t ids[64] = { 3, 1, 4, 1, 5, 9, 2, 6 };
-    dt_status st = DT_OK;
-    dt_state *state = NULL;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(state) *state = NULL;
 
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "spy", &spy));
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[c->fixture]);
@@ -92,16 +91,11 @@ static dt_status stream(dt_mesh *mesh, const void *arg)
     o.sequence_parallel = c->sequence_parallel;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &o, &m));
     s.n = 0; /* the plan was judged */
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, c->tokens, &state));
+    DT_TRY(dt_state_create(m, 2, c->tokens, &state));
     (void)dt_model_forward(t, m, state, ids, c->tokens, DT_LOGITS_LAST);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, check_seen(mesh, c, &s, dt_model_info_of(m)->hidden_size));
-done:
-    dt_state_release(&state);
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(check_seen(mesh, c, &s, dt_model_info_of(m)->hidden_size));
+    return DT_OK;
 }
 
 DT_TEST(sequence, a_rank_holds_its_tokens_between_blocks)
@@ -131,10 +125,9 @@ static dt_status logits_of(dt_mesh *mesh, const bits_case *c, bool sequence_para
     char relative[128], path[DT_TEST_PATH_BYTES];
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     const int32_t ids[16] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3 };
-    dt_status st = DT_OK;
-    dt_state *s = NULL;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(state) *s = NULL;
     dt_tensor *y;
 
     (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
@@ -142,41 +135,31 @@ static dt_status logits_of(dt_mesh *mesh, const bits_case *c, bool sequence_para
     o.dtype = c->dtype;
     o.sequence_parallel = sequence_parallel;
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &o, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_state_create(m, 2, c->tokens + 1, &s));
+    DT_TRY(dt_state_create(m, 2, c->tokens + 1, &s));
     y = dt_model_forward(t, m, s, ids, c->tokens, c->rows);
     if (c->rows == DT_LOGITS_LAST) /* and a step that reads the caches */
         y = dt_model_forward(t, m, s, ids + 4, 1, c->rows);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, out));
-done:
-    dt_state_release(&s);
-    dt_tape_release(&t);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, out));
+    return DT_OK;
 }
 
 static dt_status same_bits(dt_mesh *mesh, const void *arg)
 {
     const bits_case *c = arg;
-    dt_tensor *off = NULL, *on = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *off = NULL, *on = NULL;
     int64_t bytes = (int64_t)dt_dtype_size(c->dtype);
 
-    DT_TRY_TO(done, st, logits_of(mesh, c, false, &off));
-    DT_TRY_TO(done, st, logits_of(mesh, c, true, &on));
+    DT_TRY(logits_of(mesh, c, false, &off));
+    DT_TRY(logits_of(mesh, c, true, &on));
     for (int a = 0; a < 3; a++) {
-        DT_EXPECT_TO(done, st, dt_tensor_extent(off, a) == dt_tensor_extent(on, a), "shape");
+        DT_EXPECT(dt_tensor_extent(off, a) == dt_tensor_extent(on, a), "shape");
         bytes *= dt_tensor_extent(off, a);
     }
-    DT_EXPECT_TO(done, st,
-                 memcmp(dt_tensor_local(off)->data, dt_tensor_local(on)->data, (size_t)bytes) == 0,
-                 "%s in %s: cutting %d tokens changes the logits", c->fixture,
-                 dt_dtype_name(c->dtype), (int)c->tokens);
-done:
-    dt_tensor_release(&off);
-    dt_tensor_release(&on);
-    return st;
+    DT_EXPECT(memcmp(dt_tensor_local(off)->data, dt_tensor_local(on)->data, (size_t)bytes) == 0,
+              "%s in %s: cutting %d tokens changes the logits", c->fixture, dt_dtype_name(c->dtype),
+              (int)c->tokens);
+    return DT_OK;
 }
 
 DT_TEST(sequence, logits_are_the_same_to_the_bit)

@@ -65,8 +65,7 @@ static dt_status goes_on(dt_state *s, const dt_ids *ids, int64_t kept, int64_t l
                          int32_t new[NEW])
 {
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_state *fresh = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(state) *fresh = NULL;
     int32_t other[NEW];
     int64_t got, k;
 
@@ -76,17 +75,15 @@ static dt_status goes_on(dt_state *s, const dt_ids *ids, int64_t kept, int64_t l
     o.repetition_penalty = 1.2; /* which looks at everything that was read */
     DT_TRY(dt_state_create(s->model, 1, ROOM, &fresh));
     k = dt_state_keep(s, ids->ids, ids->n);
-    DT_EXPECT_TO(done, st, k == kept, "%lld of %lld tokens are kept, not %lld", (long long)k,
-                 (long long)ids->n, (long long)kept);
-    DT_EXPECT_TO(done, st, dt_state_length(s) == kept, "length");
-    DT_TRY_TO(done, st, breaks_off(s, ids->ids + k, ids->n - k));
-    DT_TRY_TO(done, st, dt_generate(s->model, s, ids->ids + k, ids->n - k, &o, new, &got));
-    DT_TRY_TO(done, st, dt_generate(s->model, fresh, ids->ids, ids->n, &o, other, &got));
-    DT_EXPECT_TO(done, st, got == NEW && memcmp(new, other, sizeof other) == 0,
-                 "other tokens after %lld that were kept", (long long)k);
-done:
-    dt_state_release(&fresh);
-    return st;
+    DT_EXPECT(k == kept, "%lld of %lld tokens are kept, not %lld", (long long)k, (long long)ids->n,
+              (long long)kept);
+    DT_EXPECT(dt_state_length(s) == kept, "length");
+    DT_TRY(breaks_off(s, ids->ids + k, ids->n - k));
+    DT_TRY(dt_generate(s->model, s, ids->ids + k, ids->n - k, &o, new, &got));
+    DT_TRY(dt_generate(s->model, fresh, ids->ids, ids->n, &o, other, &got));
+    DT_EXPECT(got == NEW && memcmp(new, other, sizeof other) == 0,
+              "other tokens after %lld that were kept", (long long)k);
+    return DT_OK;
 }
 
 /* As many tokens as the limit are kept, and none of one more. `s` is empty. */
@@ -106,32 +103,26 @@ static dt_status keeps(dt_mesh *mesh, const void *arg)
 {
     const keeping *c = arg;
     int32_t ids[FIRST + NEW + MORE], others[SHARED + MORE], new[NEW];
-    dt_state *s = NULL;
-    dt_status st = DT_OK;
-    dt_model *m;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
 
     for (int i = 0; i < FIRST + NEW + MORE; i++) ids[i] = (i * i + 3) % 89;
     for (int i = 0; i < SHARED + MORE; i++) others[i] = i < SHARED ? ids[i] : 50 + i;
     DT_TRY(load(mesh, c->fixture, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, 1, ROOM, &s));
+    DT_TRY(dt_state_create(m, 1, ROOM, &s));
     if (c->grow_from > 0) dt_state_grow_from(s, c->grow_from);
-    DT_EXPECT_TO(done, st, s->room == (c->grow_from > 0 ? c->grow_from : ROOM), "room");
-    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ ids, FIRST }, 0, c->limit, new));
+    DT_EXPECT(s->room == (c->grow_from > 0 ? c->grow_from : ROOM), "room");
+    DT_TRY(goes_on(s, &(dt_ids){ ids, FIRST }, 0, c->limit, new));
     memcpy(ids + FIRST, new, sizeof new); /* the last of which was not read */
-    DT_TRY_TO(done, st,
-              goes_on(s, &(dt_ids){ ids, FIRST + NEW + MORE }, FIRST + NEW - 1, c->limit, new));
-    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED + MORE }, SHARED, c->limit, new));
-    DT_TRY_TO(done, st, goes_on(s, &(dt_ids){ others, SHARED }, SHARED - 1, c->limit, new));
-    DT_EXPECT_TO(done, st, dt_state_keep(s, NULL, 3) == 0 && dt_state_length(s) == 0, "no ids");
-    DT_EXPECT_TO(done, st, dt_state_keep(NULL, ids, 3) == 0, "no state");
-    if (c->limit > 0) DT_TRY_TO(done, st, keeps_up_to(s, c->limit));
-    DT_EXPECT_TO(done, st, s->room < ROOM || c->grow_from == 0, "room for %lld",
-                 (long long)s->room);
-    DT_EXPECT_TO(done, st, dt_tensor_extent(s->kv[0].k, 1) == s->room, "caches");
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    DT_TRY(goes_on(s, &(dt_ids){ ids, FIRST + NEW + MORE }, FIRST + NEW - 1, c->limit, new));
+    DT_TRY(goes_on(s, &(dt_ids){ others, SHARED + MORE }, SHARED, c->limit, new));
+    DT_TRY(goes_on(s, &(dt_ids){ others, SHARED }, SHARED - 1, c->limit, new));
+    DT_EXPECT(dt_state_keep(s, NULL, 3) == 0 && dt_state_length(s) == 0, "no ids");
+    DT_EXPECT(dt_state_keep(NULL, ids, 3) == 0, "no state");
+    if (c->limit > 0) DT_TRY(keeps_up_to(s, c->limit));
+    DT_EXPECT(s->room < ROOM || c->grow_from == 0, "room for %lld", (long long)s->room);
+    DT_EXPECT(dt_tensor_extent(s->kv[0].k, 1) == s->room, "caches");
+    return DT_OK;
 }
 
 DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)

@@ -50,21 +50,17 @@ static dt_status run(dt_mesh *mesh, const dt_load_options *o, dt_tape *t, dt_ten
 {
     const int32_t ids[] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7 };
     char path[DT_TEST_PATH_BYTES];
-    dt_status st = DT_OK;
-    dt_state *s = NULL;
-    dt_model *m = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
 
     DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/llama/uneven"), o, &m));
-    DT_TRY_TO(done, st, dt_state_create(m, BATCH, 8, &s));
+    DT_TRY(dt_state_create(m, BATCH, 8, &s));
     for (int i = 0; i < 2; i++) {
         dt_tensor *y = dt_model_forward(t, m, s, ids + i * 12, i == 0 ? PROMPT : 1, DT_LOGITS_ALL);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_TRY_TO(done, st, dt_full_tensor(y, &out[i]));
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_full_tensor(y, &out[i]));
     }
-done:
-    dt_state_release(&s);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 /* `plan` gives the logits of the built-in plan for the same collectives. */

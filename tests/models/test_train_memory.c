@@ -47,11 +47,10 @@ static dt_status measure(dt_mesh *mesh, const scene *s, holds *out)
 {
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
-    dt_gradients *g = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dti_device *device;
-    dt_model *m = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     load.keep_dtype = false;
     load.dtype = s->dtype;
@@ -59,19 +58,14 @@ static dt_status measure(dt_mesh *mesh, const scene *s, holds *out)
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/llama/tied"), &load, &m));
     out->weights = dt_layers_local_bytes(dt_model_layers(m));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_layers_watch(dt_model_layers(m), g));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_layers_watch(dt_model_layers(m), g));
     for (int i = 0; i < STEPS; i++) {
-        DT_TRY_TO(done, st, step(t, m, g, s, &out->kept));
+        DT_TRY(step(t, m, g, s, &out->kept));
         out->held[i] = (int64_t)dti_memory_held(device->memory);
     }
     out->peak = (int64_t)dti_memory_peak(device->memory);
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    dt_model_release(&m);
-    return st;
+    return DT_OK;
 }
 
 static dt_status repeat(dt_mesh *mesh, const void *arg)

@@ -106,11 +106,10 @@ static dt_status check_case(dt_mesh *mesh, const void *arg)
     dt_step_options step = DT_STEP_OPTIONS_INIT;
     dt_runtime *rt = dt_mesh_runtime(mesh);
     dt_training_cost want, is = { 0 };
-    dt_optimizer *optimizer = NULL;
-    dt_model *model = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(optimizer) *optimizer = NULL;
+    DT_HELD(tape) *t = NULL;
     dti_device *device;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     load.keep_dtype = false;
     load.dtype = c->bf16 ? DT_BF16 : DT_F32;
@@ -123,35 +122,30 @@ static dt_status check_case(dt_mesh *mesh, const void *arg)
     step.microbatches = c->microbatches;
     DT_TRY(dt_predict_training(rt, c->folder, &o, &step, dt_runtime_rank(rt), &want));
     DT_TRY(dt_model_load(mesh, c->folder, &load, &model));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(dt_model_layers(model), &c->optimizer, &optimizer));
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY(dt_optimizer_create(dt_model_layers(model), &c->optimizer, &optimizer));
     /* what the first step gathers, the second one begins ahead */
     for (int i = c->fully_shard == NULL; i < 2; i++) {
         is = (dt_training_cost){ 0 };
-        DT_TRY_TO(done, st, run_step(c, model, t, optimizer, &is));
+        DT_TRY(run_step(c, model, t, optimizer, &is));
     }
-    DT_TRY_TO(done, st, dti_device_of(rt, &device));
+    DT_TRY(dti_device_of(rt, &device));
     is.peak_bytes = (int64_t)dti_memory_peak(device->memory);
-    DT_TRY_TO(done, st, same(want.forward.comm, is.forward.comm, "forward"));
-    DT_TRY_TO(done, st, same(want.backward.comm, is.backward.comm, "backward"));
-    DT_TRY_TO(done, st, same(want.update.comm, is.update.comm, "update"));
-    DT_TRY_TO(done, st, check_traffic(&want));
-    DT_EXPECT_TO(done, st, want.kept_bytes == is.kept_bytes, "kept %lld, not %lld",
-                 (long long)is.kept_bytes, (long long)want.kept_bytes);
-    DT_EXPECT_TO(done, st, want.weight_bytes == is.weight_bytes, "weights");
-    DT_EXPECT_TO(done, st, want.state_bytes == is.state_bytes, "state %lld, not %lld",
-                 (long long)is.state_bytes, (long long)want.state_bytes);
-    DT_EXPECT_TO(done, st, is.peak_bytes == want.peak_bytes, "%s: at most %lld, not %lld", c->mesh,
-                 (long long)is.peak_bytes, (long long)want.peak_bytes);
-    DT_EXPECT_TO(done, st,
-                 want.forward.work.flops + want.backward.work.flops == is.forward.work.flops &&
-                     want.update.work.flops == is.update.work.flops,
-                 "operations");
-done:
-    dt_tape_release(&t);
-    dt_optimizer_release(&optimizer);
-    dt_model_release(&model);
-    return st;
+    DT_TRY(same(want.forward.comm, is.forward.comm, "forward"));
+    DT_TRY(same(want.backward.comm, is.backward.comm, "backward"));
+    DT_TRY(same(want.update.comm, is.update.comm, "update"));
+    DT_TRY(check_traffic(&want));
+    DT_EXPECT(want.kept_bytes == is.kept_bytes, "kept %lld, not %lld", (long long)is.kept_bytes,
+              (long long)want.kept_bytes);
+    DT_EXPECT(want.weight_bytes == is.weight_bytes, "weights");
+    DT_EXPECT(want.state_bytes == is.state_bytes, "state %lld, not %lld", (long long)is.state_bytes,
+              (long long)want.state_bytes);
+    DT_EXPECT(is.peak_bytes == want.peak_bytes, "%s: at most %lld, not %lld", c->mesh,
+              (long long)is.peak_bytes, (long long)want.peak_bytes);
+    DT_EXPECT(want.forward.work.flops + want.backward.work.flops == is.forward.work.flops &&
+                  want.update.work.flops == is.update.work.flops,
+              "operations");
+    return DT_OK;
 }
 
 static void check_grid(dt_optimizer_rule rule, bool bf16)

@@ -15,8 +15,7 @@ static dt_status differentiate(dt_model *model, dt_gradients *g)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     dt_layers *layers = dt_model_layers(model);
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL;
 
     DT_TRY(dt_layers_watch(layers, g));
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &t));
@@ -31,11 +30,9 @@ static dt_status differentiate(dt_model *model, dt_gradients *g)
                         &(dt_backward_options){ .keep = true });
         }
     }
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_gradients_settle(g, NULL));
-done:
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_gradients_settle(g, NULL));
+    return DT_OK;
 }
 
 typedef struct scene {
@@ -56,20 +53,16 @@ static dt_status write(dt_mesh *mesh, const void *arg)
 {
     scene *s = (scene *)(uintptr_t)arg;
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dt_gradients *g = NULL;
-    dt_model *model = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(gradients) *g = NULL;
 
     load.keep_dtype = false;
     load.dtype = DT_F32;
     DT_TRY(dt_model_load(mesh, s->folder, &load, &model));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, differentiate(model, g));
-    DT_TRY_TO(done, st, dt_model_write_gradients(model, g, s->path, told, s));
-done:
-    dt_gradients_release(&g);
-    dt_model_release(&model);
-    return st;
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(differentiate(model, g));
+    DT_TRY(dt_model_write_gradients(model, g, s->path, told, s));
+    return DT_OK;
 }
 
 static float *read_all(const dti_ckpt *c, const dti_st_entry *e, int64_t *n)

@@ -228,29 +228,24 @@ static dt_status point_of(dt_mesh *mesh, const constructed_case *c, int64_t rows
     const int64_t shape[] = { rows, 16 };
     const int64_t own = dt_test_piece(&rows, 1, 0, dt_mesh_n_ranks(mesh), dt_mesh_coord(mesh, 0));
     const dt_placement cut = DT_SHARD(0);
-    dt_tape *t = NULL, *aside = NULL;
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL, *y;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = NULL, *aside = NULL;
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
 
     DT_TRY(make_point(mesh, c->name, &layers));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &aside));
-    DT_TRY_TO(done, st, dt_ones(mesh, &cut, DT_F32, 2, shape, &x));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &aside));
+    DT_TRY(dt_ones(mesh, &cut, DT_F32, 2, shape, &x));
     y = dt_layer_enter(t, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_ones(y, c->inside_is_whole ? rows : own));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(expect_ones(y, c->inside_is_whole ? rows : own));
     y = dt_move_dim(aside, y, 0, DT_REPLICATE);
     y = dt_layer_leave(t, dt_layers_at(layers, 0), y);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_ones(y, c->outside_is_whole ? rows : own));
-    DT_TRY_TO(done, st, expect_gathers(t, mesh, rows, c->gathers));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&aside);
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(expect_ones(y, c->outside_is_whole ? rows : own));
+    DT_TRY(expect_gathers(t, mesh, rows, c->gathers));
+    return DT_OK;
 }
 
 static dt_status constructed(dt_mesh *mesh, const void *arg)
@@ -305,33 +300,25 @@ static dt_status refused_values(dt_mesh *mesh, const void *arg)
     };
     const dt_placement rows = DT_SHARD(0);
     const int64_t shape[] = { 3, 4, 2 };
-    dt_layers *layers = NULL;
-    dt_tensor *one = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *one = NULL;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &rows, DT_F32, 3, shape, &one));
+    DT_TRY(dt_zeros(mesh, &rows, DT_F32, 3, shape, &one));
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
         dt_tensor *x[9] = { one, one };
-        DT_TRY_TO(done, st, make_point(mesh, cases[i].style, &layers));
+        DT_TRY(make_point(mesh, cases[i].style, &layers));
         if (cases[i].leave)
             dt_layer_leave_all(t, dt_layers_at(layers, 0), cases[i].n, x);
         else
             dt_layer_enter_all(t, dt_layers_at(layers, 0), cases[i].n, x);
         dt_layers_release(&layers);
-        DT_TRY_TO(done, st,
-                  dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t),
-                                        cases[i].status, cases[i].says));
-        DT_EXPECT_TO(done, st, cases[i].n == 0 || x[0] == NULL, "nothing is left");
+        DT_EXPECT_STATUS(dt_tape_status(t), cases[i].status, cases[i].says);
+        DT_EXPECT(cases[i].n == 0 || x[0] == NULL, "nothing is left");
         dt_tape_reset(t);
     }
-done:
-    dt_layers_release(&layers);
-    dt_tensor_release(&one);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(arguments, values_that_come_otherwise_are_refused)

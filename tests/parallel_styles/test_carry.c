@@ -56,9 +56,9 @@ static dt_status feed(dt_mesh *mesh, carrying *c, dt_placement cut, int by)
 {
     const dt_placement place[] = { cut, DT_REPLICATE };
     const int64_t shape[] = { c->n, C };
-    dt_tensor *x = NULL, *full = NULL, *y;
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    dt_tensor *y;
     float values[MAX_ROWS * C];
-    dt_status st = DT_OK;
 
     for (int i = 0; i < c->n; i++) {
         c->h[i] += (float)(by + i);
@@ -67,22 +67,19 @@ static dt_status feed(dt_mesh *mesh, carrying *c, dt_placement cut, int by)
     dt_tape_reset(c->tape);
     DT_TRY(
         dt_distribute(mesh, place, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
-    DT_EXPECT_TO(done, st, dt_layers_carry(c->layers, c->carry) == NULL, "none before");
+    DT_EXPECT(dt_layers_carry(c->layers, c->carry) == NULL, "none before");
     y = dt_layer_forward(c->tape, dt_layers_at(c->layers, 0), x);
-    DT_EXPECT_TO(done, st, dt_layers_carry(c->layers, NULL) == c->carry, "the one of before");
-    DT_TRY_TO(done, st, dt_tape_status(c->tape));
+    DT_EXPECT(dt_layers_carry(c->layers, NULL) == c->carry, "the one of before");
+    DT_TRY(dt_tape_status(c->tape));
     dt_carry_commit(c->carry);
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
+    DT_TRY(dt_full_tensor(y, &full));
     for (int i = 0; i < c->n * C; i++) {
         const float want = c->h[i / C] * (float)(i % C + 1);
         const float got = ((const float *)dt_tensor_local(full)->data)[i];
-        DT_EXPECT_TO(done, st, got == want, "sequence %d, channel %d: %g, not %g", i / C, i % C,
-                     (double)got, (double)want);
+        DT_EXPECT(got == want, "sequence %d, channel %d: %g, not %g", i / C, i % C, (double)got,
+                  (double)want);
     }
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    return st;
+    return DT_OK;
 }
 
 static dt_status choose(carrying *c, int n, const int64_t *from)

@@ -66,18 +66,14 @@ static dt_status agree(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, float
     const dt_plan_rule whole[] = { { "up", "replicate" } };
     const dt_plan none = { .rules = whole, .n_rules = 1 };
     float want[ROWS * OUT], got[ROWS * OUT];
-    dt_status st = DT_OK;
-    dt_tape *t;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, run(mesh, &none, dtype, t, want));
-    DT_TRY_TO(done, st, run(mesh, plan, dtype, t, got));
+    DT_TRY(run(mesh, &none, dtype, t, want));
+    DT_TRY(run(mesh, plan, dtype, t, got));
     for (int i = 0; i < ROWS * OUT; i++)
-        DT_EXPECT_TO(done, st, fabsf(got[i] - want[i]) <= tolerance * (1 + fabsf(want[i])),
-                     "element %d is %g, not %g", i, (double)got[i], (double)want[i]);
-done:
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(fabsf(got[i] - want[i]) <= tolerance * (1 + fabsf(want[i])),
+                  "element %d is %g, not %g", i, (double)got[i], (double)want[i]);
+    return DT_OK;
 }
 
 /* --- two dims --------------------------------------------------------------------------------- */
@@ -129,8 +125,7 @@ static dt_status missing_dim(dt_mesh *mesh, const void *arg)
 {
     const dt_plan_rule rules[] = { { "up", "rowwise" } };
     dt_plan plan = { .rules = rules, .n_rules = 1, .dim = "cp", .strict = true };
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     plan.source = "a\nplan";
@@ -143,10 +138,8 @@ static dt_status missing_dim(dt_mesh *mesh, const void *arg)
                      "chained by `more`");
     plan.more = NULL;
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers));
-    DT_EXPECT_TO(done, st, dt_layer_style_on(dt_layers_at(layers, 0), 0) != NULL, "built-in stays");
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(dt_layer_style_on(dt_layers_at(layers, 0), 0) != NULL, "built-in stays");
+    return DT_OK;
 }
 
 DT_TEST(dims, rules_for_a_dim_that_is_not_there_are_reported)
@@ -166,10 +159,10 @@ static dt_status partial_sum(dt_mesh *mesh, const void *arg)
                               .out = DT_LAID(DT_LAY_KEEP) };
     const dt_style reduces = { .size = sizeof(dt_style), .in = DT_LAID(DT_LAY_REPLICATE) };
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL, *y;
-    dt_tape *t = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(tape) *t = NULL;
+    dt_tensor *y;
 
     (void)arg;
     DT_TRY(dt_style_register(rt, "rowwise_partial", &leaves));
@@ -177,22 +170,17 @@ static dt_status partial_sum(dt_mesh *mesh, const void *arg)
     DT_TRY(agree(mesh, &plan, DT_F32, 1e-6f));
     DT_TRY(agree(mesh, &plan, DT_BF16, 1e-2f));
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, &plan, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_BF16, 11));
-    DT_TRY_TO(done, st, make_x(mesh, DT_BF16, &x));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_BF16, 11));
+    DT_TRY(make_x(mesh, DT_BF16, &x));
+    DT_TRY(dt_tape_create(rt, &t));
     for (int again = 0; again < 2; again++) {
         y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, dt_tensor_dtype(y) == DT_F32, "terms are not rounded");
-        DT_EXPECT_TO(done, st, dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL,
-                     "Partial");
-        DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls == 0, "nothing moved");
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(dt_tensor_dtype(y) == DT_F32, "terms are not rounded");
+        DT_EXPECT(dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL, "Partial");
+        DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls == 0, "nothing moved");
     }
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(dims, a_sum_left_partial_is_f32_terms_with_the_bias_in_one)
@@ -274,29 +262,23 @@ static dt_status rounded_once(dt_mesh *mesh, const void *arg)
                                  .axis = { { 16, DT_UNIT_ROW }, { 16, DT_UNIT_ROW } },
                                  .with = "bias",
                                  .style = "rowwise" };
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL, *y[2];
-    dt_tape *t = NULL;
-    dt_status st;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *y[2];
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_BF16, 1));
-    DT_TRY_TO(done, st, dt_randn(mesh, whole, DT_BF16, 2, shape, (dt_random){ 3, 0 }, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_BF16, 1));
+    DT_TRY(dt_randn(mesh, whole, DT_BF16, 2, shape, (dt_random){ 3, 0 }, &x));
     y[0] = dt_layer_forward(t, dt_layers_at(layers, 0), x);
     y[1] = dt_linear(t, x, dt_layer_param(dt_layers_at(layers, 0), 0),
                      dt_layer_param(dt_layers_at(layers, 0), 1));
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st,
-                 memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
-                        32 * 16 * sizeof(uint16_t)) == 0,
-                 "other bits");
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
+                     32 * 16 * sizeof(uint16_t)) == 0,
+              "other bits");
+    return DT_OK;
 }
 
 DT_TEST(dims, a_bias_of_one_rank_is_rounded_with_its_product)
@@ -310,38 +292,30 @@ static dt_status wrong_params(dt_mesh *mesh, const void *arg)
 {
     const dt_placement rows[DT_MAX_DIMS] = { DT_SHARD(0) };
     const int64_t w_shape[] = { OUT, IN }, b_shape[] = { OUT };
-    dt_tensor *other = NULL, *ids = NULL, *w = NULL, *b = NULL;
-    dt_layers *layers = NULL;
-    dt_mesh *another = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(mesh) *another = NULL;
+    DT_HELD(tensor) *other = NULL, *ids = NULL, *w = NULL, *b = NULL;
     dt_layer *up;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", specs, 3, NULL, &layers));
     up = dt_layers_at(layers, 0);
-    DT_TRY_TO(done, st, dt_mesh_create(dt_mesh_runtime(mesh), "cp=2", &another));
-    DT_TRY_TO(done, st, dt_zeros(another, rows, DT_F32, 2, w_shape, &other));
-    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_I32, 2, w_shape, &ids));
-    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_BF16, 2, w_shape, &w));
-    DT_TRY_TO(done, st, dt_zeros(mesh, rows, DT_F32, 1, b_shape, &b));
+    DT_TRY(dt_mesh_create(dt_mesh_runtime(mesh), "cp=2", &another));
+    DT_TRY(dt_zeros(another, rows, DT_F32, 2, w_shape, &other));
+    DT_TRY(dt_zeros(mesh, rows, DT_I32, 2, w_shape, &ids));
+    DT_TRY(dt_zeros(mesh, rows, DT_BF16, 2, w_shape, &w));
+    DT_TRY(dt_zeros(mesh, rows, DT_F32, 1, b_shape, &b));
 #define REFUSED(call, code, says) \
-    DT_TRY_TO(done, st, dt_test_expect_status(__func__, __FILE__, __LINE__, call, code, says))
+    DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, call, code, says))
     REFUSED(dt_layer_set_param(up, 0, other), DT_ERR_LAYOUT, "up.weight lies on another mesh");
     REFUSED(dt_layer_set_param(up, 0, ids), DT_ERR_SHAPE, "up.weight is i32");
-    DT_TRY_TO(done, st, dt_layer_set_param(up, 0, w));
+    DT_TRY(dt_layer_set_param(up, 0, w));
     REFUSED(dt_layer_set_param(up, 1, b), DT_ERR_SHAPE,
             "up.bias is f32, but the layer has a "
             "parameter in bf16");
     REFUSED(dt_layer_set_param(up, 1, w), DT_ERR_SHAPE, "up.bias has 1 axes");
 #undef REFUSED
-done:
-    dt_tensor_release(&other);
-    dt_tensor_release(&ids);
-    dt_tensor_release(&w);
-    dt_tensor_release(&b);
-    dt_mesh_release(&another);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(dims, parameters_of_another_mesh_or_dtype_are_refused)

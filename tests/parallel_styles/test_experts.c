@@ -90,25 +90,20 @@ static dt_status run(dt_mesh *mesh, const experts_case *c, const dt_plan *plan, 
     const int64_t shape[] = { c->size->batch, c->size->tokens, c->size->d };
     const dt_placement everywhere[DT_MAX_DIMS] = { { 0 } };
     float values[MOST_TOKENS * MOST_D];
-    dt_tensor *whole_x = NULL, *x;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *whole_x = NULL;
+    dt_tensor *x;
     dt_layer_spec specs[N_LAYERS];
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
 
     make_specs(c->size, specs);
     dt_test_random(values, MOST_TOKENS * MOST_D, 3);
     DT_TRY(dt_layers_create(mesh, "tp", specs, N_LAYERS, plan, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, c->dtype, 7));
-    DT_TRY_TO(done, st,
-              dt_distribute(mesh, everywhere, DT_F32, 3, shape,
-                            (dt_source){ values, DT_EQUAL_COPIES }, &whole_x));
+    DT_TRY(dt_test_fill_layers(mesh, layers, c->dtype, 7));
+    DT_TRY(dt_distribute(mesh, everywhere, DT_F32, 3, shape, (dt_source){ values, DT_EQUAL_COPIES },
+                         &whole_x));
     x = dt_cast(t, whole_x, c->dtype);
     *y = forward(t, layers, c->size->chosen, x);
-    st = dt_tape_status(t);
-done:
-    dt_tensor_release(&whole_x);
-    dt_layers_release(&layers);
-    return st;
+    return dt_tape_status(t);
 }
 
 /* One move of the result, of terms in f32, on a mesh of one dim. On several dims every one of them
@@ -216,10 +211,9 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
 {
     const experts_case unfit = { .size = &mixtures[1], .dtype = DT_F32 };
     dt_layer_spec specs[N_LAYERS], spec;
-    dt_layers *layers = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(layers) *layers = NULL;
     dt_tensor *y;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
 
     (void)arg;
     make_specs(unfit.size, specs);
@@ -235,23 +229,16 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(
         dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
         "does not fit experts.gate_up_proj, a layer of experts with weight [5, 14, 6]");
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_EXPECT_TO(done, st, run(mesh, &unfit, &plan_half, t, &y) == DT_ERR_LAYOUT,
-                 "two cuts do not meet");
-    DT_EXPECT_TO(done, st,
-                 strstr(dt_last_error()->message, "experts are cut as a whole, or gate and up") !=
-                     NULL,
-                 "%s", dt_last_error()->message);
+    DT_EXPECT(run(mesh, &unfit, &plan_half, t, &y) == DT_ERR_LAYOUT, "two cuts do not meet");
+    DT_EXPECT(strstr(dt_last_error()->message, "experts are cut as a whole, or gate and up") !=
+                  NULL,
+              "%s", dt_last_error()->message);
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 4, NULL, &layers));
-    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 2), NULL) == NULL, "alone");
-    DT_EXPECT_TO(done, st,
-                 strstr(dt_last_error()->message, "which dt_layer_experts() computes") != NULL,
-                 "%s", dt_last_error()->message);
-done:
-    dt_layers_release(&layers);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 4, NULL, &layers));
+    DT_EXPECT(dt_layer_forward(t, dt_layers_at(layers, 2), NULL) == NULL, "alone");
+    DT_EXPECT(strstr(dt_last_error()->message, "which dt_layer_experts() computes") != NULL, "%s",
+              dt_last_error()->message);
+    return DT_OK;
 }
 
 DT_TEST(experts, styles_that_do_not_fit_are_refused)
@@ -269,31 +256,24 @@ static dt_status joins_once(dt_mesh *mesh, const void *arg)
                                  .style = "moe_identity_expert" };
     const dt_placement everywhere = DT_REPLICATE;
     const int64_t shape[] = { 3, 5 };
-    dt_tensor *x = NULL, *full = NULL, *y;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    dt_tensor *y;
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_test_arange(mesh, &everywhere, DT_F32, 2, shape, &x));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY(dt_test_arange(mesh, &everywhere, DT_F32, 2, shape, &x));
     y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st,
-                 dt_mesh_n_ranks(mesh) == 1 ||
-                     dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL,
-                 "is a term");
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_mesh_n_ranks(mesh) == 1 ||
+                  dt_layout_placement(dt_tensor_layout(y), 0).kind == DT_PLACE_PARTIAL,
+              "is a term");
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        DT_EXPECT_TO(done, st, dt_tape_comm(t, (dt_comm_kind)k).calls == 0, "nothing moves");
-    DT_TRY_TO(done, st, dt_full_tensor(y, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(dt_tape_comm(t, (dt_comm_kind)k).calls == 0, "nothing moves");
+    DT_TRY(dt_full_tensor(y, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    return DT_OK;
 }
 
 DT_TEST(experts, an_identity_expert_joins_the_sum_once)

@@ -145,23 +145,16 @@ static dt_status without_a_value(dt_mesh *mesh, const void *arg)
     const dt_layer_spec spec = { .name = "a", .kind = &plain, .axis = { { O, 0 }, { I, 0 } } };
     const dt_placement whole = DT_REPLICATE;
     const int64_t shape[] = { 2, I };
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
-    dt_status st;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
+    DT_TRY(dt_zeros(mesh, &whole, DT_F32, 2, shape, &x));
     (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
-                               "a: w has no value yet: dt_layer_set_param() gives it one");
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    return dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_ARG,
+                                 "a: w has no value yet: dt_layer_set_param() gives it one");
 }
 
 DT_TEST(own_kinds, a_layer_without_a_value_says_what_gives_it_one)
@@ -281,36 +274,28 @@ static dt_status prepared(dt_mesh *mesh, const void *arg)
     const dt_placement whole[] = { DT_REPLICATE, DT_REPLICATE };
     const int64_t shape[] = { 3, I };
     float values[3 * I];
-    dt_layers *one = NULL, *two = NULL;
-    dt_tensor *x = NULL, *y[2] = { NULL, NULL };
-    dt_tape *t = NULL;
-    dt_status st;
+    DT_HELD(layers) *one = NULL, *two = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y[2] = { NULL, NULL };
 
     (void)arg;
     dt_test_random(values, 3 * I, 3);
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "sharded", &sharded));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, &plan, &one));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &two));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, one, DT_F32, 1));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, two, DT_F32, 1));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &one));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &two));
+    DT_TRY(dt_test_fill_layers(mesh, one, DT_F32, 1));
+    DT_TRY(dt_test_fill_layers(mesh, two, DT_F32, 1));
+    DT_TRY(
         dt_distribute(mesh, whole, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
     y[0] = dt_layer_forward(t, dt_layers_at(one, 0), x);
     y[1] = dt_layer_forward(t, dt_layers_at(two, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == 2, "weight and bias");
-    DT_EXPECT_TO(done, st,
-                 memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
-                        sizeof(float) * 3 * O) == 0,
-                 "as with whole parameters");
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    dt_layers_release(&one);
-    dt_layers_release(&two);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_GATHER).calls == 2, "weight and bias");
+    DT_EXPECT(memcmp(dt_tensor_local(y[0])->data, dt_tensor_local(y[1])->data,
+                     sizeof(float) * 3 * O) == 0,
+              "as with whole parameters");
+    return DT_OK;
 }
 
 DT_TEST(own_kinds, a_style_prepares_parameters_for_the_computation)
@@ -349,37 +334,28 @@ static dt_status of_other_layers(dt_mesh *mesh, const void *arg)
           .axis = { { 2, 0 }, { 3, 0 }, { 5, 0 }, { 7, 0 }, { 11, 0 } } },
     };
     const int64_t shape[] = { 3, 2 };
-    dt_layers *one = NULL, *two = NULL;
-    dt_carry *carry = NULL;
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(layers) *one = NULL, *two = NULL;
+    DT_HELD(carry) *carry = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 1, NULL, &one));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 2, NULL, &two));
-    DT_EXPECT_TO(done, st, dti_spec_flops(&specs[0]) == 2 * 3 * 5 + 1.5 * 3 * 7 * 3 + 2 * 11 * 3,
-                 "%g FLOPs", dti_spec_flops(&specs[0]));
-    DT_TRY_TO(done, st, dt_carry_create(one, &carry));
-    DT_TRY_TO(done, st,
-              dt_ones(mesh, (const dt_placement[]){ DT_REPLICATE }, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_EXPECT_TO(done, st, dt_layers_carry(two, carry) == NULL, "none before");
-    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(two, 1), x) == NULL, "refused");
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 1, NULL, &one));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 2, NULL, &two));
+    DT_EXPECT(dti_spec_flops(&specs[0]) == 2 * 3 * 5 + 1.5 * 3 * 7 * 3 + 2 * 11 * 3, "%g FLOPs",
+              dti_spec_flops(&specs[0]));
+    DT_TRY(dt_carry_create(one, &carry));
+    DT_TRY(dt_ones(mesh, (const dt_placement[]){ DT_REPLICATE }, DT_F32, 2, shape, &x));
+    DT_EXPECT(dt_layers_carry(two, carry) == NULL, "none before");
+    DT_EXPECT(dt_layer_forward(t, dt_layers_at(two, 1), x) == NULL, "refused");
     DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, "the carry of other layers");
     dt_tape_reset(t);
     (void)dt_layers_carry(one, carry);
     (void)dt_layers_carry(two, NULL);
     (void)dt_layer_forward(t, dt_layers_at(one, 0), x);
     (void)dt_layer_forward(t, dt_layers_at(two, 1), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    dt_carry_release(&carry);
-    dt_layers_release(&one);
-    dt_layers_release(&two);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    return DT_OK;
 }
 
 DT_TEST(own_kinds, costs_are_letters_and_states_are_of_their_layers)
@@ -485,9 +461,8 @@ static dt_status printed(dt_mesh *mesh, const void *arg)
           .style = "rowwise",
           .tied_to = NULL },
     };
-    dt_layers *layers = NULL;
+    DT_HELD(layers) *layers = NULL;
     char text[1024], few[8], here[512];
-    dt_status st = DT_OK;
 
     (void)arg;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &mine));
@@ -499,22 +474,18 @@ static dt_status printed(dt_mesh *mesh, const void *arg)
                    "b.bias        1  rowwise  R          [6]         12 bytes\n",
                    dt_runtime_rank(dt_mesh_runtime(mesh)));
     const int n = dt_layers_print(layers, DT_BF16, false, text, sizeof text);
-    DT_EXPECT_TO(done, st, strcmp(text, here) == 0, "%s", text);
-    DT_EXPECT_TO(done, st, n == (int)strlen(text), "its length");
-    DT_EXPECT_TO(done, st, dt_layers_print(layers, DT_BF16, false, few, sizeof few) == n, "all");
-    DT_EXPECT_TO(done, st, strcmp(few, "paramet") == 0, "cut");
+    DT_EXPECT(strcmp(text, here) == 0, "%s", text);
+    DT_EXPECT(n == (int)strlen(text), "its length");
+    DT_EXPECT(dt_layers_print(layers, DT_BF16, false, few, sizeof few) == n, "all");
+    DT_EXPECT(strcmp(few, "paramet") == 0, "cut");
     (void)dt_layers_print(layers, DT_F32, true, text, sizeof text);
-    DT_EXPECT_TO(done, st,
-                 strstr(text,
-                        "{\"name\": \"a.w\", \"style\": {\"tp\": \"mine\"}, \"step_style\": "
-                        "{\"tp\": \"mine\"}, \"from\": \"built-in\", \"placement\": [\"S(0)\"], "
-                        "\"shape\": [6, 4], \"local_shape\": [3, 4], \"bytes\": 48, "
-                        "\"tied_to\": null}") != NULL &&
-                     strstr(text, "\"points\": [\n {\"name\": \"here\", ") != NULL,
-                 "%s", text);
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(strstr(text, "{\"name\": \"a.w\", \"style\": {\"tp\": \"mine\"}, \"step_style\": "
+                           "{\"tp\": \"mine\"}, \"from\": \"built-in\", \"placement\": [\"S(0)\"], "
+                           "\"shape\": [6, 4], \"local_shape\": [3, 4], \"bytes\": 48, "
+                           "\"tied_to\": null}") != NULL &&
+                  strstr(text, "\"points\": [\n {\"name\": \"here\", ") != NULL,
+              "%s", text);
+    return DT_OK;
 }
 
 DT_TEST(own_kinds, layers_print_how_they_lie_under_styles_of_ones_own)

@@ -247,28 +247,20 @@ static dt_status gives_a_wrong_shape(dt_mesh *mesh, const void *arg)
     const dt_layer_spec spec = { .name = "up", .kind = kind, .axis = { { 3, 0 }, { 4, 0 } } };
     const dt_placement whole = DT_REPLICATE;
     const int64_t weight[] = { 3, 4 }, shape[] = { 2, 4 };
-    dt_tensor *w = NULL, *x = NULL;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *w = NULL, *x = NULL;
 
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, ids ? DT_I32 : DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
-    DT_TRY_TO(done, st, dt_layer_set_forward(dt_layers_at(layers, 0), other, NULL));
-    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "refused");
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_SHAPE,
-                                    ids ? "replaces the forward of up gave [2, 4], not [2, 4, 4]"
-                                        : "replaces the forward of up gave [2, 4], not [2, 3]"));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
+    DT_TRY(dt_zeros(mesh, &whole, ids ? DT_I32 : DT_F32, 2, shape, &x));
+    DT_TRY(dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY(dt_layer_set_forward(dt_layers_at(layers, 0), other, NULL));
+    DT_EXPECT(dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "refused");
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
+                     ids ? "replaces the forward of up gave [2, 4], not [2, 4, 4]"
+                         : "replaces the forward of up gave [2, 4], not [2, 3]");
+    return DT_OK;
 }
 
 DT_TEST(own_styles, a_function_in_the_place_of_a_layers_keeps_its_shape)
@@ -288,36 +280,29 @@ static dt_status tokens_of_ids(dt_mesh *mesh, const void *arg)
                                           "local(comes=sequence)", "local(comes=[sequence])" };
     const dt_placement cut = DT_SHARD(1), whole = DT_REPLICATE;
     const int64_t shape[] = { 3, 4 }, weight[] = { 5, 2 };
-    dt_tensor *x = NULL, *w = NULL, *y;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL, *w = NULL;
+    dt_tensor *y;
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &cut, DT_I32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
+    DT_TRY(dt_zeros(mesh, &cut, DT_I32, 2, shape, &x));
+    DT_TRY(dt_zeros(mesh, &whole, DT_F32, 2, weight, &w));
     for (size_t i = 0; i < DT_COUNT(styles); i++) {
         const dt_layer_spec spec = { .name = "embed",
                                      .kind = &dt_embedding_kind,
                                      .axis = { { 5, 0 }, { 2, 0 } },
                                      .style = styles[i] };
-        DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-        DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+        DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+        DT_TRY(dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
         y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
-        DT_TRY_TO(done, st, dt_tape_status(t));
-        DT_EXPECT_TO(done, st, dt_layout_placement(dt_tensor_layout(y), 0).axis == 1, "%s: axis",
-                     styles[i]);
+        DT_TRY(dt_tape_status(t));
+        DT_EXPECT(dt_layout_placement(dt_tensor_layout(y), 0).axis == 1, "%s: axis", styles[i]);
         dt_layers_release(&layers);
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        DT_EXPECT_TO(done, st, dt_tape_comm(t, (dt_comm_kind)k).calls == 0, "nothing moves");
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_layers_release(&layers);
-    dt_tape_release(&t);
-    return st;
+        DT_EXPECT(dt_tape_comm(t, (dt_comm_kind)k).calls == 0, "nothing moves");
+    return DT_OK;
 }
 
 DT_TEST(own_styles, the_sequence_of_ids_is_their_last_axis)

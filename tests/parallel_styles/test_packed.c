@@ -42,25 +42,21 @@ static dt_status run(dt_mesh *mesh, const model_case *c, bool whole, dt_tape *t,
     const dt_plan plan = { .rules = rules, .n_rules = 2 };
     const int64_t shape[] = { 1, TOKENS, c->width };
     const dt_placement everywhere[DT_MAX_DIMS] = { { 0 } };
-    dt_layers *layers = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
     float values[MAX_VALUES];
-    dt_tensor *x = NULL, *y;
-    dt_status st = DT_OK;
+    dt_tensor *y;
 
     dt_test_random(values, TOKENS * c->width, 3);
     DT_TRY(dt_layers_create(mesh, "tp", c->specs, 2, whole ? &plan : NULL, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_F32, 7));
-    DT_TRY_TO(done, st,
-              dt_distribute(mesh, everywhere, DT_F32, 3, shape,
-                            (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_F32, 7));
+    DT_TRY(dt_distribute(mesh, everywhere, DT_F32, 3, shape, (dt_source){ values, DT_EQUAL_COPIES },
+                         &x));
     y = c->forward(t, layers, x, c->heads);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_place(mesh, y, c->scattered && !whole));
-    DT_TRY_TO(done, st, dt_full_tensor(y, out));
-done:
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(expect_place(mesh, y, c->scattered && !whole));
+    DT_TRY(dt_full_tensor(y, out));
+    return DT_OK;
 }
 
 /* A sum of terms that is scattered over tokens: one reduce-scatter of TOKENS rows, or, where pieces
@@ -103,30 +99,23 @@ static dt_status expect_price(const dt_mesh *mesh, const dt_head_counts *h, cons
 static dt_status equals_one_rank(dt_mesh *mesh, const void *arg)
 {
     const model_case *c = arg;
-    dt_tensor *got = NULL, *want = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *got = NULL, *want = NULL;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, run(mesh, c, true, t, &want));
+    DT_TRY(run(mesh, c, true, t, &want));
     dt_tape_reset(t);
-    DT_TRY_TO(done, st, run(mesh, c, false, t, &got));
+    DT_TRY(run(mesh, c, false, t, &got));
     if (c->scattered)
-        DT_TRY_TO(done, st, expect_scattered(mesh, t, c->width));
+        DT_TRY(expect_scattered(mesh, t, c->width));
     else
-        DT_TRY_TO(done, st,
-                  expect_price(mesh, c->heads, t, TOKENS * c->width * (int64_t)sizeof(float)));
+        DT_TRY(expect_price(mesh, c->heads, t, TOKENS * c->width * (int64_t)sizeof(float)));
     for (int i = 0; i < TOKENS * c->width; i++) {
         const float a = ((const float *)dt_tensor_local(got)->data)[i];
         const float b = ((const float *)dt_tensor_local(want)->data)[i];
-        DT_EXPECT_TO(done, st, fabsf(a - b) <= 4e-6f * (1 + fabsf(b)), "element %d is %g, not %g",
-                     i, (double)a, (double)b);
+        DT_EXPECT(fabsf(a - b) <= 4e-6f * (1 + fabsf(b)), "element %d is %g, not %g", i, (double)a,
+                  (double)b);
     }
-done:
-    dt_tensor_release(&got);
-    dt_tensor_release(&want);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 /* --- gate | up -------------------------------------------------------------------------------- */

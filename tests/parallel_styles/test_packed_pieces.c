@@ -65,27 +65,20 @@ static dt_status expect_packed(const packed_case *c, const dt_tensor *x)
 static dt_status by_way_of(dt_mesh *mesh, const packed_case *c, dt_placement cut)
 {
     dt_placement packed[DT_MAX_DIMS] = { { 0 } }, plain[DT_MAX_DIMS] = { { 0 } };
-    dt_tensor *x = NULL, *full = NULL, *again = NULL, *other = NULL, *back = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *x = NULL, *full = NULL, *again = NULL, *other = NULL, *back = NULL;
 
     packed[dt_mesh_n_dims(mesh) - 1] = c->packed;
     plain[dt_mesh_n_dims(mesh) - 1] = cut;
     DT_TRY(dt_test_arange(mesh, packed, DT_F32, c->n_axes, c->shape, &x));
-    DT_TRY_TO(done, st, expect_packed(c, x));
-    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
-    DT_TRY_TO(done, st, dt_test_expect_arange(full));
-    DT_TRY_TO(done, st, dt_redistribute(full, packed, &again));
-    DT_TRY_TO(done, st, expect_packed(c, again));
-    DT_TRY_TO(done, st, dt_redistribute(x, plain, &other));
-    DT_TRY_TO(done, st, dt_redistribute(other, packed, &back));
-    DT_TRY_TO(done, st, expect_packed(c, back));
-done:
-    dt_tensor_release(&back);
-    dt_tensor_release(&other);
-    dt_tensor_release(&again);
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    return st;
+    DT_TRY(expect_packed(c, x));
+    DT_TRY(dt_full_tensor(x, &full));
+    DT_TRY(dt_test_expect_arange(full));
+    DT_TRY(dt_redistribute(full, packed, &again));
+    DT_TRY(expect_packed(c, again));
+    DT_TRY(dt_redistribute(x, plain, &other));
+    DT_TRY(dt_redistribute(other, packed, &back));
+    DT_TRY(expect_packed(c, back));
+    return DT_OK;
 }
 
 static dt_status there_and_back(dt_mesh *mesh, const void *arg)

@@ -77,23 +77,18 @@ static dt_status rules_win(dt_mesh *mesh, const void *arg)
                                    { "layers.*.up", "rowwise" },
                                    { "*.*.up", "colwise_gather_output" },
                                    { "head", "colwise" } };
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     DT_TRY(make(mesh, rules, (int)DT_COUNT(rules), true, &layers));
-    DT_TRY_TO(done, st, expect_style(layers, "layers.0.up", "replicate")); /* exact */
-    DT_TRY_TO(done, st, expect_style(layers, "layers.1.up", "rowwise"));   /* fewer stars, later */
-    DT_TRY_TO(done, st, expect_style(layers, "head", "colwise"));
-    DT_TRY_TO(done, st,
-              expect_style(layers, "embed", "embedding_rowwise")); /* follows its partner */
-    DT_EXPECT_TO(done, st,
-                 dt_layer_param_layout(dt_layers_find(layers, "head"), 0) ==
-                     dt_layer_param_layout(dt_layers_find(layers, "embed"), 0),
-                 "tied weights lie alike");
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(expect_style(layers, "layers.0.up", "replicate")); /* exact */
+    DT_TRY(expect_style(layers, "layers.1.up", "rowwise"));   /* fewer stars, later */
+    DT_TRY(expect_style(layers, "head", "colwise"));
+    DT_TRY(expect_style(layers, "embed", "embedding_rowwise")); /* follows its partner */
+    DT_EXPECT(dt_layer_param_layout(dt_layers_find(layers, "head"), 0) ==
+                  dt_layer_param_layout(dt_layers_find(layers, "embed"), 0),
+              "tied weights lie alike");
+    return DT_OK;
 }
 
 static dt_status wrong_plans(dt_mesh *mesh, const void *arg)
@@ -129,8 +124,7 @@ DT_TEST(plan, wrong_plans_are_refused_with_names)
 
 static dt_status no_such_dim(dt_mesh *mesh, const void *arg)
 {
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers),
@@ -139,12 +133,9 @@ static dt_status no_such_dim(dt_mesh *mesh, const void *arg)
                      "of; it has \"dp\"");
     DT_TRY(dt_layers_create(mesh, "tp?", specs, (int)DT_COUNT(specs), NULL, &layers));
     for (int i = 0; i < dt_layers_count(layers); i++)
-        DT_EXPECT_TO(done, st,
-                     dt_layout_is_replicated(dt_layer_param_layout(dt_layers_at(layers, i), 0)),
-                     "layer %d", i);
-done:
-    dt_layers_release(&layers);
-    return st;
+        DT_EXPECT(dt_layout_is_replicated(dt_layer_param_layout(dt_layers_at(layers, i), 0)),
+                  "layer %d", i);
+    return DT_OK;
 }
 
 DT_TEST(plan, a_mesh_without_the_dim_replicates_where_that_is_said)
@@ -275,8 +266,7 @@ static dt_status lay_by_many(dt_mesh *mesh, const void *arg)
     const dt_plan plan = { .rules = m->rules, .n_rules = MANY };
     static char names[LAYERS][NAME_BYTES];
     static dt_layer_spec some[LAYERS];
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
     int n = 0;
 
     for (int i = 0; i < LAYERS; i++) {
@@ -285,18 +275,14 @@ static dt_status lay_by_many(dt_mesh *mesh, const void *arg)
         some[i].name = names[i];
     }
     DT_TRY(dt_layers_create(mesh, "tp", some, LAYERS, &plan, &layers));
-    DT_TRY_TO(done, st, expect_style(layers, "layers.10.up", "replicate"));
-    DT_TRY_TO(done, st, expect_style(layers, "layers.11.up", "rowwise"));
+    DT_TRY(expect_style(layers, "layers.10.up", "replicate"));
+    DT_TRY(expect_style(layers, "layers.11.up", "rowwise"));
     while (dt_layers_remark(layers, n) != NULL) n++;
-    DT_EXPECT_TO(done, st, n == 17, "%d remarks", n);
-    DT_EXPECT_TO(done, st,
-                 strstr(dt_layers_remark(layers, 0), "\"layers.2000.up\"") != NULL &&
-                     strstr(dt_layers_remark(layers, 16), "98984 more rules match no layer") !=
-                         NULL,
-                 "%s; %s", dt_layers_remark(layers, 0), dt_layers_remark(layers, 16));
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(n == 17, "%d remarks", n);
+    DT_EXPECT(strstr(dt_layers_remark(layers, 0), "\"layers.2000.up\"") != NULL &&
+                  strstr(dt_layers_remark(layers, 16), "98984 more rules match no layer") != NULL,
+              "%s; %s", dt_layers_remark(layers, 0), dt_layers_remark(layers, 16));
+    return DT_OK;
 }
 
 DT_TEST(plan, two_hundred_thousand_rules_are_told_in_a_few_lines)

@@ -45,22 +45,17 @@ static dt_status sees_its_own_styles(dt_runtime *rt, const run *r)
         .name = "up", .kind = &dt_linear_kind, .axis = { { 5, 0 }, { 7, 0 } }, .style = "mine"
     };
     const dt_style *found;
-    dt_layers *layers = NULL;
-    dt_mesh *mesh = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(layers) *layers = NULL;
     dt_placement place;
 
     DT_TRY(dt_style_find(rt, r->own, NULL, &found));
     DT_EXPECT_STATUS(dt_style_find(rt, r->foreign, NULL, &found), DT_ERR_ARG, "unknown style");
     DT_TRY(dt_mesh_create(rt, "tp=2", &mesh));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     place = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 0), 0), 0);
-    DT_EXPECT_TO(done, st, place.kind == DT_PLACE_SHARD && place.axis == r->axis, "axis %d",
-                 place.axis);
-done:
-    dt_layers_release(&layers);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_EXPECT(place.kind == DT_PLACE_SHARD && place.axis == r->axis, "axis %d", place.axis);
+    return DT_OK;
 }
 
 /* Both barriers are passed also after a failure, or the other run would wait for ever. */

@@ -113,19 +113,16 @@ static dt_status expect_values(const style_case *c, const style_values *v, dt_te
 {
     const double tolerance = c->dtype == DT_F32 ? 1e-5 : 3e-2;
     const int64_t n = count_of(c->y_shape, c->y_axes);
-    dt_tensor *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *full = NULL;
     float got[STYLE_MOST];
 
     DT_TRY(dt_full_tensor(y, &full));
     dti_convert(got, DT_F32, dt_tensor_local(full)->data, dt_tensor_dtype(full), n);
     for (int64_t i = 0; i < n; i++)
-        DT_EXPECT_TO(done, st, fabs((double)got[i] - v->y[i]) <= tolerance * (1 + fabs(v->y[i])),
-                     "%s of a %s: element %lld is %g, not %g", c->row->style, c->row->layer,
-                     (long long)i, (double)got[i], v->y[i]);
-done:
-    dt_tensor_release(&full);
-    return st;
+        DT_EXPECT(fabs((double)got[i] - v->y[i]) <= tolerance * (1 + fabs(v->y[i])),
+                  "%s of a %s: element %lld is %g, not %g", c->row->style, c->row->layer,
+                  (long long)i, (double)got[i], v->y[i]);
+    return DT_OK;
 }
 
 /* "S(1)" -> 1 */
@@ -195,33 +192,28 @@ static dt_tensor *run_layers(const style_case *c, const style_values *v, dt_tape
 static dt_status forward(const style_case *c, const style_values *v, dt_layers *layers,
                          dt_tensor *x)
 {
-    dt_tape *t = NULL, *aside = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL, *aside = NULL;
     dt_tensor *y;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(c->mesh), &t));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(c->mesh), &aside));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(c->mesh), &aside));
     y = dt_layer_enter(aside, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(aside));
-    DT_TRY_TO(done, st, expect_place(c, "x", dt_tensor_layout(y), c->row->x_made));
+    DT_TRY(dt_tape_status(aside));
+    DT_TRY(expect_place(c, "x", dt_tensor_layout(y), c->row->x_made));
     y = run_layers(c, v, t, layers, x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, y != NULL, "%s of a %s gave nothing", c->row->style, c->row->layer);
-    DT_TRY_TO(done, st, expect_place(c, "y", dt_tensor_layout(y), c->row->y_left));
-    DT_TRY_TO(done, st, expect_comm(c, t));
-    DT_TRY_TO(done, st, expect_values(c, v, y));
-done:
-    dt_tape_release(&aside);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(y != NULL, "%s of a %s gave nothing", c->row->style, c->row->layer);
+    DT_TRY(expect_place(c, "y", dt_tensor_layout(y), c->row->y_left));
+    DT_TRY(expect_comm(c, t));
+    DT_TRY(expect_values(c, v, y));
+    return DT_OK;
 }
 
 static dt_status run_row(style_case *c, style_values *v)
 {
     dt_layer_spec specs[STYLE_LAYERS];
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
     dt_layer *layer;
     int n, subject;
 
@@ -230,17 +222,13 @@ static dt_status run_row(style_case *c, style_values *v)
     n = style_case_specs(c, specs, &subject);
     DT_TRY(dt_layers_create(c->mesh, "tp", specs, n, NULL, &layers));
     layer = dt_layers_at(layers, subject);
-    DT_TRY_TO(done, st,
-              expect_place(c, "W", dt_layer_param_layout(layer, 0),
-                           is_one_row(c) ? "R" : c->row->weight));
-    DT_TRY_TO(done, st, expect_place(c, "b", dt_layer_param_layout(layer, 1), c->row->bias));
-    DT_TRY_TO(done, st, set_params(c, v, layers));
-    DT_TRY_TO(done, st, make_x(c, v, &x));
-    DT_TRY_TO(done, st, forward(c, v, layers, x));
-done:
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(expect_place(c, "W", dt_layer_param_layout(layer, 0),
+                        is_one_row(c) ? "R" : c->row->weight));
+    DT_TRY(expect_place(c, "b", dt_layer_param_layout(layer, 1), c->row->bias));
+    DT_TRY(set_params(c, v, layers));
+    DT_TRY(make_x(c, v, &x));
+    DT_TRY(forward(c, v, layers, x));
+    return DT_OK;
 }
 
 /* A style with a twin leaves a step of one token whole: no tokens are cut, sums are all-reduced. */

@@ -58,58 +58,47 @@ static dt_status run(dt_mesh *mesh, const style_case *c, const char *style, dt_t
     const int32_t ids[] = { 0, 10, 5, 3 };
     const dt_placement whole = DT_REPLICATE;
     const dt_layer_spec spec = spec_of(c, style);
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL, *y;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y;
     float values[4 * IN];
 
     dt_test_random(values, 4 * IN, 3);
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_F32, 7));
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_F32, 7));
     if (c->kind == &dt_linear_kind)
-        DT_TRY_TO(done, st,
-                  dt_distribute(mesh, strcmp(style, "replicate") == 0 ? &whole : &c->input, DT_F32,
-                                2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+        DT_TRY(dt_distribute(mesh, strcmp(style, "replicate") == 0 ? &whole : &c->input, DT_F32, 2,
+                             shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
     else
-        DT_TRY_TO(done, st,
-                  dt_distribute(mesh, &whole, DT_I32, 1, &n_ids,
-                                (dt_source){ ids, DT_EQUAL_COPIES }, &x));
+        DT_TRY(dt_distribute(mesh, &whole, DT_I32, 1, &n_ids, (dt_source){ ids, DT_EQUAL_COPIES },
+                             &x));
     y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(y, out));
-done:
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(y, out));
+    return DT_OK;
 }
 
 static dt_status equals_one_rank(dt_mesh *mesh, const void *arg)
 {
     const style_case *c = arg;
-    dt_tensor *got = NULL, *want = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *got = NULL, *want = NULL;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, run(mesh, c, "replicate", t, &want));
-    DT_TRY_TO(done, st, run(mesh, c, c->style, t, &got));
+    DT_TRY(run(mesh, c, "replicate", t, &want));
+    DT_TRY(run(mesh, c, c->style, t, &got));
     for (int k = 0; k < DT_N_COMM_KINDS; k++) {
         const int64_t calls = k == (int)c->comm && dt_mesh_n_ranks(mesh) > 1 ? c->calls : 0;
-        DT_EXPECT_TO(done, st, dt_tape_comm(t, (dt_comm_kind)k).calls == calls,
-                     "%s: %lld collectives of kind %d, not %lld", c->style,
-                     (long long)dt_tape_comm(t, (dt_comm_kind)k).calls, k, (long long)calls);
+        DT_EXPECT(dt_tape_comm(t, (dt_comm_kind)k).calls == calls,
+                  "%s: %lld collectives of kind %d, not %lld", c->style,
+                  (long long)dt_tape_comm(t, (dt_comm_kind)k).calls, k, (long long)calls);
     }
     for (int i = 0; i < 4 * OUT; i++) {
         const float a = ((const float *)dt_tensor_local(got)->data)[i];
         const float b = ((const float *)dt_tensor_local(want)->data)[i];
-        DT_EXPECT_TO(done, st, fabsf(a - b) <= 1e-6f * (1 + fabsf(b)),
-                     "%s: element %d is %g, not %g", c->style, i, (double)a, (double)b);
+        DT_EXPECT(fabsf(a - b) <= 1e-6f * (1 + fabsf(b)), "%s: element %d is %g, not %g", c->style,
+                  i, (double)a, (double)b);
     }
-done:
-    dt_tensor_release(&got);
-    dt_tensor_release(&want);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(styles, every_style_gives_the_result_of_one_rank_at_its_price)
@@ -236,30 +225,22 @@ static dt_status wrong_result(dt_mesh *mesh, const void *arg)
         .name = "a.b", .kind = &dt_linear_kind, .axis = { { 4, 0 }, { 4, 0 } }, .style = "nothing"
     };
     dt_runtime *rt = dt_mesh_runtime(mesh);
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *x = NULL;
 
     if (wrong->output)
         style.prepare_output = wrong->prepare;
     else
         style.prepare_input = wrong->prepare;
-    DT_TRY_TO(done, st, dt_style_register(rt, "nothing", &style));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
-    DT_TRY_TO(done, st,
-              dt_zeros(mesh, &(dt_placement){ .kind = DT_PLACE_REPLICATE }, DT_F32, 2, shape, &x));
-    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, x));
-    DT_EXPECT_TO(done, st, dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "no tensor");
-    DT_TRY_TO(done, st,
-              dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), wrong->status,
-                                    wrong->says));
-done:
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_style_register(rt, "nothing", &style));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY(dt_zeros(mesh, &(dt_placement){ .kind = DT_PLACE_REPLICATE }, DT_F32, 2, shape, &x));
+    DT_TRY(dt_layer_set_param(dt_layers_at(layers, 0), 0, x));
+    DT_EXPECT(dt_layer_forward(t, dt_layers_at(layers, 0), x) == NULL, "no tensor");
+    DT_EXPECT_STATUS(dt_tape_status(t), wrong->status, wrong->says);
+    return DT_OK;
 }
 
 DT_TEST(styles, functions_that_give_nothing_or_another_shape_are_named)
@@ -355,28 +336,23 @@ static dt_status versions(dt_mesh *mesh, const void *arg)
     const dt_layer_spec spec = { .name = "norm", .kind = &dt_rms_norm_kind, .axis = { { 4, 0 } } };
     const dt_plan_rule rule = { "norm", "sequence_parallel" };
     dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true };
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
-    DT_EXPECT_TO(done, st,
-                 dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_KEEP,
-                 "the newest one leaves tokens cut");
+    DT_EXPECT(dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_KEEP,
+              "the newest one leaves tokens cut");
     dt_layers_release(&layers);
     plan.version = "v4.56";
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers));
-    DT_EXPECT_TO(done, st,
-                 dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_REPLICATE,
-                 "that of v4.56 gathers them");
+    DT_EXPECT(dt_layer_style(dt_layers_at(layers, 0))->out.of[0].to.kind == DT_LAY_REPLICATE,
+              "that of v4.56 gathers them");
     dt_layers_release(&layers);
     plan.version = "v1";
     for (plan.n_rules = 0; plan.n_rules <= 1; plan.n_rules++) /* of no rule and of one */
         DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, &plan, &layers), DT_ERR_ARG,
                          "the plan: unknown version \"v1\"");
-done:
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(styles, a_plan_of_v4_56_means_what_names_meant_then)

@@ -54,39 +54,32 @@ static dt_tensor *body(dt_tape *t, const void *arg, int n, dt_tensor *const *in)
 static dt_status pass(dt_mesh *mesh, dt_layers *layers, dt_tensor *x, bool again, came *out)
 {
     dt_layer *layer = dt_layers_at(layers, 0);
-    dt_gradients *g = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     int64_t now;
     dt_tensor *y;
 
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, dt_gradients_watch(g, x));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, x));
     for (int p = 0; p < dt_layer_n_params(layer); p++)
-        if (dt_layer_has_param(layer, p))
-            DT_TRY_TO(done, st, dt_gradients_watch(g, dt_layer_param(layer, p)));
+        if (dt_layer_has_param(layer, p)) DT_TRY(dt_gradients_watch(g, dt_layer_param(layer, p)));
     dt_tape_record(t, g);
     y = again ? dt_recompute(t, body, &layer, sizeof layer, 1, &x) : dt_layer_forward(t, layer, x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, read_whole(y, out->y));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(read_whole(y, out->y));
     dt_backward(t, y, &(dt_backward_options){ .seed = y });
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     dti_gathered_bytes(dt_mesh_runtime(mesh), &now, &out->most);
-    DT_EXPECT_TO(done, st, now == 0, "%lld bytes are still gathered", (long long)now);
-    DT_TRY_TO(done, st, dt_gradients_settle(g, t));
-    DT_TRY_TO(done, st, read_whole(dt_gradient(g, x), out->dx));
-    DT_TRY_TO(done, st, read_whole(dt_gradient(g, dt_layer_param(layer, 0)), out->dw));
+    DT_EXPECT(now == 0, "%lld bytes are still gathered", (long long)now);
+    DT_TRY(dt_gradients_settle(g, t));
+    DT_TRY(read_whole(dt_gradient(g, x), out->dx));
+    DT_TRY(read_whole(dt_gradient(g, dt_layer_param(layer, 0)), out->dw));
     if (dt_layer_has_param(layer, 1))
-        DT_TRY_TO(done, st, read_whole(dt_gradient(g, dt_layer_param(layer, 1)), out->db));
-    DT_EXPECT_TO(done, st,
-                 dt_tensor_layout(dt_gradient(g, dt_layer_param(layer, 0))) ==
-                     dt_layer_param_layout(layer, 0),
-                 "the gradient lies elsewhere");
-done:
-    dt_tape_release(&t);
-    dt_gradients_release(&g);
-    return st;
+        DT_TRY(read_whole(dt_gradient(g, dt_layer_param(layer, 1)), out->db));
+    DT_EXPECT(dt_tensor_layout(dt_gradient(g, dt_layer_param(layer, 0))) ==
+                  dt_layer_param_layout(layer, 0),
+              "the gradient lies elsewhere");
+    return DT_OK;
 }
 
 static dt_status run(dt_mesh *mesh, const tile_case *c, const char *style, came *out)
@@ -99,22 +92,16 @@ static dt_status run(dt_mesh *mesh, const tile_case *c, const char *style, came 
     const dt_plan plan = { .dim = "dp", .others = style };
     const int64_t shape[] = { ROWS, c->in };
     dt_placement place[DT_MAX_DIMS] = { DT_SHARD(0) };
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL;
     float values[MOST];
 
     dt_test_random(values, ROWS * c->in, 3);
     DT_TRY(dt_layers_create(mesh, "tp?", &spec, 1, &plan, &layers));
-    DT_TRY_TO(done, st, dt_test_fill_layers(mesh, layers, DT_F32, 11));
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_F32, 11));
+    DT_TRY(
         dt_distribute(mesh, place, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
-    st = pass(mesh, layers, x, c->again, out);
-done:
-    dt_tensor_release(&x);
-    dt_layers_release(&layers);
-    return st;
+    return pass(mesh, layers, x, c->again, out);
 }
 
 static dt_status near(const float *a, const float *b, int64_t n, bool exact, const char *what)

@@ -205,21 +205,16 @@ static dt_status expect_price(const dt_mesh *mesh, const torch_case *c, const dt
 /* y is what the layer gives when all ranks hold all of it. */
 static dt_status expect_whole_result(dt_mesh *mesh, const torch_case *c, dt_tensor *x, dt_tensor *y)
 {
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     bool close = false;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, make_layer(mesh, c, "replicate", &layers));
+    DT_TRY(make_layer(mesh, c, "replicate", &layers));
     x = dt_layer_forward(t, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_allclose(x, y, 1e-5, 1e-5, &close));
-    DT_EXPECT_TO(done, st, close, "values differ from those of one rank");
-done:
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_allclose(x, y, 1e-5, 1e-5, &close));
+    DT_EXPECT(close, "values differ from those of one rank");
+    return DT_OK;
 }
 
 static dt_status run_case(dt_mesh *mesh, const torch_case *c, const char *style)
@@ -324,36 +319,29 @@ static dt_status two_tables(dt_mesh *mesh, const void *arg)
     const torch_case later = {
         .kind = LOOKUP, .comes = R, .rows = 13, .columns = 6, .x_axes = 1, .x = { 5 }
     };
-    dt_layers *one = NULL, *two = NULL;
+    DT_HELD(layers) *one = NULL, *two = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *z = NULL;
     const int64_t p = dt_mesh_n_ranks(mesh);
     dt_comm_counter want[DT_N_COMM_KINDS] = { { 0, 0 } };
-    dt_tensor *x = NULL, *z = NULL, *y[2];
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    dt_tensor *y[2];
 
     (void)arg;
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, make_layer(mesh, &c, "local_rowwise", &one));
-    DT_TRY_TO(done, st, make_layer(mesh, &c, "local_rowwise", &two));
-    DT_TRY_TO(done, st, make_x(mesh, &c, &x));
-    DT_TRY_TO(done, st, make_x(mesh, &later, &z));
+    DT_TRY(make_layer(mesh, &c, "local_rowwise", &one));
+    DT_TRY(make_layer(mesh, &c, "local_rowwise", &two));
+    DT_TRY(make_x(mesh, &c, &x));
+    DT_TRY(make_x(mesh, &later, &z));
     y[0] = dt_layer_forward(t, dt_layers_at(one, 0), x);
     y[1] = dt_layer_forward(t, dt_layers_at(two, 0), z);
     y[0] = dt_move_dim(t, y[0], 0, DT_REPLICATE);
     y[1] = dt_move_dim(t, y[1], 0, DT_REPLICATE);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     want[REDUCE] =
         (dt_comm_counter){ 2 * (p > 1), 2 * (p - 1) * 8 * 6 * 4 / p + 2 * (p - 1) * 5 * 6 * 4 / p };
-    DT_TRY_TO(done, st, dt_test_expect_counts(t, want));
-    DT_TRY_TO(done, st, expect_whole_result(mesh, &c, x, y[0]));
-    DT_TRY_TO(done, st, expect_whole_result(mesh, &later, z, y[1]));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&z);
-    dt_tape_release(&t);
-    dt_layers_release(&one);
-    dt_layers_release(&two);
-    return st;
+    DT_TRY(dt_test_expect_counts(t, want));
+    DT_TRY(expect_whole_result(mesh, &c, x, y[0]));
+    DT_TRY(expect_whole_result(mesh, &later, z, y[1]));
+    return DT_OK;
 }
 
 DT_TEST(torch_styles, tables_of_one_shape_keep_their_terms_apart)

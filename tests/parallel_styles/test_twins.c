@@ -110,29 +110,22 @@ static dt_status calls_of_a_step(dt_mesh *mesh, const char *style, int64_t *redu
     };
     const dt_placement whole = DT_REPLICATE;
     const int64_t one[] = { 2, 1, 7 }, shape[] = { 6, 7 };
-    dt_layers *layers = NULL;
-    dt_tensor *x = NULL, *w = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL, *w = NULL;
     dt_placement cut;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     cut = dt_layout_placement(dt_layer_param_layout(dt_layers_at(layers, 0), 0), 0);
-    DT_TRY_TO(done, st, dt_zeros(mesh, &cut, DT_F32, 2, shape, &w));
-    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
-    DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, 3, one, &x));
+    DT_TRY(dt_zeros(mesh, &cut, DT_F32, 2, shape, &w));
+    DT_TRY(dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY(dt_zeros(mesh, &whole, DT_F32, 3, one, &x));
     (void)dt_layer_forward(t, dt_layers_at(layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     *reduces = dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls;
     *all = 0;
     for (int k = 0; k < DT_N_COMM_KINDS; k++) *all += dt_tape_comm(t, (dt_comm_kind)k).calls;
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&w);
-    dt_layers_release(&layers);
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 static dt_status steps(dt_mesh *mesh, const void *arg)
@@ -207,34 +200,27 @@ static dt_status chosen(dt_mesh *mesh, const void *arg)
         { 2, { 1, 4 }, -1 },   { 4, { 1, 3, 2, 2 }, 1 }, { 4, { 3, 1, 2, 2 }, -1 },
     };
     const dt_placement whole = DT_REPLICATE;
-    dt_layers *layers = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dt_tensor *x = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     (void)arg;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "mine", &style));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
-    DT_EXPECT_TO(done, st,
-                 strcmp(dt_layer_step_style_on(dt_layers_at(layers, 0), 0)->name, "replicate") == 0,
-                 "the style of a step");
-    DT_EXPECT_TO(done, st, dt_layer_step_style_on(dt_layers_at(layers, 0), 1) == NULL, "no dim");
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
+    DT_EXPECT(strcmp(dt_layer_step_style_on(dt_layers_at(layers, 0), 0)->name, "replicate") == 0,
+              "the style of a step");
+    DT_EXPECT(dt_layer_step_style_on(dt_layers_at(layers, 0), 1) == NULL, "no dim");
     for (size_t i = 0; i < DT_COUNT(values); i++) {
         dt_placement now;
-        DT_TRY_TO(done, st, dt_zeros(mesh, &whole, DT_F32, values[i].n_axes, values[i].shape, &x));
+        DT_TRY(dt_zeros(mesh, &whole, DT_F32, values[i].n_axes, values[i].shape, &x));
         x = dt_tape_own(t, x);
         dt_tensor *y = dt_layer_forward(t, dt_layers_at(layers, 0), x);
         x = NULL;
-        DT_TRY_TO(done, st, dt_tape_status(t));
+        DT_TRY(dt_tape_status(t));
         now = dt_layout_placement(dt_tensor_layout(y), 0);
-        DT_EXPECT_TO(done, st, (now.kind == DT_PLACE_SHARD ? now.axis : -1) == values[i].cut,
-                     "value %zu", i);
+        DT_EXPECT((now.kind == DT_PLACE_SHARD ? now.axis : -1) == values[i].cut, "value %zu", i);
     }
-done:
-    dt_tape_release(&t);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(twins, a_value_of_one_token_meets_the_twin)

@@ -8,6 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
+void dt_test_free(void *pointer)
+{
+    void *p;
+
+    memcpy(&p, pointer, sizeof p); /* of whatever type it is */
+    dti_free(p);
+}
+
 void dt_test_print_error(void)
 {
     const dt_error *e = dt_last_error();

@@ -100,7 +100,14 @@ void dt_test_status(const char *file, int line, const char *call, dt_status st, 
 #define DT_EXPECT_STATUS(call, code, substring) \
     DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, (call), (code), (substring)))
 
-/* For bodies that hold something: records the failure and goes to the label. */
+/* DT_HELD(tensor) *x = NULL, *y = NULL; DT_FREED float *values = NULL: what such a variable has when
+ * its scope is left, by DT_TRY() too, is released; what was declared last first. DT_FREED is memory
+ * for dti_free(). */
+#define DT_HELD(what) __attribute__((cleanup(dt_##what##_release))) dt_##what
+#define DT_FREED      __attribute__((cleanup(dt_test_free)))
+void dt_test_free(void *pointer);
+
+/* For bodies that hold something else: records the failure and goes to the label. */
 #define DT_EXPECT_TO(label, st, cond, ...)                                               \
     do {                                                                                 \
         if (!(cond)) {                                                                   \
@@ -119,6 +126,9 @@ dt_status dt_test_expect_close(const char *func, const char *file, int line, con
                                double a, double b, double tolerance);
 dt_status dt_test_expect_status(const char *func, const char *file, int line, dt_status st,
                                 dt_status want, const char *substring);
+
+/* DT_HELD(tape) *t = dt_test_tape(mesh): one of this rank, or NULL, which dt_tape_status() refuses. */
+struct dt_tape *dt_test_tape(dt_mesh *mesh);
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 

@@ -110,55 +110,45 @@ static dt_status judge_bf16(const dt_golden *x, const float *ours)
 /* Logits of the whole prompt, widened to f32. */
 static dt_status prompt_logits(dt_model *model, const dt_golden *x, float *to)
 {
-    dt_state *state = NULL;
-    dt_tape *tape = NULL;
-    dt_tensor *logits, *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *tape = NULL;
+    DT_HELD(state) *state = NULL;
+    DT_HELD(tensor) *full = NULL;
+    dt_tensor *logits;
     dti_host host;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
-    DT_TRY_TO(done, st, dt_state_create(model, 1, x->n_prompt, &state));
+    DT_TRY(dt_state_create(model, 1, x->n_prompt, &state));
     logits = dt_model_forward(tape, model, state, x->prompt, x->n_prompt, DT_LOGITS_ALL);
-    DT_TRY_TO(done, st, dt_tape_status(tape));
-    DT_EXPECT_TO(done, st, dt_tensor_extent(logits, 2) == x->vocab, "vocabulary");
-    DT_TRY_TO(done, st, dt_full_tensor(logits, &full));
-    DT_TRY_TO(done, st, dti_host_open(full, DTI_HOST_READS, &host));
+    DT_TRY(dt_tape_status(tape));
+    DT_EXPECT(dt_tensor_extent(logits, 2) == x->vocab, "vocabulary");
+    DT_TRY(dt_full_tensor(logits, &full));
+    DT_TRY(dti_host_open(full, DTI_HOST_READS, &host));
     dti_convert(to, DT_F32, host.local.data, dt_tensor_dtype(full), x->n_prompt * x->vocab);
-    st = dti_host_close(&host, DT_OK);
-done:
-    dt_tensor_release(&full);
-    dt_state_release(&state);
-    dt_tape_release(&tape);
-    return st;
+    return dti_host_close(&host, DT_OK);
 }
 
 static dt_status check_greedy(dt_model *model, const dt_golden *x)
 {
     dt_generate_options options = DT_GENERATE_OPTIONS_INIT;
     int32_t out[DT_GOLDEN_GREEDY];
-    dt_state *state = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(state) *state = NULL;
     int64_t n;
 
     options.max_new_tokens = x->n_greedy;
     options.ignore_eos = true;
     DT_TRY(dt_state_create(model, 1, x->n_prompt + x->n_greedy, &state));
-    DT_TRY_TO(done, st, dt_generate(model, state, x->prompt, x->n_prompt, &options, out, &n));
+    DT_TRY(dt_generate(model, state, x->prompt, x->n_prompt, &options, out, &n));
     for (int i = 0; i < x->n_greedy; i++)
-        DT_EXPECT_TO(done, st, out[i] == x->greedy[i], "token %d is %d, theirs is %d", i, out[i],
-                     x->greedy[i]);
-done:
-    dt_state_release(&state);
-    return st;
+        DT_EXPECT(out[i] == x->greedy[i], "token %d is %d, theirs is %d", i, out[i], x->greedy[i]);
+    return DT_OK;
 }
 
 dt_status dt_golden_matches(dt_mesh *mesh, const void *arg)
 {
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
     const dt_golden *x = arg;
-    dt_status st = DT_OK;
-    dt_model *model = NULL;
-    float *once = NULL, *twice = NULL;
+    DT_HELD(model) *model = NULL;
+    DT_FREED float *once = NULL, *twice = NULL;
     const size_t n = (size_t)(x->n_prompt * x->vocab);
 
     options.keep_dtype = false;
@@ -169,18 +159,14 @@ dt_status dt_golden_matches(dt_mesh *mesh, const void *arg)
     options.policies = &x->policy;
     options.n_policies = x->policy != NULL ? 1 : 0;
     DT_TRY(dt_model_load(mesh, x->folder, &options, &model));
-    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *once, (void **)&once));
-    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *twice, (void **)&twice));
-    DT_TRY_TO(done, st, prompt_logits(model, x, once));
-    DT_TRY_TO(done, st, x->dtype == DT_F32 ? judge_f32(x, once) : judge_bf16(x, once));
-    DT_TRY_TO(done, st, prompt_logits(model, x, twice));
-    DT_EXPECT_TO(done, st, memcmp(once, twice, n * sizeof *once) == 0, "two runs differ");
-    if (x->dtype == DT_F32) DT_TRY_TO(done, st, check_greedy(model, x));
-done:
-    dti_free(once);
-    dti_free(twice);
-    dt_model_release(&model);
-    return st;
+    DT_TRY(dti_alloc_array(n, sizeof *once, (void **)&once));
+    DT_TRY(dti_alloc_array(n, sizeof *twice, (void **)&twice));
+    DT_TRY(prompt_logits(model, x, once));
+    DT_TRY(x->dtype == DT_F32 ? judge_f32(x, once) : judge_bf16(x, once));
+    DT_TRY(prompt_logits(model, x, twice));
+    DT_EXPECT(memcmp(once, twice, n * sizeof *once) == 0, "two runs differ");
+    if (x->dtype == DT_F32) DT_TRY(check_greedy(model, x));
+    return DT_OK;
 }
 
 void dt_golden_check(const char *fixture, const char *mesh, const dt_run_options *options,

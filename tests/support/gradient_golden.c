@@ -39,90 +39,80 @@ static dt_status read_ids(const source *s, const char *what, int64_t vocab_least
                           dt_gradient_golden *x, int32_t *to)
 {
     const dti_st_entry *e;
-    int64_t *ids = NULL;
-    dt_status st = DT_OK;
+    DT_FREED int64_t *ids = NULL;
 
-    DT_TRY_TO(done, st, read_all(s, s->prefix, what, DT_I64, 2, &e, &ids));
+    DT_TRY(read_all(s, s->prefix, what, DT_I64, 2, &e, &ids));
     x->rows = e->shape[0];
     x->length = e->shape[1];
-    DT_EXPECT_TO(done, st, x->rows * x->length <= DT_GRADIENT_MAX_TOKENS, "%s", what);
+    DT_EXPECT(x->rows * x->length <= DT_GRADIENT_MAX_TOKENS, "%s", what);
     for (int64_t i = 0; i < x->rows * x->length; i++) {
-        DT_EXPECT_TO(done, st, ids[i] >= vocab_least && ids[i] <= INT32_MAX, "%s", what);
+        DT_EXPECT(ids[i] >= vocab_least && ids[i] <= INT32_MAX, "%s", what);
         to[i] = (int32_t)ids[i];
     }
-done:
-    dti_free(ids);
-    return st;
+    return DT_OK;
 }
 
 static dt_status read_text(const source *s, dt_gradient_golden *x)
 {
     const dti_st_entry *e;
-    double *loss = NULL;
-    dt_status st = DT_OK;
+    DT_FREED double *loss = NULL;
 
     DT_TRY(read_ids(s, "targets", DT_GRADIENT_IGNORED, x, x->targets));
     DT_TRY(read_ids(s, "tokens", 0, x, x->tokens));
     for (int64_t i = 0; i < x->rows * x->length; i++)
         x->n_valid += x->targets[i] != DT_GRADIENT_IGNORED;
-    DT_TRY_TO(done, st, read_all(s, s->prefix, "loss", DT_F64, 1, &e, &loss));
-    DT_EXPECT_TO(done, st, e->shape[0] == 3, "losses");
+    DT_TRY(read_all(s, s->prefix, "loss", DT_F64, 1, &e, &loss));
+    DT_EXPECT(e->shape[0] == 3, "losses");
     x->loss_f32 = loss[0];
     x->loss_bf16 = loss[1];
     x->loss_f64 = loss[2];
-done:
-    dti_free(loss);
-    return st;
+    return DT_OK;
 }
 
 /* Names follow each other with a line feed between; each becomes a string. */
 static dt_status read_names(const source *s, dt_gradient_golden *x)
 {
     const dti_st_entry *e;
-    char *bytes = NULL;
-    dt_status st = DT_OK;
+    DT_FREED char *bytes = NULL;
 
-    DT_TRY_TO(done, st, read_all(s, "", "names", DT_U8, 1, &e, &bytes));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)e->shape[0] + 1, 1, (void **)&x->names));
+    DT_TRY(read_all(s, "", "names", DT_U8, 1, &e, &bytes));
+    DT_TRY(dti_alloc_array((size_t)e->shape[0] + 1, 1, (void **)&x->names));
     memcpy(x->names, bytes, (size_t)e->shape[0]);
     x->names[e->shape[0]] = '\0';
     x->n_gradients = 1;
     for (const char *at = x->names; (at = strchr(at, '\n')) != NULL; at++) x->n_gradients++;
-    DT_TRY_TO(done, st,
-              dti_alloc_array(x->n_gradients, sizeof *x->gradients, (void **)&x->gradients));
+    DT_TRY(dti_alloc_array(x->n_gradients, sizeof *x->gradients, (void **)&x->gradients));
     char *at = x->names;
     for (size_t i = 0; i < x->n_gradients; i++) {
         x->gradients[i] = (dt_golden_gradient){ .name = at, .n = 1 };
         at += strcspn(at, "\n");
         *at++ = '\0';
     }
-done:
-    dti_free(bytes);
-    return st;
+    return DT_OK;
 }
 
 static dt_status read_gradients(const source *s, dt_gradient_golden *x)
 {
     const dti_st_entry *e, *facts_of, *shapes_of, *chunk_of;
-    int64_t *shapes = NULL, *chunk = NULL, n_values = 0;
-    double *facts = NULL;
-    dt_status st = DT_OK;
+    DT_FREED double *facts = NULL;
+    DT_FREED int64_t *shapes = NULL, *chunk = NULL;
+    int64_t n_values = 0;
     const int64_t n = (int64_t)x->n_gradients;
 
-    DT_TRY_TO(done, st, read_all(s, "", "shapes", DT_I64, 2, &shapes_of, &shapes));
-    DT_TRY_TO(done, st, read_all(s, "", "chunk", DT_I64, 1, &chunk_of, &chunk));
-    DT_TRY_TO(done, st, read_all(s, s->prefix, "facts", DT_F64, 2, &facts_of, &facts));
-    DT_TRY_TO(done, st, read_all(s, s->prefix, "values", DT_F32, 1, &e, &x->values));
-    DT_EXPECT_TO(done, st, shapes_of->shape[0] == n && shapes_of->shape[1] == 4, "shapes");
-    DT_EXPECT_TO(done, st, facts_of->shape[0] == n && facts_of->shape[1] == FACTS, "facts");
-    DT_EXPECT_TO(done, st, chunk_of->shape[0] == n, "chunk");
+    DT_TRY(read_all(s, "", "shapes", DT_I64, 2, &shapes_of, &shapes));
+    DT_TRY(read_all(s, "", "chunk", DT_I64, 1, &chunk_of, &chunk));
+    DT_TRY(read_all(s, s->prefix, "facts", DT_F64, 2, &facts_of, &facts));
+    DT_TRY(read_all(s, s->prefix, "values", DT_F32, 1, &e, &x->values));
+    DT_EXPECT(shapes_of->shape[0] == n && shapes_of->shape[1] == 4, "shapes");
+    DT_EXPECT(facts_of->shape[0] == n && facts_of->shape[1] == FACTS, "facts");
+    DT_EXPECT(chunk_of->shape[0] == n, "chunk");
     for (size_t i = 0; i < x->n_gradients; i++) {
         dt_golden_gradient *g = &x->gradients[i];
         const double *fact = facts + FACTS * i;
         for (; g->n_axes < 4 && shapes[4 * i + (size_t)g->n_axes] > 0; g->n_axes++)
             g->n *= g->shape[g->n_axes] = shapes[4 * i + (size_t)g->n_axes];
         g->chunk = chunk[i];
-        DT_EXPECT_TO(done, st, g->chunk > 0, "chunk of %s", g->name);
+        DT_EXPECT(g->chunk > 0, "chunk of %s", g->name);
         g->values = x->values + n_values;
         n_values += (g->n - 1) / g->chunk + 1;
         g->largest = fact[0];
@@ -131,52 +121,41 @@ static dt_status read_gradients(const source *s, dt_gradient_golden *x)
         g->bf16_rms = fact[3];
         g->bf16_max = fact[4];
     }
-    DT_EXPECT_TO(done, st, n_values == e->shape[0], "%lld values, not %lld", (long long)e->shape[0],
-                 (long long)n_values);
-done:
-    dti_free(shapes);
-    dti_free(chunk);
-    dti_free(facts);
-    return st;
+    DT_EXPECT(n_values == e->shape[0], "%lld values, not %lld", (long long)e->shape[0],
+              (long long)n_values);
+    return DT_OK;
 }
 
 static dt_status read_pair(const source *s, const char *what, double *f32, double *f64)
 {
     const size_t bytes = DT_TRAINING_STEPS * sizeof(double);
     const dti_st_entry *e;
-    double *both = NULL;
-    dt_status st = DT_OK;
+    DT_FREED double *both = NULL;
 
-    DT_TRY_TO(done, st, read_all(s, s->prefix, what, DT_F64, 2, &e, &both));
-    DT_EXPECT_TO(done, st, e->shape[0] == 2 && e->shape[1] == DT_TRAINING_STEPS, "%s", what);
+    DT_TRY(read_all(s, s->prefix, what, DT_F64, 2, &e, &both));
+    DT_EXPECT(e->shape[0] == 2 && e->shape[1] == DT_TRAINING_STEPS, "%s", what);
     memcpy(f32, both, bytes);
     memcpy(f64, both + DT_TRAINING_STEPS, bytes);
-done:
-    dti_free(both);
-    return st;
+    return DT_OK;
 }
 
 static dt_status read_training(const source *s, dt_training_golden *x)
 {
     const dti_st_entry *e;
-    int64_t *batch = NULL;
-    double *rate = NULL;
-    dt_status st = DT_OK;
+    DT_FREED int64_t *batch = NULL;
+    DT_FREED double *rate = NULL;
 
-    DT_TRY_TO(done, st, read_all(s, "", "batch", DT_I64, 1, &e, &batch));
-    DT_EXPECT_TO(done, st, e->shape[0] == 3 && batch[0] == DT_TRAINING_STEPS, "batch");
+    DT_TRY(read_all(s, "", "batch", DT_I64, 1, &e, &batch));
+    DT_EXPECT(e->shape[0] == 3 && batch[0] == DT_TRAINING_STEPS, "batch");
     x->rows = batch[1];
     x->length = batch[2];
-    DT_TRY_TO(done, st, read_all(s, "", "tokens", DT_I32, 1, &e, &x->tokens));
-    DT_EXPECT_TO(done, st, e->shape[0] == batch[0] * batch[1] * batch[2] + 1, "tokens");
-    DT_TRY_TO(done, st, read_all(s, s->prefix, "rate", DT_F64, 1, &e, &rate));
+    DT_TRY(read_all(s, "", "tokens", DT_I32, 1, &e, &x->tokens));
+    DT_EXPECT(e->shape[0] == batch[0] * batch[1] * batch[2] + 1, "tokens");
+    DT_TRY(read_all(s, s->prefix, "rate", DT_F64, 1, &e, &rate));
     x->lr = rate[0];
-    DT_TRY_TO(done, st, read_pair(s, "loss", x->loss_f32, x->loss_f64));
-    DT_TRY_TO(done, st, read_pair(s, "norm", x->norm_f32, x->norm_f64));
-done:
-    dti_free(rate);
-    dti_free(batch);
-    return st;
+    DT_TRY(read_pair(s, "loss", x->loss_f32, x->loss_f64));
+    DT_TRY(read_pair(s, "norm", x->norm_f32, x->norm_f64));
+    return DT_OK;
 }
 
 /* One of the two kinds of files; `training` is NULL for gradients. */

@@ -44,20 +44,15 @@ static dt_status compare_param(gradient_run *s, const dt_layer *layer, int p, dt
 {
     const dt_param_info info = dt_layer_param_info(layer, p);
     int64_t n = 1;
-    dt_tensor *full = NULL;
-    float *ours = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tensor) *full = NULL;
+    DT_FREED float *ours = NULL;
 
     for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
     if (gradient != NULL) DT_TRY(dt_full_tensor(gradient, &full));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *ours, (void **)&ours));
-    if (full != NULL) DT_TRY_TO(done, st, dt_tensor_read(full, ours, (size_t)n * sizeof *ours));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *ours, (void **)&ours));
+    if (full != NULL) DT_TRY(dt_tensor_read(full, ours, (size_t)n * sizeof *ours));
     for (int64_t i = 0; i < n; i++) ours[i] *= (float)s->how->factor;
-    st = dt_golden_each(s->golden, &info, ours, compare, s);
-done:
-    dti_free(ours);
-    dt_tensor_release(&full);
-    return st;
+    return dt_golden_each(s->golden, &info, ours, compare, s);
 }
 
 static dt_status compare_all(gradient_run *s, dt_layers *layers, const dt_gradients *g)

@@ -29,9 +29,8 @@ dt_status dt_test_set_param(dt_mesh *mesh, dt_layer *layer, int param, dt_dtype 
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t shape[DT_PARAM_MAX_AXES], n;
     dt_placement place[DT_MAX_DIMS];
-    dt_status st = DT_OK;
-    dt_tensor *x = NULL;
-    void *data = NULL;
+    DT_FREED void *data = NULL;
+    DT_HELD(tensor) *x = NULL;
 
     dt_test_param_shape(&info, shape);
     n = count_of(shape, info.n_axes);
@@ -39,14 +38,9 @@ dt_status dt_test_set_param(dt_mesh *mesh, dt_layer *layer, int param, dt_dtype 
         place[m] = dt_layout_placement(dt_layer_param_layout(layer, param), m);
     DT_TRY(dti_alloc_array((size_t)n, dt_dtype_size(dtype), &data));
     dti_convert(data, dtype, values, DT_F32, n);
-    DT_TRY_TO(done, st,
-              dt_distribute(mesh, place, dtype, info.n_axes, shape,
-                            (dt_source){ data, DT_EQUAL_COPIES }, &x));
-    st = dt_layer_set_param(layer, param, x);
-done:
-    dt_tensor_release(&x);
-    dti_free(data);
-    return st;
+    DT_TRY(dt_distribute(mesh, place, dtype, info.n_axes, shape,
+                         (dt_source){ data, DT_EQUAL_COPIES }, &x));
+    return dt_layer_set_param(layer, param, x);
 }
 
 static dt_status fill(dt_mesh *mesh, dt_layer *layer, int param, dt_dtype dtype, uint32_t seed)

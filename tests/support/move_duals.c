@@ -131,31 +131,27 @@ static dt_status bring_back(dt_test_dual dual, const dt_layout *from, const int6
                             dt_tensor *dy, dt_tensor **dx)
 {
     dt_placement place[DT_MAX_DIMS];
-    dt_tensor *terms = NULL;
+    DT_HELD(tensor) *terms = NULL;
     const dt_layout *want;
-    dt_status st = DT_OK;
 
     *dx = NULL;
     if (dual == DT_DUAL_DROPS)
         DT_TRY(take_for_value(dy, shape, &terms));
     else
         terms = dt_tensor_retain(dy);
-    DT_TRY_TO(done, st, dti_dual_layout(from, dt_tensor_layout(terms), &want));
+    DT_TRY(dti_dual_layout(from, dt_tensor_layout(terms), &want));
     (void)dt_layout_placements(want, place);
     for (int m = 0; m < want->n_dims && dual == DT_DUAL_COPIES; m++) place[m].terms = false;
-    DT_TRY_TO(done, st, dt_redistribute(terms, place, dx));
+    DT_TRY(dt_redistribute(terms, place, dx));
     if (dual == DT_DUAL_TWICE) {
         const dt_local *l = dt_tensor_local(*dx);
         int64_t data[MAX_ELEMENTS];
         for (int64_t i = 0; i < l->shape[0] * l->shape[1]; i++)
             data[i] = 2 * ((const int64_t *)l->data)[i];
         dt_tensor_release(dx);
-        DT_TRY_TO(done, st,
-                  dt_from_local(dt_tensor_mesh(dy), place, DT_I64, N_AXES, shape, data, dx));
+        DT_TRY(dt_from_local(dt_tensor_mesh(dy), place, DT_I64, N_AXES, shape, data, dx));
     }
-done:
-    dt_tensor_release(&terms);
-    return st;
+    return DT_OK;
 }
 
 /* Would the wrong dual give another gradient than the right one? */
@@ -175,9 +171,8 @@ typedef struct duals_run {
 static dt_status check_pair(dt_test_dual dual, dt_mesh *mesh, const int64_t *shape,
                             const dt_layout *const *pair, const dt_layout *comes, int *n)
 {
-    dt_tensor *x = NULL, *y = NULL, *dy = NULL, *dx = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *dy = NULL, *dx = NULL;
     const dt_layout *from = pair[0], *to = pair[1], *gradient, *right;
-    dt_status st = DT_OK;
     int64_t forward, backward;
     char text[3][160];
 
@@ -185,26 +180,21 @@ static dt_status check_pair(dt_test_dual dual, dt_mesh *mesh, const int64_t *sha
     DT_TRY(dti_dual_layout(from, gradient, &right));
     const bool wrong = dual != DT_DUAL_RIGHT && shape[0] * shape[1] > 0;
     if (dual != DT_DUAL_RIGHT && !(wrong && differs(dual, right, gradient))) return DT_OK;
-    DT_TRY_TO(done, st, make(mesh, from, shape, 1, &x));
-    DT_TRY_TO(done, st, make(mesh, gradient, shape, 2, &dy));
-    DT_TRY_TO(done, st, dt_redistribute(x, to->place, &y));
-    DT_TRY_TO(done, st, bring_back(dual, from, shape, dy, &dx));
-    DT_TRY_TO(done, st, product(y, dy, &forward));
-    DT_TRY_TO(done, st, product(x, dx, &backward));
+    DT_TRY(make(mesh, from, shape, 1, &x));
+    DT_TRY(make(mesh, gradient, shape, 2, &dy));
+    DT_TRY(dt_redistribute(x, to->place, &y));
+    DT_TRY(bring_back(dual, from, shape, dy, &dx));
+    DT_TRY(product(y, dy, &forward));
+    DT_TRY(product(x, dx, &backward));
     (void)dt_layout_print(from, text[0], sizeof text[0]);
     (void)dt_layout_print(to, text[1], sizeof text[1]);
     (void)dt_layout_print(gradient, text[2], sizeof text[2]);
-    DT_EXPECT_TO(done, st, (forward == backward) == !wrong,
-                 "dual %d of %s -> %s for %s[%lld, %lld]: <move(x), y> = %lld, <x, dual(y)> = %lld",
-                 (int)dual, text[0], text[1], text[2], (long long)shape[0], (long long)shape[1],
-                 (long long)forward, (long long)backward);
+    DT_EXPECT((forward == backward) == !wrong,
+              "dual %d of %s -> %s for %s[%lld, %lld]: <move(x), y> = %lld, <x, dual(y)> = %lld",
+              (int)dual, text[0], text[1], text[2], (long long)shape[0], (long long)shape[1],
+              (long long)forward, (long long)backward);
     ++*n;
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&dy);
-    dt_tensor_release(&dx);
-    return st;
+    return DT_OK;
 }
 
 /* May the pair move? Whole values do not become Partial. */

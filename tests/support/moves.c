@@ -433,26 +433,19 @@ static dt_status copy_and_check(uint64_t *rng, const random_case *c, dt_tensor *
 
 static dt_status run_pair(uint64_t *rng, const random_case *c, dt_mesh *const *meshes)
 {
-    dt_tensor *x = NULL, *y = NULL, *a = NULL, *b = NULL, *back = NULL;
+    DT_HELD(tensor) *x = NULL, *y = NULL, *a = NULL, *b = NULL, *back = NULL;
     dt_placement place[DT_MAX_DIMS];
-    dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, make_tensor(c, meshes[0], &x));
+    DT_TRY(make_tensor(c, meshes[0], &x));
     placements_of(c->to, place);
     (void)dt_counted_take();
-    DT_TRY_TO(done, st, dt_redistribute(x, place, &y));
-    DT_TRY_TO(done, st, check_bytes(c, meshes[0], dt_counted_take()));
-    DT_TRY_TO(done, st, check_sums(c, y, meshes[0]));
-    DT_TRY_TO(done, st, copy_and_check(rng, c, x, meshes[1], meshes[0], &a));
-    DT_TRY_TO(done, st, copy_and_check(rng, c, a, meshes[2], meshes[0], &b));
-    DT_TRY_TO(done, st, copy_and_check(rng, c, b, meshes[0], meshes[0], &back));
-done:
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_tensor_release(&a);
-    dt_tensor_release(&b);
-    dt_tensor_release(&back);
-    return st;
+    DT_TRY(dt_redistribute(x, place, &y));
+    DT_TRY(check_bytes(c, meshes[0], dt_counted_take()));
+    DT_TRY(check_sums(c, y, meshes[0]));
+    DT_TRY(copy_and_check(rng, c, x, meshes[1], meshes[0], &a));
+    DT_TRY(copy_and_check(rng, c, a, meshes[2], meshes[0], &b));
+    DT_TRY(copy_and_check(rng, c, b, meshes[0], meshes[0], &back));
+    return DT_OK;
 }
 
 /* --- one run ---------------------------------------------------------------------------------- */

@@ -152,21 +152,19 @@ static dt_status train(dt_mesh *mesh, const void *arg)
 {
     dt_test_trained *const *to = arg, *o = *to;
     const bool tells = dt_runtime_rank(dt_mesh_runtime(mesh)) == 0;
-    dt_optimizer *opt = NULL;
-    dt_layers *m = NULL;
-    dt_tape *t = NULL;
-    float *values = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_FREED float *values = NULL;
     dti_device *device;
     int64_t n = 0;
-    dt_status st;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
     DT_TRY(dt_test_net_planned(mesh, o->how.plan, o->how.dtype, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o->how.options, &opt));
+    DT_TRY(dt_optimizer_create(m, &o->how.options, &opt));
     for (int i = 0; i < o->how.steps; i++) {
         dt_step_report report;
-        DT_TRY_TO(done, st, dt_test_net_step(opt, t, m, &o->how, i, &report));
+        DT_TRY(dt_test_net_step(opt, t, m, &o->how, i, &report));
         if (tells) o->norms[i] = report.norm;
     }
     if (tells) {
@@ -174,15 +172,10 @@ static dt_status train(dt_mesh *mesh, const void *arg)
         o->states = dti_memory_of_kind(device->memory, DTI_KIND_STATES);
         o->state_bytes = dt_optimizer_state_bytes(opt);
     }
-    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &values, &n));
-    DT_EXPECT_TO(done, st, n <= DT_NET_VALUES, "%lld values", (long long)n);
+    DT_TRY(dt_test_net_values(m, opt, &values, &n));
+    DT_EXPECT(n <= DT_NET_VALUES, "%lld values", (long long)n);
     if (tells) memcpy(o->values, values, (size_t)(o->n = n) * sizeof *values);
-done:
-    dti_free(values);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 void dt_test_train(const dt_run_options *options, const char *mesh, const dt_test_training *how,

@@ -26,6 +26,13 @@ static float term(dt_mesh *mesh, const dt_placement *place, float v)
     return v;
 }
 
+dt_tape *dt_test_tape(dt_mesh *mesh)
+{
+    dt_tape *t = NULL;
+
+    return dt_tape_create(dt_mesh_runtime(mesh), &t) == DT_OK ? t : NULL;
+}
+
 dt_status dt_test_arange(dt_mesh *mesh, const dt_placement *place, dt_dtype dtype, int n_axes,
                          const int64_t *shape, dt_tensor **out)
 {

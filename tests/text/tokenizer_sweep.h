@@ -61,22 +61,18 @@ static inline void sweep_add_ids(sweep *s, int sum, const int32_t *ids, size_t n
 
 static inline dt_status sweep_stream(sweep *s, const int32_t *ids, size_t n, bool skip)
 {
-    dt_tokenizer_stream *stream = NULL;
+    DT_HELD(tokenizer_stream) *stream = NULL;
     const char *part;
     size_t bytes;
-    dt_status st;
 
     s->streamed.bytes = 0;
     DT_TRY(dt_tokenizer_stream_create(s->tok, skip, &stream));
     for (size_t i = 0; i <= n; i++) {
-        DT_TRY_TO(done, st,
-                  i < n ? dt_tokenizer_stream_push(stream, ids[i], &part, &bytes)
-                        : dt_tokenizer_stream_flush(stream, &part, &bytes));
-        DT_TRY_TO(done, st, dti_text_append(&s->streamed, part, bytes));
+        DT_TRY(i < n ? dt_tokenizer_stream_push(stream, ids[i], &part, &bytes)
+                     : dt_tokenizer_stream_flush(stream, &part, &bytes));
+        DT_TRY(dti_text_append(&s->streamed, part, bytes));
     }
-done:
-    dt_tokenizer_stream_release(&stream);
-    return st;
+    return DT_OK;
 }
 
 /* Decodes whole, sums that, and compares it with what a stream gives. */

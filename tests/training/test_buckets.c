@@ -203,29 +203,25 @@ static dt_status any_bucket(dt_mesh *mesh, const void *arg)
     static const int64_t buckets[] = { 1, 700, 1 << 20, INT64_MAX };
     const plan *p = arg;
     plan with = *p;
-    outcome *plain = NULL, *got = NULL;
-    dt_status st = DT_OK;
+    DT_FREED outcome *plain = NULL, *got = NULL;
 
-    DT_TRY_TO(done, st, dti_new(sizeof *plain, &plain));
-    DT_TRY_TO(done, st, dti_new(sizeof *got, &got));
+    DT_TRY(dti_new(sizeof *plain, &plain));
+    DT_TRY(dti_new(sizeof *got, &got));
     with.bucket = 0;
-    DT_TRY_TO(done, st, run_step(mesh, &with, plain));
+    DT_TRY(run_step(mesh, &with, plain));
     for (size_t i = 0; i < DT_COUNT(buckets); i++) {
         with.bucket = buckets[i];
-        DT_TRY_TO(done, st, run_step(mesh, &with, got));
-        DT_EXPECT_TO(done, st, memcmp(plain->bits, got->bits, sizeof got->bits) == 0,
-                     "other bits, stage %d, %d passes, buckets of %lld", (int)p->stage, p->passes,
-                     (long long)buckets[i]);
-        DT_EXPECT_TO(done, st, got->bytes == plain->bytes && got->calls <= plain->calls,
-                     "%lld bytes in %lld calls, alone %lld in %lld", (long long)got->bytes,
-                     (long long)got->calls, (long long)plain->bytes, (long long)plain->calls);
+        DT_TRY(run_step(mesh, &with, got));
+        DT_EXPECT(memcmp(plain->bits, got->bits, sizeof got->bits) == 0,
+                  "other bits, stage %d, %d passes, buckets of %lld", (int)p->stage, p->passes,
+                  (long long)buckets[i]);
+        DT_EXPECT(got->bytes == plain->bytes && got->calls <= plain->calls,
+                  "%lld bytes in %lld calls, alone %lld in %lld", (long long)got->bytes,
+                  (long long)got->calls, (long long)plain->bytes, (long long)plain->calls);
         if (dt_mesh_dim_size(mesh, 0) > 1)
-            DT_EXPECT_TO(done, st, i > 1 || got->calls_within > 0, "all went after the pass");
+            DT_EXPECT(i > 1 || got->calls_within > 0, "all went after the pass");
     }
-done:
-    dti_free(plain);
-    dti_free(got);
-    return st;
+    return DT_OK;
 }
 
 static const plan plans[] = {

@@ -70,32 +70,26 @@ static dt_status norm_of(dt_mesh *mesh, const void *arg)
 {
     const told *to = arg;
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_optimizer *opt = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
     dt_step_report report;
     double least, most;
-    dt_layers *m = NULL;
-    dt_tape *t = NULL;
-    dt_status st;
 
     o.zero = to->zero;
     o.over = dt_mesh_find_dim(mesh, "dp") >= 0 ? NULL : dt_mesh_dim_name(mesh, 0);
     DT_TRY(dt_layers_create(mesh, "tp?", layers_of, N_LAYERS, NULL, &m));
-    DT_TRY_TO(done, st, dt_layers_init(m, DT_F32, 4, NULL, 0));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    DT_TRY(dt_layers_init(m, DT_F32, 4, NULL, 0));
+    DT_TRY(dt_optimizer_create(m, &o, &opt));
     dt_tape_record(t, dt_optimizer_gradients(opt));
     dt_optimizer_backward(opt, t, slopes(t, m), true);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, &report));
-    DT_TRY_TO(done, st, dt_all_reduce(mesh, NULL, &report.norm, &least, 1, DT_F64, DT_MIN));
-    DT_TRY_TO(done, st, dt_all_reduce(mesh, NULL, &report.norm, &most, 1, DT_F64, DT_MAX));
-    DT_EXPECT_TO(done, st, least == most && least > 5.0, "%.17g to %.17g", least, most);
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_optimizer_step(opt, 0.1, &report));
+    DT_TRY(dt_all_reduce(mesh, NULL, &report.norm, &least, 1, DT_F64, DT_MIN));
+    DT_TRY(dt_all_reduce(mesh, NULL, &report.norm, &most, 1, DT_F64, DT_MAX));
+    DT_EXPECT(least == most && least > 5.0, "%.17g to %.17g", least, most);
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) *to->norm = least;
-done:
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(norm, the_same_bits_on_every_mesh)

@@ -130,53 +130,43 @@ static dt_status step_wide(dt_layers *net, dt_optimizer *opt, dt_tape *t, int st
 static dt_status exchange(dt_layers *net, dt_optimizer **opt, const outcome *o)
 {
     dt_optimizer_options options = o->options;
-    dt_run_folder *run;
-    dt_status st;
+    DT_HELD(run_folder) *run = NULL;
 
     options.offload = NULL;
     DT_TRY(dt_run_folder_open(dt_layers_mesh(net), o->folder, NULL, &run));
-    DT_TRY_TO(done, st, dt_run_folder_save(run, net, *opt, &(dt_run_progress){ .step = 2 }, NULL));
+    DT_TRY(dt_run_folder_save(run, net, *opt, &(dt_run_progress){ .step = 2 }, NULL));
     dt_optimizer_release(opt);
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &options, opt));
-    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
+    DT_TRY(dt_optimizer_create(net, &options, opt));
+    DT_TRY(dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
     dt_optimizer_release(opt);
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &o->options, opt));
-    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
-done:
-    dt_run_folder_release(&run);
-    return st;
+    DT_TRY(dt_optimizer_create(net, &o->options, opt));
+    DT_TRY(dt_run_folder_load(run, NULL, net, *opt, NULL, NULL));
+    return DT_OK;
 }
 
 static dt_status train_wide(dt_mesh *mesh, const void *arg)
 {
     outcome *const *to = arg, *o = *to;
-    dt_optimizer *opt = NULL;
-    dt_layers *net = NULL;
-    dt_tape *t = NULL;
-    float *values = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_FREED float *values = NULL;
     int64_t n = 0;
 
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp?", wide, 1, NULL, &net));
-    DT_TRY_TO(done, st, dt_layers_init(net, o->dtype, 3, NULL, 0));
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &o->options, &opt));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_layers_create(mesh, "tp?", wide, 1, NULL, &net));
+    DT_TRY(dt_layers_init(net, o->dtype, 3, NULL, 0));
+    DT_TRY(dt_optimizer_create(net, &o->options, &opt));
     for (int step = 0; step < STEPS; step++) {
-        if (step == STEPS / 2 && o->folder != NULL) DT_TRY_TO(done, st, exchange(net, &opt, o));
-        DT_TRY_TO(done, st, step_wide(net, opt, t, step));
+        if (step == STEPS / 2 && o->folder != NULL) DT_TRY(exchange(net, &opt, o));
+        DT_TRY(step_wide(net, opt, t, step));
     }
-    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &n));
-    DT_EXPECT_TO(done, st, n <= 4 * MOST_VALUES, "%lld values", (long long)n);
+    DT_TRY(dt_test_net_values(net, opt, &values, &n));
+    DT_EXPECT(n <= 4 * MOST_VALUES, "%lld values", (long long)n);
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
         o->n = n;
         memcpy(o->values, values, (size_t)n * sizeof *values);
     }
-done:
-    dti_free(values);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&net);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(offload, training_is_bit_by_bit_what_it_is_without)

@@ -207,24 +207,19 @@ static const dt_layer_spec odd[] = { ROW("a", &dt_linear_kind, 5, 3), ROW("b", &
 static dt_status odd_pieces(dt_mesh *mesh, const void *arg)
 {
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_optimizer *opt = NULL;
-    dt_layers *m = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
     int64_t bytes;
-    dt_status st;
 
     (void)arg;
     o.zero = 1;
     DT_TRY(dt_layers_create(mesh, "tp?", odd, (int)DT_COUNT(odd), NULL, &m));
-    DT_TRY_TO(done, st, dt_layers_init(m, DT_F32, 1, NULL, 0));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    DT_TRY(dt_layers_init(m, DT_F32, 1, NULL, 0));
+    DT_TRY(dt_optimizer_create(m, &o, &opt));
     bytes = dt_optimizer_state_bytes(opt);
-    DT_TRY_TO(done, st, dt_all_reduce(mesh, NULL, &bytes, &bytes, 1, DT_I64, DT_SUM));
-    DT_EXPECT_TO(done, st, bytes == 8 * (15 + 3 + dt_mesh_n_ranks(mesh) + 4), "%lld bytes",
-                 (long long)bytes);
-done:
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    DT_TRY(dt_all_reduce(mesh, NULL, &bytes, &bytes, 1, DT_I64, DT_SUM));
+    DT_EXPECT(bytes == 8 * (15 + 3 + dt_mesh_n_ranks(mesh) + 4), "%lld bytes", (long long)bytes);
+    return DT_OK;
 }
 
 DT_TEST(optimizer_bytes, uneven_pieces_are_not_padded)

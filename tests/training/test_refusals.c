@@ -96,9 +96,7 @@ DT_TEST(optimizer_refusals, groups)
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-#define EXPECT(call, says) \
-    DT_TRY_TO(done, st,    \
-              dt_test_expect_status(__func__, __FILE__, __LINE__, (call), DT_ERR_ARG, (says)))
+#define EXPECT(call, says) DT_EXPECT_STATUS(call, DT_ERR_ARG, says)
 
 static dt_status after(dt_tape *t)
 {
@@ -111,22 +109,23 @@ static dt_status after(dt_tape *t)
 static dt_status calls(dt_mesh *mesh, const void *arg)
 {
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_optimizer *opt = NULL, *second = NULL;
-    dt_tape *t = NULL, *other = NULL;
-    dt_gradients *g = NULL;
-    dt_layers *m = NULL;
-    dt_tensor *w = NULL, *loss;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = NULL, *other = NULL;
+    DT_HELD(tensor) *w = NULL;
+    dt_optimizer *second = NULL;
+    dt_tensor *loss;
     dt_optimizer_state state;
-    dt_status st;
 
     (void)arg;
     DT_TRY(dt_test_net_create(mesh, DT_F32, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &other));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &other));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
     EXPECT(dt_optimizer_create(m, &o, NULL), "out is NULL");
     EXPECT(dt_optimizer_create(NULL, &o, &opt), "layers is NULL");
-    DT_TRY_TO(done, st, dt_optimizer_create(m, NULL, &opt));
+    DT_TRY(dt_optimizer_create(m, NULL, &opt));
     EXPECT(dt_optimizer_create(m, &o, &second), "watched by another collection");
     EXPECT(dt_optimizer_step(NULL, 0.1, NULL), "optimizer is NULL");
     EXPECT(dt_optimizer_step(opt, (double)NAN, NULL), "step 1: lr is nan");
@@ -137,11 +136,10 @@ static dt_status calls(dt_mesh *mesh, const void *arg)
     EXPECT(dt_optimizer_restore(opt, INT64_MAX, 1.0, 0), "9223372036854775807 steps");
     EXPECT(dt_optimizer_restore(opt, 1, 1.0, INT64_MAX), "9223372036854775807 good ones");
     EXPECT(dt_optimizer_restore(opt, 1, 3.0, 0), "a loss scale of 3");
-    DT_EXPECT_TO(done, st,
-                 !dt_optimizer_state_at(opt, -1, &state) &&
-                     !dt_optimizer_state_at(opt, 1000, &state) &&
-                     !dt_optimizer_state_at(NULL, 0, &state),
-                 "state that there is none of");
+    DT_EXPECT(!dt_optimizer_state_at(opt, -1, &state) &&
+                  !dt_optimizer_state_at(opt, 1000, &state) &&
+                  !dt_optimizer_state_at(NULL, 0, &state),
+              "state that there is none of");
 
     dt_tape_record(t, g);
     dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
@@ -163,24 +161,17 @@ static dt_status calls(dt_mesh *mesh, const void *arg)
     dt_optimizer_backward(opt, other, loss, true);
     EXPECT(after(other), "another tape has made it");
     dt_optimizer_backward(opt, t, loss, true);
-    DT_TRY_TO(done, st, after(t));
+    DT_TRY(after(t));
 
-    DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, NULL));
+    DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
     EXPECT(dt_optimizer_step(opt, 0.1, NULL), "step 2: no backward pass");
     dt_tape_record(t, dt_optimizer_gradients(opt));
     dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
-    DT_TRY_TO(done, st, after(t));
-    DT_TRY_TO(done, st, dt_zeros_like(dt_layer_param(dt_layers_at(m, 1), 0), &w));
-    DT_TRY_TO(done, st, dt_layer_set_param(dt_layers_at(m, 1), 0, w));
+    DT_TRY(after(t));
+    DT_TRY(dt_zeros_like(dt_layer_param(dt_layers_at(m, 1), 0), &w));
+    DT_TRY(dt_layer_set_param(dt_layers_at(m, 1), 0, w));
     EXPECT(dt_optimizer_step(opt, 0.1, NULL), "norm.weight has another value");
-done:
-    dt_tensor_release(&w);
-    dt_tape_release(&t);
-    dt_tape_release(&other);
-    dt_gradients_release(&g);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(optimizer_refusals, calls)
@@ -194,21 +185,17 @@ static dt_status no_values(dt_mesh *mesh, const void *arg)
                                         .kind = &dt_linear_kind,
                                         .axis = { { 3, DT_UNIT_ROW }, { 2, DT_UNIT_ROW } } };
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_optimizer *opt = NULL;
-    dt_layers *m = NULL;
-    dt_status st;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp?", &spec, 1, NULL, &m));
     EXPECT(dt_optimizer_create(m, NULL, &opt), "a.weight has no value yet");
-    DT_TRY_TO(done, st, dt_layers_init(m, DT_F16, 1, NULL, 0));
+    DT_TRY(dt_layers_init(m, DT_F16, 1, NULL, 0));
     o.masters = false;
     o.stochastic = true;
     EXPECT(dt_optimizer_create(m, &o, &opt), "a.weight is f16: stochastic rounds bf16 alone");
-done:
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(optimizer_refusals, parameters)
@@ -233,36 +220,27 @@ static dt_status differs(dt_mesh *mesh, const void *arg)
     const bool odd = dt_runtime_rank(dt_mesh_runtime(mesh)) == 2;
     const dt_parameter_group group = { "mlp.up.weight", odd ? 3.0 : 1.0, -1.0, false };
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    float *before = NULL, *values = NULL;
-    dt_optimizer *opt = NULL;
-    dt_layers *m = NULL;
-    dt_tape *t = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_FREED float *before = NULL, *values = NULL;
     int64_t n = 0;
-    dt_status st;
 
     o.clip = what == IN_CLIP && odd ? 0.5 : 1.0;
     o.groups = what == IN_GROUPS ? &group : NULL;
     o.n_groups = what == IN_GROUPS;
     DT_TRY(dt_test_net_create(mesh, DT_F32, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
-    if (what == IN_STEPS && odd) DT_TRY_TO(done, st, dt_optimizer_restore(opt, 7, 1.0, 0));
-    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &before, &n));
+    DT_TRY(dt_optimizer_create(m, &o, &opt));
+    if (what == IN_STEPS && odd) DT_TRY(dt_optimizer_restore(opt, 7, 1.0, 0));
+    DT_TRY(dt_test_net_values(m, opt, &before, &n));
     dt_tape_record(t, dt_optimizer_gradients(opt));
     dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
-    DT_TRY_TO(done, st, after(t));
+    DT_TRY(after(t));
     EXPECT(dt_optimizer_step(opt, what == IN_LR && odd ? 0.1000000001 : 0.1, NULL), says[what]);
-    DT_TRY_TO(done, st, dt_test_net_values(m, opt, &values, &n));
-    DT_EXPECT_TO(done, st, memcmp(before, values, (size_t)n * sizeof *values) == 0,
-                 "values were written");
-    if (what == IN_LR) DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, NULL));
-done:
-    dti_free(before);
-    dti_free(values);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    DT_TRY(dt_test_net_values(m, opt, &values, &n));
+    DT_EXPECT(memcmp(before, values, (size_t)n * sizeof *values) == 0, "values were written");
+    if (what == IN_LR) DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
+    return DT_OK;
 }
 
 DT_TEST(optimizer_refusals, ranks_that_step_differently)
@@ -279,39 +257,33 @@ DT_TEST(optimizer_refusals, ranks_that_step_differently)
 static dt_status outdated(dt_mesh *mesh, const void *arg)
 {
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_tape *t = NULL, *before = NULL;
-    dt_optimizer *opt = NULL;
-    dt_layers *m = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = NULL, *before = NULL;
     dt_tensor *loss, *w;
-    dt_status st;
 
     o.zero = *(const int *)arg;
     DT_TRY(dt_test_net_create(mesh, DT_F32, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &before));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &before));
+    DT_TRY(dt_optimizer_create(m, &o, &opt));
     w = dt_layer_param(dt_layers_at(m, 3), 0);
     dt_tape_record(before, dt_optimizer_gradients(opt));
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
     dt_tape_record(t, dt_optimizer_gradients(opt));
     dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
-    DT_TRY_TO(done, st, after(t));
-    DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.1, NULL));
-    DT_EXPECT_TO(done, st, dt_layer_param(dt_layers_at(m, 3), 0) == w, "another tensor");
+    DT_TRY(after(t));
+    DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
+    DT_EXPECT(dt_layer_param(dt_layers_at(m, 3), 0) == w, "another tensor");
     dt_optimizer_backward(opt, before, loss, true);
     EXPECT(after(before), "cleared while the tape recorded");
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS); /* is not recorded */
     dt_tape_record(before, dt_optimizer_gradients(opt));
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
-    DT_TRY_TO(done, st, dt_fill(w, 0.0));
+    DT_TRY(dt_fill(w, 0.0));
     dt_optimizer_backward(opt, before, loss, true);
     EXPECT(after(before), "was written over");
-done:
-    dt_tape_release(&t);
-    dt_tape_release(&before);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(optimizer_refusals, records_of_before)
@@ -326,36 +298,29 @@ static dt_status with_outsider(dt_runtime *rt, void *arg)
     dt_test_training how = {
         .dtype = DT_BF16, .options = DT_OPTIMIZER_OPTIONS_INIT, .steps = 2, .passes = 2, .lr = 0.01
     };
-    dt_optimizer *opt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = NULL;
     dt_step_report report;
-    dt_mesh *mesh = NULL;
-    dt_layers *m = NULL;
-    dt_tape *t = NULL;
-    dt_status st;
 
     (void)arg;
     how.options.zero = 2;
     DT_TRY(dt_mesh_create(rt, "dp=2", &mesh));
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, how.dtype, &m));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &how.options, &opt));
+    DT_TRY(dt_test_net_create(mesh, how.dtype, &m));
+    DT_TRY(dt_tape_create(rt, &t));
+    DT_TRY(dt_optimizer_create(m, &how.options, &opt));
     for (int i = 0; i < how.steps; i++) {
         dt_tape_record(t, dt_optimizer_gradients(opt));
         dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, i, 0, DT_NET_ROWS), true);
-        DT_TRY_TO(done, st, after(t));
-        DT_TRY_TO(done, st, dt_optimizer_step(opt, how.lr, &report));
+        DT_TRY(after(t));
+        DT_TRY(dt_optimizer_step(opt, how.lr, &report));
     }
-    DT_EXPECT_TO(done, st,
-                 report.step == 2 && dt_optimizer_steps(opt) == 2 &&
-                     (dt_optimizer_state_bytes(opt) > 0) == dt_mesh_is_member(mesh),
-                 "step %lld, %lld bytes", (long long)report.step,
-                 (long long)dt_optimizer_state_bytes(opt));
-done:
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    dt_mesh_release(&mesh);
-    return st;
+    DT_EXPECT(report.step == 2 && dt_optimizer_steps(opt) == 2 &&
+                  (dt_optimizer_state_bytes(opt) > 0) == dt_mesh_is_member(mesh),
+              "step %lld, %lld bytes", (long long)report.step,
+              (long long)dt_optimizer_state_bytes(opt));
+    return DT_OK;
 }
 
 DT_TEST(optimizer_refusals, outsiders_are_let_go)

@@ -320,11 +320,10 @@ static dt_status draws(dt_mesh *mesh, const void *arg)
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
     drawn *const *to = arg, mine = { 0, 0 };
     uint16_t values[60 * 70];
-    dt_tensor *full = NULL;
-    dt_layers *m = NULL;
-    dt_optimizer *opt = NULL;
-    dt_tape *t = NULL;
-    dt_status st;
+    DT_HELD(layers) *m = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *full = NULL;
 
     o.rule = DT_SGD;
     o.weight_decay = o.clip = 0.0;
@@ -333,30 +332,24 @@ static dt_status draws(dt_mesh *mesh, const void *arg)
     o.seed = 77;
     o.zero = dt_mesh_find_dim(mesh, "dp") >= 0 ? 2 : 0;
     DT_TRY(dt_layers_create(mesh, "tp?", &spec, 1, NULL, &m));
-    DT_TRY_TO(done, st, dt_layers_init(m, DT_BF16, 1, &one, 1));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_optimizer_create(m, &o, &opt));
+    DT_TRY(dt_layers_init(m, DT_BF16, 1, &one, 1));
+    DT_TRY(dt_optimizer_create(m, &o, &opt));
     dt_tape_record(t, dt_optimizer_gradients(opt));
     full = dt_sum(t, dt_layer_param(dt_layers_at(m, 0), 0), DT_ALL_AXES);
     dt_optimizer_backward(opt, t, full, true);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     full = NULL;
     /* 1 - 2^-8 is the next number below 1: a quarter of the way there */
-    DT_TRY_TO(done, st, dt_optimizer_step(opt, 0x1p-10, NULL));
-    DT_TRY_TO(done, st, dt_full_tensor(dt_layer_param(dt_layers_at(m, 0), 0), &full));
-    DT_TRY_TO(done, st, dt_tensor_read(full, values, sizeof values));
+    DT_TRY(dt_optimizer_step(opt, 0x1p-10, NULL));
+    DT_TRY(dt_full_tensor(dt_layer_param(dt_layers_at(m, 0), 0), &full));
+    DT_TRY(dt_tensor_read(full, values, sizeof values));
     for (int i = 0; i < 60 * 70; i++) {
         mine.n_moved += values[i] != 0x3f80;
         mine.hash = mine.hash * 31 + values[i];
-        DT_EXPECT_TO(done, st, values[i] == 0x3f80 || values[i] == 0x3f7f, "%x", values[i]);
+        DT_EXPECT(values[i] == 0x3f80 || values[i] == 0x3f7f, "%x", values[i]);
     }
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) **to = mine;
-done:
-    dt_tensor_release(&full);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&m);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(rules, rounding_at_random_is_fair_and_the_same_everywhere)

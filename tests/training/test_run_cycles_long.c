@@ -56,34 +56,26 @@ static dt_status train(dt_mesh *mesh, const void *arg)
 {
     dt_run_folder_options folder = DT_RUN_FOLDER_OPTIONS_INIT;
     dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_optimizer *opt = NULL;
-    dt_run_folder *run = NULL;
-    dt_layers *net = NULL;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(run_folder) *run = NULL;
+    DT_FREED float *values = NULL;
     const cycle *c = arg;
-    dt_tape *t = NULL;
-    float *values = NULL;
-    dt_status st;
     int64_t n;
 
     folder.mode = DT_RUN_FOLDER_CONTINUE;
     options.zero = c->zero;
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_BF16, &net));
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &options, &opt));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    if (c->dir != NULL) DT_TRY_TO(done, st, dt_run_folder_open(mesh, c->dir, &folder, &run));
-    DT_TRY_TO(done, st, train_on(run, net, opt, t, c));
-    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &n));
+    DT_TRY(dt_test_net_create(mesh, DT_BF16, &net));
+    DT_TRY(dt_optimizer_create(net, &options, &opt));
+    if (c->dir != NULL) DT_TRY(dt_run_folder_open(mesh, c->dir, &folder, &run));
+    DT_TRY(train_on(run, net, opt, t, c));
+    DT_TRY(dt_test_net_values(net, opt, &values, &n));
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
         c->told->n = n;
         memcpy(c->told->values, values, (size_t)n * sizeof *values);
     }
-done:
-    dti_free(values);
-    dt_run_folder_release(&run);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&net);
-    return st;
+    return DT_OK;
 }
 
 static void pause_for(int64_t us)

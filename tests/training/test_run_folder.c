@@ -49,54 +49,44 @@ static dt_status load(dt_run_folder *run, const session *s, dt_layers *net, dt_o
 static dt_status go_on(dt_run_folder *run, const session *s, dt_layers *net, dt_optimizer *opt)
 {
     dt_run_progress progress = { .seed = UINT64_MAX };
-    dt_tape *t;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *t = NULL;
 
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_layers_mesh(net)), &t));
-    if (s->loads) DT_TRY_TO(done, st, load(run, s, net, opt, &progress.step));
+    if (s->loads) DT_TRY(load(run, s, net, opt, &progress.step));
     for (int step = (int)progress.step; step < s->until; step++) {
         dt_step_report report;
-        if (run != NULL) DT_TRY_TO(done, st, dt_run_folder_check(run));
-        DT_TRY_TO(done, st, dt_test_net_step(opt, t, net, &s->how, step, &report));
+        if (run != NULL) DT_TRY(dt_run_folder_check(run));
+        DT_TRY(dt_test_net_step(opt, t, net, &s->how, step, &report));
     }
     progress.step = s->until;
     progress.samples = s->until * DT_NET_ROWS;
     if (s->saves)
-        DT_TRY_TO(
-            done, st,
+        DT_TRY(
             dt_run_folder_save(run, net, opt, &progress, "{ \"note\": [1, 2.5, \"\xc3\xa4\"] }"));
-done:
-    dt_tape_release(&t);
-    return st;
+    return DT_OK;
 }
 
 static dt_status run_session(dt_mesh *mesh, const void *arg)
 {
     const dt_plan cut = { .dim = "dp", .others = "fully_shard" };
     session *const *to = arg, *s = *to;
-    dt_run_folder *run = NULL;
-    dt_optimizer *opt = NULL;
-    dt_layers *net = NULL;
-    float *values = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_FREED float *values = NULL;
+    DT_HELD(run_folder) *run = NULL;
     int64_t n = 0;
 
-    DT_TRY_TO(done, st, dt_test_net_planned(mesh, s->cut ? &cut : NULL, s->how.dtype, &net));
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &s->how.options, &opt));
-    if (s->dir != NULL) DT_TRY_TO(done, st, dt_run_folder_open(mesh, s->dir, &s->folder, &run));
-    DT_TRY_TO(done, st, go_on(run, s, net, opt));
-    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &n));
-    DT_EXPECT_TO(done, st, n <= MAX_VALUES, "%lld values", (long long)n);
+    DT_TRY(dt_test_net_planned(mesh, s->cut ? &cut : NULL, s->how.dtype, &net));
+    DT_TRY(dt_optimizer_create(net, &s->how.options, &opt));
+    if (s->dir != NULL) DT_TRY(dt_run_folder_open(mesh, s->dir, &s->folder, &run));
+    DT_TRY(go_on(run, s, net, opt));
+    DT_TRY(dt_test_net_values(net, opt, &values, &n));
+    DT_EXPECT(n <= MAX_VALUES, "%lld values", (long long)n);
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) {
         s->n = n;
         memcpy(s->values, values, (size_t)n * sizeof *values);
     }
-done:
-    dt_run_folder_release(&run);
-    dti_free(values);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&net);
-    return st;
+    return DT_OK;
 }
 
 static void run(const char *mesh, session *s)
@@ -289,10 +279,9 @@ static dt_status refuse_all(dt_mesh *mesh, const void *arg)
 {
     dt_run_folder_options options = DT_RUN_FOLDER_OPTIONS_INIT;
     dt_run_progress progress = { .step = 4, .samples = 9, .tokens = 1 }, found;
-    dt_run_folder *run = NULL;
-    dt_layers *net = NULL;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(run_folder) *run = NULL;
     const char *json;
-    dt_status st;
 
     DT_TRY(dt_test_net_create(mesh, DT_F32, &net));
     options.keep = -1;
@@ -303,7 +292,7 @@ static dt_status refuse_all(dt_mesh *mesh, const void *arg)
                      "1 facts, in no list");
     options.n_facts = 0;
     DT_EXPECT_STATUS(dt_run_folder_open(mesh, NULL, &options, &run), DT_ERR_ARG, "is NULL");
-    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, &options, &run));
+    DT_TRY(dt_run_folder_open(mesh, arg, &options, &run));
     DT_EXPECT_STATUS(dt_run_folder_peek(run, -1, NULL, NULL), DT_ERR_ARG,
                      "holds no checkpoint yet");
     DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, "[1]"), DT_ERR_FORMAT, "json");
@@ -312,48 +301,39 @@ static dt_status refuse_all(dt_mesh *mesh, const void *arg)
     progress.step = -4;
     DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, NULL), DT_ERR_ARG, "step -4");
     progress.step = 4;
-    DT_TRY_TO(done, st, dt_run_folder_save(run, net, NULL, &progress, "{\"lr\": 0.1}"));
+    DT_TRY(dt_run_folder_save(run, net, NULL, &progress, "{\"lr\": 0.1}"));
     DT_EXPECT_STATUS(dt_run_folder_peek(run, -2, &found, &json), DT_ERR_ARG, "step is -2");
-    DT_TRY_TO(done, st, dt_run_folder_peek(run, -1, &found, &json));
+    DT_TRY(dt_run_folder_peek(run, -1, &found, &json));
     DT_EXPECT_EQ_INT(found.samples, 9);
-    DT_EXPECT_TO(done, st, strstr(json, "\"lr\": 0.1") != NULL, "json %s", json);
+    DT_EXPECT(strstr(json, "\"lr\": 0.1") != NULL, "json %s", json);
     dt_run_folder_release(&run);
     options.mode = DT_RUN_FOLDER_READ;
-    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, &options, &run));
+    DT_TRY(dt_run_folder_open(mesh, arg, &options, &run));
     DT_EXPECT_STATUS(dt_run_folder_save(run, net, NULL, &progress, NULL), DT_ERR_ARG, "to be read");
-    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
-done:
-    dt_run_folder_release(&run);
-    dt_layers_release(&net);
-    return st;
+    DT_TRY(dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
+    return DT_OK;
 }
 
 /* A checkpoint of layers with another optimizer's state could be loaded by nobody. */
 static dt_status mix(dt_mesh *mesh, const void *arg)
 {
     const dt_run_progress progress = { .step = 1 };
-    dt_layers *net = NULL, *other = NULL;
-    dt_optimizer *opt = NULL;
-    dt_run_folder *run = NULL;
-    dt_status st;
+    DT_HELD(layers) *net = NULL, *other = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(run_folder) *run = NULL;
 
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &net));
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &other));
-    DT_TRY_TO(done, st, dt_optimizer_create(other, NULL, &opt));
-    DT_TRY_TO(done, st, dt_run_folder_open(mesh, arg, NULL, &run));
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &net));
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &other));
+    DT_TRY(dt_optimizer_create(other, NULL, &opt));
+    DT_TRY(dt_run_folder_open(mesh, arg, NULL, &run));
     DT_EXPECT_STATUS(dt_run_folder_save(run, net, opt, &progress, NULL), DT_ERR_ARG,
                      "the optimizer is of other layers");
     DT_EXPECT_EQ_INT(dt_run_folder_latest(run), -1);
-    DT_TRY_TO(done, st, dt_run_folder_save(run, other, opt, &progress, NULL));
+    DT_TRY(dt_run_folder_save(run, other, opt, &progress, NULL));
     DT_EXPECT_STATUS(dt_run_folder_load(run, NULL, net, opt, NULL, NULL), DT_ERR_ARG,
                      "the optimizer is of other layers");
-    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, other, opt, NULL, NULL));
-done:
-    dt_run_folder_release(&run);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&other);
-    dt_layers_release(&net);
-    return st;
+    DT_TRY(dt_run_folder_load(run, NULL, other, opt, NULL, NULL));
+    return DT_OK;
 }
 
 DT_TEST(run_folder, an_optimizer_of_other_layers_is_refused)

@@ -146,19 +146,15 @@ static dt_status save_all(dt_mesh *mesh, const void *arg)
 {
     static const int64_t steps[STEPS] = { 1, 2, 2, 3 };
     const job *j = arg;
-    dt_run_folder *run;
-    dt_layers *net;
-    dt_status st;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(run_folder) *run = NULL;
 
     DT_TRY(open_run(mesh, j, &net, &run));
     for (int i = 0; i < STEPS; i++) {
-        DT_TRY_TO(done, st, save_step(run, net, steps[i]));
+        DT_TRY(save_step(run, net, steps[i]));
         atomic_store(j->durable, steps[i]);
     }
-done:
-    dt_run_folder_release(&run);
-    dt_layers_release(&net);
-    return st;
+    return DT_OK;
 }
 
 static bool equal_piece(const dt_tensor *a, const dt_tensor *b)
@@ -172,47 +168,39 @@ static bool equal_piece(const dt_tensor *a, const dt_tensor *b)
 
 static dt_status expect_step(dt_layers *net, dt_mesh *mesh, int64_t step)
 {
-    dt_status st = DT_OK;
-    dt_layers *want;
+    DT_HELD(layers) *want = NULL;
 
     DT_TRY(dt_test_net_create(mesh, DT_F32, &want));
-    DT_TRY_TO(done, st, values_of(want, step));
+    DT_TRY(values_of(want, step));
     for (int i = 0; i < dt_layers_count(net); i++)
         for (int p = 0; p < dt_layer_n_params(dt_layers_at(net, i)); p++)
             if (dt_layer_has_param(dt_layers_at(net, i), p))
-                DT_EXPECT_TO(done, st,
-                             equal_piece(dt_layer_param(dt_layers_at(net, i), p),
-                                         dt_layer_param(dt_layers_at(want, i), p)),
-                             "parameter %d of layer %d is not that of step %lld", p, i,
-                             (long long)step);
-done:
-    dt_layers_release(&want);
-    return st;
+                DT_EXPECT(equal_piece(dt_layer_param(dt_layers_at(net, i), p),
+                                      dt_layer_param(dt_layers_at(want, i), p)),
+                          "parameter %d of layer %d is not that of step %lld", p, i,
+                          (long long)step);
+    return DT_OK;
 }
 
 /* Whole, or, with `found` -1 to begin with, not there yet. Then the run goes on. */
 static dt_status look_and_go_on(dt_mesh *mesh, const void *arg)
 {
     job *const *to = arg, *j = *to;
-    dt_run_folder *run;
-    dt_layers *net;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(run_folder) *run = NULL;
     int64_t latest;
 
     DT_TRY(open_run(mesh, j, &net, &run));
     latest = dt_run_folder_latest(run);
     if (latest >= 0) {
-        DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
-        DT_TRY_TO(done, st, expect_step(net, mesh, latest));
+        DT_TRY(dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
+        DT_TRY(expect_step(net, mesh, latest));
     }
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) j->found = latest;
-    DT_TRY_TO(done, st, save_step(run, net, 7));
-    DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
-    DT_TRY_TO(done, st, expect_step(net, mesh, 7));
-done:
-    dt_run_folder_release(&run);
-    dt_layers_release(&net);
-    return st;
+    DT_TRY(save_step(run, net, 7));
+    DT_TRY(dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
+    DT_TRY(expect_step(net, mesh, 7));
+    return DT_OK;
 }
 
 static int count(const char *dir, const char *part)
@@ -537,29 +525,21 @@ static dt_status spill_state(dt_mesh *mesh, const void *arg)
     dt_run_folder_options folder = DT_RUN_FOLDER_OPTIONS_INIT;
     dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
     spill *const *to = arg, *s = *to;
-    dt_optimizer *opt = NULL;
-    dt_run_folder *run = NULL;
-    dt_layers *net = NULL;
-    dt_tape *t = NULL;
-    float *values = NULL;
-    dt_status st;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(run_folder) *run = NULL;
+    DT_FREED float *values = NULL;
 
     folder.mode = DT_RUN_FOLDER_CONTINUE;
     options.offload = s->dir;
-    DT_TRY_TO(done, st, dt_test_net_create(mesh, DT_F32, &net));
-    DT_TRY_TO(done, st, dt_optimizer_create(net, &options, &opt));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_run_folder_open(mesh, s->run, &folder, &run));
-    DT_TRY_TO(done, st, train_spilling(run, net, opt, t, s));
-    DT_TRY_TO(done, st, dt_test_net_values(net, opt, &values, &s->n));
+    DT_TRY(dt_test_net_create(mesh, DT_F32, &net));
+    DT_TRY(dt_optimizer_create(net, &options, &opt));
+    DT_TRY(dt_run_folder_open(mesh, s->run, &folder, &run));
+    DT_TRY(train_spilling(run, net, opt, t, s));
+    DT_TRY(dt_test_net_values(net, opt, &values, &s->n));
     memcpy(s->values, values, (size_t)s->n * sizeof *values);
-done:
-    dti_free(values);
-    dt_run_folder_release(&run);
-    dt_tape_release(&t);
-    dt_optimizer_release(&opt);
-    dt_layers_release(&net);
-    return st;
+    return DT_OK;
 }
 
 static dt_status run_spill(spill *s)

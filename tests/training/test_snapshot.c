@@ -86,28 +86,22 @@ static dt_status expect_same(dt_layers *a, dt_layers *b)
 static dt_status run_leg(dt_mesh *mesh, const void *arg)
 {
     dt_run_folder_options options = DT_RUN_FOLDER_OPTIONS_INIT;
-    dt_layers *empty = NULL, *want = NULL;
+    DT_HELD(layers) *empty = NULL, *want = NULL;
+    DT_HELD(run_folder) *run = NULL;
     const leg *l = arg;
-    dt_run_folder *run;
-    dt_status st = DT_OK;
 
     options.mode = DT_RUN_FOLDER_CONTINUE;
     DT_TRY(dt_run_folder_open(mesh, l->dir, &options, &run));
-    DT_TRY_TO(done, st, make(mesh, l, true, &want));
+    DT_TRY(make(mesh, l, true, &want));
     if (dt_run_folder_latest(run) >= 0) {
-        DT_TRY_TO(done, st, make(mesh, l, false, &empty));
-        DT_TRY_TO(done, st, dt_run_folder_load(run, NULL, empty, NULL, NULL, NULL));
-        DT_TRY_TO(done, st, expect_same(empty, want));
+        DT_TRY(make(mesh, l, false, &empty));
+        DT_TRY(dt_run_folder_load(run, NULL, empty, NULL, NULL, NULL));
+        DT_TRY(expect_same(empty, want));
     }
     if (l->saves)
-        DT_TRY_TO(done, st,
-                  dt_run_folder_save(run, empty != NULL ? empty : want, NULL,
-                                     &(dt_run_progress){ .step = 1 }, NULL));
-done:
-    dt_run_folder_release(&run);
-    dt_layers_release(&empty);
-    dt_layers_release(&want);
-    return st;
+        DT_TRY(dt_run_folder_save(run, empty != NULL ? empty : want, NULL,
+                                  &(dt_run_progress){ .step = 1 }, NULL));
+    return DT_OK;
 }
 
 DT_TEST(snapshot, packed_axes_and_shared_heads_come_back_on_any_mesh)

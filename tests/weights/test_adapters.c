@@ -91,29 +91,23 @@ static dt_status run(dt_mesh *mesh, dt_layers *layers, float y[ROWS * O])
 {
     dt_placement whole[DT_MAX_DIMS];
     const int64_t shape[] = { ROWS, I };
-    dt_tensor *x = NULL, *f = NULL, *full = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL, *full = NULL;
+    dt_tensor *f = NULL;
     float values[ROWS * I];
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
 
     for (int m = 0; m < DT_MAX_DIMS; m++) whole[m] = DT_REPLICATE;
     for (int i = 0; i < ROWS * I; i++) values[i] = (float)(i % 7) * 0.25f - 0.75f;
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(
-        done, st,
+    DT_TRY(
         dt_distribute(mesh, whole, DT_F32, 2, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
     f = dt_layer_forward(
         t, dt_layers_at(layers, 0),
         dt_cast(t, x, dt_tensor_dtype(dt_layer_param(dt_layers_at(layers, 0), 0))));
     f = dt_cast(t, f, DT_F32);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, dt_full_tensor(f, &full));
-    DT_TRY_TO(done, st, dt_tensor_read(full, y, sizeof(float) * ROWS * O));
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dt_tape_release(&t);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(dt_full_tensor(f, &full));
+    DT_TRY(dt_tensor_read(full, y, sizeof(float) * ROWS * O));
+    return DT_OK;
 }
 
 static const dt_init_rule large[] = { { "**", DT_INIT_NORMAL, 0.0, 0.5 } };
@@ -132,32 +126,26 @@ static dt_status merges(dt_mesh *mesh, const void *arg)
     const scene *s = arg;
     float adapted[ROWS * O], again[ROWS * O], plain[ROWS * O], off = 0.0f;
     dt_save_options save = DT_SAVE_OPTIONS_INIT;
-    dt_layers *a = NULL, *p = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *a = NULL, *p = NULL;
 
     save.merged = true;
-    DT_TRY_TO(done, st, make(mesh, s->kind, s->style, &a));
-    DT_TRY_TO(done, st, dt_layers_init(a, s->dtype, 3, large, 1));
-    DT_TRY_TO(done, st, run(mesh, a, adapted));
-    DT_TRY_TO(done, st, dt_layers_write(a, s->folder, &save));
-    DT_TRY_TO(done, st, run(mesh, a, again));
-    DT_EXPECT_TO(done, st, memcmp(adapted, again, sizeof again) == 0, "a save changed the layer");
-    DT_TRY_TO(done, st, make(mesh, &dt_linear_kind, s->style, &p));
-    DT_TRY_TO(done, st, dt_layers_read(p, s->folder, NULL));
-    DT_EXPECT_TO(done, st, dt_tensor_dtype(dt_layer_param(dt_layers_at(p, 0), 0)) == s->dtype,
-                 "another dtype");
-    DT_TRY_TO(done, st, run(mesh, p, plain));
-    DT_TRY_TO(done, st, near(plain, adapted, s->dtype == DT_F32 ? 2e-6 : 0.06));
+    DT_TRY(make(mesh, s->kind, s->style, &a));
+    DT_TRY(dt_layers_init(a, s->dtype, 3, large, 1));
+    DT_TRY(run(mesh, a, adapted));
+    DT_TRY(dt_layers_write(a, s->folder, &save));
+    DT_TRY(run(mesh, a, again));
+    DT_EXPECT(memcmp(adapted, again, sizeof again) == 0, "a save changed the layer");
+    DT_TRY(make(mesh, &dt_linear_kind, s->style, &p));
+    DT_TRY(dt_layers_read(p, s->folder, NULL));
+    DT_EXPECT(dt_tensor_dtype(dt_layer_param(dt_layers_at(p, 0), 0)) == s->dtype, "another dtype");
+    DT_TRY(run(mesh, p, plain));
+    DT_TRY(near(plain, adapted, s->dtype == DT_F32 ? 2e-6 : 0.06));
     /* and it is the adapters that were merged: a plain layer of the weight alone is far off */
-    DT_TRY_TO(done, st, dt_fill(dt_layer_param(dt_layers_at(a, 0), LORA_B), 0.0));
-    DT_TRY_TO(done, st, run(mesh, a, again));
+    DT_TRY(dt_fill(dt_layer_param(dt_layers_at(a, 0), LORA_B), 0.0));
+    DT_TRY(run(mesh, a, again));
     for (int i = 0; i < ROWS * O; i++) off = fmaxf(off, fabsf(again[i] - plain[i]));
-    DT_EXPECT_TO(done, st, off > 0.3f, "adapters that are merged change the result by %g only",
-                 (double)off);
-done:
-    dt_layers_release(&a);
-    dt_layers_release(&p);
-    return st;
+    DT_EXPECT(off > 0.3f, "adapters that are merged change the result by %g only", (double)off);
+    return DT_OK;
 }
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "dp=2,tp=2" };
@@ -189,33 +177,28 @@ static dt_status begins(dt_mesh *mesh, const void *arg)
     const scene *s = arg;
     dt_read_options read = DT_READ_OPTIONS_INIT;
     float adapted[ROWS * O], plain[ROWS * O], a_read[R * I], a_made[R * I];
-    dt_layers *a = NULL, *p = NULL;
-    dt_tensor *full = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *a = NULL, *p = NULL;
+    DT_HELD(tensor) *full = NULL;
 
     read.seed = 11;
     read.strict = true;
-    DT_TRY_TO(done, st, make(mesh, &dt_linear_kind, s->style, &p));
-    DT_TRY_TO(done, st, dt_layers_init(p, s->dtype, 3, large, 1));
-    DT_TRY_TO(done, st, run(mesh, p, plain));
-    DT_TRY_TO(done, st, dt_layers_write(p, s->folder, NULL));
-    DT_TRY_TO(done, st, make(mesh, s->kind, s->style, &a));
-    DT_TRY_TO(done, st, dt_layers_read(a, s->folder, &read));
-    DT_TRY_TO(done, st, run(mesh, a, adapted));
-    DT_TRY_TO(done, st, near(adapted, plain, 1e-6));
-    DT_TRY_TO(done, st, dt_full_tensor(dt_layer_param(dt_layers_at(a, 0), LORA_A), &full));
-    DT_TRY_TO(done, st, dt_tensor_read(full, a_read, sizeof a_read));
+    DT_TRY(make(mesh, &dt_linear_kind, s->style, &p));
+    DT_TRY(dt_layers_init(p, s->dtype, 3, large, 1));
+    DT_TRY(run(mesh, p, plain));
+    DT_TRY(dt_layers_write(p, s->folder, NULL));
+    DT_TRY(make(mesh, s->kind, s->style, &a));
+    DT_TRY(dt_layers_read(a, s->folder, &read));
+    DT_TRY(run(mesh, a, adapted));
+    DT_TRY(near(adapted, plain, 1e-6));
+    DT_TRY(dt_full_tensor(dt_layer_param(dt_layers_at(a, 0), LORA_A), &full));
+    DT_TRY(dt_tensor_read(full, a_read, sizeof a_read));
     dt_tensor_release(&full);
-    DT_TRY_TO(done, st, dt_layers_init(a, s->dtype, 11, NULL, 0));
-    DT_TRY_TO(done, st, dt_full_tensor(dt_layer_param(dt_layers_at(a, 0), LORA_A), &full));
-    DT_TRY_TO(done, st, dt_tensor_read(full, a_made, sizeof a_made));
-    DT_EXPECT_TO(done, st, memcmp(a_read, a_made, sizeof a_read) == 0 && a_read[0] != 0.0f,
-                 "A does not begin as dt_layers_init() has it");
-done:
-    dt_tensor_release(&full);
-    dt_layers_release(&a);
-    dt_layers_release(&p);
-    return st;
+    DT_TRY(dt_layers_init(a, s->dtype, 11, NULL, 0));
+    DT_TRY(dt_full_tensor(dt_layer_param(dt_layers_at(a, 0), LORA_A), &full));
+    DT_TRY(dt_tensor_read(full, a_made, sizeof a_made));
+    DT_EXPECT(memcmp(a_read, a_made, sizeof a_read) == 0 && a_read[0] != 0.0f,
+              "A does not begin as dt_layers_init() has it");
+    return DT_OK;
 }
 
 DT_TEST(adapters, begin_where_files_lack_them)
@@ -228,21 +211,17 @@ static dt_status stay(dt_mesh *mesh, const void *arg)
 {
     const scene *s = arg;
     float before[ROWS * O], after[ROWS * O];
-    dt_layers *a = NULL, *b = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *a = NULL, *b = NULL;
 
-    DT_TRY_TO(done, st, make(mesh, s->kind, s->style, &a));
-    DT_TRY_TO(done, st, dt_layers_init(a, s->dtype, 3, large, 1));
-    DT_TRY_TO(done, st, run(mesh, a, before));
-    DT_TRY_TO(done, st, dt_layers_write(a, s->folder, NULL));
-    DT_TRY_TO(done, st, make(mesh, s->kind, s->style, &b));
-    DT_TRY_TO(done, st, dt_layers_read(b, s->folder, NULL));
-    DT_TRY_TO(done, st, run(mesh, b, after));
-    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof after) == 0, "another result");
-done:
-    dt_layers_release(&a);
-    dt_layers_release(&b);
-    return st;
+    DT_TRY(make(mesh, s->kind, s->style, &a));
+    DT_TRY(dt_layers_init(a, s->dtype, 3, large, 1));
+    DT_TRY(run(mesh, a, before));
+    DT_TRY(dt_layers_write(a, s->folder, NULL));
+    DT_TRY(make(mesh, s->kind, s->style, &b));
+    DT_TRY(dt_layers_read(b, s->folder, NULL));
+    DT_TRY(run(mesh, b, after));
+    DT_EXPECT(memcmp(before, after, sizeof after) == 0, "another result");
+    return DT_OK;
 }
 
 DT_TEST(adapters, are_saved_beside_the_weight_otherwise)
@@ -254,16 +233,12 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
 {
     const scene *s = arg;
     dt_save_options save = DT_SAVE_OPTIONS_INIT;
-    dt_layers *a = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *a = NULL;
 
     save.merged = true;
-    DT_TRY_TO(done, st, make(mesh, &bad, s->style, &a));
-    DT_TRY_TO(done, st, dt_layers_init(a, DT_F32, 3, large, 1));
-    st = dt_layers_write(a, s->folder, &save);
-done:
-    dt_layers_release(&a);
-    return st;
+    DT_TRY(make(mesh, &bad, s->style, &a));
+    DT_TRY(dt_layers_init(a, DT_F32, 3, large, 1));
+    return dt_layers_write(a, s->folder, &save);
 }
 
 DT_TEST(adapters, that_merge_to_another_shape_are_refused)

@@ -56,18 +56,15 @@ static begun on_one_rank;
 
 static dt_status begin(dt_mesh *mesh, begun *out)
 {
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, out->up, F * D));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, out->bias, F));
-    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, out->down, D * F));
-    DT_TRY_TO(done, st, whole(layers, "norm", 0, out->norm, D));
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
+    DT_TRY(whole(layers, "mlp.up", 0, out->up, F * D));
+    DT_TRY(whole(layers, "mlp.up", 1, out->bias, F));
+    DT_TRY(whole(layers, "mlp.down", 0, out->down, D * F));
+    DT_TRY(whole(layers, "norm", 0, out->norm, D));
+    return DT_OK;
 }
 
 static dt_status begins_as_rules_say(dt_mesh *mesh, const void *arg)
@@ -102,27 +99,24 @@ DT_TEST(values, a_seed_gives_the_same_layers_on_every_mesh)
 /* Without rules, as Transformers begins. */
 static dt_status begins_by_itself(dt_mesh *mesh, const void *arg)
 {
-    dt_layers *layers = NULL;
+    DT_HELD(layers) *layers = NULL;
     float up[F * D], bias[F], norm[D], norm_bias[D];
-    dt_status st = DT_OK;
     double sum = 0.0;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, NULL, 0));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, up, F * D));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, bias, F));
-    DT_TRY_TO(done, st, whole(layers, "norm", 0, norm, D));
-    DT_TRY_TO(done, st, whole(layers, "norm", 1, norm_bias, D));
+    DT_TRY(dt_layers_init(layers, DT_F32, 7, NULL, 0));
+    DT_TRY(whole(layers, "mlp.up", 0, up, F * D));
+    DT_TRY(whole(layers, "mlp.up", 1, bias, F));
+    DT_TRY(whole(layers, "norm", 0, norm, D));
+    DT_TRY(whole(layers, "norm", 1, norm_bias, D));
     for (int i = 0; i < F * D; i++) sum += (double)up[i] * (double)up[i] / (F * D);
-    DT_EXPECT_TO(done, st, sqrt(sum) > 0.013 && sqrt(sum) < 0.027, "deviation %g", sqrt(sum));
-    for (int i = 0; i < F; i++) DT_EXPECT_TO(done, st, bias[i] == 0.0f, "bias %g", (double)bias[i]);
+    DT_EXPECT(sqrt(sum) > 0.013 && sqrt(sum) < 0.027, "deviation %g", sqrt(sum));
+    for (int i = 0; i < F; i++) DT_EXPECT(bias[i] == 0.0f, "bias %g", (double)bias[i]);
     for (int i = 0; i < D; i++)
-        DT_EXPECT_TO(done, st, norm[i] == 1.0f && norm_bias[i] == 0.0f, "norm %g, %g",
-                     (double)norm[i], (double)norm_bias[i]);
-done:
-    dt_layers_release(&layers);
-    return st;
+        DT_EXPECT(norm[i] == 1.0f && norm_bias[i] == 0.0f, "norm %g, %g", (double)norm[i],
+                  (double)norm_bias[i]);
+    return DT_OK;
 }
 
 DT_TEST(values, without_rules_layers_begin_as_those_of_transformers)
@@ -137,19 +131,16 @@ static dt_status bad_rules(dt_mesh *mesh, const void *arg)
         { "a", DT_INIT_NORMAL, 0.0, -1.0 },   { "a", DT_INIT_CONSTANT, NAN, 0.0 },
         { "a", (dt_init_kind)9, 0.0, 0.0 },   { "a", DT_INIT_FAN_IN, 0.0, 0.0 },
     };
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
     for (size_t i = 0; i < DT_COUNT(bad); i++)
-        DT_EXPECT_TO(done, st, dt_layers_init(layers, DT_F32, 1, &bad[i], 1) == DT_ERR_ARG,
-                     "rule %zu is taken", i);
-    DT_EXPECT_TO(done, st, dt_layers_init(layers, DT_I32, 1, NULL, 0) == DT_ERR_ARG, "i32");
-    DT_EXPECT_TO(done, st, dt_layers_init(NULL, DT_F32, 1, NULL, 0) == DT_ERR_ARG, "NULL");
-done:
-    dt_layers_release(&layers);
-    return st;
+        DT_EXPECT(dt_layers_init(layers, DT_F32, 1, &bad[i], 1) == DT_ERR_ARG, "rule %zu is taken",
+                  i);
+    DT_EXPECT(dt_layers_init(layers, DT_I32, 1, NULL, 0) == DT_ERR_ARG, "i32");
+    DT_EXPECT(dt_layers_init(NULL, DT_F32, 1, NULL, 0) == DT_ERR_ARG, "NULL");
+    return DT_OK;
 }
 
 DT_TEST(values, rules_without_sense_are_refused)
@@ -185,46 +176,38 @@ static const dt_spelling spellings[] = { { "mlp.", "net.mlp." }, { NULL, NULL } 
 static dt_status reads_a_file(dt_mesh *mesh, const void *arg)
 {
     dt_read_options o = DT_READ_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
     float up[F * D], down[D * F];
 
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
     o.spellings = spellings;
-    DT_TRY_TO(done, st, dt_layers_read(layers, arg, &o));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, up, F * D));
-    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, down, D * F));
+    DT_TRY(dt_layers_read(layers, arg, &o));
+    DT_TRY(whole(layers, "mlp.up", 0, up, F * D));
+    DT_TRY(whole(layers, "mlp.down", 0, down, D * F));
     for (int i = 0; i < F * D; i++)
-        DT_EXPECT_TO(done, st, up[i] == element(0, i) && down[i] == element(2, i),
-                     "element %d: %g, %g", i, (double)up[i], (double)down[i]);
+        DT_EXPECT(up[i] == element(0, i) && down[i] == element(2, i), "element %d: %g, %g", i,
+                  (double)up[i], (double)down[i]);
     o.keep_dtype = false;
     o.dtype = DT_BF16;
-    DT_TRY_TO(done, st, dt_layers_read(layers, arg, &o));
-    DT_EXPECT_TO(done, st, dt_tensor_dtype(dt_layer_param(dt_layers_at(layers, 0), 0)) == DT_BF16,
-                 "dtype");
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_layers_read(layers, arg, &o));
+    DT_EXPECT(dt_tensor_dtype(dt_layer_param(dt_layers_at(layers, 0), 0)) == DT_BF16, "dtype");
+    return DT_OK;
 }
 
 static dt_status refuses_a_file(dt_mesh *mesh, const void *arg)
 {
     dt_read_options o = DT_READ_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, NULL) == DT_ERR_FORMAT, "a missing tensor");
-    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "\"mlp.up.weight\"") != NULL, "%s",
-                 dt_last_error()->message);
+    DT_EXPECT(dt_layers_read(layers, arg, NULL) == DT_ERR_FORMAT, "a missing tensor");
+    DT_EXPECT(strstr(dt_last_error()->message, "\"mlp.up.weight\"") != NULL, "%s",
+              dt_last_error()->message);
     o.spellings = spellings;
     o.strict = true;
-    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "an unused tensor");
-    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "\"more\"") != NULL, "%s",
-                 dt_last_error()->message);
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "an unused tensor");
+    DT_EXPECT(strstr(dt_last_error()->message, "\"more\"") != NULL, "%s", dt_last_error()->message);
+    return DT_OK;
 }
 
 static dt_status large(void *arg, size_t t, int64_t first, int64_t count, void *to)
@@ -237,19 +220,16 @@ static dt_status large(void *arg, size_t t, int64_t first, int64_t count, void *
 static dt_status leaves_nothing(dt_mesh *mesh, const void *arg)
 {
     dt_read_options o = DT_READ_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
     o.spellings = spellings;
     o.keep_dtype = false;
     o.dtype = DT_F16;
-    DT_EXPECT_TO(done, st, dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "1e6 as f16");
-    DT_EXPECT_TO(done, st, dt_layer_param(dt_layers_at(layers, 0), 0) == NULL,
-                 "a layer that was not read has values");
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(dt_layers_read(layers, arg, &o) == DT_ERR_FORMAT, "1e6 as f16");
+    DT_EXPECT(dt_layer_param(dt_layers_at(layers, 0), 0) == NULL,
+              "a layer that was not read has values");
+    return DT_OK;
 }
 
 DT_TEST(values, a_layer_that_cannot_be_read_has_no_values)
@@ -305,19 +285,16 @@ static dt_status reads_parts(dt_mesh *mesh, const void *arg)
           .parts = { "gate_proj", "up_proj" },
           .style = c->style },
     };
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
     float got[E * 2 * G * D];
 
     DT_TRY(dt_layers_create(mesh, "tp", experts, 2, NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_read(layers, c->path, NULL));
-    DT_TRY_TO(done, st, whole(layers, "mlp.experts.gate_up", 0, got, E * 2 * G * D));
+    DT_TRY(dt_layers_read(layers, c->path, NULL));
+    DT_TRY(whole(layers, "mlp.experts.gate_up", 0, got, E * 2 * G * D));
     for (int i = 0; i < E * 2 * G * D; i++)
-        DT_EXPECT_TO(done, st, got[i] == element((size_t)(i / (G * D)), i % (G * D)),
-                     "element %d is %g", i, (double)got[i]);
-done:
-    dt_layers_release(&layers);
-    return st;
+        DT_EXPECT(got[i] == element((size_t)(i / (G * D)), i % (G * D)), "element %d is %g", i,
+                  (double)got[i]);
+    return DT_OK;
 }
 
 DT_TEST(values, experts_are_read_from_a_tensor_for_each_and_each_block)
@@ -346,54 +323,45 @@ static dt_status is_copied(dt_mesh *mesh, const void *arg)
     static const dt_plan_rule whole_up[] = { { "mlp.up", "replicate" },
                                              { "mlp.down", "replicate" } };
     const dt_plan plan = { .rules = whole_up, .n_rules = 2 };
-    dt_layers *from = NULL, *to = NULL;
+    DT_HELD(layers) *from = NULL, *to = NULL;
     float before[F * D], after[F * D];
-    dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), &plan, &to));
-    DT_EXPECT_TO(done, st, dt_layers_copy(to, from) == DT_ERR_ARG, "nothing to copy yet");
-    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 3, NULL, 0));
-    DT_TRY_TO(done, st, dt_layers_copy(to, from));
-    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, before, F * D));
-    DT_TRY_TO(done, st, whole(to, "mlp.up", 0, after, F * D));
-    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof before) == 0, "other values");
-    DT_EXPECT_TO(done, st, dt_tensor_local(dt_layer_param(dt_layers_at(to, 0), 0))->shape[0] == F,
-                 "laid out");
-done:
-    dt_layers_release(&from);
-    dt_layers_release(&to);
-    return st;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), &plan, &to));
+    DT_EXPECT(dt_layers_copy(to, from) == DT_ERR_ARG, "nothing to copy yet");
+    DT_TRY(dt_layers_init(from, DT_F32, 3, NULL, 0));
+    DT_TRY(dt_layers_copy(to, from));
+    DT_TRY(whole(from, "mlp.up", 0, before, F * D));
+    DT_TRY(whole(to, "mlp.up", 0, after, F * D));
+    DT_EXPECT(memcmp(before, after, sizeof before) == 0, "other values");
+    DT_EXPECT(dt_tensor_local(dt_layer_param(dt_layers_at(to, 0), 0))->shape[0] == F, "laid out");
+    return DT_OK;
 }
 
 /* Copies are their own, and of the dtype of what they were copied from. */
 static dt_status is_its_own(dt_mesh *mesh, const void *arg)
 {
-    dt_layers *from = NULL, *to = NULL;
+    DT_HELD(layers) *from = NULL, *to = NULL;
     float before[F * D], after[F * D];
-    dt_status st = DT_OK;
     dt_tensor *x;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &to));
-    DT_TRY_TO(done, st, dt_layers_init(from, DT_BF16, 3, NULL, 0));
-    DT_TRY_TO(done, st, dt_layers_init(to, DT_F32, 4, NULL, 0));
-    DT_TRY_TO(done, st, dt_layers_copy(to, from));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &from));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &to));
+    DT_TRY(dt_layers_init(from, DT_BF16, 3, NULL, 0));
+    DT_TRY(dt_layers_init(to, DT_F32, 4, NULL, 0));
+    DT_TRY(dt_layers_copy(to, from));
     x = dt_layer_param(dt_layers_find(to, "mlp.up"), 0);
-    DT_EXPECT_TO(done, st, dt_tensor_dtype(x) == DT_BF16, "dtype");
-    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 5, NULL, 0));
-    DT_TRY_TO(done, st, dt_layers_copy(to, from));
-    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, before, F * D));
-    DT_TRY_TO(done, st, dt_fill(dt_layer_param(dt_layers_find(to, "mlp.up"), 0), 7.0));
-    DT_TRY_TO(done, st, whole(from, "mlp.up", 0, after, F * D));
-    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof before) == 0, "both share their values");
-    DT_TRY_TO(done, st, dt_layers_copy(to, to));
-done:
-    dt_layers_release(&from);
-    dt_layers_release(&to);
-    return st;
+    DT_EXPECT(dt_tensor_dtype(x) == DT_BF16, "dtype");
+    DT_TRY(dt_layers_init(from, DT_F32, 5, NULL, 0));
+    DT_TRY(dt_layers_copy(to, from));
+    DT_TRY(whole(from, "mlp.up", 0, before, F * D));
+    DT_TRY(dt_fill(dt_layer_param(dt_layers_find(to, "mlp.up"), 0), 7.0));
+    DT_TRY(whole(from, "mlp.up", 0, after, F * D));
+    DT_EXPECT(memcmp(before, after, sizeof before) == 0, "both share their values");
+    DT_TRY(dt_layers_copy(to, to));
+    return DT_OK;
 }
 
 DT_TEST(values, copies_are_values_of_their_own)
@@ -404,19 +372,14 @@ DT_TEST(values, copies_are_values_of_their_own)
 
 static dt_status lacks_a_layer(dt_mesh *mesh, const void *arg)
 {
-    dt_layers *from = NULL, *to = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *from = NULL, *to = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 1, NULL, &from));
-    DT_TRY_TO(done, st, dt_layers_create(mesh, "tp", specs, 2, NULL, &to));
-    DT_TRY_TO(done, st, dt_layers_init(from, DT_F32, 3, NULL, 0));
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_layers_copy(to, from), DT_ERR_ARG,
-                               "there is no layer mlp.down to copy from");
-done:
-    dt_layers_release(&from);
-    dt_layers_release(&to);
-    return st;
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 1, NULL, &from));
+    DT_TRY(dt_layers_create(mesh, "tp", specs, 2, NULL, &to));
+    DT_TRY(dt_layers_init(from, DT_F32, 3, NULL, 0));
+    return dt_test_expect_status(__func__, __FILE__, __LINE__, dt_layers_copy(to, from), DT_ERR_ARG,
+                                 "there is no layer mlp.down to copy from");
 }
 
 DT_TEST(values, a_layer_that_is_not_there_is_named)
@@ -441,39 +404,33 @@ static dt_status is_written(dt_mesh *mesh, const void *arg)
 {
     const stored_case *c = arg;
     dt_save_options o = DT_SAVE_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
 
     o.max_file_bytes = c->max_file_bytes;
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_EXPECT_TO(done, st, dt_layers_write(layers, c->folder, &o) == DT_ERR_ARG, "no values yet");
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
-    DT_TRY_TO(done, st, dt_layers_write(layers, c->folder, &o));
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_EXPECT(dt_layers_write(layers, c->folder, &o) == DT_ERR_ARG, "no values yet");
+    DT_TRY(dt_layers_init(layers, DT_F32, 7, rules, (int)DT_COUNT(rules)));
+    DT_TRY(dt_layers_write(layers, c->folder, &o));
+    return DT_OK;
 }
 
 static dt_status is_read_again(dt_mesh *mesh, const void *arg)
 {
     const stored_case *c = arg;
     dt_read_options o = DT_READ_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
     begun one, two;
 
     o.strict = true;
     DT_TRY(begin(mesh, &one));
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_read(layers, c->folder, &o));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 0, two.up, F * D));
-    DT_TRY_TO(done, st, whole(layers, "mlp.up", 1, two.bias, F));
-    DT_TRY_TO(done, st, whole(layers, "mlp.down", 0, two.down, D * F));
-    DT_TRY_TO(done, st, whole(layers, "norm", 0, two.norm, D));
-    DT_EXPECT_TO(done, st, memcmp(&one, &two, sizeof one) == 0, "other values than written");
-done:
-    dt_layers_release(&layers);
-    return st;
+    DT_TRY(dt_layers_read(layers, c->folder, &o));
+    DT_TRY(whole(layers, "mlp.up", 0, two.up, F * D));
+    DT_TRY(whole(layers, "mlp.up", 1, two.bias, F));
+    DT_TRY(whole(layers, "mlp.down", 0, two.down, D * F));
+    DT_TRY(whole(layers, "norm", 0, two.norm, D));
+    DT_EXPECT(memcmp(&one, &two, sizeof one) == 0, "other values than written");
+    return DT_OK;
 }
 
 /* The first of the replicas alone writes, and looks at what it writes; the others learn of it. */

@@ -78,26 +78,22 @@ static dt_status write(dt_mesh *mesh, const void *arg)
 {
     const scene *s = arg;
     dt_gradient_file_options o = DT_GRADIENT_FILE_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_gradients *g = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(gradients) *g = NULL;
 
     o.told = tell;
     o.told_arg = s->told;
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, NULL, 0));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
-    DT_TRY_TO(done, st, differentiate(layers, g));
-    DT_TRY_TO(done, st, dt_layers_write_gradients(layers, g, s->path, &o));
+    DT_TRY(dt_layers_init(layers, DT_F32, 7, NULL, 0));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(differentiate(layers, g));
+    DT_TRY(dt_layers_write_gradients(layers, g, s->path, &o));
     if (s->path != NULL && dt_mesh_n_ranks(mesh) == 1) {
         char folder[DT_TEST_PATH_BYTES];
         (void)snprintf(folder, sizeof folder, "%s.weights", s->path);
-        DT_TRY_TO(done, st, dt_layers_write(layers, folder, NULL));
+        DT_TRY(dt_layers_write(layers, folder, NULL));
     }
-done:
-    dt_gradients_release(&g);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 static void read_file(const char *path, const char *name, int64_t n, float *to)
@@ -163,18 +159,17 @@ DT_TEST(write_gradients, are_named_and_shaped_as_the_parameters_are_written)
 static dt_status misuse(dt_mesh *mesh, const void *arg)
 {
     dt_gradient_file_options o = DT_GRADIENT_FILE_OPTIONS_INIT;
-    dt_layers *layers = NULL;
-    dt_gradients *g = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(gradients) *g = NULL;
 
     (void)arg;
     DT_TRY(dt_layers_create(mesh, "tp", specs, (int)DT_COUNT(specs), NULL, &layers));
-    DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
     DT_EXPECT_STATUS(dt_layers_write_gradients(NULL, g, "g", NULL), DT_ERR_ARG, "NULL");
     DT_EXPECT_STATUS(dt_layers_write_gradients(layers, g, "", NULL), DT_ERR_ARG, "empty");
     DT_EXPECT_STATUS(dt_layers_write_gradients(layers, g, "/nowhere/g", NULL), DT_ERR_ARG,
                      "mlp.up.weight has no value yet");
-    DT_TRY_TO(done, st, dt_layers_init(layers, DT_F32, 7, NULL, 0));
+    DT_TRY(dt_layers_init(layers, DT_F32, 7, NULL, 0));
     DT_EXPECT_STATUS(dt_layers_write_gradients(layers, g, "/nowhere/g", NULL), DT_ERR_IO,
                      "/nowhere/g");
     o.like = "/nowhere";
@@ -182,10 +177,7 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     o.size = 3;
     DT_EXPECT_STATUS(dt_layers_write_gradients(layers, g, NULL, &o), DT_ERR_ARG,
                      "start from DT_GRADIENT_FILE_OPTIONS_INIT");
-done:
-    dt_gradients_release(&g);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(write_gradients, that_cannot_be_had_are_refused_on_all_ranks)
