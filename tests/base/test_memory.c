@@ -68,7 +68,7 @@ DT_TEST(memory, what_the_machine_does_not_have_is_an_error)
 DT_TEST(memory, an_array_grows_with_its_contents_and_new_room_is_zero)
 {
     const int64_t live = dti_alloc_live();
-    int *array = NULL;
+    DT_FREED int *array = NULL;
     size_t capacity = 0;
 
     for (size_t n = 1; n <= 1000; n++) {
@@ -80,7 +80,6 @@ DT_TEST(memory, an_array_grows_with_its_contents_and_new_room_is_zero)
     for (size_t n = 1; n <= 1000; n++) DT_ASSERT_EQ_INT(array[n - 1], n);
     DT_ASSERT(all_zero(array + 1000, (capacity - 1000) * sizeof *array));
     DT_ASSERT_EQ_INT(dti_alloc_live() - live, 1);
-    dti_free(array);
 }
 
 DT_TEST(memory, big_blocks_are_aligned_zeroed_and_writable_to_the_end)

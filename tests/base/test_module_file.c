@@ -64,7 +64,6 @@ DT_TEST(module_file, nothing_beside_a_program_is_looked_at)
         (void)waitpid(pid, &status, 0);
         DT_ASSERT_EQ_INT(WEXITSTATUS(status), 4);
     }
-    dt_test_remove_dir(root);
 }
 
 DT_TEST(module_file, a_folder_that_was_named_comes_first)
@@ -77,5 +76,4 @@ DT_TEST(module_file, a_folder_that_was_named_comes_first)
     DT_ASSERT_EQ_STR(path, want);
     DT_ASSERT(!dti_module_locate(folder, "other", path));
     DT_ASSERT_EQ_STR(path, "");
-    dt_test_remove_dir(folder);
 }

@@ -108,7 +108,6 @@ static inline command_result command_run(const char *extra_env, const char *cons
     r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     r.out = command_read(out);
     r.err = command_read(err);
-    dt_test_remove_dir(folder);
     return r;
 }
 

@@ -463,7 +463,6 @@ static void check(const mistake *m)
     if (m->setup != NULL) m->setup(folder);
     for (int i = 0; i < MAX_WORDS; i++) words[i] = in_folder(m->words[i], folder, paths[i]);
     r = command_run(m->env, words);
-    dt_test_remove_dir(folder);
     if (r.code != 2 || r.out[0] != '\0')
         dt_test_fail(__FILE__, __LINE__, "%s: exit code %d, stdout \"%.200s\", stderr: %.1000s",
                      m->name, r.code, r.out, r.err);
@@ -504,7 +503,6 @@ DT_TEST(cli_bad_input, inspect_says_precisely_why_a_checkpoint_is_not_supported)
         cases[i].setup(dt_test_temp_dir(folder));
         text = COMMAND("inspect", folder);
         json = COMMAND("inspect", folder, "--json");
-        dt_test_remove_dir(folder);
         COMMAND_ENDS(2, text);
         COMMAND_ENDS(2, json);
         COMMAND_ASSERT_HAS(text.out, "supported   no");
@@ -535,7 +533,6 @@ DT_TEST(cli_bad_input, inspect_names_a_broken_part_beside_a_sound_model)
         text = COMMAND("inspect", folder);
         json = COMMAND("inspect", folder, "--json");
         logits = COMMAND("logits", "-m", folder, "-t", "1,2");
-        dt_test_remove_dir(folder);
         COMMAND_ENDS(2, text);
         COMMAND_ENDS(2, json);
         COMMAND_ENDS(0, logits);

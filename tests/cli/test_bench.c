@@ -140,7 +140,6 @@ DT_TEST(cli_bench, a_shape_that_no_machine_holds_is_refused)
                  COMMAND("bench", "-q", "--random", "--model", folder, "--mesh", "tp=2",
                          "--sequence", "4", "-n", "4"),
                  "this machine has ", " for 2 ranks");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_bench, random_weights_need_a_configuration_alone)

@@ -194,7 +194,6 @@ DT_TEST(cli, a_prompt_file_loses_one_final_newline)
     dt_test_write_file(folder, "prompt.txt", "\r\nJULIET:\r\n\nROMEO:", 18);
     a = COMMAND_ENDS(0, COMMAND("generate", "-m", model, "--prompts-file", file, "-n", "8", "-q"));
     DT_ASSERT(strstr(a.out, "\r") == NULL && strstr(a.out, "\n---\nROMEO:") != NULL);
-    dt_test_remove_dir(folder);
 }
 
 /* --max-new-tokens is 100 by default, more than these contexts have room for. */
@@ -241,7 +240,6 @@ DT_TEST(cli, a_plan_file_overrides_the_built_in_styles)
     for (int i = 0; i < 2; i++) {
         json_decref(v[i]);
     }
-    dt_test_remove_dir(folder);
 }
 
 static void *write_plan(void *path)
@@ -268,7 +266,6 @@ DT_TEST(cli, a_plan_may_come_out_of_a_pipe)
     DT_ASSERT_EQ_INT(pthread_join(writer, NULL), 0);
     COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, pipe);
-    dt_test_remove_dir(folder);
 }
 
 /* --- logits -------------------------------------------------------------------------------------
@@ -396,7 +393,6 @@ DT_TEST(cli, save_writes_a_folder_that_generates_the_same)
     r = COMMAND("save", "-m", model, "-o", to, "--max-shard-size", "1e6");
     COMMAND_ASSERT_HAS(r.err, "\"1e6\" is no size");
     COMMAND_ENDS(2, COMMAND("save", "-m", model), "--output");
-    dt_test_remove_dir(temporary);
 }
 
 /* A disk that is full, as the system's limit of a file's size has it. */
@@ -422,5 +418,4 @@ DT_TEST(cli, save_on_a_full_disk_is_no_bad_input_and_leaves_nothing)
     DT_ASSERT(symlink("nowhere", to) == 0);
     COMMAND_ENDS(2, COMMAND("save", "-q", "-m", model, "-o", to),
                  "new: cannot be made: it is a symbolic link to nothing");
-    dt_test_remove_dir(temporary);
 }

@@ -124,7 +124,6 @@ DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
         DT_ASSERT(r.n > 4 && memchr(r.text, '\n', r.n - 1) != NULL); /* two answers */
         DT_ASSERT_EQ_STR(r.text, first.text);
     }
-    dt_test_remove_dir(model);
 }
 
 /* What `generate` makes of the conversation so far, none of which it has read before. */
@@ -188,7 +187,6 @@ DT_TEST(cli_chat, answers_are_those_of_reading_everything_again)
         line = strchr(line, '\n') + 1;
     }
     DT_ASSERT(*line == '\0');
-    dt_test_remove_dir(model);
 }
 
 /* The last token of each answer is a zero byte: of what is said next it is a part as any other. */
@@ -198,7 +196,7 @@ DT_TEST(cli_chat, answers_keep_their_zero_bytes)
     char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 32], prompt[4096];
     static running r;
     json_t *first, *second;
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
     size_t n, bytes;
     int32_t *ids;
 
@@ -224,10 +222,8 @@ DT_TEST(cli_chat, answers_keep_their_zero_bytes)
     DT_ASSERT_OK(dt_tokenizer_encode(tok, prompt, n, DT_ENCODE_PARSE_SPECIAL, &ids, &n));
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(second, "prompt_tokens")), (int64_t)n);
     dt_tokenizer_free(ids);
-    dt_tokenizer_release(&tok);
     json_decref(first);
     json_decref(second);
-    dt_test_remove_dir(model);
 }
 
 /* A checkpoint may be many files. */
@@ -248,7 +244,6 @@ DT_TEST(cli_chat, as_many_files_may_be_open_as_the_system_allows)
     DT_ASSERT_EQ_INT(prlimit(r.pid, RLIMIT_NOFILE, NULL, &now), 0);
     DT_ASSERT_EQ_INT((int64_t)now.rlim_cur, (int64_t)few.rlim_max);
     DT_ASSERT_EQ_INT(finish(&r), 0);
-    dt_test_remove_dir(model);
 }
 
 /* An answer may be over before the signal comes: then it counts as one at the prompt, and where
@@ -266,7 +261,6 @@ DT_TEST(cli_chat, an_interrupt_is_not_the_end_of_the_program)
     DT_ASSERT(r.n > 0 && kill(r.pid, SIGINT) == 0);
     DT_ASSERT_EQ_INT(finish(&r), 0);
     DT_ASSERT(r.text[r.n - 1] == '\n');
-    dt_test_remove_dir(model);
 }
 
 /* In the place of the link to the example's config.json a file that says another context. */
@@ -303,7 +297,6 @@ DT_TEST(cli_chat, caches_grow_with_what_is_said)
     say(&r, "One\nTwo\n");
     DT_ASSERT_EQ_INT(finish(&r), 0);
     DT_ASSERT(r.n > 2);
-    dt_test_remove_dir(model);
 }
 
 /* `words` tokens, up to 8000 of them; reading takes time that grows with their square. */
@@ -358,7 +351,6 @@ DT_TEST(cli_chat, an_interrupt_is_heard_while_a_prompt_is_read)
         err = command_read(file);
         DT_ASSERT(strstr(err, "system: S\nuser: Two\nbot:") != NULL); /* the first is forgotten */
     }
-    dt_test_remove_dir(model);
 }
 
 /* Where the first has not been heard yet. It may have been: then another try. */
@@ -381,7 +373,6 @@ DT_TEST(cli_chat, a_second_interrupt_ends_the_program)
         code = finish(&r);
     }
     DT_ASSERT_EQ_INT(code, 128 + SIGINT);
-    dt_test_remove_dir(model);
 }
 
 DT_TEST(cli_chat, interrupts_that_are_ignored_stay_so)
@@ -399,7 +390,6 @@ DT_TEST(cli_chat, interrupts_that_are_ignored_stay_so)
     for (int i = 0; i < 3; i++) DT_ASSERT(kill(r.pid, SIGINT) == 0);
     DT_ASSERT_EQ_INT(finish(&r), 0);
     DT_ASSERT(r.n > 1); /* an answer */
-    dt_test_remove_dir(model);
 }
 
 DT_TEST(cli_chat, what_cannot_be_is_said)
@@ -412,7 +402,6 @@ DT_TEST(cli_chat, what_cannot_be_is_said)
     dt_test_write_file(model, "chat_template.jinja", "\n{% include 'x' %}", 18);
     COMMAND_ENDS(2, COMMAND("chat", "-q", "-m", model),
                  "line 2: the statement {% include %} is not supported");
-    dt_test_remove_dir(model);
 }
 
 /* The last tokens of the context, not those that were asked for. */
@@ -434,7 +423,6 @@ DT_TEST(cli_chat, an_answer_that_fills_the_context_ends_by_its_length)
                      24);
     DT_ASSERT_EQ_STR(json_string_value(json_object_get(answer, "stop")), "length");
     json_decref(answer);
-    dt_test_remove_dir(model);
 }
 
 /* A key that makes a zero byte cost the whole conversation, where what else cannot be asked costs
@@ -471,5 +459,4 @@ DT_TEST(cli_chat, on_a_terminal_a_zero_byte_costs_its_turn_alone)
     COMMAND_ASSERT_HAS(err, "is not UTF-8");
     (void)close(out[0]);
     (void)close(master);
-    dt_test_remove_dir(model);
 }

@@ -58,7 +58,6 @@ DT_TEST(cli_generate, several_texts_come_together)
     json_decref(result);
     COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "8"),
                  "\n---\nJULIET: What");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_generate, a_string_ends_the_text)
@@ -111,7 +110,6 @@ DT_TEST(cli_generate, carriage_returns_within_lines_stay)
         COMMAND_ENDS(0, a);
         DT_ASSERT_EQ_STR(a.out, b.out);
     }
-    dt_test_remove_dir(folder);
 }
 
 #define RUN(...)  COMMAND("generate", "-q", "--json", "-m", model, __VA_ARGS__)
@@ -277,7 +275,6 @@ DT_TEST(cli_generate, a_rule_that_matches_nothing_is_warned_of_once)
                                 "--plan", plan));
     said = strstr(r.err, "matches no layer");
     DT_ASSERT(said != NULL && strstr(said + 1, "matches no layer") == NULL);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_generate, a_prompt_of_a_file_is_named_by_its_line)
@@ -292,7 +289,6 @@ DT_TEST(cli_generate, a_prompt_of_a_file_is_named_by_its_line)
     (void)snprintf(file, sizeof file, "%s/prompts", folder);
     COMMAND_ENDS(2, COMMAND("generate", "-q", "-m", model, "--prompts-file", file, "-n", "2"),
                  "prompts line 4: ", "the model's context is 512");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_generate, more_processes_than_there_can_be_are_counted)

@@ -37,5 +37,4 @@ DT_TEST(gpu_note, comes_with_verbose_alone)
 
     r = COMMAND_ENDS(0, COMMAND("env"), "\ngpus\n");
     DT_ASSERT_EQ_INT(times(r.out, "\n  none "), 1); /* behind versions, where CUDA is built in */
-    dt_test_remove_dir(folder);
 }

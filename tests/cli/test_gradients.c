@@ -114,7 +114,6 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
     dti_st_close(&file);
     json_decref(v);
     dt_gradient_golden_close(&golden);
-    dt_test_remove_dir(temporary);
 }
 
 /* One checkpoint of each architecture; names in the files of gemma3/multimodal are not ours. */
@@ -199,7 +198,6 @@ DT_TEST(cli_gradients, have_the_same_bits_whatever_is_recomputed)
         DT_ASSERT(memcmp(file, first, (size_t)1771200 * sizeof(float)) == 0);
         json_decref(v);
     }
-    dt_test_remove_dir(temporary);
 }
 
 /* --- mistakes --------------------------------------------------------------------------------- */
@@ -273,7 +271,6 @@ DT_TEST(cli_gradients, are_not_written_over_what_is_read)
     }
     r = GRADIENTS(cache, "-t", "1,2", "-o", from); /* the demo's own weights */
     COMMAND_ENDS(2, r, "is a file that this command reads");
-    dt_test_remove_dir(cache);
 }
 
 static int count_files(const char *folder)
@@ -316,5 +313,4 @@ DT_TEST(cli_gradients, replace_a_file_only_when_they_are_complete)
     there = command_read(path);
     DT_ASSERT(strcmp(there, "old") != 0);
     DT_ASSERT_EQ_INT(count_files(temporary), 1);
-    dt_test_remove_dir(temporary);
 }

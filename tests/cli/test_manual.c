@@ -125,5 +125,4 @@ DT_TEST(completion, bash_offers_what_there_is)
         if (strcmp(out, rows[i][1]) != 0)
             dt_test_fail(__FILE__, __LINE__, "%s: \"%s\", not \"%s\"", rows[i][0], out, rows[i][1]);
     }
-    dt_test_remove_dir(folder);
 }

@@ -71,7 +71,6 @@ DT_TEST(modules, an_architecture_of_a_module_generates)
         DT_ASSERT_EQ_STR(r.err, "");
         DT_ASSERT_EQ_INT(r.code, 0);
     }
-    dt_test_remove_dir(folder);
 }
 
 /* The first bytes of the command, as of a copy that was broken off. */
@@ -109,7 +108,6 @@ DT_TEST(modules, what_is_no_module_is_refused_before_anything_runs)
         if (strstr(r.err, cases[i].says) == NULL)
             dt_test_fail(__FILE__, __LINE__, "%s: %s", path, r.err);
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(modules, list_names_what_there_is_and_what_modules_add_first)

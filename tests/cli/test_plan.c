@@ -58,7 +58,6 @@ static json_t *plan_large_with(const char *mesh, const char *option)
     r = COMMAND_ENDS(0, COMMAND("plan", "--model", folder, "--mesh", mesh, "--batch", "3",
                                 "--sequence", "4096", "--json", option));
     v = parse(&r);
-    dt_test_remove_dir(folder);
     return v;
 }
 
@@ -322,7 +321,6 @@ DT_TEST(plan, a_folder_may_have_a_plan_of_its_own)
     expect_from(folder, file, "plan", "replicate");
     COMMAND_ENDS(2, COMMAND("plan", "-m", folder, "--mesh", "TP=2", "--plan", "built-in"),
                  "write \"tp=2\"");
-    dt_test_remove_dir(folder);
 }
 
 static const char *from_of(const json_t *plan, const char *name)
@@ -357,7 +355,6 @@ DT_TEST(plan, layers_that_a_plan_leaves_whole_and_tied_ones_say_where_that_comes
         DT_ASSERT_EQ_STR(from_of(v, "model.embed_tokens.weight"), rows[i].embed);
         json_decref(v);
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(plan, a_run_with_tokens_cut_says_the_same)
@@ -422,7 +419,6 @@ DT_TEST(plan, the_text_has_a_line_for_what_repeats)
     COMMAND_ASSERT_HAS(r.out, "\n0 "); /* of 257 rows one rank has 129 */
     COMMAND_ASSERT_HAS(r.out, "\n1 ");
     DT_ASSERT(r.err[0] == '\0');
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
@@ -438,7 +434,6 @@ DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
     COMMAND_ENDS(2, COMMAND("plan", "-m", folder, "--mesh", "tp=2000000"),
                  "--mesh: \"tp=2000000\" has 2000000 ranks; a plan is made for at "
                  "most 1048576");
-    dt_test_remove_dir(folder);
 }
 
 /* Weights that are cut block by block make classes of ranks too: each rank alone took minutes. */
@@ -477,7 +472,6 @@ DT_TEST(plan, bytes_are_counted_as_far_as_63_bits_go)
                  "can be counted for --batch up to 9682549");
     COMMAND_ENDS(0, COMMAND("plan", "-m", folder, "--mesh", "tp=8", "--batch", "9682549",
                             "--sequence", "512", "--json"));
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(plan, plans_by_name_are_those_of_the_architecture)

@@ -78,7 +78,6 @@ DT_TEST(cli_refusals, inspect_and_verify_report_what_generate_refuses)
         COMMAND_ASSERT_HAS(json.out,
                            x->more[0] ? "\"plan_error\": \"" : "\"generation_error\": \"");
     }
-    dt_test_remove_dir(folder);
 }
 
 /* One text needs no padding, and many checkpoints name a token that they do not have. */
@@ -94,7 +93,6 @@ DT_TEST(cli_refusals, a_padding_token_that_nobody_uses_is_left_alone)
     COMMAND_ENDS(2,
                  COMMAND("generate", "-q", "-m", folder, "-t", "1", "-n", "2", "--num-beams", "2"),
                  "generation_config.json: pad_token_id: token 128 is outside");
-    dt_test_remove_dir(folder);
 }
 
 /* As in Transformers: it was ignored, and a hundred tokens came. */
@@ -112,5 +110,4 @@ DT_TEST(cli_refusals, a_length_that_the_prompt_fills_is_refused)
     COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7,8", "-n", "1"));
     r = COMMAND_ENDS(0, COMMAND("generate", "-q", "-m", folder, "-t", "5,6,7"));
     DT_ASSERT(strncmp(r.out, "5 6 7 ", 6) == 0 && strchr(r.out + 6, ' ') == NULL);
-    dt_test_remove_dir(folder);
 }

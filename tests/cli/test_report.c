@@ -76,7 +76,6 @@ DT_TEST(cli_report, has_curves_costs_and_a_time_line_and_needs_nothing_else)
     for (size_t i = 0; i < DT_COUNT(parts); i++) COMMAND_ASSERT_HAS(page, parts[i]);
     DT_ASSERT(strstr(page, "<script") == NULL && strstr(page, "http") == NULL);
     DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_report, makes_do_with_little)
@@ -94,7 +93,6 @@ DT_TEST(cli_report, makes_do_with_little)
     DT_ASSERT(strstr(page, "nan") == NULL && strstr(page, "inf") == NULL);
     page = report(folder, "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"lo");
     COMMAND_ASSERT_HAS(page, "The last line of metrics.jsonl is not complete");
-    dt_test_remove_dir(folder);
 }
 
 /* A curve of many steps is drawn in columns, and stays small. */
@@ -113,7 +111,6 @@ DT_TEST(cli_report, draws_many_steps_as_a_line_on_a_band)
     COMMAND_ASSERT_HAS(page, "<path class=\"band\"");
     DT_ASSERT(strlen(page) < 200000);
     free(text);
-    dt_test_remove_dir(folder);
 }
 
 /* A run that was killed may leave half a line, and go on behind it. */
@@ -156,7 +153,6 @@ DT_TEST(cli_report, names_what_is_broken)
         put(folder, "options.json", "{}");
         put(folder, broken[i].name, broken[i].text);
         COMMAND_ENDS(2, COMMAND("report", folder), broken[i].says);
-        dt_test_remove_dir(folder);
     }
     (void)dt_test_temp_dir(folder); /* a device would be lost as a pipe is */
     put(folder, "options.json", "{}");
@@ -165,7 +161,6 @@ DT_TEST(cli_report, names_what_is_broken)
     COMMAND_ENDS(2, COMMAND("report", folder, "--output", pipe),
                  "--output: ", "a device or pipe, not a file");
     DT_ASSERT(stat(pipe, &about) == 0 && S_ISFIFO(about.st_mode));
-    dt_test_remove_dir(folder);
     COMMAND_ENDS(2, COMMAND("report"), "no run; write \"dtensor report RUN\"");
     COMMAND_ENDS(2, COMMAND("report", dt_test_source_path(folder, "examples/checkpoint")),
                  "it holds no run");

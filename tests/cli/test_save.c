@@ -73,7 +73,6 @@ DT_TEST(cli_save, what_cannot_be_copied_is_found_before_weights_are_read)
     expect_refusal(folder, output, "--output: ");
     (void)snprintf(path, sizeof path, "%s/model.safetensors", output);
     DT_ASSERT(stat(path, &info) != 0);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
@@ -93,6 +92,5 @@ DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
         r = COMMAND_ENDS(2, COMMAND("verify", folder));
         COMMAND_ASSERT_HAS(r.out, names[i]);
         COMMAND_ASSERT_HAS(r.out, ": 1 error");
-        dt_test_remove_dir(folder);
     }
 }

@@ -92,7 +92,6 @@ DT_TEST(started, what_is_printed_goes_nowhere_else_when_descriptors_are_closed)
     COMMAND_ASSERT_HAS(text, "Bad file descriptor");
     (void)close(to_out);
     (void)close(to_err);
-    dt_test_remove_dir(folder);
 }
 
 /* All that comes, by somebody who is slow to begin. */
@@ -180,7 +179,6 @@ DT_TEST(started, a_reader_that_stops_ends_the_run)
         (void)close(ends[0]);
     }
     (void)close(to_err);
-    dt_test_remove_dir(folder);
 }
 
 /* --- processes -------------------------------------------------------------------------------- */
@@ -219,7 +217,6 @@ DT_TEST(started, processes_do_not_print_into_each_other)
         DT_ASSERT_EQ_INT(code_of(pids[0]), closed & 2 ? 1 : 0);
         (void)code_of(pids[1]);
         (void)close(to);
-        dt_test_remove_dir(folder);
     }
 }
 
@@ -284,7 +281,6 @@ DT_TEST(started, processes_that_were_asked_different_things_are_refused)
     same = WORDS("generate", "-m", model, "-t", "1", "-n", "4", "--plan", "./plan");
     DT_ASSERT_EQ_INT(two(same, same, folder, &said), 2);
     COMMAND_ASSERT_HAS(said, "rank 0 was asked for rules that hash to \"");
-    dt_test_remove_dir(folder);
 }
 
 /* A folder whose files are links to the model's, the tokenizer's if `whole`. */
@@ -350,8 +346,6 @@ DT_TEST(started, processes_with_other_settings_of_a_text_are_refused)
                          2);
         COMMAND_ASSERT_HAS(said, cases[i].says);
     }
-    dt_test_remove_dir(folder);
-    dt_test_remove_dir(model);
 }
 
 /* Before processes are joined each can only speak of itself; the first one is not waited for. */
@@ -380,7 +374,6 @@ DT_TEST(started, every_process_says_why_it_failed_before_the_others_joined)
         COMMAND_ASSERT_HAS(said, cases[i].says);
     }
     (void)close(to);
-    dt_test_remove_dir(folder);
 }
 
 /* --- modules ---------------------------------------------------------------------------------- */
@@ -439,5 +432,4 @@ DT_TEST(started, the_command_finds_the_modules_of_its_own_installation)
     DT_ASSERT_EQ_INT(chmod(path, 0777), 0);
     said = env_of(root);
     COMMAND_ASSERT_HAS(said, "sockets  not found");
-    dt_test_remove_dir(root);
 }

@@ -128,7 +128,6 @@ DT_TEST(cli_terminal, pieces_are_shown_without_their_control_characters)
     DT_ASSERT_EQ_INT(run_with_terminal_at(STDOUT_FILENO, NULL, words, shown), 0);
     COMMAND_ASSERT_HAS(shown, "1\t\\x1b]0;x\\x07");
     DT_ASSERT(strchr(shown, '\033') == NULL);
-    dt_test_remove_dir(folder);
     free(shown);
 }
 

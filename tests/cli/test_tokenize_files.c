@@ -24,11 +24,6 @@ static void begin(scene *s)
     dt_test_write_file(s->folder, "a.txt", text, sizeof text - 1);
 }
 
-static void end(scene *s)
-{
-    dt_test_remove_dir(s->folder);
-}
-
 /* The ids that `dtensor tokenize --prompt-file` prints stand in the file, two bytes each. */
 DT_TEST(tokenize_files, hold_the_ids_that_tokenize_prints)
 {
@@ -58,7 +53,6 @@ DT_TEST(tokenize_files, hold_the_ids_that_tokenize_prints)
     }
     DT_ASSERT_EQ_INT(i, n);
     json_decref(told);
-    end(&s);
 }
 
 DT_TEST(tokenize_files, of_several_texts_have_documents_and_ends)
@@ -70,7 +64,6 @@ DT_TEST(tokenize_files, of_several_texts_have_documents_and_ends)
                  COMMAND("tokenize", "-m", s.model, s.text, "-o", s.out, "--append-eos",
                          "--separator", "\n\n", "--", s.text),
                  "of 4 documents\n");
-    end(&s);
 }
 
 DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
@@ -117,7 +110,6 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
         }
     }
     DT_ASSERT(access(s.out, F_OK) != 0);
-    end(&s);
 }
 
 static int count_files(const char *folder)
@@ -156,7 +148,6 @@ DT_TEST(tokenize_files, leave_nothing_when_they_are_interrupted)
     (void)waitpid(pid, &status, 0);
     DT_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
     DT_ASSERT_EQ_INT(count_files(s.folder), 1);
-    end(&s);
 }
 
 /* A file that was made by another tokenizer has ids that stand for something else. */
@@ -178,7 +169,6 @@ DT_TEST(tokenize_files, of_another_tokenizer_are_not_trained_on)
         COMMAND_ENDS(i == 0 ? 2 : 0, r);
         if (i == 0) COMMAND_ASSERT_HAS(r.err, "a.bin: is of another tokenizer than the model's");
     }
-    end(&s);
 }
 
 /* An id that no token has would be no text. */

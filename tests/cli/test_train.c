@@ -55,7 +55,6 @@ DT_TEST(cli_train, leaves_metrics_checkpoints_a_model_and_what_a_page_needs)
     COMMAND_ASSERT_HAS(text, "reduce_scatter");
     COMMAND_ASSERT_HAS(text, "A step in time");
     COMMAND_ASSERT_HAS(text, "backward: ");
-    train_close(&p);
 }
 
 /* Ranks are added as microbatches are: the norm has the same bits in every step, so all parameters
@@ -73,7 +72,6 @@ DT_TEST(cli_train, two_ranks_are_two_microbatches_bit_by_bit)
         DT_ASSERT_CLOSE(train_number(p.run, step, "loss"), train_number(p.other, step, "loss"),
                         1e-6);
     }
-    train_close(&p);
 }
 
 /* Of the first run, stopped in the middle and gone on with; the options need not be said again. */
@@ -104,7 +102,6 @@ DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
     r = COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--mesh", "tp=2"),
                      "nothing to do: 6 of 6 steps are done");
     COMMAND_ASSERT_HAS(r.err, "--zero 2 changes nothing");
-    train_close(&p);
 }
 
 /* What came behind the checkpoint is not part of the run that goes on, nor is a torn line. */
@@ -124,7 +121,6 @@ DT_TEST(cli_train, cuts_off_metrics_behind_the_checkpoint)
     COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 4);
     DT_ASSERT(train_number(p.run, 3, "loss") < 99);
-    train_close(&p);
 }
 
 /* Texts and JSON lines become tokens of the model's tokenizer, which stay in the folder. */
@@ -152,7 +148,6 @@ DT_TEST(cli_train, reads_texts_and_documents)
     COMMAND_ENDS(
         2, COMMAND("train", "-q", "-m", p.model, "--data", text, "-o", p.other, "--steps", "2"),
         "a.txt is a text, and needs the model's tokenizer");
-    train_close(&p);
 }
 
 /* Of the same windows, with a rate of 0, the step's loss is that of the validation. */
@@ -199,7 +194,6 @@ DT_TEST(cli_train, takes_no_tokens_of_another_text)
                             "--batch", "2", "--sequence", "16"));
     COMMAND_ENDS(0, COMMAND("train", "-q", "-m", model, "--data", many, "-o", p.run, "--steps", "1",
                             "--batch", "2", "--sequence", "16"));
-    train_close(&p);
 }
 
 /* What is not of the run is nobody's to remove, whatever its name begins with. */
@@ -226,7 +220,6 @@ DT_TEST(cli_train, removes_old_exports_and_nothing_else)
         (void)snprintf(path, sizeof path, "%s/model-%08d/config.json", p.run, step);
         DT_ASSERT((access(path, R_OK) == 0) == (step == 4));
     }
-    train_close(&p);
 }
 
 /* --- what ends a run -------------------------------------------------------------------------- */
@@ -299,7 +292,6 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
         (void)snprintf(steps, sizeof steps, "%d", n + 1);
         COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", steps));
         DT_ASSERT_EQ_INT(train_lines(p.run), n + 1);
-        train_close(&p);
     }
 }
 
@@ -342,5 +334,4 @@ DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)
                  "rank 0: the gradient of ",
                  " is not finite", "at step 2; nothing was written");
     DT_ASSERT_EQ_INT(train_lines(p.run), 1);
-    train_close(&p);
 }

@@ -33,7 +33,6 @@ DT_TEST(cli_train_options, a_dry_run_says_what_each_rank_holds_and_makes_nothing
                  COMMAND("plan", "-m", p.model, "--train", "--mesh", "dp=2", "--optimizer", "adamw",
                          "--zero", "1"),
                  "  update ");
-    train_close(&p);
 }
 
 static void put_options(const train_place *p, const char *text)
@@ -65,7 +64,6 @@ DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
         DT_ASSERT(json_is_true(json_object_get(kept, "no-masters")));
         json_decref(kept);
     }
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
@@ -91,7 +89,6 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
         put_options(&p, wrong[i][0]);
         COMMAND_ENDS(2, COMMAND("train", "--options", path), wrong[i][1]);
     }
-    train_close(&p);
 }
 
 /* --- bad input -------------------------------------------------------------------------------- */
@@ -190,7 +187,6 @@ DT_TEST(cli_train_options, mistakes_are_named_before_anything_is_made)
                          mistakes[i].words[0], r.code, mistakes[i].says, r.err);
         expect_nothing_made(&p);
     }
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, what_is_missing_is_named)
@@ -206,7 +202,6 @@ DT_TEST(cli_train_options, what_is_missing_is_named)
     COMMAND_ENDS(2, COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "3"),
                  "no folder for the run; give --output RUN");
     COMMAND_ENDS(2, COMMAND("train", "--resume", "-o", p.run), "holds no run that could go on");
-    train_close(&p);
 }
 
 /* --- data and folders ------------------------------------------------------------------------- */
@@ -235,7 +230,6 @@ DT_TEST(cli_train_options, data_that_cannot_be_read_is_named)
     COMMAND_ENDS(2, run_with(&p, path, p.run), "cut.idx");
     COMMAND_ENDS(2, run_with(&p, p.folder, p.run), "--data: ");
     expect_nothing_made(&p);
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, folders_that_hold_something_are_left_as_they_are)
@@ -254,7 +248,6 @@ DT_TEST(cli_train_options, folders_that_hold_something_are_left_as_they_are)
     COMMAND_ENDS(2, run_with(&p, p.data, path), "cannot be made in ");
     (void)snprintf(file, sizeof file, "%s/run/latest", p.folder);
     DT_ASSERT(access(file, F_OK) == 0);
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, a_folder_where_the_model_would_lie_is_left_as_it_is)
@@ -271,7 +264,6 @@ DT_TEST(cli_train_options, a_folder_where_the_model_would_lie_is_left_as_it_is)
         COMMAND_ENDS(2, run_with(&p, p.data, p.run), "holds a model; name a folder of its own");
         DT_ASSERT(rmdir(path) == 0);
     }
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, a_run_that_is_refused_changes_no_word_of_one_that_is_there)
@@ -306,7 +298,6 @@ DT_TEST(cli_train_options, a_run_that_is_refused_changes_no_word_of_one_that_is_
     COMMAND_ENDS(2, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.other,
                             "--steps", "1", "--batch", "2", "--sequence", "16", "--link", "1"));
     DT_ASSERT(access(p.other, F_OK) != 0);
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, a_pipe_in_a_folder_of_a_run_is_no_file_of_it)
@@ -326,7 +317,6 @@ DT_TEST(cli_train_options, a_pipe_in_a_folder_of_a_run_is_no_file_of_it)
         COMMAND_ENDS(2, COMMAND("report", p.run), "is a device or pipe, not a file");
         DT_ASSERT(rename(kept, path) == 0);
     }
-    train_close(&p);
 }
 
 DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
@@ -342,7 +332,6 @@ DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
     if (r.code == 0) dt_test_fail(__FILE__, __LINE__, "a run of another model went on");
     DT_ASSERT(r.code == 1 || r.code == 2);
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
-    train_close(&p);
 }
 
 /* What was refused is not remembered: a plain --resume goes on as before. */
@@ -363,7 +352,6 @@ DT_TEST(cli_train_options, a_run_that_refuses_to_go_on_is_as_it_was)
     DT_ASSERT_EQ_STR(after, before);
     COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 3);
-    train_close(&p);
 }
 
 /* A model of a configuration alone begins at random, by the seed. */
@@ -381,5 +369,4 @@ DT_TEST(cli_train_options, a_configuration_alone_is_a_model)
                             "--mesh", "dp=2"));
     DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), train_number(p.other, 1, "loss"), 1e-2);
     DT_ASSERT_CLOSE(train_number(p.run, 1, "loss"), 4.85, 0.2); /* log of the vocabulary */
-    train_close(&p);
 }

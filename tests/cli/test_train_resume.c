@@ -46,7 +46,6 @@ DT_TEST(cli_train_resume, with_other_data_is_refused_by_the_option_that_differs)
         DT_ASSERT_EQ_INT(train_lines(p.run), 2);
     }
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3")); /* nothing that was refused is remembered */
-    train_close(&p);
 }
 
 /* The same tokens elsewhere are the same data; meshes, batches, rates and steps are no data. */
@@ -64,7 +63,6 @@ DT_TEST(cli_train_resume, with_the_same_data_goes_on_whatever_else_is_new)
                                  "8", "--microbatches", "2"));
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "5", "--lr", "1e-4", "--schedule", "cosine"));
     DT_ASSERT_EQ_INT(train_lines(p.run), 5);
-    train_close(&p);
 }
 
 /* Other data are read from their beginning, once: a run that goes on with them goes on in them. */
@@ -91,7 +89,6 @@ DT_TEST(cli_train_resume, with_new_data_reads_them_from_their_beginning)
                        COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.other, "--steps",
                                "1", "--new-data"),
                        "--new-data is of a run that goes on; add --resume");
-    train_close(&p);
 }
 
 /* 0 is a value, not the lack of one. */
@@ -111,7 +108,6 @@ DT_TEST(cli_train_resume, takes_back_a_stage_and_a_warmup)
     DT_ASSERT_EQ_STR(r.err, "");
     r = COMMAND_ENDS(0, RESUME(&p, "--steps", "7")); /* and it is remembered */
     DT_ASSERT_EQ_STR(r.err, "");
-    train_close(&p);
 }
 
 /* What was said is remembered, not what followed from it. */
@@ -125,7 +121,6 @@ DT_TEST(cli_train_resume, of_a_configuration_alone)
     (void)COMMAND_ENDS(0, COMMAND("train", "-q", "--config", config, "--data", p.data, "-o", p.run,
                                   "--batch", "4", "--sequence", "16", "--steps", "2"));
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3"));
-    train_close(&p);
 }
 
 /* --- data ------------------------------------------------------------------------------------- */
@@ -151,7 +146,6 @@ DT_TEST(cli_train_resume, of_many_files)
                                   "--batch", "4", "--sequence", "16", "--mesh", "dp=2", "--steps",
                                   "2"));
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3"));
-    train_close(&p);
 }
 
 DT_TEST(cli_train_resume, of_documents_that_an_option_ends)
@@ -175,7 +169,6 @@ DT_TEST(cli_train_resume, of_documents_that_an_option_ends)
                                       "--batch", "4", "--sequence", "16", "--steps", "2",
                                       hows[i][0], hows[i][1], "--end-token", "0"));
     }
-    train_close(&p);
 }
 
 /* Checkpoints to keep, and the one that is written before the oldest goes. */
@@ -192,5 +185,4 @@ DT_TEST(cli_train_resume, room_is_asked_for_all_that_is_kept)
     (void)COMMAND_ENDS(0, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run,
                                   "--batch", "2", "--sequence", "16", "--steps", "2",
                                   "--save-every", "1", "--keep", "999999998"));
-    train_close(&p);
 }

@@ -144,7 +144,6 @@ DT_TEST(cli_verify, all_faults_are_listed)
     expect(&v, "error", "model.layers.2.self_attn.q_proj.weight", "is missing");
     json_decref(v.all);
     COMMAND_ENDS(2, COMMAND("verify", folder), "15 errors; standard output lists them");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, what_is_odd_is_a_warning)
@@ -161,7 +160,6 @@ DT_TEST(cli_verify, what_is_odd_is_a_warning)
     DT_ASSERT_EQ_INT(v.warnings, 9);
     expect(&v, "warning", "model.layers.1.mlp.up_proj.weight", "is not used by the llama model");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, numbers_are_read_on_request)
@@ -178,7 +176,6 @@ DT_TEST(cli_verify, numbers_are_read_on_request)
     DT_ASSERT_EQ_INT(v.errors, 1);
     expect(&v, "error", NULL, " values 1 are NaN and 0 infinite; the first is at [63]");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, files_and_index_are_compared)
@@ -205,7 +202,6 @@ DT_TEST(cli_verify, files_and_index_are_compared)
     expect(&v, "warning", "model.norm.weight", "is not in the index: it is not used");
     expect(&v, "warning", NULL, "total_size is 7, but the tensors");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 /* Each by itself, and nothing is said of the tensors in them but how many there are. */
@@ -242,7 +238,6 @@ DT_TEST(cli_verify, all_missing_shards_are_listed)
             dt_test_fail(__FILE__, __LINE__, "said of a tensor, too: %s", text);
     }
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 /* What inspect and generate refuse, too. */
@@ -272,7 +267,6 @@ DT_TEST(cli_verify, a_tokenizer_that_cannot_be_used_is_an_error)
     DT_ASSERT_EQ_INT(v.errors, 1);
     expect(&v, "error", NULL, "/tokenizer.json");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 /* As inspect does. */
@@ -291,7 +285,6 @@ DT_TEST(cli_verify, what_generation_config_leaves_undone_is_a_warning)
     expect(&v, "warning", NULL, "_config.json: eos_token_id 99999 is outside the model's");
     expect(&v, "warning", NULL, "generation_config.json: sets guidance_scale");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 /* A file of weights from its header and as many zeros. */
@@ -333,7 +326,6 @@ DT_TEST(cli_verify, all_faults_of_a_header_are_listed)
     expect(&v, "error", "model.norm.weight", "is [2], but config.json asks for [64]");
     expect(&v, "error", "model.embed_tokens.weight", "is missing");
     json_decref(v.all);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, findings_beyond_the_limit_are_counted)
@@ -363,7 +355,6 @@ DT_TEST(cli_verify, findings_beyond_the_limit_are_counted)
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(all, "left_out")), 120);
     DT_ASSERT_EQ_INT((int64_t)json_array_size(json_object_get(all, "findings")), 1000);
     json_decref(all);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(cli_verify, what_cannot_be_opened_is_named)
@@ -392,5 +383,4 @@ DT_TEST(cli_verify, what_cannot_be_opened_is_named)
     expect(&v, "error", NULL, "other.safetensors");
     json_decref(v.all);
     COMMAND_ENDS(2, COMMAND("verify"), "no folder; usage: dtensor verify DIR");
-    dt_test_remove_dir(folder);
 }

@@ -90,7 +90,6 @@ static void check(const oddity *o)
     json = COMMAND("inspect", folder, "--json");
     run = COMMAND("generate", "-m", folder, o->prompt ? "-p" : "-t", o->prompt ? o->prompt : "1,2",
                   "-n", "1", "--mesh", "tp=2");
-    dt_test_remove_dir(folder);
     if (inspect.code != 0 || run.code != 0 || strstr(inspect.out, o->warning) == NULL ||
         strstr(inspect.out, "supported   yes, with warnings") == NULL)
         dt_test_fail(__FILE__, __LINE__, "%s: exit codes %d and %d: %.1500s %.500s", o->name,
@@ -128,7 +127,6 @@ DT_TEST(cli_warnings, plan_names_tensors_that_are_not_used)
     link_weights(folder);
     write_config(folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
     r = COMMAND("plan", "-m", folder, "--mesh", "tp=2");
-    dt_test_remove_dir(folder);
     COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, "9 tensors of the checkpoint are not used");
     DT_ASSERT(strstr(strstr(r.err, "9 tensors") + 1, "9 tensors") == NULL); /* said once */
@@ -147,7 +145,6 @@ DT_TEST(cli_warnings, a_folder_named_tokenizer_json_does_not_stop_ids)
     DT_ASSERT(mkdir(inner, 0700) == 0);
     r = COMMAND("generate", "-m", folder, "-t", "1,2", "-n", "1");
     (void)rmdir(inner);
-    dt_test_remove_dir(folder);
     COMMAND_ENDS(0, r);
     COMMAND_ASSERT_HAS(r.err, "tokenizer.json: is a folder");
     COMMAND_ASSERT_HAS(r.err, "output is token ids");
@@ -176,5 +173,4 @@ DT_TEST(cli_warnings, a_hostile_tokenizer_is_named_by_inspect)
     r = COMMAND_ENDS(2, COMMAND("inspect", folder),
                      "/tokenizer.json: regular expression \"(a|a)+$\" gave up");
     COMMAND_ASSERT_HAS(r.out, "only with --tokens");
-    dt_test_remove_dir(folder);
 }

@@ -105,5 +105,4 @@ DT_TEST(cli_wish_checks, more_memory_than_there_is_is_refused)
                  "--num-beams 100 of 1 prompt: 100 sequences of up to 1000000001 "
                  "tokens need 46.6 TiB at least for caches and logits, there are ",
                  "ask for at most ");
-    dt_test_remove_dir(folder);
 }

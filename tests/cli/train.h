@@ -37,11 +37,6 @@ static inline void train_open(train_place *p)
     train_write_tokens(p, "data.bin", TRAIN_VOCAB);
 }
 
-static inline void train_close(train_place *p)
-{
-    dt_test_remove_dir(p->folder);
-}
-
 /* Line `step` of a run's metrics; freed with json_decref(). */
 static inline json_t *train_metric(const char *run, int64_t step)
 {

@@ -15,16 +15,20 @@ typedef struct cr_device {
     dti_cuda *c;
 } cr_device;
 
-static inline void cr_open(cr_device *d)
+static inline cr_device cr_open(void)
 {
-    d->m = dt_test_cuda_module();
-    d->c = dt_test_cuda_open(d->m);
+    const dti_cuda_module *m = dt_test_cuda_module();
+
+    return (cr_device){ m, dt_test_cuda_open(m) };
 }
 
 static inline void cr_close(cr_device *d)
 {
     d->m->close(d->c);
 }
+
+/* CR_DEVICE d = cr_open(): closed where its scope ends. */
+#define CR_DEVICE __attribute__((cleanup(cr_close))) cr_device
 
 typedef struct cr_case {
     const char *row;

@@ -5,13 +5,11 @@
 
 static void run_all(const attention_shape *shapes, size_t n)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t i = 0; i < n; i++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             run_attention(&d, &shapes[i], kt_floats[t], true);
-    cr_close(&d);
 }
 
 /* clang-format off */
@@ -77,9 +75,8 @@ DT_TEST(cuda_attention, a_graph_follows_the_positions)
     dt_local device[N_IN], out, want;
     const dt_kargs args = { .in = device, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
     dti_cuda_graph *graph;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     make_operands(&s, DT_BF16, c.in);
     memcpy(device, c.in, sizeof device);
     for (int i = 0; i < N_IN; i++) device[i].data = cr_up(&d, &c.in[i], 0);
@@ -109,7 +106,6 @@ DT_TEST(cuda_attention, a_graph_follows_the_positions)
     }
     cr_release(&d, &out, out.data, 0);
     kt_release(&want);
-    cr_close(&d);
 }
 
 /* Scores of +-1e30 pick one key and give its v exactly; a weight of 1 loses nothing. */
@@ -118,9 +114,8 @@ DT_TEST(cuda_attention, a_softmax_of_one_key_is_exact)
     enum { E = 8, S = 200 };
     const attention_shape s = { 1, 1, 1, 1, S, E, 0, 0, 1, 1, 0, S - 20, IN_TURN, 0 };
     const dti_attention_attr attr = { 1, 1, 0, 1.0f, 0, 0, 0 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats) - 1; t++) /* f16 ends at 65504 */
         for (int64_t tokens = 1; tokens <= 19; tokens += 9) {
             attention_shape of = s;
@@ -143,7 +138,6 @@ DT_TEST(cuda_attention, a_softmax_of_one_key_is_exact)
             for (int i = 0; i < N_IN; i++) kt_release(&c.in[i]);
             kt_release(&got);
         }
-    cr_close(&d);
 }
 
 /* The kernel finds what the host cannot know, and sync() tells. */
@@ -151,9 +145,8 @@ DT_TEST(cuda_attention, positions_outside_the_cache_are_reported)
 {
     static const int32_t wrong[] = { -1, 30, INT32_MAX, INT32_MIN };
     const dti_attention_attr attr = { 2, 1, 0, 1.0f, 0, 0, 0 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t i = 0; i < 3 * DT_COUNT(wrong); i++) {
         const attention_shape s = { 1, i % 3 == 2 ? 20 : 2, 2, 1, 30, 16, 0, 0, 2, 1, 0, 3, IN_TURN,
                                     0 };
@@ -178,7 +171,6 @@ DT_TEST(cuda_attention, positions_outside_the_cache_are_reported)
         }
         cr_release(&d, &out, out.data, 0);
     }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_attention, what_does_not_fit_is_refused)
@@ -190,9 +182,8 @@ DT_TEST(cuda_attention, what_does_not_fit_is_refused)
                           { .dtype = DT_I32, .n_axes = 2, .shape = { 1, 1 } } };
     dt_local out = in[Q];
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     in[Q].offset[2] = 4;
     DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
                          "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
@@ -200,5 +191,4 @@ DT_TEST(cuda_attention, what_does_not_fit_is_refused)
     for (int i = 0; i < POSITIONS; i++) in[i].shape[3] = 257;
     DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
                          "heads of 257 columns, but the CUDA kernels take at most 256");
-    cr_close(&d);
 }

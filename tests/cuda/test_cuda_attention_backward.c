@@ -189,33 +189,28 @@ static void run_backward(const cr_device *d, const attention_shape *s, const ext
 
 DT_TEST(cuda_attention_backward, results_and_sums_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t x = 0; x < DT_COUNT(all_extras); x++)
             for (int which = 0; which < 2; which++)
                 run_forward(&d, &shapes[s], &all_extras[x], kt_floats[(s + x) % 3], which);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_attention_backward, gradients_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t x = 0; x < DT_COUNT(all_extras); x++)
             for (int which = 0; which < (all_extras[x].bias ? 4 : 3); which++)
                 run_backward(&d, &shapes[s], &all_extras[x], kt_floats[(s + x) % 3], which);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_attention_backward, statistics_have_the_bits_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             cr_case c = { .row = "attention_stats",
@@ -228,15 +223,13 @@ DT_TEST(cuda_attention_backward, statistics_have_the_bits_of_the_cpu)
             c.out.shape[3] = 2;
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_attention_backward, sinks_are_those_of_the_cpu)
 {
     static const extras sinks = { .sinks = true };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             const int64_t heads[] = { shapes[s].heads };
@@ -250,5 +243,4 @@ DT_TEST(cuda_attention_backward, sinks_are_those_of_the_cpu)
             c.in[1] = kt_filled(kt_floats[t], 1, heads, KT_UNIFORM, 25);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }

@@ -22,9 +22,8 @@ static const struct {
 DT_TEST(cuda_backward, slopes_have_the_bits_of_the_cpu)
 {
     static const int64_t sizes[] = { 0, 1, 7, 257, 4109 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(elements); r++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (size_t s = 0; s < DT_COUNT(sizes); s++)
@@ -50,7 +49,6 @@ DT_TEST(cuda_backward, slopes_have_the_bits_of_the_cpu)
                         if (o != which) c.others[o] = kt_local(kt_floats[t], 1, &sizes[s]);
                     cr_run(&c, &d);
                 }
-    cr_close(&d);
 }
 
 static void run_norm(const cr_device *d, const char *row, dt_kernel cpu, dt_dtype t,
@@ -91,23 +89,20 @@ DT_TEST(cuda_backward, norms_are_those_of_the_cpu)
     } rows[] = { { "rms_norm_backward", dti_rms_norm_backward_cpu, 2 },
                  { "rms_norm_1p_backward", dti_rms_norm_1p_backward_cpu, 2 },
                  { "layer_norm_backward", dti_layer_norm_backward_cpu, 3 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(rows); r++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (size_t s = 0; s < DT_COUNT(shapes); s++)
                 for (int which = 0; which < rows[r].n_out; which++)
                     run_norm(&d, rows[r].name, rows[r].cpu, kt_floats[t], shapes[s], which);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_backward, lines_are_those_of_the_cpu)
 {
     static const int64_t shapes[][3] = { { 2, 3, 5 }, { 1, 700, 3 }, { 3, 2, 1030 }, { 0, 2, 2 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t axis = 0; axis < 3; axis++)
@@ -128,7 +123,6 @@ DT_TEST(cuda_backward, lines_are_those_of_the_cpu)
                     c.out.data = NULL;
                     cr_run(&c, &d);
                 }
-    cr_close(&d);
 }
 
 /* Runs of tokens as the CPU has them: the same bits. */
@@ -136,9 +130,8 @@ DT_TEST(cuda_backward, biases_have_the_bits_of_the_cpu)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 },    { 3, 2, 5 }, { 1, 64, 33 },
                                          { 5, 129, 65 }, { 0, 4, 3 }, { 2, 3, 0 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++) {
             cr_case c = { .row = "add_bias_backward",
@@ -149,7 +142,6 @@ DT_TEST(cuda_backward, biases_have_the_bits_of_the_cpu)
             c.in[0] = kt_filled(kt_floats[t], 3, shapes[s], KT_UNIFORM, 41);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_backward, rotations_have_the_bits_of_the_cpu)
@@ -157,9 +149,8 @@ DT_TEST(cuda_backward, rotations_have_the_bits_of_the_cpu)
     static const int64_t shapes[][5] = {
         { 1, 1, 1, 2, 2 }, { 2, 3, 5, 64, 64 }, { 1, 7, 3, 48, 22 }, { 0, 2, 2, 8, 8 }
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < 2 * DT_COUNT(shapes); s++) {
             const int64_t *shape = shapes[s / 2];
@@ -174,5 +165,4 @@ DT_TEST(cuda_backward, rotations_have_the_bits_of_the_cpu)
             c.out.data = NULL;
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }

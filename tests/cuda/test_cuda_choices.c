@@ -26,9 +26,8 @@ DT_TEST(cuda_choices, keys_and_ids_are_those_of_the_cpu)
     static const int64_t shapes[][2] = { { 1, 1 },     { 4, 0 },    { 0, 5 },
                                          { 5, 33 },    { 2, 4096 }, { 3, 5001 },
                                          { 1, 70000 }, { 9, 8 },    { 10, 8193 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++) {
@@ -50,7 +49,6 @@ DT_TEST(cuda_choices, keys_and_ids_are_those_of_the_cpu)
                 cr_run(&key, &d);
                 cr_run(&id, &d);
             }
-    cr_close(&d);
 }
 
 /* The first of equal elements, however far apart the threads that see them are. */
@@ -58,9 +56,8 @@ DT_TEST(cuda_choices, the_first_of_equals_is_chosen)
 {
     static const int64_t places[][2] = { { 5, 6 }, { 31, 32 }, { 255, 9000 }, { 4095, 4096 } };
     const int64_t n = 20000;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t p = 0; p < DT_COUNT(places); p++) {
         dt_local x = kt_filled(DT_BF16, 1, &n, KT_ZERO, 1), out = { .dtype = DT_I64 };
         dt_local in = x;
@@ -77,7 +74,6 @@ DT_TEST(cuda_choices, the_first_of_equals_is_chosen)
         cr_release(&d, &out, out.data, 0);
         kt_release(&x);
     }
-    cr_close(&d);
 }
 
 /* A step that is recorded finds its scratch memory again when it runs. */
@@ -88,9 +84,8 @@ DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
     const dt_kargs args = { .in = &in, .out = &out, .n_in = 1, .n_out = 1 };
     dti_cuda_graph *graph;
     int64_t key;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     in.data = cr_up(&d, &x, 0);
     out.data = cr_up(&d, &out, 0);
     DT_ASSERT_CUDA(d.m, d.m->capture_begin(d.c));
@@ -107,7 +102,6 @@ DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
     cr_release(&d, &x, in.data, 0);
     cr_release(&d, &out, out.data, 0);
     kt_release(&x);
-    cr_close(&d);
 }
 
 /* --- the k largest ---------------------------------------------------------------------------- */
@@ -120,9 +114,8 @@ static const int64_t top_shapes[][3] = { { 1, 1, 1 },       { 4, 0, 3 },      { 
 
 DT_TEST(cuda_choices, the_largest_keys_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(top_shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++) {
@@ -137,7 +130,6 @@ DT_TEST(cuda_choices, the_largest_keys_are_those_of_the_cpu)
                 c.in[0].offset[1] = 1000;
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 /* Of keys in any order, some of which stand for nothing. */
@@ -180,14 +172,12 @@ static void check_top(const cr_device *d, int64_t n_rows, int64_t n, int64_t k)
 
 DT_TEST(cuda_choices, values_and_indices_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     check_top(&d, 1, 1, 1);
     check_top(&d, 3, 328, 164);
     check_top(&d, 2, 4999, 7);
     check_top(&d, 2, 2500, 1250); /* by rounds */
-    cr_close(&d);
 }
 
 /* --- experts ---------------------------------------------------------------------------------- */
@@ -197,9 +187,8 @@ static const int64_t route_shapes[][3] = { { 1, 4, 2 }, { 7, 64, 8 }, { 3, 128, 
 
 DT_TEST(cuda_choices, experts_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(route_shapes); s++) {
             const int64_t *shape = route_shapes[s];
@@ -213,14 +202,12 @@ DT_TEST(cuda_choices, experts_are_those_of_the_cpu)
             c.in[0] = logits_of(kt_floats[t], shape, (uint32_t)(40 + s), true);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_choices, weights_are_within_units_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(route_shapes); s++)
             for (int64_t normalise = 0; normalise < 2; normalise++) {
@@ -241,7 +228,6 @@ DT_TEST(cuda_choices, weights_are_within_units_of_the_cpu)
                     ((int32_t *)c.in[1].data)[i] = (int32_t)((7 * i + 1) % shape[1]);
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
@@ -251,9 +237,8 @@ DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
     const dti_route_attr attr = { 4, 1 };
     dt_local in[] = { x, ids }, out = x;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     ((int32_t *)ids.data)[2] = 4;
     in[0].data = cr_up(&d, &x, 0);
     in[1].data = cr_up(&d, &ids, 0);
@@ -266,5 +251,4 @@ DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
     cr_release(&d, &x, out.data, 0);
     kt_release(&x);
     kt_release(&ids);
-    cr_close(&d);
 }

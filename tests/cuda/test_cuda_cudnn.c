@@ -72,7 +72,7 @@ DT_TEST(cuda_cudnn, what_a_plan_saves_follows_the_keys_that_are_seen)
 static void open_with(cr_device *d, const char *how, const char *sim)
 {
     DT_ASSERT_EQ_INT(setenv("DTENSOR_SIM_CUDNN", sim, 1), 0);
-    cr_open(d);
+    *d = cr_open();
     DT_ASSERT_CUDA(d->m, d->m->cudnn_ask(d->c, how));
 }
 
@@ -206,12 +206,10 @@ static dt_local result_of(const cr_device *d, const attention_shape *s)
 
 static dt_local own_result(const attention_shape *s)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
     dt_local y;
 
-    cr_open(&d);
     y = result_of(&d, s);
-    cr_close(&d);
     return y;
 }
 

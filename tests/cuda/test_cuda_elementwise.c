@@ -70,44 +70,38 @@ static void run_row(const cr_device *d, const element_row *row, dt_dtype t, int6
 DT_TEST(cuda_elementwise, rows_have_the_bits_of_the_cpu)
 {
     static const int64_t sizes[] = { 0, 1, 7, 33, 257, 4109 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(rows); r++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             for (size_t s = 0; s < DT_COUNT(sizes); s++)
                 run_row(&d, &rows[r], kt_floats[t], sizes[s], KT_UNIFORM);
             run_row(&d, &rows[r], kt_floats[t], 777, KT_MIXED);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_elementwise, limits_are_those_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(rows); r++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             cr_case c = case_of(&rows[r], kt_floats[t], DT_COUNT(specials));
             for (int i = 0; i < c.n_in; i++) c.in[i] = specials_of(kt_floats[t]);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_elementwise, other_dtypes_are_refused)
 {
     dt_local x = { .dtype = DT_F64, .n_axes = 1, .shape = { 4 } };
     const dt_kargs args = { .in = &x, .out = &x, .attr = &attr, .n_in = 1, .n_out = 1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(rows); r++) {
         DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, rows[r].name)(d.c, &args),
                              "on CUDA takes f32, bf16 or f16, not f64");
     }
-    cr_close(&d);
 }
 
 /* --- dtypes of their own ---------------------------------------------------------------------- */
@@ -116,9 +110,8 @@ DT_TEST(cuda_elementwise, casts_have_the_bits_of_the_cpu)
 {
     static const dt_dtype floats[] = { DT_F32, DT_BF16, DT_F16, DT_F64 };
     static const int64_t sizes[] = { 0, 1, 5, 1024, 4099 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t from = 0; from < DT_COUNT(floats); from++)
         for (size_t to = 0; to < DT_COUNT(floats); to++)
             for (size_t s = 0; s < DT_COUNT(sizes); s++) {
@@ -132,7 +125,6 @@ DT_TEST(cuda_elementwise, casts_have_the_bits_of_the_cpu)
                 c.in[0] = kt_filled(floats[from], 1, &sizes[s], KT_MIXED, 3);
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 /* Halfway between two neighbours of bf16, and a little beyond in f64 alone: rounded by way of f32,
@@ -149,9 +141,8 @@ DT_TEST(cuda_elementwise, f64_is_rounded_to_halves_once)
                                      -1e-320 };
     static const dt_dtype halves[] = { DT_BF16, DT_F16 };
     const int64_t shape[] = { DT_COUNT(values) };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(halves); t++) {
         const dti_dtype_attr dtype = { halves[t] };
         cr_case c = { .row = "cast",
@@ -163,7 +154,6 @@ DT_TEST(cuda_elementwise, f64_is_rounded_to_halves_once)
         memcpy(c.in[0].data, values, sizeof values);
         cr_run(&c, &d);
     }
-    cr_close(&d);
 }
 
 static void run_bias(const cr_device *d, const dt_dtype types[3], const int64_t shape[2],
@@ -190,11 +180,9 @@ DT_TEST(cuda_elementwise, biases_are_added_to_every_row)
         { DT_F32, DT_F32, DT_F32 },   { DT_F32, DT_BF16, DT_BF16 }, { DT_BF16, DT_BF16, DT_BF16 },
         { DT_BF16, DT_BF16, DT_F32 }, { DT_F16, DT_F16, DT_F16 },   { DT_F32, DT_F16, DT_F32 }
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(types); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++) run_bias(&d, types[t], shapes[s], skew);
-    cr_close(&d);
 }

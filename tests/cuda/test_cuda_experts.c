@@ -102,15 +102,13 @@ DT_TEST(cuda_experts, experts_are_those_of_the_cpu)
         { 70, 1, 1, 16, 8, 0, 1 },
         { 70, 4, 40, 16, 8, 10, 64 },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t i = 0; i < DT_COUNT(cases); i++) {
             run_experts(&d, kt_floats[t], DT_F32, &cases[i]);
             run_experts(&d, kt_floats[t], kt_floats[t], &cases[i]);
         }
-    cr_close(&d);
 }
 
 /* A router that sends all tokens to one expert: the tiles of the others are not there. */
@@ -118,16 +116,14 @@ DT_TEST(cuda_experts, all_tokens_may_go_to_one_expert)
 {
     const experts_case x = { 30, 1, 16, 24, 8, 0, 16 };
     const dti_experts_attr attr = { x.all };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int32_t e = 0; e < 16; e += 15) {
         cr_case c = make_case(DT_F32, DT_F32, &x, &attr);
         for (int64_t i = 0; i < x.tokens; i++) ((int32_t *)c.in[IDS].data)[i] = e;
         c.slack = 0x1p-17 * largest_size(&c, &x);
         cr_run(&c, &d);
     }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_experts, wrong_ids_are_told_when_the_host_waits)
@@ -143,9 +139,8 @@ DT_TEST(cuda_experts, wrong_ids_are_told_when_the_host_waits)
     cr_case c = make_case(DT_F32, DT_F32, &x, &attr);
     dt_local in[5], out = c.out;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 5, .n_out = 1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         memcpy(c.in[IDS].data, rows[i].ids, sizeof rows[i].ids);
         for (int j = 0; j < 5; j++) {
@@ -160,7 +155,6 @@ DT_TEST(cuda_experts, wrong_ids_are_told_when_the_host_waits)
         cr_release(&d, &c.out, out.data, 0);
     }
     for (int j = 0; j < 5; j++) kt_release(&c.in[j]);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_experts, operands_that_do_not_fit_are_refused)
@@ -170,9 +164,8 @@ DT_TEST(cuda_experts, operands_that_do_not_fit_are_refused)
     cr_case c = make_case(DT_F32, DT_F32, &x, &attr);
     const dt_kargs args = { .in = c.in, .out = &c.out, .attr = &attr, .n_in = 5, .n_out = 1 };
     dti_cuda_kernel experts;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     experts = dt_test_cuda_row(d.m, "experts");
     c.in[GATE_UP].shape[1] = 3;
     DT_ASSERT_CUDA_FAILS(d.m, experts(d.c, &args), "3 rows of gate and up here, 1 columns of down");
@@ -181,5 +174,4 @@ DT_TEST(cuda_experts, operands_that_do_not_fit_are_refused)
     DT_ASSERT_CUDA_FAILS(d.m, experts(d.c, &args), "x is f32 but operand 4 is bf16");
     c.in[DOWN].dtype = DT_F32;
     for (int i = 0; i < 5; i++) kt_release(&c.in[i]);
-    cr_close(&d);
 }

@@ -36,9 +36,8 @@ DT_TEST(cuda_fused, a_sum_and_its_norm_are_one_kernel)
     /* rows that a warp keeps, that a block keeps, and that are read again */
     static const int64_t shapes[][2] = { { 1, 1 },   { 5, 3 },    { 9, 128 },  { 17, 65 },
                                          { 2, 512 }, { 3, 1500 }, { 1, 4096 }, { 1, 9001 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t k = 0; k < DT_COUNT(norms); k++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (size_t s = 0; s < DT_COUNT(shapes); s++)
@@ -52,7 +51,6 @@ DT_TEST(cuda_fused, a_sum_and_its_norm_are_one_kernel)
                                         .n_calls = 2 },
                              norms[k]);
                 }
-    cr_close(&d);
 }
 
 /* Row on row, a result may lie where an operand was. */
@@ -72,9 +70,8 @@ DT_TEST(cuda_fused, results_may_lie_where_operands_were)
         { "y next to z", { X, Z, SUM, Z + ROWS * N, W, B } },
         { "weights in x", { X, Z, SUM, Y, X, B } },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t i = 0; i < DT_COUNT(cases); i++) {
             fu_call calls[2];
@@ -82,20 +79,17 @@ DT_TEST(cuda_fused, results_may_lie_where_operands_were)
             fu_check(&(fu_run){ .d = &d, .dtype = kt_floats[t], .calls = calls, .n_calls = 2 },
                      cases[i].what);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_fused, rows_of_the_norm_may_be_shorter_than_those_of_the_sum)
 {
     enum { ROWS = 4, N = 96 };
     fu_call calls[2];
-    cr_device d;
+    CR_DEVICE d = cr_open();
     fu_run r = { .d = &d, .dtype = DT_F32, .calls = calls, .n_calls = 2 };
 
-    cr_open(&d);
     two_calls(calls, "rms_norm", ROWS, N, &apart);
     calls[1].in[0] = calls[1].out = fu_at(Y, 3, 2, ROWS, N / 2, 0);
     calls[1].in[0].data = calls[0].out.data;
     fu_check(&r, "a norm of shorter rows of the sum");
-    cr_close(&d);
 }

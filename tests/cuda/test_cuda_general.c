@@ -33,9 +33,8 @@ DT_TEST(cuda_general, operands_are_spread)
         { { 0, 1, 5 }, { 1, 3, 5 }, { 0, 3, 1 }, { 0, 3, 5 } },
     };
     static const dti_compare_attr less = { DT_LESS, 0 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (size_t skew = 0; skew < DT_COUNT(cr_skews); skew++) {
@@ -65,16 +64,14 @@ DT_TEST(cuda_general, operands_are_spread)
                     cr_run(c, &d);
                 }
             }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_general, lines_along_an_axis)
 {
     static const int64_t shapes[][3] = { { 3, 700, 1 }, { 2, 5, 33 }, { 2, 1030, 3 },
                                          { 1, 1, 1 },   { 0, 3, 4 },  { 3, 1, 4 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(shapes); s++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (int64_t axis = 0; axis < 3; axis++) {
@@ -90,7 +87,6 @@ DT_TEST(cuda_general, lines_along_an_axis)
                     cr_run(&cases[k], &d);
                 }
             }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_general, products_of_matrices)
@@ -100,9 +96,8 @@ DT_TEST(cuda_general, products_of_matrices)
                                         { 2, 64, 64, 16 }, { 2, 4, 5, 0 },     { 0, 4, 5, 6 }
     };
     const bool fused = dti_isa_detect() != DTI_ISA_PORTABLE;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(sizes); s++)
         for (int form = 0; form < 8; form++)
             for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
@@ -117,7 +112,6 @@ DT_TEST(cuda_general, products_of_matrices)
                 c.out = shaped(attr.dtype, 3, (const int64_t[]){ n[0], n[1], n[2] });
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 static void run_moves(const cr_device *d, dt_dtype t, int64_t skew)
@@ -172,22 +166,19 @@ static void run_moves(const cr_device *d, dt_dtype t, int64_t skew)
 
 DT_TEST(cuda_general, moves_have_the_bits_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t skew = 0; skew < DT_COUNT(cr_skews); skew++)
             run_moves(&d, kt_floats[t], cr_skews[skew]);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_general, dropout_drops_the_same_elements)
 {
     const dti_dropout_attr attr = { 77, 5, 0.4, { 20, 3, 100 } };
     const int64_t shape[] = { 4, 2, 37 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
         cr_case c = CASE(dropout, 1, .attr = &attr);
         c.in[0] = kt_filled(kt_floats[t], 3, shape, KT_UNIFORM, 3);
@@ -196,7 +187,6 @@ DT_TEST(cuda_general, dropout_drops_the_same_elements)
         c.out = shaped(kt_floats[t], 3, shape);
         cr_run(&c, &d);
     }
-    cr_close(&d);
 }
 
 /* --- attention with what few calls have ------------------------------------------------------- */
@@ -249,10 +239,8 @@ DT_TEST(cuda_general, attention_biased_capped_and_not_causal)
         { 2, 1, 4, 2, 40, 16, 0, BIAS | ONE_H, 0 },
         { 2, 9, 6, 2, 65, 24, 11, BIAS | SINKS | BOTH | ONE_H, 1.5f },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t i = 0; i < DT_COUNT(cases); i++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) run_extra(&d, &cases[i], kt_floats[t]);
-    cr_close(&d);
 }

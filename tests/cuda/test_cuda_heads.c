@@ -93,14 +93,12 @@ DT_TEST(cuda_heads, a_layer_has_one_kernel_for_them)
         { 1, 5, 3, 1, 80, 20, 7 },  { 2, 1, 2, 1, 10, 6, 3 },   { 1, 3, 2, 2, 24, 24, 5 },
         { 1, 1, 2, 1, 256, 64, 3 }, { 1, 1, 3, 2, 200, 60, 3 }, { 1, 2, 3, 1, 6, 2, 4 },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++)
                 check_layer(&d, kt_floats[t], &shapes[s], skew);
-    cr_close(&d);
 }
 
 static const head_shape small = { 1, 3, 4, 4, 32, 32, 5 };
@@ -133,15 +131,13 @@ DT_TEST(cuda_heads, results_may_lie_where_operands_were)
           3 },
         { "normed and written", { norm_of(s, K, K_WEIGHT, V, h), write_of(s, V, K_CACHE) }, 2 },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t i = 0; i < DT_COUNT(cases); i++) {
             const fu_run r = run_of(&d, kt_floats[t], s, cases[i].calls, cases[i].n_calls);
             fu_check(&r, cases[i].what);
         }
-    cr_close(&d);
 }
 
 /* rms_norm_1p, as Gemma has it. */
@@ -150,15 +146,13 @@ DT_TEST(cuda_heads, weights_may_count_from_one)
     const head_shape *s = &small;
     fu_call calls[] = { norm_of(s, Q, Q_WEIGHT, Q_NORMED, s->n_heads),
                         rope_of(s, Q_NORMED, Q_ROTATED, s->n_heads) };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
     calls[0].row = "rms_norm_1p";
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
         const fu_run r = run_of(&d, kt_floats[t], s, calls, 2);
         fu_check(&r, "rms_norm_1p");
     }
-    cr_close(&d);
 }
 
 /* A row that no cache has is written nowhere; the rest is, and who waits is told. */
@@ -167,11 +161,10 @@ DT_TEST(cuda_heads, positions_outside_the_cache_are_told)
     const head_shape *s = &small;
     const fu_call calls[] = { rope_of(s, K, K_ROTATED, s->n_kv), write_of(s, K_ROTATED, K_CACHE),
                               write_of(s, V, V_CACHE) };
-    cr_device d;
+    CR_DEVICE d = cr_open();
     fu_memory memory;
     fu_run r;
 
-    cr_open(&d);
     r = run_of(&d, DT_BF16, s, calls, 3);
     r.positions[1] = s->n_rows;
     fu_check(&r, "a position outside");
@@ -181,7 +174,6 @@ DT_TEST(cuda_heads, positions_outside_the_cache_are_told)
     DT_ASSERT_CUDA_FAILS(d.m, d.m->sync(d.c), "position 5 is outside the cache, which has 5 rows");
     DT_ASSERT_CUDA(d.m, d.m->sync(d.c));
     fu_close(&r, &memory);
-    cr_close(&d);
 }
 
 /* Recorded before it ends, it is one kernel of the graph. */
@@ -193,10 +185,9 @@ DT_TEST(cuda_heads, graphs_hold_the_one_kernel)
     dti_cuda_graph *g = NULL;
     fu_memory memory;
     int64_t before;
-    cr_device d;
+    CR_DEVICE d = cr_open();
     fu_run r;
 
-    cr_open(&d);
     r = run_of(&d, DT_F32, s, calls, 2);
     DT_ASSERT_EQ_INT(fu_run_once(&r, false, want), 2);
     memory = fu_open(&r);
@@ -210,5 +201,4 @@ DT_TEST(cuda_heads, graphs_hold_the_one_kernel)
     DT_ASSERT_EQ_INT(memcmp(got, want, sizeof got), 0);
     d.m->graph_destroy(g);
     fu_close(&r, &memory);
-    cr_close(&d);
 }

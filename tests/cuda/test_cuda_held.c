@@ -327,8 +327,7 @@ static dt_status leave(dt_runtime *rt, void *arg)
 DT_TEST(cuda_held, a_run_may_end_with_calls_held)
 {
     dt_run_options options = dt_test_cuda_options();
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = NULL;
 
     DT_ASSERT_OK(dt_run(&options, leave, &t));
-    dt_tape_release(&t);
 }

@@ -23,7 +23,7 @@ static const char *const libraries[] = { "", "none" };
 static void open_with(cr_device *d, const char *library)
 {
     DT_ASSERT(setenv("DTENSOR_SIM_LT", library, 1) == 0);
-    cr_open(d);
+    *d = cr_open();
 }
 
 /* Opens with the l-th of them; false: there is none. */
@@ -125,15 +125,13 @@ static const int64_t widths[] = { 0, 1, 16, 17, 35, 130 };
 DT_TEST(cuda_linear, few_rows_of_all_sizes)
 {
     static const int64_t rows[] = { 0, 1, 2, 5, 8, 9, 16 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
     uint32_t state = 1;
 
-    cr_open(&d);
     for (size_t m = 0; m < DT_COUNT(rows); m++)
         for (size_t k = 0; k < DT_COUNT(depths); k++)
             for (size_t n = 0; n < DT_COUNT(widths); n++)
                 run_one(&d, rows[m], depths[k], widths[n], &state);
-    cr_close(&d);
 }
 
 DT_TEST(cuda_linear, many_rows_of_all_sizes)
@@ -183,9 +181,8 @@ DT_TEST(cuda_linear, few_outputs_of_long_rows)
         { 1, 4096, 16, DT_F32 },   { 8, 2048, 17, DT_F32 },   /* lanes, 16 bytes */
         { 3, 4001, 20, DT_BF16 },  { 2, 4001, 9, DT_F32 },    /* one by one */
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t i = 0; i < DT_COUNT(cases); i++)
         for (int bias = 0; bias < 2; bias++)
             run_linear(&d, (linear_case){ .m = cases[i].m,
@@ -194,7 +191,6 @@ DT_TEST(cuda_linear, few_outputs_of_long_rows)
                                           .dtype = cases[i].dtype,
                                           .out = bias ? cases[i].dtype : DT_F32,
                                           .bias = bias != 0 });
-    cr_close(&d);
 }
 
 DT_TEST(cuda_linear, huge_and_tiny_side_by_side)
@@ -333,9 +329,8 @@ DT_TEST(cuda_linear, dtypes_that_do_not_fit_are_refused)
     dt_local out = { .dtype = DT_F16, .n_axes = 2, .shape = { 1, 1 } };
     const dt_kargs args = { .in = in, .out = &out, .n_in = 3, .n_out = 1 };
     dti_cuda_kernel linear;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     linear = dt_test_cuda_row(d.m, "linear_bias");
     DT_ASSERT_CUDA_FAILS(d.m, linear(d.c, &args), "x is bf16 but w is f16");
     in[0].dtype = DT_F16;
@@ -346,7 +341,6 @@ DT_TEST(cuda_linear, dtypes_that_do_not_fit_are_refused)
     for (int i = 0; i < 3; i++) in[i].dtype = DT_F64;
     out.dtype = DT_F64;
     DT_ASSERT_CUDA_FAILS(d.m, linear(d.c, &args), "no kernel for f64");
-    cr_close(&d);
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */

@@ -379,7 +379,6 @@ DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)
                                 dtypes[t] };
                 dt_test_on_gpus(meshes[m], any_buffers, &c);
             }
-    dt_test_remove_dir(folder);
 }
 
 /* --- files that end early --------------------------------------------------------------------- */
@@ -425,13 +424,12 @@ static dt_status load_what_ends_early(dt_mesh *mesh, const void *arg)
 static void copy_file(const char *source, const char *folder, const char *name)
 {
     char from[2 * DT_TEST_PATH_BYTES];
-    void *data = NULL;
+    DT_FREED void *data = NULL;
     int64_t n = 0;
 
     (void)snprintf(from, sizeof from, "%s/%s", source, name);
     DT_ASSERT_OK(dti_input_read_all(from, 1 << 26, &data, &n));
     dt_test_write_file(folder, name, data, (size_t)n);
-    dti_free(data);
 }
 
 DT_TEST(cuda_load, a_file_that_ends_early_leaves_nothing_behind)
@@ -447,5 +445,4 @@ DT_TEST(cuda_load, a_file_that_ends_early_leaves_nothing_behind)
     copy_file(source, f.folder, "config.json");
     copy_file(source, f.folder, "model.safetensors");
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_what_ends_early, &f), DT_ERR_IO, "tensor");
-    dt_test_remove_dir(f.folder);
 }

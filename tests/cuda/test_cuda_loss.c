@@ -20,9 +20,8 @@ DT_TEST(cuda_loss, embeddings_add_rows_in_the_order_of_the_cpu)
 {
     static const int64_t shapes[][4] = { { 30, 23, 0, 33 }, { 30, 8, 8, 7 }, { 30, 0, 23, 7 },
                                          { 0, 4, 0, 7 },    { 3, 4, 0, 0 },  { 700, 5, 0, 300 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++) {
             const int64_t *n = shapes[s], dy[] = { n[0], n[3] }, table[] = { n[1], n[3] };
@@ -37,15 +36,13 @@ DT_TEST(cuda_loss, embeddings_add_rows_in_the_order_of_the_cpu)
             c.out = (dt_local){ .dtype = DT_F32, .n_axes = 2, .shape = { n[1], n[3] } };
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_loss, sums_of_gradients_have_the_bits_of_the_cpu)
 {
     static const int64_t sizes[] = { 0, 1, 777 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(sizes); s++) {
             cr_case c = { .row = "accumulate",
@@ -57,7 +54,6 @@ DT_TEST(cuda_loss, sums_of_gradients_have_the_bits_of_the_cpu)
             c.in[1] = kt_filled(DT_F32, 1, &sizes[s], KT_UNIFORM, 2);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 static void run_entropy(const cr_device *d, dt_dtype t, int64_t tokens, int64_t v)
@@ -112,25 +108,22 @@ static void run_entropy(const cr_device *d, dt_dtype t, int64_t tokens, int64_t 
 
 DT_TEST(cuda_loss, cross_entropy_is_that_of_the_cpu)
 {
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
         run_entropy(&d, kt_floats[t], 0, 5);
         run_entropy(&d, kt_floats[t], 3, 0);
         run_entropy(&d, kt_floats[t], 7, 33);
         run_entropy(&d, kt_floats[t], 30, 1100);
     }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_loss, targets_are_counted)
 {
     static const dti_count_attr ignored = { -100 };
     static const int64_t sizes[] = { 0, 1, 777 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(sizes); s++) {
         cr_case c = { .row = "count_targets",
                       .cpu = dti_count_targets_cpu,
@@ -140,7 +133,6 @@ DT_TEST(cuda_loss, targets_are_counted)
         c.in[0] = whole_numbers(sizes[s], 131, VOCABULARY, -100);
         cr_run(&c, &d);
     }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_loss, a_target_out_of_range_is_an_error)
@@ -152,9 +144,8 @@ DT_TEST(cuda_loss, a_target_out_of_range_is_an_error)
                        kt_filled(DT_F32, 1, &n, KT_EQUAL, 1),
                        kt_filled(DT_F32, 2, sums, KT_EQUAL, 1) };
     dt_local results[3];
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     memcpy(in[1].data, targets, sizeof targets);
     for (int i = 0; i < 4; i++) {
         void *host = in[i].data;
@@ -173,5 +164,4 @@ DT_TEST(cuda_loss, a_target_out_of_range_is_an_error)
                          "target 3000 is neither ignored nor in the vocabulary");
     for (int i = 0; i < 4; i++) cr_release(&d, &in[i], in[i].data, 0);
     for (int r = 0; r < 3; r++) cr_release(&d, &results[r], results[r].data, 0);
-    cr_close(&d);
 }

@@ -20,9 +20,8 @@ DT_TEST(cuda_moves, embedding_reads_the_rows_of_this_rank)
         int64_t n_ids, rows, width, first;
     } shapes[] = { { 0, 5, 4, 0 }, { 1, 9, 1, 0 },    { 7, 4, 3, 5 },   { 13, 10, 64, 3 },
                    { 3, 0, 8, 4 }, { 2, 6, 4096, 1 }, { 5, 20, 33, 0 }, { 4, 3, 0, 0 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++) {
@@ -39,7 +38,6 @@ DT_TEST(cuda_moves, embedding_reads_the_rows_of_this_rank)
                 c.in[1].offset[0] = shapes[s].first;
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 /* --- caches ----------------------------------------------------------------------------------- */
@@ -66,9 +64,8 @@ DT_TEST(cuda_moves, kv_write_puts_rows_at_their_positions)
     static const int64_t shapes[][5] = { { 1, 1, 1, 1, 1 },   { 2, 3, 2, 5, 7 },
                                          { 1, 4, 8, 16, 11 }, { 3, 1, 2, 64, 32 },
                                          { 2, 0, 2, 8, 4 },   { 1, 2, 0, 8, 4 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int64_t skew = 0; skew < 2; skew++) {
@@ -76,7 +73,6 @@ DT_TEST(cuda_moves, kv_write_puts_rows_at_their_positions)
                 c.skew = skew;
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }
 
 /* Good tokens arrive, the bad one is written nowhere, and sync() names it, once. */
@@ -84,9 +80,8 @@ DT_TEST(cuda_moves, a_position_outside_the_cache_is_reported)
 {
     static const int64_t k[] = { 1, 3, 2, 4 };
     static const int32_t bad[] = { 6, -1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t b = 0; b < DT_COUNT(bad); b++) {
         cr_case c = cache_case(DT_BF16, k, 6);
         dt_local in[3];
@@ -115,7 +110,6 @@ DT_TEST(cuda_moves, a_position_outside_the_cache_is_reported)
             kt_release(&c.in[i]);
         }
     }
-    cr_close(&d);
 }
 
 /* --- parts of axes ---------------------------------------------------------------------------- */
@@ -143,9 +137,8 @@ static void run_slice(const cr_device *d, dt_dtype t, int64_t axis, int64_t begi
 DT_TEST(cuda_moves, slices_have_zeros_for_rows_of_other_ranks)
 {
     static const dt_dtype types[] = { DT_F32, DT_BF16, DT_F64 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(types); t++)
         for (int64_t axis = 0; axis < 3; axis++) {
             run_slice(&d, types[t], axis, 1, 2, 0);
@@ -155,15 +148,13 @@ DT_TEST(cuda_moves, slices_have_zeros_for_rows_of_other_ranks)
             for (int64_t begin = 0; begin < 12; begin += 3) /* a cut axis: rows 4 on are ours */
                 run_slice(&d, types[t], axis, begin, 5, 4);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_moves, blocks_are_copied)
 {
     static const int64_t shape[] = { 5, 12, 6 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int64_t axis = 0; axis < 3; axis++)
         for (int64_t begin = 0; begin < 4; begin++) {
             const dti_blocks_attr attr = { axis, 0, 2, begin };
@@ -176,7 +167,6 @@ DT_TEST(cuda_moves, blocks_are_copied)
             c.in[0] = kt_filled(DT_F16, 3, shape, KT_UNIFORM, 13);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 /* --- boxes ------------------------------------------------------------------------------------ */
@@ -241,9 +231,8 @@ DT_TEST(cuda_moves, boxes_are_copied_as_on_the_cpu)
                                           { 0, 4 },       { 7, 1, 33 },
                                           { 2, 3, 2, 8 }, { 2, 1, 2, 1, 2, 2, 3, 2 } };
     static const int n_axes[] = { 0, 1, 2, 3, 2, 3, 4, 8 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t e = 0; e < DT_COUNT(extents); e++)
         for (size_t bytes = 1; bytes <= 8; bytes *= 2)
             for (int form = 0; form < 8; form++) {
@@ -253,7 +242,6 @@ DT_TEST(cuda_moves, boxes_are_copied_as_on_the_cpu)
                 run_box(&d, &to, &from, bytes, form & 1);
             }
     DT_ASSERT_CUDA_FAILS(d.m, d.m->copy_box(d.c, NULL, NULL, NULL, NULL, 3), "3 bytes");
-    cr_close(&d);
 }
 
 /* --- fills ------------------------------------------------------------------------------------ */
@@ -263,9 +251,8 @@ DT_TEST(cuda_moves, fills_repeat_the_pattern)
     static const unsigned char pattern[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
     static const int64_t sizes[] = { 0, 1, 3, 16, 1023, 4099 };
     unsigned char got[8 * 4099];
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t s = 0; s < DT_COUNT(sizes); s++)
         for (size_t bytes = 1; bytes <= 8; bytes *= 2)
             for (int64_t skew = 0; skew < 2; skew++) {
@@ -283,7 +270,6 @@ DT_TEST(cuda_moves, fills_repeat_the_pattern)
             }
     DT_ASSERT_CUDA_FAILS(d.m, d.m->fill(d.c, NULL, 1, pattern, 3), "3 bytes");
     DT_ASSERT_CUDA_FAILS(d.m, d.m->fill(d.c, NULL, 1, pattern, 0), "0 bytes");
-    cr_close(&d);
 }
 
 /* --- terms that neighbours hold */

@@ -47,24 +47,21 @@ DT_TEST(cuda_norms, rows_are_those_of_the_cpu)
     } rows[] = { { "rms_norm", dti_rms_norm_cpu },
                  { "rms_norm_1p", dti_rms_norm_1p_cpu },
                  { "layer_norm", dti_layer_norm_cpu } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t r = 0; r < DT_COUNT(rows); r++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
             for (size_t s = 0; s < DT_COUNT(norm_shapes); s++)
                 for (int variant = 0; variant < 4; variant++)
                     run_norm(&d, rows[r].name, rows[r].cpu, kt_floats[t], norm_shapes[s], variant);
-    cr_close(&d);
 }
 
 /* Rows of equal values have an exact sum, so nothing may differ. */
 DT_TEST(cuda_norms, equal_values_give_equal_bits)
 {
     static const int64_t shape[] = { 3, 2048 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
         cr_case c = { .row = "rms_norm",
                       .cpu = dti_rms_norm_cpu,
@@ -75,7 +72,6 @@ DT_TEST(cuda_norms, equal_values_give_equal_bits)
         c.in[1] = kt_filled(kt_floats[t], 1, shape + 1, KT_UNIFORM, 2);
         cr_run(&c, &d);
     }
-    cr_close(&d);
 }
 
 /* --- rotary positions ------------------------------------------------------------------------- */
@@ -95,9 +91,8 @@ DT_TEST(cuda_norms, tables_are_within_a_unit)
     static const int64_t shapes[][3] = {
         { 1, 1, 1 }, { 2, 3, 5 }, { 1, 70, 64 }, { 2, 0, 8 }, { 1, 2, 0 }
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++) {
             const dti_rope_table_attr attr = { kt_floats[t], 1.5f };
@@ -116,7 +111,6 @@ DT_TEST(cuda_norms, tables_are_within_a_unit)
                 ((float *)c.in[1].data)[i] = powf(10000.0f, -(float)i / (float)half);
             cr_run(&c, &d);
         }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_norms, rotations_have_the_bits_of_the_cpu)
@@ -126,9 +120,8 @@ DT_TEST(cuda_norms, rotations_have_the_bits_of_the_cpu)
     } shapes[] = { { { 1, 1, 1, 2 }, 2 },      { { 2, 3, 4, 16 }, 16 }, { { 1, 5, 3, 80 }, 20 },
                    { { 1, 2, 32, 128 }, 128 }, { { 2, 1, 2, 10 }, 6 },  { { 1, 3, 40, 64 }, 64 },
                    { { 1, 0, 4, 8 }, 8 },      { { 1, 2, 0, 8 }, 8 },   { { 1, 2, 2, 24 }, 0 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int variant = 0; variant < 4; variant++) {
@@ -145,5 +138,4 @@ DT_TEST(cuda_norms, rotations_have_the_bits_of_the_cpu)
                 c.in[1] = kt_filled(kt_floats[t], 3, table, KT_UNIFORM, 32);
                 cr_run(&c, &d);
             }
-    cr_close(&d);
 }

@@ -30,5 +30,4 @@ DT_TEST(cuda_offload, the_device_loses_the_bytes_of_the_state_and_no_bit)
             DT_ASSERT_EQ_INT(with.states, 0);
             DT_ASSERT_EQ_INT(without.used - with.used, without.state_bytes);
         }
-    dt_test_remove_dir(dir);
 }

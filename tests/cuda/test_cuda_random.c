@@ -51,9 +51,8 @@ DT_TEST(cuda_random, values_have_the_bits_of_the_cpu)
         { .n_axes = 2, .extent = { 0, 9 }, .stride = { 33, 1 } },
         { .n_axes = 1, .offset = ((int64_t)1 << 36) - 3, .extent = { 9 }, .stride = { 1 } },
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int kind = DTI_RANDOM_UNIFORM; kind <= DTI_RANDOM_INTEGER; kind++)
         for (int t = 0; t < DT_N_DTYPES; t++)
             for (size_t b = 0; b < DT_COUNT(boxes); b++) {
@@ -67,5 +66,4 @@ DT_TEST(cuda_random, values_have_the_bits_of_the_cpu)
                 if (kind == DTI_RANDOM_INTEGER || dt_dtype_is_float((dt_dtype)t))
                     run_random(&d, &f, &boxes[b]);
             }
-    cr_close(&d);
 }

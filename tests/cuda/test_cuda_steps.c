@@ -123,9 +123,8 @@ static void run_sgd(const cr_device *d, dt_dtype dtype, copies kept, int64_t n, 
 DT_TEST(cuda_steps, steps_have_the_bits_of_the_cpu)
 {
     static const int64_t sizes[] = { 0, 1, 7, 33, 250, 767 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int t = 0; t < 3; t++)
         for (copies kept = NEAREST; kept < (kt_floats[t] == DT_F32 ? AT_RANDOM : N_COPIES); kept++)
             for (size_t s = 0; s < DT_COUNT(sizes); s++)
@@ -133,22 +132,19 @@ DT_TEST(cuda_steps, steps_have_the_bits_of_the_cpu)
                     run_adamw(&d, kt_floats[t], kept, sizes[s], cr_skews[k]);
                     run_sgd(&d, kt_floats[t], kept, sizes[s], cr_skews[k]);
                 }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_steps, other_dtypes_are_refused)
 {
     const dti_adamw_attr attr = { 0 };
     dt_local in[4] = { { .dtype = DT_F32 }, { .dtype = DT_F64 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     DT_ASSERT_CUDA_FAILS(
         d.m,
         dt_test_cuda_row(d.m, "adamw")(
             d.c, &(dt_kargs){ .in = in, .out = in + 1, .attr = &attr, .n_in = 4, .n_out = 3 }),
         "adamw on CUDA takes f32, bf16 or f16, not f64");
-    cr_close(&d);
 }
 
 /* --- sums of squares -------------------------------------------------------------------------- */
@@ -215,10 +211,8 @@ static void run_squares(const cr_device *d, int fill, int64_t n, int64_t skew)
 DT_TEST(cuda_steps, squares_have_the_digits_of_the_cpu)
 {
     static const int64_t sizes[] = { 0, 1, 5, 1000, 30011 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int fill = 0; fill < 6; fill++)
         for (size_t s = 0; s < DT_COUNT(sizes); s++) run_squares(&d, fill, sizes[s], s % 2);
-    cr_close(&d);
 }

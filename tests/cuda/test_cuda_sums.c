@@ -41,29 +41,25 @@ DT_TEST(cuda_sums, reductions_have_the_bits_of_the_cpu)
     static const dt_dtype types[][2] = {
         { DT_F32, DT_F32 }, { DT_BF16, DT_BF16 }, { DT_BF16, DT_F32 }, { DT_F16, DT_F16 }
     };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int r = 0; r < (int)DT_COUNT(reductions); r++)
         for (size_t t = 0; t < DT_COUNT(types); t++)
             for (size_t s = 0; s < DT_COUNT(shapes); s++)
                 for (int axis = -1; axis < 3; axis++)
                     run_reduction(&d, r, types[t][0], types[t][1], shapes[s], axis);
-    cr_close(&d);
 }
 
 /* Rows of several pieces. */
 DT_TEST(cuda_sums, long_rows_have_the_bits_of_the_cpu)
 {
     static const int64_t shapes[][3] = { { 3, 1, 8192 }, { 2, 1, 8193 }, { 1, 3, 20001 } };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (int r = 0; r < (int)DT_COUNT(reductions); r++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
             for (int axis = -1; axis < 3; axis += 3)
                 run_reduction(&d, r, DT_F32, DT_F32, shapes[s], axis);
-    cr_close(&d);
 }
 
 /* --- over ranks ------------------------------------------------------------------------------- */
@@ -147,9 +143,8 @@ static void run_terms(const cr_device *d, dti_cuda_sum *s, int64_t n, int64_t sk
 DT_TEST(cuda_sums, terms_add_up_in_their_order)
 {
     static const int64_t sizes[] = { 0, 1, 13, 2056, 3001 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(term_types); t++)
         for (size_t o = 0; o < DT_COUNT(term_ops); o++)
             for (size_t n = 0; n < DT_COUNT(sizes); n++)
@@ -159,7 +154,6 @@ DT_TEST(cuda_sums, terms_add_up_in_their_order)
                                        .n_terms = n_terms };
                     run_terms(&d, &s, sizes[n], n_terms & 1);
                 }
-    cr_close(&d);
 }
 
 /* Rows of a matrix with gaps, into a place without. */
@@ -168,9 +162,8 @@ DT_TEST(cuda_sums, boxes_of_terms_add_up)
     static const int64_t extents[][2] = { { 3, 5 }, { 7, 64 }, { 1, 9 }, { 6, 1 }, { 0, 4 } };
     enum { WIDE = 80, ROOM = 8 * WIDE };
     const int64_t room = ROOM;
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t e = 0; e < DT_COUNT(extents); e++) {
         const int64_t rows = extents[e][0], columns = extents[e][1];
         dt_local terms[2], to = kt_local(DT_BF16, 1, &room);
@@ -203,15 +196,13 @@ DT_TEST(cuda_sums, boxes_of_terms_add_up)
         }
         kt_release(&to);
     }
-    cr_close(&d);
 }
 
 DT_TEST(cuda_sums, bad_sums_are_refused)
 {
     dti_cuda_sum s = { .dtype = DT_F32, .n_terms = DTI_CUDA_MAX_PEERS + 1 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     DT_ASSERT_CUDA_FAILS(d.m, d.m->sum(d.c, &s), "33 terms");
     s.n_terms = 0;
     DT_ASSERT_CUDA_FAILS(d.m, d.m->sum(d.c, &s), "0 terms");
@@ -220,7 +211,6 @@ DT_TEST(cuda_sums, bad_sums_are_refused)
     DT_ASSERT_CUDA_FAILS(d.m, d.m->sum(d.c, &s), "a sum of u8");
     DT_ASSERT_CUDA_FAILS(d.m, d.m->divide(d.c, NULL, 1, DT_U8, 2), "a division of u8");
     DT_ASSERT_CUDA_FAILS(d.m, d.m->divide(d.c, NULL, 1, DT_F32, 0), "by 0");
-    cr_close(&d);
 }
 
 /* --- averages --------------------------------------------------------------------------------- */
@@ -236,9 +226,8 @@ static double quotient(dt_dtype t, const dt_local *x, int64_t i, int64_t divisor
 DT_TEST(cuda_sums, divisions_are_those_of_an_average)
 {
     static const int64_t sizes[] = { 0, 1, 1000 };
-    cr_device d;
+    CR_DEVICE d = cr_open();
 
-    cr_open(&d);
     for (size_t t = 0; t < DT_COUNT(term_types); t++)
         for (size_t s = 0; s < DT_COUNT(sizes); s++) {
             const dt_dtype type = term_types[t];
@@ -255,5 +244,4 @@ DT_TEST(cuda_sums, divisions_are_those_of_an_average)
             kt_release(&x);
             kt_release(&got);
         }
-    cr_close(&d);
 }

@@ -134,13 +134,11 @@ DT_TEST(outlive, dry_objects_may_be_released_after_their_runtime)
     static const int64_t shape[] = { 8 };
     const dt_run_options o = { .size = sizeof o, .n_ranks = 4, .timeout_ms = 1000 };
     dt_runtime *rt;
-    dt_mesh *mesh;
-    dt_tensor *x;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(tensor) *x = NULL;
 
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "tp=4", &mesh));
     DT_ASSERT_OK(dt_zeros(mesh, rows, DT_F32, 1, shape, &x));
     dt_runtime_release_dry(&rt);
-    dt_tensor_release(&x);
-    dt_mesh_release(&mesh);
 }

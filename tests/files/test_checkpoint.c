@@ -22,12 +22,6 @@ static void begin(fixture *f)
     dt_test_write_file(f->folder, "config.json", "{}", 2);
 }
 
-static void end(fixture *f, dti_ckpt **ckpt)
-{
-    dti_ckpt_close(ckpt);
-    dt_test_remove_dir(f->folder);
-}
-
 static void put_text(const fixture *f, const char *name, const char *text)
 {
     dt_test_write_file(f->folder, name, text, strlen(text));
@@ -100,7 +94,7 @@ DT_TEST(checkpoint, a_single_file_is_opened)
     DT_ASSERT_OK(dti_ckpt_path(f.folder, "model.safetensors", &path));
     DT_ASSERT_EQ_STR(dti_ckpt_label(ckpt, "z"), path);
     dti_free(path);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, a_missing_tensor_is_named_with_one_of_another_prefix)
@@ -124,7 +118,7 @@ DT_TEST(checkpoint, a_missing_tensor_is_named_with_one_of_another_prefix)
                      ": tensor \"lm_head\" is missing (tensors present: 1)");
     DT_ASSERT(strncmp(dt_last_error()->message, f.folder, strlen(f.folder)) == 0);
     dti_st_stage_destroy(&stage);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, shards_are_opened_through_the_index)
@@ -147,7 +141,7 @@ DT_TEST(checkpoint, shards_are_opened_through_the_index)
     check_column(ckpt, "b", 0);
     check_column(ckpt, "c", 1);
     DT_ASSERT(strstr(dti_ckpt_label(ckpt, "b"), "/two.safetensors") != NULL);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 /* The Hub's cache holds links to files elsewhere. */
@@ -169,8 +163,7 @@ DT_TEST(checkpoint, shards_may_be_symbolic_links_and_dangling_ones_are_missing)
     dti_ckpt_close(&ckpt);
     DT_ASSERT_EQ_INT(unlink(target), 0);
     refuse(&f, DT_ERR_IO, "1 of 1 files it names are missing; the first is \"one.safetensors\"");
-    dt_test_remove_dir(blobs.folder);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, an_index_that_cannot_be_true_is_refused)
@@ -220,7 +213,7 @@ DT_TEST(checkpoint, an_index_that_cannot_be_true_is_refused)
         put_text(&f, "model.safetensors.index.json", cases[i].text);
         refuse(&f, cases[i].code, cases[i].message);
     }
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, a_folder_without_weights_says_what_it_has)
@@ -253,7 +246,7 @@ DT_TEST(checkpoint, a_folder_without_weights_says_what_it_has)
         if (cases[i].file != NULL) put_text(&f, cases[i].file, "x");
         refuse(&f, cases[i].code, cases[i].message);
     }
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, what_is_no_model_folder_is_said)
@@ -274,7 +267,7 @@ DT_TEST(checkpoint, what_is_no_model_folder_is_said)
     put_text(&f, "config.json", "{}");
     put_text(&f, "model.safetensors", "x");
     refuse(&f, DT_ERR_FORMAT, "/model.safetensors: is 1 bytes, too short");
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 /* Transformers' own files: the fixtures that models are compared with. */
@@ -359,7 +352,7 @@ DT_TEST(checkpoint, more_files_than_may_be_open_are_read)
         }
     DT_ASSERT(dti_ckpt_n_open(ckpt) <= 16);
     DT_ASSERT(setrlimit(RLIMIT_NOFILE, &old) == 0);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 /* What was closed may be another file when it is opened again. */
@@ -384,7 +377,7 @@ DT_TEST(checkpoint, a_file_that_was_replaced_is_noticed)
     DT_ASSERT_STATUS(dti_ckpt_read(ckpt, "t0", NULL, NULL, DT_F32, &stage, got), DT_ERR_IO,
                      "0.safetensors: has become another file");
     dti_st_stage_destroy(&stage);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
@@ -415,7 +408,7 @@ DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
     DT_ASSERT_EQ_STR(dti_ckpt_find(ckpt, "t80")->name, "t80");
     check_column(ckpt, "t3", 1);
     check_column(ckpt, "t80", 0);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }
 
 /* --- scans ------------------------------------------------------------------------------------ */
@@ -460,5 +453,5 @@ DT_TEST(checkpoint, numbers_are_counted_over_all_blocks)
     DT_ASSERT_OK(dti_ckpt_scan_values(ckpt, dti_ckpt_find(ckpt, "zeros"), &stage, &scan));
     DT_ASSERT(scan.n == 1 && scan.all_zero && scan.first == -1);
     dti_st_stage_destroy(&stage);
-    end(&f, &ckpt);
+    dti_ckpt_close(&ckpt);
 }

@@ -276,7 +276,6 @@ DT_TEST(json, files_are_read_and_their_errors_name_them)
                      "/config.json: is 8 bytes, at most 7 are read");
     dt_test_write_file(folder, "config.json", "", 0);
     DT_ASSERT_STATUS(dti_json_read(path, 7, &doc), DT_ERR_FORMAT, "/config.json: is empty");
-    dt_test_remove_dir(folder);
 }
 
 /* --- without memory --------------------------------------------------------------------------- */

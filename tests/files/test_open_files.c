@@ -46,5 +46,4 @@ DT_TEST(open_files, one_that_is_opened_again_takes_the_place_of_another)
     for (int i = 0; i < FILES; i++) dti_open_file_remove(&file[i]);
     DT_ASSERT_EQ_INT(dti_open_files_count(all), 0);
     dti_open_files_free(&all);
-    dt_test_remove_dir(folder);
 }

@@ -29,8 +29,8 @@ static void check(const dti_st_file *file, const strided_case *c, dt_dtype want,
     int64_t last = 0, n = 1, index[3] = { 0 };
     const size_t size = dt_dtype_size(want);
     dti_st_stage stage;
-    char *got;
-    bool *written;
+    DT_FREED char *got = NULL;
+    DT_FREED bool *written = NULL;
 
     for (int a = 0; a < c->n_axes; a++) {
         last += (c->box.end[a] - c->box.begin[a] - 1) * c->box.stride[a];
@@ -58,8 +58,6 @@ static void check(const dti_st_file *file, const strided_case *c, dt_dtype want,
         for (size_t b = 0; b < size && !written[i]; b++)
             DT_ASSERT(got[(size_t)i * size + b] == 0x7f);
     dti_st_stage_destroy(&stage);
-    dti_free(written);
-    dti_free(got);
 }
 
 DT_TEST(read_strided, boxes_go_where_strides_say)
@@ -95,7 +93,6 @@ DT_TEST(read_strided, boxes_go_where_strides_say)
         }
         dti_st_close(&file);
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(read_strided, a_box_outside_the_tensor_is_refused_and_an_empty_one_writes_nothing)
@@ -122,5 +119,4 @@ DT_TEST(read_strided, a_box_outside_the_tensor_is_refused_and_an_empty_one_write
     for (int i = 0; i < 24; i++) DT_ASSERT(to[i] == 0);
     dti_st_stage_destroy(&stage);
     dti_st_close(&file);
-    dt_test_remove_dir(folder);
 }

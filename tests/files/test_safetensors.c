@@ -57,12 +57,6 @@ static dti_st_file *write_and_open(fixture *f, const dti_st_spec *specs, size_t 
     return file;
 }
 
-static void end(fixture *f, dti_st_file **file)
-{
-    dti_st_close(file);
-    dt_test_remove_dir(f->folder);
-}
-
 /* --- what is in a file ------------------------------------------------------------------------ */
 
 DT_TEST(safetensors, what_is_written_is_found_again)
@@ -107,7 +101,7 @@ DT_TEST(safetensors, what_is_written_is_found_again)
     DT_ASSERT(dti_st_find(file, "nothing") == NULL && dti_st_find(file, "") == NULL);
     DT_ASSERT(dti_st_at(file, DT_COUNT(specs)) == NULL);
     DT_ASSERT_EQ_STR(dti_st_label(file), f.path);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, files_without_tensors_and_with_metadata_open)
@@ -125,7 +119,7 @@ DT_TEST(safetensors, files_without_tensors_and_with_metadata_open)
     dt_test_write_file(f.folder, "model.safetensors", spaced, sizeof spaced - 1);
     DT_ASSERT_OK(dti_st_open(f.path, &file));
     DT_ASSERT_EQ_INT(dti_st_count(file), 0);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 /* --- boxes ------------------------------------------------------------------------------------ */
@@ -208,7 +202,7 @@ DT_TEST(safetensors, every_box_of_every_float_dtype_reads_as_every_other)
         for (size_t d = 0; d < DT_COUNT(floats); d++)
             check_all_boxes(file, dti_st_at(file, i), floats[d], &stage);
     dti_st_stage_destroy(&stage);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 /* Boxes that take each way through the reader: pieces read one by one, blocks with gaps in them,
@@ -250,7 +244,7 @@ DT_TEST(safetensors, large_boxes_read_alike_on_any_stage_and_any_number_of_worke
             dti_st_stage_destroy(&stage);
             dti_pool_destroy(&pool);
         }
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 /* Blocks of short pieces fill a stage of any size and go no byte beyond it. */
@@ -268,7 +262,7 @@ DT_TEST(safetensors, a_stage_is_never_left)
                   &stage);
         for (size_t i = bytes; i < sizeof room; i++) DT_ASSERT(room[i] == 0x5a);
     }
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 typedef struct sharing {
@@ -307,7 +301,7 @@ DT_TEST(safetensors, threads_share_an_open_file)
         dti_st_stage_destroy(&s.stages[i]);
     }
     dti_pool_destroy(&pool);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, integers_read_as_they_are)
@@ -326,7 +320,7 @@ DT_TEST(safetensors, integers_read_as_they_are)
                      DT_ERR_UNSUPPORTED,
                      "model.safetensors: tensor \"ids\" is I64, which does not convert to f32");
     dti_st_stage_destroy(&stage);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 /* Element 4 of 6, which is 70000. */
@@ -364,7 +358,7 @@ DT_TEST(safetensors, numbers_that_f16_does_not_hold_are_refused_whatever_they_co
                 DT_ASSERT_OK(st);
         }
         dti_st_stage_destroy(&stage);
-        end(&f, &file);
+        dti_st_close(&file);
     }
 }
 
@@ -390,7 +384,7 @@ DT_TEST(safetensors, boxes_outside_a_tensor_are_refused)
     DT_ASSERT_OK(dti_st_read_slice(file, dti_st_at(file, 0), (int64_t[]){ 4, 3 },
                                    (int64_t[]){ 4, 3 }, DT_F32, &stage, NULL));
     dti_st_stage_destroy(&stage);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 /* --- disks that fail -------------------------------------------------------------------------- */
@@ -416,7 +410,7 @@ DT_TEST(safetensors, a_file_shortened_after_opening_is_reported_by_every_worker_
         free(got);
         dti_st_stage_destroy(&stage);
         dti_pool_destroy(&pool);
-        end(&f, &file);
+        dti_st_close(&file);
     }
 }
 
@@ -453,7 +447,6 @@ DT_TEST(safetensors, interrupted_and_short_reads_go_on_and_a_bad_sector_is_named
         dti_input_read(&in, got, 20, 90), DT_ERR_IO,
         "model.safetensors: reading 10 bytes at offset 100 failed: Input/output error");
     dti_input_close(&in);
-    dt_test_remove_dir(f.folder);
 }
 
 /* --- conversion ------------------------------------------------------------------------------- */
@@ -587,7 +580,7 @@ DT_TEST(safetensors, tensors_in_memory_are_written_as_they_are)
     DT_ASSERT_OK(dti_st_read_slice(file, dti_st_find(file, "b"), NULL, NULL, DT_U8, &stage, got_b));
     DT_ASSERT(memcmp(a, got_a, sizeof a) == 0 && memcmp(b, got_b, sizeof b) == 0);
     dti_st_stage_destroy(&stage);
-    end(&f, &file);
+    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, stages_divide_what_a_process_may_spend)

@@ -63,7 +63,6 @@ DT_TEST(safetensors_header, wrong_lengths_are_refused)
         write_parts(folder, cases[i].length, ONE("F32", "[1]", "[0,4]"), 4);
         refuse(folder, cases[i].message);
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(safetensors_header, files_cut_off_anywhere_are_refused)
@@ -91,7 +90,6 @@ DT_TEST(safetensors_header, files_cut_off_anywhere_are_refused)
     dti_st_close(&file);
     dt_test_write_file(folder, "model.safetensors", bytes, whole + 1);
     refuse(folder, "1 bytes follow the last tensor");
-    dt_test_remove_dir(folder);
 }
 
 /* clang-format off */
@@ -165,7 +163,6 @@ DT_TEST(safetensors_header, malformed_headers_are_refused)
         write_parts(folder, -1, malformed[i].header, malformed[i].n_data);
         refuse(folder, malformed[i].message);
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(safetensors_header, nesting_and_long_names_are_refused)
@@ -185,7 +182,6 @@ DT_TEST(safetensors_header, nesting_and_long_names_are_refused)
     (void)snprintf(text + 602, 200, "\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}");
     write_parts(folder, -1, text, 1);
     refuse(folder, "nnn\": the name has 600 bytes, at most 511 are supported");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(safetensors_header, odd_but_valid_files_open)
@@ -218,7 +214,6 @@ DT_TEST(safetensors_header, odd_but_valid_files_open)
         DT_ASSERT_EQ_INT(dti_st_count(file), cases[i].n_tensors);
         dti_st_close(&file);
     }
-    dt_test_remove_dir(folder);
 }
 
 /* A dtype that we cannot compute with is no reason to refuse a file; asking for the tensor is. */
@@ -259,7 +254,6 @@ DT_TEST(safetensors_header, unsupported_dtypes_are_listed_and_refused_when_loade
         dti_st_close(&file);
     }
     dti_st_stage_destroy(&stage);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(safetensors_header, control_characters_of_names_do_not_reach_the_terminal)
@@ -269,7 +263,6 @@ DT_TEST(safetensors_header, control_characters_of_names_do_not_reach_the_termina
     dt_test_temp_dir(folder);
     write_parts(folder, -1, "{" T("\\u001b[31mred\\n", "F32", "[1]", "[0,5]") "}", 5);
     refuse(folder, "model.safetensors: tensor \"\\x1b[31mred\\n\": data_offsets span 5 bytes");
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(safetensors_header, what_is_no_safetensors_file_is_said)
@@ -288,7 +281,6 @@ DT_TEST(safetensors_header, what_is_no_safetensors_file_is_said)
     refuse(folder, "is a pointer of Git LFS, not the file itself: run \"git lfs pull\"");
     dt_test_write_file(folder, "model.safetensors", "<!DOCTYPE html>", 15);
     refuse(folder, "this is no safetensors file");
-    dt_test_remove_dir(folder);
 }
 
 /* --- members one by one ----------------------------------------------------------------------- */
@@ -375,5 +367,4 @@ DT_TEST(safetensors_header, many_tensors_take_little_beside_their_header)
 #endif
     dti_st_close(&file);
     free(text);
-    dt_test_remove_dir(folder);
 }

@@ -331,7 +331,6 @@ DT_TEST(agree, the_record_of_the_failing_rank_has_what_failed)
     assert_contains(text, "rank 1 of 2, tp=1: the last 3 of 3 collectives");
     DT_ASSERT_EQ_INT(count_of(text, " done "), 2);
     DT_ASSERT_EQ_INT(count_of(text, " failed "), 1);
-    dt_test_remove_dir(folder);
 }
 
 static void count_lost_records(void *arg, dt_log_level level, int rank, const char *line)
@@ -374,7 +373,6 @@ DT_TEST(agree, the_last_collectives_are_written_down_when_one_fails)
     assert_contains(text, "rank 1 of 2, tp=1: the last 64 of 70 collectives");
     assert_contains(text, "DT_ERR_IO: a disk went away");
     DT_ASSERT_EQ_INT(count_of(text, " done "), 64);
-    dt_test_remove_dir(folder);
 }
 
 /* What stands under the name already is no file to write to: a link to somebody's, one with another
@@ -406,7 +404,6 @@ DT_TEST(agree, a_record_goes_through_no_link_and_waits_for_no_reader)
         DT_ASSERT_EQ_STR(text, "kept");
         DT_ASSERT_EQ_INT(unlink(name), 0);
     }
-    dt_test_remove_dir(folder);
 }
 
 /* An operation may stay under way while as many others end as the recorder keeps beside it. */

@@ -186,7 +186,6 @@ DT_TEST(dry, a_failure_writes_no_flight_file)
     dt_runtime_release_dry(&rt);
     (void)strcat(path, ".1");
     DT_ASSERT(access(path, F_OK) != 0);
-    dt_test_remove_dir(folder);
 }
 
 /* --- slots ------------------------------------------------------------------------------------ */

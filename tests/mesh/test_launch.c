@@ -136,6 +136,5 @@ DT_TEST(launch, a_module_that_cannot_be_opened_says_why)
     DT_ASSERT(strstr(found.library, "cannot be opened") != NULL);
     DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "no MPI can join them");
     DT_ASSERT(strstr(dt_last_error()->message, "mpirun") != NULL);
-    dt_test_remove_dir(folder);
     set_environment("");
 }

@@ -35,10 +35,9 @@ static dt_status make_thing(void *arg, void **out)
 
 static void destroy_thing(void *object)
 {
-    thing *t = object;
+    DT_FREED thing *t = object;
 
     atomic_fetch_add(&t->s->n_destroyed, 1);
-    dti_free(t);
 }
 
 static dt_status share_one(dt_mesh *mesh, const void *arg)

@@ -56,7 +56,7 @@ DT_TEST(topology, cores_are_divided_side_by_side_within_numa_nodes)
 
 DT_TEST(topology, more_threads_than_cores_do_not_fit)
 {
-    dt_topology *t = NULL;
+    DT_HELD(topology) *t = NULL;
     char text[DT_CORES_TEXT_BYTES];
 
     DT_ASSERT_OK(dt_topology_load("pack:1 core:4 pu:2", &t));
@@ -71,12 +71,11 @@ DT_TEST(topology, more_threads_than_cores_do_not_fit)
     DT_ASSERT(dt_topology_fits(t));
     dti_topology_cores_text(t, 1, text);
     DT_ASSERT_EQ_STR(text, "2-3"); /* compact: the next core, with both its hyperthreads */
-    dt_topology_release(&t);
 }
 
 DT_TEST(topology, this_machine_has_a_core)
 {
-    dt_topology *t = NULL;
+    DT_HELD(topology) *t = NULL;
     dti_binding *before;
 
     DT_ASSERT_OK(dt_topology_load(NULL, &t));
@@ -91,17 +90,15 @@ DT_TEST(topology, this_machine_has_a_core)
         dt_topology_release(&narrow);
     }
     dti_binding_restore(t, before);
-    dt_topology_release(&t);
 }
 
 DT_TEST(topology, users_learn_how_many_cores_there_are)
 {
-    dt_topology *t;
+    DT_HELD(topology) *t = NULL;
 
     DT_ASSERT_OK(dt_topology_load(NULL, &t));
     DT_ASSERT_EQ_INT(dt_machine_cores(), dt_topology_n_cores(t));
     DT_ASSERT(dt_machine_cores() >= 1);
-    dt_topology_release(&t);
 }
 
 /* --- recorded machines ------------------------------------------------------------------------ */
@@ -122,7 +119,7 @@ static dt_topology *load_recorded(const char *name)
 DT_TEST(topology, a_recorded_machine_keeps_what_it_was_denied)
 {
     static const char *const together[] = { "1,9", "2,10", "4,12", "5,13" };
-    dt_topology *t = load_recorded("two_sockets_in_a_container");
+    DT_HELD(topology) *t = load_recorded("two_sockets_in_a_container");
     char text[DT_CORES_TEXT_BYTES];
     dt_core c;
 
@@ -142,7 +139,6 @@ DT_TEST(topology, a_recorded_machine_keeps_what_it_was_denied)
     DT_ASSERT_OK(dt_topology_divide(t, &(dt_division){ 2, 3, DT_BIND_COMPACT, 0 }));
     dti_topology_cores_text(t, 1, text);
     DT_ASSERT_EQ_STR(text, "4-6,12-14");
-    dt_topology_release(&t);
 }
 
 /* A container that may use two cores of one socket and three of the other. */
@@ -152,7 +148,7 @@ DT_TEST(topology, ranks_that_just_fit_a_node_get_it)
     static const char was[] = "allowed_cpuset=\"0x00007e7e\"",
                       is[] = "allowed_cpuset=\"0x00007c7c\"";
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16], *text, *at;
-    dt_topology *t = NULL;
+    DT_HELD(topology) *t = NULL;
     int64_t n;
 
     (void)dt_test_source_path(path, "tests/mesh/machines/two_sockets_in_a_container.xml");
@@ -171,8 +167,6 @@ DT_TEST(topology, ranks_that_just_fit_a_node_get_it)
         dti_topology_cores_text(t, r, mine);
         DT_ASSERT_EQ_STR(mine, cores[r]);
     }
-    dt_topology_release(&t);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(topology, only_machines_of_some_size_are_drawn)
@@ -184,7 +178,7 @@ DT_TEST(topology, only_machines_of_some_size_are_drawn)
 
 DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
 {
-    dt_topology *t = load_recorded("virtual_machine");
+    DT_HELD(topology) *t = load_recorded("virtual_machine");
     dt_core c;
 
     DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 2);
@@ -193,7 +187,6 @@ DT_TEST(topology, a_recorded_virtual_machine_has_its_caches)
     DT_ASSERT_EQ_INT(c.l3_bytes, 480 << 20);
     DT_ASSERT_EQ_INT(c.l2_bytes, 2 << 20);
     DT_ASSERT_EQ_INT(c.node_bytes, 25276502016);
-    dt_topology_release(&t);
 }
 
 static dt_topology *load_eight_gpus(void)
@@ -210,7 +203,7 @@ static dt_topology *load_eight_gpus(void)
  * management controller, which has a display driver. */
 DT_TEST(topology, gpus_are_found_and_nothing_else)
 {
-    dt_topology *t = load_eight_gpus();
+    DT_HELD(topology) *t = load_eight_gpus();
     dt_gpu g;
 
     DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 16);
@@ -229,7 +222,6 @@ DT_TEST(topology, gpus_are_found_and_nothing_else)
     t = load_recorded("eight_gpus"); /* a run does not look for them */
     DT_ASSERT_EQ_INT(dt_topology_n_gpus(t), 0);
     DT_ASSERT_EQ_INT(dt_topology_n_cores(t), 16);
-    dt_topology_release(&t);
 }
 
 /* As docs/cli.md says: rank n is near GPU n. */
@@ -264,7 +256,6 @@ DT_TEST(topology, what_is_no_recorded_machine_is_refused)
     (void)snprintf(path, sizeof path, "%s/half.xml", folder);
     DT_ASSERT_STATUS(dt_topology_load(path, &t), DT_ERR_ARG, "is no machine that hwloc");
     DT_ASSERT(t == NULL);
-    dt_test_remove_dir(folder);
 }
 
 /* --- policies --------------------------------------------------------------------------------- */
@@ -380,7 +371,7 @@ DT_TEST(topology, is_drawn_with_its_gpus)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES], *at;
     char xml[32768] = "";
-    dt_topology *t = load_eight_gpus();
+    DT_HELD(topology) *t = load_eight_gpus();
     char text[4096] = "";
     size_t n;
     FILE *f;
@@ -411,6 +402,4 @@ DT_TEST(topology, is_drawn_with_its_gpus)
     DT_ASSERT(strstr(text, "      core 11  cpu 11\n"
                            "near none of these nodes alone\n"
                            "    GPU 6 at 0000:78:00.0:") != NULL);
-    dt_topology_release(&t);
-    dt_test_remove_dir(folder);
 }

@@ -202,7 +202,6 @@ DT_TEST(architectures, a_runtime_knows_its_own_and_no_other_ones)
     dt_runtime_release_dry(&like);
     dt_runtime_release_dry(&with);
     dt_runtime_release_dry(&without);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(architectures, unknown_ones_are_told_what_there_is)
@@ -213,7 +212,6 @@ DT_TEST(architectures, unknown_ones_are_told_what_there_is)
     write_config(folder, "{\"model_type\": \"toys\"}");
     DT_ASSERT_STATUS(load_and_run(rt, folder), DT_ERR_UNSUPPORTED, "\"toy\"");
     dt_runtime_release_dry(&rt);
-    dt_test_remove_dir(folder);
 }
 
 /* --- what goes wrong -------------------------------------------------------------------------- */
@@ -254,7 +252,6 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         st = load_and_run(rt, folder);
         DT_ASSERT(st != DT_OK);
         DT_ASSERT_STATUS(st, st, rows[i].said);
-        dt_test_remove_dir(folder);
     }
     dt_runtime_release_dry(&rt);
 }

@@ -277,7 +277,6 @@ DT_TEST(config, what_ends_a_text_is_said_by_one_file)
             dt_test_write_file(folder, "generation_config.json", rows[i].file,
                                strlen(rows[i].file));
         st = dt_model_inspect_generation(folder, &info);
-        dt_test_remove_dir(folder);
         DT_ASSERT_EQ_INT(st, rows[i].n < 0 ? DT_ERR_FORMAT : DT_OK);
         if (st != DT_OK) continue;
         DT_ASSERT_EQ_INT(info.n_eos, rows[i].n);

@@ -427,7 +427,6 @@ DT_TEST(fully_shard, sends_what_the_formula_says)
     dt_test_on_ranks("dp=2,tp=2", count_bytes, &s);
     s.recompute = DT_RECOMPUTED_BLOCKS; /* the same bytes */
     dt_test_on_ranks("dp=2,tp=1", count_bytes, &s);
-    dt_test_remove_dir(folder);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -486,5 +485,4 @@ DT_TEST(fully_shard, gathers_no_more_than_two_units)
                                                     : counted(EMBEDDING);
             dt_test_on_ranks("dp=2,tp=1", gather_most, &c);
         }
-    dt_test_remove_dir(folder);
 }

@@ -213,7 +213,7 @@ DT_TEST(gradient_golden, one_element_that_is_off_is_seen)
 static void expect_rms(const dt_golden_gradient *g, float *ours)
 {
     const double deviation = g->chunk > 1 ? 1 / sqrt(2.0 * (double)(g->n / g->chunk)) : 0;
-    float *error;
+    DT_FREED float *error = NULL;
     double sum = 0;
 
     rebuild(g, ours);
@@ -223,7 +223,6 @@ static void expect_rms(const dt_golden_gradient *g, float *ours)
     const double size = 2 * g->bf16_rms / sqrt(sum / (double)g->n);
     for (int64_t i = 0; i < g->n; i++) ours[i] += (float)(size * error[i]);
     DT_ASSERT_CLOSE(dt_golden_gradient_off_bf16(g, ours), 2, 2 * (1e-4 + 4 * deviation));
-    dti_free(error);
 }
 
 DT_TEST(gradient_golden, errors_in_bf16_are_measured)

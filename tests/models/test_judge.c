@@ -185,7 +185,6 @@ DT_TEST(judge, a_plan_is_refused_by_rule_parameter_and_remedy_before_weights)
         config_only(cases[i].fixture, folder);
         dt_test_on_ranks(cases[i].mesh, judge_it, &x);
         DT_ASSERT_OK(judge_dry(&x));
-        dt_test_remove_dir(folder);
     }
 }
 
@@ -211,7 +210,6 @@ DT_TEST(judge, sizes_are_those_of_the_dim_that_the_rule_is_for)
     dt_test_on_ranks("ep=3", judge_other_dim, folder);
     dt_test_on_ranks("ep=3,dp=1", judge_other_dim, folder);
     dt_test_on_ranks("ep=3,tp=1", judge_other_dim, folder);
-    dt_test_remove_dir(folder);
 }
 
 static _Thread_local int asked; /* of this rank's style */
@@ -252,7 +250,6 @@ DT_TEST(judge, one_rank_judges_and_all_say_what_it_found)
 
     config_only("llama/uneven", folder);
     for (size_t i = 0; i < DT_COUNT(meshes); i++) dt_test_on_ranks(meshes[i], one_judge, folder);
-    dt_test_remove_dir(folder);
 }
 
 static dt_status no_choice(dt_mesh *mesh, const void *arg)
@@ -297,5 +294,4 @@ DT_TEST(judge, a_dry_model_runs_but_chooses_no_token)
 
     config_only("llama/uneven", folder);
     dt_test_on_ranks("tp=1", no_choice, folder);
-    dt_test_remove_dir(folder);
 }

@@ -58,7 +58,6 @@ DT_TEST(load_files, ranks_share_a_few_open_files)
     DT_ASSERT(setrlimit(RLIMIT_NOFILE, &few) == 0);
     dt_test_on_ranks("tp=4", load, &l);
     DT_ASSERT(setrlimit(RLIMIT_NOFILE, &old) == 0);
-    dt_test_remove_dir(temporary);
 }
 
 static dt_status open_marked(void *arg, void **out)
@@ -286,6 +285,5 @@ DT_TEST(load_files, ranks_whose_files_differ_are_refused)
         else
             DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_own_copy, &c), DT_ERR_ARG,
                              cases[i].says);
-        for (int rank = 0; rank < 2; rank++) dt_test_remove_dir(c.folder[rank]);
     }
 }

@@ -290,12 +290,11 @@ static dt_status in_the_words_of_pytorch(dt_mesh *mesh, const void *arg)
 DT_TEST(plan_tables, the_plan_of_nemo_in_the_words_of_pytorch)
 {
     static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4" };
-    dt_plan *plan;
+    DT_HELD(plan) *plan = NULL;
 
     DT_ASSERT_OK(dt_test_read_plan(nemo_llama, &plan));
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         dt_test_on_ranks(meshes[m], in_the_words_of_pytorch, plan);
-    dt_plan_release(&plan);
 }
 
 /* --- a checkpoint's own plan ------------------------------------------------------------------ */
@@ -425,6 +424,5 @@ DT_TEST(plan_tables, the_plan_of_a_checkpoint_stands_between_the_callers_and_the
             DT_ASSERT_OK(load_dry(&cases[i], folder));
         else
             DT_ASSERT_STATUS(load_dry(&cases[i], folder), cases[i].code, cases[i].message);
-        dt_test_remove_dir(folder);
     }
 }

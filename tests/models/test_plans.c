@@ -12,7 +12,7 @@
 
 DT_TEST(plans, a_file_becomes_a_chain_of_plans)
 {
-    dt_plan *p;
+    DT_HELD(plan) *p = NULL;
 
     DT_ASSERT_OK(
         dt_test_read_plan("{\"a.*\": \"colwise\", \"a.b\": {\"tp\": \"rowwise\", \"dp\": \"mine\"},"
@@ -36,7 +36,6 @@ DT_TEST(plans, a_file_becomes_a_chain_of_plans)
 
     DT_ASSERT_OK(dt_test_read_plan("{\"mode\": \"manual\"}", &p));
     DT_ASSERT(p->n_rules == 0 && p->strict && p->manual && p->more == NULL);
-    dt_plan_release(&p);
 }
 
 static dt_status lay_on_eight_dims(dt_mesh *mesh, const void *arg)
@@ -54,7 +53,7 @@ static dt_status lay_on_eight_dims(dt_mesh *mesh, const void *arg)
 /* As many as a mesh may have, and rules of none beside them. */
 DT_TEST(plans, a_file_may_name_eight_mesh_dims)
 {
-    dt_plan *p;
+    DT_HELD(plan) *p = NULL;
     int n = 0;
 
     DT_ASSERT_OK(dt_test_read_plan(
@@ -65,12 +64,11 @@ DT_TEST(plans, a_file_may_name_eight_mesh_dims)
     for (const dt_plan *at = p; at != NULL; at = at->more) n++;
     DT_ASSERT_EQ_INT(n, 9);
     dt_test_on_ranks("d1=2,d2=1,d3=1,d4=1,d5=1,d6=1,d7=1,d8=1", lay_on_eight_dims, p);
-    dt_plan_release(&p);
 }
 
 DT_TEST(plans, a_rule_may_have_arguments)
 {
-    dt_plan *p;
+    DT_HELD(plan) *p = NULL;
 
     DT_ASSERT_OK(
         dt_test_read_plan("{\"a\": {\"style\": \"rowwise\", \"output\": \"S(1)\"},"
@@ -82,13 +80,12 @@ DT_TEST(plans, a_rule_may_have_arguments)
     DT_ASSERT_EQ_STR(p->more->rules[0].style, "x(input=[R, keep], comes=[])");
     DT_ASSERT_EQ_STR(p->version, "v4.56");
     DT_ASSERT_EQ_STR(p->more->version, "v4.56");
-    dt_plan_release(&p);
 }
 
 /* PyTorch's own types: integers, None and booleans. */
 DT_TEST(plans, arguments_may_be_numbers_and_null)
 {
-    dt_plan *p;
+    DT_HELD(plan) *p = NULL;
 
     DT_ASSERT_OK(dt_test_read_plan(
         "{\"a\": {\"style\": \"SequenceParallel\", \"sequence_dim\": 1},"
@@ -100,7 +97,6 @@ DT_TEST(plans, arguments_may_be_numbers_and_null)
     DT_ASSERT_EQ_STR(p->rules[1].style, "PrepareModuleInput(input_layouts=[Shard(1), None])");
     DT_ASSERT_EQ_STR(p->rules[2].style, "ColwiseParallel(use_local_output=true)");
     DT_ASSERT_EQ_STR(p->rules[3].style, "SequenceParallel(sequence_dim=-1)");
-    dt_plan_release(&p);
 }
 
 DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)

@@ -371,7 +371,6 @@ DT_TEST(policies, a_changed_argument_is_as_if_the_file_had_said_so)
         dt_test_on_ranks(
             meshes[m], gives,
             &(scene){ .fixture = "llama/biases", .policies = &list, .n = 1, .message = folder });
-    dt_test_remove_dir(folder);
 }
 
 static void refuse_setting(setting s, const char *message)
@@ -457,7 +456,6 @@ DT_TEST(policies, keys_of_a_multimodal_folder_are_got_and_set_by_one_name)
             &(scene){
                 .fixture = "gemma3/multimodal", .policies = &list, .n = 1, .message = folder });
     }
-    dt_test_remove_dir(folder);
 }
 
 /* --- replace_modules -------------------------------------------------------------------------- */

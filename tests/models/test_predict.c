@@ -155,7 +155,7 @@ static void every_rank_alone(const predict_case *c)
         .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence, .load = &load
     };
     char relative[128], path[DT_TEST_PATH_BYTES];
-    dt_rank_cost *ranks;
+    DT_FREED dt_rank_cost *ranks = NULL;
     dti_prediction first;
 
     load.plan = &plan;
@@ -174,7 +174,6 @@ static void every_rank_alone(const predict_case *c)
         dti_prediction_free(&alone);
     }
     dti_prediction_free(&first);
-    dti_free(ranks);
 }
 
 DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)

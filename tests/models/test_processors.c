@@ -200,7 +200,7 @@ DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
     dti_json_doc doc = { 0 };
     dti_st_file *file;
     dti_json cases;
-    fixture *f;
+    DT_FREED fixture *f = NULL;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
     DT_ASSERT_OK(open_cases("processors", &doc, &cases, &file));
@@ -209,7 +209,6 @@ DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
     dti_st_close(&file);
     dti_json_free(&doc);
-    dti_free(f);
 }
 
 /* What is drawn from: the logits of the checkpoints of each architecture, after each processor. */
@@ -218,7 +217,7 @@ DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mes
     dti_json_doc doc = { 0 };
     dti_json cases, checkpoints;
     dti_st_file *file;
-    fixture *f;
+    DT_FREED fixture *f = NULL;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
     DT_ASSERT_OK(open_cases("sampling", &doc, &cases, &file));
@@ -233,7 +232,6 @@ DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mes
     }
     dti_st_close(&file);
     dti_json_free(&doc);
-    dti_free(f);
 }
 
 /* --- the best alone --------------------------------------------------------------------------- */
@@ -305,7 +303,7 @@ DT_TEST(processors, draws_from_the_best_alone_are_those_from_all)
     dti_json_doc doc = { 0 };
     dti_json cases, checkpoints;
     dti_st_file *file;
-    fixture *f;
+    DT_FREED fixture *f = NULL;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
     DT_ASSERT_OK(open_cases("sampling", &doc, &cases, &file));
@@ -320,7 +318,6 @@ DT_TEST(processors, draws_from_the_best_alone_are_those_from_all)
     }
     dti_st_close(&file);
     dti_json_free(&doc);
-    dti_free(f);
 }
 
 /* --- draws ------------------------------------------------------------------------------------ */

@@ -142,7 +142,6 @@ DT_TEST(save, every_tensor_keeps_its_bits_on_every_mesh)
             DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 0);
             DT_ASSERT(same_file(&s, "config.json"));
             DT_ASSERT(same_file(&s, "generation_config.json"));
-            dt_test_remove_dir(temporary);
         }
 }
 
@@ -168,7 +167,6 @@ DT_TEST(save, any_plan_gives_the_same_files)
     s.plan = &plan;
     save("tp=3", &s);
     compare(&s, DT_N_DTYPES);
-    dt_test_remove_dir(temporary);
 }
 
 static int64_t bytes_of_all(const char *folder, size_t *n)
@@ -207,7 +205,6 @@ DT_TEST(save, files_are_filled_to_the_last_byte)
                          less == 0   ? 1
                          : less == 1 ? 3
                                      : (int64_t)n + 1); /* and the index */
-        dt_test_remove_dir(temporary);
     }
 }
 
@@ -236,7 +233,6 @@ DT_TEST(save, large_models_are_several_files_with_an_index)
         (void)snprintf(path, sizeof path, "%s/model.safetensors", s.from);
         DT_ASSERT(stat(path, &info) == 0 && total < info.st_size && total > info.st_size - 8192);
         dti_json_free(&doc);
-        dt_test_remove_dir(temporary);
     }
 }
 
@@ -259,7 +255,6 @@ DT_TEST(save, another_dtype_is_written_and_named)
     DT_ASSERT_EQ_STR(dtype, "bfloat16");
     dti_json_free(&doc);
     DT_ASSERT(!same_file(&s, "config.json"));
-    dt_test_remove_dir(temporary);
 }
 
 DT_TEST(save, weights_are_never_written_over)
@@ -273,7 +268,6 @@ DT_TEST(save, weights_are_never_written_over)
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_ARG,
                      "holds weights already");
     compare(&s, DT_N_DTYPES);
-    dt_test_remove_dir(temporary);
 }
 
 DT_TEST(save, a_part_of_a_checkpoint_is_not_saved_as_the_whole)
@@ -285,7 +279,6 @@ DT_TEST(save, a_part_of_a_checkpoint_is_not_saved_as_the_whole)
     begin(&s, "gemma3/multimodal", temporary);
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_UNSUPPORTED,
                      "only the text part");
-    dt_test_remove_dir(temporary);
 }
 
 DT_TEST(save, a_folder_that_cannot_be_made_is_named)
@@ -303,7 +296,6 @@ DT_TEST(save, a_folder_that_cannot_be_made_is_named)
     s.options.max_file_bytes = 0;
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_ARG,
                      "max_file_bytes");
-    dt_test_remove_dir(temporary);
 }
 
 /* A file of that name says that another run may be at work. */
@@ -319,7 +311,6 @@ DT_TEST(save, a_temporary_file_of_another_run_is_left_alone)
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_IO,
                      "another run is writing it");
     DT_ASSERT_EQ_INT(count_files(s.to, "model.safetensors"), 1);
-    dt_test_remove_dir(temporary);
 }
 
 /* One rank breaks off in the middle: nothing stays. */
@@ -338,6 +329,5 @@ DT_TEST(save, a_rank_that_fails_leaves_nothing_behind)
         st = dt_test_run(&options, "tp=3", load_and_save, &s);
         DT_ASSERT(st != DT_OK);
         DT_ASSERT_EQ_INT(count_files(s.to, ""), -1);
-        dt_test_remove_dir(temporary);
     }
 }

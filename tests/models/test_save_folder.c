@@ -121,7 +121,6 @@ DT_TEST(save_folder, weights_of_any_format_are_not_mixed_with_ours)
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
         DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
         DT_ASSERT(!has(&s, DTI_HOLD_NAME));
-        dt_test_remove_dir(s.temporary);
     }
 }
 
@@ -129,14 +128,13 @@ DT_TEST(save_folder, weights_of_any_format_are_not_mixed_with_ours)
 static void write_other(const saving *s, const char *name)
 {
     char path[DT_TEST_PATH_BYTES + 64];
-    void *bytes;
+    DT_FREED void *bytes = NULL;
     int64_t n;
 
     (void)snprintf(path, sizeof path, "%s/%s", s->from, name);
     DT_ASSERT_OK(dti_input_read_file(path, 1 << 20, &bytes, &n));
     ((char *)bytes)[n - 1] = ' ';
     dt_test_write_file(s->to, name, bytes, (size_t)n);
-    dti_free(bytes);
 }
 
 DT_TEST(save_folder, another_models_configuration_is_not_written_over)
@@ -151,7 +149,6 @@ DT_TEST(save_folder, another_models_configuration_is_not_written_over)
         DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
         DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
-        dt_test_remove_dir(s.temporary);
     }
 }
 
@@ -169,7 +166,6 @@ DT_TEST(save_folder, another_models_tokenizer_does_not_join_ours)
         DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
         DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
-        dt_test_remove_dir(s.temporary);
     }
 }
 
@@ -200,7 +196,6 @@ DT_TEST(save_folder, a_failure_takes_away_what_the_save_has_made_and_nothing_els
     DT_ASSERT(has(&s, "model.safetensors.index.json.tmp"));
     DT_ASSERT_EQ_INT(count_files(s.to, ""), 3);
     DT_ASSERT(!has(&s, DTI_HOLD_NAME));
-    dt_test_remove_dir(s.temporary);
 }
 
 static void put_model(const saving *s)
@@ -241,18 +236,15 @@ DT_TEST(save_folder, the_folder_is_looked_at_again_before_files_get_their_names)
     s.before_names = put_model;
     DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, "in model.safetensors,");
     DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
-    dt_test_remove_dir(s.temporary);
 
     begin(&s, "llama/uneven");
     s.before_names = replace_shard;
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "is not the file any more");
     DT_ASSERT_EQ_INT(count_files(s.to, ""), 1); /* which is not ours */
-    dt_test_remove_dir(s.temporary);
 
     begin(&s, "llama/uneven");
     s.before_names = take_lock_away;
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "is not the lock any more");
-    dt_test_remove_dir(s.temporary);
 }
 
 /* --- two saves -------------------------------------------------------------------------------- */
@@ -277,7 +269,6 @@ DT_TEST(save_folder, one_folder_has_one_save_at_a_time)
     s.before_names = save_too;
     DT_ASSERT_OK(save(&s));
     expect_whole(&s);
-    dt_test_remove_dir(s.temporary);
 
     begin(&s, "llama/uneven");
     DT_ASSERT_OK(dti_hold_take(&hold, s.to));
@@ -287,7 +278,6 @@ DT_TEST(save_folder, one_folder_has_one_save_at_a_time)
     DT_ASSERT_EQ_INT(count_files(s.to, ""), -1); /* it had made the folder */
     DT_ASSERT_OK(save(&s));
     expect_whole(&s);
-    dt_test_remove_dir(s.temporary);
 }
 
 /* --- a save that was killed ------------------------------------------------------------------- */
@@ -326,7 +316,6 @@ DT_TEST(save_folder, what_a_killed_save_has_left_is_cleaned_up)
         DT_ASSERT(has(&s, "notes.tmp")); /* nobody knows whose */
         DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 1);
         DT_ASSERT(!has(&s, "model-00001-of-00002.safetensors"));
-        dt_test_remove_dir(s.temporary);
     }
 }
 
@@ -346,7 +335,6 @@ DT_TEST(save_folder, what_has_taken_a_left_over_place_stays)
     }
     DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, "model-00001-of-00002.safetensors");
     DT_ASSERT(has(&s, "model-00001-of-00002.safetensors"));
-    dt_test_remove_dir(s.temporary);
 }
 
 /* --- what is copied --------------------------------------------------------------------------- */
@@ -395,7 +383,6 @@ DT_TEST(save_folder, links_out_of_the_checkpoint_are_not_followed)
     (void)snprintf(s.from, sizeof s.from, "%.*s", (int)sizeof s.from - 1, folder);
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "/etc/passwd");
     DT_ASSERT(!has(&s, "merges.txt"));
-    dt_test_remove_dir(s.temporary);
 }
 
 DT_TEST(save_folder, only_files_of_a_fair_size_are_copied)
@@ -414,7 +401,6 @@ DT_TEST(save_folder, only_files_of_a_fair_size_are_copied)
     DT_ASSERT_STATUS(dti_save_check_small(s.temporary, s.to, DT_F32), DT_ERR_IO, "not a file");
     DT_ASSERT(unlink(path) == 0);
     DT_ASSERT_OK(dti_save_check_small(s.temporary, s.to, DT_F32));
-    dt_test_remove_dir(s.temporary);
 }
 
 /* --- how many files are open ------------------------------------------------------------------ */
@@ -443,7 +429,6 @@ DT_TEST(save_folder, more_files_than_may_be_open_are_written)
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", save_with_few_descriptors, &s));
     DT_ASSERT(count_files(s.to, ".safetensors") > 20);
     expect_whole(&s);
-    dt_test_remove_dir(s.temporary);
 }
 
 /* --- who may write ---------------------------------------------------------------------------- */
@@ -467,7 +452,6 @@ DT_TEST(save_folder, a_folder_that_cannot_be_written_is_found_before)
     DT_ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
     DT_ASSERT(WIFEXITED(status));
     DT_ASSERT_EQ_INT(WEXITSTATUS(status), 0);
-    dt_test_remove_dir(s.temporary);
 }
 
 static void remove_config(const saving *s)
@@ -500,5 +484,4 @@ DT_TEST(save_folder, a_checkpoint_that_has_gone_is_not_half_saved)
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_FORMAT,
                      "has no config.json");
     DT_ASSERT(count_files(s.to, "") <= 0);
-    dt_test_remove_dir(s.temporary);
 }

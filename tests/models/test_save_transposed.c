@@ -157,8 +157,6 @@ static void check(const char *from, const char *mesh, const char *style, bool ha
         if (found[k] != wanted[k])
             dt_test_fail(__FILE__, __LINE__, "%s on %s: element %d is %g, not %g", style, mesh, k,
                          (double)found[k], (double)wanted[k]);
-    dt_test_remove_dir(to);
-    dt_test_remove_dir(temporary);
 }
 
 DT_TEST(save, transposed_weights_are_what_the_file_held)
@@ -177,5 +175,4 @@ DT_TEST(save, transposed_weights_are_what_the_file_held)
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (size_t i = 0; i < DT_COUNT(styles); i++)
             check(folder, meshes[m], styles[i], i == m % DT_COUNT(styles));
-    dt_test_remove_dir(folder);
 }

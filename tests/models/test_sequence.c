@@ -227,5 +227,4 @@ DT_TEST(sequence, temporaries_shrink_and_bytes_do_not_grow)
     DT_ASSERT_EQ_INT(on.prefill.total[DT_COMM_ALL_REDUCE].calls, 2); /* last row, next token */
     dti_prediction_free(&off);
     dti_prediction_free(&on);
-    dt_test_remove_dir(folder);
 }

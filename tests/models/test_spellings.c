@@ -100,7 +100,6 @@ static void check(const respelling *r, char *file, char *other)
     } else {
         DT_ASSERT_STATUS(st, DT_ERR_FORMAT, "is missing");
     }
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(spellings, names_are_found_with_each_prefix_that_files_have)

@@ -94,5 +94,4 @@ DT_TEST(gradients_page, a_model_has_gradients)
     DT_ASSERT_EQ_INT(dti_st_count(file), 38);
     DT_ASSERT(dti_st_find(file, "model.layers.3.mlp.down_proj.weight") != NULL);
     dti_st_close(&file);
-    dt_test_remove_dir(temporary);
 }

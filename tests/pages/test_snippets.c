@@ -245,7 +245,6 @@ DT_TEST(pages, a_conversation_becomes_a_prompt)
     DT_ASSERT(n > 8);
     dt_chat_free(text);
     dt_tokenizer_release(&tokenizer);
-    dt_test_remove_dir(folder);
 }
 
 /* CONTRIBUTING.md: how a test of ranks looks. */

@@ -387,7 +387,7 @@ DT_TEST(plan, plans_for_meshes_that_are_not_here)
     const int64_t shape[] = { 8192, 4096, 1024 };
     const dt_link links[] = { { 10000, 25 }, { 5000, 50 }, { 1000, 400 } };
     const int corner[] = { 15, 63, 15 };
-    dt_layouts *all;
+    DT_HELD(layouts) *all = NULL;
     dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = DT_BF16, .links = links };
     char text[2048];
     dt_route route;
@@ -412,14 +412,13 @@ DT_TEST(plan, plans_for_meshes_that_are_not_here)
     DT_ASSERT(route.step[route.n_steps - 1].to == q.to);
     for (int i = 0; i < route.n_steps; i++)
         DT_ASSERT(route.step[i].received_bytes > 0 && route.step[i].peak_bytes > 0);
-    dt_layouts_release(&all);
 }
 
 DT_TEST(plan, prints_the_trace_with_bytes_and_memory)
 {
     const int64_t shape[] = { 8, 8 };
     const dt_link slow[] = { { 0, 1 }, { 0, 8 } };
-    dt_layouts *all;
+    DT_HELD(layouts) *all = NULL;
     dt_move_query q = { .size = sizeof q, .shape = shape, .dtype = DT_F32 };
     char text[512], cut[20];
     int length;
@@ -448,14 +447,13 @@ DT_TEST(plan, prints_the_trace_with_bytes_and_memory)
     DT_ASSERT_OK(dt_layouts_parse(all, "dp=2,tp=2", 2, "RR", &q.to));
     DT_ASSERT_OK(dt_redistribute_plan_print(&q, (int[]){ 0, 0 }, text, sizeof text, NULL));
     DT_ASSERT(strncmp(text, "P(sum)R->P(sum)S(0)->RS(0)->RR\n", 31) == 0);
-    dt_layouts_release(&all);
 }
 
 DT_TEST(plan, bad_queries_are_named)
 {
     const int64_t shape[] = { 8, -1 };
     const dt_link bad[] = { { 0, 0 }, { 0, 1 } };
-    dt_layouts *all;
+    DT_HELD(layouts) *all = NULL;
     const dt_layout *l, *other;
     dt_move_query q = { .size = sizeof q };
     dt_route route;
@@ -495,5 +493,4 @@ DT_TEST(plan, bad_queries_are_named)
     q.to = other;
     DT_ASSERT_STATUS(dt_redistribute_plan(&q, (int[]){ 0, 0 }, &route), DT_ERR_ARG,
                      "2 mesh dims cannot move to a layout of 1");
-    dt_layouts_release(&all);
 }

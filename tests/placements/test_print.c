@@ -193,7 +193,7 @@ DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
         { "dp=0", "R", "dp", DT_ERR_ARG },
         { NULL, "R", "mesh is NULL", DT_ERR_ARG },
     };
-    dt_layouts *all = NULL;
+    DT_HELD(layouts) *all = NULL;
     const dt_layout *l;
     char text[64];
 
@@ -209,5 +209,4 @@ DT_TEST(print, layouts_of_any_mesh_are_read_without_ranks)
     }
     dt_layouts_release(&all);
     DT_ASSERT(all == NULL);
-    dt_layouts_release(&all);
 }

@@ -94,7 +94,7 @@ DT_TEST(query, owners_are_those_whose_pieces_hold_the_index)
 
 DT_TEST(query, local_shapes_and_bytes_of_any_mesh)
 {
-    dt_layouts *all;
+    DT_HELD(layouts) *all = NULL;
     const dt_layout *l;
     int64_t local[2], bytes, begin[2], end[2];
     const int64_t shape[] = { 50257, 4096 };
@@ -123,7 +123,6 @@ DT_TEST(query, local_shapes_and_bytes_of_any_mesh)
     DT_ASSERT_EQ_INT(local[0], 1);
     DT_ASSERT_STATUS(dt_layout_local_shape(l, (int64_t[]){ 5 }, (int[]){ 1, 0 }, local),
                      DT_ERR_SHAPE, "offsets that end at 3, but 2 rows are cut");
-    dt_layouts_release(&all);
 }
 
 DT_TEST(query, malformed_offsets_blocks_and_places_are_refused)

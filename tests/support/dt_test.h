@@ -175,11 +175,12 @@ const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relat
 /* "bin/dtensor" -> its full path in the build folder (only under ctest). Returns `path`. */
 const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relative);
 
-/* A fresh folder; returns `path`. dt_test_remove_dir removes it with all that is in it. */
+/* A fresh folder; returns `path`. With the process it goes, and all that is in it; large ones are
+ * removed before. */
 const char *dt_test_temp_dir(char path[DT_TEST_PATH_BYTES]);
 void dt_test_remove_dir(const char *path);
 
-/* The same for all processes of a launch; each of them removes it. */
+/* The same for all processes of a launch. */
 const char *dt_test_shared_dir(char path[DT_TEST_PATH_BYTES]);
 
 /* Writes a file "folder/name"; fails the test if it cannot. */

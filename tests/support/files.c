@@ -5,8 +5,10 @@
 
 #include <errno.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,13 +36,63 @@ const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relat
     return join(path, root ? root : ".", relative);
 }
 
+/* Folders of this process, which go when it ends. */
+typedef struct own_folder {
+    struct own_folder *next;
+    pid_t owner;
+    char path[DT_TEST_PATH_BYTES];
+} own_folder;
+
+static own_folder *folders;
+static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER; /* ranks make some */
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
+{
+    (void)info;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+void dt_test_remove_dir(const char *path)
+{
+    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void remove_folders(void)
+{
+    while (folders != NULL) {
+        own_folder *f = folders;
+        folders = f->next;
+        if (f->owner == getpid()) dt_test_remove_dir(f->path); /* a child leaves its parent's */
+        free(f);
+    }
+}
+
+static const char *own(const char *path)
+{
+    own_folder *f = malloc(sizeof *f);
+    bool added;
+
+    if (f == NULL) dt_test_fail(__FILE__, __LINE__, "no memory for %s", path);
+    f->owner = getpid();
+    memcpy(f->path, path, sizeof f->path);
+    (void)pthread_mutex_lock(&adding);
+    added = folders != NULL || atexit(remove_folders) == 0;
+    f->next = folders;
+    folders = f;
+    (void)pthread_mutex_unlock(&adding);
+    if (!added) dt_test_fail(__FILE__, __LINE__, "%s would stay", path);
+    return path;
+}
+
 const char *dt_test_temp_dir(char path[DT_TEST_PATH_BYTES])
 {
     const char *root = getenv("TMPDIR");
 
     (void)join(path, root ? root : "/tmp", "dtensor_test_XXXXXX");
     if (mkdtemp(path) == NULL) dt_test_fail(__FILE__, __LINE__, "no folder %s", path);
-    return path;
+    return own(path);
 }
 
 /* Processes of a launch are children of one, and make as many. */
@@ -55,20 +107,7 @@ const char *dt_test_shared_dir(char path[DT_TEST_PATH_BYTES])
     (void)join(path, root ? root : "/tmp", name);
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         dt_test_fail(__FILE__, __LINE__, "no folder %s", path);
-    return path;
-}
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
-{
-    (void)info;
-    (void)type;
-    (void)at;
-    return remove(path);
-}
-
-void dt_test_remove_dir(const char *path)
-{
-    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return own(path);
 }
 
 void dt_test_write_file(const char *folder, const char *name, const void *data, size_t bytes)

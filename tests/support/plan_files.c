@@ -14,6 +14,5 @@ dt_status dt_test_read_plan(const char *text, dt_plan **out)
     dt_test_write_file(dt_test_temp_dir(folder), "plan.json", text, strlen(text));
     (void)snprintf(path, sizeof path, "%s/plan.json", folder);
     st = dt_plan_read(path, out);
-    dt_test_remove_dir(folder);
     return st;
 }

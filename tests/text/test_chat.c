@@ -30,7 +30,7 @@ static void check(const char *name, const json_t *source, const json_t *variable
 {
     dt_chat_options options = DT_CHAT_OPTIONS_INIT;
     char *json = json_dumps(variables, 0), *text = NULL;
-    dt_chat *chat = NULL;
+    DT_HELD(chat) *chat = NULL;
     dt_status st;
     size_t n = 0;
 
@@ -52,7 +52,6 @@ static void check(const char *name, const json_t *source, const json_t *variable
         DT_ASSERT_EQ_INT(n, json_string_length(want));
     }
     dt_chat_free(text);
-    dt_chat_release(&chat);
     free(json);
 }
 
@@ -145,7 +144,7 @@ DT_TEST(chat, a_content_may_hold_zero_bytes)
     const dt_chat_message one = { "assistant", content, sizeof content - 1 };
     dt_chat_options options = DT_CHAT_OPTIONS_INIT;
     const char *source = "<{{ messages[0].content }}>{{ messages[0].content | length }}";
-    dt_chat *chat;
+    DT_HELD(chat) *chat = NULL;
     char *text;
     size_t n;
 
@@ -154,7 +153,6 @@ DT_TEST(chat, a_content_may_hold_zero_bytes)
     DT_ASSERT_EQ_INT(n, sizeof want - 1);
     DT_ASSERT(memcmp(text, want, n) == 0);
     dt_chat_free(text);
-    dt_chat_release(&chat);
 }
 
 DT_TEST(chat, range_says_what_is_wrong_with_an_argument)
@@ -256,7 +254,7 @@ DT_TEST(chat, hostile_templates_end)
 static void expect_folder(const char *folder, const char *want)
 {
     const dt_chat_message one = { .role = "user", .content = "u" };
-    dt_chat *chat;
+    DT_HELD(chat) *chat = NULL;
     char *text;
     size_t n;
 
@@ -264,7 +262,6 @@ static void expect_folder(const char *folder, const char *want)
     DT_ASSERT_OK(dt_chat_render(chat, &one, 1, NULL, &text, &n));
     DT_ASSERT_EQ_STR(text, want);
     dt_chat_free(text);
-    dt_chat_release(&chat);
 }
 
 static void write_text(const char *folder, const char *name, const char *text)
@@ -289,5 +286,4 @@ DT_TEST(chat, a_folder_says_its_template_and_tokens)
     expect_folder(folder, "<b>u");
     write_text(folder, "chat_template.jinja", "{% if %}");
     DT_ASSERT_STATUS(dt_chat_open(folder, &chat), DT_ERR_FORMAT, "chat_template.jinja: line 1");
-    dt_test_remove_dir(folder);
 }

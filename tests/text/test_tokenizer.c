@@ -81,7 +81,7 @@ DT_TEST(tokenizer, broken_utf8_becomes_replacement_characters)
 DT_TEST(tokenizer, special_tokens_in_a_text_count_only_on_request)
 {
     static const char text[] = "<|eot_id|>";
-    dt_tokenizer *tok = open_golden("llama3");
+    DT_HELD(tokenizer) *tok = open_golden("llama3");
     const int32_t eot = dt_tokenizer_id(tok, text, strlen(text));
     const int32_t bos = dt_tokenizer_id(tok, "<|begin_of_text|>", 17);
     int32_t *ids;
@@ -100,7 +100,6 @@ DT_TEST(tokenizer, special_tokens_in_a_text_count_only_on_request)
     dt_tokenizer_free(ids);
     DT_ASSERT_OK(dt_tokenizer_encode(tok, "", 0, 0, &ids, &n));
     DT_ASSERT(n == 0 && ids == NULL);
-    dt_tokenizer_release(&tok);
 }
 
 DT_TEST(tokenizer, ids_and_pieces_are_found_both_ways)
@@ -129,7 +128,7 @@ DT_TEST(tokenizer, ids_and_pieces_are_found_both_ways)
 /* One push after the other, each with what it gives; NULL ends, the last one is the flush. */
 static void check_stream(dt_tokenizer *tok, bool skip, const int32_t *ids, const char *const *parts)
 {
-    dt_tokenizer_stream *stream;
+    DT_HELD(tokenizer_stream) *stream = NULL;
     const char *text;
     size_t n;
 
@@ -144,12 +143,11 @@ static void check_stream(dt_tokenizer *tok, bool skip, const int32_t *ids, const
             DT_ASSERT_EQ_INT(n, strlen(parts[i]));
         }
     }
-    dt_tokenizer_stream_release(&stream);
 }
 
 DT_TEST(tokenizer, a_stream_holds_back_incomplete_characters)
 {
-    dt_tokenizer *tok = open_golden("gpt2");
+    DT_HELD(tokenizer) *tok = open_golden("gpt2");
     /* The bytes of U+1F600, then a lone lead byte before a letter, then another at the end. */
     static const unsigned char bytes[] = { 0xf0, 0x9f, 0x98, 0x80, 0xc3, 'a', 0xf0, 0x9f };
     static const char *const parts[] = { "",
@@ -173,12 +171,11 @@ DT_TEST(tokenizer, a_stream_holds_back_incomplete_characters)
         DT_ASSERT(ids[i] >= 0);
     }
     check_stream(tok, false, ids, parts);
-    dt_tokenizer_release(&tok);
 }
 
 DT_TEST(tokenizer, a_stream_holds_back_runs_of_byte_tokens)
 {
-    dt_tokenizer *tok = tok_make(llama2);
+    DT_HELD(tokenizer) *tok = tok_make(llama2);
 
     /* _a C3 A9 a: the character is certain only when the run is over. */
     check_stream(tok, false, (int32_t[]){ 4, 2, 3, 1 },
@@ -195,13 +192,12 @@ DT_TEST(tokenizer, a_stream_holds_back_runs_of_byte_tokens)
     check_stream(tok, false, (int32_t[]){ 4, 7 }, (const char *const[]){ "a", " <s>", "", NULL });
     /* An id without a token gives nothing. */
     check_stream(tok, false, (int32_t[]){ 4, 99 }, (const char *const[]){ "a", "", "", NULL });
-    dt_tokenizer_release(&tok);
 }
 
 DT_TEST(tokenizer, a_warm_stream_does_no_malloc)
 {
-    dt_tokenizer *tok = open_golden("llama3");
-    dt_tokenizer_stream *stream;
+    DT_HELD(tokenizer) *tok = open_golden("llama3");
+    DT_HELD(tokenizer_stream) *stream = NULL;
     const char *text;
     uint64_t before;
     size_t n;
@@ -214,8 +210,6 @@ DT_TEST(tokenizer, a_warm_stream_does_no_malloc)
     for (int32_t id = 0; id < dt_tokenizer_vocab_size(tok); id++)
         DT_ASSERT_OK(dt_tokenizer_stream_push(stream, id, &text, &n));
     DT_ASSERT_EQ_INT(dti_alloc_count() - before, 0);
-    dt_tokenizer_stream_release(&stream);
-    dt_tokenizer_release(&tok);
 }
 
 /* Models that do not cut texts meet a word as long as the text: a quadratic merge would take hours.
@@ -243,7 +237,7 @@ DT_TEST(tokenizer, a_word_of_a_million_characters_is_merged)
 DT_TEST(tokenizer, many_different_words_decode_to_themselves)
 {
     enum { WORDS = 60000 };
-    dt_tokenizer *tok = open_golden("llama3");
+    DT_HELD(tokenizer) *tok = open_golden("llama3");
     char *text = malloc(WORDS * 8 + 1);
     size_t n = 0;
 
@@ -253,7 +247,6 @@ DT_TEST(tokenizer, many_different_words_decode_to_themselves)
                               'a' + i / 676 % 26, 'a' + i / 17576 % 26);
     check_round_trip(tok, text, n, text, n);
     free(text);
-    dt_tokenizer_release(&tok);
 }
 
 /* What Transformers writes beside vocab.json: a prefix space, special tokens in all forms. */
@@ -266,7 +259,7 @@ DT_TEST(tokenizer, an_old_folder_names_its_special_tokens_and_its_prefix_space)
     static const char text[] = "a<s><|endoftext|><y>a";
     static const int32_t want[] = { 2, 4, 3, 6, 2 };
     char folder[DT_TEST_PATH_BYTES];
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
     int32_t *ids;
     size_t n;
 
@@ -281,8 +274,6 @@ DT_TEST(tokenizer, an_old_folder_names_its_special_tokens_and_its_prefix_space)
     for (int32_t id = 3; id < 7; id++) DT_ASSERT(dt_tokenizer_is_special(tok, id));
     DT_ASSERT_EQ_INT(dt_tokenizer_vocab_size(tok), 7);
     dt_tokenizer_free(ids);
-    dt_tokenizer_release(&tok);
-    dt_test_remove_dir(folder);
 }
 
 typedef struct worker {

@@ -38,7 +38,7 @@ static void check_batch(const dt_tokenizer *tok, const char *const *texts, const
 static void check_shape(const char *shape)
 {
     json_t *file = tok_read_json("tests/golden/tokenizer/sweep.json");
-    dt_tokenizer *tok = open_shape(shape);
+    DT_HELD(tokenizer) *tok = open_shape(shape);
     dti_text made[N_TEXTS] = { { 0 } };
     const char *texts[N_TEXTS];
     size_t n_bytes[N_TEXTS];
@@ -51,7 +51,6 @@ static void check_shape(const char *shape)
     }
     for (unsigned flags = 0; flags < 4; flags++) check_batch(tok, texts, n_bytes, flags);
     for (size_t i = 0; i < N_TEXTS; i++) dti_text_free(&made[i]);
-    dt_tokenizer_release(&tok);
     json_decref(file);
 }
 
@@ -65,7 +64,7 @@ DT_TEST(tokenizer_batch, each_text_has_the_ids_it_has_alone)
 DT_TEST(tokenizer_batch, sizes_may_be_left_out_and_a_batch_may_be_empty)
 {
     static const char *const texts[] = { "the king", "", "the king" };
-    dt_tokenizer *tok = open_shape("phi3");
+    DT_HELD(tokenizer) *tok = open_shape("phi3");
     int32_t *ids, *alone;
     size_t *starts, n;
 
@@ -82,13 +81,12 @@ DT_TEST(tokenizer_batch, sizes_may_be_left_out_and_a_batch_may_be_empty)
     DT_ASSERT_OK(dt_tokenizer_encode_batch(tok, NULL, NULL, 0, 0, &ids, &starts));
     DT_ASSERT(ids == NULL && starts != NULL && starts[0] == 0);
     dt_tokenizer_free(starts);
-    dt_tokenizer_release(&tok);
 }
 
 DT_TEST(tokenizer_batch, a_bad_text_is_named_and_nothing_returned)
 {
     static const char *const texts[] = { "a", NULL, "b" };
-    dt_tokenizer *tok = open_shape("gpt2");
+    DT_HELD(tokenizer) *tok = open_shape("gpt2");
     int32_t *ids;
     size_t *starts;
 
@@ -98,5 +96,4 @@ DT_TEST(tokenizer_batch, a_bad_text_is_named_and_nothing_returned)
     DT_ASSERT_EQ_INT(dt_tokenizer_encode_batch(tok, texts, NULL, 1, 64, &ids, &starts), DT_ERR_ARG);
     DT_ASSERT_EQ_INT(dt_tokenizer_encode_batch(NULL, texts, NULL, 1, 0, &ids, &starts), DT_ERR_ARG);
     DT_ASSERT_EQ_INT(dt_tokenizer_encode_batch(tok, NULL, NULL, 1, 0, &ids, &starts), DT_ERR_ARG);
-    dt_tokenizer_release(&tok);
 }

@@ -19,7 +19,7 @@ static void check_fixture(const char *name)
 {
     char path[DT_TEST_PATH_BYTES], folder[128], file[160];
     json_t *corpus = tok_read_json("tests/golden/tokenizer/corpus.json"), *expected, *row, *cases;
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
     size_t i;
 
     (void)snprintf(folder, sizeof folder, "tests/golden/tokenizer/%s", name);
@@ -45,7 +45,6 @@ static void check_fixture(const char *name)
         DT_ASSERT_OK(tok_expect_text(tok, ids, true,
                                      json_string_value(json_object_get(row, "decoded_skip"))));
     }
-    dt_tokenizer_release(&tok);
     json_decref(expected);
     json_decref(corpus);
 }
@@ -78,7 +77,7 @@ static void check_step(json_t *model, json_t *row)
     const unsigned both = DT_ENCODE_ADD_SPECIAL | DT_ENCODE_PARSE_SPECIAL;
     json_t *spec = json_object(), *own = json_copy(model);
     const json_t *text = json_object_get(row, "text");
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
     dt_status st;
     char *written;
 
@@ -102,7 +101,6 @@ static void check_step(json_t *model, json_t *row)
     if (st != DT_OK)
         (void)fprintf(stderr, "%s: %s\n", json_string_value(json_object_get(row, "name")), written);
     DT_ASSERT_OK(st);
-    dt_tokenizer_release(&tok);
     free(written);
     json_decref(spec);
 }

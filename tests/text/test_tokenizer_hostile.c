@@ -135,7 +135,7 @@ DT_TEST(tokenizer_hostile, templates_are_bounded)
 {
     static const char text[] = ", {\"Sequence\": {\"id\": \"A\"}}";
     static const char special[] = ", {\"SpecialToken\": {\"id\": \"s\"}}";
-    dt_tokenizer *tok = NULL;
+    DT_HELD(tokenizer) *tok = NULL;
     int32_t *ids;
     size_t n;
 
@@ -152,7 +152,6 @@ DT_TEST(tokenizer_hostile, templates_are_bounded)
     DT_ASSERT_OK(dt_tokenizer_encode(tok, "ab", 2, DT_ENCODE_ADD_SPECIAL, &ids, &n));
     DT_ASSERT_EQ_INT(n, 65538);
     dt_tokenizer_free(ids);
-    dt_tokenizer_release(&tok);
 }
 
 /* Bytes as characters, of which each byte is a character again. */
@@ -164,7 +163,7 @@ DT_TEST(tokenizer_hostile, words_are_bounded_too)
     int n = snprintf(file, sizeof file,
                      "{\"pre_tokenizer\": {\"type\": \"Sequence\", "
                      "\"pretokenizers\": [");
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
 
     for (int i = 0; i < 8; i++)
         n += snprintf(file + n, sizeof file - (size_t)n, "%s%s", i > 0 ? ", " : "", level);
@@ -173,7 +172,6 @@ DT_TEST(tokenizer_hostile, words_are_bounded_too)
     DT_ASSERT_STATUS(encode(tok, ' ', 1 << 16), DT_ERR_UNSUPPORTED,
                      "a step of the tokenizer makes");
     DT_ASSERT_OK(encode(tok, 'a', 1 << 16)); /* stands for itself */
-    dt_tokenizer_release(&tok);
 }
 
 /* Each marker is a piece of its own for the next step, which marks it again: no piece is long. */
@@ -183,7 +181,7 @@ DT_TEST(tokenizer_hostile, pieces_that_double_are_bounded)
     int n = snprintf(file, sizeof file,
                      "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
                      "\"Split\", \"pattern\": {\"Regex\": \".\"}, \"behavior\": \"Isolated\"}");
-    dt_tokenizer *tok;
+    DT_HELD(tokenizer) *tok = NULL;
 
     for (char marker = 'A'; marker < 'H'; marker++)
         n += snprintf(file + n, sizeof file - (size_t)n,
@@ -196,7 +194,6 @@ DT_TEST(tokenizer_hostile, pieces_that_double_are_bounded)
     DT_ASSERT_STATUS(encode(tok, 'a', 1 << 14), DT_ERR_UNSUPPORTED,
                      "a step of the tokenizer makes");
     DT_ASSERT_OK(encode(tok, 'a', 100));
-    dt_tokenizer_release(&tok);
 }
 
 /* What grows in earnest: four letters of Arabic are eighteen, spaces three bytes. */
@@ -208,7 +205,7 @@ DT_TEST(tokenizer_hostile, texts_that_grow_in_earnest_are_encoded)
         "{\"type\": "
         "\"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\\u2581\"}]}, "
         "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}, " MODEL "}";
-    dt_tokenizer *tok = tok_make(file);
+    DT_HELD(tokenizer) *tok = tok_make(file);
     char *text = malloc(3 * N);
     int32_t *ids;
     size_t n;
@@ -219,13 +216,12 @@ DT_TEST(tokenizer_hostile, texts_that_grow_in_earnest_are_encoded)
     dt_tokenizer_free(ids);
     free(text);
     DT_ASSERT_OK(dti_tokenizer_try(tok));
-    dt_tokenizer_release(&tok);
 }
 
 /* Searches are done in pieces; where these end must not be seen. */
 DT_TEST(tokenizer_hostile, pieces_of_a_search_are_not_seen)
 {
-    dt_tokenizer *tok = tok_make(SPLIT("b+|\\\\z"));
+    DT_HELD(tokenizer) *tok = tok_make(SPLIT("b+|\\\\z"));
     char *text = malloc(TEXT_BYTES);
     size_t n, want = 0;
     int32_t *ids;
@@ -242,5 +238,4 @@ DT_TEST(tokenizer_hostile, pieces_of_a_search_are_not_seen)
         want = 0;
     }
     free(text);
-    dt_tokenizer_release(&tok);
 }

@@ -25,7 +25,7 @@ static void expect_windows(const char *path, int64_t n, int64_t sequence)
     const dt_data_source source = { path, 0.0 };
     const dt_data_options o = options_of(sequence, DT_ORDER_STORED);
     const int64_t epoch = (n - 1) / sequence;
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     dt_batch b;
 
     DT_ASSERT_OK(dt_data_open(&source, 1, &o, &d));
@@ -44,7 +44,6 @@ static void expect_windows(const char *path, int64_t n, int64_t sequence)
                 DT_ASSERT_EQ_INT(b.targets[r * sequence + j], tokens_at(at + 1));
             }
     }
-    dt_data_release(&d);
 }
 
 DT_TEST(data, stored_order_is_window_after_window_in_every_format)
@@ -60,7 +59,6 @@ DT_TEST(data, stored_order_is_window_after_window_in_every_format)
             if (type != 6 && type != 7 && type != 1 && type != 2)
                 expect_windows(tokens_megatron(&f, "d.bin", n, type, 4), n, 5);
     }
-    tokens_end(&f);
 }
 
 /* By either name of the pair, or without an ending. */
@@ -78,7 +76,6 @@ DT_TEST(data, megatron_files_are_found_by_each_of_their_names)
                                 : ".idx");
         expect_windows(path, 30, 5);
     }
-    tokens_end(&f);
 }
 
 /* Every window once in an epoch, in another order in each, by the seed. */
@@ -118,7 +115,6 @@ DT_TEST(data, a_hash_says_whose_files_they_are_wherever_they_lie)
     for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)((i * i + i / 2000) % 1000);
     b = tokens_write(&f, "b.bin", tokens, MANY * sizeof *tokens);
     DT_ASSERT(hash_of(b, NULL) != hash_of(c, NULL));
-    tokens_end(&f);
 }
 
 DT_TEST(data, a_shuffled_epoch_has_each_window_once)
@@ -153,7 +149,6 @@ DT_TEST(data, a_shuffled_epoch_has_each_window_once)
     }
     DT_ASSERT(moved[0] > 2 * EPOCH - 20 && moved[1] > 2 * EPOCH - 20);
     DT_ASSERT(moved[2] > 3 * EPOCH - 30); /* of four epochs three differ from the first */
-    tokens_end(&f);
 }
 
 /* A sample depends on its number alone, not on what was asked for before. */
@@ -183,7 +178,6 @@ DT_TEST(data, a_sample_is_the_same_however_it_is_asked_for)
         }
         dt_data_release(&d);
     }
-    tokens_end(&f);
 }
 
 /* Three sources of weights 1, 2 and 7: exact in 65536 samples, within six samples at any time, and
@@ -197,7 +191,7 @@ DT_TEST(data, sources_with_weights_have_exact_shares)
     int64_t count[3] = { 0 };
     int *seen[3];
     dt_data_source sources[3];
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     tokens_folder f;
     dt_batch b;
 
@@ -225,6 +219,4 @@ DT_TEST(data, sources_with_weights_have_exact_shares)
     }
     DT_ASSERT_EQ_INT(count[1], 2 * 13107);
     for (int i = 0; i < 3; i++) free(seen[i]);
-    dt_data_release(&d);
-    tokens_end(&f);
 }

@@ -82,7 +82,6 @@ DT_TEST(offload, windows_keep_what_is_put_into_them)
     dt_test_on_ranks("dp=2", keep_windows, dt_test_temp_dir(dir));
     dt_test_on_ranks("dp=2", keep_windows, "host");
     dt_test_on_ranks("dp=1", keep_windows, "."); /* another file system, most likely */
-    dt_test_remove_dir(dir);
 }
 
 /* --- training --- */
@@ -204,14 +203,12 @@ DT_TEST(offload, training_is_bit_by_bit_what_it_is_without)
             dt_test_on_ranks(cases[i].mesh, train_wide, &to);
             DT_ASSERT_EQ_INT(with.n, without.n);
             DT_ASSERT(memcmp(with.values, without.values, (size_t)with.n * sizeof(float)) == 0);
-            if (through) dt_test_remove_dir(folder);
         }
         with.options.offload = "host";
         with.folder = NULL;
         dt_test_on_ranks(cases[i].mesh, train_wide, &to);
         DT_ASSERT(memcmp(with.values, without.values, (size_t)with.n * sizeof(float)) == 0);
     }
-    dt_test_remove_dir(dir);
 }
 
 DT_TEST(offload, places_that_there_are_not_are_refused)

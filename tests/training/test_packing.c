@@ -93,7 +93,6 @@ DT_TEST(packing, samples_say_where_documents_begin)
             dt_data_release(&d);
         }
     }
-    tokens_end(&f);
 }
 
 /* Every document once in an epoch and in one piece, but for what the end of the epoch cuts off; in
@@ -106,7 +105,7 @@ DT_TEST(packing, an_epoch_has_each_document_once)
     tokens_folder f;
     int64_t n, epoch;
     int changed = 0;
-    dt_data *d;
+    DT_HELD(data) *d = NULL;
     dt_batch b;
 
     tokens_begin(&f);
@@ -131,8 +130,6 @@ DT_TEST(packing, an_epoch_has_each_document_once)
         for (int i = 0; i < N; i++) missing += i * 5 % 9 != 0 && seen[e][i] == 0;
         DT_ASSERT(missing <= T);
     }
-    dt_data_release(&d);
-    tokens_end(&f);
 }
 
 /* Files together, or each with a weight; masked tokens are masked wherever a sample has them. */
@@ -175,7 +172,6 @@ DT_TEST(packing, of_several_files_keeps_masks_and_weights)
             DT_ASSERT(masked <= n[0] && masked >= n[0] - T);
         dt_data_release(&d);
     }
-    tokens_end(&f);
 }
 
 DT_TEST(permute, is_a_bijection_of_every_size)

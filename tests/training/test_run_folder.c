@@ -160,7 +160,6 @@ DT_TEST(run_folder, a_run_that_resumes_is_the_run)
             broken.saves = false;
             run(meshes[m], &broken);
             DT_ASSERT(!told(&broken) || !same(&reference, &broken));
-            dt_test_remove_dir(dir);
         }
 }
 
@@ -187,7 +186,6 @@ DT_TEST(run_folder, any_mesh_reads_what_any_other_has_saved)
             run(way[i].mesh, &next);
             DT_ASSERT(same(&first, &next));
         }
-        dt_test_remove_dir(dir);
     }
 }
 
@@ -224,7 +222,6 @@ DT_TEST(run_folder, the_newest_stay)
     s.saves = false;
     run("dp=2", &s); /* goes on from step 3 */
     DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
-    dt_test_remove_dir(dir);
 }
 
 DT_TEST(run_folder, another_run_is_not_written_over)
@@ -248,7 +245,6 @@ DT_TEST(run_folder, another_run_is_not_written_over)
                           "names step-00000003, which is not there");
     dt_test_write_file(dir, "latest", "nonsense", 8);
     dt_test_on_ranks_fail("dp=2", run_session, &at, DT_ERR_FORMAT, "holds \"nonsense\"");
-    dt_test_remove_dir(dir);
 }
 
 /* The lock is of the process' open file, so a second opening in the same one is refused too. */
@@ -270,7 +266,6 @@ DT_TEST(run_folder, two_runs_do_not_write_into_one)
 
     (void)dt_test_temp_dir(dir);
     dt_test_on_ranks_fail("dp=2", open_twice, dir, DT_ERR_IO, "another run is writing into");
-    dt_test_remove_dir(dir);
 }
 
 /* --- what may be asked ---------- */
@@ -354,7 +349,6 @@ DT_TEST(run_folder, calls_that_make_no_sense_are_refused)
     s = from_nothing(dir, 0, 4);
     s = resumed(&s, 0, 4);
     dt_test_on_ranks_fail("dp=2", run_session, &at, DT_ERR_ARG, "no state of an optimizer");
-    dt_test_remove_dir(dir);
 }
 
 /* --- what does not fit ------------------------------------------------------------------------ */
@@ -400,7 +394,6 @@ DT_TEST(run_folder, another_model_optimizer_or_tokenizer_is_refused)
     s.folder.n_facts = 1;
     dt_test_on_ranks_fail("dp=2", run_session, &at, DT_ERR_ARG,
                           "tokenizer is \"abc\" in the checkpoint, \"abd\" here");
-    dt_test_remove_dir(dir);
 }
 
 /* --- what a disk may do ----------------------------------------------------------------------- */
@@ -461,6 +454,5 @@ DT_TEST(run_folder, damaged_files_are_named)
         else
             change(path, cases[i].at, cases[i].cut);
         dt_test_on_ranks_fail("dp=2", run_session, &at, cases[i].status, cases[i].words);
-        dt_test_remove_dir(dir);
     }
 }

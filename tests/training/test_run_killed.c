@@ -245,7 +245,6 @@ static bool killed_at(long at, bool direct, _Atomic int64_t *durable)
     dt_test_on_ranks("tp=2", look_and_go_on, &to);
     DT_ASSERT(j.found >= atomic_load(durable)); /* what was told to be durable is not lost */
     DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
-    dt_test_remove_dir(parent);
     return WIFSIGNALED(status);
 }
 
@@ -346,7 +345,6 @@ static bool tokens_struck_at(long at, dt_token_format format, bool killed, const
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         DT_ASSERT(memcmp(&seen, &sets[1], sizeof seen) == 0);
     if (!killed) DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
-    dt_test_remove_dir(dir);
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
@@ -369,7 +367,6 @@ DT_TEST(run_killed, a_writer_of_tokens_leaves_no_mixed_set)
             DT_ASSERT(at > 10);
         }
     }
-    dt_test_remove_dir(dir);
 }
 
 /* --- no space --------------------------------------------------------------------------------- */
@@ -430,7 +427,6 @@ static bool full_at(long at, bool direct)
 
     (void)snprintf(dir, sizeof dir, "%s/run", dt_test_temp_dir(parent));
     dt_test_on_ranks("tp=2", run_out, &to);
-    dt_test_remove_dir(parent);
     return s.struck;
 }
 
@@ -475,7 +471,6 @@ DT_TEST(run_killed, a_writer_that_fails_fails_the_next_step)
     job j = { .dir = dt_test_temp_dir(dir) };
 
     dt_test_on_ranks("tp=2", fails_behind, &j);
-    dt_test_remove_dir(dir);
 }
 
 /* --- state in a file --- */
@@ -574,6 +569,4 @@ DT_TEST(run_killed, a_disk_that_is_full_under_the_state_loses_no_run)
                   memcmp(s.values, whole.values, (size_t)s.n * sizeof(float)) == 0);
         DT_ASSERT(s.struck || at > 4);
     }
-    dt_test_remove_dir(dir);
-    dt_test_remove_dir(parent);
 }

@@ -111,7 +111,6 @@ DT_TEST(snapshot, packed_axes_and_shared_heads_come_back_on_any_mesh)
     leg l = { .dir = dt_test_shared_dir(dir), .saves = true, .width = D };
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_leg, &l);
-    dt_test_remove_dir(dir);
 }
 
 DT_TEST(snapshot, layers_of_another_width_are_refused)
@@ -124,7 +123,6 @@ DT_TEST(snapshot, layers_of_another_width_are_refused)
     dt_test_on_ranks_fail("tp=4", run_leg, &l, DT_ERR_ARG,
                           "\"norm.weight\" is [6] in the checkpoint, [7] in the model: it is of "
                           "another model");
-    dt_test_remove_dir(dir);
 }
 
 /* --- what is there once --- */

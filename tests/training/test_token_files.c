@@ -55,7 +55,6 @@ DT_TEST(token_files, that_are_none_are_refused)
     (void)tokens_write(&f, "lone.idx", "MMIDIDX", 7);
     (void)snprintf(path, sizeof path, "%s/lone.idx", f.path);
     expect_refused(path, DT_ERR_IO, "lone.bin: cannot be opened");
-    tokens_end(&f);
 }
 
 /* Headers of llm.c whose numbers do not fit the file. */
@@ -90,7 +89,6 @@ DT_TEST(token_files, of_llmc_are_as_long_as_they_say)
         expect_refused(tokens_write(&f, "a.bin", bytes, cases[i].bytes), cases[i].st,
                        cases[i].says);
     }
-    tokens_end(&f);
 }
 
 /* One number of an index is another, or it is cut off. 30 tokens of u16 in documents of 8: lengths
@@ -134,7 +132,7 @@ DT_TEST(token_files, of_megatron_have_an_index_that_holds)
     };
     unsigned char *index, longer[160] = { 0 };
     const char *path;
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     tokens_folder f;
     size_t bytes;
 
@@ -152,9 +150,7 @@ DT_TEST(token_files, of_megatron_have_an_index_that_holds)
     (void)tokens_write(&f, "a.idx", longer, 126); /* with modes */
     DT_ASSERT_OK(open_it(path, 0, &d));
     DT_ASSERT_EQ_INT(dt_data_look(d).documents, 4);
-    dt_data_release(&d);
     free(index);
-    tokens_end(&f);
 }
 
 /* A token beyond the vocabulary is an error of the row that it lies in, or of dt_data_check(), with
@@ -164,7 +160,7 @@ DT_TEST(token_files, with_tokens_beyond_the_vocabulary_are_refused_where_they_ar
     int32_t tokens[30];
     unsigned char *index;
     const char *path;
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     tokens_folder f;
     dt_batch b;
     size_t bytes;
@@ -189,15 +185,13 @@ DT_TEST(token_files, with_tokens_beyond_the_vocabulary_are_refused_where_they_ar
     path = tokens_write(&f, "a.bin", tokens, sizeof tokens);
     DT_ASSERT_OK(open_it(path, 0, &d));
     DT_ASSERT_STATUS(dt_data_check(d), DT_ERR_FORMAT, "token 29, 5 of document 3 (byte 116) is -1");
-    dt_data_release(&d);
     free(index);
-    tokens_end(&f);
 }
 
 /* What is shortened during a run would end the process where it is mapped. */
 DT_TEST(token_files, that_are_shortened_are_an_error_of_the_next_read)
 {
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     tokens_folder f;
     const char *path;
     dt_batch b;
@@ -209,8 +203,6 @@ DT_TEST(token_files, that_are_shortened_are_an_error_of_the_next_read)
     DT_ASSERT(truncate(path, 4000) == 0);
     DT_ASSERT_STATUS(dt_data_rows(d, 1000, 10, &b), DT_ERR_IO,
                      "a.bin: has 4000 bytes but had 10000");
-    dt_data_release(&d);
-    tokens_end(&f);
 }
 
 /* Where a file cannot be mapped it is read, with the same result. */
@@ -237,7 +229,6 @@ DT_TEST(token_files, that_are_not_mapped_are_read)
     }
     DT_ASSERT(memcmp(mapped, plain, sizeof plain) == 0);
     DT_ASSERT(begin[0] == 7 * 7142 && begin[1] == begin[0]);
-    tokens_end(&f);
 }
 
 /* A call that is refused adds nothing: neither tokens nor a mask. */
@@ -272,7 +263,6 @@ DT_TEST(token_files, are_written_without_what_was_refused)
         for (int k = 0; k < 3; k++) DT_ASSERT_EQ_INT(b.ids[k], good[k]);
         dt_data_release(&d);
     }
-    tokens_end(&f);
 }
 
 /* What lies beside the tokens is compared with them. */
@@ -317,14 +307,13 @@ DT_TEST(token_files, agree_with_what_lies_beside_them)
         (void)snprintf(side, sizeof side, "%s.json", path);
         (void)unlink(side);
     }
-    tokens_end(&f);
 }
 
 DT_TEST(token_files, with_options_that_make_no_sense_are_refused)
 {
     dt_data_options o = DT_DATA_OPTIONS_INIT;
     dt_data_source two[2];
-    dt_data *d = NULL;
+    DT_HELD(data) *d = NULL;
     tokens_folder f;
     dt_batch b;
 
@@ -352,6 +341,4 @@ DT_TEST(token_files, with_options_that_make_no_sense_are_refused)
     DT_ASSERT_STATUS(dt_data_rows(d, 0, 0, &b), DT_ERR_ARG, "0 samples");
     DT_ASSERT_STATUS(dt_data_rows(d, INT64_MAX, 1, &b), DT_ERR_ARG, "1 samples");
     DT_ASSERT_STATUS(dt_data_rows(d, 0, INT64_MAX / 8, &b), DT_ERR_ARG, "rows");
-    dt_data_release(&d);
-    tokens_end(&f);
 }

@@ -63,7 +63,7 @@ static int32_t *read_all(const char *path, int64_t *n)
 
 static void expect_same(const char *tokenizer, const char *text, const char *path)
 {
-    dt_tokenizer *tok = NULL;
+    DT_HELD(tokenizer) *tok = NULL;
     int32_t *want, *got;
     size_t n_want;
     int64_t n;
@@ -75,7 +75,6 @@ static void expect_same(const char *tokenizer, const char *text, const char *pat
     DT_ASSERT_EQ_INT(n, n_want);
     for (int64_t i = 0; i < n; i++) DT_ASSERT_EQ_INT(got[i], want[i]);
     dt_tokenizer_free(want);
-    dt_tokenizer_release(&tok);
     free(got);
 }
 
@@ -108,7 +107,6 @@ DT_TEST(tokenize, pieces_of_a_text_have_the_tokens_of_the_whole)
         expect_same(folder, text, out);
     }
     free(text);
-    tokens_end(&f);
 }
 
 typedef struct made {
@@ -132,7 +130,6 @@ static void end(made *m)
 {
     dt_chat_release(&m->chat);
     dt_tokenizer_release(&m->tok);
-    tokens_end(&m->folder);
 }
 
 static dt_status tokenize(made *m, const char *name, const char *text, dt_tokenize_options o,

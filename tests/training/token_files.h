@@ -14,35 +14,25 @@ enum { TOKENS_PATHS = 64 };
 /* A folder, and the paths of its files. */
 typedef struct tokens_folder {
     char path[DT_TEST_PATH_BYTES];
-    char *files[TOKENS_PATHS];
+    char files[TOKENS_PATHS][DT_TEST_PATH_BYTES + 64];
     int n;
 } tokens_folder;
 
 static inline void tokens_begin(tokens_folder *f)
 {
-    memset(f->files, 0, sizeof f->files);
     f->n = 0;
     (void)dt_test_temp_dir(f->path);
-}
-
-static inline void tokens_end(tokens_folder *f)
-{
-    dt_test_remove_dir(f->path);
-    for (int i = 0; i < TOKENS_PATHS; i++) free(f->files[i]);
 }
 
 /* Writes a file; its path lives as long as the folder. */
 static inline const char *tokens_write(tokens_folder *f, const char *name, const void *bytes,
                                        size_t n)
 {
-    const size_t room = strlen(f->path) + strlen(name) + 2;
-    char *path = malloc(room), **place = &f->files[f->n++ % TOKENS_PATHS];
+    char path[sizeof *f->files];
 
-    (void)snprintf(path, room, "%s/%s", f->path, name);
-    free(*place);
-    *place = path;
+    (void)snprintf(path, sizeof path, "%s/%s", f->path, name);
     dt_test_write_file(f->path, name, bytes, n);
-    return path;
+    return memcpy(f->files[f->n++ % TOKENS_PATHS], path, sizeof path);
 }
 
 /* Token i of the files below: each is another, all fit 15 bits. */

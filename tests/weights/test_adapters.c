@@ -159,7 +159,6 @@ static void on_all(dt_test_body body, scene s)
             s.folder = dt_test_temp_dir(folder);
             s.style = styles[k];
             dt_test_on_ranks(meshes[m], body, &s);
-            dt_test_remove_dir(folder);
         }
 }
 
@@ -247,5 +246,4 @@ DT_TEST(adapters, that_merge_to_another_shape_are_refused)
     const scene s = { .folder = dt_test_temp_dir(folder), .style = "colwise" };
 
     dt_test_on_ranks_fail("tp=1", refused, &s, DT_ERR_ARG, "what \"bad\" merges");
-    dt_test_remove_dir(folder);
 }

@@ -240,7 +240,6 @@ DT_TEST(values, a_layer_that_cannot_be_read_has_no_values)
     (void)snprintf(path, sizeof path, "%s/w.bin", folder);
     DT_ASSERT_OK(dti_st_write(path, stored, DT_COUNT(stored), NULL, large, NULL));
     dt_test_on_ranks("tp=1", leaves_nothing, path);
-    dt_test_remove_dir(folder);
 }
 
 DT_TEST(values, layers_are_read_from_one_file)
@@ -254,7 +253,6 @@ DT_TEST(values, layers_are_read_from_one_file)
     dt_test_on_ranks("tp=3", reads_a_file, path);
     dt_test_on_ranks("dp=2,tp=2", reads_a_file, path);
     dt_test_on_ranks("tp=1", refuses_a_file, path);
-    dt_test_remove_dir(folder);
 }
 
 /* One tensor per expert and block, as files of Transformers 4 have them. */
@@ -313,7 +311,6 @@ DT_TEST(values, experts_are_read_from_a_tensor_for_each_and_each_block)
             c.style = styles[s];
             dt_test_on_ranks(meshes[m], reads_parts, &c);
         }
-    dt_test_remove_dir(folder);
 }
 
 /* --- from other layers --- */
@@ -479,7 +476,5 @@ DT_TEST(values, what_one_mesh_writes_another_reads)
             (void)snprintf(inner, sizeof inner, "%s/new", dt_test_temp_dir(folder));
             dt_test_on_ranks(meshes[i], is_written, &c);
             dt_test_on_ranks(meshes[(i + 1) % DT_COUNT(meshes)], is_read_again, &c);
-            dt_test_remove_dir(inner);
-            dt_test_remove_dir(folder);
         }
 }

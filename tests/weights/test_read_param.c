@@ -147,5 +147,4 @@ DT_TEST(read_param, packed_and_transposed_weights_are_what_the_file_holds)
             (void)snprintf(cases[i].folder, sizeof cases[i].folder, "%s", folder);
             dt_test_on_ranks(meshes[m], reads_what_the_file_holds, &cases[i]);
         }
-    dt_test_remove_dir(folder);
 }

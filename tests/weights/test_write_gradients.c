@@ -153,7 +153,6 @@ DT_TEST(write_gradients, are_named_and_shaped_as_the_parameters_are_written)
             DT_ASSERT_CLOSE(t.rms[p], sqrt(squares / (double)params[p].n), 1e-12);
         }
     }
-    dt_test_remove_dir(temporary);
 }
 
 static dt_status misuse(dt_mesh *mesh, const void *arg)
